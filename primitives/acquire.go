@@ -1,0 +1,172 @@
+package primitives
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// acquire is the way to every hold: under one that ctx carries, or by a request that is tried, and waits, until it is granted.
+func (h *handle) acquire(ctx context.Context, s settings) (*Hold, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, gaveUp(ctx, nil)
+	}
+	if h.c.isClosing() {
+		return nil, ErrClosed
+	}
+	if err := h.c.begin(ctx); err != nil {
+		return nil, err
+	}
+	defer h.c.calls.Done()
+	began := time.Now()
+	w := wait{limit: s.wait}
+	if s.wait >= 0 {
+		w.until = began.Add(s.wait)
+	}
+	if s.owner == "" {
+		hold, err := h.acquireNested(ctx, &s, &w)
+		if hold != nil || err != nil {
+			h.told(hold, EventNested, &w, began)
+			return hold, err
+		}
+	}
+	hold, err := h.acquireOutermost(ctx, h.request(&s), &s, &w, nil)
+	h.told(hold, EventAcquired, &w, began)
+	return hold, err
+}
+
+// wait is how long an acquisition may wait, and whether it has.
+type wait struct {
+	limit  time.Duration // negative: none; 0: do not wait
+	until  time.Time     // zero: no limit
+	waited bool
+}
+
+func (w *wait) over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
+
+// timer fires when the wait is over; nil if it has no limit.
+func (w *wait) timer() (<-chan time.Time, func() bool) {
+	if w.until.IsZero() {
+		return nil, func() bool { return true }
+	}
+	t := time.NewTimer(time.Until(w.until))
+	return t.C, t.Stop
+}
+
+// waits notes, once, that the acquisition could not go at once.
+func (h *handle) waits(w *wait, id string) {
+	if !w.waited {
+		w.waited = true
+		h.c.emit(Event{Kind: EventWait, Lock: h.kind, Name: h.name, ID: id})
+	}
+}
+
+func (h *handle) told(hold *Hold, kind EventKind, w *wait, began time.Time) {
+	if hold == nil || h.c.observe == nil {
+		return
+	}
+	e := hold.g.event(kind, nil)
+	e.Held = 0
+	if w.waited {
+		e.Waited = time.Since(began)
+	}
+	h.c.emit(e)
+}
+
+// request makes the request of an outermost acquisition: its id is its own, unless the caller manages identities.
+func (h *handle) request(s *settings) *request {
+	id := h.c.mint()
+	q := &request{id: id, memory: h.memory(id), ttl: s.firstTTL(), permits: s.permits, once: s.nonReentrant, queue: s.wait != 0}
+	if s.owner != "" {
+		q.id, q.shared = s.owner, true
+	}
+	return q
+}
+
+// acquireOutermost brings q to an end: a hold, or nothing left of it anywhere.
+func (h *handle) acquireOutermost(ctx context.Context, q *request, s *settings, w *wait, parent *grip) (*Hold, error) {
+	v, err := h.obtain(ctx, q, s, w)
+	if err != nil {
+		h.undo(ctx, q)
+		return nil, err
+	}
+	hold, err := h.newHold(ctx, h.newTenure(q, v, 1), s, v.sent, parent)
+	if err != nil {
+		q.open = true
+		h.undo(ctx, q)
+	}
+	return hold, err
+}
+
+// obtain tries, and waits its turn, until q is granted.
+func (h *handle) obtain(ctx context.Context, q *request, s *settings, w *wait) (verdict, error) {
+	if w.limit == 0 || !h.c.rooms.hopeless(h, q, s) {
+		v, err := h.try(ctx, q)
+		if err != nil || v.granted {
+			return v, err
+		}
+		if w.limit == 0 {
+			return v, ErrNotAcquired
+		}
+		h.waits(w, q.id)
+		return h.c.rooms.wait(ctx, h, q, s, w, v)
+	}
+	h.waits(w, q.id)
+	return h.c.rooms.wait(ctx, h, q, s, w, verdict{wait: -1})
+}
+
+// try makes one attempt. What it grants is ours to keep: confirmed by replicas, in time, and wanted.
+func (h *handle) try(ctx context.Context, q *request) (verdict, error) {
+	v, err := h.proto.take(ctx, q)
+	if err != nil {
+		q.open = q.open || scripts.OutcomeOf(err) == scripts.Unknown
+		return v, err
+	}
+	if !v.granted {
+		return v, nil
+	}
+	switch {
+	case ctx.Err() != nil:
+		err = gaveUp(ctx, nil)
+	case time.Since(v.sent) >= q.ttl-h.c.marginOf(q.ttl):
+		err = ErrLost // the answer took longer than the lease lasts
+	default:
+		return v, nil
+	}
+	q.open = true
+	return verdict{}, err
+}
+
+// undo sees that nothing stays of a request that was not granted, or not wanted any more. It waits for that as long as it promises
+// to when the caller gave up, and briefly when Redis did not answer.
+func (h *handle) undo(ctx context.Context, q *request) {
+	if !q.open {
+		return
+	}
+	limit := briefly
+	if ctx.Err() != nil {
+		limit = patiently
+	}
+	now, cancel := within(ctx, limit)
+	defer cancel()
+	if err := h.proto.undo(now, q); err != nil && !errors.Is(err, scripts.ErrClosed) {
+		h.c.persist(ctx, time.Now().Add(q.ttl), func(ctx context.Context) error { return h.proto.undo(ctx, q) })
+	}
+}
+
+// do is what every Do does.
+func (h *handle) do(ctx context.Context, acquire func() (*Hold, error), f func(context.Context) error) (err error) {
+	hold, err := acquire()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// A release that failed otherwise has been told to the observer: the work is done, and must not look undone.
+		if released := hold.Release(ctx); errors.Is(released, ErrLost) {
+			err = errors.Join(err, released)
+		}
+	}()
+	return f(hold.Context())
+}

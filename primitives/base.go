@@ -1,0 +1,182 @@
+package primitives
+
+import (
+	"context"
+	"time"
+
+	"github.com/redlatch/redlatch/scripts"
+	"github.com/redlatch/redlatch/watchdog"
+)
+
+// handle is what every primitive is: a name on a client, options, and how its kind speaks to Redis. It is immutable, and making
+// one costs no I/O; what is wrong with it is told by the first call.
+type handle struct {
+	c        *Client
+	kind     string
+	name     string // the user's
+	raw      string // with the client's prefix: what Redisson's names are derived from
+	settings settings
+	proto    protocol
+	nests    *nestKey // by which a context finds holds of this name
+	invalid  error
+}
+
+// nestKey says of which holds a context is asked.
+type nestKey struct {
+	client *Client
+	kind   string
+	name   string
+}
+
+// init fills h. keys are all the keys and channels of the primitive: in a cluster they must share a slot.
+func (h *handle) init(c *Client, kind, name string, opts []Option) {
+	h.c, h.kind, h.name, h.raw = c, kind, name, c.prefix+name
+	h.settings = c.defaults.with(opts)
+	h.nests = &nestKey{c, kind, name}
+	h.invalid = h.settings.err
+	if name == "" {
+		h.invalid = invalid("an empty name")
+	}
+}
+
+// speaks sets the protocol and, on a cluster, refuses a name whose keys and channels fall into two slots.
+func (h *handle) speaks(p protocol, keys ...string) {
+	h.proto = p
+	if !h.c.cluster || h.invalid != nil {
+		return
+	}
+	for _, key := range keys[1:] {
+		if slotOf(key) != slotOf(keys[0]) {
+			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.name, keys[0], key)
+			return
+		}
+	}
+}
+
+// Name is the user's name, without the client's prefix.
+func (h *handle) Name() string { return h.name }
+
+// with merges a call's options, and tells what is wrong with the handle or with them.
+func (h *handle) with(opts []Option) (settings, error) {
+	if h.invalid != nil {
+		return settings{}, h.invalid
+	}
+	s := h.settings
+	if len(opts) > 0 {
+		s = s.with(opts)
+	}
+	return s, s.err
+}
+
+// call runs f for op between the checks and the dress that all calls share.
+func (h *handle) call(ctx context.Context, op string, f func() error) error {
+	if h.invalid != nil {
+		return h.failed(op, h.invalid)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return h.failed(op, err)
+	}
+	if err := h.c.begin(ctx); err != nil {
+		return h.failed(op, err)
+	}
+	defer h.c.calls.Done()
+	return h.failed(op, f())
+}
+
+// memory is the key that remembers a request, named as Redisson names what remembers an unlock.
+func (h *handle) memory(request string) string { return prefixed(memoryPrefix, h.raw) + ":" + request }
+
+// protocol is one kind's side of the conversation with Redis: its keys, its scripts, and how their answers read. What it
+// sends may run more than once with equal arguments, to the effect of once. Every kind that can be held has one.
+type protocol interface {
+	// take tries once to acquire q.
+	take(ctx context.Context, q *request) (verdict, error)
+	// undo sees that whatever take did or may yet do for q comes to nothing.
+	undo(ctx context.Context, q *request) error
+	// give gives back what t holds: left counts remain, none at 0. lost: there was nothing to give back.
+	give(ctx context.Context, t *tenure, left int) (lost bool, err error)
+	// channel is where news for those that wait for q are published, and heeds tells which payloads are news.
+	channel(q *request) string
+	heeds(payload string) bool
+}
+
+// leased is a protocol whose holds last as long as a lease in Redis.
+type leased interface {
+	protocol
+	// count sets t's count on the wire to n > 0 and keeps it for at least ttl. lost: it is not t's any more.
+	count(ctx context.Context, t *tenure, n int, ttl time.Duration) (sent time.Time, lost bool, err error)
+	// extend keeps t for at least d from now.
+	extend(ctx context.Context, t *tenure, d time.Duration) (sent time.Time, lost bool, err error)
+	// check asks whether Redis still has t.
+	check(ctx context.Context, t *tenure) (lost bool, err error)
+	// renewals is what renews many tenures of this kind at once.
+	renewals() *renewals
+	// key tells the slot in which tenures are renewed.
+	key() string
+}
+
+// request is one acquisition that is tried for: the same through all its tries, and through being undone.
+type request struct {
+	id      string        // on the wire, without suffixes
+	memory  string        // the key that remembers it
+	shared  bool          // others may use the id: the wire counts
+	once    bool          // a second count is a deadlock
+	ttl     time.Duration // of the lease
+	permits int
+	queue   bool // may stand in a queue of Redis's
+	open    bool // a try may have been executed, or may yet be, unknown to us
+}
+
+// fits tells whether room for n others has room for q.
+func (q *request) fits(n int) bool { return q.permits <= n }
+
+// verdict is what a try came to.
+type verdict struct {
+	granted bool
+	sent    time.Time     // before the try that was answered: the lease counts from here
+	token   int64         // of a fenced lock
+	wait    time.Duration // refused: until something is known to end; negative: nothing is known
+	holder  string        // refused: who holds, if one does
+	more    int           // how many permits are left for others
+}
+
+// renewals renews the tenures of one kind, by one script, in batches.
+type renewals struct {
+	script *scripts.Script
+	// args appends what the script wants to know of one tenure beside its key.
+	args func(args []any, t *tenure, ttl time.Duration) []any
+	keys func(keys []string, t *tenure) []string
+}
+
+// renewGroup is what may share a batch: in a cluster a script's keys must share a slot.
+type renewGroup struct {
+	by   *renewals
+	slot uint16
+}
+
+// renew is the watchdog's way to Redis.
+func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]watchdog.State, error) {
+	by := group.(renewGroup).by
+	keys := make([]string, 0, len(batch))
+	args := make([]any, 0, 2*len(batch))
+	for _, ask := range batch {
+		t := ask.Keeper.(*tenure)
+		keys = by.keys(keys, t)
+		args = by.args(args, t, ask.TTL)
+	}
+	states := make([]watchdog.State, len(batch))
+	reply, err := c.run.Once(ctx, by.script, keys, args...)
+	if err != nil {
+		return states, err
+	}
+	for i, kept := range reply.Value.([]any) {
+		states[i] = watchdog.Lost
+		if kept == int64(1) {
+			states[i] = watchdog.Renewed
+		}
+	}
+	return states, nil
+}
+
+// millis is a duration as Redis takes it: whole milliseconds, never fewer than asked for.
+func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }

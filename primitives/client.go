@@ -1,0 +1,301 @@
+package primitives
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/pubsub"
+	"github.com/redlatch/redlatch/scripts"
+	"github.com/redlatch/redlatch/watchdog"
+)
+
+// noCopy makes `go vet` report copies.
+type noCopy struct{}
+
+func (*noCopy) Lock()   {}
+func (*noCopy) Unlock() {}
+
+// Client is one participant: an id on the wire, one subscription for all who wait, one watchdog for all who hold. Make one
+// per process and Redis, and share it; it is safe for concurrent use.
+type Client struct {
+	_ noCopy
+
+	id       string
+	rdb      redis.UniversalClient
+	cluster  bool
+	prefix   string
+	defaults settings
+	logger   *slog.Logger
+	observe  func(Event)
+	margin   time.Duration // negative: a hundredth of the TTL and 2 ms
+	replicas replication
+	sharded  *bool
+
+	run             *scripts.Runner
+	hub             *pubsub.Hub
+	dog             *watchdog.Dog
+	minted          atomic.Uint64
+	asked, spublish atomic.Bool // whether the cluster has been asked, and answered, for sharded pub/sub
+	rooms           rooms
+	holds           holdList
+
+	closing    chan struct{} // closed when Close begins: no new work, no more waiting
+	stopping   chan struct{} // closed when it stops waiting for holds: background releases end
+	closer     sync.Once
+	left       error        // what Close returns
+	mu         sync.RWMutex // a call registers in calls, a goroutine in background, under it
+	shut       bool         // no more calls
+	dead       bool         // no more background goroutines
+	calls      sync.WaitGroup
+	background sync.WaitGroup
+}
+
+// ClientOption sets up a [Client]. The zero value does nothing.
+type ClientOption struct{ apply func(*Client) error }
+
+// WithDefaults sets options for all that the client acquires; a handle's and a call's own are nearer.
+func WithDefaults(opts ...Option) ClientOption {
+	return ClientOption{func(c *Client) error {
+		c.defaults = c.defaults.with(opts)
+		return c.defaults.err
+	}}
+}
+
+var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// WithClientID sets the uuid that stands on the wire, in lower case; by default it is random. Two clients must never share one.
+func WithClientID(uuid string) ClientOption {
+	return ClientOption{func(c *Client) error {
+		if !uuidForm.MatchString(uuid) {
+			return invalid("client id %q is no lower-case uuid", uuid)
+		}
+		c.id = uuid
+		return nil
+	}}
+}
+
+// WithPrefix puts prefix before every name: Redisson's name mapper, as a prefix.
+func WithPrefix(prefix string) ClientOption {
+	return ClientOption{func(c *Client) error { c.prefix = prefix; return nil }}
+}
+
+// WithLogger logs what no caller can see. Default: discard.
+func WithLogger(l *slog.Logger) ClientOption {
+	return ClientOption{func(c *Client) error {
+		if l == nil {
+			return invalid("a nil logger")
+		}
+		c.logger = l
+		return nil
+	}}
+}
+
+// WithObserver has observe told of every [Event], from many goroutines at once, never after Close has returned.
+func WithObserver(observe func(Event)) ClientOption {
+	return ClientOption{func(c *Client) error { c.observe = observe; return nil }}
+}
+
+// WithReplicas confirms each acquisition with WAIT: fewer than n replicas within timeout, and the lock is given back and
+// [ErrNotReplicated] returned. It narrows the window in which a failover forgets a lock; it does not close it.
+func WithReplicas(n int, timeout time.Duration) ClientOption {
+	return ClientOption{func(c *Client) error {
+		if n < 0 || timeout < 0 || (n > 0 && timeout < time.Millisecond) {
+			return invalid("%d replicas within %v", n, timeout)
+		}
+		c.replicas = replication{n, timeout}
+		return nil
+	}}
+}
+
+// WithSafetyMargin has loss told d before the TTL ends. Default: a hundredth of the TTL and 2 ms, Redlock's allowance for clock
+// drift. A margin is never more than half a TTL.
+func WithSafetyMargin(d time.Duration) ClientOption {
+	return ClientOption{func(c *Client) error {
+		if d < 0 {
+			return invalid("a negative margin, %v", d)
+		}
+		c.margin = d
+		return nil
+	}}
+}
+
+// WithShardedPubSub chooses sharded pub/sub (SPUBLISH) in a cluster. All clients on a cluster must agree. Default: as Redisson's AUTO,
+// sharded if the cluster knows it.
+func WithShardedPubSub(on bool) ClientOption {
+	return ClientOption{func(c *Client) error { c.sharded = &on; return nil }}
+}
+
+// New makes a client on rdb, which it does not own: closing the client leaves rdb open. No I/O; a bad option is [ErrInvalid].
+// A *redis.Ring has no one place for a key and is refused.
+func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
+	if isNil(rdb) {
+		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a nil redis client"))
+	}
+	if _, ok := rdb.(*redis.Ring); ok {
+		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a *redis.Ring"))
+	}
+	c := &Client{
+		id: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(), logger: slog.New(slog.DiscardHandler), margin: -1,
+		holds: holdList{drained: make(chan struct{})}, closing: make(chan struct{}), stopping: make(chan struct{}),
+	}
+	for _, o := range opts {
+		if o.apply == nil {
+			continue
+		}
+		if err := o.apply(c); err != nil {
+			return nil, fmt.Errorf("redlatch: new client: %w", err)
+		}
+	}
+	if c.sharded != nil && *c.sharded && !c.cluster {
+		return nil, fmt.Errorf("redlatch: new client: %w", invalid("sharded pub/sub without a cluster"))
+	}
+	c.run = scripts.NewRunner(rdb)
+	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger})
+	c.dog = watchdog.New(c.renew)
+	return c, nil
+}
+
+func isNil(rdb redis.UniversalClient) bool {
+	switch c := rdb.(type) {
+	case nil:
+		return true
+	case *redis.Client:
+		return c == nil
+	case *redis.ClusterClient:
+		return c == nil
+	}
+	return false
+}
+
+func isCluster(rdb redis.UniversalClient) bool {
+	_, ok := rdb.(interface{ Options() *redis.ClusterOptions })
+	return ok
+}
+
+// ID is the uuid that stands on the wire before every id of this client.
+func (c *Client) ID() string { return c.id }
+
+// mint makes an id that no other acquisition has or will have.
+func (c *Client) mint() string {
+	var digits [20]byte
+	n := strconv.AppendUint(digits[:0], c.minted.Add(1), 10)
+	return c.id + ":" + string(n)
+}
+
+// newUUID makes a random (version 4) uuid.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	h := hex.EncodeToString(b[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// publish is the command by which scripts publish. A call that needs Redis has asked ready before.
+func (c *Client) publish() string {
+	if c.spublish.Load() {
+		return "spublish"
+	}
+	return "publish"
+}
+
+// ready finds out, once, what the whole cluster must agree on: by which command to publish.
+func (c *Client) ready(ctx context.Context) error {
+	if !c.cluster || c.asked.Load() {
+		return nil
+	}
+	sharded, err := c.hub.Sharded(ctx)
+	if err == nil {
+		c.spublish.Store(sharded)
+		c.asked.Store(true)
+	}
+	return err
+}
+
+// marginOf is how long before its end a TTL is no longer trusted.
+func (c *Client) marginOf(ttl time.Duration) time.Duration {
+	margin := c.margin
+	if margin < 0 {
+		margin = ttl/100 + 2*time.Millisecond
+	}
+	return min(margin, ttl/2)
+}
+
+// begin registers a call that needs Redis; the caller ends it by c.calls.Done.
+func (c *Client) begin(ctx context.Context) error {
+	c.mu.RLock()
+	if c.shut {
+		c.mu.RUnlock()
+		return ErrClosed
+	}
+	c.calls.Add(1)
+	c.mu.RUnlock()
+	err := c.ready(ctx)
+	if err != nil {
+		c.calls.Done()
+	}
+	return err
+}
+
+// isClosing tells whether Close has begun: nothing new may be acquired.
+func (c *Client) isClosing() bool {
+	select {
+	case <-c.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// spawn runs f in a goroutine that Close waits for; after Close it does nothing.
+func (c *Client) spawn(f func()) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if !c.dead {
+		c.background.Go(f)
+	}
+}
+
+// Close refuses new acquisitions ([ErrClosed]) and ends those that wait, then waits until all holds are released or ctx is
+// done. Holds that are left have their contexts ended with [ErrClosed] and are renewed no more: their locks free themselves
+// when the lease ends, not before, as their sections may still run. When Close has returned no goroutine of the client is
+// left, and nothing is sent any more. It returns nil, or ctx's error if holds were left, and the same when called again.
+func (c *Client) Close(ctx context.Context) error {
+	c.closer.Do(func() { c.close(ctx) })
+	return c.left
+}
+
+func (c *Client) close(ctx context.Context) {
+	c.holds.seal() // before closing: whoever still acquires gives back
+	close(c.closing)
+	select {
+	case <-c.holds.drained:
+	case <-ctx.Done():
+		if c.holds.abandon() {
+			c.left = ctx.Err()
+		}
+	}
+	c.mu.Lock()
+	c.shut = true
+	c.mu.Unlock()
+	c.calls.Wait() // nobody waits for a lock any more, and commands end within the redis client's limits
+	close(c.stopping)
+	c.dog.Close()
+	c.hub.Close()
+	c.run.Close()
+	c.mu.Lock()
+	c.dead = true
+	c.mu.Unlock()
+	c.background.Wait()
+}

@@ -1,0 +1,45 @@
+package primitives
+
+import "time"
+
+// EventKind says what happened.
+type EventKind string
+
+// The kinds of events. One acquisition emits either EventAcquired or EventNested.
+const (
+	EventWait          EventKind = "wait"           // refused at first: it waits now
+	EventAcquired      EventKind = "acquired"       // Waited stands in it
+	EventNested        EventKind = "nested"         // acquired under a hold that the context carried
+	EventRenewed       EventKind = "renewed"        // the watchdog's renewal was confirmed
+	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is tried again
+	EventLost          EventKind = "lost"           // once a hold
+	EventReleased      EventKind = "released"       //
+	EventReleaseFailed EventKind = "release-failed" // not answered; the release is tried again until the lease is over
+	EventLeaked        EventKind = "leaked"         // the hold became unreachable without a release
+)
+
+// Event is one thing that happened to one acquisition.
+type Event struct {
+	Kind   EventKind
+	Lock   string // the primitive's kind: lock, fair, fenced, reader, writer, multi, red, semaphore, permits, latch
+	Name   string // the user's name
+	ID     string // the hold's, once there is one
+	Waited time.Duration
+	Held   time.Duration
+	Err    error
+}
+
+// emit calls the observer, in the goroutine that did what is told.
+func (c *Client) emit(e Event) {
+	if c.observe != nil {
+		c.observe(e)
+	}
+}
+
+// emitLater tells the observer from a goroutine of its own: for the watchdog, which must not wait for anybody.
+func (c *Client) emitLater(e Event) {
+	if c.observe == nil {
+		return
+	}
+	c.spawn(func() { c.observe(e) })
+}

@@ -1,0 +1,157 @@
+package primitives
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// exclusive speaks Redisson's RLock: a hash with one field, the owner's id, that counts its holds.
+type exclusive struct {
+	h    *handle
+	hash string
+	news string // the channel of releases
+}
+
+var (
+	lockAcquire = scripts.Load("lock/acquire")
+	lockEnter   = scripts.Load("lock/enter")
+	lockNest    = scripts.Load("lock/nest")
+	lockUnnest  = scripts.Load("lock/unnest")
+	lockRelease = scripts.Load("lock/release")
+	lockLeave   = scripts.Load("lock/leave")
+	lockCheck   = scripts.Load("lock/check")
+	lockAdopt   = scripts.Load("lock/adopt")
+	lockForce   = scripts.Load("lock/force")
+	lockInfo    = scripts.Load("lock/info")
+)
+
+// lockRenewals renews whatever is one owner's field in a hash.
+var lockRenewals = &renewals{
+	script: scripts.Load("lock/renew"),
+	keys:   func(keys []string, t *tenure) []string { return append(keys, t.lasts().key()) },
+	args: func(args []any, t *tenure, ttl time.Duration) []any {
+		return append(args, t.id, millis(ttl))
+	},
+}
+
+func (e *exclusive) channel(*request) string   { return e.news }
+func (e *exclusive) heeds(payload string) bool { return payload == "0" || payload == "1" }
+func (e *exclusive) key() string               { return e.hash }
+func (e *exclusive) renewals() *renewals       { return lockRenewals }
+func (e *exclusive) turns() bool               { return true }
+
+func (e *exclusive) parent(ctx context.Context) (*Hold, error) { return holdFrom(ctx, e.h.nests), nil }
+
+func (e *exclusive) keys(memory string) []string { return []string{e.hash, e.news, memory} }
+
+func (e *exclusive) take(ctx context.Context, q *request) (verdict, error) {
+	var reply scripts.Reply
+	var err error
+	if q.shared {
+		reply, err = e.h.c.confirm(ctx, lockEnter, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.memoryTTL(), flag(q.once))
+	} else {
+		reply, err = e.h.c.confirm(ctx, lockAcquire, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish())
+	}
+	if err != nil {
+		return verdict{}, err
+	}
+	return readTake(reply)
+}
+
+// readTake reads what lock/acquire and lock/enter answer.
+func readTake(reply scripts.Reply) (verdict, error) {
+	switch answer := reply.Value.(type) {
+	case nil:
+		return verdict{granted: true, sent: reply.Sent}, nil
+	case string:
+		if answer == "again" {
+			return verdict{}, ErrDeadlock
+		}
+		return verdict{}, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+	case []any:
+		return refusal(answer), nil
+	}
+	return verdict{}, fmt.Errorf("unexpected answer %v", reply.Value)
+}
+
+// refusal reads {pttl, holder}.
+func refusal(answer []any) verdict {
+	v := verdict{wait: -1}
+	if ms, ok := answer[0].(int64); ok && ms >= 0 {
+		v.wait = time.Duration(ms) * time.Millisecond
+	}
+	if len(answer) > 1 {
+		v.holder, _ = answer[1].(string)
+	}
+	return v
+}
+
+func (e *exclusive) undo(ctx context.Context, q *request) error {
+	_, err := e.release(ctx, q, true)
+	return err
+}
+
+func (e *exclusive) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+	if left > 0 {
+		reply, err := e.h.c.run.RunWithin(ctx, lockUnnest, []string{e.hash}, t.id, left, millis(t.ttl))
+		return reply.Value == int64(0), err
+	}
+	return e.release(ctx, &t.request, false)
+}
+
+// release frees the lock, or leaves it to those who share the id. undoing: only what is known to have been taken.
+func (e *exclusive) release(ctx context.Context, q *request, undoing bool) (lost bool, err error) {
+	var reply scripts.Reply
+	if q.shared {
+		reply, err = e.h.c.run.RunWithin(ctx, lockLeave, e.keys(q.memory), q.id, e.h.c.publish(), e.h.c.memoryTTL(), flag(undoing), millis(q.ttl))
+	} else {
+		reply, err = e.h.c.run.RunWithin(ctx, lockRelease, e.keys(q.memory), q.id, e.h.c.publish(), e.h.c.memoryTTL())
+	}
+	return reply.Value == int64(0), err
+}
+
+func (e *exclusive) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
+	reply, err := e.h.c.confirm(ctx, lockNest, []string{e.hash}, t.id, n, millis(ttl))
+	return reply.Sent, reply.Value == int64(0), err
+}
+
+func (e *exclusive) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
+	reply, err := e.h.c.run.Run(ctx, lockRenewals.script, []string{e.hash}, t.id, millis(d))
+	kept, _ := reply.Value.([]any)
+	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
+}
+
+func (e *exclusive) check(ctx context.Context, t *tenure) (lost bool, err error) {
+	reply, err := e.h.c.run.Run(ctx, lockCheck, []string{e.hash}, t.id)
+	return reply.Value == int64(0), err
+}
+
+func (e *exclusive) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
+	reply, err := e.h.c.run.Run(ctx, lockAdopt, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish(), id)
+	counts, _ := reply.Value.(int64)
+	return reply.Sent, int(counts), err
+}
+
+func (e *exclusive) releaseID(ctx context.Context, id string, q *request) (held bool, err error) {
+	reply, err := e.h.c.run.Run(ctx, lockLeave, e.keys(q.memory), id, e.h.c.publish(), e.h.c.memoryTTL(), 0, millis(q.ttl))
+	return reply.Value == int64(1), err
+}
+
+func (e *exclusive) forceRelease(ctx context.Context, q *request) (held bool, err error) {
+	reply, err := e.h.c.run.Run(ctx, lockForce, e.keys(q.memory), e.h.c.publish(), e.h.c.memoryTTL())
+	return reply.Value == int64(1), err
+}
+
+func (e *exclusive) info(ctx context.Context) (Info, error) {
+	reply, err := e.h.c.run.Run(ctx, lockInfo, []string{e.hash})
+	if err != nil {
+		return Info{}, err
+	}
+	answer := reply.Value.([]any)
+	info := Info{TTL: ttlOf(answer[0].(int64))}
+	info.Holders = holders(answer[1:], info.TTL)
+	return info, nil
+}

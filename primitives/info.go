@@ -1,0 +1,32 @@
+package primitives
+
+import "time"
+
+// Holder is one who holds.
+type Holder struct {
+	ID    string        // as [Hold.ID] gives it
+	Count int           // how often; a permit's is 1
+	TTL   time.Duration // its own; a plain lock's is the key's; -1 without expiry
+}
+
+// Info is what stood in Redis at one instant. It is a value; it promises nothing of the next instant.
+type Info struct {
+	Name      string
+	Kind      string // lock, fair, fenced, reader, writer, semaphore, permits
+	Holders   []Holder
+	Waiters   []string      // a FairLock's, in order
+	TTL       time.Duration // 0 when nothing is held, -1 without expiry
+	Permits   int           // free and taken; a plain semaphore cannot know of the taken ones
+	Available int
+}
+
+// ttlOf reads PTTL: -2 (gone) is 0, -1 (no expiry) is -1 as a Duration.
+func ttlOf(ms int64) time.Duration {
+	switch {
+	case ms == -1:
+		return -1
+	case ms < 0:
+		return 0
+	}
+	return time.Duration(ms) * time.Millisecond
+}

@@ -1,0 +1,131 @@
+package primitives
+
+import (
+	"context"
+	"errors"
+)
+
+// nester is a protocol whose holds nest. Semaphores' do not.
+type nester interface {
+	// parent finds the hold in ctx under which an acquisition nests: nil if none, an error if it must not.
+	parent(ctx context.Context) (*Hold, error)
+	// turns tells whether siblings under one hold take turns.
+	turns() bool
+}
+
+// holdFrom finds the nearest live hold that ctx carries.
+func holdFrom(ctx context.Context, key *nestKey) *Hold {
+	hold, _ := ctx.Value(key).(*Hold)
+	return hold
+}
+
+// acquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if there is none.
+func (h *handle) acquireNested(ctx context.Context, s *settings, w *wait) (*Hold, error) {
+	n, ok := h.proto.(nester)
+	if !ok {
+		return nil, nil
+	}
+	for {
+		outer, err := n.parent(ctx)
+		if outer == nil || err != nil {
+			return nil, err
+		}
+		if s.nonReentrant {
+			return nil, ErrDeadlock
+		}
+		hold, err := h.nestUnder(ctx, outer.g, s, w, n.turns())
+		if !errors.Is(err, errOuterEnded) {
+			return hold, err
+		}
+	}
+}
+
+// errOuterEnded: the hold to nest under ended while its turn was waited for.
+var errOuterEnded = errors.New("outer hold ended")
+
+func (h *handle) nestUnder(ctx context.Context, outer *grip, s *settings, w *wait, turns bool) (*Hold, error) {
+	parent := (*grip)(nil)
+	if turns {
+		if err := h.takeTurn(ctx, outer, w); err != nil {
+			return nil, err
+		}
+		parent = outer
+	}
+	hold, err := h.nestNow(ctx, outer, s, w, parent)
+	if err != nil && parent != nil {
+		parent.passTurn()
+	}
+	if hold != nil {
+		hold.g.depth = outer.depth + 1
+	}
+	return hold, err
+}
+
+func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait, parent *grip) (*Hold, error) {
+	t := outer.t
+	if t.shared || t.h.kind != h.kind {
+		// The wire counts for a shared id; the other side of a read-write lock counts by itself. Either way it is the same id's own lock,
+		// which it may enter at once.
+		q := h.request(s)
+		q.id, q.shared = t.id, t.shared
+		return h.acquireOutermost(ctx, q, s, &wait{limit: 0}, parent)
+	}
+	ttl := s.firstTTL()
+	sent, err := t.nest(ctx, ttl)
+	if err != nil {
+		return nil, err
+	}
+	if ctx.Err() != nil {
+		t.unnest(ctx)
+		return nil, gaveUp(ctx, nil)
+	}
+	hold, err := h.newHold(ctx, t, s, sent, parent)
+	if err != nil {
+		t.unnest(ctx)
+	}
+	return hold, err
+}
+
+// takeTurn waits until no sibling is nested under outer.
+func (h *handle) takeTurn(ctx context.Context, outer *grip, w *wait) error {
+	turn, ended := outer.gate()
+	select {
+	case turn <- struct{}{}:
+		return nil
+	default:
+	}
+	if w.limit == 0 {
+		return ErrNotAcquired
+	}
+	h.waits(w, outer.t.publicID())
+	timer, stop := w.timer()
+	defer stop()
+	select {
+	case turn <- struct{}{}:
+		return nil
+	case <-ended:
+		return errOuterEnded
+	case <-timer:
+		return ErrNotAcquired
+	case <-ctx.Done():
+		return gaveUp(ctx, nil)
+	case <-h.c.closing:
+		return ErrClosed
+	}
+}
+
+// gate is what siblings under g pass one at a time, and what tells that g has ended.
+func (g *grip) gate() (turn chan struct{}, ended <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.turn == nil {
+		g.turn = make(chan struct{}, 1)
+		g.ended = make(chan struct{})
+		if g.cause != nil {
+			close(g.ended)
+		}
+	}
+	return g.turn, g.ended
+}
+
+func (g *grip) passTurn() { <-g.turn }

@@ -1,0 +1,30 @@
+package primitives
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// replication is what WithReplicas asks for.
+type replication struct {
+	n       int
+	timeout time.Duration
+}
+
+// memoryTTL is for how long scripts remember a request, in ms.
+func (c *Client) memoryTTL() int64 { return millis(c.run.Memory()) }
+
+// confirm runs a script that acquires, and has its writes confirmed by as many replicas as the client wants.
+func (c *Client) confirm(ctx context.Context, s *scripts.Script, keys []string, args ...any) (scripts.Reply, error) {
+	if c.replicas.n == 0 {
+		return c.run.Run(ctx, s, keys, args...)
+	}
+	reply, acked, err := c.run.RunReplicated(ctx, c.replicas.n, c.replicas.timeout, s, keys, args...)
+	if err == nil && acked < c.replicas.n {
+		err = fmt.Errorf("%w: %d of %d replicas confirmed", ErrNotReplicated, acked, c.replicas.n)
+	}
+	return reply, err
+}

@@ -1,0 +1,325 @@
+package primitives
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/redlatch/redlatch/pubsub"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// slowPoll covers for a message that was lost: one try a second for each client and name, whatever the number of waiters.
+const slowPoll = time.Second
+
+// rooms are where acquisitions wait: one room for each kind and name, while anybody is in it.
+type rooms struct {
+	mu   sync.Mutex
+	open map[roomKey]*room
+}
+
+// roomKey: those that poll and those that subscribe do not wait for each other.
+type roomKey struct {
+	kind    string
+	name    string
+	polling bool
+}
+
+// room is the local queue in front of one name. Its waiters stand in order of arrival. The first, the head, looks for all: when a message comes,
+// when what holds is known to end, and once a second in any case. Others try only when there is reason to think that they can go: the head
+// went and there is room for more, or they fit where the head does not, or the holder is themselves.
+type room struct {
+	rooms *rooms
+	key   roomKey
+	h     *handle
+	min   time.Duration // polling: the first delay, and the last
+	max   time.Duration
+
+	// guarded by rooms.mu
+	head, tail *waiter
+	look       time.Time // the head tries again then
+	delay      time.Duration
+	sub        *pubsub.Subscription // nil when polling
+}
+
+// waiter is one acquisition that waits.
+type waiter struct {
+	q          *request
+	nudge      chan struct{} // capacity 1: something below has changed
+	prev, next *waiter
+
+	// guarded by rooms.mu
+	try bool // there is reason to try
+}
+
+// hopeless tells whether somebody waits already who could go wherever q could: trying could only fail, or overtake.
+func (rs *rooms) hopeless(h *handle, q *request, s *settings) bool {
+	if q.shared {
+		return false
+	}
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	r := rs.open[roomKey{h.kind, h.name, s.pollMin > 0}]
+	if r == nil {
+		return false
+	}
+	for w := r.head; w != nil; w = w.next {
+		if !w.q.shared && w.q.permits <= q.permits {
+			return true
+		}
+	}
+	return false
+}
+
+// wait has q wait in its room until it is granted, w is over, ctx is done or the client closes. refused is what the first try came to.
+func (rs *rooms) wait(ctx context.Context, h *handle, q *request, s *settings, limit *wait, refused verdict) (verdict, error) {
+	me := &waiter{q: q, nudge: make(chan struct{}, 1)}
+	r := rs.enter(h, me, s, refused)
+	v, err := r.stay(ctx, h, me, limit)
+	r.leave(me, v)
+	return v, err
+}
+
+func (rs *rooms) enter(h *handle, me *waiter, s *settings, refused verdict) *room {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	key := roomKey{h.kind, h.name, s.pollMin > 0}
+	r := rs.open[key]
+	if r == nil {
+		r = &room{rooms: rs, key: key, h: h, min: s.pollMin, max: s.pollMax}
+		if rs.open == nil {
+			rs.open = map[roomKey]*room{}
+		}
+		rs.open[key] = r
+	}
+	me.prev = r.tail
+	if r.tail != nil {
+		r.tail.next = me
+	} else {
+		r.head = me
+	}
+	r.tail = me
+	if r.head == me {
+		r.rest(refused)
+		if !key.polling {
+			// The second try waits for the confirmation: a release between a failed try and the subscription would never reach us.
+			r.sub = h.c.hub.Subscribe(h.proto.channel(me.q), r.hear)
+		}
+	}
+	return r
+}
+
+// hear takes in a message, or that messages may have been missed. It is called from the hub's goroutine.
+func (r *room) hear(s pubsub.Signal) {
+	if !s.Resubscribed && !r.h.proto.heeds(s.Payload) {
+		return
+	}
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	r.head.prod()
+}
+
+// prod has w try. rooms.mu is held.
+func (w *waiter) prod() {
+	if w != nil {
+		w.try = true
+		w.wake()
+	}
+}
+
+func (w *waiter) wake() {
+	if w != nil {
+		select {
+		case w.nudge <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// stay is the waiting itself: nothing but looking at what happens, until there is reason to try.
+func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait) (verdict, error) {
+	var met error // the last transport error, while waiting
+	var timer *time.Timer
+	defer func() {
+		if timer != nil {
+			timer.Stop()
+		}
+	}()
+	confirmed := r.confirmation()
+	for {
+		try, until := r.turn(me, limit)
+		if !try {
+			var due <-chan time.Time
+			if !until.IsZero() {
+				if timer == nil {
+					timer = time.NewTimer(time.Until(until))
+				} else {
+					timer.Reset(time.Until(until))
+				}
+				due = timer.C
+			}
+			select {
+			case <-me.nudge:
+			case <-due:
+			case <-confirmed:
+				confirmed = nil
+				r.listening(me)
+			case <-ctx.Done():
+				return verdict{}, gaveUp(ctx, met)
+			case <-h.c.closing:
+				return verdict{}, ErrClosed
+			}
+			if limit.over() {
+				return verdict{}, gaveUp(ctx, met)
+			}
+			continue
+		}
+		if ctx.Err() != nil {
+			return verdict{}, gaveUp(ctx, met)
+		}
+		v, err := h.try(ctx, me.q)
+		switch {
+		case err == nil && v.granted:
+			return v, nil
+		case err == nil:
+			r.refused(me, v)
+		case unanswered(err):
+			met = err
+			r.refused(me, verdict{wait: -1})
+		default:
+			return v, err
+		}
+	}
+}
+
+// confirmation is closed when the room hears of releases.
+func (r *room) confirmation() <-chan struct{} {
+	if r.sub == nil {
+		return nil
+	}
+	return r.sub.Confirmed()
+}
+
+// listening has the head make its second try, now that no release can go unheard. If the server will not let us listen, polling is what is
+// left.
+func (r *room) listening(me *waiter) {
+	err := r.sub.Err()
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	if r.head != me {
+		return
+	}
+	me.try = true
+	if err != nil {
+		r.h.c.logger.Warn("no notifications of releases, polling instead", slog.String("kind", r.h.kind), slog.String("name", r.h.name), slog.Any("error", err))
+	}
+}
+
+// turn tells me whether to try now, and if not, until when to rest; zero: until nudged.
+func (r *room) turn(me *waiter, limit *wait) (try bool, until time.Time) {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	until = limit.until
+	if r.head == me {
+		if !time.Now().Before(r.look) {
+			me.try = true
+		}
+		if until.IsZero() || r.look.Before(until) {
+			until = r.look
+		}
+	}
+	try, me.try = me.try, false
+	return try, until
+}
+
+// refused notes what me was refused for, and passes the reason to try on to those behind who may be able to use it.
+func (r *room) refused(me *waiter, v verdict) {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	if r.head == me {
+		r.rest(v)
+	}
+	for w := me.next; w != nil; w = w.next {
+		if w.q.fits(v.more) || (w.q.shared && w.q.id == v.holder) {
+			w.prod()
+			return
+		}
+	}
+}
+
+// rest sets when the head looks next: when what holds is known to end, and soon in any case.
+func (r *room) rest(v verdict) {
+	pause := slowPoll
+	if r.key.polling {
+		r.delay = min(max(2*r.delay, r.min), r.max)
+		pause = r.delay + rand.N(r.delay/4+1) //nolint:gosec // jitter
+	}
+	if v.wait >= 0 {
+		pause = min(pause, max(v.wait, 0)+time.Millisecond) // Redis rounds down
+	}
+	r.look = time.Now().Add(pause)
+}
+
+// leave takes me out. The next head takes over the watch, and the reason to try if me has not followed it; if me was granted, those for
+// whom there is room too are told. The last one closes the room.
+func (r *room) leave(me *waiter, v verdict) {
+	r.rooms.mu.Lock()
+	wasHead, pending := r.head == me, me.try
+	r.unlink(me)
+	switch {
+	case r.head == nil:
+		delete(r.rooms.open, r.key)
+	case v.granted:
+		if wasHead {
+			r.delay = 0
+			r.rest(verdict{wait: me.q.ttl})
+		}
+		r.admit(me, v.more)
+	case pending:
+		r.head.prod()
+	}
+	if wasHead {
+		r.head.wake() // it has a clock to watch now
+	}
+	empty, sub := r.head == nil, r.sub
+	r.rooms.mu.Unlock()
+	if empty && sub != nil {
+		sub.Close() // not under the mutex: it waits for hear
+	}
+}
+
+// admit has those try for whom there is room beside me, and those whom me's id is.
+func (r *room) admit(me *waiter, room int) {
+	for w := r.head; w != nil; w = w.next {
+		switch {
+		case w.q.shared && me.q.shared && w.q.id == me.q.id:
+			w.prod()
+		case w.q.fits(room):
+			room -= w.q.permits
+			w.prod()
+		}
+	}
+}
+
+func (r *room) unlink(me *waiter) {
+	if me.prev != nil {
+		me.prev.next = me.next
+	} else {
+		r.head = me.next
+	}
+	if me.next != nil {
+		me.next.prev = me.prev
+	} else {
+		r.tail = me.prev
+	}
+	me.prev, me.next = nil, nil
+}
+
+// unanswered tells a failure of the way to Redis, which waiting rides out, from Redis's own refusal, which it does not.
+func unanswered(err error) bool {
+	failure, ok := errors.AsType[*scripts.Error](err)
+	return ok && failure.Outcome != scripts.Executed && !errors.Is(err, scripts.ErrClosed)
+}

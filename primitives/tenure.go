@@ -1,0 +1,349 @@
+package primitives
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redlatch/redlatch/scripts"
+	"github.com/redlatch/redlatch/watchdog"
+)
+
+// tenure is one acquisition on the wire: an id, and how often it is held. Holds that nest share one.
+type tenure struct {
+	h *handle
+	request
+	token int64
+
+	// wire is held around each command that sets the count, so that counts reach Redis in the order in which they are decided.
+	wire  sync.Mutex
+	holds int // the count on the wire; guarded by wire
+
+	mu    sync.Mutex
+	grips []*grip   // those that have not left; guarded by mu
+	lost  bool      // guarded by mu
+	over  time.Time // by then the lease has ended whatever happened; guarded by mu
+	lease watchdog.Lease
+}
+
+func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
+	t := &tenure{h: h, request: *q, token: v.token, holds: holds, over: v.sent.Add(q.ttl)}
+	if t.lasts() == nil {
+		t.over = v.sent.Add(maxDuration)
+	}
+	return t
+}
+
+// lasts is the protocol of a tenure that has a lease, nil of one that has none.
+func (t *tenure) lasts() leased {
+	l, _ := t.h.proto.(leased)
+	return l
+}
+
+// publicID is the id as the API gives it.
+func (t *tenure) publicID() string { return t.id }
+
+// join adds a hold. The watchdog renews as long as one of the holds is a renewed one, and watches the limit of each that has one.
+func (t *tenure) join(g *grip) {
+	l := t.lasts()
+	if l == nil {
+		return
+	}
+	t.mu.Lock()
+	t.grips = append(t.grips, g)
+	lost := t.lost
+	if !lost {
+		t.keep(g)
+	}
+	t.mu.Unlock()
+	if lost {
+		g.lose()
+		return
+	}
+	t.watch(g)
+}
+
+// watch has the watchdog tell g when its limit has come. A renewed hold alone on its tenure needs no second watch.
+func (t *tenure) watch(g *grip) {
+	g.mu.Lock()
+	limit, over := g.limit, g.cause != nil
+	g.mu.Unlock()
+	if limit.IsZero() || over {
+		return
+	}
+	_ = t.h.c.dog.Keep(&g.lapse, g, watchdog.Terms{}, limit) // closed: Close ends the hold
+}
+
+// rejoin is told when g's limit has moved.
+func (t *tenure) rejoin(g *grip) {
+	t.mu.Lock()
+	if !t.lost && slices.Contains(t.grips, g) {
+		t.keep(nil)
+	}
+	t.mu.Unlock()
+	t.watch(g)
+}
+
+// keep sets the terms of renewal after the holds have changed: the longest of their TTLs, up to the last of their limits if all
+// have one. fresh, if not nil, is a hold whose TTL has just been confirmed.
+func (t *tenure) keep(fresh *grip) {
+	var terms watchdog.Terms
+	unlimited := false
+	for _, g := range t.grips {
+		if !g.renew {
+			continue
+		}
+		terms.TTL = max(terms.TTL, g.ttl)
+		g.mu.Lock()
+		limit := g.limit
+		g.mu.Unlock()
+		unlimited = unlimited || limit.IsZero()
+		if limit.After(terms.End) {
+			terms.End = limit
+		}
+	}
+	dog := t.h.c.dog
+	if terms.TTL == 0 { // none is renewed: each has a limit of its own
+		dog.Drop(&t.lease)
+		return
+	}
+	if unlimited {
+		terms.End = time.Time{}
+	}
+	l := t.lasts()
+	terms.Group = renewGroup{by: l.renewals(), slot: t.slot(l)}
+	terms.Margin = t.h.c.marginOf(terms.TTL)
+	until := t.lease.ValidUntil()
+	if fresh != nil {
+		if confirmed := fresh.since.Add(fresh.ttl - t.h.c.marginOf(fresh.ttl)); confirmed.After(until) {
+			until = confirmed
+		}
+	}
+	_ = dog.Keep(&t.lease, t, terms, until) // closed: Close ends the holds
+}
+
+func (t *tenure) slot(l leased) uint16 {
+	if !t.h.c.cluster {
+		return 0
+	}
+	return slotOf(l.key())
+}
+
+// forget takes a hold out of what is renewed and told, and leaves the wire as it is.
+func (t *tenure) forget(g *grip) {
+	if t.lasts() == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.Index(t.grips, g); i >= 0 {
+		t.grips = slices.Delete(t.grips, i, i+1)
+		if !t.lost {
+			t.keep(nil)
+		}
+	}
+}
+
+// nest adds a count for a hold that is about to join. It fails with ErrLost when the lock is not t's any more.
+func (t *tenure) nest(ctx context.Context, ttl time.Duration) (sent time.Time, err error) {
+	t.wire.Lock()
+	defer t.wire.Unlock()
+	sent, lost, err := t.lasts().count(ctx, t, t.holds+1, ttl)
+	if err == nil && !lost {
+		t.holds++
+		t.outlives(sent.Add(ttl))
+		return sent, nil
+	}
+	if scripts.OutcomeOf(err) == scripts.Unknown && err != nil {
+		t.recount(ctx)
+	}
+	return sent, t.judge(lost, err)
+}
+
+// unnest takes back a count that nobody has joined for.
+func (t *tenure) unnest(ctx context.Context) {
+	t.wire.Lock()
+	defer t.wire.Unlock()
+	t.holds--
+	t.recount(ctx)
+}
+
+// recount sees that the count on the wire is the one decided upon. The caller holds wire.
+func (t *tenure) recount(ctx context.Context) {
+	now, cancel := within(ctx, briefly)
+	defer cancel()
+	if _, err := t.h.proto.give(now, t, t.holds); err != nil {
+		t.h.c.persist(ctx, t.ends(), func(ctx context.Context) error {
+			t.wire.Lock()
+			defer t.wire.Unlock()
+			_, err := t.h.proto.give(ctx, t, t.holds)
+			return err
+		})
+	}
+}
+
+// leave gives back g's count; the last one frees the lock. It ends within 5 s, and goes on in the background if Redis did not
+// answer.
+func (t *tenure) leave(ctx context.Context, g *grip) (lost bool, err error) {
+	t.wire.Lock()
+	defer t.wire.Unlock()
+	t.holds--
+	left := t.holds
+	t.forget(g) // before the command: nothing renews what is being released
+	now, cancel := within(ctx, patiently)
+	defer cancel()
+	lost, err = t.h.proto.give(now, t, left)
+	if err != nil {
+		t.giveLater(ctx, left)
+	} else if lost {
+		t.lose(g)
+	}
+	return lost, err
+}
+
+// giveLater goes on giving back what Redis did not answer for.
+func (t *tenure) giveLater(ctx context.Context, left int) {
+	t.h.c.persist(ctx, t.ends(), func(ctx context.Context) error {
+		_, err := t.h.proto.give(ctx, t, left)
+		return err
+	})
+}
+
+// abandon is called when a hold that was told of the loss by time is given up by its owner, who has left its section: the key, if a renewal did
+// reach it, need not block others until the lease is over.
+func (t *tenure) abandon(ctx context.Context) {
+	t.wire.Lock()
+	defer t.wire.Unlock()
+	t.holds--
+	if t.holds == 0 && time.Now().Before(t.ends()) {
+		t.giveLater(ctx, 0)
+	}
+}
+
+// extend keeps the lock for at least d from now.
+func (t *tenure) extend(ctx context.Context, l leased, d time.Duration) (until time.Time, err error) {
+	sent, lost, err := t.h.proto.(leased).extend(ctx, t, d)
+	if err = t.judge(lost, err); err != nil {
+		return time.Time{}, err
+	}
+	t.outlives(sent.Add(d))
+	until = sent.Add(d - t.h.c.marginOf(d))
+	t.h.c.dog.Confirm(&t.lease, until)
+	return until, nil
+}
+
+// judge makes an error of a command's answer, and tells all holds of a loss.
+func (t *tenure) judge(lost bool, err error) error {
+	if err == nil && lost {
+		t.lose(nil)
+		return ErrLost
+	}
+	return err
+}
+
+// lose tells all holds but one that the tenure is over.
+func (t *tenure) lose(but *grip) {
+	t.mu.Lock()
+	if t.lost {
+		t.mu.Unlock()
+		return
+	}
+	t.lost = true
+	grips := t.grips
+	t.grips = nil
+	t.h.c.dog.Drop(&t.lease)
+	t.mu.Unlock()
+	for _, g := range grips {
+		if g != but {
+			g.lose()
+		}
+	}
+}
+
+// outlives notes that the key may last until then.
+func (t *tenure) outlives(over time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if over.After(t.over) {
+		t.over = over
+	}
+}
+
+// ends is when the lease is over at the latest.
+func (t *tenure) ends() time.Time {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if renewed := t.lease.ValidUntil(); renewed.After(t.over) {
+		return renewed.Add(t.h.c.marginOf(t.ttl))
+	}
+	return t.over
+}
+
+// LeaseRenewed is the watchdog's word that the lock is kept.
+func (t *tenure) LeaseRenewed(*watchdog.Lease) {
+	if t.h.c.observe != nil {
+		for _, g := range t.present() {
+			t.h.c.emitLater(g.event(EventRenewed, nil))
+		}
+	}
+}
+
+// LeaseUnknown is the watchdog's word that a renewal was not answered.
+func (t *tenure) LeaseUnknown(_ *watchdog.Lease, err error) {
+	if t.h.c.observe != nil {
+		for _, g := range t.present() {
+			t.h.c.emitLater(g.event(EventRenewFailed, err))
+		}
+	}
+}
+
+// LeaseLost is the watchdog's word that the lock is not ours any more, or must be taken not to be.
+func (t *tenure) LeaseLost(*watchdog.Lease, bool) { t.lose(nil) }
+
+func (t *tenure) present() []*grip {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Clone(t.grips)
+}
+
+// How long a call waits for what must be given back before it leaves that to the background.
+const (
+	patiently = 5 * time.Second
+	briefly   = time.Second
+	again     = time.Second // at most between two tries in the background
+)
+
+// within is ctx for a command that must go out though ctx be done, and be answered in time.
+func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), limit)
+}
+
+// persist does in the background what Redis has not answered yet, until it does, the lease is over or the client closes.
+func (c *Client) persist(ctx context.Context, over time.Time, do func(context.Context) error) {
+	c.spawn(func() { c.retry(context.WithoutCancel(ctx), over, do) })
+}
+
+func (c *Client) retry(ctx context.Context, over time.Time, do func(context.Context) error) {
+	ctx, cancel := context.WithDeadline(ctx, over)
+	defer cancel()
+	for delay := 20 * time.Millisecond; ; delay = min(2*delay, again) {
+		timer := time.NewTimer(delay)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-c.stopping:
+			timer.Stop()
+			return
+		}
+		attempt, stop := context.WithTimeout(ctx, patiently)
+		err := do(attempt)
+		stop()
+		if err == nil || errors.Is(err, scripts.ErrClosed) {
+			return
+		}
+	}
+}

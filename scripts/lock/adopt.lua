@@ -1,0 +1,29 @@
+-- lock/adopt: put a fresh id in the place of a holder's, with all its counts.
+-- uses     channel
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel on which the release will be told
+-- KEYS[3]  memory of the fresh id's release
+-- ARGV[1]  fresh id
+-- ARGV[2]  ttl, ms
+-- ARGV[3]  publish command
+-- ARGV[4]  the holder's id
+-- returns  the counts taken over, or 0 when that holder has none
+if redis.call('exists', KEYS[3]) == 1 then
+  return 0
+end
+local count = redis.call('hget', KEYS[1], ARGV[1])
+if not count then
+  count = redis.call('hget', KEYS[1], ARGV[4])
+  if not count then
+    return 0
+  end
+  local denied = may_publish(ARGV[3], KEYS[2])
+  if denied then
+    return denied
+  end
+  -- In this order: a hash that loses its last field is gone, with its ttl.
+  redis.call('hset', KEYS[1], ARGV[1], count)
+  redis.call('hdel', KEYS[1], ARGV[4])
+end
+redis.call('pexpire', KEYS[1], ARGV[2])
+return tonumber(count)

@@ -1,0 +1,19 @@
+-- lock/force: free the lock whoever holds it.
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel
+-- KEYS[3]  memory of this request
+-- ARGV[1]  publish command
+-- ARGV[2]  memory ttl, ms
+-- returns  1 when it was held, 0 when not
+local memory = redis.call('get', KEYS[3])
+if memory then
+  return tonumber(memory)
+end
+-- Ask the type: what is no lock must not be deleted.
+redis.call('hlen', KEYS[1])
+local held = redis.call('del', KEYS[1])
+redis.call('set', KEYS[3], held, 'px', ARGV[2])
+if held == 1 then
+  redis.call(ARGV[1], KEYS[2], '0')
+end
+return held
