@@ -1,0 +1,229 @@
+package redistest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+)
+
+const (
+	slots       = 16384
+	formLimit   = 30 * time.Second // for servers to find each other
+	nodeTimeout = 5 * time.Second  // long enough for a busy machine
+)
+
+// ClusterServers is a Redis cluster of masters without replicas, with the slots
+// dealt out evenly in the order of its nodes.
+type ClusterServers struct {
+	nodes []*Server
+}
+
+// Cluster returns the cluster of three masters that all tests of this test
+// binary share, started on first use and stopped by Main. What Redis says of
+// sharing holds here too. Without a binary the test ends as in Missing.
+func Cluster(t testing.TB) *ClusterServers {
+	t.Helper()
+	binary := Require(t, NeedCluster)
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster != nil {
+		return shared.cluster
+	}
+	dir, err := sharedDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := startCluster(binary, dir, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range c.nodes {
+		s.shared = true
+	}
+	shared.cluster = c
+	return c
+}
+
+// FreshCluster starts a cluster of n masters for t alone, at least three. It
+// ends with t.
+func FreshCluster(t testing.TB, n int) *ClusterServers {
+	t.Helper()
+	c, err := startCluster(Require(t, NeedCluster), t.TempDir(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.stop)
+	return c
+}
+
+func (c *ClusterServers) stop() {
+	for _, s := range c.nodes {
+		_ = s.proc.stop()
+	}
+}
+
+// Nodes returns the masters.
+func (c *ClusterServers) Nodes() []*Server { return c.nodes }
+
+// Node returns the master that key's slot was dealt to.
+func (c *ClusterServers) Node(t testing.TB, key string) *Server {
+	t.Helper()
+	slot, ok := ask(t, c.nodes[0], "cluster", "keyslot", key).(int64)
+	if !ok {
+		t.Fatalf("redistest: no slot for %q", key)
+	}
+	for i, s := range c.nodes {
+		if _, last := share(i, len(c.nodes)); int(slot) <= last {
+			return s
+		}
+	}
+	panic("redistest: a slot of nobody")
+}
+
+// Options returns fresh client options for the cluster, for the caller to change.
+func (c *ClusterServers) Options() *redis.ClusterOptions {
+	o := &redis.ClusterOptions{
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	}
+	for _, s := range c.nodes {
+		o.Addrs = append(o.Addrs, s.addr)
+	}
+	return o
+}
+
+// ClusterClient returns a client of the cluster that is closed when t ends. The
+// tweaks change its options first.
+func (c *ClusterServers) ClusterClient(t testing.TB, tweaks ...func(*redis.ClusterOptions)) *redis.ClusterClient {
+	o := c.Options()
+	for _, tweak := range tweaks {
+		tweak(o)
+	}
+	rdb := redis.NewClusterClient(o)
+	t.Cleanup(func() { _ = rdb.Close() }) // the test may have closed it
+	return rdb
+}
+
+func startCluster(binary, dir string, n int) (*ClusterServers, error) {
+	c := &ClusterServers{}
+	for i := range n {
+		home := filepath.Join(dir, strconv.Itoa(i))
+		if err := os.Mkdir(home, 0o700); err != nil {
+			c.stop()
+			return nil, err
+		}
+		s, err := startNode(binary, home)
+		if err != nil {
+			c.stop()
+			return nil, err
+		}
+		c.nodes = append(c.nodes, s)
+	}
+	if err := c.form(); err != nil {
+		c.stop()
+		return nil, err
+	}
+	return c, nil
+}
+
+// startNode starts one node. Its bus has a port of its own from our range: by
+// default it would be 10000 above the other one.
+func startNode(binary, dir string) (*Server, error) {
+	return startSomewhere("cluster", 2, func(ports []string) *process {
+		return &process{binary: binary, dir: dir, args: append(baseArgs(ports[0], dir),
+			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
+			"--cluster-port", ports[1],
+			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
+		)}
+	})
+}
+
+// form makes a cluster of the nodes and waits until all of them agree to it.
+func (c *ClusterServers) form() error {
+	ctx, cancel := context.WithTimeout(context.Background(), formLimit)
+	defer cancel()
+	for i, s := range c.nodes {
+		first, last := share(i, len(c.nodes))
+		err := errors.Join(
+			// Nodes that start with the same epoch would have to find different ones first.
+			s.run(ctx, "cluster", "set-config-epoch", strconv.Itoa(i+1)),
+			s.run(ctx, "cluster", "addslotsrange", strconv.Itoa(first), strconv.Itoa(last)),
+		)
+		if err == nil && i > 0 {
+			err = c.nodes[0].meet(ctx, s)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, s := range c.nodes {
+		want := []string{"cluster_state:ok", fmt.Sprintf("cluster_known_nodes:%d", len(c.nodes)), fmt.Sprintf("cluster_size:%d", len(c.nodes))}
+		if err := s.shows(ctx, want, "cluster", "info"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// share returns the first and the last slot of node i of n.
+func share(i, n int) (first, last int) { return i * slots / n, (i+1)*slots/n - 1 }
+
+func (s *Server) meet(ctx context.Context, other *Server) error {
+	host, port, err := net.SplitHostPort(other.addr)
+	if err != nil {
+		return err
+	}
+	bus, err := other.config(ctx, "cluster-port")
+	if err != nil {
+		return err
+	}
+	return s.run(ctx, "cluster", "meet", host, port, bus)
+}
+
+func (s *Server) config(ctx context.Context, name string) (string, error) {
+	rdb := redis.NewClient(adminOptions(s.addr))
+	defer func() { _ = rdb.Close() }()
+	values, err := rdb.ConfigGet(ctx, name).Result()
+	return values[name], err
+}
+
+func (s *Server) run(ctx context.Context, args ...string) error {
+	if _, err := s.do(ctx, args...); err != nil {
+		return fmt.Errorf("redistest: %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// shows waits until the reply to a command, a text, has all of want in it.
+func (s *Server) shows(ctx context.Context, want []string, args ...string) error {
+	for {
+		reply, err := s.do(ctx, args...)
+		text, _ := reply.(string)
+		if err == nil && containsAll(text, want) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("redistest: %s of %s never showed %q: %w: %q", strings.Join(args, " "), s.name, want, errors.Join(ctx.Err(), err), text)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func containsAll(text string, want []string) bool {
+	for _, w := range want {
+		if !strings.Contains(text, w) {
+			return false
+		}
+	}
+	return true
+}

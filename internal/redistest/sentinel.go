@@ -1,0 +1,145 @@
+package redistest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const (
+	masterName      = "main"
+	sentinels       = 3
+	quorum          = 2
+	downAfter       = time.Second
+	failoverTimeout = 3 * time.Second
+)
+
+// ReplicaServers is a master and its replicas.
+type ReplicaServers struct {
+	Master   *Server
+	Replicas []*Server
+}
+
+// Replicated starts a master and n replicas for t alone, and waits until the
+// replicas are in sync. They end with t. Without a binary the test ends as in
+// Missing.
+func Replicated(t testing.TB, n int) *ReplicaServers {
+	t.Helper()
+	return replicated(t, Require(t, NeedRedis), n)
+}
+
+func replicated(t testing.TB, binary string, n int) *ReplicaServers {
+	t.Helper()
+	r := &ReplicaServers{Master: fresh(t, "redis", binary, "--repl-diskless-sync-delay", "0")}
+	host, port, _ := net.SplitHostPort(r.Master.addr)
+	for range n {
+		r.Replicas = append(r.Replicas, fresh(t, "replica", binary,
+			"--replicaof", host, port, "--repl-diskless-sync-delay", "0"))
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), formLimit)
+	defer cancel()
+	for _, s := range r.Replicas {
+		if err := s.shows(ctx, []string{"master_link_status:up"}, "info", "replication"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return r
+}
+
+// SentinelServers is a master with replicas under the watch of three sentinels,
+// two of which have to agree that it is down, after one second of silence.
+type SentinelServers struct {
+	ReplicaServers // as they were at the start
+	Sentinels      []*Server
+}
+
+// Sentinel starts a master, one replica and three sentinels for t alone, and
+// waits until the sentinels know them and each other. They end with t. Without
+// a binary the test ends as in Missing.
+func Sentinel(t testing.TB) *SentinelServers {
+	t.Helper()
+	binary := Require(t, NeedSentinel)
+	s := &SentinelServers{ReplicaServers: *replicated(t, binary, 1)}
+	for range sentinels {
+		one, err := startSentinel(binary, t.TempDir(), s.Master.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(one.Close)
+		s.Sentinels = append(s.Sentinels, one)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), formLimit)
+	defer cancel()
+	want := []string{fmt.Sprintf("status=ok,address=%s,slaves=%d,sentinels=%d", s.Master.addr, len(s.Replicas), sentinels)}
+	for _, one := range s.Sentinels {
+		if err := one.shows(ctx, want, "info", "sentinel"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// startSentinel starts a sentinel. It keeps its state in its configuration file.
+func startSentinel(binary, dir, master string) (*Server, error) {
+	host, port, err := net.SplitHostPort(master)
+	if err != nil {
+		return nil, err
+	}
+	conf := filepath.Join(dir, "sentinel.conf")
+	text := fmt.Sprintf(`bind 127.0.0.1
+sentinel monitor %[1]s %[2]s %[3]s %[4]d
+sentinel down-after-milliseconds %[1]s %[5]d
+sentinel failover-timeout %[1]s %[6]d
+`, masterName, host, port, quorum, downAfter.Milliseconds(), failoverTimeout.Milliseconds())
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	return startSomewhere("sentinel", 1, func(ports []string) *process {
+		return &process{binary: binary, dir: dir, args: []string{conf, "--sentinel", "--port", ports[0], "--dir", dir}}
+	})
+}
+
+// Options returns fresh client options for the master, by way of the sentinels,
+// for the caller to change.
+func (s *SentinelServers) Options() *redis.FailoverOptions {
+	o := &redis.FailoverOptions{MasterName: masterName}
+	for _, one := range s.Sentinels {
+		o.SentinelAddrs = append(o.SentinelAddrs, one.addr)
+	}
+	return o
+}
+
+// FailoverClient returns a client that follows the master and is closed when t
+// ends. The tweaks change its options first.
+func (s *SentinelServers) FailoverClient(t testing.TB, tweaks ...func(*redis.FailoverOptions)) *redis.Client {
+	o := s.Options()
+	for _, tweak := range tweaks {
+		tweak(o)
+	}
+	rdb := redis.NewFailoverClient(o)
+	t.Cleanup(func() { _ = rdb.Close() }) // the test may have closed it
+	return rdb
+}
+
+// Current returns the server that the first sentinel takes for the master.
+func (s *SentinelServers) Current(t testing.TB) *Server {
+	t.Helper()
+	reply, _ := ask(t, s.Sentinels[0], "sentinel", "get-master-addr-by-name", masterName).([]any)
+	if len(reply) != 2 {
+		t.Fatalf("redistest: the sentinel knows no master: %v", reply)
+	}
+	addr := net.JoinHostPort(fmt.Sprint(reply[0]), fmt.Sprint(reply[1]))
+	for _, one := range append([]*Server{s.Master}, s.Replicas...) {
+		if one.addr == addr {
+			return one
+		}
+	}
+	t.Fatalf("redistest: the master %s is none of ours", addr)
+	return nil
+}
