@@ -1,0 +1,312 @@
+package watchdog
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// model is what validity has to be, whatever the Dog does: it hears what the server answers, and when.
+type model struct {
+	mu     sync.Mutex
+	start  time.Time
+	leases []*modelLease
+	fault  string // the first thing that was not as it has to be
+
+	// How the server answers, and after how long; set by the test as it goes.
+	state State
+	delay time.Duration
+}
+
+type modelLease struct {
+	Lease
+	m *model
+
+	terms      Terms
+	nth        int // registration
+	registered bool
+	refused    bool      // the answer has been given
+	granted    time.Time // latest start + TTL confirmed
+}
+
+func (m *model) failf(format string, args ...any) {
+	if m.fault == "" {
+		m.fault = fmt.Sprintf("at %v: ", time.Since(m.start)) + fmt.Sprintf(format, args...)
+	}
+}
+
+func (l *modelLease) valid() time.Time {
+	valid := l.granted.Add(-l.terms.Margin)
+	if end := l.terms.End; !end.IsZero() && valid.After(end) {
+		return end
+	}
+	return valid
+}
+
+func (l *modelLease) confirm(granted time.Time) {
+	if granted.After(l.granted) {
+		l.granted = granted
+	}
+}
+
+func (m *model) renew(ctx context.Context, group any, batch []Ask) ([]State, error) {
+	start := time.Now()
+	m.mu.Lock()
+	state, delay := m.state, m.delay
+	nth := make([]int, len(batch))
+	for i, a := range batch {
+		l := m.of(a.Lease)
+		nth[i] = l.nth
+		want := l.terms.TTL
+		if end := l.terms.End; !end.IsZero() && end.Sub(start) < want {
+			want = end.Sub(start).Truncate(time.Millisecond)
+		}
+		switch {
+		case !l.registered:
+			m.failf("asked for a lease that is not registered")
+		case a.Keeper != Keeper(l):
+			m.failf("asked for another keeper's")
+		case l.terms.Group != group:
+			m.failf("asked in group %v, not %v", group, l.terms.Group)
+		case a.TTL != want:
+			m.failf("asked for %v, not %v", a.TTL, want)
+		case !start.Before(l.valid()):
+			m.failf("asked though validity has ended")
+		}
+	}
+	m.mu.Unlock()
+
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	states := make([]State, len(batch))
+	for i, a := range batch {
+		states[i] = state
+		l, granted := m.of(a.Lease), start.Add(a.TTL)
+		if !l.registered || l.nth != nth[i] || !time.Now().Before(l.valid()) {
+			continue
+		}
+		switch state {
+		case Renewed:
+			l.confirm(granted)
+		case Lost:
+			l.refused = l.refused || granted.After(l.granted)
+		}
+	}
+	return states, errDown
+}
+
+func (m *model) of(l *Lease) *modelLease {
+	for _, ml := range m.leases {
+		if &ml.Lease == l {
+			return ml
+		}
+	}
+	panic("unknown lease")
+}
+
+func (l *modelLease) LeaseRenewed(*Lease) { l.told("renewed") }
+
+func (l *modelLease) LeaseUnknown(_ *Lease, err error) {
+	l.told("unknown")
+	if err == nil {
+		l.m.failf("unknown without a reason")
+	}
+}
+
+func (l *modelLease) told(what string) {
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	if !l.registered {
+		l.m.failf("told %s, though not registered", what)
+	}
+}
+
+func (l *modelLease) LeaseLost(_ *Lease, refused bool) {
+	l.told("lost")
+	l.m.mu.Lock()
+	defer l.m.mu.Unlock()
+	switch {
+	case refused && !l.refused:
+		l.m.failf("lost as refused, but was not")
+	case !refused && !time.Now().Equal(l.valid()) && time.Now().Before(l.valid()):
+		l.m.failf("lost %v before the end of validity", time.Until(l.valid()))
+	}
+	l.registered = false
+}
+
+// check compares when nothing is going on.
+func (m *model) check(rt *rapid.T, d *Dog) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	require.Empty(rt, m.fault)
+	n := 0
+	for i, l := range m.leases {
+		if !l.registered {
+			continue
+		}
+		n++
+		require.Falsef(rt, l.refused, "lease %d was refused, and nobody told", i)
+		require.Truef(rt, time.Now().Before(l.valid()), "lease %d is over, and nobody told", i)
+		require.Truef(rt, l.valid().Equal(l.ValidUntil()), "lease %d: valid %v longer than it should", i, l.ValidUntil().Sub(l.valid()))
+	}
+	require.Equal(rt, n, d.Len())
+}
+
+func TestModel(t *testing.T) {
+	// An odd nanosecond in each duration, so that no two things happen at the same instant by design.
+	duration := func(lo, hi time.Duration) *rapid.Generator[time.Duration] {
+		return rapid.Map(rapid.Int64Range(int64(lo), int64(hi)), func(n int64) time.Duration { return time.Duration(n | 1) })
+	}
+	rapid.Check(t, func(rt *rapid.T) {
+		rapid.SyncTest(rt, func(rt *rapid.T) {
+			m := &model{start: time.Now(), leases: make([]*modelLease, 5), state: Renewed}
+			for i := range m.leases {
+				m.leases[i] = &modelLease{m: m}
+			}
+			d := New(m.renew)
+			defer d.Close()
+
+			pickOne := func(rt *rapid.T) *modelLease { return rapid.SampledFrom(m.leases).Draw(rt, "lease") }
+			actions := map[string]func(*rapid.T){
+				"": func(rt *rapid.T) {
+					synctest.Wait()
+					m.check(rt, d)
+				},
+				"keep": func(rt *rapid.T) {
+					l := pickOne(rt)
+					tm := Terms{
+						Group:  rapid.SampledFrom([]any{nil, "a", "b"}).Draw(rt, "group"),
+						TTL:    duration(10*time.Millisecond, 10*time.Second).Draw(rt, "ttl"),
+						Margin: duration(0, 4*time.Millisecond).Draw(rt, "margin"),
+					}
+					if rapid.Bool().Draw(rt, "ends") {
+						tm.End = time.Now().Add(duration(1, 20*time.Second).Draw(rt, "end"))
+					}
+					m.mu.Lock()
+					l.terms, l.registered, l.refused = tm, true, false
+					l.nth++
+					l.granted = time.Now().Add(tm.TTL)
+					m.mu.Unlock()
+					require.NoError(rt, d.Keep(&l.Lease, l, tm, time.Now().Add(tm.TTL-tm.Margin)))
+				},
+				"drop": func(rt *rapid.T) {
+					l := pickOne(rt)
+					d.Drop(&l.Lease)
+					m.mu.Lock()
+					l.registered = false
+					m.mu.Unlock()
+				},
+				"confirm": func(rt *rapid.T) {
+					l := pickOne(rt)
+					until := time.Now().Add(duration(0, 10*time.Second).Draw(rt, "until"))
+					m.mu.Lock()
+					if l.registered {
+						l.confirm(until.Add(l.terms.Margin))
+					}
+					m.mu.Unlock()
+					d.Confirm(&l.Lease, until)
+				},
+				"server": func(rt *rapid.T) {
+					m.mu.Lock()
+					defer m.mu.Unlock()
+					m.state = rapid.SampledFrom([]State{Renewed, Renewed, Unknown, Lost}).Draw(rt, "state")
+					m.delay = 0
+					if rapid.Bool().Draw(rt, "slow") {
+						m.delay = duration(1, 10*time.Second).Draw(rt, "delay")
+					}
+				},
+			}
+			for _, name := range []string{"pass", "pass more"} {
+				actions[name] = func(rt *rapid.T) { time.Sleep(duration(1, 5*time.Second).Draw(rt, "time")) }
+			}
+			rt.Repeat(actions)
+		})
+	})
+}
+
+// stressed counts what must not be: two calls at once, or one after the loss.
+type stressed struct {
+	Lease
+	in     atomic.Int32
+	lost   atomic.Bool
+	faults *atomic.Int64
+	told   *atomic.Int64
+}
+
+func (s *stressed) enter() func() {
+	s.told.Add(1)
+	if s.in.Add(1) != 1 || s.lost.Load() {
+		s.faults.Add(1)
+	}
+	return func() { s.in.Add(-1) }
+}
+
+func (s *stressed) LeaseRenewed(*Lease)        { s.enter()() }
+func (s *stressed) LeaseUnknown(*Lease, error) { s.enter()() }
+func (s *stressed) LeaseLost(l *Lease, _ bool) {
+	defer s.enter()()
+	s.lost.Store(true)
+	l.ValidUntil()
+}
+
+// In real time, for the race detector.
+func TestStress(t *testing.T) {
+	var faults, told, calls atomic.Int64
+	d := New(func(ctx context.Context, _ any, batch []Ask) ([]State, error) {
+		calls.Add(1)
+		states := make([]State, len(batch))
+		for i := range states {
+			states[i] = []State{Renewed, Renewed, Renewed, Unknown, Lost}[rand.N(5)]
+		}
+		if rand.N(10) == 0 {
+			<-ctx.Done()
+		}
+		return states, errDown
+	})
+	var wg sync.WaitGroup
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	for g := range 8 {
+		wg.Go(func() {
+			held := make([]*stressed, 40)
+			for ctx.Err() == nil {
+				i := rand.N(len(held))
+				if s := held[i]; s != nil && rand.N(3) > 0 {
+					d.Confirm(&s.Lease, time.Now().Add(5*time.Millisecond))
+					s.ValidUntil()
+					continue
+				}
+				if held[i] != nil {
+					d.Drop(&held[i].Lease)
+				}
+				held[i] = &stressed{faults: &faults, told: &told}
+				tm := Terms{Group: g % 3, TTL: 6 * time.Millisecond, Margin: time.Millisecond}
+				if d.Keep(&held[i].Lease, held[i], tm, time.Now().Add(rand.N(5*time.Millisecond))) != nil {
+					faults.Add(1)
+				}
+				time.Sleep(rand.N(200 * time.Microsecond))
+			}
+		})
+	}
+	wg.Wait()
+	d.Close()
+	before := told.Load()
+	require.Zero(t, faults.Load())
+	require.NotZero(t, before)
+	require.NotZero(t, calls.Load())
+	require.Zero(t, d.Len())
+}
