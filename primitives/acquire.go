@@ -42,6 +42,30 @@ type wait struct {
 	limit  time.Duration // negative: none; 0: do not wait
 	until  time.Time     // zero: no limit
 	waited bool
+	quiet  bool   // nobody is told of it
+	note   func() // told instead of the observer, if not nil
+}
+
+// within is w, but for no longer than d from now.
+func (w *wait) within(d time.Duration) *wait {
+	shorter := *w
+	if until := time.Now().Add(d); w.until.IsZero() || until.Before(w.until) {
+		shorter.until, shorter.limit = until, d
+	}
+	return &shorter
+}
+
+// rest pauses for d, or until ctx or the wait is over.
+func (w *wait) rest(ctx context.Context, d time.Duration) {
+	if !w.until.IsZero() {
+		d = min(d, time.Until(w.until))
+	}
+	timer := time.NewTimer(max(d, 0))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 func (w *wait) over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
@@ -57,8 +81,14 @@ func (w *wait) timer() (<-chan time.Time, func() bool) {
 
 // waits notes, once, that the acquisition could not go at once.
 func (h *handle) waits(w *wait, id string) {
-	if !w.waited {
-		w.waited = true
+	if w.waited {
+		return
+	}
+	w.waited = true
+	switch {
+	case w.note != nil:
+		w.note()
+	case !w.quiet:
 		h.c.emit(Event{Kind: EventWait, Lock: h.kind, Name: h.name, ID: id})
 	}
 }
@@ -82,7 +112,16 @@ func (h *handle) request(s *settings) *request {
 	if s.owner != "" {
 		q.id, q.shared = s.owner, true
 	}
+	if p, ok := h.proto.(namer); ok {
+		p.named(q)
+	}
+	q.settings = s
 	return q
+}
+
+// namer is a protocol whose requests have other ids than an owner's.
+type namer interface {
+	named(q *request)
 }
 
 // acquireOutermost brings q to an end: a hold, or nothing left of it anywhere.
@@ -92,7 +131,13 @@ func (h *handle) acquireOutermost(ctx context.Context, q *request, s *settings, 
 		h.undo(ctx, q)
 		return nil, err
 	}
-	hold, err := h.newHold(ctx, h.newTenure(q, v, 1), s, v.sent, parent)
+	var held grant
+	if q.parts != nil {
+		held = q.parts
+	} else {
+		held = h.newTenure(q, v, 1)
+	}
+	hold, err := h.newHold(ctx, held, s, v.sent, parent)
 	if err != nil {
 		q.open = true
 		h.undo(ctx, q)
@@ -102,13 +147,16 @@ func (h *handle) acquireOutermost(ctx context.Context, q *request, s *settings, 
 
 // obtain tries, and waits its turn, until q is granted.
 func (h *handle) obtain(ctx context.Context, q *request, s *settings, w *wait) (verdict, error) {
+	if p, ok := h.proto.(queued); ok && w.limit != 0 {
+		return p.stand(ctx, q, s, w)
+	}
 	if w.limit == 0 || !h.c.rooms.hopeless(h, q, s) {
 		v, err := h.try(ctx, q)
 		if err != nil || v.granted {
 			return v, err
 		}
 		if w.limit == 0 {
-			return v, ErrNotAcquired
+			return v, gaveUp(ctx, v.met)
 		}
 		h.waits(w, q.id)
 		return h.c.rooms.wait(ctx, h, q, s, w, v)
@@ -117,11 +165,16 @@ func (h *handle) obtain(ctx context.Context, q *request, s *settings, w *wait) (
 	return h.c.rooms.wait(ctx, h, q, s, w, verdict{wait: -1})
 }
 
+// queued is a protocol whose requests wait in a queue of Redis's, not in a room of ours.
+type queued interface {
+	stand(ctx context.Context, q *request, s *settings, w *wait) (verdict, error)
+}
+
 // try makes one attempt. What it grants is ours to keep: confirmed by replicas, in time, and wanted.
 func (h *handle) try(ctx context.Context, q *request) (verdict, error) {
 	v, err := h.proto.take(ctx, q)
 	if err != nil {
-		q.open = q.open || scripts.OutcomeOf(err) == scripts.Unknown
+		q.open = q.open || standing(err)
 		return v, err
 	}
 	if !v.granted {
@@ -152,7 +205,8 @@ func (h *handle) undo(ctx context.Context, q *request) {
 	now, cancel := within(ctx, limit)
 	defer cancel()
 	if err := h.proto.undo(now, q); err != nil && !errors.Is(err, scripts.ErrClosed) {
-		h.c.persist(ctx, time.Now().Add(q.ttl), func(ctx context.Context) error { return h.proto.undo(ctx, q) })
+		// A copy may yet be executed for as long as it is remembered, and its lease begins then.
+		h.c.persist(ctx, time.Now().Add(q.ttl+h.c.run.Memory()), func(ctx context.Context) error { return h.proto.undo(ctx, q) })
 	}
 }
 

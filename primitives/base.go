@@ -117,14 +117,18 @@ type leased interface {
 
 // request is one acquisition that is tried for: the same through all its tries, and through being undone.
 type request struct {
-	id      string        // on the wire, without suffixes
-	memory  string        // the key that remembers it
-	shared  bool          // others may use the id: the wire counts
-	once    bool          // a second count is a deadlock
-	ttl     time.Duration // of the lease
-	permits int
-	queue   bool // may stand in a queue of Redis's
-	open    bool // a try may have been executed, or may yet be, unknown to us
+	id       string        // on the wire, without suffixes
+	memory   string        // the key that remembers it
+	shared   bool          // others may use the id: the wire counts
+	once     bool          // a second count is a deadlock
+	ttl      time.Duration // of the lease
+	permits  int
+	queue    bool          // may stand in a queue of Redis's
+	patience time.Duration // how long it may be silent there
+	parts    *bundle       // of a joint lock: what it has of its members
+	settings *settings     // of a joint lock: for its members
+	split    int           // of a joint lock: how often rivals had some members each
+	open     bool          // a try may have been executed, or may yet be, unknown to us
 }
 
 // fits tells whether room for n others has room for q.
@@ -137,6 +141,7 @@ type verdict struct {
 	token   int64         // of a fenced lock
 	wait    time.Duration // refused: until something is known to end; negative: nothing is known
 	holder  string        // refused: who holds, if one does
+	met     error         // refused: what else was met
 	more    int           // how many permits are left for others
 }
 

@@ -47,6 +47,7 @@ type Client struct {
 	minted          atomic.Uint64
 	asked, spublish atomic.Bool // whether the cluster has been asked, and answered, for sharded pub/sub
 	rooms           rooms
+	queues          fairQueues
 	holds           holdList
 
 	closing    chan struct{} // closed when Close begins: no new work, no more waiting
@@ -232,15 +233,22 @@ func (c *Client) marginOf(ttl time.Duration) time.Duration {
 	return min(margin, ttl/2)
 }
 
-// begin registers a call that needs Redis; the caller ends it by c.calls.Done.
-func (c *Client) begin(ctx context.Context) error {
+// enter registers a call that Close waits for; the caller ends it by c.calls.Done.
+func (c *Client) enter() error {
 	c.mu.RLock()
+	defer c.mu.RUnlock()
 	if c.shut {
-		c.mu.RUnlock()
 		return ErrClosed
 	}
 	c.calls.Add(1)
-	c.mu.RUnlock()
+	return nil
+}
+
+// begin is enter for a call that needs Redis.
+func (c *Client) begin(ctx context.Context) error {
+	if err := c.enter(); err != nil {
+		return err
+	}
 	err := c.ready(ctx)
 	if err != nil {
 		c.calls.Done()

@@ -36,6 +36,14 @@ func (c *Client) emit(e Event) {
 	}
 }
 
+// report is emit for what is told outside of a call that Close waits for.
+func (c *Client) report(e Event) {
+	if c.enter() == nil {
+		defer c.calls.Done()
+		c.emit(e)
+	}
+}
+
 // emitLater tells the observer from a goroutine of its own: for the watchdog, which must not wait for anybody.
 func (c *Client) emitLater(e Event) {
 	if c.observe == nil {

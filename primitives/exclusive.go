@@ -12,20 +12,32 @@ import (
 type exclusive struct {
 	h    *handle
 	hash string
-	news string // the channel of releases
+	news string   // the channel of releases
+	more []string // further keys of those scripts that take or free the lock
+	lua  *mutexScripts
 }
 
+// mutexScripts are the scripts in which kinds of lock differ.
+type mutexScripts struct {
+	acquire, enter        *scripts.Script // for an id of our own, and for one that others may share
+	release, leave, force *scripts.Script
+}
+
+var lockScripts = &mutexScripts{
+	acquire: scripts.Load("lock/acquire"),
+	enter:   scripts.Load("lock/enter"),
+	release: scripts.Load("lock/release"),
+	leave:   scripts.Load("lock/leave"),
+	force:   scripts.Load("lock/force"),
+}
+
+// And those in which they do not.
 var (
-	lockAcquire = scripts.Load("lock/acquire")
-	lockEnter   = scripts.Load("lock/enter")
-	lockNest    = scripts.Load("lock/nest")
-	lockUnnest  = scripts.Load("lock/unnest")
-	lockRelease = scripts.Load("lock/release")
-	lockLeave   = scripts.Load("lock/leave")
-	lockCheck   = scripts.Load("lock/check")
-	lockAdopt   = scripts.Load("lock/adopt")
-	lockForce   = scripts.Load("lock/force")
-	lockInfo    = scripts.Load("lock/info")
+	lockNest   = scripts.Load("lock/nest")
+	lockUnnest = scripts.Load("lock/unnest")
+	lockCheck  = scripts.Load("lock/check")
+	lockAdopt  = scripts.Load("lock/adopt")
+	lockInfo   = scripts.Load("lock/info")
 )
 
 // lockRenewals renews whatever is one owner's field in a hash.
@@ -45,15 +57,17 @@ func (e *exclusive) turns() bool               { return true }
 
 func (e *exclusive) parent(ctx context.Context) (*Hold, error) { return holdFrom(ctx, e.h.nests), nil }
 
-func (e *exclusive) keys(memory string) []string { return []string{e.hash, e.news, memory} }
+func (e *exclusive) keys(memory string) []string {
+	return append([]string{e.hash, e.news, memory}, e.more...)
+}
 
 func (e *exclusive) take(ctx context.Context, q *request) (verdict, error) {
 	var reply scripts.Reply
 	var err error
 	if q.shared {
-		reply, err = e.h.c.confirm(ctx, lockEnter, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.memoryTTL(), flag(q.once))
+		reply, err = e.h.c.confirm(ctx, e.lua.enter, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.memoryTTL(), flag(q.once))
 	} else {
-		reply, err = e.h.c.confirm(ctx, lockAcquire, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish())
+		reply, err = e.h.c.confirm(ctx, e.lua.acquire, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish())
 	}
 	if err != nil {
 		return verdict{}, err
@@ -66,6 +80,8 @@ func readTake(reply scripts.Reply) (verdict, error) {
 	switch answer := reply.Value.(type) {
 	case nil:
 		return verdict{granted: true, sent: reply.Sent}, nil
+	case int64:
+		return verdict{granted: true, sent: reply.Sent, token: answer}, nil
 	case string:
 		if answer == "again" {
 			return verdict{}, ErrDeadlock
@@ -106,9 +122,9 @@ func (e *exclusive) give(ctx context.Context, t *tenure, left int) (lost bool, e
 func (e *exclusive) release(ctx context.Context, q *request, undoing bool) (lost bool, err error) {
 	var reply scripts.Reply
 	if q.shared {
-		reply, err = e.h.c.run.RunWithin(ctx, lockLeave, e.keys(q.memory), q.id, e.h.c.publish(), e.h.c.memoryTTL(), flag(undoing), millis(q.ttl))
+		reply, err = e.h.c.run.RunWithin(ctx, e.lua.leave, e.keys(q.memory), q.id, e.h.c.publish(), e.h.c.memoryTTL(), flag(undoing), millis(q.ttl))
 	} else {
-		reply, err = e.h.c.run.RunWithin(ctx, lockRelease, e.keys(q.memory), q.id, e.h.c.publish(), e.h.c.memoryTTL())
+		reply, err = e.h.c.run.RunWithin(ctx, e.lua.release, e.keys(q.memory), q.id, e.h.c.publish(), e.h.c.memoryTTL())
 	}
 	return reply.Value == int64(0), err
 }
@@ -130,18 +146,18 @@ func (e *exclusive) check(ctx context.Context, t *tenure) (lost bool, err error)
 }
 
 func (e *exclusive) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
-	reply, err := e.h.c.run.Run(ctx, lockAdopt, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish(), id)
+	reply, err := e.h.c.run.Run(ctx, lockAdopt, e.keys(q.memory)[:3], q.id, millis(q.ttl), e.h.c.publish(), id)
 	counts, _ := reply.Value.(int64)
 	return reply.Sent, int(counts), err
 }
 
 func (e *exclusive) releaseID(ctx context.Context, id string, q *request) (held bool, err error) {
-	reply, err := e.h.c.run.Run(ctx, lockLeave, e.keys(q.memory), id, e.h.c.publish(), e.h.c.memoryTTL(), 0, millis(q.ttl))
+	reply, err := e.h.c.run.Run(ctx, e.lua.leave, e.keys(q.memory), id, e.h.c.publish(), e.h.c.memoryTTL(), 0, millis(q.ttl))
 	return reply.Value == int64(1), err
 }
 
 func (e *exclusive) forceRelease(ctx context.Context, q *request) (held bool, err error) {
-	reply, err := e.h.c.run.Run(ctx, lockForce, e.keys(q.memory), e.h.c.publish(), e.h.c.memoryTTL())
+	reply, err := e.h.c.run.Run(ctx, e.lua.force, e.keys(q.memory), e.h.c.publish(), e.h.c.memoryTTL())
 	return reply.Value == int64(1), err
 }
 

@@ -26,7 +26,8 @@ type Hold struct {
 // grip is what the library itself keeps of a hold.
 type grip struct {
 	h      *handle
-	t      *tenure // nil for a hold of nothing (0 permits)
+	t      grant   // nil for a hold of nothing (0 permits)
+	of     *bundle // that this is a member's share of; nil for a user's own hold
 	parent *grip   // whose turn a nested hold has taken; nil if none
 	depth  int
 	ctx    context.Context // Acquire's
@@ -47,6 +48,21 @@ type grip struct {
 	prev, next *grip // guarded by the client's holdList
 }
 
+// grant is what a hold holds: one tenure, or, of several locks at once, one of each.
+type grant interface {
+	publicID() string
+	fence() int64
+	leases() bool // false: it is held for ever, and cannot be lost
+	valid(g *grip) time.Time
+	limit(sent time.Time, d time.Duration) time.Time // when a hold that may last d ends; zero: others see to it
+	join(g *grip)
+	forget(g *grip) // renews and tells g no more, and leaves the wire as it is
+	leave(ctx context.Context, g *grip) (lost bool, err error)
+	abandon(ctx context.Context) // what is left of a lost one need not stay until the lease is over
+	check(ctx context.Context) error
+	extend(ctx context.Context, g *grip, d time.Duration) error
+}
+
 // ID is the hold's id on the wire: "<client uuid>:<n>", a permit's hex id (several comma-separated), "" for a plain semaphore.
 func (h *Hold) ID() string {
 	if h.g.t == nil {
@@ -60,7 +76,7 @@ func (h *Hold) Token() int64 {
 	if h.g.t == nil {
 		return 0
 	}
-	return h.g.t.token
+	return h.g.t.fence()
 }
 
 // Name is the user's name of what is held.
@@ -90,10 +106,19 @@ type holdContext struct {
 	hold            *Hold
 }
 
-// Value finds the nearest hold of a kind and name that is still live.
+// Value finds the nearest hold of a kind and name that is still live. A hold of several locks carries that of each.
 func (c *holdContext) Value(key any) any {
-	if k, ok := key.(*nestKey); ok && *k == *c.hold.g.h.nests && c.hold.g.live() {
+	k, ok := key.(*nestKey)
+	if !ok || !c.hold.g.live() {
+		return c.Context.Value(key)
+	}
+	if *k == *c.hold.g.h.nests {
 		return c.hold
+	}
+	if b, ok := c.hold.g.t.(*bundle); ok {
+		if part := b.part(k); part != nil {
+			return part
+		}
 	}
 	return c.Context.Value(key)
 }
@@ -118,30 +143,27 @@ func (h *Hold) Detach() string {
 
 // Check asks Redis whether the hold still stands: nil, or [ErrLost]. A plain semaphore cannot tell: [ErrUnsupported].
 func (h *Hold) Check(ctx context.Context) error {
-	return h.g.h.failed("check", h.g.ask(ctx, func(l leased) error {
-		lost, err := l.check(ctx, h.g.t)
-		return h.g.t.judge(lost, err)
-	}))
+	return h.g.h.failed("check", h.g.ask(ctx, func() error { return h.g.t.check(ctx) }))
 }
 
 // Extend makes the hold valid for at least d from now, never shorter than it is. d is 1 ms to 100 years.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
-	return h.g.h.failed("extend", h.g.ask(ctx, func(l leased) error {
+	return h.g.h.failed("extend", h.g.ask(ctx, func() error {
 		if d < minDuration || d > maxDuration {
 			return invalid("an extension of %v (from 1ms to 100 years)", d)
 		}
-		return h.g.extend(ctx, l, d)
+		return h.g.t.extend(ctx, h.g, d)
 	}))
 }
 
-// newGrip makes the hold of t and registers it with the client. It fails when the client is closing.
-func (h *handle) newHold(ctx context.Context, t *tenure, s *settings, sent time.Time, parent *grip) (*Hold, error) {
-	g := &grip{h: h, t: t, parent: parent, depth: 1, ctx: ctx, since: sent, renew: s.renew, ttl: s.firstTTL()}
+// newHold makes the hold of t and registers it with the client. It fails when the client is closing.
+func (h *handle) newHold(ctx context.Context, t grant, s *settings, sent time.Time, parent *grip) (*Hold, error) {
+	g := &grip{h: h, t: t, of: s.of, parent: parent, depth: 1, ctx: ctx, since: sent, renew: s.renew, ttl: s.firstTTL()}
 	if parent != nil {
 		g.depth = parent.depth + 1
 	}
-	if d := s.limit(); d > 0 && t != nil && t.lasts() != nil {
-		g.limit = sent.Add(d - h.c.marginOf(d))
+	if d := s.limit(); d > 0 && t != nil {
+		g.limit = t.limit(sent, d)
 	}
 	if !h.c.holds.add(g) {
 		return nil, ErrClosed
@@ -161,21 +183,25 @@ func (g *grip) live() bool {
 	return g.cause == nil && !g.taken
 }
 
+// released tells whether a release has begun.
+func (g *grip) released() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.taken
+}
+
 func (g *grip) validUntil() time.Time {
-	if g.t == nil || g.t.lasts() == nil {
+	if g.t == nil {
 		return time.Time{}
 	}
+	return g.t.valid(g)
+}
+
+// until is the hold's own limit.
+func (g *grip) until() time.Time {
 	g.mu.Lock()
-	limit := g.limit
-	g.mu.Unlock()
-	if !g.renew {
-		return limit
-	}
-	until := g.t.lease.ValidUntil()
-	if !limit.IsZero() && limit.Before(until) {
-		return limit
-	}
-	return until
+	defer g.mu.Unlock()
+	return g.limit
 }
 
 func (g *grip) context() context.Context {
@@ -210,6 +236,9 @@ func (g *grip) end(cause error) bool {
 		g.parent.passTurn()
 	}
 	g.h.c.holds.remove(g)
+	if g.of != nil {
+		g.of.ended(cause)
+	}
 	return true
 }
 
@@ -279,7 +308,7 @@ func (g *grip) detach() bool {
 }
 
 // ask runs f, which asks Redis about a live hold that has a lease.
-func (g *grip) ask(ctx context.Context, f func(leased) error) error {
+func (g *grip) ask(ctx context.Context, f func() error) error {
 	if err := g.h.c.begin(ctx); err != nil {
 		return g.refused(err)
 	}
@@ -296,36 +325,18 @@ func (g *grip) ask(ctx context.Context, f func(leased) error) error {
 	if g.t == nil {
 		return nil
 	}
-	l := g.t.lasts()
-	if l == nil {
+	if !g.t.leases() {
 		return ErrUnsupported
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return f(l)
-}
-
-func (g *grip) extend(ctx context.Context, l leased, d time.Duration) error {
-	until, err := g.t.extend(ctx, l, d)
-	if err != nil {
-		return err
-	}
-	g.mu.Lock()
-	raised := !g.limit.IsZero() && until.After(g.limit)
-	if raised {
-		g.limit = until
-	}
-	g.mu.Unlock()
-	if raised {
-		g.t.rejoin(g)
-	}
-	return nil
+	return f()
 }
 
 // lose tells the hold that it is lost.
 func (g *grip) lose() {
-	if g.end(ErrLost) {
+	if g.end(ErrLost) && g.of == nil {
 		g.h.c.emitLater(g.event(EventLost, ErrLost))
 	}
 }
@@ -344,7 +355,7 @@ func (g *grip) leaked() {
 }
 
 func (g *grip) tell(kind EventKind, err error) {
-	if g.h.c.observe != nil {
+	if g.h.c.observe != nil && g.of == nil {
 		g.h.c.emit(g.event(kind, err))
 	}
 }

@@ -21,8 +21,13 @@ type Lock struct {
 type locking interface {
 	leased
 	nester
+	byID
 	// adopt puts q's id in the place of a holder's, with its counts; 0: it has none.
 	adopt(ctx context.Context, id string, q *request) (sent time.Time, counts int, err error)
+}
+
+// byID is what can be done to a lock from outside of a hold.
+type byID interface {
 	// releaseID takes one count of a holder; q is the request to be remembered.
 	releaseID(ctx context.Context, id string, q *request) (held bool, err error)
 	forceRelease(ctx context.Context, q *request) (held bool, err error)
@@ -33,8 +38,8 @@ type locking interface {
 func (c *Client) Lock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "lock", name, opts)
-	e := &exclusive{h: &l.handle, hash: l.raw, news: prefixed(lockChannel, l.raw)}
-	l.speaks(e, e.hash, e.news, l.memory(""))
+	e := &exclusive{h: &l.handle, hash: l.raw, news: prefixed(lockChannel, l.raw), lua: lockScripts}
+	l.speaks(e, e.keys(l.memory(""))...)
 	return l
 }
 
@@ -93,7 +98,27 @@ func (h *handle) adopt(ctx context.Context, id string, s *settings) (*Hold, erro
 		return nil, invalid("id %q", id)
 	}
 	s.owner = ""
+	began := time.Now()
+	var hold *Hold
+	var err error
+	if p, ok := h.proto.(adopter); ok {
+		hold, err = p.adoptAll(ctx, id, s)
+	} else {
+		hold, err = h.adoptAs(ctx, id, h.c.mint(), s)
+	}
+	h.told(hold, EventAcquired, &wait{}, began)
+	return hold, err
+}
+
+// adopter is a protocol that adopts in a way of its own.
+type adopter interface {
+	adoptAll(ctx context.Context, id string, s *settings) (*Hold, error)
+}
+
+// adoptAs puts a fresh id in the place of a holder's.
+func (h *handle) adoptAs(ctx context.Context, id, fresh string, s *settings) (*Hold, error) {
 	q := h.request(s)
+	q.id = fresh
 	sent, counts, err := h.proto.(locking).adopt(ctx, id, q)
 	if err != nil {
 		return nil, err // an unknown outcome is left to the lease: the former holder's section may still run
@@ -102,9 +127,7 @@ func (h *handle) adopt(ctx context.Context, id string, s *settings) (*Hold, erro
 		return nil, ErrNotHeld
 	}
 	// One release gives back all counts.
-	hold, err := h.newHold(ctx, h.newTenure(q, verdict{sent: sent}, 1), s, sent, nil)
-	h.told(hold, EventAcquired, &wait{}, sent)
-	return hold, err
+	return h.newHold(ctx, h.newTenure(q, verdict{sent: sent}, 1), s, sent, nil)
 }
 
 // ReleaseID takes one count of the holder of that id: to free what another process, or an earlier life of this one, holds.
@@ -114,7 +137,7 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 		if !validOwner(id) {
 			return invalid("id %q", id)
 		}
-		held, err := l.proto.(locking).releaseID(ctx, id, l.request(&l.settings))
+		held, err := l.proto.(byID).releaseID(ctx, id, l.request(&l.settings))
 		if err == nil && !held {
 			return ErrNotHeld
 		}
@@ -126,7 +149,7 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 	held := false
 	err := l.call(ctx, "force release", func() (err error) {
-		held, err = l.proto.(locking).forceRelease(ctx, l.request(&l.settings))
+		held, err = l.proto.(byID).forceRelease(ctx, l.request(&l.settings))
 		return err
 	})
 	return held, err
@@ -136,7 +159,7 @@ func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 func (l *Lock) Info(ctx context.Context) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", func() (err error) {
-		info, err = l.proto.(locking).info(ctx)
+		info, err = l.proto.(byID).info(ctx)
 		info.Name, info.Kind = l.name, l.kind
 		return err
 	})

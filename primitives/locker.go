@@ -86,7 +86,7 @@ func (l *Locker) refused(err error) {
 		panic(err)
 	}
 	if !errors.Is(err, ErrNotAcquired) || unanswered(err) {
-		l.lock.c.emit(Event{Kind: EventWait, Lock: l.lock.kind, Name: l.lock.name, Err: err})
+		l.lock.c.report(Event{Kind: EventWait, Lock: l.lock.kind, Name: l.lock.name, Err: err})
 	}
 }
 

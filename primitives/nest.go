@@ -37,10 +37,13 @@ func (h *handle) acquireNested(ctx context.Context, s *settings, w *wait) (*Hold
 		if !errors.Is(err, errOuterEnded) {
 			return hold, err
 		}
+		if ctx.Err() != nil {
+			return nil, gaveUp(ctx, nil)
+		}
 	}
 }
 
-// errOuterEnded: the hold to nest under ended while its turn was waited for.
+// errOuterEnded: the hold to nest under ended while its turn, or Redis, was waited for.
 var errOuterEnded = errors.New("outer hold ended")
 
 func (h *handle) nestUnder(ctx context.Context, outer *grip, s *settings, w *wait, turns bool) (*Hold, error) {
@@ -62,7 +65,10 @@ func (h *handle) nestUnder(ctx context.Context, outer *grip, s *settings, w *wai
 }
 
 func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait, parent *grip) (*Hold, error) {
-	t := outer.t
+	t, ok := outer.t.(*tenure)
+	if !ok {
+		return h.nestAll(ctx, outer.t.(*bundle), s, w, parent)
+	}
 	if t.shared || t.h.kind != h.kind {
 		// The wire counts for a shared id; the other side of a read-write lock counts by itself. Either way it is the same id's own lock,
 		// which it may enter at once.
@@ -72,6 +78,9 @@ func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait,
 	}
 	ttl := s.firstTTL()
 	sent, err := t.nest(ctx, ttl)
+	if errors.Is(err, ErrLost) && outer.released() {
+		return nil, errOuterEnded
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,9 @@ type settings struct {
 	pollMin       time.Duration // 0: wait by pub/sub
 	pollMax       time.Duration
 	waiterTimeout time.Duration
-	err           error // the first option that was out of range
+	err           error   // the first option that was out of range
+	given         uint16  // the kinds of option that were given
+	of            *bundle // that this is acquired for; nil: for a user
 }
 
 func defaultSettings() settings {
@@ -96,6 +98,7 @@ func (s settings) with(opts []Option) settings {
 }
 
 func (s *settings) apply(o *Option) {
+	s.given |= 1 << o.kind
 	switch o.kind {
 	case optNone:
 	case optWait:
@@ -127,6 +130,31 @@ func (s *settings) apply(o *Option) {
 		s.checkDuration("waiter timeout", o.d)
 		s.waiterTimeout = o.d
 	}
+}
+
+// overlaid is s with what was given to a joint lock or to a call of it. How long to wait is the joint's own affair.
+func (s settings) overlaid(over *settings) settings {
+	has := func(k optionKind) bool { return over.given&(1<<k) != 0 }
+	if has(optLease) || has(optWatchdog) {
+		s.ttl, s.renew = over.ttl, over.renew
+	}
+	if has(optMaxHold) {
+		s.maxHold = over.maxHold
+	}
+	if has(optNonReentrant) {
+		s.nonReentrant = true
+	}
+	if has(optPolling) {
+		s.pollMin, s.pollMax = over.pollMin, over.pollMax
+	}
+	if has(optWaiterTimeout) {
+		s.waiterTimeout = over.waiterTimeout
+	}
+	if has(optWait) {
+		s.wait = -1
+	}
+	s.owner = over.owner
+	return s
 }
 
 func (s *settings) check(ok bool, format string, args ...any) {

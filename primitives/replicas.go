@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,6 +17,11 @@ type replication struct {
 
 // memoryTTL is for how long scripts remember a request, in ms.
 func (c *Client) memoryTTL() int64 { return millis(c.run.Memory()) }
+
+// standing tells whether what failed with err may have been executed all the same, or may yet be, and must be undone.
+func standing(err error) bool {
+	return errors.Is(err, ErrNotReplicated) || scripts.OutcomeOf(err) == scripts.Unknown
+}
 
 // confirm runs a script that acquires, and has its writes confirmed by as many replicas as the client wants.
 func (c *Client) confirm(ctx context.Context, s *scripts.Script, keys []string, args ...any) (scripts.Reply, error) {

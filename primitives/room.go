@@ -42,7 +42,7 @@ type room struct {
 	head, tail *waiter
 	look       time.Time // the head tries again then
 	delay      time.Duration
-	sub        *pubsub.Subscription // nil when polling
+	subs       []*pubsub.Subscription // none when polling
 }
 
 // waiter is one acquisition that waits.
@@ -62,7 +62,7 @@ func (rs *rooms) hopeless(h *handle, q *request, s *settings) bool {
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	r := rs.open[roomKey{h.kind, h.name, s.pollMin > 0}]
+	r := rs.open[roomKey{h.kind, h.nests.name, s.pollMin > 0}]
 	if r == nil {
 		return false
 	}
@@ -86,7 +86,7 @@ func (rs *rooms) wait(ctx context.Context, h *handle, q *request, s *settings, l
 func (rs *rooms) enter(h *handle, me *waiter, s *settings, refused verdict) *room {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	key := roomKey{h.kind, h.name, s.pollMin > 0}
+	key := roomKey{h.kind, h.nests.name, s.pollMin > 0}
 	r := rs.open[key]
 	if r == nil {
 		r = &room{rooms: rs, key: key, h: h, min: s.pollMin, max: s.pollMax}
@@ -106,7 +106,7 @@ func (rs *rooms) enter(h *handle, me *waiter, s *settings, refused verdict) *roo
 		r.rest(refused)
 		if !key.polling {
 			// The second try waits for the confirmation: a release between a failed try and the subscription would never reach us.
-			r.sub = h.c.hub.Subscribe(h.proto.channel(me.q), r.hear)
+			r.subs = h.listen(me.q, r.hear)
 		}
 	}
 	return r
@@ -148,8 +148,11 @@ func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait) (ve
 			timer.Stop()
 		}
 	}()
-	confirmed := r.confirmation()
+	waiting := r.confirmations()
 	for {
+		if ctx.Err() != nil || limit.over() { // before turn: whoever leaves passes the reason to try on
+			return verdict{}, gaveUp(ctx, met)
+		}
 		try, until := r.turn(me, limit)
 		if !try {
 			var due <-chan time.Time
@@ -161,52 +164,64 @@ func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait) (ve
 				}
 				due = timer.C
 			}
+			var confirmed <-chan struct{}
+			if len(waiting) > 0 {
+				confirmed = waiting[0]
+			}
 			select {
 			case <-me.nudge:
 			case <-due:
 			case <-confirmed:
-				confirmed = nil
-				r.listening(me)
+				if waiting = waiting[1:]; len(waiting) == 0 {
+					r.listening(me)
+				}
 			case <-ctx.Done():
 				return verdict{}, gaveUp(ctx, met)
 			case <-h.c.closing:
 				return verdict{}, ErrClosed
 			}
-			if limit.over() {
-				return verdict{}, gaveUp(ctx, met)
-			}
 			continue
-		}
-		if ctx.Err() != nil {
-			return verdict{}, gaveUp(ctx, met)
 		}
 		v, err := h.try(ctx, me.q)
 		switch {
 		case err == nil && v.granted:
 			return v, nil
 		case err == nil:
+			met = v.met
 			r.refused(me, v)
 		case unanswered(err):
 			met = err
 			r.refused(me, verdict{wait: -1})
 		default:
+			r.unspent(me)
 			return v, err
 		}
 	}
 }
 
-// confirmation is closed when the room hears of releases.
-func (r *room) confirmation() <-chan struct{} {
-	if r.sub == nil {
-		return nil
+// unspent gives back a reason to try that me could make no use of.
+func (r *room) unspent(me *waiter) {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	me.try = true
+}
+
+// confirmations are closed as the room comes to hear of releases.
+func (r *room) confirmations() []<-chan struct{} {
+	all := make([]<-chan struct{}, len(r.subs))
+	for i, sub := range r.subs {
+		all[i] = sub.Confirmed()
 	}
-	return r.sub.Confirmed()
+	return all
 }
 
 // listening has the head make its second try, now that no release can go unheard. If the server will not let us listen, polling is what is
 // left.
 func (r *room) listening(me *waiter) {
-	err := r.sub.Err()
+	var err error
+	for _, sub := range r.subs {
+		err = errors.Join(err, sub.Err())
+	}
 	r.rooms.mu.Lock()
 	defer r.rooms.mu.Unlock()
 	if r.head != me {
@@ -284,10 +299,12 @@ func (r *room) leave(me *waiter, v verdict) {
 	if wasHead {
 		r.head.wake() // it has a clock to watch now
 	}
-	empty, sub := r.head == nil, r.sub
+	empty := r.head == nil
 	r.rooms.mu.Unlock()
-	if empty && sub != nil {
-		sub.Close() // not under the mutex: it waits for hear
+	if empty {
+		for _, sub := range r.subs {
+			sub.Close() // not under the mutex: it waits for hear
+		}
 	}
 }
 
@@ -322,4 +339,17 @@ func (r *room) unlink(me *waiter) {
 func unanswered(err error) bool {
 	failure, ok := errors.AsType[*scripts.Error](err)
 	return ok && failure.Outcome != scripts.Executed && !errors.Is(err, scripts.ErrClosed)
+}
+
+// listen subscribes to what q waits for.
+func (h *handle) listen(q *request, hear func(pubsub.Signal)) []*pubsub.Subscription {
+	if p, ok := h.proto.(listener); ok {
+		return p.listen(hear)
+	}
+	return []*pubsub.Subscription{h.c.hub.Subscribe(h.proto.channel(q), hear)}
+}
+
+// listener is a protocol that hears of releases from several places.
+type listener interface {
+	listen(hear func(pubsub.Signal)) []*pubsub.Subscription
 }

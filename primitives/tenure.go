@@ -45,6 +45,32 @@ func (t *tenure) lasts() leased {
 // publicID is the id as the API gives it.
 func (t *tenure) publicID() string { return t.id }
 
+func (t *tenure) fence() int64 { return t.token }
+func (t *tenure) leases() bool { return t.lasts() != nil }
+
+func (t *tenure) limit(sent time.Time, d time.Duration) time.Time {
+	if !t.leases() {
+		return time.Time{}
+	}
+	return sent.Add(d - t.h.c.marginOf(d))
+}
+
+func (t *tenure) valid(g *grip) time.Time {
+	limit := g.until()
+	if !t.leases() || !g.renew {
+		return limit
+	}
+	if until := t.lease.ValidUntil(); limit.IsZero() || until.Before(limit) {
+		return until
+	}
+	return limit
+}
+
+func (t *tenure) check(ctx context.Context) error {
+	lost, err := t.lasts().check(ctx, t)
+	return t.judge(lost, err)
+}
+
 // join adds a hold. The watchdog renews as long as one of the holds is a renewed one, and watches the limit of each that has one.
 func (t *tenure) join(g *grip) {
 	l := t.lasts()
@@ -156,7 +182,7 @@ func (t *tenure) nest(ctx context.Context, ttl time.Duration) (sent time.Time, e
 		t.outlives(sent.Add(ttl))
 		return sent, nil
 	}
-	if scripts.OutcomeOf(err) == scripts.Unknown && err != nil {
+	if standing(err) {
 		t.recount(ctx)
 	}
 	return sent, t.judge(lost, err)
@@ -175,12 +201,7 @@ func (t *tenure) recount(ctx context.Context) {
 	now, cancel := within(ctx, briefly)
 	defer cancel()
 	if _, err := t.h.proto.give(now, t, t.holds); err != nil {
-		t.h.c.persist(ctx, t.ends(), func(ctx context.Context) error {
-			t.wire.Lock()
-			defer t.wire.Unlock()
-			_, err := t.h.proto.give(ctx, t, t.holds)
-			return err
-		})
+		t.giveLater(ctx)
 	}
 }
 
@@ -196,17 +217,19 @@ func (t *tenure) leave(ctx context.Context, g *grip) (lost bool, err error) {
 	defer cancel()
 	lost, err = t.h.proto.give(now, t, left)
 	if err != nil {
-		t.giveLater(ctx, left)
+		t.giveLater(ctx)
 	} else if lost {
 		t.lose(g)
 	}
 	return lost, err
 }
 
-// giveLater goes on giving back what Redis did not answer for.
-func (t *tenure) giveLater(ctx context.Context, left int) {
+// giveLater goes on giving back what Redis did not answer for: down to the count that is decided upon when it gets through.
+func (t *tenure) giveLater(ctx context.Context) {
 	t.h.c.persist(ctx, t.ends(), func(ctx context.Context) error {
-		_, err := t.h.proto.give(ctx, t, left)
+		t.wire.Lock()
+		defer t.wire.Unlock()
+		_, err := t.h.proto.give(ctx, t, t.holds)
 		return err
 	})
 }
@@ -218,20 +241,29 @@ func (t *tenure) abandon(ctx context.Context) {
 	defer t.wire.Unlock()
 	t.holds--
 	if t.holds == 0 && time.Now().Before(t.ends()) {
-		t.giveLater(ctx, 0)
+		t.giveLater(ctx)
 	}
 }
 
-// extend keeps the lock for at least d from now.
-func (t *tenure) extend(ctx context.Context, l leased, d time.Duration) (until time.Time, err error) {
-	sent, lost, err := t.h.proto.(leased).extend(ctx, t, d)
+// extend keeps the lock for at least d from now, and g with it.
+func (t *tenure) extend(ctx context.Context, g *grip, d time.Duration) error {
+	sent, lost, err := t.lasts().extend(ctx, t, d)
 	if err = t.judge(lost, err); err != nil {
-		return time.Time{}, err
+		return err
 	}
 	t.outlives(sent.Add(d))
-	until = sent.Add(d - t.h.c.marginOf(d))
+	until := sent.Add(d - t.h.c.marginOf(d))
 	t.h.c.dog.Confirm(&t.lease, until)
-	return until, nil
+	g.mu.Lock()
+	raised := !g.limit.IsZero() && until.After(g.limit)
+	if raised {
+		g.limit = until
+	}
+	g.mu.Unlock()
+	if raised {
+		t.rejoin(g)
+	}
+	return nil
 }
 
 // judge makes an error of a command's answer, and tells all holds of a loss.

@@ -17,6 +17,8 @@ import (
 	"embed"
 	"encoding/hex"
 	"fmt"
+	"io/fs"
+	"path"
 	"regexp"
 	"strings"
 )
@@ -43,19 +45,38 @@ func (s *Script) SHA() string { return s.sha }
 // uses matches the header line that names the files of lib/ to be put in front of a script.
 var uses = regexp.MustCompile(`(?m)^-- uses +(.+)$`)
 
-// Load returns the embedded script of that path, such as "lock/acquire". It is meant for package-level variables and panics
-// if there is no such file.
-func Load(name string) *Script {
-	body := read(name)
+// Load returns the embedded script of that path, such as "lock/acquire". A library that it uses is looked for in the folders of own, then
+// in the script's own folder, then in lib/: so that one script serves primitives that differ in a detail. It is meant for
+// package-level variables and panics if there is no such file.
+func Load(name string, own ...string) *Script {
 	var text strings.Builder
+	include(&text, name, append(own, path.Dir(name)), map[string]bool{})
+	sum := sha1.Sum([]byte(text.String())) //nolint:gosec // see the import
+	return &Script{name: name, text: text.String(), sha: hex.EncodeToString(sum[:])}
+}
+
+// include writes a file behind the libraries that it uses, each once.
+func include(text *strings.Builder, name string, own []string, done map[string]bool) {
+	body := read(name)
 	if m := uses.FindStringSubmatch(body); m != nil {
 		for lib := range strings.SplitSeq(m[1], ",") {
-			text.WriteString(code(read("lib/" + strings.TrimSpace(lib))))
+			lib = library(strings.TrimSpace(lib), own)
+			if !done[lib] {
+				done[lib] = true
+				include(text, lib, own, done)
+			}
 		}
 	}
 	text.WriteString(code(body))
-	sum := sha1.Sum([]byte(text.String())) //nolint:gosec // see the import
-	return &Script{name: name, text: text.String(), sha: hex.EncodeToString(sum[:])}
+}
+
+func library(name string, own []string) string {
+	for _, folder := range own {
+		if _, err := fs.Stat(files, folder+"/"+name+".lua"); err == nil {
+			return folder + "/" + name
+		}
+	}
+	return "lib/" + name
 }
 
 func read(name string) string {

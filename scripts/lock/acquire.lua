@@ -3,17 +3,21 @@
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be told
 -- KEYS[3]  memory of this id's release
+-- KEYS[4]  fencing token, of a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- returns  nil when ours; {holder's pttl, holder} when another's; "over" when this id has been released already
+-- returns  nil, or the token, when ours; {holder's pttl, holder} when another's; "over" when this id has been released already
 if redis.call('exists', KEYS[3]) == 1 then
   return 'over'
 end
 if redis.call('exists', KEYS[1]) == 1 then
   if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
-    redis.call('pexpire', KEYS[1], ARGV[2])
-    return nil
+    -- A copy: the lock may have been extended since.
+    if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
+      redis.call('pexpire', KEYS[1], ARGV[2])
+    end
+    return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0)
   end
   return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1]}
 end
@@ -21,6 +25,7 @@ local denied = may_publish(ARGV[3], KEYS[2])
 if denied then
   return denied
 end
+local token = KEYS[4] and redis.call('incr', KEYS[4])
 redis.call('hset', KEYS[1], ARGV[1], 1)
 redis.call('pexpire', KEYS[1], ARGV[2])
-return nil
+return token

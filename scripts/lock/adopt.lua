@@ -12,18 +12,23 @@ if redis.call('exists', KEYS[3]) == 1 then
   return 0
 end
 local count = redis.call('hget', KEYS[1], ARGV[1])
-if not count then
-  count = redis.call('hget', KEYS[1], ARGV[4])
-  if not count then
-    return 0
+if count then
+  -- A copy: the lock may have been extended since.
+  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
+    redis.call('pexpire', KEYS[1], ARGV[2])
   end
-  local denied = may_publish(ARGV[3], KEYS[2])
-  if denied then
-    return denied
-  end
-  -- In this order: a hash that loses its last field is gone, with its ttl.
-  redis.call('hset', KEYS[1], ARGV[1], count)
-  redis.call('hdel', KEYS[1], ARGV[4])
+  return tonumber(count)
 end
+count = redis.call('hget', KEYS[1], ARGV[4])
+if not count then
+  return 0
+end
+local denied = may_publish(ARGV[3], KEYS[2])
+if denied then
+  return denied
+end
+-- In this order: a hash that loses its last field is gone, with its ttl.
+redis.call('hset', KEYS[1], ARGV[1], count)
+redis.call('hdel', KEYS[1], ARGV[4])
 redis.call('pexpire', KEYS[1], ARGV[2])
 return tonumber(count)

@@ -3,12 +3,13 @@
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be told
 -- KEYS[3]  memory of this acquisition: 1 entered, 2 left, 3 never to enter
+-- KEYS[4]  fencing token, of a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
 -- ARGV[4]  memory ttl, ms
 -- ARGV[5]  1 to refuse a second count
--- returns  nil when ours; {holder's pttl, holder} when another's; "over" when this acquisition has ended; "again" when refused a count
+-- returns  nil, or the token, when ours; {holder's pttl, holder} when another's; "over" when this acquisition has ended; "again" when refused a count
 local memory = redis.call('get', KEYS[3])
 if memory == '2' or memory == '3' then
   return 'over'
@@ -25,10 +26,13 @@ if not (memory and held) then
   if denied then
     return denied
   end
+  if KEYS[4] and not held then
+    redis.call('incr', KEYS[4])
+  end
   redis.call('hincrby', KEYS[1], ARGV[1], 1)
   redis.call('set', KEYS[3], '1', 'px', ARGV[4])
 end
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('pexpire', KEYS[1], ARGV[2])
 end
-return nil
+return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0)

@@ -1,4 +1,5 @@
 -- lock/force: free the lock whoever holds it.
+-- uses     tell
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
@@ -14,6 +15,6 @@ redis.call('hlen', KEYS[1])
 local held = redis.call('del', KEYS[1])
 redis.call('set', KEYS[3], held, 'px', ARGV[2])
 if held == 1 then
-  redis.call(ARGV[1], KEYS[2], '0')
+  tell(ARGV[1])
 end
 return held

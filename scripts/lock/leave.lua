@@ -1,4 +1,5 @@
 -- lock/leave: give back one count of an id that others may share.
+-- uses     tell
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request: 1 entered, 2 left, 3 nothing to leave
@@ -26,7 +27,7 @@ if tonumber(redis.call('hget', KEYS[1], ARGV[1])) > 1 then
   redis.call('hincrby', KEYS[1], ARGV[1], -1)
 else
   redis.call('del', KEYS[1])
-  redis.call(ARGV[2], KEYS[2], '0')
+  tell(ARGV[2])
 end
 redis.call('set', KEYS[3], '2', 'px', ARGV[3])
 return 1

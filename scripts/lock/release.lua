@@ -1,4 +1,5 @@
 -- lock/release: free the lock of an id that belongs to one acquisition alone, and see that a late copy of it takes nothing.
+-- uses     tell
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this id's release
@@ -15,6 +16,6 @@ local held = redis.call('hexists', KEYS[1], ARGV[1])
 redis.call('del', held == 1 and KEYS[1] or KEYS[3])
 redis.call('set', KEYS[3], held, 'px', ARGV[3])
 if held == 1 then
-  redis.call(ARGV[2], KEYS[2], '0')
+  tell(ARGV[2])
 end
 return held

@@ -1,0 +1,35 @@
+-- fairlock/refresh: one sign of life for all waiters of a client, and one look for all of them.
+-- uses     tell
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel; a waiter's own is this one, a colon and its id
+-- KEYS[3]  unused
+-- KEYS[4]  queue
+-- KEYS[5]  deadlines
+-- KEYS[6]  ours
+-- KEYS[7]  signs of life
+-- ARGV[1]  client
+-- ARGV[2]  publish command
+-- ARGV[3]  how long its most patient waiter may be silent, ms
+-- ARGV[4..]  ids that should be waiting
+-- returns  {pttl, the next owner or "", how many wait, those of the ids that do not wait, ...}
+local at = now()
+-- The first write is one that a full Redis allows.
+local keep = 2 * math.max(60000, 2 * ARGV[3])
+redis.call('pexpire', KEYS[6], keep)
+redis.call('pexpire', KEYS[7], keep)
+redis.call('hset', KEYS[7], ARGV[1], at)
+redis.call('pexpire', KEYS[7], keep)
+local first = head(at)
+local left = redis.call('pttl', KEYS[1])
+if first and left == -2 then
+  tell(ARGV[2])
+else
+  mark(at, 0)
+end
+local answer = {left, first or '', redis.call('llen', KEYS[4])}
+for i = 4, #ARGV do
+  if not redis.call('zscore', KEYS[5], ARGV[i]) then
+    answer[#answer + 1] = ARGV[i]
+  end
+end
+return answer
