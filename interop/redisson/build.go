@@ -1,0 +1,140 @@
+package redisson
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/interop/driver"
+)
+
+// Version is a major version of Redisson; pom.xml says which release of it.
+type Version string
+
+// The versions that the driver can be built with.
+const (
+	Redisson4 Version = "redisson4" // the default: "" means it too
+	Redisson3 Version = "redisson3"
+)
+
+// errMissing says that java or mvn is not installed.
+var errMissing = errors.New("not installed")
+
+// Build returns the folder with the driver's jar files, made by Maven on the first call and then kept below os.UserCacheDir, by the
+// hash of the driver's sources. Test binaries that build at the same time wait for each other. Without mvn, where it is needed, the
+// test ends as in [redistest.Missing].
+func Build(t testing.TB, version Version) string {
+	t.Helper()
+	dir, err := build(t.Context(), version)
+	requireBuilt(t, err)
+	return dir
+}
+
+func requireBuilt(t testing.TB, err error) {
+	t.Helper()
+	switch {
+	case errors.Is(err, errMissing):
+		redistest.Missing(t, redistest.NeedRedisson, err.Error())
+	case err != nil:
+		t.Fatal(err)
+	}
+}
+
+func build(ctx context.Context, version Version) (string, error) {
+	if version == "" {
+		version = Redisson4
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("redisson: %w", err)
+	}
+	cache = filepath.Join(cache, "redlatch-interop")
+	hash, err := hashOf(driver.Sources)
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, hash+"-"+string(version))
+	if isDir(dir) {
+		return dir, nil
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return "", fmt.Errorf("redisson: %w", err)
+	}
+	// One build at a time: Maven's own repository bears no second one.
+	unlock, err := lockFile(filepath.Join(cache, "lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if isDir(dir) {
+		return dir, nil
+	}
+	return dir, buildInto(ctx, dir, version)
+}
+
+// buildInto makes dir appear at once and complete, or not at all.
+func buildInto(ctx context.Context, dir string, version Version) error {
+	mvn, err := lookPath("mvn")
+	if err != nil {
+		return err
+	}
+	project, err := os.MkdirTemp(filepath.Dir(dir), "build-")
+	if err != nil {
+		return fmt.Errorf("redisson: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(project) }()
+	if err := os.CopyFS(project, driver.Sources); err != nil {
+		return fmt.Errorf("redisson: %w", err)
+	}
+	args := []string{"--batch-mode", "--quiet", "--no-transfer-progress"}
+	if version != Redisson4 {
+		args = append(args, "--activate-profiles", string(version))
+	}
+	cmd := exec.CommandContext(ctx, mvn, append(args, "package")...)
+	cmd.Dir = project
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("redisson: %v: %w\n%s", cmd.Args, err, out)
+	}
+	if err := os.Rename(filepath.Join(project, "target", "lib"), dir); err != nil {
+		return fmt.Errorf("redisson: %w", err)
+	}
+	return nil
+}
+
+// hashOf is a hash over the names and contents of all files.
+func hashOf(sources fs.FS) (string, error) {
+	hash := sha256.New()
+	err := fs.WalkDir(sources, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		content, err := fs.ReadFile(sources, path)
+		fmt.Fprintf(hash, "%s %d\n%s", path, len(content), content)
+		return err
+	})
+	if err != nil {
+		return "", fmt.Errorf("redisson: %w", err)
+	}
+	return hex.EncodeToString(hash.Sum(nil))[:16], nil
+}
+
+func lookPath(name string) (string, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("redisson: %s: %w", name, errMissing)
+	}
+	return path, nil
+}
+
+func isDir(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
+}

@@ -1,0 +1,54 @@
+package redisson
+
+import (
+	"sync"
+	"testing"
+)
+
+// Shared is one driver for all tests of a test binary, started by the first that asks for it. TestMain closes it:
+//
+//	var java redisson.Shared
+//
+//	func TestMain(m *testing.M) {
+//		code := m.Run()
+//		_ = java.Close()
+//		os.Exit(code)
+//	}
+//
+// A test that kills or pauses its driver uses Start instead.
+type Shared struct {
+	Options Options // not to be changed once Driver was called
+
+	mu     sync.Mutex
+	driver *Driver
+}
+
+// Driver returns the driver; a new one if the last has ended. Without Java the test ends as in redistest.Missing.
+func (s *Shared) Driver(t testing.TB) *Driver {
+	t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.driver != nil && s.driver.running() {
+		return s.driver
+	}
+	d, err := start(t.Context(), s.Options)
+	requireBuilt(t, err)
+	s.driver = d
+	return d
+}
+
+// Close ends the driver if there is one.
+func (s *Shared) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.driver == nil {
+		return nil
+	}
+	return s.driver.Close()
+}
+
+func (d *Driver) running() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ended == nil
+}
