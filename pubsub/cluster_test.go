@@ -1,0 +1,302 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+func TestSharded(t *testing.T) {
+	yes, no := new(bool), new(bool)
+	*yes = true
+	cluster := func(t *testing.T) redis.UniversalClient { return redistest.Cluster(t).ClusterClient(t) }
+	single := func(t *testing.T) redis.UniversalClient { return redistest.Redis(t).Client(t) }
+	for _, tt := range []struct {
+		name    string
+		open    func(t *testing.T) redis.UniversalClient
+		sharded *bool
+		want    bool
+		err     error
+	}{
+		{"cluster, auto", cluster, nil, true, nil},
+		{"cluster, on", cluster, yes, true, nil},
+		{"cluster, off", cluster, no, false, nil},
+		{"single, auto", single, nil, false, nil},
+		{"single, on", single, yes, false, ErrUnsupported},
+		{"single, off", single, no, false, nil},
+		{"embedded in a struct", func(t *testing.T) redis.UniversalClient {
+			return struct{ *redis.ClusterClient }{redistest.Cluster(t).ClusterClient(t)}
+		}, nil, true, nil},
+		{"a cluster that cannot", func(t *testing.T) redis.UniversalClient {
+			s := redistest.Miniredis(t) // knows neither SHARDNUMSUB nor SSUBSCRIBE
+			return clusterClient(t, &redis.ClusterOptions{Addrs: []string{s.Addr()}})
+		}, nil, false, nil},
+		{"slots from a function", func(t *testing.T) redis.UniversalClient {
+			s := redistest.Redis(t)
+			return clusterClient(t, &redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: s.Addr()}}}}, nil
+			}})
+		}, nil, false, nil},
+		{"a ring", func(t *testing.T) redis.UniversalClient {
+			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": redistest.Redis(t).Addr()}})
+			t.Cleanup(func() { _ = rdb.Close() })
+			return rdb
+		}, nil, false, ErrUnsupported},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			rdb := tt.open(t)
+			h := open(t, rdb, Config{Sharded: tt.sharded})
+			got, err := h.Sharded(t.Context())
+			require.ErrorIs(t, err, tt.err)
+			require.Equal(t, tt.want, got)
+
+			e := listen(h, redistest.Name(t)).decided(t)
+			require.ErrorIs(t, e.Err(), tt.err)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			if tt.err != nil {
+				require.Empty(t, h.channels)
+			}
+		})
+	}
+}
+
+func clusterClient(t *testing.T, o *redis.ClusterOptions) *redis.ClusterClient {
+	rdb := redis.NewClusterClient(o)
+	t.Cleanup(func() { _ = rdb.Close() })
+	return rdb
+}
+
+// What could not be asked is asked again; an answer stays.
+func TestShardedRemembersAnswersOnly(t *testing.T) {
+	c := redistest.Cluster(t)
+	var down atomic.Bool
+	down.Store(true)
+	rdb := c.ClusterClient(t, func(o *redis.ClusterOptions) {
+		o.MaxRedirects = -1
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if down.Load() {
+				return nil, errors.New("down")
+			}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		}
+	})
+	h := open(t, rdb, Config{})
+	_, err := h.Sharded(t.Context())
+	require.Error(t, err)
+	e := listen(h, redistest.Name(t))
+	down.Store(false)
+	e.confirmed(t)
+	down.Store(true)
+	on, err := h.Sharded(t.Context())
+	require.NoError(t, err)
+	require.True(t, on)
+}
+
+func TestSlotOf(t *testing.T) {
+	rdb := redistest.Cluster(t).ClusterClient(t)
+	for _, name := range []string{
+		"", "a", "redisson_lock__channel:{a}", "{a}b", "{}x", "a{b", "a}b", "redisson_lock__channel:{a}b}",
+		"redisson_countdownlatch__channel__{{a}b}", "{a}{b}", "}{a}", "\x00\xff", "ключ",
+	} {
+		require.EqualValues(t, rdb.ClusterKeySlot(t.Context(), name).Val(), slotOf(name), "%q", name)
+	}
+}
+
+func spublish(t *testing.T, rdb *redis.ClusterClient, channel, payload string) {
+	t.Helper()
+	require.NoError(t, rdb.SPublish(t.Context(), channel, payload).Err())
+}
+
+func shardChannels(t *testing.T, c *redistest.ClusterServers) (all []string) {
+	t.Helper()
+	for _, s := range c.Nodes() {
+		all = append(all, redistest.ShardChannels(t, s)...)
+	}
+	return all
+}
+
+func subscribers(t *testing.T, s *redistest.Server) int {
+	t.Helper()
+	list, err := s.Client(t).Do(t.Context(), "client", "list", "type", "pubsub").Text()
+	require.NoError(t, err)
+	return strings.Count(list, "\n")
+}
+
+// Plain pub/sub on a cluster reaches everybody through any one node.
+func TestPlainOnCluster(t *testing.T) {
+	noLeaks(t)
+	c := redistest.Cluster(t)
+	rdb := c.ClusterClient(t)
+	h := open(t, rdb, Config{Sharded: new(bool)})
+	ears := map[string]*ear{}
+	for i := range 10 {
+		name := fmt.Sprint(redistest.Name(t), i)
+		ears[name] = listen(h, name).confirmed(t)
+	}
+	n := 0
+	for _, s := range c.Nodes() {
+		n += subscribers(t, s)
+	}
+	require.Equal(t, 1, n)
+	for name, e := range ears {
+		publish(t, rdb, name, "0")
+		require.Equal(t, Signal{Payload: "0"}, e.next(t))
+		e.Close()
+	}
+	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+}
+
+// Channels of any slot share one connection per shard.
+func TestShards(t *testing.T) {
+	noLeaks(t)
+	c := redistest.Cluster(t)
+	rdb := c.ClusterClient(t)
+	h := open(t, rdb, Config{})
+	prefix := redistest.Name(t)
+	const n = 300
+	ears := make([]*ear, n)
+	name := func(i int) string { return fmt.Sprint(prefix, i) }
+	for i := range ears {
+		ears[i] = listen(h, name(i))
+	}
+	for i, e := range ears {
+		e.confirmed(t)
+		spublish(t, rdb, name(i), "0")
+		require.Equal(t, Signal{Payload: "0"}, e.next(t))
+	}
+	for _, s := range c.Nodes() {
+		require.Equal(t, 1, subscribers(t, s))
+	}
+	require.Len(t, shardChannels(t, c), n)
+
+	victim := c.Nodes()[0]
+	require.NoError(t, victim.Client(t).Do(t.Context(), "client", "kill", "type", "pubsub").Err())
+	for i, e := range ears {
+		if c.Node(t, name(i)) == victim {
+			e.resubscribed(t)
+			spublish(t, rdb, name(i), "1")
+			require.Equal(t, Signal{Payload: "1"}, e.next(t))
+		}
+		require.Empty(t, e.heard)
+		e.Close()
+	}
+	redistest.WaitFor(t, soon, func() bool { return len(shardChannels(t, c)) == 0 }, "no channels")
+	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+
+	churn(t, h)
+	redistest.WaitFor(t, soon, func() bool { return len(shardChannels(t, c)) == 0 }, "no channels")
+	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+}
+
+// A slot moves there and back; its channels follow, others notice nothing.
+func TestSlotMigration(t *testing.T) {
+	noLeaks(t)
+	c := redistest.FreshCluster(t, 3)
+	rdb := c.ClusterClient(t)
+	h := open(t, rdb, Config{})
+	moving := []*ear{listen(h, "{a}1"), listen(h, "{a}1"), listen(h, "{a}2")}
+	staying := listen(h, "{b}1").confirmed(t)
+	for _, e := range moving {
+		e.confirmed(t)
+	}
+	from := c.Node(t, "a")
+	to := c.Nodes()[(slices.Index(c.Nodes(), from)+1)%3]
+	for range 3 {
+		migrate(t, c, slotOf("a"), from, to)
+		for _, e := range moving {
+			e.resubscribed(t)
+		}
+		require.Subset(t, redistest.ShardChannels(t, to), []string{"{a}1", "{a}2"})
+		spublish(t, rdb, "{a}1", "0")
+		spublish(t, rdb, "{a}2", "0")
+		for _, e := range moving {
+			require.Equal(t, Signal{Payload: "0"}, e.next(t))
+		}
+		fresh := listen(h, "{a}3").confirmed(t)
+		fresh.Close()
+		from, to = to, from
+	}
+	require.Empty(t, staying.heard)
+	for _, e := range append(moving, staying) {
+		e.Close()
+	}
+	redistest.WaitFor(t, soon, func() bool { return len(shardChannels(t, c)) == 0 }, "no channels")
+	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+}
+
+func migrate(t *testing.T, c *redistest.ClusterServers, slot uint16, from, to *redistest.Server) {
+	t.Helper()
+	setslot(t, to, slot, "importing", id(t, from))
+	setslot(t, from, slot, "migrating", id(t, to))
+	assign(t, to, slot, to)
+	assign(t, from, slot, to)
+	for _, s := range c.Nodes() {
+		if s != to && s != from {
+			assign(t, s, slot, to)
+		}
+	}
+}
+
+// assign has s take owner for the owner of the slot.
+func assign(t *testing.T, s *redistest.Server, slot uint16, owner *redistest.Server) {
+	t.Helper()
+	setslot(t, s, slot, "node", id(t, owner))
+}
+
+func setslot(t *testing.T, s *redistest.Server, slot uint16, args ...any) {
+	t.Helper()
+	args = append([]any{"cluster", "setslot", strconv.Itoa(int(slot))}, args...)
+	require.NoError(t, s.Client(t).Do(t.Context(), args...).Err())
+}
+
+func id(t *testing.T, s *redistest.Server) string {
+	t.Helper()
+	id, err := s.Client(t).Do(t.Context(), "cluster", "myid").Text()
+	require.NoError(t, err)
+	return id
+}
+
+// While one shard is away the others work as ever. When its slots come back elsewhere, its channels follow.
+func TestDeadShard(t *testing.T) {
+	c := redistest.FreshCluster(t, 3)
+	for _, s := range c.Nodes() {
+		require.NoError(t, s.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
+	}
+	rdb := c.ClusterClient(t)
+	h := open(t, rdb, Config{limits: hasty})
+	on, err := h.Sharded(t.Context())
+	require.NoError(t, err)
+	require.True(t, on)
+	dead := c.Node(t, "a")
+	lost, alive := listen(h, "a").confirmed(t), listen(h, "b").confirmed(t)
+	require.NotSame(t, dead, c.Node(t, "b"))
+	require.NoError(t, dead.Kill())
+	unborn := listen(h, "{a}1")
+	for i := range 20 {
+		e := listen(h, fmt.Sprint("{b}", i)).confirmed(t)
+		spublish(t, rdb, "b", "0")
+		alive.hears(t, "0")
+		e.Close()
+	}
+	heir := c.Node(t, "b")
+	for _, s := range c.Nodes() {
+		if s != dead {
+			assign(t, s, slotOf("a"), heir)
+		}
+	}
+	lost.resubscribed(t)
+	unborn.confirmed(t)
+	require.Subset(t, redistest.ShardChannels(t, heir), []string{"a", "{a}1"})
+}

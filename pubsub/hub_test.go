@@ -1,0 +1,313 @@
+package pubsub
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+func TestSubscribe(t *testing.T) {
+	for _, protocol := range []int{2, 3} {
+		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				noLeaks(t)
+				rdb := s.Client(t, func(o *redis.Options) { o.Protocol = protocol })
+				publish(t, rdb, "warm", "up")
+				before := redistest.Connections(t, s)
+				h := open(t, rdb, Config{})
+				name := redistest.Name(t)
+
+				first := listen(h, name).confirmed(t)
+				second := listen(h, name)
+				require.True(t, closed(second.Confirmed()), "a confirmed channel confirms at once")
+				other := listen(h, name+"-other").confirmed(t)
+				require.Equal(t, before+1, redistest.Connections(t, s), "one connection for all")
+
+				publish(t, rdb, name, "0")
+				for _, e := range []*ear{first, second} {
+					require.Equal(t, Signal{Payload: "0"}, e.next(t))
+				}
+
+				first.Close()
+				first.Close()
+				publish(t, rdb, name, "1")
+				require.Equal(t, Signal{Payload: "1"}, second.next(t))
+				second.Close()
+				redistest.WaitFor(t, soon, func() bool {
+					return len(redistest.Channels(t, s)) == 1
+				}, "the channel of the last listener is gone")
+				require.Empty(t, first.heard)
+				require.Empty(t, other.heard)
+
+				other.Close()
+				idle(t, s, before)
+				listen(h, name).confirmed(t) // a hub wakes up again
+			})
+		})
+	}
+}
+
+// Hundred times in a row the last listener leaves and another comes before the server has answered. The last one must get what is
+// published once it is confirmed, whatever was answered meanwhile.
+func TestQuickSuccession(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client(t)
+		h := open(t, rdb, Config{})
+		name := redistest.Name(t)
+		for i := range 100 {
+			for range rand.IntN(4) {
+				e := listen(h, name)
+				if rand.IntN(2) == 0 {
+					time.Sleep(rand.N(200 * time.Microsecond))
+				}
+				e.Close()
+			}
+			e := listen(h, name).confirmed(t)
+			publish(t, rdb, name, fmt.Sprint(i))
+			require.Equal(t, Signal{Payload: fmt.Sprint(i)}, e.next(t))
+			e.Close()
+		}
+		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "channel gone")
+	})
+}
+
+// A confirmation belongs to the SUBSCRIBE it answers. That of an earlier one must not confirm a later listener.
+func TestConfirmationOfTheLatest(t *testing.T) {
+	s := redistest.Redis(t)
+	proxy := s.Proxy(t)
+	h := open(t, proxy.Client(t), Config{})
+	listen(h, redistest.Name(t)).confirmed(t)
+	name := redistest.Name(t)
+
+	onServer := func(name string, want bool) {
+		redistest.WaitFor(t, soon, func() bool {
+			return slices.Contains(redistest.Channels(t, s), name) == want
+		}, "the server has followed")
+	}
+	release := proxy.HoldReplies(redistest.Mentions(name))
+	first := listen(h, name)
+	onServer(name, true)
+	publish(t, s.Client(t), name, "of the first")
+	first.Close()
+	onServer(name, false) // its end does not wait for the confirmation
+	second := listen(h, name)
+	onServer(name, true)
+	require.False(t, closed(second.Confirmed()))
+
+	short := redistest.Name(t)
+	brief := listen(h, short)
+	onServer(short, true)
+	brief.Close()
+	onServer(short, false)
+
+	h.mu.Lock()
+	require.Equal(t, 2, h.channels[name].unanswered)
+	require.Equal(t, 1, h.channels[short].unanswered)
+	h.mu.Unlock()
+
+	release()
+	second.confirmed(t)
+	require.False(t, closed(first.Confirmed()), "nobody confirms who has left")
+	publish(t, s.Client(t), name, "of the second")
+	require.Equal(t, Signal{Payload: "of the second"}, second.next(t))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.True(t, h.channels[name].confirmed())
+	require.NotContains(t, h.channels, short, "the late answer was all it waited for")
+}
+
+func TestChurn(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		noLeaks(t)
+		rdb := s.Client(t)
+		publish(t, rdb, "warm", "up")
+		before := redistest.Connections(t, s)
+		churn(t, open(t, rdb, Config{}))
+		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channels")
+		idle(t, s, before)
+	})
+}
+
+func churn(t *testing.T, h *Hub) {
+	t.Helper()
+	prefix := redistest.Name(t)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 150 {
+				s := h.Subscribe(fmt.Sprint(prefix, rand.IntN(10)), func(Signal) {})
+				if rand.IntN(2) == 0 {
+					select {
+					case <-s.Confirmed():
+					case <-time.After(soon):
+						t.Error("not confirmed")
+					}
+				}
+				s.Close()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// Until Close returns a listener may be called, then not any more.
+func TestCloseEndsSignals(t *testing.T) {
+	s := redistest.Redis(t)
+	rdb := s.Client(t)
+	h := open(t, rdb, Config{})
+	name := redistest.Name(t)
+	<-h.Subscribe(name, func(Signal) {}).Confirmed() // keeps the channel
+
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for ctx.Err() == nil {
+			rdb.Publish(context.WithoutCancel(ctx), name, "x")
+		}
+	})
+	calls := 0
+	for calls < 50 {
+		var done atomic.Bool
+		called := make(chan struct{})
+		once := sync.OnceFunc(func() { close(called) })
+		sub := h.Subscribe(name, func(Signal) {
+			once()
+			time.Sleep(time.Duration(rand.IntN(50)) * time.Microsecond)
+			if done.Load() {
+				t.Error("called after Close")
+			}
+		})
+		select {
+		case <-called:
+			calls++
+		case <-time.After(soon):
+			require.FailNow(t, "no signal")
+		}
+		sub.Close()
+		done.Store(true)
+	}
+	stop()
+	wg.Wait()
+}
+
+func TestCloseFromWithinAListener(t *testing.T) {
+	s := redistest.Redis(t)
+	rdb := s.Client(t)
+	h := open(t, rdb, Config{})
+	name := redistest.Name(t)
+	own, sub := make(chan *Subscription, 1), (*Subscription)(nil)
+	ended := make(chan struct{})
+	sub = h.Subscribe(name, func(Signal) {
+		deep(100, (<-own).Close)
+		h.Subscribe(name, func(Signal) {}).Close()
+		close(ended)
+	})
+	own <- sub
+	<-sub.Confirmed()
+	publish(t, rdb, name, "0")
+	select {
+	case <-ended:
+	case <-time.After(soon):
+		require.FailNow(t, "a listener that closes itself hangs")
+	}
+	publish(t, rdb, name, "1") // a second call would panic
+	listen(h, name).confirmed(t)
+}
+
+// Of two listeners that close each other only one hears of the message they both were to get.
+func TestCloseOfTheNextListener(t *testing.T) {
+	s := redistest.Redis(t)
+	rdb := s.Client(t)
+	h := open(t, rdb, Config{})
+	name := redistest.Name(t)
+	var subs [2]*Subscription
+	heard := make(chan int, 2)
+	for i := range subs {
+		subs[i] = h.Subscribe(name, func(Signal) {
+			subs[1-i].Close()
+			heard <- i
+		})
+	}
+	<-subs[1].Confirmed()
+	publish(t, rdb, name, "0")
+	other := listen(h, redistest.Name(t)).confirmed(t) // its confirmation comes behind the message
+	other.Close()
+	require.Len(t, heard, 1)
+}
+
+// deep calls f far from the bottom of the stack.
+func deep(n int, f func()) {
+	if n == 0 {
+		f()
+		return
+	}
+	deep(n-1, f)
+}
+
+func TestHubClose(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		noLeaks(t)
+		rdb := s.Client(t)
+		h := New(rdb, Config{})
+		early := listen(h, redistest.Name(t)).confirmed(t)
+		unconfirmed := listen(h, redistest.Name(t))
+		h.Close()
+		require.ErrorIs(t, early.Err(), ErrClosed)
+		require.ErrorIs(t, unconfirmed.decided(t).Err(), ErrClosed)
+		late := listen(h, redistest.Name(t))
+		require.ErrorIs(t, late.decided(t).Err(), ErrClosed)
+		require.Zero(t, workers())
+		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channels")
+		early.Close()
+		late.Close()
+		h.Close()
+	})
+}
+
+// 10,000 channels take one connection and a few commands, and a broken link costs as little.
+func TestManyChannels(t *testing.T) {
+	const n = 10_000
+	s := redistest.Fresh(t)
+	rdb := s.Client(t)
+	publish(t, rdb, "warm", "up")
+	before := redistest.Connections(t, s)
+	h := open(t, rdb, Config{})
+
+	ears := make([]*ear, n)
+	start := time.Now()
+	for i := range ears {
+		ears[i] = &ear{heard: make(chan Signal, 4)}
+		ears[i].Subscription = h.Subscribe(fmt.Sprintf("channel-%d", i), ears[i].hear)
+	}
+	for _, e := range ears {
+		e.confirmed(t)
+	}
+	t.Logf("subscribed in %v, %d commands", time.Since(start), redistest.Commands(t, s)["subscribe"])
+	require.Equal(t, before+1, redistest.Connections(t, s))
+
+	calls := redistest.Commands(t, s)
+	start = time.Now()
+	require.EqualValues(t, 1, rdb.Do(t.Context(), "client", "kill", "type", "pubsub").Val())
+	for _, e := range ears {
+		e.resubscribed(t)
+	}
+	t.Logf("re-subscribed in %v", time.Since(start))
+	again := redistest.Commands(t, s).Since(calls)["subscribe"]
+	require.LessOrEqual(t, again, int64(n/perCommand+1))
+
+	for _, e := range ears {
+		e.Close()
+		require.Empty(t, e.heard)
+	}
+	idle(t, s, before)
+}

@@ -1,0 +1,101 @@
+package pubsub
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+func as(user string) func(*redis.Options) {
+	return func(o *redis.Options) { o.Username, o.Password = user, "pw" }
+}
+
+// A refused channel ends its own subscriptions and nobody else's, on the same connection.
+func TestRefusal(t *testing.T) {
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	ctx := t.Context()
+	for _, tt := range []struct {
+		name, rules     string
+		allowed, denied []string // prefixes
+	}{
+		{"some channels", "+@all &yes-*", []string{"yes-"}, []string{"no-"}},
+		{"no channel", "+@all resetchannels", nil, []string{"no-"}},
+		{"no SUBSCRIBE", "+@all &* -subscribe", nil, []string{"no-"}},
+		{"no PING", "+@all &* -ping", []string{"yes-"}, nil},
+		{"subscribing only", "-@all +hello +auth +subscribe +unsubscribe resetchannels &yes-*", []string{"yes-"}, []string{"no-"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			user := redistest.Name(t)
+			args := []any{"acl", "setuser", user, "on", ">pw", "allkeys"}
+			for _, rule := range strings.Fields(tt.rules) {
+				args = append(args, rule)
+			}
+			require.NoError(t, admin.Do(ctx, args...).Err())
+			h := open(t, s.Client(t, as(user)), Config{limits: hasty})
+
+			var good, bad []*ear
+			for i := range 20 {
+				for _, prefix := range tt.allowed {
+					good = append(good, listen(h, fmt.Sprint(prefix, i)))
+				}
+				if i%6 == 0 {
+					for _, prefix := range tt.denied {
+						bad = append(bad, listen(h, fmt.Sprint(prefix, i)), listen(h, fmt.Sprint(prefix, i)))
+					}
+				}
+			}
+			for _, e := range good {
+				e.confirmed(t)
+			}
+			for _, e := range bad {
+				require.ErrorContains(t, e.decided(t).Err(), "NOPERM")
+				require.Empty(t, e.heard)
+			}
+			for i, e := range good {
+				publish(t, admin, fmt.Sprint(tt.allowed[0], i), "0")
+				require.Equal(t, Signal{Payload: "0"}, e.next(t))
+				require.Empty(t, e.heard, "no re-subscription was needed")
+				e.Close()
+			}
+			for _, e := range bad {
+				e.Close()
+			}
+			redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channels")
+		})
+	}
+}
+
+// A channel that is refused when the link is made anew wakes its listeners a last time; allowed again, it can be subscribed again.
+func TestRefusalLater(t *testing.T) {
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	ctx := t.Context()
+	allow := func(channels ...any) {
+		args := append([]any{"acl", "setuser", "bob", "on", ">pw", "allkeys", "+@all", "resetchannels"}, channels...)
+		require.NoError(t, admin.Do(ctx, args...).Err())
+	}
+	allow("&a", "&b")
+	h := open(t, s.Client(t, as("bob")), Config{})
+	a, b := listen(h, "a").confirmed(t), listen(h, "b").confirmed(t)
+
+	allow("&a") // the server ends connections that subscribe to what is no longer allowed
+	for _, e := range []*ear{a, b} {
+		e.resubscribed(t)
+	}
+	require.NoError(t, a.Err())
+	redistest.WaitFor(t, soon, func() bool { return b.Err() != nil }, "b refused")
+	require.ErrorContains(t, b.Err(), "NOPERM")
+
+	allow("&a", "&b")
+	listen(h, "b").confirmed(t)
+	publish(t, admin, "b", "0")
+	publish(t, admin, "a", "0")
+	require.Equal(t, Signal{Payload: "0"}, a.next(t))
+	require.Empty(t, b.heard, "a refused subscription stays refused")
+}
