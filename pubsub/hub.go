@@ -73,8 +73,8 @@ type Hub struct {
 	settling bool // the settle goroutine runs; it does while there are homeless channels
 }
 
-// channel is guarded by Hub.mu. It leaves a link only when no SUBSCRIBE of it is unanswered there, or with the whole link: so answers
-// can be told apart by counting them.
+// channel is guarded by Hub.mu, but for its name, which never changes. It leaves a link only when no SUBSCRIBE of it is
+// unanswered there, or with the whole link: so answers can be told apart by counting them.
 type channel struct {
 	name       string
 	listeners  []*Subscription
@@ -92,7 +92,7 @@ func (c *channel) confirmed() bool { return c.sent && c.unanswered == 0 }
 func (c *channel) wanted() bool { return len(c.listeners) > 0 }
 
 // uproot makes a channel homeless. What its old link still has to say about it no longer counts.
-func (c *channel) uproot() { *c = channel{name: c.name, listeners: c.listeners, tries: c.tries} }
+func (c *channel) uproot() { c.link, c.dirty, c.sent, c.unanswered = nil, false, false, 0 }
 
 func (c *channel) join(s *Subscription) {
 	s.channel, s.index = c, len(c.listeners)

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// Each scene plays to its end on both kinds of server, alone, and leaves no key.
+func TestScenes(t *testing.T) {
+	for _, sc := range scenes() {
+		t.Run(sc.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				prefix := redistest.Name(t)
+				code, stdout, stderr := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", sc.name, "--key-prefix", prefix)
+				require.Zero(t, code, stdout)
+				require.Empty(t, stderr)
+				require.Contains(t, stdout, s.Addr())
+				require.Contains(t, stdout, "1. "+sc.name+": ")
+				require.Regexp(t, `All \d+ checks passed`, stdout)
+				require.NotContains(t, stdout, "FAILED")
+				require.Empty(t, redistest.Keys(t, s, "*"+prefix+"*"))
+			})
+		})
+	}
+}
+
+// The whole of it, as somebody sees it who just types the command.
+func TestDemo(t *testing.T) {
+	t.Setenv("REDIS_URL", "redis://127.0.0.1:1") // somebody's own server, which nobody asked us to use
+	code, stdout, stderr := redlatch(t.Context(), "demo")
+	require.Zero(t, code, stdout)
+	require.Empty(t, stderr)
+	for _, line := range []string{
+		`^redlatch demo on a server inside this process`,
+		`^1\. lock: `,
+		`s  (anna|ben|cleo)/\d +holds it; waiting: (\S+/\d ?)+$`,
+		`s  anna +dies`,
+		`s  ben +holds it, \d.* after the crash$`,
+		`s  anna +is told: lost`,
+		`^  SCENE +CHECK +MEASURED +WANTED$`,
+		`^  lock +acquisitions +135 +135 +ok$`,
+		`^  lock +overlaps +0 +0 +ok$`,
+		`^  lock +lost updates +0 +0 +ok$`,
+		`^  crash +time to take over after the crash +\S+ +at most 3s +ok$`,
+		`^  cutoff +before another could have it, by +\S+ +more than 0s +ok$`,
+		`^All \d+ checks passed, in `,
+	} {
+		require.Regexp(t, `(?m)`+line, stdout)
+	}
+}
+
+func TestOnlyKeepsTheOrderGiven(t *testing.T) {
+	chosen, err := choose("cutoff, lock")
+	require.NoError(t, err)
+	require.Equal(t, []string{"cutoff", "lock"}, []string{chosen[0].name, chosen[1].name})
+}
+
+// A check that fails, and a scene that cannot go on, fail the demo; the scenes after them are shown all the same.
+func TestFailuresShow(t *testing.T) {
+	scenes := []scene{
+		{"wrong", "a check that fails", func(_ context.Context, s *stage) error { s.equal("overlaps", 1, 0); return nil }},
+		{"broken", "an error", func(context.Context, *stage) error { return errors.New("no luck") }},
+		{"right", "nothing wrong", func(_ context.Context, s *stage) error { s.equal("overlaps", 0, 0); return nil }},
+	}
+	var out bytes.Buffer
+	err := demo(t.Context(), newReport(&out), "", "x", scenes)
+	require.EqualError(t, err, "2 of 3 checks failed")
+	require.Regexp(t, `wrong +overlaps +1 +0 +FAILED`, out.String())
+	require.Regexp(t, `broken +played to its end +no +yes +FAILED`, out.String())
+	require.Contains(t, out.String(), "no luck")
+	require.Regexp(t, `right +overlaps +0 +0 +ok`, out.String())
+}
+
+func TestInterrupted(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	code, _, stderr := redlatch(ctx, "demo")
+	require.Equal(t, exitFailed, code)
+	require.Equal(t, "redlatch: interrupted in scene lock\n", stderr)
+}

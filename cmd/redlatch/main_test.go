@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(silence{}) // as main does
+	os.Exit(redistest.Main(m))
+}
+
+// redlatch runs the command line and returns what it says.
+func redlatch(ctx context.Context, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(ctx, append([]string{"redlatch"}, args...), &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func TestHelpHelps(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want []string
+	}{
+		{nil, []string{"demo", "version", "--help"}},
+		{[]string{"--help"}, []string{"demo", "version"}},
+		{[]string{"demo", "--help"}, []string{"--redis URL", "REDLATCH_REDIS", "--only SCENES", "--key-prefix", "exit code is 1", "crash"}},
+		{[]string{"version"}, []string{"redlatch version", "go1."}},
+		{[]string{"--version"}, []string{"redlatch version", "go1."}},
+	} {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			code, stdout, stderr := redlatch(t.Context(), tt.args...)
+			require.Zero(t, code)
+			require.Empty(t, stderr)
+			for _, want := range tt.want {
+				require.Contains(t, stdout, want)
+			}
+		})
+	}
+}
+
+func TestHelpHidesThePassword(t *testing.T) {
+	t.Setenv("REDLATCH_REDIS", "redis://:hush@localhost")
+	_, stdout, _ := redlatch(t.Context(), "demo", "--help")
+	require.NotContains(t, stdout, "hush")
+}
+
+// What cannot begin says why in one line, and exits with 2.
+func TestBadUsage(t *testing.T) {
+	for name, tt := range map[string]struct {
+		args []string
+		want string
+	}{
+		"command":     {[]string{"dmeo"}, `no command "dmeo"`},
+		"flag":        {[]string{"demo", "--olny=lock"}, "olny"},
+		"global flag": {[]string{"--quick"}, "quick"},
+		"argument":    {[]string{"demo", "lock"}, "takes no arguments"},
+		"no value":    {[]string{"demo", "--redis"}, "redis"},
+		"scene":       {[]string{"demo", "--only", "lock,fiar"}, `no scene "fiar"; there are lock, crash, cutoff`},
+		"prefix":      {[]string{"demo", "--key-prefix="}, "--key-prefix is empty"},
+		"URL":         {[]string{"demo", "--redis", "localhost:6379"}, "--redis"},
+		"secret URL":  {[]string{"demo", "--redis", "redis://:hush@local host"}, "--redis"},
+		"no Redis":    {[]string{"demo", "--redis", "redis://127.0.0.1:1"}, "127.0.0.1:1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := redlatch(t.Context(), tt.args...)
+			require.Equal(t, exitUsage, code)
+			require.Empty(t, stdout)
+			require.Contains(t, stderr, tt.want)
+			require.True(t, strings.HasPrefix(stderr, "redlatch: "), stderr)
+			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
+			require.NotContains(t, stderr, "hush")
+		})
+	}
+}
+
+func TestRedisFromTheEnvironment(t *testing.T) {
+	t.Setenv("REDLATCH_REDIS", "redis://127.0.0.1:1")
+	code, _, stderr := redlatch(t.Context(), "demo")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "127.0.0.1:1")
+}

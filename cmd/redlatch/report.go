@@ -1,0 +1,70 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"text/tabwriter"
+	"time"
+)
+
+// report prints what happens and collects what was checked. It is safe for concurrent use.
+type report struct {
+	began time.Time
+
+	mu     sync.Mutex
+	out    io.Writer
+	checks []checked
+}
+
+// checked is one line of the table.
+type checked struct {
+	scene, what, measured, wanted string
+	ok                            bool
+}
+
+func newReport(out io.Writer) *report { return &report{began: time.Now(), out: out} }
+
+func (r *report) printf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprintf(r.out, format, args...)
+}
+
+func (r *report) note(scene, what, measured, wanted string, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.checks = append(r.checks, checked{scene, what, measured, wanted, ok})
+}
+
+// fail notes that a scene could not be played to its end.
+func (r *report) fail(scene string, err error) {
+	r.printf("  %v\n", err)
+	r.note(scene, "played to its end", "no", "yes", false)
+}
+
+// summary prints the table, and returns an error if a check failed.
+func (r *report) summary() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	failed := 0
+	fmt.Fprint(r.out, "\nWhat was checked\n\n")
+	w := tabwriter.NewWriter(r.out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(w, "  SCENE\tCHECK\tMEASURED\tWANTED")
+	for _, c := range r.checks {
+		verdict := "ok"
+		if !c.ok {
+			verdict = "FAILED"
+			failed++
+		}
+		fmt.Fprintf(w, "  %s\t%s\t%s\t%s\t%s\n", c.scene, c.what, c.measured, c.wanted, verdict)
+	}
+	_ = w.Flush() // the writer below tells of its errors by itself
+	took := time.Since(r.began).Round(100 * time.Millisecond)
+	if failed > 0 {
+		fmt.Fprintf(r.out, "\n%d of %d checks failed, in %v.\n", failed, len(r.checks), took)
+		return fmt.Errorf("%d of %d checks failed", failed, len(r.checks))
+	}
+	fmt.Fprintf(r.out, "\nAll %d checks passed, in %v.\n", len(r.checks), took)
+	return nil
+}
