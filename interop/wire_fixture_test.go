@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -108,7 +109,7 @@ func is[T comparable](want T) func(T, error) error {
 // throws turns the expected exception into nil.
 func throws(class string) func(error) error {
 	return func(err error) error {
-		if exception, ok := err.(*redisson.Exception); ok && exception.Has(class) {
+		if exception, ok := errors.AsType[*redisson.Exception](err); ok && exception.Has(class) {
 			return nil
 		}
 		return fmt.Errorf("want %s, got: %w", class, err)

@@ -104,6 +104,7 @@ func (m *model) renew(ctx context.Context, group any, batch []Ask) ([]State, err
 			l.confirm(granted)
 		case Lost:
 			l.refused = l.refused || granted.After(l.granted)
+		case Unknown:
 		}
 	}
 	return states, errDown

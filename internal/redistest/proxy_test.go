@@ -3,6 +3,7 @@ package redistest
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -27,7 +28,7 @@ func impatient(o *redis.Options) {
 func value(t *testing.T, s *Server, key string) string {
 	t.Helper()
 	v, err := s.Client(t).Get(t.Context(), key).Result()
-	if err != redis.Nil {
+	if !errors.Is(err, redis.Nil) {
 		require.NoError(t, err)
 	}
 	return v

@@ -139,7 +139,7 @@ func (d *Driver) read(stdout io.Reader) {
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ended = fmt.Errorf("%w: %w, %v; its last words: %s", ErrEnded, readErr, waitErr, d.stderr)
+	d.ended = fmt.Errorf("%w: %w, %w; its last words: %s", ErrEnded, readErr, waitErr, d.stderr)
 	for f := range maps.Values(d.pending) {
 		f.resolve(Answer{}, d.ended)
 	}
