@@ -1,6 +1,8 @@
 package interop_test
 
 import (
+	"flag"
+	"fmt"
 	"os"
 	"testing"
 
@@ -14,10 +16,36 @@ var (
 	redisson3 = redisson.Shared{Options: redisson.Options{Version: redisson.Redisson3}}
 )
 
+// outcome is what the cells of the matrix come to in this run.
+var outcome = newReport()
+
+var (
+	matrixFile = flag.String("matrix", "", "write the matrix into this markdown file, between <!-- matrix --> and <!-- /matrix -->")
+	fullCount  = flag.Int("count-to", 60, "how often each of the 8 workers of a matrix cell counts")
+)
+
 func TestMain(m *testing.M) {
+	flag.Parse()
+	alongside()
 	code := redistest.Main(m)
 	_, _ = redisson4.Close(), redisson3.Close()
+	outcome.print(os.Stdout)
+	if *matrixFile != "" && code == 0 {
+		if err := outcome.write(*matrixFile); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
 	os.Exit(code)
+}
+
+// alongside lets more cells run at once than there are cores, unless the command line says otherwise: they wait for leases to end.
+func alongside() {
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", "12")
+	}
 }
 
 // eachRedisson runs a test against the newest Redisson of each major version.

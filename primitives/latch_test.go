@@ -1,0 +1,265 @@
+package primitives_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+func latchChannel(key string) string { return "redisson_countdownlatch__channel__{" + key + "}" }
+
+func TestLatchOnTheWire(t *testing.T) {
+	eachWay(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
+		ctx, key := t.Context(), redistest.Name(t)
+		latch := c.CountDownLatch(key)
+		w := &wire{s.Client(t), key, listen(t, s, latchChannel(key))}
+		init := func(n int, created bool) {
+			t.Helper()
+			got, err := latch.Init(ctx, n)
+			require.NoError(t, err)
+			require.Equal(t, created, got)
+		}
+		requireCount := func(want int64) {
+			t.Helper()
+			got, err := latch.Count(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+
+		require.NoError(t, latch.CountDown(ctx)) // without a latch
+		w.requireStep(t, "")
+		requireCount(0)
+		require.NoError(t, latch.Wait(ctx))
+		init(2, true)
+		w.requireStep(t, "2", "1")
+		init(3, false)
+		w.requireStep(t, "2")
+		requireCount(2)
+		require.NoError(t, latch.CountDown(ctx))
+		w.requireStep(t, "1")
+		require.NoError(t, latch.CountDown(ctx))
+		w.requireStep(t, "", "0")
+		require.NoError(t, latch.Wait(ctx))
+
+		init(1, true)
+		w.requireStep(t, "1", "1")
+		deleted, err := latch.Delete(ctx)
+		require.NoError(t, err)
+		require.True(t, deleted)
+		w.requireStep(t, "", "1")
+		deleted, err = latch.Delete(ctx)
+		require.NoError(t, err)
+		require.False(t, deleted)
+		w.requireStep(t, "")
+
+		for _, n := range []int{0, -3} { // Redisson sets these too
+			require.NoError(t, w.rdb.Set(ctx, key, n, 0).Err())
+			requireCount(0)
+			require.NoError(t, latch.Wait(ctx))
+			require.NoError(t, latch.CountDown(ctx))
+			w.requireStep(t, "") // reaches no zero: a false `0` makes Java spin
+		}
+		_, err = latch.Init(ctx, 0)
+		require.ErrorIs(t, err, primitives.ErrInvalid)
+		w.requireStep(t, "")
+	})
+}
+
+// waitAll has n goroutines wait, and gives what each comes to.
+func waitAll(ctx context.Context, latch *primitives.CountDownLatch, n int) <-chan error {
+	done := make(chan error, n)
+	for range n {
+		go func() { done <- latch.Wait(ctx) }()
+	}
+	return done
+}
+
+func awaitAll(t testing.TB, done <-chan error, n int) {
+	t.Helper()
+	for range n {
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-time.After(soon):
+			require.FailNow(t, "still waiting")
+		}
+	}
+}
+
+func TestLatchWakesAll(t *testing.T) {
+	rows := []struct {
+		name string
+		mute bool
+		open func(ctx context.Context, latch *primitives.CountDownLatch, rdb *redis.Client, key string) error
+	}{
+		{"count down", false, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
+			return latch.CountDown(ctx)
+		}},
+		{"delete", false, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
+			_, err := latch.Delete(ctx)
+			return err
+		}},
+		{"foreign count down", false, func(ctx context.Context, _ *primitives.CountDownLatch, rdb *redis.Client, key string) error {
+			return errors.Join(rdb.Del(ctx, key).Err(), rdb.Publish(ctx, latchChannel(key), "0").Err())
+		}},
+		{"message lost", true, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
+			return latch.CountDown(ctx)
+		}},
+	}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, row := range rows {
+			t.Run(row.name, func(t *testing.T) {
+				ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
+				p := s.Proxy(t)
+				p.DropMessages(row.mute)
+				latch := newClient(t, p.Client(t)).CountDownLatch(key)
+				_, err := latch.Init(ctx, 1)
+				require.NoError(t, err)
+				const waiters = 10
+				done := waitAll(ctx, latch, waiters)
+				awaitWaiter(t, s, key)
+				began := time.Now()
+				require.NoError(t, row.open(ctx, latch, rdb, key))
+				awaitAll(t, done, waiters)
+				require.Less(t, time.Since(began), slowPoll)
+				requireClean(t, s, key)
+			})
+		}
+	})
+}
+
+// However many wait, a client looks once a second.
+func TestLatchWaitsCheaply(t *testing.T) {
+	s := redistest.Miniredis(t)
+	ctx, key := t.Context(), redistest.Name(t)
+	var seen recorder
+	latch := newClient(t, s.Client(t), seen.option()).CountDownLatch(key)
+	_, err := latch.Init(ctx, 1)
+	require.NoError(t, err)
+	done := waitAll(ctx, latch, 100)
+	awaitWaiter(t, s, key)
+	redistest.WaitFor(t, soon, func() bool { return len(seen.all(primitives.EventWait)) == 100 }, "all of them wait")
+	before, began := redistest.Commands(t, s), time.Now()
+	time.Sleep(2200 * time.Millisecond)
+	looks := redistest.Commands(t, s).Since(before)["evalsha"]
+	require.LessOrEqual(t, float64(looks), time.Since(began).Seconds()+1)
+	require.Positive(t, looks)
+	require.LessOrEqual(t, redistest.Connections(t, s), 110)
+	require.NoError(t, latch.CountDown(ctx))
+	awaitAll(t, done, 100)
+}
+
+func TestLatchWaitEnds(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		key := redistest.Name(t)
+		c := newClient(t, s.Client(t))
+		latch := c.CountDownLatch(key)
+		_, err := latch.Init(t.Context(), 1)
+		require.NoError(t, err)
+
+		ctx, cancel := context.WithCancelCause(t.Context())
+		done := waitAll(ctx, latch, 2)
+		awaitWaiter(t, s, key)
+		cancel(errTest)
+		for range 2 {
+			err := <-done
+			require.ErrorIs(t, err, errTest)
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+		}
+		require.ErrorIs(t, latch.Wait(ctx), errTest, "done before")
+
+		done = waitAll(t.Context(), latch, 2)
+		awaitWaiter(t, s, key)
+		require.NoError(t, c.Close(t.Context()))
+		for range 2 {
+			require.ErrorIs(t, <-done, primitives.ErrClosed)
+		}
+		require.ErrorIs(t, latch.Wait(t.Context()), primitives.ErrClosed)
+		require.ErrorIs(t, latch.CountDown(t.Context()), primitives.ErrClosed)
+	})
+}
+
+// While a hold keeps Close from ending, waiting is over already.
+func TestLatchWaitWhileClosing(t *testing.T) {
+	s := redistest.Miniredis(t)
+	c := newClient(t, s.Client(t))
+	hold := acquire(t, t.Context(), c.Lock("held"))
+	latch := c.CountDownLatch("latch")
+	closed := make(chan error)
+	go func() { closed <- c.Close(context.Background()) }()
+	redistest.WaitFor(t, soon, func() bool { return errors.Is(latch.Wait(t.Context()), primitives.ErrClosed) }, "Wait is refused")
+	release(t, hold)
+	require.NoError(t, <-closed)
+}
+
+// Whatever replies are lost, each CountDown counts once.
+func TestLatchExactUnderLostReplies(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
+		n := scaled(s, 1000)
+		p := s.Proxy(t)
+		p.DropRepliesRandomly(0.3, 3, script)
+		latch := newClient(t, p.Client(t, patient)).CountDownLatch(key)
+		created, err := latch.Init(ctx, n)
+		require.NoError(t, err)
+		require.True(t, created)
+		for left := n - 1; left > 0; left-- {
+			require.NoError(t, latch.CountDown(ctx))
+			require.Equal(t, left, available(t, rdb, key))
+		}
+		require.NoError(t, latch.CountDown(ctx))
+		require.Zero(t, rdb.Exists(ctx, key).Val())
+	})
+}
+
+// Of many that count down at once each counts once, and one opens the latch.
+func TestLatchCountedByMany(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, key := t.Context(), redistest.Name(t)
+		e := listen(t, s, latchChannel(key))
+		const clients, each = 8, 10
+		latch := newClient(t, s.Client(t)).CountDownLatch(key)
+		_, err := latch.Init(ctx, clients*each)
+		require.NoError(t, err)
+		done := waitAll(ctx, latch, 5)
+		var wg sync.WaitGroup
+		for range clients {
+			latch := newClient(t, s.Client(t)).CountDownLatch(key)
+			wg.Go(func() {
+				for range each {
+					if err := latch.CountDown(ctx); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		awaitAll(t, done, 5)
+		require.Equal(t, []string{"1", "0"}, e.heard(t))
+	})
+}
+
+func TestLatchInACluster(t *testing.T) {
+	cluster := redistest.Cluster(t)
+	ctx := t.Context()
+	c := newClient(t, cluster.ClusterClient(t))
+	for _, name := range []string{"{a}b", "{}x", "a}b", "a{b"} {
+		_, err := c.CountDownLatch(name).Init(ctx, 1)
+		require.ErrorIs(t, err, primitives.ErrInvalid, name)
+		require.ErrorIs(t, c.CountDownLatch(name).Wait(ctx), primitives.ErrInvalid, name)
+	}
+	latch := c.CountDownLatch(redistest.Name(t))
+	_, err := latch.Init(ctx, 1)
+	require.NoError(t, err)
+	done := waitAll(ctx, latch, 3)
+	require.NoError(t, latch.CountDown(ctx))
+	awaitAll(t, done, 3)
+}

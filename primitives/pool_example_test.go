@@ -1,0 +1,118 @@
+package primitives_test
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// openExample gives an example its own Redis. Yours is redis.NewClient(...).
+func openExample() (rdb *redis.Client, done func()) {
+	s := redistest.NewEmbedded()
+	rdb = redis.NewClient(s.Options())
+	return rdb, func() {
+		_ = rdb.Close()
+		s.Close()
+	}
+}
+
+// At most two reports are rendered at a time, whatever the number of processes.
+func ExampleSemaphore() {
+	rdb, done := openExample()
+	defer done()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	slots := client.Semaphore("report-slots")
+	created, _ := slots.Init(ctx, 2) // every process may: the first one counts
+	fmt.Println("set:", created)
+
+	err = slots.Do(ctx, func(ctx context.Context) error {
+		info, err := slots.Info(ctx)
+		fmt.Println("slots left while one report is rendered:", info.Available)
+		return err
+	}, primitives.WithWait(time.Minute))
+	fmt.Println("error:", err)
+
+	all, _ := slots.Acquire(ctx, primitives.WithPermits(2))
+	_, err = slots.TryAcquire(ctx)
+	fmt.Println(err)
+	fmt.Println("released:", all.Release(ctx) == nil)
+	// Output:
+	// set: true
+	// slots left while one report is rendered: 1
+	// error: <nil>
+	// redlatch: acquire semaphore "report-slots": not acquired
+	// released: true
+}
+
+// Three licenses are shared; that of a process that dies comes back by itself. One that is handed to another process keeps its place.
+func ExamplePermitExpirableSemaphore() {
+	rdb, done := openExample()
+	defer done()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	licenses := client.PermitExpirableSemaphore("licenses", primitives.WithWatchdog(10*time.Second))
+	_, _ = licenses.Init(ctx, 3)
+
+	hold, err := licenses.Acquire(ctx) // renewed until it is released; lost permits end hold.Context()
+	if err != nil {
+		panic(err)
+	}
+	info, _ := licenses.Info(ctx)
+	fmt.Printf("%d of %d left, held by us: %t\n", info.Available, info.Permits, info.Holders[0].ID == hold.ID())
+
+	id := hold.Detach() // send the id to another process, which
+	heir, err := licenses.Adopt(ctx, id)
+	fmt.Println("adopted:", err == nil, "under the same id:", heir.ID() == id)
+	fmt.Println("released:", heir.Release(ctx) == nil)
+	// Output:
+	// 2 of 3 left, held by us: true
+	// adopted: true under the same id: false
+	// released: true
+}
+
+// The importer waits until both loaders are done.
+func ExampleCountDownLatch() {
+	rdb, done := openExample()
+	defer done()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	loaded := client.CountDownLatch("import:2024-05:loaded")
+	_, _ = loaded.Init(ctx, 2)
+
+	for range 2 { // in other processes
+		go func() {
+			if err := loaded.CountDown(ctx); err != nil {
+				fmt.Println(err) // counted, or not: ask Count
+			}
+		}()
+	}
+	patience, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	fmt.Println("waited:", loaded.Wait(patience))
+	left, _ := loaded.Count(ctx)
+	fmt.Println("left:", left)
+	// Output:
+	// waited: <nil>
+	// left: 0
+}

@@ -1,0 +1,240 @@
+package primitives
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// Semaphore is a number of permits that all who use its name share, Redisson's RSemaphore: [Client.Semaphore]. It is a handle:
+// immutable, shareable, without I/O to make one.
+//
+// Redis keeps a number and nothing else, so nobody knows who has a permit: a process that dies takes its permits with it, until somebody
+// gives as many back by Add, or deletes the semaphore and sets it anew. Where that matters, use [Client.PermitExpirableSemaphore].
+// A hold's context ends with the release and with the caller's own, but never by a loss that nobody can see.
+type Semaphore struct {
+	_ noCopy
+	handle
+	pool counting
+}
+
+// semaphoreChannel tells of permits that have come.
+const semaphoreChannel = "redisson_sc"
+
+// maxPermits is the most that Redisson's ints can count; maxBatch the most ids that one script should handle.
+const (
+	maxPermits = 1<<31 - 1
+	maxBatch   = 100_000
+)
+
+// Semaphore is the plain semaphore. It has no permits until Init or Add sets them; who acquires before waits for that.
+func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
+	s := &Semaphore{}
+	s.init(c, "semaphore", name, opts)
+	s.pool = counting{h: &s.handle, left: s.raw, news: prefixed(semaphoreChannel, s.raw)}
+	s.speaks(&s.pool, s.pool.keys(s.memory(""))...)
+	return s
+}
+
+// Acquire waits until it has as many permits as [WithPermits] says, all or none, until ctx is done ([ErrNotAcquired] and ctx's cause) or
+// until the limit of [WithWait] is over ([ErrNotAcquired]). On failure it has none. Who wants few is not held up by one who waits for many.
+func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
+	return s.acquirePermits(ctx, maxPermits, opts)
+}
+
+// TryAcquire is Acquire with [WithWait](0) over all scopes: one try.
+func (s *Semaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
+	return s.acquirePermits(ctx, maxPermits, opts, WithWait(0))
+}
+
+// Do runs f with permits held, and gives them back on return, error and panic. It returns f's error, joined with [ErrLost] if the semaphore
+// was gone when they were to be given back.
+func (s *Semaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
+	return s.do(ctx, func() (*Hold, error) { return s.Acquire(ctx, opts...) }, f)
+}
+
+// Init sets the number of permits, 0 or more, unless the semaphore has been set before, and tells whether it did.
+func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
+	answer, err := s.change(ctx, "init", semaphoreInit, s.pool.keys, atLeast(0, n), n)
+	return answer == 1, err
+}
+
+// Add adds delta permits, or takes them away if it is negative; what is left may then be below 0 until permits come back. A semaphore that
+// was not set is set by it.
+func (s *Semaphore) Add(ctx context.Context, delta int) error {
+	_, err := s.change(ctx, "add", semaphoreAdd, s.pool.keys, atLeast(-maxPermits, delta), delta)
+	return err
+}
+
+// Drain takes all permits that are left, for good, and returns how many. What was below 0 is 0 then, and the answer is negative.
+func (s *Semaphore) Drain(ctx context.Context) (int, error) {
+	return s.change(ctx, "drain", semaphoreDrain, s.pool.keys, nil)
+}
+
+// Delete removes the semaphore and tells whether there was one. Who holds a permit of it learns [ErrLost] when giving it back; who waits,
+// waits for the next Init.
+func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
+	answer, err := s.change(ctx, "delete", semaphoreDelete, s.pool.keys, nil)
+	return answer == 1, err
+}
+
+// Info asks how many permits are left: Available, and Permits too, as nobody knows of those that are out.
+func (s *Semaphore) Info(ctx context.Context) (Info, error) {
+	info := Info{Name: s.name, Kind: s.kind}
+	err := s.call(ctx, "inspect", func() error {
+		reply, err := s.c.run.Run(ctx, semaphoreInfo, []string{s.pool.left})
+		left, _ := reply.Value.(int64)
+		info.Permits, info.Available = int(left), int(left)
+		return err
+	})
+	return info, err
+}
+
+// acquirePermits is Acquire and TryAcquire of both semaphores, for at most that many permits.
+func (h *handle) acquirePermits(ctx context.Context, most int, opts []Option, more ...Option) (*Hold, error) {
+	s, err := h.with(opts)
+	if err == nil && s.permits > most {
+		err = invalid("%d permits (at most %d)", s.permits, most)
+	}
+	if err != nil {
+		return nil, h.failed("acquire", err)
+	}
+	s = s.with(more)
+	var hold *Hold
+	if s.permits == 0 {
+		hold, err = h.acquireNothing(ctx, &s)
+	} else {
+		hold, err = h.acquire(ctx, s)
+	}
+	return hold, h.failed("acquire", err)
+}
+
+// acquireNothing makes a hold of no permits, of which Redis need not hear.
+func (h *handle) acquireNothing(ctx context.Context, s *settings) (*Hold, error) {
+	if context.Cause(ctx) != nil {
+		return nil, gaveUp(ctx, nil)
+	}
+	now := time.Now()
+	hold, err := h.newHold(ctx, nil, s, now, nil)
+	h.told(hold, EventAcquired, &wait{}, now)
+	return hold, err
+}
+
+// change runs a script that changes what a name stands for, with a memory of its own, and returns its answer. wrong is what is wrong
+// with args.
+func (h *handle) change(ctx context.Context, op string, s *scripts.Script, keys func(memory string) []string, wrong error, args ...any) (int, error) {
+	if wrong != nil {
+		return 0, h.failed(op, wrong)
+	}
+	var answer int64
+	err := h.call(ctx, op, func() error {
+		args := append([]any{h.c.publish(), h.c.memoryTTL()}, args...)
+		reply, err := h.c.run.Run(ctx, s, keys(h.memory(h.c.mint())), args...)
+		answer, _ = reply.Value.(int64)
+		return err
+	})
+	return int(answer), err
+}
+
+// atLeast is what is wrong with n.
+func atLeast(least, n int) error {
+	if n < least || n > maxPermits {
+		return invalid("%d (from %d to %d)", n, least, maxPermits)
+	}
+	return nil
+}
+
+// counting speaks Redisson's RSemaphore: a string, the number of permits that are left.
+type counting struct {
+	h    *handle
+	left string
+	news string // the channel of permits that have come
+}
+
+var (
+	semaphoreAcquire = scripts.Load("semaphore/acquire")
+	semaphoreRelease = scripts.Load("semaphore/release")
+	semaphoreInit    = scripts.Load("semaphore/init")
+	semaphoreAdd     = scripts.Load("semaphore/add")
+	semaphoreDrain   = scripts.Load("semaphore/drain")
+	semaphoreDelete  = scripts.Load("semaphore/delete")
+	semaphoreInfo    = scripts.Load("semaphore/info")
+)
+
+// Nothing in Redis tells one permit from another, so an acquisition is known by its memory alone, for rememberedFor. A release that was perhaps executed
+// is repeated for half of that: a copy that comes when the memory is gone would give back twice.
+const rememberedFor = time.Minute
+
+func (c *counting) keys(memory string) []string { return []string{c.left, c.news, memory} }
+
+func (c *counting) channel(*request) string   { return c.news }
+func (c *counting) heeds(payload string) bool { return isNumber(payload) }
+
+func isNumber(payload string) bool {
+	_, err := strconv.ParseInt(payload, 10, 64)
+	return err == nil
+}
+
+// named: a permit has no id, and no lease.
+func (c *counting) named(q *request) { q.id, q.shared, q.ttl = "", false, maxDuration }
+
+func (c *counting) take(ctx context.Context, q *request) (verdict, error) {
+	reply, err := c.h.c.confirm(ctx, semaphoreAcquire, c.keys(q.memory), c.h.c.publish(), millis(rememberedFor), q.permits)
+	if err != nil {
+		return verdict{}, err
+	}
+	return readPermits(reply)
+}
+
+// readPermits reads what the acquiring scripts of semaphores answer.
+func readPermits(reply scripts.Reply) (verdict, error) {
+	answer, ok := reply.Value.([]any)
+	if !ok {
+		if reply.Value == "over" {
+			return verdict{}, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+		}
+		return verdict{}, fmt.Errorf("unexpected answer %v", reply.Value)
+	}
+	left, _ := answer[1].(int64)
+	v := verdict{granted: answer[0] == int64(1), sent: reply.Sent, wait: -1, more: int(left)}
+	if len(answer) > 2 {
+		if ms, _ := answer[2].(int64); ms >= 0 {
+			v.wait = time.Duration(min(ms, maxDuration.Milliseconds())) * time.Millisecond
+		}
+	}
+	return v, nil
+}
+
+func (c *counting) undo(ctx context.Context, q *request) error {
+	_, err := c.release(ctx, q, true)
+	return err
+}
+
+func (c *counting) give(ctx context.Context, t *tenure, _ int) (lost bool, err error) {
+	if !time.Now().Before(t.ends()) {
+		return false, nil // what is not known to be given back by now never will be
+	}
+	lost, err = c.release(ctx, &t.request, false)
+	if err != nil && scripts.OutcomeOf(err) == scripts.Unknown {
+		t.endsBy(time.Now().Add(rememberedFor / 2))
+	}
+	return lost, err
+}
+
+// endsBy has t given up, if it is not given back by then.
+func (t *tenure) endsBy(over time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if over.Before(t.over) {
+		t.over = over
+	}
+}
+
+// release gives back what q has. undoing: only what is known to have been taken.
+func (c *counting) release(ctx context.Context, q *request, undoing bool) (lost bool, err error) {
+	reply, err := c.h.c.run.RunWithin(ctx, semaphoreRelease, c.keys(q.memory), c.h.c.publish(), millis(rememberedFor), q.permits, flag(undoing))
+	return reply.Value == int64(0), err
+}

@@ -1,0 +1,18 @@
+-- latch/delete: no latch any more; what was to be waited for will not come.
+-- uses     count, remember
+-- KEYS[1]  count
+-- KEYS[2]  channel
+-- KEYS[3]  memory of this request
+-- ARGV[1]  publish command
+-- ARGV[2]  memory ttl, ms
+-- returns  1 when there was one, 0 when not
+local memory = redis.call('get', KEYS[3])
+if memory then
+  return tonumber(memory)
+end
+count(KEYS[1]) -- what is no number must not be deleted
+local deleted = remember(redis.call('del', KEYS[1]))
+if deleted == 1 then
+  redis.call(ARGV[1], KEYS[2], '1')
+end
+return deleted

@@ -1,0 +1,28 @@
+-- permitsemaphore/renew: keep the permits of many acquisitions; a longer lease stays.
+-- KEYS[1..]  free permits and leases of each
+-- ARGV[1..]  ids of 16 bytes each, and ttl, ms, of each
+-- returns    for each, 1, or 0 when not all of its permits are there any more
+local time = redis.call('time')
+local at = time[1] * 1000 + math.floor(time[2] / 1000)
+local kept = {}
+for i = 1, #KEYS / 2 do
+  local leases, ids = KEYS[2 * i], ARGV[2 * i - 1]
+  local ending, shorter = at + 1 + ARGV[2 * i], {}
+  kept[i] = redis.call('exists', KEYS[2 * i - 1])
+  for from = 1, #ids, 16 do
+    local id = string.sub(ids, from, from + 15)
+    local score = redis.call('zscore', leases, id)
+    if not score then
+      kept[i] = 0
+    elseif tonumber(score) < ending then
+      shorter[#shorter + 1] = id
+    end
+  end
+  if kept[i] == 1 and #shorter > 0 then
+    redis.call('zrem', leases, '') -- nothing; but the first write is now one that a full Redis allows
+    for _, id in ipairs(shorter) do
+      redis.call('zadd', leases, 'xx', ending, id)
+    end
+  end
+end
+return kept
