@@ -1,0 +1,315 @@
+package primitives
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/redlatch/redlatch/scripts"
+)
+
+const (
+	rwChannel = "redisson_rwlock"
+	rwClaim   = "redlatch_rwlock_claim"
+)
+
+// claimTTL is how long a waiting writer keeps new readers out with one look: two looks, and room for a late one. It bounds what a writer that
+// died while it waited costs them.
+const claimTTL = 5 * slowPoll / 2
+
+// RWLock is Redisson's RReadWriteLock: any number of readers, or one writer. It is a handle with two sides, each of them a [Lock].
+//
+// Acquiring one side with the context of a hold of the other: a writer may read (downgrade: to go on reading when the writer has been
+// released, acquire with context.WithoutCancel of the writer's context), a reader may not write ([ErrDeadlock]).
+//
+// While a writer waits for readers to leave, new readers wait behind it, as with sync.RWMutex: so a goroutine that reads must not wait for
+// another's new read lock; nest with the hold's context instead. Readers of Redisson do not wait, and may keep a writer out.
+type RWLock struct {
+	_ noCopy
+
+	name   string
+	reader Lock
+	writer Lock
+}
+
+// RWLock makes a handle of the read-write lock of that name. The options are those of both sides.
+func (c *Client) RWLock(name string, opts ...Option) *RWLock {
+	rw := &RWLock{name: name}
+	rw.reader.init(c, "reader", name, opts)
+	rw.writer.init(c, "writer", name, opts)
+	read, write := &readers{rwSideOf(&rw.reader, &rw.writer)}, &writer{rwSideOf(&rw.writer, &rw.reader)}
+	rw.reader.speaks(read, read.keys(rw.reader.memory(""))...)
+	rw.writer.speaks(write, write.keys(rw.writer.memory(""))...)
+	return rw
+}
+
+// Name is the user's name, without the client's prefix.
+func (rw *RWLock) Name() string { return rw.name }
+
+// Reader is the side that many may hold, the same Lock each time. Its Info and ForceRelease concern readers alone.
+func (rw *RWLock) Reader() *Lock { return &rw.reader }
+
+// Writer is the side that one may hold while nobody reads, the same Lock each time. Its Info and ForceRelease concern the writer alone.
+func (rw *RWLock) Writer() *Lock { return &rw.writer }
+
+// rwSide is what both sides of a read-write lock have in common: a hash with the field mode, "read" or "write"; a field for each reader, its
+// id, that counts its holds; one for the writer, its id and ":write".
+type rwSide struct {
+	h      *handle
+	other  *nestKey // by which a context finds holds of the other side
+	hash   string
+	news   string // the channel of releases
+	claim  string // while it stands a writer waits
+	prefix string // what the keys of readers' holds begin with
+}
+
+func rwSideOf(side, other *Lock) rwSide {
+	return rwSide{
+		h: &side.handle, other: other.nests, hash: side.raw,
+		news: prefixed(rwChannel, side.raw), claim: prefixed(rwClaim, side.raw), prefix: suffixed(side.raw, ""),
+	}
+}
+
+func (s *rwSide) channel(*request) string   { return s.news }
+func (s *rwSide) heeds(payload string) bool { return payload == "0" || payload == "1" }
+func (s *rwSide) key() string               { return s.hash }
+
+func (s *rwSide) keys(memory string) []string {
+	return []string{s.hash, s.news, memory, s.claim, s.prefix}
+}
+
+// remembers is how long an acquisition by q is remembered: only where the wire counts.
+func (s *rwSide) remembers(q *request) int64 {
+	if q.shared {
+		return s.h.c.memoryTTL()
+	}
+	return 0
+}
+
+// end gives back what q has: one count of an id that others may share, else all. undoing: only what is known to have been taken.
+func (s *rwSide) end(ctx context.Context, script *scripts.Script, q *request, undoing bool) (lost bool, err error) {
+	reply, err := s.h.c.run.RunWithin(ctx, script, s.keys(q.memory),
+		q.id, s.h.c.publish(), s.h.c.memoryTTL(), flag(q.shared), flag(undoing), millis(q.ttl))
+	return reply.Value == int64(0), err
+}
+
+func (s *rwSide) adoptBy(ctx context.Context, script *scripts.Script, id string, q *request) (time.Time, int, error) {
+	reply, err := s.h.c.run.Run(ctx, script, s.keys(q.memory), q.id, millis(q.ttl), s.h.c.publish(), id)
+	counts, _ := reply.Value.(int64)
+	if counts < 0 {
+		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
+	}
+	return reply.Sent, int(counts), err
+}
+
+func (s *rwSide) releaseBy(ctx context.Context, script *scripts.Script, id string, q *request) (held bool, err error) {
+	reply, err := s.h.c.run.Run(ctx, script, s.keys(q.memory), id, s.h.c.publish(), s.h.c.memoryTTL(), 1, 0, millis(q.ttl))
+	return reply.Value == int64(1), err
+}
+
+func (s *rwSide) forceBy(ctx context.Context, script *scripts.Script, q *request) (held bool, err error) {
+	reply, err := s.h.c.run.Run(ctx, script, s.keys(q.memory), s.h.c.publish(), s.h.c.memoryTTL())
+	return reply.Value == int64(1), err
+}
+
+// infoBy reads {id, count, ttl, ...}.
+func (s *rwSide) infoBy(ctx context.Context, script *scripts.Script) (info Info, err error) {
+	reply, err := s.h.c.run.Run(ctx, script, []string{s.hash, s.prefix})
+	if err != nil {
+		return Info{}, err
+	}
+	answer := reply.Value.([]any)
+	for ; len(answer) >= 3; answer = answer[3:] {
+		id, _ := answer[0].(string)
+		holder := Holder{ID: id, Count: int(answer[1].(int64)), TTL: ttlOf(answer[2].(int64))}
+		info.Holders = append(info.Holders, holder)
+		if holder.TTL < 0 || info.TTL < 0 {
+			info.TTL = -1
+		} else {
+			info.TTL = max(info.TTL, holder.TTL)
+		}
+	}
+	return info, nil
+}
+
+// readers speaks RReadLock. Beside its field in the hash a reader has a key for each of its holds, which lives as long as that hold's lease: by
+// these, Redisson's readers and ours tell who is alive.
+type readers struct{ rwSide }
+
+var (
+	readAcquire = scripts.Load("rwlock/read")
+	readEnd     = scripts.Load("rwlock/unread")
+	readRecount = scripts.Load("rwlock/recount")
+	readCheck   = scripts.Load("rwlock/check")
+	readAdopt   = scripts.Load("rwlock/readadopt")
+	readForce   = scripts.Load("rwlock/readforce")
+	readInfo    = scripts.Load("rwlock/readinfo")
+)
+
+var readRenewals = &renewals{
+	script: scripts.Load("rwlock/renew"),
+	keys: func(keys []string, t *tenure) []string {
+		side := t.h.proto.(*readers)
+		return append(keys, side.hash, side.prefix)
+	},
+	args: func(args []any, t *tenure, ttl time.Duration) []any { return append(args, t.id, millis(ttl)) },
+}
+
+func (r *readers) renewals() *renewals { return readRenewals }
+func (r *readers) turns() bool         { return false }
+
+// parent: a reader nests in a reader, and in a writer, which goes on writing.
+func (r *readers) parent(ctx context.Context) (*Hold, error) {
+	if outer := holdFrom(ctx, r.h.nests); outer != nil {
+		return outer, nil
+	}
+	return holdFrom(ctx, r.other), nil
+}
+
+func (r *readers) take(ctx context.Context, q *request) (verdict, error) {
+	reply, err := r.h.c.confirm(ctx, readAcquire, r.keys(q.memory), q.id, millis(q.ttl), r.h.c.publish(), r.remembers(q), flag(q.once))
+	if err != nil {
+		return verdict{}, err
+	}
+	v, err := readTake(reply)
+	if v.granted {
+		v.more = math.MaxInt // whoever waits to read may
+	}
+	return v, err
+}
+
+func (r *readers) undo(ctx context.Context, q *request) error {
+	_, err := r.end(ctx, readEnd, q, true)
+	return err
+}
+
+func (r *readers) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+	if left == 0 {
+		return r.end(ctx, readEnd, &t.request, false)
+	}
+	reply, err := r.h.c.run.RunWithin(ctx, readRecount, []string{r.hash, r.prefix}, t.id, left, 0)
+	return reply.Value == int64(0), err
+}
+
+func (r *readers) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
+	reply, err := r.h.c.confirm(ctx, readRecount, []string{r.hash, r.prefix}, t.id, n, millis(ttl))
+	return reply.Sent, reply.Value == int64(0), err
+}
+
+func (r *readers) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
+	reply, err := r.h.c.run.Run(ctx, readRenewals.script, []string{r.hash, r.prefix}, t.id, millis(d))
+	kept, _ := reply.Value.([]any)
+	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
+}
+
+func (r *readers) check(ctx context.Context, t *tenure) (lost bool, err error) {
+	reply, err := r.h.c.run.Run(ctx, readCheck, []string{r.hash, r.prefix}, t.id)
+	return reply.Value == int64(0), err
+}
+
+func (r *readers) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
+	return r.adoptBy(ctx, readAdopt, id, q)
+}
+
+func (r *readers) releaseID(ctx context.Context, id string, q *request) (held bool, err error) {
+	return r.releaseBy(ctx, readEnd, id, q)
+}
+
+func (r *readers) forceRelease(ctx context.Context, q *request) (held bool, err error) {
+	return r.forceBy(ctx, readForce, q)
+}
+
+func (r *readers) info(ctx context.Context) (Info, error) { return r.infoBy(ctx, readInfo) }
+
+// writer speaks RWriteLock.
+type writer struct{ rwSide }
+
+var (
+	writeAcquire = scripts.Load("rwlock/write")
+	writeEnd     = scripts.Load("rwlock/unwrite")
+	writeAdopt   = scripts.Load("rwlock/writeadopt")
+	writeForce   = scripts.Load("rwlock/writeforce")
+	writeInfo    = scripts.Load("rwlock/writeinfo")
+)
+
+// writeRenewals renews a writer as a plain lock's owner is renewed: its field in the hash is its id's own.
+var writeRenewals = &renewals{
+	script: lockRenewals.script,
+	keys:   lockRenewals.keys,
+	args:   func(args []any, t *tenure, ttl time.Duration) []any { return append(args, writeField(t), millis(ttl)) },
+}
+
+func writeField(t *tenure) string { return t.id + ":write" }
+
+func (w *writer) renewals() *renewals { return writeRenewals }
+func (w *writer) turns() bool         { return true }
+
+// parent: a writer nests in a writer. In a reader it would wait for itself.
+func (w *writer) parent(ctx context.Context) (*Hold, error) {
+	if outer := holdFrom(ctx, w.h.nests); outer != nil {
+		return outer, nil
+	}
+	if holdFrom(ctx, w.other) != nil {
+		return nil, ErrDeadlock
+	}
+	return nil, nil
+}
+
+func (w *writer) take(ctx context.Context, q *request) (verdict, error) {
+	claim := int64(0)
+	if q.queue {
+		claim = millis(claimTTL)
+	}
+	reply, err := w.h.c.confirm(ctx, writeAcquire, w.keys(q.memory), q.id, millis(q.ttl), w.h.c.publish(), w.remembers(q), flag(q.once), claim)
+	if err != nil {
+		return verdict{}, err
+	}
+	if answer, ok := reply.Value.([]any); ok && len(answer) > 2 {
+		q.open = true // the claim must go when q gives up
+	}
+	return readTake(reply)
+}
+
+func (w *writer) undo(ctx context.Context, q *request) error {
+	_, err := w.end(ctx, writeEnd, q, true)
+	return err
+}
+
+func (w *writer) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+	if left == 0 {
+		return w.end(ctx, writeEnd, &t.request, false)
+	}
+	reply, err := w.h.c.run.RunWithin(ctx, lockUnnest, []string{w.hash}, writeField(t), left, millis(t.ttl))
+	return reply.Value == int64(0), err
+}
+
+func (w *writer) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
+	reply, err := w.h.c.confirm(ctx, lockNest, []string{w.hash}, writeField(t), n, millis(ttl))
+	return reply.Sent, reply.Value == int64(0), err
+}
+
+func (w *writer) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
+	reply, err := w.h.c.run.Run(ctx, writeRenewals.script, []string{w.hash}, writeField(t), millis(d))
+	kept, _ := reply.Value.([]any)
+	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
+}
+
+func (w *writer) check(ctx context.Context, t *tenure) (lost bool, err error) {
+	reply, err := w.h.c.run.Run(ctx, lockCheck, []string{w.hash}, writeField(t))
+	return reply.Value == int64(0), err
+}
+
+func (w *writer) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
+	return w.adoptBy(ctx, writeAdopt, id, q)
+}
+
+func (w *writer) releaseID(ctx context.Context, id string, q *request) (held bool, err error) {
+	return w.releaseBy(ctx, writeEnd, id, q)
+}
+
+func (w *writer) forceRelease(ctx context.Context, q *request) (held bool, err error) {
+	return w.forceBy(ctx, writeForce, q)
+}
+
+func (w *writer) info(ctx context.Context) (Info, error) { return w.infoBy(ctx, writeInfo) }

@@ -1,0 +1,32 @@
+-- rwlock/readforce: take the lock from all readers.
+-- uses     readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  what the keys of readers' holds begin with
+-- ARGV[1]  publish command
+-- ARGV[2]  memory ttl, ms
+-- returns  1 when there were any, 0 when not
+local hash, prefix = KEYS[1], KEYS[5]
+local memory = redis.call('get', KEYS[3])
+if memory then
+  return tonumber(memory)
+end
+local held, entries = 0, redis.call('hgetall', hash)
+redis.call('del', KEYS[3]) -- a full Redis allows what follows
+for i = 1, #entries, 2 do
+  local id, count = entries[i], tonumber(entries[i + 1])
+  if count and string.sub(id, -6) ~= ':write' then
+    if life(prefix, id, count) > 0 then
+      held = 1
+    end
+    bury(hash, prefix, id, count)
+  end
+end
+if redis.call('hget', hash, 'mode') == 'read' then
+  redis.call('del', hash)
+  redis.call(ARGV[1], KEYS[2], '0')
+end
+redis.call('set', KEYS[3], held, 'px', ARGV[2])
+return held

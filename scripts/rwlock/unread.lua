@@ -1,0 +1,41 @@
+-- rwlock/unread: give back what a reader has; the last one frees the lock.
+-- uses     readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  what the keys of readers' holds begin with
+-- ARGV[1]  owner id
+-- ARGV[2]  publish command
+-- ARGV[3]  memory ttl, ms
+-- ARGV[4]  1 to give back one count of an id that others may share, 0 all
+-- ARGV[5]  1 to give back only what the memory says was entered
+-- returns  1 when it was held, 0 when not
+local hash, prefix, id, shared = KEYS[1], KEYS[5], ARGV[1], ARGV[4] == '1'
+local memory = redis.call('get', KEYS[3])
+if memory == '2' or memory == '3' then
+  return memory == '2' and 1 or 0
+end
+local count = redis.call('hget', hash, id)
+if not count or (ARGV[5] == '1' and shared and not memory) then
+  redis.call('del', KEYS[3])
+  redis.call('set', KEYS[3], '3', 'px', ARGV[3])
+  return 0
+end
+local left = life(prefix, id, count)
+-- In both branches the first write is one that a full Redis allows.
+if shared and left > 0 and tonumber(count) > 1 then
+  redis.call('del', hold_key(prefix, id, count))
+  local last = hold_key(prefix, id, count - 1)
+  if redis.call('pttl', last) < left then -- what stays keeps the longest lease
+    redis.call('set', last, '1', 'px', left)
+  end
+  redis.call('hset', hash, id, count - 1)
+else
+  bury(hash, prefix, id, count)
+  if redis.call('hget', hash, 'mode') ~= 'write' and not settle(hash, prefix, left) then
+    redis.call(ARGV[2], KEYS[2], '0')
+  end
+end
+redis.call('set', KEYS[3], left > 0 and '2' or '3', 'px', ARGV[3])
+return left > 0 and 1 or 0

@@ -1,0 +1,46 @@
+-- rwlock/unwrite: give back what a writer has, its claim too. What it reads stays.
+-- uses     readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  what the keys of readers' holds begin with
+-- ARGV[1]  owner id
+-- ARGV[2]  publish command
+-- ARGV[3]  memory ttl, ms
+-- ARGV[4]  1 to give back one count of an id that others may share, 0 all
+-- ARGV[5]  1 to give back only what the memory says was entered
+-- ARGV[6]  ttl, ms, if the hash has none
+-- returns  1 when it was held, 0 when not
+local hash, shared = KEYS[1], ARGV[4] == '1'
+local field = ARGV[1] .. ':write'
+local memory = redis.call('get', KEYS[3])
+if memory == '2' or memory == '3' then
+  return memory == '2' and 1 or 0
+end
+local claimed = redis.call('get', KEYS[4]) == KEYS[3]
+if claimed then
+  redis.call('del', KEYS[4])
+end
+local count = redis.call('hget', hash, field)
+if not count or (ARGV[5] == '1' and shared and not memory) then
+  redis.call('del', KEYS[3])
+  redis.call('set', KEYS[3], '3', 'px', ARGV[3])
+  if claimed then -- readers that waited for this writer go on
+    redis.call(ARGV[2], KEYS[2], '1')
+  end
+  return 0
+end
+-- In both branches the first write is one that a full Redis allows.
+if shared and tonumber(count) > 1 then
+  local ttl = redis.call('pttl', hash)
+  redis.call('pexpire', hash, ttl > 0 and ttl or ARGV[6])
+  redis.call('hincrby', hash, field, -1)
+else
+  redis.call('hdel', hash, field)
+  redis.call('hset', hash, 'mode', 'read')
+  settle(hash, KEYS[5], math.huge)
+  redis.call(ARGV[2], KEYS[2], '1')
+end
+redis.call('set', KEYS[3], '2', 'px', ARGV[3])
+return 1

@@ -1,0 +1,25 @@
+-- rwlock/writeforce: take the lock from its writer. What it reads stays.
+-- uses     readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  what the keys of readers' holds begin with
+-- ARGV[1]  publish command
+-- ARGV[2]  memory ttl, ms
+-- returns  1 when there was one, 0 when not
+local hash = KEYS[1]
+local memory = redis.call('get', KEYS[3])
+if memory then
+  return tonumber(memory)
+end
+local writer = writer_of(hash)
+redis.call('del', KEYS[3]) -- a full Redis allows what follows
+if writer then
+  redis.call('hdel', hash, writer .. ':write')
+  redis.call('hset', hash, 'mode', 'read')
+  settle(hash, KEYS[5], math.huge)
+  redis.call(ARGV[1], KEYS[2], '1')
+end
+redis.call('set', KEYS[3], writer and 1 or 0, 'px', ARGV[2])
+return writer and 1 or 0
