@@ -127,7 +127,7 @@ type request struct {
 	patience time.Duration // how long it may be silent there
 	parts    *bundle       // of a joint lock: what it has of its members
 	settings *settings     // of a joint lock: for its members
-	split    int           // of a joint lock: how often rivals had some members each
+	split    time.Duration // of a joint lock: how long the last try took, if rivals had some members each
 	open     bool          // a try may have been executed, or may yet be, unknown to us
 }
 

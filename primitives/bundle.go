@@ -6,25 +6,59 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/redlatch/redlatch/scripts"
 )
 
-// bundle is what a hold of several locks holds: one hold of each, of which need must stand. Each member's is renewed by its own
+// bundle is what a hold of several locks holds: one hold of each, its parts, of which need must stand. Each part is renewed by its own
 // client; one that is no longer ours is never extended, as no script extends what is another's.
 type bundle struct {
-	h    *handle
-	id   string
-	need int
+	h       *handle
+	id      string // the owner in every member
+	carried bool   // the id is that of a hold in ctx
+	need    int
+	budget  time.Duration // how long a part may take to answer; 0: as long as it takes
 
-	mu    sync.Mutex
-	parts []*Hold
-	gone  int   // parts that ended other than by our release
-	g     *grip // the user's hold, once it has joined
+	mu     sync.Mutex
+	parts  []*Hold
+	sealed bool  // no part may join any more
+	gone   int   // parts that ended other than by a release
+	g      *grip // the user's hold, once it has joined
 }
 
-func (b *bundle) add(part *Hold) {
+// add takes a part in, unless it comes too late: then the caller must see to it.
+func (b *bundle) add(part *Hold) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.sealed {
+		return false
+	}
 	b.parts = append(b.parts, part)
+	return true
+}
+
+// seal lets no further part in, and tells which there are.
+func (b *bundle) seal() []*Hold {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sealed = true
+	return slices.Clone(b.parts)
+}
+
+func (b *bundle) held() []*Hold {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.parts)
+}
+
+// short tells whether fewer parts stand than must. b.mu is held.
+func (b *bundle) short() bool { return len(b.parts)-b.gone < b.need }
+
+// stands tells whether the parts that were taken suffice, and still do.
+func (b *bundle) stands() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !b.short()
 }
 
 // ended is told by a part that it ended.
@@ -34,10 +68,9 @@ func (b *bundle) ended(cause error) {
 	}
 	b.mu.Lock()
 	b.gone++
-	g := b.g
-	lost := g != nil && len(b.parts)-b.gone < b.need
+	g, lost := b.g, b.short()
 	b.mu.Unlock()
-	if lost {
+	if lost && g != nil {
 		g.lose()
 	}
 }
@@ -45,7 +78,12 @@ func (b *bundle) ended(cause error) {
 func (b *bundle) join(g *grip) {
 	b.mu.Lock()
 	b.g = g
-	lost := len(b.parts)-b.gone < b.need
+	lost := b.short()
+	for _, part := range b.parts {
+		part.g.mu.Lock()
+		part.g.ctx = g.ctx // what bounded the asking does not bound the hold
+		part.g.mu.Unlock()
+	}
 	b.mu.Unlock()
 	if lost {
 		g.lose()
@@ -61,7 +99,7 @@ func (b *bundle) limit(time.Time, time.Duration) time.Time { return time.Time{} 
 
 // valid is when too few would be left if nothing were heard of any.
 func (b *bundle) valid(*grip) time.Time {
-	ends := make([]time.Time, 0, len(b.held()))
+	var ends []time.Time
 	for _, part := range b.held() {
 		if part.g.live() {
 			ends = append(ends, part.ValidUntil())
@@ -72,12 +110,6 @@ func (b *bundle) valid(*grip) time.Time {
 	}
 	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
 	return ends[b.need-1]
-}
-
-func (b *bundle) held() []*Hold {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return slices.Clone(b.parts)
 }
 
 // part is the hold of the member that key names, nil if it is none or over.
@@ -91,89 +123,100 @@ func (b *bundle) part(key *nestKey) *Hold {
 }
 
 func (b *bundle) forget(*grip) {
-	for _, part := range b.held() {
+	for _, part := range b.seal() {
 		part.Detach()
 	}
 }
 
 func (b *bundle) leave(ctx context.Context, _ *grip) (lost bool, err error) {
-	return b.enough(func(part *Hold) error { return part.Release(ctx) })
+	return b.outcome(b.release(ctx))
 }
 
-func (b *bundle) abandon(ctx context.Context) {
-	b.all(func(part *Hold) error { return part.Release(ctx) })
+func (b *bundle) abandon(ctx context.Context) { b.release(ctx) }
+
+// release gives back all parts. One that does not answer in time is given back in the background.
+func (b *bundle) release(ctx context.Context) tally {
+	b.seal()
+	return b.ask(func(part *Hold) error { return part.Release(ctx) })
 }
 
 func (b *bundle) check(ctx context.Context) error {
-	return b.judge(b.enough(func(part *Hold) error { return part.Check(ctx) }))
+	return b.judge(b.ask(func(part *Hold) error { return part.Check(ctx) }))
 }
 
 func (b *bundle) extend(ctx context.Context, _ *grip, d time.Duration) error {
-	return b.judge(b.enough(func(part *Hold) error { return part.Extend(ctx, d) }))
+	return b.judge(b.ask(func(part *Hold) error { return part.Extend(ctx, d) }))
 }
 
-func (b *bundle) judge(lost bool, err error) error {
+func (b *bundle) judge(t tally) error {
+	lost, err := b.outcome(t)
 	if !lost {
 		return err
 	}
-	b.mu.Lock()
-	g := b.g
-	b.mu.Unlock()
-	g.lose()
+	b.g.lose()
 	return ErrLost
 }
 
-// enough does f to all parts at once, and tells whether so many are gone that too few are left, or why too few succeeded.
-func (b *bundle) enough(f func(*Hold) error) (lost bool, err error) {
-	t := b.all(f)
+// outcome tells whether so many parts are gone that too few are left, or why too few answered.
+func (b *bundle) outcome(t tally) (lost bool, err error) {
 	switch {
 	case t.good >= b.need:
 		return false, nil
-	case len(b.held())-t.lost < b.need:
+	case t.good+len(t.errs) < b.need:
 		return true, nil
 	}
 	return false, errors.Join(t.errs...)
 }
 
-// all does f to all parts at once.
-func (b *bundle) all(f func(*Hold) error) tally {
+// ask does f to all parts.
+func (b *bundle) ask(f func(*Hold) error) tally {
 	parts := b.held()
-	errs := make([]error, len(parts))
-	var wg sync.WaitGroup
-	for i, part := range parts {
-		wg.Go(func() { errs[i] = f(part) })
-	}
-	wg.Wait()
-	var t tally
-	for _, err := range errs {
-		t.count(err)
-	}
-	return t
+	return b.h.c.canvass(len(parts), b.budget, func(i int) error { return f(parts[i]) })
 }
 
-// nestAll nests under each part of a bundle.
-func (h *handle) nestAll(ctx context.Context, outer *bundle, s *settings, w *wait, parent *grip) (*Hold, error) {
-	b := &bundle{h: h, id: outer.id, need: outer.need}
-	sent := time.Now()
-	var t tally
-	for _, part := range outer.held() {
-		m := part.g.h
-		ms := m.settings.overlaid(s)
-		ms.of = b
-		hold, err := m.nestNow(ctx, part.g, &ms, w, nil)
-		if err == nil {
-			hold.g.depth = part.g.depth + 1
-			b.add(hold)
+// tally is what came of asking several.
+type tally struct {
+	good int
+	no   int     // that refused: another holds it, or it is not held
+	errs []error // of those that failed
+}
+
+func (t *tally) count(err error) {
+	switch {
+	case err == nil:
+		t.good++
+	case errors.Is(err, ErrNotAcquired), errors.Is(err, ErrNotHeld), errors.Is(err, ErrLost):
+		t.no++
+	default:
+		t.errs = append(t.errs, err)
+	}
+}
+
+var errBudget = &scripts.Error{Script: "joint lock", Outcome: scripts.Unknown, Err: errors.New("no answer within the budget of a member")}
+
+// canvass does f for all i < n at once, and counts what comes of it. It returns when all have answered; with a limit, it does not wait longer
+// than that for any: those go on by themselves, and Close waits for them. The caller is a call that Close waits for.
+func (c *Client) canvass(n int, limit time.Duration, f func(i int) error) (t tally) {
+	answers := make(chan error, n)
+	for i := range n {
+		c.spawn(func() { answers <- f(i) })
+	}
+	var late <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		late = timer.C
+	}
+	for answered := range n {
+		select {
+		case err := <-answers:
+			t.count(err)
+		case <-late:
+			for range n - answered {
+				t.count(errBudget)
+			}
+			return t
 		}
-		t.count(err)
 	}
-	if t.good < b.need {
-		b.abandon(ctx)
-		return nil, errors.Join(t.errs...)
-	}
-	hold, err := h.newHold(ctx, b, s, sent, parent)
-	if err != nil {
-		b.abandon(ctx)
-	}
-	return hold, err
+	return t
 }

@@ -65,10 +65,15 @@ func (f *fair) undo(ctx context.Context, q *request) error {
 	if err := f.exclusive.undo(ctx, q); err != nil {
 		return err
 	}
-	if !q.queue {
+	if !q.queue || (q.shared && f.h.c.queues.awaits(f, q.id)) { // who shares the id shares the place
 		return nil
 	}
-	_, err := f.h.c.run.RunWithin(ctx, fairLeave, f.keys(q.memory), q.id, f.h.c.publish())
+	return f.leaves(ctx, q.id)
+}
+
+// leaves takes an id out of the queue.
+func (f *fair) leaves(ctx context.Context, id string) error {
+	_, err := f.h.c.run.RunWithin(ctx, fairLeave, f.keys(f.h.memory("")), id, f.h.c.publish())
 	return err
 }
 
@@ -101,15 +106,19 @@ func (f *fair) refresh(ctx context.Context, longest time.Duration, ids []string)
 		return fairNews{wait: -1}, err
 	}
 	answer := reply.Value.([]any)
-	news.wait = -1
 	left := answer[0].(int64)
 	news.free = left == -2
+	news.next, _ = answer[1].(string)
+	if news.free && news.next != "" {
+		left = answer[2].(int64)
+	}
+	news.wait = -1
 	if left >= 0 {
 		news.wait = time.Duration(left) * time.Millisecond
 	}
-	news.next, _ = answer[1].(string)
-	news.waiting = int(answer[2].(int64))
-	for _, id := range answer[3:] {
+	news.own = answer[3] == int64(1)
+	news.waiting = int(answer[4].(int64))
+	for _, id := range answer[5:] {
 		news.missing = append(news.missing, id.(string))
 	}
 	return news, nil
@@ -117,13 +126,15 @@ func (f *fair) refresh(ctx context.Context, longest time.Duration, ids []string)
 
 // fairNews is what one look for all waiters brings.
 type fairNews struct {
-	wait    time.Duration // until the lease of the holder ends; negative: unknown
+	wait    time.Duration // until the lease of the holder, or the time that the next owner of a free lock is given, ends; negative: unknown
 	free    bool
 	next    string // the next owner
+	own     bool   // it is one of this client's
 	waiting int
 	missing []string // those who should be waiting and are not
 }
 
+// stand is the waiting: in Redis's queue, and here in the client's share of it.
 func (f *fair) stand(ctx context.Context, q *request, s *settings, w *wait) (verdict, error) {
 	q.patience = s.waiterTimeout
 	v, err := f.h.try(ctx, q)

@@ -26,7 +26,15 @@ type fairShare struct {
 	// guarded by queues.mu
 	waiters []*fairWaiter // in order of arrival
 	next    int           // whose presence is verified next
-	lease   time.Time     // the holder's ends then; zero: unknown
+	lease   time.Time     // the holder's, or what the next owner of a free lock is given, ends then; zero: unknown
+	stray   stray
+}
+
+// stray is a next owner of this client's of whom nobody here knows, and since when it has been next of a free lock: one whose leaving never reached
+// Redis, or of an earlier life of a client that was given an id. The client's signs of life would keep it there for ever.
+type stray struct {
+	id    string
+	since time.Time
 }
 
 type fairWaiter struct {
@@ -105,6 +113,7 @@ func (s *fairShare) stay(ctx context.Context, me *fairWaiter, sub *pubsub.Subscr
 		v, err := s.f.h.try(ctx, me.q)
 		switch {
 		case err == nil && v.granted:
+			s.granted(me)
 			return v, nil
 		case err == nil:
 			s.refused(v)
@@ -137,7 +146,34 @@ func (s *fairShare) refused(v verdict) {
 	s.expect(v.wait)
 }
 
-// expect notes when the holder's lease ends. queues.mu is held.
+// granted has those try who share me's id: they hold the lock too.
+func (s *fairShare) granted(me *fairWaiter) {
+	if !me.q.shared {
+		return
+	}
+	s.queues.mu.Lock()
+	defer s.queues.mu.Unlock()
+	for _, w := range s.waiters {
+		if w != me && w.q.id == me.q.id {
+			w.wake()
+		}
+	}
+}
+
+// awaits tells whether anybody waits here under that id.
+func (qs *fairQueues) awaits(f *fair, id string) bool {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	share := qs.open[f.h.name]
+	return share != nil && share.knows(id)
+}
+
+// knows tells whether anybody waits here under that id. queues.mu is held.
+func (s *fairShare) knows(id string) bool {
+	return slices.ContainsFunc(s.waiters, func(w *fairWaiter) bool { return w.q.id == id })
+}
+
+// expect notes when there may be reason to look. queues.mu is held.
 func (s *fairShare) expect(wait time.Duration) {
 	s.lease = time.Time{}
 	if wait >= 0 {
@@ -163,13 +199,18 @@ func (s *fairShare) watch() {
 	}
 }
 
+// pause is until the next look: a second, less if there will be news before, or if a waiter must not be silent for that long.
 func (s *fairShare) pause() time.Duration {
 	s.queues.mu.Lock()
 	defer s.queues.mu.Unlock()
-	if s.lease.IsZero() {
-		return slowPoll
+	pause := slowPoll
+	for _, w := range s.waiters {
+		pause = min(pause, w.q.patience/3)
 	}
-	return max(min(slowPoll, time.Until(s.lease)), time.Millisecond)
+	if !s.lease.IsZero() {
+		pause = min(pause, time.Until(s.lease))
+	}
+	return max(pause, time.Millisecond)
 }
 
 // refresh looks once for all, and wakes those for whom there is news: the next owner of a free lock, and those who stand nowhere.
@@ -181,11 +222,18 @@ func (s *fairShare) refresh() {
 	ctx, cancel := context.WithTimeout(context.Background(), patiently)
 	defer cancel()
 	news, err := s.f.refresh(ctx, longest, ids)
+	if s.take(news, err, longest) {
+		_ = s.f.leaves(ctx, news.next) // or at the next look
+	}
+}
+
+// take takes in what a look came to. It tells whether the next owner is to leave the queue.
+func (s *fairShare) take(news fairNews, err error, patience time.Duration) (strays bool) {
 	s.queues.mu.Lock()
 	defer s.queues.mu.Unlock()
 	s.expect(news.wait)
 	if err != nil {
-		return
+		return false
 	}
 	lost := news.waiting < s.distinct()
 	for _, w := range s.waiters {
@@ -193,6 +241,20 @@ func (s *fairShare) refresh() {
 			w.wake()
 		}
 	}
+	return s.strays(news, patience)
+}
+
+// strays tells whether the next owner is one of this client's whom nobody here has known for as long as it may be silent. A waiter's first
+// try comes before it is known here. queues.mu is held.
+func (s *fairShare) strays(news fairNews, patience time.Duration) bool {
+	if !news.free || !news.own || s.knows(news.next) {
+		s.stray = stray{}
+		return false
+	}
+	if s.stray.id != news.next {
+		s.stray = stray{news.next, time.Now()}
+	}
+	return time.Since(s.stray.since) >= patience
 }
 
 // distinct counts those that stand in the queue by an id of their own. queues.mu is held.
@@ -206,15 +268,20 @@ func (s *fairShare) distinct() int {
 	return n
 }
 
-// sample picks those whose presence is verified this time, in turn, and the longest that one of them may be silent.
+// sample picks those whose presence is verified this time, the first and the others in turn, and the longest that one of them may be silent.
 func (s *fairShare) sample() (ids []string, longest time.Duration) {
 	s.queues.mu.Lock()
 	defer s.queues.mu.Unlock()
-	for range min(len(s.waiters), verified) {
-		s.next = (s.next + 1) % len(s.waiters)
-		w := s.waiters[s.next]
+	pick := func(w *fairWaiter) {
 		ids = append(ids, w.q.id)
 		longest = max(longest, w.q.patience)
+	}
+	if len(s.waiters) > 0 {
+		pick(s.waiters[0])
+	}
+	for range min(len(s.waiters), verified) - 1 {
+		s.next = s.next%(len(s.waiters)-1) + 1
+		pick(s.waiters[s.next])
 	}
 	return ids, longest
 }

@@ -343,7 +343,10 @@ func (g *grip) lose() {
 
 // leaked is called when nobody can reach the Hold any more.
 func (g *grip) leaked() {
-	if g.claim() != nil {
+	if err := g.claim(); err != nil {
+		if errors.Is(err, ErrLost) && g.t != nil {
+			g.t.forget(g) // what is left of several locks
+		}
 		return
 	}
 	if g.t != nil {

@@ -8,17 +8,16 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/redlatch/redlatch/pubsub"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // NewMultiLock makes one lock of several: it is held while all of them are. Members may live on different clients. They are taken one after
-// another, sorted by name, so that of rivals that come at once one wins, whatever order they were given in; the hold has one id, the
-// owner in every member. It is lost when one of them is lost.
+// another, sorted by name, so that of rivals that come at once one wins, whatever order they were given in. One that another holds is not waited
+// for with the others in hand for long: they are given back, and taken after it. The hold has one id, the owner in every member. It is lost
+// when one of them is lost.
 //
 // The multilock's client (defaults, observer, ids, Close) is its first member's. Options given here or to a call replace the members' same
-// options; their others stay.
+// options; their others stay. A member given twice counts once. No member at all, nil, a joint lock, or two kinds of lock on one
+// name of one client: [ErrInvalid].
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
 	l, j := newJoint("multi", locks, opts)
 	j.need = len(j.members)
@@ -26,59 +25,55 @@ func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
 	return l
 }
 
-// NewRedLock makes one lock of several on independent Redis servers: it is held while a majority of them is, so that it survives the loss of
-// the others. All are asked in parallel, each with a budget of a tenth of the TTL, at least 100 ms and at most 2 s.
-//
-// It is the algorithm published as Redlock (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/): its safety rests on
-// clocks that drift by no more than the margin ([WithSafetyMargin]: a hundredth of the TTL and 2 ms, as published), and on servers
-// that, having crashed without their data on disk, stay away for as long as the longest TTL. It gives no fencing token.
-func NewRedLock(locks []*Lock, opts ...Option) *Lock {
-	l, j := newJoint("red", locks, opts)
-	j.need = len(j.members)/2 + 1
-	l.proto = &red{j}
-	return l
-}
-
-// joint speaks to several locks as one.
+// joint speaks to several locks as one. What it sends is sent by its members; it has no keys of its own.
 type joint struct {
 	h       *handle
 	members []*handle // sorted by name, none twice
-	need    int
+	need    int       // how many must be held
+	hasty   bool      // no member is waited for longer than its budget
 }
 
 func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint) {
 	l := &Lock{}
 	j := &joint{h: &l.handle}
-	bad := j.gather(locks)
-	if bad != nil {
-		l.kind, l.invalid = kind, bad
+	l.kind, l.nests = kind, &nestKey{kind: kind}
+	if l.invalid = j.gather(locks); l.invalid != nil {
 		return l, j
 	}
 	names, identity := make([]string, len(j.members)), make([]string, len(j.members))
 	for i, m := range j.members {
 		names[i] = m.name
 		identity[i] = fmt.Sprintf("%p %s %q", m.c, m.kind, m.name)
-		bad = errors.Join(bad, m.invalid)
 	}
 	slices.Sort(identity)
 	l.init(j.members[0].c, kind, strings.Join(names, ","), nil)
-	l.nests = &nestKey{l.c, kind, strings.Join(identity, ",")}
+	l.nests = &nestKey{kind: kind, name: strings.Join(identity, ",")}
 	l.settings.given = 0 // defaults do not replace the members' options
 	l.settings = l.settings.with(opts)
-	l.invalid = errors.Join(bad, l.settings.err)
+	l.invalid = l.settings.err
 	return l, j
 }
 
 func (j *joint) gather(locks []*Lock) error {
-	seen := map[nestKey]bool{}
+	type place struct {
+		c    *Client
+		name string
+	}
+	seen := map[place]string{}
 	for _, l := range locks {
 		switch {
 		case l == nil || l.nests == nil:
 			return invalid("a nil lock")
 		case l.kind == "multi" || l.kind == "red":
 			return invalid("a member that is a %s lock itself", l.kind)
-		case !seen[*l.nests]:
-			seen[*l.nests] = true
+		case l.invalid != nil:
+			return l.invalid
+		}
+		at := place{l.c, l.name}
+		if kind, twice := seen[at]; twice && kind != l.kind {
+			return invalid("members %s and %s of the same name %q", kind, l.kind, l.name)
+		} else if !twice {
+			seen[at] = l.kind
 			j.members = append(j.members, &l.handle)
 		}
 	}
@@ -109,8 +104,45 @@ func (j *joint) heeds(payload string) bool                        { return paylo
 func (j *joint) forceRelease(context.Context, *request) (bool, error) { return false, ErrUnsupported }
 func (j *joint) info(context.Context) (Info, error)                   { return Info{}, ErrUnsupported }
 
-// part acquires one member for q: under a hold of it that ctx carries, or in its own right by q's id.
-func (j *joint) part(ctx context.Context, m *handle, q *request, b *bundle, w *wait) (*Hold, error) {
+// attempt begins one more attempt for q. Each has an id of its own: what gives back an earlier one may still be on its way. If ctx carries a
+// hold of a member the id is that hold's, as a joint hold has one id in all members.
+func (j *joint) attempt(ctx context.Context, q *request) (*bundle, error) {
+	q.ttl, _ = j.shortest(q)
+	b := &bundle{h: j.h, id: q.id, need: j.need, budget: j.budget(q)}
+	if q.shared {
+		return b, nil
+	}
+	id, err := j.carried(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b.carried = id != ""
+	if !b.carried {
+		id = j.h.c.mint()
+	}
+	b.id, q.id = id, id
+	return b, nil
+}
+
+// carried is the id of the members' holds that ctx carries, "" if it carries none.
+func (j *joint) carried(ctx context.Context) (id string, err error) {
+	for _, m := range j.members {
+		outer, err := m.proto.(nester).parent(ctx)
+		switch {
+		case err != nil:
+			return "", err
+		case outer == nil:
+		case id != "" && id != outer.ID():
+			return "", fmt.Errorf("%w: the context carries holds of members that have different ids", ErrDeadlock)
+		default:
+			id = outer.ID()
+		}
+	}
+	return id, nil
+}
+
+// take acquires m for b: under a hold of it that b's context carries, or else in its own right.
+func (b *bundle) take(ctx context.Context, m *handle, q *request, w *wait) (*Hold, error) {
 	if m.c.isClosing() {
 		return nil, ErrClosed
 	}
@@ -119,68 +151,102 @@ func (j *joint) part(ctx context.Context, m *handle, q *request, b *bundle, w *w
 	}
 	defer m.c.calls.Done()
 	s := m.settings.overlaid(q.settings)
+	s.of = b
 	if s.wait >= 0 && w.limit != 0 {
 		w = w.within(s.wait)
 	}
-	s.of = b
 	if !q.shared {
-		hold, err := m.acquireNested(ctx, &s, w)
-		if hold != nil || err != nil {
+		if hold, err := m.acquireNested(ctx, &s, w); hold != nil || err != nil {
 			return hold, err
 		}
 	}
 	mine := m.request(&s)
-	mine.id, mine.shared = q.id, q.shared
-	mine.queue = w.limit != 0
-	return m.acquireOutermost(ctx, mine, &s, w, nil)
+	mine.id, mine.queue = b.id, w.limit != 0
+	mine.shared = q.shared || b.carried
+	// Others forked from the same hold may want the same member, and would stand there by the same id: only one may enter.
+	mine.once = mine.once || b.carried
+	hold, err := m.acquireOutermost(ctx, mine, &s, w, nil)
+	if b.carried && errors.Is(err, ErrDeadlock) {
+		err = fmt.Errorf("%w: %w", ErrNotAcquired, errYield)
+	}
+	return hold, err
 }
 
-// inherit gives a request the id of the member's hold that ctx carries: a joint hold has one id in all members.
-func (j *joint) inherit(ctx context.Context, q *request) error {
-	if q.shared {
-		return nil
-	}
-	carried := ""
-	for _, m := range j.members {
-		p, ok := m.proto.(nester)
-		if !ok {
-			continue
-		}
-		outer, err := p.parent(ctx)
+// errYield: the attempt was given up so that another may go first, and may be made again soon.
+var errYield = errors.New("gave way to another")
+
+// insist attempts until q is granted or refused for good: for those who have nothing to listen to.
+func (j *joint) insist(ctx context.Context, q *request, w *wait, attempt func() (verdict, error)) (verdict, error) {
+	for n := 0; ; n++ {
+		v, err := attempt()
 		switch {
-		case err != nil:
-			return err
-		case outer == nil:
-		case carried != "" && carried != outer.ID():
-			return fmt.Errorf("%w: members are held by different ids in this context", ErrDeadlock)
+		case ctx.Err() != nil:
+			q.open = q.open || err == nil
+			return verdict{}, gaveUp(ctx, nil)
+		case err == nil && v.granted:
+			return v, nil
+		case j.h.c.isClosing():
+			q.open = q.open || err == nil
+			return verdict{}, ErrClosed
+		case err == nil:
+			err = v.met
+		case errors.Is(err, errYield), w.waited && unanswered(err):
 		default:
-			carried = outer.ID()
-			q.id = carried
+			return verdict{}, err
+		}
+		switch {
+		case w.limit != 0 && !w.over():
+		case errors.Is(err, ErrNotAcquired):
+			return verdict{}, err
+		default:
+			return verdict{}, gaveUp(ctx, err)
+		}
+		j.h.waits(w, q.id)
+		w.rest(ctx, jitter(n))
+	}
+}
+
+// jitter is a pause that grows from a few milliseconds to half a second with n.
+func jitter(n int) time.Duration {
+	return time.Millisecond + rand.N(10*time.Millisecond<<min(n, 6)) //nolint:gosec // no secret
+}
+
+// nestAll acquires a joint lock under a hold of it: each member nests under that hold's part.
+func (h *handle) nestAll(ctx context.Context, _ *bundle, s *settings, w *wait, parent *grip) (*Hold, error) {
+	return h.acquireOutermost(ctx, h.request(s), s, w, parent)
+}
+
+// shortest is the least TTL that q's members are taken for, and the least time that any may last; 0: without end.
+func (j *joint) shortest(q *request) (ttl, limit time.Duration) {
+	for _, m := range j.members {
+		s := m.settings.overlaid(q.settings)
+		if t := s.firstTTL(); ttl == 0 || t < ttl {
+			ttl = t
+		}
+		if l := s.limit(); l > 0 && (limit == 0 || l < limit) {
+			limit = l
 		}
 	}
-	return nil
+	return ttl, limit
 }
 
 // adoptAll takes over what the holder of id has in the members.
 func (j *joint) adoptAll(ctx context.Context, id string, s *settings) (*Hold, error) {
 	q := j.h.request(s)
-	if err := j.enough(func(m *handle) error {
+	b := &bundle{h: j.h, id: q.id, need: j.need, budget: j.budget(q)}
+	if err := j.ask(ctx, b.budget, func(m *handle) error {
 		lost, err := m.proto.(locking).check(ctx, &tenure{h: m, request: request{id: id}})
-		if err == nil && lost {
-			err = ErrNotHeld
-		}
-		return err
+		return orNotHeld(!lost, err)
 	}); err != nil {
 		return nil, err
 	}
-	b := &bundle{h: j.h, id: q.id, need: j.need}
 	sent := time.Now()
-	err := j.enough(func(m *handle) error {
+	err := j.ask(ctx, b.budget, func(m *handle) error {
 		ms := m.settings.overlaid(s)
 		ms.of = b
-		hold, err := m.adoptAs(ctx, id, q.id, &ms)
-		if err == nil {
-			b.add(hold)
+		part, err := m.adoptAs(ctx, id, b.id, &ms)
+		if err == nil && !b.add(part) {
+			part.Detach()
 		}
 		return err
 	})
@@ -188,16 +254,17 @@ func (j *joint) adoptAll(ctx context.Context, id string, s *settings) (*Hold, er
 		b.forget(nil) // left to the lease: the former holder's section may still run
 		return nil, err
 	}
-	return j.h.newHold(ctx, b, s, sent, nil)
+	hold, err := j.h.newHold(ctx, b, s, sent, nil)
+	if err != nil {
+		b.forget(nil)
+	}
+	return hold, err
 }
 
 func (j *joint) releaseID(ctx context.Context, id string, q *request) (bool, error) {
-	err := j.enough(func(m *handle) error {
-		held, err := m.proto.(locking).releaseID(ctx, id, m.request(&m.settings))
-		if err == nil && !held {
-			err = ErrNotHeld
-		}
-		return err
+	err := j.ask(ctx, j.budget(q), func(m *handle) error {
+		held, err := m.proto.(byID).releaseID(ctx, id, m.request(&m.settings))
+		return orNotHeld(held, err)
 	})
 	if errors.Is(err, ErrNotHeld) {
 		return false, nil
@@ -205,216 +272,134 @@ func (j *joint) releaseID(ctx context.Context, id string, q *request) (bool, err
 	return err == nil, err
 }
 
-// enough runs f for every member, one after another, and fails when too few succeed.
-func (j *joint) enough(f func(*handle) error) error {
-	var tally tally
-	for _, m := range j.members {
-		err := m.c.begin(context.Background())
-		if err == nil {
-			err = f(m)
-			m.c.calls.Done()
+func orNotHeld(held bool, err error) error {
+	if err == nil && !held {
+		return ErrNotHeld
+	}
+	return err
+}
+
+// budget is how long each of q's members may take to answer; 0: as long as it takes.
+func (j *joint) budget(q *request) time.Duration {
+	if !j.hasty {
+		return 0
+	}
+	ttl, _ := j.shortest(q)
+	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
+}
+
+// ask does f for all members at once. It fails with ErrNotHeld when so many do that too few are left.
+func (j *joint) ask(ctx context.Context, limit time.Duration, f func(*handle) error) error {
+	t := j.h.c.canvass(len(j.members), limit, func(i int) error {
+		m := j.members[i]
+		if err := m.c.begin(ctx); err != nil {
+			return err
 		}
-		tally.count(err)
-	}
-	if tally.good >= j.need {
-		return nil
-	}
-	return errors.Join(tally.errs...)
-}
-
-// tally counts what came of several things that were tried.
-type tally struct {
-	good int
-	lost int
-	errs []error
-}
-
-func (t *tally) count(err error) {
+		defer m.c.calls.Done()
+		return f(m)
+	})
 	switch {
-	case err == nil:
-		t.good++
-	case errors.Is(err, ErrLost), errors.Is(err, ErrReleased):
-		t.lost++
-		t.errs = append(t.errs, err)
-	default:
-		t.errs = append(t.errs, err)
+	case t.good >= j.need:
+		return nil
+	case t.good+len(t.errs) < j.need:
+		return ErrNotHeld
 	}
+	return errors.Join(t.errs...)
 }
 
 // multi takes all members, in order.
 type multi struct{ *joint }
 
-// patience is how long a multilock that has some members waits for the next before it lets those go, and begins again: whoever took
-// them in another order, Redisson or a caller who takes them singly, could else wait for it as it does for them.
-const patience = 2 * time.Second
+// A multilock that has some members waits for the next only so long before it lets those go: whoever took them in another order, Redisson or
+// a caller who takes them singly, could else wait for it as it does for them. Then it waits, with nothing in its hands, for the one that was
+// missing, and goes on from there, more patiently.
+const (
+	firstPatience   = 100 * time.Millisecond
+	longestPatience = 2 * time.Second
+)
 
 func (m *multi) take(ctx context.Context, q *request) (verdict, error) {
-	return m.sequence(ctx, q, &wait{quiet: true})
+	v, _, err := m.sequence(ctx, q, m.members, &wait{quiet: true}, 0)
+	return v, err
 }
 
 func (m *multi) stand(ctx context.Context, q *request, _ *settings, w *wait) (verdict, error) {
-	w = &wait{limit: w.limit, until: w.until, note: func() { m.h.waits(w, q.id) }}
-	for {
-		v, err := m.sequence(ctx, q, w)
-		switch {
-		case err == nil && ctx.Err() != nil:
-			q.open = true
-			return verdict{}, gaveUp(ctx, nil)
-		case err == nil:
-			return v, nil
-		case ctx.Err() != nil:
-			return verdict{}, gaveUp(ctx, nil)
-		case w.over() || m.h.c.isClosing():
-			return verdict{}, err
-		case errors.Is(err, errImpatient) || (w.waited && unanswered(err)):
-			w.rest(ctx, time.Millisecond+rand.N(50*time.Millisecond)) //nolint:gosec // jitter
-		default:
-			return verdict{}, err
+	waiting, cancel := m.whileOpen(ctx)
+	defer cancel()
+	members := &wait{limit: w.limit, until: w.until, note: func() { m.h.waits(w, q.id) }}
+	order, patience := m.members, firstPatience
+	v, err := m.insist(waiting, q, w, func() (verdict, error) {
+		for {
+			v, missing, err := m.sequence(waiting, q, order, members, patience)
+			if missing == nil || w.over() {
+				return v, err
+			}
+			order, patience = m.startingWith(missing), min(2*patience, longestPatience)
 		}
+	})
+	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
+		err = ErrClosed
 	}
+	return v, err
 }
 
-// errImpatient: some members were had, and the next was not in time.
-var errImpatient = errors.New("gave way")
-
-// sequence takes the members one after another: all, or none.
-func (m *multi) sequence(ctx context.Context, q *request, w *wait) (verdict, error) {
-	b := &bundle{h: m.h, id: q.id, need: m.need}
-	sent := time.Now()
-	if err := m.inherit(ctx, q); err != nil {
-		return verdict{}, err
-	}
-	b.id = q.id
-	for i, member := range m.members {
-		mine, patient := w, time.Now().Add(patience)
-		if i > 0 && w.limit != 0 {
-			mine = w.within(patience)
+// startingWith is the members in order, but for the first.
+func (m *multi) startingWith(first *handle) []*handle {
+	order := []*handle{first}
+	for _, member := range m.members {
+		if member != first {
+			order = append(order, member)
 		}
-		hold, err := m.part(ctx, member, q, b, mine)
-		w.waited = w.waited || mine.waited
+	}
+	return order
+}
+
+// whileOpen is ctx until the multilock's client closes: members on other clients wait in those clients' rooms.
+func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
+	if !slices.ContainsFunc(m.members, func(member *handle) bool { return member.c != m.h.c }) {
+		return ctx, func() {}
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	m.h.c.spawn(func() {
+		select {
+		case <-m.h.c.closing:
+			cancel()
+		case <-waiting.Done():
+		}
+	})
+	return waiting, cancel
+}
+
+// sequence takes the members one after another: all, or none. missing is the one for which patience was at an end.
+func (m *multi) sequence(ctx context.Context, q *request, order []*handle, w *wait, patience time.Duration) (v verdict, missing *handle, err error) {
+	sent := time.Now()
+	b, err := m.attempt(ctx, q)
+	if err != nil {
+		return verdict{}, nil, err
+	}
+	if _, limit := m.shortest(q); limit > 0 {
+		patience = min(patience, limit/2) // of a lease that runs already at least half is left
+	}
+	for i, member := range order {
+		mine := w
+		if i > 0 && w.limit != 0 {
+			mine = w.within(patience/2 + rand.N(patience)) //nolint:gosec // no secret: rivals should not give way at once
+		}
+		part, err := b.take(ctx, member, q, mine)
 		if err == nil {
-			b.add(hold)
+			b.add(part)
 			continue
 		}
 		b.abandon(ctx)
-		if mine != w && errors.Is(err, ErrNotAcquired) && !time.Now().Before(patient) {
-			err = fmt.Errorf("%w: %w", errImpatient, err)
+		if mine != w && mine.over() && errors.Is(err, ErrNotAcquired) && ctx.Err() == nil {
+			missing = member
 		}
-		return verdict{}, err
+		return verdict{}, missing, err
+	}
+	if !b.stands() {
+		b.abandon(ctx)
+		return verdict{}, nil, fmt.Errorf("%w: a member was lost meanwhile: %w", ErrNotAcquired, errYield)
 	}
 	q.parts = b
-	return verdict{granted: true, sent: sent}, nil
-}
-
-// red takes a majority of the members, at once.
-type red struct{ *joint }
-
-// budget is how long one member may take to answer.
-func budget(ttl time.Duration) time.Duration {
-	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
-}
-
-func (r *red) take(ctx context.Context, q *request) (verdict, error) {
-	if err := r.inherit(ctx, q); err != nil {
-		return verdict{}, err
-	}
-	if q.split > 0 { // rivals had some each: whoever comes back first should find all
-		(&wait{}).rest(ctx, rand.N(min(5*time.Millisecond<<min(q.split, 5), 100*time.Millisecond))) //nolint:gosec // jitter
-	}
-	sent := time.Now()
-	b := &bundle{h: r.h, id: q.id, need: r.need}
-	refused, errs := r.askAll(ctx, q, b)
-	if len(b.parts) >= r.need {
-		q.parts = b
-		return verdict{granted: true, sent: sent}, nil
-	}
-	if len(b.parts) > 0 {
-		q.split++
-	}
-	b.abandon(ctx)
-	if refused > len(r.members)-r.need {
-		return verdict{wait: -1, met: errors.Join(errs...)}, nil
-	}
-	return verdict{}, mostly(errs, len(r.members)-r.need)
-}
-
-// askAll asks all members for q until all have answered or used up their budget, and gathers what was had in b.
-func (r *red) askAll(ctx context.Context, q *request, b *bundle) (refused int, errs []error) {
-	type answer struct {
-		hold *Hold
-		err  error
-	}
-	limited, cancel := context.WithTimeout(ctx, budget(q.ttl))
-	answers := make(chan answer, len(r.members))
-	for _, m := range r.members {
-		r.h.c.spawn(func() {
-			hold, err := r.part(limited, m, q, b, &wait{quiet: true})
-			answers <- answer{hold, err}
-		})
-	}
-	open := len(r.members)
-	for done := false; open > 0 && !done; {
-		select {
-		case a := <-answers:
-			open--
-			switch {
-			case a.err == nil:
-				a.hold.g.ctx = ctx // the budget was for the asking
-				b.add(a.hold)
-			case errors.Is(a.err, ErrNotAcquired) && limited.Err() == nil:
-				refused++
-			default:
-				errs = append(errs, a.err)
-			}
-		case <-limited.Done():
-			done = true
-		}
-	}
-	for range open {
-		errs = append(errs, &scripts.Error{Script: "redlock", Outcome: scripts.Unknown, Err: errBudget})
-	}
-	if open == 0 {
-		cancel()
-		return refused, errs
-	}
-	r.h.c.spawn(func() { // what comes late gives itself back: its context is done. If it came just before, we do
-		defer cancel()
-		for range open {
-			if a := <-answers; a.err == nil {
-				_ = a.hold.Release(context.WithoutCancel(ctx))
-			}
-		}
-	})
-	return refused, errs
-}
-
-var errBudget = errors.New("no answer within the budget of a member")
-
-// mostly joins errors: those that do not heal first if they alone are too many, for the first decides whether waiting goes on.
-func mostly(errs []error, tolerated int) error {
-	lasting := 0
-	for _, err := range errs {
-		if !unanswered(err) {
-			lasting++
-		}
-	}
-	slices.SortStableFunc(errs, func(a, b error) int {
-		if unanswered(a) == unanswered(b) {
-			return 0
-		}
-		if unanswered(a) == (lasting > tolerated) {
-			return 1
-		}
-		return -1
-	})
-	return errors.Join(errs...)
-}
-
-// listen hears of releases of any member.
-func (r *red) listen(hear func(pubsub.Signal)) []*pubsub.Subscription {
-	var subs []*pubsub.Subscription
-	for _, m := range r.members {
-		subs = append(subs, m.c.hub.Subscribe(m.proto.channel(&request{}), hear))
-	}
-	return subs
+	return verdict{granted: true, sent: sent}, nil, nil
 }

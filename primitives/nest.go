@@ -73,7 +73,7 @@ func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait,
 		// The wire counts for a shared id; the other side of a read-write lock counts by itself. Either way it is the same id's own lock,
 		// which it may enter at once.
 		q := h.request(s)
-		q.id, q.shared = t.id, t.shared
+		q.id, q.shared = t.id, true
 		return h.acquireOutermost(ctx, q, s, &wait{limit: 0}, parent)
 	}
 	ttl := s.firstTTL()

@@ -135,12 +135,14 @@ func (t *tenure) keep(fresh *grip) {
 		dog.Drop(&t.lease)
 		return
 	}
+	terms.Margin = t.h.c.marginOf(terms.TTL)
 	if unlimited {
 		terms.End = time.Time{}
+	} else {
+		terms.End = terms.End.Add(terms.Margin) // validity is to end at the limit, not before
 	}
 	l := t.lasts()
 	terms.Group = renewGroup{by: l.renewals(), slot: t.slot(l)}
-	terms.Margin = t.h.c.marginOf(terms.TTL)
 	until := t.lease.ValidUntil()
 	if fresh != nil {
 		if confirmed := fresh.since.Add(fresh.ttl - t.h.c.marginOf(fresh.ttl)); confirmed.After(until) {

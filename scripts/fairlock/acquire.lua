@@ -31,13 +31,13 @@ end
 if held and ARGV[5] == '1' then
   return 'again'
 end
+local denied = may_publish(ARGV[3], KEYS[2] .. ':' .. id)
+if denied then
+  return denied
+end
 local at = now()
 local first = head(at)
 if held or (redis.call('exists', KEYS[1]) == 0 and (not first or first == id)) then
-  local denied = may_publish(ARGV[3], KEYS[2] .. ':' .. id)
-  if denied then
-    return denied
-  end
   redis.call('hincrby', KEYS[1], id, 1)
   if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
     redis.call('pexpire', KEYS[1], ARGV[2])
@@ -46,9 +46,8 @@ if held or (redis.call('exists', KEYS[1]) == 0 and (not first or first == id)) t
     redis.call('set', KEYS[3], '1', 'px', ARGV[4])
   end
   if first then
-    local wait = patience(id)
     drop(id)
-    mark(at, wait or 0)
+    mark(at, true)
   end
   return nil
 end
@@ -66,6 +65,6 @@ if ARGV[6] == '1' then
       redis.call('pexpire', KEYS[i], 2 * keep)
     end
   end
-  mark(at, 0)
+  mark(at, false)
 end
 return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1]}

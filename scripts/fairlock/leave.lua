@@ -12,10 +12,9 @@
 -- returns  1 when it stood there, 0 when not
 local stood = redis.call('zscore', KEYS[5], ARGV[1]) and 1 or 0
 local front = redis.call('lindex', KEYS[4], 0) == ARGV[1]
-local wait = patience(ARGV[1]) or 0
 drop(ARGV[1])
 if stood == 1 then
-  mark(now(), front and wait or 0)
+  mark(now(), front)
   if front and redis.call('exists', KEYS[1]) == 0 then
     tell(ARGV[2])
   end

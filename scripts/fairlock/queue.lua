@@ -1,16 +1,22 @@
 -- fairlock/queue: Redisson's queue of waiters, and what tells live ones from dead ones in it.
 --
 -- Redisson's scores are a running sum of waits: a newcomer's is its predecessor's plus its own wait, a take subtracts the taker's from
--- all others, and whatever script comes next drops a head whose score has passed. A queue of ours alone needs none of that:
--- liveness is the client's, told by one sign of life for all its waiters, and scores matter only where a script of Redisson's would look first:
--- at the head, which it may drop, and at the tail, from which it counts on. Only a queue that Redisson's waiters share (its members are then more than
--- ours) is stamped through, which costs a step for each member.
+-- all others, and whatever script comes next drops a head whose score has passed. A queue of ours alone needs none of that: liveness is
+-- the client's, told by one sign of life for all its waiters, and scores matter only where a script of Redisson's would look first: at the head,
+-- which it may drop, and at the tail, from which it counts on. Only a queue that Redisson's waiters share (its members are then more than
+-- ours) is stamped through, which costs a step for each member. What always holds after a script of ours:
+--
+--   - the head's score is ahead of the clock, so Redisson drops it only when none of us has looked for that long;
+--   - no score is higher than the tail's: were the tail's in the past, so would be all, and Redisson would find the queue empty. What it tells
+--     a newcomer, the time to the tail's score, is never negative: that would mean for ever to it;
+--   - in a shared queue, one of ours has its own wait left when all of Redisson's before it have taken, and subtracted theirs.
 --
 -- KEYS[4]  queue: list of waiting ids, the next owner first
 -- KEYS[5]  deadlines: sorted set of the same ids
 -- KEYS[6]  ours: hash of the ids that are not Redisson's, each with its client and how long it may be silent, ms
--- KEYS[7]  signs of life: hash of clients, each with the server's time of its last
--- defines  now(), patience(id), drop(id), head(at), mark(at, subtract)
+-- KEYS[7]  signs of life: hash of clients, each with the server's time of its last; with what the queue was when we last left it: "front",
+--          the next owner, and "shared", if Redisson's waited too
+-- defines  now(), patience(id), drop(id), head(at), mark(at, fresh)
 
 -- now is the server's clock, ms: no client's ever counts.
 local function now()
@@ -27,88 +33,137 @@ local function patience(id)
   end
 end
 
-local function dead(id, at)
+-- life is how long until id counts as dead, ms; not positive when it does. And its client, nil for one of Redisson's.
+local function life(id, at)
   local wait, client = patience(id)
   if wait then
-    local seen = redis.call('hget', KEYS[7], client)
-    return not seen or tonumber(seen) + wait <= at
+    return tonumber(redis.call('hget', KEYS[7], client) or 0) + wait - at, client
   end
-  local score = redis.call('zscore', KEYS[5], id)
-  return not score or tonumber(score) <= at
+  return tonumber(redis.call('zscore', KEYS[5], id) or 0) - at
 end
+
+-- Redisson's own wait, if the scores do not show a longer one; the time that one of Redisson's has at least to take the lock when it is next;
+-- and the shortest wait of ours that is shown: our signs of life come once a second.
+local theirs, grace, shortest = 300000, 5000, 3000
+
+local dropped = {} -- by this script
+local freed = 0    -- the wait of one of ours that was next, and has gone since the last mark
 
 -- drop takes a waiter out of the queue, wherever it stands.
 local function drop(id)
-  if redis.call('zrem', KEYS[5], id) == 1 then
-    if redis.call('lindex', KEYS[4], 0) == id then
-      redis.call('lpop', KEYS[4])
-    else
-      redis.call('lrem', KEYS[4], 0, id)
-    end
-  end
-  redis.call('hdel', KEYS[6], id)
-end
-
--- head is the next owner; dead ones before it are dropped.
-local function head(at)
-  while true do
-    local id = redis.call('lindex', KEYS[4], 0)
-    if not id then
-      return nil
-    end
-    if not dead(id, at) then
-      return id
-    end
+  if redis.call('lindex', KEYS[4], 0) == id then
+    local wait = patience(id)
+    freed = wait and math.max(wait, shortest) or 0
     redis.call('lpop', KEYS[4])
     redis.call('zrem', KEYS[5], id)
-    redis.call('hdel', KEYS[6], id)
+  elseif redis.call('zrem', KEYS[5], id) == 1 then
+    redis.call('lrem', KEYS[4], 0, id)
+  end
+  redis.call('hdel', KEYS[6], id)
+  dropped[id] = true
+end
+
+local function deadline(base, wait)
+  return base + math.max(wait, shortest)
+end
+
+-- stamp marks the head and the tail of a queue of ours alone.
+local function stamp(at)
+  local first, last = redis.call('lindex', KEYS[4], 0), redis.call('lindex', KEYS[4], -1)
+  redis.call('zadd', KEYS[5], deadline(at, patience(first) or 0), first)
+  if last ~= first then
+    local highest = tonumber(redis.call('zrange', KEYS[5], -1, -1, 'withscores')[2])
+    redis.call('zadd', KEYS[5], math.max(highest, deadline(at, patience(last) or 0)), last)
   end
 end
 
--- stamp gives one of ours a full deadline.
-local function stamp(id, at)
-  local wait = id and patience(id)
-  if wait then
-    redis.call('zadd', KEYS[5], 'xx', at + wait, id)
-  end
-end
-
--- Redisson's own wait, unless its score shows a longer one.
-local theirs = 300000
-
--- stampAll gives each of ours its own wait and the waits ahead of it, and moves Redisson's behind it along; subtract is the
--- wait of one that has just left from the front.
-local function stampAll(at, subtract)
-  local floor, carry = at, -subtract
-  for _, id in ipairs(redis.call('lrange', KEYS[4], 0, -1)) do
-    local score = tonumber(redis.call('zscore', KEYS[5], id) or at)
+-- stampAll marks all: each of ours has its own wait beyond those of Redisson's before it, and each of Redisson's keeps its distance to the one
+-- before. fresh: the head has its time to take the lock before it.
+local function stampAll(at, fresh)
+  local base, last, shift = at, at, -freed -- now and the waits of Redisson's so far; the score before; and what that was moved by
+  for i, id in ipairs(redis.call('lrange', KEYS[4], 0, -1)) do
+    local score = tonumber(redis.call('zscore', KEYS[5], id))
     local wait = patience(id)
+    local new = (score or last + theirs) + shift
     if wait then
-      floor = floor + wait
-      carry = floor - score
+      new = math.max(last, deadline(base, wait))
+    elseif i > 1 then
+      new = math.max(new, last + grace)
+      base = base + math.max(theirs, new - last)
     else
-      floor = math.max(floor + theirs, score + carry)
+      new = math.min(new, at + theirs)
+      if fresh then
+        new = math.max(new, at + grace)
+      end
+      base = base + theirs
     end
-    if carry ~= 0 then
-      redis.call('zadd', KEYS[5], 'xx', score + carry, id)
+    if new ~= score then
+      redis.call('zadd', KEYS[5], new, id)
     end
+    last, shift = new, new - (score or new)
   end
+end
+
+-- prune forgets those of ours that Redisson has dropped.
+local function prune()
   for _, id in ipairs(redis.call('hkeys', KEYS[6])) do
     if not redis.call('zscore', KEYS[5], id) then
-      redis.call('hdel', KEYS[6], id) -- Redisson dropped it
+      redis.call('hdel', KEYS[6], id)
     end
+  end
+  return redis.call('hlen', KEYS[6])
+end
+
+-- mark leaves the scores as the top of this file promises. It comes after each change of the queue. fresh: a head of Redisson's has become that, or
+-- been told that the lock is free, just now.
+local function mark(at, fresh)
+  local waiting, ours = redis.call('zcard', KEYS[5]), redis.call('hlen', KEYS[6])
+  local front = redis.call('lindex', KEYS[4], 0)
+  if waiting == 0 or not front then
+    redis.call('del', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+    return
+  end
+  local was = redis.call('hmget', KEYS[7], 'front', 'shared')
+  if was[1] and was[1] ~= front and not dropped[was[1]] and not redis.call('zscore', KEYS[5], was[1]) then
+    ours = prune() -- Redisson took the front away: it may have been one of ours, with others behind it
+  end
+  local shared = ours ~= waiting
+  if shared or was[2] then -- those that were shared until now are brought down
+    stampAll(at, fresh or redis.call('exists', KEYS[1]) == 1)
+  else
+    stamp(at)
+  end
+  freed = 0
+  if ours == 0 then
+    redis.call('del', KEYS[6], KEYS[7])
+    return
+  end
+  if was[1] ~= front then
+    redis.call('hset', KEYS[7], 'front', front)
+  end
+  if shared and not was[2] then
+    redis.call('hset', KEYS[7], 'shared', '1')
+  elseif was[2] and not shared then
+    redis.call('hdel', KEYS[7], 'shared')
   end
 end
 
--- mark keeps the scores such that no script of Redisson's drops a live waiter. It comes after each change of the queue.
-local function mark(at, subtract)
-  local waiting = redis.call('zcard', KEYS[5])
-  if waiting == 0 then
-    redis.call('del', KEYS[6], KEYS[7])
-  elseif redis.call('hlen', KEYS[6]) ~= waiting then
-    stampAll(at, subtract)
-  else
-    stamp(redis.call('lindex', KEYS[4], 0), at)
-    stamp(redis.call('lindex', KEYS[4], -1), at)
+-- head is the next owner, how long it is given, ms, and its client if it is one of ours; dead ones before it are dropped.
+local function head(at)
+  local fell = false
+  while true do
+    local id = redis.call('lindex', KEYS[4], 0)
+    local left, client
+    if id then
+      left, client = life(id, at)
+    end
+    if not id or left > 0 or (fell and not client) then -- one of Redisson's has not been next before
+      if fell then
+        mark(at, true)
+      end
+      return id, left, client
+    end
+    drop(id)
+    fell = true
   end
 end

@@ -11,7 +11,7 @@
 -- ARGV[2]  publish command
 -- ARGV[3]  how long its most patient waiter may be silent, ms
 -- ARGV[4..]  ids that should be waiting
--- returns  {pttl, the next owner or "", how many wait, those of the ids that do not wait, ...}
+-- returns  {pttl, the next owner or "", how long it is given, ms, 1 if it is this client's, how many wait, those of the ids that do not wait, ...}
 local at = now()
 -- The first write is one that a full Redis allows.
 local keep = 2 * math.max(60000, 2 * ARGV[3])
@@ -19,14 +19,14 @@ redis.call('pexpire', KEYS[6], keep)
 redis.call('pexpire', KEYS[7], keep)
 redis.call('hset', KEYS[7], ARGV[1], at)
 redis.call('pexpire', KEYS[7], keep)
-local first = head(at)
+local first, given, client = head(at)
 local left = redis.call('pttl', KEYS[1])
 if first and left == -2 then
-  tell(ARGV[2])
+  tell(ARGV[2], true)
 else
-  mark(at, 0)
+  mark(at, false)
 end
-local answer = {left, first or '', redis.call('llen', KEYS[4])}
+local answer = {left, first or '', given or 0, client == ARGV[1] and 1 or 0, redis.call('llen', KEYS[4])}
 for i = 4, #ARGV do
   if not redis.call('zscore', KEYS[5], ARGV[i]) then
     answer[#answer + 1] = ARGV[i]

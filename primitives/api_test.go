@@ -1,0 +1,135 @@
+package primitives_test
+
+import (
+	"context"
+	"iter"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// The public API, name by name: other suites compile against it.
+var (
+	_ func(redis.UniversalClient, ...primitives.ClientOption) (*primitives.Client, error) = primitives.New
+
+	_ func(*primitives.Client) string                                                             = (*primitives.Client).ID
+	_ func(*primitives.Client, context.Context) error                                             = (*primitives.Client).Close
+	_ func(*primitives.Client, string, ...primitives.Option) *primitives.Lock                     = (*primitives.Client).Lock
+	_ func(*primitives.Client, string, ...primitives.Option) *primitives.Lock                     = (*primitives.Client).FairLock
+	_ func(*primitives.Client, string, ...primitives.Option) *primitives.Lock                     = (*primitives.Client).FencedLock
+	_ func(*primitives.Client, string, ...primitives.Option) *primitives.RWLock                   = (*primitives.Client).RWLock
+	_ func(*primitives.Client, string, ...primitives.Option) *primitives.Semaphore                = (*primitives.Client).Semaphore
+	_ func(*primitives.Client, string, ...primitives.Option) *primitives.PermitExpirableSemaphore = (*primitives.Client).PermitExpirableSemaphore
+	_ func(*primitives.Client, string) *primitives.CountDownLatch                                 = (*primitives.Client).CountDownLatch
+	_ func(*primitives.Client, string, int, ...primitives.Option) *primitives.Striped             = (*primitives.Client).Striped
+	_ func(*primitives.Client, context.Context, string) iter.Seq2[primitives.Info, error]         = (*primitives.Client).Locks
+	_ func(*primitives.RWLock) *primitives.Lock                                                   = (*primitives.RWLock).Reader
+	_ func(*primitives.RWLock) *primitives.Lock                                                   = (*primitives.RWLock).Writer
+	_ func(*primitives.Striped, string) *primitives.Lock                                          = (*primitives.Striped).Lock
+	_ func([]*primitives.Lock, ...primitives.Option) *primitives.Lock                             = primitives.NewMultiLock
+	_ func([]*primitives.Lock, ...primitives.Option) *primitives.Lock                             = primitives.NewRedLock
+
+	_ = []error{
+		primitives.ErrNotAcquired, primitives.ErrLost, primitives.ErrNotHeld, primitives.ErrReleased, primitives.ErrDeadlock,
+		primitives.ErrUnsupported, primitives.ErrClosed, primitives.ErrInvalid, primitives.ErrNotReplicated,
+	}
+
+	_ func(time.Duration) primitives.Option                = primitives.WithWait
+	_ func(time.Duration) primitives.Option                = primitives.WithLease
+	_ func(time.Duration) primitives.Option                = primitives.WithWatchdog
+	_ func(time.Duration) primitives.Option                = primitives.WithMaxHold
+	_ func(int) primitives.Option                          = primitives.WithPermits
+	_ func(string) primitives.Option                       = primitives.WithOwner
+	_ func() primitives.Option                             = primitives.WithNonReentrant
+	_ func(time.Duration, time.Duration) primitives.Option = primitives.WithPolling
+	_ func(time.Duration) primitives.Option                = primitives.WithWaiterTimeout
+
+	_ func(...primitives.Option) primitives.ClientOption   = primitives.WithDefaults
+	_ func(string) primitives.ClientOption                 = primitives.WithClientID
+	_ func(string) primitives.ClientOption                 = primitives.WithPrefix
+	_ func(*slog.Logger) primitives.ClientOption           = primitives.WithLogger
+	_ func(func(primitives.Event)) primitives.ClientOption = primitives.WithObserver
+	_ func(int, time.Duration) primitives.ClientOption     = primitives.WithReplicas
+	_ func(time.Duration) primitives.ClientOption          = primitives.WithSafetyMargin
+	_ func(bool) primitives.ClientOption                   = primitives.WithShardedPubSub
+
+	_ sync.Locker                 = (*primitives.Locker)(nil)
+	_ interface{ TryLock() bool } = (*primitives.Locker)(nil)
+
+	_ holdable = (*primitives.Lock)(nil)
+	_ holdable = (*primitives.Semaphore)(nil)
+	_ holdable = (*primitives.PermitExpirableSemaphore)(nil)
+	_ pool     = (*primitives.Semaphore)(nil)
+	_ pool     = (*primitives.PermitExpirableSemaphore)(nil)
+	_ byID     = (*primitives.Lock)(nil)
+	_ byID     = (*primitives.PermitExpirableSemaphore)(nil)
+
+	_ interface {
+		HoldFrom(context.Context) *primitives.Hold
+		ForceRelease(context.Context) (bool, error)
+		Locker(context.Context) *primitives.Locker
+		Info(context.Context) (primitives.Info, error)
+	} = (*primitives.Lock)(nil)
+	_ interface {
+		Drain(context.Context) (int, error)
+	} = (*primitives.Semaphore)(nil)
+	_ interface {
+		Resize(context.Context, int) error
+	} = (*primitives.PermitExpirableSemaphore)(nil)
+	_ interface {
+		Name() string
+		Init(context.Context, int) (bool, error)
+		Delete(context.Context) (bool, error)
+		Wait(context.Context) error
+		CountDown(context.Context) error
+		Count(context.Context) (int64, error)
+	} = (*primitives.CountDownLatch)(nil)
+	_ interface {
+		Context() context.Context
+		Release(context.Context) error
+		Check(context.Context) error
+		Extend(context.Context, time.Duration) error
+		Detach() string
+		ID() string
+		Token() int64
+		Name() string
+		Depth() int
+		ValidUntil() time.Time
+	} = (*primitives.Hold)(nil)
+
+	_ = primitives.Holder{ID: "", Count: 0, TTL: time.Duration(0)}
+	_ = primitives.Info{
+		Name: "", Kind: "", Holders: []primitives.Holder(nil), Waiters: []string(nil), TTL: time.Duration(0), Permits: 0, Available: 0,
+	}
+	_ = primitives.Event{
+		Kind: primitives.EventKind(""), Lock: "", Name: "", ID: "", Waited: time.Duration(0), Held: time.Duration(0), Err: error(nil),
+	}
+	_ = map[primitives.EventKind]string{
+		primitives.EventWait: "wait", primitives.EventAcquired: "acquired", primitives.EventNested: "nested", primitives.EventRenewed: "renewed",
+		primitives.EventRenewFailed: "renew-failed", primitives.EventLost: "lost", primitives.EventReleased: "released",
+		primitives.EventReleaseFailed: "release-failed", primitives.EventLeaked: "leaked",
+	}
+)
+
+type holdable interface {
+	Name() string
+	Acquire(context.Context, ...primitives.Option) (*primitives.Hold, error)
+	TryAcquire(context.Context, ...primitives.Option) (*primitives.Hold, error)
+	Do(context.Context, func(context.Context) error, ...primitives.Option) error
+}
+
+type pool interface {
+	Info(context.Context) (primitives.Info, error)
+	Init(context.Context, int) (bool, error)
+	Add(context.Context, int) error
+	Delete(context.Context) (bool, error)
+}
+
+type byID interface {
+	Adopt(context.Context, string, ...primitives.Option) (*primitives.Hold, error)
+	ReleaseID(context.Context, string) error
+}

@@ -1,0 +1,289 @@
+package primitives_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// bubble runs f on an embedded server in fake time, with two clients of it, the first through a proxy.
+func bubble(t *testing.T, f func(t *testing.T, b *bubbled)) {
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		b := &bubbled{s: s, p: s.Proxy(t), heard: &recorder{}}
+		b.c = newClient(t, b.p.Client(t), b.heard.option())
+		b.l, b.other = b.c.Lock("l"), newClient(t, s.Client(t)).Lock("l")
+		f(t, b)
+	})
+}
+
+type bubbled struct {
+	s        *redistest.Server
+	p        *redistest.Proxy
+	c        *primitives.Client
+	l, other *primitives.Lock
+	heard    *recorder
+}
+
+// tries counts the scripts that came through the proxy since Record.
+func (b *bubbled) tries() (n int) {
+	for _, c := range b.p.Commands() {
+		if c.Args[0] == "evalsha" {
+			n++
+		}
+	}
+	return n
+}
+
+// The watchdog keeps a lock for an hour, at a third of its TTL, and not a moment after its release.
+func TestClockWatchdog(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		hold := acquire(t, t.Context(), b.l)
+		b.p.Record()
+		time.Sleep(time.Hour)
+		requireLive(t, hold.Context())
+		require.NoError(t, hold.Check(t.Context()))
+		require.InDelta(t, 361, b.tries(), 25)
+		require.InDelta(t, 30, b.s.Mini().TTL("l").Seconds(), 11)
+		release(t, hold)
+		b.p.Record()
+		time.Sleep(time.Hour)
+		require.Zero(t, b.tries())
+		require.Empty(t, b.s.Mini().Keys())
+	})
+}
+
+// Loss is told at the validity deadline: the last confirmed command's start + TTL - margin, to the instant, and the other gets the lock after.
+func TestClockLossAtTheDeadline(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		margin time.Duration // of the option; 0: none
+		want   time.Duration
+	}{{"default margin", -1, 302 * time.Millisecond}, {"one second", time.Second, time.Second}, {"at most half a TTL", time.Hour, 15 * time.Second}} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *bubbled) {
+				var opts []primitives.ClientOption
+				if tt.margin >= 0 {
+					opts = append(opts, primitives.WithSafetyMargin(tt.margin))
+				}
+				l := newClient(t, b.p.Client(t), opts...).Lock("l")
+				start0 := time.Now()
+				hold := acquire(t, t.Context(), l)
+				require.Equal(t, start0.Add(30*time.Second-tt.want), hold.ValidUntil())
+				b.p.BlackHole(true)
+				waiting := start(func() (*primitives.Hold, error) { return b.other.Acquire(t.Context()) })
+				<-hold.Context().Done()
+				require.Equal(t, 30*time.Second-tt.want, time.Since(start0))
+				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+				require.Empty(t, waiting)
+				r := <-waiting
+				require.NoError(t, r.err)
+				require.GreaterOrEqual(t, r.at.Sub(start0), 30*time.Second)
+				require.Less(t, r.at.Sub(start0), 30*time.Second+10*time.Millisecond)
+				release(t, r.hold)
+			})
+		})
+	}
+}
+
+// An outage that is shorter than validity costs nothing but renewals.
+func TestClockOutage(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		hold := acquire(t, t.Context(), b.l)
+		for range 20 {
+			time.Sleep(5 * time.Second)
+			b.p.Refuse(true)
+			b.p.Reset()
+			time.Sleep(18 * time.Second)
+			b.p.Heal()
+			time.Sleep(3 * time.Second)
+		}
+		requireLive(t, hold.Context())
+		require.NoError(t, hold.Check(t.Context()))
+		require.NotEmpty(t, b.heard.all(primitives.EventRenewFailed))
+		release(t, hold)
+	})
+}
+
+func TestClockLease(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		began := time.Now()
+		hold := acquire(t, t.Context(), b.l, primitives.WithLease(10*time.Second))
+		b.p.Record()
+		<-hold.Context().Done()
+		require.Equal(t, 10*time.Second-102*time.Millisecond, time.Since(began))
+		require.Zero(t, b.tries(), "never renewed")
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		time.Sleep(50 * time.Millisecond)
+		_, err := b.other.TryAcquire(t.Context(), primitives.WithLease(time.Second))
+		require.NoError(t, err, "its owner has left: the margin need not block others")
+	})
+}
+
+func TestClockMaxHold(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		began := time.Now()
+		hold := acquire(t, t.Context(), b.l, primitives.WithMaxHold(time.Minute))
+		time.Sleep(55 * time.Second)
+		requireLive(t, hold.Context())
+		<-hold.Context().Done()
+		require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
+		next := acquire(t, t.Context(), b.other)
+		require.LessOrEqual(t, time.Since(began), time.Minute, "what is asked for does not outlast the ceiling")
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		require.NoError(t, next.Check(t.Context()))
+		release(t, next)
+	})
+}
+
+// A nested hold keeps its own promise, and the outer one its own.
+func TestClockNestedPromises(t *testing.T) {
+	t.Run("a renewed one in a leased one", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *bubbled) {
+			began := time.Now()
+			outer := acquire(t, t.Context(), b.l, primitives.WithLease(20*time.Second))
+			inner := acquire(t, context.WithoutCancel(outer.Context()), b.l)
+			<-outer.Context().Done()
+			require.Equal(t, 20*time.Second-202*time.Millisecond, time.Since(began))
+			time.Sleep(10 * time.Minute)
+			requireLive(t, inner.Context())
+			require.NoError(t, inner.Check(t.Context()))
+			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
+			require.NoError(t, inner.Check(t.Context()))
+			release(t, inner)
+			require.Empty(t, b.s.Mini().HGet("l", inner.ID()))
+		})
+	})
+	t.Run("a leased one in a renewed one", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *bubbled) {
+			outer := acquire(t, t.Context(), b.l)
+			inner := acquire(t, outer.Context(), b.l, primitives.WithLease(time.Second))
+			long := acquire(t, inner.Context(), b.l, primitives.WithLease(time.Hour))
+			require.Equal(t, time.Hour, b.s.Mini().TTL("l"))
+			<-inner.Context().Done()
+			requireLive(t, outer.Context())
+			time.Sleep(50 * time.Minute)
+			require.NoError(t, outer.Check(t.Context()))
+			require.NoError(t, long.Check(t.Context()))
+			require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
+			release(t, long)
+			time.Sleep(time.Hour)
+			require.NoError(t, outer.Check(t.Context()), "the outer is renewed as ever")
+			release(t, outer)
+		})
+	})
+	t.Run("released, the outer is not renewed for it", func(t *testing.T) {
+		bubble(t, func(t *testing.T, b *bubbled) {
+			began := time.Now()
+			outer := acquire(t, t.Context(), b.l, primitives.WithLease(time.Minute))
+			inner := acquire(t, outer.Context(), b.l)
+			time.Sleep(15 * time.Second)
+			release(t, inner)
+			b.p.Record()
+			<-outer.Context().Done()
+			require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
+			require.Zero(t, b.tries())
+		})
+	})
+}
+
+func TestClockExtend(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		began := time.Now()
+		hold := acquire(t, t.Context(), b.l, primitives.WithLease(10*time.Second))
+		time.Sleep(5 * time.Second)
+		require.NoError(t, hold.Extend(t.Context(), 20*time.Second))
+		require.Equal(t, began.Add(25*time.Second-202*time.Millisecond), hold.ValidUntil())
+		<-hold.Context().Done()
+		require.Equal(t, 25*time.Second-202*time.Millisecond, time.Since(began))
+		require.ErrorIs(t, hold.Extend(t.Context(), time.Second), primitives.ErrLost)
+	})
+}
+
+// A polling lock asks again with a delay that doubles, within its bounds and a quarter of jitter, and subscribes to nothing.
+func TestClockPolling(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		hold := acquire(t, t.Context(), b.other)
+		b.p.Record()
+		l := b.c.Lock("l", primitives.WithPolling(100*time.Millisecond, 10*time.Second))
+		began := time.Now()
+		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		time.Sleep(5 * time.Minute)
+		var at []time.Duration
+		for _, c := range b.p.Commands() {
+			require.NotEqual(t, "subscribe", c.Args[0])
+			if c.Args[0] == "evalsha" {
+				at = append(at, c.Time.Sub(began))
+			}
+		}
+		require.Zero(t, at[0])
+		for i, want := 1, 100*time.Millisecond; i < len(at); i, want = i+1, min(2*want, 10*time.Second) {
+			pause := at[i] - at[i-1]
+			require.GreaterOrEqual(t, pause, want, "pause %d", i)
+			require.LessOrEqual(t, pause, want*5/4+time.Millisecond, "pause %d", i)
+		}
+		require.Greater(t, len(at), 20)
+		release(t, hold)
+		r := <-waiting
+		require.NoError(t, r.err)
+		release(t, r.hold)
+	})
+}
+
+// Idle waiters, however many, send one command a second for their name: the slow poll.
+func TestClockSlowPoll(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		hold := acquire(t, t.Context(), b.other)
+		ctx, cancel := context.WithCancel(t.Context())
+		var waiting []<-chan result
+		for range 50 {
+			waiting = append(waiting, start(func() (*primitives.Hold, error) { return b.l.Acquire(ctx) }))
+		}
+		time.Sleep(5 * time.Second)
+		b.p.Record()
+		time.Sleep(time.Minute)
+		require.InDelta(t, 60, b.tries(), 2)
+		b.p.DropMessages(true)
+		released := time.Now()
+		release(t, hold)
+		synctest.Wait()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		var got *primitives.Hold
+		for _, w := range waiting {
+			select {
+			case r := <-w:
+				require.NoError(t, r.err)
+				got = r.hold
+			default:
+			}
+		}
+		require.NotNil(t, got, "one of them has it within %v", time.Since(released))
+		release(t, got)
+		cancel()
+	})
+}
+
+// A wait ends when its limit does, to the instant.
+func TestClockWait(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		hold := acquire(t, t.Context(), b.other)
+		began := time.Now()
+		_, err := b.l.Acquire(t.Context(), primitives.WithWait(1500*time.Millisecond))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.Equal(t, 1500*time.Millisecond, time.Since(began))
+		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+		defer cancel()
+		_, err = b.l.Acquire(ctx)
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, 2200*time.Millisecond, time.Since(began))
+		release(t, hold)
+	})
+}

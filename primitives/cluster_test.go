@@ -1,0 +1,163 @@
+package primitives_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// On a cluster, with plain and with sharded pub/sub: acquire, nest, wait, be woken, renew, release, list.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t)
+	for name, opts := range map[string][]primitives.ClientOption{
+		"auto":    nil,
+		"plain":   {primitives.WithShardedPubSub(false)},
+		"sharded": {primitives.WithShardedPubSub(true)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			base := redistest.Name(t)
+			one, two := newClient(t, servers.ClusterClient(t), opts...), newClient(t, servers.ClusterClient(t), opts...)
+			var wg sync.WaitGroup
+			for i := range 9 { // every shard has some
+				wg.Go(func() {
+					key := base + strconv.Itoa(i)
+					hold := acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(900*time.Millisecond))
+					inner := acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(900*time.Millisecond))
+					waiting := start(func() (*primitives.Hold, error) { return two.Lock(key).Acquire(t.Context(), primitives.WithOwner("o")) })
+					before := hold.ValidUntil()
+					redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().After(before) }, "renewed")
+					release(t, inner)
+					released := time.Now()
+					release(t, hold)
+					r := await(t, waiting)
+					if r.err != nil {
+						t.Error(r.err)
+						return
+					}
+					if took := r.at.Sub(released); took > 700*time.Millisecond {
+						t.Errorf("%s: woken after %v", key, took)
+					}
+					release(t, r.hold)
+				})
+			}
+			wg.Wait()
+			hold := acquire(t, t.Context(), one.Lock(base))
+			other := acquire(t, t.Context(), one.Lock(base+"1"))
+			found := 0
+			for info, err := range two.Locks(t.Context(), base+"*") {
+				require.NoError(t, err)
+				require.Len(t, info.Holders, 1)
+				found++
+			}
+			require.Equal(t, 2, found)
+			release(t, hold)
+			release(t, other)
+			for _, s := range servers.Nodes() {
+				require.Empty(t, redistest.ShardChannels(t, s))
+				requireClean(t, s, base)
+			}
+		})
+	}
+}
+
+// C20: keys and channels of one primitive must share a slot.
+func TestC20NamesOfTwoSlots(t *testing.T) {
+	servers := redistest.Cluster(t)
+	for _, sharded := range []bool{false, true} {
+		c := newClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(sharded))
+		for _, name := range []string{"a{b", "a}b", "{}x", "x{}", "{a"} {
+			_, err := c.Lock(name).Acquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrInvalid, "%q", name)
+			_, err = c.Lock(name).Info(t.Context())
+			require.ErrorIs(t, err, primitives.ErrInvalid, "%q", name)
+		}
+		for _, name := range []string{"a", "{a}b", "x{a}", "{a}{b}", "{a{b}"} {
+			release(t, acquire(t, t.Context(), c.Lock(name)))
+		}
+	}
+}
+
+// One shard is away; locks of the others are taken, renewed and released as ever.
+func TestClusterDeadShard(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshCluster(t, 3)
+	for _, s := range servers.Nodes() {
+		require.NoError(t, s.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
+	}
+	c := newClient(t, servers.ClusterClient(t))
+	alive := acquire(t, t.Context(), c.Lock("b"), primitives.WithWatchdog(1500*time.Millisecond))
+	lost := acquire(t, t.Context(), c.Lock("a"), primitives.WithWatchdog(1500*time.Millisecond))
+	require.NotSame(t, servers.Node(t, "a"), servers.Node(t, "b"))
+	require.NoError(t, servers.Node(t, "a").Kill())
+	requireEnds(t, lost.Context(), primitives.ErrLost)
+	before := alive.ValidUntil()
+	redistest.WaitFor(t, soon, func() bool { return alive.ValidUntil().After(before) }, "renewed")
+	release(t, acquire(t, t.Context(), c.Lock("{b}2")))
+	release(t, alive)
+}
+
+// Sentinels promote the replica: waiters and holders go on with it.
+func TestSentinelFailover(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Sentinel(t)
+	name := redistest.Name(t)
+	tweak := func(o *redis.FailoverOptions) { o.ReadTimeout = time.Second }
+	one, two := newClient(t, servers.FailoverClient(t, tweak)), newClient(t, servers.FailoverClient(t, tweak))
+	hold := acquire(t, t.Context(), one.Lock(name))
+	require.NoError(t, servers.Current(t).Client(t).Wait(t.Context(), 1, 5*time.Second).Err())
+	waiting := start(func() (*primitives.Hold, error) { return two.Lock(name).Acquire(t.Context()) })
+	awaitWaiter(t, servers.Master, name)
+	require.NoError(t, servers.Master.Kill())
+	redistest.WaitFor(t, 20*time.Second, func() bool { return hold.Check(t.Context()) == nil }, "held on the new master")
+	require.NoError(t, hold.Release(context.Background()))
+	r := await(t, waiting)
+	require.NoError(t, r.err)
+	release(t, r.hold)
+	require.Empty(t, fields(t, servers.Current(t), name))
+}
+
+// WithReplicas: too few, and the lock is given back.
+func TestReplicas(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1)
+	for n := 1; n <= 2; n++ {
+		c := newClient(t, servers.Master.Client(t), primitives.WithReplicas(n, time.Duration(3-n)*2*time.Second))
+		plain := newClient(t, servers.Master.Client(t))
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			hold, err := c.Lock("l").Acquire(t.Context(), opts...)
+			if n == 1 {
+				require.NoError(t, err)
+				require.NotEmpty(t, fields(t, servers.Replicas[0], "l"))
+				release(t, acquire(t, hold.Context(), c.Lock("l")))
+				release(t, hold)
+				continue
+			}
+			require.ErrorIs(t, err, primitives.ErrNotReplicated)
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			require.Empty(t, fields(t, servers.Master, "l"), "given back")
+			release(t, acquire(t, t.Context(), plain.Lock("l")))
+		}
+	}
+}
+
+// A nested acquisition that is not confirmed leaves the count as it was.
+func TestReplicasNested(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1)
+	c := newClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 2*time.Second))
+	outer := acquire(t, t.Context(), c.Lock("l"))
+	require.NoError(t, servers.Replicas[0].Kill())
+	_, err := c.Lock("l").Acquire(outer.Context())
+	require.ErrorIs(t, err, primitives.ErrNotReplicated)
+	require.Equal(t, map[string]string{outer.ID(): "1"}, fields(t, servers.Master, "l"))
+	release(t, outer)
+}

@@ -1,0 +1,571 @@
+package primitives_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// acquirer is whatever can act as a mutex, as the contract sees it. The options are those of the library.
+type acquirer interface {
+	Acquire(ctx context.Context, opts ...primitives.Option) (holder, error)
+	TryAcquire(ctx context.Context, opts ...primitives.Option) (holder, error)
+	Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error
+}
+
+// holder is one acquisition. A *primitives.Hold is one.
+type holder interface {
+	Release(ctx context.Context) error
+	Context() context.Context
+}
+
+// handle is what the library's own handles look like.
+type handle interface {
+	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
+	TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
+	Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error
+}
+
+// acts makes an acquirer of one of the library's handles.
+func acts(h handle) acquirer { return acting{h} }
+
+type acting struct{ h handle }
+
+func (a acting) Acquire(ctx context.Context, opts ...primitives.Option) (holder, error) {
+	return held(a.h.Acquire(ctx, opts...))
+}
+
+func (a acting) TryAcquire(ctx context.Context, opts ...primitives.Option) (holder, error) {
+	return held(a.h.TryAcquire(ctx, opts...))
+}
+
+func (a acting) Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error {
+	return a.h.Do(ctx, f, opts...)
+}
+
+func held(hold *primitives.Hold, err error) (holder, error) {
+	if err != nil {
+		return nil, err
+	}
+	return hold, nil
+}
+
+// mutexRow is one row of the contract's table.
+type mutexRow struct {
+	name string
+	// open makes a handle, by default waiting forever and renewed, on one client and key. Every client and key pair may be opened
+	// many times; handles of one key exclude each other, whichever client they are on.
+	open func(t testing.TB, c *primitives.Client, key string) acquirer
+
+	nests   bool // Acquire with a hold's context nests (C3)
+	leases  bool // holds have a lease: WithLease ends their context (C13)
+	ids     bool // Hold.ID is "<client id>:<n>" (C1)
+	noHolds bool // Release and Context are a stand-in (Locker): no ErrReleased, no loss
+	poll    time.Duration
+	// keeps names the keys that stay when nobody holds it, such as a pool; nil: none.
+	keeps func(key string) []string
+}
+
+// itself is for a primitive whose key is a pool.
+func itself(key string) []string { return []string{key} }
+
+// members opens a lock of each of n names.
+func members(c *primitives.Client, key string, n int) (list []*primitives.Lock) {
+	for i := range n {
+		list = append(list, c.Lock(fmt.Sprintf("%s-%d", key, i)))
+	}
+	return list
+}
+
+var mutexRows = []mutexRow{
+	{
+		name: "lock", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return acts(c.Lock(key)) },
+	},
+	{
+		name: "polling lock", nests: true, leases: true, ids: true, poll: 20 * time.Millisecond,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer {
+			return acts(c.Lock(key, primitives.WithPolling(2*time.Millisecond, 20*time.Millisecond)))
+		},
+	},
+	{
+		name: "lock with owners", leases: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return acts(owned{c.Lock(key), c.ID()}) },
+	},
+	{
+		name: "fair", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return acts(c.FairLock(key)) },
+	},
+	{
+		name: "locker", noHolds: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return lockers{c.Lock(key)} },
+	},
+	{
+		name: "fair lock", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return acts(c.FairLock(key)) },
+	},
+	{
+		name: "fenced lock", nests: true, leases: true, ids: true,
+		open:  func(_ testing.TB, c *primitives.Client, key string) acquirer { return acts(c.FencedLock(key)) },
+		keeps: func(key string) []string { return []string{"redisson_lock_token:{" + key + "}"} },
+	},
+	{
+		name: "multi of 2", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer {
+			return acts(primitives.NewMultiLock(members(c, key, 2)))
+		},
+	},
+	{
+		name: "red of 3", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer {
+			return acts(primitives.NewRedLock(members(c, key, 3)))
+		},
+	},
+	{
+		name: "stripe", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer {
+			return acts(c.Striped(key, 4).Lock("x"))
+		},
+	},
+	{
+		name: "semaphore of 1", keeps: itself,
+		open: func(t testing.TB, c *primitives.Client, key string) acquirer { return acts(ofOne(t, c.Semaphore(key))) },
+	},
+	{
+		name: "permit of 1", leases: true, keeps: itself,
+		open: func(t testing.TB, c *primitives.Client, key string) acquirer {
+			return acts(ofOne(t, c.PermitExpirableSemaphore(key)))
+		},
+	},
+}
+
+// owned acquires each time under another identity that the caller manages.
+type owned struct {
+	l      *primitives.Lock
+	client string
+}
+
+var owners struct {
+	sync.Mutex
+	n int
+}
+
+func (o owned) with(opts []primitives.Option) []primitives.Option {
+	owners.Lock()
+	defer owners.Unlock()
+	owners.n++
+	return append([]primitives.Option{primitives.WithOwner(fmt.Sprintf("%s:owner-%d", o.client, owners.n))}, opts...)
+}
+
+func (o owned) Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
+	return o.l.Acquire(ctx, o.with(opts)...)
+}
+
+func (o owned) TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
+	return o.l.TryAcquire(ctx, o.with(opts)...)
+}
+
+func (o owned) Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error {
+	return o.l.Do(ctx, f, o.with(opts)...)
+}
+
+// lockers makes a sync.Locker for each acquisition: its context is the Locker's, and a panic is the error.
+type lockers struct{ l *primitives.Lock }
+
+func (a lockers) Acquire(ctx context.Context, opts ...primitives.Option) (h holder, err error) {
+	if len(opts) > 0 { // what sync.Locker has no place for
+		return held(a.l.Acquire(ctx, opts...))
+	}
+	mu := a.l.Locker(ctx)
+	defer func() {
+		if p := recover(); p != nil {
+			h, err = nil, p.(error)
+		}
+	}()
+	mu.Lock()
+	return locked{mu, ctx}, nil
+}
+
+func (a lockers) TryAcquire(ctx context.Context, _ ...primitives.Option) (holder, error) {
+	mu := a.l.Locker(ctx)
+	if !mu.TryLock() {
+		return nil, primitives.ErrNotAcquired
+	}
+	return locked{mu, ctx}, nil
+}
+
+func (a lockers) Do(ctx context.Context, f func(context.Context) error, _ ...primitives.Option) error {
+	h, err := a.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Release(ctx) }()
+	return f(ctx)
+}
+
+type locked struct {
+	mu  *primitives.Locker
+	ctx context.Context
+}
+
+func (l locked) Release(context.Context) error { l.mu.Unlock(); return nil }
+func (l locked) Context() context.Context      { return l.ctx }
+
+// mutexCase is what one clause of the contract works with.
+type mutexCase struct {
+	mutexRow
+	s   *redistest.Server
+	key string
+}
+
+// on opens the mutex on a new client.
+func (m *mutexCase) on(t testing.TB, opts ...primitives.ClientOption) acquirer {
+	t.Helper()
+	return m.open(t, newClient(t, m.s.Client(t), opts...), m.key)
+}
+
+// through opens the mutex on a new client whose way leads through p.
+func (m *mutexCase) through(t testing.TB, p *redistest.Proxy) acquirer {
+	t.Helper()
+	return m.open(t, newClient(t, p.Client(t)), m.key)
+}
+
+// TestMutexContract puts everything that can act as a mutex through one contract, on every kind of server.
+func TestMutexContract(t *testing.T) {
+	t.Parallel()
+	clauses := []struct {
+		name  string
+		check func(t *testing.T, m *mutexCase)
+	}{
+		{"clients exclude each other", clientsExclude},
+		{"goroutines on one handle exclude each other", goroutinesExclude},
+		{"a try fails while it is held", tryFails},
+		{"the wait is bounded", waitIsBounded},
+		{"cancelling ends the wait", cancelEndsWait},
+		{"a done context touches nothing", doneContext},
+		{"a release wakes a waiter", releaseWakes},
+		{"no notification is needed", pollCovers},
+		{"a release is final", releaseIsFinal},
+		{"Do releases whatever happens", doReleases},
+		{"a lost reply never shows", lostReplies},
+		{"a nested one is counted", nests},
+		{"a lease ends", leaseEnds},
+		{"ids are the client's", idsAreClients},
+		{"a closed client refuses", closedRefuses},
+	}
+	for _, row := range mutexRows {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel() // they mostly wait
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				for _, clause := range clauses {
+					t.Run(clause.name, func(t *testing.T) {
+						m := &mutexCase{mutexRow: row, s: s, key: redistest.Name(t) + "."} // no name is part of another
+						clause.check(t, m)
+						var keeps []string
+						if row.keeps != nil {
+							keeps = row.keeps(m.key)
+						}
+						requireClean(t, s, m.key, keeps...)
+					})
+				}
+			})
+		})
+	}
+}
+
+// increment adds to an unguarded counter: the race detector watches, and lost updates show.
+func increment(t testing.TB, m acquirer, n *int, times int) {
+	for range times {
+		if err := m.Do(context.Background(), func(context.Context) error { *n++; return nil }); err != nil {
+			t.Error(err)
+			return
+		}
+	}
+}
+
+func clientsExclude(t *testing.T, m *mutexCase) {
+	const clients = 16
+	n, each := 0, scaled(m.s, 40)
+	var wg sync.WaitGroup
+	for range clients {
+		a := m.on(t)
+		wg.Go(func() { increment(t, a, &n, each) })
+	}
+	wg.Wait()
+	require.Equal(t, clients*each, n)
+}
+
+func goroutinesExclude(t *testing.T, m *mutexCase) {
+	a := m.on(t)
+	n, goroutines := 0, scaled(m.s, 100)
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() { increment(t, a, &n, 2) })
+	}
+	wg.Wait()
+	require.Equal(t, 2*goroutines, n)
+}
+
+func tryFails(t *testing.T, m *mutexCase) {
+	one, other := m.on(t), m.on(t)
+	h, err := one.TryAcquire(t.Context())
+	require.NoError(t, err)
+	for _, a := range []acquirer{one, other} {
+		_, err := a.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	}
+	require.NoError(t, h.Release(t.Context()))
+	h, err = other.TryAcquire(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, h.Release(t.Context()))
+}
+
+func waitIsBounded(t *testing.T, m *mutexCase) {
+	h, err := m.on(t).Acquire(t.Context())
+	require.NoError(t, err)
+	other := m.on(t)
+	began := time.Now()
+	_, err = other.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
+	require.NoError(t, h.Release(t.Context()))
+}
+
+func cancelEndsWait(t *testing.T, m *mutexCase) {
+	h, err := m.on(t).Acquire(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	failed := make(chan error, 1)
+	other := m.on(t)
+	go func() {
+		_, err := other.Acquire(ctx)
+		failed <- err
+	}()
+	if m.poll == 0 {
+		awaitWaiter(t, m.s, m.key)
+	}
+	cancel(errTest)
+	err = <-failed
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, err, errTest)
+	require.NoError(t, h.Release(t.Context()))
+}
+
+func doneContext(t *testing.T, m *mutexCase) {
+	p := m.s.Proxy(t)
+	a := m.through(t, p)
+	p.Record()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errTest)
+	_, err := a.Acquire(ctx)
+	require.ErrorIs(t, err, errTest)
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.Empty(t, p.Commands())
+}
+
+func releaseWakes(t *testing.T, m *mutexCase) {
+	one, other := m.on(t), m.on(t)
+	h, err := one.Acquire(t.Context())
+	require.NoError(t, err)
+	got := make(chan holder, 1)
+	go func() {
+		h, err := other.Acquire(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- h
+	}()
+	if m.poll == 0 {
+		awaitWaiter(t, m.s, m.key)
+	}
+	require.Empty(t, got)
+	require.NoError(t, h.Release(t.Context()))
+	select {
+	case h := <-got:
+		require.NoError(t, h.Release(t.Context()))
+	case <-time.After(soon):
+		require.FailNow(t, "the waiter was not woken")
+	}
+}
+
+// pollCovers: with every notification swallowed a waiter goes on within the slow poll.
+func pollCovers(t *testing.T, m *mutexCase) {
+	p := m.s.Proxy(t)
+	p.DropMessages(true)
+	one, other := m.on(t), m.through(t, p)
+	h, err := one.Acquire(t.Context())
+	require.NoError(t, err)
+	got := make(chan time.Time, 1)
+	go func() {
+		if h, err := other.Acquire(t.Context()); err != nil {
+			t.Error(err)
+		} else if err := h.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		got <- time.Now()
+	}()
+	if m.poll == 0 {
+		awaitWaiter(t, m.s, m.key)
+	}
+	released := time.Now()
+	require.NoError(t, h.Release(t.Context()))
+	require.Less(t, (<-got).Sub(released), slowPoll)
+}
+
+func releaseIsFinal(t *testing.T, m *mutexCase) {
+	if m.noHolds {
+		t.Skip("no hold to release twice")
+	}
+	p := m.s.Proxy(t)
+	a := m.through(t, p)
+	h, err := a.Acquire(t.Context())
+	require.NoError(t, err)
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, h.Release(done), "a done context still sends it")
+	requireEnds(t, h.Context(), primitives.ErrReleased)
+	p.Record()
+	err = h.Release(t.Context())
+	require.ErrorIs(t, err, primitives.ErrReleased)
+	require.ErrorIs(t, err, primitives.ErrNotHeld)
+	require.Empty(t, p.Commands())
+}
+
+func doReleases(t *testing.T, m *mutexCase) {
+	a := m.on(t)
+	free := func() {
+		t.Helper()
+		h, err := a.TryAcquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, h.Release(t.Context()))
+	}
+	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
+	free()
+	require.ErrorIs(t, a.Do(t.Context(), func(context.Context) error { return errTest }), errTest)
+	free()
+	require.PanicsWithError(t, "test", func() {
+		_ = a.Do(t.Context(), func(context.Context) error { panic(errTest) })
+	})
+	free()
+}
+
+func lostReplies(t *testing.T, m *mutexCase) {
+	p := m.s.Proxy(t)
+	a, other := m.through(t, p), m.on(t)
+	for _, lost := range []int{1, 2} {
+		p.DropReplies(lost, script)
+		h, err := a.Acquire(t.Context())
+		require.NoError(t, err)
+		_, err = other.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		p.DropReplies(lost, script)
+		require.NoError(t, h.Release(t.Context()))
+		h, err = other.TryAcquire(t.Context())
+		require.NoError(t, err, "one release frees")
+		require.NoError(t, h.Release(t.Context()))
+	}
+}
+
+func nests(t *testing.T, m *mutexCase) {
+	if !m.nests {
+		t.Skip("does not nest")
+	}
+	a, other := m.on(t), m.on(t)
+	for _, outerFirst := range []bool{false, true} {
+		outer, err := a.Acquire(t.Context())
+		require.NoError(t, err)
+		inner, err := a.Acquire(outer.Context())
+		require.NoError(t, err)
+		order := []holder{inner, outer}
+		if outerFirst {
+			order = []holder{outer, inner}
+		}
+		require.NoError(t, order[0].Release(t.Context()))
+		_, err = other.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.NoError(t, order[1].Release(t.Context()))
+		h, err := other.TryAcquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, h.Release(t.Context()))
+		_, err = a.Acquire(outer.Context(), primitives.WithWait(0))
+		require.ErrorIs(t, err, primitives.ErrReleased, "what has ended is not nested under")
+	}
+	outer, err := a.Acquire(t.Context())
+	require.NoError(t, err)
+	_, err = a.Acquire(outer.Context(), primitives.WithNonReentrant())
+	require.ErrorIs(t, err, primitives.ErrDeadlock)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	require.NoError(t, outer.Release(t.Context()))
+}
+
+func leaseEnds(t *testing.T, m *mutexCase) {
+	if !m.leases {
+		t.Skip("no leases")
+	}
+	one, other := m.on(t, busy), m.on(t)
+	h, err := one.Acquire(t.Context(), primitives.WithLease(time.Second))
+	require.NoError(t, err)
+	got := make(chan error, 1)
+	go func() {
+		g, err := other.Acquire(t.Context())
+		if err == nil {
+			if context.Cause(h.Context()) == nil {
+				err = errors.New("two hold it")
+			}
+			err = errors.Join(err, g.Release(context.Background()))
+		}
+		got <- err
+	}()
+	requireEnds(t, h.Context(), primitives.ErrLost)
+	require.NoError(t, <-got)
+	require.ErrorIs(t, h.Release(t.Context()), primitives.ErrLost)
+	require.ErrorIs(t, h.Release(t.Context()), primitives.ErrReleased)
+}
+
+func idsAreClients(t *testing.T, m *mutexCase) {
+	if !m.ids {
+		t.Skip("no ids of its own")
+	}
+	c := newClient(t, m.s.Client(t))
+	a := m.open(t, c, m.key)
+	seen := map[string]bool{}
+	for range 3 {
+		h, err := a.Acquire(t.Context())
+		require.NoError(t, err)
+		id := h.(*primitives.Hold).ID()
+		require.Regexp(t, "^"+c.ID()+`:\d+$`, id)
+		require.False(t, seen[id])
+		seen[id] = true
+		require.NoError(t, h.Release(t.Context()))
+	}
+}
+
+func closedRefuses(t *testing.T, m *mutexCase) {
+	c := newClient(t, m.s.Client(t))
+	a := m.open(t, c, m.key)
+	h, err := m.on(t).Acquire(t.Context())
+	require.NoError(t, err)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := a.Acquire(context.Background())
+		failed <- err
+	}()
+	if m.poll == 0 {
+		awaitWaiter(t, m.s, m.key)
+	}
+	require.NoError(t, c.Close(t.Context()))
+	require.ErrorIs(t, <-failed, primitives.ErrClosed)
+	_, err = a.Acquire(context.Background())
+	require.ErrorIs(t, err, primitives.ErrClosed)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	require.NoError(t, h.Release(t.Context()))
+}

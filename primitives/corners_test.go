@@ -1,0 +1,344 @@
+package primitives_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// C20: what is out of range is told before Redis is touched, from the first call that uses it.
+func TestC20Options(t *testing.T) {
+	s := redistest.Miniredis(t)
+	p := s.Proxy(t)
+	rdb := p.Client(t)
+	p.Record()
+	bad := map[string]primitives.Option{
+		"negative wait": primitives.WithWait(-1), "permits": primitives.WithPermits(-1), "owner": primitives.WithOwner(""),
+		"polling order": primitives.WithPolling(2*time.Second, time.Second),
+	}
+	for _, d := range []time.Duration{0, -1, math.MinInt64, 1, time.Millisecond - 1, 100*365*24*time.Hour + 1, math.MaxInt64} {
+		bad[fmt.Sprint("lease ", d)] = primitives.WithLease(d)
+		bad[fmt.Sprint("watchdog ", d)] = primitives.WithWatchdog(d)
+		bad[fmt.Sprint("max hold ", d)] = primitives.WithMaxHold(d)
+		bad[fmt.Sprint("waiter timeout ", d)] = primitives.WithWaiterTimeout(d)
+		bad[fmt.Sprint("polling min ", d)] = primitives.WithPolling(d, time.Second)
+		bad[fmt.Sprint("polling max ", d)] = primitives.WithPolling(time.Millisecond, d)
+	}
+	c := newClient(t, rdb)
+	for name, o := range bad {
+		t.Run(name, func(t *testing.T) {
+			_, err := primitives.New(rdb, primitives.WithDefaults(o))
+			require.ErrorIs(t, err, primitives.ErrInvalid)
+			for _, l := range []*primitives.Lock{c.Lock("l", o), c.Lock("l", o, primitives.WithLease(time.Second), primitives.WithWait(0), primitives.WithOwner("x"), primitives.WithPermits(1))} {
+				_, err = l.Acquire(t.Context())
+				require.ErrorIs(t, err, primitives.ErrInvalid)
+				_, err = l.TryAcquire(t.Context())
+				require.ErrorIs(t, err, primitives.ErrInvalid)
+				require.ErrorIs(t, l.Do(t.Context(), nil), primitives.ErrInvalid)
+				_, err = l.Info(t.Context())
+				require.ErrorIs(t, err, primitives.ErrInvalid)
+			}
+			_, err = c.Lock("l").Acquire(t.Context(), o)
+			require.ErrorIs(t, err, primitives.ErrInvalid)
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			_, err = c.Lock("l").Adopt(t.Context(), "id", o)
+			require.ErrorIs(t, err, primitives.ErrInvalid)
+		})
+	}
+	_, err := c.Lock("").Acquire(t.Context())
+	require.ErrorIs(t, err, primitives.ErrInvalid)
+	require.Empty(t, p.Commands())
+}
+
+func TestC20ExtremesThatAreFine(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		const century = 100 * 365 * 24 * time.Hour
+		for _, opts := range [][]primitives.Option{
+			{primitives.WithLease(century)},
+			{primitives.WithWatchdog(century)},
+			{primitives.WithWatchdog(century), primitives.WithMaxHold(century)},
+			{primitives.WithWait(math.MaxInt64)},
+			{{}},
+		} {
+			hold := acquire(t, t.Context(), x.l, opts...)
+			require.NoError(t, hold.Extend(t.Context(), century))
+			release(t, hold)
+		}
+		hold, err := x.l.Acquire(t.Context(), primitives.WithLease(time.Millisecond))
+		if err == nil {
+			requireEnds(t, hold.Context(), primitives.ErrLost)
+		} else {
+			require.ErrorIs(t, err, primitives.ErrLost, "the answer took longer")
+		}
+	})
+}
+
+// C20: any name gives Redisson's keys.
+func TestC20Names(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client(t)
+		c := newClient(t, s.Client(t))
+		for i, name := range []string{"a", "a:b", "{a}:b", "a{b}c", "{a{b}}", "{}", "}{", "ключ", "\x00\xff\n", string(make([]byte, 1<<16))} {
+			name = fmt.Sprint(name, "-", i)
+			hold := acquire(t, t.Context(), c.Lock(name))
+			require.Equal(t, map[string]string{hold.ID(): "1"}, rdb.HGetAll(t.Context(), name).Val())
+			release(t, hold)
+			require.Zero(t, rdb.Exists(t.Context(), name).Val())
+		}
+		prefixed := newClient(t, s.Client(t), primitives.WithPrefix("app:"))
+		hold := acquire(t, t.Context(), prefixed.Lock("n"))
+		require.Equal(t, []any{"n", "n"}, []any{hold.Name(), prefixed.Lock("n").Name()})
+		require.EqualValues(t, 1, rdb.Exists(t.Context(), "app:n").Val())
+		release(t, hold)
+	})
+}
+
+// A key without a TTL, as an operator may leave, is held by somebody; nothing spins.
+func TestC20KeyWithoutExpiry(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		require.NoError(t, x.rdb.HSet(t.Context(), x.name, "somebody", 1).Err())
+		p := x.s.Proxy(t)
+		p.Record()
+		_, err := newClient(t, p.Client(t)).Lock(x.name).Acquire(t.Context(), primitives.WithWait(200*time.Millisecond))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		tries := 0
+		for _, c := range p.Commands() {
+			if script(c.Args) {
+				tries++
+			}
+		}
+		require.LessOrEqual(t, tries, 3)
+		info, err := x.l.Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, time.Duration(-1), info.TTL)
+		require.NoError(t, x.l.ReleaseID(t.Context(), "somebody"))
+	})
+}
+
+func TestCornerOptionScopes(t *testing.T) {
+	s := redistest.Miniredis(t)
+	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithLease(time.Hour), primitives.WithWait(time.Hour)))
+	ttl := func(l *primitives.Lock, opts ...primitives.Option) time.Duration {
+		hold := acquire(t, t.Context(), l, opts...)
+		defer release(t, hold)
+		return time.Until(hold.ValidUntil()).Round(time.Minute)
+	}
+	require.Equal(t, 59*time.Minute, ttl(c.Lock("l")), "less the margin")
+	require.Equal(t, 20*time.Minute, ttl(c.Lock("l", primitives.WithWatchdog(20*time.Minute))))
+	require.Equal(t, 10*time.Minute, ttl(c.Lock("l", primitives.WithWatchdog(20*time.Minute)), primitives.WithLease(10*time.Minute)))
+	require.Equal(t, 10*time.Minute, ttl(c.Lock("l"), primitives.WithLease(20*time.Minute), primitives.WithWatchdog(10*time.Minute)), "the later")
+	require.Equal(t, 10*time.Minute, ttl(c.Lock("l", primitives.WithWatchdog(20*time.Minute), primitives.WithMaxHold(10*time.Minute))))
+
+	hold := acquire(t, t.Context(), c.Lock("l"))
+	_, err := c.Lock("l").TryAcquire(t.Context(), primitives.WithWait(time.Hour))
+	require.ErrorIs(t, err, primitives.ErrNotAcquired, "TryAcquire is WithWait(0) over all scopes")
+	release(t, hold)
+}
+
+func TestCornerNew(t *testing.T) {
+	s := redistest.Miniredis(t)
+	rdb := s.Client(t)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": s.Addr()}})
+	t.Cleanup(func() { _ = ring.Close() })
+	for name, rdb := range map[string]redis.UniversalClient{"nil": nil, "a nil pointer": (*redis.Client)(nil), "a ring": ring} {
+		_, err := primitives.New(rdb)
+		require.ErrorIs(t, err, primitives.ErrInvalid, name)
+	}
+	for name, o := range map[string]primitives.ClientOption{
+		"upper case":        primitives.WithClientID("6F1ED002-AB5F-4A5C-9B3A-A0A9A9A9A9A9"),
+		"no uuid":           primitives.WithClientID("me"),
+		"negative margin":   primitives.WithSafetyMargin(-1),
+		"negative replicas": primitives.WithReplicas(-1, time.Second),
+		"no time for them":  primitives.WithReplicas(1, 0),
+		"no logger":         primitives.WithLogger(nil),
+		"sharded":           primitives.WithShardedPubSub(true),
+	} {
+		_, err := primitives.New(rdb, o)
+		require.ErrorIs(t, err, primitives.ErrInvalid, name)
+	}
+	c := newClient(t, rdb, primitives.ClientOption{}, primitives.WithClientID("6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9"),
+		primitives.WithLogger(slog.New(slog.DiscardHandler)), primitives.WithSafetyMargin(0), primitives.WithReplicas(0, 0), primitives.WithShardedPubSub(false))
+	require.Equal(t, "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9", c.ID())
+	hold := acquire(t, t.Context(), c.Lock("l"))
+	require.Equal(t, c.ID()+":1", hold.ID())
+	release(t, hold)
+	require.NotEqual(t, newClient(t, rdb).ID(), newClient(t, rdb).ID())
+}
+
+func TestCornerHold(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		t.Run("extend", func(t *testing.T) {
+			for _, opts := range [][]primitives.Option{{primitives.WithLease(300 * time.Millisecond)}, {primitives.WithOwner("o")}, nil} {
+				hold := acquire(t, t.Context(), x.l, opts...)
+				for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
+					require.ErrorIs(t, hold.Extend(t.Context(), d), primitives.ErrInvalid)
+				}
+				require.NoError(t, hold.Extend(t.Context(), time.Hour))
+				require.NoError(t, hold.Extend(t.Context(), time.Second), "never shorter")
+				require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
+				require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 59*time.Minute)
+				if len(opts) > 0 {
+					time.Sleep(350 * time.Millisecond) // the first lease passes
+					requireLive(t, hold.Context())
+				}
+				release(t, hold)
+				for _, err := range []error{hold.Extend(t.Context(), time.Second), hold.Check(t.Context())} {
+					require.ErrorIs(t, err, primitives.ErrReleased)
+				}
+			}
+		})
+		t.Run("detach", func(t *testing.T) {
+			heard := &recorder{}
+			p := x.s.Proxy(t)
+			c := newClient(t, p.Client(t), heard.option())
+			hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(300*time.Millisecond))
+			ctx := hold.Context()
+			require.Equal(t, hold.ID(), hold.Detach())
+			require.Equal(t, "", hold.Detach())
+			requireEnds(t, ctx, primitives.ErrReleased)
+			p.Record()
+			for _, err := range []error{hold.Release(t.Context()), hold.Check(t.Context()), hold.Extend(t.Context(), time.Second)} {
+				require.ErrorIs(t, err, primitives.ErrReleased)
+			}
+			require.NoError(t, c.Close(t.Context()), "it is no hold any more")
+			require.Empty(t, p.Commands())
+			require.Equal(t, "1", x.count(t, hold.ID()), "it stays until the lease ends")
+			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "not renewed")
+		})
+		t.Run("loss", func(t *testing.T) {
+			for name, find := range map[string]func(*primitives.Hold) error{
+				"check":   func(h *primitives.Hold) error { return h.Check(t.Context()) },
+				"extend":  func(h *primitives.Hold) error { return h.Extend(t.Context(), time.Second) },
+				"release": func(h *primitives.Hold) error { return h.Release(t.Context()) },
+			} {
+				heard := &recorder{}
+				l := newClient(t, x.s.Client(t), heard.option()).Lock(x.name)
+				hold := acquire(t, t.Context(), l)
+				require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
+				require.ErrorIs(t, find(hold), primitives.ErrLost, name)
+				requireEnds(t, hold.Context(), primitives.ErrLost)
+				_ = hold.Check(t.Context())
+				_ = hold.Release(t.Context())
+				heard.await(t, primitives.EventLost)
+				require.Len(t, heard.all(primitives.EventLost), 1, name)
+				require.Empty(t, heard.all(primitives.EventReleased), name)
+			}
+		})
+	})
+}
+
+func TestCornerEvents(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		hold := acquire(t, t.Context(), x.l)
+		e := x.heard.await(t, primitives.EventAcquired)
+		require.Equal(t, primitives.Event{Kind: "acquired", Lock: "lock", Name: x.name, ID: hold.ID()}, e)
+		other := &recorder{}
+		l := newClient(t, x.s.Client(t), other.option()).Lock(x.name)
+		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		other.await(t, primitives.EventWait)
+		time.Sleep(20 * time.Millisecond)
+		release(t, hold)
+		e = x.heard.await(t, primitives.EventReleased)
+		require.GreaterOrEqual(t, e.Held, 20*time.Millisecond)
+		require.Zero(t, e.Waited)
+		r := await(t, waiting)
+		require.NoError(t, r.err)
+		e = other.await(t, primitives.EventAcquired)
+		require.GreaterOrEqual(t, e.Waited, 20*time.Millisecond)
+		require.Zero(t, e.Held)
+		release(t, r.hold)
+		require.Equal(t, []primitives.EventKind{"acquired", "released"}, x.heard.kinds())
+		require.Equal(t, []primitives.EventKind{"wait", "acquired", "released"}, other.kinds())
+	})
+}
+
+func TestCornerInfo(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		info, err := x.l.Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, primitives.Info{Name: x.name, Kind: "lock"}, info)
+		hold := acquire(t, t.Context(), x.l)
+		acquire(t, hold.Context(), x.l)
+		info, err = x.other(t).Info(t.Context())
+		require.NoError(t, err)
+		require.InDelta(t, 30, info.TTL.Seconds(), 2)
+		require.Equal(t, []primitives.Holder{{ID: hold.ID(), Count: 2, TTL: info.TTL}}, info.Holders)
+		_, err = x.l.ForceRelease(t.Context())
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errTest)
+		_, err = x.l.Info(ctx)
+		require.ErrorIs(t, err, errTest)
+	})
+}
+
+func TestCornerLocks(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		rdb := s.Client(t)
+		for _, prefix := range []string{"", "app*[x]:"} {
+			c := newClient(t, s.Client(t), primitives.WithPrefix(prefix))
+			walk := func(match string) map[string]primitives.Info {
+				found := map[string]primitives.Info{}
+				for info, err := range c.Locks(t.Context(), match) {
+					require.NoError(t, err)
+					require.NotContains(t, found, info.Name)
+					found[info.Name] = info
+				}
+				return found
+			}
+			var holds []*primitives.Hold
+			for i := range 25 {
+				holds = append(holds, acquire(t, t.Context(), c.Lock(fmt.Sprint(name, i))))
+			}
+			for key, fields := range map[string][]any{
+				"-read":  {"mode", "read", c.ID() + ":7", 1},
+				"-write": {"mode", "write", c.ID() + ":7:write", 2},
+				"-user":  {"visits", 3},
+				"-text":  {c.ID() + ":7", "x"},
+			} {
+				require.NoError(t, rdb.HSet(t.Context(), prefix+name+key, fields...).Err())
+			}
+			require.NoError(t, rdb.Set(t.Context(), prefix+name+"-string", 1, 0).Err())
+			found := walk(name + "*")
+			require.Len(t, found, 27)
+			require.Equal(t, []primitives.Holder{{ID: holds[3].ID(), Count: 1, TTL: found[name+"3"].TTL}}, found[name+"3"].Holders)
+			require.Equal(t, "lock", found[name+"3"].Kind)
+			require.Equal(t, "reader", found[name+"-read"].Kind)
+			require.Equal(t, primitives.Info{Name: name + "-write", Kind: "writer", TTL: -1, Holders: []primitives.Holder{{ID: c.ID() + ":7", Count: 2, TTL: -1}}}, found[name+"-write"])
+			require.Len(t, walk(name+"1"), 1)
+			require.Len(t, walk(name+"1?"), 10)
+			require.Empty(t, walk("app*"+name+"*"))
+			for _, hold := range holds {
+				release(t, hold)
+			}
+			require.Len(t, walk(name+"*"), 2)
+			for range c.Locks(t.Context(), "*") { // one may stop at any time
+				break
+			}
+			done, cancel := context.WithCancelCause(t.Context())
+			cancel(errTest)
+			var got []error
+			for info, err := range c.Locks(done, name+"*") {
+				require.Zero(t, info)
+				got = append(got, err)
+			}
+			require.Len(t, got, 1)
+			for _, key := range redistest.Keys(t, s, "*"+name+"-*") {
+				require.NoError(t, rdb.Del(t.Context(), key).Err())
+			}
+		}
+	})
+}

@@ -1,0 +1,431 @@
+package primitives_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// fairWaiters are those who stand in the queue, by the lock's own account.
+func fairWaiters(t testing.TB, l *primitives.Lock) []string {
+	info, err := l.Info(context.Background())
+	require.NoError(t, err)
+	return info.Waiters
+}
+
+func awaitFair(t testing.TB, l *primitives.Lock, n int) {
+	t.Helper()
+	redistest.WaitFor(t, soon, func() bool { return len(fairWaiters(t, l)) == n }, "waiters in the queue")
+}
+
+// requireEven checks that list and set have the same members.
+func requireEven(t testing.TB, rdb *redis.Client, name string) {
+	t.Helper()
+	list := rdb.LRange(context.Background(), "redisson_lock_queue:{"+name+"}", 0, -1).Val()
+	set := rdb.ZRange(context.Background(), "redisson_lock_timeout:{"+name+"}", 0, -1).Val()
+	require.ElementsMatch(t, list, set)
+}
+
+// A waiter that is cancelled at any moment leaves nothing: no place, channel, goroutine.
+func TestFairLockCancelledAnywhere(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		c := newClient(t, s.Client(t))
+		l := c.FairLock(name)
+		hold := acquire(t, t.Context(), l)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				for range scaled(s, 100) {
+					ctx, cancel := context.WithTimeout(context.Background(), rand.N(4*time.Millisecond))
+					if _, err := l.Acquire(ctx); err == nil {
+						t.Error("two hold it")
+					}
+					cancel()
+				}
+			})
+		}
+		wg.Wait()
+		require.Empty(t, fairWaiters(t, l))
+		release(t, hold)
+		requireClean(t, s, name)
+		shut(c)
+		requireIdle(t)
+	})
+}
+
+// Late copies of whatever was sent neither take the lock nor stand in its queue.
+func TestFairLockLateCopies(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			name := redistest.Name(t)
+			p, rdb := s.Proxy(t), s.Client(t)
+			c := newClient(t, p.Client(t))
+			l := c.FairLock(name)
+			p.Record()
+			hold := acquire(t, t.Context(), l)
+			ctx, cancel := context.WithCancel(t.Context())
+			given := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
+			awaitFair(t, l, 1)
+			served := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), append(slices.Clone(opts), primitives.WithOwner("p"))...) })
+			awaitFair(t, l, 2)
+			cancel()
+			require.ErrorIs(t, await(t, given).err, context.Canceled)
+			release(t, hold)
+			release(t, await(t, served).hold)
+			requireClean(t, s, name)
+			var sent [][]any
+			for _, c := range p.Commands() {
+				if strings.HasPrefix(c.Args[0], "eval") {
+					args := make([]any, len(c.Args))
+					for i, a := range c.Args {
+						args[i] = a
+					}
+					sent = append(sent, args)
+				}
+			}
+			for range scaled(s, 30) {
+				for _, i := range rand.Perm(len(sent)) {
+					_ = rdb.Do(t.Context(), sent[i]...).Err()
+					require.Empty(t, leftovers(t, s, name), "%v", sent[i])
+				}
+			}
+		}
+	})
+}
+
+// Lost replies never show, whatever they were replies to.
+func TestFairLockLostReplies(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		p, rdb := s.Proxy(t), s.Client(t)
+		l := newClient(t, p.Client(t, patient)).FairLock(name)
+		n, inside := 0, 0
+		p.DropRepliesRandomly(0.4, 7, script)
+		var wg sync.WaitGroup
+		for range 6 {
+			wg.Go(func() {
+				for range scaled(s, 120) {
+					err := l.Do(context.Background(), func(ctx context.Context) error {
+						inside++
+						defer func() { inside-- }()
+						n++
+						if inside != 1 {
+							t.Errorf("%d inside", inside)
+						}
+						if rand.IntN(4) > 0 {
+							return nil
+						}
+						return l.Do(ctx, func(context.Context) error { return nil })
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		p.Heal()
+		require.Equal(t, 6*scaled(s, 120), n)
+		requireEven(t, rdb, name)
+		requireClean(t, s, name)
+	})
+}
+
+// With every message lost, each hand-over takes no longer than the slow poll.
+func TestFairLockWithoutMessages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		p := s.Proxy(t)
+		p.DropMessages(true)
+		l := newClient(t, p.Client(t)).FairLock("l")
+		hold := acquire(t, t.Context(), l)
+		var got []time.Time
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				if err := l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil }); err != nil {
+					t.Error(err)
+				}
+			})
+			awaitFair(t, l, i+1)
+		}
+		last := time.Now()
+		release(t, hold)
+		wg.Wait()
+		for _, at := range got {
+			require.LessOrEqual(t, at.Sub(last), time.Second+10*time.Millisecond)
+			last = at
+		}
+		requireClean(t, s, "l")
+	})
+}
+
+// An idle queue costs one script a second for each client, however many wait; live waiters keep their places for ever, those with a short timeout too.
+func TestFairLockWaitsCheaply(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		p := s.Proxy(t)
+		c := newClient(t, p.Client(t))
+		l := c.FairLock("l")
+		hold := acquire(t, t.Context(), newClient(t, s.Client(t)).FairLock("l"))
+		var wg sync.WaitGroup
+		var order []int
+		for i := range 20 {
+			wg.Go(func() {
+				err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil })
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			awaitFair(t, l, i+1)
+		}
+		p.Record()
+		time.Sleep(30 * time.Second)
+		require.InDelta(t, 30, len(slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool { return c.Args[0] != "evalsha" })), 8)
+		hasty := newClient(t, s.Client(t)).FairLock("l", primitives.WithWaiterTimeout(90*time.Millisecond))
+		wg.Go(func() {
+			if err := hasty.Do(context.Background(), func(context.Context) error { order = append(order, 20); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+		awaitFair(t, l, 21)
+		wg.Go(func() {
+			if err := l.Do(context.Background(), func(context.Context) error { order = append(order, 21); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+		awaitFair(t, l, 22)
+		time.Sleep(15 * time.Second)
+		release(t, hold)
+		wg.Wait()
+		require.Len(t, order, 22)
+		require.IsIncreasing(t, order)
+		requireClean(t, s, "l")
+	})
+}
+
+// A dead waiter costs its own timeout, to the instant.
+func TestFairLockWaiterTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMixed(t, redistest.Embedded(t), "l")
+		p := m.s.Proxy(t)
+		release := m.holds(false)
+		ctx, cancel := context.WithCancel(t.Context())
+		dying := newClient(t, p.Client(t, hasty, noRetries)).FairLock("l", primitives.WithWaiterTimeout(4*time.Second))
+		m.enters(func() { _, _ = dying.Acquire(ctx) })
+		m.goes(m.l, 0, 0)
+		time.Sleep(10500 * time.Millisecond)
+		p.Refuse(true)
+		p.Reset()
+		cancel()
+		began := time.Now()
+		release()
+		m.ends()
+		require.Less(t, time.Since(began), 4*time.Second+20*time.Millisecond)
+		require.Greater(t, time.Since(began), 2*time.Second)
+	})
+}
+
+// One whose leaving never reached Redis is not kept alive by the others of its client.
+func TestFairLockForgottenPlace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		p := s.Proxy(t)
+		c := newClient(t, s.Client(t))
+		l := c.FairLock("l")
+		hold := acquire(t, t.Context(), l)
+		ctx, cancel := context.WithCancel(t.Context())
+		former := newClient(t, p.Client(t, hasty, noRetries), primitives.WithClientID(c.ID())).FairLock("l")
+		old := start(func() (*primitives.Hold, error) {
+			return former.Acquire(ctx, primitives.WithOwner("0a1b2c3d-0000-4000-8000-0123456789ab:1"))
+		})
+		awaitFair(t, l, 1)
+		p.Refuse(true)
+		p.Reset()
+		cancel()
+		require.Error(t, (<-old).err)
+		next := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		awaitFair(t, l, 2)
+		release(t, hold)
+		began := time.Now()
+		r := <-next
+		require.NoError(t, r.err)
+		require.Less(t, time.Since(began), 12*time.Second)
+		release(t, r.hold)
+	})
+}
+
+// Redis loses all, or is restarted, while many wait: they stand in the queue again and all are served.
+func TestFairLockDataLost(t *testing.T) {
+	s := redistest.Fresh(t)
+	name := redistest.Name(t)
+	for what, lose := range map[string]func() error{
+		"flush":   func() error { return s.Client(t).FlushAll(context.Background()).Err() },
+		"restart": s.Restart,
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := newClient(t, s.Client(t))
+			l := c.FairLock(name)
+			acquire(t, t.Context(), l)
+			served := 0
+			var wg sync.WaitGroup
+			for range 30 {
+				wg.Go(func() {
+					if err := l.Do(context.Background(), func(context.Context) error { served++; return nil }); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			awaitFair(t, l, 30)
+			require.NoError(t, lose())
+			wg.Wait()
+			require.Equal(t, 30, served)
+			requireClean(t, s, name)
+		})
+	}
+}
+
+// A full server refuses new waiters at once; those that wait go on, and leave.
+func TestFairLockFullMemory(t *testing.T) {
+	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
+	name := redistest.Name(t)
+	l := newClient(t, s.Client(t)).FairLock(name)
+	hold := acquire(t, t.Context(), l)
+	ctx, cancel := context.WithCancel(t.Context())
+	leaving := start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
+	awaitFair(t, l, 1)
+	waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithWaiterTimeout(2*time.Second)) })
+	awaitFair(t, l, 2)
+	rdb := s.Client(t)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	_, err := l.Acquire(t.Context())
+	require.ErrorContains(t, err, "OOM")
+	cancel()
+	require.ErrorIs(t, await(t, leaving).err, context.Canceled)
+	require.Len(t, fairWaiters(t, l), 1)
+	time.Sleep(2500 * time.Millisecond) // refreshed, or dead by now
+	require.Len(t, fairWaiters(t, l), 1)
+	requireEven(t, rdb, name)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	release(t, hold)
+	release(t, await(t, waiting).hold)
+	requireClean(t, s, name)
+}
+
+// Who may not publish is told before it stands in the queue.
+func TestFairLockACL(t *testing.T) {
+	s := redistest.Fresh(t)
+	name := redistest.Name(t)
+	admin := s.Client(t)
+	for user, channels := range map[string]string{"mute": "&none", "fine": "&redisson_lock__channel:{" + name + "}:*"} {
+		require.NoError(t, admin.Do(t.Context(), "acl", "setuser", user, "on", ">pw", "+@all", "resetchannels", "~*", channels).Err())
+		l := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = user, "pw" })).FairLock(name)
+		hold := acquire(t, t.Context(), newClient(t, admin).FairLock(name))
+		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		if user == "mute" {
+			require.ErrorContains(t, await(t, waiting).err, "NOPERM")
+			require.Empty(t, fairWaiters(t, newClient(t, admin).FairLock(name)))
+			release(t, hold)
+			continue
+		}
+		awaitFair(t, l, 1)
+		release(t, hold)
+		release(t, await(t, waiting).hold)
+	}
+	requireClean(t, s, name)
+}
+
+// The corners of ids: equal owners hold and wait together; adopting, releasing by id and by force serve the next waiter.
+func TestFairLockIDs(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		l := newClient(t, s.Client(t)).FairLock(name)
+		next := func() <-chan result {
+			w := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			awaitFair(t, l, 1)
+			return w
+		}
+		hold := acquire(t, t.Context(), l)
+		w := next()
+		require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
+		hold = await(t, w).hold
+		w = next()
+		adopted, err := l.Adopt(t.Context(), hold.ID())
+		require.NoError(t, err)
+		inner := acquire(t, adopted.Context(), l)
+		require.Equal(t, 2, inner.Depth())
+		release(t, inner)
+		release(t, adopted)
+		hold = await(t, w).hold
+		w = next()
+		held, err := l.ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.True(t, held)
+		hold = await(t, w).hold
+		_, err = l.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.Empty(t, fairWaiters(t, l), "a try never queues")
+
+		own := func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) }
+		a := start(own)
+		awaitFair(t, l, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		b := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner("o")) })
+		d := start(own)
+		time.Sleep(30 * time.Millisecond)
+		cancel()
+		require.Error(t, await(t, b).err)
+		require.Equal(t, []string{"o"}, fairWaiters(t, l), "who shares the id shares the place")
+		began := time.Now()
+		release(t, hold)
+		one, two := await(t, a).hold, await(t, d).hold
+		require.Less(t, time.Since(began), 900*time.Millisecond)
+		require.Equal(t, map[string]string{"o": "2"}, fields(t, s, name))
+		release(t, one)
+		release(t, two)
+		requireClean(t, s, name)
+	})
+}
+
+// On a cluster, with sharded pub/sub.
+func TestFairLockCluster(t *testing.T) {
+	servers := redistest.Cluster(t)
+	name := redistest.Name(t)
+	one := newClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
+	two := newClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
+	hold := acquire(t, t.Context(), one)
+	var order []int
+	var wg sync.WaitGroup
+	for i := range 20 {
+		l := one
+		if i%3 == 0 {
+			l = two
+		}
+		wg.Go(func() {
+			if err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil }); err != nil {
+				t.Error(err)
+			}
+		})
+		awaitFair(t, one, i+1)
+	}
+	began := time.Now()
+	release(t, hold)
+	wg.Wait()
+	require.IsIncreasing(t, order)
+	require.Less(t, time.Since(began), 5*time.Second)
+	for _, s := range servers.Nodes() {
+		requireClean(t, s, name)
+	}
+}

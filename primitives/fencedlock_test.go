@@ -1,0 +1,220 @@
+package primitives_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// fencedTest is a fenced lock and its token key, which is left on purpose and deleted at the end.
+type fencedTest struct {
+	s     *redistest.Server
+	rdb   *redis.Client
+	name  string
+	token string
+}
+
+func eachFenced(t *testing.T, f func(t *testing.T, x *fencedTest)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		x := &fencedTest{s: s, rdb: s.Client(t), name: redistest.Name(t)}
+		x.token = "redisson_lock_token:{" + x.name + "}"
+		f(t, x)
+		require.NoError(t, x.rdb.Del(context.Background(), x.token).Err())
+		requireClean(t, s, x.name)
+	})
+}
+
+func (x *fencedTest) on(t *testing.T) *primitives.Lock {
+	return newClient(t, x.s.Client(t)).FencedLock(x.name)
+}
+
+// last is the token that was minted last.
+func (x *fencedTest) last(t *testing.T) int64 {
+	t.Helper()
+	n, err := x.rdb.Get(t.Context(), x.token).Int64()
+	require.NoError(t, err)
+	return n
+}
+
+// Each row takes the lock and gives it back, and says how many tokens that mints.
+func TestC14Token(t *testing.T) {
+	owner := primitives.WithOwner("8a0a8ea4-7f4f-4b0e-8d2b-9d6c3a5f1e11:7")
+	eachFenced(t, func(t *testing.T, x *fencedTest) {
+		l := x.on(t)
+		greatest := int64(0)
+		take := func(t *testing.T, ctx context.Context, l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
+			hold := acquire(t, ctx, l, opts...)
+			require.Equal(t, x.last(t), hold.Token())
+			return hold
+		}
+		for _, tt := range []struct {
+			name  string
+			mints int64
+			do    func(t *testing.T)
+		}{
+			{"an acquisition", 1, func(t *testing.T) { release(t, take(t, t.Context(), l)) }},
+			{"on another client", 1, func(t *testing.T) { release(t, take(t, t.Context(), x.on(t))) }},
+			{"nested", 1, func(t *testing.T) {
+				outer := take(t, t.Context(), l)
+				inner := take(t, outer.Context(), l)
+				innermost := take(t, inner.Context(), l)
+				release(t, outer)
+				release(t, inner)
+				require.Equal(t, outer.Token(), innermost.Token())
+				release(t, innermost)
+			}},
+			{"an owner's", 1, func(t *testing.T) { release(t, take(t, t.Context(), l, owner)) }},
+			{"an owner's re-entry, from elsewhere too", 1, func(t *testing.T) {
+				first := take(t, t.Context(), l, owner)
+				second := take(t, t.Context(), x.on(t), owner)
+				third := take(t, first.Context(), l)
+				require.Equal(t, first.Token(), second.Token())
+				for _, hold := range []*primitives.Hold{first, third, second} {
+					release(t, hold)
+				}
+			}},
+			{"a refusal mints none", 1, func(t *testing.T) {
+				hold := take(t, t.Context(), l)
+				_, err := x.on(t).TryAcquire(t.Context())
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				_, err = l.Acquire(t.Context(), owner, primitives.WithWait(20*time.Millisecond))
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				release(t, hold)
+			}},
+			{"Java's in between", 3, func(t *testing.T) {
+				release(t, take(t, t.Context(), l))
+				require.NoError(t, x.rdb.Incr(t.Context(), x.token).Err())
+				release(t, take(t, t.Context(), l))
+			}},
+			{"forced free", 2, func(t *testing.T) {
+				hold := take(t, t.Context(), l)
+				held, err := l.ForceRelease(t.Context())
+				require.NoError(t, err)
+				require.True(t, held)
+				next := take(t, t.Context(), l)
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+				release(t, next)
+			}},
+			{"adopted: no token", 1, func(t *testing.T) {
+				hold := take(t, t.Context(), l)
+				adopted, err := l.Adopt(t.Context(), hold.Detach())
+				require.NoError(t, err)
+				require.Zero(t, adopted.Token())
+				release(t, adopted)
+			}},
+			{"expired", 2, func(t *testing.T) {
+				hold := take(t, t.Context(), l, primitives.WithLease(50*time.Millisecond))
+				next := take(t, t.Context(), l)
+				require.Greater(t, next.Token(), hold.Token())
+				release(t, next)
+			}},
+		} {
+			t.Run(tt.name, func(t *testing.T) {
+				tt.do(t)
+				require.Equal(t, greatest+tt.mints, x.last(t))
+				greatest += tt.mints
+				require.EqualValues(t, -1, x.rdb.PTTL(t.Context(), x.token).Val(), "it stays")
+			})
+		}
+		info, err := l.Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "fenced", info.Kind)
+	})
+}
+
+// Replies are lost, commands doubled, and all that was sent is sent once more: as many tokens as acquisitions, each greater than those before.
+func TestC14TokenExactlyOnce(t *testing.T) {
+	eachFenced(t, func(t *testing.T, x *fencedTest) {
+		p := x.s.Proxy(t)
+		l := newClient(t, p.Client(t, quick)).FencedLock(x.name)
+		want := int64(0)
+		p.Record()
+		for i := range scaled(x.s, 400) {
+			var opts []primitives.Option
+			if i%3 == 0 {
+				opts = []primitives.Option{primitives.WithOwner("me")}
+			}
+			disturb := func() {
+				p.Heal()
+				if p.DropReplies(rand.IntN(3), script); i%4 == 0 {
+					p.Duplicate(script)
+				}
+			}
+			want++
+			disturb()
+			hold := acquire(t, t.Context(), l, opts...)
+			require.Equal(t, want, hold.Token())
+			disturb()
+			inner := acquire(t, hold.Context(), l, opts...)
+			require.Equal(t, want, inner.Token())
+			disturb()
+			release(t, inner)
+			disturb()
+			release(t, hold)
+		}
+		p.Heal()
+		require.Equal(t, want, x.last(t))
+		for _, c := range p.Commands() {
+			if script(c.Args) {
+				args := make([]any, len(c.Args))
+				for i, a := range c.Args {
+					args[i] = a
+				}
+				_ = x.rdb.Do(t.Context(), args...).Err()
+			}
+		}
+		require.Equal(t, want, x.last(t), "late copies mint none")
+	})
+}
+
+// Tokens rise in the order in which the lock was had, whoever had it.
+func TestC14TokensRiseOverClients(t *testing.T) {
+	eachFenced(t, func(t *testing.T, x *fencedTest) {
+		var last int64 // guarded by the lock
+		n := scaled(x.s, 40)
+		var wg sync.WaitGroup
+		for range 5 {
+			l := x.on(t)
+			wg.Go(func() {
+				for range n {
+					hold, err := l.Acquire(context.Background())
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					if hold.Token() != last+1 {
+						t.Errorf("token %d after %d", hold.Token(), last)
+					}
+					last = hold.Token()
+					if err := hold.Release(context.Background()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.EqualValues(t, 5*n, last)
+	})
+}
+
+// What stands at the token's key and is no number is not overwritten, and the lock not taken.
+func TestC14TokenOfAnotherType(t *testing.T) {
+	eachFenced(t, func(t *testing.T, x *fencedTest) {
+		l := x.on(t)
+		require.NoError(t, x.rdb.LPush(t.Context(), x.token, "x").Err())
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("me")}} {
+			_, err := l.Acquire(t.Context(), opts...)
+			require.ErrorContains(t, err, "WRONGTYPE")
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			require.Empty(t, fields(t, x.s, x.name))
+		}
+	})
+}

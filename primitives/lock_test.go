@@ -1,0 +1,753 @@
+package primitives_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// lockTest is what most tests of the plain lock start from.
+type lockTest struct {
+	s     *redistest.Server
+	c     *primitives.Client
+	l     *primitives.Lock
+	name  string
+	heard *recorder
+	rdb   *redis.Client
+}
+
+// eachLock runs f on both servers with a client and a lock of its own; at the end nothing of the name may be left.
+func eachLock(t *testing.T, f func(t *testing.T, x *lockTest)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		x := onLock(t, s)
+		f(t, x)
+		requireClean(t, s, x.name)
+	})
+}
+
+func onLock(t *testing.T, s *redistest.Server, opts ...primitives.ClientOption) *lockTest {
+	x := &lockTest{s: s, name: redistest.Name(t), heard: &recorder{}, rdb: s.Client(t)}
+	x.c = newClient(t, s.Client(t), append([]primitives.ClientOption{x.heard.option()}, opts...)...)
+	x.l = x.c.Lock(x.name)
+	return x
+}
+
+// other is the same lock on another client.
+func (x *lockTest) other(t *testing.T) *primitives.Lock {
+	return newClient(t, x.s.Client(t)).Lock(x.name)
+}
+
+// count is what the hash says for an id; "" if nothing.
+func (x *lockTest) count(t *testing.T, id string) string { return fields(t, x.s, x.name)[id] }
+
+func TestC1Identity(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		for n := 1; n <= 3; n++ {
+			hold := acquire(t, t.Context(), x.l)
+			require.True(t, strings.HasPrefix(hold.ID(), x.c.ID()+":"))
+			require.Equal(t, map[string]string{hold.ID(): "1"}, fields(t, x.s, x.name))
+			release(t, hold)
+		}
+		a, b := acquire(t, t.Context(), x.l), acquire(t, t.Context(), x.c.Lock(x.name+"-2"))
+		require.NotEqual(t, a.ID(), b.ID())
+		release(t, a)
+		release(t, b)
+	})
+}
+
+// C2 is proved by the race detector, in TestMutexContract; here the two goroutines share nothing but the lock.
+func TestC2Memory(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		m := map[int]int{}
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				for range 5 {
+					if err := x.l.Do(t.Context(), func(context.Context) error { m[g]++; return nil }); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, map[int]int{0: 5, 1: 5, 2: 5, 3: 5}, m)
+	})
+}
+
+func TestC3Nesting(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		outer := acquire(t, t.Context(), x.l)
+		inner := acquire(t, outer.Context(), x.c.Lock(x.name), primitives.WithWatchdog(time.Second))
+		third := acquire(t, inner.Context(), x.l)
+		require.Equal(t, []string{outer.ID(), outer.ID()}, []string{inner.ID(), third.ID()})
+		require.Equal(t, []int{1, 2, 3}, []int{outer.Depth(), inner.Depth(), third.Depth()})
+		require.Equal(t, "3", x.count(t, outer.ID()))
+		ttl, err := x.rdb.PTTL(t.Context(), x.name).Result()
+		require.NoError(t, err)
+		require.Greater(t, ttl, 20*time.Second, "never shortened")
+		require.Same(t, inner, x.l.HoldFrom(inner.Context()))
+		require.Same(t, third, x.l.HoldFrom(context.WithValue(third.Context(), ctxKey{}, 1)))
+		require.Nil(t, x.l.HoldFrom(t.Context()))
+		require.Nil(t, x.c.Lock("else").HoldFrom(inner.Context()))
+		require.Nil(t, x.other(t).HoldFrom(inner.Context()), "another client's")
+
+		release(t, outer)
+		require.Equal(t, "2", x.count(t, outer.ID()))
+		release(t, third)
+		require.Equal(t, "1", x.count(t, outer.ID()))
+		release(t, inner)
+		require.Len(t, x.heard.all(primitives.EventNested), 2)
+		require.Len(t, x.heard.all(primitives.EventAcquired), 1)
+		require.Len(t, x.heard.all(primitives.EventReleased), 3)
+	})
+}
+
+type ctxKey struct{}
+
+func TestC3SiblingsTakeTurns(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		outer := acquire(t, t.Context(), x.l)
+		first := acquire(t, outer.Context(), x.l)
+		_, err := x.l.TryAcquire(outer.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		_, err = x.l.Acquire(outer.Context(), primitives.WithWait(20*time.Millisecond))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		second := start(func() (*primitives.Hold, error) { return x.l.Acquire(outer.Context()) })
+		x.heard.await(t, primitives.EventWait)
+		release(t, first)
+		r := await(t, second)
+		require.NoError(t, r.err)
+		require.Equal(t, 2, r.hold.Depth())
+		release(t, r.hold)
+
+		n := 0
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() { increment(t, acts(nested{x.l, outer.Context()}), &n, 3) })
+		}
+		wg.Wait()
+		require.Equal(t, 24, n)
+		require.Equal(t, "1", x.count(t, outer.ID()))
+		release(t, outer)
+	})
+}
+
+// nested acquires under one hold whatever context it is given.
+type nested struct {
+	l   *primitives.Lock
+	ctx context.Context
+}
+
+func (n nested) Acquire(_ context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
+	return n.l.Acquire(n.ctx, opts...)
+}
+
+func (n nested) TryAcquire(_ context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
+	return n.l.TryAcquire(n.ctx, opts...)
+}
+
+func (n nested) Do(_ context.Context, f func(context.Context) error, opts ...primitives.Option) error {
+	return n.l.Do(n.ctx, f, opts...)
+}
+
+// A sibling that waits for its turn while the outer hold ends does not nest any more.
+func TestC3OuterEndsMeanwhile(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		outer := acquire(t, t.Context(), x.l)
+		first := acquire(t, outer.Context(), x.l)
+		waiting := start(func() (*primitives.Hold, error) { return x.l.Acquire(context.WithoutCancel(outer.Context())) })
+		x.heard.await(t, primitives.EventWait)
+		release(t, outer)
+		release(t, first)
+		r := await(t, waiting)
+		require.NoError(t, r.err)
+		require.Equal(t, 1, r.hold.Depth())
+		require.NotEqual(t, outer.ID(), r.hold.ID())
+		release(t, r.hold)
+	})
+}
+
+// Acquire that races with the release of the hold in its context either nests or does not; nothing is ever lost by that.
+func TestC3RacesWithRelease(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		for range scaled(x.s, 200) {
+			outer := acquire(t, t.Context(), x.l)
+			racing := start(func() (*primitives.Hold, error) { return x.l.Acquire(context.WithoutCancel(outer.Context())) })
+			release(t, outer)
+			r := await(t, racing)
+			require.NoError(t, r.err)
+			release(t, r.hold)
+		}
+		require.Empty(t, x.heard.all(primitives.EventLost))
+	})
+}
+
+func TestC3ForkedSiblingsExcludeEachOtherElsewhere(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		outer := acquire(t, t.Context(), x.l)
+		b := x.c.Lock(x.name + "-b")
+		n := 0
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() { increment(t, acts(nested{b, outer.Context()}), &n, 3) })
+		}
+		wg.Wait()
+		require.Equal(t, 24, n)
+		release(t, outer)
+	})
+}
+
+func TestC3NonReentrant(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		outer := acquire(t, t.Context(), x.l, primitives.WithNonReentrant())
+		_, err := x.c.Lock(x.name, primitives.WithNonReentrant()).Acquire(outer.Context())
+		require.ErrorIs(t, err, primitives.ErrDeadlock)
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+		// Only the inner call decides, and all of them are of the kind lock.
+		inner := acquire(t, outer.Context(), x.c.Lock(x.name, primitives.WithPolling(time.Millisecond, time.Millisecond)))
+		require.Equal(t, 2, inner.Depth())
+		release(t, inner)
+		release(t, outer)
+	})
+}
+
+func TestC4Owner(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		const java = "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:7"
+		owner := primitives.WithOwner(java)
+		one := acquire(t, t.Context(), x.l, owner)
+		require.Equal(t, java, one.ID())
+		two := acquire(t, t.Context(), x.other(t), owner)
+		require.Equal(t, map[string]string{java: "2"}, fields(t, x.s, x.name))
+		_, err := x.l.TryAcquire(one.Context(), primitives.WithOwner("somebody"))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired, "as given, before any hold in ctx")
+		_, err = x.l.TryAcquire(t.Context(), owner, primitives.WithNonReentrant())
+		require.ErrorIs(t, err, primitives.ErrDeadlock)
+		inner := acquire(t, one.Context(), x.l)
+		require.Equal(t, []any{java, 2}, []any{inner.ID(), inner.Depth()})
+		require.Equal(t, "3", x.count(t, java))
+		for i, hold := range []*primitives.Hold{one, inner, two} {
+			release(t, hold)
+			require.Equal(t, []string{"2", "1", ""}[i], x.count(t, java))
+		}
+		for _, id := range []string{"", "mode", "a:write"} {
+			_, err := x.l.Acquire(t.Context(), primitives.WithOwner(id))
+			require.ErrorIs(t, err, primitives.ErrInvalid, "%q", id)
+			_, err = x.l.Adopt(t.Context(), id)
+			require.ErrorIs(t, err, primitives.ErrInvalid, "%q", id)
+			require.ErrorIs(t, x.l.ReleaseID(t.Context(), id), primitives.ErrInvalid, "%q", id)
+		}
+	})
+}
+
+// Somebody of the same identity who waits behind a stranger is let in as soon as that identity has the lock.
+func TestC4WaitersOfOneOwnerEnterTogether(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		hold := acquire(t, t.Context(), x.l)
+		var entered []<-chan result
+		for range 3 {
+			entered = append(entered, start(func() (*primitives.Hold, error) { return x.l.Acquire(t.Context(), primitives.WithOwner("o")) }))
+		}
+		redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventWait)) == 3 }, "three wait")
+		release(t, hold)
+		var holds []*primitives.Hold
+		for _, e := range entered {
+			r := await(t, e)
+			require.NoError(t, r.err)
+			holds = append(holds, r.hold)
+		}
+		require.Equal(t, "3", x.count(t, "o"))
+		for _, hold := range holds {
+			release(t, hold)
+		}
+	})
+}
+
+func TestC6Wait(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		hold := acquire(t, ctx, x.l, primitives.WithWait(time.Millisecond))
+		time.Sleep(5 * time.Millisecond) // the limit of waiting passes
+		requireLive(t, hold.Context())
+		cancel()
+		requireEnds(t, hold.Context(), context.Canceled)
+		require.NoError(t, hold.Check(t.Context()))
+		release(t, hold)
+	})
+}
+
+func TestC7Errors(t *testing.T) {
+	t.Parallel()
+	t.Run("transport, first try", func(t *testing.T) {
+		for _, fault := range []func(p *redistest.Proxy){
+			func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
+			func(p *redistest.Proxy) { p.BlackHole(true) },
+		} {
+			s := redistest.Miniredis(t)
+			p := s.Proxy(t)
+			l := newClient(t, p.Client(t, hasty)).Lock("l")
+			fault(p)
+			_, err := l.Acquire(t.Context())
+			require.Error(t, err)
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			p.Heal()
+			release(t, acquire(t, t.Context(), l))
+		}
+	})
+	t.Run("transport, while waiting", func(t *testing.T) {
+		x := onLock(t, redistest.Redis(t))
+		p := x.s.Proxy(t)
+		hold := acquire(t, t.Context(), x.l)
+		other := newClient(t, p.Client(t, hasty)).Lock(x.name)
+		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+		bounded := start(func() (*primitives.Hold, error) {
+			return other.Acquire(t.Context(), primitives.WithWait(3*time.Second))
+		})
+		awaitWaiter(t, x.s, x.name)
+		p.Refuse(true)
+		p.Reset()
+		r := await(t, bounded)
+		require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
+		require.Empty(t, waiting, "it is ridden out")
+		p.Heal()
+		release(t, hold)
+		r = await(t, waiting)
+		require.NoError(t, r.err)
+		release(t, r.hold)
+		requireClean(t, x.s, x.name)
+	})
+	t.Run("joined", func(t *testing.T) {
+		x := onLock(t, redistest.Redis(t))
+		p := x.s.Proxy(t)
+		hold := acquire(t, t.Context(), x.l)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		other := newClient(t, p.Client(t, hasty)).Lock(x.name)
+		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
+		awaitWaiter(t, x.s, x.name)
+		p.Refuse(true)
+		p.Reset()
+		time.Sleep(1500 * time.Millisecond) // a slow poll meets it
+		cancel(errTest)
+		r := await(t, waiting)
+		require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, r.err, errTest)
+		require.ErrorContains(t, r.err, "lock/acquire")
+		release(t, hold)
+	})
+	t.Run("Redis's own", func(t *testing.T) {
+		eachLock(t, func(t *testing.T, x *lockTest) {
+			require.NoError(t, x.rdb.Set(t.Context(), x.name, "not a lock", 0).Err())
+			_, err := x.l.Acquire(t.Context())
+			require.ErrorContains(t, err, "WRONGTYPE")
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			_, err = x.l.ForceRelease(t.Context())
+			require.ErrorContains(t, err, "WRONGTYPE")
+			_, err = x.l.Info(t.Context())
+			require.ErrorContains(t, err, "WRONGTYPE")
+			require.Equal(t, "not a lock", x.rdb.Get(t.Context(), x.name).Val())
+			require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
+		})
+	})
+	t.Run("their form", func(t *testing.T) {
+		c := newClient(t, redistest.Miniredis(t).Client(t))
+		_, err := c.Lock("").Acquire(t.Context())
+		e, ok := errors.AsType[*primitives.Error](err)
+		require.True(t, ok)
+		require.Equal(t, []string{"acquire", "lock", ""}, []string{e.Op, e.Kind, e.Name})
+		require.ErrorIs(t, primitives.ErrReleased, primitives.ErrNotHeld)
+		require.NotErrorIs(t, primitives.ErrNotHeld, primitives.ErrReleased)
+	})
+}
+
+func TestC8Context(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), ctxKey{}, "value"))
+		hold := acquire(t, ctx, x.l)
+		require.Equal(t, "value", hold.Context().Value(ctxKey{}))
+		require.Same(t, hold.Context(), hold.Context())
+		release(t, hold)
+		requireEnds(t, hold.Context(), primitives.ErrReleased)
+
+		hold = acquire(t, ctx, x.l)
+		release(t, hold) // Context asked for only afterwards
+		requireEnds(t, hold.Context(), primitives.ErrReleased)
+
+		hold = acquire(t, ctx, x.l)
+		cancel(errTest)
+		requireEnds(t, hold.Context(), errTest)
+		release(t, hold)
+
+		hold = acquire(t, t.Context(), x.l)
+		_, err := x.other(t).ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+		requireEnds(t, hold.Context(), primitives.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		x.heard.await(t, primitives.EventLost)
+	})
+}
+
+// C9: only Release, Detach, Close or death end a hold.
+func TestC9CancellingReleasesNothing(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		ctx, cancel := context.WithCancel(t.Context())
+		hold := acquire(t, ctx, x.l, primitives.WithWatchdog(600*time.Millisecond))
+		cancel()
+		before := hold.ValidUntil()
+		redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().Sub(before) > 300*time.Millisecond }, "renewed all the same")
+		require.NoError(t, hold.Check(t.Context()))
+		require.NotEmpty(t, x.heard.all(primitives.EventRenewed))
+		release(t, hold)
+	})
+}
+
+func TestC11Release(t *testing.T) {
+	t.Parallel()
+	t.Run("lost before", func(t *testing.T) {
+		eachLock(t, func(t *testing.T, x *lockTest) {
+			outer := acquire(t, t.Context(), x.l)
+			inner := acquire(t, outer.Context(), x.l)
+			require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
+			require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
+			requireEnds(t, outer.Context(), primitives.ErrLost)
+			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventLost)) == 2 }, "once a hold")
+			require.Empty(t, x.heard.all(primitives.EventReleased))
+		})
+	})
+	t.Run("of another's", func(t *testing.T) {
+		eachLock(t, func(t *testing.T, x *lockTest) {
+			hold := acquire(t, t.Context(), x.l)
+			require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
+			next := acquire(t, t.Context(), x.other(t))
+			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+			require.NoError(t, next.Check(t.Context()))
+			release(t, next)
+		})
+	})
+	t.Run("concurrent", func(t *testing.T) {
+		eachLock(t, func(t *testing.T, x *lockTest) {
+			hold := acquire(t, t.Context(), x.l)
+			var mu sync.Mutex
+			freed, wg := 0, sync.WaitGroup{}
+			for range 8 {
+				wg.Go(func() {
+					err := hold.Release(t.Context())
+					mu.Lock()
+					defer mu.Unlock()
+					if err == nil {
+						freed++
+					} else if !errors.Is(err, primitives.ErrReleased) {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			require.Equal(t, 1, freed)
+		})
+	})
+	t.Run("no answer", func(t *testing.T) {
+		x := onLock(t, redistest.Redis(t))
+		p := x.s.Proxy(t)
+		heard := &recorder{}
+		l := newClient(t, p.Client(t, hasty), heard.option()).Lock(x.name)
+		hold := acquire(t, t.Context(), l)
+		p.BlackHole(true)
+		began := time.Now()
+		err := hold.Release(t.Context())
+		require.Error(t, err)
+		require.NotErrorIs(t, err, primitives.ErrLost)
+		require.Less(t, time.Since(began), 5500*time.Millisecond)
+		require.Len(t, heard.all(primitives.EventReleaseFailed), 1)
+		requireEnds(t, hold.Context(), primitives.ErrReleased)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
+		p.Heal()
+		release(t, acquire(t, t.Context(), x.l)) // freed in the background
+		requireClean(t, x.s, x.name)
+	})
+	t.Run("no answer, within 5 s whatever the client's timeouts", func(t *testing.T) {
+		x := onLock(t, redistest.Redis(t))
+		p := x.s.Proxy(t)
+		l := newClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 7 * time.Second })).Lock(x.name)
+		hold := acquire(t, t.Context(), l)
+		p.BlackHole(true)
+		began := time.Now()
+		require.Error(t, hold.Release(t.Context()))
+		require.InDelta(t, 5, time.Since(began).Seconds(), 1)
+		p.Reset()
+		p.Heal()
+		release(t, acquire(t, t.Context(), x.l))
+	})
+	t.Run("out of order, in the background", func(t *testing.T) {
+		// The inner release is not answered, the middle one is: what goes on in the background must not bring its count back.
+		x := onLock(t, redistest.Redis(t))
+		p := x.s.Proxy(t)
+		l := newClient(t, p.Client(t, hasty, noRetries)).Lock(x.name)
+		outer := acquire(t, t.Context(), l)
+		middle := acquire(t, outer.Context(), l)
+		inner := acquire(t, middle.Context(), l)
+		p.DropCommands(1, script)
+		require.Error(t, inner.Release(t.Context()))
+		release(t, middle)
+		require.Equal(t, "1", x.count(t, outer.ID()))
+		time.Sleep(100 * time.Millisecond) // the background has its say
+		require.Equal(t, "1", x.count(t, outer.ID()))
+		release(t, outer)
+		requireClean(t, x.s, x.name)
+	})
+}
+
+func TestC12Do(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		err := x.l.Do(t.Context(), func(ctx context.Context) error {
+			require.NotNil(t, x.l.HoldFrom(ctx))
+			require.NoError(t, x.l.Do(ctx, func(ctx context.Context) error {
+				require.Equal(t, 2, x.l.HoldFrom(ctx).Depth())
+				return nil
+			}))
+			require.NoError(t, x.rdb.Del(ctx, x.name).Err())
+			return errTest
+		})
+		require.ErrorIs(t, err, errTest)
+		require.ErrorIs(t, err, primitives.ErrLost)
+
+		err = x.l.Do(t.Context(), func(ctx context.Context) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, primitives.WithLease(50*time.Millisecond))
+		require.ErrorIs(t, err, primitives.ErrLost)
+
+		require.Panics(t, func() { _ = x.l.Do(t.Context(), func(context.Context) error { panic("x") }) })
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = x.l.Do(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
+		}()
+		<-done
+		release(t, acquire(t, t.Context(), x.l))
+	})
+	t.Run("a release without an answer", func(t *testing.T) {
+		s := redistest.Redis(t)
+		p := s.Proxy(t)
+		heard := &recorder{}
+		name := redistest.Name(t)
+		l := newClient(t, p.Client(t, hasty), heard.option()).Lock(name)
+		require.NoError(t, l.Do(t.Context(), func(context.Context) error { p.BlackHole(true); return nil }))
+		require.Len(t, heard.all(primitives.EventReleaseFailed), 1)
+		p.Heal()
+		requireClean(t, s, name)
+	})
+}
+
+func TestC13Lease(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		for _, opts := range [][]primitives.Option{
+			{primitives.WithLease(400 * time.Millisecond)},
+			{primitives.WithWatchdog(200 * time.Millisecond), primitives.WithMaxHold(400 * time.Millisecond)},
+		} {
+			began := time.Now()
+			hold := acquire(t, t.Context(), x.l, opts...)
+			require.WithinRange(t, hold.ValidUntil(), began, began.Add(400*time.Millisecond))
+			requireEnds(t, hold.Context(), primitives.ErrLost)
+			require.GreaterOrEqual(t, time.Since(began), 390*time.Millisecond)
+			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		}
+	})
+}
+
+func TestC15ReleaseID(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		outer := acquire(t, t.Context(), x.l)
+		inner := acquire(t, outer.Context(), x.l)
+		other := x.other(t)
+		require.ErrorIs(t, other.ReleaseID(t.Context(), "nobody"), primitives.ErrNotHeld)
+		require.NoError(t, other.ReleaseID(t.Context(), outer.ID()))
+		require.Equal(t, "1", x.count(t, outer.ID()))
+		require.NoError(t, other.ReleaseID(t.Context(), outer.ID()))
+		require.ErrorIs(t, other.ReleaseID(t.Context(), outer.ID()), primitives.ErrNotHeld)
+		require.ErrorIs(t, outer.Check(t.Context()), primitives.ErrLost)
+		requireEnds(t, inner.Context(), primitives.ErrLost)
+		_, err := x.l.Acquire(outer.Context())
+		require.ErrorIs(t, err, primitives.ErrLost)
+
+		held, err := x.l.ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.False(t, held)
+		hold := acquire(t, t.Context(), x.l)
+		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+		awaitWaiter(t, x.s, x.name)
+		held, err = x.l.ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.True(t, held)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		r := await(t, waiting)
+		require.NoError(t, r.err)
+		release(t, r.hold)
+	})
+}
+
+func TestC15Adopt(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		other := x.other(t)
+		_, err := other.Adopt(t.Context(), x.c.ID()+":1")
+		require.ErrorIs(t, err, primitives.ErrNotHeld)
+
+		outer := acquire(t, t.Context(), x.l)
+		inner := acquire(t, outer.Context(), x.l)
+		adopted, err := other.Adopt(t.Context(), outer.ID(), primitives.WithWatchdog(900*time.Millisecond))
+		require.NoError(t, err)
+		require.Equal(t, []any{1, int64(0)}, []any{adopted.Depth(), adopted.Token()})
+		require.Equal(t, map[string]string{adopted.ID(): "2"}, fields(t, x.s, x.name))
+		require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
+		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
+		before := adopted.ValidUntil()
+		redistest.WaitFor(t, soon, func() bool { return adopted.ValidUntil().After(before) }, "renewed from here on")
+		release(t, adopted)
+		require.Empty(t, fields(t, x.s, x.name), "its release gives all counts back")
+
+		hold := acquire(t, t.Context(), x.l)
+		id := hold.Detach()
+		require.Equal(t, hold.ID(), id)
+		adopted, err = other.Adopt(t.Context(), id, primitives.WithLease(time.Minute))
+		require.NoError(t, err)
+		release(t, adopted)
+	})
+}
+
+// C17: what nobody can reach is not renewed for ever.
+func TestC17ForgottenHold(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		id := func() string {
+			hold := acquire(t, t.Context(), x.l, primitives.WithWatchdog(time.Second))
+			requireLive(t, hold.Context())
+			return hold.ID()
+		}()
+		redistest.WaitFor(t, soon, func() bool {
+			runtime.GC()
+			return len(x.heard.all(primitives.EventLeaked)) == 1
+		}, "leaked")
+		require.Equal(t, id, x.heard.all(primitives.EventLeaked)[0].ID)
+		release(t, acquire(t, t.Context(), x.l)) // its lease runs out
+
+		_ = x.l.Do(t.Context(), func(context.Context) error {
+			runtime.GC()
+			time.Sleep(10 * time.Millisecond)
+			runtime.GC()
+			return nil
+		})
+		require.Len(t, x.heard.all(primitives.EventLeaked), 1, "what is in use is not forgotten")
+	})
+}
+
+func TestC18Close(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		c := newClient(t, x.s.Client(t))
+		l := c.Lock(x.name)
+		require.NoError(t, newClient(t, x.s.Client(t)).Close(t.Context()), "one that did nothing")
+
+		hold := acquire(t, t.Context(), l, primitives.WithWatchdog(time.Second))
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close(context.Background()) }()
+		redistest.WaitFor(t, soon, func() bool {
+			_, err := l.TryAcquire(t.Context())
+			return errors.Is(err, primitives.ErrClosed)
+		}, "new work is refused")
+		requireLive(t, hold.Context())
+		require.NoError(t, hold.Check(t.Context()))
+		release(t, hold)
+		require.NoError(t, <-closed)
+		require.NoError(t, c.Close(t.Context()))
+	})
+	t.Run("with holds left", func(t *testing.T) {
+		eachLock(t, func(t *testing.T, x *lockTest) {
+			p := x.s.Proxy(t)
+			c := newClient(t, p.Client(t))
+			l := c.Lock(x.name)
+			outer := acquire(t, t.Context(), l, primitives.WithWatchdog(time.Second))
+			inner := acquire(t, outer.Context(), l)
+			done, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+			defer cancel()
+			require.ErrorIs(t, c.Close(done), context.DeadlineExceeded)
+			require.ErrorIs(t, c.Close(t.Context()), context.DeadlineExceeded, "each time")
+			requireEnds(t, inner.Context(), primitives.ErrClosed)
+			requireEnds(t, outer.Context(), primitives.ErrClosed)
+			require.NotEmpty(t, fields(t, x.s, x.name), "the section may still run")
+			p.Record()
+			for name, f := range map[string]func() error{
+				"release": func() error { return outer.Release(t.Context()) },
+				"check":   func() error { return inner.Check(t.Context()) },
+				"extend":  func() error { return inner.Extend(t.Context(), time.Second) },
+				"info":    func() error { _, err := l.Info(t.Context()); return err },
+				"adopt":   func() error { _, err := l.Adopt(t.Context(), "x"); return err },
+				"id":      func() error { return l.ReleaseID(t.Context(), "x") },
+				"force":   func() error { _, err := l.ForceRelease(t.Context()); return err },
+				"acquire": func() error { _, err := l.Acquire(t.Context()); return err },
+				"locks": func() (last error) {
+					for _, err := range c.Locks(t.Context(), "*") {
+						last = err
+					}
+					return last
+				},
+			} {
+				require.ErrorIs(t, f(), primitives.ErrClosed, name)
+			}
+			require.Equal(t, "", inner.Detach())
+			require.Empty(t, p.Commands())
+			_, err := x.l.ForceRelease(t.Context())
+			require.NoError(t, err)
+		})
+	})
+	t.Run("no goroutine is left, and no event comes", func(t *testing.T) {
+		requireIdle(t)
+		for i := range 30 {
+			s := redistest.Miniredis(t)
+			var mu sync.Mutex
+			over := false
+			c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
+				mu.Lock()
+				defer mu.Unlock()
+				if over {
+					t.Errorf("%v after Close", e.Kind)
+				}
+			}))
+			var wg sync.WaitGroup
+			for g := range 4 {
+				wg.Go(func() {
+					for j := 0; ; j++ {
+						err := c.Lock(fmt.Sprint("l", (g+j)%3)).Do(context.Background(), func(context.Context) error { return nil })
+						if err != nil {
+							if !errors.Is(err, primitives.ErrClosed) {
+								t.Error(err)
+							}
+							return
+						}
+					}
+				})
+			}
+			time.Sleep(time.Duration(i) * time.Millisecond)
+			require.NoError(t, c.Close(context.Background()))
+			mu.Lock()
+			over = true
+			mu.Unlock()
+			requireIdle(t)
+			wg.Wait()
+		}
+	})
+}

@@ -1,0 +1,118 @@
+package primitives_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// The stripe of a key is the same in every process, for ever: FNV-1a 64, mod n.
+func TestStripedGolden(t *testing.T) {
+	c := newClient(t, redistest.Miniredis(t).Client(t))
+	for _, tt := range []struct {
+		key  string
+		hash uint64 // FNV-1a 64, as published
+	}{
+		{"", 0xcbf29ce484222325},
+		{"a", 0xaf63dc4c8601ec8c},
+		{"b", 0xaf63df4c8601f1a5},
+		{"foobar", 0x85944171f73967e8},
+		{"\xff\x00", 0x0a99a607b6f60bea},
+	} {
+		for _, n := range []int{1, 2, 7, 16, 1000} {
+			require.Equal(t, fmt.Sprintf("s:%d", tt.hash%uint64(n)), c.Striped("s", n).Lock(tt.key).Name(), "%q of %d", tt.key, n)
+		}
+	}
+}
+
+func TestStripedSpreads(t *testing.T) {
+	c := newClient(t, redistest.Miniredis(t).Client(t))
+	const n, keys = 16, 16000
+	s := c.Striped("s", n)
+	counts := map[string]int{}
+	for i := range keys {
+		l := s.Lock(fmt.Sprintf("order:%d", i))
+		require.Same(t, l, s.Lock(fmt.Sprintf("order:%d", i)))
+		counts[l.Name()]++
+	}
+	require.Len(t, counts, n)
+	for name, count := range counts {
+		require.InDelta(t, keys/n, count, keys/n/4, name)
+	}
+}
+
+func TestStripedInvalid(t *testing.T) {
+	c := newClient(t, redistest.Miniredis(t).Client(t))
+	for name, s := range map[string]*primitives.Striped{
+		"no stripe":     c.Striped("s", 0),
+		"fewer":         c.Striped("s", -3),
+		"an empty name": c.Striped("", 3),
+		"an option":     c.Striped("s", 3, primitives.WithLease(-1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := s.Lock("key")
+			_, err := l.Acquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrInvalid)
+			_, err = l.TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrInvalid)
+			_, err = primitives.NewMultiLock([]*primitives.Lock{l}).Acquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrInvalid)
+			require.Panics(t, func() { l.Locker(t.Context()).Lock() })
+		})
+	}
+	require.Equal(t, "s", c.Striped("s", 0).Name())
+}
+
+// Keys of one stripe exclude each other, on whatever client; those of different stripes do not.
+func TestStripedExcludes(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		const n = 4
+		one, other := newClient(t, s.Client(t)).Striped(name, n), newClient(t, s.Client(t)).Striped(name, n)
+		hold := acquire(t, t.Context(), one.Lock("key"))
+		for i := range 20 {
+			key := fmt.Sprint(i)
+			got, err := other.Lock(key).TryAcquire(t.Context())
+			if other.Lock(key).Name() == hold.Name() {
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				continue
+			}
+			require.NoError(t, err)
+			release(t, got)
+		}
+		inner := acquire(t, hold.Context(), one.Lock("key"))
+		require.Equal(t, 2, inner.Depth())
+		release(t, inner)
+		release(t, hold)
+
+		counters, each := make(map[string]*int), scaled(s, 100)
+		for i := range n {
+			counters[fmt.Sprintf("%s:%d", name, i)] = new(int)
+		}
+		var wg sync.WaitGroup
+		for range 4 {
+			striped := newClient(t, s.Client(t)).Striped(name, n)
+			wg.Go(func() {
+				for i := range each {
+					l := striped.Lock(fmt.Sprint(i))
+					if err := l.Do(context.Background(), func(context.Context) error { *counters[l.Name()]++; return nil }); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		total := 0
+		for _, n := range counters {
+			total += *n
+		}
+		require.Equal(t, 4*each, total)
+		requireClean(t, s, name)
+	})
+}

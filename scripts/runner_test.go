@@ -1,0 +1,441 @@
+package scripts
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+
+// soon bounds the waiting for what happens within milliseconds on a machine that is not busy.
+const soon = 10 * time.Second
+
+var check = Load("lock/check") // reads: KEYS[1], ARGV[1]
+
+// quick is a client that repeats three times, at once, and gives up waiting soon.
+func quick(o *redis.Options) {
+	o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 3, time.Microsecond, time.Millisecond
+	o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout = 150*time.Millisecond, 150*time.Millisecond, 150*time.Millisecond, 150*time.Millisecond
+}
+
+// way is a runner on its way to a server, through a proxy.
+type way struct {
+	s *redistest.Server
+	p *redistest.Proxy
+	r *Runner
+}
+
+func onWay(t *testing.T, s *redistest.Server, tweaks ...func(*redis.Options)) *way {
+	w := &way{s: s, p: s.Proxy(t)}
+	w.r = NewRunner(w.p.Client(t, append([]func(*redis.Options){quick}, tweaks...)...))
+	t.Cleanup(w.r.Close)
+	return w
+}
+
+func eachWay(t *testing.T, f func(t *testing.T, w *way)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) { f(t, onWay(t, s)) })
+}
+
+// sent counts the commands of that name since Record.
+func (w *way) sent(name string) (n int) {
+	for _, c := range w.p.Commands() {
+		if strings.EqualFold(c.Args[0], name) {
+			n++
+		}
+	}
+	return n
+}
+
+var evals = redistest.Named("evalsha", "eval")
+
+// What is known of a command that failed, and how often it was tried.
+func TestOutcomes(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		fault   func(w *way)
+		outcome Outcome
+		tries   int // evalshas that were sent; -1: it does not matter
+		want    string
+	}{
+		{"refused", func(w *way) { w.p.Refuse(true); w.p.Reset() }, NotExecuted, 0, "refused"},
+		{"swallowed", func(w *way) { w.p.DropCommands(100, evals) }, Unknown, 4, ""},
+		{"reply lost", func(w *way) { w.p.DropReplies(100, evals) }, Unknown, 4, ""},
+		{"silence", func(w *way) { w.p.BlackHole(true) }, Unknown, -1, "timeout"},
+		{"lost once, then refused", func(w *way) {
+			w.p.DropReplies(1, evals)
+			w.p.Refuse(true)
+		}, Unknown, 1, "refused"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			eachWay(t, func(t *testing.T, w *way) {
+				key := redistest.Name(t)
+				_, err := w.r.Run(t.Context(), check, []string{key}, "x") // known to the server, and connected
+				require.NoError(t, err)
+				w.p.Record()
+				tt.fault(w)
+				_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+				require.Error(t, err)
+				require.Equal(t, tt.outcome, OutcomeOf(err), err)
+				require.ErrorContains(t, err, tt.want)
+				require.ErrorContains(t, err, "lock/check ("+tt.outcome.String()+")")
+				if tt.tries >= 0 {
+					require.Equal(t, tt.tries, w.sent("evalsha"))
+				}
+				w.p.Heal()
+				w.p.Reset()
+				_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+				require.NoError(t, err)
+			})
+		})
+	}
+	t.Run("Redis's own", func(t *testing.T) {
+		eachWay(t, func(t *testing.T, w *way) {
+			key := redistest.Name(t)
+			require.NoError(t, w.s.Client(t).Set(t.Context(), key, 1, time.Minute).Err())
+			_, err := w.r.Run(t.Context(), check, []string{key}, "warm")
+			require.Error(t, err)
+			w.p.Record()
+			_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+			require.Equal(t, Executed, OutcomeOf(err))
+			require.ErrorContains(t, err, "WRONGTYPE")
+			require.Equal(t, 1, w.sent("evalsha"), "not repeated")
+			w.p.Record()
+			w.p.DropReplies(1, evals)
+			_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+			require.Equal(t, Unknown, OutcomeOf(err), "one attempt of unknown outcome makes the whole unknown")
+			require.ErrorContains(t, err, "WRONGTYPE")
+		})
+	})
+	require.Equal(t, NotExecuted, OutcomeOf(nil))
+	require.Equal(t, NotExecuted, OutcomeOf(io.EOF))
+}
+
+type reply string
+
+func (r reply) Error() string { return string(r) }
+func (reply) RedisError()     {}
+
+func TestClassify(t *testing.T) {
+	for _, tt := range []struct {
+		err  error
+		want reading
+	}{
+		{&net.OpError{Op: "dial", Err: io.EOF}, reading{NotExecuted, true}},
+		{&net.OpError{Op: "read", Err: io.EOF}, reading{Unknown, true}},
+		{io.EOF, reading{Unknown, true}},
+		{context.DeadlineExceeded, reading{Unknown, true}},
+		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), reading{NotExecuted, true}},
+		{redis.ErrPoolExhausted, reading{NotExecuted, true}},
+		{redis.ErrClosed, reading{NotExecuted, false}},
+		{reply("READONLY You can't write against a read only replica."), reading{NotExecuted, true}},
+		{reply("LOADING Redis is loading the dataset in memory"), reading{NotExecuted, true}},
+		{reply("MASTERDOWN Link with MASTER is down"), reading{NotExecuted, true}},
+		{reply("CLUSTERDOWN The cluster is down"), reading{NotExecuted, true}},
+		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), reading{NotExecuted, true}},
+		{reply("NOREPLICAS Not enough good replicas to write."), reading{NotExecuted, true}},
+		{reply("BUSY Redis is busy running a script."), reading{NotExecuted, true}},
+		{reply("ERR max number of clients reached"), reading{NotExecuted, true}},
+		{reply("OOM command not allowed when used memory > 'maxmemory'."), reading{Executed, false}},
+		{reply("NOAUTH Authentication required."), reading{Executed, false}},
+		{reply("ERR anything"), reading{Executed, false}},
+	} {
+		require.Equal(t, tt.want, classify(tt.err), "%v", tt.err)
+	}
+}
+
+func TestRepeats(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, retries := range []int{-1, 1, 5} {
+			w := onWay(t, s, func(o *redis.Options) { o.MaxRetries = retries })
+			key := redistest.Name(t)
+			_, err := w.r.Run(t.Context(), check, []string{key}, "x")
+			require.NoError(t, err)
+			w.p.DropReplies(max(retries, 0), evals)
+			before := time.Now()
+			answer, err := w.r.Run(t.Context(), check, []string{key}, "x")
+			require.NoError(t, err)
+			require.Equal(t, int64(0), answer.Value)
+			require.WithinRange(t, answer.Sent, before, time.Now())
+			w.p.DropReplies(max(retries, 0)+1, evals)
+			_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+			require.Equal(t, Unknown, OutcomeOf(err))
+			w.p.Heal()
+			w.p.DropReplies(1, evals)
+			_, err = w.r.Once(t.Context(), check, []string{key}, "x")
+			require.Equal(t, Unknown, OutcomeOf(err), "Once is once")
+		}
+	})
+}
+
+// Sent is the start of the attempt that was answered, not of the first.
+func TestSentIsOfTheAnsweredAttempt(t *testing.T) {
+	w := onWay(t, redistest.Redis(t), func(o *redis.Options) {
+		o.MinRetryBackoff, o.MaxRetryBackoff = 100*time.Millisecond, 100*time.Millisecond
+	})
+	_, err := w.r.Run(t.Context(), check, []string{"k"}, "x")
+	require.NoError(t, err)
+	before := time.Now()
+	w.p.DropReplies(1, evals)
+	answer, err := w.r.Run(t.Context(), check, []string{"k"}, "x")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, answer.Sent.Sub(before), 50*time.Millisecond)
+}
+
+// The context stops repetitions, never an attempt.
+func TestContext(t *testing.T) {
+	eachWay(t, func(t *testing.T, w *way) {
+		key := redistest.Name(t)
+		done, cancel := context.WithCancel(t.Context())
+		cancel()
+		_, err := w.r.Run(done, check, []string{key}, "x")
+		require.NoError(t, err)
+		w.p.Record()
+		w.p.DropReplies(1, evals)
+		_, err = w.r.Run(done, check, []string{key}, "x")
+		require.Equal(t, Unknown, OutcomeOf(err))
+		require.Equal(t, 1, w.sent("evalsha"))
+	})
+}
+
+// RunWithin returns when its context is done; the attempt goes on, and Close waits for it.
+func TestRunWithin(t *testing.T) {
+	w := onWay(t, redistest.Redis(t), func(o *redis.Options) { o.ReadTimeout = 5 * time.Second })
+	answer, err := w.r.RunWithin(t.Context(), check, []string{"k"}, "x")
+	require.NoError(t, err)
+	require.Equal(t, int64(0), answer.Value)
+	free := w.p.HoldReplies(evals)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	returned := make(chan error, 1)
+	go func() {
+		_, err := w.r.RunWithin(ctx, check, []string{"k"}, "x")
+		returned <- err
+	}()
+	redistest.WaitFor(t, soon, func() bool { return w.p.Held() == 1 }, "in flight")
+	cancel(io.ErrNoProgress)
+	err = <-returned
+	require.ErrorIs(t, err, io.ErrNoProgress)
+	require.Equal(t, Unknown, OutcomeOf(err))
+	closed := make(chan struct{})
+	go func() {
+		w.r.Close()
+		close(closed)
+	}()
+	<-w.r.Closing()
+	select {
+	case <-closed:
+		require.Fail(t, "Close did not wait")
+	case <-time.After(20 * time.Millisecond):
+	}
+	free()
+	<-closed
+}
+
+func TestClose(t *testing.T) {
+	w := onWay(t, redistest.Redis(t))
+	w.r.Close()
+	w.r.Close()
+	w.p.Record()
+	_, run := w.r.Run(t.Context(), check, []string{"k"}, "x")
+	_, within := w.r.RunWithin(t.Context(), check, []string{"k"}, "x")
+	_, once := w.r.Once(t.Context(), check, []string{"k"}, "x")
+	_, _, replicated := w.r.RunReplicated(t.Context(), 1, time.Second, check, []string{"k"}, "x")
+	var scanned error
+	for _, err := range w.r.Hashes(t.Context(), "*") {
+		scanned = err
+	}
+	for _, err := range []error{run, within, once, replicated, scanned} {
+		require.ErrorIs(t, err, ErrClosed)
+		require.Equal(t, NotExecuted, OutcomeOf(err))
+	}
+	require.Empty(t, w.p.Commands())
+}
+
+// Close ends the pauses between attempts.
+func TestCloseEndsRepeating(t *testing.T) {
+	w := onWay(t, redistest.Redis(t), func(o *redis.Options) {
+		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 1000, time.Hour, time.Hour
+	})
+	w.p.DropReplies(1000, evals)
+	failed := make(chan error, 1)
+	w.p.Record()
+	go func() {
+		_, err := w.r.Run(context.Background(), check, []string{"k"}, "x")
+		failed <- err
+	}()
+	redistest.WaitFor(t, soon, func() bool { return w.sent("evalsha") > 0 }, "under way")
+	w.r.Close()
+	require.Equal(t, Unknown, OutcomeOf(<-failed))
+}
+
+func TestNoScript(t *testing.T) {
+	for _, s := range []*redistest.Server{redistest.Miniredis(t), redistest.Fresh(t)} {
+		t.Run(s.Name(), func(t *testing.T) {
+			w := onWay(t, s)
+			admin := s.Client(t)
+			run := func() {
+				_, err := w.r.Run(t.Context(), check, []string{"k"}, "x")
+				require.NoError(t, err)
+			}
+			w.p.Record()
+			run()
+			require.Equal(t, []int{2, 1, 0}, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
+			w.p.Record()
+			run()
+			require.Equal(t, []int{1, 0, 0}, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
+			// SCRIPT LOAD without effect: then the text goes along.
+			require.NoError(t, admin.ScriptFlush(t.Context()).Err())
+			w.p.DropCommands(10, redistest.Named("script"))
+			w.p.Record()
+			run()
+			require.Equal(t, 1, w.sent("eval"))
+			require.Equal(t, check.SHA(), admin.ScriptLoad(t.Context(), check.Text()).Val())
+			w.p.Heal()
+			run()
+		})
+	}
+}
+
+// An answer of nil is one; so are all other kinds.
+func TestAnswers(t *testing.T) {
+	eachWay(t, func(t *testing.T, w *way) {
+		acquire := Load("lock/acquire")
+		key := redistest.Name(t)
+		keys := []string{key, key + ":channel", key + ":memory"}
+		answer, err := w.r.Run(t.Context(), acquire, keys, "a", 10000, "publish")
+		require.NoError(t, err)
+		require.Nil(t, answer.Value)
+		answer, err = w.r.Run(t.Context(), acquire, keys, "b", 10000, "publish")
+		require.NoError(t, err)
+		list := answer.Value.([]any)
+		require.InDelta(t, 10000, list[0], 2000)
+		require.Equal(t, "a", list[1])
+		require.NoError(t, w.s.Client(t).Del(t.Context(), key).Err())
+	})
+}
+
+func TestMemoryOutlivesCopies(t *testing.T) {
+	for _, tt := range []struct {
+		tweak func(*redis.Options)
+		want  time.Duration
+	}{
+		{func(*redis.Options) {}, 24 * time.Second}, // 4 attempts of 5 s, and their pauses
+		{quick, minMemory},
+		{func(o *redis.Options) { o.ReadTimeout = time.Minute }, maxMemory},
+		{func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = -1, -1 }, minMemory},
+	} {
+		require.Equal(t, tt.want, NewRunner(redistest.Miniredis(t).Client(t, tt.tweak)).Memory())
+	}
+}
+
+func TestRunReplicated(t *testing.T) {
+	servers := redistest.Replicated(t, 2)
+	w := onWay(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
+	acquire := Load("lock/acquire")
+	run := func(n int, timeout time.Duration, id string) (int, error) {
+		keys := []string{"k" + id, "k:channel", "k:memory" + id}
+		_, acked, err := w.r.RunReplicated(t.Context(), n, timeout, acquire, keys, id, 60000, "publish")
+		return acked, err
+	}
+	acked, err := run(2, time.Second, "a")
+	require.NoError(t, err)
+	require.Equal(t, 2, acked)
+	for _, s := range servers.Replicas {
+		require.EqualValues(t, 1, s.Client(t).Exists(t.Context(), "ka").Val())
+	}
+	began := time.Now()
+	acked, err = run(3, 1200*time.Millisecond, "b")
+	require.NoError(t, err)
+	require.Equal(t, 2, acked)
+	require.GreaterOrEqual(t, time.Since(began), 1200*time.Millisecond)
+
+	w.p.DropReplies(1, redistest.Named("wait"))
+	acked, err = run(2, time.Second, "c")
+	require.NoError(t, err, "repeated")
+	require.Equal(t, 2, acked)
+	require.NoError(t, servers.Replicas[0].Kill())
+	acked, err = run(2, 300*time.Millisecond, "d")
+	require.NoError(t, err)
+	require.Equal(t, 1, acked)
+}
+
+func TestRunReplicatedWithoutWait(t *testing.T) {
+	w := onWay(t, redistest.Miniredis(t))
+	_, acked, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []string{"k"}, "x")
+	require.NoError(t, err)
+	require.Zero(t, acked)
+}
+
+func TestHashes(t *testing.T) {
+	for name, open := range map[string]func(t *testing.T) redis.UniversalClient{
+		"miniredis": func(t *testing.T) redis.UniversalClient { return redistest.Miniredis(t).Client(t) },
+		"redis":     func(t *testing.T) redis.UniversalClient { return redistest.Redis(t).Client(t) },
+		"cluster":   func(t *testing.T) redis.UniversalClient { return redistest.Cluster(t).ClusterClient(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			rdb := open(t)
+			r := NewRunner(rdb)
+			defer r.Close()
+			prefix := redistest.Name(t)
+			var want []string
+			var wg sync.WaitGroup
+			for i := range 30 {
+				want = append(want, fmt.Sprint(prefix, i))
+				wg.Go(func() {
+					_ = rdb.HSet(t.Context(), fmt.Sprint(prefix, i), "f", 1).Err()
+					_ = rdb.Set(t.Context(), fmt.Sprint(prefix, i, "s"), 1, time.Minute).Err()
+				})
+			}
+			wg.Wait()
+			var got []string
+			for key, err := range r.Hashes(t.Context(), prefix+"*") {
+				require.NoError(t, err)
+				got = append(got, key)
+			}
+			slices.Sort(got)
+			slices.Sort(want)
+			require.Equal(t, want, slices.Compact(got))
+			for range r.Hashes(t.Context(), prefix+"*") {
+				break
+			}
+			done, cancel := context.WithCancel(t.Context())
+			cancel()
+			for key, err := range r.Hashes(done, prefix+"*") {
+				require.Empty(t, key)
+				require.True(t, errors.Is(err, context.Canceled), err)
+			}
+			for _, key := range want {
+				require.NoError(t, rdb.Del(t.Context(), key).Err())
+			}
+		})
+	}
+}
+
+func TestOnCluster(t *testing.T) {
+	servers := redistest.Cluster(t)
+	r := NewRunner(servers.ClusterClient(t))
+	defer r.Close()
+	for _, s := range servers.Nodes() {
+		require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
+	}
+	for i := range 20 {
+		_, err := r.Run(t.Context(), check, []string{fmt.Sprint("k", i)}, "x")
+		require.NoError(t, err)
+	}
+	_, acked, err := r.RunReplicated(t.Context(), 1, 50*time.Millisecond, check, []string{"k"}, "x")
+	require.NoError(t, err)
+	require.Zero(t, acked)
+}
