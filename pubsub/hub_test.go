@@ -105,9 +105,9 @@ func TestConfirmationOfTheLatest(t *testing.T) {
 	require.False(t, closed(second.Confirmed()))
 
 	short := redistest.Name(t)
-	brief := listen(h, short)
+	fleeting := listen(h, short)
 	onServer(short, true)
-	brief.Close()
+	fleeting.Close()
 	onServer(short, false)
 
 	h.mu.Lock()

@@ -166,7 +166,7 @@ func (l *link) serve() error {
 	}
 	defer client.Close()
 	defer conn.Close()
-	defer context.AfterFunc(l.ctx, func() { conn.Close() })()
+	defer closeWith(l.ctx, conn)()
 
 	var reason error
 	ended := make(chan struct{})
@@ -561,6 +561,23 @@ func (l *link) blame(text string) (refused []string, err error) {
 	return refused, nil
 }
 
+// closeWith closes a connection when ctx is done. The func that it returns, to be called once, ends that; it waits for a closing under
+// way, and tells whether there was none.
+func closeWith(ctx context.Context, conn net.Conn) (intact func() bool) {
+	closed := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(closed)
+		conn.Close()
+	})
+	return func() bool {
+		if stop() {
+			return true
+		}
+		<-closed
+		return false
+	}
+}
+
 // connect has go-redis dial and greet the server as o says. The socket it returns is ours alone, with the answer to a PING to come; closing
 // it ends all I/O, and the client is to be closed after it. If ctx ends, what is under way is cut short.
 func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, *redis.Client, error) {
@@ -578,7 +595,7 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, *r
 			return nil, err
 		}
 		conn = c
-		intact = context.AfterFunc(ctx, func() { c.Close() })
+		intact = closeWith(ctx, c)
 		return conn, nil
 	}
 	opts.ReadTimeout, opts.WriteTimeout = limits.dead, limits.dead
@@ -589,7 +606,7 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, *r
 
 	client := redis.NewClient(&opts)
 	err := client.Subscribe(ctx).Ping(ctx) // of no channels: only connects
-	if err == nil && !intact() {
+	if !intact() && err == nil {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
