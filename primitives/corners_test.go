@@ -204,7 +204,7 @@ func TestCornerHold(t *testing.T) {
 			hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(300*time.Millisecond))
 			ctx := hold.Context()
 			require.Equal(t, hold.ID(), hold.Detach())
-			require.Equal(t, "", hold.Detach())
+			require.Empty(t, hold.Detach())
 			requireEnds(t, ctx, primitives.ErrReleased)
 			p.Record()
 			for _, err := range []error{hold.Release(t.Context()), hold.Check(t.Context()), hold.Extend(t.Context(), time.Second)} {
@@ -325,7 +325,8 @@ func TestCornerLocks(t *testing.T) {
 				release(t, hold)
 			}
 			require.Len(t, walk(name+"*"), 2)
-			for range c.Locks(t.Context(), "*") { // one may stop at any time
+			for _, err := range c.Locks(t.Context(), "*") { // one may stop at any time
+				require.NoError(t, err)
 				break
 			}
 			done, cancel := context.WithCancelCause(t.Context())

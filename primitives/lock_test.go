@@ -708,7 +708,7 @@ func TestC18Close(t *testing.T) {
 			} {
 				require.ErrorIs(t, f(), primitives.ErrClosed, name)
 			}
-			require.Equal(t, "", inner.Detach())
+			require.Empty(t, inner.Detach())
 			require.Empty(t, p.Commands())
 			_, err := x.l.ForceRelease(t.Context())
 			require.NoError(t, err)

@@ -67,7 +67,7 @@ func (m *poolModel) draw(t *rapid.T) *modelHold {
 }
 
 // common are the actions of both semaphores. The model's acquire tells how many permits it then has free.
-func (m *poolModel) common(t *rapid.T, ctx context.Context, sem countable) map[string]func(*rapid.T) {
+func (m *poolModel) common(ctx context.Context, t *rapid.T, sem countable) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"init": func(t *rapid.T) {
 			n := rapid.IntRange(0, 5).Draw(t, "n")
@@ -103,7 +103,7 @@ func TestSemaphoreModel(t *testing.T) {
 		ctx := context.Background()
 		require.NoError(t, rdb.Del(ctx, key).Err())
 		sem, m := c.Semaphore(key), &poolModel{}
-		actions := m.common(t, ctx, sem)
+		actions := m.common(ctx, t, sem)
 		actions["acquire"] = func(t *rapid.T) {
 			n := rapid.IntRange(0, 4).Draw(t, "permits")
 			hold, err := sem.TryAcquire(ctx, primitives.WithPermits(n))
@@ -178,7 +178,7 @@ func permitsModel(t *rapid.T) {
 			}
 		}
 	}
-	actions := m.common(t, ctx, sem)
+	actions := m.common(ctx, t, sem)
 	actions["acquire"] = func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "permits")
 		lease := time.Duration(rapid.IntRange(0, 3).Draw(t, "lease")) * 10 * time.Second

@@ -363,5 +363,5 @@ func (h *Hub) linkTo(s server) *link {
 // backoff returns the pause before try n, n from 1: it doubles, within bounds, and half of it is random.
 func backoff(n int) time.Duration {
 	d := min(minBackoff<<min(n-1, 10), maxBackoff)
-	return d/2 + rand.N(d/2)
+	return d/2 + rand.N(d/2) //nolint:gosec // jitter
 }

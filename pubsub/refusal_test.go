@@ -33,7 +33,7 @@ func TestRefusal(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			user := redistest.Name(t)
 			args := []any{"acl", "setuser", user, "on", ">pw", "allkeys"}
-			for _, rule := range strings.Fields(tt.rules) {
+			for rule := range strings.FieldsSeq(tt.rules) {
 				args = append(args, rule)
 			}
 			require.NoError(t, admin.Do(ctx, args...).Err())

@@ -46,8 +46,8 @@ func (s *Subscription) Close() {
 	if insideListener() { // perhaps our own call: waiting for it would never end
 		return
 	}
-	s.calling.Lock() //nolint:staticcheck // only to wait for the call under way
-	s.calling.Unlock()
+	s.calling.Lock()
+	s.calling.Unlock() //nolint:staticcheck // only to wait for the call under way
 }
 
 func (s *Subscription) detach() {

@@ -2,7 +2,6 @@ package scripts
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -408,14 +407,15 @@ func TestHashes(t *testing.T) {
 			slices.Sort(got)
 			slices.Sort(want)
 			require.Equal(t, want, slices.Compact(got))
-			for range r.Hashes(t.Context(), prefix+"*") {
+			for _, err := range r.Hashes(t.Context(), prefix+"*") {
+				require.NoError(t, err)
 				break
 			}
 			done, cancel := context.WithCancel(t.Context())
 			cancel()
 			for key, err := range r.Hashes(done, prefix+"*") {
 				require.Empty(t, key)
-				require.True(t, errors.Is(err, context.Canceled), err)
+				require.ErrorIs(t, err, context.Canceled)
 			}
 			for _, key := range want {
 				require.NoError(t, rdb.Del(t.Context(), key).Err())
