@@ -1,6 +1,7 @@
 package interop_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -228,6 +229,29 @@ func outlives(t *testing.T, rdb *redis.Client, key string, d time.Duration) {
 func gone(t *testing.T, rdb *redis.Client, key string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), key).Val() == 0 }, limit, 5*time.Millisecond)
+}
+
+// TestReadersRenewed shows which holds a client keeps that reads under two names. Redisson 3.52.0 keeps both hashes, and the holds of one of
+// them: as soon as any reader leaves the other, it is free, with a Java thread in its section.
+func TestReadersRenewed(t *testing.T) {
+	t.Parallel()
+	const watchdog = time.Second
+	server := redistest.Redis(t)
+	eachRedisson(t, func(t *testing.T, driver *redisson.Driver) {
+		java, rdb := driver.Client(t, redisson.Config{Addr: server.Addr(), Watchdog: watchdog}), server.Client(t)
+		hashes, holds := []string{redistest.Name(t), redistest.Name(t)}, []string{}
+		for _, name := range hashes {
+			require.NoError(t, java.ReadLock(name).On("A").Lock(t.Context()))
+			holds = append(holds, fmt.Sprintf("{%s}:%s:rwlock_timeout:1", name, must(java.Owner(t.Context(), "A"))(t)))
+		}
+		kept := int64(2)
+		if driver.Redisson() < "4" {
+			kept = 1
+		}
+		redistest.WaitFor(t, limit, func() bool { return rdb.Exists(t.Context(), holds...).Val() == kept }, "the holds that last")
+		require.Never(t, func() bool { return rdb.Exists(t.Context(), holds...).Val() != kept }, 2*watchdog, 50*time.Millisecond)
+		require.Equal(t, int64(2), rdb.Exists(t.Context(), hashes...).Val())
+	})
 }
 
 // TestCounter has two Java clients count in one key at once, with nothing but the primitive between them. Its watchdog is short: now

@@ -6,6 +6,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/redis/go-redis/v9/logging"
+
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/interop/redisson"
 )
@@ -21,11 +23,12 @@ var outcome = newReport()
 
 var (
 	matrixFile = flag.String("matrix", "", "write the matrix into this markdown file, between <!-- matrix --> and <!-- /matrix -->")
-	fullCount  = flag.Int("count-to", 60, "how often each of the 8 workers of a matrix cell counts")
+	fullCount  = flag.Int("count-to", 500, "how often each of the 8 workers of a matrix cell counts; a tenth of that in all set-ups but the first")
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
+	logging.Disable() // go-redis tells of each sentinel that it meets
 	alongside()
 	code := redistest.Main(m)
 	_, _ = redisson4.Close(), redisson3.Close()

@@ -136,6 +136,10 @@ var mutexRows = []mutexRow{
 		},
 	},
 	{
+		name: "writer", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return acts(c.RWLock(key).Writer()) },
+	},
+	{
 		name: "semaphore of 1", keeps: itself,
 		open: func(t testing.TB, c *primitives.Client, key string) acquirer { return acts(ofOne(t, c.Semaphore(key))) },
 	},
@@ -292,8 +296,11 @@ func increment(t testing.TB, m acquirer, n *int, times int) {
 }
 
 func clientsExclude(t *testing.T, m *mutexCase) {
-	const clients = 16
-	n, each := 0, scaled(m.s, 40)
+	clients, each := 16, scaled(m.s, 100)
+	if m.s.Mini() != nil {
+		clients = 4
+	}
+	n := 0
 	var wg sync.WaitGroup
 	for range clients {
 		a := m.on(t)

@@ -78,7 +78,9 @@ func TestFairLockLateCopies(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			given := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
 			awaitFair(t, l, 1)
-			served := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), append(slices.Clone(opts), primitives.WithOwner("p"))...) })
+			served := start(func() (*primitives.Hold, error) {
+				return l.Acquire(t.Context(), append(slices.Clone(opts), primitives.WithOwner("p"))...)
+			})
 			awaitFair(t, l, 2)
 			cancel()
 			require.ErrorIs(t, await(t, given).err, context.Canceled)
@@ -116,7 +118,7 @@ func TestFairLockLostReplies(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 6 {
 			wg.Go(func() {
-				for range scaled(s, 120) {
+				for range scaled(s, 40) {
 					err := l.Do(context.Background(), func(ctx context.Context) error {
 						inside++
 						defer func() { inside-- }()
@@ -137,7 +139,7 @@ func TestFairLockLostReplies(t *testing.T) {
 		}
 		wg.Wait()
 		p.Heal()
-		require.Equal(t, 6*scaled(s, 120), n)
+		require.Equal(t, 6*scaled(s, 40), n)
 		requireEven(t, rdb, name)
 		requireClean(t, s, name)
 	})
@@ -207,7 +209,7 @@ func TestFairLockWaitsCheaply(t *testing.T) {
 			}
 		})
 		awaitFair(t, l, 22)
-		time.Sleep(15 * time.Second)
+		time.Sleep(15500 * time.Millisecond) // half way between two looks of the others'
 		release(t, hold)
 		wg.Wait()
 		require.Len(t, order, 22)
@@ -306,7 +308,9 @@ func TestFairLockFullMemory(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	leaving := start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
 	awaitFair(t, l, 1)
-	waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithWaiterTimeout(2*time.Second)) })
+	waiting := start(func() (*primitives.Hold, error) {
+		return l.Acquire(t.Context(), primitives.WithWaiterTimeout(2*time.Second))
+	})
 	awaitFair(t, l, 2)
 	rdb := s.Client(t)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())

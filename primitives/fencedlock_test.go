@@ -137,7 +137,7 @@ func TestC14TokenExactlyOnce(t *testing.T) {
 		l := newClient(t, p.Client(t, quick)).FencedLock(x.name)
 		want := int64(0)
 		p.Record()
-		for i := range scaled(x.s, 400) {
+		for i := range scaled(x.s, 250) {
 			var opts []primitives.Option
 			if i%3 == 0 {
 				opts = []primitives.Option{primitives.WithOwner("me")}

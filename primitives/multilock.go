@@ -12,7 +12,7 @@ import (
 
 // NewMultiLock makes one lock of several: it is held while all of them are. Members may live on different clients. They are taken one after
 // another, sorted by name, so that of rivals that come at once one wins, whatever order they were given in. One that another holds is not waited
-// for with the others in hand for long: they are given back, and taken after it. The hold has one id, the owner in every member. It is lost
+// for with the others in hand for long: they are given back meanwhile. The hold has one id, the owner in every member. It is lost
 // when one of them is lost.
 //
 // The multilock's client (defaults, observer, ids, Close) is its first member's. Options given here or to a call replace the members' same
@@ -311,15 +311,15 @@ func (j *joint) ask(ctx context.Context, limit time.Duration, f func(*handle) er
 type multi struct{ *joint }
 
 // A multilock that has some members waits for the next only so long before it lets those go: whoever took them in another order, Redisson or
-// a caller who takes them singly, could else wait for it as it does for them. Then it waits, with nothing in its hands, for the one that was
-// missing, and goes on from there, more patiently.
+// a caller who takes them singly, could else wait for it as it does for them. Then it waits, with nothing in its hands, until the one that was
+// missing can be had, and begins anew, with more patience. Among multilocks the order sees to it that nobody waits in a circle.
 const (
 	firstPatience   = 100 * time.Millisecond
 	longestPatience = 2 * time.Second
 )
 
 func (m *multi) take(ctx context.Context, q *request) (verdict, error) {
-	v, _, err := m.sequence(ctx, q, m.members, &wait{quiet: true}, 0)
+	v, _, err := m.sequence(ctx, q, &wait{quiet: true}, 0)
 	return v, err
 }
 
@@ -327,14 +327,17 @@ func (m *multi) stand(ctx context.Context, q *request, _ *settings, w *wait) (ve
 	waiting, cancel := m.whileOpen(ctx)
 	defer cancel()
 	members := &wait{limit: w.limit, until: w.until, note: func() { m.h.waits(w, q.id) }}
-	order, patience := m.members, firstPatience
+	patience := firstPatience
 	v, err := m.insist(waiting, q, w, func() (verdict, error) {
 		for {
-			v, missing, err := m.sequence(waiting, q, order, members, patience)
-			if missing == nil || w.over() {
+			v, missing, err := m.sequence(waiting, q, members, patience)
+			if missing == nil {
 				return v, err
 			}
-			order, patience = m.startingWith(missing), min(2*patience, longestPatience)
+			if err := m.await(waiting, q, missing, members); err != nil {
+				return verdict{}, err
+			}
+			patience = min(2*patience, longestPatience)
 		}
 	})
 	if err != nil && ctx.Err() == nil && waiting.Err() != nil {
@@ -343,15 +346,17 @@ func (m *multi) stand(ctx context.Context, q *request, _ *settings, w *wait) (ve
 	return v, err
 }
 
-// startingWith is the members in order, but for the first.
-func (m *multi) startingWith(first *handle) []*handle {
-	order := []*handle{first}
-	for _, member := range m.members {
-		if member != first {
-			order = append(order, member)
-		}
+// await waits until a member can be had.
+func (m *multi) await(ctx context.Context, q *request, member *handle, w *wait) error {
+	b, err := m.attempt(ctx, q)
+	if err != nil {
+		return err
 	}
-	return order
+	part, err := b.take(ctx, member, q, w)
+	if err == nil {
+		_ = part.Release(ctx) // goes on in the background if it must
+	}
+	return err
 }
 
 // whileOpen is ctx until the multilock's client closes: members on other clients wait in those clients' rooms.
@@ -371,7 +376,7 @@ func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelF
 }
 
 // sequence takes the members one after another: all, or none. missing is the one for which patience was at an end.
-func (m *multi) sequence(ctx context.Context, q *request, order []*handle, w *wait, patience time.Duration) (v verdict, missing *handle, err error) {
+func (m *multi) sequence(ctx context.Context, q *request, w *wait, patience time.Duration) (v verdict, missing *handle, err error) {
 	sent := time.Now()
 	b, err := m.attempt(ctx, q)
 	if err != nil {
@@ -380,7 +385,7 @@ func (m *multi) sequence(ctx context.Context, q *request, order []*handle, w *wa
 	if _, limit := m.shortest(q); limit > 0 {
 		patience = min(patience, limit/2) // of a lease that runs already at least half is left
 	}
-	for i, member := range order {
+	for i, member := range m.members {
 		mine := w
 		if i > 0 && w.limit != 0 {
 			mine = w.within(patience/2 + rand.N(patience)) //nolint:gosec // no secret: rivals should not give way at once

@@ -3,6 +3,7 @@ package primitives_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"testing"
@@ -63,11 +64,16 @@ func (m *rwModel) alive() (ids []string) {
 	return ids
 }
 
-// settle: the lock lasts as long as its readers.
+// settle: the lock lasts as long as its readers, and the dead are buried.
 func (m *rwModel) settle() {
 	if m.writer != "" {
 		return
 	}
+	maps.DeleteFunc(m.readers, func(id string, _ []time.Time) bool { return !m.reads(id) })
+	m.last()
+}
+
+func (m *rwModel) last() {
 	m.ends = time.Time{}
 	for _, id := range m.alive() {
 		m.raise(m.life(id))
@@ -166,6 +172,8 @@ func (m *rwModel) leave(t *rwModelTenure) bool {
 		m.count = t.holds
 	case t.write:
 		m.unwrite()
+	case m.readers[t.id] == nil:
+		return false
 	case !m.reads(t.id):
 		m.shrink(t.id, 0)
 		return false
@@ -200,6 +208,7 @@ func (r *rwModelRun) side(write bool) *primitives.Lock {
 }
 
 func TestRWLockModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, rwLockModel) })
 }
 
@@ -214,7 +223,7 @@ func rwLockModel(t *rapid.T) {
 		require.NoError(t, rdb.Close())
 		s.Close()
 	}()
-	x := &rwTest{s: s, rdb: rdb, c: c, name: "n", rw: c.RWLock("n"), ear: &ear{rdb: rdb, channel: "redisson_rwlock:{n}"}}
+	x := &rwTest{s: s, rdb: rdb, c: c, name: "n", rw: c.RWLock("n"), channel: "redisson_rwlock:{n}"}
 	r := &rwModelRun{m: &rwModel{readers: map[string][]time.Time{}}, rw: x.rw}
 	m := r.m
 	drawHold := func(t *rapid.T) *rwModelHold {
@@ -402,10 +411,7 @@ func rwLockModel(t *rapid.T) {
 				delete(m.readers, f.id)
 			}
 			if m.writer == "" || m.anyReader() { // Redisson goes by the readers even while it writes
-				writer, count := m.writer, m.count
-				m.writer = ""
-				m.settle()
-				m.writer, m.count = writer, count
+				m.last()
 			}
 		},
 		"Java writes": func(t *rapid.T) {
@@ -423,10 +429,9 @@ func rwLockModel(t *rapid.T) {
 			}
 			f.writeUnlock(t)
 			if m.count--; m.count == 0 {
-				ends := m.ends
-				m.unwrite()
-				if m.held() {
-					m.ends = ends // Redisson leaves the time as it is
+				m.writer = ""
+				if len(m.readers) == 0 { // of those that are dead too; and it leaves the time as it is
+					m.ends = time.Time{}
 				}
 			}
 		},

@@ -25,7 +25,11 @@ type scene struct {
 
 // scenes are all of them, in the order in which they are shown.
 func scenes() []scene {
-	return []scene{lockScene, crashScene, cutoffScene}
+	return []scene{
+		lockScene, crashScene, cutoffScene,
+		fairScene, fencedScene, rwlockScene, multiScene, redScene,
+		semaphoreScene, permitsScene, latchScene, stripedScene,
+	}
 }
 
 func sceneNames() []string {
@@ -43,8 +47,9 @@ func demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "demo",
 		Usage: "show the locks at work, in a few seconds, and check what they promise",
-		Description: "Several clients contend for locks, one of them crashes, one is cut off from Redis. What is\n" +
-			"shown is checked; a table at the end says what, and the exit code is 1 if a check failed.\n\n" +
+		Description: "Several clients contend for locks, semaphores and latches; some crash, some are cut off from\n" +
+			"Redis. What is shown is checked; a table at the end says what, and the exit code is 1 if a\n" +
+			"check failed.\n\n" +
 			"Scenes:\n" + sceneList() + "\n" +
 			"Without --redis everything happens on a server inside this process. On a real Redis the demo\n" +
 			"uses names of its own and removes its keys.",
@@ -99,7 +104,7 @@ func choose(only string) ([]scene, error) {
 
 // demo shows the chosen scenes. All of them are shown, whatever fails.
 func demo(ctx context.Context, r *report, address, prefix string, chosen []scene) (err error) {
-	options, where, end, err := server(ctx, address)
+	nodes, where, end, err := servers(ctx, address)
 	if err != nil {
 		return err
 	}
@@ -107,7 +112,7 @@ func demo(ctx context.Context, r *report, address, prefix string, chosen []scene
 	r.printf("redlatch demo on %s\n", where)
 	for i, sc := range chosen {
 		r.printf("\n%d. %s: %s\n\n", i+1, sc.name, sc.shows)
-		if err := show(ctx, r, options, prefix, sc); err != nil {
+		if err := show(ctx, r, nodes, prefix, sc); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("interrupted in scene %s", sc.name)
 			}
@@ -121,21 +126,30 @@ func demo(ctx context.Context, r *report, address, prefix string, chosen []scene
 const sceneLimit = 20 * time.Second
 
 // show runs one scene and removes what it left.
-func show(ctx context.Context, r *report, options *redis.Options, prefix string, sc scene) (err error) {
-	s := newStage(r, options, prefix, sc.name)
+func show(ctx context.Context, r *report, n nodes, prefix string, sc scene) (err error) {
+	s := newStage(r, n, prefix, sc.name)
 	defer func() { err = errors.Join(err, s.clear(ctx)) }()
 	ctx, cancel := context.WithTimeoutCause(ctx, sceneLimit, fmt.Errorf("not ended after %v", sceneLimit))
 	defer cancel()
 	return sc.run(ctx, s)
 }
 
-// server finds the server at address, or starts one in this process. It returns the options of its clients.
-func server(ctx context.Context, address string) (o *redis.Options, where string, end func(), err error) {
+// nodes are the options of clients of each server: of several, or several times of the only one.
+type nodes []*redis.Options
+
+// nodeCount is how many servers there are for scenes that want more than one.
+const nodeCount = 3
+
+// separate tells whether each node is a server of its own.
+func (n nodes) separate() bool { return n[0] != n[1] }
+
+// servers finds the server at address, or starts some in this process.
+func servers(ctx context.Context, address string) (n nodes, where string, end func(), err error) {
 	if address == "" {
-		s := locktest.Start()
-		return s.Options(), "a server inside this process (for a real one: --redis redis://localhost:6379)", s.Close, nil
+		n, end = embedded()
+		return n, "a server inside this process (for a real one: --redis redis://localhost:6379)", end, nil
 	}
-	o, err = redis.ParseURL(address)
+	o, err := redis.ParseURL(address)
 	if err != nil {
 		return nil, "", nil, badUsage("--redis: %w", withoutSecrets(err))
 	}
@@ -143,7 +157,21 @@ func server(ctx context.Context, address string) (o *redis.Options, where string
 	if err := answers(ctx, o); err != nil {
 		return nil, "", nil, badUsage("no Redis that we can use at %s: %w", o.Addr, err)
 	}
-	return o, "Redis at " + o.Addr, func() {}, nil
+	return slices.Repeat(nodes{o}, nodeCount), "Redis at " + o.Addr, func() {}, nil
+}
+
+// embedded starts servers in this process.
+func embedded() (n nodes, end func()) {
+	var started []*locktest.Server
+	for range nodeCount {
+		s := locktest.Start()
+		started, n = append(started, s), append(n, s.Options())
+	}
+	return n, func() {
+		for _, s := range started {
+			s.Close()
+		}
+	}
 }
 
 // withoutSecrets is a parser's error without the address, which may hold a password.

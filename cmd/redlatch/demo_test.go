@@ -9,12 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/locktest"
 )
 
 // Each scene plays to its end on both kinds of server, alone, and leaves no key.
 func TestScenes(t *testing.T) {
 	for _, sc := range scenes() {
 		t.Run(sc.name, func(t *testing.T) {
+			t.Parallel() // they wait most of the time
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				prefix := redistest.Name(t)
 				code, stdout, stderr := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", sc.name, "--key-prefix", prefix)
@@ -49,10 +51,70 @@ func TestDemo(t *testing.T) {
 		`^  lock +lost updates +0 +0 +ok$`,
 		`^  crash +time to take over after the crash +\S+ +at most 3s +ok$`,
 		`^  cutoff +before another could have it, by +\S+ +more than 0s +ok$`,
+		`s  all +served: cleo/1 ben/1 anna/1 cleo/2 ben/2 anna/2 anna$`,
+		`^  fair +served in the order in which they came +yes +yes +ok$`,
+		`s  anna +wakes up and writes, and hears: token 4 is older than 5$`,
+		`^  fenced +tokens +\[1 2 3 4 5\] +rising +ok$`,
+		`^  rwlock +readers at once +3 +3 +ok$`,
+		`^  rwlock +after the downgrade others may read +yes +yes +ok$`,
+		`^  multi +acquisitions of both +30 +30 +ok$`,
+		`^  multi +and none kept +yes +yes +ok$`,
+		`s  anna +holds it on all 3, for 800ms at a time$`,
+		`^  red +valid beyond its TTL with one server cut off +yes +yes +ok$`,
+		`^  semaphore +acquisitions +48 +48 +ok$`,
+		`^  permits +time until its permit was back +\S+ +at most 2\.7s +ok$`,
+		`^  latch +went on before all were done +0 +0 +ok$`,
+		`^  striped +locks for all +4 +4 +ok$`,
 		`^All \d+ checks passed, in `,
 	} {
 		require.Regexp(t, `(?m)`+line, stdout)
 	}
+	require.NotContains(t, stdout, "stand for three servers")
+}
+
+// A redlock wants servers of its own; where there is but one the demo says so.
+func TestOneServerStandsForThree(t *testing.T) {
+	s := locktest.NewServer(t)
+	code, stdout, _ := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", "red")
+	require.Zero(t, code, stdout)
+	require.Contains(t, stdout, "three names on one server stand for three servers")
+}
+
+func TestNodes(t *testing.T) {
+	embedded, _, end, err := servers(t.Context(), "")
+	require.NoError(t, err)
+	defer end()
+	require.Len(t, embedded, nodeCount)
+	require.True(t, embedded.separate())
+	one, _, end, err := servers(t.Context(), "redis://"+locktest.NewServer(t).Addr())
+	require.NoError(t, err)
+	defer end()
+	require.Len(t, one, nodeCount)
+	require.False(t, one.separate())
+}
+
+// What the scenes count by sees when too many are inside.
+func TestCrowd(t *testing.T) {
+	c := crowd{limit: 2}
+	require.EqualValues(t, 1, c.enter())
+	require.EqualValues(t, 2, c.enter())
+	require.Zero(t, c.over.Load())
+	c.leave()
+	require.EqualValues(t, 3, c.enter())
+	require.Zero(t, c.over.Load())
+	require.EqualValues(t, 4, c.enter())
+	require.EqualValues(t, 1, c.over.Load())
+	require.EqualValues(t, 3, c.most.Load())
+}
+
+func TestStoreRefusesOldTokens(t *testing.T) {
+	st := &store{}
+	require.NoError(t, st.write(7, "seven"))
+	require.NoError(t, st.write(7, "again"))
+	require.EqualError(t, st.write(6, "six"), "token 6 is older than 7")
+	require.Equal(t, "again", st.text)
+	require.True(t, rising([]int64{1, 2, 9}))
+	require.False(t, rising([]int64{1, 2, 2}))
 }
 
 func TestOnlyKeepsTheOrderGiven(t *testing.T) {

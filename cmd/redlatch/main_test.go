@@ -32,7 +32,7 @@ func TestHelpHelps(t *testing.T) {
 	}{
 		{nil, []string{"demo", "version", "--help"}},
 		{[]string{"--help"}, []string{"demo", "version"}},
-		{[]string{"demo", "--help"}, []string{"--redis URL", "REDLATCH_REDIS", "--only SCENES", "--key-prefix", "exit code is 1", "crash"}},
+		{[]string{"demo", "--help"}, []string{"--redis URL", "REDLATCH_REDIS", "--only SCENES", "--key-prefix", "check failed", "Scenes:"}},
 		{[]string{"version"}, []string{"redlatch version", "go1."}},
 		{[]string{"--version"}, []string{"redlatch version", "go1."}},
 	} {
@@ -44,6 +44,13 @@ func TestHelpHelps(t *testing.T) {
 				require.Contains(t, stdout, want)
 			}
 		})
+	}
+}
+
+func TestHelpListsTheScenes(t *testing.T) {
+	_, stdout, _ := redlatch(t.Context(), "demo", "--help")
+	for _, sc := range scenes() {
+		require.Regexp(t, `(?m)^ +`+sc.name+` +`+sc.shows+`$`, stdout)
 	}
 }
 
@@ -64,7 +71,7 @@ func TestBadUsage(t *testing.T) {
 		"global flag": {[]string{"--quick"}, "quick"},
 		"argument":    {[]string{"demo", "lock"}, "takes no arguments"},
 		"no value":    {[]string{"demo", "--redis"}, "redis"},
-		"scene":       {[]string{"demo", "--only", "lock,fiar"}, `no scene "fiar"; there are lock, crash, cutoff`},
+		"scene":       {[]string{"demo", "--only", "lock,fiar"}, `no scene "fiar"; there are lock, crash, cutoff, fair`},
 		"prefix":      {[]string{"demo", "--key-prefix="}, "--key-prefix is empty"},
 		"URL":         {[]string{"demo", "--redis", "localhost:6379"}, "--redis"},
 		"secret URL":  {[]string{"demo", "--redis", "redis://:hush@local host"}, "--redis"},

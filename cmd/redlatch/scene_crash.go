@@ -21,15 +21,7 @@ const (
 
 // runCrash lets a holder be renewed once, and die.
 func runCrash(ctx context.Context, s *stage) error {
-	renewed := make(chan struct{}, 1)
-	anna, err := s.member("anna", primitives.WithObserver(func(e primitives.Event) {
-		if e.Kind == primitives.EventRenewed {
-			select {
-			case renewed <- struct{}{}:
-			default:
-			}
-		}
-	}))
+	anna, err := s.member("anna")
 	if err != nil {
 		return err
 	}
@@ -42,12 +34,10 @@ func runCrash(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	select {
-	case <-renewed:
-		s.say(anna.name, "was renewed")
-	case <-hold.Context().Done():
-		return fmt.Errorf("the hold ended: %w", context.Cause(hold.Context()))
+	if err := anna.renewal(hold); err != nil {
+		return err
 	}
+	s.say(anna.name, "was renewed")
 	anna.die()
 	died := time.Now()
 	s.say(anna.name, "dies: nothing is renewed, nothing is released")
@@ -61,37 +51,26 @@ func runCrash(ctx context.Context, s *stage) error {
 	return a.hold.Release(ctx)
 }
 
-// acquisition is how somebody's waiting ended, and when.
-type acquisition struct {
-	hold *primitives.Hold
-	at   time.Time
-	err  error
+// renewal waits until m has renewed something, while hold stands.
+func (m *member) renewal(hold *primitives.Hold) error {
+	select {
+	case <-m.renewed:
+		return nil
+	case <-hold.Context().Done():
+		return fmt.Errorf("the hold ended: %w", context.Cause(hold.Context()))
+	}
 }
 
 // rival makes a participant that waits for a lock which is held. When rival returns it does wait.
 func (s *stage) rival(ctx context.Context, name, lock string) (*member, <-chan acquisition, error) {
-	waits := make(chan struct{})
-	m, err := s.member(name, primitives.WithObserver(func(e primitives.Event) {
-		if e.Kind == primitives.EventWait {
-			close(waits)
-		}
-	}))
+	m, err := s.member(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	done := make(chan acquisition, 1)
-	go func() {
-		hold, err := m.Lock(lock).Acquire(ctx)
-		done <- acquisition{hold, time.Now(), err}
-	}()
-	select {
-	case <-waits:
-		s.say(name, "waits")
-		return m, done, nil
-	case a := <-done:
-		if a.err == nil {
-			a.err = fmt.Errorf("%s got %q though it is held", name, lock)
-		}
-		return nil, nil, a.err
+	taken, err := waiting(m, func() (*primitives.Hold, error) { return m.Lock(lock).Acquire(ctx) })
+	if err != nil {
+		return nil, nil, err
 	}
+	s.say(name, "waits")
+	return m, taken, nil
 }

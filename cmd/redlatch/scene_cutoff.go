@@ -54,17 +54,10 @@ func runCutoff(ctx context.Context, s *stage) error {
 	s.say(anna.name, "releases, and hears: %v", released)
 	s.check("the holder was told", cause, primitives.ErrLost, errors.Is(cause, primitives.ErrLost))
 	s.check("before another could have it, by", lead, "more than 0s", lead > 0)
-	s.check("what came late took nothing away", yes(stands == nil), "yes", stands == nil)
-	s.check("its release said so too", yes(errors.Is(released, primitives.ErrLost)), "yes", errors.Is(released, primitives.ErrLost))
+	s.confirm("what came late took nothing away", stands == nil)
+	s.confirm("its release said so too", errors.Is(released, primitives.ErrLost))
 	if err := a.hold.Release(ctx); err != nil {
 		return fmt.Errorf("%s: %w", ben.name, err)
 	}
 	return nil
-}
-
-func yes(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }

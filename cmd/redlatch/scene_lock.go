@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -32,13 +31,13 @@ const (
 
 // runLock has everybody add 1 to a number in Redis, by reading it and then writing it: without mutual exclusion updates get lost.
 func runLock(ctx context.Context, s *stage) error {
-	c := &contest{stage: s, number: s.prefix + "number", waiting: map[string]bool{}}
+	c := &contest{stage: s, crowd: crowd{limit: 1}, number: s.prefix + "number", waiting: map[string]bool{}}
 	group, working := errgroup.WithContext(ctx)
-	for _, name := range []string{"anna", "ben", "cleo"} {
-		m, err := s.member(name)
-		if err != nil {
-			return err
-		}
+	cast, err := s.cast("anna", "ben", "cleo")
+	if err != nil {
+		return err
+	}
+	for _, m := range cast {
 		lock := m.Lock("orders:42") // one handle, shared by the client's goroutines
 		for i := range lockGoroutines {
 			group.Go(func() error { return c.contend(working, m, lock, fmt.Sprintf("%s/%d", m.name, i+1)) })
@@ -47,24 +46,23 @@ func runLock(ctx context.Context, s *stage) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	m := s.members[0]
-	total, err := m.rdb.Get(ctx, c.number).Int64()
+	total, err := cast[0].rdb.Get(ctx, c.number).Int64()
 	if err != nil {
 		return err
 	}
-	s.say("all", "have added 1 to a number %d times; it is %d now", c.taken.Load(), total)
-	s.equal("acquisitions", c.taken.Load(), int64(len(s.members)*lockGoroutines*lockRounds))
-	s.equal("overlaps", c.overlaps.Load(), 0)
-	s.equal("lost updates", c.taken.Load()-total, 0)
+	s.say("all", "have added 1 to a number %d times; it is %d now", c.entered.Load(), total)
+	s.equal("acquisitions", c.entered.Load(), int64(len(cast)*lockGoroutines*lockRounds))
+	s.equal("overlaps", c.over.Load(), 0)
+	s.equal("lost updates", c.entered.Load()-total, 0)
 	return nil
 }
 
 // contest is a number that many change under one lock.
 type contest struct {
 	*stage
+	crowd
 
-	number                  string // its key
-	inside, overlaps, taken atomic.Int64
+	number string // its key
 
 	mu      sync.Mutex
 	waiting map[string]bool
@@ -74,12 +72,10 @@ func (c *contest) contend(ctx context.Context, m *member, lock *primitives.Lock,
 	for range lockRounds {
 		c.waits(who, true)
 		err := lock.Do(ctx, func(ctx context.Context) error {
-			defer c.inside.Add(-1)
-			if c.inside.Add(1) > 1 {
-				c.overlaps.Add(1)
-			}
+			nth := c.enter()
+			defer c.leave()
 			c.waits(who, false)
-			c.show(who)
+			c.show(nth, who)
 			return c.increment(ctx, m)
 		})
 		if err != nil {
@@ -110,11 +106,11 @@ func (c *contest) waits(who string, on bool) {
 }
 
 // show prints the first few acquisitions.
-func (c *contest) show(who string) {
-	switch n := c.taken.Add(1); {
-	case n <= lockShown:
+func (c *contest) show(nth int64, who string) {
+	switch {
+	case nth <= lockShown:
 		c.say(who, "holds it; waiting: %s", c.waiters())
-	case n == lockShown+1:
+	case nth == lockShown+1:
 		c.say("...", "and so on")
 	}
 }

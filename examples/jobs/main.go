@@ -1,0 +1,75 @@
+// Command jobs has many jobs to do, of which only a few may run at once, over all processes: because of licences, say, or to spare a service.
+//
+// Each job has a permit while it runs. The permit of a process that dies comes back when its lease ends.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/redlatch/redlatch/examples/internal/process"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+func main() {
+	url := flag.String("redis", "", "`URL` of a Redis (default: one inside this process)")
+	flag.Parse()
+	if err := run(context.Background(), os.Stdout, *url, 3, 6); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// run has two processes do a number of jobs each, at most limit at once.
+func run(ctx context.Context, out io.Writer, url string, limit, jobs int) error {
+	server, err := process.At(url)
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	var processes errgroup.Group
+	for n := range 2 {
+		processes.Go(func() error {
+			p, err := server.Start()
+			if err != nil {
+				return err
+			}
+			defer p.End()
+			return work(ctx, out, p.Client, fmt.Sprintf("process %d", n+1), limit, jobs)
+		})
+	}
+	return processes.Wait()
+}
+
+// work does the jobs of one process, each as soon as there is a permit for it.
+func work(ctx context.Context, out io.Writer, client *primitives.Client, who string, limit, jobs int) error {
+	permits := client.PermitExpirableSemaphore("renderers", primitives.WithWatchdog(10*time.Second))
+	if _, err := permits.Init(ctx, limit); err != nil { // every process may; the first one counts
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	for job := range jobs {
+		group.Go(func() error {
+			return permits.Do(ctx, func(ctx context.Context) error { return render(ctx, out, who, job+1) })
+		})
+	}
+	return group.Wait()
+}
+
+// render is a job: it ends early if its permit is lost.
+func render(ctx context.Context, out io.Writer, who string, job int) error {
+	fmt.Fprintf(out, "%s begins job %d\n", who, job)
+	select {
+	case <-time.After(50 * time.Millisecond):
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	fmt.Fprintf(out, "%s ends job %d\n", who, job)
+	return nil
+}

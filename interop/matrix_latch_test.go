@@ -1,0 +1,151 @@
+package interop_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+func latchSituations() []situation {
+	latch := []string{"latch"}
+	return []situation{
+		{name: "Go counts down, Java waits, a message wakes it", core: true, alone: true, of: latch, run: func(c *cell) { wakeLatch(c, true) }},
+		{name: "Java counts down, Go waits, a message wakes it", core: true, alone: true, of: latch, run: func(c *cell) { wakeLatch(c, false) }},
+		{name: "both count down, many wait on both sides", core: true, of: latch, run: latchMany},
+		{name: "a latch is set once, seen by both, and set again when it has opened", core: true, of: latch, run: latchSet},
+		{name: "a latch that Java deletes lets those in Go go on", core: true, of: latch, run: latchDeletedByJava},
+		{name: "a latch that Go deletes keeps Java waiting, as Redisson's own does, until the next one opens", of: latch, run: latchDeletedByGo},
+	}
+}
+
+func (c *cell) latch() *primitives.CountDownLatch { return c.gopher.CountDownLatch(c.name) }
+
+// wakeLatch measures as wakes does.
+func wakeLatch(c *cell, goCounts bool) {
+	for chance := range wakeChances {
+		*c.woken = (*c.woken)[:0]
+		for n := range wakeRounds {
+			*c.woken = append(*c.woken, c.round(chance*wakeRounds+n).openLatch(goCounts))
+		}
+		if c.woken.median() < wakeMedian && c.woken.longest() < wakeLongest {
+			return
+		}
+		c.Logf("chance %d: %v", chance+1, *c.woken)
+	}
+	require.Less(c, c.woken.median(), wakeMedian)
+	require.Less(c, c.woken.longest(), wakeLongest)
+}
+
+func (c *cell) openLatch(goCounts bool) time.Duration {
+	inGo, inJava := c.latch(), c.java.Latch(c.name).On(c.name)
+	require.NoError(c, is(true)(inGo.Init(c.ctx, 2)))
+	wait, count := inGo.Wait, c.java.Latch(c.name).On(c.name+"/counts").CountDown
+	if goCounts {
+		wait, count = inJava.Await, inGo.CountDown
+	}
+	opened := make(chan entry, 1)
+	go func() {
+		err := wait(c.ctx)
+		opened <- entry{err, time.Now()}
+	}()
+	c.listened()
+	c.settle()
+	require.NoError(c, count(c.ctx))
+	c.waits(opened, 0)
+	last := time.Now()
+	require.NoError(c, count(c.ctx))
+	return c.enters(opened).Sub(last)
+}
+
+func latchMany(c *cell) {
+	const n = 5
+	inGo := c.latch()
+	require.NoError(c, is(true)(c.java.Latch(c.name).On(c.name).TrySetCount(c.ctx, 2*n)))
+	opened := make(chan entry, 2*n)
+	for i := range n {
+		inJava := c.java.Latch(c.name).On(fmt.Sprintf("%s/%d", c.name, i))
+		go func() { opened <- entry{err: inJava.Await(c.ctx)} }()
+		go func() { opened <- entry{err: inGo.Wait(c.ctx)} }()
+	}
+	c.listened()
+	for i := range n {
+		require.NoError(c, inGo.CountDown(c.ctx))
+		require.NoError(c, is(int64(2*(n-i)-1))(c.java.Latch(c.name).On(c.name).Count(c.ctx)))
+		c.waits(opened, 0)
+		require.NoError(c, c.java.Latch(c.name).On(c.name).CountDown(c.ctx))
+		require.NoError(c, is(int64(2*(n-i)-2))(inGo.Count(c.ctx)))
+	}
+	for range 2 * n {
+		c.enters(opened)
+	}
+	c.clean()
+}
+
+func latchSet(c *cell) {
+	inGo, inJava := c.latch(), c.java.Latch(c.name).On(c.name)
+	require.NoError(c, inGo.Wait(c.ctx)) // there is none
+	require.NoError(c, inJava.Await(c.ctx))
+	require.NoError(c, is(true)(inGo.Init(c.ctx, 1)))
+	require.NoError(c, is(false)(inJava.TrySetCount(c.ctx, 5)))
+	require.NoError(c, is(false)(inJava.AwaitFor(c.ctx, 20*time.Millisecond)))
+	require.NoError(c, inJava.CountDown(c.ctx))
+	require.NoError(c, inGo.CountDown(c.ctx)) // of nothing
+	require.NoError(c, is(true)(inJava.TrySetCount(c.ctx, 1)))
+	require.NoError(c, is(false)(inGo.Init(c.ctx, 5)))
+	require.NoError(c, is(int64(1))(inGo.Count(c.ctx)))
+	require.NoError(c, inGo.CountDown(c.ctx))
+	require.NoError(c, inJava.Await(c.ctx))
+	c.clean()
+}
+
+func latchDeletedByJava(c *cell) {
+	inGo := c.latch()
+	require.NoError(c, is(true)(inGo.Init(c.ctx, 3)))
+	opened := make(chan entry, 1)
+	go func() {
+		err := inGo.Wait(c.ctx)
+		opened <- entry{err, time.Now()}
+	}()
+	c.listened()
+	c.settle()
+	deleted := time.Now()
+	require.NoError(c, is(true)(c.java.Latch(c.name).On(c.name).Delete(c.ctx)))
+	require.Less(c, c.enters(opened).Sub(deleted), soon)
+}
+
+// of counts the commands so far that are these words, whatever their case.
+func (m *monitor) of(words ...string) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := 0
+	for _, args := range m.lines {
+		if strings.EqualFold(strings.Join(args, " "), strings.Join(words, " ")) {
+			n++
+		}
+	}
+	return n
+}
+
+func latchDeletedByGo(c *cell) {
+	inGo, inJava := c.latch(), c.java.Latch(c.name).On(c.name)
+	require.NoError(c, is(true)(inGo.Init(c.ctx, 3)))
+	looks := startMonitor(c.T, c.world.single.Addr())
+	opened := make(chan entry, 1)
+	go func() {
+		err := inJava.Await(c.ctx)
+		opened <- entry{err, time.Now()}
+	}()
+	c.listened()
+	// Its last look before it sleeps; the first came before the subscription.
+	c.eventually("Java to look again", func() bool { return looks.of("get", c.name) == 2 })
+	require.NoError(c, is(true)(inGo.Delete(c.ctx)))
+	c.waits(opened, 300*time.Millisecond)
+	require.NoError(c, is(true)(inGo.Init(c.ctx, 1)))
+	c.waits(opened, 50*time.Millisecond)
+	require.NoError(c, inGo.CountDown(c.ctx))
+	c.enters(opened)
+}

@@ -1,0 +1,56 @@
+package primitives_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Tickets are served in the order in which they were drawn, whichever process drew them.
+func ExampleClient_FairLock() {
+	rdb, done := openExample()
+	defer done()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	counter := client.FairLock("counter", primitives.WithWaiterTimeout(5*time.Second))
+	open, err := counter.Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	var wg sync.WaitGroup
+	for ticket := range 3 {
+		wg.Go(func() {
+			err := counter.Do(ctx, func(context.Context) error {
+				fmt.Println("served: ticket", ticket)
+				return nil
+			})
+			if err != nil {
+				fmt.Println(err)
+			}
+		})
+		for waiting := 0; waiting <= ticket; { // it stands in the queue
+			info, err := counter.Info(ctx)
+			if err != nil {
+				panic(err)
+			}
+			waiting = len(info.Waiters)
+		}
+	}
+	_, err = counter.TryAcquire(ctx)
+	fmt.Println(err)
+	_ = open.Release(ctx)
+	wg.Wait()
+	// Output:
+	// redlatch: acquire fair "counter": not acquired
+	// served: ticket 0
+	// served: ticket 1
+	// served: ticket 2
+}

@@ -1,0 +1,138 @@
+package primitives_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// What the section writes to refuses a token smaller than one it has seen: a holder that goes on after its loss does no harm.
+func ExampleClient_FencedLock() {
+	rdb, done := openExample()
+	defer done()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	seen := int64(0)
+	write := func(token int64, what string) {
+		if token < seen {
+			fmt.Println(what, "refused")
+			return
+		}
+		seen = token
+		fmt.Println(what, "written")
+	}
+
+	report := client.FencedLock("report")
+	slow, _ := report.Acquire(ctx, primitives.WithLease(20*time.Millisecond)) // and its process is stopped for a while
+	next, err := report.Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("a later token is greater:", next.Token() > slow.Token())
+	write(next.Token(), "the next one's report")
+	write(slow.Token(), "the slow one's report")
+	fmt.Println("lost:", errors.Is(slow.Release(ctx), primitives.ErrLost))
+	_ = next.Release(ctx)
+	// Output:
+	// a later token is greater: true
+	// the next one's report written
+	// the slow one's report refused
+	// lost: true
+}
+
+// A transfer needs both accounts. Transfers the other way round take them in the same order: no deadlock.
+func ExampleNewMultiLock() {
+	rdb, done := openExample()
+	defer done()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	transfer := func(from, to string) error {
+		both := primitives.NewMultiLock([]*primitives.Lock{client.Lock(from), client.Lock(to)})
+		return both.Do(ctx, func(ctx context.Context) error {
+			// With this ctx each account alone may be locked again.
+			return client.Lock(from).Do(ctx, func(context.Context) error {
+				fmt.Println(from, "->", to, "under", both.Name())
+				return nil
+			})
+		}, primitives.WithWait(time.Second))
+	}
+	fmt.Println(transfer("account:b", "account:a"))
+	fmt.Println(transfer("account:a", "account:b"))
+	// Output:
+	// account:b -> account:a under account:a,account:b
+	// <nil>
+	// account:a -> account:b under account:a,account:b
+	// <nil>
+}
+
+// Three independent servers, one of them down.
+func ExampleNewRedLock() {
+	ctx := context.Background()
+	var locks []*primitives.Lock
+	for i := range 3 {
+		server := redistest.NewEmbedded()
+		defer server.Close()
+		rdb := redis.NewClient(server.Options())
+		defer rdb.Close()
+		client, err := primitives.New(rdb)
+		if err != nil {
+			panic(err)
+		}
+		defer client.Close(ctx)
+		locks = append(locks, client.Lock("leader"))
+		if i == 2 {
+			_ = client.Close(ctx) // as good as down
+		}
+	}
+
+	leader := primitives.NewRedLock(locks, primitives.WithWatchdog(10*time.Second))
+	hold, err := leader.Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println("elected by two of three")
+	fmt.Println("valid for more than 9 s:", time.Until(hold.ValidUntil()) > 9*time.Second)
+	fmt.Println("released:", hold.Release(ctx) == nil)
+	// Output:
+	// elected by two of three
+	// valid for more than 9 s: true
+	// released: true
+}
+
+// Any number of customers share sixteen locks.
+func ExampleClient_Striped() {
+	rdb, done := openExample()
+	defer done()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	customers := client.Striped("customers", 16)
+	err = customers.Lock("customer 4711").Do(ctx, func(context.Context) error {
+		fmt.Println("held:", customers.Lock("customer 4711").Name())
+		return nil
+	})
+	fmt.Println(err)
+	// Output:
+	// held: customers:4
+	// <nil>
+}

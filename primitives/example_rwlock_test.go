@@ -1,0 +1,46 @@
+package primitives_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Many may read a price list while nobody changes it. Who changes it may go on reading what it has written, with no other writer in between.
+func ExampleClient_RWLock() {
+	rdb, done := openExample()
+	defer done()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	ctx := context.Background()
+	defer client.Close(ctx)
+
+	prices := client.RWLock("prices")
+	one, _ := prices.Reader().Acquire(ctx)
+	two, _ := prices.Reader().Acquire(ctx)
+	info, _ := prices.Reader().Info(ctx)
+	fmt.Println("readers:", len(info.Holders))
+	_, err = prices.Writer().TryAcquire(ctx)
+	fmt.Println(err)
+	_, err = prices.Writer().Acquire(one.Context())
+	fmt.Println(err)
+	_ = one.Release(ctx)
+	_ = two.Release(ctx)
+
+	writing, _ := prices.Writer().Acquire(ctx)
+	// Change the prices, then go on reading: the reader's context is not to end with the writer's.
+	reading, _ := prices.Reader().Acquire(context.WithoutCancel(writing.Context()))
+	_ = writing.Release(ctx)
+	err = prices.Reader().Do(ctx, func(context.Context) error { return nil }) // others read along
+	fmt.Println("others read:", err == nil)
+	fmt.Println("released:", reading.Release(ctx) == nil)
+	// Output:
+	// readers: 2
+	// redlatch: acquire writer "prices": not acquired
+	// redlatch: acquire writer "prices": would deadlock
+	// others read: true
+	// released: true
+}
