@@ -278,7 +278,8 @@ func (c *Client) spawn(f func()) {
 // Close refuses new acquisitions ([ErrClosed]) and ends those that wait, then waits until all holds are released or ctx is
 // done. Holds that are left have their contexts ended with [ErrClosed] and are renewed no more: their locks free themselves
 // when the lease ends, not before, as their sections may still run. When Close has returned no goroutine of the client is
-// left, and nothing is sent any more. It returns nil, or ctx's error if holds were left, and the same when called again.
+// left, and nothing is sent any more; for that it awaits commands under way, beyond ctx too, for as long as the redis client's own
+// timeouts let one attempt take. It returns nil, or ctx's error if holds were left, and the same when called again.
 func (c *Client) Close(ctx context.Context) error {
 	c.closer.Do(func() { c.close(ctx) })
 	return c.left
@@ -297,7 +298,9 @@ func (c *Client) close(ctx context.Context) {
 	c.mu.Lock()
 	c.shut = true
 	c.mu.Unlock()
+	hasty := context.AfterFunc(ctx, c.run.Stop)
 	c.calls.Wait() // nobody waits for a lock any more, and commands end within the redis client's limits
+	hasty()
 	close(c.stopping)
 	c.dog.Close()
 	c.hub.Close()

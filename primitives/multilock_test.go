@@ -314,9 +314,9 @@ func jointOptions(t *testing.T, x *jointTest) {
 	hold = acquire(t, t.Context(), x.join(locks, primitives.WithLease(60*time.Second)), primitives.WithLease(80*time.Second))
 	require.Equal(t, []time.Duration{80 * time.Second, 80 * time.Second}, []time.Duration{ttl(x.names[0]), ttl(x.names[1])}, "the call's")
 	release(t, hold)
-	hold = acquire(t, t.Context(), x.join(locks), primitives.WithLease(200*time.Millisecond))
-	requireEnds(t, hold.Context(), primitives.ErrLost)
-	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	hold = acquire(t, t.Context(), x.join(locks), primitives.WithWatchdog(time.Minute), primitives.WithMaxHold(10*time.Second))
+	require.Less(t, time.Until(hold.ValidUntil()), 10*time.Second)
+	release(t, hold)
 	for _, opt := range []primitives.Option{primitives.WithLease(0), primitives.WithPermits(-1), primitives.WithOwner("mode")} {
 		_, err := x.join(locks, opt).Acquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrInvalid)

@@ -332,7 +332,7 @@ func TestRedRestart(t *testing.T) {
 // A holder that is cut off from a majority is told before anybody else can have it.
 func TestRedPartition(t *testing.T) {
 	q := newQuorum(t, 3)
-	hold := acquire(t, t.Context(), q.on(t, primitives.WithWatchdog(time.Second)))
+	hold := acquire(t, t.Context(), q.on(t, primitives.WithWatchdog(1500*time.Millisecond)))
 	told := make(chan time.Time, 1)
 	context.AfterFunc(hold.Context(), func() { told <- time.Now() })
 	var free []*primitives.Client

@@ -19,7 +19,8 @@ type Runner struct {
 	maxDelay time.Duration
 	memory   time.Duration
 
-	closing chan struct{} // closed by Close: no further attempt begins
+	closing chan struct{} // closed by Stop: nothing is repeated
+	stop    sync.Once
 	mu      sync.RWMutex  // held for reading while a run registers in running
 	closed  bool
 	running sync.WaitGroup
@@ -115,14 +116,17 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []string, args ...any
 // Closing is closed when Close begins.
 func (r *Runner) Closing() <-chan struct{} { return r.closing }
 
+// Stop ends repeating: what is under way and what still comes gets one attempt. It may be called again.
+func (r *Runner) Stop() {
+	r.stop.Do(func() { close(r.closing) })
+}
+
 // Close lets no further command out and waits for those under way, which end within the client's own timeouts. It may be
 // called again.
 func (r *Runner) Close() {
+	r.Stop()
 	r.mu.Lock()
-	if !r.closed {
-		r.closed = true
-		close(r.closing)
-	}
+	r.closed = true
 	r.mu.Unlock()
 	r.running.Wait()
 }
