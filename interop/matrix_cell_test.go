@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -187,7 +188,7 @@ func (c *cell) lock() *primitives.Lock {
 	switch c.primitive {
 	case "spin":
 		polling := primitives.WithPolling(time.Millisecond, 64*time.Millisecond)
-		return c.gopher.Lock(c.name, append(c.opts[:len(c.opts):len(c.opts)], polling)...)
+		return c.gopher.Lock(c.name, append(slices.Clip(c.opts), polling)...)
 	case "fair":
 		return c.gopher.FairLock(c.name, c.opts...)
 	case "fenced":
@@ -247,7 +248,7 @@ type goSide struct {
 
 // inGo is the primitive's side of a goroutine.
 func (c *cell) inGo(opts ...primitives.Option) *goSide {
-	return &goSide{primitive: c.primitive, handle: c.with(append(c.opts[:len(c.opts):len(c.opts)], opts...)...).acquirer()}
+	return &goSide{primitive: c.primitive, handle: c.with(append(slices.Clip(c.opts), opts...)...).acquirer()}
 }
 
 func (g *goSide) String() string { return "Go" }

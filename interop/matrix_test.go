@@ -100,7 +100,7 @@ func TestSituations(t *testing.T) {
 		require.False(t, seen[s.name], s.name)
 		seen[s.name] = true
 		require.NotEmpty(t, s.primitives(), s.name)
-		require.True(t, (s.run == nil) != (s.start == nil), s.name)
+		require.NotEqual(t, s.run == nil, s.start == nil, s.name)
 		require.Subset(t, primitiveNames(), s.primitives(), s.name)
 		for primitive, reason := range s.na {
 			require.Contains(t, primitiveNames(), primitive, s.name)

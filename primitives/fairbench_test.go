@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
-	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -149,7 +148,7 @@ func BenchmarkFairLock(b *testing.B) {
 		}
 	})
 	b.Run("floor: plain lock, uncontended", func(b *testing.B) {
-		var l *primitives.Lock = newClient(b, redistest.Redis(b).Client(b)).Lock(redistest.Name(b))
+		l := newClient(b, redistest.Redis(b).Client(b)).Lock(redistest.Name(b))
 		for b.Loop() {
 			release(b, acquire(b, b.Context(), l))
 		}

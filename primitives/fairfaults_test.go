@@ -372,12 +372,12 @@ func TestFairLockIDs(t *testing.T) {
 		require.Equal(t, 2, inner.Depth())
 		release(t, inner)
 		release(t, adopted)
-		hold = await(t, w).hold
+		await(t, w)
 		w = next()
 		held, err := l.ForceRelease(t.Context())
 		require.NoError(t, err)
 		require.True(t, held)
-		hold = await(t, w).hold
+		await(t, w)
 		_, err = l.TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.Empty(t, fairWaiters(t, l), "a try never queues")

@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -129,7 +130,7 @@ func (j *java) run(script string, args ...any) (int64, bool) {
 	tag := "{" + j.name + "}"
 	keys := []string{j.name, "redisson_lock_queue:" + tag, "redisson_lock_timeout:" + tag, "redisson_lock__channel:" + tag, queueLog(j.name)}
 	n, err := redis.NewScript(script).Run(context.Background(), j.rdb, keys, args...).Int64()
-	if err != nil && err != redis.Nil {
+	if err != nil && !errors.Is(err, redis.Nil) {
 		j.t.Error(err)
 	}
 	return n, err == nil

@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -55,7 +56,7 @@ func (m *fairModel) comes() {
 func (m *fairModel) run(s *scripts.Script, memory string, args ...any) (any, error) {
 	keys := []string{"l", "redisson_lock__channel:{l}", "memory:{l}:" + memory, "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}", "redlatch_lock_waiters:{l}", "redlatch_lock_clients:{l}"}
 	v, err := m.rdb.Eval(context.Background(), s.Text(), keys, args...).Result()
-	if err == redis.Nil {
+	if errors.Is(err, redis.Nil) {
 		return nil, nil
 	}
 	return v, err

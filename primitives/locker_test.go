@@ -46,7 +46,7 @@ func TestLockerTryLock(t *testing.T) {
 		require.True(t, mu.TryLock())
 		require.False(t, mu.TryLock())
 		require.False(t, other.TryLock())
-		mu.Unlock() //nolint:staticcheck // nothing to do inside: it is the locking that counts
+		mu.Unlock()
 		require.True(t, other.TryLock())
 		require.False(t, mu.TryLock())
 		other.Unlock()
@@ -81,7 +81,7 @@ func TestLockerPanics(t *testing.T) {
 		require.Panics(t, func() { mu.TryLock() })
 		require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
 		require.True(t, mu.TryLock(), "the gate is open again")
-		mu.Unlock() //nolint:staticcheck // nothing to do inside: it is the locking that counts
+		mu.Unlock()
 
 		requirePanics(t, primitives.ErrInvalid, x.c.Lock("").Locker(t.Context()).Lock)
 		require.NoError(t, x.c.Close(t.Context()))
@@ -141,7 +141,7 @@ func TestLockerWaitsAndLoses(t *testing.T) {
 		_, err := x.l.ForceRelease(t.Context())
 		require.NoError(t, err)
 		lost := len(x.heard.all(primitives.EventLost))
-		mu.Unlock() //nolint:staticcheck // nothing to do inside: it is the locking that counts
+		mu.Unlock()
 		redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventLost)) == lost+1 }, "the loss is told")
 	})
 }

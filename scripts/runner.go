@@ -21,7 +21,7 @@ type Runner struct {
 
 	closing chan struct{} // closed by Stop: nothing is repeated
 	stop    sync.Once
-	mu      sync.RWMutex  // held for reading while a run registers in running
+	mu      sync.RWMutex // held for reading while a run registers in running
 	closed  bool
 	running sync.WaitGroup
 }
