@@ -1,0 +1,860 @@
+package primitives_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// conformKind is one kind of lock that Redisson has.
+type conformKind struct {
+	name  string
+	open  func(c *primitives.Client, key string) *primitives.Lock
+	rival func(c *primitives.Client, key string) *primitives.Lock // what it excludes; nil: itself
+	keeps func(key string) []string                               // keys that outlive it
+	flat  bool                                                    // a second acquisition in the first is refused
+}
+
+func writerOf(c *primitives.Client, key string) *primitives.Lock { return c.RWLock(key).Writer() }
+
+var conformKinds = []conformKind{
+	{name: "lock", open: func(c *primitives.Client, key string) *primitives.Lock { return c.Lock(key) }},
+	{name: "spin", open: func(c *primitives.Client, key string) *primitives.Lock {
+		return c.Lock(key, primitives.WithPolling(2*time.Millisecond, 50*time.Millisecond))
+	}},
+	{name: "non-reentrant", flat: true, open: func(c *primitives.Client, key string) *primitives.Lock {
+		return c.Lock(key, primitives.WithNonReentrant())
+	}},
+	{name: "fair", open: func(c *primitives.Client, key string) *primitives.Lock { return c.FairLock(key) }},
+	{
+		name: "fenced", open: func(c *primitives.Client, key string) *primitives.Lock { return c.FencedLock(key) },
+		keeps: func(key string) []string { return []string{"redisson_lock_token:{" + key + "}"} },
+	},
+	{name: "read", open: func(c *primitives.Client, key string) *primitives.Lock { return c.RWLock(key).Reader() }, rival: writerOf},
+	{name: "write", open: writerOf},
+}
+
+// conformCase is what one behaviour works with: a lock, the same on another client, and there what it excludes.
+type conformCase struct {
+	conformKind
+	s         *redistest.Server
+	key       string
+	l, far    *primitives.Lock
+	excludes  *primitives.Lock
+	farClient *primitives.Client
+	heard     *recorder // of the other client
+}
+
+func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
+	x := &conformCase{conformKind: kind, s: s, key: redistest.Name(t) + ".", heard: &recorder{}}
+	x.farClient = newClient(t, s.Client(t), x.heard.option())
+	x.l, x.far = kind.open(newClient(t, s.Client(t)), x.key), kind.open(x.farClient, x.key)
+	if x.excludes = x.far; kind.rival != nil {
+		x.excludes = kind.rival(x.farClient, x.key)
+	}
+	return x
+}
+
+// count is how often that id holds the lock, as another client sees it.
+func (x *conformCase) count(t *testing.T, id string) int {
+	t.Helper()
+	info, err := x.far.Info(t.Context())
+	require.NoError(t, err)
+	for _, h := range info.Holders {
+		if h.ID == id {
+			return h.Count
+		}
+	}
+	return 0
+}
+
+// requireHolders is Redisson's isLocked, asked on both clients.
+func (x *conformCase) requireHolders(t *testing.T, n int) {
+	t.Helper()
+	for _, l := range []*primitives.Lock{x.l, x.far} {
+		info, err := l.Info(t.Context())
+		require.NoError(t, err)
+		require.Len(t, info.Holders, n)
+	}
+}
+
+// TestConformanceLocks: what Redisson's tests of each kind of lock say of every kind.
+func TestConformanceLocks(t *testing.T) {
+	t.Parallel()
+	behaviours := []struct {
+		name string
+		hold func(t *testing.T, x *conformCase)
+	}{
+		{"locked is seen from everywhere", seenLocked},
+		{"each acquisition counts", holdCount},
+		{"only the holder's context holds", heldByMe},
+		{"the time that is left", timeLeft},
+		{"only the holder releases", strangersRelease},
+		{"one handle locks again and again", lockAgain},
+		{"forced free", forcedFree},
+		{"the lock of a client that is gone frees itself", autoExpires},
+		{"a lease that ends lets the next one in", leaseLetsIn},
+		{"a wait that nothing interrupts", uninterrupted},
+		{"one try neither waits nor stays", tryOnce},
+	}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range conformKinds {
+			t.Run(kind.name, func(t *testing.T) {
+				t.Parallel()
+				for _, b := range behaviours {
+					t.Run(b.name, func(t *testing.T) {
+						t.Parallel()
+						x := onKind(t, s, kind)
+						b.hold(t, x)
+						var keeps []string
+						if kind.keeps != nil {
+							keeps = kind.keeps(x.key)
+						}
+						requireClean(t, s, x.key, keeps...)
+					})
+				}
+			})
+		}
+	})
+}
+
+func seenLocked(t *testing.T, x *conformCase) {
+	x.requireHolders(t, 0)
+	hold := acquire(t, t.Context(), x.l)
+	x.requireHolders(t, 1)
+	release(t, hold)
+	x.requireHolders(t, 0)
+}
+
+func holdCount(t *testing.T, x *conformCase) {
+	once := acquire(t, t.Context(), x.l)
+	require.Equal(t, 1, x.count(t, once.ID()))
+	release(t, once)
+	require.Zero(t, x.count(t, once.ID()))
+	outer := acquire(t, t.Context(), x.l)
+	if x.flat {
+		_, err := x.l.Acquire(outer.Context())
+		require.ErrorIs(t, err, primitives.ErrDeadlock)
+		require.Equal(t, 1, x.count(t, outer.ID()))
+		release(t, outer)
+		return
+	}
+	inner := acquire(t, outer.Context(), x.l)
+	require.Equal(t, 2, x.count(t, outer.ID()))
+	release(t, inner)
+	require.Equal(t, 1, x.count(t, outer.ID()))
+	_, err := x.excludes.TryAcquire(t.Context())
+	require.ErrorIs(t, err, primitives.ErrNotAcquired, "one count is left")
+	release(t, outer)
+	require.Zero(t, x.count(t, outer.ID()))
+}
+
+func heldByMe(t *testing.T, x *conformCase) {
+	require.Nil(t, x.l.HoldFrom(t.Context()))
+	hold := acquire(t, t.Context(), x.l)
+	require.Same(t, hold, x.l.HoldFrom(hold.Context()))
+	require.Nil(t, x.l.HoldFrom(t.Context()), "another goroutine's context")
+	require.Nil(t, x.far.HoldFrom(hold.Context()), "another client's lock")
+	release(t, hold)
+	require.Nil(t, x.l.HoldFrom(hold.Context()), "it was released")
+}
+
+func timeLeft(t *testing.T, x *conformCase) {
+	left := func() time.Duration {
+		info, err := x.far.Info(t.Context())
+		require.NoError(t, err)
+		return info.TTL
+	}
+	hold := acquire(t, t.Context(), x.l, primitives.WithLease(time.Hour))
+	require.InDelta(t, time.Hour, left(), float64(5*time.Second))
+	release(t, hold)
+	require.Zero(t, left())
+	hold = acquire(t, t.Context(), x.l)
+	require.InDelta(t, 30*time.Second, left(), float64(5*time.Second), "the watchdog's")
+	release(t, hold)
+}
+
+func strangersRelease(t *testing.T, x *conformCase) {
+	hold := acquire(t, t.Context(), x.l)
+	require.ErrorIs(t, x.far.ReleaseID(t.Context(), x.farClient.ID()+":1"), primitives.ErrNotHeld)
+	require.NoError(t, hold.Check(t.Context()))
+	require.Equal(t, 1, x.count(t, hold.ID()))
+	release(t, hold)
+}
+
+func lockAgain(t *testing.T, x *conformCase) {
+	for range 3 {
+		release(t, acquire(t, t.Context(), x.l))
+		require.NoError(t, x.l.Do(t.Context(), func(context.Context) error { return nil }))
+	}
+}
+
+func forcedFree(t *testing.T, x *conformCase) {
+	hold := acquire(t, t.Context(), x.l)
+	for _, held := range []bool{true, false} {
+		was, err := x.far.ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, held, was)
+		x.requireHolders(t, 0)
+	}
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+}
+
+func autoExpires(t *testing.T, x *conformCase) {
+	const ttl = 240 * time.Millisecond
+	gone := newClient(t, x.s.Client(t))
+	began := time.Now()
+	hold := acquire(t, t.Context(), x.open(gone, x.key), primitives.WithWatchdog(ttl))
+	shut(gone)
+	requireEnds(t, hold.Context(), primitives.ErrClosed)
+	next := acquire(t, t.Context(), x.excludes)
+	require.GreaterOrEqual(t, time.Since(began), ttl-50*time.Millisecond)
+	require.Less(t, time.Since(began), ttl+slowPoll)
+	release(t, next)
+}
+
+func leaseLetsIn(t *testing.T, x *conformCase) {
+	const lease = 160 * time.Millisecond
+	began := time.Now()
+	hold := acquire(t, t.Context(), x.l, primitives.WithLease(lease))
+	next := acquire(t, t.Context(), x.excludes)
+	require.GreaterOrEqual(t, time.Since(began), lease-10*time.Millisecond)
+	require.Less(t, time.Since(began), lease+slowPoll)
+	requireEnds(t, hold.Context(), primitives.ErrLost)
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	require.NoError(t, next.Check(t.Context()), "a late release takes nothing")
+	release(t, next)
+}
+
+func uninterrupted(t *testing.T, x *conformCase) {
+	hold := acquire(t, t.Context(), x.l)
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := start(func() (*primitives.Hold, error) { return x.excludes.Acquire(context.WithoutCancel(ctx)) })
+	x.heard.await(t, primitives.EventWait)
+	cancel()
+	release(t, hold)
+	r := await(t, waiting)
+	require.NoError(t, r.err)
+	requireLive(t, r.hold.Context())
+	release(t, r.hold)
+}
+
+// Who gave up does not stand in the way of the next.
+func tryOnce(t *testing.T, x *conformCase) {
+	hold := acquire(t, t.Context(), x.l)
+	for _, wait := range []time.Duration{0, 30 * time.Millisecond} {
+		began := time.Now()
+		_, err := x.excludes.Acquire(t.Context(), primitives.WithWait(wait))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.GreaterOrEqual(t, time.Since(began), wait)
+	}
+	release(t, hold)
+	for _, l := range []*primitives.Lock{x.l, x.excludes} {
+		next, err := l.TryAcquire(t.Context())
+		require.NoError(t, err)
+		release(t, next)
+	}
+}
+
+// Many goroutines on a few locks of one client: all get through, and no subscription stays.
+func TestConformanceSubscriptions(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, c := redistest.Name(t), newClient(t, s.Client(t))
+		var wg sync.WaitGroup
+		for range 32 {
+			wg.Go(func() {
+				for range scaled(s, 60) {
+					l := c.Lock(name + strconv.Itoa(rand.IntN(5)))
+					if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		requireClean(t, s, name)
+	})
+}
+
+// TestConformanceRWLock: leases of readers beside each other and of a writer before readers.
+func TestConformanceRWLock(t *testing.T) {
+	t.Parallel()
+	lease := primitives.WithLease
+	behaviours := []struct {
+		name string
+		hold func(t *testing.T, near, far *primitives.RWLock)
+	}{
+		{"a writer waits for the reader that lasts longest", func(t *testing.T, near, far *primitives.RWLock) {
+			began := time.Now()
+			acquire(t, t.Context(), near.Reader(), lease(500*time.Millisecond))
+			acquire(t, t.Context(), far.Reader(), lease(100*time.Millisecond))
+			w := acquire(t, t.Context(), far.Writer())
+			require.GreaterOrEqual(t, time.Since(began), 490*time.Millisecond)
+			release(t, w)
+		}},
+		{"a reader that comes and goes does not prolong another", func(t *testing.T, near, far *primitives.RWLock) {
+			began := time.Now()
+			acquire(t, t.Context(), near.Reader(), lease(300*time.Millisecond))
+			release(t, acquire(t, t.Context(), far.Reader(), lease(time.Minute)))
+			w := acquire(t, t.Context(), far.Writer(), primitives.WithWait(soon))
+			require.GreaterOrEqual(t, time.Since(began), 290*time.Millisecond)
+			require.Less(t, time.Since(began), 300*time.Millisecond+slowPoll)
+			release(t, w)
+		}},
+		// Redisson takes the nested read's lease away with it; here what stays keeps the longest, and no longer.
+		{"a reader keeps the longest lease of those nested in it", func(t *testing.T, near, far *primitives.RWLock) {
+			began := time.Now()
+			outer := acquire(t, t.Context(), near.Reader(), lease(200*time.Millisecond))
+			release(t, acquire(t, outer.Context(), near.Reader(), lease(500*time.Millisecond)))
+			w := acquire(t, t.Context(), far.Writer(), primitives.WithWait(soon))
+			require.GreaterOrEqual(t, time.Since(began), 490*time.Millisecond)
+			require.Less(t, time.Since(began), 500*time.Millisecond+slowPoll)
+			release(t, w)
+		}},
+		{"a writer's lease ends: all readers that wait enter", func(t *testing.T, near, far *primitives.RWLock) {
+			acquire(t, t.Context(), near.Writer(), lease(300*time.Millisecond))
+			var readers []<-chan result
+			for _, rw := range []*primitives.RWLock{near, far, far} {
+				readers = append(readers, start(func() (*primitives.Hold, error) { return rw.Reader().Acquire(t.Context()) }))
+			}
+			var holds []*primitives.Hold
+			for _, reader := range readers {
+				r := await(t, reader)
+				require.NoError(t, r.err)
+				holds = append(holds, r.hold)
+			}
+			for _, hold := range holds {
+				release(t, hold)
+			}
+		}},
+		{"a nested write with a shorter lease leaves the outer one's", func(t *testing.T, near, far *primitives.RWLock) {
+			outer := acquire(t, t.Context(), near.Writer(), lease(time.Minute))
+			inner := acquire(t, outer.Context(), near.Writer(), lease(50*time.Millisecond))
+			requireEnds(t, inner.Context(), primitives.ErrLost)
+			require.NoError(t, outer.Check(t.Context()))
+			for _, l := range []*primitives.Lock{far.Writer(), far.Reader()} {
+				_, err := l.TryAcquire(t.Context())
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			}
+			_, err := near.Writer().ForceRelease(t.Context())
+			require.NoError(t, err)
+		}},
+	}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, b := range behaviours {
+			t.Run(b.name, func(t *testing.T) {
+				t.Parallel()
+				key := redistest.Name(t) + "."
+				b.hold(t, newClient(t, s.Client(t)).RWLock(key), newClient(t, s.Client(t)).RWLock(key))
+				requireClean(t, s, key)
+			})
+		}
+	})
+}
+
+// poolCase is what a behaviour of semaphores works with.
+type poolCase struct {
+	countable
+	s   *redistest.Server
+	key string
+}
+
+// take acquires n at once.
+func (p *poolCase) take(t *testing.T, n int, opts ...primitives.Option) *primitives.Hold {
+	t.Helper()
+	hold, err := p.Acquire(t.Context(), append([]primitives.Option{primitives.WithPermits(n), primitives.WithWait(0)}, opts...)...)
+	require.NoError(t, err)
+	return hold
+}
+
+func (p *poolCase) add(t *testing.T, n int) {
+	t.Helper()
+	require.NoError(t, p.Add(t.Context(), n))
+}
+
+// requireFree is how many can be had.
+func (p *poolCase) requireFree(t *testing.T, n int) {
+	t.Helper()
+	info, err := p.Info(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, n, info.Available)
+}
+
+// requireAll is how many there are, how many are out, and how many can be had: of permits with leases.
+func (p *poolCase) requireAll(t *testing.T, all, out, free int) {
+	t.Helper()
+	info, err := p.Info(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int{all, out, free}, []int{info.Permits, len(info.Holders), info.Available})
+}
+
+// TestConformanceSemaphores: the arithmetic that Redisson's tests of both semaphores expect.
+func TestConformanceSemaphores(t *testing.T) {
+	t.Parallel()
+	behaviours := []struct {
+		name string
+		hold func(t *testing.T, p *poolCase)
+	}{
+		{"there is nothing before it is set", func(t *testing.T, p *poolCase) { p.requireFree(t, 0) }},
+		{"none of none", func(t *testing.T, p *poolCase) {
+			release(t, p.take(t, 0))
+			p.add(t, 0)
+			p.requireFree(t, 0)
+		}},
+		{"added one by one", func(t *testing.T, p *poolCase) {
+			p.add(t, 1)
+			p.requireFree(t, 1)
+			p.add(t, 1)
+			release(t, p.take(t, 2))
+		}},
+		{"set once", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			initPool(t, p, 15)
+			p.requireFree(t, 10)
+		}},
+		{"taken and given back", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			one := p.take(t, 1)
+			p.requireFree(t, 9)
+			release(t, one)
+			p.requireFree(t, 10)
+			five := p.take(t, 5)
+			p.requireFree(t, 5)
+			release(t, five)
+			p.requireFree(t, 10)
+		}},
+		{"added while all are out", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			all := p.take(t, 10)
+			p.requireFree(t, 0)
+			p.add(t, 4)
+			p.requireFree(t, 4)
+			release(t, all)
+			p.requireFree(t, 14)
+			p.take(t, 5)
+			p.requireFree(t, 9)
+		}},
+		{"taken away while all are out", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			all := p.take(t, 10)
+			p.add(t, -5)
+			p.requireFree(t, -5)
+			release(t, all)
+			p.requireFree(t, 5)
+			p.take(t, 5)
+			p.requireFree(t, 0)
+		}},
+		{"taken away below 0", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			for _, step := range []struct{ add, free int }{{5, 15}, {-10, 5}, {-10, -5}} {
+				p.add(t, step.add)
+				p.requireFree(t, step.free)
+			}
+		}},
+		{"who waits for several collects what comes singly", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 5)
+			a, b := p.take(t, 1), p.take(t, 1)
+			p.take(t, 1)
+			_, err := p.TryAcquire(t.Context(), primitives.WithPermits(4))
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			waiting := start(func() (*primitives.Hold, error) {
+				return p.Acquire(t.Context(), primitives.WithPermits(4), primitives.WithWait(soon))
+			})
+			awaitWaiter(t, p.s, p.key)
+			release(t, a)
+			p.requireFree(t, 3)
+			release(t, b)
+			r := await(t, waiting)
+			require.NoError(t, r.err)
+			p.requireFree(t, 0)
+		}},
+		{"what comes back is not enough, what is added is", func(t *testing.T, p *poolCase) {
+			p.add(t, 1)
+			waiting := start(func() (*primitives.Hold, error) { return p.Acquire(t.Context(), primitives.WithPermits(2)) })
+			awaitWaiter(t, p.s, p.key)
+			release(t, p.take(t, 1))
+			p.requireFree(t, 1)
+			require.Empty(t, waiting)
+			p.add(t, 1)
+			require.NoError(t, await(t, waiting).err)
+			p.requireFree(t, 0)
+		}},
+	}
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
+		for _, b := range behaviours {
+			t.Run(b.name, func(t *testing.T) {
+				p := &poolCase{open(newClient(t, s.Client(t))), s, key}
+				b.hold(t, p)
+				_, err := p.Delete(t.Context())
+				require.NoError(t, err)
+				requireClean(t, s, key)
+			})
+		}
+	})
+}
+
+// The largest number of permits of Java's, wanted at once or one by one.
+func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
+	t.Parallel()
+	const most = 1<<31 - 1
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		key := redistest.Name(t)
+		initPool(t, newClient(t, s.Client(t)).Semaphore(key), most)
+		var wg sync.WaitGroup
+		for i := range 4 {
+			sem := newClient(t, s.Client(t)).Semaphore(key)
+			wg.Go(func() {
+				for j := range scaled(s, 10) {
+					n := []int{1, most}[(i+j)%2]
+					if err := sem.Do(context.Background(), func(context.Context) error { return nil }, primitives.WithPermits(n)); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, most, available(t, s.Client(t), key))
+	})
+}
+
+// TestConformancePermits: ids and leases of permits.
+func TestConformancePermits(t *testing.T) {
+	t.Parallel()
+	short := primitives.WithLease(150 * time.Millisecond)
+	ids := func(hold *primitives.Hold) []string { return strings.Split(hold.ID(), ",") }
+	giveBack := func(t *testing.T, p *poolCase, ids ...string) error {
+		return p.countable.(*primitives.PermitExpirableSemaphore).ReleaseID(t.Context(), strings.Join(ids, ","))
+	}
+	behaviours := []struct {
+		name string
+		hold func(t *testing.T, p *poolCase)
+	}{
+		{"several at once, each with an id", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			require.Len(t, ids(p.take(t, 4)), 4)
+			require.Len(t, ids(p.take(t, 5)), 5)
+			p.requireAll(t, 10, 9, 1)
+		}},
+		{"given back in parts, and not again", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			six := ids(p.take(t, 6))
+			p.requireFree(t, 4)
+			require.NoError(t, giveBack(t, p, six[:4]...))
+			p.requireFree(t, 8)
+			require.NoError(t, giveBack(t, p, six[4:]...))
+			p.requireFree(t, 10)
+			require.ErrorIs(t, giveBack(t, p, six...), primitives.ErrNotHeld)
+			p.requireFree(t, 10)
+		}},
+		{"ids that are held beside one that is not: none is given back", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			four := ids(p.take(t, 4))
+			require.NoError(t, giveBack(t, p, four[0]))
+			p.requireFree(t, 7)
+			require.ErrorIs(t, giveBack(t, p, four...), primitives.ErrNotHeld)
+			p.requireFree(t, 7)
+		}},
+		{"leases that have ended are free to see", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 2)
+			p.requireAll(t, 2, 0, 2)
+			p.take(t, 1, short)
+			p.requireAll(t, 2, 1, 1)
+			p.take(t, 1, short)
+			_, err := p.TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			p.requireAll(t, 2, 2, 0)
+			third, err := p.Acquire(t.Context(), short, primitives.WithWait(slowPoll))
+			require.NoError(t, err)
+			requireEnds(t, third.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool {
+				info, err := p.Info(t.Context())
+				return err == nil && info.Available == 2
+			}, "the lease is over for Redis too")
+			p.requireAll(t, 2, 0, 2)
+		}},
+		{"an expired permit cannot be given back", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			timed, lasting := p.take(t, 3, short), p.take(t, 3)
+			p.requireFree(t, 4)
+			requireEnds(t, timed.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(idsOut(t, p)) == 3 }, "expired")
+			release(t, lasting)
+			p.requireFree(t, 10)
+			require.ErrorIs(t, giveBack(t, p, ids(timed)...), primitives.ErrNotHeld)
+			require.ErrorIs(t, timed.Release(t.Context()), primitives.ErrLost)
+			p.requireFree(t, 10)
+		}},
+		{"expired ones are collected by the next", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			timed := p.take(t, 6, short)
+			requireEnds(t, timed.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(idsOut(t, p)) == 0 }, "expired")
+			next := p.take(t, 1, short)
+			p.requireFree(t, 9)
+			requireEnds(t, next.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(idsOut(t, p)) == 0 }, "expired")
+			p.requireFree(t, 10)
+		}},
+		{"an extended lease lasts, an ended one cannot be extended", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 1)
+			hold := p.take(t, 1, primitives.WithLease(time.Second))
+			require.NoError(t, hold.Extend(t.Context(), time.Minute))
+			require.Greater(t, idsOut(t, p)[hold.ID()], 50*time.Second)
+			release(t, hold)
+			hold = p.take(t, 1, short)
+			requireEnds(t, hold.Context(), primitives.ErrLost)
+			require.ErrorIs(t, hold.Extend(t.Context(), time.Minute), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(idsOut(t, p)) == 0 }, "expired")
+			p.requireFree(t, 1)
+		}},
+		{"the lease that is left", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 1)
+			require.Empty(t, idsOut(t, p))
+			hold := p.take(t, 1, primitives.WithLease(10*time.Second))
+			require.InDelta(t, 10*time.Second, idsOut(t, p)[hold.ID()], float64(2*time.Second))
+			release(t, hold)
+			require.Empty(t, idsOut(t, p))
+		}},
+		{"a pool that expires leaves nothing", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 1)
+			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, 300*time.Millisecond).Err())
+			p.take(t, 1, short)
+			requireClean(t, p.s, p.key)
+		}},
+		{"the number is changed whatever is out", func(t *testing.T, p *poolCase) {
+			sem := p.countable.(*primitives.PermitExpirableSemaphore)
+			for _, n := range []int{10, 15, 15, 5} {
+				require.NoError(t, sem.Resize(t.Context(), n))
+				created, err := sem.Init(t.Context(), 20)
+				require.NoError(t, err)
+				require.False(t, created)
+				p.requireAll(t, n, 0, n)
+			}
+			for range 3 {
+				p.take(t, 1)
+			}
+			p.requireAll(t, 5, 3, 2)
+			for _, n := range []int{3, 2} {
+				require.NoError(t, sem.Resize(t.Context(), n))
+				p.requireAll(t, n, 3, n-3)
+			}
+		}},
+	}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, b := range behaviours {
+			t.Run(b.name, func(t *testing.T) {
+				t.Parallel()
+				key := redistest.Name(t) + "."
+				p := &poolCase{newClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
+				b.hold(t, p)
+				_, err := p.Delete(t.Context())
+				require.NoError(t, err)
+				requireClean(t, s, key)
+			})
+		}
+	})
+}
+
+// idsOut are the permits that are out, and what is left of their leases.
+func idsOut(t *testing.T, p *poolCase) map[string]time.Duration {
+	t.Helper()
+	info, err := p.Info(t.Context())
+	require.NoError(t, err)
+	left := map[string]time.Duration{}
+	for _, h := range info.Holders {
+		left[h.ID] = h.TTL
+	}
+	return left
+}
+
+// Waiters of a fair lock that never release are followed in their order as their leases end, the last of eight within ten seconds.
+func TestConformanceFairLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newClient(t, redistest.Embedded(t).Client(t)).FairLock("l")
+		began := time.Now()
+		var waiting []<-chan result
+		for range 8 {
+			waiting = append(waiting, start(func() (*primitives.Hold, error) {
+				return l.Acquire(t.Context(), primitives.WithWait(10*time.Second), primitives.WithLease(time.Second))
+			}))
+			time.Sleep(100 * time.Millisecond)
+		}
+		last := began.Add(-time.Second)
+		for _, w := range waiting {
+			r := <-w
+			require.NoError(t, r.err)
+			require.GreaterOrEqual(t, r.at.Sub(last), time.Second)
+			last = r.at
+		}
+		t.Logf("the last one after %v", last.Sub(began))
+		time.Sleep(2 * time.Second)
+	})
+}
+
+// The keys of a fair lock's queue are of the mapped name.
+func TestConformanceFairPrefix(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		key := redistest.Name(t)
+		l := newClient(t, s.Client(t), primitives.WithPrefix("test::")).FairLock(key)
+		hold := acquire(t, t.Context(), l)
+		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		awaitFair(t, l, 1)
+		require.EqualValues(t, 1, s.Client(t).LLen(t.Context(), "redisson_lock_queue:{test::"+key+"}").Val())
+		info, err := l.Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, key, info.Name)
+		release(t, hold)
+		r := await(t, waiting)
+		require.NoError(t, r.err)
+		release(t, r.hold)
+		requireClean(t, s, key)
+	})
+}
+
+// A waiter of a fair lock lives through writes that Redis holds back, and leaves nothing in the queue.
+func TestConformanceFairPausedWrites(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	rdb, key := s.Client(t), redistest.Name(t)
+	l := newClient(t, s.Client(t)).FairLock(key)
+	acquire(t, t.Context(), l, primitives.WithLease(700*time.Millisecond))
+	first := start(func() (*primitives.Hold, error) {
+		return l.Acquire(t.Context(), primitives.WithLease(200*time.Millisecond))
+	})
+	awaitFair(t, l, 1)
+	second := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithWait(soon)) })
+	awaitFair(t, l, 2)
+	require.NoError(t, rdb.Do(t.Context(), "client", "pause", 1500, "write").Err())
+	require.NoError(t, await(t, first).err)
+	r := await(t, second)
+	require.NoError(t, r.err)
+	release(t, r.hold)
+	requireClean(t, s, key)
+}
+
+// Of many who try a multilock once, one has it; it may have its members on several servers.
+func TestConformanceMulti(t *testing.T) {
+	t.Parallel()
+	t.Run("one of many tries succeeds", func(t *testing.T) {
+		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			key := redistest.Name(t)
+			l := primitives.NewMultiLock(members(newClient(t, s.Client(t)), key, 3))
+			var tries []<-chan result
+			for range 10 {
+				tries = append(tries, start(func() (*primitives.Hold, error) { return l.TryAcquire(t.Context()) }))
+			}
+			var holds []*primitives.Hold
+			for _, try := range tries {
+				if r := await(t, try); r.err == nil {
+					holds = append(holds, r.hold)
+				} else {
+					require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
+				}
+			}
+			require.Len(t, holds, 1)
+			require.Same(t, holds[0], l.HoldFrom(holds[0].Context()))
+			require.Nil(t, l.HoldFrom(t.Context()))
+			release(t, holds[0])
+			require.Nil(t, l.HoldFrom(holds[0].Context()))
+			requireClean(t, s, key)
+		})
+	})
+	t.Run("members on three servers", func(t *testing.T) {
+		servers := []*redistest.Server{redistest.Miniredis(t), redistest.Miniredis(t), redistest.Miniredis(t)}
+		spread := func() *primitives.Lock {
+			var locks []*primitives.Lock
+			for i, s := range servers {
+				locks = append(locks, newClient(t, s.Client(t)).Lock("lock"+strconv.Itoa(i)))
+			}
+			return primitives.NewMultiLock(locks)
+		}
+		one, rival := spread(), spread()
+		hold := acquire(t, t.Context(), one)
+		for range 2 {
+			_, err := rival.TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		}
+		release(t, hold)
+		release(t, acquire(t, t.Context(), rival))
+		for _, s := range servers {
+			requireClean(t, s, "lock")
+		}
+	})
+}
+
+// Seven members of a redlock on two servers, with a fixed lease, under contention.
+func TestConformanceRedOfSeven(t *testing.T) {
+	t.Parallel()
+	servers := []*redistest.Server{redistest.Miniredis(t), redistest.Miniredis(t)}
+	var locks []*primitives.Lock
+	for i, c := range []*primitives.Client{newClient(t, servers[0].Client(t)), newClient(t, servers[1].Client(t))} {
+		locks = append(locks, members(c, "r"+strconv.Itoa(i), 2+3*i)...)
+	}
+	l, n := primitives.NewRedLock(locks, primitives.WithLease(10*time.Second)), 0
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() { increment(t, acts(l), &n, 3) })
+	}
+	wg.Wait()
+	require.Equal(t, 12, n)
+}
+
+// The tokens of a name begin with 1 and rise by one, however it is acquired.
+func TestConformanceTokens(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		key := redistest.Name(t)
+		l := newClient(t, s.Client(t)).FencedLock(key)
+		for i, get := range []func() (*primitives.Hold, error){
+			func() (*primitives.Hold, error) { return l.Acquire(t.Context()) },
+			func() (*primitives.Hold, error) { return l.Acquire(t.Context()) },
+			func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithLease(time.Minute)) },
+			func() (*primitives.Hold, error) { return l.TryAcquire(t.Context()) },
+		} {
+			hold, err := get()
+			require.NoError(t, err)
+			require.EqualValues(t, i+1, hold.Token())
+			release(t, hold)
+			require.EqualValues(t, i+1, hold.Token(), "it keeps it")
+		}
+	})
+}
+
+// A latch that is not opened in time was not waited for, and stays; one that is, was.
+func TestConformanceLatchDeadline(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		latch := newClient(t, s.Client(t)).CountDownLatch(redistest.Name(t))
+		_, err := latch.Init(t.Context(), 1)
+		require.NoError(t, err)
+		wait := func(d time.Duration) error {
+			ctx, cancel := context.WithTimeout(t.Context(), d)
+			defer cancel()
+			return latch.Wait(ctx)
+		}
+		require.ErrorIs(t, wait(50*time.Millisecond), context.DeadlineExceeded)
+		n, err := latch.Count(t.Context())
+		require.NoError(t, err)
+		require.EqualValues(t, 1, n)
+		done := make(chan error, 1)
+		go func() { done <- wait(soon) }()
+		awaitWaiter(t, s, latch.Name())
+		for range 2 { // one more than needed
+			require.NoError(t, latch.CountDown(t.Context()))
+		}
+		require.NoError(t, <-done)
+		require.NoError(t, wait(soon))
+	})
+}
