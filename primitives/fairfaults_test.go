@@ -377,7 +377,7 @@ func TestFairLockIDs(t *testing.T) {
 		held, err := l.ForceRelease(t.Context())
 		require.NoError(t, err)
 		require.True(t, held)
-		await(t, w)
+		hold = await(t, w).hold
 		_, err = l.TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.Empty(t, fairWaiters(t, l), "a try never queues")

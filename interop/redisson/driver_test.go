@@ -198,6 +198,9 @@ func TestBadFlag(t *testing.T) {
 	var log bytes.Buffer
 	Build(t, Redisson4)
 	_, err := start(t.Context(), Options{JVM: []string{"-XX:NoSuchFlag=1"}, Stderr: &log})
+	if errors.Is(err, errMissing) {
+		requireBuilt(t, err)
+	}
 	require.ErrorIs(t, err, ErrEnded)
 	require.ErrorContains(t, err, "NoSuchFlag")
 	require.Contains(t, log.String(), "NoSuchFlag")
