@@ -9,7 +9,7 @@ import (
 )
 
 // acquire is the way to every hold: under one that ctx carries, or by a request that is tried, and waits, until it is granted.
-func (h *handle) acquire(ctx context.Context, s settings) (*Hold, error) {
+func (h *handle) acquire(ctx context.Context, s *settings, limit time.Duration) (*Hold, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, gaveUp(ctx, nil)
 	}
@@ -21,18 +21,18 @@ func (h *handle) acquire(ctx context.Context, s settings) (*Hold, error) {
 	}
 	defer h.c.calls.Done()
 	began := time.Now()
-	w := wait{limit: s.wait}
-	if s.wait >= 0 {
-		w.until = began.Add(s.wait)
+	w := wait{limit: limit}
+	if limit >= 0 {
+		w.until = began.Add(limit)
 	}
 	if s.owner == "" {
-		hold, err := h.acquireNested(ctx, &s, &w)
+		hold, err := h.acquireNested(ctx, s, &w)
 		if hold != nil || err != nil {
 			h.told(hold, EventNested, &w, began)
 			return hold, err
 		}
 	}
-	hold, err := h.acquireOutermost(ctx, h.request(&s), &s, &w, nil)
+	hold, err := h.acquireOutermost(ctx, h.request(s), s, &w, nil)
 	h.told(hold, EventAcquired, &w, began)
 	return hold, err
 }
@@ -107,21 +107,19 @@ func (h *handle) told(hold *Hold, kind EventKind, w *wait, began time.Time) {
 
 // request makes the request of an outermost acquisition: its id is its own, unless the caller manages identities.
 func (h *handle) request(s *settings) *request {
-	id := h.c.mint()
-	q := &request{id: id, memory: h.memory(id), ttl: s.firstTTL(), permits: s.permits, once: s.nonReentrant, queue: s.wait != 0}
+	q := &request{claim: claim{id: h.c.mint(), ttl: s.firstTTL(), permits: s.permits}, once: s.nonReentrant, settings: s}
 	if s.owner != "" {
-		q.id, q.shared = s.owner, true
+		q.named(s.owner, true)
 	}
 	if p, ok := h.proto.(namer); ok {
-		p.named(q)
+		p.name(&q.claim)
 	}
-	q.settings = s
 	return q
 }
 
-// namer is a protocol whose requests have other ids than an owner's.
+// namer is a protocol whose claims have other ids than an owner's.
 type namer interface {
-	named(q *request)
+	name(c *claim)
 }
 
 // acquireOutermost brings q to an end: a hold, or nothing left of it anywhere.
@@ -147,7 +145,8 @@ func (h *handle) acquireOutermost(ctx context.Context, q *request, s *settings, 
 
 // obtain tries, and waits its turn, until q is granted.
 func (h *handle) obtain(ctx context.Context, q *request, s *settings, w *wait) (verdict, error) {
-	if p, ok := h.proto.(queued); ok && w.limit != 0 {
+	q.queue = w.limit != 0
+	if p, ok := h.proto.(queued); ok && q.queue {
 		return p.stand(ctx, q, s, w)
 	}
 	if w.limit == 0 || !h.c.rooms.hopeless(h, q, s) {
@@ -180,6 +179,12 @@ func (h *handle) try(ctx context.Context, q *request) (verdict, error) {
 	if !v.granted {
 		return v, nil
 	}
+	return h.accept(ctx, q, v)
+}
+
+// accept is v, or why what it grants is not ours to keep.
+func (h *handle) accept(ctx context.Context, q *request, v verdict) (verdict, error) {
+	var err error
 	switch {
 	case ctx.Err() != nil:
 		err = gaveUp(ctx, nil)

@@ -11,14 +11,16 @@ import (
 // handle is what every primitive is: a name on a client, options, and how its kind speaks to Redis. It is immutable, and making
 // one costs no I/O; what is wrong with it is told by the first call.
 type handle struct {
-	c        *Client
-	kind     string
-	name     string // the user's
-	raw      string // with the client's prefix: what Redisson's names are derived from
-	settings settings
-	proto    protocol
-	nests    *nestKey // by which a context finds holds of this name
-	invalid  error
+	c         *Client
+	kind      string
+	name      string // the user's
+	raw       string // with the client's prefix: what Redisson's names are derived from
+	settings  settings
+	proto     protocol
+	nests     *nestKey // by which a context finds holds of this name
+	remembers string   // what the keys that remember a request begin with
+	group     any      // of a kind that is renewed: which of them may share a batch
+	invalid   error
 }
 
 // nestKey says of which holds a context is asked.
@@ -33,6 +35,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.c, h.kind, h.name, h.raw = c, kind, name, c.prefix+name
 	h.settings = c.defaults.with(opts)
 	h.nests = &nestKey{c, kind, name}
+	h.remembers = prefixed(memoryPrefix, h.raw) + ":"
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
@@ -42,11 +45,18 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 // speaks sets the protocol and, on a cluster, refuses a name whose keys and channels fall into two slots.
 func (h *handle) speaks(p protocol, keys ...string) {
 	h.proto = p
+	slot := uint16(0)
+	if h.c.cluster {
+		slot = slotOf(keys[0])
+	}
+	if l, ok := p.(leased); ok {
+		h.group = renewGroup{l.renewals(), slot}
+	}
 	if !h.c.cluster || h.invalid != nil {
 		return
 	}
 	for _, key := range keys[1:] {
-		if slotOf(key) != slotOf(keys[0]) {
+		if slotOf(key) != slot {
 			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.name, keys[0], key)
 			return
 		}
@@ -57,15 +67,12 @@ func (h *handle) speaks(p protocol, keys ...string) {
 func (h *handle) Name() string { return h.name }
 
 // with merges a call's options, and tells what is wrong with the handle or with them.
-func (h *handle) with(opts []Option) (settings, error) {
-	if h.invalid != nil {
-		return settings{}, h.invalid
+func (h *handle) with(opts []Option) (*settings, error) {
+	if h.invalid != nil || len(opts) == 0 {
+		return &h.settings, h.invalid
 	}
-	s := h.settings
-	if len(opts) > 0 {
-		s = s.with(opts)
-	}
-	return s, s.err
+	s := h.settings.with(opts)
+	return &s, s.err
 }
 
 // call runs f for op between the checks and the dress that all calls share.
@@ -84,7 +91,15 @@ func (h *handle) call(ctx context.Context, op string, f func() error) error {
 }
 
 // memory is the key that remembers a request, named as Redisson names what remembers an unlock.
-func (h *handle) memory(request string) string { return prefixed(memoryPrefix, h.raw) + ":" + request }
+func (h *handle) memory(request string) string { return h.remembers + request }
+
+// memoryOf is the key that remembers c.
+func (h *handle) memoryOf(c *claim) string {
+	if c.own != "" {
+		return h.memory(c.own)
+	}
+	return h.memory(c.id)
+}
 
 // protocol is one kind's side of the conversation with Redis: its keys, its scripts, and how their answers read. What it
 // sends may run more than once with equal arguments, to the effect of once. Every kind that can be held has one.
@@ -115,14 +130,27 @@ type leased interface {
 	key() string
 }
 
-// request is one acquisition that is tried for: the same through all its tries, and through being undone.
+// claim is one acquisition as Redis knows it.
+type claim struct {
+	id      string // on the wire, without suffixes
+	own     string // by what it is remembered, if that is not id
+	shared  bool   // others may use the id: the wire counts
+	ttl     time.Duration
+	permits int
+}
+
+// named gives c another id. It is still remembered by its own.
+func (c *claim) named(id string, shared bool) {
+	if c.own == "" {
+		c.own = c.id
+	}
+	c.id, c.shared = id, shared
+}
+
+// request is a claim that is tried for: the same through all its tries, and through being undone.
 type request struct {
-	id       string        // on the wire, without suffixes
-	memory   string        // the key that remembers it
-	shared   bool          // others may use the id: the wire counts
+	claim
 	once     bool          // a second count is a deadlock
-	ttl      time.Duration // of the lease
-	permits  int
 	queue    bool          // may stand in a queue of Redis's
 	patience time.Duration // how long it may be silent there
 	parts    *bundle       // of a joint lock: what it has of its members
@@ -143,6 +171,7 @@ type verdict struct {
 	holder  string        // refused: who holds, if one does
 	met     error         // refused: what else was met
 	more    int           // how many permits are left for others
+	reign   reign         // granted by a hand-over: whose turn it continues
 }
 
 // renewals renews the tenures of one kind, by one script, in batches.

@@ -288,6 +288,7 @@ func (c *Client) Close(ctx context.Context) error {
 func (c *Client) close(ctx context.Context) {
 	c.holds.seal() // before closing: whoever still acquires gives back
 	close(c.closing)
+	c.rooms.close()
 	select {
 	case <-c.holds.drained:
 	case <-ctx.Done():

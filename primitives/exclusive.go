@@ -65,9 +65,9 @@ func (e *exclusive) take(ctx context.Context, q *request) (verdict, error) {
 	var reply scripts.Reply
 	var err error
 	if q.shared {
-		reply, err = e.h.c.confirm(ctx, e.lua.enter, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.memoryTTL(), flag(q.once))
+		reply, err = e.h.c.confirm(ctx, e.lua.enter, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.memoryTTL(), flag(q.once))
 	} else {
-		reply, err = e.h.c.confirm(ctx, e.lua.acquire, e.keys(q.memory), q.id, millis(q.ttl), e.h.c.publish())
+		reply, err = e.h.c.confirm(ctx, e.lua.acquire, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish())
 	}
 	if err != nil {
 		return verdict{}, err
@@ -106,7 +106,7 @@ func refusal(answer []any) verdict {
 }
 
 func (e *exclusive) undo(ctx context.Context, q *request) error {
-	_, err := e.release(ctx, q, true)
+	_, err := e.release(ctx, &q.claim, true)
 	return err
 }
 
@@ -115,18 +115,30 @@ func (e *exclusive) give(ctx context.Context, t *tenure, left int) (lost bool, e
 		reply, err := e.h.c.run.RunWithin(ctx, lockUnnest, []string{e.hash}, t.id, left, millis(t.ttl))
 		return reply.Value == int64(0), err
 	}
-	return e.release(ctx, &t.request, false)
+	return e.release(ctx, &t.claim, false)
 }
 
 // release frees the lock, or leaves it to those who share the id. undoing: only what is known to have been taken.
-func (e *exclusive) release(ctx context.Context, q *request, undoing bool) (lost bool, err error) {
+func (e *exclusive) release(ctx context.Context, q *claim, undoing bool) (lost bool, err error) {
 	var reply scripts.Reply
 	if q.shared {
-		reply, err = e.h.c.run.RunWithin(ctx, e.lua.leave, e.keys(q.memory), q.id, e.h.c.publish(), e.h.c.memoryTTL(), flag(undoing), millis(q.ttl))
+		reply, err = e.h.c.run.RunWithin(ctx, e.lua.leave, e.keys(e.h.memoryOf(q)), q.id, e.h.c.publish(), e.h.c.memoryTTL(), flag(undoing), millis(q.ttl))
 	} else {
-		reply, err = e.h.c.run.RunWithin(ctx, e.lua.release, e.keys(q.memory), q.id, e.h.c.publish(), e.h.c.memoryTTL())
+		reply, err = e.h.c.run.RunWithin(ctx, e.lua.release, e.keys(e.h.memoryOf(q)), q.id, e.h.c.publish(), e.h.c.memoryTTL())
 	}
 	return reply.Value == int64(0), err
+}
+
+// mutex is the exclusive lock that is free for whoever comes first, so that those of one client may hand it on.
+type mutex struct{ exclusive }
+
+func (e *mutex) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
+	keys, args := e.keys(e.h.memoryOf(&t.claim)), []any{t.id, e.h.c.publish(), e.h.c.memoryTTL()}
+	if heir != nil {
+		keys = append([]string{e.hash, e.news, keys[2], e.h.memoryOf(heir)}, e.more...)
+		args = append(args, heir.id, millis(heir.ttl))
+	}
+	return readPass(e.h.c.run.RunWithin(ctx, e.lua.release, keys, args...))
 }
 
 func (e *exclusive) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
@@ -146,18 +158,18 @@ func (e *exclusive) check(ctx context.Context, t *tenure) (lost bool, err error)
 }
 
 func (e *exclusive) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
-	reply, err := e.h.c.run.Run(ctx, lockAdopt, e.keys(q.memory)[:3], q.id, millis(q.ttl), e.h.c.publish(), id)
+	reply, err := e.h.c.run.Run(ctx, lockAdopt, e.keys(e.h.memoryOf(&q.claim))[:3], q.id, millis(q.ttl), e.h.c.publish(), id)
 	counts, _ := reply.Value.(int64)
 	return reply.Sent, int(counts), err
 }
 
 func (e *exclusive) releaseID(ctx context.Context, id string, q *request) (held bool, err error) {
-	reply, err := e.h.c.run.Run(ctx, e.lua.leave, e.keys(q.memory), id, e.h.c.publish(), e.h.c.memoryTTL(), 0, millis(q.ttl))
+	reply, err := e.h.c.run.Run(ctx, e.lua.leave, e.keys(e.h.memoryOf(&q.claim)), id, e.h.c.publish(), e.h.c.memoryTTL(), 0, millis(q.ttl))
 	return reply.Value == int64(1), err
 }
 
 func (e *exclusive) forceRelease(ctx context.Context, q *request) (held bool, err error) {
-	reply, err := e.h.c.run.Run(ctx, e.lua.force, e.keys(q.memory), e.h.c.publish(), e.h.c.memoryTTL())
+	reply, err := e.h.c.run.Run(ctx, e.lua.force, e.keys(e.h.memoryOf(&q.claim)), e.h.c.publish(), e.h.c.memoryTTL())
 	return reply.Value == int64(1), err
 }
 

@@ -52,7 +52,7 @@ func (f *fair) take(ctx context.Context, q *request) (verdict, error) {
 		memory = f.h.c.memoryTTL()
 	}
 	q.open = q.open || q.queue // what stands in the queue must leave it
-	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(q.memory), q.id, millis(q.ttl), f.h.c.publish(),
+	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(f.h.memoryOf(&q.claim)), q.id, millis(q.ttl), f.h.c.publish(),
 		memory, flag(q.once), flag(q.queue), millis(q.patience), f.h.c.id)
 	if err != nil {
 		return verdict{}, err

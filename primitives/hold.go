@@ -35,17 +35,22 @@ type grip struct {
 	ttl    time.Duration // of each renewal; 0 when not renewed
 	renew  bool
 
-	mu     sync.Mutex
-	taken  bool      // a Release or a Detach has begun: it is not live, and there will be no second
-	cause  error     // why it ended; nil while it has not
-	limit  time.Time // the hold lasts no longer, however well it is renewed; zero: no such limit
-	inner  context.Context
-	cancel context.CancelCauseFunc
-	ended  chan struct{}  // closed when it ends; made when first asked for
-	turn   chan struct{}  // of those that nest under it: one at a time; made when first asked for
-	lapse  watchdog.Lease // watches limit
+	mu    sync.Mutex
+	taken bool            // a Release or a Detach has begun: it is not live, and there will be no second
+	cause error           // why it ended; nil while it has not
+	limit time.Time       // the hold lasts no longer, however well it is renewed; zero: no such limit
+	inner *inner          // made when first asked for
+	nest  *nest           // likewise
+	lapse *watchdog.Lease // watches limit, if there is one
 
+	also       *grip // guarded by the tenure
 	prev, next *grip // guarded by the client's holdList
+}
+
+// inner is the context that ends with the hold.
+type inner struct {
+	context.Context //nolint:containedctx // it is one
+	cancel          context.CancelCauseFunc
 }
 
 // grant is what a hold holds: one tenure, or, of several locks at once, one of each.
@@ -208,12 +213,13 @@ func (g *grip) context() context.Context {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.inner == nil {
-		g.inner, g.cancel = context.WithCancelCause(g.ctx)
+		ctx, cancel := context.WithCancelCause(g.ctx)
+		g.inner = &inner{ctx, cancel}
 		if g.cause != nil {
-			g.cancel(g.cause)
+			cancel(g.cause)
 		}
 	}
-	return g.inner
+	return g.inner.Context
 }
 
 // end ends the hold for cause, once, and reports whether this call did it. It does not tell the tenure.
@@ -224,14 +230,17 @@ func (g *grip) end(cause error) bool {
 		return false
 	}
 	g.cause = cause
-	if g.cancel != nil {
-		g.cancel(cause)
+	if g.inner != nil {
+		g.inner.cancel(cause)
 	}
-	if g.ended != nil {
-		close(g.ended)
+	if g.nest != nil {
+		close(g.nest.ended)
 	}
+	lapse := g.lapse
 	g.mu.Unlock()
-	g.h.c.dog.Drop(&g.lapse)
+	if lapse != nil {
+		g.h.c.dog.Drop(lapse)
+	}
 	if g.parent != nil {
 		g.parent.passTurn()
 	}

@@ -70,7 +70,7 @@ func (l *CountDownLatch) Wait(ctx context.Context) error {
 			return ErrClosed
 		}
 		s := defaultSettings()
-		_, err := l.obtain(ctx, &request{permits: 1, ttl: maxDuration}, &s, &wait{limit: -1})
+		_, err := l.obtain(ctx, &request{claim: claim{permits: 1, ttl: maxDuration}}, &s, &wait{limit: -1})
 		if errors.Is(err, ErrNotAcquired) {
 			return context.Cause(ctx)
 		}

@@ -38,7 +38,7 @@ type byID interface {
 func (c *Client) Lock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "lock", name, opts)
-	e := &exclusive{h: &l.handle, hash: l.raw, news: prefixed(lockChannel, l.raw), lua: lockScripts}
+	e := &mutex{exclusive{h: &l.handle, hash: l.raw, news: prefixed(lockChannel, l.raw), lua: lockScripts}}
 	l.speaks(e, e.keys(l.memory(""))...)
 	return l
 }
@@ -51,7 +51,7 @@ func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	if err != nil {
 		return nil, l.failed("acquire", err)
 	}
-	hold, err := l.acquire(ctx, s)
+	hold, err := l.acquire(ctx, s, s.wait)
 	return hold, l.failed("acquire", err)
 }
 
@@ -61,8 +61,7 @@ func (l *Lock) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	if err != nil {
 		return nil, l.failed("acquire", err)
 	}
-	s.wait = 0
-	hold, err := l.acquire(ctx, s)
+	hold, err := l.acquire(ctx, s, 0)
 	return hold, l.failed("acquire", err)
 }
 
@@ -84,13 +83,13 @@ func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, err
 		return nil, l.failed("adopt", err)
 	}
 	err = l.call(ctx, "adopt", func() error {
-		hold, err = l.adopt(ctx, id, &s)
+		hold, err = l.adopt(ctx, id, *s)
 		return err
 	})
 	return hold, err
 }
 
-func (h *handle) adopt(ctx context.Context, id string, s *settings) (*Hold, error) {
+func (h *handle) adopt(ctx context.Context, id string, s settings) (*Hold, error) {
 	if h.c.isClosing() {
 		return nil, ErrClosed
 	}
@@ -102,9 +101,9 @@ func (h *handle) adopt(ctx context.Context, id string, s *settings) (*Hold, erro
 	var hold *Hold
 	var err error
 	if p, ok := h.proto.(adopter); ok {
-		hold, err = p.adoptAll(ctx, id, s)
+		hold, err = p.adoptAll(ctx, id, &s)
 	} else {
-		hold, err = h.adoptAs(ctx, id, h.c.mint(), s)
+		hold, err = h.adoptAs(ctx, id, h.c.mint(), &s)
 	}
 	h.told(hold, EventAcquired, &wait{}, began)
 	return hold, err
@@ -118,7 +117,7 @@ type adopter interface {
 // adoptAs puts a fresh id in the place of a holder's.
 func (h *handle) adoptAs(ctx context.Context, id, fresh string, s *settings) (*Hold, error) {
 	q := h.request(s)
-	q.id = fresh
+	q.named(fresh, false)
 	sent, counts, err := h.proto.(locking).adopt(ctx, id, q)
 	if err != nil {
 		return nil, err // an unknown outcome is left to the lease: the former holder's section may still run

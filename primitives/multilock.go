@@ -161,8 +161,7 @@ func (b *bundle) take(ctx context.Context, m *handle, q *request, w *wait) (*Hol
 		}
 	}
 	mine := m.request(&s)
-	mine.id, mine.queue = b.id, w.limit != 0
-	mine.shared = q.shared || b.carried
+	mine.named(b.id, q.shared || b.carried)
 	// Others forked from the same hold may want the same member, and would stand there by the same id: only one may enter.
 	mine.once = mine.once || b.carried
 	hold, err := m.acquireOutermost(ctx, mine, &s, w, nil)
@@ -235,7 +234,7 @@ func (j *joint) adoptAll(ctx context.Context, id string, s *settings) (*Hold, er
 	q := j.h.request(s)
 	b := &bundle{h: j.h, id: q.id, need: j.need, budget: j.budget(q)}
 	if err := j.ask(ctx, b.budget, func(m *handle) error {
-		lost, err := m.proto.(locking).check(ctx, &tenure{h: m, request: request{id: id}})
+		lost, err := m.proto.(locking).check(ctx, &tenure{h: m, claim: claim{id: id}})
 		return orNotHeld(!lost, err)
 	}); err != nil {
 		return nil, err

@@ -73,7 +73,7 @@ func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait,
 		// The wire counts for a shared id; the other side of a read-write lock counts by itself. Either way it is the same id's own lock,
 		// which it may enter at once.
 		q := h.request(s)
-		q.id, q.shared = t.id, true
+		q.named(t.id, true)
 		return h.acquireOutermost(ctx, q, s, &wait{limit: 0}, parent)
 	}
 	ttl := s.firstTTL()
@@ -97,9 +97,9 @@ func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait,
 
 // takeTurn waits until no sibling is nested under outer.
 func (h *handle) takeTurn(ctx context.Context, outer *grip, w *wait) error {
-	turn, ended := outer.gate()
+	nest := outer.gate()
 	select {
-	case turn <- struct{}{}:
+	case nest.turn <- struct{}{}:
 		return nil
 	default:
 	}
@@ -110,9 +110,9 @@ func (h *handle) takeTurn(ctx context.Context, outer *grip, w *wait) error {
 	timer, stop := w.timer()
 	defer stop()
 	select {
-	case turn <- struct{}{}:
+	case nest.turn <- struct{}{}:
 		return nil
-	case <-ended:
+	case <-nest.ended:
 		return errOuterEnded
 	case <-timer:
 		return ErrNotAcquired
@@ -123,18 +123,22 @@ func (h *handle) takeTurn(ctx context.Context, outer *grip, w *wait) error {
 	}
 }
 
-// gate is what siblings under g pass one at a time, and what tells that g has ended.
-func (g *grip) gate() (turn chan struct{}, ended <-chan struct{}) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.turn == nil {
-		g.turn = make(chan struct{}, 1)
-		g.ended = make(chan struct{})
-		if g.cause != nil {
-			close(g.ended)
-		}
-	}
-	return g.turn, g.ended
+// nest is where those that nest under a hold wait for each other.
+type nest struct {
+	turn  chan struct{} // capacity 1: full while one has its turn
+	ended chan struct{} // closed when the hold has ended
 }
 
-func (g *grip) passTurn() { <-g.turn }
+func (g *grip) gate() *nest {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.nest == nil {
+		g.nest = &nest{make(chan struct{}, 1), make(chan struct{})}
+		if g.cause != nil {
+			close(g.nest.ended)
+		}
+	}
+	return g.nest
+}
+
+func (g *grip) passTurn() { <-g.gate().turn }

@@ -37,12 +37,12 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 // ([ErrNotAcquired] and ctx's cause) or until the limit of [WithWait] is over ([ErrNotAcquired]). On failure it has none. Who wants few is not held up
 // by one who waits for many.
 func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquirePermits(ctx, maxBatch, opts)
+	return s.acquirePermits(ctx, maxBatch, opts, false)
 }
 
 // TryAcquire is Acquire with [WithWait](0) over all scopes: one try.
 func (s *PermitExpirableSemaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquirePermits(ctx, maxBatch, opts, WithWait(0))
+	return s.acquirePermits(ctx, maxBatch, opts, true)
 }
 
 // Do runs f with permits held, with the hold's context, and gives them back on return, error and panic. It returns f's error, joined with
@@ -60,13 +60,13 @@ func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ..
 		return nil, s.failed("adopt", err)
 	}
 	err = s.call(ctx, "adopt", func() error {
-		hold, err = s.adoptPermits(ctx, id, &set)
+		hold, err = s.adoptPermits(ctx, id, *set)
 		return err
 	})
 	return hold, err
 }
 
-func (s *PermitExpirableSemaphore) adoptPermits(ctx context.Context, id string, set *settings) (*Hold, error) {
+func (s *PermitExpirableSemaphore) adoptPermits(ctx context.Context, id string, set settings) (*Hold, error) {
 	if s.c.isClosing() {
 		return nil, ErrClosed
 	}
@@ -75,15 +75,15 @@ func (s *PermitExpirableSemaphore) adoptPermits(ctx context.Context, id string, 
 		return nil, err
 	}
 	set.permits = len(raw) / permitBytes
-	q := s.request(set)
-	reply, err := s.c.run.Run(ctx, permitsAdopt, s.pool.keys(q.memory), s.c.publish(), raw, rawOf(q.id), millis(q.ttl))
+	q := s.request(&set)
+	reply, err := s.c.run.Run(ctx, permitsAdopt, s.pool.keys(s.memoryOf(&q.claim)), s.c.publish(), raw, rawOf(q.id), millis(q.ttl))
 	if err != nil {
 		return nil, err // an unknown outcome is left to the lease: the former holder's section may still run
 	}
 	if reply.Value != int64(1) {
 		return nil, ErrNotHeld
 	}
-	hold, err := s.newHold(ctx, s.newTenure(q, verdict{sent: reply.Sent}, 1), set, reply.Sent, nil)
+	hold, err := s.newHold(ctx, s.newTenure(q, verdict{sent: reply.Sent}, 1), &set, reply.Sent, nil)
 	s.told(hold, EventAcquired, &wait{}, reply.Sent)
 	return hold, err
 }
@@ -255,12 +255,12 @@ func (p *leasing) heeds(payload string) bool { return isNumber(payload) }
 func (p *leasing) key() string               { return p.free }
 func (p *leasing) renewals() *renewals       { return permitRenewals }
 
-// named: each permit of an acquisition has an id that nobody else has.
-func (p *leasing) named(q *request) { q.id, q.shared = mintPermits(q.permits), false }
+// name: each permit of an acquisition has an id that nobody else has.
+func (p *leasing) name(q *claim) { q.named(mintPermits(q.permits), false) }
 
 func (p *leasing) take(ctx context.Context, q *request) (verdict, error) {
 	for {
-		reply, err := p.h.c.confirm(ctx, permitsAcquire, p.keys(q.memory), p.h.c.publish(), collected, rawOf(q.id), millis(q.ttl))
+		reply, err := p.h.c.confirm(ctx, permitsAcquire, p.keys(p.h.memoryOf(&q.claim)), p.h.c.publish(), collected, rawOf(q.id), millis(q.ttl))
 		if err != nil {
 			return verdict{}, err
 		}
@@ -273,18 +273,30 @@ func (p *leasing) take(ctx context.Context, q *request) (verdict, error) {
 }
 
 func (p *leasing) undo(ctx context.Context, q *request) error {
-	_, err := p.release(ctx, q)
+	_, err := p.release(ctx, &q.claim)
 	return err
 }
 
 func (p *leasing) give(ctx context.Context, t *tenure, _ int) (lost bool, err error) {
-	return p.release(ctx, &t.request)
+	return p.release(ctx, &t.claim)
 }
 
-func (p *leasing) release(ctx context.Context, q *request) (lost bool, err error) {
+func (p *leasing) release(ctx context.Context, q *claim) (lost bool, err error) {
+	_, _, lost, err = p.handOn(ctx, q, nil)
+	return lost, err
+}
+
+func (p *leasing) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
+	return p.handOn(ctx, &t.claim, heir)
+}
+
+func (p *leasing) handOn(ctx context.Context, q, heir *claim) (verdict, int, bool, error) {
 	c := p.h.c
-	reply, err := c.run.RunWithin(ctx, permitsRelease, p.keys(q.memory), c.publish(), c.memoryTTL(), rawOf(q.id), 0)
-	return reply.Value == int64(0), err
+	keys, args := p.keys(p.h.memoryOf(q)), []any{c.publish(), c.memoryTTL(), rawOf(q.id), 0}
+	if heir != nil {
+		keys, args = append(keys, p.h.memoryOf(heir)), append(args, rawOf(heir.id), millis(heir.ttl))
+	}
+	return readPermitsPass(c.run.RunWithin(ctx, permitsRelease, keys, args...))
 }
 
 // count: permits do not nest.
@@ -299,6 +311,6 @@ func (p *leasing) extend(ctx context.Context, t *tenure, d time.Duration) (time.
 }
 
 func (p *leasing) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := p.h.c.run.Run(ctx, permitsCheck, p.keys(t.memory), rawOf(t.id))
+	reply, err := p.h.c.run.Run(ctx, permitsCheck, p.keys(p.h.memoryOf(&t.claim)), rawOf(t.id))
 	return reply.Value == int64(0), err
 }

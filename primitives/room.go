@@ -41,8 +41,12 @@ type room struct {
 	// guarded by rooms.mu
 	head, tail *waiter
 	look       time.Time // the head tries again then
+	alarm      *time.Timer
+	rings      time.Time // when the alarm is set for: no later than look; zero: it has rung, and the head is trying
 	delay      time.Duration
 	subs       []*pubsub.Subscription // none when polling
+	unheard    []<-chan struct{}      // closed as subs are confirmed; those that are not yet
+	deaf       int                    // so many messages are for others: the next is of a release of ours
 }
 
 // waiter is one acquisition that waits.
@@ -52,7 +56,20 @@ type waiter struct {
 	prev, next *waiter
 
 	// guarded by rooms.mu
-	try bool // there is reason to try
+	try     bool     // there is reason to try
+	offered bool     // a holder is handing on to q, or was and does not know what came of it
+	gift    *verdict // what q holds by that
+}
+
+// close has all that wait see that the client is closing.
+func (rs *rooms) close() {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	for _, r := range rs.open {
+		for w := r.head; w != nil; w = w.next {
+			w.wake()
+		}
+	}
 }
 
 // hopeless tells whether somebody waits already who could go wherever q could: trying could only fail, or overtake.
@@ -107,6 +124,9 @@ func (rs *rooms) enter(h *handle, me *waiter, s *settings, refused verdict) *roo
 		if !key.polling {
 			// The second try waits for the confirmation: a release between a failed try and the subscription would never reach us.
 			r.subs = h.listen(me.q, r.hear)
+			for _, sub := range r.subs {
+				r.unheard = append(r.unheard, sub.Confirmed())
+			}
 		}
 	}
 	return r
@@ -119,6 +139,11 @@ func (r *room) hear(s pubsub.Signal) {
 	}
 	r.rooms.mu.Lock()
 	defer r.rooms.mu.Unlock()
+	if r.deaf > 0 && !s.Resubscribed {
+		r.deaf--
+		r.lookIn(maxReign) // should nobody take it
+		return
+	}
 	r.head.prod()
 }
 
@@ -142,43 +167,27 @@ func (w *waiter) wake() {
 // stay is the waiting itself: nothing but looking at what happens, until there is reason to try.
 func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait) (verdict, error) {
 	var met error // the last transport error, while waiting
-	var timer *time.Timer
-	defer func() {
-		if timer != nil {
-			timer.Stop()
-		}
-	}()
-	waiting := r.confirmations()
+	over, stop := limit.timer()
+	defer stop()
 	for {
-		if ctx.Err() != nil || limit.over() { // before turn: whoever leaves passes the reason to try on
+		// Before turn: whoever leaves passes the reason to try on.
+		switch {
+		case ctx.Err() != nil, limit.over():
 			return verdict{}, gaveUp(ctx, met)
+		case h.c.isClosing():
+			return verdict{}, ErrClosed
 		}
-		try, until := r.turn(me, limit)
-		if !try {
-			var due <-chan time.Time
-			if !until.IsZero() {
-				if timer == nil {
-					timer = time.NewTimer(time.Until(until))
-				} else {
-					timer.Reset(time.Until(until))
-				}
-				due = timer.C
-			}
-			var confirmed <-chan struct{}
-			if len(waiting) > 0 {
-				confirmed = waiting[0]
-			}
+		try, gift, confirmed := r.turn(me)
+		switch {
+		case gift != nil:
+			return h.accept(ctx, me.q, *gift)
+		case !try:
 			select {
 			case <-me.nudge:
-			case <-due:
+			case <-over:
 			case <-confirmed:
-				if waiting = waiting[1:]; len(waiting) == 0 {
-					r.listening(me)
-				}
+				r.confirmed(me)
 			case <-ctx.Done():
-				return verdict{}, gaveUp(ctx, met)
-			case <-h.c.closing:
-				return verdict{}, ErrClosed
 			}
 			continue
 		}
@@ -206,48 +215,41 @@ func (r *room) unspent(me *waiter) {
 	me.try = true
 }
 
-// confirmations are closed as the room comes to hear of releases.
-func (r *room) confirmations() []<-chan struct{} {
-	all := make([]<-chan struct{}, len(r.subs))
-	for i, sub := range r.subs {
-		all[i] = sub.Confirmed()
-	}
-	return all
-}
-
-// listening has the head make its second try, now that no release can go unheard. If the server will not let us listen, polling is what is
-// left.
-func (r *room) listening(me *waiter) {
-	var err error
-	for _, sub := range r.subs {
-		err = errors.Join(err, sub.Err())
-	}
+// confirmed notes that one more subscription stands, or was refused. When all do, the head makes its second try: no release can go unheard any
+// more. If the server will not let us listen, polling is what is left.
+func (r *room) confirmed(me *waiter) {
 	r.rooms.mu.Lock()
 	defer r.rooms.mu.Unlock()
 	if r.head != me {
+		return // it is the next head's to note
+	}
+	if r.unheard = r.unheard[1:]; len(r.unheard) > 0 {
 		return
 	}
 	me.try = true
-	if err != nil {
+	if err := r.deafness(); err != nil {
 		r.h.c.logger.Warn("no notifications of releases, polling instead", slog.String("kind", r.h.kind), slog.String("name", r.h.name), slog.Any("error", err))
 	}
 }
 
-// turn tells me whether to try now, and if not, until when to rest; zero: until nudged.
-func (r *room) turn(me *waiter, limit *wait) (try bool, until time.Time) {
+// deafness is why the server will not let us listen, nil if it does.
+func (r *room) deafness() error {
+	var err error
+	for _, sub := range r.subs {
+		err = errors.Join(err, sub.Err())
+	}
+	return err
+}
+
+// turn tells me whether to try now, or that it need not, as it holds already. Until then it is nudged, or the room comes to hear of releases.
+func (r *room) turn(me *waiter) (try bool, gift *verdict, confirmed <-chan struct{}) {
 	r.rooms.mu.Lock()
 	defer r.rooms.mu.Unlock()
-	until = limit.until
-	if r.head == me {
-		if !time.Now().Before(r.look) {
-			me.try = true
-		}
-		if until.IsZero() || r.look.Before(until) {
-			until = r.look
-		}
+	if r.head == me && len(r.unheard) > 0 {
+		confirmed = r.unheard[0]
 	}
 	try, me.try = me.try, false
-	return try, until
+	return try, me.gift, confirmed
 }
 
 // refused notes what me was refused for, and passes the reason to try on to those behind who may be able to use it.
@@ -275,7 +277,37 @@ func (r *room) rest(v verdict) {
 	if v.wait >= 0 {
 		pause = min(pause, max(v.wait, 0)+time.Millisecond) // Redis rounds down
 	}
+	r.lookIn(pause)
+}
+
+// lookIn sets when the head looks next. The alarm is moved only to ring earlier: one that rings too early is set again.
+func (r *room) lookIn(pause time.Duration) {
 	r.look = time.Now().Add(pause)
+	switch {
+	case r.alarm == nil:
+		r.alarm = time.AfterFunc(pause, r.ring)
+	case r.rings.IsZero() || r.look.Before(r.rings):
+		r.alarm.Reset(pause)
+	default:
+		return
+	}
+	r.rings = r.look
+}
+
+// ring has the head look.
+func (r *room) ring() {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	if r.head == nil {
+		return
+	}
+	if left := time.Until(r.look); left > 0 {
+		r.alarm.Reset(left)
+		r.rings = r.look
+		return
+	}
+	r.rings = time.Time{}
+	r.head.prod()
 }
 
 // leave takes me out. The next head takes over the watch, and the reason to try if me has not followed it; if me was granted, those for
@@ -283,10 +315,12 @@ func (r *room) rest(v verdict) {
 func (r *room) leave(me *waiter, v verdict) {
 	r.rooms.mu.Lock()
 	wasHead, pending := r.head == me, me.try
+	me.q.open = me.q.open || me.offered
 	r.unlink(me)
 	switch {
 	case r.head == nil:
 		delete(r.rooms.open, r.key)
+		r.alarm.Stop()
 	case v.granted:
 		if wasHead {
 			r.delay = 0
@@ -296,8 +330,8 @@ func (r *room) leave(me *waiter, v verdict) {
 	case pending:
 		r.head.prod()
 	}
-	if wasHead {
-		r.head.wake() // it has a clock to watch now
+	if wasHead && len(r.unheard) > 0 {
+		r.head.wake() // it has confirmations to note now
 	}
 	empty := r.head == nil
 	r.rooms.mu.Unlock()

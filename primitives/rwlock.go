@@ -88,14 +88,14 @@ func (s *rwSide) remembers(q *request) int64 {
 }
 
 // end gives back what q has: one count of an id that others may share, else all. undoing: only what is known to have been taken.
-func (s *rwSide) end(ctx context.Context, script *scripts.Script, q *request, undoing bool) (lost bool, err error) {
-	reply, err := s.h.c.run.RunWithin(ctx, script, s.keys(q.memory),
+func (s *rwSide) end(ctx context.Context, script *scripts.Script, q *claim, undoing bool) (lost bool, err error) {
+	reply, err := s.h.c.run.RunWithin(ctx, script, s.keys(s.h.memoryOf(q)),
 		q.id, s.h.c.publish(), s.h.c.memoryTTL(), flag(q.shared), flag(undoing), millis(q.ttl))
 	return reply.Value == int64(0), err
 }
 
 func (s *rwSide) adoptBy(ctx context.Context, script *scripts.Script, id string, q *request) (time.Time, int, error) {
-	reply, err := s.h.c.run.Run(ctx, script, s.keys(q.memory), q.id, millis(q.ttl), s.h.c.publish(), id)
+	reply, err := s.h.c.run.Run(ctx, script, s.keys(s.h.memoryOf(&q.claim)), q.id, millis(q.ttl), s.h.c.publish(), id)
 	counts, _ := reply.Value.(int64)
 	if counts < 0 {
 		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
@@ -104,12 +104,12 @@ func (s *rwSide) adoptBy(ctx context.Context, script *scripts.Script, id string,
 }
 
 func (s *rwSide) releaseBy(ctx context.Context, script *scripts.Script, id string, q *request) (held bool, err error) {
-	reply, err := s.h.c.run.Run(ctx, script, s.keys(q.memory), id, s.h.c.publish(), s.h.c.memoryTTL(), 1, 0, millis(q.ttl))
+	reply, err := s.h.c.run.Run(ctx, script, s.keys(s.h.memoryOf(&q.claim)), id, s.h.c.publish(), s.h.c.memoryTTL(), 1, 0, millis(q.ttl))
 	return reply.Value == int64(1), err
 }
 
 func (s *rwSide) forceBy(ctx context.Context, script *scripts.Script, q *request) (held bool, err error) {
-	reply, err := s.h.c.run.Run(ctx, script, s.keys(q.memory), s.h.c.publish(), s.h.c.memoryTTL())
+	reply, err := s.h.c.run.Run(ctx, script, s.keys(s.h.memoryOf(&q.claim)), s.h.c.publish(), s.h.c.memoryTTL())
 	return reply.Value == int64(1), err
 }
 
@@ -168,7 +168,7 @@ func (r *readers) parent(ctx context.Context) (*Hold, error) {
 }
 
 func (r *readers) take(ctx context.Context, q *request) (verdict, error) {
-	reply, err := r.h.c.confirm(ctx, readAcquire, r.keys(q.memory), q.id, millis(q.ttl), r.h.c.publish(), r.remembers(q), flag(q.once))
+	reply, err := r.h.c.confirm(ctx, readAcquire, r.keys(r.h.memoryOf(&q.claim)), q.id, millis(q.ttl), r.h.c.publish(), r.remembers(q), flag(q.once))
 	if err != nil {
 		return verdict{}, err
 	}
@@ -180,13 +180,13 @@ func (r *readers) take(ctx context.Context, q *request) (verdict, error) {
 }
 
 func (r *readers) undo(ctx context.Context, q *request) error {
-	_, err := r.end(ctx, readEnd, q, true)
+	_, err := r.end(ctx, readEnd, &q.claim, true)
 	return err
 }
 
 func (r *readers) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
 	if left == 0 {
-		return r.end(ctx, readEnd, &t.request, false)
+		return r.end(ctx, readEnd, &t.claim, false)
 	}
 	reply, err := r.h.c.run.RunWithin(ctx, readRecount, []string{r.hash, r.prefix}, t.id, left, 0)
 	return reply.Value == int64(0), err
@@ -261,7 +261,7 @@ func (w *writer) take(ctx context.Context, q *request) (verdict, error) {
 	if q.queue {
 		claim = millis(claimTTL)
 	}
-	reply, err := w.h.c.confirm(ctx, writeAcquire, w.keys(q.memory), q.id, millis(q.ttl), w.h.c.publish(), w.remembers(q), flag(q.once), claim)
+	reply, err := w.h.c.confirm(ctx, writeAcquire, w.keys(w.h.memoryOf(&q.claim)), q.id, millis(q.ttl), w.h.c.publish(), w.remembers(q), flag(q.once), claim)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -272,13 +272,13 @@ func (w *writer) take(ctx context.Context, q *request) (verdict, error) {
 }
 
 func (w *writer) undo(ctx context.Context, q *request) error {
-	_, err := w.end(ctx, writeEnd, q, true)
+	_, err := w.end(ctx, writeEnd, &q.claim, true)
 	return err
 }
 
 func (w *writer) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
 	if left == 0 {
-		return w.end(ctx, writeEnd, &t.request, false)
+		return w.end(ctx, writeEnd, &t.claim, false)
 	}
 	reply, err := w.h.c.run.RunWithin(ctx, lockUnnest, []string{w.hash}, writeField(t), left, millis(t.ttl))
 	return reply.Value == int64(0), err

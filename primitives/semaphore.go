@@ -42,12 +42,12 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 // Acquire waits until it has as many permits as [WithPermits] says, all or none, until ctx is done ([ErrNotAcquired] and ctx's cause) or
 // until the limit of [WithWait] is over ([ErrNotAcquired]). On failure it has none. Who wants few is not held up by one who waits for many.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquirePermits(ctx, maxPermits, opts)
+	return s.acquirePermits(ctx, maxPermits, opts, false)
 }
 
 // TryAcquire is Acquire with [WithWait](0) over all scopes: one try.
 func (s *Semaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquirePermits(ctx, maxPermits, opts, WithWait(0))
+	return s.acquirePermits(ctx, maxPermits, opts, true)
 }
 
 // Do runs f with permits held, and gives them back on return, error and panic. It returns f's error, joined with [ErrLost] if the semaphore
@@ -94,7 +94,7 @@ func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 }
 
 // acquirePermits is Acquire and TryAcquire of both semaphores, for at most that many permits.
-func (h *handle) acquirePermits(ctx context.Context, most int, opts []Option, more ...Option) (*Hold, error) {
+func (h *handle) acquirePermits(ctx context.Context, most int, opts []Option, try bool) (*Hold, error) {
 	s, err := h.with(opts)
 	if err == nil && s.permits > most {
 		err = invalid("%d permits (at most %d)", s.permits, most)
@@ -102,12 +102,15 @@ func (h *handle) acquirePermits(ctx context.Context, most int, opts []Option, mo
 	if err != nil {
 		return nil, h.failed("acquire", err)
 	}
-	s = s.with(more)
+	limit := s.wait
+	if try {
+		limit = 0
+	}
 	var hold *Hold
 	if s.permits == 0 {
-		hold, err = h.acquireNothing(ctx, &s)
+		hold, err = h.acquireNothing(ctx, s)
 	} else {
-		hold, err = h.acquire(ctx, s)
+		hold, err = h.acquire(ctx, s, limit)
 	}
 	return hold, h.failed("acquire", err)
 }
@@ -178,11 +181,14 @@ func isNumber(payload string) bool {
 	return err == nil
 }
 
-// named: a permit has no id, and no lease.
-func (c *counting) named(q *request) { q.id, q.shared, q.ttl = "", false, maxDuration }
+// name: a permit has no id, and no lease.
+func (c *counting) name(q *claim) {
+	q.named("", false)
+	q.ttl = maxDuration
+}
 
 func (c *counting) take(ctx context.Context, q *request) (verdict, error) {
-	reply, err := c.h.c.confirm(ctx, semaphoreAcquire, c.keys(q.memory), c.h.c.publish(), millis(rememberedFor), q.permits)
+	reply, err := c.h.c.confirm(ctx, semaphoreAcquire, c.keys(c.h.memoryOf(&q.claim)), c.h.c.publish(), millis(rememberedFor), q.permits)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -209,19 +215,35 @@ func readPermits(reply scripts.Reply) (verdict, error) {
 }
 
 func (c *counting) undo(ctx context.Context, q *request) error {
-	_, err := c.release(ctx, q, true)
+	_, err := c.h.c.run.RunWithin(ctx, semaphoreRelease, c.keys(c.h.memoryOf(&q.claim)), c.h.c.publish(), millis(rememberedFor), q.permits, 1)
 	return err
 }
 
 func (c *counting) give(ctx context.Context, t *tenure, _ int) (lost bool, err error) {
+	_, _, lost, err = c.pass(ctx, t, nil)
+	return lost, err
+}
+
+func (c *counting) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
 	if !time.Now().Before(t.ends()) {
-		return false, nil // what is not known to be given back by now never will be
+		return verdict{}, 0, false, nil // what is not known to be given back by now never will be
 	}
-	lost, err = c.release(ctx, &t.request, false)
+	keys, args := c.keys(c.h.memoryOf(&t.claim)), []any{c.h.c.publish(), millis(rememberedFor), t.permits, 0}
+	if heir != nil {
+		keys, args = append(keys, c.h.memoryOf(heir)), append(args, heir.permits)
+	}
+	reply, err := c.h.c.run.RunWithin(ctx, semaphoreRelease, keys, args...)
 	if err != nil && scripts.OutcomeOf(err) == scripts.Unknown {
 		t.endsBy(time.Now().Add(rememberedFor / 2))
 	}
-	return lost, err
+	return readPermitsPass(reply, err)
+}
+
+// readPermitsPass reads what the releasing scripts of semaphores answer: to an heir, {permits left}.
+func readPermitsPass(reply scripts.Reply, err error) (verdict, int, bool, error) {
+	v, heard, lost, err := readPass(reply, err)
+	v.more, v.token = int(v.token), 0
+	return v, heard, lost, err
 }
 
 // endsBy has t given up, if it is not given back by then.
@@ -231,10 +253,4 @@ func (t *tenure) endsBy(over time.Time) {
 	if over.Before(t.over) {
 		t.over = over
 	}
-}
-
-// release gives back what q has. undoing: only what is known to have been taken.
-func (c *counting) release(ctx context.Context, q *request, undoing bool) (lost bool, err error) {
-	reply, err := c.h.c.run.RunWithin(ctx, semaphoreRelease, c.keys(q.memory), c.h.c.publish(), millis(rememberedFor), q.permits, flag(undoing))
-	return reply.Value == int64(0), err
 }

@@ -3,7 +3,6 @@ package primitives
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"time"
 
@@ -14,22 +13,26 @@ import (
 // tenure is one acquisition on the wire: an id, and how often it is held. Holds that nest share one.
 type tenure struct {
 	h *handle
-	request
+	claim
 	token int64
+	reign reign
 
 	// wire is held around each command that sets the count, so that counts reach Redis in the order in which they are decided.
 	wire  sync.Mutex
 	holds int // the count on the wire; guarded by wire
 
 	mu    sync.Mutex
-	grips []*grip   // those that have not left; guarded by mu
+	grips *grip     // those that have not left, linked by also; guarded by mu
 	lost  bool      // guarded by mu
 	over  time.Time // by then the lease has ended whatever happened; guarded by mu
 	lease watchdog.Lease
 }
 
 func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
-	t := &tenure{h: h, request: *q, token: v.token, holds: holds, over: v.sent.Add(q.ttl)}
+	t := &tenure{h: h, claim: q.claim, token: v.token, reign: v.reign, holds: holds, over: v.sent.Add(q.ttl)}
+	if t.reign.heirs == 0 {
+		t.reign.since = v.sent
+	}
 	if t.lasts() == nil {
 		t.over = v.sent.Add(maxDuration)
 	}
@@ -78,7 +81,7 @@ func (t *tenure) join(g *grip) {
 		return
 	}
 	t.mu.Lock()
-	t.grips = append(t.grips, g)
+	g.also, t.grips = t.grips, g
 	lost := t.lost
 	if !lost {
 		t.keep(g)
@@ -95,17 +98,22 @@ func (t *tenure) join(g *grip) {
 func (t *tenure) watch(g *grip) {
 	g.mu.Lock()
 	limit, over := g.limit, g.cause != nil
-	g.mu.Unlock()
 	if limit.IsZero() || over {
+		g.mu.Unlock()
 		return
 	}
-	_ = t.h.c.dog.Keep(&g.lapse, g, watchdog.Terms{}, limit) // closed: Close ends the hold
+	if g.lapse == nil {
+		g.lapse = new(watchdog.Lease)
+	}
+	lapse := g.lapse
+	g.mu.Unlock()
+	_ = t.h.c.dog.Keep(lapse, g, watchdog.Terms{}, limit) // closed: Close ends the hold
 }
 
 // rejoin is told when g's limit has moved.
 func (t *tenure) rejoin(g *grip) {
 	t.mu.Lock()
-	if !t.lost && slices.Contains(t.grips, g) {
+	if !t.lost && *t.place(g) != nil {
 		t.keep(nil)
 	}
 	t.mu.Unlock()
@@ -117,7 +125,7 @@ func (t *tenure) rejoin(g *grip) {
 func (t *tenure) keep(fresh *grip) {
 	var terms watchdog.Terms
 	unlimited := false
-	for _, g := range t.grips {
+	for g := t.grips; g != nil; g = g.also {
 		if !g.renew {
 			continue
 		}
@@ -141,8 +149,7 @@ func (t *tenure) keep(fresh *grip) {
 	} else {
 		terms.End = terms.End.Add(terms.Margin) // validity is to end at the limit, not before
 	}
-	l := t.lasts()
-	terms.Group = renewGroup{by: l.renewals(), slot: t.slot(l)}
+	terms.Group = t.h.group
 	until := t.lease.ValidUntil()
 	if fresh != nil {
 		if confirmed := fresh.since.Add(fresh.ttl - t.h.c.marginOf(fresh.ttl)); confirmed.After(until) {
@@ -152,13 +159,6 @@ func (t *tenure) keep(fresh *grip) {
 	_ = dog.Keep(&t.lease, t, terms, until) // closed: Close ends the holds
 }
 
-func (t *tenure) slot(l leased) uint16 {
-	if !t.h.c.cluster {
-		return 0
-	}
-	return slotOf(l.key())
-}
-
 // forget takes a hold out of what is renewed and told, and leaves the wire as it is.
 func (t *tenure) forget(g *grip) {
 	if t.lasts() == nil {
@@ -166,12 +166,21 @@ func (t *tenure) forget(g *grip) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if i := slices.Index(t.grips, g); i >= 0 {
-		t.grips = slices.Delete(t.grips, i, i+1)
+	if at := t.place(g); *at != nil {
+		*at, g.also = g.also, nil
 		if !t.lost {
 			t.keep(nil)
 		}
 	}
+}
+
+// place is where g hangs in the list, or the list's end. mu is held.
+func (t *tenure) place(g *grip) **grip {
+	at := &t.grips
+	for *at != nil && *at != g {
+		at = &(*at).also
+	}
+	return at
 }
 
 // nest adds a count for a hold that is about to join. It fails with ErrLost when the lock is not t's any more.
@@ -217,7 +226,11 @@ func (t *tenure) leave(ctx context.Context, g *grip) (lost bool, err error) {
 	t.forget(g) // before the command: nothing renews what is being released
 	now, cancel := within(ctx, patiently)
 	defer cancel()
-	lost, err = t.h.proto.give(now, t, left)
+	if left > 0 {
+		lost, err = t.h.proto.give(now, t, left)
+	} else {
+		lost, err = t.part(now)
+	}
 	if err != nil {
 		t.giveLater(ctx)
 	} else if lost {
@@ -285,7 +298,7 @@ func (t *tenure) lose(but *grip) {
 		return
 	}
 	t.lost = true
-	grips := t.grips
+	grips := t.all()
 	t.grips = nil
 	t.h.c.dog.Drop(&t.lease)
 	t.mu.Unlock()
@@ -339,7 +352,15 @@ func (t *tenure) LeaseLost(*watchdog.Lease, bool) { t.lose(nil) }
 func (t *tenure) present() []*grip {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return slices.Clone(t.grips)
+	return t.all()
+}
+
+// all are the holds that have not left. mu is held.
+func (t *tenure) all() (grips []*grip) {
+	for g := t.grips; g != nil; g = g.also {
+		grips = append(grips, g)
+	}
+	return grips
 }
 
 // How long a call waits for what must be given back before it leaves that to the background.

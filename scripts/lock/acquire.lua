@@ -7,25 +7,25 @@
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- returns  nil, or the token, when ours; {holder's pttl, holder} when another's; "over" when this id has been released already
+-- returns  the token, or 0, when ours; {holder's pttl, holder} when another's; "over" when this id has been released already
+if redis.call('exists', KEYS[1], KEYS[3]) == 0 then
+  local denied = may_publish(ARGV[3], KEYS[2])
+  if denied then
+    return denied
+  end
+  local token = KEYS[4] and redis.call('incr', KEYS[4])
+  redis.call('hset', KEYS[1], ARGV[1], 1)
+  redis.call('pexpire', KEYS[1], ARGV[2])
+  return token or 0
+end
 if redis.call('exists', KEYS[3]) == 1 then
   return 'over'
 end
-if redis.call('exists', KEYS[1]) == 1 then
-  if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
-    -- A copy: the lock may have been extended since.
-    if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
-      redis.call('pexpire', KEYS[1], ARGV[2])
-    end
-    return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0)
+if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
+  -- A copy, or an heir that asks: the lock may have been extended since.
+  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
+    redis.call('pexpire', KEYS[1], ARGV[2])
   end
-  return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1]}
+  return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0) or 0
 end
-local denied = may_publish(ARGV[3], KEYS[2])
-if denied then
-  return denied
-end
-local token = KEYS[4] and redis.call('incr', KEYS[4])
-redis.call('hset', KEYS[1], ARGV[1], 1)
-redis.call('pexpire', KEYS[1], ARGV[2])
-return token
+return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1]}

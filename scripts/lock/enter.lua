@@ -9,7 +9,7 @@
 -- ARGV[3]  publish command
 -- ARGV[4]  memory ttl, ms
 -- ARGV[5]  1 to refuse a second count
--- returns  nil, or the token, when ours; {holder's pttl, holder} when another's; "over" when this acquisition has ended; "again" when refused a count
+-- returns  the token, or 0, when ours; {holder's pttl, holder} when another's; "over" when this acquisition has ended; "again" when refused a count
 local memory = redis.call('get', KEYS[3])
 if memory == '2' or memory == '3' then
   return 'over'
@@ -35,4 +35,4 @@ end
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('pexpire', KEYS[1], ARGV[2])
 end
-return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0)
+return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0) or 0

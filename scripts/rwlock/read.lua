@@ -10,7 +10,7 @@
 -- ARGV[3]  publish command
 -- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition alone
 -- ARGV[5]  1 to refuse a second count
--- returns  nil when ours; {pttl of what is in the way, writer} when refused; "over" when this acquisition has ended; "again" when refused a count
+-- returns  0 when ours; {pttl of what is in the way, writer} when refused; "over" when this acquisition has ended; "again" when refused a count
 local hash, prefix, id, ttl, shared = KEYS[1], KEYS[5], ARGV[1], ARGV[2], ARGV[4] ~= '0'
 local memory = redis.call('get', KEYS[3])
 if memory == '2' or memory == '3' then
@@ -21,7 +21,7 @@ local alive = life(prefix, id, count) > 0
 if alive and (memory or not shared) then -- this is a repetition
   raise(hold_key(prefix, id, count), ttl)
   raise(hash, ttl)
-  return nil
+  return 0
 end
 local mode = redis.call('hget', hash, 'mode')
 local own = alive or (mode == 'write' and redis.call('hexists', hash, id .. ':write') == 1)
@@ -50,4 +50,4 @@ raise(hash, ttl)
 if shared then
   redis.call('set', KEYS[3], '1', 'px', ARGV[4])
 end
-return nil
+return 0

@@ -11,7 +11,7 @@
 -- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition alone
 -- ARGV[5]  1 to refuse a second count
 -- ARGV[6]  how long a claim stands, ms; 0 to claim nothing
--- returns  nil when ours; {pttl, holder} when another's, with a third element when claimed; "over" when this acquisition has ended; "again"
+-- returns  0 when ours; {pttl, holder} when another's, with a third element when claimed; "over" when this acquisition has ended; "again"
 --          when refused a count, or when its own id reads
 local hash, id, ttl, shared = KEYS[1], ARGV[1], ARGV[2], ARGV[4] ~= '0'
 local field = id .. ':write'
@@ -22,7 +22,7 @@ end
 local held = redis.call('hexists', hash, field) == 1
 if held and (memory or not shared) then -- this is a repetition
   raise(hash, ttl)
-  return nil
+  return 0
 end
 if not held and redis.call('exists', hash) == 1 then
   if redis.call('hget', hash, 'mode') ~= 'read' then
@@ -51,4 +51,4 @@ redis.call('del', KEYS[4])
 if shared then
   redis.call('set', KEYS[3], '1', 'px', ARGV[4])
 end
-return nil
+return 0
