@@ -18,6 +18,7 @@ type handle struct {
 	settings  settings
 	proto     protocol
 	nests     *nestKey // by which a context finds holds of this name
+	behind    string   // the kind whose waiters for the same name go first; "": none
 	remembers string   // what the keys that remember a request begin with
 	group     any      // of a kind that is renewed: which of them may share a batch
 	invalid   error

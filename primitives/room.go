@@ -79,6 +79,9 @@ func (rs *rooms) hopeless(h *handle, q *request, s *settings) bool {
 	}
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
+	if h.behind != "" && rs.open[roomKey{h.behind, h.nests.name, false}] != nil {
+		return true
+	}
 	r := rs.open[roomKey{h.kind, h.nests.name, s.pollMin > 0}]
 	if r == nil {
 		return false

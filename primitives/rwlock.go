@@ -38,6 +38,7 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	rw := &RWLock{name: name}
 	rw.reader.init(c, "reader", name, opts)
 	rw.writer.init(c, "writer", name, opts)
+	rw.reader.behind = rw.writer.kind
 	read, write := &readers{rwSideOf(&rw.reader, &rw.writer)}, &writer{rwSideOf(&rw.writer, &rw.reader)}
 	rw.reader.speaks(read, read.keys(rw.reader.memory(""))...)
 	rw.writer.speaks(write, write.keys(rw.writer.memory(""))...)
@@ -105,7 +106,7 @@ func (s *rwSide) adoptBy(ctx context.Context, script *scripts.Script, id string,
 
 func (s *rwSide) releaseBy(ctx context.Context, script *scripts.Script, id string, q *request) (held bool, err error) {
 	reply, err := s.h.c.run.Run(ctx, script, s.keys(s.h.memoryOf(&q.claim)), id, s.h.c.publish(), s.h.c.memoryTTL(), 1, 0, millis(q.ttl))
-	return reply.Value == int64(1), err
+	return err == nil && reply.Value != int64(0), err
 }
 
 func (s *rwSide) forceBy(ctx context.Context, script *scripts.Script, q *request) (held bool, err error) {
@@ -278,10 +279,21 @@ func (w *writer) undo(ctx context.Context, q *request) error {
 
 func (w *writer) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
 	if left == 0 {
-		return w.end(ctx, writeEnd, &t.claim, false)
+		_, _, lost, err = w.pass(ctx, t, nil)
+		return lost, err
 	}
 	reply, err := w.h.c.run.RunWithin(ctx, lockUnnest, []string{w.hash}, writeField(t), left, millis(t.ttl))
 	return reply.Value == int64(0), err
+}
+
+// pass hands on from writer to writer.
+func (w *writer) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
+	keys := w.keys(w.h.memoryOf(&t.claim))
+	args := []any{t.id, w.h.c.publish(), w.h.c.memoryTTL(), flag(t.shared), 0, millis(t.ttl)}
+	if heir != nil {
+		keys, args = append(keys, w.h.memoryOf(heir)), append(args, heir.id, millis(heir.ttl))
+	}
+	return readPass(w.h.c.run.RunWithin(ctx, writeEnd, keys, args...))
 }
 
 func (w *writer) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {

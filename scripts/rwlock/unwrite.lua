@@ -1,22 +1,32 @@
--- rwlock/unwrite: give back what a writer has, its claim too. What it reads stays.
+-- rwlock/unwrite: give back what a writer has, its claim too, or hand it on to an heir that waits to write. What it reads stays.
 -- uses     readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
 -- KEYS[4]  claim of a waiting writer
 -- KEYS[5]  what the keys of readers' holds begin with
+-- KEYS[6]  memory of the heir's request, if there is an heir
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms
 -- ARGV[4]  1 to give back one count of an id that others may share, 0 all
 -- ARGV[5]  1 to give back only what the memory says was entered
 -- ARGV[6]  ttl, ms, if the hash has none
--- returns  1 when it was held, 0 when not
+-- ARGV[7]  heir's id, which belongs to one acquisition alone; none: nobody is to inherit
+-- ARGV[8]  heir's ttl, ms
+-- returns  0 when it was not held; {0} when the heir has it now; else 1 and how many heard of the release
 local hash, shared = KEYS[1], ARGV[4] == '1'
 local field = ARGV[1] .. ':write'
+local heir = ARGV[7] and ARGV[7] .. ':write'
 local memory = redis.call('get', KEYS[3])
-if memory == '2' or memory == '3' then
-  return memory == '2' and 1 or 0
+if memory == '3' then
+  return 0
+elseif memory == '2' then
+  if heir and redis.call('hexists', hash, heir) == 1 then -- a copy: the heir counts its lease from the one that is answered
+    raise(hash, ARGV[8])
+    return {0}
+  end
+  return 1
 end
 local claimed = redis.call('get', KEYS[4]) == KEYS[3]
 if claimed then
@@ -31,8 +41,15 @@ if not count or (ARGV[5] == '1' and shared and not memory) then
   end
   return 0
 end
--- In both branches the first write is one that a full Redis allows.
-if shared and tonumber(count) > 1 then
+-- In all branches the first write is one that a full Redis allows.
+local answer = 1
+if heir and redis.call('exists', KEYS[6]) == 0 and redis.call('hlen', hash) == 2 then -- else it reads, too
+  redis.call('pexpire', hash, ARGV[8])
+  redis.call('hset', hash, heir, 1)
+  redis.call('hdel', hash, field)
+  redis.call('del', KEYS[4])
+  answer = {0}
+elseif shared and tonumber(count) > 1 then
   local ttl = redis.call('pttl', hash)
   redis.call('pexpire', hash, ttl > 0 and ttl or ARGV[6])
   redis.call('hincrby', hash, field, -1)
@@ -40,7 +57,7 @@ else
   redis.call('hdel', hash, field)
   redis.call('hset', hash, 'mode', 'read')
   settle(hash, KEYS[5], math.huge)
-  redis.call(ARGV[2], KEYS[2], '1')
+  answer = 1 + redis.call(ARGV[2], KEYS[2], '1')
 end
 redis.call('set', KEYS[3], '2', 'px', ARGV[3])
-return 1
+return answer
