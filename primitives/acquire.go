@@ -205,7 +205,7 @@ func (h *handle) undo(ctx context.Context, q *request) {
 	}
 	limit := briefly
 	if ctx.Err() != nil {
-		limit = patiently
+		limit = patience
 	}
 	now, cancel := within(ctx, limit)
 	defer cancel()

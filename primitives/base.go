@@ -20,6 +20,7 @@ type handle struct {
 	nests     *nestKey // by which a context finds holds of this name
 	behind    string   // the kind whose waiters for the same name go first; "": none
 	remembers string   // what the keys that remember a request begin with
+	ttl       any      // the usual one, ms: an argument
 	group     any      // of a kind that is renewed: which of them may share a batch
 	invalid   error
 }
@@ -37,6 +38,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.settings = c.defaults.with(opts)
 	h.nests = &nestKey{c, kind, name}
 	h.remembers = prefixed(memoryPrefix, h.raw) + ":"
+	h.ttl = millis(h.settings.firstTTL())
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
@@ -44,11 +46,11 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 }
 
 // speaks sets the protocol and, on a cluster, refuses a name whose keys and channels fall into two slots.
-func (h *handle) speaks(p protocol, keys ...string) {
+func (h *handle) speaks(p protocol, keys []any) {
 	h.proto = p
 	slot := uint16(0)
 	if h.c.cluster {
-		slot = slotOf(keys[0])
+		slot = slotOf(keys[0].(string))
 	}
 	if l, ok := p.(leased); ok {
 		h.group = renewGroup{l.renewals(), slot}
@@ -57,7 +59,7 @@ func (h *handle) speaks(p protocol, keys ...string) {
 		return
 	}
 	for _, key := range keys[1:] {
-		if slotOf(key) != slot {
+		if slotOf(key.(string)) != slot {
 			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.name, keys[0], key)
 			return
 		}
@@ -180,7 +182,7 @@ type renewals struct {
 	script *scripts.Script
 	// args appends what the script wants to know of one tenure beside its key.
 	args func(args []any, t *tenure, ttl time.Duration) []any
-	keys func(keys []string, t *tenure) []string
+	keys func(keys []any, t *tenure) []any
 }
 
 // renewGroup is what may share a batch: in a cluster a script's keys must share a slot.
@@ -192,7 +194,7 @@ type renewGroup struct {
 // renew is the watchdog's way to Redis.
 func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]watchdog.State, error) {
 	by := group.(renewGroup).by
-	keys := make([]string, 0, len(batch))
+	keys := make([]any, 0, len(batch))
 	args := make([]any, 0, 2*len(batch))
 	for _, ask := range batch {
 		t := ask.Keeper.(*tenure)
@@ -211,6 +213,14 @@ func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]
 		}
 	}
 	return states, nil
+}
+
+// lease is c's TTL as an argument.
+func (h *handle) lease(c *claim) any {
+	if c.ttl == h.settings.firstTTL() {
+		return h.ttl
+	}
+	return millis(c.ttl)
 }
 
 // millis is a duration as Redis takes it: whole milliseconds, never fewer than asked for.

@@ -42,6 +42,7 @@ type Client struct {
 	sharded  *bool
 
 	run             *scripts.Runner
+	remembered      any // for how long scripts remember a request, ms: an argument
 	hub             *pubsub.Hub
 	dog             *watchdog.Dog
 	minted          atomic.Uint64
@@ -49,6 +50,7 @@ type Client struct {
 	rooms           rooms
 	queues          fairQueues
 	holds           holdList
+	deadlines       deadlines
 
 	closing    chan struct{} // closed when Close begins: no new work, no more waiting
 	stopping   chan struct{} // closed when it stops waiting for holds: background releases end
@@ -161,6 +163,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("sharded pub/sub without a cluster"))
 	}
 	c.run = scripts.NewRunner(rdb)
+	c.remembered = millis(c.run.Memory())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger})
 	c.dog = watchdog.New(c.renew)
 	return c, nil
@@ -204,7 +207,7 @@ func newUUID() string {
 }
 
 // publish is the command by which scripts publish. A call that needs Redis has asked ready before.
-func (c *Client) publish() string {
+func (c *Client) publish() any {
 	if c.spublish.Load() {
 		return "spublish"
 	}
@@ -310,4 +313,5 @@ func (c *Client) close(ctx context.Context) {
 	c.dead = true
 	c.mu.Unlock()
 	c.background.Wait()
+	c.deadlines.close()
 }

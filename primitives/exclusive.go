@@ -12,8 +12,9 @@ import (
 type exclusive struct {
 	h    *handle
 	hash string
-	news string   // the channel of releases
-	more []string // further keys of those scripts that take or free the lock
+	news string // the channel of releases
+	both []any  // hash and news: keys
+	more []any  // further keys of those scripts that take or free the lock
 	lua  *mutexScripts
 }
 
@@ -43,10 +44,15 @@ var (
 // lockRenewals renews whatever is one owner's field in a hash.
 var lockRenewals = &renewals{
 	script: scripts.Load("lock/renew"),
-	keys:   func(keys []string, t *tenure) []string { return append(keys, t.lasts().key()) },
+	keys:   func(keys []any, t *tenure) []any { return append(keys, t.lasts().key()) },
 	args: func(args []any, t *tenure, ttl time.Duration) []any {
 		return append(args, t.id, millis(ttl))
 	},
+}
+
+func exclusiveOf(h *handle, lua *mutexScripts, more ...any) exclusive {
+	news := prefixed(lockChannel, h.raw)
+	return exclusive{h: h, hash: h.raw, news: news, both: []any{h.raw, news}, more: more, lua: lua}
 }
 
 func (e *exclusive) channel(*request) string   { return e.news }
@@ -57,17 +63,18 @@ func (e *exclusive) turns() bool               { return true }
 
 func (e *exclusive) parent(ctx context.Context) (*Hold, error) { return holdFrom(ctx, e.h.nests), nil }
 
-func (e *exclusive) keys(memory string) []string {
-	return append([]string{e.hash, e.news, memory}, e.more...)
+func (e *exclusive) keys(memory string) []any {
+	all := make([]any, 0, 8) // of fixed size, so that it need not escape
+	return append(append(append(all, e.both...), memory), e.more...)
 }
 
 func (e *exclusive) take(ctx context.Context, q *request) (verdict, error) {
 	var reply scripts.Reply
 	var err error
 	if q.shared {
-		reply, err = e.h.c.confirm(ctx, e.lua.enter, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.memoryTTL(), flag(q.once))
+		reply, err = e.h.c.confirm(ctx, e.lua.enter, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.remembered, flag(q.once))
 	} else {
-		reply, err = e.h.c.confirm(ctx, e.lua.acquire, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish())
+		reply, err = e.h.c.confirm(ctx, e.lua.acquire, e.keys(e.h.memoryOf(&q.claim)), q.id, e.h.lease(&q.claim), e.h.c.publish())
 	}
 	if err != nil {
 		return verdict{}, err
@@ -112,7 +119,7 @@ func (e *exclusive) undo(ctx context.Context, q *request) error {
 
 func (e *exclusive) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
 	if left > 0 {
-		reply, err := e.h.c.run.RunWithin(ctx, lockUnnest, []string{e.hash}, t.id, left, millis(t.ttl))
+		reply, err := e.h.c.run.DoWithin(ctx, lockUnnest, []any{e.hash}, t.id, left, millis(t.ttl))
 		return reply.Value == int64(0), err
 	}
 	return e.release(ctx, &t.claim, false)
@@ -122,9 +129,9 @@ func (e *exclusive) give(ctx context.Context, t *tenure, left int) (lost bool, e
 func (e *exclusive) release(ctx context.Context, q *claim, undoing bool) (lost bool, err error) {
 	var reply scripts.Reply
 	if q.shared {
-		reply, err = e.h.c.run.RunWithin(ctx, e.lua.leave, e.keys(e.h.memoryOf(q)), q.id, e.h.c.publish(), e.h.c.memoryTTL(), flag(undoing), millis(q.ttl))
+		reply, err = e.h.c.run.DoWithin(ctx, e.lua.leave, e.keys(e.h.memoryOf(q)), q.id, e.h.c.publish(), e.h.c.remembered, flag(undoing), millis(q.ttl))
 	} else {
-		reply, err = e.h.c.run.RunWithin(ctx, e.lua.release, e.keys(e.h.memoryOf(q)), q.id, e.h.c.publish(), e.h.c.memoryTTL())
+		reply, err = e.h.c.run.DoWithin(ctx, e.lua.release, e.keys(e.h.memoryOf(q)), q.id, e.h.c.publish(), e.h.c.remembered)
 	}
 	return reply.Value == int64(0), err
 }
@@ -133,48 +140,49 @@ func (e *exclusive) release(ctx context.Context, q *claim, undoing bool) (lost b
 type mutex struct{ exclusive }
 
 func (e *mutex) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
-	keys, args := e.keys(e.h.memoryOf(&t.claim)), []any{t.id, e.h.c.publish(), e.h.c.memoryTTL()}
+	keys := e.keys(e.h.memoryOf(&t.claim))
+	args := append(make([]any, 0, 5), t.id, e.h.c.publish(), e.h.c.remembered)
 	if heir != nil {
-		keys = append([]string{e.hash, e.news, keys[2], e.h.memoryOf(heir)}, e.more...)
-		args = append(args, heir.id, millis(heir.ttl))
+		keys = append(append(keys[:3], e.h.memoryOf(heir)), e.more...)
+		args = append(args, heir.id, e.h.lease(heir))
 	}
-	return readPass(e.h.c.run.RunWithin(ctx, e.lua.release, keys, args...))
+	return readPass(e.h.c.run.DoWithin(ctx, e.lua.release, keys, args...))
 }
 
 func (e *exclusive) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
-	reply, err := e.h.c.confirm(ctx, lockNest, []string{e.hash}, t.id, n, millis(ttl))
+	reply, err := e.h.c.confirm(ctx, lockNest, []any{e.hash}, t.id, n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
 func (e *exclusive) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
-	reply, err := e.h.c.run.Run(ctx, lockRenewals.script, []string{e.hash}, t.id, millis(d))
+	reply, err := e.h.c.run.Do(ctx, lockRenewals.script, []any{e.hash}, t.id, millis(d))
 	kept, _ := reply.Value.([]any)
 	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
 }
 
 func (e *exclusive) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := e.h.c.run.Run(ctx, lockCheck, []string{e.hash}, t.id)
+	reply, err := e.h.c.run.Do(ctx, lockCheck, []any{e.hash}, t.id)
 	return reply.Value == int64(0), err
 }
 
 func (e *exclusive) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
-	reply, err := e.h.c.run.Run(ctx, lockAdopt, e.keys(e.h.memoryOf(&q.claim))[:3], q.id, millis(q.ttl), e.h.c.publish(), id)
+	reply, err := e.h.c.run.Do(ctx, lockAdopt, e.keys(e.h.memoryOf(&q.claim))[:3], q.id, millis(q.ttl), e.h.c.publish(), id)
 	counts, _ := reply.Value.(int64)
 	return reply.Sent, int(counts), err
 }
 
 func (e *exclusive) releaseID(ctx context.Context, id string, q *request) (held bool, err error) {
-	reply, err := e.h.c.run.Run(ctx, e.lua.leave, e.keys(e.h.memoryOf(&q.claim)), id, e.h.c.publish(), e.h.c.memoryTTL(), 0, millis(q.ttl))
+	reply, err := e.h.c.run.Do(ctx, e.lua.leave, e.keys(e.h.memoryOf(&q.claim)), id, e.h.c.publish(), e.h.c.remembered, 0, millis(q.ttl))
 	return reply.Value == int64(1), err
 }
 
 func (e *exclusive) forceRelease(ctx context.Context, q *request) (held bool, err error) {
-	reply, err := e.h.c.run.Run(ctx, e.lua.force, e.keys(e.h.memoryOf(&q.claim)), e.h.c.publish(), e.h.c.memoryTTL())
+	reply, err := e.h.c.run.Do(ctx, e.lua.force, e.keys(e.h.memoryOf(&q.claim)), e.h.c.publish(), e.h.c.remembered)
 	return reply.Value == int64(1), err
 }
 
 func (e *exclusive) info(ctx context.Context) (Info, error) {
-	reply, err := e.h.c.run.Run(ctx, lockInfo, []string{e.hash})
+	reply, err := e.h.c.run.Do(ctx, lockInfo, []any{e.hash})
 	if err != nil {
 		return Info{}, err
 	}

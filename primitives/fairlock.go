@@ -21,13 +21,9 @@ const (
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "fair", name, opts)
-	f := &fair{exclusive{
-		h: &l.handle, hash: l.raw, news: prefixed(lockChannel, l.raw), lua: fairScripts,
-		more: []string{
-			prefixed(fairQueue, l.raw), prefixed(fairDeadlines, l.raw), prefixed(fairOurs, l.raw), prefixed(fairSigns, l.raw),
-		},
-	}}
-	l.speaks(f, f.keys(l.memory(""))...)
+	f := &fair{exclusiveOf(&l.handle, fairScripts,
+		prefixed(fairQueue, l.raw), prefixed(fairDeadlines, l.raw), prefixed(fairOurs, l.raw), prefixed(fairSigns, l.raw))}
+	l.speaks(f, f.keys(l.memory("")))
 	return l
 }
 
@@ -47,9 +43,9 @@ var (
 )
 
 func (f *fair) take(ctx context.Context, q *request) (verdict, error) {
-	var memory int64
+	var memory any = 0
 	if q.shared {
-		memory = f.h.c.memoryTTL()
+		memory = f.h.c.remembered
 	}
 	q.open = q.open || q.queue // what stands in the queue must leave it
 	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(f.h.memoryOf(&q.claim)), q.id, millis(q.ttl), f.h.c.publish(),
@@ -73,7 +69,7 @@ func (f *fair) undo(ctx context.Context, q *request) error {
 
 // leaves takes an id out of the queue.
 func (f *fair) leaves(ctx context.Context, id string) error {
-	_, err := f.h.c.run.RunWithin(ctx, fairLeave, f.keys(f.h.memory("")), id, f.h.c.publish())
+	_, err := f.h.c.run.DoWithin(ctx, fairLeave, f.keys(f.h.memory("")), id, f.h.c.publish())
 	return err
 }
 
@@ -81,7 +77,7 @@ func (f *fair) leaves(ctx context.Context, id string) error {
 func (f *fair) channel(q *request) string { return f.news + ":" + q.id }
 
 func (f *fair) info(ctx context.Context) (Info, error) {
-	reply, err := f.h.c.run.Run(ctx, fairInfo, []string{f.hash, f.more[0]})
+	reply, err := f.h.c.run.Do(ctx, fairInfo, []any{f.hash, f.more[0]})
 	if err != nil {
 		return Info{}, err
 	}
@@ -101,7 +97,7 @@ func (f *fair) refresh(ctx context.Context, longest time.Duration, ids []string)
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	reply, err := f.h.c.run.RunWithin(ctx, fairRefresh, f.keys(f.h.memory("")), args...)
+	reply, err := f.h.c.run.DoWithin(ctx, fairRefresh, f.keys(f.h.memory("")), args...)
 	if err != nil {
 		return fairNews{wait: -1}, err
 	}

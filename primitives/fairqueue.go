@@ -219,7 +219,7 @@ func (s *fairShare) refresh() {
 	if len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patiently)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	news, err := s.f.refresh(ctx, longest, ids)
 	if s.take(news, err, longest) {

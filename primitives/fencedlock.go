@@ -11,10 +11,7 @@ const tokenPrefix = "redisson_lock_token"
 func (c *Client) FencedLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "fenced", name, opts)
-	e := &mutex{exclusive{
-		h: &l.handle, hash: l.raw, news: prefixed(lockChannel, l.raw), lua: lockScripts,
-		more: []string{prefixed(tokenPrefix, l.raw)},
-	}}
-	l.speaks(e, e.keys(l.memory(""))...)
+	e := &mutex{exclusiveOf(&l.handle, lockScripts, prefixed(tokenPrefix, l.raw))}
+	l.speaks(e, e.keys(l.memory("")))
 	return l
 }

@@ -28,7 +28,7 @@ func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
 	l.init(c, "latch", name, nil)
 	l.gate = gate{h: &l.handle, count: l.raw, news: latchChannel + "{" + l.raw + "}"}
-	l.speaks(&l.gate, l.gate.keys(l.memory(""))...)
+	l.speaks(&l.gate, l.gate.keys(l.memory("")))
 	return l
 }
 
@@ -48,7 +48,7 @@ func (l *CountDownLatch) CountDown(ctx context.Context) error {
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	var count int64
 	err := l.call(ctx, "count", func() error {
-		reply, err := l.c.run.Run(ctx, latchLeft, []string{l.gate.count})
+		reply, err := l.c.run.Do(ctx, latchLeft, []any{l.gate.count})
 		count, _ = reply.Value.(int64)
 		return err
 	})
@@ -93,14 +93,14 @@ var (
 	latchLeft      = scripts.Load("latch/left")
 )
 
-func (g *gate) keys(memory string) []string { return []string{g.count, g.news, memory} }
+func (g *gate) keys(memory string) []any { return []any{g.count, g.news, memory} }
 
 func (g *gate) channel(*request) string   { return g.news }
 func (g *gate) heeds(payload string) bool { return payload == "0" || payload == "1" }
 
 // take tries to pass. When one can, so can all.
 func (g *gate) take(ctx context.Context, _ *request) (verdict, error) {
-	reply, err := g.h.c.run.Run(ctx, latchLeft, []string{g.count})
+	reply, err := g.h.c.run.Do(ctx, latchLeft, []any{g.count})
 	if err != nil {
 		return verdict{}, err
 	}

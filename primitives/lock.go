@@ -38,8 +38,8 @@ type byID interface {
 func (c *Client) Lock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "lock", name, opts)
-	e := &mutex{exclusive{h: &l.handle, hash: l.raw, news: prefixed(lockChannel, l.raw), lua: lockScripts}}
-	l.speaks(e, e.keys(l.memory(""))...)
+	e := &mutex{exclusiveOf(&l.handle, lockScripts)}
+	l.speaks(e, e.keys(l.memory("")))
 	return l
 }
 

@@ -50,7 +50,7 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 		return Info{}, false, err
 	}
 	defer c.calls.Done()
-	reply, err := c.run.Run(ctx, lockInfo, []string{key})
+	reply, err := c.run.Do(ctx, lockInfo, []any{key})
 	if redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return Info{}, false, nil // it was a hash a moment ago
 	}

@@ -29,7 +29,7 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	s := &PermitExpirableSemaphore{}
 	s.init(c, "permits", name, opts)
 	s.pool = leasing{h: &s.handle, free: s.raw, news: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout")}
-	s.speaks(&s.pool, s.pool.keys(s.memory(""))...)
+	s.speaks(&s.pool, s.pool.keys(s.memory("")))
 	return s
 }
 
@@ -76,7 +76,7 @@ func (s *PermitExpirableSemaphore) adoptPermits(ctx context.Context, id string, 
 	}
 	set.permits = len(raw) / permitBytes
 	q := s.request(&set)
-	reply, err := s.c.run.Run(ctx, permitsAdopt, s.pool.keys(s.memoryOf(&q.claim)), s.c.publish(), raw, rawOf(q.id), millis(q.ttl))
+	reply, err := s.c.run.Do(ctx, permitsAdopt, s.pool.keys(s.memoryOf(&q.claim)), s.c.publish(), raw, rawOf(q.id), millis(q.ttl))
 	if err != nil {
 		return nil, err // an unknown outcome is left to the lease: the former holder's section may still run
 	}
@@ -130,7 +130,7 @@ func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
 func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: s.name, Kind: s.kind}
 	err := s.call(ctx, "inspect", func() error {
-		reply, err := s.c.run.Run(ctx, permitsInfo, s.pool.keys(s.memory("")))
+		reply, err := s.c.run.Do(ctx, permitsInfo, s.pool.keys(s.memory("")))
 		if err != nil {
 			return err
 		}
@@ -236,7 +236,7 @@ var (
 
 var permitRenewals = &renewals{
 	script: scripts.Load("permitsemaphore/renew"),
-	keys: func(keys []string, t *tenure) []string {
+	keys: func(keys []any, t *tenure) []any {
 		p := t.h.proto.(*leasing)
 		return append(keys, p.free, p.leases)
 	},
@@ -246,8 +246,8 @@ var permitRenewals = &renewals{
 // collected is how many ended leases one script gives back at the most.
 const collected = 1000
 
-func (p *leasing) keys(memory string) []string {
-	return []string{p.free, p.news, memory, p.leases}
+func (p *leasing) keys(memory string) []any {
+	return []any{p.free, p.news, memory, p.leases}
 }
 
 func (p *leasing) channel(*request) string   { return p.news }
@@ -292,11 +292,11 @@ func (p *leasing) pass(ctx context.Context, t *tenure, heir *claim) (verdict, in
 
 func (p *leasing) handOn(ctx context.Context, q, heir *claim) (verdict, int, bool, error) {
 	c := p.h.c
-	keys, args := p.keys(p.h.memoryOf(q)), []any{c.publish(), c.memoryTTL(), rawOf(q.id), 0}
+	keys, args := p.keys(p.h.memoryOf(q)), []any{c.publish(), c.remembered, rawOf(q.id), 0}
 	if heir != nil {
 		keys, args = append(keys, p.h.memoryOf(heir)), append(args, rawOf(heir.id), millis(heir.ttl))
 	}
-	return readPermitsPass(c.run.RunWithin(ctx, permitsRelease, keys, args...))
+	return readPermitsPass(c.run.DoWithin(ctx, permitsRelease, keys, args...))
 }
 
 // count: permits do not nest.
@@ -305,12 +305,12 @@ func (p *leasing) count(context.Context, *tenure, int, time.Duration) (time.Time
 }
 
 func (p *leasing) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
-	reply, err := p.h.c.run.Run(ctx, permitRenewals.script, []string{p.free, p.leases}, rawOf(t.id), millis(d))
+	reply, err := p.h.c.run.Do(ctx, permitRenewals.script, []any{p.free, p.leases}, rawOf(t.id), millis(d))
 	kept, _ := reply.Value.([]any)
 	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
 }
 
 func (p *leasing) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := p.h.c.run.Run(ctx, permitsCheck, p.keys(p.h.memoryOf(&t.claim)), rawOf(t.id))
+	reply, err := p.h.c.run.Do(ctx, permitsCheck, p.keys(p.h.memoryOf(&t.claim)), rawOf(t.id))
 	return reply.Value == int64(0), err
 }

@@ -40,8 +40,8 @@ func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	rw.writer.init(c, "writer", name, opts)
 	rw.reader.behind = rw.writer.kind
 	read, write := &readers{rwSideOf(&rw.reader, &rw.writer)}, &writer{rwSideOf(&rw.writer, &rw.reader)}
-	rw.reader.speaks(read, read.keys(rw.reader.memory(""))...)
-	rw.writer.speaks(write, write.keys(rw.writer.memory(""))...)
+	rw.reader.speaks(read, read.keys(rw.reader.memory("")))
+	rw.writer.speaks(write, write.keys(rw.writer.memory("")))
 	return rw
 }
 
@@ -76,27 +76,27 @@ func (s *rwSide) channel(*request) string   { return s.news }
 func (s *rwSide) heeds(payload string) bool { return payload == "0" || payload == "1" }
 func (s *rwSide) key() string               { return s.hash }
 
-func (s *rwSide) keys(memory string) []string {
-	return []string{s.hash, s.news, memory, s.claim, s.prefix}
+func (s *rwSide) keys(memory string) []any {
+	return []any{s.hash, s.news, memory, s.claim, s.prefix}
 }
 
 // remembers is how long an acquisition by q is remembered: only where the wire counts.
-func (s *rwSide) remembers(q *request) int64 {
+func (s *rwSide) remembers(q *request) any {
 	if q.shared {
-		return s.h.c.memoryTTL()
+		return s.h.c.remembered
 	}
 	return 0
 }
 
 // end gives back what q has: one count of an id that others may share, else all. undoing: only what is known to have been taken.
 func (s *rwSide) end(ctx context.Context, script *scripts.Script, q *claim, undoing bool) (lost bool, err error) {
-	reply, err := s.h.c.run.RunWithin(ctx, script, s.keys(s.h.memoryOf(q)),
-		q.id, s.h.c.publish(), s.h.c.memoryTTL(), flag(q.shared), flag(undoing), millis(q.ttl))
+	reply, err := s.h.c.run.DoWithin(ctx, script, s.keys(s.h.memoryOf(q)),
+		q.id, s.h.c.publish(), s.h.c.remembered, flag(q.shared), flag(undoing), millis(q.ttl))
 	return reply.Value == int64(0), err
 }
 
 func (s *rwSide) adoptBy(ctx context.Context, script *scripts.Script, id string, q *request) (time.Time, int, error) {
-	reply, err := s.h.c.run.Run(ctx, script, s.keys(s.h.memoryOf(&q.claim)), q.id, millis(q.ttl), s.h.c.publish(), id)
+	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(&q.claim)), q.id, millis(q.ttl), s.h.c.publish(), id)
 	counts, _ := reply.Value.(int64)
 	if counts < 0 {
 		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
@@ -105,18 +105,18 @@ func (s *rwSide) adoptBy(ctx context.Context, script *scripts.Script, id string,
 }
 
 func (s *rwSide) releaseBy(ctx context.Context, script *scripts.Script, id string, q *request) (held bool, err error) {
-	reply, err := s.h.c.run.Run(ctx, script, s.keys(s.h.memoryOf(&q.claim)), id, s.h.c.publish(), s.h.c.memoryTTL(), 1, 0, millis(q.ttl))
+	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(&q.claim)), id, s.h.c.publish(), s.h.c.remembered, 1, 0, millis(q.ttl))
 	return err == nil && reply.Value != int64(0), err
 }
 
 func (s *rwSide) forceBy(ctx context.Context, script *scripts.Script, q *request) (held bool, err error) {
-	reply, err := s.h.c.run.Run(ctx, script, s.keys(s.h.memoryOf(&q.claim)), s.h.c.publish(), s.h.c.memoryTTL())
+	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(&q.claim)), s.h.c.publish(), s.h.c.remembered)
 	return reply.Value == int64(1), err
 }
 
 // infoBy reads {id, count, ttl, ...}.
 func (s *rwSide) infoBy(ctx context.Context, script *scripts.Script) (info Info, err error) {
-	reply, err := s.h.c.run.Run(ctx, script, []string{s.hash, s.prefix})
+	reply, err := s.h.c.run.Do(ctx, script, []any{s.hash, s.prefix})
 	if err != nil {
 		return Info{}, err
 	}
@@ -150,7 +150,7 @@ var (
 
 var readRenewals = &renewals{
 	script: scripts.Load("rwlock/renew"),
-	keys: func(keys []string, t *tenure) []string {
+	keys: func(keys []any, t *tenure) []any {
 		side := t.h.proto.(*readers)
 		return append(keys, side.hash, side.prefix)
 	},
@@ -189,23 +189,23 @@ func (r *readers) give(ctx context.Context, t *tenure, left int) (lost bool, err
 	if left == 0 {
 		return r.end(ctx, readEnd, &t.claim, false)
 	}
-	reply, err := r.h.c.run.RunWithin(ctx, readRecount, []string{r.hash, r.prefix}, t.id, left, 0)
+	reply, err := r.h.c.run.DoWithin(ctx, readRecount, []any{r.hash, r.prefix}, t.id, left, 0)
 	return reply.Value == int64(0), err
 }
 
 func (r *readers) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
-	reply, err := r.h.c.confirm(ctx, readRecount, []string{r.hash, r.prefix}, t.id, n, millis(ttl))
+	reply, err := r.h.c.confirm(ctx, readRecount, []any{r.hash, r.prefix}, t.id, n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
 func (r *readers) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
-	reply, err := r.h.c.run.Run(ctx, readRenewals.script, []string{r.hash, r.prefix}, t.id, millis(d))
+	reply, err := r.h.c.run.Do(ctx, readRenewals.script, []any{r.hash, r.prefix}, t.id, millis(d))
 	kept, _ := reply.Value.([]any)
 	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
 }
 
 func (r *readers) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := r.h.c.run.Run(ctx, readCheck, []string{r.hash, r.prefix}, t.id)
+	reply, err := r.h.c.run.Do(ctx, readCheck, []any{r.hash, r.prefix}, t.id)
 	return reply.Value == int64(0), err
 }
 
@@ -282,33 +282,33 @@ func (w *writer) give(ctx context.Context, t *tenure, left int) (lost bool, err 
 		_, _, lost, err = w.pass(ctx, t, nil)
 		return lost, err
 	}
-	reply, err := w.h.c.run.RunWithin(ctx, lockUnnest, []string{w.hash}, writeField(t), left, millis(t.ttl))
+	reply, err := w.h.c.run.DoWithin(ctx, lockUnnest, []any{w.hash}, writeField(t), left, millis(t.ttl))
 	return reply.Value == int64(0), err
 }
 
 // pass hands on from writer to writer.
 func (w *writer) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
 	keys := w.keys(w.h.memoryOf(&t.claim))
-	args := []any{t.id, w.h.c.publish(), w.h.c.memoryTTL(), flag(t.shared), 0, millis(t.ttl)}
+	args := []any{t.id, w.h.c.publish(), w.h.c.remembered, flag(t.shared), 0, millis(t.ttl)}
 	if heir != nil {
 		keys, args = append(keys, w.h.memoryOf(heir)), append(args, heir.id, millis(heir.ttl))
 	}
-	return readPass(w.h.c.run.RunWithin(ctx, writeEnd, keys, args...))
+	return readPass(w.h.c.run.DoWithin(ctx, writeEnd, keys, args...))
 }
 
 func (w *writer) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
-	reply, err := w.h.c.confirm(ctx, lockNest, []string{w.hash}, writeField(t), n, millis(ttl))
+	reply, err := w.h.c.confirm(ctx, lockNest, []any{w.hash}, writeField(t), n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
 func (w *writer) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
-	reply, err := w.h.c.run.Run(ctx, writeRenewals.script, []string{w.hash}, writeField(t), millis(d))
+	reply, err := w.h.c.run.Do(ctx, writeRenewals.script, []any{w.hash}, writeField(t), millis(d))
 	kept, _ := reply.Value.([]any)
 	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
 }
 
 func (w *writer) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := w.h.c.run.Run(ctx, lockCheck, []string{w.hash}, writeField(t))
+	reply, err := w.h.c.run.Do(ctx, lockCheck, []any{w.hash}, writeField(t))
 	return reply.Value == int64(0), err
 }
 

@@ -35,7 +35,7 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
 	s.pool = counting{h: &s.handle, left: s.raw, news: prefixed(semaphoreChannel, s.raw)}
-	s.speaks(&s.pool, s.pool.keys(s.memory(""))...)
+	s.speaks(&s.pool, s.pool.keys(s.memory("")))
 	return s
 }
 
@@ -85,7 +85,7 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: s.name, Kind: s.kind}
 	err := s.call(ctx, "inspect", func() error {
-		reply, err := s.c.run.Run(ctx, semaphoreInfo, []string{s.pool.left})
+		reply, err := s.c.run.Do(ctx, semaphoreInfo, []any{s.pool.left})
 		left, _ := reply.Value.(int64)
 		info.Permits, info.Available = int(left), int(left)
 		return err
@@ -128,14 +128,14 @@ func (h *handle) acquireNothing(ctx context.Context, s *settings) (*Hold, error)
 
 // change runs a script that changes what a name stands for, with a memory of its own, and returns its answer. wrong is what is wrong
 // with args.
-func (h *handle) change(ctx context.Context, op string, s *scripts.Script, keys func(memory string) []string, wrong error, args ...any) (int, error) {
+func (h *handle) change(ctx context.Context, op string, s *scripts.Script, keys func(memory string) []any, wrong error, args ...any) (int, error) {
 	if wrong != nil {
 		return 0, h.failed(op, wrong)
 	}
 	var answer int64
 	err := h.call(ctx, op, func() error {
-		args := append([]any{h.c.publish(), h.c.memoryTTL()}, args...)
-		reply, err := h.c.run.Run(ctx, s, keys(h.memory(h.c.mint())), args...)
+		args := append([]any{h.c.publish(), h.c.remembered}, args...)
+		reply, err := h.c.run.Do(ctx, s, keys(h.memory(h.c.mint())), args...)
 		answer, _ = reply.Value.(int64)
 		return err
 	})
@@ -171,7 +171,7 @@ var (
 // is repeated for half of that: a copy that comes when the memory is gone would give back twice.
 const rememberedFor = time.Minute
 
-func (c *counting) keys(memory string) []string { return []string{c.left, c.news, memory} }
+func (c *counting) keys(memory string) []any { return []any{c.left, c.news, memory} }
 
 func (c *counting) channel(*request) string   { return c.news }
 func (c *counting) heeds(payload string) bool { return isNumber(payload) }
@@ -215,7 +215,7 @@ func readPermits(reply scripts.Reply) (verdict, error) {
 }
 
 func (c *counting) undo(ctx context.Context, q *request) error {
-	_, err := c.h.c.run.RunWithin(ctx, semaphoreRelease, c.keys(c.h.memoryOf(&q.claim)), c.h.c.publish(), millis(rememberedFor), q.permits, 1)
+	_, err := c.h.c.run.DoWithin(ctx, semaphoreRelease, c.keys(c.h.memoryOf(&q.claim)), c.h.c.publish(), millis(rememberedFor), q.permits, 1)
 	return err
 }
 
@@ -232,7 +232,7 @@ func (c *counting) pass(ctx context.Context, t *tenure, heir *claim) (verdict, i
 	if heir != nil {
 		keys, args = append(keys, c.h.memoryOf(heir)), append(args, heir.permits)
 	}
-	reply, err := c.h.c.run.RunWithin(ctx, semaphoreRelease, keys, args...)
+	reply, err := c.h.c.run.DoWithin(ctx, semaphoreRelease, keys, args...)
 	if err != nil && scripts.OutcomeOf(err) == scripts.Unknown {
 		t.endsBy(time.Now().Add(rememberedFor / 2))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redlatch/redlatch/scripts"
@@ -224,8 +225,7 @@ func (t *tenure) leave(ctx context.Context, g *grip) (lost bool, err error) {
 	t.holds--
 	left := t.holds
 	t.forget(g) // before the command: nothing renews what is being released
-	now, cancel := within(ctx, patiently)
-	defer cancel()
+	now := t.h.c.deadlines.patiently(ctx)
 	if left > 0 {
 		lost, err = t.h.proto.give(now, t, left)
 	} else {
@@ -365,14 +365,53 @@ func (t *tenure) all() (grips []*grip) {
 
 // How long a call waits for what must be given back before it leaves that to the background.
 const (
-	patiently = 5 * time.Second
-	briefly   = time.Second
-	again     = time.Second // at most between two tries in the background
+	patience = 5 * time.Second
+	briefly  = time.Second
+	again    = time.Second // at most between two tries in the background
 )
 
 // within is ctx for a command that must go out though ctx be done, and be answered in time.
 func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), limit)
+}
+
+// deadlines makes contexts that end in time, one for all that are asked for at about the same time: most commands are answered long before.
+type deadlines struct {
+	latest atomic.Pointer[deadline]
+}
+
+type deadline struct {
+	context.Context //nolint:containedctx // it is one
+	until           time.Time
+	stop            context.CancelFunc
+}
+
+// bounded has the values of one context and the end of another.
+type bounded struct {
+	context.Context
+	values context.Context
+}
+
+func (b *bounded) Value(key any) any { return b.values.Value(key) }
+
+// close spares the latest its end.
+func (d *deadlines) close() {
+	if latest := d.latest.Load(); latest != nil {
+		latest.stop()
+	}
+}
+
+// patiently is ctx for a command that must go out though ctx be done, and be answered within patience, or a hundredth less.
+func (d *deadlines) patiently(ctx context.Context) context.Context {
+	now := time.Now()
+	latest := d.latest.Load()
+	if latest == nil || latest.until.Sub(now) < patience-patience/100 {
+		until := now.Add(patience)
+		end, stop := context.WithDeadline(context.Background(), until)
+		latest = &deadline{end, until, stop}
+		d.latest.Store(latest) // the one before ends by itself
+	}
+	return &bounded{latest.Context, ctx}
 }
 
 // persist does in the background what Redis has not answered yet, until it does, the lease is over or the client closes.
@@ -394,7 +433,7 @@ func (c *Client) retry(ctx context.Context, over time.Time, do func(context.Cont
 			timer.Stop()
 			return
 		}
-		attempt, stop := context.WithTimeout(ctx, patiently)
+		attempt, stop := context.WithTimeout(ctx, patience)
 		err := do(attempt)
 		stop()
 		if err == nil || errors.Is(err, scripts.ErrClosed) {
