@@ -21,19 +21,18 @@ func (h *handle) acquire(ctx context.Context, s *settings, limit time.Duration) 
 	}
 	defer h.c.calls.Done()
 	began := time.Now()
-	w := wait{limit: limit}
-	if limit >= 0 {
-		w.until = began.Add(limit)
-	}
-	if s.owner == "" {
+	if s.owner == "" && h.nestsIn(ctx) {
+		w := waiting(began, limit)
 		hold, err := h.acquireNested(ctx, s, &w)
 		if hold != nil || err != nil {
 			h.told(hold, EventNested, &w, began)
 			return hold, err
 		}
 	}
-	hold, err := h.acquireOutermost(ctx, h.request(s), s, &w, nil)
-	h.told(hold, EventAcquired, &w, began)
+	q := h.request(s)
+	q.wait = waiting(began, limit)
+	hold, err := h.acquireOutermost(ctx, q, s, &q.wait, nil)
+	h.told(hold, EventAcquired, &q.wait, began)
 	return hold, err
 }
 
@@ -44,6 +43,14 @@ type wait struct {
 	waited bool
 	quiet  bool   // nobody is told of it
 	note   func() // told instead of the observer, if not nil
+}
+
+func waiting(began time.Time, limit time.Duration) wait {
+	w := wait{limit: limit}
+	if limit >= 0 {
+		w.until = began.Add(limit)
+	}
+	return w
 }
 
 // within is w, but for no longer than d from now.

@@ -159,6 +159,7 @@ type request struct {
 	parts    *bundle       // of a joint lock: what it has of its members
 	settings *settings     // of a joint lock: for its members
 	split    time.Duration // of a joint lock: how long the last try took, if rivals had some members each
+	wait     wait          // of the caller's own
 	open     bool          // a try may have been executed, or may yet be, unknown to us
 }
 

@@ -31,6 +31,7 @@ type Client struct {
 	_ noCopy
 
 	id       string
+	born     time.Time // instants count from here
 	rdb      redis.UniversalClient
 	cluster  bool
 	prefix   string
@@ -148,7 +149,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a *redis.Ring"))
 	}
 	c := &Client{
-		id: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(), logger: slog.New(slog.DiscardHandler), margin: -1,
+		id: newUUID(), born: time.Now(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(), logger: slog.New(slog.DiscardHandler), margin: -1,
 		holds: holdList{drained: make(chan struct{})}, closing: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	for _, o := range opts {
@@ -226,6 +227,12 @@ func (c *Client) ready(ctx context.Context) error {
 	}
 	return err
 }
+
+// instant is a point of the monotonic clock, from when the client was made; 0: none. Holds have many, and a time.Time is three times as large.
+type instant time.Duration
+
+func (c *Client) instant(t time.Time) instant { return instant(t.Sub(c.born)) }
+func (c *Client) time(i instant) time.Time    { return c.born.Add(time.Duration(i)) }
 
 // marginOf is how long before its end a TTL is no longer trusted.
 func (c *Client) marginOf(ttl time.Duration) time.Duration {

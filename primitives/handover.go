@@ -19,11 +19,11 @@ const standBack = time.Millisecond
 
 // reign is how long a client has had a lock without its being free in between.
 type reign struct {
-	since time.Time
-	heirs int // how often it was handed on
+	since instant
+	heirs int32 // how often it was handed on
 }
 
-func (r reign) over() bool { return r.heirs >= maxHeirs || time.Since(r.since) >= maxReign }
+func (r reign) over(now instant) bool { return r.heirs >= maxHeirs || now-r.since >= instant(maxReign) }
 
 // passer is a protocol in which a hold can be handed on to who waits for it on the same client, without being free in between.
 type passer interface {
@@ -80,7 +80,7 @@ func (rs *rooms) offer(t *tenure) (heir *waiter, toYield *room) {
 	if r == nil {
 		return nil, nil
 	}
-	if t.reign.over() {
+	if t.reign.over(t.h.c.instant(time.Now())) {
 		r.deaf++ // before the message can come
 		return nil, r
 	}

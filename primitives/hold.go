@@ -26,19 +26,19 @@ type Hold struct {
 // grip is what the library itself keeps of a hold.
 type grip struct {
 	h      *handle
-	t      grant   // nil for a hold of nothing (0 permits)
-	of     *bundle // that this is a member's share of; nil for a user's own hold
-	parent *grip   // whose turn a nested hold has taken; nil if none
-	depth  int
+	t      grant           // nil for a hold of nothing (0 permits)
+	of     *bundle         // that this is a member's share of; nil for a user's own hold
+	parent *grip           // whose turn a nested hold has taken; nil if none
 	ctx    context.Context // Acquire's
-	since  time.Time
+	since  instant
 	ttl    time.Duration // of each renewal; 0 when not renewed
+	depth  int32
 	renew  bool
 
+	taken bool // a Release or a Detach has begun: it is not live, and there will be no second; guarded by mu as all below
 	mu    sync.Mutex
-	taken bool            // a Release or a Detach has begun: it is not live, and there will be no second
 	cause error           // why it ended; nil while it has not
-	limit time.Time       // the hold lasts no longer, however well it is renewed; zero: no such limit
+	limit instant         // the hold lasts no longer, however well it is renewed; 0: no such limit
 	inner *inner          // made when first asked for
 	nest  *nest           // likewise
 	lapse *watchdog.Lease // watches limit, if there is one
@@ -88,7 +88,7 @@ func (h *Hold) Token() int64 {
 func (h *Hold) Name() string { return h.g.h.name }
 
 // Depth is 1 for an outermost hold, one more for each it is nested in.
-func (h *Hold) Depth() int { return h.g.depth }
+func (h *Hold) Depth() int { return int(h.g.depth) }
 
 // ValidUntil is the instant at which loss would be told if nothing were heard of Redis until then: the start of the last confirmed
 // command, plus the TTL, minus the margin, on the monotonic clock. Zero for a plain semaphore, which has no lease.
@@ -163,12 +163,14 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 
 // newHold makes the hold of t and registers it with the client. It fails when the client is closing.
 func (h *handle) newHold(ctx context.Context, t grant, s *settings, sent time.Time, parent *grip) (*Hold, error) {
-	g := &grip{h: h, t: t, of: s.of, parent: parent, depth: 1, ctx: ctx, since: sent, renew: s.renew, ttl: s.firstTTL()}
+	g := &grip{h: h, t: t, of: s.of, parent: parent, depth: 1, ctx: ctx, since: h.c.instant(sent), renew: s.renew, ttl: s.firstTTL()}
 	if parent != nil {
 		g.depth = parent.depth + 1
 	}
 	if d := s.limit(); d > 0 && t != nil {
-		g.limit = t.limit(sent, d)
+		if limit := t.limit(sent, d); !limit.IsZero() {
+			g.limit = h.c.instant(limit)
+		}
 	}
 	if !h.c.holds.add(g) {
 		return nil, ErrClosed
@@ -206,7 +208,10 @@ func (g *grip) validUntil() time.Time {
 func (g *grip) until() time.Time {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.limit
+	if g.limit == 0 {
+		return time.Time{}
+	}
+	return g.h.c.time(g.limit)
 }
 
 func (g *grip) context() context.Context {
@@ -377,7 +382,7 @@ func (g *grip) event(kind EventKind, err error) Event {
 	if g.t != nil {
 		id = g.t.publicID()
 	}
-	return Event{Kind: kind, Lock: g.h.kind, Name: g.h.name, ID: id, Held: time.Since(g.since), Err: err}
+	return Event{Kind: kind, Lock: g.h.kind, Name: g.h.name, ID: id, Held: time.Since(g.h.c.time(g.since)), Err: err}
 }
 
 // LeaseLost is the watchdog's word that the hold's limit has come.

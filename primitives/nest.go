@@ -19,6 +19,16 @@ func holdFrom(ctx context.Context, key *nestKey) *Hold {
 	return hold
 }
 
+// nestsIn tells whether an acquisition with ctx is one under a hold, or must not be one.
+func (h *handle) nestsIn(ctx context.Context) bool {
+	n, ok := h.proto.(nester)
+	if !ok {
+		return false
+	}
+	outer, err := n.parent(ctx)
+	return outer != nil || err != nil
+}
+
 // acquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if there is none.
 func (h *handle) acquireNested(ctx context.Context, s *settings, w *wait) (*Hold, error) {
 	n, ok := h.proto.(nester)

@@ -250,7 +250,5 @@ func readPermitsPass(reply scripts.Reply, err error) (verdict, int, bool, error)
 func (t *tenure) endsBy(over time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if over.Before(t.over) {
-		t.over = over
-	}
+	t.over = min(t.over, t.h.c.instant(over))
 }

@@ -23,19 +23,19 @@ type tenure struct {
 	holds int // the count on the wire; guarded by wire
 
 	mu    sync.Mutex
-	grips *grip     // those that have not left, linked by also; guarded by mu
-	lost  bool      // guarded by mu
-	over  time.Time // by then the lease has ended whatever happened; guarded by mu
+	grips *grip   // those that have not left, linked by also; guarded by mu
+	lost  bool    // guarded by mu
+	over  instant // by then the lease has ended whatever happened; guarded by mu
 	lease watchdog.Lease
 }
 
 func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
-	t := &tenure{h: h, claim: q.claim, token: v.token, reign: v.reign, holds: holds, over: v.sent.Add(q.ttl)}
+	t := &tenure{h: h, claim: q.claim, token: v.token, reign: v.reign, holds: holds, over: h.c.instant(v.sent.Add(q.ttl))}
 	if t.reign.heirs == 0 {
-		t.reign.since = v.sent
+		t.reign.since = h.c.instant(v.sent)
 	}
 	if t.lasts() == nil {
-		t.over = v.sent.Add(maxDuration)
+		t.over = h.c.instant(v.sent.Add(maxDuration))
 	}
 	return t
 }
@@ -99,7 +99,7 @@ func (t *tenure) join(g *grip) {
 func (t *tenure) watch(g *grip) {
 	g.mu.Lock()
 	limit, over := g.limit, g.cause != nil
-	if limit.IsZero() || over {
+	if limit == 0 || over {
 		g.mu.Unlock()
 		return
 	}
@@ -108,7 +108,7 @@ func (t *tenure) watch(g *grip) {
 	}
 	lapse := g.lapse
 	g.mu.Unlock()
-	_ = t.h.c.dog.Keep(lapse, g, watchdog.Terms{}, limit) // closed: Close ends the hold
+	_ = t.h.c.dog.Keep(lapse, g, watchdog.Terms{}, t.h.c.time(limit)) // closed: Close ends the hold
 }
 
 // rejoin is told when g's limit has moved.
@@ -125,7 +125,7 @@ func (t *tenure) rejoin(g *grip) {
 // have one. fresh, if not nil, is a hold whose TTL has just been confirmed.
 func (t *tenure) keep(fresh *grip) {
 	var terms watchdog.Terms
-	unlimited := false
+	unlimited, last := false, instant(0)
 	for g := t.grips; g != nil; g = g.also {
 		if !g.renew {
 			continue
@@ -134,10 +134,8 @@ func (t *tenure) keep(fresh *grip) {
 		g.mu.Lock()
 		limit := g.limit
 		g.mu.Unlock()
-		unlimited = unlimited || limit.IsZero()
-		if limit.After(terms.End) {
-			terms.End = limit
-		}
+		unlimited = unlimited || limit == 0
+		last = max(last, limit)
 	}
 	dog := t.h.c.dog
 	if terms.TTL == 0 { // none is renewed: each has a limit of its own
@@ -145,15 +143,13 @@ func (t *tenure) keep(fresh *grip) {
 		return
 	}
 	terms.Margin = t.h.c.marginOf(terms.TTL)
-	if unlimited {
-		terms.End = time.Time{}
-	} else {
-		terms.End = terms.End.Add(terms.Margin) // validity is to end at the limit, not before
+	if !unlimited {
+		terms.End = t.h.c.time(last).Add(terms.Margin) // validity is to end at the limit, not before
 	}
 	terms.Group = t.h.group
 	until := t.lease.ValidUntil()
 	if fresh != nil {
-		if confirmed := fresh.since.Add(fresh.ttl - t.h.c.marginOf(fresh.ttl)); confirmed.After(until) {
+		if confirmed := t.h.c.time(fresh.since).Add(fresh.ttl - t.h.c.marginOf(fresh.ttl)); confirmed.After(until) {
 			until = confirmed
 		}
 	}
@@ -269,10 +265,11 @@ func (t *tenure) extend(ctx context.Context, g *grip, d time.Duration) error {
 	t.outlives(sent.Add(d))
 	until := sent.Add(d - t.h.c.marginOf(d))
 	t.h.c.dog.Confirm(&t.lease, until)
+	limit := t.h.c.instant(until)
 	g.mu.Lock()
-	raised := !g.limit.IsZero() && until.After(g.limit)
+	raised := g.limit != 0 && limit > g.limit
 	if raised {
-		g.limit = until
+		g.limit = limit
 	}
 	g.mu.Unlock()
 	if raised {
@@ -313,19 +310,18 @@ func (t *tenure) lose(but *grip) {
 func (t *tenure) outlives(over time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if over.After(t.over) {
-		t.over = over
-	}
+	t.over = max(t.over, t.h.c.instant(over))
 }
 
 // ends is when the lease is over at the latest.
 func (t *tenure) ends() time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if renewed := t.lease.ValidUntil(); renewed.After(t.over) {
+	over := t.h.c.time(t.over)
+	if renewed := t.lease.ValidUntil(); renewed.After(over) {
 		return renewed.Add(t.h.c.marginOf(t.ttl))
 	}
-	return t.over
+	return over
 }
 
 // LeaseRenewed is the watchdog's word that the lock is kept.

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -274,7 +273,7 @@ func (l *link) pending() []*command {
 		switch {
 		case c.wanted() && !c.sent:
 			join = append(join, c)
-		case !c.wanted() && c.sent:
+		case !c.kept() && c.sent:
 			leave = append(leave, c)
 		}
 	}
@@ -337,29 +336,32 @@ func (l *link) enqueue(cmds []*command, cmd *command) []*command {
 
 // read takes in what the server sends until that fails, makes no sense, or stops for too long.
 func (l *link) read(conn net.Conn) error {
-	d := newDecoder(&impatient{conn, l.hub.cfg.limits.dead})
-	var parts []string
+	d := newDecoder(&impatient{conn: conn, dead: l.hub.cfg.limits.dead})
 	for {
-		r, err := d.next(parts)
+		r, err := d.next()
 		if err != nil {
 			return err
 		}
 		if err := l.handle(r); err != nil {
 			return err
 		}
-		parts = r.parts
 	}
 }
 
-// impatient fails once nothing at all has come for a while.
+// impatient fails once nothing at all has come for a while: for dead, or a little longer, as the deadline is not moved at each Read.
 type impatient struct {
-	conn net.Conn
-	dead time.Duration
+	conn  net.Conn
+	dead  time.Duration
+	moved time.Time // the deadline was, last
 }
 
 func (r *impatient) Read(p []byte) (int, error) {
-	if err := r.conn.SetReadDeadline(time.Now().Add(r.dead)); err != nil {
-		return 0, err
+	slack := r.dead / 30
+	if now := time.Now(); now.Sub(r.moved) >= slack {
+		if err := r.conn.SetReadDeadline(now.Add(r.dead + slack)); err != nil {
+			return 0, err
+		}
+		r.moved = now
 	}
 	return r.conn.Read(p)
 }
@@ -369,12 +371,12 @@ func (l *link) handle(r reply) error {
 	if r.err != "" {
 		return l.failed(r.err)
 	}
-	kind, args := "", []string(nil)
-	if len(r.parts) > 0 {
-		kind, args = strings.ToLower(r.parts[0]), r.parts[1:]
+	if len(r.parts) == 0 {
+		return nil
 	}
+	kind, args := string(r.parts[0]), r.parts[1:]
 	switch {
-	case kind == "pong":
+	case kind == "PONG", kind == "pong":
 		return l.answer(ping, "")
 	case len(args) < 2:
 		return nil // a push that is none of our business
@@ -383,27 +385,31 @@ func (l *link) handle(r reply) error {
 	case "message", "smessage":
 		l.deliver(args[0], args[1])
 	case "subscribe", "ssubscribe":
-		return l.answer(subscribe, args[0])
+		return l.answer(subscribe, string(args[0]))
 	case "unsubscribe":
-		return l.answer(unsubscribe, args[0])
+		return l.answer(unsubscribe, string(args[0]))
 	case "sunsubscribe":
-		if l.evicted(args[0]) {
+		name := string(args[0])
+		if l.evicted(name) {
 			return nil
 		}
-		return l.answer(unsubscribe, args[0])
+		return l.answer(unsubscribe, name)
 	}
 	return nil
 }
 
-// deliver hands a message to the listeners of its channel. Before the confirmation there is nobody who could have missed it.
-func (l *link) deliver(name, payload string) {
+// deliver hands a message to the listeners of its channel. Before the confirmation there is nobody who could have missed it. The reader
+// itself calls them, and nothing is allocated on the way but a payload of more than one byte.
+func (l *link) deliver(name, payload []byte) {
 	l.hub.mu.Lock()
-	c := l.hub.channels[name]
+	c := l.hub.channels[string(name)]
 	if c != nil && c.link == l && c.confirmed() {
 		l.due = append(l.due, c.listeners...)
 	}
 	l.hub.mu.Unlock()
-	l.signal(Signal{Payload: payload})
+	if len(l.due) > 0 {
+		l.signal(Signal{Payload: string(payload)})
+	}
 }
 
 // signal calls those who are due.
@@ -535,11 +541,11 @@ func (l *link) blame(text string) (refused []string, err error) {
 		c.unanswered--
 		switch {
 		case c.unanswered > 0:
+		case !c.wanted():
+			l.drop(c)
 		case c.sent:
 			c.sent = false
 			latest = append(latest, c)
-		case !c.wanted():
-			l.drop(c)
 		}
 	}
 	switch {

@@ -31,7 +31,7 @@ func (o Outcome) String() string {
 	return [...]string{"outcome unknown", "not executed", "executed"}[o]
 }
 
-// Error is how [Runner.Run] fails.
+// Error is how [Runner.Do] fails.
 type Error struct {
 	Script  string
 	Outcome Outcome // over all attempts: one of unknown outcome makes the whole unknown
@@ -41,13 +41,19 @@ type Error struct {
 func (e *Error) Error() string { return fmt.Sprintf("%s (%s): %v", e.Script, e.Outcome, e.Err) }
 func (e *Error) Unwrap() error { return e.Err }
 
-// OutcomeOf reads the outcome from an error of [Runner.Run]; of any other error it is NotExecuted.
+// OutcomeOf reads the outcome from an error of [Runner.Do]; of any other error it is NotExecuted.
 func OutcomeOf(err error) Outcome {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Outcome
 	}
 	return NotExecuted
 }
+
+// interrupted is what ends an attempt that its caller waited for no longer.
+type interrupted struct{ cause error }
+
+func (e *interrupted) Error() string { return e.cause.Error() }
+func (e *interrupted) Unwrap() error { return e.cause }
 
 // reading is how one attempt's error reads.
 type reading struct {
@@ -63,6 +69,9 @@ var passing = []string{
 
 // classify reads a non-nil error of one attempt. redis.Nil is no error and does not come here.
 func classify(err error) reading {
+	if _, ok := errors.AsType[*interrupted](err); ok { // whatever its cause is
+		return reading{Unknown, false}
+	}
 	if reply, ok := errors.AsType[redis.Error](err); ok {
 		for _, prefix := range passing {
 			if strings.HasPrefix(reply.Error(), prefix) {

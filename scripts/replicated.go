@@ -7,26 +7,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RunReplicated is Run, and then waits on the same connection until n replicas have what the script wrote, or timeout is over. It
+// RunReplicated is [Runner.Do], but by a connection of its own, and then waits on the same connection until n replicas have what the script wrote, or timeout is over. It
 // returns how many have. A server that does not know WAIT counts as having none.
-func (r *Runner) RunReplicated(ctx context.Context, n int, timeout time.Duration, s *Script, keys []string, args ...any) (Reply, int, error) {
+func (r *Runner) RunReplicated(ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any) (Reply, int, error) {
 	if !r.enter() {
 		return Reply{}, 0, &Error{s.name, NotExecuted, ErrClosed}
 	}
 	defer r.running.Done()
 	var acked int
-	reply, err := r.repeat(ctx, s.name, func(ctx context.Context) (any, error) {
-		conn, err := r.connection(ctx, keys[0])
+	c, free := newCall(s, keys, args), unbound(ctx)
+	reply, err := r.repeat(ctx, s.name, func() (Reply, error) {
+		conn, err := r.connection(free, keys[0].(string))
 		if err != nil {
-			return nil, err
+			return Reply{}, err
 		}
 		defer func() { _ = conn.Close() }()
-		pinned := &Runner{rdb: r.rdb, via: conn}
-		value, err := pinned.attempt(ctx, s, command(s.sha, "evalsha", keys, args))
+		reply, err := r.attempt(free, conn, c)
 		if err == nil {
-			acked, err = acknowledged(ctx, conn, n, timeout)
+			acked, err = acknowledged(free, conn, n, timeout)
 		}
-		return value, err
+		return reply, err
 	})
 	return reply, acked, err
 }

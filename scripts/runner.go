@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,21 +14,21 @@ import (
 // Runner runs scripts on one client's Redis. All commands of the library go through it. It is safe for concurrent use.
 type Runner struct {
 	rdb      redis.UniversalClient
-	via      processor     // where commands go: rdb, or a connection of it
 	repeats  int           // further attempts after the first
 	minDelay time.Duration // between attempts, doubling up to maxDelay
 	maxDelay time.Duration
 	memory   time.Duration
+	brief    bool // the client's own limits end an attempt soon
+
+	lane  lane
+	pipes pipes
+	well  atomic.Bool // a pipeline was answered, and since then no command went without an answer
 
 	closing chan struct{} // closed by Stop: nothing is repeated
 	stop    sync.Once
 	mu      sync.RWMutex // held for reading while a run registers in running
 	closed  bool
-	running sync.WaitGroup
-}
-
-type processor interface {
-	Process(ctx context.Context, cmd redis.Cmder) error
+	running sync.WaitGroup // calls, and workers of the lane
 }
 
 // Reply is a script's answer.
@@ -42,15 +43,21 @@ const (
 	maxMemory = 60 * time.Second
 )
 
+// briefly bounds the client's limits with which DoWithin may wait for an attempt to end by itself.
+const briefly = 5 * time.Second
+
 // NewRunner makes a runner that repeats as often as rdb's own configuration says (MaxRetries, on a cluster MaxRedirects),
 // with its delays. It sends nothing.
 func NewRunner(rdb redis.UniversalClient) *Runner {
-	r := &Runner{rdb: rdb, via: rdb, repeats: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second, closing: make(chan struct{})}
+	r := &Runner{rdb: rdb, repeats: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second, closing: make(chan struct{})}
+	r.lane.r, r.pipes.r = r, r
 	timeout := 5 * time.Second
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
 		o := c.Options()
 		r.repeats, r.minDelay, r.maxDelay, timeout = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
+		r.brief = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= briefly
+		r.lane.gathers = true
 	case interface{ Options() *redis.ClusterOptions }:
 		o := c.Options()
 		r.repeats, r.minDelay, r.maxDelay, timeout = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
@@ -64,57 +71,46 @@ func NewRunner(rdb redis.UniversalClient) *Runner {
 // Memory is how long a script should remember a request: longer than a copy of it may be on its way.
 func (r *Runner) Memory() time.Duration { return r.memory }
 
-// Run runs s and repeats it, with equal arguments, while its outcome is unknown or it could not be executed, as often as the
+// Do runs s and repeats it, with equal arguments, while its outcome is unknown or it could not be executed, as often as the
 // client's configuration says and ctx lasts. An attempt under way is never interrupted by ctx: it ends within the client's own
-// timeouts, so that its outcome is known if it can be. Failures are an [*Error].
-func (r *Runner) Run(ctx context.Context, s *Script, keys []string, args ...any) (Reply, error) {
+// timeouts, so that its outcome is known if it can be. Failures are an [*Error]. Keys are strings; they are taken as a command takes them, so
+// that who has them so need not make them so again.
+//
+// Of many commands at the same time some go together, by a pipeline. A hook of the client sees it, with no values of ctx.
+func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if !r.enter() {
 		return Reply{}, &Error{s.name, NotExecuted, ErrClosed}
 	}
 	defer r.running.Done()
-	return r.run(ctx, s, command(s.sha, "evalsha", keys, args))
+	c, free := newCall(s, keys, args), unbound(ctx)
+	return r.repeat(ctx, s.name, func() (Reply, error) { return r.try(free, c) })
 }
 
-// RunWithin is Run, but returns when ctx is done, with unknown outcome, though an attempt be under way. That attempt
-// goes on by itself; Close waits for it.
-func (r *Runner) RunWithin(ctx context.Context, s *Script, keys []string, args ...any) (Reply, error) {
-	if !r.enter() {
-		return Reply{}, &Error{s.name, NotExecuted, ErrClosed}
-	}
-	type result struct {
-		reply Reply
-		err   error
-	}
-	done := make(chan result, 1)
-	go func() {
-		defer r.running.Done()
-		reply, err := r.run(ctx, s, command(s.sha, "evalsha", keys, args))
-		done <- result{reply, err}
-	}()
-	select {
-	case res := <-done:
-		return res.reply, res.err
-	case <-ctx.Done():
-		return Reply{}, &Error{s.name, Unknown, context.Cause(ctx)}
-	}
-}
-
-// Once makes one attempt, for callers that repeat by themselves. A NOSCRIPT is dealt with as in Run.
-func (r *Runner) Once(ctx context.Context, s *Script, keys []string, args ...any) (Reply, error) {
+// DoWithin is Do, but returns when ctx is done, with unknown outcome, though an attempt be under way. That attempt goes on by itself; Close waits
+// for it. There is one exception: where ctx has a deadline, the client's read and write timeouts are 5 s at most and Redis was answering so far,
+// an attempt under way is awaited, which may take that timeout. It goes by a pipeline, for which go-redis has connections of their own.
+func (r *Runner) DoWithin(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if !r.enter() {
 		return Reply{}, &Error{s.name, NotExecuted, ErrClosed}
 	}
 	defer r.running.Done()
-	sent := time.Now()
-	value, err := r.attempt(context.WithoutCancel(ctx), s, command(s.sha, "evalsha", keys, args))
+	c := newCall(s, keys, args)
+	return r.repeat(ctx, s.name, func() (Reply, error) { return r.tryWithin(ctx, c) })
+}
+
+// Once makes one attempt, for callers that repeat by themselves. A NOSCRIPT is dealt with as in Do. It waits for no other command, and goes by a
+// pipeline of its own, for which go-redis has connections of their own: those of other commands may all be in use.
+func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
+	if !r.enter() {
+		return Reply{}, &Error{s.name, NotExecuted, ErrClosed}
+	}
+	defer r.running.Done()
+	reply, err := r.attempt(unbound(ctx), &r.pipes, newCall(s, keys, args))
 	if err != nil {
 		return Reply{}, &Error{s.name, classify(err).outcome, err}
 	}
-	return Reply{value, sent}, nil
+	return reply, nil
 }
-
-// Closing is closed when Close begins.
-func (r *Runner) Closing() <-chan struct{} { return r.closing }
 
 // Stop ends repeating: what is under way and what still comes gets one attempt. It may be called again.
 func (r *Runner) Stop() {
@@ -141,19 +137,55 @@ func (r *Runner) enter() bool {
 	return true
 }
 
-func (r *Runner) run(ctx context.Context, s *Script, args []any) (Reply, error) {
-	return r.repeat(ctx, s.name, func(free context.Context) (any, error) { return r.attempt(free, s, args) })
+// try makes an attempt that nothing interrupts.
+func (r *Runner) try(free context.Context, c call) (Reply, error) {
+	if r.lane.enter() {
+		defer r.lane.leave()
+		return r.attempt(free, r.rdb, c)
+	}
+	s := r.lane.put(c)
+	<-s.done
+	return r.lane.settle(s)
+}
+
+// tryWithin makes an attempt that is awaited no longer than ctx lasts.
+func (r *Runner) tryWithin(ctx context.Context, c call) (Reply, error) {
+	if r.endsWith(ctx) && r.lane.enter() {
+		defer r.lane.leave()
+		reply, err := r.attempt(ctx, &r.pipes, c)
+		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+			err = &interrupted{context.Cause(ctx)}
+		}
+		return reply, err
+	}
+	s := r.lane.put(c)
+	select {
+	case <-s.done:
+		return r.lane.settle(s)
+	case <-ctx.Done():
+	}
+	select {
+	case <-s.done: // at the same time: an answer counts
+		return r.lane.settle(s)
+	default:
+		return Reply{}, &interrupted{context.Cause(ctx)}
+	}
+}
+
+// endsWith tells whether an attempt by a pipeline of its own can be counted on to end when ctx does, or soon after. Getting a connection does. Writing
+// and reading end by the client's limits; and where pipelines were answered lately a connection is there, and need not be made first.
+func (r *Runner) endsWith(ctx context.Context) bool {
+	_, limited := ctx.Deadline()
+	return r.brief && r.well.Load() && (limited || ctx.Done() == nil) && ctx.Err() == nil
 }
 
 // repeat makes attempts until one is answered, or no more may be made.
-func (r *Runner) repeat(ctx context.Context, name string, attempt func(context.Context) (any, error)) (Reply, error) {
-	free := context.WithoutCancel(ctx)
+func (r *Runner) repeat(ctx context.Context, name string, attempt func() (Reply, error)) (Reply, error) {
 	worst := Executed
 	for n := 0; ; n++ {
-		sent := time.Now()
-		value, err := attempt(free)
+		reply, err := attempt()
 		if err == nil {
-			return Reply{value, sent}, nil
+			return reply, nil
 		}
 		got := classify(err)
 		worst = worse(worst, got.outcome)
@@ -161,7 +193,7 @@ func (r *Runner) repeat(ctx context.Context, name string, attempt func(context.C
 			return Reply{}, &Error{name, worst, err}
 		}
 		if got.outcome == NotExecuted {
-			r.reroute(free)
+			r.reroute(unbound(ctx))
 		}
 	}
 }
@@ -172,53 +204,6 @@ func worse(a, b Outcome) Outcome {
 		return Unknown
 	}
 	return b
-}
-
-// attempt sends s once. If the server does not know it, it is loaded and sent again; if it is forgotten in between too
-// (SCRIPT FLUSH), its text goes along. None of these is a repetition: NOSCRIPT means that nothing was executed.
-func (r *Runner) attempt(ctx context.Context, s *Script, args []any) (any, error) {
-	value, err := r.send(ctx, args)
-	if !isNoScript(err) {
-		return value, err
-	}
-	if r.load(ctx, s, args) == nil {
-		if value, err = r.send(ctx, args); !isNoScript(err) {
-			return value, err
-		}
-	}
-	whole := append([]any{"eval", s.text}, args[2:]...)
-	return r.send(ctx, whole)
-}
-
-// send hands one command to go-redis, which must not repeat it: it could not tell us of the first try's outcome.
-func (r *Runner) send(ctx context.Context, args []any) (any, error) {
-	cmd := once{redis.NewCmd(ctx, args...)}
-	cmd.SetFirstKeyPos(firstKey(args))
-	err := r.via.Process(ctx, cmd)
-	if errors.Is(err, redis.Nil) {
-		return nil, nil
-	}
-	return cmd.Val(), err
-}
-
-// load makes the script known to the node that serves the command's keys; a dead shard elsewhere does not matter.
-func (r *Runner) load(ctx context.Context, s *Script, args []any) error {
-	if c, ok := r.rdb.(*redis.ClusterClient); ok && firstKey(args) > 0 {
-		node, err := c.MasterForKey(ctx, args[3].(string))
-		if err != nil {
-			return err
-		}
-		return node.ScriptLoad(ctx, s.text).Err()
-	}
-	return r.rdb.ScriptLoad(ctx, s.text).Err()
-}
-
-// reroute has a cluster client look at the cluster afresh after a node could not be reached or would not serve: the client
-// itself does so only in its own repetitions.
-func (r *Runner) reroute(ctx context.Context) {
-	if c, ok := r.rdb.(*redis.ClusterClient); ok {
-		c.ReloadState(ctx)
-	}
 }
 
 // pause waits before attempt+1 and tells whether it may still be made.
@@ -240,28 +225,3 @@ func (r *Runner) pause(ctx context.Context, attempt int) bool {
 	}
 	return false
 }
-
-// command builds EVALSHA's arguments.
-func command(sha, name string, keys []string, args []any) []any {
-	c := make([]any, 0, 3+len(keys)+len(args))
-	c = append(c, name, sha, len(keys))
-	for _, k := range keys {
-		c = append(c, k)
-	}
-	return append(c, args...)
-}
-
-func firstKey(args []any) int8 {
-	if args[2] == 0 {
-		return 0
-	}
-	return 3
-}
-
-// once is a command that go-redis must not send twice.
-type once struct{ *redis.Cmd }
-
-func (once) NoRetry() bool { return true }
-
-// Clone keeps the promise in the copies that go-redis makes.
-func (c once) Clone() redis.Cmder { return once{c.Cmd.Clone().(*redis.Cmd)} }

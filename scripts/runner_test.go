@@ -82,11 +82,11 @@ func TestOutcomes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			eachWay(t, func(t *testing.T, w *way) {
 				key := redistest.Name(t)
-				_, err := w.r.Run(t.Context(), check, []string{key}, "x") // known to the server, and connected
+				_, err := w.r.Do(t.Context(), check, []any{key}, "x") // known to the server, and connected
 				require.NoError(t, err)
 				w.p.Record()
 				tt.fault(w)
-				_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 				require.Error(t, err)
 				require.Equal(t, tt.outcome, OutcomeOf(err), err)
 				require.ErrorContains(t, err, tt.want)
@@ -96,7 +96,7 @@ func TestOutcomes(t *testing.T) {
 				}
 				w.p.Heal()
 				w.p.Reset()
-				_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 				require.NoError(t, err)
 			})
 		})
@@ -105,16 +105,16 @@ func TestOutcomes(t *testing.T) {
 		eachWay(t, func(t *testing.T, w *way) {
 			key := redistest.Name(t)
 			require.NoError(t, w.s.Client(t).Set(t.Context(), key, 1, time.Minute).Err())
-			_, err := w.r.Run(t.Context(), check, []string{key}, "warm")
+			_, err := w.r.Do(t.Context(), check, []any{key}, "warm")
 			require.Error(t, err)
 			w.p.Record()
-			_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 			require.Equal(t, Executed, OutcomeOf(err))
 			require.ErrorContains(t, err, "WRONGTYPE")
 			require.Equal(t, 1, w.sent("evalsha"), "not repeated")
 			w.p.Record()
 			w.p.DropReplies(1, evals)
-			_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 			require.Equal(t, Unknown, OutcomeOf(err), "one attempt of unknown outcome makes the whole unknown")
 			require.ErrorContains(t, err, "WRONGTYPE")
 		})
@@ -140,6 +140,7 @@ func TestClassify(t *testing.T) {
 		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), reading{NotExecuted, true}},
 		{redis.ErrPoolExhausted, reading{NotExecuted, true}},
 		{redis.ErrClosed, reading{NotExecuted, false}},
+		{&interrupted{redis.ErrClosed}, reading{Unknown, false}},
 		{reply("READONLY You can't write against a read only replica."), reading{NotExecuted, true}},
 		{reply("LOADING Redis is loading the dataset in memory"), reading{NotExecuted, true}},
 		{reply("MASTERDOWN Link with MASTER is down"), reading{NotExecuted, true}},
@@ -161,20 +162,20 @@ func TestRepeats(t *testing.T) {
 		for _, retries := range []int{-1, 1, 5} {
 			w := onWay(t, s, func(o *redis.Options) { o.MaxRetries = retries })
 			key := redistest.Name(t)
-			_, err := w.r.Run(t.Context(), check, []string{key}, "x")
+			_, err := w.r.Do(t.Context(), check, []any{key}, "x")
 			require.NoError(t, err)
 			w.p.DropReplies(max(retries, 0), evals)
 			before := time.Now()
-			answer, err := w.r.Run(t.Context(), check, []string{key}, "x")
+			answer, err := w.r.Do(t.Context(), check, []any{key}, "x")
 			require.NoError(t, err)
 			require.Equal(t, int64(0), answer.Value)
 			require.WithinRange(t, answer.Sent, before, time.Now())
 			w.p.DropReplies(max(retries, 0)+1, evals)
-			_, err = w.r.Run(t.Context(), check, []string{key}, "x")
+			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 			require.Equal(t, Unknown, OutcomeOf(err))
 			w.p.Heal()
 			w.p.DropReplies(1, evals)
-			_, err = w.r.Once(t.Context(), check, []string{key}, "x")
+			_, err = w.r.Once(t.Context(), check, []any{key}, "x")
 			require.Equal(t, Unknown, OutcomeOf(err), "Once is once")
 		}
 	})
@@ -185,11 +186,11 @@ func TestSentIsOfTheAnsweredAttempt(t *testing.T) {
 	w := onWay(t, redistest.Redis(t), func(o *redis.Options) {
 		o.MinRetryBackoff, o.MaxRetryBackoff = 100*time.Millisecond, 100*time.Millisecond
 	})
-	_, err := w.r.Run(t.Context(), check, []string{"k"}, "x")
+	_, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
 	require.NoError(t, err)
 	before := time.Now()
 	w.p.DropReplies(1, evals)
-	answer, err := w.r.Run(t.Context(), check, []string{"k"}, "x")
+	answer, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
 	require.NoError(t, err)
 	require.GreaterOrEqual(t, answer.Sent.Sub(before), 50*time.Millisecond)
 }
@@ -200,27 +201,27 @@ func TestContext(t *testing.T) {
 		key := redistest.Name(t)
 		done, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := w.r.Run(done, check, []string{key}, "x")
+		_, err := w.r.Do(done, check, []any{key}, "x")
 		require.NoError(t, err)
 		w.p.Record()
 		w.p.DropReplies(1, evals)
-		_, err = w.r.Run(done, check, []string{key}, "x")
+		_, err = w.r.Do(done, check, []any{key}, "x")
 		require.Equal(t, Unknown, OutcomeOf(err))
 		require.Equal(t, 1, w.sent("evalsha"))
 	})
 }
 
-// RunWithin returns when its context is done; the attempt goes on, and Close waits for it.
-func TestRunWithin(t *testing.T) {
+// DoWithin returns when its context is done; the attempt goes on, and Close waits for it.
+func TestDoWithin(t *testing.T) {
 	w := onWay(t, redistest.Redis(t), func(o *redis.Options) { o.ReadTimeout = 5 * time.Second })
-	answer, err := w.r.RunWithin(t.Context(), check, []string{"k"}, "x")
+	answer, err := w.r.DoWithin(t.Context(), check, []any{"k"}, "x")
 	require.NoError(t, err)
 	require.Equal(t, int64(0), answer.Value)
 	free := w.p.HoldReplies(evals)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	returned := make(chan error, 1)
 	go func() {
-		_, err := w.r.RunWithin(ctx, check, []string{"k"}, "x")
+		_, err := w.r.DoWithin(ctx, check, []any{"k"}, "x")
 		returned <- err
 	}()
 	redistest.WaitFor(t, soon, func() bool { return w.p.Held() == 1 }, "in flight")
@@ -233,7 +234,7 @@ func TestRunWithin(t *testing.T) {
 		w.r.Close()
 		close(closed)
 	}()
-	<-w.r.Closing()
+	<-w.r.closing
 	select {
 	case <-closed:
 		require.Fail(t, "Close did not wait")
@@ -248,10 +249,10 @@ func TestClose(t *testing.T) {
 	w.r.Close()
 	w.r.Close()
 	w.p.Record()
-	_, run := w.r.Run(t.Context(), check, []string{"k"}, "x")
-	_, within := w.r.RunWithin(t.Context(), check, []string{"k"}, "x")
-	_, once := w.r.Once(t.Context(), check, []string{"k"}, "x")
-	_, _, replicated := w.r.RunReplicated(t.Context(), 1, time.Second, check, []string{"k"}, "x")
+	_, run := w.r.Do(t.Context(), check, []any{"k"}, "x")
+	_, within := w.r.DoWithin(t.Context(), check, []any{"k"}, "x")
+	_, once := w.r.Once(t.Context(), check, []any{"k"}, "x")
+	_, _, replicated := w.r.RunReplicated(t.Context(), 1, time.Second, check, []any{"k"}, "x")
 	var scanned error
 	for _, err := range w.r.Hashes(t.Context(), "*") {
 		scanned = err
@@ -272,7 +273,7 @@ func TestCloseEndsRepeating(t *testing.T) {
 	failed := make(chan error, 1)
 	w.p.Record()
 	go func() {
-		_, err := w.r.Run(context.Background(), check, []string{"k"}, "x")
+		_, err := w.r.Do(context.Background(), check, []any{"k"}, "x")
 		failed <- err
 	}()
 	redistest.WaitFor(t, soon, func() bool { return w.sent("evalsha") > 0 }, "under way")
@@ -286,7 +287,7 @@ func TestNoScript(t *testing.T) {
 			w := onWay(t, s)
 			admin := s.Client(t)
 			run := func() {
-				_, err := w.r.Run(t.Context(), check, []string{"k"}, "x")
+				_, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
 				require.NoError(t, err)
 			}
 			w.p.Record()
@@ -311,18 +312,23 @@ func TestNoScript(t *testing.T) {
 // An answer of nil is one; so are all other kinds.
 func TestAnswers(t *testing.T) {
 	eachWay(t, func(t *testing.T, w *way) {
-		acquire := Load("lock/acquire")
-		key := redistest.Name(t)
-		keys := []string{key, key + ":channel", key + ":memory"}
-		answer, err := w.r.Run(t.Context(), acquire, keys, "a", 10000, "publish")
-		require.NoError(t, err)
-		require.Nil(t, answer.Value)
-		answer, err = w.r.Run(t.Context(), acquire, keys, "b", 10000, "publish")
-		require.NoError(t, err)
-		list := answer.Value.([]any)
-		require.InDelta(t, 10000, list[0], 2000)
-		require.Equal(t, "a", list[1])
-		require.NoError(t, w.s.Client(t).Del(t.Context(), key).Err())
+		for code, want := range map[string]any{
+			"return nil": nil, "return false": nil, "return 7": int64(7), "return 'a'": "a", "return {7, 'a'}": []any{int64(7), "a"},
+		} {
+			s := newScript("answer", code)
+			for range 2 { // loaded, and known
+				answer, err := w.r.Do(t.Context(), s, []any{redistest.Name(t)})
+				require.NoError(t, err)
+				require.Equal(t, want, answer.Value)
+			}
+			for _, res := range gather(t, w.r, []request{
+				func() (Reply, error) { return w.r.Do(t.Context(), s, []any{redistest.Name(t)}) },
+				func() (Reply, error) { return w.r.DoWithin(t.Context(), s, []any{redistest.Name(t)}) },
+			}) {
+				require.NoError(t, res.err)
+				require.Equal(t, want, res.reply.Value)
+			}
+		}
 	})
 }
 
@@ -345,11 +351,11 @@ func TestRunReplicated(t *testing.T) {
 	w := onWay(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
 	acquire := Load("lock/acquire")
 	run := func(n int, timeout time.Duration, id string) (int, error) {
-		keys := []string{"k" + id, "k:channel", "k:memory" + id}
+		keys := []any{"k" + id, "k:channel", "k:memory" + id}
 		_, acked, err := w.r.RunReplicated(t.Context(), n, timeout, acquire, keys, id, 60000, "publish")
 		return acked, err
 	}
-	acked, err := run(2, time.Second, "a")
+	acked, err := run(2, soon, "a") // a replica whose link is up counts only once it has sent its first ACK, up to a second later
 	require.NoError(t, err)
 	require.Equal(t, 2, acked)
 	for _, s := range servers.Replicas {
@@ -362,7 +368,7 @@ func TestRunReplicated(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), 1200*time.Millisecond)
 
 	w.p.DropReplies(1, redistest.Named("wait"))
-	acked, err = run(2, time.Second, "c")
+	acked, err = run(2, soon, "c")
 	require.NoError(t, err, "repeated")
 	require.Equal(t, 2, acked)
 	require.NoError(t, servers.Replicas[0].Kill())
@@ -373,7 +379,7 @@ func TestRunReplicated(t *testing.T) {
 
 func TestRunReplicatedWithoutWait(t *testing.T) {
 	w := onWay(t, redistest.Miniredis(t))
-	_, acked, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []string{"k"}, "x")
+	_, acked, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
 	require.NoError(t, err)
 	require.Zero(t, acked)
 }
@@ -432,10 +438,10 @@ func TestOnCluster(t *testing.T) {
 		require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
 	}
 	for i := range 20 {
-		_, err := r.Run(t.Context(), check, []string{fmt.Sprint("k", i)}, "x")
+		_, err := r.Do(t.Context(), check, []any{fmt.Sprint("k", i)}, "x")
 		require.NoError(t, err)
 	}
-	_, acked, err := r.RunReplicated(t.Context(), 1, 50*time.Millisecond, check, []string{"k"}, "x")
+	_, acked, err := r.RunReplicated(t.Context(), 1, 50*time.Millisecond, check, []any{"k"}, "x")
 	require.NoError(t, err)
 	require.Zero(t, acked)
 }

@@ -28,9 +28,10 @@ var files embed.FS
 
 // Script is one Lua file, ready to be run. It is immutable.
 type Script struct {
-	name string
-	text string
-	sha  string
+	name   string
+	text   string
+	sha    string
+	digest any // sha, as commands take it
 }
 
 // Name is the script's path without its ending, such as "lock/acquire".
@@ -51,8 +52,13 @@ var uses = regexp.MustCompile(`(?m)^-- uses +(.+)$`)
 func Load(name string, own ...string) *Script {
 	var text strings.Builder
 	include(&text, name, append(own, path.Dir(name)), map[string]bool{})
-	sum := sha1.Sum([]byte(text.String())) //nolint:gosec // see the import
-	return &Script{name: name, text: text.String(), sha: hex.EncodeToString(sum[:])}
+	return newScript(name, text.String())
+}
+
+func newScript(name, text string) *Script {
+	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import
+	sha := hex.EncodeToString(sum[:])
+	return &Script{name: name, text: text, sha: sha, digest: sha}
 }
 
 // include writes a file behind the libraries that it uses, each once.

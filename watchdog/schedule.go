@@ -149,7 +149,10 @@ func (d *Dog) settle() {
 	}
 }
 
-// run is the scheduler. It never blocks but to wait for the next alarm, and ends when there is none.
+// lull is how long the scheduler stays without leases: whoever takes and drops them by turns need not start it each time.
+const lull = 100 * time.Millisecond
+
+// run is the scheduler. It never blocks but to wait for the next alarm, and ends when there has been none for a lull.
 func (d *Dog) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -187,9 +190,11 @@ func (d *Dog) pass() (wait time.Duration, ok bool) {
 		d.wg.Go(func() { d.tell(told) }) // a loop of its own: no keeper holds the scheduler up
 	}
 	if len(d.alarms) == 0 {
-		d.running = false
-		return 0, false
+		d.running, d.idle = !d.idle, !d.idle
+		d.armed = now.add(lull)
+		return lull, d.running
 	}
+	d.idle = false
 	d.armed = d.alarms[0].wake()
 	return time.Duration(d.armed.add(-time.Duration(now))), true
 }

@@ -111,6 +111,7 @@ type Dog struct {
 	mu      sync.Mutex
 	closed  bool
 	running bool    // a scheduler is there; always so while alarms are
+	idle    bool    // it found none, and will end if it finds none again
 	armed   instant // when the scheduler looks again by itself
 	alarms  alarms  // all registered leases
 	groups  map[any]*group

@@ -1,0 +1,5 @@
+//go:build race
+
+package primitives_test
+
+const raced = true
