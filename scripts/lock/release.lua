@@ -1,5 +1,5 @@
--- lock/release: free the lock of an id that belongs to one acquisition alone, or hand it on to an heir that waits for it; and see that a late
--- copy of the id's acquisition takes nothing.
+-- lock/release: free the lock of an id that belongs to one acquisition alone, or hand it on.
+-- An heir waits for it and gets it at once. A late copy of the id's acquisition takes nothing.
 -- uses     tell
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel

@@ -1,5 +1,5 @@
--- permitsemaphore/release: give back permits, or hand them on to an heir that waits for as many or fewer; and see that a late copy of their
--- acquisition takes nothing.
+-- permitsemaphore/release: give back permits, or hand them on.
+-- An heir waits for as many or fewer and gets them at once. A late copy of their acquisition takes nothing.
 -- uses     count, permits, remember, supply
 -- KEYS[1]  free permits
 -- KEYS[2]  channel

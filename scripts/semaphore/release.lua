@@ -1,5 +1,5 @@
--- semaphore/release: give back the permits of one acquisition, once, or hand them on to an heir that waits for as many or fewer; and see that a
--- late copy of the acquisition takes nothing.
+-- semaphore/release: give back the permits of one acquisition, once, or hand them on.
+-- An heir waits for as many or fewer and gets them at once. A late copy of the acquisition takes nothing.
 -- uses     count, supply
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
