@@ -25,8 +25,8 @@ const (
 	Redisson3 Version = "redisson3"
 )
 
-// errMissing says that java or mvn is not installed.
-var errMissing = errors.New("not installed")
+// ErrMissing means that java or mvn is not installed.
+var ErrMissing = errors.New("not installed")
 
 // Build returns the folder with the driver's jar files, made by Maven on the first call and then kept below os.UserCacheDir, by the
 // hash of the driver's sources. Test binaries that build at the same time wait for each other. Without mvn, where it is needed, the
@@ -41,7 +41,7 @@ func Build(t testing.TB, version Version) string {
 func requireBuilt(t testing.TB, err error) {
 	t.Helper()
 	switch {
-	case errors.Is(err, errMissing):
+	case errors.Is(err, ErrMissing):
 		redistest.Missing(t, redistest.NeedRedisson, err.Error())
 	case err != nil:
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func hashOf(sources fs.FS) (string, error) {
 func lookPath(name string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("redisson: %s: %w", name, errMissing)
+		return "", fmt.Errorf("redisson: %s: %w", name, ErrMissing)
 	}
 	return path, nil
 }

@@ -45,9 +45,9 @@ func TestBuildWithoutMaven(t *testing.T) {
 	t.Setenv("HOME", cache)
 	t.Setenv("PATH", t.TempDir())
 	_, err := build(t.Context(), Redisson4)
-	require.ErrorIs(t, err, errMissing)
+	require.ErrorIs(t, err, ErrMissing)
 	require.ErrorContains(t, err, "mvn")
-	_, err = start(t.Context(), Options{})
-	require.ErrorIs(t, err, errMissing)
+	_, err = Open(t.Context(), Options{})
+	require.ErrorIs(t, err, ErrMissing)
 	require.ErrorContains(t, err, "java")
 }

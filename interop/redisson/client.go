@@ -82,7 +82,7 @@ type Client struct {
 // Client opens a client, and closes it when t ends.
 func (d *Driver) Client(t testing.TB, config Config) *Client {
 	t.Helper()
-	c, err := d.open(t.Context(), config)
+	c, err := d.Connect(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,8 @@ func (d *Driver) Client(t testing.TB, config Config) *Client {
 	return c
 }
 
-func (d *Driver) open(ctx context.Context, config Config) (*Client, error) {
+// Connect is Client for a caller that is no test, and that closes the client itself.
+func (d *Driver) Connect(ctx context.Context, config Config) (*Client, error) {
 	d.mu.Lock()
 	d.clients++
 	c := &Client{driver: d, name: fmt.Sprintf("client%d", d.clients)}

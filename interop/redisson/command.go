@@ -11,13 +11,14 @@ import (
 // Command is one command to the driver. Client and the objects make them; a test needs one of its own only for what they do not
 // offer, such as one Java thread that uses several clients.
 type Command struct {
-	Op       string    `json:"op"`               // hello, open, close, ids, invoke, counter, bench, interrupt, kill
+	Op       string    `json:"op"`               // hello, open, close, ids, invoke, counter, bench, load, run, unload, interrupt, kill
 	Thread   string    `json:"thread,omitempty"` // the Java thread that runs it, "main" by default
 	Target   *Target   `json:"target,omitempty"`
 	Method   string    `json:"method,omitempty"` // invoke: a method of Redisson's API
-	Args     []any     `json:"args,omitempty"`   // invoke: numbers, strings (a TimeUnit or an ISO Duration too), lists of strings
+	Args     []any     `json:"args,omitempty"`   // invoke: numbers, strings (a TimeUnit or an ISO Duration too), lists of strings; run, unload: see Session
 	Config   any       `json:"config,omitempty"` // open: in the form of Redisson's configuration file
 	Workload *Workload `json:"workload,omitempty"`
+	Load     any       `json:"load,omitempty"` // load: see Driver.Load
 }
 
 // Target names a client or, with a kind and a name, one of its objects. Equal targets mean the same Java object.

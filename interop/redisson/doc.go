@@ -17,5 +17,8 @@
 // Any method of Redisson's own API can be called by name (Call, Go); the usual ones have typed helpers. A Java exception arrives as
 // an [*Exception]. Every [Answer] says when the call itself began and ended, on this machine's clock.
 //
+// A [Load] has many threads of many clients at work within Java, and is measured there: a command a step would measure the way to Java.
+// A program that is no test has [Open] and [Driver.Connect], and closes what they gave.
+//
 // A [Shared] driver serves all tests of a test binary, because a Java process takes about half a second to start.
 package redisson

@@ -60,14 +60,15 @@ type hello struct {
 // redistest.Missing.
 func Start(t testing.TB, options Options) *Driver {
 	t.Helper()
-	d, err := start(t.Context(), options)
+	d, err := Open(t.Context(), options)
 	requireBuilt(t, err)
 	t.Cleanup(func() { _ = d.Close() }) // the test may have killed it
 	return d
 }
 
-// start outlives ctx, which only bounds the way to the first answer.
-func start(ctx context.Context, options Options) (*Driver, error) {
+// Open is Start for a caller that is no test, and that closes the driver itself. The driver outlives ctx, which only bounds the way to
+// its first answer. The error wraps ErrMissing where there is no Java, or no Maven to build with.
+func Open(ctx context.Context, options Options) (*Driver, error) {
 	java, err := lookPath("java")
 	if err != nil {
 		return nil, err

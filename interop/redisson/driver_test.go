@@ -197,8 +197,8 @@ func ignoreEnded(err error) error {
 func TestBadFlag(t *testing.T) {
 	var log bytes.Buffer
 	Build(t, Redisson4)
-	_, err := start(t.Context(), Options{JVM: []string{"-XX:NoSuchFlag=1"}, Stderr: &log})
-	if errors.Is(err, errMissing) {
+	_, err := Open(t.Context(), Options{JVM: []string{"-XX:NoSuchFlag=1"}, Stderr: &log})
+	if errors.Is(err, ErrMissing) {
 		requireBuilt(t, err)
 	}
 	require.ErrorIs(t, err, ErrEnded)

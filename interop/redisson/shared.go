@@ -31,7 +31,7 @@ func (s *Shared) Driver(t testing.TB) *Driver {
 	if s.driver != nil && s.driver.running() {
 		return s.driver
 	}
-	d, err := start(t.Context(), s.Options)
+	d, err := Open(t.Context(), s.Options)
 	requireBuilt(t, err)
 	s.driver = d
 	return d

@@ -13,6 +13,8 @@ import java.util.List;
  *   <li>{@code ids}: the client's id, and the id, state and interrupt status of {@code thread}, without waiting for it.
  *   <li>{@code invoke}: calls {@code method} with {@code args} on {@code target}.
  *   <li>{@code counter}, {@code bench}: a {@link Workload} on {@code target}.
+ *   <li>{@code load}: opens a {@link Session} for {@code load}; its number is the command's {@code id}. {@code run}: runs it; {@code
+ *       args} are its number and a number of nanoseconds. {@code unload}: closes it; {@code args} are its number.
  *   <li>{@code interrupt}: interrupts {@code thread}, whatever it is doing.
  *   <li>{@code kill}: the process ends at once, without an answer, as in a crash.
  * </ul>
@@ -28,7 +30,8 @@ record Command(
     String method,
     List<JsonNode> args,
     JsonNode config,
-    Workload workload) {
+    Workload workload,
+    Load load) {
 
   Command {
     thread = thread == null ? "main" : thread;

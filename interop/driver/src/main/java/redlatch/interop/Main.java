@@ -20,6 +20,7 @@ public final class Main {
   private final ObjectMapper json = new ObjectMapper().configure(DeserializationFeature.FAIL_ON_UNKNOWN_PROPERTIES, true);
   private final PrintStream out;
   private final Clients clients = new Clients();
+  private final Sessions sessions = new Sessions();
   private final Map<String, Worker> workers = new HashMap<>(); // used by the reading thread alone
 
   private Main(PrintStream out) {
@@ -92,6 +93,16 @@ public final class Main {
       case "invoke" -> Invocation.call(clients.object(target), command.method(), command.args());
       case "counter" -> command.workload().counter(clients.object(target), clients.client(target.client()));
       case "bench" -> command.workload().bench(clients.object(target));
+      case "load" -> {
+        var session = command.load().open(clients);
+        sessions.add(command.id(), session);
+        yield Map.of("session", command.id(), "usage", session.usage());
+      }
+      case "run" -> sessions.run(command.args().get(0).longValue(), command.args().get(1).longValue());
+      case "unload" -> {
+        sessions.close(command.args().get(0).longValue());
+        yield null;
+      }
       default -> throw new IllegalArgumentException("no such op: " + command.op());
     };
   }

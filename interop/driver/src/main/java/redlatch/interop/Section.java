@@ -14,7 +14,7 @@ interface Section {
   static Section of(Object target, long leaseMillis) {
     if (target instanceof RLock lock) {
       return body -> {
-        lock.lock(leaseMillis == 0 ? -1 : leaseMillis, TimeUnit.MILLISECONDS);
+        lock.lockInterruptibly(leaseMillis == 0 ? -1 : leaseMillis, TimeUnit.MILLISECONDS);
         try {
           body.run();
         } finally {
