@@ -1,0 +1,274 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/bench/internal/contend"
+	"github.com/redlatch/redlatch/bench/internal/report"
+	"github.com/redlatch/redlatch/bench/internal/server"
+	"github.com/redlatch/redlatch/bench/internal/workload"
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// A part is this test binary.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == workload.PartCommand {
+		if err := workload.Serve(context.Background(), contend.All(), os.Stdin, os.Stdout); err != nil {
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func start(t *testing.T) *server.Server {
+	t.Helper()
+	redistest.Require(t, redistest.NeedRedis)
+	s, err := server.Start(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(s.Close)
+	return s
+}
+
+// small makes the workloads fit for a test.
+func small() []Spec {
+	specs := Specs(false)
+	for i := range specs {
+		w := &specs[i].Workload
+		w.Goroutines, w.Keys = min(w.Goroutines, 8), min(w.Keys, 200)
+		if specs[i].ID == "W2" {
+			w.Keys = w.Goroutines
+		}
+		for j := range specs[i].Rows {
+			specs[i].Rows[j].Waiters = min(specs[i].Rows[j].Waiters, 20)
+		}
+	}
+	return specs
+}
+
+const brief = 50 * time.Millisecond
+
+func TestEveryWorkload(t *testing.T) {
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each part takes a second to end, under the race detector
+	s := start(t)
+	for _, tt := range []struct {
+		name     string
+		fork     bool
+		networks []string
+		rounds   int
+	}{
+		{"in this process", false, []string{Unix}, 2},
+		{"a process for each client", true, []string{TCP}, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := Config{Specs: small(), Contenders: contend.All(), Who: []string{"floor", "redlatch"}, Networks: tt.networks, Rounds: tt.rounds, Duration: brief, Fork: tt.fork}
+			if tt.fork {
+				c.Specs = slices.DeleteFunc(c.Specs, func(s Spec) bool { return !s.Forks })
+			}
+			r, err := Run(t.Context(), s, c)
+			require.NoError(t, err)
+			require.Len(t, r.Workloads, len(c.Specs))
+			for _, w := range r.Workloads {
+				require.Equal(t, tt.fork, w.Forked)
+				require.GreaterOrEqual(t, len(w.Rows), 2, w.ID)
+				for _, row := range w.Rows {
+					requireMeasured(t, w, row)
+				}
+			}
+		})
+	}
+}
+
+func requireMeasured(t *testing.T, w report.Workload, row report.Row) {
+	t.Helper()
+	name := w.ID + ", " + row.Name
+	require.Empty(t, row.Error, name)
+	require.Empty(t, row.Broke, name)
+	require.Len(t, row.Rounds, w.Rounds, name)
+	for _, key := range w.Metrics {
+		optional := slices.Contains([]string{report.HeapEach, report.StackEach, report.GoroutineEach, report.AllocsPerOp}, key)
+		require.True(t, optional || hasKey(row.Values, key), "%s has no %s", name, key)
+	}
+	if w.Metrics[0] != report.Commands { // nobody renews in so short a time
+		require.Contains(t, row.Ratios, w.Metrics[0], name)
+	}
+	if row.Name == row.Base && w.Metrics[0] != report.Commands {
+		require.InDelta(t, 1, row.Ratios[w.Metrics[0]].Median, 1e-9, name)
+	}
+}
+
+func hasKey[V any](m map[string]V, key string) bool {
+	_, ok := m[key]
+	return ok
+}
+
+// brokenLock lets everybody in.
+type brokenLock struct{}
+
+func (brokenLock) Locker(context.Context, string, bool) (contend.Locker, error) {
+	return brokenLock{}, nil
+}
+func (brokenLock) Acquire(context.Context) (contend.Held, error) { return brokenLock{}, nil }
+func (brokenLock) Release(context.Context) error                 { time.Sleep(time.Millisecond); return nil }
+func (brokenLock) Close() error                                  { return nil }
+
+func TestBrokenIsShown(t *testing.T) {
+	s := start(t)
+	specs, err := only("W8") // whose sections take a while
+	require.NoError(t, err)
+	specs[0].Rows = []Row{{Contender: contend.FloorPubsub}, {Contender: "broken"}, {Contender: "failing"}, {Contender: "missing"}}
+	all := contend.All()
+	all["broken"] = contend.Contender{Name: "broken", Family: "broken", Open: func(context.Context, contend.Setting) (contend.Client, error) { return brokenLock{}, nil }}
+	all["failing"] = contend.Contender{Name: "failing", Family: "failing", Open: func(context.Context, contend.Setting) (contend.Client, error) {
+		return nil, os.ErrPermission
+	}}
+	all["missing"] = contend.Contender{Name: "missing", Family: "missing", Missing: "not here"}
+
+	r, err := Run(t.Context(), s, Config{Specs: specs, Contenders: all, Networks: []string{Unix}, Rounds: 1, Duration: brief})
+	require.NoError(t, err, "the run itself goes on")
+	require.True(t, r.Bad())
+	rows := map[string]report.Row{}
+	for _, row := range r.Workloads[0].Rows {
+		rows[row.Name] = row
+	}
+	require.False(t, rows[contend.FloorPubsub].Bad())
+	require.Contains(t, rows["broken"].Broke, "overlaps")
+	require.Contains(t, rows["failing"].Error, os.ErrPermission.Error())
+	require.Equal(t, "not here", rows["missing"].Skipped)
+	require.False(t, rows["missing"].Bad())
+}
+
+func only(id string) ([]Spec, error) {
+	for _, s := range small() {
+		if s.ID == id {
+			return []Spec{s}, nil
+		}
+	}
+	return nil, fmt.Errorf("no %s", id)
+}
+
+// What the commandstats say that clients sent is what MONITOR saw them send.
+func TestCommandsAreCounted(t *testing.T) {
+	s := start(t)
+	for _, spec := range small() {
+		if spec.Workload.Kind != contend.Section || spec.Workload.Queued {
+			continue
+		}
+		for _, e := range (Config{Contenders: contend.All(), Networks: []string{Unix}}).all(spec) {
+			if e.network != Unix {
+				continue
+			}
+			t.Run(spec.ID+", "+e.result.Name, func(t *testing.T) {
+				w := spec.shape(Config{Duration: brief}, e.row)
+				w.Name = t.Name()
+				require.NoError(t, s.Admin.FlushAll(t.Context()).Err())
+				session, err := e.open(t.Context(), s, w)
+				require.NoError(t, err)
+				seen := watch(t, s)
+				var o observation
+				o.w = w
+				require.NoError(t, o.observe(t.Context(), s.Admin, session, e.commands()))
+				require.Positive(t, o.run.commands)
+				require.Equal(t, seen(), o.run.commands)
+				require.NoError(t, session.Close())
+			})
+		}
+	}
+}
+
+// watch has the server tell of all commands. The function returned ends it, and counts those that clients sent between the observer's first and
+// its last.
+func watch(t *testing.T, s *server.Server) func() int64 {
+	t.Helper()
+	conn, err := net.Dial("unix", s.Unix.Addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = conn.Write([]byte("MONITOR\r\n"))
+	require.NoError(t, err)
+	lines := bufio.NewScanner(conn)
+	require.True(t, lines.Scan())
+	require.Equal(t, "+OK", lines.Text())
+	const info, end = `"info" "commandstats"`, `"echo" "the end"`
+	return func() int64 {
+		require.NoError(t, s.Admin.Echo(t.Context(), "the end").Err())
+		var between, sure int64
+		infos := 0
+		for lines.Scan() && !strings.Contains(lines.Text(), end) {
+			switch line := lines.Text(); {
+			case strings.Contains(line, info):
+				infos++
+				sure = between
+			case strings.Contains(line, "lua]"), strings.Contains(line, `"client" "list"`):
+			case infos > 0:
+				between++
+			}
+		}
+		require.Equal(t, 2, infos)
+		return sure
+	}
+}
+
+func TestEntries(t *testing.T) {
+	remote := contend.All()
+	remote["far"] = contend.Contender{Name: "far", Family: "far"}
+	spec := Spec{ID: "W", Rows: []Row{{Contender: contend.Floor}, {Contender: contend.Redlatch}, {Name: fair, Contender: contend.Redlatch}, {Contender: "far"}, {Contender: "unknown"}}}
+	for _, tt := range []struct {
+		name     string
+		who      []string
+		networks []string
+		want     []string
+	}{
+		{"all", nil, []string{Unix}, []string{"floor unix", "redlatch unix", "redlatch fair unix", "floor tcp", "far tcp"}},
+		{"a family", []string{"redlatch"}, []string{Unix}, []string{"floor unix", "redlatch unix", "redlatch fair unix"}},
+		{"a row", []string{fair}, []string{TCP}, []string{"floor tcp", "redlatch fair tcp"}},
+		{"a remote one", []string{"far"}, []string{Unix}, []string{"floor tcp", "far tcp"}},
+		{"both", []string{"floor"}, []string{Unix, TCP}, []string{"floor unix", "floor tcp"}},
+		{"nobody", []string{"else"}, []string{Unix}, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := Config{Contenders: remote, Who: tt.who, Networks: tt.networks}
+			entries, missing := c.entries(spec)
+			var got []string
+			for _, e := range entries {
+				got = append(got, e.result.Name+" "+e.network)
+				require.Equal(t, contend.Floor, e.base)
+			}
+			require.Equal(t, tt.want, got)
+			require.Empty(t, missing)
+		})
+	}
+}
+
+func TestSpecsFitTogether(t *testing.T) {
+	all := contend.All()
+	for _, long := range []bool{false, true} {
+		seen := map[string]bool{}
+		for _, s := range Specs(long) {
+			require.False(t, seen[s.ID])
+			seen[s.ID] = true
+			require.NotEmpty(t, s.Metrics, s.ID)
+			names := map[string]bool{}
+			for _, row := range s.Rows {
+				require.Contains(t, all, row.Contender)
+				require.False(t, names[row.name()], "%s: %s comes twice", s.ID, row.name())
+				names[row.name()] = true
+			}
+			for _, row := range s.Rows {
+				require.True(t, names[s.base(row)], "%s: %s is compared with nothing", s.ID, row.name())
+			}
+			for _, key := range s.Metrics {
+				require.NotEqual(t, key, report.MetricOf(key).Title, "%s: %s has no title", s.ID, key)
+			}
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package report
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/bench/internal/measure"
+)
+
+// sample has a row of each sort.
+func sample() *Report {
+	w := Workload{ID: "W4", Title: "many want one <lock>; the floor is a token", Rounds: 3, Metrics: []string{HandOvers, WaitP50}, Rows: []Row{
+		{Name: "floor", Family: "floor", Network: "unix", Base: "floor", Rounds: []Figures{{HandOvers: 100, WaitP50: 1e6}, {HandOvers: 200, WaitP50: 1e6}, {HandOvers: 400, WaitP50: 0}}},
+		{Name: "redlatch", Family: "redlatch", Network: "unix", Base: "floor", Rounds: []Figures{{HandOvers: 50, WaitP50: 2e6}, {HandOvers: 120, WaitP50: 3e6}, {HandOvers: 280, WaitP50: 4e6}}},
+		{Name: "half", Family: "bsm", Network: "unix", Base: "floor", Error: "it fell over", Rounds: []Figures{{HandOvers: 10}, nil, {HandOvers: 40}}},
+		{Name: "wrong", Family: "bsm", Network: "unix", Base: "floor", Broke: "2 overlaps", Rounds: []Figures{{HandOvers: 10}, {HandOvers: 10}, {HandOvers: 10}}},
+		{Name: "absent", Family: "redisson", Network: "tcp", Base: "floor", Skipped: "no Java"},
+		{Name: "noted", Family: "redisson", Network: "tcp", Base: "floor", Note: "3 waits stuck", Rounds: []Figures{{HandOvers: 10}}},
+	}}
+	base := w.Rows[0].Rounds
+	for i := range w.Rows {
+		w.Rows[i].Summary(base)
+	}
+	setup := Setup{Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: time.Minute, Machine: "a machine", Cores: 2, System: "linux/amd64", Go: "go1.26", Redis: "7.0.15", GoRedis: "v9.23.0",
+		Lib: map[string]string{"redlatch": "v1", "bsm": "v0.10.0"}}
+	return &Report{Setup: setup, Workloads: []Workload{w}}
+}
+
+func TestSummary(t *testing.T) {
+	rows := sample().Workloads[0].Rows
+	require.Equal(t, measure.Spread{Median: 200, Min: 100, Max: 400}, rows[0].Values[HandOvers])
+	require.Equal(t, measure.Spread{Median: 1, Min: 1, Max: 1}, rows[0].Ratios[HandOvers])
+	require.Equal(t, measure.Spread{Median: 0.6, Min: 0.5, Max: 0.7}, rows[1].Ratios[HandOvers], "each to the base of its own round")
+	require.Equal(t, measure.Spread{Median: 2.5, Min: 2, Max: 3}, rows[1].Ratios[WaitP50], "a base of 0 says nothing")
+	require.Equal(t, measure.Spread{Median: 0.1, Min: 0.1, Max: 0.1}, rows[2].Ratios[HandOvers], "a round that failed is left out")
+}
+
+func TestBad(t *testing.T) {
+	r := sample()
+	require.True(t, r.Bad())
+	r.Workloads[0].Rows = r.Workloads[0].Rows[:2]
+	require.False(t, r.Bad())
+}
+
+func TestTables(t *testing.T) {
+	var out strings.Builder
+	require.NoError(t, sample().Tables(&out))
+	for _, want := range []string{
+		"W4  many want one <lock>; the floor is a token (median of 3 rounds)",
+		"ratio of hand-overs/s", "0.60 (0.50..0.70)", "FAILED", "half (unix): FAILED: it fell over", "BROKE", "wrong (unix): BROKE: 2 overlaps",
+		"absent (tcp): skipped: no Java", "noted (tcp): 3 waits stuck", "3 ms",
+	} {
+		require.Contains(t, out.String(), want)
+	}
+}
+
+func TestMarkdown(t *testing.T) {
+	text := sample().Markdown()
+	require.Contains(t, text, "a machine, 2 cores, linux/amd64. Redis 7.0.15, go1.26, go-redis v9.23.0. 2026-01-02 03:04 UTC, in 60 s.\nbsm v0.10.0, redlatch v1.\n")
+	require.Contains(t, text, "|---|---:|---:|---:|\n")
+	require.Contains(t, text, "| redlatch (unix) | 0.60 (0.50..0.70) | 120 | 3 ms |\n")
+}
+
+func TestSVG(t *testing.T) {
+	picture := sample().SVG()
+	decoder, texts := xml.NewDecoder(strings.NewReader(picture)), ""
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err, "well-formed")
+		if chars, ok := token.(xml.CharData); ok {
+			texts += string(chars)
+		}
+	}
+	for _, want := range []string{"W4  many want one <lock>", "redlatch (unix)", "0.60 (0.50..0.70)   120", "BROKE", "FAILED", "v0.10.0", "2026-01-02"} {
+		require.Contains(t, texts, want)
+	}
+	require.NotContains(t, texts, "absent")
+}
+
+// Where less is better the bar is that of the inverse.
+func TestShare(t *testing.T) {
+	row := Row{Ratios: map[string]measure.Spread{HandOvers: {Median: 2, Min: 1, Max: 4}, WaitP50: {Median: 2, Min: 1, Max: 4}}}
+	require.Equal(t, measure.Spread{Median: 2, Min: 1, Max: 4}, row.share(HandOvers))
+	require.Equal(t, measure.Spread{Median: 0.5, Min: 0.25, Max: 1}, row.share(WaitP50))
+	require.Equal(t, measure.Spread{Median: 1, Min: 1, Max: 1}, row.share(Drain))
+}
+
+func TestWriteAndRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "r.json")
+	want := sample()
+	require.NoError(t, want.Write(path))
+	got, err := Read(path)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+	_, err = Read(path + "x")
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestFill(t *testing.T) {
+	for _, tt := range []struct{ name, page, want, err string }{
+		{"between the marks", "a\n<!-- results -->\nold\n<!-- end of results -->\nb\n", "a\n<!-- results -->\n\nnew\n\n<!-- end of results -->\nb\n", ""},
+		{"no begin", "a\n<!-- end of results -->\n", "", "has no"},
+		{"no end", "a\n<!-- results -->\n", "", "has no"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "page.md")
+			require.NoError(t, os.WriteFile(path, []byte(tt.page), 0o600))
+			err := Fill(path, "new\n")
+			if tt.err != "" {
+				require.ErrorContains(t, err, tt.err)
+				return
+			}
+			require.NoError(t, err)
+			text, err := os.ReadFile(path)
+			require.NoError(t, err)
+			require.Equal(t, tt.want, string(text))
+			require.NoError(t, Fill(path, "new"), "again")
+		})
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for _, tt := range []struct {
+		got, want string
+	}{
+		{number(0), "0"}, {number(7), "7"}, {number(0.123), "0.12"}, {number(0.00123), "0.0012"}, {number(12.34), "12.3"}, {number(123.4), "123"},
+		{number(1234.5), "1,234"}, {number(12345678), "12,345,678"}, {number(-1234567), "-1,234,567"}, {number(-123456), "-123,456"},
+		{span(1500), "1.50 µs"}, {span(2.5e6), "2.50 ms"}, {span(3e9), "3 s"}, {size(64), "64 B"},
+	} {
+		require.Equal(t, tt.want, tt.got)
+	}
+}
