@@ -48,14 +48,6 @@ func BenchmarkSubscribe(b *testing.B) {
 			s.Close()
 		}
 	})
-	b.Run("hot channel, confirmed and closed", func(b *testing.B) {
-		h := open(b, rdb, Config{})
-		for b.Loop() {
-			s := h.SubscribeHot("hot", func(Signal) {})
-			<-s.Confirmed()
-			s.Close()
-		}
-	})
 	b.Run("shared channel", func(b *testing.B) {
 		h := open(b, rdb, Config{})
 		listen(h, "warm").confirmed(b)

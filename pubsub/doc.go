@@ -1,7 +1,7 @@
 // Package pubsub carries wake-ups: one shared subscription per client, many listeners. It knows nothing of locks.
 //
 // A [Hub] counts the listeners of each channel. The first one subscribes, the last one unsubscribes, and what arrives is
-// handed to all of them. Channels in demand may linger for a moment behind the last one ([Hub.SubscribeHot]). Plain
+// handed to all of them. Plain
 // pub/sub uses exactly one connection, sharded pub/sub one per shard; an idle hub has neither connections nor goroutines.
 //
 //	Subscribe -> homeless -> router -> link (one connection) -> confirmed

@@ -1,8 +1,6 @@
 package pubsub
 
 import (
-	"cmp"
-	"container/list"
 	"context"
 	"errors"
 	"log/slog"
@@ -32,8 +30,6 @@ type Config struct {
 	Sharded *bool
 	// Logger hears of links that are lost and made anew and of channels that are refused. Nil discards.
 	Logger *slog.Logger
-	// Linger is how long a channel of SubscribeHot stays subscribed without listeners. 0 means 500 ms, less than 0 no time at all.
-	Linger time.Duration
 
 	limits limits
 }
@@ -65,17 +61,16 @@ type Hub struct {
 	tasks  sync.WaitGroup // goroutines; grows under mu and only while the hub is open
 	nudge  chan struct{}  // tells settle of a fresh channel
 
-	mu        sync.Mutex // never held during I/O or a call to a listener
-	closed    bool
-	router    router              // nil until the mode is known
-	channels  map[string]*channel // those with listeners, those that linger, and those that left but still have an answer to come
-	links     map[string]*link    // by name of their server
-	failures  map[string]int      // by name of server: links in a row that ended badly; a link that served counts as none
-	fresh     []*channel          // homeless: to be placed at once
-	lost      []*channel          // homeless: to be placed at lostAt
-	lostAt    time.Time
-	lingering lingering
-	settling  bool // the settle goroutine runs; it does while there are homeless channels
+	mu       sync.Mutex // never held during I/O or a call to a listener
+	closed   bool
+	router   router              // nil until the mode is known
+	channels map[string]*channel // those with listeners, and those that left but still have an answer to come
+	links    map[string]*link    // by name of their server
+	failures map[string]int      // by name of server: links in a row that ended badly; a link that served counts as none
+	fresh    []*channel          // homeless: to be placed at once
+	lost     []*channel          // homeless: to be placed at lostAt
+	lostAt   time.Time
+	settling bool // the settle goroutine runs; it does while there are homeless channels
 }
 
 // channel is guarded by Hub.mu, but for its name, which never changes. It leaves a link only when no SUBSCRIBE of it is
@@ -88,9 +83,6 @@ type channel struct {
 	sent       bool  // the last command sent for it was a SUBSCRIBE
 	unanswered int   // SUBSCRIBEs sent and not answered
 	tries      int   // placements since it was last confirmed
-
-	place *list.Element // in Hub.lingering; nil unless it lingers: on a link, the last command a SUBSCRIBE, nobody listening
-	until time.Time     // when it has lingered long enough
 }
 
 // confirmed reports whether the server has answered the latest SUBSCRIBE and nothing was sent since.
@@ -98,9 +90,6 @@ func (c *channel) confirmed() bool { return c.sent && c.unanswered == 0 }
 
 // wanted reports whether anybody listens.
 func (c *channel) wanted() bool { return len(c.listeners) > 0 }
-
-// kept reports whether the channel is to be, or to stay, subscribed.
-func (c *channel) kept() bool { return c.wanted() || c.place != nil }
 
 // uproot makes a channel homeless. What its old link still has to say about it no longer counts.
 func (c *channel) uproot() { c.link, c.dirty, c.sent, c.unanswered = nil, false, false, 0 }
@@ -124,7 +113,6 @@ func New(rdb redis.UniversalClient, cfg Config) *Hub {
 	if cfg.limits == (limits{}) {
 		cfg.limits = defaultLimits
 	}
-	cfg.Linger = cmp.Or(cfg.Linger, defaultLinger)
 	logger := cfg.Logger
 	if logger == nil {
 		logger = slog.New(slog.DiscardHandler)
@@ -173,22 +161,7 @@ func (h *Hub) resolve(ctx context.Context) (router, error) {
 // Subscribe adds a listener to a channel and returns at once; see Confirmed. Signals come from a goroutine of the hub that serves other
 // channels too, so listen must not block. It may subscribe and close subscriptions, but not close the hub.
 func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
-	return h.subscribe(name, &Subscription{hub: h, listen: listen, confirmed: make(chan struct{})})
-}
-
-// SubscribeHot is Subscribe for a channel that is likely to be subscribed again soon, as that of a lock in demand is. If its subscription
-// is the last of the channel to be closed, the channel lingers: it is unsubscribed only after Config.Linger, and whoever subscribes
-// before that, in either way, is confirmed at once and without a command. At most 1000 channels of a hub linger at a time; the one that
-// has lingered longest makes room. What lingers ends with its link.
-//
-// What arrives while nobody listens is dropped, and nobody is told. Whoever comes back loses nothing by that as long as it does what
-// everybody does who waits for a change: await Confirmed, here already closed, look once more, and only then wait. It may be signalled
-// what was published before it came, as whoever joins a channel in use may.
-func (h *Hub) SubscribeHot(name string, listen func(Signal)) *Subscription {
-	return h.subscribe(name, &Subscription{hub: h, listen: listen, confirmed: make(chan struct{}), hot: true})
-}
-
-func (h *Hub) subscribe(name string, s *Subscription) *Subscription {
+	s := &Subscription{hub: h, listen: listen, confirmed: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -202,7 +175,6 @@ func (h *Hub) subscribe(name string, s *Subscription) *Subscription {
 	}
 	newcomer := c.link == nil && !c.wanted()
 	c.join(s)
-	h.recall(c)
 	switch {
 	case c.confirmed():
 		s.confirm()
@@ -227,7 +199,6 @@ func (h *Hub) Close() {
 	for _, l := range h.links {
 		l.idle.Stop()
 	}
-	h.endLingering()
 	h.mu.Unlock()
 	h.cancel()
 	h.tasks.Wait()
@@ -255,13 +226,11 @@ func (h *Hub) lose(c *channel) {
 	h.settleSoon()
 }
 
-// abandon cleans up behind the last listener, who may have asked for the channel to linger. mu is held.
-func (h *Hub) abandon(c *channel, hot bool) {
+// abandon cleans up behind the last listener. mu is held.
+func (h *Hub) abandon(c *channel) {
 	switch {
 	case c.link == nil:
 		h.forget(c)
-	case c.sent && hot:
-		h.linger(c)
 	case c.sent:
 		c.link.touch(c)
 	case c.unanswered == 0:
@@ -271,7 +240,6 @@ func (h *Hub) abandon(c *channel, hot bool) {
 
 // forget takes a homeless channel off the books; settle skips it. mu is held.
 func (h *Hub) forget(c *channel) {
-	h.recall(c)
 	if h.channels[c.name] == c {
 		delete(h.channels, c.name)
 	}

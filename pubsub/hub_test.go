@@ -57,33 +57,22 @@ func TestSubscribe(t *testing.T) {
 	}
 }
 
-// eitherWay is one of the two ways to subscribe, at random.
-func eitherWay(h *Hub) func(string, func(Signal)) *Subscription {
-	if rand.IntN(2) == 0 {
-		return h.Subscribe
-	}
-	return h.SubscribeHot
-}
-
-// brief makes ends and returns meet: channels linger hardly longer than a listener is away.
-var brief = Config{Linger: 200 * time.Microsecond}
-
 // Hundred times in a row the last listener leaves and another comes before the server has answered. The last one must get what is
 // published once it is confirmed, whatever was answered meanwhile.
 func TestQuickSuccession(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
-		h := open(t, rdb, brief)
+		h := open(t, rdb, Config{})
 		name := redistest.Name(t)
 		for i := range 100 {
 			for range rand.IntN(4) {
-				e := listenBy(eitherWay(h), name)
+				e := listen(h, name)
 				if rand.IntN(2) == 0 {
 					time.Sleep(rand.N(200 * time.Microsecond))
 				}
 				e.Close()
 			}
-			e := listenBy(eitherWay(h), name).confirmed(t)
+			e := listen(h, name).confirmed(t)
 			publish(t, rdb, name, fmt.Sprint(i))
 			require.Equal(t, Signal{Payload: fmt.Sprint(i)}, e.next(t))
 			e.Close()
@@ -143,7 +132,7 @@ func TestChurn(t *testing.T) {
 		rdb := s.Client(t)
 		publish(t, rdb, "warm", "up")
 		before := redistest.Connections(t, s)
-		churn(t, open(t, rdb, brief))
+		churn(t, open(t, rdb, Config{}))
 		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channels")
 		idle(t, s, before)
 	})
@@ -156,7 +145,7 @@ func churn(t *testing.T, h *Hub) {
 	for range 16 {
 		wg.Go(func() {
 			for range 150 {
-				s := eitherWay(h)(fmt.Sprint(prefix, rand.IntN(10)), func(Signal) {})
+				s := h.Subscribe(fmt.Sprint(prefix, rand.IntN(10)), func(Signal) {})
 				if rand.IntN(2) == 0 {
 					select {
 					case <-s.Confirmed():

@@ -273,7 +273,7 @@ func (l *link) pending() []*command {
 		switch {
 		case c.wanted() && !c.sent:
 			join = append(join, c)
-		case !c.kept() && c.sent:
+		case !c.wanted() && c.sent:
 			leave = append(leave, c)
 		}
 	}

@@ -3,13 +3,12 @@ package pubsub
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-// script drives a link by hand: "+c" and "^c" listen to a channel, the latter by SubscribeHot, "-c" leaves it, "late" lets no channel
-// linger longer, "send" takes what is to be written, anything else is a reply of the server. It returns the commands that were sent.
+// script drives a link by hand: "+c" listens to a channel, "-c" leaves it, "send" takes what is to be written, anything else is a reply of
+// the server. It returns the commands that were sent.
 func script(t *testing.T, h *Hub, l *link, steps []string) (sent []string, err error) {
 	t.Helper()
 	subs := map[string]*Subscription{}
@@ -24,15 +23,6 @@ func script(t *testing.T, h *Hub, l *link, steps []string) (sent []string, err e
 				}
 				sent = append(sent, line)
 			}
-		case step == "late":
-			h.mu.Lock()
-			for c := range l.channels {
-				c.until = time.Time{}
-			}
-			h.mu.Unlock()
-			h.dismissDue()
-		case words[0][0] == '^':
-			subs[name] = h.SubscribeHot(name, func(Signal) {})
 		case words[0][0] == '+':
 			subs[name] = h.Subscribe(name, func(Signal) {})
 		case words[0][0] == '-' && len(words) == 1:
@@ -53,7 +43,6 @@ func script(t *testing.T, h *Hub, l *link, steps []string) (sent []string, err e
 func TestAnswers(t *testing.T) {
 	confirmed := func(c *channel) bool { return c != nil && c.link != nil && c.confirmed() }
 	unconfirmed := func(c *channel) bool { return c != nil && c.link != nil && !c.confirmed() }
-	lingers := func(c *channel) bool { return c != nil && c.link != nil && c.sent && !c.wanted() && c.place != nil }
 	homeless := func(c *channel) bool { return c != nil && c.link == nil }
 	unknown := func(c *channel) bool { return c == nil }
 	for _, tt := range []struct {
@@ -115,44 +104,6 @@ func TestAnswers(t *testing.T) {
 			"left before the refusal of a command that is to go out again in parts", []string{"+{c}", "+c", "send", "-c", "!NOPERM", "send"},
 			[]string{"SUBSCRIBE {c} c", "SUBSCRIBE {c}"}, unknown, nil,
 		},
-		{"lingers", []string{"^c", "send", "ssubscribe c 1", "-c", "send"}, []string{"SUBSCRIBE c"}, lingers, nil},
-		{"lingers unconfirmed", []string{"^c", "send", "-c", "send"}, []string{"SUBSCRIBE c"}, lingers, nil},
-		{"lingers, confirmed meanwhile", []string{"^c", "send", "-c", "ssubscribe c 1", "send"}, []string{"SUBSCRIBE c"}, lingers, nil},
-		{"left before there was anything to linger", []string{"^c", "-c", "send"}, nil, unknown, nil},
-		{
-			"back from lingering", []string{"^c", "send", "ssubscribe c 1", "-c", "+c", "late", "send"},
-			[]string{"SUBSCRIBE c"}, confirmed, nil,
-		},
-		{
-			"left for good, back, lingers", []string{"+c", "send", "ssubscribe c 1", "-c", "^c", "-c", "send"},
-			[]string{"SUBSCRIBE c"}, lingers, nil,
-		},
-		{
-			"lingered long enough", []string{"^c", "send", "ssubscribe c 1", "-c", "late", "send", "sunsubscribe c 0"},
-			[]string{"SUBSCRIBE c", "UNSUBSCRIBE c"}, unknown, nil,
-		},
-		{
-			"lingered long enough unconfirmed", []string{"^c", "send", "-c", "late", "send", "ssubscribe c 1", "sunsubscribe c 0"},
-			[]string{"SUBSCRIBE c", "UNSUBSCRIBE c"}, unknown, nil,
-		},
-		{
-			"lingered long enough, back before that was sent", []string{"^c", "send", "ssubscribe c 1", "-c", "late", "+c", "send"},
-			[]string{"SUBSCRIBE c"}, confirmed, nil,
-		},
-		{
-			"lingered long enough, back after that was sent", []string{"^c", "send", "ssubscribe c 1", "-c", "late", "send", "+c", "send"},
-			[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, unconfirmed, nil,
-		},
-		{
-			"moved away while it lingered", []string{"^c", "send", "ssubscribe c 1", "-c", "sunsubscribe c 0", "late", "send"},
-			[]string{"SUBSCRIBE c"}, unknown, nil,
-		},
-		{"refused while it lingered", []string{"^c", "send", "-c", "!NOPERM c", "late", "send"}, []string{"SUBSCRIBE c"}, unknown, nil},
-		{
-			"refused with another while it lingered", []string{"+{c}", "^c", "send", "-c", "!NOPERM", "late", "send"},
-			[]string{"SUBSCRIBE {c} c", "SUBSCRIBE {c}"}, unknown, nil,
-		},
-		{"never been here, lingering", []string{"^c", "send", "-c", "!MOVED 1 127.0.0.1:1"}, []string{"SUBSCRIBE c"}, unknown, nil},
 		{"a push of another kind", []string{"+c", "send", "invalidate c c", "ssubscribe c 1"}, []string{"SUBSCRIBE c"}, confirmed, nil},
 		{"an answer to nothing", []string{"ssubscribe c 1"}, nil, unknown, errProtocol},
 		{"a PONG to nothing", []string{"pong x"}, nil, unknown, errProtocol},
@@ -174,9 +125,6 @@ func TestAnswers(t *testing.T) {
 			for c := range l.channels {
 				require.Same(t, l, c.link)
 				require.GreaterOrEqual(t, c.unanswered, 0)
-			}
-			for e := h.lingering.list.Front(); e != nil; e = e.Next() {
-				require.True(t, lingers(e.Value.(*channel)))
 			}
 		})
 	}

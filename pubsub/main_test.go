@@ -37,12 +37,9 @@ type ear struct {
 	heard chan Signal
 }
 
-func listen(h *Hub, channel string) *ear    { return listenBy(h.Subscribe, channel) }
-func listenHot(h *Hub, channel string) *ear { return listenBy(h.SubscribeHot, channel) }
-
-func listenBy(subscribe func(string, func(Signal)) *Subscription, channel string) *ear {
+func listen(h *Hub, channel string) *ear {
 	e := &ear{heard: make(chan Signal, 1000)}
-	e.Subscription = subscribe(channel, e.hear)
+	e.Subscription = h.Subscribe(channel, e.hear)
 	return e
 }
 

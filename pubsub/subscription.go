@@ -10,7 +10,6 @@ import (
 type Subscription struct {
 	hub       *Hub
 	listen    func(Signal)
-	hot       bool // see SubscribeHot
 	confirmed chan struct{}
 
 	calling sync.Mutex // held while listen runs
@@ -36,8 +35,8 @@ func (s *Subscription) Err() error {
 }
 
 // Close ends the subscription. Once it has returned listen is not called any more; if Close is called from within a listener, a call of
-// listen that is under way at that moment may still be ending. The channel of the last listener is unsubscribed, at once or as
-// SubscribeHot says. Close may be called again.
+// listen that is under way at that moment may still be ending. The channel of the last listener is unsubscribed. Close may be called
+// again.
 func (s *Subscription) Close() {
 	s.closed.Store(true)
 	s.detach()
@@ -61,7 +60,7 @@ func (s *Subscription) detach() {
 	}
 	c.leave(s)
 	if !c.wanted() {
-		s.hub.abandon(c, s.hot)
+		s.hub.abandon(c)
 	}
 }
 
