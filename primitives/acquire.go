@@ -114,9 +114,12 @@ func (h *handle) told(hold *Hold, kind EventKind, w *wait, began time.Time) {
 
 // request makes the request of an outermost acquisition: its id is its own, unless the caller manages identities.
 func (h *handle) request(s *settings) *request {
-	q := &request{claim: claim{id: h.c.mint(), ttl: s.firstTTL(), permits: s.permits}, once: s.nonReentrant, settings: s}
+	number := h.c.next()
+	q := &request{claim: claim{number: number, ttl: s.firstTTL(), permits: s.permits}, once: s.nonReentrant, settings: s}
 	if s.owner != "" {
 		q.named(s.owner, true)
+	} else {
+		q.id = h.c.minted(number)
 	}
 	if p, ok := h.proto.(namer); ok {
 		p.name(&q.claim)

@@ -97,12 +97,16 @@ func (h *handle) call(ctx context.Context, op string, f func() error) error {
 func (h *handle) memory(request string) string { return h.remembers + request }
 
 // memoryOf is the key that remembers c.
-func (h *handle) memoryOf(c *claim) string {
-	if c.own != "" {
-		return h.memory(c.own)
-	}
-	return h.memory(c.id)
-}
+func (h *handle) memoryOf(c *claim) string { return numbered(h.remembers, h.c.id, ":", c.number) }
+
+// shelf is how many acquisitions of a client one set remembers: so many small integers take Redis half a kilobyte.
+const shelf = 256
+
+// shelfOf is the set in which c's place stands when it has been given back.
+func (h *handle) shelfOf(c *claim) string { return numbered(h.remembers, h.c.id, "#", c.number/shelf) }
+
+// place is where c stands on its shelf.
+func (c *claim) place() int { return int(c.number % shelf) } //nolint:gosec // it is small
 
 // protocol is one kind's side of the conversation with Redis: its keys, its scripts, and how their answers read. What it
 // sends may run more than once with equal arguments, to the effect of once. Every kind that can be held has one.
@@ -136,28 +140,24 @@ type leased interface {
 // claim is one acquisition as Redis knows it.
 type claim struct {
 	id      string // on the wire, without suffixes
-	own     string // by what it is remembered, if that is not id
+	number  uint64 // of the client's acquisitions; it is remembered by this
 	shared  bool   // others may use the id: the wire counts
 	ttl     time.Duration
 	permits int
 }
 
-// named gives c another id. It is still remembered by its own.
-func (c *claim) named(id string, shared bool) {
-	if c.own == "" {
-		c.own = c.id
-	}
-	c.id, c.shared = id, shared
-}
+// named gives c another id.
+func (c *claim) named(id string, shared bool) { c.id, c.shared = id, shared }
 
 // request is a claim that is tried for: the same through all its tries, and through being undone.
 type request struct {
 	claim
 	once     bool          // a second count is a deadlock
+	behind   bool          // to write: it was refused for another that writes
 	queue    bool          // may stand in a queue of Redis's
 	patience time.Duration // how long it may be silent there
 	parts    *bundle       // of a joint lock: what it has of its members
-	settings *settings     // of a joint lock: for its members
+	settings *settings     // by which it was made
 	split    time.Duration // of a joint lock: how long the last try took, if rivals had some members each
 	wait     wait          // of the caller's own
 	open     bool          // a try may have been executed, or may yet be, unknown to us
@@ -176,6 +176,8 @@ type verdict struct {
 	met     error         // refused: what else was met
 	more    int           // how many permits are left for others
 	reign   reign         // granted by a hand-over: whose turn it continues
+	brief   time.Duration // granted for less than was asked for; 0: for all of that
+	place   place         // refused by a fair lock: where the request stands
 }
 
 // renewals renews the tenures of one kind, by one script, in batches.

@@ -46,8 +46,8 @@ type Client struct {
 	remembered      any // for how long scripts remember a request, ms: an argument
 	hub             *pubsub.Hub
 	dog             *watchdog.Dog
-	minted          atomic.Uint64
-	asked, spublish atomic.Bool // whether the cluster has been asked, and answered, for sharded pub/sub
+	last            atomic.Uint64 // the number of the latest acquisition
+	asked, spublish atomic.Bool   // whether the cluster has been asked, and answered, for sharded pub/sub
 	rooms           rooms
 	queues          fairQueues
 	holds           holdList
@@ -191,10 +191,17 @@ func isCluster(rdb redis.UniversalClient) bool {
 func (c *Client) ID() string { return c.id }
 
 // mint makes an id that no other acquisition has or will have.
-func (c *Client) mint() string {
+func (c *Client) mint() string { return c.minted(c.next()) }
+
+// next is a number that no other acquisition of this client has or will have.
+func (c *Client) next() uint64 { return c.last.Add(1) }
+
+// minted is the id of an acquisition of its own.
+func (c *Client) minted(number uint64) string { return numbered("", c.id, ":", number) }
+
+func numbered(prefix, id, mark string, number uint64) string {
 	var digits [20]byte
-	n := strconv.AppendUint(digits[:0], c.minted.Add(1), 10)
-	return c.id + ":" + string(n)
+	return prefix + id + mark + string(strconv.AppendUint(digits[:0], number, 10))
 }
 
 // newUUID makes a random (version 4) uuid.

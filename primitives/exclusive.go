@@ -20,8 +20,9 @@ type exclusive struct {
 
 // mutexScripts are the scripts in which kinds of lock differ.
 type mutexScripts struct {
-	acquire, enter        *scripts.Script // for an id of our own, and for one that others may share
-	release, leave, force *scripts.Script
+	acquire, enter *scripts.Script // for an id of our own, and for one that others may share
+	release, leave *scripts.Script // likewise
+	force, adopt   *scripts.Script
 }
 
 var lockScripts = &mutexScripts{
@@ -30,6 +31,7 @@ var lockScripts = &mutexScripts{
 	release: scripts.Load("lock/release"),
 	leave:   scripts.Load("lock/leave"),
 	force:   scripts.Load("lock/force"),
+	adopt:   scripts.Load("lock/adopt"),
 }
 
 // And those in which they do not.
@@ -37,7 +39,6 @@ var (
 	lockNest   = scripts.Load("lock/nest")
 	lockUnnest = scripts.Load("lock/unnest")
 	lockCheck  = scripts.Load("lock/check")
-	lockAdopt  = scripts.Load("lock/adopt")
 	lockInfo   = scripts.Load("lock/info")
 )
 
@@ -68,14 +69,9 @@ func (e *exclusive) keys(memory string) []any {
 	return append(append(append(all, e.both...), memory), e.more...)
 }
 
-func (e *exclusive) take(ctx context.Context, q *request) (verdict, error) {
-	var reply scripts.Reply
-	var err error
-	if q.shared {
-		reply, err = e.h.c.confirm(ctx, e.lua.enter, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.remembered, flag(q.once))
-	} else {
-		reply, err = e.h.c.confirm(ctx, e.lua.acquire, e.keys(e.h.memoryOf(&q.claim)), q.id, e.h.lease(&q.claim), e.h.c.publish())
-	}
+// enter is take for an id that others may share.
+func (e *exclusive) enter(ctx context.Context, q *request) (verdict, error) {
+	reply, err := e.h.c.confirm(ctx, e.lua.enter, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.remembered, flag(q.once))
 	if err != nil {
 		return verdict{}, err
 	}
@@ -112,41 +108,71 @@ func refusal(answer []any) verdict {
 	return v
 }
 
-func (e *exclusive) undo(ctx context.Context, q *request) error {
-	_, err := e.release(ctx, &q.claim, true)
-	return err
+// unnest sets a count that stays above 0.
+func (e *exclusive) unnest(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+	reply, err := e.h.c.run.DoWithin(ctx, lockUnnest, []any{e.hash}, t.id, left, millis(t.ttl))
+	return reply.Value == int64(0), err
 }
 
-func (e *exclusive) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
-	if left > 0 {
-		reply, err := e.h.c.run.DoWithin(ctx, lockUnnest, []any{e.hash}, t.id, left, millis(t.ttl))
-		return reply.Value == int64(0), err
-	}
-	return e.release(ctx, &t.claim, false)
-}
-
-// release frees the lock, or leaves it to those who share the id. undoing: only what is known to have been taken.
-func (e *exclusive) release(ctx context.Context, q *claim, undoing bool) (lost bool, err error) {
-	var reply scripts.Reply
-	if q.shared {
-		reply, err = e.h.c.run.DoWithin(ctx, e.lua.leave, e.keys(e.h.memoryOf(q)), q.id, e.h.c.publish(), e.h.c.remembered, flag(undoing), millis(q.ttl))
-	} else {
-		reply, err = e.h.c.run.DoWithin(ctx, e.lua.release, e.keys(e.h.memoryOf(q)), q.id, e.h.c.publish(), e.h.c.remembered)
-	}
+// leave gives back one count of an id that others may share. undoing: only what is known to have been taken.
+func (e *exclusive) leave(ctx context.Context, c *claim, undoing bool) (lost bool, err error) {
+	reply, err := e.h.c.run.DoWithin(ctx, e.lua.leave, e.keys(e.h.memoryOf(c)), c.id, e.h.c.publish(), e.h.c.remembered, flag(undoing), millis(c.ttl))
 	return reply.Value == int64(0), err
 }
 
 // mutex is the exclusive lock that is free for whoever comes first, so that those of one client may hand it on.
 type mutex struct{ exclusive }
 
-func (e *mutex) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
-	keys := e.keys(e.h.memoryOf(&t.claim))
-	args := append(make([]any, 0, 5), t.id, e.h.c.publish(), e.h.c.remembered)
-	if heir != nil {
-		keys = append(append(keys[:3], e.h.memoryOf(heir)), e.more...)
-		args = append(args, heir.id, e.h.lease(heir))
+func (m *mutex) rotates() bool { return true }
+
+func (m *mutex) take(ctx context.Context, q *request) (verdict, error) {
+	if q.shared {
+		return m.enter(ctx, q)
 	}
-	return readPass(e.h.c.run.DoWithin(ctx, e.lua.release, keys, args...))
+	reply, err := m.h.c.confirm(ctx, m.lua.acquire, m.keys(m.h.shelfOf(&q.claim)), q.id, m.h.lease(&q.claim), m.h.c.publish(), q.place())
+	if err != nil {
+		return verdict{}, err
+	}
+	return readTake(reply)
+}
+
+func (m *mutex) undo(ctx context.Context, q *request) (err error) {
+	if q.shared {
+		_, err = m.leave(ctx, &q.claim, true)
+	} else {
+		_, _, _, err = m.end(ctx, &q.claim, nil)
+	}
+	return err
+}
+
+func (m *mutex) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+	switch {
+	case left > 0:
+		return m.unnest(ctx, t, left)
+	case t.shared:
+		return m.leave(ctx, &t.claim, false)
+	}
+	_, _, lost, err = m.end(ctx, &t.claim, nil)
+	return lost, err
+}
+
+func (m *mutex) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
+	return m.end(ctx, &t.claim, heir)
+}
+
+// end frees what c has, or hands it on to heir if that is not nil.
+func (m *mutex) end(ctx context.Context, c, heir *claim) (verdict, int, bool, error) {
+	keys := m.keys(m.h.shelfOf(c))
+	args := append(make([]any, 0, 7), c.id, m.h.c.publish(), m.h.c.remembered, c.place())
+	if heir != nil {
+		keys = append(append(keys[:3], m.h.shelfOf(heir)), m.more...)
+		args = append(args, heir.id, m.h.lease(heir), heir.place())
+	}
+	return readPass(m.h.c.run.DoWithin(ctx, m.lua.release, keys, args...))
+}
+
+func (m *mutex) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
+	return m.adoptBy(ctx, m.h.shelfOf(&q.claim), id, q)
 }
 
 func (e *exclusive) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
@@ -165,8 +191,9 @@ func (e *exclusive) check(ctx context.Context, t *tenure) (lost bool, err error)
 	return reply.Value == int64(0), err
 }
 
-func (e *exclusive) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
-	reply, err := e.h.c.run.Do(ctx, lockAdopt, e.keys(e.h.memoryOf(&q.claim))[:3], q.id, millis(q.ttl), e.h.c.publish(), id)
+// adoptBy adopts for an id of its own, whose release is remembered at memory.
+func (e *exclusive) adoptBy(ctx context.Context, memory, id string, q *request) (time.Time, int, error) {
+	reply, err := e.h.c.run.Do(ctx, e.lua.adopt, e.keys(memory)[:3], q.id, millis(q.ttl), e.h.c.publish(), id, q.place())
 	counts, _ := reply.Value.(int64)
 	return reply.Sent, int(counts), err
 }

@@ -32,7 +32,7 @@ type crowd struct {
 func newCrowd(t testing.TB, s *redistest.Server, n int) *crowd {
 	c := &crowd{
 		t: t, rdb: s.Client(t, func(o *redis.Options) { o.ReadTimeout = time.Minute }), name: redistest.Name(t), client: "0a1b2c3d-0000-4000-8000-00000000000a",
-		take: scripts.Load("fairlock/acquire"), give: scripts.Load("lock/release", "fairlock"), refresh: scripts.Load("fairlock/refresh"),
+		take: scripts.Load("fairlock/acquire"), give: scripts.Load("fairlock/release"), refresh: scripts.Load("fairlock/refresh"),
 	}
 	for _, script := range []*scripts.Script{c.take, c.give, c.refresh} {
 		require.NoError(t, c.rdb.ScriptLoad(context.Background(), script.Text()).Err())
@@ -53,7 +53,7 @@ func (c *crowd) command(script *scripts.Script, i int, args ...any) []any {
 }
 
 func (c *crowd) taking(i int) []any {
-	return c.command(c.take, i, c.id(i), 60000, "PUBLISH", 0, 0, 1, 60000, c.client)
+	return c.command(c.take, i, c.id(i), 60000, "PUBLISH", 0, 0, 2, 60000, c.client)
 }
 
 func (c *crowd) enter(n int) {
@@ -74,9 +74,8 @@ func (c *crowd) enter(n int) {
 // handOver serves the next, and has another enter, so that as many wait as before.
 func (c *crowd) handOver() {
 	ctx := context.Background()
-	require.Equal(c.t, int64(1), c.rdb.Do(ctx, c.command(c.give, c.first, c.id(c.first), "PUBLISH", 15000)...).Val())
+	require.Equal(c.t, int64(1), c.rdb.Do(ctx, c.command(c.give, c.first, c.id(c.first), "PUBLISH", 15000, "another")...).Val())
 	c.first++
-	require.ErrorIs(c.t, c.rdb.Do(ctx, c.taking(c.first)...).Err(), redis.Nil)
 	c.enter(1)
 }
 
@@ -86,7 +85,7 @@ func (c *crowd) look() {
 		args = append(args, c.id(c.first+1+i))
 	}
 	answer := c.rdb.Do(context.Background(), c.command(c.refresh, 0, args...)...).Val().([]any)
-	require.Len(c.t, answer, 5, "nobody is missing")
+	require.Len(c.t, answer, 6, "nobody is missing")
 }
 
 // spent is the server's own time for scripts so far.
@@ -108,7 +107,7 @@ func (c *crowd) each(n int, f func()) time.Duration {
 	return (c.spent() - before) / time.Duration(n)
 }
 
-// What a hand-over costs the server does not depend on how many wait: with 10,000 it is within three times what it is with 10.
+// What a hand-over costs the server does not depend on how many wait: with 10,000 it is within one and a half times what it is with 10.
 func TestFairLockHandOverCost(t *testing.T) {
 	s := redistest.Fresh(t)
 	few, many := newCrowd(t, s, 10), newCrowd(t, s, 10000)
@@ -119,7 +118,7 @@ func TestFairLockHandOverCost(t *testing.T) {
 	}
 	slices.Sort(ratios)
 	t.Logf("a hand-over at 10,000 costs %.2f times one at 10; a look for all of them %v", ratios[2], many.each(50, many.look))
-	require.Less(t, ratios[2], 3.0)
+	require.Less(t, ratios[2], 1.5)
 }
 
 func BenchmarkFairLock(b *testing.B) {

@@ -2,6 +2,8 @@ package primitives
 
 import (
 	"context"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/redlatch/redlatch/scripts"
@@ -33,13 +35,21 @@ type fair struct{ exclusive }
 var (
 	fairScripts = &mutexScripts{
 		acquire: scripts.Load("fairlock/acquire"),
-		release: scripts.Load("lock/release", "fairlock"),
+		release: scripts.Load("fairlock/release"),
 		leave:   scripts.Load("lock/leave", "fairlock"),
 		force:   scripts.Load("lock/force", "fairlock"),
+		adopt:   scripts.Load("lock/adopt", "fairlock"),
 	}
 	fairRefresh = scripts.Load("fairlock/refresh")
 	fairLeave   = scripts.Load("fairlock/leave")
 	fairInfo    = scripts.Load("fairlock/info")
+)
+
+// How fairlock/acquire is to be refused.
+const (
+	fairAway  = iota // not to stand in the queue
+	fairTold         // to stand there, and to ask when told that the lock is free
+	fairGiven        // to stand there, and to be given it
 )
 
 func (f *fair) take(ctx context.Context, q *request) (verdict, error) {
@@ -47,24 +57,93 @@ func (f *fair) take(ctx context.Context, q *request) (verdict, error) {
 	if q.shared {
 		memory = f.h.c.remembered
 	}
+	stands := fairAway
+	switch {
+	case q.queue && (q.shared || f.h.c.replicas.n > 0): // whoever shares the id holds it too; and a grant is nobody's to confirm
+		stands = fairTold
+	case q.queue:
+		stands = fairGiven
+	}
 	q.open = q.open || q.queue // what stands in the queue must leave it
-	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(f.h.memoryOf(&q.claim)), q.id, millis(q.ttl), f.h.c.publish(),
-		memory, flag(q.once), flag(q.queue), millis(q.patience), f.h.c.id)
+	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(f.h.memoryOf(&q.claim)), q.id, f.h.lease(&q.claim), f.h.c.publish(),
+		memory, flag(q.once), stands, millis(q.patience), f.h.c.id)
 	if err != nil {
 		return verdict{}, err
 	}
-	return readTake(reply)
+	v, err := readTake(reply)
+	if answer, ok := reply.Value.([]any); ok && len(answer) == 4 {
+		v.place = placed(answer, reply.Sent)
+	}
+	return v, err
+}
+
+// place is where a request stands in the queue.
+type place struct {
+	since   string    // when it came to stand there, by the server's clock; "": it is told, not given the lock
+	seen    time.Time // it stood there no earlier than this
+	foreign bool      // one of Redisson's holds the lock, or may before it
+}
+
+func placed(answer []any, sent time.Time) place {
+	since, _ := answer[2].(string)
+	return place{since: since, seen: sent, foreign: answer[3] == int64(1)}
+}
+
+// gift is the lock, given to one that waits for it.
+type gift struct {
+	id    string
+	since string        // to the place that it has had since then
+	ttl   time.Duration // for so long
+	sent  time.Time     // if zero, from a moment after it was seen to stand there
+}
+
+// readGift reads "<id> <since> <ttl>".
+func readGift(word string) (g gift, ok bool) {
+	id, rest, _ := strings.Cut(word, " ")
+	since, ttl, _ := strings.Cut(rest, " ")
+	ms, err := strconv.ParseInt(ttl, 10, 64)
+	return gift{id: id, since: since, ttl: time.Duration(ms) * time.Millisecond}, err == nil
 }
 
 func (f *fair) undo(ctx context.Context, q *request) error {
-	// In this order: the first sees that a late copy of take does not stand in the queue again.
-	if err := f.exclusive.undo(ctx, q); err != nil {
+	if !q.shared {
+		_, err := f.end(ctx, &q.claim)
 		return err
 	}
-	if !q.queue || (q.shared && f.h.c.queues.awaits(f, q.id)) { // who shares the id shares the place
+	// In this order: the first sees that a late copy of take does not stand in the queue again.
+	if _, err := f.leave(ctx, &q.claim, true); err != nil {
+		return err
+	}
+	if !q.queue || f.h.c.queues.awaits(f, q.id) { // who shares the id shares the place
 		return nil
 	}
 	return f.leaves(ctx, q.id)
+}
+
+func (f *fair) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+	switch {
+	case left > 0:
+		return f.unnest(ctx, t, left)
+	case t.shared:
+		return f.leave(ctx, &t.claim, false)
+	}
+	return f.end(ctx, &t.claim)
+}
+
+func (f *fair) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
+	return f.adoptBy(ctx, f.h.memoryOf(&q.claim), id, q)
+}
+
+// end ends what an id of its own has: the lock, or a place in the queue. If that gives the lock to another who waits here, it is told.
+func (f *fair) end(ctx context.Context, c *claim) (lost bool, err error) {
+	reply, err := f.h.c.run.DoWithin(ctx, f.lua.release, f.keys(f.h.memoryOf(c)), c.id, f.h.c.publish(), f.h.c.remembered, f.h.c.id)
+	if word, ok := reply.Value.(string); ok {
+		if g, ok := readGift(word); ok {
+			g.sent = reply.Sent
+			f.h.c.queues.given(f, g)
+		}
+	}
+	return reply.Value == int64(0), err
 }
 
 // leaves takes an id out of the queue.
@@ -73,8 +152,11 @@ func (f *fair) leaves(ctx context.Context, id string) error {
 	return err
 }
 
-// channel is the waiter's own.
+// channel is the waiter's own: Redisson tells it there, and so does whatever does not give the lock.
 func (f *fair) channel(q *request) string { return f.news + ":" + q.id }
+
+// gifts is the channel of all that wait here: who is given the lock is told.
+func (f *fair) gifts() string { return f.news + ":" + f.h.c.id }
 
 func (f *fair) info(ctx context.Context) (Info, error) {
 	reply, err := f.h.c.run.Do(ctx, fairInfo, []any{f.hash, f.more[0]})
@@ -104,17 +186,18 @@ func (f *fair) refresh(ctx context.Context, longest time.Duration, ids []string)
 	answer := reply.Value.([]any)
 	left := answer[0].(int64)
 	news.free = left == -2
-	news.next, _ = answer[1].(string)
+	news.holder, _ = answer[1].(string)
+	news.next, _ = answer[2].(string)
 	if news.free && news.next != "" {
-		left = answer[2].(int64)
+		left = answer[3].(int64)
 	}
 	news.wait = -1
 	if left >= 0 {
 		news.wait = time.Duration(left) * time.Millisecond
 	}
-	news.own = answer[3] == int64(1)
-	news.waiting = int(answer[4].(int64))
-	for _, id := range answer[5:] {
+	news.own = answer[4] == int64(1)
+	news.waiting = int(answer[5].(int64))
+	for _, id := range answer[6:] {
 		news.missing = append(news.missing, id.(string))
 	}
 	return news, nil
@@ -124,6 +207,7 @@ func (f *fair) refresh(ctx context.Context, longest time.Duration, ids []string)
 type fairNews struct {
 	wait    time.Duration // until the lease of the holder, or the time that the next owner of a free lock is given, ends; negative: unknown
 	free    bool
+	holder  string
 	next    string // the next owner
 	own     bool   // it is one of this client's
 	waiting int

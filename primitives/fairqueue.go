@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"slices"
 	"sync"
 	"time"
 
@@ -13,21 +12,34 @@ import (
 type fairQueues struct {
 	mu   sync.Mutex
 	open map[string]*fairShare
+	// early is what was given to those of whom it is not known here yet that they wait: the answer that they do is still on its way.
+	early map[string]gift
 }
 
-// fairShare is those who wait for one fair lock through this client. Each stands in Redis's queue by itself and is told by a channel of its own;
-// one script, once a second and when the holder's lease ends, tells Redis that all of them are there, and looks for all of them.
+// maxEarly bounds what is given to nobody who comes for it. What is forgotten is found by the next look.
+const maxEarly = 1000
+
+// fairShare is those who wait for one fair lock through this client. Each stands in Redis's queue by itself. Whoever of them is given the lock is told
+// on a channel that is the client's; one script, once a second and when the holder's lease ends, tells Redis that all of them are there, and looks
+// for all of them.
 type fairShare struct {
 	queues *fairQueues
 	f      *fair
+	gifts  *pubsub.Subscription
 	poke   chan struct{} // capacity 1: look soon
+	sooner chan struct{} // capacity 1: the next look is due earlier than it was
 	stop   chan struct{} // closed when the last has left
 
 	// guarded by queues.mu
-	waiters []*fairWaiter // in order of arrival
-	next    int           // whose presence is verified next
-	lease   time.Time     // the holder's, or what the next owner of a free lock is given, ends then; zero: unknown
-	stray   stray
+	first, last *fairWaiter            // in order of arrival
+	known       map[string]*fairWaiter // by id; those who share one are linked by twin
+	count, own  int                    // how many there are, and how many with an id of their own
+	turn        *fairWaiter            // whose presence is verified next; nil: the first's
+	round       int                    // counts looks
+	constant    int                    // how many of those with an id of their own have been there since the last look began
+	rings       time.Time              // when the next look is due
+	lease       time.Time              // the holder's, or what the next owner of a free lock is given, ends then; zero: unknown
+	stray       stray
 }
 
 // stray is a next owner of this client's of whom nobody here knows, and since when it has been next of a free lock: one whose leaving never reached
@@ -38,8 +50,15 @@ type stray struct {
 }
 
 type fairWaiter struct {
-	q     *request
-	nudge chan struct{} // capacity 1: try
+	q          *request
+	nudge      chan struct{} // capacity 1: there is a gift, or reason to try
+	prev, next *fairWaiter
+	twin       *fairWaiter
+
+	// guarded by queues.mu
+	round int // of the look before which it came
+	place place
+	gift  gift
 }
 
 // verified is how many waiters one look asks after by id: a queue that was lost shows in their number at once, one that
@@ -47,19 +66,27 @@ type fairWaiter struct {
 const verified = 100
 
 func (qs *fairQueues) wait(ctx context.Context, f *fair, q *request, limit *wait, refused verdict) (verdict, error) {
-	me := &fairWaiter{q: q, nudge: make(chan struct{}, 1)}
+	me := &fairWaiter{q: q, nudge: make(chan struct{}, 1), place: refused.place}
 	share := qs.enter(f, me, refused)
 	defer share.leave(me)
-	sub := f.h.c.hub.Subscribe(f.channel(q), func(s pubsub.Signal) {
-		switch {
-		case s.Resubscribed:
-			share.look()
-		case f.heeds(s.Payload):
-			me.wake()
+	return share.stay(ctx, me, limit)
+}
+
+// given hands a gift to the one that waits for it. One that nobody knows of is kept, for its owner may be about to come.
+func (qs *fairQueues) given(f *fair, g gift) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if share := qs.open[f.h.name]; share != nil {
+		if w := share.known[g.id]; w != nil {
+			w.gift = g
+			w.wake()
+			return
 		}
-	})
-	defer sub.Close()
-	return share.stay(ctx, me, sub, limit)
+	}
+	if qs.early == nil || len(qs.early) >= maxEarly {
+		qs.early = map[string]gift{}
+	}
+	qs.early[g.id] = g
 }
 
 func (qs *fairQueues) enter(f *fair, me *fairWaiter, refused verdict) *fairShare {
@@ -67,40 +94,113 @@ func (qs *fairQueues) enter(f *fair, me *fairWaiter, refused verdict) *fairShare
 	defer qs.mu.Unlock()
 	share := qs.open[f.h.name]
 	if share == nil {
-		share = &fairShare{queues: qs, f: f, poke: make(chan struct{}, 1), stop: make(chan struct{})}
-		if qs.open == nil {
-			qs.open = map[string]*fairShare{}
-		}
-		qs.open[f.h.name] = share
-		f.h.c.spawn(share.watch)
+		share = qs.begin(f)
 	}
-	share.waiters = append(share.waiters, me)
+	share.add(me)
 	share.expect(refused.wait)
+	if g, ok := qs.early[me.q.id]; ok {
+		delete(qs.early, me.q.id)
+		me.gift = g
+		me.wake()
+	}
 	return share
+}
+
+func (qs *fairQueues) begin(f *fair) *fairShare {
+	s := &fairShare{
+		queues: qs, f: f, known: map[string]*fairWaiter{},
+		poke: make(chan struct{}, 1), sooner: make(chan struct{}, 1), stop: make(chan struct{}),
+	}
+	if qs.open == nil {
+		qs.open = map[string]*fairShare{}
+	}
+	qs.open[f.h.name] = s
+	s.gifts = f.h.c.hub.Subscribe(f.gifts(), func(sig pubsub.Signal) {
+		if g, ok := readGift(sig.Payload); ok {
+			qs.given(f, g)
+		} else if sig.Resubscribed {
+			s.look()
+		}
+	})
+	f.h.c.spawn(s.watch)
+	return s
 }
 
 func (s *fairShare) leave(me *fairWaiter) {
 	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	if i := slices.Index(s.waiters, me); i >= 0 {
-		s.waiters = slices.Delete(s.waiters, i, i+1)
-	}
-	if len(s.waiters) == 0 {
+	s.remove(me)
+	empty := s.first == nil
+	if empty {
 		delete(s.queues.open, s.f.h.name)
 		close(s.stop)
 	}
+	s.queues.mu.Unlock()
+	if empty {
+		s.gifts.Close() // not under the mutex: it waits for the listener
+	}
 }
 
-func (s *fairShare) stay(ctx context.Context, me *fairWaiter, sub *pubsub.Subscription, limit *wait) (verdict, error) {
+// add has me wait last. queues.mu is held.
+func (s *fairShare) add(me *fairWaiter) {
+	me.round, me.prev = s.round, s.last
+	if s.last != nil {
+		s.last.next = me
+	} else {
+		s.first = me
+	}
+	s.last = me
+	me.twin = s.known[me.q.id]
+	s.known[me.q.id] = me
+	s.count++
+	if !me.q.shared {
+		s.own++
+	}
+}
+
+// remove takes me out. queues.mu is held.
+func (s *fairShare) remove(me *fairWaiter) {
+	if me.prev != nil {
+		me.prev.next = me.next
+	} else {
+		s.first = me.next
+	}
+	if me.next != nil {
+		me.next.prev = me.prev
+	} else {
+		s.last = me.prev
+	}
+	if s.turn == me {
+		s.turn = me.next
+	}
+	if w := s.known[me.q.id]; w != me {
+		for ; w.twin != me; w = w.twin {
+		}
+		w.twin = me.twin
+	} else if me.twin != nil {
+		s.known[me.q.id] = me.twin
+	} else {
+		delete(s.known, me.q.id)
+	}
+	s.count--
+	if !me.q.shared {
+		s.own--
+		if me.round < s.round {
+			s.constant--
+		}
+	}
+}
+
+func (s *fairShare) stay(ctx context.Context, me *fairWaiter, limit *wait) (verdict, error) {
 	timer, stop := limit.timer()
 	defer stop()
-	confirmed := sub.Confirmed()
+	ear := s.listen(me)
+	defer ear.close()
 	var met error
 	for {
 		select {
 		case <-me.nudge:
-		case <-confirmed: // a message before this was not heard
-			confirmed = nil
+		case <-ear.confirmed: // a message before this was not heard
+			ear.confirmed = nil
 			s.look()
 			continue
 		case <-timer:
@@ -110,19 +210,82 @@ func (s *fairShare) stay(ctx context.Context, me *fairWaiter, sub *pubsub.Subscr
 		case <-s.f.h.c.closing:
 			return verdict{}, ErrClosed
 		}
+		if v := s.unwrap(me); v.granted {
+			return s.f.h.accept(ctx, me.q, v)
+		}
 		v, err := s.f.h.try(ctx, me.q)
 		switch {
 		case err == nil && v.granted:
 			s.granted(me)
 			return v, nil
 		case err == nil:
-			s.refused(v)
+			s.refused(me, v)
+			if ear.sub == nil {
+				ear = s.listen(me)
+			}
 		case unanswered(err):
 			met = err
 		default:
 			return v, err
 		}
 	}
+}
+
+// ear is a waiter's own channel, where those are heard that do not give the lock.
+type ear struct {
+	sub       *pubsub.Subscription // nil: there is no need
+	confirmed <-chan struct{}
+}
+
+func (e *ear) close() {
+	if e.sub != nil {
+		e.sub.Close()
+	}
+}
+
+// listen opens me's ear if who releases before me may be one of Redisson's, or if me is not given the lock. First come, first served: whoever releases
+// before me stood before me, so what was seen when me came stays true, but for a release by force.
+func (s *fairShare) listen(me *fairWaiter) ear {
+	s.queues.mu.Lock()
+	needed := me.place.foreign || me.place.since == ""
+	s.queues.mu.Unlock()
+	if !needed {
+		return ear{}
+	}
+	sub := s.f.h.c.hub.Subscribe(s.f.channel(me.q), func(sig pubsub.Signal) {
+		switch {
+		case sig.Resubscribed:
+			s.look()
+		case s.f.heeds(sig.Payload):
+			me.wake()
+		}
+	})
+	return ear{sub, sub.Confirmed()}
+}
+
+// unwrap takes what me was given. It is granted if it is for the place that me has, and if enough is left of it, counted from when it was last known not
+// to have been given yet; else me must ask.
+func (s *fairShare) unwrap(me *fairWaiter) verdict {
+	s.queues.mu.Lock()
+	g, at := me.gift, me.place
+	me.gift = gift{}
+	s.queues.mu.Unlock()
+	if g.since == "" || g.since != at.since {
+		return verdict{}
+	}
+	v := verdict{granted: true, sent: at.seen}
+	if g.sent.After(v.sent) {
+		v.sent = g.sent
+	}
+	spare := g.ttl / 4
+	if limit := me.q.settings.limit(); limit > 0 {
+		spare = min(spare, limit/10)
+	}
+	if g.ttl < me.q.ttl {
+		v.brief = g.ttl
+	}
+	v.granted = time.Since(v.sent) <= spare && (v.brief == 0 || me.q.settings.renew)
+	return v
 }
 
 // look has the watch look soon.
@@ -140,9 +303,10 @@ func (w *fairWaiter) wake() {
 	}
 }
 
-func (s *fairShare) refused(v verdict) {
+func (s *fairShare) refused(me *fairWaiter, v verdict) {
 	s.queues.mu.Lock()
 	defer s.queues.mu.Unlock()
+	me.place = v.place
 	s.expect(v.wait)
 }
 
@@ -153,8 +317,8 @@ func (s *fairShare) granted(me *fairWaiter) {
 	}
 	s.queues.mu.Lock()
 	defer s.queues.mu.Unlock()
-	for _, w := range s.waiters {
-		if w != me && w.q.id == me.q.id {
+	for w := s.known[me.q.id]; w != nil; w = w.twin {
+		if w != me {
 			w.wake()
 		}
 	}
@@ -165,19 +329,21 @@ func (qs *fairQueues) awaits(f *fair, id string) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	share := qs.open[f.h.name]
-	return share != nil && share.knows(id)
-}
-
-// knows tells whether anybody waits here under that id. queues.mu is held.
-func (s *fairShare) knows(id string) bool {
-	return slices.ContainsFunc(s.waiters, func(w *fairWaiter) bool { return w.q.id == id })
+	return share != nil && share.known[id] != nil
 }
 
 // expect notes when there may be reason to look. queues.mu is held.
 func (s *fairShare) expect(wait time.Duration) {
 	s.lease = time.Time{}
-	if wait >= 0 {
-		s.lease = time.Now().Add(wait + time.Millisecond) // Redis rounds down
+	if wait < 0 {
+		return
+	}
+	s.lease = time.Now().Add(wait + time.Millisecond) // Redis rounds down
+	if s.lease.Before(s.rings) {
+		select {
+		case s.sooner <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -185,16 +351,22 @@ func (s *fairShare) expect(wait time.Duration) {
 func (s *fairShare) watch() {
 	timer := time.NewTimer(s.pause())
 	defer timer.Stop()
+	confirmed := s.gifts.Confirmed()
 	for {
 		select {
 		case <-timer.C:
+			s.refresh()
 		case <-s.poke:
+			s.refresh()
+		case <-confirmed: // what was given before was not heard
+			confirmed = nil
+			s.refresh()
+		case <-s.sooner:
 		case <-s.stop:
 			return
 		case <-s.f.h.c.closing:
 			return
 		}
-		s.refresh()
 		timer.Reset(s.pause())
 	}
 }
@@ -204,16 +376,19 @@ func (s *fairShare) pause() time.Duration {
 	s.queues.mu.Lock()
 	defer s.queues.mu.Unlock()
 	pause := slowPoll
-	for _, w := range s.waiters {
+	for w := s.first; w != nil; w = w.next {
 		pause = min(pause, w.q.patience/3)
 	}
 	if !s.lease.IsZero() {
 		pause = min(pause, time.Until(s.lease))
 	}
-	return max(pause, time.Millisecond)
+	pause = max(pause, time.Millisecond)
+	s.rings = time.Now().Add(pause)
+	return pause
 }
 
-// refresh looks once for all, and wakes those for whom there is news: the next owner of a free lock, and those who stand nowhere.
+// refresh looks once for all, and wakes those for whom there is news: who holds the lock and was not told, the next owner of a free one, and those who
+// stand nowhere.
 func (s *fairShare) refresh() {
 	ids, longest := s.sample()
 	if len(ids) == 0 {
@@ -228,60 +403,74 @@ func (s *fairShare) refresh() {
 }
 
 // take takes in what a look came to. It tells whether the next owner is to leave the queue.
-func (s *fairShare) take(news fairNews, err error, patience time.Duration) (strays bool) {
+func (s *fairShare) take(news fairNews, err error, longest time.Duration) (strays bool) {
 	s.queues.mu.Lock()
 	defer s.queues.mu.Unlock()
 	s.expect(news.wait)
 	if err != nil {
 		return false
 	}
-	lost := news.waiting < s.distinct()
-	for _, w := range s.waiters {
-		if lost || (news.free && w.q.id == news.next) || slices.Contains(news.missing, w.q.id) {
+	present := news.waiting
+	if w := s.known[news.holder]; w != nil {
+		present++
+		w.wake()
+	}
+	switch {
+	case present < s.constant:
+		for w := s.first; w != nil; w = w.next {
 			w.wake()
 		}
+	case news.free:
+		s.wake(news.next)
+		fallthrough
+	default:
+		for _, id := range news.missing {
+			s.wake(id)
+		}
 	}
-	return s.strays(news, patience)
+	return s.strays(news, longest)
+}
+
+// wake wakes those of that id. queues.mu is held.
+func (s *fairShare) wake(id string) {
+	for w := s.known[id]; w != nil; w = w.twin {
+		w.wake()
+	}
 }
 
 // strays tells whether the next owner is one of this client's whom nobody here has known for as long as it may be silent. A waiter's first
 // try comes before it is known here. queues.mu is held.
-func (s *fairShare) strays(news fairNews, patience time.Duration) bool {
-	if !news.free || !news.own || s.knows(news.next) {
+func (s *fairShare) strays(news fairNews, longest time.Duration) bool {
+	if !news.free || !news.own || s.known[news.next] != nil {
 		s.stray = stray{}
 		return false
 	}
 	if s.stray.id != news.next {
 		s.stray = stray{news.next, time.Now()}
 	}
-	return time.Since(s.stray.since) >= patience
-}
-
-// distinct counts those that stand in the queue by an id of their own. queues.mu is held.
-func (s *fairShare) distinct() int {
-	n := 0
-	for _, w := range s.waiters {
-		if !w.q.shared {
-			n++
-		}
-	}
-	return n
+	return time.Since(s.stray.since) >= longest
 }
 
 // sample picks those whose presence is verified this time, the first and the others in turn, and the longest that one of them may be silent.
 func (s *fairShare) sample() (ids []string, longest time.Duration) {
 	s.queues.mu.Lock()
 	defer s.queues.mu.Unlock()
+	s.round++
+	s.constant = s.own
+	if s.first == nil {
+		return nil, 0
+	}
 	pick := func(w *fairWaiter) {
 		ids = append(ids, w.q.id)
 		longest = max(longest, w.q.patience)
 	}
-	if len(s.waiters) > 0 {
-		pick(s.waiters[0])
-	}
-	for range min(len(s.waiters), verified) - 1 {
-		s.next = s.next%(len(s.waiters)-1) + 1
-		pick(s.waiters[s.next])
+	pick(s.first)
+	for range min(s.count, verified) - 1 {
+		if s.turn == nil || s.turn == s.first {
+			s.turn = s.first.next
+		}
+		pick(s.turn)
+		s.turn = s.turn.next
 	}
 	return ids, longest
 }

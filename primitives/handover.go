@@ -31,6 +31,8 @@ type passer interface {
 	// pass frees what t holds, or hands it on to heir if that is not nil. granted: the heir has it. heard is how many clients were told that it
 	// is free.
 	pass(ctx context.Context, t *tenure, heir *claim) (granted verdict, heard int, lost bool, err error)
+	// rotates tells whether a release is for one that was told of it: then clients take turns.
+	rotates() bool
 }
 
 // part frees what t holds, or hands it on to who waits for it here.
@@ -40,7 +42,7 @@ func (t *tenure) part(ctx context.Context) (lost bool, err error) {
 		return t.h.proto.give(ctx, t, 0)
 	}
 	rooms := &t.h.c.rooms
-	heir, room := rooms.offer(t)
+	heir, room := rooms.offer(t, p.rotates())
 	var next *claim
 	if heir != nil {
 		next = &heir.q.claim
@@ -73,7 +75,7 @@ func readPass(reply scripts.Reply, err error) (granted verdict, heard int, lost 
 
 // offer picks who is to inherit what t holds: the first that waits here. If its client has had its share there is none, and the room
 // makes way.
-func (rs *rooms) offer(t *tenure) (heir *waiter, toYield *room) {
+func (rs *rooms) offer(t *tenure, rotates bool) (heir *waiter, toYield *room) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	r := rs.open[roomKey{t.h.kind, t.h.nests.name, false}]
@@ -81,6 +83,9 @@ func (rs *rooms) offer(t *tenure) (heir *waiter, toYield *room) {
 		return nil, nil
 	}
 	if t.reign.over(t.h.c.instant(time.Now())) {
+		if !rotates {
+			return nil, nil
+		}
 		r.deaf++ // before the message can come
 		return nil, r
 	}

@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,9 +25,18 @@ type handing struct {
 	give    *scripts.Script
 	taking  func(id string) []any
 	giving  func(id, heir string) []any
+	shelved bool // memories are numbers in sets
 	holders func(rdb *redis.Client, ids []string) []string
 	places  int
 	free    func(rdb *redis.Client) int // -1: the kind does not count
+}
+
+// number is that of an id's acquisition.
+func number(id string) int {
+	if id == "" {
+		return 0
+	}
+	return int(id[0])
 }
 
 // wide is an id of the length that a permit has on the wire.
@@ -55,10 +65,12 @@ func handings() []handing {
 	}
 	mutex := func(kind string, keys ...string) handing {
 		return handing{
-			kind: kind, keys: append([]string{"h", "news", "#"}, keys...), places: 1,
+			kind: kind, keys: append([]string{"h", "news", "#"}, keys...), places: 1, shelved: true,
 			take: scripts.Load("lock/acquire"), give: scripts.Load("lock/release"), free: uncounted, holders: fields(""),
-			taking: func(id string) []any { return []any{id, 60000, "publish"} },
-			giving: func(id, heir string) []any { return heirs([]any{id, "publish", 60000}, heir, heir, 50000) },
+			taking: func(id string) []any { return []any{id, 60000, "publish", number(id)} },
+			giving: func(id, heir string) []any {
+				return heirs([]any{id, "publish", 60000, number(id)}, heir, heir, 50000, number(heir))
+			},
 		}
 	}
 	return []handing{
@@ -103,13 +115,19 @@ func handings() []handing {
 // send runs a script as the library does: with the memory of id, and that of its heir in its place.
 func (k *handing) send(rdb *redis.Client, s *scripts.Script, id, heir string, args []any) (any, error) {
 	keys := append([]string(nil), k.keys...)
-	keys[2] = "memory:" + id
+	memory := func(id string) string {
+		if k.shelved {
+			return "shelf:" + strconv.Itoa(number(id)/2)
+		}
+		return "memory:" + id
+	}
+	keys[2] = memory(id)
 	if heir != "" {
 		at := len(keys)
 		if k.kind == "fenced" {
 			at = 3 // the token comes last
 		}
-		keys = append(keys[:at], append([]string{"memory:" + heir}, keys[at:]...)...)
+		keys = append(keys[:at], append([]string{memory(heir)}, keys[at:]...)...)
 	}
 	return rdb.Eval(context.Background(), s.Text(), keys, args...).Result()
 }

@@ -286,6 +286,8 @@ func (p *leasing) release(ctx context.Context, q *claim) (lost bool, err error) 
 	return lost, err
 }
 
+func (p *leasing) rotates() bool { return true }
+
 func (p *leasing) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
 	return p.handOn(ctx, &t.claim, heir)
 }

@@ -259,7 +259,7 @@ func (w *writer) parent(ctx context.Context) (*Hold, error) {
 
 func (w *writer) take(ctx context.Context, q *request) (verdict, error) {
 	claim := int64(0)
-	if q.queue {
+	if q.queue && !q.behind {
 		claim = millis(claimTTL)
 	}
 	reply, err := w.h.c.confirm(ctx, writeAcquire, w.keys(w.h.memoryOf(&q.claim)), q.id, millis(q.ttl), w.h.c.publish(), w.remembers(q), flag(q.once), claim)
@@ -269,7 +269,17 @@ func (w *writer) take(ctx context.Context, q *request) (verdict, error) {
 	if answer, ok := reply.Value.([]any); ok && len(answer) > 2 {
 		q.open = true // the claim must go when q gives up
 	}
-	return readTake(reply)
+	v, err := readTake(reply)
+	if err != nil || v.granted {
+		return v, err
+	}
+	// Readers that have waited behind a writer go first, all of them: the next writer leaves them a moment before it claims.
+	writes := v.holder != ""
+	if q.behind && !writes {
+		v.wait = 0
+	}
+	q.behind = writes
+	return v, nil
 }
 
 func (w *writer) undo(ctx context.Context, q *request) error {
@@ -285,6 +295,9 @@ func (w *writer) give(ctx context.Context, t *tenure, left int) (lost bool, err 
 	reply, err := w.h.c.run.DoWithin(ctx, lockUnnest, []any{w.hash}, writeField(t), left, millis(t.ttl))
 	return reply.Value == int64(0), err
 }
+
+// rotates: a writer's release is for all readers.
+func (w *writer) rotates() bool { return false }
 
 // pass hands on from writer to writer.
 func (w *writer) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {

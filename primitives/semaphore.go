@@ -219,6 +219,8 @@ func (c *counting) undo(ctx context.Context, q *request) error {
 	return err
 }
 
+func (c *counting) rotates() bool { return true }
+
 func (c *counting) give(ctx context.Context, t *tenure, _ int) (lost bool, err error) {
 	_, _, lost, err = c.pass(ctx, t, nil)
 	return lost, err

@@ -23,14 +23,15 @@ type tenure struct {
 	holds int // the count on the wire; guarded by wire
 
 	mu    sync.Mutex
-	grips *grip   // those that have not left, linked by also; guarded by mu
-	lost  bool    // guarded by mu
-	over  instant // by then the lease has ended whatever happened; guarded by mu
+	grips *grip         // those that have not left, linked by also; guarded by mu
+	lost  bool          // guarded by mu
+	over  instant       // by then the lease has ended whatever happened; guarded by mu
+	brief time.Duration // the lease so far, if shorter than what renewals ask for; 0: it is not; guarded by mu
 	lease watchdog.Lease
 }
 
 func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
-	t := &tenure{h: h, claim: q.claim, token: v.token, reign: v.reign, holds: holds, over: h.c.instant(v.sent.Add(q.ttl))}
+	t := &tenure{h: h, claim: q.claim, token: v.token, reign: v.reign, holds: holds, over: h.c.instant(time.Now().Add(q.ttl)), brief: v.brief}
 	if t.reign.heirs == 0 {
 		t.reign.since = h.c.instant(v.sent)
 	}
@@ -142,6 +143,9 @@ func (t *tenure) keep(fresh *grip) {
 		dog.Drop(&t.lease)
 		return
 	}
+	if t.brief > 0 {
+		terms.TTL = min(terms.TTL, t.brief) // until the first renewal
+	}
 	terms.Margin = t.h.c.marginOf(terms.TTL)
 	if !unlimited {
 		terms.End = t.h.c.time(last).Add(terms.Margin) // validity is to end at the limit, not before
@@ -149,7 +153,11 @@ func (t *tenure) keep(fresh *grip) {
 	terms.Group = t.h.group
 	until := t.lease.ValidUntil()
 	if fresh != nil {
-		if confirmed := t.h.c.time(fresh.since).Add(fresh.ttl - t.h.c.marginOf(fresh.ttl)); confirmed.After(until) {
+		ttl := fresh.ttl
+		if t.brief > 0 {
+			ttl = min(ttl, t.brief)
+		}
+		if confirmed := t.h.c.time(fresh.since).Add(ttl - t.h.c.marginOf(ttl)); confirmed.After(until) {
 			until = confirmed
 		}
 	}
@@ -188,6 +196,9 @@ func (t *tenure) nest(ctx context.Context, ttl time.Duration) (sent time.Time, e
 	if err == nil && !lost {
 		t.holds++
 		t.outlives(sent.Add(ttl))
+		t.mu.Lock()
+		t.brief = 0
+		t.mu.Unlock()
 		return sent, nil
 	}
 	if standing(err) {
@@ -324,8 +335,19 @@ func (t *tenure) ends() time.Time {
 	return over
 }
 
+// grown has a brief lease, now that it was renewed once, renewed for as long as its holds ask for: at once.
+func (t *tenure) grown() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.brief > 0 && t.grips != nil {
+		t.brief = 0
+		t.keep(nil)
+	}
+}
+
 // LeaseRenewed is the watchdog's word that the lock is kept.
 func (t *tenure) LeaseRenewed(*watchdog.Lease) {
+	t.grown()
 	if t.h.c.observe != nil {
 		for _, g := range t.present() {
 			t.h.c.emitLater(g.event(EventRenewed, nil))

@@ -6,17 +6,23 @@
 -- which it may drop, and at the tail, from which it counts on. Only a queue that Redisson's waiters share (its members are then more than
 -- ours) is stamped through, which costs a step for each member. What always holds after a script of ours:
 --
---   - the head's score is ahead of the clock, so Redisson drops it only when none of us has looked for that long;
+--   - the head's score is ahead of the clock, by half of its wait at least, so Redisson drops it only when none of us has looked for that long;
 --   - no score is higher than the tail's: were the tail's in the past, so would be all, and Redisson would find the queue empty. What it tells
 --     a newcomer, the time to the tail's score, is never negative: that would mean for ever to it;
 --   - in a shared queue, one of ours has its own wait left when all of Redisson's before it have taken, and subtracted theirs.
 --
+-- In a queue of ours alone two steps keep the first two as they are, and do no more: entering at the end, and the granting of the lock to the head
+-- (acquire's stand, tell's passOn). Whatever else changes the queue, or finds Redisson's in it, puts all to rights (mark). A newcomer of Redisson's is seen by the
+-- next that enters, or by the next refresh, within a second: it stands at the end, with a wait of its own before it that suffices till then.
+-- The lock's hash is KEYS[1].
+--
 -- KEYS[4]  queue: list of waiting ids, the next owner first
 -- KEYS[5]  deadlines: sorted set of the same ids
--- KEYS[6]  ours: hash of the ids that are not Redisson's, each with its client and how long it may be silent, ms
--- KEYS[7]  signs of life: hash of clients, each with the server's time of its last; with what the queue was when we last left it: "front",
---          the next owner, and "shared", if Redisson's waited too
--- defines  now(), patience(id), drop(id), head(at), mark(at, fresh)
+-- KEYS[6]  ours: hash of those ids that are not Redisson's, each with its client and how long it may be silent, ms; if it may be given the lock while it
+--          waits, also with the ttl that it asks for, ms, and when it came to stand there, by which the grants of one and of another time are told apart
+-- KEYS[7]  signs of life: hash of clients, each with the server's time of its last; with what the queue was when we last marked it: "front",
+--          the next owner, and "shared", if Redisson's waited too; and with "holder", one of ours that took the lock out of the queue
+-- defines  now(), parse(mine), patience(id), deadline(base, wait), drop(id), head(at), mark(at, fresh), taken(id, ttl), worn
 
 -- now is the server's clock, ms: no client's ever counts.
 local function now()
@@ -24,13 +30,17 @@ local function now()
   return time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- patience is how long one of ours may be silent, and its client; nil for one of Redisson's.
-local function patience(id)
-  local mine = redis.call('hget', KEYS[6], id)
+-- parse reads what KEYS[6] has of an id: how long it may be silent and its client; if it may be given the lock, its ttl and its time.
+local function parse(mine)
   if mine then
-    local client, wait = string.match(mine, '^(%S+) (%d+)$')
-    return tonumber(wait), client
+    local client, wait, ttl, since = string.match(mine, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
+    return tonumber(wait), client, tonumber(ttl), since
   end
+end
+
+-- patience is that of an id; nil for one of Redisson's.
+local function patience(id)
+  return parse(redis.call('hget', KEYS[6], id))
 end
 
 -- life is how long until id counts as dead, ms; not positive when it does. And its client, nil for one of Redisson's.
@@ -45,9 +55,9 @@ end
 -- Redisson's own wait, if the scores do not show a longer one; the time that one of Redisson's has at least to take the lock when it is next;
 -- and the shortest wait of ours that is shown: our signs of life come once a second.
 local theirs, grace, shortest = 300000, 5000, 3000
+local worn = 500 -- so old must a sign of life be for an attempt to renew it
 
-local dropped = {} -- by this script
-local freed = 0    -- the wait of one of ours that was next, and has gone since the last mark
+local freed = 0 -- the wait of one of ours that was next, and has gone since the last mark
 
 -- drop takes a waiter out of the queue, wherever it stands.
 local function drop(id)
@@ -60,7 +70,6 @@ local function drop(id)
     redis.call('lrem', KEYS[4], 0, id)
   end
   redis.call('hdel', KEYS[6], id)
-  dropped[id] = true
 end
 
 local function deadline(base, wait)
@@ -114,8 +123,8 @@ local function prune()
   return redis.call('hlen', KEYS[6])
 end
 
--- mark leaves the scores as the top of this file promises. It comes after each change of the queue. fresh: a head of Redisson's has become that, or
--- been told that the lock is free, just now.
+-- mark leaves the scores as the top of this file promises, whatever has changed. fresh: a head of Redisson's has become that, or been told that
+-- the lock is free, just now.
 local function mark(at, fresh)
   local waiting, ours = redis.call('zcard', KEYS[5]), redis.call('hlen', KEYS[6])
   local front = redis.call('lindex', KEYS[4], 0)
@@ -124,8 +133,9 @@ local function mark(at, fresh)
     return
   end
   local was = redis.call('hmget', KEYS[7], 'front', 'shared')
-  if was[1] and was[1] ~= front and not dropped[was[1]] and not redis.call('zscore', KEYS[5], was[1]) then
-    ours = prune() -- Redisson took the front away: it may have been one of ours, with others behind it
+  local gone = was[1] and was[1] ~= front and redis.call('hexists', KEYS[6], was[1]) == 1 and not redis.call('zscore', KEYS[5], was[1])
+  if gone or ours > waiting then
+    ours = prune() -- Redisson took the front away: it was one of ours, and others behind it may have been too
   end
   local shared = ours ~= waiting
   if shared or was[2] then -- those that were shared until now are brought down
@@ -165,5 +175,16 @@ local function head(at)
     end
     drop(id)
     fell = true
+  end
+end
+
+-- taken notes that one of ours holds the lock that stood in the queue, so that those behind it need not listen to Redisson.
+local function taken(id, ttl)
+  if redis.call('exists', KEYS[4]) == 0 then
+    redis.call('del', KEYS[7])
+    redis.call('hset', KEYS[7], 'holder', id)
+    redis.call('pexpire', KEYS[7], ttl)
+  elseif redis.call('exists', KEYS[7]) == 1 then
+    redis.call('hset', KEYS[7], 'holder', id)
   end
 end

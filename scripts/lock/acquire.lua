@@ -2,13 +2,17 @@
 -- uses     channel
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be told
--- KEYS[3]  memory of this id's release
+-- KEYS[3]  given back: set of the places of those acquisitions that were, each also with a minus if it held nothing then
 -- KEYS[4]  fencing token, of a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- returns  the token, or 0, when ours; {holder's pttl, holder} when another's; "over" when this id has been released already
-if redis.call('exists', KEYS[1], KEYS[3]) == 0 then
+-- ARGV[4]  this acquisition's place in the set
+-- returns  the token, or 0, when ours; {holder's pttl, holder} when another's; "over" when this acquisition has been given back already
+if redis.call('sismember', KEYS[3], ARGV[4]) == 1 then
+  return 'over'
+end
+if redis.call('exists', KEYS[1]) == 0 then
   local denied = may_publish(ARGV[3], KEYS[2])
   if denied then
     return denied
@@ -17,9 +21,6 @@ if redis.call('exists', KEYS[1], KEYS[3]) == 0 then
   redis.call('hset', KEYS[1], ARGV[1], 1)
   redis.call('pexpire', KEYS[1], ARGV[2])
   return token or 0
-end
-if redis.call('exists', KEYS[3]) == 1 then
-  return 'over'
 end
 if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
   -- A copy, or an heir that asks: the lock may have been extended since.

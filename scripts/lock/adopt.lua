@@ -1,14 +1,15 @@
 -- lock/adopt: put a fresh id in the place of a holder's, with all its counts.
--- uses     channel
+-- uses     channel, ended
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be told
--- KEYS[3]  memory of the fresh id's release
+-- KEYS[3]  memory of the fresh id's release: see what ended is
 -- ARGV[1]  fresh id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
 -- ARGV[4]  the holder's id
+-- ARGV[5]  the adoption's place, if that is a set
 -- returns  the counts taken over, or 0 when that holder has none
-if redis.call('exists', KEYS[3]) == 1 then
+if ended(ARGV[5]) then
   return 0
 end
 local count = redis.call('hget', KEYS[1], ARGV[1])

@@ -1,0 +1,5 @@
+-- fairlock/ended: whether an acquisition has been given back. A key of its own remembers it then.
+-- defines  ended(). KEYS[3] is that key
+local function ended()
+  return redis.call('exists', KEYS[3]) == 1
+end
