@@ -352,7 +352,7 @@ func TestRunReplicated(t *testing.T) {
 	acquire := Load("lock/acquire")
 	run := func(n int, timeout time.Duration, id string) (int, error) {
 		keys := []any{"k" + id, "k:channel", "k:memory" + id}
-		_, acked, err := w.r.RunReplicated(t.Context(), n, timeout, acquire, keys, id, 60000, "publish")
+		_, acked, err := w.r.RunReplicated(t.Context(), n, timeout, acquire, keys, id, 60000, "publish", 1)
 		return acked, err
 	}
 	acked, err := run(2, soon, "a") // a replica whose link is up counts only once it has sent its first ACK, up to a second later
