@@ -111,7 +111,7 @@ func TestFairLockGivenUp(t *testing.T) {
 // Whoever is given the lock has it for as long as it knows: what it was given counts from when it was last seen to wait, and lasts no longer than a dead
 // one's place would have. It is renewed in time, and then for as long as was asked for.
 func TestFairLockGivenLease(t *testing.T) {
-	for _, after := range []time.Duration{0, 2 * time.Second, 8 * time.Second} {
+	for _, after := range []time.Duration{0, 1500 * time.Millisecond, 8 * time.Second} {
 		for what, opts := range map[string][]primitives.Option{
 			"watchdog":             nil,
 			"short watchdog":       {primitives.WithWatchdog(2 * time.Second)},
@@ -124,6 +124,7 @@ func TestFairLockGivenLease(t *testing.T) {
 				t.Run(fmt.Sprintf("%s, after %v, others %v", what, after, others), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						s := redistest.Embedded(t)
+						rdb := s.Client(t)
 						l := newClient(t, s.Client(t)).FairLock("l")
 						giver := l
 						if others {
@@ -137,13 +138,14 @@ func TestFairLockGivenLease(t *testing.T) {
 						r := <-waiting
 						require.NoError(t, r.err)
 						given := time.Now()
-						for r.hold.Context().Err() == nil && time.Since(given) < time.Minute {
-							left := s.Client(t).PTTL(t.Context(), "l").Val()
-							require.Greater(t, left, time.Until(r.hold.ValidUntil()), "it is held in Redis for longer than is believed")
+						for r.hold.Context().Err() == nil && time.Since(given) < 25*time.Second {
+							believed := time.Until(r.hold.ValidUntil()) // before the look: a renewal may come in between
+							left := rdb.PTTL(t.Context(), "l").Val()
+							require.Greater(t, left, believed, "it is held in Redis for longer than is believed")
 							if what == "watchdog" && time.Since(given) > 4*time.Second {
 								require.Greater(t, left, 19*time.Second, "it is renewed for as long as was asked for")
 							}
-							time.Sleep(100 * time.Millisecond)
+							time.Sleep(200 * time.Millisecond)
 						}
 						lasted := time.Since(given)
 						switch what {
@@ -154,7 +156,7 @@ func TestFairLockGivenLease(t *testing.T) {
 						case "ceiling":
 							require.InDelta(t, 15, lasted.Seconds(), 1.8)
 						default:
-							require.Greater(t, lasted, 59*time.Second, "it was renewed")
+							require.Greater(t, lasted, 24*time.Second, "it was renewed")
 							release(t, r.hold)
 						}
 					})
@@ -214,7 +216,9 @@ func TestFairLockGivenEarly(t *testing.T) {
 		r := <-second
 		require.NoError(t, r.err)
 		require.Less(t, time.Since(began), 10*time.Millisecond)
-		require.Empty(t, p.Commands(), "it need not ask")
+		for _, c := range p.Commands() {
+			require.False(t, script(c.Args), "it need not ask: %v", c.Args)
+		}
 		release(t, r.hold)
 		release(t, (<-third).hold)
 	})
