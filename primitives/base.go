@@ -106,7 +106,7 @@ const shelf = 256
 func (h *handle) shelfOf(c *claim) string { return numbered(h.remembers, h.c.id, "#", c.number/shelf) }
 
 // place is where c stands on its shelf.
-func (c *claim) place() int { return int(c.number % shelf) } //nolint:gosec // it is small
+func (c *claim) place() int { return int(c.number % shelf) }
 
 // protocol is one kind's side of the conversation with Redis: its keys, its scripts, and how their answers read. What it
 // sends may run more than once with equal arguments, to the effect of once. Every kind that can be held has one.

@@ -450,14 +450,14 @@ func TestOncePasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Client(t))
 		vacate := occupy(t, r, few, abreast)
-		done := false
+		answered := make(chan error, 1)
 		go func() {
 			_, err := r.Once(t.Context(), counted, []any{"k"}, "x")
-			require.NoError(t, err)
-			done = true
+			answered <- err
 		}()
 		synctest.Wait()
-		require.True(t, done)
+		require.Len(t, answered, 1)
+		require.NoError(t, <-answered)
 		vacate()
 		requireIdle(t, r)
 	})
