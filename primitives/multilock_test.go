@@ -787,7 +787,7 @@ func TestJointLateRelease(t *testing.T) {
 	var once sync.Once
 	free := make(chan struct{})
 	p.DropCommands(1000, func(args []string) bool { // the releases of the first member, until it has been asked for again
-		if !script(args) || !slices.Contains(args, x.names[0]) || len(args) != 9 {
+		if !script(args) || !slices.Contains(args, x.names[0]) || len(args) != 10 {
 			return false
 		}
 		if release := args[7] == "publish"; release {
