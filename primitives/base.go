@@ -102,11 +102,11 @@ func (h *handle) memoryOf(c *claim) string { return numbered(h.remembers, h.c.id
 // shelf is how many acquisitions of a client one set remembers: so many small integers take Redis half a kilobyte.
 const shelf = 256
 
-// shelfOf is the set in which c's place stands when it has been given back.
+// shelfOf is the set in which c stands when it has been given back.
 func (h *handle) shelfOf(c *claim) string { return numbered(h.remembers, h.c.id, "#", c.number/shelf) }
 
-// place is where c stands on its shelf.
-func (c *claim) place() int { return int(c.number % shelf) }
+// shelved is where c stands on its shelf.
+func (c *claim) shelved() int { return int(c.number % shelf) }
 
 // protocol is one kind's side of the conversation with Redis: its keys, its scripts, and how their answers read. What it
 // sends may run more than once with equal arguments, to the effect of once. Every kind that can be held has one.

@@ -45,7 +45,7 @@ func TestCountsOfAPair(t *testing.T) {
 	}{
 		{"lock", l.Acquire, 30},
 		{"fenced", c.FencedLock("fenced").Acquire, 30},
-		{"fair", c.FairLock("fair").Acquire, 60},
+		{"fair", c.FairLock("fair").Acquire, 40},
 		{"reader", rw.Reader().Acquire, 50},
 		{"writer", rw.Writer().Acquire, 50},
 		{"semaphore", sem.Acquire, 50},

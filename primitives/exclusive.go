@@ -78,11 +78,9 @@ func (e *exclusive) enter(ctx context.Context, q *request) (verdict, error) {
 	return readTake(reply)
 }
 
-// readTake reads what lock/acquire and lock/enter answer.
+// readTake reads what acquiring scripts of locks answer.
 func readTake(reply scripts.Reply) (verdict, error) {
 	switch answer := reply.Value.(type) {
-	case nil:
-		return verdict{granted: true, sent: reply.Sent}, nil
 	case int64:
 		return verdict{granted: true, sent: reply.Sent, token: answer}, nil
 	case string:
@@ -108,8 +106,11 @@ func refusal(answer []any) verdict {
 	return v
 }
 
-// unnest sets a count that stays above 0.
-func (e *exclusive) unnest(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+// lessen gives back a count where that need not free the lock: others stay, or may share the id.
+func (e *exclusive) lessen(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+	if left == 0 {
+		return e.leave(ctx, &t.claim, false)
+	}
 	reply, err := e.h.c.run.DoWithin(ctx, lockUnnest, []any{e.hash}, t.id, left, millis(t.ttl))
 	return reply.Value == int64(0), err
 }
@@ -129,7 +130,7 @@ func (m *mutex) take(ctx context.Context, q *request) (verdict, error) {
 	if q.shared {
 		return m.enter(ctx, q)
 	}
-	reply, err := m.h.c.confirm(ctx, m.lua.acquire, m.keys(m.h.shelfOf(&q.claim)), q.id, m.h.lease(&q.claim), m.h.c.publish(), q.place())
+	reply, err := m.h.c.confirm(ctx, m.lua.acquire, m.keys(m.h.shelfOf(&q.claim)), q.id, m.h.lease(&q.claim), m.h.c.publish(), q.shelved())
 	if err != nil {
 		return verdict{}, err
 	}
@@ -146,11 +147,8 @@ func (m *mutex) undo(ctx context.Context, q *request) (err error) {
 }
 
 func (m *mutex) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
-	switch {
-	case left > 0:
-		return m.unnest(ctx, t, left)
-	case t.shared:
-		return m.leave(ctx, &t.claim, false)
+	if left > 0 || t.shared {
+		return m.lessen(ctx, t, left)
 	}
 	_, _, lost, err = m.end(ctx, &t.claim, nil)
 	return lost, err
@@ -163,10 +161,10 @@ func (m *mutex) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int,
 // end frees what c has, or hands it on to heir if that is not nil.
 func (m *mutex) end(ctx context.Context, c, heir *claim) (verdict, int, bool, error) {
 	keys := m.keys(m.h.shelfOf(c))
-	args := append(make([]any, 0, 7), c.id, m.h.c.publish(), m.h.c.remembered, c.place())
+	args := append(make([]any, 0, 7), c.id, m.h.c.publish(), m.h.c.remembered, c.shelved())
 	if heir != nil {
 		keys = append(append(keys[:3], m.h.shelfOf(heir)), m.more...)
-		args = append(args, heir.id, m.h.lease(heir), heir.place())
+		args = append(args, heir.id, m.h.lease(heir), heir.shelved())
 	}
 	return readPass(m.h.c.run.DoWithin(ctx, m.lua.release, keys, args...))
 }
@@ -193,7 +191,7 @@ func (e *exclusive) check(ctx context.Context, t *tenure) (lost bool, err error)
 
 // adoptBy adopts for an id of its own, whose release is remembered at memory.
 func (e *exclusive) adoptBy(ctx context.Context, memory, id string, q *request) (time.Time, int, error) {
-	reply, err := e.h.c.run.Do(ctx, e.lua.adopt, e.keys(memory)[:3], q.id, millis(q.ttl), e.h.c.publish(), id, q.place())
+	reply, err := e.h.c.run.Do(ctx, e.lua.adopt, e.keys(memory)[:3], q.id, millis(q.ttl), e.h.c.publish(), id, q.shelved())
 	counts, _ := reply.Value.(int64)
 	return reply.Sent, int(counts), err
 }

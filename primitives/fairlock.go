@@ -121,11 +121,8 @@ func (f *fair) undo(ctx context.Context, q *request) error {
 }
 
 func (f *fair) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
-	switch {
-	case left > 0:
-		return f.unnest(ctx, t, left)
-	case t.shared:
-		return f.leave(ctx, &t.claim, false)
+	if left > 0 || t.shared {
+		return f.lessen(ctx, t, left)
 	}
 	return f.end(ctx, &t.claim)
 }

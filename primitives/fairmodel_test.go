@@ -115,7 +115,7 @@ func (m *fairModel) tries(p fairPlace) error {
 	if err != nil {
 		return err
 	}
-	if granted != (answer == nil) || over != (answer == "over") {
+	if granted != (answer == int64(0)) || over != (answer == "over") {
 		return fmt.Errorf("%v tries: %v, should be granted: %v, be over: %v", p, answer, granted, over)
 	}
 	switch {

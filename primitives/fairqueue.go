@@ -26,8 +26,8 @@ type fairShare struct {
 	queues *fairQueues
 	f      *fair
 	gifts  *pubsub.Subscription
-	poke   chan struct{} // capacity 1: look soon
-	sooner chan struct{} // capacity 1: the next look is due earlier than it was
+	poke   bell          // look soon
+	sooner bell          // the next look is due earlier than it was
 	stop   chan struct{} // closed when the last has left
 
 	// guarded by queues.mu
@@ -51,7 +51,7 @@ type stray struct {
 
 type fairWaiter struct {
 	q          *request
-	nudge      chan struct{} // capacity 1: there is a gift, or reason to try
+	nudge      bell // there is a gift, or reason to try
 	prev, next *fairWaiter
 	twin       *fairWaiter
 
@@ -66,7 +66,7 @@ type fairWaiter struct {
 const verified = 100
 
 func (qs *fairQueues) wait(ctx context.Context, f *fair, q *request, limit *wait, refused verdict) (verdict, error) {
-	me := &fairWaiter{q: q, nudge: make(chan struct{}, 1), place: refused.place}
+	me := &fairWaiter{q: q, nudge: newBell(), place: refused.place}
 	share := qs.enter(f, me, refused)
 	defer share.leave(me)
 	return share.stay(ctx, me, limit)
@@ -109,7 +109,7 @@ func (qs *fairQueues) enter(f *fair, me *fairWaiter, refused verdict) *fairShare
 func (qs *fairQueues) begin(f *fair) *fairShare {
 	s := &fairShare{
 		queues: qs, f: f, known: map[string]*fairWaiter{},
-		poke: make(chan struct{}, 1), sooner: make(chan struct{}, 1), stop: make(chan struct{}),
+		poke: newBell(), sooner: newBell(), stop: make(chan struct{}),
 	}
 	if qs.open == nil {
 		qs.open = map[string]*fairShare{}
@@ -290,17 +290,11 @@ func (s *fairShare) unwrap(me *fairWaiter) verdict {
 
 // look has the watch look soon.
 func (s *fairShare) look() {
-	select {
-	case s.poke <- struct{}{}:
-	default:
-	}
+	s.poke.ring()
 }
 
 func (w *fairWaiter) wake() {
-	select {
-	case w.nudge <- struct{}{}:
-	default:
-	}
+	w.nudge.ring()
 }
 
 func (s *fairShare) refused(me *fairWaiter, v verdict) {
@@ -340,10 +334,7 @@ func (s *fairShare) expect(wait time.Duration) {
 	}
 	s.lease = time.Now().Add(wait + time.Millisecond) // Redis rounds down
 	if s.lease.Before(s.rings) {
-		select {
-		case s.sooner <- struct{}{}:
-		default:
-		}
+		s.sooner.ring()
 	}
 }
 

@@ -52,7 +52,7 @@ type room struct {
 // waiter is one acquisition that waits.
 type waiter struct {
 	q          *request
-	nudge      chan struct{} // capacity 1: something below has changed
+	nudge      bell // something below has changed
 	prev, next *waiter
 
 	// guarded by rooms.mu
@@ -96,7 +96,7 @@ func (rs *rooms) hopeless(h *handle, q *request, s *settings) bool {
 
 // wait has q wait in its room until it is granted, w is over, ctx is done or the client closes. refused is what the first try came to.
 func (rs *rooms) wait(ctx context.Context, h *handle, q *request, s *settings, limit *wait, refused verdict) (verdict, error) {
-	me := &waiter{q: q, nudge: make(chan struct{}, 1)}
+	me := &waiter{q: q, nudge: newBell()}
 	r := rs.enter(h, me, s, refused)
 	v, err := r.stay(ctx, h, me, limit)
 	r.leave(me, v)
@@ -160,10 +160,19 @@ func (w *waiter) prod() {
 
 func (w *waiter) wake() {
 	if w != nil {
-		select {
-		case w.nudge <- struct{}{}:
-		default:
-		}
+		w.nudge.ring()
+	}
+}
+
+// bell wakes one goroutine, once for all that rang meanwhile. Its capacity is 1.
+type bell chan struct{}
+
+func newBell() bell { return make(bell, 1) }
+
+func (b bell) ring() {
+	select {
+	case b <- struct{}{}:
+	default:
 	}
 }
 

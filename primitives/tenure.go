@@ -115,7 +115,7 @@ func (t *tenure) watch(g *grip) {
 // rejoin is told when g's limit has moved.
 func (t *tenure) rejoin(g *grip) {
 	t.mu.Lock()
-	if !t.lost && *t.place(g) != nil {
+	if !t.lost && *t.link(g) != nil {
 		t.keep(nil)
 	}
 	t.mu.Unlock()
@@ -171,7 +171,7 @@ func (t *tenure) forget(g *grip) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if at := t.place(g); *at != nil {
+	if at := t.link(g); *at != nil {
 		*at, g.also = g.also, nil
 		if !t.lost {
 			t.keep(nil)
@@ -179,8 +179,8 @@ func (t *tenure) forget(g *grip) {
 	}
 }
 
-// place is where g hangs in the list, or the list's end. mu is held.
-func (t *tenure) place(g *grip) **grip {
+// link is what points to g in the list, or the list's end. mu is held.
+func (t *tenure) link(g *grip) **grip {
 	at := &t.grips
 	for *at != nil && *at != g {
 		at = &(*at).also

@@ -15,7 +15,7 @@
 -- ARGV[6]  1 to stand in the queue when refused; 2 to be given the lock there, too
 -- ARGV[7]  how long this waiter may be silent, ms
 -- ARGV[8]  its client
--- returns  nil when ours; "over" when this acquisition has ended; "again" when refused a count; when refused {holder's pttl, holder}, and, standing in the
+-- returns  0 when ours; "over" when this acquisition has ended; "again" when refused a count; when refused {holder's pttl, holder}, and, standing in the
 --          queue, since when, and 1 if one of Redisson's holds the lock, or may before this one
 local id, shared = ARGV[1], ARGV[4] ~= '0'
 local memory = redis.call('get', KEYS[3])
@@ -34,7 +34,7 @@ end
 
 if held and (memory or not shared) then -- this is a repetition, or it was given the lock
   prolong()
-  return nil
+  return 0
 end
 if held and ARGV[5] == '1' then
   return 'again'
@@ -50,6 +50,7 @@ local function enter()
   if shared then
     redis.call('set', KEYS[3], '1', 'px', ARGV[4])
   end
+  return 0
 end
 
 local standing = holder or redis.call('exists', KEYS[4]) == 1
@@ -108,13 +109,13 @@ end
 if not holder or held then
   local first = head(at)
   if held or not first or first == id then
-    enter()
+    local entered = enter()
     if first then
       drop(id)
       mark(at, true)
       taken(id, ARGV[2])
     end
-    return nil
+    return entered
   end
 end
 if ARGV[6] == '0' then

@@ -16,19 +16,14 @@
 -- next that enters, or by the next refresh, within a second: it stands at the end, with a wait of its own before it that suffices till then.
 -- The lock's hash is KEYS[1].
 --
+-- uses     clock
 -- KEYS[4]  queue: list of waiting ids, the next owner first
 -- KEYS[5]  deadlines: sorted set of the same ids
 -- KEYS[6]  ours: hash of those ids that are not Redisson's, each with its client and how long it may be silent, ms; if it may be given the lock while it
 --          waits, also with the ttl that it asks for, ms, and when it came to stand there, by which the grants of one and of another time are told apart
 -- KEYS[7]  signs of life: hash of clients, each with the server's time of its last; with what the queue was when we last marked it: "front",
 --          the next owner, and "shared", if Redisson's waited too; and with "holder", one of ours that took the lock out of the queue
--- defines  now(), parse(mine), patience(id), deadline(base, wait), drop(id), head(at), mark(at, fresh), taken(id, ttl), worn
-
--- now is the server's clock, ms: no client's ever counts.
-local function now()
-  local time = redis.call('time')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
+-- defines  parse(mine), patience(id), deadline(base, wait), drop(id), head(at), mark(at, fresh), taken(id, ttl), worn
 
 -- parse reads what KEYS[6] has of an id: how long it may be silent and its client; if it may be given the lock, its ttl and its time.
 local function parse(mine)

@@ -3,17 +3,12 @@
 -- Free and taken permits together are the maximum, at the end of every script. A permit whose lease has ended counts as taken until an
 -- acquisition collects it. A pool that is gone has lost its permits too: what is left of their leases is dropped when a pool comes again.
 --
+-- uses     clock
 -- KEYS[4]  leases: sorted set of ids of 16 bytes, each with the server's time at which its lease ends, ms
--- defines  never, now(), taken(ids, at), lease(ids, ending), drop(list)
+-- defines  never, taken(ids, at), lease(ids, ending), drop(list)
 
 -- never is Redisson's end of a lease that does not end.
 local never = 922337203685477
-
--- now is the server's clock, ms, rounded down: no client's ever counts.
-local function now()
-  local time = redis.call('time')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
 
 -- each runs through ids that stand one behind the other.
 local function each(ids)

@@ -1,10 +1,9 @@
 -- permitsemaphore/renew: keep the permits of many acquisitions; a longer lease stays.
+-- uses       clock
 -- KEYS[1..]  free permits and leases of each
 -- ARGV[1..]  ids of 16 bytes each, and ttl, ms, of each
 -- returns    for each, 1, or 0 when not all of its permits are there any more
-local time = redis.call('time')
-local at = time[1] * 1000 + math.floor(time[2] / 1000)
-local kept = {}
+local at, kept = now(), {}
 for i = 1, #KEYS / 2 do
   local leases, ids = KEYS[2 * i], ARGV[2 * i - 1]
   local ending, shorter = at + 1 + ARGV[2 * i], {}
