@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -159,11 +160,10 @@ func (l *link) serve() error {
 	if err := l.pause(); err != nil {
 		return err
 	}
-	conn, client, err := connect(l.ctx, l.server.options, l.hub.cfg.limits)
+	conn, err := connect(l.ctx, l.server.options, l.hub.cfg.limits)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
 	defer conn.Close()
 	defer closeWith(l.ctx, conn)()
 
@@ -585,11 +585,11 @@ func closeWith(ctx context.Context, conn net.Conn) (intact func() bool) {
 }
 
 // connect has go-redis dial and greet the server as o says. The socket it returns is ours alone, with the answer to a PING to come; closing
-// it ends all I/O, and the client is to be closed after it. If ctx ends, what is under way is cut short.
-func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, *redis.Client, error) {
+// it ends all I/O. If ctx ends, what is under way is cut short.
+func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.connect)
 	defer cancel()
-	var conn net.Conn
+	var conn *loan
 	intact := func() bool { return true }
 	opts := *o
 	opts.Dialer = func(_ context.Context, network, addr string) (net.Conn, error) {
@@ -600,7 +600,7 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, *r
 		if err != nil {
 			return nil, err
 		}
-		conn = c
+		conn = &loan{Conn: c}
 		intact = closeWith(ctx, c)
 		return conn, nil
 	}
@@ -615,12 +615,28 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, *r
 	if !intact() && err == nil {
 		err = context.Cause(ctx)
 	}
-	if err != nil {
-		if conn != nil {
-			conn.Close()
-		}
-		client.Close()
-		return nil, nil, fmt.Errorf("pubsub: connect: %w", err)
+	if err == nil {
+		conn.kept.Store(true)
+	} else if conn != nil {
+		conn.Close()
 	}
-	return conn, client, nil
+	client.Close()
+	if err != nil {
+		return nil, fmt.Errorf("pubsub: connect: %w", err)
+	}
+	return conn.Conn, nil
+}
+
+// loan is a connection as go-redis has it: closing its client closes the connection, unless that is kept. What the client takes, its buffers above
+// all, need not stay with it.
+type loan struct {
+	net.Conn
+	kept atomic.Bool
+}
+
+func (l *loan) Close() error {
+	if l.kept.Load() {
+		return nil
+	}
+	return l.Conn.Close()
 }

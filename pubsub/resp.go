@@ -34,7 +34,7 @@ type decoder struct {
 	parts [][]byte // each within text, or within what text was before it grew
 }
 
-func newDecoder(r io.Reader) *decoder { return &decoder{r: bufio.NewReaderSize(r, 16<<10)} }
+func newDecoder(r io.Reader) *decoder { return &decoder{r: bufio.NewReaderSize(r, 4<<10)} }
 
 // next returns the next reply. Its parts are valid until next is called again.
 func (d *decoder) next() (reply, error) {

@@ -277,6 +277,9 @@ func (e *entry) commands() []string {
 	return e.contender.Commands
 }
 
+// ahead is how long before the end of a crowd's wait it is looked at.
+const ahead = 250 * time.Millisecond
+
 // observe runs the session, with samples around.
 func (o *observation) observe(ctx context.Context, admin *redis.Client, session contend.Session, commands []string) error {
 	runtime.GC()
@@ -285,9 +288,9 @@ func (o *observation) observe(ctx context.Context, admin *redis.Client, session 
 		return err
 	}
 	idle := make(chan error, 1)
-	if o.w.Kind == contend.Crowd { // which waits for Duration, and a sample well before its end sees it wait
+	if o.w.Kind == contend.Crowd { // which waits for Duration, and a sample before its end sees it wait
 		go func() {
-			time.Sleep(o.w.Duration * 9 / 10)
+			time.Sleep(o.w.Duration - ahead)
 			sample, err := take(ctx, admin)
 			o.idle, o.end = between(before, sample, commands), sample
 			idle <- err
