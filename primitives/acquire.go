@@ -182,6 +182,11 @@ type queued interface {
 // try makes one attempt. What it grants is ours to keep: confirmed by replicas, in time, and wanted.
 func (h *handle) try(ctx context.Context, q *request) (verdict, error) {
 	v, err := h.proto.take(ctx, q)
+	return h.tried(ctx, q, v, err)
+}
+
+// tried is what an attempt comes to that Redis answered so.
+func (h *handle) tried(ctx context.Context, q *request, v verdict, err error) (verdict, error) {
 	if err != nil {
 		q.open = q.open || standing(err)
 		return v, err

@@ -124,3 +124,66 @@ func (rs *rooms) yield(r *room, others int) {
 		r.head.prod()
 	}
 }
+
+// convoy is a protocol in which others that wait here may go where one may.
+type convoy interface {
+	protocol
+	// takeWith is take for q, and, if that is granted, for others whose ids are their own. in tells which of them have it.
+	takeWith(ctx context.Context, q *request, others []*waiter) (v verdict, in []bool, err error)
+}
+
+// maxConvoy bounds for how many one command acquires.
+const maxConvoy = 64
+
+// convoy is h's protocol, if it is one.
+func (h *handle) convoy() (p convoy, ok bool) {
+	p, ok = h.proto.(convoy)
+	return p, ok && h.c.replicas.n == 0
+}
+
+// try has me try, and whoever may go where me may come along.
+func (r *room) try(ctx context.Context, h *handle, me *waiter) (verdict, error) {
+	p, ok := h.convoy()
+	if !ok || me.q.shared {
+		return h.try(ctx, me.q)
+	}
+	others := r.gather(me)
+	v, in, err := p.takeWith(ctx, me.q, others)
+	r.share(others, v, in, err)
+	return h.tried(ctx, me.q, v, err)
+}
+
+// gather picks those who are to come along with me.
+func (r *room) gather(me *waiter) (others []*waiter) {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	for w := r.head; w != nil && len(others) < maxConvoy; w = w.next {
+		if w != me && !w.q.shared && !w.offered {
+			w.offered = true
+			others = append(others, w)
+		}
+	}
+	return others
+}
+
+// share tells those who came along what came of it. If all were refused that is no reason to try: it was not theirs.
+func (r *room) share(others []*waiter, v verdict, in []bool, err error) {
+	for i, w := range others {
+		switch {
+		case standing(err):
+			r.rooms.bequeath(w, verdict{}, false)
+		case in == nil:
+			r.rooms.spare(w)
+		default:
+			v.granted = in[i]
+			r.rooms.bequeath(w, v, true)
+		}
+	}
+}
+
+// spare takes back an offer that came to nothing.
+func (rs *rooms) spare(w *waiter) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	w.offered = false
+}

@@ -57,7 +57,7 @@ type waiter struct {
 
 	// guarded by rooms.mu
 	try     bool     // there is reason to try
-	offered bool     // a holder is handing on to q, or was and does not know what came of it
+	offered bool     // another is acquiring for q, or was and does not know what came of it
 	gift    *verdict // what q holds by that
 }
 
@@ -203,7 +203,7 @@ func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait) (ve
 			}
 			continue
 		}
-		v, err := h.try(ctx, me.q)
+		v, err := r.try(ctx, h, me)
 		switch {
 		case err == nil && v.granted:
 			return v, nil
@@ -354,14 +354,18 @@ func (r *room) leave(me *waiter, v verdict) {
 	}
 }
 
-// admit has those try for whom there is room beside me, and those whom me's id is.
+// admit has those try for whom there is room beside me, and those whom me's id is. Of those who can go along with one of them, one.
 func (r *room) admit(me *waiter, room int) {
+	_, along := r.h.convoy()
+	led := false
 	for w := r.head; w != nil; w = w.next {
 		switch {
 		case w.q.shared && me.q.shared && w.q.id == me.q.id:
 			w.prod()
-		case w.q.fits(room):
+		case !w.q.fits(room), along && !w.q.shared && (led || w.offered):
+		default:
 			room -= w.q.permits
+			led = led || !w.q.shared
 			w.prod()
 		}
 	}

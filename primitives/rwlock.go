@@ -169,15 +169,34 @@ func (r *readers) parent(ctx context.Context) (*Hold, error) {
 }
 
 func (r *readers) take(ctx context.Context, q *request) (verdict, error) {
-	reply, err := r.h.c.confirm(ctx, readAcquire, r.keys(r.h.memoryOf(&q.claim)), q.id, millis(q.ttl), r.h.c.publish(), r.remembers(q), flag(q.once))
+	v, _, err := r.takeWith(ctx, q, nil)
+	return v, err
+}
+
+// takeWith: who waits to read may when another may.
+func (r *readers) takeWith(ctx context.Context, q *request, others []*waiter) (verdict, []bool, error) {
+	keys := r.keys(r.h.memoryOf(&q.claim))
+	args := append(make([]any, 0, 5+2*len(others)), q.id, millis(q.ttl), r.h.c.publish(), r.remembers(q), flag(q.once))
+	for _, w := range others {
+		keys = append(keys, r.h.memoryOf(&w.q.claim))
+		args = append(args, w.q.id, millis(w.q.ttl))
+	}
+	reply, err := r.h.c.confirm(ctx, readAcquire, keys, args...)
 	if err != nil {
-		return verdict{}, err
+		return verdict{}, nil, err
+	}
+	if answer, ok := reply.Value.([]any); ok && answer[0] == "in" {
+		in := make([]bool, len(others))
+		for i, one := range answer[1:] {
+			in[i] = one == int64(1)
+		}
+		return verdict{granted: true, sent: reply.Sent, more: math.MaxInt}, in, nil
 	}
 	v, err := readTake(reply)
 	if v.granted {
-		v.more = math.MaxInt // whoever waits to read may
+		v.more = math.MaxInt
 	}
-	return v, err
+	return v, nil, err
 }
 
 func (r *readers) undo(ctx context.Context, q *request) error {

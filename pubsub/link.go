@@ -618,7 +618,7 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, er
 	if err == nil {
 		conn.kept.Store(true)
 	} else if conn != nil {
-		conn.Close()
+		_ = conn.Close() // go-redis has done so, perhaps
 	}
 	client.Close()
 	if err != nil {

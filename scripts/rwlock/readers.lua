@@ -59,11 +59,11 @@ local function longest(hash, prefix, enough)
 end
 
 -- settle gives the hash the life of its longest-lived reader, after one has left that had own ms. False: none is alive, and the hash is gone.
--- Few readers are all looked at. Among many, only when the one that left was among the longest-lived, and then until another such is
+-- Up to four are all looked at. Among many, only when the one that left was among the longest-lived, and then until another such is
 -- met; 100 ms count as the same, and are the most by which the hash may outlive its readers.
 local function settle(hash, prefix, own)
   local others, ttl, enough = redis.call('hlen', hash) - 1, redis.call('pttl', hash), math.huge
-  if others > 32 and ttl > 0 then
+  if others > 4 and ttl > 0 then
     enough = math.max(ttl - 100, 1)
     if own < enough then
       return true
