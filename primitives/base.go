@@ -21,6 +21,7 @@ type handle struct {
 	behind    string   // the kind whose waiters for the same name go first; "": none
 	remembers string   // what the keys that remember a request begin with
 	ttl       any      // the usual one, ms: an argument
+	key       any      // raw, as a key of commands
 	group     any      // of a kind that is renewed: which of them may share a batch
 	invalid   error
 }
@@ -38,7 +39,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.settings = c.defaults.with(opts)
 	h.nests = &nestKey{c, kind, name}
 	h.remembers = prefixed(memoryPrefix, h.raw) + ":"
-	h.ttl = millis(h.settings.firstTTL())
+	h.ttl, h.key = millis(h.settings.firstTTL()), h.raw
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
@@ -133,8 +134,6 @@ type leased interface {
 	check(ctx context.Context, t *tenure) (lost bool, err error)
 	// renewals is what renews many tenures of this kind at once.
 	renewals() *renewals
-	// key tells the slot in which tenures are renewed.
-	key() string
 }
 
 // claim is one acquisition as Redis knows it.
@@ -218,12 +217,12 @@ func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]
 	return states, nil
 }
 
-// lease is c's TTL as an argument.
-func (h *handle) lease(c *claim) any {
-	if c.ttl == h.settings.firstTTL() {
+// lease is a TTL as an argument.
+func (h *handle) lease(ttl time.Duration) any {
+	if ttl == h.settings.firstTTL() {
 		return h.ttl
 	}
-	return millis(c.ttl)
+	return millis(ttl)
 }
 
 // millis is a duration as Redis takes it: whole milliseconds, never fewer than asked for.

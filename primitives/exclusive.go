@@ -45,9 +45,9 @@ var (
 // lockRenewals renews whatever is one owner's field in a hash.
 var lockRenewals = &renewals{
 	script: scripts.Load("lock/renew"),
-	keys:   func(keys []any, t *tenure) []any { return append(keys, t.lasts().key()) },
+	keys:   func(keys []any, t *tenure) []any { return append(keys, t.h.key) },
 	args: func(args []any, t *tenure, ttl time.Duration) []any {
-		return append(args, t.id, millis(ttl))
+		return append(args, t.id, t.h.lease(ttl))
 	},
 }
 
@@ -58,7 +58,6 @@ func exclusiveOf(h *handle, lua *mutexScripts, more ...any) exclusive {
 
 func (e *exclusive) channel(*request) string   { return e.news }
 func (e *exclusive) heeds(payload string) bool { return payload == "0" || payload == "1" }
-func (e *exclusive) key() string               { return e.hash }
 func (e *exclusive) renewals() *renewals       { return lockRenewals }
 func (e *exclusive) turns() bool               { return true }
 
@@ -130,7 +129,7 @@ func (m *mutex) take(ctx context.Context, q *request) (verdict, error) {
 	if q.shared {
 		return m.enter(ctx, q)
 	}
-	reply, err := m.h.c.confirm(ctx, m.lua.acquire, m.keys(m.h.shelfOf(&q.claim)), q.id, m.h.lease(&q.claim), m.h.c.publish(), q.shelved())
+	reply, err := m.h.c.confirm(ctx, m.lua.acquire, m.keys(m.h.shelfOf(&q.claim)), q.id, m.h.lease(q.ttl), m.h.c.publish(), q.shelved())
 	if err != nil {
 		return verdict{}, err
 	}
@@ -164,7 +163,7 @@ func (m *mutex) end(ctx context.Context, c, heir *claim) (verdict, int, bool, er
 	args := append(make([]any, 0, 7), c.id, m.h.c.publish(), m.h.c.remembered, c.shelved())
 	if heir != nil {
 		keys = append(append(keys[:3], m.h.shelfOf(heir)), m.more...)
-		args = append(args, heir.id, m.h.lease(heir), heir.shelved())
+		args = append(args, heir.id, m.h.lease(heir.ttl), heir.shelved())
 	}
 	return readPass(m.h.c.run.DoWithin(ctx, m.lua.release, keys, args...))
 }

@@ -65,7 +65,7 @@ func (f *fair) take(ctx context.Context, q *request) (verdict, error) {
 		stands = fairGiven
 	}
 	q.open = q.open || q.queue // what stands in the queue must leave it
-	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(f.h.memoryOf(&q.claim)), q.id, f.h.lease(&q.claim), f.h.c.publish(),
+	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(f.h.memoryOf(&q.claim)), q.id, f.h.lease(q.ttl), f.h.c.publish(),
 		memory, flag(q.once), stands, millis(q.patience), f.h.c.id)
 	if err != nil {
 		return verdict{}, err

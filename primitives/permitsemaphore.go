@@ -240,7 +240,7 @@ var permitRenewals = &renewals{
 		p := t.h.proto.(*leasing)
 		return append(keys, p.free, p.leases)
 	},
-	args: func(args []any, t *tenure, ttl time.Duration) []any { return append(args, rawOf(t.id), millis(ttl)) },
+	args: func(args []any, t *tenure, ttl time.Duration) []any { return append(args, rawOf(t.id), t.h.lease(ttl)) },
 }
 
 // collected is how many ended leases one script gives back at the most.
@@ -252,7 +252,6 @@ func (p *leasing) keys(memory string) []any {
 
 func (p *leasing) channel(*request) string   { return p.news }
 func (p *leasing) heeds(payload string) bool { return isNumber(payload) }
-func (p *leasing) key() string               { return p.free }
 func (p *leasing) renewals() *renewals       { return permitRenewals }
 
 // name: each permit of an acquisition has an id that nobody else has.

@@ -74,7 +74,6 @@ func rwSideOf(side, other *Lock) rwSide {
 
 func (s *rwSide) channel(*request) string   { return s.news }
 func (s *rwSide) heeds(payload string) bool { return payload == "0" || payload == "1" }
-func (s *rwSide) key() string               { return s.hash }
 
 func (s *rwSide) keys(memory string) []any {
 	return []any{s.hash, s.news, memory, s.claim, s.prefix}
@@ -154,7 +153,7 @@ var readRenewals = &renewals{
 		side := t.h.proto.(*readers)
 		return append(keys, side.hash, side.prefix)
 	},
-	args: func(args []any, t *tenure, ttl time.Duration) []any { return append(args, t.id, millis(ttl)) },
+	args: func(args []any, t *tenure, ttl time.Duration) []any { return append(args, t.id, t.h.lease(ttl)) },
 }
 
 func (r *readers) renewals() *renewals { return readRenewals }
@@ -257,7 +256,9 @@ var (
 var writeRenewals = &renewals{
 	script: lockRenewals.script,
 	keys:   lockRenewals.keys,
-	args:   func(args []any, t *tenure, ttl time.Duration) []any { return append(args, writeField(t), millis(ttl)) },
+	args: func(args []any, t *tenure, ttl time.Duration) []any {
+		return append(args, writeField(t), t.h.lease(ttl))
+	},
 }
 
 func writeField(t *tenure) string { return t.id + ":write" }

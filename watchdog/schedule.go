@@ -199,26 +199,50 @@ func (d *Dog) pass() (wait time.Duration, ok bool) {
 	return time.Duration(d.armed.add(-time.Duration(now))), true
 }
 
-// serve makes batches of g's leases that are due. Each is begun for one that has to be asked for now, and filled with
-// those that will have to be soon: so it is full, or nothing follows it for a slice.
+// abreast bounds how many batches are begun when one has to be: waking up costs as much as a batch does, but what is begun together keeps the
+// server from others for that long.
+const abreast = 8
+
+// serve makes batches of g's leases that are due. They are begun for one that has to be asked for now, and filled with
+// those that will have to be soon: so each is full, or nothing follows it for a slice; and more go with it if they are full.
 func (d *Dog) serve(g *group, now instant, told []*Lease) []*Lease {
-	for g.due[0].next <= now {
+	for n := 0; n%abreast != 0 || g.due[0].next <= now; n++ {
+		pressing := g.due[0].next <= now
 		c := &call{group: g, start: never, batch: make([]Ask, 0, min(Batch, len(g.due)))}
-		for len(c.batch) < Batch && g.due[0].ripe(now) {
-			l := g.due[0]
-			if l.overdue(now) {
-				l.fail(ErrNoAnswer)
-				told = append(told, l)
-			}
-			if l.join(c) { // always: without room, next is never
-				c.batch = append(c.batch, Ask{Lease: l, Keeper: l.keeper})
-			}
-			d.plan(l, never)
+		told = d.fill(c, now, told)
+		if !pressing && len(c.batch) < Batch {
+			d.spill(c)
+			break
 		}
 		g.queue = append(g.queue, c)
 	}
 	d.launch(g)
 	return told
+}
+
+// fill puts into c what is ripe.
+func (d *Dog) fill(c *call, now instant, told []*Lease) []*Lease {
+	g := c.group
+	for len(c.batch) < Batch && g.due[0].ripe(now) {
+		l := g.due[0]
+		if l.overdue(now) {
+			l.fail(ErrNoAnswer)
+			told = append(told, l)
+		}
+		if l.join(c) { // always: without room, next is never
+			c.batch = append(c.batch, Ask{Lease: l, Keeper: l.keeper})
+		}
+		d.plan(l, never)
+	}
+	return told
+}
+
+// spill puts back what c was filled with, of which none has to be asked for yet.
+func (d *Dog) spill(c *call) {
+	for _, a := range c.batch {
+		a.Lease.leave(c)
+		d.plan(a.Lease, a.Lease.due())
+	}
 }
 
 // overdue says, once for each attempt, whether l's newest has not answered in time. Other calls may pass those that have
