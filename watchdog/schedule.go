@@ -199,14 +199,11 @@ func (d *Dog) pass() (wait time.Duration, ok bool) {
 	return time.Duration(d.armed.add(-time.Duration(now))), true
 }
 
-// abreast bounds how many batches are begun when one has to be: waking up costs as much as a batch does, but what is begun together keeps the
-// server from others for that long.
-const abreast = 8
-
 // serve makes batches of g's leases that are due. They are begun for one that has to be asked for now, and filled with
-// those that will have to be soon: so each is full, or nothing follows it for a slice; and more go with it if they are full.
+// those that will have to be soon: so each is full, or nothing follows it for a slice. As waking up costs as much as a batch does, more go with it
+// if they are full; no more than may be under way, for they keep the server from others.
 func (d *Dog) serve(g *group, now instant, told []*Lease) []*Lease {
-	for n := 0; n%abreast != 0 || g.due[0].next <= now; n++ {
+	for n := 0; n%maxTimely != 0 || g.due[0].next <= now; n++ {
 		pressing := g.due[0].next <= now
 		c := &call{group: g, start: never, batch: make([]Ask, 0, min(Batch, len(g.due)))}
 		told = d.fill(c, now, told)
