@@ -14,6 +14,7 @@ const (
 	Floor          = "floor"
 	FloorPipelined = "floor, pipelined"
 	FloorQueue     = "floor, queue"
+	FloorHandOver  = "floor, hand-over"
 	FloorBLPOP     = "floor, BLPOP"
 	FloorPubsub    = "floor, pub/sub"
 	FloorPublish   = "floor, PUBLISH"
@@ -31,6 +32,7 @@ func All() map[string]Contender {
 		{Name: Floor, Family: FamilyFloor, Prepare: loading(acquireText, releaseText), Open: openPlain},
 		{Name: FloorPipelined, Family: FamilyFloor, Prepare: loading(acquireText, releaseText), Open: openPipelined},
 		{Name: FloorQueue, Family: FamilyFloor, Prepare: loading(acquireText, releaseText), Open: openQueue},
+		{Name: FloorHandOver, Family: FamilyFloor, Prepare: loading(acquireText, handOverText), Open: openHandOver},
 		{Name: FloorBLPOP, Family: FamilyFloor, Prepare: prepareTokens, Open: openToken, Commands: []string{"lpush"}},
 		{Name: FloorPubsub, Family: FamilyFloor, Prepare: loading(acquireText, releaseText, readText, unreadText, writeText), Open: openPubsub},
 		{Name: FloorPublish, Family: FamilyFloor, Prepare: loading(acquireText, turnText), Open: openPublish, Commands: []string{"publish"}},

@@ -39,6 +39,15 @@ end
 redis.call('del', KEYS[1])
 redis.call('publish', KEYS[2], ARGV[2])
 return 1`
+
+	// KEYS[1] hash; ARGV[1] lease, ms; ARGV[2] owner; ARGV[3] the one before, who has it.
+	handOverText = `
+if redis.call('hdel', KEYS[1], ARGV[3]) == 0 then
+  return 0
+end
+redis.call('hset', KEYS[1], ARGV[2], 1)
+redis.call('pexpire', KEYS[1], ARGV[1])
+return 1`
 )
 
 // script is a Lua text that is already loaded: a floor sends nothing but EVALSHA.
@@ -200,4 +209,66 @@ func (l *queuedPair) Acquire(ctx context.Context) (Held, error) {
 func (l *queuedPair) Release(ctx context.Context) error {
 	defer func() { <-l.gate }()
 	return l.pair.Release(ctx)
+}
+
+// handOverFloor: a first come, first served queue in the process, and one EVALSHA that hands the lock on. It serves one client, and never frees
+// the lock.
+type handOverFloor struct {
+	*floorClient
+	gates map[string]chan string
+}
+
+func openHandOver(_ context.Context, s Setting) (Client, error) {
+	return &handOverFloor{newFloorClient(s), map[string]chan string{}}, nil
+}
+
+func (c *handOverFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
+	gate, ok := c.gates[name]
+	if !ok {
+		gate = make(chan string, 1)
+		gate <- ""
+		c.gates[name] = gate
+	}
+	owner := c.owner()
+	take := call{script(handOverText).sha(), []string{name}, []any{lease.Milliseconds(), owner, ""}}
+	return &heir{newPair(c.rdb, name, owner), take, owner, gate}, nil
+}
+
+type heir struct {
+	*pair
+	take  call
+	owner string
+	gate  chan string // has who was in last, while nobody is in; "": nobody was
+}
+
+func (h *heir) Acquire(ctx context.Context) (Held, error) {
+	var before string
+	select {
+	case before = <-h.gate:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	err := h.inherit(ctx, before)
+	if err != nil {
+		h.gate <- before
+	}
+	return h, err
+}
+
+func (h *heir) inherit(ctx context.Context, before string) error {
+	if before == "" {
+		_, err := h.pair.Acquire(ctx)
+		return err
+	}
+	h.take.args[2] = before
+	n, err := h.take.run(ctx, h.via).Int()
+	if err == nil && n != 1 {
+		err = errors.New("contend: the floor handed on what it did not hold")
+	}
+	return err
+}
+
+func (h *heir) Release(context.Context) error {
+	h.gate <- h.owner
+	return nil
 }

@@ -66,7 +66,7 @@ func Specs(long bool) []Spec {
 			ID: "W3", Title: "100 goroutines of one client want one lock; the floor is a queue in the process and two EVALSHA", Forks: true,
 			Workload: contend.Workload{Kind: contend.Section, Primitive: contend.Lock, Keys: 1, Clients: 1, Goroutines: 100, Duration: section},
 			Rows: []Row{
-				{Contender: contend.FloorQueue}, {Contender: contend.Redlatch}, {Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
+				{Contender: contend.FloorQueue}, {Contender: contend.FloorHandOver}, {Contender: contend.Redlatch}, {Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
 				{Contender: contend.BSM}, {Contender: contend.Redsync}, {Contender: contend.Redisson},
 			},
 			Metrics: contended(report.JainWorkers),
