@@ -18,6 +18,7 @@ import (
 type sample struct {
 	at          time.Time
 	calls       measure.Calls
+	cpu         time.Duration
 	connections int64 // without the observer's
 	subscribers int64 // of these
 }
@@ -29,6 +30,11 @@ func take(ctx context.Context, admin *redis.Client) (sample, error) {
 		return s, fmt.Errorf("harness: info: %w", err)
 	}
 	s.calls = measure.ParseCalls(stats)
+	usage, err := admin.Info(ctx, "cpu").Result()
+	if err != nil {
+		return s, fmt.Errorf("harness: info: %w", err)
+	}
+	s.cpu = measure.ParseCPU(usage)
 	clients, err := admin.ClientList(ctx).Result()
 	if err != nil {
 		return s, fmt.Errorf("harness: client list: %w", err)
@@ -60,11 +66,12 @@ func subscribed(fields []string) bool {
 // span is what happened between two samples.
 type span struct {
 	commands int64
+	cpu      time.Duration // of the server
 	took     time.Duration
 }
 
 func between(a, b sample, commands []string) span {
-	return span{b.calls.Since(a.calls).ByClients(commands...), b.at.Sub(a.at)}
+	return span{b.calls.Since(a.calls).ByClients(commands...), b.cpu - a.cpu, b.at.Sub(a.at)}
 }
 
 func (s span) perSecond() float64 { return measure.Quotient(s.commands, s.took.Seconds()) }
@@ -107,6 +114,7 @@ func (o observation) ofSection() report.Figures {
 		f[report.AllocsPerOp] = measure.Quotient(r.Allocs, r.AllOps)
 	}
 	f[report.CPUPerOp] = measure.Quotient(int64(r.CPU), r.AllOps)
+	f[report.ServerPerOp] = measure.Quotient(int64(o.run.cpu), r.AllOps)
 	o.waits(f)
 	if len(r.HandOverTimes) > 0 {
 		slices.Sort(r.HandOverTimes)

@@ -51,7 +51,7 @@ func Specs(long bool) []Spec {
 			ID: "W1", Title: "one goroutine acquires and releases a free lock; the floor is two EVALSHA",
 			Workload: contend.Workload{Kind: contend.Section, Primitive: contend.Lock, Keys: 1, Clients: 1, Goroutines: 1, Duration: section},
 			Rows:     []Row{{Contender: contend.Floor}, {Contender: contend.Redlatch}, {Contender: contend.BSM}, {Contender: contend.Redsync}, {Contender: contend.Redisson}},
-			Metrics:  []string{report.Ops, report.WaitP50, report.WaitP99, report.CommandsPerOp, report.AllocsPerOp, report.CPUPerOp},
+			Metrics:  []string{report.Ops, report.WaitP50, report.WaitP99, report.CommandsPerOp, report.AllocsPerOp, report.CPUPerOp, report.ServerPerOp},
 		},
 		{
 			ID: "W2", Title: "64 goroutines, each with a free lock of its own, on one client; the floor is two EVALSHA",
@@ -60,7 +60,7 @@ func Specs(long bool) []Spec {
 				{Contender: contend.Floor}, {Contender: contend.FloorPipelined}, {Contender: contend.Redlatch}, {Contender: contend.BSM},
 				{Contender: contend.Redsync}, {Contender: contend.Redisson},
 			},
-			Metrics: []string{report.Ops, report.WaitP50, report.WaitP99, report.CommandsPerOp, report.AllocsPerOp, report.CPUPerOp, report.Connections},
+			Metrics: []string{report.Ops, report.WaitP50, report.WaitP99, report.CommandsPerOp, report.AllocsPerOp, report.CPUPerOp, report.ServerPerOp, report.Connections},
 		},
 		{
 			ID: "W3", Title: "100 goroutines of one client want one lock; the floor is a queue in the process and two EVALSHA", Forks: true,
@@ -135,6 +135,6 @@ func Specs(long bool) []Spec {
 // contended is what matters where many want one lock.
 func contended(shares ...string) []string {
 	return append([]string{
-		report.HandOvers, report.Ops, report.CommandsEach, report.Commands, report.AllocsPerOp, report.CPUPerOp, report.WaitP50, report.WaitP99, report.WaitMax,
+		report.HandOvers, report.Ops, report.CommandsEach, report.Commands, report.AllocsPerOp, report.CPUPerOp, report.ServerPerOp, report.WaitP50, report.WaitP99, report.WaitMax,
 	}, shares...)
 }

@@ -3,6 +3,7 @@ package measure
 import (
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Calls counts the commands that a server has executed, by their lower-case name, such as "evalsha" or "script|load".
@@ -23,6 +24,20 @@ func ParseCalls(info string) Calls {
 		}
 	}
 	return calls
+}
+
+// ParseCPU reads the text of INFO cpu: the processor time that the server itself has taken.
+func ParseCPU(info string) (sum time.Duration) {
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if name != "used_cpu_sys" && name != "used_cpu_user" {
+			continue
+		}
+		if seconds, err := strconv.ParseFloat(value, 64); err == nil {
+			sum += time.Duration(seconds * float64(time.Second))
+		}
+	}
+	return sum
 }
 
 // Since returns what was called since before.

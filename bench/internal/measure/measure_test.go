@@ -94,6 +94,12 @@ func TestCalls(t *testing.T) {
 	require.EqualValues(t, 42, calls.ByClients("evalsha"), "nothing counts twice")
 }
 
+func TestParseCPU(t *testing.T) {
+	const info = "# CPU\r\nused_cpu_sys:1.500000\r\nused_cpu_user:0.250000\r\nused_cpu_sys_children:9.0\r\nused_cpu_user_main_thread:7.0\r\n"
+	require.Equal(t, 1750*time.Millisecond, ParseCPU(info))
+	require.Zero(t, ParseCPU("nothing of it"))
+}
+
 func TestMemory(t *testing.T) {
 	old := make([]byte, 8<<20)
 	before := MemoryNow()

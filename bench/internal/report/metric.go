@@ -18,6 +18,7 @@ const (
 	Commands      = "commands"
 	AllocsPerOp   = "allocsPerOp"
 	CPUPerOp      = "cpuPerOp"
+	ServerPerOp   = "serverPerOp"
 	CPU           = "cpu"
 	WaitP50       = "waitP50"
 	WaitP99       = "waitP99"
@@ -71,6 +72,8 @@ func MetricOf(key string) Metric {
 		return Metric{"allocs/op", number, true}
 	case CPUPerOp:
 		return Metric{"client CPU/op", span, true}
+	case ServerPerOp:
+		return Metric{"server CPU/op", span, true}
 	case CPU:
 		return Metric{"client CPU, cores", number, true}
 	case WaitP50:
