@@ -28,19 +28,14 @@ func convoyed(args []string) bool {
 // onConvoy has readers of one client wait behind another's writer.
 func onConvoy(t testing.TB, s *redistest.Server, via *redis.Client, n int) (x *rwTest, w *primitives.Hold, cancels []context.CancelFunc, waiting []<-chan result) {
 	t.Helper()
-	waits := make(chan struct{}, n)
-	x = onRWNamed(t, s, via, redistest.Name(t), primitives.WithObserver(func(e primitives.Event) {
-		if e.Kind == primitives.EventWait {
-			waits <- struct{}{}
-		}
-	}))
+	x = onRWNamed(t, s, via, redistest.Name(t))
 	w = acquire(t, t.Context(), x.other(t).Writer())
-	for range n {
+	for i := range n {
 		ctx, cancel := context.WithCancel(t.Context())
 		t.Cleanup(cancel)
 		cancels = append(cancels, cancel)
 		waiting = append(waiting, start(func() (*primitives.Hold, error) { return x.rw.Reader().Acquire(ctx) }))
-		<-waits
+		awaitRoom(t, i+1)
 	}
 	x.awaitWaiter(t)
 	return x, w, cancels, waiting
@@ -71,7 +66,6 @@ func TestConvoy(t *testing.T) {
 
 // TestConvoyLostReplies: all of a convoy hold once, whatever of it is not answered.
 func TestConvoyLostReplies(t *testing.T) {
-	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, lost := range []int{1, 3, 4, 6} { // of four attempts
 			p := s.Proxy(t)
@@ -99,7 +93,6 @@ func TestConvoyLostReplies(t *testing.T) {
 
 // TestConvoyGivenUp: who gives up while another acquires for it has nothing when it is back.
 func TestConvoyGivenUp(t *testing.T) {
-	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
 		const n = 8
@@ -123,7 +116,6 @@ func TestConvoyGivenUp(t *testing.T) {
 
 // TestConvoyUnknown: who gives up when nobody could say any more what came of its convoy has nothing either.
 func TestConvoyUnknown(t *testing.T) {
-	t.Parallel()
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
 	const n = 8

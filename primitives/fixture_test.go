@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"iter"
 	"runtime"
 	"slices"
 	"strings"
@@ -110,17 +111,35 @@ func requireClean(t testing.TB, s *redistest.Server, name string, but ...string)
 // workers counts the goroutines that run the library's code, those of tests not.
 func workers() int { return len(running()) }
 
-// running are their stacks.
-func running() (stacks []string) {
+// goroutines are the stacks of all.
+func goroutines() iter.Seq[[]byte] {
 	buf := make([]byte, 1<<20)
 	for {
 		if n := runtime.Stack(buf, true); n < len(buf) {
-			buf = buf[:n]
-			break
+			return bytes.SplitSeq(buf[:n], []byte("\n\n"))
 		}
 		buf = make([]byte, 2*len(buf))
 	}
-	for stack := range bytes.SplitSeq(buf, []byte("\n\n")) {
+}
+
+// awaitRoom returns once n acquisitions stand in the queues of their clients, whoever's. [primitives.EventWait] comes a moment before. The test
+// must not be parallel.
+func awaitRoom(t testing.TB, n int) {
+	t.Helper()
+	redistest.WaitFor(t, soon, func() bool {
+		standing := 0
+		for stack := range goroutines() {
+			if bytes.Contains(stack, []byte("primitives.(*room).stay(")) {
+				standing++
+			}
+		}
+		return standing == n
+	}, "they stand in line")
+}
+
+// running are their stacks.
+func running() (stacks []string) {
+	for stack := range goroutines() {
 		own := bytes.Contains(stack, []byte("redlatch/primitives.")) || bytes.Contains(stack, []byte("redlatch/pubsub.")) ||
 			bytes.Contains(stack, []byte("redlatch/watchdog.")) || bytes.Contains(stack, []byte("redlatch/scripts."))
 		if own && !bytes.Contains(stack, []byte("primitives_test.")) {

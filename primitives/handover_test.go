@@ -205,7 +205,6 @@ func TestHandOverModel(t *testing.T) {
 
 // TestHandOver has the releases of one client hand on to those that wait there: in order of arrival, at a command each.
 func TestHandOver(t *testing.T) {
-	t.Parallel()
 	type acquire func(context.Context) (*primitives.Hold, error)
 	ofLock := func(l *primitives.Lock) acquire {
 		return func(ctx context.Context) (*primitives.Hold, error) { return l.Acquire(ctx) }
@@ -230,12 +229,7 @@ func TestHandOver(t *testing.T) {
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			s := redistest.Fresh(t)
-			waiting := make(chan struct{}, 100)
-			c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
-				if e.Kind == primitives.EventWait {
-					waiting <- struct{}{}
-				}
-			}))
+			c := newClient(t, s.Client(t))
 			acquire, err := kind.of(c, "l")
 			require.NoError(t, err)
 			hold, err := acquire(t.Context())
@@ -257,7 +251,7 @@ func TestHandOver(t *testing.T) {
 						t.Error(err)
 					}
 				})
-				<-waiting
+				awaitRoom(t, i+1)
 			}
 			redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) > 0 }, "they listen")
 			before := redistest.Commands(t, s)
