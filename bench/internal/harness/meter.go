@@ -25,16 +25,11 @@ type sample struct {
 
 func take(ctx context.Context, admin *redis.Client) (sample, error) {
 	s := sample{at: time.Now()}
-	stats, err := admin.Info(ctx, "commandstats").Result()
+	stats, err := admin.Info(ctx, "commandstats", "cpu").Result()
 	if err != nil {
 		return s, fmt.Errorf("harness: info: %w", err)
 	}
-	s.calls = measure.ParseCalls(stats)
-	usage, err := admin.Info(ctx, "cpu").Result()
-	if err != nil {
-		return s, fmt.Errorf("harness: info: %w", err)
-	}
-	s.cpu = measure.ParseCPU(usage)
+	s.calls, s.cpu = measure.ParseCalls(stats), measure.ParseCPU(stats)
 	clients, err := admin.ClientList(ctx).Result()
 	if err != nil {
 		return s, fmt.Errorf("harness: client list: %w", err)
