@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -611,31 +610,30 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, er
 	opts.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 
 	client := redis.NewClient(&opts)
+	defer client.Close()
 	err := client.Subscribe(ctx).Ping(ctx) // of no channels: only connects
 	if !intact() && err == nil {
 		err = context.Cause(ctx)
 	}
-	if err == nil {
-		conn.kept.Store(true)
-	} else if conn != nil {
+	switch {
+	case err == nil:
+		conn.kept = true
+		return conn.Conn, nil
+	case conn != nil:
 		_ = conn.Close() // go-redis has done so, perhaps
 	}
-	client.Close()
-	if err != nil {
-		return nil, fmt.Errorf("pubsub: connect: %w", err)
-	}
-	return conn.Conn, nil
+	return nil, fmt.Errorf("pubsub: connect: %w", err)
 }
 
 // loan is a connection as go-redis has it: closing its client closes the connection, unless that is kept. What the client takes, its buffers above
 // all, need not stay with it.
 type loan struct {
 	net.Conn
-	kept atomic.Bool
+	kept bool
 }
 
 func (l *loan) Close() error {
-	if l.kept.Load() {
+	if l.kept {
 		return nil
 	}
 	return l.Conn.Close()
