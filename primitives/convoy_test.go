@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -16,9 +15,11 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
+var readScript = scripts.Load("rwlock/read")
+
 // convoyed matches commands that acquire for several readers.
 func convoyed(args []string) bool {
-	if !script(args) || args[1] != scripts.Load("rwlock/read").SHA() {
+	if !script(args) || args[1] != readScript.SHA() {
 		return false
 	}
 	keys, err := strconv.Atoi(args[2])
@@ -58,7 +59,7 @@ func TestConvoy(t *testing.T) {
 		in := fields(t, s, x.name)
 		require.Len(t, in, 1+n) // and the mode
 		acquiring := slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool {
-			return !script(c.Args) || c.Args[1] != scripts.Load("rwlock/read").SHA()
+			return !script(c.Args) || c.Args[1] != readScript.SHA()
 		})
 		require.LessOrEqual(t, len(acquiring), 3, "one, and what a look or a confirmed subscription may add")
 	})
@@ -128,7 +129,6 @@ func TestConvoyUnknown(t *testing.T) {
 	for _, cancel := range cancels[1:] {
 		cancel()
 	}
-	time.Sleep(50 * time.Millisecond) // they try to leave
 	p.Heal()
 	for _, c := range waiting[1:] {
 		require.ErrorIs(t, await(t, c).err, context.Canceled)
@@ -153,7 +153,7 @@ func TestConvoyModel(t *testing.T) {
 		require.NoError(t, err)
 		return answer
 	}
-	read, unread := scripts.Load("rwlock/read"), scripts.Load("rwlock/unread")
+	read, unread := readScript, scripts.Load("rwlock/unread")
 	write, unwrite := scripts.Load("rwlock/write"), scripts.Load("rwlock/unwrite")
 	rapid.Check(t, func(t *rapid.T) {
 		rdb.FlushAll(ctx)

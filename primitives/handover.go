@@ -97,10 +97,15 @@ func (rs *rooms) offer(t *tenure, rotates bool) (heir *waiter, toYield *room) {
 	return w, nil
 }
 
-// bequeath tells w what came of its offer. If that is not known it has to ask: what it holds then is found by its id.
+// bequeath tells w what came of its offer.
 func (rs *rooms) bequeath(w *waiter, v verdict, known bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
+	w.inherit(v, known)
+}
+
+// inherit is what came of w's offer. If that is not known it has to ask: what it holds then is found by its id. rooms.mu is held.
+func (w *waiter) inherit(v verdict, known bool) {
 	if known && v.granted {
 		w.gift = &v
 		w.wake()
@@ -166,24 +171,20 @@ func (r *room) gather(me *waiter) (others []*waiter) {
 	return others
 }
 
-// share tells those who came along what came of it. If all were refused that is no reason to try: it was not theirs.
+// share tells those who came along what came of it, all before one of them goes on. If all were refused that is no reason to try: it was not
+// theirs.
 func (r *room) share(others []*waiter, v verdict, in []bool, err error) {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
 	for i, w := range others {
 		switch {
 		case standing(err):
-			r.rooms.bequeath(w, verdict{}, false)
+			w.inherit(verdict{}, false)
 		case in == nil:
-			r.rooms.spare(w)
+			w.offered = false
 		default:
 			v.granted = in[i]
-			r.rooms.bequeath(w, v, true)
+			w.inherit(v, true)
 		}
 	}
-}
-
-// spare takes back an offer that came to nothing.
-func (rs *rooms) spare(w *waiter) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	w.offered = false
 }

@@ -362,7 +362,7 @@ func (r *room) admit(me *waiter, room int) {
 		switch {
 		case w.q.shared && me.q.shared && w.q.id == me.q.id:
 			w.prod()
-		case !w.q.fits(room), along && !w.q.shared && (led || w.offered):
+		case !w.q.fits(room), along && led && !w.q.shared:
 		default:
 			room -= w.q.permits
 			led = led || !w.q.shared
