@@ -22,6 +22,7 @@ type handle struct {
 	remembers string   // what the keys that remember a request begin with
 	ttl       any      // the usual one, ms: an argument
 	key       any      // raw, as a key of commands
+	shared    any      // key of the shared counts: see sharedCounts
 	group     any      // of a kind that is renewed: which of them may share a batch
 	invalid   error
 }
@@ -40,6 +41,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.nests = &nestKey{c, kind, name}
 	h.remembers = prefixed(memoryPrefix, h.raw) + ":"
 	h.ttl, h.key = millis(h.settings.firstTTL()), h.raw
+	h.shared = prefixed(sharedCounts, h.raw)
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
@@ -160,6 +162,7 @@ type request struct {
 	split    time.Duration // of a joint lock: how long the last try took, if rivals had some members each
 	wait     wait          // of the caller's own
 	open     bool          // a try may have been executed, or may yet be, unknown to us
+	nested   bool          // made under a hold with the same id: if Redis no longer has that id, the answer is "lost"
 }
 
 // fits tells whether room for n others has room for q.

@@ -83,8 +83,11 @@ func readTake(reply scripts.Reply) (verdict, error) {
 	case int64:
 		return verdict{granted: true, sent: reply.Sent, token: answer}, nil
 	case string:
-		if answer == "again" {
+		switch answer {
+		case "again":
 			return verdict{}, ErrDeadlock
+		case "lost":
+			return verdict{}, ErrLost
 		}
 		return verdict{}, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
 	case []any:
