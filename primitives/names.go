@@ -31,7 +31,6 @@ const (
 // field's counts are theirs. A private hold of the same id must not give those back.
 const sharedCounts = "redlatch_shared_counts"
 
-
 // slotOf is the cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key, mod 16384.
 func slotOf(key string) uint16 {
 	if open := strings.IndexByte(key, '{'); open >= 0 {
