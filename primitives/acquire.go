@@ -8,41 +8,72 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// acquire is the way to every hold: under one that ctx carries, or by a request that is tried, and waits, until it is granted.
+const (
+	// answerGrace is how much longer than its wait an acquisition waits for an answer that is on its way.
+	answerGrace = 10 * time.Millisecond
+	// rollbackGrace is how long a call whose time is over waits for its rollback.
+	rollbackGrace = 25 * time.Millisecond
+	// rollbackTimeout is the same for a call that still has time.
+	rollbackTimeout = time.Second
+)
+
+// acquire is the way to every hold: under one that ctx carries, or by a request that is tried, and
+// waits, until it is granted. It emits the one event of the acquisition.
 func (h *handle) acquire(ctx context.Context, s *settings, limit time.Duration) (*Hold, error) {
-	if err := context.Cause(ctx); err != nil {
-		return nil, gaveUp(ctx, nil)
-	}
-	if h.c.isClosing() {
-		return nil, ErrClosed
-	}
-	if err := h.c.begin(ctx); err != nil {
+	began := time.Now()
+	w := waiting(began, limit)
+	w.caller = ctx
+	if err := h.mayAcquire(ctx); err != nil {
+		h.notAcquired(ctx, &w, began, err)
 		return nil, err
 	}
 	defer h.c.calls.Done()
-	began := time.Now()
+	hold, kind, err := h.nestOrAcquire(ctx, s, &w)
+	if err != nil {
+		h.c.emit(h.failure(ctx, &w, began, err))
+		return nil, err
+	}
+	h.acquired(ctx, hold, kind, &w, began)
+	return hold, nil
+}
+
+// mayAcquire registers a call that acquires; the caller ends it with c.calls.Done.
+func (h *handle) mayAcquire(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return gaveUp(ctx, nil)
+	}
+	if h.c.isClosing() {
+		return ErrClosed
+	}
+	err := h.c.begin(ctx)
+	if err != nil && ctx.Err() != nil {
+		return gaveUp(ctx, err)
+	}
+	return err
+}
+
+func (h *handle) nestOrAcquire(ctx context.Context, s *settings, w *wait) (*Hold, EventKind, error) {
 	if s.owner == "" && h.nestsIn(ctx) {
-		w := waiting(began, limit)
-		hold, err := h.acquireNested(ctx, s, &w)
+		hold, err := h.acquireNested(ctx, s, w)
 		if hold != nil || err != nil {
-			h.told(hold, EventNested, &w, began)
-			return hold, err
+			return hold, EventNested, err
 		}
 	}
 	q := h.request(s)
-	q.wait = waiting(began, limit)
+	q.wait = *w
 	hold, err := h.acquireOutermost(ctx, q, s, &q.wait, nil)
-	h.told(hold, EventAcquired, &q.wait, began)
-	return hold, err
+	w.waited = q.wait.waited
+	return hold, EventAcquired, err
 }
 
 // wait is how long an acquisition may wait, and whether it has.
 type wait struct {
-	limit  time.Duration // negative: none; 0: do not wait
-	until  time.Time     // zero: no limit
+	limit  time.Duration   // negative: none; 0: do not wait
+	until  time.Time       // zero: no limit
+	caller context.Context //nolint:containedctx // for events
 	waited bool
-	quiet  bool   // nobody is told of it
-	note   func() // told instead of the observer, if not nil
+	quiet  bool   // the observer does not hear of it
+	note   func() // called instead of the observer, if not nil
 }
 
 func waiting(began time.Time, limit time.Duration) wait {
@@ -62,6 +93,17 @@ func (w *wait) within(d time.Duration) *wait {
 	return &shorter
 }
 
+// errWaitOver is the cause of a context that ended with the wait, not with the caller's context.
+var errWaitOver = errors.New("the wait is over")
+
+// context bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout alone.
+func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc) {
+	if w.limit <= 0 || w.until.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, w.until.Add(answerGrace), errWaitOver)
+}
+
 // rest pauses for d, or until ctx or the wait is over.
 func (w *wait) rest(ctx context.Context, d time.Duration) {
 	if !w.until.IsZero() {
@@ -77,7 +119,7 @@ func (w *wait) rest(ctx context.Context, d time.Duration) {
 
 func (w *wait) over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
 
-// timer fires when the wait is over; nil if it has no limit.
+// timer fires when the wait is over; it is nil if the wait has no limit.
 func (w *wait) timer() (<-chan time.Time, func() bool) {
 	if w.until.IsZero() {
 		return nil, func() bool { return true }
@@ -86,7 +128,7 @@ func (w *wait) timer() (<-chan time.Time, func() bool) {
 	return t.C, t.Stop
 }
 
-// waits notes, once, that the acquisition could not go at once.
+// waits notes, once, that the acquisition could not be granted at once.
 func (h *handle) waits(w *wait, id string) {
 	if w.waited {
 		return
@@ -96,23 +138,41 @@ func (h *handle) waits(w *wait, id string) {
 	case w.note != nil:
 		w.note()
 	case !w.quiet:
-		h.c.emit(Event{Kind: EventWait, Lock: h.kind, Name: h.name, ID: id})
+		h.c.emit(Event{Kind: EventWait, Lock: h.kind, Name: h.name, ID: id, Ctx: w.caller})
 	}
 }
 
-func (h *handle) told(hold *Hold, kind EventKind, w *wait, began time.Time) {
-	if hold == nil || h.c.observe == nil {
+// acquired emits the event of an acquisition that succeeded.
+func (h *handle) acquired(ctx context.Context, hold *Hold, kind EventKind, w *wait, began time.Time) {
+	if h.c.observe == nil {
 		return
 	}
 	e := hold.g.event(kind, nil)
-	e.Held = 0
+	e.Held, e.Ctx = 0, ctx
 	if w.waited {
 		e.Waited = time.Since(began)
 	}
 	h.c.emit(e)
 }
 
-// request makes the request of an outermost acquisition: its id is its own, unless the caller manages identities.
+// notAcquired emits the event of an acquisition that failed before it was registered as a call.
+func (h *handle) notAcquired(ctx context.Context, w *wait, began time.Time, err error) {
+	if h.c != nil {
+		h.c.report(h.failure(ctx, w, began, err))
+	}
+}
+
+// failure is the event of an acquisition that failed.
+func (h *handle) failure(ctx context.Context, w *wait, began time.Time, err error) Event {
+	e := Event{Kind: EventNotAcquired, Lock: h.kind, Name: h.name, Err: err, Ctx: ctx}
+	if w.waited {
+		e.Waited = time.Since(began)
+	}
+	return e
+}
+
+// request makes the request of an outermost acquisition: its id is its own, unless the caller manages
+// identities.
 func (h *handle) request(s *settings) *request {
 	number := h.c.next()
 	q := &request{claim: claim{number: number, ttl: s.firstTTL(), permits: s.permits}, once: s.nonReentrant, settings: s}
@@ -134,9 +194,15 @@ type namer interface {
 
 // acquireOutermost brings q to an end: a hold, or nothing left of it anywhere.
 func (h *handle) acquireOutermost(ctx context.Context, q *request, s *settings, w *wait, parent *grip) (*Hold, error) {
-	v, err := h.obtain(ctx, q, s, w)
+	trying, stop := w.context(ctx)
+	defer stop()
+	v, err := h.obtain(trying, q, s, w)
 	if err != nil {
-		h.undo(ctx, q)
+		timeOver := trying.Err() != nil
+		if timeOver && !errors.Is(err, ErrNotAcquired) {
+			err = gaveUp(trying, err)
+		}
+		h.rollback(ctx, q, timeOver || errors.Is(err, scripts.ErrOutcomeUnknown))
 		return nil, err
 	}
 	var held grant
@@ -148,33 +214,44 @@ func (h *handle) acquireOutermost(ctx context.Context, q *request, s *settings, 
 	hold, err := h.newHold(ctx, held, s, v.sent, parent)
 	if err != nil {
 		q.open = true
-		h.undo(ctx, q)
+		h.rollback(ctx, q, false)
 	}
 	return hold, err
 }
 
-// obtain tries, and waits its turn, until q is granted.
+// obtain tries, and waits its turn, until q is granted. ctx ends with the wait.
 func (h *handle) obtain(ctx context.Context, q *request, s *settings, w *wait) (verdict, error) {
 	q.queue = w.limit != 0
 	if p, ok := h.proto.(queued); ok && q.queue {
 		return p.stand(ctx, q, s, w)
 	}
+	refused := verdict{wait: -1}
 	if w.limit == 0 || !h.c.rooms.hopeless(h, q, s) {
 		v, err := h.try(ctx, q)
-		if err != nil || v.granted {
+		switch {
+		case notNow(err) && w.limit != 0:
+			v = verdict{wait: notNowPause, met: err}
+		case err != nil || v.granted:
 			return v, err
-		}
-		if w.limit == 0 {
+		case w.limit == 0:
 			return v, gaveUp(ctx, v.met)
 		}
-		h.waits(w, q.id)
-		return h.c.rooms.wait(ctx, h, q, s, w, v)
+		refused = v
 	}
 	h.waits(w, q.id)
-	return h.c.rooms.wait(ctx, h, q, s, w, verdict{wait: -1})
+	return h.c.rooms.wait(ctx, h, q, s, w, refused)
 }
 
-// queued is a protocol whose requests wait in a queue of Redis's, not in a room of ours.
+// notNowPause is how soon a request is tried again that Redis refused for a reason that will pass.
+const notNowPause = 100 * time.Millisecond
+
+// notNow reports whether Redis refused for a reason that will pass, such as LOADING.
+func notNow(err error) bool {
+	failure, ok := errors.AsType[*scripts.Error](err)
+	return ok && failure.NotNow
+}
+
+// queued is a protocol whose requests wait in a queue of Redis's, not in a local one.
 type queued interface {
 	stand(ctx context.Context, q *request, s *settings, w *wait) (verdict, error)
 }
@@ -185,19 +262,19 @@ func (h *handle) try(ctx context.Context, q *request) (verdict, error) {
 	return h.tried(ctx, q, v, err)
 }
 
-// tried is what an attempt comes to that Redis answered so.
+// tried judges what an attempt came to. An attempt of unknown outcome stays in doubt whatever later
+// ones are answered: a copy of it may still arrive.
 func (h *handle) tried(ctx context.Context, q *request, v verdict, err error) (verdict, error) {
-	if err != nil {
-		q.open = q.open || standing(err)
-		return v, err
+	if v.doubt || standing(err) {
+		q.open, q.doubt = true, true
 	}
-	if !v.granted {
-		return v, nil
+	if err != nil || !v.granted {
+		return v, err
 	}
 	return h.accept(ctx, q, v)
 }
 
-// accept is v, or why what it grants is not ours to keep.
+// accept returns v, or why what it grants is not ours to keep.
 func (h *handle) accept(ctx context.Context, q *request, v verdict) (verdict, error) {
 	var err error
 	switch {
@@ -212,22 +289,23 @@ func (h *handle) accept(ctx context.Context, q *request, v verdict) (verdict, er
 	return verdict{}, err
 }
 
-// undo sees that nothing stays of a request that was not granted, or not wanted any more. It waits for that as long as it promises
-// to when the caller gave up, and briefly when Redis did not answer.
-func (h *handle) undo(ctx context.Context, q *request) {
+// rollback makes sure that nothing stays of a request that was not granted, or not wanted any more.
+// It does so in the background, where it is repeated until it succeeds, and waits for that a moment:
+// very briefly when the caller's time is over.
+func (h *handle) rollback(ctx context.Context, q *request, timeOver bool) {
 	if !q.open {
 		return
 	}
-	limit := briefly
-	if ctx.Err() != nil {
-		limit = patience
+	limit := rollbackTimeout
+	if timeOver || ctx.Err() != nil {
+		limit = rollbackGrace
 	}
-	now, cancel := within(ctx, limit)
-	defer cancel()
-	if err := h.proto.undo(now, q); err != nil && !errors.Is(err, scripts.ErrClosed) {
-		// A copy may yet be executed for as long as it is remembered, and its lease begins then.
-		h.c.persist(ctx, time.Now().Add(q.ttl+h.c.run.Memory()), func(ctx context.Context) error { return h.proto.undo(ctx, q) })
+	// A copy may still be executed for as long as it is remembered, and its lease begins then.
+	until := time.Now().Add(q.ttl + h.c.run.MaxMemory())
+	if q.ttl == maxDuration { // a plain semaphore's permit has no lease
+		until = time.Now().Add(rememberedTaken)
 	}
+	h.c.inBackground(ctx, until, limit, func(ctx context.Context) error { return h.proto.undo(ctx, q) })
 }
 
 // do is what every Do does.
@@ -237,8 +315,8 @@ func (h *handle) do(ctx context.Context, acquire func() (*Hold, error), f func(c
 		return err
 	}
 	defer func() {
-		// A release that failed otherwise has been told to the observer: the work is done, and must not look undone.
-		if released := hold.Release(ctx); errors.Is(released, ErrLost) {
+		// The observer hears of a release that failed otherwise: the work is done, and must not look undone.
+		if released := hold.Release(ctx); errors.Is(released, ErrLost) && !errors.Is(err, ErrLost) {
 			err = errors.Join(err, released)
 		}
 	}()

@@ -25,6 +25,7 @@ type handle struct {
 	shared    any      // key of the shared counts: see sharedCounts
 	group     any      // of a kind that is renewed: which of them may share a batch
 	invalid   error
+	many      bool // several may hold it at once, so a message during a successful try may tell of more room
 }
 
 // nestKey says of which holds a context is asked.
@@ -102,6 +103,14 @@ func (h *handle) memory(request string) string { return h.remembers + request }
 // memoryOf is the key that remembers c.
 func (h *handle) memoryOf(c *claim) string { return numbered(h.remembers, h.c.id, ":", c.number) }
 
+// rememberedFor is how long the release or rollback of q must be remembered, as an argument.
+func (c *Client) rememberedFor(q *claim) any {
+	if q.doubt {
+		return c.rememberedLong
+	}
+	return c.remembered
+}
+
 // shelf is how many acquisitions of a client one set remembers: so many small integers take Redis half a kilobyte.
 const shelf = 256
 
@@ -145,6 +154,7 @@ type claim struct {
 	shared  bool   // others may use the id: the wire counts
 	ttl     time.Duration
 	permits int
+	doubt   bool // an attempt to acquire it has an unknown outcome: a copy may still arrive
 }
 
 // named gives c another id.
@@ -180,6 +190,7 @@ type verdict struct {
 	reign   reign         // granted by a hand-over: whose turn it continues
 	brief   time.Duration // granted for less than was asked for; 0: for all of that
 	place   place         // refused by a fair lock: where the request stands
+	doubt   bool          // an earlier attempt of the same call has an unknown outcome
 }
 
 // renewals renews the tenures of one kind, by one script, in batches.

@@ -71,7 +71,7 @@ func (b *bundle) ended(cause error) {
 	g, lost := b.g, b.short()
 	b.mu.Unlock()
 	if lost && g != nil {
-		g.lose()
+		g.loseInBackground()
 	}
 }
 
@@ -86,7 +86,7 @@ func (b *bundle) join(g *grip) {
 	}
 	b.mu.Unlock()
 	if lost {
-		g.lose()
+		g.loseInBackground()
 	}
 }
 
@@ -141,19 +141,19 @@ func (b *bundle) release(ctx context.Context) tally {
 }
 
 func (b *bundle) check(ctx context.Context) error {
-	return b.judge(b.ask(func(part *Hold) error { return part.Check(ctx) }))
+	return b.judge(ctx, b.ask(func(part *Hold) error { return part.Check(ctx) }))
 }
 
 func (b *bundle) extend(ctx context.Context, _ *grip, d time.Duration) error {
-	return b.judge(b.ask(func(part *Hold) error { return part.Extend(ctx, d) }))
+	return b.judge(ctx, b.ask(func(part *Hold) error { return part.Extend(ctx, d) }))
 }
 
-func (b *bundle) judge(t tally) error {
+func (b *bundle) judge(ctx context.Context, t tally) error {
 	lost, err := b.outcome(t)
 	if !lost {
 		return err
 	}
-	b.g.lose()
+	b.g.lose(ctx)
 	return ErrLost
 }
 

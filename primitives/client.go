@@ -3,7 +3,9 @@ package primitives
 import (
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -43,15 +45,18 @@ type Client struct {
 	sharded  *bool
 
 	run             *scripts.Runner
-	remembered      any // for how long scripts remember a request, ms: an argument
+	timeout         time.Duration // how long a call waits for Redis's answer
+	remembered      any           // how long scripts remember a request, ms: an argument
+	rememberedLong  any           // the same for an acquisition of which a copy may still arrive
 	hub             *pubsub.Hub
 	dog             *watchdog.Dog
 	last            atomic.Uint64 // the number of the latest acquisition
 	asked, spublish atomic.Bool   // whether the cluster has been asked, and answered, for sharded pub/sub
+	askMu           sync.Mutex
+	asking          *publishQuestion // guarded by askMu; nil: nobody asks
 	rooms           rooms
 	queues          fairQueues
 	holds           holdList
-	deadlines       deadlines
 
 	closing    chan struct{} // closed when Close begins: no new work, no more waiting
 	stopping   chan struct{} // closed when it stops waiting for holds: background releases end
@@ -77,13 +82,16 @@ func WithDefaults(opts ...Option) ClientOption {
 
 var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
-// WithClientID sets the uuid that stands on the wire, in lower case; by default it is random. Two clients must never share one.
+// WithClientID sets the uuid that stands on the wire, in lower case; by default it is random. Two
+// clients must not use one at the same time. One after the other may, such as the lives of a process:
+// each numbers its acquisitions from a random start, so it never meets what an earlier one left.
 func WithClientID(uuid string) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if !uuidForm.MatchString(uuid) {
 			return invalid("client id %q is no lower-case uuid", uuid)
 		}
 		c.id = uuid
+		c.last.Store(randomStart())
 		return nil
 	}}
 }
@@ -139,6 +147,20 @@ func WithShardedPubSub(on bool) ClientOption {
 	return ClientOption{func(c *Client) error { c.sharded = &on; return nil }}
 }
 
+// WithCommandTimeout limits how long a call waits for Redis's answer, repetitions and dials included:
+// then it fails with the transport error, and what may have been done is rolled back in the
+// background. A call returns earlier when its context, or an acquisition's wait, ends. More than 50 s
+// have no further effect: Redis remembers requests for a minute. Default 5 s. From 1 ms to 100 years.
+func WithCommandTimeout(d time.Duration) ClientOption {
+	return ClientOption{func(c *Client) error {
+		if d < minDuration || d > maxDuration {
+			return invalid("a command timeout of %v (from 1ms to 100 years)", d)
+		}
+		c.timeout = d
+		return nil
+	}}
+}
+
 // New makes a client on rdb, which it does not own: closing the client leaves rdb open. No I/O; a bad option is [ErrInvalid].
 // A *redis.Ring has no one place for a key and is refused.
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
@@ -163,8 +185,9 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	if c.sharded != nil && *c.sharded && !c.cluster {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("sharded pub/sub without a cluster"))
 	}
-	c.run = scripts.NewRunner(rdb)
-	c.remembered = millis(c.run.Memory())
+	c.run = scripts.NewRunner(rdb, c.timeout)
+	c.timeout = c.run.Timeout()
+	c.remembered, c.rememberedLong = millis(c.run.Memory()), millis(c.run.MaxMemory())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger})
 	c.dog = watchdog.New(c.renew)
 	return c, nil
@@ -204,6 +227,14 @@ func numbered(prefix, id, mark string, number uint64) string {
 	return prefix + id + mark + string(strconv.AppendUint(digits[:0], number, 10))
 }
 
+// randomStart is where a client begins to number its acquisitions if its id may have had earlier lives.
+// It leaves room for as many acquisitions as anybody will ever make.
+func randomStart() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint64(b[:]) >> 2
+}
+
 // newUUID makes a random (version 4) uuid.
 func newUUID() string {
 	var b [16]byte
@@ -222,17 +253,58 @@ func (c *Client) publish() any {
 	return "publish"
 }
 
-// ready finds out, once, what the whole cluster must agree on: by which command to publish.
+// ready finds out, once, what the whole cluster must agree on: by which command to publish. Calls that
+// come meanwhile wait for the same answer, but none for longer than its context or the command timeout.
 func (c *Client) ready(ctx context.Context) error {
 	if !c.cluster || c.asked.Load() {
 		return nil
 	}
-	sharded, err := c.hub.Sharded(ctx)
-	if err == nil {
-		c.spublish.Store(sharded)
-		c.asked.Store(true)
+	q := c.askPublish()
+	timer := time.NewTimer(c.timeout)
+	defer timer.Stop()
+	err := errNoAnswer
+	select {
+	case <-q.answered:
+		if q.err == nil {
+			return nil
+		}
+		err = q.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-timer.C:
 	}
-	return err
+	return &scripts.Error{Script: "pubsub shardnumsub", Outcome: scripts.NotExecuted, Err: err}
+}
+
+var errNoAnswer = errors.New("no answer within the command timeout")
+
+// publishQuestion is one question to the cluster, for all who ask at the same time.
+type publishQuestion struct {
+	answered chan struct{} // closed when err is set
+	err      error
+}
+
+func (c *Client) askPublish() *publishQuestion {
+	c.askMu.Lock()
+	defer c.askMu.Unlock()
+	if c.asking != nil {
+		return c.asking
+	}
+	q := &publishQuestion{answered: make(chan struct{})}
+	c.asking = q
+	c.spawn(func() {
+		sharded, err := c.hub.Sharded(context.Background())
+		if err == nil {
+			c.spublish.Store(sharded)
+			c.asked.Store(true)
+		}
+		c.askMu.Lock()
+		c.asking = nil
+		c.askMu.Unlock()
+		q.err = err
+		close(q.answered)
+	})
+	return q
 }
 
 // instant is a point of the monotonic clock, from when the client was made; 0: none. Holds have many, and a time.Time is three times as large.
@@ -274,14 +346,7 @@ func (c *Client) begin(ctx context.Context) error {
 }
 
 // isClosing tells whether Close has begun: nothing new may be acquired.
-func (c *Client) isClosing() bool {
-	select {
-	case <-c.closing:
-		return true
-	default:
-		return false
-	}
-}
+func (c *Client) isClosing() bool { return isClosed(c.closing) }
 
 // spawn runs f in a goroutine that Close waits for; after Close it does nothing.
 func (c *Client) spawn(f func()) {
@@ -327,5 +392,4 @@ func (c *Client) close(ctx context.Context) {
 	c.dead = true
 	c.mu.Unlock()
 	c.background.Wait()
-	c.deadlines.close()
 }

@@ -29,6 +29,10 @@ var (
 	ErrInvalid = errors.New("invalid")
 	// ErrNotReplicated: fewer replicas than WithReplicas wants confirmed the acquisition. It was given back.
 	ErrNotReplicated = errors.New("not replicated")
+	// ErrOutcomeUnknown: Redis did not answer, so the command may have been executed, or may still be.
+	// It accompanies the transport error. The library itself rolls back what a failed acquisition may
+	// have taken.
+	ErrOutcomeUnknown = scripts.ErrOutcomeUnknown
 )
 
 type releasedError struct{}
@@ -63,7 +67,7 @@ func (h *handle) failed(op string, err error) error {
 // gaveUp joins ErrNotAcquired with the context's cause, if it is the context that ended, and with what was met on the way.
 func gaveUp(ctx context.Context, met error) error {
 	err := ErrNotAcquired
-	if cause := context.Cause(ctx); cause != nil {
+	if cause := context.Cause(ctx); cause != nil && cause != errWaitOver { //nolint:errorlint // the very value
 		err = fmt.Errorf("%w: %w", err, cause)
 	}
 	if met != nil {

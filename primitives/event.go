@@ -1,14 +1,18 @@
 package primitives
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // EventKind says what happened.
 type EventKind string
 
-// The kinds of events. One acquisition emits either EventAcquired or EventNested.
+// The kinds of events. Each acquisition emits exactly one of EventAcquired, EventNested and EventNotAcquired.
 const (
 	EventWait          EventKind = "wait"           // refused at first: it waits now
-	EventAcquired      EventKind = "acquired"       // Waited stands in it
+	EventAcquired      EventKind = "acquired"       // with Waited
+	EventNotAcquired   EventKind = "not-acquired"   // with the error in Err, and Waited if it waited
 	EventNested        EventKind = "nested"         // acquired under a hold that the context carried
 	EventRenewed       EventKind = "renewed"        // the watchdog's renewal was confirmed
 	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is tried again
@@ -27,6 +31,9 @@ type Event struct {
 	Waited time.Duration
 	Held   time.Duration
 	Err    error
+	// Ctx is the context of the call that the event belongs to; nil for what is found in the
+	// background, such as renewals.
+	Ctx context.Context //nolint:containedctx // observers read trace ids from it
 }
 
 // emit calls the observer, in the goroutine that did what is told.

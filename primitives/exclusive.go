@@ -61,16 +61,16 @@ func (e *exclusive) heeds(payload string) bool { return payload == "0" || payloa
 func (e *exclusive) renewals() *renewals       { return lockRenewals }
 func (e *exclusive) turns() bool               { return true }
 
-func (e *exclusive) parent(ctx context.Context) (*Hold, error) { return holdFrom(ctx, e.h.nests), nil }
+func (e *exclusive) parent(ctx context.Context) (*Hold, error) { return outerFrom(ctx, e.h.nests), nil }
 
 func (e *exclusive) keys(memory string) []any {
 	all := make([]any, 0, 8) // of fixed size, so that it need not escape
-	return append(append(append(all, e.both...), memory), e.more...)
+	return append(append(append(all, e.both...), memory, e.h.shared), e.more...)
 }
 
 // enter is take for an id that others may share.
 func (e *exclusive) enter(ctx context.Context, q *request) (verdict, error) {
-	reply, err := e.h.c.confirm(ctx, e.lua.enter, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.remembered, flag(q.once))
+	reply, err := e.h.c.confirm(ctx, e.lua.enter, e.keys(e.h.memoryOf(&q.claim)), q.id, millis(q.ttl), e.h.c.publish(), e.h.c.remembered, flag(q.once), flag(q.nested))
 	if err != nil {
 		return verdict{}, err
 	}
@@ -79,28 +79,32 @@ func (e *exclusive) enter(ctx context.Context, q *request) (verdict, error) {
 
 // readTake reads what acquiring scripts of locks answer.
 func readTake(reply scripts.Reply) (verdict, error) {
+	v := verdict{doubt: reply.Doubt}
 	switch answer := reply.Value.(type) {
 	case int64:
-		return verdict{granted: true, sent: reply.Sent, token: answer}, nil
+		v.granted, v.sent, v.token = true, reply.Sent, answer
+		return v, nil
 	case string:
 		switch answer {
 		case "again":
-			return verdict{}, ErrDeadlock
+			return v, ErrDeadlock
 		case "lost":
-			return verdict{}, ErrLost
+			return v, ErrLost
 		}
-		return verdict{}, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+		return v, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
 	case []any:
-		return refusal(answer), nil
+		refused := refusal(answer)
+		refused.doubt = reply.Doubt
+		return refused, nil
 	}
-	return verdict{}, fmt.Errorf("unexpected answer %v", reply.Value)
+	return v, fmt.Errorf("unexpected answer %v", reply.Value)
 }
 
 // refusal reads {pttl, holder}.
 func refusal(answer []any) verdict {
 	v := verdict{wait: -1}
 	if ms, ok := answer[0].(int64); ok && ms >= 0 {
-		v.wait = time.Duration(ms) * time.Millisecond
+		v.wait = durationOf(ms)
 	}
 	if len(answer) > 1 {
 		v.holder, _ = answer[1].(string)
@@ -113,13 +117,13 @@ func (e *exclusive) lessen(ctx context.Context, t *tenure, left int) (lost bool,
 	if left == 0 {
 		return e.leave(ctx, &t.claim, false)
 	}
-	reply, err := e.h.c.run.DoWithin(ctx, lockUnnest, []any{e.hash}, t.id, left, millis(t.ttl))
+	reply, err := e.h.c.run.Do(ctx, lockUnnest, []any{e.hash, e.h.shared}, t.id, left, millis(t.ttl))
 	return reply.Value == int64(0), err
 }
 
 // leave gives back one count of an id that others may share. undoing: only what is known to have been taken.
 func (e *exclusive) leave(ctx context.Context, c *claim, undoing bool) (lost bool, err error) {
-	reply, err := e.h.c.run.DoWithin(ctx, e.lua.leave, e.keys(e.h.memoryOf(c)), c.id, e.h.c.publish(), e.h.c.remembered, flag(undoing), millis(c.ttl))
+	reply, err := e.h.c.run.Do(ctx, e.lua.leave, e.keys(e.h.memoryOf(c)), c.id, e.h.c.publish(), e.h.c.rememberedFor(c), flag(undoing), millis(c.ttl))
 	return reply.Value == int64(0), err
 }
 
@@ -132,7 +136,9 @@ func (m *mutex) take(ctx context.Context, q *request) (verdict, error) {
 	if q.shared {
 		return m.enter(ctx, q)
 	}
-	reply, err := m.h.c.confirm(ctx, m.lua.acquire, m.keys(m.h.shelfOf(&q.claim)), q.id, m.h.lease(q.ttl), m.h.c.publish(), q.shelved())
+	keys := append(append(make([]any, 0, 4), m.both...), m.h.shelfOf(&q.claim))
+	keys = append(keys, m.more...)
+	reply, err := m.h.c.confirm(ctx, m.lua.acquire, keys, q.id, m.h.lease(q.ttl), m.h.c.publish(), q.shelved())
 	if err != nil {
 		return verdict{}, err
 	}
@@ -162,13 +168,13 @@ func (m *mutex) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int,
 
 // end frees what c has, or hands it on to heir if that is not nil.
 func (m *mutex) end(ctx context.Context, c, heir *claim) (verdict, int, bool, error) {
-	keys := m.keys(m.h.shelfOf(c))
-	args := append(make([]any, 0, 7), c.id, m.h.c.publish(), m.h.c.remembered, c.shelved())
+	keys := m.keys(m.h.shelfOf(c))[:4]
+	args := append(make([]any, 0, 7), c.id, m.h.c.publish(), m.h.c.rememberedLong, c.shelved())
 	if heir != nil {
-		keys = append(append(keys[:3], m.h.shelfOf(heir)), m.more...)
+		keys = append(append(keys, m.h.shelfOf(heir)), m.more...)
 		args = append(args, heir.id, m.h.lease(heir.ttl), heir.shelved())
 	}
-	return readPass(m.h.c.run.DoWithin(ctx, m.lua.release, keys, args...))
+	return readPass(m.h.c.run.Do(ctx, m.lua.release, keys, args...))
 }
 
 func (m *mutex) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
@@ -176,7 +182,7 @@ func (m *mutex) adopt(ctx context.Context, id string, q *request) (time.Time, in
 }
 
 func (e *exclusive) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
-	reply, err := e.h.c.confirm(ctx, lockNest, []any{e.hash}, t.id, n, millis(ttl))
+	reply, err := e.h.c.confirm(ctx, lockNest, []any{e.hash, e.h.shared}, t.id, n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
@@ -193,7 +199,7 @@ func (e *exclusive) check(ctx context.Context, t *tenure) (lost bool, err error)
 
 // adoptBy adopts for an id of its own, whose release is remembered at memory.
 func (e *exclusive) adoptBy(ctx context.Context, memory, id string, q *request) (time.Time, int, error) {
-	reply, err := e.h.c.run.Do(ctx, e.lua.adopt, e.keys(memory)[:3], q.id, millis(q.ttl), e.h.c.publish(), id, q.shelved())
+	reply, err := e.h.c.run.Do(ctx, e.lua.adopt, e.keys(memory)[:4], q.id, millis(q.ttl), e.h.c.publish(), id, q.shelved())
 	counts, _ := reply.Value.(int64)
 	return reply.Sent, int(counts), err
 }

@@ -133,7 +133,7 @@ func (f *fair) adopt(ctx context.Context, id string, q *request) (time.Time, int
 
 // end ends what an id of its own has: the lock, or a place in the queue. If that gives the lock to another who waits here, it is told.
 func (f *fair) end(ctx context.Context, c *claim) (lost bool, err error) {
-	reply, err := f.h.c.run.DoWithin(ctx, f.lua.release, f.keys(f.h.memoryOf(c)), c.id, f.h.c.publish(), f.h.c.remembered, f.h.c.id)
+	reply, err := f.h.c.run.Do(ctx, f.lua.release, f.keys(f.h.memoryOf(c)), c.id, f.h.c.publish(), f.h.c.remembered, f.h.c.id)
 	if word, ok := reply.Value.(string); ok {
 		if g, ok := readGift(word); ok {
 			g.sent = reply.Sent
@@ -145,7 +145,7 @@ func (f *fair) end(ctx context.Context, c *claim) (lost bool, err error) {
 
 // leaves takes an id out of the queue.
 func (f *fair) leaves(ctx context.Context, id string) error {
-	_, err := f.h.c.run.DoWithin(ctx, fairLeave, f.keys(f.h.memory("")), id, f.h.c.publish())
+	_, err := f.h.c.run.Do(ctx, fairLeave, f.keys(f.h.memory("")), id, f.h.c.publish())
 	return err
 }
 
@@ -176,7 +176,7 @@ func (f *fair) refresh(ctx context.Context, longest time.Duration, ids []string)
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	reply, err := f.h.c.run.DoWithin(ctx, fairRefresh, f.keys(f.h.memory("")), args...)
+	reply, err := f.h.c.run.Do(ctx, fairRefresh, f.keys(f.h.memory("")), args...)
 	if err != nil {
 		return fairNews{wait: -1}, err
 	}

@@ -385,7 +385,7 @@ func (s *fairShare) refresh() {
 	if len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	news, err := s.f.refresh(ctx, longest, ids)
 	if s.take(news, err, longest) {

@@ -177,6 +177,7 @@ func (r *room) share(others []*waiter, v verdict, in []bool, err error) {
 	r.rooms.mu.Lock()
 	defer r.rooms.mu.Unlock()
 	for i, w := range others {
+		w.doubt = w.doubt || v.doubt
 		switch {
 		case standing(err):
 			w.inherit(verdict{}, false)

@@ -111,21 +111,36 @@ type holdContext struct {
 	hold            *Hold
 }
 
-// Value finds the nearest hold of a kind and name that is still live. A hold of several locks carries that of each.
+// Value finds the nearest hold of a kind and name: one that is live for a nestKey, live or lost for
+// an outerKey. A hold of several locks carries a live hold of each.
 func (c *holdContext) Value(key any) any {
-	k, ok := key.(*nestKey)
-	if !ok || !c.hold.g.live() {
-		return c.Context.Value(key)
-	}
-	if *k == *c.hold.g.h.nests {
-		return c.hold
-	}
-	if b, ok := c.hold.g.t.(*bundle); ok {
-		if part := b.part(k); part != nil {
-			return part
+	g := c.hold.g
+	switch k := key.(type) {
+	case *nestKey:
+		if g.live() {
+			if found := g.find(k, c.hold); found != nil {
+				return found
+			}
+		}
+	case outerKey:
+		if g.live() || (g.lost() && !g.released()) {
+			if found := g.find(k.nestKey, c.hold); found != nil {
+				return found
+			}
 		}
 	}
 	return c.Context.Value(key)
+}
+
+// find returns hold, or its part, that key asks for.
+func (g *grip) find(key *nestKey, hold *Hold) *Hold {
+	if *key == *g.h.nests {
+		return hold
+	}
+	if b, ok := g.t.(*bundle); ok {
+		return b.part(key)
+	}
+	return nil
 }
 
 // Release gives the hold back. The first call sends the command, even if ctx is done; later ones return [ErrReleased]. It returns within
@@ -190,6 +205,13 @@ func (g *grip) live() bool {
 	return g.cause == nil && !g.taken
 }
 
+// lost reports whether the hold ended by a loss.
+func (g *grip) lost() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return errors.Is(g.cause, ErrLost)
+}
+
 // released tells whether a release has begun.
 func (g *grip) released() bool {
 	g.mu.Lock()
@@ -221,10 +243,18 @@ func (g *grip) context() context.Context {
 		ctx, cancel := context.WithCancelCause(g.ctx)
 		g.inner = &inner{ctx, cancel}
 		if g.cause != nil {
-			cancel(g.cause)
+			cancel(g.explained())
 		}
 	}
 	return g.inner.Context
+}
+
+// explained is the cause of the hold's context: a loss says what was lost. mu is held.
+func (g *grip) explained() error {
+	if errors.Is(g.cause, ErrLost) {
+		return &Error{Op: "hold", Kind: g.h.kind, Name: g.h.name, Err: ErrLost}
+	}
+	return g.cause
 }
 
 // end ends the hold for cause, once, and reports whether this call did it. It does not tell the tenure.
@@ -236,7 +266,7 @@ func (g *grip) end(cause error) bool {
 	}
 	g.cause = cause
 	if g.inner != nil {
-		g.inner.cancel(cause)
+		g.inner.cancel(g.explained())
 	}
 	if g.nest != nil {
 		close(g.nest.ended)
@@ -289,14 +319,14 @@ func (g *grip) release(ctx context.Context) error {
 	switch {
 	case err != nil:
 		g.end(ErrReleased)
-		g.tell(EventReleaseFailed, err)
+		g.tell(ctx, EventReleaseFailed, err)
 		return err
 	case lost:
-		g.lose()
+		g.lose(ctx)
 		return ErrLost
 	}
 	if g.end(ErrReleased) {
-		g.tell(EventReleased, nil)
+		g.tell(ctx, EventReleased, nil)
 	}
 	return nil
 }
@@ -348,8 +378,16 @@ func (g *grip) ask(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// lose tells the hold that it is lost.
-func (g *grip) lose() {
+// lose ends the hold with ErrLost, found by the call that has ctx: the observer hears of it before
+// that call returns.
+func (g *grip) lose(ctx context.Context) {
+	if g.end(ErrLost) {
+		g.tell(ctx, EventLost, ErrLost)
+	}
+}
+
+// loseInBackground ends the hold with ErrLost, found by no call of the user's.
+func (g *grip) loseInBackground() {
 	if g.end(ErrLost) && g.of == nil {
 		g.h.c.emitLater(g.event(EventLost, ErrLost))
 	}
@@ -371,9 +409,12 @@ func (g *grip) leaked() {
 	}
 }
 
-func (g *grip) tell(kind EventKind, err error) {
+// tell emits an event in the goroutine of the call that has ctx.
+func (g *grip) tell(ctx context.Context, kind EventKind, err error) {
 	if g.h.c.observe != nil && g.of == nil {
-		g.h.c.emit(g.event(kind, err))
+		e := g.event(kind, err)
+		e.Ctx = ctx
+		g.h.c.emit(e)
 	}
 }
 
@@ -388,7 +429,7 @@ func (g *grip) event(kind EventKind, err error) Event {
 // LeaseLost is the watchdog's word that the hold's limit has come.
 func (g *grip) LeaseLost(*watchdog.Lease, bool) {
 	g.t.forget(g)
-	g.lose()
+	g.loseInBackground()
 }
 
 // LeaseRenewed and LeaseUnknown do not happen: a limit is watched, not renewed.

@@ -27,6 +27,7 @@ const latchChannel = "redisson_countdownlatch__channel__"
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
 	l.init(c, "latch", name, nil)
+	l.many = true
 	l.gate = gate{h: &l.handle, count: l.raw, news: latchChannel + "{" + l.raw + "}"}
 	l.speaks(&l.gate, l.gate.keys(l.memory("")))
 	return l

@@ -47,21 +47,26 @@ func (c *Client) Lock(name string, opts ...Option) *Lock {
 // ([ErrNotAcquired]). On failure nothing is held and nothing stays queued. If ctx carries a hold of the same lock, it nests: same id, one count
 // more. A transport error on the first try is returned; once waiting it is ridden out.
 func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	s, err := l.with(opts)
-	if err != nil {
-		return nil, l.failed("acquire", err)
-	}
-	hold, err := l.acquire(ctx, s, s.wait)
-	return hold, l.failed("acquire", err)
+	return l.acquireWith(ctx, opts, false)
 }
 
 // TryAcquire is Acquire with [WithWait](0) over all scopes: one try.
 func (l *Lock) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
+	return l.acquireWith(ctx, opts, true)
+}
+
+// acquireWith is Acquire, and TryAcquire if once.
+func (l *Lock) acquireWith(ctx context.Context, opts []Option, once bool) (*Hold, error) {
 	s, err := l.with(opts)
 	if err != nil {
+		l.notAcquired(ctx, &wait{}, time.Time{}, err)
 		return nil, l.failed("acquire", err)
 	}
-	hold, err := l.acquire(ctx, s, 0)
+	limit := s.wait
+	if once {
+		limit = 0
+	}
+	hold, err := l.acquire(ctx, s, limit)
 	return hold, l.failed("acquire", err)
 }
 
@@ -97,7 +102,6 @@ func (h *handle) adopt(ctx context.Context, id string, s settings) (*Hold, error
 		return nil, invalid("id %q", id)
 	}
 	s.owner = ""
-	began := time.Now()
 	var hold *Hold
 	var err error
 	if p, ok := h.proto.(adopter); ok {
@@ -105,8 +109,12 @@ func (h *handle) adopt(ctx context.Context, id string, s settings) (*Hold, error
 	} else {
 		hold, err = h.adoptAs(ctx, id, h.c.mint(), &s)
 	}
-	h.told(hold, EventAcquired, &wait{}, began)
-	return hold, err
+	if err != nil {
+		h.c.emit(h.failure(ctx, &wait{}, time.Time{}, err))
+		return nil, err
+	}
+	h.acquired(ctx, hold, EventAcquired, &wait{}, time.Time{})
+	return hold, nil
 }
 
 // adopter is a protocol that adopts in a way of its own.

@@ -39,7 +39,7 @@ func (l *Locker) Lock() {
 		panic(l.lock.failed("lock", gaveUp(l.ctx, nil)))
 	}
 	for delay := 20 * time.Millisecond; ; delay = min(2*delay, time.Second) {
-		hold, err := l.lock.Acquire(l.ctx)
+		hold, err := l.lock.acquireForLocker(l.ctx)
 		if err == nil {
 			l.hold.Store(hold)
 			return
@@ -47,6 +47,12 @@ func (l *Locker) Lock() {
 		l.refused(err)
 		l.rest(delay)
 	}
+}
+
+// acquireForLocker is Acquire without a limit of waiting: a default WithWait is not for Locker.
+func (l *Lock) acquireForLocker(ctx context.Context) (*Hold, error) {
+	hold, err := l.acquire(ctx, &l.settings, -1)
+	return hold, l.failed("acquire", err)
 }
 
 // TryLock tries once: false when it is held, or when Redis does not answer.

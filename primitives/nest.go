@@ -7,7 +7,8 @@ import (
 
 // nester is a protocol whose holds nest. Semaphores' do not.
 type nester interface {
-	// parent finds the hold in ctx under which an acquisition nests: nil if none, an error if it must not.
+	// parent finds the hold in ctx under which an acquisition nests: nil if none, an error if it must
+	// not. The hold may be one that was lost: then the acquisition fails with ErrLost.
 	parent(ctx context.Context) (*Hold, error)
 	// turns tells whether siblings under one hold take turns.
 	turns() bool
@@ -18,6 +19,15 @@ func holdFrom(ctx context.Context, key *nestKey) *Hold {
 	hold, _ := ctx.Value(key).(*Hold)
 	return hold
 }
+
+// outerFrom finds the nearest hold that ctx carries and whose release has not begun. It may be lost.
+func outerFrom(ctx context.Context, key *nestKey) *Hold {
+	hold, _ := ctx.Value(outerKey{key}).(*Hold)
+	return hold
+}
+
+// outerKey asks a context for a hold that is live or lost.
+type outerKey struct{ *nestKey }
 
 // nestsIn tells whether an acquisition with ctx is one under a hold, or must not be one.
 func (h *handle) nestsIn(ctx context.Context) bool {
@@ -79,18 +89,26 @@ func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait,
 	if !ok {
 		return h.nestAll(ctx, outer.t.(*bundle), s, w, parent)
 	}
+	if outer.lost() {
+		return nil, ErrLost
+	}
 	if t.shared || t.h.kind != h.kind {
-		// The wire counts for a shared id; the other side of a read-write lock counts by itself. Either way it is the same id's own lock,
-		// which it may enter at once.
+		// The wire counts for a shared id; the other side of a read-write lock counts by itself. Either
+		// way it is the same id's own lock, which it may enter at once, as long as it still has it.
 		q := h.request(s)
 		q.named(t.id, true)
-		return h.acquireOutermost(ctx, q, s, &wait{limit: 0}, parent)
+		q.nested = true
+		hold, err := h.acquireOutermost(ctx, q, s, &wait{limit: 0}, parent)
+		if errors.Is(err, ErrLost) {
+			if outer.released() {
+				return nil, errOuterEnded
+			}
+			_ = t.check(ctx) // reports the loss, if Redis confirms it
+		}
+		return hold, err
 	}
 	ttl := s.firstTTL()
-	sent, err := t.nest(ctx, ttl)
-	if errors.Is(err, ErrLost) && outer.released() {
-		return nil, errOuterEnded
-	}
+	sent, err := t.nest(ctx, outer, ttl)
 	if err != nil {
 		return nil, err
 	}

@@ -28,6 +28,7 @@ const (
 	optNonReentrant
 	optPolling
 	optWaiterTimeout
+	optCohort
 )
 
 // Durations that are sent to Redis lie between these.
@@ -67,6 +68,11 @@ func WithPolling(min, max time.Duration) Option { return Option{kind: optPolling
 // WithWaiterTimeout is how long a FairLock's waiter keeps its place without a sign of life: what a crashed one costs those
 // behind it at the most. Default 10 s. From 1 ms to 100 years.
 func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTimeout, d: d} }
+
+// WithCohort is reserved for cohorts: a client's waiters that pass the lock on among themselves for up
+// to d without asking Redis. They are not built yet. The value is checked and otherwise has no
+// effect: every hand-off asks Redis. Default 0.
+func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }
 
 // settings is what options add up to.
 type settings struct {
@@ -129,6 +135,8 @@ func (s *settings) apply(o *Option) {
 	case optWaiterTimeout:
 		s.checkDuration("waiter timeout", o.d)
 		s.waiterTimeout = o.d
+	case optCohort:
+		s.check(o.d >= 0 && o.d <= maxDuration, "a cohort of %v (from 0 to 100 years)", o.d)
 	}
 }
 

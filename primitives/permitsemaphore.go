@@ -28,6 +28,7 @@ type PermitExpirableSemaphore struct {
 func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitExpirableSemaphore {
 	s := &PermitExpirableSemaphore{}
 	s.init(c, "permits", name, opts)
+	s.many = true
 	s.pool = leasing{h: &s.handle, free: s.raw, news: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout")}
 	s.speaks(&s.pool, s.pool.keys(s.memory("")))
 	return s
@@ -61,7 +62,12 @@ func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ..
 	}
 	err = s.call(ctx, "adopt", func() error {
 		hold, err = s.adoptPermits(ctx, id, *set)
-		return err
+		if err != nil {
+			s.c.emit(s.failure(ctx, &wait{}, time.Time{}, err))
+			return err
+		}
+		s.acquired(ctx, hold, EventAcquired, &wait{}, time.Time{})
+		return nil
 	})
 	return hold, err
 }
@@ -83,9 +89,7 @@ func (s *PermitExpirableSemaphore) adoptPermits(ctx context.Context, id string, 
 	if reply.Value != int64(1) {
 		return nil, ErrNotHeld
 	}
-	hold, err := s.newHold(ctx, s.newTenure(q, verdict{sent: reply.Sent}, 1), &set, reply.Sent, nil)
-	s.told(hold, EventAcquired, &wait{}, reply.Sent)
-	return hold, err
+	return s.newHold(ctx, s.newTenure(q, verdict{sent: reply.Sent}, 1), &set, reply.Sent, nil)
 }
 
 // ReleaseID gives back the permits of these ids (comma-separated, all or none; one named twice counts once): those that another process,
@@ -162,7 +166,7 @@ func permitHolders(now int64, answer []any) []Holder {
 		ends, _ := strconv.ParseFloat(text, 64)
 		ttl := time.Duration(-1)
 		if ends != never {
-			ttl = time.Duration(min(int64(ends)-now, maxDuration.Milliseconds())) * time.Millisecond
+			ttl = durationOf(min(int64(ends)-now, maxDuration.Milliseconds()))
 		}
 		holders = append(holders, Holder{ID: hex.EncodeToString([]byte(id)), Count: 1, TTL: ttl})
 	}
@@ -258,12 +262,14 @@ func (p *leasing) renewals() *renewals       { return permitRenewals }
 func (p *leasing) name(q *claim) { q.named(mintPermits(q.permits), false) }
 
 func (p *leasing) take(ctx context.Context, q *request) (verdict, error) {
-	for {
+	for doubt := false; ; {
 		reply, err := p.h.c.confirm(ctx, permitsAcquire, p.keys(p.h.memoryOf(&q.claim)), p.h.c.publish(), collected, rawOf(q.id), millis(q.ttl))
 		if err != nil {
-			return verdict{}, err
+			return verdict{doubt: doubt}, err
 		}
 		v, err := readPermits(reply)
+		doubt = doubt || v.doubt
+		v.doubt = doubt
 		if err != nil || v.granted || v.wait != 0 || ctx.Err() != nil {
 			return v, err
 		}
@@ -293,11 +299,11 @@ func (p *leasing) pass(ctx context.Context, t *tenure, heir *claim) (verdict, in
 
 func (p *leasing) handOn(ctx context.Context, q, heir *claim) (verdict, int, bool, error) {
 	c := p.h.c
-	keys, args := p.keys(p.h.memoryOf(q)), []any{c.publish(), c.remembered, rawOf(q.id), 0}
+	keys, args := p.keys(p.h.memoryOf(q)), []any{c.publish(), c.rememberedFor(q), rawOf(q.id), 0}
 	if heir != nil {
 		keys, args = append(keys, p.h.memoryOf(heir)), append(args, rawOf(heir.id), millis(heir.ttl))
 	}
-	return readPermitsPass(c.run.DoWithin(ctx, permitsRelease, keys, args...))
+	return readPermitsPass(c.run.Do(ctx, permitsRelease, keys, args...))
 }
 
 // count: permits do not nest.

@@ -57,7 +57,9 @@ type waiter struct {
 
 	// guarded by rooms.mu
 	try     bool     // there is reason to try
+	trying  bool     // a try is under way
 	offered bool     // another is acquiring for q, or was and does not know what came of it
+	doubt   bool     // another's attempt to acquire for q has an unknown outcome
 	gift    *verdict // what q holds by that
 }
 
@@ -98,7 +100,7 @@ func (rs *rooms) hopeless(h *handle, q *request, s *settings) bool {
 func (rs *rooms) wait(ctx context.Context, h *handle, q *request, s *settings, limit *wait, refused verdict) (verdict, error) {
 	me := &waiter{q: q, nudge: newBell()}
 	r := rs.enter(h, me, s, refused)
-	v, err := r.stay(ctx, h, me, limit)
+	v, err := r.stay(ctx, h, me, limit, refused.met)
 	r.leave(me, v)
 	return v, err
 }
@@ -150,6 +152,20 @@ func (r *room) hear(s pubsub.Signal) {
 	r.head.prod()
 }
 
+// stuckAfter is how long a try of the head may take before others stop waiting for it.
+const stuckAfter = slowPoll / 4
+
+// prodFree has the first waiter try that is not trying already: the head's connection may be stuck.
+// rooms.mu is held.
+func (r *room) prodFree() {
+	for w := r.head; w != nil; w = w.next {
+		if !w.trying {
+			w.prod()
+			return
+		}
+	}
+}
+
 // prod has w try. rooms.mu is held.
 func (w *waiter) prod() {
 	if w != nil {
@@ -177,8 +193,8 @@ func (b bell) ring() {
 }
 
 // stay is the waiting itself: nothing but looking at what happens, until there is reason to try.
-func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait) (verdict, error) {
-	var met error // the last transport error, while waiting
+func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait, met error) (verdict, error) {
+	// met is the last transport error.
 	over, stop := limit.timer()
 	defer stop()
 	for {
@@ -204,12 +220,16 @@ func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait) (ve
 			continue
 		}
 		v, err := r.try(ctx, h, me)
+		r.tried(me)
 		switch {
 		case err == nil && v.granted:
 			return v, nil
 		case err == nil:
 			met = v.met
 			r.refused(me, v)
+		case notNow(err):
+			met = err
+			r.refused(me, verdict{wait: notNowPause})
 		case unanswered(err):
 			met = err
 			r.refused(me, verdict{wait: -1})
@@ -261,7 +281,20 @@ func (r *room) turn(me *waiter) (try bool, gift *verdict, confirmed <-chan struc
 		confirmed = r.unheard[0]
 	}
 	try, me.try = me.try, false
+	if me.gift == nil && try {
+		me.trying = true
+		if r.head == me {
+			r.lookIn(stuckAfter)
+		}
+	}
 	return try, me.gift, confirmed
+}
+
+// tried notes that me's try has ended.
+func (r *room) tried(me *waiter) {
+	r.rooms.mu.Lock()
+	defer r.rooms.mu.Unlock()
+	me.trying = false
 }
 
 // refused notes what me was refused for, and passes the reason to try on to those behind who may be able to use it.
@@ -319,6 +352,11 @@ func (r *room) ring() {
 		return
 	}
 	r.rings = time.Time{}
+	if r.head.trying {
+		r.lookIn(slowPoll)
+		r.prodFree()
+		return
+	}
 	r.head.prod()
 }
 
@@ -327,7 +365,9 @@ func (r *room) ring() {
 func (r *room) leave(me *waiter, v verdict) {
 	r.rooms.mu.Lock()
 	wasHead, pending := r.head == me, me.try
-	me.q.open = me.q.open || me.offered
+	if me.offered || me.doubt {
+		me.q.open, me.q.doubt = true, true
+	}
 	r.unlink(me)
 	switch {
 	case r.head == nil:
@@ -339,6 +379,9 @@ func (r *room) leave(me *waiter, v verdict) {
 			r.rest(verdict{wait: me.q.ttl})
 		}
 		r.admit(me, v.more)
+		if pending && r.h.many {
+			r.head.prod() // the message may have come after the try was decided
+		}
 	case pending:
 		r.head.prod()
 	}
@@ -388,7 +431,7 @@ func (r *room) unlink(me *waiter) {
 // unanswered tells a failure of the way to Redis, which waiting rides out, from Redis's own refusal, which it does not.
 func unanswered(err error) bool {
 	failure, ok := errors.AsType[*scripts.Error](err)
-	return ok && failure.Outcome != scripts.Executed && !errors.Is(err, scripts.ErrClosed)
+	return ok && (failure.Outcome != scripts.Executed || failure.NotNow) && !errors.Is(err, scripts.ErrClosed)
 }
 
 // listen subscribes to what q waits for.

@@ -89,8 +89,8 @@ func (s *rwSide) remembers(q *request) any {
 
 // end gives back what q has: one count of an id that others may share, else all. undoing: only what is known to have been taken.
 func (s *rwSide) end(ctx context.Context, script *scripts.Script, q *claim, undoing bool) (lost bool, err error) {
-	reply, err := s.h.c.run.DoWithin(ctx, script, s.keys(s.h.memoryOf(q)),
-		q.id, s.h.c.publish(), s.h.c.remembered, flag(q.shared), flag(undoing), millis(q.ttl))
+	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(q)),
+		q.id, s.h.c.publish(), s.h.c.rememberedFor(q), flag(q.shared), flag(undoing), millis(q.ttl))
 	return reply.Value == int64(0), err
 }
 
@@ -161,10 +161,10 @@ func (r *readers) turns() bool         { return false }
 
 // parent: a reader nests in a reader, and in a writer, which goes on writing.
 func (r *readers) parent(ctx context.Context) (*Hold, error) {
-	if outer := holdFrom(ctx, r.h.nests); outer != nil {
+	if outer := outerFrom(ctx, r.h.nests); outer != nil {
 		return outer, nil
 	}
-	return holdFrom(ctx, r.other), nil
+	return outerFrom(ctx, r.other), nil
 }
 
 func (r *readers) take(ctx context.Context, q *request) (verdict, error) {
@@ -189,7 +189,7 @@ func (r *readers) takeWith(ctx context.Context, q *request, others []*waiter) (v
 		for i, one := range answer[1:] {
 			in[i] = one == int64(1)
 		}
-		return verdict{granted: true, sent: reply.Sent, more: math.MaxInt}, in, nil
+		return verdict{granted: true, sent: reply.Sent, more: math.MaxInt, doubt: reply.Doubt}, in, nil
 	}
 	v, err := readTake(reply)
 	if v.granted {
@@ -207,7 +207,7 @@ func (r *readers) give(ctx context.Context, t *tenure, left int) (lost bool, err
 	if left == 0 {
 		return r.end(ctx, readEnd, &t.claim, false)
 	}
-	reply, err := r.h.c.run.DoWithin(ctx, readRecount, []any{r.hash, r.prefix}, t.id, left, 0)
+	reply, err := r.h.c.run.Do(ctx, readRecount, []any{r.hash, r.prefix}, t.id, left, 0)
 	return reply.Value == int64(0), err
 }
 
@@ -268,7 +268,7 @@ func (w *writer) turns() bool         { return true }
 
 // parent: a writer nests in a writer. In a reader it would wait for itself.
 func (w *writer) parent(ctx context.Context) (*Hold, error) {
-	if outer := holdFrom(ctx, w.h.nests); outer != nil {
+	if outer := outerFrom(ctx, w.h.nests); outer != nil {
 		return outer, nil
 	}
 	if holdFrom(ctx, w.other) != nil {
@@ -312,7 +312,7 @@ func (w *writer) give(ctx context.Context, t *tenure, left int) (lost bool, err 
 		_, _, lost, err = w.pass(ctx, t, nil)
 		return lost, err
 	}
-	reply, err := w.h.c.run.DoWithin(ctx, lockUnnest, []any{w.hash}, writeField(t), left, millis(t.ttl))
+	reply, err := w.h.c.run.Do(ctx, lockUnnest, []any{w.hash, w.h.shared}, writeField(t), left, millis(t.ttl))
 	return reply.Value == int64(0), err
 }
 
@@ -322,15 +322,15 @@ func (w *writer) rotates() bool { return false }
 // pass hands on from writer to writer.
 func (w *writer) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
 	keys := w.keys(w.h.memoryOf(&t.claim))
-	args := []any{t.id, w.h.c.publish(), w.h.c.remembered, flag(t.shared), 0, millis(t.ttl)}
+	args := []any{t.id, w.h.c.publish(), w.h.c.rememberedFor(&t.claim), flag(t.shared), 0, millis(t.ttl)}
 	if heir != nil {
 		keys, args = append(keys, w.h.memoryOf(heir)), append(args, heir.id, millis(heir.ttl))
 	}
-	return readPass(w.h.c.run.DoWithin(ctx, writeEnd, keys, args...))
+	return readPass(w.h.c.run.Do(ctx, writeEnd, keys, args...))
 }
 
 func (w *writer) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
-	reply, err := w.h.c.confirm(ctx, lockNest, []any{w.hash}, writeField(t), n, millis(ttl))
+	reply, err := w.h.c.confirm(ctx, lockNest, []any{w.hash, w.h.shared}, writeField(t), n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 

@@ -34,6 +34,7 @@ const (
 func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
+	s.many = true
 	s.pool = counting{h: &s.handle, left: s.raw, news: prefixed(semaphoreChannel, s.raw)}
 	s.speaks(&s.pool, s.pool.keys(s.memory("")))
 	return s
@@ -100,6 +101,7 @@ func (h *handle) acquirePermits(ctx context.Context, most int, opts []Option, tr
 		err = invalid("%d permits (at most %d)", s.permits, most)
 	}
 	if err != nil {
+		h.notAcquired(ctx, &wait{}, time.Time{}, err)
 		return nil, h.failed("acquire", err)
 	}
 	limit := s.wait
@@ -117,13 +119,23 @@ func (h *handle) acquirePermits(ctx context.Context, most int, opts []Option, tr
 
 // acquireNothing makes a hold of no permits, of which Redis need not hear.
 func (h *handle) acquireNothing(ctx context.Context, s *settings) (*Hold, error) {
-	if context.Cause(ctx) != nil {
-		return nil, gaveUp(ctx, nil)
+	err := h.c.enter()
+	if err != nil {
+		return nil, err
 	}
-	now := time.Now()
-	hold, err := h.newHold(ctx, nil, s, now, nil)
-	h.told(hold, EventAcquired, &wait{}, now)
-	return hold, err
+	defer h.c.calls.Done()
+	var hold *Hold
+	if ctx.Err() != nil {
+		err = gaveUp(ctx, nil)
+	} else {
+		hold, err = h.newHold(ctx, nil, s, time.Now(), nil)
+	}
+	if err != nil {
+		h.c.emit(h.failure(ctx, &wait{}, time.Time{}, err))
+		return nil, err
+	}
+	h.acquired(ctx, hold, EventAcquired, &wait{}, time.Time{})
+	return hold, nil
 }
 
 // change runs a script that changes what a name stands for, with a memory of its own, and returns its answer. wrong is what is wrong
@@ -167,9 +179,19 @@ var (
 	semaphoreInfo    = scripts.Load("semaphore/info")
 )
 
-// Nothing in Redis tells one permit from another, so an acquisition is known by its memory alone, for rememberedFor. A release that was perhaps executed
-// is repeated for half of that: a copy that comes when the memory is gone would give back twice.
-const rememberedFor = time.Minute
+// rememberedTaken is how long Redis remembers that an acquisition took its permits. Nothing in Redis
+// tells one permit from another, so an acquisition is known by this memory alone, and a release gives
+// back only what it says was taken: a release may then be repeated for as long as it takes.
+const rememberedTaken = 24 * time.Hour
+
+// rememberedFor is how long the release or rollback of q must be remembered, as an argument. A late
+// copy of an acquisition would take its permits for nobody, and no lease would return them.
+func (c *counting) rememberedFor(q *claim) any {
+	if q.doubt {
+		return millis(rememberedTaken)
+	}
+	return c.h.c.remembered
+}
 
 func (c *counting) keys(memory string) []any { return []any{c.left, c.news, memory} }
 
@@ -188,7 +210,7 @@ func (c *counting) name(q *claim) {
 }
 
 func (c *counting) take(ctx context.Context, q *request) (verdict, error) {
-	reply, err := c.h.c.confirm(ctx, semaphoreAcquire, c.keys(c.h.memoryOf(&q.claim)), c.h.c.publish(), millis(rememberedFor), q.permits)
+	reply, err := c.h.c.confirm(ctx, semaphoreAcquire, c.keys(c.h.memoryOf(&q.claim)), c.h.c.publish(), millis(rememberedTaken), q.permits)
 	if err != nil {
 		return verdict{}, err
 	}
@@ -200,12 +222,12 @@ func readPermits(reply scripts.Reply) (verdict, error) {
 	answer, ok := reply.Value.([]any)
 	if !ok {
 		if reply.Value == "over" {
-			return verdict{}, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+			return verdict{doubt: reply.Doubt}, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
 		}
-		return verdict{}, fmt.Errorf("unexpected answer %v", reply.Value)
+		return verdict{doubt: reply.Doubt}, fmt.Errorf("unexpected answer %v", reply.Value)
 	}
 	left, _ := answer[1].(int64)
-	v := verdict{granted: answer[0] == int64(1), sent: reply.Sent, wait: -1, more: int(left)}
+	v := verdict{granted: answer[0] == int64(1), sent: reply.Sent, wait: -1, more: int(left), doubt: reply.Doubt}
 	if len(answer) > 2 {
 		if ms, _ := answer[2].(int64); ms >= 0 {
 			v.wait = time.Duration(min(ms, maxDuration.Milliseconds())) * time.Millisecond
@@ -215,7 +237,7 @@ func readPermits(reply scripts.Reply) (verdict, error) {
 }
 
 func (c *counting) undo(ctx context.Context, q *request) error {
-	_, err := c.h.c.run.DoWithin(ctx, semaphoreRelease, c.keys(c.h.memoryOf(&q.claim)), c.h.c.publish(), millis(rememberedFor), q.permits, 1)
+	_, err := c.h.c.run.Do(ctx, semaphoreRelease, c.keys(c.h.memoryOf(&q.claim)), c.h.c.publish(), c.rememberedFor(&q.claim), q.permits, 1)
 	return err
 }
 
@@ -227,18 +249,12 @@ func (c *counting) give(ctx context.Context, t *tenure, _ int) (lost bool, err e
 }
 
 func (c *counting) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
-	if !time.Now().Before(t.ends()) {
-		return verdict{}, 0, false, nil // what is not known to be given back by now never will be
-	}
-	keys, args := c.keys(c.h.memoryOf(&t.claim)), []any{c.h.c.publish(), millis(rememberedFor), t.permits, 0}
+	keys := c.keys(c.h.memoryOf(&t.claim))
+	args := []any{c.h.c.publish(), c.rememberedFor(&t.claim), t.permits, flag(t.age() < rememberedTaken-time.Hour)}
 	if heir != nil {
-		keys, args = append(keys, c.h.memoryOf(heir)), append(args, heir.permits)
+		keys, args = append(keys, c.h.memoryOf(heir)), append(args, heir.permits, millis(rememberedTaken))
 	}
-	reply, err := c.h.c.run.DoWithin(ctx, semaphoreRelease, keys, args...)
-	if err != nil && scripts.OutcomeOf(err) == scripts.Unknown {
-		t.endsBy(time.Now().Add(rememberedFor / 2))
-	}
-	return readPermitsPass(reply, err)
+	return readPermitsPass(c.h.c.run.Do(ctx, semaphoreRelease, keys, args...))
 }
 
 // readPermitsPass reads what the releasing scripts of semaphores answer: to an heir, {permits left}.
@@ -246,11 +262,4 @@ func readPermitsPass(reply scripts.Reply, err error) (verdict, int, bool, error)
 	v, heard, lost, err := readPass(reply, err)
 	v.more, v.token = int(v.token), 0
 	return v, heard, lost, err
-}
-
-// endsBy has t given up, if it is not given back by then.
-func (t *tenure) endsBy(over time.Time) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.over = min(t.over, t.h.c.instant(over))
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redlatch/redlatch/scripts"
@@ -17,12 +16,15 @@ type tenure struct {
 	claim
 	token int64
 	reign reign
+	began instant
 
-	// wire is held around each command that sets the count, so that counts reach Redis in the order in which they are decided.
-	wire  sync.Mutex
-	holds int // the count on the wire; guarded by wire
+	// wire is held around each command that sets the count, so that counts reach Redis in the order in
+	// which they are decided. Take it with lockWire: a command may be stuck.
+	wire sync.Mutex
+	gone *ending // the answer of the release that freed the lock; guarded by wire
 
 	mu    sync.Mutex
+	holds int           // how many counts the holds have: what is to stand on the wire; guarded by mu
 	grips *grip         // those that have not left, linked by also; guarded by mu
 	lost  bool          // guarded by mu
 	over  instant       // by then the lease has ended whatever happened; guarded by mu
@@ -31,7 +33,7 @@ type tenure struct {
 }
 
 func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
-	t := &tenure{h: h, claim: q.claim, token: v.token, reign: v.reign, holds: holds, over: h.c.instant(time.Now().Add(q.ttl)), brief: v.brief}
+	t := &tenure{h: h, claim: q.claim, began: h.c.instant(v.sent), token: v.token, reign: v.reign, holds: holds, over: h.c.instant(time.Now().Add(q.ttl)), brief: v.brief}
 	if t.reign.heirs == 0 {
 		t.reign.since = h.c.instant(v.sent)
 	}
@@ -40,6 +42,12 @@ func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
 	}
 	return t
 }
+
+// ending is the answer of a release.
+type ending struct{ lost bool }
+
+// age is how long ago the tenure began.
+func (t *tenure) age() time.Duration { return time.Since(t.h.c.time(t.began)) }
 
 // lasts is the protocol of a tenure that has a lease, nil of one that has none.
 func (t *tenure) lasts() leased {
@@ -73,7 +81,7 @@ func (t *tenure) valid(g *grip) time.Time {
 
 func (t *tenure) check(ctx context.Context) error {
 	lost, err := t.lasts().check(ctx, t)
-	return t.judge(lost, err)
+	return t.judge(ctx, lost, err)
 }
 
 // join adds a hold. The watchdog renews as long as one of the holds is a renewed one, and watches the limit of each that has one.
@@ -90,7 +98,7 @@ func (t *tenure) join(g *grip) {
 	}
 	t.mu.Unlock()
 	if lost {
-		g.lose()
+		g.loseInBackground()
 		return
 	}
 	t.watch(g)
@@ -188,94 +196,164 @@ func (t *tenure) link(g *grip) **grip {
 	return at
 }
 
-// nest adds a count for a hold that is about to join. It fails with ErrLost when the lock is not t's any more.
-func (t *tenure) nest(ctx context.Context, ttl time.Duration) (sent time.Time, err error) {
-	t.wire.Lock()
+// lockWire takes wire. It reports false if ctx ends first.
+func (t *tenure) lockWire(ctx context.Context) bool {
+	if t.wire.TryLock() {
+		return true
+	}
+	locked := make(chan struct{})
+	t.h.c.spawn(func() {
+		t.wire.Lock()
+		select {
+		case locked <- struct{}{}:
+		case <-ctx.Done():
+			t.wire.Unlock()
+		}
+	})
+	select {
+	case <-locked:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// count changes how many counts the holds have, and returns the new number.
+func (t *tenure) count(delta int) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.holds += delta
+	return t.holds
+}
+
+// nest adds a count for a hold that is about to join. It fails with ErrLost when the lock is not t's
+// any more, and with errOuterEnded when outer's release has begun: the release may be on its way, and
+// would free the lock under the new hold.
+func (t *tenure) nest(ctx context.Context, outer *grip, ttl time.Duration) (sent time.Time, err error) {
+	if !t.lockWire(ctx) {
+		return time.Time{}, gaveUp(ctx, nil)
+	}
 	defer t.wire.Unlock()
-	sent, lost, err := t.lasts().count(ctx, t, t.holds+1, ttl)
+	if outer.released() {
+		return time.Time{}, errOuterEnded
+	}
+	sent, lost, err := t.lasts().count(ctx, t, t.count(+1), ttl)
 	if err == nil && !lost {
-		t.holds++
 		t.outlives(sent.Add(ttl))
 		t.mu.Lock()
 		t.brief = 0
 		t.mu.Unlock()
 		return sent, nil
 	}
+	t.count(-1)
 	if standing(err) {
-		t.recount(ctx)
+		t.giveLater(ctx, 0)
 	}
-	return sent, t.judge(lost, err)
+	return sent, t.judge(ctx, lost, err)
 }
 
 // unnest takes back a count that nobody has joined for.
 func (t *tenure) unnest(ctx context.Context) {
-	t.wire.Lock()
-	defer t.wire.Unlock()
-	t.holds--
-	t.recount(ctx)
+	t.count(-1)
+	t.giveLater(ctx, rollbackGrace)
 }
 
-// recount sees that the count on the wire is the one decided upon. The caller holds wire.
-func (t *tenure) recount(ctx context.Context) {
-	now, cancel := within(ctx, briefly)
-	defer cancel()
-	if _, err := t.h.proto.give(now, t, t.holds); err != nil {
-		t.giveLater(ctx)
-	}
-}
+// errStuck: a sibling's command has taken all the time of a release.
+var errStuck = errors.New("no answer to a command of another hold of the same lock")
 
-// leave gives back g's count; the last one frees the lock. It ends within 5 s, and goes on in the background if Redis did not
-// answer.
+// releaseTimeout is how long a release waits for Redis.
+const releaseTimeout = 5 * time.Second
+
+// leave gives back g's count; the last one frees the lock. It ends within releaseTimeout, and goes on
+// in the background if Redis did not answer.
 func (t *tenure) leave(ctx context.Context, g *grip) (lost bool, err error) {
-	t.wire.Lock()
-	defer t.wire.Unlock()
-	t.holds--
-	left := t.holds
 	t.forget(g) // before the command: nothing renews what is being released
-	now := t.h.c.deadlines.patiently(ctx)
-	if left > 0 {
-		lost, err = t.h.proto.give(now, t, left)
-	} else {
-		lost, err = t.part(now)
+	left := t.count(-1)
+	now := context.WithoutCancel(ctx)
+	if locked := t.wire.TryLock(); !locked || t.h.c.timeout > releaseTimeout {
+		var stop context.CancelFunc
+		now, stop = context.WithTimeout(now, releaseTimeout)
+		defer stop()
+		if !locked && !t.lockWire(now) {
+			t.giveLater(ctx, 0)
+			return false, &scripts.Error{Script: "release", Outcome: scripts.Unknown, Err: errStuck}
+		}
 	}
-	if err != nil {
-		t.giveLater(ctx)
-	} else if lost {
-		t.lose(g)
+	lost, err = t.giveNow(now, left)
+	t.wire.Unlock()
+	switch {
+	case err != nil:
+		t.giveLater(ctx, 0)
+	case lost:
+		t.lose(ctx, g)
 	}
 	return lost, err
 }
 
-// giveLater goes on giving back what Redis did not answer for: down to the count that is decided upon when it gets through.
-func (t *tenure) giveLater(ctx context.Context) {
-	t.h.c.persist(ctx, t.ends(), func(ctx context.Context) error {
-		t.wire.Lock()
+// giveNow writes how many counts are left; at 0 it frees the lock or hands it off. The caller holds wire.
+func (t *tenure) giveNow(ctx context.Context, left int) (lost bool, err error) {
+	left = min(left, t.count(0)) // siblings may have left meanwhile
+	if left > 0 {
+		return t.h.proto.give(ctx, t, left)
+	}
+	if t.gone != nil {
+		return t.gone.lost, nil
+	}
+	lost, err = t.part(ctx)
+	if err == nil {
+		t.gone = &ending{lost}
+	}
+	return lost, err
+}
+
+// giveLater gives back in the background what Redis has not answered for: down to the count that is
+// decided upon when it gets through. It waits up to limit for the first attempt.
+func (t *tenure) giveLater(ctx context.Context, limit time.Duration) {
+	t.h.c.inBackground(ctx, t.repeatUntil(), limit, func(ctx context.Context) error {
+		if !t.lockWire(ctx) {
+			return context.Cause(ctx)
+		}
 		defer t.wire.Unlock()
-		_, err := t.h.proto.give(ctx, t, t.holds)
+		if t.gone != nil {
+			return nil
+		}
+		_, err := t.h.proto.give(ctx, t, t.count(0))
 		return err
 	})
 }
 
-// abandon is called when a hold that was told of the loss by time is given up by its owner, who has left its section: the key, if a renewal did
-// reach it, need not block others until the lease is over.
+// repeatUntil is how long a release may be repeated: until the lease is over, or, where a second
+// execution would give back more than the first, for as long as Redis remembers the first.
+func (t *tenure) repeatUntil() time.Time {
+	remembered := time.Now().Add(t.h.c.run.Repeatable())
+	switch {
+	case t.shared:
+		return remembered
+	case t.leases():
+		return t.ends()
+	}
+	if taken := t.h.c.time(t.began).Add(rememberedTaken - time.Hour); taken.After(remembered) {
+		return taken
+	}
+	return remembered
+}
+
+// abandon deletes the key of an expired hold that its owner releases, in case a late renewal extended
+// it. The owner has left its section.
 func (t *tenure) abandon(ctx context.Context) {
-	t.wire.Lock()
-	defer t.wire.Unlock()
-	t.holds--
-	if t.holds == 0 && time.Now().Before(t.ends()) {
-		t.giveLater(ctx)
+	if t.count(-1) == 0 && time.Now().Before(t.ends()) {
+		t.giveLater(ctx, 0)
 	}
 }
 
 // extend keeps the lock for at least d from now, and g with it.
 func (t *tenure) extend(ctx context.Context, g *grip, d time.Duration) error {
 	sent, lost, err := t.lasts().extend(ctx, t, d)
-	if err = t.judge(lost, err); err != nil {
+	if err = t.judge(ctx, lost, err); err != nil {
 		return err
 	}
 	t.outlives(sent.Add(d))
 	until := sent.Add(d - t.h.c.marginOf(d))
-	t.h.c.dog.Confirm(&t.lease, until)
 	limit := t.h.c.instant(until)
 	g.mu.Lock()
 	raised := g.limit != 0 && limit > g.limit
@@ -284,37 +362,42 @@ func (t *tenure) extend(ctx context.Context, g *grip, d time.Duration) error {
 	}
 	g.mu.Unlock()
 	if raised {
-		t.rejoin(g)
+		t.rejoin(g) // before Confirm, which never goes beyond the limits
 	}
+	t.h.c.dog.Confirm(&t.lease, until)
 	return nil
 }
 
 // judge makes an error of a command's answer, and tells all holds of a loss.
-func (t *tenure) judge(lost bool, err error) error {
+func (t *tenure) judge(ctx context.Context, lost bool, err error) error {
 	if err == nil && lost {
-		t.lose(nil)
+		t.lose(ctx, nil)
 		return ErrLost
 	}
 	return err
 }
 
-// lose tells all holds but one that the tenure is over.
-func (t *tenure) lose(but *grip) {
+// lose tells all holds but one that the call with ctx found the lock lost.
+func (t *tenure) lose(ctx context.Context, but *grip) {
+	for _, g := range t.end() {
+		if g != but {
+			g.lose(ctx)
+		}
+	}
+}
+
+// end marks the tenure lost, once, and returns the holds that are to be told.
+func (t *tenure) end() []*grip {
 	t.mu.Lock()
+	defer t.mu.Unlock()
 	if t.lost {
-		t.mu.Unlock()
-		return
+		return nil
 	}
 	t.lost = true
 	grips := t.all()
 	t.grips = nil
 	t.h.c.dog.Drop(&t.lease)
-	t.mu.Unlock()
-	for _, g := range grips {
-		if g != but {
-			g.lose()
-		}
-	}
+	return grips
 }
 
 // outlives notes that the key may last until then.
@@ -365,7 +448,11 @@ func (t *tenure) LeaseUnknown(_ *watchdog.Lease, err error) {
 }
 
 // LeaseLost is the watchdog's word that the lock is not ours any more, or must be taken not to be.
-func (t *tenure) LeaseLost(*watchdog.Lease, bool) { t.lose(nil) }
+func (t *tenure) LeaseLost(*watchdog.Lease, bool) {
+	for _, g := range t.end() {
+		g.loseInBackground()
+	}
+}
 
 func (t *tenure) present() []*grip {
 	t.mu.Lock()
@@ -381,81 +468,58 @@ func (t *tenure) all() (grips []*grip) {
 	return grips
 }
 
-// How long a call waits for what must be given back before it leaves that to the background.
-const (
-	patience = 5 * time.Second
-	briefly  = time.Second
-	again    = time.Second // at most between two tries in the background
-)
+// retryPause is the longest pause between two attempts in the background.
+const retryPause = time.Second
 
-// within is ctx for a command that must go out though ctx be done, and be answered in time.
-func within(ctx context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), limit)
-}
-
-// deadlines makes contexts that end in time, one for all that are asked for at about the same time: most commands are answered long before.
-type deadlines struct {
-	latest atomic.Pointer[deadline]
-}
-
-type deadline struct {
-	context.Context //nolint:containedctx // it is one
-	until           time.Time
-	stop            context.CancelFunc
-}
-
-// bounded has the values of one context and the end of another.
-type bounded struct {
-	context.Context
-	values context.Context
-}
-
-func (b *bounded) Value(key any) any { return b.values.Value(key) }
-
-// close spares the latest its end.
-func (d *deadlines) close() {
-	if latest := d.latest.Load(); latest != nil {
-		latest.stop()
+// inBackground runs do until it succeeds, until over, or until the client closes. It returns when the
+// first attempt has ended, or after limit.
+func (c *Client) inBackground(ctx context.Context, over time.Time, limit time.Duration, do func(context.Context) error) {
+	first := make(chan struct{})
+	c.spawn(func() { c.retry(context.WithoutCancel(ctx), over, do, first) })
+	if limit <= 0 {
+		return
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-first:
+	case <-timer.C:
 	}
 }
 
-// patiently is ctx for a command that must go out though ctx be done, and be answered within patience, or a hundredth less.
-func (d *deadlines) patiently(ctx context.Context) context.Context {
-	now := time.Now()
-	latest := d.latest.Load()
-	if latest == nil || latest.until.Sub(now) < patience-patience/100 {
-		until := now.Add(patience)
-		end, stop := context.WithDeadline(context.Background(), until)
-		latest = &deadline{end, until, stop}
-		d.latest.Store(latest) // the one before ends by itself
-	}
-	return &bounded{latest.Context, ctx}
-}
-
-// persist does in the background what Redis has not answered yet, until it does, the lease is over or the client closes.
-func (c *Client) persist(ctx context.Context, over time.Time, do func(context.Context) error) {
-	c.spawn(func() { c.retry(context.WithoutCancel(ctx), over, do) })
-}
-
-func (c *Client) retry(ctx context.Context, over time.Time, do func(context.Context) error) {
+// retry closes first when its first attempt has ended.
+func (c *Client) retry(ctx context.Context, over time.Time, do func(context.Context) error, first chan<- struct{}) {
 	ctx, cancel := context.WithDeadline(ctx, over)
 	defer cancel()
-	for delay := 20 * time.Millisecond; ; delay = min(2*delay, again) {
+	for delay := 20 * time.Millisecond; ; delay = min(2*delay, retryPause) {
+		attempt, stop := context.WithTimeout(ctx, releaseTimeout)
+		err := do(attempt)
+		stop()
+		if first != nil {
+			close(first)
+			first = nil
+		}
+		if err == nil || errors.Is(err, scripts.ErrClosed) || ctx.Err() != nil {
+			return
+		}
 		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
-			timer.Stop()
-			return
 		case <-c.stopping:
-			timer.Stop()
+		}
+		timer.Stop()
+		if ctx.Err() != nil || isClosed(c.stopping) {
 			return
 		}
-		attempt, stop := context.WithTimeout(ctx, patience)
-		err := do(attempt)
-		stop()
-		if err == nil || errors.Is(err, scripts.ErrClosed) {
-			return
-		}
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

@@ -27,11 +27,12 @@ func newCall(s *Script, keys, args []any) call {
 	return call{s, append(all, args...)}
 }
 
-// whole are EVAL's arguments: the script's text goes along.
+// whole returns EVAL's arguments, with the script's text.
 func (c call) whole() []any { return append([]any{"eval", c.script.text}, c.args[2:]...) }
 
-// attempt sends a script once. If the server does not know it, it is loaded and sent again; if it is forgotten in between too
-// (SCRIPT FLUSH), its text goes along. None of these is a repetition: NOSCRIPT means that nothing was executed.
+// attempt sends a script once. If the server does not know it, it is loaded and sent again; if it is
+// forgotten in between too (SCRIPT FLUSH), it is sent with its text. None of these is a repetition:
+// NOSCRIPT means that nothing was executed.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	reply, err := r.send(ctx, via, c.args)
 	if !isNoScript(err) {
@@ -49,48 +50,11 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 func (r *Runner) send(ctx context.Context, via processor, args []any) (Reply, error) {
 	cmd := newOnce(ctx, args)
 	sent := time.Now()
-	err := via.Process(ctx, cmd)
-	return r.read(cmd, sent, err)
+	return cmd.read(sent, via.Process(ctx, cmd))
 }
 
-// read is what a command came to that was sent then and ended with err.
-func (r *Runner) read(cmd *once, sent time.Time, err error) (Reply, error) {
-	switch {
-	case err == nil:
-		return Reply{cmd.Val(), sent}, nil
-	case errors.Is(err, redis.Nil):
-		return Reply{Sent: sent}, nil
-	case !answered(err):
-		r.well.Store(false)
-	}
-	return Reply{}, err
-}
-
-// piped notes that a pipeline ended with err.
-func (r *Runner) piped(err error) {
-	if answered(err) && !r.well.Load() {
-		r.well.Store(true)
-	}
-}
-
-// answered tells whether an attempt that ended with err was answered.
-func answered(err error) bool {
-	if err == nil {
-		return true
-	}
-	_, ok := errors.AsType[redis.Error](err)
-	return ok
-}
-
-// unbound has ctx's values, and does not end.
-func unbound(ctx context.Context) context.Context {
-	if ctx.Done() == nil {
-		return ctx
-	}
-	return context.WithoutCancel(ctx)
-}
-
-// load makes the script known to the node that serves the command's keys; a dead shard elsewhere does not matter.
+// load makes the script known to the node that serves the command's keys; a dead shard elsewhere
+// does not matter.
 func (r *Runner) load(ctx context.Context, c call) error {
 	if cluster, ok := r.rdb.(*redis.ClusterClient); ok && firstKey(c.args) > 0 {
 		node, err := cluster.MasterForKey(ctx, c.args[3].(string))
@@ -102,15 +66,15 @@ func (r *Runner) load(ctx context.Context, c call) error {
 	return r.rdb.ScriptLoad(ctx, c.script.text).Err()
 }
 
-// reroute has a cluster client look at the cluster afresh after a node could not be reached or would not serve: the client
-// itself does so only in its own repetitions.
+// reroute makes a cluster client read the slot map again after a node could not be reached or would
+// not serve: the client itself does so only in its own repetitions.
 func (r *Runner) reroute(ctx context.Context) {
 	if c, ok := r.rdb.(*redis.ClusterClient); ok {
 		c.ReloadState(ctx)
 	}
 }
 
-// once is a command that go-redis must not send twice: it could not tell us of the first try's outcome.
+// once is a command that go-redis must not send twice: it could not report the first try's outcome.
 type once struct {
 	*redis.Cmd
 	answered bool
@@ -129,14 +93,14 @@ func firstKey(args []any) int8 {
 	return 3
 }
 
-// NoRetry keeps go-redis from sending it again.
+// NoRetry keeps go-redis from sending the command again.
 func (*once) NoRetry() bool { return true }
 
-// Clone keeps the promise in the copies that go-redis makes.
+// Clone keeps that promise in the copies that go-redis makes.
 func (c *once) Clone() redis.Cmder { return &once{c.Cmd.Clone().(*redis.Cmd), c.answered} }
 
-// SetErr is told how the command fared. An answer stands: go-redis gives the error of a pipeline that broke off to those commands, too,
-// that were answered before.
+// SetErr records how the command fared. An answer stands: when a pipeline breaks off, go-redis gives
+// its error to the commands that were answered before, too.
 func (c *once) SetErr(err error) {
 	if c.answered {
 		return
@@ -145,8 +109,8 @@ func (c *once) SetErr(err error) {
 	c.Cmd.SetErr(err)
 }
 
-// outcome is how the command fared in a pipeline that ended with err: as it was told, or, if a hook kept the pipeline from being sent, with
-// err.
+// outcome returns how the command fared in a pipeline that ended with err: its own result, or err if
+// a hook kept the pipeline from being sent.
 func (c *once) outcome(err error) error {
 	if own := c.Err(); own != nil || c.answered {
 		return own
@@ -154,13 +118,25 @@ func (c *once) outcome(err error) error {
 	return err
 }
 
-// pipes sends each command by a pipeline of its own. go-redis has connections for those alone, which commands that block cannot use up.
-type pipes struct {
+// read returns the reply to a command that was sent then and ended with err.
+func (c *once) read(sent time.Time, err error) (Reply, error) {
+	switch {
+	case err == nil:
+		return Reply{Value: c.Val(), Sent: sent}, nil
+	case errors.Is(err, redis.Nil):
+		return Reply{Sent: sent}, nil
+	}
+	return Reply{}, err
+}
+
+// pipelines sends each command in a pipeline of its own. go-redis keeps connections for pipelines
+// alone, so commands that block, such as an application's BLPOP, cannot use them up.
+type pipelines struct {
 	r    *Runner
 	idle sync.Pool // of pipelines
 }
 
-func (p *pipes) Process(ctx context.Context, cmd redis.Cmder) error {
+func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
 	pipe, ok := p.idle.Get().(redis.Pipeliner)
 	if !ok {
 		pipe = p.r.rdb.Pipeline()
@@ -168,7 +144,5 @@ func (p *pipes) Process(ctx context.Context, cmd redis.Cmder) error {
 	_ = pipe.Process(ctx, cmd)
 	_, err := pipe.Exec(ctx)
 	p.idle.Put(pipe)
-	err = cmd.(*once).outcome(err)
-	p.r.piped(err)
-	return err
+	return cmd.(*once).outcome(err)
 }

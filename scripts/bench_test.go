@@ -20,7 +20,7 @@ func BenchmarkRunner(b *testing.B) {
 	auto, err := rdb.AutoPipeline()
 	require.NoError(b, err)
 	defer func() { _ = auto.Close() }()
-	r := NewRunner(rdb)
+	r := NewRunner(rdb, 0)
 	defer r.Close()
 	script := newScript("touch", `return redis.call('hincrby', KEYS[1], ARGV[1], ARGV[2])`)
 	ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
@@ -35,9 +35,8 @@ func BenchmarkRunner(b *testing.B) {
 		{"floor: EvalSha", plain(rdb)},
 		{"floor: EvalSha, autopipelined", plain(auto)},
 		{"Do", func(key any) error { _, err := r.Do(ctx, script, []any{key}, "id", 30000); return err }},
-		{"DoWithin", func(key any) error { _, err := r.DoWithin(ctx, script, []any{key}, "id", 30000); return err }},
 	} {
-		_, err := r.DoWithin(ctx, script, []any{"k"}, "id", 30000) // known to the server
+		_, err := r.Do(ctx, script, []any{"k"}, "id", 30000) // known to the server
 		require.NoError(b, err)
 		b.Run(bb.name+"/1 goroutine", func(b *testing.B) {
 			b.ReportAllocs()

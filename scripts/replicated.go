@@ -7,31 +7,46 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// RunReplicated is [Runner.Do], but by a connection of its own, and then waits on the same connection until n replicas have what the script wrote, or timeout is over. It
-// returns how many have. A server that does not know WAIT counts as having none.
-func (r *Runner) RunReplicated(ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any) (Reply, int, error) {
+// RunReplicated is [Runner.Do] on a connection of its own. It then waits on the same connection
+// until n replicas have what the script wrote, or timeout is over, and returns how many have. The
+// time for that comes on top of the runner's timeout. A server that does not know WAIT counts as
+// having no replica.
+func (r *Runner) RunReplicated(
+	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
+) (Reply, int, error) {
 	if !r.enter() {
-		return Reply{}, 0, &Error{s.name, NotExecuted, ErrClosed}
+		return Reply{}, 0, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
+	type confirmed struct {
+		Reply
+		acked int
+	}
 	var acked int
-	c, free := newCall(s, keys, args), unbound(ctx)
-	reply, err := r.repeat(ctx, s.name, func() (Reply, error) {
-		conn, err := r.connection(free, keys[0].(string))
-		if err != nil {
-			return Reply{}, err
-		}
-		defer func() { _ = conn.Close() }()
-		reply, err := r.attempt(free, conn, c)
-		if err == nil {
-			acked, err = acknowledged(free, conn, n, timeout)
-		}
-		return reply, err
+	c := newCall(s, keys, args)
+	end := r.ends.after(r.timeout + timeout)
+	reply, err := r.repeat(ctx, end, s.name, func(int) (Reply, error) {
+		got, err := bounded(r, ctx, end, func(ctx context.Context) (confirmed, error) {
+			conn, err := r.connection(ctx, keys[0].(string))
+			if err != nil {
+				return confirmed{}, err
+			}
+			defer func() { _ = conn.Close() }()
+			reply, err := r.attempt(ctx, conn, c)
+			if err != nil {
+				return confirmed{}, err
+			}
+			acked, err := acknowledged(ctx, conn, n, timeout)
+			return confirmed{reply, acked}, err
+		})
+		acked = got.acked
+		return got.Reply, err
 	})
 	return reply, acked, err
 }
 
-// connection pins one connection to the node that has the key: WAIT counts the writes of its own connection.
+// connection pins one connection to the node that has the key: WAIT counts the writes of its own
+// connection.
 func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error) {
 	switch c := r.rdb.(type) {
 	case *redis.ClusterClient:
@@ -46,17 +61,17 @@ func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error
 	return nil, errNoConn
 }
 
-// slice is the longest single WAIT: it must answer well before the client's read timeout.
-const slice = time.Second
+// maxWait is the longest single WAIT: it must answer well before the client's read timeout.
+const maxWait = time.Second
 
 func acknowledged(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
 	for start := time.Now(); ; {
 		left := timeout - time.Since(start)
-		got, err := conn.Wait(ctx, n, max(min(left, slice), time.Millisecond)).Result()
+		got, err := conn.Wait(ctx, n, max(min(left, maxWait), time.Millisecond)).Result()
 		if _, refused := err.(redis.Error); refused { //nolint:errorlint // as go-redis returns it
 			return 0, nil
 		}
-		if err != nil || int(got) >= n || left <= slice {
+		if err != nil || int(got) >= n || left <= maxWait {
 			return int(got), err
 		}
 	}

@@ -2,7 +2,6 @@ package scripts
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -11,103 +10,129 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Runner runs scripts on one client's Redis. All commands of the library go through it. It is safe for concurrent use.
+// DefaultTimeout is how long a call waits for Redis's answer if nothing else is configured.
+const DefaultTimeout = 5 * time.Second
+
+// Bounds of how long Redis remembers a request: a copy of a command may be on its way that long.
+const (
+	minMemory = 15 * time.Second
+	maxMemory = 60 * time.Second
+	// lateness is how late a copy may arrive after its client has stopped sending copies.
+	lateness = 10 * time.Second
+)
+
+// Runner runs scripts on one client's Redis. All commands of the library go through it. It is safe
+// for concurrent use.
+//
+// A call returns when its context ends, or after the runner's timeout, whatever Redis and the
+// network do. An attempt that is under way by then goes on in a goroutine of its own until go-redis
+// gives it up; Close waits for it.
 type Runner struct {
 	rdb      redis.UniversalClient
+	timeout  time.Duration // how long a call waits for its answer
 	repeats  int           // further attempts after the first
 	minDelay time.Duration // between attempts, doubling up to maxDelay
 	maxDelay time.Duration
-	memory   time.Duration
-	brief    bool // the client's own limits end an attempt soon
+	memory   time.Duration // how long Redis remembers a request
 
-	lane  lane
-	pipes pipes
-	well  atomic.Bool // a pipeline was answered, and since then no command went without an answer
+	single processor // sends one command by itself
+	batch  batcher
+	ends   deadlines
 
 	closing chan struct{} // closed by Stop: nothing is repeated
 	stop    sync.Once
-	mu      sync.RWMutex // held for reading while a run registers in running
+	mu      sync.RWMutex // held for reading while a call registers in running
 	closed  bool
-	running sync.WaitGroup // calls, and workers of the lane
+	running sync.WaitGroup // calls, attempts that outlive their call, and the batcher's workers
 }
 
 // Reply is a script's answer.
 type Reply struct {
 	Value any       // nil, int64, string or []any of these
-	Sent  time.Time // before the attempt that was answered went out: a TTL that the script set counts from here
+	Sent  time.Time // before the answered attempt was sent: a TTL that the script set counts from here
+	// Doubt: an earlier attempt of the same call has an unknown outcome. A copy of the command may
+	// still run after the answered one.
+	Doubt bool
 }
 
-// Bounds of what a request is remembered for: a copy of a command may be on its way that long.
-const (
-	minMemory = 15 * time.Second
-	maxMemory = 60 * time.Second
-)
-
-// briefly bounds the client's limits with which DoWithin may wait for an attempt to end by itself.
-const briefly = 5 * time.Second
-
-// NewRunner makes a runner that repeats as often as rdb's own configuration says (MaxRetries, on a cluster MaxRedirects),
-// with its delays. It sends nothing.
-func NewRunner(rdb redis.UniversalClient) *Runner {
-	r := &Runner{rdb: rdb, repeats: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second, closing: make(chan struct{})}
-	r.lane.r, r.pipes.r = r, r
-	timeout := 5 * time.Second
+// NewRunner makes a runner. Calls wait at most timeout for their answer; 0 means DefaultTimeout.
+// They are repeated as often as rdb's configuration says (MaxRetries, on a cluster MaxRedirects),
+// with its delays. NewRunner sends nothing.
+func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	r := &Runner{
+		rdb: rdb, repeats: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
+		closing: make(chan struct{}),
+	}
+	r.batch.r = r
+	r.single = rdb
+	readTimeout := 5 * time.Second
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
 		o := c.Options()
-		r.repeats, r.minDelay, r.maxDelay, timeout = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
-		r.brief = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= briefly
-		r.lane.gathers = true
+		r.repeats, r.minDelay, r.maxDelay, readTimeout = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
+		r.single = &pipelines{r: r}
+		r.batch.enabled = true
 	case interface{ Options() *redis.ClusterOptions }:
 		o := c.Options()
-		r.repeats, r.minDelay, r.maxDelay, timeout = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
+		r.repeats, r.minDelay, r.maxDelay, readTimeout = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
 	}
 	r.repeats = max(r.repeats, 0)
-	horizon := time.Duration(r.repeats+1) * (max(timeout, 0) + max(r.maxDelay, 0))
+	// go-redis may send a command as late as one read timeout after its context ended: it does not
+	// look at the context between greeting a new connection and using it.
+	horizon := timeout + max(readTimeout, 0) + lateness
 	r.memory = min(max(horizon, minMemory), maxMemory)
+	r.timeout = min(timeout, r.memory-lateness)
 	return r
 }
 
 // Memory is how long a script should remember a request: longer than a copy of it may be on its way.
 func (r *Runner) Memory() time.Duration { return r.memory }
 
-// Do runs s and repeats it, with equal arguments, while its outcome is unknown or it could not be executed, as often as the
-// client's configuration says and ctx lasts. An attempt under way is never interrupted by ctx: it ends within the client's own
-// timeouts, so that its outcome is known if it can be. Failures are an [*Error]. Keys are strings; they are taken as a command takes them, so
-// that who has them so need not make them so again.
+// MaxMemory is how long a script should remember what must not happen any more: a request that was
+// rolled back although a copy of it may still arrive.
+func (r *Runner) MaxMemory() time.Duration { return maxMemory }
+
+// Repeatable is how long after its first attempt a command that Redis remembers may be sent again.
+func (r *Runner) Repeatable() time.Duration { return r.memory - lateness }
+
+// Timeout is how long a call waits for its answer.
+func (r *Runner) Timeout() time.Duration { return r.timeout }
+
+// Do runs s, and repeats it with identical arguments while its outcome is unknown or it could not be
+// executed. It gives up when ctx ends, after the runner's timeout, or after as many repetitions as
+// the client's configuration says; refusals that will pass, such as LOADING, do not count as
+// repetitions. Failures are an [*Error]. Keys are strings, passed as []any so that a prebuilt slice
+// is sent without copying.
 //
-// Of many commands at the same time some go together, by a pipeline. A hook of the client sees it, with no values of ctx.
+// Many commands at the same time go together in pipelines. A hook of the client sees such a
+// pipeline with a context that has no values.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if !r.enter() {
-		return Reply{}, &Error{s.name, NotExecuted, ErrClosed}
+		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
-	c, free := newCall(s, keys, args), unbound(ctx)
-	return r.repeat(ctx, s.name, func() (Reply, error) { return r.try(free, c) })
-}
-
-// DoWithin is Do, but returns when ctx is done, with unknown outcome, though an attempt be under way. That attempt goes on by itself; Close waits
-// for it. There is one exception: where ctx has a deadline, the client's read and write timeouts are 5 s at most and Redis was answering so far,
-// an attempt under way is awaited, which may take that timeout. It goes by a pipeline, for which go-redis has connections of their own.
-func (r *Runner) DoWithin(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
-	if !r.enter() {
-		return Reply{}, &Error{s.name, NotExecuted, ErrClosed}
+	if cause := context.Cause(ctx); cause != nil {
+		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: cause}
 	}
-	defer r.running.Done()
 	c := newCall(s, keys, args)
-	return r.repeat(ctx, s.name, func() (Reply, error) { return r.tryWithin(ctx, c) })
+	end := r.ends.after(r.timeout)
+	return r.repeat(ctx, end, s.name, func(int) (Reply, error) { return r.batch.do(ctx, end, c) })
 }
 
-// Once makes one attempt, for callers that repeat by themselves. A NOSCRIPT is dealt with as in Do. It waits for no other command, and goes by a
-// pipeline of its own, for which go-redis has connections of their own: those of other commands may all be in use.
+// Once makes one attempt, for callers that repeat by themselves and run in a goroutine of their own.
+// ctx bounds the time until the command is sent; then go-redis's own timeouts apply. Once waits for
+// no batch, and uses go-redis's connections for pipelines: other commands may occupy all others.
 func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if !r.enter() {
-		return Reply{}, &Error{s.name, NotExecuted, ErrClosed}
+		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
-	reply, err := r.attempt(unbound(ctx), &r.pipes, newCall(s, keys, args))
+	reply, err := r.attempt(ctx, r.single, newCall(s, keys, args))
 	if err != nil {
-		return Reply{}, &Error{s.name, classify(err).outcome, err}
+		return Reply{}, failure(s.name, err, classify(err).outcome)
 	}
 	return reply, nil
 }
@@ -117,14 +142,15 @@ func (r *Runner) Stop() {
 	r.stop.Do(func() { close(r.closing) })
 }
 
-// Close lets no further command out and waits for those under way, which end within the client's own timeouts. It may be
-// called again.
+// Close sends no further command and waits for those under way, which end within the client's own
+// timeouts. It may be called again.
 func (r *Runner) Close() {
 	r.Stop()
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
 	r.running.Wait()
+	r.ends.close()
 }
 
 func (r *Runner) enter() bool {
@@ -137,77 +163,35 @@ func (r *Runner) enter() bool {
 	return true
 }
 
-// try makes an attempt that nothing interrupts.
-func (r *Runner) try(free context.Context, c call) (Reply, error) {
-	if r.lane.enter() {
-		defer r.lane.leave()
-		return r.attempt(free, r.rdb, c)
-	}
-	s := r.lane.put(c)
-	<-s.done
-	return r.lane.settle(s)
-}
-
-// tryWithin makes an attempt that is awaited no longer than ctx lasts.
-func (r *Runner) tryWithin(ctx context.Context, c call) (Reply, error) {
-	if r.endsWith(ctx) && r.lane.enter() {
-		defer r.lane.leave()
-		reply, err := r.attempt(ctx, &r.pipes, c)
-		if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
-			err = &interrupted{context.Cause(ctx)}
-		}
-		return reply, err
-	}
-	s := r.lane.put(c)
-	select {
-	case <-s.done:
-		return r.lane.settle(s)
-	case <-ctx.Done():
-	}
-	select {
-	case <-s.done: // at the same time: an answer counts
-		return r.lane.settle(s)
-	default:
-		return Reply{}, &interrupted{context.Cause(ctx)}
-	}
-}
-
-// endsWith tells whether an attempt by a pipeline of its own can be counted on to end when ctx does, or soon after. Getting a connection does. Writing
-// and reading end by the client's limits; and where pipelines were answered lately a connection is there, and need not be made first.
-func (r *Runner) endsWith(ctx context.Context) bool {
-	_, limited := ctx.Deadline()
-	return r.brief && r.well.Load() && (limited || ctx.Done() == nil) && ctx.Err() == nil
-}
-
 // repeat makes attempts until one is answered, or no more may be made.
-func (r *Runner) repeat(ctx context.Context, name string, attempt func() (Reply, error)) (Reply, error) {
-	worst := Executed
-	for n := 0; ; n++ {
-		reply, err := attempt()
+func (r *Runner) repeat(ctx context.Context, end *deadline, name string, attempt func(n int) (Reply, error)) (Reply, error) {
+	doubt := false
+	for n, repeats := 0, 0; ; n++ {
+		reply, err := attempt(n)
 		if err == nil {
+			reply.Doubt = doubt
 			return reply, nil
 		}
 		got := classify(err)
-		worst = worse(worst, got.outcome)
-		if !got.transient || n >= r.repeats || !r.pause(ctx, n) {
-			return Reply{}, &Error{name, worst, err}
+		doubt = doubt || got.outcome == Unknown
+		if !got.notNow {
+			repeats++
+		}
+		if !got.transient || repeats > r.repeats || !r.pause(ctx, end, n) {
+			outcome := got.outcome
+			if doubt {
+				outcome = Unknown
+			}
+			return Reply{}, failure(name, err, outcome)
 		}
 		if got.outcome == NotExecuted {
-			r.reroute(unbound(ctx))
+			r.reroute(context.WithoutCancel(ctx))
 		}
 	}
 }
 
-// worse orders outcomes by how much is left open: once an attempt's outcome is unknown, so is that of the whole.
-func worse(a, b Outcome) Outcome {
-	if a == Unknown || b == Unknown {
-		return Unknown
-	}
-	return b
-}
-
-// pause waits before attempt+1 and tells whether it may still be made.
-func (r *Runner) pause(ctx context.Context, attempt int) bool {
+// pause waits before another attempt, and reports whether it may still be made.
+func (r *Runner) pause(ctx context.Context, end *deadline, attempt int) bool {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -221,7 +205,87 @@ func (r *Runner) pause(ctx context.Context, attempt int) bool {
 	case <-timer.C:
 		return true
 	case <-ctx.Done():
+	case <-end.Done():
 	case <-r.closing:
 	}
 	return false
 }
+
+// bounded runs f in a goroutine of its own. It returns f's result, or an error of unknown outcome
+// when ctx or end comes first; f then goes on by itself and Close waits for it. The caller is
+// registered in running.
+func bounded[T any](r *Runner, ctx context.Context, end *deadline, f func(context.Context) (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	attempt := end.with(ctx)
+	r.running.Go(func() {
+		value, err := f(attempt)
+		done <- result{value, err}
+	})
+	select {
+	case res := <-done:
+		return res.value, res.err
+	case <-ctx.Done():
+	case <-end.Done():
+	}
+	select {
+	case res := <-done: // at the same time: an answer counts
+		return res.value, res.err
+	default:
+		var none T
+		return none, interruption(ctx)
+	}
+}
+
+// deadlines makes contexts that end in time. Calls that begin at about the same time share one: most
+// commands are answered long before, so a timer for each would be wasted.
+type deadlines struct {
+	latest atomic.Pointer[deadline]
+}
+
+// deadline is a context that ends for all calls that share it.
+type deadline struct {
+	context.Context //nolint:containedctx // it is one
+	until           time.Time
+	stop            context.CancelFunc
+}
+
+// after returns a deadline in d from now, or up to a hundredth earlier.
+func (ds *deadlines) after(d time.Duration) *deadline {
+	now := time.Now()
+	latest := ds.latest.Load()
+	if left := d - d/100; latest == nil || latest.until.Sub(now) < left || latest.until.Sub(now) > d {
+		until := now.Add(d)
+		ctx, stop := context.WithDeadline(context.Background(), until)
+		latest = &deadline{ctx, until, stop}
+		ds.latest.Store(latest) // the one before ends by itself
+	}
+	return latest
+}
+
+// close ends the latest deadline early, so that its timer does not stay behind.
+func (ds *deadlines) close() {
+	if latest := ds.latest.Load(); latest != nil {
+		latest.stop()
+	}
+}
+
+// with returns a context with ctx's values that ends with whichever of the two has the nearer
+// deadline. go-redis looks at it while it waits for a connection or dials.
+func (d *deadline) with(ctx context.Context) context.Context {
+	if until, ok := ctx.Deadline(); ok && until.Before(d.until) {
+		return ctx
+	}
+	return &bothContexts{d, ctx}
+}
+
+// bothContexts has the values of one context and the end of another.
+type bothContexts struct {
+	context.Context
+	values context.Context
+}
+
+func (b *bothContexts) Value(key any) any { return b.values.Value(key) }

@@ -40,7 +40,7 @@ type way struct {
 
 func onWay(t *testing.T, s *redistest.Server, tweaks ...func(*redis.Options)) *way {
 	w := &way{s: s, p: s.Proxy(t)}
-	w.r = NewRunner(w.p.Client(t, append([]func(*redis.Options){quick}, tweaks...)...))
+	w.r = NewRunner(w.p.Client(t, append([]func(*redis.Options){quick}, tweaks...)...), 0)
 	t.Cleanup(w.r.Close)
 	return w
 }
@@ -82,7 +82,9 @@ func TestOutcomes(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			eachWay(t, func(t *testing.T, w *way) {
 				key := redistest.Name(t)
-				_, err := w.r.Do(t.Context(), check, []any{key}, "x") // known to the server, and connected
+				// Loaded by another client: so the only connection of this one is that of pipelines.
+				require.NoError(t, w.s.Client(t).ScriptLoad(t.Context(), check.Text()).Err())
+				_, err := w.r.Do(t.Context(), check, []any{key}, "x")
 				require.NoError(t, err)
 				w.p.Record()
 				tt.fault(w)
@@ -133,25 +135,26 @@ func TestClassify(t *testing.T) {
 		err  error
 		want reading
 	}{
-		{&net.OpError{Op: "dial", Err: io.EOF}, reading{NotExecuted, true}},
-		{&net.OpError{Op: "read", Err: io.EOF}, reading{Unknown, true}},
-		{io.EOF, reading{Unknown, true}},
-		{context.DeadlineExceeded, reading{Unknown, true}},
-		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), reading{NotExecuted, true}},
-		{redis.ErrPoolExhausted, reading{NotExecuted, true}},
-		{redis.ErrClosed, reading{NotExecuted, false}},
-		{&interrupted{redis.ErrClosed}, reading{Unknown, false}},
-		{reply("READONLY You can't write against a read only replica."), reading{NotExecuted, true}},
-		{reply("LOADING Redis is loading the dataset in memory"), reading{NotExecuted, true}},
-		{reply("MASTERDOWN Link with MASTER is down"), reading{NotExecuted, true}},
-		{reply("CLUSTERDOWN The cluster is down"), reading{NotExecuted, true}},
-		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), reading{NotExecuted, true}},
-		{reply("NOREPLICAS Not enough good replicas to write."), reading{NotExecuted, true}},
-		{reply("BUSY Redis is busy running a script."), reading{NotExecuted, true}},
-		{reply("ERR max number of clients reached"), reading{NotExecuted, true}},
-		{reply("OOM command not allowed when used memory > 'maxmemory'."), reading{Executed, false}},
-		{reply("NOAUTH Authentication required."), reading{Executed, false}},
-		{reply("ERR anything"), reading{Executed, false}},
+		{&net.OpError{Op: "dial", Err: io.EOF}, reading{NotExecuted, true, false}},
+		{&net.OpError{Op: "read", Err: io.EOF}, reading{Unknown, true, false}},
+		{io.EOF, reading{Unknown, true, false}},
+		{context.DeadlineExceeded, reading{Unknown, true, false}},
+		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), reading{NotExecuted, true, false}},
+		{redis.ErrPoolExhausted, reading{NotExecuted, true, false}},
+		{redis.ErrClosed, reading{NotExecuted, false, false}},
+		{&interrupted{cause: redis.ErrClosed}, reading{Unknown, false, false}},
+		{&interrupted{cause: redis.ErrClosed, notSent: true}, reading{NotExecuted, false, false}},
+		{reply("READONLY You can't write against a read only replica."), reading{NotExecuted, true, true}},
+		{reply("LOADING Redis is loading the dataset in memory"), reading{NotExecuted, true, true}},
+		{reply("MASTERDOWN Link with MASTER is down"), reading{NotExecuted, true, true}},
+		{reply("CLUSTERDOWN The cluster is down"), reading{NotExecuted, true, true}},
+		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), reading{NotExecuted, true, true}},
+		{reply("NOREPLICAS Not enough good replicas to write."), reading{NotExecuted, true, true}},
+		{reply("BUSY Redis is busy running a script."), reading{NotExecuted, true, true}},
+		{reply("ERR max number of clients reached"), reading{NotExecuted, true, true}},
+		{reply("OOM command not allowed when used memory > 'maxmemory'."), reading{Executed, false, false}},
+		{reply("NOAUTH Authentication required."), reading{Executed, false, false}},
+		{reply("ERR anything"), reading{Executed, false, false}},
 	} {
 		require.Equal(t, tt.want, classify(tt.err), "%v", tt.err)
 	}
@@ -195,33 +198,54 @@ func TestSentIsOfTheAnsweredAttempt(t *testing.T) {
 	require.GreaterOrEqual(t, answer.Sent.Sub(before), 50*time.Millisecond)
 }
 
-// The context stops repetitions, never an attempt.
-func TestContext(t *testing.T) {
+// A context that is done before the call keeps the command from being sent.
+func TestDoneContextSendsNothing(t *testing.T) {
 	eachWay(t, func(t *testing.T, w *way) {
-		key := redistest.Name(t)
 		done, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err := w.r.Do(done, check, []any{key}, "x")
-		require.NoError(t, err)
 		w.p.Record()
-		w.p.DropReplies(1, evals)
-		_, err = w.r.Do(done, check, []any{key}, "x")
-		require.Equal(t, Unknown, OutcomeOf(err))
-		require.Equal(t, 1, w.sent("evalsha"))
+		_, err := w.r.Do(done, check, []any{redistest.Name(t)}, "x")
+		require.ErrorIs(t, err, context.Canceled)
+		require.Equal(t, NotExecuted, OutcomeOf(err))
+		require.Zero(t, w.sent("evalsha"))
 	})
 }
 
-// DoWithin returns when its context is done; the attempt goes on, and Close waits for it.
-func TestDoWithin(t *testing.T) {
+// An answer says whether an earlier attempt of the same call is in doubt: its copy may still run.
+func TestReplyTellsOfEarlierDoubt(t *testing.T) {
+	eachWay(t, func(t *testing.T, w *way) {
+		key := redistest.Name(t)
+		reply, err := w.r.Do(t.Context(), check, []any{key}, "x")
+		require.NoError(t, err)
+		require.False(t, reply.Doubt)
+		w.p.DropReplies(1, evals)
+		reply, err = w.r.Do(t.Context(), check, []any{key}, "x")
+		require.NoError(t, err)
+		require.True(t, reply.Doubt)
+		w.p.Refuse(true)
+		w.p.Reset()
+		go func() {
+			time.Sleep(time.Millisecond)
+			w.p.Heal()
+		}()
+		reply, err = w.r.Do(t.Context(), check, []any{key}, "x")
+		if err == nil {
+			require.False(t, reply.Doubt, "a refused dial leaves no doubt")
+		}
+	})
+}
+
+// Do returns when its context is done; the attempt goes on, and Close waits for it.
+func TestAttemptOutlivesItsCall(t *testing.T) {
 	w := onWay(t, redistest.Redis(t), func(o *redis.Options) { o.ReadTimeout = 5 * time.Second })
-	answer, err := w.r.DoWithin(t.Context(), check, []any{"k"}, "x")
+	answer, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
 	require.NoError(t, err)
 	require.Equal(t, int64(0), answer.Value)
 	free := w.p.HoldReplies(evals)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	returned := make(chan error, 1)
 	go func() {
-		_, err := w.r.DoWithin(ctx, check, []any{"k"}, "x")
+		_, err := w.r.Do(ctx, check, []any{"k"}, "x")
 		returned <- err
 	}()
 	redistest.WaitFor(t, soon, func() bool { return w.p.Held() == 1 }, "in flight")
@@ -250,14 +274,13 @@ func TestClose(t *testing.T) {
 	w.r.Close()
 	w.p.Record()
 	_, run := w.r.Do(t.Context(), check, []any{"k"}, "x")
-	_, within := w.r.DoWithin(t.Context(), check, []any{"k"}, "x")
 	_, once := w.r.Once(t.Context(), check, []any{"k"}, "x")
 	_, _, replicated := w.r.RunReplicated(t.Context(), 1, time.Second, check, []any{"k"}, "x")
 	var scanned error
 	for _, err := range w.r.Hashes(t.Context(), "*") {
 		scanned = err
 	}
-	for _, err := range []error{run, within, once, replicated, scanned} {
+	for _, err := range []error{run, once, replicated, scanned} {
 		require.ErrorIs(t, err, ErrClosed)
 		require.Equal(t, NotExecuted, OutcomeOf(err))
 	}
@@ -323,7 +346,6 @@ func TestAnswers(t *testing.T) {
 			}
 			for _, res := range gather(t, w.r, []request{
 				func() (Reply, error) { return w.r.Do(t.Context(), s, []any{redistest.Name(t)}) },
-				func() (Reply, error) { return w.r.DoWithin(t.Context(), s, []any{redistest.Name(t)}) },
 			}) {
 				require.NoError(t, res.err)
 				require.Equal(t, want, res.reply.Value)
@@ -334,15 +356,16 @@ func TestAnswers(t *testing.T) {
 
 func TestMemoryOutlivesCopies(t *testing.T) {
 	for _, tt := range []struct {
-		tweak func(*redis.Options)
-		want  time.Duration
+		tweak   func(*redis.Options)
+		timeout time.Duration
+		want    time.Duration
 	}{
-		{func(*redis.Options) {}, 24 * time.Second}, // 4 attempts of 5 s, and their pauses
-		{quick, minMemory},
-		{func(o *redis.Options) { o.ReadTimeout = time.Minute }, maxMemory},
-		{func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = -1, -1 }, minMemory},
+		{func(*redis.Options) {}, 0, 20 * time.Second}, // the timeout, the read timeout, and 10 s
+		{quick, time.Second, minMemory},
+		{func(o *redis.Options) { o.ReadTimeout = time.Minute }, 0, maxMemory},
+		{func(*redis.Options) {}, time.Hour, maxMemory},
 	} {
-		require.Equal(t, tt.want, NewRunner(redistest.Miniredis(t).Client(t, tt.tweak)).Memory())
+		require.Equal(t, tt.want, NewRunner(redistest.Miniredis(t).Client(t, tt.tweak), tt.timeout).Memory())
 	}
 }
 
@@ -392,7 +415,7 @@ func TestHashes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			rdb := open(t)
-			r := NewRunner(rdb)
+			r := NewRunner(rdb, 0)
 			defer r.Close()
 			prefix := redistest.Name(t)
 			var want []string
@@ -432,7 +455,7 @@ func TestHashes(t *testing.T) {
 
 func TestOnCluster(t *testing.T) {
 	servers := redistest.Cluster(t)
-	r := NewRunner(servers.ClusterClient(t))
+	r := NewRunner(servers.ClusterClient(t), 0)
 	defer r.Close()
 	for _, s := range servers.Nodes() {
 		require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())

@@ -11,18 +11,19 @@ import (
 // page is how many keys one SCAN looks at.
 const page = 1000
 
-// Hashes walks over the keys of all hashes that match the glob, on every master. A key may come twice, and be gone when it comes.
-// It ends with the first error, an [*Error]. Between two keys nothing is under way that Close would wait for.
+// Hashes walks over the keys of all hashes that match the glob, on every master. A key may come
+// twice, and may be gone when it comes. The walk ends with the first error, an [*Error]. Between two
+// keys nothing is under way that Close would wait for.
 func (r *Runner) Hashes(ctx context.Context, match string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		nodes, err := r.masters(ctx)
 		for i := 0; err == nil && i < len(nodes); i++ {
-			var keys []string
-			for cursor, more := uint64(0), true; more; more = cursor != 0 {
-				if keys, cursor, err = r.scan(ctx, nodes[i], cursor, match); err != nil {
+			var found scanned
+			for more := true; more; more = found.cursor != 0 {
+				if found, err = r.scan(ctx, nodes[i], found.cursor, match); err != nil {
 					break
 				}
-				for _, key := range keys {
+				for _, key := range found.keys {
 					if !yield(key, nil) {
 						return
 					}
@@ -35,20 +36,21 @@ func (r *Runner) Hashes(ctx context.Context, match string) iter.Seq2[string, err
 	}
 }
 
-// scan gets one page. Repeating it changes nothing, so go-redis may.
-func (r *Runner) scan(ctx context.Context, node redis.Cmdable, cursor uint64, match string) ([]string, uint64, error) {
-	if !r.enter() {
-		return nil, 0, &Error{"scan", NotExecuted, ErrClosed}
-	}
-	defer r.running.Done()
-	keys, next, err := node.ScanType(ctx, cursor, match, page, "hash").Result()
-	if err != nil {
-		return nil, 0, &Error{"scan", classify(err).outcome, err}
-	}
-	return keys, next, nil
+// scanned is one page of a SCAN.
+type scanned struct {
+	keys   []string
+	cursor uint64
 }
 
-// masters are those who share the keys among them.
+// scan gets one page. Repeating it changes nothing, so go-redis may.
+func (r *Runner) scan(ctx context.Context, node redis.Cmdable, cursor uint64, match string) (scanned, error) {
+	return readOnly(r, ctx, "scan", func(ctx context.Context) (scanned, error) {
+		keys, next, err := node.ScanType(ctx, cursor, match, page, "hash").Result()
+		return scanned{keys, next}, err
+	})
+}
+
+// masters are the nodes that share the keys among them.
 func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	cluster, ok := r.rdb.(interface {
 		ForEachMaster(ctx context.Context, fn func(context.Context, *redis.Client) error) error
@@ -56,20 +58,32 @@ func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	if !ok {
 		return []redis.Cmdable{r.rdb}, nil
 	}
+	return readOnly(r, ctx, "scan", func(ctx context.Context) ([]redis.Cmdable, error) {
+		var mu sync.Mutex
+		var nodes []redis.Cmdable
+		err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
+			mu.Lock()
+			defer mu.Unlock()
+			nodes = append(nodes, node)
+			return nil
+		})
+		return nodes, err
+	})
+}
+
+// readOnly runs f, which changes nothing in Redis, for as long as ctx and the runner's timeout last.
+func readOnly[T any](r *Runner, ctx context.Context, name string, f func(context.Context) (T, error)) (T, error) {
+	var value T
 	if !r.enter() {
-		return nil, &Error{"scan", NotExecuted, ErrClosed}
+		return value, &Error{Script: name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
-	var mu sync.Mutex
-	var nodes []redis.Cmdable
-	err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
-		mu.Lock()
-		defer mu.Unlock()
-		nodes = append(nodes, node)
-		return nil
-	})
-	if err != nil {
-		return nil, &Error{"scan", NotExecuted, err}
+	err := context.Cause(ctx)
+	if err == nil {
+		value, err = bounded(r, ctx, r.ends.after(r.timeout), f)
 	}
-	return nodes, nil
+	if err != nil {
+		return value, failure(name, err, classify(err).outcome)
+	}
+	return value, nil
 }

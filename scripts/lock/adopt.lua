@@ -3,6 +3,7 @@
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be told
 -- KEYS[3]  memory of the fresh id's release: see what ended is
+-- KEYS[4]  shared counts
 -- ARGV[1]  fresh id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
@@ -31,5 +32,6 @@ end
 -- In this order: a hash that loses its last field is gone, with its ttl.
 redis.call('hset', KEYS[1], ARGV[1], count)
 redis.call('hdel', KEYS[1], ARGV[4])
+redis.call('hdel', KEYS[4], ARGV[4])
 redis.call('pexpire', KEYS[1], ARGV[2])
 return tonumber(count)

@@ -3,6 +3,7 @@
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
+-- KEYS[4]  shared counts
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- returns  1 when it was held, 0 when not
@@ -13,6 +14,7 @@ end
 -- Ask the type: what is no lock must not be deleted.
 redis.call('hlen', KEYS[1])
 local held = redis.call('del', KEYS[1])
+redis.call('del', KEYS[4])
 redis.call('set', KEYS[3], held, 'px', ARGV[2])
 if held == 1 then
   tell(ARGV[1])

@@ -4,7 +4,7 @@
 -- KEYS[2]  channel on which the release will be told
 -- KEYS[3]  memory of this acquisition: 1 taken, 2 given back, 3 never to be taken
 -- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
+-- ARGV[2]  how long what was taken is remembered, ms
 -- ARGV[3]  wanted permits, at least 1
 -- returns  {1, permits left} when taken, {0, permits left} when there are too few; "over" when this acquisition has ended
 local memory = redis.call('get', KEYS[3])

@@ -10,6 +10,7 @@
 -- ARGV[3]  its permits
 -- ARGV[4]  1 to give back only what the memory says was taken
 -- ARGV[5]  the heir's permits; none: nobody is to inherit
+-- ARGV[6]  how long what the heir has taken is remembered, ms
 -- returns  0 when there was nothing to give back, or nowhere; {permits left} when the heir has its own now; else 1 and how many heard of the
 --          release
 local memory = redis.call('get', KEYS[3])
@@ -31,7 +32,7 @@ end
 local back = ARGV[3]
 local inherits = KEYS[4] and redis.call('exists', KEYS[4]) == 0
 if inherits then
-  redis.call('set', KEYS[4], '1', 'px', ARGV[2])
+  redis.call('set', KEYS[4], '1', 'px', ARGV[6])
   back = back - ARGV[5]
 end
 local left = back == 0 and taken or redis.call('incrby', KEYS[1], back)

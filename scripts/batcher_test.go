@@ -35,35 +35,35 @@ type result struct {
 	err   error
 }
 
-// occupy makes r's lane, which is idle or about to be, believe that so much is under way, until vacate.
-func occupy(t testing.TB, r *Runner, direct, places int) (vacate func()) {
-	l := &r.lane
+// occupy makes r's batcher, which is idle or about to be, believe that so much is under way, until vacate.
+func occupy(t testing.TB, r *Runner, direct, slots int) (vacate func()) {
+	b := &r.batch
 	redistest.WaitFor(t, soon, func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.places == 0
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.slots == 0
 	}, "no worker")
-	add := func(direct, places int) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.direct += direct
-		l.places += places
+	add := func(direct, slots int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.direct += direct
+		b.slots += slots
 	}
-	add(direct, places)
+	add(direct, slots)
 	return func() {
 		r.running.Add(1)
 		defer r.running.Done()
 		add(-direct, 0)
-		for range places {
-			l.yield()
+		for range slots {
+			b.yield()
 		}
 	}
 }
 
-// gather has calls wait in r's lane, in their order, and then leave by one pipeline. It returns what they came to.
+// gather has calls wait in r's batcher, in their order, and then leave by one pipeline. It returns what they came to.
 func gather(t testing.TB, r *Runner, calls []request) []result {
 	results := make([]result, len(calls))
-	vacate := occupy(t, r, few, abreast)
+	vacate := occupy(t, r, maxDirect, maxInFlight)
 	var wg sync.WaitGroup
 	for i, call := range calls { // each waits before the next comes
 		wg.Go(func() { results[i].reply, results[i].err = call() })
@@ -75,29 +75,25 @@ func gather(t testing.TB, r *Runner, calls []request) []result {
 }
 
 func waiting(r *Runner) int {
-	r.lane.mu.Lock()
-	defer r.lane.mu.Unlock()
-	return len(r.lane.waiting)
+	r.batch.mu.Lock()
+	defer r.batch.mu.Unlock()
+	return len(r.batch.queue)
 }
 
-// requireIdle requires that nothing is left of what r's lane did, once its workers have gone.
+// requireIdle requires that nothing is left of what r's batcher did, once its workers have gone.
 func requireIdle(t testing.TB, r *Runner) {
 	r.Close()
-	l := &r.lane
-	require.Equal(t, []any{0, 0, 0, false}, []any{len(l.waiting), l.direct, l.places, l.crowded})
+	b := &r.batch
+	require.Equal(t, []any{0, 0, 0, false}, []any{len(b.queue), b.direct, b.slots, b.full})
 }
 
 type request = func() (Reply, error)
 
-// counts are n runs of counted, by turns with and without a limit.
+// counts are n runs of counted.
 func counts(r *Runner, key string, n int) (calls []request) {
 	for i := range n {
-		run := r.Do
-		if i%2 == 1 {
-			run = r.DoWithin
-		}
 		calls = append(calls, func() (Reply, error) {
-			return run(context.Background(), counted, []any{key}, fmt.Sprint("request", i))
+			return r.Do(context.Background(), counted, []any{key}, fmt.Sprint("request", i))
 		})
 	}
 	return calls
@@ -129,13 +125,13 @@ func TestOrderOfArrival(t *testing.T) {
 }
 
 // calm is a client that awaits answers however busy the machine is.
-func calm(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = briefly, briefly }
+func calm(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 5*time.Second, 5*time.Second }
 
 // Sent is when the batch was written, not when the command came.
 func TestSentInBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRunner(redistest.Embedded(t).Client(t))
-		vacate := occupy(t, r, few, abreast)
+		r := NewRunner(redistest.Embedded(t).Client(t), 0)
+		vacate := occupy(t, r, maxDirect, maxInFlight)
 		var came sync.WaitGroup
 		var written time.Time
 		for _, call := range counts(r, "k", 4) {
@@ -209,11 +205,7 @@ func TestCutsUnderLoad(t *testing.T) {
 	for g := range goroutines {
 		wg.Go(func() {
 			for i := range rounds {
-				run := w.r.Do
-				if i%2 == 1 {
-					run = w.r.DoWithin
-				}
-				reply, err := run(t.Context(), counted, []any{key}, fmt.Sprint(g, "-", i))
+				reply, err := w.r.Do(t.Context(), counted, []any{key}, fmt.Sprint(g, "-", i))
 				mu.Lock()
 				seen[reply.Value]++
 				mu.Unlock()
@@ -276,29 +268,29 @@ func TestNoScriptInBatch(t *testing.T) {
 	}
 }
 
-// A batch that does not come back holds up others for as long as the lane is patient, and no longer.
+// A batch that does not come back holds up others for as long as the batcher is patient, and no longer.
 func TestStuckBatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
-		r := NewRunner(p.Client(t))
+		r := NewRunner(p.Client(t), 0)
 		run := func(name string) {
 			_, err := r.Do(context.Background(), counted, []any{"k"}, name)
 			require.NoError(t, err)
 		}
 		run("warm")
 		free := p.HoldReplies(redistest.Mentions("stuck"))
-		vacate := occupy(t, r, few, 0)
+		vacate := occupy(t, r, maxDirect, 0)
 		var stuck sync.WaitGroup
-		for range abreast {
+		for range maxInFlight {
 			stuck.Go(func() { run("stuck") })
 			synctest.Wait()
 		}
-		require.Equal(t, abreast, p.Held())
+		require.Equal(t, maxInFlight, p.Held())
 		start := time.Now()
 		run("next")
-		require.Equal(t, patience, time.Since(start))
+		require.Equal(t, slotTimeout, time.Since(start))
 		run("after")
-		require.Equal(t, patience, time.Since(start), "the stuck ones have no place any more")
+		require.Equal(t, slotTimeout, time.Since(start), "the stuck ones have no place any more")
 		free()
 		stuck.Wait()
 		vacate()
@@ -306,74 +298,89 @@ func TestStuckBatch(t *testing.T) {
 	})
 }
 
-// However DoWithin sends, it returns when its context is done; directly, at the latest after the read timeout.
-func TestDoWithinReturns(t *testing.T) {
+// However Do sends, it returns when its context ends or its timeout is over, whatever Redis does.
+func TestDoReturnsInTime(t *testing.T) {
 	const limit, timeout = 50 * time.Millisecond, time.Second
+	type fault func(t testing.TB, p *redistest.Proxy, r *Runner) (mend func())
 	hold := func(_ testing.TB, p *redistest.Proxy, _ *Runner) func() { return p.HoldReplies(evals) }
+	hole := func(_ testing.TB, p *redistest.Proxy, _ *Runner) func() { p.BlackHole(true); return p.Heal }
 	for _, tt := range []struct {
 		name  string
-		fault func(t testing.TB, p *redistest.Proxy, r *Runner) (mend func())
-		took  time.Duration
+		fault fault
+		want  Outcome
 	}{
-		{"directly", hold, timeout},
-		{"by the lane", func(t testing.TB, p *redistest.Proxy, r *Runner) func() {
-			free, vacate := p.HoldReplies(evals), occupy(t, r, few, 0)
+		{"by itself", hold, Unknown},
+		{"black hole", hole, Unknown},
+		{"in a batch", func(t testing.TB, p *redistest.Proxy, r *Runner) func() {
+			free, vacate := p.HoldReplies(evals), occupy(t, r, maxDirect, 0)
 			return func() { free(); vacate() }
-		}, limit},
-		{"waiting in the lane", func(t testing.TB, _ *redistest.Proxy, r *Runner) func() { return occupy(t, r, few, abreast) }, limit},
-		{"after one that was not answered", func(t testing.TB, p *redistest.Proxy, r *Runner) func() {
-			p.DropReplies(1, evals)
-			_, err := r.Once(context.Background(), counted, []any{"k"}, "lost")
-			require.Error(t, err)
-			return p.HoldReplies(evals)
-		}, limit},
+		}, Unknown},
+		{"queued for a batch", func(t testing.TB, _ *redistest.Proxy, r *Runner) func() {
+			return occupy(t, r, maxDirect, maxInFlight)
+		}, NotExecuted},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := redistest.Embedded(t).Proxy(t)
-				r := NewRunner(p.Client(t, func(o *redis.Options) { o.ReadTimeout = timeout }))
-				run := func(ctx context.Context, name string) error {
-					_, err := r.DoWithin(ctx, counted, []any{"k"}, name)
-					return err
-				}
-				require.NoError(t, run(t.Context(), "warm"))
-				mend := tt.fault(t, p, r)
-				ctx, cancel := context.WithTimeoutCause(t.Context(), limit, redis.ErrClosed)
-				defer cancel()
-				start := time.Now()
-				err := run(ctx, "late")
-				require.Equal(t, tt.took, time.Since(start))
-				require.Equal(t, Unknown, OutcomeOf(err), "%v", err)
-				if tt.took == limit {
-					require.ErrorIs(t, err, redis.ErrClosed)
-				}
-				mend()
-				requireIdle(t, r)
+		for _, limited := range []bool{true, false} {
+			t.Run(fmt.Sprint(tt.name, " with limited context: ", limited), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := redistest.Embedded(t).Proxy(t)
+					r := NewRunner(p.Client(t, func(o *redis.Options) { o.ReadTimeout = 5 * time.Second }), timeout)
+					run := func(ctx context.Context, name string) error {
+						_, err := r.Do(ctx, counted, []any{"k"}, name)
+						return err
+					}
+					require.NoError(t, run(t.Context(), "warm"))
+					mend := tt.fault(t, p, r)
+					ctx, cancel := context.WithCancel(t.Context())
+					want, cause := timeout, errNoAnswer
+					if limited {
+						ctx, cancel = context.WithTimeoutCause(t.Context(), limit, redis.ErrClosed)
+						want, cause = limit, redis.ErrClosed
+					}
+					defer cancel()
+					start := time.Now()
+					err := run(ctx, "late")
+					require.InDelta(t, want, time.Since(start), float64(timeout/100))
+					require.Equal(t, tt.want, OutcomeOf(err), "%v", err)
+					if tt.want == Unknown {
+						require.ErrorIs(t, err, cause)
+						require.ErrorIs(t, err, ErrOutcomeUnknown)
+					}
+					mend()
+					requireIdle(t, r)
+				})
 			})
-		})
+		}
 	}
 }
 
-// What DoWithin left behind in the lane is still sent, and Close waits for it.
-func TestCloseWaitsForLane(t *testing.T) {
+// What a caller has left behind is not sent if it was still queued; Close waits for the rest.
+func TestCloseWaitsForBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
-		r := NewRunner(p.Client(t))
-		_, err := r.DoWithin(t.Context(), counted, []any{"k"}, "warm")
+		r := NewRunner(p.Client(t), 0)
+		_, err := r.Do(t.Context(), counted, []any{"k"}, "warm")
 		require.NoError(t, err)
-		free, vacate := p.HoldReplies(evals), occupy(t, r, few, abreast)
+		free, vacate := p.HoldReplies(evals), occupy(t, r, maxDirect, maxInFlight)
 		ctx, cancel := context.WithCancel(t.Context())
 		var left sync.WaitGroup
-		for i := range 3 {
+		leave := func(name string, want Outcome) {
 			left.Go(func() {
-				_, err := r.DoWithin(ctx, counted, []any{"k"}, fmt.Sprint("left", i))
+				_, err := r.Do(ctx, counted, []any{"k"}, name)
 				require.ErrorIs(t, err, context.Canceled)
+				require.Equal(t, want, OutcomeOf(err))
 			})
+			synctest.Wait()
 		}
+		leave("sent", Unknown)
+		vacate()
 		synctest.Wait()
-		require.Equal(t, 3, waiting(r))
+		require.Equal(t, 1, p.Held())
+		vacate = occupyMore(r, maxInFlight)
+		leave("queued", NotExecuted)
+		require.Equal(t, 1, waiting(r))
 		cancel()
 		left.Wait()
+		require.Zero(t, waiting(r))
 		vacate()
 		closed := make(chan struct{})
 		go func() {
@@ -386,11 +393,24 @@ func TestCloseWaitsForLane(t *testing.T) {
 			require.Fail(t, "Close did not wait")
 		default:
 		}
-		require.Equal(t, 3, p.Held())
+		require.Equal(t, 1, p.Held())
 		free()
 		<-closed
-		requireIdle(t, r)
+		require.Zero(t, p.Held(), "the withdrawn command was sent")
 	})
+}
+
+// occupyMore takes slots and all places of single commands, while others are under way.
+func occupyMore(r *Runner, slots int) (vacate func()) {
+	b := &r.batch
+	add := func(direct, slots int) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.direct += direct
+		b.slots += slots
+	}
+	add(maxDirect, slots)
+	return func() { add(-maxDirect, -slots) }
 }
 
 // block has a command that blocks take a connection of w's client, until the test is over.
@@ -421,25 +441,22 @@ func TestConnectionsInUse(t *testing.T) {
 	for i := range 3 {
 		_, err = w.r.Once(ctx, counted, []any{key}, fmt.Sprint("renewal", i))
 		require.NoError(t, err)
-		_, err = w.r.DoWithin(ctx, counted, []any{key}, fmt.Sprint("release", i))
+		_, err = w.r.Do(ctx, counted, []any{key}, fmt.Sprint("release", i))
 		require.NoError(t, err)
 	}
-	_, err = w.r.Do(ctx, counted, []any{key}, "other")
-	require.ErrorIs(t, err, redis.ErrPoolTimeout)
 }
 
-// DoWithin waits for a connection no longer than its context lasts.
-func TestDoWithinAwaitsConnection(t *testing.T) {
+// Do waits for a connection no longer than its context lasts.
+func TestDoAwaitsConnection(t *testing.T) {
 	w := onWay(t, redistest.Redis(t), func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize, o.PoolTimeout = 1, -1, time.Minute })
 	key := redistest.Name(t)
-	_, err := w.r.DoWithin(t.Context(), counted, []any{key}, "warm")
+	_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
 	require.NoError(t, err)
 	block(t, w)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, redis.ErrClosed)
 	defer cancel()
-	require.True(t, w.r.endsWith(ctx))
 	began := time.Now()
-	_, err = w.r.DoWithin(ctx, counted, []any{key}, "late")
+	_, err = w.r.Do(ctx, counted, []any{key}, "late")
 	require.Less(t, time.Since(began), soon)
 	require.Equal(t, Unknown, OutcomeOf(err))
 	require.ErrorIs(t, err, redis.ErrClosed)
@@ -448,8 +465,8 @@ func TestDoWithinAwaitsConnection(t *testing.T) {
 // Once does not wait with others.
 func TestOncePasses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRunner(redistest.Embedded(t).Client(t))
-		vacate := occupy(t, r, few, abreast)
+		r := NewRunner(redistest.Embedded(t).Client(t), 0)
+		vacate := occupy(t, r, maxDirect, maxInFlight)
 		answered := make(chan error, 1)
 		go func() {
 			_, err := r.Once(t.Context(), counted, []any{"k"}, "x")
@@ -513,20 +530,19 @@ func TestHooks(t *testing.T) {
 		single, piped int
 		value         any
 	}{
-		{"Do", false, func(r *Runner, ctx context.Context) (Reply, error) { return r.Do(ctx, counted, []any{"k"}, "x") }, 1, 0, "v"},
-		{"DoWithin", false, func(r *Runner, ctx context.Context) (Reply, error) { return r.DoWithin(ctx, counted, []any{"k"}, "x") }, 0, 1, "v"},
+		{"Do", false, func(r *Runner, ctx context.Context) (Reply, error) { return r.Do(ctx, counted, []any{"k"}, "x") }, 0, 1, "v"},
 		{"Once", false, func(r *Runner, ctx context.Context) (Reply, error) { return r.Once(ctx, counted, []any{"k"}, "x") }, 0, 1, "v"},
-		{"in the lane", true, func(r *Runner, ctx context.Context) (Reply, error) { return r.Do(ctx, counted, []any{"k"}, "x") }, 0, 1, nil},
+		{"in a batch", true, func(r *Runner, ctx context.Context) (Reply, error) { return r.Do(ctx, counted, []any{"k"}, "x") }, 0, 1, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rdb := redistest.Miniredis(t).Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
-			r := NewRunner(rdb)
+			r := NewRunner(rdb, 0)
 			ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), valueKey{}, "v"), soon)
 			defer cancel()
-			_, err := r.DoWithin(ctx, counted, []any{"k"}, "warm")
+			_, err := r.Do(ctx, counted, []any{"k"}, "warm")
 			require.NoError(t, err)
 			if tt.gathers {
-				defer occupy(t, r, few, 0)()
+				defer occupy(t, r, maxDirect, 0)()
 			}
 			h := &hook{}
 			rdb.AddHook(h)
