@@ -48,6 +48,7 @@ type Client struct {
 	dog             *watchdog.Dog
 	last            atomic.Uint64 // the number of the latest acquisition
 	asked, spublish atomic.Bool   // whether the cluster has been asked, and answered, for sharded pub/sub
+	slotted         atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
 	rooms           rooms
 	queues          fairQueues
 	holds           holdList
