@@ -1,6 +1,9 @@
 package primitives
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Holder is one who holds.
 type Holder struct {
@@ -28,5 +31,10 @@ func ttlOf(ms int64) time.Duration {
 	case ms < 0:
 		return 0
 	}
-	return time.Duration(ms) * time.Millisecond
+	return fromMillis(ms)
+}
+
+// fromMillis returns ms milliseconds, or the longest Duration if that is too short.
+func fromMillis(ms int64) time.Duration {
+	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }
