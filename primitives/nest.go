@@ -84,6 +84,7 @@ func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait,
 		// which it may enter at once.
 		q := h.request(s)
 		q.named(t.id, true)
+		q.nested = true
 		return h.acquireOutermost(ctx, q, s, &wait{limit: 0}, parent)
 	}
 	ttl := s.firstTTL()

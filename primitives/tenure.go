@@ -28,6 +28,8 @@ type tenure struct {
 	over  instant       // by then the lease has ended whatever happened; guarded by mu
 	brief time.Duration // the lease so far, if shorter than what renewals ask for; 0: it is not; guarded by mu
 	lease watchdog.Lease
+
+	promises leaseState
 }
 
 func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
@@ -152,6 +154,9 @@ func (t *tenure) keep(fresh *grip) {
 	}
 	terms.Group = t.h.group
 	until := t.lease.ValidUntil()
+	if fresh == nil {
+		until = t.trusted(until, terms.Margin)
+	}
 	if fresh != nil {
 		ttl := fresh.ttl
 		if t.brief > 0 {
@@ -173,6 +178,7 @@ func (t *tenure) forget(g *grip) {
 	defer t.mu.Unlock()
 	if at := t.link(g); *at != nil {
 		*at, g.also = g.also, nil
+		t.promises.left(g)
 		if !t.lost {
 			t.keep(nil)
 		}
@@ -262,6 +268,7 @@ func (t *tenure) abandon(ctx context.Context) {
 	t.wire.Lock()
 	defer t.wire.Unlock()
 	t.holds--
+	t.abandoned()
 	if t.holds == 0 && time.Now().Before(t.ends()) {
 		t.giveLater(ctx)
 	}
@@ -269,6 +276,9 @@ func (t *tenure) abandon(ctx context.Context) {
 
 // extend keeps the lock for at least d from now, and g with it.
 func (t *tenure) extend(ctx context.Context, g *grip, d time.Duration) error {
+	if err := t.settle(ctx, g, d); err != nil {
+		return err
+	}
 	sent, lost, err := t.lasts().extend(ctx, t, d)
 	if err = t.judge(lost, err); err != nil {
 		return err
