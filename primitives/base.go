@@ -2,7 +2,10 @@ package primitives
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/scripts"
 	"github.com/redlatch/redlatch/watchdog"
@@ -42,7 +45,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.nests = &nestKey{c, kind, name}
 	h.remembers = prefixed(memoryPrefix, h.raw) + ":"
 	h.ttl, h.key = millis(h.settings.firstTTL()), h.raw
-	h.shared = prefixed(sharedCounts, h.raw)
+	h.shared = h.memory(sharedCounts)
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
@@ -53,7 +56,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 func (h *handle) speaks(p protocol, keys []any) {
 	h.proto = p
 	slot := uint16(0)
-	if h.c.cluster {
+	if h.c.enforcesSlots() {
 		slot = slotOf(keys[0].(string))
 	}
 	if l, ok := p.(leased); ok {
@@ -207,10 +210,41 @@ type renewGroup struct {
 	slot uint16
 }
 
-// renew is the watchdog's way to Redis.
+// renew is the watchdog's way to Redis. A lease whose key Redis refuses concerns no other lease of the batch: where Redis refuses a
+// batch as a whole, its parts are sent one by one.
 func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]watchdog.State, error) {
 	by := group.(renewGroup).by
-	keys := make([]any, 0, len(batch))
+	if !c.slotted.Load() {
+		states, err := c.renewTogether(ctx, by, batch)
+		switch {
+		case err == nil || len(batch) == 1:
+			return states, err
+		case redis.HasErrorPrefix(err, "CROSSSLOT"):
+			// A plain client's server, such as a proxy before a cluster, enforces slots.
+			c.slotted.Store(true)
+		case divisible(err):
+			return c.renewApart(ctx, by, single(batch))
+		default:
+			return states, err
+		}
+	}
+	parts := bySlot(batch)
+	if len(parts) > 1 {
+		return c.renewApart(ctx, by, parts)
+	}
+	states, err := c.renewTogether(ctx, by, batch)
+	if len(batch) > 1 && divisible(err) {
+		return c.renewApart(ctx, by, single(batch))
+	}
+	return states, err
+}
+
+// enforcesSlots tells whether the server is known to refuse keys of two cluster slots in one command.
+func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
+
+// renewTogether renews a batch by one command.
+func (c *Client) renewTogether(ctx context.Context, by *renewals, batch []watchdog.Ask) ([]watchdog.State, error) {
+	keys := make([]any, 0, 2*len(batch))
 	args := make([]any, 0, 2*len(batch))
 	for _, ask := range batch {
 		t := ask.Keeper.(*tenure)
@@ -229,6 +263,113 @@ func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]
 		}
 	}
 	return states, nil
+}
+
+// part is some of a batch's leases, and where they stand in the batch.
+type part struct {
+	asks []watchdog.Ask
+	at   []int
+}
+
+// bySlot divides a batch into parts of one cluster slot each.
+func bySlot(batch []watchdog.Ask) []part {
+	var parts []part
+	of := map[uint16]int{}
+	for i, ask := range batch {
+		slot := slotOf(ask.Keeper.(*tenure).h.raw)
+		n, ok := of[slot]
+		if !ok {
+			n = len(parts)
+			of[slot] = n
+			parts = append(parts, part{})
+		}
+		parts[n].asks, parts[n].at = append(parts[n].asks, ask), append(parts[n].at, i)
+	}
+	return parts
+}
+
+// single divides a batch into parts of one lease each.
+func single(batch []watchdog.Ask) []part {
+	parts := make([]part, len(batch))
+	for i, ask := range batch {
+		parts[i] = part{[]watchdog.Ask{ask}, []int{i}}
+	}
+	return parts
+}
+
+// divisible tells whether Redis refused a batch for a reason that may concern some of its keys only: a slot of which some keys
+// have moved to another node, a key that is not allowed, or contents that a script cannot read.
+func divisible(err error) bool {
+	switch {
+	case err == nil:
+		return false
+	case redis.HasErrorPrefix(err, "TRYAGAIN"):
+		return true
+	case redis.HasErrorPrefix(err, "NOAUTH"), redis.HasErrorPrefix(err, "WRONGPASS"), redis.HasErrorPrefix(err, "MISCONF"), redis.HasErrorPrefix(err, "OOM"):
+		return false
+	}
+	return scripts.OutcomeOf(err) == scripts.Executed
+}
+
+// partsAbreast is how many parts of one batch are under way at the same time.
+const partsAbreast = 8
+
+// renewApart renews the parts of a batch, each by a command of its own. A part that Redis does not answer in time keeps no other one waiting:
+// its leases are Unknown, and the watchdog asks again.
+func (c *Client) renewApart(ctx context.Context, by *renewals, parts []part) ([]watchdog.State, error) {
+	type answer struct {
+		part
+		states []watchdog.State
+		err    error
+	}
+	total, patience := 0, releaseTimeout
+	for _, p := range parts {
+		total += len(p.asks)
+		for _, ask := range p.asks {
+			patience = min(patience, max(ask.TTL/6, 50*time.Millisecond))
+		}
+	}
+	var next atomic.Int64
+	answers := make(chan answer, len(parts))
+	for range min(partsAbreast, len(parts)) {
+		c.spawn(func() {
+			for ctx.Err() == nil {
+				n := int(next.Add(1)) - 1
+				if n >= len(parts) {
+					return
+				}
+				p := parts[n]
+				states, err := c.renewTogether(ctx, by, p.asks)
+				if len(p.asks) > 1 && divisible(err) {
+					for i, ask := range p.asks {
+						one, failed := c.renewTogether(ctx, by, []watchdog.Ask{ask})
+						states[i], err = one[0], failed
+					}
+				}
+				answers <- answer{p, states, err}
+			}
+		})
+	}
+	states := make([]watchdog.State, total)
+	var failed error
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for range parts {
+		select {
+		case a := <-answers:
+			for i, state := range a.states {
+				states[a.at[i]] = state
+			}
+			if a.err != nil {
+				failed = a.err
+			}
+		case <-timer.C:
+			return states, failed
+		case <-ctx.Done():
+			return states, ctx.Err()
+		}
+	}
+	return states, failed
 }
 
 // lease is a TTL as an argument.

@@ -54,6 +54,7 @@ type Client struct {
 	asked, spublish atomic.Bool   // whether the cluster has been asked, and answered, for sharded pub/sub
 	askMu           sync.Mutex
 	asking          *publishQuestion // guarded by askMu; nil: nobody asks
+	slotted         atomic.Bool      // rdb is no cluster client, but Redis has refused keys of two slots
 	rooms           rooms
 	queues          fairQueues
 	holds           holdList

@@ -311,6 +311,7 @@ func TestCornerLocks(t *testing.T) {
 			} {
 				require.NoError(t, rdb.HSet(t.Context(), prefix+name+key, fields...).Err())
 			}
+			require.NoError(t, rdb.Set(t.Context(), "{"+prefix+name+"-read}:"+c.ID()+":7:rwlock_timeout:1", 1, time.Minute).Err())
 			require.NoError(t, rdb.Set(t.Context(), prefix+name+"-string", 1, 0).Err())
 			found := walk(name + "*")
 			require.Len(t, found, 27)

@@ -104,7 +104,7 @@ func readTake(reply scripts.Reply) (verdict, error) {
 func refusal(answer []any) verdict {
 	v := verdict{wait: -1}
 	if ms, ok := answer[0].(int64); ok && ms >= 0 {
-		v.wait = durationOf(ms)
+		v.wait = fromMillis(ms)
 	}
 	if len(answer) > 1 {
 		v.holder, _ = answer[1].(string)

@@ -43,6 +43,8 @@ type grip struct {
 	nest  *nest           // likewise
 	lapse *watchdog.Lease // watches limit, if there is one
 
+	extended instant // when the longest lease ends that an Extend got, or may get; guarded by mu
+
 	also       *grip // guarded by the tenure
 	prev, next *grip // guarded by the client's holdList
 }

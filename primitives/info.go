@@ -31,10 +31,10 @@ func ttlOf(ms int64) time.Duration {
 	case ms < 0:
 		return 0
 	}
-	return durationOf(ms)
+	return fromMillis(ms)
 }
 
-// durationOf is ms milliseconds, or the longest duration there is.
-func durationOf(ms int64) time.Duration {
-	return time.Duration(min(ms, math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
+// fromMillis returns ms milliseconds, or the longest Duration if that is too short.
+func fromMillis(ms int64) time.Duration {
+	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }

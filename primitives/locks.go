@@ -4,16 +4,20 @@ import (
 	"context"
 	"iter"
 	"regexp"
+	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/scripts"
 )
 
-// Locks walks over the locks that are held now, by SCAN on every master: those of every kind whose key is a hash, each name once. match is
-// Redis's glob on the user's name, "*" for all. Kind is what the key can tell: "reader" or "writer", else "lock". A hash that neither expires nor
-// has a Redisson id in every field is taken for somebody else's. An error ends the walk: it comes with a zero Info.
+// Locks walks over the locks that are held now, by SCAN on every master: locks of every kind whose key is a hash, each name once. match is
+// Redis's glob on the user's name, "*" for all. Kind is what the keys tell: "reader" or "writer"; "fair" while the fair lock's queue is in use;
+// "fenced" if the name has a fencing token; else "lock". A reader whose leases have ended is not listed, and each reader has its own TTL. A hash that
+// neither expires nor has a Redisson id in every field is not taken for a lock. An error ends the walk: it comes with a zero Info.
 //
-// A walk is no snapshot: what is taken or released while it lasts may be missing or not.
+// The walk is not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		h := &handle{c: c, kind: "locks", name: match}
@@ -23,7 +27,7 @@ func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error]
 			if err = failed; err != nil {
 				break
 			}
-			if seen[key] {
+			if seen[key] || isSharedCounts(key) {
 				continue
 			}
 			seen[key] = true
@@ -50,46 +54,64 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 		return Info{}, false, err
 	}
 	defer c.calls.Done()
-	reply, err := c.run.Do(ctx, lockInfo, []any{key})
-	if redis.HasErrorPrefix(err, "WRONGTYPE") {
+	keys := []any{key}
+	for _, more := range []string{tokenPrefix, fairQueue, fairSigns} {
+		keys = append(keys, prefixed(more, key))
+	}
+	if c.enforcesSlots() && slotOf(key) != slotOf(keys[1].(string)) {
+		keys = keys[:1]
+	}
+	reply, err := c.run.Do(ctx, lockList, keys)
+	if len(keys) > 1 && err != nil && (divisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
+		// Keys that Redis refuses, because they are in other slots, have moved, or are not allowed, tell nothing.
+		reply, err = c.run.Do(ctx, lockList, keys[:1])
+	}
+	if isWrongType(err) {
 		return Info{}, false, nil // it was a hash a moment ago
 	}
 	if err != nil {
 		return Info{}, false, err
 	}
 	answer := reply.Value.([]any)
-	info := Info{Name: strings.TrimPrefix(key, c.prefix), Kind: "lock", TTL: ttlOf(answer[0].(int64))}
-	return info, readLock(&info, answer[1:]), nil
+	kind, _ := answer[0].(string)
+	info := Info{Name: strings.TrimPrefix(key, c.prefix), Kind: kind, TTL: ttlOf(answer[1].(int64))}
+	return info, readLock(&info, answer[2:]), nil
 }
+
+// isSharedCounts tells whether key is the hash of some lock's shared counts.
+func isSharedCounts(key string) bool {
+	return strings.HasPrefix(key, memoryPrefix+":") && strings.HasSuffix(key, ":"+sharedCounts)
+}
+
+// lockList asks what a lock's keys tell of it.
+var lockList = scripts.Load("lock/list", "rwlock")
+
+// isWrongType tells whether a key holds another type than a script expects. Miniredis words it differently.
+func isWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
 
 // redissonID is how Redisson, and this library, name holders.
 var redissonID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}:\S+$`)
 
-// readLock fills in the holders from a hash's fields and values, and tells whether that hash is a lock's.
+// readLock fills in the holders from a hash's fields, values and TTLs, and tells whether that hash is a lock that is held.
 func readLock(info *Info, fields []any) bool {
-	locks := info.TTL >= 0 // each lock expires
-	strangers := false
-	for i := 0; i+1 < len(fields); i += 2 {
-		field, _ := fields[i].(string)
-		value, _ := fields[i+1].(string)
-		switch {
-		case field == "mode" && value == "read":
-			info.Kind = "reader"
-		case field == "mode" && value == "write":
-			info.Kind = "writer"
-		default:
-			strangers = strangers || !redissonID.MatchString(field)
+	for ; len(fields) >= 3; fields = fields[3:] {
+		field, _ := fields[0].(string)
+		value, _ := fields[1].(string)
+		left, _ := fields[2].(int64)
+		both := info.Kind == "reader" || info.Kind == "writer"
+		if both && field == "mode" {
+			continue
 		}
-	}
-	info.Holders = holders(fields, info.TTL)
-	entries := len(fields) / 2
-	if info.Kind != "lock" {
-		entries--
-		for i := range info.Holders {
-			info.Holders[i].ID = strings.TrimSuffix(info.Holders[i].ID, ":write")
+		count, err := strconv.Atoi(value)
+		if err != nil || (info.TTL < 0 && !redissonID.MatchString(field)) {
+			return false // somebody else's hash: each lock expires
 		}
+		if both {
+			field = strings.TrimSuffix(field, ":write")
+		}
+		info.Holders = append(info.Holders, Holder{ID: field, Count: count, TTL: ttlOf(left)})
 	}
-	return len(info.Holders) > 0 && len(info.Holders) == entries && (locks || !strangers)
+	return len(info.Holders) > 0
 }
 
 // escapeGlob makes a glob that matches s alone.

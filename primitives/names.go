@@ -27,9 +27,10 @@ const (
 	memoryPrefix = "redisson_unlock_latch"
 )
 
-// sharedCounts prefixes a hash of ours. For each lock field whose id callers use with WithOwner, it holds how many of the
-// field's counts are theirs. A private hold of the same id must not give those back.
-const sharedCounts = "redlatch_shared_counts"
+// sharedCounts ends the name of a hash of ours. For each lock field whose id callers use with WithOwner, it holds how many of the
+// field's counts are theirs. A private hold of the same id must not give those back. The name begins as those of remembered
+// requests do, so that ACL rules that suffice for these suffice for it.
+const sharedCounts = "shared"
 
 // slotOf is the cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key, mod 16384.
 func slotOf(key string) uint16 {

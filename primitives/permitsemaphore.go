@@ -166,7 +166,7 @@ func permitHolders(now int64, answer []any) []Holder {
 		ends, _ := strconv.ParseFloat(text, 64)
 		ttl := time.Duration(-1)
 		if ends != never {
-			ttl = durationOf(min(int64(ends)-now, maxDuration.Milliseconds()))
+			ttl = fromMillis(min(int64(ends)-now, maxDuration.Milliseconds()))
 		}
 		holders = append(holders, Holder{ID: hex.EncodeToString([]byte(id)), Count: 1, TTL: ttl})
 	}

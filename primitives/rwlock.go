@@ -57,18 +57,17 @@ func (rw *RWLock) Writer() *Lock { return &rw.writer }
 // rwSide is what both sides of a read-write lock have in common: a hash with the field mode, "read" or "write"; a field for each reader, its
 // id, that counts its holds; one for the writer, its id and ":write".
 type rwSide struct {
-	h      *handle
-	other  *nestKey // by which a context finds holds of the other side
-	hash   string
-	news   string // the channel of releases
-	claim  string // while it stands a writer waits
-	prefix string // what the keys of readers' holds begin with
+	h     *handle
+	other *nestKey // by which a context finds holds of the other side
+	hash  string
+	news  string // the channel of releases
+	claim string // while it stands a writer waits
 }
 
 func rwSideOf(side, other *Lock) rwSide {
 	return rwSide{
 		h: &side.handle, other: other.nests, hash: side.raw,
-		news: prefixed(rwChannel, side.raw), claim: prefixed(rwClaim, side.raw), prefix: suffixed(side.raw, ""),
+		news: prefixed(rwChannel, side.raw), claim: prefixed(rwClaim, side.raw),
 	}
 }
 
@@ -76,7 +75,7 @@ func (s *rwSide) channel(*request) string   { return s.news }
 func (s *rwSide) heeds(payload string) bool { return payload == "0" || payload == "1" }
 
 func (s *rwSide) keys(memory string) []any {
-	return []any{s.hash, s.news, memory, s.claim, s.prefix}
+	return []any{s.hash, s.news, memory, s.claim, s.h.shared}
 }
 
 // remembers is how long an acquisition by q is remembered: only where the wire counts.
@@ -87,7 +86,7 @@ func (s *rwSide) remembers(q *request) any {
 	return 0
 }
 
-// end gives back what q has: one count of an id that others may share, else all. undoing: only what is known to have been taken.
+// end gives back what q has: one count of an id that others may share, else all its own. undoing: only what is known to have been taken.
 func (s *rwSide) end(ctx context.Context, script *scripts.Script, q *claim, undoing bool) (lost bool, err error) {
 	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(q)),
 		q.id, s.h.c.publish(), s.h.c.rememberedFor(q), flag(q.shared), flag(undoing), millis(q.ttl))
@@ -113,22 +112,22 @@ func (s *rwSide) forceBy(ctx context.Context, script *scripts.Script, q *request
 	return reply.Value == int64(1), err
 }
 
-// infoBy reads {id, count, ttl, ...}.
+// infoBy reads {ttl of the hash, id, count, ttl, ...}.
 func (s *rwSide) infoBy(ctx context.Context, script *scripts.Script) (info Info, err error) {
-	reply, err := s.h.c.run.Do(ctx, script, []any{s.hash, s.prefix})
+	reply, err := s.h.c.run.Do(ctx, script, []any{s.hash})
 	if err != nil {
 		return Info{}, err
 	}
 	answer := reply.Value.([]any)
-	for ; len(answer) >= 3; answer = answer[3:] {
+	ttl := ttlOf(answer[0].(int64))
+	for answer = answer[1:]; len(answer) >= 3; answer = answer[3:] {
 		id, _ := answer[0].(string)
 		holder := Holder{ID: id, Count: int(answer[1].(int64)), TTL: ttlOf(answer[2].(int64))}
 		info.Holders = append(info.Holders, holder)
-		if holder.TTL < 0 || info.TTL < 0 {
-			info.TTL = -1
-		} else {
-			info.TTL = max(info.TTL, holder.TTL)
-		}
+		info.TTL = max(info.TTL, holder.TTL)
+	}
+	if len(info.Holders) > 0 && ttl < 0 {
+		info.TTL = -1 // the lock stays when its holders are dead
 	}
 	return info, nil
 }
@@ -150,11 +149,14 @@ var (
 var readRenewals = &renewals{
 	script: scripts.Load("rwlock/renew"),
 	keys: func(keys []any, t *tenure) []any {
-		side := t.h.proto.(*readers)
-		return append(keys, side.hash, side.prefix)
+		return append(keys, t.h.key, firstHold(t))
 	},
 	args: func(args []any, t *tenure, ttl time.Duration) []any { return append(args, t.id, t.h.lease(ttl)) },
 }
+
+// firstHold is the key of t's first hold. While a cluster moves the lock's slot, it must be where the hash is: without it in
+// KEYS, a reader of which only the hash has moved would look dead.
+func firstHold(t *tenure) any { return suffixed(t.h.raw, t.id) + ":rwlock_timeout:1" }
 
 func (r *readers) renewals() *renewals { return readRenewals }
 func (r *readers) turns() bool         { return false }
@@ -175,7 +177,7 @@ func (r *readers) take(ctx context.Context, q *request) (verdict, error) {
 // takeWith: who waits to read may when another may.
 func (r *readers) takeWith(ctx context.Context, q *request, others []*waiter) (verdict, []bool, error) {
 	keys := r.keys(r.h.memoryOf(&q.claim))
-	args := append(make([]any, 0, 5+2*len(others)), q.id, millis(q.ttl), r.h.c.publish(), r.remembers(q), flag(q.once))
+	args := append(make([]any, 0, 6+2*len(others)), q.id, millis(q.ttl), r.h.c.publish(), r.remembers(q), flag(q.once), flag(q.nested))
 	for _, w := range others {
 		keys = append(keys, r.h.memoryOf(&w.q.claim))
 		args = append(args, w.q.id, millis(w.q.ttl))
@@ -207,23 +209,33 @@ func (r *readers) give(ctx context.Context, t *tenure, left int) (lost bool, err
 	if left == 0 {
 		return r.end(ctx, readEnd, &t.claim, false)
 	}
-	reply, err := r.h.c.run.Do(ctx, readRecount, []any{r.hash, r.prefix}, t.id, left, 0)
+	need := t.shorten(left)
+	if need == 0 { // the leases of the holds that are left have ended
+		return r.end(ctx, readEnd, &t.claim, false)
+	}
+	reply, err := r.h.c.run.Do(ctx, readRecount, r.counted(t), t.id, left, 0, need, t.changed(), r.h.c.remembered)
+	t.shortenedBy(err)
 	return reply.Value == int64(0), err
 }
 
 func (r *readers) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
-	reply, err := r.h.c.confirm(ctx, readRecount, []any{r.hash, r.prefix}, t.id, n, millis(ttl))
+	reply, err := r.h.c.confirm(ctx, readRecount, r.counted(t), t.id, n, millis(ttl), -1, t.changed(), r.h.c.remembered)
 	return reply.Sent, reply.Value == int64(0), err
 }
 
+// counted are the keys of readRecount.
+func (r *readers) counted(t *tenure) []any {
+	return []any{r.hash, r.h.shared, r.h.memoryOf(&t.claim) + ":count"}
+}
+
 func (r *readers) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
-	reply, err := r.h.c.run.Do(ctx, readRenewals.script, []any{r.hash, r.prefix}, t.id, millis(d))
+	reply, err := r.h.c.run.Do(ctx, readRenewals.script, []any{r.hash, firstHold(t)}, t.id, millis(d))
 	kept, _ := reply.Value.([]any)
 	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
 }
 
 func (r *readers) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := r.h.c.run.Do(ctx, readCheck, []any{r.hash, r.prefix}, t.id)
+	reply, err := r.h.c.run.Do(ctx, readCheck, []any{r.hash, firstHold(t)}, t.id)
 	return reply.Value == int64(0), err
 }
 
@@ -282,7 +294,7 @@ func (w *writer) take(ctx context.Context, q *request) (verdict, error) {
 	if q.queue && !q.behind {
 		claim = millis(claimTTL)
 	}
-	reply, err := w.h.c.confirm(ctx, writeAcquire, w.keys(w.h.memoryOf(&q.claim)), q.id, millis(q.ttl), w.h.c.publish(), w.remembers(q), flag(q.once), claim)
+	reply, err := w.h.c.confirm(ctx, writeAcquire, w.keys(w.h.memoryOf(&q.claim)), q.id, millis(q.ttl), w.h.c.publish(), w.remembers(q), flag(q.once), claim, flag(q.nested))
 	if err != nil {
 		return verdict{}, err
 	}

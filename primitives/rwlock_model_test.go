@@ -149,6 +149,7 @@ type rwModelHold struct {
 	*rwModelTenure
 	outer *rwModelHold // whose context it was acquired with
 	turn  *rwModelHold // whose turn it has taken
+	ends  time.Time    // its lease
 	limit time.Time
 	done  bool
 }
@@ -160,8 +161,24 @@ func (h *rwModelHold) GoString() string {
 
 func (h *rwModelHold) live() bool { return !h.done && !h.lost && time.Now().Before(h.limit) }
 
-// leave gives back what a hold has, and tells whether it was still there.
-func (m *rwModel) leave(t *rwModelTenure) bool {
+// cut takes holds off a private reader: what stays lasts until need at the most.
+func (m *rwModel) cut(id string, count int, need time.Time) {
+	if life := m.life(id); life.Before(need) {
+		need = life
+	}
+	ends := m.readers[id][:count]
+	for i, end := range ends {
+		if end.After(need) || i == count-1 {
+			ends[i] = need
+		}
+	}
+	m.readers[id] = ends
+	m.settle()
+}
+
+// leave gives back what a hold has, and tells whether it was still there. need is when the leases of the tenure's other live holds end,
+// zero if there are none.
+func (m *rwModel) leave(t *rwModelTenure, need time.Time) bool {
 	t.holds--
 	switch {
 	case t.write && (m.writer != t.id):
@@ -179,8 +196,10 @@ func (m *rwModel) leave(t *rwModelTenure) bool {
 		return false
 	case t.shared:
 		m.shrink(t.id, len(m.readers[t.id])-1)
-	case t.holds == 0 || t.holds < len(m.readers[t.id]):
-		m.shrink(t.id, t.holds)
+	case t.holds == 0 || need.IsZero():
+		m.shrink(t.id, 0)
+	case t.holds < len(m.readers[t.id]):
+		m.cut(t.id, t.holds, need)
 	}
 	return true
 }
@@ -239,7 +258,7 @@ func rwLockModel(t *rapid.T) {
 	// got notes a hold that was acquired for lease.
 	got := func(hold *primitives.Hold, tenure *rwModelTenure, lease time.Duration) *rwModelHold {
 		end := time.Now().Add(lease)
-		h := &rwModelHold{Hold: hold, rwModelTenure: tenure, limit: end.Add(-lease/100 - 2*time.Millisecond)}
+		h := &rwModelHold{Hold: hold, rwModelTenure: tenure, ends: end, limit: end.Add(-lease/100 - 2*time.Millisecond)}
 		tenure.holds++
 		if end.After(tenure.ends) {
 			tenure.ends = end
@@ -314,9 +333,9 @@ func rwLockModel(t *rapid.T) {
 					time.Sleep(30 * time.Millisecond)
 					synctest.Wait()
 					m.tick()
-					m.leave(h.rwModelTenure)
+					m.leave(h.rwModelTenure, time.Time{})
 				}
-			case m.leave(h.rwModelTenure):
+			case m.leave(h.rwModelTenure, r.need(h)):
 				require.NoError(t, err)
 			default:
 				require.ErrorIs(t, err, primitives.ErrLost)
@@ -327,7 +346,7 @@ func rwLockModel(t *rapid.T) {
 		"release id": func(t *rapid.T) {
 			h := drawHold(t)
 			err := r.side(h.write).ReleaseID(ctx, h.id)
-			if m.leave(&rwModelTenure{id: h.id, write: h.write, shared: true, holds: 1}) {
+			if m.leave(&rwModelTenure{id: h.id, write: h.write, shared: true, holds: 1}, time.Time{}) {
 				require.NoError(t, err)
 			} else {
 				require.ErrorIs(t, err, primitives.ErrNotHeld)
@@ -465,6 +484,16 @@ func (r *rwModelRun) parent(h *rwModelHold, write bool) (outer *rwModelHold, dea
 	return outer, outer != nil && write
 }
 
+// need is when the leases of those end that share h's tenure and are live.
+func (r *rwModelRun) need(h *rwModelHold) (need time.Time) {
+	for _, o := range r.holds {
+		if o != h && o.rwModelTenure == h.rwModelTenure && o.live() && o.ends.After(need) {
+			need = o.ends
+		}
+	}
+	return need
+}
+
 // nest is what acquiring one side under outer comes to.
 func (r *rwModelRun) nest(outer *rwModelHold, write bool, lease time.Duration) (*rwModelTenure, error) {
 	m, end := r.m, time.Now().Add(lease)
@@ -476,6 +505,9 @@ func (r *rwModelRun) nest(outer *rwModelHold, write bool, lease time.Duration) (
 		}
 	}
 	switch {
+	case (write || outer.write || outer.shared) && m.writer != outer.id && (write || !m.reads(outer.id)):
+		outer.lost = outer.lost || !outer.shared && write
+		return nil, primitives.ErrLost
 	case !write && (outer.write || outer.shared):
 		return &rwModelTenure{id: outer.id, shared: true}, m.read(outer.id, end)
 	case outer.shared:

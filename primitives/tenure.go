@@ -30,6 +30,8 @@ type tenure struct {
 	over  instant       // by then the lease has ended whatever happened; guarded by mu
 	brief time.Duration // the lease so far, if shorter than what renewals ask for; 0: it is not; guarded by mu
 	lease watchdog.Lease
+
+	promises leaseState
 }
 
 func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
@@ -160,6 +162,9 @@ func (t *tenure) keep(fresh *grip) {
 	}
 	terms.Group = t.h.group
 	until := t.lease.ValidUntil()
+	if fresh == nil {
+		until = t.trusted(until, terms.Margin)
+	}
 	if fresh != nil {
 		ttl := fresh.ttl
 		if t.brief > 0 {
@@ -181,6 +186,7 @@ func (t *tenure) forget(g *grip) {
 	defer t.mu.Unlock()
 	if at := t.link(g); *at != nil {
 		*at, g.also = g.also, nil
+		t.promises.left(g)
 		if !t.lost {
 			t.keep(nil)
 		}
@@ -341,6 +347,7 @@ func (t *tenure) repeatUntil() time.Time {
 // abandon deletes the key of an expired hold that its owner releases, in case a late renewal extended
 // it. The owner has left its section.
 func (t *tenure) abandon(ctx context.Context) {
+	t.abandoned()
 	if t.count(-1) == 0 && time.Now().Before(t.ends()) {
 		t.giveLater(ctx, 0)
 	}
@@ -348,6 +355,9 @@ func (t *tenure) abandon(ctx context.Context) {
 
 // extend keeps the lock for at least d from now, and g with it.
 func (t *tenure) extend(ctx context.Context, g *grip, d time.Duration) error {
+	if err := t.settle(ctx, g, d); err != nil {
+		return err
+	}
 	sent, lost, err := t.lasts().extend(ctx, t, d)
 	if err = t.judge(ctx, lost, err); err != nil {
 		return err

@@ -39,7 +39,7 @@ if not (memory and held) then
     redis.call('incr', KEYS[5])
   end
   redis.call('hincrby', hash, id, 1)
-  set_shared(shared, id, (held and shared_count(shared, id) or 0) + 1)
+  share(shared, id, not held, ttl)
   redis.call('set', KEYS[3], '1', 'px', ARGV[4])
 end
 if redis.call('pttl', hash) < tonumber(ttl) then

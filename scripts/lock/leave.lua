@@ -32,6 +32,6 @@ else
   redis.call('del', hash)
   tell(ARGV[2])
 end
-set_shared(shared, id, math.min(shared_count(shared, id), count) - 1)
+unshare(shared, id)
 redis.call('set', KEYS[3], '2', 'px', ARGV[3])
 return 1

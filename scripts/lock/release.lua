@@ -24,9 +24,10 @@ local function remember(...)
   redis.call('pexpire', KEYS[3], ARGV[3])
 end
 
-if redis.call('hexists', hash, id) == 1 then
+local count = tonumber(redis.call('hget', hash, id))
+if count then
   -- In all branches the first write is one that a full Redis allows.
-  local shared = shared_count(KEYS[4], id)
+  local shared = shared_of(KEYS[4], id, count)
   if shared > 0 then
     redis.call('pexpire', hash, math.max(redis.call('pttl', hash), 1))
     redis.call('hset', hash, id, shared)

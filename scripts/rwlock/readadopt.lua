@@ -4,13 +4,13 @@
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
 -- KEYS[4]  claim of a waiting writer
--- KEYS[5]  what the keys of readers' holds begin with
+-- KEYS[5]  shared counts
 -- ARGV[1]  fresh id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
 -- ARGV[4]  the reader's id
 -- returns  the counts taken over, 0 when that reader has none, -1 when it writes too
-local hash, prefix, fresh, ttl, id = KEYS[1], KEYS[5], ARGV[1], ARGV[2], ARGV[4]
+local hash, prefix, fresh, ttl, id = KEYS[1], prefix_of(KEYS[1]), ARGV[1], ARGV[2], ARGV[4]
 if redis.call('exists', KEYS[3]) == 1 then
   return 0
 end
@@ -39,6 +39,7 @@ for n = 1, tonumber(count) do
 end
 redis.call('hset', hash, fresh, count)
 bury(hash, prefix, id, count)
+redis.call('hdel', KEYS[5], id)
 raise(hash, ttl)
 settle(hash, prefix, left)
 return tonumber(count)

@@ -3,11 +3,31 @@
 -- A reader's field in the hash counts its holds. Beside it, each hold has a key of its own that lives as long as the hold's lease: a reader is
 -- alive while one of these is. The hash lives as long as its longest-lived reader. A dead reader's field may stay: it counts for nothing, and
 -- whoever looks at it buries it.
--- defines  hold_key(prefix, id, n), raise(key, ttl), life(prefix, id, count), bury(hash, prefix, id, count), longest(hash, prefix, enough),
+--
+-- The keys of holds are derived from the hash's name. The prefix is no key, so it must not stand among KEYS: while a cluster moves the
+-- slot, a script with a missing key gets TRYAGAIN.
+-- defines  prefix_of(hash), hold_key(prefix, id, n), may_hold(prefix, id), raise(key, ttl), life(prefix, id, count),
+--          bury(hash, prefix, id, count), shrink(hash, prefix, id, count, wanted, left), longest(hash, prefix, enough),
 --          settle(hash, prefix, own), writer_of(hash)
+
+-- prefix_of is what the keys of readers' holds begin with: Redisson's suffixName.
+local function prefix_of(hash)
+  if string.find(hash, '{', 1, true) then
+    return hash .. ':'
+  end
+  return '{' .. hash .. '}:'
+end
 
 local function hold_key(prefix, id, n)
   return prefix .. id .. ':rwlock_timeout:' .. n
+end
+
+-- may_hold returns nil if the user may use the keys of holds, else the error to return. Redis has not checked them, because they are
+-- not among KEYS. Servers before 7.0 cannot tell.
+local function may_hold(prefix, id)
+  if redis.acl_check_cmd and not redis.acl_check_cmd('set', hold_key(prefix, id, 1), '1') then
+    return redis.error_reply('NOPERM this user has no permissions to access the keys of readers, ' .. hold_key(prefix, id, 1))
+  end
 end
 
 -- raise never shortens.
@@ -20,7 +40,7 @@ end
 -- life is what a reader's longest hold has left, ms; 0 when the reader is dead.
 local function life(prefix, id, count)
   local left = 0
-  for n = 1, tonumber(count or 0) do
+  for n = 1, tonumber(count or 0) or 0 do
     left = math.max(left, redis.call('pttl', hold_key(prefix, id, n)))
   end
   return left
@@ -32,6 +52,19 @@ local function bury(hash, prefix, id, count)
     redis.call('del', hold_key(prefix, id, n))
   end
   redis.call('hdel', hash, id)
+end
+
+-- shrink lowers a reader's count to wanted, at least 1. What stays keeps left, the longest lease. The first write is one that a full
+-- Redis allows.
+local function shrink(hash, prefix, id, count, wanted, left)
+  for n = wanted + 1, count do
+    redis.call('del', hold_key(prefix, id, n))
+  end
+  local last = hold_key(prefix, id, wanted)
+  if redis.call('pttl', last) < left then
+    redis.call('set', last, '1', 'px', left)
+  end
+  redis.call('hset', hash, id, wanted)
 end
 
 -- longest is what the longest-lived reader has left, 0 when none is alive; one that has enough ends the search. The dead on the way are

@@ -4,11 +4,11 @@
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
 -- KEYS[4]  claim of a waiting writer
--- KEYS[5]  what the keys of readers' holds begin with
+-- KEYS[5]  shared counts
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- returns  1 when there were any, 0 when not
-local hash, prefix = KEYS[1], KEYS[5]
+local hash, prefix = KEYS[1], prefix_of(KEYS[1])
 local memory = redis.call('get', KEYS[3])
 if memory then
   return tonumber(memory)
@@ -22,6 +22,7 @@ for i = 1, #entries, 2 do
       held = 1
     end
     bury(hash, prefix, id, count)
+    redis.call('hdel', KEYS[5], id)
   end
 end
 if redis.call('hget', hash, 'mode') == 'read' then

@@ -1,12 +1,12 @@
--- rwlock/renew: keep many readers, each with its own holds alone; a longer ttl stays.
--- uses     readers
--- KEYS[1..]  of each: lock hash, and what the keys of its readers' holds begin with
+-- rwlock/renew: extend the leases of many readers, each with its own holds alone; a longer TTL stays.
+-- uses     readers, typed
+-- KEYS[1..]  of each: lock hash, and the key of its first hold, so that a reader that has moved in part to another node does not look dead
 -- ARGV[1..]  of each: owner id and ttl, ms
--- returns    for each, 1, or 0 when the reader is dead
+-- returns    for each, 1, or 0 when the reader is dead; so if the lock's key holds another type
 local kept = {}
 for i = 1, #KEYS / 2 do
-  local hash, prefix, id, ttl = KEYS[2 * i - 1], KEYS[2 * i], ARGV[2 * i - 1], tonumber(ARGV[2 * i])
-  local count = redis.call('hget', hash, id)
+  local hash, id, ttl = KEYS[2 * i - 1], ARGV[2 * i - 1], tonumber(ARGV[2 * i])
+  local prefix, count = prefix_of(hash), typed('hash', 'hget', hash, id)
   kept[i] = 0
   if life(prefix, id, count) > 0 then
     -- First a write that a full Redis allows. A hold that had a shorter lease comes back: a reader of Redisson's deletes the keys from above.

@@ -4,7 +4,7 @@
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
 -- KEYS[4]  claim of a waiting writer
--- KEYS[5]  what the keys of readers' holds begin with
+-- KEYS[5]  shared counts
 -- ARGV[1]  fresh id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
@@ -30,6 +30,7 @@ if denied then
 end
 redis.call('hset', hash, fresh, count)
 redis.call('hdel', hash, field)
-bury(hash, KEYS[5], ARGV[4], redis.call('hget', hash, ARGV[4]) or 0)
+bury(hash, prefix_of(hash), ARGV[4], redis.call('hget', hash, ARGV[4]) or 0)
+redis.call('hdel', KEYS[5], field, ARGV[4])
 redis.call('pexpire', hash, ttl)
 return tonumber(count)

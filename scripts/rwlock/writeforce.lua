@@ -4,7 +4,7 @@
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 entered, 2 left, 3 never to enter
 -- KEYS[4]  claim of a waiting writer
--- KEYS[5]  what the keys of readers' holds begin with
+-- KEYS[5]  shared counts
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- returns  1 when there was one, 0 when not
@@ -17,8 +17,9 @@ local writer = writer_of(hash)
 redis.call('del', KEYS[3]) -- a full Redis allows what follows
 if writer then
   redis.call('hdel', hash, writer .. ':write')
+  redis.call('hdel', KEYS[5], writer .. ':write')
   redis.call('hset', hash, 'mode', 'read')
-  settle(hash, KEYS[5], math.huge)
+  settle(hash, prefix_of(hash), math.huge)
   redis.call(ARGV[1], KEYS[2], '1')
 end
 redis.call('set', KEYS[3], writer and 1 or 0, 'px', ARGV[2])

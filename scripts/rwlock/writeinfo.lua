@@ -1,9 +1,9 @@
--- rwlock/writeinfo: who writes.
+-- rwlock/writeinfo: tell who writes.
 -- uses     readers
 -- KEYS[1]  lock hash
--- returns  {id, count, pttl}, or {} when nobody does
-local writer = writer_of(KEYS[1])
+-- returns  {the hash's pttl}; if somebody writes {pttl, id, count, pttl}
+local writer, left = writer_of(KEYS[1]), redis.call('pttl', KEYS[1])
 if not writer then
-  return {}
+  return {left}
 end
-return {writer, tonumber(redis.call('hget', KEYS[1], writer .. ':write')), redis.call('pttl', KEYS[1])}
+return {left, writer, tonumber(redis.call('hget', KEYS[1], writer .. ':write')), left}
