@@ -10,9 +10,9 @@ import (
 
 const (
 	// answerGrace is how much longer than its wait an acquisition waits for an answer that is on its way.
-	answerGrace = 10 * time.Millisecond
+	answerGrace = 5 * time.Millisecond
 	// rollbackGrace is how long a call whose time is over waits for its rollback.
-	rollbackGrace = 25 * time.Millisecond
+	rollbackGrace = 20 * time.Millisecond
 	// rollbackTimeout is the same for a call that still has time.
 	rollbackTimeout = time.Second
 )

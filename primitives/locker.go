@@ -51,7 +51,11 @@ func (l *Locker) Lock() {
 
 // acquireForLocker is Acquire without a limit of waiting: a default WithWait is not for Locker.
 func (l *Lock) acquireForLocker(ctx context.Context) (*Hold, error) {
-	hold, err := l.acquire(ctx, &l.settings, -1)
+	s, err := l.with(nil)
+	if err != nil {
+		return nil, l.failed("acquire", err)
+	}
+	hold, err := l.acquire(ctx, s, -1)
 	return hold, l.failed("acquire", err)
 }
 

@@ -96,13 +96,8 @@ func (b *batcher) start(ctx context.Context, p *pending) {
 	if !b.enabled || (!b.full && b.direct < maxDirect) {
 		b.direct++
 		b.mu.Unlock()
-		b.r.running.Go(func() {
-			p.reply, p.err = b.r.attempt(ctx, b.r.single, p.call)
-			b.mu.Lock()
-			b.direct--
-			b.mu.Unlock()
-			p.done <- struct{}{}
-		})
+		b.r.running.Add(1)
+		go b.sendDirect(ctx, p)
 		return
 	}
 	defer b.mu.Unlock()
@@ -112,6 +107,16 @@ func (b *batcher) start(ctx context.Context, p *pending) {
 		b.slots++
 		b.r.running.Go(b.work)
 	}
+}
+
+// sendDirect makes one attempt at p by itself.
+func (b *batcher) sendDirect(ctx context.Context, p *pending) {
+	defer b.r.running.Done()
+	p.reply, p.err = b.r.attempt(ctx, b.r.single, p.call)
+	b.mu.Lock()
+	b.direct--
+	b.mu.Unlock()
+	p.done <- struct{}{}
 }
 
 // withdraw takes p out of the queue. It reports false if p has left the queue already.

@@ -25,7 +25,7 @@ func (r *Runner) RunReplicated(
 	var acked int
 	c := newCall(s, keys, args)
 	end := r.ends.after(r.timeout + timeout)
-	reply, err := r.repeat(ctx, end, s.name, func(int) (Reply, error) {
+	attempt := func() (Reply, error) {
 		got, err := bounded(r, ctx, end, func(ctx context.Context) (confirmed, error) {
 			conn, err := r.connection(ctx, keys[0].(string))
 			if err != nil {
@@ -41,7 +41,11 @@ func (r *Runner) RunReplicated(
 		})
 		acked = got.acked
 		return got.Reply, err
-	})
+	}
+	reply, err := attempt()
+	if err != nil {
+		reply, err = r.repeat(ctx, end, s.name, err, attempt)
+	}
 	return reply, acked, err
 }
 

@@ -119,7 +119,11 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	}
 	c := newCall(s, keys, args)
 	end := r.ends.after(r.timeout)
-	return r.repeat(ctx, end, s.name, func(int) (Reply, error) { return r.batch.do(ctx, end, c) })
+	reply, err := r.batch.do(ctx, end, c)
+	if err == nil {
+		return reply, nil
+	}
+	return r.repeat(ctx, end, s.name, err, func() (Reply, error) { return r.batch.do(ctx, end, c) })
 }
 
 // Once makes one attempt, for callers that repeat by themselves and run in a goroutine of their own.
@@ -163,15 +167,11 @@ func (r *Runner) enter() bool {
 	return true
 }
 
-// repeat makes attempts until one is answered, or no more may be made.
-func (r *Runner) repeat(ctx context.Context, end *deadline, name string, attempt func(n int) (Reply, error)) (Reply, error) {
+// repeat makes further attempts after a first one failed with err, until one is answered, or no more
+// may be made.
+func (r *Runner) repeat(ctx context.Context, end *deadline, name string, err error, attempt func() (Reply, error)) (Reply, error) {
 	doubt := false
 	for n, repeats := 0, 0; ; n++ {
-		reply, err := attempt(n)
-		if err == nil {
-			reply.Doubt = doubt
-			return reply, nil
-		}
 		got := classify(err)
 		doubt = doubt || got.outcome == Unknown
 		if !got.notNow {
@@ -186,6 +186,11 @@ func (r *Runner) repeat(ctx context.Context, end *deadline, name string, attempt
 		}
 		if got.outcome == NotExecuted {
 			r.reroute(context.WithoutCancel(ctx))
+		}
+		var reply Reply
+		if reply, err = attempt(); err == nil {
+			reply.Doubt = doubt
+			return reply, nil
 		}
 	}
 }

@@ -1,0 +1,527 @@
+package primitives_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// mutexes opens everything that can act as a mutex on one client and name.
+var mutexes = []struct {
+	name string
+	open func(t testing.TB, c *primitives.Client, name string) handle
+}{
+	{"lock", func(_ testing.TB, c *primitives.Client, name string) handle { return c.Lock(name) }},
+	{"fair", func(_ testing.TB, c *primitives.Client, name string) handle { return c.FairLock(name) }},
+	{"fenced", func(_ testing.TB, c *primitives.Client, name string) handle { return c.FencedLock(name) }},
+	{"writer", func(_ testing.TB, c *primitives.Client, name string) handle { return c.RWLock(name).Writer() }},
+	{"semaphore", func(t testing.TB, c *primitives.Client, name string) handle {
+		s := c.Semaphore(name)
+		_, err := s.Init(t.Context(), 1)
+		require.NoError(t, err)
+		return s
+	}},
+	{"permits", func(t testing.TB, c *primitives.Client, name string) handle {
+		s := c.PermitExpirableSemaphore(name)
+		_, err := s.Init(t.Context(), 1)
+		require.NoError(t, err)
+		return s
+	}},
+}
+
+// replay sends recorded commands again, as late copies of them would arrive.
+func replay(t testing.TB, rdb *redis.Client, commands []redistest.Command) {
+	t.Helper()
+	for _, c := range commands {
+		args := make([]any, len(c.Args))
+		for i, a := range c.Args {
+			args[i] = a
+		}
+		_ = rdb.Do(context.Background(), args...).Err()
+	}
+}
+
+// scriptsOf are the recorded commands that run scripts.
+func scriptsOf(p *redistest.Proxy) (list []redistest.Command) {
+	for _, c := range p.Commands() {
+		if strings.HasPrefix(strings.ToLower(c.Args[0]), "eval") {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// An attempt of unknown outcome takes nothing when it arrives late, although a later attempt was
+// answered "busy".
+func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
+	t.Parallel()
+	for _, kind := range mutexes {
+		for _, owner := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			if owner != nil && (kind.name == "semaphore" || kind.name == "permits") {
+				continue
+			}
+			t.Run(fmt.Sprint(kind.name, " shared: ", owner != nil), func(t *testing.T) {
+				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+					name, p := redistest.Name(t), s.Proxy(t)
+					direct, doubtful := newClient(t, s.Client(t)), newClient(t, p.Client(t, quick))
+					mine, theirs := kind.open(t, direct, name), kind.open(t, doubtful, name)
+					hold, err := mine.Acquire(t.Context())
+					require.NoError(t, err)
+					_, err = theirs.TryAcquire(t.Context(), owner...) // loads the scripts
+					require.ErrorIs(t, err, primitives.ErrNotAcquired)
+					p.Record()
+					p.DropCommands(1, script)
+					_, err = theirs.TryAcquire(t.Context(), owner...)
+					require.ErrorIs(t, err, primitives.ErrNotAcquired)
+					lost := scriptsOf(p)[:1]
+					p.Heal()
+					redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 3 }, "rolled back")
+					release(t, hold)
+					replay(t, s.Client(t), lost)
+					hold, err = mine.TryAcquire(t.Context())
+					require.NoError(t, err, "the late copy took the lock for nobody")
+					release(t, hold)
+				})
+			})
+		}
+	}
+}
+
+// Readers that were admitted together are in doubt together.
+func TestLateCopyAdmitsNoReaders(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		direct, doubtful := newClient(t, s.Client(t)), newClient(t, p.Client(t, quick))
+		writer := acquire(t, t.Context(), direct.RWLock(name).Writer())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		const readers = 3
+		var waiting []<-chan result
+		for range readers {
+			waiting = append(waiting, start(func() (*primitives.Hold, error) { return doubtful.RWLock(name).Reader().Acquire(ctx) }))
+		}
+		awaitRoom(t, readers)
+		p.Record()
+		p.DropCommands(1, script) // of the batch that the next look sends
+		redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 2 }, "repeated")
+		lost := scriptsOf(p)[:1]
+		p.Heal()
+		cancel()
+		for _, w := range waiting {
+			require.ErrorIs(t, await(t, w).err, primitives.ErrNotAcquired)
+		}
+		redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 2+readers }, "rolled back")
+		release(t, writer)
+		replay(t, s.Client(t), lost)
+		require.Empty(t, fields(t, s, name), "the late copy admitted readers")
+	})
+}
+
+// A release that many may share is repeated only while Redis remembers the first copy.
+func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name, p := redistest.Name(t), s.Proxy(t)
+	l := newClient(t, p.Client(t, quick)).Lock(name, primitives.WithOwner("o"))
+	mine := acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
+	theirs := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(name, primitives.WithOwner("o")))
+	p.Record()
+	p.DropReplies(1000, script)
+	require.ErrorIs(t, mine.Release(t.Context()), primitives.ErrOutcomeUnknown)
+	require.Equal(t, "1", fields(t, s, name)["o"], "repeated, to the effect of once")
+	first := scriptsOf(p)[0]
+	memory := ""
+	for _, key := range redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*") {
+		if !strings.HasSuffix(key, ":shared") && strings.Contains(strings.Join(first.Args, " "), key) {
+			memory = key
+		}
+	}
+	require.NotEmpty(t, memory)
+	remembered := s.Client(t).PTTL(t.Context(), memory).Val()
+	require.Greater(t, remembered, primitives.SharedReleaseRepeats(l)+5*time.Second, "a copy may be late by seconds")
+	p.Heal()
+	release(t, theirs)
+}
+
+// A nested acquisition does not go in under a hold whose release is on its way, however its context
+// was kept.
+func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		c := newClient(t, p.Client(t, quick))
+		l := c.Lock(name)
+		outer := acquire(t, t.Context(), l)
+		inner := acquire(t, outer.Context(), l) // holds the turn, so that the next one waits for it
+		nested := start(func() (*primitives.Hold, error) {
+			return l.Acquire(context.WithoutCancel(outer.Context()), primitives.WithWait(10*time.Second))
+		})
+		release(t, inner)
+		first := await(t, nested)
+		require.NoError(t, first.err)
+		release(t, first.hold)
+
+		p.DropCommands(1000, script)
+		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrOutcomeUnknown)
+		late := start(func() (*primitives.Hold, error) {
+			return l.Acquire(context.WithoutCancel(outer.Context()), primitives.WithWait(10*time.Second))
+		})
+		p.Heal()
+		r := await(t, late)
+		require.NoError(t, r.err)
+		require.NotEqual(t, outer.ID(), r.hold.ID(), "an acquisition of its own")
+		require.Equal(t, map[string]string{r.hold.ID(): "1"}, fields(t, s, name))
+		require.NoError(t, r.hold.Check(t.Context()))
+		release(t, r.hold)
+	})
+}
+
+// A private hold and WithOwner of the same id give back each its own counts.
+func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		name string
+		open func(c *primitives.Client, name string) *primitives.Lock
+	}{
+		{"lock", func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) }},
+		{"fair", func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) }},
+		{"fenced", func(c *primitives.Client, name string) *primitives.Lock { return c.FencedLock(name) }},
+		{"reader", func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }},
+		{"writer", func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() }},
+	} {
+		for _, order := range []string{"private first", "shared first"} {
+			t.Run(kind.name+", "+order, func(t *testing.T) {
+				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+					name := redistest.Name(t)
+					l := kind.open(newClient(t, s.Client(t)), name)
+					other := kind.open(newClient(t, s.Client(t)), name)
+					private := acquire(t, t.Context(), l)
+					shared := acquire(t, t.Context(), other, primitives.WithOwner(private.ID()))
+					nested := acquire(t, private.Context(), l)
+					info, err := l.Info(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, 3, info.Holders[0].Count)
+					release(t, nested)
+					first, last := private, shared
+					if order == "shared first" {
+						first, last = shared, private
+					}
+					release(t, first)
+					require.NoError(t, last.Check(t.Context()), "the other's release took this count too")
+					require.NotEmpty(t, fields(t, s, name))
+					release(t, last)
+					require.Empty(t, fields(t, s, name))
+					requireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+				})
+			})
+		}
+	}
+}
+
+// Nothing nests under a hold that Redis no longer has: the acquisition gives ErrLost and takes nothing.
+func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		outer func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option)
+		inner func(c *primitives.Client, name string) *primitives.Lock
+	}{
+		{"lock", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.Lock(name), nil
+		}, nil},
+		{"lock with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.Lock(name), []primitives.Option{primitives.WithOwner("o")}
+		}, nil},
+		{"fair with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.FairLock(name), []primitives.Option{primitives.WithOwner("o")}
+		}, nil},
+		{"writer with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.RWLock(name).Writer(), []primitives.Option{primitives.WithOwner("o")}
+		}, nil},
+		{"reader with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.RWLock(name).Reader(), []primitives.Option{primitives.WithOwner("o")}
+		}, nil},
+		{"reader under a writer", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.RWLock(name).Writer(), nil
+		}, func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name := redistest.Name(t)
+				var seen recorder
+				c := newClient(t, s.Client(t), seen.option())
+				l, opts := tt.outer(c, name)
+				inner := l
+				if tt.inner != nil {
+					inner = tt.inner(c, name)
+				}
+				outer := acquire(t, t.Context(), l, opts...)
+				require.NoError(t, s.Client(t).Del(t.Context(), name).Err()) // an operator
+				kept := context.WithoutCancel(outer.Context())
+				_, err := inner.Acquire(kept)
+				require.ErrorIs(t, err, primitives.ErrLost)
+				require.Empty(t, fields(t, s, name), "the nested acquisition took the lock")
+				require.Len(t, seen.all(primitives.EventLost), 1, "told before Acquire returned")
+				requireEnds(t, outer.Context(), primitives.ErrLost)
+				_, err = inner.Acquire(kept)
+				require.ErrorIs(t, err, primitives.ErrLost, "nor under a hold that is known to be lost")
+				require.Empty(t, fields(t, s, name))
+				require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
+				release(t, acquire(t, kept, inner)) // released: an acquisition of its own
+			})
+		})
+	}
+}
+
+// Two lives with one client id never meet each other's numbers, requests or holds.
+func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		const uuid = "0f0e0d0c-0b0a-4908-8706-050403020100"
+		life := func() *primitives.Client { return newClient(t, s.Client(t), primitives.WithClientID(uuid)) }
+		first := life()
+		latch := first.CountDownLatch(name + "-latch")
+		_, err := latch.Init(t.Context(), 2)
+		require.NoError(t, err)
+		require.NoError(t, latch.CountDown(t.Context()))
+		release(t, acquire(t, t.Context(), first.Lock(name+"-released")))
+		held := acquire(t, t.Context(), first.Lock(name))
+		second := life()
+		require.NotEqual(t, first.Lock(name+"-x"), second.Lock(name+"-x"))
+		_, err = second.Lock(name).TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired, "the first life still holds it")
+		release(t, acquire(t, t.Context(), second.Lock(name+"-released")))
+		require.NoError(t, second.CountDownLatch(name+"-latch").CountDown(t.Context()))
+		count, err := latch.Count(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, count, "the second life's count-down was taken for a copy")
+		release(t, held)
+		one, two := acquire(t, t.Context(), first.Lock(name)).ID(), acquire(t, t.Context(), second.Lock(name+"-2")).ID()
+		require.NotEqual(t, one, two)
+	})
+}
+
+// A semaphore's release that is not answered is repeated until it is, to the effect of once.
+func TestSemaphorePermitDoesNotLeak(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		direct := newClient(t, s.Client(t)).Semaphore(name)
+		_, err := direct.Init(t.Context(), 2)
+		require.NoError(t, err)
+		sem := newClient(t, p.Client(t, quick)).Semaphore(name)
+		hold, err := sem.Acquire(t.Context())
+		require.NoError(t, err)
+		release(t, hold) // loads the scripts
+		hold, err = sem.Acquire(t.Context())
+		require.NoError(t, err)
+		memories := redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*")
+		require.NotEmpty(t, memories)
+		longest := time.Duration(0)
+		for _, key := range memories {
+			longest = max(longest, s.Client(t).PTTL(t.Context(), key).Val())
+		}
+		require.Greater(t, longest, 23*time.Hour, "what was taken is remembered for as long as it may be given back")
+		p.DropReplies(1000, script)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrOutcomeUnknown)
+		// As if the memory of the release were gone before the next copy arrives.
+		for _, key := range redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*") {
+			require.NoError(t, s.Client(t).Del(t.Context(), key).Err())
+		}
+		p.Heal()
+		redistest.WaitFor(t, soon, func() bool {
+			return len(redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*")) > 0
+		}, "repeated in the background")
+		info, err := direct.Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 2, info.Available, "given back once")
+	})
+}
+
+// Siblings that release at once end within the time of one release, however stuck a connection is.
+func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name, p := redistest.Name(t), s.Proxy(t)
+	l := newClient(t, p.Client(t)).RWLock(name).Reader()
+	outer := acquire(t, t.Context(), l)
+	holds := []*primitives.Hold{outer}
+	for range 3 {
+		holds = append(holds, acquire(t, outer.Context(), l))
+	}
+	p.BlackHole(true)
+	began := time.Now()
+	var wg sync.WaitGroup
+	for _, h := range holds {
+		wg.Go(func() {
+			if err := h.Release(t.Context()); !errors.Is(err, primitives.ErrOutcomeUnknown) {
+				t.Errorf("released as %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	t.Logf("four siblings released within %v", took)
+	require.Less(t, took, 6*time.Second)
+}
+
+// One stuck connection does not keep the other waiters of the client from a free lock.
+func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
+	s := redistest.Redis(t)
+	name, p := redistest.Name(t), s.Proxy(t)
+	holder := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(name))
+	c := newClient(t, p.Client(t))
+	l := c.Lock(name)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	acquireOne := func() (*primitives.Hold, error) { return l.Acquire(ctx) }
+	first := start(acquireOne)
+	awaitRoom(t, 1)
+	second := start(acquireOne)
+	awaitRoom(t, 2)
+	var tries atomic.Int32
+	free := p.HoldReplies(func(args []string) bool { return script(args) && tries.Add(1) == 1 })
+	defer free()
+	redistest.WaitFor(t, soon, func() bool { return p.Held() > 0 }, "the head's try is stuck")
+	released := time.Now()
+	release(t, holder)
+	r := await(t, second)
+	require.NoError(t, r.err)
+	took := r.at.Sub(released)
+	t.Logf("the second waiter had the lock after %v", took)
+	require.Less(t, took, 2*time.Second, "the read timeout is 5 s")
+	release(t, r.hold)
+	free()
+	r = await(t, first)
+	require.NoError(t, r.err)
+	release(t, r.hold)
+}
+
+// Locker.Lock waits for the lock, not for the end of a default wait.
+func TestLockerIgnoresADefaultWait(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(name))
+		c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWait(5*time.Millisecond)))
+		locker := c.Lock(name).Locker(t.Context())
+		locked := make(chan time.Time, 1)
+		go func() {
+			locker.Lock()
+			locked <- time.Now()
+		}()
+		awaitWaiter(t, s, name)
+		awaitRoom(t, 1) // it waits in line, and does not sleep between attempts
+		released := time.Now()
+		release(t, hold)
+		require.Less(t, (<-locked).Sub(released), 500*time.Millisecond)
+		locker.Unlock()
+	})
+}
+
+// A loss that Check, Extend or Release finds is reported before the call returns, with its context,
+// and the hold's context says what was lost.
+func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
+	type key struct{}
+	for _, tt := range []struct {
+		name string
+		find func(ctx context.Context, h *primitives.Hold) error
+	}{
+		{"Check", func(ctx context.Context, h *primitives.Hold) error { return h.Check(ctx) }},
+		{"Extend", func(ctx context.Context, h *primitives.Hold) error { return h.Extend(ctx, time.Minute) }},
+		{"Release", func(ctx context.Context, h *primitives.Hold) error { return h.Release(ctx) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				var seen recorder
+				name := redistest.Name(t)
+				hold := acquire(t, t.Context(), newClient(t, s.Client(t), seen.option()).Lock(name))
+				section := hold.Context()
+				require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
+				ctx := context.WithValue(t.Context(), key{}, "mine")
+				require.ErrorIs(t, tt.find(ctx, hold), primitives.ErrLost)
+				lost := seen.all(primitives.EventLost)
+				require.Len(t, lost, 1)
+				require.Equal(t, "mine", lost[0].Ctx.Value(key{}))
+				cause := context.Cause(section)
+				require.ErrorIs(t, cause, primitives.ErrLost)
+				require.Equal(t, `redlatch: hold lock "`+name+`": lost`, cause.Error())
+			})
+		})
+	}
+}
+
+// Every acquisition that fails is reported once, with its error, its context and how long it waited.
+func TestEveryFailedAcquisitionIsReported(t *testing.T) {
+	type key struct{}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range mutexes {
+			t.Run(kind.name, func(t *testing.T) {
+				name := redistest.Name(t)
+				var seen recorder
+				c := newClient(t, s.Client(t), seen.option())
+				a := kind.open(t, c, name)
+				hold, err := a.Acquire(t.Context())
+				require.NoError(t, err)
+				ctx := context.WithValue(t.Context(), key{}, "mine")
+				done, cancel := context.WithCancel(ctx)
+				cancel()
+				for i, acquire := range []func() error{
+					func() error { _, err := a.TryAcquire(ctx); return err },
+					func() error { _, err := a.Acquire(ctx, primitives.WithWait(20*time.Millisecond)); return err },
+					func() error { _, err := a.Acquire(done); return err },
+					func() error { _, err := a.Acquire(ctx, primitives.WithLease(-1)); return err },
+				} {
+					err := acquire()
+					require.Error(t, err)
+					events := seen.all(primitives.EventNotAcquired)
+					require.Len(t, events, i+1)
+					e := events[i]
+					require.ErrorIs(t, err, e.Err)
+					require.Equal(t, "mine", e.Ctx.Value(key{}))
+					require.Equal(t, name, e.Name)
+					require.Equal(t, i == 1, e.Waited > 0, "waited %v", e.Waited)
+				}
+				release(t, hold)
+				require.Len(t, seen.all(primitives.EventAcquired), 1)
+				require.Equal(t, t.Context(), seen.all(primitives.EventAcquired)[0].Ctx)
+			})
+		}
+	})
+}
+
+// Extend beyond WithMaxHold moves ValidUntil at once.
+func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := newClient(t, s.Client(t)).Lock(redistest.Name(t))
+		hold := acquire(t, t.Context(), l, primitives.WithMaxHold(5*time.Second))
+		require.NoError(t, hold.Extend(t.Context(), time.Hour))
+		require.Greater(t, time.Until(hold.ValidUntil()), 50*time.Minute)
+		release(t, hold)
+	})
+}
+
+// Do says once that the lock was lost.
+func TestDoReportsALossOnce(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		l := newClient(t, s.Client(t)).Lock(name)
+		err := l.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
+			require.ErrorIs(t, l.HoldFrom(ctx).Check(ctx), primitives.ErrLost)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		require.ErrorIs(t, err, primitives.ErrLost)
+		require.Equal(t, 1, strings.Count(err.Error(), "lost"), err.Error())
+	})
+}
