@@ -149,7 +149,7 @@ type rwModelHold struct {
 	*rwModelTenure
 	outer *rwModelHold // whose context it was acquired with
 	turn  *rwModelHold // whose turn it has taken
-	ends  time.Time // its lease
+	ends  time.Time    // its lease
 	limit time.Time
 	done  bool
 }
