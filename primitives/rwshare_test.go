@@ -147,23 +147,24 @@ func TestRWLockSharedCountsOfAnEarlierLife(t *testing.T) {
 // C3: a hold that Redis no longer has is not nested in.
 func TestRWLockNoNestingUnderALostHold(t *testing.T) {
 	t.Parallel()
-	eachRW(t, func(t *testing.T, x *rwTest) {
-		owner := primitives.WithOwner("o")
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		owner := []primitives.Option{primitives.WithOwner("o")}
 		for _, tt := range []struct {
 			name         string
-			outer, inner *primitives.Lock
+			outer, inner func(*primitives.RWLock) *primitives.Lock
 			opts         []primitives.Option
 		}{
-			{"reader", x.rw.Reader(), x.rw.Reader(), nil},
-			{"reader, shared id", x.rw.Reader(), x.rw.Reader(), []primitives.Option{owner}},
-			{"writer", x.rw.Writer(), x.rw.Writer(), nil},
-			{"writer, shared id", x.rw.Writer(), x.rw.Writer(), []primitives.Option{owner}},
-			{"reader under a writer", x.rw.Writer(), x.rw.Reader(), nil},
-			{"reader under a writer, shared id", x.rw.Writer(), x.rw.Reader(), []primitives.Option{owner}},
+			{"reader", (*primitives.RWLock).Reader, (*primitives.RWLock).Reader, nil},
+			{"reader, shared id", (*primitives.RWLock).Reader, (*primitives.RWLock).Reader, owner},
+			{"writer", (*primitives.RWLock).Writer, (*primitives.RWLock).Writer, nil},
+			{"writer, shared id", (*primitives.RWLock).Writer, (*primitives.RWLock).Writer, owner},
+			{"reader under a writer", (*primitives.RWLock).Writer, (*primitives.RWLock).Reader, nil},
+			{"reader under a writer, shared id", (*primitives.RWLock).Writer, (*primitives.RWLock).Reader, owner},
 		} {
 			for _, other := range []string{"nobody", "a writer", "a reader"} {
 				t.Run(tt.name+", then "+other, func(t *testing.T) {
-					outer := acquire(t, t.Context(), tt.outer, tt.opts...)
+					x := onRW(t, s)
+					outer := acquire(t, t.Context(), tt.outer(x.rw), tt.opts...)
 					require.NoError(t, x.rdb.Del(t.Context(), x.name, x.timeoutKey(outer.ID(), 1)).Err())
 					var third *primitives.Hold
 					switch other {
@@ -173,7 +174,7 @@ func TestRWLockNoNestingUnderALostHold(t *testing.T) {
 						third = acquire(t, t.Context(), x.other(t).Reader())
 					}
 					before := x.state(t)
-					_, err := tt.inner.TryAcquire(outer.Context())
+					_, err := tt.inner(x.rw).TryAcquire(outer.Context())
 					require.ErrorIs(t, err, primitives.ErrLost)
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 					require.Equal(t, before, x.state(t), "nothing was taken")
