@@ -20,6 +20,9 @@ local count = tonumber(redis.call('hget', hash, id) or 0)
 local others = shared_of(KEYS[5], id, count)
 local own = shared and math.min(count, 1) or count - others
 if own == 0 or (ARGV[5] == '1' and shared and not memory) then
+  if count == 0 then
+    redis.call('hdel', KEYS[5], id)
+  end
   redis.call('del', KEYS[3])
   redis.call('set', KEYS[3], '3', 'px', ARGV[3])
   return 0

@@ -36,6 +36,9 @@ local count = tonumber(redis.call('hget', hash, field) or 0)
 local others = shared_of(KEYS[5], field, count)
 local own = shared and math.min(count, 1) or count - others
 if own == 0 or (ARGV[5] == '1' and shared and not memory) then
+  if count == 0 then
+    redis.call('hdel', KEYS[5], field)
+  end
   redis.call('del', KEYS[3])
   redis.call('set', KEYS[3], '3', 'px', ARGV[3])
   if claimed then -- readers that waited for this writer go on

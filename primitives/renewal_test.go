@@ -1,0 +1,254 @@
+package primitives_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// watched is a TTL that is renewed often, and survives a busy machine.
+const watched = 2400 * time.Millisecond
+
+// awaitRenewal returns once each of the holds has been renewed n times.
+func awaitRenewal(t testing.TB, n int, holds ...*primitives.Hold) {
+	t.Helper()
+	for range n {
+		before := make([]time.Time, len(holds))
+		for i, hold := range holds {
+			before[i] = hold.ValidUntil()
+		}
+		for i, hold := range holds {
+			redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().After(before[i]) || hold.Context().Err() != nil }, "renewed")
+			requireLive(t, hold.Context())
+		}
+	}
+}
+
+// renewedKinds acquires a hold of each kind that is renewed, by a script of its own or by a key of its own.
+var renewedKinds = []struct {
+	name string
+	key  func(name string) string // whose contents decide
+	take func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error)
+}{
+	{"lock", ownKey, func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
+		return c.Lock(name).Acquire(ctx)
+	}},
+	{"fair lock", ownKey, func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
+		return c.FairLock(name).Acquire(ctx)
+	}},
+	{"fenced lock", ownKey, func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
+		return c.FencedLock(name).Acquire(ctx)
+	}},
+	{"reader", ownKey, func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
+		return c.RWLock(name).Reader().Acquire(ctx)
+	}},
+	{"writer", ownKey, func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
+		return c.RWLock(name).Writer().Acquire(ctx)
+	}},
+	{"permits", func(name string) string { return "{" + name + "}:timeout" }, takePermit},
+	{"permits without a pool", ownKey, takePermit},
+}
+
+func ownKey(name string) string { return name }
+
+func takePermit(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
+	if _, err := c.PermitExpirableSemaphore(name).Init(ctx, 1); err != nil {
+		return nil, err
+	}
+	return c.PermitExpirableSemaphore(name).Acquire(ctx)
+}
+
+func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range renewedKinds {
+			t.Run(kind.name, func(t *testing.T) {
+				t.Parallel()
+				name := redistest.Name(t)
+				c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(watched)))
+				var holds []*primitives.Hold
+				for i := range 5 {
+					hold, err := kind.take(t.Context(), c, name+strconv.Itoa(i))
+					require.NoError(t, err)
+					holds = append(holds, hold)
+				}
+				awaitRenewal(t, 1, holds...) // together from now on
+				overwrite(t, s, kind.key(name+"0"))
+				requireEnds(t, holds[0].Context(), primitives.ErrLost)
+				awaitRenewal(t, 2, holds[1:]...)
+				for _, hold := range holds[1:] {
+					require.NoError(t, hold.Check(t.Context()))
+					release(t, hold)
+				}
+				require.NoError(t, s.Client(t).Del(t.Context(), kind.key(name+"0")).Err())
+			})
+		}
+	})
+}
+
+// overwrite has the key hold a type that no lock and no pool of permits has.
+func overwrite(t testing.TB, s *redistest.Server, key string) {
+	t.Helper()
+	rdb := s.Client(t)
+	_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Del(t.Context(), key)
+		p.RPush(t.Context(), key, "x")
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+func TestForbiddenKeyEndsNoOtherRenewal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "on", ">pw", "+@all", "~*", "&*").Err())
+	c := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "u", "pw" }), primitives.WithDefaults(primitives.WithWatchdog(watched)))
+	var holds []*primitives.Hold
+	for _, name := range []string{"forbidden", "a", "b", "c"} {
+		holds = append(holds, acquire(t, t.Context(), c.Lock(name)))
+	}
+	awaitRenewal(t, 1, holds...)
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "resetkeys", "~a", "~b", "~c", "~redisson*").Err())
+	requireEnds(t, holds[0].Context(), primitives.ErrLost)
+	awaitRenewal(t, 1, holds[1:]...)
+	for _, hold := range holds[1:] {
+		release(t, hold)
+	}
+}
+
+// A plain client, and a server that refuses keys of two slots in one command: a one-node cluster, or a proxy before a cluster.
+func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
+	t.Parallel()
+	node := redistest.FreshCluster(t, 1).Nodes()[0]
+	p := node.Proxy(t)
+	c := newClient(t, p.Client(t), primitives.WithDefaults(primitives.WithWatchdog(watched)))
+	var holds []*primitives.Hold
+	for _, kind := range renewedKinds[:6] {
+		for i := range 4 {
+			hold, err := kind.take(t.Context(), c, fmt.Sprint(kind.name, i))
+			require.NoError(t, err)
+			holds = append(holds, hold)
+		}
+	}
+	same := acquire(t, t.Context(), c.Lock("{lock0}"))
+	holds = append(holds, same)
+	awaitRenewal(t, 3, holds...)
+	// Handles that are made now know of it, and so does the listing.
+	late := acquire(t, t.Context(), c.Lock("late"))
+	awaitRenewal(t, 2, append(holds, late)...)
+	listed := 0
+	for info, err := range c.Locks(t.Context(), "*") {
+		require.NoError(t, err)
+		require.NotEmpty(t, info.Holders)
+		listed++
+	}
+	require.Equal(t, 22, listed)
+	overwrite(t, node, "lock0")
+	requireEnds(t, holds[0].Context(), primitives.ErrLost)
+	awaitRenewal(t, 1, append(holds[1:], late)...)
+	for _, hold := range append(holds[1:], late) {
+		release(t, hold)
+	}
+}
+
+// movingSlot is a slot that moves from one master of a cluster to another.
+type movingSlot struct {
+	from, to *redistest.Server
+	source   *redis.Client
+	target   *redis.Client
+	slot     int64
+}
+
+// moveSlot begins to move the slot of a key. No key has moved yet.
+func moveSlot(t testing.TB, servers *redistest.ClusterServers, key string) *movingSlot {
+	t.Helper()
+	m := &movingSlot{from: servers.Node(t, key)}
+	for _, s := range servers.Nodes() {
+		if s != m.from {
+			m.to = s
+		}
+	}
+	m.source, m.target = m.from.Client(t), m.to.Client(t)
+	var err error
+	m.slot, err = m.source.ClusterKeySlot(t.Context(), key).Result()
+	require.NoError(t, err)
+	source, err := m.source.Do(t.Context(), "cluster", "myid").Text()
+	require.NoError(t, err)
+	target, err := m.target.Do(t.Context(), "cluster", "myid").Text()
+	require.NoError(t, err)
+	require.NoError(t, m.target.Do(t.Context(), "cluster", "setslot", m.slot, "importing", source).Err())
+	require.NoError(t, m.source.Do(t.Context(), "cluster", "setslot", m.slot, "migrating", target).Err())
+	return m
+}
+
+// move moves keys.
+func (m *movingSlot) move(t testing.TB, keys ...string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(m.target.Options().Addr)
+	require.NoError(t, err)
+	args := []any{"migrate", host, port, "", 0, 5000, "keys"}
+	for _, key := range keys {
+		args = append(args, key)
+	}
+	require.Equal(t, "OK", m.source.Do(t.Context(), args...).Val())
+}
+
+// What has moved is renewed there, what has not here. What has moved in part waits, and is not lost.
+func TestRenewalWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshCluster(t, 3)
+	c := newClient(t, servers.ClusterClient(t), primitives.WithDefaults(primitives.WithWatchdog(4*time.Second)))
+	var mu sync.Mutex
+	var holds []*primitives.Hold
+	take := func(l *primitives.Lock) *primitives.Hold {
+		hold := acquire(t, t.Context(), l)
+		mu.Lock()
+		defer mu.Unlock()
+		holds = append(holds, hold)
+		return hold
+	}
+	for i := range 3 {
+		take(c.Lock("{n}lock" + strconv.Itoa(i)))
+	}
+	reader := take(c.RWLock("{n}read").Reader())
+	other := take(c.RWLock("{n}read2").Reader())
+	writer := take(c.RWLock("{n}write").Writer())
+	m := moveSlot(t, servers, "{n}")
+	awaitRenewal(t, 2, holds...)
+	m.move(t, "{n}lock0", "{n}write")
+	awaitRenewal(t, 2, holds...)
+	m.move(t, "{n}read")
+	began := time.Now()
+	awaitRenewal(t, 1, holds[0], holds[1], holds[2], other, writer)
+	require.ErrorContains(t, reader.Check(t.Context()), "TRYAGAIN")
+	require.Less(t, time.Since(began), 3*time.Second)
+	m.move(t, "{n}read:"+reader.ID()+":rwlock_timeout:1")
+	require.NoError(t, reader.Check(t.Context()))
+	awaitRenewal(t, 2, holds...)
+	for _, key := range m.source.Keys(t.Context(), "*").Val() {
+		if strings.Contains(key, "{n}") {
+			m.move(t, key)
+		}
+	}
+	awaitRenewal(t, 1, holds...)
+	for _, s := range servers.Nodes() {
+		id := m.target.Do(t.Context(), "cluster", "myid").Val()
+		require.NoError(t, s.Client(t).Do(t.Context(), "cluster", "setslot", m.slot, "node", id).Err())
+	}
+	awaitRenewal(t, 1, holds...)
+	for _, hold := range holds {
+		release(t, hold)
+	}
+}
