@@ -65,7 +65,7 @@ func (e *exclusive) parent(ctx context.Context) (*Hold, error) { return holdFrom
 
 func (e *exclusive) keys(memory string) []any {
 	all := make([]any, 0, 8) // of fixed size, so that it need not escape
-	return append(append(append(all, e.both...), memory), e.more...)
+	return append(append(append(all, e.both...), memory, e.h.shared), e.more...)
 }
 
 // enter is take for an id that others may share.

@@ -3,7 +3,8 @@
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be told
 -- KEYS[3]  given back: set of the places of those acquisitions that were, each also with a minus if it held nothing then
--- KEYS[4]  fencing token, of a fenced lock only
+-- KEYS[4]  shared counts
+-- KEYS[5]  fencing token, of a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
@@ -17,7 +18,7 @@ if redis.call('exists', KEYS[1]) == 0 then
   if denied then
     return denied
   end
-  local token = KEYS[4] and redis.call('incr', KEYS[4])
+  local token = KEYS[5] and redis.call('incr', KEYS[5])
   redis.call('hset', KEYS[1], ARGV[1], 1)
   redis.call('pexpire', KEYS[1], ARGV[2])
   return token or 0
@@ -27,6 +28,6 @@ if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
   if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
     redis.call('pexpire', KEYS[1], ARGV[2])
   end
-  return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0) or 0
+  return KEYS[5] and tonumber(redis.call('get', KEYS[5]) or 0) or 0
 end
 return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1]}

@@ -3,7 +3,8 @@
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be told
 -- KEYS[3]  memory of this acquisition: 1 entered, 2 left, 3 never to enter
--- KEYS[4]  fencing token, of a fenced lock only
+-- KEYS[4]  shared counts
+-- KEYS[5]  fencing token, of a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
@@ -26,8 +27,8 @@ if not (memory and held) then
   if denied then
     return denied
   end
-  if KEYS[4] and not held then
-    redis.call('incr', KEYS[4])
+  if KEYS[5] and not held then
+    redis.call('incr', KEYS[5])
   end
   redis.call('hincrby', KEYS[1], ARGV[1], 1)
   redis.call('set', KEYS[3], '1', 'px', ARGV[4])
@@ -35,4 +36,4 @@ end
 if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
   redis.call('pexpire', KEYS[1], ARGV[2])
 end
-return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0) or 0
+return KEYS[5] and tonumber(redis.call('get', KEYS[5]) or 0) or 0
