@@ -33,6 +33,7 @@ type Client struct {
 	_ noCopy
 
 	id       string
+	life     string    // an id of this life of the client: no other has it, even one that was given the same id
 	born     time.Time // instants count from here
 	rdb      redis.UniversalClient
 	cluster  bool
@@ -172,7 +173,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a *redis.Ring"))
 	}
 	c := &Client{
-		id: newUUID(), born: time.Now(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(), logger: slog.New(slog.DiscardHandler), margin: -1,
+		id: newUUID(), life: newUUID(), born: time.Now(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(), logger: slog.New(slog.DiscardHandler), margin: -1,
 		holds: holdList{drained: make(chan struct{})}, closing: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	for _, o := range opts {

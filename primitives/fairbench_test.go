@@ -46,14 +46,14 @@ func (c *crowd) id(i int) string { return c.client + ":" + strconv.Itoa(i) }
 func (c *crowd) command(script *scripts.Script, i int, args ...any) []any {
 	tag := "{" + c.name + "}"
 	command := []any{
-		"evalsha", script.SHA(), 7, c.name, "redisson_lock__channel:" + tag, "redisson_unlock_latch:" + tag + ":" + c.id(i),
-		"redisson_lock_queue:" + tag, "redisson_lock_timeout:" + tag, "redlatch_lock_waiters:" + tag, "redlatch_lock_clients:" + tag,
+		"evalsha", script.SHA(), 8, c.name, "redisson_lock__channel:" + tag, "redisson_unlock_latch:" + tag + ":" + c.id(i),
+		"redlatch_shared_counts:" + tag, "redisson_lock_queue:" + tag, "redisson_lock_timeout:" + tag, "redlatch_lock_waiters:" + tag, "redlatch_lock_clients:" + tag,
 	}
 	return append(command, args...)
 }
 
 func (c *crowd) taking(i int) []any {
-	return c.command(c.take, i, c.id(i), 60000, "PUBLISH", 0, 0, 2, 60000, c.client)
+	return c.command(c.take, i, c.id(i), 60000, "PUBLISH", 0, 0, 2, 60000, c.client, c.client, 0)
 }
 
 func (c *crowd) enter(n int) {
@@ -69,10 +69,14 @@ func (c *crowd) enter(n int) {
 	}
 }
 
+// end releases what id i has.
+func (c *crowd) end(i int) any {
+	return c.rdb.Do(context.Background(), c.command(c.give, i, c.id(i), "PUBLISH", 15000, "another")...).Val()
+}
+
 // handOver serves the next, and has another enter, so that as many wait as before.
 func (c *crowd) handOver() {
-	ctx := context.Background()
-	require.Equal(c.t, int64(1), c.rdb.Do(ctx, c.command(c.give, c.first, c.id(c.first), "PUBLISH", 15000, "another")...).Val())
+	require.Equal(c.t, int64(1), c.end(c.first))
 	c.first++
 	c.enter(1)
 }

@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -65,6 +66,20 @@ func TestFairLockCancelledAnywhere(t *testing.T) {
 	})
 }
 
+// recorded are the scripts that went through p since it records, to be sent again.
+func recorded(p *redistest.Proxy) (sent [][]any) {
+	for _, c := range p.Commands() {
+		if strings.HasPrefix(c.Args[0], "eval") {
+			args := make([]any, len(c.Args))
+			for i, a := range c.Args {
+				args[i] = a
+			}
+			sent = append(sent, args)
+		}
+	}
+	return sent
+}
+
 // Late copies of whatever was sent neither take the lock nor stand in its queue.
 func TestFairLockLateCopies(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -87,16 +102,7 @@ func TestFairLockLateCopies(t *testing.T) {
 			release(t, hold)
 			release(t, await(t, served).hold)
 			requireClean(t, s, name)
-			var sent [][]any
-			for _, c := range p.Commands() {
-				if strings.HasPrefix(c.Args[0], "eval") {
-					args := make([]any, len(c.Args))
-					for i, a := range c.Args {
-						args[i] = a
-					}
-					sent = append(sent, args)
-				}
-			}
+			sent := recorded(p)
 			for range scaled(s, 30) {
 				for _, i := range rand.Perm(len(sent)) {
 					_ = rdb.Do(t.Context(), sent[i]...).Err()
@@ -240,31 +246,34 @@ func TestFairLockWaiterTimeout(t *testing.T) {
 	})
 }
 
-// One whose leaving never reached Redis is not kept alive by the others of its client.
+// A waiter that gave up, but whose request to leave never reaches Redis, is not kept in the queue by the heartbeats of its
+// client.
 func TestFairLockForgottenPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
-		c := newClient(t, s.Client(t))
-		l := c.FairLock("l")
-		hold := acquire(t, t.Context(), l)
+		other := newClient(t, s.Client(t)).FairLock("l")
+		hold := acquire(t, t.Context(), other)
+		l := newClient(t, p.Client(t, hasty, noRetries)).FairLock("l")
 		ctx, cancel := context.WithCancel(t.Context())
-		former := newClient(t, p.Client(t, hasty, noRetries), primitives.WithClientID(c.ID())).FairLock("l")
 		old := start(func() (*primitives.Hold, error) {
-			return former.Acquire(ctx, primitives.WithOwner("0a1b2c3d-0000-4000-8000-0123456789ab:1"))
+			return l.Acquire(ctx, primitives.WithOwner("gone"), primitives.WithLease(time.Second))
 		})
-		awaitFair(t, l, 1)
-		p.Refuse(true)
-		p.Reset()
+		awaitFair(t, other, 1)
+		p.DropCommands(math.MaxInt, func(cmd []string) bool { return script(cmd) && slices.Contains(cmd, "gone") })
 		cancel()
-		require.Error(t, (<-old).err)
+		require.ErrorIs(t, (<-old).err, context.Canceled)
 		next := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
-		awaitFair(t, l, 2)
+		awaitFair(t, other, 2)
+		time.Sleep(2 * time.Minute) // the request to leave is not repeated any more
+		p.Heal()
+		require.Equal(t, "gone", fairWaiters(t, other)[0])
 		release(t, hold)
 		began := time.Now()
 		r := <-next
 		require.NoError(t, r.err)
 		require.Less(t, time.Since(began), 12*time.Second)
+		require.Empty(t, fairWaiters(t, other))
 		release(t, r.hold)
 	})
 }

@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 	"time"
@@ -66,7 +67,7 @@ func (f *fair) take(ctx context.Context, q *request) (verdict, error) {
 	}
 	q.open = q.open || q.queue // what stands in the queue must leave it
 	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(f.h.memoryOf(&q.claim)), q.id, f.h.lease(q.ttl), f.h.c.publish(),
-		memory, flag(q.once), stands, millis(q.patience), f.h.c.id)
+		memory, flag(q.once), stands, millis(q.patience), f.h.c.life, f.h.c.id, flag(q.nested))
 	if err != nil {
 		return verdict{}, err
 	}
@@ -110,14 +111,16 @@ func (f *fair) undo(ctx context.Context, q *request) error {
 		_, err := f.end(ctx, &q.claim)
 		return err
 	}
-	// In this order: the first sees that a late copy of take does not stand in the queue again.
-	if _, err := f.leave(ctx, &q.claim, true); err != nil {
+	// In this order: after the first command, a late copy of take cannot join the queue again. An error of Redis's own,
+	// as for a key of another type, does not keep the second from leaving it.
+	_, err := f.leave(ctx, &q.claim, true)
+	if err != nil && scripts.OutcomeOf(err) != scripts.Executed {
 		return err
 	}
-	if !q.queue || f.h.c.queues.awaits(f, q.id) { // who shares the id shares the place
-		return nil
+	if !q.queue || f.h.c.queues.awaits(f, q.id) { // waiters that share the id share the place
+		return err
 	}
-	return f.leaves(ctx, q.id)
+	return errors.Join(err, f.leaves(ctx, q.id))
 }
 
 func (f *fair) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
@@ -133,7 +136,7 @@ func (f *fair) adopt(ctx context.Context, id string, q *request) (time.Time, int
 
 // end ends what an id of its own has: the lock, or a place in the queue. If that gives the lock to another who waits here, it is told.
 func (f *fair) end(ctx context.Context, c *claim) (lost bool, err error) {
-	reply, err := f.h.c.run.Do(ctx, f.lua.release, f.keys(f.h.memoryOf(c)), c.id, f.h.c.publish(), f.h.c.remembered, f.h.c.id)
+	reply, err := f.h.c.run.Do(ctx, f.lua.release, f.keys(f.h.memoryOf(c)), c.id, f.h.c.publish(), f.h.c.rememberedFor(c), f.h.c.life)
 	if word, ok := reply.Value.(string); ok {
 		if g, ok := readGift(word); ok {
 			g.sent = reply.Sent
@@ -152,8 +155,9 @@ func (f *fair) leaves(ctx context.Context, id string) error {
 // channel is the waiter's own: Redisson tells it there, and so does whatever does not give the lock.
 func (f *fair) channel(q *request) string { return f.news + ":" + q.id }
 
-// gifts is the channel of all that wait here: who is given the lock is told.
-func (f *fair) gifts() string { return f.news + ":" + f.h.c.id }
+// gifts is the channel on which this client's waiters are told that the lock was granted to one of them. A former
+// life of the client listens on another channel.
+func (f *fair) gifts() string { return f.news + ":" + f.h.c.life }
 
 func (f *fair) info(ctx context.Context) (Info, error) {
 	reply, err := f.h.c.run.Do(ctx, fairInfo, []any{f.hash, f.more[0]})
@@ -172,7 +176,7 @@ func (f *fair) info(ctx context.Context) (Info, error) {
 // refresh tells Redis that those who wait here do, and brings back what they should know.
 func (f *fair) refresh(ctx context.Context, longest time.Duration, ids []string) (news fairNews, err error) {
 	args := make([]any, 0, 3+len(ids))
-	args = append(args, f.h.c.id, f.h.c.publish(), millis(longest))
+	args = append(args, f.h.c.life, f.h.c.publish(), millis(longest))
 	for _, id := range ids {
 		args = append(args, id)
 	}

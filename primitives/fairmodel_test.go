@@ -63,7 +63,7 @@ func (m *fairModel) comes() {
 }
 
 func (m *fairModel) run(s *scripts.Script, memory string, args ...any) (any, error) {
-	keys := []string{"l", "redisson_lock__channel:{l}", "memory:{l}:" + memory, "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}", "redlatch_lock_waiters:{l}", "redlatch_lock_clients:{l}"}
+	keys := []string{"l", "redisson_lock__channel:{l}", "memory:{l}:" + memory, "redlatch_shared_counts:{l}", "redisson_lock_queue:{l}", "redisson_lock_timeout:{l}", "redlatch_lock_waiters:{l}", "redlatch_lock_clients:{l}"}
 	v, err := m.rdb.Eval(context.Background(), s.Text(), keys, args...).Result()
 	if errors.Is(err, redis.Nil) {
 		return nil, nil
@@ -111,7 +111,7 @@ func (m *fairModel) tries(p fairPlace) error {
 		granted = len(m.queue) == 0 || m.queue[0] == p
 	}
 	granted = granted && !over
-	answer, err := m.run(modelTake, p.id, p.id, modelTTL.Milliseconds(), "PUBLISH", 0, 0, 2, modelPatience.Milliseconds(), p.client)
+	answer, err := m.run(modelTake, p.id, p.id, modelTTL.Milliseconds(), "PUBLISH", 0, 0, 2, modelPatience.Milliseconds(), p.client, p.client, 0)
 	if err != nil {
 		return err
 	}

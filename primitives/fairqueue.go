@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/pubsub"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // fairQueues are the client's shares in the queues of fair locks: by name, while anybody waits.
@@ -42,8 +43,8 @@ type fairShare struct {
 	stray       stray
 }
 
-// stray is a next owner of this client's of whom nobody here knows, and since when it has been next of a free lock: one whose leaving never reached
-// Redis, or of an earlier life of a client that was given an id. The client's signs of life would keep it there for ever.
+// stray is a queue head of this client without a local waiter, and the time since which it has been the head of a free
+// lock. Its request to leave never reached Redis. The client's heartbeats would keep it in the queue forever.
 type stray struct {
 	id    string
 	since time.Time
@@ -72,14 +73,19 @@ func (qs *fairQueues) wait(ctx context.Context, f *fair, q *request, limit *wait
 	return share.stay(ctx, me, limit)
 }
 
-// given hands a gift to the one that waits for it. One that nobody knows of is kept, for its owner may be about to come.
+// given hands a gift to the waiter that it is for. Waiters that share its id hold the lock too, each by a try of its
+// own. A gift for an unknown waiter is kept: the answer that it joined the queue may be on its way.
 func (qs *fairQueues) given(f *fair, g gift) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	if share := qs.open[f.h.name]; share != nil {
 		if w := share.known[g.id]; w != nil {
-			w.gift = g
-			w.wake()
+			for ; w != nil; w = w.twin {
+				if !w.q.shared {
+					w.gift = g
+				}
+				w.wake()
+			}
 			return
 		}
 	}
@@ -399,6 +405,10 @@ func (s *fairShare) take(news fairNews, err error, longest time.Duration) (stray
 	defer s.queues.mu.Unlock()
 	s.expect(news.wait)
 	if err != nil {
+		if scripts.OutcomeOf(err) == scripts.Executed {
+			// Redis itself refused, as for a key of another type. Each waiter's own try returns that error.
+			s.wakeAll()
+		}
 		return false
 	}
 	present := news.waiting
@@ -408,9 +418,7 @@ func (s *fairShare) take(news fairNews, err error, longest time.Duration) (stray
 	}
 	switch {
 	case present < s.constant:
-		for w := s.first; w != nil; w = w.next {
-			w.wake()
-		}
+		s.wakeAll()
 	case news.free:
 		s.wake(news.next)
 		fallthrough
@@ -420,6 +428,13 @@ func (s *fairShare) take(news fairNews, err error, longest time.Duration) (stray
 		}
 	}
 	return s.strays(news, longest)
+}
+
+// wakeAll wakes all waiters. queues.mu is held.
+func (s *fairShare) wakeAll() {
+	for w := s.first; w != nil; w = w.next {
+		w.wake()
+	}
 }
 
 // wake wakes those of that id. queues.mu is held.

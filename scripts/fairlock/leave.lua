@@ -1,13 +1,14 @@
--- fairlock/leave: stop standing in the queue.
+-- fairlock/leave: leave the queue.
 -- uses     tell
 -- KEYS[1]  lock hash
--- KEYS[2]  channel; a client's own, or that of one of Redisson's that waits, is this one, a colon and the id
+-- KEYS[2]  channel; a client's or a waiter's own channel is this one, a colon and its id
 -- KEYS[3]  unused
--- KEYS[4]  queue
--- KEYS[5]  deadlines
--- KEYS[6]  ours
--- KEYS[7]  signs of life
+-- KEYS[4]  unused
+-- KEYS[5]  queue
+-- KEYS[6]  deadlines
+-- KEYS[7]  our waiters
+-- KEYS[8]  heartbeats
 -- ARGV[1]  waiter's id
 -- ARGV[2]  publish command
 -- returns  nil
-withdraw(ARGV[1], ARGV[2])
+return withdraw(ARGV[1], ARGV[2])

@@ -1,185 +1,220 @@
--- fairlock/queue: Redisson's queue of waiters, and what tells live ones from dead ones in it.
+-- fairlock/queue: the wait queue of Redisson's fair lock, and which of its waiters are dead.
 --
--- Redisson's scores are a running sum of waits: a newcomer's is its predecessor's plus its own wait, a take subtracts the taker's from
--- all others, and whatever script comes next drops a head whose score has passed. A queue of ours alone needs none of that: liveness is
--- the client's, told by one sign of life for all its waiters, and scores matter only where a script of Redisson's would look first: at the head,
--- which it may drop, and at the tail, from which it counts on. Only a queue that Redisson's waiters share (its members are then more than
--- ours) is stamped through, which costs a step for each member. What always holds after a script of ours:
+-- Redisson gives each waiter a score, the time at which it counts as dead: the score of the waiter
+-- before it plus its own timeout. A waiter that takes the lock subtracts its timeout from all other
+-- scores. Every script of Redisson first removes a head whose score has passed. A queue without
+-- Redisson's waiters needs none of that: a client sends one heartbeat for all its waiters, and a
+-- waiter is dead when that heartbeat is older than its timeout. Scores then matter only where
+-- Redisson reads them: at the head, which it may remove, and at the tail, to which it adds. A mixed
+-- queue, one with waiters of Redisson (it has more members than KEYS[7]), gets all its scores
+-- rewritten, at a cost for each member. After every script of ours:
 --
---   - the head's score is ahead of the clock, by half of its wait at least, so Redisson drops it only when none of us has looked for that long;
---   - no score is higher than the tail's: were the tail's in the past, so would be all, and Redisson would find the queue empty. What it tells
---     a newcomer, the time to the tail's score, is never negative: that would mean for ever to it;
---   - in a shared queue, one of ours has its own wait left when all of Redisson's before it have taken, and subtracted theirs.
+--   - The head's score is ahead of the clock by at least half of its timeout. Redisson removes the
+--     head only if no client of ours has looked at the queue for that long.
+--   - No score exceeds the tail's. If the tail's score has passed, all scores have, and Redisson
+--     finds the queue empty. So a newcomer of Redisson never computes a negative wait from the
+--     tail's score, which would mean "forever" to it.
+--   - In a mixed queue, a waiter of ours has its whole timeout left after all of Redisson's waiters
+--     before it took the lock and subtracted their timeouts.
 --
--- In a queue of ours alone two steps keep the first two as they are, and do no more: entering at the end, and the granting of the lock to the head
--- (acquire's stand, tell's passOn). Whatever else changes the queue, or finds Redisson's in it, puts all to rights (mark). A newcomer of Redisson's is seen by the
--- next that enters, or by the next refresh, within a second: it stands at the end, with a wait of its own before it that suffices till then.
--- The lock's hash is KEYS[1].
+-- Two steps in a queue without Redisson's waiters preserve the first two rules by themselves: a
+-- newcomer at the tail (enqueue in fairlock/acquire) and a grant to the head (pass in
+-- fairlock/tell). After any other change, and when Redisson's waiters are found, call restamp. The
+-- next newcomer of ours, or the next refresh, at most a second later, finds a newcomer of Redisson.
+-- That one stands at the tail, and its own timeout is enough until then.
+--
+-- A key of another type raises an error and is left alone. So every function here reads a key with
+-- a command of its type before it deletes it or sets its TTL. The lock hash is KEYS[1].
 --
 -- uses     clock
--- KEYS[4]  queue: list of waiting ids, the next owner first
--- KEYS[5]  deadlines: sorted set of the same ids
--- KEYS[6]  ours: hash of those ids that are not Redisson's, each with its client and how long it may be silent, ms; if it may be given the lock while it
---          waits, also with the ttl that it asks for, ms, and when it came to stand there, by which the grants of one and of another time are told apart
--- KEYS[7]  signs of life: hash of clients, each with the server's time of its last; with what the queue was when we last marked it: "front",
---          the next owner, and "shared", if Redisson's waited too; and with "holder", one of ours that took the lock out of the queue
--- defines  parse(mine), patience(id), deadline(base, wait), drop(id), head(at), mark(at, fresh), taken(id, ttl), worn
+-- KEYS[5]  queue: list of waiting ids, the next owner first
+-- KEYS[6]  deadlines: sorted set of the same ids
+-- KEYS[7]  our waiters: hash of the waiting ids that are not Redisson's, each with its client and
+--          its timeout, ms; if it can be granted the lock, also with the TTL that it asks for, ms,
+--          and the time at which it joined the queue, which tells one stay in the queue from another
+-- KEYS[8]  heartbeats: hash of clients, each with the server time of its last heartbeat. More fields:
+--          "id ..." for the client id of each (its owner ids begin with that), "front" and "shared"
+--          (the head, and whether the queue was mixed, at the last restamp), and "holder" (the id of
+--          a waiter of ours that took the lock)
+-- defines  parse(entry), waiter(id), deadline(base, timeout), remove(id), clear(),
+--          restamp(at, fresh), head(at), note_holder(id, ttl), heartbeat_age
 
--- parse reads what KEYS[6] has of an id: how long it may be silent and its client; if it may be given the lock, its ttl and its time.
-local function parse(mine)
-  if mine then
-    local client, wait, ttl, since = string.match(mine, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
-    return tonumber(wait), client, tonumber(ttl), since
+-- parse reads an entry of KEYS[7]: the timeout and the client; of a waiter that can be granted the
+-- lock, also the TTL and the time at which it joined.
+local function parse(entry)
+  if entry then
+    local client, timeout, ttl, since = string.match(entry, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
+    return tonumber(timeout), client, tonumber(ttl), since
   end
 end
 
--- patience is that of an id; nil for one of Redisson's.
-local function patience(id)
-  return parse(redis.call('hget', KEYS[6], id))
+-- waiter is what parse reads of an id; nil of one of Redisson's.
+local function waiter(id)
+  return parse(redis.call('hget', KEYS[7], id))
 end
 
--- life is how long until id counts as dead, ms; not positive when it does. And its client, nil for one of Redisson's.
-local function life(id, at)
-  local wait, client = patience(id)
-  if wait then
-    return tonumber(redis.call('hget', KEYS[7], client) or 0) + wait - at, client
+-- remaining is how long until id counts as dead, ms, 0 or less when it does; and its client, nil of
+-- one of Redisson's.
+local function remaining(id, at)
+  local timeout, client = waiter(id)
+  if timeout then
+    return tonumber(redis.call('hget', KEYS[8], client) or 0) + timeout - at, client
   end
-  return tonumber(redis.call('zscore', KEYS[5], id) or 0) - at
+  return tonumber(redis.call('zscore', KEYS[6], id) or 0) - at
 end
 
--- Redisson's own wait, if the scores do not show a longer one; the time that one of Redisson's has at least to take the lock when it is next;
--- and the shortest wait of ours that is shown: our signs of life come once a second.
-local theirs, grace, shortest = 300000, 5000, 3000
-local worn = 500 -- so old must a sign of life be for an attempt to renew it
+local redisson_timeout = 300000 -- Redisson's own default, used where the scores show no longer one
+local redisson_grace = 5000 -- a waiter of Redisson that becomes the head has at least so long to take the lock
+local shortest_timeout = 3000 -- our scores show no shorter one: heartbeats come once a second
+local heartbeat_age = 500 -- an attempt renews a heartbeat that is older
 
-local freed = 0 -- the wait of one of ours that was next, and has gone since the last mark
+local freed = 0 -- the timeout of a head of ours that was removed since the last restamp
 
--- drop takes a waiter out of the queue, wherever it stands.
-local function drop(id)
-  if redis.call('lindex', KEYS[4], 0) == id then
-    local wait = patience(id)
-    freed = wait and math.max(wait, shortest) or 0
-    redis.call('lpop', KEYS[4])
-    redis.call('zrem', KEYS[5], id)
-  elseif redis.call('zrem', KEYS[5], id) == 1 then
-    redis.call('lrem', KEYS[4], 0, id)
+-- remove takes a waiter out of the queue, wherever it stands. The set comes first: if that key has
+-- another type, nothing was removed yet.
+local function remove(id)
+  if redis.call('lindex', KEYS[5], 0) == id then
+    local timeout = waiter(id)
+    redis.call('zrem', KEYS[6], id)
+    redis.call('lpop', KEYS[5])
+    freed = timeout and math.max(timeout, shortest_timeout) or 0
+  elseif redis.call('zrem', KEYS[6], id) == 1 then
+    redis.call('lrem', KEYS[5], 0, id)
   end
-  redis.call('hdel', KEYS[6], id)
+  redis.call('hdel', KEYS[7], id)
 end
 
-local function deadline(base, wait)
-  return base + math.max(wait, shortest)
+-- clear deletes what an empty queue has left behind.
+local function clear()
+  if redis.call('exists', KEYS[6], KEYS[7], KEYS[8]) == 0 then
+    return
+  end
+  redis.call('zcard', KEYS[6])
+  redis.call('hlen', KEYS[7])
+  redis.call('hlen', KEYS[8])
+  redis.call('del', KEYS[6], KEYS[7], KEYS[8])
 end
 
--- stamp marks the head and the tail of a queue of ours alone.
-local function stamp(at)
-  local first, last = redis.call('lindex', KEYS[4], 0), redis.call('lindex', KEYS[4], -1)
-  redis.call('zadd', KEYS[5], deadline(at, patience(first) or 0), first)
+local function deadline(base, timeout)
+  return base + math.max(timeout, shortest_timeout)
+end
+
+-- stamp_ends writes the scores of the head and the tail, in a queue without Redisson's waiters.
+local function stamp_ends(at)
+  local first, last = redis.call('lindex', KEYS[5], 0), redis.call('lindex', KEYS[5], -1)
+  redis.call('zadd', KEYS[6], deadline(at, waiter(first) or 0), first)
   if last ~= first then
-    local highest = tonumber(redis.call('zrange', KEYS[5], -1, -1, 'withscores')[2])
-    redis.call('zadd', KEYS[5], math.max(highest, deadline(at, patience(last) or 0)), last)
+    local highest = tonumber(redis.call('zrange', KEYS[6], -1, -1, 'withscores')[2])
+    redis.call('zadd', KEYS[6], math.max(highest, deadline(at, waiter(last) or 0)), last)
   end
 end
 
--- stampAll marks all: each of ours has its own wait beyond those of Redisson's before it, and each of Redisson's keeps its distance to the one
--- before. fresh: the head has its time to take the lock before it.
-local function stampAll(at, fresh)
-  local base, last, shift = at, at, -freed -- now and the waits of Redisson's so far; the score before; and what that was moved by
-  for i, id in ipairs(redis.call('lrange', KEYS[4], 0, -1)) do
-    local score = tonumber(redis.call('zscore', KEYS[5], id))
-    local wait = patience(id)
-    local new = (score or last + theirs) + shift
-    if wait then
-      new = math.max(last, deadline(base, wait))
+-- stamp_all writes all scores of a mixed queue. A waiter of ours gets its timeout beyond those of
+-- Redisson's waiters before it. A waiter of Redisson keeps its distance to the one before it.
+-- fresh: the head has its whole time to take the lock left.
+local function stamp_all(at, fresh)
+  local base = at -- now, plus the timeouts of Redisson's waiters so far
+  local last, shift = at, -freed -- the score before, and by how much that was moved
+  for i, id in ipairs(redis.call('lrange', KEYS[5], 0, -1)) do
+    local score = tonumber(redis.call('zscore', KEYS[6], id))
+    local timeout = waiter(id)
+    local new = (score or last + redisson_timeout) + shift
+    if timeout then
+      new = math.max(last, deadline(base, timeout))
     elseif i > 1 then
-      new = math.max(new, last + grace)
-      base = base + math.max(theirs, new - last)
+      new = math.max(new, last + redisson_grace)
+      base = base + math.max(redisson_timeout, new - last)
     else
-      new = math.min(new, at + theirs)
+      new = math.min(new, at + redisson_timeout)
       if fresh then
-        new = math.max(new, at + grace)
+        new = math.max(new, at + redisson_grace)
       end
-      base = base + theirs
+      base = base + redisson_timeout
     end
     if new ~= score then
-      redis.call('zadd', KEYS[5], new, id)
+      redis.call('zadd', KEYS[6], new, id)
     end
     last, shift = new, new - (score or new)
   end
 end
 
--- prune forgets those of ours that Redisson has dropped.
+-- prune deletes the entries of those waiters of ours that Redisson removed, and counts the others.
 local function prune()
-  for _, id in ipairs(redis.call('hkeys', KEYS[6])) do
-    if not redis.call('zscore', KEYS[5], id) then
-      redis.call('hdel', KEYS[6], id)
+  for _, id in ipairs(redis.call('hkeys', KEYS[7])) do
+    if not redis.call('zscore', KEYS[6], id) then
+      redis.call('hdel', KEYS[7], id)
     end
   end
-  return redis.call('hlen', KEYS[6])
+  return redis.call('hlen', KEYS[7])
 end
 
--- mark leaves the scores as the top of this file promises, whatever has changed. fresh: a head of Redisson's has become that, or been told that
--- the lock is free, just now.
-local function mark(at, fresh)
-  local waiting, ours = redis.call('zcard', KEYS[5]), redis.call('hlen', KEYS[6])
-  local front = redis.call('lindex', KEYS[4], 0)
+-- restamp restores the rules at the top of this file, whatever has changed. fresh: a head of
+-- Redisson just became the head, or was just told that the lock is free.
+local function restamp(at, fresh)
+  local waiting, ours = redis.call('zcard', KEYS[6]), redis.call('hlen', KEYS[7])
+  local front = redis.call('lindex', KEYS[5], 0)
+  local was = redis.call('hmget', KEYS[8], 'front', 'shared')
   if waiting == 0 or not front then
-    redis.call('del', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+    redis.call('del', KEYS[5], KEYS[6], KEYS[7], KEYS[8])
     return
   end
-  local was = redis.call('hmget', KEYS[7], 'front', 'shared')
-  local gone = was[1] and was[1] ~= front and redis.call('hexists', KEYS[6], was[1]) == 1 and not redis.call('zscore', KEYS[5], was[1])
+  local gone = was[1] and was[1] ~= front and redis.call('hexists', KEYS[7], was[1]) == 1
+    and not redis.call('zscore', KEYS[6], was[1])
   if gone or ours > waiting then
-    ours = prune() -- Redisson took the front away: it was one of ours, and others behind it may have been too
+    ours = prune() -- Redisson removed the front, a waiter of ours, and perhaps others behind it
   end
   local shared = ours ~= waiting
-  if shared or was[2] then -- those that were shared until now are brought down
-    stampAll(at, fresh or redis.call('exists', KEYS[1]) == 1)
+  if shared or was[2] then -- a queue that was mixed until now has high scores to bring down
+    stamp_all(at, fresh or redis.call('exists', KEYS[1]) == 1)
   else
-    stamp(at)
+    stamp_ends(at)
   end
   freed = 0
   if ours == 0 then
-    redis.call('del', KEYS[6], KEYS[7])
+    redis.call('del', KEYS[7], KEYS[8])
     return
   end
   if was[1] ~= front then
-    redis.call('hset', KEYS[7], 'front', front)
+    redis.call('hset', KEYS[8], 'front', front)
   end
   if shared and not was[2] then
-    redis.call('hset', KEYS[7], 'shared', '1')
+    redis.call('hset', KEYS[8], 'shared', '1')
   elseif was[2] and not shared then
-    redis.call('hdel', KEYS[7], 'shared')
+    redis.call('hdel', KEYS[8], 'shared')
   end
 end
 
--- head is the next owner, how long it is given, ms, and its client if it is one of ours; dead ones before it are dropped.
+-- head is the next owner, how long it has to take the lock, ms, and its client if it is one of ours.
+-- It removes dead waiters before that one.
 local function head(at)
-  local fell = false
+  local removed = false
   while true do
-    local id = redis.call('lindex', KEYS[4], 0)
+    local id = redis.call('lindex', KEYS[5], 0)
     local left, client
     if id then
-      left, client = life(id, at)
+      left, client = remaining(id, at)
     end
-    if not id or left > 0 or (fell and not client) then -- one of Redisson's has not been next before
-      if fell then
-        mark(at, true)
+    -- A waiter of Redisson that only now becomes the head has not had its time yet.
+    if not id or left > 0 or (removed and not client) then
+      if removed then
+        restamp(at, true)
       end
       return id, left, client
     end
-    drop(id)
-    fell = true
+    remove(id)
+    removed = true
   end
 end
 
--- taken notes that one of ours holds the lock that stood in the queue, so that those behind it need not listen to Redisson.
-local function taken(id, ttl)
-  if redis.call('exists', KEYS[4]) == 0 then
-    redis.call('del', KEYS[7])
-    redis.call('hset', KEYS[7], 'holder', id)
-    redis.call('pexpire', KEYS[7], ttl)
-  elseif redis.call('exists', KEYS[7]) == 1 then
-    redis.call('hset', KEYS[7], 'holder', id)
+-- note_holder records that a waiter of ours took the lock, so that later waiters need not subscribe
+-- to what Redisson publishes. While others wait, the field "id ..." of its client shows that too,
+-- unless a caller chose the owner id.
+local function note_holder(id, ttl)
+  if redis.call('exists', KEYS[5]) == 0 then
+    redis.call('del', KEYS[8])
+    redis.call('hset', KEYS[8], 'holder', id)
+    redis.call('pexpire', KEYS[8], ttl)
+  elseif redis.call('exists', KEYS[8]) == 1 then
+    redis.call('hset', KEYS[8], 'holder', id)
   end
 end

@@ -1,102 +1,122 @@
--- fairlock/tell: the free lock goes to the next owner. One of ours is given it at once; others are told that it is free.
+-- fairlock/tell: pass the free lock to the next owner.
+-- Grant it to a waiter of ours at once. Tell a waiter that cannot be granted it that it is free.
 -- uses     queue
--- defines  pass(command, again, mine), tell(command), withdraw(id, command)
+-- defines  pass(command, again, answered), tell(command), withdraw(id, command),
+--          guarded(f, ...)
+
+-- guarded calls f. If a key has another type, it returns nil and the error, so that the script can
+-- do what does not need that key before it answers with the error.
+local function guarded(f, ...)
+  local ok, answer = pcall(f, ...)
+  if ok then
+    return answer
+  end
+  return nil, type(answer) == 'table' and answer or redis.error_reply(tostring(answer))
+end
 
 local function grant(id, ttl)
   redis.call('hset', KEYS[1], id, 1)
   redis.call('pexpire', KEYS[1], ttl)
 end
 
--- word is what one must know who was granted the lock. Who asks for mine is answered, other clients are told.
-local function word(command, mine, id, client, since, ttl)
+-- announce tells the client that the lock was granted to its waiter: by the answer to this script
+-- if the client asks for it, else by a message.
+local function announce(command, answered, id, client, since, ttl)
   local text = id .. ' ' .. since .. ' ' .. ttl
-  if client == mine then
+  if client == answered then
     return text
   end
   redis.call(command, KEYS[2] .. ':' .. client, text)
 end
 
--- stampHead sees that the new head of a queue of ours alone is not dropped too soon: it may have waited for half of what its score allowed.
-local function stampHead(at, id, mine)
-  local wait, _, _, since = parse(mine)
-  local whole = deadline(0, wait)
+-- stamp_new_head keeps Redisson from removing the new head of a queue without Redisson's waiters
+-- too early: it may have used up half of its score's time already.
+local function stamp_new_head(at, id, entry)
+  local timeout, _, _, since = parse(entry)
+  local whole = deadline(0, timeout)
   if at - (tonumber(since) or 0) > whole / 2 then
-    local highest = redis.call('zrange', KEYS[5], -1, -1, 'withscores')[2]
-    redis.call('zadd', KEYS[5], math.min(at + whole, tonumber(highest)), id)
+    local highest = redis.call('zrange', KEYS[6], -1, -1, 'withscores')[2]
+    redis.call('zadd', KEYS[6], math.min(at + whole, tonumber(highest)), id)
   end
 end
 
--- passOn grants the lock to the first of a queue of ours alone, and sees that the second has its time as the head. False: it takes more than that.
-local function passOn(first, second, command, mine)
-  local ours = redis.call('hmget', KEYS[6], first, second or first)
-  local wait, client, ttl, since = parse(ours[1])
-  if not (ttl and ours[2]) then
-    return false
-  end
-  local at = now()
-  local signs = redis.call('hmget', KEYS[7], client, 'shared')
-  local left = tonumber(signs[1] or 0) + wait - at
-  if left <= 0 or signs[2] then
-    return false
-  end
-  ttl = math.min(ttl, left) -- no longer than it lives without another sign of life: a dead one costs no more than its silence
-  redis.call('lpop', KEYS[4])
-  redis.call('zrem', KEYS[5], first)
-  redis.call('hdel', KEYS[6], first)
-  grant(first, ttl)
-  if second then
-    redis.call('hset', KEYS[7], 'holder', first)
-    stampHead(at, second, ours[2])
-  else
-    taken(first, ttl)
-  end
-  return true, word(command, mine, first, client, since, ttl)
-end
-
--- pass gives the free lock to the next owner, if there is one. again: it may have been told before. mine: the client that is answered, not told.
--- It returns what that must know if the lock is one of its own now: the id, when that came to stand in the queue, and the ttl.
-local function pass(command, again, mine)
-  local two = redis.call('lrange', KEYS[4], 0, 1)
-  if not two[1] then
-    redis.call('del', KEYS[5], KEYS[6], KEYS[7])
-    return
-  end
-  local done, text = passOn(two[1], two[2], command, mine)
-  if done then
-    return text
-  end
-  local at = now()
-  local first, left = head(at)
+-- pass gives the free lock to the next owner, if there is one. again: that one may have been told
+-- before. answered: the client that reads this script's answer and needs no message. If the lock is
+-- granted to one of its waiters, pass returns the id, the time at which it joined, and the TTL.
+--
+-- In the common case the first two waiters are ours, the first can be granted the lock, and the
+-- queue is not mixed. Four reads show that, and the scores need no restamp.
+local function pass(command, again, answered)
+  local two = redis.call('lrange', KEYS[5], 0, 1)
+  local first, second = two[1], two[2]
   if not first then
+    clear()
     return
   end
-  local _, client, ttl, since = patience(first)
-  if not ttl then
-    mark(at, not again)
-    redis.call(command, KEYS[2] .. ':' .. first, '0')
-    return
+  local entries = redis.call('hmget', KEYS[7], first, second or first)
+  local timeout, client, ttl, since = parse(entries[1])
+  local at, left, common = now(), 0, false
+  if ttl and entries[2] then
+    local known = redis.call('hmget', KEYS[8], client, 'shared')
+    left = tonumber(known[1] or 0) + timeout - at
+    common = left > 0 and not known[2]
   end
+  if not common then
+    first, left = head(at)
+    if not first then
+      return
+    end
+    timeout, client, ttl, since = waiter(first)
+    if not ttl then
+      restamp(at, not again)
+      redis.call(command, KEYS[2] .. ':' .. first, '0')
+      return
+    end
+  end
+  -- Without a heartbeat the grant ends with the waiter's timeout: a dead waiter costs no more.
   ttl = math.min(ttl, left)
-  drop(first)
+  if common then
+    redis.call('zrem', KEYS[6], first)
+    redis.call('lpop', KEYS[5])
+    redis.call('hdel', KEYS[7], first)
+  else
+    remove(first)
+  end
   grant(first, ttl)
-  mark(at, true)
-  taken(first, ttl)
-  return word(command, mine, first, client, since, ttl)
+  if common and second then
+    stamp_new_head(at, second, entries[2])
+  else
+    if not common then
+      restamp(at, true)
+    end
+    note_holder(first, ttl)
+  end
+  return announce(command, answered, first, client, since, ttl)
 end
 
 local function tell(command)
   pass(command)
 end
 
--- withdraw takes a waiter out of the queue, and passes on what it may have been told.
-local function withdraw(id, command, mine)
-  if not redis.call('zscore', KEYS[5], id) then
-    return
+-- withdraw removes a waiter, and passes on the free lock if that waiter was the next owner. If a key
+-- has another type, it removes the waiter from the others, and returns the error.
+local function withdraw(id, command)
+  local _, fault = guarded(function()
+    if not redis.call('zscore', KEYS[6], id) then
+      return
+    end
+    local front = redis.call('lindex', KEYS[5], 0) == id
+    remove(id)
+    if front and redis.call('exists', KEYS[1]) == 0 then
+      pass(command)
+      return
+    end
+    restamp(now(), front)
+  end)
+  if fault then
+    redis.pcall('lrem', KEYS[5], 0, id)
+    redis.pcall('zrem', KEYS[6], id)
+    redis.pcall('hdel', KEYS[7], id)
   end
-  local front = redis.call('lindex', KEYS[4], 0) == id
-  drop(id)
-  if front and redis.call('exists', KEYS[1]) == 0 then
-    return pass(command, false, mine)
-  end
-  mark(now(), front)
+  return fault
 end

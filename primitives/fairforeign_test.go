@@ -1,0 +1,200 @@
+package primitives_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// alien is a string that somebody else keeps under a key of the fair lock.
+const alien = "not ours"
+
+// fairKeys are the keys of a fair lock, by what they are for.
+func fairKeys(name string) map[string]string {
+	return map[string]string{
+		"lock":       name,
+		"queue":      "redisson_lock_queue:{" + name + "}",
+		"deadlines":  "redisson_lock_timeout:{" + name + "}",
+		"waiters":    "redlatch_lock_waiters:{" + name + "}",
+		"heartbeats": "redlatch_lock_clients:{" + name + "}",
+	}
+}
+
+// eachFairKey runs a test on each server for each key of a fair lock. spoil replaces that key by a string, and intact
+// checks that the string is still there, without a TTL.
+func eachFairKey(t *testing.T, f func(t *testing.T, x *foreignKey)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for what := range fairKeys("") {
+			t.Run(what, func(t *testing.T) {
+				t.Parallel()
+				name := redistest.Name(t)
+				c := newClient(t, s.Client(t))
+				f(t, &foreignKey{s: s, rdb: s.Client(t), c: c, l: c.FairLock(name), name: name, what: what, key: fairKeys(name)[what]})
+			})
+		}
+	})
+}
+
+type foreignKey struct {
+	s               *redistest.Server
+	rdb             *redis.Client
+	c               *primitives.Client
+	l               *primitives.Lock
+	name, what, key string
+}
+
+func (x *foreignKey) spoil(t *testing.T) {
+	require.NoError(t, x.rdb.Set(context.Background(), x.key, alien, 0).Err())
+}
+
+func (x *foreignKey) intact(t *testing.T) {
+	t.Helper()
+	require.Equal(t, alien, x.rdb.Get(context.Background(), x.key).Val())
+	require.Equal(t, time.Duration(-1), x.rdb.PTTL(context.Background(), x.key).Val(), "it has no TTL")
+}
+
+// lockIsFree checks that the lock hash is gone, unless the foreign string is there.
+func (x *foreignKey) lockIsFree(t *testing.T) {
+	t.Helper()
+	if x.what != "lock" {
+		require.Zero(t, x.rdb.Exists(context.Background(), x.name).Val(), "the lock is free")
+	}
+}
+
+// nobodyWaits checks that no entry of a waiter is left under the other keys.
+func (x *foreignKey) nobodyWaits(t *testing.T) {
+	t.Helper()
+	redistest.WaitFor(t, soon, func() bool {
+		left := int64(0)
+		for what, key := range fairKeys(x.name) {
+			if what != "lock" && what != "heartbeats" && what != x.what {
+				left += x.rdb.Exists(context.Background(), key).Val()
+			}
+		}
+		return left == 0
+	}, "all waiters left the queue")
+}
+
+func requireWrongType(t *testing.T, err error) {
+	t.Helper()
+	require.ErrorContains(t, err, "WRONGTYPE")
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+}
+
+// An acquisition of a fair lock one of whose keys holds a string fails with WRONGTYPE, takes nothing and changes nothing.
+func TestFairLockAcquireMeetsForeignKey(t *testing.T) {
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		x.spoil(t)
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			_, err := x.l.Acquire(t.Context(), opts...)
+			requireWrongType(t, err)
+			_, err = x.l.TryAcquire(t.Context(), opts...)
+			requireWrongType(t, err)
+		}
+		x.intact(t)
+		requireClean(t, x.s, x.name, x.key)
+		require.NoError(t, x.rdb.Del(t.Context(), x.key).Err())
+		release(t, acquire(t, t.Context(), x.l))
+		requireClean(t, x.s, x.name)
+	})
+}
+
+// An acquisition that has to wait joins no queue if one of the keys holds a string.
+func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		for _, others := range []bool{false, true} { // an empty queue, and one in which another client waits
+			hold := acquire(t, t.Context(), x.l)
+			ctx, cancel := context.WithCancel(t.Context())
+			if others {
+				other := newClient(t, x.s.Client(t)).FairLock(x.name)
+				start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
+				awaitFair(t, x.l, 1)
+			}
+			x.spoil(t)
+			began := time.Now()
+			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+				_, err := x.l.Acquire(t.Context(), opts...)
+				requireWrongType(t, err)
+			}
+			require.Less(t, time.Since(began), slowPoll)
+			x.intact(t)
+			cancel()
+			_ = hold.Release(t.Context())
+			x.lockIsFree(t)
+			x.nobodyWaits(t)
+			x.intact(t)
+			require.NoError(t, x.rdb.Del(t.Context(), x.key, fairKeys(x.name)["heartbeats"]).Err())
+			requireClean(t, x.s, x.name)
+		}
+	})
+}
+
+// A release frees the lock and reports the string that it found under another key. The string stays.
+func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		for _, release := range map[string]func(hold *primitives.Hold) error{
+			"Release":   func(hold *primitives.Hold) error { return hold.Release(t.Context()) },
+			"ReleaseID": func(hold *primitives.Hold) error { return x.l.ReleaseID(t.Context(), hold.ID()) },
+			"ForceRelease": func(*primitives.Hold) error {
+				_, err := x.l.ForceRelease(t.Context())
+				return err
+			},
+		} {
+			hold := acquire(t, t.Context(), x.l)
+			x.spoil(t)
+			requireWrongType(t, release(hold))
+			x.lockIsFree(t)
+			x.intact(t)
+			_ = hold.Release(t.Context())
+			x.intact(t)
+			require.NoError(t, x.rdb.Del(t.Context(), x.key).Err())
+			requireClean(t, x.s, x.name)
+		}
+	})
+}
+
+// A release that cannot hand the lock over, as a key of the queue holds a string, frees it. The string stays.
+func TestFairLockHandOverMeetsForeignKey(t *testing.T) {
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		hold := acquire(t, t.Context(), x.l)
+		waiting := start(func() (*primitives.Hold, error) {
+			return newClient(t, x.s.Client(t)).FairLock(x.name).Acquire(t.Context())
+		})
+		awaitFair(t, x.l, 1)
+		x.spoil(t)
+		requireWrongType(t, hold.Release(t.Context()))
+		x.lockIsFree(t)
+		requireWrongType(t, await(t, waiting).err)
+		x.nobodyWaits(t)
+		x.intact(t)
+	})
+}
+
+// Waiters of a name one of whose keys becomes a string end with WRONGTYPE at the next look, and leave the queue.
+func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		hold := acquire(t, t.Context(), x.l)
+		var waiting []<-chan result
+		for i := range 10 {
+			waiting = append(waiting, start(func() (*primitives.Hold, error) { return x.l.Acquire(t.Context()) }))
+			awaitFair(t, x.l, i+1)
+		}
+		x.spoil(t)
+		began := time.Now()
+		for _, w := range waiting {
+			requireWrongType(t, await(t, w).err)
+		}
+		require.Less(t, time.Since(began), slowPoll)
+		x.intact(t)
+		_ = hold.Release(t.Context())
+		x.lockIsFree(t)
+		x.nobodyWaits(t)
+		x.intact(t)
+	})
+}

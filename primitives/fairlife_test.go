@@ -1,0 +1,78 @@
+package primitives_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// C26: waiters of a crashed client do not live on with the heartbeats of the next client that is given the same id. They
+// cost those behind them one waiter timeout, all together.
+func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
+		s := redistest.Embedded(t)
+		p := s.Proxy(t)
+		other := newClient(t, s.Client(t)).FairLock("l")
+		hold := acquire(t, t.Context(), other)
+		ctx, cancel := context.WithCancel(t.Context())
+		former := newClient(t, p.Client(t, hasty, noRetries), primitives.WithClientID(id)).FairLock("l")
+		for i := range 2 {
+			start(func() (*primitives.Hold, error) { return former.Acquire(ctx) })
+			awaitFair(t, other, i+1)
+		}
+		p.Refuse(true)
+		p.Reset()
+		cancel()
+		c := newClient(t, s.Client(t), primitives.WithClientID(id))
+		for range 10 {
+			release(t, acquire(t, t.Context(), c.Lock("another")))
+		}
+		next := start(func() (*primitives.Hold, error) { return c.FairLock("l").Acquire(t.Context()) })
+		awaitFair(t, other, 3)
+		time.Sleep(3 * time.Second) // the new life sends heartbeats
+		release(t, hold)
+		began := time.Now()
+		r := <-next
+		require.NoError(t, r.err)
+		require.Less(t, time.Since(began), 11*time.Second)
+		require.Empty(t, fairWaiters(t, other))
+		release(t, r.hold)
+		requireClean(t, s, "l")
+	})
+}
+
+// C26: a client does not hear what was meant for the client that was given the same id before.
+func TestFairLockC26LivesListenOnTheirOwnChannels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
+		s := redistest.Embedded(t)
+		other := newClient(t, s.Client(t)).FairLock("l")
+		hold := acquire(t, t.Context(), other)
+		seen := map[string]bool{}
+		for i := range 2 {
+			c := newClient(t, s.Client(t), primitives.WithClientID(id))
+			for range 10 * i {
+				release(t, acquire(t, t.Context(), c.Lock("another")))
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			waiting := start(func() (*primitives.Hold, error) { return c.FairLock("l").Acquire(ctx) })
+			awaitFair(t, other, 1)
+			synctest.Wait()
+			for _, name := range redistest.Channels(t, s) {
+				require.False(t, seen[name], name)
+				seen[name] = true
+			}
+			cancel()
+			require.ErrorIs(t, (<-waiting).err, context.Canceled)
+			shut(c)
+		}
+		release(t, hold)
+	})
+}

@@ -1,0 +1,151 @@
+package primitives_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// sharedCounts are the counts of a name's owner ids that belong to WithOwner callers.
+func sharedCounts(t testing.TB, s *redistest.Server, name string) map[string]string {
+	return s.Client(t).HGetAll(context.Background(), "redlatch_shared_counts:{"+name+"}").Val()
+}
+
+// C4: a private hold of a fair lock and WithOwner callers of the same id add up. Each release gives back its own count only,
+// in whatever order they come. The next waiter gets the lock with the last release.
+func TestFairLockReleaseGivesBackItsOwnCountOnly(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {1, 2, 0}} { // 0 is the private hold
+			name := redistest.Name(t)
+			p := s.Proxy(t)
+			l := newClient(t, p.Client(t)).FairLock(name)
+			other := newClient(t, s.Client(t)).FairLock(name)
+			p.Record()
+			private := acquire(t, t.Context(), l)
+			holds := []*primitives.Hold{private}
+			for range 2 {
+				holds = append(holds, acquire(t, t.Context(), l, primitives.WithOwner(private.ID())))
+			}
+			require.Equal(t, map[string]string{private.ID(): "3"}, fields(t, s, name))
+			require.Equal(t, map[string]string{private.ID(): "2"}, sharedCounts(t, s, name))
+			require.Greater(t, s.Client(t).PTTL(t.Context(), "redlatch_shared_counts:{"+name+"}").Val(), 23*time.Hour)
+			next := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+			awaitFair(t, l, 1)
+			for i, n := range order {
+				require.Len(t, fairWaiters(t, l), 1, "the lock was not handed over before")
+				release(t, holds[n])
+				if left := 2 - i; left > 0 {
+					require.Equal(t, map[string]string{private.ID(): string(rune('0' + left))}, fields(t, s, name))
+				}
+			}
+			hold := await(t, next).hold
+			require.Equal(t, map[string]string{hold.ID(): "1"}, fields(t, s, name))
+			require.Empty(t, sharedCounts(t, s, name))
+			sent := recorded(p)
+			for _, i := range rand.Perm(len(sent)) {
+				_ = s.Client(t).Do(t.Context(), sent[i]...).Err()
+				require.Equal(t, map[string]string{hold.ID(): "1"}, fields(t, s, name), "a late copy: %v", sent[i])
+			}
+			release(t, hold)
+			requireClean(t, s, name)
+		}
+	})
+}
+
+// C4: a copy of a private release, executed while WithOwner callers still hold the lock by that id, takes nothing from them.
+func TestFairLockCopyOfAPrivateReleaseLeavesTheOthers(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		p := s.Proxy(t)
+		l := newClient(t, p.Client(t)).FairLock(name)
+		private := acquire(t, t.Context(), l)
+		shared := acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
+		p.Duplicate(script)
+		require.NoError(t, private.Release(t.Context()))
+		p.Heal()
+		require.Equal(t, map[string]string{private.ID(): "1"}, fields(t, s, name))
+		require.NoError(t, shared.Check(t.Context()))
+		release(t, shared)
+		requireClean(t, s, name)
+	})
+}
+
+// C4: a private waiter and a WithOwner waiter of its id get the lock at the same time, each with a count of its own.
+func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, privateFirst := range []bool{true, false} {
+			name := redistest.Name(t)
+			var seen recorder
+			l := newClient(t, s.Client(t), seen.option()).FairLock(name)
+			other := newClient(t, s.Client(t)).FairLock(name)
+			hold := acquire(t, t.Context(), other)
+			waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			awaitFair(t, l, 1)
+			id := fairWaiters(t, l)[0]
+			shared := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner(id)) })
+			redistest.WaitFor(t, soon, func() bool { return len(seen.all(primitives.EventWait)) == 2 }, "both wait")
+			require.Equal(t, []string{id}, fairWaiters(t, l), "they share a place")
+			release(t, hold)
+			private, with := await(t, waiting), await(t, shared)
+			require.NoError(t, private.err)
+			require.NoError(t, with.err)
+			require.Equal(t, map[string]string{id: "2"}, fields(t, s, name))
+			require.Equal(t, map[string]string{id: "1"}, sharedCounts(t, s, name))
+			first, second := private.hold, with.hold
+			if !privateFirst {
+				first, second = second, first
+			}
+			release(t, first)
+			require.Equal(t, map[string]string{id: "1"}, fields(t, s, name))
+			release(t, second)
+			requireClean(t, s, name)
+		}
+	})
+}
+
+// C4: a private acquisition whose id WithOwner callers hold already gets a count of its own.
+func TestFairLockPrivateAcquisitionBesideItsOwnIDCounts(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := newCrowd(t, s, 0) // id 0 holds
+		shared := func(i int) any {
+			return c.rdb.Do(t.Context(), c.command(c.take, 1000+i, c.id(0), 60000, "PUBLISH", 15000, 0, 0, 60000, c.client, c.client, 0)...).Val()
+		}
+		require.Equal(t, int64(1), c.end(0))
+		require.Equal(t, int64(0), shared(0))
+		// The memory of id 0 says that it was released. Another acquisition with that id is a new one.
+		private := c.command(c.take, 2000, c.id(0), 60000, "PUBLISH", 0, 0, 2, 60000, c.client, c.client, 0)
+		for range 2 { // the second is a copy
+			require.Equal(t, int64(0), c.rdb.Do(t.Context(), private...).Val())
+			require.Equal(t, map[string]string{c.id(0): "2"}, fields(t, s, c.name))
+		}
+		for range 2 {
+			require.Equal(t, int64(1), c.rdb.Do(t.Context(), c.command(c.give, 2000, c.id(0), "PUBLISH", 15000, "another")...).Val())
+			require.Equal(t, map[string]string{c.id(0): "1"}, fields(t, s, c.name))
+		}
+	})
+}
+
+// C3: an acquisition nested under a WithOwner hold that Redis no longer has is lost. It takes nothing and does not queue.
+func TestFairLockNestedUnderALostHoldIsLost(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := &crowd{t: t, rdb: s.Client(t), name: redistest.Name(t), client: "0a1b2c3d-0000-4000-8000-00000000000a", take: scripts.Load("fairlock/acquire")}
+		require.NoError(t, c.rdb.ScriptLoad(t.Context(), c.take.Text()).Err())
+		nested := func() any {
+			return c.rdb.Do(t.Context(), c.command(c.take, 1000, "o", 60000, "PUBLISH", 15000, 0, 1, 60000, c.client, c.client, 1)...).Val()
+		}
+		require.Equal(t, "lost", nested())
+		require.Empty(t, leftovers(t, s, c.name))
+		c.enter(2) // another holds the lock, and one waits
+		before := redistest.Keys(t, s, "*"+c.name+"*")
+		require.Equal(t, "lost", nested())
+		require.ElementsMatch(t, before, redistest.Keys(t, s, "*"+c.name+"*"))
+		require.Equal(t, []string{c.id(1)}, c.rdb.LRange(t.Context(), "redisson_lock_queue:{"+c.name+"}", 0, -1).Val())
+	})
+}
