@@ -1,0 +1,93 @@
+package primitives_test
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// The first attempt of an acquisition gets no answer and reaches Redis late, after the acquisition has ended. It neither
+// takes the lock nor joins the queue, whether an answered attempt came before or not.
+func TestFairLockLateAttemptOfAnEndedAcquisitionComesToNothing(t *testing.T) {
+	take := scripts.Load("fairlock/acquire")
+	owner := primitives.WithOwner("o")
+	for _, tt := range []struct {
+		name  string
+		opts  []primitives.Option
+		held  bool // another holds the lock meanwhile
+		waits bool // a later attempt is answered, and the acquisition is cancelled while it waits
+	}{
+		{name: "no attempt was answered", opts: nil},
+		{name: "no attempt was answered, shared id", opts: []primitives.Option{owner}},
+		{name: "no attempt was answered, lock held", held: true},
+		{name: "no attempt was answered, lock held, shared id", held: true, opts: []primitives.Option{owner}},
+		{name: "cancelled in the queue", held: true, waits: true},
+		{name: "cancelled in the queue, shared id", held: true, waits: true, opts: []primitives.Option{owner}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name := redistest.Name(t)
+				p, rdb := s.Proxy(t), s.Client(t)
+				require.NoError(t, rdb.ScriptLoad(t.Context(), take.Text()).Err())
+				retries := noRetries
+				if tt.waits {
+					retries = quick
+				}
+				l := newClient(t, p.Client(t, retries)).FairLock(name)
+				other := newClient(t, s.Client(t)).FairLock(name)
+				var hold *primitives.Hold
+				if tt.held {
+					hold = acquire(t, t.Context(), other)
+				}
+				p.Record()
+				p.DropCommands(1, script)
+				ctx, cancel := context.WithCancel(t.Context())
+				ended := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, tt.opts...) })
+				if tt.waits {
+					awaitFair(t, other, 1)
+					cancel()
+				}
+				require.Error(t, await(t, ended).err)
+				cancel()
+				late := recorded(p)[0]
+				require.True(t, slices.Contains(late, any(take.SHA())), "%v", late)
+				if tt.held {
+					_ = rdb.Do(t.Context(), late...).Err()
+					require.Empty(t, fairWaiters(t, other), "it does not join the queue")
+					release(t, hold)
+				}
+				_ = rdb.Do(t.Context(), late...).Err()
+				require.Empty(t, leftovers(t, s, name), "it takes nothing")
+			})
+		})
+	}
+}
+
+// A try whose first attempt got no answer is in doubt, although a later attempt was told that the lock is held: the first
+// may reach Redis when the lock is free. It takes nothing then.
+func TestFairLockLateAttemptOfARefusedTryTakesNothing(t *testing.T) {
+	take := scripts.Load("fairlock/acquire")
+	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			name := redistest.Name(t)
+			p, rdb := s.Proxy(t), s.Client(t)
+			require.NoError(t, rdb.ScriptLoad(t.Context(), take.Text()).Err())
+			l := newClient(t, p.Client(t, quick)).FairLock(name)
+			hold := acquire(t, t.Context(), newClient(t, s.Client(t)).FairLock(name))
+			p.Record()
+			p.DropCommands(1, script)
+			_, err := l.TryAcquire(t.Context(), opts...)
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			late := recorded(p)
+			release(t, hold)
+			_ = rdb.Do(t.Context(), late[0]...).Err()
+			require.Empty(t, leftovers(t, s, name))
+		})
+	}
+}
