@@ -19,6 +19,8 @@
 // # What is not
 //
 //   - Delivery. A wake-up is a hint: whoever waits also needs a timer.
+//   - Long messages. Anybody may publish on a channel: a payload that is longer than any of ours
+//     (128 KiB) is read and discarded, and no listener hears of it.
 //
 // # Why links do not use redis.PubSub to read and write
 //

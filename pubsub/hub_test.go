@@ -3,8 +3,10 @@ package pubsub
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -214,6 +216,34 @@ func TestSubscribeFromWithinAListener(t *testing.T) {
 		publish(t, rdb, other, "1")
 		require.Equal(t, Signal{Payload: "1"}, e.next(t))
 	})
+}
+
+// Anybody who may publish can send megabytes on a channel of ours. The hub keeps none of them, no
+// listener hears of them, the link lives on, and the next message arrives.
+func TestForeignMessagesOfMegabytes(t *testing.T) {
+	for _, protocol := range []int{2, 3} {
+		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
+			const size, times = 8 << 20, 10
+			s := redistest.Fresh(t)
+			rdb := s.Client(t, func(o *redis.Options) { o.Protocol = protocol })
+			// The server would else cut a subscriber off that is slow to read so much.
+			require.NoError(t, rdb.ConfigSet(t.Context(), "client-output-buffer-limit", "pubsub 0 0 0").Err())
+			h := open(t, rdb, Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+			name := redistest.Name(t)
+			e := listen(h, name).confirmed(t)
+			huge := strings.Repeat("0", size)
+
+			before := allocated()
+			for range times {
+				require.EqualValues(t, 1, rdb.Publish(t.Context(), name, huge).Val())
+				require.NoError(t, rdb.Publish(t.Context(), name, "1").Err())
+				require.Equal(t, Signal{Payload: "1"}, e.next(t))
+			}
+			grown := allocated() - before
+			t.Logf("%d bytes allocated for %d messages of %d bytes", grown, times, size)
+			require.Less(t, grown, uint64(size))
+		})
+	}
 }
 
 func TestHubClose(t *testing.T) {
