@@ -186,7 +186,7 @@ func TestInterrupt(t *testing.T) {
 // TestCrash kills Java while it holds: the lock is renewed until then, and ends by its TTL.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	const watchdog = time.Second
+	const watchdog = javaTTL
 	server := redistest.Redis(t)
 	rdb, name := server.Client(t), redistest.Name(t)
 	driver := redisson.Start(t, redisson.Options{})
@@ -206,7 +206,7 @@ func TestCrash(t *testing.T) {
 // TestPause stops Java for longer than its TTL, as a long garbage collection would: it finds its lock lost.
 func TestPause(t *testing.T) {
 	t.Parallel()
-	const watchdog = time.Second
+	const watchdog = javaTTL
 	server := redistest.Redis(t)
 	rdb, name := server.Client(t), redistest.Name(t)
 	driver := redisson.Start(t, redisson.Options{})
@@ -235,7 +235,7 @@ func gone(t *testing.T, rdb *redis.Client, key string) {
 // them: as soon as any reader leaves the other, it is free, with a Java thread in its section.
 func TestReadersRenewed(t *testing.T) {
 	t.Parallel()
-	const watchdog = time.Second
+	const watchdog = javaTTL
 	server := redistest.Redis(t)
 	eachRedisson(t, func(t *testing.T, driver *redisson.Driver) {
 		java, rdb := driver.Client(t, redisson.Config{Addr: server.Addr(), Watchdog: watchdog}), server.Client(t)

@@ -47,10 +47,10 @@ func commonSituations() []situation {
 		{name: "nested in Go: Java enters after the last release", core: true, na: except(semaphores), run: func(c *cell) { nested(c, c.inGo(), c.counterpart().inJava("B")) }},
 		{name: "nested in Java: Go enters after the last unlock", core: true, na: except(semaphores), run: func(c *cell) { nested(c, c.inJava("A"), c.counterpart().inGo()) }},
 		{name: "Go's watchdog keeps a hold for three TTLs", na: except(plain), run: func(c *cell) {
-			outlive(c, c.inGo(primitives.WithWatchdog(shortTTL)), c.counterpart().inJava("B"))
+			outlive(c, c.inGo(primitives.WithWatchdog(shortTTL)), c.counterpart().inJava("B"), shortTTL)
 		}},
 		{name: "Java's watchdog keeps a hold for three TTLs", na: except(plain, map[string]string{"permits": javaNeverRenews}), run: func(c *cell) {
-			outlive(c, c.inJava("A"), c.counterpart().inGo())
+			outlive(c, c.brief().inJava("A"), c.counterpart().inGo(), javaTTL)
 		}},
 		{name: "Go is cut off: its hold is lost first, then Java enters by the TTL", na: except(plain), run: goCrashes},
 		{name: "Java is killed: Go enters by the TTL", na: except(plain), start: javaCrashes},
@@ -71,38 +71,37 @@ func javaThenGo(c *cell) {
 	wakes(c, func(c *cell) (holder, waiter side) { return c.counterpart().inJava("A"), c.inGo() })
 }
 
-// What a wake-up may take. A machine that is busy with something else gets more than one chance; a wake-up by poll or TTL would take a
-// second in each of them.
+// wakeMedian bounds the median of a number of wake-ups. It tells a message from what else wakes: Go's poll takes a second, and Java
+// sleeps for the TTL that it was told, 30 s. It is no measure of speed, which depends on what else the machine does: a message takes
+// 2 ms, and more than 10 ms on a busy machine. The report has the figures. A machine that is busy gets more than one chance.
 const (
-	wakeMedian  = 5 * time.Millisecond
-	wakeLongest = 50 * time.Millisecond
+	wakeMedian  = 500 * time.Millisecond
 	wakeChances = 4
 	wakeRounds  = 9
 )
 
-// wakes sees one side excluded while the other holds, and entering as soon as it is told.
+// wakes sees one side excluded while the other holds, and entering when it is told. A spin lock is not told: it looks by itself, more
+// often than the bound.
 func wakes(c *cell, sides func(c *cell) (holder, waiter side)) {
-	median, longest := wakeMedian, wakeLongest
-	switch {
-	case c.primitive == "spin":
-		median, longest = 200*time.Millisecond, 500*time.Millisecond // no message: the longest pause
-	case c.world.single == nil:
-		median *= 2 // Redisson waits for replicas, and looks for the node
-	}
+	measure(c, func(r *cell) time.Duration {
+		holder, waiter := sides(r)
+		return r.wake(holder, waiter)
+	})
+}
+
+// measure takes the time of a number of wake-ups, and sees that they were by message.
+func measure(c *cell, wake func(r *cell) time.Duration) {
 	for chance := range wakeChances {
 		*c.woken = (*c.woken)[:0]
 		for n := range wakeRounds {
-			r := c.round(chance*wakeRounds + n)
-			holder, waiter := sides(r)
-			*c.woken = append(*c.woken, r.wake(holder, waiter))
+			*c.woken = append(*c.woken, wake(c.round(chance*wakeRounds+n)))
 		}
-		if c.woken.median() < median && c.woken.longest() < longest {
+		if c.woken.median() < wakeMedian {
 			return
 		}
 		c.Logf("chance %d: %v", chance+1, *c.woken)
 	}
-	require.Less(c, c.woken.median(), median)
-	require.Less(c, c.woken.longest(), longest)
+	require.Less(c, c.woken.median(), wakeMedian)
 }
 
 // wake is how long it takes from the holder's release to the waiter's entering.
@@ -121,6 +120,7 @@ func (c *cell) wake(holder, waiter side) time.Duration {
 
 // counter counts in one key by GET and SET, with nothing but the primitive between the workers.
 func counter(c *cell) {
+	c = c.brief()
 	const workers = 4
 	key, times := c.name+":count", c.times()
 	ctx, cancel := context.WithTimeout(c.T.Context(), 2*time.Minute)
@@ -178,6 +178,9 @@ func increment(ctx context.Context, rdb redis.UniversalClient, key string) error
 	return rdb.Set(ctx, key, n+1, 0).Err()
 }
 
+// rounding is by how much Java may be early: it counts in whole milliseconds.
+const rounding = 2 * time.Millisecond
+
 func timedWait(c *cell, holder, waiter side) {
 	const wait = 300 * time.Millisecond
 	c.in(holder)
@@ -185,7 +188,7 @@ func timedWait(c *cell, holder, waiter side) {
 	ok, err := waiter.try(c.ctx, wait)
 	require.NoError(c, err)
 	require.False(c, ok)
-	require.GreaterOrEqual(c, time.Since(began), wait)
+	require.GreaterOrEqual(c, time.Since(began), wait-rounding)
 	require.Less(c, time.Since(began), wait+late)
 	c.leaves(holder)
 	if c.primitive != "semaphore" && c.primitive != "permits" {
@@ -207,10 +210,10 @@ func nested(c *cell, holder, rival side) {
 	c.clean()
 }
 
-func outlive(c *cell, holder, rival side) {
+func outlive(c *cell, holder, rival side, ttl time.Duration) {
 	c.in(holder)
 	entering := c.begin(rival)
-	c.waits(entering, 3*shortTTL+shortTTL/4)
+	c.waits(entering, 3*ttl+ttl/4)
 	c.leaves(holder)
 	c.enters(entering)
 	c.leaves(rival)
@@ -227,15 +230,14 @@ func goCrashes(c *cell) {
 	apart.gopher = apart.client(proxy.Client(c, hasty))
 	holder, rival := apart.inGo(primitives.WithWatchdog(shortTTL)), c.counterpart().inJava("B")
 	c.in(holder)
-	lost := make(chan time.Time, 1)
-	context.AfterFunc(holder.hold().Context(), func() { lost <- time.Now() })
 	entering := c.begin(rival)
 	rival.await(c)
 	cut := time.Now()
 	proxy.BlackHole(true)
+	valid := holder.hold().ValidUntil() // nothing confirms a renewal any more
 	entered := c.enters(entering)
-	require.True(c, (<-lost).Before(entered), "Java entered before the loss was told")
-	require.ErrorIs(c, context.Cause(holder.hold().Context()), primitives.ErrLost)
+	require.True(c, valid.Before(entered), "Java entered while Go's hold was valid")
+	c.lost(holder.hold(), late)
 	require.Less(c, entered.Sub(cut), shortTTL+late)
 	c.leaves(rival)
 }
@@ -243,7 +245,9 @@ func goCrashes(c *cell) {
 // javaCrashes kills one Java process that holds one of each.
 func javaCrashes(t *testing.T, w *world) func(c *cell) {
 	driver := redisson.Start(t, redisson.Options{})
-	java := driver.Client(t, w.config)
+	config := w.config
+	config.Watchdog = javaTTL
+	java := driver.Client(t, config)
 	kinds := []string{"lock", "spin", "fair", "fenced", "read", "write", "multi", "red", "permits"}
 	entering := map[string]<-chan entry{}
 	rivals := map[string]side{}
@@ -251,12 +255,12 @@ func javaCrashes(t *testing.T, w *world) func(c *cell) {
 		c := newCell(t, w, kind)
 		c.java = java
 		holder := c.inJava("A")
-		holder.lease = 2 * shortTTL
+		holder.lease = 2 * javaTTL
 		c.in(holder)
 		rivals[kind] = c.counterpart().inGo()
 		entering[kind] = c.begin(rivals[kind])
 	}
-	time.Sleep(shortTTL) // what is renewed has been renewed
+	time.Sleep(javaTTL) // what is held now has been renewed
 	for _, kind := range kinds {
 		require.Empty(t, entering[kind], "%s: Go entered beside Java", kind)
 	}
@@ -264,7 +268,7 @@ func javaCrashes(t *testing.T, w *world) func(c *cell) {
 	require.NoError(t, driver.Kill())
 	return func(c *cell) {
 		entered := c.enters(entering[c.primitive])
-		require.Less(c, entered.Sub(killed), 2*shortTTL+late)
+		require.Less(c, entered.Sub(killed), 2*javaTTL+late)
 		c.leaves(rivals[c.primitive])
 	}
 }

@@ -128,7 +128,7 @@ func givingUp(c *cell) {
 	q.join("j1", c.inJava("j1"))
 	leavers := []<-chan entry{}
 	for i, s := range []side{c.inGo(), c.inJava("leaver"), c.inGo()} {
-		leavers = append(leavers, giver{s}.gone(c, 700*time.Millisecond))
+		leavers = append(leavers, giver{s}.gone(c, 3*time.Second)) // they all queue up before the first gives up
 		c.eventually("a leaver to be queued", func() bool { return c.queued() == int64(2+i) })
 	}
 	q.join("g1", c.inGo())

@@ -24,20 +24,8 @@ func latchSituations() []situation {
 
 func (c *cell) latch() *primitives.CountDownLatch { return c.gopher.CountDownLatch(c.name) }
 
-// wakeLatch measures as wakes does.
 func wakeLatch(c *cell, goCounts bool) {
-	for chance := range wakeChances {
-		*c.woken = (*c.woken)[:0]
-		for n := range wakeRounds {
-			*c.woken = append(*c.woken, c.round(chance*wakeRounds+n).openLatch(goCounts))
-		}
-		if c.woken.median() < wakeMedian && c.woken.longest() < wakeLongest {
-			return
-		}
-		c.Logf("chance %d: %v", chance+1, *c.woken)
-	}
-	require.Less(c, c.woken.median(), wakeMedian)
-	require.Less(c, c.woken.longest(), wakeLongest)
+	measure(c, func(r *cell) time.Duration { return r.openLatch(goCounts) })
 }
 
 func (c *cell) openLatch(goCounts bool) time.Duration {

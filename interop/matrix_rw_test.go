@@ -229,9 +229,9 @@ func noUpgrade(c *cell) {
 	c.clean()
 }
 
-// mixedCounter has writers count and readers watch, 2 of each on each side. Redisson loses a wake-up now and then; its short watchdog
-// bounds what that costs.
+// mixedCounter has writers count and readers watch, 2 of each on each side.
 func mixedCounter(c *cell) {
+	c = c.brief()
 	ctx, cancel := context.WithTimeout(c.T.Context(), 2*time.Minute)
 	defer cancel()
 	key, times := c.name+":count", c.times()

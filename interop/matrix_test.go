@@ -34,9 +34,12 @@ func (s *situation) primitives() []string {
 func TestMatrix(t *testing.T) {
 	for _, setup := range setups {
 		t.Run(short(setup.title), func(t *testing.T) {
-			w := &world{title: setup.title, core: setup.core, driver: setup.java.Driver(t), config: redisson.Config{Watchdog: setup.watchdog}}
+			w := &world{title: setup.title, core: setup.core, driver: setup.java.Driver(t), config: redisson.Config{}}
 			setup.open(t, w)
 			w.java = w.driver.Client(t, w.config)
+			brief := w.config
+			brief.Watchdog = javaTTL
+			w.brief = w.driver.Client(t, brief)
 			for _, s := range situations() {
 				if s.core || !setup.core {
 					s.test(t, w)

@@ -23,7 +23,7 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-const limit = 20 * time.Second // for one test, and for anything that is waited for
+const limit = time.Minute // for one test, and for anything that is waited for
 
 // lease is what the tests lock for where they give a lease. Times are compared in slices of 5 s: a pause of the machine must not
 // look like a difference.

@@ -3,6 +3,8 @@ package locktest_test
 import (
 	"context"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -10,55 +12,227 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// What can be lost is lost alike, whatever its kind, and can be acquired again by another.
-func TestLoseOfEveryKind(t *testing.T) {
-	type acquirer interface {
-		Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
-	}
-	for name, of := range map[string]func(t *testing.T, c *primitives.Client) acquirer{
-		"lock":   func(_ *testing.T, c *primitives.Client) acquirer { return c.Lock("a") },
-		"fair":   func(_ *testing.T, c *primitives.Client) acquirer { return c.FairLock("a") },
-		"fenced": func(_ *testing.T, c *primitives.Client) acquirer { return c.FencedLock("a") },
-		"multi": func(_ *testing.T, c *primitives.Client) acquirer {
-			return primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("b")})
-		},
-		"permits": func(t *testing.T, c *primitives.Client) acquirer {
-			pool := c.PermitExpirableSemaphore("a")
-			_, err := pool.Init(t.Context(), 2)
-			require.NoError(t, err)
-			return pool
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s := locktest.NewServer(t)
-			mine, theirs := of(t, client(t, s.Client(t))), of(t, client(t, s.Client(t)))
-			hold, err := mine.Acquire(t.Context(), primitives.WithPermits(2))
-			require.NoError(t, err)
-			s.Lose(t, hold)
-			require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
-			next, err := theirs.Acquire(t.Context(), primitives.WithPermits(2))
-			require.NoError(t, err)
-			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-			require.NoError(t, next.Check(t.Context()), "taken away by the loser's release")
-			require.NoError(t, next.Release(t.Context()))
+// acquirer is what all kinds have in common.
+type acquirer interface {
+	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
+	TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
+}
+
+// kinds are all that can be lost. Of each, holder is what is held, and waiter what it excludes.
+var kinds = []struct {
+	name           string
+	holder, waiter func(c *primitives.Client, name string) acquirer
+}{
+	{"lock", plain, plain},
+	{"polling lock", plain, func(c *primitives.Client, name string) acquirer {
+		return c.Lock(name, primitives.WithPolling(time.Millisecond, 10*time.Millisecond))
+	}},
+	{"fair", fair, fair},
+	{"fenced", fenced, fenced},
+	{"reader", reader, writer},
+	{"writer, reader waits", writer, reader},
+	{"writer, writer waits", writer, writer},
+	{"multi", multi, multi},
+	{"multi, a member waits", multi, plain},
+	{"multi of several kinds", mixed, mixed},
+	{"red", red, red},
+	{"permits", pool, pool},
+}
+
+func plain(c *primitives.Client, name string) acquirer  { return c.Lock(name) }
+func fair(c *primitives.Client, name string) acquirer   { return c.FairLock(name) }
+func fenced(c *primitives.Client, name string) acquirer { return c.FencedLock(name) }
+func reader(c *primitives.Client, name string) acquirer { return c.RWLock(name).Reader() }
+func writer(c *primitives.Client, name string) acquirer { return c.RWLock(name).Writer() }
+func pool(c *primitives.Client, name string) acquirer   { return c.PermitExpirableSemaphore(name) }
+
+func multi(c *primitives.Client, name string) acquirer {
+	return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.Lock(name + " 2")})
+}
+
+func mixed(c *primitives.Client, name string) acquirer {
+	return primitives.NewMultiLock([]*primitives.Lock{
+		c.Lock(name), c.FairLock(name + " 2"), c.RWLock(name + " 3").Reader(), c.RWLock(name + " 4").Writer(),
+	})
+}
+
+func red(c *primitives.Client, name string) acquirer {
+	return primitives.NewRedLock([]*primitives.Lock{c.Lock(name), c.Lock(name + " 2"), c.Lock(name + " 3")})
+}
+
+// The owner is told of the loss, and a waiter is woken by a message, whatever the kind and the name.
+// A bubble's clock tells a message from a poll: a message takes no time there.
+func TestLoseOfEveryKindWakesWaiters(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind.name, func(t *testing.T) {
+			for _, name := range []string{"a", "a,b", "{a},{b}", "a{b", "größe, 日本"} {
+				t.Run(name, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						s := locktest.NewServer(t)
+						prefix := primitives.WithPrefix("app,{x}:")
+						owner, rival := client(t, s.Client(t), prefix), client(t, s.Client(t), prefix)
+						both := primitives.WithPermits(2)
+						_, err := owner.PermitExpirableSemaphore(name+" pool").Init(t.Context(), 2)
+						require.NoError(t, err)
+						object := name
+						if kind.name == "permits" {
+							object = name + " pool"
+						}
+						hold, err := kind.holder(owner, object).Acquire(t.Context(), both)
+						require.NoError(t, err)
+						var next *primitives.Hold
+						var entered time.Time
+						ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+						defer cancel()
+						done := make(chan struct{})
+						go func() {
+							defer close(done)
+							next, err = kind.waiter(rival, object).Acquire(ctx, both)
+							entered = time.Now()
+						}()
+						time.Sleep(3333 * time.Millisecond) // between two polls
+						synctest.Wait()
+						lost := time.Now()
+						s.Lose(t, hold)
+						<-done
+						require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+						require.NoError(t, err)
+						require.Less(t, entered.Sub(lost), 50*time.Millisecond)
+						require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+						require.NoError(t, next.Check(t.Context()), "taken away by the loser's release")
+						require.NoError(t, next.Release(t.Context()))
+					})
+				})
+			}
 		})
 	}
+}
+
+// Of those who wait for a fair lock, the first gets it.
+func TestLoseHandsAFairLockToTheFirstWaiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		hold, err := client(t, s.Client(t)).FairLock("a,b").Acquire(t.Context())
+		require.NoError(t, err)
+		entered := make(chan int, 3)
+		for i := range 3 {
+			waiter := client(t, s.Client(t)).FairLock("a,b")
+			go func() {
+				_ = waiter.Do(t.Context(), func(context.Context) error { entered <- i; return nil })
+			}()
+			synctest.Wait() // it stands in the queue
+		}
+		time.Sleep(1500 * time.Millisecond)
+		lost := time.Now()
+		s.Lose(t, hold)
+		for want := range 3 {
+			require.Equal(t, want, <-entered)
+		}
+		require.Less(t, time.Since(lost), 50*time.Millisecond)
+	})
 }
 
 // An owner's id may look like a permit's.
 func TestLoseOfAnOwner(t *testing.T) {
 	s := locktest.NewServer(t)
-	hold := acquire(t, client(t, s.Client(t)).Lock("a"), primitives.WithOwner("dead"))
-	s.Lose(t, hold)
-	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	for _, id := range []string{"dead", "00112233445566778899aabbccddeeff", "a,b"} {
+		hold := acquire(t, client(t, s.Client(t)).Lock("a"), primitives.WithOwner(id))
+		s.Lose(t, hold)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	}
 }
 
-// Others in the same lock, such as readers, stay.
-func TestLoseLeavesOthers(t *testing.T) {
+// One of several readers is lost: the others stay, and a writer stays out.
+func TestLoseLeavesOtherReaders(t *testing.T) {
 	s := locktest.NewServer(t)
-	rdb := s.Client(t)
-	hold := acquire(t, client(t, rdb).Lock("a"))
-	require.NoError(t, rdb.HSet(t.Context(), "a", "mode", "read", "another", 1).Err())
-	s.Lose(t, hold)
-	require.Equal(t, map[string]string{"mode": "read", "another": "1"}, rdb.HGetAll(t.Context(), "a").Val())
+	rw := client(t, s.Client(t)).RWLock("a,b")
+	first, second := acquire(t, rw.Reader()), acquire(t, client(t, s.Client(t)).RWLock("a,b").Reader())
+	s.Lose(t, first)
+	require.NoError(t, second.Check(t.Context()))
+	_, err := rw.Writer().TryAcquire(t.Context())
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	s.Lose(t, second)
+	require.NoError(t, acquire(t, rw.Writer()).Release(t.Context()))
+}
+
+// One of several permits is lost: the others stay.
+func TestLoseLeavesOtherPermits(t *testing.T) {
+	s := locktest.NewServer(t)
+	pool := client(t, s.Client(t)).PermitExpirableSemaphore("a,b")
+	_, err := pool.Init(t.Context(), 3)
+	require.NoError(t, err)
+	var holds []*primitives.Hold
+	for range 2 {
+		hold, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		holds = append(holds, hold)
+	}
+	s.Lose(t, holds[0])
+	require.NoError(t, holds[1].Check(t.Context()))
+	info, err := pool.Info(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []int{3, 2}, []int{info.Permits, info.Available})
+}
+
+// A reader and a writer may be nested under one id, and are two holds all the same.
+func TestLoseOfANestedReader(t *testing.T) {
+	s := locktest.NewServer(t)
+	rw := client(t, s.Client(t)).RWLock("a")
+	outer := acquire(t, rw.Writer())
+	nested := func() *primitives.Hold {
+		inner, err := rw.Reader().Acquire(outer.Context())
+		require.NoError(t, err)
+		require.Equal(t, outer.ID(), inner.ID())
+		return inner
+	}
+	s.Lose(t, nested())
+	require.NoError(t, outer.Check(t.Context()))
+	inner := nested()
+	s.Lose(t, outer)
+	require.ErrorIs(t, inner.Check(t.Context()), primitives.ErrLost)
+}
+
+// Locks of one owner whose names resemble each other are lost one at a time. The name of a joint hold
+// is that of its members, joined by commas, and may also be that of a plain lock.
+func TestLoseOfResemblingNames(t *testing.T) {
+	s := locktest.NewServer(t)
+	c := client(t, s.Client(t))
+	names := map[string]*primitives.Lock{
+		"a": c.Lock("a"), "b,a": c.Lock("b,a"), "x,y": c.Lock("x,y"), "y": c.Lock("y"), "z,y": c.Lock("z,y"),
+	}
+	names["multi"] = primitives.NewMultiLock([]*primitives.Lock{c.Lock("u"), c.Lock("v,a")}) // named "u,v,a"
+	names["v,a"] = c.Lock("w,v,a")
+	names["joint"] = primitives.NewRedLock([]*primitives.Lock{client(t, s.Client(t), primitives.WithPrefix("p:")).Lock("x"),
+		client(t, s.Client(t), primitives.WithPrefix("p:")).Lock("y")}) // named "x,y" too
+	for lose := range names {
+		owner := primitives.WithOwner("who loses " + lose)
+		holds := map[string]*primitives.Hold{}
+		for name, lock := range names {
+			holds[name] = acquire(t, lock, owner)
+		}
+		require.Equal(t, holds["x,y"].Name(), holds["joint"].Name())
+		s.Lose(t, holds[lose])
+		for name, hold := range holds {
+			if name == lose {
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost, name)
+				continue
+			}
+			require.NoError(t, hold.Check(t.Context()), "%q was lost with %q", name, lose)
+			require.NoError(t, hold.Release(t.Context()), name)
+		}
+	}
+}
+
+// A hold that was lost before, or that is on another server, is not lost here.
+func TestLoseOfWhatIsNotHere(t *testing.T) {
+	here, there := locktest.NewServer(t), locktest.NewServer(t)
+	elsewhere := acquire(t, client(t, there.Client(t)).Lock("a"))
+	forgotten := acquire(t, client(t, here.Client(t)).Lock("b"))
+	require.NoError(t, here.Client(t).Del(t.Context(), "b").Err())
+	for _, hold := range []*primitives.Hold{elsewhere, forgotten} {
+		r := &recorder{TB: t}
+		r.run(func() { here.Lose(r, hold) })
+		require.Contains(t, r.said, "holds nothing")
+	}
+	require.NoError(t, elsewhere.Release(t.Context()))
 }

@@ -2,25 +2,22 @@ package locktest
 
 import (
 	"context"
-	_ "embed"
-	"encoding/hex"
 	"errors"
 	"net"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
-
-	"github.com/redlatch/redlatch/primitives"
 )
 
 // Server is a Redis inside this process: a miniredis whose clock runs. Its methods are safe for concurrent use.
 type Server struct {
 	mini *miniredis.Miniredis
 	link *Link // everybody's way to the server
+
+	watching sync.Mutex // held while Lose uses the miniredis's hook
 
 	mu       sync.Mutex
 	closed   bool
@@ -153,59 +150,4 @@ func (s *Server) Partition(on bool) {
 	} else {
 		s.link.Mend()
 	}
-}
-
-// Lose takes away what hold holds, as an operator who deletes the key would, or a failover that forgets it: when Lose returns, the hold's context has
-// ended with [primitives.ErrLost], others may acquire, and Release will say ErrLost. What is nested with hold is lost with it.
-//
-// It is for holds on this server's database 0, while it is not partitioned; t fails at once if hold holds nothing there. A plain semaphore's
-// hold has no lease and cannot be lost.
-func (s *Server) Lose(t testing.TB, hold *primitives.Hold) {
-	t.Helper()
-	if hold.ID() == "" {
-		t.Fatalf("locktest: a hold of %q without an id cannot be lost", hold.Name())
-	}
-	ctx := context.Background() // for t.Cleanup too
-	found, err := s.forget(ctx, hold)
-	switch {
-	case err != nil:
-		t.Fatalf("locktest: lose: %v", err)
-	case found == 0:
-		t.Fatalf("locktest: %q of %q holds nothing on this server", hold.ID(), hold.Name())
-	}
-	if err := hold.Check(ctx); !errors.Is(err, primitives.ErrLost) {
-		t.Fatalf("locktest: %q of %q is not lost: %v", hold.ID(), hold.Name(), err)
-	}
-}
-
-//go:embed lose.lua
-var loseText string
-
-// forget takes the hold's ids out of all that is derived from its names, in one step each, and counts what it found.
-func (s *Server) forget(ctx context.Context, hold *primitives.Hold) (found int, err error) {
-	o := s.Options()
-	o.Dialer = s.dial
-	rdb := redis.NewClient(o)
-	defer func() { _ = rdb.Close() }()
-	ids := wireIDs(hold.ID())
-	for name := range strings.SplitSeq(hold.Name(), ",") { // a multilock has several members
-		n, err := rdb.Eval(ctx, loseText, nil, append([]any{name}, ids...)...).Int()
-		if err != nil {
-			return found, err
-		}
-		found += n
-	}
-	return found, nil
-}
-
-// wireIDs are the ids as they may stand in Redis: those of permits, of which one hold may have several, stand there as bytes.
-func wireIDs(id string) []any {
-	var ids []any
-	for part := range strings.SplitSeq(id, ",") {
-		ids = append(ids, part)
-		if raw, err := hex.DecodeString(part); err == nil {
-			ids = append(ids, string(raw))
-		}
-	}
-	return ids
 }

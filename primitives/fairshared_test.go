@@ -15,7 +15,7 @@ import (
 
 // sharedCounts are the counts of a name's owner ids that belong to WithOwner callers.
 func sharedCounts(t testing.TB, s *redistest.Server, name string) map[string]string {
-	return s.Client(t).HGetAll(context.Background(), "redlatch_shared_counts:{"+name+"}").Val()
+	return s.Client(t).HGetAll(context.Background(), "redisson_unlock_latch:{"+name+"}:shared").Val()
 }
 
 // C4: a private hold of a fair lock and WithOwner callers of the same id add up. Each release gives back its own count only,
@@ -35,7 +35,7 @@ func TestFairLockReleaseGivesBackItsOwnCountOnly(t *testing.T) {
 			}
 			require.Equal(t, map[string]string{private.ID(): "3"}, fields(t, s, name))
 			require.Equal(t, map[string]string{private.ID(): "2"}, sharedCounts(t, s, name))
-			require.Greater(t, s.Client(t).PTTL(t.Context(), "redlatch_shared_counts:{"+name+"}").Val(), 23*time.Hour)
+			require.Greater(t, s.Client(t).PTTL(t.Context(), "redisson_unlock_latch:{"+name+"}:shared").Val(), 23*time.Hour)
 			next := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 			awaitFair(t, l, 1)
 			for i, n := range order {

@@ -13,11 +13,14 @@
 //   - No message that the server sends after Confirmed was closed is withheld while the link lives, and a link that dies, half-open
 //     ones included, is noticed within seconds and made anew. Redis keeps nothing for those who are away: after each such gap
 //     every listener gets one Signal with Resubscribed set.
-//   - A listener is never called before its subscription is confirmed, and never after Close has returned.
+//   - A listener is never called before its subscription is confirmed, and never after Close has
+//     returned. Listeners must not call Close.
 //
 // # What is not
 //
 //   - Delivery. A wake-up is a hint: whoever waits also needs a timer.
+//   - Long messages. Anybody may publish on a channel: a payload that is longer than any of ours
+//     (128 KiB) is read and discarded, and no listener hears of it.
 //
 // # Why links do not use redis.PubSub to read and write
 //

@@ -158,8 +158,9 @@ func (h *Hub) resolve(ctx context.Context) (router, error) {
 	return h.router, nil
 }
 
-// Subscribe adds a listener to a channel and returns at once; see Confirmed. Signals come from a goroutine of the hub that serves other
-// channels too, so listen must not block. It may subscribe and close subscriptions, but not close the hub.
+// Subscribe adds a listener to a channel and returns at once; see Confirmed. A goroutine of the hub
+// that serves other channels too calls listen. So listen must not block, and must close neither a
+// subscription nor the hub. It may subscribe.
 func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 	s := &Subscription{hub: h, listen: listen, confirmed: make(chan struct{})}
 	h.mu.Lock()

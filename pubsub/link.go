@@ -382,7 +382,9 @@ func (l *link) handle(r reply) error {
 	}
 	switch kind {
 	case "message", "smessage":
-		l.deliver(args[0], args[1])
+		if !r.cut { // a message with something discarded is not ours
+			l.deliver(args[0], args[1])
+		}
 	case "subscribe", "ssubscribe":
 		return l.answer(subscribe, string(args[0]))
 	case "unsubscribe":

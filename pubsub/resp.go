@@ -7,39 +7,56 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"strconv"
 )
 
 // errProtocol is wrapped by the errors of replies that make no sense. They end the link.
 var errProtocol = errors.New("pubsub: protocol error")
 
+// Limits of what the decoder keeps of one reply. Anybody who may publish on a channel can send a
+// message of any size. The decoder reads such a message to its end, so that the next one is found,
+// but keeps nothing of it.
 const (
-	maxLine  = 64 << 10  // bytes
-	maxBulk  = 512 << 20 // bytes, Redis's own limit
-	maxParts = 1 << 16   // scalars of one reply
-	maxDepth = 8
-	maxKept  = 64 << 10 // bytes, and parts, of memory that is kept from one reply for the next
+	// maxText is the limit of a string, in bytes. Our longest payload is a fair lock's grant,
+	// "<id> <since> <ttl>". The id is a uuid and a number, or an owner's that a caller chose; 64 KiB
+	// is more than any of them has. So no string of 128 KiB is ours. The limit does not concern names
+	// of channels, which are as long as callers make them.
+	maxText  = 128 << 10
+	maxParts = 8 // scalars; a message has 3
+
+	maxKept   = 64 << 10 // bytes of memory that are kept from one reply for the next
+	maxLine   = 64 << 10 // bytes of an error, a number or a length
+	maxLength = 1 << 29  // elements of an array; twice that still fits an int of 32 bits
+	maxDepth  = 8
 )
+
+// channelPart is the place of the channel's name in all messages and confirmations. We chose that
+// name, so it is never too long.
+const channelPart = 1
 
 // reply is what the server sent: the scalars of one reply or push, flattened, or an error.
 type reply struct {
-	parts [][]byte // nulls are empty
+	parts [][]byte // the first maxParts; nulls are empty, and so is what was too long
 	err   string   // of an error reply
+	cut   bool     // something is missing in parts, as nothing of ours is so long
 }
 
-// decoder reads RESP2 and RESP3. A message costs no memory: text and parts are used again for each reply.
+// decoder reads RESP2 and RESP3. A message costs no memory: text and parts are used again for each
+// reply.
 type decoder struct {
 	r     *bufio.Reader
 	text  []byte   // the scalars of the reply, one behind the other
 	parts [][]byte // each within text, or within what text was before it grew
+	cut   bool     // something of the reply was discarded
 }
 
 func newDecoder(r io.Reader) *decoder { return &decoder{r: bufio.NewReaderSize(r, 4<<10)} }
 
 // next returns the next reply. Its parts are valid until next is called again.
 func (d *decoder) next() (reply, error) {
-	d.text, d.parts = d.text[:0], d.parts[:0]
-	if cap(d.text) > maxKept || cap(d.parts) > maxKept {
+	d.text, d.parts, d.cut = d.text[:0], d.parts[:0], false
+	if cap(d.text) > maxKept {
 		d.text, d.parts = nil, nil
 	}
 	kind, err := d.r.ReadByte()
@@ -47,11 +64,14 @@ func (d *decoder) next() (reply, error) {
 		return reply{}, err
 	}
 	if kind == '-' || kind == '!' {
-		text, err := d.scalar(kind)
+		text, err := d.scalar(kind, maxText)
+		if d.cut {
+			text = []byte("ERR an error of more than " + strconv.Itoa(maxText) + " bytes")
+		}
 		return reply{err: string(text)}, err
 	}
 	err = d.value(kind, 0)
-	return reply{parts: d.parts}, err
+	return reply{parts: d.parts, cut: d.cut}, err
 }
 
 // value adds the scalars of one value to parts.
@@ -62,11 +82,9 @@ func (d *decoder) value(kind byte, depth int) error {
 	case '%', '|':
 		perElement = 2
 	default:
-		text, err := d.scalar(kind)
-		d.parts = append(d.parts, text)
-		return err
+		return d.part(kind)
 	}
-	n, err := d.length(maxParts)
+	n, err := d.length(maxLength)
 	if err != nil {
 		return err
 	}
@@ -81,24 +99,44 @@ func (d *decoder) value(kind byte, depth int) error {
 		if err := d.value(kind, depth+1); err != nil {
 			return err
 		}
-		if len(d.parts) > maxParts {
-			return fmt.Errorf("%w: too many elements", errProtocol)
-		}
 	}
 	return nil
 }
 
-// scalar reads what follows the type byte of anything but an aggregate into text.
-func (d *decoder) scalar(kind byte) ([]byte, error) {
+// part reads a scalar and adds it to parts, unless parts is full.
+func (d *decoder) part(kind byte) error {
+	limit := maxText
+	switch len(d.parts) {
+	case channelPart:
+		limit = math.MaxInt
+	case maxParts:
+		limit = 0
+	}
+	text, err := d.scalar(kind, limit)
+	if len(d.parts) < maxParts {
+		d.parts = append(d.parts, text)
+	} else {
+		d.cut = true
+	}
+	return err
+}
+
+// scalar reads what follows the type byte of anything but an aggregate into text, or discards it if
+// it is longer than limit.
+func (d *decoder) scalar(kind byte, limit int) ([]byte, error) {
 	start := len(d.text)
 	var err error
 	switch kind {
 	case '+', '-', ':', ',', '#', '(', '_':
 		var line []byte
 		line, err = d.line()
-		d.text = append(d.text, line...)
+		if len(line) <= limit {
+			d.text = append(d.text, line...)
+		} else {
+			d.cut = true
+		}
 	case '$', '=', '!':
-		err = d.bulk()
+		err = d.bulk(limit)
 	default:
 		err = fmt.Errorf("%w: unknown type %q", errProtocol, kind)
 	}
@@ -150,11 +188,19 @@ func (d *decoder) signed(limit int) (int, error) {
 	return n, nil
 }
 
-// bulk reads a string into text, whose memory grows with what arrives, not with what is announced.
-func (d *decoder) bulk() error {
-	n, err := d.signed(maxBulk)
+// bulk reads a string into text, or discards one that is longer than limit. The memory of text grows
+// with what arrives, not with what is announced.
+func (d *decoder) bulk(limit int) error {
+	n, err := d.signed(math.MaxInt)
 	if n < 0 || err != nil {
 		return err
+	}
+	if n > limit {
+		d.cut = true
+		if _, err := d.r.Discard(n); err != nil {
+			return err
+		}
+		n = 0
 	}
 	for n > 0 {
 		chunk, err := d.r.Peek(min(n, d.r.Size()))

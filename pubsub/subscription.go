@@ -1,7 +1,6 @@
 package pubsub
 
 import (
-	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -34,19 +33,12 @@ func (s *Subscription) Err() error {
 	return s.err
 }
 
-// Close ends the subscription. Once it has returned listen is not called any more; if Close is called from within a listener, a call of
-// listen that is under way at that moment may still be ending. The channel of the last listener is unsubscribed. Close may be called
-// again.
+// Close ends the subscription. It waits for a call of listen that is under way; once it has returned,
+// listen is not called any more. So a listener must not call it, not even for another subscription.
+// The last listener's Close also unsubscribes the channel. Close may be called again.
 func (s *Subscription) Close() {
 	s.closed.Store(true)
 	s.detach()
-	if s.calling.TryLock() {
-		s.calling.Unlock()
-		return
-	}
-	if insideListener() { // perhaps our own call: waiting for it would never end
-		return
-	}
 	s.calling.Lock()
 	s.calling.Unlock() //nolint:staticcheck // only to wait for the call under way
 }
@@ -84,33 +76,5 @@ func (s *Subscription) signal(sig Signal) {
 	defer s.calling.Unlock()
 	if !s.closed.Load() {
 		s.listen(sig)
-	}
-}
-
-// insideListener reports whether the calling goroutine is inside a listener, which its stack shows. It is asked only in the rare case
-// that Close meets a call under way.
-func insideListener() bool {
-	const frame = "github.com/redlatch/redlatch/pubsub.(*Subscription).signal"
-	pcs := make([]uintptr, 32)
-	for {
-		n := runtime.Callers(2, pcs)
-		if n < len(pcs) {
-			pcs = pcs[:n]
-			break
-		}
-		pcs = make([]uintptr, 2*len(pcs))
-	}
-	if len(pcs) == 0 {
-		return false
-	}
-	frames := runtime.CallersFrames(pcs)
-	for {
-		f, more := frames.Next()
-		if f.Function == frame {
-			return true
-		}
-		if !more {
-			return false
-		}
 	}
 }

@@ -271,6 +271,7 @@ func (l *link) answer(f frame) bool {
 	}
 	if l.isMessage(f) {
 		if faults.noMessages {
+			l.p.dropped++
 			return true
 		}
 	} else if e := l.settle(f); e != nil {

@@ -40,6 +40,7 @@ type Proxy struct {
 	faults   faults
 	record   bool
 	seen     []Command
+	dropped  int // messages, by DropMessages
 }
 
 // faults is what is wrong at the moment; guarded by Proxy.mu.

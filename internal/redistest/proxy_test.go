@@ -273,6 +273,12 @@ func TestProxyDropsMessages(t *testing.T) {
 		for _, channel := range []string{a, b, pattern} {
 			require.EqualValues(t, 1, direct.Publish(ctx, channel, "lost").Val(), channel)
 		}
+		// A miniredis answers PUBLISH, and a later PING too, before it has written to the subscribers.
+		WaitFor(t, 5*time.Second, func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			return p.dropped == 3
+		}, "three messages are dropped")
 		require.NoError(t, sub.Ping(ctx, "still there"))
 		receive(t, sub, "still there")
 

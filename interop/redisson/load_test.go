@@ -11,12 +11,13 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// clients opens n clients, which renew what they hold for 3 s.
+// clients opens n clients. Nothing here is about expiry: their locks outlive a pause of a busy machine. A thread that misses a
+// message, as happens, sleeps for that long.
 func clients(t *testing.T, n int) []*Client {
 	d, addr := shared.Driver(t), redistest.Redis(t).Addr()
 	all := make([]*Client, n)
 	for i := range all {
-		all[i] = d.Client(t, Config{Addr: addr, Watchdog: 3 * time.Second})
+		all[i] = d.Client(t, Config{Addr: addr, Watchdog: 10 * time.Second})
 	}
 	return all
 }
@@ -67,7 +68,7 @@ func TestSections(t *testing.T) {
 			require.LessOrEqual(t, o.HandOvers, o.Operations)
 			require.LessOrEqual(t, o.Operations, o.AllOperations)
 			require.LessOrEqual(t, o.HandOvers, o.AllHandOvers)
-			require.GreaterOrEqual(t, o.Took, length)
+			require.GreaterOrEqual(t, o.Took, length-rounding)
 			require.Positive(t, o.CPU)
 			require.Zero(t, o.Overlaps)
 			require.Zero(t, o.LostUpdates)
@@ -79,8 +80,11 @@ func TestSections(t *testing.T) {
 	}
 }
 
-// length is that of one run.
-const length = 200 * time.Millisecond
+// length is that of one run. Java counts it in whole milliseconds.
+const (
+	length   = 200 * time.Millisecond
+	rounding = 2 * time.Millisecond
+)
 
 // runUntilBusy runs the load until a run had a good number of hand-overs, or of operations where keys are not shared.
 // The first runs of a Java process can be slow.
@@ -142,7 +146,7 @@ func TestCrowd(t *testing.T) {
 	began := time.Now()
 	o, err := s.Run(t.Context(), length)
 	require.NoError(t, err)
-	require.GreaterOrEqual(t, time.Since(began), length+o.Took)
+	require.GreaterOrEqual(t, time.Since(began), length-rounding+o.Took)
 	require.Positive(t, o.Took)
 	require.Equal(t, []int64{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, o.PerThread)
 	require.Len(t, o.Waits, 10)
