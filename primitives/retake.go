@@ -1,0 +1,7 @@
+package primitives
+
+type retake struct{}
+
+func (r *retake) stop() {}
+
+func (b *bundle) retakeLater() {}
