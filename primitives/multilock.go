@@ -434,6 +434,7 @@ func (m *multi) sequence(ctx context.Context, win *window, q *request, w *wait, 
 	case !b.stands():
 		err = fmt.Errorf("%w: a member was lost meanwhile: %w", ErrNotAcquired, errYield)
 	default:
+		b.seal()
 		q.parts = b
 		return verdict{granted: true, sent: time.Now()}, nil, nil
 	}
