@@ -178,23 +178,42 @@ func TestRedHoldThatIsNotRenewedOrSharedTakesNothingAgain(t *testing.T) {
 	}
 }
 
-// A try to take a member again is answered when the hold has been released: it comes to nothing.
+// The answer to a try to take a member again comes when the hold has ended, or never: the try comes to nothing.
 func TestRedLateRetakeIsGivenBack(t *testing.T) {
-	for _, end := range []string{"released", "lost"} {
-		t.Run(end, func(t *testing.T) {
+	for _, tt := range []struct {
+		name           string
+		answered, lost bool
+	}{
+		{"released, answered late", true, false},
+		{"released, never answered", false, false},
+		{"lost, answered late", true, true},
+		{"lost, never answered", false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
 			q := newQuorum(t, 3)
 			hold := acquire(t, t.Context(), q.on(t, primitives.WithWatchdog(20*time.Second))) // longer than the test waits
 			q.flush(t, 0)
-			answer := q.proxies[0].HoldReplies(func(args []string) bool { return takes(args, hold.ID()) })
+			try := func(args []string) bool { return takes(args, hold.ID()) }
+			answer := func() {}
+			if tt.answered {
+				answer = q.proxies[0].HoldReplies(try)
+			} else {
+				q.proxies[0].DropReplies(1000, try)
+			}
 			require.NoError(t, hold.Check(t.Context()))
 			redistest.WaitFor(t, soon, func() bool { return q.has(t, 0, hold.ID(), "1") }, "executed")
+			if !tt.answered {
+				redistest.WaitFor(t, soon, func() bool {
+					return !slices.ContainsFunc(running(), func(stack string) bool { return strings.Contains(stack, ").reacquire(") })
+				}, "the try has failed")
+			}
 			began := time.Now()
-			if end == "released" {
-				release(t, hold)
-			} else {
+			if tt.lost {
 				q.flush(t, 1)
 				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+			} else {
+				release(t, hold)
 			}
 			answer()
 			awaitNoRetaking(t)
@@ -254,4 +273,24 @@ func TestRedCloseWhileAMemberIsMissing(t *testing.T) {
 	shut(clients[1])
 	shut(clients[2])
 	requireIdle(t)
+}
+
+// The parts that were taken again are the youngest holds of the client. Close ends the red lock with ErrClosed all the same.
+func TestRedCloseAfterMembersWereTakenAgain(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		x := onJoint(t, s, "red")
+		hold := acquire(t, t.Context(), x.l)
+		for _, name := range x.names[:2] {
+			require.NoError(t, x.rdb.Del(t.Context(), name).Err())
+			require.NoError(t, hold.Check(t.Context()))
+			redistest.WaitFor(t, soon, func() bool {
+				part := x.c.Lock(name).HoldFrom(hold.Context())
+				return part != nil && part.Check(t.Context()) == nil
+			}, "taken again")
+		}
+		shut(x.c)
+		requireEnds(t, hold.Context(), primitives.ErrClosed)
+		require.Empty(t, x.heard.all(primitives.EventLost))
+		x.rdb.Del(t.Context(), x.names...)
+	})
 }
