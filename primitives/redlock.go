@@ -14,6 +14,9 @@ import (
 // NewRedLock makes one lock of several on independent Redis servers: it is held while a majority of them is, so that it survives the loss of
 // the others. All are asked in parallel, each with a budget of a tenth of the TTL, at least 100 ms and at most 2 s: what a dead server costs.
 //
+// While the majority stands without a break, a renewed RedLock acquires a member again that has forgotten it (restarted empty)
+// and that nobody else holds. So it survives a rolling restart. A majority that was lost is never acquired again.
+//
 // It is the algorithm published as Redlock (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/): its safety rests on
 // clocks that drift by no more than the margin ([WithSafetyMargin]: a hundredth of the TTL and 2 ms, as published), and on servers
 // that, having crashed without their data on disk, stay away for as long as the longest TTL. It gives no fencing token.

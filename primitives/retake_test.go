@@ -15,8 +15,11 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// shortTTL has a hold renewed every half second.
-var shortTTL = primitives.WithWatchdog(1500 * time.Millisecond)
+// shortTTL has a hold renewed every 800 ms. A member has 240 ms to answer.
+var shortTTL = primitives.WithWatchdog(2400 * time.Millisecond)
+
+// longTTL is longer than tests wait: what is free by then was given back.
+var longTTL = primitives.WithWatchdog(20 * time.Second)
 
 // has tells whether id holds the name on that server, with that count.
 func (q *quorum) has(t *testing.T, server int, id, count string) bool {
@@ -63,7 +66,7 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 		{"restarted", func(t *testing.T, q *quorum, i int) { require.NoError(t, q.servers[i].Restart()) }},
 		{"down for longer than the TTL", func(t *testing.T, q *quorum, i int) {
 			require.NoError(t, q.servers[i].Kill())
-			time.Sleep(1600 * time.Millisecond)
+			time.Sleep(2500 * time.Millisecond)
 			require.NoError(t, q.servers[i].Restart())
 		}},
 	} {
@@ -161,7 +164,7 @@ func TestRedMemberThatAnotherHoldsIsNotTakenAgain(t *testing.T) {
 func TestRedHoldThatIsNotRenewedOrSharedTakesNothingAgain(t *testing.T) {
 	for name, opts := range map[string][]primitives.Option{
 		"lease": {primitives.WithLease(20 * time.Second)},
-		"owner": {shortTTL, primitives.WithOwner("me")},
+		"owner": {longTTL, primitives.WithOwner("me")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			q := newQuorum(t, 3)
@@ -191,7 +194,7 @@ func TestRedLateRetakeIsGivenBack(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			q := newQuorum(t, 3)
-			hold := acquire(t, t.Context(), q.on(t, primitives.WithWatchdog(20*time.Second))) // longer than the test waits
+			hold := acquire(t, t.Context(), q.on(t, longTTL))
 			q.flush(t, 0)
 			try := func(args []string) bool { return takes(args, hold.ID()) }
 			answer := func() {}
@@ -242,7 +245,7 @@ func TestRedRetakeOfUnknownOutcomeIsTriedAgain(t *testing.T) {
 func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
 	q := newQuorum(t, 3)
 	clients := q.clients(t)
-	hold := acquire(t, t.Context(), q.lock(clients, primitives.WithWatchdog(20*time.Second)))
+	hold := acquire(t, t.Context(), q.lock(clients, longTTL))
 	part := clients[0].Lock(q.name).HoldFrom(hold.Context())
 	q.flush(t, 0)
 	require.NoError(t, hold.Check(t.Context()))
