@@ -283,7 +283,7 @@ func (g *grip) end(cause error) bool {
 	}
 	g.h.c.holds.remove(g)
 	if g.of != nil {
-		g.of.ended(cause)
+		g.of.ended(g, cause)
 	}
 	return true
 }
@@ -316,6 +316,9 @@ func (g *grip) release(ctx context.Context) error {
 	if g.t == nil {
 		g.end(ErrReleased)
 		return nil
+	}
+	if g.of != nil {
+		g.of.ended(g, ErrReleased) // before another can have it
 	}
 	lost, err := g.t.leave(ctx, g)
 	switch {

@@ -90,7 +90,7 @@ func (j *joint) turns() bool                               { return true }
 func (j *joint) undo(ctx context.Context, q *request) error {
 	if b := q.parts; b != nil {
 		q.parts = nil
-		b.abandon(ctx)
+		b.giveBack(ctx).count(ctx, b.budget) // until ctx is done; then in the background
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (j *joint) info(context.Context) (Info, error)                   { return I
 // hold of a member the id is that hold's, as a joint hold has one id in all members.
 func (j *joint) attempt(ctx context.Context, q *request) (*bundle, error) {
 	q.ttl, _ = j.shortest(q)
-	b := &bundle{h: j.h, id: q.id, need: j.need, budget: j.budget(q)}
+	b := &bundle{h: j.h, id: q.id, need: j.need, budget: j.budget(q), settled: q.settings}
 	if q.shared {
 		return b, nil
 	}
@@ -171,6 +171,19 @@ func (b *bundle) take(ctx context.Context, m *handle, q *request, w *wait) (*Hol
 	return hold, err
 }
 
+// gather takes m and adds it to b. A part that comes too late for that is given back.
+func (b *bundle) gather(ctx context.Context, m *handle, q *request, w *wait) error {
+	part, err := b.take(ctx, m, q, w)
+	if err != nil || b.add(part) {
+		return err
+	}
+	_ = part.Release(ctx) // goes on in the background if it must
+	return errLate
+}
+
+// errLate: a member was had after the attempt had ended, and was given back.
+var errLate = noAnswer(errors.New("acquired too late"))
+
 // errYield: the attempt was given up so that another may go first, and may be made again soon.
 var errYield = errors.New("gave way to another")
 
@@ -212,7 +225,9 @@ func jitter(n int) time.Duration {
 
 // nestAll acquires a joint lock under a hold of it: each member nests under that hold's part.
 func (h *handle) nestAll(ctx context.Context, _ *bundle, s *settings, w *wait, parent *grip) (*Hold, error) {
-	return h.acquireOutermost(ctx, h.request(s), s, w, parent)
+	q := h.request(s)
+	q.wait = *w
+	return h.acquireOutermost(ctx, q, s, w, parent)
 }
 
 // shortest is the least TTL that q's members are taken for, and the least time that any may last; 0: without end.
@@ -232,14 +247,13 @@ func (j *joint) shortest(q *request) (ttl, limit time.Duration) {
 // adoptAll takes over what the holder of id has in the members.
 func (j *joint) adoptAll(ctx context.Context, id string, s *settings) (*Hold, error) {
 	q := j.h.request(s)
-	b := &bundle{h: j.h, id: q.id, need: j.need, budget: j.budget(q)}
+	b := &bundle{h: j.h, id: q.id, need: j.need, budget: j.budget(q), settled: s}
 	if err := j.ask(ctx, b.budget, func(m *handle) error {
 		lost, err := m.proto.(locking).check(ctx, &tenure{h: m, claim: claim{id: id}})
 		return orNotHeld(!lost, err)
 	}); err != nil {
 		return nil, err
 	}
-	sent := time.Now()
 	err := j.ask(ctx, b.budget, func(m *handle) error {
 		ms := m.settings.overlaid(s)
 		ms.of = b
@@ -253,7 +267,7 @@ func (j *joint) adoptAll(ctx context.Context, id string, s *settings) (*Hold, er
 		b.forget(nil) // left to the lease: the former holder's section may still run
 		return nil, err
 	}
-	hold, err := j.h.newHold(ctx, b, s, sent, nil)
+	hold, err := j.h.newHold(ctx, b, s, time.Now(), nil)
 	if err != nil {
 		b.forget(nil)
 	}
@@ -289,7 +303,7 @@ func (j *joint) budget(q *request) time.Duration {
 
 // ask does f for all members at once. It fails with ErrNotHeld when so many do that too few are left.
 func (j *joint) ask(ctx context.Context, limit time.Duration, f func(*handle) error) error {
-	t := j.h.c.canvass(len(j.members), limit, func(i int) error {
+	t := j.h.c.canvass(ctx, len(j.members), limit, func(i int) error {
 		m := j.members[i]
 		if err := m.c.begin(ctx); err != nil {
 			return err
@@ -318,22 +332,26 @@ const (
 )
 
 func (m *multi) take(ctx context.Context, q *request) (verdict, error) {
-	v, _, err := m.sequence(ctx, q, &wait{quiet: true}, 0)
+	win := newWindow(ctx, &q.wait)
+	defer win.close()
+	v, _, err := m.sequence(ctx, win, q, &wait{quiet: true}, 0)
 	return v, err
 }
 
 func (m *multi) stand(ctx context.Context, q *request, _ *settings, w *wait) (verdict, error) {
 	waiting, cancel := m.whileOpen(ctx)
 	defer cancel()
+	win := newWindow(waiting, w)
+	defer win.close()
 	members := &wait{limit: w.limit, until: w.until, note: func() { m.h.waits(w, q.id) }}
 	patience := firstPatience
 	v, err := m.insist(waiting, q, w, func() (verdict, error) {
 		for {
-			v, missing, err := m.sequence(waiting, q, members, patience)
+			v, missing, err := m.sequence(waiting, win, q, members, patience)
 			if missing == nil {
 				return v, err
 			}
-			if err := m.await(waiting, q, missing, members); err != nil {
+			if err := m.await(waiting, win, q, missing, members); err != nil {
 				return verdict{}, err
 			}
 			patience = min(2*patience, longestPatience)
@@ -346,14 +364,21 @@ func (m *multi) stand(ctx context.Context, q *request, _ *settings, w *wait) (ve
 }
 
 // await waits until a member can be had.
-func (m *multi) await(ctx context.Context, q *request, member *handle, w *wait) error {
+func (m *multi) await(ctx context.Context, win *window, q *request, member *handle, w *wait) error {
 	b, err := m.attempt(ctx, q)
 	if err != nil {
 		return err
 	}
-	part, err := b.take(ctx, member, q, w)
-	if err == nil {
-		_ = part.Release(ctx) // goes on in the background if it must
+	pending, err := win.call(m.h.c, func() error {
+		part, err := b.take(ctx, member, q, w)
+		if err == nil {
+			_ = part.Release(ctx) // goes on in the background if it must
+		}
+		return err
+	})
+	if pending != nil {
+		win.settle(0, pending)
+		return pending.gaveUp(ctx)
 	}
 	return err
 }
@@ -374,9 +399,9 @@ func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelF
 	return waiting, cancel
 }
 
-// sequence takes the members one after another: all, or none. missing is the one for which patience was at an end.
-func (m *multi) sequence(ctx context.Context, q *request, w *wait, patience time.Duration) (v verdict, missing *handle, err error) {
-	sent := time.Now()
+// sequence takes the members one after another: all, or none. missing is the one for which patience was at an end. The error
+// of an attempt that the end of ctx or of the wait cut short matches ErrNotAcquired.
+func (m *multi) sequence(ctx context.Context, win *window, q *request, w *wait, patience time.Duration) (v verdict, missing *handle, err error) {
 	b, err := m.attempt(ctx, q)
 	if err != nil {
 		return verdict{}, nil, err
@@ -389,21 +414,30 @@ func (m *multi) sequence(ctx context.Context, q *request, w *wait, patience time
 		if i > 0 && w.limit != 0 {
 			mine = w.within(patience/2 + rand.N(patience)) //nolint:gosec // no secret: rivals should not give way at once
 		}
-		part, err := b.take(ctx, member, q, mine)
+		pending, err := win.call(m.h.c, func() error { return b.gather(ctx, member, q, mine) })
+		if pending != nil {
+			win.settle(0, b.giveBack(ctx), pending)
+			return verdict{}, nil, pending.gaveUp(ctx)
+		}
 		if err == nil {
-			b.add(part)
 			continue
 		}
-		b.abandon(ctx)
+		win.settle(0, b.giveBack(ctx))
 		if mine != w && mine.over() && errors.Is(err, ErrNotAcquired) && ctx.Err() == nil {
 			missing = member
 		}
 		return verdict{}, missing, err
 	}
-	if !b.stands() {
-		b.abandon(ctx)
-		return verdict{}, nil, fmt.Errorf("%w: a member was lost meanwhile: %w", ErrNotAcquired, errYield)
+	switch {
+	case ctx.Err() != nil:
+		err = gaveUp(ctx, nil)
+	case !b.stands():
+		err = fmt.Errorf("%w: a member was lost meanwhile: %w", ErrNotAcquired, errYield)
+	default:
+		b.seal()
+		q.parts = b
+		return verdict{granted: true, sent: time.Now()}, nil, nil
 	}
-	q.parts = b
-	return verdict{granted: true, sent: sent}, nil, nil
+	win.settle(0, b.giveBack(ctx))
+	return verdict{}, nil, err
 }

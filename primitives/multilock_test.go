@@ -369,6 +369,7 @@ func redMinorityLost(t *testing.T, x *jointTest) {
 	hold := acquire(t, t.Context(), x.l)
 	_, err := x.c.Lock(x.names[0]).ForceRelease(t.Context())
 	require.NoError(t, err)
+	javaTakes(t, x.s, x.names[0])
 	require.NoError(t, hold.Check(t.Context()))
 	require.NoError(t, hold.Extend(t.Context(), time.Minute))
 	requireLive(t, hold.Context())
@@ -384,6 +385,7 @@ func redMinorityLost(t *testing.T, x *jointTest) {
 	requireEnds(t, hold.Context(), primitives.ErrLost)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 	redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventLost)) == 1 }, "told once")
+	javaReleases(t, x.s, x.names[0])
 }
 
 func multiValidity(t *testing.T, x *jointTest) {

@@ -14,6 +14,9 @@ import (
 // NewRedLock makes one lock of several on independent Redis servers: it is held while a majority of them is, so that it survives the loss of
 // the others. All are asked in parallel, each with a budget of a tenth of the TTL, at least 100 ms and at most 2 s: what a dead server costs.
 //
+// While the majority stands without a break, a renewed RedLock acquires a member again that has forgotten it (restarted empty)
+// and that nobody else holds. So it survives a rolling restart. A majority that was lost is never acquired again.
+//
 // It is the algorithm published as Redlock (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/): its safety rests on
 // clocks that drift by no more than the margin ([WithSafetyMargin]: a hundredth of the TTL and 2 ms, as published), and on servers
 // that, having crashed without their data on disk, stay away for as long as the longest TTL. It gives no fencing token.
@@ -50,22 +53,35 @@ func (r *red) take(ctx context.Context, q *request) (verdict, error) {
 	if err != nil {
 		return verdict{}, err
 	}
+	win := newWindow(ctx, &q.wait)
+	defer win.close()
 	if q.split > 0 { // rivals had some each: whoever comes back first should find all
-		(&wait{}).rest(ctx, rand.N(min(max(16*q.split, 5*time.Millisecond), 250*time.Millisecond))) //nolint:gosec // jitter
+		(&wait{}).rest(win.ending, rand.N(min(max(16*q.split, 5*time.Millisecond), 250*time.Millisecond))) //nolint:gosec // jitter
 	}
-	sent := time.Now()
-	t := r.askAll(ctx, q, b)
-	if len(b.seal()) >= r.need {
+	limited, cancel := context.WithTimeout(win.ending, b.budget)
+	defer cancel()
+	began := time.Now()
+	asked := r.askAll(ctx, limited, q, b)
+	t := asked.count(win.ending, b.budget)
+	b.seal()
+	if ctx.Err() == nil && b.stands() {
 		q.parts = b
-		return verdict{granted: true, sent: sent}, nil
+		return verdict{granted: true, sent: time.Now()}, nil
 	}
-	b.abandon(ctx)
+	cancel()
+	back := b.giveBack(ctx)
+	win.settle(b.budget, back)
+	if win.ending.Err() != nil {
+		win.settle(b.budget, asked) // what was under way is given back too
+	}
 	if q.split = 0; t.good > 0 {
-		q.split = time.Since(sent)
+		q.split = time.Since(began)
 	}
 	switch tolerated := len(r.members) - r.need; {
 	case ctx.Err() != nil:
 		return verdict{}, gaveUp(ctx, nil)
+	case win.ending.Err() != nil:
+		return verdict{}, gaveUp(ctx, errors.Join(t.errs...))
 	case t.no > tolerated, len(t.errs) <= tolerated: // those that failed are not to blame
 		return verdict{wait: -1, met: errors.Join(t.errs...)}, nil
 	default:
@@ -73,18 +89,16 @@ func (r *red) take(ctx context.Context, q *request) (verdict, error) {
 	}
 }
 
-// askAll asks all members for q, each with its budget, and gathers what was had in b. What comes later gives itself back.
-func (r *red) askAll(ctx context.Context, q *request, b *bundle) tally {
-	limited, cancel := context.WithTimeout(ctx, b.budget)
-	defer cancel()
-	return r.h.c.canvass(len(r.members), b.budget, func(i int) error {
+// askAll asks all members for q until limited is done, and gathers in b what is had. What comes later is given back.
+func (r *red) askAll(ctx, limited context.Context, q *request, b *bundle) *survey {
+	return r.h.c.survey(len(r.members), func(i int) error {
 		part, err := b.take(limited, r.members[i], q, &wait{quiet: true})
 		switch {
 		case err == nil && b.add(part):
 			return nil
 		case err == nil:
-			_ = part.Release(ctx)
-			return errBudget
+			_ = part.Release(ctx) // goes on in the background if it must
+			return errLate
 		case limited.Err() != nil:
 			return errBudget
 		}
