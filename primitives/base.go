@@ -155,9 +155,9 @@ type claim struct {
 	id      string // on the wire, without suffixes
 	number  uint64 // of the client's acquisitions; it is remembered by this
 	shared  bool   // others may use the id: the wire counts
+	doubt   bool   // an attempt to acquire it has an unknown outcome: a copy may still arrive
 	ttl     time.Duration
 	permits int
-	doubt   bool // an attempt to acquire it has an unknown outcome: a copy may still arrive
 }
 
 // named gives c another id.

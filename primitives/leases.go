@@ -7,8 +7,8 @@ import (
 
 // leaseState is what a tenure notes of the leases that its holds were promised.
 type leaseState struct {
-	change    uint64 // number of the latest change of the count; guarded by the tenure's wire
-	lapsed    int    // holds that ended by their limit and were not released yet; guarded by the tenure's mu
+	change    uint32 // number of the latest change of the count; guarded by the tenure's wire
+	lapsed    int16  // holds that ended by their limit and were not released yet; guarded by the tenure's mu
 	shortened bool   // a release that shortens the lease was sent and not answered yet; guarded by the tenure's mu
 }
 
@@ -37,7 +37,7 @@ func (t *tenure) remaining(left int) (need time.Duration, ok bool) {
 	if n > 0 {
 		need = max(need, time.Millisecond)
 	}
-	return need, n+t.promises.lapsed == left && !t.lost
+	return need, n+int(t.promises.lapsed) == left && !t.lost
 }
 
 // promised returns the longest lease, from now, that a hold in the list was promised, and the length of the list. t.mu is held.
@@ -118,7 +118,7 @@ func (t *tenure) isShortened() bool {
 }
 
 // changed numbers a change of the count, so that a late copy of an earlier change does nothing. The caller holds t.wire.
-func (t *tenure) changed() uint64 {
+func (t *tenure) changed() uint32 {
 	t.promises.change++
 	return t.promises.change
 }

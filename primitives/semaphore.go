@@ -250,7 +250,7 @@ func (c *counting) give(ctx context.Context, t *tenure, _ int) (lost bool, err e
 
 func (c *counting) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
 	keys := c.keys(c.h.memoryOf(&t.claim))
-	args := []any{c.h.c.publish(), c.rememberedFor(&t.claim), t.permits, flag(t.age() < rememberedTaken-time.Hour)}
+	args := []any{c.h.c.publish(), c.rememberedFor(&t.claim), t.permits, flag(time.Now().Before(t.knownUntil()))}
 	if heir != nil {
 		keys, args = append(keys, c.h.memoryOf(heir)), append(args, heir.permits, millis(rememberedTaken))
 	}

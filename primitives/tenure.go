@@ -16,17 +16,16 @@ type tenure struct {
 	claim
 	token int64
 	reign reign
-	began instant
 
 	// wire is held around each command that sets the count, so that counts reach Redis in the order in
 	// which they are decided. Take it with lockWire: a command may be stuck.
 	wire sync.Mutex
-	gone *ending // the answer of the release that freed the lock; guarded by wire
 
 	mu    sync.Mutex
-	holds int           // how many counts the holds have: what is to stand on the wire; guarded by mu
 	grips *grip         // those that have not left, linked by also; guarded by mu
+	holds int32         // how many counts the holds have: what is to stand on the wire; guarded by mu
 	lost  bool          // guarded by mu
+	gone  ending        // whether a release has freed the lock; guarded by wire
 	over  instant       // by then the lease has ended whatever happened; guarded by mu
 	brief time.Duration // the lease so far, if shorter than what renewals ask for; 0: it is not; guarded by mu
 	lease watchdog.Lease
@@ -35,7 +34,7 @@ type tenure struct {
 }
 
 func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
-	t := &tenure{h: h, claim: q.claim, began: h.c.instant(v.sent), token: v.token, reign: v.reign, holds: holds, over: h.c.instant(time.Now().Add(q.ttl)), brief: v.brief}
+	t := &tenure{h: h, claim: q.claim, token: v.token, reign: v.reign, holds: int32(holds), over: h.c.instant(time.Now().Add(q.ttl)), brief: v.brief}
 	if t.reign.heirs == 0 {
 		t.reign.since = h.c.instant(v.sent)
 	}
@@ -45,11 +44,14 @@ func (h *handle) newTenure(q *request, v verdict, holds int) *tenure {
 	return t
 }
 
-// ending is the answer of a release.
-type ending struct{ lost bool }
+// ending is whether a release was answered, and how.
+type ending uint8
 
-// age is how long ago the tenure began.
-func (t *tenure) age() time.Duration { return time.Since(t.h.c.time(t.began)) }
+const (
+	notReleased ending = iota
+	wasReleased
+	wasLost
+)
 
 // lasts is the protocol of a tenure that has a lease, nil of one that has none.
 func (t *tenure) lasts() leased {
@@ -228,8 +230,8 @@ func (t *tenure) lockWire(ctx context.Context) bool {
 func (t *tenure) count(delta int) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.holds += delta
-	return t.holds
+	t.holds += int32(delta)
+	return int(t.holds)
 }
 
 // nest adds a count for a hold that is about to join. It fails with ErrLost when the lock is not t's
@@ -302,12 +304,16 @@ func (t *tenure) giveNow(ctx context.Context, left int) (lost bool, err error) {
 	if left > 0 {
 		return t.h.proto.give(ctx, t, left)
 	}
-	if t.gone != nil {
-		return t.gone.lost, nil
+	if t.gone != notReleased {
+		return t.gone == wasLost, nil
 	}
 	lost, err = t.part(ctx)
-	if err == nil {
-		t.gone = &ending{lost}
+	switch {
+	case err != nil:
+	case lost:
+		t.gone = wasLost
+	default:
+		t.gone = wasReleased
 	}
 	return lost, err
 }
@@ -320,7 +326,7 @@ func (t *tenure) giveLater(ctx context.Context, limit time.Duration) {
 			return context.Cause(ctx)
 		}
 		defer t.wire.Unlock()
-		if t.gone != nil {
+		if t.gone != notReleased {
 			return nil
 		}
 		_, err := t.h.proto.give(ctx, t, t.count(0))
@@ -338,10 +344,15 @@ func (t *tenure) repeatUntil() time.Time {
 	case t.leases():
 		return t.ends()
 	}
-	if taken := t.h.c.time(t.began).Add(rememberedTaken - time.Hour); taken.After(remembered) {
-		return taken
+	if until := t.knownUntil(); until.After(remembered) {
+		return until
 	}
 	return remembered
+}
+
+// knownUntil is how long Redis is known to remember what an acquisition without a lease took.
+func (t *tenure) knownUntil() time.Time {
+	return t.ends().Add(rememberedTaken - time.Hour - maxDuration)
 }
 
 // abandon deletes the key of an expired hold that its owner releases, in case a late renewal extended
