@@ -27,7 +27,7 @@ func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error]
 			if err = failed; err != nil {
 				break
 			}
-			if seen[key] || isSharedCounts(key) {
+			if seen[key] || isOurs(key) {
 				continue
 			}
 			seen[key] = true
@@ -78,9 +78,10 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	return info, readLock(&info, answer[2:]), nil
 }
 
-// isSharedCounts tells whether key is the hash of some lock's shared counts.
-func isSharedCounts(key string) bool {
-	return strings.HasPrefix(key, memoryPrefix+":") && strings.HasSuffix(key, ":"+sharedCounts)
+// isOurs tells whether key is a hash that this library keeps beside a lock: it may look like a lock.
+func isOurs(key string) bool {
+	return strings.HasPrefix(key, fairSigns+":") || strings.HasPrefix(key, fairOurs+":") ||
+		strings.HasPrefix(key, memoryPrefix+":") && strings.HasSuffix(key, ":"+sharedCounts)
 }
 
 // lockList asks what a lock's keys tell of it.
