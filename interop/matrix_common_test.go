@@ -182,7 +182,7 @@ func increment(ctx context.Context, rdb redis.UniversalClient, key string) error
 const rounding = 2 * time.Millisecond
 
 func timedWait(c *cell, holder, waiter side) {
-	const wait = 300 * time.Millisecond
+	const wait = shortWait
 	c.in(holder)
 	began := time.Now()
 	ok, err := waiter.try(c.ctx, wait)

@@ -79,7 +79,7 @@ func latchSet(c *cell) {
 	require.NoError(c, inJava.Await(c.ctx))
 	require.NoError(c, is(true)(inGo.Init(c.ctx, 1)))
 	require.NoError(c, is(false)(inJava.TrySetCount(c.ctx, 5)))
-	require.NoError(c, is(false)(inJava.AwaitFor(c.ctx, 20*time.Millisecond)))
+	require.NoError(c, is(false)(inJava.AwaitFor(c.ctx, shortWait)))
 	require.NoError(c, inJava.CountDown(c.ctx))
 	require.NoError(c, inGo.CountDown(c.ctx)) // of nothing
 	require.NoError(c, is(true)(inJava.TrySetCount(c.ctx, 1)))

@@ -25,6 +25,9 @@ import (
 
 const limit = time.Minute // for one test, and for anything that is waited for
 
+// shortWait is how long Java waits for what does not come. In that time it must also subscribe, else Redisson throws a timeout.
+const shortWait = 500 * time.Millisecond
+
 // lease is what the tests lock for where they give a lease. Times are compared in slices of 5 s: a pause of the machine must not
 // look like a difference.
 const (
