@@ -30,8 +30,8 @@ type retake struct {
 
 // reclaim is the acquisition that is to replace one lost part.
 type reclaim struct {
-	q     *request // the same in all tries, so that a late copy of one harms no other; nil: none yet
-	never bool     // an earlier one may not have been given back yet, and would free the next one
+	q     *request  // the same in all tries, so that a late copy of one harms no other; nil: none yet
+	after time.Time // do not try before: an earlier acquisition is still being given back, and would free the next one
 }
 
 // stop ends the task.
@@ -99,22 +99,13 @@ func (b *bundle) missing(over bool) (parts []*Hold) {
 	case <-b.h.c.stopping:
 	default:
 		for _, part := range b.parts {
-			if !b.closed && part.g.renew && part.g.lostUnreleased() && b.may(part) {
+			if !b.closed && part.g.renew && part.g.lostUnreleased() && !part.g.t.(*tenure).shared {
 				parts = append(parts, part)
 			}
 		}
 	}
 	b.again.running = len(parts) > 0 || !over
 	return parts
-}
-
-// may tells whether a lost part may be acquired again.
-func (b *bundle) may(part *Hold) bool {
-	t := part.g.t.(*tenure)
-	if c := b.again.claims[part]; c != nil && c.never {
-		return false
-	}
-	return !t.shared
 }
 
 // lostUnreleased tells whether g was lost, and nobody has called Release since.
@@ -130,8 +121,11 @@ func (b *bundle) retake(part *Hold) {
 	if m.c.isClosing() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(b.g.ctx), b.budget)
-	defer cancel()
+	claim := b.again.claims[part]
+	if claim != nil && time.Now().Before(claim.after) {
+		return
+	}
+	ctx := context.WithoutCancel(b.g.ctx)
 	if m.c.begin(ctx) != nil {
 		return
 	}
@@ -143,13 +137,16 @@ func (b *bundle) retake(part *Hold) {
 	if fresh == nil {
 		return
 	}
-	claim := b.again.claims[part]
 	if b.confirmed(ctx) && b.replace(part, fresh) {
 		delete(b.again.claims, part)
 		return
 	}
-	claim.q = nil                                                  // this one is given back, which Redis remembers
-	claim.never = fresh.Release(context.WithoutCancel(ctx)) != nil // it goes on in the background
+	claim = b.again.claims[part]
+	claim.q = nil // this one is given back, which Redis remembers
+	if fresh.Release(ctx) != nil {
+		// It goes on in the background. A copy of it may be executed for as long as requests are remembered.
+		claim.after = fresh.g.t.(*tenure).ends().Add(m.c.run.Memory())
+	}
 }
 
 // confirmed tells whether Redis says that enough members still hold the id.
@@ -164,6 +161,8 @@ func (b *bundle) confirmed(ctx context.Context) bool {
 
 // reacquire makes one try. A try of unknown outcome is repeated by the next one, or undone by withdraw.
 func (b *bundle) reacquire(ctx context.Context, part *Hold) *Hold {
+	ctx, cancel := context.WithTimeout(ctx, b.budget)
+	defer cancel()
 	m := part.g.h
 	s, ok := b.settingsOf(part)
 	if !ok {
@@ -237,9 +236,6 @@ func (b *bundle) replace(part, fresh *Hold) bool {
 // withdraw undoes what tries may have had, or may yet have, for parts that are not to be acquired any more.
 func (b *bundle) withdraw() {
 	for part, claim := range b.again.claims {
-		if claim.never {
-			continue
-		}
 		delete(b.again.claims, part)
 		m, t := part.g.h, part.g.t.(*tenure)
 		if m.c.enter() != nil {

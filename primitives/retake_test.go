@@ -155,7 +155,7 @@ func TestRedMemberThatAnotherHoldsIsNotTakenAgain(t *testing.T) {
 	require.True(t, q.has(t, 3, other, "1"))
 	requireLive(t, hold.Context())
 	javaReleases(t, q.servers[3], q.name)
-	redistest.WaitFor(t, soon, func() bool { return q.has(t, 3, hold.ID(), "1") }, "taken again")
+	redistest.WaitFor(t, soon, func() bool { requireLive(t, hold.Context()); return q.has(t, 3, hold.ID(), "1") }, "taken again")
 	release(t, hold)
 	q.requireFree(t, all(5)...)
 }
