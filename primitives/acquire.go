@@ -23,6 +23,7 @@ func (h *handle) acquire(ctx context.Context, s *settings, limit time.Duration) 
 	began := time.Now()
 	if s.owner == "" && h.nestsIn(ctx) {
 		w := waiting(began, limit)
+		defer h.c.presence.waited(&w)
 		hold, err := h.acquireNested(ctx, s, &w)
 		if hold != nil || err != nil {
 			h.told(hold, EventNested, &w, began)
@@ -31,6 +32,7 @@ func (h *handle) acquire(ctx context.Context, s *settings, limit time.Duration) 
 	}
 	q := h.request(s)
 	q.wait = waiting(began, limit)
+	defer h.c.presence.waited(&q.wait)
 	hold, err := h.acquireOutermost(ctx, q, s, &q.wait, nil)
 	h.told(hold, EventAcquired, &q.wait, began)
 	return hold, err
@@ -96,6 +98,7 @@ func (h *handle) waits(w *wait, id string) {
 	case w.note != nil:
 		w.note()
 	case !w.quiet:
+		h.c.presence.waits()
 		h.c.emit(Event{Kind: EventWait, Lock: h.kind, Name: h.name, ID: id})
 	}
 }

@@ -51,6 +51,7 @@ type Client struct {
 	rooms           rooms
 	queues          fairQueues
 	holds           holdList
+	presence        presence
 	deadlines       deadlines
 
 	closing    chan struct{} // closed when Close begins: no new work, no more waiting
@@ -150,7 +151,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	}
 	c := &Client{
 		id: newUUID(), born: time.Now(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(), logger: slog.New(slog.DiscardHandler), margin: -1,
-		holds: holdList{drained: make(chan struct{})}, closing: make(chan struct{}), stopping: make(chan struct{}),
+		holds: holdList{drained: make(chan struct{})}, presence: presence{name: defaultClientName()}, closing: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	for _, o := range opts {
 		if o.apply == nil {
@@ -167,6 +168,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.remembered = millis(c.run.Memory())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger})
 	c.dog = watchdog.New(c.renew)
+	c.presence.init(c)
 	return c, nil
 }
 
@@ -320,6 +322,7 @@ func (c *Client) close(ctx context.Context) {
 	c.calls.Wait() // nobody waits for a lock any more, and commands end within the redis client's limits
 	hasty()
 	close(c.stopping)
+	c.presence.close()
 	c.dog.Close()
 	c.hub.Close()
 	c.run.Close()

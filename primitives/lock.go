@@ -105,6 +105,7 @@ func (h *handle) adopt(ctx context.Context, id string, s settings) (*Hold, error
 	} else {
 		hold, err = h.adoptAs(ctx, id, h.c.mint(), &s)
 	}
+	h.takenFrom(ctx, err, id)
 	h.told(hold, EventAcquired, &wait{}, began)
 	return hold, err
 }
@@ -138,8 +139,9 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 		}
 		held, err := l.proto.(byID).releaseID(ctx, id, l.request(&l.settings))
 		if err == nil && !held {
-			return ErrNotHeld
+			err = ErrNotHeld
 		}
+		l.takenFrom(ctx, err, id)
 		return err
 	})
 }
@@ -148,7 +150,9 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 	held := false
 	err := l.call(ctx, "force release", func() (err error) {
+		ids := l.holdersOf(ctx)
 		held, err = l.proto.(byID).forceRelease(ctx, l.request(&l.settings))
+		l.takenFrom(ctx, err, ids...)
 		return err
 	})
 	return held, err
@@ -159,6 +163,7 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", func() (err error) {
 		info, err = l.proto.(byID).info(ctx)
+		l.c.identify(ctx, info.Holders, nil)
 		info.Name, info.Kind = l.name, l.kind
 		return err
 	})
