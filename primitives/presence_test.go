@@ -196,7 +196,7 @@ func TestC25CloseIsNotDelayedByAName(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
-	c := newClient(t, p.Client(t, hasty))
+	c := newClient(t, p.Client(t)) // which waits 3 s for an answer
 	hold := acquire(t, t.Context(), c.Lock("l"))
 	redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 1 }, "a name")
 	release(t, hold)

@@ -22,35 +22,25 @@ type joined interface {
 
 func (j *joint) each() []*handle { return j.members }
 
-// holdersOf returns the ids that hold h's lock, for a ForceRelease about to come. It is best effort.
-// A hold that begins after this is too young for a notice anyway.
-func (h *handle) holdersOf(ctx context.Context) (ids []string) {
-	if _, ok := h.proto.(joined); ok {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, noticeLimit)
-	defer cancel()
-	values, err := h.c.run.Commands(ctx, []any{"hkeys", h.raw})
-	if err != nil {
-		return nil
-	}
-	fields, _ := values[0].([]any)
+// forced reads what the scripts of ForceRelease return: the ids that held, or whether any did.
+func (q *request) forced(answer any) (held bool) {
+	fields, ok := answer.([]any)
 	for _, field := range fields {
 		if id, _ := field.(string); id != "mode" {
-			ids = append(ids, strings.TrimSuffix(id, ":write"))
+			q.ousted = append(q.ousted, strings.TrimSuffix(id, ":write"))
 		}
 	}
-	return ids
+	return ok || answer == int64(1)
 }
 
 // takenFrom tells the clients of these ids that they may have lost h, by an operation that ended
 // with err. It is best effort: the caller waits for it no longer than noticeLimit, and not at all
 // if Redis did not answer the operation. A joint lock tells the holders of its members.
 func (h *handle) takenFrom(ctx context.Context, err error, ids ...string) {
+	if len(ids) == 0 {
+		return
+	}
 	if j, ok := h.proto.(joined); ok {
-		if errors.Is(err, ErrInvalid) {
-			return
-		}
 		members := j.each() // some of which may have been taken, whatever err is
 		h.c.canvass(len(members), noticeLimit, func(i int) error {
 			m := members[i]
@@ -67,9 +57,6 @@ func (h *handle) takenFrom(ctx context.Context, err error, ids ...string) {
 		return
 	}
 	notices := h.notices(ids)
-	if len(notices) == 0 {
-		return
-	}
 	done := make(chan struct{})
 	h.c.spawn(func() {
 		defer close(done)

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -89,8 +88,9 @@ var noOtherWay = map[string]primitives.Option{
 	"fixed":   primitives.WithLease(60 * time.Second),
 }
 
-// prompt bounds how long a notice takes on a busy machine. C15 says 200 ms.
-const prompt = time.Second
+// prompt bounds how long a notice takes on a very busy machine, where C15 says 200 ms. Nothing else
+// tells of the loss for 60 s.
+const prompt = 3 * time.Second
 
 // holderChannel is where c hears of takeovers.
 func holderChannel(c *primitives.Client) string {
@@ -219,35 +219,38 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
 	}
 }
 
-// A notice proves nothing: a hold that Redis still has stays, and a flood of notices costs few checks.
+// A notice proves nothing: a hold that Redis still has stays, and a flood of notices costs one check at a time.
 func TestAForgedNoticeCostsACheckAndNoHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
-	key := redistest.Name(t)
-	hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(key), primitives.WithLease(time.Minute))
-	var channel string
-	redistest.WaitFor(t, soon, func() bool {
-		channels := redistest.Channels(t, s)
-		if len(channels) == 1 {
-			channel = channels[0]
+	p := s.Proxy(t)
+	c := newClient(t, p.Client(t), primitives.WithClientName(""))
+	hold := acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(time.Minute))
+	awaitWaiter(t, s, holderChannel(c))
+	p.Record()
+	letGo := p.HoldReplies(script)
+	defer letGo()
+	for range 300 {
+		require.NoError(t, rdb.Publish(t.Context(), holderChannel(c), "lock\nl\n"+hold.ID()).Err())
+		require.NoError(t, rdb.Publish(t.Context(), holderChannel(c), "lock\n\n\n").Err())
+		require.NoError(t, rdb.Publish(t.Context(), holderChannel(c), "").Err())
+	}
+	checks := func() (n int) {
+		for _, command := range p.Commands() {
+			if script(command.Args) {
+				n++
+			}
 		}
-		return channel != ""
-	}, "it listens")
-	before := redistest.Commands(t, s)
-	const flood = 2000
-	_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
-		for i := range flood {
-			pipe.Publish(t.Context(), channel, "lock\n"+key+"\n"+hold.ID())
-			pipe.Publish(t.Context(), channel, fmt.Sprint("nonsense", strings.Repeat("\n", i%4)))
-		}
-		return nil
-	})
-	require.NoError(t, err)
-	redistest.WaitFor(t, soon, func() bool { return redistest.Commands(t, s).Since(before)["evalsha"] > 0 }, "it is checked")
+		return n
+	}
+	redistest.WaitFor(t, soon, func() bool { return checks() > 0 }, "it is checked")
+	require.Equal(t, 1, checks(), "one at a time")
+	letGo()
+	redistest.WaitFor(t, soon, func() bool { return checks() > 1 }, "and once more, for the notices that came meanwhile")
 	require.NoError(t, hold.Check(t.Context()))
 	requireLive(t, hold.Context())
-	require.Less(t, redistest.Commands(t, s).Since(before)["evalsha"], int64(flood/10))
+	require.LessOrEqual(t, checks(), 10)
 	release(t, hold)
 }
 
@@ -279,7 +282,7 @@ func TestATakeoverDoesNotWaitForItsNotice(t *testing.T) {
 	defer letGo()
 	began := time.Now()
 	require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
-	require.Less(t, time.Since(began), prompt)
+	require.Less(t, time.Since(began), time.Second)
 }
 
 // While the link for messages is down a notice is lost. A fixed lease is checked when the link is back.

@@ -11,8 +11,9 @@ import (
 // connection, several by a pipeline. It repeats them as [Runner.Do] does, so they must be
 // idempotent. It returns one value per command, nil for a missing key.
 //
-// It returns when ctx is done, even if an attempt is under way. That attempt goes on by itself; Close
-// waits for it. Use Commands for best-effort work only: nothing here remembers a request.
+// It returns when ctx is done. An attempt under way ends then too, if the client is a *redis.Client;
+// else it goes on by itself, and Close waits for it. So the outcome is often unknown. Use Commands for
+// best-effort work only: nothing here remembers a request.
 func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error) {
 	if len(commands) == 0 {
 		return nil, nil
@@ -25,9 +26,8 @@ func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error)
 	go func() {
 		defer r.running.Done()
 		var values []any
-		free := unbound(ctx)
 		_, err := r.repeat(ctx, name, func() (_ Reply, err error) {
-			values, err = r.plain(free, commands)
+			values, err = r.plain(ctx, commands)
 			return Reply{}, err
 		})
 		done <- commandsResult{values, err}
@@ -55,11 +55,12 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 		queue[i] = cmds[i]
 	}
 	sent := time.Now()
+	rdb := r.until(ctx)
 	var broken error
 	if len(queue) == 1 {
-		broken = r.rdb.Process(ctx, queue[0])
+		broken = rdb.Process(ctx, queue[0])
 	} else {
-		pipe := r.rdb.Pipeline()
+		pipe := rdb.Pipeline()
 		_ = pipe.BatchProcess(ctx, queue...)
 		_, broken = pipe.Exec(ctx)
 	}
@@ -73,6 +74,21 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 		}
 	}
 	return values, first
+}
+
+// until returns the client with timeouts that end when ctx does, if that is possible: go-redis reads
+// and writes do not end with a context by themselves.
+func (r *Runner) until(ctx context.Context) redis.UniversalClient {
+	c, single := r.rdb.(*redis.Client)
+	deadline, limited := ctx.Deadline()
+	if !single || !limited {
+		return r.rdb
+	}
+	left := max(time.Until(deadline), time.Millisecond)
+	if o := c.Options(); o.ReadTimeout > 0 && max(o.ReadTimeout, o.WriteTimeout) <= left {
+		return c
+	}
+	return c.WithTimeout(left)
 }
 
 // Answering reports whether a pipeline was answered and every command since then was.
