@@ -54,6 +54,7 @@ func (h *handle) mayAcquire(ctx context.Context) error {
 
 func (h *handle) nestOrAcquire(ctx context.Context, s *settings, w *wait) (*Hold, EventKind, error) {
 	if s.owner == "" && h.nestsIn(ctx) {
+		defer h.c.presence.waited(w)
 		hold, err := h.acquireNested(ctx, s, w)
 		if hold != nil || err != nil {
 			return hold, EventNested, err
@@ -61,6 +62,7 @@ func (h *handle) nestOrAcquire(ctx context.Context, s *settings, w *wait) (*Hold
 	}
 	q := h.request(s)
 	q.wait = *w
+	defer h.c.presence.waited(&q.wait)
 	hold, err := h.acquireOutermost(ctx, q, s, &q.wait, nil)
 	w.waited = q.wait.waited
 	return hold, EventAcquired, err
@@ -138,6 +140,7 @@ func (h *handle) waits(w *wait, id string) {
 	case w.note != nil:
 		w.note()
 	case !w.quiet:
+		h.c.presence.waits()
 		h.c.emit(Event{Kind: EventWait, Lock: h.kind, Name: h.name, ID: id, Ctx: w.caller})
 	}
 }

@@ -175,6 +175,7 @@ type request struct {
 	split    time.Duration // of a joint lock: how long the last try took, if rivals had some members each
 	wait     wait          // of the caller's own
 	open     bool          // a try may have been executed, or may yet be, unknown to us
+	ousted   []string      // by a ForceRelease: the ids that held
 	nested   bool          // made under a hold with the same id: if Redis no longer has that id, the answer is "lost"
 }
 

@@ -59,6 +59,7 @@ type Client struct {
 	rooms           rooms
 	queues          fairQueues
 	holds           holdList
+	presence        presence
 
 	closing    chan struct{} // closed when Close begins: no new work, no more waiting
 	stopping   chan struct{} // closed when it stops waiting for holds: background releases end
@@ -174,7 +175,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	}
 	c := &Client{
 		id: newUUID(), life: newUUID(), born: time.Now(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(), logger: slog.New(slog.DiscardHandler), margin: -1,
-		holds: holdList{drained: make(chan struct{})}, closing: make(chan struct{}), stopping: make(chan struct{}),
+		holds: holdList{drained: make(chan struct{})}, presence: presence{name: defaultClientName()}, closing: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	for _, o := range opts {
 		if o.apply == nil {
@@ -192,6 +193,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.remembered, c.rememberedLong = millis(c.run.Memory()), millis(c.run.MaxMemory())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger})
 	c.dog = watchdog.New(c.renew)
+	c.presence.init(c)
 	return c, nil
 }
 
@@ -387,6 +389,7 @@ func (c *Client) close(ctx context.Context) {
 	c.calls.Wait() // nobody waits for a lock any more, and commands end within the redis client's limits
 	hasty()
 	close(c.stopping)
+	c.presence.close()
 	c.dog.Close()
 	c.hub.Close()
 	c.run.Close()

@@ -189,6 +189,7 @@ func TestClockNestedPromises(t *testing.T) {
 			<-outer.Context().Done()
 			require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
 			require.Zero(t, b.tries())
+			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost) // it was reachable until here
 		})
 	})
 }

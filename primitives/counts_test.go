@@ -174,7 +174,8 @@ func TestCountsOfWaiting(t *testing.T) {
 		wait(locks[i])
 	}
 	redistest.WaitFor(t, soon, func() bool { return waiting.Load() == clients }, "one of each client waits")
-	time.Sleep(100 * time.Millisecond) // they have listened, and looked again
+	awaitWaiter(t, s, "redlatch_holder:") // which costs the holder's client its connection for messages
+	time.Sleep(100 * time.Millisecond)    // they have listened, and looked again
 	connections, before := redistest.Connections(t, s), heap()
 	goroutines := runtime.NumGoroutine()
 	for i := range waiters - clients {

@@ -211,7 +211,7 @@ func (e *exclusive) releaseID(ctx context.Context, id string, q *request) (held 
 
 func (e *exclusive) forceRelease(ctx context.Context, q *request) (held bool, err error) {
 	reply, err := e.h.c.run.Do(ctx, e.lua.force, e.keys(e.h.memoryOf(&q.claim)), e.h.c.publish(), e.h.c.remembered)
-	return reply.Value == int64(1), err
+	return q.forced(reply.Value), err
 }
 
 func (e *exclusive) info(ctx context.Context) (Info, error) {

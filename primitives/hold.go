@@ -34,6 +34,7 @@ type grip struct {
 	ttl    time.Duration // of each renewal; 0 when not renewed
 	depth  int32
 	renew  bool
+	aged   bool // counted by the client's holdList as old enough to listen; guarded by it
 
 	taken bool // a Release or a Detach has begun: it is not live, and there will be no second; guarded by mu as all below
 	mu    sync.Mutex
@@ -192,6 +193,7 @@ func (h *handle) newHold(ctx context.Context, t grant, s *settings, sent time.Ti
 	if !h.c.holds.add(g) {
 		return nil, ErrClosed
 	}
+	h.c.presence.wake()
 	if t != nil {
 		t.join(g)
 	}
@@ -444,7 +446,10 @@ func (g *grip) LeaseUnknown(*watchdog.Lease, error) {}
 // holdList is the client's live holds.
 type holdList struct {
 	mu      sync.Mutex
-	head    *grip
+	head    *grip          // the newest
+	tail    *grip          // the oldest
+	aged    *grip          // the newest of those that holdList.age has counted
+	tags    map[string]int // how many it has counted, by tag
 	sealed  bool
 	drained chan struct{} // closed when sealed and empty
 }
@@ -459,6 +464,8 @@ func (l *holdList) add(g *grip) bool {
 	g.next = l.head
 	if l.head != nil {
 		l.head.prev = g
+	} else {
+		l.tail = g
 	}
 	l.head = g
 	return true
@@ -467,8 +474,13 @@ func (l *holdList) add(g *grip) bool {
 func (l *holdList) remove(g *grip) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.forget(g) {
+		g.h.c.presence.changed.ring()
+	}
 	if g.next != nil {
 		g.next.prev = g.prev
+	} else {
+		l.tail = g.prev
 	}
 	if g.prev != nil {
 		g.prev.next = g.next

@@ -7,9 +7,10 @@ import (
 
 // Holder is one who holds.
 type Holder struct {
-	ID    string        // as [Hold.ID] gives it
-	Count int           // how often; a permit's is 1
-	TTL   time.Duration // its own; a plain lock's is the key's; -1 without expiry
+	ID     string        // as [Hold.ID] gives it
+	Count  int           // how often; a permit's is 1
+	TTL    time.Duration // its own; a plain lock's is the key's; -1 without expiry
+	Client string        // the name of its client ([WithClientName]); "" if unknown
 }
 
 // Info is what stood in Redis at one instant. It is a value; it promises nothing of the next instant.

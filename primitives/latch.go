@@ -71,7 +71,9 @@ func (l *CountDownLatch) Wait(ctx context.Context) error {
 			return ErrClosed
 		}
 		s := defaultSettings()
-		_, err := l.obtain(ctx, &request{claim: claim{permits: 1, ttl: maxDuration}}, &s, &wait{limit: -1})
+		w := wait{limit: -1}
+		defer l.c.presence.waited(&w)
+		_, err := l.obtain(ctx, &request{claim: claim{permits: 1, ttl: maxDuration}}, &s, &w)
 		if errors.Is(err, ErrNotAcquired) {
 			return context.Cause(ctx)
 		}

@@ -80,7 +80,7 @@ func (l *Lock) Do(ctx context.Context, f func(context.Context) error, opts ...Op
 func (l *Lock) HoldFrom(ctx context.Context) *Hold { return holdFrom(ctx, l.nests) }
 
 // Adopt takes over what the holder of that id holds, with all its counts, under a fresh id: to hand a lock from one process to another.
-// It renews, or leases, from here on. The former holder learns [ErrLost]. [ErrNotHeld] if that id holds nothing.
+// It renews, or leases, from here on. The former holder learns [ErrLost], as by ForceRelease. [ErrNotHeld] if that id holds nothing.
 func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
 	var hold *Hold
 	s, err := l.with(opts)
@@ -109,6 +109,7 @@ func (h *handle) adopt(ctx context.Context, id string, s settings) (*Hold, error
 	} else {
 		hold, err = h.adoptAs(ctx, id, h.c.mint(), &s)
 	}
+	h.takenFrom(ctx, err, id)
 	if err != nil {
 		h.c.emit(h.failure(ctx, &wait{}, time.Time{}, err))
 		return nil, err
@@ -146,17 +147,22 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 		}
 		held, err := l.proto.(byID).releaseID(ctx, id, l.request(&l.settings))
 		if err == nil && !held {
-			return ErrNotHeld
+			err = ErrNotHeld
 		}
+		l.takenFrom(ctx, err, id)
 		return err
 	})
 }
 
-// ForceRelease frees the lock whoever holds it, and tells whether anybody did. The holder learns [ErrLost].
+// ForceRelease frees the lock whoever holds it, and tells whether anybody did. The holder learns
+// [ErrLost]: within 200 ms if it has held for longer than a second and its client receives messages,
+// with a fixed lease too; else at its next renewal, Check or Release.
 func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 	held := false
 	err := l.call(ctx, "force release", func() (err error) {
-		held, err = l.proto.(byID).forceRelease(ctx, l.request(&l.settings))
+		q := l.request(&l.settings)
+		held, err = l.proto.(byID).forceRelease(ctx, q)
+		l.takenFrom(ctx, err, q.ousted...)
 		return err
 	})
 	return held, err
@@ -167,6 +173,7 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", func() (err error) {
 		info, err = l.proto.(byID).info(ctx)
+		l.c.identify(ctx, info.Holders, nil)
 		info.Name, info.Kind = l.name, l.kind
 		return err
 	})

@@ -21,7 +21,7 @@ import (
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		h := &handle{c: c, kind: "locks", name: match}
-		seen := map[string]bool{}
+		seen, names := map[string]bool{}, map[string]string{}
 		var err error
 		for key, failed := range c.run.Hashes(ctx, escapeGlob(c.prefix)+match) {
 			if err = failed; err != nil {
@@ -34,6 +34,9 @@ func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error]
 			info, held, failed := c.lockAt(ctx, key)
 			if err = failed; err != nil {
 				break
+			}
+			if held {
+				c.identify(ctx, info.Holders, names)
 			}
 			if held && !yield(info, nil) {
 				return

@@ -83,11 +83,12 @@ func (s *PermitExpirableSemaphore) adoptPermits(ctx context.Context, id string, 
 	set.permits = len(raw) / permitBytes
 	q := s.request(&set)
 	reply, err := s.c.run.Do(ctx, permitsAdopt, s.pool.keys(s.memoryOf(&q.claim)), s.c.publish(), raw, rawOf(q.id), millis(q.ttl))
+	if err == nil && reply.Value != int64(1) {
+		err = ErrNotHeld
+	}
+	s.takenFrom(ctx, err, strings.Split(strings.ToLower(id), ",")...)
 	if err != nil {
 		return nil, err // an unknown outcome is left to the lease: the former holder's section may still run
-	}
-	if reply.Value != int64(1) {
-		return nil, ErrNotHeld
 	}
 	return s.newHold(ctx, s.newTenure(q, verdict{sent: reply.Sent}, 1), &set, reply.Sent, nil)
 }
@@ -99,6 +100,10 @@ func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) err
 	held, err := s.change(ctx, "release id", permitsRelease, s.pool.keys, wrong, raw, 1)
 	if err == nil && held == 0 {
 		err = s.failed("release id", ErrNotHeld)
+	}
+	if s.c.enter() == nil {
+		defer s.c.calls.Done()
+		s.takenFrom(ctx, err, strings.Split(strings.ToLower(id), ",")...)
 	}
 	return err
 }
@@ -142,6 +147,7 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 		free := int(answer[1].(int64))
 		info.Holders = permitHolders(answer[0].(int64), answer[2:])
 		info.Permits, info.Available = free+len(info.Holders), free
+		s.c.identify(ctx, info.Holders, nil)
 		for _, holder := range info.Holders {
 			if holder.TTL < 0 || info.TTL < 0 {
 				info.TTL = -1
@@ -176,10 +182,14 @@ func permitHolders(now int64, answer []any) []Holder {
 // permitBytes is how long a permit's id is on the wire, where it stands raw.
 const permitBytes = 16
 
-// mintPermits makes n ids as the API gives them: hex, comma-separated.
-func mintPermits(n int) string {
+// mintPermits makes n ids as the API gives them: hex, comma-separated. Each begins with the tag of
+// its client, so that a takeover can be told to that client, and the rest is random.
+func mintPermits(tag []byte, n int) string {
 	raw := make([]byte, n*permitBytes)
 	_, _ = rand.Read(raw) // never fails
+	for i := 0; i < len(raw); i += permitBytes {
+		copy(raw[i:], tag)
+	}
 	var b strings.Builder
 	b.Grow(n * (2*permitBytes + 1))
 	for i := 0; i < len(raw); i += permitBytes {
@@ -259,7 +269,7 @@ func (p *leasing) heeds(payload string) bool { return isNumber(payload) }
 func (p *leasing) renewals() *renewals       { return permitRenewals }
 
 // name: each permit of an acquisition has an id that nobody else has.
-func (p *leasing) name(q *claim) { q.named(mintPermits(q.permits), false) }
+func (p *leasing) name(q *claim) { q.named(mintPermits(p.h.c.presence.raw, q.permits), false) }
 
 func (p *leasing) take(ctx context.Context, q *request) (verdict, error) {
 	for doubt := false; ; {

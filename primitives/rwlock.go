@@ -109,7 +109,7 @@ func (s *rwSide) releaseBy(ctx context.Context, script *scripts.Script, id strin
 
 func (s *rwSide) forceBy(ctx context.Context, script *scripts.Script, q *request) (held bool, err error) {
 	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(&q.claim)), s.h.c.publish(), s.h.c.remembered)
-	return reply.Value == int64(1), err
+	return q.forced(reply.Value), err
 }
 
 // infoBy reads {ttl of the hash, id, count, ttl, ...}.

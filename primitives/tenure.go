@@ -469,7 +469,10 @@ func (t *tenure) LeaseUnknown(_ *watchdog.Lease, err error) {
 }
 
 // LeaseLost is the watchdog's word that the lock is not ours any more, or must be taken not to be.
-func (t *tenure) LeaseLost(*watchdog.Lease, bool) {
+func (t *tenure) LeaseLost(*watchdog.Lease, bool) { t.loseInBackground() }
+
+// loseInBackground tells all holds that the lock is lost, found by no call of the user's.
+func (t *tenure) loseInBackground() {
 	for _, g := range t.end() {
 		g.loseInBackground()
 	}

@@ -75,6 +75,7 @@ func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) 
 	case <-p.done: // at the same time: an answer counts
 		return b.finish(ctx, p)
 	default:
+		b.r.heard(false)
 		return Reply{}, interruption(ctx) // p stays with the goroutine that sends it
 	}
 }
@@ -87,6 +88,7 @@ func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = interruption(ctx) // go-redis noticed the end first
 	}
+	b.r.heard(err == nil || classify(err).outcome != Unknown)
 	return reply, err
 }
 

@@ -38,6 +38,7 @@ type Runner struct {
 	single processor // sends one command by itself
 	batch  batcher
 	ends   deadlines
+	silent atomic.Bool // the latest script was not answered
 
 	closing chan struct{} // closed by Stop: nothing is repeated
 	stop    sync.Once
@@ -243,6 +244,23 @@ func bounded[T any](r *Runner, ctx context.Context, end *deadline, f func(contex
 		var none T
 		return none, interruption(ctx)
 	}
+}
+
+// attemptOnce runs f, which nothing repeats, for as long as ctx and the runner's timeout last.
+func attemptOnce[T any](r *Runner, ctx context.Context, name string, f func(context.Context) (T, error)) (T, error) {
+	var value T
+	if !r.enter() {
+		return value, &Error{Script: name, Outcome: NotExecuted, Err: ErrClosed}
+	}
+	defer r.running.Done()
+	err := context.Cause(ctx)
+	if err == nil {
+		value, err = bounded(r, ctx, r.ends.after(r.timeout), f)
+	}
+	if err != nil {
+		return value, failure(name, err, classify(err).outcome)
+	}
+	return value, nil
 }
 
 // deadlines makes contexts that end in time. Calls that begin at about the same time share one: most

@@ -468,3 +468,29 @@ func TestOnCluster(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, acked)
 }
+
+// Plain commands are repeated while their outcome is unknown, and awaited no longer than ctx lasts.
+func TestCommands(t *testing.T) {
+	eachWay(t, func(t *testing.T, w *way) {
+		key := redistest.Name(t)
+		w.p.DropReplies(1, redistest.Named("set"))
+		values, err := w.r.Commands(t.Context(), []any{"set", key, "v", "px", 60_000}, []any{"get", key}, []any{"get", key + "-"})
+		require.NoError(t, err)
+		require.Equal(t, []any{"OK", "v", nil}, values)
+		values, err = w.r.Commands(t.Context(), []any{"get", key})
+		require.NoError(t, err)
+		require.Equal(t, []any{"v"}, values)
+		_, err = w.r.Commands(t.Context(), []any{"hkeys", key})
+		require.Equal(t, Executed, OutcomeOf(err))
+		w.p.BlackHole(true)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		_, err = w.r.Commands(ctx, []any{"get", key})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, Unknown, OutcomeOf(err))
+		w.r.Close()
+		require.False(t, w.r.Answering())
+		_, err = w.r.Commands(t.Context(), []any{"get", key})
+		require.ErrorIs(t, err, ErrClosed)
+	})
+}

@@ -44,7 +44,7 @@ type scanned struct {
 
 // scan gets one page. Repeating it changes nothing, so go-redis may.
 func (r *Runner) scan(ctx context.Context, node redis.Cmdable, cursor uint64, match string) (scanned, error) {
-	return readOnly(r, ctx, "scan", func(ctx context.Context) (scanned, error) {
+	return attemptOnce(r, ctx, "scan", func(ctx context.Context) (scanned, error) {
 		keys, next, err := node.ScanType(ctx, cursor, match, page, "hash").Result()
 		return scanned{keys, next}, err
 	})
@@ -58,7 +58,7 @@ func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	if !ok {
 		return []redis.Cmdable{r.rdb}, nil
 	}
-	return readOnly(r, ctx, "scan", func(ctx context.Context) ([]redis.Cmdable, error) {
+	return attemptOnce(r, ctx, "scan", func(ctx context.Context) ([]redis.Cmdable, error) {
 		var mu sync.Mutex
 		var nodes []redis.Cmdable
 		err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
@@ -69,21 +69,4 @@ func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
 		})
 		return nodes, err
 	})
-}
-
-// readOnly runs f, which changes nothing in Redis, for as long as ctx and the runner's timeout last.
-func readOnly[T any](r *Runner, ctx context.Context, name string, f func(context.Context) (T, error)) (T, error) {
-	var value T
-	if !r.enter() {
-		return value, &Error{Script: name, Outcome: NotExecuted, Err: ErrClosed}
-	}
-	defer r.running.Done()
-	err := context.Cause(ctx)
-	if err == nil {
-		value, err = bounded(r, ctx, r.ends.after(r.timeout), f)
-	}
-	if err != nil {
-		return value, failure(name, err, classify(err).outcome)
-	}
-	return value, nil
 }

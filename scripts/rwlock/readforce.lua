@@ -7,19 +7,19 @@
 -- KEYS[5]  shared counts
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- returns  1 when there were any, 0 when not
+-- returns  the ids of the readers, 0 when there were none; a repetition: 1 in place of the ids
 local hash, prefix = KEYS[1], prefix_of(KEYS[1])
 local memory = redis.call('get', KEYS[3])
 if memory then
   return tonumber(memory)
 end
-local held, entries = 0, redis.call('hgetall', hash)
+local ids, entries = {}, redis.call('hgetall', hash)
 redis.call('del', KEYS[3]) -- a full Redis allows what follows
 for i = 1, #entries, 2 do
   local id, count = entries[i], tonumber(entries[i + 1])
   if count and string.sub(id, -6) ~= ':write' then
     if life(prefix, id, count) > 0 then
-      held = 1
+      table.insert(ids, id)
     end
     bury(hash, prefix, id, count)
     redis.call('hdel', KEYS[5], id)
@@ -29,5 +29,5 @@ if redis.call('hget', hash, 'mode') == 'read' then
   redis.call('del', hash)
   redis.call(ARGV[1], KEYS[2], '0')
 end
-redis.call('set', KEYS[3], held, 'px', ARGV[2])
-return held
+redis.call('set', KEYS[3], #ids > 0 and 1 or 0, 'px', ARGV[2])
+return #ids > 0 and ids or 0

@@ -7,7 +7,7 @@
 -- KEYS[5]  shared counts
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- returns  1 when there was one, 0 when not
+-- returns  the id of the writer, 0 when there was none; a repetition: 1 in place of the id
 local hash = KEYS[1]
 local memory = redis.call('get', KEYS[3])
 if memory then
@@ -23,4 +23,4 @@ if writer then
   redis.call(ARGV[1], KEYS[2], '1')
 end
 redis.call('set', KEYS[3], writer and 1 or 0, 'px', ARGV[2])
-return writer and 1 or 0
+return writer and { writer } or 0

@@ -1,0 +1,280 @@
+package primitives_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// names are the names that clients keep in s.
+func names(t testing.TB, s *redistest.Server) (names []string) {
+	for _, key := range redistest.Keys(t, s, "redlatch_client:*") {
+		name, _ := s.Client(t).Get(context.Background(), key).Result()
+		names = append(names, name)
+	}
+	return names
+}
+
+// named awaits that the only holder in info is of that client.
+func named(t testing.TB, client string, info func(context.Context) (primitives.Info, error)) {
+	t.Helper()
+	redistest.WaitFor(t, soon, func() bool {
+		got, err := info(t.Context())
+		require.NoError(t, err)
+		require.Len(t, got.Holders, 1)
+		return got.Holders[0].Client == client
+	}, "the holder's client is "+client)
+}
+
+func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		base := redistest.Name(t)
+		ours, theirs := newClient(t, s.Client(t), primitives.WithClientName("worker 7")), newClient(t, s.Client(t))
+		for name, open := range map[string]func(c *primitives.Client, name string) *primitives.Lock{
+			"lock":   func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) },
+			"fair":   func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) },
+			"fenced": func(c *primitives.Client, name string) *primitives.Lock { return c.FencedLock(name) },
+			"reader": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() },
+			"writer": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() },
+		} {
+			hold := acquire(t, t.Context(), open(ours, base+name))
+			named(t, "worker 7", open(theirs, base+name).Info)
+			defer release(t, hold)
+		}
+		found := 0
+		for info, err := range theirs.Locks(t.Context(), base+"*") {
+			require.NoError(t, err)
+			require.Equal(t, "worker 7", info.Holders[0].Client, info.Name)
+			found++
+		}
+		require.Equal(t, 5, found)
+		pool := theirs.PermitExpirableSemaphore(base + "permits")
+		_, err := pool.Init(t.Context(), 3)
+		require.NoError(t, err)
+		hold, err := ours.PermitExpirableSemaphore(base + "permits").Acquire(t.Context())
+		require.NoError(t, err)
+		named(t, "worker 7", pool.Info)
+		release(t, hold)
+		hold, err = pool.Acquire(t.Context())
+		require.NoError(t, err)
+		host, err := os.Hostname()
+		require.NoError(t, err)
+		named(t, fmt.Sprint(host, ":", os.Getpid()), pool.Info)
+		release(t, hold)
+	})
+}
+
+func TestC25AClientWithoutANameTellsNobody(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	silent := newClient(t, s.Client(t), primitives.WithClientName(""))
+	hold := acquire(t, t.Context(), silent.Lock("l"))
+	awaitWaiter(t, s, "redlatch_holder:") // long after it would have written its name
+	require.Empty(t, names(t, s))
+	info, err := silent.Lock("l").Info(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, info.Holders[0].Client)
+	release(t, hold)
+}
+
+func TestC25AWaiterKeepsItsName(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	holder := newClient(t, s.Client(t), primitives.WithClientName(""))
+	for name, wait := range map[string]func(ctx context.Context, c *primitives.Client) error{
+		"room": func(ctx context.Context, c *primitives.Client) error { _, err := c.Lock("l").Acquire(ctx); return err },
+		"queue": func(ctx context.Context, c *primitives.Client) error {
+			_, err := c.FairLock("l").Acquire(ctx)
+			return err
+		},
+		"multi": func(ctx context.Context, c *primitives.Client) error {
+			_, err := primitives.NewMultiLock([]*primitives.Lock{c.Lock("k"), c.Lock("l")}).Acquire(ctx)
+			return err
+		},
+		"nested": func(ctx context.Context, c *primitives.Client) error {
+			outer, err := c.Lock("outer").Acquire(ctx)
+			if err != nil {
+				return err
+			}
+			inner, err := c.Lock("outer").Acquire(outer.Context())
+			if err != nil {
+				return err
+			}
+			_, err = c.Lock("outer").Acquire(outer.Context())
+			_, _ = inner.Release(context.Background()), outer.Release(context.Background())
+			return err
+		},
+		"latch": func(ctx context.Context, c *primitives.Client) error {
+			_, err := c.CountDownLatch("latch").Init(ctx, 1)
+			if err != nil {
+				return err
+			}
+			return c.CountDownLatch("latch").Wait(ctx)
+		},
+	} {
+		hold := acquire(t, t.Context(), holder.Lock("l"))
+		c := newClient(t, s.Client(t), primitives.WithClientName(name))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- wait(ctx, c) }()
+		redistest.WaitFor(t, soon, func() bool { return strings.Join(names(t, s), ",") == name }, "a waiter's name")
+		cancel()
+		require.Error(t, <-done)
+		redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 0 }, "gone when it waits no more: "+name)
+		release(t, hold)
+	}
+}
+
+func TestC25TheNameOutlivesItsTTLWhileTheClientHolds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock("l"))
+	redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 1 }, "a name")
+	key := redistest.Keys(t, s, "redlatch_client:*")[0]
+	ttl := func() time.Duration { return s.Client(t).PTTL(t.Context(), key).Val() }
+	first := ttl()
+	require.InDelta(t, 30, first.Seconds(), 2)
+	redistest.WaitFor(t, soon, func() bool { return ttl() < 25*time.Second }, "the TTL runs")
+	redistest.WaitFor(t, soon, func() bool { return ttl() > 28*time.Second }, "refreshed")
+	release(t, hold)
+}
+
+// What a presence leaves behind, and when.
+func TestC25NothingOfAPresenceStaysBehind(t *testing.T) {
+	t.Parallel()
+	present := func(t testing.TB) (*redistest.Server, *primitives.Client, *primitives.Hold) {
+		s := redistest.Fresh(t)
+		c := newClient(t, s.Client(t), primitives.WithClientName("me"))
+		hold := acquire(t, t.Context(), c.Lock("l"))
+		awaitWaiter(t, s, "redlatch_holder:")
+		require.Equal(t, []string{"me"}, names(t, s))
+		return s, c, hold
+	}
+	t.Run("released", func(t *testing.T) {
+		s, c, hold := present(t)
+		young := acquire(t, t.Context(), c.Lock("young"), primitives.WithLease(time.Minute))
+		released := time.Now()
+		release(t, hold)
+		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channel")
+		t.Logf("unsubscribed after %v", time.Since(released))
+		require.Less(t, time.Since(released), 600*time.Millisecond, "though it holds another, younger one")
+		released = time.Now()
+		release(t, young)
+		redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 0 }, "no name")
+		t.Logf("no name after %v", time.Since(released))
+		require.Less(t, time.Since(released), 4*time.Second)
+	})
+	t.Run("closed", func(t *testing.T) {
+		s, c, hold := present(t)
+		release(t, hold)
+		require.NoError(t, c.Close(t.Context()))
+		require.Empty(t, names(t, s))
+		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channel")
+	})
+	t.Run("closed with holds", func(t *testing.T) {
+		s, c, _ := present(t)
+		shut(c)
+		require.Equal(t, []string{"me"}, names(t, s), "it tells who left them, until its TTL ends")
+	})
+}
+
+// Close does not wait for a name that cannot be deleted.
+func TestC25CloseIsNotDelayedByAName(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	p := s.Proxy(t)
+	c := newClient(t, p.Client(t)) // which waits 3 s for an answer
+	hold := acquire(t, t.Context(), c.Lock("l"))
+	redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 1 }, "a name")
+	release(t, hold)
+	p.BlackHole(true)
+	began := time.Now()
+	require.NoError(t, c.Close(t.Context()))
+	require.Less(t, time.Since(began), 2*time.Second)
+}
+
+func TestC25APairSendsItsTwoCommandsAndNoName(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	p := s.Proxy(t)
+	c := newClient(t, p.Client(t))
+	l := c.Lock("l")
+	release(t, acquire(t, t.Context(), l)) // loads the scripts
+	redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 0 }, "no name")
+	p.Record()
+	release(t, acquire(t, t.Context(), l))
+	require.NoError(t, c.Close(t.Context()))
+	var commands []string
+	for _, command := range p.Commands() {
+		commands = append(commands, command.Args[0])
+	}
+	require.Equal(t, []string{"evalsha", "evalsha"}, commands)
+}
+
+// A stream of short holds is no reason for a name, nor for a subscription.
+func TestC25ShortHoldsNeedNoName(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	l := newClient(t, s.Client(t)).Lock("l")
+	before := redistest.Commands(t, s)
+	for began := time.Now(); time.Since(began) < 1500*time.Millisecond; {
+		release(t, acquire(t, t.Context(), l))
+	}
+	calls := redistest.Commands(t, s).Since(before)
+	require.Zero(t, calls["subscribe"])
+	require.LessOrEqual(t, calls["set"], int64(1), "one hold may have lasted for 100 ms")
+}
+
+// Whom the ACL allows neither key nor channel works as ever, and is told of that in the log alone.
+func TestC25ARefusedNameAndChannelDisturbNobody(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	require.NoError(t, s.Client(t).Do(t.Context(), "acl", "setuser", "locks", "on", ">secret", "resetkeys", "resetchannels",
+		"~l", "~redisson_*", "~redlatch_shared_counts*", "&redisson_*", "+@all").Err())
+	log := &logged{}
+	heard := &recorder{}
+	c := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }),
+		primitives.WithLogger(slog.New(slog.NewTextHandler(log, nil))), heard.option())
+	hold := acquire(t, t.Context(), c.Lock("l"))
+	redistest.WaitFor(t, soon, func() bool { return strings.Contains(log.String(), "redlatch_holder:") }, "the refused channel is logged")
+	require.Equal(t, 1, strings.Count(log.String(), "redlatch_client:"), log.String())
+	info, err := c.Lock("l").Info(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, info.Holders[0].Client)
+	held, err := c.Lock("l").ForceRelease(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+	require.Empty(t, heard.all(primitives.EventRenewFailed))
+}
+
+// logged is a log that tests read.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
