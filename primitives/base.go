@@ -315,8 +315,8 @@ func divisible(err error) bool {
 // partsAbreast is how many parts of one batch are under way at the same time.
 const partsAbreast = 8
 
-// renewApart renews the parts of a batch, each by a command of its own. A part that Redis does not answer in time keeps no other one waiting:
-// its leases are Unknown, and the watchdog asks again.
+// renewApart renews the parts of a batch, each by a command of its own. It waits for a third of the shortest TTL at most: so parts
+// that Redis answers are confirmed in time although another part hangs. The leases of that one are Unknown, and the watchdog asks again.
 func (c *Client) renewApart(ctx context.Context, by *renewals, parts []part) ([]watchdog.State, error) {
 	type answer struct {
 		part
@@ -327,7 +327,7 @@ func (c *Client) renewApart(ctx context.Context, by *renewals, parts []part) ([]
 	for _, p := range parts {
 		total += len(p.asks)
 		for _, ask := range p.asks {
-			patience = min(patience, max(ask.TTL/6, 50*time.Millisecond))
+			patience = min(patience, max(ask.TTL/3, 50*time.Millisecond))
 		}
 	}
 	var next atomic.Int64
