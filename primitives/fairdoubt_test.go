@@ -5,12 +5,19 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
 )
+
+// rolledBack reports whether Redis remembers that the acquisition has ended.
+func rolledBack(t testing.TB, rdb *redis.Client, acquisition []any) bool {
+	memory, _ := acquisition[5].(string)
+	return rdb.Exists(t.Context(), memory).Val() == 1
+}
 
 // The first attempt of an acquisition gets no answer and reaches Redis late, after the acquisition has ended. It neither
 // takes the lock nor joins the queue, whether an answered attempt came before or not.
@@ -58,10 +65,14 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionComesToNothing(t *testing.T) {
 				late := recorded(p)[0]
 				require.True(t, slices.Contains(late, any(take.SHA())), "%v", late)
 				if tt.held {
+					redistest.WaitFor(t, soon, func() bool {
+						return rolledBack(t, rdb, late) && len(fairWaiters(t, other)) == 0
+					}, "rolled back")
 					_ = rdb.Do(t.Context(), late...).Err()
 					require.Empty(t, fairWaiters(t, other), "it does not join the queue")
 					release(t, hold)
 				}
+				redistest.WaitFor(t, soon, func() bool { return rolledBack(t, rdb, late) }, "rolled back")
 				_ = rdb.Do(t.Context(), late...).Err()
 				require.Empty(t, leftovers(t, s, name), "it takes nothing")
 			})

@@ -79,11 +79,11 @@ func fields(t testing.TB, s *redistest.Server, name string) map[string]string {
 	return m
 }
 
-// leftovers are the keys and channels of a name, without the memory that release scripts leave on purpose.
+// leftovers are the keys and channels of a name, without remembered requests and the names of clients.
 func leftovers(t testing.TB, s *redistest.Server, name string) []string {
 	var left []string
 	for _, key := range redistest.Keys(t, s, "*"+name+"*") {
-		if !strings.HasPrefix(key, "redisson_unlock_latch:") {
+		if !strings.HasPrefix(key, "redisson_unlock_latch:") && !strings.HasPrefix(key, "redlatch_client:") {
 			left = append(left, key)
 		}
 	}

@@ -76,7 +76,7 @@ func handings() []handing {
 	return []handing{
 		mutex("lock"), mutex("fenced", "token"),
 		{
-			kind: "writer", keys: []string{"h", "news", "#", "claim", "prefix"}, places: 1,
+			kind: "writer", keys: []string{"h", "news", "#", "claim", "shared"}, places: 1,
 			take: scripts.Load("rwlock/write"), give: scripts.Load("rwlock/unwrite"), free: uncounted, holders: fields(":write"),
 			taking: func(id string) []any { return []any{id, 60000, "publish", 0, 0, 0} },
 			giving: func(id, heir string) []any { return heirs([]any{id, "publish", 60000, 0, 0, 60000}, heir, heir, 50000) },
@@ -85,7 +85,7 @@ func handings() []handing {
 			kind: "semaphore", keys: []string{"h", "news", "#"}, places: 2, setup: fill,
 			take: scripts.Load("semaphore/acquire"), give: scripts.Load("semaphore/release"), free: pool,
 			taking: func(string) []any { return []any{"publish", 60000, 1} },
-			giving: func(_, heir string) []any { return heirs([]any{"publish", 60000, 1, 1}, heir, 1) },
+			giving: func(_, heir string) []any { return heirs([]any{"publish", 60000, 1, 1}, heir, 1, 60000) },
 			holders: func(rdb *redis.Client, ids []string) (held []string) {
 				for _, id := range ids {
 					if rdb.Get(ctx, "memory:"+id).Val() == "1" {
@@ -122,10 +122,13 @@ func (k *handing) send(rdb *redis.Client, s *scripts.Script, id, heir string, ar
 		return "memory:" + id
 	}
 	keys[2] = memory(id)
+	if k.shelved && s == k.give {
+		keys = append([]string{"h", "news", keys[2], "shared"}, keys[3:]...) // the token comes last
+	}
 	if heir != "" {
 		at := len(keys)
 		if k.kind == "fenced" {
-			at = 3 // the token comes last
+			at = 4
 		}
 		keys = append(keys[:at], append([]string{memory(heir)}, keys[at:]...)...)
 	}

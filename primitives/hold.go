@@ -474,9 +474,7 @@ func (l *holdList) add(g *grip) bool {
 func (l *holdList) remove(g *grip) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.forget(g) {
-		g.h.c.presence.changed.ring()
-	}
+	l.forget(g)
 	if g.next != nil {
 		g.next.prev = g.prev
 	} else {

@@ -105,7 +105,6 @@ type presence struct {
 	name    string
 	tag     string
 	raw     []byte // the tag's bytes
-	changed bell   // a channel has lost its last hold
 
 	running atomic.Bool  // run runs
 	waiting atomic.Int64 // acquisitions that wait
@@ -127,7 +126,7 @@ type presence struct {
 }
 
 func (p *presence) init(c *Client) {
-	p.c, p.tag, p.changed = c, clientTag(c.id), newBell()
+	p.c, p.tag = c, clientTag(c.id)
 	p.raw, _ = hex.DecodeString(p.tag)
 }
 
@@ -161,7 +160,6 @@ func (p *presence) run() {
 	for {
 		select {
 		case <-timer.C:
-		case <-p.changed:
 		case <-p.c.stopping:
 			p.listen(nil)
 			return
@@ -342,24 +340,22 @@ func (l *holdList) age(now instant) (tags []string, oldest, next instant) {
 	return tags, oldest, next
 }
 
-// forget takes a hold out of the count. It reports whether that was the last one of its tag. mu is
-// held.
-func (l *holdList) forget(g *grip) (last bool) {
+// forget takes a hold out of the count. The next look unsubscribes from a channel that has lost its
+// last hold. mu is held.
+func (l *holdList) forget(g *grip) {
 	if !g.aged {
-		return false
+		return
 	}
 	if l.aged == g {
 		l.aged = g.next
 	}
 	tag := g.tag()
 	if tag == "" {
-		return false
+		return
 	}
-	l.tags[tag]--
-	if last = l.tags[tag] == 0; last {
+	if l.tags[tag]--; l.tags[tag] == 0 {
 		delete(l.tags, tag)
 	}
-	return last
 }
 
 // tag is the tag on whose channel a takeover of g is told; "" if g cannot be lost, or if its parts

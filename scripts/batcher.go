@@ -44,7 +44,9 @@ const (
 // pending is one command on its way.
 type pending struct {
 	call
-	end   *deadline // of its caller
+	end   *deadline       // of its caller
+	ctx   context.Context //nolint:containedctx // what is sent by itself is sent with it
+	run   func()          // sends it by itself; made once, so that starting a goroutine costs no closure
 	cmd   *once
 	reply Reply
 	err   error
@@ -57,9 +59,10 @@ func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) 
 	p, ok := b.idle.Get().(*pending)
 	if !ok {
 		p = &pending{done: make(chan struct{}, 1)}
+		p.run = func() { b.sendDirect(p) }
 	}
-	p.call, p.end = c, end
-	b.start(end.with(ctx), p)
+	p.call, p.end, p.ctx = c, end, end.with(ctx)
+	b.start(p)
 	select {
 	case <-p.done:
 		return b.finish(ctx, p)
@@ -83,7 +86,7 @@ func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) 
 // finish returns p's result and makes p available again.
 func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 	reply, err := p.reply, p.err
-	*p = pending{done: p.done}
+	*p = pending{done: p.done, run: p.run}
 	b.idle.Put(p)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = interruption(ctx) // go-redis noticed the end first
@@ -93,13 +96,13 @@ func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 }
 
 // start sends p by itself, or queues it.
-func (b *batcher) start(ctx context.Context, p *pending) {
+func (b *batcher) start(p *pending) {
 	b.mu.Lock()
 	if !b.enabled || (!b.full && b.direct < maxDirect) {
 		b.direct++
 		b.mu.Unlock()
 		b.r.running.Add(1)
-		go b.sendDirect(ctx, p)
+		go p.run()
 		return
 	}
 	defer b.mu.Unlock()
@@ -112,9 +115,9 @@ func (b *batcher) start(ctx context.Context, p *pending) {
 }
 
 // sendDirect makes one attempt at p by itself.
-func (b *batcher) sendDirect(ctx context.Context, p *pending) {
+func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
-	p.reply, p.err = b.r.attempt(ctx, b.r.single, p.call)
+	p.reply, p.err = b.r.attempt(p.ctx, b.r.single, p.call)
 	b.mu.Lock()
 	b.direct--
 	b.mu.Unlock()
