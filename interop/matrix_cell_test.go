@@ -367,19 +367,27 @@ func (j *javaSide) await(c *cell) {
 		c.listened()
 		c.settle()
 	default:
-		c.asleep(j.thread)
 		if j.primitive != "spin" {
 			c.listened()
+			c.settle()
 		}
+		c.asleep(j.thread) // a writer's message, "1", wakes only the threads that wait already
 	}
 }
 
-// asleep waits until a Java thread sleeps for a limited time.
+// asleep waits until a Java thread sleeps for a limited time. It looks several times, as a thread that
+// subscribes also sleeps so for a moment. A spin lock's thread always sleeps for moments.
 func (c *cell) asleep(thread string) {
 	c.Helper()
+	seen := 0
 	c.eventually("Java to wait", func() bool {
 		got, err := c.java.Thread(c.ctx, thread)
-		return err == nil && got.State == "TIMED_WAITING"
+		if err == nil && got.State == "TIMED_WAITING" {
+			seen++
+		} else {
+			seen = 0
+		}
+		return seen == 3 || c.primitive == "spin" && seen > 0
 	})
 }
 
