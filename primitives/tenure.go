@@ -356,10 +356,11 @@ func (t *tenure) knownUntil() time.Time {
 }
 
 // abandon deletes the key of an expired hold that its owner releases, in case a late renewal extended
-// it. The owner has left its section.
+// it. The owner has left its section. A count of a shared id is left to the lease: the id may hold the
+// lock again by now, and would lose a count.
 func (t *tenure) abandon(ctx context.Context) {
 	t.abandoned()
-	if t.count(-1) == 0 && time.Now().Before(t.ends()) {
+	if t.count(-1) == 0 && !t.shared && time.Now().Before(t.ends()) {
 		t.giveLater(ctx, 0)
 	}
 }
