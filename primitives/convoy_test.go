@@ -148,7 +148,7 @@ func TestConvoyModel(t *testing.T) {
 	ctx := context.Background()
 	ids := []string{"a", "b", "c", "d", "e"}
 	run := func(s *scripts.Script, id string, more []string, args ...any) any {
-		keys := append([]string{"h", "news", "memory:" + id, "claim", "prefix"}, more...)
+		keys := append([]string{"h", "news", "memory:" + id, "claim", "shared"}, more...)
 		answer, err := rdb.Eval(ctx, s.Text(), keys, args...).Result()
 		require.NoError(t, err)
 		return answer
@@ -163,7 +163,7 @@ func TestConvoyModel(t *testing.T) {
 			before := rdb.HGetAll(ctx, "h").Val()
 			switch rapid.SampledFrom([]string{"read", "read", "unread", "write", "unwrite"}).Draw(t, "command") {
 			case "read":
-				args, memories, others := []any{id, 60000, "publish", 0, 0}, []string(nil), []string(nil)
+				args, memories, others := []any{id, 60000, "publish", 0, 0, 0}, []string(nil), []string(nil)
 				for _, other := range ids {
 					if other != id && rapid.Bool().Draw(t, "along") {
 						args, memories, others = append(args, other, 50000), append(memories, "memory:"+other), append(others, other)

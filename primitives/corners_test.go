@@ -242,7 +242,7 @@ func TestCornerEvents(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		hold := acquire(t, t.Context(), x.l)
 		e := x.heard.await(t, primitives.EventAcquired)
-		require.Equal(t, primitives.Event{Kind: "acquired", Lock: "lock", Name: x.name, ID: hold.ID()}, e)
+		require.Equal(t, primitives.Event{Kind: "acquired", Lock: "lock", Name: x.name, ID: hold.ID(), Ctx: t.Context()}, e)
 		other := &recorder{}
 		l := newClient(t, x.s.Client(t), other.option()).Lock(x.name)
 		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })

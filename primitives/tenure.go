@@ -241,8 +241,8 @@ func (t *tenure) nest(ctx context.Context, outer *grip, ttl time.Duration) (sent
 	if !t.lockWire(ctx) {
 		return time.Time{}, gaveUp(ctx, nil)
 	}
-	defer t.wire.Unlock()
 	if outer.released() {
+		t.wire.Unlock()
 		return time.Time{}, errOuterEnded
 	}
 	sent, lost, err := t.lasts().count(ctx, t, t.count(+1), ttl)
@@ -251,11 +251,17 @@ func (t *tenure) nest(ctx context.Context, outer *grip, ttl time.Duration) (sent
 		t.mu.Lock()
 		t.brief = 0
 		t.mu.Unlock()
+		t.wire.Unlock()
 		return sent, nil
 	}
 	t.count(-1)
+	t.wire.Unlock()
 	if standing(err) {
-		t.giveLater(ctx, 0)
+		limit := rollbackTimeout
+		if errors.Is(err, scripts.ErrOutcomeUnknown) {
+			limit = rollbackGrace
+		}
+		t.giveLater(ctx, limit)
 	}
 	return sent, t.judge(ctx, lost, err)
 }
