@@ -30,6 +30,9 @@ func (h *handle) acquire(ctx context.Context, s *settings, limit time.Duration) 
 	defer h.c.calls.Done()
 	hold, kind, err := h.nestOrAcquire(ctx, s, &w)
 	if err != nil {
+		if ctx.Err() != nil && unanswered(err) && !errors.Is(err, ErrNotAcquired) {
+			err = gaveUp(ctx, err)
+		}
 		h.c.emit(h.failure(ctx, &w, began, err))
 		return nil, err
 	}

@@ -43,9 +43,9 @@ func TestCountsOfAPair(t *testing.T) {
 		acquire func(context.Context, ...primitives.Option) (*primitives.Hold, error)
 		allocs  float64 // go-redis's own are 12 of them
 	}{
-		{"lock", l.Acquire, 30},
-		{"fenced", c.FencedLock("fenced").Acquire, 30},
-		{"fair", c.FairLock("fair").Acquire, 40},
+		{"lock", l.Acquire, 37},
+		{"fenced", c.FencedLock("fenced").Acquire, 37},
+		{"fair", c.FairLock("fair").Acquire, 42},
 		{"reader", rw.Reader().Acquire, 50},
 		{"writer", rw.Writer().Acquire, 50},
 		{"semaphore", sem.Acquire, 50},
@@ -219,7 +219,7 @@ func TestCountsOfHolding(t *testing.T) {
 		holds[i] = acquire(t, t.Context(), l)
 	}
 	if !raced {
-		require.Less(t, float64(heap()-before)/n, 600.0)
+		require.Less(t, float64(heap()-before)/n, 700.0)
 	}
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+20)
 	const watched = 4 * time.Second

@@ -108,8 +108,13 @@ func (h *handle) nestNow(ctx context.Context, outer *grip, s *settings, w *wait,
 		return hold, err
 	}
 	ttl := s.firstTTL()
-	sent, err := t.nest(ctx, outer, ttl)
+	trying, stop := w.context(ctx)
+	defer stop()
+	sent, err := t.nest(trying, outer, ttl)
 	if err != nil {
+		if trying.Err() != nil && unanswered(err) {
+			err = gaveUp(trying, err)
+		}
 		return nil, err
 	}
 	if ctx.Err() != nil {

@@ -101,10 +101,10 @@ func tagged(prefix, tag string) string { return prefix + ":{" + tag + "}" }
 
 // presence is the client's own. Its zero value, with c set, is idle.
 type presence struct {
-	c       *Client
-	name    string
-	tag     string
-	raw     []byte // the tag's bytes
+	c    *Client
+	name string
+	tag  string
+	raw  []byte // the tag's bytes
 
 	running atomic.Bool  // run runs
 	waiting atomic.Int64 // acquisitions that wait

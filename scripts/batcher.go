@@ -12,7 +12,7 @@ import (
 )
 
 // batcher sends commands in goroutines other than their callers', so that a caller can leave when
-// its time is over. It also gathers commands when many goroutines send at once: a round trip costs
+// its time is over; a caller whose context never ends sends by itself. It also gathers commands when many goroutines send at once: a round trip costs
 // more than most scripts.
 //
 // No command waits for company. As long as few commands are under way each goes by itself. Then
@@ -56,6 +56,14 @@ type pending struct {
 // do makes one attempt at c. It returns when the attempt is answered, or when ctx or end comes first.
 // The caller is registered in running.
 func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) {
+	if ctx.Done() == nil && b.r.endsInTime && b.r.Answering() && b.enter() {
+		// Nothing but the command timeout ends this call, and go-redis's own timeouts end its attempt by
+		// then: handing it to another goroutine would gain nothing.
+		reply, err := b.r.attempt(end.with(ctx), b.r.single, c)
+		b.leave()
+		b.r.heard(err == nil || classify(err).outcome != Unknown)
+		return reply, err
+	}
 	p, ok := b.idle.Get().(*pending)
 	if !ok {
 		p = &pending{done: make(chan struct{}, 1)}
@@ -95,17 +103,37 @@ func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 	return reply, err
 }
 
+// enter reports whether a command may go by itself; leave follows.
+func (b *batcher) enter() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.mayEnter()
+}
+
+// mayEnter is enter for callers that hold mu.
+func (b *batcher) mayEnter() bool {
+	if b.enabled && (b.full || b.direct >= maxDirect) {
+		return false
+	}
+	b.direct++
+	return true
+}
+
+func (b *batcher) leave() {
+	b.mu.Lock()
+	b.direct--
+	b.mu.Unlock()
+}
+
 // start sends p by itself, or queues it.
 func (b *batcher) start(p *pending) {
 	b.mu.Lock()
-	if !b.enabled || (!b.full && b.direct < maxDirect) {
-		b.direct++
-		b.mu.Unlock()
+	defer b.mu.Unlock()
+	if b.mayEnter() {
 		b.r.running.Add(1)
 		go p.run()
 		return
 	}
-	defer b.mu.Unlock()
 	b.queue = append(b.queue, p)
 	b.full = true
 	if b.slots < maxInFlight {
@@ -118,9 +146,7 @@ func (b *batcher) start(p *pending) {
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
 	p.reply, p.err = b.r.attempt(p.ctx, b.r.single, p.call)
-	b.mu.Lock()
-	b.direct--
-	b.mu.Unlock()
+	b.leave()
 	p.done <- struct{}{}
 }
 

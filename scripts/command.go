@@ -30,7 +30,7 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 		queue[i] = cmds[i]
 	}
 	sent := time.Now()
-	pipe := r.rdb.Pipeline()
+	pipe := r.until(ctx).Pipeline()
 	_ = pipe.BatchProcess(ctx, queue...)
 	_, broken := pipe.Exec(ctx)
 	values := make([]any, len(cmds))
@@ -43,6 +43,17 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 		}
 	}
 	return values, first
+}
+
+// until returns the client with timeouts that end when ctx does, if that is possible: go-redis's reads
+// and writes do not end with a context by themselves, and Close waits for them.
+func (r *Runner) until(ctx context.Context) redis.UniversalClient {
+	c, single := r.rdb.(*redis.Client)
+	deadline, limited := ctx.Deadline()
+	if !single || !limited {
+		return r.rdb
+	}
+	return c.WithTimeout(max(time.Until(deadline), time.Millisecond))
 }
 
 // Answering reports whether Redis answered the latest script that was awaited to its end.

@@ -39,6 +39,8 @@ type Runner struct {
 	batch  batcher
 	ends   deadlines
 	silent atomic.Bool // the latest script was not answered
+	// endsInTime: go-redis itself gives an attempt up within timeout, once it has a connection.
+	endsInTime bool
 
 	closing chan struct{} // closed by Stop: nothing is repeated
 	stop    sync.Once
@@ -74,6 +76,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	case interface{ Options() *redis.Options }:
 		o := c.Options()
 		r.repeats, r.minDelay, r.maxDelay, readTimeout = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
+		r.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= timeout
 		r.single = &pipelines{r: r}
 		r.batch.enabled = true
 	case interface{ Options() *redis.ClusterOptions }:

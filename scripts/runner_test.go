@@ -469,11 +469,13 @@ func TestOnCluster(t *testing.T) {
 	require.Zero(t, acked)
 }
 
-// Plain commands are repeated while their outcome is unknown, and awaited no longer than ctx lasts.
+// Plain commands are not repeated, and awaited no longer than ctx lasts.
 func TestCommands(t *testing.T) {
 	eachWay(t, func(t *testing.T, w *way) {
 		key := redistest.Name(t)
 		w.p.DropReplies(1, redistest.Named("set"))
+		_, err := w.r.Commands(t.Context(), []any{"set", key, "v", "px", 60_000})
+		require.Equal(t, Unknown, OutcomeOf(err))
 		values, err := w.r.Commands(t.Context(), []any{"set", key, "v", "px", 60_000}, []any{"get", key}, []any{"get", key + "-"})
 		require.NoError(t, err)
 		require.Equal(t, []any{"OK", "v", nil}, values)
