@@ -182,7 +182,10 @@ func TestRWLockNoNestingUnderALostHold(t *testing.T) {
 					if third != nil {
 						release(t, third)
 					}
-					requireGone(t, x)
+					require.Empty(t, x.state(t))
+					if tt.opts == nil { // a lost hold of a shared id leaves its count, which means nothing without the field
+						requireGone(t, x)
+					}
 				})
 			}
 		}

@@ -45,15 +45,15 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 	return values, first
 }
 
-// until returns the client with timeouts that end when ctx does, if that is possible: go-redis's reads
-// and writes do not end with a context by themselves, and Close waits for them.
+// until returns the client with timeouts that end soon after ctx, if that is possible: go-redis's
+// reads and writes do not end with a context by themselves, and Close waits for them.
 func (r *Runner) until(ctx context.Context) redis.UniversalClient {
 	c, single := r.rdb.(*redis.Client)
 	deadline, limited := ctx.Deadline()
 	if !single || !limited {
 		return r.rdb
 	}
-	return c.WithTimeout(max(time.Until(deadline), time.Millisecond))
+	return c.WithTimeout(max(time.Until(deadline), 0) + 50*time.Millisecond)
 }
 
 // Answering reports whether Redis answered the latest script that was awaited to its end.
