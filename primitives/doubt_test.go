@@ -525,3 +525,45 @@ func TestDoReportsALossOnce(t *testing.T) {
 		require.Equal(t, 1, strings.Count(err.Error(), "lost"), err.Error())
 	})
 }
+
+// A message that comes while the head's try succeeds is for the next waiter.
+func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
+	s := redistest.Redis(t)
+	name, p := redistest.Name(t), s.Proxy(t)
+	direct := newClient(t, s.Client(t)).Semaphore(name)
+	_, err := direct.Init(t.Context(), 2)
+	require.NoError(t, err)
+	one, err := direct.Acquire(t.Context())
+	require.NoError(t, err)
+	two, err := direct.Acquire(t.Context())
+	require.NoError(t, err)
+	sem := newClient(t, p.Client(t)).Semaphore(name)
+	acquireOne := func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) }
+	waiting := []<-chan result{start(acquireOne)}
+	awaitRoom(t, 1)
+	waiting = append(waiting, start(acquireOne))
+	awaitRoom(t, 2)
+	awaitWaiter(t, s, name)
+	for range 20 {
+		answer := p.HoldReplies(script)
+		release(t, one) // the head tries, and succeeds; its answer is held back
+		redistest.WaitFor(t, soon, func() bool { return p.Held() > 0 }, "the head's try is under way")
+		released := time.Now()
+		release(t, two) // this message is for the second waiter
+		answer()
+		first, second := await(t, waiting[0]), await(t, waiting[1])
+		require.NoError(t, first.err)
+		require.NoError(t, second.err)
+		require.Less(t, second.at.Sub(released), 700*time.Millisecond, "it slept beside a free permit until the slow poll")
+		one, two = first.hold, second.hold
+		waiting = []<-chan result{start(acquireOne)}
+		awaitRoom(t, 1)
+		waiting = append(waiting, start(acquireOne))
+		awaitRoom(t, 2)
+	}
+	release(t, one)
+	release(t, two)
+	for _, w := range waiting {
+		release(t, await(t, w).hold)
+	}
+}

@@ -343,7 +343,8 @@ func (t *tenure) giveLater(ctx context.Context, limit time.Duration) {
 // repeatUntil is how long a release may be repeated: until the lease is over, or, where a second
 // execution would give back more than the first, for as long as Redis remembers the first.
 func (t *tenure) repeatUntil() time.Time {
-	remembered := time.Now().Add(t.h.c.run.Repeatable())
+	// The first copy was sent up to a command timeout ago.
+	remembered := time.Now().Add(t.h.c.run.Repeatable() - t.h.c.run.Timeout())
 	switch {
 	case t.shared:
 		return remembered
