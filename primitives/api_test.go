@@ -36,6 +36,7 @@ var (
 	_ = []error{
 		primitives.ErrNotAcquired, primitives.ErrLost, primitives.ErrNotHeld, primitives.ErrReleased, primitives.ErrDeadlock,
 		primitives.ErrUnsupported, primitives.ErrClosed, primitives.ErrInvalid, primitives.ErrNotReplicated,
+		primitives.ErrOutcomeUnknown,
 	}
 
 	_ func(time.Duration) primitives.Option                = primitives.WithWait
@@ -47,6 +48,7 @@ var (
 	_ func() primitives.Option                             = primitives.WithNonReentrant
 	_ func(time.Duration, time.Duration) primitives.Option = primitives.WithPolling
 	_ func(time.Duration) primitives.Option                = primitives.WithWaiterTimeout
+	_ func(time.Duration) primitives.Option                = primitives.WithCohort
 
 	_ func(...primitives.Option) primitives.ClientOption   = primitives.WithDefaults
 	_ func(string) primitives.ClientOption                 = primitives.WithClientID
@@ -56,6 +58,8 @@ var (
 	_ func(int, time.Duration) primitives.ClientOption     = primitives.WithReplicas
 	_ func(time.Duration) primitives.ClientOption          = primitives.WithSafetyMargin
 	_ func(bool) primitives.ClientOption                   = primitives.WithShardedPubSub
+	_ func(string) primitives.ClientOption                 = primitives.WithClientName
+	_ func(time.Duration) primitives.ClientOption          = primitives.WithCommandTimeout
 
 	_ sync.Locker                 = (*primitives.Locker)(nil)
 	_ interface{ TryLock() bool } = (*primitives.Locker)(nil)
@@ -101,17 +105,17 @@ var (
 		ValidUntil() time.Time
 	} = (*primitives.Hold)(nil)
 
-	_ = primitives.Holder{ID: "", Count: 0, TTL: time.Duration(0)}
+	_ = primitives.Holder{ID: "", Count: 0, TTL: time.Duration(0), Client: ""}
 	_ = primitives.Info{
 		Name: "", Kind: "", Holders: []primitives.Holder(nil), Waiters: []string(nil), TTL: time.Duration(0), Permits: 0, Available: 0,
 	}
 	_ = primitives.Event{
-		Kind: primitives.EventKind(""), Lock: "", Name: "", ID: "", Waited: time.Duration(0), Held: time.Duration(0), Err: error(nil),
+		Kind: primitives.EventKind(""), Lock: "", Name: "", ID: "", Waited: time.Duration(0), Held: time.Duration(0), Err: error(nil), Ctx: context.Context(nil),
 	}
 	_ = map[primitives.EventKind]string{
 		primitives.EventWait: "wait", primitives.EventAcquired: "acquired", primitives.EventNested: "nested", primitives.EventRenewed: "renewed",
 		primitives.EventRenewFailed: "renew-failed", primitives.EventLost: "lost", primitives.EventReleased: "released",
-		primitives.EventReleaseFailed: "release-failed", primitives.EventLeaked: "leaked",
+		primitives.EventReleaseFailed: "release-failed", primitives.EventLeaked: "leaked", primitives.EventNotAcquired: "not-acquired",
 	}
 )
 
