@@ -290,23 +290,23 @@ func (c *Client) survey(n int, f func(i int) error) *survey {
 }
 
 // next is the next answer. ok is false if done is closed or late fires before there is one.
-func (s *survey) next(done <-chan struct{}, late <-chan time.Time) (answer error, ok bool) {
+func (s *survey) next(done <-chan struct{}, late <-chan time.Time) (ok bool, answer error) {
 	select {
 	case answer = <-s.answers: // counts even if the time is over
 	default:
 		select {
 		case answer = <-s.answers:
 		case <-done:
-			return nil, false
+			return false, nil
 		case <-late:
-			return nil, false
+			return false, nil
 		}
 	}
 	s.open--
 	if answer != nil {
 		s.failed = answer
 	}
-	return answer, true
+	return true, answer
 }
 
 // gaveUp is the error of an acquisition that ended before the survey was answered, or at the same time.
@@ -326,7 +326,7 @@ func (s *survey) count(ctx context.Context, limit time.Duration) (t tally) {
 		late = timer.C
 	}
 	for s.open > 0 {
-		answer, ok := s.next(ctx.Done(), late)
+		ok, answer := s.next(ctx.Done(), late)
 		if !ok {
 			err := errBudget
 			if ctx.Err() != nil {
@@ -365,7 +365,7 @@ func (w *window) call(c *Client, f func() error) (pending *survey, err error) {
 		return nil, f()
 	}
 	s := c.survey(1, func(int) error { return f() })
-	if answer, ok := s.next(w.ending.Done(), nil); ok {
+	if ok, answer := s.next(w.ending.Done(), nil); ok {
 		return nil, answer
 	}
 	return s, nil
@@ -383,7 +383,7 @@ func (w *window) settle(limit time.Duration, surveys ...*survey) {
 	ended := w.ending.Done()
 	for _, s := range surveys {
 		for s.open > 0 {
-			_, ok := s.next(ended, late)
+			ok, _ := s.next(ended, late)
 			switch {
 			case ok:
 			case ended != nil && w.ending.Err() != nil:

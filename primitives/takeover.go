@@ -133,9 +133,8 @@ func (p *presence) heed() {
 	named := map[string]bool{} // "<raw name>\n<id>"
 	for _, notice := range notices {
 		kind, rest, _ := strings.Cut(notice, "\n")
-		name, ids := "", rest
 		if at := strings.LastIndexByte(rest, '\n'); kind == permitsKind && at >= 0 {
-			name, ids = rest[:at+1], rest[at+1:]
+			name, ids := rest[:at+1], rest[at+1:]
 			for id := range strings.SplitSeq(ids, ",") {
 				named[name+id] = true
 			}

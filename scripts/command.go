@@ -16,7 +16,7 @@ func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error)
 	if len(commands) == 0 {
 		return nil, nil
 	}
-	return attemptOnce(r, ctx, commands[0][0].(string), func(ctx context.Context) ([]any, error) {
+	return attemptOnce(ctx, r, commands[0][0].(string), func(ctx context.Context) ([]any, error) {
 		return r.plain(ctx, commands)
 	})
 }

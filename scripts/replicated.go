@@ -26,7 +26,7 @@ func (r *Runner) RunReplicated(
 	c := newCall(s, keys, args)
 	end := r.ends.after(r.timeout + timeout)
 	attempt := func() (Reply, error) {
-		got, err := bounded(r, ctx, end, func(ctx context.Context) (confirmed, error) {
+		got, err := bounded(ctx, r, end, func(ctx context.Context) (confirmed, error) {
 			conn, err := r.connection(ctx, keys[0].(string))
 			if err != nil {
 				return confirmed{}, err

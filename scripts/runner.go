@@ -223,7 +223,7 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int) bool {
 // bounded runs f in a goroutine of its own. It returns f's result, or an error of unknown outcome
 // when ctx or end comes first; f then goes on by itself and Close waits for it. The caller is
 // registered in running.
-func bounded[T any](r *Runner, ctx context.Context, end *deadline, f func(context.Context) (T, error)) (T, error) {
+func bounded[T any](ctx context.Context, r *Runner, end *deadline, f func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
@@ -250,7 +250,7 @@ func bounded[T any](r *Runner, ctx context.Context, end *deadline, f func(contex
 }
 
 // attemptOnce runs f, which nothing repeats, for as long as ctx and the runner's timeout last.
-func attemptOnce[T any](r *Runner, ctx context.Context, name string, f func(context.Context) (T, error)) (T, error) {
+func attemptOnce[T any](ctx context.Context, r *Runner, name string, f func(context.Context) (T, error)) (T, error) {
 	var value T
 	if !r.enter() {
 		return value, &Error{Script: name, Outcome: NotExecuted, Err: ErrClosed}
@@ -258,7 +258,7 @@ func attemptOnce[T any](r *Runner, ctx context.Context, name string, f func(cont
 	defer r.running.Done()
 	err := context.Cause(ctx)
 	if err == nil {
-		value, err = bounded(r, ctx, r.ends.after(r.timeout), f)
+		value, err = bounded(ctx, r, r.ends.after(r.timeout), f)
 	}
 	if err != nil {
 		return value, failure(name, err, classify(err).outcome)

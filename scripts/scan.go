@@ -44,7 +44,7 @@ type scanned struct {
 
 // scan gets one page. Repeating it changes nothing, so go-redis may.
 func (r *Runner) scan(ctx context.Context, node redis.Cmdable, cursor uint64, match string) (scanned, error) {
-	return attemptOnce(r, ctx, "scan", func(ctx context.Context) (scanned, error) {
+	return attemptOnce(ctx, r, "scan", func(ctx context.Context) (scanned, error) {
 		keys, next, err := node.ScanType(ctx, cursor, match, page, "hash").Result()
 		return scanned{keys, next}, err
 	})
@@ -58,7 +58,7 @@ func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	if !ok {
 		return []redis.Cmdable{r.rdb}, nil
 	}
-	return attemptOnce(r, ctx, "scan", func(ctx context.Context) ([]redis.Cmdable, error) {
+	return attemptOnce(ctx, r, "scan", func(ctx context.Context) ([]redis.Cmdable, error) {
 		var mu sync.Mutex
 		var nodes []redis.Cmdable
 		err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
