@@ -10,9 +10,9 @@ import (
 
 const (
 	// answerGrace is how much longer than its wait an acquisition waits for an answer that is on its way.
-	answerGrace = 5 * time.Millisecond
+	answerGrace = 20 * time.Millisecond
 	// rollbackGrace is how long a call whose time is over waits for its rollback.
-	rollbackGrace = 20 * time.Millisecond
+	rollbackGrace = 15 * time.Millisecond
 	// rollbackTimeout is the same for a call that still has time.
 	rollbackTimeout = time.Second
 )

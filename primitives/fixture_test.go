@@ -79,7 +79,7 @@ func fields(t testing.TB, s *redistest.Server, name string) map[string]string {
 	return m
 }
 
-// leftovers are the keys and channels of a name, without remembered requests and the names of clients.
+// leftovers are the keys and channels of a name, without remembered requests and what belongs to clients.
 func leftovers(t testing.TB, s *redistest.Server, name string) []string {
 	var left []string
 	for _, key := range redistest.Keys(t, s, "*"+name+"*") {
@@ -88,7 +88,7 @@ func leftovers(t testing.TB, s *redistest.Server, name string) []string {
 		}
 	}
 	for _, channel := range redistest.Channels(t, s) {
-		if strings.Contains(channel, name) {
+		if strings.Contains(channel, name) && !strings.HasPrefix(channel, "redlatch_holder:") {
 			left = append(left, channel)
 		}
 	}

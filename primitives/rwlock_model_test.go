@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -161,6 +162,11 @@ func (h *rwModelHold) GoString() string {
 
 func (h *rwModelHold) live() bool { return !h.done && !h.lost && time.Now().Before(h.limit) }
 
+// told reports whether the library has ended h as lost, and h was not released since.
+func (h *rwModelHold) told() bool {
+	return !h.done && errors.Is(context.Cause(h.Context()), primitives.ErrLost)
+}
+
 // cut takes holds off a private reader: what stays lasts until need at the most.
 func (m *rwModel) cut(id string, count int, need time.Time) {
 	if life := m.life(id); life.Before(need) {
@@ -306,6 +312,10 @@ func rwLockModel(t *rapid.T) {
 			}
 			if deadlock {
 				require.ErrorIs(t, err, primitives.ErrDeadlock)
+				return
+			}
+			if outer.told() { // nothing nests under a hold that is known to be lost
+				require.ErrorIs(t, err, primitives.ErrLost)
 				return
 			}
 			tenure, want := r.nest(outer, write, lease)
@@ -470,18 +480,18 @@ func rwLockModel(t *rapid.T) {
 
 // parent is what an acquisition with h's context nests in.
 func (r *rwModelRun) parent(h *rwModelHold, write bool) (outer *rwModelHold, deadlock bool) {
-	find := func(write bool) *rwModelHold {
+	find := func(write, lost bool) *rwModelHold {
 		for o := h; o != nil; o = o.outer {
-			if o.write == write && o.live() {
+			if o.write == write && (o.live() || lost && o.told()) {
 				return o
 			}
 		}
 		return nil
 	}
-	if outer = find(write); outer != nil {
+	if outer = find(write, true); outer != nil {
 		return outer, false
 	}
-	outer = find(!write)
+	outer = find(!write, !write) // only a live reader keeps itself from writing
 	return outer, outer != nil && write
 }
 
@@ -552,6 +562,9 @@ func (r *rwModelRun) requireSame(t *rapid.T, rdb *redis.Client) {
 		require.Empty(t, writer.Holders)
 	} else {
 		ttl := time.Until(m.ends)
+		for i := range writer.Holders {
+			writer.Holders[i].Client = "" // written in the background
+		}
 		require.Equal(t, primitives.Info{Name: "n", Kind: "writer", TTL: ttl, Holders: []primitives.Holder{{ID: m.writer, Count: m.count, TTL: ttl}}}, writer)
 	}
 	if m.held() {

@@ -36,6 +36,7 @@ type Runner struct {
 	memory   time.Duration // how long Redis remembers a request
 
 	single processor // sends one command by itself
+	piped  processor // sends one command in a pipeline of its own
 	batch  batcher
 	ends   deadlines
 	silent atomic.Bool // the latest script was not answered
@@ -70,6 +71,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		closing: make(chan struct{}),
 	}
 	r.batch.r = r
+	r.piped = &pipelines{r: r}
 	r.single = rdb
 	readTimeout := 5 * time.Second
 	switch c := rdb.(type) {
@@ -77,7 +79,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		o := c.Options()
 		r.repeats, r.minDelay, r.maxDelay, readTimeout = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
 		r.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= timeout
-		r.single = &pipelines{r: r}
+		r.single = r.piped
 		r.batch.enabled = true
 	case interface{ Options() *redis.ClusterOptions }:
 		o := c.Options()
@@ -138,7 +140,7 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
-	reply, err := r.attempt(ctx, r.single, newCall(s, keys, args))
+	reply, err := r.attempt(ctx, r.piped, newCall(s, keys, args))
 	if err != nil {
 		return Reply{}, failure(s.name, err, classify(err).outcome)
 	}
