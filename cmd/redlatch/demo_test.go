@@ -44,7 +44,7 @@ func TestDemo(t *testing.T) {
 		`s  (anna|ben|cleo)/\d +holds it; waiting: (\S+/\d ?)+$`,
 		`s  anna +dies`,
 		`s  ben +holds it, \d.* after the crash$`,
-		`s  anna +is told: lost`,
+		`s  anna +is told: redlatch: hold lock "[^"]+": lost`,
 		`^  SCENE +CHECK +MEASURED +WANTED$`,
 		`^  lock +acquisitions +135 +135 +ok$`,
 		`^  lock +overlaps +0 +0 +ok$`,

@@ -17,5 +17,5 @@ func TestOneLeaderAtATime(t *testing.T) {
 	said := out.All()
 	require.Len(t, said, 4)
 	first, second := who.FindString(said[0]), who.FindString(said[2])
-	require.Equal(t, []string{first + " leads", first + " leads no more: lost", second + " leads", second + " leads no more: <nil>"}, said)
+	require.Equal(t, []string{first + " leads", first + ` leads no more: redlatch: hold lock "leader": lost`, second + " leads", second + " leads no more: <nil>"}, said)
 }
