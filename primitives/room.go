@@ -233,6 +233,9 @@ func (r *room) stay(ctx context.Context, h *handle, me *waiter, limit *wait, met
 		case unanswered(err):
 			met = err
 			r.refused(me, verdict{wait: -1})
+			if ctx.Err() != nil {
+				r.unspent(me) // the try may come to nothing: the next head has the same reason
+			}
 		default:
 			r.unspent(me)
 			return v, err
