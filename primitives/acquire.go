@@ -200,15 +200,15 @@ type namer interface {
 
 // acquireOutermost brings q to an end: a hold, or nothing left of it anywhere.
 func (h *handle) acquireOutermost(ctx context.Context, q *request, s *settings, w *wait, parent *grip) (*Hold, error) {
+	began := time.Now()
 	trying, stop := w.context(ctx)
 	defer stop()
 	v, err := h.obtain(trying, q, s, w)
 	if err != nil {
-		timeOver := trying.Err() != nil
-		if timeOver && !errors.Is(err, ErrNotAcquired) {
+		if trying.Err() != nil && !errors.Is(err, ErrNotAcquired) {
 			err = gaveUp(trying, err)
 		}
-		h.rollback(ctx, q, timeOver || errors.Is(err, scripts.ErrOutcomeUnknown))
+		h.rollback(trying, q, h.c.rollbackLimit(began))
 		return nil, err
 	}
 	var held grant
@@ -220,7 +220,7 @@ func (h *handle) acquireOutermost(ctx context.Context, q *request, s *settings, 
 	hold, err := h.newHold(ctx, held, s, v.sent, parent)
 	if err != nil {
 		q.open = true
-		h.rollback(ctx, q, false)
+		h.rollback(ctx, q, rollbackTimeout)
 	}
 	return hold, err
 }
@@ -296,15 +296,11 @@ func (h *handle) accept(ctx context.Context, q *request, v verdict) (verdict, er
 }
 
 // rollback makes sure that nothing stays of a request that was not granted, or not wanted any more.
-// It does so in the background, where it is repeated until it succeeds, and waits for that a moment:
-// very briefly when the caller's time is over.
-func (h *handle) rollback(ctx context.Context, q *request, timeOver bool) {
+// It does so in the background, where it is repeated until it succeeds. It waits up to limit for the
+// first attempt, and only a moment once ctx has ended.
+func (h *handle) rollback(ctx context.Context, q *request, limit time.Duration) {
 	if !q.open {
 		return
-	}
-	limit := rollbackTimeout
-	if timeOver || ctx.Err() != nil {
-		limit = rollbackGrace
 	}
 	// A copy may still be executed for as long as it is remembered, and its lease begins then.
 	until := time.Now().Add(q.ttl + h.c.run.MaxMemory())

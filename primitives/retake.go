@@ -243,7 +243,7 @@ func (b *bundle) withdraw() {
 		}
 		if q := claim.q; q != nil && (q.open || time.Now().Before(t.ends())) {
 			q.open = true
-			m.rollback(context.WithoutCancel(b.g.ctx), q, false)
+			m.rollback(context.WithoutCancel(b.g.ctx), q, rollbackTimeout)
 		}
 		m.c.calls.Done()
 	}

@@ -338,7 +338,7 @@ func rwLockModel(t *rapid.T) {
 				require.ErrorIs(t, err, primitives.ErrReleased)
 			case !h.live():
 				require.ErrorIs(t, err, primitives.ErrLost)
-				if h.holds--; h.holds == 0 && time.Now().Before(h.rwModelTenure.ends) { // in the background
+				if h.holds--; h.holds == 0 && !h.shared && time.Now().Before(h.rwModelTenure.ends) { // in the background
 					h.holds++
 					time.Sleep(30 * time.Millisecond)
 					synctest.Wait()

@@ -238,6 +238,7 @@ func (t *tenure) count(delta int) int {
 // any more, and with errOuterEnded when outer's release has begun: the release may be on its way, and
 // would free the lock under the new hold.
 func (t *tenure) nest(ctx context.Context, outer *grip, ttl time.Duration) (sent time.Time, err error) {
+	began := time.Now()
 	if !t.lockWire(ctx) {
 		return time.Time{}, gaveUp(ctx, nil)
 	}
@@ -257,11 +258,7 @@ func (t *tenure) nest(ctx context.Context, outer *grip, ttl time.Duration) (sent
 	t.count(-1)
 	t.wire.Unlock()
 	if standing(err) {
-		limit := rollbackTimeout
-		if errors.Is(err, scripts.ErrOutcomeUnknown) {
-			limit = rollbackGrace
-		}
-		t.giveLater(ctx, limit)
+		t.giveLater(ctx, t.h.c.rollbackLimit(began))
 	}
 	return sent, t.judge(ctx, lost, err)
 }
@@ -515,8 +512,22 @@ func (c *Client) inBackground(ctx context.Context, over time.Time, limit time.Du
 	defer timer.Stop()
 	select {
 	case <-first:
+		return
+	case <-timer.C:
+		return
+	case <-ctx.Done():
+	}
+	timer.Reset(min(limit, rollbackGrace)) // the caller's time is over
+	select {
+	case <-first:
 	case <-timer.C:
 	}
+}
+
+// rollbackLimit is how long a call that began then may wait for its rollback: no longer than Redis
+// had to answer the call.
+func (c *Client) rollbackLimit(began time.Time) time.Duration {
+	return min(max(c.timeout-time.Since(began), rollbackGrace), rollbackTimeout)
 }
 
 // retry closes first when its first attempt has ended.
