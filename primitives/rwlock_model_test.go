@@ -160,9 +160,12 @@ func (h *rwModelHold) GoString() string {
 	return fmt.Sprintf("%s write=%t shared=%t holds=%d lost=%t done=%t", h.id[max(0, len(h.id)-4):], h.write, h.shared, h.holds, h.lost, h.done)
 }
 
-func (h *rwModelHold) live() bool { return !h.done && !h.lost && time.Now().Before(h.limit) }
+func (h *rwModelHold) live() bool {
+	return !h.done && !h.lost && time.Now().Before(h.limit) && !h.told()
+}
 
-// told reports whether the library has ended h as lost, and h was not released since.
+// told reports whether the library has ended h as lost, and h was not released since. A takeover by an
+// action of the model is found in the background.
 func (h *rwModelHold) told() bool {
 	return !h.done && errors.Is(context.Cause(h.Context()), primitives.ErrLost)
 }
