@@ -42,15 +42,22 @@ func (h *handle) takenFrom(ctx context.Context, err error, ids ...string) {
 	}
 	if j, ok := h.proto.(joined); ok {
 		members := j.each() // some of which may have been taken, whatever err is
-		h.c.canvass(ctx, len(members), noticeLimit, func(i int) error {
-			m := members[i]
-			if err := m.c.enter(); err != nil {
-				return err
-			}
-			defer m.c.calls.Done()
-			m.takenFrom(ctx, nil, ids...)
-			return nil
-		})
+		tell := func(ctx context.Context) {
+			h.c.canvass(ctx, len(members), noticeLimit, func(i int) error {
+				m := members[i]
+				if err := m.c.enter(); err != nil {
+					return err
+				}
+				defer m.c.calls.Done()
+				m.takenFrom(ctx, nil, ids...)
+				return nil
+			})
+		}
+		if errors.Is(err, ErrOutcomeUnknown) { // the call has used up its time
+			h.c.spawn(func() { tell(context.WithoutCancel(ctx)) })
+			return
+		}
+		tell(ctx)
 		return
 	}
 	if err != nil && !standing(err) {
