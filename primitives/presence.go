@@ -224,7 +224,8 @@ func (p *presence) show(now, busy instant) instant {
 func (p *presence) write(done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
-	_, err := p.c.run.Commands(ctx, []any{"set", tagged(clientName, p.tag), p.name, "px", millis(nameTTL)})
+	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
+	_, err := p.c.run.Commands(ctx, []any{"psetex", tagged(clientName, p.tag), millis(nameTTL), p.name})
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.writing = nil

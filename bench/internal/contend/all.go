@@ -37,7 +37,7 @@ func All() map[string]Contender {
 		{Name: FloorPubsub, Family: FamilyFloor, Prepare: loading(acquireText, releaseText, readText, unreadText, writeText), Open: openPubsub},
 		{Name: FloorPublish, Family: FamilyFloor, Prepare: loading(acquireText, turnText), Open: openPublish, Commands: []string{"publish"}},
 		{Name: FloorBatches, Family: FamilyFloor, Prepare: loading(acquireText, releaseText, renewText), Open: openBatches},
-		{Name: Redlatch, Family: FamilyRedlatch, Module: redlatchModule, Prepare: prepareRedlatch, Open: openRedlatch},
+		{Name: Redlatch, Family: FamilyRedlatch, Module: redlatchModule, Prepare: prepareRedlatch, Open: openRedlatch, Commands: []string{"psetex", "getdel"}},
 		{Name: BSM, Family: FamilyBSM, Module: bsmModule, Open: openBSM},
 		{Name: Redsync, Family: FamilyRedsync, Module: redsyncModule, Open: openRedsync, Commands: []string{"set"}},
 		{Name: Redisson, Family: FamilyRedisson, Missing: "Java was not started"}, // see OpenRedisson

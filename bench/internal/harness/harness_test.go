@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/bench/internal/contend"
@@ -179,8 +180,8 @@ func TestCommandsAreCounted(t *testing.T) {
 				o.w = w
 				require.NoError(t, o.observe(t.Context(), s.Admin, session, e.commands()))
 				require.Positive(t, o.run.commands)
-				require.Equal(t, seen(), o.run.commands)
-				require.NoError(t, session.Close())
+				assert.Equal(t, seen(), o.run.commands)
+				require.NoError(t, session.Close(), "clients left open would send commands into the next case")
 			})
 		}
 	}
