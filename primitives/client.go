@@ -5,20 +5,18 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
-	"github.com/redlatch/redlatch/watchdog"
 )
 
 // noCopy makes `go vet` report copies.
@@ -27,14 +25,13 @@ type noCopy struct{}
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
-// Client is one participant: an id on the wire, one subscription for all who wait, one watchdog for all who hold. Make one
-// per process and Redis, and share it; it is safe for concurrent use.
+// Client is one participant: an id on the wire, one subscription for all its waiters, and one watchdog
+// for all its holds. Make one per process and Redis, and share it. It is safe for concurrent use.
 type Client struct {
 	_ noCopy
 
 	id       string
-	life     string    // an id of this life of the client: no other has it, even one that was given the same id
-	born     time.Time // instants count from here
+	life     string // an id of this life of the client: no other has it, even one that was given the same id
 	rdb      redis.UniversalClient
 	cluster  bool
 	prefix   string
@@ -44,32 +41,21 @@ type Client struct {
 	margin   time.Duration // negative: a hundredth of the TTL and 2 ms
 	replicas replication
 	sharded  *bool
+	timeout  time.Duration // how long a call waits for Redis's answer
 
-	run             *scripts.Runner
-	timeout         time.Duration // how long a call waits for Redis's answer
-	remembered      any           // how long scripts remember a request, ms: an argument
-	rememberedLong  any           // the same for an acquisition of which a copy may still arrive
-	hub             *pubsub.Hub
-	dog             *watchdog.Dog
-	last            atomic.Uint64 // the number of the latest acquisition
-	asked, spublish atomic.Bool   // whether the cluster has been asked, and answered, for sharded pub/sub
-	askMu           sync.Mutex
-	asking          *publishQuestion // guarded by askMu; nil: nobody asks
-	slotted         atomic.Bool      // rdb is no cluster client, but Redis has refused keys of two slots
-	rooms           rooms
-	queues          fairQueues
-	holds           holdList
-	presence        presence
+	core           *engine.Core
+	run            *scripts.Runner
+	hub            *pubsub.Hub
+	remembered     any           // how long scripts remember a request, in ms: an argument
+	rememberedLong any           // the same for an acquisition of which a copy may still arrive
+	acquisitions   atomic.Uint64 // number of the latest acquisition
+	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
+	queues         fairQueues
+	presence       presence
+	publishing     publishing
 
-	closing    chan struct{} // closed when Close begins: no new work, no more waiting
-	stopping   chan struct{} // closed when it stops waiting for holds: background releases end
-	closer     sync.Once
-	left       error        // what Close returns
-	mu         sync.RWMutex // a call registers in calls, a goroutine in background, under it
-	shut       bool         // no more calls
-	dead       bool         // no more background goroutines
-	calls      sync.WaitGroup
-	background sync.WaitGroup
+	closer sync.Once
+	left   error // what Close returns
 }
 
 // ClientOption sets up a [Client]. The zero value does nothing.
@@ -94,7 +80,7 @@ func WithClientID(uuid string) ClientOption {
 			return invalid("client id %q is no lower-case uuid", uuid)
 		}
 		c.id = uuid
-		c.last.Store(randomStart())
+		c.acquisitions.Store(randomStart())
 		return nil
 	}}
 }
@@ -174,8 +160,8 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a *redis.Ring"))
 	}
 	c := &Client{
-		id: newUUID(), life: newUUID(), born: time.Now(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(), logger: slog.New(slog.DiscardHandler), margin: -1,
-		holds: holdList{drained: make(chan struct{})}, presence: presence{name: defaultClientName()}, closing: make(chan struct{}), stopping: make(chan struct{}),
+		id: newUUID(), life: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(),
+		logger: slog.New(slog.DiscardHandler), margin: -1, presence: presence{name: defaultClientName()},
 	}
 	for _, o := range opts {
 		if o.apply == nil {
@@ -192,8 +178,14 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.timeout = c.run.Timeout()
 	c.remembered, c.rememberedLong = millis(c.run.Memory()), millis(c.run.MaxMemory())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger})
-	c.dog = watchdog.New(c.renew)
 	c.presence.init(c)
+	c.core = engine.NewCore(engine.Config{
+		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, Describe: failed,
+		NewOwner: c.newOwner, HolderTag: tagOf, Observe: observer(c.observe), Logger: c.logger,
+		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
+		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
+		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.MaxMemory(),
+	})
 	return c, nil
 }
 
@@ -217,18 +209,18 @@ func isCluster(rdb redis.UniversalClient) bool {
 // ID is the uuid that stands on the wire before every id of this client.
 func (c *Client) ID() string { return c.id }
 
-// mint makes an id that no other acquisition has or will have.
-func (c *Client) mint() string { return c.minted(c.next()) }
+// newOwner returns an owner whose id no other acquisition has or will have.
+func (c *Client) newOwner() engine.Owner {
+	n := c.acquisitions.Add(1)
+	return engine.Owner{ID: numbered("", c.id, ":", n), Number: n}
+}
 
-// next is a number that no other acquisition of this client has or will have.
-func (c *Client) next() uint64 { return c.last.Add(1) }
-
-// minted is the id of an acquisition of its own.
-func (c *Client) minted(number uint64) string { return numbered("", c.id, ":", number) }
-
-func numbered(prefix, id, mark string, number uint64) string {
-	var digits [20]byte
-	return prefix + id + mark + string(strconv.AppendUint(digits[:0], number, 10))
+// rememberFor is how long Redis must remember the release or rollback of o, as an argument.
+func (c *Client) rememberFor(o *engine.Owner) any {
+	if o.InDoubt {
+		return c.rememberedLong
+	}
+	return c.remembered
 }
 
 // randomStart is where a client begins to number its acquisitions if its id may have had earlier lives.
@@ -249,152 +241,30 @@ func newUUID() string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// publish is the command by which scripts publish. A call that needs Redis has asked ready before.
-func (c *Client) publish() any {
-	if c.spublish.Load() {
-		return "spublish"
-	}
-	return "publish"
-}
-
-// ready finds out, once, what the whole cluster must agree on: by which command to publish. Calls that
-// come meanwhile wait for the same answer, but none for longer than its context or the command timeout.
-func (c *Client) ready(ctx context.Context) error {
-	if !c.cluster || c.asked.Load() {
-		return nil
-	}
-	q := c.askPublish()
-	timer := time.NewTimer(c.timeout)
-	defer timer.Stop()
-	err := errNoAnswer
-	select {
-	case <-q.answered:
-		if q.err == nil {
-			return nil
-		}
-		err = q.err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-timer.C:
-	}
-	return &scripts.Error{Script: "pubsub shardnumsub", Outcome: scripts.NotExecuted, Err: err}
-}
-
-var errNoAnswer = errors.New("no answer within the command timeout")
-
-// publishQuestion is one question to the cluster, for all who ask at the same time.
-type publishQuestion struct {
-	answered chan struct{} // closed when err is set
-	err      error
-}
-
-func (c *Client) askPublish() *publishQuestion {
-	c.askMu.Lock()
-	defer c.askMu.Unlock()
-	if c.asking != nil {
-		return c.asking
-	}
-	q := &publishQuestion{answered: make(chan struct{})}
-	c.asking = q
-	c.spawn(func() {
-		sharded, err := c.hub.Sharded(context.Background())
-		if err == nil {
-			c.spublish.Store(sharded)
-			c.asked.Store(true)
-		}
-		c.askMu.Lock()
-		c.asking = nil
-		c.askMu.Unlock()
-		q.err = err
-		close(q.answered)
-	})
-	return q
-}
-
-// instant is a point of the monotonic clock, from when the client was made; 0: none. Holds have many, and a time.Time is three times as large.
-type instant time.Duration
-
-func (c *Client) instant(t time.Time) instant { return instant(t.Sub(c.born)) }
-func (c *Client) time(i instant) time.Time    { return c.born.Add(time.Duration(i)) }
-
-// marginOf is how long before its end a TTL is no longer trusted.
-func (c *Client) marginOf(ttl time.Duration) time.Duration {
-	margin := c.margin
-	if margin < 0 {
-		margin = ttl/100 + 2*time.Millisecond
-	}
-	return min(margin, ttl/2)
-}
-
-// enter registers a call that Close waits for; the caller ends it by c.calls.Done.
-func (c *Client) enter() error {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if c.shut {
-		return ErrClosed
-	}
-	c.calls.Add(1)
-	return nil
-}
-
-// begin is enter for a call that needs Redis.
-func (c *Client) begin(ctx context.Context) error {
-	if err := c.enter(); err != nil {
-		return err
-	}
-	err := c.ready(ctx)
-	if err != nil {
-		c.calls.Done()
-	}
-	return err
-}
-
-// isClosing tells whether Close has begun: nothing new may be acquired.
-func (c *Client) isClosing() bool { return isClosed(c.closing) }
-
-// spawn runs f in a goroutine that Close waits for; after Close it does nothing.
-func (c *Client) spawn(f func()) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	if !c.dead {
-		c.background.Go(f)
-	}
-}
-
-// Close refuses new acquisitions ([ErrClosed]) and ends those that wait, then waits until all holds are released or ctx is
-// done. Holds that are left have their contexts ended with [ErrClosed] and are renewed no more: their locks free themselves
-// when the lease ends, not before, as their sections may still run. When Close has returned no goroutine of the client is
-// left, and nothing is sent any more; for that it awaits commands under way, beyond ctx too, for as long as the redis client's own
-// timeouts let one attempt take. It returns nil, or ctx's error if holds were left, and the same when called again.
+// Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are
+// released or ctx is done. The contexts of holds that are left end with [ErrClosed], and nothing renews
+// them: their locks free themselves when their leases end, not before, because their critical sections
+// may still run. When Close returns, no goroutine of the client is left, and nothing is sent any more. For
+// that it waits for commands on their way, beyond ctx too, for as long as the redis client's own timeouts
+// let one attempt take. Close returns nil, or ctx's error if holds were left. Later calls return the same.
 func (c *Client) Close(ctx context.Context) error {
-	c.closer.Do(func() { c.close(ctx) })
+	c.closer.Do(func() {
+		c.left = c.core.Close(ctx, c.run.Stop, func(abandoned bool) {
+			c.presence.close(abandoned)
+			c.hub.Close()
+			c.run.Close()
+		})
+	})
 	return c.left
 }
 
-func (c *Client) close(ctx context.Context) {
-	c.holds.seal() // before closing: whoever still acquires gives back
-	close(c.closing)
-	c.rooms.close()
-	select {
-	case <-c.holds.drained:
-	case <-ctx.Done():
-		if c.holds.abandon() {
-			c.left = ctx.Err()
+// subscribe listens on a channel for the payloads that wake a waiter.
+func (c *Client) subscribe(
+	channel string, isWakeup func(payload string) bool, wake func(missed bool),
+) []engine.Subscription {
+	return []engine.Subscription{c.hub.Subscribe(channel, func(s pubsub.Signal) {
+		if s.Resubscribed || isWakeup(s.Payload) {
+			wake(s.Resubscribed)
 		}
-	}
-	c.mu.Lock()
-	c.shut = true
-	c.mu.Unlock()
-	hasty := context.AfterFunc(ctx, c.run.Stop)
-	c.calls.Wait() // nobody waits for a lock any more, and commands end within the redis client's limits
-	hasty()
-	close(c.stopping)
-	c.presence.close()
-	c.dog.Close()
-	c.hub.Close()
-	c.run.Close()
-	c.mu.Lock()
-	c.dead = true
-	c.mu.Unlock()
-	c.background.Wait()
+	})}
 }

@@ -3,29 +3,34 @@ package primitives
 import (
 	"context"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
 )
 
 // EventKind says what happened.
 type EventKind string
 
-// The kinds of events. Each acquisition emits exactly one of EventAcquired, EventNested and EventNotAcquired.
+// The kinds of events. Each acquisition emits exactly one of EventAcquired, EventNested and
+// EventNotAcquired.
 const (
-	EventWait          EventKind = "wait"           // refused at first: it waits now
+	EventWait          EventKind = "wait"           // the first attempt was refused: the caller waits
 	EventAcquired      EventKind = "acquired"       // with Waited
 	EventNotAcquired   EventKind = "not-acquired"   // with the error in Err, and Waited if it waited
 	EventNested        EventKind = "nested"         // acquired under a hold that the context carried
 	EventRenewed       EventKind = "renewed"        // the watchdog's renewal was confirmed
-	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is tried again
+	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is repeated
 	EventLost          EventKind = "lost"           // once a hold
 	EventReleased      EventKind = "released"       //
-	EventReleaseFailed EventKind = "release-failed" // not answered; the release is tried again until the lease is over
+	EventReleaseFailed EventKind = "release-failed" // not answered; it is repeated until the lease is over
 	EventLeaked        EventKind = "leaked"         // the hold became unreachable without a release
 )
 
 // Event is one thing that happened to one acquisition.
 type Event struct {
-	Kind   EventKind
-	Lock   string // the primitive's kind: lock, fair, fenced, reader, writer, multi, red, semaphore, permits, latch
+	Kind EventKind
+	// Lock is the primitive's kind: lock, fair, fenced, reader, writer, multi, red, semaphore, permits,
+	// latch.
+	Lock   string
 	Name   string // the user's name
 	ID     string // the hold's, once there is one
 	Waited time.Duration
@@ -36,25 +41,15 @@ type Event struct {
 	Ctx context.Context //nolint:containedctx // observers read trace ids from it
 }
 
-// emit calls the observer, in the goroutine that did what is told.
-func (c *Client) emit(e Event) {
-	if c.observe != nil {
-		c.observe(e)
+// observer adapts an observer to the engine.
+func observer(observe func(Event)) func(engine.Event) {
+	if observe == nil {
+		return nil
 	}
-}
-
-// report is emit for what is told outside of a call that Close waits for.
-func (c *Client) report(e Event) {
-	if c.enter() == nil {
-		defer c.calls.Done()
-		c.emit(e)
+	return func(e engine.Event) {
+		observe(Event{
+			Kind: EventKind(e.Kind), Lock: e.Resource.Kind, Name: e.Resource.Name, ID: e.ID,
+			Waited: e.Waited, Held: e.Held, Err: e.Err, Ctx: e.Ctx,
+		})
 	}
-}
-
-// emitLater tells the observer from a goroutine of its own: for the watchdog, which must not wait for anybody.
-func (c *Client) emitLater(e Event) {
-	if c.observe == nil {
-		return
-	}
-	c.spawn(func() { c.observe(e) })
 }

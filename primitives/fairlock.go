@@ -7,160 +7,180 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/scripts"
 )
 
 const (
-	fairQueue     = "redisson_lock_queue"
-	fairDeadlines = "redisson_lock_timeout"
-	fairOurs      = "redlatch_lock_waiters"
-	fairSigns     = "redlatch_lock_clients"
+	fairQueueKey    = "redisson_lock_queue"
+	fairTimeoutsKey = "redisson_lock_timeout"
+	fairWaitersKey  = "redlatch_lock_waiters"
+	fairClientsKey  = "redlatch_lock_clients"
 )
 
-// FairLock is Redisson's RFairLock: first come, first served, over all clients, Java's included. Waiters stand in a queue in
-// Redis, in the order in which they came there. A waiter whose process died costs those behind it its waiter timeout
-// ([WithWaiterTimeout], 10 s) at the most; a dead one of Redisson's costs what Redisson's configuration says (5 minutes by default).
-// TryAcquire never stands in the queue, and succeeds only if nobody does.
+// FairLock is Redisson's RFairLock: first come, first served, over all clients, Java's included. Waiters
+// stand in a queue in Redis, in the order of their arrival there. A waiter whose process died costs those
+// behind it at most its waiter timeout ([WithWaiterTimeout], 10 s). A dead waiter of Redisson's costs what
+// Redisson's configuration says (5 minutes by default). TryAcquire never joins the queue, and succeeds
+// only if the queue is empty.
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "fair", name, opts)
-	f := &fair{exclusiveOf(&l.handle, fairScripts,
-		prefixed(fairQueue, l.raw), prefixed(fairDeadlines, l.raw), prefixed(fairOurs, l.raw), prefixed(fairSigns, l.raw))}
-	l.speaks(f, f.keys(l.memory("")))
+	d := &fairDriver{newHashDriver(&l.handle, fairScripts,
+		prefixed(fairQueueKey, l.raw), prefixed(fairTimeoutsKey, l.raw),
+		prefixed(fairWaitersKey, l.raw), prefixed(fairClientsKey, l.raw))}
+	l.useLock(d, engine.Traits{
+		Outer: d.outer, NestsInTurn: true,
+		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
+			w := &fairWaiter{d: d, q: q}
+			q.State = w
+			return w, nil
+		},
+	}, d.keys(l.requestKey("")))
 	return l
 }
 
-// fair speaks RFairLock: the plain lock's hash, with a queue before it.
-type fair struct{ exclusive }
+// fairDriver is the driver of RFairLock: the plain lock's hash, with a queue before it. The script that
+// releases the lock grants it to the head of the queue.
+type fairDriver struct{ hashDriver }
 
 var (
-	fairScripts = &mutexScripts{
-		acquire: scripts.Load("fairlock/acquire"),
-		release: scripts.Load("fairlock/release"),
-		leave:   scripts.Load("lock/leave", "fairlock"),
-		force:   scripts.Load("lock/force", "fairlock"),
-		adopt:   scripts.Load("lock/adopt", "fairlock"),
+	fairScripts = &lockScriptSet{
+		acquire:       scripts.Load("fairlock/acquire"),
+		release:       scripts.Load("fairlock/release"),
+		releaseShared: scripts.Load("lock/leave", "fairlock"),
+		force:         scripts.Load("lock/force", "fairlock"),
+		adopt:         scripts.Load("lock/adopt", "fairlock"),
 	}
 	fairRefresh = scripts.Load("fairlock/refresh")
 	fairLeave   = scripts.Load("fairlock/leave")
 	fairInfo    = scripts.Load("fairlock/info")
 )
 
-// How fairlock/acquire is to be refused.
+// What fairlock/acquire does with a request that it refuses.
 const (
-	fairAway  = iota // not to stand in the queue
-	fairTold         // to stand there, and to ask when told that the lock is free
-	fairGiven        // to stand there, and to be given it
+	doNotQueue    = iota
+	queueNotified // it joins the queue, and tries again when it is told that the lock is free
+	queueGranted  // it joins the queue, and is granted the lock
 )
 
-func (f *fair) take(ctx context.Context, q *request) (verdict, error) {
-	var memory any = 0
-	if q.shared {
-		memory = f.h.c.remembered
+func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	c := d.h.c
+	var remember any = 0
+	if q.Shared {
+		remember = c.remembered
 	}
-	stands := fairAway
+	queue := doNotQueue
 	switch {
-	case q.queue && (q.shared || f.h.c.replicas.n > 0): // whoever shares the id holds it too; and a grant is nobody's to confirm
-		stands = fairTold
-	case q.queue:
-		stands = fairGiven
+	case q.MayQueue && (q.Shared || c.replicas.n > 0):
+		// Others that share the id hold too, and must try themselves. Nor could a replica confirm a grant.
+		queue = queueNotified
+	case q.MayQueue:
+		queue = queueGranted
 	}
-	q.open = q.open || q.queue // what stands in the queue must leave it
-	reply, err := f.h.c.confirm(ctx, f.lua.acquire, f.keys(f.h.memoryOf(&q.claim)), q.id, f.h.lease(q.ttl), f.h.c.publish(),
-		memory, flag(q.once), stands, millis(q.patience), f.h.c.life, f.h.c.id, flag(q.nested))
+	q.MustRollback = q.MustRollback || q.MayQueue // a request in the queue must leave it
+	reply, err := c.confirm(ctx, d.lua.acquire, d.keys(d.h.ownerKey(&q.Owner)),
+		q.ID, d.h.ttlArg(q.TTL), c.publish(), remember, flag(q.NonReentrant), queue,
+		millis(q.Terms.WaiterTimeout), c.life, c.id, flag(q.Nested))
 	if err != nil {
-		return verdict{}, err
+		return engine.Result{}, err
 	}
-	v, err := readTake(reply)
+	res, err := readLockReply(reply)
 	if answer, ok := reply.Value.([]any); ok && len(answer) == 4 {
-		v.place = placed(answer, reply.Sent)
+		if w, ok := q.State.(*fairWaiter); ok {
+			since, _ := answer[2].(string)
+			w.seen = fairPosition{since: since, seen: reply.Sent, foreign: answer[3] == int64(1)}
+		}
 	}
-	return v, err
+	return res, err
 }
 
-// place is where a request stands in the queue.
-type place struct {
-	since   string    // when it came to stand there, by the server's clock; "": it is told, not given the lock
-	seen    time.Time // it stood there no earlier than this
-	foreign bool      // one of Redisson's holds the lock, or may before it
+// fairPosition is what a waiter knows of its position in the queue.
+type fairPosition struct {
+	since   string    // when it joined the queue, by the server's clock; "": it is told, not granted
+	seen    time.Time // it has had this position at least since then
+	foreign bool      // a client of Redisson holds the lock, or may hold it before this waiter
 }
 
-func placed(answer []any, sent time.Time) place {
-	since, _ := answer[2].(string)
-	return place{since: since, seen: sent, foreign: answer[3] == int64(1)}
-}
-
-// gift is the lock, given to one that waits for it.
-type gift struct {
+// fairGrant is the lock, granted to a waiter by whoever released it.
+type fairGrant struct {
 	id    string
-	since string        // to the place that it has had since then
+	since string        // the position that it is granted to
 	ttl   time.Duration // for so long
-	sent  time.Time     // if zero, from a moment after it was seen to stand there
+	sent  time.Time     // before the granting command was sent; zero if another client sent it
 }
 
-// readGift reads "<id> <since> <ttl>".
-func readGift(word string) (g gift, ok bool) {
-	id, rest, _ := strings.Cut(word, " ")
+// readFairGrant parses "<id> <since> <ttl>".
+func readFairGrant(payload string) (g fairGrant, ok bool) {
+	id, rest, _ := strings.Cut(payload, " ")
 	since, ttl, _ := strings.Cut(rest, " ")
 	ms, err := strconv.ParseInt(ttl, 10, 64)
-	return gift{id: id, since: since, ttl: time.Duration(ms) * time.Millisecond}, err == nil
+	return fairGrant{id: id, since: since, ttl: fromMillis(ms)}, err == nil
 }
 
-func (f *fair) undo(ctx context.Context, q *request) error {
-	if !q.shared {
-		_, err := f.end(ctx, &q.claim)
+func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
+	if !q.Shared {
+		_, err := d.free(ctx, &q.Owner)
 		return err
 	}
-	// In this order: after the first command, a late copy of take cannot join the queue again. An error of Redis's own,
-	// as for a key of another type, does not keep the second from leaving it.
-	_, err := f.leave(ctx, &q.claim, true)
+	// In this order: after the first command, a late copy of the acquisition cannot join the queue again.
+	// An error of Redis itself, as for a key of another type, must not keep the second from leaving it.
+	_, err := d.releaseShared(ctx, &q.Owner, true)
 	if err != nil && scripts.OutcomeOf(err) != scripts.Executed {
 		return err
 	}
-	if !q.queue || f.h.c.queues.awaits(f, q.id) { // waiters that share the id share the place
+	if !q.MayQueue || d.h.c.queues.hasWaiter(d, q.ID) { // waiters that share an id share its position
 		return err
 	}
-	return errors.Join(err, f.leaves(ctx, q.id))
+	return errors.Join(err, d.leaveQueue(ctx, q.ID))
 }
 
-func (f *fair) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
-	if left > 0 || t.shared {
-		return f.lessen(ctx, t, left)
+func (d *fairDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
+	if left > 0 || o.Shared {
+		return d.releaseCounts(ctx, o, left)
 	}
-	return f.end(ctx, &t.claim)
+	return d.free(ctx, &o.Owner)
 }
 
-func (f *fair) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
-	return f.adoptBy(ctx, f.h.memoryOf(&q.claim), id, q)
-}
-
-// end ends what an id of its own has: the lock, or a place in the queue. If that gives the lock to another who waits here, it is told.
-func (f *fair) end(ctx context.Context, c *claim) (lost bool, err error) {
-	reply, err := f.h.c.run.Do(ctx, f.lua.release, f.keys(f.h.memoryOf(c)), c.id, f.h.c.publish(), f.h.c.rememberedFor(c), f.h.c.life)
-	if word, ok := reply.Value.(string); ok {
-		if g, ok := readGift(word); ok {
+// free takes from a private owner what it has: the lock, or a position in the queue. If that grants the
+// lock to a waiter of this client, the waiter is told.
+func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (lost bool, err error) {
+	c := d.h.c
+	reply, err := c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)), o.ID, c.publish(), c.rememberFor(o), c.life)
+	if payload, ok := reply.Value.(string); ok {
+		if g, ok := readFairGrant(payload); ok {
 			g.sent = reply.Sent
-			f.h.c.queues.given(f, g)
+			c.queues.grant(d, g)
 		}
 	}
 	return reply.Value == int64(0), err
 }
 
-// leaves takes an id out of the queue.
-func (f *fair) leaves(ctx context.Context, id string) error {
-	_, err := f.h.c.run.Do(ctx, fairLeave, f.keys(f.h.memory("")), id, f.h.c.publish())
+// leaveQueue removes an id from the queue.
+func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
+	_, err := d.h.c.run.Do(ctx, fairLeave, d.keys(d.h.requestKey("")), id, d.h.c.publish())
 	return err
 }
 
-// channel is the waiter's own: Redisson tells it there, and so does whatever does not give the lock.
-func (f *fair) channel(q *request) string { return f.news + ":" + q.id }
+// Subscribe is used by red locks, whose members do not queue: they hear of no release, and poll.
+func (d *fairDriver) Subscribe(q *engine.Request, wake func(missed bool)) []engine.Subscription {
+	return d.h.c.subscribe(d.waiterChannel(q.ID), isUnlockMessage, wake)
+}
 
-// gifts is the channel on which this client's waiters are told that the lock was granted to one of them. A former
-// life of the client listens on another channel.
-func (f *fair) gifts() string { return f.news + ":" + f.h.c.life }
+// waiterChannel is the channel on which Redisson tells one waiter that the lock is free, and so does
+// everybody who frees it without a grant.
+func (d *fairDriver) waiterChannel(id string) string { return d.channel + ":" + id }
 
-func (f *fair) info(ctx context.Context) (Info, error) {
-	reply, err := f.h.c.run.Do(ctx, fairInfo, []any{f.hash, f.more[0]})
+// grantChannel is the channel on which this client hears of grants to its waiters. A former life of the
+// client had another channel.
+func (d *fairDriver) grantChannel() string { return d.channel + ":" + d.h.c.life }
+
+func (d *fairDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	return d.adoptInto(ctx, d.h.ownerKey(&q.Owner), id, q)
+}
+
+func (d *fairDriver) info(ctx context.Context) (Info, error) {
+	reply, err := d.h.c.run.Do(ctx, fairInfo, []any{d.hash, d.extra[0]})
 	if err != nil {
 		return Info{}, err
 	}
@@ -173,55 +193,47 @@ func (f *fair) info(ctx context.Context) (Info, error) {
 	return info, nil
 }
 
-// refresh tells Redis that those who wait here do, and brings back what they should know.
-func (f *fair) refresh(ctx context.Context, longest time.Duration, ids []string) (news fairNews, err error) {
+// fairStatus is the reply to a refresh.
+type fairStatus struct {
+	// changesIn is the time until the lease of the holder ends, or the time that the next owner of a free
+	// lock is given. Negative: unknown.
+	changesIn time.Duration
+	free      bool
+	holder    string
+	next      string   // the next owner
+	nextOurs  bool     // it is one of this client's
+	waiting   int      // how many waiters of this client are in the queue
+	missing   []string // of the ids that were sent: those that are not in the queue
+}
+
+// refresh tells Redis that this client's waiters are alive, and asks about those with the given ids.
+// longest is the longest waiter timeout among them.
+func (d *fairDriver) refresh(ctx context.Context, longest time.Duration, ids []string) (fairStatus, error) {
 	args := make([]any, 0, 3+len(ids))
-	args = append(args, f.h.c.life, f.h.c.publish(), millis(longest))
+	args = append(args, d.h.c.life, d.h.c.publish(), millis(longest))
 	for _, id := range ids {
 		args = append(args, id)
 	}
-	reply, err := f.h.c.run.Do(ctx, fairRefresh, f.keys(f.h.memory("")), args...)
+	status := fairStatus{changesIn: -1}
+	reply, err := d.h.c.run.Do(ctx, fairRefresh, d.keys(d.h.requestKey("")), args...)
 	if err != nil {
-		return fairNews{wait: -1}, err
+		return status, err
 	}
 	answer := reply.Value.([]any)
-	left := answer[0].(int64)
-	news.free = left == -2
-	news.holder, _ = answer[1].(string)
-	news.next, _ = answer[2].(string)
-	if news.free && news.next != "" {
-		left = answer[3].(int64)
+	ms := answer[0].(int64)
+	status.free = ms == -2
+	status.holder, _ = answer[1].(string)
+	status.next, _ = answer[2].(string)
+	if status.free && status.next != "" {
+		ms = answer[3].(int64)
 	}
-	news.wait = -1
-	if left >= 0 {
-		news.wait = time.Duration(left) * time.Millisecond
+	if ms >= 0 {
+		status.changesIn = fromMillis(ms)
 	}
-	news.own = answer[4] == int64(1)
-	news.waiting = int(answer[5].(int64))
+	status.nextOurs = answer[4] == int64(1)
+	status.waiting = int(answer[5].(int64))
 	for _, id := range answer[6:] {
-		news.missing = append(news.missing, id.(string))
+		status.missing = append(status.missing, id.(string))
 	}
-	return news, nil
-}
-
-// fairNews is what one look for all waiters brings.
-type fairNews struct {
-	wait    time.Duration // until the lease of the holder, or the time that the next owner of a free lock is given, ends; negative: unknown
-	free    bool
-	holder  string
-	next    string // the next owner
-	own     bool   // it is one of this client's
-	waiting int
-	missing []string // those who should be waiting and are not
-}
-
-// stand is the waiting: in Redis's queue, and here in the client's share of it.
-func (f *fair) stand(ctx context.Context, q *request, s *settings, w *wait) (verdict, error) {
-	q.patience = s.waiterTimeout
-	v, err := f.h.try(ctx, q)
-	if err != nil || v.granted {
-		return v, err
-	}
-	f.h.waits(w, q.id)
-	return f.h.c.queues.wait(ctx, f, q, w, v)
+	return status, nil
 }

@@ -5,478 +5,479 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// fairQueues are the client's shares in the queues of fair locks: by name, while anybody waits.
+// How a fair lock's waiters wait.
+//
+// Each waiter stands in Redis's queue by itself. Whoever releases the lock grants it to the head of the
+// queue, and publishes the grant on the channel of the head's client. Once a second, and when the holder's
+// lease ends, one script per client and name (a refresh) tells Redis that the waiters are alive, and finds
+// out what messages may have missed: who holds the lock, who is next, and which waiters are not in the
+// queue any more. A waiter that has a reason to try runs the acquiring script again, which is idempotent.
+
+const (
+	// refreshInterval is the usual time between two refreshes.
+	refreshInterval = time.Second
+	// refreshTimeout bounds one refresh.
+	refreshTimeout = 5 * time.Second
+	// maxVerified is how many waiters one refresh asks about by id. The number of waiters shows at once that
+	// a queue was lost. Waiters that were lost alone are found when it is their turn.
+	maxVerified = 100
+	// maxEarlyGrants bounds the grants to waiters that are not known yet. A grant that is forgotten is found
+	// by the next refresh.
+	maxEarlyGrants = 1000
+)
+
+// fairQueues are a client's parts of the queues of fair locks, by name, while there are waiters.
 type fairQueues struct {
-	mu   sync.Mutex
-	open map[string]*fairShare
-	// early is what was given to those of whom it is not known here yet that they wait: the answer that they do is still on its way.
-	early map[string]gift
+	mu   sync.Mutex // guards all queues and their waiters
+	open map[string]*fairQueue
+	// early are grants to ids that are not known yet: the reply that they joined the queue is on its way.
+	early map[string]fairGrant
 }
 
-// maxEarly bounds what is given to nobody who comes for it. What is forgotten is found by the next look.
-const maxEarly = 1000
-
-// fairShare is those who wait for one fair lock through this client. Each stands in Redis's queue by itself. Whoever of them is given the lock is told
-// on a channel that is the client's; one script, once a second and when the holder's lease ends, tells Redis that all of them are there, and looks
-// for all of them.
-type fairShare struct {
+// fairQueue is the waiters of one client for one fair lock.
+type fairQueue struct {
 	queues *fairQueues
-	f      *fair
-	gifts  *pubsub.Subscription
-	poke   bell          // look soon
-	sooner bell          // the next look is due earlier than it was
-	stop   chan struct{} // closed when the last has left
+	d      *fairDriver
+	grants *pubsub.Subscription
 
-	// guarded by queues.mu
+	refreshNow engine.Signal // refresh soon
+	reschedule engine.Signal // the next refresh is due earlier than it was
+	stop       chan struct{} // closed when the last waiter has left
+
+	// queues.mu guards the rest.
 	first, last *fairWaiter            // in order of arrival
-	known       map[string]*fairWaiter // by id; those who share one are linked by twin
-	count, own  int                    // how many there are, and how many with an id of their own
-	turn        *fairWaiter            // whose presence is verified next; nil: the first's
-	round       int                    // counts looks
-	constant    int                    // how many of those with an id of their own have been there since the last look began
-	rings       time.Time              // when the next look is due
-	lease       time.Time              // the holder's, or what the next owner of a free lock is given, ends then; zero: unknown
-	stray       stray
+	byID        map[string]*fairWaiter // waiters that share an id are linked by twin
+	count       int
+	private     int         // waiters with an id of their own
+	turn        *fairWaiter // whose presence is verified next; nil: the first's
+	round       int         // counts refreshes
+	settled     int         // private waiters that were there when the last refresh began
+	refreshAt   time.Time   // when the next refresh is due
+	changesAt   time.Time   // when the holder's lease ends; zero: unknown
+	orphan      fairOrphan
 }
 
-// stray is a queue head of this client without a local waiter, and the time since which it has been the head of a free
-// lock. Its request to leave never reached Redis. The client's heartbeats would keep it in the queue forever.
-type stray struct {
+// fairOrphan is a queue head with our client id but no local waiter, and since when it has been the head
+// of a free lock. Its request to leave never reached Redis. The client's refreshes would keep it in the
+// queue for ever.
+type fairOrphan struct {
 	id    string
 	since time.Time
 }
 
+// fairWaiter is one request for a fair lock. It implements [engine.Queue] for itself.
 type fairWaiter struct {
-	q          *request
-	nudge      bell // there is a gift, or reason to try
+	d      *fairDriver
+	q      *engine.Request
+	waiter *engine.Waiter
+	queue  *fairQueue
+	seen   fairPosition // in the reply to the last attempt
+
+	// own is the subscription to the waiter's own channel; nil if it needs none. confirmed is its
+	// confirmation, until it came.
+	own       *pubsub.Subscription
+	confirmed <-chan struct{}
+
+	// fairQueues.mu guards the rest.
 	prev, next *fairWaiter
 	twin       *fairWaiter
-
-	// guarded by queues.mu
-	round int // of the look before which it came
-	place place
-	gift  gift
+	round      int // number of the first refresh after it came
+	position   fairPosition
+	grant      fairGrant
+	wantsTry   bool // there is a grant, or another reason to try
 }
 
-// verified is how many waiters one look asks after by id: a queue that was lost shows in their number at once, one that
-// lost some of them when it is their turn.
-const verified = 100
-
-func (qs *fairQueues) wait(ctx context.Context, f *fair, q *request, limit *wait, refused verdict) (verdict, error) {
-	me := &fairWaiter{q: q, nudge: newBell(), place: refused.place}
-	share := qs.enter(f, me, refused)
-	defer share.leave(me)
-	return share.stay(ctx, me, limit)
+// Join implements [engine.Queue].
+func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
+	qs := &w.d.h.c.queues
+	w.waiter, w.position = waiter, w.seen
+	qs.mu.Lock()
+	q := qs.open[w.d.h.res.Name]
+	if q == nil {
+		q = qs.begin(w.d)
+	}
+	w.queue = q
+	q.add(w)
+	q.expect(refused.RetryAfter)
+	if g, ok := qs.early[w.q.ID]; ok {
+		delete(qs.early, w.q.ID)
+		w.grant = g
+		w.wake()
+	}
+	qs.mu.Unlock()
+	w.listen()
 }
 
-// given hands a gift to the waiter that it is for. Waiters that share its id hold the lock too, each by a try of its
-// own. A gift for an unknown waiter is kept: the answer that it joined the queue may be on its way.
-func (qs *fairQueues) given(f *fair, g gift) {
+// begin opens the queue of a name. mu is held.
+func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
+	q := &fairQueue{
+		queues: qs, d: d, byID: map[string]*fairWaiter{},
+		refreshNow: engine.NewSignal(), reschedule: engine.NewSignal(), stop: make(chan struct{}),
+	}
+	if qs.open == nil {
+		qs.open = map[string]*fairQueue{}
+	}
+	qs.open[d.h.res.Name] = q
+	q.grants = d.h.c.hub.Subscribe(d.grantChannel(), func(s pubsub.Signal) {
+		if g, ok := readFairGrant(s.Payload); ok {
+			qs.grant(d, g)
+		} else if s.Resubscribed {
+			q.refreshNow.Send()
+		}
+	})
+	d.h.c.core.Spawn(q.run)
+	return q
+}
+
+// Next implements [engine.Queue].
+func (w *fairWaiter) Next(*engine.Waiter) engine.Step {
+	qs := w.queue.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	if share := qs.open[f.h.name]; share != nil {
-		if w := share.known[g.id]; w != nil {
+	if !w.wantsTry {
+		return engine.Step{Confirmed: w.confirmed}
+	}
+	w.wantsTry = false
+	if res := w.takeGrant(); res != nil {
+		return engine.Step{Granted: res}
+	}
+	return engine.Step{Try: true}
+}
+
+// takeGrant returns what the waiter was granted, if it may be used: the grant is for the position that the
+// waiter has, and enough of the lease is left. The lease counts from when the waiter was last known not to
+// have it. nil: the waiter must ask. mu is held.
+func (w *fairWaiter) takeGrant() *engine.Result {
+	g := w.grant
+	w.grant = fairGrant{}
+	if g.since == "" || g.since != w.position.since {
+		return nil
+	}
+	res := &engine.Result{Granted: true, Sent: w.position.seen}
+	if g.sent.After(res.Sent) {
+		res.Sent = g.sent
+	}
+	usable := g.ttl / 4
+	if limit := w.q.Terms.Limit(); limit > 0 {
+		usable = min(usable, limit/10)
+	}
+	if g.ttl < w.q.TTL {
+		res.Lease = g.ttl
+	}
+	if time.Since(res.Sent) > usable || (res.Lease > 0 && !w.q.Terms.Renew) {
+		return nil
+	}
+	return res
+}
+
+// Try implements [engine.Queue].
+func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
+	return w.d.h.res.Try(ctx, w.q)
+}
+
+// Tried implements [engine.Queue].
+func (w *fairWaiter) Tried(_ *engine.Waiter, res engine.Result, err error, _ bool) {
+	if err != nil {
+		return // the next refresh finds out where the waiter stands
+	}
+	w.queue.queues.mu.Lock()
+	w.position = w.seen
+	w.queue.expect(res.RetryAfter)
+	w.queue.queues.mu.Unlock()
+	w.listen()
+}
+
+// Confirmed implements [engine.Queue]: a message before the confirmation was not heard.
+func (w *fairWaiter) Confirmed(*engine.Waiter) {
+	w.confirmed = nil
+	w.queue.refreshNow.Send()
+}
+
+// listen subscribes to the waiter's own channel, if a client of Redisson may hold the lock before it, or
+// if the waiter is not granted the lock. The queue is first come, first served: whoever releases before
+// this waiter was in front of it, so what was seen then stays true, except for a forced release.
+func (w *fairWaiter) listen() {
+	if w.own != nil || (!w.position.foreign && w.position.since != "") {
+		return
+	}
+	q := w.queue
+	w.own = w.d.h.c.hub.Subscribe(w.d.waiterChannel(w.q.ID), func(s pubsub.Signal) {
+		switch {
+		case s.Resubscribed:
+			q.refreshNow.Send()
+		case isUnlockMessage(s.Payload):
+			q.queues.mu.Lock()
+			w.wake()
+			q.queues.mu.Unlock()
+		}
+	})
+	w.confirmed = w.own.Confirmed()
+}
+
+// Leave implements [engine.Queue]. If a shared id was granted the lock, the waiters with the same id hold
+// it too: they try.
+func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
+	q := w.queue
+	q.queues.mu.Lock()
+	if res.Granted && w.q.Shared {
+		for o := q.byID[w.q.ID]; o != nil; o = o.twin {
+			if o != w {
+				o.wake()
+			}
+		}
+	}
+	q.remove(w)
+	empty := q.first == nil
+	if empty {
+		delete(q.queues.open, q.d.h.res.Name)
+		close(q.stop)
+	}
+	q.queues.mu.Unlock()
+	// Not under the mutex: Close waits for the listeners, which take it.
+	if w.own != nil {
+		w.own.Close()
+	}
+	if empty {
+		q.grants.Close()
+	}
+}
+
+// wake gives the waiter a reason to try. mu is held.
+func (w *fairWaiter) wake() {
+	w.wantsTry = true
+	w.waiter.Wake()
+}
+
+// grant gives the lock to the waiter that it is for. Waiters that share its id hold the lock too, each by
+// an attempt of its own. A grant for an unknown waiter is kept: the reply that it joined the queue may be
+// on its way.
+func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if q := qs.open[d.h.res.Name]; q != nil {
+		if w := q.byID[g.id]; w != nil {
 			for ; w != nil; w = w.twin {
-				if !w.q.shared {
-					w.gift = g
+				if !w.q.Shared {
+					w.grant = g
 				}
 				w.wake()
 			}
 			return
 		}
 	}
-	if qs.early == nil || len(qs.early) >= maxEarly {
-		qs.early = map[string]gift{}
+	if qs.early == nil || len(qs.early) >= maxEarlyGrants {
+		qs.early = map[string]fairGrant{}
 	}
 	qs.early[g.id] = g
 }
 
-func (qs *fairQueues) enter(f *fair, me *fairWaiter, refused verdict) *fairShare {
+// hasWaiter reports whether anybody waits here under that id.
+func (qs *fairQueues) hasWaiter(d *fairDriver, id string) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	share := qs.open[f.h.name]
-	if share == nil {
-		share = qs.begin(f)
-	}
-	share.add(me)
-	share.expect(refused.wait)
-	if g, ok := qs.early[me.q.id]; ok {
-		delete(qs.early, me.q.id)
-		me.gift = g
-		me.wake()
-	}
-	return share
+	q := qs.open[d.h.res.Name]
+	return q != nil && q.byID[id] != nil
 }
 
-func (qs *fairQueues) begin(f *fair) *fairShare {
-	s := &fairShare{
-		queues: qs, f: f, known: map[string]*fairWaiter{},
-		poke: newBell(), sooner: newBell(), stop: make(chan struct{}),
-	}
-	if qs.open == nil {
-		qs.open = map[string]*fairShare{}
-	}
-	qs.open[f.h.name] = s
-	s.gifts = f.h.c.hub.Subscribe(f.gifts(), func(sig pubsub.Signal) {
-		if g, ok := readGift(sig.Payload); ok {
-			qs.given(f, g)
-		} else if sig.Resubscribed {
-			s.look()
-		}
-	})
-	f.h.c.spawn(s.watch)
-	return s
-}
-
-func (s *fairShare) leave(me *fairWaiter) {
-	s.queues.mu.Lock()
-	s.remove(me)
-	empty := s.first == nil
-	if empty {
-		delete(s.queues.open, s.f.h.name)
-		close(s.stop)
-	}
-	s.queues.mu.Unlock()
-	if empty {
-		s.gifts.Close() // not under the mutex: it waits for the listener
-	}
-}
-
-// add has me wait last. queues.mu is held.
-func (s *fairShare) add(me *fairWaiter) {
-	me.round, me.prev = s.round, s.last
-	if s.last != nil {
-		s.last.next = me
+// add appends a waiter. mu is held.
+func (q *fairQueue) add(w *fairWaiter) {
+	w.round, w.prev = q.round, q.last
+	if q.last != nil {
+		q.last.next = w
 	} else {
-		s.first = me
+		q.first = w
 	}
-	s.last = me
-	me.twin = s.known[me.q.id]
-	s.known[me.q.id] = me
-	s.count++
-	if !me.q.shared {
-		s.own++
+	q.last = w
+	w.twin = q.byID[w.q.ID]
+	q.byID[w.q.ID] = w
+	q.count++
+	if !w.q.Shared {
+		q.private++
 	}
 }
 
-// remove takes me out. queues.mu is held.
-func (s *fairShare) remove(me *fairWaiter) {
-	if me.prev != nil {
-		me.prev.next = me.next
+// remove takes a waiter out. mu is held.
+func (q *fairQueue) remove(w *fairWaiter) {
+	if w.prev != nil {
+		w.prev.next = w.next
 	} else {
-		s.first = me.next
+		q.first = w.next
 	}
-	if me.next != nil {
-		me.next.prev = me.prev
+	if w.next != nil {
+		w.next.prev = w.prev
 	} else {
-		s.last = me.prev
+		q.last = w.prev
 	}
-	if s.turn == me {
-		s.turn = me.next
+	if q.turn == w {
+		q.turn = w.next
 	}
-	if w := s.known[me.q.id]; w != me {
-		for ; w.twin != me; w = w.twin {
+	if o := q.byID[w.q.ID]; o != w {
+		for o.twin != w {
+			o = o.twin
 		}
-		w.twin = me.twin
-	} else if me.twin != nil {
-		s.known[me.q.id] = me.twin
+		o.twin = w.twin
+	} else if w.twin != nil {
+		q.byID[w.q.ID] = w.twin
 	} else {
-		delete(s.known, me.q.id)
+		delete(q.byID, w.q.ID)
 	}
-	s.count--
-	if !me.q.shared {
-		s.own--
-		if me.round < s.round {
-			s.constant--
+	q.count--
+	if !w.q.Shared {
+		q.private--
+		if w.round < q.round {
+			q.settled--
 		}
 	}
 }
 
-func (s *fairShare) stay(ctx context.Context, me *fairWaiter, limit *wait) (verdict, error) {
-	timer, stop := limit.timer()
-	defer stop()
-	ear := s.listen(me)
-	defer ear.close()
-	var met error
-	for {
-		select {
-		case <-me.nudge:
-		case <-ear.confirmed: // a message before this was not heard
-			ear.confirmed = nil
-			s.look()
-			continue
-		case <-timer:
-			return verdict{}, gaveUp(ctx, met)
-		case <-ctx.Done():
-			return verdict{}, gaveUp(ctx, met)
-		case <-s.f.h.c.closing:
-			return verdict{}, ErrClosed
-		}
-		if v := s.unwrap(me); v.granted {
-			return s.f.h.accept(ctx, me.q, v)
-		}
-		v, err := s.f.h.try(ctx, me.q)
-		switch {
-		case err == nil && v.granted:
-			s.granted(me)
-			return v, nil
-		case err == nil:
-			s.refused(me, v)
-			if ear.sub == nil {
-				ear = s.listen(me)
-			}
-		case unanswered(err):
-			met = err
-		default:
-			return v, err
-		}
-	}
-}
-
-// ear is a waiter's own channel, where those are heard that do not give the lock.
-type ear struct {
-	sub       *pubsub.Subscription // nil: there is no need
-	confirmed <-chan struct{}
-}
-
-func (e *ear) close() {
-	if e.sub != nil {
-		e.sub.Close()
-	}
-}
-
-// listen opens me's ear if who releases before me may be one of Redisson's, or if me is not given the lock. First come, first served: whoever releases
-// before me stood before me, so what was seen when me came stays true, but for a release by force.
-func (s *fairShare) listen(me *fairWaiter) ear {
-	s.queues.mu.Lock()
-	needed := me.place.foreign || me.place.since == ""
-	s.queues.mu.Unlock()
-	if !needed {
-		return ear{}
-	}
-	sub := s.f.h.c.hub.Subscribe(s.f.channel(me.q), func(sig pubsub.Signal) {
-		switch {
-		case sig.Resubscribed:
-			s.look()
-		case s.f.heeds(sig.Payload):
-			me.wake()
-		}
-	})
-	return ear{sub, sub.Confirmed()}
-}
-
-// unwrap takes what me was given. It is granted if it is for the place that me has, and if enough is left of it, counted from when it was last known not
-// to have been given yet; else me must ask.
-func (s *fairShare) unwrap(me *fairWaiter) verdict {
-	s.queues.mu.Lock()
-	g, at := me.gift, me.place
-	me.gift = gift{}
-	s.queues.mu.Unlock()
-	if g.since == "" || g.since != at.since {
-		return verdict{}
-	}
-	v := verdict{granted: true, sent: at.seen}
-	if g.sent.After(v.sent) {
-		v.sent = g.sent
-	}
-	spare := g.ttl / 4
-	if limit := me.q.settings.limit(); limit > 0 {
-		spare = min(spare, limit/10)
-	}
-	if g.ttl < me.q.ttl {
-		v.brief = g.ttl
-	}
-	v.granted = time.Since(v.sent) <= spare && (v.brief == 0 || me.q.settings.renew)
-	return v
-}
-
-// look has the watch look soon.
-func (s *fairShare) look() {
-	s.poke.ring()
-}
-
-func (w *fairWaiter) wake() {
-	w.nudge.ring()
-}
-
-func (s *fairShare) refused(me *fairWaiter, v verdict) {
-	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	me.place = v.place
-	s.expect(v.wait)
-}
-
-// granted has those try who share me's id: they hold the lock too.
-func (s *fairShare) granted(me *fairWaiter) {
-	if !me.q.shared {
+// expect notes when a refresh may find something new. mu is held.
+func (q *fairQueue) expect(changesIn time.Duration) {
+	q.changesAt = time.Time{}
+	if changesIn < 0 {
 		return
 	}
-	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	for w := s.known[me.q.id]; w != nil; w = w.twin {
-		if w != me {
-			w.wake()
-		}
+	q.changesAt = time.Now().Add(changesIn + time.Millisecond) // Redis rounds down
+	if q.changesAt.Before(q.refreshAt) {
+		q.reschedule.Send()
 	}
 }
 
-// awaits tells whether anybody waits here under that id.
-func (qs *fairQueues) awaits(f *fair, id string) bool {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	share := qs.open[f.h.name]
-	return share != nil && share.known[id] != nil
-}
-
-// expect notes when there may be reason to look. queues.mu is held.
-func (s *fairShare) expect(wait time.Duration) {
-	s.lease = time.Time{}
-	if wait < 0 {
-		return
-	}
-	s.lease = time.Now().Add(wait + time.Millisecond) // Redis rounds down
-	if s.lease.Before(s.rings) {
-		s.sooner.ring()
-	}
-}
-
-// watch is the share's one goroutine.
-func (s *fairShare) watch() {
-	timer := time.NewTimer(s.pause())
+// run is the queue's one goroutine: it refreshes.
+func (q *fairQueue) run() {
+	timer := time.NewTimer(q.pause())
 	defer timer.Stop()
-	confirmed := s.gifts.Confirmed()
+	confirmed := q.grants.Confirmed()
 	for {
 		select {
 		case <-timer.C:
-			s.refresh()
-		case <-s.poke:
-			s.refresh()
-		case <-confirmed: // what was given before was not heard
+			q.refresh()
+		case <-q.refreshNow:
+			q.refresh()
+		case <-confirmed: // a grant before the confirmation was not heard
 			confirmed = nil
-			s.refresh()
-		case <-s.sooner:
-		case <-s.stop:
+			q.refresh()
+		case <-q.reschedule:
+		case <-q.stop:
 			return
-		case <-s.f.h.c.closing:
+		case <-q.d.h.c.core.Closing():
 			return
 		}
-		timer.Reset(s.pause())
+		timer.Reset(q.pause())
 	}
 }
 
-// pause is until the next look: a second, less if there will be news before, or if a waiter must not be silent for that long.
-func (s *fairShare) pause() time.Duration {
-	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	pause := slowPoll
-	for w := s.first; w != nil; w = w.next {
-		pause = min(pause, w.q.patience/3)
+// pause is the time until the next refresh: a second, or less if the lock changes hands before, or if a
+// waiter's timeout is short.
+func (q *fairQueue) pause() time.Duration {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	pause := refreshInterval
+	for w := q.first; w != nil; w = w.next {
+		pause = min(pause, w.q.Terms.WaiterTimeout/3)
 	}
-	if !s.lease.IsZero() {
-		pause = min(pause, time.Until(s.lease))
+	if !q.changesAt.IsZero() {
+		pause = min(pause, time.Until(q.changesAt))
 	}
 	pause = max(pause, time.Millisecond)
-	s.rings = time.Now().Add(pause)
+	q.refreshAt = time.Now().Add(pause)
 	return pause
 }
 
-// refresh looks once for all, and wakes those for whom there is news: who holds the lock and was not told, the next owner of a free one, and those who
-// stand nowhere.
-func (s *fairShare) refresh() {
-	ids, longest := s.sample()
+// refresh runs one refresh for all waiters, and wakes those that have a reason to try.
+func (q *fairQueue) refresh() {
+	ids, longest := q.sample()
 	if len(ids) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
 	defer cancel()
-	news, err := s.f.refresh(ctx, longest, ids)
-	if s.take(news, err, longest) {
-		_ = s.f.leaves(ctx, news.next) // or at the next look
+	status, err := q.d.refresh(ctx, longest, ids)
+	if q.update(status, err, longest) {
+		_ = q.d.leaveQueue(ctx, status.next) // if it fails, the next refresh finds the orphan again
 	}
 }
 
-// take takes in what a look came to. It tells whether the next owner is to leave the queue.
-func (s *fairShare) take(news fairNews, err error, longest time.Duration) (strays bool) {
-	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	s.expect(news.wait)
-	if err != nil {
-		if scripts.OutcomeOf(err) == scripts.Executed {
-			// Redis itself refused, as for a key of another type. Each waiter's own try returns that error.
-			s.wakeAll()
-		}
-		return false
-	}
-	present := news.waiting
-	if w := s.known[news.holder]; w != nil {
-		present++
-		w.wake()
-	}
-	switch {
-	case present < s.constant:
-		s.wakeAll()
-	case news.free:
-		s.wake(news.next)
-		fallthrough
-	default:
-		for _, id := range news.missing {
-			s.wake(id)
-		}
-	}
-	return s.strays(news, longest)
-}
-
-// wakeAll wakes all waiters. queues.mu is held.
-func (s *fairShare) wakeAll() {
-	for w := s.first; w != nil; w = w.next {
-		w.wake()
-	}
-}
-
-// wake wakes those of that id. queues.mu is held.
-func (s *fairShare) wake(id string) {
-	for w := s.known[id]; w != nil; w = w.twin {
-		w.wake()
-	}
-}
-
-// strays tells whether the next owner is one of this client's whom nobody here has known for as long as it may be silent. A waiter's first
-// try comes before it is known here. queues.mu is held.
-func (s *fairShare) strays(news fairNews, longest time.Duration) bool {
-	if !news.free || !news.own || s.known[news.next] != nil {
-		s.stray = stray{}
-		return false
-	}
-	if s.stray.id != news.next {
-		s.stray = stray{news.next, time.Now()}
-	}
-	return time.Since(s.stray.since) >= longest
-}
-
-// sample picks those whose presence is verified this time, the first and the others in turn, and the longest that one of them may be silent.
-func (s *fairShare) sample() (ids []string, longest time.Duration) {
-	s.queues.mu.Lock()
-	defer s.queues.mu.Unlock()
-	s.round++
-	s.constant = s.own
-	if s.first == nil {
+// sample picks the waiters whose presence is verified this time: the first, and the others in turn. It
+// returns their ids, and the longest of their timeouts.
+func (q *fairQueue) sample() (ids []string, longest time.Duration) {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	q.round++
+	q.settled = q.private
+	if q.first == nil {
 		return nil, 0
 	}
 	pick := func(w *fairWaiter) {
-		ids = append(ids, w.q.id)
-		longest = max(longest, w.q.patience)
+		ids = append(ids, w.q.ID)
+		longest = max(longest, w.q.Terms.WaiterTimeout)
 	}
-	pick(s.first)
-	for range min(s.count, verified) - 1 {
-		if s.turn == nil || s.turn == s.first {
-			s.turn = s.first.next
+	pick(q.first)
+	for range min(q.count, maxVerified) - 1 {
+		if q.turn == nil || q.turn == q.first {
+			q.turn = q.first.next
 		}
-		pick(s.turn)
-		s.turn = s.turn.next
+		pick(q.turn)
+		q.turn = q.turn.next
 	}
 	return ids, longest
+}
+
+// update takes in the reply to a refresh. It wakes the waiter that holds the lock and was not told, the
+// next owner of a free lock, and the waiters that are missing in the queue. It reports whether the next
+// owner is an orphan that must leave the queue.
+func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) (orphaned bool) {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	q.expect(status.changesIn)
+	if err != nil {
+		if scripts.OutcomeOf(err) == scripts.Executed {
+			// Redis itself refused, as for a key of another type. Each waiter's own attempt returns that error.
+			q.wakeAll()
+		}
+		return false
+	}
+	present := status.waiting
+	if w := q.byID[status.holder]; w != nil {
+		present++
+		w.wake()
+	}
+	if present < q.settled {
+		q.wakeAll()
+	} else {
+		if status.free {
+			q.wakeID(status.next)
+		}
+		for _, id := range status.missing {
+			q.wakeID(id)
+		}
+	}
+	// A waiter makes its first attempt before it is known here, so an orphan must be the head for as long as
+	// a waiter may be silent.
+	if !status.free || !status.nextOurs || q.byID[status.next] != nil {
+		q.orphan = fairOrphan{}
+		return false
+	}
+	if q.orphan.id != status.next {
+		q.orphan = fairOrphan{status.next, time.Now()}
+	}
+	return time.Since(q.orphan.since) >= longest
+}
+
+// wakeAll wakes all waiters. mu is held.
+func (q *fairQueue) wakeAll() {
+	for w := q.first; w != nil; w = w.next {
+		w.wake()
+	}
+}
+
+// wakeID wakes the waiters of that id. mu is held.
+func (q *fairQueue) wakeID(id string) {
+	for w := q.byID[id]; w != nil; w = w.twin {
+		w.wake()
+	}
 }

@@ -129,7 +129,7 @@ func awaitRoom(t testing.TB, n int) {
 	redistest.WaitFor(t, soon, func() bool {
 		standing := 0
 		for stack := range goroutines() {
-			if bytes.Contains(stack, []byte("primitives.(*room).stay(")) {
+			if bytes.Contains(stack, []byte("engine.(*Resource).waitIn(")) {
 				standing++
 			}
 		}
@@ -140,7 +140,7 @@ func awaitRoom(t testing.TB, n int) {
 // running are their stacks.
 func running() (stacks []string) {
 	for stack := range goroutines() {
-		own := bytes.Contains(stack, []byte("redlatch/primitives.")) || bytes.Contains(stack, []byte("redlatch/pubsub.")) ||
+		own := bytes.Contains(stack, []byte("redlatch/primitives.")) || bytes.Contains(stack, []byte("redlatch/internal/engine.")) || bytes.Contains(stack, []byte("redlatch/pubsub.")) ||
 			bytes.Contains(stack, []byte("redlatch/watchdog.")) || bytes.Contains(stack, []byte("redlatch/scripts."))
 		if own && !bytes.Contains(stack, []byte("primitives_test.")) {
 			stacks = append(stacks, string(stack))

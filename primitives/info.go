@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Holder is one who holds.
+// Holder is one holder of a lock or a permit.
 type Holder struct {
 	ID     string        // as [Hold.ID] gives it
 	Count  int           // how often; a permit's is 1
@@ -13,7 +13,7 @@ type Holder struct {
 	Client string        // the name of its client ([WithClientName]); "" if unknown
 }
 
-// Info is what stood in Redis at one instant. It is a value; it promises nothing of the next instant.
+// Info is what was in Redis at one instant. It may have changed since.
 type Info struct {
 	Name      string
 	Kind      string // lock, fair, fenced, reader, writer, semaphore, permits

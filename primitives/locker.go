@@ -9,70 +9,73 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Locker makes a sync.Locker of a lock. A local gate stands before the remote lock, so an Unlock can only belong to the goroutine that
-// passed it; it is safe to share.
+// Locker makes a [sync.Locker] of a lock. Goroutines first take a local lock, so an Unlock can only
+// belong to the goroutine that has it. It is safe to share.
 //
-// Lock rides out outages, telling the observer, and never returns without the lock; it panics if the Locker's context ends, or if the error cannot
-// heal. Unlock panics if it is not locked, as sync does. That a hold was lost meanwhile goes to the observer: where that matters, use
-// [Lock.Do] or [Lock.Acquire].
+// Lock never returns without the lock. It retries while Redis is down, and tells the observer. It panics
+// if the Locker's context ends, or if an error cannot pass. Unlock panics if the Locker is not locked, as
+// package sync does. If a hold was lost, only the observer is told: where that matters, use [Lock.Do] or
+// [Lock.Acquire].
 type Locker struct {
 	_ noCopy
 
-	lock *Lock
-	ctx  context.Context //nolint:containedctx // sync.Locker has no place for one
-	gate chan struct{}   // capacity 1: full while locked, or being locked
-	hold atomic.Pointer[Hold]
+	lock  *Lock
+	ctx   context.Context //nolint:containedctx // sync.Locker has no place for one
+	local chan struct{}   // capacity 1: full while locked, or being locked
+	hold  atomic.Pointer[Hold]
 }
 
-// Locker adapts l to sync.Locker; ctx bounds every wait.
+// Locker adapts l to [sync.Locker]. ctx bounds every wait.
 func (l *Lock) Locker(ctx context.Context) *Locker {
-	return &Locker{lock: l, ctx: ctx, gate: make(chan struct{}, 1)}
+	return &Locker{lock: l, ctx: ctx, local: make(chan struct{}, 1)}
 }
 
-// Lock locks. It panics when the context of the Locker is done, and on errors that cannot heal.
+// Pauses between the attempts of Lock.
+const (
+	firstLockerPause   = 20 * time.Millisecond
+	longestLockerPause = time.Second
+)
+
+// Lock locks. A default [WithWait] does not apply. It panics when the Locker's context is done, and on
+// errors that cannot pass.
 func (l *Locker) Lock() {
 	select {
-	case l.gate <- struct{}{}:
+	case l.local <- struct{}{}:
 	case <-l.ctx.Done():
-		panic(l.lock.failed("lock", gaveUp(l.ctx, nil)))
+		panic(l.lock.failed("lock", engine.GaveUp(l.ctx, nil)))
 	}
-	for delay := 20 * time.Millisecond; ; delay = min(2*delay, time.Second) {
-		hold, err := l.lock.acquireForLocker(l.ctx)
+	for pause := firstLockerPause; ; pause = min(2*pause, longestLockerPause) {
+		err := l.lock.invalid
 		if err == nil {
-			l.hold.Store(hold)
-			return
+			var hold *engine.Hold
+			if hold, err = l.lock.res.Acquire(l.ctx, &l.lock.settings.Terms, -1); err == nil {
+				l.hold.Store(newHold(hold))
+				return
+			}
 		}
-		l.refused(err)
-		l.rest(delay)
+		l.failed(l.lock.failed("acquire", err))
+		engine.Pause(l.ctx, pause, l.lock.c.core.Closing())
 	}
 }
 
-// acquireForLocker is Acquire without a limit of waiting: a default WithWait is not for Locker.
-func (l *Lock) acquireForLocker(ctx context.Context) (*Hold, error) {
-	s, err := l.with(nil)
-	if err != nil {
-		return nil, l.failed("acquire", err)
-	}
-	hold, err := l.acquire(ctx, s, -1)
-	return hold, l.failed("acquire", err)
-}
-
-// TryLock tries once: false when it is held, or when Redis does not answer.
+// TryLock makes one attempt. It returns false if the lock is held, or if Redis does not answer.
 func (l *Locker) TryLock() bool {
 	select {
-	case l.gate <- struct{}{}:
+	case l.local <- struct{}{}:
 	default:
 		if l.ctx.Err() != nil {
-			panic(l.lock.failed("lock", gaveUp(l.ctx, nil)))
+			panic(l.lock.failed("lock", engine.GaveUp(l.ctx, nil)))
 		}
 		return false
 	}
 	hold, err := l.lock.TryAcquire(l.ctx)
 	if err != nil {
-		l.refused(err)
-		<-l.gate
+		l.failed(err)
+		<-l.local
 		return false
 	}
 	l.hold.Store(hold)
@@ -85,34 +88,24 @@ func (l *Locker) Unlock() {
 	if hold == nil {
 		panic("redlatch: unlock of unlocked Locker")
 	}
-	_ = hold.Release(l.ctx) // the observer is told of what goes wrong
-	<-l.gate
+	_ = hold.Release(l.ctx) // the observer is told of a failure
+	<-l.local
 }
 
-// refused panics, having opened the gate, if waiting longer is no use; else the observer is told.
-func (l *Locker) refused(err error) {
-	if l.ctx.Err() != nil || !heals(err) {
-		<-l.gate
+// failed tells the observer of an error that may pass. Other errors make it unlock the local lock and
+// panic.
+func (l *Locker) failed(err error) {
+	if l.ctx.Err() != nil || !mayPass(err) {
+		<-l.local
 		panic(err)
 	}
-	if !errors.Is(err, ErrNotAcquired) || unanswered(err) {
-		l.lock.c.report(Event{Kind: EventWait, Lock: l.lock.kind, Name: l.lock.name, Err: err})
+	if !errors.Is(err, ErrNotAcquired) || isPassing(err) {
+		l.lock.c.core.Report(engine.Event{Kind: engine.EventWait, Resource: &l.lock.res, Err: err})
 	}
 }
 
-// rest pauses between tries of Lock.
-func (l *Locker) rest(delay time.Duration) {
-	timer := time.NewTimer(delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-l.ctx.Done():
-	case <-l.lock.c.closing:
-	}
-}
-
-// heals tells errors that pass from those that stay.
-func heals(err error) bool {
+// mayPass reports whether a later attempt may not meet the same error.
+func mayPass(err error) bool {
 	for _, lasting := range []error{ErrInvalid, ErrClosed, ErrDeadlock, ErrUnsupported, redis.ErrClosed} {
 		if errors.Is(err, lasting) {
 			return false
@@ -128,5 +121,7 @@ func heals(err error) bool {
 	return true
 }
 
-// String names what it locks.
-func (l *Locker) String() string { return fmt.Sprintf("Locker(%s %q)", l.lock.kind, l.lock.name) }
+// String names the lock.
+func (l *Locker) String() string {
+	return fmt.Sprintf("Locker(%s %q)", l.lock.res.Kind, l.lock.res.Name)
+}

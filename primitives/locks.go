@@ -9,18 +9,21 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Locks walks over the locks that are held now, by SCAN on every master: locks of every kind whose key is a hash, each name once. match is
-// Redis's glob on the user's name, "*" for all. Kind is what the keys tell: "reader" or "writer"; "fair" while the fair lock's queue is in use;
-// "fenced" if the name has a fencing token; else "lock". A reader whose leases have ended is not listed, and each reader has its own TTL. A hash that
-// neither expires nor has a Redisson id in every field is not taken for a lock. An error ends the walk: it comes with a zero Info.
+// Locks lists the locks that are held now, with SCAN on every master: locks of every kind whose key is a
+// hash, each name once. match is a Redis glob on the user's name; "*" lists all. Kind is what the keys
+// show: "reader" or "writer"; "fair" while the fair lock's queue is in use; "fenced" if the name has a
+// fencing token; else "lock". A reader whose leases have ended is not listed. Each reader has its own
+// TTL. A hash without expiry is listed only if every field is an id of Redisson's form. An error ends the
+// list: it comes with a zero Info.
 //
-// The walk is not a snapshot: concurrent changes may or may not appear.
+// Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		h := &handle{c: c, kind: "locks", name: match}
+		r := &engine.Resource{Kind: "locks", Name: match}
 		seen, names := map[string]bool{}, map[string]string{}
 		var err error
 		for key, failed := range c.run.Hashes(ctx, escapeGlob(c.prefix)+match) {
@@ -36,37 +39,37 @@ func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error]
 				break
 			}
 			if held {
-				c.identify(ctx, info.Holders, names)
+				c.nameClients(ctx, info.Holders, names)
 			}
 			if held && !yield(info, nil) {
 				return
 			}
 		}
 		if err != nil {
-			yield(Info{}, h.failed("list", err))
+			yield(Info{}, failed(r, "list", err))
 		}
 	}
 }
 
-// lockAt reads the lock at a key; false: there is none.
+// lockAt reads the lock at a key. It returns false if there is none.
 func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	if err := context.Cause(ctx); err != nil {
 		return Info{}, false, err
 	}
-	if err := c.begin(ctx); err != nil {
+	if err := c.core.Begin(ctx); err != nil {
 		return Info{}, false, err
 	}
-	defer c.calls.Done()
+	defer c.core.Leave()
 	keys := []any{key}
-	for _, more := range []string{tokenPrefix, fairQueue, fairSigns} {
+	for _, more := range []string{tokenPrefix, fairQueueKey, fairClientsKey} {
 		keys = append(keys, prefixed(more, key))
 	}
 	if c.enforcesSlots() && slotOf(key) != slotOf(keys[1].(string)) {
 		keys = keys[:1]
 	}
 	reply, err := c.run.Do(ctx, lockList, keys)
-	if len(keys) > 1 && err != nil && (divisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
-		// Keys that Redis refuses, because they are in other slots, have moved, or are not allowed, tell nothing.
+	if len(keys) > 1 && err != nil && (isDivisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
+		// Redis refuses the other keys: they are in other slots, have moved, or are forbidden.
 		reply, err = c.run.Do(ctx, lockList, keys[:1])
 	}
 	if isWrongType(err) {
@@ -81,22 +84,24 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	return info, readLock(&info, answer[2:]), nil
 }
 
-// isOurs tells whether key is a hash that this library keeps beside a lock: it may look like a lock.
+// isOurs reports whether key is a hash that this library keeps beside a lock. It may look like a lock.
 func isOurs(key string) bool {
-	return strings.HasPrefix(key, fairSigns+":") || strings.HasPrefix(key, fairOurs+":") ||
-		strings.HasPrefix(key, memoryPrefix+":") && strings.HasSuffix(key, ":"+sharedCounts)
+	return strings.HasPrefix(key, fairClientsKey+":") || strings.HasPrefix(key, fairWaitersKey+":") ||
+		strings.HasPrefix(key, requestPrefix+":") && strings.HasSuffix(key, ":"+sharedCounts)
 }
 
-// lockList asks what a lock's keys tell of it.
+// lockList reads a lock's kind and holders from its keys.
 var lockList = scripts.Load("lock/list", "rwlock")
 
-// isWrongType tells whether a key holds another type than a script expects. Miniredis words it differently.
+// isWrongType reports whether a key holds another type than a script expects. Miniredis words it
+// differently.
 func isWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
 
-// redissonID is how Redisson, and this library, name holders.
+// redissonID is the form of the ids that Redisson and this library give to holders.
 var redissonID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}:\S+$`)
 
-// readLock fills in the holders from a hash's fields, values and TTLs, and tells whether that hash is a lock that is held.
+// readLock fills in the holders from a hash's fields, values and TTLs. It returns false if the hash is no
+// lock, or is not held.
 func readLock(info *Info, fields []any) bool {
 	for ; len(fields) >= 3; fields = fields[3:] {
 		field, _ := fields[0].(string)
@@ -108,7 +113,7 @@ func readLock(info *Info, fields []any) bool {
 		}
 		count, err := strconv.Atoi(value)
 		if err != nil || (info.TTL < 0 && !redissonID.MatchString(field)) {
-			return false // somebody else's hash: each lock expires
+			return false // no lock: locks expire
 		}
 		if both {
 			field = strings.TrimSuffix(field, ":write")
@@ -118,7 +123,7 @@ func readLock(info *Info, fields []any) bool {
 	return len(info.Holders) > 0
 }
 
-// escapeGlob makes a glob that matches s alone.
+// escapeGlob returns a glob that matches s alone.
 func escapeGlob(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }

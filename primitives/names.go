@@ -23,8 +23,8 @@ func suffixed(name, suffix string) string {
 
 // The names of Redisson's lock family.
 const (
-	lockChannel  = "redisson_lock__channel"
-	memoryPrefix = "redisson_unlock_latch"
+	lockChannel   = "redisson_lock__channel"
+	requestPrefix = "redisson_unlock_latch"
 )
 
 // sharedCounts ends the name of a hash of ours. For each lock field whose id callers use with WithOwner, it holds how many of the

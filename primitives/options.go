@@ -3,11 +3,13 @@ package primitives
 import (
 	"strings"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Option sets how something is acquired. One type serves three scopes: the client's defaults ([WithDefaults]), a handle, and a
-// single call; the nearest wins. An option that does not concern a primitive is ignored by it, but its value is
-// checked. The zero value does nothing.
+// Option sets how something is acquired. There are three scopes: the client's defaults
+// ([WithDefaults]), a handle, and a single call. The nearest scope wins. A primitive ignores options that
+// do not concern it, but their values are checked. The zero value does nothing.
 type Option struct {
 	kind   optionKind
 	d, max time.Duration
@@ -37,36 +39,41 @@ const (
 	maxDuration = 100 * 365 * 24 * time.Hour
 )
 
-// WithWait limits the waiting, and only that: what is acquired lasts beyond it. 0 tries once. Default: until the context is done.
+// WithWait limits how long an acquisition waits. It does not limit the hold. 0 tries once. Default: wait
+// until the context is done.
 func WithWait(d time.Duration) Option { return Option{kind: optWait, d: d} }
 
-// WithLease asks for a fixed lease, which is never renewed: the hold's context ends with it. It excludes [WithWatchdog]; the
-// nearer scope decides, within one list the later. From 1 ms to 100 years.
+// WithLease asks for a fixed lease, which is never renewed: the hold's context ends with it. It excludes
+// [WithWatchdog]: the nearer scope decides, and within one scope the later option. From 1 ms to 100
+// years.
 func WithLease(d time.Duration) Option { return Option{kind: optLease, d: d} }
 
-// WithWatchdog has a hold renewed every ttl/3 while it is held, so that the lock frees itself within ttl after its holder's
-// death. The default, with 30 s, as in Redisson. From 1 ms to 100 years.
+// WithWatchdog renews a hold every ttl/3, so that the lock frees itself within ttl after its holder's
+// death. It is the default, with 30 s, as in Redisson. From 1 ms to 100 years.
 func WithWatchdog(ttl time.Duration) Option { return Option{kind: optWatchdog, d: ttl} }
 
-// WithMaxHold is a ceiling for a renewed hold: it is lost then, renewed or not. From 1 ms to 100 years.
+// WithMaxHold limits how long a renewed hold lasts: it is lost then, renewed or not. From 1 ms to 100
+// years.
 func WithMaxHold(d time.Duration) Option { return Option{kind: optMaxHold, d: d} }
 
-// WithPermits is how many permits of a semaphore to acquire, all or none. 0 succeeds and touches nothing. Default 1.
+// WithPermits is how many permits of a semaphore to acquire, all or none. 0 succeeds and sends nothing.
+// Default 1.
 func WithPermits(n int) Option { return Option{kind: optPermits, n: n} }
 
-// WithOwner acquires under an identity that the caller manages, such as a Java thread's "<uuid>:<thread id>". Equal ids are one
-// holder, wherever they are used. "", "mode" and what ends in ":write" cannot be owners: Redisson's format gives them a meaning.
+// WithOwner acquires under an id that the caller manages, such as a Java thread's "<uuid>:<thread id>".
+// Equal ids are one holder, wherever they are used. The empty id, "mode" and ids that end in ":write"
+// are invalid: Redisson's format gives them a meaning.
 func WithOwner(id string) Option { return Option{kind: optOwner, s: id} }
 
 // WithNonReentrant makes a nested acquisition fail with [ErrDeadlock].
 func WithNonReentrant() Option { return Option{kind: optNonReentrant} }
 
-// WithPolling waits by asking again, first after min, then after twice as long up to max, with some jitter, without pub/sub:
-// Redisson's SpinLock. Both from 1 ms to 100 years.
+// WithPolling waits by trying again, without pub/sub: first after min, then after twice as long each time
+// up to max, with some jitter. It is Redisson's SpinLock. Both are 1 ms to 100 years.
 func WithPolling(min, max time.Duration) Option { return Option{kind: optPolling, d: min, max: max} }
 
-// WithWaiterTimeout is how long a FairLock's waiter keeps its place without a sign of life: what a crashed one costs those
-// behind it at the most. Default 10 s. From 1 ms to 100 years.
+// WithWaiterTimeout is how long a waiter of a FairLock keeps its place without a sign of life. It is the
+// most that a crashed waiter costs those behind it. Default 10 s. From 1 ms to 100 years.
 func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTimeout, d: d} }
 
 // WithCohort is reserved for cohorts: a client's waiters that pass the lock on among themselves for up
@@ -74,28 +81,21 @@ func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTi
 // effect: every hand-off asks Redis. Default 0.
 func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }
 
-// settings is what options add up to.
+// settings are the options that apply to an acquisition.
 type settings struct {
-	wait          time.Duration // negative: no limit
-	ttl           time.Duration // of the lease, or of each renewal
-	renew         bool
-	maxHold       time.Duration // 0: none
-	permits       int
-	owner         string // "": an id of its own
-	nonReentrant  bool
-	pollMin       time.Duration // 0: wait by pub/sub
-	pollMax       time.Duration
-	waiterTimeout time.Duration
-	err           error   // the first option that was out of range
-	given         uint16  // the kinds of option that were given
-	of            *bundle // that this is acquired for; nil: for a user
+	engine.Terms
+
+	err   error  // the first option that was out of range
+	given uint16 // the kinds of option that were given
 }
 
 func defaultSettings() settings {
-	return settings{wait: -1, ttl: 30 * time.Second, renew: true, permits: 1, waiterTimeout: 10 * time.Second}
+	return settings{Terms: engine.Terms{
+		Wait: -1, TTL: 30 * time.Second, Renew: true, Permits: 1, WaiterTimeout: 10 * time.Second,
+	}}
 }
 
-// with is s changed by opts, in order.
+// with returns s with opts applied in order.
 func (s settings) with(opts []Option) settings {
 	for i := range opts {
 		s.apply(&opts[i])
@@ -109,59 +109,60 @@ func (s *settings) apply(o *Option) {
 	case optNone:
 	case optWait:
 		s.check(o.d >= 0, "a negative wait, %v", o.d)
-		s.wait = max(o.d, 0)
+		s.Wait = max(o.d, 0)
 	case optLease:
 		s.checkDuration("lease", o.d)
-		s.ttl, s.renew = o.d, false
+		s.TTL, s.Renew = o.d, false
 	case optWatchdog:
 		s.checkDuration("watchdog ttl", o.d)
-		s.ttl, s.renew = o.d, true
+		s.TTL, s.Renew = o.d, true
 	case optMaxHold:
 		s.checkDuration("max hold", o.d)
-		s.maxHold = o.d
+		s.MaxHold = o.d
 	case optPermits:
 		s.check(o.n >= 0, "%d permits", o.n)
-		s.permits = o.n
+		s.Permits = o.n
 	case optOwner:
 		s.check(validOwner(o.s), "owner id %q", o.s)
-		s.owner = o.s
+		s.Owner = o.s
 	case optNonReentrant:
-		s.nonReentrant = true
+		s.NonReentrant = true
 	case optPolling:
 		s.checkDuration("polling minimum", o.d)
 		s.checkDuration("polling maximum", o.max)
 		s.check(o.d <= o.max, "a polling minimum of %v above its maximum of %v", o.d, o.max)
-		s.pollMin, s.pollMax = o.d, o.max
+		s.PollMin, s.PollMax = o.d, o.max
 	case optWaiterTimeout:
 		s.checkDuration("waiter timeout", o.d)
-		s.waiterTimeout = o.d
+		s.WaiterTimeout = o.d
 	case optCohort:
 		s.check(o.d >= 0 && o.d <= maxDuration, "a cohort of %v (from 0 to 100 years)", o.d)
 	}
 }
 
-// overlaid is s with what was given to a joint lock or to a call of it. How long to wait is the joint's own affair.
-func (s settings) overlaid(over *settings) settings {
-	has := func(k optionKind) bool { return over.given&(1<<k) != 0 }
+// forMember returns the settings for acquiring a member of a joint lock: its own, and over them what was
+// given to the joint lock or to a call of it.
+func (s settings) forMember(joint *settings) settings {
+	has := func(k optionKind) bool { return joint.given&(1<<k) != 0 }
 	if has(optLease) || has(optWatchdog) {
-		s.ttl, s.renew = over.ttl, over.renew
+		s.TTL, s.Renew = joint.TTL, joint.Renew
 	}
 	if has(optMaxHold) {
-		s.maxHold = over.maxHold
+		s.MaxHold = joint.MaxHold
 	}
 	if has(optNonReentrant) {
-		s.nonReentrant = true
+		s.NonReentrant = true
 	}
 	if has(optPolling) {
-		s.pollMin, s.pollMax = over.pollMin, over.pollMax
+		s.PollMin, s.PollMax = joint.PollMin, joint.PollMax
 	}
 	if has(optWaiterTimeout) {
-		s.waiterTimeout = over.waiterTimeout
+		s.WaiterTimeout = joint.WaiterTimeout
 	}
 	if has(optWait) {
-		s.wait = -1
+		s.Wait = -1 // the joint lock itself waits no longer
 	}
-	s.owner = over.owner
+	s.Owner = joint.Owner
 	return s
 }
 
@@ -175,23 +176,7 @@ func (s *settings) checkDuration(what string, d time.Duration) {
 	s.check(d >= minDuration && d <= maxDuration, "a %s of %v (from 1ms to 100 years)", what, d)
 }
 
-// validOwner: Redisson's hashes give these a meaning of their own.
+// validOwner reports whether an id has no special meaning in Redisson's hashes.
 func validOwner(id string) bool {
 	return id != "" && id != "mode" && !strings.HasSuffix(id, ":write")
-}
-
-// firstTTL is what an acquisition asks for: never beyond the ceiling.
-func (s *settings) firstTTL() time.Duration {
-	if s.renew && s.maxHold > 0 {
-		return min(s.ttl, s.maxHold)
-	}
-	return s.ttl
-}
-
-// limit is how long the hold may last however well it is renewed; 0: no limit.
-func (s *settings) limit() time.Duration {
-	if !s.renew {
-		return s.ttl
-	}
-	return s.maxHold
 }

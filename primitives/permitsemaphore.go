@@ -8,138 +8,161 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// PermitExpirableSemaphore is a number of permits, each with an id and a lease of its own, that all who use its name share: Redisson's
-// RPermitExpirableSemaphore, [Client.PermitExpirableSemaphore]. It is a handle: immutable, shareable, without I/O to make one.
+// PermitExpirableSemaphore is a number of permits, each with an id and a lease of its own, that all
+// clients share that use its name. It is Redisson's RPermitExpirableSemaphore:
+// [Client.PermitExpirableSemaphore]. It is a handle: immutable, shareable, and made without I/O.
 //
-// Permits are renewed while they are held ([WithWatchdog]), or have a fixed lease ([WithLease]): those of a process that died come
-// back when the lease ends. Whether it has ended is judged by the server's clock alone. A hold of several permits has one id, theirs,
-// comma-separated; they are released, renewed and lost together.
+// Permits are renewed while they are held ([WithWatchdog]), or have a fixed lease ([WithLease]). The
+// permits of a process that died come back when their lease ends. The server's clock alone decides when
+// that is. A hold of several permits has one id: theirs, comma-separated. They are released, renewed and
+// lost together.
 type PermitExpirableSemaphore struct {
 	_ noCopy
 	handle
-	pool leasing
+
+	driver permitDriver
 }
 
-// PermitExpirableSemaphore is the semaphore whose permits have leases. It has no permits until Init, Add or Resize sets them; who acquires
-// before waits for that.
+const permitsKind = "permits"
+
+// PermitExpirableSemaphore returns the semaphore of that name whose permits have leases. It has no permits
+// until Init, Add or Resize sets them; earlier acquisitions wait for that.
 func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitExpirableSemaphore {
 	s := &PermitExpirableSemaphore{}
-	s.init(c, "permits", name, opts)
-	s.many = true
-	s.pool = leasing{h: &s.handle, free: s.raw, news: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout")}
-	s.speaks(&s.pool, s.pool.keys(s.memory("")))
+	s.init(c, permitsKind, name, opts)
+	s.driver = permitDriver{
+		h: &s.handle, free: s.raw, channel: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout"),
+	}
+	s.use(&s.driver, engine.Traits{
+		ManyHolders: true, HandOff: s.driver.handOff, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
+	}, s.driver.keys(s.requestKey("")))
 	return s
 }
 
-// Acquire waits until it has as many permits as [WithPermits] says, all or none and at most 100,000, until ctx is done
-// ([ErrNotAcquired] and ctx's cause) or until the limit of [WithWait] is over ([ErrNotAcquired]). On failure it has none. Who wants few is not held up
-// by one who waits for many.
+// Acquire waits until it has as many permits as [WithPermits] says, all or none and at most 100,000. It
+// gives up when ctx is done ([ErrNotAcquired] and ctx's cause) or when the limit of [WithWait] is over
+// ([ErrNotAcquired]). On failure it has none. A request for few permits does not wait behind a request
+// for many.
 func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquirePermits(ctx, maxBatch, opts, false)
+	return s.acquire(ctx, opts, false, maxPermitIDs)
 }
 
-// TryAcquire is Acquire with [WithWait](0) over all scopes: one try.
+// TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
 func (s *PermitExpirableSemaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquirePermits(ctx, maxBatch, opts, true)
+	return s.acquire(ctx, opts, true, maxPermitIDs)
 }
 
-// Do runs f with permits held, with the hold's context, and gives them back on return, error and panic. It returns f's error, joined with
-// [ErrLost] if the permits were lost before f ended. A release that fails otherwise goes to the observer.
+// Do runs f with permits held, and with the hold's context. It gives the permits back when f returns,
+// fails or panics. It returns f's error, joined with [ErrLost] if the permits were lost before f ended.
+// Any other failure of the release goes to the observer.
 func (s *PermitExpirableSemaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	return s.do(ctx, func() (*Hold, error) { return s.Acquire(ctx, opts...) }, f)
+	hold, err := s.Acquire(ctx, opts...)
+	if err != nil {
+		return err
+	}
+	return hold.do(ctx, f)
 }
 
-// Adopt takes over the permits of these ids (comma-separated, all or none) under fresh ones, to hand them from one process to another. It
-// renews, or leases, from here on. The former holder learns [ErrLost]. [ErrNotHeld] if one of them is not held.
+// Adopt takes over the permits of these ids (comma-separated, all or none) under new ids. Use it to hand
+// permits from one process to another. They are renewed, or have a lease, from now on. The former holder
+// learns [ErrLost]. [ErrNotHeld] if one of them is not held.
 func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
-	var hold *Hold
 	set, err := s.with(opts)
 	if err != nil {
 		return nil, s.failed("adopt", err)
 	}
+	var hold *Hold
 	err = s.call(ctx, "adopt", func() error {
-		hold, err = s.adoptPermits(ctx, id, *set)
-		if err != nil {
-			s.c.emit(s.failure(ctx, &wait{}, time.Time{}, err))
-			return err
+		adopted, err := s.adopt(ctx, id, set.Terms)
+		s.res.EmitAcquired(ctx, adopted, err)
+		if err == nil {
+			hold = newHold(adopted)
 		}
-		s.acquired(ctx, hold, EventAcquired, &wait{}, time.Time{})
-		return nil
+		return err
 	})
 	return hold, err
 }
 
-func (s *PermitExpirableSemaphore) adoptPermits(ctx context.Context, id string, set settings) (*Hold, error) {
-	if s.c.isClosing() {
+func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms engine.Terms) (*engine.Hold, error) {
+	if s.c.core.IsClosing() {
 		return nil, ErrClosed
 	}
 	raw, err := rawPermits(id)
 	if err != nil {
 		return nil, err
 	}
-	set.permits = len(raw) / permitBytes
-	q := s.request(&set)
-	reply, err := s.c.run.Do(ctx, permitsAdopt, s.pool.keys(s.memoryOf(&q.claim)), s.c.publish(), raw, rawOf(q.id), millis(q.ttl))
+	terms.Permits = len(raw) / permitBytes
+	q := s.res.NewRequest(&terms)
+	reply, err := s.c.run.Do(ctx, permitsAdopt, s.driver.keys(s.ownerKey(&q.Owner)),
+		s.c.publish(), raw, rawOf(q.ID), millis(q.TTL))
 	if err == nil && reply.Value != int64(1) {
 		err = ErrNotHeld
 	}
-	s.takenFrom(ctx, err, strings.Split(strings.ToLower(id), ",")...)
+	s.announceTakeover(ctx, err, splitPermits(id)...)
 	if err != nil {
-		return nil, err // an unknown outcome is left to the lease: the former holder's section may still run
+		return nil, err // an unknown outcome is left to the lease: the former holder may still work
 	}
-	return s.newHold(ctx, s.newTenure(q, verdict{sent: reply.Sent}, 1), &set, reply.Sent, nil)
+	return s.res.Adopted(ctx, q, reply.Sent)
 }
 
-// ReleaseID gives back the permits of these ids (comma-separated, all or none; one named twice counts once): those that another process,
-// or an earlier life of this one, holds. [ErrNotHeld] if one of them is not held.
+// splitPermits returns the single ids as holders have them.
+func splitPermits(id string) []string { return strings.Split(strings.ToLower(id), ",") }
+
+// ReleaseID gives back the permits of these ids (comma-separated, all or none; an id that is named twice
+// counts once). Use it to free what another process, or an earlier life of this one, holds. [ErrNotHeld]
+// if one of them is not held.
 func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) error {
 	raw, wrong := rawPermits(id)
-	held, err := s.change(ctx, "release id", permitsRelease, s.pool.keys, wrong, raw, 1)
+	held, err := s.change(ctx, "release id", permitsRelease, s.driver.keys, wrong, raw, 1)
 	if err == nil && held == 0 {
 		err = s.failed("release id", ErrNotHeld)
 	}
-	if s.c.enter() == nil {
-		defer s.c.calls.Done()
-		s.takenFrom(ctx, err, strings.Split(strings.ToLower(id), ",")...)
+	if s.c.core.Enter() == nil {
+		defer s.c.core.Leave()
+		s.announceTakeover(ctx, err, splitPermits(id)...)
 	}
 	return err
 }
 
-// Init sets the number of permits, 0 or more, unless the semaphore has been set before, and tells whether it did.
+// Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
+// it did.
 func (s *PermitExpirableSemaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := s.change(ctx, "init", permitsInit, s.pool.keys, atLeast(0, n), n)
+	answer, err := s.change(ctx, "init", permitsInit, s.driver.keys, outOfRange(0, n), n)
 	return answer == 1, err
 }
 
-// Add adds delta permits, or takes them away if it is negative; what is free may then be below 0 until permits come back. A semaphore that
-// was not set is set by it.
+// Add adds delta permits. A negative delta takes permits away; the number that is free may then be below 0
+// until permits come back. It sets a semaphore that was not set.
 func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
-	_, err := s.change(ctx, "add", permitsAdd, s.pool.keys, atLeast(-maxPermits, delta), delta)
+	_, err := s.change(ctx, "add", permitsAdd, s.driver.keys, outOfRange(-maxPermits, delta), delta)
 	return err
 }
 
-// Resize makes the number of permits, free and taken, n: 0 or more. Permits that are out stay out: with more than n of them, what is free is
-// below 0 until enough have come back. A semaphore that was not set is set by it.
+// Resize sets the number of permits, free and taken, to n: 0 or more. It takes no permit from its holder:
+// with more than n taken, the number that is free is below 0 until enough have come back. It sets a
+// semaphore that was not set.
 func (s *PermitExpirableSemaphore) Resize(ctx context.Context, n int) error {
-	_, err := s.change(ctx, "resize", permitsResize, s.pool.keys, atLeast(0, n), n)
+	_, err := s.change(ctx, "resize", permitsResize, s.driver.keys, outOfRange(0, n), n)
 	return err
 }
 
-// Delete removes the semaphore and tells whether there was one. Permits that are out are lost; who waits, waits for the next Init.
+// Delete removes the semaphore, and reports whether there was one. Taken permits are lost. Waiters wait for
+// the next Init.
 func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
-	answer, err := s.change(ctx, "delete", permitsDelete, s.pool.keys, nil)
+	answer, err := s.change(ctx, "delete", permitsDelete, s.driver.keys, nil)
 	return answer == 1, err
 }
 
-// Info asks how many permits there are, how many of them are free, and who has the others. Its TTL is that of the holder who may keep
-// longest.
+// Info asks Redis how many permits there are, how many are free, and who holds the others. Its TTL is the
+// longest of the holders'.
 func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
-	info := Info{Name: s.name, Kind: s.kind}
+	info := Info{Name: s.res.Name, Kind: s.res.Kind}
 	err := s.call(ctx, "inspect", func() error {
-		reply, err := s.c.run.Do(ctx, permitsInfo, s.pool.keys(s.memory("")))
+		reply, err := s.c.run.Do(ctx, permitsInfo, s.driver.keys(s.requestKey("")))
 		if err != nil {
 			return err
 		}
@@ -147,7 +170,7 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 		free := int(answer[1].(int64))
 		info.Holders = permitHolders(answer[0].(int64), answer[2:])
 		info.Permits, info.Available = free+len(info.Holders), free
-		s.c.identify(ctx, info.Holders, nil)
+		s.c.nameClients(ctx, info.Holders, nil)
 		for _, holder := range info.Holders {
 			if holder.TTL < 0 || info.TTL < 0 {
 				info.TTL = -1
@@ -160,10 +183,10 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 	return info, err
 }
 
-// never is Redisson's score of a permit whose lease does not end.
+// never is Redisson's score for a permit whose lease does not end.
 const never = 922337203685477
 
-// permitHolders reads ids and the ms at which their leases end.
+// permitHolders reads ids and the times in ms at which their leases end.
 func permitHolders(now int64, answer []any) []Holder {
 	holders := make([]Holder, 0, len(answer)/2)
 	for i := 0; i+1 < len(answer); i += 2 {
@@ -179,12 +202,12 @@ func permitHolders(now int64, answer []any) []Holder {
 	return holders
 }
 
-// permitBytes is how long a permit's id is on the wire, where it stands raw.
+// permitBytes is the length of a permit's id on the wire, where it is raw.
 const permitBytes = 16
 
-// mintPermits makes n ids as the API gives them: hex, comma-separated. Each begins with the tag of
-// its client, so that a takeover can be told to that client, and the rest is random.
-func mintPermits(tag []byte, n int) string {
+// newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the tag of its
+// client, so that a takeover can be announced to that client. The rest is random.
+func newPermits(tag []byte, n int) string {
 	raw := make([]byte, n*permitBytes)
 	_, _ = rand.Read(raw) // never fails
 	for i := 0; i < len(raw); i += permitBytes {
@@ -201,7 +224,7 @@ func mintPermits(tag []byte, n int) string {
 	return b.String()
 }
 
-// rawPermits reads ids as a caller gives them; on the wire they stand one behind the other, each once.
+// rawPermits parses ids that a caller gave. On the wire they are concatenated, each once.
 func rawPermits(ids string) (string, error) {
 	var b strings.Builder
 	seen := map[string]bool{}
@@ -215,30 +238,31 @@ func rawPermits(ids string) (string, error) {
 			b.Write(raw)
 		}
 	}
-	if len(seen) > maxBatch {
+	if len(seen) > maxPermitIDs {
 		return "", invalid("%d permits at once", len(seen))
 	}
 	return b.String(), nil
 }
 
-// rawOf is rawPermits of ids that we made.
+// rawOf is rawPermits for ids that this client made.
 func rawOf(ids string) string {
 	raw, _ := hex.DecodeString(strings.ReplaceAll(ids, ",", ""))
 	return string(raw)
 }
 
-// leasing speaks Redisson's RPermitExpirableSemaphore: a string, the number of permits that are free, and a sorted set of those that are
-// taken.
-type leasing struct {
-	h      *handle
-	free   string
-	news   string // the channel of permits that have come
-	leases string
+// permitDriver is the driver of RPermitExpirableSemaphore: a string, the number of free permits, and a
+// sorted set of the taken permits by the ends of their leases.
+type permitDriver struct {
+	h       *handle
+	free    string
+	channel string // announces permits
+	leases  string
 }
 
 var (
 	permitsAcquire = scripts.Load("permitsemaphore/acquire")
 	permitsRelease = scripts.Load("permitsemaphore/release")
+	permitsRenew   = scripts.Load("permitsemaphore/renew")
 	permitsCheck   = scripts.Load("permitsemaphore/check")
 	permitsAdopt   = scripts.Load("permitsemaphore/adopt")
 	permitsInit    = scripts.Load("permitsemaphore/init")
@@ -248,86 +272,86 @@ var (
 	permitsInfo    = scripts.Load("permitsemaphore/info")
 )
 
-var permitRenewals = &renewals{
-	script: scripts.Load("permitsemaphore/renew"),
-	keys: func(keys []any, t *tenure) []any {
-		p := t.h.proto.(*leasing)
-		return append(keys, p.free, p.leases)
-	},
-	args: func(args []any, t *tenure, ttl time.Duration) []any { return append(args, rawOf(t.id), t.h.lease(ttl)) },
+// maxCollected is how many ended leases one script gives back at most.
+const maxCollected = 1000
+
+func (d *permitDriver) keys(request string) []any {
+	return []any{d.free, d.channel, request, d.leases}
 }
 
-// collected is how many ended leases one script gives back at the most.
-const collected = 1000
-
-func (p *leasing) keys(memory string) []any {
-	return []any{p.free, p.news, memory, p.leases}
+func (d *permitDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
+	return d.h.c.subscribe(d.channel, isNumber, wake)
 }
 
-func (p *leasing) channel(*request) string   { return p.news }
-func (p *leasing) heeds(payload string) bool { return isNumber(payload) }
-func (p *leasing) renewals() *renewals       { return permitRenewals }
+// nameOwner: each permit of an acquisition has an id that no other permit has.
+func (d *permitDriver) nameOwner(o *engine.Owner) {
+	o.Name(newPermits(d.h.c.presence.raw, o.Permits), false)
+}
 
-// name: each permit of an acquisition has an id that nobody else has.
-func (p *leasing) name(q *claim) { q.named(mintPermits(p.h.c.presence.raw, q.permits), false) }
-
-func (p *leasing) take(ctx context.Context, q *request) (verdict, error) {
-	for doubt := false; ; {
-		reply, err := p.h.c.confirm(ctx, permitsAcquire, p.keys(p.h.memoryOf(&q.claim)), p.h.c.publish(), collected, rawOf(q.id), millis(q.ttl))
+func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	for inDoubt := false; ; {
+		reply, err := d.h.c.confirm(ctx, permitsAcquire, d.keys(d.h.ownerKey(&q.Owner)),
+			d.h.c.publish(), maxCollected, rawOf(q.ID), millis(q.TTL))
 		if err != nil {
-			return verdict{doubt: doubt}, err
+			return engine.Result{InDoubt: inDoubt}, err
 		}
-		v, err := readPermits(reply)
-		doubt = doubt || v.doubt
-		v.doubt = doubt
-		if err != nil || v.granted || v.wait != 0 || ctx.Err() != nil {
-			return v, err
+		res, err := readPermits(reply)
+		inDoubt = inDoubt || res.InDoubt
+		res.InDoubt = inDoubt
+		if err != nil || res.Granted || res.RetryAfter != 0 || ctx.Err() != nil {
+			return res, err
 		}
-		// More leases have ended than one script collects: each round finds fewer of them.
+		// More leases have ended than one script collects. Each round leaves fewer of them.
 	}
 }
 
-func (p *leasing) undo(ctx context.Context, q *request) error {
-	_, err := p.release(ctx, &q.claim)
+func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
+	_, err := d.release(ctx, &q.Owner, nil)
 	return err
 }
 
-func (p *leasing) give(ctx context.Context, t *tenure, _ int) (lost bool, err error) {
-	return p.release(ctx, &t.claim)
+func (d *permitDriver) Release(ctx context.Context, o *engine.Ownership, _ int) (lost bool, err error) {
+	got, err := d.release(ctx, &o.Owner, nil)
+	return got.Lost, err
 }
 
-func (p *leasing) release(ctx context.Context, q *claim) (lost bool, err error) {
-	_, _, lost, err = p.handOn(ctx, q, nil)
-	return lost, err
+func (d *permitDriver) handOff(
+	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
+) (engine.HandOff, error) {
+	return d.release(ctx, &o.Owner, successor)
 }
 
-func (p *leasing) rotates() bool { return true }
-
-func (p *leasing) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
-	return p.handOn(ctx, &t.claim, heir)
-}
-
-func (p *leasing) handOn(ctx context.Context, q, heir *claim) (verdict, int, bool, error) {
-	c := p.h.c
-	keys, args := p.keys(p.h.memoryOf(q)), []any{c.publish(), c.rememberedFor(q), rawOf(q.id), 0}
-	if heir != nil {
-		keys, args = append(keys, p.h.memoryOf(heir)), append(args, rawOf(heir.id), millis(heir.ttl))
+func (d *permitDriver) release(ctx context.Context, o, successor *engine.Owner) (engine.HandOff, error) {
+	c := d.h.c
+	keys := d.keys(d.h.ownerKey(o))
+	args := []any{c.publish(), c.rememberFor(o), rawOf(o.ID), 0}
+	if successor != nil {
+		keys = append(keys, d.h.ownerKey(successor))
+		args = append(args, rawOf(successor.ID), millis(successor.TTL))
 	}
-	return readPermitsPass(c.run.Do(ctx, permitsRelease, keys, args...))
+	return readPermitHandOff(c.run.Do(ctx, permitsRelease, keys, args...))
 }
 
-// count: permits do not nest.
-func (p *leasing) count(context.Context, *tenure, int, time.Duration) (time.Time, bool, error) {
+// SetCount is not called: permits do not nest.
+func (d *permitDriver) SetCount(context.Context, *engine.Ownership, int, time.Duration) (time.Time, bool, error) {
 	return time.Time{}, false, ErrUnsupported
 }
 
-func (p *leasing) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
-	reply, err := p.h.c.run.Do(ctx, permitRenewals.script, []any{p.free, p.leases}, rawOf(t.id), millis(d))
-	kept, _ := reply.Value.([]any)
-	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
+func (d *permitDriver) Extend(
+	ctx context.Context, o *engine.Ownership, ttl time.Duration,
+) (time.Time, bool, error) {
+	return readRenewal(d.h.c.run.Do(ctx, permitsRenew, []any{d.free, d.leases}, rawOf(o.ID), millis(ttl)))
 }
 
-func (p *leasing) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := p.h.c.run.Do(ctx, permitsCheck, p.keys(p.h.memoryOf(&t.claim)), rawOf(t.id))
+func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, permitsCheck, d.keys(d.h.ownerKey(&o.Owner)), rawOf(o.ID))
 	return reply.Value == int64(0), err
+}
+
+func (d *permitDriver) renewScript() *scripts.Script { return permitsRenew }
+
+func (d *permitDriver) renewal(
+	keys, args []any, o *engine.Ownership, ttl time.Duration,
+) ([]any, []any) {
+	return append(keys, d.free, d.leases), append(args, rawOf(o.ID), d.h.ttlArg(ttl))
 }

@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -40,6 +41,7 @@ const (
 	nameTTL     = 30 * time.Second
 	nameRefresh = nameTTL / 3
 	nameRetry   = time.Second
+	nameTimeout = 5 * time.Second        // of writing it
 	nameRead    = 500 * time.Millisecond // bounds how long Info waits for names
 	noticeLimit = 100 * time.Millisecond // bounds how long a call waits for best-effort work
 	pipelined   = 100                    // commands in one pipeline
@@ -99,7 +101,8 @@ func isHex(s string, n int) bool {
 // tagged is the key or channel of a tag.
 func tagged(prefix, tag string) string { return prefix + ":{" + tag + "}" }
 
-// presence is the client's own. Its zero value, with c set, is idle.
+// presence is a client's name and its subscriptions to takeover notices. One goroutine keeps them; it
+// runs while the client holds or waits.
 type presence struct {
 	c    *Client
 	name string
@@ -110,19 +113,19 @@ type presence struct {
 	waiting atomic.Int64 // acquisitions that wait
 	since   atomic.Int64 // the instant at which the first of them began to wait
 
-	// used by run alone
-	idle instant                         // since when nobody holds or waits; 0: somebody does
-	subs map[string]*pubsub.Subscription // by tag
-	deaf instant                         // no subscription is tried before; one was refused
+	// Only run uses these.
+	idleSince engine.Instant                  // since when nobody holds or waits; 0: somebody does
+	subs      map[string]*pubsub.Subscription // by tag
+	notBefore engine.Instant                  // no subscription is tried before; one was refused
 
-	mu       sync.Mutex
-	closed   bool             // no name is written any more
-	written  bool             // the name may be in Redis
-	writing  chan struct{}    // closed when the write under way has ended; nil: there is none
-	due      instant          // when the name is to be written again
-	warned   bool             // a refused name has been logged
-	notices  []string         // takeovers that have been told of, to be read by heed
-	suspects map[*tenure]bool // under check; true: to be checked once more
+	mu       sync.Mutex                 // guards the rest
+	closed   bool                       // no name is written any more
+	written  bool                       // the name may be in Redis
+	writing  chan struct{}              // closed when the write under way has ended; nil: there is none
+	due      engine.Instant             // when the name is to be written again
+	warned   bool                       // a refused name has been logged
+	notices  []string                   // of takeovers, not read yet
+	suspects map[*engine.Ownership]bool // under check; true: to be checked once more
 }
 
 func (p *presence) init(c *Client) {
@@ -130,37 +133,33 @@ func (p *presence) init(c *Client) {
 	p.raw, _ = hex.DecodeString(p.tag)
 }
 
-// wake starts the goroutine. It is called for each new hold and each waiter, so it costs one load
-// when the goroutine runs, which then looks by itself before the hold is due for a subscription.
+// wake starts the goroutine. It is called for each new hold and each waiter, so it costs one load when
+// the goroutine runs. The goroutine looks often enough to find a hold before it is due to listen.
 func (p *presence) wake() {
 	if !p.running.Load() && p.running.CompareAndSwap(false, true) {
-		p.c.spawn(p.run)
+		p.c.core.Spawn(p.run)
 	}
 }
 
-// waits is told of an acquisition that begins to wait.
-func (p *presence) waits() {
+// waitBegan and waitEnded are told of each acquisition that waits.
+func (p *presence) waitBegan() {
 	if p.waiting.Add(1) == 1 {
-		p.since.Store(int64(p.c.instant(time.Now())))
+		p.since.Store(int64(p.now()))
 	}
 	p.wake()
 }
 
-// waited is told of the end of each acquisition, with its wait.
-func (p *presence) waited(w *wait) {
-	if w.waited {
-		p.waiting.Add(-1)
-	}
-}
+func (p *presence) waitEnded() { p.waiting.Add(-1) }
 
-// run is the goroutine.
+func (p *presence) now() engine.Instant { return p.c.core.Instant(time.Now()) }
+
 func (p *presence) run() {
 	timer := time.NewTimer(nameAfter)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-p.c.stopping:
+		case <-p.c.core.Stopping():
 			p.listen(nil)
 			return
 		}
@@ -172,57 +171,57 @@ func (p *presence) run() {
 	}
 }
 
-// look does what is due, and returns the time until the next look; 0: the client has been idle for
-// long enough.
+// look does what is due, and returns the time until the next look; 0: the client has been idle for long
+// enough.
 func (p *presence) look() time.Duration {
-	now := p.c.instant(time.Now())
-	tags, oldest, next := p.c.holds.age(now)
+	now := p.now()
+	tags, oldest, next := p.c.core.HoldTags(now, listenAfter)
 	p.listen(tags)
 	busy := oldest
 	if p.waiting.Load() > 0 {
-		busy = min(busy, instant(p.since.Load()))
+		busy = min(busy, engine.Instant(p.since.Load()))
 	}
-	if busy == notYet {
-		if p.idle == 0 {
-			p.idle = now
+	if busy == engine.Never {
+		if p.idleSince == 0 {
+			p.idleSince = now
 		}
-		left := idleAfter - time.Duration(now-p.idle)
+		left := idleAfter - time.Duration(now-p.idleSince)
 		return max(min(left, lookEvery), 0)
 	}
-	p.idle = 0
-	next = min(next, p.show(now, busy), now+instant(lookEvery))
-	return time.Duration(max(next-now, instant(time.Millisecond)))
+	p.idleSince = 0
+	next = min(next, p.show(now, busy), now+engine.Instant(lookEvery))
+	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 
 // rest ends the goroutine of an idle client, unless the client has become busy again.
 func (p *presence) rest() bool {
-	p.idle = 0
+	p.idleSince = 0
 	p.erase()
 	p.running.Store(false)
-	_, oldest, _ := p.c.holds.age(p.c.instant(time.Now()))
-	busy := oldest != notYet || p.waiting.Load() > 0
-	return !busy || !p.running.CompareAndSwap(false, true) // somebody else has started another
+	_, oldest, _ := p.c.core.HoldTags(p.now(), listenAfter)
+	busy := oldest != engine.Never || p.waiting.Load() > 0
+	return !busy || !p.running.CompareAndSwap(false, true) // another goroutine has been started
 }
 
 // show writes the name when it is due, and returns when it is due next.
-func (p *presence) show(now, busy instant) instant {
+func (p *presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	due := max(p.due, busy+instant(nameAfter))
+	due := max(p.due, busy+engine.Instant(nameAfter))
 	switch {
 	case p.name == "" || p.closed || p.writing != nil:
-		return notYet
+		return engine.Never
 	case now < due:
 		return due
 	}
 	done := make(chan struct{})
 	p.writing, p.written = done, true
-	p.c.spawn(func() { p.write(done) })
-	return notYet
+	p.c.core.Spawn(func() { p.write(done) })
+	return engine.Never
 }
 
 func (p *presence) write(done chan struct{}) {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
 	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
 	_, err := p.c.run.Commands(ctx, []any{"psetex", tagged(clientName, p.tag), millis(nameTTL), p.name})
@@ -240,7 +239,7 @@ func (p *presence) write(done chan struct{}) {
 		p.warned = true
 		p.c.logger.Warn("client name refused", slog.String("key", tagged(clientName, p.tag)), slog.Any("error", err))
 	}
-	p.due = p.c.instant(time.Now().Add(pause))
+	p.due = p.c.core.Instant(time.Now().Add(pause))
 }
 
 // erase deletes the name. It is best effort, and not tried while Redis does not answer: the TTL is
@@ -267,13 +266,13 @@ func (p *presence) erase() {
 	_, _ = p.c.run.Commands(ctx, []any{"getdel", tagged(clientName, p.tag)})
 }
 
-// close ends the presence of a client that closes. A client that leaves holds behind leaves its name
-// to its TTL too: it tells who left them.
-func (p *presence) close() {
+// close ends the presence of a client that closes. A client that leaves holds behind leaves its name to
+// its TTL too: the name tells who left them.
+func (p *presence) close(holdsLeft bool) {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
-	if p.c.left == nil {
+	if !holdsLeft {
 		p.erase()
 	}
 }
@@ -283,15 +282,15 @@ func (p *presence) listen(tags []string) {
 	if len(tags)+len(p.subs) == 0 {
 		return
 	}
-	now := p.c.instant(time.Now())
+	now := p.now()
 	wanted := make(map[string]*pubsub.Subscription, len(tags))
 	for _, tag := range tags {
 		sub := p.subs[tag]
 		if sub != nil && sub.Err() != nil { // the hub has logged it
-			p.deaf, sub = now+instant(listenRetry), nil
+			p.notBefore, sub = now+engine.Instant(listenRetry), nil
 		}
-		if sub == nil && now >= p.deaf {
-			sub = p.c.hub.Subscribe(tagged(holderChannel, tag), func(sig pubsub.Signal) { p.hear(tag, sig) })
+		if sub == nil && now >= p.notBefore {
+			sub = p.c.hub.Subscribe(tagged(holderChannel, tag), func(sig pubsub.Signal) { p.receive(tag, sig) })
 		}
 		if sub != nil {
 			wanted[tag] = sub
@@ -305,72 +304,9 @@ func (p *presence) listen(tags []string) {
 	p.subs = wanted
 }
 
-// notYet is later than every instant.
-const notYet = instant(1<<63 - 1)
-
-// age counts the holds that have become old enough to listen, by tag. It returns the tags of all
-// that are, since when the oldest hold lasts, and when the next becomes old enough; notYet if there
-// is none. Holds are counted in the order in which they were added, so each is visited once.
-func (l *holdList) age(now instant) (tags []string, oldest, next instant) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	oldest, next = notYet, notYet
-	if l.tail != nil {
-		oldest = l.tail.since
-	}
-	g := l.tail
-	if l.aged != nil {
-		g = l.aged.prev
-	}
-	for ; g != nil; g = g.prev {
-		if old := g.since + instant(listenAfter); now < old {
-			next = old
-			break
-		}
-		l.aged, g.aged = g, true
-		if tag := g.tag(); tag != "" {
-			if l.tags == nil {
-				l.tags = map[string]int{}
-			}
-			l.tags[tag]++
-		}
-	}
-	for tag := range l.tags {
-		tags = append(tags, tag)
-	}
-	return tags, oldest, next
-}
-
-// forget takes a hold out of the count. The next look unsubscribes from a channel that has lost its
-// last hold. mu is held.
-func (l *holdList) forget(g *grip) {
-	if !g.aged {
-		return
-	}
-	if l.aged == g {
-		l.aged = g.next
-	}
-	tag := g.tag()
-	if tag == "" {
-		return
-	}
-	if l.tags[tag]--; l.tags[tag] == 0 {
-		delete(l.tags, tag)
-	}
-}
-
-// tag is the tag on whose channel a takeover of g is told; "" if g cannot be lost, or if its parts
-// listen for it.
-func (g *grip) tag() string {
-	if t, ok := g.t.(*tenure); ok && t.leases() {
-		return tagOf(t.publicID())
-	}
-	return ""
-}
-
-// identify fills in the names of the holders' clients. Names that are known need not be read. It is
+// nameClients fills in the names of the holders' clients. Names that are known need not be read. It is
 // best effort: a name that cannot be read in time is "".
-func (c *Client) identify(ctx context.Context, holders []Holder, known map[string]string) {
+func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[string]string) {
 	if known == nil {
 		known = map[string]string{}
 	}

@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,12 +14,8 @@ type replication struct {
 	timeout time.Duration
 }
 
-// standing tells whether what failed with err may have been executed all the same, or may yet be, and must be undone.
-func standing(err error) bool {
-	return errors.Is(err, ErrNotReplicated) || scripts.OutcomeOf(err) == scripts.Unknown
-}
-
-// confirm runs a script that acquires, and has its writes confirmed by as many replicas as the client wants.
+// confirm runs a script that acquires. It fails with [ErrNotReplicated] if fewer replicas confirm its
+// writes than the client asks for.
 func (c *Client) confirm(ctx context.Context, s *scripts.Script, keys []any, args ...any) (scripts.Reply, error) {
 	if c.replicas.n == 0 {
 		return c.run.Do(ctx, s, keys, args...)

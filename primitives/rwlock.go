@@ -6,25 +6,29 @@ import (
 	"math"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/scripts"
 )
 
 const (
-	rwChannel = "redisson_rwlock"
-	rwClaim   = "redlatch_rwlock_claim"
+	rwChannel     = "redisson_rwlock"
+	rwReservation = "redlatch_rwlock_claim"
 )
 
-// claimTTL is how long a waiting writer keeps new readers out with one look: two looks, and room for a late one. It bounds what a writer that
-// died while it waited costs them.
-const claimTTL = 5 * slowPoll / 2
+// reservationTTL is how long one attempt of a waiting writer keeps new readers out: two polls, and room
+// for a late one. It is the most that a writer which died while it waited costs the readers.
+const reservationTTL = 2500 * time.Millisecond
 
-// RWLock is Redisson's RReadWriteLock: any number of readers, or one writer. It is a handle with two sides, each of them a [Lock].
+// RWLock is Redisson's RReadWriteLock: any number of readers, or one writer. It is a handle with two
+// sides, each of them a [Lock].
 //
-// Acquiring one side with the context of a hold of the other: a writer may read (downgrade: to go on reading when the writer has been
-// released, acquire with context.WithoutCancel of the writer's context), a reader may not write ([ErrDeadlock]).
+// A writer may also read: it acquires the reader side with the context of its hold. To go on reading when
+// the writer has been released, it acquires with context.WithoutCancel of that context (a downgrade). A
+// reader may not write ([ErrDeadlock]).
 //
-// While a writer waits for readers to leave, new readers wait behind it, as with sync.RWMutex: so a goroutine that reads must not wait for
-// another's new read lock; nest with the hold's context instead. Readers of Redisson do not wait, and may keep a writer out.
+// While a writer waits for readers to leave, new readers wait behind it, as with sync.RWMutex. So a
+// goroutine that reads must not wait for another's new read lock; nest with the hold's context instead.
+// Redisson's readers do not wait for a writer, and may keep it out.
 type RWLock struct {
 	_ noCopy
 
@@ -33,88 +37,100 @@ type RWLock struct {
 	writer Lock
 }
 
-// RWLock makes a handle of the read-write lock of that name. The options are those of both sides.
+// RWLock returns the read-write lock of that name. The options are those of both sides.
 func (c *Client) RWLock(name string, opts ...Option) *RWLock {
 	rw := &RWLock{name: name}
 	rw.reader.init(c, "reader", name, opts)
 	rw.writer.init(c, "writer", name, opts)
-	rw.reader.behind = rw.writer.kind
-	read, write := &readers{rwSideOf(&rw.reader, &rw.writer)}, &writer{rwSideOf(&rw.writer, &rw.reader)}
-	rw.reader.speaks(read, read.keys(rw.reader.memory("")))
-	rw.writer.speaks(write, write.keys(rw.writer.memory("")))
+	newReaderDriver(&rw.reader, &rw.writer)
+	newWriterDriver(&rw.writer, &rw.reader)
 	return rw
 }
 
 // Name is the user's name, without the client's prefix.
 func (rw *RWLock) Name() string { return rw.name }
 
-// Reader is the side that many may hold, the same Lock each time. Its Info and ForceRelease concern readers alone.
+// Reader is the side that many may hold, the same Lock each time. Its Info and ForceRelease concern
+// readers only.
 func (rw *RWLock) Reader() *Lock { return &rw.reader }
 
-// Writer is the side that one may hold while nobody reads, the same Lock each time. Its Info and ForceRelease concern the writer alone.
+// Writer is the side that one may hold while nobody reads, the same Lock each time. Its Info and
+// ForceRelease concern the writer only.
 func (rw *RWLock) Writer() *Lock { return &rw.writer }
 
-// rwSide is what both sides of a read-write lock have in common: a hash with the field mode, "read" or "write"; a field for each reader, its
-// id, that counts its holds; one for the writer, its id and ":write".
-type rwSide struct {
-	h     *handle
-	other *nestKey // by which a context finds holds of the other side
-	hash  string
-	news  string // the channel of releases
-	claim string // while it stands a writer waits
+// rwDriver is what the drivers of both sides share. The lock is a hash. Its field mode is "read" or
+// "write". Each reader has a field, its id, with its count; the writer has one, its id and ":write".
+type rwDriver struct {
+	h           *handle
+	other       *engine.Key // finds holds of the other side in a context
+	hash        string
+	channel     string // of release messages
+	reservation string // exists while a writer waits
 }
 
-func rwSideOf(side, other *Lock) rwSide {
-	return rwSide{
-		h: &side.handle, other: other.nests, hash: side.raw,
-		news: prefixed(rwChannel, side.raw), claim: prefixed(rwClaim, side.raw),
+func newRWDriver(side, other *Lock) rwDriver {
+	return rwDriver{
+		h: &side.handle, other: other.res.Key, hash: side.raw,
+		channel: prefixed(rwChannel, side.raw), reservation: prefixed(rwReservation, side.raw),
 	}
 }
 
-func (s *rwSide) channel(*request) string   { return s.news }
-func (s *rwSide) heeds(payload string) bool { return payload == "0" || payload == "1" }
-
-func (s *rwSide) keys(memory string) []any {
-	return []any{s.hash, s.news, memory, s.claim, s.h.shared}
+func (d *rwDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
+	return d.h.c.subscribe(d.channel, isUnlockMessage, wake)
 }
 
-// remembers is how long an acquisition by q is remembered: only where the wire counts.
-func (s *rwSide) remembers(q *request) any {
-	if q.shared {
-		return s.h.c.remembered
+func (d *rwDriver) keys(request string) []any {
+	return []any{d.hash, d.channel, request, d.reservation, d.h.sharedCounts}
+}
+
+// rememberAcquire is how long Redis must remember an acquisition: only where it counts for the id.
+func (d *rwDriver) rememberAcquire(q *engine.Request) any {
+	if q.Shared {
+		return d.h.c.remembered
 	}
 	return 0
 }
 
-// end gives back what q has: one count of an id that others may share, else all its own. undoing: only what is known to have been taken.
-func (s *rwSide) end(ctx context.Context, script *scripts.Script, q *claim, undoing bool) (lost bool, err error) {
-	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(q)),
-		q.id, s.h.c.publish(), s.h.c.rememberedFor(q), flag(q.shared), flag(undoing), millis(q.ttl))
+// free gives back what o has: one count of an id that others may share, else all counts. A rollback gives
+// back only what is known to have been acquired.
+func (d *rwDriver) free(
+	ctx context.Context, script *scripts.Script, o *engine.Owner, rollback bool,
+) (lost bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, script, d.keys(d.h.ownerKey(o)),
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL))
 	return reply.Value == int64(0), err
 }
 
-func (s *rwSide) adoptBy(ctx context.Context, script *scripts.Script, id string, q *request) (time.Time, int, error) {
-	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(&q.claim)), q.id, millis(q.ttl), s.h.c.publish(), id)
-	counts, _ := reply.Value.(int64)
-	if counts < 0 {
+func (d *rwDriver) adoptWith(
+	ctx context.Context, script *scripts.Script, id string, q *engine.Request,
+) (sent time.Time, counts int, err error) {
+	reply, err := d.h.c.run.Do(ctx, script, d.keys(d.h.ownerKey(&q.Owner)), q.ID, millis(q.TTL), d.h.c.publish(), id)
+	n, _ := reply.Value.(int64)
+	if n < 0 {
 		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
 	}
-	return reply.Sent, int(counts), err
+	return reply.Sent, int(n), err
 }
 
-func (s *rwSide) releaseBy(ctx context.Context, script *scripts.Script, id string, q *request) (held bool, err error) {
-	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(&q.claim)), id, s.h.c.publish(), s.h.c.remembered, 1, 0, millis(q.ttl))
+func (d *rwDriver) releaseIDWith(
+	ctx context.Context, script *scripts.Script, id string, q *engine.Request,
+) (held bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, script, d.keys(d.h.ownerKey(&q.Owner)),
+		id, d.h.c.publish(), d.h.c.remembered, 1, 0, millis(q.TTL))
 	return err == nil && reply.Value != int64(0), err
 }
 
-func (s *rwSide) forceBy(ctx context.Context, script *scripts.Script, q *request) (held bool, err error) {
-	reply, err := s.h.c.run.Do(ctx, script, s.keys(s.h.memoryOf(&q.claim)), s.h.c.publish(), s.h.c.remembered)
-	return q.forced(reply.Value), err
+func (d *rwDriver) forceWith(
+	ctx context.Context, script *scripts.Script, q *engine.Request,
+) (ids []string, held bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, script, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
+	ids, held = readForced(reply.Value)
+	return ids, held, err
 }
 
-// infoBy reads {ttl of the hash, id, count, ttl, ...}.
-func (s *rwSide) infoBy(ctx context.Context, script *scripts.Script) (info Info, err error) {
-	reply, err := s.h.c.run.Do(ctx, script, []any{s.hash})
+// infoWith reads {pttl of the hash, id, count, pttl, id, ...}.
+func (d *rwDriver) infoWith(ctx context.Context, script *scripts.Script) (info Info, err error) {
+	reply, err := d.h.c.run.Do(ctx, script, []any{d.hash})
 	if err != nil {
 		return Info{}, err
 	}
@@ -132,241 +148,272 @@ func (s *rwSide) infoBy(ctx context.Context, script *scripts.Script) (info Info,
 	return info, nil
 }
 
-// readers speaks RReadLock. Beside its field in the hash a reader has a key for each of its holds, which lives as long as that hold's lease: by
-// these, Redisson's readers and ours tell who is alive.
-type readers struct{ rwSide }
+// readerDriver is the driver of RReadLock. Beside its field in the hash a reader has a key for each of its
+// counts, which lives as long as that count's lease. These keys tell which readers are alive.
+type readerDriver struct{ rwDriver }
 
 var (
 	readAcquire = scripts.Load("rwlock/read")
-	readEnd     = scripts.Load("rwlock/unread")
+	readRelease = scripts.Load("rwlock/unread")
 	readRecount = scripts.Load("rwlock/recount")
+	readRenew   = scripts.Load("rwlock/renew")
 	readCheck   = scripts.Load("rwlock/check")
 	readAdopt   = scripts.Load("rwlock/readadopt")
 	readForce   = scripts.Load("rwlock/readforce")
 	readInfo    = scripts.Load("rwlock/readinfo")
 )
 
-var readRenewals = &renewals{
-	script: scripts.Load("rwlock/renew"),
-	keys: func(keys []any, t *tenure) []any {
-		return append(keys, t.h.key, firstHold(t))
-	},
-	args: func(args []any, t *tenure, ttl time.Duration) []any { return append(args, t.id, t.h.lease(ttl)) },
+func newReaderDriver(reader, writer *Lock) {
+	d := &readerDriver{newRWDriver(reader, writer)}
+	reader.useLock(d, engine.Traits{
+		Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
+	}, d.keys(reader.requestKey("")))
 }
 
-// firstHold is the key of t's first hold. While a cluster moves the lock's slot, it must be where the hash is: without it in
-// KEYS, a reader of which only the hash has moved would look dead.
-func firstHold(t *tenure) any { return suffixed(t.h.raw, t.id) + ":rwlock_timeout:1" }
+// firstCountKey is the key of the first count of o. While a cluster moves the lock's slot, Redis must find
+// it where the hash is: if it were not among the keys, a reader of which only the hash has moved would look
+// dead.
+func (d *readerDriver) firstCountKey(o *engine.Ownership) any {
+	return suffixed(d.h.raw, o.ID) + ":rwlock_timeout:1"
+}
 
-func (r *readers) renewals() *renewals { return readRenewals }
-func (r *readers) turns() bool         { return false }
-
-// parent: a reader nests in a reader, and in a writer, which goes on writing.
-func (r *readers) parent(ctx context.Context) (*Hold, error) {
-	if outer := outerFrom(ctx, r.h.nests); outer != nil {
+// outer: a reader nests in a reader, and in a writer, which goes on writing.
+func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
+	if outer := engine.OuterFrom(ctx, d.h.res.Key); outer != nil {
 		return outer, nil
 	}
-	return outerFrom(ctx, r.other), nil
+	return engine.OuterFrom(ctx, d.other), nil
 }
 
-func (r *readers) take(ctx context.Context, q *request) (verdict, error) {
-	v, _, err := r.takeWith(ctx, q, nil)
-	return v, err
+func (d *readerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	res, _, err := d.acquireBatch(ctx, q, nil)
+	return res, err
 }
 
-// takeWith: who waits to read may when another may.
-func (r *readers) takeWith(ctx context.Context, q *request, others []*waiter) (verdict, []bool, error) {
-	keys := r.keys(r.h.memoryOf(&q.claim))
-	args := append(make([]any, 0, 6+2*len(others)), q.id, millis(q.ttl), r.h.c.publish(), r.remembers(q), flag(q.once), flag(q.nested))
-	for _, w := range others {
-		keys = append(keys, r.h.memoryOf(&w.q.claim))
-		args = append(args, w.q.id, millis(w.q.ttl))
+// acquireBatch acquires for all waiting readers: where one may read, all may.
+func (d *readerDriver) acquireBatch(
+	ctx context.Context, q *engine.Request, others []*engine.Request,
+) (engine.Result, []bool, error) {
+	keys := d.keys(d.h.ownerKey(&q.Owner))
+	args := append(make([]any, 0, 6+2*len(others)),
+		q.ID, millis(q.TTL), d.h.c.publish(), d.rememberAcquire(q), flag(q.NonReentrant), flag(q.Nested))
+	for _, other := range others {
+		keys = append(keys, d.h.ownerKey(&other.Owner))
+		args = append(args, other.ID, millis(other.TTL))
 	}
-	reply, err := r.h.c.confirm(ctx, readAcquire, keys, args...)
+	reply, err := d.h.c.confirm(ctx, readAcquire, keys, args...)
 	if err != nil {
-		return verdict{}, nil, err
+		return engine.Result{}, nil, err
 	}
 	if answer, ok := reply.Value.([]any); ok && answer[0] == "in" {
-		in := make([]bool, len(others))
+		granted := make([]bool, len(others))
 		for i, one := range answer[1:] {
-			in[i] = one == int64(1)
+			granted[i] = one == int64(1)
 		}
-		return verdict{granted: true, sent: reply.Sent, more: math.MaxInt, doubt: reply.Doubt}, in, nil
+		return engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt, InDoubt: reply.Doubt}, granted, nil
 	}
-	v, err := readTake(reply)
-	if v.granted {
-		v.more = math.MaxInt
+	res, err := readLockReply(reply)
+	if res.Granted {
+		res.Free = math.MaxInt
 	}
-	return v, nil, err
+	return res, nil, err
 }
 
-func (r *readers) undo(ctx context.Context, q *request) error {
-	_, err := r.end(ctx, readEnd, &q.claim, true)
+func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
+	_, err := d.free(ctx, readRelease, &q.Owner, true)
 	return err
 }
 
-func (r *readers) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left == 0 {
-		return r.end(ctx, readEnd, &t.claim, false)
+		return d.free(ctx, readRelease, &o.Owner, false)
 	}
-	need := t.shorten(left)
-	if need == 0 { // the leases of the holds that are left have ended
-		return r.end(ctx, readEnd, &t.claim, false)
+	need, known := o.BeginShortening(left)
+	ttl := millis(need)
+	switch {
+	case !known:
+		ttl = -1 // leave the lease as it is
+	case ttl == 0: // the leases of the holds that are left have ended
+		return d.free(ctx, readRelease, &o.Owner, false)
 	}
-	reply, err := r.h.c.run.Do(ctx, readRecount, r.counted(t), t.id, left, 0, need, t.changed(), r.h.c.remembered)
-	t.shortenedBy(err)
+	reply, err := d.h.c.run.Do(ctx, readRecount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered)
+	o.EndShortening(err)
 	return reply.Value == int64(0), err
 }
 
-func (r *readers) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
-	reply, err := r.h.c.confirm(ctx, readRecount, r.counted(t), t.id, n, millis(ttl), -1, t.changed(), r.h.c.remembered)
+func (d *readerDriver) SetCount(
+	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
+) (time.Time, bool, error) {
+	reply, err := d.h.c.confirm(ctx, readRecount, d.recountKeys(o),
+		o.ID, n, millis(ttl), -1, o.NextChange(), d.h.c.remembered)
 	return reply.Sent, reply.Value == int64(0), err
 }
 
-// counted are the keys of readRecount.
-func (r *readers) counted(t *tenure) []any {
-	return []any{r.hash, r.h.shared, r.h.memoryOf(&t.claim) + ":count"}
+func (d *readerDriver) recountKeys(o *engine.Ownership) []any {
+	return []any{d.hash, d.h.sharedCounts, d.h.ownerKey(&o.Owner) + ":count"}
 }
 
-func (r *readers) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
-	reply, err := r.h.c.run.Do(ctx, readRenewals.script, []any{r.hash, firstHold(t)}, t.id, millis(d))
-	kept, _ := reply.Value.([]any)
-	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
+func (d *readerDriver) Extend(
+	ctx context.Context, o *engine.Ownership, ttl time.Duration,
+) (time.Time, bool, error) {
+	return readRenewal(d.h.c.run.Do(ctx, readRenew, []any{d.hash, d.firstCountKey(o)}, o.ID, millis(ttl)))
 }
 
-func (r *readers) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := r.h.c.run.Do(ctx, readCheck, []any{r.hash, firstHold(t)}, t.id)
+func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, readCheck, []any{d.hash, d.firstCountKey(o)}, o.ID)
 	return reply.Value == int64(0), err
 }
 
-func (r *readers) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
-	return r.adoptBy(ctx, readAdopt, id, q)
+func (d *readerDriver) renewScript() *scripts.Script { return readRenew }
+
+func (d *readerDriver) renewal(
+	keys, args []any, o *engine.Ownership, ttl time.Duration,
+) ([]any, []any) {
+	return append(keys, d.h.key, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
-func (r *readers) releaseID(ctx context.Context, id string, q *request) (held bool, err error) {
-	return r.releaseBy(ctx, readEnd, id, q)
+func (d *readerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	return d.adoptWith(ctx, readAdopt, id, q)
 }
 
-func (r *readers) forceRelease(ctx context.Context, q *request) (held bool, err error) {
-	return r.forceBy(ctx, readForce, q)
+func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
+	return d.releaseIDWith(ctx, readRelease, id, q)
 }
 
-func (r *readers) info(ctx context.Context) (Info, error) { return r.infoBy(ctx, readInfo) }
+func (d *readerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
+	return d.forceWith(ctx, readForce, q)
+}
 
-// writer speaks RWriteLock.
-type writer struct{ rwSide }
+func (d *readerDriver) info(ctx context.Context) (Info, error) { return d.infoWith(ctx, readInfo) }
+
+// writerDriver is the driver of RWriteLock.
+type writerDriver struct{ rwDriver }
 
 var (
 	writeAcquire = scripts.Load("rwlock/write")
-	writeEnd     = scripts.Load("rwlock/unwrite")
+	writeRelease = scripts.Load("rwlock/unwrite")
 	writeAdopt   = scripts.Load("rwlock/writeadopt")
 	writeForce   = scripts.Load("rwlock/writeforce")
 	writeInfo    = scripts.Load("rwlock/writeinfo")
 )
 
-// writeRenewals renews a writer as a plain lock's owner is renewed: its field in the hash is its id's own.
-var writeRenewals = &renewals{
-	script: lockRenewals.script,
-	keys:   lockRenewals.keys,
-	args: func(args []any, t *tenure, ttl time.Duration) []any {
-		return append(args, writeField(t), t.h.lease(ttl))
-	},
+func newWriterDriver(writer, reader *Lock) {
+	d := &writerDriver{newRWDriver(writer, reader)}
+	// A writer's release is for all waiting readers, so the clients do not take turns.
+	writer.useLock(d, engine.Traits{
+		Outer: d.outer, NestsInTurn: true, HandOff: d.handOff,
+	}, d.keys(writer.requestKey("")))
 }
 
-func writeField(t *tenure) string { return t.id + ":write" }
+// field is the writer's field in the hash. Its count is renewed and checked as a plain lock's is.
+func (d *writerDriver) field(o *engine.Ownership) string { return o.ID + ":write" }
 
-func (w *writer) renewals() *renewals { return writeRenewals }
-func (w *writer) turns() bool         { return true }
-
-// parent: a writer nests in a writer. In a reader it would wait for itself.
-func (w *writer) parent(ctx context.Context) (*Hold, error) {
-	if outer := outerFrom(ctx, w.h.nests); outer != nil {
+// outer: a writer nests in a writer. In a reader it would wait for itself.
+func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
+	if outer := engine.OuterFrom(ctx, d.h.res.Key); outer != nil {
 		return outer, nil
 	}
-	if holdFrom(ctx, w.other) != nil {
+	if reader, _ := engine.HoldFrom(ctx, d.other); reader != nil {
 		return nil, ErrDeadlock
 	}
 	return nil, nil
 }
 
-func (w *writer) take(ctx context.Context, q *request) (verdict, error) {
-	claim := int64(0)
-	if q.queue && !q.behind {
-		claim = millis(claimTTL)
+// behindWriter is the state of a writer's request that was refused because another writer holds.
+type behindWriter struct{}
+
+func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	_, waitedForWriter := q.State.(behindWriter)
+	reservation := int64(0)
+	if q.MayQueue && !waitedForWriter {
+		reservation = millis(reservationTTL)
 	}
-	reply, err := w.h.c.confirm(ctx, writeAcquire, w.keys(w.h.memoryOf(&q.claim)), q.id, millis(q.ttl), w.h.c.publish(), w.remembers(q), flag(q.once), claim, flag(q.nested))
+	reply, err := d.h.c.confirm(ctx, writeAcquire, d.keys(d.h.ownerKey(&q.Owner)),
+		q.ID, millis(q.TTL), d.h.c.publish(), d.rememberAcquire(q), flag(q.NonReentrant), reservation, flag(q.Nested))
 	if err != nil {
-		return verdict{}, err
+		return engine.Result{}, err
 	}
 	if answer, ok := reply.Value.([]any); ok && len(answer) > 2 {
-		q.open = true // the claim must go when q gives up
+		q.MustRollback = true // the reservation must go if q gives up
 	}
-	v, err := readTake(reply)
-	if err != nil || v.granted {
-		return v, err
+	res, err := readLockReply(reply)
+	if err != nil || res.Granted {
+		return res, err
 	}
-	// Readers that have waited behind a writer go first, all of them: the next writer leaves them a moment before it claims.
-	writes := v.holder != ""
-	if q.behind && !writes {
-		v.wait = 0
+	// Readers that waited behind a writer go first, all of them: after that writer's release the next
+	// writer makes one attempt without a reservation.
+	if waitedForWriter && res.Holder == "" {
+		res.RetryAfter = 0
 	}
-	q.behind = writes
-	return v, nil
+	q.State = nil
+	if res.Holder != "" {
+		q.State = behindWriter{}
+	}
+	return res, nil
 }
 
-func (w *writer) undo(ctx context.Context, q *request) error {
-	_, err := w.end(ctx, writeEnd, &q.claim, true)
+func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
+	_, err := d.free(ctx, writeRelease, &q.Owner, true)
 	return err
 }
 
-func (w *writer) give(ctx context.Context, t *tenure, left int) (lost bool, err error) {
+func (d *writerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left == 0 {
-		_, _, lost, err = w.pass(ctx, t, nil)
-		return lost, err
+		got, err := d.handOff(ctx, o, nil)
+		return got.Lost, err
 	}
-	reply, err := w.h.c.run.Do(ctx, lockUnnest, []any{w.hash, w.h.shared}, writeField(t), left, millis(t.ttl))
+	reply, err := d.h.c.run.Do(ctx, lockUnnest, []any{d.hash, d.h.sharedCounts}, d.field(o), left, millis(o.TTL))
 	return reply.Value == int64(0), err
 }
 
-// rotates: a writer's release is for all readers.
-func (w *writer) rotates() bool { return false }
-
-// pass hands on from writer to writer.
-func (w *writer) pass(ctx context.Context, t *tenure, heir *claim) (verdict, int, bool, error) {
-	keys := w.keys(w.h.memoryOf(&t.claim))
-	args := []any{t.id, w.h.c.publish(), w.h.c.rememberedFor(&t.claim), flag(t.shared), 0, millis(t.ttl)}
-	if heir != nil {
-		keys, args = append(keys, w.h.memoryOf(heir)), append(args, heir.id, millis(heir.ttl))
+// handOff frees the lock, or hands it off to another writer.
+func (d *writerDriver) handOff(
+	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
+) (engine.HandOff, error) {
+	keys := d.keys(d.h.ownerKey(&o.Owner))
+	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
+	if successor != nil {
+		keys, args = append(keys, d.h.ownerKey(successor)), append(args, successor.ID, millis(successor.TTL))
 	}
-	return readPass(w.h.c.run.Do(ctx, writeEnd, keys, args...))
+	return readHandOff(d.h.c.run.Do(ctx, writeRelease, keys, args...))
 }
 
-func (w *writer) count(ctx context.Context, t *tenure, n int, ttl time.Duration) (time.Time, bool, error) {
-	reply, err := w.h.c.confirm(ctx, lockNest, []any{w.hash, w.h.shared}, writeField(t), n, millis(ttl))
+func (d *writerDriver) SetCount(
+	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
+) (time.Time, bool, error) {
+	reply, err := d.h.c.confirm(ctx, lockNest, []any{d.hash, d.h.sharedCounts}, d.field(o), n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
-func (w *writer) extend(ctx context.Context, t *tenure, d time.Duration) (time.Time, bool, error) {
-	reply, err := w.h.c.run.Do(ctx, writeRenewals.script, []any{w.hash}, writeField(t), millis(d))
-	kept, _ := reply.Value.([]any)
-	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
+func (d *writerDriver) Extend(
+	ctx context.Context, o *engine.Ownership, ttl time.Duration,
+) (time.Time, bool, error) {
+	return readRenewal(d.h.c.run.Do(ctx, lockRenew, []any{d.hash}, d.field(o), millis(ttl)))
 }
 
-func (w *writer) check(ctx context.Context, t *tenure) (lost bool, err error) {
-	reply, err := w.h.c.run.Do(ctx, lockCheck, []any{w.hash}, writeField(t))
+func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, lockCheck, []any{d.hash}, d.field(o))
 	return reply.Value == int64(0), err
 }
 
-func (w *writer) adopt(ctx context.Context, id string, q *request) (time.Time, int, error) {
-	return w.adoptBy(ctx, writeAdopt, id, q)
+func (d *writerDriver) renewScript() *scripts.Script { return lockRenew }
+
+func (d *writerDriver) renewal(
+	keys, args []any, o *engine.Ownership, ttl time.Duration,
+) ([]any, []any) {
+	return append(keys, d.h.key), append(args, d.field(o), d.h.ttlArg(ttl))
 }
 
-func (w *writer) releaseID(ctx context.Context, id string, q *request) (held bool, err error) {
-	return w.releaseBy(ctx, writeEnd, id, q)
+func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	return d.adoptWith(ctx, writeAdopt, id, q)
 }
 
-func (w *writer) forceRelease(ctx context.Context, q *request) (held bool, err error) {
-	return w.forceBy(ctx, writeForce, q)
+func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
+	return d.releaseIDWith(ctx, writeRelease, id, q)
 }
 
-func (w *writer) info(ctx context.Context) (Info, error) { return w.infoBy(ctx, writeInfo) }
+func (d *writerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
+	return d.forceWith(ctx, writeForce, q)
+}
+
+func (d *writerDriver) info(ctx context.Context) (Info, error) { return d.infoWith(ctx, writeInfo) }

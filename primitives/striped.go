@@ -42,7 +42,7 @@ func (s *Striped) Name() string { return s.name }
 func (s *Striped) Lock(key string) *Lock {
 	if s.invalid != nil {
 		l := s.c.Lock(s.name, s.opts...)
-		l.handle.invalid = s.invalid
+		l.invalid = s.invalid
 		return l
 	}
 	h := fnv.New64a()

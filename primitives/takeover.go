@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/pubsub"
 )
 
@@ -15,57 +16,37 @@ import (
 // client then asks Redis whether it still has the hold. A notice proves nothing: a forged one costs
 // a check, and a lost one leaves the loss to the next renewal.
 
-// joined is a protocol of several locks.
-type joined interface {
-	each() []*handle
-}
-
-func (j *joint) each() []*handle { return j.members }
-
-// forced reads what the scripts of ForceRelease return: the ids that held, or whether any did.
-func (q *request) forced(answer any) (held bool) {
+// readForced reads the reply of scripts that force a release: the ids that held, or whether any did.
+func readForced(answer any) (ids []string, held bool) {
 	fields, ok := answer.([]any)
 	for _, field := range fields {
 		if id, _ := field.(string); id != "mode" {
-			q.ousted = append(q.ousted, strings.TrimSuffix(id, ":write"))
+			ids = append(ids, strings.TrimSuffix(id, ":write"))
 		}
 	}
-	return ok || answer == int64(1)
+	return ids, ok || answer == int64(1)
 }
 
-// takenFrom tells the clients of these ids that they may have lost h, by an operation that ended
-// with err. It is best effort: the caller waits for it no longer than noticeLimit, and not at all
-// if Redis did not answer the operation. A joint lock tells the holders of its members.
-func (h *handle) takenFrom(ctx context.Context, err error, ids ...string) {
-	if len(ids) == 0 {
-		return
+// announceTakeover tells the holders of an operation that ended with err. A joint lock tells the holders
+// of its members.
+func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
+	if l.joint == nil {
+		l.handle.announceTakeover(ctx, err, ids...)
+	} else if len(ids) > 0 {
+		l.joint.announceTakeover(ctx, err, ids...)
 	}
-	if j, ok := h.proto.(joined); ok {
-		members := j.each() // some of which may have been taken, whatever err is
-		tell := func(ctx context.Context) {
-			h.c.canvass(ctx, len(members), noticeLimit, func(i int) error {
-				m := members[i]
-				if err := m.c.enter(); err != nil {
-					return err
-				}
-				defer m.c.calls.Done()
-				m.takenFrom(ctx, nil, ids...)
-				return nil
-			})
-		}
-		if errors.Is(err, ErrOutcomeUnknown) { // the call has used up its time
-			h.c.spawn(func() { tell(context.WithoutCancel(ctx)) })
-			return
-		}
-		tell(ctx)
-		return
-	}
-	if err != nil && !standing(err) {
+}
+
+// announceTakeover tells the clients of these ids that they may have lost h, by an operation that ended
+// with err. It is best effort: the caller waits for it no longer than noticeLimit, and not at all if Redis
+// did not answer the operation.
+func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
+	if len(ids) == 0 || (err != nil && !classify(err).InDoubt) {
 		return
 	}
 	notices := h.notices(ids)
 	done := make(chan struct{})
-	h.c.spawn(func() {
+	h.c.core.Spawn(func() {
 		defer close(done)
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
 		defer cancel()
@@ -92,12 +73,12 @@ func (h *handle) notices(ids []string) (commands [][]any) {
 	texts := map[string]int{} // by tag
 	for _, id := range ids {
 		tag := tagOf(id)
-		if at, ok := texts[tag]; ok && h.kind == permitsKind {
+		if at, ok := texts[tag]; ok && h.res.Kind == permitsKind {
 			commands[at][2] = commands[at][2].(string) + "," + id
 			continue
 		}
 		texts[tag] = len(commands)
-		text := h.kind + "\n" + h.raw + "\n" + id
+		text := h.res.Kind + "\n" + h.raw + "\n" + id
 		commands = append(commands, []any{h.c.publish(), tagged(holderChannel, tag), text})
 	}
 	return commands
@@ -106,14 +87,13 @@ func (h *handle) notices(ids []string) (commands [][]any) {
 // noticeTimeout bounds the sending of notices in the background.
 const noticeTimeout = time.Second
 
-const permitsKind = "permits"
-
-// hear is the listener of a tag's channel. It must not block.
-func (p *presence) hear(tag string, sig pubsub.Signal) {
+// receive is the listener of a tag's channel. It must not block.
+func (p *presence) receive(tag string, sig pubsub.Signal) {
 	if sig.Resubscribed {
-		// A notice may have been missed. The next renewal is behind it; a fixed lease has none.
-		p.c.spawn(func() {
-			p.suspect(func(g *grip) bool { return !g.renew && g.tag() == tag })
+		// A notice may have been missed. Renewed holds learn of it at their next renewal; those with a fixed
+		// lease are checked now.
+		p.c.core.Spawn(func() {
+			p.checkHolds(func(h *engine.Hold) bool { return !h.Renewed() && tagOf(h.ID()) == tag })
 		})
 		return
 	}
@@ -124,15 +104,15 @@ func (p *presence) hear(tag string, sig pubsub.Signal) {
 	}
 	p.notices = append(p.notices, sig.Payload)
 	if len(p.notices) == 1 {
-		p.c.spawn(p.heed)
+		p.c.core.Spawn(p.readNotices)
 	}
 }
 
-// maxNotices bounds how many notices wait to be read. Who publishes more is not to be believed.
+// maxNotices bounds how many notices wait to be read, in case somebody floods the channel.
 const maxNotices = 10_000
 
-// heed reads the notices that have come.
-func (p *presence) heed() {
+// readNotices checks the holds that the notices name.
+func (p *presence) readNotices() {
 	p.mu.Lock()
 	notices := p.notices
 	p.notices = nil
@@ -150,13 +130,14 @@ func (p *presence) heed() {
 		named[rest] = true
 	}
 	var key []byte
-	p.suspect(func(g *grip) bool {
-		key = append(append(key[:0], g.h.raw...), '\n')
+	p.checkHolds(func(h *engine.Hold) bool {
+		r := h.Resource()
+		key = append(append(append(key[:0], p.c.prefix...), r.Name...), '\n')
 		start := len(key)
-		if g.h.kind != permitsKind {
-			return named[string(append(key, g.t.publicID()...))]
+		if r.Kind != permitsKind {
+			return named[string(append(key, h.ID()...))]
 		}
-		for id := range strings.SplitSeq(g.t.publicID(), ",") {
+		for id := range strings.SplitSeq(h.ID(), ",") {
 			if key = append(key[:start], id...); named[string(key)] {
 				return true
 			}
@@ -165,32 +146,20 @@ func (p *presence) heed() {
 	})
 }
 
-// suspect has the holds checked to which that applies.
-func (p *presence) suspect(applies func(*grip) bool) {
-	for _, t := range p.c.holds.leased(applies) {
+// checkHolds asks Redis about the holds for which match is true.
+func (p *presence) checkHolds(match func(*engine.Hold) bool) {
+	for _, o := range p.c.core.LeasedOwnerships(match) {
 		p.mu.Lock()
 		if p.suspects == nil {
-			p.suspects = map[*tenure]bool{}
+			p.suspects = map[*engine.Ownership]bool{}
 		}
-		_, checking := p.suspects[t]
-		p.suspects[t] = checking // the check under way may come too early to see the takeover
+		_, checking := p.suspects[o]
+		p.suspects[o] = checking // the check under way may come too early to see the takeover
 		p.mu.Unlock()
 		if !checking {
-			p.c.spawn(func() { p.verify(t) })
+			p.c.core.Spawn(func() { p.verify(o) })
 		}
 	}
-}
-
-// leased returns the tenures of the holds that can be lost and to which that applies.
-func (l *holdList) leased(applies func(*grip) bool) (tenures []*tenure) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for g := l.head; g != nil; g = g.next {
-		if t, ok := g.t.(*tenure); ok && t.leases() && applies(g) {
-			tenures = append(tenures, t)
-		}
-	}
-	return tenures
 }
 
 // verifyPauses are the pauses between two checks of one hold.
@@ -198,39 +167,34 @@ var verifyPauses = [...]time.Duration{
 	10 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond,
 }
 
-// verify asks Redis whether t still stands, as Check does, which tells its holds of a loss. At most
-// one check of t is under way, however many notices come. Without an answer verify asks again for
-// about a second: the next renewal is behind it.
-func (p *presence) verify(t *tenure) {
+// verify asks Redis whether o still holds. At most one check of o is under way, however many notices
+// come. Without an answer verify asks again for about a second; after that the next renewal finds a loss.
+func (p *presence) verify(o *engine.Ownership) {
 	tries := 0
 	for {
-		lost, err := t.lasts().check(context.Background(), t)
-		if err == nil && lost {
-			t.loseInBackground()
-			err = ErrLost
-		}
+		err := o.Verify(context.Background())
 		p.mu.Lock()
-		again := p.suspects[t]
+		again := p.suspects[o]
 		switch {
 		case errors.Is(err, ErrLost):
 			again = false
-		case err != nil && unanswered(err):
+		case err != nil && isPassing(err):
 			tries++
 			again = again || tries < len(verifyPauses)
 		default:
 			tries = 0
 		}
 		if !again {
-			delete(p.suspects, t)
+			delete(p.suspects, o)
 			p.mu.Unlock()
 			return
 		}
-		p.suspects[t] = false
+		p.suspects[o] = false
 		p.mu.Unlock()
 		timer := time.NewTimer(verifyPauses[min(tries, len(verifyPauses)-1)])
 		select {
 		case <-timer.C:
-		case <-p.c.stopping:
+		case <-p.c.core.Stopping():
 			timer.Stop()
 			return
 		}

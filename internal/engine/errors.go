@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// The errors that callers act upon. Package primitives exports and documents them.
+var (
+	ErrNotAcquired       = errors.New("not acquired")
+	ErrLost              = errors.New("lost")
+	ErrNotHeld           = errors.New("not held")
+	ErrReleased    error = releasedError{}
+	ErrDeadlock          = errors.New("would deadlock")
+	ErrUnsupported       = errors.New("unsupported")
+	ErrClosed            = errors.New("client closed")
+	ErrInvalid           = errors.New("invalid")
+)
+
+// releasedError matches ErrNotHeld too: a hold that was released is not held.
+type releasedError struct{}
+
+func (releasedError) Error() string        { return "released" }
+func (releasedError) Is(target error) bool { return target == ErrNotHeld }
+
+// Failure is what an error tells about the command that failed.
+type Failure struct {
+	InDoubt bool // the command may have been executed, or may still be: roll it back
+	Retry   bool // the server was not reached, or refuses for the moment: a waiter keeps waiting
+	NotNow  bool // the server refuses for a reason that will pass soon
+	Closed  bool // the transport is closed for good
+}
+
+var (
+	// errWaitOver is the cause of a context that ended with the wait, not with the caller's context.
+	errWaitOver = errors.New("the wait is over")
+	// errOuterEnded: the hold to nest under ended before the nested acquisition had its turn or answer.
+	errOuterEnded = errors.New("outer hold ended")
+	// errYield: a joint attempt gave up so that a rival may go first. It may be repeated soon.
+	errYield = errors.New("gave way to another")
+)
+
+// GaveUp is the error of an acquisition that stopped waiting. It joins ErrNotAcquired with the cause
+// of ctx, if ctx ended, and with met, the last failure on the way, if there was one.
+func GaveUp(ctx context.Context, met error) error {
+	err := ErrNotAcquired
+	if cause := context.Cause(ctx); cause != nil && cause != errWaitOver { //nolint:errorlint // the very value
+		err = fmt.Errorf("%w: %w", err, cause)
+	}
+	if met != nil {
+		err = fmt.Errorf("%w (%w)", err, met)
+	}
+	return err
+}
+
+// Reasons for which the engine stops waiting for a command, as [Config.Unanswered] gets them.
+var (
+	errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
+	errTooLate      = errors.New("acquired too late")
+	errBudget       = errors.New("no answer within the budget of a member")
+)
+
+// failure classifies an error; nil is no failure.
+func (c *Core) failure(err error) Failure {
+	if err == nil {
+		return Failure{}
+	}
+	return c.Classify(err)
+}

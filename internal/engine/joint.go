@@ -1,0 +1,415 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Joint is one lock made of several: its members. It is held while enough of them are. It has no keys of
+// its own: it acquires and releases its members, each on its own client.
+type Joint struct {
+	NoLease // the members have leases
+
+	Resource *Resource
+	Members  []*Resource // in the order in which a multi lock acquires them
+	Need     int         // how many members must be held
+	// Budgeted: no member is waited for longer than its budget, a tenth of the TTL.
+	Budgeted bool
+}
+
+// Budget is how long a member may take to answer; 0: as long as it takes.
+func (j *Joint) Budget(terms *Terms) time.Duration {
+	if !j.Budgeted {
+		return 0
+	}
+	ttl, _ := j.shortest(terms)
+	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
+}
+
+// shortest is the shortest TTL of the members, and the shortest time that one of them may last; 0: no limit.
+func (j *Joint) shortest(terms *Terms) (ttl, limit time.Duration) {
+	for i := range j.Members {
+		t := terms.ForMember(i)
+		if first := t.FirstTTL(); ttl == 0 || first < ttl {
+			ttl = first
+		}
+		if l := t.Limit(); l > 0 && (limit == 0 || l < limit) {
+			limit = l
+		}
+	}
+	return ttl, limit
+}
+
+// Rollback implements [Driver]: it releases what q's attempts acquired.
+func (j *Joint) Rollback(ctx context.Context, q *Request) error {
+	if o, ok := q.State.(*jointRequest); ok && o.granted != nil {
+		c := j.Resource.Core
+		c.count(ctx, o.granted.releaseMembers(ctx), o.granted.budget) // until ctx is done; then in the background
+		o.granted = nil
+	}
+	return nil
+}
+
+// jointRequest is the driver's state of a request for a joint lock.
+type jointRequest struct {
+	granted *JointOwnership // what the last attempt acquired
+	split   time.Duration   // how long the last attempt took, if rivals held some members each; else 0
+}
+
+func stateOf(q *Request) *jointRequest {
+	s, ok := q.State.(*jointRequest)
+	if !ok {
+		s = &jointRequest{}
+		q.State = s
+	}
+	return s
+}
+
+// Release implements [Driver]. The engine releases the members instead.
+func (j *Joint) Release(context.Context, *Ownership, int) (bool, error) { return false, ErrUnsupported }
+
+// outer finds the joint hold in ctx.
+func (j *Joint) outer(ctx context.Context) (*Hold, error) {
+	hold, _ := HoldFrom(ctx, j.Resource.Key)
+	return hold, nil
+}
+
+// carriedID is the id of the members' holds that ctx carries; "" if it carries none.
+func (j *Joint) carriedID(ctx context.Context) (id string, err error) {
+	for _, m := range j.Members {
+		outer, err := m.Traits.Outer(ctx)
+		switch {
+		case err != nil:
+			return "", err
+		case outer == nil:
+		case id != "" && id != outer.ID():
+			return "", fmt.Errorf("%w: the context carries holds of members that have different ids", ErrDeadlock)
+		default:
+			id = outer.ID()
+		}
+	}
+	return id, nil
+}
+
+// beginAttempt begins one more attempt for q. Each has an id of its own, because the rollback of an
+// earlier one may still be on its way. If ctx carries a hold of a member, the id is that hold's: a joint
+// hold has one id in all members.
+func (j *Joint) beginAttempt(ctx context.Context, q *Request) (*JointOwnership, error) {
+	q.TTL, _ = j.shortest(q.Terms)
+	o := &JointOwnership{j: j, ID: q.ID, need: j.Need, budget: j.Budget(q.Terms), terms: q.Terms}
+	if q.Shared {
+		return o, nil
+	}
+	id, err := j.carriedID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.carried = id != ""
+	if !o.carried {
+		id = j.Resource.Core.NewOwner().ID
+	}
+	o.ID, q.ID = id, id
+	return o, nil
+}
+
+// acquireMember acquires the i-th member for o: under a hold of it that ctx carries, or in its own right.
+func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w wait) (*Hold, error) {
+	m := o.j.Members[i]
+	if m.Core.IsClosing() {
+		return nil, ErrClosed
+	}
+	if err := m.Core.Begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.Core.Leave()
+	terms := q.Terms.ForMember(i)
+	if terms.Wait >= 0 && w.limit != 0 {
+		w = w.within(terms.Wait)
+	}
+	mine := m.NewRequest(terms)
+	mine.wait, mine.member = w, o
+	if !q.Shared {
+		if hold, err := m.acquireNested(ctx, mine); hold != nil || err != nil {
+			return hold, err
+		}
+	}
+	mine.Name(o.ID, q.Shared || o.carried)
+	// Siblings forked from the same hold may want the same member, and would enter by the same id: only
+	// one of them may.
+	mine.NonReentrant = mine.NonReentrant || o.carried
+	hold, err := m.acquireOutermost(ctx, mine, nil)
+	if o.carried && errors.Is(err, ErrDeadlock) {
+		err = fmt.Errorf("%w: %w", ErrNotAcquired, errYield)
+	}
+	return hold, err
+}
+
+// acquireAndAdd acquires the i-th member and adds it to o. A hold that comes too late is released.
+func (o *JointOwnership) acquireAndAdd(ctx context.Context, i int, q *Request, w wait) error {
+	hold, err := o.acquireMember(ctx, i, q, w)
+	if err != nil || o.add(hold) {
+		return err
+	}
+	_ = hold.Release(ctx) // goes on in the background if it must
+	return o.core().Unanswered(errTooLate)
+}
+
+// retryQueue returns a queue for a joint request that has no message to wait for. Its pauses grow from a
+// few milliseconds to half a second, at random, so that rivals do not come back together.
+func (j *Joint) retryQueue() Queue {
+	return j.Resource.Core.privateQueue(j.Resource, func(n int) time.Duration {
+		return time.Millisecond + rand.N(10*time.Millisecond<<min(n, 6)) //nolint:gosec // jitter
+	})
+}
+
+// JointOwnership is what a hold of a joint lock holds: one hold of each member, of which enough must
+// live. Each is renewed by its own client. A member that was lost is never extended, because no command
+// extends what another holds.
+type JointOwnership struct {
+	j       *Joint
+	ID      string // the owner in every member
+	carried bool   // the id is that of a hold in the caller's context
+	need    int
+	budget  time.Duration // how long a member may take to answer; 0: as long as it takes
+	terms   *Terms
+
+	mu      sync.Mutex // guards the rest
+	holds   []*Hold    // of members
+	sealed  bool       // add takes no further hold
+	closed  bool       // released, detached or lost: how the members' holds end does not matter any more
+	h       *Hold      // the user's hold, once it has joined
+	asking  int        // calls of Check and Extend under way, which report a loss themselves
+	retakes retakes    // of lost members
+}
+
+// NewJointOwnership returns an ownership without members, for an owner that replaces another one.
+func (j *Joint) NewJointOwnership(q *Request) *JointOwnership {
+	return &JointOwnership{j: j, ID: q.ID, need: j.Need, budget: j.Budget(q.Terms), terms: q.Terms}
+}
+
+// ReplaceMember adds the hold of a member whose owner o's id has replaced.
+func (o *JointOwnership) ReplaceMember(ctx context.Context, m *Resource, q *Request, sent time.Time) error {
+	q.member = o
+	hold, err := m.newHold(ctx, m.newOwnership(q, Result{Sent: sent}), q, sent, nil)
+	if err == nil && !o.add(hold) {
+		hold.Detach()
+	}
+	return err
+}
+
+// Adopted returns the user's hold of o. If it cannot be made, the members are left to their leases.
+func (o *JointOwnership) Adopted(ctx context.Context, q *Request) (*Hold, error) {
+	hold, err := o.j.Resource.newHold(ctx, o, q, time.Now(), nil)
+	if err != nil {
+		o.DetachMembers()
+	}
+	return hold, err
+}
+
+// DetachMembers closes o and leaves its members to their leases.
+func (o *JointOwnership) DetachMembers() {
+	for _, hold := range o.close() {
+		hold.Detach()
+	}
+}
+
+func (o *JointOwnership) core() *Core           { return o.j.Resource.Core }
+func (o *JointOwnership) id() string            { return o.ID }
+func (o *JointOwnership) token() int64          { return 0 }
+func (o *JointOwnership) leased() bool          { return true }
+func (o *JointOwnership) ownership() *Ownership { return nil }
+
+// limit: each member has its own.
+func (o *JointOwnership) limit(time.Time, time.Duration) time.Time { return time.Time{} }
+
+// add takes a member's hold in. It reports false if that comes too late: then the caller releases it.
+func (o *JointOwnership) add(hold *Hold) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.sealed {
+		return false
+	}
+	o.holds = append(o.holds, hold)
+	return true
+}
+
+// seal takes no further hold in.
+func (o *JointOwnership) seal() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sealed = true
+}
+
+// close seals o for good, and returns its members' holds. From now on they end because the joint hold does.
+func (o *JointOwnership) close() []*Hold {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.closed {
+		o.sealed, o.closed = true, true
+		o.retakes.stop()
+	}
+	return slices.Clone(o.holds)
+}
+
+func (o *JointOwnership) memberHolds() []*Hold {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.holds)
+}
+
+// tooFew reports whether fewer members live than must. mu is held.
+func (o *JointOwnership) tooFew() bool {
+	live := 0
+	for _, hold := range o.holds {
+		if hold.isLive() {
+			live++
+		}
+	}
+	return live < o.need
+}
+
+// enough reports whether enough members were acquired, and still live.
+func (o *JointOwnership) enough() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.tooFew()
+}
+
+// memberEnded is called when a member's hold has ended, and when the caller of its Release is about to
+// free it. Only holds that were added count. The joint hold is lost as soon as too few live, whatever
+// ended the others.
+func (o *JointOwnership) memberEnded(member *Hold, cause error) {
+	o.mu.Lock()
+	// The client that ends its holds ends the joint hold too, with ErrClosed.
+	closing := errors.Is(cause, ErrClosed) && member.r.Core == o.core()
+	if o.closed || o.h == nil || !slices.Contains(o.holds, member) || closing {
+		o.mu.Unlock()
+		return
+	}
+	lost, reported := o.tooFew(), o.asking > 0
+	o.mu.Unlock()
+	switch {
+	case lost && reported: // the call that asks reports it
+	case lost:
+		o.close()
+		o.h.loseInBackground()
+	case errors.Is(cause, ErrLost):
+		o.retakeLater()
+	}
+}
+
+func (o *JointOwnership) join(h *Hold) {
+	o.mu.Lock()
+	o.h = h
+	lost, someEnded := o.tooFew(), false
+	for _, member := range o.holds {
+		member.mu.Lock()
+		member.ctx = h.ctx // what bounded the attempt does not bound the hold
+		someEnded = someEnded || member.cause != nil
+		member.mu.Unlock()
+	}
+	o.mu.Unlock()
+	switch {
+	case lost:
+		o.close()
+		h.loseInBackground()
+	case someEnded:
+		o.retakeLater()
+	}
+}
+
+// validUntil is when too few members would be left if no server answered until then.
+func (o *JointOwnership) validUntil(*Hold) time.Time {
+	var ends []time.Time
+	for _, member := range o.memberHolds() {
+		if member.isLive() {
+			ends = append(ends, member.ValidUntil())
+		}
+	}
+	if len(ends) < o.need {
+		return time.Time{}
+	}
+	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
+	return ends[o.need-1]
+}
+
+// liveMember is the live hold of the member that key names; nil if there is none.
+func (o *JointOwnership) liveMember(key *Key) *Hold {
+	for _, member := range o.memberHolds() {
+		if *member.r.Key == *key && member.isLive() {
+			return member
+		}
+	}
+	return nil
+}
+
+func (o *JointOwnership) forget(*Hold) { o.DetachMembers() }
+
+func (o *JointOwnership) release(ctx context.Context, _ *Hold) (lost bool, err error) {
+	return o.decide(o.core().count(context.WithoutCancel(ctx), o.releaseMembers(ctx), o.budget))
+}
+
+func (o *JointOwnership) abandon(ctx context.Context) {
+	o.core().count(context.WithoutCancel(ctx), o.releaseMembers(ctx), o.budget)
+}
+
+// releaseMembers starts to release all members, even if ctx is done. The caller decides how long it
+// waits; the rest goes on in the background.
+func (o *JointOwnership) releaseMembers(ctx context.Context) *fanOut {
+	holds := o.close()
+	return o.core().fanOut(len(holds), func(i int) error {
+		return describe(holds[i], "release", holds[i].Release(ctx))
+	})
+}
+
+// describe adds the member's name to an error.
+func describe(member *Hold, operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return member.r.Core.Describe(member.r, operation, err)
+}
+
+func (o *JointOwnership) check(ctx context.Context) error {
+	return o.ask(ctx, func(member *Hold) error { return describe(member, "check", member.Check(ctx)) })
+}
+
+func (o *JointOwnership) extend(ctx context.Context, _ *Hold, d time.Duration) error {
+	return o.ask(ctx, func(member *Hold) error { return describe(member, "extend", member.Extend(ctx, d)) })
+}
+
+// ask runs f for all members, and reports a loss that it finds before it returns.
+func (o *JointOwnership) ask(ctx context.Context, f func(*Hold) error) error {
+	o.mu.Lock()
+	o.asking++
+	holds := slices.Clone(o.holds)
+	o.mu.Unlock()
+	fan := o.core().fanOut(len(holds), func(i int) error { return f(holds[i]) })
+	lost, err := o.decide(o.core().count(ctx, fan, o.budget))
+	o.mu.Lock()
+	o.asking--
+	lost = lost || (o.tooFew() && !o.closed)
+	o.mu.Unlock()
+	if !lost {
+		return err
+	}
+	o.close()
+	o.h.lose(ctx)
+	return ErrLost
+}
+
+// decide reports whether so many members are gone that too few are left, or why too few answered.
+func (o *JointOwnership) decide(v votes) (lost bool, err error) {
+	switch {
+	case v.yes >= o.need:
+		return false, nil
+	case v.yes+len(v.failed) < o.need:
+		return true, nil
+	}
+	return false, errors.Join(v.failed...)
+}

@@ -1,0 +1,153 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// A multi lock that has some members waits for the next one only so long before it releases them:
+// somebody who acquires them in another order, such as Redisson, could else wait for it as it waits for
+// them. Then it waits, holding nothing, until the missing member can be acquired, and begins anew with
+// more patience. Among multi locks the order of the members prevents a deadlock.
+const (
+	firstPatience   = 100 * time.Millisecond
+	longestPatience = 2 * time.Second
+)
+
+// multi is the driver of a lock that needs all its members. It acquires them one after another.
+type multi struct{ *Joint }
+
+// NewMulti sets up j as a lock that is held while all its members are.
+func NewMulti(j *Joint) {
+	m := &multi{j}
+	j.Need = len(j.Members)
+	j.Resource.Driver = m
+	j.Resource.Traits = Traits{
+		Leased: true, Outer: j.outer, NestsInTurn: true,
+		NewQueue: func(context.Context, *Request) (Queue, error) { return j.retryQueue(), nil },
+	}
+}
+
+// Subscribe implements [Driver]. It is not used: members wait in queues of their own.
+func (m *multi) Subscribe(*Request, func(bool)) []Subscription { return nil }
+
+// TryAcquire implements [Driver]. A request that may queue waits for one member after another.
+func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
+	c := m.Resource.Core
+	if !q.MayQueue {
+		attempt := c.newAttemptTime(ctx, &q.wait)
+		defer attempt.cancel()
+		res, _, err := m.acquireInOrder(ctx, attempt, q, wait{silent: true}, 0)
+		return res, err
+	}
+	waiting, cancel := m.whileOpen(ctx)
+	defer cancel()
+	attempt := c.newAttemptTime(waiting, &q.wait)
+	defer attempt.cancel()
+	w := wait{limit: q.wait.limit, until: q.wait.until, notify: func() { q.wait.begin(m.Resource, q.ID) }}
+	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
+		res, missing, err := m.acquireInOrder(waiting, attempt, q, w, patience)
+		if missing >= 0 {
+			if err = m.awaitMember(waiting, attempt, q, missing, w); err == nil {
+				continue
+			}
+		}
+		switch {
+		case err == nil:
+			return res, nil
+		case ctx.Err() == nil && waiting.Err() != nil:
+			return Result{}, ErrClosed
+		case errors.Is(err, errYield), q.wait.waited && c.failure(err).Retry:
+			return Result{RetryAfter: -1, Met: err}, nil
+		}
+		return Result{}, err
+	}
+}
+
+// whileOpen is ctx until the multi lock's client closes: members on other clients wait in those clients'
+// queues.
+func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
+	c := m.Resource.Core
+	if !slices.ContainsFunc(m.Members, func(member *Resource) bool { return member.Core != c }) {
+		return ctx, func() {}
+	}
+	waiting, cancel := context.WithCancel(ctx)
+	c.Spawn(func() {
+		select {
+		case <-c.closing:
+			cancel()
+		case <-waiting.Done():
+		}
+	})
+	return waiting, cancel
+}
+
+// awaitMember waits until a member can be acquired, and holds nothing meanwhile.
+func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *Request, i int, w wait) error {
+	o, err := m.beginAttempt(ctx, q)
+	if err != nil {
+		return err
+	}
+	pending, err := attempt.call(func() error {
+		hold, err := o.acquireMember(ctx, i, q, w)
+		if err == nil {
+			_ = hold.Release(ctx) // goes on in the background if it must
+		}
+		return err
+	})
+	if pending != nil {
+		attempt.settle(0, pending)
+		return pending.gaveUp(ctx)
+	}
+	return err
+}
+
+// acquireInOrder acquires all members, or none. missing is the index of the member for which patience
+// was over; else it is negative. The error of an attempt that the end of ctx or of the wait cut short
+// matches ErrNotAcquired.
+func (m *multi) acquireInOrder(
+	ctx context.Context, attempt *attemptTime, q *Request, w wait, patience time.Duration,
+) (res Result, missing int, err error) {
+	o, err := m.beginAttempt(ctx, q)
+	if err != nil {
+		return Result{}, -1, err
+	}
+	if _, limit := m.shortest(q.Terms); limit > 0 {
+		patience = min(patience, limit/2) // at least half is left of a lease that runs already
+	}
+	for i := range m.Members {
+		mine, cut := w, i > 0 && w.limit != 0
+		if cut { // at random, so that rivals do not give way at the same time
+			mine = w.within(patience/2 + rand.N(patience)) //nolint:gosec // jitter
+		}
+		pending, err := attempt.call(func() error { return o.acquireAndAdd(ctx, i, q, mine) })
+		if pending != nil {
+			attempt.settle(0, o.releaseMembers(ctx), pending)
+			return Result{}, -1, pending.gaveUp(ctx)
+		}
+		if err == nil {
+			continue
+		}
+		attempt.settle(0, o.releaseMembers(ctx))
+		if cut && mine.over() && errors.Is(err, ErrNotAcquired) && ctx.Err() == nil {
+			return Result{}, i, err
+		}
+		return Result{}, -1, err
+	}
+	switch {
+	case ctx.Err() != nil:
+		err = GaveUp(ctx, nil)
+	case !o.enough():
+		err = fmt.Errorf("%w: a member was lost meanwhile: %w", ErrNotAcquired, errYield)
+	default:
+		o.seal()
+		stateOf(q).granted = o
+		return Result{Granted: true, Sent: time.Now(), holding: o}, -1, nil
+	}
+	attempt.settle(0, o.releaseMembers(ctx))
+	return Result{}, -1, err
+}

@@ -1,0 +1,257 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+)
+
+// A red lock survives a rolling restart of servers without persistence: a member that has forgotten the
+// lock is acquired again, in the background, while the majority stands.
+//
+// Why this is safe. Servers must confirm twice that a majority of the other members still holds the id:
+// before a member is acquired again, and after. A member that has forgotten the id cannot come to hold
+// it again except by this code. So the members of the second confirmation have held the lock without a
+// break, and nobody else can have had a majority.
+//
+// A retaken member has the id of the joint hold, which is private. Members held by a shared id are not
+// retaken (WithOwner, and members that a nested acquisition acquired for itself): the server counts for
+// them, and a repeated acquisition could count twice. The member of a nested joint hold joins the
+// enclosing red lock's new hold of it.
+
+// retakes is the state of one joint hold's background task. The joint ownership's mutex guards it.
+type retakes struct {
+	running bool
+	wakeup  Signal            // sent when a member is lost
+	over    chan struct{}     // closed when the joint hold has ended
+	pending map[*Hold]*retake // by lost hold; only the running task uses it
+}
+
+// retake replaces one lost hold of a member.
+type retake struct {
+	q     *Request  // the same for all attempts, so that a late copy of one harms no other; nil: none yet
+	after time.Time // do not try before: an earlier hold is still being released, which would free the next
+}
+
+// stop ends the task.
+func (t *retakes) stop() {
+	if t.over != nil {
+		close(t.over)
+	}
+}
+
+// retakeLater starts the task, or wakes it up. Only a red lock has one.
+func (o *JointOwnership) retakeLater() {
+	if o.budget == 0 {
+		return
+	}
+	o.mu.Lock()
+	if o.closed || o.h == nil {
+		o.mu.Unlock()
+		return
+	}
+	t := &o.retakes
+	if t.over == nil {
+		t.over, t.wakeup, t.pending = make(chan struct{}), NewSignal(), map[*Hold]*retake{}
+	}
+	start := !t.running
+	t.running = true
+	o.mu.Unlock()
+	t.wakeup.Send()
+	if start {
+		o.core().Spawn(o.retakeAll)
+	}
+}
+
+// retakeAll tries to acquire each lost member again: at once, and then once in a third of its TTL. It
+// ends with the joint hold, or when no member is missing.
+func (o *JointOwnership) retakeAll() {
+	for {
+		missing := o.missing(false)
+		if len(missing) == 0 {
+			o.withdrawRetakes()
+			if missing = o.missing(true); len(missing) == 0 {
+				return
+			}
+		}
+		pause := longestRetake
+		for _, lost := range missing {
+			o.retakeMember(lost)
+			pause = min(pause, lost.ttl/3)
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-o.retakes.wakeup:
+		case <-o.retakes.over:
+		case <-o.core().stopping:
+		}
+		timer.Stop()
+	}
+}
+
+// longestRetake is the longest pause between two attempts.
+const longestRetake = 24 * time.Hour
+
+// missing returns the lost holds to replace. If there are none and ending is set, the task is over.
+func (o *JointOwnership) missing(ending bool) (lost []*Hold) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !isClosed(o.core().stopping) && !o.closed {
+		for _, hold := range o.holds {
+			if hold.renew && hold.isLostUnreleased() && !hold.Ownership().Shared {
+				lost = append(lost, hold)
+			}
+		}
+	}
+	o.retakes.running = len(lost) > 0 || !ending
+	return lost
+}
+
+// isLostUnreleased reports whether h was lost, and nobody has called Release since.
+func (h *Hold) isLostUnreleased() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return errors.Is(h.cause, ErrLost) && !h.taken
+}
+
+// retakeMember tries once to replace a lost hold.
+func (o *JointOwnership) retakeMember(lost *Hold) {
+	m := lost.r
+	if m.Core.IsClosing() {
+		return
+	}
+	t := o.retakes.pending[lost]
+	if t != nil && time.Now().Before(t.after) {
+		return
+	}
+	ctx := context.WithoutCancel(o.h.ctx)
+	if m.Core.Begin(ctx) != nil {
+		return
+	}
+	defer m.Core.Leave()
+	if !o.isConfirmed(ctx) {
+		return
+	}
+	fresh := o.acquireAgain(ctx, lost)
+	if fresh == nil {
+		return
+	}
+	if o.isConfirmed(ctx) && o.replace(lost, fresh) {
+		delete(o.retakes.pending, lost)
+		return
+	}
+	t = o.retakes.pending[lost]
+	t.q = nil // fresh is released, which the server remembers
+	if fresh.Release(ctx) != nil {
+		// It goes on in the background. A copy of it may be executed for as long as requests are remembered.
+		t.after = fresh.Ownership().endsAt().Add(m.Core.Memory)
+	}
+}
+
+// isConfirmed reports whether servers say that enough members still hold the id.
+func (o *JointOwnership) isConfirmed(ctx context.Context) bool {
+	holds := slices.DeleteFunc(o.memberHolds(), func(member *Hold) bool { return !member.isLive() })
+	if len(holds) < o.need {
+		return false
+	}
+	fan := o.core().fanOut(len(holds), func(i int) error { return holds[i].Check(ctx) })
+	return o.core().count(ctx, fan, o.budget).yes >= o.need
+}
+
+// acquireAgain makes one attempt. An attempt of unknown outcome is repeated by the next one, or rolled
+// back by withdrawRetakes.
+func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
+	ctx, cancel := context.WithTimeout(ctx, o.budget)
+	defer cancel()
+	m := lost.r
+	terms := o.termsFor(lost)
+	if terms == nil {
+		return nil
+	}
+	t := o.retakes.pending[lost]
+	if t == nil {
+		t = &retake{}
+		o.retakes.pending[lost] = t
+		// The Release of the lost hold must not free what replaces it: both have one id.
+		lost.Ownership().addCount(+1)
+	}
+	if o.carried {
+		// The enclosing joint hold's hold of this member, if that was replaced already.
+		q := m.NewRequest(terms)
+		q.wait.silent, q.member = true, o
+		hold, err := m.acquireNested(ctx, q)
+		if err != nil {
+			return nil
+		}
+		return hold
+	}
+	if t.q == nil {
+		t.q = m.NewRequest(terms)
+		t.q.Name(o.ID, false)
+		t.q.member = o
+	}
+	res, err := m.Try(ctx, t.q)
+	if err != nil || !res.Granted {
+		return nil
+	}
+	hold, err := m.newHold(o.h.ctx, m.newOwnership(t.q, res), t.q, res.Sent, nil)
+	if err != nil {
+		t.q.MustRollback = true
+		return nil
+	}
+	return hold
+}
+
+// termsFor are the terms by which lost was acquired, with what is left of a maximum hold time; nil if
+// nothing is left.
+func (o *JointOwnership) termsFor(lost *Hold) *Terms {
+	terms := *o.terms.ForMember(slices.Index(o.j.Members, lost.r))
+	if terms.MaxHold > 0 {
+		terms.MaxHold = time.Until(lost.until()).Truncate(time.Millisecond)
+		if terms.MaxHold < time.Millisecond {
+			return nil
+		}
+	}
+	return &terms
+}
+
+// replace puts fresh in the place of a lost hold, unless the joint hold has ended, or its other members
+// do not suffice at this moment.
+func (o *JointOwnership) replace(lost, fresh *Hold) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now, valid := time.Now(), 0
+	for _, other := range o.holds {
+		if other.isLive() && other.ValidUntil().After(now) {
+			valid++
+		}
+	}
+	at := slices.Index(o.holds, lost)
+	if o.closed || at < 0 || valid < o.need || !fresh.isLive() {
+		return false
+	}
+	fresh.mu.Lock()
+	fresh.ctx = o.h.ctx // what bounded the attempt does not bound the hold
+	fresh.mu.Unlock()
+	o.holds[at] = fresh
+	return true
+}
+
+// withdrawRetakes rolls back what attempts may have acquired, or may still acquire, for members that are
+// not to be retaken any more.
+func (o *JointOwnership) withdrawRetakes() {
+	for lost, t := range o.retakes.pending {
+		delete(o.retakes.pending, lost)
+		m := lost.r
+		if m.Core.Enter() != nil {
+			continue
+		}
+		if q := t.q; q != nil && (q.MustRollback || time.Now().Before(lost.Ownership().endsAt())) {
+			q.MustRollback = true
+			m.rollback(context.WithoutCancel(o.h.ctx), q, rollbackTimeout)
+		}
+		m.Core.Leave()
+	}
+}

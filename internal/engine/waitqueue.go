@@ -1,0 +1,389 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+const (
+	// slowPoll is how often the head of a queue tries without any reason, in case a message was lost: one
+	// attempt a second for each client and name, however many requests wait.
+	slowPoll = time.Second
+	// stuckAfter is how long the head's attempt may take before another waiter tries.
+	stuckAfter = slowPoll / 4
+	// maxBatch is the largest number of waiters for which one command acquires.
+	maxBatch = 64
+)
+
+// waitQueues are a client's local wait queues, one for each kind and name with waiters.
+type waitQueues struct {
+	mu   sync.Mutex // guards all queues and the queues' part of their waiters
+	open map[queueKey]*waitQueue
+}
+
+// queueKey: requests that poll and requests that listen do not wait for each other.
+type queueKey struct {
+	kind    string
+	name    string
+	polling bool
+}
+
+// waitQueue is the local queue in front of one name, in order of arrival. Only its head watches: it
+// tries when a message comes, when the holder's lease ends, and once a second in any case. Another
+// waiter tries only if it may succeed where the head does not: the head was granted and there is room
+// for more, it asks for less than the head, or the holder has its own id.
+type waitQueue struct {
+	queues  *waitQueues
+	key     queueKey
+	private bool // not in queues.open: it has one waiter
+	r       *Resource
+	// backoff returns the pause before the n-th attempt of a queue that polls; nil: listen for messages.
+	backoff func(n int) time.Duration
+
+	// queues.mu guards the rest.
+	joining    int // waiters that are about to join
+	head, tail *Waiter
+	lookAt     time.Time   // when the head tries again by itself
+	alarm      *time.Timer // calls ring
+	alarmAt    time.Time   // when alarm is set for, at or before lookAt; zero: it is not set
+	polls      int         // attempts since the last grant, if it polls
+	subs       []Subscription
+	unsettled  []<-chan struct{} // of subscriptions that are neither confirmed nor refused
+	skip       int               // this many messages are left to other clients: see yield
+}
+
+// mustWait reports whether a waiter is here already that could go wherever q could: an attempt could
+// only fail, or overtake it.
+func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
+	if q.Shared {
+		return false
+	}
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if r.Traits.YieldsTo != "" && qs.open[queueKey{r.Traits.YieldsTo, r.Name, false}] != nil {
+		return true
+	}
+	queue := qs.open[queueKey{r.Kind, r.Name, q.Terms.PollMin > 0}]
+	if queue == nil {
+		return false
+	}
+	for w := queue.head; w != nil; w = w.next {
+		if !w.Request.Shared && w.Request.Permits <= q.Permits {
+			return true
+		}
+	}
+	return false
+}
+
+// of returns the queue for requests with those terms. The caller joins it.
+func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	key := queueKey{r.Kind, r.Name, terms.PollMin > 0}
+	q := qs.open[key]
+	if q == nil {
+		q = &waitQueue{queues: qs, key: key, r: r}
+		if key.polling {
+			first, longest := terms.PollMin, terms.PollMax
+			q.backoff = func(n int) time.Duration {
+				pause := min(first<<min(n, 30), longest)
+				if pause <= 0 { // overflow
+					pause = longest
+				}
+				return pause + rand.N(pause/4+1) //nolint:gosec // jitter
+			}
+		}
+		if qs.open == nil {
+			qs.open = map[queueKey]*waitQueue{}
+		}
+		qs.open[key] = q
+	}
+	q.joining++
+	return q
+}
+
+// privateQueue returns a queue for one request, which polls.
+func (c *Core) privateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
+	return &waitQueue{queues: &c.queues, r: r, private: true, joining: 1, backoff: backoff}
+}
+
+// Join implements [Queue]. The first waiter subscribes and watches.
+func (q *waitQueue) Join(w *Waiter, refused Result) {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	q.joining--
+	w.prev = q.tail
+	if q.tail != nil {
+		q.tail.next = w
+	} else {
+		q.head = w
+	}
+	q.tail = w
+	if q.head != w {
+		return
+	}
+	q.rest(refused)
+	if q.backoff == nil {
+		// The second attempt waits for the confirmation: a release between a refused attempt and the
+		// subscription would never be heard.
+		q.subs = q.r.Driver.Subscribe(w.Request, q.message)
+		for _, sub := range q.subs {
+			q.unsettled = append(q.unsettled, sub.Confirmed())
+		}
+	}
+}
+
+// Next implements [Queue].
+func (q *waitQueue) Next(w *Waiter) Step {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	step := Step{Granted: w.granted, Try: w.wantsTry}
+	if q.head == w && len(q.unsettled) > 0 {
+		step.Confirmed = q.unsettled[0]
+	}
+	w.wantsTry = false
+	if step.Granted == nil && step.Try {
+		w.trying = true
+		if q.head == w {
+			q.lookIn(stuckAfter)
+		}
+	}
+	return step
+}
+
+// Try implements [Queue]. Where one command can acquire for several, it takes the other waiters along.
+func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
+	r := w.resource
+	acquireBatch := r.batches()
+	if acquireBatch == nil || w.Request.Shared {
+		return r.Try(ctx, w.Request)
+	}
+	q.queues.mu.Lock()
+	var others []*Waiter
+	var requests []*Request
+	for o := q.head; o != nil && len(others) < maxBatch; o = o.next {
+		if o != w && !o.Request.Shared && !o.offered {
+			o.offered = true
+			others, requests = append(others, o), append(requests, o.Request)
+		}
+	}
+	q.queues.mu.Unlock()
+	res, granted, err := acquireBatch(ctx, w.Request, requests)
+	unknown := err != nil && r.Core.failure(err).InDoubt
+	q.queues.mu.Lock()
+	for i, o := range others { // all are told before one of them goes on
+		o.inDoubt = o.inDoubt || res.InDoubt
+		switch {
+		case unknown:
+			o.receive(Result{}, false)
+		case granted == nil:
+			o.offered = false // nobody tried for it, so it has no new reason to try
+		default:
+			res.Granted = granted[i]
+			o.receive(res, true)
+		}
+	}
+	q.queues.mu.Unlock()
+	if granted != nil {
+		res.Granted = true
+	}
+	return r.tried(ctx, w.Request, res, err)
+}
+
+// batches returns the driver's function that acquires for several requests at once, if it may be used.
+func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result, []bool, error) {
+	if r.Core.NeedsReplicas {
+		return nil
+	}
+	return r.Traits.AcquireBatch
+}
+
+// Tried implements [Queue]. Waiters that may be granted although w was refused try now.
+func (q *waitQueue) Tried(w *Waiter, res Result, _ error, passOn bool) {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	w.trying = false
+	if q.head == w {
+		q.rest(res)
+	}
+	for o := w.next; o != nil; o = o.next {
+		if o.Request.Permits <= res.Free || (o.Request.Shared && o.Request.ID == res.Holder) {
+			o.prod()
+			break
+		}
+	}
+	if passOn {
+		w.wantsTry = true // Leave passes it on
+	}
+}
+
+// Confirmed implements [Queue]: one more subscription stands, or was refused. When all do, the head makes
+// its second attempt, because no release can be missed any more. Without messages it polls.
+func (q *waitQueue) Confirmed(w *Waiter) {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	if q.head != w {
+		return // the next head notes it
+	}
+	if q.unsettled = q.unsettled[1:]; len(q.unsettled) > 0 {
+		return
+	}
+	w.wantsTry = true
+	var refused error
+	for _, sub := range q.subs {
+		refused = errors.Join(refused, sub.Err())
+	}
+	if refused != nil {
+		q.r.Core.Logger.Warn("no notifications of releases, polling instead",
+			slog.String("kind", q.r.Kind), slog.String("name", q.r.Name), slog.Any("error", refused))
+	}
+}
+
+// Leave implements [Queue]. The next head takes over the watch, and the reason to try that w has not
+// used. If w was granted, waiters for which there is room too try now. The last waiter closes the queue.
+func (q *waitQueue) Leave(w *Waiter, res Result) {
+	q.queues.mu.Lock()
+	wasHead, unused := q.head == w, w.wantsTry
+	if w.offered || w.inDoubt {
+		w.Request.MustRollback, w.Request.InDoubt = true, true
+	}
+	if w.granted != nil && !res.Granted {
+		w.Request.MustRollback = true // it left without taking what another has acquired for it
+	}
+	if w.prev != nil {
+		w.prev.next = w.next
+	} else {
+		q.head = w.next
+	}
+	if w.next != nil {
+		w.next.prev = w.prev
+	} else {
+		q.tail = w.prev
+	}
+	w.prev, w.next = nil, nil
+	switch {
+	case q.head == nil && q.joining == 0:
+		if !q.private {
+			delete(q.queues.open, q.key)
+		}
+	case q.head == nil:
+	case res.Granted:
+		if wasHead {
+			q.polls = 0
+			q.rest(Result{RetryAfter: w.Request.TTL})
+		}
+		q.admit(w, res.Free)
+		if unused && q.r.Traits.ManyHolders {
+			q.head.prod() // the message may have come after the attempt was decided
+		}
+	case unused:
+		q.head.prod()
+	}
+	if wasHead && q.head != nil && len(q.unsettled) > 0 {
+		q.head.Wake() // it waits for the confirmations now
+	}
+	var subs []Subscription
+	if q.head == nil {
+		q.alarm.Stop()
+		q.alarmAt = time.Time{}
+		subs, q.subs, q.unsettled, q.skip = q.subs, nil, nil, 0
+	}
+	q.queues.mu.Unlock()
+	for _, sub := range subs {
+		sub.Close() // not under the mutex: it waits for the listener, which takes it
+	}
+}
+
+// admit has the waiters try for which there is room beside w, and those that share its id. Where one
+// command acquires for several, one waiter tries for all. mu is held.
+func (q *waitQueue) admit(w *Waiter, free int) {
+	batches, led := q.r.batches() != nil, false
+	for o := q.head; o != nil; o = o.next {
+		switch {
+		case o.Request.Shared && w.Request.Shared && o.Request.ID == w.Request.ID:
+			o.prod()
+		case o.Request.Permits > free, batches && led && !o.Request.Shared:
+		default:
+			free -= o.Request.Permits
+			led = led || !o.Request.Shared
+			o.prod()
+		}
+	}
+}
+
+// message receives a message of a release, or that messages may have been missed.
+func (q *waitQueue) message(missed bool) {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	if q.skip > 0 && !missed {
+		q.skip--
+		q.lookIn(maxStreak) // in case no other client acquires
+		return
+	}
+	if q.head != nil {
+		q.head.prod()
+	}
+}
+
+// rest sets when the head tries next: when the holder's lease ends, and soon in any case. mu is held.
+func (q *waitQueue) rest(refused Result) {
+	pause := slowPoll
+	if q.backoff != nil {
+		pause = q.backoff(q.polls)
+		q.polls++
+	}
+	if refused.RetryAfter >= 0 {
+		pause = min(pause, refused.RetryAfter+time.Millisecond) // Redis rounds down
+	}
+	q.lookIn(pause)
+}
+
+// lookIn sets when the head tries next. It moves the alarm only to an earlier time: an alarm that comes
+// too early is set again. mu is held.
+func (q *waitQueue) lookIn(pause time.Duration) {
+	q.lookAt = time.Now().Add(pause)
+	switch {
+	case q.alarm == nil:
+		q.alarm = time.AfterFunc(pause, q.ring)
+	case q.alarmAt.IsZero() || q.lookAt.Before(q.alarmAt):
+		q.alarm.Reset(pause)
+	default:
+		return
+	}
+	q.alarmAt = q.lookAt
+}
+
+// ring has the head try. If its attempt is stuck on a connection, the first waiter tries that is not
+// trying already.
+func (q *waitQueue) ring() {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	if q.head == nil {
+		return
+	}
+	if left := time.Until(q.lookAt); left > 0 {
+		q.alarm.Reset(left)
+		q.alarmAt = q.lookAt
+		return
+	}
+	q.alarmAt = time.Time{}
+	if q.head.trying {
+		q.lookIn(slowPoll)
+	}
+	for w := q.head; w != nil; w = w.next {
+		if !w.trying {
+			w.prod()
+			return
+		}
+	}
+}
+
+// prod gives the waiter a reason to try. The mutex of its queue is held.
+func (w *Waiter) prod() {
+	w.wantsTry = true
+	w.Wake()
+}

@@ -1,0 +1,183 @@
+package primitives
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// handle is the part that all primitives share: a name on a client, options, and a driver. It is
+// immutable, and making one sends nothing. The first call reports what is wrong with it.
+type handle struct {
+	c        *Client
+	res      engine.Resource
+	raw      string // the name with the client's prefix: Redisson's keys derive from it
+	settings settings
+	invalid  error
+	// memberTerms, of a joint lock, returns the terms for acquiring its members with given settings.
+	memberTerms func(s *settings) func(i int) *engine.Terms
+
+	// Prebuilt arguments of scripts.
+	requests     string // prefix of the keys that remember requests
+	ttl          any    // the usual TTL in ms
+	key          any    // raw
+	sharedCounts any    // key of the counts that belong to callers of WithOwner
+}
+
+func (h *handle) init(c *Client, kind, name string, opts []Option) {
+	h.c, h.raw = c, c.prefix+name
+	h.res = engine.Resource{
+		Core: c.core, Kind: kind, Name: name, Key: &engine.Key{Core: c.core, Kind: kind, Name: name},
+	}
+	h.settings = c.defaults.with(opts)
+	h.requests = prefixed(requestPrefix, h.raw) + ":"
+	h.ttl, h.key = millis(h.settings.FirstTTL()), h.raw
+	h.sharedCounts = h.requestKey(sharedCounts)
+	h.invalid = h.settings.err
+	if name == "" {
+		h.invalid = invalid("an empty name")
+	}
+}
+
+// use sets the driver. keys are all keys and channels that its scripts use: on a cluster they must share
+// a slot.
+func (h *handle) use(driver engine.Driver, traits engine.Traits, keys []any) {
+	slot := uint16(0)
+	if h.c.enforcesSlots() {
+		slot = slotOf(keys[0].(string))
+	}
+	if r, ok := driver.(renewer); ok {
+		traits.Leased, traits.RenewGroup = true, renewGroup{r.renewScript(), slot}
+	}
+	h.res.Driver, h.res.Traits = driver, traits
+	if !h.c.cluster || h.invalid != nil {
+		return
+	}
+	for _, key := range keys[1:] {
+		if slotOf(key.(string)) != slot {
+			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, keys[0], key)
+			return
+		}
+	}
+}
+
+// Name is the user's name, without the client's prefix.
+func (h *handle) Name() string { return h.res.Name }
+
+// with returns the settings of one call. It fails if the handle or an option is invalid.
+func (h *handle) with(opts []Option) (*settings, error) {
+	if h.invalid != nil || len(opts) == 0 {
+		return &h.settings, h.invalid
+	}
+	s := h.settings.with(opts)
+	if h.memberTerms != nil {
+		s.ForMember = h.memberTerms(&s)
+	}
+	return &s, s.err
+}
+
+// call validates the handle, registers with the client, runs f and wraps its error.
+func (h *handle) call(ctx context.Context, op string, f func() error) error {
+	if h.invalid != nil {
+		return h.failed(op, h.invalid)
+	}
+	if err := context.Cause(ctx); err != nil {
+		return h.failed(op, err)
+	}
+	if err := h.c.core.Begin(ctx); err != nil {
+		return h.failed(op, err)
+	}
+	defer h.c.core.Leave()
+	return h.failed(op, f())
+}
+
+// acquire acquires with a call's options. once: try once, whatever the options say. most is the largest
+// number of permits; 0 for a primitive without permits.
+func (h *handle) acquire(ctx context.Context, opts []Option, once bool, most int) (*Hold, error) {
+	s, err := h.with(opts)
+	if err == nil && most > 0 && s.Permits > most {
+		err = invalid("%d permits (at most %d)", s.Permits, most)
+	}
+	if err != nil {
+		h.res.ReportNotAcquired(ctx, err)
+		return nil, h.failed("acquire", err)
+	}
+	limit := s.Wait
+	if once {
+		limit = 0
+	}
+	var hold *engine.Hold
+	if most > 0 && s.Permits == 0 {
+		hold, err = h.res.AcquireNothing(ctx, &s.Terms)
+	} else {
+		hold, err = h.res.Acquire(ctx, &s.Terms, limit)
+	}
+	if err != nil {
+		return nil, h.failed("acquire", err)
+	}
+	return newHold(hold), nil
+}
+
+// change runs a script that changes what a name stands for, as a request that Redis remembers, and
+// returns its answer. wrong is what is wrong with the arguments.
+func (h *handle) change(
+	ctx context.Context, op string, s *scripts.Script, keys func(request string) []any, wrong error, args ...any,
+) (int, error) {
+	if wrong != nil {
+		return 0, h.failed(op, wrong)
+	}
+	var answer int64
+	err := h.call(ctx, op, func() error {
+		args := append([]any{h.c.publish(), h.c.remembered}, args...)
+		reply, err := h.c.run.Do(ctx, s, keys(h.requestKey(h.c.newOwner().ID)), args...)
+		answer, _ = reply.Value.(int64)
+		return err
+	})
+	return int(answer), err
+}
+
+// requestKey is the key that remembers a request, named as Redisson names the key that remembers an
+// unlock.
+func (h *handle) requestKey(request string) string { return h.requests + request }
+
+// ownerKey is the key that remembers the acquisition of an owner and its release.
+func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests, h.c.id, ":", o.Number) }
+
+// dedupSetSize is how many acquisitions of a client one set remembers: so many small integers take Redis
+// half a kilobyte.
+const dedupSetSize = 256
+
+// dedupSet is the set in which the number dedupMember stands after the release of a private owner.
+func (h *handle) dedupSet(o *engine.Owner) string {
+	return numbered(h.requests, h.c.id, "#", o.Number/dedupSetSize)
+}
+
+func dedupMember(o *engine.Owner) int { return int(o.Number % dedupSetSize) }
+
+// ttlArg is a TTL as an argument, without an allocation for the usual one.
+func (h *handle) ttlArg(ttl time.Duration) any {
+	if ttl == h.settings.FirstTTL() {
+		return h.ttl
+	}
+	return millis(ttl)
+}
+
+// millis is a duration as Redis takes it: whole milliseconds, rounded up.
+func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+
+// flag is a condition as scripts take it.
+func flag(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// numbered joins its arguments.
+func numbered(prefix, id, mark string, number uint64) string {
+	var digits [20]byte
+	return prefix + id + mark + string(strconv.AppendUint(digits[:0], number, 10))
+}

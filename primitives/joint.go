@@ -1,0 +1,162 @@
+package primitives
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
+
+// jointLock is a lock made of several: a multi lock or a red lock.
+type jointLock struct {
+	joint   *engine.Joint
+	lock    *Lock
+	members []*Lock // sorted by name, none twice
+}
+
+// newJoint returns a lock without a driver.
+func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *engine.Joint) {
+	l := &Lock{}
+	l.res.Kind = kind
+	members, err := jointMembers(locks)
+	if err != nil {
+		l.invalid = err
+		return l, nil
+	}
+	names, identity := make([]string, len(members)), make([]string, len(members))
+	resources := make([]*engine.Resource, len(members))
+	for i, m := range members {
+		names[i], resources[i] = m.res.Name, &m.res
+		identity[i] = fmt.Sprintf("%p %s %q", m.c, m.res.Kind, m.res.Name)
+	}
+	slices.Sort(identity)
+	l.init(members[0].c, kind, strings.Join(names, ","), nil)
+	l.res.Key = &engine.Key{Kind: kind, Name: strings.Join(identity, ",")}
+	l.settings.given = 0 // the client's defaults do not replace the members' options
+	l.settings = l.settings.with(opts)
+	l.invalid = l.settings.err
+	l.memberTerms = func(s *settings) func(int) *engine.Terms {
+		return func(i int) *engine.Terms {
+			member := members[i].settings.forMember(s)
+			return &member.Terms
+		}
+	}
+	l.settings.ForMember = l.memberTerms(&l.settings)
+	joint := &engine.Joint{Resource: &l.res, Members: resources}
+	l.joint = &jointLock{joint: joint, lock: l, members: members}
+	return l, joint
+}
+
+// jointMembers checks and sorts the members of a joint lock. A member given twice counts once.
+func jointMembers(locks []*Lock) (members []*Lock, err error) {
+	type place struct {
+		c    *Client
+		name string
+	}
+	kinds := map[place]string{}
+	for _, l := range locks {
+		switch {
+		case l == nil || l.res.Kind == "":
+			return nil, invalid("a nil lock")
+		case l.res.Kind == "multi" || l.res.Kind == "red":
+			return nil, invalid("a member that is a %s lock itself", l.res.Kind)
+		case l.invalid != nil:
+			return nil, l.invalid
+		}
+		at := place{l.c, l.res.Name}
+		if kind, twice := kinds[at]; twice && kind != l.res.Kind {
+			return nil, invalid("members %s and %s of the same name %q", kind, l.res.Kind, l.res.Name)
+		} else if !twice {
+			kinds[at] = l.res.Kind
+			members = append(members, l)
+		}
+	}
+	if len(members) == 0 {
+		return nil, invalid("no locks to join")
+	}
+	slices.SortStableFunc(members, func(a, b *Lock) int { return strings.Compare(a.res.Name, b.res.Name) })
+	return members, nil
+}
+
+// askMembers runs f for all members at once. It fails with ErrNotHeld if too few are left that may
+// succeed.
+func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(i int, m *Lock) error) error {
+	n, need := len(j.members), j.joint.Need
+	return j.lock.c.core.AskAll(ctx, n, need, j.joint.Budget(terms), func(i int) error {
+		m := j.members[i]
+		if err := m.c.core.Begin(ctx); err != nil {
+			return err
+		}
+		defer m.c.core.Leave()
+		return f(i, m)
+	})
+}
+
+// adopt takes over what the holder of id holds in the members. Members of an attempt that fails are left
+// to their leases, because the former holder's critical section may still run.
+func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
+	err := j.askMembers(ctx, terms, func(_ int, m *Lock) error {
+		lost, err := m.driver.Check(ctx, m.res.OwnershipOf(id))
+		return orNotHeld(!lost, err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	q := j.lock.res.NewRequest(terms)
+	owned := j.joint.NewJointOwnership(q)
+	err = j.askMembers(ctx, terms, func(i int, m *Lock) error {
+		mine := m.res.NewRequest(terms.ForMember(i))
+		mine.Name(q.ID, false)
+		sent, counts, err := m.driver.adopt(ctx, id, mine)
+		if err = orNotHeld(counts > 0, err); err != nil {
+			return err
+		}
+		return owned.ReplaceMember(ctx, &m.res, mine, sent)
+	})
+	if err != nil {
+		owned.DetachMembers()
+		return nil, err
+	}
+	return owned.Adopted(ctx, q)
+}
+
+func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
+	err = j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
+		held, err := m.driver.releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms))
+		return orNotHeld(held, err)
+	})
+	if errors.Is(err, ErrNotHeld) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func orNotHeld(held bool, err error) error {
+	if err == nil && !held {
+		return ErrNotHeld
+	}
+	return err
+}
+
+// announceTakeover tells the holders of the members. Whatever err is, some members may have been taken.
+func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
+	tell := func(ctx context.Context) {
+		_ = j.lock.c.core.AskAll(ctx, len(j.members), 0, noticeLimit, func(i int) error {
+			m := j.members[i]
+			if err := m.c.core.Enter(); err != nil {
+				return err
+			}
+			defer m.c.core.Leave()
+			m.announceTakeover(ctx, nil, ids...)
+			return nil
+		})
+	}
+	if errors.Is(err, ErrOutcomeUnknown) { // the call has used up its time
+		j.lock.c.core.Spawn(func() { tell(context.WithoutCancel(ctx)) })
+		return
+	}
+	tell(ctx)
+}
