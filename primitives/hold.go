@@ -89,7 +89,11 @@ func (h *Hold) Check(ctx context.Context) error {
 
 // Extend makes the hold valid for at least d from now. It never shortens it. d is 1 ms to 100 years.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
-	return failed(h.hold.Resource(), "extend", h.hold.Extend(ctx, d))
+	var wrong error
+	if d < minDuration || d > maxDuration {
+		wrong = invalid("an extension of %v (from 1ms to 100 years)", d)
+	}
+	return failed(h.hold.Resource(), "extend", h.hold.Extend(ctx, d, wrong))
 }
 
 // do runs f with the hold's context, and releases the hold.

@@ -307,9 +307,14 @@ func (h *Hold) Check(ctx context.Context) error {
 	return h.ask(ctx, func() error { return h.held.check(ctx) })
 }
 
-// Extend makes the hold valid for at least d from now.
-func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
-	return h.ask(ctx, func() error { return h.held.extend(ctx, h, d) })
+// Extend makes the hold valid for at least d from now. invalid, if not nil, is what is wrong with d.
+func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error {
+	return h.ask(ctx, func() error {
+		if invalid != nil {
+			return invalid // after the other errors: a lost hold is lost, whatever d is
+		}
+		return h.held.extend(ctx, h, d)
+	})
 }
 
 // ask runs f, which asks the server about a live hold that has a lease.

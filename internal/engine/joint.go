@@ -380,7 +380,7 @@ func (o *JointOwnership) check(ctx context.Context) error {
 }
 
 func (o *JointOwnership) extend(ctx context.Context, _ *Hold, d time.Duration) error {
-	return o.ask(ctx, func(member *Hold) error { return describe(member, "extend", member.Extend(ctx, d)) })
+	return o.ask(ctx, func(member *Hold) error { return describe(member, "extend", member.Extend(ctx, d, nil)) })
 }
 
 // ask runs f for all members, and reports a loss that it finds before it returns.
