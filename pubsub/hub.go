@@ -230,8 +230,8 @@ func (h *Hub) Close() {
 	h.tasks.Wait()
 }
 
-// retryLater unplaces a channel that has no server now, or that a server turned away, and has it
-// placed again after a backoff. mu is held.
+// retryLater unplaces a channel that has no server now, or that its server does not serve now, and
+// has it placed again after a backoff. mu is held.
 func (h *Hub) retryLater(c *channel) {
 	c.unplace()
 	c.attempts++

@@ -132,7 +132,7 @@ func (l *link) unregister() {
 }
 
 // run serves the link until it ends, then gives its channels back to the hub. The reader and the
-// writer have ended by then, so nothing else changes the channels of this link.
+// writer have ended by then, so no reply can interfere.
 func (l *link) run() {
 	err := l.serve()
 	l.cancel()
@@ -534,14 +534,14 @@ func (l *link) slotMoved(name string) bool {
 	}
 	// An unconfirmed channel still gets the answer to its SUBSCRIBE.
 	if c := l.hub.channels[name]; c != nil && c.link == l && c.confirmed() {
-		l.turnAway(c)
+		l.retryLater(c)
 	}
 	return true
 }
 
-// turnAway detaches a channel that the server does not serve now. If it has listeners, the hub
+// retryLater detaches a channel that the server does not serve now. If it has listeners, the hub
 // places it again later. hub.mu is held.
-func (l *link) turnAway(c *channel) {
+func (l *link) retryLater(c *channel) {
 	l.detach(c)
 	if !c.wanted() {
 		c.unplace()
@@ -611,7 +611,7 @@ func (l *link) applyError(text string) (refused []string, err error) {
 		// The slot has moved, or the server is loading or read-only. Look the server up again
 		// later.
 		for _, c := range latest {
-			l.turnAway(c)
+			l.retryLater(c)
 		}
 	default:
 		// A refusal by itself does not pass. Retrying would only repeat it, so tell the listeners.
