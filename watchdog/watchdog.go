@@ -31,7 +31,7 @@ const (
 	Unknown State = iota
 	// Renewed means that the server has set the requested TTL.
 	Renewed
-	// Lost means that the server refused: somebody else owns the lease, or it is gone.
+	// Lost means that the server refused: another owner has the lease, or it is gone.
 	Lost
 )
 
