@@ -34,14 +34,14 @@ func BenchmarkSubscribe(b *testing.B) {
 	})
 	b.Run("new channel, confirmed", func(b *testing.B) {
 		h := open(b, rdb, Config{})
-		listen(h, "warm").confirmed(b)
+		listen(h, "warm").awaitConfirmed(b)
 		for i := 0; b.Loop(); i++ {
 			<-h.Subscribe(strconv.Itoa(i), func(Signal) {}).Confirmed()
 		}
 	})
 	b.Run("new channel, confirmed and closed", func(b *testing.B) {
 		h := open(b, rdb, Config{})
-		listen(h, "warm").confirmed(b)
+		listen(h, "warm").awaitConfirmed(b)
 		for i := 0; b.Loop(); i++ {
 			s := h.Subscribe(strconv.Itoa(i), func(Signal) {})
 			<-s.Confirmed()
@@ -50,14 +50,14 @@ func BenchmarkSubscribe(b *testing.B) {
 	})
 	b.Run("shared channel", func(b *testing.B) {
 		h := open(b, rdb, Config{})
-		listen(h, "warm").confirmed(b)
+		listen(h, "warm").awaitConfirmed(b)
 		for b.Loop() {
 			h.Subscribe("warm", func(Signal) {}).Close()
 		}
 	})
 	b.Run("1000 new channels, confirmed and closed", func(b *testing.B) {
 		h := open(b, rdb, Config{})
-		listen(h, "warm").confirmed(b)
+		listen(h, "warm").awaitConfirmed(b)
 		subs := make([]*Subscription, 1000)
 		for b.Loop() {
 			for i := range subs {
@@ -71,8 +71,9 @@ func BenchmarkSubscribe(b *testing.B) {
 	})
 }
 
-// BenchmarkSignal measures from PUBLISH until whoever waits is awake, in turns with the floor: go-redis' own PubSub.Channel. One
-// iteration is one message through each. The figures that count are the two medians, the two 99th percentiles and their ratios.
+// BenchmarkSignal measures the time from PUBLISH until the waiter runs. It alternates with the
+// floor, the PubSub.Channel of go-redis. One iteration is one message through each. The metrics are
+// both medians, both 99th percentiles and their ratios.
 func BenchmarkSignal(b *testing.B) {
 	b.Run("idle", func(b *testing.B) { benchmarkSignal(b, 0) })
 	b.Run("8 busy goroutines", func(b *testing.B) { benchmarkSignal(b, 8) })
@@ -87,15 +88,15 @@ func benchmarkSignal(b *testing.B, goroutines int) {
 	_, err := ps.Receive(ctx)
 	require.NoError(b, err)
 	floor := ps.Channel()
-	heard := make(chan struct{}, 1)
-	sub := open(b, rdb, Config{}).Subscribe("hub", func(Signal) { heard <- struct{}{} })
+	signaled := make(chan struct{}, 1)
+	sub := open(b, rdb, Config{}).Subscribe("hub", func(Signal) { signaled <- struct{}{} })
 	<-sub.Confirmed()
 	defer busy(b, rdb, goroutines)()
 
-	var ours, theirs []time.Duration
+	var hubTimes, floorTimes []time.Duration
 	turns := []func(){
-		func() { theirs = append(theirs, timed(func() { waker.Publish(ctx, "floor", "0"); <-floor })) },
-		func() { ours = append(ours, timed(func() { waker.Publish(ctx, "hub", "0"); <-heard })) },
+		func() { floorTimes = append(floorTimes, timed(func() { waker.Publish(ctx, "floor", "0"); <-floor })) },
+		func() { hubTimes = append(hubTimes, timed(func() { waker.Publish(ctx, "hub", "0"); <-signaled })) },
 	}
 	for i := 0; b.Loop(); i++ {
 		turns[i%2]()
@@ -105,14 +106,14 @@ func benchmarkSignal(b *testing.B, goroutines int) {
 		name string
 		per  int
 	}{{"p50", 50}, {"p99", 99}} {
-		our, their := percentile(ours, p.per), percentile(theirs, p.per)
-		b.ReportMetric(float64(our.Microseconds()), p.name+"-us")
-		b.ReportMetric(float64(their.Microseconds()), "floor-"+p.name+"-us")
-		b.ReportMetric(float64(our)/float64(their), p.name+"-ratio")
+		hubTime, floorTime := percentile(hubTimes, p.per), percentile(floorTimes, p.per)
+		b.ReportMetric(float64(hubTime.Microseconds()), p.name+"-us")
+		b.ReportMetric(float64(floorTime.Microseconds()), "floor-"+p.name+"-us")
+		b.ReportMetric(float64(hubTime)/float64(floorTime), p.name+"-ratio")
 	}
 }
 
-// busy keeps goroutines running scripts until the func that it returns has returned.
+// busy runs scripts in goroutines until stop is called. stop waits for the goroutines.
 func busy(b *testing.B, rdb *redis.Client, goroutines int) (stop func()) {
 	script := redis.NewScript(`return redis.call('incr', KEYS[1])`)
 	ctx, cancel := context.WithCancel(b.Context())
@@ -139,12 +140,12 @@ func percentile(all []time.Duration, p int) time.Duration {
 	return all[len(all)*p/100]
 }
 
-// BenchmarkMessage measures what a message costs from the buffer of its link to the listener.
+// BenchmarkMessage measures the cost of a message from the read buffer of a link to the listener.
 func BenchmarkMessage(b *testing.B) {
-	next, heard := wired(b)
+	next, calls := messagePath(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		next()
 	}
-	require.NotZero(b, *heard)
+	require.NotZero(b, *calls)
 }

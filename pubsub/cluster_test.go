@@ -17,7 +17,7 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-func TestSharded(t *testing.T) {
+func TestShardedDetectsTheMode(t *testing.T) {
 	yes, no := new(bool), new(bool)
 	*yes = true
 	cluster := func(t *testing.T) redis.UniversalClient { return redistest.Cluster(t).ClusterClient(t) }
@@ -38,17 +38,18 @@ func TestSharded(t *testing.T) {
 		{"embedded in a struct", func(t *testing.T) redis.UniversalClient {
 			return struct{ *redis.ClusterClient }{redistest.Cluster(t).ClusterClient(t)}
 		}, nil, true, nil},
-		{"a cluster that cannot", func(t *testing.T) redis.UniversalClient {
-			s := redistest.Miniredis(t) // knows neither SHARDNUMSUB nor SSUBSCRIBE
+		{"cluster without support", func(t *testing.T) redis.UniversalClient {
+			s := redistest.Miniredis(t) // supports neither SHARDNUMSUB nor SSUBSCRIBE
 			return clusterClient(t, &redis.ClusterOptions{Addrs: []string{s.Addr()}})
 		}, nil, false, nil},
 		{"slots from a function", func(t *testing.T) redis.UniversalClient {
 			s := redistest.Redis(t)
-			return clusterClient(t, &redis.ClusterOptions{ClusterSlots: func(context.Context) ([]redis.ClusterSlot, error) {
+			slots := func(context.Context) ([]redis.ClusterSlot, error) {
 				return []redis.ClusterSlot{{End: 16383, Nodes: []redis.ClusterNode{{Addr: s.Addr()}}}}, nil
-			}})
+			}
+			return clusterClient(t, &redis.ClusterOptions{ClusterSlots: slots})
 		}, nil, false, nil},
-		{"a ring", func(t *testing.T) redis.UniversalClient {
+		{"ring", func(t *testing.T) redis.UniversalClient {
 			rdb := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": redistest.Redis(t).Addr()}})
 			t.Cleanup(func() { _ = rdb.Close() })
 			return rdb
@@ -61,7 +62,7 @@ func TestSharded(t *testing.T) {
 			require.ErrorIs(t, err, tt.err)
 			require.Equal(t, tt.want, got)
 
-			e := listen(h, redistest.Name(t)).decided(t)
+			e := listen(h, redistest.Name(t)).awaitReply(t)
 			require.ErrorIs(t, e.Err(), tt.err)
 			h.mu.Lock()
 			defer h.mu.Unlock()
@@ -78,8 +79,8 @@ func clusterClient(t *testing.T, o *redis.ClusterOptions) *redis.ClusterClient {
 	return rdb
 }
 
-// What could not be asked is asked again; an answer stays.
-func TestShardedRemembersAnswersOnly(t *testing.T) {
+// A failed question is asked again. An answer stays valid although the server is down later.
+func TestShardedCachesAnswersButNotErrors(t *testing.T) {
 	c := redistest.Cluster(t)
 	var down atomic.Bool
 	down.Store(true)
@@ -97,14 +98,14 @@ func TestShardedRemembersAnswersOnly(t *testing.T) {
 	require.Error(t, err)
 	e := listen(h, redistest.Name(t))
 	down.Store(false)
-	e.confirmed(t)
+	e.awaitConfirmed(t)
 	down.Store(true)
 	on, err := h.Sharded(t.Context())
 	require.NoError(t, err)
 	require.True(t, on)
 }
 
-func TestSlotOf(t *testing.T) {
+func TestSlotOfMatchesTheServer(t *testing.T) {
 	rdb := redistest.Cluster(t).ClusterClient(t)
 	for _, name := range []string{
 		"", "a", "redisson_lock__channel:{a}", "{a}b", "{}x", "a{b", "a}b", "redisson_lock__channel:{a}b}",
@@ -114,11 +115,13 @@ func TestSlotOf(t *testing.T) {
 	}
 }
 
+// spublish publishes on a sharded channel.
 func spublish(t *testing.T, rdb *redis.ClusterClient, channel, payload string) {
 	t.Helper()
 	require.NoError(t, rdb.SPublish(t.Context(), channel, payload).Err())
 }
 
+// shardChannels lists the sharded channels of all nodes.
 func shardChannels(t *testing.T, c *redistest.ClusterServers) (all []string) {
 	t.Helper()
 	for _, s := range c.Nodes() {
@@ -127,6 +130,7 @@ func shardChannels(t *testing.T, c *redistest.ClusterServers) (all []string) {
 	return all
 }
 
+// subscribers counts the connections of a server that have subscriptions.
 func subscribers(t *testing.T, s *redistest.Server) int {
 	t.Helper()
 	list, err := s.Client(t).Do(t.Context(), "client", "list", "type", "pubsub").Text()
@@ -134,45 +138,45 @@ func subscribers(t *testing.T, s *redistest.Server) int {
 	return strings.Count(list, "\n")
 }
 
-// Plain pub/sub on a cluster reaches everybody through any one node.
-func TestPlainOnCluster(t *testing.T) {
+// One node of a cluster delivers all plain messages.
+func TestPlainPubSubOnAClusterUsesOneConnection(t *testing.T) {
 	noLeaks(t)
 	c := redistest.Cluster(t)
 	rdb := c.ClusterClient(t)
 	h := open(t, rdb, Config{Sharded: new(bool)})
-	ears := map[string]*ear{}
+	recorders := map[string]*recorder{}
 	for i := range 10 {
 		name := fmt.Sprint(redistest.Name(t), i)
-		ears[name] = listen(h, name).confirmed(t)
+		recorders[name] = listen(h, name).awaitConfirmed(t)
 	}
 	n := 0
 	for _, s := range c.Nodes() {
 		n += subscribers(t, s)
 	}
 	require.Equal(t, 1, n)
-	for name, e := range ears {
+	for name, e := range recorders {
 		publish(t, rdb, name, "0")
 		require.Equal(t, Signal{Payload: "0"}, e.next(t))
 		e.Close()
 	}
-	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+	awaitStopped(t, h)
 }
 
-// Channels of any slot share one connection per shard.
-func TestShards(t *testing.T) {
+// Channels of all slots share one connection per shard. A killed connection affects only its shard.
+func TestShardedPubSubUsesOneConnectionPerShard(t *testing.T) {
 	noLeaks(t)
 	c := redistest.Cluster(t)
 	rdb := c.ClusterClient(t)
 	h := open(t, rdb, Config{})
 	prefix := redistest.Name(t)
 	const n = 300
-	ears := make([]*ear, n)
+	recorders := make([]*recorder, n)
 	name := func(i int) string { return fmt.Sprint(prefix, i) }
-	for i := range ears {
-		ears[i] = listen(h, name(i))
+	for i := range recorders {
+		recorders[i] = listen(h, name(i))
 	}
-	for i, e := range ears {
-		e.confirmed(t)
+	for i, e := range recorders {
+		e.awaitConfirmed(t)
 		spublish(t, rdb, name(i), "0")
 		require.Equal(t, Signal{Payload: "0"}, e.next(t))
 	}
@@ -183,40 +187,40 @@ func TestShards(t *testing.T) {
 
 	victim := c.Nodes()[0]
 	require.NoError(t, victim.Client(t).Do(t.Context(), "client", "kill", "type", "pubsub").Err())
-	for i, e := range ears {
+	for i, e := range recorders {
 		if c.Node(t, name(i)) == victim {
-			e.resubscribed(t)
+			e.awaitResubscribed(t)
 			spublish(t, rdb, name(i), "1")
 			require.Equal(t, Signal{Payload: "1"}, e.next(t))
 		}
-		require.Empty(t, e.heard)
+		require.Empty(t, e.signals)
 		e.Close()
 	}
 	redistest.WaitFor(t, soon, func() bool { return len(shardChannels(t, c)) == 0 }, "no channels")
-	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+	awaitStopped(t, h)
 
 	churn(t, h)
 	redistest.WaitFor(t, soon, func() bool { return len(shardChannels(t, c)) == 0 }, "no channels")
-	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+	awaitStopped(t, h)
 }
 
-// A slot moves there and back; its channels follow, others notice nothing.
-func TestSlotMigration(t *testing.T) {
+// A slot moves to another shard and back. Its channels follow, other channels get no signal.
+func TestSubscriptionsFollowAMovedSlot(t *testing.T) {
 	noLeaks(t)
 	c := redistest.FreshCluster(t, 3)
 	rdb := c.ClusterClient(t)
 	h := open(t, rdb, Config{})
-	moving := []*ear{listen(h, "{a}1"), listen(h, "{a}1"), listen(h, "{a}2")}
-	staying := listen(h, "{b}1").confirmed(t)
+	moving := []*recorder{listen(h, "{a}1"), listen(h, "{a}1"), listen(h, "{a}2")}
+	staying := listen(h, "{b}1").awaitConfirmed(t)
 	for _, e := range moving {
-		e.confirmed(t)
+		e.awaitConfirmed(t)
 	}
 	from := c.Node(t, "a")
 	to := c.Nodes()[(slices.Index(c.Nodes(), from)+1)%3]
 	for range 3 {
 		migrate(t, c, slotOf("a"), from, to)
 		for _, e := range moving {
-			e.resubscribed(t)
+			e.awaitResubscribed(t)
 		}
 		require.Subset(t, redistest.ShardChannels(t, to), []string{"{a}1", "{a}2"})
 		spublish(t, rdb, "{a}1", "0")
@@ -224,18 +228,19 @@ func TestSlotMigration(t *testing.T) {
 		for _, e := range moving {
 			require.Equal(t, Signal{Payload: "0"}, e.next(t))
 		}
-		fresh := listen(h, "{a}3").confirmed(t)
+		fresh := listen(h, "{a}3").awaitConfirmed(t)
 		fresh.Close()
 		from, to = to, from
 	}
-	require.Empty(t, staying.heard)
+	require.Empty(t, staying.signals)
 	for _, e := range append(moving, staying) {
 		e.Close()
 	}
 	redistest.WaitFor(t, soon, func() bool { return len(shardChannels(t, c)) == 0 }, "no channels")
-	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+	awaitStopped(t, h)
 }
 
+// migrate moves a slot from one master to another.
 func migrate(t *testing.T, c *redistest.ClusterServers, slot uint16, from, to *redistest.Server) {
 	t.Helper()
 	setslot(t, to, slot, "importing", id(t, from))
@@ -249,7 +254,7 @@ func migrate(t *testing.T, c *redistest.ClusterServers, slot uint16, from, to *r
 	}
 }
 
-// assign has s take owner for the owner of the slot.
+// assign makes server s believe that owner serves the slot.
 func assign(t *testing.T, s *redistest.Server, slot uint16, owner *redistest.Server) {
 	t.Helper()
 	setslot(t, s, slot, "node", id(t, owner))
@@ -268,35 +273,36 @@ func id(t *testing.T, s *redistest.Server) string {
 	return id
 }
 
-// While one shard is away the others work as ever. When its slots come back elsewhere, its channels follow.
-func TestDeadShard(t *testing.T) {
+// While one shard is down the others work. When another shard takes over its slots, its channels
+// follow.
+func TestDeadShardDoesNotAffectOtherShards(t *testing.T) {
 	c := redistest.FreshCluster(t, 3)
 	for _, s := range c.Nodes() {
 		require.NoError(t, s.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
 	}
 	rdb := c.ClusterClient(t)
-	h := open(t, rdb, Config{limits: hasty})
+	h := open(t, rdb, Config{limits: shortLimits})
 	on, err := h.Sharded(t.Context())
 	require.NoError(t, err)
 	require.True(t, on)
 	dead := c.Node(t, "a")
-	lost, alive := listen(h, "a").confirmed(t), listen(h, "b").confirmed(t)
+	lost, alive := listen(h, "a").awaitConfirmed(t), listen(h, "b").awaitConfirmed(t)
 	require.NotSame(t, dead, c.Node(t, "b"))
 	require.NoError(t, dead.Kill())
-	unborn := listen(h, "{a}1")
+	pending := listen(h, "{a}1")
 	for i := range 20 {
-		e := listen(h, fmt.Sprint("{b}", i)).confirmed(t)
+		e := listen(h, fmt.Sprint("{b}", i)).awaitConfirmed(t)
 		spublish(t, rdb, "b", "0")
-		alive.hears(t, "0")
+		alive.awaitPayload(t, "0")
 		e.Close()
 	}
-	heir := c.Node(t, "b")
+	successor := c.Node(t, "b")
 	for _, s := range c.Nodes() {
 		if s != dead {
-			assign(t, s, slotOf("a"), heir)
+			assign(t, s, slotOf("a"), successor)
 		}
 	}
-	lost.resubscribed(t)
-	unborn.confirmed(t)
-	require.Subset(t, redistest.ShardChannels(t, heir), []string{"a", "{a}1"})
+	lost.awaitResubscribed(t)
+	pending.awaitConfirmed(t)
+	require.Subset(t, redistest.ShardChannels(t, successor), []string{"a", "{a}1"})
 }

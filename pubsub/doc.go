@@ -1,31 +1,44 @@
-// Package pubsub carries wake-ups: one shared subscription per client, many listeners. It knows nothing of locks.
+// Package pubsub delivers wake-up messages. One client shares one subscription per channel among
+// many listeners. The package knows nothing about locks.
 //
-// A [Hub] counts the listeners of each channel. The first one subscribes, the last one unsubscribes, and what arrives is
-// handed to all of them. Plain
-// pub/sub uses exactly one connection, sharded pub/sub one per shard; an idle hub has neither connections nor goroutines.
+// A [Hub] counts the listeners of each channel. The first listener subscribes the channel, the last
+// one unsubscribes it. Every message goes to all listeners of its channel. Plain pub/sub uses one
+// connection, sharded pub/sub one connection per shard. An idle hub has no connections and no
+// goroutines.
 //
-//	Subscribe -> homeless -> router -> link (one connection) -> confirmed
-//	                ^                    |
-//	                +---- link lost -----+    confirmed again: Signal{Resubscribed: true}
+// The states of a channel:
 //
-// # What is promised
+//	Subscribe -> unplaced -> placed on a link (one connection) -> confirmed
+//	                ^                     |                           |
+//	                +---- link closed ----+---------------------------+
 //
-//   - No message that the server sends after Confirmed was closed is withheld while the link lives, and a link that dies, half-open
-//     ones included, is noticed within seconds and made anew. Redis keeps nothing for those who are away: after each such gap
-//     every listener gets one Signal with Resubscribed set.
+// A channel that is confirmed again sends Signal{Resubscribed: true} to its old listeners.
+//
+// # Guarantees
+//
+//   - While a link is open, its listeners get every message that the server sends after Confirmed
+//     was closed.
+//   - A dead link, even a half-open one, is detected and replaced within seconds. Redis stores
+//     nothing for absent subscribers. After each such gap every listener gets one Signal with
+//     Resubscribed set.
 //   - A listener is never called before its subscription is confirmed, and never after Close has
 //     returned. Listeners must not call Close.
 //
-// # What is not
+// # Not guaranteed
 //
-//   - Delivery. A wake-up is a hint: whoever waits also needs a timer.
-//   - Long messages. Anybody may publish on a channel: a payload that is longer than any of ours
-//     (128 KiB) is read and discarded, and no listener hears of it.
+//   - Delivery. A wake-up is a hint: a waiter also needs a timer.
+//   - Large messages. Any client may publish on a channel. A payload longer than 128 KiB, which no
+//     message of this library reaches, is read and discarded.
 //
 // # Why links do not use redis.PubSub to read and write
 //
-// A link lets go-redis dial and greet the server (TLS, HELLO, AUTH, CLIENT SETNAME, exactly as the client is configured) and then
-// speaks the few words of pub/sub on the socket itself. redis.PubSub locks writing against reading, re-connects by itself and
-// in silence, delivers a refusal without saying what was refused, and cannot be closed while its peer is silent.
-// The hooks of the client do not see these connections.
+// A link lets go-redis dial the server and do the handshake (TLS, HELLO, AUTH, CLIENT SETNAME) as
+// the client is configured. After that the link reads and writes the socket itself, because
+// redis.PubSub:
+//
+//   - blocks reads and Close while it writes or reconnects,
+//   - reconnects without telling its user,
+//   - reports a refused channel without its name.
+//
+// Hooks of the client do not see these connections.
 package pubsub

@@ -14,43 +14,50 @@ import (
 // ErrClosed is the Err of a subscription whose hub was closed.
 var ErrClosed = errors.New("pubsub: hub is closed")
 
-// ErrUnsupported is returned for sharded pub/sub without a cluster, and for clients that tell no options to connect with.
+// ErrUnsupported is returned for sharded pub/sub without a cluster, and for clients that do not
+// expose their connection options.
 var ErrUnsupported = errors.New("pubsub: not supported by this client")
 
-// Signal is what a listener is told.
+// Signal is what a listener receives.
 type Signal struct {
-	Resubscribed bool   // the link was re-made: anything may have been missed
-	Payload      string // of a message; "" when Resubscribed
+	Resubscribed bool   // the connection was replaced: messages may have been missed
+	Payload      string // the message; "" when Resubscribed
 }
 
-// Config holds the choices of a hub. The zero value is ready to use.
+// Config configures a hub. The zero value is ready to use.
 type Config struct {
-	// Sharded says whether channels are sharded (SSUBSCRIBE). Nil asks a cluster whether it can, as Redisson's AUTO does, and
-	// is plain everywhere else.
+	// Sharded selects sharded pub/sub (SSUBSCRIBE). If nil, the hub asks a cluster whether it
+	// supports sharded pub/sub, as Redisson's AUTO does, and uses plain pub/sub everywhere else.
 	Sharded *bool
-	// Logger hears of links that are lost and made anew and of channels that are refused. Nil discards.
+	// Logger receives lost links and refused channels. Nil discards them.
 	Logger *slog.Logger
 
 	limits limits
 }
 
-// limits are the numbers of liveness.
+// limits are the timeouts of a link.
 type limits struct {
-	ping    time.Duration // between two PINGs
-	dead    time.Duration // of complete silence, then a link is dead
-	connect time.Duration // for dialing and greeting together
-	idle    time.Duration // a link without channels lives on
+	ping    time.Duration // interval between two PINGs
+	silence time.Duration // without incoming data a link is dead after this; also bounds each write
+	connect time.Duration // dial and handshake together
+	idle    time.Duration // how long a link without channels stays open
 }
 
-var defaultLimits = limits{ping: time.Second, dead: 3 * time.Second, connect: 5 * time.Second, idle: 300 * time.Millisecond}
+var defaultLimits = limits{
+	ping:    time.Second,
+	silence: 3 * time.Second,
+	connect: 5 * time.Second,
+	idle:    300 * time.Millisecond,
+}
 
-// Bounds of the pauses before a server is dialed again and before a channel that was turned away is placed again.
+// Bounds of the delay before a server is dialed again, and before a channel that could not be
+// placed is tried again.
 const (
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
 )
 
-// Hub shares few connections among many listeners. It is safe for concurrent use.
+// Hub shares a few connections among many listeners. It is safe for concurrent use.
 type Hub struct {
 	rdb    redis.UniversalClient
 	cfg    Config
@@ -58,48 +65,57 @@ type Hub struct {
 
 	ctx    context.Context // ends with Close; bounds all I/O
 	cancel context.CancelFunc
-	tasks  sync.WaitGroup // goroutines; grows under mu and only while the hub is open
-	nudge  chan struct{}  // tells settle of a fresh channel
+	// tasks counts the hub's goroutines. Its Go method is called with mu held on an open hub, or
+	// from a goroutine that is counted already, so Close cannot miss a goroutine.
+	tasks      sync.WaitGroup
+	wakePlacer chan struct{} // capacity 1: one pending wake-up is enough
 
-	mu       sync.Mutex // never held during I/O or a call to a listener
+	mu       sync.Mutex // never held during I/O or while a listener runs
 	closed   bool
-	router   router              // nil until the mode is known
-	channels map[string]*channel // those with listeners, and those that left but still have an answer to come
-	links    map[string]*link    // by name of their server
-	failures map[string]int      // by name of server: links in a row that ended badly; a link that served counts as none
-	fresh    []*channel          // homeless: to be placed at once
-	lost     []*channel          // homeless: to be placed at lostAt
-	lostAt   time.Time
-	settling bool // the settle goroutine runs; it does while there are homeless channels
+	router   router              // nil until the pub/sub mode is known
+	channels map[string]*channel // by name: channels with listeners or with unanswered commands
+	links    map[string]*link    // by server name
+	failures map[string]int      // by server name: failed links in a row, 0 after a confirmation
+	unplaced []*channel          // to be placed at once
+	retry    []*channel          // to be placed again at retryAt
+	retryAt  time.Time
+	placing  bool // the placer goroutine runs; always true while there are unplaced channels
 }
 
-// channel is guarded by Hub.mu, but for its name, which never changes. It leaves a link only when no SUBSCRIBE of it is
-// unanswered there, or with the whole link: so answers can be told apart by counting them.
+// channel is one subscribed channel. Hub.mu guards all fields except name, which never changes.
+//
+// Replies carry only the channel name, so replies to repeated SUBSCRIBEs are told apart by
+// counting. A channel therefore leaves a link only when none of its SUBSCRIBEs is unanswered there,
+// or when the whole link ends.
 type channel struct {
-	name       string
-	listeners  []*Subscription
-	link       *link // nil while homeless
-	dirty      bool  // in link.dirty: what was sent may not be what is wanted
-	sent       bool  // the last command sent for it was a SUBSCRIBE
-	unanswered int   // SUBSCRIBEs sent and not answered
-	tries      int   // placements since it was last confirmed
+	name          string
+	listeners     []*Subscription
+	link          *link // nil while unplaced
+	dirty         bool  // in link.dirty: the server's state may differ from the wanted state
+	subscribeSent bool  // the last command sent for the channel was a SUBSCRIBE
+	unanswered    int   // SUBSCRIBEs sent and not answered
+	attempts      int   // failed placements since the last confirmation
 }
 
-// confirmed reports whether the server has answered the latest SUBSCRIBE and nothing was sent since.
-func (c *channel) confirmed() bool { return c.sent && c.unanswered == 0 }
+// confirmed reports whether the server has answered the latest SUBSCRIBE and no UNSUBSCRIBE
+// followed.
+func (c *channel) confirmed() bool { return c.subscribeSent && c.unanswered == 0 }
 
-// wanted reports whether anybody listens.
+// wanted reports whether the channel has listeners.
 func (c *channel) wanted() bool { return len(c.listeners) > 0 }
 
-// uproot makes a channel homeless. What its old link still has to say about it no longer counts.
-func (c *channel) uproot() { c.link, c.dirty, c.sent, c.unanswered = nil, false, false, 0 }
+// unplace detaches the channel from its link. Later replies of that link no longer count.
+func (c *channel) unplace() {
+	c.link, c.dirty, c.subscribeSent, c.unanswered = nil, false, false, 0
+}
 
-func (c *channel) join(s *Subscription) {
+func (c *channel) addListener(s *Subscription) {
 	s.channel, s.index = c, len(c.listeners)
 	c.listeners = append(c.listeners, s)
 }
 
-func (c *channel) leave(s *Subscription) {
+// removeListener moves the last listener to the free position, so a removal takes constant time.
+func (c *channel) removeListener(s *Subscription) {
 	last := len(c.listeners) - 1
 	c.listeners[s.index] = c.listeners[last]
 	c.listeners[s.index].index = s.index
@@ -108,7 +124,8 @@ func (c *channel) leave(s *Subscription) {
 	s.channel = nil
 }
 
-// New makes a hub that connects as rdb does. It does no I/O and starts no goroutine before the first Subscribe.
+// New returns a hub that connects as rdb does. It does no I/O and starts no goroutine before the
+// first Subscribe.
 func New(rdb redis.UniversalClient, cfg Config) *Hub {
 	if cfg.limits == (limits{}) {
 		cfg.limits = defaultLimits
@@ -121,52 +138,54 @@ func New(rdb redis.UniversalClient, cfg Config) *Hub {
 	return &Hub{
 		rdb: rdb, cfg: cfg, logger: logger,
 		ctx: ctx, cancel: cancel,
-		nudge:    make(chan struct{}, 1),
-		channels: make(map[string]*channel),
-		links:    make(map[string]*link),
-		failures: make(map[string]int),
+		wakePlacer: make(chan struct{}, 1),
+		channels:   make(map[string]*channel),
+		links:      make(map[string]*link),
+		failures:   make(map[string]int),
 	}
 }
 
-// Sharded reports whether the hub uses sharded pub/sub, and so whether to publish with SPUBLISH. The first answer of the server is
-// remembered; failing to get one is not. It returns an error that is ErrUnsupported if sharded pub/sub is asked for without a cluster.
+// Sharded reports whether the hub uses sharded pub/sub, and so whether to publish with SPUBLISH.
+// The first answer of the server is cached. Errors are not cached. The error is ErrUnsupported if
+// sharded pub/sub is configured without a cluster.
 func (h *Hub) Sharded(ctx context.Context) (bool, error) {
-	r, err := h.resolve(ctx)
+	r, err := h.resolveRouter(ctx)
 	if err != nil {
 		return false, err
 	}
 	return r.sharded(), nil
 }
 
-// resolve returns the router, which it chooses on the first success.
-func (h *Hub) resolve(ctx context.Context) (router, error) {
+// resolveRouter returns the router. The first successful call chooses it.
+func (h *Hub) resolveRouter(ctx context.Context) (router, error) {
 	h.mu.Lock()
 	r := h.router
 	h.mu.Unlock()
 	if r != nil {
 		return r, nil
 	}
+	// mu is released here because newRouter may ask the server.
 	r, err := newRouter(ctx, h.rdb, h.cfg.Sharded)
 	if err != nil {
 		return nil, err
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.router == nil { // of two that asked at once the first wins, for good
+	if h.router == nil { // of concurrent calls the first one decides, so the mode never changes
 		h.router = r
 	}
 	return h.router, nil
 }
 
 // Subscribe adds a listener to a channel and returns at once; see Confirmed. A goroutine of the hub
-// that serves other channels too calls listen. So listen must not block, and must close neither a
-// subscription nor the hub. It may subscribe.
+// that also serves other channels calls listen. So listen must not block, and must not close a
+// subscription or the hub. It may subscribe. On a closed hub the subscription's Err is ErrClosed.
 func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 	s := &Subscription{hub: h, listen: listen, confirmed: make(chan struct{})}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
-		s.refuse(ErrClosed)
+		s.fail(ErrClosed)
 		return s
 	}
 	c := h.channels[name]
@@ -174,27 +193,33 @@ func (h *Hub) Subscribe(name string, listen func(Signal)) *Subscription {
 		c = &channel{name: name}
 		h.channels[name] = c
 	}
-	newcomer := c.link == nil && !c.wanted()
-	c.join(s)
+	// An unplaced channel with listeners is already in unplaced or retry, or the placer has it.
+	isNew := c.link == nil && !c.wanted()
+	c.addListener(s)
 	switch {
 	case c.confirmed():
 		s.confirm()
 	case c.link != nil:
-		c.link.touch(c)
-	case newcomer:
-		h.admit(c)
+		c.link.markDirty(c) // an UNSUBSCRIBE may be on its way: the writer decides
+	case isNew && h.links[plainServer] != nil:
+		// Plain pub/sub has a single link, so there is no server to look up.
+		h.links[plainServer].place(c)
+	case isNew:
+		h.unplaced = append(h.unplaced, c)
+		h.startPlacer()
 	}
 	return s
 }
 
-// Close closes the links, ends every subscription with ErrClosed and waits for all goroutines of the hub: no listener is called
-// once it has returned. It waits for no server, but for a Dialer of the client that ignores its context, and for a cluster client or
-// Sentinel that is being asked for the right server. It may be called again. It must not be called by a listener.
+// Close closes all links, ends every subscription with ErrClosed and waits for all goroutines of
+// the hub. No listener is called after Close has returned. Close does not wait for silent servers.
+// It may wait for a Dialer that ignores its context, and for a lookup of the right server by a
+// cluster or Sentinel client. Close is idempotent. A listener must not call it.
 func (h *Hub) Close() {
 	h.mu.Lock()
-	h.closed = true
+	h.closed = true // from here on no goroutine is added to tasks from outside
 	for name, c := range h.channels {
-		h.refuse(c, ErrClosed)
+		h.failListeners(c, ErrClosed)
 		delete(h.channels, name)
 	}
 	for _, l := range h.links {
@@ -205,103 +230,103 @@ func (h *Hub) Close() {
 	h.tasks.Wait()
 }
 
-// admit finds a home for a new channel. In plain mode that is the link, if there is one. mu is held.
-func (h *Hub) admit(c *channel) {
-	if l := h.links[plainServer]; l != nil {
-		l.adopt(c)
-		return
+// retryLater unplaces a channel that has no server now, or that its server does not serve now, and
+// has it placed again after a backoff. mu is held.
+func (h *Hub) retryLater(c *channel) {
+	c.unplace()
+	c.attempts++
+	at := time.Now().Add(backoff(c.attempts))
+	// All retries happen together, at the earliest time: one refresh of the cluster map serves
+	// them.
+	if len(h.retry) == 0 || at.Before(h.retryAt) {
+		h.retryAt = at
 	}
-	h.fresh = append(h.fresh, c)
-	h.settleSoon()
+	h.retry = append(h.retry, c)
+	h.startPlacer()
 }
 
-// lose makes homeless, for a while, a channel that could not be placed, or that a server turned away. mu is held.
-func (h *Hub) lose(c *channel) {
-	c.uproot()
-	c.tries++
-	at := time.Now().Add(backoff(c.tries))
-	if len(h.lost) == 0 || at.Before(h.lostAt) {
-		h.lostAt = at
-	}
-	h.lost = append(h.lost, c)
-	h.settleSoon()
-}
-
-// abandon cleans up behind the last listener. mu is held.
-func (h *Hub) abandon(c *channel) {
+// lastListenerClosed unsubscribes a channel without listeners. mu is held.
+func (h *Hub) lastListenerClosed(c *channel) {
 	switch {
 	case c.link == nil:
-		h.forget(c)
-	case c.sent:
-		c.link.touch(c)
+		h.remove(c) // the placer skips it
+	case c.subscribeSent:
+		c.link.markDirty(c)
 	case c.unanswered == 0:
-		c.link.drop(c)
+		c.link.remove(c) // nothing was sent, so there is nothing to undo
 	}
+	// Otherwise UNSUBSCRIBE was sent already. The reply to the earlier SUBSCRIBE removes the
+	// channel.
 }
 
-// forget takes a homeless channel off the books; settle skips it. mu is held.
-func (h *Hub) forget(c *channel) {
+// remove deletes an unplaced channel from the hub. mu is held.
+func (h *Hub) remove(c *channel) {
+	// The name may belong to a newer channel by now.
 	if h.channels[c.name] == c {
 		delete(h.channels, c.name)
 	}
 }
 
-// refuse ends all subscriptions of a channel. It returns those that had been confirmed: they need a last signal. mu is held.
-func (h *Hub) refuse(c *channel, err error) (bereft []*Subscription) {
+// failListeners ends all subscriptions of a channel. It returns the subscriptions that were
+// confirmed before: they need a last signal. mu is held.
+func (h *Hub) failListeners(c *channel, err error) (wasConfirmed []*Subscription) {
 	for _, s := range c.listeners {
 		s.channel = nil
 		if s.isConfirmed {
-			bereft = append(bereft, s)
+			wasConfirmed = append(wasConfirmed, s)
 		}
-		s.refuse(err)
+		s.fail(err)
 	}
 	c.listeners = nil
-	return bereft
+	return wasConfirmed
 }
 
-// settleSoon sees to it that settle runs and looks again. mu is held.
-func (h *Hub) settleSoon() {
+// startPlacer starts the placer, or wakes it up if it runs. mu is held.
+func (h *Hub) startPlacer() {
 	if h.closed {
 		return
 	}
-	if !h.settling {
-		h.settling = true
-		h.tasks.Go(h.settle)
+	if !h.placing {
+		h.placing = true
+		h.tasks.Go(h.runPlacer)
 	}
 	select {
-	case h.nudge <- struct{}{}:
-	default:
+	case h.wakePlacer <- struct{}{}:
+	default: // a wake-up is pending and covers this change too
 	}
 }
 
-// settle finds homes for homeless channels until there are none.
-func (h *Hub) settle() {
+// runPlacer places channels on links until none is left.
+func (h *Hub) runPlacer() {
 	for {
 		h.mu.Lock()
-		if h.closed || len(h.fresh)+len(h.lost) == 0 {
-			h.settling = false
+		if h.closed || len(h.unplaced)+len(h.retry) == 0 {
+			// placing changes under the same lock as the lists, so no channel is left behind.
+			h.placing = false
 			h.mu.Unlock()
 			return
 		}
-		wait := time.Until(h.lostAt)
-		batch := h.fresh
-		h.fresh = nil
+		wait := time.Until(h.retryAt)
+		batch := h.unplaced
+		h.unplaced = nil
 		if len(batch) == 0 && wait <= 0 {
-			batch, h.lost = h.lost, nil
+			batch, h.retry = h.retry, nil
 		}
-		stale := len(h.lost) > 0
+		retrying := len(h.retry) > 0
+		r := h.router
 		h.mu.Unlock()
 
 		if len(batch) > 0 {
-			h.house(batch)
+			h.placeAll(batch)
 			continue
 		}
-		if stale {
-			h.refresh()
+		// The client's map of the cluster may be outdated. Reload it while the channels wait.
+		if retrying && r != nil {
+			r.refresh(h.ctx)
 		}
 		timer := time.NewTimer(wait)
 		select {
-		case <-h.nudge:
+		case <-h.wakePlacer:
 		case <-timer.C:
 		case <-h.ctx.Done():
 		}
@@ -309,27 +334,18 @@ func (h *Hub) settle() {
 	}
 }
 
-// refresh has the map of the cluster read again while the lost channels wait.
-func (h *Hub) refresh() {
-	h.mu.Lock()
-	r := h.router
-	h.mu.Unlock()
-	if r != nil {
-		r.refresh(h.ctx)
-	}
-}
-
-// house gives each channel of the batch a link, or makes it wait among the lost.
-func (h *Hub) house(batch []*channel) {
+// placeAll places each channel of the batch on a link, or schedules its retry.
+func (h *Hub) placeAll(batch []*channel) {
+	// Servers are looked up without mu, because the client may do I/O.
 	servers := make([]server, len(batch))
 	errs := make([]error, len(batch))
-	r, err := h.resolve(h.ctx)
+	r, err := h.resolveRouter(h.ctx)
 	for i, c := range batch {
 		if err != nil {
 			errs[i] = err
 			continue
 		}
-		servers[i], errs[i] = r.place(h.ctx, c.name)
+		servers[i], errs[i] = r.serverFor(h.ctx, c.name)
 	}
 
 	h.mu.Lock()
@@ -337,20 +353,21 @@ func (h *Hub) house(batch []*channel) {
 	for i, c := range batch {
 		switch err := errs[i]; {
 		case h.closed || !c.wanted() || c.link != nil:
-			// Left meanwhile.
+			// The channel has changed during the lookup: nothing to do.
 		case errors.Is(err, ErrUnsupported):
-			h.refuse(c, err)
-			h.forget(c)
+			h.failListeners(c, err) // none was ever confirmed, so no last signal is due
+			h.remove(c)
 		case err != nil:
-			h.logger.LogAttrs(h.ctx, slog.LevelWarn, "no server for channel", slog.String("channel", c.name), slog.Any("error", err))
-			h.lose(c)
+			h.logger.LogAttrs(h.ctx, slog.LevelWarn, "no server for channel",
+				slog.String("channel", c.name), slog.Any("error", err))
+			h.retryLater(c)
 		default:
-			h.linkTo(servers[i]).adopt(c)
+			h.linkTo(servers[i]).place(c)
 		}
 	}
 }
 
-// linkTo returns the link to a server, started if need be. mu is held and the hub open.
+// linkTo returns the link to a server, and starts it if there is none. mu is held and the hub open.
 func (h *Hub) linkTo(s server) *link {
 	l := h.links[s.name]
 	if l == nil {
@@ -361,7 +378,8 @@ func (h *Hub) linkTo(s server) *link {
 	return l
 }
 
-// backoff returns the pause before try n, n from 1: it doubles, within bounds, and half of it is random.
+// backoff returns the delay before attempt n, counted from 1. It doubles with each attempt, within
+// bounds. Half of it is random, so that many clients do not retry in step.
 func backoff(n int) time.Duration {
 	d := min(minBackoff<<min(n-1, 10), maxBackoff)
 	return d/2 + rand.N(d/2) //nolint:gosec // jitter

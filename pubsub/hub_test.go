@@ -18,7 +18,7 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-func TestSubscribe(t *testing.T) {
+func TestListenersShareOneConnection(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -29,14 +29,14 @@ func TestSubscribe(t *testing.T) {
 				h := open(t, rdb, Config{})
 				name := redistest.Name(t)
 
-				first := listen(h, name).confirmed(t)
+				first := listen(h, name).awaitConfirmed(t)
 				second := listen(h, name)
-				require.True(t, closed(second.Confirmed()), "a confirmed channel confirms at once")
-				other := listen(h, name+"-other").confirmed(t)
+				require.True(t, isClosed(second.Confirmed()), "a confirmed channel confirms new listeners at once")
+				other := listen(h, name+"-other").awaitConfirmed(t)
 				require.Equal(t, before+1, redistest.Connections(t, s), "one connection for all")
 
 				publish(t, rdb, name, "0")
-				for _, e := range []*ear{first, second} {
+				for _, e := range []*recorder{first, second} {
 					require.Equal(t, Signal{Payload: "0"}, e.next(t))
 				}
 
@@ -48,20 +48,21 @@ func TestSubscribe(t *testing.T) {
 				redistest.WaitFor(t, soon, func() bool {
 					return len(redistest.Channels(t, s)) == 1
 				}, "the channel of the last listener is gone")
-				require.Empty(t, first.heard)
-				require.Empty(t, other.heard)
+				require.Empty(t, first.signals)
+				require.Empty(t, other.signals)
 
 				other.Close()
-				idle(t, s, before)
-				listen(h, name).confirmed(t) // a hub wakes up again
+				awaitIdle(t, h, s, before)
+				listen(h, name).awaitConfirmed(t) // an idle hub starts again
 			})
 		})
 	}
 }
 
-// Hundred times in a row the last listener leaves and another comes before the server has answered. The last one must get what is
-// published once it is confirmed, whatever was answered meanwhile.
-func TestQuickSuccession(t *testing.T) {
+// The last listener closes and a new one subscribes before the server has answered, a hundred
+// times. Once the last listener is confirmed, it must get every message, whatever was answered
+// before.
+func TestSubscribeRightAfterCloseGetsMessages(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
 		h := open(t, rdb, Config{})
@@ -74,7 +75,7 @@ func TestQuickSuccession(t *testing.T) {
 				}
 				e.Close()
 			}
-			e := listen(h, name).confirmed(t)
+			e := listen(h, name).awaitConfirmed(t)
 			publish(t, rdb, name, fmt.Sprint(i))
 			require.Equal(t, Signal{Payload: fmt.Sprint(i)}, e.next(t))
 			e.Close()
@@ -83,28 +84,29 @@ func TestQuickSuccession(t *testing.T) {
 	})
 }
 
-// A confirmation belongs to the SUBSCRIBE it answers. That of an earlier one must not confirm a later listener.
-func TestConfirmationOfTheLatest(t *testing.T) {
+// A confirmation belongs to the SUBSCRIBE that it answers. The answer to an earlier SUBSCRIBE must
+// not confirm a later listener.
+func TestEarlierConfirmationDoesNotConfirmALaterListener(t *testing.T) {
 	s := redistest.Redis(t)
 	proxy := s.Proxy(t)
 	h := open(t, proxy.Client(t), Config{})
-	listen(h, redistest.Name(t)).confirmed(t)
+	listen(h, redistest.Name(t)).awaitConfirmed(t)
 	name := redistest.Name(t)
 
 	onServer := func(name string, want bool) {
 		redistest.WaitFor(t, soon, func() bool {
 			return slices.Contains(redistest.Channels(t, s), name) == want
-		}, "the server has followed")
+		}, "the server has executed the commands")
 	}
 	release := proxy.HoldReplies(redistest.Mentions(name))
 	first := listen(h, name)
 	onServer(name, true)
-	publish(t, s.Client(t), name, "of the first")
+	publish(t, s.Client(t), name, "for the first")
 	first.Close()
-	onServer(name, false) // its end does not wait for the confirmation
+	onServer(name, false) // UNSUBSCRIBE does not wait for the confirmation
 	second := listen(h, name)
 	onServer(name, true)
-	require.False(t, closed(second.Confirmed()))
+	require.False(t, isClosed(second.Confirmed()))
 
 	short := redistest.Name(t)
 	fleeting := listen(h, short)
@@ -118,28 +120,30 @@ func TestConfirmationOfTheLatest(t *testing.T) {
 	h.mu.Unlock()
 
 	release()
-	second.confirmed(t)
-	require.False(t, closed(first.Confirmed()), "nobody confirms who has left")
-	publish(t, s.Client(t), name, "of the second")
-	require.Equal(t, Signal{Payload: "of the second"}, second.next(t))
+	second.awaitConfirmed(t)
+	require.False(t, isClosed(first.Confirmed()), "a closed subscription is not confirmed")
+	publish(t, s.Client(t), name, "for the second")
+	require.Equal(t, Signal{Payload: "for the second"}, second.next(t))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	require.True(t, h.channels[name].confirmed())
-	require.NotContains(t, h.channels, short, "the late answer was all it waited for")
+	require.NotContains(t, h.channels, short, "the late answer removes a closed channel")
 }
 
-func TestChurn(t *testing.T) {
+func TestConcurrentSubscribeAndCloseLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		noLeaks(t)
 		rdb := s.Client(t)
 		publish(t, rdb, "warm", "up")
 		before := redistest.Connections(t, s)
-		churn(t, open(t, rdb, Config{}))
+		h := open(t, rdb, Config{})
+		churn(t, h)
 		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channels")
-		idle(t, s, before)
+		awaitIdle(t, h, s, before)
 	})
 }
 
+// churn subscribes and closes ten channels at random, from many goroutines.
 func churn(t *testing.T, h *Hub) {
 	t.Helper()
 	prefix := redistest.Name(t)
@@ -162,13 +166,13 @@ func churn(t *testing.T, h *Hub) {
 	wg.Wait()
 }
 
-// Until Close returns a listener may be called, then not any more.
-func TestCloseEndsSignals(t *testing.T) {
+// A listener may be called until Close returns, and never after.
+func TestNoSignalAfterSubscriptionClose(t *testing.T) {
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
 	h := open(t, rdb, Config{})
 	name := redistest.Name(t)
-	<-h.Subscribe(name, func(Signal) {}).Confirmed() // keeps the channel
+	<-h.Subscribe(name, func(Signal) {}).Confirmed() // keeps the channel subscribed
 
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -202,35 +206,36 @@ func TestCloseEndsSignals(t *testing.T) {
 	wg.Wait()
 }
 
-// A listener may subscribe. The new subscription hears what is published after its confirmation.
-func TestSubscribeFromWithinAListener(t *testing.T) {
+// A listener may subscribe. The new subscription gets the messages published after its
+// confirmation.
+func TestListenerMaySubscribe(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
 		h := open(t, rdb, Config{})
 		name, other := redistest.Name(t), redistest.Name(t)
-		made := make(chan *ear, 1)
+		made := make(chan *recorder, 1)
 		sub := h.Subscribe(name, func(Signal) { made <- listen(h, other) })
 		<-sub.Confirmed()
 		publish(t, rdb, name, "0")
-		e := (<-made).confirmed(t)
+		e := (<-made).awaitConfirmed(t)
 		publish(t, rdb, other, "1")
 		require.Equal(t, Signal{Payload: "1"}, e.next(t))
 	})
 }
 
-// Anybody who may publish can send megabytes on a channel of ours. The hub keeps none of them, no
-// listener hears of them, the link lives on, and the next message arrives.
-func TestForeignMessagesOfMegabytes(t *testing.T) {
+// Any client may publish megabytes on a subscribed channel. The hub does not store such a message
+// and signals no listener. The link stays open, and the next message arrives.
+func TestOversizedMessagesAreDiscarded(t *testing.T) {
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
 			const size, times = 8 << 20, 10
 			s := redistest.Fresh(t)
 			rdb := s.Client(t, func(o *redis.Options) { o.Protocol = protocol })
-			// The server would else cut a subscriber off that is slow to read so much.
+			// Otherwise the server disconnects a subscriber that reads so much data slowly.
 			require.NoError(t, rdb.ConfigSet(t.Context(), "client-output-buffer-limit", "pubsub 0 0 0").Err())
 			h := open(t, rdb, Config{Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
 			name := redistest.Name(t)
-			e := listen(h, name).confirmed(t)
+			e := listen(h, name).awaitConfirmed(t)
 			huge := strings.Repeat("0", size)
 
 			before := allocated()
@@ -246,19 +251,19 @@ func TestForeignMessagesOfMegabytes(t *testing.T) {
 	}
 }
 
-func TestHubClose(t *testing.T) {
+func TestHubCloseEndsAllSubscriptions(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		noLeaks(t)
 		rdb := s.Client(t)
 		h := New(rdb, Config{})
-		early := listen(h, redistest.Name(t)).confirmed(t)
+		early := listen(h, redistest.Name(t)).awaitConfirmed(t)
 		unconfirmed := listen(h, redistest.Name(t))
 		h.Close()
 		require.ErrorIs(t, early.Err(), ErrClosed)
-		require.ErrorIs(t, unconfirmed.decided(t).Err(), ErrClosed)
+		require.ErrorIs(t, unconfirmed.awaitReply(t).Err(), ErrClosed)
 		late := listen(h, redistest.Name(t))
-		require.ErrorIs(t, late.decided(t).Err(), ErrClosed)
-		require.Zero(t, workers())
+		require.ErrorIs(t, late.awaitReply(t).Err(), ErrClosed)
+		requireStopped(t, h)
 		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channels")
 		early.Close()
 		late.Close()
@@ -266,8 +271,8 @@ func TestHubClose(t *testing.T) {
 	})
 }
 
-// 10,000 channels take one connection and a few commands, and a broken link costs as little.
-func TestManyChannels(t *testing.T) {
+// 10,000 channels take one connection and a few commands. So does the replacement of a broken link.
+func TestTenThousandChannelsTakeFewCommands(t *testing.T) {
 	const n = 10_000
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
@@ -275,14 +280,14 @@ func TestManyChannels(t *testing.T) {
 	before := redistest.Connections(t, s)
 	h := open(t, rdb, Config{})
 
-	ears := make([]*ear, n)
+	recorders := make([]*recorder, n)
 	start := time.Now()
-	for i := range ears {
-		ears[i] = &ear{heard: make(chan Signal, 4)}
-		ears[i].Subscription = h.Subscribe(fmt.Sprintf("channel-%d", i), ears[i].hear)
+	for i := range recorders {
+		recorders[i] = &recorder{signals: make(chan Signal, 4)}
+		recorders[i].Subscription = h.Subscribe(fmt.Sprintf("channel-%d", i), recorders[i].record)
 	}
-	for _, e := range ears {
-		e.confirmed(t)
+	for _, e := range recorders {
+		e.awaitConfirmed(t)
 	}
 	t.Logf("subscribed in %v, %d commands", time.Since(start), redistest.Commands(t, s)["subscribe"])
 	require.Equal(t, before+1, redistest.Connections(t, s))
@@ -290,16 +295,16 @@ func TestManyChannels(t *testing.T) {
 	calls := redistest.Commands(t, s)
 	start = time.Now()
 	require.EqualValues(t, 1, rdb.Do(t.Context(), "client", "kill", "type", "pubsub").Val())
-	for _, e := range ears {
-		e.resubscribed(t)
+	for _, e := range recorders {
+		e.awaitResubscribed(t)
 	}
 	t.Logf("re-subscribed in %v", time.Since(start))
 	again := redistest.Commands(t, s).Since(calls)["subscribe"]
 	require.LessOrEqual(t, again, int64(n/perCommand+1))
 
-	for _, e := range ears {
+	for _, e := range recorders {
 		e.Close()
-		require.Empty(t, e.heard)
+		require.Empty(t, e.signals)
 	}
-	idle(t, s, before)
+	awaitIdle(t, h, s, before)
 }

@@ -16,36 +16,44 @@ import (
 )
 
 const (
-	perCommand = 1000     // channels in one SUBSCRIBE or UNSUBSCRIBE
-	perWrite   = 64 << 10 // bytes, about: each write has a deadline of its own, so that slow links can keep it
+	perCommand = 1000 // channels in one SUBSCRIBE or UNSUBSCRIBE
+	// perWrite is the approximate size of one write, in bytes. Each write has its own deadline, so
+	// that a slow connection can send a large batch of commands in time.
+	perWrite = 64 << 10
 )
 
-// link is one connection, from dialing to its end. It is never re-made: its channels become homeless and are placed again.
+// link is one connection, from the dial to its end. It never reconnects: when it ends, its channels
+// become unplaced and the hub places them on a new link.
 //
-// Two goroutines serve it. One writes: what is pending, and a PING a second. The other reads, and gives up after a long silence.
-// The server answers in the order of the commands, so whatever comes is the answer to the first of l.inflight; only messages, and the
-// notice that a slot has moved, come unasked.
+// Two goroutines serve a link. The writer sends pending commands and a PING per interval. The
+// reader handles replies and messages, and ends the link after a long silence.
+//
+// A channel that needs a command is dirty. The writer turns all dirty channels into a few commands,
+// appends the commands to inflight and writes them, in the same order. The server replies in the
+// order of the commands. So every reply belongs to the first command in flight. Only messages, and
+// the SUNSUBSCRIBE of a slot that has moved, come without a command.
 type link struct {
-	hub    *Hub
-	server server
-	ctx    context.Context // ends with the hub, or when the link has been idle
-	cancel context.CancelFunc
-	kick   chan struct{} // tells the writer of dirty channels
-	idle   *time.Timer   // expires the link; set when its last channel leaves
-	due    []*Subscription
+	hub        *Hub
+	server     server
+	ctx        context.Context // ends with the hub, or when the link has been idle
+	cancel     context.CancelFunc
+	wakeWriter chan struct{}   // capacity 1: there are dirty channels or split commands
+	idle       *time.Timer     // runs expire; started when the last channel leaves
+	toSignal   []*Subscription // used by the reader only; reused to avoid allocations
 
-	// guarded by hub.mu
+	// The fields below are guarded by hub.mu.
+
 	channels map[*channel]struct{}
-	dirty    []*channel   // what is sent for them may differ from what is wanted
-	again    [][]*channel // parts of a refused command: each to be sent as a command
+	dirty    []*channel   // channels for which a command may have to be sent
+	split    [][]*channel // parts of a refused SUBSCRIBE; each part is sent again as one command
 	inflight []*command   // sent, in order, and not fully answered
-	served   bool         // something was confirmed
+	served   bool         // the server has confirmed at least one channel
 }
 
 // command is one command on the wire. PING has no channels.
 type command struct {
 	word     string
-	channels []*channel // answered in this order
+	channels []*channel // the server answers for each of them, in this order
 	answered int
 }
 
@@ -56,23 +64,24 @@ const (
 )
 
 func newLink(h *Hub, s server) *link {
-	l := &link{hub: h, server: s, kick: make(chan struct{}, 1), channels: make(map[*channel]struct{})}
+	l := &link{hub: h, server: s, wakeWriter: make(chan struct{}, 1), channels: make(map[*channel]struct{})}
 	l.ctx, l.cancel = context.WithCancel(h.ctx)
-	l.inflight = []*command{{word: ping}} // connect's
+	l.inflight = []*command{{word: ping}} // connect leaves the reply to its PING unread
 	l.idle = time.AfterFunc(h.cfg.limits.idle, l.expire)
-	l.idle.Stop()
+	l.idle.Stop() // a new link gets a channel at once
 	return l
 }
 
-// adopt gives a homeless channel to the link. hub.mu is held.
-func (l *link) adopt(c *channel) {
+// place assigns an unplaced channel to the link. hub.mu is held.
+func (l *link) place(c *channel) {
 	c.link = l
 	l.channels[c] = struct{}{}
-	l.touch(c)
+	l.markDirty(c)
 }
 
-// touch has the writer look at a channel. hub.mu is held.
-func (l *link) touch(c *channel) {
+// markDirty makes the writer check whether a command has to be sent for the channel. The writer
+// decides when it sends, so a quick close and subscribe cancel each other out. hub.mu is held.
+func (l *link) markDirty(c *channel) {
 	if !c.dirty {
 		c.dirty = true
 		l.dirty = append(l.dirty, c)
@@ -80,83 +89,90 @@ func (l *link) touch(c *channel) {
 	l.wake()
 }
 
+// wake wakes up the writer. It never blocks: one pending wake-up is enough.
 func (l *link) wake() {
 	select {
-	case l.kick <- struct{}{}:
+	case l.wakeWriter <- struct{}{}:
 	default:
 	}
 }
 
-// drop takes a channel that nobody wants off the books. hub.mu is held.
-func (l *link) drop(c *channel) {
-	l.release(c)
-	c.uproot()
-	l.hub.forget(c)
+// remove deletes a channel without listeners from the link and the hub. hub.mu is held.
+func (l *link) remove(c *channel) {
+	l.detach(c)
+	c.unplace()
+	l.hub.remove(c)
 }
 
-// release takes a channel off the link. hub.mu is held.
-func (l *link) release(c *channel) {
+// detach deletes a channel from the link, and starts the idle timer after the last one. hub.mu is
+// held.
+func (l *link) detach(c *channel) {
 	delete(l.channels, c)
 	if len(l.channels) == 0 && !l.hub.closed {
 		l.idle.Reset(l.hub.cfg.limits.idle)
 	}
 }
 
-// expire ends a link that is still without channels.
+// expire ends the link if it still has no channels.
 func (l *link) expire() {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
-	if len(l.channels) == 0 {
-		l.unlist()
+	if len(l.channels) == 0 { // a channel may have arrived after the timer fired
+		l.unregister()
 		l.cancel()
 	}
 }
 
-// unlist keeps new channels away. hub.mu is held.
-func (l *link) unlist() {
+// unregister deletes the link from the hub, so that no channel is placed on it. hub.mu is held.
+func (l *link) unregister() {
 	l.idle.Stop()
 	if l.hub.links[l.server.name] == l {
 		delete(l.hub.links, l.server.name)
 	}
 }
 
-// run is the link's life.
+// run serves the link until it ends, then gives its channels back to the hub. The reader and the
+// writer have ended by then, so no reply can interfere.
 func (l *link) run() {
 	err := l.serve()
 	l.cancel()
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	l.unlist()
+	l.unregister()
 	if h.closed {
 		return
 	}
-	if len(l.channels) == 0 {
+	if len(l.channels) == 0 { // the link was idle: this is no failure
 		delete(h.failures, l.server.name)
 		return
 	}
+	// A link that served counts as one failure, so the next link dials after the shortest backoff.
 	if l.served {
 		h.failures[l.server.name] = 0
 	}
 	h.failures[l.server.name]++
 	for c := range l.channels {
-		c.uproot()
+		c.unplace()
 		if !c.wanted() {
-			h.forget(c)
+			h.remove(c) // the end of the connection has unsubscribed it
 			continue
 		}
-		h.fresh = append(h.fresh, c)
+		// unplaced, not retry: the channel itself was not refused, and the new link backs off
+		// anyway.
+		h.unplaced = append(h.unplaced, c)
 	}
 	if h.router != nil {
-		h.router.refresh(h.ctx)
+		h.router.refresh(h.ctx) // the server may have left the cluster
 	}
-	h.settleSoon()
-	h.logger.LogAttrs(h.ctx, slog.LevelWarn, "link lost", slog.String("server", l.server.options.Addr), slog.Any("error", err))
+	h.startPlacer()
+	h.logger.LogAttrs(h.ctx, slog.LevelWarn, "link lost",
+		slog.String("server", l.server.options.Addr), slog.Any("error", err))
 }
 
-// serve connects and works until the link ends, and says why.
+// serve connects, and reads and writes until the link ends. It returns the reason.
 func (l *link) serve() error {
-	if err := l.pause(); err != nil {
+	if err := l.backoff(); err != nil {
 		return err
 	}
 	conn, err := connect(l.ctx, l.server.options, l.hub.cfg.limits)
@@ -164,22 +180,23 @@ func (l *link) serve() error {
 		return err
 	}
 	defer conn.Close()
-	defer closeWith(l.ctx, conn)()
+	defer closeOnDone(l.ctx, conn)() // unblocks reads and writes when the hub is closed
 
-	var reason error
-	ended := make(chan struct{})
+	// Either side ends the other: a failed read closes readerDone, a failed write closes conn.
+	var readErr error
+	readerDone := make(chan struct{})
 	l.hub.tasks.Go(func() {
-		defer close(ended)
-		reason = l.read(conn)
+		defer close(readerDone)
+		readErr = l.read(conn)
 	})
-	err = l.write(conn, ended)
+	err = l.write(conn, readerDone)
 	conn.Close()
-	<-ended
-	return cmp.Or(err, reason)
+	<-readerDone
+	return cmp.Or(err, readErr)
 }
 
-// pause lets a server that failed recover.
-func (l *link) pause() error {
+// backoff waits before the dial if earlier links to the server have failed.
+func (l *link) backoff() error {
 	l.hub.mu.Lock()
 	failures := l.hub.failures[l.server.name]
 	l.hub.mu.Unlock()
@@ -196,19 +213,22 @@ func (l *link) pause() error {
 	}
 }
 
-// write sends commands until that fails or the reader has ended.
-func (l *link) write(conn net.Conn, ended <-chan struct{}) error {
-	beat := time.NewTicker(l.hub.cfg.limits.ping)
-	defer beat.Stop()
+// write sends commands until a write fails or the reader has ended. It is the only writer of the
+// connection, so commands leave in the order of inflight.
+func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
+	ticker := time.NewTicker(l.hub.cfg.limits.ping)
+	defer ticker.Stop()
 	for {
 		var cmds []*command
 		select {
-		case <-ended:
+		case <-readerDone:
 			return nil
-		case <-beat.C:
-			cmds = l.pulse()
-		case <-l.kick:
-			cmds = l.pending()
+		case <-ticker.C:
+			l.hub.mu.Lock()
+			cmds = l.enqueue(nil, &command{word: ping})
+			l.hub.mu.Unlock()
+		case <-l.wakeWriter:
+			cmds = l.nextCommands()
 		}
 		if err := l.send(conn, cmds); err != nil {
 			return err
@@ -216,6 +236,8 @@ func (l *link) write(conn net.Conn, ended <-chan struct{}) error {
 	}
 }
 
+// send encodes the commands and writes them in pieces of about perWrite bytes. hub.mu is not held:
+// a slow connection must not block the hub.
 func (l *link) send(conn net.Conn, cmds []*command) error {
 	var buf []byte
 	for i, cmd := range cmds {
@@ -223,7 +245,7 @@ func (l *link) send(conn net.Conn, cmds []*command) error {
 		if len(buf) < perWrite && i+1 < len(cmds) {
 			continue
 		}
-		if err := conn.SetWriteDeadline(time.Now().Add(l.hub.cfg.limits.dead)); err != nil {
+		if err := conn.SetWriteDeadline(time.Now().Add(l.hub.cfg.limits.silence)); err != nil {
 			return err
 		}
 		if _, err := conn.Write(buf); err != nil {
@@ -247,36 +269,35 @@ func (cmd *command) append(b []byte, sharded bool) []byte {
 	return b
 }
 
-func (l *link) pulse() []*command {
-	l.hub.mu.Lock()
-	defer l.hub.mu.Unlock()
-	return l.enqueue(nil, &command{word: ping})
-}
-
-// pending returns the commands that make the server's view of the dirty channels the wanted one. They count as in flight from here on,
-// so no answer can come too early.
-func (l *link) pending() []*command {
+// nextCommands returns the commands that bring the server's subscriptions to the wanted state. The
+// commands enter inflight before they are written, so that no reply can arrive too early.
+func (l *link) nextCommands() []*command {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	var cmds []*command
-	for _, part := range l.again {
-		part = slices.DeleteFunc(part, func(c *channel) bool { return c.link != l || c.sent || !c.wanted() })
+	for _, part := range l.split {
+		// Channels may have been closed, moved or subscribed again since the refusal.
+		part = slices.DeleteFunc(part, func(c *channel) bool {
+			return c.link != l || c.subscribeSent || !c.wanted()
+		})
 		cmds = l.subscribe(cmds, part)
 	}
+	// Compare only the wanted state with the last command sent. Replies in flight do not matter:
+	// the server executes the commands in order, so the last one decides.
 	var join, leave []*channel
 	for _, c := range l.dirty {
 		if c.link != l {
-			continue // dropped; perhaps somebody else's by now
+			continue // removed, and perhaps placed on another link since
 		}
 		c.dirty = false
 		switch {
-		case c.wanted() && !c.sent:
+		case c.wanted() && !c.subscribeSent:
 			join = append(join, c)
-		case !c.wanted() && c.sent:
+		case !c.wanted() && c.subscribeSent:
 			leave = append(leave, c)
 		}
 	}
-	l.again, l.dirty = nil, nil
+	l.split, l.dirty = nil, nil
 	for batch := range l.batches(leave) {
 		cmds = l.unsubscribe(cmds, batch)
 	}
@@ -286,19 +307,21 @@ func (l *link) pending() []*command {
 	return cmds
 }
 
-// batches cuts channels into what fits a command. Sharded ones must also share a slot.
+// batches splits channels into groups that fit one command. Sharded channels of one command must
+// share a slot.
 func (l *link) batches(channels []*channel) iter.Seq[[]*channel] {
 	if !l.server.sharded {
 		return slices.Chunk(channels, perCommand)
 	}
+	// A command with channels of several slots fails with CROSSSLOT.
 	bySlot := make(map[uint16][]*channel)
 	for _, c := range channels {
 		slot := slotOf(c.name)
 		bySlot[slot] = append(bySlot[slot], c)
 	}
 	return func(yield func([]*channel) bool) {
-		for _, same := range bySlot {
-			for batch := range slices.Chunk(same, perCommand) {
+		for _, sameSlot := range bySlot {
+			for batch := range slices.Chunk(sameSlot, perCommand) {
 				if !yield(batch) {
 					return
 				}
@@ -307,35 +330,41 @@ func (l *link) batches(channels []*channel) iter.Seq[[]*channel] {
 	}
 }
 
+// subscribe appends a SUBSCRIBE of the channels to cmds. hub.mu is held.
 func (l *link) subscribe(cmds []*command, channels []*channel) []*command {
 	if len(channels) == 0 {
 		return cmds
 	}
 	for _, c := range channels {
-		c.sent = true
+		c.subscribeSent = true
 		c.unanswered++
 	}
 	return l.enqueue(cmds, &command{word: subscribe, channels: channels})
 }
 
+// unsubscribe appends an UNSUBSCRIBE of the channels to cmds. hub.mu is held.
 func (l *link) unsubscribe(cmds []*command, channels []*channel) []*command {
 	for _, c := range channels {
-		c.sent = false
+		c.subscribeSent = false
+		// Without an unanswered SUBSCRIBE the channel is done. A new channel of that name may start
+		// at once, because its SUBSCRIBE is sent after this command.
 		if c.unanswered == 0 {
-			l.drop(c) // a newcomer of that name starts afresh, behind this command
+			l.remove(c)
 		}
 	}
 	return l.enqueue(cmds, &command{word: unsubscribe, channels: channels})
 }
 
+// enqueue appends cmd to cmds and to the commands in flight. hub.mu is held.
 func (l *link) enqueue(cmds []*command, cmd *command) []*command {
 	l.inflight = append(l.inflight, cmd)
 	return append(cmds, cmd)
 }
 
-// read takes in what the server sends until that fails, makes no sense, or stops for too long.
+// read handles replies until the connection fails, the server violates the protocol, or the silence
+// lasts too long.
 func (l *link) read(conn net.Conn) error {
-	d := newDecoder(&impatient{conn: conn, dead: l.hub.cfg.limits.dead})
+	d := newDecoder(&deadlineReader{conn: conn, silence: l.hub.cfg.limits.silence})
 	for {
 		r, err := d.next()
 		if err != nil {
@@ -347,17 +376,18 @@ func (l *link) read(conn net.Conn) error {
 	}
 }
 
-// impatient fails once nothing at all has come for a while: for dead, or a little longer, as the deadline is not moved at each Read.
-type impatient struct {
-	conn  net.Conn
-	dead  time.Duration
-	moved time.Time // the deadline was, last
+// deadlineReader fails a Read once nothing has arrived for the silence limit. To save system calls
+// it does not move the deadline on each Read, so the limit may be exceeded by a thirtieth.
+type deadlineReader struct {
+	conn    net.Conn
+	silence time.Duration
+	moved   time.Time // when the deadline was last set
 }
 
-func (r *impatient) Read(p []byte) (int, error) {
-	slack := r.dead / 30
+func (r *deadlineReader) Read(p []byte) (int, error) {
+	slack := r.silence / 30
 	if now := time.Now(); now.Sub(r.moved) >= slack {
-		if err := r.conn.SetReadDeadline(now.Add(r.dead + slack)); err != nil {
+		if err := r.conn.SetReadDeadline(now.Add(r.silence + slack)); err != nil {
 			return 0, err
 		}
 		r.moved = now
@@ -365,73 +395,80 @@ func (r *impatient) Read(p []byte) (int, error) {
 	return r.conn.Read(p)
 }
 
-// handle acts on one reply. An error ends the link.
+// handle processes one reply or push. An error ends the link.
 func (l *link) handle(r reply) error {
 	if r.err != "" {
-		return l.failed(r.err)
+		return l.handleError(r.err)
 	}
 	if len(r.parts) == 0 {
-		return nil
+		return nil // an empty push
 	}
 	kind, args := string(r.parts[0]), r.parts[1:]
 	switch {
-	case kind == "PONG", kind == "pong":
-		return l.answer(ping, "")
+	case kind == "PONG", kind == "pong": // +PONG, or an array of "pong" in the pub/sub mode of RESP2
+		return l.handleAnswer(ping, "")
 	case len(args) < 2:
-		return nil // a push that is none of our business
+		return nil // a push of another kind
 	}
 	switch kind {
 	case "message", "smessage":
-		if !r.cut { // a message with something discarded is not ours
+		if !r.truncated { // this library sends no message that long
 			l.deliver(args[0], args[1])
 		}
 	case "subscribe", "ssubscribe":
-		return l.answer(subscribe, string(args[0]))
+		return l.handleAnswer(subscribe, string(args[0]))
 	case "unsubscribe":
-		return l.answer(unsubscribe, string(args[0]))
+		return l.handleAnswer(unsubscribe, string(args[0]))
 	case "sunsubscribe":
 		name := string(args[0])
-		if l.evicted(name) {
+		if l.slotMoved(name) {
 			return nil
 		}
-		return l.answer(unsubscribe, name)
+		return l.handleAnswer(unsubscribe, name)
 	}
 	return nil
 }
 
-// deliver hands a message to the listeners of its channel. Before the confirmation there is nobody who could have missed it. The reader
-// itself calls them, and nothing is allocated on the way but a payload of more than one byte.
+// deliver passes a message to the listeners of its channel, in the reader's goroutine. Messages
+// before the confirmation are dropped: no listener may rely on them yet. Delivery allocates nothing
+// except the string of a payload longer than one byte.
 func (l *link) deliver(name, payload []byte) {
+	// The listeners are copied, because they must be called without mu. A subscription that is
+	// closed meanwhile ignores the signal.
 	l.hub.mu.Lock()
-	c := l.hub.channels[string(name)]
+	c := l.hub.channels[string(name)] // the compiler does not allocate for this conversion
 	if c != nil && c.link == l && c.confirmed() {
-		l.due = append(l.due, c.listeners...)
+		l.toSignal = append(l.toSignal, c.listeners...)
 	}
 	l.hub.mu.Unlock()
-	if len(l.due) > 0 {
+	if len(l.toSignal) > 0 {
 		l.signal(Signal{Payload: string(payload)})
 	}
 }
 
-// signal calls those who are due.
+// signal calls the listeners in toSignal and empties it. hub.mu is not held.
 func (l *link) signal(sig Signal) {
-	for i, s := range l.due {
-		l.due[i] = nil
+	for i, s := range l.toSignal {
+		l.toSignal[i] = nil // the array is reused and must not keep closed subscriptions alive
 		s.signal(sig)
 	}
-	l.due = l.due[:0]
+	l.toSignal = l.toSignal[:0]
 }
 
-// answer books an answer to the first command in flight.
-func (l *link) answer(word, name string) error {
-	if err := l.book(word, name); err != nil {
+// handleAnswer applies an answer to the first command in flight, and signals the listeners of a
+// channel that was confirmed again.
+func (l *link) handleAnswer(word, name string) error {
+	if err := l.applyAnswer(word, name); err != nil {
 		return err
 	}
 	l.signal(Signal{Resubscribed: true})
 	return nil
 }
 
-func (l *link) book(word, name string) error {
+// applyAnswer checks that an answer matches the first command in flight and the channel whose turn
+// it is, and counts it. A mismatch means that client and server disagree about the commands, so it
+// ends the link.
+func (l *link) applyAnswer(word, name string) error {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	if len(l.inflight) == 0 || l.inflight[0].word != word {
@@ -439,7 +476,7 @@ func (l *link) book(word, name string) error {
 	}
 	cmd := l.inflight[0]
 	if word == ping {
-		l.answered()
+		l.popInflight()
 		return nil
 	}
 	c := cmd.channels[cmd.answered]
@@ -447,8 +484,10 @@ func (l *link) book(word, name string) error {
 		return fmt.Errorf("%w: %s of %q answered for %q", errProtocol, word, c.name, name)
 	}
 	if cmd.answered++; cmd.answered == len(cmd.channels) {
-		l.answered()
+		l.popInflight()
 	}
+	// A channel stays placed while a SUBSCRIBE of it is unanswered, so c still belongs to this
+	// link.
 	if word == subscribe {
 		c.unanswered--
 		l.confirm(c)
@@ -456,128 +495,146 @@ func (l *link) book(word, name string) error {
 	return nil
 }
 
-// answered takes the first command off those in flight.
-func (l *link) answered() {
+// popInflight removes the first command in flight. hub.mu is held.
+func (l *link) popInflight() {
 	l.inflight[0] = nil
 	l.inflight = l.inflight[1:]
 }
 
-// confirm tells the listeners of a channel if the latest SUBSCRIBE was answered: the new ones by Confirmed, the others by a signal.
+// confirm handles the confirmation of a SUBSCRIBE. If it answers the latest one, new listeners are
+// told by Confirmed and old ones are collected in toSignal. hub.mu is held.
 func (l *link) confirm(c *channel) {
 	switch {
 	case c.confirmed():
-		c.tries = 0
+		c.attempts = 0
 		l.served = true
 		for _, s := range c.listeners {
 			if s.isConfirmed {
-				l.due = append(l.due, s)
+				l.toSignal = append(l.toSignal, s)
 			}
 			s.confirm()
 		}
 	case c.unanswered == 0 && !c.wanted():
-		l.drop(c) // it was unsubscribed while the answer was on its way
+		l.remove(c) // UNSUBSCRIBE was sent before this answer arrived
 	}
 }
 
-// evicted handles the notice that a slot has moved away with its channels. It returns false if we had unsubscribed by ourselves.
-func (l *link) evicted(name string) bool {
+// slotMoved handles a SUNSUBSCRIBE that the server sent on its own, because the slot has moved to
+// another server. It returns false if the push answers our own SUNSUBSCRIBE.
+func (l *link) slotMoved(name string) bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
+	// The server answers in order. So a push for the channel whose SUNSUBSCRIBE is next is the
+	// answer, even if the slot has moved too: then the server has dropped the subscription in
+	// either case.
 	if len(l.inflight) > 0 {
 		if cmd := l.inflight[0]; cmd.word == unsubscribe && cmd.channels[cmd.answered].name == name {
 			return false
 		}
 	}
+	// An unconfirmed channel still gets the answer to its SUBSCRIBE.
 	if c := l.hub.channels[name]; c != nil && c.link == l && c.confirmed() {
-		l.turnAway(c)
+		l.retryLater(c)
 	}
 	return true
 }
 
-// turnAway makes a channel homeless that the server does not serve, or not now.
-func (l *link) turnAway(c *channel) {
-	l.release(c)
+// retryLater detaches a channel that the server does not serve now. If it has listeners, the hub
+// places it again later. hub.mu is held.
+func (l *link) retryLater(c *channel) {
+	l.detach(c)
 	if !c.wanted() {
-		c.uproot()
-		l.hub.forget(c)
+		c.unplace()
+		l.hub.remove(c)
 		return
 	}
-	l.hub.lose(c)
+	l.hub.retryLater(c)
 }
 
-// failed books an error reply to the first command in flight. An error that concerns the whole connection ends the link.
-func (l *link) failed(text string) error {
-	refused, err := l.blame(text)
+// handleError applies an error reply to the first command in flight. It returns an error, and so
+// ends the link, if the reply concerns the whole connection.
+func (l *link) handleError(text string) error {
+	refused, err := l.applyError(text)
 	if err != nil {
 		return err
 	}
 	for _, name := range refused {
-		l.hub.logger.LogAttrs(l.ctx, slog.LevelWarn, "channel refused", slog.String("channel", name), slog.String("error", text))
+		l.hub.logger.LogAttrs(l.ctx, slog.LevelWarn, "channel refused",
+			slog.String("channel", name), slog.String("error", text))
 	}
-	l.signal(Signal{Resubscribed: true})
+	l.signal(Signal{Resubscribed: true}) // the last signal of refused listeners
 	return nil
 }
 
-// blame finds out what an error reply means to the channels of its command, and returns those that are refused for good.
-func (l *link) blame(text string) (refused []string, err error) {
+// applyError updates the channels of the failed command. It returns the channels that are refused
+// for good.
+func (l *link) applyError(text string) (refused []string, err error) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	if len(l.inflight) == 0 {
-		return nil, fmt.Errorf("pubsub: server says: %s", text)
+		return nil, fmt.Errorf("pubsub: error reply without a command: %s", text)
 	}
 	cmd := l.inflight[0]
-	l.answered()
+	l.popInflight()
 	switch {
 	case cmd.word == ping:
-		return nil, nil // as good as a PONG
-	case cmd.word == unsubscribe && passing(text):
-		return nil, nil // the slot has moved, and the channel with it
-	case cmd.word == unsubscribe, code(text) == "NOAUTH":
+		return nil, nil // PING may be forbidden; any reply proves that the link works
+	case cmd.word == unsubscribe && isTemporary(text):
+		return nil, nil // the slot has moved, and the server has dropped the subscription with it
+	case cmd.word == unsubscribe, errorCode(text) == "NOAUTH":
 		return nil, fmt.Errorf("pubsub: %s: %s", cmd.word, text)
 	}
 
+	// SUBSCRIBE failed. Only channels whose latest command this was are affected. The others have
+	// been unsubscribed or subscribed again since, and later replies decide about them.
 	rest := cmd.channels[cmd.answered:]
-	var latest []*channel // those of which this was the latest command
+	var latest []*channel
 	for _, c := range rest {
 		c.unanswered--
 		switch {
 		case c.unanswered > 0:
 		case !c.wanted():
-			l.drop(c)
-		case c.sent:
-			c.sent = false
+			l.remove(c)
+		case c.subscribeSent:
+			c.subscribeSent = false
 			latest = append(latest, c)
 		}
 	}
 	switch {
-	case code(text) == "NOPERM" && len(rest) > 1: // one of them is enough for the refusal of all
+	case errorCode(text) == "NOPERM" && len(rest) > 1:
+		// One forbidden channel fails the whole command, and the reply does not name it. Send each
+		// half again, until a forbidden channel is alone in its command.
 		half := len(latest) / 2
-		l.again = append(l.again, latest[:half], latest[half:])
+		l.split = append(l.split, latest[:half], latest[half:])
 		l.wake()
-	case passing(text):
+	case isTemporary(text):
+		// The slot has moved, or the server is loading or read-only. Look the server up again
+		// later.
 		for _, c := range latest {
-			l.turnAway(c)
+			l.retryLater(c)
 		}
 	default:
+		// A refusal by itself does not pass. Retrying would only repeat it, so tell the listeners.
 		for _, c := range latest {
 			refused = append(refused, c.name)
-			l.due = append(l.due, l.hub.refuse(c, fmt.Errorf("pubsub: subscribe to %q: %s", c.name, text))...)
-			l.drop(c)
+			err := fmt.Errorf("pubsub: subscribe to %q: %s", c.name, text)
+			l.toSignal = append(l.toSignal, l.hub.failListeners(c, err)...)
+			l.remove(c)
 		}
 	}
 	return refused, nil
 }
 
-// closeWith closes a connection when ctx is done. The func that it returns, to be called once, ends that; it waits for a closing under
-// way, and tells whether there was none.
-func closeWith(ctx context.Context, conn net.Conn) (intact func() bool) {
+// closeOnDone closes conn when ctx is done. The returned func ends that and must be called once. It
+// waits for a close that has begun, and reports whether conn was left open.
+func closeOnDone(ctx context.Context, conn net.Conn) (stop func() bool) {
 	closed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
+	cancel := context.AfterFunc(ctx, func() {
 		defer close(closed)
 		conn.Close()
 	})
 	return func() bool {
-		if stop() {
+		if cancel() {
 			return true
 		}
 		<-closed
@@ -585,27 +642,30 @@ func closeWith(ctx context.Context, conn net.Conn) (intact func() bool) {
 	}
 }
 
-// connect has go-redis dial and greet the server as o says. The socket it returns is ours alone, with the answer to a PING to come; closing
-// it ends all I/O. If ctx ends, what is under way is cut short.
+// connect makes go-redis dial the server and do the handshake as o says, and returns the socket.
+// The reply to a PING is still unread on it. When ctx ends, connect closes the socket and returns.
 func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.connect)
 	defer cancel()
-	var conn *loan
-	intact := func() bool { return true }
+	var conn *detachableConn
+	stop := func() bool { return true }
 	opts := *o
+	// The dialer uses ctx of connect instead of its own, so that it ends with the link.
 	opts.Dialer = func(_ context.Context, network, addr string) (net.Conn, error) {
+		// conn and stop belong to a single socket, so refuse to dial again.
 		if conn != nil {
-			return nil, errors.New("pubsub: a link is dialed once")
+			return nil, errors.New("pubsub: a link dials only once")
 		}
 		c, err := o.Dialer(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		conn = &loan{Conn: c}
-		intact = closeWith(ctx, c)
+		conn = &detachableConn{Conn: c}
+		stop = closeOnDone(ctx, c) // go-redis does not watch ctx while it reads
 		return conn, nil
 	}
-	opts.ReadTimeout, opts.WriteTimeout = limits.dead, limits.dead
+	opts.ReadTimeout, opts.WriteTimeout = limits.silence, limits.silence
+	// One connection, no retries, and nothing that uses the socket in the background.
 	opts.MaxRetries, opts.MinIdleConns, opts.PoolSize = -1, 0, 1
 	opts.ClientSideCache, opts.ClientSideCacheConfig = nil, nil
 	opts.PushNotificationProcessor = nil
@@ -613,30 +673,31 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, er
 
 	client := redis.NewClient(&opts)
 	defer client.Close()
-	err := client.Subscribe(ctx).Ping(ctx) // of no channels: only connects
-	if !intact() && err == nil {
+	err := client.Subscribe(ctx).Ping(ctx) // without channels: connects and sends a PING
+	// Stop watching ctx before the socket is handed over. If ctx ended first, the socket is closed.
+	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
 	switch {
 	case err == nil:
-		conn.kept = true
+		conn.detached = true
 		return conn.Conn, nil
 	case conn != nil:
-		_ = conn.Close() // go-redis has done so, perhaps
+		_ = conn.Close() // go-redis may have closed it already
 	}
 	return nil, fmt.Errorf("pubsub: connect: %w", err)
 }
 
-// loan is a connection as go-redis has it: closing its client closes the connection, unless that is kept. What the client takes, its buffers above
-// all, need not stay with it.
-type loan struct {
+// detachableConn lets a socket outlive the client that dialed it: once detached, Close does
+// nothing. The client is closed after the handshake, which frees its buffers.
+type detachableConn struct {
 	net.Conn
-	kept bool
+	detached bool
 }
 
-func (l *loan) Close() error {
-	if l.kept {
+func (c *detachableConn) Close() error {
+	if c.detached {
 		return nil
 	}
-	return l.Conn.Close()
+	return c.Conn.Close()
 }

@@ -3,8 +3,6 @@ package pubsub
 import (
 	"context"
 	"os"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 
@@ -17,13 +15,18 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-// soon bounds the waiting for what happens within milliseconds on a machine that is not busy.
+// soon bounds the wait for events that take milliseconds on an idle machine.
 const soon = 10 * time.Second
 
-// hasty are limits for tests in which real time passes.
-var hasty = limits{ping: 100 * time.Millisecond, dead: 600 * time.Millisecond, connect: time.Second, idle: 50 * time.Millisecond}
+// shortLimits are for tests that run in real time.
+var shortLimits = limits{
+	ping:    100 * time.Millisecond,
+	silence: 600 * time.Millisecond,
+	connect: time.Second,
+	idle:    50 * time.Millisecond,
+}
 
-// open makes a hub that is closed when t ends; then none of its goroutines may be left.
+// open returns a hub that is closed when the test ends.
 func open(t testing.TB, rdb redis.UniversalClient, cfg Config) *Hub {
 	t.Helper()
 	h := New(rdb, cfg)
@@ -31,47 +34,50 @@ func open(t testing.TB, rdb redis.UniversalClient, cfg Config) *Hub {
 	return h
 }
 
-// ear is a listener that remembers.
-type ear struct {
+// recorder is a subscription that records its signals.
+type recorder struct {
 	*Subscription
-	heard chan Signal
+	signals chan Signal
 }
 
-func listen(h *Hub, channel string) *ear {
-	e := &ear{heard: make(chan Signal, 1000)}
-	e.Subscription = h.Subscribe(channel, e.hear)
-	return e
+func listen(h *Hub, channel string) *recorder {
+	r := &recorder{signals: make(chan Signal, 1000)}
+	r.Subscription = h.Subscribe(channel, r.record)
+	return r
 }
 
-// hear never blocks, as a listener must not.
-func (e *ear) hear(s Signal) {
+// record never blocks, because a listener must not block.
+func (r *recorder) record(s Signal) {
 	select {
-	case e.heard <- s:
+	case r.signals <- s:
 	default:
-		panic("an ear that nobody listens to is full")
+		panic("more signals than the test reads")
 	}
 }
 
-func (e *ear) confirmed(t testing.TB) *ear {
+// awaitConfirmed waits for the server's confirmation.
+func (r *recorder) awaitConfirmed(t testing.TB) *recorder {
 	t.Helper()
-	require.NoError(t, e.decided(t).Err())
-	return e
+	require.NoError(t, r.awaitReply(t).Err())
+	return r
 }
 
-func (e *ear) decided(t testing.TB) *ear {
+// awaitReply waits until the server has confirmed or refused the subscription.
+func (r *recorder) awaitReply(t testing.TB) *recorder {
 	t.Helper()
 	select {
-	case <-e.Confirmed():
+	case <-r.Confirmed():
 	case <-time.After(soon):
 		require.FailNow(t, "not confirmed")
 	}
-	return e
+	return r
 }
 
-func (e *ear) next(t testing.TB) Signal {
+// next waits for the next signal.
+func (r *recorder) next(t testing.TB) Signal {
 	t.Helper()
 	select {
-	case s := <-e.heard:
+	case s := <-r.signals:
 		return s
 	case <-time.After(soon):
 		require.FailNow(t, "no signal")
@@ -79,19 +85,20 @@ func (e *ear) next(t testing.TB) Signal {
 	}
 }
 
-// hears awaits a payload and lets pass what was heard before.
-func (e *ear) hears(t testing.TB, payload string) {
+// awaitPayload waits for a payload and skips the signals before it.
+func (r *recorder) awaitPayload(t testing.TB, payload string) {
 	t.Helper()
-	for e.next(t).Payload != payload {
+	for r.next(t).Payload != payload {
 	}
 }
 
-func (e *ear) resubscribed(t testing.TB) {
+// awaitResubscribed requires that the next signal is a re-subscription.
+func (r *recorder) awaitResubscribed(t testing.TB) {
 	t.Helper()
-	require.Equal(t, Signal{Resubscribed: true}, e.next(t))
+	require.Equal(t, Signal{Resubscribed: true}, r.next(t))
 }
 
-func closed(c <-chan struct{}) bool {
+func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -100,20 +107,46 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// idle awaits that the hub has neither connections nor goroutines; before is the number of connections without it.
-func idle(t testing.TB, s *redistest.Server, before int) {
+// awaitIdle waits until the hub has no connections and no goroutines. before is the number of
+// connections without the hub.
+func awaitIdle(t testing.TB, h *Hub, s *redistest.Server, before int) {
 	t.Helper()
 	redistest.WaitFor(t, soon, func() bool { return redistest.Connections(t, s) <= before }, "connections closed")
-	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "goroutines ended")
+	awaitStopped(t, h)
 }
 
-// workers counts the goroutines of hubs in this process.
-func workers() int {
-	buf := make([]byte, 4<<20)
-	stacks := string(buf[:runtime.Stack(buf, true)])
-	return strings.Count(stacks, "pubsub.(*link).run(") + strings.Count(stacks, "pubsub.(*link).read(") + strings.Count(stacks, "pubsub.(*Hub).settle(")
+// awaitStopped waits until all goroutines of the hub have ended. No Subscribe may run meanwhile.
+func awaitStopped(t testing.TB, h *Hub) {
+	t.Helper()
+	select {
+	case <-stopped(h):
+	case <-time.After(soon):
+		require.FailNow(t, "the hub still has goroutines")
+	}
+	requireStopped(t, h)
 }
 
+// stopped returns a channel that is closed when all goroutines of the hub have ended.
+func stopped(h *Hub) <-chan struct{} {
+	done := make(chan struct{})
+	go func() {
+		h.tasks.Wait()
+		close(done)
+	}()
+	return done
+}
+
+// requireStopped requires that the hub has no links and no placer. A link unregisters
+// before it ends.
+func requireStopped(t testing.TB, h *Hub) {
+	t.Helper()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	require.Empty(t, h.links)
+	require.False(t, h.placing)
+}
+
+// noLeaks requires that no goroutine started after this call is left when the test has ended.
 func noLeaks(t *testing.T) {
 	t.Helper()
 	ignore := []goleak.Option{goleak.IgnoreCurrent(), redistest.IgnoreServers()}

@@ -11,12 +11,13 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
+// as makes a client log in as a user.
 func as(user string) func(*redis.Options) {
 	return func(o *redis.Options) { o.Username, o.Password = user, "pw" }
 }
 
-// A refused channel ends its own subscriptions and nobody else's, on the same connection.
-func TestRefusal(t *testing.T) {
+// A refused channel ends its own subscriptions and no others, on the same connection.
+func TestRefusalEndsOnlyTheRefusedChannel(t *testing.T) {
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	ctx := t.Context()
@@ -28,7 +29,10 @@ func TestRefusal(t *testing.T) {
 		{"no channel", "+@all resetchannels", nil, []string{"no-"}},
 		{"no SUBSCRIBE", "+@all &* -subscribe", nil, []string{"no-"}},
 		{"no PING", "+@all &* -ping", []string{"yes-"}, nil},
-		{"subscribing only", "-@all +hello +auth +subscribe +unsubscribe resetchannels &yes-*", []string{"yes-"}, []string{"no-"}},
+		{
+			"subscribing only", "-@all +hello +auth +subscribe +unsubscribe resetchannels &yes-*",
+			[]string{"yes-"}, []string{"no-"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			user := redistest.Name(t)
@@ -37,9 +41,9 @@ func TestRefusal(t *testing.T) {
 				args = append(args, rule)
 			}
 			require.NoError(t, admin.Do(ctx, args...).Err())
-			h := open(t, s.Client(t, as(user)), Config{limits: hasty})
+			h := open(t, s.Client(t, as(user)), Config{limits: shortLimits})
 
-			var good, bad []*ear
+			var good, bad []*recorder
 			for i := range 20 {
 				for _, prefix := range tt.allowed {
 					good = append(good, listen(h, fmt.Sprint(prefix, i)))
@@ -51,16 +55,16 @@ func TestRefusal(t *testing.T) {
 				}
 			}
 			for _, e := range good {
-				e.confirmed(t)
+				e.awaitConfirmed(t)
 			}
 			for _, e := range bad {
-				require.ErrorContains(t, e.decided(t).Err(), "NOPERM")
-				require.Empty(t, e.heard)
+				require.ErrorContains(t, e.awaitReply(t).Err(), "NOPERM")
+				require.Empty(t, e.signals)
 			}
 			for i, e := range good {
 				publish(t, admin, fmt.Sprint(tt.allowed[0], i), "0")
 				require.Equal(t, Signal{Payload: "0"}, e.next(t))
-				require.Empty(t, e.heard, "no re-subscription was needed")
+				require.Empty(t, e.signals, "no re-subscription")
 				e.Close()
 			}
 			for _, e := range bad {
@@ -71,8 +75,9 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// A channel that is refused when the link is made anew wakes its listeners a last time; allowed again, it can be subscribed again.
-func TestRefusalLater(t *testing.T) {
+// A channel that is refused on a new link signals its listeners a last time. Once it is allowed
+// again, it can be subscribed again.
+func TestRefusalOnReconnectSignalsOnce(t *testing.T) {
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	ctx := t.Context()
@@ -82,20 +87,20 @@ func TestRefusalLater(t *testing.T) {
 	}
 	allow("&a", "&b")
 	h := open(t, s.Client(t, as("bob")), Config{})
-	a, b := listen(h, "a").confirmed(t), listen(h, "b").confirmed(t)
+	a, b := listen(h, "a").awaitConfirmed(t), listen(h, "b").awaitConfirmed(t)
 
-	allow("&a") // the server ends connections that subscribe to what is no longer allowed
-	for _, e := range []*ear{a, b} {
-		e.resubscribed(t)
+	allow("&a") // the server closes connections with subscriptions that are no longer allowed
+	for _, e := range []*recorder{a, b} {
+		e.awaitResubscribed(t)
 	}
 	require.NoError(t, a.Err())
 	redistest.WaitFor(t, soon, func() bool { return b.Err() != nil }, "b refused")
 	require.ErrorContains(t, b.Err(), "NOPERM")
 
 	allow("&a", "&b")
-	listen(h, "b").confirmed(t)
+	listen(h, "b").awaitConfirmed(t)
 	publish(t, admin, "b", "0")
 	publish(t, admin, "a", "0")
 	require.Equal(t, Signal{Payload: "0"}, a.next(t))
-	require.Empty(t, b.heard, "a refused subscription stays refused")
+	require.Empty(t, b.signals, "a refused subscription stays refused")
 }

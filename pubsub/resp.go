@@ -11,52 +11,52 @@ import (
 	"strconv"
 )
 
-// errProtocol is wrapped by the errors of replies that make no sense. They end the link.
+// errProtocol is wrapped by all errors about malformed or unexpected replies. They end the link.
 var errProtocol = errors.New("pubsub: protocol error")
 
-// Limits of what the decoder keeps of one reply. Anybody who may publish on a channel can send a
-// message of any size. The decoder reads such a message to its end, so that the next one is found,
-// but keeps nothing of it.
+// Limits of what the decoder stores of one reply. Any client that may publish on a channel can send
+// a message of any size. The decoder reads an oversized message to its end, to find the next reply,
+// and discards its content.
 const (
-	// maxText is the limit of a string, in bytes. Our longest payload is a fair lock's grant,
-	// "<id> <since> <ttl>". The id is a uuid and a number, or an owner's that a caller chose; 64 KiB
-	// is more than any of them has. So no string of 128 KiB is ours. The limit does not concern names
-	// of channels, which are as long as callers make them.
+	// maxText limits a string, in bytes. The longest payload of this library is the grant of a fair
+	// lock, "<id> <since> <ttl>". The id is a UUID and a number, or an owner id that a caller
+	// chose; all are shorter than 64 KiB. The limit does not apply to channel names, which callers
+	// choose.
 	maxText  = 128 << 10
 	maxParts = 8 // scalars; a message has 3
 
-	maxKept   = 64 << 10 // bytes of memory that are kept from one reply for the next
+	maxKept   = 64 << 10 // bytes of the text buffer that are reused for the next reply
 	maxLine   = 64 << 10 // bytes of an error, a number or a length
-	maxLength = 1 << 29  // elements of an array; twice that still fits an int of 32 bits
+	maxLength = 1 << 29  // elements of an array; twice that still fits a 32-bit int
 	maxDepth  = 8
 )
 
-// channelPart is the place of the channel's name in all messages and confirmations. We chose that
-// name, so it is never too long.
+// channelPart is the position of the channel name in all messages and confirmations. This client
+// subscribed to that name, so it is never too long.
 const channelPart = 1
 
-// reply is what the server sent: the scalars of one reply or push, flattened, or an error.
+// reply is one reply or push of the server: its scalars, flattened, or an error.
 type reply struct {
-	parts [][]byte // the first maxParts; nulls are empty, and so is what was too long
-	err   string   // of an error reply
-	cut   bool     // something is missing in parts, as nothing of ours is so long
+	parts     [][]byte // at most maxParts; nulls and oversized strings are empty
+	err       string   // the text of an error reply
+	truncated bool     // parts is incomplete, so the message is not from this library
 }
 
-// decoder reads RESP2 and RESP3. A message costs no memory: text and parts are used again for each
-// reply.
+// decoder reads RESP2 and RESP3. Decoding a message allocates nothing: text and parts are reused
+// for each reply.
 type decoder struct {
-	r     *bufio.Reader
-	text  []byte   // the scalars of the reply, one behind the other
-	parts [][]byte // each within text, or within what text was before it grew
-	cut   bool     // something of the reply was discarded
+	r         *bufio.Reader
+	text      []byte   // the scalars of the reply, concatenated
+	parts     [][]byte // slices of text, or of an older array of text that was outgrown
+	truncated bool     // a piece of the reply was discarded
 }
 
 func newDecoder(r io.Reader) *decoder { return &decoder{r: bufio.NewReaderSize(r, 4<<10)} }
 
-// next returns the next reply. Its parts are valid until next is called again.
+// next returns the next reply. Its parts are valid until the following call of next.
 func (d *decoder) next() (reply, error) {
-	d.text, d.parts, d.cut = d.text[:0], d.parts[:0], false
-	if cap(d.text) > maxKept {
+	d.text, d.parts, d.truncated = d.text[:0], d.parts[:0], false
+	if cap(d.text) > maxKept { // one long channel name must not occupy memory forever
 		d.text, d.parts = nil, nil
 	}
 	kind, err := d.r.ReadByte()
@@ -65,16 +65,17 @@ func (d *decoder) next() (reply, error) {
 	}
 	if kind == '-' || kind == '!' {
 		text, err := d.scalar(kind, maxText)
-		if d.cut {
+		if d.truncated {
 			text = []byte("ERR an error of more than " + strconv.Itoa(maxText) + " bytes")
 		}
 		return reply{err: string(text)}, err
 	}
 	err = d.value(kind, 0)
-	return reply{parts: d.parts, cut: d.cut}, err
+	return reply{parts: d.parts, truncated: d.truncated}, err
 }
 
-// value adds the scalars of one value to parts.
+// value appends the scalars of one value to parts. Aggregates are flattened, so that RESP2 arrays
+// and RESP3 pushes look the same.
 func (d *decoder) value(kind byte, depth int) error {
 	perElement := 1
 	switch kind {
@@ -88,8 +89,8 @@ func (d *decoder) value(kind byte, depth int) error {
 	if err != nil {
 		return err
 	}
-	if depth == maxDepth {
-		return fmt.Errorf("%w: nested too deep", errProtocol)
+	if depth == maxDepth { // the recursion must not be unbounded
+		return fmt.Errorf("%w: nested too deeply", errProtocol)
 	}
 	for range n * perElement {
 		kind, err := d.r.ReadByte()
@@ -103,7 +104,7 @@ func (d *decoder) value(kind byte, depth int) error {
 	return nil
 }
 
-// part reads a scalar and adds it to parts, unless parts is full.
+// part reads a scalar and appends it to parts. Once parts is full, the scalar is discarded.
 func (d *decoder) part(kind byte) error {
 	limit := maxText
 	switch len(d.parts) {
@@ -116,13 +117,13 @@ func (d *decoder) part(kind byte) error {
 	if len(d.parts) < maxParts {
 		d.parts = append(d.parts, text)
 	} else {
-		d.cut = true
+		d.truncated = true
 	}
 	return err
 }
 
-// scalar reads what follows the type byte of anything but an aggregate into text, or discards it if
-// it is longer than limit.
+// scalar reads the body of any type except aggregates into text, and returns it. A body longer than
+// limit is read and discarded.
 func (d *decoder) scalar(kind byte, limit int) ([]byte, error) {
 	start := len(d.text)
 	var err error
@@ -133,7 +134,7 @@ func (d *decoder) scalar(kind byte, limit int) ([]byte, error) {
 		if len(line) <= limit {
 			d.text = append(d.text, line...)
 		} else {
-			d.cut = true
+			d.truncated = true
 		}
 	case '$', '=', '!':
 		err = d.bulk(limit)
@@ -143,13 +144,13 @@ func (d *decoder) scalar(kind byte, limit int) ([]byte, error) {
 	return d.text[start:], err
 }
 
-// line reads a line without its end. It is valid until more is read.
+// line reads a line and returns it without its end. The result is valid until the next read.
 func (d *decoder) line() ([]byte, error) {
 	var line []byte
 	for {
 		chunk, err := d.r.ReadSlice('\n')
 		if line == nil && err == nil {
-			line = chunk // nearly always
+			line = chunk // the common case: the line fits the buffer and is not copied
 		} else {
 			line = append(line, chunk...)
 		}
@@ -163,19 +164,19 @@ func (d *decoder) line() ([]byte, error) {
 		}
 		text, ok := bytes.CutSuffix(line, []byte("\r\n"))
 		if !ok {
-			return nil, fmt.Errorf("%w: line without end", errProtocol)
+			return nil, fmt.Errorf("%w: line without CRLF", errProtocol)
 		}
 		return text, nil
 	}
 }
 
-// length reads a length. Null has none: 0.
+// length reads the length of an aggregate. The length of null is 0.
 func (d *decoder) length(limit int) (int, error) {
 	n, err := d.signed(limit)
 	return max(n, 0), err
 }
 
-// signed reads a length of which -1 means null.
+// signed reads a length that may be -1, which means null.
 func (d *decoder) signed(limit int) (int, error) {
 	line, err := d.line()
 	if err != nil {
@@ -188,15 +189,15 @@ func (d *decoder) signed(limit int) (int, error) {
 	return n, nil
 }
 
-// bulk reads a string into text, or discards one that is longer than limit. The memory of text grows
-// with what arrives, not with what is announced.
+// bulk reads a string into text. A string longer than limit is read and discarded. text grows with
+// the bytes that arrive, so an announced length alone allocates nothing.
 func (d *decoder) bulk(limit int) error {
 	n, err := d.signed(math.MaxInt)
 	if n < 0 || err != nil {
 		return err
 	}
 	if n > limit {
-		d.cut = true
+		d.truncated = true
 		if _, err := d.r.Discard(n); err != nil {
 			return err
 		}
@@ -209,15 +210,15 @@ func (d *decoder) bulk(limit int) error {
 		}
 		d.text = append(d.text, chunk...)
 		n -= len(chunk)
-		_, _ = d.r.Discard(len(chunk)) // it is in the buffer
+		_, _ = d.r.Discard(len(chunk)) // cannot fail: the bytes are buffered
 	}
 	if end, err := d.line(); err != nil || len(end) > 0 {
-		return cmp.Or(err, fmt.Errorf("%w: string without end", errProtocol))
+		return cmp.Or(err, fmt.Errorf("%w: string without CRLF", errProtocol))
 	}
 	return nil
 }
 
-// appendCommand appends a command, n words in all, of which the first is given.
+// appendCommand appends the start of a command of n words: the header and the first word.
 func appendCommand(b []byte, n int, word string) []byte {
 	b = append(b, '*')
 	b = strconv.AppendInt(b, int64(n), 10)
@@ -225,6 +226,7 @@ func appendCommand(b []byte, n int, word string) []byte {
 	return appendWord(b, word)
 }
 
+// appendWord appends one word of a command as a bulk string.
 func appendWord(b []byte, word string) []byte {
 	b = append(b, '$')
 	b = strconv.AppendInt(b, int64(len(word)), 10)

@@ -11,24 +11,28 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A router says on which server a channel lives. It is all that tells the kinds of pub/sub apart, but for the names of the commands.
+// router maps channels to servers. It holds everything in which the kinds of pub/sub differ, except
+// the names of the commands.
 type router interface {
 	sharded() bool
-	place(ctx context.Context, channel string) (server, error)
-	refresh(ctx context.Context) // placements went wrong: get newer ones, in the background
+	// serverFor returns the server on which to subscribe the channel. It may do I/O.
+	serverFor(ctx context.Context, channel string) (server, error)
+	// refresh reloads the server map in the background, after a placement has failed.
+	refresh(ctx context.Context)
 }
 
-// server is a place to subscribe at: a name that tells it from others, and how to connect.
+// server identifies a server to subscribe on, and how to connect to it.
 type server struct {
-	name    string
+	name    string // unique per server
 	sharded bool
 	options *redis.Options
 }
 
-// plainServer is the name of the one server of plain mode.
+// plainServer is the name of the only server of plain pub/sub.
 const plainServer = ""
 
-// single and cluster are what is needed of a client. Structs that embed one of go-redis's will do.
+// single and cluster are the methods that this package needs of a client. They are interfaces so
+// that structs that embed a client of go-redis work too.
 type (
 	single interface {
 		Options() *redis.Options
@@ -41,11 +45,11 @@ type (
 	}
 )
 
-// newRouter chooses the kind of pub/sub. It may have to ask the server.
+// newRouter chooses the kind of pub/sub. It may ask the server.
 func newRouter(ctx context.Context, rdb redis.UniversalClient, sharded *bool) (router, error) {
 	switch c := rdb.(type) {
 	case cluster:
-		on, err := wantsShards(ctx, c, sharded)
+		on, err := useSharded(ctx, c, sharded)
 		if err != nil {
 			return nil, err
 		}
@@ -63,12 +67,14 @@ func newRouter(ctx context.Context, rdb redis.UniversalClient, sharded *bool) (r
 	}
 }
 
-// wantsShards decides as Redisson does: what is configured, else what PUBSUB SHARDNUMSUB says. A ClusterClient that is given its slots by
-// a function may stand before servers that are no cluster (Sentinel's), where Redisson is always plain.
-func wantsShards(ctx context.Context, c cluster, sharded *bool) (bool, error) {
+// useSharded decides as Redisson does: by the configuration, else by the reply to PUBSUB
+// SHARDNUMSUB.
+func useSharded(ctx context.Context, c cluster, sharded *bool) (bool, error) {
 	if sharded != nil {
 		return *sharded, nil
 	}
+	// With a ClusterSlots func the servers may not be a cluster, for instance Sentinel's. Redisson
+	// always uses plain pub/sub there.
 	if c.Options().ClusterSlots != nil {
 		return false, nil
 	}
@@ -77,16 +83,17 @@ func wantsShards(ctx context.Context, c cluster, sharded *bool) (bool, error) {
 	switch {
 	case err == nil:
 		return true, nil
-	case errors.As(err, &reply) && !passing(reply.Error()):
-		return false, nil
+	case errors.As(err, &reply) && !isTemporary(reply.Error()):
+		return false, nil // the server does not know the command
 	default:
-		return false, fmt.Errorf("pubsub: ask for sharded pub/sub: %w", err)
+		return false, fmt.Errorf("pubsub: detect sharded pub/sub: %w", err)
 	}
 }
 
-// passing reports whether an error reply tells of a state of the server that will pass, and nothing about the command.
-func passing(reply string) bool {
-	switch code(reply) {
+// isTemporary reports whether an error reply describes a temporary state of the server and not the
+// command.
+func isTemporary(reply string) bool {
+	switch errorCode(reply) {
 	case "LOADING", "NOAUTH", "CLUSTERDOWN", "MASTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "MOVED", "ASK":
 		return true
 	default:
@@ -94,27 +101,29 @@ func passing(reply string) bool {
 	}
 }
 
-// code returns the first word of an error reply.
-func code(reply string) string {
+// errorCode returns the first word of an error reply.
+func errorCode(reply string) string {
 	word, _, _ := strings.Cut(reply, " ")
 	return word
 }
 
-// singleRouter is plain pub/sub on a lone server, or on whichever one Sentinel names when dialing.
+// singleRouter is plain pub/sub on a single server. With Sentinel that is the current master, which
+// the client looks up for each dial.
 type singleRouter struct{ options *redis.Options }
 
 func (singleRouter) sharded() bool           { return false }
 func (singleRouter) refresh(context.Context) {}
-func (r singleRouter) place(context.Context, string) (server, error) {
+func (r singleRouter) serverFor(context.Context, string) (server, error) {
 	return server{name: plainServer, options: r.options}, nil
 }
 
-// clusterRouter is plain pub/sub on a cluster, which broadcasts: any master will do, and the next attempt takes another.
+// clusterRouter is plain pub/sub on a cluster. The cluster broadcasts messages, so any master
+// works. Each attempt picks a random one, so a dead master is left behind.
 type clusterRouter struct{ client cluster }
 
 func (clusterRouter) sharded() bool                 { return false }
 func (r clusterRouter) refresh(ctx context.Context) { r.client.ReloadState(ctx) }
-func (r clusterRouter) place(ctx context.Context, _ string) (server, error) {
+func (r clusterRouter) serverFor(ctx context.Context, _ string) (server, error) {
 	node, err := r.client.MasterForKey(ctx, strconv.Itoa(rand.Int())) //nolint:gosec // any slot will do
 	if err != nil {
 		return server{}, fmt.Errorf("pubsub: find a master: %w", err)
@@ -122,12 +131,12 @@ func (r clusterRouter) place(ctx context.Context, _ string) (server, error) {
 	return server{name: plainServer, options: node.Options()}, nil
 }
 
-// shardRouter is sharded pub/sub: a channel lives on the master of its slot.
+// shardRouter is sharded pub/sub: a channel belongs to the master of its slot.
 type shardRouter struct{ client cluster }
 
 func (shardRouter) sharded() bool                 { return true }
 func (r shardRouter) refresh(ctx context.Context) { r.client.ReloadState(ctx) }
-func (r shardRouter) place(ctx context.Context, channel string) (server, error) {
+func (r shardRouter) serverFor(ctx context.Context, channel string) (server, error) {
 	node, err := r.client.MasterForKey(ctx, channel)
 	if err != nil {
 		return server{}, fmt.Errorf("pubsub: find the master of %q: %w", channel, err)
@@ -135,7 +144,8 @@ func (r shardRouter) place(ctx context.Context, channel string) (server, error) 
 	return server{name: node.Options().Addr, sharded: true, options: node.Options()}, nil
 }
 
-// slotOf returns the cluster slot of a channel: CRC16 (XMODEM) of its hash tag, if it has one that is not empty, else of the whole.
+// slotOf returns the cluster slot of a channel: the CRC16 (XMODEM) of its hash tag, or of the whole
+// name if it has no hash tag or an empty one.
 func slotOf(channel string) uint16 {
 	if _, rest, ok := strings.Cut(channel, "{"); ok {
 		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {

@@ -11,38 +11,45 @@ type Subscription struct {
 	listen    func(Signal)
 	confirmed chan struct{}
 
-	calling sync.Mutex // held while listen runs
-	closed  atomic.Bool
+	calling sync.Mutex  // held while listen runs; never taken with hub.mu held
+	closed  atomic.Bool // read with calling held, so that Close can wait for a running call
 
-	// guarded by hub.mu
-	channel     *channel // nil when closed or refused
-	index       int      // in channel.listeners
-	isConfirmed bool     // confirmed is closed
+	// The fields below are guarded by hub.mu.
+
+	channel     *channel // nil once the subscription is closed or failed
+	index       int      // position in channel.listeners
+	isConfirmed bool     // the confirmed channel is closed
 	err         error
 }
 
-// Confirmed returns a channel that is closed once the server confirmed the subscription, or refused it: see Err. A message published
-// from then on is signalled, so whoever waits for a change subscribes, awaits this, looks once more and only then waits.
+// Confirmed returns a channel that is closed once the server has confirmed or refused the
+// subscription. Err tells which. Messages published from then on reach the listener. To wait for a
+// change without missing it: subscribe, wait for Confirmed, check the state, then wait for a
+// signal.
 func (s *Subscription) Confirmed() <-chan struct{} { return s.confirmed }
 
-// Err returns why the server refused the channel (NOPERM for instance), or ErrClosed, or nil. Once it is not nil no signal will come and
-// the caller has to poll. A subscription that is refused after it had been confirmed gets one last signal, with Resubscribed set.
+// Err returns nil, or why the subscription ended: the server's refusal (NOPERM for instance) or
+// ErrClosed. Once Err is not nil, no more signals arrive and the caller has to poll. A subscription
+// that is refused after it was confirmed gets one last signal, with Resubscribed set.
 func (s *Subscription) Err() error {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	return s.err
 }
 
-// Close ends the subscription. It waits for a call of listen that is under way; once it has returned,
-// listen is not called any more. So a listener must not call it, not even for another subscription.
-// The last listener's Close also unsubscribes the channel. Close may be called again.
+// Close ends the subscription. It waits for a running call of the listener and allows no later one.
+// A listener must therefore not call Close, not even on another subscription. Closing the last
+// listener of a channel also unsubscribes the channel. Close is idempotent.
 func (s *Subscription) Close() {
+	// closed is set before calling is locked. A call that starts later sees it; a call that started
+	// earlier holds calling, and the Lock below waits for it.
 	s.closed.Store(true)
 	s.detach()
 	s.calling.Lock()
-	s.calling.Unlock() //nolint:staticcheck // only to wait for the call under way
+	s.calling.Unlock() //nolint:staticcheck // locked only to wait for the running call
 }
 
+// detach removes the subscription from its channel.
 func (s *Subscription) detach() {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
@@ -50,9 +57,9 @@ func (s *Subscription) detach() {
 	if c == nil {
 		return
 	}
-	c.leave(s)
+	c.removeListener(s)
 	if !c.wanted() {
-		s.hub.abandon(c)
+		s.hub.lastListenerClosed(c)
 	}
 }
 
@@ -64,13 +71,15 @@ func (s *Subscription) confirm() {
 	}
 }
 
-// refuse sets Err and closes Confirmed. hub.mu is held.
-func (s *Subscription) refuse(err error) {
+// fail sets Err and closes Confirmed, so that no caller waits for a reply that never comes.
+// hub.mu is held.
+func (s *Subscription) fail(err error) {
 	s.err = err
 	s.confirm()
 }
 
-// signal calls listen, unless the subscription was closed. hub.mu is not held.
+// signal calls the listener unless the subscription is closed. hub.mu is not held, because a
+// listener may call Subscribe.
 func (s *Subscription) signal(sig Signal) {
 	s.calling.Lock()
 	defer s.calling.Unlock()

@@ -10,12 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// idle is a keeper that ignores its events.
 type idle struct{ Lease }
 
 func (*idle) LeaseRenewed(*Lease)        {}
 func (*idle) LeaseUnknown(*Lease, error) {}
 func (*idle) LeaseLost(*Lease, bool)     {}
 
+// renewAll renews every lease at once.
 func renewAll(_ context.Context, _ any, batch []Ask) ([]State, error) {
 	states := make([]State, len(batch))
 	for i := range states {
@@ -25,7 +27,7 @@ func renewAll(_ context.Context, _ any, batch []Ask) ([]State, error) {
 }
 
 func BenchmarkKeepDrop(b *testing.B) {
-	b.Run("floor: a map under a mutex, and the time", func(b *testing.B) {
+	b.Run("floor: map, mutex and clock", func(b *testing.B) {
 		var mu sync.Mutex
 		m, k := map[*Lease]time.Time{}, new(idle)
 		b.ReportAllocs()
@@ -40,13 +42,13 @@ func BenchmarkKeepDrop(b *testing.B) {
 	})
 	for _, bb := range []struct {
 		name   string
-		beside int
-	}{{"alone", 0}, {"beside 50000", 50_000}} {
+		others int
+	}{{"alone", 0}, {"with 50000 others", 50_000}} {
 		b.Run(bb.name, func(b *testing.B) {
 			d := New(renewAll)
 			defer d.Close()
-			for range bb.beside {
-				keep50k(b, d, new(idle))
+			for range bb.others {
+				keepIdle(b, d, new(idle))
 			}
 			k, tm := new(idle), terms()
 			b.ReportAllocs()
@@ -58,7 +60,7 @@ func BenchmarkKeepDrop(b *testing.B) {
 	}
 }
 
-func keep50k(b *testing.B, d *Dog, k *idle) {
+func keepIdle(b *testing.B, d *Dog, k *idle) {
 	b.Helper()
 	require.NoError(b, d.Keep(&k.Lease, k, terms(), time.Now().Add(ttl-margin)))
 }
@@ -68,14 +70,14 @@ func BenchmarkConfirm(b *testing.B) {
 	defer d.Close()
 	ks := make([]idle, 50_000)
 	for i := range ks {
-		keep50k(b, d, &ks[i])
+		keepIdle(b, d, &ks[i])
 	}
 	for i := 0; b.Loop(); i++ {
 		d.Confirm(&ks[i%len(ks)].Lease, time.Now().Add(ttl))
 	}
 }
 
-// What 50,000 leases cost in all: their structs, the Dog's book-keeping, goroutines.
+// BenchmarkHeld measures the memory and the goroutines of 50,000 leases.
 func BenchmarkHeld(b *testing.B) {
 	const n = 50_000
 	measure := func() (bytes uint64) {
@@ -91,7 +93,7 @@ func BenchmarkHeld(b *testing.B) {
 		ks := make([]*idle, n)
 		for i := range ks {
 			ks[i] = new(idle)
-			keep50k(b, d, ks[i])
+			keepIdle(b, d, ks[i])
 		}
 		bytes, goroutines = measure()-bytes, runtime.NumGoroutine()-goroutines
 		runtime.KeepAlive(ks)

@@ -2,11 +2,12 @@ package watchdog
 
 import (
 	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 )
 
-// instant is a point of the monotonic clock, in nanoseconds since the Dog's epoch.
+// instant is a point on the monotonic clock, in nanoseconds since the Dog's epoch.
 type instant int64
 
 const (
@@ -14,7 +15,7 @@ const (
 	longAgo instant = math.MinInt64
 )
 
-// add saturates: what lies 292 years ahead is never.
+// add saturates: 292 years ahead is never. Callers may therefore use TTLs of any length.
 func (t instant) add(d time.Duration) instant {
 	sum := t + instant(d)
 	switch {
@@ -27,52 +28,53 @@ func (t instant) add(d time.Duration) instant {
 }
 
 const (
-	maxAttempts = 4                     // per lease: one at each TTL/6 from TTL/3 to the end of validity
-	minLimit    = 50 * time.Millisecond // an attempt is not given up earlier
-	minBackoff  = 50 * time.Millisecond // or a tenth of a period, if that is less
-	cutUnit     = time.Millisecond      // a TTL cut by End is a multiple of it
+	maxAttempts   = 4                     // per lease: one per TTL/6, from TTL/3 to the end
+	minAnswerTime = 50 * time.Millisecond // an attempt does not become overdue earlier
+	minBackoff    = 50 * time.Millisecond // or a tenth of a period, if that is less
+	endUnit       = time.Millisecond      // a TTL that is cut by End is a multiple of it
 )
 
-// Lease is what a Dog keeps. Its zero value is not registered. It is meant to stand in the keeper's own struct, must
-// not be copied, and costs no further allocation.
+// Lease is what a Dog renews. The zero value is not registered. A Lease is meant to be a field of
+// the keeper's struct, so that it needs no allocation. It must not be copied.
 type Lease struct {
 	dog   atomic.Pointer[Dog] // set once, by the first Keep
-	until atomic.Int64        // validity's end as an instant; written under dog.mu
+	until atomic.Int64        // the end of validity, an instant; written with dog.mu held
 
-	// All below is guarded by dog.mu, but that telling compares gen without it.
+	// dog.mu guards all fields below. Only notifyOne reads gen without it.
 
-	gen     atomic.Uint32 // counts registrations and drops: news of an older one is not told
-	alarm   int32         // index in dog.alarms + 1; 0: not registered
-	place   int32         // index in group.due + 1; 0: not in a group
-	fails   uint8         // attempts that failed since the last confirmation
-	news    news
-	telling bool // a goroutine is calling the keeper; it will tell what is new, too
+	gen        atomic.Uint32 // counts registrations and drops; older events are not delivered
+	alarmIndex int32         // index in dog.alarms + 1; 0: not registered
+	dueIndex   int32         // index in group.due + 1; 0: not in a group
+	failures   uint8         // failed attempts since the last confirmation
+	events     event         // not delivered yet
+	notifying  bool          // a goroutine calls the keeper; it delivers later events too
 
-	keeper  Keeper
-	err     error // goes with newsUnknown
-	group   *group
-	ttl     time.Duration
-	margin  time.Duration
-	end     instant            // never: no ceiling
-	granted instant            // what the server confirmed: the latest start + TTL
-	next    instant            // when to ask (again)
-	late    instant            // start of the newest attempt that was told as overdue
-	calls   [maxAttempts]*call // attempts that may still tell something, queued ones included
+	keeper   Keeper
+	err      error // belongs to eventUnknown
+	group    *group
+	ttl      time.Duration
+	margin   time.Duration
+	end      instant            // never: no limit
+	granted  instant            // confirmed by the server: the latest start + TTL
+	next     instant            // when to make the next attempt
+	overdue  instant            // start of the newest attempt that was reported as overdue
+	attempts [maxAttempts]*call // calls whose answer still counts, queued ones included
 }
 
-// news is a set: what the keeper has not been told yet.
-type news uint8
+// event is a set of events that the keeper has not received yet. A set merges equal events, so a
+// slow keeper needs no queue. The bits are in the order of delivery: the loss comes last.
+type event uint8
 
 const (
-	newsUnknown news = 1 << iota
-	newsRenewed
-	newsRefused
-	newsOver
+	eventUnknown event = 1 << iota
+	eventRenewed
+	eventRefused
+	eventExpired
 )
 
-// ValidUntil is the instant at which the lease is lost unless something is confirmed before: the start of the last
-// confirmed command + TTL - Margin, and no later than End. It keeps its value when the lease is dropped or lost, and is
-// zero for a lease that never was kept.
+// ValidUntil returns when the lease is lost unless a renewal is confirmed before: the start of the
+// last confirmed command + TTL - Margin, and at most End. A dropped or lost lease keeps its last
+// value. The result is zero for a lease that was never kept.
 func (l *Lease) ValidUntil() time.Time {
 	d := l.dog.Load()
 	if d == nil {
@@ -81,106 +83,116 @@ func (l *Lease) ValidUntil() time.Time {
 	return d.epoch.Add(time.Duration(l.until.Load()))
 }
 
-func (l *Lease) valid() instant   { return instant(l.until.Load()) }
-func (l *Lease) wake() instant    { return min(l.next, l.valid()) }
-func (l *Lease) registered() bool { return l.alarm != 0 }
+// valid returns the end of validity. It is atomic, so that ValidUntil needs no lock.
+func (l *Lease) valid() instant { return instant(l.until.Load()) }
 
-// reset forgets everything that belongs to a registration. What was found before is not told any more.
+// alarmAt returns when the scheduler has to act: at the next attempt or at the end of validity.
+func (l *Lease) alarmAt() instant { return min(l.next, l.valid()) }
+
+// registered reports whether l is between Keep and its drop or loss.
+func (l *Lease) registered() bool { return l.alarmIndex != 0 }
+
+// reset clears the state of the last registration. Undelivered events are dropped: notifyOne sees
+// the new gen.
 func (l *Lease) reset(k Keeper) {
 	l.gen.Add(1)
-	l.keeper, l.news, l.err, l.fails = k, 0, nil, 0
-	l.granted, l.late = longAgo, longAgo
-	clear(l.calls[:])
+	l.keeper, l.events, l.err, l.failures = k, 0, nil, 0
+	l.granted, l.overdue = longAgo, longAgo
+	clear(l.attempts[:])
 }
 
-// extend takes a confirmation in: the server keeps the lease at least until granted.
+// extend records a confirmation: the server keeps the lease at least until granted. It never
+// shortens validity, because a late answer may belong to an older attempt.
 func (l *Lease) extend(granted instant) {
 	l.granted = max(l.granted, granted)
 	l.until.Store(int64(min(l.granted.add(-l.margin), l.end)))
 }
 
+// period is the time between regular renewals. Two thirds of the TTL remain for retries.
 func (l *Lease) period() time.Duration { return l.ttl / 3 }
-func (l *Lease) slice() time.Duration  { return l.period() / 10 }
-func (l *Lease) limit() time.Duration  { return max(l.ttl/6, minLimit) }
 
-// due is when the next regular renewal is: a period after the start of the last confirmed one. What lives until End needs
-// none.
-func (l *Lease) due() instant {
-	if l.group == nil || l.end != never && l.granted >= l.end.add(-cutUnit) {
+// batchWindow is how early a lease may be renewed to share a batch.
+func (l *Lease) batchWindow() time.Duration { return l.period() / 10 }
+
+// answerTime is how long an attempt may take before it is overdue.
+func (l *Lease) answerTime() time.Duration { return max(l.ttl/6, minAnswerTime) }
+
+// dueAt returns when the next regular renewal is due: a period after the start of the last
+// confirmed command. A lease that is confirmed up to End needs no more renewals.
+func (l *Lease) dueAt() instant {
+	if l.group == nil || l.end != never && l.granted >= l.end.add(-endUnit) {
 		return never
 	}
 	return l.granted.add(l.period() - l.ttl)
 }
 
-// ripe says whether l may go into a batch: it is due, or soon will be and nothing is wrong with it. Retries and hedges
-// come no earlier than they have to.
-func (l *Lease) ripe(now instant) bool {
-	return l.next <= now || l.fails == 0 && !l.asked() && l.next.add(-l.slice()) <= now
+// batchable reports whether l may join a batch now. A regular renewal may come early to fill a
+// batch. Retries and hedges come no earlier than planned, because they load a server that is in
+// trouble.
+func (l *Lease) batchable(now instant) bool {
+	return l.next <= now || l.failures == 0 && !l.hasAttempt() && l.next.add(-l.batchWindow()) <= now
 }
 
-// ask is the TTL to ask for at now; not above 0: none.
-func (l *Lease) ask(now instant) time.Duration {
+// requestTTL returns the TTL to request at now. It is not positive once End has come.
+func (l *Lease) requestTTL(now instant) time.Duration {
 	if left := l.end.add(-time.Duration(now)); left < instant(l.ttl) {
-		return time.Duration(left).Truncate(cutUnit)
+		return time.Duration(left).Truncate(endUnit)
 	}
 	return l.ttl
 }
 
-// backoff is how long to wait after the attempt that has just failed, at now. It leaves time for another one.
+// backoff returns the delay after an attempt that has failed at now. It is short near the end of
+// validity, so that another attempt still fits.
 func (l *Lease) backoff(now instant, jitter float64) time.Duration {
+	// The exponent is bounded, because the shift must not overflow.
 	first := min(minBackoff, l.period()/10)
-	wait := min(first<<min(max(l.fails, 1)-1, 16), l.period()/3)
+	wait := min(first<<min(max(l.failures, 1)-1, 16), l.period()/3)
 	left := time.Duration(l.valid() - now)
 	return time.Duration(jitter * float64(min(wait, max(first, left/2))))
 }
 
-// fail counts an attempt that told nothing.
+// fail records an attempt without an answer. The keeper gets the latest error only.
 func (l *Lease) fail(err error) {
-	l.fails = max(l.fails, l.fails+1) // stays at 255
-	l.news |= newsUnknown
+	l.failures = max(l.failures, l.failures+1) // saturates at 255
+	l.events |= eventUnknown
 	l.err = err
 }
 
-// join counts c among l's attempts; false: there are too many.
+// join adds c to l's attempts. It returns false if there are too many.
 func (l *Lease) join(c *call) bool {
-	for i := range l.calls {
-		if l.calls[i] == nil {
-			l.calls[i] = c
-			c.live++
+	for i := range l.attempts {
+		if l.attempts[i] == nil {
+			l.attempts[i] = c
+			c.leases++
 			return true
 		}
 	}
 	return false
 }
 
-// leave says whether c was an attempt of l that could still tell something. It no longer is.
+// leave removes c from l's attempts: its answer no longer counts. It reports whether c was one.
 func (l *Lease) leave(c *call) bool {
-	for i := range l.calls {
-		if l.calls[i] == c {
-			l.calls[i] = nil
-			c.left()
+	for i := range l.attempts {
+		if l.attempts[i] == c {
+			l.attempts[i] = nil
+			c.leaseLeft()
 			return true
 		}
 	}
 	return false
 }
 
-func (l *Lease) in(c *call) bool {
-	for _, other := range l.calls {
-		if other == c {
-			return true
-		}
-	}
-	return false
-}
+// awaits reports whether the answer of c counts for l.
+func (l *Lease) awaits(c *call) bool { return slices.Contains(l.attempts[:], c) }
 
-// asked says whether an attempt is queued or under way.
-func (l *Lease) asked() bool { return l.latest() != longAgo }
+// hasAttempt reports whether an attempt is queued or in flight.
+func (l *Lease) hasAttempt() bool { return l.latestStart() != longAgo }
 
-// latest is the start of the newest attempt: never for a queued one, longAgo if there is none.
-func (l *Lease) latest() instant {
+// latestStart returns the start of the newest attempt: never for a queued one, longAgo if there is
+// none.
+func (l *Lease) latestStart() instant {
 	latest := longAgo
-	for _, c := range l.calls {
+	for _, c := range l.attempts {
 		if c != nil {
 			latest = max(latest, c.start)
 		}
@@ -188,38 +200,40 @@ func (l *Lease) latest() instant {
 	return latest
 }
 
-// hedge is when the newest attempt will have been too long without an answer. Never, if no further one can be made.
-func (l *Lease) hedge() instant {
-	if !l.in(nil) {
+// hedgeAt returns when the newest attempt is overdue, so that a further one hedges it. It returns
+// never if there is no room for another attempt.
+func (l *Lease) hedgeAt() instant {
+	if !slices.Contains(l.attempts[:], nil) {
 		return never
 	}
-	return l.latest().add(l.limit())
+	return l.latestStart().add(l.answerTime())
 }
 
-// take gives the next of the news: failures first, the loss last.
-func (l *Lease) take() (n news, err error) {
-	n = l.news & -l.news
-	l.news &^= n
-	if n == newsUnknown {
+// takeEvent removes the next event to deliver from the set and returns it.
+func (l *Lease) takeEvent() (e event, err error) {
+	e = l.events & -l.events // the lowest bit
+	l.events &^= e
+	if e == eventUnknown {
 		err, l.err = l.err, nil
 	}
-	return n, err
+	return e, err
 }
 
-// alarms is a heap of leases by the instant at which something has to be done for them.
+// alarms is a heap of leases, ordered by when the scheduler has to act on them. Each lease knows
+// its index, so that it can be moved and removed in logarithmic time.
 type alarms []*Lease
 
 func (h alarms) Len() int           { return len(h) }
-func (h alarms) Less(i, j int) bool { return h[i].wake() < h[j].wake() }
+func (h alarms) Less(i, j int) bool { return h[i].alarmAt() < h[j].alarmAt() }
 func (h alarms) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].alarm, h[j].alarm = int32(i+1), int32(j+1)
+	h[i].alarmIndex, h[j].alarmIndex = int32(i+1), int32(j+1)
 }
 
 func (h *alarms) Push(x any) {
 	l := x.(*Lease)
 	*h = append(*h, l)
-	l.alarm = int32(len(*h))
+	l.alarmIndex = int32(len(*h))
 }
 
 func (h *alarms) Pop() any {
@@ -227,31 +241,31 @@ func (h *alarms) Pop() any {
 	l := (*h)[last]
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	l.alarm = 0
+	l.alarmIndex = 0
 	return l
 }
 
-// dues is a heap of one group's leases by the instant at which to ask for them.
-type dues []*Lease
+// dueHeap is a heap of the leases of one group, ordered by their next attempt.
+type dueHeap []*Lease
 
-func (h dues) Len() int           { return len(h) }
-func (h dues) Less(i, j int) bool { return h[i].next < h[j].next }
-func (h dues) Swap(i, j int) {
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].next < h[j].next }
+func (h dueHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].place, h[j].place = int32(i+1), int32(j+1)
+	h[i].dueIndex, h[j].dueIndex = int32(i+1), int32(j+1)
 }
 
-func (h *dues) Push(x any) {
+func (h *dueHeap) Push(x any) {
 	l := x.(*Lease)
 	*h = append(*h, l)
-	l.place = int32(len(*h))
+	l.dueIndex = int32(len(*h))
 }
 
-func (h *dues) Pop() any {
+func (h *dueHeap) Pop() any {
 	last := len(*h) - 1
 	l := (*h)[last]
 	(*h)[last] = nil
 	*h = (*h)[:last]
-	l.place = 0
+	l.dueIndex = 0
 	return l
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// bubble runs f on fake time, with a Dog that asks a server of that reply.
-func bubble(t *testing.T, r func(request) reply, f func(t *testing.T, d *Dog, s *server)) {
+// withFakeTime runs f in a synctest bubble, with a Dog and a fake server.
+func withFakeTime(t *testing.T, r func(request) reply, f func(t *testing.T, d *Dog, s *server)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(r)
@@ -24,20 +24,20 @@ func bubble(t *testing.T, r func(request) reply, f func(t *testing.T, d *Dog, s 
 	})
 }
 
-func TestAnHour(t *testing.T) {
-	bubble(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, s *server) {
+func TestLeaseIsRenewedOncePerPeriod(t *testing.T) {
+	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, s *server) {
 		k := newKeeper()
 		keep(t, d, k, terms())
 		sleep(time.Hour)
 		require.Len(t, s.requests(), 360)
-		require.Len(t, k.told(), 360)
+		require.Len(t, k.events(), 360)
 	})
 }
 
-// What cannot be known is asked again, soon at first, then less often, until the very end of validity.
-func TestUnknownIsRetried(t *testing.T) {
+// An unknown answer is retried, soon at first, then less often, until the end of validity.
+func TestUnknownIsRetriedWithBackoffUntilTheEnd(t *testing.T) {
 	back := 29 * time.Second
-	bubble(t, func(q request) reply {
+	withFakeTime(t, func(q request) reply {
 		if q.at >= back {
 			return reply{state: Renewed}
 		}
@@ -55,35 +55,36 @@ func TestUnknownIsRetried(t *testing.T) {
 			require.LessOrEqual(t, wait, want, "attempt %d", i)
 			require.GreaterOrEqual(t, wait, min(want, left/2)*3/4, "attempt %d", i)
 		}
-		require.Len(t, k.but("unknown"), 1)
+		require.Len(t, k.eventsWithout("unknown"), 1)
 		require.GreaterOrEqual(t, k.validFor(), back+ttl-margin)
 	})
 }
 
-// 5,000 leases of 3 s cost 50 batches a second, however they came.
-func TestBatches(t *testing.T) {
+// 5,000 leases of 3 s take about 50 batches a second, however they were registered.
+func TestLeasesShareBatches(t *testing.T) {
 	const n, short = 5000, 3 * time.Second
+	random := func(int) time.Duration { return rand.N(2 * time.Second / n) }
 	for _, tt := range []struct {
 		name   string
-		wait   func(i int) time.Duration // before lease i comes
+		wait   func(i int) time.Duration // before lease i is registered
 		answer time.Duration
-		churn  int // leases a second that go, another coming for each
+		churn  int // leases per second that are replaced by new ones
 	}{
 		{name: "at once", wait: func(int) time.Duration { return 0 }},
 		{name: "evenly over a second", wait: func(int) time.Duration { return time.Second / n }},
 		{name: "evenly over ten seconds", wait: func(int) time.Duration { return 10 * time.Second / n }},
-		{name: "at random over a second", wait: func(int) time.Duration { return rand.N(2 * time.Second / n) }},
+		{name: "at random over a second", wait: random},
 		{name: "in bursts of 77", wait: func(i int) time.Duration {
 			if i%77 == 0 {
 				return 15*time.Millisecond + rand.N(time.Millisecond)
 			}
 			return 0
 		}},
-		{name: "slow answers", wait: func(int) time.Duration { return rand.N(2 * time.Second / n) }, answer: 30 * time.Millisecond},
-		{name: "coming and going", wait: func(int) time.Duration { return rand.N(2 * time.Second / n) }, churn: 200},
+		{name: "slow answers", wait: random, answer: 30 * time.Millisecond},
+		{name: "leases are replaced", wait: random, churn: 200},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, always(reply{state: Renewed, after: tt.answer}), func(t *testing.T, d *Dog, s *server) {
+			withFakeTime(t, always(reply{state: Renewed, after: tt.answer}), func(t *testing.T, d *Dog, s *server) {
 				tm := Terms{Group: "g", TTL: short, Margin: 32 * time.Millisecond}
 				leases := make([]*keeper, n)
 				for i := range leases {
@@ -113,22 +114,23 @@ func TestBatches(t *testing.T) {
 						full += len(q.batch)
 					}
 				}
-				t.Logf("batches in each second: %v; %.1f a second in the last five, %d leases each", perSecond, float64(sum)/5, full/sum)
+				t.Logf("batches in each second: %v; %.1f a second in the last five, %d leases each",
+					perSecond, float64(sum)/5, full/sum)
 				for second, batches := range perSecond {
 					require.LessOrEqual(t, batches, 60, "second %d", second)
 				}
 				require.LessOrEqual(t, sum, 275)
 				require.Equal(t, n, d.Len())
 				for _, k := range leases {
-					require.Empty(t, k.but("renewed"))
+					require.Empty(t, k.eventsWithout("renewed"))
 				}
 			})
 		})
 	}
 }
 
-func TestGroups(t *testing.T) {
-	bubble(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, s *server) {
+func TestBatchesDoNotMixGroups(t *testing.T) {
+	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, s *server) {
 		type slot struct{ n int }
 		of := map[*Lease]any{}
 		for i := range 500 {
@@ -152,8 +154,8 @@ func TestGroups(t *testing.T) {
 	})
 }
 
-// What one group suffers does not reach another, and losses are told on time whatever the calls do.
-func TestIsolation(t *testing.T) {
+// A failing group does not affect another, and losses are reported on time whatever the calls do.
+func TestStuckGroupDoesNotAffectOthers(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		stuck func(ctx context.Context, over <-chan struct{})
@@ -166,10 +168,10 @@ func TestIsolation(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				over := make(chan struct{})
 				var stuck, most atomic.Int64
-				well := newServer(always(reply{state: Renewed}))
+				healthy := newServer(always(reply{state: Renewed}))
 				d := New(func(ctx context.Context, group any, batch []Ask) ([]State, error) {
-					if group != "ill" {
-						return well.renew(ctx, group, batch)
+					if group != "stuck" {
+						return healthy.renew(ctx, group, batch)
 					}
 					most.Store(max(most.Load(), stuck.Add(1)))
 					defer stuck.Add(-1)
@@ -179,48 +181,51 @@ func TestIsolation(t *testing.T) {
 				defer d.Close()
 				defer close(over)
 
-				ill, fit := make([]*keeper, 7000), make([]*keeper, 250)
-				for i := range ill {
-					ill[i] = newKeeper()
-					keep(t, d, ill[i], Terms{Group: "ill", TTL: ttl, Margin: margin})
+				stuckLeases, healthyLeases := make([]*keeper, 7000), make([]*keeper, 250)
+				for i := range stuckLeases {
+					stuckLeases[i] = newKeeper()
+					keep(t, d, stuckLeases[i], Terms{Group: "stuck", TTL: ttl, Margin: margin})
 				}
-				for i := range fit {
-					fit[i] = newKeeper()
-					keep(t, d, fit[i], Terms{Group: "fit", TTL: ttl, Margin: margin})
+				for i := range healthyLeases {
+					healthyLeases[i] = newKeeper()
+					keep(t, d, healthyLeases[i], Terms{Group: "healthy", TTL: ttl, Margin: margin})
 				}
 				sleep(65 * time.Second)
 
-				require.Equal(t, len(fit), d.Len())
-				for _, k := range fit {
-					require.Equal(t, []string{"renewed@10s", "renewed@20s", "renewed@30s", "renewed@40s", "renewed@50s", "renewed@1m0s"}, k.told())
+				require.Equal(t, len(healthyLeases), d.Len())
+				for _, k := range healthyLeases {
+					require.Equal(t, []string{
+						"renewed@10s", "renewed@20s", "renewed@30s", "renewed@40s", "renewed@50s", "renewed@1m0s",
+					}, k.events())
 				}
-				for _, k := range ill {
-					told := k.told()
-					require.Equal(t, "over@29.7s", told[len(told)-1])
+				for _, k := range stuckLeases {
+					events := k.events()
+					require.Equal(t, "expired@29.7s", events[len(events)-1])
 				}
 
-				// Those that come later suffer the same, and there are no more calls for it.
+				// Later leases of the group are lost too, and do not exceed the limit of calls.
 				late := make([]*keeper, 2*Batch)
 				for i := range late {
 					late[i] = newKeeper()
-					keep(t, d, late[i], Terms{Group: "ill", TTL: ttl, Margin: margin})
+					keep(t, d, late[i], Terms{Group: "stuck", TTL: ttl, Margin: margin})
 				}
 				sleep(ttl)
 				for _, k := range late {
-					told := k.told()
-					require.Equal(t, "over@29.7s", told[len(told)-1])
+					events := k.events()
+					require.Equal(t, "expired@29.7s", events[len(events)-1])
 				}
-				require.Equal(t, len(fit), d.Len())
-				require.LessOrEqual(t, most.Load(), int64(maxCalls))
+				require.Equal(t, len(healthyLeases), d.Len())
+				require.LessOrEqual(t, most.Load(), int64(maxInFlight))
 			})
 		})
 	}
 }
 
-// A call that hangs takes nobody's place for long: the batches behind it go out, and those that it holds are asked again.
-func TestHungCallsGiveWay(t *testing.T) {
-	bubble(t, func(q request) reply {
-		if q.n < maxTimely {
+// A hanging call frees its slot: the batches behind it start, and its leases are renewed by another
+// call.
+func TestHangingCallsDoNotBlockTheQueue(t *testing.T) {
+	withFakeTime(t, func(q request) reply {
+		if q.n < maxOnTime {
 			return reply{hang: true}
 		}
 		return reply{state: Renewed}
@@ -231,32 +236,32 @@ func TestHungCallsGiveWay(t *testing.T) {
 			keep(t, d, ks[i], terms())
 		}
 		sleep(10 * time.Second)
-		require.Len(t, s.requests(), maxTimely)
+		require.Len(t, s.requests(), maxOnTime)
 		sleep(5 * time.Second)
 		for _, k := range ks {
-			require.Equal(t, "renewed@15s", k.told()[len(k.told())-1])
+			require.Equal(t, "renewed@15s", k.events()[len(k.events())-1])
 		}
-		require.Len(t, s.requests(), maxTimely+50)
-		require.Equal(t, maxTimely, s.ended, "nobody is interested in the hung ones any more")
+		require.Len(t, s.requests(), maxOnTime+50)
+		require.Equal(t, maxOnTime, s.ended, "calls without leases are canceled")
 	})
 }
 
-// So do calls that a Confirm made uninteresting, though they ignore the end of their context.
-func TestConfirmedCallsGiveWay(t *testing.T) {
-	bubble(t, func(q request) reply {
-		if q.n < maxTimely {
+// A Confirm frees the slots of hanging calls, even if they ignore the end of their context.
+func TestConfirmFreesTheSlotsOfHangingCalls(t *testing.T) {
+	withFakeTime(t, func(q request) reply {
+		if q.n < maxOnTime {
 			return reply{state: Renewed, after: time.Minute}
 		}
 		return reply{state: Renewed}
 	}, func(t *testing.T, d *Dog, s *server) {
 		of := map[*Lease]*keeper{}
-		for range (maxTimely + 1) * Batch {
+		for range (maxOnTime + 1) * Batch {
 			k := newKeeper()
 			of[&k.Lease] = k
 			keep(t, d, k, terms())
 		}
 		sleep(12 * time.Second)
-		require.Len(t, s.requests(), maxTimely)
+		require.Len(t, s.requests(), maxOnTime)
 		for _, q := range s.requests() {
 			for _, a := range q.batch {
 				d.Confirm(a.Lease, time.Now().Add(ttl-margin))
@@ -266,17 +271,17 @@ func TestConfirmedCallsGiveWay(t *testing.T) {
 		synctest.Wait()
 		require.Len(t, of, Batch)
 		for _, k := range of {
-			require.Equal(t, []string{"renewed@12s"}, k.told())
+			require.Equal(t, []string{"renewed@12s"}, k.events())
 		}
 	})
 }
 
-// A process that was stopped beyond a validity finds the lease lost, and does not ask or have it confirmed any more.
-func TestPause(t *testing.T) {
-	bubble(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, s *server) {
-		d.running, d.armed = true, never // the scheduler is stopped
+// After a pause that outlasts validity, the lease is lost. It is neither renewed nor confirmed.
+func TestExpiredLeaseIsNotRenewedAfterAPause(t *testing.T) {
+	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, s *server) {
+		d.running, d.armed = true, never // no scheduler runs
 		lost, kept := newKeeper(), newKeeper()
-		// Due after kept is, so that it comes up in kept's batch.
+		// Due after kept, so that it would join the batch of kept.
 		short := terms()
 		short.TTL = 3 * time.Second
 		require.NoError(t, d.Keep(&lost.Lease, lost, short, time.Now().Add(34*time.Second)))
@@ -285,17 +290,17 @@ func TestPause(t *testing.T) {
 		d.Confirm(&kept.Lease, time.Now().Add(ttl-margin))
 		sleep(20 * time.Second)
 		d.Confirm(&lost.Lease, time.Now().Add(ttl-margin))
-		d.pass()
+		d.step()
 		synctest.Wait()
-		require.Equal(t, []string{"over@35s"}, lost.told())
-		require.Equal(t, []string{"renewed@35s"}, kept.told())
+		require.Equal(t, []string{"expired@35s"}, lost.events())
+		require.Equal(t, []string{"renewed@35s"}, kept.events())
 		require.Len(t, s.requests(), 1)
 		require.Len(t, s.requests()[0].batch, 1)
 	})
 }
 
-func TestContextEndsWithTheLastLease(t *testing.T) {
-	bubble(t, always(reply{hang: true}), func(t *testing.T, d *Dog, s *server) {
+func TestContextOfACallEndsWithItsLastLease(t *testing.T) {
+	withFakeTime(t, always(reply{hang: true}), func(t *testing.T, d *Dog, s *server) {
 		a, b := newKeeper(), newKeeper()
 		keep(t, d, a, terms())
 		keep(t, d, b, terms())
@@ -307,83 +312,83 @@ func TestContextEndsWithTheLastLease(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, 1, s.ended)
 		require.Len(t, s.requests(), 1)
-		require.Empty(t, append(a.told(), b.told()...))
+		require.Empty(t, append(a.events(), b.events()...))
 		require.Empty(t, d.groups)
 	})
 }
 
-// Calls of a keeper follow each other, and what was found but not told is not told after Drop.
-func TestTelling(t *testing.T) {
+// Calls of a keeper do not overlap, and undelivered events are dropped by Drop.
+func TestEventsOfALeaseDoNotOverlap(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		drop bool
 		want []string
 	}{
-		{"the loss waits for the call under way", false, []string{"renewed@10s", "unknown@50s", "over@50s"}},
-		{"the loss is not told after Drop", true, []string{"renewed@10s"}},
+		{"the loss waits for the running call", false, []string{"renewed@10s", "unknown@50s", "expired@50s"}},
+		{"the loss is not delivered after Drop", true, []string{"renewed@10s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(q request) reply {
+			withFakeTime(t, func(q request) reply {
 				if q.n == 0 {
 					return reply{state: Renewed}
 				}
 				return reply{}
 			}, func(t *testing.T, d *Dog, _ *server) {
 				k := newKeeper()
-				k.hook = func(what string) {
-					if what == "renewed" {
-						time.Sleep(40 * time.Second) // it should not, but others must not suffer
+				k.hook = func(event string) {
+					if event == "renewed" {
+						time.Sleep(40 * time.Second) // a keeper that blocks must not delay others
 					}
 				}
 				other := newKeeper()
 				keep(t, d, k, terms())
 				require.NoError(t, d.Keep(&other.Lease, other, Terms{}, time.Now().Add(20*time.Second)))
 				sleep(45 * time.Second)
-				require.Equal(t, []string{"over@20s"}, other.told())
+				require.Equal(t, []string{"expired@20s"}, other.events())
 				if tt.drop {
 					d.Drop(&k.Lease)
 				}
 				sleep(time.Minute)
-				require.Equal(t, tt.want, k.told())
+				require.Equal(t, tt.want, k.events())
 			})
 		})
 	}
 }
 
-// A keeper that blocks, though it must not, delays no other round of telling.
-func TestBlockingKeeper(t *testing.T) {
-	bubble(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, _ *server) {
+// A keeper must not block. One that does delays no other keeper.
+func TestBlockingKeeperDelaysNoOtherKeeper(t *testing.T) {
+	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, _ *server) {
 		slow, other := newKeeper(), newKeeper()
 		slow.hook = func(string) { time.Sleep(time.Minute) }
 		require.NoError(t, d.Keep(&slow.Lease, slow, Terms{}, time.Now().Add(15*time.Second)))
 		require.NoError(t, d.Keep(&other.Lease, other, Terms{}, time.Now().Add(20*time.Second)))
 		sleep(ttl)
-		require.Equal(t, []string{"over@20s"}, other.told())
+		require.Equal(t, []string{"expired@20s"}, other.events())
 	})
 }
 
-// A keeper may call the Dog.
-func TestKeeperCallsBack(t *testing.T) {
-	bubble(t, func(q request) reply { return reply{state: []State{Renewed, Unknown, Lost}[min(q.n, 2)]} }, func(t *testing.T, d *Dog, s *server) {
+// A keeper may call Len, Confirm, Drop and Keep.
+func TestKeeperMayCallTheDog(t *testing.T) {
+	withFakeTime(t, calls(renewed, unknown, refused), func(t *testing.T, d *Dog, s *server) {
 		k := newKeeper()
-		k.hook = func(what string) {
+		k.hook = func(event string) {
 			d.Len()
 			d.Confirm(&k.Lease, time.Now())
-			if what == "refused" {
+			if event == "refused" {
 				d.Drop(&k.Lease)
 				keep(t, d, k, terms())
 			}
 		}
 		keep(t, d, k, terms())
 		sleep(21 * time.Second)
-		require.Len(t, k.told(), 3)
+		require.Len(t, k.events(), 3)
 		require.Equal(t, 1, d.Len())
 	})
 }
 
-func TestClose(t *testing.T) {
+func TestCloseStopsRenewals(t *testing.T) {
 	t.Run("during calls", func(t *testing.T) {
-		bubble(t, always(reply{hang: true}), func(t *testing.T, d *Dog, s *server) {
+		withFakeTime(t, always(reply{hang: true}), func(t *testing.T, d *Dog, s *server) {
 			ks := make([]*keeper, 250)
 			for i := range ks {
 				ks[i] = newKeeper()
@@ -397,7 +402,7 @@ func TestClose(t *testing.T) {
 			sleep(time.Hour)
 			require.Len(t, s.requests(), 3)
 			for _, k := range ks {
-				require.Empty(t, k.told())
+				require.Empty(t, k.events())
 				require.Equal(t, ttl-margin, k.validFor())
 				d.Drop(&k.Lease)
 				d.Confirm(&k.Lease, time.Now().Add(ttl))
@@ -407,13 +412,13 @@ func TestClose(t *testing.T) {
 		})
 	})
 	t.Run("waits for a call that ignores its context", func(t *testing.T) {
-		bubble(t, always(reply{state: Renewed, after: 7 * time.Second}), func(t *testing.T, d *Dog, s *server) {
+		withFakeTime(t, always(reply{state: Renewed, after: 7 * time.Second}), func(t *testing.T, d *Dog, s *server) {
 			k := newKeeper()
 			keep(t, d, k, terms())
 			sleep(11 * time.Second)
 			d.Close()
 			require.Equal(t, 17*time.Second, time.Since(k.start))
-			require.Empty(t, k.told())
+			require.Empty(t, k.events())
 		})
 	})
 	t.Run("unused", func(t *testing.T) {
@@ -423,8 +428,8 @@ func TestClose(t *testing.T) {
 	})
 }
 
-// Nothing to keep, no goroutine: the bubble would say so. And it comes back.
-func TestSchedulerComesAndGoes(t *testing.T) {
+// Without leases no goroutine is left: the bubble ends although the Dog is never closed.
+func TestSchedulerEndsWithoutLeasesAndStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(always(reply{state: Renewed}))
 		d := New(s.renew) // never closed
@@ -432,7 +437,7 @@ func TestSchedulerComesAndGoes(t *testing.T) {
 			k := newKeeper()
 			keep(t, d, k, terms())
 			sleep(15 * time.Second)
-			require.Equal(t, []string{"renewed@10s"}, k.told())
+			require.Equal(t, []string{"renewed@10s"}, k.events())
 			d.Drop(&k.Lease)
 			sleep(ttl)
 			require.Len(t, s.requests(), i+1)
@@ -441,7 +446,7 @@ func TestSchedulerComesAndGoes(t *testing.T) {
 	})
 }
 
-func TestKeepRefuses(t *testing.T) {
+func TestKeepRejectsInvalidTerms(t *testing.T) {
 	d, other := New(nil), New(nil)
 	defer d.Close()
 	defer other.Close()
@@ -455,8 +460,8 @@ func TestKeepRefuses(t *testing.T) {
 		terms Terms
 	}{
 		{"no TTL", d, new(Lease), Terms{Group: 1}},
-		{"a negative margin", d, new(Lease), Terms{Group: 1, TTL: 1, Margin: -1}},
-		{"another dog's lease", other, &mine, terms()},
+		{"negative margin", d, new(Lease), Terms{Group: 1, TTL: 1, Margin: -1}},
+		{"lease of another dog", other, &mine, terms()},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			require.ErrorIs(t, tt.dog.Keep(tt.lease, newKeeper(), tt.terms, time.Now()), ErrInvalid)
@@ -468,13 +473,13 @@ func TestKeepRefuses(t *testing.T) {
 	require.Less(t, time.Until(mine.ValidUntil()), time.Hour)
 }
 
-// A Keep, Drop or Confirm that brings nothing forward leaves the scheduler asleep.
-func TestWakesOnlyForWhatComesEarlier(t *testing.T) {
-	bubble(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, _ *server) {
+// A Keep, Drop or Confirm that moves no alarm forward does not wake up the scheduler.
+func TestSchedulerWakesOnlyForEarlierAlarms(t *testing.T) {
+	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, _ *server) {
 		first := newKeeper()
 		keep(t, d, first, terms())
 		synctest.Wait()
-		d.wake = make(chan struct{}, 1) // the scheduler, asleep, listens to the old one
+		d.wake = make(chan struct{}, 1) // the sleeping scheduler waits for the old channel
 		for range 100 {
 			k := newKeeper()
 			keep(t, d, k, terms())
@@ -489,20 +494,22 @@ func TestWakesOnlyForWhatComesEarlier(t *testing.T) {
 	})
 }
 
-func TestErrorsAreTold(t *testing.T) {
+func TestLeaseUnknownGetsTheError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, err := range []error{errDown, nil} {
-			var told error
+			var got error
 			d := New(func(context.Context, any, []Ask) ([]State, error) { return nil, err })
-			require.NoError(t, d.Keep(new(Lease), unknownFunc(func(err error) { told = err }), terms(), time.Now().Add(ttl-margin)))
+			k := unknownFunc(func(err error) { got = err })
+			require.NoError(t, d.Keep(new(Lease), k, terms(), time.Now().Add(ttl-margin)))
 			sleep(10 * time.Second)
-			require.Error(t, told)
-			require.Equal(t, err == nil, errors.Is(told, ErrNoAnswer), fmt.Sprint(told))
+			require.Error(t, got)
+			require.Equal(t, err == nil, errors.Is(got, ErrNoAnswer), fmt.Sprint(got))
 			d.Close()
 		}
 	})
 }
 
+// unknownFunc is a keeper that handles LeaseUnknown only.
 type unknownFunc func(error)
 
 func (f unknownFunc) LeaseUnknown(_ *Lease, err error) { f(err) }

@@ -14,14 +14,15 @@ import (
 	"pgregory.net/rapid"
 )
 
-// model is what validity has to be, whatever the Dog does: it hears what the server answers, and when.
+// model is a fake server that also computes the expected validity of the leases from its own
+// answers.
 type model struct {
 	mu     sync.Mutex
 	start  time.Time
 	leases []*modelLease
-	fault  string // the first thing that was not as it has to be
+	fault  string // the first violation
 
-	// How the server answers, and after how long; set by the test as it goes.
+	// The current answer of the server and its delay, changed by the test.
 	state State
 	delay time.Duration
 }
@@ -31,10 +32,10 @@ type modelLease struct {
 	m *model
 
 	terms      Terms
-	nth        int // registration
+	nth        int // number of the registration
 	registered bool
-	refused    bool      // the answer has been given
-	granted    time.Time // latest start + TTL confirmed
+	refused    bool      // the server has refused
+	granted    time.Time // latest confirmed start + TTL
 }
 
 func (m *model) failf(format string, args ...any) {
@@ -71,15 +72,15 @@ func (m *model) renew(ctx context.Context, group any, batch []Ask) ([]State, err
 		}
 		switch {
 		case !l.registered:
-			m.failf("asked for a lease that is not registered")
+			m.failf("renewal of a lease that is not registered")
 		case a.Keeper != Keeper(l):
-			m.failf("asked for another keeper's")
+			m.failf("renewal with another keeper")
 		case l.terms.Group != group:
-			m.failf("asked in group %v, not %v", group, l.terms.Group)
+			m.failf("renewal in group %v, not %v", group, l.terms.Group)
 		case a.TTL != want:
-			m.failf("asked for %v, not %v", a.TTL, want)
+			m.failf("TTL %v requested, not %v", a.TTL, want)
 		case !start.Before(l.valid()):
-			m.failf("asked though validity has ended")
+			m.failf("renewal after the end of validity")
 		}
 	}
 	m.mu.Unlock()
@@ -119,37 +120,37 @@ func (m *model) of(l *Lease) *modelLease {
 	panic("unknown lease")
 }
 
-func (l *modelLease) LeaseRenewed(*Lease) { l.told("renewed") }
+func (l *modelLease) LeaseRenewed(*Lease) { l.event("renewed") }
 
 func (l *modelLease) LeaseUnknown(_ *Lease, err error) {
-	l.told("unknown")
+	l.event("unknown")
 	if err == nil {
-		l.m.failf("unknown without a reason")
+		l.m.failf("unknown without an error")
 	}
 }
 
-func (l *modelLease) told(what string) {
+func (l *modelLease) event(what string) {
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	if !l.registered {
-		l.m.failf("told %s, though not registered", what)
+		l.m.failf("event %s of a lease that is not registered", what)
 	}
 }
 
 func (l *modelLease) LeaseLost(_ *Lease, refused bool) {
-	l.told("lost")
+	l.event("lost")
 	l.m.mu.Lock()
 	defer l.m.mu.Unlock()
 	switch {
 	case refused && !l.refused:
-		l.m.failf("lost as refused, but was not")
+		l.m.failf("loss reported as refused, but the server did not refuse")
 	case !refused && !time.Now().Equal(l.valid()) && time.Now().Before(l.valid()):
 		l.m.failf("lost %v before the end of validity", time.Until(l.valid()))
 	}
 	l.registered = false
 }
 
-// check compares when nothing is going on.
+// check compares the Dog with the model while all goroutines are idle.
 func (m *model) check(rt *rapid.T, d *Dog) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,17 +161,20 @@ func (m *model) check(rt *rapid.T, d *Dog) {
 			continue
 		}
 		n++
-		require.Falsef(rt, l.refused, "lease %d was refused, and nobody told", i)
-		require.Truef(rt, time.Now().Before(l.valid()), "lease %d is over, and nobody told", i)
-		require.Truef(rt, l.valid().Equal(l.ValidUntil()), "lease %d: valid %v longer than it should", i, l.ValidUntil().Sub(l.valid()))
+		require.Falsef(rt, l.refused, "lease %d was refused, but no loss was reported", i)
+		require.Truef(rt, time.Now().Before(l.valid()), "lease %d has expired, but no loss was reported", i)
+		require.Truef(rt, l.valid().Equal(l.ValidUntil()), "lease %d: valid %v longer than expected",
+			i, l.ValidUntil().Sub(l.valid()))
 	}
 	require.Equal(rt, n, d.Len())
 }
 
-func TestModel(t *testing.T) {
-	// An odd nanosecond in each duration, so that no two things happen at the same instant by design.
+func TestValidityMatchesTheModel(t *testing.T) {
+	// Every duration is odd, so that events do not happen at the same instant by construction.
 	duration := func(lo, hi time.Duration) *rapid.Generator[time.Duration] {
-		return rapid.Map(rapid.Int64Range(int64(lo), int64(hi)), func(n int64) time.Duration { return time.Duration(n | 1) })
+		return rapid.Map(rapid.Int64Range(int64(lo), int64(hi)), func(n int64) time.Duration {
+			return time.Duration(n | 1)
+		})
 	}
 	rapid.Check(t, func(rt *rapid.T) {
 		rapid.SyncTest(rt, func(rt *rapid.T) {
@@ -231,7 +235,7 @@ func TestModel(t *testing.T) {
 					}
 				},
 			}
-			for _, name := range []string{"pass", "pass more"} {
+			for _, name := range []string{"time passes", "more time passes"} {
 				actions[name] = func(rt *rapid.T) { time.Sleep(duration(1, 5*time.Second).Draw(rt, "time")) }
 			}
 			rt.Repeat(actions)
@@ -239,17 +243,17 @@ func TestModel(t *testing.T) {
 	})
 }
 
-// stressed counts what must not be: two calls at once, or one after the loss.
+// stressed counts violations of the Keeper contract: overlapping calls, and calls after the loss.
 type stressed struct {
 	Lease
 	in     atomic.Int32
 	lost   atomic.Bool
 	faults *atomic.Int64
-	told   *atomic.Int64
+	events *atomic.Int64
 }
 
 func (s *stressed) enter() func() {
-	s.told.Add(1)
+	s.events.Add(1)
 	if s.in.Add(1) != 1 || s.lost.Load() {
 		s.faults.Add(1)
 	}
@@ -264,9 +268,9 @@ func (s *stressed) LeaseLost(l *Lease, _ bool) {
 	l.ValidUntil()
 }
 
-// In real time, for the race detector.
-func TestStress(t *testing.T) {
-	var faults, told, calls atomic.Int64
+// This test runs in real time, for the race detector.
+func TestConcurrentUseKeepsKeeperCallsApart(t *testing.T) {
+	var faults, events, calls atomic.Int64
 	d := New(func(ctx context.Context, _ any, batch []Ask) ([]State, error) {
 		calls.Add(1)
 		states := make([]State, len(batch))
@@ -294,7 +298,7 @@ func TestStress(t *testing.T) {
 				if held[i] != nil {
 					d.Drop(&held[i].Lease)
 				}
-				held[i] = &stressed{faults: &faults, told: &told}
+				held[i] = &stressed{faults: &faults, events: &events}
 				tm := Terms{Group: g % 3, TTL: 6 * time.Millisecond, Margin: time.Millisecond}
 				if d.Keep(&held[i].Lease, held[i], tm, time.Now().Add(rand.N(5*time.Millisecond))) != nil {
 					faults.Add(1)
@@ -305,7 +309,7 @@ func TestStress(t *testing.T) {
 	}
 	wg.Wait()
 	d.Close()
-	before := told.Load()
+	before := events.Load()
 	require.Zero(t, faults.Load())
 	require.NotZero(t, before)
 	require.NotZero(t, calls.Load())

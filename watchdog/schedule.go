@@ -9,51 +9,71 @@ import (
 )
 
 const (
-	maxTimely = 16 // calls of a group under way that are not late
-	maxCalls  = 64 // calls of a group under way
+	maxOnTime   = 16 // calls of a group in flight that are not overdue
+	maxInFlight = 64 // calls of a group in flight
 )
 
-// group is the leases that share batches. It is there while it has leases or calls.
+// idleTime is how long the scheduler stays without leases. A caller that acquires and releases in
+// turn then does not start it each time.
+const idleTime = 100 * time.Millisecond
+
+// The steps of a renewal:
+//
+//  1. The scheduler (run, step) finds a lease whose next attempt is due.
+//  2. makeBatches collects it and others of its group in a call, and queues the call.
+//  3. startQueued starts the call within the limits of its group. prepare reads its start time.
+//  4. renewBatch calls Renew without mu, in a goroutine of the call.
+//  5. applyAnswer applies the states and plans the next attempts.
+//  6. notify calls the keepers, without mu.
+//
+// Invariants, whenever mu is free:
+//
+//   - A registered lease is in Dog.alarms. If it has a group, it is in the due heap of that group.
+//   - Both heaps are ordered: l.next and validity change only together with a heap operation.
+//   - While an attempt is queued, l.next is never. So a lease is in at most one queued call.
+//   - While there are alarms, the scheduler runs and wakes up by the time of the first one.
+
+// group is a set of leases that share batches. It exists while it has leases or calls.
 type group struct {
-	key    any
-	due    dues    // all its leases
-	queue  []*call // batches that wait for others to answer
-	timely int     // calls under way within their limit
-	calls  int     // calls under way
+	key      any
+	due      dueHeap // all leases of the group
+	queue    []*call // batches that wait until fewer calls are in flight
+	onTime   int     // calls in flight that count against maxOnTime
+	inFlight int     // calls in flight
 }
 
-// call is one batch: queued, then under way.
+// call is one batch: first queued, then in flight.
 type call struct {
 	group  *group
 	batch  []Ask
-	start  instant // never: queued
-	live   int     // leases for which it may still tell something
-	late   bool    // it has lost its place among the timely
+	start  instant // never while queued
+	leases int     // leases for which the answer still counts
+	freed  bool    // the call no longer counts against maxOnTime
 	ctx    context.Context
 	cancel context.CancelFunc
 }
 
-// left is called when one lease less is interested. The last one ends the call.
-func (c *call) left() {
-	c.live--
-	if c.live == 0 && c.start != never {
+// leaseLeft records that one lease no longer needs the answer. Without leases the call is canceled.
+func (c *call) leaseLeft() {
+	c.leases--
+	if c.leases == 0 && c.start != never {
 		c.cancel()
-		c.giveWay()
+		c.free()
 	}
 }
 
-// giveWay lets another call of the group begin.
-func (c *call) giveWay() {
-	if !c.late {
-		c.late = true
-		c.group.timely--
+// free lets another call of the group start. It is idempotent.
+func (c *call) free() {
+	if !c.freed {
+		c.freed = true
+		c.group.onTime--
 	}
 }
 
 func (d *Dog) instant(t time.Time) instant { return instant(t.Sub(d.epoch)) }
 func (d *Dog) now() instant                { return instant(time.Since(d.epoch)) }
 
-// groupOf finds or makes the group of that key.
+// groupOf returns the group with that key, and makes it if there is none.
 func (d *Dog) groupOf(key any) *group {
 	g := d.groups[key]
 	if g == nil {
@@ -66,9 +86,10 @@ func (d *Dog) groupOf(key any) *group {
 	return g
 }
 
-// release forgets a group that nobody needs any more.
+// release deletes a group without leases and calls. It becomes the spare one, so that a caller that
+// acquires and releases in turn does not allocate.
 func (d *Dog) release(g *group) {
-	if len(g.due) > 0 || g.calls > 0 {
+	if len(g.due) > 0 || g.inFlight > 0 {
 		return
 	}
 	delete(d.groups, g.key)
@@ -76,66 +97,67 @@ func (d *Dog) release(g *group) {
 	d.spare = g
 }
 
-// remove takes l, if registered, out of everything it is in. Its news and keeper stay.
+// remove unregisters l if it is registered. Its events and its keeper stay, for the loss event.
 func (d *Dog) remove(l *Lease) {
 	if !l.registered() {
 		return
 	}
-	heap.Remove(&d.alarms, int(l.alarm-1))
+	heap.Remove(&d.alarms, int(l.alarmIndex-1))
 	g := l.group
 	if g == nil {
 		return
 	}
 	l.group = nil
-	heap.Remove(&g.due, int(l.place-1))
-	for _, c := range l.calls {
+	heap.Remove(&g.due, int(l.dueIndex-1))
+	for _, c := range l.attempts {
 		if c != nil {
 			l.leave(c)
 		}
 	}
-	d.launch(g)
+	d.startQueued(g) // a call that only served l may have made room
 	d.release(g)
 }
 
-// lose unregisters l and leaves its keeper to be told.
-func (d *Dog) lose(l *Lease, how news) {
+// lose unregisters l and records the loss event. The caller has to notify the keeper.
+func (d *Dog) lose(l *Lease, how event) {
 	d.remove(l)
-	l.news |= how
+	l.events |= how
 }
 
-// confirm moves l's validity on and plans what comes next.
+// confirm extends l's validity and plans the next attempt.
 func (d *Dog) confirm(l *Lease, granted, now instant) {
 	l.extend(granted)
-	l.fails = 0
-	for _, c := range l.calls {
-		// A queued attempt is not needed now, and one that asked for no more than we have could tell nothing new.
-		if c != nil && (c.start == never || c.start.add(l.ask(c.start)) <= l.granted) {
+	l.failures = 0
+	for _, c := range l.attempts {
+		// A queued attempt is not needed now. An attempt in flight that requested no more than what
+		// is granted cannot extend validity.
+		if c != nil && (c.start == never || c.start.add(l.requestTTL(c.start)) <= l.granted) {
 			l.leave(c)
 		}
 	}
-	if l.asked() {
-		d.plan(l, max(now, l.hedge()))
+	if l.hasAttempt() {
+		d.plan(l, max(now, l.hedgeAt()))
 	} else {
-		d.plan(l, l.due())
+		d.plan(l, l.dueAt())
 	}
 }
 
-// plan sets when l is asked for next, and puts it where it belongs now.
+// plan sets the time of l's next attempt and restores the order of both heaps.
 func (d *Dog) plan(l *Lease, next instant) {
 	l.next = next
-	heap.Fix(&d.alarms, int(l.alarm-1))
+	heap.Fix(&d.alarms, int(l.alarmIndex-1))
 	if l.group != nil {
-		heap.Fix(&l.group.due, int(l.place-1))
+		heap.Fix(&l.group.due, int(l.dueIndex-1))
 	}
 }
 
-// settle sees to it that the scheduler looks when the first alarm is due. Whoever may have brought one forward calls it
-// before giving mu back.
-func (d *Dog) settle() {
+// arm makes the scheduler wake up in time for the first alarm. Every method that may move an alarm
+// forward calls it before it unlocks mu. The scheduler is not woken up for later alarms.
+func (d *Dog) arm() {
 	if len(d.alarms) == 0 {
 		return
 	}
-	first := d.alarms[0].wake()
+	first := d.alarms[0].alarmAt()
 	switch {
 	case !d.running:
 		d.running, d.armed = true, first
@@ -144,20 +166,18 @@ func (d *Dog) settle() {
 		d.armed = first
 		select {
 		case d.wake <- struct{}{}:
-		default:
+		default: // a wake-up is pending and covers this alarm too
 		}
 	}
 }
 
-// lull is how long the scheduler stays without leases: whoever takes and drops them by turns need not start it each time.
-const lull = 100 * time.Millisecond
-
-// run is the scheduler. It never blocks but to wait for the next alarm, and ends when there has been none for a lull.
+// run is the scheduler. It blocks only to wait for the next alarm. It ends after idleTime without
+// leases.
 func (d *Dog) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		wait, ok := d.pass()
+		wait, ok := d.step()
 		if !ok {
 			return
 		}
@@ -171,118 +191,131 @@ func (d *Dog) run() {
 	}
 }
 
-// pass does what is due, and says how long there is nothing to do.
-func (d *Dog) pass() (wait time.Duration, ok bool) {
+// step handles all alarms that are due. It returns how long the scheduler may sleep, and false if
+// it has to end.
+func (d *Dog) step() (wait time.Duration, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now := d.now()
-	var told []*Lease
-	for len(d.alarms) > 0 && d.alarms[0].wake() <= now {
+	var toNotify []*Lease
+	for len(d.alarms) > 0 && d.alarms[0].alarmAt() <= now {
 		l := d.alarms[0]
+		// The end of validity comes first: after a pause of the process an expired lease must not
+		// be renewed.
 		if l.valid() <= now {
-			d.lose(l, newsOver)
-			told = append(told, l)
+			d.lose(l, eventExpired)
+			toNotify = append(toNotify, l)
 		} else {
-			told = d.serve(l.group, now, told)
+			toNotify = d.makeBatches(l.group, now, toNotify)
 		}
 	}
-	if len(told) > 0 {
-		d.wg.Go(func() { d.tell(told) }) // a loop of its own: no keeper holds the scheduler up
+	if len(toNotify) > 0 {
+		// In a goroutine of its own, so that no keeper blocks the scheduler.
+		d.wg.Go(func() { d.notify(toNotify) })
 	}
 	if len(d.alarms) == 0 {
+		// The first time without alarms: stay for idleTime. The second time in a row: end. running
+		// changes with mu held, so arm starts a new scheduler if this one ends.
 		d.running, d.idle = !d.idle, !d.idle
-		d.armed = now.add(lull)
-		return lull, d.running
+		d.armed = now.add(idleTime)
+		return idleTime, d.running
 	}
 	d.idle = false
-	d.armed = d.alarms[0].wake()
+	d.armed = d.alarms[0].alarmAt()
 	return time.Duration(d.armed.add(-time.Duration(now))), true
 }
 
-// serve makes batches of g's leases that are due. They are begun for one that has to be asked for now, and filled with
-// those that will have to be soon: so each is full, or nothing follows it for a slice. As waking up costs as much as a batch does, more go with it
-// if they are full; no more than may be under way, for they keep the server from others.
-func (d *Dog) serve(g *group, now instant, told []*Lease) []*Lease {
-	for n := 0; n%maxTimely != 0 || g.due[0].next <= now; n++ {
-		pressing := g.due[0].next <= now
+// makeBatches queues batches for g's leases that are due. A batch starts because of a lease that is
+// due now, and is filled with leases that are due within the batch window. So a batch is full, or
+// no other one follows it within the window.
+//
+// A wake-up of the scheduler costs as much as a batch, so it also takes full batches of leases that
+// are due soon. It adds them only up to a multiple of maxOnTime, because no more may be in flight.
+func (d *Dog) makeBatches(g *group, now instant, toNotify []*Lease) []*Lease {
+	for n := 0; n%maxOnTime != 0 || g.due[0].next <= now; n++ {
+		due := g.due[0].next <= now
 		c := &call{group: g, start: never, batch: make([]Ask, 0, min(Batch, len(g.due)))}
-		told = d.fill(c, now, told)
-		if !pressing && len(c.batch) < Batch {
-			d.spill(c)
+		toNotify = d.fill(c, now, toNotify)
+		if !due && len(c.batch) < Batch {
+			d.unfill(c)
 			break
 		}
 		g.queue = append(g.queue, c)
 	}
-	d.launch(g)
-	return told
+	d.startQueued(g)
+	return toNotify
 }
 
-// fill puts into c what is ripe.
-func (d *Dog) fill(c *call, now instant, told []*Lease) []*Lease {
+// fill adds batchable leases to c.
+func (d *Dog) fill(c *call, now instant, toNotify []*Lease) []*Lease {
 	g := c.group
-	for len(c.batch) < Batch && g.due[0].ripe(now) {
+	for len(c.batch) < Batch && g.due[0].batchable(now) {
 		l := g.due[0]
-		if l.overdue(now) {
+		if l.checkOverdue(now) {
 			l.fail(ErrNoAnswer)
-			told = append(told, l)
+			toNotify = append(toNotify, l)
 		}
-		if l.join(c) { // always: without room, next is never
+		if l.join(c) { // never false: without room for an attempt, next is never
 			c.batch = append(c.batch, Ask{Lease: l, Keeper: l.keeper})
 		}
+		// Plan no attempt while this one is queued. This also moves another lease to the top of the
+		// heap.
 		d.plan(l, never)
 	}
-	return told
+	return toNotify
 }
 
-// spill puts back what c was filled with, of which none has to be asked for yet.
-func (d *Dog) spill(c *call) {
+// unfill puts the leases of c back. None of them is due yet.
+func (d *Dog) unfill(c *call) {
 	for _, a := range c.batch {
 		a.Lease.leave(c)
-		d.plan(a.Lease, a.Lease.due())
+		d.plan(a.Lease, a.Lease.dueAt())
 	}
 }
 
-// overdue says, once for each attempt, whether l's newest has not answered in time. Other calls may pass those that have
-// not.
-func (l *Lease) overdue(now instant) bool {
-	for _, c := range l.calls {
-		if c != nil && c.start.add(l.limit()) <= now {
-			c.giveWay()
+// checkOverdue reports whether l's newest attempt has not answered in time, once per attempt. It
+// also frees the slots of all overdue attempts, so that a hanging call does not block others.
+func (l *Lease) checkOverdue(now instant) bool {
+	for _, c := range l.attempts {
+		if c != nil && c.start.add(l.answerTime()) <= now {
+			c.free()
 		}
 	}
-	latest := l.latest()
-	if latest <= l.late || latest.add(l.limit()) > now {
+	latest := l.latestStart()
+	if latest <= l.overdue || latest.add(l.answerTime()) > now {
 		return false
 	}
-	l.late = latest
+	l.overdue = latest
 	return true
 }
 
-// launch begins queued calls of g, as many as may be under way.
-func (d *Dog) launch(g *group) {
-	for len(g.queue) > 0 && g.timely < maxTimely && g.calls < maxCalls {
+// startQueued starts queued calls of g within the limits of calls in flight.
+func (d *Dog) startQueued(g *group) {
+	for len(g.queue) > 0 && g.onTime < maxOnTime && g.inFlight < maxInFlight {
 		c := g.queue[0]
 		g.queue[0] = nil
 		g.queue = g.queue[1:]
-		if d.begin(c); len(c.batch) > 0 {
-			g.timely++
-			g.calls++
+		if d.prepare(c); len(c.batch) > 0 {
+			g.onTime++
+			g.inFlight++
 			c.ctx, c.cancel = context.WithCancel(d.ctx)
-			d.wg.Go(func() { d.call(c) })
+			d.wg.Go(func() { d.renewBatch(c) })
 		}
 	}
 }
 
-// begin starts c's clock and fills in what is asked of the leases that are still of interest.
-func (d *Dog) begin(c *call) {
+// prepare sets the start of c and the requested TTLs. It drops leases that were removed, confirmed
+// or lost while c was queued.
+func (d *Dog) prepare(c *call) {
+	// The start is read before the call, so validity counts from before the command was sent.
 	now := d.now()
 	kept := c.batch[:0]
 	for _, a := range c.batch {
 		l := a.Lease
-		if !l.in(c) {
+		if !l.awaits(c) {
 			continue
 		}
-		if a.TTL = l.ask(now); a.TTL <= 0 || l.valid() <= now {
+		if a.TTL = l.requestTTL(now); a.TTL <= 0 || l.valid() <= now {
 			l.leave(c)
 			continue
 		}
@@ -291,120 +324,125 @@ func (d *Dog) begin(c *call) {
 	clear(c.batch[len(kept):])
 	c.batch, c.start = kept, now
 	for _, a := range kept {
-		d.plan(a.Lease, a.Lease.hedge())
+		d.plan(a.Lease, a.Lease.hedgeAt())
 	}
 }
 
-// call runs Renew for c, in a goroutine of its own.
-func (d *Dog) call(c *call) {
+// renewBatch runs Renew for c, in a goroutine of its own.
+func (d *Dog) renewBatch(c *call) {
 	states, err := d.renew(c.ctx, c.group.key, c.batch)
 	if err != nil && c.ctx.Err() == nil {
-		d.log.LogAttrs(c.ctx, slog.LevelWarn, "renewal failed", slog.Any("group", c.group.key), slog.Int("leases", len(c.batch)),
-			slog.Any("error", err))
+		d.log.LogAttrs(c.ctx, slog.LevelWarn, "renewal failed", slog.Any("group", c.group.key),
+			slog.Int("leases", len(c.batch)), slog.Any("error", err))
 	}
-	d.tell(d.answer(c, states, err))
+	d.notify(d.applyAnswer(c, states, err))
 	c.cancel()
 }
 
-// answer takes in what Renew said, and gives the leases whose keepers have to be told.
-func (d *Dog) answer(c *call, states []State, err error) []*Lease {
+// applyAnswer applies the result of Renew and returns the leases whose keepers have to be notified.
+func (d *Dog) applyAnswer(c *call, states []State, err error) []*Lease {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {
 		return nil
 	}
 	if err == nil {
-		err = ErrNoAnswer
+		err = ErrNoAnswer // for Unknown leases
 	}
 	now := d.now()
-	jitter := 1 - rand.Float64()/4 //nolint:gosec // One for the batch, so that it stays together; it guards nothing.
-	told := make([]*Lease, 0, len(c.batch))
+	// One jitter per batch, so that its leases are retried in one batch again.
+	jitter := 1 - rand.Float64()/4 //nolint:gosec // jitter needs no secure source
+	toNotify := make([]*Lease, 0, len(c.batch))
 	for i, a := range c.batch {
 		state := Unknown
 		if i < len(states) {
 			state = states[i]
 		}
-		if d.apply(c, a, state, err, now, jitter) {
-			told = append(told, a.Lease)
+		if d.applyState(c, a, state, err, now, jitter) {
+			toNotify = append(toNotify, a.Lease)
 		}
 	}
-	c.giveWay()
-	c.group.calls--
-	d.launch(c.group)
+	c.free()
+	c.group.inFlight--
+	d.startQueued(c.group)
 	d.release(c.group)
-	d.settle()
-	return told
+	d.arm()
+	return toNotify
 }
 
-// apply takes in the answer for one lease; true: its keeper has to be told.
-func (d *Dog) apply(c *call, a Ask, state State, err error, now instant, jitter float64) bool {
-	l, latest := a.Lease, a.Lease.latest()
+// applyState applies the answer for one lease. It reports whether the keeper has to be notified.
+func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, jitter float64) bool {
+	l, latest := a.Lease, a.Lease.latestStart()
 	if !l.leave(c) {
-		// Dropped, kept again, or confirmed by something newer. A refusal contradicts that confirmation, and which of the two
-		// was executed last is not known: a further attempt tells.
-		if state == Lost && l.registered() && l.group == c.group && !l.asked() {
+		// The lease was dropped, kept again, or confirmed by a newer command. A refusal contradicts
+		// that confirmation, and it is unknown which of the two commands was executed last. A
+		// further attempt finds out.
+		if state == Lost && l.registered() && l.group == c.group && !l.hasAttempt() {
 			d.plan(l, now)
 		}
 		return false
 	}
 	switch {
 	case state == Lost:
-		d.lose(l, newsRefused)
-	case l.valid() <= now: // too late; the scheduler is about to say so
+		d.lose(l, eventRefused)
+	case l.valid() <= now: // too late; the scheduler is about to report the loss
 		return false
 	case state == Renewed:
 		d.confirm(l, c.start.add(a.TTL), now)
-		l.news |= newsRenewed
+		l.events |= eventRenewed
 	default:
-		known := c.start <= l.late // it has been told as overdue
-		if !known {
+		reported := c.start <= l.overdue // an overdue attempt was reported as unknown already
+		if !reported {
 			l.fail(err)
 		}
+		// Only the newest attempt determines the next one. A hedge covers all older ones.
 		if c.start == latest {
 			d.plan(l, now.add(l.backoff(now, jitter)))
 		} else {
-			d.plan(l, max(now, l.hedge()))
+			d.plan(l, max(now, l.hedgeAt()))
 		}
-		return !known
+		return !reported
 	}
 	return true
 }
 
-// tell calls the keepers of leases that have news. Only one goroutine at a time does it for a lease: the others leave
-// their news to it.
-func (d *Dog) tell(leases []*Lease) {
+// notify delivers the events of leases to their keepers. mu is not held.
+func (d *Dog) notify(leases []*Lease) {
 	for _, l := range leases {
-		d.tellOne(l)
+		d.notifyOne(l)
 	}
 }
 
-func (d *Dog) tellOne(l *Lease) {
+// notifyOne delivers all events of l. Only one goroutine at a time does so for a lease. Others
+// leave their events to it, so the calls of a keeper never overlap and keep their order.
+func (d *Dog) notifyOne(l *Lease) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if l.telling {
+	if l.notifying {
 		return
 	}
-	l.telling = true
-	for l.news != 0 && !d.closed {
+	l.notifying = true
+	for l.events != 0 && !d.closed {
 		k, gen := l.keeper, l.gen.Load()
-		n, err := l.take()
+		e, err := l.takeEvent()
 		d.mu.Unlock()
-		// Nothing may come between this look and the call: Drop has returned, or the call has begun.
+		// Nothing may come between this check and the call: either Drop returned before the check,
+		// and the event is not delivered, or the call counts as started before Drop.
 		if l.gen.Load() == gen {
-			n.tell(k, l, err)
+			e.deliver(k, l, err)
 		}
 		d.mu.Lock()
 	}
-	l.telling = false
+	l.notifying = false
 }
 
-func (n news) tell(k Keeper, l *Lease, err error) {
-	switch n {
-	case newsUnknown:
+func (e event) deliver(k Keeper, l *Lease, err error) {
+	switch e {
+	case eventUnknown:
 		k.LeaseUnknown(l, err)
-	case newsRenewed:
+	case eventRenewed:
 		k.LeaseRenewed(l)
 	default:
-		k.LeaseLost(l, n == newsRefused)
+		k.LeaseLost(l, e == eventRefused)
 	}
 }

@@ -16,9 +16,10 @@ const Batch = 100
 var (
 	// ErrClosed is returned by [Dog.Keep] after [Dog.Close].
 	ErrClosed = errors.New("watchdog: closed")
-	// ErrInvalid is returned by [Dog.Keep] for terms that cannot be kept.
+	// ErrInvalid is returned by [Dog.Keep] for invalid terms, and for a lease of another Dog.
 	ErrInvalid = errors.New("watchdog: invalid terms")
-	// ErrNoAnswer is told to [Keeper.LeaseUnknown] when a renewal has not answered in time, or gave no reason.
+	// ErrNoAnswer is passed to [Keeper.LeaseUnknown] when a renewal has not answered in time, or
+	// has failed without an error.
 	ErrNoAnswer = errors.New("watchdog: no answer")
 )
 
@@ -26,57 +27,64 @@ var (
 type State uint8
 
 const (
-	// Unknown is no answer: the lease is asked for again while its validity lasts.
+	// Unknown means that there is no answer. The Dog retries while the lease is valid.
 	Unknown State = iota
-	// Renewed: the server keeps the lease for the TTL asked for.
+	// Renewed means that the server has set the requested TTL.
 	Renewed
-	// Lost: the server refused. The lease is somebody else's, or gone.
+	// Lost means that the server refused: another owner has the lease, or it is gone.
 	Lost
 )
 
-// Ask is one lease in a batch: keep Lease for TTL from now on.
+// Ask is the request to renew one lease of a batch.
 type Ask struct {
-	Lease  *Lease
-	Keeper Keeper // the lease's when the batch was made
-	// TTL is that of the lease's Terms, or what is left until their End, in whole milliseconds.
+	Lease *Lease
+	// Keeper is the keeper of the lease when the batch was made.
+	Keeper Keeper
+	// TTL is the TTL to set: that of the Terms, or the time left until their End, in whole
+	// milliseconds.
 	TTL time.Duration
 }
 
-// Renew asks the server for a batch of leases of one group, at most [Batch] long, and answers per lease, in order; a
-// missing answer is Unknown. err is what Unknown leases are told.
+// Renew asks the server to renew a batch of at most [Batch] leases of one group. It returns one
+// state per lease, in order. A missing state is Unknown. err is passed to the keepers of Unknown
+// leases.
 //
-// Attempts for one lease may overlap and be executed in any order, also after they were given up: a renewal must never
-// shorten what the server has granted. ctx ends when no lease of the batch is of interest any more, or the Dog closes.
-// Renew runs in a goroutine of its own and may block; it must not change or retain batch.
+// Attempts for one lease may overlap. The server may execute them in any order, also after they
+// have timed out. A renewal must therefore never shorten the TTL on the server. ctx ends when no
+// lease of the batch needs the answer any more, or when the Dog is closed. Each call has its own
+// goroutine and may block. It must not modify or retain batch.
 type Renew func(ctx context.Context, group any, batch []Ask) (states []State, err error)
 
-// Keeper is told of its lease. Calls come from the Dog's goroutines, never two at once for one lease, and must not
-// block. News that comes while a call is under way is told after it. What repeats itself before it could be told is told
-// once, with the latest reason. A Keeper may call Keep, Drop and Confirm, but not Close.
+// Keeper receives the events of a lease. Goroutines of the Dog call its methods, never two at a
+// time for one lease. The methods must not block. An event that occurs during a call is delivered
+// after it. Equal events that wait for delivery are merged, with the latest error. A Keeper may
+// call Keep, Drop and Confirm, but not Close.
 type Keeper interface {
-	// LeaseRenewed: validity has moved on.
+	// LeaseRenewed reports that a renewal has extended validity.
 	LeaseRenewed(l *Lease)
-	// LeaseUnknown: a renewal failed, for the reason err (never nil), or did not answer in time (ErrNoAnswer). Told at
-	// most once for each attempt. Renewal goes on.
+	// LeaseUnknown reports a renewal that failed with err (never nil), or that has not answered in
+	// time (ErrNoAnswer). It is called at most once per attempt. The Dog continues to renew.
 	LeaseUnknown(l *Lease, err error)
-	// LeaseLost is called once, as the last call for this lease, which is not registered any more: refused by the server
-	// (true), or validity ran out (false).
+	// LeaseLost reports the loss of the lease: the server refused (true), or validity has ended
+	// (false). It is called once, as the last event, and the lease is not registered any more.
 	LeaseLost(l *Lease, refused bool)
 }
 
 // Terms say how a lease is kept.
 type Terms struct {
-	// Group is comparable: leases of equal groups share batches (a script and a slot, say). nil: the lease is never
-	// renewed, only watched until its validity ends.
+	// Group must be comparable. Leases of equal groups share batches: a script and a slot, for
+	// example. If nil, the lease is never renewed, and the Dog only reports the end of its
+	// validity.
 	Group any
-	// TTL is what each renewal asks for. Above 0, unless Group is nil.
+	// TTL is requested by each renewal. It must be positive unless Group is nil.
 	TTL time.Duration
-	// Margin is how long before the TTL validity ends. It should be at most half a TTL: a lease whose validity ends before
-	// its first renewal, after TTL/3, is lost.
+	// Margin is the time between the end of validity and the end of the TTL. It should be at most
+	// half a TTL. A lease whose validity ends before its first renewal, after TTL/3, is lost.
 	Margin time.Duration
-	// End is a ceiling, zero for none. A renewal asks for min(TTL, End-now), so that what the server grants lasts until End
-	// and not longer, and validity ends Margin before; once that is confirmed nothing more is asked. Validity that was given
-	// to Keep or Confirm ends at End at the latest. What the server granted by other commands is not shortened to End.
+	// End limits the lifetime of the lease. Zero means no limit. A renewal requests min(TTL,
+	// End-now), so the server's TTL ends at End at the latest, and validity ends Margin earlier.
+	// Once a renewal up to End is confirmed, no more renewals follow. A validity passed to Keep or
+	// Confirm is cut to End. A TTL that other commands have set on the server is not shortened.
 	End time.Time
 }
 
@@ -90,35 +98,35 @@ func (t Terms) check() error {
 	return nil
 }
 
-// Option sets up a Dog.
+// Option configures a Dog.
 type Option func(*Dog)
 
-// WithLogger logs calls of Renew that failed, one line a batch. Default: discard.
+// WithLogger logs failed calls of Renew, one line per batch. The default discards them.
 func WithLogger(l *slog.Logger) Option {
 	return func(d *Dog) { d.log = l }
 }
 
-// Dog keeps leases. Its methods may be called from many goroutines at once.
+// Dog renews leases. It is safe for concurrent use.
 type Dog struct {
 	renew  Renew
 	log    *slog.Logger
-	epoch  time.Time // instants count from here, on the monotonic clock
+	epoch  time.Time // zero of all instants, on the monotonic clock
 	ctx    context.Context
 	cancel context.CancelFunc
-	wake   chan struct{}  // capacity 1: one nudge is enough
-	wg     sync.WaitGroup // Go only under mu and before closed
+	wake   chan struct{}  // capacity 1: one pending wake-up is enough
+	wg     sync.WaitGroup // Go is called with mu held on an open Dog, so Close misses no goroutine
 
-	mu      sync.Mutex
+	mu      sync.Mutex // never held while Renew or a keeper runs
 	closed  bool
-	running bool    // a scheduler is there; always so while alarms are
-	idle    bool    // it found none, and will end if it finds none again
-	armed   instant // when the scheduler looks again by itself
+	running bool    // the scheduler runs; always true while there are alarms
+	idle    bool    // the scheduler found no alarms and ends if there are none the next time
+	armed   instant // when the scheduler wakes up by itself
 	alarms  alarms  // all registered leases
 	groups  map[any]*group
-	spare   *group // the last one that became empty, for the next
+	spare   *group // the last group that became empty, reused for the next one
 }
 
-// New makes a Dog that renews by calling renew. It starts no goroutine before the first Keep.
+// New returns a Dog that renews leases with renew. It starts no goroutine before the first Keep.
 func New(renew Renew, opts ...Option) *Dog {
 	d := &Dog{
 		renew:  renew,
@@ -134,19 +142,20 @@ func New(renew Renew, opts ...Option) *Dog {
 	return d
 }
 
-// Keep registers l: from now on it is renewed on terms t, or only watched, and k is told of it. validUntil is what the
-// command that took the lease gives: its start + TTL - Margin. When it has passed, k is told of the loss at once, from
-// another goroutine.
+// Keep registers l. From now on the Dog renews l on terms t and reports its events to k. validUntil
+// is the validity from the command that acquired the lease: its start + TTL - Margin. If it has
+// passed, another goroutine reports the loss at once.
 //
-// A registered lease may be kept again: everything starts anew with the new keeper, terms and validity, and answers of
-// attempts under way do not count. A lease stays with the Dog that kept it first: with another one Keep gives
-// ErrInvalid. After Close it gives ErrClosed.
+// Keep on a registered lease starts over with the new keeper, terms and validity. Answers of
+// attempts in flight are ignored. A lease belongs to the first Dog that keeps it: with another Dog
+// Keep returns ErrInvalid. After Close it returns ErrClosed.
 func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	if err := t.check(); err != nil {
 		return err
 	}
+	// Fields of a lease are guarded by the mu of its Dog, so a lease cannot change to another Dog.
 	if !l.dog.CompareAndSwap(nil, d) && l.dog.Load() != d {
-		return fmt.Errorf("%w: the lease is another dog's", ErrInvalid)
+		return fmt.Errorf("%w: the lease belongs to another dog", ErrInvalid)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -163,18 +172,18 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	l.next = never
 	if t.Group != nil {
 		l.group = d.groupOf(t.Group)
-		l.next = l.due()
+		l.next = l.dueAt()
 		heap.Push(&l.group.due, l)
 	}
-	heap.Push(&d.alarms, l)
-	d.settle()
+	heap.Push(&d.alarms, l) // after next is set: the heap orders by it
+	d.arm()
 	return nil
 }
 
-// Drop unregisters l. No renewal is begun for it any more, and no call of its keeper: a loss found before, but not yet
-// told, is not told. A call of the keeper that has begun by then may still be running when Drop returns; Drop does not
-// wait for it, so that it may be called with locks held that the keeper takes, and by the keeper itself. A renewal under
-// way may still reach the server. Dropping a lease that is not registered does nothing.
+// Drop unregisters l. No renewal of l starts any more, and no call of its keeper: a loss that was
+// found but not delivered is dropped too. A call of the keeper that has started may still run when
+// Drop returns. Drop does not wait for it, so it may be called by the keeper, and with locks held
+// that the keeper takes. A renewal in flight may still reach the server. Drop is idempotent.
 func (d *Dog) Drop(l *Lease) {
 	if l.dog.Load() != d {
 		return
@@ -183,11 +192,12 @@ func (d *Dog) Drop(l *Lease) {
 	defer d.mu.Unlock()
 	d.remove(l)
 	l.reset(nil)
-	d.settle()
+	d.arm()
 }
 
-// Confirm says that another confirmed command moved l's validity to until. It never shortens. A lease that is not
-// registered, or whose validity has ended, stays lost.
+// Confirm reports that another confirmed command has extended l's validity to until. It never
+// shortens validity. It does nothing for a lease that is not registered or whose validity has
+// ended.
 func (d *Dog) Confirm(l *Lease, until time.Time) {
 	if l.dog.Load() != d {
 		return
@@ -201,25 +211,25 @@ func (d *Dog) Confirm(l *Lease, until time.Time) {
 	}
 	d.confirm(l, granted, now)
 	if l.group != nil {
-		d.launch(l.group)
+		d.startQueued(l.group) // a call that only served l may have made room
 	}
-	d.settle()
+	d.arm()
 }
 
-// Len is the number of registered leases.
+// Len returns the number of registered leases.
 func (d *Dog) Len() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.alarms)
 }
 
-// Close stops renewing without telling anybody, ends the context of the calls under way, and waits for all goroutines:
-// as long as Renew and the keepers take to return. It may be called more than once.
+// Close stops all renewals, delivers no more events and cancels the calls in flight. It waits for
+// all goroutines, for as long as Renew and the keepers take to return. Close is idempotent.
 func (d *Dog) Close() {
 	d.mu.Lock()
 	d.closed = true
 	for _, l := range d.alarms {
-		l.alarm, l.place, l.group = 0, 0, nil
+		l.alarmIndex, l.dueIndex, l.group = 0, 0, nil
 		l.reset(nil)
 	}
 	d.alarms, d.groups, d.spare = nil, nil, nil

@@ -1,0 +1,398 @@
+package watchdog
+
+import (
+	"fmt"
+	"math"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// leaseCase is the life of one lease, kept at the start of a bubble on terms().
+type leaseCase struct {
+	name     string
+	terms    func(*Terms) // changes the terms
+	reply    func(request) reply
+	act      func(d *Dog, k *keeper) // runs after Keep
+	run      time.Duration           // of the whole case
+	want     []string                // events
+	without  string                  // kind of event to leave out of them
+	requests []string                // "ttl@at" of each call; nil: not checked
+	valid    time.Duration
+	len      int
+}
+
+// valid is the validity of a lease on terms().
+const valid = ttl - margin
+
+var (
+	renewed = reply{state: Renewed}
+	unknown = reply{}
+	refused = reply{state: Lost}
+	hang    = reply{hang: true}
+)
+
+// until replies before until a point in time, then after.
+func until(end time.Duration, before, after reply) func(request) reply {
+	return func(q request) reply {
+		if q.at < end {
+			return before
+		}
+		return after
+	}
+}
+
+// calls gives each call its reply. The last reply is repeated.
+func calls(replies ...reply) func(request) reply {
+	return func(q request) reply { return replies[min(q.n, len(replies)-1)] }
+}
+
+func runLeaseCases(t *testing.T, cases []leaseCase) {
+	t.Helper()
+	for _, tt := range cases {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, k := newServer(tt.reply), newKeeper()
+				d := New(s.renew)
+				defer d.Close()
+				tm := terms()
+				if tt.terms != nil {
+					tt.terms(&tm)
+				}
+				keep(t, d, k, tm)
+				if tt.act != nil {
+					tt.act(d, k)
+				}
+				sleep(time.Until(k.start.Add(tt.run)))
+
+				require.Equal(t, append([]string{}, tt.want...), append([]string{}, k.eventsWithout(tt.without)...))
+				if tt.requests != nil {
+					requests := []string{}
+					for _, q := range s.requests() {
+						requests = append(requests, fmt.Sprintf("%v@%v", q.batch[0].TTL, q.at))
+					}
+					require.Equal(t, tt.requests, requests)
+				}
+				require.Equal(t, tt.valid, k.validFor())
+				require.Equal(t, tt.len, d.Len())
+			})
+		})
+	}
+}
+
+// Regular renewals, refusals and retries.
+var renewalCases = []leaseCase{
+	{
+		name:  "renewed a period after each confirmed start",
+		reply: always(renewed), run: 35 * time.Second,
+		want:     []string{"renewed@10s", "renewed@20s", "renewed@30s"},
+		requests: []string{"30s@10s", "30s@20s", "30s@30s"}, valid: 30*time.Second + valid, len: 1,
+	},
+	{
+		name:  "a refused lease is lost at once",
+		reply: always(refused), run: time.Minute,
+		want:     []string{"refused@10s"},
+		requests: []string{"30s@10s"}, valid: valid,
+	},
+	{
+		name:  "unknown until just before the deadline",
+		reply: always(unknown), run: valid - 1, without: "unknown", valid: valid, len: 1,
+	},
+	{
+		name:  "unknown until the deadline is lost exactly then",
+		reply: always(unknown), run: valid, without: "unknown",
+		want: []string{"expired@29.7s"}, valid: valid,
+	},
+	{
+		name:  "unknown until after the deadline stays lost",
+		reply: until(valid, unknown, renewed), run: time.Minute, without: "unknown",
+		want: []string{"expired@29.7s"}, valid: valid,
+	},
+	{
+		name:  "a short TTL is not renewed early",
+		terms: func(tm *Terms) { tm.TTL, tm.Margin = 90*time.Millisecond, 0 },
+		reply: always(renewed), run: 100 * time.Millisecond,
+		want:  []string{"renewed@30ms", "renewed@60ms", "renewed@90ms"},
+		valid: 180 * time.Millisecond, len: 1,
+	},
+}
+
+func TestLeaseIsRenewedWhileValid(t *testing.T) { runLeaseCases(t, renewalCases) }
+
+// Slow and missing answers.
+var lateAnswerCases = []leaseCase{
+	{
+		name:  "validity counts from before the call",
+		reply: always(reply{state: Renewed, after: 2 * time.Second}), run: 23 * time.Second,
+		want: []string{"renewed@12s", "renewed@22s"}, valid: 20*time.Second + valid, len: 1,
+	},
+	{
+		name:  "hanging calls are hedged and do not delay the loss",
+		reply: always(hang), run: time.Minute,
+		want:     []string{"overdue@15s", "overdue@20s", "overdue@25s", "expired@29.7s"},
+		requests: []string{"30s@10s", "30s@15s", "30s@20s", "30s@25s"}, valid: valid,
+	},
+	{
+		name:  "a hanging call is hedged by a second one",
+		reply: calls(hang, renewed), run: 26 * time.Second,
+		want:     []string{"overdue@15s", "renewed@15s", "renewed@25s"},
+		requests: []string{"30s@10s", "30s@15s", "30s@25s"}, valid: 25*time.Second + valid, len: 1,
+	},
+	{
+		name:  "a late answer counts from its own start",
+		reply: calls(reply{state: Renewed, after: 7 * time.Second}, hang), run: 18 * time.Second,
+		want:     []string{"overdue@15s", "renewed@17s"},
+		requests: []string{"30s@10s", "30s@15s"}, valid: 10*time.Second + valid, len: 1,
+	},
+	{
+		name:  "a late answer older than a confirmation changes nothing",
+		reply: calls(reply{state: Renewed, after: 7 * time.Second}, renewed), run: 18 * time.Second,
+		want:     []string{"overdue@15s", "renewed@15s"},
+		requests: []string{"30s@10s", "30s@15s"}, valid: 15*time.Second + valid, len: 1,
+	},
+	{
+		name:  "a late refusal counts while nothing newer is confirmed",
+		reply: calls(reply{state: Lost, after: 7 * time.Second}, hang), run: 18 * time.Second,
+		want: []string{"overdue@15s", "refused@17s"}, valid: valid,
+	},
+	{
+		name:  "a late refusal against a newer confirmation is checked again",
+		reply: calls(reply{state: Lost, after: 7 * time.Second}, renewed), run: 18 * time.Second,
+		want:     []string{"overdue@15s", "renewed@15s", "renewed@17s"},
+		requests: []string{"30s@10s", "30s@15s", "30s@17s"}, valid: 17*time.Second + valid, len: 1,
+	},
+	{
+		name:  "a late refusal that the next answer confirms is a loss",
+		reply: calls(reply{state: Lost, after: 7 * time.Second}, renewed, refused),
+		run:   18 * time.Second,
+		want:  []string{"overdue@15s", "renewed@15s", "refused@17s"}, valid: 15*time.Second + valid,
+	},
+	{
+		name:  "a hanging call is reported once, whatever its hedges do",
+		reply: calls(hang, reply{after: time.Millisecond}), run: 18 * time.Second,
+		without: "unknown",
+		want:    []string{"overdue@15s"}, valid: valid, len: 1,
+	},
+	{
+		name:  "a late unknown is not reported again",
+		reply: calls(reply{after: 7 * time.Second}, hang), run: 18 * time.Second,
+		want: []string{"overdue@15s"}, valid: valid, len: 1,
+	},
+	{
+		name:  "an answer at the deadline is too late",
+		reply: calls(reply{state: Renewed, after: valid - 10*time.Second}, hang), run: time.Minute,
+		without: "overdue",
+		want:    []string{"expired@29.7s"}, valid: valid,
+	},
+}
+
+func TestLateAnswersNeverExtendValidityTooFar(t *testing.T) { runLeaseCases(t, lateAnswerCases) }
+
+// Limits of the lifetime, and leases without renewals.
+var endCases = []leaseCase{
+	{
+		name:  "End: the last renewal requests the time left, none follows",
+		terms: func(tm *Terms) { tm.End = time.Now().Add(44 * time.Second) },
+		reply: always(renewed), run: time.Minute,
+		want:     []string{"renewed@10s", "renewed@20s", "expired@43.7s"},
+		requests: []string{"30s@10s", "24s@20s"}, valid: 44*time.Second - margin,
+	},
+	{
+		name:  "End is cut to whole milliseconds",
+		terms: func(tm *Terms) { tm.End = time.Now().Add(34*time.Second + 1234567) },
+		reply: always(renewed), run: time.Minute,
+		want:     []string{"renewed@10s", "expired@33.701s"},
+		requests: []string{"24.001s@10s"}, valid: 34001*time.Millisecond - margin,
+	},
+	{
+		name:  "End before the first validity ends",
+		terms: func(tm *Terms) { tm.End = time.Now().Add(5 * time.Second) }, reply: always(renewed),
+		run:      time.Minute,
+		want:     []string{"expired@5s"},
+		requests: []string{}, valid: 5 * time.Second,
+	},
+	{
+		name:  "nothing is requested for less than a millisecond",
+		reply: calls(reply{state: Lost, after: 13 * time.Second}, renewed), run: time.Minute,
+		act: func(d *Dog, k *keeper) {
+			tm := terms()
+			tm.End = time.Now().Add(13*time.Second + 500*time.Microsecond)
+			_ = d.Keep(&k.Lease, k, tm, time.Now().Add(5*time.Second))
+			sleep(2 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(ttl))
+		},
+		want:     []string{"expired@13.0005s"},
+		requests: []string{"13s@0s"}, valid: 13*time.Second + 500*time.Microsecond,
+	},
+	{
+		name:  "a far End is no limit",
+		terms: func(tm *Terms) { tm.End = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) },
+		reply: always(renewed), run: 15 * time.Second,
+		want: []string{"renewed@10s"}, valid: 10*time.Second + valid, len: 1,
+	},
+	{
+		name:  "a lease without a group is only watched",
+		terms: func(tm *Terms) { tm.Group = nil }, reply: always(renewed), run: time.Minute,
+		want:     []string{"expired@29.7s"},
+		requests: []string{}, valid: valid,
+	},
+	{
+		name:  "a validity of centuries",
+		reply: always(renewed), run: 200 * 365 * 24 * time.Hour,
+		act: func(d *Dog, k *keeper) {
+			_ = d.Keep(&k.Lease, k, Terms{Margin: time.Hour}, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))
+		},
+		requests: []string{}, valid: math.MaxInt64 - time.Hour, len: 1,
+	},
+	{
+		name:  "a TTL of a hundred years",
+		terms: func(tm *Terms) { tm.TTL = 100 * 365 * 24 * time.Hour }, reply: always(renewed),
+		run:      40 * 365 * 24 * time.Hour,
+		want:     []string{"renewed@292000h0m0s"},
+		requests: []string{"876000h0m0s@292000h0m0s"},
+		valid:    292000*time.Hour + 876000*time.Hour - margin, len: 1,
+	},
+}
+
+func TestEndLimitsTheLease(t *testing.T) { runLeaseCases(t, endCases) }
+
+// Confirmations by other commands.
+var confirmCases = []leaseCase{
+	{
+		name:  "Confirm moves the next renewal",
+		reply: always(renewed), run: 16 * time.Second,
+		act: func(d *Dog, k *keeper) {
+			sleep(5 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(valid))
+		},
+		want:     []string{"renewed@15s"},
+		requests: []string{"30s@15s"}, valid: 15*time.Second + valid, len: 1,
+	},
+	{
+		name:  "Confirm never shortens",
+		reply: always(renewed), run: 9 * time.Second,
+		act: func(d *Dog, k *keeper) {
+			d.Confirm(&k.Lease, time.Now().Add(time.Second))
+		},
+		valid: valid, len: 1,
+	},
+	{
+		name:  "Confirm extends a watched lease",
+		terms: func(tm *Terms) { tm.Group = nil }, reply: always(renewed), run: 40 * time.Second,
+		act: func(d *Dog, k *keeper) {
+			sleep(20 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(valid))
+		},
+		valid: 20*time.Second + valid, len: 1,
+	},
+	{
+		name:  "Confirm is cut to End",
+		terms: func(tm *Terms) { tm.End = time.Now().Add(40 * time.Second) },
+		reply: always(unknown), run: time.Minute, without: "unknown",
+		act: func(d *Dog, k *keeper) {
+			sleep(5 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(time.Hour))
+		},
+		want:     []string{"expired@40s"},
+		requests: []string{}, valid: 40 * time.Second,
+	},
+	{
+		name:  "Confirm after the loss does not restore the lease",
+		reply: always(unknown), run: 40 * time.Second, without: "unknown",
+		act: func(d *Dog, k *keeper) {
+			sleep(valid)
+			d.Confirm(&k.Lease, time.Now().Add(valid))
+		},
+		want: []string{"expired@29.7s"}, valid: valid,
+	},
+	{
+		name:  "Confirm ends the wait for a hanging attempt",
+		reply: calls(hang, renewed), run: 23 * time.Second,
+		act: func(d *Dog, k *keeper) {
+			sleep(12 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(valid))
+		},
+		want:     []string{"renewed@22s"},
+		requests: []string{"30s@10s", "30s@22s"}, valid: 22*time.Second + valid, len: 1,
+	},
+	{
+		name:  "an answer that grants less than confirmed shortens nothing",
+		reply: calls(reply{state: Lost, after: 3 * time.Second}, renewed),
+		act: func(d *Dog, k *keeper) {
+			sleep(12 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(5*time.Minute))
+		},
+		run:      time.Minute,
+		want:     []string{"renewed@13s"},
+		requests: []string{"30s@10s", "30s@13s"}, valid: 5*time.Minute + 12*time.Second, len: 1,
+	},
+	{
+		name:  "a Confirm of less than confirmed changes nothing",
+		reply: calls(unknown, hang), run: 12 * time.Second, without: "unknown",
+		act: func(d *Dog, k *keeper) {
+			sleep(10 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(time.Second))
+			synctest.Wait()
+			if len(d.alarms) != 1 || d.alarms[0].failures != 1 {
+				panic("the failure count was reset")
+			}
+		},
+		valid: valid, len: 1,
+	},
+}
+
+func TestConfirmExtendsButNeverShortensValidity(t *testing.T) { runLeaseCases(t, confirmCases) }
+
+// Repeated Keep, and Drop.
+var registrationCases = []leaseCase{
+	{
+		name:  "a dropped lease has no events and no renewals",
+		reply: always(renewed), run: time.Minute,
+		act:      func(d *Dog, k *keeper) { d.Drop(&k.Lease); d.Drop(&k.Lease) },
+		requests: []string{}, valid: valid,
+	},
+	{
+		name:  "dropped during a call",
+		reply: always(reply{state: Lost, after: 2 * time.Second}), run: time.Minute,
+		act:      func(d *Dog, k *keeper) { sleep(11 * time.Second); d.Drop(&k.Lease) },
+		requests: []string{"30s@10s"}, valid: valid,
+	},
+	{
+		name:  "kept again: an older call's answer does not count",
+		reply: calls(reply{state: Renewed, after: 2 * time.Second}, renewed), run: 14 * time.Second,
+		act: func(d *Dog, k *keeper) {
+			sleep(11 * time.Second)
+			tm := terms()
+			tm.TTL = 6 * time.Second
+			_ = d.Keep(&k.Lease, k, tm, time.Now().Add(tm.TTL-margin))
+		},
+		want:     []string{"renewed@13s"},
+		requests: []string{"30s@10s", "6s@13s"}, valid: 19*time.Second - margin, len: 1,
+	},
+	{
+		name:  "kept again to be watched",
+		reply: always(renewed), run: time.Minute,
+		act: func(d *Dog, k *keeper) {
+			sleep(11 * time.Second)
+			_ = d.Keep(&k.Lease, k, Terms{}, time.Now().Add(7*time.Second))
+		},
+		want:     []string{"renewed@10s", "expired@18s"},
+		requests: []string{"30s@10s"}, valid: 18 * time.Second,
+	},
+	{
+		name:  "kept after its validity has ended",
+		reply: always(renewed), run: time.Second,
+		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, terms(), time.Now().Add(-time.Second)) },
+		want: []string{"expired@0s"}, valid: -time.Second,
+	},
+	{
+		name:  "acquired for less than the TTL: renewed at once",
+		reply: always(renewed), run: time.Second,
+		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, terms(), time.Now().Add(5*time.Second)) },
+		want: []string{"renewed@0s"}, valid: valid, len: 1,
+	},
+}
+
+func TestKeepAndDropStartOver(t *testing.T) { runLeaseCases(t, registrationCases) }
