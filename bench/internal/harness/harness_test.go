@@ -119,7 +119,7 @@ type brokenLock struct{}
 func (brokenLock) Locker(context.Context, string, bool) (contend.Locker, error) {
 	return brokenLock{}, nil
 }
-func (brokenLock) Acquire(context.Context) (contend.Held, error) { return brokenLock{}, nil }
+func (brokenLock) Acquire(context.Context) (contend.Hold, error) { return brokenLock{}, nil }
 func (brokenLock) Release(context.Context) error                 { time.Sleep(time.Millisecond); return nil }
 func (brokenLock) Close() error                                  { return nil }
 
@@ -129,8 +129,8 @@ func TestBrokenIsShown(t *testing.T) {
 	require.NoError(t, err)
 	specs[0].Rows = []Row{{Contender: contend.FloorPubsub}, {Contender: "broken"}, {Contender: "failing"}, {Contender: "missing"}}
 	all := contend.All()
-	all["broken"] = contend.Contender{Name: "broken", Family: "broken", Open: func(context.Context, contend.Setting) (contend.Client, error) { return brokenLock{}, nil }}
-	all["failing"] = contend.Contender{Name: "failing", Family: "failing", Open: func(context.Context, contend.Setting) (contend.Client, error) {
+	all["broken"] = contend.Contender{Name: "broken", Family: "broken", Open: func(context.Context, contend.ClientConfig) (contend.Client, error) { return brokenLock{}, nil }}
+	all["failing"] = contend.Contender{Name: "failing", Family: "failing", Open: func(context.Context, contend.ClientConfig) (contend.Client, error) {
 		return nil, os.ErrPermission
 	}}
 	all["missing"] = contend.Contender{Name: "missing", Family: "missing", Missing: "not here"}

@@ -41,7 +41,7 @@ func (s *session) openHolds(ctx context.Context) error {
 }
 
 func (s *session) acquireAll(ctx context.Context, lockers []contend.Locker) error {
-	held := make([]contend.Held, len(lockers))
+	held := make([]contend.Hold, len(lockers))
 	err := each(len(lockers), func(i int) (err error) {
 		held[i], err = lockers[i].Acquire(ctx)
 		return err

@@ -49,7 +49,7 @@ type session struct {
 
 	clients []contend.Client
 	workers []*worker
-	held    []contend.Held // Holds: all of them; Crowd: that of the holder, if it is ours
+	held    []contend.Hold // Holds: all of them; Crowd: that of the holder, if it is ours
 	takes   contend.Result // what waiting or holding takes
 
 	// Of a Crowd.
@@ -89,8 +89,8 @@ func (s *session) prepare(ctx context.Context) error {
 	return s.contender.Prepare(ctx, rdb, s.w)
 }
 
-func (s *session) setting(number int) contend.Setting {
-	return contend.Setting{Target: s.target, Workload: s.w, Number: number}
+func (s *session) setting(number int) contend.ClientConfig {
+	return contend.ClientConfig{Target: s.target, Workload: s.w, Number: number}
 }
 
 func (s *session) connect(ctx context.Context, number int) error {

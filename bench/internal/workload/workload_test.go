@@ -29,8 +29,8 @@ func (g *gates) of(name string) chan struct{} {
 }
 
 func (g *gates) contenders() map[string]contend.Contender {
-	opening := func(c contend.Client) func(context.Context, contend.Setting) (contend.Client, error) {
-		return func(context.Context, contend.Setting) (contend.Client, error) { return c, nil }
+	opening := func(c contend.Client) func(context.Context, contend.ClientConfig) (contend.Client, error) {
+		return func(context.Context, contend.ClientConfig) (contend.Client, error) { return c, nil }
 	}
 	return map[string]contend.Contender{
 		good:   {Name: good, Open: opening(gateClient{gates: g})},
@@ -58,7 +58,7 @@ func (c gateClient) Close() error { return nil }
 
 type gateLock chan struct{}
 
-func (l gateLock) Acquire(ctx context.Context) (contend.Held, error) {
+func (l gateLock) Acquire(ctx context.Context) (contend.Hold, error) {
 	if l == nil {
 		return l, nil
 	}
@@ -79,7 +79,7 @@ func (l gateLock) Release(context.Context) error {
 
 type greedyLock struct{ gateLock }
 
-func (l greedyLock) Acquire(ctx context.Context) (contend.Held, error) {
+func (l greedyLock) Acquire(ctx context.Context) (contend.Hold, error) {
 	for ctx.Err() == nil {
 		select {
 		case l.gateLock <- struct{}{}:
