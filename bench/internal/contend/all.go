@@ -51,8 +51,9 @@ func All() map[string]Contender {
 		},
 		{
 			Name: FloorPubsub, Family: FamilyFloor,
-			Prepare: loadScripts(acquireScript, releaseScript, acquireReadScript, releaseReadScript, acquireWriteScript),
-			Open:    openPubsub,
+			Prepare: loadScripts(acquireScript, releaseScript,
+				acquireReadScript, releaseReadScript, acquireWriteScript),
+			Open: openPubsub,
 		},
 		{
 			Name: FloorPublish, Family: FamilyFloor,

@@ -216,7 +216,8 @@ func (s *redissonSession) result(w Workload, o redisson.Outcome) Result {
 	usage := s.load.Usage()
 	r := Result{
 		Elapsed: o.Took,
-		Ops:     o.Operations, HandOvers: o.HandOvers, Reads: o.Reads, PerWorker: o.PerThread, Waits: nanoseconds(o.Waits),
+		Ops:     o.Operations, HandOvers: o.HandOvers, Reads: o.Reads,
+		PerWorker: o.PerThread, Waits: nanoseconds(o.Waits),
 		AllOps: o.AllOperations, AllHandOvers: o.AllHandOvers, Unseen: unlockDELs(w, o), Stuck: o.Stuck,
 		Overlaps: o.Overlaps, Lost: o.LostUpdates,
 		CPU: o.CPU, Heap: usage.Heap, Goroutines: usage.Threads,

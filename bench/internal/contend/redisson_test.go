@@ -68,7 +68,8 @@ func redissonCases() []redissonCase {
 		{
 			"turns",
 			Workload{
-				Kind: Section, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 1, Turns: true, Inside: time.Millisecond,
+				Kind: Section, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 1,
+				Turns: true, Inside: time.Millisecond,
 			},
 			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
 				require.Len(t, r.HandOverTimes, int(r.HandOvers))
@@ -88,8 +89,14 @@ func redissonCases() []redissonCase {
 				require.Less(t, r.Reads, r.Ops)
 			},
 		},
-		{"semaphore", Workload{Kind: Section, Primitive: Semaphore, Keys: 1, Clients: 2, Goroutines: 2, Permits: 3}, nil},
-		{"permits", Workload{Kind: Section, Primitive: Permits, Keys: 1, Clients: 2, Goroutines: 2, Permits: 3}, nil},
+		{
+			"semaphore",
+			Workload{Kind: Section, Primitive: Semaphore, Keys: 1, Clients: 2, Goroutines: 2, Permits: 3}, nil,
+		},
+		{
+			"permits",
+			Workload{Kind: Section, Primitive: Permits, Keys: 1, Clients: 2, Goroutines: 2, Permits: 3}, nil,
+		},
 		{
 			"crowd", Workload{Kind: Crowd, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 3},
 			func(t *testing.T, _ *redis.Client, w Workload, r Result) {
@@ -154,8 +161,8 @@ func testRedissonUnseen(t *testing.T, server *redistest.Server, remote *redisson
 	}{{Lock, 1}, {Fair, 1}, {RW, 1}, {Permits, 0}} {
 		t.Run(string(tt.primitive), func(t *testing.T) {
 			w := Workload{
-				ID: t.Name(), Name: redistest.Name(t), Kind: Section, Primitive: tt.primitive, Keys: 1, Clients: 1, Goroutines: 1,
-				Permits: 1, Duration: 100 * time.Millisecond,
+				ID: t.Name(), Name: redistest.Name(t), Kind: Section, Primitive: tt.primitive,
+				Keys: 1, Clients: 1, Goroutines: 1, Permits: 1, Duration: 100 * time.Millisecond,
 			}
 			remote.warm[warmUpKey{w.ID, w.Primitive}] = true // skip the warm-up: its DELs would count too
 			before := redistest.Commands(t, server)

@@ -117,7 +117,7 @@ func (o observation) ofSection() report.Figures {
 		f[report.HandOverP99] = float64(measure.Percentile(r.HandOverTimes, 99))
 	}
 	f[report.JainWorkers] = measure.Jain(r.PerWorker)
-	f[report.JainClients] = measure.Jain(measure.Groups(r.PerWorker, o.w.Goroutines))
+	f[report.JainClients] = measure.Jain(measure.GroupSums(r.PerWorker, o.w.Goroutines))
 	o.network(f, o.w.Clients)
 	return f
 }
