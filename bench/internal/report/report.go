@@ -67,7 +67,7 @@ type Figures map[string]float64
 func (r Row) Bad() bool { return r.Broke != "" || r.Error != "" }
 
 // Summary fills Values and Ratios. base has the rounds of the row's base.
-func (r *Row) Summary(base []Figures) {
+func (r *Row) Summarize(base []Figures) {
 	values, ratios := map[string][]float64{}, map[string][]float64{}
 	for i, figures := range r.Rounds {
 		for key, v := range figures {

@@ -27,7 +27,7 @@ func sample() *Report {
 	}}
 	base := w.Rows[0].Rounds
 	for i := range w.Rows {
-		w.Rows[i].Summary(base)
+		w.Rows[i].Summarize(base)
 	}
 	setup := Setup{Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: time.Minute, Machine: "a machine", Cores: 2, System: "linux/amd64", Go: "go1.26", Redis: "7.0.15", GoRedis: "v9.23.0",
 		Lib: map[string]string{"redlatch": "v1", "bsm": "v0.10.0"}}
