@@ -234,7 +234,9 @@ func Specs(long bool) []Spec {
 			},
 		},
 		{
-			ID: "W10", Title: "a fair lock with few and with many waiters, on 2 clients; compared with few", Slow: true,
+			ID:    "W10",
+			Title: "a fair lock with few and with many waiters, on 2 clients; the base has few waiters",
+			Slow:  true,
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.Fair, Keys: 1, Clients: 2, Goroutines: 5,
 				Queued: true, Duration: sectionDuration,

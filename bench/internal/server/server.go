@@ -157,7 +157,8 @@ func (s *Server) Close() {
 func freePort(ctx context.Context) (int, error) {
 	for range 100 {
 		port := 20000 + rand.IntN(12000) //nolint:gosec // not a secret
-		if l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr); err == nil {
 			return port, l.Close()
 		}
 	}
