@@ -6,8 +6,8 @@
 //	go run . -json results.json
 //	go run . picture -json results.json -out ../doc/performance.svg -page ../doc/performance.md
 //
-// It exits with 1 if a contender failed or violated mutual exclusion, and with 2 if the run could not
-// start or continue.
+// It exits with 1 if a contender failed or violated mutual exclusion, and with 2 if the run could
+// not start or continue.
 package main
 
 import (
@@ -76,7 +76,7 @@ func app(in io.Reader, out, progress io.Writer) *cli.Command {
 		&cli.StringFlag{Name: "only", Usage: "run only these workloads, such as `W1,W4`"},
 		&cli.StringFlag{
 			Name:  "who",
-			Usage: "run only these families or rows, such as `floor,redlatch`, and the rows that they are compared with",
+			Usage: "run only these families or rows, such as `floor,redlatch`, and the rows to compare them with",
 		},
 		&cli.IntFlag{
 			Name: "rounds", Value: 5,
@@ -168,8 +168,8 @@ func measure(ctx context.Context, c *cli.Command, out, progress io.Writer) error
 	return nil
 }
 
-// openRedisson starts Java and returns a function that ends it. If Java cannot start, the report shows
-// the reason in Redisson's rows.
+// openRedisson starts Java and returns a function that ends it. If Java cannot start, the report
+// shows the reason in Redisson's rows.
 func openRedisson(ctx context.Context, contenders map[string]contend.Contender) (closeRedisson func()) {
 	c := contenders[contend.Redisson]
 	remote, err := contend.OpenRedisson(ctx, nil)

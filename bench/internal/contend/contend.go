@@ -17,8 +17,8 @@ type Contender struct {
 	Family string // group of related contenders: "redlatch", "floor", "bsm", ...
 	Module string // Go module that supplies the version; empty for a floor
 
-	// Commands lists commands that the clients send themselves, other than those that scripts cannot
-	// call. See measure.Calls.ByClients.
+	// Commands lists commands that the clients send themselves, other than those that scripts
+	// cannot call. See measure.Calls.ByClients.
 	Commands []string
 	// Prepare sets up the server for a workload, before the first client opens. It may be nil.
 	Prepare func(ctx context.Context, rdb *redis.Client, w Workload) error
@@ -39,8 +39,8 @@ type ClientConfig struct {
 
 // Client is one client of a contender, with its own connection pool. Many workers share it.
 type Client interface {
-	// Locker returns the handle that one worker acquires with. For a read-write lock, read selects the
-	// read side. Calls must not overlap.
+	// Locker returns the handle that one worker acquires with. For a read-write lock, read selects
+	// the read side. Calls must not overlap.
 	Locker(ctx context.Context, name string, read bool) (Locker, error)
 	Close() error
 }

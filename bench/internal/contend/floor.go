@@ -190,7 +190,8 @@ func (c *pipelinedFloor) Locker(_ context.Context, name string, _ bool) (Locker,
 	return newEvalLock(c.pipe, name, c.newOwner()), nil
 }
 
-// queueFloor puts a FIFO queue in the process in front of two EVALSHA. It works with one client only.
+// queueFloor puts a FIFO queue in the process in front of two EVALSHA. It works with one client
+// only.
 type queueFloor struct {
 	*floorClient
 	mutexes map[string]chan struct{} // by key

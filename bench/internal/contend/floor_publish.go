@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// publishFloor publishes a message to release the lock. The subscriber that receives it acquires the
-// lock with one EVALSHA.
+// publishFloor publishes a message to release the lock. The subscriber that receives it acquires
+// the lock with one EVALSHA.
 //
 // It is only correct for two clients with one worker each that alternate: there, each message has a
 // single receiver.
@@ -66,8 +66,8 @@ type publishLock struct {
 	started  bool
 }
 
-// Acquire tries the free lock once. After the first acquisition the key always exists, so later calls
-// only wait for a message. The channel buffers a message that arrives before the call.
+// Acquire tries the free lock once. After the first acquisition the key always exists, so later
+// calls only wait for a message. The channel buffers a message that arrives before the call.
 func (l *publishLock) Acquire(ctx context.Context) (Hold, error) {
 	if !l.started {
 		l.started = true

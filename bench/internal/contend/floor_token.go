@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// tokenFloor keeps a token per permit in a list. BLPOP takes one, and Redis serves blocked clients in
-// FIFO order. LPUSH returns it.
+// tokenFloor keeps a token per permit in a list. BLPOP takes one, and Redis serves blocked clients
+// in FIFO order. LPUSH returns it.
 type tokenFloor struct{ *floorClient }
 
 func openToken(_ context.Context, c ClientConfig) (Client, error) {

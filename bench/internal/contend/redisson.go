@@ -49,8 +49,8 @@ func OpenRedisson(ctx context.Context, log io.Writer) (Remote, error) {
 
 func (r *redissonRemote) Version() string { return r.version }
 
-// Commands returns nil. Besides scripts, Redisson sends only a DEL after each unlock. Its scripts also
-// call DEL, so Result.Unseen counts these.
+// Commands returns nil. Besides scripts, Redisson sends only a DEL after each unlock. Its scripts
+// also call DEL, so Result.Unseen counts these.
 func (r *redissonRemote) Commands() []string { return nil }
 
 func (r *redissonRemote) Close() error {
@@ -156,8 +156,8 @@ const (
 )
 
 // redissonConfig returns Redisson's defaults, with two exceptions. A fair lock needs more channels:
-// each waiting thread subscribes to its own. Crowd and Holds open all connections at once: later ones
-// would count as heap of the waiters or holds.
+// each waiting thread subscribes to its own. Crowd and Holds open all connections at once: later
+// ones would count as heap of the waiters or holds.
 func redissonConfig(target Target, w Workload) redisson.Config {
 	idle := redissonIdle
 	if w.Kind != Section {
@@ -186,8 +186,8 @@ type redissonSession struct {
 	load    *redisson.Session // nil until it is open
 }
 
-// warmUp runs sections on other keys for the given time. Afterwards the clients have the connections
-// and buffers that w needs.
+// warmUp runs sections on other keys for the given time. Afterwards the clients have the
+// connections and buffers that w needs.
 func (s *redissonSession) warmUp(ctx context.Context, w Workload, length time.Duration) error {
 	w.Kind, w.Name, w.Queued = Section, w.Name+":java", false
 	w.Keys, w.Goroutines = min(w.Keys, redissonConnections), min(w.Goroutines, redissonConnections)
@@ -231,8 +231,8 @@ func (s *redissonSession) result(w Workload, o redisson.Outcome) Result {
 	return r
 }
 
-// unlockDELs returns the number of DELs that Redisson sent itself. It sends one after each unlock of a
-// lock, to delete the key that makes the unlock idempotent. Permits have no such key.
+// unlockDELs returns the number of DELs that Redisson sent itself. It sends one after each unlock
+// of a lock, to delete the key that makes the unlock idempotent. Permits have no such key.
 func unlockDELs(w Workload, o redisson.Outcome) int64 {
 	switch {
 	case w.Primitive == Semaphore, w.Primitive == Permits:

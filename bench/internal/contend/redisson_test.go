@@ -152,8 +152,8 @@ func testRedissonWorkloads(t *testing.T, server *redistest.Server, remote *redis
 	}
 }
 
-// testRedissonUnseen counts the DELs of an unlock without waiters: one by the script, and one by the
-// client.
+// testRedissonUnseen counts the DELs of an unlock without waiters: one by the script, and one by
+// the client.
 func testRedissonUnseen(t *testing.T, server *redistest.Server, remote *redissonRemote) {
 	for _, tt := range []struct {
 		primitive Primitive

@@ -12,21 +12,22 @@ type Kind string
 const (
 	// Section: each of Clients*Goroutines workers enters and leaves a critical section in a loop.
 	//
-	// Open connects the clients. Run is called twice: with a short Duration to warm up, then to measure.
-	// When Duration is over, each worker finishes its section and stops; Run returns when all have
-	// stopped.
+	// Open connects the clients. Run is called twice: with a short Duration to warm up, then to
+	// measure. When Duration is over, each worker finishes its section and stops; Run returns when
+	// all have stopped.
 	Section Kind = "section"
 
 	// Crowd: an extra client holds the lock, and Clients*Goroutines workers wait for it.
 	//
-	// Open connects the clients. Each client first acquires and releases other keys, so that it opens
-	// the connections that it will keep. Then Open takes the lock, starts the workers and returns one
-	// second later, when all of them wait. Run leaves everything unchanged for Duration, then releases
-	// the lock. Each worker acquires and releases it once; Run returns when all have.
+	// Open connects the clients. Each client first acquires and releases other keys, so that it
+	// opens the connections that it will keep. Then Open takes the lock, starts the workers and
+	// returns one second later, when all of them wait. Run leaves everything unchanged for
+	// Duration, then releases the lock. Each worker acquires and releases it once; Run returns when
+	// all have.
 	Crowd Kind = "crowd"
 
-	// Holds: one client holds Keys locks, which it renews. Open acquires them, Run waits for Duration,
-	// Close releases them.
+	// Holds: one client holds Keys locks, which it renews. Open acquires them, Run waits for
+	// Duration, Close releases them.
 	Holds Kind = "holds"
 )
 
@@ -49,9 +50,9 @@ type Workload struct {
 	Kind      Kind      `json:"kind"`
 	Primitive Primitive `json:"primitive"`
 
-	// Name is unique for each measurement. If Keys is 1, it is the key that all workers share. If Keys
-	// is greater, key i is Name + ":" + i: worker w uses key w, and a Holds workload holds all keys. All
-	// other keys in use start with Name + ":".
+	// Name is unique for each measurement. If Keys is 1, it is the key that all workers share. If
+	// Keys is greater, key i is Name + ":" + i: worker w uses key w, and a Holds workload holds all
+	// keys. All other keys in use start with Name + ":".
 	Name string `json:"name"`
 	Keys int    `json:"keys"`
 
@@ -63,8 +64,8 @@ type Workload struct {
 	Inside  time.Duration `json:"inside,omitempty"`  // sleep in each section
 	TTL     time.Duration `json:"ttl,omitempty"`     // watchdog TTL; 0: the contender's default
 
-	// Turns makes a worker wait after its release until another worker has acquired the lock. The result
-	// then contains HandOverTimes.
+	// Turns makes a worker wait after its release until another worker has acquired the lock. The
+	// result then contains HandOverTimes.
 	Turns bool `json:"turns,omitempty"`
 
 	// Queued delays the measurement until all workers but one wait in Redisson's queue,
@@ -90,8 +91,8 @@ type Result struct {
 	Reads     int64   `json:"reads,omitempty"`
 	PerWorker []int64 `json:"perWorker,omitempty"` // Ops of each worker, client by client
 
-	// Waits has the time to acquire, in ns and in no particular order. A Crowd's waits start just before
-	// the release.
+	// Waits has the time to acquire, in ns and in no particular order. A Crowd's waits start just
+	// before the release.
 	Waits []int64 `json:"waits,omitempty"`
 
 	// Counted until Run returns: these include each worker's last section, which may end after
@@ -99,19 +100,20 @@ type Result struct {
 	AllOps       int64 `json:"allOps"`
 	AllHandOvers int64 `json:"allHandOvers"`
 
-	// Unseen is the number of commands that the contender sent itself under names that its scripts also
-	// call. INFO commandstats cannot tell them apart, so the contender counts them.
+	// Unseen is the number of commands that the contender sent itself under names that its scripts
+	// also call. INFO commandstats cannot tell them apart, so the contender counts them.
 	Unseen int64 `json:"unseen,omitempty"`
-	// Stuck is the number of waits cancelled at the end of Run because no wake-up would have ended them.
+	// Stuck is the number of waits cancelled at the end of Run because no wake-up would have ended
+	// them.
 	Stuck int64 `json:"stuck,omitempty"`
 
-	// HandOverTimes is set if Workload.Turns is: ns from just before the release until another worker's
-	// Acquire has returned.
+	// HandOverTimes is set if Workload.Turns is: ns from just before the release until another
+	// worker's Acquire has returned.
 	HandOverTimes []int64 `json:"handOverTimes,omitempty"`
 
 	// Violations found by the guard. Overlaps counts sections entered while too many workers were
-	// inside. Lost counts lost updates: each exclusive section increments a counter, by a read at its
-	// start and a write at its end.
+	// inside. Lost counts lost updates: each exclusive section increments a counter, by a read at
+	// its start and a write at its end.
 	Overlaps int64 `json:"overlaps"`
 	Lost     int64 `json:"lost"`
 
@@ -148,9 +150,10 @@ type Session interface {
 type Remote interface {
 	// Open connects the clients and prepares the workload, as described for its Kind.
 	Open(ctx context.Context, target Target, w Workload) (Session, error)
-	// Commands lists commands that the clients send themselves, in lower case as in INFO commandstats.
-	// It leaves out commands that scripts cannot call (eval, evalsha, subscribe, ping, ...), which always
-	// count, and commands that the contender's own scripts call, which cannot be told apart.
+	// Commands lists commands that the clients send themselves, in lower case as in INFO
+	// commandstats. It leaves out commands that scripts cannot call (eval, evalsha, subscribe,
+	// ping, ...), which always count, and commands that the contender's own scripts call, which
+	// cannot be told apart.
 	Commands() []string
 	// Version returns the version of the library.
 	Version() string

@@ -212,8 +212,8 @@ func baseRounds(entries []*entry, e *entry) []report.Figures {
 	return nil
 }
 
-// record adds the result of a measurement. A failed round has nil figures, so that the rounds of all
-// entries stay aligned.
+// record adds the result of a measurement. A failed round has nil figures, so that the rounds of
+// all entries stay aligned.
 func (e *entry) record(o observation, err error) {
 	if err != nil {
 		e.result.Error = strings.Join(strings.Fields(err.Error()), " ")

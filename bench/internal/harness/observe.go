@@ -99,7 +99,7 @@ func (o *observation) observe(
 	if err != nil {
 		return err
 	}
-	// A crowd only waits for most of Duration. Sample it shortly before that ends.
+	// A crowd waits for Duration. Sample it shortly before the release.
 	idle := make(chan error, 1)
 	if o.w.Kind == contend.Crowd {
 		go func() {

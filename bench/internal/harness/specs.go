@@ -1,5 +1,5 @@
-// Package harness runs the workloads: each contender once per round, on an empty server. It computes
-// the figures of each measurement.
+// Package harness runs the workloads: each contender once per round, on an empty server. It
+// computes the figures of each measurement.
 package harness
 
 import (
@@ -148,7 +148,8 @@ func Specs(long bool) []Spec {
 			Slow: true, Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Crowd, Primitive: contend.Lock, Keys: 1, Clients: 8, Goroutines: 125,
-				// The sample covers whole seconds, so that one command a second always counts twice.
+				// The sample covers whole seconds, so that one command a second always counts
+				// twice.
 				Duration: 2*time.Second + sampleLead,
 			},
 			Rows: []Row{

@@ -27,8 +27,8 @@ func ParseCalls(info string) Calls {
 	return calls
 }
 
-// ParseCPU parses the text of INFO cpu and returns the processor time of the server process, without
-// its children.
+// ParseCPU parses the text of INFO cpu and returns the processor time of the server process,
+// without its children.
 func ParseCPU(info string) (sum time.Duration) {
 	for line := range strings.Lines(info) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -53,9 +53,9 @@ func (c Calls) Since(before Calls) Calls {
 	return diff
 }
 
-// ByClients returns the number of commands that clients sent. INFO also counts calls by scripts, under
-// the same names. So ByClients counts the commands that scripts cannot call, and those in names, which
-// the caller knows that no script calls.
+// ByClients returns the number of commands that clients sent. INFO also counts calls by scripts,
+// under the same names. So ByClients counts the commands that scripts cannot call, and those in
+// names, which the caller knows that no script calls.
 func (c Calls) ByClients(names ...string) int64 {
 	var sum int64
 	for name, n := range c {
@@ -71,8 +71,8 @@ func (c Calls) ByClients(names ...string) int64 {
 	return sum
 }
 
-// notInScripts reports whether scripts cannot call the command, or have no use for it. The observer's
-// own commands, info and client|list, are left out.
+// notInScripts reports whether scripts cannot call the command, or have no use for it. The
+// observer's own commands, info and client|list, are left out.
 func notInScripts(name string) bool {
 	switch name {
 	case "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro",

@@ -33,8 +33,8 @@ func SpreadOf(values []float64) Spread {
 	return Spread{median, sorted[0], sorted[len(sorted)-1]}
 }
 
-// Percentile returns the nearest-rank percentile: the smallest value such that at least p percent of
-// sorted are less than or equal to it. It returns 0 if sorted is empty. p is in (0, 100].
+// Percentile returns the nearest-rank percentile: the smallest value such that at least p percent
+// of sorted are less than or equal to it. It returns 0 if sorted is empty. p is in (0, 100].
 func Percentile[N Number](sorted []N, p float64) N {
 	if len(sorted) == 0 {
 		return 0

@@ -12,7 +12,8 @@ const (
 	endMarker   = "<!-- end of results -->"
 )
 
-// Fill replaces the text between the markers in the file. It changes nothing if a marker is missing.
+// Fill replaces the text between the markers in the file. It changes nothing if a marker is
+// missing.
 func Fill(path, text string) error {
 	old, err := os.ReadFile(path)
 	if err != nil {

@@ -66,8 +66,8 @@ type Figures map[string]float64
 // Bad reports whether the row failed or broke, so that its figures mean nothing.
 func (r Row) Bad() bool { return r.Broke != "" || r.Error != "" }
 
-// Summarize computes Values and Ratios. base is the rounds of the row's base. Rounds that failed, in
-// either row, and bases of 0 have no ratio.
+// Summarize computes Values and Ratios. base is the rounds of the row's base. Rounds that failed,
+// in either row, and bases of 0 have no ratio.
 func (r *Row) Summarize(base []Figures) {
 	values, ratios := map[string][]float64{}, map[string][]float64{}
 	for i, figures := range r.Rounds {

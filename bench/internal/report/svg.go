@@ -22,8 +22,8 @@ const (
 	textColumn   = margin + nameWidth + barMax*unitWidth + 12
 )
 
-// The picture has no background. So the bars use medium tones, and the text follows the reader's color
-// scheme.
+// The picture has no background. So the bars use medium tones, and the text follows the reader's
+// color scheme.
 const style = `
 text { font: 12px system-ui, sans-serif; fill: #24292f }
 .title { font-size: 17px; font-weight: 600 } .head { font-weight: 600 }
@@ -104,8 +104,8 @@ func (w Workload) bar(b *strings.Builder, row Row, key string, y int) {
 	label(b, textColumn, y+14, "", text)
 }
 
-// performance returns the ratio to the base, inverted if less is better: more is always better, and 1
-// equals the base.
+// performance returns the ratio to the base, inverted if less is better: more is always better, and
+// 1 equals the base.
 func (r Row) performance(key string) measure.Spread {
 	s, ok := r.Ratios[key]
 	switch {

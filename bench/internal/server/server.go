@@ -31,8 +31,8 @@ const (
 type Server struct {
 	Unix, TCP contend.Target
 	Version   string
-	// Admin is the observer's client. During a measurement it sends INFO and CLIENT LIST only, which do
-	// not count as commands of a contender.
+	// Admin is the observer's client. During a measurement it sends INFO and CLIENT LIST only,
+	// which do not count as commands of a contender.
 	Admin *redis.Client
 
 	dir    string
@@ -50,8 +50,8 @@ func Binary() (string, error) {
 	return exec.LookPath(name)
 }
 
-// Start starts a server and waits until it accepts connections. Cancelling ctx does not stop it; Close
-// does.
+// Start starts a server and waits until it accepts connections. Cancelling ctx does not stop it;
+// Close does.
 func Start(ctx context.Context) (*Server, error) {
 	binary, err := Binary()
 	if err != nil {
@@ -101,9 +101,9 @@ func start(ctx context.Context, binary string) (*Server, error) {
 	return s, nil
 }
 
-// runProcess starts the process, sends the result of that to started, and reaps the process. It locks
-// its OS thread for that long: Linux sends the death signal when the thread that started the child
-// ends.
+// runProcess starts the process, sends the result of that to started, and reaps the process. It
+// locks its OS thread for that long: Linux sends the death signal when the thread that started the
+// child ends.
 func (s *Server) runProcess(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -151,9 +151,9 @@ func (s *Server) Close() {
 	_ = os.RemoveAll(s.dir)
 }
 
-// freePort returns a port that is free at this moment. It is below the ephemeral port range, so that an
-// outgoing connection cannot take it before the server listens. Another server still can: then Start
-// tries again.
+// freePort returns a port that is free at this moment. It is below the ephemeral port range, so
+// that an outgoing connection cannot take it before the server listens. Another server still can:
+// then Start tries again.
 func freePort(ctx context.Context) (int, error) {
 	for range 100 {
 		port := 20000 + rand.IntN(12000) //nolint:gosec // not a secret

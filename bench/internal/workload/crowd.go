@@ -45,8 +45,8 @@ func (s *session) openCrowd(ctx context.Context) error {
 }
 
 // warmUp makes each client use as many other keys at once as it has workers. Afterwards the client
-// has all that it keeps until it closes, such as connections, so that none of it counts as memory of
-// the waiters.
+// has all that it keeps until it closes, such as connections, so that none of it counts as memory
+// of the waiters.
 func (s *session) warmUp(ctx context.Context) error {
 	var g errgroup.Group
 	for i, c := range s.clients {
@@ -104,8 +104,8 @@ func (w *worker) acquireOnce(ctx context.Context, wl contend.Workload) error {
 	return err
 }
 
-// runCrowd lets the crowd wait for Duration, then releases the lock and waits until every worker has
-// had it.
+// runCrowd lets the crowd wait for Duration, then releases the lock and waits until every worker
+// has had it.
 func (s *session) runCrowd(ctx context.Context, w contend.Workload) (contend.Result, error) {
 	time.Sleep(w.Duration)
 	if s.part.First == 0 {

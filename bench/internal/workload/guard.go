@@ -8,13 +8,13 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/contend"
 )
 
-// Guard checks that a contender excludes as it should. All workers that share a key share a guard. It
-// may be in memory that several processes map, so it has a fixed layout and no pointers. The zero
-// value is ready to use.
+// Guard checks that a contender excludes as it should. All workers that share a key share a guard.
+// It may be in memory that several processes map, so it has a fixed layout and no pointers. The
+// zero value is ready to use.
 //
-// A guard must not add the exclusion that it checks. So a section increments counter in two steps: an
-// atomic load at its start and an atomic store at its end. Overlapping sections lose an update, as
-// with a plain variable, but without a data race.
+// A guard must not add the exclusion that it checks. So a section increments counter in two steps:
+// an atomic load at its start and an atomic store at its end. Overlapping sections lose an update,
+// as with a plain variable, but without a data race.
 type Guard struct {
 	inside   atomic.Int64 // sum of the weights of the workers in their sections
 	overlaps atomic.Int64
@@ -82,8 +82,8 @@ func (g *Guard) enter(a access, worker int, now time.Time) entry {
 	return e
 }
 
-// leave records the end of the section. Call it before the release: afterwards the next worker may be
-// inside.
+// leave records the end of the section. Call it before the release: afterwards the next worker may
+// be inside.
 func (g *Guard) leave(e entry) {
 	if e.access.exclusive() {
 		g.counter.Store(e.counter + 1)

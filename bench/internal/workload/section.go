@@ -117,8 +117,8 @@ const (
 	queuePollInterval = 5 * time.Millisecond
 )
 
-// openWhenQueued opens the window when 95 % of the workers that can wait are in Redisson's queue. The
-// others are on their way into it or out of it.
+// openWhenQueued opens the window when 95 % of the workers that can wait are in Redisson's queue.
+// The others are on their way into it or out of it.
 func (s *session) openWhenQueued(ctx context.Context, window *window) error {
 	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()

@@ -29,8 +29,8 @@ func Open(
 	return OpenPart(ctx, c, target, w, Part{}, new(Guard))
 }
 
-// OpenPart opens a session for a part of the workload. All parts share the guard. The part with First
-// 0 must be open before the others start to open.
+// OpenPart opens a session for a part of the workload. All parts share the guard. The part with
+// First 0 must be open before the others start to open.
 func OpenPart(
 	ctx context.Context, c contend.Contender, target contend.Target, w contend.Workload, part Part, guard *Guard,
 ) (contend.Session, error) {
@@ -157,7 +157,8 @@ func (s *session) releaseAll(ctx context.Context) error {
 	return forEach(len(holds), func(i int) error { return holds[i].Release(ctx) })
 }
 
-// forEach calls f for 0 to n-1 in up to parallelism goroutines. A goroutine stops at its first error.
+// forEach calls f for 0 to n-1 in up to parallelism goroutines. A goroutine stops at its first
+// error.
 func forEach(n int, f func(i int) error) error {
 	var g errgroup.Group
 	for first := range min(n, parallelism) {
