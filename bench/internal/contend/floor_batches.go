@@ -18,7 +18,7 @@ type batchFloor struct {
 	mu    sync.Mutex
 	holds map[*batchLock]struct{} // guarded by mu
 
-	stop     context.CancelFunc
+	stop     context.CancelFunc // ends the renewing goroutine
 	done     sync.WaitGroup
 	renewErr error // written by the renewing goroutine, read after done.Wait
 }
@@ -45,9 +45,10 @@ func openBatches(_ context.Context, config ClientConfig) (Client, error) {
 	return c, nil
 }
 
+// Close stops the renewals, and returns the last error of one.
 func (c *batchFloor) Close() error {
 	c.stop()
-	c.done.Wait()
+	c.done.Wait() // before the pool closes, and before renewErr is read
 	return errors.Join(c.renewErr, c.floorClient.Close())
 }
 
@@ -57,6 +58,7 @@ func (c *batchFloor) Locker(_ context.Context, name string, _ bool) (Locker, err
 	return l, nil
 }
 
+// renewLoop renews until ctx is done. It does not retry a failed renewal before the next tick.
 func (c *batchFloor) renewLoop(ctx context.Context) {
 	tick := time.NewTicker(c.ttl / 3)
 	defer tick.Stop()
@@ -70,12 +72,14 @@ func (c *batchFloor) renewLoop(ctx context.Context) {
 	}
 }
 
+// renewAll sends the batches one after another, so that the floor has one command in flight.
 func (c *batchFloor) renewAll(ctx context.Context) {
 	batch := &evalCall{sha: script(renewScript).sha()}
 	flush := func() {
 		if len(batch.keys) == 0 {
 			return
 		}
+		// Close cancels ctx during a command: that is no failure.
 		if err := batch.run(ctx, c.rdb).Err(); err != nil && ctx.Err() == nil {
 			c.renewErr = err
 		}
@@ -120,6 +124,8 @@ func (l *batchLock) Acquire(ctx context.Context) (Hold, error) {
 	return l, nil
 }
 
+// Release removes the hold from the batches first. A batch in flight may still contain it: the
+// script checks the owner, so a late renewal does not touch the next owner's lock.
 func (l *batchLock) Release(ctx context.Context) error {
 	l.client.mu.Lock()
 	delete(l.client.holds, l)

@@ -53,7 +53,9 @@ type pubsubQueue struct {
 	rdb     *redis.Client
 	channel string
 
-	head   chan struct{} // full while a worker is at the head; blocked senders are the queue
+	// head is full while a worker is at the head of the queue. Blocked senders are the rest of the
+	// queue: the runtime serves them in FIFO order.
+	head   chan struct{}
 	wakeUp chan struct{} // capacity 1: messages coalesce, as one is enough to try again
 
 	// Only the head uses these two.
@@ -127,10 +129,10 @@ func (q *pubsubQueue) acquireAsHead(ctx context.Context, l *evalLock) error {
 			}
 			continue // try again: a release before the subscription sent us no message
 		}
-		q.timer.Reset(wakeUpTimeout)
+		q.timer.Reset(wakeUpTimeout) // also discards an earlier expiry
 		select {
-		case <-q.wakeUp:
-		case <-q.timer.C:
+		case <-q.wakeUp: // another client may be faster, so this is a reason to try only
+		case <-q.timer.C: // in case the message was lost, or the holder's lease expired
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

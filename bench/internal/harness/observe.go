@@ -105,7 +105,7 @@ func (o *observation) observe(
 		go func() {
 			time.Sleep(o.w.Duration - sampleLead)
 			sample, err := takeSample(ctx, admin)
-			o.idle, o.end = between(before, sample, commands), sample
+			o.idle, o.end = between(before, sample, commands), sample // read after <-idle
 			idle <- err
 		}()
 	}

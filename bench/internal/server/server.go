@@ -38,7 +38,7 @@ type Server struct {
 	dir    string
 	cmd    *exec.Cmd
 	exited chan struct{} // closed when the process has been reaped
-	output bytes.Buffer
+	output bytes.Buffer  // written by the process; read after exited is closed
 }
 
 // Binary returns the path of the redis-server to start: $REDIS_SERVER, or else the one in the PATH.

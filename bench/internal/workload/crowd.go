@@ -34,6 +34,8 @@ func (s *session) openCrowd(ctx context.Context) error {
 	}
 	memoryGrowth := startMemoryGrowth(len(s.workers))
 	ctx, s.cancel = context.WithCancel(ctx)
+	// ctx lasts until Close or drain cancels it, or until a worker fails. Close waits for the
+	// workers.
 	s.waiting, ctx = errgroup.WithContext(ctx)
 	for _, w := range s.workers {
 		s.waiting.Go(func() error { return w.acquireOnce(ctx, s.w) })
@@ -86,6 +88,7 @@ func (s *session) acquireAsHolder(ctx context.Context) error {
 		return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 	}
 	s.holds = append(s.holds, hold)
+	// The guard then reports an overlap if a worker acquires the lock before the release.
 	s.holder = s.guard.enter(accessOf(s.w, false), s.w.Workers(), time.Now())
 	return nil
 }
@@ -109,6 +112,7 @@ func (w *worker) acquireOnce(ctx context.Context, wl contend.Workload) error {
 func (s *session) runCrowd(ctx context.Context, w contend.Workload) (contend.Result, error) {
 	time.Sleep(w.Duration)
 	if s.part.First == 0 {
+		// Both come before the release: workers enter the guard before releaseAll returns.
 		s.guard.leave(s.holder)
 		s.guard.released.Store(time.Now().UnixNano())
 		if err := s.releaseAll(ctx); err != nil {

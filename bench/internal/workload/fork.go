@@ -77,11 +77,13 @@ func (f *forked) awaitOpen() error {
 	return nil
 }
 
-// Run starts the workload in all children and merges their results.
+// Run starts the workload in all children and merges their results. It does not use its context:
+// when the context of Fork is done, the children are killed, and receive fails.
 func (f *forked) Run(_ context.Context, w contend.Workload) (contend.Result, error) {
 	if w.Kind == contend.Section { // a Crowd's holder is inside, so its guard must not be reset
 		f.guard.Reset()
 	}
+	// Send to all before receiving from any: the children run at the same time.
 	for _, c := range f.children {
 		if err := c.send(w); err != nil {
 			return contend.Result{}, err
@@ -129,7 +131,7 @@ func merge(results []contend.Result) contend.Result {
 	return sum
 }
 
-// Close ends the children.
+// Close ends all children at the same time.
 func (f *forked) Close() error {
 	var g errgroup.Group
 	for _, c := range f.children {
@@ -151,7 +153,7 @@ func startChild(ctx context.Context, config partConfig) (*child, error) {
 	if err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
 	}
-	c := &child{cmd: exec.CommandContext(ctx, self, PartCommand)}
+	c := &child{cmd: exec.CommandContext(ctx, self, PartCommand)} // killed when ctx is done
 	c.cmd.Stderr = os.Stderr
 	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)

@@ -23,7 +23,8 @@ type worker struct {
 	tally
 }
 
-// tally is what a worker counts in one run.
+// tally is what a worker counts in one run. Only the worker writes to it, without a lock. sum reads
+// it after the worker has ended.
 type tally struct {
 	ops, handOvers, reads int64 // within the window
 	allOps, allHandOvers  int64
@@ -61,7 +62,8 @@ func (s *session) newWorker(ctx context.Context, client contend.Client, number i
 	return w, err
 }
 
-// window is the time in which sections count.
+// window is the time in which sections count. It is shared: one goroutine opens it while the
+// workers read it.
 type window struct {
 	start    atomic.Int64 // Unix ns; 0 before the window opens
 	duration time.Duration
@@ -84,7 +86,7 @@ func (w *window) contains(end time.Time) bool {
 func (s *session) runSection(ctx context.Context, w contend.Workload) (contend.Result, error) {
 	s.resetCounts()
 	window := &window{duration: w.Duration}
-	g, ctx := errgroup.WithContext(ctx)
+	g, ctx := errgroup.WithContext(ctx) // the first failure stops all workers
 	if w.Queued {
 		g.Go(func() error { return s.openWhenQueued(ctx, window) })
 	} else {
@@ -148,7 +150,7 @@ func (w *worker) runSections(ctx context.Context, wl contend.Workload, window *w
 			w.awaitTurn(ctx, window)
 		}
 	}
-	return context.Cause(ctx)
+	return context.Cause(ctx) // nil if the window is over
 }
 
 func (w *worker) runSection(ctx context.Context, wl contend.Workload, window *window) error {
@@ -162,6 +164,8 @@ func (w *worker) runSection(ctx context.Context, wl contend.Workload, window *wi
 		return err
 	}
 	acquired := time.Now()
+	// The guard sees less than the time that the lock is held: it is entered after Acquire and left
+	// before Release. So it never reports an overlap of a correct lock.
 	e := w.guard.enter(accessOf(wl, reading), w.number, acquired)
 	if wl.Inside > 0 {
 		time.Sleep(wl.Inside)
