@@ -1,11 +1,13 @@
-// Command bench measures redlatch beside the floor of the medium, its peers in Go, and Redisson.
+// Command bench compares redlatch with its Go peers, with Redisson and with floors. A floor is the
+// least work that Redis needs for a job.
 //
-//	go run .                                   everything, in a few minutes
+//	go run .                                   all workloads, in a few minutes
 //	go run . -only W3,W4 -who redlatch -rounds 9
 //	go run . -json results.json
 //	go run . picture -json results.json -out ../doc/performance.svg -page ../doc/performance.md
 //
-// It exits with 1 if a contender did not keep its promise or could not be measured, and with 2 if it could not begin.
+// It exits with 1 if a contender failed or violated mutual exclusion, and with 2 if the run could
+// not start or continue.
 package main
 
 import (
@@ -32,77 +34,94 @@ import (
 
 // Exit codes.
 const (
-	exitFailed = 1 // a row is not to be trusted
-	exitUsage  = 2 // there was nothing to begin with
+	exitBadRows = 1 // see errBadRows
+	exitError   = 2 // any other error, such as bad usage
 )
 
-var errBad = errors.New("rows are marked BROKE or FAILED")
+var errBadRows = errors.New("rows are marked BROKE or FAILED")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	redis.SetLogger(silence{}) // clients are closed while others still listen
+	redis.SetLogger(discardLogger{}) // it reports subscriptions that end when a client closes
 	err := app(os.Stdin, os.Stdout, os.Stderr).Run(ctx, os.Args)
 	stop()
 	switch {
 	case err == nil:
-	case errors.Is(err, errBad):
+	case errors.Is(err, errBadRows):
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(exitFailed)
+		os.Exit(exitBadRows)
 	default:
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(exitUsage)
+		os.Exit(exitError)
 	}
 }
 
-// silence is go-redis's logger.
-type silence struct{}
+// discardLogger is a go-redis logger that discards everything.
+type discardLogger struct{}
 
-func (silence) Printf(context.Context, string, ...any) {}
+func (discardLogger) Printf(context.Context, string, ...any) {}
 
-const description = `Starts a redis-server of its own ($REDIS_SERVER, else the one in the PATH) and runs the workloads on it:
+// description has a verb for the list of workloads.
+const description = `Starts its own redis-server ($REDIS_SERVER, or else the one in the PATH) and runs these workloads:
 
-` + "%s" + `
-In each round every contender of a workload runs once, in rotating order, each on an emptied server. A contender is compared with the floor
-of the same round; what is shown is the median of the ratios, with their extremes, and the medians of the figures. On every row a guard counts
-who is inside and keeps a counter: a row that it contradicts is shown as BROKE.`
+%s
+In each round every contender of a workload runs once, in rotating order, on an empty server. A ratio compares a
+contender with the floor of the same round. The report shows the median ratio, its minimum and maximum, and the
+median of each figure. In every section a guard counts the workers inside; in exclusive sections it also increments
+a counter. If it finds an overlap or a lost update, the row is marked BROKE.`
 
-// app is the command line.
+// app returns the command line interface.
 func app(in io.Reader, out, progress io.Writer) *cli.Command {
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "only", Usage: "run only these workloads, such as `W1,W4`"},
-		&cli.StringFlag{Name: "who", Usage: "run only these families or rows, such as `floor,redlatch`; what they are compared with runs too"},
-		&cli.IntFlag{Name: "rounds", Value: 5, Usage: "`N` rounds; the slow workloads (W5, W6, W10) take half as many"},
-		&cli.StringFlag{Name: "net", Value: harness.Unix, Usage: "reach the server by `unix|tcp|both`; Redisson always uses tcp, and brings a floor that does"},
-		&cli.DurationFlag{Name: "duration", Usage: "of each measurement, such as `200ms`; default: the workload's own"},
-		&cli.BoolFlag{Name: "fork", Usage: "run each client as a process of its own in W3, W4, W5, W7, W8 and W9"},
-		&cli.BoolFlag{Name: "long", Usage: "hold 50,000 locks in W6, with a TTL of 30 s, for 35 s"},
-		&cli.StringFlag{Name: "profile", Usage: "write a processor profile of each measurement in this process into `folder`"},
-		&cli.StringFlag{Name: "json", Usage: "write the results into `file`"},
+		&cli.StringFlag{
+			Name:  "who",
+			Usage: "run only these families or rows, such as `floor,redlatch`, and the rows to compare them with",
+		},
+		&cli.IntFlag{
+			Name: "rounds", Value: 5,
+			Usage: "run `N` rounds; the slow workloads (W5, W6, W10) run half as many",
+		},
+		&cli.StringFlag{
+			Name: "net", Value: harness.Unix,
+			Usage: "connect to the server by `unix|tcp|both`; Redisson and its floor always use tcp",
+		},
+		&cli.DurationFlag{
+			Name:  "duration",
+			Usage: "length of each measurement, such as `200ms`; 0 is the workload's own length",
+		},
+		&cli.BoolFlag{Name: "fork", Usage: "run each client in its own process, in W3, W4, W5, W7, W8 and W9"},
+		&cli.BoolFlag{Name: "long", Usage: "in W6, hold 50,000 locks with a TTL of 30 s for 35 s"},
+		&cli.StringFlag{Name: "profile", Usage: "write a CPU profile of each measurement in this process to `folder`"},
+		&cli.StringFlag{Name: "json", Usage: "write the results to `file`"},
 	}
 	return &cli.Command{
-		Name: "bench", Usage: "measure redlatch beside the floor of the medium, its peers, and Redisson",
-		Description: fmt.Sprintf(description, list()), Flags: flags, HideVersion: true, Writer: out, ErrWriter: progress,
+		Name: "bench", Usage: "compare redlatch with its Go peers, with Redisson and with floors",
+		Description: fmt.Sprintf(description, listWorkloads()), Flags: flags, HideVersion: true,
+		Writer: out, ErrWriter: progress,
 		Action: func(ctx context.Context, c *cli.Command) error { return measure(ctx, c, out, progress) },
 		Commands: []*cli.Command{
 			{
 				Name: "picture", Usage: "make a picture and the tables of a page from results",
 				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "json", Required: true, Usage: "the results, a `file` that a run wrote"},
-					&cli.StringFlag{Name: "out", Usage: "the picture, an SVG `file`"},
-					&cli.StringFlag{Name: "page", Usage: "a Markdown `file`, in which what stands between the markers is replaced by the tables"},
+					&cli.StringFlag{Name: "json", Required: true, Usage: "read results from `file`, written by -json"},
+					&cli.StringFlag{Name: "out", Usage: "write the picture to `file`, in SVG"},
+					&cli.StringFlag{Name: "page", Usage: "write the tables between the markers of a Markdown `file`"},
 				},
 				Action: func(_ context.Context, c *cli.Command) error { return picture(c) },
 			},
 			{
 				Name: workload.PartCommand, Hidden: true,
-				Action: func(ctx context.Context, _ *cli.Command) error { return workload.Serve(ctx, contend.All(), in, out) },
+				Action: func(ctx context.Context, _ *cli.Command) error {
+					return workload.Serve(ctx, contend.All(), in, out)
+				},
 			},
 		},
 	}
 }
 
-// list has a line for each workload.
-func list() string {
+// listWorkloads returns a line per workload.
+func listWorkloads() string {
 	var b strings.Builder
 	for _, s := range harness.Specs(false) {
 		fmt.Fprintf(&b, "  %-4s %s\n", s.ID, s.Title)
@@ -112,21 +131,24 @@ func list() string {
 
 func measure(ctx context.Context, c *cli.Command, out, progress io.Writer) error {
 	if c.Args().Present() {
-		return fmt.Errorf("what is %q? See --help", c.Args().First())
+		return fmt.Errorf("unexpected argument %q; see --help", c.Args().First())
 	}
 	config, err := configOf(c)
 	if err != nil {
 		return err
 	}
-	began := time.Now()
-	config.Progress = func(text string) { fmt.Fprintf(progress, "%7.1fs  %s\n", time.Since(began).Seconds(), text) }
+	started := time.Now()
+	config.Progress = func(text string) {
+		fmt.Fprintf(progress, "%7.1fs  %s\n", time.Since(started).Seconds(), text)
+	}
 	s, err := server.Start(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	if config.Wants(contend.FamilyRedisson) {
-		defer openRedisson(ctx, config.Contenders)()
+		closeRedisson := openRedisson(ctx, config.Contenders)
+		defer closeRedisson()
 	}
 	r, err := harness.Run(ctx, s, config)
 	if err != nil {
@@ -141,13 +163,14 @@ func measure(ctx context.Context, c *cli.Command, out, progress io.Writer) error
 		}
 	}
 	if r.Bad() {
-		return errBad
+		return errBadRows
 	}
 	return nil
 }
 
-// openRedisson starts Java, and returns what ends it. Where it cannot be had the rows say so.
-func openRedisson(ctx context.Context, contenders map[string]contend.Contender) func() {
+// openRedisson starts Java and returns a function that ends it. If Java cannot start, the report
+// shows the reason in Redisson's rows.
+func openRedisson(ctx context.Context, contenders map[string]contend.Contender) (closeRedisson func()) {
 	c := contenders[contend.Redisson]
 	remote, err := contend.OpenRedisson(ctx, nil)
 	if err != nil {
@@ -162,16 +185,17 @@ func openRedisson(ctx context.Context, contenders map[string]contend.Contender) 
 
 func configOf(c *cli.Command) (harness.Config, error) {
 	config := harness.Config{
-		Contenders: contend.All(), Who: split(c.String("who")), Rounds: c.Int("rounds"), Duration: c.Duration("duration"), Fork: c.Bool("fork"), Profile: c.String("profile"),
+		Contenders: contend.All(), Who: splitList(c.String("who")), Rounds: c.Int("rounds"),
+		Duration: c.Duration("duration"), Fork: c.Bool("fork"), Profile: c.String("profile"),
 	}
 	var err error
 	if config.Networks, err = networks(c.String("net")); err != nil {
 		return config, err
 	}
 	if config.Rounds < 1 || config.Duration < 0 {
-		return config, errors.New("-rounds is at least 1, and -duration not negative")
+		return config, errors.New("-rounds must be at least 1, and -duration must not be negative")
 	}
-	config.Specs, err = choose(harness.Specs(c.Bool("long")), split(c.String("only")))
+	config.Specs, err = selectSpecs(harness.Specs(c.Bool("long")), splitList(c.String("only")))
 	return config, err
 }
 
@@ -182,28 +206,29 @@ func networks(name string) ([]string, error) {
 	case "both":
 		return []string{harness.Unix, harness.TCP}, nil
 	}
-	return nil, fmt.Errorf("-net is unix, tcp or both, not %q", name)
+	return nil, fmt.Errorf("-net must be unix, tcp or both, not %q", name)
 }
 
-func choose(all []harness.Spec, ids []string) ([]harness.Spec, error) {
+// selectSpecs returns the specs with the given ids, or all if ids is empty.
+func selectSpecs(all []harness.Spec, ids []string) ([]harness.Spec, error) {
 	if len(ids) == 0 {
 		return all, nil
 	}
-	var chosen []harness.Spec
+	var selected []harness.Spec
 	for _, s := range all {
 		if i := slices.IndexFunc(ids, func(id string) bool { return strings.EqualFold(id, s.ID) }); i >= 0 {
-			chosen = append(chosen, s)
+			selected = append(selected, s)
 			ids = slices.Delete(ids, i, i+1)
 		}
 	}
 	if len(ids) > 0 {
 		return nil, fmt.Errorf("-only: no workload %s", strings.Join(ids, ", "))
 	}
-	return chosen, nil
+	return selected, nil
 }
 
-// split takes a list apart. Row names have commas of their own, after which a space stands.
-func split(list string) []string {
+// splitList splits a list at its commas. A comma before a space is part of a row name.
+func splitList(list string) []string {
 	var parts []string
 	for part := range strings.SplitSeq(list, ",") {
 		if n := len(parts); n > 0 && strings.HasPrefix(part, " ") {
@@ -215,7 +240,7 @@ func split(list string) []string {
 	return parts
 }
 
-// picture makes what the documentation shows.
+// picture writes the picture and the tables that the documentation shows.
 func picture(c *cli.Command) error {
 	r, err := report.Read(c.String("json"))
 	if err != nil {

@@ -14,54 +14,57 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-func call(t *testing.T, args ...string) (out, progress string, err error) {
+func runApp(t *testing.T, args ...string) (out, progress string, err error) {
 	t.Helper()
 	var o, p strings.Builder
 	err = app(strings.NewReader(""), &o, &p).Run(t.Context(), append([]string{"bench"}, args...))
 	return o.String(), p.String(), err
 }
 
-func TestHelpNamesAll(t *testing.T) {
-	out, _, err := call(t, "--help")
+func TestHelpListsWorkloadsAndFlags(t *testing.T) {
+	out, _, err := runApp(t, "--help")
 	require.NoError(t, err)
 	for _, s := range harness.Specs(false) {
 		require.Contains(t, out, "  "+s.ID)
 	}
-	for _, want := range []string{"--only", "--who", "--rounds", "--net", "--duration", "--fork", "--long", "--profile", "--json", "picture"} {
+	for _, want := range []string{
+		"--only", "--who", "--rounds", "--net", "--duration", "--fork", "--long", "--profile", "--json", "picture",
+	} {
 		require.Contains(t, out, want)
 	}
 }
 
-func TestUsageErrors(t *testing.T) {
+func TestBadUsageIsAnError(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		want string
 	}{
 		{[]string{"-only", "W1,W99"}, "no workload W99"},
-		{[]string{"-net", "pigeon"}, "-net is unix, tcp or both"},
-		{[]string{"-rounds", "0"}, "-rounds is at least 1"},
-		{[]string{"-duration", "-1s"}, "not negative"},
-		{[]string{"W1"}, `what is "W1"`},
+		{[]string{"-net", "udp"}, "-net must be unix, tcp or both"},
+		{[]string{"-rounds", "0"}, "-rounds must be at least 1"},
+		{[]string{"-duration", "-1s"}, "must not be negative"},
+		{[]string{"W1"}, `unexpected argument "W1"`},
 		{[]string{"picture"}, "json"},
 		{[]string{"picture", "-json", "/nowhere.json"}, "no such file"},
 	} {
-		_, _, err := call(t, tt.args...)
+		_, _, err := runApp(t, tt.args...)
 		require.ErrorContains(t, err, tt.want, tt.args)
-		require.NotErrorIs(t, err, errBad)
+		require.NotErrorIs(t, err, errBadRows)
 	}
 }
 
-func TestSplit(t *testing.T) {
-	require.Nil(t, split(""))
-	require.Equal(t, []string{"a", "b"}, split("a,b"))
-	require.Equal(t, []string{"floor, BLPOP", "redlatch"}, split("floor, BLPOP,redlatch"))
+func TestSplitListKeepsRowNames(t *testing.T) {
+	require.Nil(t, splitList(""))
+	require.Equal(t, []string{"a", "b"}, splitList("a,b"))
+	require.Equal(t, []string{"floor, BLPOP", "redlatch"}, splitList("floor, BLPOP,redlatch"))
 }
 
-func TestRunAndPicture(t *testing.T) {
+func TestRunWritesResultsAndPicture(t *testing.T) {
 	redistest.Require(t, redistest.NeedRedis)
 	dir := t.TempDir()
 	results, picture, page := filepath.Join(dir, "r.json"), filepath.Join(dir, "p.svg"), filepath.Join(dir, "page.md")
-	out, progress, err := call(t, "-only", "w1", "-who", "redlatch", "-rounds", "1", "-duration", "20ms", "-json", results, "-profile", filepath.Join(dir, "profiles"))
+	out, progress, err := runApp(t, "-only", "w1", "-who", "redlatch", "-rounds", "1", "-duration", "20ms",
+		"-json", results, "-profile", filepath.Join(dir, "profiles"))
 	require.NoError(t, err)
 	require.Contains(t, out, "redlatch")
 	require.Contains(t, progress, "W1, round 1 of 1: floor (unix)")
@@ -75,7 +78,7 @@ func TestRunAndPicture(t *testing.T) {
 	require.NotEmpty(t, r.Setup.Redis)
 
 	require.NoError(t, os.WriteFile(page, []byte("# Page\n<!-- results --><!-- end of results -->\n"), 0o600))
-	_, _, err = call(t, "picture", "-json", results, "-out", picture, "-page", page)
+	_, _, err = runApp(t, "picture", "-json", results, "-out", picture, "-page", page)
 	require.NoError(t, err)
 	text, err := os.ReadFile(page)
 	require.NoError(t, err)
@@ -85,18 +88,19 @@ func TestRunAndPicture(t *testing.T) {
 	require.Contains(t, string(svg), "</svg>")
 }
 
-func TestRunIsInterrupted(t *testing.T) {
+func TestRunStopsWhenContextIsCancelled(t *testing.T) {
 	redistest.Require(t, redistest.NeedRedis)
 	ctx, cancel := context.WithCancel(t.Context())
 	var out strings.Builder
-	progress := writer(func() { cancel() }) // by the first line of progress
+	progress := writerFunc(cancel) // cancel at the first line of progress
 	err := app(strings.NewReader(""), &out, progress).Run(ctx, []string{"bench", "-only", "W1", "-who", "redlatch"})
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-type writer func()
+// writerFunc calls itself for each write.
+type writerFunc func()
 
-func (w writer) Write(p []byte) (int, error) {
+func (w writerFunc) Write(p []byte) (int, error) {
 	w()
 	return len(p), nil
 }

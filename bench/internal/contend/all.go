@@ -9,7 +9,7 @@ const (
 	FamilyRedisson = "redisson"
 )
 
-// The contenders, by name.
+// The names of the contenders.
 const (
 	Floor          = "floor"
 	FloorPipelined = "floor, pipelined"
@@ -25,22 +25,51 @@ const (
 	Redisson       = "redisson"
 )
 
-// All returns the contenders, by name.
+// All returns all contenders, by name.
 func All() map[string]Contender {
 	all := map[string]Contender{}
 	for _, c := range []Contender{
-		{Name: Floor, Family: FamilyFloor, Prepare: loading(acquireText, releaseText), Open: openPlain},
-		{Name: FloorPipelined, Family: FamilyFloor, Prepare: loading(acquireText, releaseText), Open: openPipelined},
-		{Name: FloorQueue, Family: FamilyFloor, Prepare: loading(acquireText, releaseText), Open: openQueue},
-		{Name: FloorHandOver, Family: FamilyFloor, Prepare: loading(acquireText, handOverText), Open: openHandOver},
-		{Name: FloorBLPOP, Family: FamilyFloor, Prepare: prepareTokens, Open: openToken, Commands: []string{"lpush"}},
-		{Name: FloorPubsub, Family: FamilyFloor, Prepare: loading(acquireText, releaseText, readText, unreadText, writeText), Open: openPubsub},
-		{Name: FloorPublish, Family: FamilyFloor, Prepare: loading(acquireText, turnText), Open: openPublish, Commands: []string{"publish"}},
-		{Name: FloorBatches, Family: FamilyFloor, Prepare: loading(acquireText, releaseText, renewText), Open: openBatches},
-		{Name: Redlatch, Family: FamilyRedlatch, Module: redlatchModule, Prepare: prepareRedlatch, Open: openRedlatch, Commands: []string{"psetex", "getdel"}},
+		{
+			Name: Floor, Family: FamilyFloor,
+			Prepare: loadScripts(acquireScript, releaseScript), Open: openPlain,
+		},
+		{
+			Name: FloorPipelined, Family: FamilyFloor,
+			Prepare: loadScripts(acquireScript, releaseScript), Open: openPipelined,
+		},
+		{
+			Name: FloorQueue, Family: FamilyFloor,
+			Prepare: loadScripts(acquireScript, releaseScript), Open: openQueue,
+		},
+		{
+			Name: FloorHandOver, Family: FamilyFloor,
+			Prepare: loadScripts(acquireScript, handOverScript), Open: openHandOver,
+		},
+		{
+			Name: FloorBLPOP, Family: FamilyFloor,
+			Prepare: pushTokens, Open: openToken, Commands: []string{"lpush"},
+		},
+		{
+			Name: FloorPubsub, Family: FamilyFloor,
+			Prepare: loadScripts(acquireScript, releaseScript,
+				acquireReadScript, releaseReadScript, acquireWriteScript),
+			Open: openPubsub,
+		},
+		{
+			Name: FloorPublish, Family: FamilyFloor,
+			Prepare: loadScripts(acquireScript, takeOverScript), Open: openPublish, Commands: []string{"publish"},
+		},
+		{
+			Name: FloorBatches, Family: FamilyFloor,
+			Prepare: loadScripts(acquireScript, releaseScript, renewScript), Open: openBatches,
+		},
+		{
+			Name: Redlatch, Family: FamilyRedlatch, Module: redlatchModule,
+			Prepare: initRedlatch, Open: openRedlatch, Commands: []string{"psetex", "getdel"},
+		},
 		{Name: BSM, Family: FamilyBSM, Module: bsmModule, Open: openBSM},
 		{Name: Redsync, Family: FamilyRedsync, Module: redsyncModule, Open: openRedsync, Commands: []string{"set"}},
-		{Name: Redisson, Family: FamilyRedisson, Missing: "Java was not started"}, // see OpenRedisson
+		{Name: Redisson, Family: FamilyRedisson, Missing: "Java was not started"}, // OpenRedisson replaces it
 	} {
 		all[c.Name] = c
 	}

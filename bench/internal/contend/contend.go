@@ -1,4 +1,6 @@
-// Package contend has what is measured: this library, its peers, and the floors that the medium sets.
+// Package contend defines the contenders of the benchmark: redlatch, its peers and the floors. A
+// floor is the least work that go-redis and Redis need for a job: no renewal, loss detection or
+// retries.
 package contend
 
 import (
@@ -9,53 +11,58 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Contender can be measured. Open, Remote or Missing is set.
+// Contender is an implementation to measure. Exactly one of Open, Remote and Missing is set.
 type Contender struct {
-	Name   string // of the row: "redlatch", "floor token"
-	Family string // what it belongs to: "redlatch", "floor", "bsm", ...
-	Module string // whose version it has; none for a floor
+	Name   string // of its row: "redlatch", "floor, queue"
+	Family string // group of related contenders: "redlatch", "floor", "bsm", ...
+	Module string // Go module that supplies the version; empty for a floor
 
-	// Commands are those that its clients send themselves, beside those that only clients can send.
+	// Commands lists commands that the clients send themselves, other than those that scripts
+	// cannot call. See measure.Calls.ByClients.
 	Commands []string
-	// Prepare makes the server ready for a workload, before the first client opens. May be nil.
+	// Prepare sets up the server for a workload, before the first client opens. It may be nil.
 	Prepare func(ctx context.Context, rdb *redis.Client, w Workload) error
 	// Open opens a client.
-	Open func(ctx context.Context, s Setting) (Client, error)
+	Open func(ctx context.Context, c ClientConfig) (Client, error)
 
-	Remote Remote
+	Remote Remote // runs whole workloads in another process
 
-	Missing string // why it is not here
+	Missing string // why the contender cannot run on this machine
 }
 
-// Setting is where a client stands.
-type Setting struct {
+// ClientConfig describes a client to open.
+type ClientConfig struct {
 	Target   Target
 	Workload Workload
-	Number   int // of the client, from 0
+	Number   int // index of the client, from 0
 }
 
-// Client is one client of a contender, with a pool of connections of its own. It serves many workers.
+// Client is one client of a contender, with its own connection pool. Many workers share it.
 type Client interface {
-	// Locker returns what one worker acquires with; read is true for the read side of a read-write lock.
+	// Locker returns the handle that one worker acquires with. For a read-write lock, read selects
+	// the read side. Calls must not overlap.
 	Locker(ctx context.Context, name string, read bool) (Locker, error)
 	Close() error
 }
 
-// Locker acquires, for one worker.
+// Locker acquires for one worker.
 type Locker interface {
-	// Acquire waits until the caller has it, or ctx ends.
-	Acquire(ctx context.Context) (Held, error)
+	// Acquire waits until it acquires the lock or ctx is done.
+	Acquire(ctx context.Context) (Hold, error)
 }
 
-// Held is one acquisition. One that has a method Context() context.Context tells by its end that it was lost.
-type Held interface {
+// Hold is one acquisition. If it has a method Context() context.Context, that context is done when
+// the hold is lost.
+type Hold interface {
 	Release(ctx context.Context) error
 }
 
-// maxPool bounds the connections of a client: beyond it a careful user would wait for one rather than open more.
+// maxPool bounds the connections of a client. With more workers a careful user would let them share
+// connections rather than open more.
 const maxPool = 128
 
-// Options are those of a client of the target, alike for all: the defaults of go-redis, without maintenance notifications.
+// Options returns the go-redis options for the target. All clients use the defaults of go-redis,
+// without maintenance notifications.
 func (t Target) Options() *redis.Options {
 	return &redis.Options{
 		Network: t.Network, Addr: t.Addr,
@@ -63,14 +70,14 @@ func (t Target) Options() *redis.Options {
 	}
 }
 
-// Dial returns a go-redis client with a connection for each worker, and two to spare.
-func (s Setting) Dial() *redis.Client {
-	o := s.Target.Options()
-	o.PoolSize = min(s.Workload.Goroutines, maxPool) + 2
+// Dial returns a go-redis client with a connection per worker, up to maxPool, and two spare ones.
+func (c ClientConfig) Dial() *redis.Client {
+	o := c.Target.Options()
+	o.PoolSize = min(c.Workload.Goroutines, maxPool) + 2
 	return redis.NewClient(o)
 }
 
-// Version is that of a module in this binary, "" for none.
+// Version returns the version of a module in this binary, or "" if it is unknown.
 func Version(module string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || module == "" {
@@ -80,7 +87,7 @@ func Version(module string) string {
 		switch {
 		case dep.Path != module:
 		case dep.Replace != nil:
-			return "of this tree"
+			return "(this checkout)"
 		default:
 			return dep.Version
 		}

@@ -11,19 +11,23 @@ import (
 )
 
 const (
-	// lease of what a floor acquires; nothing renews it but where that is what is measured.
+	// lease is the TTL of the floors' keys. Only the floor of the renewal workload renews them.
 	lease = 30 * time.Second
-	// lookAgain bounds what a message that never came can cost a floor.
-	lookAgain = time.Second
-	released  = "0"
+	// wakeUpTimeout bounds how long a floor waits for a lost wake-up.
+	wakeUpTimeout = time.Second
+	// releasedMessage is Redisson's wake-up payload.
+	releasedMessage = "0"
 )
 
-var errBusy = errors.New("contend: held by another, and this floor does not wait")
+var errBusy = errors.New("contend: lock is held by another owner, and this floor does not wait")
 
-// The scripts of the floors: the least that Redisson's format takes.
+// Minimal scripts in Redisson's format.
 const (
-	// KEYS[1] hash; ARGV[1] lease, ms; ARGV[2] owner. Returns nil, or the holder's pttl.
-	acquireText = `
+	// KEYS[1]  lock hash
+	// ARGV[1]  lease, ms
+	// ARGV[2]  owner id
+	// returns  nil if acquired, else the holder's pttl
+	acquireScript = `
 if redis.call('exists', KEYS[1]) == 0 then
   redis.call('hincrby', KEYS[1], ARGV[2], 1)
   redis.call('pexpire', KEYS[1], ARGV[1])
@@ -31,8 +35,12 @@ if redis.call('exists', KEYS[1]) == 0 then
 end
 return redis.call('pttl', KEYS[1])`
 
-	// KEYS[1] hash; KEYS[2] channel; ARGV[1] owner; ARGV[2] message.
-	releaseText = `
+	// KEYS[1]  lock hash
+	// KEYS[2]  wake-up channel
+	// ARGV[1]  owner id
+	// ARGV[2]  message
+	// returns  1 if released, 0 if the owner does not hold the lock
+	releaseScript = `
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0
 end
@@ -40,8 +48,12 @@ redis.call('del', KEYS[1])
 redis.call('publish', KEYS[2], ARGV[2])
 return 1`
 
-	// KEYS[1] hash; ARGV[1] lease, ms; ARGV[2] owner; ARGV[3] the one before, who has it.
-	handOverText = `
+	// KEYS[1]  lock hash
+	// ARGV[1]  lease, ms
+	// ARGV[2]  owner id
+	// ARGV[3]  previous owner's id
+	// returns  1 if handed over, 0 if the previous owner does not hold the lock
+	handOverScript = `
 if redis.call('hdel', KEYS[1], ARGV[3]) == 0 then
   return 0
 end
@@ -50,225 +62,239 @@ redis.call('pexpire', KEYS[1], ARGV[1])
 return 1`
 )
 
-// script is a Lua text that is already loaded: a floor sends nothing but EVALSHA.
+// script is the text of a Lua script. Prepare loads it, so that floors send nothing but EVALSHA.
 type script string
 
 func (s script) sha() string { return redis.NewScript(string(s)).Hash() }
 
-// loading returns a Prepare that loads scripts.
-func loading(scripts ...script) func(context.Context, *redis.Client, Workload) error {
+// loadScripts returns a Contender.Prepare function that loads the scripts.
+func loadScripts(scripts ...script) func(context.Context, *redis.Client, Workload) error {
 	return func(ctx context.Context, rdb *redis.Client, _ Workload) error {
 		for _, s := range scripts {
 			if err := rdb.ScriptLoad(ctx, string(s)).Err(); err != nil {
-				return fmt.Errorf("contend: load: %w", err)
+				return fmt.Errorf("contend: load script: %w", err)
 			}
 		}
 		return nil
 	}
 }
 
-// call is one EVALSHA.
-type call struct {
+// evalCall is the arguments of one EVALSHA. They are built once, so that a call allocates little.
+type evalCall struct {
 	sha  string
 	keys []string
 	args []any
 }
 
-func (c *call) run(ctx context.Context, via redis.Scripter) *redis.Cmd {
-	return via.EvalSha(ctx, c.sha, c.keys, c.args...)
+func (c *evalCall) run(ctx context.Context, rdb redis.Scripter) *redis.Cmd {
+	return rdb.EvalSha(ctx, c.sha, c.keys, c.args...)
 }
 
-// pair acquires and releases with one EVALSHA each. It belongs to one worker.
-type pair struct {
-	via     redis.Scripter
-	acquire call
-	release call
+// evalLock acquires and releases a key with one EVALSHA each. One worker uses it.
+type evalLock struct {
+	rdb     redis.Scripter
+	acquire evalCall
+	release evalCall
 }
 
-func newPair(via redis.Scripter, name, owner string) *pair {
-	return &pair{
-		via:     via,
-		acquire: call{script(acquireText).sha(), []string{name}, []any{lease.Milliseconds(), owner}},
-		release: call{script(releaseText).sha(), []string{name, channelOf(name)}, []any{owner, released}},
+func newEvalLock(rdb redis.Scripter, name, owner string) *evalLock {
+	return &evalLock{
+		rdb: rdb,
+		acquire: evalCall{
+			script(acquireScript).sha(),
+			[]string{name},
+			[]any{lease.Milliseconds(), owner},
+		},
+		release: evalCall{
+			script(releaseScript).sha(),
+			[]string{name, channelOf(name)},
+			[]any{owner, releasedMessage},
+		},
 	}
 }
 
 func channelOf(name string) string { return "redisson_lock__channel:{" + name + "}" }
 
-func (p *pair) try(ctx context.Context) (bool, error) {
-	err := p.acquire.run(ctx, p.via).Err()
+// try reports whether it acquired the lock.
+func (l *evalLock) try(ctx context.Context) (bool, error) {
+	err := l.acquire.run(ctx, l.rdb).Err()
 	if errors.Is(err, redis.Nil) {
 		return true, nil
 	}
 	return false, err
 }
 
-func (p *pair) Release(ctx context.Context) error {
-	n, err := p.release.run(ctx, p.via).Int()
+// Acquire tries once and fails if the lock is held.
+func (l *evalLock) Acquire(ctx context.Context) (Hold, error) {
+	acquired, err := l.try(ctx)
+	if err == nil && !acquired {
+		err = errBusy
+	}
+	return l, err
+}
+
+func (l *evalLock) Release(ctx context.Context) error {
+	n, err := l.release.run(ctx, l.rdb).Int()
 	if err == nil && n != 1 {
-		err = errors.New("contend: the floor did not hold what it released")
+		err = errors.New("contend: the floor released a lock that it did not hold")
 	}
 	return err
 }
 
-// Acquire takes what is free.
-func (p *pair) Acquire(ctx context.Context) (Held, error) {
-	got, err := p.try(ctx)
-	if err == nil && !got {
-		err = errBusy
-	}
-	return p, err
-}
-
-// floorClient makes its workers' owner ids.
+// floorClient has what all floors share: a connection pool and a generator of owner ids.
 type floorClient struct {
-	rdb *redis.Client
-	id  string
-	n   int
+	rdb    *redis.Client
+	id     string
+	owners int // ids generated so far
 }
 
-func newFloorClient(s Setting) *floorClient {
-	return &floorClient{rdb: s.Dial(), id: fmt.Sprintf("00000000-0000-4000-8000-%012d", s.Number)}
+func newFloorClient(c ClientConfig) *floorClient {
+	return &floorClient{rdb: c.Dial(), id: fmt.Sprintf("00000000-0000-4000-8000-%012d", c.Number)}
 }
 
-func (c *floorClient) owner() string {
-	c.n++
-	return c.id + ":" + strconv.Itoa(c.n)
+func (c *floorClient) newOwner() string {
+	c.owners++
+	return c.id + ":" + strconv.Itoa(c.owners)
 }
 
 func (c *floorClient) Close() error { return c.rdb.Close() }
 
-// plainFloor: two EVALSHA.
+// plainFloor sends two EVALSHA per section.
 type plainFloor struct{ *floorClient }
 
-func openPlain(_ context.Context, s Setting) (Client, error) {
-	return plainFloor{newFloorClient(s)}, nil
+func openPlain(_ context.Context, c ClientConfig) (Client, error) {
+	return plainFloor{newFloorClient(c)}, nil
 }
 
 func (c plainFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	return newPair(c.rdb, name, c.owner()), nil
+	return newEvalLock(c.rdb, name, c.newOwner()), nil
 }
 
-// pipelinedFloor: two EVALSHA, which go-redis puts into pipelines with those of other goroutines.
+// pipelinedFloor sends two EVALSHA per section. go-redis pipelines the commands of all goroutines.
 type pipelinedFloor struct {
 	*floorClient
 	pipe *redis.AutoPipeliner
 }
 
-func openPipelined(_ context.Context, s Setting) (Client, error) {
-	c := newFloorClient(s)
-	pipe, err := c.rdb.AutoPipeline()
+func openPipelined(_ context.Context, c ClientConfig) (Client, error) {
+	floor := newFloorClient(c)
+	pipe, err := floor.rdb.AutoPipeline()
 	if err != nil {
-		_ = c.Close()
+		_ = floor.Close()
 		return nil, fmt.Errorf("contend: %w", err)
 	}
-	return &pipelinedFloor{c, pipe}, nil
+	return &pipelinedFloor{floor, pipe}, nil
 }
 
 func (c *pipelinedFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	return newPair(c.pipe, name, c.owner()), nil
+	return newEvalLock(c.pipe, name, c.newOwner()), nil
 }
 
-// queueFloor: a first come, first served queue in the process, then two EVALSHA. It serves one client.
+// queueFloor puts a FIFO queue in the process in front of two EVALSHA. It works with one client
+// only.
 type queueFloor struct {
 	*floorClient
-	gates map[string]chan struct{}
+	mutexes map[string]chan struct{} // by key
 }
 
-func openQueue(_ context.Context, s Setting) (Client, error) {
-	return &queueFloor{newFloorClient(s), map[string]chan struct{}{}}, nil
+func openQueue(_ context.Context, c ClientConfig) (Client, error) {
+	return &queueFloor{newFloorClient(c), map[string]chan struct{}{}}, nil
 }
 
 func (c *queueFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	gate, ok := c.gates[name]
+	mutex, ok := c.mutexes[name]
 	if !ok {
-		gate = make(chan struct{}, 1)
-		c.gates[name] = gate
+		mutex = make(chan struct{}, 1)
+		c.mutexes[name] = mutex
 	}
-	return &queuedPair{newPair(c.rdb, name, c.owner()), gate}, nil
+	return &queueLock{newEvalLock(c.rdb, name, c.newOwner()), mutex}, nil
 }
 
-type queuedPair struct {
-	*pair
-	gate chan struct{} // full while one of the client's workers is inside; those who wait to fill it are served in order
+type queueLock struct {
+	*evalLock
+	// mutex is full while a worker of the client holds or acquires the lock. The runtime serves
+	// blocked senders in FIFO order, which a sync.Mutex does not promise.
+	mutex chan struct{}
 }
 
-func (l *queuedPair) Acquire(ctx context.Context) (Held, error) {
+func (l *queueLock) Acquire(ctx context.Context) (Hold, error) {
 	select {
-	case l.gate <- struct{}{}:
+	case l.mutex <- struct{}{}:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	if _, err := l.pair.Acquire(ctx); err != nil {
-		<-l.gate
+	if _, err := l.evalLock.Acquire(ctx); err != nil {
+		<-l.mutex
 		return nil, err
 	}
 	return l, nil
 }
 
-func (l *queuedPair) Release(ctx context.Context) error {
-	defer func() { <-l.gate }()
-	return l.pair.Release(ctx)
+func (l *queueLock) Release(ctx context.Context) error {
+	defer func() { <-l.mutex }()
+	return l.evalLock.Release(ctx)
 }
 
-// handOverFloor: a first come, first served queue in the process, and one EVALSHA that hands the lock on. It serves one client, and never frees
-// the lock.
+// handOverFloor puts a FIFO queue in the process in front of one EVALSHA that changes the owner. It
+// works with one client only, and never frees the lock.
 type handOverFloor struct {
 	*floorClient
-	gates map[string]chan string
+	lastOwners map[string]chan string // by key
 }
 
-func openHandOver(_ context.Context, s Setting) (Client, error) {
-	return &handOverFloor{newFloorClient(s), map[string]chan string{}}, nil
+func openHandOver(_ context.Context, c ClientConfig) (Client, error) {
+	return &handOverFloor{newFloorClient(c), map[string]chan string{}}, nil
 }
 
 func (c *handOverFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	gate, ok := c.gates[name]
+	last, ok := c.lastOwners[name]
 	if !ok {
-		gate = make(chan string, 1)
-		gate <- ""
-		c.gates[name] = gate
+		last = make(chan string, 1)
+		last <- ""
+		c.lastOwners[name] = last
 	}
-	owner := c.owner()
-	take := call{script(handOverText).sha(), []string{name}, []any{lease.Milliseconds(), owner, ""}}
-	return &heir{newPair(c.rdb, name, owner), take, owner, gate}, nil
+	owner := c.newOwner()
+	handOver := evalCall{script(handOverScript).sha(), []string{name}, []any{lease.Milliseconds(), owner, ""}}
+	return &handOverLock{newEvalLock(c.rdb, name, owner), handOver, owner, last}, nil
 }
 
-type heir struct {
-	*pair
-	take  call
-	owner string
-	gate  chan string // has who was in last, while nobody is in; "": nobody was
+type handOverLock struct {
+	*evalLock
+	handOver evalCall
+	owner    string
+	// lastOwner is empty while a worker is in its section. Otherwise it contains the id that Redis
+	// has as owner, or "" before the first acquisition.
+	lastOwner chan string
 }
 
-func (h *heir) Acquire(ctx context.Context) (Held, error) {
-	var before string
+func (l *handOverLock) Acquire(ctx context.Context) (Hold, error) {
+	var previous string
 	select {
-	case before = <-h.gate:
+	case previous = <-l.lastOwner:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	err := h.inherit(ctx, before)
+	err := l.acquireFrom(ctx, previous)
 	if err != nil {
-		h.gate <- before
+		l.lastOwner <- previous
 	}
-	return h, err
+	return l, err
 }
 
-func (h *heir) inherit(ctx context.Context, before string) error {
-	if before == "" {
-		_, err := h.pair.Acquire(ctx)
+func (l *handOverLock) acquireFrom(ctx context.Context, previous string) error {
+	if previous == "" {
+		_, err := l.evalLock.Acquire(ctx)
 		return err
 	}
-	h.take.args[2] = before
-	n, err := h.take.run(ctx, h.via).Int()
+	l.handOver.args[2] = previous
+	n, err := l.handOver.run(ctx, l.rdb).Int()
 	if err == nil && n != 1 {
-		err = errors.New("contend: the floor handed on what it did not hold")
+		err = errors.New("contend: the floor handed over a lock that it did not hold")
 	}
 	return err
 }
 
-func (h *heir) Release(context.Context) error {
-	h.gate <- h.owner
+func (l *handOverLock) Release(context.Context) error {
+	l.lastOwner <- l.owner
 	return nil
 }

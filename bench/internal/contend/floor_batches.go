@@ -7,24 +7,27 @@ import (
 	"time"
 )
 
-// batchSize is how many keys one EVALSHA renews.
+// batchSize is the number of keys that one EVALSHA renews.
 const batchSize = 100
 
-// batchFloor: one goroutine renews all that is held, a hundred keys by each EVALSHA, three times in each TTL.
+// batchFloor renews all holds from one goroutine: batchSize keys per EVALSHA, three times per TTL.
 type batchFloor struct {
 	*floorClient
 	ttl time.Duration
 
-	mu   sync.Mutex
-	held map[*batchHold]struct{} // guarded by mu
+	mu    sync.Mutex
+	holds map[*batchLock]struct{} // guarded by mu
 
-	stop   context.CancelFunc
-	done   sync.WaitGroup
-	failed error // a batch that was not renewed; who is done may be asked
+	stop     context.CancelFunc // ends the renewing goroutine
+	done     sync.WaitGroup
+	renewErr error // written by the renewing goroutine, read after done.Wait
 }
 
-// KEYS[1..] hashes; ARGV[1] lease, ms; ARGV[2..] the owner of each. Returns how many were kept.
-const renewText = `
+// KEYS[1..]  lock hashes
+// ARGV[1]    lease, ms
+// ARGV[2..]  owner id of each lock
+// returns    the number of locks renewed
+const renewScript = `
 local kept = 0
 for i, key in ipairs(KEYS) do
   if redis.call('hexists', key, ARGV[i + 1]) == 1 then
@@ -33,26 +36,30 @@ for i, key in ipairs(KEYS) do
 end
 return kept`
 
-func openBatches(_ context.Context, s Setting) (Client, error) {
+func openBatches(_ context.Context, config ClientConfig) (Client, error) {
 	ctx, stop := context.WithCancel(context.Background())
-	c := &batchFloor{floorClient: newFloorClient(s), ttl: s.Workload.TTL, held: map[*batchHold]struct{}{}, stop: stop}
-	c.done.Go(func() { c.renew(ctx) })
+	c := &batchFloor{
+		floorClient: newFloorClient(config), ttl: config.Workload.TTL, holds: map[*batchLock]struct{}{}, stop: stop,
+	}
+	c.done.Go(func() { c.renewLoop(ctx) })
 	return c, nil
 }
 
+// Close stops the renewals, and returns the last error of one.
 func (c *batchFloor) Close() error {
 	c.stop()
-	c.done.Wait()
-	return errors.Join(c.failed, c.floorClient.Close())
+	c.done.Wait() // before the pool closes, and before renewErr is read
+	return errors.Join(c.renewErr, c.floorClient.Close())
 }
 
 func (c *batchFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	h := &batchHold{newPair(c.rdb, name, c.owner()), c}
-	h.acquire.args[0] = c.ttl.Milliseconds()
-	return h, nil
+	l := &batchLock{newEvalLock(c.rdb, name, c.newOwner()), c}
+	l.acquire.args[0] = c.ttl.Milliseconds()
+	return l, nil
 }
 
-func (c *batchFloor) renew(ctx context.Context) {
+// renewLoop renews until ctx is done. It does not retry a failed renewal before the next tick.
+func (c *batchFloor) renewLoop(ctx context.Context) {
 	tick := time.NewTicker(c.ttl / 3)
 	defer tick.Stop()
 	for {
@@ -65,58 +72,63 @@ func (c *batchFloor) renew(ctx context.Context) {
 	}
 }
 
+// renewAll sends the batches one after another, so that the floor has one command in flight.
 func (c *batchFloor) renewAll(ctx context.Context) {
-	b := &call{sha: script(renewText).sha()}
+	batch := &evalCall{sha: script(renewScript).sha()}
 	flush := func() {
-		if len(b.keys) == 0 {
+		if len(batch.keys) == 0 {
 			return
 		}
-		if err := b.run(ctx, c.rdb).Err(); err != nil && ctx.Err() == nil {
-			c.failed = err
+		// Close cancels ctx during a command: that is no failure.
+		if err := batch.run(ctx, c.rdb).Err(); err != nil && ctx.Err() == nil {
+			c.renewErr = err
 		}
-		b.keys, b.args = nil, nil
+		batch.keys, batch.args = nil, nil
 	}
-	for _, h := range c.all() {
-		if len(b.keys) == 0 {
-			b.args = append(b.args, c.ttl.Milliseconds())
+	for _, l := range c.snapshot() {
+		if len(batch.keys) == 0 {
+			batch.args = append(batch.args, c.ttl.Milliseconds())
 		}
-		b.keys = append(b.keys, h.acquire.keys[0])
-		b.args = append(b.args, h.release.args[0])
-		if len(b.keys) == batchSize {
+		batch.keys = append(batch.keys, l.acquire.keys[0])
+		batch.args = append(batch.args, l.release.args[0])
+		if len(batch.keys) == batchSize {
 			flush()
 		}
 	}
 	flush()
 }
 
-func (c *batchFloor) all() []*batchHold {
+// snapshot copies the holds, so that mu is not locked during a round trip to Redis.
+func (c *batchFloor) snapshot() []*batchLock {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	all := make([]*batchHold, 0, len(c.held))
-	for h := range c.held {
-		all = append(all, h)
+	holds := make([]*batchLock, 0, len(c.holds))
+	for l := range c.holds {
+		holds = append(holds, l)
 	}
-	return all
+	return holds
 }
 
-type batchHold struct {
-	*pair
-	c *batchFloor
+type batchLock struct {
+	*evalLock
+	client *batchFloor
 }
 
-func (h *batchHold) Acquire(ctx context.Context) (Held, error) {
-	if _, err := h.pair.Acquire(ctx); err != nil {
+func (l *batchLock) Acquire(ctx context.Context) (Hold, error) {
+	if _, err := l.evalLock.Acquire(ctx); err != nil {
 		return nil, err
 	}
-	h.c.mu.Lock()
-	defer h.c.mu.Unlock()
-	h.c.held[h] = struct{}{}
-	return h, nil
+	l.client.mu.Lock()
+	defer l.client.mu.Unlock()
+	l.client.holds[l] = struct{}{}
+	return l, nil
 }
 
-func (h *batchHold) Release(ctx context.Context) error {
-	h.c.mu.Lock()
-	delete(h.c.held, h)
-	h.c.mu.Unlock()
-	return h.pair.Release(ctx)
+// Release removes the hold from the batches first. A batch in flight may still contain it: the
+// script checks the owner, so a late renewal does not touch the next owner's lock.
+func (l *batchLock) Release(ctx context.Context) error {
+	l.client.mu.Lock()
+	delete(l.client.holds, l)
+	l.client.mu.Unlock()
+	return l.evalLock.Release(ctx)
 }

@@ -8,19 +8,27 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// publishFloor: a message says that the lock is free, and who hears it takes it by one EVALSHA. It is only good for two clients of one worker
-// each, by turns: there the message can go to nobody else.
+// publishFloor publishes a message to release the lock. The subscriber that receives it acquires
+// the lock with one EVALSHA.
+//
+// It is only correct for two clients with one worker each that alternate: there, each message has a
+// single receiver.
 type publishFloor struct {
 	*floorClient
 	sub *redis.PubSub
 }
 
-func openPublish(_ context.Context, s Setting) (Client, error) {
-	return &publishFloor{floorClient: newFloorClient(s)}, nil
+func openPublish(_ context.Context, c ClientConfig) (Client, error) {
+	return &publishFloor{floorClient: newFloorClient(c)}, nil
 }
 
-// KEYS[1] hash; ARGV[1] lease, ms; ARGV[2] owner: the lock goes to the owner, whose turn it is.
-const turnText = `
+// takeOverScript replaces the owner unconditionally.
+//
+// KEYS[1]  lock hash
+// ARGV[1]  lease, ms
+// ARGV[2]  owner id
+// returns  nil
+const takeOverScript = `
 redis.call('del', KEYS[1])
 redis.call('hincrby', KEYS[1], ARGV[2], 1)
 redis.call('pexpire', KEYS[1], ARGV[1])
@@ -32,10 +40,13 @@ func (c *publishFloor) Locker(ctx context.Context, name string, _ bool) (Locker,
 	if _, err := c.sub.Receive(ctx); err != nil {
 		return nil, fmt.Errorf("contend: subscribe: %w", err)
 	}
-	owner := c.owner()
-	l := &turn{rdb: c.rdb, heard: c.sub.Channel(), channel: channel, owner: owner, pair: newPair(c.rdb, name, owner)}
-	l.take = call{script(turnText).sha(), l.pair.acquire.keys, l.pair.acquire.args}
-	return l, nil
+	owner := c.newOwner()
+	first := newEvalLock(c.rdb, name, owner)
+	return &publishLock{
+		rdb: c.rdb, messages: c.sub.Channel(), channel: channel, owner: owner,
+		first:    first,
+		takeOver: evalCall{script(takeOverScript).sha(), first.acquire.keys, first.acquire.args},
+	}, nil
 }
 
 func (c *publishFloor) Close() error {
@@ -45,31 +56,32 @@ func (c *publishFloor) Close() error {
 	return c.floorClient.Close()
 }
 
-type turn struct {
-	rdb     *redis.Client
-	heard   <-chan *redis.Message
-	channel string
-	owner   string
-	pair    *pair
-	take    call
-	begun   bool
+type publishLock struct {
+	rdb      *redis.Client
+	messages <-chan *redis.Message
+	channel  string
+	owner    string
+	first    *evalLock // for the first attempt only
+	takeOver evalCall
+	started  bool
 }
 
-// Acquire takes what is free to begin with. From then on the key is never free: it goes over, and a message that nobody waits for is kept.
-func (l *turn) Acquire(ctx context.Context) (Held, error) {
-	if !l.begun {
-		l.begun = true
-		if got, err := l.pair.try(ctx); got || err != nil {
+// Acquire tries the free lock once. After the first acquisition the key always exists, so later
+// calls only wait for a message. The channel buffers a message that arrives before the call.
+func (l *publishLock) Acquire(ctx context.Context) (Hold, error) {
+	if !l.started {
+		l.started = true
+		if acquired, err := l.first.try(ctx); acquired || err != nil {
 			return l, err
 		}
 	}
 	for {
 		select {
-		case m := <-l.heard:
-			if m.Payload == l.owner { // our own
+		case m := <-l.messages:
+			if m.Payload == l.owner { // our own release
 				continue
 			}
-			if err := l.take.run(ctx, l.rdb).Err(); err != nil && !errors.Is(err, redis.Nil) {
+			if err := l.takeOver.run(ctx, l.rdb).Err(); err != nil && !errors.Is(err, redis.Nil) {
 				return nil, err
 			}
 			return l, nil
@@ -79,6 +91,6 @@ func (l *turn) Acquire(ctx context.Context) (Held, error) {
 	}
 }
 
-func (l *turn) Release(ctx context.Context) error {
+func (l *publishLock) Release(ctx context.Context) error {
 	return l.rdb.Publish(ctx, l.channel, l.owner).Err()
 }

@@ -9,159 +9,174 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// pubsubFloor: of each client's workers one waits on Redis for each name, the others behind it. It tries, and when refused waits for the
-// message that the release publishes, and tries again. The first to be refused subscribes; the subscription lasts as long as the client.
+// pubsubFloor lets one worker per client and key wait on Redis; the client's other workers queue
+// behind it in the process. The waiting worker tries, waits for the message of a release, and tries
+// again. The first refused attempt subscribes; the subscription lasts until the client closes.
 type pubsubFloor struct {
 	*floorClient
-	rw    bool
-	rooms map[string]*room
+	rw     bool
+	queues map[string]*pubsubQueue // by key
 }
 
-func openPubsub(_ context.Context, s Setting) (Client, error) {
-	return &pubsubFloor{newFloorClient(s), s.Workload.Primitive == RW, map[string]*room{}}, nil
+func openPubsub(_ context.Context, c ClientConfig) (Client, error) {
+	return &pubsubFloor{newFloorClient(c), c.Workload.Primitive == RW, map[string]*pubsubQueue{}}, nil
 }
 
 func (c *pubsubFloor) Locker(_ context.Context, name string, read bool) (Locker, error) {
-	r, ok := c.rooms[name]
+	q, ok := c.queues[name]
 	if !ok {
-		r = newRoom(c.rdb, channelOf(name))
+		q = newPubsubQueue(c.rdb, channelOf(name))
 		if c.rw {
-			r.channel = rwChannelOf(name)
+			q.channel = rwChannelOf(name)
 		}
-		c.rooms[name] = r
+		c.queues[name] = q
 	}
 	switch {
 	case !c.rw:
-		return &roomLock{newPair(c.rdb, name, c.owner()), r}, nil
+		return &pubsubLock{newEvalLock(c.rdb, name, c.newOwner()), q}, nil
 	case read:
-		return &roomEntry{newReadPair(c.rdb, name, c.owner()), r}, nil
+		return &pubsubRWLock{newReadLock(c.rdb, name, c.newOwner()), q}, nil
 	default:
-		return &roomEntry{newWritePair(c.rdb, name, c.owner()), r}, nil
+		return &pubsubRWLock{newWriteLock(c.rdb, name, c.newOwner()), q}, nil
 	}
 }
 
 func (c *pubsubFloor) Close() error {
-	for _, r := range c.rooms {
-		r.close()
+	for _, q := range c.queues {
+		q.close()
 	}
 	return c.floorClient.Close()
 }
 
-// room is where a client's workers wait for one name.
-type room struct {
-	door chan struct{} // full while one of them is through it; those before it are served in order
-	news chan struct{} // a message has come; one tells as much as many
-
-	// Of who is through the door.
-	timer *time.Timer
-	sub   *redis.PubSub // nil before anybody was refused
-
+// pubsubQueue is the FIFO queue of one client's workers for one key.
+type pubsubQueue struct {
 	rdb     *redis.Client
 	channel string
-	done    sync.WaitGroup
+
+	// head is full while a worker is at the head of the queue. Blocked senders are the rest of the
+	// queue: the runtime serves them in FIFO order.
+	head   chan struct{}
+	wakeUp chan struct{} // capacity 1: messages coalesce, as one is enough to try again
+
+	// Only the head uses these two.
+	timer *time.Timer
+	sub   *redis.PubSub // nil until an attempt is refused
+
+	done sync.WaitGroup
 }
 
-func newRoom(rdb *redis.Client, channel string) *room {
-	return &room{door: make(chan struct{}, 1), news: make(chan struct{}, 1), timer: time.NewTimer(lookAgain), rdb: rdb, channel: channel}
+func newPubsubQueue(rdb *redis.Client, channel string) *pubsubQueue {
+	return &pubsubQueue{
+		rdb: rdb, channel: channel,
+		head: make(chan struct{}, 1), wakeUp: make(chan struct{}, 1), timer: time.NewTimer(wakeUpTimeout),
+	}
 }
 
-// listen subscribes. What is published after it has returned is heard.
-func (r *room) listen(ctx context.Context) error {
-	sub := r.rdb.Subscribe(ctx, r.channel)
+// subscribe returns when the subscription is confirmed: no later message is missed.
+func (q *pubsubQueue) subscribe(ctx context.Context) error {
+	sub := q.rdb.Subscribe(ctx, q.channel)
 	if _, err := sub.Receive(ctx); err != nil {
 		_ = sub.Close()
 		return fmt.Errorf("contend: subscribe: %w", err)
 	}
-	r.sub = sub
-	heard := sub.Channel()
-	r.done.Go(func() {
-		for range heard {
+	q.sub = sub
+	messages := sub.Channel()
+	q.done.Go(func() {
+		for range messages {
 			select {
-			case r.news <- struct{}{}:
-			default:
+			case q.wakeUp <- struct{}{}:
+			default: // a wake-up is already pending
 			}
 		}
 	})
 	return nil
 }
 
-func (r *room) close() {
-	if r.sub != nil {
-		_ = r.sub.Close() // ends the channel
-		r.done.Wait()
+func (q *pubsubQueue) close() {
+	if q.sub != nil {
+		_ = q.sub.Close() // closes the message channel, which ends the goroutine
+		q.done.Wait()
 	}
 }
 
-// enter goes through the door and takes p. It leaves the door closed behind it, unless it fails.
-func (r *room) enter(ctx context.Context, p *pair) error {
+// acquire queues, then acquires l. On success the caller is still the head and must receive from
+// q.head to let the next worker in. On failure it is not.
+func (q *pubsubQueue) acquire(ctx context.Context, l *evalLock) error {
 	select {
-	case r.door <- struct{}{}:
+	case q.head <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := r.take(ctx, p); err != nil {
-		<-r.door
+	if err := q.acquireAsHead(ctx, l); err != nil {
+		<-q.head
 		return err
 	}
 	return nil
 }
 
-func (r *room) take(ctx context.Context, p *pair) error {
+func (q *pubsubQueue) acquireAsHead(ctx context.Context, l *evalLock) error {
 	for {
 		select {
-		case <-r.news: // older than the try that follows
+		case <-q.wakeUp: // stale: the attempt below is newer
 		default:
 		}
-		if got, err := p.try(ctx); got || err != nil {
+		if acquired, err := l.try(ctx); acquired || err != nil {
 			return err
 		}
-		if r.sub == nil {
-			if err := r.listen(ctx); err != nil {
+		if q.sub == nil {
+			if err := q.subscribe(ctx); err != nil {
 				return err
 			}
-			continue // a release may have come before
+			continue // try again: a release before the subscription sent us no message
 		}
-		r.timer.Reset(lookAgain)
+		q.timer.Reset(wakeUpTimeout) // also discards an earlier expiry
 		select {
-		case <-r.news:
-		case <-r.timer.C:
+		case <-q.wakeUp: // another client may be faster, so this is a reason to try only
+		case <-q.timer.C: // in case the message was lost, or the holder's lease expired
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// roomLock keeps the door closed while it is held: nobody else of its client can have it.
-type roomLock struct {
-	*pair
-	room *room
+// pubsubLock stays the head of the queue until its release: no other worker of the client can
+// acquire the lock earlier.
+type pubsubLock struct {
+	*evalLock
+	queue *pubsubQueue
 }
 
-func (l *roomLock) Acquire(ctx context.Context) (Held, error) { return l, l.room.enter(ctx, l.pair) }
-
-func (l *roomLock) Release(ctx context.Context) error {
-	defer func() { <-l.room.door }()
-	return l.pair.Release(ctx)
+func (l *pubsubLock) Acquire(ctx context.Context) (Hold, error) {
+	return l, l.queue.acquire(ctx, l.evalLock)
 }
 
-// roomEntry lets the next through as soon as it is in: it may be another reader.
-type roomEntry struct {
-	*pair
-	room *room
+func (l *pubsubLock) Release(ctx context.Context) error {
+	defer func() { <-l.queue.head }()
+	return l.evalLock.Release(ctx)
 }
 
-func (l *roomEntry) Acquire(ctx context.Context) (Held, error) {
-	err := l.room.enter(ctx, l.pair)
+// pubsubRWLock leaves the queue as soon as it is acquired: the next worker may be another reader.
+type pubsubRWLock struct {
+	*evalLock
+	queue *pubsubQueue
+}
+
+func (l *pubsubRWLock) Acquire(ctx context.Context) (Hold, error) {
+	err := l.queue.acquire(ctx, l.evalLock)
 	if err == nil {
-		<-l.room.door
+		<-l.queue.head
 	}
 	return l, err
 }
 
-// The least that a read-write lock in Redisson's format takes.
+// Minimal scripts for a read-write lock in Redisson's format.
 const (
-	// KEYS[1] hash; KEYS[2] key of the reader's hold; ARGV[1] lease, ms; ARGV[2] owner. Returns nil, or the writer's pttl.
-	readText = `
+	// KEYS[1]  lock hash
+	// KEYS[2]  the reader's hold key
+	// ARGV[1]  lease, ms
+	// ARGV[2]  owner id
+	// returns  nil if acquired, else the writer's pttl
+	acquireReadScript = `
 local mode = redis.call('hget', KEYS[1], 'mode')
 if mode == 'write' then
   return redis.call('pttl', KEYS[1])
@@ -174,8 +189,13 @@ redis.call('set', KEYS[2], '1', 'px', ARGV[1])
 redis.call('pexpire', KEYS[1], ARGV[1])
 return nil`
 
-	// KEYS[1] hash; KEYS[2] channel; KEYS[3] key of the reader's hold; ARGV[1] owner; ARGV[2] message.
-	unreadText = `
+	// KEYS[1]  lock hash
+	// KEYS[2]  wake-up channel
+	// KEYS[3]  the reader's hold key
+	// ARGV[1]  owner id
+	// ARGV[2]  message
+	// returns  1 if released, 0 if the owner does not hold the lock
+	releaseReadScript = `
 local held = redis.call('hdel', KEYS[1], ARGV[1])
 redis.call('del', KEYS[3])
 if redis.call('hlen', KEYS[1]) == 1 then
@@ -184,8 +204,11 @@ if redis.call('hlen', KEYS[1]) == 1 then
 end
 return held`
 
-	// KEYS[1] hash; ARGV[1] lease, ms; ARGV[2] owner. Returns nil, or the pttl of what is in the way.
-	writeText = `
+	// KEYS[1]  lock hash
+	// ARGV[1]  lease, ms
+	// ARGV[2]  owner id
+	// returns  nil if acquired, else the pttl of the current holders
+	acquireWriteScript = `
 if redis.call('exists', KEYS[1]) == 1 then
   return redis.call('pttl', KEYS[1])
 end
@@ -196,20 +219,36 @@ return nil`
 
 func rwChannelOf(name string) string { return "redisson_rwlock:{" + name + "}" }
 
-func newReadPair(via redis.Scripter, name, owner string) *pair {
+func newReadLock(rdb redis.Scripter, name, owner string) *evalLock {
 	hold := "{" + name + "}:" + owner + ":rwlock_timeout:1"
-	return &pair{
-		via:     via,
-		acquire: call{script(readText).sha(), []string{name, hold}, []any{lease.Milliseconds(), owner}},
-		release: call{script(unreadText).sha(), []string{name, rwChannelOf(name), hold}, []any{owner, released}},
+	return &evalLock{
+		rdb: rdb,
+		acquire: evalCall{
+			script(acquireReadScript).sha(),
+			[]string{name, hold},
+			[]any{lease.Milliseconds(), owner},
+		},
+		release: evalCall{
+			script(releaseReadScript).sha(),
+			[]string{name, rwChannelOf(name), hold},
+			[]any{owner, releasedMessage},
+		},
 	}
 }
 
-func newWritePair(via redis.Scripter, name, owner string) *pair {
+func newWriteLock(rdb redis.Scripter, name, owner string) *evalLock {
 	owner += ":write"
-	return &pair{
-		via:     via,
-		acquire: call{script(writeText).sha(), []string{name}, []any{lease.Milliseconds(), owner}},
-		release: call{script(releaseText).sha(), []string{name, rwChannelOf(name)}, []any{owner, "1"}},
+	return &evalLock{
+		rdb: rdb,
+		acquire: evalCall{
+			script(acquireWriteScript).sha(),
+			[]string{name},
+			[]any{lease.Milliseconds(), owner},
+		},
+		release: evalCall{
+			script(releaseScript).sha(),
+			[]string{name, rwChannelOf(name)},
+			[]any{owner, "1"},
+		},
 	}
 }

@@ -8,42 +8,45 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// tokenFloor: a list that holds a token for each permit. BLPOP takes one, in the order of asking, and LPUSH gives it back.
+// tokenFloor keeps a token per permit in a list. BLPOP takes one, and Redis serves blocked clients
+// in FIFO order. LPUSH returns it.
 type tokenFloor struct{ *floorClient }
 
-func openToken(_ context.Context, s Setting) (Client, error) {
-	return tokenFloor{newFloorClient(s)}, nil
+func openToken(_ context.Context, c ClientConfig) (Client, error) {
+	return tokenFloor{newFloorClient(c)}, nil
 }
 
-func prepareTokens(ctx context.Context, rdb *redis.Client, w Workload) error {
+func pushTokens(ctx context.Context, rdb *redis.Client, w Workload) error {
 	for range max(w.Permits, 1) {
 		if err := rdb.LPush(ctx, w.Name, "token").Err(); err != nil {
-			return fmt.Errorf("contend: tokens: %w", err)
+			return fmt.Errorf("contend: push token: %w", err)
 		}
 	}
 	return nil
 }
 
 func (c tokenFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	return &token{c.rdb, name}, nil
+	return &tokenLock{c.rdb, name}, nil
 }
 
-type token struct {
+type tokenLock struct {
 	rdb  *redis.Client
 	name string
 }
 
-func (l *token) Acquire(ctx context.Context) (Held, error) {
+func (l *tokenLock) Acquire(ctx context.Context) (Hold, error) {
 	for ctx.Err() == nil {
-		err := l.rdb.BLPop(ctx, lookAgain, l.name).Err()
+		err := l.rdb.BLPop(ctx, wakeUpTimeout, l.name).Err()
 		if err == nil {
 			return l, nil
 		}
-		if !errors.Is(err, redis.Nil) {
+		if !errors.Is(err, redis.Nil) { // Nil: BLPOP timed out
 			return nil, err
 		}
 	}
 	return nil, context.Cause(ctx)
 }
 
-func (l *token) Release(ctx context.Context) error { return l.rdb.LPush(ctx, l.name, "token").Err() }
+func (l *tokenLock) Release(ctx context.Context) error {
+	return l.rdb.LPush(ctx, l.name, "token").Err()
+}

@@ -12,31 +12,31 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// pollEvery is how long the peers that poll rest between two tries, both alike: a short time, for their good. The default of redsync is a
-// random one from 50 to 250 ms; bsm/redislock has none.
-const pollEvery = 10 * time.Millisecond
+// pollInterval is the retry delay of the peers that poll. It is short, in their favor: redsync's
+// default is a random delay from 50 to 250 ms, and bsm/redislock has no default.
+const pollInterval = 10 * time.Millisecond
 
 const (
 	bsmModule     = "github.com/bsm/redislock"
 	redsyncModule = "github.com/go-redsync/redsync/v4"
 )
 
-// bsm is github.com/bsm/redislock: it polls, and renews nothing by itself.
-type bsm struct {
+// bsmClient is github.com/bsm/redislock. It polls, and renews nothing by itself.
+type bsmClient struct {
 	rdb    *redis.Client
 	client *redislock.Client
 }
 
-func openBSM(_ context.Context, s Setting) (Client, error) {
-	rdb := s.Dial()
-	return &bsm{rdb, redislock.New(rdb)}, nil
+func openBSM(_ context.Context, c ClientConfig) (Client, error) {
+	rdb := c.Dial()
+	return &bsmClient{rdb, redislock.New(rdb)}, nil
 }
 
-func (c *bsm) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	return &bsmLocker{c.client, name, &redislock.Options{RetryStrategy: redislock.LinearBackoff(pollEvery)}}, nil
+func (c *bsmClient) Locker(_ context.Context, name string, _ bool) (Locker, error) {
+	return &bsmLocker{c.client, name, &redislock.Options{RetryStrategy: redislock.LinearBackoff(pollInterval)}}, nil
 }
 
-func (c *bsm) Close() error { return c.rdb.Close() }
+func (c *bsmClient) Close() error { return c.rdb.Close() }
 
 type bsmLocker struct {
 	client  *redislock.Client
@@ -44,8 +44,8 @@ type bsmLocker struct {
 	options *redislock.Options
 }
 
-// Acquire asks again when Obtain has given up, as it does when a lease's time has passed.
-func (l *bsmLocker) Acquire(ctx context.Context) (Held, error) {
+// Acquire calls Obtain until it succeeds: a single call gives up after the TTL.
+func (l *bsmLocker) Acquire(ctx context.Context) (Hold, error) {
 	for {
 		lock, err := l.client.Obtain(ctx, l.name, lease, l.options)
 		if err == nil {
@@ -57,32 +57,35 @@ func (l *bsmLocker) Acquire(ctx context.Context) (Held, error) {
 	}
 }
 
-// rsync is github.com/go-redsync/redsync: it polls, and renews nothing by itself.
-type rsync struct {
+// redsyncClient is github.com/go-redsync/redsync. It polls, and renews nothing by itself.
+type redsyncClient struct {
 	rdb    *redis.Client
 	client *redsync.Redsync
 }
 
-func openRedsync(_ context.Context, s Setting) (Client, error) {
-	rdb := s.Dial()
-	return &rsync{rdb, redsync.New(goredis.NewPool(rdb))}, nil
+func openRedsync(_ context.Context, c ClientConfig) (Client, error) {
+	rdb := c.Dial()
+	return &redsyncClient{rdb, redsync.New(goredis.NewPool(rdb))}, nil
 }
 
-func (c *rsync) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	const forever = 1 << 30
-	return &rsyncLocker{c.client.NewMutex(name, redsync.WithExpiry(lease), redsync.WithRetryDelay(pollEvery), redsync.WithTries(forever))}, nil
+func (c *redsyncClient) Locker(_ context.Context, name string, _ bool) (Locker, error) {
+	const unlimited = 1 << 30
+	return &redsyncLocker{c.client.NewMutex(name,
+		redsync.WithExpiry(lease), redsync.WithRetryDelay(pollInterval), redsync.WithTries(unlimited))}, nil
 }
 
-func (c *rsync) Close() error { return c.rdb.Close() }
+func (c *redsyncClient) Close() error { return c.rdb.Close() }
 
-type rsyncLocker struct{ mutex *redsync.Mutex }
+type redsyncLocker struct{ mutex *redsync.Mutex }
 
-func (l *rsyncLocker) Acquire(ctx context.Context) (Held, error) { return l, l.mutex.LockContext(ctx) }
+func (l *redsyncLocker) Acquire(ctx context.Context) (Hold, error) {
+	return l, l.mutex.LockContext(ctx)
+}
 
-func (l *rsyncLocker) Release(ctx context.Context) error {
+func (l *redsyncLocker) Release(ctx context.Context) error {
 	ok, err := l.mutex.UnlockContext(ctx)
 	if err == nil && !ok {
-		err = errors.New("contend: redsync did not hold what it released")
+		err = errors.New("contend: redsync released a lock that it did not hold")
 	}
 	return err
 }

@@ -12,33 +12,34 @@ import (
 )
 
 const (
-	javaWarmUp = 1500 * time.Millisecond // for Java to compile what a workload uses
-	javaLimit  = time.Minute             // for what takes as long as Redisson takes
+	javaWarmUp  = 1500 * time.Millisecond // lets Java compile the code of a workload
+	javaTimeout = time.Minute             // for operations whose length depends on Redisson
 )
 
-// javaFlags leave the compiler all its tiers. By the serial collector alone the heap in use is known to the byte.
+// javaFlags keep all compiler tiers. Only the serial collector reports the heap in use exactly.
 var javaFlags = []string{"-Xmx1g", "-XX:+UseSerialGC"}
 
-// redissonRemote has Redisson run workloads in one Java process.
+// redissonRemote runs Redisson's workloads in one Java process.
 type redissonRemote struct {
 	log     io.Writer
-	warming time.Duration // javaWarmUp
+	warmUp  time.Duration // javaWarmUp; shorter in tests
 	version string
 
 	mu     sync.Mutex
-	driver *redisson.Driver   // guarded by mu; another one after it has been killed
-	warm   map[warmthKey]bool // guarded by mu; what the process is warm for
+	driver *redisson.Driver   // guarded by mu; replaced after the process was killed
+	warm   map[warmUpKey]bool // guarded by mu; workloads that the current process has compiled
 }
 
-type warmthKey struct {
+type warmUpKey struct {
 	id        string
 	primitive Primitive
 }
 
-// OpenRedisson starts Java, whose log goes to log. The error wraps redisson.ErrMissing where there is no Java, or no Maven to build with.
+// OpenRedisson starts Java, which logs to log. If Java or Maven is not installed, the error wraps
+// redisson.ErrMissing.
 func OpenRedisson(ctx context.Context, log io.Writer) (Remote, error) {
-	r := &redissonRemote{log: log, warming: javaWarmUp}
-	d, err := r.running(ctx)
+	r := &redissonRemote{log: log, warmUp: javaWarmUp}
+	d, err := r.ensureRunning(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +49,8 @@ func OpenRedisson(ctx context.Context, log io.Writer) (Remote, error) {
 
 func (r *redissonRemote) Version() string { return r.version }
 
-// Commands: what Redisson sends beside scripts, a DEL after each unlock, its scripts send too.
+// Commands returns nil. Besides scripts, Redisson sends only a DEL after each unlock. Its scripts
+// also call DEL, so Result.Unseen counts these.
 func (r *redissonRemote) Commands() []string { return nil }
 
 func (r *redissonRemote) Close() error {
@@ -57,8 +59,8 @@ func (r *redissonRemote) Close() error {
 	return r.driver.Close()
 }
 
-// running returns the process, a new one if the last had to be killed.
-func (r *redissonRemote) running(ctx context.Context) (*redisson.Driver, error) {
+// ensureRunning returns the Java process. It starts a new one if the last one was killed.
+func (r *redissonRemote) ensureRunning(ctx context.Context) (*redisson.Driver, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.driver != nil {
@@ -72,17 +74,17 @@ func (r *redissonRemote) running(ctx context.Context) (*redisson.Driver, error) 
 	if err != nil {
 		return nil, fmt.Errorf("contend: %w", err)
 	}
-	r.driver, r.warm = d, map[warmthKey]bool{}
+	r.driver, r.warm = d, map[warmUpKey]bool{}
 	return d, nil
 }
 
 func (r *redissonRemote) Open(ctx context.Context, target Target, w Workload) (Session, error) {
 	if target.Network != "tcp" {
-		return nil, fmt.Errorf("contend: redisson has no %s sockets", target.Network)
+		return nil, fmt.Errorf("contend: redisson does not support %s sockets", target.Network)
 	}
-	ctx, cancel := context.WithTimeout(ctx, javaLimit)
+	ctx, cancel := context.WithTimeout(ctx, javaTimeout)
 	defer cancel()
-	d, err := r.running(ctx)
+	d, err := r.ensureRunning(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -93,8 +95,8 @@ func (r *redissonRemote) Open(ctx context.Context, target Target, w Workload) (S
 	if err != nil {
 		return nil, err
 	}
-	if w.Kind != Section { // whose first run does that
-		err = s.practise(ctx, w, r.warming/5)
+	if w.Kind != Section { // the first Run of a Section warms up its clients
+		err = s.warmUp(ctx, w, r.warmUp/5)
 	}
 	if err == nil {
 		s.load, err = d.Load(ctx, loadOf(w, s.clients))
@@ -105,11 +107,12 @@ func (r *redissonRemote) Open(ctx context.Context, target Target, w Workload) (S
 	return s, nil
 }
 
-// compile has Java compile what w uses, by clients of its own, unless it has done so before.
+// compile makes Java compile the code that w uses, once per process. It uses clients of its own, so
+// that the measured ones start fresh.
 func (r *redissonRemote) compile(ctx context.Context, d *redisson.Driver, target Target, w Workload) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := warmthKey{w.ID, w.Primitive}
+	key := warmUpKey{w.ID, w.Primitive}
 	if r.warm[key] {
 		return nil
 	}
@@ -117,7 +120,7 @@ func (r *redissonRemote) compile(ctx context.Context, d *redisson.Driver, target
 	if err != nil {
 		return err
 	}
-	if err := s.practise(ctx, w, r.warming); err != nil {
+	if err := s.warmUp(ctx, w, r.warmUp); err != nil {
 		return errors.Join(fmt.Errorf("contend: %w", err), s.Close())
 	}
 	r.warm[key] = true
@@ -136,7 +139,7 @@ func connectRedisson(ctx context.Context, d *redisson.Driver, target Target, w W
 	return s, nil
 }
 
-// clientsOf is how many clients a workload takes, the one that holds what a crowd waits for included.
+// clientsOf returns the number of clients that w needs, including the holder of a crowd's lock.
 func clientsOf(w Workload) int {
 	if w.Kind == Crowd {
 		return w.Clients + 1
@@ -144,17 +147,20 @@ func clientsOf(w Workload) int {
 	return w.Clients
 }
 
-// Redisson's defaults, but for what a fair lock needs: each waiting thread subscribes to a channel of its own.
+// Redisson's defaults.
 const (
 	redissonConnections   = 64
 	redissonIdle          = 24
 	redissonSubscriptions = 50 // connections
-	redissonChannels      = 5  // on each
+	redissonChannels      = 5  // per subscription connection
 )
 
+// redissonConfig returns Redisson's defaults, with two exceptions. A fair lock needs more channels:
+// each waiting thread subscribes to its own. Crowd and Holds open all connections at once: later
+// ones would count as heap of the waiters or holds.
 func redissonConfig(target Target, w Workload) redisson.Config {
 	idle := redissonIdle
-	if w.Kind != Section { // all that will be there: what comes later would count as heap of those who wait or hold
+	if w.Kind != Section {
 		idle = redissonConnections
 	}
 	return redisson.Config{Addr: target.Addr, Watchdog: w.TTL, Server: map[string]any{
@@ -167,21 +173,24 @@ func redissonConfig(target Target, w Workload) redisson.Config {
 
 func loadOf(w Workload, clients []*redisson.Client) redisson.Load {
 	return redisson.Load{
-		Shape: string(w.Kind), Primitive: string(w.Primitive), Clients: clients, Threads: w.Goroutines, Name: w.Name, Keys: w.Keys,
-		Permits: w.Permits, Reads: w.Reads, Inside: w.Inside, Turns: w.Turns, Queued: w.Queued,
+		Shape: string(w.Kind), Primitive: string(w.Primitive), Clients: clients, Threads: w.Goroutines,
+		Name: w.Name, Keys: w.Keys, Permits: w.Permits, Reads: w.Reads, Inside: w.Inside,
+		Turns: w.Turns, Queued: w.Queued,
 	}
 }
 
-// redissonSession is a workload in Java.
+// redissonSession is a workload in the Java process.
 type redissonSession struct {
 	driver  *redisson.Driver
 	clients []*redisson.Client
 	load    *redisson.Session // nil until it is open
 }
 
-// practise enters and leaves sections on other keys for that long: afterwards the clients have the connections and buffers that it takes.
-func (s *redissonSession) practise(ctx context.Context, w Workload, length time.Duration) error {
-	w.Kind, w.Name, w.Keys, w.Queued, w.Goroutines = Section, w.Name+":java", min(w.Keys, redissonConnections), false, min(w.Goroutines, redissonConnections)
+// warmUp runs sections on other keys for the given time. Afterwards the clients have the
+// connections and buffers that w needs.
+func (s *redissonSession) warmUp(ctx context.Context, w Workload, length time.Duration) error {
+	w.Kind, w.Name, w.Queued = Section, w.Name+":java", false
+	w.Keys, w.Goroutines = min(w.Keys, redissonConnections), min(w.Goroutines, redissonConnections)
 	load, err := s.driver.Load(ctx, loadOf(w, s.clients))
 	if err != nil {
 		return err
@@ -192,9 +201,9 @@ func (s *redissonSession) practise(ctx context.Context, w Workload, length time.
 	return load.Close(ctx)
 }
 
-// Run kills Java when something fails: what is left of it would be in the way of those who come next.
+// Run kills the Java process on failure: remaining threads would disturb later measurements.
 func (s *redissonSession) Run(ctx context.Context, w Workload) (Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, w.Duration+javaLimit)
+	ctx, cancel := context.WithTimeout(ctx, w.Duration+javaTimeout)
 	defer cancel()
 	o, err := s.load.Run(ctx, w.Duration)
 	if err != nil {
@@ -206,33 +215,36 @@ func (s *redissonSession) Run(ctx context.Context, w Workload) (Result, error) {
 func (s *redissonSession) result(w Workload, o redisson.Outcome) Result {
 	usage := s.load.Usage()
 	r := Result{
-		Elapsed: o.Took, Ops: o.Operations, HandOvers: o.HandOvers, Reads: o.Reads, PerWorker: o.PerThread, Waits: nanos(o.Waits),
-		AllOps: o.AllOperations, AllHandOvers: o.AllHandOvers, Overlaps: o.Overlaps, Lost: o.LostUpdates, CPU: o.CPU,
-		Unseen: unlocks(w, o), Stuck: o.Stuck, Heap: usage.Heap, Goroutines: usage.Threads,
+		Elapsed: o.Took,
+		Ops:     o.Operations, HandOvers: o.HandOvers, Reads: o.Reads,
+		PerWorker: o.PerThread, Waits: nanoseconds(o.Waits),
+		AllOps: o.AllOperations, AllHandOvers: o.AllHandOvers, Unseen: unlockDELs(w, o), Stuck: o.Stuck,
+		Overlaps: o.Overlaps, Lost: o.LostUpdates,
+		CPU: o.CPU, Heap: usage.Heap, Goroutines: usage.Threads,
 	}
 	if w.Kind == Crowd {
 		r.Elapsed, r.Drain = w.Duration, o.Took
 	}
 	if w.Turns {
-		r.HandOverTimes = nanos(o.HandOverTimes)
+		r.HandOverTimes = nanoseconds(o.HandOverTimes)
 	}
 	return r
 }
 
-// unlocks is how often a lock, rather than a permit, has been given back: each time Redisson also deletes the key that lets it repeat the
-// unlock.
-func unlocks(w Workload, o redisson.Outcome) int64 {
+// unlockDELs returns the number of DELs that Redisson sent itself. It sends one after each unlock
+// of a lock, to delete the key that makes the unlock idempotent. Permits have no such key.
+func unlockDELs(w Workload, o redisson.Outcome) int64 {
 	switch {
 	case w.Primitive == Semaphore, w.Primitive == Permits:
 		return 0
-	case w.Kind == Crowd: // by the holder, too
+	case w.Kind == Crowd: // plus the holder's unlock
 		return o.AllOperations + 1
 	default:
 		return o.AllOperations
 	}
 }
 
-func nanos(durations []time.Duration) []int64 {
+func nanoseconds(durations []time.Duration) []int64 {
 	all := make([]int64, len(durations))
 	for i, d := range durations {
 		all[i] = d.Nanoseconds()
@@ -240,9 +252,10 @@ func nanos(durations []time.Duration) []int64 {
 	return all
 }
 
-// Close also tells when holds were found lost. Where Java is gone, so is all that it had open.
+// Close also returns an error if holds were lost. If the Java process has ended, nothing is left to
+// close, and that is no error.
 func (s *redissonSession) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), javaLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), javaTimeout)
 	defer cancel()
 	var err error
 	if s.load != nil {

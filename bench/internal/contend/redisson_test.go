@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -23,68 +24,104 @@ func openRedisson(t *testing.T) *redissonRemote {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, remote.Close()) })
 	r := remote.(*redissonRemote)
-	r.warming = 50 * time.Millisecond
+	r.warmUp = 50 * time.Millisecond
 	return r
 }
 
-// TestRedisson uses one Java process for all.
+// TestRedisson runs all subtests in one Java process, as it starts slowly.
 func TestRedisson(t *testing.T) {
 	server := redistest.Fresh(t)
 	remote := openRedisson(t)
 	require.Regexp(t, `^4\.`, remote.Version())
-	t.Run("workloads", func(t *testing.T) { redissonWorkloads(t, server, remote) })
-	t.Run("unseen", func(t *testing.T) { redissonUnseen(t, server, remote) })
-	t.Run("unix", func(t *testing.T) {
+	t.Run("runs every kind of workload", func(t *testing.T) { testRedissonWorkloads(t, server, remote) })
+	t.Run("counts its own DELs", func(t *testing.T) { testRedissonUnseen(t, server, remote) })
+	t.Run("refuses unix sockets", func(t *testing.T) {
 		_, err := remote.Open(t.Context(), Target{Network: "unix", Addr: "/nowhere"}, Workload{})
 		require.ErrorContains(t, err, "unix")
 	})
-	t.Run("comes back", func(t *testing.T) { redissonComesBack(t, server, remote) })
+	t.Run("restarts after a failed run", func(t *testing.T) { testRedissonRestarts(t, server, remote) })
 }
 
 func tcp(server *redistest.Server) Target { return Target{Network: "tcp", Addr: server.Addr()} }
 
-// redissonWorkloads has it run each kind of workload. A section runs until it is busy: the first runs of a Java process can be slow.
-func redissonWorkloads(t *testing.T, server *redistest.Server, remote *redissonRemote) {
-	rdb := server.Client(t)
-	tests := []struct {
-		name  string
-		w     Workload
-		check func(t *testing.T, w Workload, r Result)
-	}{
-		{"section", Workload{Kind: Section, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 2}, func(t *testing.T, _ Workload, r Result) {
-			require.Positive(t, r.HandOvers)
-			require.Empty(t, r.HandOverTimes)
-		}},
-		{"keys", Workload{Kind: Section, Primitive: Lock, Keys: 4, Clients: 2, Goroutines: 2}, func(t *testing.T, _ Workload, r Result) {
-			require.Zero(t, r.AllHandOvers)
-		}},
-		{"turns", Workload{Kind: Section, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 1, Turns: true, Inside: time.Millisecond}, func(t *testing.T, _ Workload, r Result) {
-			require.Len(t, r.HandOverTimes, int(r.HandOvers))
-			require.InDelta(t, r.Ops, r.HandOvers, 1)
-		}},
-		{"fair", Workload{Kind: Section, Primitive: Fair, Keys: 1, Clients: 1, Goroutines: 5, Queued: true}, func(t *testing.T, _ Workload, r Result) {
-			require.Positive(t, r.HandOvers)
-		}},
-		{"rw", Workload{Kind: Section, Primitive: RW, Keys: 1, Clients: 2, Goroutines: 2, Reads: 50}, func(t *testing.T, _ Workload, r Result) {
-			require.Positive(t, r.Reads)
-			require.Less(t, r.Reads, r.Ops)
-		}},
-		{"semaphore", Workload{Kind: Section, Primitive: Semaphore, Keys: 1, Clients: 2, Goroutines: 2, Permits: 3}, nil},
-		{"permits", Workload{Kind: Section, Primitive: Permits, Keys: 1, Clients: 2, Goroutines: 2, Permits: 3}, nil},
-		{"crowd", Workload{Kind: Crowd, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 3}, func(t *testing.T, w Workload, r Result) {
-			require.Equal(t, []int64{1, 1, 1, 1, 1, 1}, r.PerWorker)
-			require.Equal(t, w.Duration, r.Elapsed)
-			require.Positive(t, r.Drain)
-		}},
-		{"holds", Workload{Kind: Holds, Primitive: Lock, Keys: 20, Clients: 1, Goroutines: 4, TTL: 3 * time.Second}, func(t *testing.T, w Workload, r Result) {
-			for i := range w.Keys {
-				ttl := rdb.PTTL(t.Context(), fmt.Sprintf("%s:%d", w.Name, i)).Val()
-				require.Positive(t, ttl)
-				require.LessOrEqual(t, ttl, w.TTL)
-			}
-		}},
+type redissonCase struct {
+	name  string
+	w     Workload
+	check func(t *testing.T, rdb *redis.Client, w Workload, r Result)
+}
+
+func redissonCases() []redissonCase {
+	return []redissonCase{
+		{
+			"section", Workload{Kind: Section, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 2},
+			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
+				require.Positive(t, r.HandOvers)
+				require.Empty(t, r.HandOverTimes)
+			},
+		},
+		{
+			"keys", Workload{Kind: Section, Primitive: Lock, Keys: 4, Clients: 2, Goroutines: 2},
+			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
+				require.Zero(t, r.AllHandOvers)
+			},
+		},
+		{
+			"turns",
+			Workload{
+				Kind: Section, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 1,
+				Turns: true, Inside: time.Millisecond,
+			},
+			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
+				require.Len(t, r.HandOverTimes, int(r.HandOvers))
+				require.InDelta(t, r.Ops, r.HandOvers, 1)
+			},
+		},
+		{
+			"fair", Workload{Kind: Section, Primitive: Fair, Keys: 1, Clients: 1, Goroutines: 5, Queued: true},
+			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
+				require.Positive(t, r.HandOvers)
+			},
+		},
+		{
+			"rw", Workload{Kind: Section, Primitive: RW, Keys: 1, Clients: 2, Goroutines: 2, Reads: 50},
+			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
+				require.Positive(t, r.Reads)
+				require.Less(t, r.Reads, r.Ops)
+			},
+		},
+		{
+			"semaphore",
+			Workload{Kind: Section, Primitive: Semaphore, Keys: 1, Clients: 2, Goroutines: 2, Permits: 3}, nil,
+		},
+		{
+			"permits",
+			Workload{Kind: Section, Primitive: Permits, Keys: 1, Clients: 2, Goroutines: 2, Permits: 3}, nil,
+		},
+		{
+			"crowd", Workload{Kind: Crowd, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 3},
+			func(t *testing.T, _ *redis.Client, w Workload, r Result) {
+				require.Equal(t, []int64{1, 1, 1, 1, 1, 1}, r.PerWorker)
+				require.Equal(t, w.Duration, r.Elapsed)
+				require.Positive(t, r.Drain)
+			},
+		},
+		{
+			"holds",
+			Workload{Kind: Holds, Primitive: Lock, Keys: 20, Clients: 1, Goroutines: 4, TTL: 3 * time.Second},
+			func(t *testing.T, rdb *redis.Client, w Workload, _ Result) {
+				for i := range w.Keys {
+					ttl := rdb.PTTL(t.Context(), fmt.Sprintf("%s:%d", w.Name, i)).Val()
+					require.Positive(t, ttl)
+					require.LessOrEqual(t, ttl, w.TTL)
+				}
+			},
+		},
 	}
-	for _, tt := range tests {
+}
+
+func testRedissonWorkloads(t *testing.T, server *redistest.Server, remote *redissonRemote) {
+	rdb := server.Client(t)
+	for _, tt := range redissonCases() {
 		t.Run(tt.name, func(t *testing.T) {
 			w := tt.w
 			w.ID, w.Name, w.Duration = tt.name, redistest.Name(t), 200*time.Millisecond
@@ -92,6 +129,7 @@ func redissonWorkloads(t *testing.T, server *redistest.Server, remote *redissonR
 			require.NoError(t, err)
 			r, err := session.Run(t.Context(), w)
 			require.NoError(t, err)
+			// The first runs of a Java process can be slow: repeat a section until it is busy.
 			for range 20 {
 				if w.Kind != Section || r.HandOvers > 4 || w.Keys > 1 && r.Ops > 4 {
 					break
@@ -104,28 +142,29 @@ func redissonWorkloads(t *testing.T, server *redistest.Server, remote *redissonR
 			require.Zero(t, r.Overlaps)
 			require.Zero(t, r.Lost)
 			if tt.check != nil {
-				tt.check(t, w, r)
+				tt.check(t, rdb, w, r)
 			}
 			require.NoError(t, session.Close())
 			if w.Primitive != Semaphore && w.Primitive != Permits {
-				require.Empty(t, rdb.Keys(t.Context(), w.Name+"*").Val(), "what it leaves behind")
+				require.Empty(t, rdb.Keys(t.Context(), w.Name+"*").Val(), "keys left behind")
 			}
 		})
 	}
 }
 
-// redissonUnseen counts the DELs of a lock: one by the script, when nobody else waits, and one by the client.
-func redissonUnseen(t *testing.T, server *redistest.Server, remote *redissonRemote) {
+// testRedissonUnseen counts the DELs of an unlock without waiters: one by the script, and one by
+// the client.
+func testRedissonUnseen(t *testing.T, server *redistest.Server, remote *redissonRemote) {
 	for _, tt := range []struct {
-		primitive   Primitive
-		byTheScript int64 // in each unlock
+		primitive Primitive
+		byScript  int64 // DELs per unlock
 	}{{Lock, 1}, {Fair, 1}, {RW, 1}, {Permits, 0}} {
 		t.Run(string(tt.primitive), func(t *testing.T) {
 			w := Workload{
-				ID: t.Name(), Kind: Section, Primitive: tt.primitive, Keys: 1, Clients: 1, Goroutines: 1, Permits: 1, Name: redistest.Name(t),
-				Duration: 100 * time.Millisecond,
+				ID: t.Name(), Name: redistest.Name(t), Kind: Section, Primitive: tt.primitive,
+				Keys: 1, Clients: 1, Goroutines: 1, Permits: 1, Duration: 100 * time.Millisecond,
 			}
-			remote.warm[warmthKey{w.ID, w.Primitive}] = true // whose DELs would count too
+			remote.warm[warmUpKey{w.ID, w.Primitive}] = true // skip the warm-up: its DELs would count too
 			before := redistest.Commands(t, server)
 			session, err := remote.Open(t.Context(), tcp(server), w)
 			require.NoError(t, err)
@@ -133,15 +172,18 @@ func redissonUnseen(t *testing.T, server *redistest.Server, remote *redissonRemo
 			require.NoError(t, err)
 			require.NoError(t, session.Close())
 			redistest.WaitFor(t, 5*time.Second, func() bool {
-				return redistest.Commands(t, server).Since(before)["del"] == tt.byTheScript*r.AllOps+r.Unseen
-			}, "as many DELs")
+				return redistest.Commands(t, server).Since(before)["del"] == tt.byScript*r.AllOps+r.Unseen
+			}, "all DELs counted")
 		})
 	}
 }
 
-// redissonComesBack has a run fail, in the middle of which Java is killed. The next one has a new process.
-func redissonComesBack(t *testing.T, server *redistest.Server, remote *redissonRemote) {
-	w := Workload{ID: "back", Kind: Section, Primitive: Lock, Keys: 1, Clients: 1, Goroutines: 1, Name: "back", Duration: 50 * time.Millisecond}
+// testRedissonRestarts cancels a run, which kills Java. The next session starts a new process.
+func testRedissonRestarts(t *testing.T, server *redistest.Server, remote *redissonRemote) {
+	w := Workload{
+		ID: "restart", Name: "restart", Kind: Section, Primitive: Lock, Keys: 1, Clients: 1, Goroutines: 1,
+		Duration: 50 * time.Millisecond,
+	}
 	session, err := remote.Open(t.Context(), tcp(server), w)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -158,7 +200,7 @@ func redissonComesBack(t *testing.T, server *redistest.Server, remote *redissonR
 	require.NoError(t, session.Close())
 }
 
-func TestRedissonWithoutJava(t *testing.T) {
+func TestOpenRedissonFailsWithoutJava(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	_, err := OpenRedisson(t.Context(), io.Discard)
 	require.ErrorIs(t, err, redisson.ErrMissing)

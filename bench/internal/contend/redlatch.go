@@ -13,33 +13,37 @@ import (
 
 const redlatchModule = "github.com/redlatch/redlatch"
 
-// closeLimit is how long a client waits for what is still held.
-const closeLimit = 5 * time.Second
+// closeTimeout bounds Client.Close, which releases the remaining holds.
+const closeTimeout = 5 * time.Second
 
-// redlatch is this library. Its handles are shared by a client's workers, as they are meant to be.
-type redlatch struct {
+// redlatchClient is this library. The workers of a client share its handles, as users do.
+type redlatchClient struct {
 	rdb       *redis.Client
 	client    *primitives.Client
 	primitive Primitive
-	handles   map[string]redlatchLocker // by name, of the exclusive or only side
-	readers   map[string]redlatchLocker
+	handles   map[string]redlatchLocker // by name; the write side of a read-write lock
+	readers   map[string]redlatchLocker // by name; the read side of a read-write lock
 }
 
-func openRedlatch(_ context.Context, s Setting) (Client, error) {
-	rdb := s.Dial()
+func openRedlatch(_ context.Context, c ClientConfig) (Client, error) {
+	rdb := c.Dial()
 	var options []primitives.ClientOption
-	if s.Workload.TTL > 0 {
-		options = append(options, primitives.WithDefaults(primitives.WithWatchdog(s.Workload.TTL)))
+	if c.Workload.TTL > 0 {
+		options = append(options, primitives.WithDefaults(primitives.WithWatchdog(c.Workload.TTL)))
 	}
 	client, err := primitives.New(rdb, options...)
 	if err != nil {
 		_ = rdb.Close()
 		return nil, fmt.Errorf("contend: %w", err)
 	}
-	return &redlatch{rdb, client, s.Workload.Primitive, map[string]redlatchLocker{}, map[string]redlatchLocker{}}, nil
+	return &redlatchClient{
+		rdb: rdb, client: client, primitive: c.Workload.Primitive,
+		handles: map[string]redlatchLocker{}, readers: map[string]redlatchLocker{},
+	}, nil
 }
 
-func prepareRedlatch(ctx context.Context, rdb *redis.Client, w Workload) error {
+// initRedlatch initializes the permits of a semaphore.
+func initRedlatch(ctx context.Context, rdb *redis.Client, w Workload) error {
 	if w.Primitive != Semaphore && w.Primitive != Permits {
 		return nil
 	}
@@ -55,9 +59,9 @@ func prepareRedlatch(ctx context.Context, rdb *redis.Client, w Workload) error {
 	return errors.Join(err, client.Close(ctx))
 }
 
-func (c *redlatch) Locker(_ context.Context, name string, read bool) (Locker, error) {
+func (c *redlatchClient) Locker(_ context.Context, name string, read bool) (Locker, error) {
 	if _, ok := c.handles[name]; !ok {
-		c.handles[name], c.readers[name] = c.open(name)
+		c.handles[name], c.readers[name] = c.newHandles(name)
 	}
 	if read {
 		return c.readers[name], nil
@@ -65,7 +69,7 @@ func (c *redlatch) Locker(_ context.Context, name string, read bool) (Locker, er
 	return c.handles[name], nil
 }
 
-func (c *redlatch) open(name string) (handle, reader redlatchLocker) {
+func (c *redlatchClient) newHandles(name string) (handle, reader redlatchLocker) {
 	switch c.primitive {
 	case Fair:
 		handle.redlatchAcquirer = c.client.FairLock(name)
@@ -82,23 +86,23 @@ func (c *redlatch) open(name string) (handle, reader redlatchLocker) {
 	return handle, reader
 }
 
-func (c *redlatch) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+func (c *redlatchClient) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	return errors.Join(c.client.Close(ctx), c.rdb.Close())
 }
 
-// redlatchAcquirer is what all handles can do.
+// redlatchAcquirer is implemented by all handles of the library.
 type redlatchAcquirer interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 }
 
 type redlatchLocker struct{ redlatchAcquirer }
 
-func (l redlatchLocker) Acquire(ctx context.Context) (Held, error) {
+func (l redlatchLocker) Acquire(ctx context.Context) (Hold, error) {
 	hold, err := l.redlatchAcquirer.Acquire(ctx)
 	if err != nil {
-		return nil, err
+		return nil, err // not hold: a nil *primitives.Hold would make a non-nil Hold
 	}
 	return hold, nil
 }

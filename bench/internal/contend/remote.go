@@ -5,27 +5,36 @@ import (
 	"time"
 )
 
-// Kind is the shape of a workload.
+// Kind is the shape of a workload. See Session for the phases Open, Run and Close.
 type Kind string
 
-// The kinds of workload, and what a Session does with each.
+// The kinds of workload.
 const (
-	// Section: each of Clients*Goroutines workers enters a section and leaves it, again and again. Open connects the clients. Run is called twice,
-	// first with a short Duration to warm up, then to measure. When Duration is over no worker begins another round; each ends the one that
-	// it is in, and Run returns when all have.
+	// Section: each of Clients*Goroutines workers enters and leaves a critical section in a loop.
+	//
+	// Open connects the clients. Run is called twice: with a short Duration to warm up, then to
+	// measure. When Duration is over, each worker finishes its section and stops; Run returns when
+	// all have stopped.
 	Section Kind = "section"
-	// Crowd: one client more than Clients holds the lock; Clients*Goroutines workers wait for it. Open connects the clients, has them acquire
-	// and release other keys, until each has the connections that it will keep, takes the lock, starts the workers, and returns one second later, when all wait. Run leaves everything
-	// as it is for Duration, then releases the lock; each worker acquires it once and releases it, and Run returns when all have.
+
+	// Crowd: an extra client holds the lock, and Clients*Goroutines workers wait for it.
+	//
+	// Open connects the clients. Each client first acquires and releases other keys, so that it
+	// opens the connections that it will keep. Then Open takes the lock, starts the workers and
+	// returns one second later, when all of them wait. Run leaves everything unchanged for
+	// Duration, then releases the lock. Each worker acquires and releases it once; Run returns when
+	// all have.
 	Crowd Kind = "crowd"
-	// Holds: one client holds Keys locks, renewed by itself. Open acquires them. Run waits for Duration; Close releases them.
+
+	// Holds: one client holds Keys locks, which it renews. Open acquires them, Run waits for
+	// Duration, Close releases them.
 	Holds Kind = "holds"
 )
 
-// Primitive is what a workload works with.
+// Primitive is the coordination primitive that a workload uses.
 type Primitive string
 
-// The primitives, and Redisson's name for each.
+// The primitives, with the Redisson method that returns each.
 const (
 	Lock      Primitive = "lock"      // getLock
 	Fair      Primitive = "fair"      // getFairLock
@@ -34,101 +43,119 @@ const (
 	Permits   Primitive = "permits"   // getPermitExpirableSemaphore
 )
 
-// Workload says what to do. It goes to other processes as JSON; durations are in nanoseconds there.
+// Workload describes what the workers do. It is sent to other processes as JSON, with durations in
+// nanoseconds.
 type Workload struct {
 	ID        string    `json:"id"` // "W4"
 	Kind      Kind      `json:"kind"`
 	Primitive Primitive `json:"primitive"`
 
-	// Name is fresh for each measurement. With Keys 1 it is the key that all share. With more, key i is Name + ":" + i; worker w uses key w,
-	// and a Holds workload holds all. Other keys that are used begin with Name + ":".
+	// Name is unique for each measurement. If Keys is 1, it is the key that all workers share. If
+	// Keys is greater, key i is Name + ":" + i: worker w uses key w, and a Holds workload holds all
+	// keys. All other keys in use start with Name + ":".
 	Name string `json:"name"`
 	Keys int    `json:"keys"`
 
-	Clients    int `json:"clients"`    // connected clients, each with a pool of its own
-	Goroutines int `json:"goroutines"` // workers, or threads, of each client
+	Clients    int `json:"clients"`    // connected clients, each with its own connection pool
+	Goroutines int `json:"goroutines"` // workers, or threads, per client
 
-	Permits int           `json:"permits,omitempty"` // of a semaphore; the session sets them up
-	Reads   int           `json:"reads,omitempty"`   // RW: percentage of sections that read
-	Inside  time.Duration `json:"inside,omitempty"`  // slept in each section
-	TTL     time.Duration `json:"ttl,omitempty"`     // of the watchdog; 0: the contender's default
+	Permits int           `json:"permits,omitempty"` // of a semaphore; the session initializes them
+	Reads   int           `json:"reads,omitempty"`   // RW: percentage of read sections
+	Inside  time.Duration `json:"inside,omitempty"`  // sleep in each section
+	TTL     time.Duration `json:"ttl,omitempty"`     // watchdog TTL; 0: the contender's default
 
-	// Turns: who has released does not come again before another has had the lock. Result.HandOverTimes are then wanted.
+	// Turns makes a worker wait after its release until another worker has acquired the lock. The
+	// result then contains HandOverTimes.
 	Turns bool `json:"turns,omitempty"`
 
-	// Queued: a Run begins to count only when all workers but one wait, which can be seen in the length of Redisson's queue
-	// (redisson_lock_queue:{Name}).
+	// Queued delays the measurement until all workers but one wait in Redisson's queue,
+	// redisson_lock_queue:{Name}.
 	Queued bool `json:"queued,omitempty"`
 
 	Duration time.Duration `json:"duration"`
 }
 
-// Workers is how many there are in all.
+// Workers returns the number of workers of all clients.
 func (w Workload) Workers() int { return w.Clients * w.Goroutines }
 
-// Result is what became of a Workload. It comes from other processes as JSON; durations and times are in nanoseconds there. A field that
-// does not apply, or that cannot be known, is left 0 or out.
+// Result is the outcome of one Run. It is received from other processes as JSON, with durations in
+// nanoseconds. Fields that do not apply or are unknown are zero.
+//
+// A hand-over is an acquisition by another worker than the previous one.
 type Result struct {
-	Elapsed time.Duration `json:"elapsed"` // Duration, as it was kept
+	Elapsed time.Duration `json:"elapsed"` // the measured duration
 
-	// What happened within Duration.
-	Ops       int64   `json:"ops"`       // sections left
-	HandOvers int64   `json:"handOvers"` // of these, those entered by another worker than the one before
+	// Counted within Duration.
+	Ops       int64   `json:"ops"`       // completed sections
+	HandOvers int64   `json:"handOvers"` // sections that began with a hand-over
 	Reads     int64   `json:"reads,omitempty"`
-	PerWorker []int64 `json:"perWorker,omitempty"` // Ops of each, client by client
-	Waits     []int64 `json:"waits,omitempty"`     // ns from asking for the section (Crowd: from just before the release) to being in it, in any order
+	PerWorker []int64 `json:"perWorker,omitempty"` // Ops of each worker, client by client
 
-	// What happened until Run returned, the last round of each worker after Duration included: commands are counted until then.
+	// Waits has the time to acquire, in ns and in no particular order. A Crowd's waits start just
+	// before the release.
+	Waits []int64 `json:"waits,omitempty"`
+
+	// Counted until Run returns: these include each worker's last section, which may end after
+	// Duration. Commands are counted over the same time.
 	AllOps       int64 `json:"allOps"`
 	AllHandOvers int64 `json:"allHandOvers"`
 
-	// Unseen: commands that the contender knows it has sent until Run returned, of names that its scripts call as well: they are added to those
-	// that can be counted by name. Stuck: waits that it gave up at the end of Run, because nothing would have ended them.
+	// Unseen is the number of commands that the contender sent itself under names that its scripts
+	// also call. INFO commandstats cannot tell them apart, so the contender counts them.
 	Unseen int64 `json:"unseen,omitempty"`
-	Stuck  int64 `json:"stuck,omitempty"`
+	// Stuck is the number of waits cancelled at the end of Run because no wake-up would have ended
+	// them.
+	Stuck int64 `json:"stuck,omitempty"`
 
-	// HandOverTimes, of a workload with Turns: ns from just before the call that releases, to another worker's return with the lock.
+	// HandOverTimes is set if Workload.Turns is: ns from just before the release until another
+	// worker's Acquire has returned.
 	HandOverTimes []int64 `json:"handOverTimes,omitempty"`
 
-	// The guard. Overlaps: sections entered while there were more inside than the primitive allows. Lost: exclusive sections that are missing in a
-	// counter which each reads at its start, and writes, one more, at its end.
+	// Violations found by the guard. Overlaps counts sections entered while too many workers were
+	// inside. Lost counts lost updates: each exclusive section increments a counter, by a read at
+	// its start and a write at its end.
 	Overlaps int64 `json:"overlaps"`
 	Lost     int64 `json:"lost"`
 
-	Drain     time.Duration `json:"drain,omitempty"`     // Crowd: from just before the release until the last worker has released
-	LostHolds int           `json:"lostHolds,omitempty"` // Holds: how many the contender itself reports as lost
+	Drain     time.Duration `json:"drain,omitempty"`     // Crowd: from just before the release to the last worker's
+	LostHolds int           `json:"lostHolds,omitempty"` // Holds: as reported by the contender
 
-	CPU    time.Duration `json:"cpu"`              // spent by the process that ran it, while Run lasted
-	Allocs int64         `json:"allocs,omitempty"` // made by that process, while Run lasted
+	CPU    time.Duration `json:"cpu"`              // processor time of the process during Run
+	Allocs int64         `json:"allocs,omitempty"` // heap allocations of the process during Run
 
-	// What waiting or holding takes, by the end of Open, beyond what was there before: Crowd and Holds, for all waiters or holds together.
+	// Crowd and Holds: what all waiters or holds together use in addition to the connected clients,
+	// measured at the end of Open.
 	Heap       int64 `json:"heap,omitempty"`       // bytes, after a garbage collection
 	Stack      int64 `json:"stack,omitempty"`      // bytes
-	Goroutines int64 `json:"goroutines,omitempty"` // or threads, of the library: without the workers themselves
+	Goroutines int64 `json:"goroutines,omitempty"` // or threads; without the workers themselves
 }
 
-// Target says where the server is.
+// Target is the address of the server.
 type Target struct {
 	Network string `json:"network"` // "unix" or "tcp"
 	Addr    string `json:"addr"`    // a path, or host:port
 }
 
-// Session is a contender at work on one workload, from Open on, as Kind says. Its methods are called one after another.
+// Session is a contender that is ready to run one workload. Kind describes what it does. Calls must
+// not overlap.
 type Session interface {
-	// Run runs w once: the Workload that the session was opened with, but for Duration.
+	// Run runs w once. w differs from the Workload of Open in its Duration only.
 	Run(ctx context.Context, w Workload) (Result, error)
-	// Close releases what is held and disconnects the clients.
+	// Close releases all holds and disconnects the clients.
 	Close() error
 }
 
-// Remote is a contender whose workloads run elsewhere as a whole, such as in a Java process. It is reached by TCP.
+// Remote is a contender that runs whole workloads in another process, such as Java. It connects to
+// Redis by TCP.
 type Remote interface {
-	// Open connects the clients and brings them to where measuring begins, as Kind says.
+	// Open connects the clients and prepares the workload, as described for its Kind.
 	Open(ctx context.Context, target Target, w Workload) (Session, error)
-	// Commands are the lower-case names, as in INFO commandstats, of the commands that it sends itself, beside those that only a client can send
-	// (eval, evalsha, subscribe, ping, ...). Names that its scripts call as well cannot be told apart and are left out.
+	// Commands lists commands that the clients send themselves, in lower case as in INFO
+	// commandstats. It leaves out commands that scripts cannot call (eval, evalsha, subscribe,
+	// ping, ...), which always count, and commands that the contender's own scripts call, which
+	// cannot be told apart.
 	Commands() []string
-	// Version is the version of the library.
+	// Version returns the version of the library.
 	Version() string
 	// Close ends what all sessions share, such as the process.
 	Close() error

@@ -6,13 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"runtime/pprof"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/bench/internal/contend"
 	"github.com/redlatch/redlatch/bench/internal/report"
@@ -20,32 +17,33 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/workload"
 )
 
-// Networks that a run can use.
+// The networks that a run can use.
 const (
 	Unix = "unix"
 	TCP  = "tcp"
 )
 
-// Config says what to measure.
+// Config selects what to measure, and how.
 type Config struct {
 	Specs      []Spec
 	Contenders map[string]contend.Contender
-	Who        []string      // families or rows; none: all. What they are compared with comes along
-	Networks   []string      // of the contenders in Go; remote ones use TCP, and bring what they are compared with
-	Rounds     int           // of each workload; the slow ones take half as many
+	Who        []string      // families or rows to run, and implicitly their bases; empty: all
+	Networks   []string      // of the Go contenders; remote contenders and their bases use TCP
+	Rounds     int           // rounds of each workload; slow workloads run half as many
 	Duration   time.Duration // of each measurement; 0: the workload's own
-	Fork       bool          // a process for each client, where that makes sense
-	Profile    string        // a folder for processor profiles; "": none
-	// Progress tells what is being measured. May be nil.
+	Fork       bool          // run a process per client in the workloads that support it
+	Profile    string        // directory for CPU profiles; "": none
+	// Progress is called before each measurement. It may be nil.
 	Progress func(text string)
 }
 
-// warmUp is how long a section runs before it is measured.
-const warmUp = 100 * time.Millisecond
+// warmUpDuration is how long a section runs before it is measured.
+const warmUpDuration = 100 * time.Millisecond
 
-// Run measures everything. Whatever goes wrong with one row is noted there, and the run goes on. The error is that of the run itself.
+// Run measures all workloads of c on s. A failure of one row is recorded in the row, and the run
+// continues. Run returns an error only if the run itself cannot continue.
 func Run(ctx context.Context, s *server.Server, c Config) (*report.Report, error) {
-	began := time.Now()
+	started := time.Now()
 	r := &report.Report{Setup: setup(s, c)}
 	for _, spec := range c.Specs {
 		w, err := c.measure(ctx, s, spec)
@@ -56,38 +54,48 @@ func Run(ctx context.Context, s *server.Server, c Config) (*report.Report, error
 			r.Workloads = append(r.Workloads, w)
 		}
 	}
-	r.Setup.Took = time.Since(began)
+	r.Setup.Took = time.Since(started)
 	return r, nil
 }
 
-// entry is one row of a workload on one network, as it is measured.
+// entry is a row of a workload on one network, while it is measured.
 type entry struct {
 	row       Row
 	contender contend.Contender
 	network   string
-	base      string
+	base      string // name of the row to compare with
 	forked    bool
-	stuck     int64
+	stuck     int64 // stuck waits of all rounds
 
 	result report.Row
 }
 
-// measure runs all entries of a workload in each round, each time beginning with another.
+// measure runs all selected entries of a workload, once per round. Each round starts with another
+// entry, so that none always runs first.
 func (c Config) measure(ctx context.Context, s *server.Server, spec Spec) (report.Workload, error) {
-	entries, missing := c.entries(spec)
-	w := report.Workload{ID: spec.ID, Title: spec.Title, Shape: spec.shape(c, Row{}), Rounds: c.rounds(spec), Forked: c.Fork && spec.Forks, Metrics: spec.Metrics}
+	entries, missing := c.selectEntries(spec)
+	w := report.Workload{
+		ID: spec.ID, Title: spec.Title, Shape: spec.workload(c, Row{}), Metrics: spec.Metrics,
+		Rounds: c.Rounds, Forked: c.Fork && spec.Forks,
+	}
+	if spec.Slow {
+		w.Rounds = max(c.Rounds/2, 1)
+	}
 	for round := range w.Rounds {
 		for i := range entries {
 			e := entries[(i+round)%len(entries)]
 			if err := context.Cause(ctx); err != nil {
 				return w, fmt.Errorf("harness: %w", err)
 			}
-			c.tell("%s, round %d of %d: %s (%s)", spec.ID, round+1, w.Rounds, e.result.Name, e.network)
-			e.add(c.once(ctx, s, spec, e, round))
+			if c.Progress != nil {
+				c.Progress(fmt.Sprintf("%s, round %d of %d: %s (%s)",
+					spec.ID, round+1, w.Rounds, e.result.Name, e.network))
+			}
+			e.record(c.measureOnce(ctx, s, spec, e, round))
 		}
 	}
 	for _, e := range entries {
-		e.result.Summary(baseOf(entries, e))
+		e.result.Summarize(baseRounds(entries, e))
 		w.Rows = append(w.Rows, e.result)
 	}
 	for _, e := range missing {
@@ -97,23 +105,12 @@ func (c Config) measure(ctx context.Context, s *server.Server, spec Spec) (repor
 	return w, nil
 }
 
-func (c Config) rounds(spec Spec) int {
-	if spec.Slow {
-		return max(c.Rounds/2, 1)
-	}
-	return c.Rounds
-}
-
-func (c Config) tell(format string, args ...any) {
-	if c.Progress != nil {
-		c.Progress(fmt.Sprintf(format, args...))
-	}
-}
-
-// entries are the rows asked for on the networks asked for, and those that they are compared with. Those whose contender is not here are apart.
-func (c Config) entries(spec Spec) (entries, missing []*entry) {
+// selectEntries returns the entries that c asks for, and their bases. Entries whose contender is
+// missing on this machine are returned apart.
+func (c Config) selectEntries(spec Spec) (entries, missing []*entry) {
+	all := c.allEntries(spec)
 	var wanted []*entry
-	for _, e := range c.all(spec) {
+	for _, e := range all {
 		switch {
 		case !c.asksFor(e):
 		case e.contender.Missing != "":
@@ -122,29 +119,30 @@ func (c Config) entries(spec Spec) (entries, missing []*entry) {
 			wanted = append(wanted, e)
 		}
 	}
-	for _, e := range c.all(spec) {
-		isBase := slices.ContainsFunc(wanted, func(w *entry) bool { return w.base == e.result.Name && w.network == e.network })
-		if isBase || slices.ContainsFunc(wanted, e.same) {
+	for _, e := range all {
+		isBase := slices.ContainsFunc(wanted, func(w *entry) bool {
+			return w.base == e.result.Name && w.network == e.network
+		})
+		if isBase || slices.Contains(wanted, e) {
 			entries = append(entries, e)
 		}
 	}
 	return entries, missing
 }
 
-func (e *entry) same(other *entry) bool {
-	return e.result.Name == other.result.Name && e.network == other.network
-}
-
-// all are the rows whose contender is here, on both networks.
-func (c Config) all(spec Spec) []*entry {
+// allEntries returns the entries of a workload on both networks.
+func (c Config) allEntries(spec Spec) []*entry {
 	var all []*entry
 	for _, network := range []string{Unix, TCP} {
 		for _, row := range spec.Rows {
 			contender, ok := c.Contenders[row.Contender]
-			if !ok || remote(contender) && network != TCP {
+			if !ok || isRemote(contender) && network != TCP {
 				continue
 			}
-			e := &entry{row: row, contender: contender, network: network, base: spec.base(row), forked: c.Fork && spec.Forks && !remote(contender)}
+			e := &entry{
+				row: row, contender: contender, network: network, base: spec.base(row),
+				forked: c.Fork && spec.Forks && !isRemote(contender),
+			}
 			e.result = report.Row{Name: row.name(), Family: contender.Family, Network: network, Base: e.base}
 			all = append(all, e)
 		}
@@ -152,21 +150,23 @@ func (c Config) all(spec Spec) []*entry {
 	return all
 }
 
-// Wants tells whether any row of the family is asked for.
+// Wants reports whether c asks for any row of the family.
 func (c Config) Wants(family string) bool {
 	for _, spec := range c.Specs {
-		if slices.ContainsFunc(c.all(spec), func(e *entry) bool { return e.contender.Family == family && c.asksFor(e) }) {
+		if slices.ContainsFunc(c.allEntries(spec), func(e *entry) bool {
+			return e.contender.Family == family && c.asksFor(e)
+		}) {
 			return true
 		}
 	}
 	return false
 }
 
-// remote contenders are reached by TCP, whatever is asked for.
-func remote(c contend.Contender) bool { return c.Open == nil }
+// isRemote reports whether c runs in another process. Such a contender always uses TCP.
+func isRemote(c contend.Contender) bool { return c.Open == nil }
 
 func (c Config) asksFor(e *entry) bool {
-	if !remote(e.contender) && !slices.Contains(c.Networks, e.network) {
+	if !isRemote(e.contender) && !slices.Contains(c.Networks, e.network) {
 		return false
 	}
 	return len(c.Who) == 0 || slices.Contains(c.Who, e.contender.Family) || slices.Contains(c.Who, e.result.Name)
@@ -186,8 +186,8 @@ func (s Spec) base(row Row) string {
 	return s.Rows[0].name()
 }
 
-// shape is the workload as the row has it.
-func (s Spec) shape(c Config, row Row) contend.Workload {
+// workload returns the workload with the settings of row and c applied.
+func (s Spec) workload(c Config, row Row) contend.Workload {
 	w := s.Workload
 	w.ID = s.ID
 	if row.Primitive != "" {
@@ -202,17 +202,19 @@ func (s Spec) shape(c Config, row Row) contend.Workload {
 	return w
 }
 
-func baseOf(entries []*entry, of *entry) []report.Figures {
-	for _, e := range entries {
-		if e.result.Name == of.base && e.network == of.network {
-			return e.result.Rounds
+// baseRounds returns the rounds of e's base.
+func baseRounds(entries []*entry, e *entry) []report.Figures {
+	for _, base := range entries {
+		if base.result.Name == e.base && base.network == e.network {
+			return base.result.Rounds
 		}
 	}
 	return nil
 }
 
-// add notes a measurement. A round that failed has no figures.
-func (e *entry) add(o observation, err error) {
+// record adds the result of a measurement. A failed round has nil figures, so that the rounds of
+// all entries stay aligned.
+func (e *entry) record(o observation, err error) {
 	if err != nil {
 		e.result.Error = strings.Join(strings.Fields(err.Error()), " ")
 		e.result.Rounds = append(e.result.Rounds, nil)
@@ -228,12 +230,14 @@ func (e *entry) add(o observation, err error) {
 	}
 }
 
-// once makes one measurement, on an empty server.
-func (c Config) once(ctx context.Context, s *server.Server, spec Spec, e *entry, round int) (o observation, err error) {
+// measureOnce makes one measurement on an empty server.
+func (c Config) measureOnce(
+	ctx context.Context, s *server.Server, spec Spec, e *entry, round int,
+) (o observation, err error) {
 	if err := s.Admin.FlushAll(ctx).Err(); err != nil {
-		return o, fmt.Errorf("harness: flush: %w", err)
+		return o, fmt.Errorf("harness: flushall: %w", err)
 	}
-	o.w = spec.shape(c, e.row)
+	o.w = spec.workload(c, e.row)
 	o.w.Name = fmt.Sprintf("bench:%s:%d", spec.ID, time.Now().UnixNano())
 	session, err := e.open(ctx, s, o.w)
 	if err != nil {
@@ -241,18 +245,18 @@ func (c Config) once(ctx context.Context, s *server.Server, spec Spec, e *entry,
 	}
 	defer func() { err = errors.Join(err, session.Close()) }()
 	if o.w.Kind == contend.Section && !o.w.Queued {
-		warm := o.w
-		warm.Duration = min(warmUp, o.w.Duration)
-		if _, err := session.Run(ctx, warm); err != nil {
+		warmUp := o.w
+		warmUp.Duration = min(warmUpDuration, o.w.Duration)
+		if _, err := session.Run(ctx, warmUp); err != nil {
 			return o, err
 		}
 	}
-	stop, err := c.profile(spec, e, round)
+	stopProfile, err := c.startProfile(spec, e, round)
 	if err != nil {
 		return o, err
 	}
 	err = o.observe(ctx, s.Admin, session, e.commands())
-	return o, errors.Join(err, stop())
+	return o, errors.Join(err, stopProfile())
 }
 
 func (e *entry) open(ctx context.Context, s *server.Server, w contend.Workload) (contend.Session, error) {
@@ -277,75 +281,17 @@ func (e *entry) commands() []string {
 	return e.contender.Commands
 }
 
-// ahead is how long before the end of a crowd's wait it is looked at.
-const ahead = 250 * time.Millisecond
-
-// observe runs the session, with samples around.
-func (o *observation) observe(ctx context.Context, admin *redis.Client, session contend.Session, commands []string) error {
-	runtime.GC()
-	before, err := take(ctx, admin)
-	if err != nil {
-		return err
-	}
-	idle := make(chan error, 1)
-	if o.w.Kind == contend.Crowd { // which waits for Duration, and a sample before its end sees it wait
-		go func() {
-			time.Sleep(o.w.Duration - ahead)
-			sample, err := take(ctx, admin)
-			o.idle, o.end = between(before, sample, commands), sample
-			idle <- err
-		}()
-	}
-	o.result, err = session.Run(ctx, o.w)
-	if o.w.Kind == contend.Crowd {
-		err = errors.Join(err, <-idle)
-	}
-	if err != nil {
-		return err
-	}
-	after, err := take(ctx, admin)
-	if err != nil {
-		return err
-	}
-	o.run = between(before, after, commands)
-	o.run.commands += o.result.Unseen
-	switch o.w.Kind {
-	case contend.Section:
-		o.end = after
-	case contend.Holds:
-		return o.missing(ctx, admin)
-	case contend.Crowd: // whose end is before the release
-	}
-	return nil
-}
-
-// missing adds the holds whose keys are gone.
-func (o *observation) missing(ctx context.Context, admin *redis.Client) error {
-	var present int64
-	for first := 0; first < o.w.Keys; first += 1000 {
-		var names []string
-		for i := first; i < min(first+1000, o.w.Keys); i++ {
-			names = append(names, workload.KeyOf(o.w, i))
-		}
-		n, err := admin.Exists(ctx, names...).Result()
-		if err != nil {
-			return fmt.Errorf("harness: exists: %w", err)
-		}
-		present += n
-	}
-	o.result.LostHolds = max(o.result.LostHolds, o.w.Keys-int(present))
-	return nil
-}
-
-// profile begins a processor profile of what this process does; its end is the function returned.
-func (c Config) profile(spec Spec, e *entry, round int) (func() error, error) {
+// startProfile starts a CPU profile of this process and returns a function that stops it. It does
+// nothing if no profile is wanted, or if the clients run in other processes.
+func (c Config) startProfile(spec Spec, e *entry, round int) (stop func() error, err error) {
 	if c.Profile == "" || e.contender.Remote != nil || e.forked {
 		return func() error { return nil }, nil
 	}
 	if err := os.MkdirAll(c.Profile, 0o750); err != nil {
 		return nil, fmt.Errorf("harness: %w", err)
 	}
-	name := strings.NewReplacer(" ", "-", ",", "", "/", "-").Replace(fmt.Sprintf("%s-%s-%s-%d.pprof", spec.ID, e.result.Name, e.network, round+1))
+	name := fmt.Sprintf("%s-%s-%s-%d.pprof", spec.ID, e.result.Name, e.network, round+1)
+	name = strings.NewReplacer(" ", "-", ",", "", "/", "-").Replace(name)
 	f, err := os.Create(filepath.Join(c.Profile, name))
 	if err != nil {
 		return nil, fmt.Errorf("harness: %w", err)

@@ -21,7 +21,7 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// A part is this test binary.
+// TestMain runs workload.Serve when workload.Fork starts this test binary as a child process.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == workload.PartCommand {
 		if err := workload.Serve(context.Background(), contend.All(), os.Stdin, os.Stdout); err != nil {
@@ -41,8 +41,8 @@ func start(t *testing.T) *server.Server {
 	return s
 }
 
-// small makes the workloads fit for a test.
-func small() []Spec {
+// smallSpecs returns the workloads with fewer workers and keys.
+func smallSpecs() []Spec {
 	specs := Specs(false)
 	for i := range specs {
 		w := &specs[i].Workload
@@ -57,10 +57,10 @@ func small() []Spec {
 	return specs
 }
 
-const brief = 50 * time.Millisecond
+const testDuration = 50 * time.Millisecond
 
-func TestEveryWorkload(t *testing.T) {
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each part takes a second to end, under the race detector
+func TestRunMeasuresEveryWorkload(t *testing.T) {
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else each child takes a second to exit under the race detector
 	s := start(t)
 	for _, tt := range []struct {
 		name     string
@@ -69,10 +69,13 @@ func TestEveryWorkload(t *testing.T) {
 		rounds   int
 	}{
 		{"in this process", false, []string{Unix}, 2},
-		{"a process for each client", true, []string{TCP}, 1},
+		{"a process per client", true, []string{TCP}, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := Config{Specs: small(), Contenders: contend.All(), Who: []string{"floor", "redlatch"}, Networks: tt.networks, Rounds: tt.rounds, Duration: brief, Fork: tt.fork}
+			c := Config{
+				Specs: smallSpecs(), Contenders: contend.All(), Who: []string{"floor", "redlatch"},
+				Networks: tt.networks, Rounds: tt.rounds, Duration: testDuration, Fork: tt.fork,
+			}
 			if tt.fork {
 				c.Specs = slices.DeleteFunc(c.Specs, func(s Spec) bool { return !s.Forks })
 			}
@@ -90,6 +93,9 @@ func TestEveryWorkload(t *testing.T) {
 	}
 }
 
+// optionalMetrics can be unknown for a contender, or too small to measure.
+var optionalMetrics = []string{report.HeapEach, report.StackEach, report.GoroutineEach, report.AllocsPerOp}
+
 func requireMeasured(t *testing.T, w report.Workload, row report.Row) {
 	t.Helper()
 	name := w.ID + ", " + row.Name
@@ -97,10 +103,10 @@ func requireMeasured(t *testing.T, w report.Workload, row report.Row) {
 	require.Empty(t, row.Broke, name)
 	require.Len(t, row.Rounds, w.Rounds, name)
 	for _, key := range w.Metrics {
-		optional := slices.Contains([]string{report.HeapEach, report.StackEach, report.GoroutineEach, report.AllocsPerOp}, key)
+		optional := slices.Contains(optionalMetrics, key)
 		require.True(t, optional || hasKey(row.Values, key), "%s has no %s", name, key)
 	}
-	if w.Metrics[0] != report.Commands { // nobody renews in so short a time
+	if w.Metrics[0] != report.Commands { // the run is too short for a renewal
 		require.Contains(t, row.Ratios, w.Metrics[0], name)
 	}
 	if row.Name == row.Base && w.Metrics[0] != report.Commands {
@@ -113,30 +119,43 @@ func hasKey[V any](m map[string]V, key string) bool {
 	return ok
 }
 
-// brokenLock lets everybody in.
+// brokenLock excludes nobody.
 type brokenLock struct{}
 
 func (brokenLock) Locker(context.Context, string, bool) (contend.Locker, error) {
 	return brokenLock{}, nil
 }
-func (brokenLock) Acquire(context.Context) (contend.Held, error) { return brokenLock{}, nil }
-func (brokenLock) Release(context.Context) error                 { time.Sleep(time.Millisecond); return nil }
-func (brokenLock) Close() error                                  { return nil }
+func (brokenLock) Acquire(context.Context) (contend.Hold, error) { return brokenLock{}, nil }
 
-func TestBrokenIsShown(t *testing.T) {
+func (brokenLock) Release(context.Context) error {
+	time.Sleep(time.Millisecond)
+	return nil
+}
+
+func (brokenLock) Close() error { return nil }
+
+func TestRunReportsBadRowsAndContinues(t *testing.T) {
 	s := start(t)
-	specs, err := only("W8") // whose sections take a while
+	specs, err := only("W8") // its sections last long enough to overlap
 	require.NoError(t, err)
-	specs[0].Rows = []Row{{Contender: contend.FloorPubsub}, {Contender: "broken"}, {Contender: "failing"}, {Contender: "missing"}}
+	specs[0].Rows = []Row{
+		{Contender: contend.FloorPubsub}, {Contender: "broken"}, {Contender: "failing"}, {Contender: "missing"},
+	}
 	all := contend.All()
-	all["broken"] = contend.Contender{Name: "broken", Family: "broken", Open: func(context.Context, contend.Setting) (contend.Client, error) { return brokenLock{}, nil }}
-	all["failing"] = contend.Contender{Name: "failing", Family: "failing", Open: func(context.Context, contend.Setting) (contend.Client, error) {
-		return nil, os.ErrPermission
-	}}
+	all["broken"] = contend.Contender{
+		Name: "broken", Family: "broken",
+		Open: func(context.Context, contend.ClientConfig) (contend.Client, error) { return brokenLock{}, nil },
+	}
+	all["failing"] = contend.Contender{
+		Name: "failing", Family: "failing",
+		Open: func(context.Context, contend.ClientConfig) (contend.Client, error) { return nil, os.ErrPermission },
+	}
 	all["missing"] = contend.Contender{Name: "missing", Family: "missing", Missing: "not here"}
 
-	r, err := Run(t.Context(), s, Config{Specs: specs, Contenders: all, Networks: []string{Unix}, Rounds: 1, Duration: brief})
-	require.NoError(t, err, "the run itself goes on")
+	r, err := Run(t.Context(), s, Config{
+		Specs: specs, Contenders: all, Networks: []string{Unix}, Rounds: 1, Duration: testDuration,
+	})
+	require.NoError(t, err, "a bad row does not end the run")
 	require.True(t, r.Bad())
 	rows := map[string]report.Row{}
 	for _, row := range r.Workloads[0].Rows {
@@ -150,46 +169,46 @@ func TestBrokenIsShown(t *testing.T) {
 }
 
 func only(id string) ([]Spec, error) {
-	for _, s := range small() {
+	for _, s := range smallSpecs() {
 		if s.ID == id {
 			return []Spec{s}, nil
 		}
 	}
-	return nil, fmt.Errorf("no %s", id)
+	return nil, fmt.Errorf("no workload %s", id)
 }
 
-// What the commandstats say that clients sent is what MONITOR saw them send.
-func TestCommandsAreCounted(t *testing.T) {
+// The commands counted by INFO commandstats are those that MONITOR shows.
+func TestCommandCountMatchesMonitor(t *testing.T) {
 	s := start(t)
-	for _, spec := range small() {
+	for _, spec := range smallSpecs() {
 		if spec.Workload.Kind != contend.Section || spec.Workload.Queued {
 			continue
 		}
-		for _, e := range (Config{Contenders: contend.All(), Networks: []string{Unix}}).all(spec) {
+		for _, e := range (Config{Contenders: contend.All(), Networks: []string{Unix}}).allEntries(spec) {
 			if e.network != Unix {
 				continue
 			}
 			t.Run(spec.ID+", "+e.result.Name, func(t *testing.T) {
-				w := spec.shape(Config{Duration: brief}, e.row)
+				w := spec.workload(Config{Duration: testDuration}, e.row)
 				w.Name = t.Name()
 				require.NoError(t, s.Admin.FlushAll(t.Context()).Err())
 				session, err := e.open(t.Context(), s, w)
 				require.NoError(t, err)
-				seen := watch(t, s)
+				monitored := startMonitor(t, s)
 				var o observation
 				o.w = w
 				require.NoError(t, o.observe(t.Context(), s.Admin, session, e.commands()))
 				require.Positive(t, o.run.commands)
-				assert.Equal(t, seen(), o.run.commands)
-				require.NoError(t, session.Close(), "clients left open would send commands into the next case")
+				assert.Equal(t, monitored(), o.run.commands)
+				require.NoError(t, session.Close(), "an open client would send commands during the next subtest")
 			})
 		}
 	}
 }
 
-// watch has the server tell of all commands. The function returned ends it, and counts those that clients sent between the observer's first and
-// its last.
-func watch(t *testing.T, s *server.Server) func() int64 {
+// startMonitor starts MONITOR. The function that it returns stops it, and returns the number of
+// commands that clients sent between the observer's two INFO commands.
+func startMonitor(t *testing.T, s *server.Server) func() int64 {
 	t.Helper()
 	conn, err := net.Dial("unix", s.Unix.Addr)
 	require.NoError(t, err)
@@ -202,43 +221,55 @@ func watch(t *testing.T, s *server.Server) func() int64 {
 	const info, end = `"info" "commandstats"`, `"echo" "the end"`
 	return func() int64 {
 		require.NoError(t, s.Admin.Echo(t.Context(), "the end").Err())
-		var between, sure int64
+		var sinceFirstInfo, untilLastInfo int64
 		infos := 0
 		for lines.Scan() && !strings.Contains(lines.Text(), end) {
 			switch line := lines.Text(); {
 			case strings.Contains(line, info):
 				infos++
-				sure = between
-			case strings.Contains(line, "lua]"), strings.Contains(line, `"client" "list"`):
+				untilLastInfo = sinceFirstInfo
+			case strings.Contains(line, "lua]"), strings.Contains(line, `"client" "list"`): // a script, the observer
 			case infos > 0:
-				between++
+				sinceFirstInfo++
 			}
 		}
 		require.Equal(t, 2, infos)
-		return sure
+		return untilLastInfo
 	}
 }
 
-func TestEntries(t *testing.T) {
-	remote := contend.All()
-	remote["far"] = contend.Contender{Name: "far", Family: "far"}
-	spec := Spec{ID: "W", Rows: []Row{{Contender: contend.Floor}, {Contender: contend.Redlatch}, {Name: fair, Contender: contend.Redlatch}, {Contender: "far"}, {Contender: "unknown"}}}
+func TestSelectEntriesAddsBases(t *testing.T) {
+	all := contend.All()
+	all["remote"] = contend.Contender{Name: "remote", Family: "remote"}
+	spec := Spec{ID: "W", Rows: []Row{
+		{Contender: contend.Floor},
+		{Contender: contend.Redlatch},
+		{Name: fair, Contender: contend.Redlatch},
+		{Contender: "remote"},
+		{Contender: "unknown"},
+	}}
 	for _, tt := range []struct {
 		name     string
 		who      []string
 		networks []string
 		want     []string
 	}{
-		{"all", nil, []string{Unix}, []string{"floor unix", "redlatch unix", "redlatch fair unix", "floor tcp", "far tcp"}},
-		{"a family", []string{"redlatch"}, []string{Unix}, []string{"floor unix", "redlatch unix", "redlatch fair unix"}},
+		{
+			"all", nil, []string{Unix},
+			[]string{"floor unix", "redlatch unix", "redlatch fair unix", "floor tcp", "remote tcp"},
+		},
+		{
+			"a family", []string{"redlatch"}, []string{Unix},
+			[]string{"floor unix", "redlatch unix", "redlatch fair unix"},
+		},
 		{"a row", []string{fair}, []string{TCP}, []string{"floor tcp", "redlatch fair tcp"}},
-		{"a remote one", []string{"far"}, []string{Unix}, []string{"floor tcp", "far tcp"}},
-		{"both", []string{"floor"}, []string{Unix, TCP}, []string{"floor unix", "floor tcp"}},
-		{"nobody", []string{"else"}, []string{Unix}, nil},
+		{"a remote contender", []string{"remote"}, []string{Unix}, []string{"floor tcp", "remote tcp"}},
+		{"both networks", []string{"floor"}, []string{Unix, TCP}, []string{"floor unix", "floor tcp"}},
+		{"no contender", []string{"other"}, []string{Unix}, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := Config{Contenders: remote, Who: tt.who, Networks: tt.networks}
-			entries, missing := c.entries(spec)
+			c := Config{Contenders: all, Who: tt.who, Networks: tt.networks}
+			entries, missing := c.selectEntries(spec)
 			var got []string
 			for _, e := range entries {
 				got = append(got, e.result.Name+" "+e.network)
@@ -250,7 +281,7 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-func TestSpecsFitTogether(t *testing.T) {
+func TestSpecsAreConsistent(t *testing.T) {
 	all := contend.All()
 	for _, long := range []bool{false, true} {
 		seen := map[string]bool{}
@@ -261,14 +292,14 @@ func TestSpecsFitTogether(t *testing.T) {
 			names := map[string]bool{}
 			for _, row := range s.Rows {
 				require.Contains(t, all, row.Contender)
-				require.False(t, names[row.name()], "%s: %s comes twice", s.ID, row.name())
+				require.False(t, names[row.name()], "%s: two rows are named %s", s.ID, row.name())
 				names[row.name()] = true
 			}
 			for _, row := range s.Rows {
-				require.True(t, names[s.base(row)], "%s: %s is compared with nothing", s.ID, row.name())
+				require.True(t, names[s.base(row)], "%s: the base of %s is not a row", s.ID, row.name())
 			}
 			for _, key := range s.Metrics {
-				require.NotEqual(t, key, report.MetricOf(key).Title, "%s: %s has no title", s.ID, key)
+				require.NotEqual(t, key, report.MetricOf(key).Title, "%s: metric %s has no title", s.ID, key)
 			}
 		}
 	}

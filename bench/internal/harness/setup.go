@@ -11,7 +11,7 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/server"
 )
 
-// setup is what the run stands on.
+// setup describes the machine and the versions of a run.
 func setup(s *server.Server, c Config) report.Setup {
 	lib := map[string]string{}
 	for _, contender := range c.Contenders {
@@ -23,14 +23,22 @@ func setup(s *server.Server, c Config) report.Setup {
 		}
 	}
 	return report.Setup{
-		Date: time.Now(), Machine: processor(), Cores: runtime.NumCPU(), System: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(),
-		Redis: s.Version, GoRedis: contend.Version("github.com/redis/go-redis/v9"), Forked: c.Fork, Rounds: c.Rounds, Lib: lib,
+		Date:    time.Now(),
+		Machine: processor(),
+		Cores:   runtime.NumCPU(),
+		System:  runtime.GOOS + "/" + runtime.GOARCH,
+		Go:      runtime.Version(),
+		Redis:   s.Version,
+		GoRedis: contend.Version("github.com/redis/go-redis/v9"),
+		Forked:  c.Fork,
+		Rounds:  c.Rounds,
+		Lib:     lib,
 	}
 }
 
-// processor is the name of the processor, where the system tells it.
+// processor returns the model name of the processor on Linux, and the architecture elsewhere.
 func processor() string {
-	text, _ := os.ReadFile("/proc/cpuinfo") // Linux's
+	text, _ := os.ReadFile("/proc/cpuinfo")
 	for line := range strings.Lines(string(text)) {
 		if key, value, found := strings.Cut(line, ":"); found && strings.TrimSpace(key) == "model name" {
 			return strings.TrimSpace(value)

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// Calls counts the commands that a server has executed, by their lower-case name, such as "evalsha" or "script|load".
+// Calls counts the commands that a server has executed, by lower-case name, such as "evalsha" or
+// "script|load".
 type Calls map[string]int64
 
-// ParseCalls reads the text of INFO commandstats.
+// ParseCalls parses the text of INFO commandstats.
 func ParseCalls(info string) Calls {
 	calls := Calls{}
 	for line := range strings.Lines(info) {
@@ -26,7 +27,8 @@ func ParseCalls(info string) Calls {
 	return calls
 }
 
-// ParseCPU reads the text of INFO cpu: the processor time that the server itself has taken.
+// ParseCPU parses the text of INFO cpu and returns the processor time of the server process,
+// without its children.
 func ParseCPU(info string) (sum time.Duration) {
 	for line := range strings.Lines(info) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
@@ -40,7 +42,7 @@ func ParseCPU(info string) (sum time.Duration) {
 	return sum
 }
 
-// Since returns what was called since before.
+// Since returns the calls made after before was taken. Commands without new calls are left out.
 func (c Calls) Since(before Calls) Calls {
 	diff := Calls{}
 	for name, n := range c {
@@ -51,25 +53,27 @@ func (c Calls) Since(before Calls) Calls {
 	return diff
 }
 
-// ByClients sums the calls that clients made themselves. INFO counts those that scripts make under the same names, so only such count as
-// scripts cannot make, and the names given.
+// ByClients returns the number of commands that clients sent. INFO also counts calls by scripts,
+// under the same names. So ByClients counts the commands that scripts cannot call, and those in
+// names, which the caller knows that no script calls.
 func (c Calls) ByClients(names ...string) int64 {
 	var sum int64
 	for name, n := range c {
-		if onlyByClients(name) {
+		if notInScripts(name) {
 			sum += n
 		}
 	}
 	for _, name := range names {
-		if !onlyByClients(name) {
+		if !notInScripts(name) { // else it is in sum already
 			sum += c[name]
 		}
 	}
 	return sum
 }
 
-// onlyByClients tells whether scripts cannot call the command, or never would. What the observer sends is left out: info, client|list.
-func onlyByClients(name string) bool {
+// notInScripts reports whether scripts cannot call the command, or have no use for it. The
+// observer's own commands, info and client|list, are left out.
+func notInScripts(name string) bool {
 	switch name {
 	case "eval", "evalsha", "eval_ro", "evalsha_ro", "fcall", "fcall_ro",
 		"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe",
@@ -79,5 +83,6 @@ func onlyByClients(name string) bool {
 		"client|setinfo", "client|setname", "client|id", "client|tracking", "client|maint_notifications":
 		return true
 	}
-	return strings.HasPrefix(name, "script|") || strings.HasPrefix(name, "function|") || strings.HasPrefix(name, "cluster|")
+	return strings.HasPrefix(name, "script|") || strings.HasPrefix(name, "function|") ||
+		strings.HasPrefix(name, "cluster|")
 }

@@ -23,7 +23,7 @@ func TestSpreadOf(t *testing.T) {
 	}
 	values := []float64{2, 1}
 	SpreadOf(values)
-	require.Equal(t, []float64{2, 1}, values, "the caller's slice is as it was")
+	require.Equal(t, []float64{2, 1}, values, "the argument is not sorted in place")
 }
 
 func TestPercentile(t *testing.T) {
@@ -59,17 +59,17 @@ func TestJain(t *testing.T) {
 		{"none", nil, 1},
 		{"nothing to share", []int64{0, 0}, 1},
 		{"equal", []int64{5, 5, 5, 5}, 1},
-		{"one has it all", []int64{8, 0, 0, 0}, 0.25},
-		{"half of them", []int64{8, 8, 0, 0}, 0.5},
+		{"one has everything", []int64{8, 0, 0, 0}, 0.25},
+		{"half have everything", []int64{8, 8, 0, 0}, 0.5},
 	} {
 		t.Run(tt.name, func(t *testing.T) { require.InDelta(t, tt.want, Jain(tt.shares), 1e-9) })
 	}
 }
 
-func TestGroups(t *testing.T) {
-	require.Equal(t, []int64{3, 7, 5}, Groups([]int64{1, 2, 3, 4, 5}, 2))
-	require.Equal(t, []int64{1, 2}, Groups([]int64{1, 2}, 0))
-	require.Empty(t, Groups([]int64(nil), 3))
+func TestGroupSums(t *testing.T) {
+	require.Equal(t, []int64{3, 7, 5}, GroupSums([]int64{1, 2, 3, 4, 5}, 2))
+	require.Equal(t, []int64{1, 2}, GroupSums([]int64{1, 2}, 0))
+	require.Empty(t, GroupSums([]int64(nil), 3))
 }
 
 func TestQuotient(t *testing.T) {
@@ -85,22 +85,24 @@ const commandstats = "# Commandstats\r\n" +
 	"cmdstat_info:calls=5,usec=10,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n" +
 	"cmdstat_broken\r\n"
 
-func TestCalls(t *testing.T) {
+func TestCallsCountsCommandsOfClients(t *testing.T) {
 	calls := ParseCalls(commandstats)
 	require.Equal(t, Calls{"evalsha": 40, "hexists": 20, "script|load": 2, "lpush": 7, "info": 5}, calls)
-	require.Equal(t, Calls{"evalsha": 10, "lpush": 7}, calls.Since(Calls{"evalsha": 30, "hexists": 20, "script|load": 2, "info": 5}))
-	require.EqualValues(t, 42, calls.ByClients(), "what scripts may have called does not count")
+	before := Calls{"evalsha": 30, "hexists": 20, "script|load": 2, "info": 5}
+	require.Equal(t, Calls{"evalsha": 10, "lpush": 7}, calls.Since(before))
+	require.EqualValues(t, 42, calls.ByClients(), "commands that scripts can call are left out")
 	require.EqualValues(t, 49, calls.ByClients("lpush"))
-	require.EqualValues(t, 42, calls.ByClients("evalsha"), "nothing counts twice")
+	require.EqualValues(t, 42, calls.ByClients("evalsha"), "no command counts twice")
 }
 
-func TestParseCPU(t *testing.T) {
-	const info = "# CPU\r\nused_cpu_sys:1.500000\r\nused_cpu_user:0.250000\r\nused_cpu_sys_children:9.0\r\nused_cpu_user_main_thread:7.0\r\n"
+func TestParseCPUIgnoresChildren(t *testing.T) {
+	const info = "# CPU\r\nused_cpu_sys:1.500000\r\nused_cpu_user:0.250000\r\n" +
+		"used_cpu_sys_children:9.0\r\nused_cpu_user_main_thread:7.0\r\n"
 	require.Equal(t, 1750*time.Millisecond, ParseCPU(info))
-	require.Zero(t, ParseCPU("nothing of it"))
+	require.Zero(t, ParseCPU("no such fields"))
 }
 
-func TestMemory(t *testing.T) {
+func TestMemoryCountsLiveObjects(t *testing.T) {
 	old := make([]byte, 8<<20)
 	before := MemoryNow()
 	kept := make([]byte, 8<<20)
@@ -110,9 +112,9 @@ func TestMemory(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-func TestCPU(t *testing.T) {
+func TestCPUGrowsWhileBusy(t *testing.T) {
 	if CPU() == 0 {
-		t.Skip("unknown on this system")
+		t.Skip("processor time is unknown on this system")
 	}
 	before := CPU()
 	for began := time.Now(); time.Since(began) < 20*time.Millisecond; {

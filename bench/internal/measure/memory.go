@@ -2,28 +2,28 @@ package measure
 
 import "runtime"
 
-// Memory is what this process uses.
+// Memory is the memory use of this process.
 type Memory struct {
 	Heap       int64 // bytes
 	Stack      int64 // bytes
 	Goroutines int64
 }
 
-// MemoryNow collects the garbage and tells what is left.
+// MemoryNow collects garbage and returns the memory still in use.
 func MemoryNow() Memory {
 	runtime.GC()
-	runtime.GC() // the first one only puts into the victim caches what sync.Pools hold
+	runtime.GC() // the first run only moves the contents of sync.Pools to their victim caches
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return Memory{int64(m.HeapAlloc), int64(m.StackInuse), int64(runtime.NumGoroutine())}
 }
 
-// Since returns what has come on top of before.
+// Since returns the growth since before.
 func (m Memory) Since(before Memory) Memory {
 	return Memory{m.Heap - before.Heap, m.Stack - before.Stack, m.Goroutines - before.Goroutines}
 }
 
-// Mallocs counts the heap objects that this process has allocated so far.
+// Mallocs returns the number of heap objects that this process has allocated so far.
 func Mallocs() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -1,4 +1,5 @@
-// Package measure turns what was counted into figures: order statistics, fairness, the commands that clients sent, processor time and memory.
+// Package measure computes figures from raw counts: order statistics, fairness, commands sent by
+// clients, processor time and memory.
 package measure
 
 import (
@@ -6,19 +7,19 @@ import (
 	"slices"
 )
 
-// Number is what statistics are made of.
+// Number is the type of a sample.
 type Number interface {
 	~int64 | ~float64
 }
 
-// Spread is a median with the extremes beside it.
+// Spread is a median with its minimum and maximum.
 type Spread struct {
 	Median float64 `json:"median"`
 	Min    float64 `json:"min"`
 	Max    float64 `json:"max"`
 }
 
-// SpreadOf returns the spread of values, the zero Spread if there are none.
+// SpreadOf returns the spread of values, or the zero Spread if there are none.
 func SpreadOf(values []float64) Spread {
 	if len(values) == 0 {
 		return Spread{}
@@ -32,7 +33,8 @@ func SpreadOf(values []float64) Spread {
 	return Spread{median, sorted[0], sorted[len(sorted)-1]}
 }
 
-// Percentile returns the smallest of sorted that at least p percent of them do not exceed, 0 if there are none. p is above 0 and at most 100.
+// Percentile returns the nearest-rank percentile: the smallest value such that at least p percent
+// of sorted are less than or equal to it. It returns 0 if sorted is empty. p is in (0, 100].
 func Percentile[N Number](sorted []N, p float64) N {
 	if len(sorted) == 0 {
 		return 0
@@ -44,7 +46,8 @@ func Percentile[N Number](sorted []N, p float64) N {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Jain is Jain's index of fairness: 1 when all have the same share, 1/n when one of n has it all. It is 1 when there is nothing to share.
+// Jain returns Jain's fairness index: 1 if all shares are equal, 1/n if one of n has everything. It
+// returns 1 if all shares are zero.
 func Jain[N Number](shares []N) float64 {
 	var sum, squares float64
 	for _, s := range shares {
@@ -57,8 +60,8 @@ func Jain[N Number](shares []N) float64 {
 	return sum * sum / (float64(len(shares)) * squares)
 }
 
-// Groups sums each n neighbours of values.
-func Groups[N Number](values []N, n int) []N {
+// GroupSums returns the sums of consecutive groups of n values. The last group may be smaller.
+func GroupSums[N Number](values []N, n int) []N {
 	var sums []N
 	for group := range slices.Chunk(values, max(n, 1)) {
 		var sum N
@@ -70,7 +73,7 @@ func Groups[N Number](values []N, n int) []N {
 	return sums
 }
 
-// Quotient is a/b, and 0 when b is 0.
+// Quotient returns a/b, or 0 if b is 0.
 func Quotient[A, B Number](a A, b B) float64 {
 	if cmp.Compare(b, 0) == 0 {
 		return 0

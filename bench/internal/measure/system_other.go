@@ -4,5 +4,5 @@ package measure
 
 import "time"
 
-// CPU is unknown here: 0.
+// CPU returns 0: processor time is unknown on this system.
 func CPU() time.Duration { return 0 }

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// CPU is the processor time, of the user and of the system, that this process has spent so far.
+// CPU returns the user and system time that this process has used so far.
 func CPU() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// The keys of the metrics.
+// The keys of the metrics, as in Figures and in the JSON results.
 const (
 	Ops           = "ops"
 	HandOvers     = "handOvers"
@@ -36,20 +36,20 @@ const (
 	LostHolds     = "lostHolds"
 )
 
-// Metric is a quantity that is measured.
+// Metric describes a measured quantity.
 type Metric struct {
-	Title string // as a column has it
-	unit  unit
-	less  bool // the less the better
+	Title        string // column title
+	format       func(v float64) string
+	lessIsBetter bool
 }
 
-// LessIsBetter tells which way the ratio should go.
-func (m Metric) LessIsBetter() bool { return m.less }
+// LessIsBetter reports whether a smaller value is better.
+func (m Metric) LessIsBetter() bool { return m.lessIsBetter }
 
-// Format writes a value down.
-func (m Metric) Format(v float64) string { return m.unit(v) }
+// Format formats a value with its unit.
+func (m Metric) Format(v float64) string { return m.format(v) }
 
-// MetricOf returns the metric of a key.
+// MetricOf returns the metric of a key. An unknown key is its own title.
 func MetricOf(key string) Metric {
 	switch key {
 	case Ops:
@@ -57,7 +57,7 @@ func MetricOf(key string) Metric {
 	case HandOvers:
 		return Metric{"hand-overs/s", number, false}
 	case HandOverTime:
-		return Metric{"time per hand-over", span, true}
+		return Metric{"time per hand-over", duration, true}
 	case Reads:
 		return Metric{"reads/s", number, false}
 	case Writes:
@@ -71,21 +71,21 @@ func MetricOf(key string) Metric {
 	case AllocsPerOp:
 		return Metric{"allocs/op", number, true}
 	case CPUPerOp:
-		return Metric{"client CPU/op", span, true}
+		return Metric{"client CPU/op", duration, true}
 	case ServerPerOp:
-		return Metric{"server CPU/op", span, true}
+		return Metric{"server CPU/op", duration, true}
 	case CPU:
 		return Metric{"client CPU, cores", number, true}
 	case WaitP50:
-		return Metric{"acquire p50", span, true}
+		return Metric{"acquire p50", duration, true}
 	case WaitP99:
-		return Metric{"acquire p99", span, true}
+		return Metric{"acquire p99", duration, true}
 	case WaitMax:
-		return Metric{"longest wait", span, true}
+		return Metric{"acquire max", duration, true}
 	case HandOverP50:
-		return Metric{"hand-over p50", span, true}
+		return Metric{"hand-over p50", duration, true}
 	case HandOverP99:
-		return Metric{"hand-over p99", span, true}
+		return Metric{"hand-over p99", duration, true}
 	case JainWorkers:
 		return Metric{"Jain, goroutines", number, false}
 	case JainClients:
@@ -93,9 +93,9 @@ func MetricOf(key string) Metric {
 	case Connections:
 		return Metric{"connections/client", number, true}
 	case Subscribers:
-		return Metric{"of these for messages", number, true}
+		return Metric{"subscribers/client", number, true}
 	case Drain:
-		return Metric{"drained in", span, true}
+		return Metric{"drain time", duration, true}
 	case HeapEach:
 		return Metric{"heap each", size, true}
 	case StackEach:
@@ -103,15 +103,13 @@ func MetricOf(key string) Metric {
 	case GoroutineEach:
 		return Metric{"goroutines each", number, true}
 	case LostHolds:
-		return Metric{"lost", number, true}
+		return Metric{"lost holds", number, true}
 	default:
 		return Metric{key, number, false}
 	}
 }
 
-type unit func(v float64) string
-
-// number has three digits at least, as far as they say something.
+// number formats v with about three significant digits, and large values without decimals.
 func number(v float64) string {
 	switch abs := math.Abs(v); {
 	case v == math.Trunc(v) && abs < 1000:
@@ -136,8 +134,8 @@ func thousands(digits string) string {
 	return digits
 }
 
-// span is a duration given in nanoseconds.
-func span(v float64) string {
+// duration formats v nanoseconds.
+func duration(v float64) string {
 	switch d := time.Duration(v); {
 	case d >= time.Second:
 		return number(v/1e9) + " s"

@@ -6,24 +6,25 @@ import (
 	"strings"
 )
 
-// The markers in a page, between which Fill puts the tables.
+// The markers in a page. Fill replaces the text between them.
 const (
-	beginMark = "<!-- results -->"
-	endMark   = "<!-- end of results -->"
+	beginMarker = "<!-- results -->"
+	endMarker   = "<!-- end of results -->"
 )
 
-// Fill replaces what stands between the markers in the file.
+// Fill replaces the text between the markers in the file. It changes nothing if a marker is
+// missing.
 func Fill(path, text string) error {
 	old, err := os.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
 	}
-	before, rest, begins := strings.Cut(string(old), beginMark)
-	_, after, ends := strings.Cut(rest, endMark)
-	if !begins || !ends {
-		return fmt.Errorf("report: %s has no %s and %s", path, beginMark, endMark)
+	before, rest, hasBegin := strings.Cut(string(old), beginMarker)
+	_, after, hasEnd := strings.Cut(rest, endMarker)
+	if !hasBegin || !hasEnd {
+		return fmt.Errorf("report: %s does not contain %s and %s", path, beginMarker, endMarker)
 	}
-	page := before + beginMark + "\n\n" + strings.TrimSpace(text) + "\n\n" + endMark + after
+	page := before + beginMarker + "\n\n" + strings.TrimSpace(text) + "\n\n" + endMarker + after
 	if err := os.WriteFile(path, []byte(page), 0o600); err != nil { //nolint:gosec // the caller names the file
 		return fmt.Errorf("report: %w", err)
 	}

@@ -1,4 +1,4 @@
-// Package report is what a run found, as JSON, as tables and as a picture.
+// Package report represents the results of a run, and writes them as JSON, tables and a picture.
 package report
 
 import (
@@ -11,13 +11,13 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/measure"
 )
 
-// Report is one run.
+// Report is the results of one run.
 type Report struct {
 	Setup     Setup      `json:"setup"`
 	Workloads []Workload `json:"workloads"`
 }
 
-// Setup is what the run stood on.
+// Setup describes the machine, the versions and the settings of a run.
 type Setup struct {
 	Date    time.Time         `json:"date"`
 	Took    time.Duration     `json:"took"`
@@ -29,45 +29,46 @@ type Setup struct {
 	GoRedis string            `json:"goRedis"`
 	Forked  bool              `json:"forked"`
 	Rounds  int               `json:"rounds"`
-	Lib     map[string]string `json:"libraries"` // versions by family
+	Lib     map[string]string `json:"libraries"` // versions, by family
 }
 
-// Workload is one of them, with a row for each contender and network.
+// Workload is the results of one workload: a row per contender and network.
 type Workload struct {
 	ID      string           `json:"id"`
 	Title   string           `json:"title"`
 	Shape   contend.Workload `json:"shape"`
 	Rounds  int              `json:"rounds"`
-	Forked  bool             `json:"forked"`  // each client was a process of its own
-	Metrics []string         `json:"metrics"` // the keys of those that matter here; ratios are of the first
+	Forked  bool             `json:"forked"`  // one process per client
+	Metrics []string         `json:"metrics"` // keys of the metrics to show; ratios are of the first
 	Rows    []Row            `json:"rows"`
 }
 
-// Row is one contender on one network.
+// Row is the results of one contender on one network.
 type Row struct {
 	Name    string `json:"name"`
 	Family  string `json:"family"`
 	Network string `json:"network"`
-	Base    string `json:"base"` // the row of the same network that the ratios are to; its own name for a floor
+	Base    string `json:"base"` // name of the row that the ratios refer to, on the same network; may be Name
 
-	Broke   string `json:"broke,omitempty"`   // what the guard saw
-	Error   string `json:"error,omitempty"`   // why it was not measured to the end
-	Skipped string `json:"skipped,omitempty"` // why it was not measured at all
-	Note    string `json:"note,omitempty"`    // what else was seen
+	Broke   string `json:"broke,omitempty"`   // violations that the guard found
+	Error   string `json:"error,omitempty"`   // why a measurement failed
+	Skipped string `json:"skipped,omitempty"` // why there is no measurement
+	Note    string `json:"note,omitempty"`    // other remarks
 
-	Values map[string]measure.Spread `json:"values"` // by metric: over the rounds
-	Ratios map[string]measure.Spread `json:"ratios"` // by metric: to the base in the same round, over the rounds
+	Values map[string]measure.Spread `json:"values"` // by metric, over the rounds
+	Ratios map[string]measure.Spread `json:"ratios"` // by metric: ratio to the base in the same round
 	Rounds []Figures                 `json:"rounds"`
 }
 
-// Figures are the metrics of one measurement, by key.
+// Figures is the metrics of one measurement, by key.
 type Figures map[string]float64
 
-// Bad tells whether the row must not be trusted.
+// Bad reports whether the row failed or broke, so that its figures mean nothing.
 func (r Row) Bad() bool { return r.Broke != "" || r.Error != "" }
 
-// Summary fills Values and Ratios. base has the rounds of the row's base.
-func (r *Row) Summary(base []Figures) {
+// Summarize computes Values and Ratios. base is the rounds of the row's base. Rounds that failed,
+// in either row, and bases of 0 have no ratio.
+func (r *Row) Summarize(base []Figures) {
 	values, ratios := map[string][]float64{}, map[string][]float64{}
 	for i, figures := range r.Rounds {
 		for key, v := range figures {
@@ -88,7 +89,7 @@ func spreads(all map[string][]float64) map[string]measure.Spread {
 	return result
 }
 
-// Bad tells whether any row must not be trusted.
+// Bad reports whether any row is bad.
 func (r *Report) Bad() bool {
 	for _, w := range r.Workloads {
 		for _, row := range w.Rows {
@@ -112,7 +113,7 @@ func (r *Report) Write(path string) error {
 	return nil
 }
 
-// Read reads what Write wrote.
+// Read reads a report that Write wrote.
 func Read(path string) (*Report, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {

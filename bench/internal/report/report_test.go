@@ -15,61 +15,90 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/measure"
 )
 
-// sample has a row of each sort.
+// sample returns a report with a row of each status.
 func sample() *Report {
-	w := Workload{ID: "W4", Title: "many want one <lock>; the floor is a token", Rounds: 3, Metrics: []string{HandOvers, WaitP50}, Rows: []Row{
-		{Name: "floor", Family: "floor", Network: "unix", Base: "floor", Rounds: []Figures{{HandOvers: 100, WaitP50: 1e6}, {HandOvers: 200, WaitP50: 1e6}, {HandOvers: 400, WaitP50: 0}}},
-		{Name: "redlatch", Family: "redlatch", Network: "unix", Base: "floor", Rounds: []Figures{{HandOvers: 50, WaitP50: 2e6}, {HandOvers: 120, WaitP50: 3e6}, {HandOvers: 280, WaitP50: 4e6}}},
-		{Name: "half", Family: "bsm", Network: "unix", Base: "floor", Error: "it fell over", Rounds: []Figures{{HandOvers: 10}, nil, {HandOvers: 40}}},
-		{Name: "wrong", Family: "bsm", Network: "unix", Base: "floor", Broke: "2 overlaps", Rounds: []Figures{{HandOvers: 10}, {HandOvers: 10}, {HandOvers: 10}}},
-		{Name: "absent", Family: "redisson", Network: "tcp", Base: "floor", Skipped: "no Java"},
-		{Name: "noted", Family: "redisson", Network: "tcp", Base: "floor", Note: "3 waits stuck", Rounds: []Figures{{HandOvers: 10}}},
-	}}
+	w := Workload{
+		ID: "W4", Title: "many want one <lock>; the floor is a token", Rounds: 3, Metrics: []string{HandOvers, WaitP50},
+		Rows: []Row{
+			{
+				Name: "floor", Family: "floor", Network: "unix", Base: "floor",
+				Rounds: []Figures{
+					{HandOvers: 100, WaitP50: 1e6}, {HandOvers: 200, WaitP50: 1e6}, {HandOvers: 400, WaitP50: 0},
+				},
+			},
+			{
+				Name: "redlatch", Family: "redlatch", Network: "unix", Base: "floor",
+				Rounds: []Figures{
+					{HandOvers: 50, WaitP50: 2e6}, {HandOvers: 120, WaitP50: 3e6}, {HandOvers: 280, WaitP50: 4e6},
+				},
+			},
+			{
+				Name: "failed", Family: "bsm", Network: "unix", Base: "floor", Error: "connection refused",
+				Rounds: []Figures{{HandOvers: 10}, nil, {HandOvers: 40}},
+			},
+			{
+				Name: "broken", Family: "bsm", Network: "unix", Base: "floor", Broke: "2 overlaps",
+				Rounds: []Figures{{HandOvers: 10}, {HandOvers: 10}, {HandOvers: 10}},
+			},
+			{Name: "skipped", Family: "redisson", Network: "tcp", Base: "floor", Skipped: "no Java"},
+			{
+				Name: "stuck", Family: "redisson", Network: "tcp", Base: "floor", Note: "3 waits stuck",
+				Rounds: []Figures{{HandOvers: 10}},
+			},
+		},
+	}
 	base := w.Rows[0].Rounds
 	for i := range w.Rows {
-		w.Rows[i].Summary(base)
+		w.Rows[i].Summarize(base)
 	}
-	setup := Setup{Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: time.Minute, Machine: "a machine", Cores: 2, System: "linux/amd64", Go: "go1.26", Redis: "7.0.15", GoRedis: "v9.23.0",
-		Lib: map[string]string{"redlatch": "v1", "bsm": "v0.10.0"}}
+	setup := Setup{
+		Date: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: time.Minute,
+		Machine: "a machine", Cores: 2, System: "linux/amd64", Go: "go1.26", Redis: "7.0.15", GoRedis: "v9.23.0",
+		Lib: map[string]string{"redlatch": "v1", "bsm": "v0.10.0"},
+	}
 	return &Report{Setup: setup, Workloads: []Workload{w}}
 }
 
-func TestSummary(t *testing.T) {
+func TestSummarizeComparesRoundByRound(t *testing.T) {
 	rows := sample().Workloads[0].Rows
 	require.Equal(t, measure.Spread{Median: 200, Min: 100, Max: 400}, rows[0].Values[HandOvers])
 	require.Equal(t, measure.Spread{Median: 1, Min: 1, Max: 1}, rows[0].Ratios[HandOvers])
-	require.Equal(t, measure.Spread{Median: 0.6, Min: 0.5, Max: 0.7}, rows[1].Ratios[HandOvers], "each to the base of its own round")
-	require.Equal(t, measure.Spread{Median: 2.5, Min: 2, Max: 3}, rows[1].Ratios[WaitP50], "a base of 0 says nothing")
-	require.Equal(t, measure.Spread{Median: 0.1, Min: 0.1, Max: 0.1}, rows[2].Ratios[HandOvers], "a round that failed is left out")
+	require.Equal(t, measure.Spread{Median: 0.6, Min: 0.5, Max: 0.7}, rows[1].Ratios[HandOvers],
+		"each round is compared with the same round of the base")
+	require.Equal(t, measure.Spread{Median: 2.5, Min: 2, Max: 3}, rows[1].Ratios[WaitP50], "a base of 0 has no ratio")
+	require.Equal(t, measure.Spread{Median: 0.1, Min: 0.1, Max: 0.1}, rows[2].Ratios[HandOvers],
+		"a failed round has no ratio")
 }
 
-func TestBad(t *testing.T) {
+func TestBadReportsFailedAndBrokenRows(t *testing.T) {
 	r := sample()
 	require.True(t, r.Bad())
 	r.Workloads[0].Rows = r.Workloads[0].Rows[:2]
 	require.False(t, r.Bad())
 }
 
-func TestTables(t *testing.T) {
+func TestTablesShowRatiosAndNotes(t *testing.T) {
 	var out strings.Builder
 	require.NoError(t, sample().Tables(&out))
 	for _, want := range []string{
 		"W4  many want one <lock>; the floor is a token (median of 3 rounds)",
-		"ratio of hand-overs/s", "0.60 (0.50..0.70)", "FAILED", "half (unix): FAILED: it fell over", "BROKE", "wrong (unix): BROKE: 2 overlaps",
-		"absent (tcp): skipped: no Java", "noted (tcp): 3 waits stuck", "3 ms",
+		"ratio of hand-overs/s", "0.60 (0.50..0.70)", "3 ms",
+		"FAILED", "failed (unix): FAILED: connection refused", "BROKE", "broken (unix): BROKE: 2 overlaps",
+		"skipped (tcp): skipped: no Java", "stuck (tcp): 3 waits stuck",
 	} {
 		require.Contains(t, out.String(), want)
 	}
 }
 
-func TestMarkdown(t *testing.T) {
+func TestMarkdownShowsSetupAndRatios(t *testing.T) {
 	text := sample().Markdown()
-	require.Contains(t, text, "a machine, 2 cores, linux/amd64. Redis 7.0.15, go1.26, go-redis v9.23.0. 2026-01-02 03:04 UTC, in 60 s.\nbsm v0.10.0, redlatch v1.\n")
+	require.Contains(t, text, "a machine, 2 cores, linux/amd64. Redis 7.0.15, go1.26, go-redis v9.23.0. "+
+		"2026-01-02 03:04 UTC, took 60 s.\nbsm v0.10.0, redlatch v1.\n")
 	require.Contains(t, text, "|---|---:|---:|---:|\n")
 	require.Contains(t, text, "| redlatch (unix) | 0.60 (0.50..0.70) | 120 | 3 ms |\n")
 }
 
-func TestSVG(t *testing.T) {
+func TestSVGIsWellFormed(t *testing.T) {
 	picture := sample().SVG()
 	decoder, texts := xml.NewDecoder(strings.NewReader(picture)), ""
 	for {
@@ -82,21 +111,26 @@ func TestSVG(t *testing.T) {
 			texts += string(chars)
 		}
 	}
-	for _, want := range []string{"W4  many want one <lock>", "redlatch (unix)", "0.60 (0.50..0.70)   120", "BROKE", "FAILED", "v0.10.0", "2026-01-02"} {
+	for _, want := range []string{
+		"W4  many want one <lock>", "redlatch (unix)", "0.60 (0.50..0.70)   120", "BROKE", "FAILED",
+		"v0.10.0", "2026-01-02",
+	} {
 		require.Contains(t, texts, want)
 	}
-	require.NotContains(t, texts, "absent")
+	require.NotContains(t, texts, "skipped")
 }
 
-// Where less is better the bar is that of the inverse.
-func TestShare(t *testing.T) {
-	row := Row{Ratios: map[string]measure.Spread{HandOvers: {Median: 2, Min: 1, Max: 4}, WaitP50: {Median: 2, Min: 1, Max: 4}}}
-	require.Equal(t, measure.Spread{Median: 2, Min: 1, Max: 4}, row.share(HandOvers))
-	require.Equal(t, measure.Spread{Median: 0.5, Min: 0.25, Max: 1}, row.share(WaitP50))
-	require.Equal(t, measure.Spread{Median: 1, Min: 1, Max: 1}, row.share(Drain))
+func TestPerformanceInvertsMetricsWhereLessIsBetter(t *testing.T) {
+	row := Row{Ratios: map[string]measure.Spread{
+		HandOvers: {Median: 2, Min: 1, Max: 4},
+		WaitP50:   {Median: 2, Min: 1, Max: 4},
+	}}
+	require.Equal(t, measure.Spread{Median: 2, Min: 1, Max: 4}, row.performance(HandOvers))
+	require.Equal(t, measure.Spread{Median: 0.5, Min: 0.25, Max: 1}, row.performance(WaitP50))
+	require.Equal(t, measure.Spread{Median: 1, Min: 1, Max: 1}, row.performance(Drain))
 }
 
-func TestWriteAndRead(t *testing.T) {
+func TestReadReturnsWhatWasWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "r.json")
 	want := sample()
 	require.NoError(t, want.Write(path))
@@ -107,11 +141,14 @@ func TestWriteAndRead(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestFill(t *testing.T) {
+func TestFillReplacesTextBetweenMarkers(t *testing.T) {
 	for _, tt := range []struct{ name, page, want, err string }{
-		{"between the marks", "a\n<!-- results -->\nold\n<!-- end of results -->\nb\n", "a\n<!-- results -->\n\nnew\n\n<!-- end of results -->\nb\n", ""},
-		{"no begin", "a\n<!-- end of results -->\n", "", "has no"},
-		{"no end", "a\n<!-- results -->\n", "", "has no"},
+		{
+			"both markers", "a\n<!-- results -->\nold\n<!-- end of results -->\nb\n",
+			"a\n<!-- results -->\n\nnew\n\n<!-- end of results -->\nb\n", "",
+		},
+		{"no begin marker", "a\n<!-- end of results -->\n", "", "does not contain"},
+		{"no end marker", "a\n<!-- results -->\n", "", "does not contain"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "page.md")
@@ -125,18 +162,19 @@ func TestFill(t *testing.T) {
 			text, err := os.ReadFile(path)
 			require.NoError(t, err)
 			require.Equal(t, tt.want, string(text))
-			require.NoError(t, Fill(path, "new"), "again")
+			require.NoError(t, Fill(path, "new"), "the markers are still there")
 		})
 	}
 }
 
-func TestNumbers(t *testing.T) {
+func TestFormats(t *testing.T) {
 	for _, tt := range []struct {
 		got, want string
 	}{
-		{number(0), "0"}, {number(7), "7"}, {number(0.123), "0.12"}, {number(0.00123), "0.0012"}, {number(12.34), "12.3"}, {number(123.4), "123"},
-		{number(1234.5), "1,234"}, {number(12345678), "12,345,678"}, {number(-1234567), "-1,234,567"}, {number(-123456), "-123,456"},
-		{span(1500), "1.50 µs"}, {span(2.5e6), "2.50 ms"}, {span(3e9), "3 s"}, {size(64), "64 B"},
+		{number(0), "0"}, {number(7), "7"}, {number(0.123), "0.12"}, {number(0.00123), "0.0012"},
+		{number(12.34), "12.3"}, {number(123.4), "123"}, {number(1234.5), "1,234"}, {number(12345678), "12,345,678"},
+		{number(-1234567), "-1,234,567"}, {number(-123456), "-123,456"},
+		{duration(1500), "1.50 µs"}, {duration(2.5e6), "2.50 ms"}, {duration(3e9), "3 s"}, {size(64), "64 B"},
 	} {
 		require.Equal(t, tt.want, tt.got)
 	}

@@ -9,28 +9,36 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/measure"
 )
 
-// The picture's measures, in pixels.
+// The layout of the picture, in pixels.
 const (
-	width      = 960
-	margin     = 16
-	nameWidth  = 230
-	unitWidth  = 190 // of a bar that equals the floor
-	barMax     = 2   // floors; a longer bar is cut
-	rowHeight  = 20
-	headHeight = 34
-	topHeight  = 74
-	textColumn = margin + nameWidth + barMax*unitWidth + 12
+	width        = 960
+	margin       = 16
+	nameWidth    = 230
+	unitWidth    = 190 // width of a bar that equals its base
+	barMax       = 2   // longer bars are cut to barMax*unitWidth
+	rowHeight    = 20
+	headerHeight = 34
+	topHeight    = 74
+	textColumn   = margin + nameWidth + barMax*unitWidth + 12
 )
 
-// The bars' colours are of a middle tone, and the text's follow the reader's choice: the picture has no background of its own.
+// The picture has no background. So the bars use medium tones, and the text follows the reader's
+// color scheme.
 const style = `
 text { font: 12px system-ui, sans-serif; fill: #24292f }
-.title { font-size: 17px; font-weight: 600 } .head { font-weight: 600 } .faint { fill: #59636e } .line { stroke: #59636e }
+.title { font-size: 17px; font-weight: 600 } .head { font-weight: 600 }
+.faint { fill: #59636e } .line { stroke: #59636e }
 .floor { fill: #8c959f } .redlatch { fill: #2f81f7 } .peer { fill: #d18616 } .redisson { fill: #c2434c }
-@media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .faint { fill: #9da7b3 } .line { stroke: #9da7b3 } }
+@media (prefers-color-scheme: dark) {
+  text { fill: #e6edf3 } .faint { fill: #9da7b3 } .line { stroke: #9da7b3 }
+}
 `
 
-// SVG draws, for each workload, how near to its floor each contender comes by the workload's first metric.
+// pictureTitle is the title and the accessible name of the picture.
+const pictureTitle = "redlatch and its peers, compared with a floor"
+
+// SVG returns a bar chart. For each workload it shows the first metric of each row relative to its
+// base.
 func (r *Report) SVG() string {
 	var b strings.Builder
 	y := topHeight
@@ -38,26 +46,31 @@ func (r *Report) SVG() string {
 		y = w.draw(&b, y)
 	}
 	s := r.Setup
-	head := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" role="img" aria-label="redlatch beside the floor of the medium">
+	head := fmt.Sprintf(`<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d"`+
+		` role="img" aria-label="%s">
 <style>%s</style>
-`, width, y+margin, width, y+margin, style)
+`, width, y+margin, width, y+margin, pictureTitle, style)
 	var top strings.Builder
-	label(&top, margin, 24, "title", "redlatch beside the floor of the medium")
-	label(&top, margin, 44, "faint", fmt.Sprintf("The floor is the least that Redis takes for the job; 1 is the floor, longer is better. Median of the rounds, min..max in brackets. %s.", s.Date.UTC().Format("2006-01-02")))
-	label(&top, margin, 60, "faint", fmt.Sprintf("%s. Redis %s, %s, go-redis %s, %d cores.", r.versions(), s.Redis, s.Go, s.GoRedis, s.Cores))
+	label(&top, margin, 24, "title", pictureTitle)
+	label(&top, margin, 44, "faint",
+		"The floor is the least work that Redis needs for the job. 1 is the floor; longer is better. "+
+			"Median (min..max) of the rounds. "+s.Date.UTC().Format("2006-01-02")+".")
+	label(&top, margin, 60, "faint", fmt.Sprintf("%s. Redis %s, %s, go-redis %s, %d cores.",
+		r.versions(), s.Redis, s.Go, s.GoRedis, s.Cores))
 	return head + top.String() + b.String() + "</svg>\n"
 }
 
+// label adds a line of text.
 func label(b *strings.Builder, x, y int, class, text string) {
 	fmt.Fprintf(b, "<text x=\"%d\" y=\"%d\" class=\"%s\">%s</text>\n", x, y, class, html.EscapeString(text))
 }
 
-// draw adds a workload below y, and returns where it ends.
+// draw adds a workload below y. It returns the y where the workload ends.
 func (w Workload) draw(b *strings.Builder, y int) int {
 	key := w.Metrics[0]
 	title, _, _ := strings.Cut(w.Title, ";")
-	label(b, margin, y+headHeight-14, "head", fmt.Sprintf("%s  %s (%s)", w.ID, title, MetricOf(key).Title))
-	y += headHeight - 6
+	label(b, margin, y+headerHeight-14, "head", fmt.Sprintf("%s  %s (%s)", w.ID, title, MetricOf(key).Title))
+	y += headerHeight - 6
 	top := y
 	for _, row := range w.Rows {
 		if row.Skipped != "" {
@@ -67,29 +80,33 @@ func (w Workload) draw(b *strings.Builder, y int) int {
 		y += rowHeight
 	}
 	x := margin + nameWidth + unitWidth
-	fmt.Fprintf(b, "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" class=\"line\" stroke-dasharray=\"2 3\"/>\n", x, top-2, x, y)
+	fmt.Fprintf(b, "<line x1=\"%d\" y1=\"%d\" x2=\"%d\" y2=\"%d\" class=\"line\" stroke-dasharray=\"2 3\"/>\n",
+		x, top-2, x, y)
 	return y
 }
 
+// bar adds a row.
 func (w Workload) bar(b *strings.Builder, row Row, key string, y int) {
 	label(b, margin, y+14, "", w.nameOf(row))
 	x := margin + nameWidth
 	if row.Bad() {
-		label(b, textColumn, y+14, "", w.verdict(row))
+		label(b, textColumn, y+14, "", w.ratioCell(row))
 		return
 	}
-	share := row.share(key)
-	long := int(min(share.Median, barMax)*unitWidth + 0.5)
-	fmt.Fprintf(b, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"2\" class=\"%s\"/>\n", x, y+3, max(long, 1), rowHeight-6, colour(row))
+	performance := row.performance(key)
+	length := int(min(performance.Median, barMax)*unitWidth + 0.5)
+	fmt.Fprintf(b, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" rx=\"2\" class=\"%s\"/>\n",
+		x, y+3, max(length, 1), rowHeight-6, barClass(row))
 	text := MetricOf(key).Format(row.Values[key].Median)
 	if row.Name != row.Base {
-		text = formatRatio(share) + "   " + text
+		text = formatRatio(performance) + "   " + text
 	}
 	label(b, textColumn, y+14, "", text)
 }
 
-// share is how much of its base's performance a row has: 1 is as good, more is better.
-func (r Row) share(key string) measure.Spread {
+// performance returns the ratio to the base, inverted if less is better: more is always better, and
+// 1 equals the base.
+func (r Row) performance(key string) measure.Spread {
 	s, ok := r.Ratios[key]
 	switch {
 	case !ok:
@@ -101,7 +118,8 @@ func (r Row) share(key string) measure.Spread {
 	}
 }
 
-func colour(row Row) string {
+// barClass returns the CSS class of a bar.
+func barClass(row Row) string {
 	known := []string{"floor", "redlatch", "redisson"}
 	if slices.Contains(known, row.Family) {
 		return row.Family

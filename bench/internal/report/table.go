@@ -10,7 +10,7 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/measure"
 )
 
-// Tables writes the report for a terminal.
+// Tables writes the report as plain text tables.
 func (r *Report) Tables(out io.Writer) error {
 	for _, w := range r.Workloads {
 		fmt.Fprintf(out, "\n%s  %s\n", w.ID, w.caption())
@@ -28,12 +28,13 @@ func (r *Report) Tables(out io.Writer) error {
 	return nil
 }
 
-// Markdown writes the report's tables as Markdown.
+// Markdown returns the report as Markdown tables.
 func (r *Report) Markdown() string {
 	var b strings.Builder
 	s := r.Setup
-	fmt.Fprintf(&b, "%s, %d cores, %s. Redis %s, %s, go-redis %s. %s, in %s.\n", s.Machine, s.Cores, s.System, s.Redis, s.Go, s.GoRedis,
-		s.Date.UTC().Format("2006-01-02 15:04 UTC"), span(float64(s.Took)))
+	fmt.Fprintf(&b, "%s, %d cores, %s. Redis %s, %s, go-redis %s. %s, took %s.\n",
+		s.Machine, s.Cores, s.System, s.Redis, s.Go, s.GoRedis,
+		s.Date.UTC().Format("2006-01-02 15:04 UTC"), duration(float64(s.Took)))
 	fmt.Fprintf(&b, "%s.\n", r.versions())
 	for _, w := range r.Workloads {
 		fmt.Fprintf(&b, "\n### %s: %s\n\n", w.ID, w.caption())
@@ -50,6 +51,7 @@ func (r *Report) Markdown() string {
 	return b.String()
 }
 
+// versions lists the versions of the contenders, sorted.
 func (r *Report) versions() string {
 	var all []string
 	for family, version := range r.Setup.Lib {
@@ -62,18 +64,18 @@ func (r *Report) versions() string {
 func (w Workload) caption() string {
 	forked := ""
 	if w.Forked {
-		forked = ", a process for each client"
+		forked = ", one process per client"
 	}
 	return fmt.Sprintf("%s (median of %d rounds%s)", w.Title, w.Rounds, forked)
 }
 
-// lines is the table with its head. The ratio is that of the first metric.
+// lines returns the table with its header. The ratio is of the first metric.
 func (w Workload) lines() [][]string {
-	head := []string{"", "ratio of " + MetricOf(w.Metrics[0]).Title}
+	header := []string{"", "ratio of " + MetricOf(w.Metrics[0]).Title}
 	for _, key := range w.Metrics {
-		head = append(head, MetricOf(key).Title)
+		header = append(header, MetricOf(key).Title)
 	}
-	lines := [][]string{head}
+	lines := [][]string{header}
 	for _, row := range w.Rows {
 		lines = append(lines, w.line(row))
 	}
@@ -81,7 +83,7 @@ func (w Workload) lines() [][]string {
 }
 
 func (w Workload) line(row Row) []string {
-	line := []string{w.nameOf(row), w.verdict(row)}
+	line := []string{w.nameOf(row), w.ratioCell(row)}
 	for _, key := range w.Metrics {
 		cell := ""
 		if v, ok := row.Values[key]; ok {
@@ -92,7 +94,7 @@ func (w Workload) line(row Row) []string {
 	return line
 }
 
-// nameOf has the network where that is not clear.
+// nameOf returns the name of the row, with its network if the workload has rows on several.
 func (w Workload) nameOf(row Row) string {
 	if w.networks() > 1 {
 		return row.Name + " (" + row.Network + ")"
@@ -108,8 +110,8 @@ func (w Workload) networks() int {
 	return len(seen)
 }
 
-// verdict is the ratio, or why there is none to be trusted.
-func (w Workload) verdict(row Row) string {
+// ratioCell returns the ratio of the first metric, or why there is none.
+func (w Workload) ratioCell(row Row) string {
 	switch {
 	case row.Skipped != "":
 		return "skipped"
@@ -122,13 +124,15 @@ func (w Workload) verdict(row Row) string {
 	}
 }
 
-// notes tell what does not fit into a cell.
+// notes returns the reasons behind skipped and bad rows, and other remarks.
 func (w Workload) notes() []string {
 	var notes []string
 	for _, row := range w.Rows {
-		for _, n := range []struct{ what, text string }{{"skipped: ", row.Skipped}, {"BROKE: ", row.Broke}, {"FAILED: ", row.Error}, {"", row.Note}} {
+		for _, n := range []struct{ prefix, text string }{
+			{"skipped: ", row.Skipped}, {"BROKE: ", row.Broke}, {"FAILED: ", row.Error}, {"", row.Note},
+		} {
 			if n.text != "" {
-				notes = append(notes, w.nameOf(row)+": "+n.what+n.text)
+				notes = append(notes, w.nameOf(row)+": "+n.prefix+n.text)
 			}
 		}
 	}
@@ -143,7 +147,7 @@ func (r Row) ratio(key string) string {
 	return formatRatio(s)
 }
 
-// formatRatio keeps two digits behind the point: a ratio has no more to say.
+// formatRatio rounds to two decimals: the spread of a ratio makes further digits meaningless.
 func formatRatio(s measure.Spread) string {
 	return fmt.Sprintf("%.2f (%.2f..%.2f)", s.Median, s.Min, s.Max)
 }

@@ -4,4 +4,5 @@ package server
 
 import "syscall"
 
-func diesWithUs() *syscall.SysProcAttr { return nil }
+// killWithParent returns nil: there is no death signal on this system.
+func killWithParent() *syscall.SysProcAttr { return nil }

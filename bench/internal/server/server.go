@@ -1,4 +1,4 @@
-// Package server starts a redis-server for one run.
+// Package server starts a redis-server for one benchmark run.
 package server
 
 import (
@@ -21,25 +21,27 @@ import (
 )
 
 const (
-	startLimit   = 10 * time.Second
+	startTimeout = 10 * time.Second
 	pollInterval = 5 * time.Millisecond
-	attempts     = 5 // ports tried
+	maxAttempts  = 5 // each on another port
 )
 
-// Server is a redis-server of our own, on a unix socket and on a loopback port, without persistence.
+// Server is a redis-server child process without persistence. It listens on a unix socket and on a
+// loopback port.
 type Server struct {
 	Unix, TCP contend.Target
 	Version   string
-	// Admin observes: its own commands are INFO and CLIENT LIST while something is being measured.
+	// Admin is the observer's client. During a measurement it sends INFO and CLIENT LIST only,
+	// which do not count as commands of a contender.
 	Admin *redis.Client
 
 	dir    string
 	cmd    *exec.Cmd
-	ended  chan struct{}
-	output bytes.Buffer
+	exited chan struct{} // closed when the process has been reaped
+	output bytes.Buffer  // written by the process; read after exited is closed
 }
 
-// Binary is the redis-server to start: $REDIS_SERVER, else the one in the PATH.
+// Binary returns the path of the redis-server to start: $REDIS_SERVER, or else the one in the PATH.
 func Binary() (string, error) {
 	name := os.Getenv("REDIS_SERVER")
 	if name == "" {
@@ -48,14 +50,15 @@ func Binary() (string, error) {
 	return exec.LookPath(name)
 }
 
-// Start starts a server and waits until it answers.
+// Start starts a server and waits until it accepts connections. Cancelling ctx does not stop it;
+// Close does.
 func Start(ctx context.Context) (*Server, error) {
 	binary, err := Binary()
 	if err != nil {
-		return nil, fmt.Errorf("server: no redis-server (set REDIS_SERVER): %w", err)
+		return nil, fmt.Errorf("server: find redis-server (set REDIS_SERVER): %w", err)
 	}
 	var failures error
-	for range attempts {
+	for range maxAttempts {
 		s, err := start(ctx, binary)
 		if err == nil {
 			return s, nil
@@ -75,43 +78,46 @@ func start(ctx context.Context, binary string) (*Server, error) {
 		return nil, fmt.Errorf("server: %w", err)
 	}
 	s := &Server{
-		dir: dir, ended: make(chan struct{}),
+		dir: dir, exited: make(chan struct{}),
 		Unix: contend.Target{Network: "unix", Addr: filepath.Join(dir, "s")},
 		TCP:  contend.Target{Network: "tcp", Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))},
 	}
-	// The server outlives ctx: Close ends it, after what is being measured has let go.
-	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), binary, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--unixsocket", s.Unix.Addr, "--dir", dir,
+	// The server must outlive ctx: after a cancellation the sessions still release their holds.
+	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), binary,
+		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--unixsocket", s.Unix.Addr, "--dir", dir,
 		"--save", "", "--appendonly", "no", "--maxclients", "12000", "--loglevel", "warning")
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
-	s.cmd.SysProcAttr = diesWithUs()
+	s.cmd.SysProcAttr = killWithParent()
 	started := make(chan error)
-	go s.tend(started)
+	go s.runProcess(started)
 	if err := <-started; err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("server: %w", err)
 	}
-	if err := s.ready(ctx); err != nil {
+	if err := s.waitReady(ctx); err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
-// tend starts the process and reaps it. It keeps its thread as long: the death signal of Linux is tied to the thread that started the child.
-func (s *Server) tend(started chan<- error) {
+// runProcess starts the process, sends the result of that to started, and reaps the process. It
+// locks its OS thread for that long: Linux sends the death signal when the thread that started the
+// child ends.
+func (s *Server) runProcess(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	defer close(s.ended)
+	defer close(s.exited)
 	err := s.cmd.Start()
 	started <- err
 	if err == nil {
-		_ = s.cmd.Wait() // killed, as a rule
+		_ = s.cmd.Wait() // Close kills it, so an error is expected
 	}
 }
 
-// ready waits until the process answers on its socket, and reads its version.
-func (s *Server) ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, startLimit)
+// waitReady waits until the process accepts connections on its socket, then reads its version.
+func (s *Server) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	for {
 		if conn, err := (&net.Dialer{}).DialContext(ctx, "unix", s.Unix.Addr); err == nil {
@@ -119,10 +125,10 @@ func (s *Server) ready(ctx context.Context) error {
 			break
 		}
 		select {
-		case <-s.ended:
-			return fmt.Errorf("server: ended: %s", bytes.TrimSpace(s.output.Bytes()))
+		case <-s.exited:
+			return fmt.Errorf("server: redis-server exited: %s", bytes.TrimSpace(s.output.Bytes()))
 		case <-ctx.Done():
-			return fmt.Errorf("server: does not answer: %w", context.Cause(ctx))
+			return fmt.Errorf("server: redis-server does not accept connections: %w", context.Cause(ctx))
 		case <-time.After(pollInterval):
 		}
 	}
@@ -135,24 +141,26 @@ func (s *Server) ready(ctx context.Context) error {
 	return nil
 }
 
-// Close ends the server and removes what it left.
+// Close kills the server and removes its directory.
 func (s *Server) Close() {
 	if s.Admin != nil {
 		_ = s.Admin.Close()
 	}
 	_ = s.cmd.Process.Kill()
-	<-s.ended
+	<-s.exited
 	_ = os.RemoveAll(s.dir)
 }
 
-// freePort returns a port that was free a moment ago, from below the range that systems hand out to outgoing connections: nobody takes it by
-// chance before the server does.
+// freePort returns a port that is free at this moment. It is below the ephemeral port range, so
+// that an outgoing connection cannot take it before the server listens. Another server still can:
+// then Start tries again.
 func freePort(ctx context.Context) (int, error) {
 	for range 100 {
-		port := 20000 + rand.IntN(12000) //nolint:gosec // no secret
-		if l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port))); err == nil {
+		port := 20000 + rand.IntN(12000) //nolint:gosec // not a secret
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		if l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr); err == nil {
 			return port, l.Close()
 		}
 	}
-	return 0, errors.New("server: found no free port")
+	return 0, errors.New("server: no free port found")
 }

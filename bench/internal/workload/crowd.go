@@ -13,41 +13,43 @@ import (
 )
 
 const (
-	settle     = time.Second      // in which the workers come to wait
-	drainLimit = 60 * time.Second // for all of them to have had the lock
+	settleTime   = time.Second      // until all workers of a crowd wait
+	drainTimeout = 60 * time.Second // until all workers have had the lock
 )
 
-var errNotDrained = errors.New("some still wait a minute after the release")
+var errNotDrained = errors.New("some workers still wait a minute after the release")
 
-// openCrowd has the lock held, and all workers wait for it.
+// openCrowd acquires the lock and lets all workers wait for it.
 func (s *session) openCrowd(ctx context.Context) error {
-	if err := s.employ(ctx); err != nil {
+	if err := s.newWorkers(ctx); err != nil {
 		return err
 	}
-	if err := s.warm(ctx); err != nil {
+	if err := s.warmUp(ctx); err != nil {
 		return err
 	}
 	if s.part.First == 0 {
-		if err := s.hold(ctx); err != nil {
+		if err := s.acquireAsHolder(ctx); err != nil {
 			return err
 		}
 	}
-	grown := growth(len(s.workers))
-	ctx, s.stop = context.WithCancel(ctx)
+	memoryGrowth := startMemoryGrowth(len(s.workers))
+	ctx, s.cancel = context.WithCancel(ctx)
+	// ctx lasts until Close or drain cancels it, or until a worker fails. Close waits for the
+	// workers.
 	s.waiting, ctx = errgroup.WithContext(ctx)
 	for _, w := range s.workers {
-		s.waiting.Go(func() error { return w.once(ctx, s.w) })
+		s.waiting.Go(func() error { return w.acquireOnce(ctx, s.w) })
 	}
-	time.Sleep(settle)
-	m := grown()
-	m.Goroutines -= int64(len(s.workers))
-	s.note(m)
+	time.Sleep(settleTime) // no contender reports that a worker waits
+	s.memory = memoryGrowth()
+	s.memory.Goroutines -= int64(len(s.workers))
 	return nil
 }
 
-// warm has each client use as many keys of their own at once as it has workers, so that what it keeps for as long as it lives is there: not
-// least its pool's connections.
-func (s *session) warm(ctx context.Context) error {
+// warmUp makes each client use as many other keys at once as it has workers. Afterwards the client
+// has all that it keeps until it closes, such as connections, so that none of it counts as memory
+// of the waiters.
+func (s *session) warmUp(ctx context.Context) error {
 	var g errgroup.Group
 	for i, c := range s.clients {
 		for j := range s.w.Goroutines {
@@ -56,7 +58,13 @@ func (s *session) warm(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 			}
-			g.Go(func() error { return use(ctx, l) })
+			g.Go(func() error {
+				hold, err := l.Acquire(ctx)
+				if err != nil {
+					return err
+				}
+				return hold.Release(ctx)
+			})
 		}
 	}
 	if err := g.Wait(); err != nil {
@@ -65,16 +73,9 @@ func (s *session) warm(ctx context.Context) error {
 	return nil
 }
 
-func use(ctx context.Context, l contend.Locker) error {
-	held, err := l.Acquire(ctx)
-	if err != nil {
-		return err
-	}
-	return held.Release(ctx)
-}
-
-// hold takes the lock by a client of its own.
-func (s *session) hold(ctx context.Context) error {
+// acquireAsHolder acquires the lock with an extra client. Its worker number follows those of the
+// crowd.
+func (s *session) acquireAsHolder(ctx context.Context) error {
 	if err := s.connect(ctx, s.w.Clients); err != nil {
 		return err
 	}
@@ -82,35 +83,38 @@ func (s *session) hold(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 	}
-	held, err := l.Acquire(ctx)
+	hold, err := l.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 	}
-	s.held = append(s.held, held)
-	s.holding = s.board.enter(passOf(s.w, false), s.w.Workers(), time.Now())
+	s.holds = append(s.holds, hold)
+	// The guard then reports an overlap if a worker acquires the lock before the release.
+	s.holder = s.guard.enter(accessOf(s.w, false), s.w.Workers(), time.Now())
 	return nil
 }
 
-// once waits for the lock, and gives it back.
-func (w *worker) once(ctx context.Context, wl contend.Workload) error {
-	held, err := w.lock.Acquire(ctx)
+// acquireOnce is the whole work of a worker in a crowd: it acquires the lock and releases it.
+func (w *worker) acquireOnce(ctx context.Context, wl contend.Workload) error {
+	hold, err := w.lock.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	in := time.Now()
-	v := w.board.enter(passOf(wl, false), w.number, in)
-	w.board.leave(v)
-	err = held.Release(ctx)
-	w.count(v, false, w.board.sinceRelease(in), true)
+	acquired := time.Now()
+	e := w.guard.enter(accessOf(wl, false), w.number, acquired)
+	w.guard.leave(e)
+	err = hold.Release(ctx)
+	w.count(e, false, w.guard.sinceRelease(acquired), true)
 	return err
 }
 
-// runCrowd leaves all as it is for Duration. Then the crowd drains.
+// runCrowd lets the crowd wait for Duration, then releases the lock and waits until every worker
+// has had it.
 func (s *session) runCrowd(ctx context.Context, w contend.Workload) (contend.Result, error) {
 	time.Sleep(w.Duration)
 	if s.part.First == 0 {
-		s.board.leave(s.holding)
-		s.board.released.Store(time.Now().UnixNano())
+		// Both come before the release: workers enter the guard before releaseAll returns.
+		s.guard.leave(s.holder)
+		s.guard.released.Store(time.Now().UnixNano())
 		if err := s.releaseAll(ctx); err != nil {
 			return contend.Result{}, err
 		}
@@ -120,20 +124,20 @@ func (s *session) runCrowd(ctx context.Context, w contend.Workload) (contend.Res
 	}
 	r := s.sum()
 	r.Elapsed = w.Duration
-	r.Drain = s.board.sinceRelease(time.Now())
+	r.Drain = s.guard.sinceRelease(time.Now())
 	return r, nil
 }
 
-// drain waits for the workers; those who take too long are told to leave.
+// drain waits for the workers. It cancels their waits after drainTimeout.
 func (s *session) drain() error {
-	var late atomic.Bool
-	limit := time.AfterFunc(drainLimit, func() {
-		late.Store(true)
-		s.stop()
+	var timedOut atomic.Bool
+	timer := time.AfterFunc(drainTimeout, func() {
+		timedOut.Store(true)
+		s.cancel()
 	})
-	defer limit.Stop()
+	defer timer.Stop()
 	err := s.waiting.Wait()
-	if late.Load() {
+	if timedOut.Load() {
 		return errNotDrained
 	}
 	return err

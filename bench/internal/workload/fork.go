@@ -15,80 +15,85 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/contend"
 )
 
-// PartCommand is the argument by which this program is told to be a part: it then calls Serve.
+// PartCommand is the command line argument of a child process. A program that calls Fork must call
+// Serve when it is started with this argument.
 const PartCommand = "part"
 
-// assignment is what a part reads first.
-type assignment struct {
+// partConfig is the first message to a child process.
+type partConfig struct {
 	Contender string           `json:"contender"`
 	Target    contend.Target   `json:"target"`
 	Workload  contend.Workload `json:"workload"`
 	Part      Part             `json:"part"`
-	Board     string           `json:"board"` // the file that has it
+	Guard     string           `json:"guard"` // path of the guard file
 }
 
-// answer is a part's: first one that it is open, then one for each workload that it is sent.
-type answer struct {
+// partReply is a message of a child process: the first one when its session is open, then one per
+// workload.
+type partReply struct {
 	Result contend.Result `json:"result"`
 	Error  string         `json:"error,omitempty"`
 }
 
-// Fork is Open with a process for each client, all of this program.
+// Fork opens a session with a child process per client. The children run this executable.
 func Fork(ctx context.Context, contender string, target contend.Target, w contend.Workload) (contend.Session, error) {
-	board, err := newBoardFile()
+	guard, err := newGuardFile()
 	if err != nil {
 		return nil, err
 	}
-	f := &forked{board: board}
+	f := &forked{guard: guard}
 	for i := range w.Clients {
-		p, err := start(ctx, assignment{contender, target, w, Part{i, 1}, board.path})
+		c, err := startChild(ctx, partConfig{contender, target, w, Part{i, 1}, guard.path})
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
-		f.parts = append(f.parts, p)
-		if i == 0 { // it opens first
-			_, err = p.answer()
+		f.children = append(f.children, c)
+		if i == 0 { // see OpenPart: the first part must be open before the others start
+			_, err = c.receive()
 		}
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
 	}
-	if err := f.opened(); err != nil {
+	if err := f.awaitOpen(); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-// forked is a workload in several processes.
+// forked is a session in several processes.
 type forked struct {
-	board *boardFile
-	parts []*child
+	guard    *guardFile
+	children []*child
 }
 
-func (f *forked) opened() error {
-	for _, p := range f.parts[1:] {
-		if _, err := p.answer(); err != nil {
+// awaitOpen waits until all children but the first are open.
+func (f *forked) awaitOpen() error {
+	for _, c := range f.children[1:] {
+		if _, err := c.receive(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Run has all parts start together.
+// Run starts the workload in all children and merges their results. It does not use its context:
+// when the context of Fork is done, the children are killed, and receive fails.
 func (f *forked) Run(_ context.Context, w contend.Workload) (contend.Result, error) {
-	if w.Kind == contend.Section { // nobody is inside: a crowd's holder is
-		f.board.Reset()
+	if w.Kind == contend.Section { // a Crowd's holder is inside, so its guard must not be reset
+		f.guard.Reset()
 	}
-	for _, p := range f.parts {
-		if err := p.send(w); err != nil {
+	// Send to all before receiving from any: the children run at the same time.
+	for _, c := range f.children {
+		if err := c.send(w); err != nil {
 			return contend.Result{}, err
 		}
 	}
-	results := make([]contend.Result, len(f.parts))
+	results := make([]contend.Result, len(f.children))
 	var g errgroup.Group
-	for i, p := range f.parts {
+	for i, c := range f.children {
 		g.Go(func() (err error) {
-			results[i], err = p.answer()
+			results[i], err = c.receive()
 			return err
 		})
 	}
@@ -96,11 +101,11 @@ func (f *forked) Run(_ context.Context, w contend.Workload) (contend.Result, err
 		return contend.Result{}, err
 	}
 	r := merge(results)
-	r.Overlaps, r.Lost = f.board.verdict()
+	r.Overlaps, r.Lost = f.guard.violations() // merge counted the shared guard once per child
 	return r, nil
 }
 
-// merge adds up the results of parts.
+// merge adds up the results of the children.
 func merge(results []contend.Result) contend.Result {
 	var sum contend.Result
 	for _, r := range results {
@@ -126,16 +131,16 @@ func merge(results []contend.Result) contend.Result {
 	return sum
 }
 
-// Close ends the processes.
+// Close ends all children at the same time.
 func (f *forked) Close() error {
 	var g errgroup.Group
-	for _, p := range f.parts {
-		g.Go(p.close)
+	for _, c := range f.children {
+		g.Go(c.close)
 	}
-	return errors.Join(g.Wait(), f.board.Close())
+	return errors.Join(g.Wait(), f.guard.Close())
 }
 
-// child is a process that has a part.
+// child is a process that runs a part of the workload.
 type child struct {
 	cmd     *exec.Cmd
 	in      io.WriteCloser
@@ -143,70 +148,73 @@ type child struct {
 	decoder *json.Decoder
 }
 
-func start(ctx context.Context, a assignment) (*child, error) {
+func startChild(ctx context.Context, config partConfig) (*child, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
 	}
-	p := &child{cmd: exec.CommandContext(ctx, self, PartCommand)}
-	p.cmd.Stderr = os.Stderr
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
+	c := &child{cmd: exec.CommandContext(ctx, self, PartCommand)} // killed when ctx is done
+	c.cmd.Stderr = os.Stderr
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
 	}
-	out, err := p.cmd.StdoutPipe()
+	out, err := c.cmd.StdoutPipe()
 	if err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
 	}
-	if err := p.cmd.Start(); err != nil {
+	if err := c.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("workload: %w", err)
 	}
-	p.encoder, p.decoder = json.NewEncoder(p.in), json.NewDecoder(bufio.NewReader(out))
-	if err := p.send(a); err != nil {
-		return nil, errors.Join(err, p.close())
+	c.encoder, c.decoder = json.NewEncoder(c.in), json.NewDecoder(bufio.NewReader(out))
+	if err := c.send(config); err != nil {
+		return nil, errors.Join(err, c.close())
 	}
-	return p, nil
+	return c, nil
 }
 
-func (p *child) send(v any) error {
-	if err := p.encoder.Encode(v); err != nil {
-		return fmt.Errorf("workload: to a part: %w", err)
+func (c *child) send(v any) error {
+	if err := c.encoder.Encode(v); err != nil {
+		return fmt.Errorf("workload: send to child: %w", err)
 	}
 	return nil
 }
 
-func (p *child) answer() (contend.Result, error) {
-	var a answer
-	if err := p.decoder.Decode(&a); err != nil {
-		return a.Result, fmt.Errorf("workload: of a part: %w", err)
+func (c *child) receive() (contend.Result, error) {
+	var reply partReply
+	if err := c.decoder.Decode(&reply); err != nil {
+		return reply.Result, fmt.Errorf("workload: receive from child: %w", err)
 	}
-	if a.Error != "" {
-		return a.Result, errors.New(a.Error)
+	if reply.Error != "" {
+		return reply.Result, errors.New(reply.Error)
 	}
-	return a.Result, nil
+	return reply.Result, nil
 }
 
-// close ends the process: it reads no further line.
-func (p *child) close() error {
-	_ = p.in.Close()
-	if err := p.cmd.Wait(); err != nil {
-		return fmt.Errorf("workload: a part: %w", err)
+// close closes the child's input, which ends Serve, and waits for the process.
+func (c *child) close() error {
+	_ = c.in.Close()
+	if err := c.cmd.Wait(); err != nil {
+		return fmt.Errorf("workload: child: %w", err)
 	}
 	return nil
 }
 
-// Serve is a part's life: it opens what the first line of in says, runs what each further line says, and closes when they end.
-func Serve(ctx context.Context, contenders map[string]contend.Contender, in io.Reader, out io.Writer) (err error) {
+// Serve is the main function of a child process. It opens the session that the first message in in
+// describes, and runs the workload of each further message. It closes the session at the end of in.
+func Serve(
+	ctx context.Context, contenders map[string]contend.Contender, in io.Reader, out io.Writer,
+) (err error) {
 	decoder, encoder := json.NewDecoder(in), json.NewEncoder(out)
-	var a assignment
-	if err := decoder.Decode(&a); err != nil {
+	var config partConfig
+	if err := decoder.Decode(&config); err != nil {
 		return fmt.Errorf("workload: %w", err)
 	}
-	session, board, err := a.open(ctx, contenders)
+	session, guard, err := config.open(ctx, contenders)
 	if err != nil {
-		return errors.Join(err, encoder.Encode(answer{Error: err.Error()}))
+		return errors.Join(err, encoder.Encode(partReply{Error: err.Error()}))
 	}
-	defer func() { err = errors.Join(err, session.Close(), board.Close()) }()
-	reply := answer{}
+	defer func() { err = errors.Join(err, session.Close(), guard.Close()) }()
+	reply := partReply{} // the first reply says that the session is open
 	for {
 		if err := encoder.Encode(reply); err != nil {
 			return fmt.Errorf("workload: %w", err)
@@ -218,25 +226,27 @@ func Serve(ctx context.Context, contenders map[string]contend.Contender, in io.R
 			return fmt.Errorf("workload: %w", err)
 		}
 		r, err := session.Run(ctx, w)
-		reply = answer{Result: r}
+		reply = partReply{Result: r}
 		if err != nil {
 			reply.Error = err.Error()
 		}
 	}
 }
 
-func (a assignment) open(ctx context.Context, contenders map[string]contend.Contender) (contend.Session, *boardFile, error) {
-	c, ok := contenders[a.Contender]
+func (c partConfig) open(
+	ctx context.Context, contenders map[string]contend.Contender,
+) (contend.Session, *guardFile, error) {
+	contender, ok := contenders[c.Contender]
 	if !ok {
-		return nil, nil, fmt.Errorf("workload: no contender %q", a.Contender)
+		return nil, nil, fmt.Errorf("workload: no contender %q", c.Contender)
 	}
-	board, err := openBoardFile(a.Board)
+	guard, err := openGuardFile(c.Guard)
 	if err != nil {
 		return nil, nil, err
 	}
-	session, err := OpenPart(ctx, c, a.Target, a.Workload, a.Part, board.Board)
+	session, err := OpenPart(ctx, contender, c.Target, c.Workload, c.Part, guard.Guard)
 	if err != nil {
-		return nil, nil, errors.Join(err, board.Close())
+		return nil, nil, errors.Join(err, guard.Close())
 	}
-	return session, board, nil
+	return session, guard, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/contend"
 )
 
-// openHolds acquires all keys, by the first client.
+// openHolds acquires all keys with the first client.
 func (s *session) openHolds(ctx context.Context) error {
 	client := s.clients[0]
 	lockers := make([]contend.Locker, s.w.Keys)
@@ -19,7 +19,9 @@ func (s *session) openHolds(ctx context.Context) error {
 			return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 		}
 	}
-	warm := make([]contend.Locker, atOnce) // as many connections as there will be
+	// Acquire and release other keys first: the client then has all its connections, which must not
+	// count as memory of the holds.
+	warm := make([]contend.Locker, parallelism)
 	for i := range warm {
 		var err error
 		if warm[i], err = client.Locker(ctx, s.w.Name+":warm:"+strconv.Itoa(i), false); err != nil {
@@ -32,32 +34,32 @@ func (s *session) openHolds(ctx context.Context) error {
 	if err := s.releaseAll(ctx); err != nil {
 		return err
 	}
-	grown := growth(atOnce)
+	memoryGrowth := startMemoryGrowth(parallelism)
 	if err := s.acquireAll(ctx, lockers); err != nil {
 		return err
 	}
-	s.note(grown())
+	s.memory = memoryGrowth()
 	return nil
 }
 
 func (s *session) acquireAll(ctx context.Context, lockers []contend.Locker) error {
-	held := make([]contend.Held, len(lockers))
-	err := each(len(lockers), func(i int) (err error) {
-		held[i], err = lockers[i].Acquire(ctx)
+	holds := make([]contend.Hold, len(lockers))
+	err := forEach(len(lockers), func(i int) (err error) {
+		holds[i], err = lockers[i].Acquire(ctx)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 	}
-	s.held = held
+	s.holds = holds
 	return nil
 }
 
-// runHolds watches.
+// runHolds waits for Duration, then counts the holds that report their loss.
 func (s *session) runHolds(_ context.Context, w contend.Workload) (contend.Result, error) {
 	time.Sleep(w.Duration)
 	r := contend.Result{Elapsed: w.Duration}
-	for _, h := range s.held {
+	for _, h := range s.holds {
 		if c, ok := h.(interface{ Context() context.Context }); ok && c.Context().Err() != nil {
 			r.LostHolds++
 		}

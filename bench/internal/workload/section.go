@@ -12,29 +12,30 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/contend"
 )
 
-// worker enters sections, one after another.
+// worker runs sections one after another, in one goroutine.
 type worker struct {
-	number  int // among all
-	lock    contend.Locker
-	read    contend.Locker // nil but for read-write locks
-	board   *Board
-	choices *rand.Rand
+	number int // unique among the workers of all processes
+	lock   contend.Locker
+	read   contend.Locker // nil except for read-write locks
+	guard  *Guard
+	random *rand.Rand
 
 	tally
 }
 
-// tally is what a worker has counted in one run.
+// tally is what a worker counts in one run. Only the worker writes to it, without a lock. sum reads
+// it after the worker has ended.
 type tally struct {
-	ops, handOvers, reads int64 // while it counts
+	ops, handOvers, reads int64 // within the window
 	allOps, allHandOvers  int64
-	waits, handOverTimes  []int64
+	waits, handOverTimes  []int64 // ns
 }
 
-// employ makes the workers.
-func (s *session) employ(ctx context.Context) error {
+// newWorkers makes the workers of all clients in this process.
+func (s *session) newWorkers(ctx context.Context) error {
 	for i, client := range s.clients {
 		for j := range s.w.Goroutines {
-			w, err := s.hire(ctx, client, (s.part.First+i)*s.w.Goroutines+j)
+			w, err := s.newWorker(ctx, client, (s.part.First+i)*s.w.Goroutines+j)
 			if err != nil {
 				return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 			}
@@ -44,11 +45,11 @@ func (s *session) employ(ctx context.Context) error {
 	return nil
 }
 
-func (s *session) hire(ctx context.Context, client contend.Client, number int) (*worker, error) {
-	choices := rand.New(rand.NewPCG(1, uint64(number))) //nolint:gosec // the same in each run
-	w := &worker{number: number, board: s.board, choices: choices}
-	if s.w.Keys > 1 { // nobody else comes there
-		w.board = new(Board)
+func (s *session) newWorker(ctx context.Context, client contend.Client, number int) (*worker, error) {
+	random := rand.New(rand.NewPCG(1, uint64(number))) //nolint:gosec // repeatable, the same in each run
+	w := &worker{number: number, guard: s.guard, random: random}
+	if s.w.Keys > 1 { // each worker has its own key
+		w.guard = new(Guard)
 	}
 	name := KeyOf(s.w, number)
 	var err error
@@ -61,36 +62,38 @@ func (s *session) hire(ctx context.Context, client contend.Client, number int) (
 	return w, err
 }
 
-// window is the time in which sections count.
+// window is the time in which sections count. It is shared: one goroutine opens it while the
+// workers read it.
 type window struct {
-	from     atomic.Int64 // Unix ns; 0: it has not begun
+	start    atomic.Int64 // Unix ns; 0 before the window opens
 	duration time.Duration
 }
 
-func (w *window) begin() { w.from.Store(time.Now().UnixNano()) }
+func (w *window) open() { w.start.Store(time.Now().UnixNano()) }
 
 func (w *window) over(now time.Time) bool {
-	from := w.from.Load()
-	return from != 0 && now.UnixNano() > from+int64(w.duration)
+	start := w.start.Load()
+	return start != 0 && now.UnixNano() > start+int64(w.duration)
 }
 
-func (w *window) counts(end time.Time) bool {
-	from := w.from.Load()
-	return from != 0 && from <= end.UnixNano() && !w.over(end)
+// contains reports whether a section that ended at the time end counts.
+func (w *window) contains(end time.Time) bool {
+	start := w.start.Load()
+	return start != 0 && start <= end.UnixNano() && !w.over(end)
 }
 
-// runSection has all workers come and go until the window is over.
+// runSection lets all workers run sections until the window is over.
 func (s *session) runSection(ctx context.Context, w contend.Workload) (contend.Result, error) {
-	s.clear()
+	s.resetCounts()
 	window := &window{duration: w.Duration}
-	g, ctx := errgroup.WithContext(ctx)
+	g, ctx := errgroup.WithContext(ctx) // the first failure stops all workers
 	if w.Queued {
-		g.Go(func() error { return s.beginQueued(ctx, window) })
+		g.Go(func() error { return s.openWhenQueued(ctx, window) })
 	} else {
-		window.begin()
+		window.open()
 	}
 	for _, worker := range s.workers {
-		g.Go(func() error { return worker.work(ctx, w, window) })
+		g.Go(func() error { return worker.runSections(ctx, w, window) })
 	}
 	err := g.Wait()
 	r := s.sum()
@@ -98,91 +101,92 @@ func (s *session) runSection(ctx context.Context, w contend.Workload) (contend.R
 	return r, err
 }
 
-// clear makes the boards and tallies as new. A board that several processes share is not ours to clear.
-func (s *session) clear() {
+// resetCounts resets the guards and tallies. If several processes share the guard, Fork resets it.
+func (s *session) resetCounts() {
 	if s.part.Clients == s.w.Clients {
-		s.board.Reset()
+		s.guard.Reset()
 	}
 	for _, worker := range s.workers {
 		worker.tally = tally{}
-		if worker.board != s.board {
-			worker.board.Reset()
+		if worker.guard != s.guard {
+			worker.guard.Reset()
 		}
 	}
 }
 
 const (
-	queueLimit = 30 * time.Second
-	queueLook  = 5 * time.Millisecond
+	queueTimeout      = 30 * time.Second
+	queuePollInterval = 5 * time.Millisecond
 )
 
-// beginQueued begins the window when all workers stand in Redisson's queue, but the one inside and a few that are on their way.
-func (s *session) beginQueued(ctx context.Context, window *window) error {
-	ctx, cancel := context.WithTimeout(ctx, queueLimit)
+// openWhenQueued opens the window when 95 % of the workers that can wait are in Redisson's queue.
+// The others are on their way into it or out of it.
+func (s *session) openWhenQueued(ctx context.Context, window *window) error {
+	ctx, cancel := context.WithTimeout(ctx, queueTimeout)
 	defer cancel()
-	rdb := s.setting(0).Dial()
+	rdb := s.clientConfig(0).Dial()
 	defer func() { _ = rdb.Close() }()
 	wanted := int64(len(s.workers)-1) * 95 / 100
 	for {
 		n, err := rdb.LLen(ctx, "redisson_lock_queue:{"+s.w.Name+"}").Result()
 		if err != nil {
-			return fmt.Errorf("workload: %d of %d wait: %w", n, wanted, err)
+			return fmt.Errorf("workload: wait for %d workers in the queue: %w", wanted, err)
 		}
 		if n >= wanted {
-			window.begin()
+			window.open()
 			return nil
 		}
-		time.Sleep(queueLook)
+		time.Sleep(queuePollInterval)
 	}
 }
 
-// work is a worker's life.
-func (w *worker) work(ctx context.Context, wl contend.Workload, window *window) error {
+// runSections runs sections until the window is over, ctx is done or a call fails.
+func (w *worker) runSections(ctx context.Context, wl contend.Workload, window *window) error {
 	for !window.over(time.Now()) && ctx.Err() == nil {
-		if err := w.section(ctx, wl, window); err != nil {
+		if err := w.runSection(ctx, wl, window); err != nil {
 			return err
 		}
 		if wl.Turns {
 			w.awaitTurn(ctx, window)
 		}
 	}
-	return context.Cause(ctx)
+	return context.Cause(ctx) // nil if the window is over
 }
 
-func (w *worker) section(ctx context.Context, wl contend.Workload, window *window) error {
-	lock, reading := w.choose(wl)
-	asked := time.Now()
-	held, err := lock.Acquire(ctx)
+func (w *worker) runSection(ctx context.Context, wl contend.Workload, window *window) error {
+	lock, reading := w.lock, false
+	if wl.Reads > 0 && w.random.IntN(100) < wl.Reads {
+		lock, reading = w.read, true
+	}
+	started := time.Now()
+	hold, err := lock.Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	in := time.Now()
-	v := w.board.enter(passOf(wl, reading), w.number, in)
+	acquired := time.Now()
+	// The guard sees less than the time that the lock is held: it is entered after Acquire and left
+	// before Release. So it never reports an overlap of a correct lock.
+	e := w.guard.enter(accessOf(wl, reading), w.number, acquired)
 	if wl.Inside > 0 {
 		time.Sleep(wl.Inside)
 	}
-	w.board.leave(v)
+	w.guard.leave(e)
 	if wl.Turns {
-		w.board.released.Store(time.Now().UnixNano())
+		// Store the time before the release: the next worker may read it before Release returns.
+		w.guard.released.Store(time.Now().UnixNano())
 	}
-	err = held.Release(ctx)
-	w.count(v, reading, in.Sub(asked), window.counts(time.Now()))
+	err = hold.Release(ctx)
+	w.count(e, reading, acquired.Sub(started), window.contains(time.Now()))
 	return err
 }
 
-func (w *worker) choose(wl contend.Workload) (lock contend.Locker, reading bool) {
-	if wl.Reads > 0 && w.choices.IntN(100) < wl.Reads {
-		return w.read, true
-	}
-	return w.lock, false
-}
-
-func (t *tally) count(v visit, reading bool, waited time.Duration, counts bool) {
+// count adds a section to the tally. inWindow is false for sections that only the totals include.
+func (t *tally) count(e entry, reading bool, waited time.Duration, inWindow bool) {
 	t.allOps++
-	if v.handOver {
+	if e.handOver {
 		t.allHandOvers++
 	}
-	if !counts {
+	if !inWindow {
 		return
 	}
 	t.ops++
@@ -190,25 +194,26 @@ func (t *tally) count(v visit, reading bool, waited time.Duration, counts bool) 
 	if reading {
 		t.reads++
 	}
-	if v.handOver {
+	if e.handOver {
 		t.handOvers++
 	}
-	if v.took > 0 {
-		t.handOverTimes = append(t.handOverTimes, int64(v.took))
+	if e.handOverTime > 0 {
+		t.handOverTimes = append(t.handOverTimes, int64(e.handOverTime))
 	}
 }
 
-// awaitTurn waits until another has been in.
+// awaitTurn waits until another worker has entered, the window is over or ctx is done. It polls, as
+// the other worker may be in another process.
 func (w *worker) awaitTurn(ctx context.Context, window *window) {
-	for w.board.last.Load() == int64(w.number)+1 && !window.over(time.Now()) && ctx.Err() == nil {
+	for w.guard.last.Load() == int64(w.number)+1 && !window.over(time.Now()) && ctx.Err() == nil {
 		time.Sleep(50 * time.Microsecond)
 	}
 }
 
-// sum adds up what the workers have counted.
+// sum adds up the tallies of the workers and the violations that their guards found.
 func (s *session) sum() contend.Result {
 	var r contend.Result
-	boards := map[*Board]struct{}{s.board: {}}
+	guards := map[*Guard]struct{}{s.guard: {}}
 	for _, w := range s.workers {
 		r.Ops += w.ops
 		r.HandOvers += w.handOvers
@@ -218,10 +223,10 @@ func (s *session) sum() contend.Result {
 		r.PerWorker = append(r.PerWorker, w.ops)
 		r.Waits = append(r.Waits, w.waits...)
 		r.HandOverTimes = append(r.HandOverTimes, w.handOverTimes...)
-		boards[w.board] = struct{}{}
+		guards[w.guard] = struct{}{}
 	}
-	for b := range boards {
-		overlaps, lost := b.verdict()
+	for g := range guards {
+		overlaps, lost := g.violations()
 		r.Overlaps += overlaps
 		r.Lost += lost
 	}

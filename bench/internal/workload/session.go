@@ -15,50 +15,55 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/measure"
 )
 
-// Part is the share of a workload that one process has: Clients of its clients, the first of which has the number First. The zero Part is
-// all of it.
+// Part is the share of a workload that one process runs: Clients clients, numbered from First. The
+// zero Part is the whole workload.
 type Part struct {
 	First   int `json:"first"`
 	Clients int `json:"clients"`
 }
 
-// Open brings a contender to where measuring begins, with all clients in this process.
-func Open(ctx context.Context, c contend.Contender, target contend.Target, w contend.Workload) (contend.Session, error) {
-	return OpenPart(ctx, c, target, w, Part{}, new(Board))
+// Open opens a session with all clients in this process.
+func Open(
+	ctx context.Context, c contend.Contender, target contend.Target, w contend.Workload,
+) (contend.Session, error) {
+	return OpenPart(ctx, c, target, w, Part{}, new(Guard))
 }
 
-// OpenPart is Open for a part. Of the processes that share a workload, the one with the first client opens first.
-func OpenPart(ctx context.Context, c contend.Contender, target contend.Target, w contend.Workload, part Part, board *Board) (contend.Session, error) {
+// OpenPart opens a session for a part of the workload. All parts share the guard. The part with
+// First 0 must be open before the others start to open.
+func OpenPart(
+	ctx context.Context, c contend.Contender, target contend.Target, w contend.Workload, part Part, guard *Guard,
+) (contend.Session, error) {
 	if part.Clients == 0 {
 		part.Clients = w.Clients
 	}
-	s := &session{contender: c, target: target, w: w, part: part, board: board}
+	s := &session{contender: c, target: target, w: w, part: part, guard: guard}
 	if err := s.open(ctx); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
-// session is a contender at work in this process.
+// session runs a workload, or a part of it, in this process.
 type session struct {
 	contender contend.Contender
 	target    contend.Target
 	w         contend.Workload
 	part      Part
-	board     *Board
+	guard     *Guard
 
 	clients []contend.Client
 	workers []*worker
-	held    []contend.Held // Holds: all of them; Crowd: that of the holder, if it is ours
-	takes   contend.Result // what waiting or holding takes
+	holds   []contend.Hold // Holds: all of them; Crowd: the holder's, in the first part
+	memory  measure.Memory // Crowd, Holds: what the waiters or holds use
 
-	// Of a Crowd.
-	holding visit
-	waiting *errgroup.Group
-	stop    context.CancelFunc // tells those who wait to leave
+	// Crowd only.
+	holder  entry
+	waiting *errgroup.Group    // the workers
+	cancel  context.CancelFunc // cancels their waits
 }
 
-// open connects the clients, and does what else comes before measuring.
+// open connects the clients and prepares the workload, as contend.Kind describes.
 func (s *session) open(ctx context.Context) error {
 	if s.part.First == 0 {
 		if err := s.prepare(ctx); err != nil {
@@ -76,7 +81,7 @@ func (s *session) open(ctx context.Context) error {
 	case contend.Holds:
 		return s.openHolds(ctx)
 	default:
-		return s.employ(ctx)
+		return s.newWorkers(ctx)
 	}
 }
 
@@ -84,17 +89,17 @@ func (s *session) prepare(ctx context.Context) error {
 	if s.contender.Prepare == nil {
 		return nil
 	}
-	rdb := s.setting(0).Dial()
+	rdb := s.clientConfig(0).Dial()
 	defer func() { _ = rdb.Close() }()
 	return s.contender.Prepare(ctx, rdb, s.w)
 }
 
-func (s *session) setting(number int) contend.Setting {
-	return contend.Setting{Target: s.target, Workload: s.w, Number: number}
+func (s *session) clientConfig(number int) contend.ClientConfig {
+	return contend.ClientConfig{Target: s.target, Workload: s.w, Number: number}
 }
 
 func (s *session) connect(ctx context.Context, number int) error {
-	c, err := s.contender.Open(ctx, s.setting(number))
+	c, err := s.contender.Open(ctx, s.clientConfig(number))
 	if err != nil {
 		return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 	}
@@ -102,16 +107,16 @@ func (s *session) connect(ctx context.Context, number int) error {
 	return nil
 }
 
-// Run runs the workload once.
+// Run implements contend.Session.
 func (s *session) Run(ctx context.Context, w contend.Workload) (contend.Result, error) {
-	runtime.GC()
+	runtime.GC() // garbage from before must not cost this run
 	cpu, mallocs := measure.CPU(), measure.Mallocs()
 	r, err := s.run(ctx, w)
 	if err != nil {
 		return r, fmt.Errorf("workload: %s, %s: %w", s.contender.Name, w.ID, err)
 	}
 	r.Allocs, r.CPU = measure.Mallocs()-mallocs, measure.CPU()-cpu
-	r.Heap, r.Stack, r.Goroutines = s.takes.Heap, s.takes.Stack, s.takes.Goroutines
+	r.Heap, r.Stack, r.Goroutines = s.memory.Heap, s.memory.Stack, s.memory.Goroutines
 	return r, nil
 }
 
@@ -126,13 +131,13 @@ func (s *session) run(ctx context.Context, w contend.Workload) (contend.Result, 
 	}
 }
 
-// Close lets go of what is held and disconnects.
+// Close implements contend.Session.
 func (s *session) Close() error {
-	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if s.stop != nil {
-		s.stop()
-		_ = s.waiting.Wait() // they were told to leave
+	if s.cancel != nil {
+		s.cancel()
+		_ = s.waiting.Wait() // cancelled waits return an error
 	}
 	err := s.releaseAll(ctx)
 	for _, c := range s.clients {
@@ -142,22 +147,23 @@ func (s *session) Close() error {
 }
 
 const (
-	closeLimit = 30 * time.Second
-	atOnce     = 64 // goroutines that acquire or release many locks
+	closeTimeout = 30 * time.Second
+	parallelism  = 64 // goroutines that acquire or release the holds
 )
 
 func (s *session) releaseAll(ctx context.Context) error {
-	held := s.held
-	s.held = nil
-	return each(len(held), func(i int) error { return held[i].Release(ctx) })
+	holds := s.holds
+	s.holds = nil
+	return forEach(len(holds), func(i int) error { return holds[i].Release(ctx) })
 }
 
-// each runs f for 0 to n-1, some at once.
-func each(n int, f func(i int) error) error {
+// forEach calls f for 0 to n-1 in up to parallelism goroutines. A goroutine stops at its first
+// error.
+func forEach(n int, f func(i int) error) error {
 	var g errgroup.Group
-	for first := range min(n, atOnce) {
+	for first := range min(n, parallelism) {
 		g.Go(func() error {
-			for i := first; i < n; i += atOnce {
+			for i := first; i < n; i += parallelism {
 				if err := f(i); err != nil {
 					return err
 				}
@@ -168,7 +174,7 @@ func each(n int, f func(i int) error) error {
 	return g.Wait()
 }
 
-// KeyOf is the name of a workload's key i.
+// KeyOf returns the name of key i of a workload.
 func KeyOf(w contend.Workload, i int) string {
 	if w.Keys <= 1 {
 		return w.Name
@@ -176,9 +182,12 @@ func KeyOf(w contend.Workload, i int) string {
 	return w.Name + ":" + strconv.Itoa(i)
 }
 
-// growth measures what happens between its making and the call of it. Goroutines that ended before leave their descriptors to those that
-// come: n are made here, and end, so that n that come cost nothing on the heap for being goroutines.
-func growth(n int) func() measure.Memory {
+// startMemoryGrowth returns a function that returns the growth of memory use since this call. The
+// caller starts up to n goroutines in between.
+//
+// The runtime reuses the descriptors of goroutines that have ended. So startMemoryGrowth starts and
+// ends n goroutines first: the descriptors of the caller's goroutines then do not count as growth.
+func startMemoryGrowth(n int) func() measure.Memory {
 	var all sync.WaitGroup
 	end := make(chan struct{})
 	for range n {
@@ -188,8 +197,4 @@ func growth(n int) func() measure.Memory {
 	all.Wait()
 	before := measure.MemoryNow()
 	return func() measure.Memory { return measure.MemoryNow().Since(before) }
-}
-
-func (s *session) note(m measure.Memory) {
-	s.takes.Heap, s.takes.Stack, s.takes.Goroutines = m.Heap, m.Stack, m.Goroutines
 }

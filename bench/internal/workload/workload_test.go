@@ -13,52 +13,53 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/contend"
 )
 
-// The contenders here need no server.
+// Contenders for the tests. They need no server.
 const (
-	good   = "good"   // locks that exclude each other within the process
-	greedy = "greedy" // as good, but who waits looks only now and then, so that who has had it gets it again
-	broken = "broken" // locks that exclude nobody
+	correct = "correct" // locks that exclude each other within the process
+	greedy  = "greedy"  // correct, but waiters poll, so that the last owner usually acquires again
+	broken  = "broken"  // locks that exclude nobody
 )
 
-// gates are the server of the good ones: a channel for each name.
-type gates struct{ byName sync.Map }
+// locks is the state of the correct contenders: a channel per key, full while the lock is held.
+type locks struct{ byName sync.Map }
 
-func (g *gates) of(name string) chan struct{} {
-	gate, _ := g.byName.LoadOrStore(name, make(chan struct{}, 1))
-	return gate.(chan struct{})
+func (l *locks) get(name string) chan struct{} {
+	lock, _ := l.byName.LoadOrStore(name, make(chan struct{}, 1))
+	return lock.(chan struct{})
 }
 
-func (g *gates) contenders() map[string]contend.Contender {
-	opening := func(c contend.Client) func(context.Context, contend.Setting) (contend.Client, error) {
-		return func(context.Context, contend.Setting) (contend.Client, error) { return c, nil }
+func (l *locks) contenders() map[string]contend.Contender {
+	open := func(c contend.Client) func(context.Context, contend.ClientConfig) (contend.Client, error) {
+		return func(context.Context, contend.ClientConfig) (contend.Client, error) { return c, nil }
 	}
 	return map[string]contend.Contender{
-		good:   {Name: good, Open: opening(gateClient{gates: g})},
-		greedy: {Name: greedy, Open: opening(gateClient{gates: g, greedy: true})},
-		broken: {Name: broken, Open: opening(gateClient{})},
+		correct: {Name: correct, Open: open(chanClient{locks: l})},
+		greedy:  {Name: greedy, Open: open(chanClient{locks: l, greedy: true})},
+		broken:  {Name: broken, Open: open(chanClient{})},
 	}
 }
 
-type gateClient struct {
-	gates  *gates
+type chanClient struct {
+	locks  *locks // nil: broken
 	greedy bool
 }
 
-func (c gateClient) Locker(_ context.Context, name string, _ bool) (contend.Locker, error) {
-	if c.gates == nil {
-		return gateLock(nil), nil
+func (c chanClient) Locker(_ context.Context, name string, _ bool) (contend.Locker, error) {
+	if c.locks == nil {
+		return chanLock(nil), nil
 	}
 	if c.greedy {
-		return greedyLock{c.gates.of(name)}, nil
+		return greedyLock{c.locks.get(name)}, nil
 	}
-	return gateLock(c.gates.of(name)), nil
+	return chanLock(c.locks.get(name)), nil
 }
 
-func (c gateClient) Close() error { return nil }
+func (c chanClient) Close() error { return nil }
 
-type gateLock chan struct{}
+// chanLock is a lock. A nil chanLock excludes nobody.
+type chanLock chan struct{}
 
-func (l gateLock) Acquire(ctx context.Context) (contend.Held, error) {
+func (l chanLock) Acquire(ctx context.Context) (contend.Hold, error) {
 	if l == nil {
 		return l, nil
 	}
@@ -70,19 +71,19 @@ func (l gateLock) Acquire(ctx context.Context) (contend.Held, error) {
 	}
 }
 
-func (l gateLock) Release(context.Context) error {
+func (l chanLock) Release(context.Context) error {
 	if l != nil {
 		<-l
 	}
 	return nil
 }
 
-type greedyLock struct{ gateLock }
+type greedyLock struct{ chanLock }
 
-func (l greedyLock) Acquire(ctx context.Context) (contend.Held, error) {
+func (l greedyLock) Acquire(ctx context.Context) (contend.Hold, error) {
 	for ctx.Err() == nil {
 		select {
-		case l.gateLock <- struct{}{}:
+		case l.chanLock <- struct{}{}:
 			return l, nil
 		default:
 			time.Sleep(2 * time.Millisecond)
@@ -91,10 +92,10 @@ func (l greedyLock) Acquire(ctx context.Context) (contend.Held, error) {
 	return nil, context.Cause(ctx)
 }
 
-// A part is this test binary.
+// TestMain runs Serve when Fork starts this test binary as a child process.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == PartCommand {
-		if err := Serve(context.Background(), new(gates).contenders(), os.Stdin, os.Stdout); err != nil {
+		if err := Serve(context.Background(), new(locks).contenders(), os.Stdin, os.Stdout); err != nil {
 			os.Exit(1)
 		}
 		os.Exit(0)
@@ -103,27 +104,30 @@ func TestMain(m *testing.M) {
 }
 
 func section(t *testing.T) contend.Workload {
-	return contend.Workload{ID: "W", Kind: contend.Section, Primitive: contend.Lock, Name: t.Name(), Keys: 1, Clients: 2, Goroutines: 3, Duration: 50 * time.Millisecond}
+	return contend.Workload{
+		ID: "W", Name: t.Name(), Kind: contend.Section, Primitive: contend.Lock, Keys: 1, Clients: 2, Goroutines: 3,
+		Duration: 50 * time.Millisecond,
+	}
 }
 
-func open(t *testing.T, g *gates, contender string, w contend.Workload) contend.Session {
+func open(t *testing.T, l *locks, contender string, w contend.Workload) contend.Session {
 	t.Helper()
-	s, err := Open(t.Context(), g.contenders()[contender], contend.Target{}, w)
+	s, err := Open(t.Context(), l.contenders()[contender], contend.Target{}, w)
 	require.NoError(t, err)
 	return s
 }
 
 func run(t *testing.T, contender string, w contend.Workload) contend.Result {
 	t.Helper()
-	s := open(t, new(gates), contender, w)
+	s := open(t, new(locks), contender, w)
 	r, err := s.Run(t.Context(), w)
 	require.NoError(t, err)
 	require.NoError(t, s.Close())
 	return r
 }
 
-func TestSection(t *testing.T) {
-	r := run(t, good, section(t))
+func TestSectionCounts(t *testing.T) {
+	r := run(t, correct, section(t))
 	require.Zero(t, r.Overlaps)
 	require.Zero(t, r.Lost)
 	require.Positive(t, r.Ops)
@@ -140,20 +144,20 @@ func TestSection(t *testing.T) {
 	require.Equal(t, r.Ops, sum)
 }
 
-func TestSectionRunsAgain(t *testing.T) {
+func TestSectionRunResetsCounts(t *testing.T) {
 	w := section(t)
 	w.Inside = time.Millisecond
-	s := open(t, new(gates), broken, w)
+	s := open(t, new(locks), broken, w)
 	for range 2 {
 		r, err := s.Run(t.Context(), w)
 		require.NoError(t, err)
-		require.LessOrEqual(t, r.Overlaps, r.AllOps, "the run before is forgotten")
+		require.LessOrEqual(t, r.Overlaps, r.AllOps, "the previous run must not count")
 		require.Len(t, r.Waits, int(r.Ops))
 	}
 	require.NoError(t, s.Close())
 }
 
-func TestGuardSeesABrokenLock(t *testing.T) {
+func TestGuardDetectsBrokenLock(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*contend.Workload)
@@ -177,15 +181,15 @@ func TestGuardSeesABrokenLock(t *testing.T) {
 	}
 }
 
-// Who may be inside together is no overlap.
-func TestGuardLetsIn(t *testing.T) {
+// The contender excludes nobody, but here no section excludes another.
+func TestGuardAllowsSharedAccess(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		change func(*contend.Workload)
 	}{
 		{"readers", func(w *contend.Workload) { w.Primitive, w.Reads = contend.RW, 100 }},
-		{"as many as there are permits", func(w *contend.Workload) { w.Primitive, w.Permits = contend.Semaphore, 6 }},
-		{"a key for each", func(w *contend.Workload) { w.Keys = 6 }},
+		{"a permit per worker", func(w *contend.Workload) { w.Primitive, w.Permits = contend.Semaphore, 6 }},
+		{"a key per worker", func(w *contend.Workload) { w.Keys = 6 }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := section(t)
@@ -199,12 +203,12 @@ func TestGuardLetsIn(t *testing.T) {
 	}
 }
 
-func TestTurns(t *testing.T) {
+func TestTurnsAlternateWorkers(t *testing.T) {
 	w := section(t)
 	w.Goroutines, w.Turns, w.Inside = 1, true, time.Millisecond
 	r := run(t, greedy, w)
 	require.Positive(t, r.HandOvers)
-	require.GreaterOrEqual(t, r.HandOvers, r.Ops-1, "nobody comes twice")
+	require.GreaterOrEqual(t, r.HandOvers, r.Ops-1, "no worker enters twice in a row")
 	require.InDelta(t, r.HandOvers, len(r.HandOverTimes), 1)
 	for _, took := range r.HandOverTimes {
 		require.Positive(t, took)
@@ -212,10 +216,10 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func TestCrowd(t *testing.T) {
+func TestCrowdAcquiresOncePerWorker(t *testing.T) {
 	w := section(t)
 	w.Kind = contend.Crowd
-	r := run(t, good, w)
+	r := run(t, correct, w)
 	require.EqualValues(t, 6, r.AllOps)
 	require.EqualValues(t, 6, r.AllHandOvers)
 	require.Len(t, r.Waits, 6)
@@ -226,42 +230,41 @@ func TestCrowd(t *testing.T) {
 	require.Zero(t, r.Goroutines, "the workers themselves do not count")
 }
 
-// A crowd that nothing holds back is seen, too.
-func TestCrowdBroken(t *testing.T) {
+func TestGuardDetectsBrokenLockInCrowd(t *testing.T) {
 	w := section(t)
 	w.Kind = contend.Crowd
 	require.Positive(t, run(t, broken, w).Overlaps)
 }
 
-// A session that is closed before it ran leaves nobody waiting.
-func TestCrowdClosedEarly(t *testing.T) {
+func TestCloseBeforeRunCancelsCrowd(t *testing.T) {
 	w := section(t)
 	w.Kind = contend.Crowd
-	g := new(gates)
-	require.NoError(t, open(t, g, good, w).Close())
-	require.Empty(t, g.of(w.Name))
+	l := new(locks)
+	require.NoError(t, open(t, l, correct, w).Close())
+	require.Empty(t, l.get(w.Name), "the lock is free")
 }
 
-func TestHolds(t *testing.T) {
+func TestHoldsLastUntilClose(t *testing.T) {
 	w := section(t)
 	w.Kind, w.Keys = contend.Holds, 100
-	g := new(gates)
-	s := open(t, g, good, w)
+	l := new(locks)
+	s := open(t, l, correct, w)
 	for i := range w.Keys {
-		require.Len(t, g.of(KeyOf(w, i)), 1, "held")
+		require.Len(t, l.get(KeyOf(w, i)), 1, "held")
 	}
 	r, err := s.Run(t.Context(), w)
 	require.NoError(t, err)
 	require.Zero(t, r.LostHolds)
 	require.NoError(t, s.Close())
 	for i := range w.Keys {
-		require.Empty(t, g.of(KeyOf(w, i)), "released")
+		require.Empty(t, l.get(KeyOf(w, i)), "released")
 	}
 }
 
-// Processes share nothing but the board, so each has gates of its own: between them the lock is broken, and the guard sees it.
-func TestForkGuards(t *testing.T) {
-	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each part takes a second to end, under the race detector
+// Child processes share the guard but not the locks. So the locks are broken across processes, and
+// the guard must detect it.
+func TestForkSharesGuard(t *testing.T) {
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else each child takes a second to exit under the race detector
 	for _, tt := range []struct {
 		name    string
 		clients int
@@ -270,7 +273,7 @@ func TestForkGuards(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			w := section(t)
 			w.Clients, w.Inside = tt.clients, time.Millisecond
-			s, err := Fork(t.Context(), good, contend.Target{}, w)
+			s, err := Fork(t.Context(), correct, contend.Target{}, w)
 			require.NoError(t, err)
 			for range 2 {
 				r, err := s.Run(t.Context(), w)
@@ -285,13 +288,13 @@ func TestForkGuards(t *testing.T) {
 	}
 }
 
-func TestForkFails(t *testing.T) {
+func TestForkRemovesGuardFileOnFailure(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	_, err := Fork(t.Context(), "nobody", contend.Target{}, section(t))
 	require.ErrorContains(t, err, `no contender "nobody"`)
-	left, err := filepath.Glob(filepath.Join(os.TempDir(), "bench-board-*"))
+	left, err := filepath.Glob(filepath.Join(os.TempDir(), "bench-guard-*"))
 	require.NoError(t, err)
-	require.Empty(t, left, "the board is gone")
+	require.Empty(t, left)
 }
 
 func TestKeyOf(t *testing.T) {
