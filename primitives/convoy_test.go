@@ -36,7 +36,7 @@ func onConvoy(t testing.TB, s *redistest.Server, via *redis.Client, n int) (x *r
 		t.Cleanup(cancel)
 		cancels = append(cancels, cancel)
 		waiting = append(waiting, start(func() (*primitives.Hold, error) { return x.rw.Reader().Acquire(ctx) }))
-		awaitRoom(t, i+1)
+		awaitLocalWaiters(t, x.c, i+1)
 	}
 	x.awaitWaiter(t)
 	return x, w, cancels, waiting

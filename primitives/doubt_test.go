@@ -111,7 +111,7 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 		for range readers {
 			waiting = append(waiting, start(func() (*primitives.Hold, error) { return doubtful.RWLock(name).Reader().Acquire(ctx) }))
 		}
-		awaitRoom(t, readers)
+		awaitLocalWaiters(t, doubtful, readers)
 		p.Record()
 		p.DropCommands(1, script) // of the batch that the next look sends
 		redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 2 }, "repeated")
@@ -386,9 +386,9 @@ func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
 	defer cancel()
 	acquireOne := func() (*primitives.Hold, error) { return l.Acquire(ctx) }
 	first := start(acquireOne)
-	awaitRoom(t, 1)
+	awaitLocalWaiters(t, c, 1)
 	second := start(acquireOne)
-	awaitRoom(t, 2)
+	awaitLocalWaiters(t, c, 2)
 	var tries atomic.Int32
 	free := p.HoldReplies(func(args []string) bool { return script(args) && tries.Add(1) == 1 })
 	defer free()
@@ -420,7 +420,7 @@ func TestLockerIgnoresADefaultWait(t *testing.T) {
 			locked <- time.Now()
 		}()
 		awaitWaiter(t, s, name)
-		awaitRoom(t, 1) // it waits in line, and does not sleep between attempts
+		awaitLocalWaiters(t, c, 1) // it is in the queue, and does not sleep between attempts
 		released := time.Now()
 		release(t, hold)
 		require.Less(t, (<-locked).Sub(released), 500*time.Millisecond)
@@ -537,12 +537,13 @@ func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 	require.NoError(t, err)
 	two, err := direct.Acquire(t.Context())
 	require.NoError(t, err)
-	sem := newClient(t, p.Client(t)).Semaphore(name)
+	c := newClient(t, p.Client(t))
+	sem := c.Semaphore(name)
 	acquireOne := func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) }
 	waiting := []<-chan result{start(acquireOne)}
-	awaitRoom(t, 1)
+	awaitLocalWaiters(t, c, 1)
 	waiting = append(waiting, start(acquireOne))
-	awaitRoom(t, 2)
+	awaitLocalWaiters(t, c, 2)
 	awaitWaiter(t, s, name)
 	answer := p.HoldReplies(script)
 	release(t, one) // the head tries, and succeeds; its answer is held back

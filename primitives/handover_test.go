@@ -254,7 +254,7 @@ func TestHandOver(t *testing.T) {
 						t.Error(err)
 					}
 				})
-				awaitRoom(t, i+1)
+				awaitLocalWaiters(t, c, i+1)
 			}
 			redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) > 0 }, "they listen")
 			before := redistest.Commands(t, s)
