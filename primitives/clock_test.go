@@ -119,7 +119,7 @@ func TestClockShortOutagesLoseNothing(t *testing.T) {
 	})
 }
 
-// A lease is not renewed, and its hold ends at the deadline. The late Release deletes the key, so that
+// A lease is not renewed, and its hold ends at the deadline. The client then deletes the key, so that
 // others need not wait for the safety margin to pass.
 func TestClockLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
