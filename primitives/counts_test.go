@@ -78,7 +78,9 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 
 // contended has goroutines on several clients acquire one lock n times in all. It returns the number of
 // commands for each acquisition, and the share of the acquisitions that each client made.
-func contended(t *testing.T, clients, goroutines, n int, lock func(c *primitives.Client) *primitives.Lock) (commands float64, shares []float64) {
+func contended(
+	t *testing.T, clients, goroutines, n int, lock func(c *primitives.Client) *primitives.Lock,
+) (commands float64, shares []float64) {
 	t.Helper()
 	s := redistest.Fresh(t)
 	counts := make([]int64, clients)

@@ -48,7 +48,9 @@ func (x *fencedTest) last(t *testing.T) int64 {
 }
 
 // take acquires l and checks that the hold has the last token.
-func (x *fencedTest) take(t *testing.T, ctx context.Context, l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
+func (x *fencedTest) take(
+	t *testing.T, ctx context.Context, l *primitives.Lock, opts ...primitives.Option,
+) *primitives.Hold {
 	t.Helper()
 	hold := acquire(t, ctx, l, opts...)
 	require.Equal(t, x.last(t), hold.Token())
