@@ -120,7 +120,9 @@ func TestSentinelFailoverKeepsHoldsAndWaiters(t *testing.T) {
 	waiting := start(func() (*primitives.Hold, error) { return two.Lock(name).Acquire(t.Context()) })
 	awaitWaiter(t, servers.Master, name)
 	require.NoError(t, servers.Master.Kill())
-	redistest.WaitFor(t, 20*time.Second, func() bool { return hold.Check(t.Context()) == nil }, "the hold is valid on the new master")
+	redistest.WaitFor(t, 20*time.Second, func() bool {
+		return hold.Check(t.Context()) == nil
+	}, "the hold is valid on the new master")
 	require.NoError(t, hold.Release(context.Background()))
 	r := await(t, waiting)
 	require.NoError(t, r.err)

@@ -357,7 +357,7 @@ var rwLockBehaviours = []struct {
 			release(t, hold)
 		}
 	}},
-	{"a nested writer with a shorter lease does not shorten the outer one", func(t *testing.T, near, far *primitives.RWLock) {
+	{"a nested writer does not shorten the outer lease", func(t *testing.T, near, far *primitives.RWLock) {
 		outer := acquire(t, t.Context(), near.Writer(), primitives.WithLease(time.Minute))
 		inner := acquire(t, outer.Context(), near.Writer(), primitives.WithLease(50*time.Millisecond))
 		requireEnds(t, inner.Context(), primitives.ErrLost)

@@ -138,7 +138,8 @@ func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 // option wins.
 func TestNearestOptionScopeWins(t *testing.T) {
 	s := redistest.Miniredis(t)
-	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithLease(time.Hour), primitives.WithWait(time.Hour)))
+	defaults := primitives.WithDefaults(primitives.WithLease(time.Hour), primitives.WithWait(time.Hour))
+	c := newClient(t, s.Client(t), defaults)
 	ttl := func(l *primitives.Lock, opts ...primitives.Option) time.Duration {
 		hold := acquire(t, t.Context(), l, opts...)
 		defer release(t, hold)

@@ -183,7 +183,9 @@ func TestFairLockIgnoresStaleGrants(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		id := fairWaiters(t, l)[0]
 		// One channel ends with the waiter's id. The other is the client's, named by a private id.
-		channels := slices.DeleteFunc(redistest.Channels(t, s), func(name string) bool { return strings.HasSuffix(name, id) })
+		channels := slices.DeleteFunc(redistest.Channels(t, s), func(name string) bool {
+			return strings.HasSuffix(name, id)
+		})
 		require.Len(t, channels, 1)
 		for _, message := range []string{id + " 1 10000", id + "  10000", id, "0", "", id + " 1 ", "other 1 10000"} {
 			require.Equal(t, int64(1), rdb.Publish(t.Context(), channels[0], message).Val())

@@ -93,7 +93,7 @@ func (m *mixed) finish(dead ...string) {
 	m.t.Helper()
 	m.wg.Wait()
 	require.IsIncreasing(m.t, append([]int{-1}, m.order...))
-	m.j.inspect(m.t, dead...)
+	m.j.checkLog(m.t, dead...)
 	requireClean(m.t, m.s, m.name)
 }
 
