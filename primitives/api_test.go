@@ -129,6 +129,7 @@ var (
 	}
 )
 
+// holdable is what all primitives that give a Hold have in common.
 type holdable interface {
 	Name() string
 	Acquire(context.Context, ...primitives.Option) (*primitives.Hold, error)
@@ -136,6 +137,7 @@ type holdable interface {
 	Do(context.Context, func(context.Context) error, ...primitives.Option) error
 }
 
+// pool is what both semaphores have in common.
 type pool interface {
 	Info(context.Context) (primitives.Info, error)
 	Init(context.Context, int) (bool, error)
@@ -143,6 +145,7 @@ type pool interface {
 	Delete(context.Context) (bool, error)
 }
 
+// byID is what primitives whose holds have ids have in common.
 type byID interface {
 	Adopt(context.Context, string, ...primitives.Option) (*primitives.Hold, error)
 	ReleaseID(context.Context, string) error

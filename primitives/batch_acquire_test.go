@@ -26,7 +26,8 @@ func batched(args []string) bool {
 	return err == nil && keys > 5
 }
 
-// readBatch is the fixture of the batch tests: readers of one client that wait for a writer of another.
+// readBatch is the fixture of the batch tests: readers of one client that wait for a writer of
+// another.
 type readBatch struct {
 	*rwTest
 	writer  *primitives.Hold
@@ -34,7 +35,8 @@ type readBatch struct {
 	waiting []<-chan result      // of the readers, in order of arrival
 }
 
-// onReadBatch starts n readers on a client that connects through via, and waits until all are queued.
+// onReadBatch starts n readers on a client that connects through via, and waits until all are
+// queued.
 func onReadBatch(t testing.TB, s *redistest.Server, via *redis.Client, n int) *readBatch {
 	t.Helper()
 	x := &readBatch{rwTest: onRWNamed(t, s, via, redistest.Name(t))}
@@ -99,8 +101,8 @@ func TestBatchAcquireSurvivesLostReplies(t *testing.T) {
 	})
 }
 
-// Readers are cancelled while the batch that acquires for them is under way. The client releases their
-// counts when the answer comes.
+// Readers are cancelled while the batch that acquires for them is under way. The client releases
+// their counts when the answer comes.
 func TestBatchAcquireReleasesCancelledReaders(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
@@ -123,8 +125,8 @@ func TestBatchAcquireReleasesCancelledReaders(t *testing.T) {
 	})
 }
 
-// Readers are cancelled after the batch that acquired for them got no answer and the connection broke.
-// The client rolls them back once it can reach Redis again.
+// Readers are cancelled after the batch that acquired for them got no answer and the connection
+// broke. The client rolls them back once it can reach Redis again.
 func TestBatchAcquireOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
@@ -149,8 +151,8 @@ func TestBatchAcquireOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	requireClean(t, s, x.name)
 }
 
-// Reads that acquire for other readers too, writes, releases and copies of all of them run in any order.
-// A released id never holds again, and no reader holds beside a writer.
+// Reads that acquire for other readers too, writes, releases and copies of all of them run in any
+// order. A released id never holds again, and no reader holds beside a writer.
 func TestBatchAcquireModel(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Embedded(t).Client(t)
@@ -182,8 +184,8 @@ func TestBatchAcquireModel(t *testing.T) {
 				}
 				answer := run(read, id, memories, args...)
 				after := rdb.HGetAll(ctx, "h").Val()
-				// A batch is answered by "in" and, for each other reader, whether it holds. A single
-				// reader is answered by 0.
+				// A batch is answered by "in" and, for each other reader, whether it holds. A
+				// single reader is answered by 0.
 				granted, ok := answer.([]any)
 				if !ok || granted[0] != "in" {
 					if answer == int64(0) {

@@ -22,6 +22,7 @@ return redis.call('pttl', KEYS[1])`
 redis.call('del', KEYS[1]) redis.call('publish', KEYS[2], '0') return 1`
 )
 
+// floor is a lock of the two scripts.
 type floor struct {
 	rdb              *redis.Client
 	acquire, release *redis.Script
@@ -93,8 +94,8 @@ func BenchmarkPairs(b *testing.B) {
 	})
 }
 
-// BenchmarkContended measures many goroutines that share one lock. The floor queues them in the process
-// and runs the two scripts for each.
+// BenchmarkContended measures many goroutines that share one lock. The floor queues them in the
+// process and runs the two scripts for each.
 func BenchmarkContended(b *testing.B) {
 	const n = 100
 	s := redistest.Fresh(b)

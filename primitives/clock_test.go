@@ -12,8 +12,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// bubble runs f in a synctest bubble, whose time is fake, with an embedded server and two clients. The
-// first client connects through a proxy.
+// bubble runs f in a synctest bubble, whose time is fake, with an embedded server and two clients.
+// The first client connects through a proxy.
 func bubble(t *testing.T, f func(t *testing.T, b *bubbled)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
@@ -48,7 +48,8 @@ func TestClockWatchdogRenewsUntilRelease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.l)
 		b.p.Record()
-		// The extra second keeps the release away from the instant of a renewal, which might be under way.
+		// The extra second keeps the release away from the instant of a renewal, which might be
+		// under way.
 		time.Sleep(time.Hour + time.Second)
 		requireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
@@ -62,8 +63,9 @@ func TestClockWatchdogRenewsUntilRelease(t *testing.T) {
 	})
 }
 
-// Without answers, the loss is reported exactly when validity ends: at the start of the last confirmed
-// command, plus the TTL, minus the safety margin. A waiter acquires after that, when the key expires.
+// Without answers, the loss is reported exactly when validity ends: at the start of the last
+// confirmed command, plus the TTL, minus the safety margin. A waiter acquires after that, when the
+// key expires.
 func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -119,8 +121,8 @@ func TestClockShortOutagesLoseNothing(t *testing.T) {
 	})
 }
 
-// A lease is not renewed, and its hold ends at the deadline. The client then deletes the key, so that
-// others need not wait for the safety margin to pass.
+// A lease is not renewed, and its hold ends at the deadline. The client then deletes the key, so
+// that others need not wait for the safety margin to pass.
 func TestClockLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
@@ -136,6 +138,8 @@ func TestClockLease(t *testing.T) {
 	})
 }
 
+// WithMaxHold ends a hold that is renewed. Renewals never set a TTL beyond that end, so a waiter
+// acquires in time.
 func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
@@ -199,12 +203,14 @@ func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 			<-outer.Context().Done()
 			require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
 			require.Zero(t, b.tries())
-			// The call also keeps outer reachable: the garbage collector would end it as a leaked hold.
+			// The call also keeps outer reachable: the garbage collector would end it as a leaked
+			// hold.
 			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
 		})
 	})
 }
 
+// Extend moves the deadline of a lease, which then ends exactly there.
 func TestClockExtend(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
@@ -218,8 +224,8 @@ func TestClockExtend(t *testing.T) {
 	})
 }
 
-// A polling lock retries with a delay that doubles up to its maximum, plus a jitter of a quarter. It
-// subscribes to nothing.
+// A polling lock retries with a delay that doubles up to its maximum, plus a jitter of a quarter.
+// It subscribes to nothing.
 func TestClockPollingBacksOff(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other)
@@ -249,8 +255,8 @@ func TestClockPollingBacksOff(t *testing.T) {
 	})
 }
 
-// All waiters of a client for one name together send one command a second, the slow poll. It covers for
-// a lost message.
+// All waiters of a client for one name together send one command a second, the slow poll. It covers
+// for a lost message.
 func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other)

@@ -14,8 +14,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// TestCluster tests the life of a lock on every shard of a cluster, with plain and with sharded pub/sub:
-// acquiring, nesting, renewal, a waiter's wake-up, release, and Locks.
+// TestCluster tests the life of a lock on every shard of a cluster, with plain and with sharded
+// pub/sub: acquiring, nesting, renewal, a waiter's wake-up, release, and Locks.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t)

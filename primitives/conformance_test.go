@@ -83,7 +83,8 @@ func (x *conformCase) count(t *testing.T, id string) int {
 	return 0
 }
 
-// requireHolders checks the number of holders on both clients. It corresponds to Redisson's isLocked.
+// requireHolders checks the number of holders on both clients. It corresponds to Redisson's
+// isLocked.
 func (x *conformCase) requireHolders(t *testing.T, n int) {
 	t.Helper()
 	for _, l := range []*primitives.Lock{x.l, x.far} {
@@ -215,6 +216,7 @@ func forceReleaseFrees(t *testing.T, x *conformCase) {
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 }
 
+// autoExpires checks that a lock whose client was closed with the hold is free when its TTL ends.
 func autoExpires(t *testing.T, x *conformCase) {
 	const ttl = 240 * time.Millisecond
 	gone := newClient(t, x.s.Client(t))
@@ -228,6 +230,8 @@ func autoExpires(t *testing.T, x *conformCase) {
 	release(t, next)
 }
 
+// leaseExpiryWakes checks that a waiter acquires when the lease ends, and that the late release of
+// the former hold does not affect it.
 func leaseExpiryWakes(t *testing.T, x *conformCase) {
 	const lease = 160 * time.Millisecond
 	began := time.Now()
@@ -241,6 +245,8 @@ func leaseExpiryWakes(t *testing.T, x *conformCase) {
 	release(t, next)
 }
 
+// uninterrupted checks that a waiter with context.WithoutCancel waits on after its parent is
+// cancelled.
 func uninterrupted(t *testing.T, x *conformCase) {
 	hold := acquire(t, t.Context(), x.l)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -254,8 +260,8 @@ func uninterrupted(t *testing.T, x *conformCase) {
 	release(t, r.hold)
 }
 
-// failedTryLeavesNothing checks that a failed acquisition does not block later ones, in particular as
-// a queue entry of a fair lock.
+// failedTryLeavesNothing checks that a failed acquisition does not block later ones, in particular
+// as a queue entry of a fair lock.
 func failedTryLeavesNothing(t *testing.T, x *conformCase) {
 	hold := acquire(t, t.Context(), x.l)
 	for _, wait := range []time.Duration{0, 30 * time.Millisecond} {
@@ -272,8 +278,8 @@ func failedTryLeavesNothing(t *testing.T, x *conformCase) {
 	}
 }
 
-// TestConformanceSubscriptions has many goroutines use a few locks of one client. All acquire, and no
-// subscription is left.
+// TestConformanceSubscriptions has many goroutines use a few locks of one client. All acquire, and
+// no subscription is left.
 func TestConformanceSubscriptions(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -330,8 +336,8 @@ var rwLockBehaviours = []struct {
 		require.Less(t, time.Since(began), 300*time.Millisecond+slowPoll)
 		release(t, w)
 	}},
-	// In Redisson, releasing the nested reader removes its timeout key. Here, too, the TTL becomes that
-	// of the longest remaining lease, and no longer.
+	// In Redisson, releasing the nested reader removes its timeout key. Here, too, the TTL becomes
+	// that of the longest remaining lease, and no longer.
 	{"releasing a nested reader ends its lease", func(t *testing.T, near, far *primitives.RWLock) {
 		began := time.Now()
 		outer := acquire(t, t.Context(), near.Reader(), primitives.WithLease(200*time.Millisecond))
@@ -401,7 +407,8 @@ func (p *poolCase) requireFree(t *testing.T, n int) {
 	require.Equal(t, n, info.Available)
 }
 
-// requireAll checks the number of permits in all, held and available. It is for permits with leases.
+// requireAll checks the number of permits in all, held and available. It is for permits with
+// leases.
 func (p *poolCase) requireAll(t *testing.T, all, held, free int) {
 	t.Helper()
 	info, err := p.Info(t.Context())
@@ -526,8 +533,8 @@ var (
 	}
 )
 
-// TestConformanceSemaphoreOfMaxInt acquires all permits of the largest Java semaphore at once, and one
-// by one.
+// TestConformanceSemaphoreOfMaxInt acquires all permits of the largest Java semaphore at once, and
+// one by one.
 func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 	t.Parallel()
 	const most = 1<<31 - 1
@@ -710,8 +717,8 @@ func (p *poolCase) leases(t *testing.T) map[string]time.Duration {
 	return left
 }
 
-// TestConformanceFairLeases has eight waiters of a fair lock acquire and never release. Each acquires in
-// its order when the lease before it expires, within its wait of ten seconds.
+// TestConformanceFairLeases has eight waiters of a fair lock acquire and never release. Each
+// acquires in its order when the lease before it expires, within its wait of ten seconds.
 func TestConformanceFairLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newClient(t, redistest.Embedded(t).Client(t)).FairLock("l")
@@ -735,7 +742,8 @@ func TestConformanceFairLeases(t *testing.T) {
 	})
 }
 
-// TestConformanceFairPrefix checks that the keys of a fair lock's queue have the prefix in their name.
+// TestConformanceFairPrefix checks that the keys of a fair lock's queue have the prefix in their
+// name.
 func TestConformanceFairPrefix(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -829,8 +837,8 @@ func TestConformanceMulti(t *testing.T) {
 	})
 }
 
-// TestConformanceRedOfSeven checks that a redlock with a fixed lease and seven members on two servers
-// excludes concurrent holders.
+// TestConformanceRedOfSeven checks that a redlock with a fixed lease and seven members on two
+// servers excludes concurrent holders.
 func TestConformanceRedOfSeven(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Miniredis(t), redistest.Miniredis(t)}
@@ -869,8 +877,8 @@ func TestConformanceTokens(t *testing.T) {
 	})
 }
 
-// TestConformanceLatchDeadline checks that Wait returns the context's error if the count does not reach
-// 0 in time, and nil if it does.
+// TestConformanceLatchDeadline checks that Wait returns the context's error if the count does not
+// reach 0 in time, and nil if it does.
 func TestConformanceLatchDeadline(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -39,6 +39,7 @@ type handle interface {
 // acts adapts one of the library's handles to acquirer.
 func acts(h handle) acquirer { return acting{h} }
 
+// acting implements acquirer.
 type acting struct{ h handle }
 
 func (a acting) Acquire(ctx context.Context, opts ...primitives.Option) (holder, error) {
@@ -53,7 +54,8 @@ func (a acting) Do(ctx context.Context, f func(context.Context) error, opts ...p
 	return a.h.Do(ctx, f, opts...)
 }
 
-// held converts the results of an acquisition. It keeps a nil hold from becoming a non-nil interface.
+// held converts the results of an acquisition. It keeps a nil hold from becoming a non-nil
+// interface.
 func held(hold *primitives.Hold, err error) (holder, error) {
 	if err != nil {
 		return nil, err
@@ -64,9 +66,9 @@ func held(hold *primitives.Hold, err error) (holder, error) {
 // mutexRow is one row of the contract's table.
 type mutexRow struct {
 	name string
-	// open returns a handle on one client and key. By default it waits without a limit and its holds
-	// are renewed. A key may be opened many times; all handles of one key exclude each other, on the
-	// same client and on others.
+	// open returns a handle on one client and key. By default it waits without a limit and its
+	// holds are renewed. A key may be opened many times; all handles of one key exclude each other,
+	// on the same client and on others.
 	open func(t testing.TB, c *primitives.Client, key string) acquirer
 
 	nests   bool          // Acquire with a hold's context nests (C3)
@@ -183,8 +185,8 @@ func (o owned) Do(ctx context.Context, f func(context.Context) error, opts ...pr
 	return o.l.Do(ctx, f, o.with(opts)...)
 }
 
-// lockers makes each acquisition with a Locker of its own. The hold's context is the Locker's, and a
-// panic of Lock becomes the error.
+// lockers makes each acquisition with a Locker of its own. The hold's context is the Locker's, and
+// a panic of Lock becomes the error.
 type lockers struct{ l *primitives.Lock }
 
 func (a lockers) Acquire(ctx context.Context, opts ...primitives.Option) (h holder, err error) {
@@ -276,7 +278,8 @@ func TestMutexContract(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				for _, clause := range clauses {
 					t.Run(clause.name, func(t *testing.T) {
-						// The suffix keeps one name from being a prefix of another, which requireClean relies on.
+						// The suffix keeps one name from being a prefix of another, which
+						// requireClean relies on.
 						m := &mutexCase{mutexRow: row, s: s, key: redistest.Name(t) + "."}
 						clause.check(t, m)
 						var keeps []string
@@ -302,6 +305,7 @@ func increment(t testing.TB, m acquirer, n *int, times int) {
 	}
 }
 
+// clientsExclude increments a counter from many clients.
 func clientsExclude(t *testing.T, m *mutexCase) {
 	clients, each := 16, scaled(m.s, 100)
 	if m.s.Mini() != nil {
@@ -317,6 +321,7 @@ func clientsExclude(t *testing.T, m *mutexCase) {
 	require.Equal(t, clients*each, n)
 }
 
+// goroutinesExclude increments a counter from many goroutines that share one handle.
 func goroutinesExclude(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	n, goroutines := 0, scaled(m.s, 100)
@@ -328,6 +333,8 @@ func goroutinesExclude(t *testing.T, m *mutexCase) {
 	require.Equal(t, 2*goroutines, n)
 }
 
+// tryFails checks that TryAcquire fails on the holder's own handle and on another client, and
+// succeeds after the release.
 func tryFails(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
 	h, err := one.TryAcquire(t.Context())
@@ -342,6 +349,7 @@ func tryFails(t *testing.T, m *mutexCase) {
 	require.NoError(t, h.Release(t.Context()))
 }
 
+// waitIsBounded checks that WithWait ends the wait in time, with an error that is not a context's.
 func waitIsBounded(t *testing.T, m *mutexCase) {
 	h, err := m.on(t).Acquire(t.Context())
 	require.NoError(t, err)
@@ -354,6 +362,8 @@ func waitIsBounded(t *testing.T, m *mutexCase) {
 	require.NoError(t, h.Release(t.Context()))
 }
 
+// cancelEndsWait checks that the error of a cancelled waiter matches both ErrNotAcquired and the
+// cause.
 func cancelEndsWait(t *testing.T, m *mutexCase) {
 	h, err := m.on(t).Acquire(t.Context())
 	require.NoError(t, err)
@@ -374,6 +384,7 @@ func cancelEndsWait(t *testing.T, m *mutexCase) {
 	require.NoError(t, h.Release(t.Context()))
 }
 
+// doneContext checks that an acquisition with a done context fails before it sends a command.
 func doneContext(t *testing.T, m *mutexCase) {
 	p := m.s.Proxy(t)
 	a := m.through(t, p)
@@ -386,6 +397,7 @@ func doneContext(t *testing.T, m *mutexCase) {
 	require.Empty(t, p.Commands())
 }
 
+// releaseWakes checks that a release wakes up a waiter on another client.
 func releaseWakes(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
 	h, err := one.Acquire(t.Context())
@@ -435,6 +447,8 @@ func pollCovers(t *testing.T, m *mutexCase) {
 	require.Less(t, (<-got).Sub(released), slowPoll)
 }
 
+// releaseIsFinal checks that the first release works with a done context, and that the second fails
+// without a command.
 func releaseIsFinal(t *testing.T, m *mutexCase) {
 	if m.noHolds {
 		t.Skip("no hold to release twice")
@@ -454,6 +468,7 @@ func releaseIsFinal(t *testing.T, m *mutexCase) {
 	require.Empty(t, p.Commands())
 }
 
+// doReleases checks that the mutex is free after each way to leave Do.
 func doReleases(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	free := func() {
@@ -472,6 +487,8 @@ func doReleases(t *testing.T, m *mutexCase) {
 	free()
 }
 
+// lostReplies drops replies to the scripts. The client repeats them, and each acts once: one hold,
+// one release.
 func lostReplies(t *testing.T, m *mutexCase) {
 	p := m.s.Proxy(t)
 	a, other := m.through(t, p), m.on(t)
@@ -489,6 +506,8 @@ func lostReplies(t *testing.T, m *mutexCase) {
 	}
 }
 
+// nests checks that the mutex is free only after both the outer and the inner hold are released, in
+// either order.
 func nests(t *testing.T, m *mutexCase) {
 	if !m.nests {
 		t.Skip("does not nest")
@@ -521,6 +540,8 @@ func nests(t *testing.T, m *mutexCase) {
 	require.NoError(t, outer.Release(t.Context()))
 }
 
+// leaseEnds checks that the loss of an expired lease is reported before a waiter acquires. The
+// safety margin of busy keeps that order on a slow machine.
 func leaseEnds(t *testing.T, m *mutexCase) {
 	if !m.leases {
 		t.Skip("no leases")
@@ -545,6 +566,8 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 	require.ErrorIs(t, h.Release(t.Context()), primitives.ErrReleased)
 }
 
+// idsAreClients checks that every acquisition has an id of its own, made of the client's id and a
+// number.
 func idsAreClients(t *testing.T, m *mutexCase) {
 	if !m.ids {
 		t.Skip("the caller chooses the ids")
@@ -563,6 +586,7 @@ func idsAreClients(t *testing.T, m *mutexCase) {
 	}
 }
 
+// closedRefuses checks that Close ends a waiter, and that later acquisitions fail.
 func closedRefuses(t *testing.T, m *mutexCase) {
 	c := newClient(t, m.s.Client(t))
 	a := m.open(t, c, m.key)

@@ -76,8 +76,8 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 	}
 }
 
-// contended has goroutines on several clients acquire one lock n times in all. It returns the number of
-// commands for each acquisition, and the share of the acquisitions that each client made.
+// contended has goroutines on several clients acquire one lock n times in all. It returns the
+// number of commands for each acquisition, and the share of the acquisitions that each client made.
 func contended(
 	t *testing.T, clients, goroutines, n int, lock func(c *primitives.Client) *primitives.Lock,
 ) (commands float64, shares []float64) {
@@ -179,7 +179,8 @@ func TestCountsManyWaiters(t *testing.T) {
 		wait(locks[i])
 	}
 	redistest.WaitFor(t, soon, func() bool { return waiting.Load() == clients }, "each client has a waiter")
-	// The holder's client subscribes too, to learn of a takeover. Its connection must not count below.
+	// The holder's client subscribes too, to learn of a takeover. Its connection must not count
+	// below.
 	awaitWaiter(t, s, "redlatch_holder:")
 	time.Sleep(100 * time.Millisecond) // all have subscribed, and tried again after that
 	connections, before := redistest.Connections(t, s), heap()

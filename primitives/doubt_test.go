@@ -17,7 +17,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// mutexes lists the primitives that can act as a mutex. open returns a handle on a client and a name.
+// mutexes lists the primitives that can act as a mutex. open returns a handle on a client and a
+// name.
 var mutexes = []struct {
 	name string
 	open func(t testing.TB, c *primitives.Client, name string) handle
@@ -98,8 +99,8 @@ func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 	}
 }
 
-// A client acquires for all its waiting readers in one command. If its outcome is unknown, it is rolled
-// back for each of them, and a late copy acquires for none.
+// A client acquires for all its waiting readers in one command. If its outcome is unknown, it is
+// rolled back for each of them, and a late copy acquires for none.
 func TestLateCopyAdmitsNoReaders(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
@@ -130,8 +131,8 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 	})
 }
 
-// The release of a shared id takes one count, whoever made it. It is repeated only for as long as Redis
-// remembers the first attempt: a later copy would take the count of another holder.
+// The release of a shared id takes one count, whoever made it. It is repeated only for as long as
+// Redis remembers the first attempt: a later copy would take the count of another holder.
 func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -158,8 +159,8 @@ func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
 	release(t, theirs)
 }
 
-// A hold whose release has been sent is no outer hold any more, even if its context was kept and the
-// outcome of the release is unknown. The acquisition becomes an outermost one.
+// A hold whose release has been sent is no outer hold any more, even if its context was kept and
+// the outcome of the release is unknown. The acquisition becomes an outermost one.
 func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
@@ -382,7 +383,8 @@ func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
 	require.Less(t, took, 6*time.Second)
 }
 
-// A waiter acquires a free lock although the try of the waiter before it hangs in a stuck connection.
+// A waiter acquires a free lock although the try of the waiter before it hangs in a stuck
+// connection.
 func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
 	s := redistest.Redis(t)
 	name, p := redistest.Name(t), s.Proxy(t)
@@ -414,7 +416,8 @@ func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
 	release(t, r.hold)
 }
 
-// Locker.Lock ignores a default WithWait: it waits in the queue, and does not time out and start over.
+// Locker.Lock ignores a default WithWait: it waits in the queue, and does not time out and start
+// over.
 func TestLockerIgnoresADefaultWait(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
@@ -435,8 +438,8 @@ func TestLockerIgnoresADefaultWait(t *testing.T) {
 	})
 }
 
-// Check, Extend or Release finds a loss. The observer gets the event, with the caller's context, before
-// the call returns. The cause of the hold's context names the lock.
+// Check, Extend or Release finds a loss. The observer gets the event, with the caller's context,
+// before the call returns. The cause of the hold's context names the lock.
 func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
 	type key struct{}
 	for _, tt := range []struct {
@@ -467,7 +470,8 @@ func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
 	}
 }
 
-// Every failed acquisition emits one event with its error, the caller's context and the time waited.
+// Every failed acquisition emits one event with its error, the caller's context and the time
+// waited.
 func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 	type key struct{}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -112,7 +112,8 @@ func TestC20Names(t *testing.T) {
 	})
 }
 
-// C20: a lock hash without a TTL, which another program may leave, counts as held. Waiters do not spin.
+// C20: a lock hash without a TTL, which another program may leave, counts as held. Waiters do not
+// spin.
 func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		require.NoError(t, x.rdb.HSet(t.Context(), x.name, "somebody", 1).Err())
@@ -159,6 +160,7 @@ func TestNearestOptionScopeWins(t *testing.T) {
 	release(t, hold)
 }
 
+// New refuses clients that cannot work and options out of range, and accepts the zero ClientOption.
 func TestNewChecksItsArguments(t *testing.T) {
 	s := redistest.Miniredis(t)
 	rdb := s.Client(t)
@@ -192,6 +194,7 @@ func TestNewChecksItsArguments(t *testing.T) {
 	require.NotEqual(t, newClient(t, rdb).ID(), newClient(t, rdb).ID())
 }
 
+// Extend, Detach and the detection of a loss, on a hold of a plain lock.
 func TestHoldMethods(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -259,6 +262,8 @@ func TestHoldMethods(t *testing.T) {
 	})
 }
 
+// An acquisition emits acquired and released. A waiter emits wait before them. Waited and Held have
+// the times.
 func TestEventsOfAnAcquisitionAndAWaiter(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -285,6 +290,7 @@ func TestEventsOfAnAcquisitionAndAWaiter(t *testing.T) {
 	})
 }
 
+// Info reports the holder with its count and TTL, and ends with its context.
 func TestInfoOfALock(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		info, err := x.l.Info(t.Context())
@@ -307,6 +313,8 @@ func TestInfoOfALock(t *testing.T) {
 	})
 }
 
+// Locks finds the held locks that match the pattern, without the client's prefix. It skips keys
+// that are not locks, and an error ends it.
 func TestLocksListsHeldLocks(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -15,8 +15,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C16: the proxy drops replies at random and go-redis retries as it does by default. After each step
-// Redis has the count that one execution gives.
+// C16: the proxy drops replies at random and go-redis retries as it does by default. After each
+// step Redis has the count that one execution gives.
 func TestC16LostReplies(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -65,8 +65,8 @@ func quick(o *redis.Options) {
 	o.MinRetryBackoff, o.MaxRetryBackoff = time.Microsecond, time.Millisecond
 }
 
-// C16: a command that Redis executes twice has the effect and the answer of the first execution. This
-// holds for every method of a lock.
+// C16: a command that Redis executes twice has the effect and the answer of the first execution.
+// This holds for every method of a lock.
 func TestC16RepeatedCommandsActOnce(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -110,8 +110,8 @@ func TestC16RepeatedCommandsActOnce(t *testing.T) {
 	})
 }
 
-// C16: Redis may execute copies of any command after everything is released, and in any order. None of
-// them takes the lock.
+// C16: Redis may execute copies of any command after everything is released, and in any order. None
+// of them takes the lock.
 func TestC16LateCopies(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -179,7 +179,8 @@ func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 	})
 }
 
-// C16: an acquisition that gets no answer is rolled back, before the call returns or in the background.
+// C16: an acquisition that gets no answer is rolled back, before the call returns or in the
+// background.
 func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	t.Parallel()
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
@@ -209,8 +210,9 @@ func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	}
 }
 
-// C16: the server is stopped while locks are acquired and released. When it goes on, it executes the
-// commands in its socket buffers, whose calls have long returned. All locks must be free afterwards.
+// C16: the server is stopped while locks are acquired and released. When it goes on, it executes
+// the commands in its socket buffers, whose calls have long returned. All locks must be free
+// afterwards.
 func TestC16HungServerLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -315,7 +317,8 @@ func TestScriptFlushIsInvisible(t *testing.T) {
 	}
 }
 
-// A Redis that is out of memory refuses new acquisitions at once. Renewing and releasing still work.
+// A Redis that is out of memory refuses new acquisitions at once. Renewing and releasing still
+// work.
 func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
@@ -355,8 +358,8 @@ func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 	requireClean(t, s, x.name)
 }
 
-// An ACL that forbids what the release needs makes the acquisition fail. A client that may not subscribe
-// polls.
+// An ACL that forbids what the release needs makes the acquisition fail. A client that may not
+// subscribe polls.
 func TestACLIsCheckedByTheAcquisition(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -390,7 +393,8 @@ func TestACLIsCheckedByTheAcquisition(t *testing.T) {
 		})
 	}
 	t.Run("the least rights", func(t *testing.T) {
-		// The scripts get the channel as one of their KEYS, as Redisson's do, so it needs a key rule too.
+		// The scripts get the channel as one of their KEYS, as Redisson's do, so it needs a key
+		// rule too.
 		channel := "redisson_lock__channel:{" + name + "}"
 		l := as("~" + name + " ~redisson_unlock_latch:{" + name + "}:* ~" + channel + " &" + channel)
 		release(t, acquire(t, t.Context(), l))

@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// rawQueue is a fair lock whose holder and waiters exist in Redis only. The test runs the scripts of
-// each directly, so that it can have more waiters than a client could.
+// rawQueue is a fair lock whose holder and waiters exist in Redis only. The test runs the scripts
+// of each directly, so that it can have more waiters than a client could.
 type rawQueue struct {
 	t       testing.TB
 	rdb     *redis.Client
@@ -87,8 +87,8 @@ func (c *rawQueue) end(i int) any {
 	return c.rdb.Do(context.Background(), c.command(c.release, i, c.id(i), "PUBLISH", 15000, "another")...).Val()
 }
 
-// handOff releases the lock to the first waiter. Another joins, so that the number of waiters stays the
-// same.
+// handOff releases the lock to the first waiter. Another joins, so that the number of waiters stays
+// the same.
 func (c *rawQueue) handOff() {
 	require.Equal(c.t, int64(1), c.end(c.first))
 	c.first++
@@ -124,8 +124,8 @@ func (c *rawQueue) each(n int, f func()) time.Duration {
 	return (c.scriptTime() - before) / time.Duration(n)
 }
 
-// The server's time for a handoff does not depend on the number of waiters: with 10,000 it is less than
-// 1.5 times that with 10.
+// The server's time for a handoff does not depend on the number of waiters: with 10,000 it is less
+// than 1.5 times that with 10.
 func TestFairLockHandoffCostIsIndependentOfTheQueue(t *testing.T) {
 	s := redistest.Fresh(t)
 	few, many := newRawQueue(t, s, 10), newRawQueue(t, s, 10000)

@@ -13,15 +13,16 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// rolledBack reports whether Redis remembers that the acquisition has ended. acquisition is one of its
-// recorded commands.
+// rolledBack reports whether Redis remembers that the acquisition has ended. acquisition is one of
+// its recorded commands.
 func rolledBack(t testing.TB, rdb *redis.Client, acquisition []any) bool {
 	memory, _ := acquisition[5].(string)
 	return rdb.Exists(t.Context(), memory).Val() == 1
 }
 
-// The first attempt of an acquisition gets no answer and reaches Redis after the acquisition has ended.
-// It neither takes the lock nor joins the queue, whether or not a later attempt was answered.
+// The first attempt of an acquisition gets no answer and reaches Redis after the acquisition has
+// ended. It neither takes the lock nor joins the queue, whether or not a later attempt was
+// answered.
 func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
 	acquireScript := scripts.Load("fairlock/acquire")
 	owner := primitives.WithOwner("o")
@@ -81,8 +82,8 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
 	}
 }
 
-// The first attempt of a try gets no answer, and a later attempt is refused. The first attempt reaches
-// Redis when the lock is free. It takes nothing.
+// The first attempt of a try gets no answer, and a later attempt is refused. The first attempt
+// reaches Redis when the lock is free. It takes nothing.
 func TestFairLockLateAttemptOfARefusedTryTakesNothing(t *testing.T) {
 	acquireScript := scripts.Load("fairlock/acquire")
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {

@@ -31,7 +31,8 @@ func awaitFair(t testing.TB, l *primitives.Lock, n int) {
 	redistest.WaitFor(t, soon, func() bool { return len(fairWaiters(t, l)) == n }, "the waiters are in the queue")
 }
 
-// requireSameMembers checks that the queue of a name and its set of deadlines have the same members.
+// requireSameMembers checks that the queue of a name and its set of deadlines have the same
+// members.
 func requireSameMembers(t testing.TB, rdb *redis.Client, name string) {
 	t.Helper()
 	list := rdb.LRange(context.Background(), "redisson_lock_queue:{"+name+"}", 0, -1).Val()
@@ -68,8 +69,8 @@ func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 	})
 }
 
-// recorded returns the arguments of the script commands that p has recorded, so that a test can send
-// late copies.
+// recorded returns the arguments of the script commands that p has recorded, so that a test can
+// send late copies.
 func recorded(p *redistest.Proxy) (sent [][]any) {
 	for _, c := range p.Commands() {
 		if strings.HasPrefix(c.Args[0], "eval") {
@@ -244,8 +245,8 @@ func TestFairLockWaiterTimeout(t *testing.T) {
 	})
 }
 
-// A waiter is cancelled, and its command to leave the queue never reaches Redis. The heartbeats of its
-// client do not keep its queue entry alive.
+// A waiter is cancelled, and its command to leave the queue never reaches Redis. The heartbeats of
+// its client do not keep its queue entry alive.
 func TestFairLockStaleQueueEntryTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
@@ -306,8 +307,8 @@ func TestFairLockWaitersSurviveLostData(t *testing.T) {
 	}
 }
 
-// A Redis that is out of memory refuses new waiters at once. Earlier waiters stay queued, acquire, and
-// can leave.
+// A Redis that is out of memory refuses new waiters at once. Earlier waiters stay queued, acquire,
+// and can leave.
 func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
 	name := redistest.Name(t)
@@ -360,12 +361,13 @@ func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
 	requireClean(t, s, name)
 }
 
-// ReleaseID, ForceRelease and the release of an adopted hold hand off to the next waiter. Acquisitions
-// with the same WithOwner id wait in one queue entry and acquire together.
+// ReleaseID, ForceRelease and the release of an adopted hold hand off to the next waiter.
+// Acquisitions with the same WithOwner id wait in one queue entry and acquire together.
 func TestFairLockIDs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		l := newClient(t, s.Client(t)).FairLock(name)
+		var seen recorder
+		l := newClient(t, s.Client(t), seen.option()).FairLock(name)
 		startWaiter := func() <-chan result {
 			w := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 			awaitFair(t, l, 1)
@@ -395,10 +397,13 @@ func TestFairLockIDs(t *testing.T) {
 		own := func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) }
 		first := start(own)
 		awaitFair(t, l, 1)
+		waits := len(seen.all(primitives.EventWait))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancelled := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner("o")) })
 		second := start(own)
-		time.Sleep(30 * time.Millisecond)
+		redistest.WaitFor(t, soon, func() bool {
+			return len(seen.all(primitives.EventWait)) == waits+2
+		}, "both wait too")
 		cancel()
 		require.Error(t, await(t, cancelled).err)
 		require.Equal(t, []string{"o"}, fairWaiters(t, l), "the others still share the queue entry")

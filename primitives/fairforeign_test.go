@@ -142,7 +142,8 @@ func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
 	})
 }
 
-// A release frees the lock and returns WRONGTYPE if one of the keys holds a string. The string stays.
+// A release frees the lock and returns WRONGTYPE if one of the keys holds a string. The string
+// stays.
 func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		for _, release := range map[string]func(hold *primitives.Hold) error{

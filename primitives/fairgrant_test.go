@@ -20,8 +20,8 @@ import (
 // acquisitions is the number of times that each goroutine of contend acquires.
 const acquisitions = 25
 
-// contend calls each from three goroutines for each lock, with the number of the goroutine. The locks
-// are one fair lock on several clients.
+// contend calls each from three goroutines for each lock, with the number of the goroutine. The
+// locks are one fair lock on several clients.
 func contend(t *testing.T, locks []*primitives.Lock, each func(int, *primitives.Lock)) {
 	var wg sync.WaitGroup
 	for i := range 3 * len(locks) {
@@ -34,8 +34,8 @@ func contend(t *testing.T, locks []*primitives.Lock, each func(int, *primitives.
 	wg.Wait()
 }
 
-// A handoff takes two scripts: one queues, and one releases to the next waiter. The waiter that gets the
-// lock neither asks again nor subscribes for it.
+// A handoff takes two scripts: one queues, and one releases to the next waiter. The waiter that
+// gets the lock neither asks again nor subscribes for it.
 func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
@@ -110,9 +110,9 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 	})
 }
 
-// A handoff gives the next waiter a first lease that counts from its last heartbeat, and that ends when
-// the queue entry of a dead waiter would. The waiter never believes to hold longer than Redis says. It
-// renews the first lease in time, to the TTL that it asked for.
+// A handoff gives the next waiter a first lease that counts from its last heartbeat, and that ends
+// when the queue entry of a dead waiter would. The waiter never believes to hold longer than Redis
+// says. It renews the first lease in time, to the TTL that it asked for.
 func TestFairLockHandoffLease(t *testing.T) {
 	for _, after := range []time.Duration{0, 1500 * time.Millisecond, 8 * time.Second} {
 		for what, opts := range map[string][]primitives.Option{

@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// These scripts imitate the fair lock of Redisson 4.7: the same keys, scores, channels and steps, and
-// the client's clock. KEYS[5] is a log of what happens in the queue, for the tests only.
+// These scripts imitate the fair lock of Redisson 4.7: the same keys, scores, channels and steps,
+// and the client's clock. KEYS[5] is a log of what happens in the queue, for the tests only.
 const (
 	javaPurge = `
 local function purge(at)
@@ -120,6 +120,7 @@ type java struct {
 	tries int // the number of attempts so far
 }
 
+// newJava returns a Redisson client with its default timeouts.
 func newJava(t testing.TB, s *redistest.Server, name string) *java {
 	j := &java{t: t, rdb: s.Client(t), name: name, wait: 5 * time.Minute, lease: 30 * time.Second}
 	j.hub = pubsub.New(j.rdb, pubsub.Config{})
@@ -144,7 +145,8 @@ func (j *java) run(script string, args ...any) (n int64, ok bool) {
 // now returns the time of the client's clock in milliseconds.
 func (j *java) now() int64 { return time.Now().Add(j.skew).UnixMilli() }
 
-// try makes one attempt of a thread. If it is refused, ttl is the time after which Redisson retries.
+// try makes one attempt of a thread. If it is refused, ttl is the time after which Redisson
+// retries.
 func (j *java) try(thread int, wait time.Duration, queue int) (ttl time.Duration, refused bool) {
 	j.mu.Lock()
 	j.tries++
@@ -161,8 +163,8 @@ func (j *java) id(thread int) string {
 // lock waits without a limit. If ctx ends, the thread dies: it stops without leaving the queue.
 func (j *java) lock(ctx context.Context, thread int) bool { return j.acquire(ctx, thread, j.wait) }
 
-// tryLock waits for at most wait, and then leaves the queue. Without a lease, Redisson passes the number
-// of seconds to the script, which takes it for milliseconds.
+// tryLock waits for at most wait, and then leaves the queue. Without a lease, Redisson passes the
+// number of seconds to the script, which takes it for milliseconds.
 func (j *java) tryLock(thread int, wait time.Duration, leased bool) bool {
 	slice := wait
 	if !leased {
@@ -177,7 +179,8 @@ func (j *java) tryLock(thread int, wait time.Duration, leased bool) bool {
 	return false
 }
 
-// acquire retries until it gets the lock or ctx ends. slice is the wait that it passes to the script.
+// acquire retries until it gets the lock or ctx ends. slice is the wait that it passes to the
+// script.
 func (j *java) acquire(ctx context.Context, thread int, slice time.Duration) bool {
 	if _, refused := j.try(thread, slice, 1); !refused {
 		return true
@@ -209,6 +212,7 @@ func (j *java) acquire(ctx context.Context, thread int, slice time.Duration) boo
 	}
 }
 
+// unlock releases one count of a thread.
 func (j *java) unlock(thread int) {
 	if _, held := j.run(javaRelease, j.id(thread), j.now(), j.lease.Milliseconds()); !held {
 		j.t.Errorf("Java thread %d does not hold the lock", thread)
@@ -218,8 +222,8 @@ func (j *java) unlock(thread int) {
 // queueLog returns the key of the log that the scripts keep.
 func queueLog(name string) string { return "log:{" + name + "}" }
 
-// checkLog checks what happened in the queue, and deletes the log: only dead waiters were purged, none
-// was queued twice, and none was told to wait without a time limit.
+// checkLog checks what happened in the queue, and deletes the log: only dead waiters were purged,
+// none was queued twice, and none was told to wait without a time limit.
 func (j *java) checkLog(t testing.TB, dead ...string) {
 	t.Helper()
 	events := j.rdb.LRange(t.Context(), queueLog(j.name), 0, -1).Val()

@@ -12,8 +12,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C26: a client crashes while two of its acquisitions wait. Another client gets the same id, and its
-// heartbeats do not keep those waiters alive. Together they delay the next waiter by one waiter timeout.
+// C26: a client crashes while two of its acquisitions wait. Another client gets the same id, and
+// its heartbeats do not keep those waiters alive. Together they delay the next waiter by one waiter
+// timeout.
 func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
@@ -48,8 +49,8 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 	})
 }
 
-// C26: clients with the same id, one after the other, subscribe to different channels. So neither gets
-// messages for the other.
+// C26: clients with the same id, one after the other, subscribe to different channels. So neither
+// gets messages for the other.
 func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"

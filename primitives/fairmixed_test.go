@@ -87,8 +87,8 @@ func (m *mixed) hold(byJava bool) (release func()) {
 	return func() { require.NoError(m.t, hold.Release(context.Background())) }
 }
 
-// finish waits for all waiters, and checks that they acquired in order and that nothing is left. dead
-// are the ids that Java may drop from the queue.
+// finish waits for all waiters, and checks that they acquired in order and that nothing is left.
+// dead are the ids that Java may drop from the queue.
 func (m *mixed) finish(dead ...string) {
 	m.t.Helper()
 	m.wg.Wait()
@@ -127,8 +127,8 @@ func TestFairLockOrderWithJava(t *testing.T) {
 	})
 }
 
-// The same with long sections, in fake time, and with a skewed Java clock: deadlines drift apart, TTLs
-// expire, and the waits that Java computes end.
+// The same with long sections, in fake time, and with a skewed Java clock: deadlines drift apart,
+// TTLs expire, and the waits that Java computes end.
 func TestFairLockOrderWithJavaInLongSections(t *testing.T) {
 	for _, pattern := range []string{"jg", "gj", "gjj", "ggj"} {
 		for _, skew := range []time.Duration{0, time.Second, -time.Second} {
@@ -144,6 +144,7 @@ func TestFairLockOrderWithJavaInLongSections(t *testing.T) {
 	}
 }
 
+// longSections has eight waiters join while a Java client holds the lock, and checks their order.
 func longSections(t *testing.T, pattern string, section, skew time.Duration) {
 	m := newMixed(t, redistest.Embedded(t), "l")
 	m.j.skew, m.j.lease = skew, time.Hour
@@ -166,8 +167,8 @@ func longSections(t *testing.T, pattern string, section, skew time.Duration) {
 	require.Len(t, m.order, 8)
 }
 
-// Java waiters that time out leave the queue, and the others acquire in order. This holds with a lease
-// and without one, although Redisson then takes the wait's seconds for milliseconds.
+// Java waiters that time out leave the queue, and the others acquire in order. This holds with a
+// lease and without one, although Redisson then takes the wait's seconds for milliseconds.
 func TestFairLockJavaWaitersTimeOut(t *testing.T) {
 	for _, leased := range []bool{true, false} {
 		for _, wait := range []time.Duration{2 * time.Second, 10 * time.Second, 250 * time.Second} {
@@ -227,6 +228,7 @@ func TestFairLockSkipsDeadWaiters(t *testing.T) {
 	})
 }
 
+// skipDeadGoWaiters has three waiters of a Go client die. The waiters in rest acquire within limit.
 func skipDeadGoWaiters(t *testing.T, rest string, limit time.Duration) {
 	m := newMixed(t, redistest.Embedded(t), "l")
 	release := m.hold(false)
@@ -244,12 +246,14 @@ func skipDeadGoWaiters(t *testing.T, rest string, limit time.Duration) {
 	release()
 	m.wg.Wait()
 	require.Less(t, time.Since(began), limit+50*time.Millisecond)
-	// If Redisson dropped the dead, the library's own keys stay until they expire: Redisson does not know
-	// them.
+	// If Redisson dropped the dead, the library's own keys stay until they expire: Redisson does
+	// not know them.
 	time.Sleep(2 * time.Minute)
 	m.finish(dead...)
 }
 
+// skipDeadJavaWaiter has a Java waiter die between Go waiters. The others acquire after its
+// timeout.
 func skipDeadJavaWaiter(t *testing.T) {
 	m := newMixed(t, redistest.Embedded(t), "l")
 	m.j.wait = 20 * time.Second
@@ -268,9 +272,9 @@ func skipDeadJavaWaiter(t *testing.T) {
 	m.finish(m.j.id(1))
 }
 
-// javaDropsDeadGoWaiter has Redisson drop a dead Go waiter while a Java waiter is queued. The library's
-// own count of Go waiters, which still includes the dropped one, then equals the length of the queue.
-// It must not conclude that all waiters are Go's.
+// javaDropsDeadGoWaiter has Redisson drop a dead Go waiter while a Java waiter is queued. The
+// library's own count of Go waiters, which still includes the dropped one, then equals the length
+// of the queue. It must not conclude that all waiters are Go's.
 func javaDropsDeadGoWaiter(t *testing.T) {
 	m := newMixed(t, redistest.Embedded(t), "l")
 	m.j.lease = time.Hour
@@ -292,8 +296,8 @@ func javaDropsDeadGoWaiter(t *testing.T) {
 	require.Len(t, m.order, 2)
 }
 
-// goWaiterDiesBeforeJavaJoins has the first Go waiter die, and a Java waiter join some time after that.
-// Java drops the dead waiter, and none of the live ones in between.
+// goWaiterDiesBeforeJavaJoins has the first Go waiter die, and a Java waiter join some time after
+// that. Java drops the dead waiter, and none of the live ones in between.
 func goWaiterDiesBeforeJavaJoins(t *testing.T, after time.Duration) {
 	m := newMixed(t, redistest.Embedded(t), "l")
 	m.j.lease = time.Hour

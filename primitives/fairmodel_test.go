@@ -20,8 +20,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// fairModel is a model of a fair queue. Each step changes the model and runs a script, and then compares
-// the two.
+// fairModel is a model of a fair queue. Each step changes the model and runs a script, and then
+// compares the two.
 type fairModel struct {
 	rdb      *redis.Client
 	issued   int // the number of ids and clients so far
@@ -99,8 +99,8 @@ func (m *fairModel) purge() {
 	}
 }
 
-// handOff gives the free lock to the first live entry. Its first lease ends when the entry would time
-// out.
+// handOff gives the free lock to the first live entry. Its first lease ends when the entry would
+// time out.
 func (m *fairModel) handOff() {
 	if m.purge(); len(m.queue) > 0 {
 		m.holder, m.queue = m.queue[0], m.queue[1:]
@@ -163,9 +163,9 @@ func (m *fairModel) release(p fairEntry) error {
 	if err != nil {
 		return err
 	}
-	// The answer is 0 if p had nothing, the grant as a string if the lock went to a waiter of the same
-	// client, and 1 otherwise. A copy gets the first answer, except that a grant is repeated only while
-	// its waiter still holds.
+	// The answer is 0 if p had nothing, the grant as a string if the lock went to a waiter of the
+	// same client, and 1 otherwise. A copy gets the first answer, except that a grant is repeated
+	// only while its waiter still holds.
 	var want any = int64(0)
 	switch grant, local := first.(string); {
 	case copied && local && strings.HasPrefix(grant, m.holder.id+" "): // the copy extends the lease from now on
@@ -290,7 +290,8 @@ func (m *fairModel) heartbeat(client string) error {
 	return err
 }
 
-// compare returns an error if the queue, the holder or the heartbeats in Redis differ from the model.
+// compare returns an error if the queue, the holder or the heartbeats in Redis differ from the
+// model.
 func (m *fairModel) compare() error {
 	ctx := context.Background()
 	var want []string
@@ -319,14 +320,15 @@ func (m *fairModel) compare() error {
 		}
 		return nil
 	}
-	// Redisson computes the deadline of a new waiter from that of the tail, so the tail's must be the
-	// highest.
+	// Redisson computes the deadline of a new waiter from that of the tail, so the tail's must be
+	// the highest.
 	last := m.rdb.ZScore(ctx, "redisson_lock_timeout:{l}", list[len(list)-1]).Val()
 	if highest := set[len(set)-1].Score; last < highest {
 		return fmt.Errorf("the deadline of the tail is %v, but the highest is %v", last, highest)
 	}
 	first := m.rdb.ZScore(ctx, "redisson_lock_timeout:{l}", list[0]).Val()
-	// Redisson drops a head whose deadline is over, so heartbeats must keep that of a live head ahead.
+	// Redisson drops a head whose deadline is over, so heartbeats must keep that of a live head
+	// ahead.
 	ahead := time.Until(time.UnixMilli(int64(first)))
 	if ahead <= 0 && m.left(m.queue[0]) > 0 && time.Since(m.beat) < modelTimeout/2 {
 		return fmt.Errorf("the deadline of the live head was %v ago", -ahead)
@@ -367,8 +369,8 @@ func play(t *testing.T, steps []int) (err error) {
 	return err
 }
 
-// The scripts keep the queue of the model: the order of the waiters, their timeouts, the holder and its
-// lease. Clients crash, and late copies of commands come in any order.
+// The scripts keep the queue of the model: the order of the waiters, their timeouts, the holder and
+// its lease. Clients crash, and late copies of commands come in any order.
 func TestFairLockModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		if err := play(t, rapid.SliceOfN(rapid.IntRange(0, 1<<16), 1, 40).Draw(rt, "steps")); err != nil {

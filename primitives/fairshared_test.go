@@ -18,8 +18,8 @@ func sharedCounts(t testing.TB, s *redistest.Server, name string) map[string]str
 	return s.Client(t).HGetAll(context.Background(), "redisson_unlock_latch:{"+name+"}:shared").Val()
 }
 
-// C4: the counts of a private hold and of WithOwner holds with the same id add up. In any order, each
-// release takes its own count only. The last release hands off to the next waiter.
+// C4: the counts of a private hold and of WithOwner holds with the same id add up. In any order,
+// each release takes its own count only. The last release hands off to the next waiter.
 func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {1, 2, 0}} { // 0 is the private hold
@@ -78,7 +78,8 @@ func TestFairLockCopyOfAPrivateReleaseTakesNoSharedCount(t *testing.T) {
 	})
 }
 
-// C4: a private waiter and a WithOwner waiter with the same id acquire together, each with its own count.
+// C4: a private waiter and a WithOwner waiter with the same id acquire together, each with its own
+// count.
 func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, privateFirst := range []bool{true, false} {

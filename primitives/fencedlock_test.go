@@ -22,8 +22,8 @@ type fencedTest struct {
 	token string // the key of the last token, which outlives the lock
 }
 
-// eachFenced runs f on both servers, each time with a new lock name. When f returns, only the token key
-// may be left.
+// eachFenced runs f on both servers, each time with a new lock name. When f returns, only the token
+// key may be left.
 func eachFenced(t *testing.T, f func(t *testing.T, x *fencedTest)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		x := &fencedTest{s: s, rdb: s.Client(t), name: redistest.Name(t)}
@@ -131,6 +131,8 @@ var tokenCases = []struct {
 	}},
 }
 
+// C14: each outermost acquisition issues one token, greater than all before it. All cases share one
+// lock.
 func TestC14Token(t *testing.T) {
 	eachFenced(t, func(t *testing.T, x *fencedTest) {
 		l := x.on(t)
@@ -149,8 +151,8 @@ func TestC14Token(t *testing.T) {
 	})
 }
 
-// Replies are lost, commands are executed twice, and copies of all of them come late. Each acquisition
-// still issues exactly one token.
+// Replies are lost, commands are executed twice, and copies of all of them come late. Each
+// acquisition still issues exactly one token.
 func TestC14TokenExactlyOnce(t *testing.T) {
 	eachFenced(t, func(t *testing.T, x *fencedTest) {
 		p := x.s.Proxy(t)

@@ -22,8 +22,8 @@ import (
 // soon is the timeout for events that take milliseconds on an idle machine.
 const soon = 15 * time.Second
 
-// slowPoll is the longest delay that a lost message causes: the poll interval, plus slack for a busy
-// machine.
+// slowPoll is the longest delay that a lost message causes: the poll interval, plus slack for a
+// busy machine.
 const slowPoll = time.Second + 1500*time.Millisecond
 
 // newClient returns a client that is closed when t ends, even if it still has holds.
@@ -81,8 +81,8 @@ func fields(t testing.TB, s *redistest.Server, name string) map[string]string {
 	return m
 }
 
-// leftovers returns the keys and channels of a name. It leaves out remembered requests, which expire
-// by themselves, and the keys and channels that belong to a client rather than to a name.
+// leftovers returns the keys and channels of a name. It leaves out remembered requests, which
+// expire by themselves, and the keys and channels that belong to a client rather than to a name.
 func leftovers(t testing.TB, s *redistest.Server, name string) []string {
 	var left []string
 	for _, key := range redistest.Keys(t, s, "*"+name+"*") {
@@ -102,14 +102,14 @@ func leftovers(t testing.TB, s *redistest.Server, name string) []string {
 // polls because rollbacks and unsubscriptions may run in the background.
 func requireClean(t testing.TB, s *redistest.Server, name string, but ...string) {
 	t.Helper()
-	leftovers := func(t testing.TB, s *redistest.Server, name string) []string {
+	remaining := func() []string {
 		return slices.DeleteFunc(leftovers(t, s, name), func(key string) bool { return slices.Contains(but, key) })
 	}
 	limit := time.Now().Add(soon)
-	for len(leftovers(t, s, name)) > 0 && time.Now().Before(limit) {
+	for len(remaining()) > 0 && time.Now().Before(limit) {
 		time.Sleep(5 * time.Millisecond)
 	}
-	require.Empty(t, leftovers(t, s, name))
+	require.Empty(t, remaining())
 }
 
 // workers returns the number of goroutines that run the library's code, other than test goroutines.
@@ -133,8 +133,8 @@ func awaitLocalWaiters(t testing.TB, c *primitives.Client, n int) {
 }
 
 // running returns the stacks of the goroutines that [workers] counts. A leak is a goroutine with a
-// frame of the library and none of a test: Redis clients and servers have goroutines of their own, so
-// comparing the number of goroutines would not find one.
+// frame of the library and none of a test: Redis clients and servers have goroutines of their own,
+// so comparing the number of goroutines would not find one.
 func running() (stacks []string) {
 	for stack := range goroutines() {
 		own := bytes.Contains(stack, []byte("redlatch/primitives.")) || bytes.Contains(stack, []byte("redlatch/pubsub.")) ||

@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// handoffKind describes how the scripts of one kind acquire, release and hand off. The ids are private:
-// each belongs to one acquisition.
+// handoffKind describes how the scripts of one kind acquire, release and hand off. The ids are
+// private: each belongs to one acquisition.
 type handoffKind struct {
 	kind        string
 	keys        []string // "#" stands for the key that remembers the request
@@ -43,6 +43,7 @@ func number(id string) int {
 // padded returns an id of the length that permit ids have on the wire.
 func padded(id string) string { return id + strings.Repeat("-", 16-len(id)) }
 
+// handoffKinds lists the kinds whose release can hand off.
 func handoffKinds() []handoffKind {
 	ctx := context.Background()
 	fields := func(suffix string) func(*redis.Client, []string) []string {
@@ -166,8 +167,8 @@ func releaseOutcome(answer any) string {
 	return notHeld
 }
 
-// Acquisitions, releases with a handoff, and copies of both run in any order. A released id never holds
-// again, there are never too many holders, and the number of permits stays the same.
+// Acquisitions, releases with a handoff, and copies of both run in any order. A released id never
+// holds again, there are never too many holders, and the number of permits stays the same.
 func TestHandoffModel(t *testing.T) {
 	t.Parallel()
 	server := redistest.Embedded(t)
@@ -289,7 +290,8 @@ func TestReleaseHandsOffInOrder(t *testing.T) {
 			if kind.name == "fenced" {
 				require.IsIncreasing(t, tokens)
 			}
-			// On a busy machine the client's turn may end, which takes a release and an acquisition.
+			// On a busy machine the client's turn may end, which takes a release and an
+			// acquisition.
 			require.LessOrEqual(t, sent, int64(waiters+8))
 			requireClean(t, s, "{l}", "redisson_lock_token:{l}")
 		})

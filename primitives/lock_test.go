@@ -17,8 +17,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// lockTest is the fixture of most tests of the plain lock: a server, a client with its events, and a
-// lock.
+// lockTest is the fixture of most tests of the plain lock: a server, a client with its events, and
+// a lock.
 type lockTest struct {
 	s     *redistest.Server
 	c     *primitives.Client
@@ -28,8 +28,8 @@ type lockTest struct {
 	rdb   *redis.Client
 }
 
-// eachLock runs f on both servers, each time with a new client and lock. When f returns, no key and no
-// channel of the lock may be left.
+// eachLock runs f on both servers, each time with a new client and lock. When f returns, no key and
+// no channel of the lock may be left.
 func eachLock(t *testing.T, f func(t *testing.T, x *lockTest)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		x := onLock(t, s)
@@ -54,6 +54,7 @@ func (x *lockTest) other(t *testing.T) *primitives.Lock {
 // count returns the hold count of an id in Redis, or "" if it has none.
 func (x *lockTest) count(t *testing.T, id string) string { return fields(t, x.s, x.name)[id] }
 
+// C1: each outermost acquisition has its own id, made of the client's id and a number.
 func TestC1Identity(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		for n := 1; n <= 3; n++ {
@@ -69,8 +70,8 @@ func TestC1Identity(t *testing.T) {
 	})
 }
 
-// TestC2Memory has goroutines share a map that only the lock guards, so that the race detector checks
-// the memory order. TestMutexContract does the same for the other kinds.
+// TestC2Memory has goroutines share a map that only the lock guards, so that the race detector
+// checks the memory order. TestMutexContract does the same for the other kinds.
 func TestC2Memory(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		m := map[int]int{}
@@ -89,6 +90,8 @@ func TestC2Memory(t *testing.T) {
 	})
 }
 
+// C3: an acquisition with a hold's context nests. It has the same id and adds to the count, and the
+// holds may be released in any order.
 func TestC3Nesting(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
@@ -120,6 +123,7 @@ func TestC3Nesting(t *testing.T) {
 // ctxKey is the key of a test's own context values.
 type ctxKey struct{}
 
+// C3: acquisitions with the same outer context are siblings. They exclude each other.
 func TestC3SiblingsTakeTurns(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
@@ -166,8 +170,8 @@ func (n nested) Do(_ context.Context, f func(context.Context) error, opts ...pri
 	return n.l.Do(n.ctx, f, opts...)
 }
 
-// A sibling waits for its turn while the outer hold is released. Its acquisition becomes an outermost
-// one.
+// A sibling waits for its turn while the outer hold is released. Its acquisition becomes an
+// outermost one.
 func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
@@ -202,6 +206,8 @@ func TestC3NestingRacesWithRelease(t *testing.T) {
 	})
 }
 
+// C3: the context carries a hold, and not an owner. Goroutines that share the context of a hold on
+// one lock still exclude each other on another lock.
 func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
@@ -217,6 +223,7 @@ func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
 	})
 }
 
+// C3: WithNonReentrant makes a nested acquisition fail at once.
 func TestC3NonReentrant(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l, primitives.WithNonReentrant())
@@ -231,6 +238,8 @@ func TestC3NonReentrant(t *testing.T) {
 	})
 }
 
+// C4: acquisitions with the same WithOwner id are one holder, on any client. Each adds one to the
+// count.
 func TestC4Owner(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		const java = "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:7"
@@ -285,6 +294,7 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 	})
 }
 
+// C6: WithWait does not limit the hold. The context given to Acquire does.
 func TestC6WaitBoundsOnlyTheWaiting(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -299,6 +309,7 @@ func TestC6WaitBoundsOnlyTheWaiting(t *testing.T) {
 	})
 }
 
+// C7: which errors match ErrNotAcquired, and which are returned as they are.
 func TestC7Errors(t *testing.T) {
 	t.Parallel()
 	t.Run("a transport error of the first try is returned", transportErrorOfFirstTry)
@@ -329,6 +340,8 @@ func TestC7Errors(t *testing.T) {
 	})
 }
 
+// transportErrorOfFirstTry makes Redis unreachable, once by refused connections and once by
+// silence.
 func transportErrorOfFirstTry(t *testing.T) {
 	for _, fault := range []func(p *redistest.Proxy){
 		func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
@@ -346,6 +359,8 @@ func transportErrorOfFirstTry(t *testing.T) {
 	}
 }
 
+// transportErrorsWhileWaiting makes Redis unreachable for two waiters. The bounded one times out,
+// and the other acquires once Redis is back.
 func transportErrorsWhileWaiting(t *testing.T) {
 	x := onLock(t, redistest.Redis(t))
 	p := x.s.Proxy(t)
@@ -369,6 +384,7 @@ func transportErrorsWhileWaiting(t *testing.T) {
 	requireClean(t, x.s, x.name)
 }
 
+// transportErrorJoined cancels a waiter while Redis is unreachable. Its error has all three causes.
 func transportErrorJoined(t *testing.T) {
 	x := onLock(t, redistest.Redis(t))
 	p := x.s.Proxy(t)
@@ -388,6 +404,7 @@ func transportErrorJoined(t *testing.T) {
 	release(t, hold)
 }
 
+// C8: a hold's context has the values and the cancellation of Acquire's, and ends with the hold.
 func TestC8Context(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), ctxKey{}, "value"))
@@ -433,6 +450,7 @@ func TestC9CancellingReleasesNothing(t *testing.T) {
 	})
 }
 
+// C11: Release acts at most once, ends in bounded time, and is retried in the background.
 func TestC11Release(t *testing.T) {
 	t.Parallel()
 	t.Run("a lost hold gives ErrLost", func(t *testing.T) {
@@ -519,8 +537,8 @@ func releaseReturnsWithin5s(t *testing.T) {
 	release(t, acquire(t, t.Context(), x.l))
 }
 
-// backgroundReleaseOutOfOrder checks that the background retry of the inner release, which writes the
-// count that it wants, does not undo the release of the middle hold that came after it.
+// backgroundReleaseOutOfOrder checks that the background retry of the inner release, which writes
+// the count that it wants, does not undo the release of the middle hold that came after it.
 func backgroundReleaseOutOfOrder(t *testing.T) {
 	x := onLock(t, redistest.Redis(t))
 	p := x.s.Proxy(t)
@@ -538,6 +556,7 @@ func backgroundReleaseOutOfOrder(t *testing.T) {
 	requireClean(t, x.s, x.name)
 }
 
+// C12: Do releases on return, error, panic and Goexit. It joins its function's error with ErrLost.
 func TestC12Do(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -581,6 +600,7 @@ func TestC12Do(t *testing.T) {
 	})
 }
 
+// C13: a hold with WithLease or WithMaxHold ends with ErrLost when its time is over.
 func TestC13Lease(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -598,6 +618,7 @@ func TestC13Lease(t *testing.T) {
 	})
 }
 
+// C15: ReleaseID takes one count of a holder. ForceRelease frees the lock and wakes a waiter.
 func TestC15ReleaseID(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
@@ -629,6 +650,7 @@ func TestC15ReleaseID(t *testing.T) {
 	})
 }
 
+// C15: Adopt moves all counts of an id to a new one. The former holds are lost.
 func TestC15Adopt(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -684,6 +706,7 @@ func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 	})
 }
 
+// C18: Close refuses new acquisitions and waits for holds.
 func TestC18Close(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		c := newClient(t, x.s.Client(t))
@@ -709,6 +732,8 @@ func TestC18Close(t *testing.T) {
 	t.Run("no goroutine is left, and no event follows", closeLeavesNothing)
 }
 
+// closeWithHolds checks that Close ends the remaining holds when its context is done, and that no
+// method sends a command after that.
 func closeWithHolds(t *testing.T, x *lockTest) {
 	p := x.s.Proxy(t)
 	c := newClient(t, p.Client(t))

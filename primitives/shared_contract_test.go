@@ -101,8 +101,8 @@ func (m *sharedCase) blocked(t testing.TB) (free func()) {
 	return m.block(t, newClient(t, m.s.Client(t)), m.key)
 }
 
-// TestSharedContract tests every primitive that several may hold at once against one contract, on both
-// servers.
+// TestSharedContract tests every primitive that several may hold at once against one contract, on
+// both servers.
 func TestSharedContract(t *testing.T) {
 	t.Parallel()
 	clauses := []struct {
@@ -148,6 +148,8 @@ func (m *sharedCase) fill(t testing.TB) (holds []holder) {
 	return holds
 }
 
+// severalHold checks that permitCount holds exist at once, on two clients, and that one more is
+// refused if the primitive is limited.
 func severalHold(t *testing.T, m *sharedCase) {
 	holds := m.fill(t)
 	h, err := m.on(t).TryAcquire(t.Context())
@@ -163,6 +165,7 @@ func severalHold(t *testing.T, m *sharedCase) {
 	}
 }
 
+// releaseFreesOne checks that one release makes room for one hold and leaves the others.
 func releaseFreesOne(t *testing.T, m *sharedCase) {
 	holds := m.fill(t)
 	require.NoError(t, holds[2].Release(t.Context()))
@@ -177,6 +180,7 @@ func releaseFreesOne(t *testing.T, m *sharedCase) {
 	}
 }
 
+// blockedFails checks that TryAcquire and a bounded wait fail while the primitive is blocked.
 func blockedFails(t *testing.T, m *sharedCase) {
 	free := m.blocked(t)
 	a := m.on(t)
@@ -190,8 +194,8 @@ func blockedFails(t *testing.T, m *sharedCase) {
 	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
 }
 
-// waitAll starts n waiters. The function it returns waits until all have acquired and returns when the
-// last one did. The holds are released when t ends.
+// waitAll starts n waiters. The function it returns waits until all have acquired and returns when
+// the last one did. The holds are released when t ends.
 func (m *sharedCase) waitAll(t *testing.T, a acquirer, n int) (acquired func() time.Time) {
 	var wg sync.WaitGroup
 	var last atomic.Int64
@@ -210,6 +214,7 @@ func (m *sharedCase) waitAll(t *testing.T, a acquirer, n int) (acquired func() t
 	return func() time.Time { wg.Wait(); return time.Unix(0, last.Load()) }
 }
 
+// wakesAll checks that all waiters of a client acquire soon after the primitive is free.
 func wakesAll(t *testing.T, m *sharedCase) {
 	t.Run("waiting", func(t *testing.T) {
 		free := m.blocked(t)
@@ -220,6 +225,7 @@ func wakesAll(t *testing.T, m *sharedCase) {
 	})
 }
 
+// sharedPollCovers checks that waiters that receive no notification acquire within the slow poll.
 func sharedPollCovers(t *testing.T, m *sharedCase) {
 	t.Run("waiting", func(t *testing.T) {
 		p := m.s.Proxy(t)
@@ -232,6 +238,7 @@ func sharedPollCovers(t *testing.T, m *sharedCase) {
 	})
 }
 
+// sharedCancelEnds checks that a cancelled waiter returns its cause and takes no permit.
 func sharedCancelEnds(t *testing.T, m *sharedCase) {
 	free := m.blocked(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -252,6 +259,7 @@ func sharedCancelEnds(t *testing.T, m *sharedCase) {
 	}
 }
 
+// sharedLostReplies drops replies to the scripts. The client repeats them, and each acts once.
 func sharedLostReplies(t *testing.T, m *sharedCase) {
 	p := m.s.Proxy(t)
 	a := m.open(t, newClient(t, p.Client(t)), m.key)
@@ -268,6 +276,7 @@ func sharedLostReplies(t *testing.T, m *sharedCase) {
 	}
 }
 
+// sharedLeaseEnds checks that an expired lease ends its own hold only.
 func sharedLeaseEnds(t *testing.T, m *sharedCase) {
 	if !m.leases {
 		t.Skip("no leases")
