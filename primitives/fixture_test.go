@@ -136,9 +136,11 @@ func awaitLocalWaiters(t testing.TB, c *primitives.Client, n int) {
 // frame of the library and none of a test: Redis clients and servers have goroutines of their own,
 // so comparing the number of goroutines would not find one.
 func running() (stacks []string) {
+	packages := []string{"primitives.", "internal/engine.", "pubsub.", "watchdog.", "scripts."}
 	for stack := range goroutines() {
-		own := bytes.Contains(stack, []byte("redlatch/primitives.")) || bytes.Contains(stack, []byte("redlatch/pubsub.")) ||
-			bytes.Contains(stack, []byte("redlatch/watchdog.")) || bytes.Contains(stack, []byte("redlatch/scripts."))
+		own := slices.ContainsFunc(packages, func(name string) bool {
+			return bytes.Contains(stack, []byte("redlatch/"+name))
+		})
 		if own && !bytes.Contains(stack, []byte("primitives_test.")) {
 			stacks = append(stacks, string(stack))
 		}
