@@ -12,26 +12,33 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The public API, name by name: other suites compile against it.
+// These declarations pin the names and the signatures of the public API, which other suites compile
+// against.
 var (
 	_ func(redis.UniversalClient, ...primitives.ClientOption) (*primitives.Client, error) = primitives.New
 
-	_ func(*primitives.Client) string                                                             = (*primitives.Client).ID
-	_ func(*primitives.Client, context.Context) error                                             = (*primitives.Client).Close
-	_ func(*primitives.Client, string, ...primitives.Option) *primitives.Lock                     = (*primitives.Client).Lock
-	_ func(*primitives.Client, string, ...primitives.Option) *primitives.Lock                     = (*primitives.Client).FairLock
-	_ func(*primitives.Client, string, ...primitives.Option) *primitives.Lock                     = (*primitives.Client).FencedLock
-	_ func(*primitives.Client, string, ...primitives.Option) *primitives.RWLock                   = (*primitives.Client).RWLock
-	_ func(*primitives.Client, string, ...primitives.Option) *primitives.Semaphore                = (*primitives.Client).Semaphore
-	_ func(*primitives.Client, string, ...primitives.Option) *primitives.PermitExpirableSemaphore = (*primitives.Client).PermitExpirableSemaphore
-	_ func(*primitives.Client, string) *primitives.CountDownLatch                                 = (*primitives.Client).CountDownLatch
-	_ func(*primitives.Client, string, int, ...primitives.Option) *primitives.Striped             = (*primitives.Client).Striped
-	_ func(*primitives.Client, context.Context, string) iter.Seq2[primitives.Info, error]         = (*primitives.Client).Locks
-	_ func(*primitives.RWLock) *primitives.Lock                                                   = (*primitives.RWLock).Reader
-	_ func(*primitives.RWLock) *primitives.Lock                                                   = (*primitives.RWLock).Writer
-	_ func(*primitives.Striped, string) *primitives.Lock                                          = (*primitives.Striped).Lock
-	_ func([]*primitives.Lock, ...primitives.Option) *primitives.Lock                             = primitives.NewMultiLock
-	_ func([]*primitives.Lock, ...primitives.Option) *primitives.Lock                             = primitives.NewRedLock
+	_ interface {
+		ID() string
+		Close(context.Context) error
+		Lock(string, ...primitives.Option) *primitives.Lock
+		FairLock(string, ...primitives.Option) *primitives.Lock
+		FencedLock(string, ...primitives.Option) *primitives.Lock
+		RWLock(string, ...primitives.Option) *primitives.RWLock
+		Semaphore(string, ...primitives.Option) *primitives.Semaphore
+		PermitExpirableSemaphore(string, ...primitives.Option) *primitives.PermitExpirableSemaphore
+		CountDownLatch(string) *primitives.CountDownLatch
+		Striped(string, int, ...primitives.Option) *primitives.Striped
+		Locks(context.Context, string) iter.Seq2[primitives.Info, error]
+	} = (*primitives.Client)(nil)
+	_ interface {
+		Reader() *primitives.Lock
+		Writer() *primitives.Lock
+	} = (*primitives.RWLock)(nil)
+	_ interface {
+		Lock(string) *primitives.Lock
+	} = (*primitives.Striped)(nil)
+	_ func([]*primitives.Lock, ...primitives.Option) *primitives.Lock = primitives.NewMultiLock
+	_ func([]*primitives.Lock, ...primitives.Option) *primitives.Lock = primitives.NewRedLock
 
 	_ = []error{
 		primitives.ErrNotAcquired, primitives.ErrLost, primitives.ErrNotHeld, primitives.ErrReleased, primitives.ErrDeadlock,
@@ -107,18 +114,22 @@ var (
 
 	_ = primitives.Holder{ID: "", Count: 0, TTL: time.Duration(0), Client: ""}
 	_ = primitives.Info{
-		Name: "", Kind: "", Holders: []primitives.Holder(nil), Waiters: []string(nil), TTL: time.Duration(0), Permits: 0, Available: 0,
+		Name: "", Kind: "", Holders: []primitives.Holder(nil), Waiters: []string(nil), TTL: time.Duration(0),
+		Permits: 0, Available: 0,
 	}
 	_ = primitives.Event{
-		Kind: primitives.EventKind(""), Lock: "", Name: "", ID: "", Waited: time.Duration(0), Held: time.Duration(0), Err: error(nil), Ctx: context.Context(nil),
+		Kind: primitives.EventKind(""), Lock: "", Name: "", ID: "", Waited: time.Duration(0),
+		Held: time.Duration(0), Err: error(nil), Ctx: context.Context(nil),
 	}
 	_ = map[primitives.EventKind]string{
-		primitives.EventWait: "wait", primitives.EventAcquired: "acquired", primitives.EventNested: "nested", primitives.EventRenewed: "renewed",
-		primitives.EventRenewFailed: "renew-failed", primitives.EventLost: "lost", primitives.EventReleased: "released",
-		primitives.EventReleaseFailed: "release-failed", primitives.EventLeaked: "leaked", primitives.EventNotAcquired: "not-acquired",
+		primitives.EventWait: "wait", primitives.EventAcquired: "acquired", primitives.EventNested: "nested",
+		primitives.EventRenewed: "renewed", primitives.EventRenewFailed: "renew-failed", primitives.EventLost: "lost",
+		primitives.EventReleased: "released", primitives.EventReleaseFailed: "release-failed",
+		primitives.EventLeaked: "leaked", primitives.EventNotAcquired: "not-acquired",
 	}
 )
 
+// holdable is what all primitives that give a Hold have in common.
 type holdable interface {
 	Name() string
 	Acquire(context.Context, ...primitives.Option) (*primitives.Hold, error)
@@ -126,6 +137,7 @@ type holdable interface {
 	Do(context.Context, func(context.Context) error, ...primitives.Option) error
 }
 
+// pool is what both semaphores have in common.
 type pool interface {
 	Info(context.Context) (primitives.Info, error)
 	Init(context.Context, int) (bool, error)
@@ -133,6 +145,7 @@ type pool interface {
 	Delete(context.Context) (bool, error)
 }
 
+// byID is what primitives whose holds have ids have in common.
 type byID interface {
 	Adopt(context.Context, string, ...primitives.Option) (*primitives.Hold, error)
 	ReleaseID(context.Context, string) error

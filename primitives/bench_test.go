@@ -12,33 +12,39 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The floor of a lock: the least that two scripts must do for Redisson's format, sent by go-redis as it comes.
+// The floor is the lower bound of the benchmarks: the least that two scripts must do for Redisson's
+// format, sent by go-redis without the library.
 const (
-	floorTake = `if redis.call('exists', KEYS[1]) == 0 then redis.call('hincrby', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], ARGV[2]) return nil end
+	floorAcquire = `if redis.call('exists', KEYS[1]) == 0 then
+redis.call('hincrby', KEYS[1], ARGV[1], 1) redis.call('pexpire', KEYS[1], ARGV[2]) return nil end
 return redis.call('pttl', KEYS[1])`
-	floorGive = `if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return nil end
+	floorRelease = `if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return nil end
 redis.call('del', KEYS[1]) redis.call('publish', KEYS[2], '0') return 1`
 )
 
+// floor is a lock of the two scripts.
 type floor struct {
-	rdb        *redis.Client
-	take, give *redis.Script
-	keys       []string
+	rdb              *redis.Client
+	acquire, release *redis.Script
+	keys             []string
 }
 
 func newFloor(b *testing.B, rdb *redis.Client, name string) *floor {
 	b.Helper()
-	f := &floor{rdb, redis.NewScript(floorTake), redis.NewScript(floorGive), []string{name, "redisson_lock__channel:{" + name + "}"}}
-	require.NoError(b, f.take.Load(b.Context(), rdb).Err())
-	require.NoError(b, f.give.Load(b.Context(), rdb).Err())
+	keys := []string{name, "redisson_lock__channel:{" + name + "}"}
+	f := &floor{rdb, redis.NewScript(floorAcquire), redis.NewScript(floorRelease), keys}
+	require.NoError(b, f.acquire.Load(b.Context(), rdb).Err())
+	require.NoError(b, f.release.Load(b.Context(), rdb).Err())
 	return f
 }
 
+// pair acquires and releases.
 func (f *floor) pair(ctx context.Context) {
-	f.rdb.EvalSha(ctx, f.take.Hash(), f.keys, "5b7a0e3e-8f3b-4d3a-9a2f-0c7a6f1d2e3b:1", 30000)
-	f.rdb.EvalSha(ctx, f.give.Hash(), f.keys, "5b7a0e3e-8f3b-4d3a-9a2f-0c7a6f1d2e3b:1")
+	f.rdb.EvalSha(ctx, f.acquire.Hash(), f.keys, "5b7a0e3e-8f3b-4d3a-9a2f-0c7a6f1d2e3b:1", 30000)
+	f.rdb.EvalSha(ctx, f.release.Hash(), f.keys, "5b7a0e3e-8f3b-4d3a-9a2f-0c7a6f1d2e3b:1")
 }
 
+// pair acquires and releases l.
 func pair(b *testing.B, l *primitives.Lock) {
 	hold, err := l.Acquire(b.Context())
 	if err == nil {
@@ -49,7 +55,7 @@ func pair(b *testing.B, l *primitives.Lock) {
 	}
 }
 
-// BenchmarkPair is an uncontended acquisition and its release.
+// BenchmarkPair measures an uncontended acquisition and its release.
 func BenchmarkPair(b *testing.B) {
 	s := redistest.Fresh(b)
 	rdb := s.Client(b)
@@ -68,35 +74,36 @@ func BenchmarkPair(b *testing.B) {
 	})
 }
 
-// BenchmarkPairs is as many goroutines as names, of which none waits for another.
+// BenchmarkPairs measures concurrent pairs on different names, which do not wait for each other.
 func BenchmarkPairs(b *testing.B) {
 	const n = 64
 	s := redistest.Fresh(b)
 	rdb := s.Client(b, func(o *redis.Options) { o.PoolSize = n })
 	c := newClient(b, rdb)
 	b.Run("floor", func(b *testing.B) {
-		crowded(b, n, func(i int) func() {
+		concurrently(b, n, func(i int) func() {
 			f := newFloor(b, rdb, "floor"+string(rune('a'+i)))
 			return func() { f.pair(b.Context()) }
 		})
 	})
 	b.Run("lock", func(b *testing.B) {
-		crowded(b, n, func(i int) func() {
+		concurrently(b, n, func(i int) func() {
 			l := c.Lock("l" + string(rune('a'+i)))
 			return func() { pair(b, l) }
 		})
 	})
 }
 
-// BenchmarkHandOver is many goroutines that want one lock. The floor is a queue in the process before two scripts.
-func BenchmarkHandOver(b *testing.B) {
+// BenchmarkContended measures many goroutines that share one lock. The floor queues them in the
+// process and runs the two scripts for each.
+func BenchmarkContended(b *testing.B) {
 	const n = 100
 	s := redistest.Fresh(b)
 	rdb := s.Client(b, func(o *redis.Options) { o.PoolSize = n })
 	f, l := newFloor(b, rdb, "floor"), newClient(b, rdb).Lock("l")
 	queue := make(chan struct{}, 1)
 	b.Run("floor", func(b *testing.B) {
-		crowded(b, n, func(int) func() {
+		concurrently(b, n, func(int) func() {
 			return func() {
 				queue <- struct{}{}
 				f.pair(b.Context())
@@ -105,12 +112,12 @@ func BenchmarkHandOver(b *testing.B) {
 		})
 	})
 	b.Run("lock", func(b *testing.B) {
-		crowded(b, n, func(int) func() { return func() { pair(b, l) } })
+		concurrently(b, n, func(int) func() { return func() { pair(b, l) } })
 	})
 }
 
-// crowded has n goroutines do what of makes for each, b.N times in all.
-func crowded(b *testing.B, n int, of func(i int) func()) {
+// concurrently runs b.N operations on n goroutines. of returns the operation of goroutine i.
+func concurrently(b *testing.B, n int, of func(i int) func()) {
 	b.Helper()
 	turns := make(chan struct{}, b.N)
 	for range b.N {

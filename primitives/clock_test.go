@@ -12,7 +12,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// bubble runs f on an embedded server in fake time, with two clients of it, the first through a proxy.
+// bubble runs f in a synctest bubble, whose time is fake, with an embedded server and two clients.
+// The first client connects through a proxy.
 func bubble(t *testing.T, f func(t *testing.T, b *bubbled)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
@@ -23,6 +24,7 @@ func bubble(t *testing.T, f func(t *testing.T, b *bubbled)) {
 	})
 }
 
+// bubbled is the fixture of bubble.
 type bubbled struct {
 	s        *redistest.Server
 	p        *redistest.Proxy
@@ -41,12 +43,14 @@ func (b *bubbled) tries() (n int) {
 	return n
 }
 
-// The watchdog keeps a lock for an hour, at a third of its TTL, and not a moment after its release.
-func TestClockWatchdog(t *testing.T) {
+// The watchdog renews a lock every third of its TTL for an hour, and not after its release.
+func TestClockWatchdogRenewsUntilRelease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.l)
 		b.p.Record()
-		time.Sleep(time.Hour + time.Second) // not at the instant of a renewal, which might be under way when it is released
+		// The extra second keeps the release away from the instant of a renewal, which might be
+		// under way.
+		time.Sleep(time.Hour + time.Second)
 		requireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
 		require.InDelta(t, 361, b.tries(), 25)
@@ -59,13 +63,19 @@ func TestClockWatchdog(t *testing.T) {
 	})
 }
 
-// Loss is told at the validity deadline: the last confirmed command's start + TTL - margin, to the instant, and the other gets the lock after.
-func TestClockLossAtTheDeadline(t *testing.T) {
+// Without answers, the loss is reported exactly when validity ends: at the start of the last
+// confirmed command, plus the TTL, minus the safety margin. A waiter acquires after that, when the
+// key expires.
+func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		margin time.Duration // of the option; 0: none
+		margin time.Duration // of WithSafetyMargin; negative: no option
 		want   time.Duration
-	}{{"default margin", -1, 302 * time.Millisecond}, {"one second", time.Second, time.Second}, {"at most half a TTL", time.Hour, 15 * time.Second}} {
+	}{
+		{"default margin", -1, 302 * time.Millisecond},
+		{"one second", time.Second, time.Second},
+		{"at most half a TTL", time.Hour, 15 * time.Second},
+	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, b *bubbled) {
 				var opts []primitives.ClientOption
@@ -73,27 +83,27 @@ func TestClockLossAtTheDeadline(t *testing.T) {
 					opts = append(opts, primitives.WithSafetyMargin(tt.margin))
 				}
 				l := newClient(t, b.p.Client(t), opts...).Lock("l")
-				start0 := time.Now()
+				began := time.Now()
 				hold := acquire(t, t.Context(), l)
-				require.Equal(t, start0.Add(30*time.Second-tt.want), hold.ValidUntil())
+				require.Equal(t, began.Add(30*time.Second-tt.want), hold.ValidUntil())
 				b.p.BlackHole(true)
 				waiting := start(func() (*primitives.Hold, error) { return b.other.Acquire(t.Context()) })
 				<-hold.Context().Done()
-				require.Equal(t, 30*time.Second-tt.want, time.Since(start0))
+				require.Equal(t, 30*time.Second-tt.want, time.Since(began))
 				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
 				require.Empty(t, waiting)
 				r := <-waiting
 				require.NoError(t, r.err)
-				require.GreaterOrEqual(t, r.at.Sub(start0), 30*time.Second)
-				require.Less(t, r.at.Sub(start0), 30*time.Second+10*time.Millisecond)
+				require.GreaterOrEqual(t, r.at.Sub(began), 30*time.Second)
+				require.Less(t, r.at.Sub(began), 30*time.Second+10*time.Millisecond)
 				release(t, r.hold)
 			})
 		})
 	}
 }
 
-// An outage that is shorter than validity costs nothing but renewals.
-func TestClockOutage(t *testing.T) {
+// Outages that are shorter than the validity of a hold do not end it.
+func TestClockShortOutagesLoseNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.l)
 		for range 20 {
@@ -111,6 +121,8 @@ func TestClockOutage(t *testing.T) {
 	})
 }
 
+// A lease is not renewed, and its hold ends at the deadline. The client then deletes the key, so
+// that others need not wait for the safety margin to pass.
 func TestClockLease(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
@@ -118,15 +130,17 @@ func TestClockLease(t *testing.T) {
 		b.p.Record()
 		<-hold.Context().Done()
 		require.Equal(t, 10*time.Second-102*time.Millisecond, time.Since(began))
-		require.Zero(t, b.tries(), "never renewed")
+		require.Zero(t, b.tries(), "a lease is not renewed")
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		time.Sleep(50 * time.Millisecond)
 		_, err := b.other.TryAcquire(t.Context(), primitives.WithLease(time.Second))
-		require.NoError(t, err, "its owner has left: the margin need not block others")
+		require.NoError(t, err, "the lock is free before its TTL ends")
 	})
 }
 
-func TestClockMaxHold(t *testing.T) {
+// WithMaxHold ends a hold that is renewed. Renewals never set a TTL beyond that end, so a waiter
+// acquires in time.
+func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
 		hold := acquire(t, t.Context(), b.l, primitives.WithMaxHold(time.Minute))
@@ -135,16 +149,16 @@ func TestClockMaxHold(t *testing.T) {
 		<-hold.Context().Done()
 		require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
 		next := acquire(t, t.Context(), b.other)
-		require.LessOrEqual(t, time.Since(began), time.Minute, "what is asked for does not outlast the ceiling")
+		require.LessOrEqual(t, time.Since(began), time.Minute, "no renewal extends the TTL beyond the maximum")
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		require.NoError(t, next.Check(t.Context()))
 		release(t, next)
 	})
 }
 
-// A nested hold keeps its own promise, and the outer one its own.
-func TestClockNestedPromises(t *testing.T) {
-	t.Run("a renewed one in a leased one", func(t *testing.T) {
+// A nested hold and its outer hold each keep their own lease or renewal.
+func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
+	t.Run("a renewed hold outlives the outer lease", func(t *testing.T) {
 		bubble(t, func(t *testing.T, b *bubbled) {
 			began := time.Now()
 			outer := acquire(t, t.Context(), b.l, primitives.WithLease(20*time.Second))
@@ -160,7 +174,7 @@ func TestClockNestedPromises(t *testing.T) {
 			require.Empty(t, b.s.Mini().HGet("l", inner.ID()))
 		})
 	})
-	t.Run("a leased one in a renewed one", func(t *testing.T) {
+	t.Run("the outer hold is renewed beyond nested leases", func(t *testing.T) {
 		bubble(t, func(t *testing.T, b *bubbled) {
 			outer := acquire(t, t.Context(), b.l)
 			inner := acquire(t, outer.Context(), b.l, primitives.WithLease(time.Second))
@@ -174,11 +188,11 @@ func TestClockNestedPromises(t *testing.T) {
 			require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
 			release(t, long)
 			time.Sleep(time.Hour)
-			require.NoError(t, outer.Check(t.Context()), "the outer is renewed as ever")
+			require.NoError(t, outer.Check(t.Context()), "the outer hold is still renewed")
 			release(t, outer)
 		})
 	})
-	t.Run("released, the outer is not renewed for it", func(t *testing.T) {
+	t.Run("renewal ends with the release of the renewed hold", func(t *testing.T) {
 		bubble(t, func(t *testing.T, b *bubbled) {
 			began := time.Now()
 			outer := acquire(t, t.Context(), b.l, primitives.WithLease(time.Minute))
@@ -189,11 +203,14 @@ func TestClockNestedPromises(t *testing.T) {
 			<-outer.Context().Done()
 			require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
 			require.Zero(t, b.tries())
-			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost) // it was reachable until here
+			// The call also keeps outer reachable: the garbage collector would end it as a leaked
+			// hold.
+			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
 		})
 	})
 }
 
+// Extend moves the deadline of a lease, which then ends exactly there.
 func TestClockExtend(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
@@ -207,8 +224,9 @@ func TestClockExtend(t *testing.T) {
 	})
 }
 
-// A polling lock asks again with a delay that doubles, within its bounds and a quarter of jitter, and subscribes to nothing.
-func TestClockPolling(t *testing.T) {
+// A polling lock retries with a delay that doubles up to its maximum, plus a jitter of a quarter.
+// It subscribes to nothing.
+func TestClockPollingBacksOff(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other)
 		b.p.Record()
@@ -237,8 +255,9 @@ func TestClockPolling(t *testing.T) {
 	})
 }
 
-// Idle waiters, however many, send one command a second for their name: the slow poll.
-func TestClockSlowPoll(t *testing.T) {
+// All waiters of a client for one name together send one command a second, the slow poll. It covers
+// for a lost message.
+func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -265,14 +284,14 @@ func TestClockSlowPoll(t *testing.T) {
 			default:
 			}
 		}
-		require.NotNil(t, got, "one of them has it within %v", time.Since(released))
+		require.NotNil(t, got, "no waiter has acquired after %v", time.Since(released))
 		release(t, got)
 		cancel()
 	})
 }
 
-// A wait ends when its limit does, to the instant.
-func TestClockWait(t *testing.T) {
+// A wait ends exactly at its limit, or with its context.
+func TestClockWaitEndsAtItsLimit(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other)
 		began := time.Now()

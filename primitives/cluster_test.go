@@ -14,7 +14,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// On a cluster, with plain and with sharded pub/sub: acquire, nest, wait, be woken, renew, release, list.
+// TestCluster tests the life of a lock on every shard of a cluster, with plain and with sharded
+// pub/sub: acquiring, nesting, renewal, a waiter's wake-up, release, and Locks.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t)
@@ -27,14 +28,16 @@ func TestCluster(t *testing.T) {
 			base := redistest.Name(t)
 			one, two := newClient(t, servers.ClusterClient(t), opts...), newClient(t, servers.ClusterClient(t), opts...)
 			var wg sync.WaitGroup
-			for i := range 9 { // every shard has some
+			for i := range 9 { // enough names for every shard
 				wg.Go(func() {
 					key := base + strconv.Itoa(i)
 					hold := acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(900*time.Millisecond))
 					inner := acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(900*time.Millisecond))
-					waiting := start(func() (*primitives.Hold, error) { return two.Lock(key).Acquire(t.Context(), primitives.WithOwner("o")) })
+					waiting := start(func() (*primitives.Hold, error) {
+						return two.Lock(key).Acquire(t.Context(), primitives.WithOwner("o"))
+					})
 					before := hold.ValidUntil()
-					redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().After(before) }, "renewed")
+					redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
 					release(t, inner)
 					released := time.Now()
 					release(t, hold)
@@ -44,7 +47,7 @@ func TestCluster(t *testing.T) {
 						return
 					}
 					if took := r.at.Sub(released); took > 700*time.Millisecond {
-						t.Errorf("%s: woken after %v", key, took)
+						t.Errorf("%s: the waiter acquired %v after the release", key, took)
 					}
 					release(t, r.hold)
 				})
@@ -69,8 +72,8 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// C20: keys and channels of one primitive must share a slot.
-func TestC20NamesOfTwoSlots(t *testing.T) {
+// C20: a name whose keys or channels would be in two slots is refused.
+func TestC20NamesInTwoSlotsAreInvalid(t *testing.T) {
 	servers := redistest.Cluster(t)
 	for _, sharded := range []bool{false, true} {
 		c := newClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(sharded))
@@ -86,8 +89,8 @@ func TestC20NamesOfTwoSlots(t *testing.T) {
 	}
 }
 
-// One shard is away; locks of the others are taken, renewed and released as ever.
-func TestClusterDeadShard(t *testing.T) {
+// While one shard is down, locks on the others are still acquired, renewed and released.
+func TestClusterDeadShardDoesNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	for _, s := range servers.Nodes() {
@@ -100,13 +103,13 @@ func TestClusterDeadShard(t *testing.T) {
 	require.NoError(t, servers.Node(t, "a").Kill())
 	requireEnds(t, lost.Context(), primitives.ErrLost)
 	before := alive.ValidUntil()
-	redistest.WaitFor(t, soon, func() bool { return alive.ValidUntil().After(before) }, "renewed")
+	redistest.WaitFor(t, soon, func() bool { return alive.ValidUntil().After(before) }, "the hold is renewed")
 	release(t, acquire(t, t.Context(), c.Lock("{b}2")))
 	release(t, alive)
 }
 
-// Sentinels promote the replica: waiters and holders go on with it.
-func TestSentinelFailover(t *testing.T) {
+// After a failover by Sentinel, the hold and the waiter continue on the promoted replica.
+func TestSentinelFailoverKeepsHoldsAndWaiters(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Sentinel(t)
 	name := redistest.Name(t)
@@ -117,7 +120,9 @@ func TestSentinelFailover(t *testing.T) {
 	waiting := start(func() (*primitives.Hold, error) { return two.Lock(name).Acquire(t.Context()) })
 	awaitWaiter(t, servers.Master, name)
 	require.NoError(t, servers.Master.Kill())
-	redistest.WaitFor(t, 20*time.Second, func() bool { return hold.Check(t.Context()) == nil }, "held on the new master")
+	redistest.WaitFor(t, 20*time.Second, func() bool {
+		return hold.Check(t.Context()) == nil
+	}, "the hold is valid on the new master")
 	require.NoError(t, hold.Release(context.Background()))
 	r := await(t, waiting)
 	require.NoError(t, r.err)
@@ -125,8 +130,8 @@ func TestSentinelFailover(t *testing.T) {
 	require.Empty(t, fields(t, servers.Current(t), name))
 }
 
-// WithReplicas: too few, and the lock is given back.
-func TestReplicas(t *testing.T) {
+// WithReplicas releases the lock and gives ErrNotReplicated if too few replicas confirm.
+func TestTooFewReplicasReleaseTheLock(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
 	for n := 1; n <= 2; n++ {
@@ -143,14 +148,14 @@ func TestReplicas(t *testing.T) {
 			}
 			require.ErrorIs(t, err, primitives.ErrNotReplicated)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.Empty(t, fields(t, servers.Master, "l"), "given back")
+			require.Empty(t, fields(t, servers.Master, "l"), "the lock is released")
 			release(t, acquire(t, t.Context(), plain.Lock("l")))
 		}
 	}
 }
 
-// A nested acquisition that is not confirmed leaves the count as it was.
-func TestReplicasNested(t *testing.T) {
+// A nested acquisition that no replica confirms leaves the count of the outer hold unchanged.
+func TestUnconfirmedNestedAcquisitionChangesNoCount(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
 	c := newClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 2*time.Second))

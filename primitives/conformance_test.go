@@ -3,6 +3,7 @@ package primitives_test
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,13 +19,14 @@ import (
 
 // conformKind is one kind of lock that Redisson has.
 type conformKind struct {
-	name  string
-	open  func(c *primitives.Client, key string) *primitives.Lock
-	rival func(c *primitives.Client, key string) *primitives.Lock // what it excludes; nil: itself
-	keeps func(key string) []string                               // keys that outlive it
-	flat  bool                                                    // a second acquisition in the first is refused
+	name         string
+	open         func(c *primitives.Client, key string) *primitives.Lock
+	rival        func(c *primitives.Client, key string) *primitives.Lock // the lock that it excludes; nil: itself
+	keeps        func(key string) []string                               // keys that stay when it is free
+	nonReentrant bool                                                    // a nested acquisition gives ErrDeadlock
 }
 
+// writerOf returns the write lock of key.
 func writerOf(c *primitives.Client, key string) *primitives.Lock { return c.RWLock(key).Writer() }
 
 var conformKinds = []conformKind{
@@ -32,7 +34,7 @@ var conformKinds = []conformKind{
 	{name: "spin", open: func(c *primitives.Client, key string) *primitives.Lock {
 		return c.Lock(key, primitives.WithPolling(2*time.Millisecond, 50*time.Millisecond))
 	}},
-	{name: "non-reentrant", flat: true, open: func(c *primitives.Client, key string) *primitives.Lock {
+	{name: "non-reentrant", nonReentrant: true, open: func(c *primitives.Client, key string) *primitives.Lock {
 		return c.Lock(key, primitives.WithNonReentrant())
 	}},
 	{name: "fair", open: func(c *primitives.Client, key string) *primitives.Lock { return c.FairLock(key) }},
@@ -40,21 +42,24 @@ var conformKinds = []conformKind{
 		name: "fenced", open: func(c *primitives.Client, key string) *primitives.Lock { return c.FencedLock(key) },
 		keeps: func(key string) []string { return []string{"redisson_lock_token:{" + key + "}"} },
 	},
-	{name: "read", open: func(c *primitives.Client, key string) *primitives.Lock { return c.RWLock(key).Reader() }, rival: writerOf},
+	{name: "read", rival: writerOf, open: func(c *primitives.Client, key string) *primitives.Lock {
+		return c.RWLock(key).Reader()
+	}},
 	{name: "write", open: writerOf},
 }
 
-// conformCase is what one behaviour works with: a lock, the same on another client, and there what it excludes.
+// conformCase is the input of one behaviour.
 type conformCase struct {
 	conformKind
 	s         *redistest.Server
 	key       string
-	l, far    *primitives.Lock
-	excludes  *primitives.Lock
-	farClient *primitives.Client
-	heard     *recorder // of the other client
+	l, far    *primitives.Lock   // the same lock on two clients
+	excludes  *primitives.Lock   // the lock that l excludes, on the client of far
+	farClient *primitives.Client // the client of far
+	heard     *recorder          // the events of farClient
 }
 
+// onKind opens a lock of a kind on two new clients.
 func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
 	x := &conformCase{conformKind: kind, s: s, key: redistest.Name(t) + ".", heard: &recorder{}}
 	x.farClient = newClient(t, s.Client(t), x.heard.option())
@@ -65,7 +70,7 @@ func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
 	return x
 }
 
-// count is how often that id holds the lock, as another client sees it.
+// count returns the hold count of an id, as another client sees it.
 func (x *conformCase) count(t *testing.T, id string) int {
 	t.Helper()
 	info, err := x.far.Info(t.Context())
@@ -78,7 +83,8 @@ func (x *conformCase) count(t *testing.T, id string) int {
 	return 0
 }
 
-// requireHolders is Redisson's isLocked, asked on both clients.
+// requireHolders checks the number of holders on both clients. It corresponds to Redisson's
+// isLocked.
 func (x *conformCase) requireHolders(t *testing.T, n int) {
 	t.Helper()
 	for _, l := range []*primitives.Lock{x.l, x.far} {
@@ -88,24 +94,24 @@ func (x *conformCase) requireHolders(t *testing.T, n int) {
 	}
 }
 
-// TestConformanceLocks: what Redisson's tests of each kind of lock say of every kind.
+// TestConformanceLocks tests each kind of lock for what Redisson's tests assert of every kind.
 func TestConformanceLocks(t *testing.T) {
 	t.Parallel()
 	behaviours := []struct {
 		name string
-		hold func(t *testing.T, x *conformCase)
+		test func(t *testing.T, x *conformCase)
 	}{
-		{"locked is seen from everywhere", seenLocked},
+		{"every client sees the holders", clientsSeeHolders},
 		{"each acquisition counts", holdCount},
-		{"only the holder's context holds", heldByMe},
-		{"the time that is left", timeLeft},
-		{"only the holder releases", strangersRelease},
-		{"one handle locks again and again", lockAgain},
-		{"forced free", forcedFree},
-		{"the lock of a client that is gone frees itself", autoExpires},
-		{"a lease that ends lets the next one in", leaseLetsIn},
-		{"a wait that nothing interrupts", uninterrupted},
-		{"one try neither waits nor stays", tryOnce},
+		{"HoldFrom finds the hold only in its own context", holdFromContext},
+		{"Info reports the remaining TTL", remainingTTL},
+		{"only the holder releases", othersCannotRelease},
+		{"a handle can be locked again", lockAgain},
+		{"ForceRelease frees the lock", forceReleaseFrees},
+		{"the lock of a closed client expires", autoExpires},
+		{"a waiter acquires when the lease expires", leaseExpiryWakes},
+		{"a wait without cancellation goes on", uninterrupted},
+		{"a failed try leaves nothing behind", failedTryLeavesNothing},
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, kind := range conformKinds {
@@ -115,7 +121,7 @@ func TestConformanceLocks(t *testing.T) {
 					t.Run(b.name, func(t *testing.T) {
 						t.Parallel()
 						x := onKind(t, s, kind)
-						b.hold(t, x)
+						b.test(t, x)
 						var keeps []string
 						if kind.keeps != nil {
 							keeps = kind.keeps(x.key)
@@ -128,7 +134,7 @@ func TestConformanceLocks(t *testing.T) {
 	})
 }
 
-func seenLocked(t *testing.T, x *conformCase) {
+func clientsSeeHolders(t *testing.T, x *conformCase) {
 	x.requireHolders(t, 0)
 	hold := acquire(t, t.Context(), x.l)
 	x.requireHolders(t, 1)
@@ -142,7 +148,7 @@ func holdCount(t *testing.T, x *conformCase) {
 	release(t, once)
 	require.Zero(t, x.count(t, once.ID()))
 	outer := acquire(t, t.Context(), x.l)
-	if x.flat {
+	if x.nonReentrant {
 		_, err := x.l.Acquire(outer.Context())
 		require.ErrorIs(t, err, primitives.ErrDeadlock)
 		require.Equal(t, 1, x.count(t, outer.ID()))
@@ -154,22 +160,22 @@ func holdCount(t *testing.T, x *conformCase) {
 	release(t, inner)
 	require.Equal(t, 1, x.count(t, outer.ID()))
 	_, err := x.excludes.TryAcquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrNotAcquired, "one count is left")
+	require.ErrorIs(t, err, primitives.ErrNotAcquired, "the outer hold is left")
 	release(t, outer)
 	require.Zero(t, x.count(t, outer.ID()))
 }
 
-func heldByMe(t *testing.T, x *conformCase) {
+func holdFromContext(t *testing.T, x *conformCase) {
 	require.Nil(t, x.l.HoldFrom(t.Context()))
 	hold := acquire(t, t.Context(), x.l)
 	require.Same(t, hold, x.l.HoldFrom(hold.Context()))
 	require.Nil(t, x.l.HoldFrom(t.Context()), "another goroutine's context")
 	require.Nil(t, x.far.HoldFrom(hold.Context()), "another client's lock")
 	release(t, hold)
-	require.Nil(t, x.l.HoldFrom(hold.Context()), "it was released")
+	require.Nil(t, x.l.HoldFrom(hold.Context()), "the hold was released")
 }
 
-func timeLeft(t *testing.T, x *conformCase) {
+func remainingTTL(t *testing.T, x *conformCase) {
 	left := func() time.Duration {
 		info, err := x.far.Info(t.Context())
 		require.NoError(t, err)
@@ -180,11 +186,11 @@ func timeLeft(t *testing.T, x *conformCase) {
 	release(t, hold)
 	require.Zero(t, left())
 	hold = acquire(t, t.Context(), x.l)
-	require.InDelta(t, 30*time.Second, left(), float64(5*time.Second), "the watchdog's")
+	require.InDelta(t, 30*time.Second, left(), float64(5*time.Second), "the default TTL of the watchdog")
 	release(t, hold)
 }
 
-func strangersRelease(t *testing.T, x *conformCase) {
+func othersCannotRelease(t *testing.T, x *conformCase) {
 	hold := acquire(t, t.Context(), x.l)
 	require.ErrorIs(t, x.far.ReleaseID(t.Context(), x.farClient.ID()+":1"), primitives.ErrNotHeld)
 	require.NoError(t, hold.Check(t.Context()))
@@ -199,7 +205,7 @@ func lockAgain(t *testing.T, x *conformCase) {
 	}
 }
 
-func forcedFree(t *testing.T, x *conformCase) {
+func forceReleaseFrees(t *testing.T, x *conformCase) {
 	hold := acquire(t, t.Context(), x.l)
 	for _, held := range []bool{true, false} {
 		was, err := x.far.ForceRelease(t.Context())
@@ -210,6 +216,7 @@ func forcedFree(t *testing.T, x *conformCase) {
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 }
 
+// autoExpires checks that a lock whose client was closed with the hold is free when its TTL ends.
 func autoExpires(t *testing.T, x *conformCase) {
 	const ttl = 240 * time.Millisecond
 	gone := newClient(t, x.s.Client(t))
@@ -223,7 +230,9 @@ func autoExpires(t *testing.T, x *conformCase) {
 	release(t, next)
 }
 
-func leaseLetsIn(t *testing.T, x *conformCase) {
+// leaseExpiryWakes checks that a waiter acquires when the lease ends, and that the late release of
+// the former hold does not affect it.
+func leaseExpiryWakes(t *testing.T, x *conformCase) {
 	const lease = 160 * time.Millisecond
 	began := time.Now()
 	hold := acquire(t, t.Context(), x.l, primitives.WithLease(lease))
@@ -232,10 +241,12 @@ func leaseLetsIn(t *testing.T, x *conformCase) {
 	require.Less(t, time.Since(began), lease+slowPoll)
 	requireEnds(t, hold.Context(), primitives.ErrLost)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-	require.NoError(t, next.Check(t.Context()), "a late release takes nothing")
+	require.NoError(t, next.Check(t.Context()), "a late release does not end the next hold")
 	release(t, next)
 }
 
+// uninterrupted checks that a waiter with context.WithoutCancel waits on after its parent is
+// cancelled.
 func uninterrupted(t *testing.T, x *conformCase) {
 	hold := acquire(t, t.Context(), x.l)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -249,8 +260,9 @@ func uninterrupted(t *testing.T, x *conformCase) {
 	release(t, r.hold)
 }
 
-// Who gave up does not stand in the way of the next.
-func tryOnce(t *testing.T, x *conformCase) {
+// failedTryLeavesNothing checks that a failed acquisition does not block later ones, in particular
+// as a queue entry of a fair lock.
+func failedTryLeavesNothing(t *testing.T, x *conformCase) {
 	hold := acquire(t, t.Context(), x.l)
 	for _, wait := range []time.Duration{0, 30 * time.Millisecond} {
 		began := time.Now()
@@ -266,7 +278,8 @@ func tryOnce(t *testing.T, x *conformCase) {
 	}
 }
 
-// Many goroutines on a few locks of one client: all get through, and no subscription stays.
+// TestConformanceSubscriptions has many goroutines use a few locks of one client. All acquire, and
+// no subscription is left.
 func TestConformanceSubscriptions(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -287,103 +300,106 @@ func TestConformanceSubscriptions(t *testing.T) {
 	})
 }
 
-// TestConformanceRWLock: leases of readers beside each other and of a writer before readers.
+// TestConformanceRWLock tests how the leases of concurrent readers and of a writer end.
 func TestConformanceRWLock(t *testing.T) {
 	t.Parallel()
-	lease := primitives.WithLease
-	behaviours := []struct {
-		name string
-		hold func(t *testing.T, near, far *primitives.RWLock)
-	}{
-		{"a writer waits for the reader that lasts longest", func(t *testing.T, near, far *primitives.RWLock) {
-			began := time.Now()
-			acquire(t, t.Context(), near.Reader(), lease(500*time.Millisecond))
-			acquire(t, t.Context(), far.Reader(), lease(100*time.Millisecond))
-			w := acquire(t, t.Context(), far.Writer())
-			require.GreaterOrEqual(t, time.Since(began), 490*time.Millisecond)
-			release(t, w)
-		}},
-		{"a reader that comes and goes does not prolong another", func(t *testing.T, near, far *primitives.RWLock) {
-			began := time.Now()
-			acquire(t, t.Context(), near.Reader(), lease(300*time.Millisecond))
-			release(t, acquire(t, t.Context(), far.Reader(), lease(time.Minute)))
-			w := acquire(t, t.Context(), far.Writer(), primitives.WithWait(soon))
-			require.GreaterOrEqual(t, time.Since(began), 290*time.Millisecond)
-			require.Less(t, time.Since(began), 300*time.Millisecond+slowPoll)
-			release(t, w)
-		}},
-		// Redisson takes the nested read's lease away with it; here what stays keeps the longest, and no longer.
-		{"a nested read that is released takes its lease with it", func(t *testing.T, near, far *primitives.RWLock) {
-			began := time.Now()
-			outer := acquire(t, t.Context(), near.Reader(), lease(200*time.Millisecond))
-			release(t, acquire(t, outer.Context(), near.Reader(), lease(time.Minute)))
-			w := acquire(t, t.Context(), far.Writer(), primitives.WithWait(soon))
-			require.GreaterOrEqual(t, time.Since(began), 190*time.Millisecond)
-			require.Less(t, time.Since(began), 200*time.Millisecond+slowPoll)
-			release(t, w)
-		}},
-		{"a writer's lease ends: all readers that wait enter", func(t *testing.T, near, far *primitives.RWLock) {
-			acquire(t, t.Context(), near.Writer(), lease(300*time.Millisecond))
-			var readers []<-chan result
-			for _, rw := range []*primitives.RWLock{near, far, far} {
-				readers = append(readers, start(func() (*primitives.Hold, error) { return rw.Reader().Acquire(t.Context()) }))
-			}
-			var holds []*primitives.Hold
-			for _, reader := range readers {
-				r := await(t, reader)
-				require.NoError(t, r.err)
-				holds = append(holds, r.hold)
-			}
-			for _, hold := range holds {
-				release(t, hold)
-			}
-		}},
-		{"a nested write with a shorter lease leaves the outer one's", func(t *testing.T, near, far *primitives.RWLock) {
-			outer := acquire(t, t.Context(), near.Writer(), lease(time.Minute))
-			inner := acquire(t, outer.Context(), near.Writer(), lease(50*time.Millisecond))
-			requireEnds(t, inner.Context(), primitives.ErrLost)
-			require.NoError(t, outer.Check(t.Context()))
-			for _, l := range []*primitives.Lock{far.Writer(), far.Reader()} {
-				_, err := l.TryAcquire(t.Context())
-				require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			}
-			_, err := near.Writer().ForceRelease(t.Context())
-			require.NoError(t, err)
-		}},
-	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, b := range behaviours {
+		for _, b := range rwLockBehaviours {
 			t.Run(b.name, func(t *testing.T) {
 				t.Parallel()
 				key := redistest.Name(t) + "."
-				b.hold(t, newClient(t, s.Client(t)).RWLock(key), newClient(t, s.Client(t)).RWLock(key))
+				b.test(t, newClient(t, s.Client(t)).RWLock(key), newClient(t, s.Client(t)).RWLock(key))
 				requireClean(t, s, key)
 			})
 		}
 	})
 }
 
-// poolCase is what a behaviour of semaphores works with.
+var rwLockBehaviours = []struct {
+	name string
+	test func(t *testing.T, near, far *primitives.RWLock) // the same lock on two clients
+}{
+	{"a writer waits for the reader with the longest lease", func(t *testing.T, near, far *primitives.RWLock) {
+		began := time.Now()
+		acquire(t, t.Context(), near.Reader(), primitives.WithLease(500*time.Millisecond))
+		acquire(t, t.Context(), far.Reader(), primitives.WithLease(100*time.Millisecond))
+		w := acquire(t, t.Context(), far.Writer())
+		require.GreaterOrEqual(t, time.Since(began), 490*time.Millisecond)
+		release(t, w)
+	}},
+	{"a released reader does not extend the lease of another", func(t *testing.T, near, far *primitives.RWLock) {
+		began := time.Now()
+		acquire(t, t.Context(), near.Reader(), primitives.WithLease(300*time.Millisecond))
+		release(t, acquire(t, t.Context(), far.Reader(), primitives.WithLease(time.Minute)))
+		w := acquire(t, t.Context(), far.Writer(), primitives.WithWait(soon))
+		require.GreaterOrEqual(t, time.Since(began), 290*time.Millisecond)
+		require.Less(t, time.Since(began), 300*time.Millisecond+slowPoll)
+		release(t, w)
+	}},
+	// In Redisson, releasing the nested reader removes its timeout key. Here, too, the TTL becomes
+	// that of the longest remaining lease, and no longer.
+	{"releasing a nested reader ends its lease", func(t *testing.T, near, far *primitives.RWLock) {
+		began := time.Now()
+		outer := acquire(t, t.Context(), near.Reader(), primitives.WithLease(200*time.Millisecond))
+		release(t, acquire(t, outer.Context(), near.Reader(), primitives.WithLease(time.Minute)))
+		w := acquire(t, t.Context(), far.Writer(), primitives.WithWait(soon))
+		require.GreaterOrEqual(t, time.Since(began), 190*time.Millisecond)
+		require.Less(t, time.Since(began), 200*time.Millisecond+slowPoll)
+		release(t, w)
+	}},
+	{"all waiting readers acquire when a writer's lease expires", func(t *testing.T, near, far *primitives.RWLock) {
+		acquire(t, t.Context(), near.Writer(), primitives.WithLease(300*time.Millisecond))
+		var readers []<-chan result
+		for _, rw := range []*primitives.RWLock{near, far, far} {
+			readers = append(readers, start(func() (*primitives.Hold, error) { return rw.Reader().Acquire(t.Context()) }))
+		}
+		var holds []*primitives.Hold
+		for _, reader := range readers {
+			r := await(t, reader)
+			require.NoError(t, r.err)
+			holds = append(holds, r.hold)
+		}
+		for _, hold := range holds {
+			release(t, hold)
+		}
+	}},
+	{"a nested writer does not shorten the outer lease", func(t *testing.T, near, far *primitives.RWLock) {
+		outer := acquire(t, t.Context(), near.Writer(), primitives.WithLease(time.Minute))
+		inner := acquire(t, outer.Context(), near.Writer(), primitives.WithLease(50*time.Millisecond))
+		requireEnds(t, inner.Context(), primitives.ErrLost)
+		require.NoError(t, outer.Check(t.Context()))
+		for _, l := range []*primitives.Lock{far.Writer(), far.Reader()} {
+			_, err := l.TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		}
+		_, err := near.Writer().ForceRelease(t.Context())
+		require.NoError(t, err)
+	}},
+}
+
+// poolCase is the input of one behaviour of a semaphore.
 type poolCase struct {
 	countable
 	s   *redistest.Server
 	key string
 }
 
-// take acquires n at once.
+// take acquires n permits at once, without waiting.
 func (p *poolCase) take(t *testing.T, n int, opts ...primitives.Option) *primitives.Hold {
 	t.Helper()
-	hold, err := p.Acquire(t.Context(), append([]primitives.Option{primitives.WithPermits(n), primitives.WithWait(0)}, opts...)...)
+	opts = append([]primitives.Option{primitives.WithPermits(n), primitives.WithWait(0)}, opts...)
+	hold, err := p.Acquire(t.Context(), opts...)
 	require.NoError(t, err)
 	return hold
 }
 
+// add adds n permits to the pool, or removes -n.
 func (p *poolCase) add(t *testing.T, n int) {
 	t.Helper()
 	require.NoError(t, p.Add(t.Context(), n))
 }
 
-// requireFree is how many can be had.
+// requireFree checks the number of available permits.
 func (p *poolCase) requireFree(t *testing.T, n int) {
 	t.Helper()
 	info, err := p.Info(t.Context())
@@ -391,39 +407,59 @@ func (p *poolCase) requireFree(t *testing.T, n int) {
 	require.Equal(t, n, info.Available)
 }
 
-// requireAll is how many there are, how many are out, and how many can be had: of permits with leases.
-func (p *poolCase) requireAll(t *testing.T, all, out, free int) {
+// requireAll checks the number of permits in all, held and available. It is for permits with
+// leases.
+func (p *poolCase) requireAll(t *testing.T, all, held, free int) {
 	t.Helper()
 	info, err := p.Info(t.Context())
 	require.NoError(t, err)
-	require.Equal(t, []int{all, out, free}, []int{info.Permits, len(info.Holders), info.Available})
+	require.Equal(t, []int{all, held, free}, []int{info.Permits, len(info.Holders), info.Available})
 }
 
-// TestConformanceSemaphores: the arithmetic that Redisson's tests of both semaphores expect.
+// TestConformanceSemaphores tests both semaphores for the arithmetic that Redisson's tests expect.
 func TestConformanceSemaphores(t *testing.T) {
 	t.Parallel()
-	behaviours := []struct {
-		name string
-		hold func(t *testing.T, p *poolCase)
-	}{
-		{"there is nothing before it is set", func(t *testing.T, p *poolCase) { p.requireFree(t, 0) }},
-		{"none of none", func(t *testing.T, p *poolCase) {
+	type opener = func(*primitives.Client, ...primitives.Option) countable
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open opener, key string) {
+		for _, b := range slices.Concat(semaphoreBehaviours, semaphoreWaitBehaviours) {
+			t.Run(b.name, func(t *testing.T) {
+				p := &poolCase{open(newClient(t, s.Client(t))), s, key}
+				b.test(t, p)
+				_, err := p.Delete(t.Context())
+				require.NoError(t, err)
+				requireClean(t, s, key)
+			})
+		}
+	})
+}
+
+// poolBehaviour is one row of the semaphore tests.
+type poolBehaviour struct {
+	name string
+	test func(t *testing.T, p *poolCase)
+}
+
+var (
+	// semaphoreBehaviours never wait.
+	semaphoreBehaviours = []poolBehaviour{
+		{"a new semaphore has no permits", func(t *testing.T, p *poolCase) { p.requireFree(t, 0) }},
+		{"acquiring and adding zero permits succeeds", func(t *testing.T, p *poolCase) {
 			release(t, p.take(t, 0))
 			p.add(t, 0)
 			p.requireFree(t, 0)
 		}},
-		{"added one by one", func(t *testing.T, p *poolCase) {
+		{"permits are added one by one", func(t *testing.T, p *poolCase) {
 			p.add(t, 1)
 			p.requireFree(t, 1)
 			p.add(t, 1)
 			release(t, p.take(t, 2))
 		}},
-		{"set once", func(t *testing.T, p *poolCase) {
+		{"the second Init changes nothing", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 10)
 			initPool(t, p, 15)
 			p.requireFree(t, 10)
 		}},
-		{"taken and given back", func(t *testing.T, p *poolCase) {
+		{"released permits are available again", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 10)
 			one := p.take(t, 1)
 			p.requireFree(t, 9)
@@ -434,7 +470,7 @@ func TestConformanceSemaphores(t *testing.T) {
 			release(t, five)
 			p.requireFree(t, 10)
 		}},
-		{"added while all are out", func(t *testing.T, p *poolCase) {
+		{"permits are added while all are held", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 10)
 			all := p.take(t, 10)
 			p.requireFree(t, 0)
@@ -445,7 +481,7 @@ func TestConformanceSemaphores(t *testing.T) {
 			p.take(t, 5)
 			p.requireFree(t, 9)
 		}},
-		{"taken away while all are out", func(t *testing.T, p *poolCase) {
+		{"permits are removed while all are held", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 10)
 			all := p.take(t, 10)
 			p.add(t, -5)
@@ -455,14 +491,16 @@ func TestConformanceSemaphores(t *testing.T) {
 			p.take(t, 5)
 			p.requireFree(t, 0)
 		}},
-		{"taken away below 0", func(t *testing.T, p *poolCase) {
+		{"available permits fall below 0", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 10)
 			for _, step := range []struct{ add, free int }{{5, 15}, {-10, 5}, {-10, -5}} {
 				p.add(t, step.add)
 				p.requireFree(t, step.free)
 			}
 		}},
-		{"who waits for several collects what comes singly", func(t *testing.T, p *poolCase) {
+	}
+	semaphoreWaitBehaviours = []poolBehaviour{
+		{"a waiter for several acquires after single releases", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 5)
 			a, b := p.take(t, 1), p.take(t, 1)
 			p.take(t, 1)
@@ -479,9 +517,11 @@ func TestConformanceSemaphores(t *testing.T) {
 			require.NoError(t, r.err)
 			p.requireFree(t, 0)
 		}},
-		{"what comes back is not enough, what is added is", func(t *testing.T, p *poolCase) {
+		{"a waiter acquires when enough permits are added", func(t *testing.T, p *poolCase) {
 			p.add(t, 1)
-			waiting := start(func() (*primitives.Hold, error) { return p.Acquire(t.Context(), primitives.WithPermits(2)) })
+			waiting := start(func() (*primitives.Hold, error) {
+				return p.Acquire(t.Context(), primitives.WithPermits(2))
+			})
 			awaitWaiter(t, p.s, p.key)
 			release(t, p.take(t, 1))
 			p.requireFree(t, 1)
@@ -491,20 +531,10 @@ func TestConformanceSemaphores(t *testing.T) {
 			p.requireFree(t, 0)
 		}},
 	}
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
-		for _, b := range behaviours {
-			t.Run(b.name, func(t *testing.T) {
-				p := &poolCase{open(newClient(t, s.Client(t))), s, key}
-				b.hold(t, p)
-				_, err := p.Delete(t.Context())
-				require.NoError(t, err)
-				requireClean(t, s, key)
-			})
-		}
-	})
-}
+)
 
-// The largest number of permits of Java's, wanted at once or one by one.
+// TestConformanceSemaphoreOfMaxInt acquires all permits of the largest Java semaphore at once, and
+// one by one.
 func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 	t.Parallel()
 	const most = 1<<31 - 1
@@ -517,7 +547,8 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 			wg.Go(func() {
 				for j := range scaled(s, 10) {
 					n := []int{1, most}[(i+j)%2]
-					if err := sem.Do(context.Background(), func(context.Context) error { return nil }, primitives.WithPermits(n)); err != nil {
+					nothing := func(context.Context) error { return nil }
+					if err := sem.Do(context.Background(), nothing, primitives.WithPermits(n)); err != nil {
 						t.Error(err)
 					}
 				}
@@ -528,111 +559,63 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 	})
 }
 
-// TestConformancePermits: ids and leases of permits.
+// TestConformancePermits tests the ids and the leases of permits.
 func TestConformancePermits(t *testing.T) {
 	t.Parallel()
-	short := primitives.WithLease(150 * time.Millisecond)
-	ids := func(hold *primitives.Hold) []string { return strings.Split(hold.ID(), ",") }
-	giveBack := func(t *testing.T, p *poolCase, ids ...string) error {
-		return p.countable.(*primitives.PermitExpirableSemaphore).ReleaseID(t.Context(), strings.Join(ids, ","))
-	}
-	behaviours := []struct {
-		name string
-		hold func(t *testing.T, p *poolCase)
-	}{
-		{"several at once, each with an id", func(t *testing.T, p *poolCase) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, b := range slices.Concat(permitIDBehaviours, permitLeaseBehaviours) {
+			t.Run(b.name, func(t *testing.T) {
+				t.Parallel()
+				key := redistest.Name(t) + "."
+				p := &poolCase{newClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
+				b.test(t, p)
+				_, err := p.Delete(t.Context())
+				require.NoError(t, err)
+				requireClean(t, s, key)
+			})
+		}
+	})
+}
+
+// shortLease expires within a test, and lasts for a few commands.
+var shortLease = primitives.WithLease(150 * time.Millisecond)
+
+// permitIDs returns the ids of the permits of a hold.
+func permitIDs(hold *primitives.Hold) []string { return strings.Split(hold.ID(), ",") }
+
+// releaseIDs releases permits by id.
+func (p *poolCase) releaseIDs(t *testing.T, ids ...string) error {
+	return p.countable.(*primitives.PermitExpirableSemaphore).ReleaseID(t.Context(), strings.Join(ids, ","))
+}
+
+var (
+	permitIDBehaviours = []poolBehaviour{
+		{"each permit of a hold has an id", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 10)
-			require.Len(t, ids(p.take(t, 4)), 4)
-			require.Len(t, ids(p.take(t, 5)), 5)
+			require.Len(t, permitIDs(p.take(t, 4)), 4)
+			require.Len(t, permitIDs(p.take(t, 5)), 5)
 			p.requireAll(t, 10, 9, 1)
 		}},
-		{"given back in parts, and not again", func(t *testing.T, p *poolCase) {
+		{"permits are released in parts, once", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 10)
-			six := ids(p.take(t, 6))
+			six := permitIDs(p.take(t, 6))
 			p.requireFree(t, 4)
-			require.NoError(t, giveBack(t, p, six[:4]...))
+			require.NoError(t, p.releaseIDs(t, six[:4]...))
 			p.requireFree(t, 8)
-			require.NoError(t, giveBack(t, p, six[4:]...))
+			require.NoError(t, p.releaseIDs(t, six[4:]...))
 			p.requireFree(t, 10)
-			require.ErrorIs(t, giveBack(t, p, six...), primitives.ErrNotHeld)
+			require.ErrorIs(t, p.releaseIDs(t, six...), primitives.ErrNotHeld)
 			p.requireFree(t, 10)
 		}},
-		{"ids that are held beside one that is not: none is given back", func(t *testing.T, p *poolCase) {
+		{"one unknown id keeps the others from being released", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 10)
-			four := ids(p.take(t, 4))
-			require.NoError(t, giveBack(t, p, four[0]))
+			four := permitIDs(p.take(t, 4))
+			require.NoError(t, p.releaseIDs(t, four[0]))
 			p.requireFree(t, 7)
-			require.ErrorIs(t, giveBack(t, p, four...), primitives.ErrNotHeld)
+			require.ErrorIs(t, p.releaseIDs(t, four...), primitives.ErrNotHeld)
 			p.requireFree(t, 7)
 		}},
-		{"leases that have ended are free to see", func(t *testing.T, p *poolCase) {
-			initPool(t, p, 2)
-			p.requireAll(t, 2, 0, 2)
-			p.take(t, 1, short)
-			p.requireAll(t, 2, 1, 1)
-			p.take(t, 1, short)
-			_, err := p.TryAcquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			p.requireAll(t, 2, 2, 0)
-			third, err := p.Acquire(t.Context(), short, primitives.WithWait(slowPoll))
-			require.NoError(t, err)
-			requireEnds(t, third.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, soon, func() bool {
-				info, err := p.Info(t.Context())
-				return err == nil && info.Available == 2
-			}, "the lease is over for Redis too")
-			p.requireAll(t, 2, 0, 2)
-		}},
-		{"an expired permit cannot be given back", func(t *testing.T, p *poolCase) {
-			initPool(t, p, 10)
-			timed, lasting := p.take(t, 3, short), p.take(t, 3)
-			p.requireFree(t, 4)
-			requireEnds(t, timed.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, soon, func() bool { return len(idsOut(t, p)) == 3 }, "expired")
-			release(t, lasting)
-			p.requireFree(t, 10)
-			require.ErrorIs(t, giveBack(t, p, ids(timed)...), primitives.ErrNotHeld)
-			require.ErrorIs(t, timed.Release(t.Context()), primitives.ErrLost)
-			p.requireFree(t, 10)
-		}},
-		{"expired ones are collected by the next", func(t *testing.T, p *poolCase) {
-			initPool(t, p, 10)
-			timed := p.take(t, 6, short)
-			requireEnds(t, timed.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, soon, func() bool { return len(idsOut(t, p)) == 0 }, "expired")
-			next := p.take(t, 1, short)
-			p.requireFree(t, 9)
-			requireEnds(t, next.Context(), primitives.ErrLost)
-			redistest.WaitFor(t, soon, func() bool { return len(idsOut(t, p)) == 0 }, "expired")
-			p.requireFree(t, 10)
-		}},
-		{"an extended lease lasts, an ended one cannot be extended", func(t *testing.T, p *poolCase) {
-			initPool(t, p, 1)
-			hold := p.take(t, 1, primitives.WithLease(time.Second))
-			require.NoError(t, hold.Extend(t.Context(), time.Minute))
-			require.Greater(t, idsOut(t, p)[hold.ID()], 50*time.Second)
-			release(t, hold)
-			hold = p.take(t, 1, short)
-			requireEnds(t, hold.Context(), primitives.ErrLost)
-			require.ErrorIs(t, hold.Extend(t.Context(), time.Minute), primitives.ErrLost)
-			redistest.WaitFor(t, soon, func() bool { return len(idsOut(t, p)) == 0 }, "expired")
-			p.requireFree(t, 1)
-		}},
-		{"the lease that is left", func(t *testing.T, p *poolCase) {
-			initPool(t, p, 1)
-			require.Empty(t, idsOut(t, p))
-			hold := p.take(t, 1, primitives.WithLease(10*time.Second))
-			require.InDelta(t, 10*time.Second, idsOut(t, p)[hold.ID()], float64(2*time.Second))
-			release(t, hold)
-			require.Empty(t, idsOut(t, p))
-		}},
-		{"a pool that expires leaves nothing", func(t *testing.T, p *poolCase) {
-			initPool(t, p, 1)
-			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, 300*time.Millisecond).Err())
-			p.take(t, 1, short)
-			requireClean(t, p.s, p.key)
-		}},
-		{"the number is changed whatever is out", func(t *testing.T, p *poolCase) {
+		{"Resize works while permits are held", func(t *testing.T, p *poolCase) {
 			sem := p.countable.(*primitives.PermitExpirableSemaphore)
 			for _, n := range []int{10, 15, 15, 5} {
 				require.NoError(t, sem.Resize(t.Context(), n))
@@ -651,23 +634,79 @@ func TestConformancePermits(t *testing.T) {
 			}
 		}},
 	}
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, b := range behaviours {
-			t.Run(b.name, func(t *testing.T) {
-				t.Parallel()
-				key := redistest.Name(t) + "."
-				p := &poolCase{newClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
-				b.hold(t, p)
-				_, err := p.Delete(t.Context())
-				require.NoError(t, err)
-				requireClean(t, s, key)
-			})
-		}
-	})
-}
+	permitLeaseBehaviours = []poolBehaviour{
+		{"Info counts expired permits as available", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 2)
+			p.requireAll(t, 2, 0, 2)
+			p.take(t, 1, shortLease)
+			p.requireAll(t, 2, 1, 1)
+			p.take(t, 1, shortLease)
+			_, err := p.TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			p.requireAll(t, 2, 2, 0)
+			third, err := p.Acquire(t.Context(), shortLease, primitives.WithWait(slowPoll))
+			require.NoError(t, err)
+			requireEnds(t, third.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool {
+				info, err := p.Info(t.Context())
+				return err == nil && info.Available == 2
+			}, "the leases have expired in Redis")
+			p.requireAll(t, 2, 0, 2)
+		}},
+		{"an expired permit cannot be released", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			timed, lasting := p.take(t, 3, shortLease), p.take(t, 3)
+			p.requireFree(t, 4)
+			requireEnds(t, timed.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(p.leases(t)) == 3 }, "three permits have expired")
+			release(t, lasting)
+			p.requireFree(t, 10)
+			require.ErrorIs(t, p.releaseIDs(t, permitIDs(timed)...), primitives.ErrNotHeld)
+			require.ErrorIs(t, timed.Release(t.Context()), primitives.ErrLost)
+			p.requireFree(t, 10)
+		}},
+		{"the next acquisition collects expired permits", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 10)
+			timed := p.take(t, 6, shortLease)
+			requireEnds(t, timed.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
+			next := p.take(t, 1, shortLease)
+			p.requireFree(t, 9)
+			requireEnds(t, next.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
+			p.requireFree(t, 10)
+		}},
+		{"Extend extends a live lease and fails after expiry", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 1)
+			hold := p.take(t, 1, primitives.WithLease(time.Second))
+			require.NoError(t, hold.Extend(t.Context(), time.Minute))
+			require.Greater(t, p.leases(t)[hold.ID()], 50*time.Second)
+			release(t, hold)
+			hold = p.take(t, 1, shortLease)
+			requireEnds(t, hold.Context(), primitives.ErrLost)
+			require.ErrorIs(t, hold.Extend(t.Context(), time.Minute), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool { return len(p.leases(t)) == 0 }, "all permits have expired")
+			p.requireFree(t, 1)
+		}},
+		{"Info reports the remaining lease", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 1)
+			require.Empty(t, p.leases(t))
+			hold := p.take(t, 1, primitives.WithLease(10*time.Second))
+			require.InDelta(t, 10*time.Second, p.leases(t)[hold.ID()], float64(2*time.Second))
+			release(t, hold)
+			require.Empty(t, p.leases(t))
+		}},
+		{"an expired pool leaves no keys", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 1)
+			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, 300*time.Millisecond).Err())
+			p.take(t, 1, shortLease)
+			requireClean(t, p.s, p.key)
+		}},
+	}
+)
 
-// idsOut are the permits that are out, and what is left of their leases.
-func idsOut(t *testing.T, p *poolCase) map[string]time.Duration {
+// leases returns the remaining lease of each held permit, by id.
+func (p *poolCase) leases(t *testing.T) map[string]time.Duration {
 	t.Helper()
 	info, err := p.Info(t.Context())
 	require.NoError(t, err)
@@ -678,7 +717,8 @@ func idsOut(t *testing.T, p *poolCase) map[string]time.Duration {
 	return left
 }
 
-// Waiters of a fair lock that never release are followed in their order as their leases end, the last of eight within ten seconds.
+// TestConformanceFairLeases has eight waiters of a fair lock acquire and never release. Each
+// acquires in its order when the lease before it expires, within its wait of ten seconds.
 func TestConformanceFairLeases(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newClient(t, redistest.Embedded(t).Client(t)).FairLock("l")
@@ -697,12 +737,13 @@ func TestConformanceFairLeases(t *testing.T) {
 			require.GreaterOrEqual(t, r.at.Sub(last), time.Second)
 			last = r.at
 		}
-		t.Logf("the last one after %v", last.Sub(began))
-		time.Sleep(2 * time.Second)
+		t.Logf("the last waiter acquired after %v", last.Sub(began))
+		time.Sleep(2 * time.Second) // the last lease expires before the bubble ends
 	})
 }
 
-// The keys of a fair lock's queue are of the mapped name.
+// TestConformanceFairPrefix checks that the keys of a fair lock's queue have the prefix in their
+// name.
 func TestConformanceFairPrefix(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -723,7 +764,8 @@ func TestConformanceFairPrefix(t *testing.T) {
 	})
 }
 
-// A waiter of a fair lock lives through writes that Redis holds back, and leaves nothing in the queue.
+// TestConformanceFairPausedWrites checks that waiters of a fair lock survive CLIENT PAUSE and leave
+// nothing in the queue.
 func TestConformanceFairPausedWrites(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -744,7 +786,8 @@ func TestConformanceFairPausedWrites(t *testing.T) {
 	requireClean(t, s, key)
 }
 
-// Of many who try a multilock once, one has it; it may have its members on several servers.
+// TestConformanceMulti checks that one of many concurrent tries of a multilock succeeds, and that a
+// multilock may have members on several servers.
 func TestConformanceMulti(t *testing.T) {
 	t.Parallel()
 	t.Run("one of many tries succeeds", func(t *testing.T) {
@@ -794,7 +837,8 @@ func TestConformanceMulti(t *testing.T) {
 	})
 }
 
-// Seven members of a redlock on two servers, with a fixed lease, under contention.
+// TestConformanceRedOfSeven checks that a redlock with a fixed lease and seven members on two
+// servers excludes concurrent holders.
 func TestConformanceRedOfSeven(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Miniredis(t), redistest.Miniredis(t)}
@@ -811,7 +855,8 @@ func TestConformanceRedOfSeven(t *testing.T) {
 	require.Equal(t, 12, n)
 }
 
-// The tokens of a name begin with 1 and rise by one, however it is acquired.
+// TestConformanceTokens checks that the tokens of a name start at 1 and rise by one with each
+// acquisition.
 func TestConformanceTokens(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -827,12 +872,13 @@ func TestConformanceTokens(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, i+1, hold.Token())
 			release(t, hold)
-			require.EqualValues(t, i+1, hold.Token(), "it keeps it")
+			require.EqualValues(t, i+1, hold.Token(), "a released hold keeps its token")
 		}
 	})
 }
 
-// A latch that is not opened in time was not waited for, and stays; one that is, was.
+// TestConformanceLatchDeadline checks that Wait returns the context's error if the count does not
+// reach 0 in time, and nil if it does.
 func TestConformanceLatchDeadline(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -851,7 +897,7 @@ func TestConformanceLatchDeadline(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- wait(soon) }()
 		awaitWaiter(t, s, latch.Name())
-		for range 2 { // one more than needed
+		for range 2 { // once more than needed
 			require.NoError(t, latch.CountDown(t.Context()))
 		}
 		require.NoError(t, <-done)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,29 +16,30 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// acquirer is whatever can act as a mutex, as the contract sees it. The options are those of the library.
+// acquirer is the interface under which the contract tests a mutex.
 type acquirer interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (holder, error)
 	TryAcquire(ctx context.Context, opts ...primitives.Option) (holder, error)
 	Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error
 }
 
-// holder is one acquisition. A *primitives.Hold is one.
+// holder is one acquisition. *primitives.Hold implements it.
 type holder interface {
 	Release(ctx context.Context) error
 	Context() context.Context
 }
 
-// handle is what the library's own handles look like.
+// handle is the interface that the library's handles have in common.
 type handle interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 	TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 	Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error
 }
 
-// acts makes an acquirer of one of the library's handles.
+// acts adapts one of the library's handles to acquirer.
 func acts(h handle) acquirer { return acting{h} }
 
+// acting implements acquirer.
 type acting struct{ h handle }
 
 func (a acting) Acquire(ctx context.Context, opts ...primitives.Option) (holder, error) {
@@ -52,6 +54,8 @@ func (a acting) Do(ctx context.Context, f func(context.Context) error, opts ...p
 	return a.h.Do(ctx, f, opts...)
 }
 
+// held converts the results of an acquisition. It keeps a nil hold from becoming a non-nil
+// interface.
 func held(hold *primitives.Hold, err error) (holder, error) {
 	if err != nil {
 		return nil, err
@@ -62,24 +66,25 @@ func held(hold *primitives.Hold, err error) (holder, error) {
 // mutexRow is one row of the contract's table.
 type mutexRow struct {
 	name string
-	// open makes a handle, by default waiting forever and renewed, on one client and key. Every client and key pair may be opened
-	// many times; handles of one key exclude each other, whichever client they are on.
+	// open returns a handle on one client and key. By default it waits without a limit and its
+	// holds are renewed. A key may be opened many times; all handles of one key exclude each other,
+	// on the same client and on others.
 	open func(t testing.TB, c *primitives.Client, key string) acquirer
 
-	nests   bool // Acquire with a hold's context nests (C3)
-	leases  bool // holds have a lease: WithLease ends their context (C13)
-	ids     bool // Hold.ID is "<client id>:<n>" (C1)
-	noHolds bool // Release and Context are a stand-in (Locker): no ErrReleased, no loss
-	poll    time.Duration
-	lease   time.Duration // short, but long enough for a busy machine; 0: 1 s
-	// keeps names the keys that stay when nobody holds it, such as a pool; nil: none.
+	nests   bool          // Acquire with a hold's context nests (C3)
+	leases  bool          // WithLease ends a hold's context (C13)
+	ids     bool          // Hold.ID is "<client id>:<n>" (C1)
+	noHolds bool          // for Locker, whose Release and Context report neither ErrReleased nor loss
+	poll    time.Duration // the longest polling interval; 0: waiters subscribe
+	lease   time.Duration // a short lease that a busy machine can keep; 0: 1 s
+	// keeps returns the keys that stay when nobody holds the mutex, such as a pool; nil: none.
 	keeps func(key string) []string
 }
 
-// itself is for a primitive whose key is a pool.
+// itself is the keeps function of a primitive whose key is a pool.
 func itself(key string) []string { return []string{key} }
 
-// members opens a lock of each of n names.
+// members returns n locks with different names.
 func members(c *primitives.Client, key string, n int) (list []*primitives.Lock) {
 	for i := range n {
 		list = append(list, c.Lock(fmt.Sprintf("%s-%d", key, i)))
@@ -126,7 +131,8 @@ var mutexRows = []mutexRow{
 		},
 	},
 	{
-		name: "red of 3", nests: true, leases: true, ids: true, lease: 4 * time.Second, // a member has a tenth of it to answer
+		name: "red of 3", nests: true, leases: true, ids: true,
+		lease: 4 * time.Second, // a member has a tenth of the lease to answer
 		open: func(_ testing.TB, c *primitives.Client, key string) acquirer {
 			return acts(primitives.NewRedLock(members(c, key, 3)))
 		},
@@ -153,22 +159,18 @@ var mutexRows = []mutexRow{
 	},
 }
 
-// owned acquires each time under another identity that the caller manages.
+// owned makes each acquisition with WithOwner and an id of its own.
 type owned struct {
 	l      *primitives.Lock
 	client string
 }
 
-var owners struct {
-	sync.Mutex
-	n int
-}
+// ownerIDs counts the ids that all owned handles have used.
+var ownerIDs atomic.Int64
 
 func (o owned) with(opts []primitives.Option) []primitives.Option {
-	owners.Lock()
-	defer owners.Unlock()
-	owners.n++
-	return append([]primitives.Option{primitives.WithOwner(fmt.Sprintf("%s:owner-%d", o.client, owners.n))}, opts...)
+	id := fmt.Sprintf("%s:owner-%d", o.client, ownerIDs.Add(1))
+	return append([]primitives.Option{primitives.WithOwner(id)}, opts...)
 }
 
 func (o owned) Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
@@ -183,11 +185,12 @@ func (o owned) Do(ctx context.Context, f func(context.Context) error, opts ...pr
 	return o.l.Do(ctx, f, o.with(opts)...)
 }
 
-// lockers makes a sync.Locker for each acquisition: its context is the Locker's, and a panic is the error.
+// lockers makes each acquisition with a Locker of its own. The hold's context is the Locker's, and
+// a panic of Lock becomes the error.
 type lockers struct{ l *primitives.Lock }
 
 func (a lockers) Acquire(ctx context.Context, opts ...primitives.Option) (h holder, err error) {
-	if len(opts) > 0 { // what sync.Locker has no place for
+	if len(opts) > 0 { // Locker takes no options
 		return held(a.l.Acquire(ctx, opts...))
 	}
 	mu := a.l.Locker(ctx)
@@ -217,6 +220,7 @@ func (a lockers) Do(ctx context.Context, f func(context.Context) error, _ ...pri
 	return f(ctx)
 }
 
+// locked is a Locker that lockers has locked.
 type locked struct {
 	mu  *primitives.Locker
 	ctx context.Context
@@ -225,7 +229,7 @@ type locked struct {
 func (l locked) Release(context.Context) error { l.mu.Unlock(); return nil }
 func (l locked) Context() context.Context      { return l.ctx }
 
-// mutexCase is what one clause of the contract works with.
+// mutexCase is the input of one clause of the contract.
 type mutexCase struct {
 	mutexRow
 	s   *redistest.Server
@@ -238,13 +242,14 @@ func (m *mutexCase) on(t testing.TB, opts ...primitives.ClientOption) acquirer {
 	return m.open(t, newClient(t, m.s.Client(t), opts...), m.key)
 }
 
-// through opens the mutex on a new client whose way leads through p.
+// through opens the mutex on a new client that connects through p.
 func (m *mutexCase) through(t testing.TB, p *redistest.Proxy) acquirer {
 	t.Helper()
 	return m.open(t, newClient(t, p.Client(t)), m.key)
 }
 
-// TestMutexContract puts everything that can act as a mutex through one contract, on every kind of server.
+// TestMutexContract tests every primitive that can act as a mutex against one contract, on both
+// servers.
 func TestMutexContract(t *testing.T) {
 	t.Parallel()
 	clauses := []struct {
@@ -253,27 +258,29 @@ func TestMutexContract(t *testing.T) {
 	}{
 		{"clients exclude each other", clientsExclude},
 		{"goroutines on one handle exclude each other", goroutinesExclude},
-		{"a try fails while it is held", tryFails},
+		{"TryAcquire fails while it is held", tryFails},
 		{"the wait is bounded", waitIsBounded},
 		{"cancelling ends the wait", cancelEndsWait},
-		{"a done context touches nothing", doneContext},
+		{"a done context sends nothing", doneContext},
 		{"a release wakes a waiter", releaseWakes},
-		{"no notification is needed", pollCovers},
-		{"a release is final", releaseIsFinal},
-		{"Do releases whatever happens", doReleases},
-		{"a lost reply never shows", lostReplies},
-		{"a nested one is counted", nests},
-		{"a lease ends", leaseEnds},
-		{"ids are the client's", idsAreClients},
+		{"polling covers lost notifications", pollCovers},
+		{"a second release fails", releaseIsFinal},
+		{"Do releases on return, error and panic", doReleases},
+		{"a lost reply changes nothing", lostReplies},
+		{"a nested acquisition is counted", nests},
+		{"a lease expires", leaseEnds},
+		{"ids start with the client id", idsAreClients},
 		{"a closed client refuses", closedRefuses},
 	}
 	for _, row := range mutexRows {
 		t.Run(row.name, func(t *testing.T) {
-			t.Parallel() // they mostly wait
+			t.Parallel() // the clauses mostly wait
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				for _, clause := range clauses {
 					t.Run(clause.name, func(t *testing.T) {
-						m := &mutexCase{mutexRow: row, s: s, key: redistest.Name(t) + "."} // no name is part of another
+						// The suffix keeps one name from being a prefix of another, which
+						// requireClean relies on.
+						m := &mutexCase{mutexRow: row, s: s, key: redistest.Name(t) + "."}
 						clause.check(t, m)
 						var keeps []string
 						if row.keeps != nil {
@@ -287,7 +294,8 @@ func TestMutexContract(t *testing.T) {
 	}
 }
 
-// increment adds to an unguarded counter: the race detector watches, and lost updates show.
+// increment adds to a counter that only the mutex guards. If two hold the mutex, the race detector
+// reports it and updates get lost.
 func increment(t testing.TB, m acquirer, n *int, times int) {
 	for range times {
 		if err := m.Do(context.Background(), func(context.Context) error { *n++; return nil }); err != nil {
@@ -297,6 +305,7 @@ func increment(t testing.TB, m acquirer, n *int, times int) {
 	}
 }
 
+// clientsExclude increments a counter from many clients.
 func clientsExclude(t *testing.T, m *mutexCase) {
 	clients, each := 16, scaled(m.s, 100)
 	if m.s.Mini() != nil {
@@ -312,6 +321,7 @@ func clientsExclude(t *testing.T, m *mutexCase) {
 	require.Equal(t, clients*each, n)
 }
 
+// goroutinesExclude increments a counter from many goroutines that share one handle.
 func goroutinesExclude(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	n, goroutines := 0, scaled(m.s, 100)
@@ -323,6 +333,8 @@ func goroutinesExclude(t *testing.T, m *mutexCase) {
 	require.Equal(t, 2*goroutines, n)
 }
 
+// tryFails checks that TryAcquire fails on the holder's own handle and on another client, and
+// succeeds after the release.
 func tryFails(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
 	h, err := one.TryAcquire(t.Context())
@@ -337,6 +349,7 @@ func tryFails(t *testing.T, m *mutexCase) {
 	require.NoError(t, h.Release(t.Context()))
 }
 
+// waitIsBounded checks that WithWait ends the wait in time, with an error that is not a context's.
 func waitIsBounded(t *testing.T, m *mutexCase) {
 	h, err := m.on(t).Acquire(t.Context())
 	require.NoError(t, err)
@@ -349,6 +362,8 @@ func waitIsBounded(t *testing.T, m *mutexCase) {
 	require.NoError(t, h.Release(t.Context()))
 }
 
+// cancelEndsWait checks that the error of a cancelled waiter matches both ErrNotAcquired and the
+// cause.
 func cancelEndsWait(t *testing.T, m *mutexCase) {
 	h, err := m.on(t).Acquire(t.Context())
 	require.NoError(t, err)
@@ -369,6 +384,7 @@ func cancelEndsWait(t *testing.T, m *mutexCase) {
 	require.NoError(t, h.Release(t.Context()))
 }
 
+// doneContext checks that an acquisition with a done context fails before it sends a command.
 func doneContext(t *testing.T, m *mutexCase) {
 	p := m.s.Proxy(t)
 	a := m.through(t, p)
@@ -381,6 +397,7 @@ func doneContext(t *testing.T, m *mutexCase) {
 	require.Empty(t, p.Commands())
 }
 
+// releaseWakes checks that a release wakes up a waiter on another client.
 func releaseWakes(t *testing.T, m *mutexCase) {
 	one, other := m.on(t), m.on(t)
 	h, err := one.Acquire(t.Context())
@@ -402,11 +419,11 @@ func releaseWakes(t *testing.T, m *mutexCase) {
 	case h := <-got:
 		require.NoError(t, h.Release(t.Context()))
 	case <-time.After(soon):
-		require.FailNow(t, "the waiter was not woken")
+		require.FailNow(t, "timed out waiting for the waiter to wake up")
 	}
 }
 
-// pollCovers: with every notification swallowed a waiter goes on within the slow poll.
+// pollCovers checks that a waiter that receives no notification acquires within the slow poll.
 func pollCovers(t *testing.T, m *mutexCase) {
 	p := m.s.Proxy(t)
 	p.DropMessages(true)
@@ -430,6 +447,8 @@ func pollCovers(t *testing.T, m *mutexCase) {
 	require.Less(t, (<-got).Sub(released), slowPoll)
 }
 
+// releaseIsFinal checks that the first release works with a done context, and that the second fails
+// without a command.
 func releaseIsFinal(t *testing.T, m *mutexCase) {
 	if m.noHolds {
 		t.Skip("no hold to release twice")
@@ -440,7 +459,7 @@ func releaseIsFinal(t *testing.T, m *mutexCase) {
 	require.NoError(t, err)
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
-	require.NoError(t, h.Release(done), "a done context still sends it")
+	require.NoError(t, h.Release(done), "Release sends its command even if ctx is done")
 	requireEnds(t, h.Context(), primitives.ErrReleased)
 	p.Record()
 	err = h.Release(t.Context())
@@ -449,6 +468,7 @@ func releaseIsFinal(t *testing.T, m *mutexCase) {
 	require.Empty(t, p.Commands())
 }
 
+// doReleases checks that the mutex is free after each way to leave Do.
 func doReleases(t *testing.T, m *mutexCase) {
 	a := m.on(t)
 	free := func() {
@@ -467,6 +487,8 @@ func doReleases(t *testing.T, m *mutexCase) {
 	free()
 }
 
+// lostReplies drops replies to the scripts. The client repeats them, and each acts once: one hold,
+// one release.
 func lostReplies(t *testing.T, m *mutexCase) {
 	p := m.s.Proxy(t)
 	a, other := m.through(t, p), m.on(t)
@@ -479,11 +501,13 @@ func lostReplies(t *testing.T, m *mutexCase) {
 		p.DropReplies(lost, script)
 		require.NoError(t, h.Release(t.Context()))
 		h, err = other.TryAcquire(t.Context())
-		require.NoError(t, err, "one release frees")
+		require.NoError(t, err, "one release frees the lock")
 		require.NoError(t, h.Release(t.Context()))
 	}
 }
 
+// nests checks that the mutex is free only after both the outer and the inner hold are released, in
+// either order.
 func nests(t *testing.T, m *mutexCase) {
 	if !m.nests {
 		t.Skip("does not nest")
@@ -506,7 +530,7 @@ func nests(t *testing.T, m *mutexCase) {
 		require.NoError(t, err)
 		require.NoError(t, h.Release(t.Context()))
 		_, err = a.Acquire(outer.Context(), primitives.WithWait(0))
-		require.ErrorIs(t, err, primitives.ErrReleased, "what has ended is not nested under")
+		require.ErrorIs(t, err, primitives.ErrReleased, "a released hold does not nest")
 	}
 	outer, err := a.Acquire(t.Context())
 	require.NoError(t, err)
@@ -516,6 +540,8 @@ func nests(t *testing.T, m *mutexCase) {
 	require.NoError(t, outer.Release(t.Context()))
 }
 
+// leaseEnds checks that the loss of an expired lease is reported before a waiter acquires. The
+// safety margin of busy keeps that order on a slow machine.
 func leaseEnds(t *testing.T, m *mutexCase) {
 	if !m.leases {
 		t.Skip("no leases")
@@ -528,7 +554,7 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 		g, err := other.Acquire(t.Context())
 		if err == nil {
 			if context.Cause(h.Context()) == nil {
-				err = errors.New("two hold it")
+				err = errors.New("acquired before the former hold was reported lost")
 			}
 			err = errors.Join(err, g.Release(context.Background()))
 		}
@@ -540,9 +566,11 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 	require.ErrorIs(t, h.Release(t.Context()), primitives.ErrReleased)
 }
 
+// idsAreClients checks that every acquisition has an id of its own, made of the client's id and a
+// number.
 func idsAreClients(t *testing.T, m *mutexCase) {
 	if !m.ids {
-		t.Skip("no ids of its own")
+		t.Skip("the caller chooses the ids")
 	}
 	c := newClient(t, m.s.Client(t))
 	a := m.open(t, c, m.key)
@@ -558,6 +586,7 @@ func idsAreClients(t *testing.T, m *mutexCase) {
 	}
 }
 
+// closedRefuses checks that Close ends a waiter, and that later acquisitions fail.
 func closedRefuses(t *testing.T, m *mutexCase) {
 	c := newClient(t, m.s.Client(t))
 	a := m.open(t, c, m.key)

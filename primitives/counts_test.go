@@ -16,10 +16,11 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The tests of this file hold what things cost in what can be counted on any machine: commands, allocations, goroutines, bytes. Times
-// are the business of bench/.
+// The tests in this file limit costs that are the same on any machine: commands, allocations,
+// goroutines and bytes. The module bench/ measures times.
 
-// sent counts the scripts that f has s run. Its commands and its pub/sub are all that the library sends.
+// sent returns the number of commands that s executes during f: scripts and subscriptions, which is
+// all that the library sends.
 func sent(t *testing.T, s *redistest.Server, f func()) float64 {
 	t.Helper()
 	before := redistest.Commands(t, s)
@@ -28,8 +29,8 @@ func sent(t *testing.T, s *redistest.Server, f func()) float64 {
 	return float64(calls["evalsha"] + calls["eval"] + calls["subscribe"] + calls["unsubscribe"])
 }
 
-// TestCountsOfAPair: an uncontended acquisition and its release are a command each.
-func TestCountsOfAPair(t *testing.T) {
+// An uncontended acquisition takes one command, and so does its release.
+func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 	s := redistest.Fresh(t)
 	c := newClient(t, s.Client(t))
 	l, rw := c.Lock("l"), c.RWLock("rw")
@@ -41,7 +42,7 @@ func TestCountsOfAPair(t *testing.T) {
 	for _, kind := range []struct {
 		name    string
 		acquire func(context.Context, ...primitives.Option) (*primitives.Hold, error)
-		allocs  float64 // go-redis's own are 12 of them
+		allocs  float64 // 12 of them are in go-redis
 	}{
 		{"lock", l.Acquire, 37},
 		{"fenced", c.FencedLock("fenced").Acquire, 37},
@@ -68,16 +69,18 @@ func TestCountsOfAPair(t *testing.T) {
 					pair()
 				}
 			}), 0)
-			if !raced { // the race detector allocates too
+			if !raced { // the race detector allocates, too
 				require.LessOrEqual(t, testing.AllocsPerRun(n, pair), kind.allocs)
 			}
 		})
 	}
 }
 
-// contended has goroutines of several clients pass one lock on, n times in all, and tells how many commands each time took, and how the clients
-// shared.
-func contended(t *testing.T, clients, goroutines, n int, lock func(c *primitives.Client) *primitives.Lock) (commands float64, shares []float64) {
+// contended has goroutines on several clients acquire one lock n times in all. It returns the
+// number of commands for each acquisition, and the share of the acquisitions that each client made.
+func contended(
+	t *testing.T, clients, goroutines, n int, lock func(c *primitives.Client) *primitives.Lock,
+) (commands float64, shares []float64) {
 	t.Helper()
 	s := redistest.Fresh(t)
 	counts := make([]int64, clients)
@@ -119,8 +122,8 @@ func contended(t *testing.T, clients, goroutines, n int, lock func(c *primitives
 	return total / float64(n+clients*goroutines), shares
 }
 
-// TestCountsOfHandingOver: what a contended lock costs for each time it changes hands.
-func TestCountsOfHandingOver(t *testing.T) {
+// An acquisition of a contended lock takes few commands, and no client starves.
+func TestCountsContendedAcquisition(t *testing.T) {
 	plain := func(c *primitives.Client) *primitives.Lock { return c.Lock("l") }
 	fair := func(c *primitives.Client) *primitives.Lock { return c.FairLock("l") }
 	for _, row := range []struct {
@@ -137,15 +140,17 @@ func TestCountsOfHandingOver(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			commands, shares := contended(t, row.clients, row.goroutines, row.n, row.lock)
 			require.LessOrEqual(t, commands, row.commands)
-			for _, share := range shares { // which the clients have not all been there for
+			for _, share := range shares {
+				// Not an equal share, since the clients start one after another.
 				require.Greater(t, share, 0.4/float64(row.clients))
 			}
 		})
 	}
 }
 
-// TestCountsOfWaiting: many waiters cost a command a second for each client, two connections, and their memory.
-func TestCountsOfWaiting(t *testing.T) {
+// Waiters of a client together send one command a second and use two connections. Each takes one
+// goroutine and little memory.
+func TestCountsManyWaiters(t *testing.T) {
 	s := redistest.Fresh(t)
 	const clients, waiters = 8, 1000
 	holder := newClient(t, s.Client(t))
@@ -173,28 +178,30 @@ func TestCountsOfWaiting(t *testing.T) {
 		locks[i] = newClient(t, s.Client(t), observe).Lock("l")
 		wait(locks[i])
 	}
-	redistest.WaitFor(t, soon, func() bool { return waiting.Load() == clients }, "one of each client waits")
-	awaitWaiter(t, s, "redlatch_holder:") // which costs the holder's client its connection for messages
-	time.Sleep(100 * time.Millisecond)    // they have listened, and looked again
+	redistest.WaitFor(t, soon, func() bool { return waiting.Load() == clients }, "each client has a waiter")
+	// The holder's client subscribes too, to learn of a takeover. Its connection must not count
+	// below.
+	awaitWaiter(t, s, "redlatch_holder:")
+	time.Sleep(100 * time.Millisecond) // all have subscribed, and tried again after that
 	connections, before := redistest.Connections(t, s), heap()
 	goroutines := runtime.NumGoroutine()
 	for i := range waiters - clients {
 		wait(locks[i%clients])
 	}
-	redistest.WaitFor(t, soon, func() bool { return waiting.Load() == waiters }, "all wait")
+	redistest.WaitFor(t, soon, func() bool { return waiting.Load() == waiters }, "all waiters wait")
 	const quiet = 3 * time.Second
 	require.LessOrEqual(t, sent(t, s, func() { time.Sleep(quiet) }), clients*(quiet.Seconds()+1))
 	require.LessOrEqual(t, redistest.Connections(t, s), connections+clients)
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+waiters-clients)
 	if !raced {
-		const goroutine = 480 // what the runtime keeps of one, beside its stack
+		const goroutine = 480 // the size of the runtime's record of a goroutine, without the stack
 		require.Less(t, float64(heap()-before)/(waiters-clients), 700.0+goroutine)
 	}
 	release(t, hold)
 	wg.Wait()
 }
 
-// heap is what is in use of it, in bytes.
+// heap returns the size of the live heap in bytes.
 func heap() int64 {
 	runtime.GC()
 	runtime.GC()
@@ -203,8 +210,8 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// TestCountsOfHolding: many holds are renewed in batches by nobody of their own.
-func TestCountsOfHolding(t *testing.T) {
+// Many holds are renewed in batches, without a goroutine for each hold.
+func TestCountsManyHolds(t *testing.T) {
 	s := redistest.Fresh(t)
 	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
 	const n = 5000

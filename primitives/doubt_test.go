@@ -17,7 +17,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// mutexes opens everything that can act as a mutex on one client and name.
+// mutexes lists the primitives that can act as a mutex. open returns a handle on a client and a
+// name.
 var mutexes = []struct {
 	name string
 	open func(t testing.TB, c *primitives.Client, name string) handle
@@ -40,7 +41,7 @@ var mutexes = []struct {
 	}},
 }
 
-// replay sends recorded commands again, as late copies of them would arrive.
+// replay sends recorded commands again. Redis sees them as late copies.
 func replay(t testing.TB, rdb *redis.Client, commands []redistest.Command) {
 	t.Helper()
 	for _, c := range commands {
@@ -52,7 +53,7 @@ func replay(t testing.TB, rdb *redis.Client, commands []redistest.Command) {
 	}
 }
 
-// scriptsOf are the recorded commands that run scripts.
+// scriptsOf returns the commands that p has recorded and that run scripts.
 func scriptsOf(p *redistest.Proxy) (list []redistest.Command) {
 	for _, c := range p.Commands() {
 		if strings.HasPrefix(strings.ToLower(c.Args[0]), "eval") {
@@ -62,8 +63,8 @@ func scriptsOf(p *redistest.Proxy) (list []redistest.Command) {
 	return list
 }
 
-// An attempt of unknown outcome takes nothing when it arrives late, although a later attempt was
-// answered "busy".
+// The first attempt of a try gets no answer, and a later attempt is refused. A copy of the first
+// attempt that Redis executes later must not take the lock, since nobody would release it.
 func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 	t.Parallel()
 	for _, kind := range mutexes {
@@ -86,11 +87,11 @@ func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 					require.ErrorIs(t, err, primitives.ErrNotAcquired)
 					lost := scriptsOf(p)[:1]
 					p.Heal()
-					redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 3 }, "rolled back")
+					redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 3 }, "the attempts are rolled back")
 					release(t, hold)
 					replay(t, s.Client(t), lost)
 					hold, err = mine.TryAcquire(t.Context())
-					require.NoError(t, err, "the late copy took the lock for nobody")
+					require.NoError(t, err, "the late copy took the lock")
 					release(t, hold)
 				})
 			})
@@ -98,7 +99,8 @@ func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 	}
 }
 
-// Readers that were admitted together are in doubt together.
+// A client acquires for all its waiting readers in one command. If its outcome is unknown, it is
+// rolled back for each of them, and a late copy acquires for none.
 func TestLateCopyAdmitsNoReaders(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
@@ -108,27 +110,29 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 		defer cancel()
 		const readers = 3
 		var waiting []<-chan result
+		reader := doubtful.RWLock(name).Reader()
 		for range readers {
-			waiting = append(waiting, start(func() (*primitives.Hold, error) { return doubtful.RWLock(name).Reader().Acquire(ctx) }))
+			waiting = append(waiting, start(func() (*primitives.Hold, error) { return reader.Acquire(ctx) }))
 		}
-		awaitRoom(t, readers)
+		awaitLocalWaiters(t, doubtful, readers)
 		p.Record()
-		p.DropCommands(1, script) // of the batch that the next look sends
-		redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 2 }, "repeated")
+		p.DropCommands(1, script) // the batch that the next slow poll sends
+		redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 2 }, "the batch is repeated")
 		lost := scriptsOf(p)[:1]
 		p.Heal()
 		cancel()
 		for _, w := range waiting {
 			require.ErrorIs(t, await(t, w).err, primitives.ErrNotAcquired)
 		}
-		redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 2+readers }, "rolled back")
+		redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 2+readers }, "the attempts are rolled back")
 		release(t, writer)
 		replay(t, s.Client(t), lost)
-		require.Empty(t, fields(t, s, name), "the late copy admitted readers")
+		require.Empty(t, fields(t, s, name), "the late copy acquired for readers")
 	})
 }
 
-// A release that many may share is repeated only while Redis remembers the first copy.
+// The release of a shared id takes one count, whoever made it. It is repeated only for as long as
+// Redis remembers the first attempt: a later copy would take the count of another holder.
 func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -139,7 +143,7 @@ func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
 	p.Record()
 	p.DropReplies(1000, script)
 	require.ErrorIs(t, mine.Release(t.Context()), primitives.ErrOutcomeUnknown)
-	require.Equal(t, "1", fields(t, s, name)["o"], "repeated, to the effect of once")
+	require.Equal(t, "1", fields(t, s, name)["o"], "the repeated release takes one count")
 	first := scriptsOf(p)[0]
 	memory := ""
 	for _, key := range redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*") {
@@ -149,20 +153,21 @@ func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
 	}
 	require.NotEmpty(t, memory)
 	remembered := s.Client(t).PTTL(t.Context(), memory).Val()
-	require.Greater(t, remembered, primitives.SharedReleaseRepeats(l)+5*time.Second, "a copy may be late by seconds")
+	const late = 5 * time.Second // a copy may arrive this long after the last attempt
+	require.Greater(t, remembered, primitives.SharedReleaseRepeats(l)+late)
 	p.Heal()
 	release(t, theirs)
 }
 
-// A nested acquisition does not go in under a hold whose release is on its way, however its context
-// was kept.
+// A hold whose release has been sent is no outer hold any more, even if its context was kept and
+// the outcome of the release is unknown. The acquisition becomes an outermost one.
 func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
 		c := newClient(t, p.Client(t, quick))
 		l := c.Lock(name)
 		outer := acquire(t, t.Context(), l)
-		inner := acquire(t, outer.Context(), l) // holds the turn, so that the next one waits for it
+		inner := acquire(t, outer.Context(), l) // the next sibling waits for its release
 		nested := start(func() (*primitives.Hold, error) {
 			return l.Acquire(context.WithoutCancel(outer.Context()), primitives.WithWait(10*time.Second))
 		})
@@ -179,14 +184,14 @@ func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 		p.Heal()
 		r := await(t, late)
 		require.NoError(t, r.err)
-		require.NotEqual(t, outer.ID(), r.hold.ID(), "an acquisition of its own")
+		require.NotEqual(t, outer.ID(), r.hold.ID(), "an outermost acquisition has its own id")
 		require.Equal(t, map[string]string{r.hold.ID(): "1"}, fields(t, s, name))
 		require.NoError(t, r.hold.Check(t.Context()))
 		release(t, r.hold)
 	})
 }
 
-// A private hold and WithOwner of the same id give back each its own counts.
+// A private hold and a WithOwner hold may have the same id. Each release takes its own count only.
 func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []struct {
@@ -217,7 +222,7 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 						first, last = shared, private
 					}
 					release(t, first)
-					require.NoError(t, last.Check(t.Context()), "the other's release took this count too")
+					require.NoError(t, last.Check(t.Context()), "the first release took the other count too")
 					require.NotEmpty(t, fields(t, s, name))
 					release(t, last)
 					require.Empty(t, fields(t, s, name))
@@ -228,7 +233,7 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 	}
 }
 
-// Nothing nests under a hold that Redis no longer has: the acquisition gives ErrLost and takes nothing.
+// Acquiring with the context of a hold that Redis no longer has gives ErrLost and takes nothing.
 func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -266,52 +271,54 @@ func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 					inner = tt.inner(c, name)
 				}
 				outer := acquire(t, t.Context(), l, opts...)
-				require.NoError(t, s.Client(t).Del(t.Context(), name).Err()) // an operator
+				require.NoError(t, s.Client(t).Del(t.Context(), name).Err()) // as an operator might do
 				kept := context.WithoutCancel(outer.Context())
 				_, err := inner.Acquire(kept)
 				require.ErrorIs(t, err, primitives.ErrLost)
 				require.Empty(t, fields(t, s, name), "the nested acquisition took the lock")
-				require.Len(t, seen.all(primitives.EventLost), 1, "told before Acquire returned")
+				require.Len(t, seen.all(primitives.EventLost), 1, "the loss is reported before Acquire returns")
 				requireEnds(t, outer.Context(), primitives.ErrLost)
 				_, err = inner.Acquire(kept)
-				require.ErrorIs(t, err, primitives.ErrLost, "nor under a hold that is known to be lost")
+				require.ErrorIs(t, err, primitives.ErrLost, "the hold is already known to be lost")
 				require.Empty(t, fields(t, s, name))
 				require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
-				release(t, acquire(t, kept, inner)) // released: an acquisition of its own
+				release(t, acquire(t, kept, inner)) // the outer hold is released, so this one is outermost
 			})
 		})
 	}
 }
 
-// Two lives with one client id never meet each other's numbers, requests or holds.
+// Two clients with the same WithClientID, one after the other, use different numbers. So the second
+// never meets remembered requests or holds of the first.
 func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		const uuid = "0f0e0d0c-0b0a-4908-8706-050403020100"
-		life := func() *primitives.Client { return newClient(t, s.Client(t), primitives.WithClientID(uuid)) }
-		first := life()
+		open := func() *primitives.Client { return newClient(t, s.Client(t), primitives.WithClientID(uuid)) }
+		first := open()
 		latch := first.CountDownLatch(name + "-latch")
 		_, err := latch.Init(t.Context(), 2)
 		require.NoError(t, err)
 		require.NoError(t, latch.CountDown(t.Context()))
 		release(t, acquire(t, t.Context(), first.Lock(name+"-released")))
 		held := acquire(t, t.Context(), first.Lock(name))
-		second := life()
+		second := open()
 		require.NotEqual(t, first.Lock(name+"-x"), second.Lock(name+"-x"))
 		_, err = second.Lock(name).TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired, "the first life still holds it")
+		require.ErrorIs(t, err, primitives.ErrNotAcquired, "the first client still holds it")
 		release(t, acquire(t, t.Context(), second.Lock(name+"-released")))
 		require.NoError(t, second.CountDownLatch(name+"-latch").CountDown(t.Context()))
 		count, err := latch.Count(t.Context())
 		require.NoError(t, err)
-		require.Zero(t, count, "the second life's count-down was taken for a copy")
+		require.Zero(t, count, "Redis took the second client's count-down for a copy")
 		release(t, held)
-		one, two := acquire(t, t.Context(), first.Lock(name)).ID(), acquire(t, t.Context(), second.Lock(name+"-2")).ID()
-		require.NotEqual(t, one, two)
+		one, two := acquire(t, t.Context(), first.Lock(name)), acquire(t, t.Context(), second.Lock(name+"-2"))
+		require.NotEqual(t, one.ID(), two.ID())
 	})
 }
 
-// A semaphore's release that is not answered is repeated until it is, to the effect of once.
+// A permit without a lease leaks if its release is lost. So the release is repeated until it is
+// answered, and the permit's own memory keeps it idempotent.
 func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -331,24 +338,25 @@ func TestSemaphorePermitDoesNotLeak(t *testing.T) {
 		for _, key := range memories {
 			longest = max(longest, s.Client(t).PTTL(t.Context(), key).Val())
 		}
-		require.Greater(t, longest, 23*time.Hour, "what was taken is remembered for as long as it may be given back")
+		require.Greater(t, longest, 23*time.Hour, "Redis remembers the permit for as long as it may be released")
 		p.DropReplies(1000, script)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrOutcomeUnknown)
-		// As if the memory of the release were gone before the next copy arrives.
+		// Redis forgets the release before the next copy arrives.
 		for _, key := range redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*") {
 			require.NoError(t, s.Client(t).Del(t.Context(), key).Err())
 		}
 		p.Heal()
 		redistest.WaitFor(t, soon, func() bool {
 			return len(redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*")) > 0
-		}, "repeated in the background")
+		}, "the release is repeated in the background")
 		info, err := direct.Info(t.Context())
 		require.NoError(t, err)
-		require.Equal(t, 2, info.Available, "given back once")
+		require.Equal(t, 2, info.Available, "the permit is released once")
 	})
 }
 
-// Siblings that release at once end within the time of one release, however stuck a connection is.
+// Siblings that release at the same time each return within the time limit of one release, even if
+// Redis is silent.
 func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
@@ -365,17 +373,18 @@ func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
 	for _, h := range holds {
 		wg.Go(func() {
 			if err := h.Release(t.Context()); !errors.Is(err, primitives.ErrOutcomeUnknown) {
-				t.Errorf("released as %v", err)
+				t.Errorf("Release returned %v", err)
 			}
 		})
 	}
 	wg.Wait()
 	took := time.Since(began)
-	t.Logf("four siblings released within %v", took)
+	t.Logf("four siblings returned from Release after %v", took)
 	require.Less(t, took, 6*time.Second)
 }
 
-// One stuck connection does not keep the other waiters of the client from a free lock.
+// A waiter acquires a free lock although the try of the waiter before it hangs in a stuck
+// connection.
 func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
 	s := redistest.Redis(t)
 	name, p := redistest.Name(t), s.Proxy(t)
@@ -386,19 +395,19 @@ func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
 	defer cancel()
 	acquireOne := func() (*primitives.Hold, error) { return l.Acquire(ctx) }
 	first := start(acquireOne)
-	awaitRoom(t, 1)
+	awaitLocalWaiters(t, c, 1)
 	second := start(acquireOne)
-	awaitRoom(t, 2)
+	awaitLocalWaiters(t, c, 2)
 	var tries atomic.Int32
 	free := p.HoldReplies(func(args []string) bool { return script(args) && tries.Add(1) == 1 })
 	defer free()
-	redistest.WaitFor(t, soon, func() bool { return p.Held() > 0 }, "the head's try is stuck")
+	redistest.WaitFor(t, soon, func() bool { return p.Held() > 0 }, "the first waiter's try is stuck")
 	released := time.Now()
 	release(t, holder)
 	r := await(t, second)
 	require.NoError(t, r.err)
 	took := r.at.Sub(released)
-	t.Logf("the second waiter had the lock after %v", took)
+	t.Logf("the second waiter acquired after %v", took)
 	require.Less(t, took, 2*time.Second, "the read timeout is 5 s")
 	release(t, r.hold)
 	free()
@@ -407,7 +416,8 @@ func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
 	release(t, r.hold)
 }
 
-// Locker.Lock waits for the lock, not for the end of a default wait.
+// Locker.Lock ignores a default WithWait: it waits in the queue, and does not time out and start
+// over.
 func TestLockerIgnoresADefaultWait(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
@@ -420,7 +430,7 @@ func TestLockerIgnoresADefaultWait(t *testing.T) {
 			locked <- time.Now()
 		}()
 		awaitWaiter(t, s, name)
-		awaitRoom(t, 1) // it waits in line, and does not sleep between attempts
+		awaitLocalWaiters(t, c, 1) // it is in the queue, and not asleep between two attempts
 		released := time.Now()
 		release(t, hold)
 		require.Less(t, (<-locked).Sub(released), 500*time.Millisecond)
@@ -428,8 +438,8 @@ func TestLockerIgnoresADefaultWait(t *testing.T) {
 	})
 }
 
-// A loss that Check, Extend or Release finds is reported before the call returns, with its context,
-// and the hold's context says what was lost.
+// Check, Extend or Release finds a loss. The observer gets the event, with the caller's context,
+// before the call returns. The cause of the hold's context names the lock.
 func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
 	type key struct{}
 	for _, tt := range []struct {
@@ -460,7 +470,8 @@ func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
 	}
 }
 
-// Every acquisition that fails is reported once, with its error, its context and how long it waited.
+// Every failed acquisition emits one event with its error, the caller's context and the time
+// waited.
 func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 	type key struct{}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -499,7 +510,7 @@ func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 	})
 }
 
-// Extend beyond WithMaxHold moves ValidUntil at once.
+// Extend beyond WithMaxHold moves ValidUntil before it returns.
 func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newClient(t, s.Client(t)).Lock(redistest.Name(t))
@@ -510,7 +521,7 @@ func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
 	})
 }
 
-// Do says once that the lock was lost.
+// The error of Do reports a loss once, even if its function returns the same loss.
 func TestDoReportsALossOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
@@ -526,7 +537,8 @@ func TestDoReportsALossOnce(t *testing.T) {
 	})
 }
 
-// A message that comes while the head's try succeeds is for the next waiter.
+// A second wake-up arrives while the first waiter's try is under way, and that try succeeds. The
+// wake-up must not be dropped: it lets the second waiter try.
 func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 	s := redistest.Redis(t)
 	name, p := redistest.Name(t), s.Proxy(t)
@@ -537,23 +549,24 @@ func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 	require.NoError(t, err)
 	two, err := direct.Acquire(t.Context())
 	require.NoError(t, err)
-	sem := newClient(t, p.Client(t)).Semaphore(name)
+	c := newClient(t, p.Client(t))
+	sem := c.Semaphore(name)
 	acquireOne := func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) }
 	waiting := []<-chan result{start(acquireOne)}
-	awaitRoom(t, 1)
+	awaitLocalWaiters(t, c, 1)
 	waiting = append(waiting, start(acquireOne))
-	awaitRoom(t, 2)
+	awaitLocalWaiters(t, c, 2)
 	awaitWaiter(t, s, name)
 	answer := p.HoldReplies(script)
-	release(t, one) // the head tries, and succeeds; its answer is held back
-	redistest.WaitFor(t, soon, func() bool { return p.Held() > 0 }, "the head's try is under way")
+	release(t, one) // the first waiter's try succeeds; the proxy holds its answer back
+	redistest.WaitFor(t, soon, func() bool { return p.Held() > 0 }, "the first waiter's try is under way")
 	released := time.Now()
-	release(t, two) // this message is for the second waiter
+	release(t, two) // the second waiter needs this wake-up
 	answer()
 	for _, w := range waiting {
 		r := await(t, w)
 		require.NoError(t, r.err)
-		require.Less(t, r.at.Sub(released), 700*time.Millisecond, "it slept beside a free permit until the slow poll")
+		require.Less(t, r.at.Sub(released), 700*time.Millisecond, "a permit was free, but the waiter slept")
 		release(t, r.hold)
 	}
 }

@@ -15,15 +15,16 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C16: replies are dropped at random while go-redis repeats as it does by default. After each step the count is what was asked for.
+// C16: the proxy drops replies at random and go-redis retries as it does by default. After each
+// step Redis has the count that one execution gives.
 func TestC16LostReplies(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		opts []primitives.Option
 	}{
-		{"ids of our own", nil},
-		{"ids that others may share", []primitives.Option{primitives.WithOwner("owner")}},
+		{"private ids", nil},
+		{"shared ids", []primitives.Option{primitives.WithOwner("owner")}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			eachLock(t, func(t *testing.T, x *lockTest) {
@@ -41,7 +42,7 @@ func TestC16LostReplies(t *testing.T) {
 						require.Empty(t, fields(t, x.s, x.name))
 					}
 				}
-				for range scaled(x.s, 350) / 2 { // one cut a step on average, 1 000 for each kind of id
+				for range scaled(x.s, 350) / 2 { // about 1000 dropped replies for each kind of id
 					var outer, inner *primitives.Hold
 					step(func() (err error) { outer, err = l.Acquire(t.Context(), tt.opts...); return err }, "1")
 					step(func() (err error) { inner, err = l.Acquire(outer.Context()); return err }, "2")
@@ -59,20 +60,21 @@ func TestC16LostReplies(t *testing.T) {
 	}
 }
 
-// quick has repetitions follow each other at once.
+// quick makes a client retry without a delay.
 func quick(o *redis.Options) {
 	o.MinRetryBackoff, o.MaxRetryBackoff = time.Microsecond, time.Millisecond
 }
 
-// Each call of the lock has the effect of once, and the first answer, when the network repeats its command.
-func TestC16Duplicates(t *testing.T) {
+// C16: a command that Redis executes twice has the effect and the answer of the first execution.
+// This holds for every method of a lock.
+func TestC16RepeatedCommandsActOnce(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		p := x.s.Proxy(t)
 		l := newClient(t, p.Client(t, quick)).Lock(x.name)
 		for name, repeat := range map[string]func(){
 			"duplicated": func() { p.Heal(); p.Duplicate(script) },
-			"cut":        func() { p.Heal(); p.DropReplies(2, script) },
+			"repeated":   func() { p.Heal(); p.DropReplies(2, script) },
 		} {
 			ctx := t.Context()
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
@@ -108,8 +110,8 @@ func TestC16Duplicates(t *testing.T) {
 	})
 }
 
-// A copy of any command may be executed later still. Whatever is sent again after all has been given back, in whatever order, takes
-// nothing.
+// C16: Redis may execute copies of any command after everything is released, and in any order. None
+// of them takes the lock.
 func TestC16LateCopies(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -148,8 +150,8 @@ func TestC16LateCopies(t *testing.T) {
 	})
 }
 
-// A late copy of the acquisition does not take back what was granted since.
-func TestC16LateCopyShortensNothing(t *testing.T) {
+// C16: a late copy of an acquisition does not shorten the TTL that Extend has set since.
+func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		p := x.s.Proxy(t)
 		l := newClient(t, p.Client(t)).Lock(x.name)
@@ -177,36 +179,45 @@ func TestC16LateCopyShortensNothing(t *testing.T) {
 	})
 }
 
-// An acquisition of which nothing is known is undone, and so is a copy of it that is executed later.
-func TestC16UnknownIsUndone(t *testing.T) {
+// C16: an acquisition that gets no answer is rolled back, before the call returns or in the
+// background.
+func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	t.Parallel()
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			p := x.s.Proxy(t)
 			l := newClient(t, p.Client(t, quick, noRetries)).Lock(x.name)
-			release(t, acquire(t, t.Context(), l)) // scripts are known
+			release(t, acquire(t, t.Context(), l)) // loads the scripts
 			p.DropReplies(1, script)
 			_, err := l.Acquire(t.Context(), opts...)
 			require.Error(t, err)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 			require.Empty(t, fields(t, x.s, x.name))
-			p.DropReplies(2, script) // the undoing's first try too
+			p.DropReplies(2, script) // of the acquisition and of the first rollback
 			_, err = l.Acquire(t.Context(), opts...)
 			require.Error(t, err)
-			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "undone in the background")
+			redistest.WaitFor(t, soon, func() bool {
+				return len(fields(t, x.s, x.name)) == 0
+			}, "rolled back in the background")
 
+			// The rollback above may still be repeated, and would use up the dropped reply, so the nested
+			// acquisition needs a client and a proxy of its own.
+			p = x.s.Proxy(t)
+			l = newClient(t, p.Client(t, quick, noRetries)).Lock(x.name)
 			outer := acquire(t, t.Context(), l, opts...)
 			p.DropReplies(1, script)
 			_, err = l.Acquire(outer.Context())
 			require.Error(t, err)
-			require.Equal(t, "1", x.count(t, outer.ID()), "a nested one too")
+			require.Equal(t, "1", x.count(t, outer.ID()), "the nested count is rolled back")
 			release(t, outer)
 		})
 	}
 }
 
-// The server hangs while locks are acquired and released. When it goes on it works off what its sockets hold: nothing may come of that.
-func TestC16HungServer(t *testing.T) {
+// C16: the server is stopped while locks are acquired and released. When it goes on, it executes
+// the commands in its socket buffers, whose calls have long returned. All locks must be free
+// afterwards.
+func TestC16HungServerLeavesNothing(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	c := newClient(t, s.Client(t, hasty))
@@ -227,9 +238,9 @@ func TestC16HungServer(t *testing.T) {
 		require.Error(t, <-failed)
 	}
 	require.NoError(t, s.Resume())
-	redistest.WaitFor(t, soon, func() bool { return len(leftovers(t, s, name)) == 0 }, "all given back")
-	time.Sleep(100 * time.Millisecond)
-	require.Empty(t, leftovers(t, s, name), "and it stays so")
+	redistest.WaitFor(t, soon, func() bool { return len(leftovers(t, s, name)) == 0 }, "all locks are free")
+	time.Sleep(100 * time.Millisecond) // time for late copies
+	require.Empty(t, leftovers(t, s, name), "all locks stay free")
 	for i := range 2 * n {
 		hold, err := lock(i).TryAcquire(t.Context())
 		require.NoError(t, err)
@@ -237,8 +248,8 @@ func TestC16HungServer(t *testing.T) {
 	}
 }
 
-// CLIENT PAUSE: waiters wait, and nothing is executed twice.
-func TestC16PausedServer(t *testing.T) {
+// C16: CLIENT PAUSE delays a release and a waiter, and nothing is executed twice.
+func TestC16PausedServerExecutesOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	x := onLock(t, s)
@@ -255,6 +266,7 @@ func TestC16PausedServer(t *testing.T) {
 	requireClean(t, s, x.name)
 }
 
+// C16: a client whose MaxRetries is off sends each command once.
 func TestC16NoRetries(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		p := x.s.Proxy(t)
@@ -263,13 +275,13 @@ func TestC16NoRetries(t *testing.T) {
 		release(t, acquire(t, t.Context(), l))
 		p.DropReplies(1, script)
 		_, err := l.Acquire(t.Context())
-		require.Error(t, err, "nothing is repeated that the client would not repeat")
+		require.Error(t, err, "the library repeats no command that the client would not")
 		release(t, acquire(t, t.Context(), l))
 	})
 }
 
-// NOSCRIPT: no SCRIPT FLUSH ever shows.
-func TestCornerScriptFlush(t *testing.T) {
+// Callers do not notice SCRIPT FLUSH: a script that Redis does not know is loaded again.
+func TestScriptFlushIsInvisible(t *testing.T) {
 	t.Parallel()
 	for _, s := range []*redistest.Server{redistest.Miniredis(t), redistest.Fresh(t)} {
 		t.Run(s.Name(), func(t *testing.T) {
@@ -289,7 +301,7 @@ func TestCornerScriptFlush(t *testing.T) {
 				flush()
 				release(t, hold)
 			}
-			// And while others flush as fast as they can.
+			// The same with concurrent flushes.
 			done := make(chan struct{})
 			ctx, cancel := context.WithCancel(t.Context())
 			flusher := s.Client(t)
@@ -309,8 +321,9 @@ func TestCornerScriptFlush(t *testing.T) {
 	}
 }
 
-// A full server refuses new locks at once, and lets go of what is held.
-func TestCornerFullMemory(t *testing.T) {
+// A Redis that is out of memory refuses new acquisitions at once. Renewing and releasing still
+// work.
+func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
 	x := onLock(t, s)
@@ -336,7 +349,7 @@ func TestCornerFullMemory(t *testing.T) {
 	require.ErrorIs(t, x.c.Lock(x.name+"-none").ReleaseID(t.Context(), "x"), primitives.ErrNotHeld)
 	require.NoError(t, outer.Extend(t.Context(), 2*time.Second))
 	before := outer.ValidUntil()
-	redistest.WaitFor(t, soon, func() bool { return outer.ValidUntil().After(before) }, "renewed")
+	redistest.WaitFor(t, soon, func() bool { return outer.ValidUntil().After(before) }, "the hold is renewed")
 	release(t, inner)
 	require.Equal(t, "1", rdb.HGet(t.Context(), x.name, outer.ID()).Val())
 	release(t, outer)
@@ -349,8 +362,9 @@ func TestCornerFullMemory(t *testing.T) {
 	requireClean(t, s, x.name)
 }
 
-// What the release will need is found out before an acquisition succeeds; who may not listen polls.
-func TestCornerACL(t *testing.T) {
+// An ACL that forbids what the release needs makes the acquisition fail. A client that may not
+// subscribe polls.
+func TestACLIsCheckedByTheAcquisition(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
@@ -382,11 +396,14 @@ func TestCornerACL(t *testing.T) {
 			}
 		})
 	}
-	t.Run("enough", func(t *testing.T) {
-		// Scripts are given the channel among their keys, as Redisson's are.
-		release(t, acquire(t, t.Context(), as("~"+name+" ~redisson_unlock_latch:{"+name+"}:* ~redisson_lock__channel:{"+name+"} &redisson_lock__channel:{"+name+"}")))
+	t.Run("the least rights", func(t *testing.T) {
+		// The scripts get the channel as one of their KEYS, as Redisson's do, so it needs a key
+		// rule too.
+		channel := "redisson_lock__channel:{" + name + "}"
+		l := as("~" + name + " ~redisson_unlock_latch:{" + name + "}:* ~" + channel + " &" + channel)
+		release(t, acquire(t, t.Context(), l))
 	})
-	t.Run("may not subscribe", func(t *testing.T) {
+	t.Run("no subscription", func(t *testing.T) {
 		l := as("~* &* -subscribe")
 		hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(name))
 		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })

@@ -13,22 +13,24 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// rolledBack reports whether Redis remembers that the acquisition has ended.
+// rolledBack reports whether Redis remembers that the acquisition has ended. acquisition is one of
+// its recorded commands.
 func rolledBack(t testing.TB, rdb *redis.Client, acquisition []any) bool {
 	memory, _ := acquisition[5].(string)
 	return rdb.Exists(t.Context(), memory).Val() == 1
 }
 
-// The first attempt of an acquisition gets no answer and reaches Redis late, after the acquisition has ended. It neither
-// takes the lock nor joins the queue, whether an answered attempt came before or not.
-func TestFairLockLateAttemptOfAnEndedAcquisitionComesToNothing(t *testing.T) {
-	take := scripts.Load("fairlock/acquire")
+// The first attempt of an acquisition gets no answer and reaches Redis after the acquisition has
+// ended. It neither takes the lock nor joins the queue, whether or not a later attempt was
+// answered.
+func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
+	acquireScript := scripts.Load("fairlock/acquire")
 	owner := primitives.WithOwner("o")
 	for _, tt := range []struct {
 		name  string
 		opts  []primitives.Option
-		held  bool // another holds the lock meanwhile
-		waits bool // a later attempt is answered, and the acquisition is cancelled while it waits
+		held  bool // another client holds the lock
+		waits bool // a later attempt is answered, and the waiter is cancelled
 	}{
 		{name: "no attempt was answered", opts: nil},
 		{name: "no attempt was answered, shared id", opts: []primitives.Option{owner}},
@@ -41,7 +43,7 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionComesToNothing(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				name := redistest.Name(t)
 				p, rdb := s.Proxy(t), s.Client(t)
-				require.NoError(t, rdb.ScriptLoad(t.Context(), take.Text()).Err())
+				require.NoError(t, rdb.ScriptLoad(t.Context(), acquireScript.Text()).Err())
 				retries := noRetries
 				if tt.waits {
 					retries = quick
@@ -63,32 +65,32 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionComesToNothing(t *testing.T) {
 				require.Error(t, await(t, ended).err)
 				cancel()
 				late := recorded(p)[0]
-				require.True(t, slices.Contains(late, any(take.SHA())), "%v", late)
+				require.True(t, slices.Contains(late, any(acquireScript.SHA())), "%v", late)
 				if tt.held {
 					redistest.WaitFor(t, soon, func() bool {
 						return rolledBack(t, rdb, late) && len(fairWaiters(t, other)) == 0
-					}, "rolled back")
+					}, "the acquisition is rolled back")
 					_ = rdb.Do(t.Context(), late...).Err()
-					require.Empty(t, fairWaiters(t, other), "it does not join the queue")
+					require.Empty(t, fairWaiters(t, other), "the late attempt does not queue")
 					release(t, hold)
 				}
-				redistest.WaitFor(t, soon, func() bool { return rolledBack(t, rdb, late) }, "rolled back")
+				redistest.WaitFor(t, soon, func() bool { return rolledBack(t, rdb, late) }, "the acquisition is rolled back")
 				_ = rdb.Do(t.Context(), late...).Err()
-				require.Empty(t, leftovers(t, s, name), "it takes nothing")
+				require.Empty(t, leftovers(t, s, name), "the late attempt does not take the lock")
 			})
 		})
 	}
 }
 
-// A try whose first attempt got no answer is in doubt, although a later attempt was told that the lock is held: the first
-// may reach Redis when the lock is free. It takes nothing then.
+// The first attempt of a try gets no answer, and a later attempt is refused. The first attempt
+// reaches Redis when the lock is free. It takes nothing.
 func TestFairLockLateAttemptOfARefusedTryTakesNothing(t *testing.T) {
-	take := scripts.Load("fairlock/acquire")
+	acquireScript := scripts.Load("fairlock/acquire")
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			name := redistest.Name(t)
 			p, rdb := s.Proxy(t), s.Client(t)
-			require.NoError(t, rdb.ScriptLoad(t.Context(), take.Text()).Err())
+			require.NoError(t, rdb.ScriptLoad(t.Context(), acquireScript.Text()).Err())
 			l := newClient(t, p.Client(t, quick)).FairLock(name)
 			hold := acquire(t, t.Context(), newClient(t, s.Client(t)).FairLock(name))
 			p.Record()

@@ -18,28 +18,30 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// fairWaiters are those who stand in the queue, by the lock's own account.
+// fairWaiters returns the ids in the queue of l, as Info reports them.
 func fairWaiters(t testing.TB, l *primitives.Lock) []string {
 	info, err := l.Info(context.Background())
 	require.NoError(t, err)
 	return info.Waiters
 }
 
+// awaitFair waits until n waiters are in the queue of l.
 func awaitFair(t testing.TB, l *primitives.Lock, n int) {
 	t.Helper()
-	redistest.WaitFor(t, soon, func() bool { return len(fairWaiters(t, l)) == n }, "waiters in the queue")
+	redistest.WaitFor(t, soon, func() bool { return len(fairWaiters(t, l)) == n }, "the waiters are in the queue")
 }
 
-// requireEven checks that list and set have the same members.
-func requireEven(t testing.TB, rdb *redis.Client, name string) {
+// requireSameMembers checks that the queue of a name and its set of deadlines have the same
+// members.
+func requireSameMembers(t testing.TB, rdb *redis.Client, name string) {
 	t.Helper()
 	list := rdb.LRange(context.Background(), "redisson_lock_queue:{"+name+"}", 0, -1).Val()
 	set := rdb.ZRange(context.Background(), "redisson_lock_timeout:{"+name+"}", 0, -1).Val()
 	require.ElementsMatch(t, list, set)
 }
 
-// A waiter that is cancelled at any moment leaves nothing: no place, channel, goroutine.
-func TestFairLockCancelledAnywhere(t *testing.T) {
+// A waiter that is cancelled at any moment leaves no queue entry, no subscription and no goroutine.
+func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		c := newClient(t, s.Client(t))
@@ -51,15 +53,15 @@ func TestFairLockCancelledAnywhere(t *testing.T) {
 				for range scaled(s, 100) {
 					ctx, cancel := context.WithTimeout(context.Background(), rand.N(4*time.Millisecond))
 					if _, err := l.Acquire(ctx); err == nil {
-						t.Error("two hold it")
+						t.Error("acquired a held lock")
 					}
 					cancel()
 				}
 			})
 		}
 		wg.Wait()
-		// What is not rolled back within a moment is rolled back in the background.
-		redistest.WaitFor(t, soon, func() bool { return len(fairWaiters(t, l)) == 0 }, "all have left the queue")
+		// A rollback that takes longer than the call may goes on in the background.
+		redistest.WaitFor(t, soon, func() bool { return len(fairWaiters(t, l)) == 0 }, "the queue is empty")
 		release(t, hold)
 		requireClean(t, s, name)
 		shut(c)
@@ -67,7 +69,8 @@ func TestFairLockCancelledAnywhere(t *testing.T) {
 	})
 }
 
-// recorded are the scripts that went through p since it records, to be sent again.
+// recorded returns the arguments of the script commands that p has recorded, so that a test can
+// send late copies.
 func recorded(p *redistest.Proxy) (sent [][]any) {
 	for _, c := range p.Commands() {
 		if strings.HasPrefix(c.Args[0], "eval") {
@@ -81,8 +84,8 @@ func recorded(p *redistest.Proxy) (sent [][]any) {
 	return sent
 }
 
-// Late copies of whatever was sent neither take the lock nor stand in its queue.
-func TestFairLockLateCopies(t *testing.T) {
+// Late copies of any command neither take the lock nor join the queue.
+func TestFairLockLateCopiesTakeNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 			name := redistest.Name(t)
@@ -92,14 +95,14 @@ func TestFairLockLateCopies(t *testing.T) {
 			p.Record()
 			hold := acquire(t, t.Context(), l)
 			ctx, cancel := context.WithCancel(t.Context())
-			given := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
+			cancelled := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
 			awaitFair(t, l, 1)
 			served := start(func() (*primitives.Hold, error) {
 				return l.Acquire(t.Context(), append(slices.Clone(opts), primitives.WithOwner("p"))...)
 			})
 			awaitFair(t, l, 2)
 			cancel()
-			require.ErrorIs(t, await(t, given).err, context.Canceled)
+			require.ErrorIs(t, await(t, cancelled).err, context.Canceled)
 			release(t, hold)
 			release(t, await(t, served).hold)
 			requireClean(t, s, name)
@@ -114,8 +117,8 @@ func TestFairLockLateCopies(t *testing.T) {
 	})
 }
 
-// Lost replies never show, whatever they were replies to.
-func TestFairLockLostReplies(t *testing.T) {
+// Callers do not notice lost replies, whatever the command.
+func TestFairLockSurvivesLostReplies(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		p, rdb := s.Proxy(t), s.Client(t)
@@ -131,7 +134,7 @@ func TestFairLockLostReplies(t *testing.T) {
 						defer func() { inside-- }()
 						n++
 						if inside != 1 {
-							t.Errorf("%d inside", inside)
+							t.Errorf("%d hold the lock", inside)
 						}
 						if rand.IntN(4) > 0 {
 							return nil
@@ -147,13 +150,13 @@ func TestFairLockLostReplies(t *testing.T) {
 		wg.Wait()
 		p.Heal()
 		require.Equal(t, 6*scaled(s, 40), n)
-		requireEven(t, rdb, name)
+		requireSameMembers(t, rdb, name)
 		requireClean(t, s, name)
 	})
 }
 
-// With every message lost, each hand-over takes no longer than the slow poll.
-func TestFairLockWithoutMessages(t *testing.T) {
+// Without messages, a waiter acquires within the slow poll.
+func TestFairLockPollingCoversLostMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
@@ -164,7 +167,8 @@ func TestFairLockWithoutMessages(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 5 {
 			wg.Go(func() {
-				if err := l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil }); err != nil {
+				err := l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil })
+				if err != nil {
 					t.Error(err)
 				}
 			})
@@ -181,8 +185,9 @@ func TestFairLockWithoutMessages(t *testing.T) {
 	})
 }
 
-// An idle queue costs one script a second for each client, however many wait; live waiters keep their places for ever, those with a short timeout too.
-func TestFairLockWaitsCheaply(t *testing.T) {
+// All waiters of a client together send one script a second. Live waiters keep their place in the
+// queue, even if their waiter timeout is shorter than that.
+func TestFairLockWaitingIsCheap(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
@@ -191,7 +196,7 @@ func TestFairLockWaitsCheaply(t *testing.T) {
 		hold := acquire(t, t.Context(), newClient(t, s.Client(t)).FairLock("l"))
 		var wg sync.WaitGroup
 		var order []int
-		for i := range 20 {
+		join := func(l *primitives.Lock, i int) {
 			wg.Go(func() {
 				err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil })
 				if err != nil {
@@ -200,23 +205,16 @@ func TestFairLockWaitsCheaply(t *testing.T) {
 			})
 			awaitFair(t, l, i+1)
 		}
+		for i := range 20 {
+			join(l, i)
+		}
 		p.Record()
 		time.Sleep(30 * time.Second)
-		require.InDelta(t, 30, len(slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool { return c.Args[0] != "evalsha" })), 8)
-		hasty := newClient(t, s.Client(t)).FairLock("l", primitives.WithWaiterTimeout(90*time.Millisecond))
-		wg.Go(func() {
-			if err := hasty.Do(context.Background(), func(context.Context) error { order = append(order, 20); return nil }); err != nil {
-				t.Error(err)
-			}
-		})
-		awaitFair(t, l, 21)
-		wg.Go(func() {
-			if err := l.Do(context.Background(), func(context.Context) error { order = append(order, 21); return nil }); err != nil {
-				t.Error(err)
-			}
-		})
-		awaitFair(t, l, 22)
-		time.Sleep(15500 * time.Millisecond) // half way between two looks of the others'
+		scriptCommands := slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool { return c.Args[0] != "evalsha" })
+		require.InDelta(t, 30, len(scriptCommands), 8)
+		join(newClient(t, s.Client(t)).FairLock("l", primitives.WithWaiterTimeout(90*time.Millisecond)), 20)
+		join(l, 21)
+		time.Sleep(15500 * time.Millisecond) // half way between two heartbeats of the others
 		release(t, hold)
 		wg.Wait()
 		require.Len(t, order, 22)
@@ -225,31 +223,31 @@ func TestFairLockWaitsCheaply(t *testing.T) {
 	})
 }
 
-// A dead waiter costs its own timeout, to the instant.
+// A dead waiter delays the next one by its waiter timeout, and no longer.
 func TestFairLockWaiterTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMixed(t, redistest.Embedded(t), "l")
 		p := m.s.Proxy(t)
-		release := m.holds(false)
+		release := m.hold(false)
 		ctx, cancel := context.WithCancel(t.Context())
 		dying := newClient(t, p.Client(t, hasty, noRetries)).FairLock("l", primitives.WithWaiterTimeout(4*time.Second))
-		m.enters(func() { _, _ = dying.Acquire(ctx) })
-		m.goes(m.l, 0, 0)
+		m.join(func() { _, _ = dying.Acquire(ctx) })
+		m.joinGo(m.l, 0, 0)
 		time.Sleep(10500 * time.Millisecond)
 		p.Refuse(true)
 		p.Reset()
 		cancel()
 		began := time.Now()
 		release()
-		m.ends()
+		m.finish()
 		require.Less(t, time.Since(began), 4*time.Second+20*time.Millisecond)
 		require.Greater(t, time.Since(began), 2*time.Second)
 	})
 }
 
-// A waiter that gave up, but whose request to leave never reaches Redis, is not kept in the queue by the heartbeats of its
-// client.
-func TestFairLockForgottenPlace(t *testing.T) {
+// A waiter is cancelled, and its command to leave the queue never reaches Redis. The heartbeats of
+// its client do not keep its queue entry alive.
+func TestFairLockStaleQueueEntryTimesOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
@@ -266,7 +264,7 @@ func TestFairLockForgottenPlace(t *testing.T) {
 		require.ErrorIs(t, (<-old).err, context.Canceled)
 		next := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 		awaitFair(t, other, 2)
-		time.Sleep(2 * time.Minute) // the request to leave is not repeated any more
+		time.Sleep(2 * time.Minute) // the client has stopped repeating the command
 		p.Heal()
 		require.Equal(t, "gone", fairWaiters(t, other)[0])
 		release(t, hold)
@@ -279,8 +277,8 @@ func TestFairLockForgottenPlace(t *testing.T) {
 	})
 }
 
-// Redis loses all, or is restarted, while many wait: they stand in the queue again and all are served.
-func TestFairLockDataLost(t *testing.T) {
+// Redis loses its data or restarts while many wait. They queue again, and all acquire.
+func TestFairLockWaitersSurviveLostData(t *testing.T) {
 	s := redistest.Fresh(t)
 	name := redistest.Name(t)
 	for what, lose := range map[string]func() error{
@@ -309,8 +307,9 @@ func TestFairLockDataLost(t *testing.T) {
 	}
 }
 
-// A full server refuses new waiters at once; those that wait go on, and leave.
-func TestFairLockFullMemory(t *testing.T) {
+// A Redis that is out of memory refuses new waiters at once. Earlier waiters stay queued, acquire,
+// and can leave.
+func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
 	name := redistest.Name(t)
 	l := newClient(t, s.Client(t)).FairLock(name)
@@ -329,22 +328,23 @@ func TestFairLockFullMemory(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, await(t, leaving).err, context.Canceled)
 	require.Len(t, fairWaiters(t, l), 1)
-	time.Sleep(2500 * time.Millisecond) // refreshed, or dead by now
+	time.Sleep(2500 * time.Millisecond) // longer than the waiter timeout, so it needs heartbeats
 	require.Len(t, fairWaiters(t, l), 1)
-	requireEven(t, rdb, name)
+	requireSameMembers(t, rdb, name)
 	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
 	release(t, hold)
 	release(t, await(t, waiting).hold)
 	requireClean(t, s, name)
 }
 
-// Who may not publish is told before it stands in the queue.
-func TestFairLockACL(t *testing.T) {
+// A client that may not publish gets the error before it queues.
+func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
 	s := redistest.Fresh(t)
 	name := redistest.Name(t)
 	admin := s.Client(t)
 	for user, channels := range map[string]string{"mute": "&none", "fine": "&redisson_lock__channel:{" + name + "}:*"} {
-		require.NoError(t, admin.Do(t.Context(), "acl", "setuser", user, "on", ">pw", "+@all", "resetchannels", "~*", channels).Err())
+		rules := []any{"acl", "setuser", user, "on", ">pw", "+@all", "resetchannels", "~*", channels}
+		require.NoError(t, admin.Do(t.Context(), rules...).Err())
 		l := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = user, "pw" })).FairLock(name)
 		hold := acquire(t, t.Context(), newClient(t, admin).FairLock(name))
 		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
@@ -361,21 +361,23 @@ func TestFairLockACL(t *testing.T) {
 	requireClean(t, s, name)
 }
 
-// The corners of ids: equal owners hold and wait together; adopting, releasing by id and by force serve the next waiter.
+// ReleaseID, ForceRelease and the release of an adopted hold hand off to the next waiter.
+// Acquisitions with the same WithOwner id wait in one queue entry and acquire together.
 func TestFairLockIDs(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		l := newClient(t, s.Client(t)).FairLock(name)
-		next := func() <-chan result {
+		var seen recorder
+		l := newClient(t, s.Client(t), seen.option()).FairLock(name)
+		startWaiter := func() <-chan result {
 			w := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 			awaitFair(t, l, 1)
 			return w
 		}
 		hold := acquire(t, t.Context(), l)
-		w := next()
+		w := startWaiter()
 		require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
 		hold = await(t, w).hold
-		w = next()
+		w = startWaiter()
 		adopted, err := l.Adopt(t.Context(), hold.ID())
 		require.NoError(t, err)
 		inner := acquire(t, adopted.Context(), l)
@@ -383,28 +385,31 @@ func TestFairLockIDs(t *testing.T) {
 		release(t, inner)
 		release(t, adopted)
 		await(t, w)
-		w = next()
+		w = startWaiter()
 		held, err := l.ForceRelease(t.Context())
 		require.NoError(t, err)
 		require.True(t, held)
 		hold = await(t, w).hold
 		_, err = l.TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		require.Empty(t, fairWaiters(t, l), "a try never queues")
+		require.Empty(t, fairWaiters(t, l), "TryAcquire does not queue")
 
 		own := func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) }
-		a := start(own)
+		first := start(own)
 		awaitFair(t, l, 1)
+		waits := len(seen.all(primitives.EventWait))
 		ctx, cancel := context.WithCancel(t.Context())
-		b := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner("o")) })
-		d := start(own)
-		time.Sleep(30 * time.Millisecond)
+		cancelled := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner("o")) })
+		second := start(own)
+		redistest.WaitFor(t, soon, func() bool {
+			return len(seen.all(primitives.EventWait)) == waits+2
+		}, "both wait too")
 		cancel()
-		require.Error(t, await(t, b).err)
-		require.Equal(t, []string{"o"}, fairWaiters(t, l), "who shares the id shares the place")
+		require.Error(t, await(t, cancelled).err)
+		require.Equal(t, []string{"o"}, fairWaiters(t, l), "the others still share the queue entry")
 		began := time.Now()
 		release(t, hold)
-		one, two := await(t, a).hold, await(t, d).hold
+		one, two := await(t, first).hold, await(t, second).hold
 		require.Less(t, time.Since(began), 900*time.Millisecond)
 		require.Equal(t, map[string]string{"o": "2"}, fields(t, s, name))
 		release(t, one)
@@ -413,8 +418,8 @@ func TestFairLockIDs(t *testing.T) {
 	})
 }
 
-// On a cluster, with sharded pub/sub.
-func TestFairLockCluster(t *testing.T) {
+// On a cluster with sharded pub/sub, waiters of two clients acquire in order.
+func TestFairLockOnACluster(t *testing.T) {
 	servers := redistest.Cluster(t)
 	name := redistest.Name(t)
 	one := newClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
@@ -428,7 +433,8 @@ func TestFairLockCluster(t *testing.T) {
 			l = two
 		}
 		wg.Go(func() {
-			if err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil }); err != nil {
+			err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil })
+			if err != nil {
 				t.Error(err)
 			}
 		})

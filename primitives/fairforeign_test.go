@@ -13,10 +13,10 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// alien is a string that somebody else keeps under a key of the fair lock.
-const alien = "not ours"
+// foreignValue is a string that another program stores under a key of the fair lock.
+const foreignValue = "not ours"
 
-// fairKeys are the keys of a fair lock, by what they are for.
+// fairKeys returns the keys of a fair lock by their purpose.
 func fairKeys(name string) map[string]string {
 	return map[string]string{
 		"lock":       name,
@@ -27,8 +27,7 @@ func fairKeys(name string) map[string]string {
 	}
 }
 
-// eachFairKey runs a test on each server for each key of a fair lock. spoil replaces that key by a string, and intact
-// checks that the string is still there, without a TTL.
+// eachFairKey runs f on both servers for each key of a fair lock.
 func eachFairKey(t *testing.T, f func(t *testing.T, x *foreignKey)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for what := range fairKeys("") {
@@ -36,40 +35,48 @@ func eachFairKey(t *testing.T, f func(t *testing.T, x *foreignKey)) {
 				t.Parallel()
 				name := redistest.Name(t)
 				c := newClient(t, s.Client(t))
-				f(t, &foreignKey{s: s, rdb: s.Client(t), c: c, l: c.FairLock(name), name: name, what: what, key: fairKeys(name)[what]})
+				f(t, &foreignKey{
+					s: s, rdb: s.Client(t), c: c, l: c.FairLock(name), name: name,
+					what: what, key: fairKeys(name)[what],
+				})
 			})
 		}
 	})
 }
 
+// foreignKey is the fixture of a test in which one key of a fair lock holds a foreign string.
 type foreignKey struct {
-	s               *redistest.Server
-	rdb             *redis.Client
-	c               *primitives.Client
-	l               *primitives.Lock
-	name, what, key string
+	s    *redistest.Server
+	rdb  *redis.Client
+	c    *primitives.Client
+	l    *primitives.Lock
+	name string
+	what string // the purpose of the key
+	key  string
 }
 
-func (x *foreignKey) spoil(t *testing.T) {
-	require.NoError(t, x.rdb.Set(context.Background(), x.key, alien, 0).Err())
+// overwrite replaces the key by the foreign string.
+func (x *foreignKey) overwrite(t *testing.T) {
+	require.NoError(t, x.rdb.Set(context.Background(), x.key, foreignValue, 0).Err())
 }
 
-func (x *foreignKey) intact(t *testing.T) {
+// requireIntact checks that the foreign string is still there, without a TTL.
+func (x *foreignKey) requireIntact(t *testing.T) {
 	t.Helper()
-	require.Equal(t, alien, x.rdb.Get(context.Background(), x.key).Val())
+	require.Equal(t, foreignValue, x.rdb.Get(context.Background(), x.key).Val())
 	require.Equal(t, time.Duration(-1), x.rdb.PTTL(context.Background(), x.key).Val(), "it has no TTL")
 }
 
-// lockIsFree checks that the lock hash is gone, unless the foreign string is there.
-func (x *foreignKey) lockIsFree(t *testing.T) {
+// requireFree checks that the lock hash is gone, unless the foreign string is there.
+func (x *foreignKey) requireFree(t *testing.T) {
 	t.Helper()
 	if x.what != "lock" {
 		require.Zero(t, x.rdb.Exists(context.Background(), x.name).Val(), "the lock is free")
 	}
 }
 
-// nobodyWaits checks that no entry of a waiter is left under the other keys.
-func (x *foreignKey) nobodyWaits(t *testing.T) {
+// requireNoWaiters waits until no entry of a waiter is left under the other keys.
+func (x *foreignKey) requireNoWaiters(t *testing.T) {
 	t.Helper()
 	redistest.WaitFor(t, soon, func() bool {
 		left := int64(0)
@@ -79,26 +86,27 @@ func (x *foreignKey) nobodyWaits(t *testing.T) {
 			}
 		}
 		return left == 0
-	}, "all waiters left the queue")
+	}, "all waiters have left the queue")
 }
 
+// requireWrongType checks that err is Redis's WRONGTYPE error, and not ErrNotAcquired.
 func requireWrongType(t *testing.T, err error) {
 	t.Helper()
 	require.ErrorContains(t, err, "WRONGTYPE")
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 }
 
-// An acquisition of a fair lock one of whose keys holds a string fails with WRONGTYPE, takes nothing and changes nothing.
+// Acquiring a fair lock fails with WRONGTYPE if one of its keys holds a string. It changes nothing.
 func TestFairLockAcquireMeetsForeignKey(t *testing.T) {
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
-		x.spoil(t)
+		x.overwrite(t)
 		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 			_, err := x.l.Acquire(t.Context(), opts...)
 			requireWrongType(t, err)
 			_, err = x.l.TryAcquire(t.Context(), opts...)
 			requireWrongType(t, err)
 		}
-		x.intact(t)
+		x.requireIntact(t)
 		requireClean(t, x.s, x.name, x.key)
 		require.NoError(t, x.rdb.Del(t.Context(), x.key).Err())
 		release(t, acquire(t, t.Context(), x.l))
@@ -106,10 +114,10 @@ func TestFairLockAcquireMeetsForeignKey(t *testing.T) {
 	})
 }
 
-// An acquisition that has to wait joins no queue if one of the keys holds a string.
+// An acquisition that has to wait does not queue if one of the keys holds a string.
 func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
-		for _, others := range []bool{false, true} { // an empty queue, and one in which another client waits
+		for _, others := range []bool{false, true} { // an empty queue, and one with a waiter of another client
 			hold := acquire(t, t.Context(), x.l)
 			ctx, cancel := context.WithCancel(t.Context())
 			if others {
@@ -117,24 +125,25 @@ func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
 				start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
 				awaitFair(t, x.l, 1)
 			}
-			x.spoil(t)
+			x.overwrite(t)
 			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 				_, err := x.l.Acquire(t.Context(), opts...)
 				requireWrongType(t, err)
 			}
-			x.intact(t)
+			x.requireIntact(t)
 			cancel()
 			_ = hold.Release(t.Context())
-			x.lockIsFree(t)
-			x.nobodyWaits(t)
-			x.intact(t)
+			x.requireFree(t)
+			x.requireNoWaiters(t)
+			x.requireIntact(t)
 			require.NoError(t, x.rdb.Del(t.Context(), x.key, fairKeys(x.name)["heartbeats"]).Err())
 			requireClean(t, x.s, x.name)
 		}
 	})
 }
 
-// A release frees the lock and reports the string that it found under another key. The string stays.
+// A release frees the lock and returns WRONGTYPE if one of the keys holds a string. The string
+// stays.
 func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		for _, release := range map[string]func(hold *primitives.Hold) error{
@@ -146,36 +155,36 @@ func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 			},
 		} {
 			hold := acquire(t, t.Context(), x.l)
-			x.spoil(t)
+			x.overwrite(t)
 			requireWrongType(t, release(hold))
-			x.lockIsFree(t)
-			x.intact(t)
+			x.requireFree(t)
+			x.requireIntact(t)
 			_ = hold.Release(t.Context())
-			x.intact(t)
+			x.requireIntact(t)
 			require.NoError(t, x.rdb.Del(t.Context(), x.key).Err())
 			requireClean(t, x.s, x.name)
 		}
 	})
 }
 
-// A release that cannot hand the lock over, as a key of the queue holds a string, frees it. The string stays.
-func TestFairLockHandOverMeetsForeignKey(t *testing.T) {
+// A release that cannot hand off because a key holds a string frees the lock. The string stays.
+func TestFairLockHandoffMeetsForeignKey(t *testing.T) {
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		hold := acquire(t, t.Context(), x.l)
 		waiting := start(func() (*primitives.Hold, error) {
 			return newClient(t, x.s.Client(t)).FairLock(x.name).Acquire(t.Context())
 		})
 		awaitFair(t, x.l, 1)
-		x.spoil(t)
+		x.overwrite(t)
 		requireWrongType(t, hold.Release(t.Context()))
-		x.lockIsFree(t)
+		x.requireFree(t)
 		requireWrongType(t, await(t, waiting).err)
-		x.nobodyWaits(t)
-		x.intact(t)
+		x.requireNoWaiters(t)
+		x.requireIntact(t)
 	})
 }
 
-// Waiters of a name one of whose keys becomes a string end with WRONGTYPE, and leave the queue.
+// Waiters return WRONGTYPE and leave the queue when one of the keys becomes a string.
 func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		hold := acquire(t, t.Context(), x.l)
@@ -184,19 +193,19 @@ func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
 			waiting = append(waiting, start(func() (*primitives.Hold, error) { return x.l.Acquire(t.Context()) }))
 			awaitFair(t, x.l, i+1)
 		}
-		x.spoil(t)
+		x.overwrite(t)
 		for _, w := range waiting {
 			requireWrongType(t, await(t, w).err)
 		}
-		x.intact(t)
+		x.requireIntact(t)
 		_ = hold.Release(t.Context())
-		x.lockIsFree(t)
-		x.nobodyWaits(t)
-		x.intact(t)
+		x.requireFree(t)
+		x.requireNoWaiters(t)
+		x.requireIntact(t)
 	})
 }
 
-// They end at the next look of their client, which is at most a second later.
+// Waiters return WRONGTYPE at the next heartbeat of their client, within a second.
 func TestFairLockWaitersEndWithinASecondWhenAKeyBecomesForeign(t *testing.T) {
 	for what, key := range fairKeys("l") {
 		t.Run(what, func(t *testing.T) {
@@ -209,7 +218,7 @@ func TestFairLockWaitersEndWithinASecondWhenAKeyBecomesForeign(t *testing.T) {
 					waiting = append(waiting, start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) }))
 					awaitFair(t, l, i+1)
 				}
-				require.NoError(t, s.Client(t).Set(t.Context(), key, alien, 0).Err())
+				require.NoError(t, s.Client(t).Set(t.Context(), key, foreignValue, 0).Err())
 				began := time.Now()
 				for _, w := range waiting {
 					requireWrongType(t, (<-w).err)

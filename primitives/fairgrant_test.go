@@ -17,15 +17,16 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// handOvers is the number of times that each of some waiters has the lock.
-const handOvers = 25
+// acquisitions is the number of times that each goroutine of contend acquires.
+const acquisitions = 25
 
-// byTurns has several clients take a fair lock by turns, each by several goroutines.
-func byTurns(t *testing.T, locks []*primitives.Lock, each func(int, *primitives.Lock)) {
+// contend calls each from three goroutines for each lock, with the number of the goroutine. The
+// locks are one fair lock on several clients.
+func contend(t *testing.T, locks []*primitives.Lock, each func(int, *primitives.Lock)) {
 	var wg sync.WaitGroup
 	for i := range 3 * len(locks) {
 		wg.Go(func() {
-			for range handOvers {
+			for range acquisitions {
 				each(i, locks[i%len(locks)])
 			}
 		})
@@ -33,8 +34,9 @@ func byTurns(t *testing.T, locks []*primitives.Lock, each func(int, *primitives.
 	wg.Wait()
 }
 
-// A hand-over is two scripts, one that stands in the queue and one that gives the lock on; nobody asks, and nobody subscribes for it.
-func TestFairLockHandOverCommands(t *testing.T) {
+// A handoff takes two scripts: one queues, and one releases to the next waiter. The waiter that
+// gets the lock neither asks again nor subscribes for it.
+func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	proxies := make([]*redistest.Proxy, 4)
@@ -45,13 +47,13 @@ func TestFairLockHandOverCommands(t *testing.T) {
 		proxies[i].Record()
 	}
 	inside, entered := 0, 0
-	byTurns(t, locks, func(_ int, l *primitives.Lock) {
+	contend(t, locks, func(_ int, l *primitives.Lock) {
 		err := l.Do(t.Context(), func(context.Context) error {
 			inside++
 			defer func() { inside-- }()
 			entered++
 			if inside != 1 {
-				t.Errorf("%d inside", inside)
+				t.Errorf("%d hold the lock", inside)
 			}
 			return nil
 		})
@@ -65,15 +67,15 @@ func TestFairLockHandOverCommands(t *testing.T) {
 			counts[strings.ToLower(c.Args[0])]++
 		}
 	}
-	require.Equal(t, 3*len(locks)*handOvers, entered)
+	require.Equal(t, 3*len(locks)*acquisitions, entered)
 	require.Less(t, float64(counts["evalsha"])/float64(entered), 2.25, "%v", counts)
-	t.Logf("%d hand-overs: %v", entered, counts)
+	t.Logf("%d acquisitions: %v", entered, counts)
 	require.Less(t, counts["subscribe"], 4*len(locks), "%v", counts)
 	requireClean(t, s, name)
 }
 
-// Whoever gives up at the very moment at which it is given the lock gives it on.
-func TestFairLockGivenUp(t *testing.T) {
+// A waiter that is cancelled at the moment when it gets the lock hands it off to the next one.
+func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		locks := make([]*primitives.Lock, 4)
@@ -86,12 +88,12 @@ func TestFairLockGivenUp(t *testing.T) {
 			defer func() { inside-- }()
 			entered++
 			if inside != 1 {
-				t.Errorf("%d inside", inside)
+				t.Errorf("%d hold the lock", inside)
 			}
 			return nil
 		}
 		began := time.Now()
-		byTurns(t, locks, func(i int, l *primitives.Lock) {
+		contend(t, locks, func(i int, l *primitives.Lock) {
 			if i%2 == 0 {
 				if err := l.Do(t.Context(), section); err != nil {
 					t.Error(err)
@@ -102,15 +104,16 @@ func TestFairLockGivenUp(t *testing.T) {
 			defer cancel()
 			_ = l.Do(ctx, section)
 		})
-		require.GreaterOrEqual(t, entered, 3*len(locks)*handOvers/2)
-		require.Less(t, time.Since(began), 10*time.Second, "a hand-over was lost")
+		require.GreaterOrEqual(t, entered, 3*len(locks)*acquisitions/2)
+		require.Less(t, time.Since(began), 10*time.Second, "a handoff was lost")
 		requireClean(t, s, name)
 	})
 }
 
-// Whoever is given the lock has it for as long as it knows: what it was given counts from when it was last seen to wait, and lasts no longer than a dead
-// one's place would have. It is renewed in time, and then for as long as was asked for.
-func TestFairLockGivenLease(t *testing.T) {
+// A handoff gives the next waiter a first lease that counts from its last heartbeat, and that ends
+// when the queue entry of a dead waiter would. The waiter never believes to hold longer than Redis
+// says. It renews the first lease in time, to the TTL that it asked for.
+func TestFairLockHandoffLease(t *testing.T) {
 	for _, after := range []time.Duration{0, 1500 * time.Millisecond, 8 * time.Second} {
 		for what, opts := range map[string][]primitives.Option{
 			"watchdog":             nil,
@@ -118,45 +121,46 @@ func TestFairLockGivenLease(t *testing.T) {
 			"short waiter timeout": {primitives.WithWaiterTimeout(600 * time.Millisecond)},
 			"lease":                {primitives.WithLease(5 * time.Second)},
 			"long lease":           {primitives.WithLease(20 * time.Second)},
-			"ceiling":              {primitives.WithMaxHold(15 * time.Second)},
+			"max hold":             {primitives.WithMaxHold(15 * time.Second)},
 		} {
-			for _, others := range []bool{false, true} {
-				t.Run(fmt.Sprintf("%s, after %v, others %v", what, after, others), func(t *testing.T) {
+			for _, fromOther := range []bool{false, true} { // another client releases the lock
+				t.Run(fmt.Sprintf("%s, after %v, from another client: %v", what, after, fromOther), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						s := redistest.Embedded(t)
 						rdb := s.Client(t)
 						l := newClient(t, s.Client(t)).FairLock("l")
-						giver := l
-						if others {
-							giver = newClient(t, s.Client(t)).FairLock("l")
+						former := l
+						if fromOther {
+							former = newClient(t, s.Client(t)).FairLock("l")
 						}
-						first := acquire(t, t.Context(), giver)
+						first := acquire(t, t.Context(), former)
 						waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), opts...) })
 						awaitFair(t, l, 1)
 						time.Sleep(after)
 						release(t, first)
 						r := <-waiting
 						require.NoError(t, r.err)
-						given := time.Now()
-						for r.hold.Context().Err() == nil && time.Since(given) < 25*time.Second {
-							believed := time.Until(r.hold.ValidUntil()) // before the look: a renewal may come in between
+						acquired := time.Now()
+						for r.hold.Context().Err() == nil && time.Since(acquired) < 25*time.Second {
+							// Read ValidUntil before the TTL, since a renewal may come in between.
+							believed := time.Until(r.hold.ValidUntil())
 							left := rdb.PTTL(t.Context(), "l").Val()
-							require.Greater(t, left, believed, "it is held in Redis for longer than is believed")
-							if what == "watchdog" && time.Since(given) > 4*time.Second {
-								require.Greater(t, left, 19*time.Second, "it is renewed for as long as was asked for")
+							require.Greater(t, left, believed, "the lock expires before the hold ends")
+							if what == "watchdog" && time.Since(acquired) > 4*time.Second {
+								require.Greater(t, left, 19*time.Second, "the lock is renewed to its full TTL")
 							}
 							time.Sleep(200 * time.Millisecond)
 						}
-						lasted := time.Since(given)
+						lasted := time.Since(acquired)
 						switch what {
 						case "lease":
 							require.InDelta(t, 5, lasted.Seconds(), 0.7)
 						case "long lease":
 							require.InDelta(t, 20, lasted.Seconds(), 2.5)
-						case "ceiling":
+						case "max hold":
 							require.InDelta(t, 15, lasted.Seconds(), 1.8)
 						default:
-							require.Greater(t, lasted, 24*time.Second, "it was renewed")
+							require.Greater(t, lasted, 24*time.Second, "the hold is renewed")
 							release(t, r.hold)
 						}
 					})
@@ -166,8 +170,8 @@ func TestFairLockGivenLease(t *testing.T) {
 	}
 }
 
-// A word that is not of the place that a waiter has now, or is no such word, gives it nothing.
-func TestFairLockStaleGift(t *testing.T) {
+// A waiter ignores a grant message that is malformed, or that belongs to an earlier queue entry.
+func TestFairLockIgnoresStaleGrants(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		rdb := s.Client(t)
@@ -178,13 +182,15 @@ func TestFairLockStaleGift(t *testing.T) {
 		awaitFair(t, l, 1)
 		time.Sleep(100 * time.Millisecond)
 		id := fairWaiters(t, l)[0]
-		// The client's channel is named by an id that only it knows; the other channel is the waiter's.
-		channels := slices.DeleteFunc(redistest.Channels(t, s), func(name string) bool { return strings.HasSuffix(name, id) })
+		// One channel ends with the waiter's id. The other is the client's, named by a private id.
+		channels := slices.DeleteFunc(redistest.Channels(t, s), func(name string) bool {
+			return strings.HasSuffix(name, id)
+		})
 		require.Len(t, channels, 1)
-		for _, word := range []string{id + " 1 10000", id + "  10000", id, "0", "", id + " 1 ", "other 1 10000"} {
-			require.Equal(t, int64(1), rdb.Publish(t.Context(), channels[0], word).Val())
+		for _, message := range []string{id + " 1 10000", id + "  10000", id, "0", "", id + " 1 ", "other 1 10000"} {
+			require.Equal(t, int64(1), rdb.Publish(t.Context(), channels[0], message).Val())
 			time.Sleep(10 * time.Millisecond)
-			require.Empty(t, waiting, word)
+			require.Empty(t, waiting, message)
 		}
 		require.Equal(t, []string{id}, fairWaiters(t, l))
 		release(t, hold)
@@ -192,8 +198,8 @@ func TestFairLockStaleGift(t *testing.T) {
 	})
 }
 
-// A waiter may be given the lock before it has heard that it stands in the queue.
-func TestFairLockGivenEarly(t *testing.T) {
+// A waiter may get the lock before the answer arrives that it is queued.
+func TestFairLockGrantBeforeTheAnswerToTheAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
@@ -204,7 +210,7 @@ func TestFairLockGivenEarly(t *testing.T) {
 		first := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 		awaitFair(t, other, 1)
 		time.Sleep(100 * time.Millisecond)
-		let := p.HoldReplies(func(cmd []string) bool { return script(cmd) && slices.Contains(cmd, c.ID()+":2") })
+		answer := p.HoldReplies(func(cmd []string) bool { return script(cmd) && slices.Contains(cmd, c.ID()+":2") })
 		second := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 		awaitFair(t, other, 2)
 		third := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
@@ -215,12 +221,12 @@ func TestFairLockGivenEarly(t *testing.T) {
 		time.Sleep(50 * time.Millisecond)
 		p.Record()
 		began := time.Now()
-		let()
+		answer()
 		r := <-second
 		require.NoError(t, r.err)
 		require.Less(t, time.Since(began), 10*time.Millisecond)
 		for _, c := range p.Commands() {
-			require.False(t, script(c.Args), "it need not ask: %v", c.Args)
+			require.False(t, script(c.Args), "the waiter sends no command: %v", c.Args)
 		}
 		release(t, r.hold)
 		release(t, (<-third).hold)

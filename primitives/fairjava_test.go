@@ -16,8 +16,8 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// What follows does to a fair lock what Redisson 4.7 does: the same keys, scores, channels and steps, in scripts of our own, with the client's clock.
-// Beside that it keeps a list of what happens in the queue, at KEYS[5].
+// These scripts imitate the fair lock of Redisson 4.7: the same keys, scores, channels and steps,
+// and the client's clock. KEYS[5] is a log of what happens in the queue, for the tests only.
 const (
 	javaPurge = `
 local function purge(at)
@@ -34,10 +34,11 @@ local function purge(at)
 end
 `
 	// ARGV: lease, id, wait, now, 1 to queue
-	javaTake = javaPurge + `
+	javaAcquire = javaPurge + `
 purge(ARGV[4])
 local id = ARGV[2]
-if redis.call('exists', KEYS[1]) == 0 and (redis.call('exists', KEYS[2]) == 0 or redis.call('lindex', KEYS[2], 0) == id) then
+local first = redis.call('exists', KEYS[2]) == 0 or redis.call('lindex', KEYS[2], 0) == id
+if redis.call('exists', KEYS[1]) == 0 and first then
   redis.call('lpop', KEYS[2])
   redis.call('zrem', KEYS[3], id)
   for _, other in ipairs(redis.call('zrange', KEYS[3], 0, -1)) do
@@ -63,12 +64,12 @@ local score = last and last ~= id and redis.call('zscore', KEYS[3], last)
 local ttl = score and tonumber(score) - tonumber(ARGV[4]) or redis.call('pttl', KEYS[1])
 if redis.call('zadd', KEYS[3], ttl + ARGV[3] + ARGV[4], id) == 1 then
   redis.call('rpush', KEYS[2], id)
-  redis.call('rpush', KEYS[5], 'queued ' .. id .. ' told ' .. (ttl < 0 and 'never' or 'when'))
+  redis.call('rpush', KEYS[5], 'queued ' .. id .. ' woken ' .. (ttl < 0 and 'never' or 'when'))
 end
 return ttl
 `
 	// ARGV: id, now, lease
-	javaGive = javaPurge + `
+	javaRelease = javaPurge + `
 purge(ARGV[2])
 local function tell()
   local first = redis.call('lindex', KEYS[2], 0)
@@ -92,7 +93,7 @@ tell()
 return 1
 `
 	// ARGV: id, wait
-	javaFail = `
+	javaLeave = `
 local behind = false
 for _, id in ipairs(redis.call('lrange', KEYS[2], 0, -1)) do
   if behind then
@@ -105,7 +106,7 @@ redis.call('lrem', KEYS[2], 0, ARGV[1])
 `
 )
 
-// java is a client of Redisson's, as a fair lock sees it.
+// java is a Redisson client with a fair lock.
 type java struct {
 	t     testing.TB
 	rdb   *redis.Client
@@ -116,9 +117,10 @@ type java struct {
 	lease time.Duration
 
 	mu    sync.Mutex
-	tries int // all its scripts that try
+	tries int // the number of attempts so far
 }
 
+// newJava returns a Redisson client with its default timeouts.
 func newJava(t testing.TB, s *redistest.Server, name string) *java {
 	j := &java{t: t, rdb: s.Client(t), name: name, wait: 5 * time.Minute, lease: 30 * time.Second}
 	j.hub = pubsub.New(j.rdb, pubsub.Config{})
@@ -126,9 +128,13 @@ func newJava(t testing.TB, s *redistest.Server, name string) *java {
 	return j
 }
 
-func (j *java) run(script string, args ...any) (int64, bool) {
+// run runs a script. ok is false if the script returns nil.
+func (j *java) run(script string, args ...any) (n int64, ok bool) {
 	tag := "{" + j.name + "}"
-	keys := []string{j.name, "redisson_lock_queue:" + tag, "redisson_lock_timeout:" + tag, "redisson_lock__channel:" + tag, queueLog(j.name)}
+	keys := []string{
+		j.name, "redisson_lock_queue:" + tag, "redisson_lock_timeout:" + tag, "redisson_lock__channel:" + tag,
+		queueLog(j.name),
+	}
 	n, err := redis.NewScript(script).Run(context.Background(), j.rdb, keys, args...).Int64()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		j.t.Error(err)
@@ -136,25 +142,29 @@ func (j *java) run(script string, args ...any) (int64, bool) {
 	return n, err == nil
 }
 
+// now returns the time of the client's clock in milliseconds.
 func (j *java) now() int64 { return time.Now().Add(j.skew).UnixMilli() }
 
-// try is one attempt of a thread. ttl is what it is told when refused.
+// try makes one attempt of a thread. If it is refused, ttl is the time after which Redisson
+// retries.
 func (j *java) try(thread int, wait time.Duration, queue int) (ttl time.Duration, refused bool) {
 	j.mu.Lock()
 	j.tries++
 	j.mu.Unlock()
-	ms, refused := j.run(javaTake, j.lease.Milliseconds(), j.id(thread), wait.Milliseconds(), j.now(), queue)
+	ms, refused := j.run(javaAcquire, j.lease.Milliseconds(), j.id(thread), wait.Milliseconds(), j.now(), queue)
 	return time.Duration(ms) * time.Millisecond, refused
 }
 
+// id returns the id of a thread.
 func (j *java) id(thread int) string {
 	return fmt.Sprintf("0a1b2c3d-0000-4000-8000-0123456789ab:%d", thread)
 }
 
-// lock waits for ever, but for the end of ctx, at which the thread dies as it stands.
-func (j *java) lock(ctx context.Context, thread int) bool { return j.waits(ctx, thread, j.wait) }
+// lock waits without a limit. If ctx ends, the thread dies: it stops without leaving the queue.
+func (j *java) lock(ctx context.Context, thread int) bool { return j.acquire(ctx, thread, j.wait) }
 
-// tryLock gives up after a while. Without a lease Redisson takes the wait's number of seconds for milliseconds.
+// tryLock waits for at most wait, and then leaves the queue. Without a lease, Redisson passes the
+// number of seconds to the script, which takes it for milliseconds.
 func (j *java) tryLock(thread int, wait time.Duration, leased bool) bool {
 	slice := wait
 	if !leased {
@@ -162,21 +172,23 @@ func (j *java) tryLock(thread int, wait time.Duration, leased bool) bool {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
-	if j.waits(ctx, thread, slice) {
+	if j.acquire(ctx, thread, slice) {
 		return true
 	}
-	j.run(javaFail, j.id(thread), wait.Milliseconds())
+	j.run(javaLeave, j.id(thread), wait.Milliseconds())
 	return false
 }
 
-func (j *java) waits(ctx context.Context, thread int, slice time.Duration) bool {
+// acquire retries until it gets the lock or ctx ends. slice is the wait that it passes to the
+// script.
+func (j *java) acquire(ctx context.Context, thread int, slice time.Duration) bool {
 	if _, refused := j.try(thread, slice, 1); !refused {
 		return true
 	}
-	told := make(chan struct{}, 100)
+	woken := make(chan struct{}, 100)
 	sub := j.hub.Subscribe("redisson_lock__channel:{"+j.name+"}:"+j.id(thread), func(s pubsub.Signal) {
 		if !s.Resubscribed {
-			told <- struct{}{}
+			woken <- struct{}{}
 		}
 	})
 	defer sub.Close()
@@ -186,12 +198,13 @@ func (j *java) waits(ctx context.Context, thread int, slice time.Duration) bool 
 		if !refused {
 			return true
 		}
-		var until <-chan time.Time // for ever if it was told a negative ttl
+		var until <-chan time.Time // nil: a negative ttl makes Redisson wait for a message only
 		if ttl >= 0 {
-			until = time.After(max(ttl, 10*time.Millisecond)) // Redisson spins without even that, one round trip after the other
+			// Redisson has no such minimum: with a ttl of 0 it retries after each round trip.
+			until = time.After(max(ttl, 10*time.Millisecond))
 		}
 		select {
-		case <-told:
+		case <-woken:
 		case <-until:
 		case <-ctx.Done():
 			return false
@@ -199,22 +212,24 @@ func (j *java) waits(ctx context.Context, thread int, slice time.Duration) bool 
 	}
 }
 
+// unlock releases one count of a thread.
 func (j *java) unlock(thread int) {
-	if _, held := j.run(javaGive, j.id(thread), j.now(), j.lease.Milliseconds()); !held {
-		j.t.Errorf("thread %d of Java's does not hold the lock", thread)
+	if _, held := j.run(javaRelease, j.id(thread), j.now(), j.lease.Milliseconds()); !held {
+		j.t.Errorf("Java thread %d does not hold the lock", thread)
 	}
 }
 
+// queueLog returns the key of the log that the scripts keep.
 func queueLog(name string) string { return "log:{" + name + "}" }
 
-// inspect checks what happened in the queue, and deletes the log: none was purged but those, none queued twice, and nobody
-// was told to sleep for ever who did not find an idle queue.
-func (j *java) inspect(t testing.TB, dead ...string) {
+// checkLog checks what happened in the queue, and deletes the log: only dead waiters were purged,
+// none was queued twice, and none was told to wait without a time limit.
+func (j *java) checkLog(t testing.TB, dead ...string) {
 	t.Helper()
 	events := j.rdb.LRange(t.Context(), queueLog(j.name), 0, -1).Val()
 	seen := map[string]bool{}
 	for _, e := range events {
-		require.False(t, seen[e], "twice: %s", e)
+		require.False(t, seen[e], "logged twice: %s", e)
 		seen[e] = true
 		if id, purged := strings.CutPrefix(e, "purged "); purged {
 			require.Contains(t, dead, id, "a live waiter was purged")

@@ -12,8 +12,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C26: waiters of a crashed client do not live on with the heartbeats of the next client that is given the same id. They
-// cost those behind them one waiter timeout, all together.
+// C26: a client crashes while two of its acquisitions wait. Another client gets the same id, and
+// its heartbeats do not keep those waiters alive. Together they delay the next waiter by one waiter
+// timeout.
 func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
@@ -36,7 +37,7 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 		}
 		next := start(func() (*primitives.Hold, error) { return c.FairLock("l").Acquire(t.Context()) })
 		awaitFair(t, other, 3)
-		time.Sleep(3 * time.Second) // the new life sends heartbeats
+		time.Sleep(3 * time.Second) // the second client sends heartbeats
 		release(t, hold)
 		began := time.Now()
 		r := <-next
@@ -48,8 +49,9 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 	})
 }
 
-// C26: a client does not hear what was meant for the client that was given the same id before.
-func TestFairLockC26LivesListenOnTheirOwnChannels(t *testing.T) {
+// C26: clients with the same id, one after the other, subscribe to different channels. So neither
+// gets messages for the other.
+func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
 		s := redistest.Embedded(t)

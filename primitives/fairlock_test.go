@@ -13,7 +13,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Waiters of several clients are served in the order in which they came to stand in the queue.
+// Waiters of several clients acquire in the order in which they queued.
 func TestFairLockServesInOrder(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()
@@ -40,12 +40,12 @@ func TestFairLockServesInOrder(t *testing.T) {
 			redistest.WaitFor(t, 5*time.Second, func() bool {
 				info, err := locks[0].Info(ctx)
 				return err == nil && len(info.Waiters) == i+1
-			}, fmt.Sprintf("waiter %d in the queue", i))
+			}, fmt.Sprintf("waiter %d is in the queue", i))
 		}
 		start := time.Now()
 		require.NoError(t, first.Release(ctx))
 		wg.Wait()
-		t.Logf("%d hand-overs in %v", waiters, time.Since(start))
+		t.Logf("%d handoffs in %v", waiters, time.Since(start))
 		require.Len(t, order, waiters)
 		require.IsIncreasing(t, order)
 		require.Empty(t, redistest.Keys(t, s, "redisson_lock_*{"+name+"}*"))

@@ -15,7 +15,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// mixed is a fair lock that Go and Java share.
+// mixed is a fair lock that Go clients and a Java client share.
 type mixed struct {
 	t    testing.TB
 	s    *redistest.Server
@@ -26,7 +26,7 @@ type mixed struct {
 
 	wg    sync.WaitGroup
 	mu    sync.Mutex
-	order []int
+	order []int // the numbers of the waiters, in the order of their acquisitions; guarded by mu
 }
 
 func newMixed(t testing.TB, s *redistest.Server, name string) *mixed {
@@ -35,20 +35,20 @@ func newMixed(t testing.TB, s *redistest.Server, name string) *mixed {
 	return m
 }
 
-// queue is who waits, in order.
+// queue returns the ids of the waiters, in order.
 func (m *mixed) queue() []string {
 	return m.s.Client(m.t).LRange(context.Background(), "redisson_lock_queue:{"+m.name+"}", 0, -1).Val()
 }
 
-// enters starts a waiter and returns once it stands in the queue.
-func (m *mixed) enters(f func()) {
+// join starts a waiter and waits until it is in the queue.
+func (m *mixed) join(f func()) {
 	m.t.Helper()
 	before := len(m.queue())
 	m.wg.Go(f)
-	redistest.WaitFor(m.t, soon, func() bool { return len(m.queue()) == before+1 }, "one more in the queue")
+	redistest.WaitFor(m.t, soon, func() bool { return len(m.queue()) == before+1 }, "the waiter is in the queue")
 }
 
-// section is what waiter i does with the lock.
+// section is the critical section of waiter i, which lasts for d.
 func (m *mixed) section(i int, d time.Duration) {
 	m.mu.Lock()
 	m.order = append(m.order, i)
@@ -56,19 +56,20 @@ func (m *mixed) section(i int, d time.Duration) {
 	time.Sleep(d)
 }
 
-// goes has a Go waiter enter the queue, jumps one of Java's.
-func (m *mixed) goes(l *primitives.Lock, i int, d time.Duration) {
+// joinGo starts waiter i in Go.
+func (m *mixed) joinGo(l *primitives.Lock, i int, d time.Duration) {
 	m.t.Helper()
-	m.enters(func() {
+	m.join(func() {
 		if err := l.Do(context.Background(), func(context.Context) error { m.section(i, d); return nil }); err != nil {
 			m.t.Error(err)
 		}
 	})
 }
 
-func (m *mixed) jumps(i int, d time.Duration) {
+// joinJava starts waiter i in Java.
+func (m *mixed) joinJava(i int, d time.Duration) {
 	m.t.Helper()
-	m.enters(func() {
+	m.join(func() {
 		if m.j.lock(context.Background(), i) {
 			m.section(i, d)
 			m.j.unlock(i)
@@ -76,8 +77,8 @@ func (m *mixed) jumps(i int, d time.Duration) {
 	})
 }
 
-// holds takes the free lock; the result gives it back.
-func (m *mixed) holds(byJava bool) (release func()) {
+// hold acquires the free lock. The function it returns releases it.
+func (m *mixed) hold(byJava bool) (release func()) {
 	if byJava {
 		require.True(m.t, m.j.lock(context.Background(), 1000))
 		return func() { m.j.unlock(1000) }
@@ -86,17 +87,18 @@ func (m *mixed) holds(byJava bool) (release func()) {
 	return func() { require.NoError(m.t, hold.Release(context.Background())) }
 }
 
-// ends waits for all and checks that they went in order and nothing is left.
-func (m *mixed) ends(dead ...string) {
+// finish waits for all waiters, and checks that they acquired in order and that nothing is left.
+// dead are the ids that Java may drop from the queue.
+func (m *mixed) finish(dead ...string) {
 	m.t.Helper()
 	m.wg.Wait()
 	require.IsIncreasing(m.t, append([]int{-1}, m.order...))
-	m.j.inspect(m.t, dead...)
+	m.j.checkLog(m.t, dead...)
 	requireClean(m.t, m.s, m.name)
 }
 
-// Waiters of Go and of Java are served in the order in which they came, and none of either is dropped.
-func TestFairLockBesideJava(t *testing.T) {
+// Waiters in Go and in Java acquire in the order in which they queued. Neither drops the other's.
+func TestFairLockOrderWithJava(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, pattern := range []string{"jg", "gj", "jjg", "ggj", "jgg", "jjjjjg", "gggggj"} {
 			for _, first := range []string{"Go", "Java"} {
@@ -106,17 +108,17 @@ func TestFairLockBesideJava(t *testing.T) {
 					}
 					t.Run(fmt.Sprintf("%s, %s holds, sections of %v", pattern, first, section), func(t *testing.T) {
 						m := newMixed(t, s, redistest.Name(t))
-						release := m.holds(first == "Java")
+						release := m.hold(first == "Java")
 						n := min(scaled(s, 200), 20)
 						for i := range n {
 							if pattern[i%len(pattern)] == 'g' {
-								m.goes(m.l, i, section)
+								m.joinGo(m.l, i, section)
 							} else {
-								m.jumps(i, section)
+								m.joinJava(i, section)
 							}
 						}
 						release()
-						m.ends()
+						m.finish()
 						require.Len(t, m.order, n)
 					})
 				}
@@ -125,8 +127,9 @@ func TestFairLockBesideJava(t *testing.T) {
 	})
 }
 
-// The same over hours of holding, in fake time: scores drift apart, TTLs end, Java's waits are over.
-func TestFairLockBesideJavaSlowly(t *testing.T) {
+// The same with long sections, in fake time, and with a skewed Java clock: deadlines drift apart,
+// TTLs expire, and the waits that Java computes end.
+func TestFairLockOrderWithJavaInLongSections(t *testing.T) {
 	for _, pattern := range []string{"jg", "gj", "gjj", "ggj"} {
 		for _, skew := range []time.Duration{0, time.Second, -time.Second} {
 			for _, section := range []time.Duration{700 * time.Millisecond, 12 * time.Second, 200 * time.Second} {
@@ -134,187 +137,203 @@ func TestFairLockBesideJavaSlowly(t *testing.T) {
 					continue
 				}
 				t.Run(fmt.Sprintf("%s, sections of %v, Java's clock %v ahead", pattern, section, skew), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						m := newMixed(t, redistest.Embedded(t), "l")
-						m.j.skew, m.j.lease = skew, time.Hour
-						other := newClient(t, m.s.Client(t)).FairLock("l")
-						release := m.holds(true)
-						for i := range 8 {
-							switch {
-							case pattern[i%len(pattern)] == 'j':
-								m.jumps(i, section)
-							case i%2 == 0:
-								m.goes(m.l, i, section)
-							default:
-								m.goes(other, i, section)
-							}
-							time.Sleep(300 * time.Millisecond)
-						}
-						time.Sleep(section)
-						release()
-						m.ends()
-						require.Len(t, m.order, 8)
-					})
+					synctest.Test(t, func(t *testing.T) { longSections(t, pattern, section, skew) })
 				})
 			}
 		}
 	}
 }
 
-// Those of Java's that give up go, and those that got it in time got it in order, whatever unit Redisson took their wait for.
-func TestFairLockBesideJavaThatGivesUp(t *testing.T) {
+// longSections has eight waiters join while a Java client holds the lock, and checks their order.
+func longSections(t *testing.T, pattern string, section, skew time.Duration) {
+	m := newMixed(t, redistest.Embedded(t), "l")
+	m.j.skew, m.j.lease = skew, time.Hour
+	other := newClient(t, m.s.Client(t)).FairLock("l")
+	release := m.hold(true)
+	for i := range 8 {
+		switch {
+		case pattern[i%len(pattern)] == 'j':
+			m.joinJava(i, section)
+		case i%2 == 0:
+			m.joinGo(m.l, i, section)
+		default:
+			m.joinGo(other, i, section)
+		}
+		time.Sleep(300 * time.Millisecond)
+	}
+	time.Sleep(section)
+	release()
+	m.finish()
+	require.Len(t, m.order, 8)
+}
+
+// Java waiters that time out leave the queue, and the others acquire in order. This holds with a
+// lease and without one, although Redisson then takes the wait's seconds for milliseconds.
+func TestFairLockJavaWaitersTimeOut(t *testing.T) {
 	for _, leased := range []bool{true, false} {
 		for _, wait := range []time.Duration{2 * time.Second, 10 * time.Second, 250 * time.Second} {
 			t.Run(fmt.Sprintf("lease %v, wait %v", leased, wait), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					m := newMixed(t, redistest.Embedded(t), "l")
-					release := m.holds(false)
-					gaveUp := 0
+					release := m.hold(false)
+					timedOut := 0
 					for i := range 12 {
 						switch i % 4 {
 						case 0:
-							m.goes(m.l, i, 100*time.Millisecond)
+							m.joinGo(m.l, i, 100*time.Millisecond)
 						case 1, 3:
-							m.enters(func() {
+							m.join(func() {
 								if m.j.tryLock(i, wait, leased) {
 									m.section(i, 0)
 									m.j.unlock(i)
 								} else {
 									m.mu.Lock()
-									gaveUp++
+									timedOut++
 									m.mu.Unlock()
 								}
 							})
 						case 2:
-							m.jumps(i, 100*time.Millisecond)
+							m.joinJava(i, 100*time.Millisecond)
 						}
 					}
 					time.Sleep(wait - 300*time.Millisecond)
 					release()
-					m.ends()
-					require.Len(t, m.order, 12-gaveUp)
-					t.Logf("%d of 6 gave up", gaveUp)
+					m.finish()
+					require.Len(t, m.order, 12-timedOut)
+					t.Logf("%d of 6 timed out", timedOut)
 				})
 			})
 		}
 	}
 }
 
-// A dead waiter costs the others what it is given, and they pass it. Java does not spin meanwhile for longer than that.
-func TestFairLockPassesTheDead(t *testing.T) {
-	t.Run("Go's", func(t *testing.T) {
+// A dead waiter delays the others by its timeout at most, and then they skip it.
+func TestFairLockSkipsDeadWaiters(t *testing.T) {
+	t.Run("Go waiters die", func(t *testing.T) {
 		for rest, limit := range map[string]time.Duration{
 			"g": 10 * time.Second, "gj": 10 * time.Second, "jg": 10 * time.Second,
-			"j": 30 * time.Second, // nobody tells it: it looks when the holder's TTL that it was told is over
+			"j": 30 * time.Second, // nothing wakes it: it retries at the end of the TTL that it was told
 		} {
 			t.Run("then "+rest, func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					m := newMixed(t, redistest.Embedded(t), "l")
-					release := m.holds(false)
-					crash := m.crashing(3)
-					for i, r := range rest {
-						if r == 'g' {
-							m.goes(m.l, i, 0)
-						} else {
-							m.jumps(i, 0)
-						}
-					}
-					dead := m.queue()[:3]
-					crash()
-					began := time.Now()
-					release()
-					m.wg.Wait()
-					require.Less(t, time.Since(began), limit+50*time.Millisecond)
-					time.Sleep(2 * time.Minute) // Redisson, which dropped the dead, does not know of our helper keys: they run out
-					m.ends(dead...)
-				})
+				synctest.Test(t, func(t *testing.T) { skipDeadGoWaiters(t, rest, limit) })
 			})
 		}
 	})
-	t.Run("Java's", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			m := newMixed(t, redistest.Embedded(t), "l")
-			m.j.wait = 20 * time.Second
-			release := m.holds(false)
-			m.goes(m.l, 0, 0)
-			died, die := context.WithCancel(t.Context())
-			m.enters(func() { m.j.lock(died, 1) })
-			m.goes(m.l, 2, 0)
-			m.jumps(3, 0)
-			die()
-			time.Sleep(time.Minute)
-			began := time.Now()
-			release()
-			m.wg.Wait()
-			require.Less(t, time.Since(began), 21*time.Second)
-			m.ends(m.j.id(1))
-		})
-	})
-	// Redisson drops one of Go's while another of its own waits: there are as many of ours then, the dropped one counted, as wait in all.
-	t.Run("Go's, dropped by Java", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			m := newMixed(t, redistest.Embedded(t), "l")
-			m.j.lease = time.Hour
-			release := m.holds(true)
-			crash := m.crashing(1)
-			m.jumps(0, 0)
-			m.goes(m.l, 1, 0)
-			dead := m.queue()[:1]
-			crash()
-			time.Sleep(500 * time.Millisecond)
-			m.j.skew = 15 * time.Second
-			_, refused := m.j.try(99, time.Second, 0)
-			require.True(t, refused)
-			m.j.skew = 0
-			require.Len(t, m.queue(), 2)
-			time.Sleep(30 * time.Second)
-			release()
-			m.ends(dead...)
-			require.Len(t, m.order, 2)
-		})
-	})
-	// One of Go's dies just before one of Java's comes: those in between do not die with it.
-	t.Run("Go's, at the moment when Java comes", func(t *testing.T) {
-		for late := 9 * time.Second; late < 12*time.Second; late += 470 * time.Millisecond {
-			synctest.Test(t, func(t *testing.T) {
-				m := newMixed(t, redistest.Embedded(t), "l")
-				m.j.lease = time.Hour
-				release := m.holds(true)
-				crash := m.crashing(1)
-				for i := range 4 {
-					m.goes(m.l, i, 0)
-				}
-				dead := m.queue()[:1]
-				time.Sleep(30 * time.Second)
-				crash()
-				time.Sleep(late)
-				m.j.skew = time.Second
-				before := len(m.queue())
-				m.wg.Go(func() {
-					if m.j.lock(context.Background(), 4) {
-						m.section(4, 0)
-						m.j.unlock(4)
-					}
-				})
-				redistest.WaitFor(t, soon, func() bool { return len(m.queue()) >= before }, "Java waits")
-				time.Sleep(5 * time.Second)
-				release()
-				m.ends(dead...)
-				require.Len(t, m.order, 5)
-			})
+	t.Run("a Java waiter dies", func(t *testing.T) { synctest.Test(t, skipDeadJavaWaiter) })
+	t.Run("Java drops a dead Go waiter", func(t *testing.T) { synctest.Test(t, javaDropsDeadGoWaiter) })
+	t.Run("a Go waiter dies before a Java waiter joins", func(t *testing.T) {
+		for after := 9 * time.Second; after < 12*time.Second; after += 470 * time.Millisecond {
+			synctest.Test(t, func(t *testing.T) { goWaiterDiesBeforeJavaJoins(t, after) })
 		}
 	})
 }
 
-// crashing has n waiters of another client enter; crash cuts it off.
-func (m *mixed) crashing(n int) (crash func()) {
+// skipDeadGoWaiters has three waiters of a Go client die. The waiters in rest acquire within limit.
+func skipDeadGoWaiters(t *testing.T, rest string, limit time.Duration) {
+	m := newMixed(t, redistest.Embedded(t), "l")
+	release := m.hold(false)
+	crash := m.joinCrashing(3)
+	for i, r := range rest {
+		if r == 'g' {
+			m.joinGo(m.l, i, 0)
+		} else {
+			m.joinJava(i, 0)
+		}
+	}
+	dead := m.queue()[:3]
+	crash()
+	began := time.Now()
+	release()
+	m.wg.Wait()
+	require.Less(t, time.Since(began), limit+50*time.Millisecond)
+	// If Redisson dropped the dead, the library's own keys stay until they expire: Redisson does
+	// not know them.
+	time.Sleep(2 * time.Minute)
+	m.finish(dead...)
+}
+
+// skipDeadJavaWaiter has a Java waiter die between Go waiters. The others acquire after its
+// timeout.
+func skipDeadJavaWaiter(t *testing.T) {
+	m := newMixed(t, redistest.Embedded(t), "l")
+	m.j.wait = 20 * time.Second
+	release := m.hold(false)
+	m.joinGo(m.l, 0, 0)
+	ctx, die := context.WithCancel(t.Context())
+	m.join(func() { m.j.lock(ctx, 1) })
+	m.joinGo(m.l, 2, 0)
+	m.joinJava(3, 0)
+	die()
+	time.Sleep(time.Minute)
+	began := time.Now()
+	release()
+	m.wg.Wait()
+	require.Less(t, time.Since(began), 21*time.Second)
+	m.finish(m.j.id(1))
+}
+
+// javaDropsDeadGoWaiter has Redisson drop a dead Go waiter while a Java waiter is queued. The
+// library's own count of Go waiters, which still includes the dropped one, then equals the length
+// of the queue. It must not conclude that all waiters are Go's.
+func javaDropsDeadGoWaiter(t *testing.T) {
+	m := newMixed(t, redistest.Embedded(t), "l")
+	m.j.lease = time.Hour
+	release := m.hold(true)
+	crash := m.joinCrashing(1)
+	m.joinJava(0, 0)
+	m.joinGo(m.l, 1, 0)
+	dead := m.queue()[:1]
+	crash()
+	time.Sleep(500 * time.Millisecond)
+	m.j.skew = 15 * time.Second
+	_, refused := m.j.try(99, time.Second, 0)
+	require.True(t, refused)
+	m.j.skew = 0
+	require.Len(t, m.queue(), 2)
+	time.Sleep(30 * time.Second)
+	release()
+	m.finish(dead...)
+	require.Len(t, m.order, 2)
+}
+
+// goWaiterDiesBeforeJavaJoins has the first Go waiter die, and a Java waiter join some time after
+// that. Java drops the dead waiter, and none of the live ones in between.
+func goWaiterDiesBeforeJavaJoins(t *testing.T, after time.Duration) {
+	m := newMixed(t, redistest.Embedded(t), "l")
+	m.j.lease = time.Hour
+	release := m.hold(true)
+	crash := m.joinCrashing(1)
+	for i := range 4 {
+		m.joinGo(m.l, i, 0)
+	}
+	dead := m.queue()[:1]
+	time.Sleep(30 * time.Second)
+	crash()
+	time.Sleep(after)
+	m.j.skew = time.Second
+	before := len(m.queue())
+	m.wg.Go(func() {
+		if m.j.lock(context.Background(), 4) {
+			m.section(4, 0)
+			m.j.unlock(4)
+		}
+	})
+	redistest.WaitFor(t, soon, func() bool { return len(m.queue()) >= before }, "the Java waiter is in the queue")
+	time.Sleep(5 * time.Second)
+	release()
+	m.finish(dead...)
+	require.Len(t, m.order, 5)
+}
+
+// joinCrashing starts n waiters of a new client. crash cuts that client off from Redis.
+func (m *mixed) joinCrashing(n int) (crash func()) {
 	p := m.s.Proxy(m.t)
 	c := newClient(m.t, p.Client(m.t, hasty, noRetries))
 	ctx, cancel := context.WithCancel(context.Background())
 	for range n {
-		m.enters(func() {
+		m.join(func() {
 			if _, err := c.FairLock(m.name).Acquire(ctx); err == nil {
-				m.t.Error("the dead got the lock")
+				m.t.Error("a crashed waiter acquired the lock")
 			}
 		})
 	}
@@ -325,7 +344,7 @@ func (m *mixed) crashing(n int) (crash func()) {
 	}
 }
 
-// Fair queues carry the server's time alone: no client's clock is in what clients send.
+// The commands of a fair lock carry no client time. All times in the queue are the server's.
 func TestFairLockSendsNoClock(t *testing.T) {
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
@@ -335,7 +354,7 @@ func TestFairLockSendsNoClock(t *testing.T) {
 	hold := acquire(t, t.Context(), l)
 	waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 	awaitWaiter(t, s, name)
-	time.Sleep(1100 * time.Millisecond) // a refresh
+	time.Sleep(1100 * time.Millisecond) // at least one heartbeat
 	release(t, hold)
 	release(t, await(t, waiting).hold)
 	today := fmt.Sprint(time.Now().UnixMilli())[:5]

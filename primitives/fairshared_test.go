@@ -13,14 +13,14 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// sharedCounts are the counts of a name's owner ids that belong to WithOwner callers.
+// sharedCounts returns, by id, the part of each hold count that belongs to WithOwner holds.
 func sharedCounts(t testing.TB, s *redistest.Server, name string) map[string]string {
 	return s.Client(t).HGetAll(context.Background(), "redisson_unlock_latch:{"+name+"}:shared").Val()
 }
 
-// C4: a private hold of a fair lock and WithOwner callers of the same id add up. Each release gives back its own count only,
-// in whatever order they come. The next waiter gets the lock with the last release.
-func TestFairLockReleaseGivesBackItsOwnCountOnly(t *testing.T) {
+// C4: the counts of a private hold and of WithOwner holds with the same id add up. In any order,
+// each release takes its own count only. The last release hands off to the next waiter.
+func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {1, 2, 0}} { // 0 is the private hold
 			name := redistest.Name(t)
@@ -35,11 +35,12 @@ func TestFairLockReleaseGivesBackItsOwnCountOnly(t *testing.T) {
 			}
 			require.Equal(t, map[string]string{private.ID(): "3"}, fields(t, s, name))
 			require.Equal(t, map[string]string{private.ID(): "2"}, sharedCounts(t, s, name))
-			require.Greater(t, s.Client(t).PTTL(t.Context(), "redisson_unlock_latch:{"+name+"}:shared").Val(), 23*time.Hour)
+			sharedTTL := s.Client(t).PTTL(t.Context(), "redisson_unlock_latch:{"+name+"}:shared").Val()
+			require.Greater(t, sharedTTL, 23*time.Hour)
 			next := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 			awaitFair(t, l, 1)
 			for i, n := range order {
-				require.Len(t, fairWaiters(t, l), 1, "the lock was not handed over before")
+				require.Len(t, fairWaiters(t, l), 1, "the lock has not been handed off yet")
 				release(t, holds[n])
 				if left := 2 - i; left > 0 {
 					require.Equal(t, map[string]string{private.ID(): string(rune('0' + left))}, fields(t, s, name))
@@ -59,8 +60,8 @@ func TestFairLockReleaseGivesBackItsOwnCountOnly(t *testing.T) {
 	})
 }
 
-// C4: a copy of a private release, executed while WithOwner callers still hold the lock by that id, takes nothing from them.
-func TestFairLockCopyOfAPrivateReleaseLeavesTheOthers(t *testing.T) {
+// C4: a copy of a private release does not take the count of a WithOwner hold with the same id.
+func TestFairLockCopyOfAPrivateReleaseTakesNoSharedCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		p := s.Proxy(t)
@@ -77,7 +78,8 @@ func TestFairLockCopyOfAPrivateReleaseLeavesTheOthers(t *testing.T) {
 	})
 }
 
-// C4: a private waiter and a WithOwner waiter of its id get the lock at the same time, each with a count of its own.
+// C4: a private waiter and a WithOwner waiter with the same id acquire together, each with its own
+// count.
 func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, privateFirst := range []bool{true, false} {
@@ -90,8 +92,8 @@ func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
 			awaitFair(t, l, 1)
 			id := fairWaiters(t, l)[0]
 			shared := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner(id)) })
-			redistest.WaitFor(t, soon, func() bool { return len(seen.all(primitives.EventWait)) == 2 }, "both wait")
-			require.Equal(t, []string{id}, fairWaiters(t, l), "they share a place")
+			redistest.WaitFor(t, soon, func() bool { return len(seen.all(primitives.EventWait)) == 2 }, "both waiters wait")
+			require.Equal(t, []string{id}, fairWaiters(t, l), "both waiters share one queue entry")
 			release(t, hold)
 			private, with := await(t, waiting), await(t, shared)
 			require.NoError(t, private.err)
@@ -110,39 +112,43 @@ func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
 	})
 }
 
-// C4: a private acquisition whose id WithOwner callers hold already gets a count of its own.
-func TestFairLockPrivateAcquisitionBesideItsOwnIDCounts(t *testing.T) {
+// C4: a private acquisition adds a count if its id is already held with WithOwner.
+func TestFairLockPrivateAcquisitionAddsToASharedID(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c := newCrowd(t, s, 0) // id 0 holds
-		shared := func(i int) any {
-			return c.rdb.Do(t.Context(), c.command(c.take, 1000+i, c.id(0), 60000, "PUBLISH", 15000, 0, 0, 60000, c.client, c.client, 0)...).Val()
-		}
+		c := newRawQueue(t, s, 0) // id 0 holds
 		require.Equal(t, int64(1), c.end(0))
-		require.Equal(t, int64(0), shared(0))
-		// The memory of id 0 says that it was released. Another acquisition with that id is a new one.
-		private := c.command(c.take, 2000, c.id(0), 60000, "PUBLISH", 0, 0, 2, 60000, c.client, c.client, 0)
+		shared := c.command(c.acquire, 1000, c.id(0), 60000, "PUBLISH", 15000, 0, 0, 60000, c.client, c.client, 0)
+		require.Equal(t, int64(0), c.rdb.Do(t.Context(), shared...).Val())
+		// Redis remembers that request 0 was released. Request 2000 with the same id is a new one.
+		private := c.command(c.acquire, 2000, c.id(0), 60000, "PUBLISH", 0, 0, 2, 60000, c.client, c.client, 0)
 		for range 2 { // the second is a copy
 			require.Equal(t, int64(0), c.rdb.Do(t.Context(), private...).Val())
 			require.Equal(t, map[string]string{c.id(0): "2"}, fields(t, s, c.name))
 		}
+		release := c.command(c.release, 2000, c.id(0), "PUBLISH", 15000, "another")
 		for range 2 {
-			require.Equal(t, int64(1), c.rdb.Do(t.Context(), c.command(c.give, 2000, c.id(0), "PUBLISH", 15000, "another")...).Val())
+			require.Equal(t, int64(1), c.rdb.Do(t.Context(), release...).Val())
 			require.Equal(t, map[string]string{c.id(0): "1"}, fields(t, s, c.name))
 		}
 	})
 }
 
-// C3: an acquisition nested under a WithOwner hold that Redis no longer has is lost. It takes nothing and does not queue.
+// C3: an acquisition under a WithOwner hold that Redis no longer has is answered "lost". It takes
+// nothing and does not queue.
 func TestFairLockNestedUnderALostHoldIsLost(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		c := &crowd{t: t, rdb: s.Client(t), name: redistest.Name(t), client: "0a1b2c3d-0000-4000-8000-00000000000a", take: scripts.Load("fairlock/acquire")}
-		require.NoError(t, c.rdb.ScriptLoad(t.Context(), c.take.Text()).Err())
+		c := &rawQueue{
+			t: t, rdb: s.Client(t), name: redistest.Name(t), client: rawQueueClient,
+			acquire: scripts.Load("fairlock/acquire"),
+		}
+		require.NoError(t, c.rdb.ScriptLoad(t.Context(), c.acquire.Text()).Err())
 		nested := func() any {
-			return c.rdb.Do(t.Context(), c.command(c.take, 1000, "o", 60000, "PUBLISH", 15000, 0, 1, 60000, c.client, c.client, 1)...).Val()
+			command := c.command(c.acquire, 1000, "o", 60000, "PUBLISH", 15000, 0, 1, 60000, c.client, c.client, 1)
+			return c.rdb.Do(t.Context(), command...).Val()
 		}
 		require.Equal(t, "lost", nested())
 		require.Empty(t, leftovers(t, s, c.name))
-		c.enter(2) // another holds the lock, and one waits
+		c.join(2) // a holder and a waiter
 		before := redistest.Keys(t, s, "*"+c.name+"*")
 		require.Equal(t, "lost", nested())
 		require.ElementsMatch(t, before, redistest.Keys(t, s, "*"+c.name+"*"))

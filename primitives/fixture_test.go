@@ -19,13 +19,14 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// soon bounds the waiting for what happens within milliseconds on a machine that is not busy.
+// soon is the timeout for events that take milliseconds on an idle machine.
 const soon = 15 * time.Second
 
-// slowPoll is the longest that a lost message costs, and room for a busy machine.
+// slowPoll is the longest delay that a lost message causes: the poll interval, plus slack for a
+// busy machine.
 const slowPoll = time.Second + 1500*time.Millisecond
 
-// newClient makes a client that is closed when t ends, whatever it still holds.
+// newClient returns a client that is closed when t ends, even if it still has holds.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...primitives.ClientOption) *primitives.Client {
 	t.Helper()
 	c, err := primitives.New(rdb, opts...)
@@ -41,7 +42,7 @@ func shut(c *primitives.Client) {
 	_ = c.Close(done)
 }
 
-// acquire must succeed.
+// acquire acquires l and fails the test on an error.
 func acquire(t testing.TB, ctx context.Context, l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
 	t.Helper()
 	hold, err := l.Acquire(ctx, opts...)
@@ -49,29 +50,30 @@ func acquire(t testing.TB, ctx context.Context, l *primitives.Lock, opts ...prim
 	return hold
 }
 
-// release must succeed.
+// release releases hold and fails the test on an error.
 func release(t testing.TB, hold *primitives.Hold) {
 	t.Helper()
 	require.NoError(t, hold.Release(context.Background()))
 }
 
-// requireEnds awaits the end of ctx, and that it is for that cause.
+// requireEnds waits until ctx ends and checks its cause.
 func requireEnds(t testing.TB, ctx context.Context, cause error) {
 	t.Helper()
 	select {
 	case <-ctx.Done():
 	case <-time.After(soon):
-		require.FailNow(t, "the context has not ended")
+		require.FailNow(t, "timed out waiting for the context to end")
 	}
 	require.ErrorIs(t, context.Cause(ctx), cause)
 }
 
+// requireLive checks that ctx has not ended.
 func requireLive(t testing.TB, ctx context.Context) {
 	t.Helper()
 	require.NoError(t, context.Cause(ctx))
 }
 
-// fields is the hash at a lock's key.
+// fields returns the hash stored at a lock's key.
 func fields(t testing.TB, s *redistest.Server, name string) map[string]string {
 	t.Helper()
 	m, err := s.Client(t).HGetAll(context.Background(), name).Result()
@@ -79,7 +81,8 @@ func fields(t testing.TB, s *redistest.Server, name string) map[string]string {
 	return m
 }
 
-// leftovers are the keys and channels of a name, without remembered requests and what belongs to clients.
+// leftovers returns the keys and channels of a name. It leaves out remembered requests, which
+// expire by themselves, and the keys and channels that belong to a client rather than to a name.
 func leftovers(t testing.TB, s *redistest.Server, name string) []string {
 	var left []string
 	for _, key := range redistest.Keys(t, s, "*"+name+"*") {
@@ -95,23 +98,24 @@ func leftovers(t testing.TB, s *redistest.Server, name string) []string {
 	return left
 }
 
-// requireClean awaits that nothing is left of a name, but for those keys.
+// requireClean waits until no key and no channel of a name is left, other than the keys in but. It
+// polls because rollbacks and unsubscriptions may run in the background.
 func requireClean(t testing.TB, s *redistest.Server, name string, but ...string) {
 	t.Helper()
-	leftovers := func(t testing.TB, s *redistest.Server, name string) []string {
+	remaining := func() []string {
 		return slices.DeleteFunc(leftovers(t, s, name), func(key string) bool { return slices.Contains(but, key) })
 	}
 	limit := time.Now().Add(soon)
-	for len(leftovers(t, s, name)) > 0 && time.Now().Before(limit) {
+	for len(remaining()) > 0 && time.Now().Before(limit) {
 		time.Sleep(5 * time.Millisecond)
 	}
-	require.Empty(t, leftovers(t, s, name))
+	require.Empty(t, remaining())
 }
 
-// workers counts the goroutines that run the library's code, those of tests not.
+// workers returns the number of goroutines that run the library's code, other than test goroutines.
 func workers() int { return len(running()) }
 
-// goroutines are the stacks of all.
+// goroutines returns the stacks of all goroutines. Only the leak check of [running] uses it.
 func goroutines() iter.Seq[[]byte] {
 	buf := make([]byte, 1<<20)
 	for {
@@ -122,26 +126,21 @@ func goroutines() iter.Seq[[]byte] {
 	}
 }
 
-// awaitRoom returns once n acquisitions stand in the queues of their clients, whoever's. [primitives.EventWait] comes a moment before. The test
-// must not be parallel.
-func awaitRoom(t testing.TB, n int) {
+// awaitLocalWaiters waits until n acquisitions are in the local wait queues of c.
+func awaitLocalWaiters(t testing.TB, c *primitives.Client, n int) {
 	t.Helper()
-	redistest.WaitFor(t, soon, func() bool {
-		standing := 0
-		for stack := range goroutines() {
-			if bytes.Contains(stack, []byte("engine.(*Resource).waitIn(")) {
-				standing++
-			}
-		}
-		return standing == n
-	}, "they stand in line")
+	redistest.WaitFor(t, soon, func() bool { return primitives.LocalWaiters(c) == n }, "all waiters are queued")
 }
 
-// running are their stacks.
+// running returns the stacks of the goroutines that [workers] counts. A leak is a goroutine with a
+// frame of the library and none of a test: Redis clients and servers have goroutines of their own,
+// so comparing the number of goroutines would not find one.
 func running() (stacks []string) {
+	packages := []string{"primitives.", "internal/engine.", "pubsub.", "watchdog.", "scripts."}
 	for stack := range goroutines() {
-		own := bytes.Contains(stack, []byte("redlatch/primitives.")) || bytes.Contains(stack, []byte("redlatch/internal/engine.")) || bytes.Contains(stack, []byte("redlatch/pubsub.")) ||
-			bytes.Contains(stack, []byte("redlatch/watchdog.")) || bytes.Contains(stack, []byte("redlatch/scripts."))
+		own := slices.ContainsFunc(packages, func(name string) bool {
+			return bytes.Contains(stack, []byte("redlatch/"+name))
+		})
 		if own && !bytes.Contains(stack, []byte("primitives_test.")) {
 			stacks = append(stacks, string(stack))
 		}
@@ -149,13 +148,13 @@ func running() (stacks []string) {
 	return stacks
 }
 
-// requireIdle awaits that no goroutine of the library runs.
+// requireIdle waits until no goroutine of the library is left. The test must not be parallel.
 func requireIdle(t testing.TB) {
 	t.Helper()
-	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "the library's goroutines ended")
+	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "the library's goroutines have ended")
 }
 
-// recorder is an observer that remembers.
+// recorder is an observer that records all events.
 type recorder struct {
 	mu     sync.Mutex
 	events []primitives.Event
@@ -169,7 +168,7 @@ func (r *recorder) observe(e primitives.Event) {
 
 func (r *recorder) option() primitives.ClientOption { return primitives.WithObserver(r.observe) }
 
-// all are the events of that kind so far.
+// all returns the events of a kind so far.
 func (r *recorder) all(kind primitives.EventKind) (list []primitives.Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -181,6 +180,7 @@ func (r *recorder) all(kind primitives.EventKind) (list []primitives.Event) {
 	return list
 }
 
+// kinds returns the kinds of all events so far, in order.
 func (r *recorder) kinds() (list []primitives.EventKind) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,14 +190,14 @@ func (r *recorder) kinds() (list []primitives.EventKind) {
 	return list
 }
 
-// await returns the first event of that kind.
+// await waits for an event of a kind and returns the first one.
 func (r *recorder) await(t testing.TB, kind primitives.EventKind) primitives.Event {
 	t.Helper()
 	redistest.WaitFor(t, soon, func() bool { return len(r.all(kind)) > 0 }, "event "+string(kind))
 	return r.all(kind)[0]
 }
 
-// start runs acquire in a goroutine and gives what it comes to.
+// start runs an acquisition in a goroutine and returns a channel that receives its result.
 func start(f func() (*primitives.Hold, error)) <-chan result {
 	c := make(chan result, 1)
 	go func() {
@@ -207,24 +207,26 @@ func start(f func() (*primitives.Hold, error)) <-chan result {
 	return c
 }
 
+// result is the outcome of an acquisition, and when it returned.
 type result struct {
 	hold *primitives.Hold
 	err  error
 	at   time.Time
 }
 
+// await waits for the result of an acquisition that start runs.
 func await(t testing.TB, c <-chan result) result {
 	t.Helper()
 	select {
 	case r := <-c:
 		return r
 	case <-time.After(soon):
-		require.FailNow(t, "no result")
+		require.FailNow(t, "timed out waiting for an acquisition to return")
 		return result{}
 	}
 }
 
-// awaitWaiter returns once somebody listens for releases of name.
+// awaitWaiter waits until a client subscribes to a channel of name.
 func awaitWaiter(t testing.TB, s *redistest.Server, name string) {
 	t.Helper()
 	redistest.WaitFor(t, soon, func() bool {
@@ -234,24 +236,26 @@ func awaitWaiter(t testing.TB, s *redistest.Server, name string) {
 			}
 		}
 		return false
-	}, "somebody waits")
+	}, "a client has subscribed")
 }
 
-// hasty makes a client give up a connection soon, so that tests of silence are short.
+// hasty gives a client short timeouts, so that tests of a silent Redis are short.
 func hasty(o *redis.Options) {
-	o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout = 200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond
+	const timeout = 200 * time.Millisecond
+	o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout = timeout, timeout, timeout, timeout
 	o.MinRetryBackoff, o.MaxRetryBackoff = time.Millisecond, 20*time.Millisecond
 }
 
-// noRetries has each command sent once.
+// noRetries makes a client send each command once.
 func noRetries(o *redis.Options) { o.MaxRetries = -1 }
 
-// script matches the commands by which scripts run.
+// script matches the commands that run scripts.
 var script = redistest.Named("evalsha", "eval")
 
 var errTest = errors.New("test")
 
-// scaled is n, or a fraction of it for a short run and on miniredis, which takes a hundred times as long for a script.
+// scaled returns n, or a fraction of it in short mode and on miniredis, which runs scripts about a
+// hundred times slower than Redis.
 func scaled(s *redistest.Server, n int) int {
 	if testing.Short() {
 		n /= 10

@@ -17,7 +17,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// lockTest is what most tests of the plain lock start from.
+// lockTest is the fixture of most tests of the plain lock: a server, a client with its events, and
+// a lock.
 type lockTest struct {
 	s     *redistest.Server
 	c     *primitives.Client
@@ -27,7 +28,8 @@ type lockTest struct {
 	rdb   *redis.Client
 }
 
-// eachLock runs f on both servers with a client and a lock of its own; at the end nothing of the name may be left.
+// eachLock runs f on both servers, each time with a new client and lock. When f returns, no key and
+// no channel of the lock may be left.
 func eachLock(t *testing.T, f func(t *testing.T, x *lockTest)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		x := onLock(t, s)
@@ -36,6 +38,7 @@ func eachLock(t *testing.T, f func(t *testing.T, x *lockTest)) {
 	})
 }
 
+// onLock returns a fixture on s.
 func onLock(t *testing.T, s *redistest.Server, opts ...primitives.ClientOption) *lockTest {
 	x := &lockTest{s: s, name: redistest.Name(t), heard: &recorder{}, rdb: s.Client(t)}
 	x.c = newClient(t, s.Client(t), append([]primitives.ClientOption{x.heard.option()}, opts...)...)
@@ -43,14 +46,15 @@ func onLock(t *testing.T, s *redistest.Server, opts ...primitives.ClientOption) 
 	return x
 }
 
-// other is the same lock on another client.
+// other returns the same lock on another client.
 func (x *lockTest) other(t *testing.T) *primitives.Lock {
 	return newClient(t, x.s.Client(t)).Lock(x.name)
 }
 
-// count is what the hash says for an id; "" if nothing.
+// count returns the hold count of an id in Redis, or "" if it has none.
 func (x *lockTest) count(t *testing.T, id string) string { return fields(t, x.s, x.name)[id] }
 
+// C1: each outermost acquisition has its own id, made of the client's id and a number.
 func TestC1Identity(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		for n := 1; n <= 3; n++ {
@@ -66,7 +70,8 @@ func TestC1Identity(t *testing.T) {
 	})
 }
 
-// C2 is proved by the race detector, in TestMutexContract; here the two goroutines share nothing but the lock.
+// TestC2Memory has goroutines share a map that only the lock guards, so that the race detector
+// checks the memory order. TestMutexContract does the same for the other kinds.
 func TestC2Memory(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		m := map[int]int{}
@@ -85,6 +90,8 @@ func TestC2Memory(t *testing.T) {
 	})
 }
 
+// C3: an acquisition with a hold's context nests. It has the same id and adds to the count, and the
+// holds may be released in any order.
 func TestC3Nesting(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
@@ -95,12 +102,12 @@ func TestC3Nesting(t *testing.T) {
 		require.Equal(t, "3", x.count(t, outer.ID()))
 		ttl, err := x.rdb.PTTL(t.Context(), x.name).Result()
 		require.NoError(t, err)
-		require.Greater(t, ttl, 20*time.Second, "never shortened")
+		require.Greater(t, ttl, 20*time.Second, "nesting does not shorten the TTL")
 		require.Same(t, inner, x.l.HoldFrom(inner.Context()))
 		require.Same(t, third, x.l.HoldFrom(context.WithValue(third.Context(), ctxKey{}, 1)))
 		require.Nil(t, x.l.HoldFrom(t.Context()))
 		require.Nil(t, x.c.Lock("else").HoldFrom(inner.Context()))
-		require.Nil(t, x.other(t).HoldFrom(inner.Context()), "another client's")
+		require.Nil(t, x.other(t).HoldFrom(inner.Context()), "the lock of another client")
 
 		release(t, outer)
 		require.Equal(t, "2", x.count(t, outer.ID()))
@@ -113,8 +120,10 @@ func TestC3Nesting(t *testing.T) {
 	})
 }
 
+// ctxKey is the key of a test's own context values.
 type ctxKey struct{}
 
+// C3: acquisitions with the same outer context are siblings. They exclude each other.
 func TestC3SiblingsTakeTurns(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
@@ -143,7 +152,7 @@ func TestC3SiblingsTakeTurns(t *testing.T) {
 	})
 }
 
-// nested acquires under one hold whatever context it is given.
+// nested makes every acquisition with one hold's context, instead of the one that is passed.
 type nested struct {
 	l   *primitives.Lock
 	ctx context.Context
@@ -161,12 +170,14 @@ func (n nested) Do(_ context.Context, f func(context.Context) error, opts ...pri
 	return n.l.Do(n.ctx, f, opts...)
 }
 
-// A sibling that waits for its turn while the outer hold ends does not nest any more.
-func TestC3OuterEndsMeanwhile(t *testing.T) {
+// A sibling waits for its turn while the outer hold is released. Its acquisition becomes an
+// outermost one.
+func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
 		first := acquire(t, outer.Context(), x.l)
-		waiting := start(func() (*primitives.Hold, error) { return x.l.Acquire(context.WithoutCancel(outer.Context())) })
+		afterRelease := context.WithoutCancel(outer.Context())
+		waiting := start(func() (*primitives.Hold, error) { return x.l.Acquire(afterRelease) })
 		x.heard.await(t, primitives.EventWait)
 		release(t, outer)
 		release(t, first)
@@ -178,12 +189,14 @@ func TestC3OuterEndsMeanwhile(t *testing.T) {
 	})
 }
 
-// Acquire that races with the release of the hold in its context either nests or does not; nothing is ever lost by that.
-func TestC3RacesWithRelease(t *testing.T) {
+// An acquisition that races with the release of its outer hold nests or does not. In both cases it
+// succeeds, and no hold is lost.
+func TestC3NestingRacesWithRelease(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		for range scaled(x.s, 200) {
 			outer := acquire(t, t.Context(), x.l)
-			racing := start(func() (*primitives.Hold, error) { return x.l.Acquire(context.WithoutCancel(outer.Context())) })
+			afterRelease := context.WithoutCancel(outer.Context())
+			racing := start(func() (*primitives.Hold, error) { return x.l.Acquire(afterRelease) })
 			release(t, outer)
 			r := await(t, racing)
 			require.NoError(t, r.err)
@@ -193,7 +206,9 @@ func TestC3RacesWithRelease(t *testing.T) {
 	})
 }
 
-func TestC3ForkedSiblingsExcludeEachOtherElsewhere(t *testing.T) {
+// C3: the context carries a hold, and not an owner. Goroutines that share the context of a hold on
+// one lock still exclude each other on another lock.
+func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
 		b := x.c.Lock(x.name + "-b")
@@ -208,13 +223,14 @@ func TestC3ForkedSiblingsExcludeEachOtherElsewhere(t *testing.T) {
 	})
 }
 
+// C3: WithNonReentrant makes a nested acquisition fail at once.
 func TestC3NonReentrant(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l, primitives.WithNonReentrant())
 		_, err := x.c.Lock(x.name, primitives.WithNonReentrant()).Acquire(outer.Context())
 		require.ErrorIs(t, err, primitives.ErrDeadlock)
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-		// Only the inner call decides, and all of them are of the kind lock.
+		// The option of the inner call decides. A polling lock has the same kind, so it nests.
 		inner := acquire(t, outer.Context(), x.c.Lock(x.name, primitives.WithPolling(time.Millisecond, time.Millisecond)))
 		require.Equal(t, 2, inner.Depth())
 		release(t, inner)
@@ -222,6 +238,8 @@ func TestC3NonReentrant(t *testing.T) {
 	})
 }
 
+// C4: acquisitions with the same WithOwner id are one holder, on any client. Each adds one to the
+// count.
 func TestC4Owner(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		const java = "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:7"
@@ -231,7 +249,7 @@ func TestC4Owner(t *testing.T) {
 		two := acquire(t, t.Context(), x.other(t), owner)
 		require.Equal(t, map[string]string{java: "2"}, fields(t, x.s, x.name))
 		_, err := x.l.TryAcquire(one.Context(), primitives.WithOwner("somebody"))
-		require.ErrorIs(t, err, primitives.ErrNotAcquired, "as given, before any hold in ctx")
+		require.ErrorIs(t, err, primitives.ErrNotAcquired, "the given id takes precedence over the hold in ctx")
 		_, err = x.l.TryAcquire(t.Context(), owner, primitives.WithNonReentrant())
 		require.ErrorIs(t, err, primitives.ErrDeadlock)
 		inner := acquire(t, one.Context(), x.l)
@@ -251,18 +269,20 @@ func TestC4Owner(t *testing.T) {
 	})
 }
 
-// Somebody of the same identity who waits behind a stranger is let in as soon as that identity has the lock.
-func TestC4WaitersOfOneOwnerEnterTogether(t *testing.T) {
+// Several waiters with the same WithOwner id acquire together, as soon as the id has the lock.
+func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		hold := acquire(t, t.Context(), x.l)
-		var entered []<-chan result
+		var acquired []<-chan result
 		for range 3 {
-			entered = append(entered, start(func() (*primitives.Hold, error) { return x.l.Acquire(t.Context(), primitives.WithOwner("o")) }))
+			acquired = append(acquired, start(func() (*primitives.Hold, error) {
+				return x.l.Acquire(t.Context(), primitives.WithOwner("o"))
+			}))
 		}
 		redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventWait)) == 3 }, "three wait")
 		release(t, hold)
 		var holds []*primitives.Hold
-		for _, e := range entered {
+		for _, e := range acquired {
 			r := await(t, e)
 			require.NoError(t, r.err)
 			holds = append(holds, r.hold)
@@ -274,12 +294,13 @@ func TestC4WaitersOfOneOwnerEnterTogether(t *testing.T) {
 	})
 }
 
-func TestC6Wait(t *testing.T) {
+// C6: WithWait does not limit the hold. The context given to Acquire does.
+func TestC6WaitBoundsOnlyTheWaiting(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		hold := acquire(t, ctx, x.l, primitives.WithWait(time.Millisecond))
-		time.Sleep(5 * time.Millisecond) // the limit of waiting passes
+		time.Sleep(5 * time.Millisecond) // the wait limit passes
 		requireLive(t, hold.Context())
 		cancel()
 		requireEnds(t, hold.Context(), context.Canceled)
@@ -288,65 +309,13 @@ func TestC6Wait(t *testing.T) {
 	})
 }
 
+// C7: which errors match ErrNotAcquired, and which are returned as they are.
 func TestC7Errors(t *testing.T) {
 	t.Parallel()
-	t.Run("transport, first try", func(t *testing.T) {
-		for _, fault := range []func(p *redistest.Proxy){
-			func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
-			func(p *redistest.Proxy) { p.BlackHole(true) },
-		} {
-			s := redistest.Miniredis(t)
-			p := s.Proxy(t)
-			l := newClient(t, p.Client(t, hasty)).Lock("l")
-			fault(p)
-			_, err := l.Acquire(t.Context())
-			require.Error(t, err)
-			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			p.Heal()
-			release(t, acquire(t, t.Context(), l))
-		}
-	})
-	t.Run("transport, while waiting", func(t *testing.T) {
-		x := onLock(t, redistest.Redis(t))
-		p := x.s.Proxy(t)
-		hold := acquire(t, t.Context(), x.l)
-		other := newClient(t, p.Client(t, hasty)).Lock(x.name)
-		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
-		bounded := start(func() (*primitives.Hold, error) {
-			return other.Acquire(t.Context(), primitives.WithWait(3*time.Second))
-		})
-		awaitWaiter(t, x.s, x.name)
-		p.Refuse(true)
-		p.Reset()
-		r := await(t, bounded)
-		require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
-		require.Empty(t, waiting, "it is ridden out")
-		p.Heal()
-		release(t, hold)
-		r = await(t, waiting)
-		require.NoError(t, r.err)
-		release(t, r.hold)
-		requireClean(t, x.s, x.name)
-	})
-	t.Run("joined", func(t *testing.T) {
-		x := onLock(t, redistest.Redis(t))
-		p := x.s.Proxy(t)
-		hold := acquire(t, t.Context(), x.l)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		other := newClient(t, p.Client(t, hasty)).Lock(x.name)
-		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
-		awaitWaiter(t, x.s, x.name)
-		p.Refuse(true)
-		p.Reset()
-		time.Sleep(1500 * time.Millisecond) // a slow poll meets it
-		cancel(errTest)
-		r := await(t, waiting)
-		require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
-		require.ErrorIs(t, r.err, errTest)
-		require.ErrorContains(t, r.err, "lock/acquire")
-		release(t, hold)
-	})
-	t.Run("Redis's own", func(t *testing.T) {
+	t.Run("a transport error of the first try is returned", transportErrorOfFirstTry)
+	t.Run("a waiter retries after transport errors", transportErrorsWhileWaiting)
+	t.Run("a cancelled waiter joins the last transport error", transportErrorJoined)
+	t.Run("an error reply of Redis is returned", func(t *testing.T) {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			require.NoError(t, x.rdb.Set(t.Context(), x.name, "not a lock", 0).Err())
 			_, err := x.l.Acquire(t.Context())
@@ -360,7 +329,7 @@ func TestC7Errors(t *testing.T) {
 			require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
 		})
 	})
-	t.Run("their form", func(t *testing.T) {
+	t.Run("the error has the operation, the kind and the name", func(t *testing.T) {
 		c := newClient(t, redistest.Miniredis(t).Client(t))
 		_, err := c.Lock("").Acquire(t.Context())
 		e, ok := errors.AsType[*primitives.Error](err)
@@ -371,6 +340,71 @@ func TestC7Errors(t *testing.T) {
 	})
 }
 
+// transportErrorOfFirstTry makes Redis unreachable, once by refused connections and once by
+// silence.
+func transportErrorOfFirstTry(t *testing.T) {
+	for _, fault := range []func(p *redistest.Proxy){
+		func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
+		func(p *redistest.Proxy) { p.BlackHole(true) },
+	} {
+		s := redistest.Miniredis(t)
+		p := s.Proxy(t)
+		l := newClient(t, p.Client(t, hasty)).Lock("l")
+		fault(p)
+		_, err := l.Acquire(t.Context())
+		require.Error(t, err)
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+		p.Heal()
+		release(t, acquire(t, t.Context(), l))
+	}
+}
+
+// transportErrorsWhileWaiting makes Redis unreachable for two waiters. The bounded one times out,
+// and the other acquires once Redis is back.
+func transportErrorsWhileWaiting(t *testing.T) {
+	x := onLock(t, redistest.Redis(t))
+	p := x.s.Proxy(t)
+	hold := acquire(t, t.Context(), x.l)
+	other := newClient(t, p.Client(t, hasty)).Lock(x.name)
+	waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+	bounded := start(func() (*primitives.Hold, error) {
+		return other.Acquire(t.Context(), primitives.WithWait(3*time.Second))
+	})
+	awaitWaiter(t, x.s, x.name)
+	p.Refuse(true)
+	p.Reset()
+	r := await(t, bounded)
+	require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
+	require.Empty(t, waiting, "a waiter without a limit retries")
+	p.Heal()
+	release(t, hold)
+	r = await(t, waiting)
+	require.NoError(t, r.err)
+	release(t, r.hold)
+	requireClean(t, x.s, x.name)
+}
+
+// transportErrorJoined cancels a waiter while Redis is unreachable. Its error has all three causes.
+func transportErrorJoined(t *testing.T) {
+	x := onLock(t, redistest.Redis(t))
+	p := x.s.Proxy(t)
+	hold := acquire(t, t.Context(), x.l)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	other := newClient(t, p.Client(t, hasty)).Lock(x.name)
+	waiting := start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
+	awaitWaiter(t, x.s, x.name)
+	p.Refuse(true)
+	p.Reset()
+	time.Sleep(1500 * time.Millisecond) // at least one slow poll fails
+	cancel(errTest)
+	r := await(t, waiting)
+	require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, r.err, errTest)
+	require.ErrorContains(t, r.err, "lock/acquire")
+	release(t, hold)
+}
+
+// C8: a hold's context has the values and the cancellation of Acquire's, and ends with the hold.
 func TestC8Context(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), ctxKey{}, "value"))
@@ -381,7 +415,7 @@ func TestC8Context(t *testing.T) {
 		requireEnds(t, hold.Context(), primitives.ErrReleased)
 
 		hold = acquire(t, ctx, x.l)
-		release(t, hold) // Context asked for only afterwards
+		release(t, hold) // Context is called for the first time after the release
 		requireEnds(t, hold.Context(), primitives.ErrReleased)
 
 		hold = acquire(t, ctx, x.l)
@@ -399,7 +433,7 @@ func TestC8Context(t *testing.T) {
 	})
 }
 
-// C9: only Release, Detach, Close or death end a hold.
+// C9: a cancelled context neither releases the hold nor stops its renewal.
 func TestC9CancellingReleasesNothing(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -407,16 +441,19 @@ func TestC9CancellingReleasesNothing(t *testing.T) {
 		hold := acquire(t, ctx, x.l, primitives.WithWatchdog(600*time.Millisecond))
 		cancel()
 		before := hold.ValidUntil()
-		redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().Sub(before) > 300*time.Millisecond }, "renewed all the same")
+		redistest.WaitFor(t, soon, func() bool {
+			return hold.ValidUntil().Sub(before) > 300*time.Millisecond
+		}, "the hold is renewed")
 		require.NoError(t, hold.Check(t.Context()))
 		require.NotEmpty(t, x.heard.all(primitives.EventRenewed))
 		release(t, hold)
 	})
 }
 
+// C11: Release acts at most once, ends in bounded time, and is retried in the background.
 func TestC11Release(t *testing.T) {
 	t.Parallel()
-	t.Run("lost before", func(t *testing.T) {
+	t.Run("a lost hold gives ErrLost", func(t *testing.T) {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			outer := acquire(t, t.Context(), x.l)
 			inner := acquire(t, outer.Context(), x.l)
@@ -424,11 +461,13 @@ func TestC11Release(t *testing.T) {
 			require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
 			requireEnds(t, outer.Context(), primitives.ErrLost)
 			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
-			redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventLost)) == 2 }, "once a hold")
+			redistest.WaitFor(t, soon, func() bool {
+				return len(x.heard.all(primitives.EventLost)) == 2
+			}, "each hold has emitted one lost event")
 			require.Empty(t, x.heard.all(primitives.EventReleased))
 		})
 	})
-	t.Run("of another's", func(t *testing.T) {
+	t.Run("a lost hold does not release the next one", func(t *testing.T) {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			hold := acquire(t, t.Context(), x.l)
 			require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
@@ -438,7 +477,7 @@ func TestC11Release(t *testing.T) {
 			release(t, next)
 		})
 	})
-	t.Run("concurrent", func(t *testing.T) {
+	t.Run("one of several concurrent calls succeeds", func(t *testing.T) {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			hold := acquire(t, t.Context(), x.l)
 			var mu sync.Mutex
@@ -459,57 +498,65 @@ func TestC11Release(t *testing.T) {
 			require.Equal(t, 1, freed)
 		})
 	})
-	t.Run("no answer", func(t *testing.T) {
-		x := onLock(t, redistest.Redis(t))
-		p := x.s.Proxy(t)
-		heard := &recorder{}
-		l := newClient(t, p.Client(t, hasty), heard.option()).Lock(x.name)
-		hold := acquire(t, t.Context(), l)
-		p.BlackHole(true)
-		began := time.Now()
-		err := hold.Release(t.Context())
-		require.Error(t, err)
-		require.NotErrorIs(t, err, primitives.ErrLost)
-		require.Less(t, time.Since(began), 5500*time.Millisecond)
-		require.Len(t, heard.all(primitives.EventReleaseFailed), 1)
-		requireEnds(t, hold.Context(), primitives.ErrReleased)
-		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
-		p.Heal()
-		release(t, acquire(t, t.Context(), x.l)) // freed in the background
-		requireClean(t, x.s, x.name)
-	})
-	t.Run("no answer, within 5 s whatever the client's timeouts", func(t *testing.T) {
-		x := onLock(t, redistest.Redis(t))
-		p := x.s.Proxy(t)
-		l := newClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 7 * time.Second })).Lock(x.name)
-		hold := acquire(t, t.Context(), l)
-		p.BlackHole(true)
-		began := time.Now()
-		require.Error(t, hold.Release(t.Context()))
-		require.InDelta(t, 5, time.Since(began).Seconds(), 1)
-		p.Reset()
-		p.Heal()
-		release(t, acquire(t, t.Context(), x.l))
-	})
-	t.Run("out of order, in the background", func(t *testing.T) {
-		// The inner release is not answered, the middle one is: what goes on in the background must not bring its count back.
-		x := onLock(t, redistest.Redis(t))
-		p := x.s.Proxy(t)
-		l := newClient(t, p.Client(t, hasty, noRetries)).Lock(x.name)
-		outer := acquire(t, t.Context(), l)
-		middle := acquire(t, outer.Context(), l)
-		inner := acquire(t, middle.Context(), l)
-		p.DropCommands(1, script)
-		require.Error(t, inner.Release(t.Context()))
-		release(t, middle)
-		require.Equal(t, "1", x.count(t, outer.ID()))
-		time.Sleep(100 * time.Millisecond) // the background has its say
-		require.Equal(t, "1", x.count(t, outer.ID()))
-		release(t, outer)
-		requireClean(t, x.s, x.name)
-	})
+	t.Run("a release without an answer is retried in the background", releaseWithoutAnswer)
+	t.Run("Release returns within 5 s, whatever the client's timeouts", releaseReturnsWithin5s)
+	t.Run("a background retry does not restore a count", backgroundReleaseOutOfOrder)
 }
 
+func releaseWithoutAnswer(t *testing.T) {
+	x := onLock(t, redistest.Redis(t))
+	p := x.s.Proxy(t)
+	heard := &recorder{}
+	l := newClient(t, p.Client(t, hasty), heard.option()).Lock(x.name)
+	hold := acquire(t, t.Context(), l)
+	p.BlackHole(true)
+	began := time.Now()
+	err := hold.Release(t.Context())
+	require.Error(t, err)
+	require.NotErrorIs(t, err, primitives.ErrLost)
+	require.Less(t, time.Since(began), 5500*time.Millisecond)
+	require.Len(t, heard.all(primitives.EventReleaseFailed), 1)
+	requireEnds(t, hold.Context(), primitives.ErrReleased)
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
+	p.Heal()
+	release(t, acquire(t, t.Context(), x.l)) // a retry in the background has freed it
+	requireClean(t, x.s, x.name)
+}
+
+func releaseReturnsWithin5s(t *testing.T) {
+	x := onLock(t, redistest.Redis(t))
+	p := x.s.Proxy(t)
+	l := newClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 7 * time.Second })).Lock(x.name)
+	hold := acquire(t, t.Context(), l)
+	p.BlackHole(true)
+	began := time.Now()
+	require.Error(t, hold.Release(t.Context()))
+	require.InDelta(t, 5, time.Since(began).Seconds(), 1)
+	p.Reset()
+	p.Heal()
+	release(t, acquire(t, t.Context(), x.l))
+}
+
+// backgroundReleaseOutOfOrder checks that the background retry of the inner release, which writes
+// the count that it wants, does not undo the release of the middle hold that came after it.
+func backgroundReleaseOutOfOrder(t *testing.T) {
+	x := onLock(t, redistest.Redis(t))
+	p := x.s.Proxy(t)
+	l := newClient(t, p.Client(t, hasty, noRetries)).Lock(x.name)
+	outer := acquire(t, t.Context(), l)
+	middle := acquire(t, outer.Context(), l)
+	inner := acquire(t, middle.Context(), l)
+	p.DropCommands(1, script)
+	require.Error(t, inner.Release(t.Context()))
+	release(t, middle)
+	require.Equal(t, "1", x.count(t, outer.ID()))
+	time.Sleep(100 * time.Millisecond) // time for a retry in the background
+	require.Equal(t, "1", x.count(t, outer.ID()))
+	release(t, outer)
+	requireClean(t, x.s, x.name)
+}
+
+// C12: Do releases on return, error, panic and Goexit. It joins its function's error with ErrLost.
 func TestC12Do(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -540,7 +587,7 @@ func TestC12Do(t *testing.T) {
 		<-done
 		release(t, acquire(t, t.Context(), x.l))
 	})
-	t.Run("a release without an answer", func(t *testing.T) {
+	t.Run("a release without an answer is not an error of Do", func(t *testing.T) {
 		s := redistest.Redis(t)
 		p := s.Proxy(t)
 		heard := &recorder{}
@@ -553,6 +600,7 @@ func TestC12Do(t *testing.T) {
 	})
 }
 
+// C13: a hold with WithLease or WithMaxHold ends with ErrLost when its time is over.
 func TestC13Lease(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -570,6 +618,7 @@ func TestC13Lease(t *testing.T) {
 	})
 }
 
+// C15: ReleaseID takes one count of a holder. ForceRelease frees the lock and wakes a waiter.
 func TestC15ReleaseID(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
@@ -601,6 +650,7 @@ func TestC15ReleaseID(t *testing.T) {
 	})
 }
 
+// C15: Adopt moves all counts of an id to a new one. The former holds are lost.
 func TestC15Adopt(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -617,9 +667,9 @@ func TestC15Adopt(t *testing.T) {
 		require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
 		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
 		before := adopted.ValidUntil()
-		redistest.WaitFor(t, soon, func() bool { return adopted.ValidUntil().After(before) }, "renewed from here on")
+		redistest.WaitFor(t, soon, func() bool { return adopted.ValidUntil().After(before) }, "the adopter renews it")
 		release(t, adopted)
-		require.Empty(t, fields(t, x.s, x.name), "its release gives all counts back")
+		require.Empty(t, fields(t, x.s, x.name), "one release ends all adopted counts")
 
 		hold := acquire(t, t.Context(), x.l)
 		id := hold.Detach()
@@ -630,8 +680,8 @@ func TestC15Adopt(t *testing.T) {
 	})
 }
 
-// C17: what nobody can reach is not renewed for ever.
-func TestC17ForgottenHold(t *testing.T) {
+// C17: the garbage collector finds a hold that is unreachable and not released. Its renewal stops.
+func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		id := func() string {
@@ -642,9 +692,9 @@ func TestC17ForgottenHold(t *testing.T) {
 		redistest.WaitFor(t, soon, func() bool {
 			runtime.GC()
 			return len(x.heard.all(primitives.EventLeaked)) == 1
-		}, "leaked")
+		}, "a leaked event")
 		require.Equal(t, id, x.heard.all(primitives.EventLeaked)[0].ID)
-		release(t, acquire(t, t.Context(), x.l)) // its lease runs out
+		release(t, acquire(t, t.Context(), x.l)) // waits until the lease expires
 
 		_ = x.l.Do(t.Context(), func(context.Context) error {
 			runtime.GC()
@@ -652,15 +702,16 @@ func TestC17ForgottenHold(t *testing.T) {
 			runtime.GC()
 			return nil
 		})
-		require.Len(t, x.heard.all(primitives.EventLeaked), 1, "what is in use is not forgotten")
+		require.Len(t, x.heard.all(primitives.EventLeaked), 1, "a hold in use does not leak")
 	})
 }
 
+// C18: Close refuses new acquisitions and waits for holds.
 func TestC18Close(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		c := newClient(t, x.s.Client(t))
 		l := c.Lock(x.name)
-		require.NoError(t, newClient(t, x.s.Client(t)).Close(t.Context()), "one that did nothing")
+		require.NoError(t, newClient(t, x.s.Client(t)).Close(t.Context()), "a client without work")
 
 		hold := acquire(t, t.Context(), l, primitives.WithWatchdog(time.Second))
 		closed := make(chan error, 1)
@@ -668,86 +719,93 @@ func TestC18Close(t *testing.T) {
 		redistest.WaitFor(t, soon, func() bool {
 			_, err := l.TryAcquire(t.Context())
 			return errors.Is(err, primitives.ErrClosed)
-		}, "new work is refused")
+		}, "new acquisitions are refused")
 		requireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
 		release(t, hold)
 		require.NoError(t, <-closed)
 		require.NoError(t, c.Close(t.Context()))
 	})
-	t.Run("with holds left", func(t *testing.T) {
-		eachLock(t, func(t *testing.T, x *lockTest) {
-			p := x.s.Proxy(t)
-			c := newClient(t, p.Client(t))
-			l := c.Lock(x.name)
-			outer := acquire(t, t.Context(), l, primitives.WithWatchdog(time.Second))
-			inner := acquire(t, outer.Context(), l)
-			done, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-			defer cancel()
-			require.ErrorIs(t, c.Close(done), context.DeadlineExceeded)
-			require.ErrorIs(t, c.Close(t.Context()), context.DeadlineExceeded, "each time")
-			requireEnds(t, inner.Context(), primitives.ErrClosed)
-			requireEnds(t, outer.Context(), primitives.ErrClosed)
-			require.NotEmpty(t, fields(t, x.s, x.name), "the section may still run")
-			p.Record()
-			for name, f := range map[string]func() error{
-				"release": func() error { return outer.Release(t.Context()) },
-				"check":   func() error { return inner.Check(t.Context()) },
-				"extend":  func() error { return inner.Extend(t.Context(), time.Second) },
-				"info":    func() error { _, err := l.Info(t.Context()); return err },
-				"adopt":   func() error { _, err := l.Adopt(t.Context(), "x"); return err },
-				"id":      func() error { return l.ReleaseID(t.Context(), "x") },
-				"force":   func() error { _, err := l.ForceRelease(t.Context()); return err },
-				"acquire": func() error { _, err := l.Acquire(t.Context()); return err },
-				"locks": func() (last error) {
-					for _, err := range c.Locks(t.Context(), "*") {
-						last = err
-					}
-					return last
-				},
-			} {
-				require.ErrorIs(t, f(), primitives.ErrClosed, name)
-			}
-			require.Empty(t, inner.Detach())
-			require.Empty(t, p.Commands())
-			_, err := x.l.ForceRelease(t.Context())
-			require.NoError(t, err)
-		})
+	t.Run("remaining holds end and send nothing", func(t *testing.T) {
+		eachLock(t, closeWithHolds)
 	})
-	t.Run("no goroutine is left, and no event comes", func(t *testing.T) {
-		requireIdle(t)
-		for i := range 30 {
-			s := redistest.Miniredis(t)
-			var mu sync.Mutex
-			over := false
-			c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
-				mu.Lock()
-				defer mu.Unlock()
-				if over {
-					t.Errorf("%v after Close", e.Kind)
-				}
-			}))
-			var wg sync.WaitGroup
-			for g := range 4 {
-				wg.Go(func() {
-					for j := 0; ; j++ {
-						err := c.Lock(fmt.Sprint("l", (g+j)%3)).Do(context.Background(), func(context.Context) error { return nil })
-						if err != nil {
-							if !errors.Is(err, primitives.ErrClosed) {
-								t.Error(err)
-							}
-							return
-						}
-					}
-				})
+	t.Run("no goroutine is left, and no event follows", closeLeavesNothing)
+}
+
+// closeWithHolds checks that Close ends the remaining holds when its context is done, and that no
+// method sends a command after that.
+func closeWithHolds(t *testing.T, x *lockTest) {
+	p := x.s.Proxy(t)
+	c := newClient(t, p.Client(t))
+	l := c.Lock(x.name)
+	outer := acquire(t, t.Context(), l, primitives.WithWatchdog(time.Second))
+	inner := acquire(t, outer.Context(), l)
+	done, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, c.Close(done), context.DeadlineExceeded)
+	require.ErrorIs(t, c.Close(t.Context()), context.DeadlineExceeded, "each call returns the same error")
+	requireEnds(t, inner.Context(), primitives.ErrClosed)
+	requireEnds(t, outer.Context(), primitives.ErrClosed)
+	require.NotEmpty(t, fields(t, x.s, x.name), "Close frees no lock whose section may still run")
+	p.Record()
+	for name, f := range map[string]func() error{
+		"release": func() error { return outer.Release(t.Context()) },
+		"check":   func() error { return inner.Check(t.Context()) },
+		"extend":  func() error { return inner.Extend(t.Context(), time.Second) },
+		"info":    func() error { _, err := l.Info(t.Context()); return err },
+		"adopt":   func() error { _, err := l.Adopt(t.Context(), "x"); return err },
+		"id":      func() error { return l.ReleaseID(t.Context(), "x") },
+		"force":   func() error { _, err := l.ForceRelease(t.Context()); return err },
+		"acquire": func() error { _, err := l.Acquire(t.Context()); return err },
+		"locks": func() (last error) {
+			for _, err := range c.Locks(t.Context(), "*") {
+				last = err
 			}
-			time.Sleep(time.Duration(i) * time.Millisecond)
-			require.NoError(t, c.Close(context.Background()))
+			return last
+		},
+	} {
+		require.ErrorIs(t, f(), primitives.ErrClosed, name)
+	}
+	require.Empty(t, inner.Detach())
+	require.Empty(t, p.Commands())
+	_, err := x.l.ForceRelease(t.Context())
+	require.NoError(t, err)
+}
+
+// closeLeavesNothing closes a client at different moments of its work.
+func closeLeavesNothing(t *testing.T) {
+	requireIdle(t)
+	for i := range 30 {
+		s := redistest.Miniredis(t)
+		var mu sync.Mutex
+		closed := false
+		c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
 			mu.Lock()
-			over = true
-			mu.Unlock()
-			requireIdle(t)
-			wg.Wait()
+			defer mu.Unlock()
+			if closed {
+				t.Errorf("event %v after Close", e.Kind)
+			}
+		}))
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				for j := 0; ; j++ {
+					l := c.Lock(fmt.Sprint("l", (g+j)%3))
+					if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
+						if !errors.Is(err, primitives.ErrClosed) {
+							t.Error(err)
+						}
+						return
+					}
+				}
+			})
 		}
-	})
+		time.Sleep(time.Duration(i) * time.Millisecond)
+		require.NoError(t, c.Close(context.Background()))
+		mu.Lock()
+		closed = true
+		mu.Unlock()
+		requireIdle(t)
+		wg.Wait()
+	}
 }

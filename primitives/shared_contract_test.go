@@ -13,21 +13,22 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// places is how many are let in together where there is a limit.
-const places = 5
+// permitCount is the number of permits of the semaphores in the shared contract, and the number of
+// holds that a clause makes of a primitive without a limit.
+const permitCount = 5
 
-// sharedRow is one row of the contract of whatever lets several in together.
+// sharedRow is one row of the contract of primitives that several may hold at once.
 type sharedRow struct {
 	name string
-	// open makes a handle, by default waiting forever.
+	// open returns a handle that waits without a limit by default.
 	open func(t testing.TB, c *primitives.Client, key string) acquirer
-	// block has nobody get in until what it returns is called.
+	// block makes every acquisition fail or wait until free is called.
 	block func(t testing.TB, c *primitives.Client, key string) (free func())
-	// keeps are the keys that stay when nobody is in.
+	// keeps returns the keys that stay when there are no holds; nil: none.
 	keeps func(key string) []string
-	// limited: only so many as there are places.
+	// limited says that there can be no more than permitCount holds.
 	limited bool
-	// leases: WithLease ends a hold.
+	// leases says that WithLease ends a hold's context.
 	leases bool
 }
 
@@ -68,51 +69,54 @@ var sharedRows = []sharedRow{
 	},
 }
 
-// ofSome has as many permits as there are places.
+// ofSome gives sem its permits.
 func ofSome(t testing.TB, sem countable) countable {
-	initPool(t, sem, places)
+	initPool(t, sem, permitCount)
 	return sem
 }
 
+// takeAll acquires all permits of sem and returns a function that releases them.
 func takeAll(t testing.TB, sem countable) func() {
-	hold, err := ofSome(t, sem).Acquire(context.Background(), primitives.WithPermits(places))
+	hold, err := ofSome(t, sem).Acquire(context.Background(), primitives.WithPermits(permitCount))
 	require.NoError(t, err)
 	return func() { release(t, hold) }
 }
 
-// sharedCase is what one clause works with.
+// sharedCase is the input of one clause of the contract.
 type sharedCase struct {
 	sharedRow
 	s   *redistest.Server
 	key string
 }
 
+// on opens the primitive on a new client.
 func (m *sharedCase) on(t testing.TB) acquirer {
 	t.Helper()
 	return m.open(t, newClient(t, m.s.Client(t)), m.key)
 }
 
-// blocked has nobody get in.
+// blocked makes every acquisition fail or wait until free is called.
 func (m *sharedCase) blocked(t testing.TB) (free func()) {
 	t.Helper()
 	return m.block(t, newClient(t, m.s.Client(t)), m.key)
 }
 
-// TestSharedContract puts everything that lets several in together through one contract, on every kind of server.
+// TestSharedContract tests every primitive that several may hold at once against one contract, on
+// both servers.
 func TestSharedContract(t *testing.T) {
 	t.Parallel()
 	clauses := []struct {
 		name  string
 		check func(t *testing.T, m *sharedCase)
 	}{
-		{"several are in together", severalIn},
-		{"who leaves takes nobody along", leavesAlone},
-		{"nobody gets in while it is blocked", blockedFails},
-		{"all that wait are woken", wakesAll},
-		{"no notification is needed", sharedPollCovers},
+		{"several hold at once", severalHold},
+		{"a release frees one place only", releaseFreesOne},
+		{"acquiring fails while it is blocked", blockedFails},
+		{"all waiters wake up", wakesAll},
+		{"polling covers lost notifications", sharedPollCovers},
 		{"cancelling ends the wait", sharedCancelEnds},
-		{"a lost reply never shows", sharedLostReplies},
-		{"a lease ends alone", sharedLeaseEnds},
+		{"a lost reply changes nothing", sharedLostReplies},
+		{"one lease expires without the others", sharedLeaseEnds},
 	}
 	for _, row := range sharedRows {
 		t.Run(row.name, func(t *testing.T) {
@@ -124,7 +128,7 @@ func TestSharedContract(t *testing.T) {
 						redistest.WaitFor(t, soon, func() bool {
 							left := leftovers(t, s, m.key)
 							return len(left) == 0 || (m.keeps != nil && len(left) == 1 && left[0] == m.keeps(m.key)[0])
-						}, "nothing is left")
+						}, "no key and no channel is left")
 					})
 				}
 			})
@@ -132,11 +136,11 @@ func TestSharedContract(t *testing.T) {
 	}
 }
 
-// fill gets as many in as there are places, from two clients.
+// fill makes permitCount holds from two clients.
 func (m *sharedCase) fill(t testing.TB) (holds []holder) {
 	t.Helper()
 	sides := []acquirer{m.on(t), m.on(t)}
-	for i := range places {
+	for i := range permitCount {
 		h, err := sides[i%2].TryAcquire(context.Background())
 		require.NoError(t, err)
 		holds = append(holds, h)
@@ -144,7 +148,9 @@ func (m *sharedCase) fill(t testing.TB) (holds []holder) {
 	return holds
 }
 
-func severalIn(t *testing.T, m *sharedCase) {
+// severalHold checks that permitCount holds exist at once, on two clients, and that one more is
+// refused if the primitive is limited.
+func severalHold(t *testing.T, m *sharedCase) {
 	holds := m.fill(t)
 	h, err := m.on(t).TryAcquire(t.Context())
 	if m.limited {
@@ -159,20 +165,22 @@ func severalIn(t *testing.T, m *sharedCase) {
 	}
 }
 
-func leavesAlone(t *testing.T, m *sharedCase) {
+// releaseFreesOne checks that one release makes room for one hold and leaves the others.
+func releaseFreesOne(t *testing.T, m *sharedCase) {
 	holds := m.fill(t)
 	require.NoError(t, holds[2].Release(t.Context()))
 	require.ErrorIs(t, holds[2].Release(t.Context()), primitives.ErrReleased)
 	h, err := m.on(t).TryAcquire(t.Context())
-	require.NoError(t, err, "there is room again")
+	require.NoError(t, err, "a permit is free again")
 	require.NoError(t, h.Release(t.Context()))
 	for i, h := range holds {
 		if i != 2 {
-			require.NoError(t, h.Release(t.Context()), "still in")
+			require.NoError(t, h.Release(t.Context()), "the others still hold")
 		}
 	}
 }
 
+// blockedFails checks that TryAcquire and a bounded wait fail while the primitive is blocked.
 func blockedFails(t *testing.T, m *sharedCase) {
 	free := m.blocked(t)
 	a := m.on(t)
@@ -186,8 +194,9 @@ func blockedFails(t *testing.T, m *sharedCase) {
 	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
 }
 
-// waitAll has n wait on a client. in waits until they are, and tells since when; they leave when t ends.
-func (m *sharedCase) waitAll(t *testing.T, a acquirer, n int) (in func() time.Time) {
+// waitAll starts n waiters. The function it returns waits until all have acquired and returns when
+// the last one did. The holds are released when t ends.
+func (m *sharedCase) waitAll(t *testing.T, a acquirer, n int) (acquired func() time.Time) {
 	var wg sync.WaitGroup
 	var last atomic.Int64
 	for range n {
@@ -205,28 +214,31 @@ func (m *sharedCase) waitAll(t *testing.T, a acquirer, n int) (in func() time.Ti
 	return func() time.Time { wg.Wait(); return time.Unix(0, last.Load()) }
 }
 
+// wakesAll checks that all waiters of a client acquire soon after the primitive is free.
 func wakesAll(t *testing.T, m *sharedCase) {
 	t.Run("waiting", func(t *testing.T) {
 		free := m.blocked(t)
-		in := m.waitAll(t, m.on(t), places)
+		acquired := m.waitAll(t, m.on(t), permitCount)
 		freed := time.Now()
 		free()
-		require.Less(t, in().Sub(freed), time.Second)
+		require.Less(t, acquired().Sub(freed), time.Second)
 	})
 }
 
+// sharedPollCovers checks that waiters that receive no notification acquire within the slow poll.
 func sharedPollCovers(t *testing.T, m *sharedCase) {
 	t.Run("waiting", func(t *testing.T) {
 		p := m.s.Proxy(t)
 		p.DropMessages(true)
 		free := m.blocked(t)
-		in := m.waitAll(t, m.open(t, newClient(t, p.Client(t)), m.key), places)
+		acquired := m.waitAll(t, m.open(t, newClient(t, p.Client(t)), m.key), permitCount)
 		freed := time.Now()
 		free()
-		require.Less(t, in().Sub(freed), slowPoll)
+		require.Less(t, acquired().Sub(freed), slowPoll)
 	})
 }
 
+// sharedCancelEnds checks that a cancelled waiter returns its cause and takes no permit.
 func sharedCancelEnds(t *testing.T, m *sharedCase) {
 	free := m.blocked(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -243,10 +255,11 @@ func sharedCancelEnds(t *testing.T, m *sharedCase) {
 	require.ErrorIs(t, err, errTest)
 	free()
 	for _, h := range m.fill(t) {
-		require.NoError(t, h.Release(t.Context()), "the one that gave up took no place")
+		require.NoError(t, h.Release(t.Context()), "the cancelled waiter took no permit")
 	}
 }
 
+// sharedLostReplies drops replies to the scripts. The client repeats them, and each acts once.
 func sharedLostReplies(t *testing.T, m *sharedCase) {
 	p := m.s.Proxy(t)
 	a := m.open(t, newClient(t, p.Client(t)), m.key)
@@ -258,11 +271,12 @@ func sharedLostReplies(t *testing.T, m *sharedCase) {
 		require.NoError(t, err)
 		p.DropReplies(lost, script)
 		require.NoError(t, h.Release(t.Context()))
-		require.NoError(t, other.Release(t.Context()), "one release lets one out")
+		require.NoError(t, other.Release(t.Context()), "one release ends one hold")
 		m.blocked(t)()
 	}
 }
 
+// sharedLeaseEnds checks that an expired lease ends its own hold only.
 func sharedLeaseEnds(t *testing.T, m *sharedCase) {
 	if !m.leases {
 		t.Skip("no leases")

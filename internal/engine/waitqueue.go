@@ -79,6 +79,18 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	return false
 }
 
+// Waiters returns how many requests wait in local queues, for tests.
+func (c *Core) Waiters() (n int) {
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	for _, q := range c.queues.open {
+		for w := q.head; w != nil; w = w.next {
+			n++
+		}
+	}
+	return n
+}
+
 // of returns the queue for requests with those terms. The caller joins it.
 func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 	qs.mu.Lock()

@@ -15,8 +15,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C20: what is out of range is told before Redis is touched, from the first call that uses it.
-func TestC20Options(t *testing.T) {
+// C20: the first call that uses an option out of range gives ErrInvalid and sends nothing.
+func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
 	s := redistest.Miniredis(t)
 	p := s.Proxy(t)
 	rdb := p.Client(t)
@@ -25,7 +25,9 @@ func TestC20Options(t *testing.T) {
 		"negative wait": primitives.WithWait(-1), "permits": primitives.WithPermits(-1), "owner": primitives.WithOwner(""),
 		"polling order": primitives.WithPolling(2*time.Second, time.Second),
 	}
-	for _, d := range []time.Duration{0, -1, math.MinInt64, 1, time.Millisecond - 1, 100*365*24*time.Hour + 1, math.MaxInt64} {
+	for _, d := range []time.Duration{
+		0, -1, math.MinInt64, 1, time.Millisecond - 1, century + 1, math.MaxInt64,
+	} {
 		bad[fmt.Sprint("lease ", d)] = primitives.WithLease(d)
 		bad[fmt.Sprint("watchdog ", d)] = primitives.WithWatchdog(d)
 		bad[fmt.Sprint("max hold ", d)] = primitives.WithMaxHold(d)
@@ -38,7 +40,10 @@ func TestC20Options(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, err := primitives.New(rdb, primitives.WithDefaults(o))
 			require.ErrorIs(t, err, primitives.ErrInvalid)
-			for _, l := range []*primitives.Lock{c.Lock("l", o), c.Lock("l", o, primitives.WithLease(time.Second), primitives.WithWait(0), primitives.WithOwner("x"), primitives.WithPermits(1))} {
+			// Valid options after an invalid one do not hide it.
+			overridden := c.Lock("l", o, primitives.WithLease(time.Second), primitives.WithWait(0),
+				primitives.WithOwner("x"), primitives.WithPermits(1))
+			for _, l := range []*primitives.Lock{c.Lock("l", o), overridden} {
 				_, err = l.Acquire(t.Context())
 				require.ErrorIs(t, err, primitives.ErrInvalid)
 				_, err = l.TryAcquire(t.Context())
@@ -59,9 +64,12 @@ func TestC20Options(t *testing.T) {
 	require.Empty(t, p.Commands())
 }
 
-func TestC20ExtremesThatAreFine(t *testing.T) {
+// century is the longest valid duration.
+const century = 100 * 365 * 24 * time.Hour
+
+// C20: the longest and the shortest valid durations work.
+func TestC20ExtremeDurationsAreValid(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
-		const century = 100 * 365 * 24 * time.Hour
 		for _, opts := range [][]primitives.Option{
 			{primitives.WithLease(century)},
 			{primitives.WithWatchdog(century)},
@@ -77,17 +85,19 @@ func TestC20ExtremesThatAreFine(t *testing.T) {
 		if err == nil {
 			requireEnds(t, hold.Context(), primitives.ErrLost)
 		} else {
-			require.ErrorIs(t, err, primitives.ErrLost, "the answer took longer")
+			require.ErrorIs(t, err, primitives.ErrLost, "the answer came after the lease")
 		}
 	})
 }
 
-// C20: any name gives Redisson's keys.
+// C20: any name gives the keys that Redisson uses.
 func TestC20Names(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
 		c := newClient(t, s.Client(t))
-		for i, name := range []string{"a", "a:b", "{a}:b", "a{b}c", "{a{b}}", "{}", "}{", "ключ", "\x00\xff\n", string(make([]byte, 1<<16))} {
+		for i, name := range []string{
+			"a", "a:b", "{a}:b", "a{b}c", "{a{b}}", "{}", "}{", "ключ", "\x00\xff\n", string(make([]byte, 1<<16)),
+		} {
 			name = fmt.Sprint(name, "-", i)
 			hold := acquire(t, t.Context(), c.Lock(name))
 			require.Equal(t, map[string]string{hold.ID(): "1"}, rdb.HGetAll(t.Context(), name).Val())
@@ -102,8 +112,9 @@ func TestC20Names(t *testing.T) {
 	})
 }
 
-// A key without a TTL, as an operator may leave, is held by somebody; nothing spins.
-func TestC20KeyWithoutExpiry(t *testing.T) {
+// C20: a lock hash without a TTL, which another program may leave, counts as held. Waiters do not
+// spin.
+func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		require.NoError(t, x.rdb.HSet(t.Context(), x.name, "somebody", 1).Err())
 		p := x.s.Proxy(t)
@@ -124,19 +135,24 @@ func TestC20KeyWithoutExpiry(t *testing.T) {
 	})
 }
 
-func TestCornerOptionScopes(t *testing.T) {
+// Call options override handle options, which override the client's defaults. In one list the later
+// option wins.
+func TestNearestOptionScopeWins(t *testing.T) {
 	s := redistest.Miniredis(t)
-	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithLease(time.Hour), primitives.WithWait(time.Hour)))
+	defaults := primitives.WithDefaults(primitives.WithLease(time.Hour), primitives.WithWait(time.Hour))
+	c := newClient(t, s.Client(t), defaults)
 	ttl := func(l *primitives.Lock, opts ...primitives.Option) time.Duration {
 		hold := acquire(t, t.Context(), l, opts...)
 		defer release(t, hold)
 		return time.Until(hold.ValidUntil()).Round(time.Minute)
 	}
-	require.Equal(t, 59*time.Minute, ttl(c.Lock("l")), "less the margin")
-	require.Equal(t, 20*time.Minute, ttl(c.Lock("l", primitives.WithWatchdog(20*time.Minute))))
-	require.Equal(t, 10*time.Minute, ttl(c.Lock("l", primitives.WithWatchdog(20*time.Minute)), primitives.WithLease(10*time.Minute)))
-	require.Equal(t, 10*time.Minute, ttl(c.Lock("l"), primitives.WithLease(20*time.Minute), primitives.WithWatchdog(10*time.Minute)), "the later")
-	require.Equal(t, 10*time.Minute, ttl(c.Lock("l", primitives.WithWatchdog(20*time.Minute), primitives.WithMaxHold(10*time.Minute))))
+	lease, watchdog := primitives.WithLease, primitives.WithWatchdog
+	require.Equal(t, 59*time.Minute, ttl(c.Lock("l")), "one hour minus the safety margin")
+	require.Equal(t, 20*time.Minute, ttl(c.Lock("l", watchdog(20*time.Minute))))
+	require.Equal(t, 10*time.Minute, ttl(c.Lock("l", watchdog(20*time.Minute)), lease(10*time.Minute)))
+	require.Equal(t, 10*time.Minute, ttl(c.Lock("l"), lease(20*time.Minute), watchdog(10*time.Minute)), "later wins")
+	maxHold := primitives.WithMaxHold(10 * time.Minute)
+	require.Equal(t, 10*time.Minute, ttl(c.Lock("l", watchdog(20*time.Minute), maxHold)))
 
 	hold := acquire(t, t.Context(), c.Lock("l"))
 	_, err := c.Lock("l").TryAcquire(t.Context(), primitives.WithWait(time.Hour))
@@ -144,21 +160,24 @@ func TestCornerOptionScopes(t *testing.T) {
 	release(t, hold)
 }
 
-func TestCornerNew(t *testing.T) {
+// New refuses clients that cannot work and options out of range, and accepts the zero ClientOption.
+func TestNewChecksItsArguments(t *testing.T) {
 	s := redistest.Miniredis(t)
 	rdb := s.Client(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": s.Addr()}})
 	t.Cleanup(func() { _ = ring.Close() })
-	for name, rdb := range map[string]redis.UniversalClient{"nil": nil, "a nil pointer": (*redis.Client)(nil), "a ring": ring} {
+	for name, rdb := range map[string]redis.UniversalClient{
+		"nil": nil, "a nil pointer": (*redis.Client)(nil), "a ring": ring,
+	} {
 		_, err := primitives.New(rdb)
 		require.ErrorIs(t, err, primitives.ErrInvalid, name)
 	}
 	for name, o := range map[string]primitives.ClientOption{
 		"upper case":        primitives.WithClientID("6F1ED002-AB5F-4A5C-9B3A-A0A9A9A9A9A9"),
-		"no uuid":           primitives.WithClientID("me"),
+		"not a uuid":        primitives.WithClientID("me"),
 		"negative margin":   primitives.WithSafetyMargin(-1),
 		"negative replicas": primitives.WithReplicas(-1, time.Second),
-		"no time for them":  primitives.WithReplicas(1, 0),
+		"no replica wait":   primitives.WithReplicas(1, 0),
 		"no logger":         primitives.WithLogger(nil),
 		"sharded":           primitives.WithShardedPubSub(true),
 	} {
@@ -166,7 +185,8 @@ func TestCornerNew(t *testing.T) {
 		require.ErrorIs(t, err, primitives.ErrInvalid, name)
 	}
 	c := newClient(t, rdb, primitives.ClientOption{}, primitives.WithClientID("6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9"),
-		primitives.WithLogger(slog.New(slog.DiscardHandler)), primitives.WithSafetyMargin(0), primitives.WithReplicas(0, 0), primitives.WithShardedPubSub(false))
+		primitives.WithLogger(slog.New(slog.DiscardHandler)), primitives.WithSafetyMargin(0),
+		primitives.WithReplicas(0, 0), primitives.WithShardedPubSub(false))
 	require.Equal(t, "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9", c.ID())
 	hold := acquire(t, t.Context(), c.Lock("l"))
 	require.Regexp(t, "^"+c.ID()+":[0-9]+$", hold.ID())
@@ -174,21 +194,24 @@ func TestCornerNew(t *testing.T) {
 	require.NotEqual(t, newClient(t, rdb).ID(), newClient(t, rdb).ID())
 }
 
-func TestCornerHold(t *testing.T) {
+// Extend, Detach and the detection of a loss, on a hold of a plain lock.
+func TestHoldMethods(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
-		t.Run("extend", func(t *testing.T) {
-			for _, opts := range [][]primitives.Option{{primitives.WithLease(300 * time.Millisecond)}, {primitives.WithOwner("o")}, nil} {
+		t.Run("Extend never shortens the lease", func(t *testing.T) {
+			for _, opts := range [][]primitives.Option{
+				{primitives.WithLease(300 * time.Millisecond)}, {primitives.WithOwner("o")}, nil,
+			} {
 				hold := acquire(t, t.Context(), x.l, opts...)
 				for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
 					require.ErrorIs(t, hold.Extend(t.Context(), d), primitives.ErrInvalid)
 				}
 				require.NoError(t, hold.Extend(t.Context(), time.Hour))
-				require.NoError(t, hold.Extend(t.Context(), time.Second), "never shorter")
+				require.NoError(t, hold.Extend(t.Context(), time.Second), "a shorter extension succeeds")
 				require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
 				require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 59*time.Minute)
 				if len(opts) > 0 {
-					time.Sleep(350 * time.Millisecond) // the first lease passes
+					time.Sleep(350 * time.Millisecond) // the original lease passes
 					requireLive(t, hold.Context())
 				}
 				release(t, hold)
@@ -197,7 +220,7 @@ func TestCornerHold(t *testing.T) {
 				}
 			}
 		})
-		t.Run("detach", func(t *testing.T) {
+		t.Run("Detach stops the renewal and keeps the lock", func(t *testing.T) {
 			heard := &recorder{}
 			p := x.s.Proxy(t)
 			c := newClient(t, p.Client(t), heard.option())
@@ -207,15 +230,17 @@ func TestCornerHold(t *testing.T) {
 			require.Empty(t, hold.Detach())
 			requireEnds(t, ctx, primitives.ErrReleased)
 			p.Record()
-			for _, err := range []error{hold.Release(t.Context()), hold.Check(t.Context()), hold.Extend(t.Context(), time.Second)} {
+			for _, err := range []error{
+				hold.Release(t.Context()), hold.Check(t.Context()), hold.Extend(t.Context(), time.Second),
+			} {
 				require.ErrorIs(t, err, primitives.ErrReleased)
 			}
-			require.NoError(t, c.Close(t.Context()), "it is no hold any more")
+			require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
 			require.Empty(t, p.Commands())
-			require.Equal(t, "1", x.count(t, hold.ID()), "it stays until the lease ends")
-			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "not renewed")
+			require.Equal(t, "1", x.count(t, hold.ID()), "the lock stays until the lease expires")
+			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "the lease has expired")
 		})
-		t.Run("loss", func(t *testing.T) {
+		t.Run("the first call that finds a loss reports it, once", func(t *testing.T) {
 			for name, find := range map[string]func(*primitives.Hold) error{
 				"check":   func(h *primitives.Hold) error { return h.Check(t.Context()) },
 				"extend":  func(h *primitives.Hold) error { return h.Extend(t.Context(), time.Second) },
@@ -237,7 +262,9 @@ func TestCornerHold(t *testing.T) {
 	})
 }
 
-func TestCornerEvents(t *testing.T) {
+// An acquisition emits acquired and released. A waiter emits wait before them. Waited and Held have
+// the times.
+func TestEventsOfAnAcquisitionAndAWaiter(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		hold := acquire(t, t.Context(), x.l)
@@ -247,7 +274,7 @@ func TestCornerEvents(t *testing.T) {
 		l := newClient(t, x.s.Client(t), other.option()).Lock(x.name)
 		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 		other.await(t, primitives.EventWait)
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // the least time waited and held that the events must have
 		release(t, hold)
 		e = x.heard.await(t, primitives.EventReleased)
 		require.GreaterOrEqual(t, e.Held, 20*time.Millisecond)
@@ -263,7 +290,8 @@ func TestCornerEvents(t *testing.T) {
 	})
 }
 
-func TestCornerInfo(t *testing.T) {
+// Info reports the holder with its count and TTL, and ends with its context.
+func TestInfoOfALock(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		info, err := x.l.Info(t.Context())
 		require.NoError(t, err)
@@ -274,7 +302,7 @@ func TestCornerInfo(t *testing.T) {
 		require.NoError(t, err)
 		require.InDelta(t, 30, info.TTL.Seconds(), 2)
 		require.Len(t, info.Holders, 1)
-		info.Holders[0].Client = "" // written a moment after
+		info.Holders[0].Client = "" // the client writes its name in the background
 		require.Equal(t, []primitives.Holder{{ID: hold.ID(), Count: 2, TTL: info.TTL}}, info.Holders)
 		_, err = x.l.ForceRelease(t.Context())
 		require.NoError(t, err)
@@ -285,14 +313,16 @@ func TestCornerInfo(t *testing.T) {
 	})
 }
 
-func TestCornerLocks(t *testing.T) {
+// Locks finds the held locks that match the pattern, without the client's prefix. It skips keys
+// that are not locks, and an error ends it.
+func TestLocksListsHeldLocks(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		rdb := s.Client(t)
 		for _, prefix := range []string{"", "app*[x]:"} {
 			c := newClient(t, s.Client(t), primitives.WithPrefix(prefix), primitives.WithClientName(""))
-			walk := func(match string) map[string]primitives.Info {
+			list := func(match string) map[string]primitives.Info {
 				found := map[string]primitives.Info{}
 				for info, err := range c.Locks(t.Context(), match) {
 					require.NoError(t, err)
@@ -313,22 +343,27 @@ func TestCornerLocks(t *testing.T) {
 			} {
 				require.NoError(t, rdb.HSet(t.Context(), prefix+name+key, fields...).Err())
 			}
-			require.NoError(t, rdb.Set(t.Context(), "{"+prefix+name+"-read}:"+c.ID()+":7:rwlock_timeout:1", 1, time.Minute).Err())
+			readTimeout := "{" + prefix + name + "-read}:" + c.ID() + ":7:rwlock_timeout:1"
+			require.NoError(t, rdb.Set(t.Context(), readTimeout, 1, time.Minute).Err())
 			require.NoError(t, rdb.Set(t.Context(), prefix+name+"-string", 1, 0).Err())
-			found := walk(name + "*")
-			require.Len(t, found, 27)
-			require.Equal(t, []primitives.Holder{{ID: holds[3].ID(), Count: 1, TTL: found[name+"3"].TTL}}, found[name+"3"].Holders)
-			require.Equal(t, "lock", found[name+"3"].Kind)
+			found := list(name + "*")
+			require.Len(t, found, 27, "25 locks, a reader and a writer; neither another program's hashes nor a string")
+			third := found[name+"3"]
+			require.Equal(t, []primitives.Holder{{ID: holds[3].ID(), Count: 1, TTL: third.TTL}}, third.Holders)
+			require.Equal(t, "lock", third.Kind)
 			require.Equal(t, "reader", found[name+"-read"].Kind)
-			require.Equal(t, primitives.Info{Name: name + "-write", Kind: "writer", TTL: -1, Holders: []primitives.Holder{{ID: c.ID() + ":7", Count: 2, TTL: -1}}}, found[name+"-write"])
-			require.Len(t, walk(name+"1"), 1)
-			require.Len(t, walk(name+"1?"), 10)
-			require.Empty(t, walk("app*"+name+"*"))
+			require.Equal(t, primitives.Info{
+				Name: name + "-write", Kind: "writer", TTL: -1,
+				Holders: []primitives.Holder{{ID: c.ID() + ":7", Count: 2, TTL: -1}},
+			}, found[name+"-write"])
+			require.Len(t, list(name+"1"), 1)
+			require.Len(t, list(name+"1?"), 10)
+			require.Empty(t, list("app*"+name+"*"))
 			for _, hold := range holds {
 				release(t, hold)
 			}
-			require.Len(t, walk(name+"*"), 2)
-			for _, err := range c.Locks(t.Context(), "*") { // one may stop at any time
+			require.Len(t, list(name+"*"), 2)
+			for _, err := range c.Locks(t.Context(), "*") { // the iteration may stop early
 				require.NoError(t, err)
 				break
 			}

@@ -1,0 +1,5 @@
+package primitives
+
+// LocalWaiters returns the number of acquisitions of c that wait. EventWait is emitted a moment
+// before an acquisition joins its queue, so tests that depend on the order of arrival poll this.
+func LocalWaiters(c *Client) int { return c.core.Waiters() }
