@@ -14,24 +14,22 @@ import (
 // a folder, such as "engine/hold.go", applies to that folder only and takes precedence. The table
 // may name files that do not exist. The report names files that the table lacks.
 var layers = [][]string{
-	0: {"doc.go", "names.go", "info.go", "errors.go", "event.go", "events.go", "options.go", "settings.go"},
-	1: {"client.go", "presence.go", "replicas.go"},
-	// Handle and driver contract.
-	2: {"base.go", "handle.go", "contract.go", "driver.go", "request.go"},
-	// Waiting, ownership, nesting, hold.
+	// Values without behavior.
+	0: {"names.go", "info.go", "errors.go", "event.go", "options.go", "driver.go", "doc.go"},
+	// The client's machinery.
+	1: {"core.go", "background.go", "client.go", "publishing.go", "replicas.go", "presence.go"},
+	// What all kinds share.
+	2: {"handle.go", "renewal.go", "takeover.go"},
+	// One acquisition.
 	3: {
-		"acquire.go", "room.go", "wait.go", "waiting.go", "queue.go", "handover.go", "handoff.go",
-		"tenure.go", "ownership.go", "leases.go", "renewal.go", "takeover.go", "loss.go", "release.go",
-		"nest.go", "nesting.go", "hold.go", "engine.go",
+		"acquire.go", "wait.go", "waitqueue.go", "handoff.go", "ownership.go", "lease.go", "nest.go",
+		"hold.go", "holdlist.go", "context.go",
 	},
-	// Drivers of kinds.
-	4: {
-		"lock.go", "exclusive.go", "mutex.go", "fencedlock.go", "fairlock.go", "fairqueue.go", "rwlock.go",
-		"semaphore.go", "permitsemaphore.go", "latch.go",
-	},
+	// The kinds.
+	4: {"lock.go", "mutex.go", "fairlock.go", "fairqueue.go", "rwlock.go", "semaphore.go", "permitsemaphore.go", "latch.go"},
 	// Joint locks.
-	5: {"bundle.go", "joint.go", "retake.go", "multilock.go", "redlock.go", "striped.go"},
-	6: {"locker.go", "locks.go", "listing.go"},
+	5: {"joint.go", "fanout.go", "multi.go", "red.go", "retake.go", "multilock.go", "redlock.go", "striped.go"},
+	6: {"locker.go", "locks.go"},
 }
 
 // layerOf returns the layer of a file, such as "engine/hold.go".
