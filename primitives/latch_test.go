@@ -17,10 +17,10 @@ import (
 func latchChannel(key string) string { return "redisson_countdownlatch__channel__{" + key + "}" }
 
 func TestLatchOnTheWire(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
+	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		latch := c.CountDownLatch(key)
-		w := &wire{s.Client(t), key, listen(t, s, latchChannel(key))}
+		w := &counterState{s.Client(t), key, subscribe(t, s, latchChannel(key))}
 		init := func(n int, created bool) {
 			t.Helper()
 			got, err := latch.Init(ctx, n)
@@ -224,7 +224,7 @@ func TestLatchExactUnderLostReplies(t *testing.T) {
 func TestLatchCountedByMany(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		e := listen(t, s, latchChannel(key))
+		messages := subscribe(t, s, latchChannel(key))
 		const clients, each = 8, 10
 		latch := newClient(t, s.Client(t)).CountDownLatch(key)
 		_, err := latch.Init(ctx, clients*each)
@@ -243,7 +243,7 @@ func TestLatchCountedByMany(t *testing.T) {
 		}
 		wg.Wait()
 		awaitAll(t, done, 5)
-		require.Equal(t, []string{"1", "0"}, e.heard(t))
+		require.Equal(t, []string{"1", "0"}, messages.received(t))
 	})
 }
 

@@ -20,18 +20,18 @@ import (
 const never = 922337203685477
 
 // permitWire looks at a pool of permits and at the leases of those that are taken.
-type permitWire struct {
-	wire
+type permitState struct {
+	counterState
 	leases string
 }
 
-func listenPermits(t testing.TB, s *redistest.Server, key string) *permitWire {
+func listenPermits(t testing.TB, s *redistest.Server, key string) *permitState {
 	t.Helper()
-	return &permitWire{wire{s.Client(t), key, listen(t, s, "redisson_sc:{"+key+"}")}, "{" + key + "}:timeout"}
+	return &permitState{counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}, "{" + key + "}:timeout"}
 }
 
 // taken are the ids on the wire, as the API gives them, with the ms that their leases last.
-func (w *permitWire) taken(t testing.TB) map[string]time.Duration {
+func (w *permitState) taken(t testing.TB) map[string]time.Duration {
 	t.Helper()
 	now, err := w.rdb.Time(t.Context()).Result()
 	require.NoError(t, err)
@@ -47,7 +47,7 @@ func (w *permitWire) taken(t testing.TB) map[string]time.Duration {
 }
 
 // lend has a foreign client, whose clock is its own, take a permit of that id.
-func (w *permitWire) lend(t testing.TB, id string, ends int64) {
+func (w *permitState) lend(t testing.TB, id string, ends int64) {
 	t.Helper()
 	require.NoError(t, w.rdb.Decr(t.Context(), w.key).Err())
 	require.NoError(t, w.rdb.ZAdd(t.Context(), w.leases, redis.Z{Score: float64(ends), Member: unhex(t, id)}).Err())
@@ -64,7 +64,7 @@ func unhex(t testing.TB, id string) string {
 func foreignID(n int) string { return fmt.Sprintf("%032x", 0xf00000+n) }
 
 func TestPermitsOnTheWire(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
+	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := c.PermitExpirableSemaphore(key)
 		w := listenPermits(t, s, key)
@@ -196,7 +196,7 @@ func TestPermitsOfALostPool(t *testing.T) {
 					require.NoError(t, err)
 				}
 				require.NoError(t, w.rdb.Del(ctx, key).Err())
-				w.heard(t)
+				w.received(t)
 				require.ErrorIs(t, hold[0].Check(ctx), primitives.ErrLost)
 				require.ErrorIs(t, hold[1].Release(ctx), primitives.ErrLost)
 				require.ErrorIs(t, hold[2].Extend(ctx, time.Minute), primitives.ErrLost)

@@ -18,18 +18,19 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// patient makes a client repeat often and soon.
+// patient makes a client retry often, with short pauses.
 func patient(o *redis.Options) {
 	o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 12, time.Millisecond, 5*time.Millisecond
 }
 
-// ways are the ways to Redis by which a script must come to the same: as it is, each command executed twice, and each first reply lost.
-var ways = []struct {
+// networks are connections over which a script must have the same effect: a plain one, one that
+// duplicates each command, and one that loses the first reply to each command.
+var networks = []struct {
 	name string
 	open func(t testing.TB, s *redistest.Server) *redis.Client
 }{
-	{"straight", func(t testing.TB, s *redistest.Server) *redis.Client { return s.Client(t) }},
-	{"doubled", func(t testing.TB, s *redistest.Server) *redis.Client {
+	{"plain", func(t testing.TB, s *redistest.Server) *redis.Client { return s.Client(t) }},
+	{"duplicated", func(t testing.TB, s *redistest.Server) *redis.Client {
 		p := s.Proxy(t)
 		p.Duplicate(script)
 		return p.Client(t)
@@ -47,70 +48,70 @@ var ways = []struct {
 	}},
 }
 
-// eachWay runs f on each server by each way.
-func eachWay(t *testing.T, f func(t *testing.T, s *redistest.Server, c *primitives.Client)) {
+// eachNetwork runs f on each kind of server over each network.
+func eachNetwork(t *testing.T, f func(t *testing.T, s *redistest.Server, c *primitives.Client)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, way := range ways {
-			t.Run(way.name, func(t *testing.T) { f(t, s, newClient(t, way.open(t, s))) })
+		for _, network := range networks {
+			t.Run(network.name, func(t *testing.T) { f(t, s, newClient(t, network.open(t, s))) })
 		}
 	})
 }
 
-// ear hears what is published on a channel.
-type ear struct {
+// subscriber receives the messages of a channel.
+type subscriber struct {
 	rdb     *redis.Client
 	channel string
 	sub     *redis.PubSub
 }
 
-func listen(t testing.TB, s *redistest.Server, channel string) *ear {
+func subscribe(t testing.TB, s *redistest.Server, channel string) *subscriber {
 	t.Helper()
 	rdb := s.Client(t)
 	sub := rdb.Subscribe(t.Context(), channel)
 	t.Cleanup(func() { _ = sub.Close() })
 	_, err := sub.Receive(t.Context())
 	require.NoError(t, err)
-	return &ear{rdb, channel, sub}
+	return &subscriber{rdb, channel, sub}
 }
 
-// heard is what has been published since it was called last.
-func (e *ear) heard(t testing.TB) []string {
+// received returns the messages since its last call. A marker message bounds them.
+func (s *subscriber) received(t testing.TB) []string {
 	t.Helper()
-	require.NoError(t, e.rdb.Publish(t.Context(), e.channel, "mark").Err())
-	heard := []string{}
+	require.NoError(t, s.rdb.Publish(t.Context(), s.channel, "mark").Err())
+	messages := []string{}
 	for {
-		m, err := e.sub.ReceiveMessage(t.Context())
+		m, err := s.sub.ReceiveMessage(t.Context())
 		require.NoError(t, err)
 		if m.Payload == "mark" {
-			return heard
+			return messages
 		}
-		heard = append(heard, m.Payload)
+		messages = append(messages, m.Payload)
 	}
 }
 
-// wire looks at one number in Redis, as anybody else who uses it does.
-type wire struct {
+// counterState is a number in Redis and the messages of its channel.
+type counterState struct {
 	rdb *redis.Client
 	key string
-	*ear
+	*subscriber
 }
 
-// requireStep compares the number ("" when there is none) and what was published.
-func (w *wire) requireStep(t testing.TB, value string, heard ...string) {
+// requireStep compares the number ("" if there is none), and the messages since the last call.
+func (w *counterState) requireStep(t testing.TB, value string, published ...string) {
 	t.Helper()
 	got, err := w.rdb.Get(t.Context(), w.key).Result()
 	if !errors.Is(err, redis.Nil) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, value, got)
-	require.Equal(t, append([]string{}, heard...), w.heard(t))
+	require.Equal(t, append([]string{}, published...), w.received(t))
 }
 
 func TestSemaphoreOnTheWire(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
+	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := c.Semaphore(key)
-		w := &wire{s.Client(t), key, listen(t, s, "redisson_sc:{"+key+"}")}
+		w := &counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}
 		two := primitives.WithPermits(2)
 
 		created, err := sem.Init(ctx, 3)
