@@ -67,17 +67,10 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 		for key, info := range found {
 			kinds[key] = info.Kind
 		}
-		require.Equal(
-			t,
-			map[string]string{
-				name + "plain":  "lock",
-				name + "fenced": "fenced",
-				name + "fair":   "fair",
-				name + "read":   "reader",
-				name + "write":  "writer",
-			},
-			kinds,
-		)
+		require.Equal(t, map[string]string{
+			name + "plain": "lock", name + "fenced": "fenced", name + "fair": "fair",
+			name + "read": "reader", name + "write": "writer",
+		}, kinds)
 		ttls := map[string]time.Duration{}
 		for _, holder := range found[name+"read"].Holders {
 			ttls[holder.ID] = holder.TTL

@@ -341,37 +341,22 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 		a := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(10*time.Second))
 		b := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(20*time.Second))
 		in := acquire(t, a.Context(), x.rw.Reader(), primitives.WithLease(15*time.Second))
-		info(
-			x.rw.Reader(),
-			primitives.Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []primitives.Holder{
-				{ID: a.ID(), Count: 2, TTL: 15 * time.Second}, {ID: b.ID(), Count: 1, TTL: 20 * time.Second},
-			}},
-		)
+		info(x.rw.Reader(), primitives.Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []primitives.Holder{
+			{ID: a.ID(), Count: 2, TTL: 15 * time.Second}, {ID: b.ID(), Count: 1, TTL: 20 * time.Second},
+		}})
 		info(x.rw.Writer(), noWriter)
 		for _, h := range []*primitives.Hold{a, b, in} {
 			release(t, h)
 		}
 		w := acquire(t, ctx, x.rw.Writer(), primitives.WithLease(time.Minute))
 		info(x.rw.Reader(), noReader)
-		info(
-			x.rw.Writer(),
-			primitives.Info{
-				Name:    "n",
-				Kind:    "writer",
-				TTL:     time.Minute,
-				Holders: []primitives.Holder{{ID: w.ID(), Count: 1, TTL: time.Minute}},
-			},
-		)
+		info(x.rw.Writer(), primitives.Info{Name: "n", Kind: "writer", TTL: time.Minute, Holders: []primitives.Holder{
+			{ID: w.ID(), Count: 1, TTL: time.Minute},
+		}})
 		r := acquire(t, w.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
-		info(
-			x.rw.Reader(),
-			primitives.Info{
-				Name:    "n",
-				Kind:    "reader",
-				TTL:     10 * time.Second,
-				Holders: []primitives.Holder{{ID: r.ID(), Count: 1, TTL: 10 * time.Second}},
-			},
-		)
+		info(x.rw.Reader(), primitives.Info{Name: "n", Kind: "reader", TTL: 10 * time.Second, Holders: []primitives.Holder{
+			{ID: r.ID(), Count: 1, TTL: 10 * time.Second},
+		}})
 		require.Nil(t, x.rw.Reader().HoldFrom(w.Context()))
 		require.Nil(t, x.rw.Writer().HoldFrom(ctx))
 		require.Same(t, w, x.rw.Writer().HoldFrom(r.Context()))
