@@ -59,6 +59,10 @@ var silences = []silence{
 		})
 		return rdb, func() {
 			key := redistest.Name(t)
+			// Other calls block connections of the same server: look for this one.
+			id, err := rdb.ClientID(context.Background()).Result()
+			require.NoError(t, err)
+			connection := fmt.Sprintf("id=%d ", id)
 			blocked := make(chan struct{})
 			go func() {
 				defer close(blocked)
@@ -67,7 +71,12 @@ var silences = []silence{
 			admin := s.Client(t)
 			redistest.WaitFor(t, soon, func() bool {
 				info, _ := admin.ClientList(context.Background()).Result()
-				return strings.Contains(info, "cmd=blpop")
+				for line := range strings.Lines(info) {
+					if strings.HasPrefix(line, connection) {
+						return strings.Contains(line, "cmd=blpop")
+					}
+				}
+				return false
 			}, "the only connection is in use")
 			t.Cleanup(func() {
 				_ = admin.RPush(context.Background(), key, 1).Err()

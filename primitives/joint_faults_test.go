@@ -172,8 +172,8 @@ func TestRedLateRollbackLeavesANestedHoldItsMember(t *testing.T) {
 	q.requireFree(t, all(3)...)
 }
 
-// grace is how long after the end of its context or wait an acquisition may return.
-func grace() time.Duration {
+// returnGrace is how long after the end of its context or wait an acquisition may return.
+func returnGrace() time.Duration {
 	if raced {
 		return 150 * time.Millisecond
 	}
@@ -201,7 +201,7 @@ func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 				t.Run(kind+", "+tt.name+", by "+by, func(t *testing.T) {
 					// A busy machine may make a call late, but not each time.
 					for range 3 {
-						if tt.acquire(t, kind, by) < grace() {
+						if tt.acquire(t, kind, by) < returnGrace() {
 							return
 						}
 					}
@@ -318,7 +318,7 @@ func TestJointCallsReturnWithTheirContextWhenAMemberIsSilent(t *testing.T) {
 					if !errors.Is(err, primitives.ErrNotHeld) { // a multilock needs one reply only
 						require.ErrorIs(t, err, context.DeadlineExceeded)
 					}
-					require.Less(t, took, limit+grace())
+					require.Less(t, took, limit+returnGrace())
 					requireLive(t, hold.Context())
 				})
 			}

@@ -22,9 +22,8 @@ var busy = primitives.WithSafetyMargin(100 * time.Millisecond)
 func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
-	holders, competitors := newClient(t, p.Client(t, func(o *redis.Options) {
-		o.ReadTimeout = 700 * time.Millisecond
-	}), busy), newClient(t, s.Client(t))
+	slow := func(o *redis.Options) { o.ReadTimeout = 700 * time.Millisecond }
+	holders, competitors := newClient(t, p.Client(t, slow), busy), newClient(t, s.Client(t))
 	name := redistest.Name(t)
 	n := 200
 	if testing.Short() {

@@ -155,8 +155,8 @@ func writes(id string, count int) map[string]string {
 	return map[string]string{"mode": "write", id + ":write": strconv.Itoa(count)}
 }
 
-// merge joins states. The mode is that of the first one.
-func merge(states ...map[string]string) map[string]string {
+// mergeStates joins states. The mode is that of the first one.
+func mergeStates(states ...map[string]string) map[string]string {
 	all := map[string]string{}
 	for _, state := range slices.Backward(states) {
 		maps.Copy(all, state)

@@ -33,6 +33,8 @@ func TestRWLockLeases(t *testing.T) {
 // ttl returns the TTL of the lock's hash.
 func (x *rwTest) ttl(t *testing.T) time.Duration { return x.rdb.PTTL(t.Context(), x.name).Val() }
 
+// testShortLeaseKeepsOthers: neither the acquisition nor the release of a short lease moves the TTL
+// of the hash.
 func testShortLeaseKeepsOthers(t *testing.T, x *rwTest) {
 	long := acquire(t, t.Context(), x.rw.Reader(), primitives.WithLease(time.Minute))
 	short := acquire(t, t.Context(), x.rw.Reader(), primitives.WithLease(time.Second))
@@ -48,6 +50,8 @@ func testShortLeaseKeepsOthers(t *testing.T, x *rwTest) {
 	require.Empty(t, fields(t, x.s, x.name))
 }
 
+// testExpiredReaderIsNotRenewed: Detach stops the renewal of one reader. The renewal of the other
+// one does not keep its field, which a later command deletes.
 func testExpiredReaderIsNotRenewed(t *testing.T, x *rwTest) {
 	live := acquire(t, t.Context(), x.rw.Reader(), primitives.WithWatchdog(10*time.Second))
 	expired := acquire(t, t.Context(), x.rw.Reader(), primitives.WithWatchdog(10*time.Second))
@@ -67,6 +71,8 @@ func testExpiredReaderIsNotRenewed(t *testing.T, x *rwTest) {
 	require.Empty(t, fields(t, x.s, x.name), "no reader with a lease is left")
 }
 
+// testExpiredOwnerStartsAtOne: the field of an expired hold still has its count, which must not add
+// up.
 func testExpiredOwnerStartsAtOne(t *testing.T, x *rwTest) {
 	acquire(t, t.Context(), x.rw.Reader())
 	owner := primitives.WithOwner("o")
@@ -136,6 +142,7 @@ func testClaimExpiresWithItsWriter(t *testing.T, x *rwTest) {
 	require.LessOrEqual(t, time.Since(began), 2502*time.Millisecond)
 }
 
+// testWaitingWriterRenewsItsClaim: the writer waits for longer than its claim's TTL.
 func testWaitingWriterRenewsItsClaim(t *testing.T, x *rwTest) {
 	r := acquire(t, t.Context(), x.rw.Reader())
 	w := start(func() (*primitives.Hold, error) { return x.other(t).Writer().Acquire(t.Context()) })

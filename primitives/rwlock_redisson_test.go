@@ -127,7 +127,7 @@ func testRedissonReaders(t *testing.T, x *rwTest, redisson *redissonThread) {
 	ctx, reader := t.Context(), x.rw.Reader()
 	require.True(t, redisson.readLock(t, 20*time.Second))
 	a := acquire(t, ctx, reader, primitives.WithLease(time.Minute))
-	x.requireState(t, merge(reads(redisson.id, 1), reads(a.ID(), 1)))
+	x.requireState(t, mergeStates(reads(redisson.id, 1), reads(a.ID(), 1)))
 	redisson.readUnlock(t)
 	x.requireState(t, reads(a.ID(), 1))
 	x.requireTTL(t, x.name, time.Minute)

@@ -19,69 +19,72 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-type options = []primitives.Option
+type rwOptions = []primitives.Option
 
 // rwAdmissionCase is a state of the lock, and the result of one attempt to acquire each side.
 type rwAdmissionCase struct {
 	name        string
-	setUp       func(t *testing.T, x *rwTest) (context.Context, options) // returns the arguments
+	setUp       func(t *testing.T, x *rwTest) (context.Context, rwOptions) // returns the arguments
 	read, write error
 }
 
 // The error of an attempt; nil: acquired.
 var (
-	admitted error
-	refused  = primitives.ErrNotAcquired
-	deadlock = primitives.ErrDeadlock
+	rwYes      error
+	rwNo       = primitives.ErrNotAcquired
+	rwDeadlock = primitives.ErrDeadlock
 )
 
 func rwAdmissionCases() []rwAdmissionCase {
-	plain := func(f func(t *testing.T, x *rwTest)) func(t *testing.T, x *rwTest) (context.Context, options) {
-		return func(t *testing.T, x *rwTest) (context.Context, options) { f(t, x); return t.Context(), nil }
+	plain := func(f func(t *testing.T, x *rwTest)) func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
+		return func(t *testing.T, x *rwTest) (context.Context, rwOptions) { f(t, x); return t.Context(), nil }
 	}
 	return []rwAdmissionCase{
-		{"free", plain(func(*testing.T, *rwTest) {}), admitted, admitted},
-		{"a reader", plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.rw.Reader()) }), admitted,
-			refused},
+		{"free", plain(func(*testing.T, *rwTest) {}), rwYes, rwYes},
+		{"a reader", plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.rw.Reader()) }), rwYes, rwNo},
 		{"two readers", plain(func(t *testing.T, x *rwTest) {
 			acquire(t, t.Context(), x.rw.Reader())
 			acquire(t, t.Context(), x.other(t).Reader())
-		}), admitted, refused},
-		{"a writer", plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.rw.Writer()) }), refused, refused},
+		}), rwYes, rwNo},
+		{"a writer", plain(func(t *testing.T, x *rwTest) {
+			acquire(t, t.Context(), x.rw.Writer())
+		}), rwNo, rwNo},
 		{"a writer of another client",
-			plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.other(t).Writer()) }), refused, refused},
+			plain(func(t *testing.T, x *rwTest) {
+				acquire(t, t.Context(), x.other(t).Writer())
+			}), rwNo, rwNo},
 		{"a writer that also reads", plain(func(t *testing.T, x *rwTest) {
 			acquire(t, acquire(t, t.Context(), x.rw.Writer()).Context(), x.rw.Reader())
-		}), refused, refused},
+		}), rwNo, rwNo},
 		{"a writer downgraded to a reader", plain(func(t *testing.T, x *rwTest) {
 			w := acquire(t, t.Context(), x.rw.Writer())
 			acquire(t, w.Context(), x.rw.Reader())
 			release(t, w)
-		}), admitted, refused},
-		{"ctx carries a read hold", func(t *testing.T, x *rwTest) (context.Context, options) {
+		}), rwYes, rwNo},
+		{"ctx carries a read hold", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			return acquire(t, t.Context(), x.rw.Reader()).Context(), nil
-		}, admitted, deadlock},
-		{"ctx carries a read hold nested in a write hold", func(t *testing.T, x *rwTest) (context.Context, options) {
+		}, rwYes, rwDeadlock},
+		{"ctx carries a read hold nested in a write hold", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			return acquire(t, acquire(t, t.Context(), x.rw.Writer()).Context(), x.rw.Reader()).Context(), nil
-		}, admitted, admitted},
-		{"ctx carries a write hold", func(t *testing.T, x *rwTest) (context.Context, options) {
+		}, rwYes, rwYes},
+		{"ctx carries a write hold", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			return acquire(t, t.Context(), x.rw.Writer()).Context(), nil
-		}, admitted, admitted},
-		{"ctx carries a released read hold", func(t *testing.T, x *rwTest) (context.Context, options) {
+		}, rwYes, rwYes},
+		{"ctx carries a released read hold", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			r := acquire(t, t.Context(), x.rw.Reader())
 			release(t, r)
 			return context.WithoutCancel(r.Context()), nil
-		}, admitted, admitted},
+		}, rwYes, rwYes},
 		{"a Redisson reader",
 			plain(func(t *testing.T, x *rwTest) {
 				require.True(t, x.redisson(1).readLock(t, time.Minute))
-			}), admitted, refused},
+			}), rwYes, rwNo},
 		{"a Redisson writer",
 			plain(func(t *testing.T, x *rwTest) {
 				require.True(t, x.redisson(1).writeLock(t, time.Minute))
-			}), refused, refused},
-		{"a plain lock", plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.c.Lock(x.name)) }), refused,
-			refused},
+			}), rwNo, rwNo},
+		{"a plain lock",
+			plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.c.Lock(x.name)) }), rwNo, rwNo},
 	}
 }
 
@@ -89,36 +92,36 @@ func rwAdmissionCases() []rwAdmissionCase {
 func rwOwnerAdmissionCases() []rwAdmissionCase {
 	owner := primitives.WithOwner("owner")
 	return []rwAdmissionCase{
-		{"the owner reads", func(t *testing.T, x *rwTest) (context.Context, options) {
+		{"the owner reads", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			acquire(t, t.Context(), x.other(t).Reader(), owner)
-			return t.Context(), options{owner}
-		}, admitted, deadlock},
-		{"the owner and another reader", func(t *testing.T, x *rwTest) (context.Context, options) {
+			return t.Context(), rwOptions{owner}
+		}, rwYes, rwDeadlock},
+		{"the owner and another reader", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			acquire(t, t.Context(), x.other(t).Reader(), owner)
 			acquire(t, t.Context(), x.rw.Reader())
-			return t.Context(), options{owner}
-		}, admitted, deadlock},
-		{"an expired read of the owner and another reader", func(t *testing.T, x *rwTest) (context.Context, options) {
+			return t.Context(), rwOptions{owner}
+		}, rwYes, rwDeadlock},
+		{"an expired read of the owner, another reader", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			acquire(t, t.Context(), x.rw.Reader())
 			require.NoError(t, x.rdb.HSet(t.Context(), x.name, "owner", 1).Err())
-			return t.Context(), options{owner}
-		}, admitted, refused},
-		{"the owner writes", func(t *testing.T, x *rwTest) (context.Context, options) {
+			return t.Context(), rwOptions{owner}
+		}, rwYes, rwNo},
+		{"the owner writes", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			acquire(t, t.Context(), x.other(t).Writer(), owner)
-			return t.Context(), options{owner}
-		}, admitted, admitted},
-		{"another owner writes", func(t *testing.T, x *rwTest) (context.Context, options) {
+			return t.Context(), rwOptions{owner}
+		}, rwYes, rwYes},
+		{"another owner writes", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			acquire(t, t.Context(), x.other(t).Writer(), owner)
-			return t.Context(), options{primitives.WithOwner("another")}
-		}, refused, refused},
-		{"the owner is a Redisson thread that writes", func(t *testing.T, x *rwTest) (context.Context, options) {
+			return t.Context(), rwOptions{primitives.WithOwner("another")}
+		}, rwNo, rwNo},
+		{"the owner is a Redisson thread that writes", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			require.True(t, x.redisson(1).writeLock(t, time.Minute))
-			return t.Context(), options{primitives.WithOwner(x.redisson(1).id)}
-		}, admitted, admitted},
-		{"the owner is a Redisson thread that reads", func(t *testing.T, x *rwTest) (context.Context, options) {
+			return t.Context(), rwOptions{primitives.WithOwner(x.redisson(1).id)}
+		}, rwYes, rwYes},
+		{"the owner is a Redisson thread that reads", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
 			require.True(t, x.redisson(1).readLock(t, time.Minute))
-			return t.Context(), options{primitives.WithOwner(x.redisson(1).id)}
-		}, admitted, deadlock},
+			return t.Context(), rwOptions{primitives.WithOwner(x.redisson(1).id)}
+		}, rwYes, rwDeadlock},
 	}
 }
 
@@ -188,7 +191,7 @@ func TestRWLockWritersRunAlone(t *testing.T) {
 						err = rw.Reader().Do(t.Context(), func(context.Context) error {
 							inside.Add(1)
 							most.Store(max(most.Load(), readers.Add(1)))
-							_ = n
+							_ = n // the race detector reports a writer that runs beside this read
 							time.Sleep(time.Millisecond)
 							readers.Add(-1)
 							inside.Add(-1)
@@ -234,6 +237,7 @@ func TestRWLockWriterIsNotStarved(t *testing.T) {
 		writer := newClient(t, s.Client(t)).RWLock(name).Writer()
 		for range 5 {
 			began, before := time.Now(), reads.Load()
+			// Without a claim the writer would never find the lock free.
 			hold := acquire(t, t.Context(), writer, primitives.WithWait(soon))
 			t.Logf("acquired after %v and %d readers", time.Since(began), reads.Load()-before)
 			release(t, hold)
@@ -265,7 +269,7 @@ func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
 				}
 			}
 			x.awaitWaiter(t)
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond) // most readers wait by then; the result does not depend on it
 			released := time.Now()
 			release(t, w)
 			for _, c := range waiting {
@@ -326,22 +330,26 @@ func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 }
 
 func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
+	type (
+		Info   = primitives.Info
+		Holder = primitives.Holder
+	)
 	inBubble(t, func(t *testing.T, x *rwTest) {
 		ctx := t.Context()
-		info := func(l *primitives.Lock, want primitives.Info) {
+		info := func(l *primitives.Lock, want Info) {
 			t.Helper()
 			got, err := l.Info(ctx)
 			require.NoError(t, err)
-			slices.SortFunc(got.Holders, func(a, b primitives.Holder) int { return strings.Compare(a.ID, b.ID) })
+			slices.SortFunc(got.Holders, func(a, b Holder) int { return strings.Compare(a.ID, b.ID) })
 			require.Equal(t, want, got)
 		}
-		noReader, noWriter := primitives.Info{Name: "n", Kind: "reader"}, primitives.Info{Name: "n", Kind: "writer"}
+		noReader, noWriter := Info{Name: "n", Kind: "reader"}, Info{Name: "n", Kind: "writer"}
 		info(x.rw.Reader(), noReader)
 		info(x.rw.Writer(), noWriter)
 		a := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(10*time.Second))
 		b := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(20*time.Second))
 		in := acquire(t, a.Context(), x.rw.Reader(), primitives.WithLease(15*time.Second))
-		info(x.rw.Reader(), primitives.Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []primitives.Holder{
+		info(x.rw.Reader(), Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []Holder{
 			{ID: a.ID(), Count: 2, TTL: 15 * time.Second}, {ID: b.ID(), Count: 1, TTL: 20 * time.Second},
 		}})
 		info(x.rw.Writer(), noWriter)
@@ -350,11 +358,11 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 		}
 		w := acquire(t, ctx, x.rw.Writer(), primitives.WithLease(time.Minute))
 		info(x.rw.Reader(), noReader)
-		info(x.rw.Writer(), primitives.Info{Name: "n", Kind: "writer", TTL: time.Minute, Holders: []primitives.Holder{
+		info(x.rw.Writer(), Info{Name: "n", Kind: "writer", TTL: time.Minute, Holders: []Holder{
 			{ID: w.ID(), Count: 1, TTL: time.Minute},
 		}})
 		r := acquire(t, w.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
-		info(x.rw.Reader(), primitives.Info{Name: "n", Kind: "reader", TTL: 10 * time.Second, Holders: []primitives.Holder{
+		info(x.rw.Reader(), Info{Name: "n", Kind: "reader", TTL: 10 * time.Second, Holders: []Holder{
 			{ID: r.ID(), Count: 1, TTL: 10 * time.Second},
 		}})
 		require.Nil(t, x.rw.Reader().HoldFrom(w.Context()))
@@ -373,7 +381,7 @@ func TestRWLockAcceptsAnyName(t *testing.T) {
 			x := onRWNamed(t, s, s.Client(t), fmt.Sprintf(form, redistest.Name(t)))
 			r := acquire(t, t.Context(), x.rw.Reader())
 			b := acquire(t, t.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
-			x.requireState(t, merge(reads(r.ID(), 1), reads(b.ID(), 1)))
+			x.requireState(t, mergeStates(reads(r.ID(), 1), reads(b.ID(), 1)))
 			release(t, r)
 			x.requireTTL(t, x.name, 10*time.Second)
 			release(t, b)

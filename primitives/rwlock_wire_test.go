@@ -12,7 +12,8 @@ import (
 )
 
 // TestRWLockWireFormat checks the keys and messages in Redis after each step. The result must not
-// depend on what the network repeats.
+// depend on what the network repeats. The last reader publishes "0" when it releases the lock. A
+// writer publishes "1", and so does one that withdraws its claim.
 func TestRWLockWireFormat(t *testing.T) {
 	t.Parallel()
 	cases := []struct {
@@ -42,6 +43,7 @@ func TestRWLockWireFormat(t *testing.T) {
 	})
 }
 
+// testWireReader: each read hold has a timeout key, and the hash lives as long as the longest one.
 func testWireReader(t *testing.T, x *rwTest) {
 	ctx := t.Context()
 	a := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(20*time.Second))
@@ -59,7 +61,7 @@ func testWireReader(t *testing.T, x *rwTest) {
 	x.requireState(t, reads(a.ID(), 1))
 	x.requireTTL(t, x.timeoutKey(a.ID(), 1), 30*time.Second)
 	b := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(time.Minute))
-	x.requireState(t, merge(reads(a.ID(), 1), reads(b.ID(), 1)))
+	x.requireState(t, mergeStates(reads(a.ID(), 1), reads(b.ID(), 1)))
 	x.requireTTL(t, x.name, time.Minute)
 	release(t, b)
 	x.requireState(t, reads(a.ID(), 1))
@@ -75,6 +77,7 @@ func testWireReader(t *testing.T, x *rwTest) {
 	x.requireState(t, nil, "0")
 }
 
+// testWireWriter: the hash carries the writer's TTL, and nested holds are counted in its field.
 func testWireWriter(t *testing.T, x *rwTest) {
 	ctx := t.Context()
 	a := acquire(t, ctx, x.rw.Writer())
@@ -92,17 +95,18 @@ func testWireWriter(t *testing.T, x *rwTest) {
 	x.requireState(t, nil, "1")
 }
 
+// testWireDowngrade: the writer's id also counts as a reader, which stays when the writer leaves.
 func testWireDowngrade(t *testing.T, x *rwTest) {
 	ctx := t.Context()
 	w := acquire(t, ctx, x.rw.Writer(), primitives.WithLease(time.Minute))
 	r := acquire(t, context.WithoutCancel(w.Context()), x.rw.Reader())
 	require.Equal(t, w.ID(), r.ID())
 	require.Equal(t, 2, r.Depth())
-	x.requireState(t, merge(writes(w.ID(), 1), reads(w.ID(), 1)))
+	x.requireState(t, mergeStates(writes(w.ID(), 1), reads(w.ID(), 1)))
 	sibling := acquire(t, w.Context(), x.rw.Reader())
-	x.requireState(t, merge(writes(w.ID(), 1), reads(w.ID(), 2)))
+	x.requireState(t, mergeStates(writes(w.ID(), 1), reads(w.ID(), 2)))
 	release(t, sibling)
-	x.requireState(t, merge(writes(w.ID(), 1), reads(w.ID(), 1)))
+	x.requireState(t, mergeStates(writes(w.ID(), 1), reads(w.ID(), 1)))
 	x.requireTTL(t, x.name, time.Minute)
 	release(t, w)
 	x.requireState(t, reads(w.ID(), 1), "1")
@@ -126,6 +130,7 @@ func testWireReadReleasedBeforeWrite(t *testing.T, x *rwTest) {
 	x.requireState(t, nil, "1")
 }
 
+// testWireOwners: holds of one owner share its id and are counted.
 func testWireOwners(t *testing.T, x *rwTest) {
 	ctx := t.Context()
 	opt := primitives.WithOwner("o")
@@ -138,15 +143,16 @@ func testWireOwners(t *testing.T, x *rwTest) {
 	w, v := acquire(t, ctx, x.rw.Writer(), opt), acquire(t, ctx, x.rw.Writer(), opt)
 	x.requireState(t, writes("o", 2))
 	a = acquire(t, ctx, x.rw.Reader(), opt)
-	x.requireState(t, merge(writes("o", 2), reads("o", 1)))
+	x.requireState(t, mergeStates(writes("o", 2), reads("o", 1)))
 	release(t, w)
-	x.requireState(t, merge(writes("o", 1), reads("o", 1)))
+	x.requireState(t, mergeStates(writes("o", 1), reads("o", 1)))
 	release(t, v)
 	x.requireState(t, reads("o", 1), "1")
 	release(t, a)
 	x.requireState(t, nil, "0")
 }
 
+// testWireReaderByID: Adopt replaces the id and ends the former hold.
 func testWireReaderByID(t *testing.T, x *rwTest) {
 	ctx := t.Context()
 	a := acquire(t, ctx, x.rw.Reader())
@@ -190,6 +196,7 @@ func testWireWriterByID(t *testing.T, x *rwTest) {
 	require.ErrorIs(t, v.Release(ctx), primitives.ErrLost)
 }
 
+// testWireForceRelease: each side releases its own holders only.
 func testWireForceRelease(t *testing.T, x *rwTest) {
 	ctx := t.Context()
 	force := func(l *primitives.Lock, want bool) {
@@ -220,6 +227,7 @@ func testWireForceRelease(t *testing.T, x *rwTest) {
 	x.requireState(t, nil, "0")
 }
 
+// testWireWriterClaim: the claim of a waiting writer keeps new readers out, but not nested ones.
 func testWireWriterClaim(t *testing.T, x *rwTest) {
 	ctx := t.Context()
 	claim := "redlatch_rwlock_claim:{" + x.name + "}"
