@@ -9,7 +9,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Tickets are served in the order in which they were drawn, whichever process drew them.
+// Waiters acquire the lock in the order of their requests, across all processes.
 func ExampleClient_FairLock() {
 	rdb, done := openExample()
 	defer done()
@@ -21,7 +21,7 @@ func ExampleClient_FairLock() {
 	defer client.Close(ctx)
 
 	counter := client.FairLock("counter", primitives.WithWaiterTimeout(5*time.Second))
-	open, err := counter.Acquire(ctx)
+	first, err := counter.Acquire(ctx)
 	if err != nil {
 		panic(err)
 	}
@@ -36,7 +36,7 @@ func ExampleClient_FairLock() {
 				fmt.Println(err)
 			}
 		})
-		for waiting := 0; waiting <= ticket; { // it stands in the queue
+		for waiting := 0; waiting <= ticket; { // until the waiter is in the queue
 			info, err := counter.Info(ctx)
 			if err != nil {
 				panic(err)
@@ -46,7 +46,7 @@ func ExampleClient_FairLock() {
 	}
 	_, err = counter.TryAcquire(ctx)
 	fmt.Println(err)
-	_ = open.Release(ctx)
+	_ = first.Release(ctx)
 	wg.Wait()
 	// Output:
 	// redlatch: acquire fair "counter": not acquired

@@ -12,7 +12,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// What the section writes to refuses a token smaller than one it has seen: a holder that goes on after its loss does no harm.
+// The storage refuses a token smaller than one it has seen. A holder that writes after the loss of
+// its lock does no harm.
 func ExampleClient_FencedLock() {
 	rdb, done := openExample()
 	defer done()
@@ -34,24 +35,25 @@ func ExampleClient_FencedLock() {
 	}
 
 	report := client.FencedLock("report")
-	slow, _ := report.Acquire(ctx, primitives.WithLease(20*time.Millisecond)) // and its process is stopped for a while
+	slow, _ := report.Acquire(ctx, primitives.WithLease(20*time.Millisecond)) // its process is then paused
 	next, err := report.Acquire(ctx)
 	if err != nil {
 		panic(err)
 	}
 	fmt.Println("a later token is greater:", next.Token() > slow.Token())
-	write(next.Token(), "the next one's report")
-	write(slow.Token(), "the slow one's report")
+	write(next.Token(), "the next holder's report")
+	write(slow.Token(), "the slow holder's report")
 	fmt.Println("lost:", errors.Is(slow.Release(ctx), primitives.ErrLost))
 	_ = next.Release(ctx)
 	// Output:
 	// a later token is greater: true
-	// the next one's report written
-	// the slow one's report refused
+	// the next holder's report written
+	// the slow holder's report refused
 	// lost: true
 }
 
-// A transfer needs both accounts. Transfers the other way round take them in the same order: no deadlock.
+// A transfer needs both accounts. Opposite transfers acquire them in the same order, so they cannot
+// deadlock.
 func ExampleNewMultiLock() {
 	rdb, done := openExample()
 	defer done()
@@ -65,7 +67,7 @@ func ExampleNewMultiLock() {
 	transfer := func(from, to string) error {
 		both := primitives.NewMultiLock([]*primitives.Lock{client.Lock(from), client.Lock(to)})
 		return both.Do(ctx, func(ctx context.Context) error {
-			// With this ctx each account alone may be locked again.
+			// With this ctx each account can be locked again: the lock is reentrant.
 			return client.Lock(from).Do(ctx, func(context.Context) error {
 				fmt.Println(from, "->", to, "under", both.Name())
 				return nil
@@ -81,7 +83,7 @@ func ExampleNewMultiLock() {
 	// <nil>
 }
 
-// Three independent servers, one of them down.
+// A leader is elected on three independent servers, although one of them is down.
 func ExampleNewRedLock() {
 	ctx := context.Background()
 	var locks []*primitives.Lock
@@ -97,7 +99,7 @@ func ExampleNewRedLock() {
 		defer client.Close(ctx)
 		locks = append(locks, client.Lock("leader"))
 		if i == 2 {
-			_ = client.Close(ctx) // as good as down
+			_ = client.Close(ctx) // stands for a server that is down
 		}
 	}
 
@@ -115,7 +117,7 @@ func ExampleNewRedLock() {
 	// released: true
 }
 
-// Any number of customers share sixteen locks.
+// A fixed number of locks protects any number of customers.
 func ExampleClient_Striped() {
 	rdb, done := openExample()
 	defer done()

@@ -8,7 +8,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// A section runs while the lock is held, and what it calls may acquire the lock again by the context it was given.
+// Do runs a function while the lock is held. Functions that it calls can acquire the lock again
+// with its context.
 func ExampleClient_Lock() {
 	rdb, done := openExample()
 	defer done()
@@ -32,14 +33,14 @@ func ExampleClient_Lock() {
 			return err
 		}
 
-		_, err = orders.TryAcquire(context.Background()) // a stranger, though in the same process
-		fmt.Println("another:", errors.Is(err, primitives.ErrNotAcquired))
+		_, err = orders.TryAcquire(context.Background()) // another owner, although in the same process
+		fmt.Println("refused:", errors.Is(err, primitives.ErrNotAcquired))
 		return nil
 	})
 	fmt.Println("shipped:", err == nil)
 	// Output:
 	// shipping, depth 1
 	// billing, depth 2
-	// another: true
+	// refused: true
 	// shipped: true
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Many may read a price list while nobody changes it. Who changes it may go on reading what it has written, with no other writer in between.
+// Many readers share a price list. A writer can downgrade to a reader, so that no other writer
+// comes in between.
 func ExampleClient_RWLock() {
 	rdb, done := openExample()
 	defer done()
@@ -31,10 +32,11 @@ func ExampleClient_RWLock() {
 	_ = two.Release(ctx)
 
 	writing, _ := prices.Writer().Acquire(ctx)
-	// Change the prices, then go on reading: the reader's context is not to end with the writer's.
+	// Change the prices, then downgrade. WithoutCancel: the reader's context must not end with the
+	// writer's.
 	reading, _ := prices.Reader().Acquire(context.WithoutCancel(writing.Context()))
 	_ = writing.Release(ctx)
-	err = prices.Reader().Do(ctx, func(context.Context) error { return nil }) // others read along
+	err = prices.Reader().Do(ctx, func(context.Context) error { return nil }) // other readers enter
 	fmt.Println("others read:", err == nil)
 	fmt.Println("released:", reading.Release(ctx) == nil)
 	// Output:

@@ -14,14 +14,16 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
+// latchChannel returns the channel of a latch.
 func latchChannel(key string) string { return "redisson_countdownlatch__channel__{" + key + "}" }
 
-func TestLatchOnTheWire(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
+// TestLatchWireFormat checks the number in Redis and the published messages after each call.
+func TestLatchWireFormat(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		latch := c.CountDownLatch(key)
-		w := &wire{s.Client(t), key, listen(t, s, latchChannel(key))}
-		init := func(n int, created bool) {
+		w := &counterState{s.Client(t), key, subscribe(t, s, latchChannel(key))}
+		setCount := func(n int, created bool) {
 			t.Helper()
 			got, err := latch.Init(ctx, n)
 			require.NoError(t, err)
@@ -34,13 +36,13 @@ func TestLatchOnTheWire(t *testing.T) {
 			require.Equal(t, want, got)
 		}
 
-		require.NoError(t, latch.CountDown(ctx)) // without a latch
+		require.NoError(t, latch.CountDown(ctx)) // there is no latch
 		w.requireStep(t, "")
 		requireCount(0)
 		require.NoError(t, latch.Wait(ctx))
-		init(2, true)
+		setCount(2, true)
 		w.requireStep(t, "2", "1")
-		init(3, false)
+		setCount(3, false)
 		w.requireStep(t, "2")
 		requireCount(2)
 		require.NoError(t, latch.CountDown(ctx))
@@ -49,7 +51,7 @@ func TestLatchOnTheWire(t *testing.T) {
 		w.requireStep(t, "", "0")
 		require.NoError(t, latch.Wait(ctx))
 
-		init(1, true)
+		setCount(1, true)
 		w.requireStep(t, "1", "1")
 		deleted, err := latch.Delete(ctx)
 		require.NoError(t, err)
@@ -60,12 +62,12 @@ func TestLatchOnTheWire(t *testing.T) {
 		require.False(t, deleted)
 		w.requireStep(t, "")
 
-		for _, n := range []int{0, -3} { // Redisson sets these too
+		for _, n := range []int{0, -3} { // Redisson stores these values too
 			require.NoError(t, w.rdb.Set(ctx, key, n, 0).Err())
 			requireCount(0)
 			require.NoError(t, latch.Wait(ctx))
 			require.NoError(t, latch.CountDown(ctx))
-			w.requireStep(t, "") // reaches no zero: a false `0` makes Java spin
+			w.requireStep(t, "") // no zero is published: a false `0` makes Redisson spin
 		}
 		_, err = latch.Init(ctx, 0)
 		require.ErrorIs(t, err, primitives.ErrInvalid)
@@ -73,7 +75,7 @@ func TestLatchOnTheWire(t *testing.T) {
 	})
 }
 
-// waitAll has n goroutines wait, and gives what each comes to.
+// waitAll calls Wait in n goroutines, and sends their results.
 func waitAll(ctx context.Context, latch *primitives.CountDownLatch, n int) <-chan error {
 	done := make(chan error, n)
 	for range n {
@@ -82,6 +84,7 @@ func waitAll(ctx context.Context, latch *primitives.CountDownLatch, n int) <-cha
 	return done
 }
 
+// awaitAll requires that n waits succeed.
 func awaitAll(t testing.TB, done <-chan error, n int) {
 	t.Helper()
 	for range n {
@@ -94,25 +97,29 @@ func awaitAll(t testing.TB, done <-chan error, n int) {
 	}
 }
 
-func TestLatchWakesAll(t *testing.T) {
+// TestLatchOpeningWakesAllWaiters opens a latch in several ways.
+func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 	rows := []struct {
 		name string
-		mute bool
+		mute bool // messages are lost
 		open func(ctx context.Context, latch *primitives.CountDownLatch, rdb *redis.Client, key string) error
 	}{
-		{"count down", false, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
-			return latch.CountDown(ctx)
-		}},
+		{"count down", false,
+			func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
+				return latch.CountDown(ctx)
+			}},
 		{"delete", false, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
 			_, err := latch.Delete(ctx)
 			return err
 		}},
-		{"foreign count down", false, func(ctx context.Context, _ *primitives.CountDownLatch, rdb *redis.Client, key string) error {
-			return errors.Join(rdb.Del(ctx, key).Err(), rdb.Publish(ctx, latchChannel(key), "0").Err())
-		}},
-		{"message lost", true, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
-			return latch.CountDown(ctx)
-		}},
+		{"count down by Redisson", false,
+			func(ctx context.Context, _ *primitives.CountDownLatch, rdb *redis.Client, key string) error {
+				return errors.Join(rdb.Del(ctx, key).Err(), rdb.Publish(ctx, latchChannel(key), "0").Err())
+			}},
+		{"message lost", true,
+			func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
+				return latch.CountDown(ctx)
+			}},
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, row := range rows {
@@ -136,8 +143,8 @@ func TestLatchWakesAll(t *testing.T) {
 	})
 }
 
-// However many wait, a client looks once a second.
-func TestLatchWaitsCheaply(t *testing.T) {
+// TestLatchWaitersShareOnePoll checks that a client polls once a second for all its waiters.
+func TestLatchWaitersShareOnePoll(t *testing.T) {
 	s := redistest.Miniredis(t)
 	ctx, key := t.Context(), redistest.Name(t)
 	var seen recorder
@@ -146,18 +153,19 @@ func TestLatchWaitsCheaply(t *testing.T) {
 	require.NoError(t, err)
 	done := waitAll(ctx, latch, 100)
 	awaitWaiter(t, s, key)
-	redistest.WaitFor(t, soon, func() bool { return len(seen.all(primitives.EventWait)) == 100 }, "all of them wait")
+	redistest.WaitFor(t, soon, func() bool { return len(seen.all(primitives.EventWait)) == 100 }, "all goroutines wait")
 	before, began := redistest.Commands(t, s), time.Now()
 	time.Sleep(2200 * time.Millisecond)
-	looks := redistest.Commands(t, s).Since(before)["evalsha"]
-	require.LessOrEqual(t, float64(looks), time.Since(began).Seconds()+1)
-	require.Positive(t, looks)
+	polls := redistest.Commands(t, s).Since(before)["evalsha"]
+	require.LessOrEqual(t, float64(polls), time.Since(began).Seconds()+1)
+	require.Positive(t, polls)
 	require.LessOrEqual(t, redistest.Connections(t, s), 110)
 	require.NoError(t, latch.CountDown(ctx))
 	awaitAll(t, done, 100)
 }
 
-func TestLatchWaitEnds(t *testing.T) {
+// TestLatchWaitEndsWithItsContextOrItsClient cancels waiters, and then closes their client.
+func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t)
 		c := newClient(t, s.Client(t))
@@ -174,7 +182,7 @@ func TestLatchWaitEnds(t *testing.T) {
 			require.ErrorIs(t, err, errTest)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 		}
-		require.ErrorIs(t, latch.Wait(ctx), errTest, "done before")
+		require.ErrorIs(t, latch.Wait(ctx), errTest, "the context is already done")
 
 		done = waitAll(t.Context(), latch, 2)
 		awaitWaiter(t, s, key)
@@ -187,21 +195,23 @@ func TestLatchWaitEnds(t *testing.T) {
 	})
 }
 
-// While a hold keeps Close from ending, waiting is over already.
-func TestLatchWaitWhileClosing(t *testing.T) {
+// TestLatchWaitEndsWhileCloseAwaitsAHold checks that Close refuses new waits before it returns.
+func TestLatchWaitEndsWhileCloseAwaitsAHold(t *testing.T) {
 	s := redistest.Miniredis(t)
 	c := newClient(t, s.Client(t))
 	hold := acquire(t, t.Context(), c.Lock("held"))
 	latch := c.CountDownLatch("latch")
 	closed := make(chan error)
 	go func() { closed <- c.Close(context.Background()) }()
-	redistest.WaitFor(t, soon, func() bool { return errors.Is(latch.Wait(t.Context()), primitives.ErrClosed) }, "Wait is refused")
+	redistest.WaitFor(t, soon, func() bool {
+		return errors.Is(latch.Wait(t.Context()), primitives.ErrClosed)
+	}, "Wait is refused")
 	release(t, hold)
 	require.NoError(t, <-closed)
 }
 
-// Whatever replies are lost, each CountDown counts once.
-func TestLatchExactUnderLostReplies(t *testing.T) {
+// TestLatchCountIsExactWhenRepliesAreLost drops replies at random. Each CountDown counts once.
+func TestLatchCountIsExactWhenRepliesAreLost(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
 		n := scaled(s, 1000)
@@ -220,11 +230,11 @@ func TestLatchExactUnderLostReplies(t *testing.T) {
 	})
 }
 
-// Of many that count down at once each counts once, and one opens the latch.
-func TestLatchCountedByMany(t *testing.T) {
+// TestLatchConcurrentCountDownsOpenItOnce counts down on many clients at once.
+func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		e := listen(t, s, latchChannel(key))
+		messages := subscribe(t, s, latchChannel(key))
 		const clients, each = 8, 10
 		latch := newClient(t, s.Client(t)).CountDownLatch(key)
 		_, err := latch.Init(ctx, clients*each)
@@ -243,7 +253,7 @@ func TestLatchCountedByMany(t *testing.T) {
 		}
 		wg.Wait()
 		awaitAll(t, done, 5)
-		require.Equal(t, []string{"1", "0"}, e.heard(t))
+		require.Equal(t, []string{"1", "0"}, messages.received(t))
 	})
 }
 

@@ -14,8 +14,8 @@ import (
 
 var _ sync.Locker = (*primitives.Locker)(nil)
 
-// One Locker, shared by goroutines as a sync.Mutex is.
-func TestLockerShared(t *testing.T) {
+// TestLockerIsSharedByGoroutines uses two Lockers of one name as mutexes.
+func TestLockerIsSharedByGoroutines(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		mu, n := x.l.Locker(t.Context()), 0
@@ -53,12 +53,14 @@ func TestLockerTryLock(t *testing.T) {
 	})
 }
 
-func TestLockerPanics(t *testing.T) {
+// TestLockerPanicsWhereAMethodCannotReturnAnError covers misuse, a done context, a key of another
+// type, an invalid name and a closed client.
+func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		mu := x.l.Locker(t.Context())
 		require.Panics(t, mu.Unlock, "not locked")
 		mu.Lock()
-		mu.Unlock() //nolint:staticcheck // nothing to do inside: it is the locking that counts
+		mu.Unlock() //nolint:staticcheck // the critical section is empty: the test is about locking
 		require.Panics(t, mu.Unlock)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -80,7 +82,7 @@ func TestLockerPanics(t *testing.T) {
 		require.Panics(t, mu.Lock)
 		require.Panics(t, func() { mu.TryLock() })
 		require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
-		require.True(t, mu.TryLock(), "the gate is open again")
+		require.True(t, mu.TryLock(), "the Locker works again")
 		mu.Unlock()
 
 		requirePanics(t, primitives.ErrInvalid, x.c.Lock("").Locker(t.Context()).Lock)
@@ -90,6 +92,7 @@ func TestLockerPanics(t *testing.T) {
 	})
 }
 
+// requirePanics requires that f panics with an error that wraps want.
 func requirePanics(t *testing.T, want error, f func()) {
 	t.Helper()
 	defer func() {
@@ -101,23 +104,26 @@ func requirePanics(t *testing.T, want error, f func()) {
 	f()
 }
 
-// Lock rides out an outage and tells the observer; TryLock does not wait for its end.
-func TestLockerRidesOutOutages(t *testing.T) {
+// TestLockerRetriesDuringAnOutage checks that Lock waits for the end of an outage and reports it to
+// the observer. TryLock returns.
+func TestLockerRetriesDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
-	heard := &recorder{}
+	events := &recorder{}
 	name := redistest.Name(t)
-	mu := newClient(t, p.Client(t, hasty), heard.option()).Lock(name).Locker(t.Context())
+	mu := newClient(t, p.Client(t, hasty), events.option()).Lock(name).Locker(t.Context())
 	p.Refuse(true)
 	require.False(t, mu.TryLock())
-	require.Error(t, heard.await(t, primitives.EventWait).Err)
+	require.Error(t, events.await(t, primitives.EventWait).Err)
 	locked := make(chan struct{})
 	go func() {
 		mu.Lock()
 		close(locked)
 	}()
-	redistest.WaitFor(t, soon, func() bool { return len(heard.all(primitives.EventWait)) > 2 }, "told")
+	redistest.WaitFor(t, soon, func() bool {
+		return len(events.all(primitives.EventWait)) > 2
+	}, "the outage is reported")
 	select {
 	case <-locked:
 		require.FailNow(t, "locked without Redis")
@@ -130,8 +136,9 @@ func TestLockerRidesOutOutages(t *testing.T) {
 	requireClean(t, s, name)
 }
 
-// A wait that the handle bounds does not bound Lock, and a loss goes to the observer.
-func TestLockerWaitsAndLoses(t *testing.T) {
+// TestLockerIgnoresTheWaitOfItsHandle checks that WithWait does not bound Lock, and that Unlock
+// reports a loss to the observer.
+func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		hold := acquire(t, t.Context(), x.l, primitives.WithLease(300*time.Millisecond))
@@ -142,6 +149,8 @@ func TestLockerWaitsAndLoses(t *testing.T) {
 		require.NoError(t, err)
 		lost := len(x.heard.all(primitives.EventLost))
 		mu.Unlock()
-		redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventLost)) == lost+1 }, "the loss is told")
+		redistest.WaitFor(t, soon, func() bool {
+			return len(x.heard.all(primitives.EventLost)) == lost+1
+		}, "the loss is reported")
 	})
 }

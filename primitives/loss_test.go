@@ -13,14 +13,17 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// busy is a margin for a machine so busy that the holders' side is late; the default's instant is proved in fake time.
+// busy is a safety margin for a machine so busy that holders learn of their loss late. Tests in
+// fake time cover the default margin.
 var busy = primitives.WithSafetyMargin(100 * time.Millisecond)
 
-// C10: holders are cut off, silently. Each is told of the loss before the competitor on the server can have the lock.
-func TestC10Partition(t *testing.T) {
+// TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires cuts off 200 holders silently. A competitor
+// waits for each lock.
+func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
-	holders, competitors := newClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 700 * time.Millisecond }), busy), newClient(t, s.Client(t))
+	slow := func(o *redis.Options) { o.ReadTimeout = 700 * time.Millisecond }
+	holders, competitors := newClient(t, p.Client(t, slow), busy), newClient(t, s.Client(t))
 	name := redistest.Name(t)
 	n := 200
 	if testing.Short() {
@@ -36,20 +39,20 @@ func TestC10Partition(t *testing.T) {
 	}
 	p.BlackHole(true)
 	cut := time.Now()
-	told := make([]time.Time, n)
-	taken := make([]time.Time, n)
+	ended := make([]time.Time, n)    // when the holder learned of its loss
+	acquired := make([]time.Time, n) // when the competitor acquired
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Go(func() {
 			<-ctxs[i].Done()
-			told[i] = time.Now()
+			ended[i] = time.Now()
 		})
 		wg.Go(func() {
 			hold, err := lock(competitors, i).Acquire(t.Context())
-			lost := context.Cause(ctxs[i]) != nil // looked at first: the other holds it now
-			taken[i] = time.Now()
+			lost := context.Cause(ctxs[i]) != nil // read first: the competitor holds the lock now
+			acquired[i] = time.Now()
 			if !lost {
-				t.Errorf("%d: two hold it", i)
+				t.Errorf("lock %d has two holders", i)
 			}
 			if err != nil {
 				t.Error(err)
@@ -62,13 +65,15 @@ func TestC10Partition(t *testing.T) {
 	smallest := ttl
 	for i := range n {
 		require.ErrorIs(t, context.Cause(ctxs[i]), primitives.ErrLost)
-		smallest = min(smallest, taken[i].Sub(told[i]))
+		smallest = min(smallest, acquired[i].Sub(ended[i]))
 	}
-	t.Logf("%d holders cut off, all told; the last of them %v before the competitor had it; %v after the cut", n, smallest, told[0].Sub(cut))
+	t.Logf("%d holders learned of their loss at least %v before their competitors acquired, the first %v after the cut",
+		n, smallest, ended[0].Sub(cut))
 }
 
-// C10: a refused renewal is a loss at once, and nothing takes the lock back.
-func TestC10RefusedRenewal(t *testing.T) {
+// TestC10RefusedRenewalIsALoss deletes the lock in Redis. The next renewal reports the loss, and
+// nothing acquires the lock again.
+func TestC10RefusedRenewalIsALoss(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		hold := acquire(t, t.Context(), x.l, primitives.WithWatchdog(600*time.Millisecond))
@@ -86,33 +91,38 @@ func TestC10RefusedRenewal(t *testing.T) {
 	})
 }
 
-// C10: errors never end renewal while validity lasts.
-func TestC10TransientErrors(t *testing.T) {
+// TestC10TransientErrorsDoNotEndRenewal checks that renewal is retried while the lease is valid.
+func TestC10TransientErrorsDoNotEndRenewal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
-	heard := &recorder{}
-	l := newClient(t, p.Client(t, hasty), heard.option()).Lock(redistest.Name(t))
+	events := &recorder{}
+	l := newClient(t, p.Client(t, hasty), events.option()).Lock(redistest.Name(t))
 	hold := acquire(t, t.Context(), l, primitives.WithWatchdog(3*time.Second))
 	for _, fault := range []func(){
 		func() { p.Refuse(true); p.Reset() },
 		func() { p.BlackHole(true) },
 		func() { p.DropReplies(3, script) },
 	} {
-		before := len(heard.all(primitives.EventRenewFailed))
+		before := len(events.all(primitives.EventRenewFailed))
 		fault()
-		redistest.WaitFor(t, soon, func() bool { return len(heard.all(primitives.EventRenewFailed)) > before }, "a renewal fails")
+		redistest.WaitFor(t, soon, func() bool {
+			return len(events.all(primitives.EventRenewFailed)) > before
+		}, "a renewal fails")
 		p.Heal()
-		renewed := len(heard.all(primitives.EventRenewed))
-		redistest.WaitFor(t, soon, func() bool { return len(heard.all(primitives.EventRenewed)) > renewed }, "renewed again")
+		renewed := len(events.all(primitives.EventRenewed))
+		redistest.WaitFor(t, soon, func() bool {
+			return len(events.all(primitives.EventRenewed)) > renewed
+		}, "renewed again")
 		require.NoError(t, hold.Check(t.Context()))
 	}
-	require.Error(t, heard.all(primitives.EventRenewFailed)[0].Err)
+	require.Error(t, events.all(primitives.EventRenewFailed)[0].Err)
 	release(t, hold)
 }
 
-// A server that comes back empty has forgotten the lock: the holder is told, and nothing is made anew.
-func TestC10RestartWithoutMemory(t *testing.T) {
+// TestC10RestartWithoutPersistenceIsALoss restarts a server, which loses its data. The holder
+// learns of the loss, and the lock is not created again.
+func TestC10RestartWithoutPersistenceIsALoss(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	x := onLock(t, s)
@@ -124,8 +134,8 @@ func TestC10RestartWithoutMemory(t *testing.T) {
 	release(t, acquire(t, t.Context(), x.l))
 }
 
-// A hold survives an outage that is shorter than its validity, and a restart that remembers.
-func TestC10RestartWithMemory(t *testing.T) {
+// TestC10HoldSurvivesARestartWithPersistence restarts a server within the validity of the lease.
+func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t, "--appendonly", "yes", "--appendfsync", "always")
 	x := onLock(t, s)
@@ -140,8 +150,9 @@ func TestC10RestartWithMemory(t *testing.T) {
 	release(t, r.hold)
 }
 
-// 5 000 locks are held through many renewals: none is lost, none has a goroutine of its own, and they are renewed in batches.
-func TestC10ManyHolds(t *testing.T) {
+// TestC10ManyHoldsAreRenewedInBatches holds 5,000 locks through many renewals. None is lost, and
+// none has a goroutine of its own.
+func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	s := redistest.Fresh(t)
 	c := newClient(t, s.Client(t))
 	name := redistest.Name(t)
@@ -171,7 +182,7 @@ func TestC10ManyHolds(t *testing.T) {
 	for _, i := range []int{0, n / 2, n - 1} {
 		require.NoError(t, holds[i].Check(t.Context()))
 	}
-	t.Logf("%d locks with a TTL of %v: %.1f EVALSHA a second, %d goroutines", n, ttl, rate, workers())
+	t.Logf("%d locks with a TTL of %v: %.1f EVALSHA per second, %d goroutines", n, ttl, rate, workers())
 	require.LessOrEqual(t, rate, float64(n)*60/5000+10)
 	for g := range 50 {
 		wg.Go(func() {

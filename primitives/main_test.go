@@ -9,6 +9,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4") // parallel tests mostly wait; the command line overrides it
+	_ = flag.Set("test.parallel", "4") // parallel tests mostly wait; the -parallel flag overrides it
 	os.Exit(redistest.Main(m))
 }

@@ -2,4 +2,5 @@
 
 package primitives_test
 
+// raced reports whether the race detector is on.
 const raced = false

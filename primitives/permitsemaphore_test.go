@@ -16,22 +16,26 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// never is Redisson's score of a permit whose lease does not end.
+// never is the score that Redisson gives a permit without a lease.
 const never = 922337203685477
 
-// permitWire looks at a pool of permits and at the leases of those that are taken.
-type permitWire struct {
-	wire
-	leases string
+// permitState is a pool of permits in Redis, and the leases of its taken permits.
+type permitState struct {
+	counterState
+	s      *redistest.Server
+	leases string                               // the key of their leases
+	sem    *primitives.PermitExpirableSemaphore // set by tests of the wire format
 }
 
-func listenPermits(t testing.TB, s *redistest.Server, key string) *permitWire {
+// watchPermits subscribes to the pool's channel.
+func watchPermits(t testing.TB, s *redistest.Server, key string) *permitState {
 	t.Helper()
-	return &permitWire{wire{s.Client(t), key, listen(t, s, "redisson_sc:{"+key+"}")}, "{" + key + "}:timeout"}
+	state := counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}
+	return &permitState{counterState: state, s: s, leases: "{" + key + "}:timeout"}
 }
 
-// taken are the ids on the wire, as the API gives them, with the ms that their leases last.
-func (w *permitWire) taken(t testing.TB) map[string]time.Duration {
+// taken returns the ids of taken permits, as the API reports them, and how long their leases last.
+func (w *permitState) taken(t testing.TB) map[string]time.Duration {
 	t.Helper()
 	now, err := w.rdb.Time(t.Context()).Result()
 	require.NoError(t, err)
@@ -40,19 +44,20 @@ func (w *permitWire) taken(t testing.TB) map[string]time.Duration {
 	taken := map[string]time.Duration{}
 	for _, m := range members {
 		raw := m.Member.(string)
-		require.Len(t, raw, 16, "ids stand raw on the wire")
+		require.Len(t, raw, 16, "ids are raw bytes in Redis")
 		taken[hex.EncodeToString([]byte(raw))] = time.Duration(int64(m.Score)-now.UnixMilli()) * time.Millisecond
 	}
 	return taken
 }
 
-// lend has a foreign client, whose clock is its own, take a permit of that id.
-func (w *permitWire) lend(t testing.TB, id string, ends int64) {
+// takeForeign takes a permit as a client with a clock of its own does.
+func (w *permitState) takeForeign(t testing.TB, id string, ends int64) {
 	t.Helper()
 	require.NoError(t, w.rdb.Decr(t.Context(), w.key).Err())
 	require.NoError(t, w.rdb.ZAdd(t.Context(), w.leases, redis.Z{Score: float64(ends), Member: unhex(t, id)}).Err())
 }
 
+// unhex returns the bytes of an id.
 func unhex(t testing.TB, id string) string {
 	t.Helper()
 	raw, err := hex.DecodeString(id)
@@ -60,132 +65,164 @@ func unhex(t testing.TB, id string) string {
 	return string(raw)
 }
 
-// foreignID is the nth id of a foreign client.
+// foreignID returns the nth id of another client.
 func foreignID(n int) string { return fmt.Sprintf("%032x", 0xf00000+n) }
 
-func TestPermitsOnTheWire(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
-		ctx, key := t.Context(), redistest.Name(t)
-		sem := c.PermitExpirableSemaphore(key)
-		w := listenPermits(t, s, key)
-
-		created, err := sem.Init(ctx, 3)
-		require.NoError(t, err)
-		require.True(t, created)
-		w.requireStep(t, "3", "3")
-		created, err = sem.Init(ctx, 5)
-		require.NoError(t, err)
-		require.False(t, created)
-		w.requireStep(t, "3")
-
-		hold, err := sem.Acquire(ctx, primitives.WithPermits(2))
-		require.NoError(t, err)
-		w.requireStep(t, "1")
-		ids := strings.Split(hold.ID(), ",")
-		require.Len(t, ids, 2)
-		for _, id := range ids {
-			require.Regexp(t, "^[0-9a-f]{32}$", id)
-			require.InDelta(t, 30*time.Second, w.taken(t)[id], float64(2*time.Second))
-		}
-		require.NoError(t, hold.Check(ctx))
-		require.NoError(t, hold.Extend(ctx, time.Hour))
-		require.InDelta(t, time.Hour, w.taken(t)[ids[1]], float64(2*time.Second))
-		require.NoError(t, hold.Extend(ctx, time.Minute), "never shorter")
-		require.InDelta(t, time.Hour, w.taken(t)[ids[0]], float64(2*time.Second))
-		_, err = sem.TryAcquire(ctx, primitives.WithPermits(2))
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		w.requireStep(t, "1")
-		require.NoError(t, hold.Release(ctx))
-		w.requireStep(t, "3", "3")
-		require.Empty(t, w.taken(t))
-
-		// Redisson's permits: one that never ends, one of a clock an hour ahead.
-		w.lend(t, foreignID(1), never)
-		w.lend(t, foreignID(2), time.Now().Add(time.Hour).UnixMilli())
-		info, err := sem.Info(ctx)
-		require.NoError(t, err)
-		require.Equal(t, 3, info.Permits)
-		require.Equal(t, 1, info.Available)
-		require.Equal(t, time.Duration(-1), info.TTL)
-		require.Len(t, info.Holders, 2)
-		require.Equal(t, primitives.Holder{ID: foreignID(1), Count: 1, TTL: -1}, info.Holders[1])
-		require.Equal(t, foreignID(2), info.Holders[0].ID)
-		require.InDelta(t, time.Hour, info.Holders[0].TTL, float64(2*time.Second))
-
-		require.ErrorIs(t, sem.ReleaseID(ctx, foreignID(1)+","+foreignID(3)), primitives.ErrNotHeld)
-		w.requireStep(t, "1")
-		require.NoError(t, sem.ReleaseID(ctx, foreignID(1)+","+foreignID(1)))
-		w.requireStep(t, "2", "2")
-		require.ErrorIs(t, sem.ReleaseID(ctx, foreignID(1)), primitives.ErrNotHeld)
-
-		hold, err = sem.Adopt(ctx, foreignID(2))
-		require.NoError(t, err)
-		w.requireStep(t, "2")
-		require.NotEqual(t, foreignID(2), hold.ID())
-		require.InDelta(t, 30*time.Second, w.taken(t)[hold.ID()], float64(2*time.Second))
-		require.Len(t, w.taken(t), 1)
-		_, err = sem.Adopt(ctx, foreignID(2))
-		require.ErrorIs(t, err, primitives.ErrNotHeld)
-
-		require.NoError(t, sem.Resize(ctx, 0))
-		w.requireStep(t, "-1", "0")
-		require.NoError(t, sem.Add(ctx, -1))
-		w.requireStep(t, "-2")
-		require.NoError(t, sem.Add(ctx, 2))
-		w.requireStep(t, "0", "2")
-		require.NoError(t, sem.Resize(ctx, 1))
-		w.requireStep(t, "0")
-		require.NoError(t, hold.Release(ctx))
-		w.requireStep(t, "1", "1")
-
-		// A permit whose lease is over by the server's clock is collected by the next that acquires.
-		w.lend(t, foreignID(4), 1)
-		hold, err = sem.TryAcquire(ctx, primitives.WithLease(time.Hour))
-		require.NoError(t, err)
-		w.requireStep(t, "0", "1")
-		require.Contains(t, w.taken(t), hold.ID())
-		require.Len(t, w.taken(t), 1)
-
-		deleted, err := sem.Delete(ctx)
-		require.NoError(t, err)
-		require.True(t, deleted)
-		w.requireStep(t, "")
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-		require.Empty(t, redistest.Keys(t, s, "*{"+key+"}:timeout"))
-		deleted, err = sem.Delete(ctx)
-		require.NoError(t, err)
-		require.False(t, deleted)
-		require.NoError(t, sem.Resize(ctx, 2))
-		w.requireStep(t, "2", "2")
-
-		// The leases live as long as the pool.
-		require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
-		hold, err = sem.Acquire(ctx)
-		require.NoError(t, err)
-		require.InDelta(t, time.Hour, w.rdb.PTTL(ctx, w.leases).Val(), float64(2*time.Second))
-		require.NoError(t, sem.Add(ctx, 1))
-		require.Positive(t, w.rdb.PTTL(ctx, key).Val())
-		require.NoError(t, w.rdb.Persist(ctx, key).Err())
-		second, err := sem.Acquire(ctx)
-		require.NoError(t, err)
-		require.Equal(t, time.Duration(-1), w.rdb.PTTL(ctx, w.leases).Val())
-		require.NoError(t, second.Release(ctx))
-		require.NoError(t, hold.Release(ctx))
-	})
+// TestPermitsWireFormat checks the keys in Redis and the published messages after each call.
+func TestPermitsWireFormat(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		permits int // at first; 0: none are set
+		run     func(t *testing.T, w *permitState)
+	}{
+		{"init, acquire, extend and release", 0, testPermitsWireAcquire},
+		{"permits of another client", 3, testPermitsWireForeign},
+		{"expired permit and delete", 1, testPermitsWireDelete},
+		{"TTL of the pool", 2, testPermitsWireTTL},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
+				key := redistest.Name(t)
+				w := watchPermits(t, s, key)
+				w.sem = c.PermitExpirableSemaphore(key)
+				if tt.permits > 0 {
+					initPool(t, w.sem, tt.permits)
+					w.received(t)
+				}
+				tt.run(t, w)
+			})
+		})
+	}
 }
 
-// A pool that is gone has lost its permits; it comes again whole.
-func TestPermitsOfALostPool(t *testing.T) {
+func testPermitsWireAcquire(t *testing.T, w *permitState) {
+	ctx, sem := t.Context(), w.sem
+	created, err := sem.Init(ctx, 3)
+	require.NoError(t, err)
+	require.True(t, created)
+	w.requireStep(t, "3", "3")
+	created, err = sem.Init(ctx, 5)
+	require.NoError(t, err)
+	require.False(t, created)
+	w.requireStep(t, "3")
+
+	hold, err := sem.Acquire(ctx, primitives.WithPermits(2))
+	require.NoError(t, err)
+	w.requireStep(t, "1")
+	ids := strings.Split(hold.ID(), ",")
+	require.Len(t, ids, 2)
+	for _, id := range ids {
+		require.Regexp(t, "^[0-9a-f]{32}$", id)
+		require.InDelta(t, 30*time.Second, w.taken(t)[id], float64(2*time.Second))
+	}
+	require.NoError(t, hold.Check(ctx))
+	require.NoError(t, hold.Extend(ctx, time.Hour))
+	require.InDelta(t, time.Hour, w.taken(t)[ids[1]], float64(2*time.Second))
+	require.NoError(t, hold.Extend(ctx, time.Minute), "Extend never shortens")
+	require.InDelta(t, time.Hour, w.taken(t)[ids[0]], float64(2*time.Second))
+	_, err = sem.TryAcquire(ctx, primitives.WithPermits(2))
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	w.requireStep(t, "1")
+	require.NoError(t, hold.Release(ctx))
+	w.requireStep(t, "3", "3")
+	require.Empty(t, w.taken(t))
+}
+
+func testPermitsWireForeign(t *testing.T, w *permitState) {
+	ctx, sem := t.Context(), w.sem
+	// Redisson takes two permits: one without a lease, and one with a lease of an hour.
+	w.takeForeign(t, foreignID(1), never)
+	w.takeForeign(t, foreignID(2), time.Now().Add(time.Hour).UnixMilli())
+	info, err := sem.Info(ctx)
+	require.NoError(t, err)
+	require.Equal(t, 3, info.Permits)
+	require.Equal(t, 1, info.Available)
+	require.Equal(t, time.Duration(-1), info.TTL)
+	require.Len(t, info.Holders, 2)
+	require.Equal(t, primitives.Holder{ID: foreignID(1), Count: 1, TTL: -1}, info.Holders[1])
+	require.Equal(t, foreignID(2), info.Holders[0].ID)
+	require.InDelta(t, time.Hour, info.Holders[0].TTL, float64(2*time.Second))
+
+	require.ErrorIs(t, sem.ReleaseID(ctx, foreignID(1)+","+foreignID(3)), primitives.ErrNotHeld)
+	w.requireStep(t, "1")
+	require.NoError(t, sem.ReleaseID(ctx, foreignID(1)+","+foreignID(1)))
+	w.requireStep(t, "2", "2")
+	require.ErrorIs(t, sem.ReleaseID(ctx, foreignID(1)), primitives.ErrNotHeld)
+
+	hold, err := sem.Adopt(ctx, foreignID(2))
+	require.NoError(t, err)
+	w.requireStep(t, "2")
+	require.NotEqual(t, foreignID(2), hold.ID())
+	require.InDelta(t, 30*time.Second, w.taken(t)[hold.ID()], float64(2*time.Second))
+	require.Len(t, w.taken(t), 1)
+	_, err = sem.Adopt(ctx, foreignID(2))
+	require.ErrorIs(t, err, primitives.ErrNotHeld)
+
+	require.NoError(t, sem.Resize(ctx, 0))
+	w.requireStep(t, "-1", "0")
+	require.NoError(t, sem.Add(ctx, -1))
+	w.requireStep(t, "-2")
+	require.NoError(t, sem.Add(ctx, 2))
+	w.requireStep(t, "0", "2")
+	require.NoError(t, sem.Resize(ctx, 1))
+	w.requireStep(t, "0")
+	require.NoError(t, hold.Release(ctx))
+	w.requireStep(t, "1", "1")
+}
+
+func testPermitsWireDelete(t *testing.T, w *permitState) {
+	ctx, sem, key := t.Context(), w.sem, w.key
+	// The next acquisition collects a permit whose lease has ended by the server's clock.
+	w.takeForeign(t, foreignID(4), 1)
+	hold, err := sem.TryAcquire(ctx, primitives.WithLease(time.Hour))
+	require.NoError(t, err)
+	w.requireStep(t, "0", "1")
+	require.Contains(t, w.taken(t), hold.ID())
+	require.Len(t, w.taken(t), 1)
+
+	deleted, err := sem.Delete(ctx)
+	require.NoError(t, err)
+	require.True(t, deleted)
+	w.requireStep(t, "")
+	require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
+	require.Empty(t, redistest.Keys(t, w.s, "*{"+key+"}:timeout"))
+	deleted, err = sem.Delete(ctx)
+	require.NoError(t, err)
+	require.False(t, deleted)
+	require.NoError(t, sem.Resize(ctx, 2))
+	w.requireStep(t, "2", "2")
+}
+
+func testPermitsWireTTL(t *testing.T, w *permitState) {
+	ctx, sem, key := t.Context(), w.sem, w.key
+	// The leases get the TTL of the pool.
+	require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
+	hold, err := sem.Acquire(ctx)
+	require.NoError(t, err)
+	require.InDelta(t, time.Hour, w.rdb.PTTL(ctx, w.leases).Val(), float64(2*time.Second))
+	require.NoError(t, sem.Add(ctx, 1))
+	require.Positive(t, w.rdb.PTTL(ctx, key).Val())
+	require.NoError(t, w.rdb.Persist(ctx, key).Err())
+	second, err := sem.Acquire(ctx)
+	require.NoError(t, err)
+	require.Equal(t, time.Duration(-1), w.rdb.PTTL(ctx, w.leases).Val())
+	require.NoError(t, second.Release(ctx))
+	require.NoError(t, hold.Release(ctx))
+}
+
+// TestPermitsOfADeletedPoolAreLost deletes the pool while permits are taken. A new pool has all its
+// permits.
+func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := newClient(t, s.Client(t)).PermitExpirableSemaphore(key)
-		w := listenPermits(t, s, key)
-		ways := map[string]func() error{
+		w := watchPermits(t, s, key)
+		calls := map[string]func() error{
 			"init":   func() error { _, err := sem.Init(ctx, 3); return err },
 			"add":    func() error { return sem.Add(ctx, 3) },
 			"resize": func() error { return sem.Resize(ctx, 3) },
 		}
-		for name, again := range ways {
+		for name, create := range calls {
 			t.Run(name, func(t *testing.T) {
 				_, err := sem.Delete(ctx)
 				require.NoError(t, err)
@@ -196,7 +233,7 @@ func TestPermitsOfALostPool(t *testing.T) {
 					require.NoError(t, err)
 				}
 				require.NoError(t, w.rdb.Del(ctx, key).Err())
-				w.heard(t)
+				w.received(t)
 				require.ErrorIs(t, hold[0].Check(ctx), primitives.ErrLost)
 				require.ErrorIs(t, hold[1].Release(ctx), primitives.ErrLost)
 				require.ErrorIs(t, hold[2].Extend(ctx, time.Minute), primitives.ErrLost)
@@ -205,7 +242,7 @@ func TestPermitsOfALostPool(t *testing.T) {
 				info, err := sem.Info(ctx)
 				require.NoError(t, err)
 				require.Equal(t, primitives.Info{Name: key, Kind: "permits", Holders: []primitives.Holder{}}, info)
-				require.NoError(t, again())
+				require.NoError(t, create())
 				w.requireStep(t, "3", "3")
 				require.Empty(t, w.taken(t))
 			})
@@ -213,7 +250,7 @@ func TestPermitsOfALostPool(t *testing.T) {
 	})
 }
 
-func TestPermitsRefuse(t *testing.T) {
+func TestPermitsRejectInvalidArguments(t *testing.T) {
 	s := redistest.Miniredis(t)
 	sem := newClient(t, s.Client(t)).PermitExpirableSemaphore("n")
 	rows := map[string]func(ctx context.Context) error{
@@ -223,16 +260,18 @@ func TestPermitsRefuse(t *testing.T) {
 			return err
 		},
 	}
-	for name, id := range map[string]string{"no id": "", "no hex": strings.Repeat("x", 32), "short": "abcd", "long": strings.Repeat("ab", 17), "comma": foreignID(1) + ","} {
+	for name, id := range map[string]string{"no id": "", "no hex": strings.Repeat("x", 32), "short": "abcd",
+		"long": strings.Repeat("ab", 17), "comma": foreignID(1) + ","} {
 		rows["release "+name] = func(ctx context.Context) error { return sem.ReleaseID(ctx, id) }
 		rows["adopt "+name] = func(ctx context.Context) error { _, err := sem.Adopt(ctx, id); return err }
 	}
 	for name, do := range rows {
 		t.Run(name, func(t *testing.T) { require.ErrorIs(t, do(t.Context()), primitives.ErrInvalid) })
 	}
-	require.Zero(t, redistest.Commands(t, s).Total(), "Redis was touched")
+	require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 }
 
+// TestPermitHolds checks Adopt, Detach, ReleaseID and the end of a lease.
 func TestPermitHolds(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
@@ -243,26 +282,26 @@ func TestPermitHolds(t *testing.T) {
 
 		hold, err := sem.Acquire(ctx, primitives.WithPermits(3))
 		require.NoError(t, err)
-		heir, err := newClient(t, rdb).PermitExpirableSemaphore(key).Adopt(ctx, hold.ID())
+		adopted, err := newClient(t, rdb).PermitExpirableSemaphore(key).Adopt(ctx, hold.ID())
 		require.NoError(t, err)
-		require.Equal(t, 1, heir.Depth())
+		require.Equal(t, 1, adopted.Depth())
 		require.ErrorIs(t, hold.Check(ctx), primitives.ErrLost)
 		requireEnds(t, hold.Context(), primitives.ErrLost)
 		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-		require.NoError(t, heir.Check(ctx))
+		require.NoError(t, adopted.Check(ctx))
 		require.Equal(t, 1, available(t, rdb, key))
 
-		id := heir.Detach()
-		require.Equal(t, heir.ID(), id)
-		requireEnds(t, heir.Context(), primitives.ErrReleased)
+		id := adopted.Detach()
+		require.Equal(t, adopted.ID(), id)
+		requireEnds(t, adopted.Context(), primitives.ErrReleased)
 		require.NoError(t, sem.ReleaseID(ctx, id))
 		require.Equal(t, 4, available(t, rdb, key))
 
 		hold, err = sem.Acquire(ctx, primitives.WithPermits(2))
 		require.NoError(t, err)
 		require.NoError(t, sem.ReleaseID(ctx, strings.Split(hold.ID(), ",")[0]))
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost, "one of two is gone")
-		require.Equal(t, 4, available(t, rdb, key), "the other one is given back")
+		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost, "one of two permits is released")
+		require.Equal(t, 4, available(t, rdb, key), "Release returns the other one")
 
 		hold, err = sem.Acquire(ctx, primitives.WithLease(80*time.Millisecond))
 		require.NoError(t, err)
@@ -271,8 +310,9 @@ func TestPermitHolds(t *testing.T) {
 	})
 }
 
-// Who waits is served when a permit's lease ends, to the millisecond, though nobody publishes that.
-func TestPermitsWaitForTheNearestLease(t *testing.T) {
+// TestPermitWaiterWakesWhenALeaseEnds checks that a waiter acquires within milliseconds of the end
+// of a lease, which nobody publishes.
+func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		c := newClient(t, redistest.Embedded(t).Client(t))
@@ -291,40 +331,43 @@ func TestPermitsWaitForTheNearestLease(t *testing.T) {
 	})
 }
 
-// The permits of a client that is gone come back within their TTL; those of one that lives are renewed.
-func TestPermitsOfACrashedHolder(t *testing.T) {
+// TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL.
+// Those of another holder are renewed.
+func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
 		const ttl = 900 * time.Millisecond
 		p := s.Proxy(t)
-		doomed := newClient(t, p.Client(t, hasty), primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
-		sem := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
+		crashed := newClient(t, p.Client(t, hasty),
+			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
+		sem := newClient(t, s.Client(t),
+			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
 		initPool(t, sem, 3)
-		lives, err := sem.Acquire(ctx)
+		renewed, err := sem.Acquire(ctx)
 		require.NoError(t, err)
-		dies, err := doomed.Acquire(ctx, primitives.WithPermits(2))
+		lost, err := crashed.Acquire(ctx, primitives.WithPermits(2))
 		require.NoError(t, err)
 		began := time.Now()
 		p.BlackHole(true)
 		hold, err := sem.Acquire(ctx, primitives.WithPermits(2))
 		require.NoError(t, err)
 		require.Less(t, time.Since(began), ttl+slowPoll)
-		require.Error(t, context.Cause(dies.Context()), "two holders")
-		requireEnds(t, dies.Context(), primitives.ErrLost)
-		requireLive(t, lives.Context())
-		require.NoError(t, lives.Check(ctx))
+		require.Error(t, context.Cause(lost.Context()), "the lease ended before the next holder acquired")
+		requireEnds(t, lost.Context(), primitives.ErrLost)
+		requireLive(t, renewed.Context())
+		require.NoError(t, renewed.Check(ctx))
 		require.NoError(t, hold.Release(ctx))
-		require.NoError(t, lives.Release(ctx))
+		require.NoError(t, renewed.Release(ctx))
 	})
 }
 
-// 10,000 permits whose leases have ended come back in slices.
-func TestPermitsCollectMany(t *testing.T) {
+// TestPermitsCollectExpiredOnesInSlices collects 10,000 permits whose leases have ended.
+func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
 	const many = 10_000
 	s := redistest.Redis(t)
 	ctx, key := t.Context(), redistest.Name(t)
 	sem := newClient(t, s.Client(t)).PermitExpirableSemaphore(key)
-	w := listenPermits(t, s, key)
+	w := watchPermits(t, s, key)
 	initPool(t, sem, 0)
 	members := make([]redis.Z, many)
 	for i := range members {
@@ -340,7 +383,7 @@ func TestPermitsCollectMany(t *testing.T) {
 	began := time.Now()
 	all, err := sem.TryAcquire(ctx, primitives.WithPermits(many-1))
 	require.NoError(t, err)
-	t.Log("10,000 collected and taken in", time.Since(began))
+	t.Log("10,000 permits collected and acquired in", time.Since(began))
 	require.Len(t, w.taken(t), many)
 	require.Equal(t, 0, available(t, w.rdb, key))
 	require.NoError(t, all.Extend(ctx, time.Minute))

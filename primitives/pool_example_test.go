@@ -11,7 +11,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// openExample gives an example its own Redis. Yours is redis.NewClient(...).
+// openExample starts an embedded Redis. A program calls redis.NewClient instead.
 func openExample() (rdb *redis.Client, done func()) {
 	s := redistest.NewEmbedded()
 	rdb = redis.NewClient(s.Options())
@@ -21,7 +21,7 @@ func openExample() (rdb *redis.Client, done func()) {
 	}
 }
 
-// At most two reports are rendered at a time, whatever the number of processes.
+// At most two reports are rendered at a time, across all processes.
 func ExampleSemaphore() {
 	rdb, done := openExample()
 	defer done()
@@ -33,7 +33,7 @@ func ExampleSemaphore() {
 	defer client.Close(ctx)
 
 	slots := client.Semaphore("report-slots")
-	created, _ := slots.Init(ctx, 2) // every process may: the first one counts
+	created, _ := slots.Init(ctx, 2) // every process calls Init: the first call counts
 	fmt.Println("set:", created)
 
 	err = slots.Do(ctx, func(ctx context.Context) error {
@@ -55,7 +55,8 @@ func ExampleSemaphore() {
 	// released: true
 }
 
-// Three licenses are shared; that of a process that dies comes back by itself. One that is handed to another process keeps its place.
+// Processes share three licenses. The license of a process that crashes comes back when its lease
+// ends. A license can be handed to another process.
 func ExamplePermitExpirableSemaphore() {
 	rdb, done := openExample()
 	defer done()
@@ -69,17 +70,17 @@ func ExamplePermitExpirableSemaphore() {
 	licenses := client.PermitExpirableSemaphore("licenses", primitives.WithWatchdog(10*time.Second))
 	_, _ = licenses.Init(ctx, 3)
 
-	hold, err := licenses.Acquire(ctx) // renewed until it is released; lost permits end hold.Context()
+	hold, err := licenses.Acquire(ctx) // renewed until it is released; a loss ends hold.Context()
 	if err != nil {
 		panic(err)
 	}
 	info, _ := licenses.Info(ctx)
 	fmt.Printf("%d of %d left, held by us: %t\n", info.Available, info.Permits, info.Holders[0].ID == hold.ID())
 
-	id := hold.Detach() // send the id to another process, which
-	heir, err := licenses.Adopt(ctx, id)
-	fmt.Println("adopted:", err == nil, "under the same id:", heir.ID() == id)
-	fmt.Println("released:", heir.Release(ctx) == nil)
+	id := hold.Detach() // send the id to another process, which adopts the permit
+	adopted, err := licenses.Adopt(ctx, id)
+	fmt.Println("adopted:", err == nil, "under the same id:", adopted.ID() == id)
+	fmt.Println("released:", adopted.Release(ctx) == nil)
 	// Output:
 	// 2 of 3 left, held by us: true
 	// adopted: true under the same id: false
@@ -103,13 +104,13 @@ func ExampleCountDownLatch() {
 	for range 2 { // in other processes
 		go func() {
 			if err := loaded.CountDown(ctx); err != nil {
-				fmt.Println(err) // counted, or not: ask Count
+				fmt.Println(err) // Count tells whether it was counted
 			}
 		}()
 	}
-	patience, cancel := context.WithTimeout(ctx, time.Minute)
+	limited, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	fmt.Println("waited:", loaded.Wait(patience))
+	fmt.Println("waited:", loaded.Wait(limited))
 	left, _ := loaded.Count(ctx)
 	fmt.Println("left:", left)
 	// Output:

@@ -15,23 +15,23 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// poolModel is what a pool should be like, and who holds what of it.
+// poolModel is the expected state of a pool, and its holds.
 type poolModel struct {
-	set   bool
+	set   bool // the number of permits is set
 	free  int
-	holds []*modelHold
+	holds []*poolModelHold
 }
 
-type modelHold struct {
+type poolModelHold struct {
 	*primitives.Hold
 	permits int
-	ends    time.Time // zero: not by itself
-	gone    bool      // with its pool, or to another
-	tried   bool      // to release it, too late
+	ends    time.Time // when its lease ends; zero: never
+	gone    bool      // deleted with its pool, or collected
+	tried   bool      // Release was called too late
 }
 
-// max is the number of permits, free and taken.
-func (m *poolModel) max() int {
+// total returns the number of permits, free and taken.
+func (m *poolModel) total() int {
 	n := m.free
 	for _, h := range m.holds {
 		if !h.gone {
@@ -41,22 +41,23 @@ func (m *poolModel) max() int {
 	return n
 }
 
-// forget is called when the pool is gone: its permits are too.
-func (m *poolModel) forget() {
+// deletePool deletes the pool and its permits.
+func (m *poolModel) deletePool() {
 	m.set, m.free = false, 0
 	for _, h := range m.holds {
 		h.gone = true
 	}
 }
 
+// create makes the pool, with no permit, unless it exists.
 func (m *poolModel) create() {
 	if !m.set {
 		m.set, m.free = true, 0
 	}
 }
 
-// draw picks a hold, which is then the caller's; nil if there is none.
-func (m *poolModel) draw(t *rapid.T) *modelHold {
+// draw removes a random hold from the model and returns it; nil if there is none.
+func (m *poolModel) draw(t *rapid.T) *poolModelHold {
 	if len(m.holds) == 0 {
 		return nil
 	}
@@ -66,7 +67,7 @@ func (m *poolModel) draw(t *rapid.T) *modelHold {
 	return h
 }
 
-// common are the actions of both semaphores. The model's acquire tells how many permits it then has free.
+// common returns the actions that both kinds of semaphores share.
 func (m *poolModel) common(ctx context.Context, t *rapid.T, sem countable) map[string]func(*rapid.T) {
 	return map[string]func(*rapid.T){
 		"init": func(t *rapid.T) {
@@ -91,7 +92,7 @@ func (m *poolModel) common(ctx context.Context, t *rapid.T, sem countable) map[s
 			deleted, err := sem.Delete(ctx)
 			require.NoError(t, err)
 			require.Equal(t, m.set, deleted)
-			m.forget()
+			m.deletePool()
 		},
 	}
 }
@@ -113,7 +114,7 @@ func TestSemaphoreModel(t *testing.T) {
 			}
 			require.NoError(t, err)
 			m.free -= n
-			m.holds = append(m.holds, &modelHold{Hold: hold, permits: n})
+			m.holds = append(m.holds, &poolModelHold{Hold: hold, permits: n})
 		}
 		actions["release"] = func(t *rapid.T) {
 			h := m.draw(t)
@@ -126,7 +127,7 @@ func TestSemaphoreModel(t *testing.T) {
 				require.NoError(t, err)
 			case !m.set:
 				require.ErrorIs(t, err, primitives.ErrLost)
-			default: // of an earlier semaphore too: nobody can tell
+			default: // a permit of an earlier semaphore counts too: it has no id
 				require.NoError(t, err)
 				m.free += h.permits
 			}
@@ -151,10 +152,17 @@ func TestSemaphoreModel(t *testing.T) {
 }
 
 func TestPermitsModel(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, permitsModel) })
+	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, runPermitsModel) })
 }
 
-func permitsModel(t *rapid.T) {
+// permitsModel is a pool of permits in fake time, and its model.
+type permitsModel struct {
+	*poolModel
+	sem *primitives.PermitExpirableSemaphore
+	ctx context.Context
+}
+
+func runPermitsModel(t *rapid.T) {
 	s := redistest.NewEmbedded()
 	rdb := redis.NewClient(s.Options())
 	c, err := primitives.New(rdb)
@@ -165,112 +173,14 @@ func permitsModel(t *rapid.T) {
 		require.NoError(t, rdb.Close())
 		s.Close()
 	}()
-	sem, m := c.PermitExpirableSemaphore("n"), &poolModel{}
-	live := func(h *modelHold) bool {
-		return !h.gone && (h.ends.IsZero() || time.Now().Before(h.ends))
-	}
-	// collect is what an acquisition does first.
-	collect := func() {
-		for _, h := range m.holds {
-			if !h.gone && !live(h) {
-				h.gone = true
-				m.free += h.permits
-			}
-		}
-	}
-	actions := m.common(ctx, t, sem)
-	actions["acquire"] = func(t *rapid.T) {
-		n := rapid.IntRange(1, 4).Draw(t, "permits")
-		lease := time.Duration(rapid.IntRange(0, 3).Draw(t, "lease")) * 10 * time.Second
-		opts := []primitives.Option{primitives.WithPermits(n)}
-		ends := time.Time{}
-		if lease > 0 {
-			opts = append(opts, primitives.WithLease(lease))
-			ends = time.Now().Add(lease)
-		}
-		hold, err := sem.TryAcquire(ctx, opts...)
-		if !m.set {
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			return
-		}
-		collect()
-		if m.free < n {
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			return
-		}
-		require.NoError(t, err)
-		m.free -= n
-		m.holds = append(m.holds, &modelHold{Hold: hold, permits: n, ends: ends})
-	}
-	actions["release"] = func(t *rapid.T) {
-		h := m.draw(t)
-		if h == nil {
-			return
-		}
-		err := h.Release(ctx)
-		switch {
-		case h.tried:
-			require.ErrorIs(t, err, primitives.ErrReleased)
-		case live(h):
-			require.NoError(t, err)
-			m.free += h.permits
-			return
-		default:
-			require.ErrorIs(t, err, primitives.ErrLost)
-		}
-		h.tried = true
-		m.holds = append(m.holds, h) // its permits wait for an acquisition to collect them
-	}
-	actions["release id"] = func(t *rapid.T) {
-		h := m.draw(t)
-		if h == nil {
-			return
-		}
-		id := h.ID()
-		err := sem.ReleaseID(ctx, id+","+strings.Split(id, ",")[0])
-		if !live(h) {
-			require.ErrorIs(t, err, primitives.ErrNotHeld)
-			m.holds = append(m.holds, h)
-			return
-		}
-		require.NoError(t, err)
-		m.free += h.permits
-		require.ErrorIs(t, h.Check(ctx), primitives.ErrLost)
-	}
-	actions["adopt"] = func(t *rapid.T) {
-		h := m.draw(t)
-		if h == nil {
-			return
-		}
-		heir, err := sem.Adopt(ctx, h.ID())
-		if !live(h) {
-			require.ErrorIs(t, err, primitives.ErrNotHeld)
-			m.holds = append(m.holds, h)
-			return
-		}
-		require.NoError(t, err)
-		require.ErrorIs(t, h.Release(ctx), primitives.ErrLost)
-		m.holds = append(m.holds, &modelHold{Hold: heir, permits: h.permits})
-	}
-	actions["resize"] = func(t *rapid.T) {
-		n := rapid.IntRange(0, 5).Draw(t, "n")
-		require.NoError(t, sem.Resize(ctx, n))
-		m.create()
-		m.free += n - m.max()
-	}
-	actions["info"] = func(t *rapid.T) {
-		info, err := sem.Info(ctx)
-		require.NoError(t, err)
-		held := 0
-		for _, h := range m.holds {
-			if live(h) {
-				held += h.permits
-			}
-		}
-		require.Len(t, info.Holders, held)
-		require.Equal(t, m.max(), info.Permits)
-		require.Equal(t, m.max()-held, info.Available)
-	}
+	m := &permitsModel{&poolModel{}, c.PermitExpirableSemaphore("n"), ctx}
+	actions := m.common(ctx, t, m.sem)
+	actions["acquire"] = m.acquire
+	actions["release"] = m.release
+	actions["release id"] = m.releaseID
+	actions["adopt"] = m.adopt
+	actions["resize"] = m.resize
+	actions["info"] = m.info
 	actions["time passes"] = func(t *rapid.T) {
 		time.Sleep(time.Duration(rapid.IntRange(1, 20).Draw(t, "seconds"))*time.Second + 5*time.Millisecond)
 		synctest.Wait()
@@ -279,9 +189,122 @@ func permitsModel(t *rapid.T) {
 		free, err := rdb.Get(ctx, "n").Int()
 		require.Equal(t, m.set, err == nil)
 		require.Equal(t, m.free, free)
-		if m.set { // available + live permits = maximum
-			require.Equal(t, int64(m.max()-m.free), rdb.ZCard(ctx, "{n}:timeout").Val())
+		if m.set { // free and taken permits add up to the total
+			require.Equal(t, int64(m.total()-m.free), rdb.ZCard(ctx, "{n}:timeout").Val())
 		}
 	}
 	t.Repeat(actions)
+}
+
+// live reports whether the lease of h lasts.
+func (h *poolModelHold) live() bool {
+	return !h.gone && (h.ends.IsZero() || time.Now().Before(h.ends))
+}
+
+// collect frees expired permits, as each acquisition does first.
+func (m *permitsModel) collect() {
+	for _, h := range m.holds {
+		if !h.gone && !h.live() {
+			h.gone = true
+			m.free += h.permits
+		}
+	}
+}
+
+func (m *permitsModel) acquire(t *rapid.T) {
+	n := rapid.IntRange(1, 4).Draw(t, "permits")
+	lease := time.Duration(rapid.IntRange(0, 3).Draw(t, "lease")) * 10 * time.Second
+	opts := []primitives.Option{primitives.WithPermits(n)}
+	ends := time.Time{}
+	if lease > 0 {
+		opts = append(opts, primitives.WithLease(lease))
+		ends = time.Now().Add(lease)
+	}
+	hold, err := m.sem.TryAcquire(m.ctx, opts...)
+	if !m.set {
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		return
+	}
+	m.collect()
+	if m.free < n {
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		return
+	}
+	require.NoError(t, err)
+	m.free -= n
+	m.holds = append(m.holds, &poolModelHold{Hold: hold, permits: n, ends: ends})
+}
+
+func (m *permitsModel) release(t *rapid.T) {
+	h := m.draw(t)
+	if h == nil {
+		return
+	}
+	err := h.Release(m.ctx)
+	switch {
+	case h.tried:
+		require.ErrorIs(t, err, primitives.ErrReleased)
+	case h.live():
+		require.NoError(t, err)
+		m.free += h.permits
+		return
+	default:
+		require.ErrorIs(t, err, primitives.ErrLost)
+	}
+	h.tried = true
+	m.holds = append(m.holds, h) // the next acquisition collects its permits
+}
+
+func (m *permitsModel) releaseID(t *rapid.T) {
+	h := m.draw(t)
+	if h == nil {
+		return
+	}
+	id := h.ID()
+	err := m.sem.ReleaseID(m.ctx, id+","+strings.Split(id, ",")[0])
+	if !h.live() {
+		require.ErrorIs(t, err, primitives.ErrNotHeld)
+		m.holds = append(m.holds, h)
+		return
+	}
+	require.NoError(t, err)
+	m.free += h.permits
+	require.ErrorIs(t, h.Check(m.ctx), primitives.ErrLost)
+}
+
+func (m *permitsModel) adopt(t *rapid.T) {
+	h := m.draw(t)
+	if h == nil {
+		return
+	}
+	adopted, err := m.sem.Adopt(m.ctx, h.ID())
+	if !h.live() {
+		require.ErrorIs(t, err, primitives.ErrNotHeld)
+		m.holds = append(m.holds, h)
+		return
+	}
+	require.NoError(t, err)
+	require.ErrorIs(t, h.Release(m.ctx), primitives.ErrLost)
+	m.holds = append(m.holds, &poolModelHold{Hold: adopted, permits: h.permits})
+}
+
+func (m *permitsModel) resize(t *rapid.T) {
+	n := rapid.IntRange(0, 5).Draw(t, "n")
+	require.NoError(t, m.sem.Resize(m.ctx, n))
+	m.create()
+	m.free += n - m.total()
+}
+
+func (m *permitsModel) info(t *rapid.T) {
+	info, err := m.sem.Info(m.ctx)
+	require.NoError(t, err)
+	held := 0
+	for _, h := range m.holds {
+		if h.live() {
+			held += h.permits
+		}
+	}
+	require.Len(t, info.Holders, held)
+	require.Equal(t, m.total(), info.Permits)
+	require.Equal(t, m.total()-held, info.Available)
 }

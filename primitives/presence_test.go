@@ -18,8 +18,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// names are the names that clients keep in s.
-func names(t testing.TB, s *redistest.Server) (names []string) {
+// clientNames returns the names that clients keep in s.
+func clientNames(t testing.TB, s *redistest.Server) (names []string) {
 	for _, key := range redistest.Keys(t, s, "redlatch_client:*") {
 		name, _ := s.Client(t).Get(context.Background(), key).Result()
 		names = append(names, name)
@@ -27,8 +27,8 @@ func names(t testing.TB, s *redistest.Server) (names []string) {
 	return names
 }
 
-// named awaits that the only holder in info is of that client.
-func named(t testing.TB, client string, info func(context.Context) (primitives.Info, error)) {
+// awaitHolderOf returns when the only holder in info is of that client.
+func awaitHolderOf(t testing.TB, client string, info func(context.Context) (primitives.Info, error)) {
 	t.Helper()
 	redistest.WaitFor(t, soon, func() bool {
 		got, err := info(t.Context())
@@ -42,7 +42,7 @@ func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		base := redistest.Name(t)
-		ours, theirs := newClient(t, s.Client(t), primitives.WithClientName("worker 7")), newClient(t, s.Client(t))
+		holding, other := newClient(t, s.Client(t), primitives.WithClientName("worker 7")), newClient(t, s.Client(t))
 		for name, open := range map[string]func(c *primitives.Client, name string) *primitives.Lock{
 			"lock":   func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) },
 			"fair":   func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) },
@@ -50,53 +50,57 @@ func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
 			"reader": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() },
 			"writer": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() },
 		} {
-			hold := acquire(t, t.Context(), open(ours, base+name))
-			named(t, "worker 7", open(theirs, base+name).Info)
+			hold := acquire(t, t.Context(), open(holding, base+name))
+			awaitHolderOf(t, "worker 7", open(other, base+name).Info)
 			defer release(t, hold)
 		}
 		found := 0
-		for info, err := range theirs.Locks(t.Context(), base+"*") {
+		for info, err := range other.Locks(t.Context(), base+"*") {
 			require.NoError(t, err)
 			require.Equal(t, "worker 7", info.Holders[0].Client, info.Name)
 			found++
 		}
 		require.Equal(t, 5, found)
-		pool := theirs.PermitExpirableSemaphore(base + "permits")
+		pool := other.PermitExpirableSemaphore(base + "permits")
 		_, err := pool.Init(t.Context(), 3)
 		require.NoError(t, err)
-		hold, err := ours.PermitExpirableSemaphore(base + "permits").Acquire(t.Context())
+		hold, err := holding.PermitExpirableSemaphore(base + "permits").Acquire(t.Context())
 		require.NoError(t, err)
-		named(t, "worker 7", pool.Info)
+		awaitHolderOf(t, "worker 7", pool.Info)
 		release(t, hold)
 		hold, err = pool.Acquire(t.Context())
 		require.NoError(t, err)
 		host, err := os.Hostname()
 		require.NoError(t, err)
-		named(t, fmt.Sprint(host, ":", os.Getpid()), pool.Info)
+		awaitHolderOf(t, fmt.Sprint(host, ":", os.Getpid()), pool.Info)
 		release(t, hold)
 	})
 }
 
-func TestC25AClientWithoutANameTellsNobody(t *testing.T) {
+func TestC25ClientWithAnEmptyNameWritesNone(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	silent := newClient(t, s.Client(t), primitives.WithClientName(""))
-	hold := acquire(t, t.Context(), silent.Lock("l"))
-	awaitWaiter(t, s, "redlatch_holder:") // long after it would have written its name
-	require.Empty(t, names(t, s))
-	info, err := silent.Lock("l").Info(t.Context())
+	unnamed := newClient(t, s.Client(t), primitives.WithClientName(""))
+	hold := acquire(t, t.Context(), unnamed.Lock("l"))
+	awaitWaiter(t, s, "redlatch_holder:") // a name would be written earlier
+	require.Empty(t, clientNames(t, s))
+	info, err := unnamed.Lock("l").Info(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, info.Holders[0].Client)
 	release(t, hold)
 }
 
-func TestC25AWaiterKeepsItsName(t *testing.T) {
+// TestC25WaitersWriteTheirClientsName waits in each way. The name is deleted after the wait.
+func TestC25WaitersWriteTheirClientsName(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	holder := newClient(t, s.Client(t), primitives.WithClientName(""))
 	for name, wait := range map[string]func(ctx context.Context, c *primitives.Client) error{
-		"room": func(ctx context.Context, c *primitives.Client) error { _, err := c.Lock("l").Acquire(ctx); return err },
-		"queue": func(ctx context.Context, c *primitives.Client) error {
+		"lock": func(ctx context.Context, c *primitives.Client) error {
+			_, err := c.Lock("l").Acquire(ctx)
+			return err
+		},
+		"fair": func(ctx context.Context, c *primitives.Client) error {
 			_, err := c.FairLock("l").Acquire(ctx)
 			return err
 		},
@@ -130,75 +134,81 @@ func TestC25AWaiterKeepsItsName(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- wait(ctx, c) }()
-		redistest.WaitFor(t, soon, func() bool { return strings.Join(names(t, s), ",") == name }, "a waiter's name")
+		redistest.WaitFor(t, soon, func() bool {
+			return strings.Join(clientNames(t, s), ",") == name
+		}, "the waiter's name is written")
 		cancel()
 		require.Error(t, <-done)
-		redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 0 }, "gone when it waits no more: "+name)
+		redistest.WaitFor(t, soon, func() bool {
+			return len(clientNames(t, s)) == 0
+		}, "the name is deleted after the wait: "+name)
 		release(t, hold)
 	}
 }
 
-func TestC25TheNameOutlivesItsTTLWhileTheClientHolds(t *testing.T) {
+// TestC25NameIsRefreshedWhileTheClientHolds waits until the TTL of the name has been refreshed.
+func TestC25NameIsRefreshedWhileTheClientHolds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock("l"))
-	redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 1 }, "a name")
+	redistest.WaitFor(t, soon, func() bool { return len(clientNames(t, s)) == 1 }, "the name is written")
 	key := redistest.Keys(t, s, "redlatch_client:*")[0]
 	ttl := func() time.Duration { return s.Client(t).PTTL(t.Context(), key).Val() }
 	first := ttl()
 	require.InDelta(t, 30, first.Seconds(), 2)
-	redistest.WaitFor(t, soon, func() bool { return ttl() < 25*time.Second }, "the TTL runs")
-	redistest.WaitFor(t, soon, func() bool { return ttl() > 28*time.Second }, "refreshed")
+	redistest.WaitFor(t, soon, func() bool { return ttl() < 25*time.Second }, "the TTL decreases")
+	redistest.WaitFor(t, soon, func() bool { return ttl() > 28*time.Second }, "the TTL is refreshed")
 	release(t, hold)
 }
 
-// What a presence leaves behind, and when.
-func TestC25NothingOfAPresenceStaysBehind(t *testing.T) {
+// TestC25NameAndSubscriptionEndWithTheLastHold checks when the name and the holder channel of a
+// client go.
+func TestC25NameAndSubscriptionEndWithTheLastHold(t *testing.T) {
 	t.Parallel()
-	present := func(t testing.TB) (*redistest.Server, *primitives.Client, *primitives.Hold) {
+	holding := func(t testing.TB) (*redistest.Server, *primitives.Client, *primitives.Hold) {
 		s := redistest.Fresh(t)
 		c := newClient(t, s.Client(t), primitives.WithClientName("me"))
 		hold := acquire(t, t.Context(), c.Lock("l"))
 		awaitWaiter(t, s, "redlatch_holder:")
-		require.Equal(t, []string{"me"}, names(t, s))
+		require.Equal(t, []string{"me"}, clientNames(t, s))
 		return s, c, hold
 	}
 	t.Run("released", func(t *testing.T) {
-		s, c, hold := present(t)
+		s, c, hold := holding(t)
 		young := acquire(t, t.Context(), c.Lock("young"), primitives.WithLease(time.Minute))
 		released := time.Now()
 		release(t, hold)
-		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channel")
+		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
 		t.Logf("unsubscribed after %v", time.Since(released))
-		require.Less(t, time.Since(released), 600*time.Millisecond, "though it holds another, younger one")
+		require.Less(t, time.Since(released), 600*time.Millisecond, "a younger hold does not delay it")
 		released = time.Now()
 		release(t, young)
-		redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 0 }, "no name")
-		t.Logf("no name after %v", time.Since(released))
+		redistest.WaitFor(t, soon, func() bool { return len(clientNames(t, s)) == 0 }, "the name is deleted")
+		t.Logf("name deleted after %v", time.Since(released))
 		require.Less(t, time.Since(released), 4*time.Second)
 	})
 	t.Run("closed", func(t *testing.T) {
-		s, c, hold := present(t)
+		s, c, hold := holding(t)
 		release(t, hold)
 		require.NoError(t, c.Close(t.Context()))
-		require.Empty(t, names(t, s))
-		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "no channel")
+		require.Empty(t, clientNames(t, s))
+		redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
 	})
 	t.Run("closed with holds", func(t *testing.T) {
-		s, c, _ := present(t)
+		s, c, _ := holding(t)
 		shut(c)
-		require.Equal(t, []string{"me"}, names(t, s), "it tells who left them, until its TTL ends")
+		require.Equal(t, []string{"me"}, clientNames(t, s), "it names the holder until its TTL ends")
 	})
 }
 
-// Close does not wait for a name that cannot be deleted.
-func TestC25CloseIsNotDelayedByAName(t *testing.T) {
+// TestC25CloseDoesNotWaitForTheDeletionOfTheName closes a client while Redis is silent.
+func TestC25CloseDoesNotWaitForTheDeletionOfTheName(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
-	c := newClient(t, p.Client(t)) // which waits 3 s for an answer
+	c := newClient(t, p.Client(t)) // go-redis waits 3 s for a reply
 	hold := acquire(t, t.Context(), c.Lock("l"))
-	redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 1 }, "a name")
+	redistest.WaitFor(t, soon, func() bool { return len(clientNames(t, s)) == 1 }, "the name is written")
 	release(t, hold)
 	p.BlackHole(true)
 	began := time.Now()
@@ -206,14 +216,14 @@ func TestC25CloseIsNotDelayedByAName(t *testing.T) {
 	require.Less(t, time.Since(began), 2*time.Second)
 }
 
-func TestC25APairSendsItsTwoCommandsAndNoName(t *testing.T) {
+func TestC25ShortHoldSendsTwoCommandsAndNoName(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
 	c := newClient(t, p.Client(t))
 	l := c.Lock("l")
 	release(t, acquire(t, t.Context(), l)) // loads the scripts
-	redistest.WaitFor(t, soon, func() bool { return len(names(t, s)) == 0 }, "no name")
+	redistest.WaitFor(t, soon, func() bool { return len(clientNames(t, s)) == 0 }, "the name is deleted")
 	p.Record()
 	release(t, acquire(t, t.Context(), l))
 	require.NoError(t, c.Close(t.Context()))
@@ -224,8 +234,9 @@ func TestC25APairSendsItsTwoCommandsAndNoName(t *testing.T) {
 	require.Equal(t, []string{"evalsha", "evalsha"}, commands)
 }
 
-// A stream of short holds is no reason for a name, nor for a subscription.
-func TestC25ShortHoldsNeedNoName(t *testing.T) {
+// TestC25ManyShortHoldsWriteNoName checks that a stream of short holds writes no name and
+// subscribes to no channel.
+func TestC25ManyShortHoldsWriteNoName(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	l := newClient(t, s.Client(t)).Lock("l")
@@ -235,21 +246,25 @@ func TestC25ShortHoldsNeedNoName(t *testing.T) {
 	}
 	calls := redistest.Commands(t, s).Since(before)
 	require.Zero(t, calls["subscribe"])
-	require.LessOrEqual(t, calls["psetex"], int64(1), "one hold may have lasted for 100 ms")
+	require.LessOrEqual(t, calls["psetex"], int64(1), "one hold may last 100 ms on a busy machine")
 }
 
-// Whom the ACL allows neither key nor channel works as ever, and is told of that in the log alone.
-func TestC25ARefusedNameAndChannelDisturbNobody(t *testing.T) {
+// TestC25RefusedNameAndChannelAreOnlyLogged uses an ACL that allows neither the name's key nor the
+// holder channel. Locks work without them.
+func TestC25RefusedNameAndChannelAreOnlyLogged(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	require.NoError(t, s.Client(t).Do(t.Context(), "acl", "setuser", "locks", "on", ">secret", "resetkeys", "resetchannels",
-		"~l", "~redisson_*", "~redlatch_shared_counts*", "&redisson_*", "+@all").Err())
-	log := &logged{}
-	heard := &recorder{}
+	require.NoError(t,
+		s.Client(t).Do(t.Context(), "acl", "setuser", "locks", "on", ">secret", "resetkeys", "resetchannels",
+			"~l", "~redisson_*", "~redlatch_shared_counts*", "&redisson_*", "+@all").Err())
+	log := &logBuffer{}
+	events := &recorder{}
 	c := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }),
-		primitives.WithLogger(slog.New(slog.NewTextHandler(log, nil))), heard.option())
+		primitives.WithLogger(slog.New(slog.NewTextHandler(log, nil))), events.option())
 	hold := acquire(t, t.Context(), c.Lock("l"))
-	redistest.WaitFor(t, soon, func() bool { return strings.Contains(log.String(), "redlatch_holder:") }, "the refused channel is logged")
+	redistest.WaitFor(t, soon, func() bool {
+		return strings.Contains(log.String(), "redlatch_holder:")
+	}, "the refused channel is logged")
 	require.Equal(t, 1, strings.Count(log.String(), "redlatch_client:"), log.String())
 	info, err := c.Lock("l").Info(t.Context())
 	require.NoError(t, err)
@@ -258,22 +273,22 @@ func TestC25ARefusedNameAndChannelDisturbNobody(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, held)
 	require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
-	require.Empty(t, heard.all(primitives.EventRenewFailed))
+	require.Empty(t, events.all(primitives.EventRenewFailed))
 }
 
-// logged is a log that tests read.
-type logged struct {
+// logBuffer is a writer for concurrent use whose content tests read.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *logged) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
 }
 
-func (l *logged) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()

@@ -15,7 +15,7 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// quorum is some independent servers, and one name on all of them.
+// quorum is a number of independent servers, a proxy for each, and a lock name.
 type quorum struct {
 	servers []*redistest.Server
 	proxies []*redistest.Proxy
@@ -32,7 +32,7 @@ func newQuorum(t *testing.T, n int) *quorum {
 	return q
 }
 
-// clients are one for each server, through its proxy.
+// clients returns a client for each server, through its proxy.
 func (q *quorum) clients(t *testing.T, opts ...primitives.ClientOption) (list []*primitives.Client) {
 	for _, p := range q.proxies {
 		list = append(list, newClient(t, p.Client(t, hasty, dialsOnce), opts...))
@@ -40,11 +40,12 @@ func (q *quorum) clients(t *testing.T, opts ...primitives.ClientOption) (list []
 	return list
 }
 
-// dialsOnce has a refused connection fail at once.
+// dialsOnce makes a refused connection fail at once.
 func dialsOnce(o *redis.Options) {
 	o.DialerRetries, o.DialerRetryTimeout, o.MaxRetries = 1, time.Millisecond, 1
 }
 
+// lock returns the redlock of the clients' locks.
 func (q *quorum) lock(clients []*primitives.Client, opts ...primitives.Option) *primitives.Lock {
 	var locks []*primitives.Lock
 	for _, c := range clients {
@@ -53,11 +54,12 @@ func (q *quorum) lock(clients []*primitives.Client, opts ...primitives.Option) *
 	return primitives.NewRedLock(locks, opts...)
 }
 
+// on returns the redlock on new clients.
 func (q *quorum) on(t *testing.T, opts ...primitives.Option) *primitives.Lock {
 	return q.lock(q.clients(t), opts...)
 }
 
-// hold takes the name on some servers, as somebody else.
+// hold acquires the name on some servers, as another owner each.
 func (q *quorum) hold(t *testing.T, servers ...int) (holds []*primitives.Hold) {
 	for _, i := range servers {
 		holds = append(holds, acquire(t, t.Context(), newClient(t, q.servers[i].Client(t)).Lock(q.name)))
@@ -65,7 +67,7 @@ func (q *quorum) hold(t *testing.T, servers ...int) (holds []*primitives.Hold) {
 	return holds
 }
 
-// requireFree awaits that nothing is left on those servers.
+// requireFree returns when nothing is left on those servers.
 func (q *quorum) requireFree(t *testing.T, servers ...int) {
 	t.Helper()
 	for _, i := range servers {
@@ -73,6 +75,7 @@ func (q *quorum) requireFree(t *testing.T, servers ...int) {
 	}
 }
 
+// all returns the servers 0 to n-1.
 func all(n int) (list []int) {
 	for i := range n {
 		list = append(list, i)
@@ -80,49 +83,52 @@ func all(n int) (list []int) {
 	return list
 }
 
-// ttl makes the budget of a member 500 ms.
-var ttl = primitives.WithWatchdog(5 * time.Second)
+// budgetTTL gives each member a budget of 500 ms per request: a tenth of the TTL.
+var budgetTTL = primitives.WithWatchdog(5 * time.Second)
 
 const budget = 500 * time.Millisecond
 
-// However a minority of the servers is out, the others suffice, and it costs no more than a budget.
-func TestRedMinorityOut(t *testing.T) {
+// TestRedLockWorksWhileAMinorityIsDown takes a minority of the servers down in several ways. Each
+// call succeeds, and takes no longer than one budget.
+func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		q := newQuorum(t, n)
-		out := all(n)[n/2+1:]
+		down := all(n)[n/2+1:]
 		for _, tt := range []struct {
-			name    string
-			off, on func(i int)
+			name          string
+			fail, recover func(i int)
 		}{
 			{"refusing", func(i int) { q.proxies[i].Refuse(true) }, func(i int) { q.proxies[i].Refuse(false) }},
 			{"black-holed", func(i int) { q.proxies[i].BlackHole(true) }, func(i int) { q.proxies[i].Heal() }},
-			{"answers black-holed", func(i int) { q.proxies[i].BlackHoleReplies(true) }, func(i int) { q.proxies[i].Heal() }},
+			{"replies black-holed", func(i int) {
+				q.proxies[i].BlackHoleReplies(true)
+			}, func(i int) { q.proxies[i].Heal() }},
 			{"stopped", func(i int) { _ = q.servers[i].Pause() }, func(i int) { _ = q.servers[i].Resume() }},
 		} {
 			if n == 5 && tt.name != "black-holed" {
 				continue
 			}
 			t.Run(tt.name+"/"+string(rune('0'+n)), func(t *testing.T) {
-				l := q.on(t, ttl)
-				release(t, acquire(t, t.Context(), l)) // the scripts are known
-				for _, i := range out {
-					tt.off(i)
+				l := q.on(t, budgetTTL)
+				release(t, acquire(t, t.Context(), l)) // loads the scripts
+				for _, i := range down {
+					tt.fail(i)
 				}
-				at := func(what string, f func()) {
+				inTime := func(what string, f func()) {
 					t.Helper()
 					began := time.Now()
 					f()
 					require.Less(t, time.Since(began), budget+300*time.Millisecond, what)
 				}
 				var hold, inner *primitives.Hold
-				at("acquire", func() { hold = acquire(t, t.Context(), l) })
-				at("nested", func() { inner = acquire(t, hold.Context(), l) })
-				at("check", func() { require.NoError(t, hold.Check(t.Context())) })
-				at("extend", func() { require.NoError(t, hold.Extend(t.Context(), 6*time.Second)) })
-				at("release", func() { release(t, inner) })
-				at("release", func() { release(t, hold) })
-				for _, i := range out {
-					tt.on(i)
+				inTime("acquire", func() { hold = acquire(t, t.Context(), l) })
+				inTime("nested", func() { inner = acquire(t, hold.Context(), l) })
+				inTime("check", func() { require.NoError(t, hold.Check(t.Context())) })
+				inTime("extend", func() { require.NoError(t, hold.Extend(t.Context(), 6*time.Second)) })
+				inTime("release", func() { release(t, inner) })
+				inTime("release", func() { release(t, hold) })
+				for _, i := range down {
+					tt.recover(i)
 				}
 				q.requireFree(t, all(n)...)
 			})
@@ -130,35 +136,35 @@ func TestRedMinorityOut(t *testing.T) {
 	}
 }
 
-// What one try comes to, by what the five servers say.
-func TestRedOutcomes(t *testing.T) {
+// TestRedLockAttemptOutcomes makes one attempt on five servers, some of them held or down.
+func TestRedLockAttemptOutcomes(t *testing.T) {
 	q := newQuorum(t, 5)
 	for _, tt := range []struct {
-		name      string
-		held, out []int
-		had       bool
-		refused   bool // ErrNotAcquired
-		transport bool // a transport error is in it
+		name       string
+		held, down []int
+		acquired   bool
+		refused    bool // the error is ErrNotAcquired
+		transport  bool // the error wraps a transport error
 	}{
 		{"all free", nil, nil, true, false, false},
 		{"a minority held", []int{0, 1}, nil, true, false, false},
-		{"a minority out", nil, []int{3, 4}, true, false, false},
-		{"one held, one out", []int{0}, []int{4}, true, false, false},
+		{"a minority down", nil, []int{3, 4}, true, false, false},
+		{"one held, one down", []int{0}, []int{4}, true, false, false},
 		{"a majority held", []int{0, 1, 2}, nil, false, true, false},
-		{"a majority held, others out", []int{0, 1, 2}, []int{3, 4}, false, true, true},
-		{"no majority, but those out are few", []int{0, 1}, []int{3}, false, true, true},
-		{"a majority out", nil, []int{2, 3, 4}, false, false, true},
-		{"a majority out, others held", []int{0, 1}, []int{2, 3, 4}, false, false, true},
-		{"all out", nil, []int{0, 1, 2, 3, 4}, false, false, true},
+		{"a majority held, others down", []int{0, 1, 2}, []int{3, 4}, false, true, true},
+		{"no majority free, a minority down", []int{0, 1}, []int{3}, false, true, true},
+		{"a majority down", nil, []int{2, 3, 4}, false, false, true},
+		{"a majority down, others held", []int{0, 1}, []int{2, 3, 4}, false, false, true},
+		{"all down", nil, []int{0, 1, 2, 3, 4}, false, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := q.on(t)
 			others := q.hold(t, tt.held...)
-			for _, i := range tt.out {
+			for _, i := range tt.down {
 				q.proxies[i].Refuse(true)
 			}
 			hold, err := l.TryAcquire(t.Context())
-			if tt.had {
+			if tt.acquired {
 				require.NoError(t, err)
 				release(t, hold)
 			} else {
@@ -167,13 +173,13 @@ func TestRedOutcomes(t *testing.T) {
 				_, transport := errors.AsType[*scripts.Error](err)
 				require.Equal(t, tt.transport, transport, "%v", err)
 			}
-			for i, s := range q.servers { // at once
-				if len(others) > i || tt.out != nil {
+			for i, s := range q.servers { // all members are released by the time the call returns
+				if len(others) > i || tt.down != nil {
 					continue
 				}
 				require.Empty(t, redistest.Keys(t, s, q.name))
 			}
-			for _, i := range tt.out {
+			for _, i := range tt.down {
 				q.proxies[i].Refuse(false)
 			}
 			for _, other := range others {
@@ -185,18 +191,19 @@ func TestRedOutcomes(t *testing.T) {
 	}
 }
 
-// A server hangs while it is asked: when it goes on, it executes what it was asked, and what it was told to take back.
-func TestRedNoOrphans(t *testing.T) {
+// TestRedLockRollsBackOnAPausedServer pauses a server during an attempt. When it resumes, it
+// executes the acquisition and then the rollback.
+func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 	q := newQuorum(t, 3)
 	for _, tt := range []struct {
 		name string
-		held []int // by others
+		held []int // by other owners
 	}{
-		{"had by the others", nil},
+		{"acquired on the others", nil},
 		{"failed", []int{0, 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := q.on(t, primitives.WithLease(20*time.Second)) // longer than the test waits
+			l := q.on(t, primitives.WithLease(20*time.Second)) // outlasts the test
 			others := q.hold(t, tt.held...)
 			require.NoError(t, q.servers[2].Pause())
 			hold, err := l.TryAcquire(t.Context(), primitives.WithLease(5*time.Second))
@@ -212,13 +219,14 @@ func TestRedNoOrphans(t *testing.T) {
 			}
 			began := time.Now()
 			q.requireFree(t, 0, 1, 2)
-			require.Less(t, time.Since(began), 3*time.Second, "not only by the end of its lease")
+			require.Less(t, time.Since(began), 3*time.Second, "released before the lease ends")
 		})
 	}
 }
 
-// Rivals that have some servers each come to an end, exactly one inside at a time; also while one server is out.
-func TestRedRivals(t *testing.T) {
+// TestRedLockRivalsExcludeEachOther runs rivals that acquire different servers first. All of them
+// finish, also while one server is down.
+func TestRedLockRivalsExcludeEachOther(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		q := newQuorum(t, n)
 		q.proxies[n-1].Refuse(n == 5)
@@ -231,15 +239,16 @@ func TestRedRivals(t *testing.T) {
 			wg.Go(func() { increment(t, acts(l), &count, each) })
 		}
 		wg.Wait()
-		t.Logf("%d servers, %d rivals: %v an acquisition", n, rivals, time.Since(began)/time.Duration(rivals*each))
+		t.Logf("%d servers, %d rivals: %v per acquisition", n, rivals, time.Since(began)/time.Duration(rivals*each))
 		require.Equal(t, rivals*each, count)
 		q.proxies[n-1].Refuse(false)
 		q.requireFree(t, all(n)...)
 	}
 }
 
-// Those who wait for a holder that has a majority, but not all, do not keep each other awake by what they take and give back.
-func TestRedIdleWaiters(t *testing.T) {
+// TestRedLockWaitersDoNotWakeEachOther has waiters behind a holder of two of three members. Their
+// attempts acquire and release the third, which must not wake up the others.
+func TestRedLockWaitersDoNotWakeEachOther(t *testing.T) {
 	q := newQuorum(t, 3)
 	holds := q.hold(t, 0, 1)
 	const waiters = 4
@@ -249,7 +258,9 @@ func TestRedIdleWaiters(t *testing.T) {
 		waiting = append(waiting, start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) }))
 	}
 	for _, s := range q.servers {
-		redistest.WaitFor(t, soon, func() bool { return redistest.Connections(t, s) >= waiters*2 }, "all listen")
+		redistest.WaitFor(t, soon, func() bool {
+			return redistest.Connections(t, s) >= waiters*2
+		}, "all waiters are subscribed")
 	}
 	time.Sleep(500 * time.Millisecond)
 	before := redistest.Commands(t, q.servers[2])
@@ -257,9 +268,10 @@ func TestRedIdleWaiters(t *testing.T) {
 	time.Sleep(span)
 	spent := redistest.Commands(t, q.servers[2]).Since(before)["evalsha"]
 	t.Logf("%d waiters: %d scripts in %v on the free server", waiters, spent, span)
-	require.LessOrEqual(t, spent, int64(waiters*2*4)) // a try, and what it gives back, each second; and as much again by chance
+	// an attempt and its rollback each second, and a margin of the same size
+	require.LessOrEqual(t, spent, int64(waiters*2*4))
 
-	release(t, holds[0]) // with the free one it is a majority
+	release(t, holds[0]) // two members are free now: a majority
 	for range waiting {
 		r := awaitAny(t, waiting)
 		require.NoError(t, r.err)
@@ -269,6 +281,7 @@ func TestRedIdleWaiters(t *testing.T) {
 	q.requireFree(t, 0, 1, 2)
 }
 
+// awaitAny returns the first result.
 func awaitAny(t *testing.T, from []<-chan result) result {
 	t.Helper()
 	for limit := time.Now().Add(soon); time.Now().Before(limit); time.Sleep(time.Millisecond) {
@@ -284,8 +297,8 @@ func awaitAny(t *testing.T, from []<-chan result) result {
 	return result{}
 }
 
-// Waiting is ended by message, whichever members were held.
-func TestRedWokenByMessage(t *testing.T) {
+// TestRedLockReleaseWakesWaiters releases different members. A message wakes up the waiter.
+func TestRedLockReleaseWakesWaiters(t *testing.T) {
 	q := newQuorum(t, 3)
 	l := q.on(t)
 	for _, held := range [][]int{{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}} {
@@ -306,18 +319,21 @@ func TestRedWokenByMessage(t *testing.T) {
 	q.requireFree(t, 0, 1, 2)
 }
 
-// One server that comes back without its data is no loss; two at once are.
-func TestRedRestart(t *testing.T) {
+// TestRedLockSurvivesTheRestartOfOneServer restarts servers without persistence. The hold survives
+// the loss of one server's data, and is lost with those of two.
+func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 	q := newQuorum(t, 3)
-	heard := &recorder{}
-	l := q.lock(q.clients(t, heard.option()), primitives.WithWatchdog(1500*time.Millisecond))
+	events := &recorder{}
+	l := q.lock(q.clients(t, events.option()), primitives.WithWatchdog(1500*time.Millisecond))
 	hold := acquire(t, t.Context(), l)
 	restart := func(i int) {
 		require.NoError(t, q.servers[i].Kill())
 		require.NoError(t, q.servers[i].Restart())
 	}
 	restart(0)
-	redistest.WaitFor(t, soon, func() bool { return fields(t, q.servers[0], q.name)[hold.ID()] == "1" }, "taken again")
+	redistest.WaitFor(t, soon, func() bool {
+		return fields(t, q.servers[0], q.name)[hold.ID()] == "1"
+	}, "acquired again")
 	require.NoError(t, hold.Check(t.Context()))
 	requireLive(t, hold.Context())
 	require.NoError(t, q.servers[0].Kill())
@@ -326,26 +342,26 @@ func TestRedRestart(t *testing.T) {
 	requireEnds(t, hold.Context(), primitives.ErrLost)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 	q.requireFree(t, 0, 1, 2)
-	redistest.WaitFor(t, soon, func() bool { return len(heard.all(primitives.EventLost)) > 0 }, "told")
-	require.Len(t, heard.all(primitives.EventLost), 1)
+	redistest.WaitFor(t, soon, func() bool { return len(events.all(primitives.EventLost)) > 0 }, "the loss is reported")
+	require.Len(t, events.all(primitives.EventLost), 1)
 }
 
-// A holder that is cut off from a majority is told before anybody else can have it.
-func TestRedPartition(t *testing.T) {
+// TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires partitions a holder from a majority.
+func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	q := newQuorum(t, 3)
 	hold := acquire(t, t.Context(), q.on(t, primitives.WithWatchdog(1500*time.Millisecond)))
-	told := make(chan time.Time, 1)
-	context.AfterFunc(hold.Context(), func() { told <- time.Now() })
-	var free []*primitives.Client
+	ended := make(chan time.Time, 1)
+	context.AfterFunc(hold.Context(), func() { ended <- time.Now() })
+	var others []*primitives.Client // not partitioned
 	for _, s := range q.servers {
-		free = append(free, newClient(t, s.Client(t)))
+		others = append(others, newClient(t, s.Client(t)))
 	}
 	for _, p := range q.proxies[:2] {
 		p.BlackHole(true)
 	}
-	r := await(t, start(func() (*primitives.Hold, error) { return q.lock(free).Acquire(t.Context()) }))
+	r := await(t, start(func() (*primitives.Hold, error) { return q.lock(others).Acquire(t.Context()) }))
 	require.NoError(t, r.err)
-	require.True(t, (<-told).Before(r.at))
+	require.True(t, (<-ended).Before(r.at))
 	require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
 	for _, p := range q.proxies {
 		p.Heal()
@@ -354,4 +370,29 @@ func TestRedPartition(t *testing.T) {
 	require.NoError(t, r.hold.Check(t.Context()))
 	release(t, r.hold)
 	q.requireFree(t, 0, 1, 2)
+}
+
+func redMinorityLost(t *testing.T, x *jointTest) {
+	hold := acquire(t, t.Context(), x.l)
+	_, err := x.c.Lock(x.names[0]).ForceRelease(t.Context())
+	require.NoError(t, err)
+	redissonLock(t, x.s, x.names[0])
+	require.NoError(t, hold.Check(t.Context()))
+	require.NoError(t, hold.Extend(t.Context(), time.Minute))
+	requireLive(t, hold.Context())
+	require.Greater(t, time.Until(hold.ValidUntil()), 55*time.Second)
+	inner := acquire(t, hold.Context(), x.l)
+	require.Equal(t, hold.ID(), inner.ID())
+	release(t, inner)
+	_, err = x.on(x.other(t)).TryAcquire(t.Context())
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	_, err = x.c.Lock(x.names[1]).ForceRelease(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+	requireEnds(t, hold.Context(), primitives.ErrLost)
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	redistest.WaitFor(t, soon, func() bool {
+		return len(x.events.all(primitives.EventLost)) == 1
+	}, "the loss is reported")
+	redissonUnlock(t, x.s, x.names[0])
 }

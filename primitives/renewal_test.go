@@ -6,7 +6,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -17,10 +16,10 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// watched is a TTL that is renewed often, and survives a busy machine.
+// watched is a TTL that is renewed often, and long enough for a busy machine.
 const watched = 4500 * time.Millisecond
 
-// awaitRenewal returns once each of the holds has been renewed n times.
+// awaitRenewal returns when each of the holds has been renewed n times.
 func awaitRenewal(t testing.TB, n int, holds ...*primitives.Hold) {
 	t.Helper()
 	for range n {
@@ -29,17 +28,19 @@ func awaitRenewal(t testing.TB, n int, holds ...*primitives.Hold) {
 			before[i] = hold.ValidUntil()
 		}
 		for i, hold := range holds {
-			redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().After(before[i]) || hold.Context().Err() != nil }, "renewed")
+			redistest.WaitFor(t, soon, func() bool {
+				return hold.ValidUntil().After(before[i]) || hold.Context().Err() != nil
+			}, "renewed")
 			requireLive(t, hold.Context())
 		}
 	}
 }
 
-// renewedKinds acquires a hold of each kind that is renewed, by a script of its own or by a key of its own.
+// renewedKinds has a row for each kind of hold that has a renewal script or a key of its own.
 var renewedKinds = []struct {
-	name string
-	key  func(name string) string // whose contents decide
-	take func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error)
+	name    string
+	key     func(name string) string // the key that the renewal reads
+	acquire func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error)
 }{
 	{"lock", ownKey, func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
 		return c.Lock(name).Acquire(ctx)
@@ -56,19 +57,23 @@ var renewedKinds = []struct {
 	{"writer", ownKey, func(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
 		return c.RWLock(name).Writer().Acquire(ctx)
 	}},
-	{"permits", func(name string) string { return "{" + name + "}:timeout" }, takePermit},
-	{"permits without a pool", ownKey, takePermit},
+	{"permits", func(name string) string { return "{" + name + "}:timeout" }, acquirePermit},
+	{"permits without a pool", ownKey, acquirePermit},
 }
 
+// ownKey returns name: the key of most kinds.
 func ownKey(name string) string { return name }
 
-func takePermit(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
+// acquirePermit acquires one of one permits.
+func acquirePermit(ctx context.Context, c *primitives.Client, name string) (*primitives.Hold, error) {
 	if _, err := c.PermitExpirableSemaphore(name).Init(ctx, 1); err != nil {
 		return nil, err
 	}
 	return c.PermitExpirableSemaphore(name).Acquire(ctx)
 }
 
+// TestKeyOfAnotherTypeEndsNoOtherRenewal overwrites the key of one of five holds that are renewed
+// in one batch.
 func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -79,11 +84,11 @@ func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
 				c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(watched)))
 				var holds []*primitives.Hold
 				for i := range 5 {
-					hold, err := kind.take(t.Context(), c, name+strconv.Itoa(i))
+					hold, err := kind.acquire(t.Context(), c, name+strconv.Itoa(i))
 					require.NoError(t, err)
 					holds = append(holds, hold)
 				}
-				awaitRenewal(t, 1, holds...) // together from now on
+				awaitRenewal(t, 1, holds...) // in one batch from now on
 				overwrite(t, s, kind.key(name+"0"))
 				requireEnds(t, holds[0].Context(), primitives.ErrLost)
 				awaitRenewal(t, 2, holds[1:]...)
@@ -97,7 +102,7 @@ func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
 	})
 }
 
-// overwrite has the key hold a type that no lock and no pool of permits has.
+// overwrite gives the key a type that no lock and no pool of permits has.
 func overwrite(t testing.TB, s *redistest.Server, key string) {
 	t.Helper()
 	rdb := s.Client(t)
@@ -109,12 +114,15 @@ func overwrite(t testing.TB, s *redistest.Server, key string) {
 	require.NoError(t, err)
 }
 
+// TestForbiddenKeyEndsNoOtherRenewal takes away the permission for the key of one hold.
 func TestForbiddenKeyEndsNoOtherRenewal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "on", ">pw", "+@all", "~*", "&*").Err())
-	c := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "u", "pw" }), primitives.WithDefaults(primitives.WithWatchdog(watched)))
+	c := newClient(t, s.Client(t, func(o *redis.Options) {
+		o.Username, o.Password = "u", "pw"
+	}), primitives.WithDefaults(primitives.WithWatchdog(watched)))
 	var holds []*primitives.Hold
 	for _, name := range []string{"forbidden", "a", "b", "c"} {
 		holds = append(holds, acquire(t, t.Context(), c.Lock(name)))
@@ -128,7 +136,8 @@ func TestForbiddenKeyEndsNoOtherRenewal(t *testing.T) {
 	}
 }
 
-// A plain client, and a server that refuses keys of two slots in one command: a one-node cluster, or a proxy before a cluster.
+// TestRenewalWhereAPlainClientMeetsSlots uses a client without cluster support on a server that
+// refuses keys of two slots in one command, such as a one-node cluster.
 func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 	t.Parallel()
 	node := redistest.FreshCluster(t, 1).Nodes()[0]
@@ -137,7 +146,7 @@ func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 	var holds []*primitives.Hold
 	for _, kind := range renewedKinds[:6] {
 		for i := range 4 {
-			hold, err := kind.take(t.Context(), c, fmt.Sprint(kind.name, i))
+			hold, err := kind.acquire(t.Context(), c, fmt.Sprint(kind.name, i))
 			require.NoError(t, err)
 			holds = append(holds, hold)
 		}
@@ -145,7 +154,7 @@ func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 	same := acquire(t, t.Context(), c.Lock("{lock0}"))
 	holds = append(holds, same)
 	awaitRenewal(t, 2, holds...)
-	// Handles that are made now know of it, and so does the listing.
+	// New holds are renewed by slot from the start, and Locks lists by slot.
 	late := acquire(t, t.Context(), c.Lock("late"))
 	awaitRenewal(t, 1, append(holds, late)...)
 	listed := 0
@@ -163,7 +172,7 @@ func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 	}
 }
 
-// movingSlot is a slot that moves from one master of a cluster to another.
+// movingSlot is a slot that is migrated from one master of a cluster to another.
 type movingSlot struct {
 	from, to *redistest.Server
 	source   *redis.Client
@@ -171,7 +180,7 @@ type movingSlot struct {
 	slot     int64
 }
 
-// moveSlot begins to move the slot of a key. No key has moved yet.
+// moveSlot starts the migration of a key's slot. It moves no key.
 func moveSlot(t testing.TB, servers *redistest.ClusterServers, key string) *movingSlot {
 	t.Helper()
 	m := &movingSlot{from: servers.Node(t, key)}
@@ -193,7 +202,7 @@ func moveSlot(t testing.TB, servers *redistest.ClusterServers, key string) *movi
 	return m
 }
 
-// move moves keys.
+// move migrates keys.
 func (m *movingSlot) move(t testing.TB, keys ...string) {
 	t.Helper()
 	host, port, err := net.SplitHostPort(m.target.Options().Addr)
@@ -205,26 +214,24 @@ func (m *movingSlot) move(t testing.TB, keys ...string) {
 	require.Equal(t, "OK", m.source.Do(t.Context(), args...).Val())
 }
 
-// What has moved is renewed there, what has not here. What has moved in part waits, and is not lost.
+// TestRenewalWhileASlotMoves checks that holds are renewed on the master that has their keys. A
+// hold whose keys are on two masters is not lost; it is renewed when all of them have moved.
 func TestRenewalWhileASlotMoves(t *testing.T) {
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	c := newClient(t, servers.ClusterClient(t), primitives.WithDefaults(primitives.WithWatchdog(watched)))
-	var mu sync.Mutex
 	var holds []*primitives.Hold
-	take := func(l *primitives.Lock) *primitives.Hold {
-		hold := acquire(t, t.Context(), l)
-		mu.Lock()
-		defer mu.Unlock()
-		holds = append(holds, hold)
-		return hold
+	hold := func(l *primitives.Lock) *primitives.Hold {
+		h := acquire(t, t.Context(), l)
+		holds = append(holds, h)
+		return h
 	}
 	for i := range 3 {
-		take(c.Lock("{n}lock" + strconv.Itoa(i)))
+		hold(c.Lock("{n}lock" + strconv.Itoa(i)))
 	}
-	reader := take(c.RWLock("{n}read").Reader())
-	other := take(c.RWLock("{n}read2").Reader())
-	writer := take(c.RWLock("{n}write").Writer())
+	reader := hold(c.RWLock("{n}read").Reader())
+	other := hold(c.RWLock("{n}read2").Reader())
+	writer := hold(c.RWLock("{n}write").Writer())
 	m := moveSlot(t, servers, "{n}")
 	awaitRenewal(t, 2, holds...)
 	m.move(t, "{n}lock0", "{n}write")
@@ -234,8 +241,9 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 	awaitRenewal(t, 1, holds[0], holds[1], holds[2], other, writer)
 	briefly, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
-	require.Error(t, reader.Check(briefly), "half moved: Redis answers TRYAGAIN, which Check rides out")
-	require.Less(t, time.Since(began), watched+soon, "and nothing was lost")
+	require.Error(t, reader.Check(briefly),
+		"Redis replies TRYAGAIN while half of the keys have moved, and Check retries")
+	require.Less(t, time.Since(began), watched+soon, "nothing is lost")
 	m.move(t, "{n}read:"+reader.ID()+":rwlock_timeout:1")
 	require.NoError(t, reader.Check(t.Context()))
 	awaitRenewal(t, 2, holds...)

@@ -18,99 +18,12 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// patient makes a client repeat often and soon.
-func patient(o *redis.Options) {
-	o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 12, time.Millisecond, 5*time.Millisecond
-}
-
-// ways are the ways to Redis by which a script must come to the same: as it is, each command executed twice, and each first reply lost.
-var ways = []struct {
-	name string
-	open func(t testing.TB, s *redistest.Server) *redis.Client
-}{
-	{"straight", func(t testing.TB, s *redistest.Server) *redis.Client { return s.Client(t) }},
-	{"doubled", func(t testing.TB, s *redistest.Server) *redis.Client {
-		p := s.Proxy(t)
-		p.Duplicate(script)
-		return p.Client(t)
-	}},
-	{"reply lost", func(t testing.TB, s *redistest.Server) *redis.Client {
-		p := s.Proxy(t)
-		seen := map[string]bool{}
-		p.DropReplies(1<<30, func(args []string) bool {
-			key := strings.Join(args, "\x00")
-			first := script(args) && !seen[key]
-			seen[key] = true
-			return first
-		})
-		return p.Client(t, patient)
-	}},
-}
-
-// eachWay runs f on each server by each way.
-func eachWay(t *testing.T, f func(t *testing.T, s *redistest.Server, c *primitives.Client)) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, way := range ways {
-			t.Run(way.name, func(t *testing.T) { f(t, s, newClient(t, way.open(t, s))) })
-		}
-	})
-}
-
-// ear hears what is published on a channel.
-type ear struct {
-	rdb     *redis.Client
-	channel string
-	sub     *redis.PubSub
-}
-
-func listen(t testing.TB, s *redistest.Server, channel string) *ear {
-	t.Helper()
-	rdb := s.Client(t)
-	sub := rdb.Subscribe(t.Context(), channel)
-	t.Cleanup(func() { _ = sub.Close() })
-	_, err := sub.Receive(t.Context())
-	require.NoError(t, err)
-	return &ear{rdb, channel, sub}
-}
-
-// heard is what has been published since it was called last.
-func (e *ear) heard(t testing.TB) []string {
-	t.Helper()
-	require.NoError(t, e.rdb.Publish(t.Context(), e.channel, "mark").Err())
-	heard := []string{}
-	for {
-		m, err := e.sub.ReceiveMessage(t.Context())
-		require.NoError(t, err)
-		if m.Payload == "mark" {
-			return heard
-		}
-		heard = append(heard, m.Payload)
-	}
-}
-
-// wire looks at one number in Redis, as anybody else who uses it does.
-type wire struct {
-	rdb *redis.Client
-	key string
-	*ear
-}
-
-// requireStep compares the number ("" when there is none) and what was published.
-func (w *wire) requireStep(t testing.TB, value string, heard ...string) {
-	t.Helper()
-	got, err := w.rdb.Get(t.Context(), w.key).Result()
-	if !errors.Is(err, redis.Nil) {
-		require.NoError(t, err)
-	}
-	require.Equal(t, value, got)
-	require.Equal(t, append([]string{}, heard...), w.heard(t))
-}
-
-func TestSemaphoreOnTheWire(t *testing.T) {
-	eachWay(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
+// TestSemaphoreWireFormat checks the number in Redis and the published messages after each call.
+func TestSemaphoreWireFormat(t *testing.T) {
+	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := c.Semaphore(key)
-		w := &wire{s.Client(t), key, listen(t, s, "redisson_sc:{"+key+"}")}
+		w := &counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}
 		two := primitives.WithPermits(2)
 
 		created, err := sem.Init(ctx, 3)
@@ -136,7 +49,7 @@ func TestSemaphoreOnTheWire(t *testing.T) {
 		require.NoError(t, sem.Add(ctx, 2))
 		w.requireStep(t, "5", "5")
 		require.NoError(t, sem.Add(ctx, -7))
-		w.requireStep(t, "-2") // a number below 0 is not published
+		w.requireStep(t, "-2") // a negative number is not published
 		info, err := sem.Info(ctx)
 		require.NoError(t, err)
 		require.Equal(t, primitives.Info{Name: key, Kind: "semaphore", Permits: -2, Available: -2}, info)
@@ -145,7 +58,7 @@ func TestSemaphoreOnTheWire(t *testing.T) {
 		require.Equal(t, -2, drained)
 		w.requireStep(t, "0")
 
-		require.NoError(t, w.rdb.IncrBy(ctx, key, 4).Err()) // Redisson's release
+		require.NoError(t, w.rdb.IncrBy(ctx, key, 4).Err()) // as a release by Redisson
 		require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
 		hold, err = sem.TryAcquire(ctx)
 		require.NoError(t, err)
@@ -173,7 +86,7 @@ func TestSemaphoreOnTheWire(t *testing.T) {
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		w.requireStep(t, "")
 
-		require.NoError(t, sem.Add(ctx, 2)) // sets it
+		require.NoError(t, sem.Add(ctx, 2)) // creates the semaphore
 		w.requireStep(t, "2", "2")
 		hold, err = sem.Acquire(ctx, two)
 		require.NoError(t, err)
@@ -183,7 +96,7 @@ func TestSemaphoreOnTheWire(t *testing.T) {
 	})
 }
 
-// countable is what both semaphores can do.
+// countable has the methods that both kinds of semaphores share.
 type countable interface {
 	handle
 	Init(ctx context.Context, n int) (bool, error)
@@ -192,7 +105,7 @@ type countable interface {
 	Info(ctx context.Context) (primitives.Info, error)
 }
 
-// bothSemaphores are the rows for what both do alike.
+// bothSemaphores has a row for each kind.
 var bothSemaphores = []struct {
 	name string
 	open func(c *primitives.Client, key string, opts ...primitives.Option) countable
@@ -205,31 +118,37 @@ var bothSemaphores = []struct {
 	}},
 }
 
-// eachSemaphore runs f for both on each server, with a client of its own.
-func eachSemaphore(t *testing.T, f func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string)) {
+// openSemaphore makes a semaphore of one kind and name on a client.
+type openSemaphore = func(*primitives.Client, ...primitives.Option) countable
+
+// eachSemaphore runs f for both kinds on each kind of server. open makes the semaphore on a client.
+func eachSemaphore(t *testing.T, f func(t *testing.T, s *redistest.Server, open openSemaphore, key string)) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, row := range bothSemaphores {
 			t.Run(row.name, func(t *testing.T) {
 				key := redistest.Name(t)
-				f(t, s, func(c *primitives.Client, opts ...primitives.Option) countable { return row.open(c, key, opts...) }, key)
+				f(t, s, func(c *primitives.Client, opts ...primitives.Option) countable {
+					return row.open(c, key, opts...)
+				}, key)
 			})
 		}
 	})
 }
 
+// initPool sets the number of permits.
 func initPool(t testing.TB, sem countable, n int) {
 	t.Helper()
 	_, err := sem.Init(t.Context(), n)
 	require.NoError(t, err)
 }
 
-// ofOne sets a semaphore that can act as a mutex.
+// ofOne returns sem with one permit, as a mutex.
 func ofOne(t testing.TB, sem countable) countable {
 	initPool(t, sem, 1)
 	return sem
 }
 
-// available is the number in Redis.
+// available returns the number in Redis.
 func available(t testing.TB, rdb *redis.Client, key string) int {
 	t.Helper()
 	n, err := rdb.Get(t.Context(), key).Int()
@@ -237,18 +156,30 @@ func available(t testing.TB, rdb *redis.Client, key string) int {
 	return n
 }
 
-func TestSemaphoresRefuse(t *testing.T) {
+func TestSemaphoresRejectInvalidArguments(t *testing.T) {
 	p := primitives.WithPermits
 	rows := []struct {
 		name string
 		do   func(ctx context.Context, sem countable) error
 	}{
 		{"init below 0", func(ctx context.Context, sem countable) error { _, err := sem.Init(ctx, -1); return err }},
-		{"init beyond an int of Java's", func(ctx context.Context, sem countable) error { _, err := sem.Init(ctx, 1<<31); return err }},
-		{"add beyond an int of Java's", func(ctx context.Context, sem countable) error { return sem.Add(ctx, -1<<31) }},
-		{"permits below 0", func(ctx context.Context, sem countable) error { _, err := sem.Acquire(ctx, p(-1)); return err }},
-		{"try permits below 0", func(ctx context.Context, sem countable) error { _, err := sem.TryAcquire(ctx, p(-1)); return err }},
-		{"too many permits", func(ctx context.Context, sem countable) error { _, err := sem.Acquire(ctx, p(1<<31)); return err }},
+		{"init beyond 32 bits", func(ctx context.Context, sem countable) error {
+			_, err := sem.Init(ctx, 1<<31)
+			return err
+		}},
+		{"add beyond 32 bits", func(ctx context.Context, sem countable) error { return sem.Add(ctx, -1<<31) }},
+		{"permits below 0", func(ctx context.Context, sem countable) error {
+			_, err := sem.Acquire(ctx, p(-1))
+			return err
+		}},
+		{"try permits below 0", func(ctx context.Context, sem countable) error {
+			_, err := sem.TryAcquire(ctx, p(-1))
+			return err
+		}},
+		{"too many permits", func(ctx context.Context, sem countable) error {
+			_, err := sem.Acquire(ctx, p(1<<31))
+			return err
+		}},
 		{"lease of 0", func(ctx context.Context, sem countable) error {
 			_, err := sem.Acquire(ctx, primitives.WithLease(0))
 			return err
@@ -268,16 +199,18 @@ func TestSemaphoresRefuse(t *testing.T) {
 		}
 		_, err := kind.open(newClient(t, s.Client(t)), "").Acquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrInvalid)
-		require.Zero(t, redistest.Commands(t, s).Total(), "Redis was touched")
+		require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 	}
 }
 
-// What stands at the key, if it is no number, is left as it is by every call, and the error says what is wrong.
-func TestSemaphoresLeaveOthersKeys(t *testing.T) {
+// TestSemaphoresLeaveKeysOfOtherTypes calls each method on a key that holds something else. The key
+// stays as it is, and the error says why.
+func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
 	key := redistest.Name(t)
-	sem, permits, latch := func(c *primitives.Client) (*primitives.Semaphore, *primitives.PermitExpirableSemaphore, *primitives.CountDownLatch) {
+	sem, permits, latch := func(c *primitives.Client) (*primitives.Semaphore, *primitives.PermitExpirableSemaphore,
+		*primitives.CountDownLatch) {
 		return c.Semaphore(key), c.PermitExpirableSemaphore(key), c.CountDownLatch(key)
 	}(newClient(t, rdb))
 	discard := func(_ any, err error) error { return err }
@@ -304,13 +237,15 @@ func TestSemaphoresLeaveOthersKeys(t *testing.T) {
 		"latch wait":     func(ctx context.Context) error { return latch.Wait(ctx) },
 	}
 	foreign := []struct {
-		name, says string
-		put        func(ctx context.Context) error
-		only       string // calls of that prefix
+		name, message string
+		put           func(ctx context.Context) error
+		only          string // the calls with that prefix
 	}{
 		{"hash", "WRONGTYPE", func(ctx context.Context) error { return rdb.HSet(ctx, key, "a", "b").Err() }, ""},
 		{"text", "not an integer", func(ctx context.Context) error { return rdb.Set(ctx, key, "text", 0).Err() }, ""},
-		{"leases of another type", "WRONGTYPE", func(ctx context.Context) error { return rdb.HSet(ctx, "{"+key+"}:timeout", "a", "b").Err() }, "permits"},
+		{"leases of another type", "WRONGTYPE", func(ctx context.Context) error {
+			return rdb.HSet(ctx, "{"+key+"}:timeout", "a", "b").Err()
+		}, "permits"},
 	}
 	for _, f := range foreign {
 		for name, call := range calls {
@@ -322,17 +257,20 @@ func TestSemaphoresLeaveOthersKeys(t *testing.T) {
 				require.NoError(t, rdb.Del(ctx, key, "{"+key+"}:timeout").Err())
 				require.NoError(t, f.put(ctx))
 				err := call(ctx)
-				require.ErrorContains(t, err, f.says)
+				require.ErrorContains(t, err, f.message)
 				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 				left := redistest.Keys(t, s, "*"+key+"*")
-				left = slices.DeleteFunc(left, func(k string) bool { return strings.HasPrefix(k, "redisson_unlock_latch") })
+				left = slices.DeleteFunc(left, func(k string) bool {
+					return strings.HasPrefix(k, "redisson_unlock_latch")
+				})
 				require.Len(t, left, 1)
 			})
 		}
 	}
 }
 
-func TestSemaphoreHoldsNothing(t *testing.T) {
+// TestSemaphoreAcquiresNoPermits acquires 0 permits.
+func TestSemaphoreAcquiresNoPermits(t *testing.T) {
 	for _, kind := range bothSemaphores {
 		t.Run(kind.name, func(t *testing.T) {
 			s := redistest.Miniredis(t)
@@ -352,16 +290,18 @@ func TestSemaphoreHoldsNothing(t *testing.T) {
 			require.NoError(t, c.Close(t.Context()))
 			_, err = sem.Acquire(t.Context(), primitives.WithPermits(0))
 			require.ErrorIs(t, err, primitives.ErrClosed)
-			require.Zero(t, redistest.Commands(t, s).Total(), "Redis was touched")
+			require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 		})
 	}
 }
 
+// TestSemaphoreHold checks the methods of a hold that has neither an id nor a lease.
 func TestSemaphoreHold(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
 		rdb := s.Client(t)
-		c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithLease(time.Millisecond), primitives.WithOwner("x")))
+		c := newClient(t, s.Client(t),
+			primitives.WithDefaults(primitives.WithLease(time.Millisecond), primitives.WithOwner("x")))
 		sem := c.Semaphore(key)
 		initPool(t, sem, 3)
 		hold, err := sem.Acquire(ctx)
@@ -379,20 +319,20 @@ func TestSemaphoreHold(t *testing.T) {
 		require.Empty(t, second.Detach())
 		requireEnds(t, second.Context(), primitives.ErrReleased)
 		require.ErrorIs(t, second.Release(ctx), primitives.ErrReleased)
-		require.Equal(t, 1, available(t, rdb, key), "a detached permit stays out")
+		require.Equal(t, 1, available(t, rdb, key), "a detached permit stays taken")
 		require.NoError(t, rdb.Del(ctx, key).Err())
-		time.Sleep(20 * time.Millisecond) // longer than the lease, which is no option of a plain semaphore
+		time.Sleep(20 * time.Millisecond) // longer than the lease, which a plain semaphore ignores
 		requireLive(t, hold.Context())
 		shut(c)
 		requireEnds(t, hold.Context(), primitives.ErrClosed)
 	})
 }
 
-// A semaphore waits for whatever brings permits, and for nothing but that.
-func TestSemaphoreWakes(t *testing.T) {
+// TestSemaphoreWakesWaitersWhenPermitsAppear makes permits available in several ways.
+func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 	rows := []struct {
 		name string
-		n    int // permits at first, below 0: not set
+		n    int // initial permits; below 0: none set
 		want int
 		do   func(ctx context.Context, sem countable, rdb *redis.Client, key string) error
 	}{
@@ -400,15 +340,17 @@ func TestSemaphoreWakes(t *testing.T) {
 			_, err := sem.Init(ctx, 2)
 			return err
 		}},
-		{"add", 1, 3, func(ctx context.Context, sem countable, _ *redis.Client, _ string) error { return sem.Add(ctx, 2) }},
-		{"foreign release", 0, 1, func(ctx context.Context, _ countable, rdb *redis.Client, key string) error {
+		{"add", 1, 3, func(ctx context.Context, sem countable, _ *redis.Client, _ string) error {
+			return sem.Add(ctx, 2)
+		}},
+		{"release by Redisson", 0, 1, func(ctx context.Context, _ countable, rdb *redis.Client, key string) error {
 			return errors.Join(rdb.Incr(ctx, key).Err(), rdb.Publish(ctx, "redisson_sc:{"+key+"}", "1").Err())
 		}},
-		{"foreign set, unheard", -1, 1, func(ctx context.Context, _ countable, rdb *redis.Client, key string) error {
+		{"set without a message", -1, 1, func(ctx context.Context, _ countable, rdb *redis.Client, key string) error {
 			return rdb.Set(ctx, key, 1, 0).Err()
 		}},
 	}
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		t.Parallel()
 		rdb := s.Client(t)
 		for _, row := range rows {
@@ -418,13 +360,15 @@ func TestSemaphoreWakes(t *testing.T) {
 				if row.n >= 0 {
 					initPool(t, sem, row.n)
 				}
-				waiting := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx, primitives.WithPermits(row.want)) })
+				waiting := start(func() (*primitives.Hold, error) {
+					return sem.Acquire(ctx, primitives.WithPermits(row.want))
+				})
 				awaitWaiter(t, s, key)
-				told := time.Now()
+				changed := time.Now()
 				require.NoError(t, row.do(ctx, sem, rdb, key))
 				got := await(t, waiting)
 				require.NoError(t, got.err)
-				require.Less(t, got.at.Sub(told), slowPoll)
+				require.Less(t, got.at.Sub(changed), slowPoll)
 				require.NoError(t, got.hold.Release(ctx))
 				_, err := sem.Delete(ctx)
 				require.NoError(t, err)
@@ -434,9 +378,9 @@ func TestSemaphoreWakes(t *testing.T) {
 	})
 }
 
-// Without a single message, every waiter is served within the slow poll.
-func TestSemaphoresNeedNoMessages(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
+// TestSemaphoreWaitersPollWhenMessagesAreLost drops all messages. Waiters acquire by the slow poll.
+func TestSemaphoreWaitersPollWhenMessagesAreLost(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		t.Parallel()
 		ctx := t.Context()
 		p := s.Proxy(t)
@@ -456,9 +400,10 @@ func TestSemaphoresNeedNoMessages(t *testing.T) {
 	})
 }
 
-// Who waits for more permits than there are holds up nobody who wants fewer, in this process or elsewhere.
-func TestSemaphoresManyAndFew(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
+// TestSemaphoreWaiterForManyDoesNotBlockOthers has a waiter for more permits than there are.
+// Waiters for one permit acquire, on the same client and on another.
+func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		ctx := t.Context()
 		rdb := s.Client(t)
 		c := newClient(t, s.Client(t))
@@ -477,14 +422,14 @@ func TestSemaphoresManyAndFew(t *testing.T) {
 				return sem.Acquire(ctx)
 			})
 		}
-		time.Sleep(50 * time.Millisecond) // so that they wait already, mostly; right either way
-		freed := time.Now()
+		time.Sleep(50 * time.Millisecond) // most of them wait by then; the result does not depend on it
+		released := time.Now()
 		require.NoError(t, all.Release(ctx))
 		holds := make([]*primitives.Hold, len(few))
 		for i := range few {
 			got := await(t, few[i])
 			require.NoError(t, got.err)
-			require.Less(t, got.at.Sub(freed), slowPoll)
+			require.Less(t, got.at.Sub(released), slowPoll)
 			holds[i] = got.hold
 		}
 		require.Empty(t, many)
@@ -499,9 +444,9 @@ func TestSemaphoresManyAndFew(t *testing.T) {
 	})
 }
 
-// Whatever replies are lost, permits move by what the calls say, exactly.
-func TestSemaphoresExactUnderLostReplies(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
+// TestSemaphoreCountsAreExactWhenRepliesAreLost drops replies at random.
+func TestSemaphoreCountsAreExactWhenRepliesAreLost(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		ctx := t.Context()
 		rdb := s.Client(t)
 		p := s.Proxy(t)
@@ -524,9 +469,10 @@ func TestSemaphoresExactUnderLostReplies(t *testing.T) {
 	})
 }
 
-// A client that does not repeat is told of lost replies; what it was not given is given back all the same.
-func TestSemaphoresUndo(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
+// TestSemaphoresRollBackFailedAcquisitions uses a client without retries. Its calls fail when
+// replies are lost, and their permits come back.
+func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		ctx := t.Context()
 		rdb := s.Client(t)
 		p := s.Proxy(t)
@@ -537,7 +483,7 @@ func TestSemaphoresUndo(t *testing.T) {
 		for range scaled(s, 400) {
 			hold, err := sem.TryAcquire(ctx, primitives.WithPermits(2))
 			if errors.Is(err, primitives.ErrNotAcquired) {
-				time.Sleep(time.Millisecond) // what is to be given back is on its way
+				time.Sleep(time.Millisecond) // rollbacks are under way
 				continue
 			}
 			if err == nil {
@@ -551,13 +497,13 @@ func TestSemaphoresUndo(t *testing.T) {
 		p.Heal()
 		redistest.WaitFor(t, soon, func() bool { return available(t, rdb, key) == 4 }, "all permits are back")
 		time.Sleep(50 * time.Millisecond)
-		require.Equal(t, 4, available(t, rdb, key), "given back twice")
+		require.Equal(t, 4, available(t, rdb, key), "no permit is returned twice")
 	})
 }
 
-// Acquisitions that are cancelled at any instant leave nothing.
-func TestSemaphoresCancelled(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
+// TestSemaphoreCancelledAcquireLeavesNothing cancels acquisitions at random times.
+func TestSemaphoreCancelledAcquireLeavesNothing(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		c := newClient(t, s.Client(t))
 		rdb := s.Client(t)
 		sem := open(c)
@@ -584,14 +530,16 @@ func TestSemaphoresCancelled(t *testing.T) {
 		}
 		wg.Wait()
 		redistest.WaitFor(t, soon, func() bool { return available(t, rdb, key) == 3 }, "all permits are back")
-		redistest.WaitFor(t, soon, func() bool { return slices.Equal([]string{key}, leftovers(t, s, key)) }, "nothing is left but the pool")
+		redistest.WaitFor(t, soon, func() bool {
+			return slices.Equal([]string{key}, leftovers(t, s, key))
+		}, "nothing is left but the pool")
 		require.NoError(t, c.Close(t.Context()))
 	})
 }
 
-// 16 clients, 100 times each, never meet in a semaphore of 1.
-func TestSemaphoresExclude(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open func(*primitives.Client, ...primitives.Option) countable, key string) {
+// TestSemaphoreOfOneExcludes runs 16 clients with 100 critical sections each on one permit.
+func TestSemaphoreOfOneExcludes(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		rdb := s.Client(t)
 		times := scaled(s, 100)
 		var wg sync.WaitGroup
@@ -621,8 +569,9 @@ func TestSemaphoresExclude(t *testing.T) {
 	})
 }
 
-// A full Redis refuses what takes, and lets go what gives back.
-func TestSemaphoresWhenRedisIsFull(t *testing.T) {
+// TestSemaphoresReleaseWhenRedisIsFull checks that a full server refuses acquisitions, and accepts
+// releases and extensions.
+func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
 	for _, kind := range bothSemaphores {
@@ -655,11 +604,13 @@ func TestSemaphoresWhenRedisIsFull(t *testing.T) {
 	}
 }
 
-// Who may not publish on the channel does not get what he could not give back.
-func TestSemaphoresWithoutTheChannel(t *testing.T) {
+// TestSemaphoresCheckPermissionsBeforeAcquiring uses a client that may not publish on the channel.
+// It acquires nothing, since it could not release.
+func TestSemaphoresCheckPermissionsBeforeAcquiring(t *testing.T) {
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
-	require.NoError(t, rdb.Do(t.Context(), "acl", "setuser", "mute", "on", "nopass", "+@all", "~*", "resetchannels").Err())
+	require.NoError(t,
+		rdb.Do(t.Context(), "acl", "setuser", "mute", "on", "nopass", "+@all", "~*", "resetchannels").Err())
 	for _, kind := range bothSemaphores {
 		t.Run(kind.name, func(t *testing.T) {
 			key := redistest.Name(t)
@@ -699,8 +650,9 @@ func TestSemaphoresInACluster(t *testing.T) {
 	}
 }
 
-// A copy of a command that comes late, when much has happened since, changes nothing.
-func TestLateCopiesDoNothing(t *testing.T) {
+// TestLateCopiesChangeNothing executes every recorded command of semaphores and latches again, in
+// other states than before.
+func TestLateCopiesChangeNothing(t *testing.T) {
 	id := strings.Repeat("ab", 16)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
@@ -721,8 +673,8 @@ func TestLateCopiesDoNothing(t *testing.T) {
 			_ = permits.Resize(ctx, 2)
 			_ = permits.ReleaseID(ctx, id)
 			if hold, err := permits.TryAcquire(ctx); err == nil {
-				if heir, err := permits.Adopt(ctx, hold.ID()); err == nil {
-					_ = heir.Release(ctx)
+				if adopted, err := permits.Adopt(ctx, hold.ID()); err == nil {
+					_ = adopted.Release(ctx)
 				}
 				_ = hold.Release(ctx)
 			}
@@ -730,11 +682,11 @@ func TestLateCopiesDoNothing(t *testing.T) {
 			_ = latch.CountDown(ctx)
 			_, _ = latch.Delete(ctx)
 		}
-		clear := func() {
+		deleteAll := func() {
 			require.NoError(t, rdb.Del(ctx, key+"s", key+"p", key+"l", "{"+key+"p}:timeout").Err())
 		}
 		set := func() {
-			clear()
+			deleteAll()
 			require.NoError(t, rdb.MSet(ctx, key+"s", 7, key+"p", 7, key+"l", 7).Err())
 			require.NoError(t, rdb.ZAdd(ctx, "{"+key+"p}:timeout", redis.Z{Score: never, Member: unhex(t, id)}).Err())
 		}
@@ -743,13 +695,13 @@ func TestLateCopiesDoNothing(t *testing.T) {
 			require.NoError(t, err)
 			return append(numbers, rdb.ZCard(ctx, "{"+key+"p}:timeout").Val())
 		}
-		states := []func(){clear, set}
-		for i, during := range states { // as the commands find it
+		states := []func(){deleteAll, set}
+		for i, during := range states { // the state that the commands find
 			during()
 			p.Record()
 			everything()
 			copies := p.Commands()
-			for j, after := range states { // as their copies find it
+			for j, after := range states { // the state that their copies find
 				after()
 				before := state()
 				for _, command := range copies {
@@ -767,6 +719,7 @@ func TestLateCopiesDoNothing(t *testing.T) {
 	})
 }
 
+// ignoreNil returns err unless it is redis.Nil.
 func ignoreNil(err error) error {
 	if errors.Is(err, redis.Nil) {
 		return nil

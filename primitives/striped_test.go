@@ -12,12 +12,13 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The stripe of a key is the same in every process, for ever: FNV-1a 64, mod n.
-func TestStripedGolden(t *testing.T) {
+// TestStripedMapsKeysAsDocumented: the stripe of a key must be the same in all processes and
+// versions. It is FNV-1a 64 of the key, modulo the number of stripes.
+func TestStripedMapsKeysAsDocumented(t *testing.T) {
 	c := newClient(t, redistest.Miniredis(t).Client(t))
 	for _, tt := range []struct {
 		key  string
-		hash uint64 // FNV-1a 64, as published
+		hash uint64 // published FNV-1a 64 values
 	}{
 		{"", 0xcbf29ce484222325},
 		{"a", 0xaf63dc4c8601ec8c},
@@ -26,12 +27,13 @@ func TestStripedGolden(t *testing.T) {
 		{"\xff\x00", 0x0a99a607b6f60bea},
 	} {
 		for _, n := range []int{1, 2, 7, 16, 1000} {
-			require.Equal(t, fmt.Sprintf("s:%d", tt.hash%uint64(n)), c.Striped("s", n).Lock(tt.key).Name(), "%q of %d", tt.key, n)
+			require.Equal(t, fmt.Sprintf("s:%d", tt.hash%uint64(n)), c.Striped("s", n).Lock(tt.key).Name(), "%q of %d",
+				tt.key, n)
 		}
 	}
 }
 
-func TestStripedSpreads(t *testing.T) {
+func TestStripedSpreadsKeysEvenly(t *testing.T) {
 	c := newClient(t, redistest.Miniredis(t).Client(t))
 	const n, keys = 16, 16000
 	s := c.Striped("s", n)
@@ -47,13 +49,13 @@ func TestStripedSpreads(t *testing.T) {
 	}
 }
 
-func TestStripedInvalid(t *testing.T) {
+func TestStripedRejectsInvalidArguments(t *testing.T) {
 	c := newClient(t, redistest.Miniredis(t).Client(t))
 	for name, s := range map[string]*primitives.Striped{
-		"no stripe":     c.Striped("s", 0),
-		"fewer":         c.Striped("s", -3),
-		"an empty name": c.Striped("", 3),
-		"an option":     c.Striped("s", 3, primitives.WithLease(-1)),
+		"no stripes":      c.Striped("s", 0),
+		"negative number": c.Striped("s", -3),
+		"empty name":      c.Striped("", 3),
+		"invalid option":  c.Striped("s", 3, primitives.WithLease(-1)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := s.Lock("key")
@@ -69,8 +71,9 @@ func TestStripedInvalid(t *testing.T) {
 	require.Equal(t, "s", c.Striped("s", 0).Name())
 }
 
-// Keys of one stripe exclude each other, on whatever client; those of different stripes do not.
-func TestStripedExcludes(t *testing.T) {
+// TestStripedKeysOfOneStripeExclude checks that keys of one stripe exclude each other on all
+// clients, and keys of different stripes do not.
+func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		const n = 4
@@ -101,7 +104,10 @@ func TestStripedExcludes(t *testing.T) {
 			wg.Go(func() {
 				for i := range each {
 					l := striped.Lock(fmt.Sprint(i))
-					if err := l.Do(context.Background(), func(context.Context) error { *counters[l.Name()]++; return nil }); err != nil {
+					if err := l.Do(context.Background(), func(context.Context) error {
+						*counters[l.Name()]++
+						return nil
+					}); err != nil {
 						t.Error(err)
 					}
 				}

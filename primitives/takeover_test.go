@@ -15,26 +15,29 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// takeable is what can be taken from a holder by another client.
+// takeable has the methods by which another client takes a hold over.
 type takeable interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 	Adopt(ctx context.Context, id string, opts ...primitives.Option) (*primitives.Hold, error)
 	ReleaseID(ctx context.Context, id string) error
 }
 
-// takeableRow is one kind. open makes a handle for a participant that has a client per server.
+// takeableRow is one kind of lock. open makes a handle for a participant, which has one client per
+// server.
 type takeableRow struct {
 	name    string
 	forced  bool // ForceRelease is supported
 	servers int
-	open    func(t testing.TB, key string, clients []*primitives.Client) takeable
+	open    openTakeable
 }
 
+type openTakeable func(t testing.TB, key string, clients []*primitives.Client) takeable
+
 func takeableRows() []takeableRow {
-	lock := func(f func(c *primitives.Client, key string) *primitives.Lock) func(testing.TB, string, []*primitives.Client) takeable {
+	lock := func(f func(c *primitives.Client, key string) *primitives.Lock) openTakeable {
 		return func(_ testing.TB, key string, c []*primitives.Client) takeable { return f(c[0], key) }
 	}
-	joint := func(join func([]*primitives.Lock, ...primitives.Option) *primitives.Lock) func(testing.TB, string, []*primitives.Client) takeable {
+	joint := func(join join) openTakeable {
 		return func(_ testing.TB, key string, clients []*primitives.Client) takeable {
 			var members []*primitives.Lock
 			for i, c := range clients {
@@ -47,8 +50,12 @@ func takeableRows() []takeableRow {
 		{"lock", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock { return c.Lock(key) })},
 		{"fair", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock { return c.FairLock(key) })},
 		{"fenced", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock { return c.FencedLock(key) })},
-		{"reader", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock { return c.RWLock(key).Reader() })},
-		{"writer", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock { return c.RWLock(key).Writer() })},
+		{"reader", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock {
+			return c.RWLock(key).Reader()
+		})},
+		{"writer", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock {
+			return c.RWLock(key).Writer()
+		})},
 		{"multi", false, 3, joint(primitives.NewMultiLock)},
 		{"red", false, 3, joint(primitives.NewRedLock)},
 		{"permits", false, 1, func(t testing.TB, key string, c []*primitives.Client) takeable {
@@ -60,7 +67,7 @@ func takeableRows() []takeableRow {
 	}
 }
 
-// takeovers are the ways to take a hold away.
+// takeovers are the calls that take a hold over.
 var takeovers = []struct {
 	name string
 	take func(ctx context.Context, from takeable, id string) error
@@ -82,29 +89,30 @@ var takeovers = []struct {
 	}},
 }
 
-// noOtherWay makes a hold that nothing but a notice tells of its loss while a test lasts.
-var noOtherWay = map[string]primitives.Option{
+// longHolds are options with which, for the time of a test, only a notice can report a loss.
+var longHolds = map[string]primitives.Option{
 	"renewed": primitives.WithWatchdog(60 * time.Second),
 	"fixed":   primitives.WithLease(60 * time.Second),
 }
 
-// promptNotice bounds how long a notice takes on a very busy machine, where C15 says 200 ms. Nothing else
-// tells of the loss for 60 s.
+// promptNotice bounds the delay of a notice on a very busy machine. C15 promises 200 ms.
 const promptNotice = 3 * time.Second
 
-// holderChannel is where c hears of takeovers.
+// holderChannel returns the channel on which c is notified of takeovers.
 func holderChannel(c *primitives.Client) string {
 	return "redlatch_holder:{" + strings.ReplaceAll(c.ID(), "-", "")[:16] + "}"
 }
 
-// pastOneSecond returns when a hold that began then is older than 1 s and its client listens.
-func pastOneSecond(t testing.TB, began time.Time, c *primitives.Client, servers ...*redistest.Server) {
-	time.Sleep(time.Until(began.Add(1050 * time.Millisecond))) // the age is what is tested
+// awaitSubscribedHolder returns when a hold that began then is older than 1 s, and its client is
+// subscribed to its channel.
+func awaitSubscribedHolder(t testing.TB, began time.Time, c *primitives.Client, servers ...*redistest.Server) {
+	time.Sleep(time.Until(began.Add(1050 * time.Millisecond))) // holds older than 1 s are notified
 	for _, s := range servers {
 		awaitWaiter(t, s, holderChannel(c))
 	}
 }
 
+// TestC15FormerHolderLearnsOfATakeoverAtOnce takes over holds of each kind by each call.
 func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 	t.Parallel()
 	servers := []*redistest.Server{redistest.Fresh(t), redistest.Fresh(t), redistest.Fresh(t)}
@@ -115,50 +123,52 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 		return clients
 	}
 	for _, row := range takeableRows() {
-		for _, way := range takeovers {
-			if way.name == "ForceRelease" && !row.forced {
+		for _, takeover := range takeovers {
+			if takeover.name == "ForceRelease" && !row.forced {
 				continue
 			}
-			for kind, terms := range noOtherWay {
-				t.Run(row.name+"/"+way.name+"/"+kind, func(t *testing.T) {
+			for kind, opt := range longHolds {
+				t.Run(row.name+"/"+takeover.name+"/"+kind, func(t *testing.T) {
 					t.Parallel()
-					heard := &recorder{}
+					events := &recorder{}
 					key := redistest.Name(t)
-					holders := participant(t, row.servers, heard.option())
+					holders := participant(t, row.servers, events.option())
 					began := time.Now()
-					hold, err := row.open(t, key, holders).Acquire(t.Context(), terms)
+					hold, err := row.open(t, key, holders).Acquire(t.Context(), opt)
 					require.NoError(t, err)
-					pastOneSecond(t, began, holders[0], servers[:row.servers]...)
+					awaitSubscribedHolder(t, began, holders[0], servers[:row.servers]...)
 					requireLive(t, hold.Context())
 					other := row.open(t, key, participant(t, row.servers))
 					began = time.Now()
-					require.NoError(t, way.take(t.Context(), other, hold.ID()))
+					require.NoError(t, takeover.take(t.Context(), other, hold.ID()))
 					requireEnds(t, hold.Context(), primitives.ErrLost)
 					took := time.Since(began)
-					t.Logf("told after %v", took)
+					t.Logf("notified after %v", took)
 					require.Less(t, took, promptNotice)
-					require.Equal(t, hold.ID(), heard.await(t, primitives.EventLost).ID)
+					require.Equal(t, hold.ID(), events.await(t, primitives.EventLost).ID)
 					require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-					require.Len(t, heard.all(primitives.EventLost), 1)
+					require.Len(t, events.all(primitives.EventLost), 1)
 				})
 			}
 		}
 	}
 }
 
-// A hold with another id than its client's is reached on the channel of that id.
-func TestC15HolderWithAnOwnersIDLearnsOfATakeoverAtOnce(t *testing.T) {
+// TestC15HolderWithACallersIDLearnsOfATakeoverAtOnce: such a holder is notified on the channel of
+// its id.
+func TestC15HolderWithACallersIDLearnsOfATakeoverAtOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	key := redistest.Name(t)
-	hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(key), primitives.WithOwner("job 7"), primitives.WithLease(time.Minute))
-	redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 1 }, "it listens")
+	hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(key), primitives.WithOwner("job 7"),
+		primitives.WithLease(time.Minute))
+	redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 1 }, "the holder subscribes")
 	_, err := newClient(t, s.Client(t)).Lock(key).ForceRelease(t.Context())
 	require.NoError(t, err)
 	began := time.Now()
 	requireEnds(t, hold.Context(), primitives.ErrLost)
 	require.Less(t, time.Since(began), promptNotice)
-	redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "it listens no more")
+	redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "the holder unsubscribes")
 }
 
 func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
@@ -166,9 +176,10 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
 	servers := redistest.FreshCluster(t, 3)
 	for _, sharded := range []bool{true, false} {
 		t.Run(fmt.Sprint("sharded ", sharded), func(t *testing.T) {
-			opts := []primitives.ClientOption{primitives.WithShardedPubSub(sharded), primitives.WithClientName("holder")}
+			opts := []primitives.ClientOption{primitives.WithShardedPubSub(sharded),
+				primitives.WithClientName("holder")}
 			one, two := newClient(t, servers.ClusterClient(t), opts...), newClient(t, servers.ClusterClient(t), opts...)
-			listening := func() (channels []string) {
+			subscribed := func() (channels []string) {
 				for _, s := range servers.Nodes() {
 					for _, channel := range append(redistest.Channels(t, s), redistest.ShardChannels(t, s)...) {
 						if strings.HasPrefix(channel, "redlatch_holder:") {
@@ -179,7 +190,7 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
 				return channels
 			}
 			var wg sync.WaitGroup
-			for i := range 6 { // every shard has some
+			for i := range 6 { // so that each shard has some
 				wg.Go(func() {
 					key := fmt.Sprint(redistest.Name(t), i)
 					hold, err := one.Lock(key).Acquire(t.Context(), primitives.WithLease(time.Minute))
@@ -187,8 +198,8 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
 						t.Error(err)
 						return
 					}
-					time.Sleep(1050 * time.Millisecond) // the age is what is tested
-					redistest.WaitFor(t, soon, func() bool { return len(listening()) == 1 }, "the client listens")
+					time.Sleep(1050 * time.Millisecond) // holds older than 1 s are notified
+					redistest.WaitFor(t, soon, func() bool { return len(subscribed()) == 1 }, "the client subscribes")
 					info, err := two.Lock(key).Info(t.Context())
 					if err != nil || info.Holders[0].Client != "holder" {
 						t.Errorf("%+v, %v", info, err)
@@ -199,14 +210,14 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
 					}
 					requireEnds(t, hold.Context(), primitives.ErrLost)
 					took := time.Since(began)
-					t.Logf("told after %v", took)
+					t.Logf("notified after %v", took)
 					if took >= promptNotice {
-						t.Errorf("told after %v", took)
+						t.Errorf("notified after %v", took)
 					}
 				})
 			}
 			wg.Wait()
-			redistest.WaitFor(t, soon, func() bool { return len(listening()) == 0 }, "it listens no more")
+			redistest.WaitFor(t, soon, func() bool { return len(subscribed()) == 0 }, "the holder unsubscribes")
 			redistest.WaitFor(t, soon, func() bool {
 				for _, s := range servers.Nodes() {
 					if len(redistest.Keys(t, s, "redlatch_client:*")) > 0 {
@@ -214,13 +225,14 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnceInACluster(t *testing.T) {
 					}
 				}
 				return true
-			}, "its name is gone")
+			}, "its name is deleted")
 		})
 	}
 }
 
-// A notice proves nothing: a hold that Redis still has stays, and a flood of notices costs one check at a time.
-func TestAForgedNoticeCostsACheckAndNoHold(t *testing.T) {
+// TestForgedNoticeIsChecked floods a holder with notices of takeovers that did not happen. The
+// client checks its hold, one check at a time, and keeps it.
+func TestForgedNoticeIsChecked(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
@@ -229,8 +241,8 @@ func TestAForgedNoticeCostsACheckAndNoHold(t *testing.T) {
 	hold := acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(time.Minute))
 	awaitWaiter(t, s, holderChannel(c))
 	p.Record()
-	letGo := p.HoldReplies(script)
-	defer letGo()
+	deliver := p.HoldReplies(script)
+	defer deliver()
 	for range 300 {
 		require.NoError(t, rdb.Publish(t.Context(), holderChannel(c), "lock\nl\n"+hold.ID()).Err())
 		require.NoError(t, rdb.Publish(t.Context(), holderChannel(c), "lock\n\n\n").Err())
@@ -244,18 +256,20 @@ func TestAForgedNoticeCostsACheckAndNoHold(t *testing.T) {
 		}
 		return n
 	}
-	redistest.WaitFor(t, soon, func() bool { return checks() > 0 }, "it is checked")
-	require.Equal(t, 1, checks(), "one at a time")
-	letGo()
-	redistest.WaitFor(t, soon, func() bool { return checks() > 1 }, "and once more, for the notices that came meanwhile")
+	redistest.WaitFor(t, soon, func() bool { return checks() > 0 }, "the hold is checked")
+	require.Equal(t, 1, checks(), "one check at a time")
+	deliver()
+	redistest.WaitFor(t, soon, func() bool {
+		return checks() > 1
+	}, "another check, for the notices during the first one")
 	require.NoError(t, hold.Check(t.Context()))
 	requireLive(t, hold.Context())
 	require.LessOrEqual(t, checks(), 10)
 	release(t, hold)
 }
 
-// A notice that finds Redis silent for a moment is not lost.
-func TestATakeoverIsFoundThoughTheFirstCheckIsNotAnswered(t *testing.T) {
+// TestTakeoverIsFoundWhenTheFirstCheckFails drops the first checks after a notice.
+func TestTakeoverIsFoundWhenTheFirstCheckFails(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
@@ -268,8 +282,8 @@ func TestATakeoverIsFoundThoughTheFirstCheckIsNotAnswered(t *testing.T) {
 	requireEnds(t, hold.Context(), primitives.ErrLost)
 }
 
-// The one that takes a hold away is not delayed by notices that cannot be sent.
-func TestATakeoverDoesNotWaitForItsNotice(t *testing.T) {
+// TestTakeoverDoesNotWaitForItsNotice holds the reply to the notice back.
+func TestTakeoverDoesNotWaitForItsNotice(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
@@ -278,15 +292,16 @@ func TestATakeoverDoesNotWaitForItsNotice(t *testing.T) {
 	l := newClient(t, p.Client(t)).Lock(key)
 	_, err := l.Info(t.Context())
 	require.NoError(t, err)
-	letGo := p.HoldReplies(redistest.Named("publish"))
-	defer letGo()
+	deliver := p.HoldReplies(redistest.Named("publish"))
+	defer deliver()
 	began := time.Now()
 	require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
 	require.Less(t, time.Since(began), time.Second)
 }
 
-// While the link for messages is down a notice is lost. A fixed lease is checked when the link is back.
-func TestATakeoverIsFoundWhenTheLinkForNoticesIsBack(t *testing.T) {
+// TestTakeoverIsFoundAfterReconnecting drops a notice, and then cuts the connection for messages.
+// The client checks its holds when it is connected again.
+func TestTakeoverIsFoundAfterReconnecting(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)

@@ -16,8 +16,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// C5: acquisitions are cancelled at random instants, from before the first command to long after the grant. A second later nothing is left.
-func TestC5CancelledAtRandom(t *testing.T) {
+// TestC5CancelledAcquireLeavesNothing cancels acquisitions at random times, from before the first
+// command to long after the acquisition.
+func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
 		c := newClient(t, p.Client(t))
@@ -34,7 +35,9 @@ func TestC5CancelledAtRandom(t *testing.T) {
 				for range n/50 + 1 {
 					l := c.Lock(names[rand.IntN(len(names))])
 					ctx, cancel := context.WithCancelCause(context.Background())
-					timer := time.AfterFunc(time.Duration(rand.ExpFloat64()*float64(5*time.Millisecond)), func() { cancel(errTest) })
+					timer := time.AfterFunc(time.Duration(rand.ExpFloat64()*float64(5*time.Millisecond)), func() {
+						cancel(errTest)
+					})
 					var opts []primitives.Option
 					if rand.IntN(4) == 0 {
 						opts = append(opts, primitives.WithOwner("o"+strconv.FormatUint(rand.Uint64(), 16)))
@@ -55,43 +58,46 @@ func TestC5CancelledAtRandom(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		redistest.WaitFor(t, 2*time.Second, func() bool { return len(leftovers(t, s, name)) == 0 }, "no key and no channel is left")
+		redistest.WaitFor(t, 2*time.Second, func() bool {
+			return len(leftovers(t, s, name)) == 0
+		}, "no key and no channel is left")
 		requireIdle(t)
 		p.Record()
 		time.Sleep(200 * time.Millisecond)
 		for _, c := range p.Commands() {
 			require.NotContains(t, []string{"eval", "evalsha"}, c.Args[0], "no renewal is left")
 		}
-		t.Logf("%d of %d were granted", got.Load(), n)
+		t.Logf("%d of %d were acquired", got.Load(), n)
 	})
 }
 
-// C5: the context ends while the command is in flight. Its outcome is awaited and undone.
-func TestC5CancelledInFlight(t *testing.T) {
+// TestC5CancelledInFlightIsRolledBack cancels an acquisition while its command is in flight. The
+// call awaits the outcome and rolls it back.
+func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			p := x.s.Proxy(t)
 			l := newClient(t, p.Client(t)).Lock(x.name)
-			acquireHeld := func(ctx context.Context) error {
+			acquireCancelled := func(ctx context.Context) error {
 				t.Helper()
-				free := p.HoldReplies(script)
-				defer free()
+				deliver := p.HoldReplies(script)
+				defer deliver()
 				ctx, cancel := context.WithCancelCause(ctx)
 				inFlight := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
-				redistest.WaitFor(t, soon, func() bool { return p.Held() == 1 }, "in flight")
+				redistest.WaitFor(t, soon, func() bool { return p.Held() == 1 }, "the command is in flight")
 				cancel(errTest)
 				require.Empty(t, inFlight)
-				free()
+				deliver()
 				return await(t, inFlight).err
 			}
 			release(t, acquire(t, t.Context(), l, opts...))
-			err := acquireHeld(t.Context())
+			err := acquireCancelled(t.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			require.ErrorIs(t, err, errTest)
 			require.Empty(t, fields(t, x.s, x.name))
 
 			outer := acquire(t, t.Context(), l, opts...)
-			err = acquireHeld(outer.Context())
+			err = acquireCancelled(outer.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			require.Equal(t, "1", x.count(t, outer.ID()))
 			release(t, outer)
@@ -99,7 +105,8 @@ func TestC5CancelledInFlight(t *testing.T) {
 	}
 }
 
-// C21: a thousand wait for one lock. They cost a connection, and next to no commands.
+// TestC21WaitingIsCheap has a thousand waiters for one lock. They share a connection and a slow
+// poll.
 func TestC21WaitingIsCheap(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
@@ -111,7 +118,7 @@ func TestC21WaitingIsCheap(t *testing.T) {
 	if testing.Short() {
 		n = 100
 	}
-	_, err := l.TryAcquire(t.Context()) // opens what an unwaiting client needs
+	_, err := l.TryAcquire(t.Context()) // opens the connections that a client without waiters needs
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	connections := redistest.Connections(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -121,7 +128,7 @@ func TestC21WaitingIsCheap(t *testing.T) {
 			_, err := l.Acquire(ctx)
 			waiting <- err
 		}()
-		if i == 0 { // who comes while somebody waits does not even try
+		if i == 0 { // later ones queue behind the first without an attempt
 			awaitWaiter(t, s, "l")
 		}
 	}
@@ -131,19 +138,21 @@ func TestC21WaitingIsCheap(t *testing.T) {
 	const span = 3 * time.Second
 	time.Sleep(span)
 	spent := redistest.Commands(t, s).Since(before)
-	t.Logf("%d waiters: %d extra connections, in %v %v", n, redistest.Connections(t, s)-connections, span, spent)
+	t.Logf("%d waiters: %d more connections; commands in %v: %v", n, redistest.Connections(t, s)-connections, span,
+		spent)
 	require.LessOrEqual(t, spent["evalsha"], int64(4))
-	require.LessOrEqual(t, spent.Total(), int64(60), "the helpers of this test included")
+	require.LessOrEqual(t, spent.Total(), int64(60), "including the commands of this test")
 	cancel()
 	for range n {
 		require.ErrorIs(t, <-waiting, context.Canceled)
 	}
 	release(t, hold)
-	redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
+	redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "the client unsubscribes")
 }
 
-// C21: a wake-up that a waiter takes with it when it leaves is passed on.
-func TestC21WakeUpsArePassedOn(t *testing.T) {
+// TestC21CancelledWaiterPassesItsWakeUpOn cancels the first waiter while it is woken up. The second
+// waiter must not wait for the slow poll.
+func TestC21CancelledWaiterPassesItsWakeUpOn(t *testing.T) {
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	holder := newClient(t, s.Client(t)).Lock(name)
@@ -170,12 +179,12 @@ func TestC21WakeUpsArePassedOn(t *testing.T) {
 		}
 		release(t, r.hold)
 	}
-	require.Zero(t, late, "waited for the slow poll")
+	require.Zero(t, late, "no waiter waits for the slow poll")
 	requireClean(t, s, name)
 }
 
-// C21: the link for notifications is cut again and again; waiters go on.
-func TestC21CutSubscriptions(t *testing.T) {
+// TestC21WaitersSurviveCutSubscriptions cuts the connection for messages while a waiter waits.
+func TestC21WaitersSurviveCutSubscriptions(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
@@ -196,8 +205,8 @@ func TestC21CutSubscriptions(t *testing.T) {
 	requireClean(t, s, name)
 }
 
-// C21: a waiter looks when the lock's TTL ends: nobody publishes that.
-func TestC21LooksWhenTheLeaseEnds(t *testing.T) {
+// TestC21WaiterTriesWhenTheLeaseEnds: nobody publishes the end of a lease.
+func TestC21WaiterTriesWhenTheLeaseEnds(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		other := x.other(t)
@@ -210,8 +219,8 @@ func TestC21LooksWhenTheLeaseEnds(t *testing.T) {
 	})
 }
 
-// Section 4: what others publish on a lock's channel wakes nobody, and harms nothing.
-func TestCornerForeignPayloads(t *testing.T) {
+// TestForeignMessagesWakeNobody publishes payloads of other programs on a lock's channel.
+func TestForeignMessagesWakeNobody(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		hold := acquire(t, t.Context(), x.l)
@@ -219,21 +228,21 @@ func TestCornerForeignPayloads(t *testing.T) {
 		other := newClient(t, p.Client(t)).Lock(x.name)
 		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 		awaitWaiter(t, x.s, x.name)
-		time.Sleep(100 * time.Millisecond) // the second try
+		time.Sleep(100 * time.Millisecond) // the second attempt
 		p.Record()
 		for range 50 {
 			for _, payload := range []string{"", "2", "-1", "null", "\x00\xff", "00"} {
 				require.NoError(t, x.rdb.Publish(t.Context(), "redisson_lock__channel:{"+x.name+"}", payload).Err())
 			}
 		}
-		tries := 0
+		attempts := 0
 		for _, c := range p.Commands() {
 			if script(c.Args) {
-				tries++
+				attempts++
 			}
 		}
-		require.LessOrEqual(t, tries, 2, "slow polls")
-		for _, payload := range []string{"1", "0"} { // news that are not true
+		require.LessOrEqual(t, attempts, 2, "slow polls only")
+		for _, payload := range []string{"1", "0"} { // valid payloads, but the lock is still held
 			require.NoError(t, x.rdb.Publish(t.Context(), "redisson_lock__channel:{"+x.name+"}", payload).Err())
 		}
 		require.Empty(t, waiting)

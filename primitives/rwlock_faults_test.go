@@ -1,0 +1,256 @@
+package primitives_test
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestRWLockCountsAreExactWhenRepliesAreLost (C16) drops replies at random. Redis has the right
+// counts after each step.
+func TestRWLockCountsAreExactWhenRepliesAreLost(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		p := s.Proxy(t)
+		x := onRWNamed(t, s, p.Client(t, quick), redistest.Name(t))
+		step := func(want map[string]string, f func() error) {
+			t.Helper()
+			p.DropReplies(rand.IntN(3), script) // up to two of the four attempts
+			require.NoError(t, f())
+			p.Heal()
+			require.Equal(t, want, fields(t, s, x.name))
+		}
+		ctx, none := t.Context(), map[string]string{}
+		for i := range scaled(s, 2000) / 10 { // ten steps each, with one lost reply per step on average
+			opts, id := []primitives.Option(nil), func(h *primitives.Hold) string { return h.ID() }
+			if i%2 == 1 {
+				opts, id = []primitives.Option{primitives.WithOwner("o")}, func(*primitives.Hold) string { return "o" }
+			}
+			var a, in, w, again *primitives.Hold
+			count := func(mode, field string, n int) map[string]string {
+				return map[string]string{"mode": mode, field: strconv.Itoa(n)}
+			}
+			take := func(hold **primitives.Hold, ctx context.Context, l *primitives.Lock,
+				opts ...primitives.Option) error {
+				got, err := l.Acquire(ctx, opts...)
+				*hold = got
+				return err
+			}
+			require.NoError(t, take(&a, ctx, x.rw.Reader(), opts...))
+			step(count("read", id(a), 2), func() error { return take(&in, a.Context(), x.rw.Reader()) })
+			step(count("read", id(a), 1), func() error { return a.Release(ctx) })
+			step(none, func() error { return in.Release(ctx) })
+			require.NoError(t, take(&w, ctx, x.rw.Writer(), opts...))
+			step(count("write", id(w)+":write", 2), func() error { return take(&again, w.Context(), x.rw.Writer()) })
+			both := count("write", id(w)+":write", 2)
+			both[id(w)] = "1"
+			step(both, func() error { return take(&in, context.WithoutCancel(w.Context()), x.rw.Reader()) })
+			both[id(w)+":write"] = "1"
+			step(both, func() error { return again.Release(ctx) })
+			step(count("read", id(w), 1), func() error { return w.Release(ctx) })
+			step(none, func() error { return in.Release(ctx) })
+		}
+		requireClean(t, s, x.name)
+	})
+}
+
+// TestRWLockLateCopiesTakeNothing executes every recorded command again after all holds are
+// released.
+func TestRWLockLateCopiesTakeNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		p := s.Proxy(t)
+		x := onRWNamed(t, s, p.Client(t), redistest.Name(t))
+		p.Record()
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			for _, l := range []*primitives.Lock{x.rw.Reader(), x.rw.Writer()} {
+				hold := acquire(t, t.Context(), l, opts...)
+				in := acquire(t, hold.Context(), l)
+				require.NoError(t, in.Extend(t.Context(), time.Minute))
+				reading := acquire(t, in.Context(), x.rw.Reader())
+				release(t, hold)
+				release(t, reading)
+				adopted, err := l.Adopt(t.Context(), hold.ID())
+				require.NoError(t, err)
+				release(t, adopted)
+				require.ErrorIs(t, in.Release(t.Context()), primitives.ErrLost)
+				reader := acquire(t, t.Context(), newClient(t, s.Client(t)).RWLock(x.name).Reader())
+				_, err = x.rw.Writer().Acquire(t.Context(), primitives.WithWait(20*time.Millisecond))
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				release(t, reader)
+			}
+		}
+		var sent [][]any
+		for _, c := range p.Commands() {
+			if strings.HasPrefix(c.Args[0], "eval") {
+				args := make([]any, len(c.Args))
+				for i, a := range c.Args {
+					args[i] = a
+				}
+				sent = append(sent, args)
+			}
+		}
+		require.Greater(t, len(sent), 20)
+		stop := time.Now().Add(5 * time.Second) // Redis remembers the requests for longer
+		for range scaled(s, 10) {
+			for _, i := range rand.Perm(len(sent)) {
+				if time.Now().After(stop) {
+					break
+				}
+				_ = x.rdb.Do(t.Context(), sent[i]...).Err()
+				left, err := x.rdb.Exists(t.Context(), x.name, "redlatch_rwlock_claim:{"+x.name+"}").Result()
+				require.NoError(t, err)
+				require.Zero(t, left, "%v", sent[i])
+			}
+		}
+		require.Empty(t, x.state(t))
+	})
+}
+
+// TestRWLockCancelledAcquireLeavesNothing (C5) cancels acquisitions at random times. No key, claim
+// or channel stays.
+func TestRWLockCancelledAcquireLeavesNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		c := newClient(t, s.Client(t))
+		rounds, meanTimeout := scaled(s, 2000)/20, 4*time.Millisecond
+		if s.Mini() != nil {
+			meanTimeout *= 20
+		}
+		var got atomic.Int64
+		var wg sync.WaitGroup
+		for i := range 20 {
+			wg.Go(func() {
+				rw := c.RWLock(name + "-" + strconv.Itoa(i%4))
+				for range rounds {
+					l := rw.Reader()
+					if rand.IntN(3) == 0 {
+						l = rw.Writer()
+					}
+					ctx, cancel := context.WithTimeoutCause(t.Context(),
+						time.Duration(rand.ExpFloat64()*float64(meanTimeout)), errTest)
+					hold, err := l.Acquire(ctx)
+					if err == nil {
+						got.Add(1)
+						err = hold.Release(ctx)
+					} else {
+						assert.ErrorIs(t, err, errTest)
+						assert.ErrorIs(t, err, primitives.ErrNotAcquired)
+						err = nil
+					}
+					assert.NoError(t, err)
+					cancel()
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("%d of %d were acquired", got.Load(), 20*rounds)
+		redistest.WaitFor(t, 2*time.Second, func() bool { return len(leftovers(t, s, name)) == 0 },
+			"no key and no channel is left")
+		require.NoError(t, c.Close(t.Context()))
+	})
+}
+
+// TestRWLockReleasesWhenRedisIsFull checks that a full server refuses new holds, and that holds are
+// still renewed and released.
+func TestRWLockReleasesWhenRedisIsFull(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
+	x := onRW(t, s)
+	ctx := t.Context()
+	lock := func(suffix string) *primitives.RWLock { return x.c.RWLock(x.name + suffix) }
+	renewed := primitives.WithWatchdog(time.Second)
+	a := acquire(t, ctx, x.rw.Reader(), renewed)
+	in := acquire(t, a.Context(), x.rw.Reader(), renewed)
+	short := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(time.Minute))
+	one, two := acquire(t, ctx, lock("-o").Reader(), primitives.WithOwner("o")), acquire(t, ctx, lock("-o").Reader(),
+		primitives.WithOwner("o"))
+	w := acquire(t, ctx, lock("-w").Writer(), renewed)
+	v := acquire(t, w.Context(), lock("-w").Writer(), renewed)
+	r := acquire(t, context.WithoutCancel(w.Context()), lock("-w").Reader(), renewed)
+	acquire(t, ctx, lock("-f").Reader())
+	acquire(t, ctx, lock("-g").Writer())
+	require.NoError(t, x.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	for _, l := range []*primitives.Lock{lock("-new").Reader(), lock("-new").Writer(), x.rw.Reader(), x.rw.Writer()} {
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("p")}} {
+			_, err := l.Acquire(ctx, opts...)
+			require.ErrorContains(t, err, "OOM")
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+		}
+	}
+	_, err := x.rw.Reader().Acquire(a.Context())
+	require.ErrorContains(t, err, "OOM")
+	require.NoError(t, a.Extend(ctx, 2*time.Second))
+	time.Sleep(2500 * time.Millisecond)
+	for _, h := range []*primitives.Hold{a, in, w, v, r} {
+		require.NoError(t, h.Check(ctx), "renewed")
+	}
+	for _, h := range []*primitives.Hold{a, in, short, one, two, w, v, r} {
+		release(t, h)
+	}
+	for _, l := range []*primitives.Lock{lock("-f").Reader(), lock("-g").Writer()} {
+		held, err := l.ForceRelease(ctx)
+		require.NoError(t, err)
+		require.True(t, held)
+	}
+	require.NoError(t, x.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+	requireClean(t, s, x.name)
+}
+
+// TestRWLockChecksPermissionsBeforeWriting checks that an acquisition fails and writes nothing if
+// its release would lack a permission.
+func TestRWLockChecksPermissionsBeforeWriting(t *testing.T) {
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	name := redistest.Name(t)
+	all := "~" + name + " ~{" + name + "}:* ~redisson_unlock_latch:{" + name + "}:* " +
+		"~redisson_rwlock:{" + name + "} ~redlatch_rwlock_claim:{" + name + "} "
+	for _, tt := range []struct {
+		name, rules string
+		ok          bool
+	}{
+		{"all permissions", all + "&redisson_rwlock:{" + name + "}", true},
+		{"no channel", "~*", false},
+		{"no publish", "~* &* -publish", false},
+		{"no timeout keys", strings.Replace(all, "~{"+name+"}:* ", "", 1) + "&*", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			args := []any{"acl", "setuser", tt.name, "on", ">pw", "+@all", "resetchannels", "resetkeys"}
+			for rule := range strings.FieldsSeq(tt.rules) {
+				args = append(args, rule)
+			}
+			args[2] = "u" + strconv.Itoa(len(tt.name))
+			require.NoError(t, admin.Do(t.Context(), args...).Err())
+			rw := newClient(t,
+				s.Client(t, func(o *redis.Options) { o.Username, o.Password = args[2].(string), "pw" })).RWLock(name)
+			for _, l := range []*primitives.Lock{rw.Reader(), rw.Writer()} {
+				for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+					hold, err := l.Acquire(t.Context(), opts...)
+					if tt.ok {
+						require.NoError(t, err)
+						release(t, hold)
+						continue
+					}
+					require.Error(t, err)
+					require.True(t, strings.Contains(err.Error(), "NOPERM") ||
+						strings.Contains(err.Error(), "No permissions"), err)
+					require.Empty(t, fields(t, s, name))
+				}
+			}
+		})
+	}
+	requireClean(t, s, name)
+}
