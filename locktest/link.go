@@ -61,6 +61,8 @@ func (l *Link) isMended() bool {
 
 // waitMended waits until the link is mended or done is closed. It reports whether the link is mended.
 func (l *Link) waitMended(done <-chan struct{}) bool {
+	// The select must not hold mu, because Mend needs it. A Cut after the unlock has no effect on this
+	// call: Cut documents that data which is being written may still arrive.
 	l.mu.Lock()
 	open := l.open
 	l.mu.Unlock()
@@ -81,6 +83,7 @@ func (l *Link) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 	if err != nil {
 		return nil, err
 	}
+	// The client gets one end of a pipe. A pipe needs no socket, so the link works in a bubble.
 	user, near := net.Pipe()
 	return &conn{user, l.connect(near, far)}, nil
 }
@@ -91,7 +94,8 @@ type conn struct {
 	relay *connection
 }
 
-// Close closes the connection and waits for its goroutines.
+// Close closes the connection and waits for its goroutines. A bubble, and a leak detector, require that
+// no goroutine outlives the client.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
 	c.relay.close()
@@ -137,6 +141,7 @@ func (c *connection) copy(from, to net.Conn) {
 		defer c.end()
 		for {
 			data, ok := q.take(c.done)
+			// Wait after the take: the link may be cut while take waits for data.
 			if !ok || !c.link.waitMended(c.done) {
 				return
 			}
@@ -162,7 +167,8 @@ func (c *connection) close() {
 	c.copying.Wait()
 }
 
-// queue holds data that was read and is not written yet.
+// queue holds data that was read and is not written yet. It has one reader, which calls take, and one
+// writer, which calls put and finally close.
 type queue struct {
 	filled chan struct{} // capacity 1: signals coalesce, and put never blocks
 
@@ -171,6 +177,7 @@ type queue struct {
 	closed bool // no more data will be put
 }
 
+// put appends a copy of p. It never blocks.
 func (q *queue) put(p []byte) {
 	q.mu.Lock()
 	q.data = append(q.data, p...)
@@ -185,6 +192,7 @@ func (q *queue) close() {
 	q.wake()
 }
 
+// wake signals take. If a signal is already pending, take will see the new state with it.
 func (q *queue) wake() {
 	select {
 	case q.filled <- struct{}{}:
@@ -200,6 +208,7 @@ func (q *queue) take(done <-chan struct{}) ([]byte, bool) {
 		data, closed := q.data, q.closed
 		q.data = nil
 		q.mu.Unlock()
+		// Return the remaining data of a closed queue first. The next call then returns false.
 		if len(data) > 0 || closed {
 			return data, len(data) > 0
 		}

@@ -116,6 +116,7 @@ func (s *Server) accept(l net.Listener) {
 	}
 }
 
+// serve connects an accepted connection to the miniredis, over the link.
 func (s *Server) serve(near net.Conn) {
 	far, err := s.dial(context.Background(), "", "")
 	if err != nil {
@@ -126,6 +127,7 @@ func (s *Server) serve(near net.Conn) {
 	s.mu.Lock()
 	s.accepted[c] = struct{}{}
 	s.mu.Unlock()
+	// serve runs in the accept loop, which serving counts, so Close cannot have passed serving.Wait.
 	s.serving.Go(func() {
 		<-c.done
 		c.close()
@@ -138,7 +140,7 @@ func (s *Server) serve(near net.Conn) {
 // Close stops the server and closes all connections. Further calls do nothing.
 func (s *Server) Close() {
 	s.mu.Lock()
-	s.closed = true
+	s.closed = true // dial fails from now on
 	if s.listener != nil {
 		_ = s.listener.Close()
 	}
@@ -146,7 +148,8 @@ func (s *Server) Close() {
 		c.end()
 	}
 	s.mu.Unlock()
-	// Not under mu: the goroutines that serving counts need it to return.
+	// Not under mu: the goroutines that serving counts need it to return. Closing the miniredis also ends
+	// a connection that serve has dialled but not yet added to accepted.
 	s.mini.Close()
 	s.serving.Wait()
 }

@@ -69,6 +69,7 @@ func (o *outbox) closeInput() {
 // progress; closing conn does.
 func (o *outbox) stop() { o.stopOnce.Do(func() { close(o.quit) }) }
 
+// wakeUp signals run. If a signal is already pending, run will see the new state with it.
 func (o *outbox) wakeUp() {
 	select {
 	case o.wake <- struct{}{}:
@@ -76,6 +77,8 @@ func (o *outbox) wakeUp() {
 	}
 }
 
+// run writes queued chunks until the outbox is stopped, fails, or has written all chunks after
+// closeInput.
 func (o *outbox) run() {
 	defer close(o.done)
 	for {
@@ -99,6 +102,7 @@ func (o *outbox) run() {
 	}
 }
 
+// take removes all chunks from the queue.
 func (o *outbox) take() ([]chunk, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -151,7 +155,7 @@ func newBuffered(conn net.Conn) *buffered { return &buffered{conn, newOutbox(con
 
 // Write buffers all of p and never blocks. A later call returns the error.
 func (b *buffered) Write(p []byte) (int, error) {
-	err := b.out.put(chunk{data: slices.Clone(p)})
+	err := b.out.put(chunk{data: slices.Clone(p)}) // the caller may reuse p
 	if errors.Is(err, io.ErrClosedPipe) {
 		return 0, &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.EPIPE)}
 	}
@@ -177,7 +181,7 @@ func (b *buffered) SetWriteDeadline(time.Time) error { return nil }
 // Close closes the connection and waits for the outbox to end.
 func (b *buffered) Close() error {
 	b.out.stop()
-	err := b.Conn.Close()
+	err := b.Conn.Close() // before the wait, because it interrupts a pending write
 	<-b.out.done
 	return err
 }

@@ -49,6 +49,7 @@ func (p *Proxy) serve(client net.Conn) error {
 	if p.closed || p.refusing {
 		return refused()
 	}
+	// Add the link to open under the same lock as the check, so that Close sees every link.
 	p.lastID++
 	l := &link{p: p, id: p.lastID, client: client, toClient: newOutbox(client)}
 	p.open[l] = struct{}{}
@@ -56,15 +57,16 @@ func (p *Proxy) serve(client net.Conn) error {
 	return nil
 }
 
+// run connects to the server and forwards until either side ends.
 func (l *link) run() {
-	server, err := l.p.upstream()
+	server, err := l.p.upstream() // may block, so not in serve, which holds Proxy.mu
 	if l.attach(server, err) {
 		var replies sync.WaitGroup
 		if server != nil {
 			replies.Go(l.forwardReplies)
 		}
 		l.forwardCommands()
-		l.finish()
+		l.finish() // closes the server connection, which ends forwardReplies
 		replies.Wait()
 	}
 	l.finish()
@@ -81,7 +83,7 @@ func (l *link) attach(server net.Conn, err error) bool {
 	case err != nil:
 		l.lostCommands, l.lostReplies = true, true
 		return l.p.faults.blackHole || l.p.faults.blackHoleReplies
-	case l.closed:
+	case l.closed: // by Reset or Close, while run was dialling
 		_ = server.Close()
 		return false
 	}
@@ -150,6 +152,8 @@ func (l *link) decide(c command) action {
 		l.p.seen = append(l.p.seen, Command{Time: time.Now(), Conn: l.id, Args: c.args})
 	}
 	if l.p.faults.blackHole || l.lostCommands {
+		// Once a command is lost, later replies would be matched to the wrong commands. So the link never
+		// recovers.
 		l.lostCommands, l.lostReplies = true, true
 		return action{discard: true}
 	}
@@ -173,6 +177,7 @@ func (l *link) decide(c command) action {
 	return a
 }
 
+// apply adds the effect of a rule. Several rules may apply to one command.
 func (a *action) apply(r *rule) {
 	switch r.effect {
 	case dropCommand:
@@ -217,6 +222,7 @@ func (l *link) sendSeparately(c command) error {
 			return err
 		}
 	}
+	// Read all replies before returning: c must have been executed before it is sent again.
 	r := bufio.NewReader(conn)
 	for range len(l.handshake) + 1 {
 		if _, err := readFrame(r); err != nil {
@@ -288,7 +294,7 @@ func (l *link) deliver(f frame) bool {
 		}
 	} else if reply := l.matchReply(f); reply != nil {
 		if reply.drop {
-			return false
+			return false // forwardReplies flushes the earlier replies and closes the link
 		}
 		c.holds = reply.holds
 	}
@@ -303,6 +309,7 @@ func (l *link) deliver(f frame) bool {
 	return l.toClient.put(c) == nil
 }
 
+// replyReleased is called by the outbox, which does not hold Proxy.mu.
 func (l *link) replyReleased() {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
@@ -335,13 +342,14 @@ func (l *link) matchReply(f frame) *pendingReply {
 	reply := l.pending[0]
 	switch confirmation := l.isConfirmation(f); {
 	case confirmation && !reply.command.is(f.word):
-		return nil
+		return nil // of an unsubscribe without arguments, which is not in pending
 	case confirmation && reply.confirms > 1:
 		reply.confirms--
 		return reply
 	case !confirmation && f.kind() == '>':
-		return nil
+		return nil // another push
 	}
+	// The reply to HELLO is a map in RESP3 and an array in RESP2.
 	if reply.command.is("hello") {
 		l.resp3 = f.kind() == '%'
 	}

@@ -44,6 +44,7 @@ type process struct {
 
 // start runs the binary. It does not wait for the server to listen.
 func (p *process) start() error {
+	// Hold mu for the whole start, so that a concurrent stop waits and then kills the process.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.kill != nil {

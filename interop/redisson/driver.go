@@ -102,6 +102,7 @@ func Open(ctx context.Context, options Options) (*Driver, error) {
 	return d, nil
 }
 
+// run starts the process and the goroutine that reads its answers, which ends with the process.
 func (d *Driver) run() error {
 	stdin, err := d.process.StdinPipe()
 	if err != nil {
@@ -142,6 +143,8 @@ func (d *Driver) read(stdout io.Reader) {
 	_, _ = io.Copy(io.Discard, stdout) // Wait closes stdout, so it must come after the last read
 	waitErr := d.process.Wait()
 
+	// Set ended and fail the pending futures under one lock. Go adds a future under the same lock only if
+	// ended is nil, so no future remains unresolved.
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ended = fmt.Errorf("%w: %w, %w; last output: %s", ErrEnded, readErr, waitErr, d.stderr)
@@ -151,6 +154,8 @@ func (d *Driver) read(stdout io.Reader) {
 	clear(d.pending)
 }
 
+// resolve resolves the future of an answer. The removal from pending makes sure that a future is
+// resolved only once.
 func (d *Driver) resolve(r reply) {
 	d.mu.Lock()
 	f := d.pending[r.ID]
@@ -180,6 +185,7 @@ func (d *Driver) Go(command Command) *Future {
 	return f
 }
 
+// write sends one line. The lock keeps concurrent lines from mixing.
 func (d *Driver) write(id int64, command Command) error {
 	line, err := json.Marshal(struct {
 		ID int64 `json:"id"`
@@ -246,6 +252,7 @@ type Future struct {
 	err    error  // likewise
 }
 
+// resolve must be called once.
 func (f *Future) resolve(a Answer, err error) {
 	f.answer, f.err = a, err
 	close(f.done)
