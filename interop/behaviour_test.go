@@ -13,30 +13,32 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-// soon is far above a wake-up's few milliseconds and far below every TTL that a waiter could have slept out instead.
+// soon is far above the duration of a wake-up, a few milliseconds, and far below every TTL for which a
+// waiter without a message would sleep.
 const soon = 5 * time.Second
 
-// foreign is the owner id of a program that is not Redisson.
-const foreign = "0a1b2c3d-0000-4000-8000-0123456789ab:7"
+// foreignOwner is the owner id of a program that is not Redisson.
+const foreignOwner = "0a1b2c3d-0000-4000-8000-0123456789ab:7"
 
-// TestWake frees what Java waits for by plain commands, and sees the message wake it.
-func TestWake(t *testing.T) {
+// TestMessageWakesJava frees an object by plain Redis commands and publishes the message. The message
+// must wake up the Java waiter.
+func TestMessageWakesJava(t *testing.T) {
 	held := []string{"HSET $N $O 1", "PEXPIRE $N 60000"}
 	written := []string{"HSET $N mode write $O:write 1", "PEXPIRE $N 60000"}
 	read := []string{"HSET $N mode read $O 1", "SET {$N}:$O:rwlock_timeout:1 1 PX 60000", "PEXPIRE $N 60000"}
 	tests := []struct {
 		name    string
-		take    []string // commands: $N is the name, $O a foreign owner, $B the waiter's owner id
+		take    []string // commands: $N is the name, $O a foreignOwner owner, $B the waiter's owner id
 		kind    string
-		wait    string // the method that waits
+		wait    string // the Java method that waits
 		args    []any
-		try     string // a command that each attempt runs once
-		free    string // a command
+		try     string // the Redis command that each attempt runs once
+		free    string // the command that frees the object
 		channel string
 		payload string
 	}{
 		{"lock", held, "lock", "lock", nil, "pttl", "DEL $N", lockChannel, "0"},
-		{"lock, message to all", held, "lock", "lock", nil, "pttl", "DEL $N", lockChannel, "1"},
+		{"lock, message for all waiters", held, "lock", "lock", nil, "pttl", "DEL $N", lockChannel, "1"},
 		{"timed lock", held, "lock", "tryLock", []any{30000, 60000, "MILLISECONDS"}, "pttl", "DEL $N", lockChannel, "0"},
 		{"fenced", held, "fenced", "lockAndGetToken", nil, "pttl", "DEL $N", lockChannel, "0"},
 		{"fair", held, "fair", "lock", nil, "pttl", "DEL $N", lockChannel + ":$B", "0"},
@@ -50,14 +52,14 @@ func TestWake(t *testing.T) {
 		for _, tt := range tests {
 			t.Run(tt.name, func(t *testing.T) {
 				w := newWire(t, driver)
-				fill := strings.NewReplacer("{N}", "{"+w.name+"}", "$N", w.name, "$O", foreign, "$B", w.id("B"))
+				fill := strings.NewReplacer("{N}", "{"+w.name+"}", "$N", w.name, "$O", foreignOwner, "$B", w.id("B"))
 				channel := fill.Replace(tt.channel)
 				w.run(fill, tt.take...)
 				waiting := w.client.Object(tt.kind, w.name).On("B").Go(tt.wait, tt.args...)
-				w.waits(channel)
-				w.attempts(tt.try, 2) // the second after the subscription: from now on only a message helps
+				w.awaitSubscriber(channel)
+				w.awaitAttempts(tt.try, 2) // the second one follows the subscription; from now on only a message wakes Java
 				if tt.try == "pttl" && tt.payload == "1" {
-					w.parked("B") // a lock's "1" wakes only the threads that wait already
+					w.awaitTimedWait("B") // the payload "1" wakes up only threads that already wait
 				}
 
 				w.run(fill, tt.free)
@@ -66,13 +68,13 @@ func TestWake(t *testing.T) {
 				answer, err := waiting.Wait(w.ctx)
 				require.NoError(t, err)
 				require.Less(t, answer.End.Sub(freed), soon)
-				t.Logf("woken in %v", answer.End.Sub(freed))
+				t.Logf("woken up after %v", answer.End.Sub(freed))
 			})
 		}
 	})
 }
 
-// run runs plain commands, filled in by fill.
+// run runs Redis commands after replacing their placeholders.
 func (w *wire) run(fill *strings.Replacer, commands ...string) {
 	w.t.Helper()
 	for _, command := range commands {
@@ -84,37 +86,38 @@ func (w *wire) run(fill *strings.Replacer, commands ...string) {
 	}
 }
 
-// TestFalseAlarm wakes a waiter while the lock is still held: it tries again, and waits on.
-func TestFalseAlarm(t *testing.T) {
+// A waiter that is woken up while the lock is held tries once and continues to wait.
+func TestWakeUpWhileHeldCausesOneTry(t *testing.T) {
 	eachRedisson(t, func(t *testing.T, driver *redisson.Driver) {
 		w := newWire(t, driver)
 		lock := w.client.Lock(w.name)
 		require.NoError(t, lock.On("A").Lock(w.ctx))
 		waiting := lock.On("B").Go("lock")
 		channel := "redisson_lock__channel:{" + w.name + "}"
-		w.waits(channel)
-		w.tries(2) // the second comes after the subscription
+		w.awaitSubscriber(channel)
+		w.awaitLockAttempts(2) // the second one follows the subscription
 		for _, tt := range []struct {
 			payload string
 			tries   int
-		}{{"0", 1}, {"1", 1}, {"7", 0}, {"0", 1}} { // the last one shows that what went before caused no more
-			w.parked("B") // a "1" wakes only the threads that wait already
+		}{{"0", 1}, {"1", 1}, {"7", 0}, {"0", 1}} { // the last one shows that "7" caused no attempt
+			w.awaitTimedWait("B") // "1" wakes up only threads that already wait
 			require.Equal(t, int64(1), w.rdb.Publish(w.ctx, channel, tt.payload).Val())
-			w.tries(tt.tries)
+			w.awaitLockAttempts(tt.tries)
 		}
 		require.NoError(t, lock.On("A").Unlock(w.ctx))
-		require.NoError(t, w.ends(waiting))
+		require.NoError(t, w.await(waiting))
 	})
 }
 
-// tries waits for n attempts at a lock that failed, and sees no more than n.
-func (w *wire) tries(n int) {
+// awaitLockAttempts waits for n failed attempts at a lock, and checks that there are no more.
+func (w *wire) awaitLockAttempts(n int) {
 	w.t.Helper()
-	w.attempts("pttl", n)
+	w.awaitAttempts("pttl", n)
 }
 
-// attempts waits for n attempts since the last look, each told by its one call of a command, and sees no more than n.
-func (w *wire) attempts(command string, n int) {
+// awaitAttempts waits for n attempts since the last call, and checks that there are no more. Each
+// attempt calls the given command once.
+func (w *wire) awaitAttempts(command string, n int) {
 	w.t.Helper()
 	seen := 0
 	w.eventually("an attempt", func() bool {
@@ -128,9 +131,9 @@ func (w *wire) attempts(command string, n int) {
 	require.Equal(w.t, n, seen)
 }
 
-// parked waits until a thread that found the lock taken waits for a message, which it does for a limited time. While it still
-// reads an answer of Redis it waits without limit, and an interrupt would be a RedisException.
-func (w *wire) parked(thread string) {
+// awaitTimedWait waits until a thread waits for a message, which is a timed wait. While a thread reads
+// a reply of Redis its wait has no time limit, and an interrupt would cause a RedisException.
+func (w *wire) awaitTimedWait(thread string) {
 	w.t.Helper()
 	w.eventually(thread+" to wait for a message", func() bool {
 		got, err := w.client.Thread(w.ctx, thread)
@@ -138,8 +141,8 @@ func (w *wire) parked(thread string) {
 	})
 }
 
-// TestInterrupt shows what is left of a Java waiter that is interrupted.
-func TestInterrupt(t *testing.T) {
+// TestInterruptOfAJavaWaiter checks what an interrupted Java waiter leaves in Redis.
+func TestInterruptOfAJavaWaiter(t *testing.T) {
 	eachRedisson(t, func(t *testing.T, driver *redisson.Driver) {
 		t.Run("lockInterruptibly", func(t *testing.T) {
 			w := newWire(t, driver)
@@ -147,25 +150,25 @@ func TestInterrupt(t *testing.T) {
 			w.owner("A")
 			require.NoError(t, lock.On("A").Lock(w.ctx))
 			waiting := lock.On("B").Go("lockInterruptibly")
-			w.waits("redisson_lock__channel:{" + w.name + "}")
-			w.tries(2)
-			w.parked("B")
+			w.awaitSubscriber("redisson_lock__channel:{" + w.name + "}")
+			w.awaitLockAttempts(2)
+			w.awaitTimedWait("B")
 			require.NoError(t, w.client.Interrupt(w.ctx, "B"))
-			w.step(throws("InterruptedException")(w.ends(waiting)), state{"N": "A=1 ttl=30s"})
+			w.step(throws("InterruptedException")(w.await(waiting)), state{"N": "A=1 ttl=30s"})
 		})
 		t.Run("lock waits on", func(t *testing.T) {
 			w := newWire(t, driver)
 			lock := w.client.Lock(w.name)
 			require.NoError(t, lock.On("A").Lock(w.ctx))
 			waiting := lock.On("B").Go("lock")
-			w.waits("redisson_lock__channel:{" + w.name + "}")
-			w.tries(2)
-			w.parked("B")
+			w.awaitSubscriber("redisson_lock__channel:{" + w.name + "}")
+			w.awaitLockAttempts(2)
+			w.awaitTimedWait("B")
 			require.NoError(t, w.client.Interrupt(w.ctx, "B"))
-			w.parked("B") // again
-			w.tries(0)
+			w.awaitTimedWait("B") // again
+			w.awaitLockAttempts(0)
 			require.NoError(t, lock.On("A").Unlock(w.ctx))
-			require.NoError(t, w.ends(waiting))
+			require.NoError(t, w.await(waiting))
 			require.NoError(t, is(true)(lock.On("B").IsHeld(w.ctx)))
 		})
 		t.Run("fair waiter stays queued", func(t *testing.T) {
@@ -174,11 +177,11 @@ func TestInterrupt(t *testing.T) {
 			w.owner("A")
 			require.NoError(t, lock.On("A").Lock(w.ctx))
 			waiting := lock.On(w.owner("B")).Go("lockInterruptibly")
-			w.waits("redisson_lock__channel:{" + w.name + "}:" + w.id("B"))
-			w.tries(2)
-			w.parked("B")
+			w.awaitSubscriber("redisson_lock__channel:{" + w.name + "}:" + w.id("B"))
+			w.awaitLockAttempts(2)
+			w.awaitTimedWait("B")
 			require.NoError(t, w.client.Interrupt(w.ctx, "B"))
-			w.step(throws("InterruptedException")(w.ends(waiting)), state{
+			w.step(throws("InterruptedException")(w.await(waiting)), state{
 				"N":                         "A=1 ttl=30s",
 				"redisson_lock_queue:{N}":   "B",
 				"redisson_lock_timeout:{N}": "B=now+5m30s",
@@ -187,8 +190,8 @@ func TestInterrupt(t *testing.T) {
 	})
 }
 
-// TestCrash kills Java while it holds: the lock is renewed until then, and ends by its TTL.
-func TestCrash(t *testing.T) {
+// Java renews its lock until it is killed. The lock then expires.
+func TestLockOfKilledJavaExpires(t *testing.T) {
 	t.Parallel()
 	const watchdog = javaTTL
 	server := redistest.Redis(t)
@@ -197,18 +200,18 @@ func TestCrash(t *testing.T) {
 	java := driver.Client(t, redisson.Config{Addr: server.Addr(), Watchdog: watchdog})
 	require.NoError(t, java.Lock(name).Lock(t.Context()))
 	waiting := java.Lock(name).On("B").Go("lock")
-	outlives(t, rdb, name, 2*watchdog)
+	staysHeld(t, rdb, name, 2*watchdog)
 
 	killed := time.Now()
 	require.NoError(t, driver.Kill())
 	_, err := waiting.Wait(t.Context())
 	require.ErrorIs(t, err, redisson.ErrEnded)
-	gone(t, rdb, name)
+	awaitGone(t, rdb, name)
 	require.Less(t, time.Since(killed), watchdog+soon)
 }
 
-// TestPause stops Java for longer than its TTL, as a long garbage collection would: it finds its lock lost.
-func TestPause(t *testing.T) {
+// A Java process that is paused for longer than its TTL, as by a garbage collection, loses its lock.
+func TestPausedJavaLosesItsLock(t *testing.T) {
 	t.Parallel()
 	const watchdog = javaTTL
 	server := redistest.Redis(t)
@@ -217,27 +220,29 @@ func TestPause(t *testing.T) {
 	java := driver.Client(t, redisson.Config{Addr: server.Addr(), Watchdog: watchdog})
 	lock := java.Lock(name)
 	require.NoError(t, lock.Lock(t.Context()))
-	outlives(t, rdb, name, 2*watchdog)
+	staysHeld(t, rdb, name, 2*watchdog)
 	require.NoError(t, driver.Pause())
-	gone(t, rdb, name)
+	awaitGone(t, rdb, name)
 	require.NoError(t, driver.Resume())
 	require.NoError(t, throws("IllegalMonitorStateException")(lock.Unlock(t.Context())))
 }
 
-// outlives sees the key live for d, which must be longer than its TTL: so it was renewed.
-func outlives(t *testing.T, rdb *redis.Client, key string, d time.Duration) {
+// staysHeld checks that the key exists for d. Because d exceeds its TTL, the key was renewed.
+func staysHeld(t *testing.T, rdb *redis.Client, key string, d time.Duration) {
 	t.Helper()
 	require.Never(t, func() bool { return rdb.Exists(t.Context(), key).Val() == 0 }, d, 20*time.Millisecond)
 }
 
-func gone(t *testing.T, rdb *redis.Client, key string) {
+// awaitGone waits until the key does not exist.
+func awaitGone(t *testing.T, rdb *redis.Client, key string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return rdb.Exists(t.Context(), key).Val() == 0 }, limit, 5*time.Millisecond)
 }
 
-// TestReadersRenewed shows which holds a client keeps that reads under two names. Redisson 3.52.0 keeps both hashes, and the holds of one of
-// them: as soon as any reader leaves the other, it is free, with a Java thread in its section.
-func TestReadersRenewed(t *testing.T) {
+// TestReadersOfTwoNamesAreRenewed shows which keys a client renews if it reads under two names.
+// Redisson 3.52.0 renews both hashes, but the holds of one of them only. The other lock becomes free
+// when any reader leaves, although a Java thread still holds it.
+func TestReadersOfTwoNamesAreRenewed(t *testing.T) {
 	t.Parallel()
 	const watchdog = javaTTL
 	server := redistest.Redis(t)
@@ -252,15 +257,17 @@ func TestReadersRenewed(t *testing.T) {
 		if driver.Redisson() < "4" {
 			kept = 1
 		}
-		redistest.WaitFor(t, limit, func() bool { return rdb.Exists(t.Context(), holds...).Val() == kept }, "the holds that last")
-		require.Never(t, func() bool { return rdb.Exists(t.Context(), holds...).Val() != kept }, 2*watchdog, 50*time.Millisecond)
+		exist := func() int64 { return rdb.Exists(t.Context(), holds...).Val() }
+		redistest.WaitFor(t, limit, func() bool { return exist() == kept }, "only the renewed holds exist")
+		require.Never(t, func() bool { return exist() != kept }, 2*watchdog, 50*time.Millisecond)
 		require.Equal(t, int64(2), rdb.Exists(t.Context(), hashes...).Val())
 	})
 }
 
-// TestCounter has two Java clients count in one key at once, with nothing but the primitive between them. Its watchdog is short: now
-// and then a Java thread misses the message of a write lock's unlock and sleeps on for the TTL that it was told.
-func TestCounter(t *testing.T) {
+// TestJavaClientsExcludeEachOther increments one key from two Java clients, which only the primitive
+// guards. The watchdog TTL is short, because a Java thread sometimes misses the message of a write
+// lock's release and then sleeps for the TTL.
+func TestJavaClientsExcludeEachOther(t *testing.T) {
 	const iterations, threads = 10, 2
 	server := redistest.Redis(t)
 	config := redisson.Config{Addr: server.Addr(), Watchdog: 4 * time.Second}
@@ -289,6 +296,7 @@ func TestCounter(t *testing.T) {
 	})
 }
 
+// must turns the results of a call into a function that fails t on an error and returns the value.
 func must[T any](v T, err error) func(*testing.T) T {
 	return func(t *testing.T) T {
 		t.Helper()
@@ -297,8 +305,8 @@ func must[T any](v T, err error) func(*testing.T) T {
 	}
 }
 
-// TestCluster sees Redisson choose sharded messages by itself in a cluster, and its keys and channel share a slot.
-func TestCluster(t *testing.T) {
+// In a cluster Redisson uses sharded pub/sub by default. The key and the channel share a slot.
+func TestClusterUsesShardedMessages(t *testing.T) {
 	eachRedisson(t, func(t *testing.T, driver *redisson.Driver) {
 		cluster := redistest.Cluster(t)
 		addrs := []string{}
@@ -320,14 +328,14 @@ func TestCluster(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "0", message.Payload)
 
-		require.NoError(t, rdb.HSet(w.ctx, name, foreign, 1).Err())
+		require.NoError(t, rdb.HSet(w.ctx, name, foreignOwner, 1).Err())
 		require.NoError(t, rdb.PExpire(w.ctx, name, lease).Err())
 		waiting := lock.On("B").Go("lock")
 		w.eventually("Java's sharded subscription", func() bool {
 			counts, err := w.rdb.PubSubShardNumSub(w.ctx, channel).Result()
 			return err == nil && counts[channel] == 2
 		})
-		w.tries(2)
+		w.awaitLockAttempts(2)
 		require.NoError(t, rdb.Del(w.ctx, name).Err())
 		freed := time.Now()
 		require.Equal(t, int64(2), must(rdb.SPublish(w.ctx, channel, "0").Result())(t))

@@ -1,5 +1,6 @@
-// Package interop holds the tests that put this library and Redisson on the same names of one Redis.
+// Package interop contains tests in which this library and Redisson share locks on one Redis.
 //
-// The Java side is the Maven project in driver; package redisson builds it, runs it and hands it commands. The tests need java (17 or
-// newer) and, the first time, mvn; without them they are skipped, unless REDLATCH_REQUIRE names "redisson".
+// The Java side is the Maven project in the directory driver. Package redisson builds it, runs it and
+// sends it commands. The tests need java (17 or newer) and, for the first build, mvn. Without them
+// the tests are skipped, or fail if REDLATCH_REQUIRE contains "redisson".
 package interop

@@ -18,23 +18,25 @@ var (
 	redisson3 = redisson.Shared{Options: redisson.Options{Version: redisson.Redisson3}}
 )
 
-// outcome is what the cells of the matrix come to in this run.
-var outcome = newReport()
+// results collects the results of the matrix cells of this run.
+var results = newReport()
 
 var (
-	matrixFile = flag.String("matrix", "", "write the matrix into this markdown file, between <!-- matrix --> and <!-- /matrix -->")
-	fullCount  = flag.Int("count-to", 500, "how often each of the 8 workers of a matrix cell counts; a tenth of that in all set-ups but the first")
+	matrixFile = flag.String("matrix", "",
+		"write the matrix into this markdown file, between <!-- matrix --> and <!-- /matrix -->")
+	iterationCount = flag.Int("count-to", 500,
+		"iterations of each of the 8 workers of a counter cell; a tenth of that in all set-ups but the first")
 )
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	logging.Disable() // go-redis tells of each sentinel that it meets
-	alongside()
+	logging.Disable() // go-redis logs every sentinel that it discovers
+	raiseParallelism()
 	code := redistest.Main(m)
 	_, _ = redisson4.Close(), redisson3.Close()
-	outcome.print(os.Stdout)
+	results.print(os.Stdout)
 	if *matrixFile != "" && code == 0 {
-		if err := outcome.write(*matrixFile); err != nil {
+		if err := results.write(*matrixFile); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
 		}
@@ -42,8 +44,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// alongside lets more cells run at once than there are cores, unless the command line says otherwise: they wait for leases to end.
-func alongside() {
+// raiseParallelism lets more cells run at a time than there are cores, because most cells wait for
+// leases to expire. An explicit -parallel flag takes precedence.
+func raiseParallelism() {
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {

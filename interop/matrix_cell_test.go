@@ -17,44 +17,47 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// patience bounds all waiting of one cell but that for a counter.
-const patience = 30 * time.Second
+// cellTimeout bounds each cell, except for counters.
+const cellTimeout = 30 * time.Second
 
-// late is far above what anything takes that is not waited for, and far below the TTLs that are slept out if it fails: 30 s.
-const late = 10 * time.Second
+// slack is the tolerance for measured times. It is far above the duration of a command, and far below
+// the default TTL of 30 s, which a waiter that missed its message would wait for.
+const slack = 10 * time.Second
 
-// shortTTL is the TTL of Go's holds in situations about expiry: short enough to be waited for several times over, and long enough for a
-// busy machine. A hold is renewed after a third of it.
+// shortTTL is the TTL of Go's holds in situations about expiry. It is short enough to wait for several
+// times, and long enough for a busy machine. A hold is renewed every shortTTL/3.
 const shortTTL = 2 * time.Second
 
-// javaTTL is the same for Java. Its counters have it too: now and then a Java thread misses a message, and sleeps on for the TTL that
-// it was told. All else has Redisson's own watchdog, 30 s: a Java process that gets no processor for a while must not lose its locks.
+// javaTTL is the same for Java. Java's counters use it too: a Java thread sometimes misses a message
+// and then sleeps for the TTL. All other cells use Redisson's default of 30 s, so that a Java process
+// without CPU time does not lose its locks.
 const javaTTL = 4 * time.Second
 
-// primitiveNames are the columns of the matrix.
+// primitiveNames returns the columns of the matrix.
 func primitiveNames() []string {
 	return []string{"lock", "spin", "fair", "fenced", "read", "write", "multi", "red", "semaphore", "permits", "latch"}
 }
 
-// world is a set-up of servers with one Java client on it. Each cell has a Go client of its own.
-type world struct {
-	title   string
-	core    bool
-	driver  *redisson.Driver
-	config  redisson.Config
-	java    *redisson.Client
-	brief   *redisson.Client // renews for javaTTL
-	client  func(t testing.TB) redis.UniversalClient
-	servers func(t testing.TB) []*redistest.Server // on which somebody may listen
-	single  *redistest.Server                      // the only server; nil if there are several
+// environment is a set of servers with Java clients that all cells share. Each cell has its own Go
+// client.
+type environment struct {
+	title        string
+	core         bool
+	driver       *redisson.Driver
+	config       redisson.Config
+	java         *redisson.Client
+	javaShortTTL *redisson.Client // its watchdog TTL is javaTTL
+	client       func(t testing.TB) redis.UniversalClient
+	servers      func(t testing.TB) []*redistest.Server // all servers that may have subscribers
+	single       *redistest.Server                      // nil if there are several servers
 }
 
-// setups are the tables of the matrix.
+// setups lists the tables of the matrix. The documentation contains their titles.
 var setups = []struct {
 	title string
 	java  *redisson.Shared
-	core  bool // the core of the situations only
-	open  func(t *testing.T, w *world)
+	core  bool // run only core situations
+	open  func(t *testing.T, e *environment)
 }{
 	{"Redisson 4.7.0, one server", &redisson4, false, onServer},
 	{"Redisson 3.52.0, one server", &redisson3, true, onServer},
@@ -62,98 +65,101 @@ var setups = []struct {
 	{"Redisson 4.7.0, behind sentinels", &redisson4, true, onSentinel},
 }
 
-func onServer(t *testing.T, w *world) {
-	w.single = redistest.Redis(t)
-	w.config.Addr = w.single.Addr()
-	w.client = func(t testing.TB) redis.UniversalClient { return w.single.Client(t) }
-	w.servers = func(testing.TB) []*redistest.Server { return []*redistest.Server{w.single} }
+func onServer(t *testing.T, e *environment) {
+	e.single = redistest.Redis(t)
+	e.config.Addr = e.single.Addr()
+	e.client = func(t testing.TB) redis.UniversalClient { return e.single.Client(t) }
+	e.servers = func(testing.TB) []*redistest.Server { return []*redistest.Server{e.single} }
 }
 
-func onCluster(t *testing.T, w *world) {
+func onCluster(t *testing.T, e *environment) {
 	cluster := redistest.Cluster(t)
 	for _, node := range cluster.Nodes() {
-		w.config.Cluster = append(w.config.Cluster, node.Addr())
+		e.config.Cluster = append(e.config.Cluster, node.Addr())
 	}
-	w.client = func(t testing.TB) redis.UniversalClient { return cluster.ClusterClient(t) }
-	w.servers = func(testing.TB) []*redistest.Server { return cluster.Nodes() }
+	e.client = func(t testing.TB) redis.UniversalClient { return cluster.ClusterClient(t) }
+	e.servers = func(testing.TB) []*redistest.Server { return cluster.Nodes() }
 }
 
-func onSentinel(t *testing.T, w *world) {
+func onSentinel(t *testing.T, e *environment) {
 	sentinel := redistest.Sentinel(t)
 	options := sentinel.Options()
-	w.config.Sentinels, w.config.Master = options.SentinelAddrs, options.MasterName
-	w.client = func(t testing.TB) redis.UniversalClient { return sentinel.FailoverClient(t) }
-	w.servers = func(t testing.TB) []*redistest.Server { return []*redistest.Server{sentinel.Current(t)} }
+	e.config.Sentinels, e.config.Master = options.SentinelAddrs, options.MasterName
+	e.client = func(t testing.TB) redis.UniversalClient { return sentinel.FailoverClient(t) }
+	e.servers = func(t testing.TB) []*redistest.Server { return []*redistest.Server{sentinel.Current(t)} }
 }
 
-// cell is the test of one primitive in one situation: a name, and both libraries on it.
+// cell tests one primitive in one situation: both libraries use the same name.
 type cell struct {
 	*testing.T
-	ctx       context.Context
-	world     *world
-	rdb       redis.UniversalClient
-	gopher    *primitives.Client
-	java      *redisson.Client
-	primitive string
-	name      string
-	opts      []primitives.Option // of the Go side
-	woken     *woken
+	ctx         context.Context
+	environment *environment
+	rdb         redis.UniversalClient
+	goClient    *primitives.Client
+	java        *redisson.Client
+	primitive   string
+	name        string
+	opts        []primitives.Option // for Go handles
+	wakeUps     *wakeUps
 }
 
-func newCell(t *testing.T, w *world, primitive string, opts ...primitives.ClientOption) *cell {
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+func newCell(t *testing.T, e *environment, primitive string, opts ...primitives.ClientOption) *cell {
+	ctx, cancel := context.WithTimeout(t.Context(), cellTimeout)
 	t.Cleanup(cancel)
-	c := &cell{T: t, ctx: ctx, world: w, rdb: w.client(t), java: w.java, primitive: primitive, name: redistest.Name(t), woken: &woken{}}
-	c.gopher = c.client(c.rdb, opts...)
-	c.stock()
+	c := &cell{
+		T: t, ctx: ctx, environment: e, rdb: e.client(t), java: e.java,
+		primitive: primitive, name: redistest.Name(t), wakeUps: &wakeUps{},
+	}
+	c.goClient = c.client(c.rdb, opts...)
+	c.initPermits()
 	return c
 }
 
-// client makes a Go client that is closed when the test ends, whatever it still holds.
+// client makes a Go client and closes it when the test ends. It does not wait for remaining holds.
 func (c *cell) client(rdb redis.UniversalClient, opts ...primitives.ClientOption) *primitives.Client {
 	c.Helper()
-	gopher, err := primitives.New(rdb, opts...)
+	goClient, err := primitives.New(rdb, opts...)
 	require.NoError(c, err)
 	c.Cleanup(func() {
-		done, cancel := context.WithCancel(context.Background())
+		cancelled, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = gopher.Close(done)
+		_ = goClient.Close(cancelled)
 	})
-	return gopher
+	return goClient
 }
 
-// stock gives a semaphore its one permit.
-func (c *cell) stock() {
+// initPermits sets up a semaphore with one permit.
+func (c *cell) initPermits() {
 	c.Helper()
 	if c.primitive == "semaphore" || c.primitive == "permits" {
 		require.NoError(c, c.rdb.Set(c.ctx, c.name, 1, 0).Err())
 	}
 }
 
-// brief is the cell with the Java client that renews for javaTTL.
-func (c *cell) brief() *cell {
+// withShortJavaTTL returns a copy of the cell with the Java client whose watchdog TTL is javaTTL.
+func (c *cell) withShortJavaTTL() *cell {
 	other := *c
-	other.java = c.world.brief
+	other.java = c.environment.javaShortTTL
 	return &other
 }
 
-// round is the cell again under a name of its own.
-func (c *cell) round(n int) *cell {
+// renamed returns a copy of the cell with another name.
+func (c *cell) renamed(n int) *cell {
 	c.Helper()
-	fresh := *c
-	fresh.name = fmt.Sprintf("%s-%d", c.name, n)
-	fresh.stock()
-	return &fresh
+	other := *c
+	other.name = fmt.Sprintf("%s-%d", c.name, n)
+	other.initPermits()
+	return &other
 }
 
-// with is the cell whose Go side has these options.
+// with returns a copy of the cell with options for its Go handles.
 func (c *cell) with(opts ...primitives.Option) *cell {
 	changed := *c
 	changed.opts = opts
 	return &changed
 }
 
-// counterpart is what excludes a holder of the primitive: readers only know writers.
+// counterpart returns the cell of the primitive that excludes a holder: for read it is write.
 func (c *cell) counterpart() *cell {
 	other := *c
 	if c.primitive == "read" {
@@ -162,12 +168,12 @@ func (c *cell) counterpart() *cell {
 	return &other
 }
 
-// times is how often each worker of a counter counts.
-func (c *cell) times() int {
-	if c.world.core {
-		return max(*fullCount/10, 5)
+// iterations returns the number of iterations of each worker of a counter.
+func (c *cell) iterations() int {
+	if c.environment.core {
+		return max(*iterationCount/10, 5)
 	}
-	return *fullCount
+	return *iterationCount
 }
 
 func (c *cell) members(n int) []string {
@@ -178,52 +184,52 @@ func (c *cell) members(n int) []string {
 	return names
 }
 
-// acquirer is what all primitives but the latch have in common in Go.
+// acquirer is the part of the Go API that all primitives share, except for the latch.
 type acquirer interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 }
 
-// acquirer is the primitive in Go.
+// acquirer returns the Go handle of the primitive.
 func (c *cell) acquirer() acquirer {
 	switch c.primitive {
 	case "semaphore":
-		return c.gopher.Semaphore(c.name, c.opts...)
+		return c.goClient.Semaphore(c.name, c.opts...)
 	case "permits":
-		return c.gopher.PermitExpirableSemaphore(c.name, c.opts...)
+		return c.goClient.PermitExpirableSemaphore(c.name, c.opts...)
 	}
 	return c.lock()
 }
 
-// lock is the lock in Go.
+// lock returns the Go handle of a lock.
 func (c *cell) lock() *primitives.Lock {
 	switch c.primitive {
 	case "spin":
 		polling := primitives.WithPolling(time.Millisecond, 64*time.Millisecond)
-		return c.gopher.Lock(c.name, append(slices.Clip(c.opts), polling)...)
+		return c.goClient.Lock(c.name, append(slices.Clip(c.opts), polling)...)
 	case "fair":
-		return c.gopher.FairLock(c.name, c.opts...)
+		return c.goClient.FairLock(c.name, c.opts...)
 	case "fenced":
-		return c.gopher.FencedLock(c.name, c.opts...)
+		return c.goClient.FencedLock(c.name, c.opts...)
 	case "read":
-		return c.gopher.RWLock(c.name, c.opts...).Reader()
+		return c.goClient.RWLock(c.name, c.opts...).Reader()
 	case "write":
-		return c.gopher.RWLock(c.name, c.opts...).Writer()
+		return c.goClient.RWLock(c.name, c.opts...).Writer()
 	case "multi":
 		return primitives.NewMultiLock(c.memberLocks(2), c.opts...)
 	case "red":
 		return primitives.NewRedLock(c.memberLocks(3), c.opts...)
 	}
-	return c.gopher.Lock(c.name, c.opts...)
+	return c.goClient.Lock(c.name, c.opts...)
 }
 
 func (c *cell) memberLocks(n int) (locks []*primitives.Lock) {
 	for _, name := range c.members(n) {
-		locks = append(locks, c.gopher.Lock(name, c.opts...))
+		locks = append(locks, c.goClient.Lock(name, c.opts...))
 	}
 	return locks
 }
 
-// rlock is the lock in Java.
+// rlock returns the Java object of a lock.
 func (c *cell) rlock() redisson.Lock {
 	switch c.primitive {
 	case "multi":
@@ -241,23 +247,24 @@ func (c *cell) memberRLocks(n int) (locks []redisson.Lock) {
 	return locks
 }
 
-// side is one who enters and leaves: a goroutine, or a Java thread. Entering again nests.
+// side is a goroutine or a Java thread that acquires (enters) and releases (leaves) the primitive. A
+// second enter nests.
 type side interface {
 	enter(ctx context.Context) error
-	try(ctx context.Context, wait time.Duration) (bool, error) // enters if it may within that time
+	try(ctx context.Context, wait time.Duration) (bool, error) // enters if possible within wait
 	leave(ctx context.Context) error
-	await(c *cell) // until it waits, having begun to enter
+	awaitWaiting(c *cell) // blocks until the side waits; startEntering must have been called
 	String() string
 }
 
-// goSide is a goroutine's side.
+// goSide is a side in Go.
 type goSide struct {
 	primitive string
 	handle    acquirer
-	holds     []*primitives.Hold // the innermost last
+	holds     []*primitives.Hold // innermost last
 }
 
-// inGo is the primitive's side of a goroutine.
+// inGo returns a new Go side for the primitive.
 func (c *cell) inGo(opts ...primitives.Option) *goSide {
 	return &goSide{primitive: c.primitive, handle: c.with(append(slices.Clip(c.opts), opts...)...).acquirer()}
 }
@@ -293,14 +300,14 @@ func (g *goSide) leave(ctx context.Context) error {
 	return hold.Release(ctx)
 }
 
-func (g *goSide) await(c *cell) {
+func (g *goSide) awaitWaiting(c *cell) {
 	if g.primitive != "spin" {
-		c.listened()
+		c.awaitSubscription()
 	}
-	c.settle()
+	c.allowSecondTry()
 }
 
-// javaSide is a Java thread's side.
+// javaSide is a side in Java, with its own thread.
 type javaSide struct {
 	primitive string
 	java      *redisson.Client
@@ -308,11 +315,11 @@ type javaSide struct {
 	lock      redisson.Lock
 	semaphore redisson.Semaphore
 	permits   redisson.Permits
-	lease     time.Duration // of permits; below 0: none
-	id        string        // of the permit that is held
+	lease     time.Duration // of permits; negative: none
+	id        string        // of the held permit
 }
 
-// inJava is the primitive's side of a Java thread, one of the cell's own.
+// inJava returns a new Java side for the primitive. Thread names belong to the cell.
 func (c *cell) inJava(thread string) *javaSide {
 	j := &javaSide{primitive: c.primitive, java: c.java, thread: c.name + "/" + thread, lease: -1}
 	switch c.primitive {
@@ -360,24 +367,26 @@ func (j *javaSide) leave(ctx context.Context) error {
 	return j.lock.Unlock(ctx)
 }
 
-// await: a thread that sleeps for a limited time has been told how long the lock is taken; while it reads an answer it has no limit.
-func (j *javaSide) await(c *cell) {
+// awaitWaiting waits until the thread is in a timed wait. Such a thread knows the TTL of the lock and
+// waits for a message. While it reads a reply of Redis its wait has no time limit.
+func (j *javaSide) awaitWaiting(c *cell) {
 	switch j.primitive {
 	case "semaphore", "permits":
-		c.listened()
-		c.settle()
+		c.awaitSubscription()
+		c.allowSecondTry()
 	default:
 		if j.primitive != "spin" {
-			c.listened()
-			c.settle()
+			c.awaitSubscription()
+			c.allowSecondTry()
 		}
-		c.asleep(j.thread) // a writer's message, "1", wakes only the threads that wait already
+		c.awaitTimedWait(j.thread) // the message "1" of a writer wakes up only threads that already wait
 	}
 }
 
-// asleep waits until a Java thread sleeps for a limited time. It looks several times, as a thread that
-// subscribes also sleeps so for a moment. A spin lock's thread always sleeps for moments.
-func (c *cell) asleep(thread string) {
+// awaitTimedWait waits until a Java thread is in a timed wait. It requires several observations,
+// because a thread that subscribes is also in a timed wait for a moment. A thread of a spin lock is
+// never in one for long, so one observation is enough.
+func (c *cell) awaitTimedWait(thread string) {
 	c.Helper()
 	seen := 0
 	c.eventually("Java to wait", func() bool {
@@ -391,7 +400,7 @@ func (c *cell) asleep(thread string) {
 	})
 }
 
-// owner is the id under which the thread holds locks.
+// owner returns the owner id of the thread.
 func (j *javaSide) owner(c *cell) string {
 	c.Helper()
 	id, err := j.java.Owner(c.ctx, j.thread)
@@ -399,10 +408,10 @@ func (j *javaSide) owner(c *cell) string {
 	return id
 }
 
-// listened waits until somebody is subscribed to a channel of the name.
-func (c *cell) listened() {
+// awaitSubscription waits until a channel of the name has a subscriber.
+func (c *cell) awaitSubscription() {
 	c.Helper()
-	servers := c.world.servers(c)
+	servers := c.environment.servers(c)
 	c.eventually("a subscription", func() bool {
 		for _, server := range servers {
 			for _, channels := range [][]string{redistest.Channels(c, server), redistest.ShardChannels(c, server)} {
@@ -417,23 +426,23 @@ func (c *cell) listened() {
 	})
 }
 
-// settle lets a waiter make its second try, the one after the subscription. Nothing fails if that comes later: what is
-// measured then is a try, not a message.
-func (c *cell) settle() { time.Sleep(15 * time.Millisecond) }
+// allowSecondTry gives a waiter time for its second try, which follows the subscription. A later try
+// does not fail the test. The test then measures the try and not the message.
+func (c *cell) allowSecondTry() { time.Sleep(15 * time.Millisecond) }
 
 func (c *cell) eventually(what string, ready func() bool) {
 	c.Helper()
-	redistest.WaitFor(c, patience, ready, what)
+	redistest.WaitFor(c, cellTimeout, ready, what)
 }
 
-// entry is how an attempt to enter ended, and when.
+// entry is the result of an attempt to enter, and the time at which it ended.
 type entry struct {
 	err error
 	at  time.Time
 }
 
-// begin has a side enter in the background.
-func (c *cell) begin(s side) <-chan entry {
+// startEntering makes a side enter in the background.
+func (c *cell) startEntering(s side) <-chan entry {
 	done := make(chan entry, 1)
 	go func() {
 		err := s.enter(c.ctx)
@@ -442,79 +451,80 @@ func (c *cell) begin(s side) <-chan entry {
 	return done
 }
 
-// enters waits until what was begun has entered.
-func (c *cell) enters(begun <-chan entry) time.Time {
+// awaitEntry waits until a started entry has succeeded.
+func (c *cell) awaitEntry(started <-chan entry) time.Time {
 	c.Helper()
 	select {
-	case e := <-begun:
+	case e := <-started:
 		require.NoError(c, e.err)
 		return e.at
 	case <-c.ctx.Done():
-		require.FailNow(c, "nobody entered")
+		require.FailNow(c, "the side has not entered")
 		return time.Time{}
 	}
 }
 
-// waits sees that what was begun has not entered yet, for so long.
-func (c *cell) waits(begun <-chan entry, d time.Duration) {
+// staysBlocked checks that a started entry does not end within d.
+func (c *cell) staysBlocked(started <-chan entry, d time.Duration) {
 	c.Helper()
 	select {
-	case e := <-begun:
-		require.FailNow(c, "it did not wait", "%v", e.err)
+	case e := <-started:
+		require.FailNow(c, "the side did not wait", "%v", e.err)
 	case <-time.After(d):
 	}
 }
 
-// can and cannot: whether a side can enter now; it leaves again.
-func (c *cell) can(s side) {
+// canEnter checks that a side can enter at once. The side leaves again.
+func (c *cell) canEnter(s side) {
 	c.Helper()
 	ok, err := s.try(c.ctx, 0)
 	require.NoError(c, err)
 	require.True(c, ok, "%v cannot enter", s)
-	c.leaves(s)
+	c.mustLeave(s)
 }
 
-func (c *cell) cannot(s side) {
+// cannotEnter checks that a side cannot enter at once.
+func (c *cell) cannotEnter(s side) {
 	c.Helper()
 	ok, err := s.try(c.ctx, 0)
 	require.NoError(c, err)
 	require.False(c, ok, "%v can enter", s)
 }
 
-func (c *cell) in(s side) {
+func (c *cell) mustEnter(s side) {
 	c.Helper()
 	require.NoError(c, s.enter(c.ctx))
 }
 
-func (c *cell) leaves(s side) {
+func (c *cell) mustLeave(s side) {
 	c.Helper()
 	require.NoError(c, s.leave(c.ctx))
 }
 
-// lost waits until a hold in Go is told that it is lost.
-func (c *cell) lost(hold *primitives.Hold, within time.Duration) {
+// awaitLost waits until the context of a Go hold ends with ErrLost.
+func (c *cell) awaitLost(hold *primitives.Hold, within time.Duration) {
 	c.Helper()
 	select {
 	case <-hold.Context().Done():
 		require.ErrorIs(c, context.Cause(hold.Context()), primitives.ErrLost)
 	case <-time.After(within):
-		require.FailNow(c, "the loss was not told")
+		require.FailNow(c, "the loss was not reported")
 	}
 }
 
-// throws sees a Java exception.
+// throws checks that err is a Java exception of the given class.
 func (c *cell) throws(err error, class string) {
 	c.Helper()
 	require.NoError(c, throws(class)(err))
 }
 
-// clean waits until nothing is left of the name but what remembers releases and counts tokens.
-func (c *cell) clean() {
+// awaitNoKeys waits until the name has no keys, except for keys that remember releases or count tokens.
+func (c *cell) awaitNoKeys() {
 	c.Helper()
 	left := []string{}
-	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(cellTimeout); ; time.Sleep(5 * time.Millisecond) {
 		left = left[:0]
-		for _, server := range c.world.servers(c) {
+		for _, server := range c.environment.servers(c) {
 			for _, key := range redistest.Keys(c, server, "*"+c.name+"*") {
 				if !strings.HasPrefix(key, "redisson_unlock_latch:") && !strings.HasPrefix(key, "redisson_lock_token:") {
 					left = append(left, key)

@@ -15,7 +15,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Why a situation does not concern a primitive.
+// Reasons why a situation does not apply to a primitive. The documentation contains them.
 const (
 	latchExcludesNobody = "A latch excludes nobody"
 	nobodyHolds         = "A plain semaphore does not know who holds"
@@ -25,6 +25,7 @@ const (
 	readersCountNothing = "Readers do not exclude each other; see the mixed counter"
 )
 
+// except returns the given reasons and the one that excludes the latch.
 func except(reasons ...map[string]string) map[string]string {
 	all := map[string]string{"latch": latchExcludesNobody}
 	for _, more := range reasons {
@@ -41,17 +42,41 @@ func commonSituations() []situation {
 	return []situation{
 		{name: "Go holds, Java waits, a message wakes it", core: true, alone: true, na: except(), run: goThenJava},
 		{name: "Java holds, Go waits, a message wakes it", core: true, alone: true, na: except(), run: javaThenGo},
-		{name: "a counter under 4 goroutines and 4 Java threads", core: true, alone: true, na: except(map[string]string{"read": readersCountNothing}), run: counter},
-		{name: "Java gives up after its wait, and leaves nothing", core: true, na: except(), run: func(c *cell) { timedWait(c, c.counterpart().inGo(), c.inJava("B")) }},
-		{name: "Go gives up after its wait, and leaves nothing", core: true, na: except(), run: func(c *cell) { timedWait(c, c.counterpart().inJava("A"), c.inGo()) }},
-		{name: "nested in Go: Java enters after the last release", core: true, na: except(semaphores), run: func(c *cell) { nested(c, c.inGo(), c.counterpart().inJava("B")) }},
-		{name: "nested in Java: Go enters after the last unlock", core: true, na: except(semaphores), run: func(c *cell) { nested(c, c.inJava("A"), c.counterpart().inGo()) }},
+		{
+			name: "a counter under 4 goroutines and 4 Java threads",
+			core: true, alone: true, na: except(map[string]string{"read": readersCountNothing}),
+			run: counter,
+		},
+		{
+			name: "Java gives up after its wait, and leaves nothing",
+			core: true, na: except(),
+			run: func(c *cell) { timedWait(c, c.counterpart().inGo(), c.inJava("B")) },
+		},
+		{
+			name: "Go gives up after its wait, and leaves nothing",
+			core: true, na: except(),
+			run: func(c *cell) { timedWait(c, c.counterpart().inJava("A"), c.inGo()) },
+		},
+		{
+			name: "nested in Go: Java enters after the last release",
+			core: true, na: except(semaphores),
+			run: func(c *cell) { nested(c, c.inGo(), c.counterpart().inJava("B")) },
+		},
+		{
+			name: "nested in Java: Go enters after the last unlock",
+			core: true, na: except(semaphores),
+			run: func(c *cell) { nested(c, c.inJava("A"), c.counterpart().inGo()) },
+		},
 		{name: "Go's watchdog keeps a hold for three TTLs", na: except(plain), run: func(c *cell) {
 			outlive(c, c.inGo(primitives.WithWatchdog(shortTTL)), c.counterpart().inJava("B"), shortTTL)
 		}},
-		{name: "Java's watchdog keeps a hold for three TTLs", na: except(plain, map[string]string{"permits": javaNeverRenews}), run: func(c *cell) {
-			outlive(c, c.brief().inJava("A"), c.counterpart().inGo(), javaTTL)
-		}},
+		{
+			name: "Java's watchdog keeps a hold for three TTLs",
+			na:   except(plain, map[string]string{"permits": javaNeverRenews}),
+			run: func(c *cell) {
+				outlive(c, c.withShortJavaTTL().inJava("A"), c.counterpart().inGo(), javaTTL)
+			},
+		},
 		{name: "Go is cut off: its hold is lost first, then Java enters by the TTL", na: except(plain), run: goCrashes},
 		{name: "Java is killed: Go enters by the TTL", na: except(plain), start: javaCrashes},
 		{name: "freed by Java: the holder in Go learns it", core: true, na: except(unknown), run: freedByJava},
@@ -71,17 +96,18 @@ func javaThenGo(c *cell) {
 	wakes(c, func(c *cell) (holder, waiter side) { return c.counterpart().inJava("A"), c.inGo() })
 }
 
-// wakeMedian bounds the median of a number of wake-ups. It tells a message from what else wakes: Go's poll takes a second, and Java
-// sleeps for the TTL that it was told, 30 s. It is no measure of speed, which depends on what else the machine does: a message takes
-// 2 ms, and more than 10 ms on a busy machine. The report has the figures. A machine that is busy gets more than one chance.
+// maxMedian bounds the median of several wake-ups. It distinguishes a message from the other ways to
+// wake up: Go polls once a second, and Java sleeps for the TTL, 30 s. It does not measure speed: a
+// message takes 2 ms, and more than 10 ms on a busy machine. The report contains the times. A busy
+// machine gets several attempts.
 const (
-	wakeMedian  = 500 * time.Millisecond
-	wakeChances = 4
-	wakeRounds  = 9
+	maxMedian       = 500 * time.Millisecond
+	measureAttempts = 4
+	measureRounds   = 9
 )
 
-// wakes sees one side excluded while the other holds, and entering when it is told. A spin lock is not told: it looks by itself, more
-// often than the bound.
+// wakes checks that the waiter is excluded while the holder holds, and that a message wakes it up. A
+// waiter for a spin lock gets no message. It polls more often than the bound requires.
 func wakes(c *cell, sides func(c *cell) (holder, waiter side)) {
 	measure(c, func(r *cell) time.Duration {
 		holder, waiter := sides(r)
@@ -89,43 +115,43 @@ func wakes(c *cell, sides func(c *cell) (holder, waiter side)) {
 	})
 }
 
-// measure takes the time of a number of wake-ups, and sees that they were by message.
+// measure measures several wake-ups and checks that messages caused them.
 func measure(c *cell, wake func(r *cell) time.Duration) {
-	for chance := range wakeChances {
-		*c.woken = (*c.woken)[:0]
-		for n := range wakeRounds {
-			*c.woken = append(*c.woken, wake(c.round(chance*wakeRounds+n)))
+	for attempt := range measureAttempts {
+		*c.wakeUps = (*c.wakeUps)[:0]
+		for n := range measureRounds {
+			*c.wakeUps = append(*c.wakeUps, wake(c.renamed(attempt*measureRounds+n)))
 		}
-		if c.woken.median() < wakeMedian {
+		if c.wakeUps.median() < maxMedian {
 			return
 		}
-		c.Logf("chance %d: %v", chance+1, *c.woken)
+		c.Logf("attempt %d: %v", attempt+1, *c.wakeUps)
 	}
-	require.Less(c, c.woken.median(), wakeMedian)
+	require.Less(c, c.wakeUps.median(), maxMedian)
 }
 
-// wake is how long it takes from the holder's release to the waiter's entering.
+// wake returns the time from the holder's release to the waiter's entry.
 func (c *cell) wake(holder, waiter side) time.Duration {
-	c.in(holder)
-	c.cannot(waiter)
-	entering := c.begin(waiter)
-	waiter.await(c)
-	c.waits(entering, 0)
+	c.mustEnter(holder)
+	c.cannotEnter(waiter)
+	entering := c.startEntering(waiter)
+	waiter.awaitWaiting(c)
+	c.staysBlocked(entering, 0)
 	freed := time.Now()
-	c.leaves(holder)
-	entered := c.enters(entering)
-	c.leaves(waiter)
+	c.mustLeave(holder)
+	entered := c.awaitEntry(entering)
+	c.mustLeave(waiter)
 	return entered.Sub(freed)
 }
 
-// counter counts in one key by GET and SET, with nothing but the primitive between the workers.
+// counter increments one key by GET and SET, which only the primitive guards.
 func counter(c *cell) {
-	c = c.brief()
+	c = c.withShortJavaTTL()
 	const workers = 4
-	key, times := c.name+":count", c.times()
+	key, times := c.name+":count", c.iterations()
 	ctx, cancel := context.WithTimeout(c.T.Context(), 2*time.Minute)
 	defer cancel()
-	began := time.Now()
+	start := time.Now()
 	var wg sync.WaitGroup
 	errs := make(chan error, workers+1)
 	wg.Go(func() {
@@ -141,10 +167,10 @@ func counter(c *cell) {
 		require.NoError(c, err)
 	}
 	require.Equal(c, 2*workers*times, must(c.rdb.Get(ctx, key).Int())(c.T))
-	c.Logf("%d sections in %v", 2*workers*times, time.Since(began))
+	c.Logf("%d sections in %v", 2*workers*times, time.Since(start))
 }
 
-// workload is the Java object to work with.
+// workload returns the Java object of the primitive, for counters.
 func (c *cell) workload() redisson.Object {
 	switch c.primitive {
 	case "semaphore", "permits":
@@ -153,6 +179,7 @@ func (c *cell) workload() redisson.Object {
 	return c.rlock().Object
 }
 
+// count increments the key under the primitive, in Go.
 func (c *cell) count(ctx context.Context, key string, times int) error {
 	s := c.inGo()
 	for range times {
@@ -169,7 +196,7 @@ func (c *cell) count(ctx context.Context, key string, times int) error {
 	return nil
 }
 
-// increment loses counts unless it is guarded.
+// increment loses updates unless its calls exclude each other.
 func increment(ctx context.Context, rdb redis.UniversalClient, key string) error {
 	n, err := rdb.Get(ctx, key).Int()
 	if err != nil && err != redis.Nil { //nolint:errorlint // go-redis returns it bare
@@ -178,106 +205,106 @@ func increment(ctx context.Context, rdb redis.UniversalClient, key string) error
 	return rdb.Set(ctx, key, n+1, 0).Err()
 }
 
-// rounding is by how much Java may be early: it counts in whole milliseconds.
+// rounding is the time by which Java may be early, because it counts whole milliseconds.
 const rounding = 2 * time.Millisecond
 
 func timedWait(c *cell, holder, waiter side) {
 	const wait = shortWait
-	c.in(holder)
-	began := time.Now()
+	c.mustEnter(holder)
+	start := time.Now()
 	ok, err := waiter.try(c.ctx, wait)
 	require.NoError(c, err)
 	require.False(c, ok)
-	require.GreaterOrEqual(c, time.Since(began), wait-rounding)
-	require.Less(c, time.Since(began), wait+late)
-	c.leaves(holder)
+	require.GreaterOrEqual(c, time.Since(start), wait-rounding)
+	require.Less(c, time.Since(start), wait+slack)
+	c.mustLeave(holder)
 	if c.primitive != "semaphore" && c.primitive != "permits" {
-		c.clean()
+		c.awaitNoKeys()
 	}
-	c.can(waiter)
+	c.canEnter(waiter)
 }
 
 func nested(c *cell, holder, rival side) {
-	c.in(holder)
-	c.in(holder)
-	entering := c.begin(rival)
-	rival.await(c)
-	c.leaves(holder)
-	c.waits(entering, 100*time.Millisecond)
-	c.leaves(holder)
-	c.enters(entering)
-	c.leaves(rival)
-	c.clean()
+	c.mustEnter(holder)
+	c.mustEnter(holder)
+	entering := c.startEntering(rival)
+	rival.awaitWaiting(c)
+	c.mustLeave(holder)
+	c.staysBlocked(entering, 100*time.Millisecond)
+	c.mustLeave(holder)
+	c.awaitEntry(entering)
+	c.mustLeave(rival)
+	c.awaitNoKeys()
 }
 
 func outlive(c *cell, holder, rival side, ttl time.Duration) {
-	c.in(holder)
-	entering := c.begin(rival)
-	c.waits(entering, 3*ttl+ttl/4)
-	c.leaves(holder)
-	c.enters(entering)
-	c.leaves(rival)
+	c.mustEnter(holder)
+	entering := c.startEntering(rival)
+	c.staysBlocked(entering, 3*ttl+ttl/4)
+	c.mustLeave(holder)
+	c.awaitEntry(entering)
+	c.mustLeave(rival)
 }
 
-// hasty gives a silent connection up soon.
-func hasty(o *redis.Options) {
+// shortTimeouts makes a client soon close a connection without replies.
+func shortTimeouts(o *redis.Options) {
 	o.ReadTimeout, o.WriteTimeout, o.DialTimeout = 200*time.Millisecond, 200*time.Millisecond, 200*time.Millisecond
 }
 
 func goCrashes(c *cell) {
-	proxy := c.world.single.Proxy(c)
-	apart := *c
-	apart.gopher = apart.client(proxy.Client(c, hasty))
-	holder, rival := apart.inGo(primitives.WithWatchdog(shortTTL)), c.counterpart().inJava("B")
-	c.in(holder)
-	entering := c.begin(rival)
-	rival.await(c)
+	proxy := c.environment.single.Proxy(c)
+	isolated := *c
+	isolated.goClient = isolated.client(proxy.Client(c, shortTimeouts))
+	holder, rival := isolated.inGo(primitives.WithWatchdog(shortTTL)), c.counterpart().inJava("B")
+	c.mustEnter(holder)
+	entering := c.startEntering(rival)
+	rival.awaitWaiting(c)
 	cut := time.Now()
 	proxy.BlackHole(true)
-	valid := holder.hold().ValidUntil() // nothing confirms a renewal any more
-	entered := c.enters(entering)
+	valid := holder.hold().ValidUntil() // final: no reply can confirm a renewal any more
+	entered := c.awaitEntry(entering)
 	require.True(c, valid.Before(entered), "Java entered while Go's hold was valid")
-	c.lost(holder.hold(), late)
-	require.Less(c, entered.Sub(cut), shortTTL+late)
-	c.leaves(rival)
+	c.awaitLost(holder.hold(), slack)
+	require.Less(c, entered.Sub(cut), shortTTL+slack)
+	c.mustLeave(rival)
 }
 
-// javaCrashes kills one Java process that holds one of each.
-func javaCrashes(t *testing.T, w *world) func(c *cell) {
+// javaCrashes kills a Java process that holds one object of each kind.
+func javaCrashes(t *testing.T, e *environment) func(c *cell) {
 	driver := redisson.Start(t, redisson.Options{})
-	config := w.config
+	config := e.config
 	config.Watchdog = javaTTL
 	java := driver.Client(t, config)
 	kinds := []string{"lock", "spin", "fair", "fenced", "read", "write", "multi", "red", "permits"}
 	entering := map[string]<-chan entry{}
 	rivals := map[string]side{}
 	for _, kind := range kinds {
-		c := newCell(t, w, kind)
+		c := newCell(t, e, kind)
 		c.java = java
 		holder := c.inJava("A")
 		holder.lease = 2 * javaTTL
-		c.in(holder)
+		c.mustEnter(holder)
 		rivals[kind] = c.counterpart().inGo()
-		entering[kind] = c.begin(rivals[kind])
+		entering[kind] = c.startEntering(rivals[kind])
 	}
-	time.Sleep(javaTTL) // what is held now has been renewed
+	time.Sleep(javaTTL) // locks that are still held afterwards were renewed
 	for _, kind := range kinds {
 		require.Empty(t, entering[kind], "%s: Go entered beside Java", kind)
 	}
 	killed := time.Now()
 	require.NoError(t, driver.Kill())
 	return func(c *cell) {
-		entered := c.enters(entering[c.primitive])
-		require.Less(c, entered.Sub(killed), 2*javaTTL+late)
-		c.leaves(rivals[c.primitive])
+		entered := c.awaitEntry(entering[c.primitive])
+		require.Less(c, entered.Sub(killed), 2*javaTTL+slack)
+		c.mustLeave(rivals[c.primitive])
 	}
 }
 
-// forcible are the Java locks whose forceUnlock frees what is held.
+// forcible returns the Java locks whose forceUnlock ends the hold of the primitive.
 func (c *cell) forcible() []redisson.Lock {
 	switch c.primitive {
 	case "multi":
-		return c.memberRLocks(1) // one member suffices
+		return c.memberRLocks(1) // the loss of one member ends the hold
 	case "red":
 		return c.memberRLocks(2)
 	}
@@ -286,7 +313,7 @@ func (c *cell) forcible() []redisson.Lock {
 
 func freedByJava(c *cell) {
 	holder := c.inGo(primitives.WithWatchdog(shortTTL))
-	c.in(holder)
+	c.mustEnter(holder)
 	hold := holder.hold()
 	if c.primitive == "permits" {
 		require.NoError(c, c.java.Permits(c.name).Release(c.ctx, hold.ID()))
@@ -295,19 +322,20 @@ func freedByJava(c *cell) {
 			require.NoError(c, is(true)(lock.ForceUnlock(c.ctx)))
 		}
 	}
-	c.lost(hold, shortTTL/3+late)
+	c.awaitLost(hold, shortTTL/3+slack)
 	require.ErrorIs(c, hold.Release(c.ctx), primitives.ErrLost)
-	c.can(c.counterpart().inJava("B"))
+	c.canEnter(c.counterpart().inJava("B"))
 }
 
 func freedByGo(c *cell) {
 	holder := c.inJava("A")
-	c.in(holder)
+	c.mustEnter(holder)
 	switch c.primitive {
 	case "permits":
-		require.NoError(c, c.gopher.PermitExpirableSemaphore(c.name).ReleaseID(c.ctx, holder.id))
+		require.NoError(c, c.goClient.PermitExpirableSemaphore(c.name).ReleaseID(c.ctx, holder.id))
 	case "multi", "red":
-		// Redisson's multi lock stops unlocking at the first member that is not its own, and keeps those behind: so the last ones.
+		// Redisson's multi lock stops unlocking at the first member that it no longer holds, and keeps the
+		// members after it. So take the last members away.
 		members := c.memberLocks(map[string]int{"multi": 2, "red": 3}[c.primitive])
 		for _, member := range members[len(members)-len(c.forcible()):] {
 			require.NoError(c, is(true)(member.ForceRelease(c.ctx)))
@@ -315,13 +343,13 @@ func freedByGo(c *cell) {
 	default:
 		require.NoError(c, is(true)(c.lock().ForceRelease(c.ctx)))
 	}
-	c.learns(holder)
-	c.can(c.counterpart().inGo())
+	c.leavesLost(holder)
+	c.canEnter(c.counterpart().inGo())
 }
 
-// learns sees that a Java thread whose hold was taken away finds out when it leaves. Redisson's red lock hides it, and its fair lock does when nobody
-// holds the lock.
-func (c *cell) learns(holder *javaSide) {
+// leavesLost releases a Java hold that was taken away and checks that Java throws an exception.
+// Redisson's red lock ignores the loss. Its fair lock ignores it if nobody holds the lock.
+func (c *cell) leavesLost(holder *javaSide) {
 	err := holder.leave(c.ctx)
 	switch c.primitive {
 	case "permits":
@@ -337,40 +365,41 @@ func (c *cell) learns(holder *javaSide) {
 	}
 }
 
+// strangers releases a held primitive with ids that do not hold it.
 func strangers(c *cell) {
-	stranger := foreign
+	stranger := foreignOwner
 	if c.primitive == "permits" {
 		stranger = strings.Repeat("0a", 16)
 	}
 	for _, holder := range []side{c.inGo(), c.inJava("A")} {
-		c.in(holder)
+		c.mustEnter(holder)
 		switch c.primitive {
 		case "permits":
 			c.throws(c.java.Permits(c.name).Release(c.ctx, stranger), "IllegalArgumentException")
 		case "red":
-			require.NoError(c, c.inJava("B").leave(c.ctx)) // hidden
+			require.NoError(c, c.inJava("B").leave(c.ctx)) // Redisson ignores it
 		default:
 			c.throws(c.inJava("B").leave(c.ctx), "IllegalMonitorStateException")
 		}
 		require.ErrorIs(c, c.byID().ReleaseID(c.ctx, stranger), primitives.ErrNotHeld)
-		c.cannot(c.counterpart().inGo())
-		c.cannot(c.counterpart().inJava("B"))
-		c.leaves(holder)
+		c.cannotEnter(c.counterpart().inGo())
+		c.cannotEnter(c.counterpart().inJava("B"))
+		c.mustLeave(holder)
 	}
 }
 
-// byID is the primitive in Go as seen by those who know ids.
+// byID returns the Go handle with the methods that take an id.
 func (c *cell) byID() interface {
 	ReleaseID(ctx context.Context, id string) error
 	Adopt(ctx context.Context, id string, opts ...primitives.Option) (*primitives.Hold, error)
 } {
 	if c.primitive == "permits" {
-		return c.gopher.PermitExpirableSemaphore(c.name)
+		return c.goClient.PermitExpirableSemaphore(c.name)
 	}
 	return c.lock()
 }
 
-// idOf is the id of what a Java thread holds.
+// idOf returns the id of the hold of a Java thread.
 func (c *cell) idOf(holder *javaSide) string {
 	if c.primitive == "permits" {
 		return holder.id
@@ -380,43 +409,43 @@ func (c *cell) idOf(holder *javaSide) string {
 
 func releasedByID(c *cell) {
 	holder, rival := c.inJava("A"), c.counterpart().inGo()
-	c.in(holder)
-	entering := c.begin(rival)
+	c.mustEnter(holder)
+	entering := c.startEntering(rival)
 	require.NoError(c, c.byID().ReleaseID(c.ctx, c.idOf(holder)))
-	c.enters(entering)
-	c.learns(holder)
-	c.leaves(rival)
+	c.awaitEntry(entering)
+	c.leavesLost(holder)
+	c.mustLeave(rival)
 }
 
 func adopted(c *cell) {
 	holder, rival := c.inJava("A"), c.counterpart().inJava("B")
-	c.in(holder)
+	c.mustEnter(holder)
 	hold, err := c.byID().Adopt(c.ctx, c.idOf(holder))
 	require.NoError(c, err)
-	c.learns(holder)
-	c.cannot(rival)
+	c.leavesLost(holder)
+	c.cannotEnter(rival)
 	require.NoError(c, hold.Check(c.ctx))
-	entering := c.begin(rival)
-	rival.await(c)
+	entering := c.startEntering(rival)
+	rival.awaitWaiting(c)
 	require.NoError(c, hold.Release(c.ctx))
-	c.enters(entering)
-	c.leaves(rival)
+	c.awaitEntry(entering)
+	c.mustLeave(rival)
 }
 
-// asOwner has a goroutine and a Java thread be one holder.
+// asOwner uses the same owner id in a goroutine and in a Java thread.
 func asOwner(c *cell) {
 	java, rival := c.inJava("A"), c.counterpart().inJava("B")
 	same := c.inGo(primitives.WithOwner(java.owner(c)))
 	for _, order := range [][2]side{{java, same}, {same, java}} {
 		for _, leaving := range [][2]side{{java, same}, {same, java}} {
-			c.in(order[0])
-			c.in(order[1])
-			c.cannot(rival)
-			c.leaves(leaving[0])
-			c.cannot(rival)
-			c.leaves(leaving[1])
-			c.can(rival)
+			c.mustEnter(order[0])
+			c.mustEnter(order[1])
+			c.cannotEnter(rival)
+			c.mustLeave(leaving[0])
+			c.cannotEnter(rival)
+			c.mustLeave(leaving[1])
+			c.canEnter(rival)
 		}
 	}
-	c.clean()
+	c.awaitNoKeys()
 }

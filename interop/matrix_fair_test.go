@@ -17,23 +17,26 @@ import (
 func fairSituations() []situation {
 	const waiters = 20
 	fair := []string{"fair"}
-	alternating := func(t int) bool { return t%2 == 0 }
-	served := func(name string, core bool, n int, goFirst bool, section time.Duration, isJava func(int) bool) situation {
+	even := func(i int) bool { return i%2 == 0 }
+	odd := func(i int) bool { return i%2 == 1 }
+	served := func(name string, core, goFirst bool, section time.Duration, isJava func(int) bool) situation {
 		return situation{name: name, core: core, of: fair, run: func(c *cell) {
 			var first side = c.inJava("first")
 			if goFirst {
 				first = c.inGo()
 			}
-			firstCome(c, first, n, section, isJava)
+			firstCome(c, first, waiters, section, isJava)
 		}}
 	}
 	shuffled := rand.New(rand.NewPCG(1, 2))
 	return []situation{
-		served("20 waiters by turns, first come, first served: Java first, sections of no time", true, waiters, false, 0, alternating),
-		served("the same, Go first", false, waiters, true, 0, func(i int) bool { return i%2 == 1 }),
-		served("the same, Java first, slow sections", false, waiters, false, 150*time.Millisecond, alternating),
-		served("the same, Go first, slow sections", false, waiters, true, 150*time.Millisecond, func(i int) bool { return i%2 == 1 }),
-		served("the same, in any mixture", false, waiters, true, 30*time.Millisecond, func(int) bool { return shuffled.IntN(2) == 0 }),
+		served("20 waiters by turns, first come, first served: Java first, sections of no time",
+			true, false, 0, even),
+		served("the same, Go first", false, true, 0, odd),
+		served("the same, Java first, slow sections", false, false, 150*time.Millisecond, even),
+		served("the same, Go first, slow sections", false, true, 150*time.Millisecond, odd),
+		served("the same, in any mixture", false, true, 30*time.Millisecond,
+			func(int) bool { return shuffled.IntN(2) == 0 }),
 		{name: "waiters that give up leave the others their turns", of: fair, run: givingUp},
 		{name: "a waiter in Go that died is passed over", of: fair, run: deadGoWaiter},
 		{name: "a waiter in Java that died is passed over", of: fair, start: deadJavaWaiter},
@@ -41,21 +44,21 @@ func fairSituations() []situation {
 	}
 }
 
-// queue is a row of waiters on one fair lock that enter, stay for a section and leave.
+// queue is a list of waiters for one fair lock. Each waiter enters, stays for section and leaves.
 type queue struct {
 	c       *cell
 	section time.Duration
 	wg      sync.WaitGroup
 
 	mu    sync.Mutex
-	order []string // in which they entered
+	order []string // names of the waiters in the order of entry
 	errs  []error
 }
 
-// join has a side wait, behind those that do already.
+// join starts a waiter and blocks until it is at the end of the queue.
 func (q *queue) join(name string, s side) {
 	q.c.Helper()
-	before := q.c.queued()
+	before := q.c.queueLength()
 	q.wg.Go(func() {
 		err := s.enter(q.c.ctx)
 		if err == nil {
@@ -71,29 +74,30 @@ func (q *queue) join(name string, s side) {
 			q.mu.Unlock()
 		}
 	})
-	q.c.eventually(name+" to be queued", func() bool { return q.c.queued() == before+1 })
+	q.c.eventually(name+" to be queued", func() bool { return q.c.queueLength() == before+1 })
 }
 
-// served waits for all to have had their turn, and sees the order.
+// served waits until all waiters have left, and checks the order of entry.
 func (q *queue) served(want []string) {
 	q.c.Helper()
 	q.wg.Wait()
 	require.Empty(q.c, q.errs)
 	require.Equal(q.c, want, q.order)
-	q.c.clean()
+	q.c.awaitNoKeys()
 }
 
-// queued is how many stand in a fair lock's queue.
-func (c *cell) queued() int64 {
+// queueLength returns the length of a fair lock's queue in Redis.
+func (c *cell) queueLength() int64 {
 	c.Helper()
 	n, err := c.rdb.LLen(c.ctx, "redisson_lock_queue:{"+c.name+"}").Result()
 	require.NoError(c, err)
 	return n
 }
 
+// firstCome queues n waiters behind first, and checks that they enter in that order.
 func firstCome(c *cell, first side, n int, section time.Duration, isJava func(int) bool) {
 	q := &queue{c: c, section: section}
-	c.in(first)
+	c.mustEnter(first)
 	want := []string{}
 	for i := range n {
 		name := "g" + string(rune('a'+i))
@@ -105,17 +109,15 @@ func firstCome(c *cell, first side, n int, section time.Duration, isJava func(in
 		q.join(name, s)
 		want = append(want, name)
 	}
-	c.leaves(first)
+	c.mustLeave(first)
 	q.served(want)
 }
 
-// giver waits only so long.
-type giver struct{ side }
-
-func (g giver) gone(c *cell, wait time.Duration) <-chan entry {
+// startTrying makes a side wait in the background until wait ends.
+func (c *cell) startTrying(s side, wait time.Duration) <-chan entry {
 	done := make(chan entry, 1)
 	go func() {
-		_, err := g.try(c.ctx, wait)
+		_, err := s.try(c.ctx, wait)
 		done <- entry{err, time.Now()}
 	}()
 	return done
@@ -123,36 +125,36 @@ func (g giver) gone(c *cell, wait time.Duration) <-chan entry {
 
 func givingUp(c *cell) {
 	first := c.inJava("first")
-	c.in(first)
+	c.mustEnter(first)
 	q := &queue{c: c}
 	q.join("j1", c.inJava("j1"))
 	leavers := []<-chan entry{}
 	for i, s := range []side{c.inGo(), c.inJava("leaver"), c.inGo()} {
-		leavers = append(leavers, giver{s}.gone(c, 3*time.Second)) // they all queue up before the first gives up
-		c.eventually("a leaver to be queued", func() bool { return c.queued() == int64(2+i) })
+		leavers = append(leavers, c.startTrying(s, 3*time.Second)) // all are queued before the first one times out
+		c.eventually("a leaver to be queued", func() bool { return c.queueLength() == int64(2+i) })
 	}
 	q.join("g1", c.inGo())
 	q.join("j2", c.inJava("j2"))
 	q.join("g2", c.inGo())
 	for _, leaver := range leavers {
-		c.enters(leaver) // it has left
+		c.awaitEntry(leaver) // its wait has ended
 	}
-	require.Equal(c, int64(4), c.queued())
-	c.leaves(first)
+	require.Equal(c, int64(4), c.queueLength())
+	c.mustLeave(first)
 	q.served([]string{"j1", "g1", "j2", "g2"})
 }
 
 func deadGoWaiter(c *cell) {
 	first := c.inJava("first")
-	c.in(first)
-	proxy := c.world.single.Proxy(c)
-	apart := *c
-	apart.gopher = apart.client(proxy.Client(c, hasty))
+	c.mustEnter(first)
+	proxy := c.environment.single.Proxy(c)
+	isolated := *c
+	isolated.goClient = isolated.client(proxy.Client(c, shortTimeouts))
 	ctx, cancel := context.WithCancel(c.ctx)
 	defer cancel()
-	apart.ctx = ctx
-	dying := apart.begin(apart.inGo(primitives.WithWaiterTimeout(shortTTL)))
-	c.eventually("the first to be queued", func() bool { return c.queued() == 1 })
+	isolated.ctx = ctx
+	dying := isolated.startEntering(isolated.inGo(primitives.WithWaiterTimeout(shortTTL)))
+	c.eventually("the first to be queued", func() bool { return c.queueLength() == 1 })
 	q := &queue{c: c}
 	for _, name := range []string{"j1", "g1", "j2"} {
 		var s side = c.inGo()
@@ -164,25 +166,26 @@ func deadGoWaiter(c *cell) {
 	proxy.BlackHole(true)
 	time.Sleep(shortTTL)
 	freed := time.Now()
-	c.leaves(first)
+	c.mustLeave(first)
 	q.served([]string{"j1", "g1", "j2"})
-	require.Less(c, time.Since(freed), shortTTL+late)
+	require.Less(c, time.Since(freed), shortTTL+slack)
 	cancel()
 	<-dying
 }
 
-func deadJavaWaiter(t *testing.T, w *world) func(c *cell) {
-	config := w.config
+func deadJavaWaiter(t *testing.T, e *environment) func(c *cell) {
+	config := e.config
 	config.FairWait = shortTTL
 	driver := redisson.Start(t, redisson.Options{})
 	java := driver.Client(t, config)
 	return func(c *cell) {
-		first := c.inGo(primitives.WithWatchdog(shortTTL)) // Redisson gives a waiter the TTL that it meets, and its own wait
-		c.in(first)
-		apart := *c
-		apart.java = java
-		dying := apart.begin(apart.inJava("dying"))
-		c.eventually("the first to be queued", func() bool { return c.queued() == 1 })
+		// A Redisson waiter times out after the TTL of the lock plus its own waiter timeout.
+		first := c.inGo(primitives.WithWatchdog(shortTTL))
+		c.mustEnter(first)
+		isolated := *c
+		isolated.java = java
+		dying := isolated.startEntering(isolated.inJava("dying"))
+		c.eventually("the first to be queued", func() bool { return c.queueLength() == 1 })
 		q := &queue{c: c}
 		for _, name := range []string{"g1", "j1", "g2"} {
 			var s side = c.inGo()
@@ -193,14 +196,14 @@ func deadJavaWaiter(t *testing.T, w *world) func(c *cell) {
 		}
 		require.NoError(c, driver.Kill())
 		require.ErrorIs(c, (<-dying).err, redisson.ErrEnded)
-		c.leaves(first)
+		c.mustLeave(first)
 		q.served([]string{"g1", "j1", "g2"})
 	}
 }
 
 func noOvertaking(c *cell) {
 	first := c.inGo()
-	c.in(first)
+	c.mustEnter(first)
 	q := &queue{c: c, section: 50 * time.Millisecond}
 	names := []string{"j1", "g1", "j2", "g2"}
 	for _, name := range names {
@@ -210,15 +213,15 @@ func noOvertaking(c *cell) {
 		}
 		q.join(name, s)
 	}
-	c.leaves(first)
-	for _, hasty := range slices.Repeat([]side{c.inGo(), c.inJava("hasty")}, 20) {
-		if c.queued() == 0 {
+	c.mustLeave(first)
+	for _, rival := range slices.Repeat([]side{c.inGo(), c.inJava("rival")}, 20) {
+		if c.queueLength() == 0 {
 			break
 		}
-		if ok, err := hasty.try(c.ctx, 0); ok {
+		if ok, err := rival.try(c.ctx, 0); ok {
 			require.NoError(c, err)
-			require.Zero(c, c.queued(), "%v overtook those that wait", hasty)
-			c.leaves(hasty)
+			require.Zero(c, c.queueLength(), "%v overtook the queue", rival)
+			c.mustLeave(rival)
 		}
 	}
 	q.served(names)

@@ -12,7 +12,7 @@ func fencedSituations() []situation {
 	}
 }
 
-// tokens takes turns in every way that mints a token.
+// tokens acquires the lock in every way that mints a token, in turns.
 func tokens(c *cell) {
 	lock := c.rlock().On(c.name)
 	last := int64(0)
@@ -39,7 +39,7 @@ func tokens(c *cell) {
 		rises(inGo())
 
 		rises(lock.LockAndGetToken(c.ctx))
-		_, err := c.inGo().try(c.ctx, 0) // takes no token
+		_, err := c.inGo().try(c.ctx, 0) // mints no token
 		require.NoError(c, err)
 		require.NoError(c, is(last)(lock.Token(c.ctx)))
 		rises(lock.LockAndGetToken(c.ctx)) // nested
@@ -53,18 +53,19 @@ func tokens(c *cell) {
 		rises(lock.Token(c.ctx))
 		require.NoError(c, is(true)(c.lock().ForceRelease(c.ctx)))
 
-		rises(lock.TryLockAndGetToken(c.ctx, patience, lease))
+		rises(lock.TryLockAndGetToken(c.ctx, cellTimeout, lease))
 		require.NoError(c, is(true)(lock.ForceUnlock(c.ctx)))
 	}
 }
 
+// contendedTokens mints tokens in Go and Java at the same time.
 func contendedTokens(c *cell) {
 	const turns = 30
 	type turn struct {
 		token int64
 		err   error
 	}
-	minted := make(chan turn, 2*turns) // in order of the sections: sent inside them
+	minted := make(chan turn, 2*turns) // in the order of the sections, because each token is sent inside its section
 	go func() {
 		lock := c.rlock().On(c.name)
 		for range turns {

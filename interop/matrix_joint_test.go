@@ -13,8 +13,16 @@ import (
 func jointSituations() []situation {
 	multi, red := []string{"multi"}, []string{"red"}
 	return []situation{
-		{name: "Java holds a member: Go waits for it", core: true, of: multi, run: func(c *cell) { memberHeld(c, c.member(2).inJava("A"), c.inGo()) }},
-		{name: "Go holds a member: Java waits for it", core: true, of: multi, run: func(c *cell) { memberHeld(c, c.member(2).inGo(), c.inJava("B")) }},
+		{
+			name: "Java holds a member: Go waits for it",
+			core: true, of: multi,
+			run: func(c *cell) { memberHeld(c, c.member(2).inJava("A"), c.inGo()) },
+		},
+		{
+			name: "Go holds a member: Java waits for it",
+			core: true, of: multi,
+			run: func(c *cell) { memberHeld(c, c.member(2).inGo(), c.inJava("B")) },
+		},
 		{name: "members of several kinds", of: multi, run: severalKinds},
 		{name: "rivals that take members in opposite orders all come through", of: multi, run: oppositeOrders},
 		{name: "a member that the other side holds does not stop a majority", core: true, of: red, run: majority},
@@ -22,7 +30,7 @@ func jointSituations() []situation {
 	}
 }
 
-// member is the cell of one member alone, a plain lock.
+// member returns the cell of one member, a plain lock.
 func (c *cell) member(n int) *cell {
 	one := c.as("lock")
 	one.name = c.members(n)[n-1]
@@ -30,40 +38,41 @@ func (c *cell) member(n int) *cell {
 }
 
 func memberHeld(c *cell, holder, waiter side) {
-	c.in(holder)
-	c.cannot(waiter)
-	entering := c.begin(waiter)
-	c.waits(entering, 200*time.Millisecond)
-	c.leaves(holder)
-	c.enters(entering)
+	c.mustEnter(holder)
+	c.cannotEnter(waiter)
+	entering := c.startEntering(waiter)
+	c.staysBlocked(entering, 200*time.Millisecond)
+	c.mustLeave(holder)
+	c.awaitEntry(entering)
 	for _, rival := range []side{c.inGo(), c.inJava("C"), c.member(1).inGo(), c.member(2).inJava("C")} {
-		c.cannot(rival)
+		c.cannotEnter(rival)
 	}
-	c.leaves(waiter)
-	c.clean()
+	c.mustLeave(waiter)
+	c.awaitNoKeys()
 }
 
 func severalKinds(c *cell) {
 	names := c.members(3)
 	inGo := &goSide{primitive: "multi", handle: primitives.NewMultiLock([]*primitives.Lock{
-		c.gopher.Lock(names[0]), c.gopher.FairLock(names[1]), c.gopher.RWLock(names[2]).Writer(),
+		c.goClient.Lock(names[0]), c.goClient.FairLock(names[1]), c.goClient.RWLock(names[2]).Writer(),
 	})}
 	inJava := &javaSide{primitive: "multi", java: c.java, thread: c.name, lock: c.java.MultiLock(
 		c.java.Lock(names[0]), c.java.FairLock(names[1]), c.java.WriteLock(names[2]),
 	).On(c.name)}
 	for _, order := range [][2]side{{inGo, inJava}, {inJava, inGo}} {
-		c.in(order[0])
-		c.cannot(order[1])
-		entering := c.begin(order[1])
-		c.waits(entering, 50*time.Millisecond)
-		c.leaves(order[0])
-		c.enters(entering)
-		c.leaves(order[1])
+		c.mustEnter(order[0])
+		c.cannotEnter(order[1])
+		entering := c.startEntering(order[1])
+		c.staysBlocked(entering, 50*time.Millisecond)
+		c.mustLeave(order[0])
+		c.awaitEntry(entering)
+		c.mustLeave(order[1])
 	}
-	c.clean()
+	c.awaitNoKeys()
 }
 
-// oppositeOrders: Go takes members by name; Java is given them the other way round, and lets go of what it has after a while.
+// oppositeOrders contends for the members in opposite orders. Go acquires them sorted by name. Java
+// acquires them in reverse order, and releases its part after a time.
 func oppositeOrders(c *cell) {
 	const times = 5
 	members := c.memberRLocks(2)
@@ -87,15 +96,15 @@ func majority(c *cell) {
 		{c.member(2).inJava("A"), c.inGo(), c.inJava("B")},
 		{c.member(2).inGo(), c.inJava("A"), c.inGo()},
 	} {
-		c.in(sides.minor)
-		c.in(sides.major)
-		c.cannot(sides.rival)
-		c.leaves(sides.minor)
-		c.cannot(sides.rival)
-		c.leaves(sides.major)
-		c.can(sides.rival)
+		c.mustEnter(sides.minor)
+		c.mustEnter(sides.major)
+		c.cannotEnter(sides.rival)
+		c.mustLeave(sides.minor)
+		c.cannotEnter(sides.rival)
+		c.mustLeave(sides.major)
+		c.canEnter(sides.rival)
 	}
-	c.clean()
+	c.awaitNoKeys()
 }
 
 func minority(c *cell) {
@@ -104,15 +113,15 @@ func minority(c *cell) {
 		{c.member(1).inGo(), c.member(3).inGo(), c.inJava("A")},
 		{c.member(1).inGo(), c.member(3).inJava("B"), c.inGo()},
 	} {
-		c.in(sides.one)
-		c.in(sides.two)
-		c.cannot(sides.red)
-		entering := c.begin(sides.red)
-		c.waits(entering, 100*time.Millisecond)
-		c.leaves(sides.two)
-		c.enters(entering)
-		c.leaves(sides.red)
-		c.leaves(sides.one)
+		c.mustEnter(sides.one)
+		c.mustEnter(sides.two)
+		c.cannotEnter(sides.red)
+		entering := c.startEntering(sides.red)
+		c.staysBlocked(entering, 100*time.Millisecond)
+		c.mustLeave(sides.two)
+		c.awaitEntry(entering)
+		c.mustLeave(sides.red)
+		c.mustLeave(sides.one)
 	}
-	c.clean()
+	c.awaitNoKeys()
 }

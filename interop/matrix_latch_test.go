@@ -13,16 +13,32 @@ import (
 func latchSituations() []situation {
 	latch := []string{"latch"}
 	return []situation{
-		{name: "Go counts down, Java waits, a message wakes it", core: true, alone: true, of: latch, run: func(c *cell) { wakeLatch(c, true) }},
-		{name: "Java counts down, Go waits, a message wakes it", core: true, alone: true, of: latch, run: func(c *cell) { wakeLatch(c, false) }},
+		{
+			name: "Go counts down, Java waits, a message wakes it",
+			core: true, alone: true, of: latch,
+			run: func(c *cell) { wakeLatch(c, true) },
+		},
+		{
+			name: "Java counts down, Go waits, a message wakes it",
+			core: true, alone: true, of: latch,
+			run: func(c *cell) { wakeLatch(c, false) },
+		},
 		{name: "both count down, many wait on both sides", core: true, of: latch, run: latchMany},
-		{name: "a latch is set once, seen by both, and set again when it has opened", core: true, of: latch, run: latchSet},
+		{
+			name: "a latch is set once, seen by both, and set again when it has opened",
+			core: true, of: latch,
+			run: latchSet,
+		},
 		{name: "a latch that Java deletes lets those in Go go on", core: true, of: latch, run: latchDeletedByJava},
-		{name: "a latch that Go deletes keeps Java waiting, as Redisson's own does, until the next one opens", of: latch, run: latchDeletedByGo},
+		{
+			name: "a latch that Go deletes keeps Java waiting, as Redisson's own does, until the next one opens",
+			of:   latch,
+			run:  latchDeletedByGo,
+		},
 	}
 }
 
-func (c *cell) latch() *primitives.CountDownLatch { return c.gopher.CountDownLatch(c.name) }
+func (c *cell) latch() *primitives.CountDownLatch { return c.goClient.CountDownLatch(c.name) }
 
 func wakeLatch(c *cell, goCounts bool) {
 	measure(c, func(r *cell) time.Duration { return r.openLatch(goCounts) })
@@ -40,13 +56,13 @@ func (c *cell) openLatch(goCounts bool) time.Duration {
 		err := wait(c.ctx)
 		opened <- entry{err, time.Now()}
 	}()
-	c.listened()
-	c.settle()
+	c.awaitSubscription()
+	c.allowSecondTry()
 	require.NoError(c, count(c.ctx))
-	c.waits(opened, 0)
+	c.staysBlocked(opened, 0)
 	last := time.Now()
 	require.NoError(c, count(c.ctx))
-	return c.enters(opened).Sub(last)
+	return c.awaitEntry(opened).Sub(last)
 }
 
 func latchMany(c *cell) {
@@ -59,35 +75,35 @@ func latchMany(c *cell) {
 		go func() { opened <- entry{err: inJava.Await(c.ctx)} }()
 		go func() { opened <- entry{err: inGo.Wait(c.ctx)} }()
 	}
-	c.listened()
+	c.awaitSubscription()
 	for i := range n {
 		require.NoError(c, inGo.CountDown(c.ctx))
 		require.NoError(c, is(int64(2*(n-i)-1))(c.java.Latch(c.name).On(c.name).Count(c.ctx)))
-		c.waits(opened, 0)
+		c.staysBlocked(opened, 0)
 		require.NoError(c, c.java.Latch(c.name).On(c.name).CountDown(c.ctx))
 		require.NoError(c, is(int64(2*(n-i)-2))(inGo.Count(c.ctx)))
 	}
 	for range 2 * n {
-		c.enters(opened)
+		c.awaitEntry(opened)
 	}
-	c.clean()
+	c.awaitNoKeys()
 }
 
 func latchSet(c *cell) {
 	inGo, inJava := c.latch(), c.java.Latch(c.name).On(c.name)
-	require.NoError(c, inGo.Wait(c.ctx)) // there is none
+	require.NoError(c, inGo.Wait(c.ctx)) // no latch exists yet
 	require.NoError(c, inJava.Await(c.ctx))
 	require.NoError(c, is(true)(inGo.Init(c.ctx, 1)))
 	require.NoError(c, is(false)(inJava.TrySetCount(c.ctx, 5)))
 	require.NoError(c, is(false)(inJava.AwaitFor(c.ctx, shortWait)))
 	require.NoError(c, inJava.CountDown(c.ctx))
-	require.NoError(c, inGo.CountDown(c.ctx)) // of nothing
+	require.NoError(c, inGo.CountDown(c.ctx)) // the latch is gone, so this does nothing
 	require.NoError(c, is(true)(inJava.TrySetCount(c.ctx, 1)))
 	require.NoError(c, is(false)(inGo.Init(c.ctx, 5)))
 	require.NoError(c, is(int64(1))(inGo.Count(c.ctx)))
 	require.NoError(c, inGo.CountDown(c.ctx))
 	require.NoError(c, inJava.Await(c.ctx))
-	c.clean()
+	c.awaitNoKeys()
 }
 
 func latchDeletedByJava(c *cell) {
@@ -98,15 +114,15 @@ func latchDeletedByJava(c *cell) {
 		err := inGo.Wait(c.ctx)
 		opened <- entry{err, time.Now()}
 	}()
-	c.listened()
-	c.settle()
+	c.awaitSubscription()
+	c.allowSecondTry()
 	deleted := time.Now()
 	require.NoError(c, is(true)(c.java.Latch(c.name).On(c.name).Delete(c.ctx)))
-	require.Less(c, c.enters(opened).Sub(deleted), soon)
+	require.Less(c, c.awaitEntry(opened).Sub(deleted), soon)
 }
 
-// of counts the commands so far that are these words, whatever their case.
-func (m *monitor) of(words ...string) int {
+// count returns how often the given command was seen, ignoring case.
+func (m *monitor) count(words ...string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := 0
@@ -121,19 +137,19 @@ func (m *monitor) of(words ...string) int {
 func latchDeletedByGo(c *cell) {
 	inGo, inJava := c.latch(), c.java.Latch(c.name).On(c.name)
 	require.NoError(c, is(true)(inGo.Init(c.ctx, 3)))
-	looks := startMonitor(c.T, c.world.single.Addr())
+	commands := startMonitor(c.T, c.environment.single.Addr())
 	opened := make(chan entry, 1)
 	go func() {
 		err := inJava.Await(c.ctx)
 		opened <- entry{err, time.Now()}
 	}()
-	c.listened()
-	// Its last look before it sleeps; the first came before the subscription.
-	c.eventually("Java to look again", func() bool { return looks.of("get", c.name) == 2 })
+	c.awaitSubscription()
+	// Java reads the count before and after it subscribes. After the second read it waits for a message.
+	c.eventually("Java to read the count again", func() bool { return commands.count("get", c.name) == 2 })
 	require.NoError(c, is(true)(inGo.Delete(c.ctx)))
-	c.waits(opened, 300*time.Millisecond)
+	c.staysBlocked(opened, 300*time.Millisecond)
 	require.NoError(c, is(true)(inGo.Init(c.ctx, 1)))
-	c.waits(opened, 50*time.Millisecond)
+	c.staysBlocked(opened, 50*time.Millisecond)
 	require.NoError(c, inGo.CountDown(c.ctx))
-	c.enters(opened)
+	c.awaitEntry(opened)
 }

@@ -13,7 +13,11 @@ import (
 func poolSituations() []situation {
 	semaphore, permits, both := []string{"semaphore"}, []string{"permits"}, []string{"semaphore", "permits"}
 	return []situation{
-		{name: "what one side adds, takes away, drains, sets and deletes the other sees", core: true, of: semaphore, run: semaphoreArithmetic},
+		{
+			name: "what one side adds, takes away, drains, sets and deletes the other sees",
+			core: true, of: semaphore,
+			run: semaphoreArithmetic,
+		},
 		{name: "a release of several permits wakes several waiters", core: true, of: both, run: severalPermits},
 		{name: "who waits for many lets those pass who want few", of: semaphore, run: manyAndFew},
 		{name: "numbers, ids and leases are the same on both sides", core: true, of: permits, run: permitArithmetic},
@@ -23,13 +27,17 @@ func poolSituations() []situation {
 			holder.lease = shortTTL
 			expires(c, holder, c.inGo())
 		}},
-		{name: "a lease that ends in Go lets Java enter", of: permits, run: func(c *cell) { expires(c, c.inGo(primitives.WithLease(shortTTL)), c.inJava("B")) }},
+		{
+			name: "a lease that ends in Go lets Java enter",
+			of:   permits,
+			run:  func(c *cell) { expires(c, c.inGo(primitives.WithLease(shortTTL)), c.inJava("B")) },
+		},
 		{name: "a permit that Java takes out of a hold's lease is lost to Go", of: permits, run: shortenedByJava},
 	}
 }
 
 func semaphoreArithmetic(c *cell) {
-	inGo, inJava := c.gopher.Semaphore(c.name), c.java.Semaphore(c.name).On(c.name)
+	inGo, inJava := c.goClient.Semaphore(c.name), c.java.Semaphore(c.name).On(c.name)
 	left := func(want int) {
 		c.Helper()
 		require.NoError(c, is(int64(want))(inJava.Available(c.ctx)))
@@ -75,14 +83,14 @@ func semaphoreArithmetic(c *cell) {
 	require.NoError(c, err)
 	_, err = inJava.Call(c.ctx, "delete")
 	require.NoError(c, err)
-	require.ErrorIs(c, hold.Release(c.ctx), primitives.ErrLost) // a pool that is gone comes back whole or not at all
+	require.ErrorIs(c, hold.Release(c.ctx), primitives.ErrLost) // a release does not recreate a deleted pool
 	left(0)
 }
 
 func severalPermits(c *cell) {
 	const n = 3
 	for _, from := range []string{"Go", "Java"} {
-		c := c.round(len(from))
+		c := c.renamed(len(from))
 		require.NoError(c, c.rdb.Set(c.ctx, c.name, 0, 0).Err())
 		var entering []<-chan entry
 		for i := range n {
@@ -90,46 +98,46 @@ func severalPermits(c *cell) {
 			if from == "Go" {
 				s = c.inJava(strings.Repeat("B", i+1))
 			}
-			entering = append(entering, c.begin(s))
+			entering = append(entering, c.startEntering(s))
 		}
-		c.listened()
-		c.settle()
+		c.awaitSubscription()
+		c.allowSecondTry()
 		switch {
 		case from == "Go" && c.primitive == "semaphore":
-			require.NoError(c, c.gopher.Semaphore(c.name).Add(c.ctx, n))
+			require.NoError(c, c.goClient.Semaphore(c.name).Add(c.ctx, n))
 		case from == "Go":
-			require.NoError(c, c.gopher.PermitExpirableSemaphore(c.name).Add(c.ctx, n))
+			require.NoError(c, c.goClient.PermitExpirableSemaphore(c.name).Add(c.ctx, n))
 		case c.primitive == "semaphore":
 			require.NoError(c, c.java.Semaphore(c.name).Release(c.ctx, n))
 		default:
 			require.NoError(c, c.java.Permits(c.name).AddPermits(c.ctx, n))
 		}
 		for _, e := range entering {
-			c.enters(e) // Java has no poll: without the message it would never
+			c.awaitEntry(e) // Java does not poll: without the message it would wait forever
 		}
 	}
 }
 
 func manyAndFew(c *cell) {
-	inGo, inJava := c.gopher.Semaphore(c.name), c.java.Semaphore(c.name)
+	inGo, inJava := c.goClient.Semaphore(c.name), c.java.Semaphore(c.name)
 	taken, err := inGo.Acquire(c.ctx)
 	require.NoError(c, err)
-	many := c.begin(c.inGo(primitives.WithPermits(3)))
-	c.listened()
-	c.settle()
-	few := c.begin(c.inJava("B"))
-	c.settle()
+	many := c.startEntering(c.inGo(primitives.WithPermits(3)))
+	c.awaitSubscription()
+	c.allowSecondTry()
+	few := c.startEntering(c.inJava("B"))
+	c.allowSecondTry()
 	require.NoError(c, taken.Release(c.ctx))
-	c.enters(few)
-	c.waits(many, 50*time.Millisecond)
+	c.awaitEntry(few)
+	c.staysBlocked(many, 50*time.Millisecond)
 	require.NoError(c, inJava.Release(c.ctx, 1))
 	require.NoError(c, inJava.AddPermits(c.ctx, 2))
-	c.enters(many)
+	c.awaitEntry(many)
 	require.NoError(c, is(int64(0))(inJava.Available(c.ctx)))
 }
 
 func permitArithmetic(c *cell) {
-	inGo, inJava := c.gopher.PermitExpirableSemaphore(c.name), c.java.Permits(c.name)
+	inGo, inJava := c.goClient.PermitExpirableSemaphore(c.name), c.java.Permits(c.name)
 	counts := func(free, taken int) {
 		c.Helper()
 		require.NoError(c, is(int64(free))(inJava.Available(c.ctx)))
@@ -180,7 +188,7 @@ func permitArithmetic(c *cell) {
 }
 
 func permitLists(c *cell) {
-	inGo, inJava := c.gopher.PermitExpirableSemaphore(c.name), c.java.Permits(c.name)
+	inGo, inJava := c.goClient.PermitExpirableSemaphore(c.name), c.java.Permits(c.name)
 	require.NoError(c, inGo.Resize(c.ctx, 5))
 	ids, err := inJava.AcquireN(c.ctx, 2, lease)
 	require.NoError(c, err)
@@ -198,26 +206,26 @@ func permitLists(c *cell) {
 	require.NoError(c, is(int64(2))(inJava.Available(c.ctx)))
 	require.NoError(c, inJava.ReleaseAll(c.ctx, own[0], own[1]))
 	require.NoError(c, is(int64(4))(inJava.Available(c.ctx)))
-	require.ErrorIs(c, hold.Check(c.ctx), primitives.ErrLost) // they are lost together
+	require.ErrorIs(c, hold.Check(c.ctx), primitives.ErrLost) // the permits of one hold are lost together
 	info := must(inGo.Info(c.ctx))(c.T)
 	require.Equal(c, 5, info.Permits)
 	require.False(c, slices.ContainsFunc(info.Holders, func(h primitives.Holder) bool { return h.ID != own[2] }))
 }
 
 func expires(c *cell, holder, waiter side) {
-	c.in(holder)
-	began := time.Now()
-	entering := c.begin(waiter)
-	c.waits(entering, shortTTL/2)
-	require.Less(c, c.enters(entering).Sub(began), shortTTL+late)
-	c.leaves(waiter)
+	c.mustEnter(holder)
+	start := time.Now()
+	entering := c.startEntering(waiter)
+	c.staysBlocked(entering, shortTTL/2)
+	require.Less(c, c.awaitEntry(entering).Sub(start), shortTTL+slack)
+	c.mustLeave(waiter)
 }
 
 func shortenedByJava(c *cell) {
 	holder := c.inGo(primitives.WithLease(lease))
-	c.in(holder)
+	c.mustEnter(holder)
 	require.NoError(c, is(true)(c.java.Permits(c.name).UpdateLease(c.ctx, holder.hold().ID(), 50*time.Millisecond)))
-	entering := c.begin(c.inJava("B"))
-	c.enters(entering)
+	entering := c.startEntering(c.inJava("B"))
+	c.awaitEntry(entering)
 	require.ErrorIs(c, holder.hold().Check(c.ctx), primitives.ErrLost)
 }

@@ -16,10 +16,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// report collects what the cells came to: a table for each set-up, a line for each situation, a column for each primitive.
+// report collects the results of the cells: a table per environment, a line per situation, a column
+// per primitive.
 type report struct {
 	mu     sync.Mutex
-	tables []*table // in order of their beginning
+	tables []*table // in the order of their first line
 }
 
 type table struct {
@@ -32,11 +33,11 @@ type line struct {
 	cells     map[string]*result // by primitive
 }
 
-// result is what one cell came to.
+// result is the result of one cell.
 type result struct {
-	verdict string // pass, FAILED, skipped; for one that does not apply: n/a
-	reason  string // of n/a
-	woken   woken  // how long wake-ups took, where they were measured
+	verdict string  // pass, FAILED, skipped or n/a
+	reason  string  // for n/a: why the situation does not apply
+	wakeUps wakeUps // measured wake-up times, if any
 }
 
 const (
@@ -44,19 +45,19 @@ const (
 	failed        = "FAILED"
 	skipped       = "skipped"
 	notApplicable = "n/a"
-	blank         = "" // of a situation that is another primitive's own
+	blank         = "" // the situation is specific to other primitives
 )
 
 func newReport() *report { return &report{} }
 
-// record files what a cell came to.
+// record records the result of a cell.
 func (r *report) record(title, situation, primitive string, got result) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.line(title, situation).cells[primitive] = &got
 }
 
-// line finds a line, or adds it. Its table and its place in it are settled by the first call.
+// line returns a line and adds it if necessary. The first call for a line determines its position.
 func (r *report) line(title, situation string) *line {
 	at := slices.IndexFunc(r.tables, func(t *table) bool { return t.title == title })
 	if at < 0 {
@@ -71,7 +72,8 @@ func (r *report) line(title, situation string) *line {
 	return t.lines[at]
 }
 
-// open makes the line of a situation before any of its cells has run, so that lines stand in the order of the tests.
+// open adds the line of a situation before its cells run, so that the lines are in the order of the
+// tests.
 func (r *report) open(title, situation string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -82,13 +84,13 @@ func (r *report) text(cell *result) string {
 	switch {
 	case cell == nil:
 		return blank
-	case cell.verdict == passed && len(cell.woken) > 0:
-		return fmt.Sprintf("%s %s", passed, cell.woken)
+	case cell.verdict == passed && len(cell.wakeUps) > 0:
+		return fmt.Sprintf("%s %s", passed, cell.wakeUps)
 	}
 	return cell.verdict
 }
 
-// print writes the tables as plain text, with the figures of this run.
+// print writes the tables as plain text, with the times of this run.
 func (r *report) print(to io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,7 +111,7 @@ func (r *report) print(to io.Writer) {
 			fmt.Fprintln(to)
 		}
 	}
-	if all := r.woken(); len(all) > 0 {
+	if all := r.allWakeUps(); len(all) > 0 {
 		fmt.Fprintf(to, "\n%d wake-ups between Go and Java: median %v, longest %v\n", len(all), all.median(), all.longest())
 	}
 }
@@ -122,13 +124,13 @@ func widest(rows [][]string, column int) int {
 	return width
 }
 
-// woken is all wake-ups of primitives that listen.
-func (r *report) woken() (all woken) {
+// allWakeUps returns the wake-up times of all primitives that wait for messages.
+func (r *report) allWakeUps() (all wakeUps) {
 	for _, t := range r.tables {
 		for _, l := range t.lines {
 			for primitive, cell := range l.cells {
 				if primitive != "spin" {
-					all = append(all, cell.woken...)
+					all = append(all, cell.wakeUps...)
 				}
 			}
 		}
@@ -136,14 +138,17 @@ func (r *report) woken() (all woken) {
 	return all
 }
 
-// markdown is the tables without figures, so that one run's text is the next one's, and why what does not apply does not.
+// markdown returns the tables, and the reasons for n/a as notes. It omits times, so that successful
+// runs produce the same text.
 func (r *report) markdown() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var text strings.Builder
 	var reasons []string
 	for _, t := range r.tables {
-		fmt.Fprintf(&text, "**%s**\n\n| | %s |\n|---|%s\n", t.title, strings.Join(primitiveNames(), " | "), strings.Repeat("---|", len(primitiveNames())))
+		columns := primitiveNames()
+		fmt.Fprintf(&text, "**%s**\n\n| | %s |\n", t.title, strings.Join(columns, " | "))
+		fmt.Fprintf(&text, "|---|%s\n", strings.Repeat("---|", len(columns)))
 		for _, l := range t.lines {
 			fmt.Fprintf(&text, "| %s |", l.situation)
 			for _, primitive := range primitiveNames() {
@@ -172,7 +177,7 @@ func (r *report) markdown() string {
 	return text.String()
 }
 
-// complete tells whether the matrix was run whole and well.
+// complete returns an error if a cell of the matrix has not run or has not passed.
 func (r *report) complete() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -203,13 +208,13 @@ func (r *report) cell(title, situation, primitive string) *result {
 	return nil
 }
 
-// Between these the matrix stands in the documentation.
+// The matrix is between these markers in the documentation.
 const (
 	matrixBegins = "<!-- matrix -->\n"
 	matrixEnds   = "<!-- /matrix -->"
 )
 
-// write puts the matrix into a file, if the whole of it was run.
+// write writes the matrix into a file. It returns an error unless all cells have passed.
 func (r *report) write(file string) error {
 	if err := r.complete(); err != nil {
 		return fmt.Errorf("the matrix is not written: %w", err)
@@ -217,6 +222,7 @@ func (r *report) write(file string) error {
 	return replaceBetween(file, r.markdown())
 }
 
+// replaceBetween replaces the text between the markers in a file.
 func replaceBetween(file, text string) error {
 	old, err := os.ReadFile(file)
 	if err != nil {
@@ -234,26 +240,28 @@ func replaceBetween(file, text string) error {
 	return nil
 }
 
-// woken is how long wake-ups took, from just before the release was ordered until the waiter's success was known, both seen from here.
-type woken []time.Duration
+// wakeUps are wake-up times as measured in this process: from just before the release is sent until
+// the waiter's success is known.
+type wakeUps []time.Duration
 
-func (w woken) median() time.Duration {
+func (w wakeUps) median() time.Duration {
 	sorted := slices.Sorted(slices.Values(w))
 	return sorted[len(sorted)/2].Round(10 * time.Microsecond)
 }
 
-func (w woken) longest() time.Duration { return slices.Max(w).Round(10 * time.Microsecond) }
+func (w wakeUps) longest() time.Duration { return slices.Max(w).Round(10 * time.Microsecond) }
 
-func (w woken) String() string {
+func (w wakeUps) String() string {
 	return fmt.Sprintf("%.1f/%.0fms", w.median().Seconds()*1000, w.longest().Seconds()*1000)
 }
 
-func TestReport(t *testing.T) {
+func TestReportWritesTablesBetweenTheMarkers(t *testing.T) {
 	t.Parallel()
 	r := newReport()
 	r.open("one server", "a")
 	require.ErrorContains(t, r.write("nowhere"), "not written")
-	r.record("one server", "a", "lock", result{verdict: passed, woken: woken{time.Millisecond, 2 * time.Millisecond, 30 * time.Millisecond}})
+	times := wakeUps{time.Millisecond, 2 * time.Millisecond, 30 * time.Millisecond}
+	r.record("one server", "a", "lock", result{verdict: passed, wakeUps: times})
 	r.record("one server", "a", "latch", result{verdict: notApplicable, reason: "it is no lock"})
 	var printed strings.Builder
 	r.print(&printed)

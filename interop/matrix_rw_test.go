@@ -21,9 +21,17 @@ func rwSituations() []situation {
 		{name: "the last reader in Java wakes the writer in Go", core: true, alone: true, of: write, run: func(c *cell) {
 			wakes(c, func(c *cell) (holder, waiter side) { return c.as("read").inJava("A"), c.inGo() })
 		}},
-		{name: "readers and writers of both: nobody beside a writer, all come through", core: true, alone: true, of: write, run: mixedCounter},
-		{name: "who may enter beside whom", core: true, of: both, run: besides},
-		{name: "readers with other TTLs: the lock lasts as long as the last of them", core: true, of: read, run: mixedTTLs},
+		{
+			name: "readers and writers of both: nobody beside a writer, all come through",
+			core: true, alone: true, of: write,
+			run: mixedCounter,
+		},
+		{name: "who may enter beside whom", core: true, of: both, run: allPairs},
+		{
+			name: "readers with other TTLs: the lock lasts as long as the last of them",
+			core: true, of: read,
+			run: mixedTTLs,
+		},
 		{name: "a reader leaves, those of the other side stay", core: true, of: read, run: readersStay},
 		{name: "a reader that dies frees the lock when its own TTL ends", of: read, run: deadReader},
 		{name: "Go goes from writing to reading: readers in Java enter", core: true, of: both, run: downgradeInGo},
@@ -32,21 +40,21 @@ func rwSituations() []situation {
 	}
 }
 
-// as is the cell for another primitive of the same name.
+// as returns the cell of another primitive with the same name.
 func (c *cell) as(primitive string) *cell {
 	other := *c
 	other.primitive = primitive
 	return &other
 }
 
-// besides is the full table: each kind of holder, each kind of comer.
-func besides(c *cell) {
+// allPairs checks each kind of rival against each kind of holder.
+func allPairs(c *cell) {
 	read, write := c.as("read"), c.as("write")
 	kinds := []struct {
 		name   string
 		reads  bool
 		holder func() side
-		comer  func() side
+		rival  func() side
 	}{
 		{"reader in Go", true, func() side { return read.inGo() }, func() side { return read.inGo() }},
 		{"reader in Java", true, func() side { return read.inJava("A") }, func() side { return read.inJava("B") }},
@@ -54,31 +62,31 @@ func besides(c *cell) {
 		{"writer in Java", false, func() side { return write.inJava("A") }, func() side { return write.inJava("B") }},
 	}
 	for _, holder := range kinds {
-		for _, comer := range kinds {
-			if c.primitive == "read" != comer.reads {
-				continue // the other column's
+		for _, rival := range kinds {
+			if c.primitive == "read" != rival.reads {
+				continue // tested in the other column
 			}
 			h := holder.holder()
-			c.in(h)
-			ok, err := comer.comer().try(c.ctx, 0)
+			c.mustEnter(h)
+			ok, err := rival.rival().try(c.ctx, 0)
 			require.NoError(c, err)
-			require.Equal(c, holder.reads && comer.reads, ok, "%s beside %s", comer.name, holder.name)
-			c.leaves(h)
+			require.Equal(c, holder.reads && rival.reads, ok, "%s beside %s", rival.name, holder.name)
+			c.mustLeave(h)
 			if ok {
 				require.NoError(c, is(true)(c.as("read").lock().ForceRelease(c.ctx)))
 			}
-			c.gone()
+			c.awaitFree()
 		}
 	}
 }
 
-// gone waits until nobody holds.
-func (c *cell) gone() {
+// awaitFree waits until nobody holds the lock.
+func (c *cell) awaitFree() {
 	c.Helper()
 	c.eventually("the lock to be free", func() bool { return c.rdb.Exists(c.ctx, c.name).Val() == 0 })
 }
 
-// ttl is that of the key.
+// ttl returns the TTL of the key.
 func (c *cell) ttl() time.Duration {
 	c.Helper()
 	ttl, err := c.rdb.PTTL(c.ctx, c.name).Result()
@@ -86,7 +94,7 @@ func (c *cell) ttl() time.Duration {
 	return ttl
 }
 
-// lasts sees how long the lock lasts if nobody renews it.
+// lasts checks the remaining TTL of the lock.
 func (c *cell) lasts(want time.Duration) {
 	c.Helper()
 	ttl := c.ttl()
@@ -97,7 +105,7 @@ func (c *cell) lasts(want time.Duration) {
 func mixedTTLs(c *cell) {
 	const short, long = 20 * time.Second, 60 * time.Second
 	for _, longest := range []string{"Go", "Java"} {
-		c := c.round(len(longest))
+		c := c.renamed(len(longest))
 		ttls := map[string]time.Duration{"Go": short, "Java": short}
 		ttls[longest] = long
 		inJava := c.rlock().On(c.name)
@@ -109,111 +117,112 @@ func mixedTTLs(c *cell) {
 			if order == "Go leaves first" {
 				require.NoError(c, hold.Release(c.ctx))
 				c.lasts(ttls["Java"])
-				c.cannot(c.as("write").inGo())
+				c.cannotEnter(c.as("write").inGo())
 				require.NoError(c, inJava.Unlock(c.ctx))
 			} else {
 				require.NoError(c, inJava.Unlock(c.ctx))
 				c.lasts(ttls["Go"])
-				c.cannot(c.as("write").inJava("B"))
+				c.cannotEnter(c.as("write").inJava("B"))
 				require.NoError(c, hold.Release(c.ctx))
 			}
-			c.can(c.as("write").inJava("B"))
+			c.canEnter(c.as("write").inJava("B"))
 		}
 	}
-	c.clean()
+	c.awaitNoKeys()
 }
 
 func readersStay(c *cell) {
 	inGo, inJava := c.inGo(), c.inJava("A")
 	again := [][]side{{inGo, inJava}, {inJava, inGo}}
 	for _, leaving := range again {
-		c.in(inGo)
-		c.in(inGo) // nested
-		c.in(inJava)
-		c.in(inJava)
+		c.mustEnter(inGo)
+		c.mustEnter(inGo) // nested
+		c.mustEnter(inJava)
+		c.mustEnter(inJava)
 		for _, rival := range []side{c.as("write").inJava("B"), c.as("write").inGo()} {
-			c.cannot(rival)
+			c.cannotEnter(rival)
 		}
-		c.leaves(leaving[0])
-		c.leaves(leaving[1])
-		c.leaves(leaving[0]) // is out
-		c.cannot(c.as("write").inGo())
-		c.cannot(c.as("write").inJava("B"))
+		c.mustLeave(leaving[0])
+		c.mustLeave(leaving[1])
+		c.mustLeave(leaving[0]) // its last hold
+		c.cannotEnter(c.as("write").inGo())
+		c.cannotEnter(c.as("write").inJava("B"))
 		require.Len(c, must(c.lock().Info(c.ctx))(c.T).Holders, 1)
-		entering := c.begin(c.as("write").inGo(primitives.WithLease(time.Second)))
-		c.waits(entering, 50*time.Millisecond)
-		c.leaves(leaving[1])
-		c.enters(entering)
+		entering := c.startEntering(c.as("write").inGo(primitives.WithLease(time.Second)))
+		c.staysBlocked(entering, 50*time.Millisecond)
+		c.mustLeave(leaving[1])
+		c.awaitEntry(entering)
 		require.NoError(c, is(true)(c.as("write").lock().ForceRelease(c.ctx)))
 	}
-	c.clean()
+	c.awaitNoKeys()
 }
 
-// deadReader leaves a reader of each side behind, the other one renewed meanwhile: the writer waits for the live one alone.
+// deadReader has a dead reader on one side and a renewed reader on the other. The writer must wait for
+// the live reader only.
 func deadReader(c *cell) {
 	hold, err := c.lock().Acquire(c.ctx, primitives.WithLease(shortTTL))
 	require.NoError(c, err)
-	hold.Detach() // as good as dead
+	hold.Detach() // like a dead reader: never renewed, never released
 	inJava := c.inJava("A")
-	c.in(inJava)
-	entering := c.begin(c.as("write").inGo(primitives.WithLease(lease)))
-	c.waits(entering, 2*shortTTL)
-	c.leaves(inJava)
-	c.enters(entering)
+	c.mustEnter(inJava)
+	entering := c.startEntering(c.as("write").inGo(primitives.WithLease(lease)))
+	c.staysBlocked(entering, 2*shortTTL)
+	c.mustLeave(inJava)
+	c.awaitEntry(entering)
 	require.NoError(c, is(true)(c.as("write").lock().ForceRelease(c.ctx)))
 
-	require.NoError(c, c.rlock().On(c.name).LockFor(c.ctx, shortTTL)) // and never unlocks
+	require.NoError(c, c.rlock().On(c.name).LockFor(c.ctx, shortTTL)) // never unlocked
 	inGo := c.inGo(primitives.WithWatchdog(shortTTL))
-	c.in(inGo)
+	c.mustEnter(inGo)
 	last := c.as("write").inJava("B")
-	entering = c.begin(last)
-	c.waits(entering, 2*shortTTL)
-	c.leaves(inGo)
-	c.enters(entering)
-	c.leaves(last)
+	entering = c.startEntering(last)
+	c.staysBlocked(entering, 2*shortTTL)
+	c.mustLeave(inGo)
+	c.awaitEntry(entering)
+	c.mustLeave(last)
 }
 
 func downgradeInGo(c *cell) {
-	rw := c.gopher.RWLock(c.name)
+	rw := c.goClient.RWLock(c.name)
 	writer, err := rw.Writer().Acquire(c.ctx)
 	require.NoError(c, err)
 	reader, err := rw.Reader().Acquire(context.WithoutCancel(writer.Context()))
 	require.NoError(c, err)
 	waiting := c.as("read").inJava("B")
-	entering := c.begin(waiting)
-	waiting.await(c)
+	entering := c.startEntering(waiting)
+	waiting.awaitWaiting(c)
 	require.NoError(c, writer.Release(c.ctx))
-	c.enters(entering)
-	c.cannot(c.as("write").inJava("C"))
-	c.leaves(waiting)
-	c.cannot(c.as("write").inJava("C"))
+	c.awaitEntry(entering)
+	c.cannotEnter(c.as("write").inJava("C"))
+	c.mustLeave(waiting)
+	c.cannotEnter(c.as("write").inJava("C"))
 	require.NoError(c, reader.Check(c.ctx))
 	require.NoError(c, reader.Release(c.ctx))
-	c.can(c.as("write").inJava("C"))
-	c.clean()
+	c.canEnter(c.as("write").inJava("C"))
+	c.awaitNoKeys()
 }
 
-// downgradeInJava: Redisson tells nobody, so Go finds out by its poll.
+// downgradeInJava downgrades in Java. Redisson publishes no message then, so Go finds out by its poll.
 func downgradeInJava(c *cell) {
 	writer, reader := c.as("write").inJava("A"), c.as("read").inJava("A")
-	c.in(writer)
-	c.in(reader)
+	c.mustEnter(writer)
+	c.mustEnter(reader)
 	waiting := c.as("read").inGo()
-	entering := c.begin(waiting)
-	waiting.await(c)
-	c.waits(entering, 50*time.Millisecond)
-	c.leaves(writer)
-	c.enters(entering)
-	c.cannot(c.as("write").inGo())
-	c.leaves(waiting)
-	c.cannot(c.as("write").inGo())
-	c.leaves(reader)
-	c.can(c.as("write").inGo())
-	c.clean()
+	entering := c.startEntering(waiting)
+	waiting.awaitWaiting(c)
+	c.staysBlocked(entering, 50*time.Millisecond)
+	c.mustLeave(writer)
+	c.awaitEntry(entering)
+	c.cannotEnter(c.as("write").inGo())
+	c.mustLeave(waiting)
+	c.cannotEnter(c.as("write").inGo())
+	c.mustLeave(reader)
+	c.canEnter(c.as("write").inGo())
+	c.awaitNoKeys()
 }
 
 func noUpgrade(c *cell) {
-	rw := c.gopher.RWLock(c.name)
+	rw := c.goClient.RWLock(c.name)
 	hold, err := rw.Reader().Acquire(c.ctx)
 	require.NoError(c, err)
 	_, err = rw.Writer().Acquire(hold.Context())
@@ -221,20 +230,20 @@ func noUpgrade(c *cell) {
 	require.NoError(c, hold.Release(c.ctx))
 
 	java := c.as("read").inJava("A")
-	c.in(java)
-	c.cannot(c.as("write").inJava("A"))
+	c.mustEnter(java)
+	c.cannotEnter(c.as("write").inJava("A"))
 	_, err = rw.Writer().TryAcquire(c.ctx, primitives.WithOwner(java.owner(c)))
 	require.ErrorIs(c, err, primitives.ErrDeadlock)
-	c.leaves(java)
-	c.clean()
+	c.mustLeave(java)
+	c.awaitNoKeys()
 }
 
-// mixedCounter has writers count and readers watch, 2 of each on each side.
+// mixedCounter runs two writers that count and two readers that check, on each side.
 func mixedCounter(c *cell) {
-	c = c.brief()
+	c = c.withShortJavaTTL()
 	ctx, cancel := context.WithTimeout(c.T.Context(), 2*time.Minute)
 	defer cancel()
-	key, times := c.name+":count", c.times()
+	key, times := c.name+":count", c.iterations()
 	work := redisson.Workload{Iterations: times, Threads: 2, Key: key}
 	var wg sync.WaitGroup
 	errs := make(chan error, 6)
@@ -258,7 +267,7 @@ func mixedCounter(c *cell) {
 	require.Equal(c, 4*times, must(c.rdb.Get(ctx, key).Int())(c.T))
 }
 
-// watch sees that nobody writes while a reader is inside.
+// watch checks that nobody writes while a reader holds the lock.
 func (c *cell) watch(ctx context.Context, key string, times int) error {
 	s := c.inGo()
 	for range times {
@@ -267,7 +276,7 @@ func (c *cell) watch(ctx context.Context, key string, times int) error {
 		}
 		first := c.rdb.Get(ctx, key).Val()
 		if second := c.rdb.Get(ctx, key).Val(); first != second {
-			return fmt.Errorf("a writer was beside a reader: %s, then %s", first, second)
+			return fmt.Errorf("a writer entered beside a reader: %s, then %s", first, second)
 		}
 		if err := s.leave(ctx); err != nil {
 			return err

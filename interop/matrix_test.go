@@ -10,18 +10,19 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-// situation is a line of the matrix.
+// situation is a line of the matrix. The documentation contains its name.
 type situation struct {
 	name  string
-	core  bool              // everywhere; else with the newest Redisson on one server only
-	alone bool              // measures, or works hard: nothing runs beside it
-	of    []string          // primitives whose own it is; nil: it concerns all
-	na    map[string]string // primitive to the reason why it does not apply
+	core  bool              // runs in all environments; otherwise only with the newest Redisson on one server
+	alone bool              // measures time or uses much CPU, so no other cell may run at the same time
+	of    []string          // the primitives it applies to; nil: all except na
+	na    map[string]string // primitive to the reason why the situation does not apply
 	run   func(c *cell)
-	start func(t *testing.T, w *world) (run func(c *cell)) // in place of run: with what the cells share
+	// start replaces run if the cells share state. It makes the state and returns run.
+	start func(t *testing.T, e *environment) (run func(c *cell))
 }
 
-// primitives are those that a situation is tested with.
+// primitives returns the primitives that the situation is tested with.
 func (s *situation) primitives() []string {
 	if s.of != nil {
 		return s.of
@@ -29,34 +30,36 @@ func (s *situation) primitives() []string {
 	return slices.DeleteFunc(primitiveNames(), func(p string) bool { return s.na[p] != "" })
 }
 
-// TestMatrix has Go and Java share each primitive in each situation. What came of it is printed at the end of the run; -matrix
-// writes it into the documentation.
+// TestMatrix shares each primitive between Go and Java in each situation. The results are printed at
+// the end of the run. The flag -matrix writes them into the documentation.
 func TestMatrix(t *testing.T) {
 	for _, setup := range setups {
 		t.Run(short(setup.title), func(t *testing.T) {
-			w := &world{title: setup.title, core: setup.core, driver: setup.java.Driver(t), config: redisson.Config{}}
-			setup.open(t, w)
-			w.java = w.driver.Client(t, w.config)
-			brief := w.config
-			brief.Watchdog = javaTTL
-			w.brief = w.driver.Client(t, brief)
+			e := &environment{title: setup.title, core: setup.core, driver: setup.java.Driver(t), config: redisson.Config{}}
+			setup.open(t, e)
+			e.java = e.driver.Client(t, e.config)
+			shortTTL := e.config
+			shortTTL.Watchdog = javaTTL
+			e.javaShortTTL = e.driver.Client(t, shortTTL)
 			for _, s := range situations() {
 				if s.core || !setup.core {
-					s.test(t, w)
+					s.test(t, e)
 				}
 			}
 		})
 	}
 }
 
+// short returns the first three words of a title, for the name of a subtest.
 func short(title string) string {
 	return strings.Join(strings.FieldsFunc(title, func(r rune) bool { return r == ' ' || r == ',' })[:3], "_")
 }
 
-func (s *situation) test(t *testing.T, w *world) {
-	outcome.open(w.title, s.name)
+// test runs the situation for each of its primitives and records the results.
+func (s *situation) test(t *testing.T, e *environment) {
+	results.open(e.title, s.name)
 	for primitive, reason := range s.na {
-		outcome.record(w.title, s.name, primitive, result{verdict: notApplicable, reason: reason})
+		results.record(e.title, s.name, primitive, result{verdict: notApplicable, reason: reason})
 	}
 	t.Run(s.name, func(t *testing.T) {
 		if !s.alone {
@@ -64,16 +67,18 @@ func (s *situation) test(t *testing.T, w *world) {
 		}
 		run := s.run
 		if s.start != nil {
-			run = s.start(t, w)
+			run = s.start(t, e)
 		}
 		for _, primitive := range s.primitives() {
 			t.Run(primitive, func(t *testing.T) {
-				c := &cell{woken: &woken{}}
-				t.Cleanup(func() { outcome.record(w.title, s.name, primitive, result{verdict: verdict(t), woken: *c.woken}) })
+				c := &cell{wakeUps: &wakeUps{}}
+				t.Cleanup(func() {
+					results.record(e.title, s.name, primitive, result{verdict: verdict(t), wakeUps: *c.wakeUps})
+				})
 				if !s.alone {
 					t.Parallel()
 				}
-				c = newCell(t, w, primitive)
+				c = newCell(t, e, primitive)
 				run(c)
 			})
 		}
@@ -90,13 +95,16 @@ func verdict(t *testing.T) string {
 	return passed
 }
 
-// situations are the lines of the matrix, in order.
+// situations returns the lines of the matrix, in order.
 func situations() []situation {
-	return slices.Concat(commonSituations(), fairSituations(), fencedSituations(), rwSituations(), poolSituations(), latchSituations(), jointSituations())
+	return slices.Concat(
+		commonSituations(), fairSituations(), fencedSituations(), rwSituations(),
+		poolSituations(), latchSituations(), jointSituations(),
+	)
 }
 
-// TestSituations: each either concerns a primitive or says why it does not.
-func TestSituations(t *testing.T) {
+// Each situation applies to at least one primitive and gives a reason for each one that it excludes.
+func TestSituationsAreComplete(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, s := range situations() {

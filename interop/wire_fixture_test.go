@@ -23,23 +23,24 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-const limit = time.Minute // for one test, and for anything that is waited for
+const limit = time.Minute // for one test, and for any single wait
 
-// shortWait is how long Java waits for what does not come. In that time it must also subscribe, else Redisson throws a timeout.
+// shortWait is the wait of Java calls that must time out. It must be long enough to subscribe,
+// otherwise Redisson throws a timeout exception.
 const shortWait = 500 * time.Millisecond
 
-// lease is what the tests lock for where they give a lease. Times are compared in slices of 5 s: a pause of the machine must not
-// look like a difference.
+// lease is the lease of locks with an explicit lease. Times are compared after rounding up to a
+// multiple of slice, so that a pause of the machine is not a difference.
 const (
 	lease = 60 * time.Second
 	slice = 5 * time.Second
 )
 
-// state is what Redis holds under a name: key to content, rendered by wire.state. The name reads N, owners and permit ids read as
-// labelled, times to come are rounded up to 5 s.
+// state maps keys to their content, as rendered by wire.state. The name is rendered as N, owner and
+// permit ids as their labels, and future times are rounded up to 5 s.
 type state map[string]string
 
-// wire watches what a Java client does to the keys and channels of one name.
+// wire observes the keys and channels of one name while a Java client uses it.
 type wire struct {
 	t       *testing.T
 	ctx     context.Context
@@ -49,7 +50,7 @@ type wire struct {
 	monitor *monitor
 	name    string
 	labels  map[string]string // owner id or permit id to its label
-	seen    int               // how many of the monitor's lines were looked at
+	seen    int               // number of the monitor's lines that commands has returned
 }
 
 func newWire(t *testing.T, driver *redisson.Driver) *wire {
@@ -57,8 +58,10 @@ func newWire(t *testing.T, driver *redisson.Driver) *wire {
 	return wireOf(t, redistest.Name(t), server, driver, redisson.Config{Addr: server.Addr()})
 }
 
-// wireOf watches what a client with the given configuration does to a name, on the server that has it.
-func wireOf(t *testing.T, name string, server *redistest.Server, driver *redisson.Driver, config redisson.Config) *wire {
+// wireOf observes a client with the given configuration. server is the server that has the name.
+func wireOf(
+	t *testing.T, name string, server *redistest.Server, driver *redisson.Driver, config redisson.Config,
+) *wire {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	t.Cleanup(cancel)
 	return &wire{
@@ -73,7 +76,7 @@ func wireOf(t *testing.T, name string, server *redistest.Server, driver *redisso
 	}
 }
 
-// id is the owner id of a Java thread.
+// id returns the owner id of a Java thread.
 func (w *wire) id(thread string) string {
 	w.t.Helper()
 	id, err := w.client.Owner(w.ctx, thread)
@@ -81,14 +84,15 @@ func (w *wire) id(thread string) string {
 	return id
 }
 
-// owner has the owner id of a Java thread read as the thread's name, which it returns.
+// owner labels the owner id of a Java thread with the thread's name, and returns the name.
 func (w *wire) owner(thread string) string {
 	w.t.Helper()
 	w.labels[w.id(thread)] = thread
 	return thread
 }
 
-// step checks what a call left in Redis and what it published, one "channel payload" a message.
+// step checks the error of a call, the resulting state in Redis, and the published messages. A message
+// has the form "channel payload".
 func (w *wire) step(err error, want state, published ...string) {
 	w.t.Helper()
 	require.NoError(w.t, err)
@@ -99,7 +103,7 @@ func (w *wire) step(err error, want state, published ...string) {
 	require.Equal(w.t, published, w.published())
 }
 
-// is turns a call's result and error into one error, for step.
+// is combines the result and the error of a call into one error, for step.
 func is[T comparable](want T) func(T, error) error {
 	return func(got T, err error) error {
 		if err == nil && got != want {
@@ -109,7 +113,7 @@ func is[T comparable](want T) func(T, error) error {
 	}
 }
 
-// throws turns the expected exception into nil.
+// throws returns nil for the expected exception, and an error otherwise.
 func throws(class string) func(error) error {
 	return func(err error) error {
 		if exception, ok := errors.AsType[*redisson.Exception](err); ok && exception.Has(class) {
@@ -119,7 +123,7 @@ func throws(class string) func(error) error {
 	}
 }
 
-// label replaces the name, the owners and the permits that are known.
+// label replaces the name and all known ids by their labels.
 func (w *wire) label(text string) string {
 	text = strings.ReplaceAll(text, w.name, "N")
 	for id, label := range w.labels {
@@ -128,7 +132,7 @@ func (w *wire) label(text string) string {
 	return text
 }
 
-// state renders all keys of the name but those of unlock latches, which go on their own.
+// state renders all keys of the name, except for unlock latches, which Redisson deletes asynchronously.
 func (w *wire) state() state {
 	w.t.Helper()
 	keys, err := w.rdb.Keys(w.ctx, "*"+w.name+"*").Result()
@@ -188,7 +192,7 @@ func (w *wire) value(key string) string {
 	}
 }
 
-// member is the text of a sorted set's member: a permit's 16 raw bytes as the hex digits of its id.
+// member renders a member of a sorted set. The 16 raw bytes of a permit become its id in hex.
 func (w *wire) member(text string) string {
 	if len(text) == 16 {
 		return hex.EncodeToString([]byte(text))
@@ -210,7 +214,7 @@ func rounded(d time.Duration) time.Duration {
 	return time.Duration(math.Ceil(float64(d)/float64(slice))) * slice
 }
 
-// published returns the messages of the name since the last call.
+// published returns the messages of the name since the last call of commands.
 func (w *wire) published() []string {
 	w.t.Helper()
 	found := []string{}
@@ -222,7 +226,7 @@ func (w *wire) published() []string {
 	return found
 }
 
-// commands returns the new commands that name the name, those of scripts included.
+// commands returns the new commands that contain the name, including those of scripts.
 func (w *wire) commands() [][]string {
 	w.t.Helper()
 	lines := w.monitor.upToNow(w.t, w.rdb)
@@ -237,8 +241,8 @@ func (w *wire) commands() [][]string {
 	return found
 }
 
-// waits blocks until a Java thread has subscribed to the channel. It tries once more after that.
-func (w *wire) waits(channel string) {
+// awaitSubscriber waits until a Java thread has subscribed to the channel. The thread then tries again.
+func (w *wire) awaitSubscriber(channel string) {
 	w.t.Helper()
 	w.eventually("a subscriber of "+channel, func() bool {
 		counts, err := w.rdb.PubSubNumSub(w.ctx, channel).Result()
@@ -251,13 +255,13 @@ func (w *wire) eventually(what string, ready func() bool) {
 	require.Eventually(w.t, ready, limit, 2*time.Millisecond, what)
 }
 
-// ends waits for the end of a call, and returns how it ended.
-func (w *wire) ends(f *redisson.Future) error {
+// await waits for the end of a call and returns its error.
+func (w *wire) await(f *redisson.Future) error {
 	_, err := f.Wait(w.ctx)
 	return err
 }
 
-// monitor collects what MONITOR shows.
+// monitor collects the output of MONITOR.
 type monitor struct {
 	mu    sync.Mutex
 	lines [][]string // the arguments of each command, unescaped
@@ -302,7 +306,8 @@ func (m *monitor) add(line string) {
 	m.lines = append(m.lines, args)
 }
 
-// upToNow returns all commands that the server ran before this call.
+// upToNow returns all commands that the server ran before this call. It sends a unique ECHO and waits
+// until MONITOR shows it.
 func (m *monitor) upToNow(t *testing.T, rdb *redis.Client) [][]string {
 	t.Helper()
 	marker := "marker-" + strconv.FormatInt(time.Now().UnixNano(), 36)

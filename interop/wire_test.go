@@ -10,12 +10,12 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-// TestWire checks the format that this library shares with Redisson against Redisson itself: which keys, fields, times and
-// messages each call leaves.
-func TestWire(t *testing.T) {
+// TestWireFormatOfRedisson checks that Redisson uses the wire format that this library implements: the
+// keys, fields, times and messages of each call.
+func TestWireFormatOfRedisson(t *testing.T) {
 	tests := []struct {
 		name  string
-		since string // the first major version that has it
+		since string // the first major version with this kind
 		run   func(w *wire)
 	}{
 		{"lock", "3", wireLock},
@@ -72,7 +72,8 @@ func wireLock(w *wire) {
 	w.step(is(int64(-2))(a.TTL(w.ctx)), state{})
 }
 
-// wireLease shows that a lease stays with the Java object until that object frees the lock: even the watchdog's lock() takes it.
+// wireLease shows that a Java object keeps its last lease until it frees the lock. Even lock() without
+// a lease uses it.
 func wireLease(w *wire) {
 	lock := w.client.Lock(w.name).On(w.owner("A"))
 	other := lock.Handle("other")
@@ -99,9 +100,9 @@ func wireHandOver(w *wire) {
 	a, b := lock.On(w.owner("A")), lock.On(w.owner("B"))
 	w.step(a.Lock(w.ctx), state{"N": "A=1 ttl=30s"})
 	waiting := b.Go("lock")
-	w.waits("redisson_lock__channel:{" + w.name + "}")
+	w.awaitSubscriber("redisson_lock__channel:{" + w.name + "}")
 	require.NoError(w.t, a.Unlock(w.ctx))
-	w.step(w.ends(waiting), state{"N": "B=1 ttl=30s"}, lockChannel+" 0")
+	w.step(w.await(waiting), state{"N": "B=1 ttl=30s"}, lockChannel+" 0")
 	w.step(b.Unlock(w.ctx), state{}, lockChannel+" 0")
 }
 
@@ -129,30 +130,30 @@ func wireFair(w *wire, kind string) {
 
 	w.step(a.Lock(w.ctx), state{"N": "A=1 ttl=30s"})
 	waitingB := b.Go("lock")
-	w.waits(channel + w.id("B"))
+	w.awaitSubscriber(channel + w.id("B"))
 	w.step(is(false)(c.TryLock(w.ctx)), state{
 		"N":                         "A=1 ttl=30s",
 		"redisson_lock_queue:{N}":   "B",
 		"redisson_lock_timeout:{N}": "B=now+5m30s",
 	})
 	waitingC := c.Go("lock")
-	w.waits(channel + w.id("C"))
+	w.awaitSubscriber(channel + w.id("C"))
 	w.step(nil, state{
 		"N":                         "A=1 ttl=30s",
 		"redisson_lock_queue:{N}":   "B C",
 		"redisson_lock_timeout:{N}": "B=now+5m30s C=now+10m30s",
 	})
 	require.NoError(w.t, a.Unlock(w.ctx))
-	w.step(w.ends(waitingB), state{
+	w.step(w.await(waitingB), state{
 		"N":                         "B=1 ttl=30s",
 		"redisson_lock_queue:{N}":   "C",
 		"redisson_lock_timeout:{N}": "C=now+5m30s",
 	}, "redisson_lock__channel:{N}:B 0")
 	require.NoError(w.t, b.Unlock(w.ctx))
-	w.step(w.ends(waitingC), state{"N": "C=1 ttl=30s"}, "redisson_lock__channel:{N}:C 0")
+	w.step(w.await(waitingC), state{"N": "C=1 ttl=30s"}, "redisson_lock__channel:{N}:C 0")
 	w.step(is(false)(b.TryLockFor(w.ctx, shortWait, lease)), state{"N": "C=1 ttl=30s"})
 	w.step(c.Unlock(w.ctx), state{})
-	w.step(c.Unlock(w.ctx), state{}) // of a lock that nobody holds: no error
+	w.step(c.Unlock(w.ctx), state{}) // nobody holds the lock: no error
 	w.step(a.Lock(w.ctx), state{"N": "A=1 ttl=30s"})
 	w.step(throws("IllegalMonitorStateException")(c.Unlock(w.ctx)), state{"N": "A=1 ttl=30s"})
 	w.step(is(true)(c.ForceUnlock(w.ctx)), state{})
@@ -171,9 +172,11 @@ func wireFenced(w *wire) {
 	a, b := lock.On(w.owner("A")), lock.On(w.owner("B"))
 	w.step(is(int64(0))(a.Token(w.ctx)), state{})
 	w.step(is(int64(1))(a.LockAndGetToken(w.ctx)), state{"N": "A=1 ttl=30s", "redisson_lock_token:{N}": "1"})
-	w.step(is(int64(0))(b.TryLockAndGetToken(w.ctx, shortWait, lease)), state{"N": "A=1 ttl=30s", "redisson_lock_token:{N}": "1"})
+	w.step(is(int64(0))(b.TryLockAndGetToken(w.ctx, shortWait, lease)),
+		state{"N": "A=1 ttl=30s", "redisson_lock_token:{N}": "1"})
 	w.step(a.Unlock(w.ctx), state{"redisson_lock_token:{N}": "1"}, lockChannel+" 0")
-	w.step(is(int64(2))(b.TryLockAndGetToken(w.ctx, shortWait, lease)), state{"N": "B=1 ttl=1m0s", "redisson_lock_token:{N}": "2"})
+	w.step(is(int64(2))(b.TryLockAndGetToken(w.ctx, shortWait, lease)),
+		state{"N": "B=1 ttl=1m0s", "redisson_lock_token:{N}": "2"})
 	w.step(is(true)(a.ForceUnlock(w.ctx)), state{"redisson_lock_token:{N}": "2"}, lockChannel+" 0")
 	w.step(is(int64(2))(a.Token(w.ctx)), state{"redisson_lock_token:{N}": "2"})
 }
@@ -220,7 +223,7 @@ func wireDowngrade(w *wire) {
 	w.step(write.On("A").Lock(w.ctx), state{"N": "A:write=1 mode=write ttl=30s"})
 	w.step(read.On("A").Lock(w.ctx), state{
 		"N": "A:write=1 A=1 mode=write ttl=30s", "{N}:A:rwlock_timeout:1": "1 ttl=30s"})
-	w.step(write.On("A").Unlock(w.ctx), state{ // silently
+	w.step(write.On("A").Unlock(w.ctx), state{ // no message
 		"N": "A=1 mode=read ttl=30s", "{N}:A:rwlock_timeout:1": "1 ttl=30s"})
 	w.step(is(false)(write.On("A").TryLock(w.ctx)), state{
 		"N": "A=1 mode=read ttl=30s", "{N}:A:rwlock_timeout:1": "1 ttl=30s"})
@@ -263,12 +266,12 @@ func wireSemaphore(w *wire) {
 	w.step(is(int64(2))(s.DrainPermits(w.ctx)), state{"N": "0"})
 	w.step(is(int64(0))(s.Available(w.ctx)), state{"N": "0"})
 	waiting := s.On("waiter").Go("acquire", 2)
-	w.waits("redisson_sc:{" + w.name + "}")
+	w.awaitSubscriber("redisson_sc:{" + w.name + "}")
 	require.NoError(w.t, s.Release(w.ctx, 2))
-	w.step(w.ends(waiting), state{"N": "0"}, semaphoreChannel+" 2")
+	w.step(w.await(waiting), state{"N": "0"}, semaphoreChannel+" 2")
 	_, err := s.Call(w.ctx, "delete")
 	w.step(err, state{})
-	w.step(s.Release(w.ctx, 1), state{"N": "1"}, semaphoreChannel+" 1") // made out of nothing
+	w.step(s.Release(w.ctx, 1), state{"N": "1"}, semaphoreChannel+" 1") // Release creates the key
 }
 
 func wirePermits(w *wire) {
@@ -299,7 +302,7 @@ func wirePermits(w *wire) {
 	w.step(is(int64(7))(p.Total(w.ctx)), state{"N": "7"})
 
 	short := acquire("P3", time.Millisecond)
-	w.eventually("the permit's end", func() bool { n, err := p.Available(w.ctx); return err == nil && n == 7 })
+	w.eventually("the permit to expire", func() bool { n, err := p.Available(w.ctx); return err == nil && n == 7 })
 	w.step(is(false)(p.TryRelease(w.ctx, short)), state{"N": "7"}, semaphoreChannel+" 7")
 }
 
@@ -315,29 +318,32 @@ func wireLatch(w *wire) {
 	w.step(l.CountDown(w.ctx), state{"N": "1"})
 	w.step(is(int64(1))(l.Count(w.ctx)), state{"N": "1"})
 	waiting := l.On("waiter").Go("await")
-	w.waits("redisson_countdownlatch__channel__{" + w.name + "}")
+	w.awaitSubscriber("redisson_countdownlatch__channel__{" + w.name + "}")
 	require.NoError(w.t, l.CountDown(w.ctx))
-	w.step(w.ends(waiting), state{}, latchChannel+" 0")
+	w.step(w.await(waiting), state{}, latchChannel+" 0")
 	w.step(is(true)(l.TrySetCount(w.ctx, 1)), state{"N": "1"}, latchChannel+" 1")
 	w.step(is(true)(l.Delete(w.ctx)), state{}, latchChannel+" 1")
 	w.step(is(false)(l.Delete(w.ctx)), state{})
 }
 
-// wireUnlockLatch checks the key by which Redisson makes an unlock repeatable: set by the script, deleted once it was answered.
-// Redisson 3 deletes another key by mistake, so there it stays for its time.
+// wireUnlockLatch checks the key that makes an unlock idempotent. The script sets it, and Redisson
+// deletes it after the reply. Redisson 3 deletes another key by mistake, so the key stays until it
+// expires.
 func wireUnlockLatch(w *wire) {
 	a := w.client.Lock(w.name).On("A")
 	require.NoError(w.t, a.Lock(w.ctx))
 	require.NoError(w.t, a.Lock(w.ctx))
 	for _, want := range []string{"0", "1"} {
-		w.commands()
+		w.commands() // skip earlier commands
 		require.NoError(w.t, a.Unlock(w.ctx))
 		var set, deleted string
 		w.eventually("the DEL that follows an unlock", func() bool {
 			for _, args := range w.commands() {
 				switch {
 				case args[0] == "set":
-					require.Regexp(w.t, "^redisson_unlock_latch:{"+w.name+"}:[0-9a-f]{32} "+want+" px (1[6-9]|20)[0-9]{3}$", strings.Join(args[1:], " "))
+					require.Regexp(w.t,
+						"^redisson_unlock_latch:{"+w.name+"}:[0-9a-f]{32} "+want+" px (1[6-9]|20)[0-9]{3}$",
+						strings.Join(args[1:], " "))
 					set = args[1]
 				case args[0] == "DEL":
 					deleted = args[1]

@@ -1,16 +1,19 @@
-// Package locktest helps to test code that uses locks: without a Redis, and with the bad days on demand.
+// Package locktest helps to test code that uses locks, without a Redis server and with faults on
+// demand.
 //
 //	func TestShip(t *testing.T) {
 //		s := locktest.NewServer(t)
 //		client, err := primitives.New(s.Client(t))
 //		...
-//		go ship(client, order)     // your code: takes the lock, works with the hold's context
-//		s.Lose(t, hold)            // somebody deleted the key: does ship stop?
-//		s.Partition(true)          // nobody reaches Redis: does ship stop before the lease is over?
+//		go ship(client, order)     // the code under test: acquires the lock, uses the hold's context
+//		s.Lose(t, hold)            // the key is deleted: does ship stop?
+//		s.Partition(true)          // Redis is unreachable: does ship stop before the lease expires?
 //	}
 //
-// The [Server] is a miniredis inside the test process. Its clock runs: keys expire by themselves. Inside a testing/synctest bubble
-// it runs on the bubble's clock, so that an hour of leases passes in a moment; see [Server.Client].
+// [Server] is a miniredis inside the test process. Its clock runs, so keys expire without help from
+// the test. In a testing/synctest bubble it uses the bubble's fake clock, so an hour of leases takes
+// milliseconds; see [Server.Client].
 //
-// A [Link] does to one client what [Server.Partition] does to all. It works in front of any server, a real Redis too.
+// [Link] cuts off a single client, where [Server.Partition] cuts off all of them. It works in front
+// of any server, including a real Redis.
 package locktest

@@ -13,19 +13,20 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// What an Example has instead of a test's t.
+// t stands for a test's t, which an Example does not have.
 var t = &testing.T{}
 
-// ship is the code under test: it works as long as it has the lock.
+// ship is the code under test: it works until the lock is lost.
 func ship(ctx context.Context, orders *primitives.Lock, begun chan<- *primitives.Hold) error {
 	return orders.Do(ctx, func(ctx context.Context) error {
 		begun <- orders.HoldFrom(ctx)
-		<-ctx.Done() // a long piece of work, which minds its context
+		<-ctx.Done() // long work that watches its context
 		return context.Cause(ctx)
 	})
 }
 
-// Does the code stop when the lock is lost? In a test: s := locktest.NewServer(t), s.Client(t).
+// This example checks that code stops when it loses its lock. A test would use
+// locktest.NewServer(t) and s.Client(t).
 func ExampleServer_Lose() {
 	s := locktest.Start()
 	defer s.Close()
@@ -45,7 +46,8 @@ func ExampleServer_Lose() {
 	// lost: true
 }
 
-// Does the code stop in time when Redis is out of reach? A lease of 30 s passes in a moment in a bubble:
+// This example checks that code stops in time when Redis is unreachable. In a synctest bubble a
+// lease of 30 s passes at once:
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		s := locktest.NewServer(t)
@@ -66,7 +68,7 @@ func ExampleServer_Partition() {
 	go func() { result <- ship(context.Background(), client.Lock("orders:42"), begun) }()
 	<-begun
 	s.Partition(true)
-	err = <-result // while nobody reaches Redis
+	err = <-result // the link is still cut
 	s.Partition(false)
 	fmt.Println("lost:", errors.Is(err, primitives.ErrLost))
 	// Output:

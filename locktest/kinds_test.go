@@ -12,13 +12,14 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// acquirer is what all kinds have in common.
+// acquirer is the part of the API that all kinds share.
 type acquirer interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 	TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 }
 
-// kinds are all that can be lost. Of each, holder is what is held, and waiter what it excludes.
+// kinds lists every kind that can be lost. holder makes the object to hold, waiter the object to
+// wait for meanwhile.
 var kinds = []struct {
 	name           string
 	holder, waiter func(c *primitives.Client, name string) acquirer
@@ -60,8 +61,8 @@ func red(c *primitives.Client, name string) acquirer {
 	return primitives.NewRedLock([]*primitives.Lock{c.Lock(name), c.Lock(name + " 2"), c.Lock(name + " 3")})
 }
 
-// The owner is told of the loss, and a waiter is woken by a message, whatever the kind and the name.
-// A bubble's clock tells a message from a poll: a message takes no time there.
+// The owner learns of the loss and a message wakes up a waiter, for every kind and name. Fake time
+// distinguishes a message from a poll: a message takes no time.
 func TestLoseOfEveryKindWakesWaiters(t *testing.T) {
 	for _, kind := range kinds {
 		t.Run(kind.name, func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestLoseOfEveryKindWakesWaiters(t *testing.T) {
 						require.NoError(t, err)
 						require.Less(t, entered.Sub(lost), 50*time.Millisecond)
 						require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-						require.NoError(t, next.Check(t.Context()), "taken away by the loser's release")
+						require.NoError(t, next.Check(t.Context()), "the release of the lost hold freed the next one")
 						require.NoError(t, next.Release(t.Context()))
 					})
 				})
@@ -108,7 +109,7 @@ func TestLoseOfEveryKindWakesWaiters(t *testing.T) {
 	}
 }
 
-// Of those who wait for a fair lock, the first gets it.
+// Waiters of a fair lock get it in the order of their queue.
 func TestLoseHandsAFairLockToTheFirstWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -120,7 +121,7 @@ func TestLoseHandsAFairLockToTheFirstWaiter(t *testing.T) {
 			go func() {
 				_ = waiter.Do(t.Context(), func(context.Context) error { entered <- i; return nil })
 			}()
-			synctest.Wait() // it stands in the queue
+			synctest.Wait() // the waiter is in the queue
 		}
 		time.Sleep(1500 * time.Millisecond)
 		lost := time.Now()
@@ -132,8 +133,8 @@ func TestLoseHandsAFairLockToTheFirstWaiter(t *testing.T) {
 	})
 }
 
-// An owner's id may look like a permit's.
-func TestLoseOfAnOwner(t *testing.T) {
+// The id of an owner may look like the id of a permit.
+func TestLoseWithAnyOwnerID(t *testing.T) {
 	s := locktest.NewServer(t)
 	for _, id := range []string{"dead", "00112233445566778899aabbccddeeff", "a,b"} {
 		hold := acquire(t, client(t, s.Client(t)).Lock("a"), primitives.WithOwner(id))
@@ -142,7 +143,7 @@ func TestLoseOfAnOwner(t *testing.T) {
 	}
 }
 
-// One of several readers is lost: the others stay, and a writer stays out.
+// The other readers keep the lock, so a writer does not get it.
 func TestLoseLeavesOtherReaders(t *testing.T) {
 	s := locktest.NewServer(t)
 	rw := client(t, s.Client(t)).RWLock("a,b")
@@ -155,7 +156,6 @@ func TestLoseLeavesOtherReaders(t *testing.T) {
 	require.NoError(t, acquire(t, rw.Writer()).Release(t.Context()))
 }
 
-// One of several permits is lost: the others stay.
 func TestLoseLeavesOtherPermits(t *testing.T) {
 	s := locktest.NewServer(t)
 	pool := client(t, s.Client(t)).PermitExpirableSemaphore("a,b")
@@ -174,8 +174,8 @@ func TestLoseLeavesOtherPermits(t *testing.T) {
 	require.Equal(t, []int{3, 2}, []int{info.Permits, info.Available})
 }
 
-// A reader and a writer may be nested under one id, and are two holds all the same.
-func TestLoseOfANestedReader(t *testing.T) {
+// A reader nested in a writer has the writer's id, but is a hold of its own.
+func TestLoseOfANestedReaderLeavesTheWriter(t *testing.T) {
 	s := locktest.NewServer(t)
 	rw := client(t, s.Client(t)).RWLock("a")
 	outer := acquire(t, rw.Writer())
@@ -192,20 +192,20 @@ func TestLoseOfANestedReader(t *testing.T) {
 	require.ErrorIs(t, inner.Check(t.Context()), primitives.ErrLost)
 }
 
-// Locks of one owner whose names resemble each other are lost one at a time. The name of a joint hold
-// is that of its members, joined by commas, and may also be that of a plain lock.
-func TestLoseOfResemblingNames(t *testing.T) {
+// Lose ends only the given hold, although the names of the same owner's holds are similar. The name
+// of a joint hold is the comma-joined list of its members, which may also be the name of a plain lock.
+func TestLoseDistinguishesSimilarNames(t *testing.T) {
 	s := locktest.NewServer(t)
 	c := client(t, s.Client(t))
+	prefixed := func() *primitives.Client { return client(t, s.Client(t), primitives.WithPrefix("p:")) }
 	names := map[string]*primitives.Lock{
 		"a": c.Lock("a"), "b,a": c.Lock("b,a"), "x,y": c.Lock("x,y"), "y": c.Lock("y"), "z,y": c.Lock("z,y"),
 	}
 	names["multi"] = primitives.NewMultiLock([]*primitives.Lock{c.Lock("u"), c.Lock("v,a")}) // named "u,v,a"
 	names["v,a"] = c.Lock("w,v,a")
-	names["joint"] = primitives.NewRedLock([]*primitives.Lock{client(t, s.Client(t), primitives.WithPrefix("p:")).Lock("x"),
-		client(t, s.Client(t), primitives.WithPrefix("p:")).Lock("y")}) // named "x,y" too
+	names["joint"] = primitives.NewRedLock([]*primitives.Lock{prefixed().Lock("x"), prefixed().Lock("y")}) // "x,y" too
 	for lose := range names {
-		owner := primitives.WithOwner("who loses " + lose)
+		owner := primitives.WithOwner("owner of " + lose)
 		holds := map[string]*primitives.Hold{}
 		for name, lock := range names {
 			holds[name] = acquire(t, lock, owner)
@@ -223,16 +223,16 @@ func TestLoseOfResemblingNames(t *testing.T) {
 	}
 }
 
-// A hold that was lost before, or that is on another server, is not lost here.
-func TestLoseOfWhatIsNotHere(t *testing.T) {
-	here, there := locktest.NewServer(t), locktest.NewServer(t)
-	elsewhere := acquire(t, client(t, there.Client(t)).Lock("a"))
-	forgotten := acquire(t, client(t, here.Client(t)).Lock("b"))
-	require.NoError(t, here.Client(t).Del(t.Context(), "b").Err())
-	for _, hold := range []*primitives.Hold{elsewhere, forgotten} {
+// Lose fails for a hold of another server, and for a hold whose key is gone.
+func TestLoseOfAHoldWithoutAKeyFails(t *testing.T) {
+	s, another := locktest.NewServer(t), locktest.NewServer(t)
+	onAnother := acquire(t, client(t, another.Client(t)).Lock("a"))
+	deleted := acquire(t, client(t, s.Client(t)).Lock("b"))
+	require.NoError(t, s.Client(t).Del(t.Context(), "b").Err())
+	for _, hold := range []*primitives.Hold{onAnother, deleted} {
 		r := &recorder{TB: t}
-		r.run(func() { here.Lose(r, hold) })
-		require.Contains(t, r.said, "holds nothing")
+		r.run(func() { s.Lose(r, hold) })
+		require.Contains(t, r.message, "holds nothing")
 	}
-	require.NoError(t, elsewhere.Release(t.Context()))
+	require.NoError(t, onAnother.Release(t.Context()))
 }

@@ -9,45 +9,48 @@ import (
 // Dial opens a connection, as [redis.Options].Dialer does.
 type Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// Link is a client's way to its server, which can be cut and mended: give its [Link.Dial] to the client as its Dialer.
+// Link is a network path between a client and its server that can be cut and mended. Set the
+// client's Dialer to [Link.Dial].
 //
-// While the link is cut nothing passes, in either direction, and nobody is told: connections stay open and new ones are not
-// answered, as when a network swallows packets. What was sent meanwhile arrives when the link is mended, unless the client has
-// given up the connection by then. A Link is safe for concurrent use, and starts mended.
+// A cut link behaves like a network that drops packets. Nothing passes in either direction and no
+// side gets an error: connections stay open, and dials get no answer. Data sent meanwhile arrives
+// when the link is mended, unless the client has closed the connection by then.
+//
+// A Link is safe for concurrent use. A new Link is mended.
 type Link struct {
 	dial Dial
 
 	mu   sync.Mutex
-	open chan struct{} // closed while the link is mended
+	open chan struct{} // closed while the link is mended; Cut replaces it by an open one
 }
 
-// NewLink makes a link over dial; [redis.NewDialer] makes the usual one.
+// NewLink returns a link over dial. The usual dial is [redis.NewDialer].
 func NewLink(dial Dial) *Link {
 	l := &Link{dial: dial, open: make(chan struct{})}
 	close(l.open)
 	return l
 }
 
-// Cut lets nothing pass from now on. What is passing this very moment may still arrive.
+// Cut stops all traffic. Data that is being written during the call may still arrive.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mended() {
+	if l.isMended() {
 		l.open = make(chan struct{})
 	}
 }
 
-// Mend lets everything pass again.
+// Mend resumes all traffic.
 func (l *Link) Mend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.mended() {
+	if !l.isMended() {
 		close(l.open)
 	}
 }
 
-// mended tells whether open is closed. The caller holds mu.
-func (l *Link) mended() bool {
+// isMended reports whether open is closed. The caller holds mu.
+func (l *Link) isMended() bool {
 	select {
 	case <-l.open:
 		return true
@@ -56,8 +59,10 @@ func (l *Link) mended() bool {
 	}
 }
 
-// pass waits until the link is mended, and tells whether that came before done.
-func (l *Link) pass(done <-chan struct{}) bool {
+// waitMended waits until the link is mended or done is closed. It reports whether the link is mended.
+func (l *Link) waitMended(done <-chan struct{}) bool {
+	// The select must not hold mu, because Mend needs it. A Cut after the unlock has no effect on this
+	// call: Cut documents that data which is being written may still arrive.
 	l.mu.Lock()
 	open := l.open
 	l.mu.Unlock()
@@ -69,15 +74,16 @@ func (l *Link) pass(done <-chan struct{}) bool {
 	}
 }
 
-// Dial opens a connection over the link. While it is cut, Dial waits until ctx is done.
+// Dial opens a connection over the link. While the link is cut, Dial waits until ctx is done.
 func (l *Link) Dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if !l.pass(ctx.Done()) {
+	if !l.waitMended(ctx.Done()) {
 		return nil, context.Cause(ctx)
 	}
 	far, err := l.dial(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}
+	// The client gets one end of a pipe. A pipe needs no socket, so the link works in a bubble.
 	user, near := net.Pipe()
 	return &conn{user, l.connect(near, far)}, nil
 }
@@ -85,38 +91,42 @@ func (l *Link) Dial(ctx context.Context, network, addr string) (net.Conn, error)
 // conn is the client's end of a connection over a link.
 type conn struct {
 	net.Conn
-	between *connection
+	relay *connection
 }
 
-// Close closes the connection and waits for its goroutines.
+// Close closes the connection and waits for its goroutines. A bubble, and a leak detector, require that
+// no goroutine outlives the client.
 func (c *conn) Close() error {
 	err := c.Conn.Close()
-	c.between.close()
+	c.relay.close()
 	return err
 }
 
-// connection passes on what comes at either end to the other one.
+// connection forwards data between its two ends while the link is mended.
+//
+// Each direction has two goroutines, joined by an unbounded queue: one reads, the other writes. So
+// the sender never waits for the receiver. A server must not block on a client that is cut off.
 type connection struct {
 	link      *Link
 	near, far net.Conn
 	once      sync.Once
-	done      chan struct{} // closed when it ends
-	flows     sync.WaitGroup
+	done      chan struct{}  // closed by end
+	copying   sync.WaitGroup // the four goroutines
 }
 
 func (l *Link) connect(near, far net.Conn) *connection {
 	c := &connection{link: l, near: near, far: far, done: make(chan struct{})}
-	c.flow(near, far)
-	c.flow(far, near)
+	c.copy(near, far)
+	c.copy(far, near)
 	return c
 }
 
-// flow passes on what comes from one end to the other one. The one who writes never waits for the one who reads, as the queue takes all there is:
-// a server must not wait for a client that is cut off.
-func (c *connection) flow(from, to net.Conn) {
+// copy starts the goroutines that forward data from one end to the other.
+func (c *connection) copy(from, to net.Conn) {
 	q := &queue{filled: make(chan struct{}, 1)}
-	c.flows.Go(func() {
-		defer q.seal()
+	c.copying.Go(func() {
+		// Ends at the next failed read, also when end closes from. The writer then drains the queue.
+		defer q.close()
 		buf := make([]byte, 32<<10)
 		for {
 			n, err := from.Read(buf)
@@ -126,11 +136,13 @@ func (c *connection) flow(from, to net.Conn) {
 			}
 		}
 	})
-	c.flows.Go(func() {
+	c.copying.Go(func() {
+		// When one direction ends, the whole connection ends, as with a socket that is closed.
 		defer c.end()
 		for {
 			data, ok := q.take(c.done)
-			if !ok || !c.link.pass(c.done) {
+			// Wait after the take: the link may be cut while take waits for data.
+			if !ok || !c.link.waitMended(c.done) {
 				return
 			}
 			if _, err := to.Write(data); err != nil {
@@ -140,7 +152,7 @@ func (c *connection) flow(from, to net.Conn) {
 	})
 }
 
-// end closes both ends; the goroutines end by it.
+// end closes both ends, which stops the goroutines. It does not wait for them.
 func (c *connection) end() {
 	c.once.Do(func() {
 		close(c.done)
@@ -149,49 +161,55 @@ func (c *connection) end() {
 	})
 }
 
+// close ends the connection and waits for its goroutines.
 func (c *connection) close() {
 	c.end()
-	c.flows.Wait()
+	c.copying.Wait()
 }
 
-// queue holds what was read and is not written yet.
+// queue holds data that was read and is not written yet. It has one reader, which calls take, and one
+// writer, which calls put and finally close.
 type queue struct {
-	filled chan struct{} // capacity 1: one nudge is enough
+	filled chan struct{} // capacity 1: signals coalesce, and put never blocks
 
 	mu     sync.Mutex
 	data   []byte
-	sealed bool // nothing more will come
+	closed bool // no more data will be put
 }
 
+// put appends a copy of p. It never blocks.
 func (q *queue) put(p []byte) {
 	q.mu.Lock()
 	q.data = append(q.data, p...)
 	q.mu.Unlock()
-	q.nudge()
+	q.wake()
 }
 
-func (q *queue) seal() {
+func (q *queue) close() {
 	q.mu.Lock()
-	q.sealed = true
+	q.closed = true
 	q.mu.Unlock()
-	q.nudge()
+	q.wake()
 }
 
-func (q *queue) nudge() {
+// wake signals take. If a signal is already pending, take will see the new state with it.
+func (q *queue) wake() {
 	select {
 	case q.filled <- struct{}{}:
 	default:
 	}
 }
 
-// take waits for data and takes it all; false: there will be none, or done came first.
+// take waits for data and returns all of it. It returns false if the queue is closed and empty, or
+// if done is closed first.
 func (q *queue) take(done <-chan struct{}) ([]byte, bool) {
 	for {
 		q.mu.Lock()
-		data, sealed := q.data, q.sealed
+		data, closed := q.data, q.closed
 		q.data = nil
 		q.mu.Unlock()
-		if len(data) > 0 || sealed {
+		// Return the remaining data of a closed queue first. The next call then returns false.
+		if len(data) > 0 || closed {
 			return data, len(data) > 0
 		}
 		select {

@@ -17,15 +17,16 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// client is a participant of its own, closed when t ends.
+// client returns a new client of rdb and closes it when t ends.
 func client(t testing.TB, rdb redis.UniversalClient, opts ...primitives.ClientOption) *primitives.Client {
 	t.Helper()
 	c, err := primitives.New(rdb, opts...)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		ended, cancel := context.WithCancel(context.Background())
+		// With a cancelled context Close does not wait for the holds that a test has not released.
+		cancelled, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = c.Close(ended) // holds that a test left are not its business
+		_ = c.Close(cancelled)
 	})
 	return c
 }
@@ -37,73 +38,75 @@ func acquire(t testing.TB, l *primitives.Lock, opts ...primitives.Option) *primi
 	return hold
 }
 
-// ended returns why a hold's context ended, within limit.
-func ended(t testing.TB, hold *primitives.Hold, limit time.Duration) error {
+// endCause waits for the end of the hold's context and returns its cause. It fails t after limit.
+func endCause(t testing.TB, hold *primitives.Hold, limit time.Duration) error {
 	t.Helper()
 	select {
 	case <-hold.Context().Done():
 		return context.Cause(hold.Context())
 	case <-time.After(limit):
-		t.Fatalf("the hold has not ended after %v", limit)
+		t.Fatalf("the hold's context has not ended after %v", limit)
 		return nil
 	}
 }
 
-// both runs a test as it is, and in a bubble.
-func both(t *testing.T, test func(t *testing.T)) {
+// realAndFakeTime runs a test in real time, and in a bubble with a fake clock.
+func realAndFakeTime(t *testing.T, test func(t *testing.T)) {
 	t.Run("real time", test)
-	t.Run("bubble", func(t *testing.T) { synctest.Test(t, test) })
+	t.Run("fake time", func(t *testing.T) { synctest.Test(t, test) })
 }
 
-func TestLose(t *testing.T) {
-	both(t, func(t *testing.T) {
+func TestLoseEndsTheHoldAndItsNestedHold(t *testing.T) {
+	realAndFakeTime(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
-		mine, theirs := client(t, s.Client(t)), client(t, s.Client(t))
-		hold := acquire(t, mine.Lock("orders"))
-		inner, err := mine.Lock("orders").Acquire(hold.Context())
+		owner, rival := client(t, s.Client(t)), client(t, s.Client(t))
+		hold := acquire(t, owner.Lock("orders"))
+		inner, err := owner.Lock("orders").Acquire(hold.Context())
 		require.NoError(t, err)
-		other := acquire(t, mine.Lock("more orders")) // its key ends in the other's name
-		waiting := make(chan error, 1)
+		other := acquire(t, owner.Lock("more orders")) // its name ends with the name of the lost lock
+		waiter := make(chan error, 1)
 		go func() {
-			next, err := theirs.Lock("orders").Acquire(t.Context())
+			next, err := rival.Lock("orders").Acquire(t.Context())
 			if err == nil {
 				err = next.Release(t.Context())
 			}
-			waiting <- err
+			waiter <- err
 		}()
 		s.Lose(t, hold)
 		for _, h := range []*primitives.Hold{hold, inner} {
 			require.ErrorIs(t, context.Cause(h.Context()), primitives.ErrLost)
 			require.ErrorIs(t, h.Release(t.Context()), primitives.ErrLost)
 		}
-		require.NoError(t, <-waiting)
+		require.NoError(t, <-waiter)
 		require.NoError(t, other.Check(t.Context()))
 		require.NoError(t, other.Release(t.Context()))
 	})
 }
 
-func TestLoseUnderPrefixAndOwner(t *testing.T) {
+func TestLoseWithPrefixAndOwner(t *testing.T) {
 	s := locktest.NewServer(t)
 	c := client(t, s.Client(t), primitives.WithPrefix("app:"))
 	owner := primitives.WithOwner("me")
 	hold, other := acquire(t, c.Lock("a"), owner), acquire(t, c.Lock("b"), owner)
 	s.Lose(t, hold)
-	require.ErrorIs(t, ended(t, hold, time.Second), primitives.ErrLost)
+	require.ErrorIs(t, endCause(t, hold, time.Second), primitives.ErrLost)
 	require.NoError(t, other.Check(t.Context()))
 	require.NoError(t, other.Release(t.Context()))
 }
 
-// recorder is a testing.TB that notes a fatal failure instead of failing.
+// recorder is a testing.TB that records the message of Fatalf and does not fail.
 type recorder struct {
 	testing.TB
-	said string
+	message string
 }
 
+// Fatalf must not return, so it panics. run recovers.
 func (r *recorder) Fatalf(format string, args ...any) {
-	r.said = fmt.Sprintf(format, args...)
+	r.message = fmt.Sprintf(format, args...)
 	panic(r)
 }
 
+// run runs f until it returns or calls Fatalf.
 func (r *recorder) run(f func()) {
 	defer func() {
 		if p := recover(); p != nil && p != r {
@@ -113,17 +116,17 @@ func (r *recorder) run(f func()) {
 	f()
 }
 
-func TestLoseWhatIsNotHeldFails(t *testing.T) {
+func TestLoseOfAReleasedHoldFails(t *testing.T) {
 	s := locktest.NewServer(t)
 	hold := acquire(t, client(t, s.Client(t)).Lock("a"))
 	require.NoError(t, hold.Release(t.Context()))
 	r := &recorder{TB: t}
 	r.run(func() { s.Lose(r, hold) })
-	require.Contains(t, r.said, "holds nothing")
+	require.Contains(t, r.message, "holds nothing")
 }
 
-func TestPartition(t *testing.T) {
-	both(t, func(t *testing.T) {
+func TestPartitionEndsHolds(t *testing.T) {
+	realAndFakeTime(t, func(t *testing.T) {
 		const ttl = 500 * time.Millisecond
 		s := locktest.NewServer(t)
 		c := client(t, s.Client(t))
@@ -131,8 +134,8 @@ func TestPartition(t *testing.T) {
 		until := hold.ValidUntil()
 		s.Partition(true)
 		s.Partition(true)
-		require.ErrorIs(t, ended(t, hold, 10*ttl), primitives.ErrLost)
-		require.False(t, time.Now().Before(until), "told of the loss while it was valid")
+		require.ErrorIs(t, endCause(t, hold, 10*ttl), primitives.ErrLost)
+		require.False(t, time.Now().Before(until), "the loss was reported while the hold was valid")
 		s.Partition(false)
 		s.Partition(false)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
@@ -141,14 +144,14 @@ func TestPartition(t *testing.T) {
 	})
 }
 
-// A short outage is ridden out: what was sent meanwhile arrives, and the hold is renewed.
-func TestPartitionThatHeals(t *testing.T) {
+// A hold survives an outage shorter than its TTL: the delayed renewals arrive, and renewal goes on.
+func TestHoldSurvivesAShortPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
 		hold := acquire(t, client(t, s.Client(t)).Lock("a"))
 		time.Sleep(9 * time.Second)
 		s.Partition(true)
-		time.Sleep(20 * time.Second) // two renewals are on their way
+		time.Sleep(20 * time.Second) // two renewals are delayed
 		s.Partition(false)
 		time.Sleep(time.Minute)
 		require.NoError(t, hold.Check(t.Context()))
@@ -157,7 +160,7 @@ func TestPartitionThatHeals(t *testing.T) {
 }
 
 func TestKeysExpireByThemselves(t *testing.T) {
-	both(t, func(t *testing.T) {
+	realAndFakeTime(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
 		rdb := s.Client(t)
 		require.NoError(t, rdb.Set(t.Context(), "k", "v", 50*time.Millisecond).Err())
@@ -167,9 +170,8 @@ func TestKeysExpireByThemselves(t *testing.T) {
 	})
 }
 
-// One client is cut off, the others are not.
-func TestLinkOfOneClient(t *testing.T) {
-	both(t, func(t *testing.T) {
+func TestLinkCutsOffOneClientOnly(t *testing.T) {
+	realAndFakeTime(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
 		var link *locktest.Link
 		rdb := s.Client(t, func(o *redis.Options) {
@@ -180,15 +182,15 @@ func TestLinkOfOneClient(t *testing.T) {
 		other := s.Client(t)
 		require.NoError(t, rdb.Incr(t.Context(), "n").Err())
 		link.Cut()
-		require.Error(t, rdb.Incr(t.Context(), "n").Err(), "on a connection that was open")
-		require.Error(t, rdb.Incr(t.Context(), "n").Err(), "on a new one")
+		require.Error(t, rdb.Incr(t.Context(), "n").Err(), "on an open connection")
+		require.Error(t, rdb.Incr(t.Context(), "n").Err(), "on a new connection")
 		require.Equal(t, "1", other.Get(t.Context(), "n").Val())
 		link.Mend()
-		require.Equal(t, int64(2), rdb.Incr(t.Context(), "n").Val(), "what a client has given up never arrives")
+		require.Equal(t, int64(2), rdb.Incr(t.Context(), "n").Val(), "commands on closed connections must not arrive")
 	})
 }
 
-func TestAddr(t *testing.T) {
+func TestAddrAcceptsOtherClients(t *testing.T) {
 	s := locktest.NewServer(t)
 	addr := s.Addr()
 	require.Equal(t, addr, s.Addr())
@@ -202,7 +204,7 @@ func TestAddr(t *testing.T) {
 	require.Equal(t, "v", rdb.Get(t.Context(), "k").Val())
 }
 
-func TestClose(t *testing.T) {
+func TestCloseEndsAllConnections(t *testing.T) {
 	s := locktest.Start()
 	addr := s.Addr()
 	var d net.Dialer
@@ -220,9 +222,9 @@ func TestClose(t *testing.T) {
 	require.Error(t, err)
 }
 
-// A client that writes on without reading blocks neither itself nor the server.
-func TestLongPipeline(t *testing.T) {
-	both(t, func(t *testing.T) {
+// A client that writes without reading must block neither itself nor the server.
+func TestLongPipelineDoesNotBlock(t *testing.T) {
+	realAndFakeTime(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
 		rdb := s.Client(t)
 		pipe := rdb.Pipeline()
@@ -236,21 +238,21 @@ func TestLongPipeline(t *testing.T) {
 	})
 }
 
-func TestFakeTime(t *testing.T) {
+func TestHoldIsRenewedInFakeTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
-		c := client(t, s.Client(t))
+		rival := client(t, s.Client(t))
 		var renewed atomic.Int64
-		c2 := client(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
+		owner := client(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
 			if e.Kind == primitives.EventRenewed {
 				renewed.Add(1)
 			}
 		}))
-		hold := acquire(t, c2.Lock("a"))
+		hold := acquire(t, owner.Lock("a"))
 		time.Sleep(time.Hour)
-		_, err := c.Lock("a").TryAcquire(t.Context())
+		_, err := rival.Lock("a").TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.NoError(t, hold.Release(t.Context()))
-		require.InDelta(t, 360, renewed.Load(), 2)
+		require.InDelta(t, 360, renewed.Load(), 2) // every 10 s
 	})
 }

@@ -17,38 +17,40 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Lose takes away what hold holds, as an operator who releases it by force would. When Lose returns,
-// the hold's context has ended with [primitives.ErrLost], its waiters are woken and may acquire, and
-// Release will return ErrLost. Nested holds are lost too. Other holders stay: readers beside a
-// reader, permits beside a permit.
+// Lose ends hold's ownership on the server, as an operator's forced release does. When Lose returns,
+// the hold's context has ended with [primitives.ErrLost] and waiters have been woken up. Release then
+// returns ErrLost. Nested holds are lost too. Other holders are not affected: other readers keep the
+// lock, and other permits stay out.
 //
-// It works for every kind that can be lost, joint locks too, and for any name. A plain semaphore's
-// hold has no lease and cannot be lost. The hold must be on this server's database 0, and its client
-// must reach the server. t fails at once if hold holds nothing there.
+// Lose works for every kind with a lease, for joint locks, and for any name. The hold of a plain
+// semaphore has no lease and cannot be lost. The hold must be in database 0 of this server, and its
+// client must be able to reach the server. Lose calls t.Fatalf if hold does not hold anything there.
 func (s *Server) Lose(t testing.TB, hold *primitives.Hold) {
 	t.Helper()
 	if hold.ID() == "" {
 		t.Fatalf("locktest: a hold of %q without an id cannot be lost", hold.Name())
 	}
-	ctx := context.Background() // for t.Cleanup too
-	switch found, err := s.take(ctx, hold); {
+	ctx := context.Background() // t.Context is cancelled already if a t.Cleanup calls Lose
+	switch found, err := s.releaseAll(ctx, hold); {
 	case err != nil:
 		t.Fatalf("locktest: lose %q of %q: %v", hold.ID(), hold.Name(), err)
 	case !found:
 		t.Fatalf("locktest: %q of %q holds nothing on this server", hold.ID(), hold.Name())
 	}
+	// Check makes the client notice the loss now, and not with its next renewal.
 	if err := hold.Check(ctx); !errors.Is(err, primitives.ErrLost) {
 		t.Fatalf("locktest: %q of %q is not lost: %v", hold.ID(), hold.Name(), err)
 	}
 }
 
-// take releases all that hold holds on this server, and tells whether there was anything.
-func (s *Server) take(ctx context.Context, hold *primitives.Hold) (found bool, err error) {
+// releaseAll releases every key that hold holds on this server. It reports whether there was one.
+func (s *Server) releaseAll(ctx context.Context, hold *primitives.Hold) (found bool, err error) {
 	o := s.Options()
-	o.Dialer = s.dial // past the link
+	o.Dialer = s.dial // bypasses the link, which may be cut
 	rdb := redis.NewClient(o)
 	defer func() { _ = rdb.Close() }()
-	if err := rdb.Ping(ctx).Err(); err != nil { // it also starts the miniredis, which watch needs
+	// The first command also starts the miniredis, which findKeys needs.
+	if err := rdb.Ping(ctx).Err(); err != nil {
 		return false, err
 	}
 	client, err := primitives.New(rdb)
@@ -57,20 +59,21 @@ func (s *Server) take(ctx context.Context, hold *primitives.Hold) (found bool, e
 	}
 	defer func() { err = errors.Join(err, client.Close(ctx)) }()
 
-	places, err := s.watch(ctx, hold)
+	keys, err := s.findKeys(ctx, hold)
 	if err != nil {
 		return false, err
 	}
-	for _, p := range places {
-		held, err := p.free(ctx, client, hold.ID())
+	for _, k := range keys {
+		held, err := k.release(ctx, client, hold.ID())
 		if err != nil {
 			return found, err
 		}
 		found = found || held
-		// A plain lock and a fair one look alike in Redis. The release by a fair lock's script has woken
-		// the waiters of a fair lock. This message wakes those of a plain one.
-		if p.kind == exclusive && held {
-			if err := rdb.Publish(ctx, lockChannel(p.key), "0").Err(); err != nil {
+		// Redis does not show whether an exclusive lock is plain or fair. The release script of a
+		// fair lock has woken up the waiters of a fair lock. This message wakes up those of a plain
+		// or fenced lock.
+		if k.kind == exclusive && held {
+			if err := rdb.Publish(ctx, lockChannel(k.name), "0").Err(); err != nil {
 				return found, err
 			}
 		}
@@ -78,10 +81,11 @@ func (s *Server) take(ctx context.Context, hold *primitives.Hold) (found bool, e
 	return found, nil
 }
 
-// place is where a hold holds something: a lock, a member of a joint lock, or a semaphore.
-type place struct {
+// heldKey is the key of one thing that a hold holds: a lock, a member of a joint lock, or a permit
+// semaphore.
+type heldKey struct {
 	kind kind
-	key  string // the full name in Redis, with the client's prefix
+	name string // full name in Redis, including the client's prefix
 }
 
 type kind int
@@ -93,25 +97,25 @@ const (
 	permits
 )
 
-// free releases all counts of id, and tells whether there were any.
-func (p place) free(ctx context.Context, client *primitives.Client, id string) (held bool, err error) {
+// release releases all counts of id and reports whether there were any.
+func (k heldKey) release(ctx context.Context, client *primitives.Client, id string) (held bool, err error) {
 	type releaser interface {
 		ReleaseID(ctx context.Context, id string) error
 	}
-	var of []releaser
-	switch p.kind {
+	var handles []releaser
+	switch k.kind {
 	case exclusive:
-		of = []releaser{client.FairLock(p.key)}
+		handles = []releaser{client.FairLock(k.name)}
 	case reader:
-		of = []releaser{client.RWLock(p.key).Reader()}
-	case writer: // may read too, by nested holds
-		of = []releaser{client.RWLock(p.key).Reader(), client.RWLock(p.key).Writer()}
+		handles = []releaser{client.RWLock(k.name).Reader()}
+	case writer: // nested holds of a writer may be readers, under the same id
+		handles = []releaser{client.RWLock(k.name).Reader(), client.RWLock(k.name).Writer()}
 	case permits:
-		of = []releaser{client.PermitExpirableSemaphore(p.key)}
+		handles = []releaser{client.PermitExpirableSemaphore(k.name)}
 	}
-	for _, r := range of {
+	for _, h := range handles {
 		for {
-			err := r.ReleaseID(ctx, id)
+			err := h.ReleaseID(ctx, id)
 			if errors.Is(err, primitives.ErrNotHeld) {
 				break
 			}
@@ -124,7 +128,7 @@ func (p place) free(ctx context.Context, client *primitives.Client, id string) (
 	return held, nil
 }
 
-// lockChannel is Redisson's channel of a lock's releases.
+// lockChannel returns the channel on which Redisson publishes the releases of a lock.
 func lockChannel(key string) string {
 	if strings.Contains(key, "{") {
 		return "redisson_lock__channel:" + key
@@ -132,23 +136,25 @@ func lockChannel(key string) string {
 	return "redisson_lock__channel:{" + key + "}"
 }
 
-// watch finds out where hold holds something. A name alone does not tell: it lacks the client's
-// prefix and the kind, and the name of a joint hold is that of its members, joined by commas, while
-// any name may contain commas. So watch has the hold ask Redis, and reads what it asks for. There is
-// none if the hold has ended or asks another server.
-func (s *Server) watch(ctx context.Context, hold *primitives.Hold) ([]place, error) {
-	s.watching.Lock() // the miniredis has one hook
-	defer s.watching.Unlock()
-	id, raw := hold.ID(), rawPermits(hold.ID())
-	var mu sync.Mutex
-	var places []place
+// findKeys returns the keys that hold holds. It returns none if the hold has ended or belongs to
+// another server.
+//
+// The name of the hold does not identify its keys. It lacks the client's prefix and the kind. A joint
+// hold's name is the comma-joined list of its members' names, and any name may contain commas. So
+// findKeys makes the hold check itself, and reads the keys from the commands that the check sends.
+func (s *Server) findKeys(ctx context.Context, hold *primitives.Hold) ([]heldKey, error) {
+	s.hookMu.Lock()
+	defer s.hookMu.Unlock()
+	id, rawIDs := hold.ID(), rawPermitIDs(hold.ID())
+	var mu sync.Mutex // the hook runs in the server's goroutines
+	var keys []heldKey
 	mini := s.mini.Server()
 	mini.SetPreHook(func(_ *server.Peer, command string, args ...string) bool {
-		if p, ok := asked(command, args, id, raw); ok {
+		if k, ok := parseCheck(command, args, id, rawIDs); ok {
 			mu.Lock()
 			defer mu.Unlock()
-			if !slices.Contains(places, p) { // a script that Redis did not know is sent twice
-				places = append(places, p)
+			if !slices.Contains(keys, k) { // NOSCRIPT makes the client send the check again
+				keys = append(keys, k)
 			}
 		}
 		return false
@@ -162,37 +168,38 @@ func (s *Server) watch(ctx context.Context, hold *primitives.Hold) ([]place, err
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	return slices.Clone(places), nil
+	return slices.Clone(keys), nil
 }
 
-// asked reads a command. If it is a script that checks whether id, or the permits raw, is held, asked
-// returns what the script is about. Those scripts, and only those, have the id as their one argument;
-// a writer's ends in ":write". Their keys tell the kinds apart: a lock's script has its hash alone, a
-// reader's also the prefix of the readers' leases, and one for permits four.
-func asked(command string, args []string, id, raw string) (place, bool) {
+// parseCheck returns the key that a command checks, if the command is a check of id or of the permits
+// rawIDs. Only check scripts have the id as their single argument; a writer's id ends in ":write".
+// The number of keys identifies the kind: 1 for a lock (its hash), 2 for a reader (also the prefix of
+// the readers' leases), 4 for permits.
+func parseCheck(command string, args []string, id, rawIDs string) (heldKey, bool) {
 	if (command != "EVALSHA" && command != "EVAL") || len(args) < 2 {
-		return place{}, false
+		return heldKey{}, false
 	}
 	keys, err := strconv.Atoi(args[1])
 	if err != nil || keys < 1 || len(args) != 2+keys+1 {
-		return place{}, false
+		return heldKey{}, false
 	}
 	key, arg := args[2], args[2+keys]
 	switch {
 	case keys == 1 && arg == id:
-		return place{exclusive, key}, true
+		return heldKey{exclusive, key}, true
 	case keys == 1 && arg == id+":write":
-		return place{writer, key}, true
+		return heldKey{writer, key}, true
 	case keys == 2 && arg == id:
-		return place{reader, key}, true
-	case keys > 2 && raw != "" && arg == raw:
-		return place{permits, key}, true
+		return heldKey{reader, key}, true
+	case keys > 2 && rawIDs != "" && arg == rawIDs:
+		return heldKey{permits, key}, true
 	}
-	return place{}, false
+	return heldKey{}, false
 }
 
-// rawPermits are the ids of permits as they stand in Redis, one behind the other; "" if id is none.
-func rawPermits(id string) string {
+// rawPermitIDs returns the comma-separated permit ids in id as Redis stores them: raw bytes,
+// concatenated. It returns "" if id is not a list of permit ids.
+func rawPermitIDs(id string) string {
 	raw, err := hex.DecodeString(strings.ReplaceAll(id, ",", ""))
 	if err != nil {
 		return ""

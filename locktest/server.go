@@ -12,21 +12,23 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Server is a Redis inside this process: a miniredis whose clock runs. Its methods are safe for concurrent use.
+// Server is an in-process Redis server: a miniredis with a running clock. Its methods are safe for
+// concurrent use.
 type Server struct {
 	mini *miniredis.Miniredis
-	link *Link // everybody's way to the server
+	link *Link // shared by all clients, so that Partition affects all of them
 
-	watching sync.Mutex // held while Lose uses the miniredis's hook
+	// hookMu serializes the use of the miniredis pre-hook, of which there is only one.
+	hookMu sync.Mutex
 
 	mu       sync.Mutex
 	closed   bool
-	listener net.Listener // nil until Addr is asked for
+	listener net.Listener // nil until the first call of Addr
 	accepted map[*connection]struct{}
-	serving  sync.WaitGroup
+	serving  sync.WaitGroup // the accept loop, and one goroutine for each accepted connection
 }
 
-// NewServer starts a server that ends with t.
+// NewServer starts a server and closes it when t ends.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
 	s := Start()
@@ -34,7 +36,7 @@ func NewServer(t testing.TB) *Server {
 	return s
 }
 
-// Start starts a server for a caller without a testing.TB, who ends it by [Server.Close].
+// Start starts a server for a caller without a testing.TB. The caller closes it with [Server.Close].
 func Start() *Server {
 	s := &Server{mini: miniredis.NewMiniRedis(), accepted: map[*connection]struct{}{}}
 	s.mini.ClockTTL(true)
@@ -42,21 +44,23 @@ func Start() *Server {
 	return s
 }
 
-var errStopped = errors.New("locktest: the server is closed")
+var errServerClosed = errors.New("locktest: server closed")
 
+// dial connects to the miniredis directly. It bypasses the link.
 func (s *Server) dial(context.Context, string, string) (net.Conn, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, errStopped
+		return nil, errServerClosed
 	}
 	return s.mini.Dial()
 }
 
-// Client returns a client of the server that is closed when t ends; tweaks change its options first.
+// Client returns a client of the server and closes it when t ends. The tweaks change its options
+// before it is made.
 //
-// Between it and the server there is no socket, so that both work in a testing/synctest bubble, if both are made there: with the bubble's own t,
-// whose cleanups run in the bubble.
+// Client and server communicate without a socket, so both work in a testing/synctest bubble. Make
+// both inside the bubble and pass the bubble's own t, because its cleanups run in the bubble.
 func (s *Server) Client(t testing.TB, tweaks ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	o := s.Options()
@@ -64,24 +68,28 @@ func (s *Server) Client(t testing.TB, tweaks ...func(*redis.Options)) *redis.Cli
 		tweak(o)
 	}
 	rdb := redis.NewClient(o)
-	t.Cleanup(func() { _ = rdb.Close() }) // the test may have closed it
+	t.Cleanup(func() { _ = rdb.Close() }) // fails if the test has closed the client already
 	return rdb
 }
 
-// Options returns fresh options for a client of the server, for the caller to change. Clients are to be closed before the server.
+// Options returns new options for a client of the server. The caller may change them, and must close
+// the client before the server.
 func (s *Server) Options() *redis.Options {
 	return &redis.Options{
 		Addr:   "127.0.0.1:0", // never dialled
 		Dialer: s.link.Dial,
-		// A wait for a connection would use timers that go-redis shares between clients, and so between bubbles.
+		// The pool must never run out of connections. A wait for one would use timers that go-redis
+		// shares between clients, and a timer must not be shared between bubbles.
 		PoolSize: 1000, PipelinePoolSize: 1000,
-		// The server sends none; asking for them would resolve names outside of a bubble.
+		// The server sends no such notifications. Asking for them would resolve a host name, which
+		// blocks on I/O outside of the bubble.
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	}
 }
 
-// Addr is a host:port on the loopback interface where the server can be reached by whoever dials for himself: another process, or
-// code that makes its own client. It listens from the first call on. Not for use in a bubble. It panics if no port can be had.
+// Addr returns a host:port on the loopback interface at which the server is reachable. Use it for
+// another process, or for code that makes its own client. The server listens from the first call on.
+// Addr does not work in a bubble. It panics if it cannot listen.
 func (s *Server) Addr() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +105,7 @@ func (s *Server) Addr() string {
 	return s.listener.Addr().String()
 }
 
-// accept serves those who come to l until it is closed.
+// accept serves the connections of l until l is closed.
 func (s *Server) accept(l net.Listener) {
 	for {
 		near, err := l.Accept()
@@ -108,6 +116,7 @@ func (s *Server) accept(l net.Listener) {
 	}
 }
 
+// serve connects an accepted connection to the miniredis, over the link.
 func (s *Server) serve(near net.Conn) {
 	far, err := s.dial(context.Background(), "", "")
 	if err != nil {
@@ -118,6 +127,7 @@ func (s *Server) serve(near net.Conn) {
 	s.mu.Lock()
 	s.accepted[c] = struct{}{}
 	s.mu.Unlock()
+	// serve runs in the accept loop, which serving counts, so Close cannot have passed serving.Wait.
 	s.serving.Go(func() {
 		<-c.done
 		c.close()
@@ -127,10 +137,10 @@ func (s *Server) serve(near net.Conn) {
 	})
 }
 
-// Close ends the server. It may be called again.
+// Close stops the server and closes all connections. Further calls do nothing.
 func (s *Server) Close() {
 	s.mu.Lock()
-	s.closed = true
+	s.closed = true // dial fails from now on
 	if s.listener != nil {
 		_ = s.listener.Close()
 	}
@@ -138,12 +148,14 @@ func (s *Server) Close() {
 		c.end()
 	}
 	s.mu.Unlock()
+	// Not under mu: the goroutines that serving counts need it to return. Closing the miniredis also ends
+	// a connection that serve has dialled but not yet added to accepted.
 	s.mini.Close()
 	s.serving.Wait()
 }
 
-// Partition cuts all clients off from the server (true), or lets them reach it again (false); see [Link]. A hold that is
-// renewed is told of its loss when its validity ends, and its key expires on the server shortly after.
+// Partition cuts all clients off from the server (true), or reconnects them (false); see [Link]. A
+// renewed hold reports its loss when its validity ends. Its key expires on the server shortly after.
 func (s *Server) Partition(on bool) {
 	if on {
 		s.link.Cut()

@@ -16,14 +16,16 @@ import (
 	"github.com/redlatch/redlatch/locktest"
 )
 
-// scene is one part of the demo: it shows one thing and checks it. Each has a file of its own, scene_<name>.go.
+// scene is one part of the demo. It shows one behaviour and checks it. Each scene has its own file,
+// scene_<name>.go.
 type scene struct {
-	name  string // as in --only
-	shows string
-	run   func(ctx context.Context, s *stage) error // an error ends the scene and fails the demo
+	name  string // the name for --only
+	shows string // one line of help
+	// run runs the scene. An error ends the scene and fails the demo.
+	run func(ctx context.Context, s *stage) error
 }
 
-// scenes are all of them, in the order in which they are shown.
+// scenes returns all scenes in the order in which the demo runs them.
 func scenes() []scene {
 	return []scene{
 		lockScene, crashScene, cutoffScene,
@@ -40,39 +42,45 @@ func sceneNames() []string {
 	return names
 }
 
-// connectLimit is how long Redis has to answer at all.
-const connectLimit = 3 * time.Second
+// connectTimeout bounds the first PING to the server that --redis names.
+const connectTimeout = 3 * time.Second
 
 func demoCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "demo",
-		Usage: "show the locks at work, in a few seconds, and check what they promise",
-		Description: "Several clients contend for locks, semaphores and latches; some crash, some are cut off from\n" +
-			"Redis. What is shown is checked; a table at the end says what, and the exit code is 1 if a\n" +
-			"check failed.\n\n" +
+		Usage: "run locks, semaphores and latches for a few seconds and check the results",
+		Description: "Several clients contend for locks, semaphores and latches. Some clients crash, some are cut\n" +
+			"off from Redis. Each scene checks its results. A table at the end lists all checks. The exit\n" +
+			"code is 1 if a check failed, and 2 if the demo could not start.\n\n" +
 			"Scenes:\n" + sceneList() + "\n" +
-			"Without --redis everything happens on a server inside this process. On a real Redis the demo\n" +
-			"uses names of its own and removes its keys.",
+			"Without --redis the demo uses a server inside this process. On a real Redis it uses unique key\n" +
+			"names and removes its keys afterwards.\n\n" +
+			"Example:\n" +
+			"  redlatch demo --redis redis://localhost:6379 --only lock,crash",
 		Flags: []cli.Flag{
 			&cli.StringFlag{
 				Name: "redis", Sources: cli.EnvVars("REDLATCH_REDIS"), HideDefault: true,
-				Usage: "`URL` of a Redis to use, such as redis://:password@localhost:6379/0 (default: one inside this process)",
+				Usage: "`URL` of the Redis server, such as redis://:password@localhost:6379/0 " +
+					"(default: a server inside this process)",
 			},
-			&cli.StringFlag{Name: "only", Usage: "comma-separated `SCENES` to show", HideDefault: true},
-			&cli.StringFlag{Name: "key-prefix", Value: "redlatch-demo", Usage: "what the names of all keys begin with; a run adds an id of its own"},
+			&cli.StringFlag{Name: "only", Usage: "comma-separated list of `SCENES` to run (default: all)", HideDefault: true},
+			&cli.StringFlag{
+				Name: "key-prefix", Value: "redlatch-demo",
+				Usage: "prefix of all key names; each run appends a random id",
+			},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Args().Present() {
-				return badUsage("demo takes no arguments, only flags: %q (see redlatch demo --help)", c.Args().First())
+				return badUsage("demo takes no arguments: %q (see redlatch demo --help)", c.Args().First())
 			}
-			chosen, err := choose(c.String("only"))
+			selected, err := selectScenes(c.String("only"))
 			if err != nil {
 				return err
 			}
 			if c.String("key-prefix") == "" {
 				return badUsage("--key-prefix is empty")
 			}
-			return demo(ctx, newReport(c.Root().Writer), c.String("redis"), c.String("key-prefix"), chosen)
+			return demo(ctx, newReport(c.Root().Writer), c.String("redis"), c.String("key-prefix"), selected)
 		},
 	}
 }
@@ -85,34 +93,34 @@ func sceneList() string {
 	return b.String()
 }
 
-// choose is the scenes that --only names; all if it names none.
-func choose(only string) ([]scene, error) {
+// selectScenes returns the scenes that --only lists, in that order; all scenes if only is empty.
+func selectScenes(only string) ([]scene, error) {
 	if only == "" {
 		return scenes(), nil
 	}
-	var chosen []scene
+	var selected []scene
 	for name := range strings.SplitSeq(only, ",") {
 		all := scenes()
 		i := slices.IndexFunc(all, func(s scene) bool { return s.name == strings.TrimSpace(name) })
 		if i < 0 {
-			return nil, badUsage("--only: no scene %q; there are %s", strings.TrimSpace(name), strings.Join(sceneNames(), ", "))
+			return nil, badUsage("--only: no scene %q; scenes are %s", strings.TrimSpace(name), strings.Join(sceneNames(), ", "))
 		}
-		chosen = append(chosen, all[i])
+		selected = append(selected, all[i])
 	}
-	return chosen, nil
+	return selected, nil
 }
 
-// demo shows the chosen scenes. All of them are shown, whatever fails.
-func demo(ctx context.Context, r *report, address, prefix string, chosen []scene) (err error) {
-	nodes, where, end, err := servers(ctx, address)
+// demo runs the selected scenes. A failed scene does not stop the others.
+func demo(ctx context.Context, r *report, address, prefix string, selected []scene) (err error) {
+	nodes, where, closeServers, err := servers(ctx, address)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer closeServers()
 	r.printf("redlatch demo on %s\n", where)
-	for i, sc := range chosen {
+	for i, sc := range selected {
 		r.printf("\n%d. %s: %s\n\n", i+1, sc.name, sc.shows)
-		if err := show(ctx, r, nodes, prefix, sc); err != nil {
+		if err := runScene(ctx, r, nodes, prefix, sc); err != nil {
 			if ctx.Err() != nil {
 				return fmt.Errorf("interrupted in scene %s", sc.name)
 			}
@@ -122,46 +130,46 @@ func demo(ctx context.Context, r *report, address, prefix string, chosen []scene
 	return r.summary()
 }
 
-// sceneLimit is many times what a scene takes: one that does not end has failed.
-const sceneLimit = 20 * time.Second
+// sceneTimeout is many times the duration of a scene, so a scene that exceeds it has failed.
+const sceneTimeout = 20 * time.Second
 
-// show runs one scene and removes what it left.
-func show(ctx context.Context, r *report, n nodes, prefix string, sc scene) (err error) {
+// runScene runs one scene and removes its keys.
+func runScene(ctx context.Context, r *report, n nodes, prefix string, sc scene) (err error) {
 	s := newStage(r, n, prefix, sc.name)
-	defer func() { err = errors.Join(err, s.clear(ctx)) }()
-	ctx, cancel := context.WithTimeoutCause(ctx, sceneLimit, fmt.Errorf("not ended after %v", sceneLimit))
+	defer func() { err = errors.Join(err, s.cleanUp(ctx)) }()
+	ctx, cancel := context.WithTimeoutCause(ctx, sceneTimeout, fmt.Errorf("timed out after %v", sceneTimeout))
 	defer cancel()
 	return sc.run(ctx, s)
 }
 
-// nodes are the options of clients of each server: of several, or several times of the only one.
+// nodes holds client options for nodeCount servers. All are the same pointer if there is one server.
 type nodes []*redis.Options
 
-// nodeCount is how many servers there are for scenes that want more than one.
+// nodeCount is the number of servers for scenes that use more than one.
 const nodeCount = 3
 
-// separate tells whether each node is a server of its own.
+// separate reports whether each node is a different server.
 func (n nodes) separate() bool { return n[0] != n[1] }
 
-// servers finds the server at address, or starts some in this process.
-func servers(ctx context.Context, address string) (n nodes, where string, end func(), err error) {
+// servers returns the server at address, or starts servers in this process if address is empty.
+func servers(ctx context.Context, address string) (n nodes, where string, closeAll func(), err error) {
 	if address == "" {
-		n, end = embedded()
-		return n, "a server inside this process (for a real one: --redis redis://localhost:6379)", end, nil
+		n, closeAll = embedded()
+		return n, "a server inside this process (for a real one: --redis redis://localhost:6379)", closeAll, nil
 	}
 	o, err := redis.ParseURL(address)
 	if err != nil {
 		return nil, "", nil, badUsage("--redis: %w", withoutSecrets(err))
 	}
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
-	if err := answers(ctx, o); err != nil {
-		return nil, "", nil, badUsage("no Redis that we can use at %s: %w", o.Addr, err)
+	if err := ping(ctx, o); err != nil {
+		return nil, "", nil, badUsage("cannot use Redis at %s: %w", o.Addr, err)
 	}
 	return slices.Repeat(nodes{o}, nodeCount), "Redis at " + o.Addr, func() {}, nil
 }
 
-// embedded starts servers in this process.
-func embedded() (n nodes, end func()) {
+// embedded starts nodeCount servers in this process.
+func embedded() (n nodes, closeAll func()) {
 	var started []*locktest.Server
 	for range nodeCount {
 		s := locktest.Start()
@@ -174,7 +182,7 @@ func embedded() (n nodes, end func()) {
 	}
 }
 
-// withoutSecrets is a parser's error without the address, which may hold a password.
+// withoutSecrets removes the address from a parser's error, because it may contain a password.
 func withoutSecrets(err error) error {
 	if u := (*url.Error)(nil); errors.As(err, &u) {
 		return fmt.Errorf("bad URL: %w", u.Err)
@@ -182,9 +190,9 @@ func withoutSecrets(err error) error {
 	return err
 }
 
-// answers asks the server at o for a sign of life.
-func answers(ctx context.Context, o *redis.Options) error {
-	ctx, cancel := context.WithTimeout(ctx, connectLimit)
+// ping checks that the server answers within connectTimeout. It does not retry.
+func ping(ctx context.Context, o *redis.Options) error {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	try := *o
 	try.MaxRetries, try.DialerRetries, try.ContextTimeoutEnabled = -1, 1, true

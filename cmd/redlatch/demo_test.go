@@ -12,14 +12,15 @@ import (
 	"github.com/redlatch/redlatch/locktest"
 )
 
-// Each scene plays to its end on both kinds of server, alone, and leaves no key.
-func TestScenes(t *testing.T) {
+// Each scene passes its checks on both kinds of server and leaves no keys.
+func TestScenesPassAndLeaveNoKeys(t *testing.T) {
 	for _, sc := range scenes() {
 		t.Run(sc.name, func(t *testing.T) {
-			t.Parallel() // they wait most of the time
+			t.Parallel() // the scenes wait most of the time
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				prefix := redistest.Name(t)
-				code, stdout, stderr := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", sc.name, "--key-prefix", prefix)
+				code, stdout, stderr := redlatch(t.Context(), "demo",
+					"--redis", "redis://"+s.Addr(), "--only", sc.name, "--key-prefix", prefix)
 				require.Zero(t, code, stdout)
 				require.Empty(t, stderr)
 				require.Contains(t, stdout, s.Addr())
@@ -32,9 +33,9 @@ func TestScenes(t *testing.T) {
 	}
 }
 
-// The whole of it, as somebody sees it who just types the command.
-func TestDemo(t *testing.T) {
-	t.Setenv("REDIS_URL", "redis://127.0.0.1:1") // somebody's own server, which nobody asked us to use
+// The demo without flags runs all scenes on a server inside the process.
+func TestDemoWithoutFlags(t *testing.T) {
+	t.Setenv("REDIS_URL", "redis://127.0.0.1:1") // the demo must not use this server
 	code, stdout, stderr := redlatch(t.Context(), "demo")
 	require.Zero(t, code, stdout)
 	require.Empty(t, stderr)
@@ -44,102 +45,101 @@ func TestDemo(t *testing.T) {
 		`s  (anna|ben|cleo)/\d +holds it; waiting: (\S+/\d ?)+$`,
 		`s  anna +dies`,
 		`s  ben +holds it, \d.* after the crash$`,
-		`s  anna +is told: redlatch: hold lock "[^"]+": lost`,
+		`s  anna +loses it: redlatch: hold lock "[^"]+": lost`,
 		`^  SCENE +CHECK +MEASURED +WANTED$`,
 		`^  lock +acquisitions +135 +135 +ok$`,
 		`^  lock +overlaps +0 +0 +ok$`,
 		`^  lock +lost updates +0 +0 +ok$`,
-		`^  crash +time to take over after the crash +\S+ +at most 3s +ok$`,
-		`^  cutoff +before another could have it, by +\S+ +more than 0s +ok$`,
-		`s  all +served: cleo/1 ben/1 anna/1 cleo/2 ben/2 anna/2 anna$`,
-		`^  fair +served in the order in which they came +yes +yes +ok$`,
-		`s  anna +wakes up and writes, and hears: token 4 is older than 5$`,
-		`^  fenced +tokens +\[1 2 3 4 5\] +rising +ok$`,
+		`^  crash +time from the crash to the next holder +\S+ +at most 3s +ok$`,
+		`^  cutoff +time from the loss to the next holder +\S+ +more than 0s +ok$`,
+		`s  all +served:  cleo/1 ben/1 anna/1 cleo/2 ben/2 anna/2 anna$`,
+		`^  fair +served in the order of arrival +yes +yes +ok$`,
+		`s  anna +resumes and writes; the error is: token 4 is older than 5$`,
+		`^  fenced +tokens +\[1 2 3 4 5\] +increasing +ok$`,
 		`^  rwlock +readers at once +3 +3 +ok$`,
-		`^  rwlock +after the downgrade others may read +yes +yes +ok$`,
+		`^  rwlock +after the downgrade others can read +yes +yes +ok$`,
 		`^  multi +acquisitions of both +30 +30 +ok$`,
-		`^  multi +and none kept +yes +yes +ok$`,
-		`s  anna +holds it on all 3, for 800ms at a time$`,
-		`^  red +valid beyond its TTL with one server cut off +yes +yes +ok$`,
+		`^  multi +a refused attempt keeps no member +yes +yes +ok$`,
+		`s  anna +holds it on all 3 servers, with a TTL of 800ms$`,
+		`^  red +one server cut off: valid beyond its TTL +yes +yes +ok$`,
 		`^  semaphore +acquisitions +48 +48 +ok$`,
-		`^  permits +time until its permit was back +\S+ +at most 2\.7s +ok$`,
-		`^  latch +went on before all were done +0 +0 +ok$`,
-		`^  striped +locks for all +4 +4 +ok$`,
+		`^  permits +time from the crash to the next holder +\S+ +at most 2\.7s +ok$`,
+		`^  latch +waiters that continued too early +0 +0 +ok$`,
+		`^  striped +locks used by all customers +4 +4 +ok$`,
 		`^All \d+ checks passed, in `,
 	} {
 		require.Regexp(t, `(?m)`+line, stdout)
 	}
-	require.NotContains(t, stdout, "stand for three servers")
+	require.NotContains(t, stdout, "only one server")
 }
 
-// A redlock wants servers of its own; where there is but one the demo says so.
-func TestOneServerStandsForThree(t *testing.T) {
+// The red scene needs three servers. If there is only one, the demo says so.
+func TestRedSceneOnOneServer(t *testing.T) {
 	s := locktest.NewServer(t)
 	code, stdout, _ := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", "red")
 	require.Zero(t, code, stdout)
-	require.Contains(t, stdout, "three names on one server stand for three servers")
+	require.Contains(t, stdout, "only one server: three key names replace three servers")
 }
 
-func TestNodes(t *testing.T) {
-	embedded, _, end, err := servers(t.Context(), "")
+func TestServersAreSeparateUnlessOneIsGiven(t *testing.T) {
+	embedded, _, closeAll, err := servers(t.Context(), "")
 	require.NoError(t, err)
-	defer end()
+	defer closeAll()
 	require.Len(t, embedded, nodeCount)
 	require.True(t, embedded.separate())
-	one, _, end, err := servers(t.Context(), "redis://"+locktest.NewServer(t).Addr())
+	one, _, closeAll, err := servers(t.Context(), "redis://"+locktest.NewServer(t).Addr())
 	require.NoError(t, err)
-	defer end()
+	defer closeAll()
 	require.Len(t, one, nodeCount)
 	require.False(t, one.separate())
 }
 
-// What the scenes count by sees when too many are inside.
-func TestCrowd(t *testing.T) {
-	c := crowd{limit: 2}
-	require.EqualValues(t, 1, c.enter())
-	require.EqualValues(t, 2, c.enter())
-	require.Zero(t, c.over.Load())
-	c.leave()
-	require.EqualValues(t, 3, c.enter())
-	require.Zero(t, c.over.Load())
-	require.EqualValues(t, 4, c.enter())
-	require.EqualValues(t, 1, c.over.Load())
-	require.EqualValues(t, 3, c.most.Load())
+func TestOccupancyCountsViolations(t *testing.T) {
+	o := occupancy{limit: 2}
+	require.EqualValues(t, 1, o.enter())
+	require.EqualValues(t, 2, o.enter())
+	require.Zero(t, o.violations.Load())
+	o.leave()
+	require.EqualValues(t, 3, o.enter())
+	require.Zero(t, o.violations.Load())
+	require.EqualValues(t, 4, o.enter())
+	require.EqualValues(t, 1, o.violations.Load())
+	require.EqualValues(t, 3, o.peak.Load())
 }
 
-func TestStoreRefusesOldTokens(t *testing.T) {
+func TestStoreRejectsOldTokens(t *testing.T) {
 	st := &store{}
 	require.NoError(t, st.write(7, "seven"))
 	require.NoError(t, st.write(7, "again"))
 	require.EqualError(t, st.write(6, "six"), "token 6 is older than 7")
 	require.Equal(t, "again", st.text)
-	require.True(t, rising([]int64{1, 2, 9}))
-	require.False(t, rising([]int64{1, 2, 2}))
+	require.True(t, increasing([]int64{1, 2, 9}))
+	require.False(t, increasing([]int64{1, 2, 2}))
 }
 
 func TestOnlyKeepsTheOrderGiven(t *testing.T) {
-	chosen, err := choose("cutoff, lock")
+	selected, err := selectScenes("cutoff, lock")
 	require.NoError(t, err)
-	require.Equal(t, []string{"cutoff", "lock"}, []string{chosen[0].name, chosen[1].name})
+	require.Equal(t, []string{"cutoff", "lock"}, []string{selected[0].name, selected[1].name})
 }
 
-// A check that fails, and a scene that cannot go on, fail the demo; the scenes after them are shown all the same.
-func TestFailuresShow(t *testing.T) {
+// A failed check and a scene's error both fail the demo. The remaining scenes still run.
+func TestFailedSceneDoesNotStopTheOthers(t *testing.T) {
 	scenes := []scene{
-		{"wrong", "a check that fails", func(_ context.Context, s *stage) error { s.equal("overlaps", 1, 0); return nil }},
-		{"broken", "an error", func(context.Context, *stage) error { return errors.New("no luck") }},
-		{"right", "nothing wrong", func(_ context.Context, s *stage) error { s.equal("overlaps", 0, 0); return nil }},
+		{"wrong", "a check fails", func(_ context.Context, s *stage) error { s.equal("overlaps", 1, 0); return nil }},
+		{"broken", "the scene fails", func(context.Context, *stage) error { return errors.New("broken scene") }},
+		{"right", "all checks pass", func(_ context.Context, s *stage) error { s.equal("overlaps", 0, 0); return nil }},
 	}
 	var out bytes.Buffer
 	err := demo(t.Context(), newReport(&out), "", "x", scenes)
 	require.EqualError(t, err, "2 of 3 checks failed")
 	require.Regexp(t, `wrong +overlaps +1 +0 +FAILED`, out.String())
-	require.Regexp(t, `broken +played to its end +no +yes +FAILED`, out.String())
-	require.Contains(t, out.String(), "no luck")
+	require.Regexp(t, `broken +scene completed +no +yes +FAILED`, out.String())
+	require.Contains(t, out.String(), "broken scene")
 	require.Regexp(t, `right +overlaps +0 +0 +ok`, out.String())
 }
 
-func TestInterrupted(t *testing.T) {
+func TestInterruptedDemoFails(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	code, _, stderr := redlatch(ctx, "demo")

@@ -1,10 +1,10 @@
-// Command redlatch shows and tries out locks on Redis.
+// Command redlatch demonstrates locks, semaphores and latches on Redis.
 //
-//	redlatch demo                                 on a server inside the process
-//	redlatch demo --redis redis://localhost:6379  on a real one
+//	redlatch demo                                 uses a server inside the process
+//	redlatch demo --redis redis://localhost:6379  uses a real server
 //
-// It exits with 0 if all went well, with 1 if something that it checked does not hold, and with 2 if it could not begin: a bad flag, no Redis
-// at the address.
+// The exit code is 0 on success, 1 if a check failed, and 2 if the command could not start, such as
+// for a bad flag or an unreachable server.
 package main
 
 import (
@@ -25,24 +25,24 @@ import (
 
 // Exit codes.
 const (
-	exitFailed = 1 // a check failed, or the work could not be ended
-	exitUsage  = 2 // there was nothing to begin with
+	exitFailed = 1 // a check failed, or the command was interrupted
+	exitUsage  = 2 // the command could not start
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	redis.SetLogger(silence{}) // connections are cut here on purpose, and go-redis would tell of each
+	redis.SetLogger(discard{}) // the demo cuts connections on purpose, and go-redis would log each
 	code := run(ctx, os.Args, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-// silence is go-redis's logger.
-type silence struct{}
+// discard is a logger for go-redis that discards all messages.
+type discard struct{}
 
-func (silence) Printf(context.Context, string, ...any) {}
+func (discard) Printf(context.Context, string, ...any) {}
 
-// run does what args say and returns the exit code. An error is one line on stderr.
+// run runs the command line args and returns the exit code. It prints an error as one line on stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := app(stdout, stderr).Run(ctx, args)
 	if err == nil {
@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
-// usageError is an error of the caller: there was nothing to begin with.
+// usageError is an error that kept the command from starting. Its exit code is exitUsage.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
@@ -65,7 +65,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func badUsage(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
 
-// app is the command line.
+// app returns the definition of the command line.
 func app(stdout, stderr io.Writer) *cli.Command {
 	commands := []*cli.Command{demoCommand(), versionCommand()}
 	for _, c := range commands {
@@ -74,14 +74,14 @@ func app(stdout, stderr io.Writer) *cli.Command {
 	return &cli.Command{
 		Name:            "redlatch",
 		Usage:           "locks, semaphores and latches on Redis",
-		Description:     "Begin with \"redlatch demo\": it needs nothing but this program.",
+		Description:     "Start with \"redlatch demo\". It needs no Redis server.",
 		Version:         version(),
 		Commands:        commands,
 		HideHelpCommand: true,
 		Writer:          stdout,
 		ErrWriter:       stderr,
 		OnUsageError:    wrongUsage,
-		ExitErrHandler:  func(context.Context, *cli.Command, error) {}, // run prints and chooses the code
+		ExitErrHandler:  func(context.Context, *cli.Command, error) {}, // run prints the error and sets the code
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return badUsage("no command %q (see redlatch --help)", c.Args().First())
@@ -106,7 +106,7 @@ func versionCommand() *cli.Command {
 	}
 }
 
-// version is what the build says of itself.
+// version returns the version of the module and of Go, and the platform.
 func version() string {
 	v := "(devel)"
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {

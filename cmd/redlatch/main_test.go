@@ -14,25 +14,27 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	redis.SetLogger(silence{}) // as main does
+	redis.SetLogger(discard{}) // as main does
 	os.Exit(redistest.Main(m))
 }
 
-// redlatch runs the command line and returns what it says.
+// redlatch runs the command line and returns its exit code and output.
 func redlatch(ctx context.Context, args ...string) (code int, stdout, stderr string) {
 	var out, errs bytes.Buffer
 	code = run(ctx, append([]string{"redlatch"}, args...), &out, &errs)
 	return code, out.String(), errs.String()
 }
 
-func TestHelpHelps(t *testing.T) {
+func TestHelpNamesCommandsAndFlags(t *testing.T) {
 	for _, tt := range []struct {
 		args []string
 		want []string
 	}{
 		{nil, []string{"demo", "version", "--help"}},
 		{[]string{"--help"}, []string{"demo", "version"}},
-		{[]string{"demo", "--help"}, []string{"--redis URL", "REDLATCH_REDIS", "--only SCENES", "--key-prefix", "check failed", "Scenes:"}},
+		{[]string{"demo", "--help"}, []string{
+			"--redis URL", "REDLATCH_REDIS", "--only SCENES", "--key-prefix", "check failed", "Scenes:",
+		}},
 		{[]string{"version"}, []string{"redlatch version", "go1."}},
 		{[]string{"--version"}, []string{"redlatch version", "go1."}},
 	} {
@@ -60,8 +62,8 @@ func TestHelpHidesThePassword(t *testing.T) {
 	require.NotContains(t, stdout, "hush")
 }
 
-// What cannot begin says why in one line, and exits with 2.
-func TestBadUsage(t *testing.T) {
+// A command that cannot start prints the reason on one line and exits with 2.
+func TestBadUsageExitsWithTwo(t *testing.T) {
 	for name, tt := range map[string]struct {
 		args []string
 		want string
@@ -71,7 +73,7 @@ func TestBadUsage(t *testing.T) {
 		"global flag": {[]string{"--quick"}, "quick"},
 		"argument":    {[]string{"demo", "lock"}, "takes no arguments"},
 		"no value":    {[]string{"demo", "--redis"}, "redis"},
-		"scene":       {[]string{"demo", "--only", "lock,fiar"}, `no scene "fiar"; there are lock, crash, cutoff, fair`},
+		"scene":       {[]string{"demo", "--only", "lock,fiar"}, `no scene "fiar"; scenes are lock, crash, cutoff, fair`},
 		"prefix":      {[]string{"demo", "--key-prefix="}, "--key-prefix is empty"},
 		"URL":         {[]string{"demo", "--redis", "localhost:6379"}, "--redis"},
 		"secret URL":  {[]string{"demo", "--redis", "redis://:hush@local host"}, "--redis"},

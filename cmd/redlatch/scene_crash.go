@@ -10,18 +10,18 @@ import (
 
 var crashScene = scene{
 	name:  "crash",
-	shows: "the holder dies without a word; its lock frees itself",
+	shows: "the holder is killed; its lock expires and the waiter gets it",
 	run:   runCrash,
 }
 
 const (
-	crashTTL  = time.Second
-	crashLate = 2 * time.Second // beyond the TTL, for a slow machine
+	crashTTL   = time.Second
+	crashSlack = 2 * time.Second // allowed beyond the TTL, for a busy machine
 )
 
-// runCrash lets a holder be renewed once, and die.
+// runCrash kills a holder after its first renewal.
 func runCrash(ctx context.Context, s *stage) error {
-	anna, err := s.member("anna")
+	anna, err := s.newProcess("anna")
 	if err != nil {
 		return err
 	}
@@ -29,48 +29,49 @@ func runCrash(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.say(anna.name, "holds it; a watchdog renews it for %v at a time", crashTTL)
-	ben, taken, err := s.rival(ctx, "ben", "report")
+	s.say(anna.name, "holds it; the watchdog renews its TTL of %v", crashTTL)
+	ben, acquired, err := s.rival(ctx, "ben", "report")
 	if err != nil {
 		return err
 	}
-	if err := anna.renewal(hold); err != nil {
+	if err := anna.awaitRenewal(hold); err != nil {
 		return err
 	}
-	s.say(anna.name, "was renewed")
-	anna.die()
-	died := time.Now()
-	s.say(anna.name, "dies: nothing is renewed, nothing is released")
-	a := <-taken
+	s.say(anna.name, "is renewed")
+	anna.kill()
+	killed := time.Now()
+	s.say(anna.name, "dies: it renews nothing and releases nothing")
+	a := <-acquired
 	if a.err != nil {
 		return a.err
 	}
-	took := a.at.Sub(died).Round(time.Millisecond)
+	took := a.at.Sub(killed).Round(time.Millisecond)
 	s.say(ben.name, "holds it, %v after the crash", took)
-	s.check("time to take over after the crash", took, fmt.Sprintf("at most %v", crashTTL+crashLate), took > 0 && took <= crashTTL+crashLate)
+	const limit = crashTTL + crashSlack
+	s.check("time from the crash to the next holder", took, fmt.Sprintf("at most %v", limit), took > 0 && took <= limit)
 	return a.hold.Release(ctx)
 }
 
-// renewal waits until m has renewed something, while hold stands.
-func (m *member) renewal(hold *primitives.Hold) error {
+// awaitRenewal waits until p has renewed a hold. It returns an error if the given hold ends first.
+func (p *process) awaitRenewal(hold *primitives.Hold) error {
 	select {
-	case <-m.renewed:
+	case <-p.renewed:
 		return nil
 	case <-hold.Context().Done():
 		return fmt.Errorf("the hold ended: %w", context.Cause(hold.Context()))
 	}
 }
 
-// rival makes a participant that waits for a lock which is held. When rival returns it does wait.
-func (s *stage) rival(ctx context.Context, name, lock string) (*member, <-chan acquisition, error) {
-	m, err := s.member(name)
+// rival makes a process that waits for a held lock, and returns once it waits.
+func (s *stage) rival(ctx context.Context, name, lock string) (*process, <-chan acquisition, error) {
+	p, err := s.newProcess(name)
 	if err != nil {
 		return nil, nil, err
 	}
-	taken, err := waiting(m, func() (*primitives.Hold, error) { return m.Lock(lock).Acquire(ctx) })
+	acquired, err := startWaiting(p, func() (*primitives.Hold, error) { return p.Lock(lock).Acquire(ctx) })
 	if err != nil {
 		return nil, nil, err
 	}
 	s.say(name, "waits")
-	return m, taken, nil
+	return p, acquired, nil
 }

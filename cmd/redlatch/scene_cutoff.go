@@ -11,18 +11,18 @@ import (
 
 var cutoffScene = scene{
 	name:  "cutoff",
-	shows: "the holder is cut off from Redis; it learns in time that it must stop",
+	shows: "the holder is cut off from Redis; its context ends before another client gets the lock",
 	run:   runCutoff,
 }
 
 const (
 	cutoffTTL    = 1500 * time.Millisecond
-	cutoffMargin = 200 * time.Millisecond // a program on a busy machine needs a moment to stop
+	cutoffMargin = 200 * time.Millisecond // time to stop, on a busy machine
 )
 
-// runCutoff has the network swallow all that a holder sends, and all that is sent to it.
+// runCutoff drops all packets between a holder and Redis.
 func runCutoff(ctx context.Context, s *stage) error {
-	anna, err := s.member("anna", primitives.WithSafetyMargin(cutoffMargin))
+	anna, err := s.newProcess("anna", primitives.WithSafetyMargin(cutoffMargin))
 	if err != nil {
 		return err
 	}
@@ -30,32 +30,32 @@ func runCutoff(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.say(anna.name, "holds it for %v at a time, and wants to know %v before the end", cutoffTTL, cutoffMargin)
-	ben, taken, err := s.rival(ctx, "ben", "ledger")
+	s.say(anna.name, "holds it; TTL %v, safety margin %v", cutoffTTL, cutoffMargin)
+	ben, acquired, err := s.rival(ctx, "ben", "ledger")
 	if err != nil {
 		return err
 	}
 	anna.link.Cut()
-	s.say(anna.name, "is cut off: her connections stay open, but nothing passes")
+	s.say(anna.name, "is cut off: its connections stay open, but no data passes")
 	<-hold.Context().Done()
-	told := time.Now()
+	lost := time.Now()
 	cause := context.Cause(hold.Context())
-	s.say(anna.name, "is told: %v; her section stops", cause)
-	a := <-taken
+	s.say(anna.name, "loses it: %v; its context ends", cause)
+	a := <-acquired
 	if a.err != nil {
 		return a.err
 	}
-	lead := a.at.Sub(told).Round(time.Millisecond)
+	lead := a.at.Sub(lost).Round(time.Millisecond)
 	s.say(ben.name, "holds it, %v later", lead)
 	anna.link.Mend()
-	s.say(anna.name, "is back, and so are the renewals that were on their way")
-	stands := a.hold.Check(ctx)
+	s.say(anna.name, "is connected again; its delayed renewals arrive")
+	checked := a.hold.Check(ctx)
 	released := hold.Release(ctx)
-	s.say(anna.name, "releases, and hears: %v", released)
-	s.check("the holder was told", cause, primitives.ErrLost, errors.Is(cause, primitives.ErrLost))
-	s.check("before another could have it, by", lead, "more than 0s", lead > 0)
-	s.confirm("what came late took nothing away", stands == nil)
-	s.confirm("its release said so too", errors.Is(released, primitives.ErrLost))
+	s.say(anna.name, "releases; the error is: %v", released)
+	s.check("cause of the holder's context", cause, primitives.ErrLost, errors.Is(cause, primitives.ErrLost))
+	s.check("time from the loss to the next holder", lead, "more than 0s", lead > 0)
+	s.confirm("late renewals did not affect the next holder", checked == nil)
+	s.confirm("Release of the lost hold returned ErrLost", errors.Is(released, primitives.ErrLost))
 	if err := a.hold.Release(ctx); err != nil {
 		return fmt.Errorf("%s: %w", ben.name, err)
 	}

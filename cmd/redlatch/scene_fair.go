@@ -11,42 +11,42 @@ import (
 
 var fairScene = scene{
 	name:  "fair",
-	shows: "first come, first served, whichever client one comes from",
+	shows: "waiters of several clients get the lock in the order of their arrival",
 	run:   runFair,
 }
 
-// runFair has six line up while a lock is held. The holder wants it again as soon as it has let go.
+// runFair queues six waiters behind a holder, which queues again as soon as it has released.
 func runFair(ctx context.Context, s *stage) error {
-	cast, err := s.cast("anna", "ben", "cleo")
+	procs, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {
 		return err
 	}
-	anna := cast[0]
+	anna := procs[0]
 	hold, err := anna.FairLock("till").Acquire(ctx)
 	if err != nil {
 		return err
 	}
 	s.say(anna.name, "holds it")
-	var came, served []string // whoever holds the lock may change served
-	var ends []<-chan acquisition
-	serve := func(m *member, who string) (*primitives.Hold, error) {
-		hold, err := m.FairLock("till").Acquire(ctx)
+	var arrived, served []string // served is guarded by the lock
+	var waiters []<-chan acquisition
+	serve := func(p *process, who string) (*primitives.Hold, error) {
+		hold, err := p.FairLock("till").Acquire(ctx)
 		if err != nil {
 			return nil, err
 		}
 		served = append(served, who)
 		return nil, hold.Release(ctx)
 	}
-	for i := range 2 * len(cast) {
-		m := cast[len(cast)-1-i%len(cast)]
-		who := fmt.Sprintf("%s/%d", m.name, i/len(cast)+1)
-		end, err := waiting(m, func() (*primitives.Hold, error) { return serve(m, who) })
+	for i := range 2 * len(procs) {
+		p := procs[len(procs)-1-i%len(procs)]
+		who := fmt.Sprintf("%s/%d", p.name, i/len(procs)+1)
+		waiter, err := startWaiting(p, func() (*primitives.Hold, error) { return serve(p, who) })
 		if err != nil {
 			return err
 		}
-		came, ends = append(came, who), append(ends, end)
+		arrived, waiters = append(arrived, who), append(waiters, waiter)
 	}
-	s.say("all", "came:   %s", strings.Join(came, " "))
+	s.say("all", "arrived: %s", strings.Join(arrived, " "))
 	info, err := anna.FairLock("till").Info(ctx)
 	if err != nil {
 		return err
@@ -54,17 +54,17 @@ func runFair(ctx context.Context, s *stage) error {
 	if err := hold.Release(ctx); err != nil {
 		return err
 	}
-	s.say(anna.name, "lets go, and wants it again at once")
+	s.say(anna.name, "releases and queues again at once")
 	if _, err := serve(anna, "anna"); err != nil {
 		return err
 	}
-	for _, end := range ends {
-		if a := <-end; a.err != nil {
+	for _, waiter := range waiters {
+		if a := <-waiter; a.err != nil {
 			return a.err
 		}
 	}
-	s.say("all", "served: %s", strings.Join(served, " "))
-	s.equal("waiters in the queue", int64(len(info.Waiters)), int64(len(came)))
-	s.confirm("served in the order in which they came", slices.Equal(served, append(came, "anna")))
+	s.say("all", "served:  %s", strings.Join(served, " "))
+	s.equal("waiters in the queue", int64(len(info.Waiters)), int64(len(arrived)))
+	s.confirm("served in the order of arrival", slices.Equal(served, append(arrived, "anna")))
 	return nil
 }

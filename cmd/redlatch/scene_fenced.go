@@ -10,13 +10,13 @@ import (
 
 var fencedScene = scene{
 	name:  "fenced",
-	shows: "one that sleeps beyond its lease writes too late; the store sees it by the token",
+	shows: "a holder that is paused beyond its lease writes too late; the store rejects its token",
 	run:   runFenced,
 }
 
 const fencedLease = 500 * time.Millisecond
 
-// store stands for what holders write to. It refuses whoever comes with an older token than somebody before.
+// store stands for the resource that holders write to. It rejects a token older than the newest one.
 type store struct {
 	newest int64
 	text   string
@@ -30,16 +30,16 @@ func (st *store) write(token int64, text string) error {
 	return nil
 }
 
-// runFenced lets a lease run out, and its holder write all the same.
+// runFenced lets a lease expire. Its holder then writes although it no longer holds the lock.
 func runFenced(ctx context.Context, s *stage) error {
-	cast, err := s.cast("anna", "ben", "cleo")
+	procs, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {
 		return err
 	}
-	anna, ben := cast[0], cast[1]
+	anna, ben := procs[0], procs[1]
 	var tokens []int64
-	for _, m := range cast {
-		hold, err := m.FencedLock("page").Acquire(ctx)
+	for _, p := range procs {
+		hold, err := p.FencedLock("page").Acquire(ctx)
 		if err != nil {
 			return err
 		}
@@ -48,12 +48,12 @@ func runFenced(ctx context.Context, s *stage) error {
 			return err
 		}
 	}
-	s.say("all", "have held it in turn, with the tokens %d", tokens)
+	s.say("all", "held it in turn, with tokens %d", tokens)
 	late, err := anna.FencedLock("page").Acquire(ctx, primitives.WithLease(fencedLease))
 	if err != nil {
 		return err
 	}
-	s.say(anna.name, "holds it for %v, token %d, and falls asleep", fencedLease, late.Token())
+	s.say(anna.name, "holds it for %v with token %d, and is paused", fencedLease, late.Token())
 	next, err := ben.FencedLock("page").Acquire(ctx)
 	if err != nil {
 		return err
@@ -62,18 +62,18 @@ func runFenced(ctx context.Context, s *stage) error {
 	if err := st.write(next.Token(), "by ben"); err != nil {
 		return err
 	}
-	s.say(ben.name, "holds it, token %d, and writes", next.Token())
-	refused := st.write(late.Token(), "by anna")
-	s.say(anna.name, "wakes up and writes, and hears: %v", refused)
+	s.say(ben.name, "holds it with token %d, and writes", next.Token())
+	rejected := st.write(late.Token(), "by anna")
+	s.say(anna.name, "resumes and writes; the error is: %v", rejected)
 	tokens = append(tokens, late.Token(), next.Token())
-	s.check("tokens", tokens, "rising", rising(tokens))
-	s.confirm("the late writer was refused", refused != nil)
-	s.check("what is written", st.text, "by ben", st.text == "by ben")
+	s.check("tokens", tokens, "increasing", increasing(tokens))
+	s.confirm("the late write was rejected", rejected != nil)
+	s.check("stored text", st.text, "by ben", st.text == "by ben")
 	return next.Release(ctx)
 }
 
-// rising tells whether each number is greater than the one before.
-func rising(numbers []int64) bool {
+// increasing reports whether each number is greater than the previous one.
+func increasing(numbers []int64) bool {
 	for i := 1; i < len(numbers); i++ {
 		if numbers[i] <= numbers[i-1] {
 			return false

@@ -9,60 +9,60 @@ import (
 
 var latchScene = scene{
 	name:  "latch",
-	shows: "two wait until three are done",
+	shows: "two waiters continue when three others have counted down",
 	run:   runLatch,
 }
 
-// runLatch has three count down, one after another, and looks whether somebody goes on too early.
+// runLatch counts down three times and checks that no waiter continues before the last count.
 func runLatch(ctx context.Context, s *stage) error {
-	waiters, err := s.cast("anna", "ben")
+	waiters, err := s.newProcesses("anna", "ben")
 	if err != nil {
 		return err
 	}
-	loaders, err := s.cast("cleo", "dan", "eve")
+	loaders, err := s.newProcesses("cleo", "dan", "eve")
 	if err != nil {
 		return err
 	}
 	if _, err := waiters[0].CountDownLatch("loaded").Init(ctx, len(loaders)); err != nil {
 		return err
 	}
-	var ends []<-chan acquisition
-	for _, m := range waiters {
-		end, err := waiting(m, func() (*primitives.Hold, error) { return nil, m.CountDownLatch("loaded").Wait(ctx) })
+	var waits []<-chan acquisition
+	for _, p := range waiters {
+		wait, err := startWaiting(p, func() (*primitives.Hold, error) { return nil, p.CountDownLatch("loaded").Wait(ctx) })
 		if err != nil {
 			return err
 		}
-		s.say(m.name, "waits")
-		ends = append(ends, end)
+		s.say(p.name, "waits")
+		waits = append(waits, wait)
 	}
 	early := 0
 	var last time.Time
-	for _, m := range loaders {
-		time.Sleep(50 * time.Millisecond)
-		for _, end := range ends {
-			early += len(end)
+	for _, p := range loaders {
+		time.Sleep(50 * time.Millisecond) // time in which a waiter that was woken too early would show
+		for _, wait := range waits {
+			early += len(wait)
 		}
 		last = time.Now()
-		if err := m.CountDownLatch("loaded").CountDown(ctx); err != nil {
+		if err := p.CountDownLatch("loaded").CountDown(ctx); err != nil {
 			return err
 		}
-		s.say(m.name, "is done")
+		s.say(p.name, "counts down")
 	}
 	var slowest time.Duration
-	for _, end := range ends {
-		a := <-end
+	for _, wait := range waits {
+		a := <-wait
 		if a.err != nil {
 			return a.err
 		}
 		slowest = max(slowest, a.at.Sub(last))
 	}
-	s.say("all", "go on, %v after the last one", slowest.Round(time.Millisecond/10))
+	s.say("all", "waiters continue, %v after the last count", slowest.Round(time.Millisecond/10))
 	left, err := waiters[0].CountDownLatch("loaded").Count(ctx)
 	if err != nil {
 		return err
 	}
-	s.equal("went on before all were done", int64(early), 0)
-	s.equal("went on then", int64(len(ends)), int64(len(waiters)))
-	s.equal("left to count", left, 0)
+	s.equal("waiters that continued too early", int64(early), 0)
+	s.equal("waiters that continued", int64(len(waits)), int64(len(waiters)))
+	s.equal("remaining count", left, 0)
 	return nil
 }

@@ -18,65 +18,65 @@ import (
 
 var lockScene = scene{
 	name:  "lock",
-	shows: "three clients with three goroutines each want the same lock, again and again",
+	shows: "three clients with three goroutines each contend for one lock",
 	run:   runLock,
 }
 
-// How much the lock scene does, and how much of it it prints.
 const (
-	lockGoroutines = 3 // of each client
-	lockRounds     = 15
-	lockShown      = 8
+	lockGoroutines = 3  // per client
+	lockRounds     = 15 // per goroutine
+	lockShown      = 8  // acquisitions to print
 )
 
-// runLock has everybody add 1 to a number in Redis, by reading it and then writing it: without mutual exclusion updates get lost.
+// runLock increments a number in Redis by a GET and a SET. Without mutual exclusion updates get lost.
 func runLock(ctx context.Context, s *stage) error {
-	c := &contest{stage: s, crowd: crowd{limit: 1}, number: s.prefix + "number", waiting: map[string]bool{}}
+	c := &contest{stage: s, occupancy: occupancy{limit: 1}, number: s.prefix + "number", waiting: map[string]bool{}}
 	group, working := errgroup.WithContext(ctx)
-	cast, err := s.cast("anna", "ben", "cleo")
+	procs, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {
 		return err
 	}
-	for _, m := range cast {
-		lock := m.Lock("orders:42") // one handle, shared by the client's goroutines
+	for _, p := range procs {
+		lock := p.Lock("orders:42") // one handle, shared by the client's goroutines
 		for i := range lockGoroutines {
-			group.Go(func() error { return c.contend(working, m, lock, fmt.Sprintf("%s/%d", m.name, i+1)) })
+			group.Go(func() error { return c.contend(working, p, lock, fmt.Sprintf("%s/%d", p.name, i+1)) })
 		}
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	total, err := cast[0].rdb.Get(ctx, c.number).Int64()
+	total, err := procs[0].rdb.Get(ctx, c.number).Int64()
 	if err != nil {
 		return err
 	}
-	s.say("all", "have added 1 to a number %d times; it is %d now", c.entered.Load(), total)
-	s.equal("acquisitions", c.entered.Load(), int64(len(cast)*lockGoroutines*lockRounds))
-	s.equal("overlaps", c.over.Load(), 0)
-	s.equal("lost updates", c.entered.Load()-total, 0)
+	s.say("all", "incremented a number %d times; its value is %d", c.entries.Load(), total)
+	s.equal("acquisitions", c.entries.Load(), int64(len(procs)*lockGoroutines*lockRounds))
+	s.equal("overlaps", c.violations.Load(), 0)
+	s.equal("lost updates", c.entries.Load()-total, 0)
 	return nil
 }
 
-// contest is a number that many change under one lock.
+// contest is the state that the goroutines of runLock share.
 type contest struct {
 	*stage
-	crowd
+	occupancy
 
-	number string // its key
+	number string // key of the number
 
 	mu      sync.Mutex
-	waiting map[string]bool
+	waiting map[string]bool // names of waiting goroutines
 }
 
-func (c *contest) contend(ctx context.Context, m *member, lock *primitives.Lock, who string) error {
+// contend acquires the lock lockRounds times and increments the number each time.
+func (c *contest) contend(ctx context.Context, p *process, lock *primitives.Lock, who string) error {
 	for range lockRounds {
-		c.waits(who, true)
+		c.setWaiting(who, true)
 		err := lock.Do(ctx, func(ctx context.Context) error {
 			nth := c.enter()
 			defer c.leave()
-			c.waits(who, false)
+			c.setWaiting(who, false)
 			c.show(nth, who)
-			return c.increment(ctx, m)
+			return c.increment(ctx, p)
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", who, err)
@@ -85,17 +85,18 @@ func (c *contest) contend(ctx context.Context, m *member, lock *primitives.Lock,
 	return nil
 }
 
-// increment adds 1 in two steps, with a little time between them.
-func (c *contest) increment(ctx context.Context, m *member) error {
-	n, err := m.rdb.Get(ctx, c.number).Int64()
+// increment adds 1 to the number in two steps. The pause between them makes a lost update likely if
+// two goroutines overlap.
+func (c *contest) increment(ctx context.Context, p *process) error {
+	n, err := p.rdb.Get(ctx, c.number).Int64()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
 	time.Sleep(time.Millisecond)
-	return m.rdb.Set(ctx, c.number, n+1, time.Minute).Err()
+	return p.rdb.Set(ctx, c.number, n+1, time.Minute).Err()
 }
 
-func (c *contest) waits(who string, on bool) {
+func (c *contest) setWaiting(who string, on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if on {
@@ -105,7 +106,7 @@ func (c *contest) waits(who string, on bool) {
 	}
 }
 
-// show prints the first few acquisitions.
+// show prints the first lockShown acquisitions.
 func (c *contest) show(nth int64, who string) {
 	switch {
 	case nth <= lockShown:

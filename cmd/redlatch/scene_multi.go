@@ -11,30 +11,31 @@ import (
 
 var multiScene = scene{
 	name:  "multi",
-	shows: "two accounts at once, named in opposite orders; both or none",
+	shows: "a joint lock takes both accounts or none; opposite orders do not deadlock",
 	run:   runMulti,
 }
 
-const multiRounds = 15 // of each client
+const multiRounds = 15 // per client
 
-// runMulti has two clients book between two accounts, in both directions, and a third one stand in the way.
+// runMulti has two clients lock the same two accounts in opposite orders. A third client then holds
+// one account, so that nobody can lock both.
 func runMulti(ctx context.Context, s *stage) error {
-	cast, err := s.cast("anna", "ben", "cleo")
+	procs, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {
 		return err
 	}
-	anna, ben, cleo := cast[0], cast[1], cast[2]
-	both := func(m *member, from, to string) *primitives.Lock {
-		return primitives.NewMultiLock([]*primitives.Lock{m.Lock(from), m.Lock(to)})
+	anna, ben, cleo := procs[0], procs[1], procs[2]
+	both := func(p *process, from, to string) *primitives.Lock {
+		return primitives.NewMultiLock([]*primitives.Lock{p.Lock(from), p.Lock(to)})
 	}
-	books := crowd{limit: 1}
+	transfers := occupancy{limit: 1}
 	group, working := errgroup.WithContext(ctx)
 	for _, transfer := range []*primitives.Lock{both(anna, "alice", "bob"), both(ben, "bob", "alice")} {
 		group.Go(func() error {
 			for range multiRounds {
 				err := transfer.Do(working, func(context.Context) error {
-					books.enter()
-					defer books.leave()
+					transfers.enter()
+					defer transfers.leave()
 					time.Sleep(time.Millisecond)
 					return nil
 				})
@@ -48,24 +49,24 @@ func runMulti(ctx context.Context, s *stage) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	s.say("all", "have booked %d times: anna from alice to bob, ben from bob to alice", books.entered.Load())
+	s.say("all", "made %d transfers: anna from alice to bob, ben from bob to alice", transfers.entries.Load())
 	hold, err := cleo.Lock("bob").Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	s.say(cleo.name, "holds bob's account alone")
-	had, err := free(ctx, both(anna, "alice", "bob"))
+	s.say(cleo.name, "holds bob's account")
+	acquired, err := isFree(ctx, both(anna, "alice", "bob"))
 	if err != nil {
 		return err
 	}
-	s.say(anna.name, "tries both: %s", map[bool]string{true: "she has them", false: "not acquired"}[had])
-	left, err := free(ctx, ben.Lock("alice"))
+	s.say(anna.name, "tries both: %s", map[bool]string{true: "acquired", false: "not acquired"}[acquired])
+	alice, err := isFree(ctx, ben.Lock("alice"))
 	if err != nil {
 		return err
 	}
-	s.equal("acquisitions of both", books.entered.Load(), 2*multiRounds)
-	s.equal("overlaps", books.over.Load(), 0)
-	s.confirm("one missing, both refused", !had)
-	s.confirm("and none kept", left)
+	s.equal("acquisitions of both", transfers.entries.Load(), 2*multiRounds)
+	s.equal("overlaps", transfers.violations.Load(), 0)
+	s.confirm("one member held: both refused", !acquired)
+	s.confirm("a refused attempt keeps no member", alice)
 	return hold.Release(ctx)
 }

@@ -10,22 +10,22 @@ import (
 
 var permitsScene = scene{
 	name:  "permits",
-	shows: "one of two who have a permit dies; its permit comes back, the other's stays",
+	shows: "one of two permit holders is killed; its permit expires, the other's does not",
 	run:   runPermits,
 }
 
 const permitsTTL = 700 * time.Millisecond
 
-// runPermits gives out all permits and lets one holder die.
+// runPermits acquires all permits and kills one holder.
 func runPermits(ctx context.Context, s *stage) error {
-	cast, err := s.cast("anna", "ben", "cleo")
+	procs, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {
 		return err
 	}
-	pool := func(m *member) *primitives.PermitExpirableSemaphore {
-		return m.PermitExpirableSemaphore("licenses", primitives.WithWatchdog(permitsTTL))
+	pool := func(p *process) *primitives.PermitExpirableSemaphore {
+		return p.PermitExpirableSemaphore("licenses", primitives.WithWatchdog(permitsTTL))
 	}
-	anna, ben, cleo := cast[0], cast[1], cast[2]
+	anna, ben, cleo := procs[0], procs[1], procs[2]
 	if _, err := pool(anna).Init(ctx, 2); err != nil {
 		return err
 	}
@@ -37,25 +37,25 @@ func runPermits(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.say("all", "anna and ben have a permit each, renewed for %v at a time", permitsTTL)
-	taken, err := waiting(cleo, func() (*primitives.Hold, error) { return pool(cleo).Acquire(ctx) })
+	s.say("all", "anna and ben hold a permit each; the watchdog renews their TTL of %v", permitsTTL)
+	acquired, err := startWaiting(cleo, func() (*primitives.Hold, error) { return pool(cleo).Acquire(ctx) })
 	if err != nil {
 		return err
 	}
 	s.say(cleo.name, "waits")
-	if err := anna.renewal(lost); err != nil {
+	if err := anna.awaitRenewal(lost); err != nil {
 		return err
 	}
-	anna.die()
-	died := time.Now()
-	s.say(anna.name, "was renewed, and dies")
-	a := <-taken
+	anna.kill()
+	killed := time.Now()
+	s.say(anna.name, "is renewed, and dies")
+	a := <-acquired
 	if a.err != nil {
 		return a.err
 	}
-	took := a.at.Sub(died).Round(time.Millisecond)
-	s.say(cleo.name, "has it, %v after the crash", took)
-	stands := kept.Check(ctx)
+	took := a.at.Sub(killed).Round(time.Millisecond)
+	s.say(cleo.name, "holds a permit, %v after the crash", took)
+	checked := kept.Check(ctx)
 	for _, hold := range []*primitives.Hold{kept, a.hold} {
 		if err := hold.Release(ctx); err != nil {
 			return err
@@ -65,8 +65,9 @@ func runPermits(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.check("time until its permit was back", took, fmt.Sprintf("at most %v", permitsTTL+crashLate), took > 0 && took <= permitsTTL+crashLate)
-	s.confirm("the other's stayed", stands == nil)
-	s.equal("permits there in the end", int64(info.Available), 2)
+	const limit = permitsTTL + crashSlack
+	s.check("time from the crash to the next holder", took, fmt.Sprintf("at most %v", limit), took > 0 && took <= limit)
+	s.confirm("the other permit was still held", checked == nil)
+	s.equal("permits available at the end", int64(info.Available), 2)
 	return nil
 }

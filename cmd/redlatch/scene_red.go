@@ -11,7 +11,7 @@ import (
 
 var redScene = scene{
 	name:  "red",
-	shows: "one lock on three servers survives the loss of one, not of two",
+	shows: "a lock on three servers survives the loss of one server, not of two",
 	run:   runRed,
 }
 
@@ -20,28 +20,29 @@ const (
 	redTries = 10
 )
 
-// redUser is a participant on all servers.
+// redUser is a user of the RedLock, with one process (client) per server.
 type redUser struct {
 	lock *primitives.Lock
-	on   []*member
+	on   []*process // by server
 }
 
-func (s *stage) redUser(name string) (*redUser, error) {
+func (s *stage) newRedUser(name string) (*redUser, error) {
 	u := &redUser{}
 	var locks []*primitives.Lock
 	for i, node := range s.nodes {
-		m, err := s.memberOn(node, name)
+		p, err := s.newProcessOn(node, name)
 		if err != nil {
 			return nil, err
 		}
-		u.on = append(u.on, m)
-		locks = append(locks, m.Lock(tally(i)))
+		u.on = append(u.on, p)
+		locks = append(locks, p.Lock(redName(i)))
 	}
 	u.lock = primitives.NewRedLock(locks, primitives.WithWatchdog(redTTL))
 	return u, nil
 }
 
-// acquire acquires the lock. A redlock does not wait for a slow server, as it may be a dead one: on a busy machine ours may be slow.
+// acquire acquires the lock, with redTries attempts. A RedLock does not wait for a slow server,
+// because it may be down. On a busy machine the servers of the demo may be slow too.
 func (u *redUser) acquire(ctx context.Context) (hold *primitives.Hold, err error) {
 	for range redTries {
 		if hold, err = u.lock.Acquire(ctx); err == nil || ctx.Err() != nil {
@@ -51,25 +52,26 @@ func (u *redUser) acquire(ctx context.Context) (hold *primitives.Hold, err error
 	return hold, err
 }
 
-// everywhere acquires on all servers: a majority would do, but one of that may be cut off.
-func (u *redUser) everywhere(ctx context.Context) (*primitives.Hold, error) {
+// acquireOnAll acquires the lock on all servers, not only on a majority. So a majority remains when
+// the scene cuts off one server.
+func (u *redUser) acquireOnAll(ctx context.Context) (*primitives.Hold, error) {
 	for {
 		hold, err := u.acquire(ctx)
 		if err != nil {
 			return nil, err
 		}
-		held, err := u.holds(ctx, hold.ID())
+		held, err := u.countHeld(ctx, hold.ID())
 		if err != nil || held == len(u.on) {
 			return hold, err
 		}
-		_ = hold.Release(ctx) // a server was slow
+		_ = hold.Release(ctx) // a slow server is missing: try again
 	}
 }
 
-// holds tells on how many servers an id holds the lock.
-func (u *redUser) holds(ctx context.Context, id string) (n int, err error) {
-	for i, m := range u.on {
-		info, err := m.Lock(tally(i)).Info(ctx)
+// countHeld returns the number of servers on which id holds the lock.
+func (u *redUser) countHeld(ctx context.Context, id string) (n int, err error) {
+	for i, p := range u.on {
+		info, err := p.Lock(redName(i)).Info(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -80,16 +82,16 @@ func (u *redUser) holds(ctx context.Context, id string) (n int, err error) {
 	return n, nil
 }
 
-// tally is the name of the lock on a server.
-func tally(server int) string { return fmt.Sprintf("tally:%d", server+1) }
+// redName returns the lock's name on the given server.
+func redName(server int) string { return fmt.Sprintf("tally:%d", server+1) }
 
-// runRed cuts off one server, and then another one.
+// runRed cuts off one server, and then a second one.
 func runRed(ctx context.Context, s *stage) error {
-	anna, err := s.redUser("anna")
+	anna, err := s.newRedUser("anna")
 	if err != nil {
 		return err
 	}
-	ben, err := s.redUser("ben")
+	ben, err := s.newRedUser("ben")
 	if err != nil {
 		return err
 	}
@@ -98,17 +100,17 @@ func runRed(ctx context.Context, s *stage) error {
 		ben.on[i].link.Cut()
 	}
 	if !s.nodes.separate() {
-		s.say("...", "three names on one server stand for three servers")
+		s.say("...", "there is only one server: three key names replace three servers")
 	}
-	hold, err := anna.everywhere(ctx)
+	hold, err := anna.acquireOnAll(ctx)
 	if err != nil {
 		return err
 	}
-	s.say("anna", "holds it on all %d, for %v at a time", len(anna.on), redTTL)
+	s.say("anna", "holds it on all %d servers, with a TTL of %v", len(anna.on), redTTL)
 	cut(2)
-	began := time.Now()
+	cutAt := time.Now()
 	s.say("...", "server 3 is cut off")
-	taken, err := waiting(ben.on[0], func() (*primitives.Hold, error) { return ben.acquire(ctx) })
+	acquired, err := startWaiting(ben.on[0], func() (*primitives.Hold, error) { return ben.acquire(ctx) })
 	if err != nil {
 		return err
 	}
@@ -117,26 +119,28 @@ func runRed(ctx context.Context, s *stage) error {
 	case <-time.After(redTTL + redTTL/8):
 	case <-hold.Context().Done():
 	}
-	stands, early, lasted := context.Cause(hold.Context()) == nil, len(taken) > 0, time.Since(began).Round(time.Millisecond)
-	s.say("anna", "was renewed by the other two: still valid %v later, and lets go", lasted)
-	if err := hold.Release(ctx); errors.Is(err, primitives.ErrLost) { // one that is not answered in time is tried again
+	valid, early := context.Cause(hold.Context()) == nil, len(acquired) > 0
+	lasted := time.Since(cutAt).Round(time.Millisecond)
+	s.say("anna", "is renewed on the other two: still valid %v later; it releases", lasted)
+	// Only ErrLost is a failure. A release that gets no answer in time is retried in the background.
+	if err := hold.Release(ctx); errors.Is(err, primitives.ErrLost) {
 		return err
 	}
-	a := <-taken
+	a := <-acquired
 	if a.err != nil {
 		return a.err
 	}
-	s.say("ben", "holds it, on two of three")
+	s.say("ben", "holds it on two of three servers")
 	if err := a.hold.Release(ctx); errors.Is(err, primitives.ErrLost) {
 		return err
 	}
 	cut(1)
 	s.say("...", "server 2 is cut off too")
 	_, minority := anna.lock.TryAcquire(ctx)
-	s.say("anna", "tries: %s", map[bool]string{true: "one server is not enough", false: "she has it"}[minority != nil])
-	s.confirm("valid beyond its TTL with one server cut off", stands)
-	s.confirm("nobody else had it meanwhile", !early)
-	s.confirm("to be had then", a.hold != nil)
-	s.confirm("not to be had with two cut off", minority != nil)
+	s.say("anna", "tries: %s", map[bool]string{true: "one server is not enough", false: "acquired"}[minority != nil])
+	s.confirm("one server cut off: valid beyond its TTL", valid)
+	s.confirm("one server cut off: no second holder", !early)
+	s.confirm("one server cut off: acquired after the release", a.hold != nil)
+	s.confirm("two servers cut off: not acquired", minority != nil)
 	return nil
 }

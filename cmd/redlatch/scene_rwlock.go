@@ -8,37 +8,37 @@ import (
 
 var rwlockScene = scene{
 	name:  "rwlock",
-	shows: "readers read together, a writer writes alone and may go on as a reader",
+	shows: "readers share the lock, a writer excludes all others and can downgrade",
 	run:   runRWLock,
 }
 
-// runRWLock has some read, then one write and downgrade.
+// runRWLock has three readers, then a writer that downgrades to a reader.
 func runRWLock(ctx context.Context, s *stage) error {
-	readers, err := s.cast("anna", "ben", "cleo")
+	readers, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {
 		return err
 	}
-	dan, err := s.member("dan")
+	dan, err := s.newProcess("dan")
 	if err != nil {
 		return err
 	}
 	anna, ben := readers[0].RWLock("config"), readers[1].RWLock("config")
 	var reading []*primitives.Hold
-	for _, m := range readers {
-		hold, err := m.RWLock("config").Reader().TryAcquire(ctx)
+	for _, p := range readers {
+		hold, err := p.RWLock("config").Reader().TryAcquire(ctx)
 		if err != nil {
 			return err
 		}
 		reading = append(reading, hold)
 	}
-	s.say("all", "%d readers read at once", len(reading))
+	s.say("all", "%d readers hold it", len(reading))
 	config := dan.RWLock("config")
-	taken, err := waiting(dan, func() (*primitives.Hold, error) { return config.Writer().Acquire(ctx) })
+	acquired, err := startWaiting(dan, func() (*primitives.Hold, error) { return config.Writer().Acquire(ctx) })
 	if err != nil {
 		return err
 	}
-	s.say(dan.name, "wants to write, and waits")
-	pushes, err := free(ctx, anna.Reader())
+	s.say(dan.name, "waits for the write lock")
+	overtaken, err := isFree(ctx, anna.Reader())
 	if err != nil {
 		return err
 	}
@@ -47,36 +47,36 @@ func runRWLock(ctx context.Context, s *stage) error {
 			return err
 		}
 	}
-	a := <-taken
+	a := <-acquired
 	if a.err != nil {
 		return a.err
 	}
-	alone, err := free(ctx, anna.Reader())
+	readBesideWriter, err := isFree(ctx, anna.Reader())
 	if err != nil {
 		return err
 	}
-	s.say(dan.name, "writes, when all have gone")
-	// The reader's hold is to outlast the writer's: its context must not end with that.
-	down, err := config.Reader().Acquire(context.WithoutCancel(a.hold.Context()))
+	s.say(dan.name, "holds the write lock after all readers released")
+	// The reader's hold outlives the writer's, so its context must not end with the writer's.
+	downgraded, err := config.Reader().Acquire(context.WithoutCancel(a.hold.Context()))
 	if err != nil {
 		return err
 	}
 	if err := a.hold.Release(ctx); err != nil {
 		return err
 	}
-	s.say(dan.name, "goes on as a reader")
-	read, err := free(ctx, anna.Reader())
+	s.say(dan.name, "continues as a reader")
+	read, err := isFree(ctx, anna.Reader())
 	if err != nil {
 		return err
 	}
-	write, err := free(ctx, ben.Writer())
+	write, err := isFree(ctx, ben.Writer())
 	if err != nil {
 		return err
 	}
 	s.equal("readers at once", int64(len(reading)), int64(len(readers)))
-	s.confirm("new readers wait behind a waiting writer", !pushes)
-	s.confirm("nobody reads while it is written", !alone)
-	s.confirm("after the downgrade others may read", read)
-	s.confirm("and nobody may write", !write)
-	return down.Release(ctx)
+	s.confirm("new readers wait behind a waiting writer", !overtaken)
+	s.confirm("no reader beside the writer", !readBesideWriter)
+	s.confirm("after the downgrade others can read", read)
+	s.confirm("after the downgrade nobody can write", !write)
+	return downgraded.Release(ctx)
 }

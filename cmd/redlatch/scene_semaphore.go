@@ -17,17 +17,17 @@ var semaphoreScene = scene{
 
 const (
 	semaphorePermits    = 3
-	semaphoreGoroutines = 4 // of each client
-	semaphoreRounds     = 4
+	semaphoreGoroutines = 4 // per client
+	semaphoreRounds     = 4 // per goroutine
 )
 
-// runSemaphore takes all permits once, so that the next try must fail, and then has many contend for them.
+// runSemaphore holds all permits and checks that another try fails. Then many goroutines contend.
 func runSemaphore(ctx context.Context, s *stage) error {
-	cast, err := s.cast("anna", "ben", "cleo")
+	procs, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {
 		return err
 	}
-	slots := cast[0].Semaphore("slots")
+	slots := procs[0].Semaphore("slots")
 	if _, err := slots.Init(ctx, semaphorePermits); err != nil {
 		return err
 	}
@@ -35,17 +35,17 @@ func runSemaphore(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	more, err := free(ctx, cast[1].Semaphore("slots"))
+	more, err := isFree(ctx, procs[1].Semaphore("slots"))
 	if err != nil {
 		return err
 	}
 	if err := all.Release(ctx); err != nil {
 		return err
 	}
-	inside := crowd{limit: semaphorePermits}
+	inside := occupancy{limit: semaphorePermits}
 	group, working := errgroup.WithContext(ctx)
-	for _, m := range cast {
-		slots := m.Semaphore("slots")
+	for _, p := range procs {
+		slots := p.Semaphore("slots")
 		for range semaphoreGoroutines {
 			group.Go(func() error { return work(working, slots, &inside) })
 		}
@@ -53,19 +53,20 @@ func runSemaphore(ctx context.Context, s *stage) error {
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	s.say("all", "have worked %d times, at most %d at once", inside.entered.Load(), inside.most.Load())
+	s.say("all", "held a permit %d times, at most %d at once", inside.entries.Load(), inside.peak.Load())
 	info, err := slots.Info(ctx)
 	if err != nil {
 		return err
 	}
-	s.confirm("one more than there are is refused", !more)
-	s.equal("acquisitions", inside.entered.Load(), int64(len(cast)*semaphoreGoroutines*semaphoreRounds))
-	s.equal("times that more than 3 were inside", inside.over.Load(), 0)
-	s.equal("permits there in the end", int64(info.Available), semaphorePermits)
+	s.confirm("no permit beyond the limit", !more)
+	s.equal("acquisitions", inside.entries.Load(), int64(len(procs)*semaphoreGoroutines*semaphoreRounds))
+	s.equal("times that more than 3 were held", inside.violations.Load(), 0)
+	s.equal("permits available at the end", int64(info.Available), semaphorePermits)
 	return nil
 }
 
-func work(ctx context.Context, slots *primitives.Semaphore, inside *crowd) error {
+// work acquires a permit semaphoreRounds times and holds it for a moment each time.
+func work(ctx context.Context, slots *primitives.Semaphore, inside *occupancy) error {
 	for range semaphoreRounds {
 		err := slots.Do(ctx, func(context.Context) error {
 			inside.enter()

@@ -7,7 +7,7 @@ import (
 
 var stripedScene = scene{
 	name:  "striped",
-	shows: "a hundred customers share four locks, each always the same one",
+	shows: "a hundred customers share four locks; a customer always uses the same lock",
 	run:   runStriped,
 }
 
@@ -16,40 +16,40 @@ const (
 	customers = 100
 )
 
-// runStriped holds one customer's stripe, and looks what that means for the others.
+// runStriped holds one customer's stripe and checks which customers that blocks.
 func runStriped(ctx context.Context, s *stage) error {
-	cast, err := s.cast("anna", "ben")
+	procs, err := s.newProcesses("anna", "ben")
 	if err != nil {
 		return err
 	}
-	anna, ben := cast[0].Striped("customers", stripes), cast[1].Striped("customers", stripes)
+	anna, ben := procs[0].Striped("customers", stripes), procs[1].Striped("customers", stripes)
 	hold, err := anna.Lock("customer 1").Acquire(ctx)
 	if err != nil {
 		return err
 	}
-	s.say("anna", "holds customer 1, by the lock %s", hold.Name())
-	shared, blocked, wrong := map[string]int{}, 0, 0
+	s.say("anna", "holds customer 1 with lock %s", hold.Name())
+	used, blocked, wrong := map[string]int{}, 0, 0
 	for i := range customers {
 		lock := ben.Lock(fmt.Sprintf("customer %d", i+1))
-		shared[lock.Name()]++
-		had, err := free(ctx, lock)
+		used[lock.Name()]++
+		free, err := isFree(ctx, lock)
 		if err != nil {
 			return err
 		}
-		if !had {
+		if !free {
 			blocked++
 		}
-		if had == (lock.Name() == hold.Name()) {
+		if free == (lock.Name() == hold.Name()) {
 			wrong++
 		}
 	}
-	same, err := free(ctx, ben.Lock("customer 1"))
+	sameCustomer, err := isFree(ctx, ben.Lock("customer 1"))
 	if err != nil {
 		return err
 	}
-	s.say("ben", "can have %d of %d customers; the others share that lock", customers-blocked, customers)
-	s.equal("locks for all", int64(len(shared)), stripes)
-	s.confirm("the same customer is refused", !same)
-	s.equal("customers of other locks refused", int64(wrong), 0)
+	s.say("ben", "can acquire %d of %d customers; the others share that lock", customers-blocked, customers)
+	s.equal("locks used by all customers", int64(len(used)), stripes)
+	s.confirm("the same customer is blocked", !sameCustomer)
+	s.equal("customers with the wrong result", int64(wrong), 0)
 	return hold.Release(ctx)
 }

@@ -17,132 +17,138 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// stage is what a scene plays on: servers, names that nobody else uses, and the report.
+// stage is the environment of one scene: servers, a unique key prefix, and the report.
 type stage struct {
 	*report
 
-	scene  string
-	nodes  nodes
-	prefix string // of all names in this scene
-	began  time.Time
+	scene   string
+	nodes   nodes
+	prefix  string // of all names in this scene
+	started time.Time
 
-	mu      sync.Mutex
-	members []*member
+	mu        sync.Mutex
+	processes []*process
 }
 
-// newStage makes the stage of one scene in one run.
+// newStage makes the stage of a scene. Each stage has a different key prefix.
 func newStage(r *report, n nodes, prefix, scene string) *stage {
 	var id [6]byte
 	_, _ = rand.Read(id[:]) // never fails
 	return &stage{
-		report: r, scene: scene, nodes: n, began: time.Now(),
+		report: r, scene: scene, nodes: n, started: time.Now(),
 		prefix: fmt.Sprintf("%s:%s:%s:", prefix, hex.EncodeToString(id[:]), scene),
 	}
 }
 
-// member is one participant: it has connections of its own, as a process of its own would.
-type member struct {
+// process stands for one process: a client with its own connections.
+type process struct {
 	*primitives.Client
 	name string
 	rdb  *redis.Client
-	link *locktest.Link // its way to the server
+	link *locktest.Link // its network path to the server
 
-	waits   chan struct{} // has an element for each acquisition that was refused at first, if somebody takes them out
-	renewed chan struct{} // has an element if something was renewed
+	waits   chan struct{} // receives an element when an acquisition starts to wait
+	renewed chan struct{} // receives an element when a hold is renewed
 }
 
-// member makes a participant. The names of what it locks are the scene's own.
-func (s *stage) member(name string, opts ...primitives.ClientOption) (*member, error) {
-	return s.memberOn(s.nodes[0], name, opts...)
+// newProcess makes a process that uses the first server.
+func (s *stage) newProcess(name string, opts ...primitives.ClientOption) (*process, error) {
+	return s.newProcessOn(s.nodes[0], name, opts...)
 }
 
-// memberOn makes a participant that uses a certain server.
-func (s *stage) memberOn(node *redis.Options, name string, opts ...primitives.ClientOption) (*member, error) {
+// newProcessOn makes a process that uses the given server.
+func (s *stage) newProcessOn(node *redis.Options, name string, opts ...primitives.ClientOption) (*process, error) {
 	o := *node
 	dial := o.Dialer
 	if dial == nil {
 		dial = redis.NewDialer(node)
 	}
-	m := &member{name: name, link: locktest.NewLink(dial), waits: make(chan struct{}, 100), renewed: make(chan struct{}, 1)}
-	o.Dialer = m.link.Dial
-	m.rdb = redis.NewClient(&o)
-	c, err := primitives.New(m.rdb, append(opts, primitives.WithPrefix(s.prefix), primitives.WithObserver(m.observe))...)
+	p := &process{
+		name: name, link: locktest.NewLink(dial),
+		waits: make(chan struct{}, 100), renewed: make(chan struct{}, 1),
+	}
+	o.Dialer = p.link.Dial
+	p.rdb = redis.NewClient(&o)
+	c, err := primitives.New(p.rdb, append(opts, primitives.WithPrefix(s.prefix), primitives.WithObserver(p.observe))...)
 	if err != nil {
 		return nil, err
 	}
-	m.Client = c
+	p.Client = c
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.members = append(s.members, m)
-	return m, nil
+	s.processes = append(s.processes, p)
+	return p, nil
 }
 
-// cast makes several participants.
-func (s *stage) cast(names ...string) ([]*member, error) {
-	var cast []*member
+// newProcesses makes one process per name.
+func (s *stage) newProcesses(names ...string) ([]*process, error) {
+	var all []*process
 	for _, name := range names {
-		m, err := s.member(name)
+		p, err := s.newProcess(name)
 		if err != nil {
 			return nil, err
 		}
-		cast = append(cast, m)
+		all = append(all, p)
 	}
-	return cast, nil
+	return all, nil
 }
 
-func (m *member) observe(e primitives.Event) {
-	var heard chan struct{}
+// observe signals events that a scene may wait for. It must not block, because the client calls it in
+// its own goroutines, so it drops events that nobody has read.
+func (p *process) observe(e primitives.Event) {
+	var signal chan struct{}
 	switch e.Kind {
 	case primitives.EventWait:
-		heard = m.waits
+		signal = p.waits
 	case primitives.EventRenewed:
-		heard = m.renewed
+		signal = p.renewed
 	default:
 		return
 	}
 	select {
-	case heard <- struct{}{}:
+	case signal <- struct{}{}:
 	default:
 	}
 }
 
-// die ends the participant as kill -9 would: nothing is sent any more, and nothing is released.
-func (m *member) die() {
-	m.link.Cut()
-	_ = m.rdb.Close()
+// kill stops the process as kill -9 does: it sends no more commands and releases nothing.
+func (p *process) kill() {
+	p.link.Cut()
+	_ = p.rdb.Close()
 }
 
-// acquisition is how somebody's waiting ended, and when.
+// acquisition is the result of an acquisition, and the time at which it ended.
 type acquisition struct {
 	hold *primitives.Hold
 	at   time.Time
 	err  error
 }
 
-// waiting starts an acquisition by m of what is not to be had yet. When waiting returns it does wait.
-func waiting(m *member, acquire func() (*primitives.Hold, error)) (<-chan acquisition, error) {
+// startWaiting starts an acquisition that p must wait for, and returns once p waits. It is an error
+// if p does not have to wait.
+func startWaiting(p *process, acquire func() (*primitives.Hold, error)) (<-chan acquisition, error) {
 	done := make(chan acquisition, 1)
 	go func() {
 		hold, err := acquire()
 		done <- acquisition{hold, time.Now(), err}
 	}()
 	select {
-	case <-m.waits:
+	case <-p.waits:
 		return done, nil
 	case a := <-done:
 		if a.err == nil {
-			a.err = fmt.Errorf("%s did not have to wait", m.name)
+			a.err = fmt.Errorf("%s did not have to wait", p.name)
 		}
 		return nil, a.err
 	}
 }
 
-// free tells whether something is to be had now, by having it for a moment.
-func free(ctx context.Context, x interface {
+// isFree reports whether an acquisition succeeds at once. It releases what it acquires.
+func isFree(ctx context.Context, handle interface {
 	TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 },
 ) (bool, error) {
-	hold, err := x.TryAcquire(ctx)
+	hold, err := handle.TryAcquire(ctx)
 	switch {
 	case errors.Is(err, primitives.ErrNotAcquired):
 		return false, nil
@@ -152,42 +158,43 @@ func free(ctx context.Context, x interface {
 	return true, hold.Release(ctx)
 }
 
-// crowd counts who is inside of something. It is safe for concurrent use, and uses no lock but its own.
-type crowd struct {
-	inside, most, entered, over atomic.Int64
+// occupancy counts goroutines in critical sections. It is safe for concurrent use. It is atomic, so
+// that it detects overlaps without the lock under test.
+type occupancy struct {
+	current, peak, entries, violations atomic.Int64
 
-	limit int64 // who finds more inside, with himself, is over it
+	limit int64 // an entry that makes current exceed limit is a violation
 }
 
-// enter notes that somebody is inside, until leave, and returns how many have been.
-func (c *crowd) enter() (nth int64) {
-	inside := c.inside.Add(1)
-	if inside > c.limit {
-		c.over.Add(1)
+// enter counts an entry and returns the number of entries so far.
+func (o *occupancy) enter() (nth int64) {
+	current := o.current.Add(1)
+	if current > o.limit {
+		o.violations.Add(1)
 	}
-	for most := c.most.Load(); inside > most && !c.most.CompareAndSwap(most, inside); most = c.most.Load() {
+	for peak := o.peak.Load(); current > peak && !o.peak.CompareAndSwap(peak, current); peak = o.peak.Load() {
 	}
-	return c.entered.Add(1)
+	return o.entries.Add(1)
 }
 
-func (c *crowd) leave() { c.inside.Add(-1) }
+func (o *occupancy) leave() { o.current.Add(-1) }
 
-// say tells what happens, and who does it.
+// say prints an event: when it happened, which process it concerns, and what it is.
 func (s *stage) say(who, format string, args ...any) {
-	s.printf("  %7.3f s  %-7s %s\n", time.Since(s.began).Seconds(), who, fmt.Sprintf(format, args...))
+	s.printf("  %7.3f s  %-7s %s\n", time.Since(s.started).Seconds(), who, fmt.Sprintf(format, args...))
 }
 
-// check notes what was measured, what is wanted, and whether they agree.
+// check records a check: the measured value, the wanted value, and whether it passed.
 func (s *stage) check(what string, measured, wanted any, ok bool) {
-	s.note(s.scene, what, fmt.Sprint(measured), fmt.Sprint(wanted), ok)
+	s.add(s.scene, what, fmt.Sprint(measured), fmt.Sprint(wanted), ok)
 }
 
-// equal checks that a number is as wanted.
+// equal checks that a number has the wanted value.
 func (s *stage) equal(what string, measured, wanted int64) {
 	s.check(what, measured, wanted, measured == wanted)
 }
 
-// confirm checks that something is so.
+// confirm checks that a statement is true.
 func (s *stage) confirm(what string, ok bool) { s.check(what, yes(ok), "yes", ok) }
 
 func yes(b bool) string {
@@ -197,34 +204,37 @@ func yes(b bool) string {
 	return "no"
 }
 
-// clearLimit is how long the removal of the keys may take: a large database is searched no longer. What is left then expires within minutes.
-const clearLimit = 5 * time.Second
+// cleanUpTimeout bounds the search for keys to remove, which is slow in a large database. Keys that
+// are left expire within minutes.
+const cleanUpTimeout = 5 * time.Second
 
-// clear ends the participants and removes all keys of the scene, those too that remember requests: with all connections closed no copy of
-// one is on its way any more.
-func (s *stage) clear(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), clearLimit)
+// cleanUp closes all processes and removes all keys of the scene. It may remove the keys that
+// remember requests too: all connections are closed, so no copy of a request can arrive any more.
+func (s *stage) cleanUp(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	ended, end := context.WithCancel(ctx)
-	end()
-	for _, m := range s.members { // all of them first: a client waits for what it has others send
-		_ = m.rdb.Close()
-		m.link.Mend() // a command under way, or a dial, would wait for its time limit
+	cancelled, cancelNow := context.WithCancel(ctx)
+	cancelNow()
+	// Close all connections before the first client: a joint lock's client waits for commands that
+	// it sends through other clients.
+	for _, p := range s.processes {
+		_ = p.rdb.Close()
+		p.link.Mend() // otherwise a pending command or dial waits until it times out
 	}
-	for _, m := range s.members {
-		_ = m.Close(ended) // holds that a dead one left
+	for _, p := range s.processes {
+		_ = p.Close(cancelled) // does not wait for the holds of killed processes
 	}
 	var failed []error
 	for _, node := range slices.Compact(slices.Clone(s.nodes)) {
-		if err := s.remove(ctx, node); err != nil && ctx.Err() == nil {
-			failed = append(failed, fmt.Errorf("removing the keys: %w", err))
+		if err := s.removeKeys(ctx, node); err != nil && ctx.Err() == nil {
+			failed = append(failed, fmt.Errorf("remove keys: %w", err))
 		}
 	}
 	return errors.Join(failed...)
 }
 
-// remove removes the scene's keys from one server.
-func (s *stage) remove(ctx context.Context, node *redis.Options) error {
+// removeKeys removes the scene's keys from one server.
+func (s *stage) removeKeys(ctx context.Context, node *redis.Options) error {
 	rdb := redis.NewClient(node)
 	defer func() { _ = rdb.Close() }()
 	keys := rdb.Scan(ctx, 0, "*"+s.prefix+"*", 1000).Iterator()

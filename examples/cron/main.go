@@ -1,7 +1,8 @@
-// Command cron runs a job once, though every process has the timer for it.
+// Command cron runs a job once a minute, although every process has a timer for it.
 //
-// The lock sees to it that no two run the job at once. That it is not run again by one whose timer is a little late takes a note that it is done,
-// which is read and written under the lock.
+// The lock keeps two processes from running the job at the same time. A key in Redis records that the
+// job of this minute is done, so a process with a late timer does not run it again. The key is read
+// and written under the lock.
 package main
 
 import (
@@ -21,14 +22,14 @@ import (
 )
 
 func main() {
-	url := flag.String("redis", "", "`URL` of a Redis (default: one inside this process)")
+	url := flag.String("redis", "", "`URL` of the Redis server (default: a server inside this process)")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, *url, time.Now()); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run has three processes whose timers go off at now.
+// run starts three processes whose timers all fire at now.
 func run(ctx context.Context, out io.Writer, url string, now time.Time) error {
 	server, err := process.At(url)
 	if err != nil {
@@ -52,8 +53,9 @@ func run(ctx context.Context, out io.Writer, url string, now time.Time) error {
 	return processes.Wait()
 }
 
-// tick runs the job of this minute, unless another process does or has done so. A job that fails, or whose process dies, is run by the next
-// process that comes: at least once, so it should bear repetition.
+// tick runs the job of this minute, unless another process is running it or has run it. If the job
+// fails or its process dies, the next process runs it again. So the job runs at least once and should
+// be idempotent.
 func tick(ctx context.Context, p *process.Process, now time.Time, job func(context.Context) error) error {
 	done := "report:done:" + now.UTC().Format("2006-01-02T15:04")
 	err := p.Lock("report").Do(ctx, func(ctx context.Context) error {
@@ -66,7 +68,7 @@ func tick(ctx context.Context, p *process.Process, now time.Time, job func(conte
 		return p.Redis.Set(ctx, done, "1", time.Hour).Err()
 	}, primitives.WithWait(0))
 	if errors.Is(err, primitives.ErrNotAcquired) {
-		return nil // another process is at it
+		return nil // another process is running the job
 	}
 	return err
 }

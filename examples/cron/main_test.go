@@ -10,8 +10,7 @@ import (
 	"github.com/redlatch/redlatch/locktest"
 )
 
-// Of three processes one runs the job; whoever comes later in the same minute does not, in the next minute one does.
-func TestOncePerMinute(t *testing.T) {
+func TestJobRunsOncePerMinute(t *testing.T) {
 	url, minute := "redis://"+locktest.NewServer(t).Addr(), time.Date(2030, 5, 6, 7, 8, 0, 0, time.UTC)
 	var out lines.Lines
 	for _, tt := range []struct {

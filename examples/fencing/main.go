@@ -1,5 +1,6 @@
-// Command fencing shows what a lock alone cannot do: stop a writer that was paused for longer than its lease and does not know. The store does, by
-// the token that comes with the hold.
+// Command fencing shows how a store rejects a writer that was paused for longer than its lease. The
+// lock alone cannot stop such a writer, which does not know that its lease has expired. The store
+// compares the fencing tokens of the holds.
 package main
 
 import (
@@ -18,16 +19,18 @@ import (
 )
 
 func main() {
-	url := flag.String("redis", "", "`URL` of a Redis (default: one inside this process)")
+	url := flag.String("redis", "", "`URL` of the Redis server (default: a server inside this process)")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, *url); err != nil {
 		log.Fatal(err)
 	}
 }
 
-var errStale = errors.New("refused: a newer holder has written")
+var errStale = errors.New("rejected: a newer holder has written")
 
-// page is what is written to. In SQL: UPDATE page SET text = $1, token = $2 WHERE id = 1 AND token <= $2, and look at the number of rows.
+// page is the store. The same check in SQL looks at the number of updated rows:
+//
+//	UPDATE page SET text = $1, token = $2 WHERE id = 1 AND token <= $2
 type page struct {
 	mu    sync.Mutex
 	token int64
@@ -44,36 +47,36 @@ func (p *page) write(token int64, text string) error {
 	return nil
 }
 
-// run has one writer pause for longer than its lease, and another one write meanwhile.
+// run pauses one writer for longer than its lease, while another one writes.
 func run(ctx context.Context, out io.Writer, url string) error {
 	server, err := process.At(url)
 	if err != nil {
 		return err
 	}
 	defer server.Close()
-	slowly, err := server.Start()
+	slowProcess, err := server.Start()
 	if err != nil {
 		return err
 	}
-	defer slowly.End()
-	quickly, err := server.Start()
+	defer slowProcess.End()
+	quickProcess, err := server.Start()
 	if err != nil {
 		return err
 	}
-	defer quickly.End()
+	defer quickProcess.End()
 	p := &page{}
 
-	slow, err := slowly.FencedLock("page").Acquire(ctx, primitives.WithLease(time.Second))
+	slow, err := slowProcess.FencedLock("page").Acquire(ctx, primitives.WithLease(time.Second))
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "the slow writer has the lock, and is paused")
-	quick, err := quickly.FencedLock("page").Acquire(ctx) // when the lease is over
+	fmt.Fprintln(out, "the slow writer holds the lock and is paused")
+	quick, err := quickProcess.FencedLock("page").Acquire(ctx) // waits until the lease expires
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(out, "the quick writer has the lock, and writes:", p.write(quick.Token(), "quick"))
-	fmt.Fprintln(out, "the slow writer goes on, and writes:", p.write(slow.Token(), "slow"))
-	fmt.Fprintln(out, "the page says:", p.text)
+	fmt.Fprintln(out, "the quick writer holds the lock and writes:", p.write(quick.Token(), "quick"))
+	fmt.Fprintln(out, "the slow writer resumes and writes:", p.write(slow.Token(), "slow"))
+	fmt.Fprintln(out, "the page contains:", p.text)
 	return quick.Release(ctx)
 }

@@ -1,6 +1,7 @@
-// Command jobs has many jobs to do, of which only a few may run at once, over all processes: because of licences, say, or to spare a service.
+// Command jobs limits the number of jobs that run at the same time, over all processes. Typical
+// reasons are a limited number of licenses, or a service that must not be overloaded.
 //
-// Each job has a permit while it runs. The permit of a process that dies comes back when its lease ends.
+// Each job holds a permit while it runs. When a process dies, its permits expire.
 package main
 
 import (
@@ -19,14 +20,14 @@ import (
 )
 
 func main() {
-	url := flag.String("redis", "", "`URL` of a Redis (default: one inside this process)")
+	url := flag.String("redis", "", "`URL` of the Redis server (default: a server inside this process)")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, *url, 3, 6); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run has two processes do a number of jobs each, at most limit at once.
+// run starts two processes that do the given number of jobs each, at most limit at a time.
 func run(ctx context.Context, out io.Writer, url string, limit, jobs int) error {
 	server, err := process.At(url)
 	if err != nil {
@@ -47,10 +48,10 @@ func run(ctx context.Context, out io.Writer, url string, limit, jobs int) error 
 	return processes.Wait()
 }
 
-// work does the jobs of one process, each as soon as there is a permit for it.
+// work does the jobs of one process. Each job starts as soon as it has a permit.
 func work(ctx context.Context, out io.Writer, client *primitives.Client, who string, limit, jobs int) error {
 	permits := client.PermitExpirableSemaphore("renderers", primitives.WithWatchdog(10*time.Second))
-	if _, err := permits.Init(ctx, limit); err != nil { // every process may; the first one counts
+	if _, err := permits.Init(ctx, limit); err != nil { // idempotent: only the first call sets the limit
 		return err
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -62,9 +63,9 @@ func work(ctx context.Context, out io.Writer, client *primitives.Client, who str
 	return group.Wait()
 }
 
-// render is a job: it ends early if its permit is lost.
+// render is a job. It ends early if it loses its permit.
 func render(ctx context.Context, out io.Writer, who string, job int) error {
-	fmt.Fprintf(out, "%s begins job %d\n", who, job)
+	fmt.Fprintf(out, "%s starts job %d\n", who, job)
 	select {
 	case <-time.After(50 * time.Millisecond):
 	case <-ctx.Done():

@@ -9,14 +9,14 @@ import (
 	"github.com/redlatch/redlatch/examples/internal/lines"
 )
 
-// All jobs are done, and never more at once than there are permits.
-func TestAtMostAsManyAsPermits(t *testing.T) {
+// All jobs run, and never more at a time than there are permits.
+func TestRunningJobsStayWithinTheLimit(t *testing.T) {
 	const limit, jobs = 3, 5
 	var out lines.Lines
 	require.NoError(t, run(t.Context(), &out, "", limit, jobs))
 	running, done := 0, 0
 	for _, line := range out.All() {
-		if strings.Contains(line, "begins") {
+		if strings.Contains(line, "starts") {
 			running++
 		} else {
 			running--

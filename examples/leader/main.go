@@ -1,6 +1,7 @@
-// Command leader elects a leader among processes: whoever has the lock leads, for as long as it is renewed.
+// Command leader elects a leader among processes. The leader is the process that holds the lock.
 //
-// A leader that is cut off from Redis is told before another one can lead, by the end of its context, and stops. Here that happens to the first one.
+// The context of a leader that is cut off from Redis ends before another process can acquire the
+// lock, so the leader stops in time. The program cuts off its first leader to show this.
 package main
 
 import (
@@ -20,18 +21,18 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// ttl is how long a dead leader is missed. One that lives is renewed every third of it.
+// ttl is the time after which a dead leader is replaced. A live leader renews its lock every ttl/3.
 const ttl = 1500 * time.Millisecond
 
 func main() {
-	url := flag.String("redis", "", "`URL` of a Redis (default: one inside this process)")
+	url := flag.String("redis", "", "`URL` of the Redis server (default: a server inside this process)")
 	flag.Parse()
 	if err := run(context.Background(), os.Stdout, *url); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run has three processes stand for election until one of them has led to the end.
+// run starts three candidates. It ends when a leader has finished its work.
 func run(ctx context.Context, out io.Writer, url string) error {
 	server, err := process.At(url)
 	if err != nil {
@@ -51,12 +52,12 @@ func run(ctx context.Context, out io.Writer, url string) error {
 			defer p.End()
 			return campaign(ctx, out, p.Client, fmt.Sprintf("process %d", n+1), func(ctx context.Context) error {
 				if led.Swap(true) {
-					finish() // a leader that nothing happens to
+					finish() // the second leader finishes its work
 					return nil
 				}
-				p.Network.Cut()
+				p.Network.Cut() // the first leader is cut off
 				defer p.Network.Mend()
-				<-ctx.Done() // a leader's work ends with its context
+				<-ctx.Done() // the work of a leader ends with its context
 				return context.Cause(ctx)
 			})
 		})
@@ -64,13 +65,16 @@ func run(ctx context.Context, out io.Writer, url string) error {
 	return processes.Wait()
 }
 
-// campaign stands for election again and again, until it has led to the end or ctx is done.
-func campaign(ctx context.Context, out io.Writer, client *primitives.Client, who string, lead func(context.Context) error) error {
+// campaign waits for the leadership and calls lead. It tries again if the leadership is lost. It ends
+// when lead returns another result, or when ctx is done.
+func campaign(
+	ctx context.Context, out io.Writer, client *primitives.Client, who string, lead func(context.Context) error,
+) error {
 	for {
 		err := client.Lock("leader", primitives.WithWatchdog(ttl)).Do(ctx, func(ctx context.Context) error {
 			fmt.Fprintln(out, who, "leads")
 			err := lead(ctx)
-			fmt.Fprintln(out, who, "leads no more:", err)
+			fmt.Fprintln(out, who, "stops leading:", err)
 			return err
 		})
 		switch {

@@ -11,83 +11,88 @@ import (
 	"time"
 )
 
-// chunk is something to be written, not before due nor before its gates are closed.
+// chunk is data to be written, not before due and not before all holds are closed.
 type chunk struct {
-	data   []byte
-	due    time.Time         // zero: at once
-	gates  []<-chan struct{} // all must be closed
-	passed func()            // called, if not nil, when the chunk is about to be written
+	data      []byte
+	due       time.Time // zero: no delay
+	holds     []<-chan struct{}
+	onRelease func() // if not nil, called before the chunk is written
 }
 
-// outbox writes chunks to a connection in the order of their coming. Putting
-// one in never blocks, however slow the reader at the other end is.
+// outbox writes chunks to a connection in order. Its queue is unbounded, so put
+// never blocks, even if the peer does not read.
 type outbox struct {
 	conn net.Conn
-	wake chan struct{} // capacity 1: one nudge is enough
-	quit chan struct{} // closed by abort
+	wake chan struct{} // capacity 1: signals coalesce, and the sender never blocks
+	quit chan struct{} // closed by stop
 	done chan struct{} // closed when run has returned
 
-	mu     sync.Mutex
-	queue  []chunk
-	sealed bool // nothing more will come
-	failed error
-	abort  sync.Once
+	mu          sync.Mutex
+	queue       []chunk
+	inputClosed bool
+	failed      error // of the failed write that ended run
+	stopOnce    sync.Once
 }
 
-// newOutbox starts an outbox. Its goroutine ends after stop, seal or a failed write.
+// newOutbox starts an outbox. Its goroutine ends after stop, closeInput or a
+// failed write.
 func newOutbox(conn net.Conn) *outbox {
 	o := &outbox{conn: conn, wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	go o.run()
 	return o
 }
 
-// put queues c, or returns why nothing can be written any more.
+// put queues c. It returns an error if the outbox cannot write any more.
 func (o *outbox) put(c chunk) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case o.failed != nil:
 		return o.failed
-	case o.sealed:
+	case o.inputClosed:
 		return net.ErrClosed
 	}
 	o.queue = append(o.queue, c)
-	o.nudge()
+	o.wakeUp()
 	return nil
 }
 
-// seal lets the outbox end once it has written what it holds.
-func (o *outbox) seal() {
+// closeInput ends the outbox after it has written all queued chunks.
+func (o *outbox) closeInput() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sealed = true
-	o.nudge()
+	o.inputClosed = true
+	o.wakeUp()
 }
 
-// stop ends the outbox at once. A write under way ends when conn is closed.
-func (o *outbox) stop() { o.abort.Do(func() { close(o.quit) }) }
+// stop ends the outbox and discards its queue. It does not interrupt a write in
+// progress; closing conn does.
+func (o *outbox) stop() { o.stopOnce.Do(func() { close(o.quit) }) }
 
-func (o *outbox) nudge() {
+// wakeUp signals run. If a signal is already pending, run will see the new state with it.
+func (o *outbox) wakeUp() {
 	select {
 	case o.wake <- struct{}{}:
 	default:
 	}
 }
 
+// run writes queued chunks until the outbox is stopped, fails, or has written all chunks after
+// closeInput.
 func (o *outbox) run() {
 	defer close(o.done)
 	for {
-		batch, sealed := o.take()
+		batch, inputClosed := o.take()
 		for _, c := range batch {
 			if !o.write(c) {
 				return
 			}
 		}
-		if sealed && len(batch) == 0 {
+		if inputClosed && len(batch) == 0 {
 			return
 		}
 		if len(batch) > 0 {
-			continue
+			continue // more chunks may have arrived during the writes
 		}
 		select {
 		case <-o.wake:
@@ -97,15 +102,17 @@ func (o *outbox) run() {
 	}
 }
 
+// take removes all chunks from the queue.
 func (o *outbox) take() ([]chunk, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	batch := o.queue
 	o.queue = nil
-	return batch, o.sealed
+	return batch, o.inputClosed
 }
 
-// write writes c when its time has come, and tells whether to go on.
+// write waits until c may be written, and writes it. It reports whether the
+// outbox continues.
 func (o *outbox) write(c chunk) bool {
 	if wait := time.Until(c.due); !c.due.IsZero() && wait > 0 {
 		timer := time.NewTimer(wait)
@@ -116,15 +123,15 @@ func (o *outbox) write(c chunk) bool {
 			return false
 		}
 	}
-	for _, gate := range c.gates {
+	for _, hold := range c.holds {
 		select {
-		case <-gate:
+		case <-hold:
 		case <-o.quit:
 			return false
 		}
 	}
-	if c.passed != nil {
-		c.passed()
+	if c.onRelease != nil {
+		c.onRelease()
 	}
 	if _, err := o.conn.Write(c.data); err != nil {
 		o.mu.Lock()
@@ -135,9 +142,10 @@ func (o *outbox) write(c chunk) bool {
 	return true
 }
 
-// buffered is a net.Pipe end made more like a socket: it has room for what was
-// written but not yet read, and its errors are those of a socket. Without room a long pipeline deadlocks: the client writes on
-// and does not read, the server wants its first answer read and does not read on.
+// buffered makes an end of a net.Pipe behave like a socket: it buffers written
+// data, and its errors are those of a socket. Without a buffer a long pipeline
+// deadlocks: the client writes without reading, and the server does not read on
+// until the client has read its first reply.
 type buffered struct {
 	net.Conn
 	out *outbox
@@ -145,9 +153,9 @@ type buffered struct {
 
 func newBuffered(conn net.Conn) *buffered { return &buffered{conn, newOutbox(conn)} }
 
-// Write takes all of p and never blocks; an error comes with a later call.
+// Write buffers all of p and never blocks. A later call returns the error.
 func (b *buffered) Write(p []byte) (int, error) {
-	err := b.out.put(chunk{data: slices.Clone(p)})
+	err := b.out.put(chunk{data: slices.Clone(p)}) // the caller may reuse p
 	if errors.Is(err, io.ErrClosedPipe) {
 		return 0, &net.OpError{Op: "write", Net: "tcp", Err: os.NewSyscallError("write", syscall.EPIPE)}
 	}
@@ -157,23 +165,23 @@ func (b *buffered) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// SetReadDeadline sets the time at which reads fail. If the other end is closed,
-// a pipe would say so here; a socket leaves that to Read.
+// SetReadDeadline sets the deadline of reads. If the other end is closed, a pipe
+// returns an error here. A socket does not, so this method does not either.
 func (b *buffered) SetReadDeadline(t time.Time) error {
 	_ = b.Conn.SetReadDeadline(t)
 	return nil
 }
 
-// SetDeadline sets the read deadline: a write never waits.
+// SetDeadline sets the read deadline. Writes need none, because they never wait.
 func (b *buffered) SetDeadline(t time.Time) error { return b.SetReadDeadline(t) }
 
-// SetWriteDeadline does nothing: a write never waits.
+// SetWriteDeadline does nothing, because writes never wait.
 func (b *buffered) SetWriteDeadline(time.Time) error { return nil }
 
-// Close closes the connection and waits for the writer.
+// Close closes the connection and waits for the outbox to end.
 func (b *buffered) Close() error {
 	b.out.stop()
-	err := b.Conn.Close()
+	err := b.Conn.Close() // before the wait, because it interrupts a pending write
 	<-b.out.done
 	return err
 }

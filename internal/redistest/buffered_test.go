@@ -17,7 +17,7 @@ func TestBufferedBehavesLikeASocket(t *testing.T) {
 		conn := newBuffered(near)
 		for range 3 {
 			_, err := conn.Write([]byte("abc"))
-			require.NoError(t, err, "nobody reads yet")
+			require.NoError(t, err, "a write must not wait for a reader")
 		}
 		got := make([]byte, 9)
 		_, err := io.ReadFull(far, got)
@@ -32,7 +32,7 @@ func TestBufferedBehavesLikeASocket(t *testing.T) {
 		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Second)))
 		_, err = conn.Read(got)
 		require.Equal(t, io.EOF, err)
-		_, err = conn.Write([]byte("the first write after the end goes nowhere"))
+		_, err = conn.Write([]byte("the first write after the end is lost"))
 		require.NoError(t, err)
 		synctest.Wait()
 		_, err = conn.Write([]byte("x"))

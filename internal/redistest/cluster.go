@@ -17,20 +17,20 @@ import (
 )
 
 const (
-	slots       = 16384
-	formLimit   = 30 * time.Second // for servers to find each other
-	nodeTimeout = 5 * time.Second  // long enough for a busy machine
+	slots        = 16384
+	setupTimeout = 30 * time.Second // for servers to discover each other
+	nodeTimeout  = 5 * time.Second  // long enough for a busy machine
 )
 
-// ClusterServers is a Redis cluster of masters without replicas, with the slots
-// dealt out evenly in the order of its nodes.
+// ClusterServers is a Redis cluster of masters without replicas. The slots are
+// distributed evenly, in the order of the nodes.
 type ClusterServers struct {
 	nodes []*Server
 }
 
 // Cluster returns the cluster of three masters that all tests of this test
-// binary share, started on first use and stopped by Main. What Redis says of
-// sharing holds here too. Without a binary the test ends as in Missing.
+// binary share. The first call starts it, Main stops it. The same rules apply as
+// for Redis. Without a binary the test ends as described at Missing.
 func Cluster(t testing.TB) *ClusterServers {
 	t.Helper()
 	binary := Require(t, NeedCluster)
@@ -54,8 +54,8 @@ func Cluster(t testing.TB) *ClusterServers {
 	return c
 }
 
-// FreshCluster starts a cluster of n masters for t alone, at least three. It
-// ends with t.
+// FreshCluster starts a cluster of n masters for t only and stops it when t
+// ends. n is at least three.
 func FreshCluster(t testing.TB, n int) *ClusterServers {
 	t.Helper()
 	c, err := startCluster(Require(t, NeedCluster), t.TempDir(), n)
@@ -75,7 +75,7 @@ func (c *ClusterServers) stop() {
 // Nodes returns the masters.
 func (c *ClusterServers) Nodes() []*Server { return c.nodes }
 
-// Node returns the master that key's slot was dealt to.
+// Node returns the master that was assigned key's slot at the start.
 func (c *ClusterServers) Node(t testing.TB, key string) *Server {
 	t.Helper()
 	slot, ok := ask(t, c.nodes[0], "cluster", "keyslot", key).(int64)
@@ -83,14 +83,15 @@ func (c *ClusterServers) Node(t testing.TB, key string) *Server {
 		t.Fatalf("redistest: no slot for %q", key)
 	}
 	for i, s := range c.nodes {
-		if _, last := share(i, len(c.nodes)); int(slot) <= last {
+		if _, last := slotRange(i, len(c.nodes)); int(slot) <= last {
 			return s
 		}
 	}
-	panic("redistest: a slot of nobody")
+	panic("redistest: a slot without a node")
 }
 
-// Options returns fresh client options for the cluster, for the caller to change.
+// Options returns new client options for the cluster, which the caller may
+// change.
 func (c *ClusterServers) Options() *redis.ClusterOptions {
 	o := &redis.ClusterOptions{
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
@@ -101,8 +102,8 @@ func (c *ClusterServers) Options() *redis.ClusterOptions {
 	return o
 }
 
-// ClusterClient returns a client of the cluster that is closed when t ends. The
-// tweaks change its options first.
+// ClusterClient returns a client of the cluster and closes it when t ends. The
+// tweaks change its options before it is made.
 func (c *ClusterServers) ClusterClient(t testing.TB, tweaks ...func(*redis.ClusterOptions)) *redis.ClusterClient {
 	o := c.Options()
 	for _, tweak := range tweaks {
@@ -135,10 +136,10 @@ func startCluster(binary, dir string, n int) (*ClusterServers, error) {
 	return c, nil
 }
 
-// startNode starts one node. Its bus has a port of its own from our range: by
-// default it would be 10000 above the other one.
+// startNode starts one node. Its bus uses a port of our range too. The default
+// bus port, 10000 above the client port, may be taken.
 func startNode(binary, dir string) (*Server, error) {
-	return startSomewhere("cluster", 2, func(ports []string) *process {
+	return startOnFreePorts("cluster", 2, func(ports []string) *process {
 		return &process{binary: binary, dir: dir, args: append(baseArgs(ports[0], dir),
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 			"--cluster-port", ports[1],
@@ -147,14 +148,15 @@ func startNode(binary, dir string) (*Server, error) {
 	})
 }
 
-// form makes a cluster of the nodes and waits until all of them agree to it.
+// form makes a cluster of the nodes and waits until every node reports it as
+// complete.
 func (c *ClusterServers) form() error {
-	ctx, cancel := context.WithTimeout(context.Background(), formLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
 	for i, s := range c.nodes {
-		first, last := share(i, len(c.nodes))
+		first, last := slotRange(i, len(c.nodes))
 		err := errors.Join(
-			// Nodes that start with the same epoch would have to find different ones first.
+			// With equal epochs the nodes would first have to resolve the conflict, which takes time.
 			s.run(ctx, "cluster", "set-config-epoch", strconv.Itoa(i+1)),
 			s.run(ctx, "cluster", "addslotsrange", strconv.Itoa(first), strconv.Itoa(last)),
 		)
@@ -166,16 +168,20 @@ func (c *ClusterServers) form() error {
 		}
 	}
 	for _, s := range c.nodes {
-		want := []string{"cluster_state:ok", fmt.Sprintf("cluster_known_nodes:%d", len(c.nodes)), fmt.Sprintf("cluster_size:%d", len(c.nodes))}
-		if err := s.shows(ctx, want, "cluster", "info"); err != nil {
+		want := []string{
+			"cluster_state:ok",
+			fmt.Sprintf("cluster_known_nodes:%d", len(c.nodes)),
+			fmt.Sprintf("cluster_size:%d", len(c.nodes)),
+		}
+		if err := s.waitForReply(ctx, want, "cluster", "info"); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// share returns the first and the last slot of node i of n.
-func share(i, n int) (first, last int) { return i * slots / n, (i+1)*slots/n - 1 }
+// slotRange returns the first and the last slot of node i of n.
+func slotRange(i, n int) (first, last int) { return i * slots / n, (i+1)*slots/n - 1 }
 
 func (s *Server) meet(ctx context.Context, other *Server) error {
 	host, port, err := net.SplitHostPort(other.addr)
@@ -203,8 +209,8 @@ func (s *Server) run(ctx context.Context, args ...string) error {
 	return nil
 }
 
-// shows waits until the reply to a command, a text, has all of want in it.
-func (s *Server) shows(ctx context.Context, want []string, args ...string) error {
+// waitForReply repeats a command until its reply contains all texts of want.
+func (s *Server) waitForReply(ctx context.Context, want []string, args ...string) error {
 	for {
 		reply, err := s.do(ctx, args...)
 		text, _ := reply.(string)
@@ -213,7 +219,8 @@ func (s *Server) shows(ctx context.Context, want []string, args ...string) error
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("redistest: %s of %s never showed %q: %w: %q", strings.Join(args, " "), s.name, want, errors.Join(ctx.Err(), err), text)
+			return fmt.Errorf("redistest: reply of %s to %s never contained %q: %w: %q",
+				s.name, strings.Join(args, " "), want, errors.Join(ctx.Err(), err), text)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -9,20 +9,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestCluster(t *testing.T) {
+func TestClusterIsSharedAndSpreadsKeys(t *testing.T) {
 	c := Cluster(t)
 	require.Same(t, c, Cluster(t))
 	require.Len(t, c.Nodes(), 3)
 	rdb := c.ClusterClient(t)
-	hit := map[*Server]bool{}
+	used := map[*Server]bool{}
 	for i := range 20 {
 		key := Name(t) + strconv.Itoa(i)
 		require.NoError(t, rdb.Set(t.Context(), key, "v", time.Minute).Err())
 		node := c.Node(t, key)
 		require.Equal(t, []string{key}, Keys(t, node, key))
-		hit[node] = true
+		used[node] = true
 	}
-	require.Len(t, hit, 3, "20 keys on too few nodes")
+	require.Len(t, used, 3, "20 keys must reach all nodes")
 	require.ErrorContains(t, c.Nodes()[0].Kill(), "shared")
 }
 
@@ -43,7 +43,7 @@ func TestClusterThroughProxies(t *testing.T) {
 	require.Equal(t, "1", rdb.Get(t.Context(), key).Val())
 }
 
-func TestFreshClusterIsOnesOwn(t *testing.T) {
+func TestFreshClusterNodesCanBeKilled(t *testing.T) {
 	c := FreshCluster(t, 3)
 	require.NoError(t, c.Nodes()[2].Kill())
 }

@@ -1,6 +1,6 @@
-// Package redistest provides servers for tests: miniredis on a running clock,
-// real redis-servers alone, with replicas, under sentinels and as a cluster, and
-// a proxy that does to their connections what networks do.
+// Package redistest provides servers for tests: miniredis with a running clock,
+// real redis-servers (standalone, replicated, with Sentinel, as a cluster), and
+// a proxy that injects network faults.
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 //
@@ -8,39 +8,39 @@
 //		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 //			p := s.Proxy(t)
 //			p.DropReplies(1, redistest.Named("INCR"))
-//			rdb := p.Client(t) // retries: the key ends up at 2
+//			rdb := p.Client(t) // retries, so the final value is 2
 //			...
 //		})
 //	}
 //
-// # Which server
+// # Choosing a server
 //
-//   - Each runs a test on Miniredis and on Redis: the usual choice.
-//   - Embedded goes with testing/synctest: an hour of TTLs in a millisecond.
-//   - Redis and Cluster are shared by the tests of a test binary, which keep apart
-//     by key names (Name). They cannot be paused, killed or restarted.
-//   - Fresh, FreshCluster, Replicated and Sentinel belong to one test.
+//   - Each runs a test on Miniredis and on Redis. It is the usual choice.
+//   - Embedded works with testing/synctest: an hour of TTLs takes a millisecond.
+//   - Redis and Cluster are shared by all tests of a test binary. Tests use
+//     different key names (Name). They cannot pause, kill or restart the servers.
+//   - Fresh, FreshCluster, Replicated and Sentinel start servers for one test.
 //
-// Real servers are started from $REDIS_SERVER, else from redis-server in the
-// PATH, on loopback, without persistence. They die with the test binary, on
-// Linux also when that panics or runs into its time limit. Without a binary a test
-// is skipped; $REDLATCH_REQUIRE makes that a failure (see Missing).
+// The binary of real servers is $REDIS_SERVER, or else redis-server from the
+// PATH. They listen on loopback, without persistence. They die with the test
+// binary; on Linux also if it panics or times out. Without a binary a test is
+// skipped, or fails if $REDLATCH_REQUIRE demands the server (see Missing).
 //
 // # The clock of miniredis
 //
-// Both kinds of miniredis have ClockTTL on, so TTLs run with time.Now: real time
-// for Miniredis, the bubble's for Embedded. Keys expire at the start of whatever
-// command or accessor comes next, on the nanosecond their TTL is used up; at PTTL
-// 0 a key is gone. PTTL, EXISTS and TIME all follow that clock, inside scripts
-// too. Two things differ from Redis:
+// Miniredis and Embedded enable ClockTTL, so TTLs follow time.Now: real time for
+// Miniredis, the bubble's fake time for Embedded. A key expires at the start of
+// the next command or accessor, at the nanosecond at which its TTL ends. At PTTL
+// 0 the key is gone. PTTL, EXISTS and TIME follow the same clock, also in
+// scripts. There are two differences from Redis:
 //
-//   - Redis freezes the clock while a script runs; miniredis does not. On Miniredis
-//     a key may expire between two calls of one script, and TIME may move. In a
-//     bubble time stands still while a script runs.
-//   - PTTL rounds down to whole milliseconds and TTL to whole seconds, so that
-//     a TTL just set to 10 s reads as 9999 and 9 on Miniredis. In a bubble it reads
+//   - Redis freezes the clock while a script runs, miniredis does not. On
+//     Miniredis a key may expire between two calls of one script, and TIME may
+//     change. In a bubble time stands still while a script runs.
+//   - PTTL rounds down to milliseconds and TTL to seconds. On Miniredis a TTL
+//     that was just set to 10 s reads as 9999 and 9. In a bubble it reads as
 //     10000 and 10.
 //
-// Nothing is published when a key expires: neither server sends keyspace events
-// unless told to, and miniredis cannot.
+// Neither server publishes anything when a key expires. Redis sends keyspace
+// events only if configured to, and miniredis has none.
 package redistest

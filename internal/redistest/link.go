@@ -8,42 +8,48 @@ import (
 	"time"
 )
 
-// link is one client connection and its counterpart at the server. One goroutine
-// reads commands, one reads replies, and an outbox writes to the client, so that
-// a client that writes on without reading blocks nobody.
+// link is a client connection of a proxy and the corresponding server connection.
+//
+// One goroutine reads commands from the client, a second one reads replies from
+// the server, and the outbox toClient has a third one that writes to the client.
+// The outbox is unbounded, so a client that writes without reading blocks nobody.
 type link struct {
 	p        *Proxy
 	id       int
 	client   net.Conn
-	server   net.Conn // nil: there was no server to be reached
+	server   net.Conn // nil if the server was unreachable in a black hole
 	toClient *outbox
-	prelude  [][]byte // what a second connection has to start with; the command goroutine's own
+	// handshake is what a second connection must send first. Only the goroutine
+	// that reads commands uses it.
+	handshake [][]byte
 
-	// All below is guarded by Proxy.mu.
-	pending    []*expected // commands sent to the server, not yet answered
-	subscriber bool        // has asked for a subscription
-	resp3      bool        // HELLO 3 was accepted
-	blind      bool        // a command was lost: all that follow are
-	mute       bool        // a reply was lost: all that follow are
-	held       int         // replies in toClient that wait for a gate
-	ended      bool
+	// All fields below are guarded by Proxy.mu.
+	pending      []*pendingReply // commands without a reply yet, in the order of sending
+	subscriber   bool            // has sent a subscribe command
+	resp3        bool            // HELLO 3 was accepted
+	lostCommands bool            // a command was discarded, so all later ones are too
+	lostReplies  bool            // a reply was discarded, so all later ones are too
+	held         int             // replies in toClient that HoldReplies holds
+	closed       bool
 }
 
-// expected is a command whose reply is to come.
-type expected struct {
+// pendingReply is a command that was sent to the server and awaits its reply.
+type pendingReply struct {
 	command  command
-	confirms int // subscribe and unsubscribe: confirmations to come
+	confirms int // confirmations to come, for subscribe and unsubscribe commands
 	drop     bool
-	gates    []<-chan struct{}
+	holds    []<-chan struct{} // the reply waits until all are closed
 }
 
-// serve takes client in, or says why not.
+// serve starts a link for client. It returns an error if the proxy refuses
+// connections.
 func (p *Proxy) serve(client net.Conn) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed || p.refusing {
 		return refused()
 	}
+	// Add the link to open under the same lock as the check, so that Close sees every link.
 	p.lastID++
 	l := &link{p: p, id: p.lastID, client: client, toClient: newOutbox(client)}
 	p.open[l] = struct{}{}
@@ -51,31 +57,33 @@ func (p *Proxy) serve(client net.Conn) error {
 	return nil
 }
 
+// run connects to the server and forwards until either side ends.
 func (l *link) run() {
-	server, err := l.p.upstream()
+	server, err := l.p.upstream() // may block, so not in serve, which holds Proxy.mu
 	if l.attach(server, err) {
 		var replies sync.WaitGroup
 		if server != nil {
-			replies.Go(l.replies)
+			replies.Go(l.forwardReplies)
 		}
-		l.commands()
-		l.finish()
+		l.forwardCommands()
+		l.finish() // closes the server connection, which ends forwardReplies
 		replies.Wait()
 	}
 	l.finish()
 	<-l.toClient.done
 }
 
-// attach gives l its server, and tells whether to go on: without a server only
-// in a black hole, where the client must not learn of it.
+// attach sets the server connection and reports whether to continue. In a black
+// hole the link continues without a server, because the client must not notice
+// that the server is unreachable.
 func (l *link) attach(server net.Conn, err error) bool {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
 	switch {
 	case err != nil:
-		l.blind, l.mute = true, true
-		return l.p.faults.hole || l.p.faults.muteHole
-	case l.ended:
+		l.lostCommands, l.lostReplies = true, true
+		return l.p.faults.blackHole || l.p.faults.blackHoleReplies
+	case l.closed: // by Reset or Close, while run was dialling
 		_ = server.Close()
 		return false
 	}
@@ -83,7 +91,7 @@ func (l *link) attach(server net.Conn, err error) bool {
 	return true
 }
 
-// finish closes l and forgets it.
+// finish closes l and removes it from the proxy.
 func (l *link) finish() {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
@@ -91,123 +99,132 @@ func (l *link) finish() {
 	delete(l.p.open, l)
 }
 
-// close closes both connections; the goroutines of l end by it. The caller holds
-// the lock.
+// close closes both connections, which ends the goroutines of l. The caller
+// holds Proxy.mu.
 func (l *link) close() {
-	l.ended = true
+	l.closed = true
 	l.toClient.stop()
 	_ = l.client.Close()
 	if l.server != nil {
 		_ = l.server.Close()
 	}
-	l.p.settled.Broadcast()
+	l.p.changed.Broadcast()
 }
 
-// commands passes commands on until the client is gone or cut.
-func (l *link) commands() {
+// forwardCommands forwards commands until the client disconnects or a fault cuts
+// the connection.
+func (l *link) forwardCommands() {
 	r := bufio.NewReader(l.client)
 	for {
 		c, err := readCommand(r)
 		if err != nil {
 			return
 		}
-		fate := l.take(c)
+		action := l.decide(c)
 		switch {
-		case fate.lost:
+		case action.discard:
 			continue
-		case fate.cut:
-			l.await()
+		case action.cut:
+			// Commands before this one must not be affected: deliver their replies first.
+			l.awaitReplies()
 			l.flush()
 			return
-		case fate.twice && l.rehearse(c) != nil:
+		case action.twice && l.sendSeparately(c) != nil:
 			return
 		}
-		if !l.forward(c, fate.expect) {
+		if !l.send(c, action.reply) {
 			return
 		}
 	}
 }
 
-// fate is what the faults make of one command.
-type fate struct {
-	lost, cut, twice bool
-	expect           *expected // nil: no reply of its own will come
+// action is what the faults of the proxy do to one command.
+type action struct {
+	discard, cut, twice bool
+	reply               *pendingReply // nil if the command has no reply of its own
 }
 
-// take records c and decides on it.
-func (l *link) take(c command) fate {
+// decide records c and returns what to do with it.
+func (l *link) decide(c command) action {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
 	if l.p.record {
 		l.p.seen = append(l.p.seen, Command{Time: time.Now(), Conn: l.id, Args: c.args})
 	}
-	if l.p.faults.hole || l.blind {
-		l.blind, l.mute = true, true
-		return fate{lost: true}
+	if l.p.faults.blackHole || l.lostCommands {
+		// Once a command is lost, later replies would be matched to the wrong commands. So the link never
+		// recovers.
+		l.lostCommands, l.lostReplies = true, true
+		return action{discard: true}
 	}
-	f := fate{expect: &expected{command: c}}
+	a := action{reply: &pendingReply{command: c}}
 	switch {
 	case c.is("subscribe", "psubscribe", "ssubscribe"):
 		l.subscriber = true
-		f.expect.confirms = len(c.args) - 1
+		a.reply.confirms = len(c.args) - 1
 	case c.is("unsubscribe", "punsubscribe", "sunsubscribe"):
-		f.expect.confirms = len(c.args) - 1
-		if f.expect.confirms == 0 { // from all: as many confirmations as there were subscriptions
-			f.expect = nil
+		a.reply.confirms = len(c.args) - 1
+		if a.reply.confirms == 0 {
+			// Without arguments there is one confirmation per subscription, a number not known here.
+			a.reply = nil
 		}
 	case c.is("hello", "auth", "select"):
-		l.prelude = append(l.prelude, c.raw)
+		l.handshake = append(l.handshake, c.raw)
 	}
-	for _, r := range l.p.faults.chosen(c.args) {
-		f.add(r)
+	for _, r := range l.p.faults.applicable(c.args) {
+		a.apply(r)
 	}
-	return f
+	return a
 }
 
-func (f *fate) add(r *rule) {
+// apply adds the effect of a rule. Several rules may apply to one command.
+func (a *action) apply(r *rule) {
 	switch r.effect {
 	case dropCommand:
-		f.cut = true
+		a.cut = true
 	case sendTwice:
-		f.twice = true
+		a.twice = true
 	case dropReply:
-		if f.expect != nil {
-			f.expect.drop = true
+		if a.reply != nil {
+			a.reply.drop = true
 		}
 	case holdReply:
-		if f.expect != nil {
-			f.expect.gates = append(f.expect.gates, r.gate)
+		if a.reply != nil {
+			a.reply.holds = append(a.reply.holds, r.released)
 		}
 	}
 }
 
-// forward sends c to the server. The reply is expected before it can come.
-func (l *link) forward(c command, e *expected) bool {
+// send sends c to the server and reports whether the link continues. It appends
+// to pending before it writes, because the reply may arrive before Write returns.
+func (l *link) send(c command, reply *pendingReply) bool {
 	l.p.mu.Lock()
-	if e != nil {
-		l.pending = append(l.pending, e)
+	if reply != nil {
+		l.pending = append(l.pending, reply)
 	}
 	l.p.mu.Unlock()
 	_, err := l.server.Write(c.raw)
-	return err == nil || l.silenced()
+	return err == nil || l.hidesFailure()
 }
 
-// rehearse has c executed on a connection of its own, after everything that the
-// client sent before it.
-func (l *link) rehearse(c command) error {
-	l.await()
+// sendSeparately executes c on a second connection and discards the reply. It
+// first waits for the replies to all earlier commands, which keeps the order of
+// execution.
+func (l *link) sendSeparately(c command) error {
+	l.awaitReplies()
 	conn, err := l.p.upstream()
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	for _, raw := range slices.Concat(l.prelude, [][]byte{c.raw}) {
+	for _, raw := range slices.Concat(l.handshake, [][]byte{c.raw}) {
 		if _, err := conn.Write(raw); err != nil {
 			return err
 		}
 	}
+	// Read all replies before returning: c must have been executed before it is sent again.
 	r := bufio.NewReader(conn)
-	for range len(l.prelude) + 1 {
+	for range len(l.handshake) + 1 {
 		if _, err := readFrame(r); err != nil {
 			return err
 		}
@@ -215,31 +232,31 @@ func (l *link) rehearse(c command) error {
 	return nil
 }
 
-// await waits until the server has answered all that it was sent.
-func (l *link) await() {
+// awaitReplies waits until the server has replied to all commands, or l is closed.
+func (l *link) awaitReplies() {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
-	for len(l.pending) > 0 && !l.ended {
-		l.p.settled.Wait()
+	for len(l.pending) > 0 && !l.closed {
+		l.p.changed.Wait()
 	}
 }
 
-// flush waits until the client was sent all that is on its way to it.
+// flush waits until all replies in the outbox are written to the client.
 func (l *link) flush() {
-	l.toClient.seal()
+	l.toClient.closeInput()
 	<-l.toClient.done
 }
 
-// replies passes on what the server sends until it is gone, or a reply is to be
-// dropped. The client then still gets what was sent before, and is cut.
-func (l *link) replies() {
+// forwardReplies forwards what the server sends until the server disconnects or
+// a reply is to be dropped. It then writes the earlier replies and closes l.
+func (l *link) forwardReplies() {
 	r := bufio.NewReader(l.server)
 	for {
 		f, err := readFrame(r)
-		if err != nil && l.silenced() {
+		if err != nil && l.hidesFailure() {
 			return
 		}
-		if err != nil || !l.answer(f) {
+		if err != nil || !l.deliver(f) {
 			break
 		}
 	}
@@ -247,21 +264,21 @@ func (l *link) replies() {
 	l.finish()
 }
 
-// silenced tells whether the client must not learn that the server is gone, and
-// keeps it that way.
-func (l *link) silenced() bool {
+// hidesFailure reports whether a black hole hides a failed server connection
+// from the client. If so, the link discards everything from now on.
+func (l *link) hidesFailure() bool {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
-	if !l.p.faults.hole && !l.p.faults.muteHole && !l.mute {
+	if !l.p.faults.blackHole && !l.p.faults.blackHoleReplies && !l.lostReplies {
 		return false
 	}
-	l.blind, l.mute = true, true
-	return !l.ended
+	l.lostCommands, l.lostReplies = true, true
+	return !l.closed
 }
 
-// answer passes f on as the faults have it, and tells whether the connection
-// lives on.
-func (l *link) answer(f frame) bool {
+// deliver applies the faults to f and puts it into the outbox. It reports
+// whether the connection continues.
+func (l *link) deliver(f frame) bool {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
 	faults := &l.p.faults
@@ -269,70 +286,74 @@ func (l *link) answer(f frame) bool {
 	if faults.delay > 0 {
 		c.due = time.Now().Add(faults.delay)
 	}
+	// Match f to its command even if it is discarded below: the order of pending must stay right.
 	if l.isMessage(f) {
 		if faults.noMessages {
 			l.p.dropped++
 			return true
 		}
-	} else if e := l.settle(f); e != nil {
-		if e.drop {
-			return false
+	} else if reply := l.matchReply(f); reply != nil {
+		if reply.drop {
+			return false // forwardReplies flushes the earlier replies and closes the link
 		}
-		c.gates = e.gates
+		c.holds = reply.holds
 	}
-	if faults.hole || faults.muteHole || l.mute {
-		l.mute = true
+	if faults.blackHole || faults.blackHoleReplies || l.lostReplies {
+		l.lostReplies = true
 		return true
 	}
-	if len(c.gates) > 0 {
+	if len(c.holds) > 0 {
 		l.held++
-		c.passed = l.released
+		c.onRelease = l.replyReleased
 	}
 	return l.toClient.put(c) == nil
 }
 
-func (l *link) released() {
+// replyReleased is called by the outbox, which does not hold Proxy.mu.
+func (l *link) replyReleased() {
 	l.p.mu.Lock()
 	defer l.p.mu.Unlock()
 	l.held--
 }
 
-// push tells whether f comes on the side: all of RESP3's pushes, and in RESP2
-// what a subscriber gets that is not the reply to a PING.
-func (l *link) push(f frame) bool {
+// isPush reports whether f may be no reply: any RESP3 push, and in RESP2 any
+// array sent to a subscriber.
+func (l *link) isPush(f frame) bool {
 	return f.kind() == '>' || f.kind() == '*' && l.subscriber && !l.resp3
 }
 
 func (l *link) isMessage(f frame) bool {
-	return l.push(f) && slices.Contains([]string{"message", "pmessage", "smessage"}, f.word)
+	return l.isPush(f) && slices.Contains([]string{"message", "pmessage", "smessage"}, f.word)
 }
 
 func (l *link) isConfirmation(f frame) bool {
-	return l.push(f) && slices.Contains([]string{
+	return l.isPush(f) && slices.Contains([]string{
 		"subscribe", "psubscribe", "ssubscribe", "unsubscribe", "punsubscribe", "sunsubscribe",
 	}, f.word)
 }
 
-// settle finds the command that f answers, nil for what nobody asked for. The
-// caller holds the lock.
-func (l *link) settle(f frame) *expected {
+// matchReply returns the command that f replies to. It returns nil for a frame
+// that is not a reply. It removes the command from pending after its last
+// confirmation. The caller holds Proxy.mu.
+func (l *link) matchReply(f frame) *pendingReply {
 	if len(l.pending) == 0 {
 		return nil
 	}
-	e := l.pending[0]
+	reply := l.pending[0]
 	switch confirmation := l.isConfirmation(f); {
-	case confirmation && !e.command.is(f.word):
-		return nil
-	case confirmation && e.confirms > 1:
-		e.confirms--
-		return e
+	case confirmation && !reply.command.is(f.word):
+		return nil // of an unsubscribe without arguments, which is not in pending
+	case confirmation && reply.confirms > 1:
+		reply.confirms--
+		return reply
 	case !confirmation && f.kind() == '>':
-		return nil
+		return nil // another push
 	}
-	if e.command.is("hello") {
+	// The reply to HELLO is a map in RESP3 and an array in RESP2.
+	if reply.command.is("hello") {
 		l.resp3 = f.kind() == '%'
 	}
 	l.pending = l.pending[1:]
-	l.p.settled.Broadcast()
-	return e
+	l.p.changed.Broadcast()
+	return reply
 }

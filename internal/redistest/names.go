@@ -8,18 +8,22 @@ import (
 	"testing"
 )
 
-// names numbers the names given out, so that no two tests of a binary share one.
-var names atomic.Int64
+// lastName is the number in the last name that Name returned. It makes names
+// unique in the test binary.
+var lastName atomic.Int64
 
-// Name returns a key name that no other call in this test binary returns: the
-// last part of t's name, shortened to letters, digits and dashes, and a number.
+// Name returns a key name that no other call in this test binary returns. It
+// consists of the last part of t's name, reduced to letters, digits and dashes,
+// and a number.
 func Name(t testing.TB) string {
-	return fmt.Sprintf("%s-%d", plain(path.Base(t.Name())), names.Add(1))
+	return fmt.Sprintf("%s-%d", sanitize(path.Base(t.Name())), lastName.Add(1))
 }
 
-const longestName = 24
+const maxNameLen = 24
 
-func plain(s string) string {
+// sanitize replaces all characters that have a meaning in Redis patterns or
+// hash tags, and truncates s.
+func sanitize(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
@@ -28,11 +32,12 @@ func plain(s string) string {
 			return '-'
 		}
 	}, strings.TrimPrefix(s, "Test"))
-	return s[:min(len(s), longestName)]
+	return s[:min(len(s), maxNameLen)]
 }
 
-// Each runs f as a subtest on a miniredis of its own ("miniredis") and on the
-// shared redis-server ("redis"), which is skipped visibly when there is none.
+// Each runs f as two subtests: "miniredis" on a new miniredis, and "redis" on the
+// shared redis-server. The latter ends as described at Missing if there is no
+// binary.
 func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
 	t.Run("miniredis", func(t *testing.T) { f(t, Miniredis(t)) })

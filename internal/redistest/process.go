@@ -20,34 +20,35 @@ import (
 )
 
 const (
-	startLimit    = 10 * time.Second // for a server to answer its first PING
-	startAttempts = 10               // ports tried before a start is given up
+	startTimeout  = 10 * time.Second // for a server to answer its first command
+	startAttempts = 10               // tries with different ports
 	pollInterval  = 2 * time.Millisecond
 )
 
 var (
-	errStopped   = errors.New("redistest: the server is not running")
-	errPortTaken = errors.New("redistest: the port is taken")
+	errStopped   = errors.New("redistest: server not running")
+	errPortTaken = errors.New("redistest: port taken")
 )
 
-// process is one redis-server that we started. It dies with us.
+// process is a redis-server process. On Linux it dies with the test binary.
 type process struct {
 	binary string
-	args   []string // all of them, the port included
-	dir    string   // its working directory; its output is in log there
+	args   []string // including the port
+	dir    string   // working directory; contains the log file
 
-	mu   sync.Mutex
-	pid  int
-	kill func() error  // nil when not running
-	gone chan struct{} // closed when it has been reaped
+	mu     sync.Mutex
+	pid    int
+	kill   func() error  // nil if not running
+	exited chan struct{} // closed when the process has exited and was reaped
 }
 
 // start runs the binary. It does not wait for the server to listen.
 func (p *process) start() error {
+	// Hold mu for the whole start, so that a concurrent stop waits and then kills the process.
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.kill != nil {
-		return errors.New("redistest: the server is running already")
+		return errors.New("redistest: server already running")
 	}
 	out, err := os.OpenFile(p.logfile(), os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -56,31 +57,32 @@ func (p *process) start() error {
 	defer func() { _ = out.Close() }()
 	cmd := exec.Command(p.binary, p.args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, out, out
-	cmd.SysProcAttr = diesWithUs()
+	cmd.SysProcAttr = killWithParent()
 
-	started, gone := make(chan error), make(chan struct{})
-	go tend(cmd, started, gone)
+	started, exited := make(chan error), make(chan struct{})
+	go runProcess(cmd, started, exited)
 	if err := <-started; err != nil {
 		return fmt.Errorf("redistest: %w", err)
 	}
-	p.pid, p.kill, p.gone = cmd.Process.Pid, cmd.Process.Kill, gone
+	p.pid, p.kill, p.exited = cmd.Process.Pid, cmd.Process.Kill, exited
 	return nil
 }
 
-// tend starts cmd and reaps it. It keeps its thread as long as cmd lives: the
-// death signal of Linux is tied to the thread that started the child.
-func tend(cmd *exec.Cmd, started chan<- error, gone chan<- struct{}) {
+// runProcess starts cmd and reaps it. It must keep its thread while cmd runs:
+// Linux sends the parent-death signal when the thread that started the child
+// ends. IgnoreServers refers to this function by name.
+func runProcess(cmd *exec.Cmd, started chan<- error, exited chan<- struct{}) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	err := cmd.Start()
 	started <- err
 	if err == nil {
-		_ = cmd.Wait() // killed, as a rule
+		_ = cmd.Wait() // an error is normal: stop kills the process
 	}
-	close(gone)
+	close(exited)
 }
 
-// stop kills the process and waits until it is gone. It may be called again.
+// stop kills the process and waits until it has exited. Further calls do nothing.
 func (p *process) stop() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,68 +92,69 @@ func (p *process) stop() error {
 	if err := p.kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("redistest: %w", err)
 	}
-	<-p.gone
+	<-p.exited
 	p.kill, p.pid = nil, 0
 	return nil
 }
 
-// running returns the pid, and a channel closed when it has ended.
+// running returns the pid, and a channel that is closed when the process exits.
 func (p *process) running() (int, <-chan struct{}, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.kill == nil {
 		return 0, nil, errStopped
 	}
-	return p.pid, p.gone, nil
+	return p.pid, p.exited, nil
 }
 
 func (p *process) logfile() string { return filepath.Join(p.dir, "log") }
 
-// ended is the error of a server that ended by itself.
-func (p *process) ended() error {
-	words := p.lastWords()
-	err := fmt.Errorf("redistest: %s ended: %s", filepath.Base(p.binary), words)
-	if strings.Contains(words, "already in use") {
+// exitError returns the error for a server that exited without being stopped.
+func (p *process) exitError() error {
+	output := p.lastOutput()
+	err := fmt.Errorf("redistest: %s exited: %s", filepath.Base(p.binary), output)
+	if strings.Contains(output, "already in use") {
 		return fmt.Errorf("%w: %w", errPortTaken, err)
 	}
 	return err
 }
 
-// lastWords is the end of the output, for an error message.
-func (p *process) lastWords() string {
+// lastOutput returns the last lines of the output, for an error message.
+func (p *process) lastOutput() string {
 	out, _ := os.ReadFile(p.logfile())
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
-// ready waits until the process answers on addr, and makes sure that it is ours
-// that answers: the port could have gone to another one.
-func (p *process) ready(addr string) error {
-	pid, gone, err := p.running()
+// waitReady waits until this process answers on addr. It does not accept the
+// answer of another process, which may have taken the port.
+func (p *process) waitReady(addr string) error {
+	pid, exited, err := p.running()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	for {
-		err := answers(ctx, addr, pid)
+		err := checkPID(ctx, addr, pid)
 		if err == nil {
 			return nil
 		}
 		select {
-		case <-gone:
+		case <-exited:
 			_ = p.stop()
-			return p.ended()
+			return p.exitError()
 		case <-ctx.Done():
-			return fmt.Errorf("redistest: %s does not answer on %s: %w: %s", filepath.Base(p.binary), addr, err, p.lastWords())
+			return fmt.Errorf("redistest: %s does not answer on %s: %w: %s",
+				filepath.Base(p.binary), addr, err, p.lastOutput())
 		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// answers asks the server on addr whether it is process pid. It looks for the
-// port first, because a client that cannot dial logs, and then rests a second.
-func answers(ctx context.Context, addr string, pid int) error {
+// checkPID checks that the server on addr is process pid. It dials without a
+// client first: a go-redis client that cannot dial logs it and pauses a second.
+func checkPID(ctx context.Context, addr string, pid int) error {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -170,15 +173,15 @@ func answers(ctx context.Context, addr string, pid int) error {
 	return nil
 }
 
-// IgnoreServers makes goleak overlook the one goroutine that tends each running
-// redis-server. It is needed only for checks made before Main returned.
+// IgnoreServers makes goleak ignore the goroutine that waits for each running
+// redis-server. Only checks that run before Main returns need it.
 func IgnoreServers() goleak.Option {
-	return goleak.IgnoreAnyFunction("github.com/redlatch/redlatch/internal/redistest.tend")
+	return goleak.IgnoreAnyFunction("github.com/redlatch/redlatch/internal/redistest.runProcess")
 }
 
-// Ports come from below the range that systems hand out to outgoing
-// connections. A port of that range can be taken while its server is down, or,
-// worse, a client that dials the dead server can be connected to itself.
+// The port range is below the range of ephemeral ports. The kernel may give an
+// ephemeral port to an outgoing connection while its server is down. Worse, a
+// client that dials such a port may connect to itself.
 const (
 	firstPort = 20000
 	lastPort  = 32000
@@ -192,10 +195,10 @@ func listen() (net.Listener, error) {
 			return l, nil
 		}
 	}
-	return nil, fmt.Errorf("redistest: found no free port from %d to %d", firstPort, lastPort)
+	return nil, fmt.Errorf("redistest: no free port from %d to %d", firstPort, lastPort)
 }
 
-// freePorts returns n different ports that were free a moment ago.
+// freePorts returns n different ports that were free during the call.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
@@ -203,7 +206,7 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = l.Close() }() // all at the end, or one could come twice
+		defer func() { _ = l.Close() }() // keeps the port taken until all are chosen
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil

@@ -2,8 +2,8 @@ package redistest
 
 import "syscall"
 
-// diesWithUs has the kernel kill the child when we end in whatever way, be it a
-// panic or the time limit of the test binary.
-func diesWithUs() *syscall.SysProcAttr {
+// killWithParent makes the kernel kill the child when the test binary ends for
+// any reason, including a panic or a timeout.
+func killWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

@@ -4,6 +4,6 @@ package redistest
 
 import "syscall"
 
-// diesWithUs is Linux only; elsewhere a server outlives a test binary that
-// panics or hits its time limit.
-func diesWithUs() *syscall.SysProcAttr { return nil }
+// killWithParent returns nil, because only Linux can kill the child with its
+// parent. Elsewhere a server outlives a test binary that panics or times out.
+func killWithParent() *syscall.SysProcAttr { return nil }

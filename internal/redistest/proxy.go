@@ -15,23 +15,26 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Proxy stands between clients and one server and does harm on request. It
-// understands the protocol: commands and replies pass it whole and in order, and
-// each reply is known by its command. Its faults add up, last until Heal (or a
-// count of their own) and, unless said otherwise, concern open and new
-// connections alike. In front of an Embedded server it works without a socket,
-// in the bubble. It does not understand CLIENT REPLY and MONITOR, which break the
-// rule of one reply per command. Its methods are safe for concurrent use.
+// Proxy forwards connections to one server and injects faults on request.
+//
+// It parses the protocol. It forwards whole commands and replies in order, and
+// matches each reply to its command. Faults accumulate and last until Heal, or
+// until their own count is used up. They apply to open and new connections,
+// unless stated otherwise.
+//
+// In front of an Embedded server the proxy uses no sockets, so it works in a
+// bubble. It does not support CLIENT REPLY and MONITOR, which break the rule of
+// one reply per command. Its methods are safe for concurrent use.
 type Proxy struct {
 	upstream func() (net.Conn, error)
 	target   string
 	options  func() *redis.Options
-	port     int            // 0: no listener, clients come through dial
-	links    sync.WaitGroup // all connections served
-	accepts  sync.WaitGroup // the loop of the current listener
+	port     int            // 0: no listener, clients connect by dial
+	links    sync.WaitGroup // one goroutine for each link
+	accepts  sync.WaitGroup // the accept loop of the current listener
 
 	mu       sync.Mutex
-	settled  *sync.Cond // a link's pending changed, or a link ended
+	changed  *sync.Cond // a link's pending changed, or a link was closed
 	listener net.Listener
 	refusing bool
 	closed   bool
@@ -40,52 +43,52 @@ type Proxy struct {
 	faults   faults
 	record   bool
 	seen     []Command
-	dropped  int // messages, by DropMessages
+	dropped  int // number of messages that DropMessages has dropped
 }
 
-// faults is what is wrong at the moment; guarded by Proxy.mu.
+// faults is the set of current faults. It is guarded by Proxy.mu.
 type faults struct {
-	rules      []*rule
-	delay      time.Duration
-	hole       bool // commands and replies vanish
-	muteHole   bool // replies vanish
-	noMessages bool
+	rules            []*rule
+	delay            time.Duration
+	blackHole        bool // discard commands and replies
+	blackHoleReplies bool // discard replies
+	noMessages       bool
 }
 
-// effect is what befalls a command chosen by a rule.
+// effect is what a rule does to a matching command.
 type effect int
 
 const (
-	dropCommand effect = iota // swallow it and cut the connection
-	dropReply                 // have it executed, swallow its reply and cut the connection
-	holdReply                 // have it executed, keep its reply back
-	sendTwice                 // have it executed twice
+	dropCommand effect = iota // discard it and close the connection
+	dropReply                 // execute it, discard its reply and close the connection
+	holdReply                 // execute it, hold its reply
+	sendTwice                 // execute it twice
 )
 
 type rule struct {
-	effect effect
-	match  Match
-	fires  func() bool   // asked once per match, in the order of their coming
-	gate   chan struct{} // holdReply: closed when the reply may go
-	lifted bool          // guarded by Proxy.mu: gate is closed
+	effect     effect
+	match      Match
+	fires      func() bool   // called once for each matching command, in order
+	released   chan struct{} // for holdReply: closed when held replies may be sent
+	isReleased bool          // released is closed; guarded by Proxy.mu
 }
 
-// lift lets go what the rule holds. The caller holds the lock.
-func (r *rule) lift() {
-	if r.gate != nil && !r.lifted {
-		close(r.gate)
-		r.lifted = true
+// release sends the replies that the rule holds. The caller holds Proxy.mu.
+func (r *rule) release() {
+	if r.released != nil && !r.isReleased {
+		close(r.released)
+		r.isReleased = true
 	}
 }
 
-// Command is one command as a proxy saw it come.
+// Command is a command that a proxy has received.
 type Command struct {
 	Time time.Time
-	Conn int // numbers the connections of the proxy from 1
+	Conn int // number of the proxy's connection, from 1
 	Args []string
 }
 
-// Proxy starts a proxy in front of s. It ends with t.
+// Proxy starts a proxy in front of s and closes it when t ends.
 func (s *Server) Proxy(t testing.TB) *Proxy {
 	t.Helper()
 	p := &Proxy{
@@ -94,7 +97,7 @@ func (s *Server) Proxy(t testing.TB) *Proxy {
 		options:  s.Options,
 		open:     map[*link]struct{}{},
 	}
-	p.settled = sync.NewCond(&p.mu)
+	p.changed = sync.NewCond(&p.mu)
 	if s.dial == nil {
 		if err := p.listen(); err != nil {
 			t.Fatal(err)
@@ -104,15 +107,16 @@ func (s *Server) Proxy(t testing.TB) *Proxy {
 	return p
 }
 
-// connect opens a bare connection to s.
+// connect opens a raw connection to s.
 func (s *Server) connect() (net.Conn, error) {
 	if s.dial != nil {
 		return s.dial()
 	}
-	return net.DialTimeout("tcp", s.addr, startLimit)
+	return net.DialTimeout("tcp", s.addr, startTimeout)
 }
 
-// Addr is the host:port the proxy listens on; empty in front of Embedded.
+// Addr returns the host:port the proxy listens on. It is empty in front of an
+// Embedded server.
 func (p *Proxy) Addr() string {
 	if p.port == 0 {
 		return ""
@@ -120,8 +124,8 @@ func (p *Proxy) Addr() string {
 	return loopback(p.port)
 }
 
-// Options returns fresh client options that lead through the proxy, otherwise
-// those of the server.
+// Options returns the server's client options with the address of the proxy. The
+// caller may change them.
 func (p *Proxy) Options() *redis.Options {
 	if p.port == 0 {
 		return pipeOptions(p.dial)
@@ -131,15 +135,15 @@ func (p *Proxy) Options() *redis.Options {
 	return o
 }
 
-// Client returns a client through the proxy that is closed when t ends. The
-// tweaks change its options first.
+// Client returns a client that connects through the proxy, and closes it when t
+// ends. The tweaks change its options before it is made.
 func (p *Proxy) Client(t testing.TB, tweaks ...func(*redis.Options)) *redis.Client {
 	return newClient(t, p.Options(), tweaks)
 }
 
-// Dialer is for clients that find their servers themselves, as those of a
-// cluster or of sentinels do: it leads to the proxy of the server they dial, or
-// straight to a server that has none.
+// Dialer returns a dial function for clients that discover their servers, such
+// as clients of a cluster or of sentinels. It connects to the proxy of the dialled
+// server, or to the server itself if it has no proxy.
 func Dialer(proxies ...*Proxy) func(ctx context.Context, network, addr string) (net.Conn, error) {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		for _, p := range proxies {
@@ -176,7 +180,7 @@ func (p *Proxy) accept(l net.Listener) {
 	}
 }
 
-// dial is how clients in a bubble reach the proxy.
+// dial connects a client in a bubble to the proxy.
 func (p *Proxy) dial() (net.Conn, error) {
 	client, server := net.Pipe()
 	if err := p.serve(server); err != nil {
@@ -185,7 +189,8 @@ func (p *Proxy) dial() (net.Conn, error) {
 	return newBuffered(client), nil
 }
 
-// Refuse has new connections refused, or no longer. Open ones stay.
+// Refuse refuses new connections (true) or accepts them again (false). Open
+// connections are not affected.
 func (p *Proxy) Refuse(on bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -202,19 +207,19 @@ func (p *Proxy) Refuse(on bool) {
 	}
 }
 
-// reopen listens on the old port again. Nobody else takes a port of ours while
-// it is closed, or the test cannot go on.
+// reopen listens on the old port again. It panics if another process has taken
+// the port meanwhile, which the port range makes unlikely.
 func (p *Proxy) reopen() {
 	l, err := net.Listen("tcp", p.Addr())
 	if err != nil {
-		panic(fmt.Sprintf("redistest: a refusing proxy lost its port: %v", err))
+		panic(fmt.Sprintf("redistest: proxy cannot listen on its port again: %v", err))
 	}
 	p.listener = l
 	p.accepts.Go(func() { p.accept(l) })
 }
 
 // Close closes the proxy and all its connections, and waits for its goroutines.
-// It may be called again.
+// Further calls do nothing.
 func (p *Proxy) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -227,11 +232,11 @@ func (p *Proxy) Close() {
 	p.links.Wait()
 }
 
-// Reset closes all connections and returns how many there were.
+// Reset closes all connections and returns their number.
 func (p *Proxy) Reset() int { return p.cut(func(*link) bool { return true }) }
 
-// CutPubSub closes the connections that have ever asked for a subscription and
-// returns how many there were.
+// CutPubSub closes the connections that have ever sent a subscribe command and
+// returns their number.
 func (p *Proxy) CutPubSub() int { return p.cut(func(l *link) bool { return l.subscriber }) }
 
 func (p *Proxy) cut(which func(*link) bool) int {
@@ -247,51 +252,52 @@ func (p *Proxy) cut(which func(*link) bool) int {
 	return n
 }
 
-// Heal ends all faults: what was held goes out, and connections are accepted
-// again. Connections that have lost something stay silent (see BlackHole).
+// Heal ends all faults. The proxy sends held replies and accepts connections.
+// Connections that lost data in a black hole stay silent (see BlackHole).
 func (p *Proxy) Heal() {
 	p.Refuse(false)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.faults.rules {
-		r.lift()
+		r.release()
 	}
 	p.faults = faults{}
 }
 
-// DropCommands swallows the next n commands that match, unseen by the server,
-// and cuts their connections.
+// DropCommands discards the next n matching commands and closes their
+// connections. The server does not receive these commands.
 func (p *Proxy) DropCommands(n int, match Match) {
 	p.add(&rule{effect: dropCommand, match: match, fires: atMost(n)})
 }
 
-// DropReplies lets the server execute the next n commands that match, swallows
-// each reply and then cuts its connection. Replies to commands sent before on
-// that connection still arrive, those to later ones do not; these may or may not
-// have been executed. (Of a broken pipeline, go-redis gives the error to every
-// command, whatever arrived.)
+// DropReplies lets the server execute the next n matching commands, discards
+// their replies and closes their connections. Replies to earlier commands on the
+// connection still arrive. Replies to later commands do not, and the server may
+// or may not execute these commands. (For a broken pipeline, go-redis returns the
+// error for every command, even if some replies arrived.)
 func (p *Proxy) DropReplies(n int, match Match) {
 	p.add(&rule{effect: dropReply, match: match, fires: atMost(n)})
 }
 
-// DropRepliesRandomly does as DropReplies to each matching command with the
-// given probability. The same seed gives the same choices for the same order of
-// matching commands.
+// DropRepliesRandomly is like DropReplies, for each matching command with the
+// given probability. For the same order of matching commands, the same seed
+// selects the same commands.
 func (p *Proxy) DropRepliesRandomly(probability float64, seed uint64, match Match) {
 	random := rand.New(rand.NewPCG(seed, seed))
 	p.add(&rule{effect: dropReply, match: match, fires: func() bool { return random.Float64() < probability }})
 }
 
-// HoldReplies lets the server execute commands that match and keeps their
-// replies, and whatever follows on their connections, until release is called.
-// Held tells how many are kept. release ends the fault and may be called again.
+// HoldReplies lets the server execute matching commands, and holds their replies
+// and all later replies on the same connections until release is called. Held
+// returns the number of held replies. release also ends the fault. Further calls
+// of release do nothing.
 func (p *Proxy) HoldReplies(match Match) (release func()) {
-	r := &rule{effect: holdReply, match: match, fires: always, gate: make(chan struct{})}
+	r := &rule{effect: holdReply, match: match, fires: always, released: make(chan struct{})}
 	p.add(r)
 	return func() { p.remove(r) }
 }
 
-// Held returns how many replies are held at the moment. The server has executed
+// Held returns the number of replies that are held now. The server has executed
 // their commands.
 func (p *Proxy) Held() int {
 	p.mu.Lock()
@@ -303,35 +309,37 @@ func (p *Proxy) Held() int {
 	return n
 }
 
-// Duplicate has matching commands executed twice, as if the network had
-// repeated them: first on a connection of its own, then, with that answer
-// swallowed, on the client's, which gets the second answer.
+// Duplicate executes matching commands twice, as if a client had sent them again.
+// The first execution uses a separate connection and its reply is discarded. The
+// client gets the reply of the second execution.
 func (p *Proxy) Duplicate(match Match) {
 	p.add(&rule{effect: sendTwice, match: match, fires: always})
 }
 
-// BlackHole discards everything in both directions, before the server sees it,
-// and closes nothing, not even when the server is gone. New connections open
-// and stay silent. A connection that lost anything stays silent also after
-// BlackHole(false), because nothing on it could be told apart any more.
+// BlackHole discards all data in both directions. The server receives no
+// commands. Connections stay open, even if the server dies. New connections are
+// accepted and get no replies.
+//
+// A connection that lost data stays silent after BlackHole(false): its replies
+// can no longer be matched to its commands.
 func (p *Proxy) BlackHole(on bool) {
-	p.change(func(f *faults) { f.hole = on })
+	p.change(func(f *faults) { f.blackHole = on })
 }
 
-// BlackHoleReplies discards everything that comes from the server while
-// commands still reach it; else as BlackHole.
+// BlackHoleReplies is like BlackHole, but commands still reach the server. Only
+// the data from the server is discarded.
 func (p *Proxy) BlackHoleReplies(on bool) {
-	p.change(func(f *faults) { f.muteHole = on })
+	p.change(func(f *faults) { f.blackHoleReplies = on })
 }
 
-// Delay keeps everything from the server back for d, a round trip's worth, from
-// now on; 0 ends it. Commands reach the server at once.
+// Delay delays all data from the server by d, from now on. 0 ends the delay.
+// Commands are not delayed, so d is added to each round trip once.
 func (p *Proxy) Delay(d time.Duration) {
 	p.change(func(f *faults) { f.delay = d })
 }
 
-// DropMessages swallows published messages, pattern and sharded ones included.
-// Confirmations of subscriptions and pongs pass.
+// DropMessages discards published messages, including pattern and sharded ones.
+// Confirmations of subscriptions and pongs are not affected.
 func (p *Proxy) DropMessages(on bool) {
 	p.change(func(f *faults) { f.noMessages = on })
 }
@@ -342,15 +350,15 @@ func (p *Proxy) change(f func(*faults)) {
 	f(&p.faults)
 }
 
-// Record starts recording commands, from nothing.
+// Record starts recording commands and discards earlier records.
 func (p *Proxy) Record() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.record, p.seen = true, nil
 }
 
-// Commands returns the commands that came since Record in their order, those
-// that a fault swallowed and those of handshakes included.
+// Commands returns the commands received since Record, in order. It includes
+// commands of handshakes and commands that a fault discarded.
 func (p *Proxy) Commands() []Command {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -366,7 +374,7 @@ func (p *Proxy) add(r *rule) {
 func (p *Proxy) remove(r *rule) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r.lift()
+	r.release()
 	p.faults.rules = slices.DeleteFunc(p.faults.rules, func(other *rule) bool { return other == r })
 }
 
@@ -379,8 +387,8 @@ func atMost(n int) func() bool {
 	}
 }
 
-// chosen returns the rules that fire for a command. The caller holds the lock.
-func (f *faults) chosen(args []string) []*rule {
+// applicable returns the rules that fire for a command. The caller holds Proxy.mu.
+func (f *faults) applicable(args []string) []*rule {
 	var out []*rule
 	for _, r := range f.rules {
 		if r.match(args) && r.fires() {
@@ -390,7 +398,7 @@ func (f *faults) chosen(args []string) []*rule {
 	return out
 }
 
-// refused is what dialling a closed port gives.
+// refused returns the error of a dial to a closed port.
 func refused() error {
 	return &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }

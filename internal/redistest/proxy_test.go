@@ -18,13 +18,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const moment = 100 * time.Millisecond // long enough for something that must not happen
+const moment = 100 * time.Millisecond // time to wait for an event that must not happen
 
+// impatient makes a client fail soon and not retry.
 func impatient(o *redis.Options) {
 	o.MaxRetries, o.ReadTimeout, o.DialerRetries = -1, moment, 1
 }
 
-// value reads key behind the proxy's back.
+// value reads key on a connection that bypasses the proxy.
 func value(t *testing.T, s *Server, key string) string {
 	t.Helper()
 	v, err := s.Client(t).Get(t.Context(), key).Result()
@@ -44,8 +45,8 @@ func TestProxyDropsReplies(t *testing.T) {
 			wantErr error
 			want    string // of the key, afterwards
 		}{
-			{"without retries the outcome is unknown, and the command executed", once, io.EOF, "1"},
-			{"with retries it is executed twice", func(*redis.Options) {}, nil, "3"},
+			{"without retries the command is executed and fails", once, io.EOF, "1"},
+			{"with retries the command is executed twice", func(*redis.Options) {}, nil, "3"},
 		} {
 			rdb := p.Client(t, tt.tweak)
 			p.DropReplies(1, Named("incr"))
@@ -55,7 +56,7 @@ func TestProxyDropsReplies(t *testing.T) {
 	})
 }
 
-// What goes before a lost reply or command in a pipeline is not harmed.
+// Commands before the dropped one in a pipeline are not affected.
 func TestProxyDropsInsideAPipeline(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -77,7 +78,7 @@ func TestProxyDropsInsideAPipeline(t *testing.T) {
 			require.Equal(t, ":1\r\n", string(got))
 			require.Equal(t, "1", value(t, s, first))
 			require.Equal(t, tt.want, value(t, s, key))
-			require.NoError(t, p.Client(t, once).Incr(t.Context(), key).Err(), "it went on for longer than it should")
+			require.NoError(t, p.Client(t, once).Incr(t.Context(), key).Err(), "the fault lasted longer than one command")
 		})
 	}
 }
@@ -86,7 +87,7 @@ func incr(key string) string {
 	return fmt.Sprintf("*2\r\n$4\r\nINCR\r\n$%d\r\n%s\r\n", len(key), key)
 }
 
-func TestProxyDropsRandomly(t *testing.T) {
+func TestProxyDropsRandomlyBySeed(t *testing.T) {
 	s := Redis(t)
 	outcomes := func(seed uint64) (out []bool) {
 		p := s.Proxy(t)
@@ -100,7 +101,7 @@ func TestProxyDropsRandomly(t *testing.T) {
 		return out
 	}
 	a := outcomes(1)
-	require.Equal(t, a, outcomes(1), "the same seed made other choices")
+	require.Equal(t, a, outcomes(1), "the same seed selected other commands")
 	require.NotEqual(t, a, outcomes(2))
 	require.Contains(t, a, true)
 	require.Contains(t, a, false)
@@ -116,20 +117,20 @@ func TestProxyHoldsReplies(t *testing.T) {
 	go func() { got <- rdb.Incr(context.Background(), key).Err() }()
 	WaitFor(t, 5*time.Second, func() bool { return p.Held() == 1 }, "a reply is held")
 	require.Equal(t, "1", value(t, s, key), "the command has been executed")
-	require.NoError(t, rdb.Ping(t.Context()).Err(), "other connections go on")
+	require.NoError(t, rdb.Ping(t.Context()).Err(), "other connections are not affected")
 	require.Empty(t, got)
 	release()
 	release()
 	require.NoError(t, <-got)
 	require.Zero(t, p.Held())
-	require.NoError(t, rdb.Incr(t.Context(), key).Err(), "released is released")
+	require.NoError(t, rdb.Incr(t.Context(), key).Err(), "the fault has ended")
 }
 
-func TestProxyBlackHoles(t *testing.T) {
+func TestProxyBlackHolesTimeOut(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		hole func(p *Proxy, on bool)
-		want string // of a key that was incremented into the hole
+		want string // of a key that was incremented in the black hole
 	}{
 		{"of everything", (*Proxy).BlackHole, ""},
 		{"of replies", (*Proxy).BlackHoleReplies, "1"},
@@ -150,8 +151,8 @@ func TestProxyBlackHoles(t *testing.T) {
 	}
 }
 
-// What was lost on a connection must not shift its replies when the hole ends.
-func TestProxyBlackHoleLeavesNoHalfConversations(t *testing.T) {
+// After a black hole, a connection that lost data must not deliver a reply to the wrong command.
+func TestProxyBlackHoleKeepsDamagedConnectionsSilent(t *testing.T) {
 	s := Redis(t)
 	for _, tt := range []struct {
 		name string
@@ -165,7 +166,7 @@ func TestProxyBlackHoleLeavesNoHalfConversations(t *testing.T) {
 			conn := dialRaw(t, p)
 			tt.hole(p, true)
 			write(t, conn, "*2\r\n$4\r\nECHO\r\n$1\r\na\r\n")
-			p.lostSomething(t)
+			p.awaitLoss(t)
 			tt.hole(p, false)
 			write(t, conn, "*2\r\n$4\r\nECHO\r\n$1\r\nb\r\n")
 			require.NoError(t, conn.SetReadDeadline(time.Now().Add(moment)))
@@ -177,22 +178,22 @@ func TestProxyBlackHoleLeavesNoHalfConversations(t *testing.T) {
 	}
 }
 
-// lostSomething waits until a connection has lost a command or a reply.
-func (p *Proxy) lostSomething(t *testing.T) {
+// awaitLoss waits until a connection has lost a command or a reply.
+func (p *Proxy) awaitLoss(t *testing.T) {
 	t.Helper()
 	WaitFor(t, 5*time.Second, func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		for l := range p.open {
-			if l.mute {
+			if l.lostReplies {
 				return true
 			}
 		}
 		return false
-	}, "a connection has lost something")
+	}, "a connection has lost data")
 }
 
-// dialRaw opens a connection through p on which every read ends within seconds.
+// dialRaw opens a connection through p with a read deadline.
 func dialRaw(t *testing.T, p *Proxy) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.Addr())
@@ -208,13 +209,13 @@ func write(t *testing.T, conn net.Conn, s string) {
 	require.NoError(t, err)
 }
 
-func TestProxyBlackHoleHidesTheDeathOfTheServer(t *testing.T) {
+func TestProxyBlackHoleHidesThatTheServerDied(t *testing.T) {
 	s := Fresh(t)
 	p := s.Proxy(t)
 	conn := dialRaw(t, p)
 	p.BlackHole(true)
 	write(t, conn, incr("k"))
-	p.lostSomething(t)
+	p.awaitLoss(t)
 	require.NoError(t, s.Kill())
 	rdb := p.Client(t, impatient)
 	require.ErrorContains(t, rdb.Ping(t.Context()).Err(), "i/o timeout", "a new connection")
@@ -228,7 +229,7 @@ func TestProxyBlackHoleHidesTheDeathOfTheServer(t *testing.T) {
 	WaitFor(t, 10*time.Second, func() bool { return rdb.Ping(t.Context()).Err() == nil }, "the server is back")
 }
 
-func TestProxyDelays(t *testing.T) {
+func TestProxyDelaysReplies(t *testing.T) {
 	s := Redis(t)
 	p := s.Proxy(t)
 	rdb := p.Client(t, once)
@@ -241,8 +242,8 @@ func TestProxyDelays(t *testing.T) {
 	require.NoError(t, rdb.Ping(t.Context()).Err())
 }
 
-// protocols runs f with subscriptions of RESP2 and of RESP3.
-func protocols(t *testing.T, f func(t *testing.T, s *Server, protocol func(*redis.Options))) {
+// eachProtocol runs f on each server with RESP2 and with RESP3.
+func eachProtocol(t *testing.T, f func(t *testing.T, s *Server, protocol func(*redis.Options))) {
 	Each(t, func(t *testing.T, s *Server) {
 		for _, version := range []int{2, 3} {
 			t.Run("RESP"+strconv.Itoa(version), func(t *testing.T) {
@@ -253,7 +254,7 @@ func protocols(t *testing.T, f func(t *testing.T, s *Server, protocol func(*redi
 }
 
 func TestProxyDropsMessages(t *testing.T) {
-	protocols(t, func(t *testing.T, s *Server, protocol func(*redis.Options)) {
+	eachProtocol(t, func(t *testing.T, s *Server, protocol func(*redis.Options)) {
 		p := s.Proxy(t)
 		direct := s.Client(t)
 		a, b, pattern := Name(t), Name(t), Name(t)
@@ -273,7 +274,7 @@ func TestProxyDropsMessages(t *testing.T) {
 		for _, channel := range []string{a, b, pattern} {
 			require.EqualValues(t, 1, direct.Publish(ctx, channel, "lost").Val(), channel)
 		}
-		// A miniredis answers PUBLISH, and a later PING too, before it has written to the subscribers.
+		// Miniredis replies to PUBLISH and to later commands before it writes to the subscribers.
 		WaitFor(t, 5*time.Second, func() bool {
 			p.mu.Lock()
 			defer p.mu.Unlock()
@@ -291,8 +292,7 @@ func TestProxyDropsMessages(t *testing.T) {
 	})
 }
 
-// receive expects one thing on sub: a confirmation of that kind, or a message or
-// pong of that content.
+// receive receives from sub and checks the kind of a confirmation, or the payload of a message or pong.
 func receive(t *testing.T, sub *redis.PubSub, want string) {
 	t.Helper()
 	got, err := sub.ReceiveTimeout(t.Context(), 5*time.Second)
@@ -305,7 +305,7 @@ func receive(t *testing.T, sub *redis.PubSub, want string) {
 	case *redis.Pong:
 		require.Equal(t, want, got.Payload)
 	default:
-		t.Fatalf("a %T", got)
+		t.Fatalf("unexpected %T", got)
 	}
 }
 
@@ -324,10 +324,9 @@ func TestProxyDropsShardedMessages(t *testing.T) {
 	receive(t, sub, "pong")
 }
 
-// Faults find the confirmation of a subscription as they find other replies, and
-// the count of replies stays right around them.
+// Faults apply to the confirmations of subscriptions. Later replies still match their commands.
 func TestProxyHoldsConfirmations(t *testing.T) {
-	protocols(t, func(t *testing.T, s *Server, protocol func(*redis.Options)) {
+	eachProtocol(t, func(t *testing.T, s *Server, protocol func(*redis.Options)) {
 		p := s.Proxy(t)
 		a, b := Name(t), Name(t)
 		sub := p.Client(t, protocol).Subscribe(t.Context(), a, b)
@@ -351,7 +350,7 @@ func TestProxyHoldsConfirmations(t *testing.T) {
 	})
 }
 
-// A command has as many confirmations as it names channels.
+// A subscribe command has one confirmation per channel.
 func TestProxyCountsConfirmations(t *testing.T) {
 	s := Redis(t)
 	p := s.Proxy(t)
@@ -384,10 +383,10 @@ func TestProxyCutsPubSub(t *testing.T) {
 	require.NoError(t, rdb.Ping(ctx).Err(), "an ordinary connection was cut")
 	_, err := sub.Receive(ctx)
 	require.ErrorIs(t, err, io.EOF)
-	receive(t, sub, "subscribe") // go-redis has connected again
+	receive(t, sub, "subscribe") // go-redis has reconnected
 }
 
-func TestProxyDuplicates(t *testing.T) {
+func TestProxyDuplicatesMatchingCommands(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		p := s.Proxy(t)
 		rdb := p.Client(t, once)
@@ -401,8 +400,8 @@ func TestProxyDuplicates(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err)
-		require.EqualValues(t, 2, count.Val(), "not the second answer")
-		require.Equal(t, "2", value(t, s, before), "others were repeated, or out of order")
+		require.EqualValues(t, 2, count.Val(), "reply of the first execution")
+		require.Equal(t, "2", value(t, s, before), "other commands were duplicated or reordered")
 		p.Heal()
 		require.EqualValues(t, 3, rdb.Incr(t.Context(), key).Val())
 	})
@@ -416,7 +415,7 @@ func TestProxyDuplicatesInTheSameDatabase(t *testing.T) {
 	require.EqualValues(t, 2, rdb.Incr(t.Context(), "k").Val())
 }
 
-func TestProxyRecords(t *testing.T) {
+func TestProxyRecordsCommands(t *testing.T) {
 	s := Redis(t)
 	p := s.Proxy(t)
 	rdb := p.Client(t, once)
@@ -437,7 +436,7 @@ func TestProxyRecords(t *testing.T) {
 	require.Empty(t, p.Commands())
 }
 
-func TestProxyRefuses(t *testing.T) {
+func TestProxyRefusesNewConnections(t *testing.T) {
 	s := Redis(t)
 	p := s.Proxy(t)
 	rdb := p.Client(t, impatient)
@@ -454,7 +453,7 @@ func TestProxyRefuses(t *testing.T) {
 	require.NoError(t, p.Client(t).Ping(t.Context()).Err())
 }
 
-func TestProxyInABubble(t *testing.T) {
+func TestProxyWorksInABubble(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := Embedded(t)
 		p := s.Proxy(t)
@@ -495,7 +494,7 @@ func TestProxyInABubble(t *testing.T) {
 	})
 }
 
-func TestProxyCloseEndsWhatIsUnderWay(t *testing.T) {
+func TestProxyCloseEndsPendingCommands(t *testing.T) {
 	s := Redis(t)
 	p := s.Proxy(t)
 	rdb := p.Client(t, once, func(o *redis.Options) { o.ReadTimeout = -1 })

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// shared holds the servers that all tests of this test binary use. It is the
-// one piece of package state: Go has nothing smaller that outlives a test.
+// shared holds the servers that all tests of this test binary use. It is package
+// state because it must outlive every test.
 var shared struct {
 	sync.Mutex
 	redis   *Server
@@ -17,8 +17,8 @@ var shared struct {
 	dirs    []string
 }
 
-// Main runs the tests and then stops the servers they shared. It returns the
-// exit code: a package whose tests use Redis or Cluster has
+// Main runs the tests, stops the shared servers and returns the exit code. A
+// package whose tests use Redis or Cluster must have
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m *testing.M) int {
@@ -53,10 +53,10 @@ func sharedDir() (string, error) {
 	return dir, err
 }
 
-// Redis returns the redis-server that all tests of this test binary share,
-// started on first use and stopped by Main. Tests keep apart by their key names
-// (Name); they must not flush it, nor change its configuration. Without a
-// binary the test ends as in Missing.
+// Redis returns the redis-server that all tests of this test binary share. The
+// first call starts it, Main stops it. Tests must use different key names
+// (Name), must not flush the server and must not change its configuration.
+// Without a binary the test ends as described at Missing.
 func Redis(t testing.TB) *Server {
 	t.Helper()
 	binary := Require(t, NeedRedis)
@@ -78,9 +78,9 @@ func Redis(t testing.TB) *Server {
 	return s
 }
 
-// Fresh starts a redis-server for t alone, with more arguments if need be, such
-// as "--maxmemory", "10mb". It ends with t. Without a binary the test ends as in
-// Missing.
+// Fresh starts a redis-server for t only and stops it when t ends. args are
+// additional arguments, such as "--maxmemory", "10mb". Without a binary the test
+// ends as described at Missing.
 func Fresh(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return fresh(t, "redis", Require(t, NeedRedis), args...)
@@ -98,7 +98,7 @@ func fresh(t testing.TB, name, binary string, args ...string) *Server {
 
 // startServer starts a redis-server without persistence in dir.
 func startServer(name, binary, dir string, args []string) (*Server, error) {
-	return startSomewhere(name, 1, func(ports []string) *process {
+	return startOnFreePorts(name, 1, func(ports []string) *process {
 		return &process{binary: binary, args: append(baseArgs(ports[0], dir), args...), dir: dir}
 	})
 }
@@ -107,9 +107,10 @@ func baseArgs(port, dir string) []string {
 	return []string{"--port", port, "--bind", "127.0.0.1", "--dir", dir, "--save", "", "--appendonly", "no"}
 }
 
-// startSomewhere starts what on makes for n free ports, the first of which takes
-// clients. It tries others while one of the chosen turns out to be taken.
-func startSomewhere(name string, n int, on func(ports []string) *process) (*Server, error) {
+// startOnFreePorts starts the process that newProcess makes for n free ports.
+// Clients connect to the first port. Another process may take a port before the
+// server listens on it; startOnFreePorts then tries other ports.
+func startOnFreePorts(name string, n int, newProcess func(ports []string) *process) (*Server, error) {
 	var failures error
 	for range startAttempts {
 		ports, err := freePorts(n)
@@ -120,7 +121,7 @@ func startSomewhere(name string, n int, on func(ports []string) *process) (*Serv
 		for _, port := range ports {
 			texts = append(texts, strconv.Itoa(port))
 		}
-		s := &Server{name: name, addr: loopback(ports[0]), proc: on(texts)}
+		s := &Server{name: name, addr: loopback(ports[0]), proc: newProcess(texts)}
 		if err = s.start(); err == nil {
 			return s, nil
 		}
@@ -132,13 +133,13 @@ func startSomewhere(name string, n int, on func(ports []string) *process) (*Serv
 	return nil, failures
 }
 
-// start starts the process and waits until it answers; if it does not, it is
-// stopped.
+// start starts the process and waits until it answers. It stops a process that
+// does not answer.
 func (s *Server) start() error {
 	if err := s.proc.start(); err != nil {
 		return err
 	}
-	if err := s.proc.ready(s.addr); err != nil {
+	if err := s.proc.waitReady(s.addr); err != nil {
 		_ = s.proc.stop()
 		return err
 	}

@@ -14,28 +14,28 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestRedisIsShared(t *testing.T) {
+func TestSharedRedisCannotBeStopped(t *testing.T) {
 	s := Redis(t)
 	require.Same(t, s, Redis(t))
 	require.NotZero(t, s.Pid())
-	for name, harm := range map[string]func() error{"pause": s.Pause, "kill": s.Kill, "restart": s.Restart} {
-		require.ErrorContains(t, harm(), "shared", name)
+	for name, stop := range map[string]func() error{"pause": s.Pause, "kill": s.Kill, "restart": s.Restart} {
+		require.ErrorContains(t, stop(), "shared", name)
 	}
 	s.Close()
 	require.NoError(t, s.Client(t).Ping(t.Context()).Err(), "a shared server was closed")
 }
 
-func TestServersCanBeIgnoredByGoleak(t *testing.T) {
+func TestIgnoreServersHidesServerGoroutines(t *testing.T) {
 	Redis(t)
 	require.NoError(t, goleak.Find(IgnoreServers()))
-	require.Error(t, goleak.Find(), "there is nothing to ignore")
+	require.Error(t, goleak.Find(), "the server has no goroutine to ignore")
 }
 
-func TestFreshTakesArguments(t *testing.T) {
+func TestFreshPassesArguments(t *testing.T) {
 	s := Fresh(t, "--maxmemory", "5mb")
 	require.Equal(t, "5242880", s.Client(t).ConfigGet(t.Context(), "maxmemory").Val()["maxmemory"])
 	_, err := startServer("redis", Require(t, NeedRedis), t.TempDir(), []string{"--no-such-option", "1"})
-	require.ErrorContains(t, err, "no-such-option", "the server's own words are missing")
+	require.ErrorContains(t, err, "no-such-option", "the error lacks the output of the server")
 }
 
 func TestPauseAndResume(t *testing.T) {
@@ -53,7 +53,7 @@ func TestKillAndRestart(t *testing.T) {
 	rdb := s.Client(t, once, func(o *redis.Options) { o.DialerRetries = 1 })
 	require.NoError(t, rdb.Set(t.Context(), "k", "v", 0).Err())
 	pid := s.Pid()
-	require.NoError(t, s.Pause(), "a paused server can be killed, too")
+	require.NoError(t, s.Pause(), "Kill must work on a paused server")
 	require.NoError(t, s.Kill())
 	require.NoError(t, s.Kill())
 	require.Zero(t, s.Pid())
@@ -62,7 +62,7 @@ func TestKillAndRestart(t *testing.T) {
 
 	require.NoError(t, s.Restart())
 	require.NotEqual(t, pid, s.Pid())
-	require.Equal(t, redis.Nil, s.Client(t).Get(t.Context(), "k").Err(), "data without persistence")
+	require.Equal(t, redis.Nil, s.Client(t).Get(t.Context(), "k").Err(), "data must be lost without persistence")
 }
 
 func TestRestartWithPersistenceKeepsData(t *testing.T) {
@@ -72,8 +72,8 @@ func TestRestartWithPersistenceKeepsData(t *testing.T) {
 	require.Equal(t, "v", s.Client(t).Get(t.Context(), "k").Val())
 }
 
-// A taken port is noticed even though somebody answers on it.
-func TestTakenPortIsNoticed(t *testing.T) {
+// A start on a taken port fails, although another server answers on the port.
+func TestStartOnATakenPortFails(t *testing.T) {
 	binary, other := Require(t, NeedRedis), Redis(t)
 	_, port, _ := strings.Cut(other.addr, ":")
 	dir := t.TempDir()
@@ -85,23 +85,23 @@ func TestTakenPortIsNoticed(t *testing.T) {
 	require.Zero(t, s.Pid())
 }
 
-func TestMiniredisIsNoProcess(t *testing.T) {
+func TestMiniredisCannotBePaused(t *testing.T) {
 	s := Miniredis(t)
-	require.ErrorContains(t, s.Pause(), "no process")
+	require.ErrorContains(t, s.Pause(), "not a process")
 	require.Zero(t, s.Pid())
 }
 
 const envChild = "REDISTEST_CHILD"
 
-// TestServerDiesWithTheTestBinary runs this test again in a child that panics
-// after it started a server that no cleanup stops, and then looks for that server.
+// TestServerDiesWithTheTestBinary runs itself in a child process. The child starts
+// a server and panics, so no cleanup stops the server. The server must die too.
 func TestServerDiesWithTheTestBinary(t *testing.T) {
 	if os.Getenv(envChild) != "" {
 		_, _ = os.Stdout.WriteString("pid " + strconv.Itoa(Redis(t).Pid()) + "\n")
 		panic("on purpose")
 	}
 	Require(t, NeedRedis)
-	if diesWithUs() == nil {
+	if killWithParent() == nil {
 		t.Skip("needs Linux")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
@@ -115,11 +115,10 @@ func TestServerDiesWithTheTestBinary(t *testing.T) {
 	line, _, _ := strings.Cut(rest, "\n")
 	pid, err := strconv.Atoi(line)
 	require.NoError(t, err, "%s", out)
-	WaitFor(t, 10*time.Second, func() bool { return dead(pid) }, "the server of the dead test binary is gone")
+	WaitFor(t, 10*time.Second, func() bool { return dead(pid) }, "the server of the child has exited")
 }
 
-// dead tells whether nothing of the process is left but perhaps an entry that
-// init has not collected yet.
+// dead reports whether the process has exited. init may not have reaped it yet.
 func dead(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// What a test can need beyond miniredis, as named in REDLATCH_REQUIRE.
+// The requirements that a test can have beyond miniredis, as named in
+// REDLATCH_REQUIRE.
 const (
 	NeedRedis    = "redis"    // a redis-server binary
 	NeedCluster  = "cluster"  // the same binary, run as a cluster
@@ -24,9 +25,9 @@ const (
 
 var needs = []string{NeedRedis, NeedCluster, NeedSentinel, NeedRedisson}
 
-// Require returns the path of the redis-server binary that what (NeedRedis,
-// NeedCluster or NeedSentinel) runs on: $REDIS_SERVER, else redis-server from
-// the PATH. Without one the test ends as in Missing.
+// Require returns the path of the redis-server binary: $REDIS_SERVER, or else
+// redis-server from the PATH. what is NeedRedis, NeedCluster or NeedSentinel.
+// Without a binary the test ends as described at Missing.
 func Require(t testing.TB, what string) string {
 	t.Helper()
 	name := os.Getenv(envServer)
@@ -40,9 +41,9 @@ func Require(t testing.TB, what string) string {
 	return path
 }
 
-// Missing ends the test because what it needs is not here, for the given
-// reason: with t.Fatal when $REDLATCH_REQUIRE, a comma-separated list, names
-// what; with t.Skip otherwise. It does not return.
+// Missing ends the test because the requirement what is not met, for the given
+// reason. It calls t.Fatal if the comma-separated list $REDLATCH_REQUIRE contains
+// what, and t.Skip otherwise. It does not return.
 func Missing(t testing.TB, what, reason string) {
 	t.Helper()
 	required, err := requires(os.Getenv(envRequire), what)
@@ -56,17 +57,17 @@ func Missing(t testing.TB, what, reason string) {
 	}
 }
 
-// requires tells whether list names what. A name nobody knows is an error: a
-// typing mistake must not turn a required server into a skipped one.
+// requires reports whether list contains what. An unknown name is an error,
+// because a misspelled requirement must not skip a test.
 func requires(list, what string) (bool, error) {
 	if !slices.Contains(needs, what) {
-		return false, fmt.Errorf("redistest: %q is none of %v", what, needs)
+		return false, fmt.Errorf("redistest: %q is not one of %v", what, needs)
 	}
 	found := false
 	for name := range strings.SplitSeq(list, ",") {
 		name = strings.TrimSpace(name)
 		if name != "" && !slices.Contains(needs, name) {
-			return false, fmt.Errorf("redistest: %s names %q, which is none of %v", envRequire, name, needs)
+			return false, fmt.Errorf("redistest: %s contains %q, which is not one of %v", envRequire, name, needs)
 		}
 		found = found || name == what
 	}

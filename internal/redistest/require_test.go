@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestRequires(t *testing.T) {
+func TestRequiresReadsTheList(t *testing.T) {
 	for _, tt := range []struct {
 		list, what string
 		want       bool
@@ -30,19 +30,19 @@ func TestRequires(t *testing.T) {
 	}
 }
 
-// ending records how a test ended, in place of ending it.
-type ending struct {
+// endRecorder is a testing.TB that records how a test ends and panics instead of ending it.
+type endRecorder struct {
 	testing.TB
 	how string
 }
 
-func (e *ending) Helper()               {}
-func (e *ending) Fatal(...any)          { e.end("fatal") }
-func (e *ending) Fatalf(string, ...any) { e.end("fatal") }
-func (e *ending) Skipf(string, ...any)  { e.end("skip") }
-func (e *ending) end(how string)        { e.how = how; panic(e) }
+func (e *endRecorder) Helper()               {}
+func (e *endRecorder) Fatal(...any)          { e.end("fatal") }
+func (e *endRecorder) Fatalf(string, ...any) { e.end("fatal") }
+func (e *endRecorder) Skipf(string, ...any)  { e.end("skip") }
+func (e *endRecorder) end(how string)        { e.how = how; panic(e) }
 
-func TestAMissingServerSkipsUnlessRequired(t *testing.T) {
+func TestMissingServerSkipsUnlessRequired(t *testing.T) {
 	t.Setenv(envServer, "no-such-server")
 	for _, tt := range []struct{ list, want string }{
 		{"", "skip"},
@@ -51,7 +51,7 @@ func TestAMissingServerSkipsUnlessRequired(t *testing.T) {
 		{"rediss", "fatal"},
 	} {
 		t.Setenv(envRequire, tt.list)
-		e := &ending{TB: t}
+		e := &endRecorder{TB: t}
 		require.Panics(t, func() { Fresh(e) })
 		require.Equal(t, tt.want, e.how, "%q", tt.list)
 	}

@@ -11,19 +11,19 @@ import (
 	"strings"
 )
 
-// command is one command as a client sent it.
+// command is a command that a client sent.
 type command struct {
 	raw  []byte
 	args []string // never empty
 }
 
-// is tells whether the command's name is one of names, which are lower-case.
+// is reports whether the command's name is one of names, which must be lower-case.
 func (c command) is(names ...string) bool {
 	return slices.Contains(names, strings.ToLower(c.args[0]))
 }
 
-// readCommand reads one command in the form that all client libraries use, an
-// array of bulk strings.
+// readCommand reads one command. It accepts only an array of bulk strings, the
+// form that all client libraries use.
 func readCommand(r *bufio.Reader) (command, error) {
 	var c command
 	line, err := c.line(r)
@@ -66,7 +66,7 @@ func (c *command) bulk(r *bufio.Reader) (string, error) {
 	return string(c.raw[start : start+n]), nil
 }
 
-// frame is one complete thing that a server sent, of RESP2 or RESP3.
+// frame is one complete RESP2 or RESP3 value that a server sent.
 type frame struct {
 	raw  []byte
 	word string // the first element of an array or push, if that is a string
@@ -83,7 +83,7 @@ func readFrame(r *bufio.Reader) (frame, error) {
 	return frame{raw: raw, word: firstWord(raw)}, nil
 }
 
-// appendValue reads one value of whatever type and appends its bytes to raw.
+// appendValue reads one value of any type and appends its bytes to raw.
 func appendValue(raw []byte, r *bufio.Reader) ([]byte, error) {
 	line, err := r.ReadBytes('\n')
 	raw = append(raw, line...)
@@ -96,7 +96,7 @@ func appendValue(raw []byte, r *bufio.Reader) ([]byte, error) {
 		return raw, nil
 	case '$', '=', '!', '*', '~', '>', '%', '|':
 	default:
-		return raw, fmt.Errorf("redistest: %q starts no reply", line)
+		return raw, fmt.Errorf("redistest: %q does not start a reply", line)
 	}
 	n, err := size(line, kind)
 	if err != nil {
@@ -111,7 +111,7 @@ func appendValue(raw []byte, r *bufio.Reader) ([]byte, error) {
 	case '%':
 		n = 2 * n
 	case '|':
-		n = 2*n + 1 // attributes precede the value they belong to
+		n = 2*n + 1 // the value that the attributes belong to follows them
 	}
 	for range n {
 		if raw, err = appendValue(raw, r); err != nil {
@@ -139,7 +139,7 @@ func firstWord(raw []byte) string {
 	return ""
 }
 
-// size reads the number in a line such as "*3\r\n".
+// size parses the number in a line such as "*3\r\n".
 func size(line []byte, kind byte) (int, error) {
 	if line[0] != kind {
 		return 0, fmt.Errorf("redistest: %q is not of type %q", line, kind)
@@ -155,7 +155,7 @@ func take(raw []byte, r *bufio.Reader, n int) ([]byte, error) {
 	return raw, unexpected(err)
 }
 
-// unexpected marks an end inside of a value.
+// unexpected turns an io.EOF inside a value into io.ErrUnexpectedEOF.
 func unexpected(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF

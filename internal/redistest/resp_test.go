@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestReadFrame(t *testing.T) {
+func TestReadFrameReadsOneValue(t *testing.T) {
 	for _, tt := range []struct{ name, raw, word string }{
 		{"status", "+OK\r\n", ""},
 		{"error", "-ERR no\r\n", ""},
@@ -50,7 +50,7 @@ func TestReadFrame(t *testing.T) {
 	}
 }
 
-func TestReadCommand(t *testing.T) {
+func TestReadCommandReadsArraysOfBulkStrings(t *testing.T) {
 	r := bufio.NewReader(strings.NewReader("*2\r\n$4\r\nECHO\r\n$3\r\n\r\n!\r\n*1\r\n$4\r\nPING\r\n"))
 	c, err := readCommand(r)
 	require.NoError(t, err)
@@ -61,18 +61,23 @@ func TestReadCommand(t *testing.T) {
 	require.True(t, c.is("ping"))
 	_, err = readCommand(r)
 	require.Equal(t, io.EOF, err)
-	for _, odd := range []string{"PING\r\n", "*0\r\n", "*1\r\n:1\r\n", "*1\r\n$4\r\nPI", "*x\r\n", "*1\r\n$-1\r\n", "\r\n"} {
-		_, err := readCommand(bufio.NewReader(strings.NewReader(odd)))
-		require.Error(t, err, "%q", odd)
+	for _, bad := range []string{
+		"PING\r\n", "*0\r\n", "*1\r\n:1\r\n", "*1\r\n$4\r\nPI", "*x\r\n", "*1\r\n$-1\r\n", "\r\n",
+	} {
+		_, err := readCommand(bufio.NewReader(strings.NewReader(bad)))
+		require.Error(t, err, "%q", bad)
 	}
 }
 
 func FuzzReadFrame(f *testing.F) {
-	for _, seed := range []string{"+OK\r\n", "*2\r\n$1\r\na\r\n:1\r\n", "%1\r\n+a\r\n_\r\n", "$-1\r\n", "*-1\r\n", ">1\r\n", "|1\r\n"} {
+	for _, seed := range []string{
+		"+OK\r\n", "*2\r\n$1\r\na\r\n:1\r\n", "%1\r\n+a\r\n_\r\n", "$-1\r\n", "*-1\r\n", ">1\r\n", "|1\r\n",
+	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if frame, err := readFrame(bufio.NewReader(strings.NewReader(s))); err == nil && string(frame.raw) != s[:len(frame.raw)] {
+		frame, err := readFrame(bufio.NewReader(strings.NewReader(s)))
+		if err == nil && string(frame.raw) != s[:len(frame.raw)] {
 			t.Errorf("%q became %q", s, frame.raw)
 		}
 	})

@@ -26,9 +26,9 @@ type ReplicaServers struct {
 	Replicas []*Server
 }
 
-// Replicated starts a master and n replicas for t alone, and waits until the
-// replicas are in sync. They end with t. Without a binary the test ends as in
-// Missing.
+// Replicated starts a master and n replicas for t only, and waits until the
+// replicas are in sync. They are stopped when t ends. Without a binary the test
+// ends as described at Missing.
 func Replicated(t testing.TB, n int) *ReplicaServers {
 	t.Helper()
 	return replicated(t, Require(t, NeedRedis), n)
@@ -42,50 +42,52 @@ func replicated(t testing.TB, binary string, n int) *ReplicaServers {
 		r.Replicas = append(r.Replicas, fresh(t, "replica", binary,
 			"--replicaof", host, port, "--repl-diskless-sync-delay", "0"))
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), formLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
 	for _, s := range r.Replicas {
-		if err := s.shows(ctx, []string{"master_link_status:up"}, "info", "replication"); err != nil {
+		if err := s.waitForReply(ctx, []string{"master_link_status:up"}, "info", "replication"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return r
 }
 
-// SentinelServers is a master with replicas under the watch of three sentinels,
-// two of which have to agree that it is down, after one second of silence.
+// SentinelServers is a master with replicas, monitored by three sentinels. A
+// failover starts when two sentinels have had no answer for one second.
 type SentinelServers struct {
-	ReplicaServers // as they were at the start
+	ReplicaServers // the roles at the start
 	Sentinels      []*Server
 }
 
-// Sentinel starts a master, one replica and three sentinels for t alone, and
-// waits until the sentinels know them and each other. They end with t. Without
-// a binary the test ends as in Missing.
+// Sentinel starts a master, one replica and three sentinels for t only. It waits
+// until the sentinels have discovered the replica and each other. All of them
+// are stopped when t ends. Without a binary the test ends as described at
+// Missing.
 func Sentinel(t testing.TB) *SentinelServers {
 	t.Helper()
 	binary := Require(t, NeedSentinel)
 	s := &SentinelServers{ReplicaServers: *replicated(t, binary, 1)}
 	for range sentinels {
-		one, err := startSentinel(binary, t.TempDir(), s.Master.addr)
+		sentinel, err := startSentinel(binary, t.TempDir(), s.Master.addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(one.Close)
-		s.Sentinels = append(s.Sentinels, one)
+		t.Cleanup(sentinel.Close)
+		s.Sentinels = append(s.Sentinels, sentinel)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), formLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
 	want := []string{fmt.Sprintf("status=ok,address=%s,slaves=%d,sentinels=%d", s.Master.addr, len(s.Replicas), sentinels)}
-	for _, one := range s.Sentinels {
-		if err := one.shows(ctx, want, "info", "sentinel"); err != nil {
+	for _, sentinel := range s.Sentinels {
+		if err := sentinel.waitForReply(ctx, want, "info", "sentinel"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return s
 }
 
-// startSentinel starts a sentinel. It keeps its state in its configuration file.
+// startSentinel starts a sentinel. A sentinel rewrites its configuration file to
+// store its state, so the file is in dir.
 func startSentinel(binary, dir, master string) (*Server, error) {
 	host, port, err := net.SplitHostPort(master)
 	if err != nil {
@@ -100,23 +102,23 @@ sentinel failover-timeout %[1]s %[6]d
 	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 		return nil, err
 	}
-	return startSomewhere("sentinel", 1, func(ports []string) *process {
+	return startOnFreePorts("sentinel", 1, func(ports []string) *process {
 		return &process{binary: binary, dir: dir, args: []string{conf, "--sentinel", "--port", ports[0], "--dir", dir}}
 	})
 }
 
-// Options returns fresh client options for the master, by way of the sentinels,
-// for the caller to change.
+// Options returns new client options that find the master through the sentinels.
+// The caller may change them.
 func (s *SentinelServers) Options() *redis.FailoverOptions {
 	o := &redis.FailoverOptions{MasterName: masterName}
-	for _, one := range s.Sentinels {
-		o.SentinelAddrs = append(o.SentinelAddrs, one.addr)
+	for _, sentinel := range s.Sentinels {
+		o.SentinelAddrs = append(o.SentinelAddrs, sentinel.addr)
 	}
 	return o
 }
 
-// FailoverClient returns a client that follows the master and is closed when t
-// ends. The tweaks change its options first.
+// FailoverClient returns a client that follows the master, and closes it when t
+// ends. The tweaks change its options before it is made.
 func (s *SentinelServers) FailoverClient(t testing.TB, tweaks ...func(*redis.FailoverOptions)) *redis.Client {
 	o := s.Options()
 	for _, tweak := range tweaks {
@@ -127,19 +129,19 @@ func (s *SentinelServers) FailoverClient(t testing.TB, tweaks ...func(*redis.Fai
 	return rdb
 }
 
-// Current returns the server that the first sentinel takes for the master.
+// Current returns the server that the first sentinel reports as the master.
 func (s *SentinelServers) Current(t testing.TB) *Server {
 	t.Helper()
 	reply, _ := ask(t, s.Sentinels[0], "sentinel", "get-master-addr-by-name", masterName).([]any)
 	if len(reply) != 2 {
-		t.Fatalf("redistest: the sentinel knows no master: %v", reply)
+		t.Fatalf("redistest: the sentinel reports no master: %v", reply)
 	}
 	addr := net.JoinHostPort(fmt.Sprint(reply[0]), fmt.Sprint(reply[1]))
-	for _, one := range append([]*Server{s.Master}, s.Replicas...) {
-		if one.addr == addr {
-			return one
+	for _, server := range append([]*Server{s.Master}, s.Replicas...) {
+		if server.addr == addr {
+			return server
 		}
 	}
-	t.Fatalf("redistest: the master %s is none of ours", addr)
+	t.Fatalf("redistest: the master %s is neither Master nor a replica", addr)
 	return nil
 }

@@ -21,28 +21,28 @@ import (
 type Server struct {
 	name   string
 	addr   string   // empty when the server has no listener
-	shared bool     // used by other tests too: its process is not to be touched
-	proc   *process // a redis-server, else nil
+	shared bool     // other tests use it too, so no test may pause or stop its process
+	proc   *process // nil for a miniredis
 	mini   *miniredis.Miniredis
 	dial   func() (net.Conn, error) // only for a server without a listener
-	calls  *callCounter             // miniredis does not count itself
+	calls  *callCounter             // only for a miniredis, which has no INFO commandstats
 }
 
-// Name says what kind of server it is: "miniredis", "embedded", "redis",
-// "replica", "cluster" or "sentinel". It suits subtests.
+// Name returns the kind of server: "miniredis", "embedded", "redis", "replica",
+// "cluster" or "sentinel". It is suitable as the name of a subtest.
 func (s *Server) Name() string { return s.name }
 
-// Addr is the host:port the server listens on; empty for Embedded, which can
-// only be reached by way of Options.
+// Addr returns the host:port the server listens on. It is empty for Embedded,
+// which is reachable through Options only.
 func (s *Server) Addr() string { return s.addr }
 
-// Mini is the miniredis behind s, nil for a redis-server. Its SetError stops
-// the counting that Commands relies on.
+// Mini returns the miniredis behind s, or nil for a redis-server. Calling its
+// SetError disables the hook that Commands depends on.
 func (s *Server) Mini() *miniredis.Miniredis { return s.mini }
 
-// Options returns fresh client options for s, for the caller to change. They are
-// the defaults of go-redis, without maintenance notifications; for Embedded
-// they are also fit for a synctest bubble.
+// Options returns new client options for s, which the caller may change. They
+// are the defaults of go-redis without maintenance notifications. For Embedded
+// they also work in a synctest bubble.
 func (s *Server) Options() *redis.Options {
 	if s.dial == nil {
 		return options(s.addr)
@@ -50,8 +50,8 @@ func (s *Server) Options() *redis.Options {
 	return pipeOptions(s.dial)
 }
 
-// Client returns a client of s that is closed when t ends. The tweaks change
-// its options first.
+// Client returns a client of s and closes it when t ends. The tweaks change its
+// options before it is made.
 func (s *Server) Client(t testing.TB, tweaks ...func(*redis.Options)) *redis.Client {
 	return newClient(t, s.Options(), tweaks)
 }
@@ -66,7 +66,8 @@ func newClient(t testing.TB, o *redis.Options, tweaks []func(*redis.Options)) *r
 }
 
 // options returns the options for a server on addr. Maintenance notifications
-// would add a command to every handshake, and none of our servers sends any.
+// are disabled: they add a command to every handshake, and no test server sends
+// them.
 func options(addr string) *redis.Options {
 	return &redis.Options{
 		Addr:                     addr,
@@ -74,10 +75,10 @@ func options(addr string) *redis.Options {
 	}
 }
 
-// pipeOptions returns options fit for a synctest bubble. The pool is larger
-// than any test needs, because a wait for a connection uses timers that
-// go-redis shares between clients, and with that between bubbles; Addr is
-// numeric, because names are resolved outside of the bubble.
+// pipeOptions returns options that work in a synctest bubble. The pool must
+// never run out: a wait for a connection uses timers that go-redis shares
+// between clients, and so between bubbles. Addr must be numeric: host names are
+// resolved by goroutines outside of the bubble.
 func pipeOptions(dial func() (net.Conn, error)) *redis.Options {
 	o := options("127.0.0.1:0")
 	o.Dialer = func(context.Context, string, string) (net.Conn, error) { return dial() }
@@ -85,7 +86,8 @@ func pipeOptions(dial func() (net.Conn, error)) *redis.Options {
 	return o
 }
 
-// adminName marks our own connections, which Connections does not count.
+// adminName is the client name of this package's own connections, which
+// Connections does not count.
 const adminName = "redistest"
 
 func adminOptions(addr string) *redis.Options {
@@ -95,8 +97,8 @@ func adminOptions(addr string) *redis.Options {
 	return o
 }
 
-// do runs one command on s for ourselves: miniredis is asked directly, so that
-// no connection shows up in what the test counts.
+// do runs one command on s on behalf of this package. On a miniredis it uses no
+// connection, so that it does not change the number of connections.
 func (s *Server) do(ctx context.Context, args ...string) (any, error) {
 	if s.mini != nil {
 		return s.doMini(args)
@@ -124,8 +126,8 @@ func (s *Server) doMini(args []string) (any, error) {
 	return server.ParseReply(bufio.NewReader(&reply))
 }
 
-// Miniredis starts a miniredis on a port of its own, with a running clock (see
-// the package comment). It ends with t.
+// Miniredis starts a miniredis with a running clock (see the package comment)
+// and closes it when t ends.
 func Miniredis(t testing.TB) *Server {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
@@ -155,16 +157,17 @@ func startMini(m *miniredis.Miniredis) error {
 }
 
 // Embedded starts a miniredis without a listener, for use inside a synctest
-// bubble: t is the bubble's own, whose cleanups run in the bubble. Clients of s
-// are made by Client, or from Options and then closed before the bubble ends.
+// bubble, and closes it when t ends. t must be the bubble's own, because its
+// cleanups run in the bubble. Make clients with Client, or from Options; close
+// the latter before the bubble ends.
 func Embedded(t testing.TB) *Server {
 	s := NewEmbedded()
 	t.Cleanup(s.Close)
 	return s
 }
 
-// NewEmbedded is Embedded for a caller without a testing.TB of the bubble; it
-// calls Close itself, in the bubble, after its clients.
+// NewEmbedded is like Embedded for a caller without a testing.TB of the bubble.
+// The caller calls Close in the bubble, after it has closed its clients.
 func NewEmbedded() *Server {
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
@@ -175,14 +178,14 @@ func NewEmbedded() *Server {
 		if err != nil {
 			return nil, err
 		}
-		hook.Do(func() { m.Server().SetPreHook(calls.hook) })
+		hook.Do(func() { m.Server().SetPreHook(calls.hook) }) // Server is nil before the first Dial
 		return newBuffered(conn), nil
 	}
 	return &Server{name: "embedded", mini: m, dial: dial, calls: calls}
 }
 
-// Close stops the server, a shared one excepted. It may be called again, and
-// need not be called at all where the constructor was given a testing.TB.
+// Close stops the server. It does nothing for a shared server and on further
+// calls. A server that was started with a testing.TB is closed without it.
 func (s *Server) Close() {
 	switch {
 	case s.mini != nil:
@@ -192,8 +195,8 @@ func (s *Server) Close() {
 	}
 }
 
-// Pid is the process id of a redis-server; 0 when it is not running, or for
-// miniredis.
+// Pid returns the process id of a redis-server. It is 0 if the server is not
+// running, and for a miniredis.
 func (s *Server) Pid() int {
 	if s.proc == nil {
 		return 0
@@ -202,27 +205,27 @@ func (s *Server) Pid() int {
 	return pid
 }
 
-// own returns the process of a server that belongs to one test alone.
-func (s *Server) own() (*process, error) {
+// ownProcess returns the process of a server that is not shared with other tests.
+func (s *Server) ownProcess() (*process, error) {
 	switch {
 	case s.proc == nil:
-		return nil, fmt.Errorf("redistest: %s is no process", s.name)
+		return nil, fmt.Errorf("redistest: %s is not a process", s.name)
 	case s.shared:
 		return nil, errors.New("redistest: the server is shared with other tests; use Fresh")
 	}
 	return s.proc, nil
 }
 
-// Pause stops the process as it is (SIGSTOP): its connections stay open and
-// new ones are still accepted by the kernel, but nothing answers. It fails for
-// miniredis and for shared servers, as Resume, Kill and Restart do.
+// Pause suspends the process (SIGSTOP). Its connections stay open and the kernel
+// accepts new ones, but the server does not answer. Pause, Resume, Kill and
+// Restart return an error for a miniredis and for a shared server.
 func (s *Server) Pause() error { return s.signal(pauseProcess) }
 
-// Resume lets a paused process go on (SIGCONT).
+// Resume continues a paused process (SIGCONT).
 func (s *Server) Resume() error { return s.signal(resumeProcess) }
 
 func (s *Server) signal(send func(pid int) error) error {
-	p, err := s.own()
+	p, err := s.ownProcess()
 	if err != nil {
 		return err
 	}
@@ -233,21 +236,21 @@ func (s *Server) signal(send func(pid int) error) error {
 	return send(pid)
 }
 
-// Kill ends the process at once (SIGKILL) and waits until it is gone. Killing a
-// dead server does nothing.
+// Kill kills the process (SIGKILL) and waits until it has exited. It does
+// nothing if the process is not running.
 func (s *Server) Kill() error {
-	p, err := s.own()
+	p, err := s.ownProcess()
 	if err != nil {
 		return err
 	}
 	return p.stop()
 }
 
-// Restart starts the process again on the same port, killing it first if it
-// runs, and waits until it answers. Its data are lost unless it was started
-// with persistence, as by Fresh(t, "--appendonly", "yes").
+// Restart kills the process if it runs, starts it again on the same port, and
+// waits until it answers. The data is lost unless the server was started with
+// persistence, such as by Fresh(t, "--appendonly", "yes").
 func (s *Server) Restart() error {
-	p, err := s.own()
+	p, err := s.ownProcess()
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// once is for clients that must not repeat what a fault has taken away.
+// once disables retries, which would repair the effect of a fault.
 func once(o *redis.Options) { o.MaxRetries = -1 }
 
 func TestEachServerAnswers(t *testing.T) {
@@ -24,7 +24,7 @@ func TestEachServerAnswers(t *testing.T) {
 	})
 }
 
-func TestNamesAreUniqueAndPlain(t *testing.T) {
+func TestNamesAreUniqueAndSafe(t *testing.T) {
 	t.Run("with {braces} and spaces, and much longer than that", func(t *testing.T) {
 		a, b := Name(t), Name(t)
 		require.NotEqual(t, a, b)
@@ -32,9 +32,9 @@ func TestNamesAreUniqueAndPlain(t *testing.T) {
 	})
 }
 
-// The clock of miniredis, as the package comment describes it.
-func TestMiniredisClock(t *testing.T) {
-	look := redis.NewScript(`
+// The clock of miniredis behaves as the package comment describes.
+func TestMiniredisClockFollowsTheBubble(t *testing.T) {
+	readClock := redis.NewScript(`
 		local t = redis.call('TIME')
 		return {redis.call('PTTL', KEYS[1]), redis.call('EXISTS', KEYS[1]), t[1] * 1000 + math.floor(t[2] / 1000)}`)
 	synctest.Test(t, func(t *testing.T) {
@@ -55,7 +55,7 @@ func TestMiniredisClock(t *testing.T) {
 		} {
 			time.Sleep(step.sleep)
 			for _, key := range []string{"k", "h"} {
-				got, err := look.Run(ctx, rdb, []string{key}).Int64Slice()
+				got, err := readClock.Run(ctx, rdb, []string{key}).Int64Slice()
 				require.NoError(t, err)
 				require.Equal(t, []int64{step.pttl, step.exists, time.Now().UnixMilli()}, got, "%s after %v", key, step.sleep)
 			}
@@ -69,8 +69,8 @@ func TestMiniredisExpiresInRealTime(t *testing.T) {
 	WaitFor(t, 5*time.Second, func() bool { return rdb.Exists(t.Context(), "k").Val() == 0 }, "the key is gone")
 }
 
-// A pipeline larger than any buffer on its way must not deadlock on a pipe.
-func TestEmbeddedTakesLongPipelines(t *testing.T) {
+// A pipeline that is larger than all buffers must not deadlock.
+func TestEmbeddedAcceptsLongPipelines(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		client func(t *testing.T, s *Server) *redis.Client
@@ -90,7 +90,7 @@ func TestEmbeddedTakesLongPipelines(t *testing.T) {
 				})
 				require.NoError(t, err)
 				require.Len(t, cmds, 1000)
-				require.Zero(t, time.Since(start), "it waited for a timeout")
+				require.Zero(t, time.Since(start), "the pipeline waited for a timeout")
 			})
 		})
 	}
@@ -112,7 +112,7 @@ func TestEmbeddedDeliversMessages(t *testing.T) {
 	})
 }
 
-func TestCommandsCount(t *testing.T) {
+func TestCommandsCountsCalls(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
 		rdb := s.Client(t)
 		script := redis.NewScript(`return redis.call('INCR', KEYS[1])`)
@@ -127,7 +127,7 @@ func TestCommandsCount(t *testing.T) {
 	})
 }
 
-func TestConnectionsCount(t *testing.T) {
+func TestConnectionsCountsClients(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		open func(t testing.TB) *Server
@@ -147,19 +147,20 @@ func TestConnectionsCount(t *testing.T) {
 			require.Equal(t, 2, Connections(t, s))
 			require.Equal(t, []string{"c"}, Channels(t, s))
 			require.NoError(t, sub.Close())
-			WaitFor(t, 5*time.Second, func() bool { return Connections(t, s) == 1 && len(Channels(t, s)) == 0 }, "the subscription is gone")
+			unsubscribed := func() bool { return Connections(t, s) == 1 && len(Channels(t, s)) == 0 }
+			WaitFor(t, 5*time.Second, unsubscribed, "the subscription has ended")
 		})
 	}
 }
 
-func TestWaitFor(t *testing.T) {
+func TestWaitForPollsUntilTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		WaitFor(t, time.Minute, func() bool { return time.Since(start) >= time.Second }, "a second has passed")
 		require.InDelta(t, time.Second, time.Since(start), float64(pollInterval))
 
 		start = time.Now()
-		e := &ending{TB: t}
+		e := &endRecorder{TB: t}
 		require.Panics(t, func() { WaitFor(e, time.Second, func() bool { return false }, "never") })
 		require.Equal(t, "fatal", e.how)
 		require.InDelta(t, time.Second, time.Since(start), float64(pollInterval))

@@ -15,13 +15,12 @@ import (
 )
 
 // Calls counts executed commands by their lower-case name, such as "evalsha" or
-// "script|load". Commands that a script calls count too, and failed ones; what
-// a client sends only to open a connection does not ("hello", "client|...",
-// "info", "command").
+// "script|load". It includes commands that scripts call, and failed commands. It
+// excludes commands that clients send when they connect: "hello", "client|...",
+// "info" and "command".
 type Calls map[string]int64
 
-// Since returns what has been called since before, without the names that have
-// not.
+// Since returns the number of calls since before. It omits names without calls.
 func (c Calls) Since(before Calls) Calls {
 	diff := Calls{}
 	for name, n := range c {
@@ -32,7 +31,7 @@ func (c Calls) Since(before Calls) Calls {
 	return diff
 }
 
-// Total is the sum over all names.
+// Total returns the sum over all names.
 func (c Calls) Total() int64 {
 	var sum int64
 	for _, n := range c {
@@ -41,8 +40,8 @@ func (c Calls) Total() int64 {
 	return sum
 }
 
-// Commands returns what s has executed since it started. On a server that other
-// tests use at the same time, their commands are in it as well.
+// Commands returns the commands that s has executed since it started. On a shared
+// server this includes the commands of other tests.
 func Commands(t testing.TB, s *Server) Calls {
 	t.Helper()
 	if s.calls != nil {
@@ -51,7 +50,7 @@ func Commands(t testing.TB, s *Server) Calls {
 	calls := Calls{}
 	for line := range strings.Lines(info(t, s, "commandstats")) {
 		name, stats, ok := strings.Cut(strings.TrimPrefix(line, "cmdstat_"), ":calls=")
-		if !ok || overhead(name) {
+		if !ok || isConnectionSetup(name) {
 			continue
 		}
 		count, _, _ := strings.Cut(stats, ",")
@@ -64,7 +63,8 @@ func Commands(t testing.TB, s *Server) Calls {
 	return calls
 }
 
-func overhead(name string) bool {
+// isConnectionSetup reports whether clients send the command when they connect.
+func isConnectionSetup(name string) bool {
 	return name == "hello" || name == "info" || name == "command" || strings.HasPrefix(name, "client|")
 }
 
@@ -72,12 +72,12 @@ func info(t testing.TB, s *Server, section string) string {
 	t.Helper()
 	text, ok := ask(t, s, "info", section).(string)
 	if !ok {
-		t.Fatalf("redistest: info %s of %s is no text", section, s.name)
+		t.Fatalf("redistest: info %s of %s is not a text", section, s.name)
 	}
 	return text
 }
 
-// callCounter does for miniredis what INFO commandstats does for Redis.
+// callCounter counts the calls of a miniredis, which has no INFO commandstats.
 type callCounter struct {
 	mu    sync.Mutex
 	calls Calls
@@ -85,16 +85,16 @@ type callCounter struct {
 
 func newCallCounter() *callCounter { return &callCounter{calls: Calls{}} }
 
-// containers are the commands that count by their subcommand.
+// containers are the commands that are counted by subcommand.
 var containers = []string{"client", "cluster", "config", "object", "pubsub", "script"}
 
-// hook counts a command. It lets miniredis go on with it.
+// hook counts a command. It returns false, so that miniredis executes the command.
 func (c *callCounter) hook(_ *server.Peer, cmd string, args ...string) bool {
 	name := strings.ToLower(cmd)
 	if slices.Contains(containers, name) && len(args) > 0 {
 		name += "|" + strings.ToLower(args[0])
 	}
-	if !overhead(name) {
+	if !isConnectionSetup(name) {
 		c.mu.Lock()
 		c.calls[name]++
 		c.mu.Unlock()
@@ -108,8 +108,8 @@ func (c *callCounter) snapshot() Calls {
 	return maps.Clone(c.calls)
 }
 
-// Connections counts the client connections of s, those with a subscription
-// included, those of replicas and of this package not.
+// Connections returns the number of client connections of s. It includes
+// connections with subscriptions, and excludes replicas and this package's own.
 func Connections(t testing.TB, s *Server) int {
 	t.Helper()
 	if s.mini != nil {
@@ -127,21 +127,21 @@ func Connections(t testing.TB, s *Server) int {
 	return n
 }
 
-// Channels returns the channels of s that somebody is subscribed to, sorted.
-// Pattern and sharded subscriptions are not among them.
+// Channels returns the channels of s that have subscribers, sorted. It excludes
+// pattern and sharded subscriptions.
 func Channels(t testing.TB, s *Server) []string {
 	t.Helper()
 	return texts(t, ask(t, s, "pubsub", "channels"))
 }
 
-// ShardChannels is Channels for sharded subscriptions (SSUBSCRIBE), which
-// miniredis does not know.
+// ShardChannels is like Channels for sharded subscriptions (SSUBSCRIBE), which
+// miniredis does not support.
 func ShardChannels(t testing.TB, s *Server) []string {
 	t.Helper()
 	return texts(t, ask(t, s, "pubsub", "shardchannels"))
 }
 
-// Keys returns the keys of s that match the pattern, sorted.
+// Keys returns the keys of s that match pattern, sorted.
 func Keys(t testing.TB, s *Server, pattern string) []string {
 	t.Helper()
 	return texts(t, ask(t, s, "keys", pattern))
@@ -149,7 +149,7 @@ func Keys(t testing.TB, s *Server, pattern string) []string {
 
 func ask(t testing.TB, s *Server, args ...string) any {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	reply, err := s.do(ctx, args...)
 	if err != nil {
@@ -162,7 +162,7 @@ func texts(t testing.TB, reply any) []string {
 	t.Helper()
 	list, ok := reply.([]any)
 	if !ok {
-		t.Fatalf("redistest: %T is no list", reply)
+		t.Fatalf("redistest: %T is not a list", reply)
 	}
 	out := make([]string, len(list))
 	for i, v := range list {
@@ -175,13 +175,13 @@ func texts(t testing.TB, reply any) []string {
 	return out
 }
 
-// WaitFor polls cond every few milliseconds until it holds, and fails t with
-// msg when it does not within limit. cond runs in the caller's goroutine.
+// WaitFor polls cond every few milliseconds until it returns true. It fails t with
+// msg after limit. cond runs in the caller's goroutine.
 func WaitFor(t testing.TB, limit time.Duration, cond func() bool, msg string) {
 	t.Helper()
 	for end := time.Now().Add(limit); !cond(); time.Sleep(pollInterval) {
 		if !time.Now().Before(end) {
-			t.Fatalf("after %v still not: %s", limit, msg)
+			t.Fatalf("condition not met after %v: %s", limit, msg)
 		}
 	}
 }

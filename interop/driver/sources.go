@@ -1,5 +1,5 @@
-// Package driver embeds the sources of the Java program that runs Redisson's locks, semaphores and latches on command. They travel
-// with the package, so that whoever imports it can build them.
+// Package driver embeds the sources of the Java program that runs Redisson's locks, semaphores and
+// latches on command. They are embedded so that importers of this package can build the program.
 package driver
 
 import "embed"

@@ -16,21 +16,22 @@ import (
 	"github.com/redlatch/redlatch/interop/driver"
 )
 
-// Version is a major version of Redisson; pom.xml says which release of it.
+// Version is a major version of Redisson. pom.xml contains the exact release.
 type Version string
 
-// The versions that the driver can be built with.
+// The supported versions.
 const (
-	Redisson4 Version = "redisson4" // the default: "" means it too
+	Redisson4 Version = "redisson4" // the default, also selected by ""
 	Redisson3 Version = "redisson3"
 )
 
 // ErrMissing means that java or mvn is not installed.
 var ErrMissing = errors.New("not installed")
 
-// Build returns the folder with the driver's jar files, made by Maven on the first call and then kept below os.UserCacheDir, by the
-// hash of the driver's sources. Test binaries that build at the same time wait for each other. Without mvn, where it is needed, the
-// test ends as in [redistest.Missing].
+// Build returns the directory with the driver's jar files. The first call builds them with Maven.
+// They are cached in os.UserCacheDir, by the hash of the driver's sources. Concurrent builds of
+// several test binaries wait for each other. If a build is necessary and mvn is missing, the test ends
+// as described at [redistest.Missing].
 func Build(t testing.TB, version Version) string {
 	t.Helper()
 	dir, err := build(t.Context(), version)
@@ -38,6 +39,7 @@ func Build(t testing.TB, version Version) string {
 	return dir
 }
 
+// requireBuilt ends the test if err is not nil.
 func requireBuilt(t testing.TB, err error) {
 	t.Helper()
 	switch {
@@ -68,19 +70,21 @@ func build(ctx context.Context, version Version) (string, error) {
 	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return "", fmt.Errorf("redisson: %w", err)
 	}
-	// One build at a time: Maven's own repository bears no second one.
+	// Only one build at a time: Maven's local repository does not support concurrent builds.
 	unlock, err := lockFile(filepath.Join(cache, "lock"))
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
+	// Another process may have finished the build while this one waited for the lock.
 	if isDir(dir) {
 		return dir, nil
 	}
 	return dir, buildInto(ctx, dir, version)
 }
 
-// buildInto makes dir appear at once and complete, or not at all.
+// buildInto builds in a temporary directory and renames the result to dir. So dir is either complete
+// or does not exist.
 func buildInto(ctx context.Context, dir string, version Version) error {
 	mvn, err := lookPath("mvn")
 	if err != nil {
@@ -109,7 +113,7 @@ func buildInto(ctx context.Context, dir string, version Version) error {
 	return nil
 }
 
-// hashOf is a hash over the names and contents of all files.
+// hashOf returns a hash of the names and contents of all files.
 func hashOf(sources fs.FS) (string, error) {
 	hash := sha256.New()
 	err := fs.WalkDir(sources, ".", func(path string, entry fs.DirEntry, err error) error {

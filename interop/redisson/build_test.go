@@ -9,7 +9,7 @@ import (
 	"github.com/redlatch/redlatch/interop/driver"
 )
 
-func TestHashOf(t *testing.T) {
+func TestHashOfCoversNamesAndContents(t *testing.T) {
 	hash := func(files fstest.MapFS) string {
 		h, err := hashOf(files)
 		require.NoError(t, err)
@@ -26,7 +26,7 @@ func TestHashOf(t *testing.T) {
 		{"content", fstest.MapFS{"pom.xml": file("a"), "src/A.java": file("c")}, false},
 		{"name", fstest.MapFS{"pom.xml": file("a"), "src/B.java": file("b")}, false},
 		{"moved between files", fstest.MapFS{"pom.xml": file("ab"), "src/A.java": file("")}, false},
-		{"one more", fstest.MapFS{"pom.xml": file("a"), "src/A.java": file("b"), "src/B.java": file("")}, false},
+		{"additional file", fstest.MapFS{"pom.xml": file("a"), "src/A.java": file("b"), "src/B.java": file("")}, false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.same, base == hash(tt.files)) })
@@ -38,8 +38,8 @@ func TestSourcesAreEmbedded(t *testing.T) {
 		"pom.xml", "src/main/java/redlatch/interop/Main.java", "src/main/resources/simplelogger.properties"))
 }
 
-// TestBuildWithoutMaven wants an error that makes tests skip, and no half-made folder.
-func TestBuildWithoutMaven(t *testing.T) {
+// The error is ErrMissing, which makes tests skip.
+func TestBuildWithoutMavenIsMissing(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	t.Setenv("HOME", cache)

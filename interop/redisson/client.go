@@ -8,25 +8,26 @@ import (
 	"time"
 )
 
-// Config is that of a Redisson client. Zero durations and counts leave Redisson's own defaults. Exactly one of Addr, Cluster and
-// Sentinels names the servers, each as host:port.
+// Config is the configuration of a Redisson client. Exactly one of Addr, Cluster and Sentinels is set;
+// addresses have the form host:port. A zero duration or count means Redisson's default. Durations are
+// truncated to milliseconds.
 type Config struct {
 	Addr      string
-	Replicas  []string // of Addr, which is the master then
+	Replicas  []string // replicas of the master Addr
 	Cluster   []string
 	Sentinels []string
 	Master    string // the sentinels' name for the master
 
-	Watchdog      time.Duration // lockWatchdogTimeout, whole milliseconds as all durations here
+	Watchdog      time.Duration // lockWatchdogTimeout
 	FairWait      time.Duration // fairLockWaitTimeout
 	Timeout       time.Duration // of one command
 	RetryAttempts int           // below 0: none
 
-	Settings map[string]any // more settings, as in Redisson's configuration file, at its top level
-	Server   map[string]any // likewise, in the section of the servers
+	Settings map[string]any // more top-level settings of Redisson's configuration file
+	Server   map[string]any // more settings of the server section
 }
 
-// file is the configuration in the form of Redisson's configuration file.
+// file returns the configuration in the format of Redisson's configuration file.
 func (c Config) file() map[string]any {
 	server := map[string]any{}
 	file := map[string]any{}
@@ -42,7 +43,7 @@ func (c Config) file() map[string]any {
 		file["masterSlaveServersConfig"] = server
 	default:
 		server["address"] = url(c.Addr)
-		server["connectionMinimumIdleSize"] = 1 // connecting to 24 at once takes its time
+		server["connectionMinimumIdleSize"] = 1 // the default of 24 connections slows down the start
 		file["singleServerConfig"] = server
 	}
 	setMillis(file, "lockWatchdogTimeout", c.Watchdog)
@@ -79,7 +80,7 @@ type Client struct {
 	id     string
 }
 
-// Client opens a client, and closes it when t ends.
+// Client opens a client and closes it when t ends.
 func (d *Driver) Client(t testing.TB, config Config) *Client {
 	t.Helper()
 	c, err := d.Connect(t.Context(), config)
@@ -87,52 +88,53 @@ func (d *Driver) Client(t testing.TB, config Config) *Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
-		_ = c.Close(ctx) // the driver may be gone
+		_ = c.Close(ctx) // fails if the test has ended the driver
 	})
 	return c
 }
 
-// Connect is Client for a caller that is no test, and that closes the client itself.
+// Connect is like Client for a caller without a testing.TB. The caller closes the client.
 func (d *Driver) Connect(ctx context.Context, config Config) (*Client, error) {
 	d.mu.Lock()
 	d.clients++
 	c := &Client{driver: d, name: fmt.Sprintf("client%d", d.clients)}
 	d.mu.Unlock()
-	id, err := result[string](d.Call(ctx, Command{Op: "open", Thread: c.thread(""), Target: c.target("", ""), Config: config.file()}))
+	open := Command{Op: "open", Thread: c.thread(""), Target: c.target("", ""), Config: config.file()}
+	id, err := result[string](d.Call(ctx, open))
 	c.id = id
 	return c, err
 }
 
-// ID is the client's id, a UUID: the first part of its threads' owner ids.
+// ID returns the client's id, a UUID. It is the first part of the owner ids of its threads.
 func (c *Client) ID() string { return c.id }
 
-// Thread is a Java thread as it is at the moment.
+// Thread is the current state of a Java thread.
 type Thread struct {
 	ID          int64  `json:"thread"`
-	State       string `json:"state"` // a java.lang.Thread.State; WAITING when idle, too
+	State       string `json:"state"` // a java.lang.Thread.State; an idle thread is WAITING
 	Interrupted bool   `json:"interrupted"`
 }
 
-// Thread looks at the named thread. It does not wait for what the thread is doing.
+// Thread returns the state of the named thread. It does not wait for a command that the thread runs.
 func (c *Client) Thread(ctx context.Context, name string) (Thread, error) {
 	return result[Thread](c.call(ctx, Command{Op: "ids", Thread: c.thread(name)}))
 }
 
-// Owner is the id under which the named thread owns locks. It does not wait for what the thread is doing.
+// Owner returns the owner id of the named thread. It does not wait for a command that the thread runs.
 func (c *Client) Owner(ctx context.Context, thread string) (string, error) {
 	t, err := c.Thread(ctx, thread)
 	return fmt.Sprintf("%s:%d", c.id, t.ID), err
 }
 
-// Interrupt interrupts the named thread. If it is idle, its next command starts interrupted.
+// Interrupt interrupts the named thread. The next command of an idle thread starts interrupted.
 func (c *Client) Interrupt(ctx context.Context, thread string) error {
 	_, err := c.call(ctx, Command{Op: "interrupt", Thread: c.thread(thread)})
 	return err
 }
 
-// Close shuts the client down. What it holds stays in Redis.
+// Close shuts the client down. Its locks stay in Redis until they expire.
 func (c *Client) Close(ctx context.Context) error {
 	_, err := c.call(ctx, Command{Op: "close", Thread: c.thread("close")})
 	return err
@@ -149,8 +151,8 @@ func (c *Client) target(kind, name string) *Target {
 	return &Target{Client: c.name, Kind: kind, Name: name}
 }
 
-// Object returns an object by its kind: lock, spin, nonreentrant, fair, nonreentrantfair, fenced, read, write, semaphore, permits
-// or latch. The nonreentrant ones are unknown to Redisson3.
+// Object returns an object of the given kind: lock, spin, nonreentrant, fair, nonreentrantfair,
+// fenced, read, write, semaphore, permits or latch. Redisson3 does not have the nonreentrant kinds.
 func (c *Client) Object(kind, name string) Object {
 	return Object{client: c, target: *c.target(kind, name)}
 }
@@ -170,16 +172,16 @@ func (c *Client) ReadLock(name string) Lock { return c.LockOf("read", name) }
 // WriteLock returns the write lock of an RReadWriteLock.
 func (c *Client) WriteLock(name string) Lock { return c.LockOf("write", name) }
 
-// LockOf returns the lock of a kind that Object names.
+// LockOf returns a lock of the given kind; see Object.
 func (c *Client) LockOf(kind, name string) Lock { return Lock{c.Object(kind, name)} }
 
-// MultiLock returns the RLock made of the members, which may be those of other clients of the same driver.
-func (c *Client) MultiLock(members ...Lock) Lock { return c.grouped("multi", members) }
+// MultiLock returns a RedissonMultiLock. The members may belong to other clients of the same driver.
+func (c *Client) MultiLock(members ...Lock) Lock { return c.joint("multi", members) }
 
-// RedLock is MultiLock for Redisson's RedLock.
-func (c *Client) RedLock(members ...Lock) Lock { return c.grouped("red", members) }
+// RedLock returns a RedissonRedLock. The members may belong to other clients of the same driver.
+func (c *Client) RedLock(members ...Lock) Lock { return c.joint("red", members) }
 
-func (c *Client) grouped(kind string, members []Lock) Lock {
+func (c *Client) joint(kind string, members []Lock) Lock {
 	l := c.LockOf(kind, "")
 	for _, member := range members {
 		l.target.Members = append(l.target.Members, member.target)

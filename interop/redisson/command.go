@@ -8,52 +8,56 @@ import (
 	"time"
 )
 
-// Command is one command to the driver. Client and the objects make them; a test needs one of its own only for what they do not
-// offer, such as one Java thread that uses several clients.
+// Command is one command to the driver. Client and the objects make commands. A test makes one itself
+// only for features that they lack, such as one Java thread that uses several clients.
 type Command struct {
-	Op       string    `json:"op"`               // hello, open, close, ids, invoke, counter, bench, load, run, unload, interrupt, kill
-	Thread   string    `json:"thread,omitempty"` // the Java thread that runs it, "main" by default
-	Target   *Target   `json:"target,omitempty"`
-	Method   string    `json:"method,omitempty"` // invoke: a method of Redisson's API
-	Args     []any     `json:"args,omitempty"`   // invoke: numbers, strings (a TimeUnit or an ISO Duration too), lists of strings; run, unload: see Session
-	Config   any       `json:"config,omitempty"` // open: in the form of Redisson's configuration file
+	// Op is one of hello, open, close, ids, invoke, counter, bench, load, run, unload, interrupt, kill.
+	Op     string  `json:"op"`
+	Thread string  `json:"thread,omitempty"` // the Java thread that runs the command; default "main"
+	Target *Target `json:"target,omitempty"`
+	Method string  `json:"method,omitempty"` // for invoke: a method of Redisson's API
+	// Args are, for invoke: numbers, lists of strings, and strings, which may be a TimeUnit or an ISO
+	// Duration. For run and unload see Session.
+	Args     []any     `json:"args,omitempty"`
+	Config   any       `json:"config,omitempty"` // for open: in the format of Redisson's configuration file
 	Workload *Workload `json:"workload,omitempty"`
-	Load     any       `json:"load,omitempty"` // load: see Driver.Load
+	Load     any       `json:"load,omitempty"` // for load: see Driver.Load
 }
 
-// Target names a client or, with a kind and a name, one of its objects. Equal targets mean the same Java object.
+// Target names a client or, with a kind and a name, one of its objects. Equal targets refer to the
+// same Java object.
 type Target struct {
 	Client  string   `json:"client"`
 	Kind    string   `json:"kind,omitempty"`
 	Name    string   `json:"name,omitempty"`
-	Handle  string   `json:"handle,omitempty"`  // tells apart Java objects of one name
+	Handle  string   `json:"handle,omitempty"`  // distinguishes Java objects with the same name
 	Members []Target `json:"members,omitempty"` // of a multi or red lock
 }
 
-// Workload enters and leaves a section again and again, in Java.
+// Workload enters and leaves a critical section repeatedly, in Java.
 type Workload struct {
-	Iterations  int    `json:"iterations"`            // how often each thread enters
-	Threads     int    `json:"threads"`               // Java threads of their own, started at once
-	LeaseMillis int64  `json:"leaseMillis,omitempty"` // 0: none (the watchdog, or a permit that never expires)
-	Key         string `json:"key,omitempty"`         // what Counter counts in
+	Iterations  int    `json:"iterations"`            // entries per thread
+	Threads     int    `json:"threads"`               // new Java threads, started at the same time
+	LeaseMillis int64  `json:"leaseMillis,omitempty"` // 0: the watchdog, or a permit that never expires
+	Key         string `json:"key,omitempty"`         // the key that Counter increments
 }
 
-// Run is what became of a Workload.
+// Run is the result of a Workload.
 type Run struct {
-	Count  int           `json:"count"`  // sections entered
-	Took   time.Duration `json:"ns"`     // from the start of all threads to the end of the last
-	Owners []int         `json:"owners"` // which thread was in each section, in order of entry
+	Count  int           `json:"count"`  // number of entries
+	Took   time.Duration `json:"ns"`     // from the start of the threads to the end of the last one
+	Owners []int         `json:"owners"` // the thread of each entry, in order
 }
 
-// Answer is what a command gave.
+// Answer is the result of a command.
 type Answer struct {
 	Result      json.RawMessage // Java's result; empty for void and null
-	Start, End  time.Time       // around the call in Java, without the way there and back
-	ThreadID    int64           // of the Java thread that ran it
-	Interrupted bool            // the thread's interrupt status when the call had ended
+	Start, End  time.Time       // of the call in Java, without the communication with Java
+	ThreadID    int64           // of the Java thread that ran the command
+	Interrupted bool            // the thread's interrupt status at the end of the call
 }
 
-// Decode reads the result into v. An empty one leaves v as it is.
+// Decode decodes the result into v. It leaves v unchanged if the result is empty.
 func (a Answer) Decode(v any) error {
 	if len(a.Result) == 0 {
 		return nil
@@ -64,7 +68,8 @@ func (a Answer) Decode(v any) error {
 	return nil
 }
 
-// result is the answer's result as a T: its zero value for void and null, and with an error.
+// result returns the answer's result as a T. It returns the zero value for void and null, and with an
+// error.
 func result[T any](a Answer, err error) (T, error) {
 	var v T
 	if err != nil {
@@ -73,9 +78,9 @@ func result[T any](a Answer, err error) (T, error) {
 	return v, a.Decode(&v)
 }
 
-// Exception is what a Java call threw.
+// Exception is an exception that a Java call has thrown.
 type Exception struct {
-	Type    string // the class, with its package
+	Type    string // fully qualified class name
 	Message string
 	Causes  []Cause // from the outermost to the root
 }
@@ -83,7 +88,7 @@ type Exception struct {
 // Cause is one cause of an exception.
 type Cause struct{ Type, Message string }
 
-// Error gives the exception and its causes in one line.
+// Error returns the exception and its causes on one line.
 func (e *Exception) Error() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s: %s", e.Type, e.Message)
@@ -93,13 +98,14 @@ func (e *Exception) Error() string {
 	return text.String()
 }
 
-// Has tells whether the exception or one of its causes is of the class, given with or without its package.
+// Has reports whether the exception or one of its causes has the given class. The package name may be
+// omitted.
 func (e *Exception) Has(class string) bool {
 	is := func(name string) bool { return name == class || strings.HasSuffix(name, "."+class) }
 	return is(e.Type) || slices.ContainsFunc(e.Causes, func(c Cause) bool { return is(c.Type) })
 }
 
-// reply is an answer as it stands on its line.
+// reply is the JSON form of an Answer.
 type reply struct {
 	ID          int64           `json:"id"`
 	Result      json.RawMessage `json:"result"`

@@ -1,4 +1,4 @@
-// Package redisson runs Redisson, in a Java process of its own, from Go tests.
+// Package redisson runs Redisson in a Java process and controls it from Go tests.
 //
 //	func TestBesideJava(t *testing.T) {
 //		driver := redisson.Start(t, redisson.Options{})
@@ -9,16 +9,21 @@
 //		...
 //	}
 //
-// A [Driver] is one Java process. A [Client] is one Redisson client in it, with its own id. An object such as [Lock] is one Java
-// object; On gives the same object to a Java thread, made at its first use. One thread runs its commands in order, threads run side
-// by side, and each keeps its id, so ownership and re-entry are as in any Java program. A thread's name counts within its client:
-// tests that share a driver do not meet.
+// A [Driver] is one Java process. A [Client] is one Redisson client in it, with its own id. A value
+// such as [Lock] refers to one Java object. Its method On selects the Java thread that uses the
+// object; the first use starts the thread. A thread runs its commands in order, and different threads
+// run concurrently. A thread keeps its id, so ownership and re-entry work as in any Java program.
+// Thread names belong to a client, so tests that share a driver do not share threads.
 //
-// Any method of Redisson's own API can be called by name (Call, Go); the usual ones have typed helpers. A Java exception arrives as
-// an [*Exception]. Every [Answer] says when the call itself began and ended, on this machine's clock.
+// Call and Go call any method of Redisson's API by its name. The usual methods have typed helpers. A
+// Java exception is returned as an [*Exception]. Every [Answer] contains the start and end time of the
+// call, by the clock of this machine.
 //
-// A [Load] has many threads of many clients at work within Java, and is measured there: a command a step would measure the way to Java.
-// A program that is no test has [Open] and [Driver.Connect], and closes what they gave.
+// A [Load] runs many threads of many clients inside Java and measures them there. Sending a command
+// for each step would measure the communication with Java.
 //
-// A [Shared] driver serves all tests of a test binary, because a Java process takes about half a second to start.
+// A program that is not a test uses [Open] and [Driver.Connect], and closes the results.
+//
+// A [Shared] driver serves all tests of a test binary, because starting a Java process takes about
+// half a second.
 package redisson

@@ -16,39 +16,41 @@ import (
 	"time"
 )
 
-// ErrEnded means that the Java process has ended, so that there was no answer or will be none.
-var ErrEnded = errors.New("redisson: the driver has ended")
+// ErrEnded means that the Java process has ended without answering a command.
+var ErrEnded = errors.New("redisson: driver ended")
 
-// closeLimit is how long Close lets the process end by itself.
-const closeLimit = 5 * time.Second
+// closeTimeout is the time after which Close kills the process.
+const closeTimeout = 5 * time.Second
 
-// Options are those of a driver. The zero value is fine.
+// Options are the options of a driver. The zero value selects the defaults.
 type Options struct {
 	Version Version   // of Redisson; default Redisson4
-	JVM     []string  // flags of the Java machine; default small memory and a quick start
-	Stderr  io.Writer // where the log of the Java side goes; default: only its end is kept, for error messages
+	JVM     []string  // JVM flags; default: small memory and a quick start
+	Stderr  io.Writer // receives the Java log; by default only its end is kept, for error messages
 }
 
 func defaultJVM() []string {
 	return []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}
 }
 
-// Driver is a Java process that runs Redisson. It is safe for concurrent use. The process ends by Close or Kill, and with the
-// process that started it.
+// Driver is a Java process that runs Redisson. It is safe for concurrent use. The process ends with
+// Close or Kill, or when the process that started it ends.
 type Driver struct {
 	process *exec.Cmd
 	stderr  *tail
-	done    chan struct{} // closed when the process is gone and every future has its answer
+	done    chan struct{} // closed when the process has ended and all futures are resolved
 	hello   hello
 
 	writing sync.Mutex
 	stdin   io.WriteCloser // guarded by writing
 
-	mu      sync.Mutex // never held while writing
+	// mu is not held during writes. A write may block until the process reads, and read, which keeps the
+	// process going, needs mu.
+	mu      sync.Mutex
 	pending map[int64]*Future
 	lastID  int64
-	clients int   // how many were ever opened
-	ended   error // why no more answers come; nil while they do
+	clients int   // number of clients opened so far
+	ended   error // the reason why the process ended; nil while it runs
 }
 
 type hello struct {
@@ -56,18 +58,19 @@ type hello struct {
 	PID            int
 }
 
-// Start starts a driver for t alone, building it first if need be, and closes it when t ends. Without Java the test ends as in
-// redistest.Missing.
+// Start starts a driver for t only, builds it first if necessary, and closes it when t ends. Without
+// Java the test ends as described at redistest.Missing.
 func Start(t testing.TB, options Options) *Driver {
 	t.Helper()
 	d, err := Open(t.Context(), options)
 	requireBuilt(t, err)
-	t.Cleanup(func() { _ = d.Close() }) // the test may have killed it
+	t.Cleanup(func() { _ = d.Close() }) // does nothing if the test has killed the driver
 	return d
 }
 
-// Open is Start for a caller that is no test, and that closes the driver itself. The driver outlives ctx, which only bounds the way to
-// its first answer. The error wraps ErrMissing where there is no Java, or no Maven to build with.
+// Open is like Start for a caller without a testing.TB. The caller closes the driver. ctx bounds the
+// start only; the driver outlives it. The error wraps ErrMissing if Java is missing, or Maven if a
+// build is necessary.
 func Open(ctx context.Context, options Options) (*Driver, error) {
 	java, err := lookPath("java")
 	if err != nil {
@@ -99,6 +102,7 @@ func Open(ctx context.Context, options Options) (*Driver, error) {
 	return d, nil
 }
 
+// run starts the process and the goroutine that reads its answers, which ends with the process.
 func (d *Driver) run() error {
 	stdin, err := d.process.StdinPipe()
 	if err != nil {
@@ -116,13 +120,14 @@ func (d *Driver) run() error {
 	return nil
 }
 
-// Redisson is the version of Redisson that runs, Java that of the Java machine.
+// Redisson returns the version of Redisson.
 func (d *Driver) Redisson() string { return d.hello.Redisson }
 
-// Java is the version of the Java machine.
+// Java returns the version of Java.
 func (d *Driver) Java() string { return d.hello.Java }
 
-// read hands out the answers until there are no more, and then the process's end.
+// read resolves futures with the answers of the process until its output ends. It then reaps the
+// process and resolves the remaining futures with ErrEnded.
 func (d *Driver) read(stdout io.Reader) {
 	defer close(d.done)
 	var readErr error
@@ -133,20 +138,24 @@ func (d *Driver) read(stdout io.Reader) {
 		}
 	}
 	if readErr != io.EOF {
-		_ = d.process.Process.Kill() // it talks nonsense
+		_ = d.process.Process.Kill() // invalid output: the protocol cannot continue
 	}
-	_, _ = io.Copy(io.Discard, stdout) // Wait must come after the last read
+	_, _ = io.Copy(io.Discard, stdout) // Wait closes stdout, so it must come after the last read
 	waitErr := d.process.Wait()
 
+	// Set ended and fail the pending futures under one lock. Go adds a future under the same lock only if
+	// ended is nil, so no future remains unresolved.
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ended = fmt.Errorf("%w: %w, %w; its last words: %s", ErrEnded, readErr, waitErr, d.stderr)
+	d.ended = fmt.Errorf("%w: %w, %w; last output: %s", ErrEnded, readErr, waitErr, d.stderr)
 	for f := range maps.Values(d.pending) {
 		f.resolve(Answer{}, d.ended)
 	}
 	clear(d.pending)
 }
 
+// resolve resolves the future of an answer. The removal from pending makes sure that a future is
+// resolved only once.
 func (d *Driver) resolve(r reply) {
 	d.mu.Lock()
 	f := d.pending[r.ID]
@@ -168,14 +177,15 @@ func (d *Driver) Go(command Command) *Future {
 	}
 	d.lastID++
 	id := d.lastID
-	d.pending[id] = f
+	d.pending[id] = f // before the write, because the answer may arrive before it returns
 	d.mu.Unlock()
 	if err := d.write(id, command); err != nil {
-		d.forget(id, err)
+		d.fail(id, err)
 	}
 	return f
 }
 
+// write sends one line. The lock keeps concurrent lines from mixing.
 func (d *Driver) write(id int64, command Command) error {
 	line, err := json.Marshal(struct {
 		ID int64 `json:"id"`
@@ -192,8 +202,8 @@ func (d *Driver) write(id int64, command Command) error {
 	return nil
 }
 
-// forget resolves the future of id with err, unless the end of the process has done so before.
-func (d *Driver) forget(id int64, err error) {
+// fail resolves the future of id with err, unless read has resolved it already.
+func (d *Driver) fail(id int64, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if f := d.pending[id]; f != nil {
@@ -202,13 +212,14 @@ func (d *Driver) forget(id int64, err error) {
 	}
 }
 
-// Call sends a command and waits for its answer. An error is an [*Exception] if Java threw one. When ctx ends first, the command
-// goes on in Java.
+// Call sends a command and waits for its answer. The error is an [*Exception] if Java threw one. If
+// ctx ends first, the command continues in Java.
 func (d *Driver) Call(ctx context.Context, command Command) (Answer, error) {
 	return d.Go(command).Wait(ctx)
 }
 
-// Kill ends the process at once, as a crash does, and waits until it is gone. Nothing is released. Killing a dead driver does nothing.
+// Kill kills the process and waits until it has exited. Locks stay in Redis until they expire. Killing
+// a dead driver does nothing.
 func (d *Driver) Kill() error {
 	if err := d.process.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("redisson: %w", err)
@@ -217,38 +228,40 @@ func (d *Driver) Kill() error {
 	return nil
 }
 
-// Close has the process end, without releasing what its clients hold, and waits until it is gone. It may be called again.
+// Close ends the process and waits until it has exited. Locks stay in Redis until they expire. Further
+// calls do nothing.
 func (d *Driver) Close() error {
 	d.writing.Lock()
-	_ = d.stdin.Close() // the end of its input is its order to end
+	_ = d.stdin.Close() // the process exits at the end of its input
 	d.writing.Unlock()
 	select {
 	case <-d.done:
 		return nil
-	case <-time.After(closeLimit):
+	case <-time.After(closeTimeout):
 		return d.Kill()
 	}
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (d *Driver) Done() <-chan struct{} { return d.done }
 
-// Future is the answer to come of one command.
+// Future is the pending answer of one command.
 type Future struct {
 	done   chan struct{}
-	answer Answer // written before done is closed, never after
+	answer Answer // written before done is closed, not written afterwards
 	err    error  // likewise
 }
 
+// resolve must be called once.
 func (f *Future) resolve(a Answer, err error) {
 	f.answer, f.err = a, err
 	close(f.done)
 }
 
-// Done is closed when the answer is there.
+// Done returns a channel that is closed when the answer has arrived.
 func (f *Future) Done() <-chan struct{} { return f.done }
 
-// Wait waits for the answer, as Driver.Call does.
+// Wait waits for the answer; see Driver.Call for errors.
 func (f *Future) Wait(ctx context.Context) (Answer, error) {
 	select {
 	case <-f.done:
@@ -258,9 +271,9 @@ func (f *Future) Wait(ctx context.Context) (Answer, error) {
 	}
 }
 
-// tail keeps the end of what is written to it.
+// tail is a writer that keeps the last bytes written to it.
 type tail struct {
-	also io.Writer // gets everything; may be nil
+	also io.Writer // receives all writes; may be nil
 
 	mu   sync.Mutex
 	text []byte // at most tailSize bytes
@@ -274,7 +287,7 @@ func (w *tail) Write(p []byte) (int, error) {
 	w.text = append(w.text, p...)
 	w.text = w.text[max(0, len(w.text)-tailSize):]
 	if w.also != nil {
-		_, _ = w.also.Write(p) // a failing log must not stop the driver
+		_, _ = w.also.Write(p) // an error of the log must not stop the driver
 	}
 	return len(p), nil
 }

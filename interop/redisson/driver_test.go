@@ -32,14 +32,14 @@ func client(t *testing.T) *Client {
 	return shared.Driver(t).Client(t, Config{Addr: redistest.Redis(t).Addr()})
 }
 
-func TestVersions(t *testing.T) {
+func TestDriverReportsVersions(t *testing.T) {
 	d := shared.Driver(t)
 	require.Regexp(t, `^4\.`, d.Redisson())
 	require.NotEmpty(t, d.Java())
 	require.Same(t, d, shared.Driver(t))
 }
 
-func TestThreads(t *testing.T) {
+func TestThreadKeepsItsID(t *testing.T) {
 	c := client(t)
 	lock := c.Lock(redistest.Name(t))
 	before := time.Now()
@@ -64,7 +64,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-func TestInvocation(t *testing.T) {
+func TestInvocationFindsTheOverload(t *testing.T) {
 	c := client(t)
 	name := func() string { return redistest.Name(t) }
 	tests := []struct {
@@ -85,7 +85,10 @@ func TestInvocation(t *testing.T) {
 		{"number", c.Object("latch", name()), "getCount", nil, "0", ""},
 		{"future", c.Object("lock", name()), "tryLockAsync", []any{77}, "true", ""},
 		{"exception", c.Object("lock", name()), "unlock", nil, "", "java.lang.IllegalMonitorStateException"},
-		{"exception as cause", c.Object("permits", name()), "release", []any{strings.Repeat("0", 32)}, "", "IllegalArgumentException"},
+		{
+			"exception as cause", c.Object("permits", name()),
+			"release", []any{strings.Repeat("0", 32)}, "", "IllegalArgumentException",
+		},
 		{"exception of a future", c.Object("lock", name()), "unlockAsync", []any{77}, "", "IllegalMonitorStateException"},
 		{"no method", c.Object("lock", name()), "explode", nil, "", "NoSuchMethodException"},
 		{"no overload", c.Object("lock", name()), "lock", []any{"long"}, "", "NoSuchMethodException"},
@@ -107,7 +110,7 @@ func TestInvocation(t *testing.T) {
 	}
 }
 
-func TestInterruptOfIdleThread(t *testing.T) {
+func TestInterruptOfAnIdleThreadAffectsItsNextCommand(t *testing.T) {
 	c := client(t)
 	lock := c.Lock(redistest.Name(t)).On("A")
 	require.NoError(t, lock.Lock(t.Context()))
@@ -117,10 +120,10 @@ func TestInterruptOfIdleThread(t *testing.T) {
 	require.NoError(t, err)
 	_, err = latch.On("A").AwaitFor(t.Context(), time.Minute) // starts interrupted
 	require.ErrorContains(t, err, "InterruptedException")
-	require.NoError(t, lock.Unlock(t.Context())) // does not
+	require.NoError(t, lock.Unlock(t.Context())) // the command after that does not
 }
 
-func TestBench(t *testing.T) {
+func TestBenchCountsEntries(t *testing.T) {
 	run, err := client(t).FairLock(redistest.Name(t)).Bench(t.Context(), Workload{Iterations: 5, Threads: 3})
 	require.NoError(t, err)
 	require.Equal(t, 15, run.Count)
@@ -134,14 +137,14 @@ func TestBench(t *testing.T) {
 	require.ErrorContains(t, err, "IllegalArgumentException")
 }
 
-// TestWaitEndsWithContext gives up waiting for Java, which goes on.
+// Wait returns when its context ends. The command continues in Java.
 func TestWaitEndsWithContext(t *testing.T) {
 	c := client(t)
 	lock := c.Lock(redistest.Name(t))
 	require.NoError(t, lock.On("A").Lock(t.Context()))
 	waiting := lock.On("B").Go("lock")
 	ctx, cancel := context.WithCancelCause(t.Context())
-	reason := errors.New("no longer interested")
+	reason := errors.New("wait abandoned")
 	cancel(reason)
 	_, err := waiting.Wait(ctx)
 	require.ErrorIs(t, err, reason)
@@ -150,21 +153,24 @@ func TestWaitEndsWithContext(t *testing.T) {
 	require.NoError(t, err)
 }
 
-func TestClosedClient(t *testing.T) {
+func TestClosedClientIsUnknown(t *testing.T) {
 	c := client(t)
 	require.NoError(t, c.Close(t.Context()))
 	require.ErrorContains(t, c.Lock(redistest.Name(t)).Lock(t.Context()), "no such client")
 }
 
-// TestEnd ends the process in every way there is: futures get ErrEnded, and so does what comes later.
-func TestEnd(t *testing.T) {
+// When the process ends, pending futures and later commands return ErrEnded.
+func TestEndOfTheProcessFailsCommands(t *testing.T) {
 	tests := []struct {
 		name string
 		end  func(d *Driver) error
 	}{
 		{"Close", (*Driver).Close},
 		{"Kill", (*Driver).Kill},
-		{"kill command", func(d *Driver) error { _, err := d.Call(t.Context(), Command{Op: "kill"}); return ignoreEnded(err) }},
+		{"kill command", func(d *Driver) error {
+			_, err := d.Call(t.Context(), Command{Op: "kill"})
+			return ignoreEnded(err)
+		}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -194,7 +200,7 @@ func ignoreEnded(err error) error {
 	return err
 }
 
-func TestBadFlag(t *testing.T) {
+func TestBadFlagFailsWithJavasMessage(t *testing.T) {
 	var log bytes.Buffer
 	Build(t, Redisson4)
 	_, err := Open(t.Context(), Options{JVM: []string{"-XX:NoSuchFlag=1"}, Stderr: &log})
@@ -206,21 +212,47 @@ func TestBadFlag(t *testing.T) {
 	require.Contains(t, log.String(), "NoSuchFlag")
 }
 
-func TestConfigFile(t *testing.T) {
+func TestConfigFileHasRedissonsFormat(t *testing.T) {
 	tests := []struct {
 		name   string
 		config Config
 		want   map[string]any
 	}{
-		{"single", Config{Addr: "h:1", Watchdog: time.Second, FairWait: time.Minute, Timeout: 2 * time.Second, RetryAttempts: -1}, map[string]any{
-			"singleServerConfig":  map[string]any{"address": "redis://h:1", "connectionMinimumIdleSize": 1, "timeout": int64(2000), "retryAttempts": 0},
-			"lockWatchdogTimeout": int64(1000), "fairLockWaitTimeout": int64(60000)}},
-		{"replicas", Config{Addr: "h:1", Replicas: []string{"h:2"}}, map[string]any{
-			"masterSlaveServersConfig": map[string]any{"masterAddress": "redis://h:1", "slaveAddresses": []string{"redis://h:2"}}}},
-		{"cluster", Config{Cluster: []string{"h:1", "h:2"}, Server: map[string]any{"shardedSubscriptionMode": "OFF"}}, map[string]any{
-			"clusterServersConfig": map[string]any{"nodeAddresses": []string{"redis://h:1", "redis://h:2"}, "shardedSubscriptionMode": "OFF"}}},
-		{"sentinel", Config{Sentinels: []string{"h:1"}, Master: "m", Settings: map[string]any{"nettyThreads": 2}}, map[string]any{
-			"sentinelServersConfig": map[string]any{"sentinelAddresses": []string{"redis://h:1"}, "masterName": "m"}, "nettyThreads": 2}},
+		{
+			"single",
+			Config{
+				Addr: "h:1", Watchdog: time.Second, FairWait: time.Minute, Timeout: 2 * time.Second, RetryAttempts: -1,
+			},
+			map[string]any{
+				"singleServerConfig": map[string]any{
+					"address": "redis://h:1", "connectionMinimumIdleSize": 1, "timeout": int64(2000), "retryAttempts": 0,
+				},
+				"lockWatchdogTimeout": int64(1000), "fairLockWaitTimeout": int64(60000),
+			},
+		},
+		{
+			"replicas", Config{Addr: "h:1", Replicas: []string{"h:2"}},
+			map[string]any{"masterSlaveServersConfig": map[string]any{
+				"masterAddress": "redis://h:1", "slaveAddresses": []string{"redis://h:2"},
+			}},
+		},
+		{
+			"cluster",
+			Config{Cluster: []string{"h:1", "h:2"}, Server: map[string]any{"shardedSubscriptionMode": "OFF"}},
+			map[string]any{"clusterServersConfig": map[string]any{
+				"nodeAddresses": []string{"redis://h:1", "redis://h:2"}, "shardedSubscriptionMode": "OFF",
+			}},
+		},
+		{
+			"sentinel",
+			Config{Sentinels: []string{"h:1"}, Master: "m", Settings: map[string]any{"nettyThreads": 2}},
+			map[string]any{
+				"sentinelServersConfig": map[string]any{
+					"sentinelAddresses": []string{"redis://h:1"}, "masterName": "m",
+				},
+				"nettyThreads": 2,
+			},
+		},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { require.Equal(t, tt.want, tt.config.file()) })

@@ -7,24 +7,28 @@ import (
 
 // The shapes of a Load.
 const (
-	Section = "section" // all threads enter and leave again and again
-	Crowd   = "crowd"   // all threads wait for what the last of the clients, whose own they are not, holds; then each enters once
-	Holds   = "holds"   // the threads of one client hold all keys, which the client renews
+	// Section: all threads enter and leave a critical section repeatedly.
+	Section = "section"
+	// Crowd: the last client holds a lock and the threads of all other clients wait for it. After its
+	// release each thread enters once.
+	Crowd = "crowd"
+	// Holds: the threads of one client hold all keys, and the client renews them.
+	Holds = "holds"
 )
 
-// Load is work for many threads, all within Java, for measuring.
+// Load is work for many Java threads, to be measured in Java.
 type Load struct {
 	Shape     string
-	Primitive string        // a kind, as Client.Object knows it, or "rw"
+	Primitive string        // a kind as in Client.Object, or "rw"
 	Clients   []*Client     // of one driver
-	Threads   int           // of each client; those of the first come first in all counts
-	Name      string        // the key, if there is one
-	Keys      int           // with more than one they are Name:0, Name:1 ..., and thread n uses the n-th
+	Threads   int           // per client; per-thread results start with the threads of the first client
+	Name      string        // the key, if Keys is at most 1
+	Keys      int           // if more than 1: keys are Name:0, Name:1, ...; thread n uses key n mod Keys
 	Permits   int           // of a semaphore, set up by Driver.Load
-	Reads     int           // rw: percentage of entries that read
-	Inside    time.Duration // slept in each section
-	Turns     bool          // section: who has left waits until another has entered
-	Queued    bool          // section, fair: counting begins once nearly all threads stand in the queue
+	Reads     int           // for rw: percentage of entries that read
+	Inside    time.Duration // sleep in each section
+	Turns     bool          // section: a thread that has left waits until another one has entered
+	Queued    bool          // section, fair: counting starts when nearly all threads are in the queue
 }
 
 func (l Load) fields() map[string]any {
@@ -33,33 +37,44 @@ func (l Load) fields() map[string]any {
 		clients[i] = c.name
 	}
 	return map[string]any{
-		"shape": l.Shape, "primitive": l.Primitive, "clients": clients, "threads": l.Threads, "name": l.Name, "keys": max(1, l.Keys),
-		"permits": l.Permits, "reads": l.Reads, "insideNanos": l.Inside, "turns": l.Turns, "queued": l.Queued,
+		"shape": l.Shape, "primitive": l.Primitive, "clients": clients, "threads": l.Threads,
+		"name": l.Name, "keys": max(1, l.Keys), "permits": l.Permits, "reads": l.Reads,
+		"insideNanos": l.Inside, "turns": l.Turns, "queued": l.Queued,
 	}
 }
 
-// Usage is what waiting or holding takes in the Java process, beyond what was there before, and without the threads of the Load.
+// Usage is what waiting or holding costs in the Java process. It does not include the threads of the
+// Load.
 type Usage struct {
 	Heap    int64 `json:"heapBytes"` // after a garbage collection
 	Threads int64 `json:"threads"`
 }
 
-// Outcome is what became of a run. An operation is an entry that has been left; a hand-over is one by another thread than the entry
-// before it on the same key. What ended within the time of the run counts; All includes what ended after it.
+// Outcome is the result of a run.
+//
+// An operation is one entry and leave of a section. A hand-over is an operation whose predecessor on
+// the same key was by another thread. Results include the operations that ended during the run. The
+// fields AllOperations and AllHandOvers also include operations that ended after it.
 type Outcome struct {
-	Took          time.Duration   `json:"nanos"` // in which operations counted; of a crowd, from just before the release to the last thread's leave
-	Operations    int64           `json:"operations"`
-	HandOvers     int64           `json:"handOvers"`
-	Reads         int64           `json:"reads"`
-	PerThread     []int64         `json:"perThread"`     // operations
-	Waits         []time.Duration `json:"waits"`         // for each entry, and for those given up; of a crowd, from just before the release
-	Stuck         int64           `json:"stuck"`         // waits given up at the end, after two seconds in which nobody came through
-	HandOverTimes []time.Duration `json:"handOverTimes"` // from just before a thread leaves to the entry of the other
+	// Took is the measured time. For a crowd it starts just before the release and ends when the last
+	// thread has left.
+	Took       time.Duration `json:"nanos"`
+	Operations int64         `json:"operations"`
+	HandOvers  int64         `json:"handOvers"`
+	Reads      int64         `json:"reads"`
+	PerThread  []int64       `json:"perThread"` // operations by thread
+	// Waits are the times until each entry, and the times of abandoned waits. For a crowd they start just
+	// before the release.
+	Waits []time.Duration `json:"waits"`
+	// Stuck is the number of waits abandoned at the end, after two seconds without any entry.
+	Stuck         int64           `json:"stuck"`
+	HandOverTimes []time.Duration `json:"handOverTimes"` // from just before a leave to the next entry
 	AllOperations int64           `json:"allOperations"`
 	AllHandOvers  int64           `json:"allHandOvers"`
-	Overlaps      int64           `json:"overlaps"`    // entries that found too many inside
-	LostUpdates   int64           `json:"lostUpdates"` // of a counter that each entry reads at first and writes at last
-	CPU           time.Duration   `json:"cpuNanos"`    // of the whole process
+	Overlaps      int64           `json:"overlaps"` // entries that exceeded the capacity of the section
+	// LostUpdates counts lost updates of a counter that each section reads first and writes last.
+	LostUpdates int64         `json:"lostUpdates"`
+	CPU         time.Duration `json:"cpuNanos"` // of the whole process
 }
 
 // Session is a Load that is ready to run.
@@ -70,7 +85,7 @@ type Session struct {
 	usage  Usage
 }
 
-// Load prepares a load: a crowd waits, the holds are held, when it returns.
+// Load prepares a load. When it returns, the threads of a crowd wait, and the keys of holds are held.
 func (d *Driver) Load(ctx context.Context, load Load) (*Session, error) {
 	s := &Session{driver: d, thread: load.Clients[0].thread("load")}
 	ready, err := result[struct {
@@ -81,16 +96,17 @@ func (d *Driver) Load(ctx context.Context, load Load) (*Session, error) {
 	return s, err
 }
 
-// Usage is what the crowd or the holds took when they were there.
+// Usage returns the cost of the waiting crowd, or of the holds. It was measured by Driver.Load.
 func (s *Session) Usage() Usage { return s.usage }
 
-// Run does the work for that long: sections for that long, and to the end of those begun by then; a crowd waits on, and then comes
-// through; holds are held on. A crowd runs once.
+// Run runs the load for the given time. Threads of a section finish the operations that they have
+// started. A crowd waits for that time, then the lock is released and each thread enters; a crowd runs
+// only once. Holds stay held.
 func (s *Session) Run(ctx context.Context, length time.Duration) (Outcome, error) {
 	return result[Outcome](s.driver.Call(ctx, Command{Op: "run", Thread: s.thread, Args: []any{s.id, length}}))
 }
 
-// Close gives back what is held. Its error tells if holds had been lost. The clients stay open.
+// Close releases all holds. It returns an error if holds were lost. The clients stay open.
 func (s *Session) Close(ctx context.Context) error {
 	_, err := s.driver.Call(ctx, Command{Op: "unload", Thread: s.thread, Args: []any{s.id}})
 	return err

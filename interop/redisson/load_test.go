@@ -11,8 +11,8 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// clients opens n clients. Nothing here is about expiry: their locks outlive a pause of a busy machine. A thread that misses a
-// message, as happens, sleeps for that long.
+// clients opens n clients. Their TTL is long enough for pauses of a busy machine, because these tests
+// are not about expiry. It must also be short: a Java thread that misses a message sleeps for the TTL.
 func clients(t *testing.T, n int) []*Client {
 	d, addr := shared.Driver(t), redistest.Redis(t).Addr()
 	all := make([]*Client, n)
@@ -29,28 +29,30 @@ func session(t *testing.T, load Load) *Session {
 	return s
 }
 
-func TestSections(t *testing.T) {
+func TestSectionsAreMeasured(t *testing.T) {
 	two := clients(t, 2)
 	tests := []struct {
-		name string
-		load Load
-		also func(t *testing.T, load Load, o Outcome)
+		name  string
+		load  Load
+		check func(t *testing.T, o Outcome)
 	}{
 		{"lock", Load{Primitive: "lock", Threads: 2}, handsOver},
 		{"fair", Load{Primitive: "fair", Threads: 2}, handsOver},
 		{"write", Load{Primitive: "rw", Threads: 2}, handsOver},
-		{"read and write", Load{Primitive: "rw", Threads: 2, Reads: 50, Inside: time.Millisecond}, func(t *testing.T, _ Load, o Outcome) {
-			require.Positive(t, o.Reads)
-			require.Less(t, o.Reads, o.Operations)
-		}},
+		{"read and write", Load{Primitive: "rw", Threads: 2, Reads: 50, Inside: time.Millisecond},
+			func(t *testing.T, o Outcome) {
+				require.Positive(t, o.Reads)
+				require.Less(t, o.Reads, o.Operations)
+			}},
 		{"semaphore", Load{Primitive: "semaphore", Threads: 2, Permits: 3, Inside: time.Millisecond}, handsOver},
 		{"permits", Load{Primitive: "permits", Threads: 2, Permits: 3, Inside: time.Millisecond}, handsOver},
-		{"keys", Load{Primitive: "lock", Threads: 2, Keys: 4}, func(t *testing.T, _ Load, o Outcome) {
+		{"keys", Load{Primitive: "lock", Threads: 2, Keys: 4}, func(t *testing.T, o Outcome) {
 			require.Zero(t, o.AllHandOvers)
 		}},
-		{"turns", Load{Primitive: "lock", Threads: 1, Turns: true, Inside: time.Millisecond}, func(t *testing.T, _ Load, o Outcome) {
-			require.InDelta(t, o.Operations, o.HandOvers, 1)
-		}},
+		{"turns", Load{Primitive: "lock", Threads: 1, Turns: true, Inside: time.Millisecond},
+			func(t *testing.T, o Outcome) {
+				require.InDelta(t, o.Operations, o.HandOvers, 1)
+			}},
 		{"queued", Load{Primitive: "fair", Threads: 4, Queued: true}, handsOver},
 	}
 	for _, tt := range tests {
@@ -72,7 +74,7 @@ func TestSections(t *testing.T) {
 			require.Positive(t, o.CPU)
 			require.Zero(t, o.Overlaps)
 			require.Zero(t, o.LostUpdates)
-			tt.also(t, load, o)
+			tt.check(t, o)
 			require.NoError(t, s.Close(t.Context()))
 			_, err := s.Run(t.Context(), length)
 			require.ErrorContains(t, err, "no such session")
@@ -80,14 +82,14 @@ func TestSections(t *testing.T) {
 	}
 }
 
-// length is that of one run. Java counts it in whole milliseconds.
+// Java may end a run early by rounding, because it sleeps for whole milliseconds.
 const (
-	length   = 200 * time.Millisecond
+	length   = 200 * time.Millisecond // of one run
 	rounding = 2 * time.Millisecond
 )
 
-// runUntilBusy runs the load until a run had a good number of hand-overs, or of operations where keys are not shared.
-// The first runs of a Java process can be slow.
+// runUntilBusy runs the load until a run has enough hand-overs, or enough operations if threads do not
+// share keys. The first runs of a Java process can be slow.
 func runUntilBusy(t *testing.T, s *Session, load Load) Outcome {
 	t.Helper()
 	for range 20 {
@@ -97,31 +99,33 @@ func runUntilBusy(t *testing.T, s *Session, load Load) Outcome {
 			return o
 		}
 	}
-	t.Fatal("never busy")
+	t.Fatal("no run had enough operations")
 	return Outcome{}
 }
 
-// handsOver wants more hand-overs than none, and a time that each took.
-func handsOver(t *testing.T, _ Load, o Outcome) {
+// handsOver checks that there were hand-overs and that they took time.
+func handsOver(t *testing.T, o Outcome) {
 	require.Positive(t, o.HandOvers)
 	require.Positive(t, sum(o.HandOverTimes))
 }
 
-// TestUnguardedSection has a semaphore let in more than the load says it does.
-func TestUnguardedSection(t *testing.T) {
+// The semaphore has more permits than the load expects, so entries overlap.
+func TestUnguardedSectionIsDetected(t *testing.T) {
 	name := redistest.Name(t)
 	c := clients(t, 1)
 	set, err := c[0].Semaphore(name).TrySetPermits(t.Context(), 2)
 	require.NoError(t, err)
 	require.True(t, set)
-	load := Load{Shape: Section, Primitive: "semaphore", Clients: c, Threads: 4, Name: name, Permits: 1, Inside: time.Millisecond}
+	load := Load{
+		Shape: Section, Primitive: "semaphore", Clients: c, Threads: 4, Name: name, Permits: 1, Inside: time.Millisecond,
+	}
 	o := runUntilBusy(t, session(t, load), load)
 	require.Positive(t, o.Overlaps)
 	require.Positive(t, o.LostUpdates)
 }
 
-// TestStuckSection has a stranger hold the lock for ever.
-func TestStuckSection(t *testing.T) {
+// Another owner holds the lock without an expiry.
+func TestStuckThreadsAreCounted(t *testing.T) {
 	name := redistest.Name(t)
 	rdb := redistest.Redis(t).Client(t)
 	require.NoError(t, rdb.HSet(t.Context(), name, "stranger", 1).Err())
@@ -133,7 +137,7 @@ func TestStuckSection(t *testing.T) {
 	require.Len(t, o.Waits, 3)
 }
 
-func TestCrowd(t *testing.T) {
+func TestCrowdEntersAfterTheRelease(t *testing.T) {
 	name := redistest.Name(t)
 	rdb := redistest.Redis(t).Client(t)
 	all := clients(t, 3)
@@ -158,15 +162,15 @@ func TestCrowd(t *testing.T) {
 	require.Zero(t, rdb.Exists(t.Context(), name).Val())
 }
 
-// TestCrowdGivenUp closes what never ran: the crowd must not stay.
-func TestCrowdGivenUp(t *testing.T) {
+// Close without a run ends the crowd and frees the lock.
+func TestCloseEndsACrowdThatNeverRan(t *testing.T) {
 	name := redistest.Name(t)
 	s := session(t, Load{Shape: Crowd, Primitive: "lock", Clients: clients(t, 2), Threads: 2, Name: name})
 	require.NoError(t, s.Close(t.Context()))
 	require.Zero(t, redistest.Redis(t).Client(t).Exists(t.Context(), name).Val())
 }
 
-func TestHolds(t *testing.T) {
+func TestCloseOfHoldsReportsLosses(t *testing.T) {
 	const keys = 30
 	rdb := redistest.Redis(t).Client(t)
 	c := clients(t, 1)

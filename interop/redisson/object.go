@@ -5,45 +5,48 @@ import (
 	"time"
 )
 
-// Object is one Java object of a client, as used by one Java thread. It is a value: On and Handle return changed copies.
+// Object is one Java object of a client, used by one Java thread. It is a value: On and Handle return
+// modified copies.
 type Object struct {
 	client *Client
 	target Target
 	thread string
 }
 
-// On is the object as used by another thread.
+// On returns the object used by another thread.
 func (o Object) On(thread string) Object {
 	o.thread = thread
 	return o
 }
 
-// Handle is another Java object of the same kind and name. Redisson keeps some state, such as the last lease, per object.
+// Handle returns another Java object of the same kind and name. Redisson keeps some state per object,
+// such as the last lease.
 func (o Object) Handle(handle string) Object {
 	o.target.Handle = handle
 	return o
 }
 
-// Go calls a method of Redisson's API by its name, and returns at once; see Command.Args for the arguments. A method that returns a
-// future is waited for in Java, and the future is cancelled when its thread is interrupted.
+// Go calls a method of Redisson's API by its name and returns at once. See Command.Args for the
+// arguments. If the method returns a future, Java waits for it, and cancels it if the thread is
+// interrupted.
 func (o Object) Go(method string, args ...any) *Future {
 	command := o.command("invoke")
 	command.Method, command.Args = method, args
 	return o.client.driver.Go(command)
 }
 
-// Call is Go that waits.
+// Call is like Go and waits for the answer.
 func (o Object) Call(ctx context.Context, method string, args ...any) (Answer, error) {
 	return o.Go(method, args...).Wait(ctx)
 }
 
-// Counter counts in w.Key, by a GET and a SET in each section that only the object guards: the key ends at Run.Count if it guards
-// well. It uses threads of its own.
+// Counter increments w.Key in each section by a GET and a SET, which only the object guards. With
+// mutual exclusion the final value is Run.Count. It uses new threads.
 func (o Object) Counter(ctx context.Context, w Workload) (Run, error) {
 	return o.work(ctx, "counter", w)
 }
 
-// Bench enters and leaves sections that do nothing. It uses threads of its own.
+// Bench enters and leaves empty sections. It uses new threads.
 func (o Object) Bench(ctx context.Context, w Workload) (Run, error) { return o.work(ctx, "bench", w) }
 
 func (o Object) work(ctx context.Context, op string, w Workload) (Run, error) {
@@ -73,7 +76,7 @@ func (o Object) text(ctx context.Context, method string, args ...any) (string, e
 	return result[string](o.Call(ctx, method, args...))
 }
 
-// millis is the unit of all durations that the helpers send.
+// millis is the unit of all durations in arguments.
 const millis = "MILLISECONDS"
 
 func ms(d time.Duration) int64 {
@@ -83,13 +86,14 @@ func ms(d time.Duration) int64 {
 	return d.Milliseconds()
 }
 
-// Lock is an RLock of any kind. A lease or a wait below 0 is Redisson's -1: the watchdog's lease, no waiting.
+// Lock is an RLock of any kind. A negative duration is sent as Redisson's -1: for a lease the
+// watchdog's TTL, for a wait no waiting.
 type Lock struct{ Object }
 
-// On is the lock as used by another thread.
+// On returns the lock used by another thread.
 func (l Lock) On(thread string) Lock { return Lock{l.Object.On(thread)} }
 
-// Handle is another Java object of the same lock.
+// Handle returns another Java object of the same lock.
 func (l Lock) Handle(handle string) Lock { return Lock{l.Object.Handle(handle)} }
 
 // Lock is lock().
@@ -123,13 +127,13 @@ func (l Lock) IsHeld(ctx context.Context) (bool, error) { return l.is(ctx, "isHe
 // HoldCount is getHoldCount().
 func (l Lock) HoldCount(ctx context.Context) (int64, error) { return l.number(ctx, "getHoldCount") }
 
-// TTL is remainTimeToLive(), in milliseconds: -1 without an end, -2 when there is no lock.
+// TTL is remainTimeToLive(), in milliseconds: -1 without an expiry, -2 without a lock.
 func (l Lock) TTL(ctx context.Context) (int64, error) { return l.number(ctx, "remainTimeToLive") }
 
 // Token is getToken() of a fenced lock.
 func (l Lock) Token(ctx context.Context) (int64, error) { return l.number(ctx, "getToken") }
 
-// LockAndGetToken is that of a fenced lock.
+// LockAndGetToken is lockAndGetToken() of a fenced lock.
 func (l Lock) LockAndGetToken(ctx context.Context) (int64, error) {
 	return l.number(ctx, "lockAndGetToken")
 }
@@ -142,7 +146,7 @@ func (l Lock) TryLockAndGetToken(ctx context.Context, wait, lease time.Duration)
 // Semaphore is an RSemaphore.
 type Semaphore struct{ Object }
 
-// On is the semaphore as used by another thread.
+// On returns the semaphore used by another thread.
 func (s Semaphore) On(thread string) Semaphore { return Semaphore{s.Object.On(thread)} }
 
 // TrySetPermits is trySetPermits(n).
@@ -179,10 +183,10 @@ func (s Semaphore) TryAcquireFor(ctx context.Context, n int, wait time.Duration)
 // Release is release(n).
 func (s Semaphore) Release(ctx context.Context, n int) error { return s.do(ctx, "release", n) }
 
-// Permits is an RPermitExpirableSemaphore. A lease below 0 never expires.
+// Permits is an RPermitExpirableSemaphore. A permit with a negative lease never expires.
 type Permits struct{ Object }
 
-// On is the semaphore as used by another thread.
+// On returns the semaphore used by another thread.
 func (p Permits) On(thread string) Permits { return Permits{p.Object.On(thread)} }
 
 // TrySetPermits is trySetPermits(n).
@@ -209,7 +213,7 @@ func (p Permits) Acquired(ctx context.Context) (int64, error) {
 // Total is getPermits().
 func (p Permits) Total(ctx context.Context) (int64, error) { return p.number(ctx, "getPermits") }
 
-// Acquire is acquire(lease); it returns the permit's id.
+// Acquire is acquire(lease). It returns the permit's id.
 func (p Permits) Acquire(ctx context.Context, lease time.Duration) (string, error) {
 	return p.text(ctx, "acquire", ms(lease), millis)
 }
@@ -227,7 +231,7 @@ func (p Permits) TryAcquire(ctx context.Context, wait, lease time.Duration) (str
 // Release is release(id).
 func (p Permits) Release(ctx context.Context, id string) error { return p.do(ctx, "release", id) }
 
-// ReleaseAll is release(ids): all of them or none.
+// ReleaseAll is release(ids). It releases all of them or none.
 func (p Permits) ReleaseAll(ctx context.Context, ids ...string) error {
 	return p.do(ctx, "release", ids)
 }
@@ -242,7 +246,7 @@ func (p Permits) UpdateLease(ctx context.Context, id string, lease time.Duration
 	return p.is(ctx, "updateLeaseTime", id, ms(lease), millis)
 }
 
-// Lease is getLeaseTime(id), in milliseconds: -1 without an end.
+// Lease is getLeaseTime(id), in milliseconds: -1 without an expiry.
 func (p Permits) Lease(ctx context.Context, id string) (int64, error) {
 	return p.number(ctx, "getLeaseTime", id)
 }
@@ -250,7 +254,7 @@ func (p Permits) Lease(ctx context.Context, id string) (int64, error) {
 // Latch is an RCountDownLatch.
 type Latch struct{ Object }
 
-// On is the latch as used by another thread.
+// On returns the latch used by another thread.
 func (l Latch) On(thread string) Latch { return Latch{l.Object.On(thread)} }
 
 // TrySetCount is trySetCount(n).
@@ -267,7 +271,7 @@ func (l Latch) Count(ctx context.Context) (int64, error) { return l.number(ctx, 
 // Await is await().
 func (l Latch) Await(ctx context.Context) error { return l.do(ctx, "await") }
 
-// AwaitFor is await(wait): false when the time ran out.
+// AwaitFor is await(wait). It returns false if the wait timed out.
 func (l Latch) AwaitFor(ctx context.Context, wait time.Duration) (bool, error) {
 	return l.is(ctx, "await", ms(wait), millis)
 }

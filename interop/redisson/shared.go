@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Shared is one driver for all tests of a test binary, started by the first that asks for it. TestMain closes it:
+// Shared is one driver for all tests of a test binary. The first call of Driver starts it. TestMain
+// closes it:
 //
 //	var java redisson.Shared
 //
@@ -15,15 +16,16 @@ import (
 //		os.Exit(code)
 //	}
 //
-// A test that kills or pauses its driver uses Start instead.
+// A test that kills or pauses its driver must use Start instead.
 type Shared struct {
-	Options Options // not to be changed once Driver was called
+	Options Options // must not change after the first call of Driver
 
 	mu     sync.Mutex
 	driver *Driver
 }
 
-// Driver returns the driver; a new one if the last has ended. Without Java the test ends as in redistest.Missing.
+// Driver returns the driver. It starts a new one if the last one has ended. Without Java the test ends
+// as described at redistest.Missing.
 func (s *Shared) Driver(t testing.TB) *Driver {
 	t.Helper()
 	s.mu.Lock()
@@ -37,7 +39,7 @@ func (s *Shared) Driver(t testing.TB) *Driver {
 	return d
 }
 
-// Close ends the driver if there is one.
+// Close closes the driver if it was started.
 func (s *Shared) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

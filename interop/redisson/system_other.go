@@ -2,5 +2,5 @@
 
 package redisson
 
-// lockFile does nothing here: two builds at the same time may get into each other's way.
+// lockFile does nothing on this platform, so concurrent builds may disturb each other.
 func lockFile(string) (unlock func(), err error) { return func() {}, nil }

@@ -8,7 +8,8 @@ import (
 	"syscall"
 )
 
-// lockFile waits for an exclusive lock on the file at path, and returns what gives it back. It ends with the process at the latest.
+// lockFile waits for an exclusive lock on the file at path. unlock releases it, as does the end of the
+// process.
 func lockFile(path string) (unlock func(), err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
@@ -21,10 +22,10 @@ func lockFile(path string) (unlock func(), err error) {
 	return func() { _ = file.Close() }, nil
 }
 
-// Pause stops the whole Java process, as a long garbage collection would, until Resume.
+// Pause suspends the whole Java process until Resume, as a long garbage collection does.
 func (d *Driver) Pause() error { return d.signal(syscall.SIGSTOP) }
 
-// Resume lets a paused process go on.
+// Resume continues a paused process.
 func (d *Driver) Resume() error { return d.signal(syscall.SIGCONT) }
 
 func (d *Driver) signal(signal os.Signal) error {

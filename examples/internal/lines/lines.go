@@ -1,4 +1,4 @@
-// Package lines collects what the examples print, for their tests.
+// Package lines collects the output of the examples for their tests.
 package lines
 
 import (
@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// Lines is a writer that keeps what was written. It is safe for concurrent use.
+// Lines is an io.Writer that keeps all written lines. It is safe for concurrent use.
 type Lines struct {
 	mu   sync.Mutex
 	text strings.Builder
 }
 
-// Write keeps p.
+// Write appends p.
 func (l *Lines) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.text.Write(p)
 }
 
-// All are the lines that were written.
+// All returns the lines written so far.
 func (l *Lines) All() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

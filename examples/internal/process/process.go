@@ -1,4 +1,4 @@
-// Package process has the examples, each one program, play several processes.
+// Package process simulates several processes inside one example program.
 package process
 
 import (
@@ -16,7 +16,7 @@ type Server struct {
 	end     func()
 }
 
-// At is the server at url, or one inside this process if url is empty.
+// At returns the server at url. If url is empty, it starts a server inside this process.
 func At(url string) (*Server, error) {
 	if url == "" {
 		s := locktest.Start()
@@ -26,17 +26,20 @@ func At(url string) (*Server, error) {
 	return &Server{o, func() {}}, err
 }
 
-// Close ends a server inside this process.
+// Close closes the server if At has started it.
 func (s *Server) Close() { s.end() }
 
-// Process is what a process of its own would have.
+// Process is a simulated process: a client with its own connections.
 type Process struct {
 	*primitives.Client
 	Redis   *redis.Client
-	Network *locktest.Link // its way to Redis, which can be cut
+	Network *locktest.Link // the network path to Redis, which can be cut
 }
 
-// Start makes a process. Yours has the two lines: rdb := redis.NewClient(...), and client, err := primitives.New(rdb).
+// Start makes a process. A real program needs two lines instead:
+//
+//	rdb := redis.NewClient(...)
+//	client, err := primitives.New(rdb)
 func (s *Server) Start() (*Process, error) {
 	o := *s.options
 	dial := o.Dialer
@@ -50,8 +53,8 @@ func (s *Server) Start() (*Process, error) {
 	return &Process{client, rdb, network}, err
 }
 
-// End ends the process in good order.
+// End closes the clients of the process.
 func (p *Process) End() {
-	_ = p.Close(context.Background()) // all is released
+	_ = p.Close(context.Background()) // returns at once: the examples release all holds before
 	_ = p.Redis.Close()
 }

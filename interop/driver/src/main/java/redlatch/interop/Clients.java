@@ -9,12 +9,12 @@ import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** The open Redisson clients and the objects made by them. */
+/** The open Redisson clients and their objects. */
 final class Clients {
   private final Map<String, RedissonClient> clients = new ConcurrentHashMap<>();
   private final Map<Target, Object> objects = new ConcurrentHashMap<>();
 
-  /** Opens a client. Redisson's configuration files are YAML, of which JSON is a part. */
+  /** Opens a client. {@code config} is JSON, which Redisson's YAML parser accepts. */
   RedissonClient open(String name, String config) throws Exception {
     var client = Redisson.create(Config.fromYAML(config));
     if (clients.putIfAbsent(name, client) != null) {
@@ -74,7 +74,7 @@ final class Clients {
     return client(target.client()).getRedLock(members(target));
   }
 
-  /** Redisson 3 has no such getter, and this source is compiled against either. */
+  /** Uses reflection, because this source is also compiled against Redisson 3, without the getter. */
   private Object sinceRedisson4(Target target, String getter) {
     try {
       return RedissonClient.class.getMethod(getter, String.class).invoke(client(target.client()), target.name());

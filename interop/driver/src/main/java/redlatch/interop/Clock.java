@@ -1,6 +1,6 @@
 package redlatch.interop;
 
-/** Wall time that never steps: read once at the start, carried on by {@link System#nanoTime()}. */
+/** Monotonic wall time: read once at the start and advanced by {@link System#nanoTime()}. */
 final class Clock {
   private static final long OFFSET = unixNanos() - System.nanoTime();
 

@@ -4,23 +4,25 @@ import com.fasterxml.jackson.databind.JsonNode;
 import java.util.List;
 
 /**
- * One line of input. Which fields count depends on {@code op}:
+ * One line of input. {@code op} determines which fields are used:
  *
  * <ul>
- *   <li>{@code hello}: the versions.
- *   <li>{@code open}: a client named {@code target.client}, set up by {@code config}, which has the form of Redisson's own
- *       configuration file. {@code close}: shuts it down.
- *   <li>{@code ids}: the client's id, and the id, state and interrupt status of {@code thread}, without waiting for it.
+ *   <li>{@code hello}: returns the versions.
+ *   <li>{@code open}: opens a client named {@code target.client}. {@code config} has the format of
+ *       Redisson's configuration file. {@code close}: shuts the client down.
+ *   <li>{@code ids}: returns the client's id, and the id, state and interrupt status of {@code
+ *       thread}. It does not wait for the thread's command.
  *   <li>{@code invoke}: calls {@code method} with {@code args} on {@code target}.
- *   <li>{@code counter}, {@code bench}: a {@link Workload} on {@code target}.
- *   <li>{@code load}: opens a {@link Session} for {@code load}; its number is the command's {@code id}. {@code run}: runs it; {@code
- *       args} are its number and a number of nanoseconds. {@code unload}: closes it; {@code args} are its number.
- *   <li>{@code interrupt}: interrupts {@code thread}, whatever it is doing.
- *   <li>{@code kill}: the process ends at once, without an answer, as in a crash.
+ *   <li>{@code counter}, {@code bench}: runs {@code workload}, a {@link Workload}, on {@code target}.
+ *   <li>{@code load}: opens a {@link Session} for {@code load}. The session's number is the command's
+ *       {@code id}. {@code run}: runs it; {@code args} are its number and the time in nanoseconds.
+ *       {@code unload}: closes it; {@code args} contains its number.
+ *   <li>{@code interrupt}: interrupts {@code thread} at once.
+ *   <li>{@code kill}: ends the process at once and without an answer, as a crash does.
  * </ul>
  *
  * @param id repeated in the answer
- * @param thread name of the Java thread that runs the command; "main" by default
+ * @param thread name of the Java thread that runs the command; default "main"
  */
 record Command(
     long id,

@@ -7,12 +7,12 @@ import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.LongSupplier;
 import java.util.stream.IntStream;
 
-/** Threads that start together, do one thing each, and are asked to stop together. */
+/** Threads that start at the same time, run one task each, and are stopped together. */
 final class Crew {
-  /** How long those asked to stop may go without any progress before they are interrupted. */
+  /** Time without progress after which stopped threads are interrupted. */
   private static final long PATIENCE_NANOS = TimeUnit.SECONDS.toNanos(2);
 
-  /** What a member does. It returns soon after {@link #isStopped()}. */
+  /** The task of a member. It must return soon after {@link #isStopped()} becomes true. */
   interface Task {
     void run(int member) throws Exception;
   }
@@ -24,7 +24,10 @@ final class Crew {
   private volatile boolean interrupted;
 
   Crew(int size, Task task) {
-    threads = IntStream.range(0, size).mapToObj(member -> new Thread(() -> run(task, member), "crew-" + member)).toList();
+    threads =
+        IntStream.range(0, size)
+            .mapToObj(member -> new Thread(() -> run(task, member), "crew-" + member))
+            .toList();
     for (var thread : threads) {
       thread.setDaemon(true);
       thread.start();
@@ -48,20 +51,24 @@ final class Crew {
     return stopped;
   }
 
-  /** Whether those that are left have been interrupted: they make no progress. */
+  /** Whether the remaining threads were interrupted because they made no progress. */
   boolean isInterrupted() {
     return interrupted;
   }
 
-  /** Whether each member waits for something at this moment, or has ended. */
+  /** Whether each thread is in a waiting state or has ended. */
   boolean isWaiting() throws Exception {
     check();
     return threads.stream()
         .map(Thread::getState)
-        .allMatch(state -> state == Thread.State.WAITING || state == Thread.State.TIMED_WAITING || state == Thread.State.TERMINATED);
+        .allMatch(
+            state ->
+                state == Thread.State.WAITING
+                    || state == Thread.State.TIMED_WAITING
+                    || state == Thread.State.TERMINATED);
   }
 
-  /** Asks all to stop, and waits until they have. Those left when progress has ceased are interrupted. */
+  /** Stops all threads and waits for them. Interrupts them if there is no more progress. */
   void stop(LongSupplier progress) throws Exception {
     stopped = true;
     long seen = progress.getAsLong();
@@ -81,7 +88,7 @@ final class Crew {
     check();
   }
 
-  /** Waits until all are gone. */
+  /** Waits until all threads have ended. */
   void join() throws Exception {
     for (var thread : threads) {
       thread.join();
@@ -89,14 +96,14 @@ final class Crew {
     check();
   }
 
-  /** Has all end as soon as they can, and does not wait: for when something has failed. */
+  /** Interrupts all threads without waiting for them, after a failure. */
   void abandon() {
     stopped = true;
     interrupted = true;
     threads.forEach(Thread::interrupt);
   }
 
-  /** Throws what the first member to fail threw. */
+  /** Throws the exception of the first thread that failed, if any. */
   void check() throws Exception {
     var thrown = failure.get();
     if (thrown != null) {

@@ -5,7 +5,10 @@ import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.IntStream;
 
-/** Threads that all wait for what the last client holds. A run ends the hold; each of them then enters once. Waits count from there. */
+/**
+ * Threads that wait for a lock that the last client holds. A run releases the lock, and each thread
+ * then enters once. Wait times start at the release.
+ */
 final class Crowd implements Session {
   private final Guard guard = new Guard(1);
   private final List<Member> members;
@@ -15,7 +18,7 @@ final class Crowd implements Session {
   private final Crew holder;
   private final CountDownLatch held = new CountDownLatch(1);
   private final CountDownLatch release = new CountDownLatch(1);
-  private volatile long released; // System.nanoTime() just before
+  private volatile long released; // System.nanoTime() just before the release
 
   Crowd(Load load, Clients clients) throws Exception {
     int last = load.clients().size() - 1;
@@ -23,12 +26,15 @@ final class Crowd implements Session {
       load.section(clients, client, load.primitive(), load.name() + ":warm:" + client).run(() -> {});
     }
     var sections = load.sections(clients, load.primitive(), last);
-    members = IntStream.range(0, sections.size()).mapToObj(i -> new Member(i, guard, load.insideNanos(), () -> true)).toList();
+    members =
+        IntStream.range(0, sections.size())
+            .mapToObj(i -> new Member(i, guard, load.insideNanos(), () -> true))
+            .toList();
     holder = new Crew(1, member -> hold(load.section(clients, last, load.primitive(), load.name())));
     crew = new Crew(members.size(), i -> members.get(i).pass(sections.get(i), 1, false));
 
     try {
-      var before = Usage.now(); // the session's own threads are here already
+      var before = Usage.now(); // after the start of the session's threads, which do not count
       gather();
       usage = Usage.now().since(before);
     } catch (Exception e) {

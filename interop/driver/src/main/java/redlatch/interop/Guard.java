@@ -7,11 +7,11 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 
 /**
- * Watches over the section of one key: whether too many are inside, and how it goes from one thread to another. It keeps nobody out:
- * what it counts is right whether anything else does or not.
+ * Observes the critical section of one key: it counts overlaps and hand-overs. It does not exclude
+ * anybody, and its counts are correct with and without mutual exclusion.
  */
 final class Guard {
-  /** What the section was at an entry. Nanoseconds are those since the last thread was about to leave. */
+  /** The state of the section at an entry. {@code nanos} is the time since the last leave. */
   record Entry(long updates, boolean handOver, long nanos) {}
 
   private static final int NOBODY = -1;
@@ -23,10 +23,10 @@ final class Guard {
   private final LongAdder overlaps = new LongAdder();
   private final LongAdder exclusive = new LongAdder();
   private final LongAdder entries = new LongAdder();
-  private volatile long updates; // read at an entry, written at the leave: loses updates unless others are kept out
+  private volatile long updates; // read at an entry and written at the leave, so overlaps lose updates
   private volatile long leaving; // System.nanoTime() of the last leave
 
-  /** The weights of those inside may come to capacity. */
+  /** Overlaps are entries that make the sum of weights exceed {@code capacity}. */
   Guard(int capacity) {
     this.capacity = capacity;
   }
@@ -42,7 +42,7 @@ final class Guard {
     return new Entry(updates, handOver, nanos);
   }
 
-  /** Comes last in the section: all that goes on inside lies between the two halves of an update. */
+  /** Called last in the section, so that the whole section is between the read and the write. */
   void leave(Entry entry, int weight) {
     if (weight == capacity) {
       exclusive.increment();
@@ -57,7 +57,7 @@ final class Guard {
     return leaving;
   }
 
-  /** Waits until another thread has entered after this one, or stopped says so. */
+  /** Waits until another thread has entered after this one, or {@code stopped} is true. */
   void awaitOther(int thread, BooleanSupplier stopped) {
     while (last.get() == thread && !stopped.getAsBoolean()) {
       LockSupport.parkNanos(LOOK_NANOS);
@@ -72,7 +72,7 @@ final class Guard {
     return overlaps.sum();
   }
 
-  /** Updates by threads that were to be alone, less those that are left of them. */
+  /** The number of exclusive updates minus the number that the counter shows. */
   long lostUpdates() {
     return exclusive.sum() - updates;
   }

@@ -7,7 +7,7 @@ import java.util.concurrent.atomic.LongAdder;
 import java.util.stream.IntStream;
 import org.redisson.api.RLock;
 
-/** Threads of one client that hold all the keys, which the client renews. */
+/** Threads of one client that hold all keys, which the client renews. */
 final class Holds implements Session {
   private final List<RLock> locks;
   private final int threads;
@@ -19,12 +19,15 @@ final class Holds implements Session {
 
   Holds(Load load, Clients clients) throws Exception {
     threads = load.threads();
-    locks = IntStream.range(0, load.keys()).mapToObj(key -> (RLock) load.object(clients, 0, load.primitive(), load.key(key))).toList();
+    locks =
+        IntStream.range(0, load.keys())
+            .mapToObj(key -> (RLock) load.object(clients, 0, load.primitive(), load.key(key)))
+            .toList();
     held = new CountDownLatch(threads);
     crew = new Crew(threads, this::hold);
 
     try {
-      var before = Usage.now(); // the threads, and the Java objects of the locks, are here already
+      var before = Usage.now(); // after the creation of the threads and of the Java objects, which do not count
       crew.go();
       while (!held.await(10, TimeUnit.MILLISECONDS)) {
         crew.check();
@@ -64,7 +67,7 @@ final class Holds implements Session {
     return Outcome.of(nanos, Usage.cpuNanos() - cpu, 0, List.of(), List.of());
   }
 
-  /** Throws when locks were no longer held. */
+  /** Throws an exception if locks were lost. */
   @Override
   public void close() throws Exception {
     release.countDown();

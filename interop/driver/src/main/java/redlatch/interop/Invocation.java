@@ -19,8 +19,9 @@ import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RSemaphore;
 
 /**
- * Calls a method of Redisson's API by its name. The overload is the one whose parameters the arguments fit: a number is an int or
- * a long, a string is text, a TimeUnit ("SECONDS") or a Duration ("PT0.5S"), an array is a list of strings.
+ * Calls a method of Redisson's API by its name. It selects the overload whose parameters accept the
+ * arguments. A number is an int or a long. A string is a String, a TimeUnit ("SECONDS") or a
+ * Duration ("PT0.5S"). An array is a list of strings.
  */
 final class Invocation {
   private static final List<Class<?>> APIS =
@@ -28,7 +29,7 @@ final class Invocation {
 
   private Invocation() {}
 
-  /** The method's result; that of its future if it is an asynchronous one. */
+  /** Returns the method's result. If the method returns a future, waits for it. */
   static Object call(Object target, String method, List<JsonNode> args) throws Throwable {
     for (var candidate : methods(target, method, args.size())) {
       Object[] values;
@@ -82,7 +83,7 @@ final class Invocation {
     return values;
   }
 
-  /** An IllegalArgumentException means that the argument does not fit the type. */
+  /** Throws an IllegalArgumentException if the argument cannot be converted to the type. */
   private static Object convert(JsonNode arg, Class<?> type) {
     if (type == int.class && arg.canConvertToInt() && arg.isIntegralNumber()) {
       return arg.intValue();

@@ -6,20 +6,20 @@ import java.util.Locale;
 import java.util.stream.IntStream;
 
 /**
- * Work for many threads, all of it within this process, for measuring.
+ * Work for many threads of this process, to be measured.
  *
- * @param shape what the threads do, see {@link Shape}
+ * @param shape the task of the threads, see {@link Shape}
  * @param primitive a kind as in {@link Target}, or {@code rw} for both locks of a read-write lock
  * @param clients names of open clients
- * @param threads how many each client has; those of the first client come first in all counts
- * @param name the key, if there is one
- * @param keys how many keys there are; with more than one they are name:0, name:1 ..., and thread n uses the n-th, or, if there are
- *     fewer, starts over
+ * @param threads threads per client; per-thread results start with the threads of the first client
+ * @param name the key, if there is only one
+ * @param keys number of keys; if there are several, they are name:0, name:1 and so on, and thread n
+ *     uses key n mod keys
  * @param permits of a semaphore
- * @param reads percentage of entries, of rw, that read
- * @param insideNanos slept in each section
- * @param turns who has left waits until another has entered
- * @param queued counting begins once nearly all threads stand in the queue of a fair lock
+ * @param reads for rw: percentage of entries that read
+ * @param insideNanos sleep in each section
+ * @param turns a thread that has left waits until another one has entered
+ * @param queued counting starts when nearly all threads are in the queue of a fair lock
  */
 record Load(
     Shape shape,
@@ -35,7 +35,7 @@ record Load(
     boolean queued) {
 
   enum Shape {
-    /** All threads enter and leave again and again: {@link Sections}. */
+    /** All threads enter and leave repeatedly: {@link Sections}. */
     SECTION,
     /** All threads wait for one lock that the last of the clients holds: {@link Crowd}. */
     CROWD,
@@ -48,7 +48,7 @@ record Load(
     }
   }
 
-  /** Prepares the load: what of it is not to be measured. */
+  /** Prepares the load. The preparation is not measured. */
   Session open(Clients clients) throws Exception {
     return switch (shape) {
       case SECTION -> new Sections(this, clients);
@@ -61,9 +61,11 @@ record Load(
     return keys == 1 ? name : name + ":" + n % keys;
   }
 
-  /** The section of each thread of the first n clients. */
+  /** The sections of all threads of the first n clients. */
   List<Section> sections(Clients open, String kind, int n) {
-    return IntStream.range(0, n * threads).mapToObj(thread -> section(open, thread / threads, kind, key(thread))).toList();
+    return IntStream.range(0, n * threads)
+        .mapToObj(thread -> section(open, thread / threads, kind, key(thread)))
+        .toList();
   }
 
   Section section(Clients open, int client, String kind, String key) {

@@ -13,15 +13,17 @@ import java.util.Map;
 import org.redisson.Redisson;
 
 /**
- * Reads one JSON {@link Command} a line from standard input and writes one {@link Answer} a line to standard output, in the order
- * in which the commands end. Ends, without closing anything, when the input does.
+ * Reads one JSON {@link Command} per line from standard input. Writes one {@link Answer} per line to
+ * standard output, in the order in which the commands end. Exits at the end of the input, without
+ * closing any client.
  */
 public final class Main {
-  private final ObjectMapper json = new ObjectMapper().configure(DeserializationFeature.FAIL_ON_UNKNOWN_PROPERTIES, true);
+  private final ObjectMapper json =
+      new ObjectMapper().configure(DeserializationFeature.FAIL_ON_UNKNOWN_PROPERTIES, true);
   private final PrintStream out;
   private final Clients clients = new Clients();
   private final Sessions sessions = new Sessions();
-  private final Map<String, Worker> workers = new HashMap<>(); // used by the reading thread alone
+  private final Map<String, Worker> workers = new HashMap<>(); // used only by the thread that reads commands
 
   private Main(PrintStream out) {
     this.out = out;
@@ -29,7 +31,7 @@ public final class Main {
 
   public static void main(String[] args) throws IOException {
     var out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
-    System.setOut(System.err); // whatever a library prints must not mix with the answers
+    System.setOut(System.err); // the output of libraries must not mix with the answers
     int status = 1;
     try {
       new Main(out).read();
@@ -46,7 +48,7 @@ public final class Main {
     }
   }
 
-  /** Hands the command to its thread; those that must not wait behind one run here. */
+  /** Passes the command to its thread. Commands that must not wait for the thread run here. */
   private void accept(Command command) {
     var worker = workers.computeIfAbsent(command.thread(), Worker::new);
     switch (command.op()) {

@@ -4,31 +4,31 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 
 /**
- * One thread that enters a guarded section again and again. What it counts is written by that thread alone, and read by others once
- * it has ended.
+ * A thread that enters a section repeatedly. Only this thread writes the counts. Other threads read
+ * them after it has ended.
  */
 final class Member {
   private final int index;
   private final Guard guard;
   private final long insideNanos;
   private final BooleanSupplier counting;
-  private volatile long began; // the present or last wait, by System.nanoTime()
+  private volatile long began; // System.nanoTime() at the start of the current or last wait
   private long wait;
   private Guard.Entry entry;
 
-  // What counted.
+  // Passes that counted.
   final Waits waits = new Waits();
   final Waits handOverTimes = new Waits();
   long operations;
   long handOvers;
   long reads;
 
-  // All that was, and when the last of it ended.
+  // All passes, and the end of the last one.
   long end;
   long allOperations;
   long allHandOvers;
 
-  /** Passes count if counting says so at their end. */
+  /** A pass counts if {@code counting} is true at its end. */
   Member(int index, Guard guard, long insideNanos, BooleanSupplier counting) {
     this.index = index;
     this.guard = guard;
@@ -67,12 +67,12 @@ final class Member {
     }
   }
 
-  /** The present wait counts from that System.nanoTime(). */
+  /** Sets the start of the current wait, by System.nanoTime(). */
   void waitsSince(long nanoTime) {
     began = nanoTime;
   }
 
-  /** The present wait has been given up; as a wait, it counts. */
+  /** Records the current wait, which was abandoned. */
   void gaveUp() {
     waits.add(System.nanoTime() - began);
   }

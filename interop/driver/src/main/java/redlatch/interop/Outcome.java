@@ -4,17 +4,18 @@ import java.util.List;
 import java.util.function.ToLongFunction;
 
 /**
- * What became of a run. An operation is an entry that has been left, a hand-over one by another thread than the entry before it on
- * the same key. Those that ended within the time of the run count; those named "all" include the rest.
+ * The result of a run. An operation is one entry and leave. A hand-over is an operation whose
+ * predecessor on the same key was by another thread. Counts include operations that ended during the
+ * run; those named "all" include later operations too.
  *
- * @param nanos in which operations counted; of a crowd, from just before the release to the last thread's leave
+ * @param nanos the measured time; for a crowd, from just before the release to the last leave
  * @param perThread operations of each thread
- * @param waits nanoseconds until each entry; one that had to be given up, because nobody came through any more, is here too
- * @param stuck how many had to be given up
- * @param handOverTimes nanoseconds from just before a thread left to the entry of the other
- * @param overlaps entries that found too many inside
- * @param lostUpdates updates of a plain counter that others wrote over
- * @param cpuNanos processor time that the process spent
+ * @param waits nanoseconds until each entry, including abandoned waits
+ * @param stuck number of abandoned waits
+ * @param handOverTimes nanoseconds from just before a leave to the next entry
+ * @param overlaps entries that exceeded the capacity of the section
+ * @param lostUpdates lost updates of a plain counter
+ * @param cpuNanos CPU time of the process
  */
 record Outcome(
     long nanos,

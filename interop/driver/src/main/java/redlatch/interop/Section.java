@@ -10,7 +10,10 @@ import org.redisson.api.RSemaphore;
 interface Section {
   void run(Runnable body) throws InterruptedException;
 
-  /** The section that target guards; leaseMillis 0 means no lease of its own (the watchdog's, or a permit that never expires). */
+  /**
+   * Returns the section that target guards. leaseMillis 0 means the watchdog's lease, or a permit
+   * that never expires.
+   */
   static Section of(Object target, long leaseMillis) {
     if (target instanceof RLock lock) {
       return body -> {

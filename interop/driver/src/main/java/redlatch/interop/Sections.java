@@ -10,18 +10,18 @@ import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RSemaphore;
 import org.redisson.api.RedissonClient;
 
-/** Threads that enter and leave guarded sections again and again. */
+/** Threads that enter and leave sections repeatedly. */
 final class Sections implements Session {
-  /** Readers that can be inside at once: more than there will ever be. */
+  /** Capacity for readers: more than there are threads. A writer needs all of it. */
   private static final int EVERYBODY = 1 << 20;
 
-  /** In which the queue has to fill, if it is waited for. */
+  /** Time limit for the queue to fill. */
   private static final long QUEUE_LIMIT_NANOS = TimeUnit.SECONDS.toNanos(30);
 
   private final Load load;
   private final RedissonClient client;
   private final List<Section> sections; // of each thread
-  private final List<Section> readSections; // the same unless there are readers
+  private final List<Section> readSections; // the same as sections unless there are readers
   private final int capacity; // of each guard
   private final int weight; // of an entry that does not read
 
@@ -37,7 +37,8 @@ final class Sections implements Session {
         weight = EVERYBODY;
       }
       case "semaphore", "permits" -> {
-        IntStream.range(0, load.keys()).forEach(key -> setPermits(load.object(clients, 0, load.primitive(), load.key(key))));
+        IntStream.range(0, load.keys())
+            .forEach(key -> setPermits(load.object(clients, 0, load.primitive(), load.key(key))));
         sections = load.sections(clients, load.primitive(), n);
         readSections = sections;
         capacity = load.permits();
@@ -75,7 +76,9 @@ final class Sections implements Session {
   private final class Run {
     private final List<Guard> guards = IntStream.range(0, load.keys()).mapToObj(key -> new Guard(capacity)).toList();
     private final List<Member> members =
-        IntStream.range(0, sections.size()).mapToObj(i -> new Member(i, guardOf(i), load.insideNanos(), this::isCounting)).toList();
+        IntStream.range(0, sections.size())
+            .mapToObj(i -> new Member(i, guardOf(i), load.insideNanos(), this::isCounting))
+            .toList();
     private final LongAdder stuck = new LongAdder();
     private final Crew crew = new Crew(members.size(), this::work);
     private volatile boolean counting = !load.queued();
@@ -103,14 +106,14 @@ final class Sections implements Session {
       return Outcome.of(took, Usage.cpuNanos() - cpu, stuck.sum(), members, guards);
     }
 
-    /** The queue is full when all stand in it but the one inside, and a few who are on their way back. */
+    /** Waits until the queue contains all threads but the holder, and a few that are about to queue. */
     private void awaitQueue() throws Exception {
       var queue = client.getQueue(queueOf(load.key(0)));
       long deadline = System.nanoTime() + QUEUE_LIMIT_NANOS;
       while (queue.size() < (members.size() - 1) * 95 / 100) {
         crew.check();
         if (System.nanoTime() > deadline) {
-          throw new TimeoutException(queue.size() + " of " + members.size() + " stand in the queue");
+          throw new TimeoutException(queue.size() + " of " + members.size() + " are in the queue");
         }
         TimeUnit.MILLISECONDS.sleep(10);
       }

@@ -2,14 +2,14 @@ package redlatch.interop;
 
 /** A {@link Load} that is ready to be measured. */
 interface Session {
-  /** What waiting or holding takes, beyond what was there before and the session's own threads. */
+  /** The cost of waiting or holding, without the session's own threads. */
   default Usage usage() {
     return new Usage(0, 0);
   }
 
-  /** Does the work for about that long. */
+  /** Runs the work for about the given time. */
   Outcome run(long nanos) throws Exception;
 
-  /** Gives back what is held, if anything. */
+  /** Releases all holds. */
   default void close() throws Exception {}
 }

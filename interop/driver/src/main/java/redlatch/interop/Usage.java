@@ -4,22 +4,22 @@ import java.lang.management.ManagementFactory;
 import java.util.concurrent.TimeUnit;
 
 /**
- * What the process uses.
+ * The resource usage of the process.
  *
  * @param heapBytes in use after a garbage collection
- * @param threads Java threads, those of Redisson included
+ * @param threads Java threads, including those of Redisson
  */
 record Usage(long heapBytes, int threads) {
 
-  private static final int LOOKS = 20; // at most
-  private static final int STEADY_LOOKS = 3; // in a row
+  private static final int LOOKS = 20; // upper limit
+  private static final int STEADY_LOOKS = 3; // consecutive measurements without a decrease
   private static final long STEADY_BYTES = 32 << 10;
 
   static Usage now() throws InterruptedException {
     return new Usage(settledHeap(), ManagementFactory.getThreadMXBean().getThreadCount());
   }
 
-  /** Looks until it no longer falls: what was closed a moment ago goes bit by bit. */
+  /** Repeats until the heap stops shrinking, because closed objects are freed gradually. */
   private static long settledHeap() throws InterruptedException {
     long heap = collect();
     for (int look = 1, steady = 1; look < LOOKS && steady < STEADY_LOOKS; look++) {
@@ -40,7 +40,7 @@ record Usage(long heapBytes, int threads) {
     return new Usage(heapBytes - before.heapBytes, threads - before.threads);
   }
 
-  /** Processor time of the process, in nanoseconds. */
+  /** CPU time of the process, in nanoseconds. */
   static long cpuNanos() {
     return ManagementFactory.getPlatformMXBean(com.sun.management.OperatingSystemMXBean.class).getProcessCpuTime();
   }

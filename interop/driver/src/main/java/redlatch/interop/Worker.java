@@ -3,7 +3,7 @@ package redlatch.interop;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 
-/** A thread with a name and a stable id that runs its tasks in order, so that ownership and re-entry are as in any program. */
+/** A named thread that runs its tasks in order. Its id is stable, and so is its ownership of locks. */
 final class Worker extends Thread {
   private final BlockingQueue<Runnable> tasks = new LinkedBlockingQueue<>();
 
@@ -24,7 +24,7 @@ final class Worker extends Thread {
     }
   }
 
-  /** Waits for the next task. An interrupt of the idle thread is kept for that task. */
+  /** Waits for the next task. An interrupt of the idle thread applies to that task. */
   private Runnable next() {
     boolean interrupted = false;
     while (true) {

@@ -12,16 +12,16 @@ import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 
 /**
- * Enters a section again and again.
+ * Enters a section repeatedly.
  *
- * @param iterations how often each thread enters
- * @param threads how many Java threads, all started at once
+ * @param iterations entries per thread
+ * @param threads number of new Java threads, started at the same time
  * @param leaseMillis lease of each entry, 0 for none
- * @param key the Redis key that a counter counts in
+ * @param key the Redis key that a counter increments
  */
 record Workload(int iterations, int threads, long leaseMillis, String key) {
 
-  /** Adds 1 to the key in each section, by a GET and a SET with nothing but the section to guard them. */
+  /** Increments the key in each section by a GET and a SET, which only the section guards. */
   Map<String, Object> counter(Object target, RedissonClient client) throws Exception {
     var counter = client.<String>getBucket(key, StringCodec.INSTANCE);
     return run(
@@ -32,12 +32,12 @@ record Workload(int iterations, int threads, long leaseMillis, String key) {
         });
   }
 
-  /** Enters and leaves, nothing else. */
+  /** Enters and leaves empty sections. */
   Map<String, Object> bench(Object target) throws Exception {
     return run(target, thread -> {});
   }
 
-  /** The answer: how many sections, in how many nanoseconds, and which thread was in each of them, in order of entry. */
+  /** Returns the number of entries, the time in nanoseconds, and the thread of each entry in order. */
   private Map<String, Object> run(Object target, IntConsumer body) throws Exception {
     var section = Section.of(target, leaseMillis);
     var owners = new int[iterations * threads];
