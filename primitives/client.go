@@ -2,12 +2,8 @@ package primitives
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +27,7 @@ type Client struct {
 	_ noCopy
 
 	id       string
-	life     string // an id of this life of the client: no other has it, even one that was given the same id
+	life     string // unique to this client, even if another was given the same id
 	rdb      redis.UniversalClient
 	cluster  bool
 	prefix   string
@@ -61,7 +57,8 @@ type Client struct {
 // ClientOption sets up a [Client]. The zero value does nothing.
 type ClientOption struct{ apply func(*Client) error }
 
-// WithDefaults sets options for all that the client acquires; a handle's and a call's own are nearer.
+// WithDefaults sets options for everything that the client acquires. A handle's and a call's own options
+// take precedence.
 func WithDefaults(opts ...Option) ClientOption {
 	return ClientOption{func(c *Client) error {
 		c.defaults = c.defaults.with(opts)
@@ -69,11 +66,9 @@ func WithDefaults(opts ...Option) ClientOption {
 	}}
 }
 
-var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
-
-// WithClientID sets the uuid that stands on the wire, in lower case; by default it is random. Two
-// clients must not use one at the same time. One after the other may, such as the lives of a process:
-// each numbers its acquisitions from a random start, so it never meets what an earlier one left.
+// WithClientID sets the client's uuid on the wire, in lower case. Default: random. Two clients must not use
+// one at the same time. Successive lives of a process may: each numbers its acquisitions from a random
+// start, so it never meets the remembered requests of an earlier life.
 func WithClientID(uuid string) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if !uuidForm.MatchString(uuid) {
@@ -85,12 +80,12 @@ func WithClientID(uuid string) ClientOption {
 	}}
 }
 
-// WithPrefix puts prefix before every name: Redisson's name mapper, as a prefix.
+// WithPrefix adds prefix to every name: Redisson's name mapper, as a prefix.
 func WithPrefix(prefix string) ClientOption {
 	return ClientOption{func(c *Client) error { c.prefix = prefix; return nil }}
 }
 
-// WithLogger logs what no caller can see. Default: discard.
+// WithLogger logs failures that no caller can see. Default: discard.
 func WithLogger(l *slog.Logger) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if l == nil {
@@ -101,13 +96,15 @@ func WithLogger(l *slog.Logger) ClientOption {
 	}}
 }
 
-// WithObserver has observe told of every [Event], from many goroutines at once, never after Close has returned.
+// WithObserver calls observe with every [Event], from many goroutines at once. It is not called after Close
+// has returned.
 func WithObserver(observe func(Event)) ClientOption {
 	return ClientOption{func(c *Client) error { c.observe = observe; return nil }}
 }
 
-// WithReplicas confirms each acquisition with WAIT: fewer than n replicas within timeout, and the lock is given back and
-// [ErrNotReplicated] returned. It narrows the window in which a failover forgets a lock; it does not close it.
+// WithReplicas confirms each acquisition with WAIT. If fewer than n replicas confirm it within timeout, the
+// acquisition is rolled back and fails with [ErrNotReplicated]. This narrows the window in which a
+// fail-over forgets a lock. It does not close it.
 func WithReplicas(n int, timeout time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if n < 0 || timeout < 0 || (n > 0 && timeout < time.Millisecond) {
@@ -118,8 +115,8 @@ func WithReplicas(n int, timeout time.Duration) ClientOption {
 	}}
 }
 
-// WithSafetyMargin has loss told d before the TTL ends. Default: a hundredth of the TTL and 2 ms, Redlock's allowance for clock
-// drift. A margin is never more than half a TTL.
+// WithSafetyMargin reports a loss d before the TTL ends. Default: a hundredth of the TTL and 2 ms, which is
+// Redlock's allowance for clock drift. A margin is never more than half a TTL.
 func WithSafetyMargin(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if d < 0 {
@@ -130,16 +127,16 @@ func WithSafetyMargin(d time.Duration) ClientOption {
 	}}
 }
 
-// WithShardedPubSub chooses sharded pub/sub (SPUBLISH) in a cluster. All clients on a cluster must agree. Default: as Redisson's AUTO,
-// sharded if the cluster knows it.
+// WithShardedPubSub chooses sharded pub/sub (SPUBLISH) on a cluster. All clients of a cluster must agree.
+// Default: as Redisson's AUTO, sharded if the cluster supports it.
 func WithShardedPubSub(on bool) ClientOption {
 	return ClientOption{func(c *Client) error { c.sharded = &on; return nil }}
 }
 
-// WithCommandTimeout limits how long a call waits for Redis's answer, repetitions and dials included:
-// then it fails with the transport error, and what may have been done is rolled back in the
-// background. A call returns earlier when its context, or an acquisition's wait, ends. More than 50 s
-// have no further effect: Redis remembers requests for a minute. Default 5 s. From 1 ms to 100 years.
+// WithCommandTimeout limits how long a call waits for Redis's answer, repetitions and dials included. Then
+// the call fails with the transport error, and what it may have done is rolled back in the background. A
+// call returns earlier when its context, or an acquisition's wait, ends. More than 50 s have no further
+// effect, because Redis remembers requests for a minute. Default 5 s. From 1 ms to 100 years.
 func WithCommandTimeout(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if d < minDuration || d > maxDuration {
@@ -150,8 +147,8 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 	}}
 }
 
-// New makes a client on rdb, which it does not own: closing the client leaves rdb open. No I/O; a bad option is [ErrInvalid].
-// A *redis.Ring has no one place for a key and is refused.
+// New returns a client on rdb. It sends nothing. It does not own rdb: closing the client leaves rdb open. A
+// bad option is [ErrInvalid]. So is a *redis.Ring, which has no one place for a key.
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	if isNil(rdb) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a nil redis client"))
@@ -206,7 +203,7 @@ func isCluster(rdb redis.UniversalClient) bool {
 	return ok
 }
 
-// ID is the uuid that stands on the wire before every id of this client.
+// ID is the uuid with which every id of this client begins on the wire.
 func (c *Client) ID() string { return c.id }
 
 // newOwner returns an owner whose id no other acquisition has or will have.
@@ -221,24 +218,6 @@ func (c *Client) rememberFor(o *engine.Owner) any {
 		return c.rememberedLong
 	}
 	return c.remembered
-}
-
-// randomStart is where a client begins to number its acquisitions if its id may have had earlier lives.
-// It leaves room for as many acquisitions as anybody will ever make.
-func randomStart() uint64 {
-	var b [8]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return binary.BigEndian.Uint64(b[:]) >> 2
-}
-
-// newUUID makes a random (version 4) uuid.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	b[6] = b[6]&0x0f | 0x40
-	b[8] = b[8]&0x3f | 0x80
-	h := hex.EncodeToString(b[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
 // Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are

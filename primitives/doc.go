@@ -1,23 +1,28 @@
-// Package primitives is a family of coordination primitives on Redis: what several processes use to agree who may go.
+// Package primitives is a family of coordination primitives on Redis, for processes that must agree: locks
+// (plain, fair, fenced, read-write, of several servers), semaphores, and count-down latches.
 //
-// # The shape
+// # Handles and holds
 //
-// A primitive is a handle: a name and options, immutable, shareable, made without I/O. Acquiring gives a [Hold]: everything
-// that belongs to one acquisition lives there. [Lock.Do] does both, and releases whatever happens.
+// A primitive is a handle: a name and options, immutable, shareable, and made without I/O. Acquiring it
+// returns a [Hold]: everything that belongs to one acquisition. [Lock.Do] acquires, runs a function, and
+// releases in any case.
 //
 // # Losing a hold
 //
-// A lease can end while its holder still runs: after a pause, a partition, an operator's DEL. The hold's context ends then, with cause
-// [ErrLost], at the instant up to which Redis is known to keep the lock, or before: never because a reply is late, always when it is too
-// late. A lost hold is never taken again behind the caller's back.
+// A lease can end while its holder still runs: after a pause of the process, a network partition, or an
+// operator's DEL. Then the hold's context ends with cause [ErrLost]. That happens no later than when Redis
+// may free the lock. A slow reply alone never ends a hold; expired validity always does. A lost hold is
+// never taken again behind the caller's back.
 //
 // # What is not promised
 //
-// A section that runs on after its context has ended is not stopped by any lock. What it writes to can refuse it by the
-// fencing token of a [Client.FencedLock]. A single Redis that loses its memory, or fails over to a replica that had not heard of
-// a lock yet, may grant it twice; [WithReplicas] and [NewRedLock] narrow that.
+// No lock stops a critical section that runs on after its context has ended. The resource that it writes
+// to can refuse it by the fencing token of a [Client.FencedLock]. A single Redis that loses its memory, or
+// fails over to a replica that had not received a lock yet, may grant it twice. [WithReplicas] and
+// [NewRedLock] make that less likely.
 //
 // # On the wire
 //
-// Keys, fields, channels and payloads are those of Redisson, the Java library: Go and Java services share the same locks.
+// Keys, fields, channels and payloads are those of Redisson, the Java library, so Go and Java services
+// share the same locks.
 package primitives

@@ -2,10 +2,10 @@ package primitives
 
 import (
 	"context"
-	"strconv"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -47,7 +47,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 func (h *handle) use(driver engine.Driver, traits engine.Traits, keys []any) {
 	slot := uint16(0)
 	if h.c.enforcesSlots() {
-		slot = slotOf(keys[0].(string))
+		slot = redisutil.Slot(keys[0].(string))
 	}
 	if r, ok := driver.(renewer); ok {
 		traits.Leased, traits.RenewGroup = true, renewGroup{r.renewScript(), slot}
@@ -57,7 +57,7 @@ func (h *handle) use(driver engine.Driver, traits engine.Traits, keys []any) {
 		return
 	}
 	for _, key := range keys[1:] {
-		if slotOf(key.(string)) != slot {
+		if redisutil.Slot(key.(string)) != slot {
 			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, keys[0], key)
 			return
 		}
@@ -163,21 +163,4 @@ func (h *handle) ttlArg(ttl time.Duration) any {
 		return h.ttl
 	}
 	return millis(ttl)
-}
-
-// millis is a duration as Redis takes it: whole milliseconds, rounded up.
-func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
-
-// flag is a condition as scripts take it.
-func flag(on bool) int {
-	if on {
-		return 1
-	}
-	return 0
-}
-
-// numbered joins its arguments.
-func numbered(prefix, id, mark string, number uint64) string {
-	var digits [20]byte
-	return prefix + id + mark + string(strconv.AppendUint(digits[:0], number, 10))
 }

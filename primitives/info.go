@@ -1,9 +1,6 @@
 package primitives
 
-import (
-	"math"
-	"time"
-)
+import "time"
 
 // Holder is one holder of a lock or a permit.
 type Holder struct {
@@ -33,9 +30,4 @@ func ttlOf(ms int64) time.Duration {
 		return 0
 	}
 	return fromMillis(ms)
-}
-
-// fromMillis returns ms milliseconds, or the longest Duration if that is too short.
-func fromMillis(ms int64) time.Duration {
-	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -64,7 +65,7 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	for _, more := range []string{tokenPrefix, fairQueueKey, fairClientsKey} {
 		keys = append(keys, prefixed(more, key))
 	}
-	if c.enforcesSlots() && slotOf(key) != slotOf(keys[1].(string)) {
+	if c.enforcesSlots() && redisutil.Slot(key) != redisutil.Slot(keys[1].(string)) {
 		keys = keys[:1]
 	}
 	reply, err := c.run.Do(ctx, lockList, keys)

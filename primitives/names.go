@@ -1,9 +1,13 @@
 package primitives
 
-import "strings"
+import (
+	"math"
+	"strings"
+	"time"
+)
 
-// Redisson derives the keys and channels of an object from its name so that they share its slot in a cluster: it wraps the
-// name in braces, unless the name has an opening brace of its own.
+// Redisson derives the keys and channels of an object from its name so that all share a cluster slot: it
+// wraps the name in braces, unless the name has an opening brace of its own.
 
 // prefixed is Redisson's prefixName.
 func prefixed(prefix, name string) string {
@@ -21,34 +25,32 @@ func suffixed(name, suffix string) string {
 	return "{" + name + "}:" + suffix
 }
 
-// The names of Redisson's lock family.
+// Prefixes of keys and channels that several kinds use.
 const (
 	lockChannel   = "redisson_lock__channel"
-	requestPrefix = "redisson_unlock_latch"
+	requestPrefix = "redisson_unlock_latch" // of keys that remember requests
 )
 
-// sharedCounts ends the name of a hash of ours. For each lock field whose id callers use with WithOwner, it holds how many of the
-// field's counts are theirs. A private hold of the same id must not give those back. The name begins as those of remembered
-// requests do, so that ACL rules that suffice for these suffice for it.
+// sharedCounts ends the name of a hash of ours. For each lock field whose id callers use with WithOwner,
+// it holds how many of the field's counts are theirs: a private hold of the same id must not give those
+// back. The name begins as those of remembered requests do, so the same ACL rules cover it.
 const sharedCounts = "shared"
 
-// slotOf is the cluster slot of a key: CRC16 (XMODEM) of its hash tag, or of the whole key, mod 16384.
-func slotOf(key string) uint16 {
-	if open := strings.IndexByte(key, '{'); open >= 0 {
-		if length := strings.IndexByte(key[open+1:], '}'); length > 0 {
-			key = key[open+1 : open+1+length]
-		}
+// permitsKind is the kind of a semaphore whose permits have ids.
+const permitsKind = "permits"
+
+// millis is a duration as Redis takes it: whole milliseconds, rounded up.
+func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
+
+// fromMillis returns ms milliseconds, or the longest Duration if that is too short.
+func fromMillis(ms int64) time.Duration {
+	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
+}
+
+// flag is a condition as scripts take it.
+func flag(on bool) int {
+	if on {
+		return 1
 	}
-	var crc uint16
-	for i := range len(key) {
-		crc ^= uint16(key[i]) << 8
-		for range 8 {
-			if crc&0x8000 != 0 {
-				crc = crc<<1 ^ 0x1021
-			} else {
-				crc <<= 1
-			}
-		}
-	}
-	return crc % 16384
+	return 0
 }

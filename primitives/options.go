@@ -1,7 +1,6 @@
 package primitives
 
 import (
-	"strings"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -174,9 +173,4 @@ func (s *settings) check(ok bool, format string, args ...any) {
 
 func (s *settings) checkDuration(what string, d time.Duration) {
 	s.check(d >= minDuration && d <= maxDuration, "a %s of %v (from 1ms to 100 years)", what, d)
-}
-
-// validOwner reports whether an id has no special meaning in Redisson's hashes.
-func validOwner(id string) bool {
-	return id != "" && id != "mode" && !strings.HasSuffix(id, ":write")
 }

@@ -2,10 +2,8 @@ package primitives
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/hex"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -26,8 +24,6 @@ type PermitExpirableSemaphore struct {
 
 	driver permitDriver
 }
-
-const permitsKind = "permits"
 
 // PermitExpirableSemaphore returns the semaphore of that name whose permits have leases. It has no permits
 // until Init, Add or Resize sets them; earlier acquisitions wait for that.
@@ -108,9 +104,6 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 	}
 	return s.res.Adopted(ctx, q, reply.Sent)
 }
-
-// splitPermits returns the single ids as holders have them.
-func splitPermits(id string) []string { return strings.Split(strings.ToLower(id), ",") }
 
 // ReleaseID gives back the permits of these ids (comma-separated, all or none; an id that is named twice
 // counts once). Use it to free what another process, or an earlier life of this one, holds. [ErrNotHeld]
@@ -200,54 +193,6 @@ func permitHolders(now int64, answer []any) []Holder {
 		holders = append(holders, Holder{ID: hex.EncodeToString([]byte(id)), Count: 1, TTL: ttl})
 	}
 	return holders
-}
-
-// permitBytes is the length of a permit's id on the wire, where it is raw.
-const permitBytes = 16
-
-// newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the tag of its
-// client, so that a takeover can be announced to that client. The rest is random.
-func newPermits(tag []byte, n int) string {
-	raw := make([]byte, n*permitBytes)
-	_, _ = rand.Read(raw) // never fails
-	for i := 0; i < len(raw); i += permitBytes {
-		copy(raw[i:], tag)
-	}
-	var b strings.Builder
-	b.Grow(n * (2*permitBytes + 1))
-	for i := 0; i < len(raw); i += permitBytes {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(hex.EncodeToString(raw[i : i+permitBytes]))
-	}
-	return b.String()
-}
-
-// rawPermits parses ids that a caller gave. On the wire they are concatenated, each once.
-func rawPermits(ids string) (string, error) {
-	var b strings.Builder
-	seen := map[string]bool{}
-	for id := range strings.SplitSeq(ids, ",") {
-		raw, err := hex.DecodeString(id)
-		if err != nil || len(raw) != permitBytes {
-			return "", invalid("permit id %q", id)
-		}
-		if !seen[string(raw)] {
-			seen[string(raw)] = true
-			b.Write(raw)
-		}
-	}
-	if len(seen) > maxPermitIDs {
-		return "", invalid("%d permits at once", len(seen))
-	}
-	return b.String(), nil
-}
-
-// rawOf is rawPermits for ids that this client made.
-func rawOf(ids string) string {
-	raw, _ := hex.DecodeString(strings.ReplaceAll(ids, ",", ""))
-	return string(raw)
 }
 
 // permitDriver is the driver of RPermitExpirableSemaphore: a string, the number of free permits, and a

@@ -4,12 +4,9 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"log/slog"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,10 +16,10 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Presence is what a client tells others about itself while it holds or waits: its name, in a key
-// with a TTL, and, for holds that last, a subscription to a channel on which a takeover is told
-// (takeover.go). Neither is part of an acquisition. One goroutine per client sees to both. It starts
-// with the first hold or waiter and ends when the client has been idle for a while.
+// While a client holds or waits, it keeps its name in a key with a TTL. For holds that last, it subscribes
+// to a channel on which takeovers are announced (takeover.go). Neither is part of an acquisition. One
+// goroutine per client does both. It starts with the first hold or waiter, and ends when the client has
+// been idle for a while.
 
 // The key of a client's name and the channel of its holds. A client's tag follows, in braces.
 const (
@@ -30,8 +27,8 @@ const (
 	holderChannel = "redlatch_holder"
 )
 
-// When a presence acts. A hold that is older than listenAfter, plus the time of one subscribe
-// command, is told of a takeover at once.
+// Times of the presence. A hold that is older than listenAfter, plus the time of one subscribe command,
+// learns of a takeover at once.
 const (
 	nameAfter   = 100 * time.Millisecond // a client that holds or waits for less never writes its name
 	listenAfter = 700 * time.Millisecond
@@ -65,38 +62,6 @@ var defaultClientName = sync.OnceValue(func() string {
 	}
 	return host + ":" + strconv.Itoa(os.Getpid())
 })
-
-// tagDigits is the length of a client's tag: the first hexadecimal digits of its uuid.
-const tagDigits = 16
-
-// clientTag is the tag of a client uuid.
-func clientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:tagDigits] }
-
-// tagOf is the tag of the client that made an id. An id that no client made, such as one of
-// [WithOwner], has a tag of its own, which all users of that id compute alike.
-func tagOf(id string) string {
-	switch at := strings.IndexAny(id, ":,"); {
-	case at == uuidLength && id[at] == ':' && isUUID(id[:at]):
-		return clientTag(id[:at])
-	case at < 0 && isHex(id, 2*permitBytes), at >= 0 && id[at] == ',' && isHex(id[:at], 2*permitBytes):
-		return id[:tagDigits]
-	}
-	sum := fnv.New64a()
-	_, _ = sum.Write([]byte(id))
-	return fmt.Sprintf("%016x", sum.Sum64())
-}
-
-// uuidLength is the length of a uuid with its dashes.
-const uuidLength = 36
-
-func isUUID(s string) bool {
-	return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && isHex(strings.ReplaceAll(s, "-", ""), 32)
-}
-
-// isHex reports whether s has n digits, hexadecimal and in lower case.
-func isHex(s string, n int) bool {
-	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
-}
 
 // tagged is the key or channel of a tag.
 func tagged(prefix, tag string) string { return prefix + ":{" + tag + "}" }

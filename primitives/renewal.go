@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 	"github.com/redlatch/redlatch/watchdog"
 )
@@ -96,7 +97,7 @@ func bySlot(batch []watchdog.Ask) []renewPart {
 	for i, ask := range batch {
 		o := ask.Keeper.(*engine.Ownership)
 		keys, _ := renewerOf(o).renewal(nil, nil, o, ask.TTL)
-		slot := slotOf(keys[0].(string))
+		slot := redisutil.Slot(keys[0].(string))
 		n, ok := of[slot]
 		if !ok {
 			n = len(parts)

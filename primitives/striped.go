@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// Striped is n locks behind one name: many keys share few locks, and each key always the same one. Two keys on one stripe
-// exclude each other too, and a section that holds one must not wait for the other under another context: that may be a deadlock.
+// Striped is n locks behind one name: many keys share few locks, and each key always has the same lock.
+// Two keys with the same lock exclude each other. A critical section that holds the lock of one key must
+// not wait for the lock of another under another context: that may be a deadlock.
 type Striped struct {
 	_ noCopy
 

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 func TestShardedDetectsTheMode(t *testing.T) {
@@ -111,7 +112,7 @@ func TestSlotOfMatchesTheServer(t *testing.T) {
 		"", "a", "redisson_lock__channel:{a}", "{a}b", "{}x", "a{b", "a}b", "redisson_lock__channel:{a}b}",
 		"redisson_countdownlatch__channel__{{a}b}", "{a}{b}", "}{a}", "\x00\xff", "ключ",
 	} {
-		require.EqualValues(t, rdb.ClusterKeySlot(t.Context(), name).Val(), slotOf(name), "%q", name)
+		require.EqualValues(t, rdb.ClusterKeySlot(t.Context(), name).Val(), redisutil.Slot(name), "%q", name)
 	}
 }
 
@@ -218,7 +219,7 @@ func TestSubscriptionsFollowAMovedSlot(t *testing.T) {
 	from := c.Node(t, "a")
 	to := c.Nodes()[(slices.Index(c.Nodes(), from)+1)%3]
 	for range 3 {
-		migrate(t, c, slotOf("a"), from, to)
+		migrate(t, c, redisutil.Slot("a"), from, to)
 		for _, e := range moving {
 			e.awaitResubscribed(t)
 		}
@@ -299,7 +300,7 @@ func TestDeadShardDoesNotAffectOtherShards(t *testing.T) {
 	successor := c.Node(t, "b")
 	for _, s := range c.Nodes() {
 		if s != dead {
-			assign(t, s, slotOf("a"), successor)
+			assign(t, s, redisutil.Slot("a"), successor)
 		}
 	}
 	lost.awaitResubscribed(t)

@@ -13,6 +13,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 const (
@@ -316,7 +318,7 @@ func (l *link) batches(channels []*channel) iter.Seq[[]*channel] {
 	// A command with channels of several slots fails with CROSSSLOT.
 	bySlot := make(map[uint16][]*channel)
 	for _, c := range channels {
-		slot := slotOf(c.name)
+		slot := redisutil.Slot(c.name)
 		bySlot[slot] = append(bySlot[slot], c)
 	}
 	return func(yield func([]*channel) bool) {

@@ -143,25 +143,3 @@ func (r shardRouter) serverFor(ctx context.Context, channel string) (server, err
 	}
 	return server{name: node.Options().Addr, sharded: true, options: node.Options()}, nil
 }
-
-// slotOf returns the cluster slot of a channel: the CRC16 (XMODEM) of its hash tag, or of the whole
-// name if it has no hash tag or an empty one.
-func slotOf(channel string) uint16 {
-	if _, rest, ok := strings.Cut(channel, "{"); ok {
-		if tag, _, ok := strings.Cut(rest, "}"); ok && tag != "" {
-			channel = tag
-		}
-	}
-	var crc uint16
-	for i := range len(channel) {
-		crc ^= uint16(channel[i]) << 8
-		for range 8 {
-			carry := crc&0x8000 != 0
-			crc <<= 1
-			if carry {
-				crc ^= 0x1021
-			}
-		}
-	}
-	return crc % 16384
-}

@@ -23,16 +23,28 @@ const (
 // emits one event.
 func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duration) (*Hold, error) {
 	c, began := r.Core, time.Now()
-	if err := r.beginAcquire(ctx); err != nil {
+	err := context.Cause(ctx)
+	switch {
+	case err != nil:
+		err = GaveUp(ctx, nil)
+	case c.IsClosing():
+		err = ErrClosed
+	default:
+		if err = c.Begin(ctx); err != nil && ctx.Err() != nil {
+			err = GaveUp(ctx, err)
+		}
+	}
+	if err != nil {
 		r.ReportNotAcquired(ctx, err)
 		return nil, err
 	}
 	defer c.Leave()
+
+	// An owner that the caller names is judged by the server alone, so the holds in ctx do not matter.
 	q := r.NewRequest(terms)
 	q.wait = newWait(ctx, began, limit)
 
 	var hold *Hold
-	var err error
 	kind := EventNested
 	if r.Traits.Outer != nil && terms.Owner == "" {
 		hold, err = r.acquireNested(ctx, q)
@@ -58,21 +70,6 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		c.emit(Event{Kind: kind, Resource: r, ID: hold.ID(), Waited: waited, Ctx: ctx})
 	}
 	return hold, nil
-}
-
-// beginAcquire registers a call that acquires. The caller ends it with Core.Leave.
-func (r *Resource) beginAcquire(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return GaveUp(ctx, nil)
-	}
-	if r.Core.IsClosing() {
-		return ErrClosed
-	}
-	err := r.Core.Begin(ctx)
-	if err != nil && ctx.Err() != nil {
-		return GaveUp(ctx, err)
-	}
-	return err
 }
 
 // ReportNotAcquired emits the event of an acquisition that failed before it was registered as a call.
@@ -146,24 +143,26 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			return Result{}, err
 		}
 	}
-	res := Result{RetryAfter: -1}
+	refused := Result{RetryAfter: -1}
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
-		var err error
-		res, err = r.Try(ctx, q)
+		res, err := r.Driver.TryAcquire(ctx, q)
+		res, err = r.tried(ctx, q, res, err)
 		switch {
 		case err != nil && q.MayQueue && c.failure(err).NotNow:
-			res = Result{RetryAfter: notNowPause, Met: err}
+			refused = Result{RetryAfter: notNowPause, Met: err}
 		case err != nil || res.Granted:
 			return res, err
 		case !q.MayQueue:
 			return Result{}, GaveUp(ctx, res.Met)
+		default:
+			refused = res
 		}
 	}
 	q.wait.begin(r, q.ID)
 	if queue == nil {
 		queue = c.queues.of(r, q.Terms)
 	}
-	return r.waitIn(ctx, queue, q, res)
+	return r.waitIn(ctx, queue, q, refused)
 }
 
 // Try makes one attempt. What it grants may be kept: the lease lasts, and the caller still wants it.

@@ -1,0 +1,129 @@
+package primitives
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"hash/fnv"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// The ids on the wire. A lock's owner has "<client uuid>:<number>", as Redisson has "<uuid>:<thread id>".
+// A permit has 16 bytes. Both tell which client made them: by the tag, the first half of its uuid.
+
+var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// randomStart is the number of the first acquisition of a client whose id may have had earlier lives. It
+// is at most 2^62, which leaves enough numbers for any client.
+func randomStart() uint64 {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return binary.BigEndian.Uint64(b[:]) >> 2
+}
+
+// newUUID returns a random (version 4) uuid.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	h := hex.EncodeToString(b[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// numbered joins its arguments.
+func numbered(prefix, id, mark string, number uint64) string {
+	var digits [20]byte
+	return prefix + id + mark + string(strconv.AppendUint(digits[:0], number, 10))
+}
+
+// validOwner reports whether an id has no special meaning in Redisson's hashes.
+func validOwner(id string) bool {
+	return id != "" && id != "mode" && !strings.HasSuffix(id, ":write")
+}
+
+// tagDigits is the length of a client's tag: the first hexadecimal digits of its uuid.
+const tagDigits = 16
+
+// clientTag is the tag of a client uuid.
+func clientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:tagDigits] }
+
+// tagOf is the tag of the client that made an id. An id that no client made, such as one of
+// [WithOwner], has a tag of its own, which all users of that id compute alike.
+func tagOf(id string) string {
+	switch at := strings.IndexAny(id, ":,"); {
+	case at == uuidLength && id[at] == ':' && isUUID(id[:at]):
+		return clientTag(id[:at])
+	case at < 0 && isHex(id, 2*permitBytes), at >= 0 && id[at] == ',' && isHex(id[:at], 2*permitBytes):
+		return id[:tagDigits]
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(id))
+	return fmt.Sprintf("%016x", sum.Sum64())
+}
+
+// uuidLength is the length of a uuid with its dashes.
+const uuidLength = 36
+
+func isUUID(s string) bool {
+	return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && isHex(strings.ReplaceAll(s, "-", ""), 32)
+}
+
+// isHex reports whether s has n digits, hexadecimal and in lower case.
+func isHex(s string, n int) bool {
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// permitBytes is the length of a permit's id on the wire, where it is raw.
+const permitBytes = 16
+
+// newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the tag of its
+// client, so that a takeover can be announced to that client. The rest is random.
+func newPermits(tag []byte, n int) string {
+	raw := make([]byte, n*permitBytes)
+	_, _ = rand.Read(raw) // never fails
+	for i := 0; i < len(raw); i += permitBytes {
+		copy(raw[i:], tag)
+	}
+	var b strings.Builder
+	b.Grow(n * (2*permitBytes + 1))
+	for i := 0; i < len(raw); i += permitBytes {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(hex.EncodeToString(raw[i : i+permitBytes]))
+	}
+	return b.String()
+}
+
+// rawPermits parses ids that a caller gave. On the wire they are concatenated, each once.
+func rawPermits(ids string) (string, error) {
+	var b strings.Builder
+	seen := map[string]bool{}
+	for id := range strings.SplitSeq(ids, ",") {
+		raw, err := hex.DecodeString(id)
+		if err != nil || len(raw) != permitBytes {
+			return "", invalid("permit id %q", id)
+		}
+		if !seen[string(raw)] {
+			seen[string(raw)] = true
+			b.Write(raw)
+		}
+	}
+	if len(seen) > maxPermitIDs {
+		return "", invalid("%d permits at once", len(seen))
+	}
+	return b.String(), nil
+}
+
+// rawOf is rawPermits for ids that this client made.
+func rawOf(ids string) string {
+	raw, _ := hex.DecodeString(strings.ReplaceAll(ids, ",", ""))
+	return string(raw)
+}
+
+// splitPermits returns the single ids as holders have them.
+func splitPermits(id string) []string { return strings.Split(strings.ToLower(id), ",") }
