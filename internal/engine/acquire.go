@@ -40,12 +40,11 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	}
 	defer c.Leave()
 
-	// An owner that the caller names is judged by the server alone, so the holds in ctx do not matter.
 	q := r.NewRequest(terms)
 	q.wait = newWait(ctx, began, limit)
-
 	var hold *Hold
 	kind := EventNested
+	// Only the server judges an owner that the caller names, so the holds in ctx do not matter then.
 	if r.Traits.Outer != nil && terms.Owner == "" {
 		hold, err = r.acquireNested(ctx, q)
 	}
