@@ -105,10 +105,8 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 		r.rollback(trying, q, c.rollbackLimit(began))
 		return nil, err
 	}
-	var held holding
-	if res.holding != nil {
-		held = res.holding
-	} else {
+	held := res.holding
+	if held == nil {
 		held = r.newOwnership(q, res)
 	}
 	hold, err := r.newHold(ctx, held, q, res.Sent, parent)

@@ -65,10 +65,10 @@ func (h *Hold) find(key *Key) *Hold {
 	if *key == *h.r.Key {
 		return h
 	}
-	if j, ok := h.held.(*JointOwnership); ok {
-		return j.liveMember(key)
+	if h.held == nil {
+		return nil
 	}
-	return nil
+	return h.held.member(key)
 }
 
 // HoldFrom returns the nearest live hold of that key that ctx carries, and its handle. The handle is nil

@@ -113,6 +113,14 @@ func (c *Core) Spawn(f func()) {
 	}
 }
 
+// failure classifies an error; nil is no failure.
+func (c *Core) failure(err error) Failure {
+	if err == nil {
+		return Failure{}
+	}
+	return c.Classify(err)
+}
+
 // Closing is closed when Close begins.
 func (c *Core) Closing() <-chan struct{} { return c.closing }
 

@@ -161,8 +161,8 @@ type Request struct {
 	MustRollback bool
 	State        any // the driver's own
 
-	wait   wait
-	member *JointOwnership // that this acquires a member for; nil for a user's acquisition
+	wait  wait
+	group holdGroup // that this acquires a member for; nil for a user's acquisition
 }
 
 // Result is the reply to an attempt.
@@ -180,8 +180,8 @@ type Result struct {
 	Holder     string // refused: the id that holds, if one does
 	Met        error  // refused: what else failed, for the error of an acquisition that gives up
 
-	streak  streak          // granted by a hand-off: the series of hand-offs that it continues
-	holding *JointOwnership // granted for several locks at once
+	streak  streak  // granted by a hand-off: the series of hand-offs that it continues
+	holding holding // granted: what is held, if it is not one ownership
 }
 
 // Resource is one name of one kind on one client. Handles of package primitives are built on it. It is

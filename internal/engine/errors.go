@@ -60,11 +60,3 @@ var (
 	errTooLate      = errors.New("acquired too late")
 	errBudget       = errors.New("no answer within the budget of a member")
 )
-
-// failure classifies an error; nil is no failure.
-func (c *Core) failure(err error) Failure {
-	if err == nil {
-		return Failure{}
-	}
-	return c.Classify(err)
-}

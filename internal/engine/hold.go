@@ -15,7 +15,7 @@ import (
 type Hold struct {
 	r      *Resource
 	held   holding         // nil for a hold of nothing (0 permits)
-	member *JointOwnership // that this is a member's hold of; nil for a user's own hold
+	group  holdGroup       // of a hold of a member of a joint lock; nil for a user's own hold
 	parent *Hold           // whose turn a nested hold has taken; nil if none
 	ctx    context.Context //nolint:containedctx // Acquire's
 	since  Instant         // when the command was sent that acquired it
@@ -42,8 +42,9 @@ type Hold struct {
 type holding interface {
 	id() string
 	token() int64
-	leased() bool // false: it lasts until it is released, and cannot be lost
-	ownership() *Ownership
+	leased() bool          // false: it lasts until it is released, and cannot be lost
+	ownership() *Ownership // nil if it is not one
+	member(key *Key) *Hold // the live hold of a member of a joint lock; nil if there is none
 	validUntil(h *Hold) time.Time
 	limit(sent time.Time, d time.Duration) time.Time
 	join(h *Hold)
@@ -54,11 +55,17 @@ type holding interface {
 	extend(ctx context.Context, h *Hold, d time.Duration) error
 }
 
+// holdGroup is told of the ends of its holds: a joint lock's ownership.
+type holdGroup interface {
+	// memberEnded is called when a hold has ended, and when the caller of its Release is about to free it.
+	memberEnded(h *Hold, cause error)
+}
+
 // newHold returns a hold of held and registers it with the client. It fails when the client is closing.
 func (r *Resource) newHold(ctx context.Context, held holding, q *Request, sent time.Time, parent *Hold) (*Hold, error) {
 	c, terms := r.Core, q.Terms
 	h := &Hold{
-		r: r, held: held, member: q.member, parent: parent, ctx: ctx, since: c.Instant(sent),
+		r: r, held: held, group: q.group, parent: parent, ctx: ctx, since: c.Instant(sent),
 		ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}
 	if parent != nil {
@@ -234,8 +241,8 @@ func (h *Hold) Release(ctx context.Context) error {
 		h.end(ErrReleased)
 		return nil
 	}
-	if h.member != nil {
-		h.member.memberEnded(h, ErrReleased) // before another client can have it
+	if h.group != nil {
+		h.group.memberEnded(h, ErrReleased) // before another client can have it
 	}
 	lost, err := h.held.release(ctx, h)
 	switch {
@@ -353,7 +360,7 @@ func (h *Hold) lose(ctx context.Context) {
 
 // loseInBackground ends the hold because it was found lost by no call of the user's.
 func (h *Hold) loseInBackground() {
-	if h.end(ErrLost) && h.member == nil {
+	if h.end(ErrLost) && h.group == nil {
 		h.r.Core.emitLater(h.event(EventLost, ErrLost))
 	}
 }
@@ -381,8 +388,8 @@ func (h *Hold) end(cause error) bool {
 		h.parent.turnsOf().pass()
 	}
 	h.r.Core.holds.remove(h)
-	if h.member != nil {
-		h.member.memberEnded(h, cause)
+	if h.group != nil {
+		h.group.memberEnded(h, cause)
 	}
 	return true
 }
@@ -397,7 +404,7 @@ func (h *Hold) explain() error {
 
 // emit emits an event in the goroutine of the call that has ctx. Holds of members emit none.
 func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {
-	if h.r.Core.Observe != nil && h.member == nil {
+	if h.r.Core.Observe != nil && h.group == nil {
 		e := h.event(kind, err)
 		e.Ctx = ctx
 		h.r.Core.emit(e)

@@ -132,7 +132,7 @@ func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w
 		w = w.within(terms.Wait)
 	}
 	mine := m.NewRequest(terms)
-	mine.wait, mine.member = w, o
+	mine.wait, mine.group = w, o
 	if !q.Shared {
 		if hold, err := m.acquireNested(ctx, mine); hold != nil || err != nil {
 			return hold, err
@@ -194,7 +194,7 @@ func (j *Joint) NewJointOwnership(q *Request) *JointOwnership {
 
 // ReplaceMember adds the hold of a member whose owner o's id has replaced.
 func (o *JointOwnership) ReplaceMember(ctx context.Context, m *Resource, q *Request, sent time.Time) error {
-	q.member = o
+	q.group = o
 	hold, err := m.newHold(ctx, m.newOwnership(q, Result{Sent: sent}), q, sent, nil)
 	if err == nil && !o.add(hold) {
 		hold.Detach()
@@ -338,8 +338,8 @@ func (o *JointOwnership) validUntil(*Hold) time.Time {
 	return ends[o.need-1]
 }
 
-// liveMember is the live hold of the member that key names; nil if there is none.
-func (o *JointOwnership) liveMember(key *Key) *Hold {
+// member is the live hold of the member that key names; nil if there is none.
+func (o *JointOwnership) member(key *Key) *Hold {
 	for _, member := range o.memberHolds() {
 		if *member.r.Key == *key && member.isLive() {
 			return member

@@ -99,7 +99,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, paren
 	o := outer.held.ownership()
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
-	inner.Nested, inner.member = true, q.member
+	inner.Nested, inner.group = true, q.group
 	hold, err := r.acquireOutermost(ctx, inner, parent)
 	if errors.Is(err, ErrLost) {
 		if outer.isReleased() {

@@ -70,6 +70,7 @@ func (o *Ownership) token() int64          { return o.Token }
 func (o *Ownership) leased() bool          { return o.r.Traits.Leased }
 func (o *Ownership) core() *Core           { return o.r.Core }
 func (o *Ownership) ownership() *Ownership { return o }
+func (o *Ownership) member(*Key) *Hold     { return nil }
 
 // limit is when a hold ends that may last d after sent; zero: never.
 func (o *Ownership) limit(sent time.Time, d time.Duration) time.Time {

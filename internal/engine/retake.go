@@ -180,7 +180,7 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 	if o.carried {
 		// The enclosing joint hold's hold of this member, if that was replaced already.
 		q := m.NewRequest(terms)
-		q.wait.silent, q.member = true, o
+		q.wait.silent, q.group = true, o
 		hold, err := m.acquireNested(ctx, q)
 		if err != nil {
 			return nil
@@ -190,7 +190,7 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 	if t.q == nil {
 		t.q = m.NewRequest(terms)
 		t.q.Name(o.ID, false)
-		t.q.member = o
+		t.q.group = o
 	}
 	res, err := m.Try(ctx, t.q)
 	if err != nil || !res.Granted {
