@@ -15,7 +15,7 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-var readScript = scripts.Load("rwlock/read")
+var readScript = scripts.Load("rwlock/read_acquire")
 
 // convoyed matches commands that acquire for several readers.
 func convoyed(args []string) bool {
@@ -153,8 +153,8 @@ func TestConvoyModel(t *testing.T) {
 		require.NoError(t, err)
 		return answer
 	}
-	read, unread := readScript, scripts.Load("rwlock/unread")
-	write, unwrite := scripts.Load("rwlock/write"), scripts.Load("rwlock/unwrite")
+	read, unread := readScript, scripts.Load("rwlock/read_release")
+	write, unwrite := scripts.Load("rwlock/write_acquire"), scripts.Load("rwlock/write_release")
 	rapid.Check(t, func(t *rapid.T) {
 		rdb.FlushAll(ctx)
 		given := map[string]bool{}

@@ -27,17 +27,17 @@ type mutexScripts struct {
 
 var lockScripts = &mutexScripts{
 	acquire: scripts.Load("lock/acquire"),
-	enter:   scripts.Load("lock/enter"),
+	enter:   scripts.Load("lock/acquire_shared"),
 	release: scripts.Load("lock/release"),
-	leave:   scripts.Load("lock/leave"),
+	leave:   scripts.Load("lock/release_shared"),
 	force:   scripts.Load("lock/force"),
 	adopt:   scripts.Load("lock/adopt"),
 }
 
 // And those in which they do not.
 var (
-	lockNest   = scripts.Load("lock/nest")
-	lockUnnest = scripts.Load("lock/unnest")
+	lockNest   = scripts.Load("lock/nested_acquire")
+	lockUnnest = scripts.Load("lock/nested_release")
 	lockCheck  = scripts.Load("lock/check")
 	lockInfo   = scripts.Load("lock/info")
 )

@@ -37,12 +37,12 @@ var (
 	fairScripts = &mutexScripts{
 		acquire: scripts.Load("fairlock/acquire"),
 		release: scripts.Load("fairlock/release"),
-		leave:   scripts.Load("lock/leave", "fairlock"),
+		leave:   scripts.Load("lock/release_shared", "fairlock"),
 		force:   scripts.Load("lock/force", "fairlock"),
 		adopt:   scripts.Load("lock/adopt", "fairlock"),
 	}
 	fairRefresh = scripts.Load("fairlock/refresh")
-	fairLeave   = scripts.Load("fairlock/leave")
+	fairLeave   = scripts.Load("fairlock/leave_queue")
 	fairInfo    = scripts.Load("fairlock/info")
 )
 

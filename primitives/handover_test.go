@@ -77,7 +77,7 @@ func handings() []handing {
 		mutex("lock"), mutex("fenced", "token"),
 		{
 			kind: "writer", keys: []string{"h", "news", "#", "claim", "shared"}, places: 1,
-			take: scripts.Load("rwlock/write"), give: scripts.Load("rwlock/unwrite"), free: uncounted, holders: fields(":write"),
+			take: scripts.Load("rwlock/write_acquire"), give: scripts.Load("rwlock/write_release"), free: uncounted, holders: fields(":write"),
 			taking: func(id string) []any { return []any{id, 60000, "publish", 0, 0, 0} },
 			giving: func(id, heir string) []any { return heirs([]any{id, "publish", 60000, 0, 0, 60000}, heir, heir, 50000) },
 		},

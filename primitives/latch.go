@@ -91,9 +91,9 @@ type gate struct {
 
 var (
 	latchInit      = scripts.Load("latch/init")
-	latchCountDown = scripts.Load("latch/countdown")
+	latchCountDown = scripts.Load("latch/count_down")
 	latchDelete    = scripts.Load("latch/delete")
-	latchLeft      = scripts.Load("latch/left")
+	latchLeft      = scripts.Load("latch/info")
 )
 
 func (g *gate) keys(memory string) []any { return []any{g.count, g.news, memory} }

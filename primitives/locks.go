@@ -88,7 +88,7 @@ func isOurs(key string) bool {
 }
 
 // lockList asks what a lock's keys tell of it.
-var lockList = scripts.Load("lock/list", "rwlock")
+var lockList = scripts.Load("lock/list")
 
 // isWrongType tells whether a key holds another type than a script expects. Miniredis words it differently.
 func isWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }

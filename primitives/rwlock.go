@@ -137,17 +137,17 @@ func (s *rwSide) infoBy(ctx context.Context, script *scripts.Script) (info Info,
 type readers struct{ rwSide }
 
 var (
-	readAcquire = scripts.Load("rwlock/read")
-	readEnd     = scripts.Load("rwlock/unread")
-	readRecount = scripts.Load("rwlock/recount")
-	readCheck   = scripts.Load("rwlock/check")
-	readAdopt   = scripts.Load("rwlock/readadopt")
-	readForce   = scripts.Load("rwlock/readforce")
-	readInfo    = scripts.Load("rwlock/readinfo")
+	readAcquire = scripts.Load("rwlock/read_acquire")
+	readEnd     = scripts.Load("rwlock/read_release")
+	readRecount = scripts.Load("rwlock/read_set_count")
+	readCheck   = scripts.Load("rwlock/read_check")
+	readAdopt   = scripts.Load("rwlock/read_adopt")
+	readForce   = scripts.Load("rwlock/read_force")
+	readInfo    = scripts.Load("rwlock/read_info")
 )
 
 var readRenewals = &renewals{
-	script: scripts.Load("rwlock/renew"),
+	script: scripts.Load("rwlock/read_renew"),
 	keys: func(keys []any, t *tenure) []any {
 		return append(keys, t.h.key, firstHold(t))
 	},
@@ -257,11 +257,11 @@ func (r *readers) info(ctx context.Context) (Info, error) { return r.infoBy(ctx,
 type writer struct{ rwSide }
 
 var (
-	writeAcquire = scripts.Load("rwlock/write")
-	writeEnd     = scripts.Load("rwlock/unwrite")
-	writeAdopt   = scripts.Load("rwlock/writeadopt")
-	writeForce   = scripts.Load("rwlock/writeforce")
-	writeInfo    = scripts.Load("rwlock/writeinfo")
+	writeAcquire = scripts.Load("rwlock/write_acquire")
+	writeEnd     = scripts.Load("rwlock/write_release")
+	writeAdopt   = scripts.Load("rwlock/write_adopt")
+	writeForce   = scripts.Load("rwlock/write_force")
+	writeInfo    = scripts.Load("rwlock/write_info")
 )
 
 // writeRenewals renews a writer as a plain lock's owner is renewed: its field in the hash is its id's own.

@@ -573,7 +573,7 @@ func (r *rwModelRun) requireSame(t *rapid.T, rdb *redis.Client) {
 	if m.held() {
 		ttl := rdb.PTTL(ctx, "n").Val()
 		if m.writer == "" && len(hash) > 5 && ttl > time.Until(m.ends) {
-			// Among more than four readers a script looks no further than it must: see readers.lua.
+			// Among more than four readers a script looks no further than it must: see rwlock/readers.
 			m.ends = time.Now().Add(ttl)
 		}
 		require.Equal(t, time.Until(m.ends), ttl)

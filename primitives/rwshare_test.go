@@ -201,7 +201,7 @@ func TestRWLockCompanionThatGaveUpIsNotIn(t *testing.T) {
 			memory := "redisson_unlock_latch:{" + x.name + "}:companion"
 			require.NoError(t, x.rdb.Set(t.Context(), memory, word, time.Minute).Err())
 			keys := []string{x.name, x.channel, memory + "-leader" + word, "redlatch_rwlock_claim:{" + x.name + "}", x.sharedCounts(), memory}
-			answer, err := x.rdb.Eval(t.Context(), scripts.Load("rwlock/read").Text(), keys,
+			answer, err := x.rdb.Eval(t.Context(), scripts.Load("rwlock/read_acquire").Text(), keys,
 				"leader"+word, 30000, "publish", 0, 0, 0, "companion", 60000).Slice()
 			require.NoError(t, err)
 			require.Equal(t, []any{"in", int64(0)}, answer)
