@@ -56,7 +56,7 @@ func occupy(t testing.TB, r *Runner, direct, slots int) (vacate func()) {
 		defer r.running.Done()
 		add(-direct, 0)
 		for range slots {
-			b.yield()
+			b.passSlot()
 		}
 	}
 }

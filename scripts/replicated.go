@@ -8,13 +8,13 @@ import (
 )
 
 // RunReplicated is [Runner.Do] on a connection of its own. It then waits on the same connection
-// until n replicas have what the script wrote, or timeout is over, and returns how many have. The
-// time for that comes on top of the runner's timeout. A server that does not know WAIT counts as
-// having no replica.
+// until n replicas have the script's writes, or timeout is over, and returns how many have them. That
+// time is added to the runner's timeout. A server without the WAIT command counts as having no
+// replica.
 func (r *Runner) RunReplicated(
 	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
 ) (Reply, int, error) {
-	if !r.enter() {
+	if !r.register() {
 		return Reply{}, 0, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
@@ -36,7 +36,8 @@ func (r *Runner) RunReplicated(
 			if err != nil {
 				return confirmed{}, err
 			}
-			acked, err := acknowledged(ctx, conn, n, timeout)
+			// If WAIT fails, so does the attempt: a retry runs the script again, and waits again.
+			acked, err := waitForReplicas(ctx, conn, n, timeout)
 			return confirmed{reply, acked}, err
 		})
 		acked = got.acked
@@ -44,13 +45,13 @@ func (r *Runner) RunReplicated(
 	}
 	reply, err := attempt()
 	if err != nil {
-		reply, err = r.repeat(ctx, end, s.name, err, attempt)
+		reply, err = r.retry(ctx, end, s.name, err, attempt)
 	}
 	return reply, acked, err
 }
 
-// connection pins one connection to the node that has the key: WAIT counts the writes of its own
-// connection.
+// connection returns one connection to the node that has the key: WAIT waits for the writes of its
+// own connection only.
 func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error) {
 	switch c := r.rdb.(type) {
 	case *redis.ClusterClient:
@@ -68,7 +69,9 @@ func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error
 // maxWait is the longest single WAIT: it must answer well before the client's read timeout.
 const maxWait = time.Second
 
-func acknowledged(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
+// waitForReplicas waits until n replicas have the connection's writes, or timeout is over, and returns
+// how many have them.
+func waitForReplicas(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
 	for start := time.Now(); ; {
 		left := timeout - time.Since(start)
 		got, err := conn.Wait(ctx, n, max(min(left, maxWait), time.Millisecond)).Result()

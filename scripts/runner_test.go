@@ -133,28 +133,28 @@ func (reply) RedisError()     {}
 func TestClassify(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
-		want reading
+		want errorClass
 	}{
-		{&net.OpError{Op: "dial", Err: io.EOF}, reading{NotExecuted, true, false}},
-		{&net.OpError{Op: "read", Err: io.EOF}, reading{Unknown, true, false}},
-		{io.EOF, reading{Unknown, true, false}},
-		{context.DeadlineExceeded, reading{Unknown, true, false}},
-		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), reading{NotExecuted, true, false}},
-		{redis.ErrPoolExhausted, reading{NotExecuted, true, false}},
-		{redis.ErrClosed, reading{NotExecuted, false, false}},
-		{&interrupted{cause: redis.ErrClosed}, reading{Unknown, false, false}},
-		{&interrupted{cause: redis.ErrClosed, notSent: true}, reading{NotExecuted, false, false}},
-		{reply("READONLY You can't write against a read only replica."), reading{NotExecuted, true, true}},
-		{reply("LOADING Redis is loading the dataset in memory"), reading{NotExecuted, true, true}},
-		{reply("MASTERDOWN Link with MASTER is down"), reading{NotExecuted, true, true}},
-		{reply("CLUSTERDOWN The cluster is down"), reading{NotExecuted, true, true}},
-		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), reading{NotExecuted, true, true}},
-		{reply("NOREPLICAS Not enough good replicas to write."), reading{NotExecuted, true, true}},
-		{reply("BUSY Redis is busy running a script."), reading{NotExecuted, true, true}},
-		{reply("ERR max number of clients reached"), reading{NotExecuted, true, true}},
-		{reply("OOM command not allowed when used memory > 'maxmemory'."), reading{Executed, false, false}},
-		{reply("NOAUTH Authentication required."), reading{Executed, false, false}},
-		{reply("ERR anything"), reading{Executed, false, false}},
+		{&net.OpError{Op: "dial", Err: io.EOF}, errorClass{NotExecuted, true, false}},
+		{&net.OpError{Op: "read", Err: io.EOF}, errorClass{Unknown, true, false}},
+		{io.EOF, errorClass{Unknown, true, false}},
+		{context.DeadlineExceeded, errorClass{Unknown, true, false}},
+		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), errorClass{NotExecuted, true, false}},
+		{redis.ErrPoolExhausted, errorClass{NotExecuted, true, false}},
+		{redis.ErrClosed, errorClass{NotExecuted, false, false}},
+		{&interrupted{cause: redis.ErrClosed}, errorClass{Unknown, false, false}},
+		{&interrupted{cause: redis.ErrClosed, notSent: true}, errorClass{NotExecuted, false, false}},
+		{reply("READONLY You can't write against a read only replica."), errorClass{NotExecuted, true, true}},
+		{reply("LOADING Redis is loading the dataset in memory"), errorClass{NotExecuted, true, true}},
+		{reply("MASTERDOWN Link with MASTER is down"), errorClass{NotExecuted, true, true}},
+		{reply("CLUSTERDOWN The cluster is down"), errorClass{NotExecuted, true, true}},
+		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), errorClass{NotExecuted, true, true}},
+		{reply("NOREPLICAS Not enough good replicas to write."), errorClass{NotExecuted, true, true}},
+		{reply("BUSY Redis is busy running a script."), errorClass{NotExecuted, true, true}},
+		{reply("ERR max number of clients reached"), errorClass{NotExecuted, true, true}},
+		{reply("OOM command not allowed when used memory > 'maxmemory'."), errorClass{Executed, false, false}},
+		{reply("NOAUTH Authentication required."), errorClass{Executed, false, false}},
+		{reply("ERR anything"), errorClass{Executed, false, false}},
 	} {
 		require.Equal(t, tt.want, classify(tt.err), "%v", tt.err)
 	}
