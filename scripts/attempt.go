@@ -30,9 +30,9 @@ func newCall(s *Script, keys, args []any) call {
 // evalArgs returns the same call as an EVAL, with the script's text.
 func (c call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.args[2:]...) }
 
-// attempt runs a script once. If the server does not know it, attempt loads it and sends it again; if
-// the server has forgotten it in between (SCRIPT FLUSH), attempt sends it with its text. None of these
-// is a retry: NOSCRIPT means that nothing was executed.
+// attempt runs a script once. If the server does not know it, attempt loads it and sends it again;
+// if the server has forgotten it in between (SCRIPT FLUSH), attempt sends it with its text. None of
+// these is a retry: NOSCRIPT means that nothing was executed.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	reply, err := r.send(ctx, via, c.args)
 	if !isNoScript(err) {
@@ -53,8 +53,8 @@ func (r *Runner) send(ctx context.Context, via processor, args []any) (Reply, er
 	return cmd.read(sent, via.Process(ctx, cmd))
 }
 
-// load loads the script into the node that serves the command's keys. On a cluster client, ScriptLoad
-// would fail if any shard is down.
+// load loads the script into the node that serves the command's keys. On a cluster client,
+// ScriptLoad would fail if any shard is down.
 func (r *Runner) load(ctx context.Context, c call) error {
 	if cluster, ok := r.rdb.(*redis.ClusterClient); ok && firstKey(c.args) > 0 {
 		node, err := cluster.MasterForKey(ctx, c.args[3].(string))
@@ -66,16 +66,16 @@ func (r *Runner) load(ctx context.Context, c call) error {
 	return r.rdb.ScriptLoad(ctx, c.script.text).Err()
 }
 
-// reroute makes a cluster client read the slot map again after a node could not be reached or refused
-// a command: the client itself does so only in its own retries, which are off.
+// reroute makes a cluster client read the slot map again after a node could not be reached or
+// refused a command: the client itself does so only in its own retries, which are off.
 func (r *Runner) reroute(ctx context.Context) {
 	if c, ok := r.rdb.(*redis.ClusterClient); ok {
 		c.ReloadState(ctx)
 	}
 }
 
-// singleCmd is a command that go-redis must not send twice. The runner retries instead: go-redis would
-// not report that the first attempt has an unknown outcome.
+// singleCmd is a command that go-redis must not send twice. The runner retries instead: go-redis
+// would not report that the first attempt has an unknown outcome.
 type singleCmd struct {
 	*redis.Cmd
 	answered bool // SetErr(nil) was called
@@ -112,8 +112,8 @@ func (c *singleCmd) SetErr(err error) {
 	c.Cmd.SetErr(err)
 }
 
-// result returns the command's error in a pipeline that ended with err: its own, or err if a hook kept
-// the pipeline from being sent.
+// result returns the command's error in a pipeline that ended with err: its own, or err if a hook
+// kept the pipeline from being sent.
 func (c *singleCmd) result(err error) error {
 	if own := c.Err(); own != nil || c.answered {
 		return own

@@ -11,14 +11,16 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// batcher sends commands in goroutines of its own, so that a caller can return when its context ends.
-// A caller whose context never ends sends in its own goroutine. When many goroutines send at once,
-// the batcher puts their commands into one pipeline: a round trip costs more than most scripts.
+// batcher sends commands in goroutines of its own, so that a caller can return when its context
+// ends. A caller whose context never ends sends in its own goroutine. When many goroutines send at
+// once, the batcher puts their commands into one pipeline: a round trip costs more than most
+// scripts.
 //
 // No command waits for others to join it. While at most maxDirect commands are in flight, each is
-// sent alone. Further commands are queued. A worker sends the queue at once if fewer than maxInFlight
-// batches are in flight; else the commands that arrive meanwhile form the next batch, in order of
-// arrival. A batch that takes longer than slotTimeout delays nobody: another worker gets its slot.
+// sent alone. Further commands are queued. A worker sends the queue at once if fewer than
+// maxInFlight batches are in flight; else the commands that arrive meanwhile form the next batch,
+// in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
+// gets its slot.
 //
 // Invariant: while commands are queued, some worker has a slot and will take them. start starts a
 // worker if a slot is free. A worker gives its slot up only when the queue is empty, or to another
@@ -55,8 +57,8 @@ type pending struct {
 	done  chan struct{} // capacity 1: gets one value when reply and err are set
 }
 
-// do makes one attempt at c. It returns when the attempt is answered, or when ctx or end ends before.
-// The caller is registered in running.
+// do makes one attempt at c. It returns when the attempt is answered, or when ctx or end ends
+// before. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) {
 	if ctx.Done() == nil && b.r.endsInTime && b.r.Answering() && b.enterDirect() {
 		// Only the command timeout ends this call, and go-redis's own timeouts end its attempt by then:
@@ -107,8 +109,8 @@ func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 	return reply, err
 }
 
-// enterDirect reports whether a command may be sent alone, and counts it if so. The caller then calls
-// leaveDirect.
+// enterDirect reports whether a command may be sent alone, and counts it if so. The caller then
+// calls leaveDirect.
 func (b *batcher) enterDirect() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +158,8 @@ func (b *batcher) sendDirect(p *pending) {
 	p.done <- struct{}{}
 }
 
-// withdraw removes p from the queue. It reports false if a worker took p already: then p may be sent.
+// withdraw removes p from the queue. It reports false if a worker took p already: then p may be
+// sent.
 func (b *batcher) withdraw(p *pending) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -228,8 +231,8 @@ func (b *batcher) passSlot() {
 // maxDirect is the threshold, so that full does not change with every command.
 func (b *batcher) updateFull() { b.full = len(b.queue) > maxDirect/2 }
 
-// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one: by digest, after
-// loading the script, and with its text.
+// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one: by digest,
+// after loading the script, and with its text.
 func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 	ctx := batch[0].end // of the oldest command: none may be sent long after its caller has returned
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
@@ -247,8 +250,8 @@ func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 	}
 }
 
-// send sends a batch in one pipeline. It returns the commands whose script the server does not know,
-// in the batch's own array; the others are done.
+// send sends a batch in one pipeline. It returns the commands whose script the server does not
+// know, in the batch's own array; the others are done.
 func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
 	for i, p := range batch {

@@ -7,10 +7,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Commands sends plain commands, each with its key as the first argument, in one pipeline. It returns
-// one value per command, nil for a missing key, and the first error of a command. It returns when ctx
-// or the runner's timeout ends; the attempt then goes on in its own goroutine, and Close waits for it.
-// Use it for best-effort work only: Commands does not retry, and Redis does not remember the request.
+// Commands sends plain commands, each with its key as the first argument, in one pipeline. It
+// returns one value per command, nil for a missing key, and the first error of a command. It
+// returns when ctx or the runner's timeout ends; the attempt then goes on in its own goroutine, and
+// Close waits for it. Use it for best-effort work only: Commands does not retry, and Redis does not
+// remember the request.
 func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error) {
 	if len(commands) == 0 {
 		return nil, nil
@@ -60,8 +61,8 @@ func (r *Runner) withDeadline(ctx context.Context) redis.UniversalClient {
 // answer or the timeout.
 func (r *Runner) Answering() bool { return !r.silent.Load() }
 
-// noteAnswered records whether a script was answered. It writes only a change, so that callers do not
-// compete for the cache line.
+// noteAnswered records whether a script was answered. It writes only a change, so that callers do
+// not compete for the cache line.
 func (r *Runner) noteAnswered(answered bool) {
 	if r.silent.Load() == answered {
 		r.silent.Store(!answered)

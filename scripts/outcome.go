@@ -59,7 +59,8 @@ func failure(script string, err error, outcome Outcome) *Error {
 	return &Error{Script: script, Outcome: outcome, NotNow: classify(err).notNow, Err: err}
 }
 
-// OutcomeOf returns the outcome in an error of [Runner]; NotExecuted for any other error and for nil.
+// OutcomeOf returns the outcome in an error of [Runner]; NotExecuted for any other error and for
+// nil.
 func OutcomeOf(err error) Outcome {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Outcome
@@ -76,8 +77,8 @@ type interrupted struct {
 func (e *interrupted) Error() string { return e.cause.Error() }
 func (e *interrupted) Unwrap() error { return e.cause }
 
-// interruption returns the error of a call that ended before its attempt: with ctx's cause, or, if ctx
-// has not ended, with the command timeout.
+// interruption returns the error of a call that ended before its attempt: with ctx's cause, or, if
+// ctx has not ended, with the command timeout.
 func interruption(ctx context.Context) *interrupted {
 	if cause := context.Cause(ctx); cause != nil {
 		return &interrupted{cause: cause}
@@ -98,8 +99,8 @@ var temporaryRefusals = []string{
 	"ERR max number of clients", "max number of clients",
 }
 
-// classify returns the class of a non-nil error of one attempt. redis.Nil is an answer, not an error,
-// and is not passed here.
+// classify returns the class of a non-nil error of one attempt. redis.Nil is an answer, not an
+// error, and is not passed here.
 func classify(err error) errorClass {
 	// Check this first: the cause may be any error of the caller's, such as redis.ErrClosed.
 	if i, ok := errors.AsType[*interrupted](err); ok {

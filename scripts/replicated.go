@@ -8,8 +8,8 @@ import (
 )
 
 // RunReplicated is [Runner.Do] on a connection of its own. It then waits on the same connection
-// until n replicas have the script's writes, or timeout is over, and returns how many have them. That
-// time is added to the runner's timeout. A server without the WAIT command counts as having no
+// until n replicas have the script's writes, or timeout is over, and returns how many have them.
+// That time is added to the runner's timeout. A server without the WAIT command counts as having no
 // replica.
 func (r *Runner) RunReplicated(
 	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
@@ -69,8 +69,8 @@ func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error
 // maxWait is the longest single WAIT: it must answer well before the client's read timeout.
 const maxWait = time.Second
 
-// waitForReplicas waits until n replicas have the connection's writes, or timeout is over, and returns
-// how many have them.
+// waitForReplicas waits until n replicas have the connection's writes, or timeout is over, and
+// returns how many have them.
 func waitForReplicas(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
 	for start := time.Now(); ; {
 		left := timeout - time.Since(start)

@@ -25,9 +25,9 @@ const (
 // Runner runs scripts on one client's Redis. It sends all commands of the library. It is safe for
 // concurrent use.
 //
-// A call returns when its context ends, or after the runner's timeout, even if Redis does not answer.
-// An attempt that is in flight then goes on in a goroutine of its own until go-redis gives up; Close
-// waits for it.
+// A call returns when its context ends, or after the runner's timeout, even if Redis does not
+// answer. An attempt that is in flight then goes on in a goroutine of its own until go-redis gives
+// up; Close waits for it.
 type Runner struct {
 	rdb      redis.UniversalClient
 	timeout  time.Duration // how long a call waits for its answer
@@ -60,9 +60,9 @@ type Reply struct {
 	Doubt bool
 }
 
-// NewRunner returns a runner. Calls wait at most timeout for their answer; 0 means DefaultTimeout. They
-// are retried as often as rdb's configuration says (MaxRetries, on a cluster MaxRedirects), with its
-// delays. NewRunner sends nothing.
+// NewRunner returns a runner. Calls wait at most timeout for their answer; 0 means DefaultTimeout.
+// They are retried as often as rdb's configuration says (MaxRetries, on a cluster MaxRedirects),
+// with its delays. NewRunner sends nothing.
 func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
@@ -102,23 +102,25 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 // arrive.
 func (r *Runner) Memory() time.Duration { return r.memory }
 
-// MaxMemory returns how long a script should remember a request that was rolled back, so that a late
-// copy of it has no effect.
+// MaxMemory returns how long a script should remember a request that was rolled back, so that a
+// late copy of it has no effect.
 func (r *Runner) MaxMemory() time.Duration { return maxMemory }
 
-// Repeatable returns how long after its first attempt a command that Redis remembers may be sent again.
+// Repeatable returns how long after its first attempt a command that Redis remembers may be sent
+// again.
 func (r *Runner) Repeatable() time.Duration { return r.memory - maxCopyDelay }
 
 // Timeout returns how long a call waits for its answer.
 func (r *Runner) Timeout() time.Duration { return r.timeout }
 
-// Do runs s, and retries it with identical arguments while its outcome is unknown or it could not be
-// executed. It gives up when ctx ends, after the runner's timeout, or after as many retries as the
-// client's configuration says; temporary refusals, such as LOADING, do not count as retries. Failures
-// are an [*Error]. Keys are strings, passed as []any so that a prebuilt slice is sent without copying.
+// Do runs s, and retries it with identical arguments while its outcome is unknown or it could not
+// be executed. It gives up when ctx ends, after the runner's timeout, or after as many retries as
+// the client's configuration says; temporary refusals, such as LOADING, do not count as retries.
+// Failures are an [*Error]. Keys are strings, passed as []any so that a prebuilt slice is sent
+// without copying.
 //
-// Commands of many goroutines are sent in pipelines. A hook of the client sees such a pipeline with a
-// context that has no values.
+// Commands of many goroutines are sent in pipelines. A hook of the client sees such a pipeline with
+// a context that has no values.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if !r.register() {
 		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
@@ -152,14 +154,14 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 	return reply, nil
 }
 
-// Stop ends retries: calls in flight and later calls get no further attempt after their first one. It
-// may be called again.
+// Stop ends retries: calls in flight and later calls get no further attempt after their first one.
+// It may be called again.
 func (r *Runner) Stop() {
 	r.stop.Do(func() { close(r.closing) })
 }
 
-// Close makes later calls fail with [ErrClosed] and waits for the commands in flight, which end within
-// the client's own timeouts. It may be called again.
+// Close makes later calls fail with [ErrClosed] and waits for the commands in flight, which end
+// within the client's own timeouts. It may be called again.
 func (r *Runner) Close() {
 	r.Stop()
 	r.mu.Lock()
@@ -318,8 +320,8 @@ func (ds *deadlines) close() {
 	}
 }
 
-// with returns a context with ctx's values, and with the earlier of the two deadlines. go-redis checks
-// it while it waits for a connection or dials.
+// with returns a context with ctx's values, and with the earlier of the two deadlines. go-redis
+// checks it while it waits for a connection or dials.
 func (d *deadline) with(ctx context.Context) context.Context {
 	if until, ok := ctx.Deadline(); ok && until.Before(d.until) {
 		return ctx

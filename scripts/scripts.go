@@ -1,8 +1,8 @@
 // Package scripts holds the library's Lua scripts and the runner that sends every command to Redis.
 //
-// Each primitive has a folder of Lua files. Each file opens with a header: what the script does, its
-// KEYS, its ARGV and what it returns. [Load] returns a script by its path without the extension;
-// [Runner] runs it, exactly once in effect.
+// Each primitive has a folder of Lua files. Each file opens with a header: what the script does,
+// its KEYS, its ARGV and what it returns. [Load] returns a script by its path without the
+// extension; [Runner] runs it, exactly once in effect.
 //
 // # Exactly once
 //
@@ -12,8 +12,8 @@
 // number of times with equal arguments, with the effect of one run and the first run's answer.
 //
 // A script whose owner id belongs to one acquisition alone writes the wanted state. Where the wire
-// format counts, or where an answer must be remembered, a key of the same slot remembers the request
-// for [Runner.Memory].
+// format counts, or where an answer must be remembered, a key of the same slot remembers the
+// request for [Runner.Memory].
 package scripts
 
 import (

@@ -39,8 +39,8 @@ func luaFiles(t *testing.T) map[string]string {
 func isLibrary(body string) bool { return strings.Contains(body, "\n-- defines  ") }
 
 // Every file opens with "-- <path>: what it does.", names each KEYS and ARGV in order, and ends its
-// header with what it returns (a script) or what it defines (a library). The header names every KEYS
-// and ARGV that the code uses.
+// header with what it returns (a script) or what it defines (a library). The header names every
+// KEYS and ARGV that the code uses.
 func TestHeaders(t *testing.T) {
 	for name, body := range luaFiles(t) {
 		t.Run(name, func(t *testing.T) { checkHeader(t, name, body) })
@@ -90,8 +90,8 @@ func TestLineLength(t *testing.T) {
 	}
 }
 
-// A script gives names to its KEYS and ARGV in its first lines of code, and then uses only the names.
-// A library has arguments instead.
+// A script gives names to its KEYS and ARGV in its first lines of code, and then uses only the
+// names. A library has arguments instead.
 func TestArgumentsHaveNames(t *testing.T) {
 	for name, body := range luaFiles(t) {
 		named := isLibrary(body)
@@ -140,7 +140,8 @@ func TestUsesAndDefinesAreComplete(t *testing.T) {
 			})
 			require.True(t, listed, "%s: its header does not use %v for %s", name, libs, identifier)
 			for _, lib := range libs {
-				require.Regexp(t, `-- defines  (?s:.*)\b`+identifier+`\b`, strings.Split(bodies[lib], "\nlocal ")[0], lib)
+				header, _, _ := strings.Cut(bodies[lib], "\nlocal ")
+				require.Regexp(t, `-- defines  (?s:.*)\b`+identifier+`\b`, header, lib)
 			}
 		}
 	}
