@@ -38,6 +38,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 	if !isNoScript(err) {
 		return reply, err
 	}
+	// If loading fails, the last attempt needs no loaded script.
 	if r.load(ctx, c) == nil {
 		if reply, err = r.send(ctx, via, c.args); !isNoScript(err) {
 			return reply, err
@@ -144,8 +145,8 @@ func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
 	if !ok {
 		pipe = p.r.rdb.Pipeline()
 	}
-	_ = pipe.Process(ctx, cmd)
-	_, err := pipe.Exec(ctx)
+	_ = pipe.Process(ctx, cmd) // only queues cmd
+	_, err := pipe.Exec(ctx)   // leaves the pipeline empty, so it can be used again
 	p.idle.Put(pipe)
 	return cmd.(*singleCmd).result(err)
 }

@@ -48,7 +48,7 @@ const (
 // the goroutine that sends it, and to the caller again once done has a value.
 type pending struct {
 	call
-	end   *deadline       // of its caller
+	end   *deadline       // of its caller; the oldest one bounds a batch
 	ctx   context.Context //nolint:containedctx // for a command that is sent alone
 	run   func()          // sends it alone; made once, so that starting a goroutine costs no closure
 	cmd   *singleCmd
@@ -68,6 +68,7 @@ func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) 
 		b.r.noteAnswered(err == nil || classify(err).outcome != Unknown)
 		return reply, err
 	}
+	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
 	p, ok := b.idle.Get().(*pending)
 	if !ok {
 		p = &pending{done: make(chan struct{}, 1)}
@@ -81,6 +82,7 @@ func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) 
 	case <-ctx.Done():
 	case <-end.Done():
 	}
+	// The caller returns now. What is still queued must not be sent after that.
 	if b.withdraw(p) {
 		// p was still queued, so it is certain that nothing was sent.
 		err := interruption(ctx)
@@ -138,6 +140,8 @@ func (b *batcher) start(p *pending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.enterDirectLocked() {
+		// The caller is still registered, so running is above zero here, and Close will wait for this
+		// attempt too.
 		b.r.running.Add(1)
 		go p.run()
 		return
@@ -173,7 +177,7 @@ func (b *batcher) withdraw(p *pending) bool {
 
 // work is a worker: it sends batches until the queue is empty, or until it loses its slot.
 func (b *batcher) work() {
-	pipe := b.r.rdb.Pipeline()
+	pipe := b.r.rdb.Pipeline() // empty after each Exec, so one serves all batches of this worker
 	for batch := b.take(nil); len(batch) > 0; batch = b.take(batch[:0]) {
 		if !b.keepsSlot(func() { b.sendAll(pipe, batch) }) {
 			return
@@ -190,11 +194,13 @@ func (b *batcher) take(batch []*pending) []*pending {
 	b.updateFull()
 	n := min(len(b.queue), maxBatch)
 	if n == 0 {
+		// In the same critical section as the look at the queue: a command that is queued later finds the
+		// slot free and starts a worker.
 		b.slots--
 		return batch
 	}
 	batch = append(batch, b.queue[:n]...)
-	b.queue = slices.Delete(b.queue, 0, n)
+	b.queue = slices.Delete(b.queue, 0, n) // also clears the tail, so that sent commands can be freed
 	return batch
 }
 
@@ -261,9 +267,11 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 	_ = pipe.BatchProcess(ctx, cmds...)
 	sent := time.Now() // before the pipeline is written: a TTL counts from no later than this
 	_, broken := pipe.Exec(ctx)
+	// unknown fills the array that the loop reads. It never has more elements than were read.
 	unknown := batch[:0]
 	for _, p := range batch {
 		p.reply, p.err = p.cmd.read(sent, p.cmd.result(broken))
+		// After the send to done, p belongs to its caller and must not be touched.
 		if isNoScript(p.err) {
 			unknown = append(unknown, p)
 		} else {

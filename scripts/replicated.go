@@ -24,6 +24,7 @@ func (r *Runner) RunReplicated(
 	}
 	var acked int
 	c := newCall(s, keys, args)
+	// One deadline for all attempts: a retry has what the attempts before it have left.
 	end := r.ends.after(r.timeout + timeout)
 	attempt := func() (Reply, error) {
 		got, err := bounded(ctx, r, end, func(ctx context.Context) (confirmed, error) {
@@ -53,6 +54,7 @@ func (r *Runner) RunReplicated(
 // connection returns one connection to the node that has the key: WAIT waits for the writes of its
 // own connection only.
 func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error) {
+	// Conn is not part of redis.UniversalClient.
 	switch c := r.rdb.(type) {
 	case *redis.ClusterClient:
 		node, err := c.MasterForKey(ctx, key)
@@ -73,6 +75,7 @@ const maxWait = time.Second
 // returns how many have them.
 func waitForReplicas(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
 	for start := time.Now(); ; {
+		// A WAIT of 0 ms would wait without limit, so the least is 1 ms.
 		left := timeout - time.Since(start)
 		got, err := conn.Wait(ctx, n, max(min(left, maxWait), time.Millisecond)).Result()
 		if _, refused := err.(redis.Error); refused { //nolint:errorlint // as go-redis returns it
