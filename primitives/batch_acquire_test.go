@@ -15,7 +15,7 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-var readScript = scripts.Load("rwlock/read")
+var readScript = scripts.Load("rwlock/read_acquire")
 
 // batched matches commands that acquire for several readers.
 func batched(args []string) bool {
@@ -164,8 +164,8 @@ func TestBatchAcquireModel(t *testing.T) {
 		require.NoError(t, err)
 		return answer
 	}
-	read, unread := readScript, scripts.Load("rwlock/unread")
-	write, unwrite := scripts.Load("rwlock/write"), scripts.Load("rwlock/unwrite")
+	read, unread := readScript, scripts.Load("rwlock/read_release")
+	write, unwrite := scripts.Load("rwlock/write_acquire"), scripts.Load("rwlock/write_release")
 	rapid.Check(t, func(t *rapid.T) {
 		rdb.FlushAll(ctx)
 		released := map[string]bool{}

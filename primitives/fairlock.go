@@ -48,13 +48,13 @@ var (
 	fairScripts = &lockScriptSet{
 		acquire:       scripts.Load("fairlock/acquire"),
 		release:       scripts.Load("fairlock/release"),
-		releaseShared: scripts.Load("lock/leave", "fairlock"),
+		releaseShared: scripts.Load("lock/release_shared", "fairlock"),
 		force:         scripts.Load("lock/force", "fairlock"),
 		adopt:         scripts.Load("lock/adopt", "fairlock"),
 	}
-	fairRefresh = scripts.Load("fairlock/refresh")
-	fairLeave   = scripts.Load("fairlock/leave")
-	fairInfo    = scripts.Load("fairlock/info")
+	fairRefresh    = scripts.Load("fairlock/refresh")
+	fairLeaveQueue = scripts.Load("fairlock/leave_queue")
+	fairInfo       = scripts.Load("fairlock/info")
 )
 
 // What fairlock/acquire does with a request that it refuses.
@@ -158,7 +158,7 @@ func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (lost bool, err 
 
 // leaveQueue removes an id from the queue.
 func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
-	_, err := d.h.c.run.Do(ctx, fairLeave, d.keys(d.h.requestKey("")), id, d.h.c.publish())
+	_, err := d.h.c.run.Do(ctx, fairLeaveQueue, d.keys(d.h.requestKey("")), id, d.h.c.publish())
 	return err
 }
 

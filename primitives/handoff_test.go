@@ -81,7 +81,7 @@ func handoffKinds() []handoffKind {
 		mutex("lock"), mutex("fenced", "token"),
 		{
 			kind: "writer", keys: []string{"h", "channel", "#", "claim", "shared"}, permits: 1,
-			acquire: scripts.Load("rwlock/write"), release: scripts.Load("rwlock/unwrite"),
+			acquire: scripts.Load("rwlock/write_acquire"), release: scripts.Load("rwlock/write_release"),
 			available: noPool, holders: fields(":write"),
 			acquireArgs: func(id string) []any { return []any{id, 60000, "publish", 0, 0, 0} },
 			releaseArgs: func(id, next string) []any {

@@ -51,7 +51,7 @@ func (l *CountDownLatch) CountDown(ctx context.Context) error {
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	var count int64
 	err := l.call(ctx, "count", func() error {
-		reply, err := l.c.run.Do(ctx, latchLeft, []any{l.driver.count})
+		reply, err := l.c.run.Do(ctx, latchInfo, []any{l.driver.count})
 		count, _ = reply.Value.(int64)
 		return err
 	})
@@ -94,9 +94,9 @@ type latchDriver struct {
 
 var (
 	latchInit      = scripts.Load("latch/init")
-	latchCountDown = scripts.Load("latch/countdown")
+	latchCountDown = scripts.Load("latch/count_down")
 	latchDelete    = scripts.Load("latch/delete")
-	latchLeft      = scripts.Load("latch/left")
+	latchInfo      = scripts.Load("latch/info")
 )
 
 func (d *latchDriver) keys(request string) []any { return []any{d.count, d.channel, request} }
@@ -107,7 +107,7 @@ func (d *latchDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []eng
 
 // TryAcquire tries to pass. If one waiter can, all can.
 func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine.Result, error) {
-	reply, err := d.h.c.run.Do(ctx, latchLeft, []any{d.count})
+	reply, err := d.h.c.run.Do(ctx, latchInfo, []any{d.count})
 	if err != nil {
 		return engine.Result{}, err
 	}

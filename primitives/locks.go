@@ -92,7 +92,7 @@ func isOurs(key string) bool {
 }
 
 // lockList reads a lock's kind and holders from its keys.
-var lockList = scripts.Load("lock/list", "rwlock")
+var lockList = scripts.Load("lock/list")
 
 // isWrongType reports whether a key holds another type than a script expects. Miniredis words it
 // differently.

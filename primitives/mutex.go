@@ -54,20 +54,20 @@ type lockScriptSet struct {
 
 var lockScripts = &lockScriptSet{
 	acquire:       scripts.Load("lock/acquire"),
-	acquireShared: scripts.Load("lock/enter"),
+	acquireShared: scripts.Load("lock/acquire_shared"),
 	release:       scripts.Load("lock/release"),
-	releaseShared: scripts.Load("lock/leave"),
+	releaseShared: scripts.Load("lock/release_shared"),
 	force:         scripts.Load("lock/force"),
 	adopt:         scripts.Load("lock/adopt"),
 }
 
 // Scripts that all kinds share whose lock is one field of a hash.
 var (
-	lockNest   = scripts.Load("lock/nest")
-	lockUnnest = scripts.Load("lock/unnest")
-	lockCheck  = scripts.Load("lock/check")
-	lockInfo   = scripts.Load("lock/info")
-	lockRenew  = scripts.Load("lock/renew")
+	lockNestedAcquire = scripts.Load("lock/nested_acquire")
+	lockNestedRelease = scripts.Load("lock/nested_release")
+	lockCheck         = scripts.Load("lock/check")
+	lockInfo          = scripts.Load("lock/info")
+	lockRenew         = scripts.Load("lock/renew")
 )
 
 func newHashDriver(h *handle, lua *lockScriptSet, extra ...any) hashDriver {
@@ -139,7 +139,7 @@ func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, lef
 	if left == 0 {
 		return d.releaseShared(ctx, &o.Owner, false)
 	}
-	reply, err := d.h.c.run.Do(ctx, lockUnnest, []any{d.hash, d.h.sharedCounts}, o.ID, left, millis(o.TTL))
+	reply, err := d.h.c.run.Do(ctx, lockNestedRelease, []any{d.hash, d.h.sharedCounts}, o.ID, left, millis(o.TTL))
 	return reply.Value == int64(0), err
 }
 
@@ -154,7 +154,7 @@ func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollbac
 func (d *hashDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirm(ctx, lockNest, []any{d.hash, d.h.sharedCounts}, o.ID, n, millis(ttl))
+	reply, err := d.h.c.confirm(ctx, lockNestedAcquire, []any{d.hash, d.h.sharedCounts}, o.ID, n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 

@@ -153,14 +153,14 @@ func (d *rwDriver) infoWith(ctx context.Context, script *scripts.Script) (info I
 type readerDriver struct{ rwDriver }
 
 var (
-	readAcquire = scripts.Load("rwlock/read")
-	readRelease = scripts.Load("rwlock/unread")
-	readRecount = scripts.Load("rwlock/recount")
-	readRenew   = scripts.Load("rwlock/renew")
-	readCheck   = scripts.Load("rwlock/check")
-	readAdopt   = scripts.Load("rwlock/readadopt")
-	readForce   = scripts.Load("rwlock/readforce")
-	readInfo    = scripts.Load("rwlock/readinfo")
+	readAcquire  = scripts.Load("rwlock/read_acquire")
+	readRelease  = scripts.Load("rwlock/read_release")
+	readSetCount = scripts.Load("rwlock/read_set_count")
+	readRenew    = scripts.Load("rwlock/read_renew")
+	readCheck    = scripts.Load("rwlock/read_check")
+	readAdopt    = scripts.Load("rwlock/read_adopt")
+	readForce    = scripts.Load("rwlock/read_force")
+	readInfo     = scripts.Load("rwlock/read_info")
 )
 
 func newReaderDriver(reader, writer *Lock) {
@@ -236,7 +236,7 @@ func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left in
 	case ttl == 0: // the leases of the holds that are left have ended
 		return d.free(ctx, readRelease, &o.Owner, false)
 	}
-	reply, err := d.h.c.run.Do(ctx, readRecount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered)
+	reply, err := d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered)
 	o.EndShortening(err)
 	return reply.Value == int64(0), err
 }
@@ -244,7 +244,7 @@ func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left in
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirm(ctx, readRecount, d.recountKeys(o),
+	reply, err := d.h.c.confirm(ctx, readSetCount, d.recountKeys(o),
 		o.ID, n, millis(ttl), -1, o.NextChange(), d.h.c.remembered)
 	return reply.Sent, reply.Value == int64(0), err
 }
@@ -290,11 +290,11 @@ func (d *readerDriver) info(ctx context.Context) (Info, error) { return d.infoWi
 type writerDriver struct{ rwDriver }
 
 var (
-	writeAcquire = scripts.Load("rwlock/write")
-	writeRelease = scripts.Load("rwlock/unwrite")
-	writeAdopt   = scripts.Load("rwlock/writeadopt")
-	writeForce   = scripts.Load("rwlock/writeforce")
-	writeInfo    = scripts.Load("rwlock/writeinfo")
+	writeAcquire = scripts.Load("rwlock/write_acquire")
+	writeRelease = scripts.Load("rwlock/write_release")
+	writeAdopt   = scripts.Load("rwlock/write_adopt")
+	writeForce   = scripts.Load("rwlock/write_force")
+	writeInfo    = scripts.Load("rwlock/write_info")
 )
 
 func newWriterDriver(writer, reader *Lock) {
@@ -362,7 +362,7 @@ func (d *writerDriver) Release(ctx context.Context, o *engine.Ownership, left in
 		got, err := d.handOff(ctx, o, nil)
 		return got.Lost, err
 	}
-	reply, err := d.h.c.run.Do(ctx, lockUnnest, []any{d.hash, d.h.sharedCounts}, d.field(o), left, millis(o.TTL))
+	reply, err := d.h.c.run.Do(ctx, lockNestedRelease, []any{d.hash, d.h.sharedCounts}, d.field(o), left, millis(o.TTL))
 	return reply.Value == int64(0), err
 }
 
@@ -381,7 +381,7 @@ func (d *writerDriver) handOff(
 func (d *writerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirm(ctx, lockNest, []any{d.hash, d.h.sharedCounts}, d.field(o), n, millis(ttl))
+	reply, err := d.h.c.confirm(ctx, lockNestedAcquire, []any{d.hash, d.h.sharedCounts}, d.field(o), n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 

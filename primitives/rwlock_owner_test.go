@@ -231,7 +231,7 @@ func TestRWLockBatchSkipsARolledBackReader(t *testing.T) {
 				x.name, x.channel, memory + "-leader" + mark, "redlatch_rwlock_claim:{" + x.name + "}",
 				x.sharedCounts(), memory,
 			}
-			answer, err := x.rdb.Eval(t.Context(), scripts.Load("rwlock/read").Text(), keys,
+			answer, err := x.rdb.Eval(t.Context(), scripts.Load("rwlock/read_acquire").Text(), keys,
 				"leader"+mark, 30000, "publish", 0, 0, 0, "companion", 60000).Slice()
 			require.NoError(t, err)
 			require.Equal(t, []any{"in", int64(0)}, answer)

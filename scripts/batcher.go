@@ -11,59 +11,64 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// batcher sends commands in goroutines other than their callers', so that a caller can leave when
-// its time is over; a caller whose context never ends sends by itself. It also gathers commands when many goroutines send at once: a round trip costs
-// more than most scripts.
+// batcher sends commands in goroutines of its own, so that a caller can return when its context
+// ends. A caller whose context never ends sends in its own goroutine. When many goroutines send at
+// once, the batcher puts their commands into one pipeline: a round trip costs more than most
+// scripts.
 //
-// No command waits for company. As long as few commands are under way each goes by itself. Then
-// commands queue; they leave at once unless enough batches are under way, and what has come meanwhile
-// leaves together, in order of arrival. A batch that is not back soon holds nobody up: another takes
-// its place.
+// No command waits for others to join it. While at most maxDirect commands are in flight, each is
+// sent alone. Further commands are queued. A worker sends the queue at once if fewer than
+// maxInFlight batches are in flight; else the commands that arrive meanwhile form the next batch,
+// in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
+// gets its slot.
 //
-// While commands are queued a worker has a slot and will come by: enqueue starts one if there is a
-// slot, and a worker gives its slot up only when nothing is queued, or to another worker.
+// Invariant: while commands are queued, some worker has a slot and will take them. start starts a
+// worker if a slot is free. A worker gives its slot up only when the queue is empty, or to another
+// worker. Each of these steps holds mu.
 type batcher struct {
 	r       *Runner
-	enabled bool      // false: commands never go together; on a cluster a batch would wait for its slowest shard
+	enabled bool      // false: no batches; on a cluster a batch would wait for its slowest shard
 	idle    sync.Pool // of *pending
 
 	mu     sync.Mutex
-	direct int  // commands under way by themselves
-	full   bool // more came than may go that way: all queue
-	slots  int  // that workers have
-	queue  []*pending
+	direct int        // commands in flight alone
+	full   bool       // maxDirect was reached: all commands queue until few are queued
+	slots  int        // slots that workers have
+	queue  []*pending // in order of arrival
 }
 
 const (
-	maxDirect   = 8                     // commands under way by themselves
-	maxInFlight = 2                     // batches under way that may be back soon
+	maxDirect   = 8                     // commands in flight alone
+	maxInFlight = 2                     // batches in flight with a slot
 	maxBatch    = 100                   // commands in a batch
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
 )
 
-// pending is one command on its way.
+// pending is one attempt at a command. It belongs to the caller until it is queued or sent, then to
+// the goroutine that sends it, and to the caller again once done has a value.
 type pending struct {
 	call
-	end   *deadline       // of its caller
-	ctx   context.Context //nolint:containedctx // what is sent by itself is sent with it
-	run   func()          // sends it by itself; made once, so that starting a goroutine costs no closure
-	cmd   *once
+	end   *deadline       // of its caller; the oldest one bounds a batch
+	ctx   context.Context //nolint:containedctx // for a command that is sent alone
+	run   func()          // sends it alone; made once, so that starting a goroutine costs no closure
+	cmd   *singleCmd
 	reply Reply
 	err   error
-	done  chan struct{} // capacity 1: gets one value when reply and err are there
+	done  chan struct{} // capacity 1: gets one value when reply and err are set
 }
 
-// do makes one attempt at c. It returns when the attempt is answered, or when ctx or end comes first.
-// The caller is registered in running.
+// do makes one attempt at c. It returns when the attempt is answered, or when ctx or end ends
+// before. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) {
-	if ctx.Done() == nil && b.r.endsInTime && b.r.Answering() && b.enter() {
-		// Nothing but the command timeout ends this call, and go-redis's own timeouts end its attempt by
-		// then: handing it to another goroutine would gain nothing.
+	if ctx.Done() == nil && b.r.endsInTime && b.r.Answering() && b.enterDirect() {
+		// Only the command timeout ends this call, and go-redis's own timeouts end its attempt by then:
+		// another goroutine would gain nothing.
 		reply, err := b.r.attempt(end.with(ctx), b.r.single, c)
-		b.leave()
-		b.r.heard(err == nil || classify(err).outcome != Unknown)
+		b.leaveDirect()
+		b.r.noteAnswered(err == nil || classify(err).outcome != Unknown)
 		return reply, err
 	}
+	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
 	p, ok := b.idle.Get().(*pending)
 	if !ok {
 		p = &pending{done: make(chan struct{}, 1)}
@@ -77,41 +82,45 @@ func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) 
 	case <-ctx.Done():
 	case <-end.Done():
 	}
+	// The caller returns now. What is still queued must not be sent after that.
 	if b.withdraw(p) {
+		// p was still queued, so it is certain that nothing was sent.
 		err := interruption(ctx)
 		err.notSent = true
 		return Reply{}, err
 	}
 	select {
-	case <-p.done: // at the same time: an answer counts
+	case <-p.done: // answered at the same time: the answer counts
 		return b.finish(ctx, p)
 	default:
-		b.r.heard(false)
-		return Reply{}, interruption(ctx) // p stays with the goroutine that sends it
+		// p now belongs to the goroutine that sends it, so it does not go back to idle.
+		b.r.noteAnswered(false)
+		return Reply{}, interruption(ctx)
 	}
 }
 
-// finish returns p's result and makes p available again.
+// finish returns p's result and puts p back into idle.
 func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 	reply, err := p.reply, p.err
 	*p = pending{done: p.done, run: p.run}
 	b.idle.Put(p)
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
-		err = interruption(ctx) // go-redis noticed the end first
+		err = interruption(ctx) // go-redis noticed the end before do did
 	}
-	b.r.heard(err == nil || classify(err).outcome != Unknown)
+	b.r.noteAnswered(err == nil || classify(err).outcome != Unknown)
 	return reply, err
 }
 
-// enter reports whether a command may go by itself; leave follows.
-func (b *batcher) enter() bool {
+// enterDirect reports whether a command may be sent alone, and counts it if so. The caller then
+// calls leaveDirect.
+func (b *batcher) enterDirect() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.mayEnter()
+	return b.enterDirectLocked()
 }
 
-// mayEnter is enter for callers that hold mu.
-func (b *batcher) mayEnter() bool {
+// enterDirectLocked is enterDirect for callers that hold mu.
+func (b *batcher) enterDirectLocked() bool {
 	if b.enabled && (b.full || b.direct >= maxDirect) {
 		return false
 	}
@@ -119,38 +128,42 @@ func (b *batcher) mayEnter() bool {
 	return true
 }
 
-func (b *batcher) leave() {
+// leaveDirect ends what enterDirect began.
+func (b *batcher) leaveDirect() {
 	b.mu.Lock()
 	b.direct--
 	b.mu.Unlock()
 }
 
-// start sends p by itself, or queues it.
+// start sends p alone in a goroutine, or queues it.
 func (b *batcher) start(p *pending) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.mayEnter() {
+	if b.enterDirectLocked() {
+		// The caller is still registered, so running is above zero here, and Close will wait for this
+		// attempt too.
 		b.r.running.Add(1)
 		go p.run()
 		return
 	}
 	b.queue = append(b.queue, p)
-	b.full = true
+	b.full = true // keeps later commands behind p: those in the queue go first
 	if b.slots < maxInFlight {
 		b.slots++
 		b.r.running.Go(b.work)
 	}
 }
 
-// sendDirect makes one attempt at p by itself.
+// sendDirect makes one attempt at p alone.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
 	p.reply, p.err = b.r.attempt(p.ctx, b.r.single, p.call)
-	b.leave()
+	b.leaveDirect() // before the caller continues: its next command finds the place free
 	p.done <- struct{}{}
 }
 
-// withdraw takes p out of the queue. It reports false if p has left the queue already.
+// withdraw removes p from the queue. It reports false if a worker took p already: then p may be
+// sent.
 func (b *batcher) withdraw(p *pending) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -162,49 +175,54 @@ func (b *batcher) withdraw(p *pending) bool {
 	return true
 }
 
-// work sends batches until nothing is queued, or its slot is lost.
+// work is a worker: it sends batches until the queue is empty, or until it loses its slot.
 func (b *batcher) work() {
-	pipe := b.r.rdb.Pipeline()
+	pipe := b.r.rdb.Pipeline() // empty after each Exec, so one serves all batches of this worker
 	for batch := b.take(nil); len(batch) > 0; batch = b.take(batch[:0]) {
-		if !b.timely(func() { b.sendAll(pipe, batch) }) {
+		if !b.keepsSlot(func() { b.sendAll(pipe, batch) }) {
 			return
 		}
-		runtime.Gosched() // the callers that were answered go first: what they send next can join the next batch
+		// Let the callers that got their answers run first: their next commands can join the next batch.
+		runtime.Gosched()
 	}
 }
 
-// take appends to batch what has been queued longest. If nothing is queued it gives the slot up.
+// take moves the oldest queued commands to batch. If none is queued, it gives the worker's slot up.
 func (b *batcher) take(batch []*pending) []*pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.updateFull()
 	n := min(len(b.queue), maxBatch)
 	if n == 0 {
+		// In the same critical section as the look at the queue: a command that is queued later finds the
+		// slot free and starts a worker.
 		b.slots--
 		return batch
 	}
 	batch = append(batch, b.queue[:n]...)
-	b.queue = slices.Delete(b.queue, 0, n)
+	b.queue = slices.Delete(b.queue, 0, n) // also clears the tail, so that sent commands can be freed
 	return batch
 }
 
-// timely runs f, and reports whether the worker still has its slot.
-func (b *batcher) timely(f func()) bool {
+// keepsSlot runs f, and reports whether the worker still has its slot. If f takes longer than
+// slotTimeout, the slot goes to another worker while f goes on.
+func (b *batcher) keepsSlot(f func()) bool {
 	lost := make(chan struct{})
 	late := time.AfterFunc(slotTimeout, func() {
-		b.yield()
+		b.passSlot()
 		close(lost)
 	})
 	f()
 	if late.Stop() {
 		return true
 	}
-	<-lost // yield may start a worker, and running must not have come to zero by then
+	// Wait for passSlot: it may add a worker to running, which must not have come to zero by then.
+	<-lost
 	return false
 }
 
-// yield gives a worker's slot to another worker, if anything is queued.
-func (b *batcher) yield() {
+// passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty.
+func (b *batcher) passSlot() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.updateFull()
@@ -215,12 +233,14 @@ func (b *batcher) yield() {
 	b.r.running.Go(b.work)
 }
 
-// updateFull lets commands go by themselves again when few are queued. The caller holds mu.
+// updateFull lets commands be sent alone again when few are queued. The caller holds mu. Half of
+// maxDirect is the threshold, so that full does not change with every command.
 func (b *batcher) updateFull() { b.full = len(b.queue) > maxDirect/2 }
 
-// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one.
+// sendAll makes one attempt at each command of a batch, as Runner.attempt does at one: by digest,
+// after loading the script, and with its text.
 func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
-	ctx := batch[0].end // the oldest: no command may be sent long after its caller has left
+	ctx := batch[0].end // of the oldest command: none may be sent long after its caller has returned
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
 		return
 	}
@@ -229,27 +249,29 @@ func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 		return
 	}
 	for _, p := range batch {
-		p.args = p.whole()
+		p.args = p.evalArgs()
 	}
 	for _, p := range b.send(ctx, pipe, batch) {
 		p.done <- struct{}{}
 	}
 }
 
-// send sends a batch in one pipeline. It returns, in the same memory, the commands whose script the
-// server does not know; the others are done.
+// send sends a batch in one pipeline. It returns the commands whose script the server does not
+// know, in the batch's own array; the others are done.
 func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
 	for i, p := range batch {
-		p.cmd = newOnce(ctx, p.args)
+		p.cmd = newSingleCmd(ctx, p.args)
 		cmds[i] = p.cmd
 	}
 	_ = pipe.BatchProcess(ctx, cmds...)
-	sent := time.Now()
+	sent := time.Now() // before the pipeline is written: a TTL counts from no later than this
 	_, broken := pipe.Exec(ctx)
+	// unknown fills the array that the loop reads. It never has more elements than were read.
 	unknown := batch[:0]
 	for _, p := range batch {
-		p.reply, p.err = p.cmd.read(sent, p.cmd.outcome(broken))
+		p.reply, p.err = p.cmd.read(sent, p.cmd.result(broken))
+		// After the send to done, p belongs to its caller and must not be touched.
 		if isNoScript(p.err) {
 			unknown = append(unknown, p)
 		} else {
@@ -265,7 +287,7 @@ func (b *batcher) load(ctx context.Context, batch []*pending) {
 	for _, p := range batch {
 		if !known[p.script] {
 			known[p.script] = true
-			_ = b.r.load(ctx, p.call) // if that fails, the text will go along
+			_ = b.r.load(ctx, p.call) // if that fails, the third attempt sends the text
 		}
 	}
 }

@@ -19,7 +19,8 @@ import (
 )
 
 var (
-	// counted counts its runs in KEYS[1], those of one request ARGV[1] as one, and answers the count.
+	// counted counts requests in KEYS[1] and returns the count. A copy of request ARGV[1] is not
+	// counted again and gets the first answer.
 	counted = newScript("counted", `
 local n = redis.call('hget', KEYS[1], ARGV[1])
 if not n then
@@ -30,16 +31,17 @@ return tonumber(n)`)
 	other = newScript("other", `return redis.call('hincrby', KEYS[1], 'n', 1)`)
 )
 
-// result is what a call came to.
+// result is the result of a call.
 type result struct {
 	reply Reply
 	err   error
 }
 
-// occupy makes r's batcher, which is idle or about to be, believe that so much is under way, until vacate.
-func occupy(t testing.TB, r *Runner, direct, slots int) (vacate func()) {
+// occupyBatcher waits until r's batcher has no worker, and then makes it count that many commands
+// and batches as in flight, until vacate.
+func occupyBatcher(t testing.TB, r *Runner, direct, slots int) (vacate func()) {
 	b := &r.batch
-	redistest.WaitFor(t, soon, func() bool {
+	redistest.WaitFor(t, testTimeout, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return b.slots == 0
@@ -56,32 +58,33 @@ func occupy(t testing.TB, r *Runner, direct, slots int) (vacate func()) {
 		defer r.running.Done()
 		add(-direct, 0)
 		for range slots {
-			b.yield()
+			b.passSlot()
 		}
 	}
 }
 
-// gather has calls wait in r's batcher, in their order, and then leave by one pipeline. It returns what they came to.
-func gather(t testing.TB, r *Runner, calls []request) []result {
+// runInOneBatch queues calls in r's batcher, in their order, then has them sent in one pipeline,
+// and returns their results.
+func runInOneBatch(t testing.TB, r *Runner, calls []request) []result {
 	results := make([]result, len(calls))
-	vacate := occupy(t, r, maxDirect, maxInFlight)
+	vacate := occupyBatcher(t, r, maxDirect, maxInFlight)
 	var wg sync.WaitGroup
-	for i, call := range calls { // each waits before the next comes
+	for i, call := range calls { // each is queued before the next
 		wg.Go(func() { results[i].reply, results[i].err = call() })
-		redistest.WaitFor(t, soon, func() bool { return waiting(r) == i+1 }, "waiting")
+		redistest.WaitFor(t, testTimeout, func() bool { return queued(r) == i+1 }, "queued")
 	}
 	vacate()
 	wg.Wait()
 	return results
 }
 
-func waiting(r *Runner) int {
+func queued(r *Runner) int {
 	r.batch.mu.Lock()
 	defer r.batch.mu.Unlock()
 	return len(r.batch.queue)
 }
 
-// requireIdle requires that nothing is left of what r's batcher did, once its workers have gone.
+// requireIdle closes r and requires that its batcher counts nothing as in flight.
 func requireIdle(t testing.TB, r *Runner) {
 	r.Close()
 	b := &r.batch
@@ -90,8 +93,8 @@ func requireIdle(t testing.TB, r *Runner) {
 
 type request = func() (Reply, error)
 
-// counts are n runs of counted.
-func counts(r *Runner, key string, n int) (calls []request) {
+// countedCalls returns n calls of counted, each a request of its own.
+func countedCalls(r *Runner, key string, n int) (calls []request) {
 	for i := range n {
 		calls = append(calls, func() (Reply, error) {
 			return r.Do(context.Background(), counted, []any{key}, fmt.Sprint("request", i))
@@ -100,14 +103,14 @@ func counts(r *Runner, key string, n int) (calls []request) {
 	return calls
 }
 
-// What gathers goes by one pipeline, in order of arrival.
-func TestOrderOfArrival(t *testing.T) {
+// Queued commands are sent in one pipeline, in order of arrival.
+func TestBatchKeepsOrderOfArrival(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		w, key := onWay(t, s, calm), redistest.Name(t)
+		w, key := newEnv(t, s, longTimeouts), redistest.Name(t)
 		_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
 		require.NoError(t, err)
 		w.p.Record()
-		gather(t, w.r, counts(w.r, key, 20))
+		runInOneBatch(t, w.r, countedCalls(w.r, key, 20))
 		conns := map[int]bool{}
 		var requests, want []string
 		for _, c := range w.p.Commands() {
@@ -125,17 +128,17 @@ func TestOrderOfArrival(t *testing.T) {
 	})
 }
 
-// calm is a client that awaits answers however busy the machine is.
-func calm(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 5*time.Second, 5*time.Second }
+// longTimeouts configures a client that waits for answers on a busy machine.
+func longTimeouts(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 5*time.Second, 5*time.Second }
 
-// Sent is when the batch was written, not when the command came.
-func TestSentInBatch(t *testing.T) {
+// Sent is the time when the batch was written, not when the command was queued.
+func TestSentIsWhenTheBatchIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Client(t), 0)
-		vacate := occupy(t, r, maxDirect, maxInFlight)
+		vacate := occupyBatcher(t, r, maxDirect, maxInFlight)
 		var came sync.WaitGroup
 		var written time.Time
-		for _, call := range counts(r, "k", 4) {
+		for _, call := range countedCalls(r, "k", 4) {
 			came.Go(func() {
 				reply, err := call()
 				require.NoError(t, err)
@@ -150,26 +153,26 @@ func TestSentInBatch(t *testing.T) {
 	})
 }
 
-// A batch whose connection breaks: who was answered has the answer, the outcome of the others is not known, and all are counted once
-// though they be repeated.
-func TestCutBatch(t *testing.T) {
+// When the connection of a batch breaks, the answered commands keep their answers, and the outcome
+// of the others is unknown. With retries, each is counted once.
+func TestBrokenBatch(t *testing.T) {
 	const n = 12
 	for _, tt := range []struct {
 		name string
-		cut  func(w *way)
+		cut  func(w *env)
 	}{
-		{"reply lost", func(w *way) { w.p.DropReplies(1, redistest.Mentions("request5")) }},
-		{"command lost", func(w *way) { w.p.DropCommands(1, redistest.Mentions("request5")) }},
+		{"reply lost", func(w *env) { w.p.DropReplies(1, redistest.Mentions("request5")) }},
+		{"command lost", func(w *env) { w.p.DropCommands(1, redistest.Mentions("request5")) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				for _, retries := range []int{-1, 3} {
-					w := onWay(t, s, calm, func(o *redis.Options) { o.MaxRetries = retries })
+					w := newEnv(t, s, longTimeouts, func(o *redis.Options) { o.MaxRetries = retries })
 					key := redistest.Name(t)
-					_, err := w.r.Do(t.Context(), counted, []any{key}, "warm") // known to the server: the script comes alone
+					_, err := w.r.Do(t.Context(), counted, []any{key}, "warm") // loads the script
 					require.NoError(t, err)
 					tt.cut(w)
-					results := gather(t, w.r, counts(w.r, key, n))
+					results := runInOneBatch(t, w.r, countedCalls(w.r, key, n))
 					seen := map[any]bool{}
 					for i, res := range results {
 						if retries < 0 && i >= 5 {
@@ -178,7 +181,7 @@ func TestCutBatch(t *testing.T) {
 							continue
 						}
 						require.NoError(t, res.err, "request %d", i)
-						require.False(t, seen[res.reply.Value], "two got %v", res.reply.Value)
+						require.False(t, seen[res.reply.Value], "two requests got %v", res.reply.Value)
 						seen[res.reply.Value] = true
 						if i < 5 {
 							require.EqualValues(t, i+2, res.reply.Value)
@@ -194,9 +197,9 @@ func TestCutBatch(t *testing.T) {
 	}
 }
 
-// Exactly once, from 64 goroutines, with one reply in fifty lost.
-func TestCutsUnderLoad(t *testing.T) {
-	w := onWay(t, redistest.Redis(t), func(o *redis.Options) { o.MaxRetries = 100 })
+// Each of 64 goroutines' requests is counted exactly once, although 2 % of the replies are lost.
+func TestExactlyOnceUnderLoadWithLostReplies(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t), func(o *redis.Options) { o.MaxRetries = 100 })
 	key := redistest.Name(t)
 	const goroutines, rounds = 64, 10
 	w.p.DropRepliesRandomly(0.02, 1, evals)
@@ -224,32 +227,35 @@ func TestCutsUnderLoad(t *testing.T) {
 	requireIdle(t, w.r)
 }
 
-// Scripts that the server does not know are loaded and sent again, and nothing else is.
-func TestNoScriptInBatch(t *testing.T) {
+// Only the commands whose script the server does not know are sent again, after the script is
+// loaded.
+func TestBatchLoadsUnknownScripts(t *testing.T) {
 	for _, s := range []*redistest.Server{redistest.Miniredis(t), redistest.Fresh(t)} {
 		t.Run(s.Name(), func(t *testing.T) {
 			for _, tt := range []struct {
 				name  string
-				fault func(w *way)
+				fault func(w *env)
 				want  []int // evalsha, script, eval
 			}{
-				{"loaded", func(*way) {}, []int{9, 1, 0}},
-				{"not to be loaded", func(w *way) { w.p.DropCommands(10, redistest.Named("script")) }, []int{9, -1, 3}},
+				{"loaded", func(*env) {}, []int{9, 1, 0}},
+				{"loading fails", func(w *env) { w.p.DropCommands(10, redistest.Named("script")) }, []int{9, -1, 3}},
 			} {
 				t.Run(tt.name, func(t *testing.T) {
-					w := onWay(t, s, calm)
+					w := newEnv(t, s, longTimeouts)
 					admin := s.Client(t)
 					require.NoError(t, admin.ScriptFlush(t.Context()).Err())
 					known, unknown := redistest.Name(t), redistest.Name(t)
 					_, err := w.r.Do(t.Context(), counted, []any{known}, "warm")
 					require.NoError(t, err)
-					calls := counts(w.r, known, 3)
+					calls := countedCalls(w.r, known, 3)
 					for range 3 {
-						calls = append(calls, func() (Reply, error) { return w.r.Do(t.Context(), other, []any{unknown}) })
+						calls = append(calls, func() (Reply, error) {
+							return w.r.Do(t.Context(), other, []any{unknown})
+						})
 					}
 					w.p.Record()
 					tt.fault(w)
-					for i, res := range gather(t, w.r, calls) {
+					for i, res := range runInOneBatch(t, w.r, calls) {
 						require.NoError(t, res.err)
 						if i < 3 {
 							require.EqualValues(t, i+2, res.reply.Value)
@@ -269,8 +275,8 @@ func TestNoScriptInBatch(t *testing.T) {
 	}
 }
 
-// A batch that does not come back holds up others for as long as the batcher is patient, and no longer.
-func TestStuckBatch(t *testing.T) {
+// A batch without an answer delays other commands for slotTimeout, not longer.
+func TestStuckBatchLosesItsSlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
 		r := NewRunner(p.Client(t), 0)
@@ -280,7 +286,7 @@ func TestStuckBatch(t *testing.T) {
 		}
 		run("warm")
 		free := p.HoldReplies(redistest.Mentions("stuck"))
-		vacate := occupy(t, r, maxDirect, 0)
+		vacate := occupyBatcher(t, r, maxDirect, 0)
 		var stuck sync.WaitGroup
 		for range maxInFlight {
 			stuck.Go(func() { run("stuck") })
@@ -291,7 +297,7 @@ func TestStuckBatch(t *testing.T) {
 		run("next")
 		require.Equal(t, slotTimeout, time.Since(start))
 		run("after")
-		require.Equal(t, slotTimeout, time.Since(start), "the stuck ones have no place any more")
+		require.Equal(t, slotTimeout, time.Since(start), "the stuck batches have lost their slots")
 		free()
 		stuck.Wait()
 		vacate()
@@ -299,7 +305,7 @@ func TestStuckBatch(t *testing.T) {
 	})
 }
 
-// However Do sends, it returns when its context ends or its timeout is over, whatever Redis does.
+// Do returns when its context ends or its timeout is over, even if Redis does not answer.
 func TestDoReturnsInTime(t *testing.T) {
 	const limit, timeout = 50 * time.Millisecond, time.Second
 	type fault func(t testing.TB, p *redistest.Proxy, r *Runner) (mend func())
@@ -310,23 +316,25 @@ func TestDoReturnsInTime(t *testing.T) {
 		fault fault
 		want  Outcome
 	}{
-		{"by itself", hold, Unknown},
+		{"alone", hold, Unknown},
 		{"black hole", hole, Unknown},
 		{"in a batch", func(t testing.TB, p *redistest.Proxy, r *Runner) func() {
-			free, vacate := p.HoldReplies(evals), occupy(t, r, maxDirect, 0)
+			free, vacate := p.HoldReplies(evals), occupyBatcher(t, r, maxDirect, 0)
 			return func() { free(); vacate() }
 		}, Unknown},
 		{"queued for a batch", func(t testing.TB, _ *redistest.Proxy, r *Runner) func() {
-			return occupy(t, r, maxDirect, maxInFlight)
+			return occupyBatcher(t, r, maxDirect, maxInFlight)
 		}, NotExecuted},
 	} {
-		for _, mode := range []string{"a context that ends", "a context that may be cancelled", "a context that never ends"} {
+		for _, mode := range []string{
+			"a context that ends", "a context that may be cancelled", "a context that never ends",
+		} {
 			t.Run(tt.name+", "+mode, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := redistest.Embedded(t).Proxy(t)
 					readTimeout := 5 * time.Second
 					if mode == "a context that never ends" {
-						readTimeout = timeout // short enough for the caller to send by itself
+						readTimeout = timeout // short enough for the caller's own goroutine to send
 					}
 					r := NewRunner(p.Client(t, func(o *redis.Options) {
 						o.ReadTimeout, o.WriteTimeout = readTimeout, readTimeout
@@ -365,14 +373,14 @@ func TestDoReturnsInTime(t *testing.T) {
 	}
 }
 
-// What a caller has left behind is not sent if it was still queued; Close waits for the rest.
+// A queued command whose caller has returned is not sent; Close waits for commands in flight.
 func TestCloseWaitsForBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := redistest.Embedded(t).Proxy(t)
 		r := NewRunner(p.Client(t), 0)
 		_, err := r.Do(t.Context(), counted, []any{"k"}, "warm")
 		require.NoError(t, err)
-		free, vacate := p.HoldReplies(evals), occupy(t, r, maxDirect, maxInFlight)
+		free, vacate := p.HoldReplies(evals), occupyBatcher(t, r, maxDirect, maxInFlight)
 		ctx, cancel := context.WithCancel(t.Context())
 		var left sync.WaitGroup
 		leave := func(name string, want Outcome) {
@@ -387,12 +395,12 @@ func TestCloseWaitsForBatches(t *testing.T) {
 		vacate()
 		synctest.Wait()
 		require.Equal(t, 1, p.Held())
-		vacate = occupyMore(r, maxInFlight)
+		vacate = addOccupied(r, maxInFlight)
 		leave("queued", NotExecuted)
-		require.Equal(t, 1, waiting(r))
+		require.Equal(t, 1, queued(r))
 		cancel()
 		left.Wait()
-		require.Zero(t, waiting(r))
+		require.Zero(t, queued(r))
 		vacate()
 		closed := make(chan struct{})
 		go func() {
@@ -412,8 +420,9 @@ func TestCloseWaitsForBatches(t *testing.T) {
 	})
 }
 
-// occupyMore takes slots and all places of single commands, while others are under way.
-func occupyMore(r *Runner, slots int) (vacate func()) {
+// addOccupied is occupyBatcher for a batcher that is not idle; no single command may be sent
+// either.
+func addOccupied(r *Runner, slots int) (vacate func()) {
 	b := &r.batch
 	add := func(direct, slots int) {
 		b.mu.Lock()
@@ -425,30 +434,30 @@ func occupyMore(r *Runner, slots int) (vacate func()) {
 	return func() { add(-maxDirect, -slots) }
 }
 
-// block has a command that blocks take a connection of w's client, until the test is over.
-func block(t *testing.T, w *way) {
+// blockConnection has a blocking command occupy a connection of w's client until the test ends.
+func blockConnection(t *testing.T, w *env) {
 	key := redistest.Name(t)
 	done := make(chan struct{})
 	w.p.Record()
 	go func() {
 		defer close(done)
-		_ = w.r.rdb.BLPop(context.Background(), 2*soon, key).Err()
+		_ = w.r.rdb.BLPop(context.Background(), 2*testTimeout, key).Err()
 	}()
 	t.Cleanup(func() {
 		_ = w.s.Client(t).RPush(context.Background(), key, "x").Err()
 		<-done
 	})
-	redistest.WaitFor(t, soon, func() bool { return w.sent("blpop") == 1 }, "blocked")
+	redistest.WaitFor(t, testTimeout, func() bool { return w.sent("blpop") == 1 }, "blocked")
 }
 
-// Renewals and releases get through when commands that block have all connections but those for pipelines.
-func TestConnectionsInUse(t *testing.T) {
-	w := onWay(t, redistest.Redis(t), calm, func(o *redis.Options) { o.PoolSize, o.MaxRetries = 1, -1 })
+// Renewals and releases are sent although blocking commands occupy all other connections.
+func TestBlockedConnectionsDoNotDelayCommands(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t), longTimeouts, func(o *redis.Options) { o.PoolSize, o.MaxRetries = 1, -1 })
 	key := redistest.Name(t)
 	_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
 	require.NoError(t, err)
-	block(t, w)
-	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	blockConnection(t, w)
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	for i := range 3 {
 		_, err = w.r.Once(ctx, counted, []any{key}, fmt.Sprint("renewal", i))
@@ -458,27 +467,29 @@ func TestConnectionsInUse(t *testing.T) {
 	}
 }
 
-// Do waits for a connection no longer than its context lasts.
-func TestDoAwaitsConnection(t *testing.T) {
-	w := onWay(t, redistest.Redis(t), func(o *redis.Options) { o.PoolSize, o.PipelinePoolSize, o.PoolTimeout = 1, -1, time.Minute })
+// Do stops waiting for a connection when its context ends.
+func TestDoWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t), func(o *redis.Options) {
+		o.PoolSize, o.PipelinePoolSize, o.PoolTimeout = 1, -1, time.Minute
+	})
 	key := redistest.Name(t)
 	_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
 	require.NoError(t, err)
-	block(t, w)
+	blockConnection(t, w)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 20*time.Millisecond, redis.ErrClosed)
 	defer cancel()
 	began := time.Now()
 	_, err = w.r.Do(ctx, counted, []any{key}, "late")
-	require.Less(t, time.Since(began), soon)
+	require.Less(t, time.Since(began), testTimeout)
 	require.Equal(t, Unknown, OutcomeOf(err))
 	require.ErrorIs(t, err, redis.ErrClosed)
 }
 
-// Once does not wait with others.
-func TestOncePasses(t *testing.T) {
+// Once is sent at once, although the batcher queues other commands.
+func TestOnceDoesNotWaitForABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Client(t), 0)
-		vacate := occupy(t, r, maxDirect, maxInFlight)
+		vacate := occupyBatcher(t, r, maxDirect, maxInFlight)
 		answered := make(chan error, 1)
 		go func() {
 			_, err := r.Once(t.Context(), counted, []any{"k"}, "x")
@@ -492,7 +503,7 @@ func TestOncePasses(t *testing.T) {
 	})
 }
 
-// hook notes what it sees, and may refuse it.
+// hook counts the commands that it sees, keeps the latest context's value, and may refuse them.
 type hook struct {
 	mu            sync.Mutex
 	single, piped int
@@ -533,28 +544,31 @@ func (h *hook) see(ctx context.Context, kind *int, cmds ...redis.Cmder) error {
 	return h.refuse
 }
 
-// Hooks see what is sent, and the caller's values with what is sent by itself. One that refuses is no answer, though commands have no error.
-func TestHooks(t *testing.T) {
+// Hooks see every command, with the caller's context values if it is sent alone. When a hook
+// refuses a pipeline, the call fails, although the commands have no error of their own.
+func TestHooksSeeWhatIsSent(t *testing.T) {
+	do := func(r *Runner, ctx context.Context) (Reply, error) { return r.Do(ctx, counted, []any{"k"}, "x") }
+	once := func(r *Runner, ctx context.Context) (Reply, error) { return r.Once(ctx, counted, []any{"k"}, "x") }
 	for _, tt := range []struct {
 		name          string
-		gathers       bool
+		batched       bool
 		run           func(r *Runner, ctx context.Context) (Reply, error)
 		single, piped int
 		value         any
 	}{
-		{"Do", false, func(r *Runner, ctx context.Context) (Reply, error) { return r.Do(ctx, counted, []any{"k"}, "x") }, 0, 1, "v"},
-		{"Once", false, func(r *Runner, ctx context.Context) (Reply, error) { return r.Once(ctx, counted, []any{"k"}, "x") }, 0, 1, "v"},
-		{"in a batch", true, func(r *Runner, ctx context.Context) (Reply, error) { return r.Do(ctx, counted, []any{"k"}, "x") }, 0, 1, nil},
+		{"Do", false, do, 0, 1, "v"},
+		{"Once", false, once, 0, 1, "v"},
+		{"in a batch", true, do, 0, 1, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			rdb := redistest.Miniredis(t).Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
 			r := NewRunner(rdb, 0)
-			ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), valueKey{}, "v"), soon)
+			ctx, cancel := context.WithTimeout(context.WithValue(t.Context(), valueKey{}, "v"), testTimeout)
 			defer cancel()
 			_, err := r.Do(ctx, counted, []any{"k"}, "warm")
 			require.NoError(t, err)
-			if tt.gathers {
-				defer occupy(t, r, maxDirect, 0)()
+			if tt.batched {
+				defer occupyBatcher(t, r, maxDirect, 0)()
 			}
 			h := &hook{}
 			rdb.AddHook(h)
@@ -569,9 +583,10 @@ func TestHooks(t *testing.T) {
 	}
 }
 
-// A crowd gathers; when it is gone, commands go directly again, and no goroutine is left.
-func TestCrowd(t *testing.T) {
-	w := onWay(t, redistest.Redis(t), calm)
+// Commands of many goroutines are batched. Afterwards the batcher is idle, and no goroutine is
+// left.
+func TestLoadPeakLeavesNothingBehind(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t), longTimeouts)
 	key := redistest.Name(t)
 	_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
 	require.NoError(t, err)
@@ -597,7 +612,7 @@ func TestCrowd(t *testing.T) {
 	goleak.VerifyNone(t, before)
 }
 
-// A dial that hangs for longer than its call sends nothing when it gets through: so nothing is sent
+// A dial that takes longer than its call sends nothing when it succeeds: so no command is sent
 // later than Redis remembers it.
 func TestCommandIsNotSentAfterItsCall(t *testing.T) {
 	p := redistest.Redis(t).Proxy(t)
@@ -606,7 +621,7 @@ func TestCommandIsNotSentAfterItsCall(t *testing.T) {
 		dial := redis.NewDialer(o)
 		o.Dialer = func(_ context.Context, network, addr string) (net.Conn, error) {
 			dialed <- struct{}{}
-			<-hang // whatever its context says
+			<-hang // ignores its context
 			return dial(context.Background(), network, addr)
 		}
 	}), 100*time.Millisecond)

@@ -14,7 +14,8 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// What the runner costs beside go-redis alone, which promises less: one command after the other, and 64 goroutines with a key each.
+// The cost of the runner, compared with go-redis alone, which promises less: one command after the
+// other, and 64 goroutines with a key each.
 func BenchmarkRunner(b *testing.B) {
 	rdb := redistest.Redis(b).Client(b, func(o *redis.Options) { o.PoolSize = 100 })
 	auto, err := rdb.AutoPipeline()
@@ -26,7 +27,9 @@ func BenchmarkRunner(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), time.Hour)
 	defer cancel()
 	plain := func(rdb redis.Scripter) func(key any) error {
-		return func(key any) error { return rdb.EvalSha(ctx, script.SHA(), []string{key.(string)}, "id", 30000).Err() }
+		return func(key any) error {
+			return rdb.EvalSha(ctx, script.SHA(), []string{key.(string)}, "id", 30000).Err()
+		}
 	}
 	for _, bb := range []struct {
 		name string
@@ -36,7 +39,7 @@ func BenchmarkRunner(b *testing.B) {
 		{"floor: EvalSha, autopipelined", plain(auto)},
 		{"Do", func(key any) error { _, err := r.Do(ctx, script, []any{key}, "id", 30000); return err }},
 	} {
-		_, err := r.Do(ctx, script, []any{"k"}, "id", 30000) // known to the server
+		_, err := r.Do(ctx, script, []any{"k"}, "id", 30000) // loads the script
 		require.NoError(b, err)
 		b.Run(bb.name+"/1 goroutine", func(b *testing.B) {
 			b.ReportAllocs()

@@ -7,11 +7,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Commands sends plain commands, each with its key as the first argument: one by itself, several in
-// a pipeline. It returns one value per command, nil for a missing key, and the first error that a
-// command met. It returns when ctx or the runner's timeout ends; the attempt goes on by itself, and
-// Close waits for it. Use it for best-effort work only: nothing is repeated, and nothing is
-// remembered.
+// Commands sends plain commands, each with its key as the first argument, in one pipeline. It
+// returns one value per command, nil for a missing key, and the first error of a command. It
+// returns when ctx or the runner's timeout ends; the attempt then goes on in its own goroutine, and
+// Close waits for it. Use it for best-effort work only: Commands does not retry, and Redis does not
+// remember the request.
 func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error) {
 	if len(commands) == 0 {
 		return nil, nil
@@ -21,22 +21,23 @@ func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error)
 	})
 }
 
+// plain makes the one attempt of Commands.
 func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
-	cmds, queue := make([]*once, len(commands)), make([]redis.Cmder, len(commands))
+	cmds, queue := make([]*singleCmd, len(commands)), make([]redis.Cmder, len(commands))
 	for i, args := range commands {
 		cmd := redis.NewCmd(ctx, args...)
 		cmd.SetFirstKeyPos(1)
-		cmds[i] = &once{Cmd: cmd}
+		cmds[i] = &singleCmd{Cmd: cmd}
 		queue[i] = cmds[i]
 	}
 	sent := time.Now()
-	pipe := r.until(ctx).Pipeline()
+	pipe := r.withDeadline(ctx).Pipeline()
 	_ = pipe.BatchProcess(ctx, queue...)
 	_, broken := pipe.Exec(ctx)
 	values := make([]any, len(cmds))
 	var first error
 	for i, cmd := range cmds {
-		reply, err := cmd.read(sent, cmd.outcome(broken))
+		reply, err := cmd.read(sent, cmd.result(broken))
 		values[i] = reply.Value
 		if first == nil {
 			first = err
@@ -45,9 +46,9 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 	return values, first
 }
 
-// until returns the client with timeouts that end soon after ctx, if that is possible: go-redis's
-// reads and writes do not end with a context by themselves, and Close waits for them.
-func (r *Runner) until(ctx context.Context) redis.UniversalClient {
+// withDeadline returns the client with read and write timeouts that end soon after ctx, if that is
+// possible: go-redis's reads and writes do not end with a context, and Close waits for them.
+func (r *Runner) withDeadline(ctx context.Context) redis.UniversalClient {
 	c, single := r.rdb.(*redis.Client)
 	deadline, limited := ctx.Deadline()
 	if !single || !limited {
@@ -56,11 +57,13 @@ func (r *Runner) until(ctx context.Context) redis.UniversalClient {
 	return c.WithTimeout(max(time.Until(deadline), 0) + 50*time.Millisecond)
 }
 
-// Answering reports whether Redis answered the latest script that was awaited to its end.
+// Answering reports whether the latest script got an answer, of those whose callers waited until an
+// answer or the timeout.
 func (r *Runner) Answering() bool { return !r.silent.Load() }
 
-// heard notes whether a script was answered.
-func (r *Runner) heard(answered bool) {
+// noteAnswered records whether a script was answered. It writes only a change, so that callers do
+// not compete for the cache line.
+func (r *Runner) noteAnswered(answered bool) {
 	if r.silent.Load() == answered {
 		r.silent.Store(!answered)
 	}

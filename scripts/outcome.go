@@ -11,7 +11,7 @@ import (
 )
 
 var (
-	// ErrClosed is what a closed [Runner] answers. Nothing was sent.
+	// ErrClosed is the error of calls on a closed [Runner]. Nothing was sent.
 	ErrClosed = errors.New("scripts: runner closed")
 	// ErrOutcomeUnknown matches every [*Error] of unknown outcome: the command may have been executed,
 	// or may still be.
@@ -21,13 +21,14 @@ var (
 	errNoAnswer = errors.New("no answer within the command timeout")
 )
 
-// Outcome is what is known of a command that did not succeed.
+// Outcome is what the runner knows about a command that did not succeed.
 type Outcome uint8
 
 const (
-	// Unknown: sent, perhaps executed, perhaps still to be executed. No answer came.
+	// Unknown: the command was or may have been sent and got no answer. It may have been executed, or
+	// may still be.
 	Unknown Outcome = iota
-	// NotExecuted: certain to have had no effect, now or later.
+	// NotExecuted: the command has had no effect and will have none.
 	NotExecuted
 	// Executed: Redis answered with an error of its own, such as WRONGTYPE or OOM.
 	Executed
@@ -37,27 +38,29 @@ func (o Outcome) String() string {
 	return [...]string{"outcome unknown", "not executed", "executed"}[o]
 }
 
-// Error is how [Runner.Do] fails.
+// Error is the error of all methods of [Runner].
 type Error struct {
 	Script  string
-	Outcome Outcome // over all attempts: one of unknown outcome makes the whole unknown
-	NotNow  bool    // Redis refused for a reason that will pass, such as LOADING
+	Outcome Outcome // of all attempts: Unknown if one of them is
+	NotNow  bool    // Redis refused for a temporary reason, such as LOADING
 	Err     error
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s (%s): %v", e.Script, e.Outcome, e.Err) }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Is reports whether target is ErrOutcomeUnknown and the outcome is.
+// Is reports whether target is ErrOutcomeUnknown and the outcome is Unknown.
 func (e *Error) Is(target error) bool {
 	return target == ErrOutcomeUnknown && e.Outcome == Unknown
 }
 
+// failure makes the error of a call whose last attempt ended with err.
 func failure(script string, err error, outcome Outcome) *Error {
 	return &Error{Script: script, Outcome: outcome, NotNow: classify(err).notNow, Err: err}
 }
 
-// OutcomeOf reads the outcome from an error of [Runner.Do]; of any other error it is NotExecuted.
+// OutcomeOf returns the outcome in an error of [Runner]; NotExecuted for any other error and for
+// nil.
 func OutcomeOf(err error) Outcome {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Outcome
@@ -65,16 +68,17 @@ func OutcomeOf(err error) Outcome {
 	return NotExecuted
 }
 
-// interrupted ends an attempt that its caller does not wait for any longer.
+// interrupted is the error of an attempt whose caller stopped waiting.
 type interrupted struct {
 	cause   error
-	notSent bool // and never will be
+	notSent bool // the command was not sent and will not be
 }
 
 func (e *interrupted) Error() string { return e.cause.Error() }
 func (e *interrupted) Unwrap() error { return e.cause }
 
-// interruption tells why a call ended before its attempt: ctx's cause, or else the command timeout.
+// interruption returns the error of a call that ended before its attempt: with ctx's cause, or, if
+// ctx has not ended, with the command timeout.
 func interruption(ctx context.Context) *interrupted {
 	if cause := context.Cause(ctx); cause != nil {
 		return &interrupted{cause: cause}
@@ -82,47 +86,52 @@ func interruption(ctx context.Context) *interrupted {
 	return &interrupted{cause: errNoAnswer}
 }
 
-// reading is how one attempt's error reads.
-type reading struct {
+// errorClass says what the error of one attempt means.
+type errorClass struct {
 	outcome   Outcome
-	transient bool // worth another attempt
-	notNow    bool // a refusal that will pass: worth attempts for as long as the call lasts
+	transient bool // another attempt may succeed
+	notNow    bool // a temporary refusal: retry until the call ends, however often
 }
 
-// passing lists the server's own refusals to execute anything just now.
-var passing = []string{
+// temporaryRefusals lists the prefixes of Redis errors that say: not executed, try again later.
+var temporaryRefusals = []string{
 	"LOADING ", "READONLY ", "MASTERDOWN ", "CLUSTERDOWN ", "TRYAGAIN ", "NOREPLICAS ", "BUSY ", "MOVED ", "ASK ",
 	"ERR max number of clients", "max number of clients",
 }
 
-// classify reads a non-nil error of one attempt. redis.Nil is no error and does not come here.
-func classify(err error) reading {
-	if i, ok := errors.AsType[*interrupted](err); ok { // whatever its cause is
+// classify returns the class of a non-nil error of one attempt. redis.Nil is an answer, not an
+// error, and is not passed here.
+func classify(err error) errorClass {
+	// Check this first: the cause may be any error of the caller's, such as redis.ErrClosed.
+	if i, ok := errors.AsType[*interrupted](err); ok {
 		if i.notSent {
-			return reading{NotExecuted, false, false}
+			return errorClass{NotExecuted, false, false}
 		}
-		return reading{Unknown, false, false}
+		return errorClass{Unknown, false, false}
 	}
 	if reply, ok := errors.AsType[redis.Error](err); ok {
-		for _, prefix := range passing {
+		for _, prefix := range temporaryRefusals {
 			if strings.HasPrefix(reply.Error(), prefix) {
-				return reading{NotExecuted, true, true}
+				return errorClass{NotExecuted, true, true}
 			}
 		}
-		return reading{Executed, false, false}
+		return errorClass{Executed, false, false}
 	}
+	// Without a connection nothing was sent.
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
-		return reading{NotExecuted, true, false}
+		return errorClass{NotExecuted, true, false}
 	}
 	switch {
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
-		return reading{NotExecuted, true, false}
+		return errorClass{NotExecuted, true, false}
 	case errors.Is(err, redis.ErrClosed), errors.Is(err, errNoConn):
-		return reading{NotExecuted, false, false}
+		return errorClass{NotExecuted, false, false}
 	}
-	return reading{Unknown, true, false}
+	// Any other error, such as a broken connection, may have come after the command was sent.
+	return errorClass{Unknown, true, false}
 }
 
+// isNoScript reports whether err says that the server does not know the script.
 func isNoScript(err error) bool {
 	reply, ok := errors.AsType[redis.Error](err)
 	return ok && strings.HasPrefix(reply.Error(), "NOSCRIPT")

@@ -8,13 +8,13 @@ import (
 )
 
 // RunReplicated is [Runner.Do] on a connection of its own. It then waits on the same connection
-// until n replicas have what the script wrote, or timeout is over, and returns how many have. The
-// time for that comes on top of the runner's timeout. A server that does not know WAIT counts as
-// having no replica.
+// until n replicas have the script's writes, or timeout is over, and returns how many have them.
+// That time is added to the runner's timeout. A server without the WAIT command counts as having no
+// replica.
 func (r *Runner) RunReplicated(
 	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
 ) (Reply, int, error) {
-	if !r.enter() {
+	if !r.register() {
 		return Reply{}, 0, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
@@ -24,6 +24,7 @@ func (r *Runner) RunReplicated(
 	}
 	var acked int
 	c := newCall(s, keys, args)
+	// One deadline for all attempts: a retry has what the attempts before it have left.
 	end := r.ends.after(r.timeout + timeout)
 	attempt := func() (Reply, error) {
 		got, err := bounded(ctx, r, end, func(ctx context.Context) (confirmed, error) {
@@ -36,7 +37,8 @@ func (r *Runner) RunReplicated(
 			if err != nil {
 				return confirmed{}, err
 			}
-			acked, err := acknowledged(ctx, conn, n, timeout)
+			// If WAIT fails, so does the attempt: a retry runs the script again, and waits again.
+			acked, err := waitForReplicas(ctx, conn, n, timeout)
 			return confirmed{reply, acked}, err
 		})
 		acked = got.acked
@@ -44,14 +46,15 @@ func (r *Runner) RunReplicated(
 	}
 	reply, err := attempt()
 	if err != nil {
-		reply, err = r.repeat(ctx, end, s.name, err, attempt)
+		reply, err = r.retry(ctx, end, s.name, err, attempt)
 	}
 	return reply, acked, err
 }
 
-// connection pins one connection to the node that has the key: WAIT counts the writes of its own
-// connection.
+// connection returns one connection to the node that has the key: WAIT waits for the writes of its
+// own connection only.
 func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error) {
+	// Conn is not part of redis.UniversalClient.
 	switch c := r.rdb.(type) {
 	case *redis.ClusterClient:
 		node, err := c.MasterForKey(ctx, key)
@@ -68,8 +71,11 @@ func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error
 // maxWait is the longest single WAIT: it must answer well before the client's read timeout.
 const maxWait = time.Second
 
-func acknowledged(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
+// waitForReplicas waits until n replicas have the connection's writes, or timeout is over, and
+// returns how many have them.
+func waitForReplicas(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
 	for start := time.Now(); ; {
+		// A WAIT of 0 ms would wait without limit, so the least is 1 ms.
 		left := timeout - time.Since(start)
 		got, err := conn.Wait(ctx, n, max(min(left, maxWait), time.Millisecond)).Result()
 		if _, refused := err.(redis.Error); refused { //nolint:errorlint // as go-redis returns it

@@ -13,61 +13,62 @@ import (
 // DefaultTimeout is how long a call waits for Redis's answer if nothing else is configured.
 const DefaultTimeout = 5 * time.Second
 
-// Bounds of how long Redis remembers a request: a copy of a command may be on its way that long.
 const (
+	// minMemory and maxMemory bound how long Redis remembers a request. A copy of a command may arrive
+	// for that long.
 	minMemory = 15 * time.Second
 	maxMemory = 60 * time.Second
-	// lateness is how late a copy may arrive after its client has stopped sending copies.
-	lateness = 10 * time.Second
+	// maxCopyDelay is how long after the last attempt was sent a copy may still arrive.
+	maxCopyDelay = 10 * time.Second
 )
 
-// Runner runs scripts on one client's Redis. All commands of the library go through it. It is safe
-// for concurrent use.
+// Runner runs scripts on one client's Redis. It sends all commands of the library. It is safe for
+// concurrent use.
 //
-// A call returns when its context ends, or after the runner's timeout, whatever Redis and the
-// network do. An attempt that is under way by then goes on in a goroutine of its own until go-redis
-// gives it up; Close waits for it.
+// A call returns when its context ends, or after the runner's timeout, even if Redis does not
+// answer. An attempt that is in flight then goes on in a goroutine of its own until go-redis gives
+// up; Close waits for it.
 type Runner struct {
 	rdb      redis.UniversalClient
 	timeout  time.Duration // how long a call waits for its answer
-	repeats  int           // further attempts after the first
+	retries  int           // further attempts after the first
 	minDelay time.Duration // between attempts, doubling up to maxDelay
 	maxDelay time.Duration
 	memory   time.Duration // how long Redis remembers a request
 
-	single processor // sends one command by itself
+	single processor // sends one command alone
 	piped  processor // sends one command in a pipeline of its own
 	batch  batcher
 	ends   deadlines
-	silent atomic.Bool // the latest script was not answered
-	// endsInTime: go-redis itself gives an attempt up within timeout, once it has a connection.
+	silent atomic.Bool // the latest script got no answer
+	// endsInTime: go-redis itself ends an attempt within timeout, once it has a connection.
 	endsInTime bool
 
-	closing chan struct{} // closed by Stop: nothing is repeated
+	closing chan struct{} // closed by Stop: no more retries
 	stop    sync.Once
-	mu      sync.RWMutex // held for reading while a call registers in running
+	mu      sync.RWMutex // guards closed; read-locked while a call registers in running
 	closed  bool
 	running sync.WaitGroup // calls, attempts that outlive their call, and the batcher's workers
 }
 
-// Reply is a script's answer.
+// Reply is the answer to a script.
 type Reply struct {
 	Value any       // nil, int64, string or []any of these
-	Sent  time.Time // before the answered attempt was sent: a TTL that the script set counts from here
-	// Doubt: an earlier attempt of the same call has an unknown outcome. A copy of the command may
-	// still run after the answered one.
+	Sent  time.Time // taken before the answered attempt was sent: a TTL that the script set counts from here
+	// Doubt reports that an earlier attempt of the same call has an unknown outcome: a copy of the
+	// command may still run after the answered one.
 	Doubt bool
 }
 
-// NewRunner makes a runner. Calls wait at most timeout for their answer; 0 means DefaultTimeout.
-// They are repeated as often as rdb's configuration says (MaxRetries, on a cluster MaxRedirects),
+// NewRunner returns a runner. Calls wait at most timeout for their answer; 0 means DefaultTimeout.
+// They are retried as often as rdb's configuration says (MaxRetries, on a cluster MaxRedirects),
 // with its delays. NewRunner sends nothing.
 func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
 	r := &Runner{
-		rdb: rdb, repeats: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
+		rdb: rdb, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
 		closing: make(chan struct{}),
 	}
 	r.batch.r = r
@@ -77,46 +78,51 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
 		o := c.Options()
-		r.repeats, r.minDelay, r.maxDelay, readTimeout = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
+		r.retries, r.minDelay, r.maxDelay = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff
+		readTimeout = o.ReadTimeout
 		r.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= timeout
 		r.single = r.piped
 		r.batch.enabled = true
 	case interface{ Options() *redis.ClusterOptions }:
 		o := c.Options()
-		r.repeats, r.minDelay, r.maxDelay, readTimeout = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff, o.ReadTimeout
+		r.retries, r.minDelay, r.maxDelay = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff
+		readTimeout = o.ReadTimeout
 	}
-	r.repeats = max(r.repeats, 0)
+	r.retries = max(r.retries, 0)
 	// go-redis may send a command as late as one read timeout after its context ended: it does not
-	// look at the context between greeting a new connection and using it.
-	horizon := timeout + max(readTimeout, 0) + lateness
-	r.memory = min(max(horizon, minMemory), maxMemory)
-	r.timeout = min(timeout, r.memory-lateness)
+	// check the context between the handshake of a new connection and its first use.
+	lastCopy := timeout + max(readTimeout, 0) + maxCopyDelay
+	r.memory = min(max(lastCopy, minMemory), maxMemory)
+	// Where maxMemory is shorter than that, end calls earlier: no copy may arrive after its memory.
+	r.timeout = min(timeout, r.memory-maxCopyDelay)
 	return r
 }
 
-// Memory is how long a script should remember a request: longer than a copy of it may be on its way.
+// Memory returns how long a script should remember a request: longer than a copy of it may take to
+// arrive.
 func (r *Runner) Memory() time.Duration { return r.memory }
 
-// MaxMemory is how long a script should remember what must not happen any more: a request that was
-// rolled back although a copy of it may still arrive.
+// MaxMemory returns how long a script should remember a request that was rolled back, so that a
+// late copy of it has no effect.
 func (r *Runner) MaxMemory() time.Duration { return maxMemory }
 
-// Repeatable is how long after its first attempt a command that Redis remembers may be sent again.
-func (r *Runner) Repeatable() time.Duration { return r.memory - lateness }
+// Repeatable returns how long after its first attempt a command that Redis remembers may be sent
+// again.
+func (r *Runner) Repeatable() time.Duration { return r.memory - maxCopyDelay }
 
-// Timeout is how long a call waits for its answer.
+// Timeout returns how long a call waits for its answer.
 func (r *Runner) Timeout() time.Duration { return r.timeout }
 
-// Do runs s, and repeats it with identical arguments while its outcome is unknown or it could not be
-// executed. It gives up when ctx ends, after the runner's timeout, or after as many repetitions as
-// the client's configuration says; refusals that will pass, such as LOADING, do not count as
-// repetitions. Failures are an [*Error]. Keys are strings, passed as []any so that a prebuilt slice
-// is sent without copying.
+// Do runs s, and retries it with identical arguments while its outcome is unknown or it could not
+// be executed. It gives up when ctx ends, after the runner's timeout, or after as many retries as
+// the client's configuration says; temporary refusals, such as LOADING, do not count as retries.
+// Failures are an [*Error]. Keys are strings, passed as []any so that a prebuilt slice is sent
+// without copying.
 //
-// Many commands at the same time go together in pipelines. A hook of the client sees such a
-// pipeline with a context that has no values.
+// Commands of many goroutines are sent in pipelines. A hook of the client sees such a pipeline with
+// a context that has no values.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
-	if !r.enter() {
+	if !r.register() {
 		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
@@ -129,14 +135,15 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	if err == nil {
 		return reply, nil
 	}
-	return r.repeat(ctx, end, s.name, err, func() (Reply, error) { return r.batch.do(ctx, end, c) })
+	return r.retry(ctx, end, s.name, err, func() (Reply, error) { return r.batch.do(ctx, end, c) })
 }
 
-// Once makes one attempt, for callers that repeat by themselves and run in a goroutine of their own.
+// Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
 // ctx bounds the time until the command is sent; then go-redis's own timeouts apply. Once waits for
-// no batch, and uses go-redis's connections for pipelines: other commands may occupy all others.
+// no batch. It uses go-redis's connections for pipelines, because other commands may occupy all
+// others.
 func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
-	if !r.enter() {
+	if !r.register() {
 		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
@@ -147,13 +154,14 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 	return reply, nil
 }
 
-// Stop ends repeating: what is under way and what still comes gets one attempt. It may be called again.
+// Stop ends retries: calls in flight and later calls get no further attempt after their first one.
+// It may be called again.
 func (r *Runner) Stop() {
 	r.stop.Do(func() { close(r.closing) })
 }
 
-// Close sends no further command and waits for those under way, which end within the client's own
-// timeouts. It may be called again.
+// Close makes later calls fail with [ErrClosed] and waits for the commands in flight, which end
+// within the client's own timeouts. It may be called again.
 func (r *Runner) Close() {
 	r.Stop()
 	r.mu.Lock()
@@ -163,7 +171,9 @@ func (r *Runner) Close() {
 	r.ends.close()
 }
 
-func (r *Runner) enter() bool {
+// register adds a call to running, and reports false if the runner is closed. mu makes sure that no
+// call registers after Close began to wait.
+func (r *Runner) register() bool {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if r.closed {
@@ -173,24 +183,27 @@ func (r *Runner) enter() bool {
 	return true
 }
 
-// repeat makes further attempts after a first one failed with err, until one is answered, or no more
+// retry makes further attempts after a first one failed with err, until one is answered, or no more
 // may be made.
-func (r *Runner) repeat(ctx context.Context, end *deadline, name string, err error, attempt func() (Reply, error)) (Reply, error) {
-	doubt := false
-	for n, repeats := 0, 0; ; n++ {
+func (r *Runner) retry(
+	ctx context.Context, end *deadline, name string, err error, attempt func() (Reply, error),
+) (Reply, error) {
+	doubt := false // some attempt has an unknown outcome
+	for n, retries := 0, 0; ; n++ {
 		got := classify(err)
 		doubt = doubt || got.outcome == Unknown
 		if !got.notNow {
-			repeats++
+			retries++
 		}
-		if !got.transient || repeats > r.repeats || !r.pause(ctx, end, n) {
+		if !got.transient || retries > r.retries || !r.pause(ctx, end, n) {
 			outcome := got.outcome
-			if doubt {
+			if doubt { // an earlier attempt may have been executed, whatever the last one says
 				outcome = Unknown
 			}
 			return Reply{}, failure(name, err, outcome)
 		}
 		if got.outcome == NotExecuted {
+			// The node may be down or not the master any more.
 			r.reroute(context.WithoutCancel(ctx))
 		}
 		var reply Reply
@@ -201,7 +214,8 @@ func (r *Runner) repeat(ctx context.Context, end *deadline, name string, err err
 	}
 }
 
-// pause waits before another attempt, and reports whether it may still be made.
+// pause waits before another attempt, and reports whether that may still be made. The delay doubles
+// with each attempt, with jitter, so that clients do not retry in step.
 func (r *Runner) pause(ctx context.Context, end *deadline, attempt int) bool {
 	if ctx.Err() != nil {
 		return false
@@ -223,14 +237,14 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int) bool {
 }
 
 // bounded runs f in a goroutine of its own. It returns f's result, or an error of unknown outcome
-// when ctx or end comes first; f then goes on by itself and Close waits for it. The caller is
-// registered in running.
+// if ctx or end ends before; f then goes on and Close waits for it. The caller is registered in
+// running.
 func bounded[T any](ctx context.Context, r *Runner, end *deadline, f func(context.Context) (T, error)) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
-	done := make(chan result, 1)
+	done := make(chan result, 1) // with room for the result, so that f ends even if nobody receives it
 	attempt := end.with(ctx)
 	r.running.Go(func() {
 		value, err := f(attempt)
@@ -243,7 +257,7 @@ func bounded[T any](ctx context.Context, r *Runner, end *deadline, f func(contex
 	case <-end.Done():
 	}
 	select {
-	case res := <-done: // at the same time: an answer counts
+	case res := <-done: // answered at the same time: the answer counts
 		return res.value, res.err
 	default:
 		var none T
@@ -251,10 +265,13 @@ func bounded[T any](ctx context.Context, r *Runner, end *deadline, f func(contex
 	}
 }
 
-// attemptOnce runs f, which nothing repeats, for as long as ctx and the runner's timeout last.
-func attemptOnce[T any](ctx context.Context, r *Runner, name string, f func(context.Context) (T, error)) (T, error) {
+// attemptOnce runs f without retries. It returns when f does, when ctx ends, or after the runner's
+// timeout.
+func attemptOnce[T any](
+	ctx context.Context, r *Runner, name string, f func(context.Context) (T, error),
+) (T, error) {
 	var value T
-	if !r.enter() {
+	if !r.register() {
 		return value, &Error{Script: name, Outcome: NotExecuted, Err: ErrClosed}
 	}
 	defer r.running.Done()
@@ -268,7 +285,7 @@ func attemptOnce[T any](ctx context.Context, r *Runner, name string, f func(cont
 	return value, nil
 }
 
-// deadlines makes contexts that end in time. Calls that begin at about the same time share one: most
+// deadlines makes contexts with a deadline. Calls that begin at about the same time share one: most
 // commands are answered long before, so a timer for each would be wasted.
 type deadlines struct {
 	latest atomic.Pointer[deadline]
@@ -276,7 +293,7 @@ type deadlines struct {
 
 // deadline is a context that ends for all calls that share it.
 type deadline struct {
-	context.Context //nolint:containedctx // it is one
+	context.Context //nolint:containedctx // a deadline is a context
 	until           time.Time
 	stop            context.CancelFunc
 }
@@ -289,31 +306,33 @@ func (ds *deadlines) after(d time.Duration) *deadline {
 		until := now.Add(d)
 		ctx, stop := context.WithDeadline(context.Background(), until)
 		latest = &deadline{ctx, until, stop}
-		ds.latest.Store(latest) // the one before ends by itself
+		// Two calls may do this at once. Then one deadline is not shared, and ends by its own timer, as
+		// the replaced one does.
+		ds.latest.Store(latest)
 	}
 	return latest
 }
 
-// close ends the latest deadline early, so that its timer does not stay behind.
+// close ends the latest deadline early, so that its timer does not outlive the runner.
 func (ds *deadlines) close() {
 	if latest := ds.latest.Load(); latest != nil {
 		latest.stop()
 	}
 }
 
-// with returns a context with ctx's values that ends with whichever of the two has the nearer
-// deadline. go-redis looks at it while it waits for a connection or dials.
+// with returns a context with ctx's values, and with the earlier of the two deadlines. go-redis
+// checks it while it waits for a connection or dials.
 func (d *deadline) with(ctx context.Context) context.Context {
 	if until, ok := ctx.Deadline(); ok && until.Before(d.until) {
 		return ctx
 	}
-	return &bothContexts{d, ctx}
+	return &joinedContext{d, ctx}
 }
 
-// bothContexts has the values of one context and the end of another.
-type bothContexts struct {
+// joinedContext has the values of one context and the deadline of another.
+type joinedContext struct {
 	context.Context
 	values context.Context
 }
 
-func (b *bothContexts) Value(key any) any { return b.values.Value(key) }
+func (c *joinedContext) Value(key any) any { return c.values.Value(key) }

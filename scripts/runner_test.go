@@ -20,37 +20,38 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 
-// soon bounds the waiting for what happens within milliseconds on a machine that is not busy.
-const soon = 10 * time.Second
+// testTimeout bounds waits for events that take milliseconds on an idle machine.
+const testTimeout = 10 * time.Second
 
 var check = Load("lock/check") // reads: KEYS[1], ARGV[1]
 
-// quick is a client that repeats three times, at once, and gives up waiting soon.
-func quick(o *redis.Options) {
+// fastRetries configures a client with three immediate retries and short timeouts.
+func fastRetries(o *redis.Options) {
 	o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 3, time.Microsecond, time.Millisecond
-	o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout = 150*time.Millisecond, 150*time.Millisecond, 150*time.Millisecond, 150*time.Millisecond
+	o.ReadTimeout, o.WriteTimeout = 150*time.Millisecond, 150*time.Millisecond
+	o.DialTimeout, o.PoolTimeout = 150*time.Millisecond, 150*time.Millisecond
 }
 
-// way is a runner on its way to a server, through a proxy.
-type way struct {
+// env is a runner, connected to a server through a proxy.
+type env struct {
 	s *redistest.Server
 	p *redistest.Proxy
 	r *Runner
 }
 
-func onWay(t *testing.T, s *redistest.Server, tweaks ...func(*redis.Options)) *way {
-	w := &way{s: s, p: s.Proxy(t)}
-	w.r = NewRunner(w.p.Client(t, append([]func(*redis.Options){quick}, tweaks...)...), 0)
+func newEnv(t *testing.T, s *redistest.Server, tweaks ...func(*redis.Options)) *env {
+	w := &env{s: s, p: s.Proxy(t)}
+	w.r = NewRunner(w.p.Client(t, append([]func(*redis.Options){fastRetries}, tweaks...)...), 0)
 	t.Cleanup(w.r.Close)
 	return w
 }
 
-func eachWay(t *testing.T, f func(t *testing.T, w *way)) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) { f(t, onWay(t, s)) })
+func eachServer(t *testing.T, f func(t *testing.T, w *env)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) { f(t, newEnv(t, s)) })
 }
 
-// sent counts the commands of that name since Record.
-func (w *way) sent(name string) (n int) {
+// sent counts the commands with that name since Record.
+func (w *env) sent(name string) (n int) {
 	for _, c := range w.p.Commands() {
 		if strings.EqualFold(c.Args[0], name) {
 			n++
@@ -61,28 +62,28 @@ func (w *way) sent(name string) (n int) {
 
 var evals = redistest.Named("evalsha", "eval")
 
-// What is known of a command that failed, and how often it was tried.
-func TestOutcomes(t *testing.T) {
+// A failed call reports what is known about the command, after the configured number of attempts.
+func TestFailureReportsItsOutcome(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
-		fault   func(w *way)
+		fault   func(w *env)
 		outcome Outcome
-		tries   int // evalshas that were sent; -1: it does not matter
+		tries   int // number of EVALSHA commands that were sent; -1: any
 		want    string
 	}{
-		{"refused", func(w *way) { w.p.Refuse(true); w.p.Reset() }, NotExecuted, 0, "refused"},
-		{"swallowed", func(w *way) { w.p.DropCommands(100, evals) }, Unknown, 4, ""},
-		{"reply lost", func(w *way) { w.p.DropReplies(100, evals) }, Unknown, 4, ""},
-		{"silence", func(w *way) { w.p.BlackHole(true) }, Unknown, -1, "timeout"},
-		{"lost once, then refused", func(w *way) {
+		{"refused", func(w *env) { w.p.Refuse(true); w.p.Reset() }, NotExecuted, 0, "refused"},
+		{"swallowed", func(w *env) { w.p.DropCommands(100, evals) }, Unknown, 4, ""},
+		{"reply lost", func(w *env) { w.p.DropReplies(100, evals) }, Unknown, 4, ""},
+		{"silence", func(w *env) { w.p.BlackHole(true) }, Unknown, -1, "timeout"},
+		{"lost once, then refused", func(w *env) {
 			w.p.DropReplies(1, evals)
 			w.p.Refuse(true)
 		}, Unknown, 1, "refused"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			eachWay(t, func(t *testing.T, w *way) {
+			eachServer(t, func(t *testing.T, w *env) {
 				key := redistest.Name(t)
-				// Loaded by another client: so the only connection of this one is that of pipelines.
+				// Another client loads the script: so this client only has the connection for pipelines.
 				require.NoError(t, w.s.Client(t).ScriptLoad(t.Context(), check.Text()).Err())
 				_, err := w.r.Do(t.Context(), check, []any{key}, "x")
 				require.NoError(t, err)
@@ -103,8 +104,8 @@ func TestOutcomes(t *testing.T) {
 			})
 		})
 	}
-	t.Run("Redis's own", func(t *testing.T) {
-		eachWay(t, func(t *testing.T, w *way) {
+	t.Run("error of Redis", func(t *testing.T) {
+		eachServer(t, func(t *testing.T, w *env) {
 			key := redistest.Name(t)
 			require.NoError(t, w.s.Client(t).Set(t.Context(), key, 1, time.Minute).Err())
 			_, err := w.r.Do(t.Context(), check, []any{key}, "warm")
@@ -113,7 +114,7 @@ func TestOutcomes(t *testing.T) {
 			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 			require.Equal(t, Executed, OutcomeOf(err))
 			require.ErrorContains(t, err, "WRONGTYPE")
-			require.Equal(t, 1, w.sent("evalsha"), "not repeated")
+			require.Equal(t, 1, w.sent("evalsha"), "no retry")
 			w.p.Record()
 			w.p.DropReplies(1, evals)
 			_, err = w.r.Do(t.Context(), check, []any{key}, "x")
@@ -133,37 +134,37 @@ func (reply) RedisError()     {}
 func TestClassify(t *testing.T) {
 	for _, tt := range []struct {
 		err  error
-		want reading
+		want errorClass
 	}{
-		{&net.OpError{Op: "dial", Err: io.EOF}, reading{NotExecuted, true, false}},
-		{&net.OpError{Op: "read", Err: io.EOF}, reading{Unknown, true, false}},
-		{io.EOF, reading{Unknown, true, false}},
-		{context.DeadlineExceeded, reading{Unknown, true, false}},
-		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), reading{NotExecuted, true, false}},
-		{redis.ErrPoolExhausted, reading{NotExecuted, true, false}},
-		{redis.ErrClosed, reading{NotExecuted, false, false}},
-		{&interrupted{cause: redis.ErrClosed}, reading{Unknown, false, false}},
-		{&interrupted{cause: redis.ErrClosed, notSent: true}, reading{NotExecuted, false, false}},
-		{reply("READONLY You can't write against a read only replica."), reading{NotExecuted, true, true}},
-		{reply("LOADING Redis is loading the dataset in memory"), reading{NotExecuted, true, true}},
-		{reply("MASTERDOWN Link with MASTER is down"), reading{NotExecuted, true, true}},
-		{reply("CLUSTERDOWN The cluster is down"), reading{NotExecuted, true, true}},
-		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), reading{NotExecuted, true, true}},
-		{reply("NOREPLICAS Not enough good replicas to write."), reading{NotExecuted, true, true}},
-		{reply("BUSY Redis is busy running a script."), reading{NotExecuted, true, true}},
-		{reply("ERR max number of clients reached"), reading{NotExecuted, true, true}},
-		{reply("OOM command not allowed when used memory > 'maxmemory'."), reading{Executed, false, false}},
-		{reply("NOAUTH Authentication required."), reading{Executed, false, false}},
-		{reply("ERR anything"), reading{Executed, false, false}},
+		{&net.OpError{Op: "dial", Err: io.EOF}, errorClass{NotExecuted, true, false}},
+		{&net.OpError{Op: "read", Err: io.EOF}, errorClass{Unknown, true, false}},
+		{io.EOF, errorClass{Unknown, true, false}},
+		{context.DeadlineExceeded, errorClass{Unknown, true, false}},
+		{fmt.Errorf("x: %w", redis.ErrPoolTimeout), errorClass{NotExecuted, true, false}},
+		{redis.ErrPoolExhausted, errorClass{NotExecuted, true, false}},
+		{redis.ErrClosed, errorClass{NotExecuted, false, false}},
+		{&interrupted{cause: redis.ErrClosed}, errorClass{Unknown, false, false}},
+		{&interrupted{cause: redis.ErrClosed, notSent: true}, errorClass{NotExecuted, false, false}},
+		{reply("READONLY You can't write against a read only replica."), errorClass{NotExecuted, true, true}},
+		{reply("LOADING Redis is loading the dataset in memory"), errorClass{NotExecuted, true, true}},
+		{reply("MASTERDOWN Link with MASTER is down"), errorClass{NotExecuted, true, true}},
+		{reply("CLUSTERDOWN The cluster is down"), errorClass{NotExecuted, true, true}},
+		{reply("TRYAGAIN Multiple keys request during rehashing of slot"), errorClass{NotExecuted, true, true}},
+		{reply("NOREPLICAS Not enough good replicas to write."), errorClass{NotExecuted, true, true}},
+		{reply("BUSY Redis is busy running a script."), errorClass{NotExecuted, true, true}},
+		{reply("ERR max number of clients reached"), errorClass{NotExecuted, true, true}},
+		{reply("OOM command not allowed when used memory > 'maxmemory'."), errorClass{Executed, false, false}},
+		{reply("NOAUTH Authentication required."), errorClass{Executed, false, false}},
+		{reply("ERR anything"), errorClass{Executed, false, false}},
 	} {
 		require.Equal(t, tt.want, classify(tt.err), "%v", tt.err)
 	}
 }
 
-func TestRepeats(t *testing.T) {
+func TestDoRetriesAsConfigured(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, retries := range []int{-1, 1, 5} {
-			w := onWay(t, s, func(o *redis.Options) { o.MaxRetries = retries })
+			w := newEnv(t, s, func(o *redis.Options) { o.MaxRetries = retries })
 			key := redistest.Name(t)
 			_, err := w.r.Do(t.Context(), check, []any{key}, "x")
 			require.NoError(t, err)
@@ -179,14 +180,14 @@ func TestRepeats(t *testing.T) {
 			w.p.Heal()
 			w.p.DropReplies(1, evals)
 			_, err = w.r.Once(t.Context(), check, []any{key}, "x")
-			require.Equal(t, Unknown, OutcomeOf(err), "Once is once")
+			require.Equal(t, Unknown, OutcomeOf(err), "Once does not retry")
 		}
 	})
 }
 
-// Sent is the start of the attempt that was answered, not of the first.
+// Sent is the start of the answered attempt, not of the first one.
 func TestSentIsOfTheAnsweredAttempt(t *testing.T) {
-	w := onWay(t, redistest.Redis(t), func(o *redis.Options) {
+	w := newEnv(t, redistest.Redis(t), func(o *redis.Options) {
 		o.MinRetryBackoff, o.MaxRetryBackoff = 100*time.Millisecond, 100*time.Millisecond
 	})
 	_, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
@@ -198,9 +199,9 @@ func TestSentIsOfTheAnsweredAttempt(t *testing.T) {
 	require.GreaterOrEqual(t, answer.Sent.Sub(before), 50*time.Millisecond)
 }
 
-// A context that is done before the call keeps the command from being sent.
+// A call whose context has ended sends nothing.
 func TestDoneContextSendsNothing(t *testing.T) {
-	eachWay(t, func(t *testing.T, w *way) {
+	eachServer(t, func(t *testing.T, w *env) {
 		done, cancel := context.WithCancel(t.Context())
 		cancel()
 		w.p.Record()
@@ -211,9 +212,9 @@ func TestDoneContextSendsNothing(t *testing.T) {
 	})
 }
 
-// An answer says whether an earlier attempt of the same call is in doubt: its copy may still run.
-func TestReplyTellsOfEarlierDoubt(t *testing.T) {
-	eachWay(t, func(t *testing.T, w *way) {
+// A reply reports that an earlier attempt of the same call is in doubt: its copy may still run.
+func TestReplyReportsEarlierDoubt(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
 		key := redistest.Name(t)
 		reply, err := w.r.Do(t.Context(), check, []any{key}, "x")
 		require.NoError(t, err)
@@ -235,9 +236,9 @@ func TestReplyTellsOfEarlierDoubt(t *testing.T) {
 	})
 }
 
-// Do returns when its context is done; the attempt goes on, and Close waits for it.
+// Do returns when its context ends; the attempt goes on, and Close waits for it.
 func TestAttemptOutlivesItsCall(t *testing.T) {
-	w := onWay(t, redistest.Redis(t), func(o *redis.Options) { o.ReadTimeout = 5 * time.Second })
+	w := newEnv(t, redistest.Redis(t), func(o *redis.Options) { o.ReadTimeout = 5 * time.Second })
 	answer, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
 	require.NoError(t, err)
 	require.Equal(t, int64(0), answer.Value)
@@ -248,7 +249,7 @@ func TestAttemptOutlivesItsCall(t *testing.T) {
 		_, err := w.r.Do(ctx, check, []any{"k"}, "x")
 		returned <- err
 	}()
-	redistest.WaitFor(t, soon, func() bool { return w.p.Held() == 1 }, "in flight")
+	redistest.WaitFor(t, testTimeout, func() bool { return w.p.Held() == 1 }, "in flight")
 	cancel(io.ErrNoProgress)
 	err = <-returned
 	require.ErrorIs(t, err, io.ErrNoProgress)
@@ -268,8 +269,8 @@ func TestAttemptOutlivesItsCall(t *testing.T) {
 	<-closed
 }
 
-func TestClose(t *testing.T) {
-	w := onWay(t, redistest.Redis(t))
+func TestClosedRunnerSendsNothing(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t))
 	w.r.Close()
 	w.r.Close()
 	w.p.Record()
@@ -287,9 +288,9 @@ func TestClose(t *testing.T) {
 	require.Empty(t, w.p.Commands())
 }
 
-// Close ends the pauses between attempts.
-func TestCloseEndsRepeating(t *testing.T) {
-	w := onWay(t, redistest.Redis(t), func(o *redis.Options) {
+// Close ends the pause between two attempts.
+func TestCloseEndsRetries(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t), func(o *redis.Options) {
 		o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 1000, time.Hour, time.Hour
 	})
 	w.p.DropReplies(1000, evals)
@@ -299,15 +300,15 @@ func TestCloseEndsRepeating(t *testing.T) {
 		_, err := w.r.Do(context.Background(), check, []any{"k"}, "x")
 		failed <- err
 	}()
-	redistest.WaitFor(t, soon, func() bool { return w.sent("evalsha") > 0 }, "under way")
+	redistest.WaitFor(t, testTimeout, func() bool { return w.sent("evalsha") > 0 }, "under way")
 	w.r.Close()
 	require.Equal(t, Unknown, OutcomeOf(<-failed))
 }
 
-func TestNoScript(t *testing.T) {
+func TestUnknownScriptIsLoaded(t *testing.T) {
 	for _, s := range []*redistest.Server{redistest.Miniredis(t), redistest.Fresh(t)} {
 		t.Run(s.Name(), func(t *testing.T) {
-			w := onWay(t, s)
+			w := newEnv(t, s)
 			admin := s.Client(t)
 			run := func() {
 				_, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
@@ -319,7 +320,7 @@ func TestNoScript(t *testing.T) {
 			w.p.Record()
 			run()
 			require.Equal(t, []int{1, 0, 0}, []int{w.sent("evalsha"), w.sent("script"), w.sent("eval")})
-			// SCRIPT LOAD without effect: then the text goes along.
+			// If SCRIPT LOAD fails, the script is sent with its text.
 			require.NoError(t, admin.ScriptFlush(t.Context()).Err())
 			w.p.DropCommands(10, redistest.Named("script"))
 			w.p.Record()
@@ -332,19 +333,20 @@ func TestNoScript(t *testing.T) {
 	}
 }
 
-// An answer of nil is one; so are all other kinds.
-func TestAnswers(t *testing.T) {
-	eachWay(t, func(t *testing.T, w *way) {
+// Every kind of reply is an answer, nil too.
+func TestAnswersOfAllKinds(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
 		for code, want := range map[string]any{
-			"return nil": nil, "return false": nil, "return 7": int64(7), "return 'a'": "a", "return {7, 'a'}": []any{int64(7), "a"},
+			"return nil": nil, "return false": nil, "return 7": int64(7), "return 'a'": "a",
+			"return {7, 'a'}": []any{int64(7), "a"},
 		} {
 			s := newScript("answer", code)
-			for range 2 { // loaded, and known
+			for range 2 { // unknown to the server, then known
 				answer, err := w.r.Do(t.Context(), s, []any{redistest.Name(t)})
 				require.NoError(t, err)
 				require.Equal(t, want, answer.Value)
 			}
-			for _, res := range gather(t, w.r, []request{
+			for _, res := range runInOneBatch(t, w.r, []request{
 				func() (Reply, error) { return w.r.Do(t.Context(), s, []any{redistest.Name(t)}) },
 			}) {
 				require.NoError(t, res.err)
@@ -361,7 +363,7 @@ func TestMemoryOutlivesCopies(t *testing.T) {
 		want    time.Duration
 	}{
 		{func(*redis.Options) {}, 0, 20 * time.Second}, // the timeout, the read timeout, and 10 s
-		{quick, time.Second, minMemory},
+		{fastRetries, time.Second, minMemory},
 		{func(o *redis.Options) { o.ReadTimeout = time.Minute }, 0, maxMemory},
 		{func(*redis.Options) {}, time.Hour, maxMemory},
 	} {
@@ -371,14 +373,15 @@ func TestMemoryOutlivesCopies(t *testing.T) {
 
 func TestRunReplicated(t *testing.T) {
 	servers := redistest.Replicated(t, 2)
-	w := onWay(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
+	w := newEnv(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
 	acquire := Load("lock/acquire")
 	run := func(n int, timeout time.Duration, id string) (int, error) {
 		keys := []any{"k" + id, "k:channel", "k:memory" + id}
 		_, acked, err := w.r.RunReplicated(t.Context(), n, timeout, acquire, keys, id, 60000, "publish", 1)
 		return acked, err
 	}
-	acked, err := run(2, soon, "a") // a replica whose link is up counts only once it has sent its first ACK, up to a second later
+	// A replica whose link is up counts only after its first ACK, up to a second later.
+	acked, err := run(2, testTimeout, "a")
 	require.NoError(t, err)
 	require.Equal(t, 2, acked)
 	for _, s := range servers.Replicas {
@@ -391,8 +394,8 @@ func TestRunReplicated(t *testing.T) {
 	require.GreaterOrEqual(t, time.Since(began), 1200*time.Millisecond)
 
 	w.p.DropReplies(1, redistest.Named("wait"))
-	acked, err = run(2, soon, "c")
-	require.NoError(t, err, "repeated")
+	acked, err = run(2, testTimeout, "c")
+	require.NoError(t, err, "retried")
 	require.Equal(t, 2, acked)
 	require.NoError(t, servers.Replicas[0].Kill())
 	acked, err = run(2, 300*time.Millisecond, "d")
@@ -401,7 +404,7 @@ func TestRunReplicated(t *testing.T) {
 }
 
 func TestRunReplicatedWithoutWait(t *testing.T) {
-	w := onWay(t, redistest.Miniredis(t))
+	w := newEnv(t, redistest.Miniredis(t))
 	_, acked, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
 	require.NoError(t, err)
 	require.Zero(t, acked)
@@ -453,7 +456,7 @@ func TestHashes(t *testing.T) {
 	}
 }
 
-func TestOnCluster(t *testing.T) {
+func TestRunnerOnCluster(t *testing.T) {
 	servers := redistest.Cluster(t)
 	r := NewRunner(servers.ClusterClient(t), 0)
 	defer r.Close()
@@ -469,14 +472,15 @@ func TestOnCluster(t *testing.T) {
 	require.Zero(t, acked)
 }
 
-// Plain commands are not repeated, and awaited no longer than ctx lasts.
+// Plain commands are not retried, and Commands returns when its context ends.
 func TestCommands(t *testing.T) {
-	eachWay(t, func(t *testing.T, w *way) {
+	eachServer(t, func(t *testing.T, w *env) {
 		key := redistest.Name(t)
 		w.p.DropReplies(1, redistest.Named("set"))
 		_, err := w.r.Commands(t.Context(), []any{"set", key, "v", "px", 60_000})
 		require.Equal(t, Unknown, OutcomeOf(err))
-		values, err := w.r.Commands(t.Context(), []any{"set", key, "v", "px", 60_000}, []any{"get", key}, []any{"get", key + "-"})
+		set := []any{"set", key, "v", "px", 60_000}
+		values, err := w.r.Commands(t.Context(), set, []any{"get", key}, []any{"get", key + "-"})
 		require.NoError(t, err)
 		require.Equal(t, []any{"OK", "v", nil}, values)
 		values, err = w.r.Commands(t.Context(), []any{"get", key})
@@ -492,7 +496,7 @@ func TestCommands(t *testing.T) {
 		require.Equal(t, Unknown, OutcomeOf(err))
 		began := time.Now()
 		w.r.Close()
-		require.Less(t, time.Since(began), time.Second, "the attempt ends soon after its context")
+		require.Less(t, time.Since(began), time.Second, "the attempt ends testTimeout after its context")
 		_, err = w.r.Commands(t.Context(), []any{"get", key})
 		require.ErrorIs(t, err, ErrClosed)
 	})

@@ -8,14 +8,15 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// page is how many keys one SCAN looks at.
-const page = 1000
+// pageSize is the COUNT of each SCAN: how many keys it looks at.
+const pageSize = 1000
 
-// Hashes walks over the keys of all hashes that match the glob, on every master. A key may come
-// twice, and may be gone when it comes. The walk ends with the first error, an [*Error]. Between two
-// keys nothing is under way that Close would wait for.
+// Hashes iterates over the keys of all hashes that match the glob, on every master. A key may come
+// twice, and may have been deleted already. The iteration ends with the first error, an [*Error].
+// While the loop body runs, no command is in flight for which Close would wait.
 func (r *Runner) Hashes(ctx context.Context, match string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
+		// One node after the other: cursors belong to their node.
 		nodes, err := r.masters(ctx)
 		for i := 0; err == nil && i < len(nodes); i++ {
 			var found scanned
@@ -36,21 +37,21 @@ func (r *Runner) Hashes(ctx context.Context, match string) iter.Seq2[string, err
 	}
 }
 
-// scanned is one page of a SCAN.
+// scanned is the reply to one SCAN.
 type scanned struct {
 	keys   []string
 	cursor uint64
 }
 
-// scan gets one page. Repeating it changes nothing, so go-redis may.
+// scan sends one SCAN. It is idempotent, so go-redis may retry it.
 func (r *Runner) scan(ctx context.Context, node redis.Cmdable, cursor uint64, match string) (scanned, error) {
 	return attemptOnce(ctx, r, "scan", func(ctx context.Context) (scanned, error) {
-		keys, next, err := node.ScanType(ctx, cursor, match, page, "hash").Result()
+		keys, next, err := node.ScanType(ctx, cursor, match, pageSize, "hash").Result()
 		return scanned{keys, next}, err
 	})
 }
 
-// masters are the nodes that share the keys among them.
+// masters returns the master nodes: of a cluster all, else the one client.
 func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	cluster, ok := r.rdb.(interface {
 		ForEachMaster(ctx context.Context, fn func(context.Context, *redis.Client) error) error
@@ -59,7 +60,7 @@ func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
 		return []redis.Cmdable{r.rdb}, nil
 	}
 	return attemptOnce(ctx, r, "scan", func(ctx context.Context) ([]redis.Cmdable, error) {
-		var mu sync.Mutex
+		var mu sync.Mutex // ForEachMaster calls the function concurrently
 		var nodes []redis.Cmdable
 		err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
 			mu.Lock()

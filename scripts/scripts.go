@@ -1,15 +1,19 @@
-// Package scripts holds the library's Lua and the one door through which it reaches Redis.
+// Package scripts holds the library's Lua scripts and the runner that sends every command to Redis.
 //
-// Each primitive has a folder of Lua files; each file opens with a header that says what it does, its KEYS, its ARGV
-// and what it returns. [Load] finds one by its path without the ending; [Runner] runs it exactly once in effect.
+// Each primitive has a folder of Lua files. Each file opens with a header: what the script does,
+// its KEYS, its ARGV and what it returns. [Load] returns a script by its path without the
+// extension; [Runner] runs it, exactly once in effect.
 //
 // # Exactly once
 //
-// A command whose reply was lost may have been executed, and a copy of it may be executed later still: go-redis repeats
-// after a broken connection, and a hung server works off what its sockets hold when it wakes. So every script here that writes
-// may run any number of times with equal arguments, to the effect of one run and with the first run's answer. Scripts whose
-// ids belong to one acquisition alone get there by writing what is wanted; where the wire format counts, and where an
-// answer must be remembered, a key of the same slot remembers the request for [Runner.Memory].
+// A command whose reply was lost may have been executed. A copy of it may be executed later still:
+// go-redis repeats a command after a broken connection, and a server that hung executes what its
+// sockets hold when it runs again. So every script here that writes is idempotent: it may run any
+// number of times with equal arguments, with the effect of one run and the first run's answer.
+//
+// A script whose owner id belongs to one acquisition alone writes the wanted state. Where the wire
+// format counts, or where an answer must be remembered, a key of the same slot remembers the
+// request for [Runner.Memory].
 package scripts
 
 import (
@@ -31,24 +35,23 @@ type Script struct {
 	name   string
 	text   string
 	sha    string
-	digest any // sha, as commands take it
+	digest any // sha as an argument, so that a call does not allocate it
 }
 
-// Name is the script's path without its ending, such as "lock/acquire".
+// Name returns the script's path without its extension, such as "lock/acquire".
 func (s *Script) Name() string { return s.name }
 
-// Text is what Redis is given: the libraries the script uses, then the script.
+// Text returns the code that Redis executes: the libraries that the script uses, then the script.
 func (s *Script) Text() string { return s.text }
 
-// SHA is the digest by which EVALSHA finds it.
+// SHA returns the digest of Text, by which EVALSHA finds the script.
 func (s *Script) SHA() string { return s.sha }
 
-// uses matches the header line that names the files of lib/ to be put in front of a script.
-var uses = regexp.MustCompile(`(?m)^-- uses +(.+)$`)
-
-// Load returns the embedded script of that path, such as "lock/acquire". A library that it uses is looked for in the folders of own, then
-// in the script's own folder, then in lib/: so that one script serves primitives that differ in a detail. It is meant for
-// package-level variables and panics if there is no such file.
+// Load returns the embedded script with that path, such as "lock/acquire". The "uses" line of a
+// script's header names its libraries. A name with a slash is the path of the library. For a name
+// without a slash Load searches the folders of own, then the script's own folder, then lib/: so one
+// script serves primitives that differ in a detail. Load is meant for package-level variables and
+// panics if there is no such file.
 func Load(name string, own ...string) *Script {
 	var text strings.Builder
 	include(&text, name, append(own, path.Dir(name)), map[string]bool{})
@@ -61,22 +64,36 @@ func newScript(name, text string) *Script {
 	return &Script{name: name, text: text, sha: sha, digest: sha}
 }
 
-// include writes a file behind the libraries that it uses, each once.
+// include writes the libraries that a file uses, each once, and then the file.
 func include(text *strings.Builder, name string, own []string, done map[string]bool) {
 	body := read(name)
-	if m := uses.FindStringSubmatch(body); m != nil {
-		for lib := range strings.SplitSeq(m[1], ",") {
-			lib = library(strings.TrimSpace(lib), own)
-			if !done[lib] {
-				done[lib] = true
-				include(text, lib, own, done)
-			}
+	for _, lib := range uses(body) {
+		lib = library(lib, own)
+		if !done[lib] {
+			done[lib] = true
+			include(text, lib, own, done)
 		}
 	}
 	text.WriteString(code(body))
 }
 
+// usesLine matches the header line that names the libraries of a file.
+var usesLine = regexp.MustCompile(`(?m)^-- uses +(.+)$`)
+
+// uses returns the libraries that the file's header names.
+func uses(body string) []string {
+	m := usesLine.FindStringSubmatch(body)
+	if m == nil {
+		return nil
+	}
+	return strings.Split(strings.ReplaceAll(m[1], " ", ""), ",")
+}
+
+// library returns the path of the library that a "uses" line calls name.
 func library(name string, own []string) string {
+	if strings.Contains(name, "/") {
+		return name
+	}
 	for _, folder := range own {
 		if _, err := fs.Stat(files, folder+"/"+name+".lua"); err == nil {
 			return folder + "/" + name
@@ -93,7 +110,7 @@ func read(name string) string {
 	return string(b)
 }
 
-// code drops whole-line comments and blank lines: what Redis keeps and hashes is the code alone.
+// code returns body without whole-line comments and blank lines: Redis keeps and hashes only code.
 func code(body string) string {
 	var b strings.Builder
 	for line := range strings.Lines(body) {

@@ -3,7 +3,9 @@ package scripts
 import (
 	"fmt"
 	"io/fs"
+	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -12,29 +14,44 @@ import (
 )
 
 var (
-	headerLine = regexp.MustCompile(`^--(?:$| (?:(uses|defines|returns) +\S|(KEYS|ARGV)\[(\d+)(\.\.)?\] +\S| *\S))`)
-	reference  = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
+	headerLine = regexp.MustCompile(
+		`^--(?:$| (?:(uses|defines|returns) +\S|(KEYS|ARGV)\[(\d+)(\.\.)?\] +\S| *\S))`)
+	reference = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
+	argument  = regexp.MustCompile(`\b(?:KEYS|ARGV)\b`)
+	toplevel  = regexp.MustCompile(`(?m)^local (?:function )?(\w+)`)
+	signature = regexp.MustCompile(`\b\w+\(`)
 )
 
-// Every file opens with "-- <path>: what it does.", tells each KEYS and ARGV in order, and ends its header with what it
-// returns (a library: what it defines). Every KEYS and ARGV that the code names is told.
-func TestHeaders(t *testing.T) {
+// luaFiles returns the text of every Lua file by its path without the extension.
+func luaFiles(t *testing.T) map[string]string {
 	paths, err := fs.Glob(files, "*/*.lua")
 	require.NoError(t, err)
 	require.NotEmpty(t, paths)
+	bodies := map[string]string{}
 	for _, path := range paths {
-		t.Run(path, func(t *testing.T) {
-			body, err := files.ReadFile(path)
-			require.NoError(t, err)
-			checkHeader(t, strings.TrimSuffix(path, ".lua"), string(body))
-		})
+		name := strings.TrimSuffix(path, ".lua")
+		bodies[name] = read(name)
+	}
+	return bodies
+}
+
+// isLibrary reports whether a Lua file is for use by others: its header says what it defines.
+func isLibrary(body string) bool { return strings.Contains(body, "\n-- defines  ") }
+
+// Every file opens with "-- <path>: what it does.", names each KEYS and ARGV in order, and ends its
+// header with what it returns (a script) or what it defines (a library). The header names every
+// KEYS and ARGV that the code uses.
+func TestHeaders(t *testing.T) {
+	for name, body := range luaFiles(t) {
+		t.Run(name, func(t *testing.T) { checkHeader(t, name, body) })
 	}
 }
 
 func checkHeader(t *testing.T, name, body string) {
 	lines := strings.Split(body, "\n")
 	require.Regexp(t, `^-- `+regexp.QuoteMeta(name)+`: .+[.:]$`, lines[0])
-	told, next, last, open := map[string]bool{}, map[string]int{"KEYS": 1, "ARGV": 1}, "", map[string]bool{}
+	named, next := map[string]bool{}, map[string]int{"KEYS": 1, "ARGV": 1}
+	last, open := "", map[string]bool{}
 	for _, line := range lines[1:] {
 		if !strings.HasPrefix(line, "--") {
 			break
@@ -43,7 +60,7 @@ func checkHeader(t *testing.T, name, body string) {
 		require.NotNil(t, m, "header line %q", line)
 		if kind := m[2]; kind != "" {
 			require.True(t, fmt.Sprint(next[kind]) == m[3] || next[kind] == 1, "header line %q is out of order", line)
-			told[kind+m[3]] = true
+			named[kind+m[3]] = true
 			next[kind], _ = strconv.Atoi(m[3])
 			next[kind]++
 			open[kind] = m[4] != ""
@@ -52,15 +69,81 @@ func checkHeader(t *testing.T, name, body string) {
 			last = m[1]
 		}
 	}
-	if last == "defines" { // a library: its KEYS and ARGV are told by the scripts that use it
+	if last == "defines" {
 		return
 	}
 	require.Equal(t, "returns", last)
 	for kind, n := range next {
-		require.True(t, n == 1 || told[kind+"1"], "%s[1] is not told", kind)
+		require.True(t, n == 1 || named[kind+"1"], "the header does not name %s[1]", kind)
 	}
 	for _, m := range reference.FindAllStringSubmatch(code(body), -1) {
-		require.True(t, told[m[1]+m[2]] || open[m[1]], "%s[%s] is used but not told", m[1], m[2])
+		require.True(t, named[m[1]+m[2]] || open[m[1]], "the header does not name %s[%s]", m[1], m[2])
+	}
+}
+
+// No line is longer than 100 columns.
+func TestLineLength(t *testing.T) {
+	for name, body := range luaFiles(t) {
+		for i, line := range strings.Split(body, "\n") {
+			require.LessOrEqual(t, len(line), 100, "%s.lua:%d", name, i+1)
+		}
+	}
+}
+
+// A script gives names to its KEYS and ARGV in its first lines of code, and then uses only the
+// names. A library has arguments instead.
+func TestArgumentsHaveNames(t *testing.T) {
+	for name, body := range luaFiles(t) {
+		named := isLibrary(body)
+		for line := range strings.Lines(code(body)) {
+			if uses := argument.MatchString(line); uses {
+				require.False(t, named, "%s: %q uses KEYS or ARGV", name, line)
+				require.True(t, strings.HasPrefix(line, "local "), "%s: %q names no argument", name, line)
+			} else {
+				named = true
+			}
+		}
+	}
+}
+
+// A header's "uses" line names the library of every function that the file calls, and of every
+// constant that it reads. A "defines" line names every function that other files call.
+func TestUsesAndDefinesAreComplete(t *testing.T) {
+	bodies := luaFiles(t)
+	owners := map[string][]string{} // libraries by the names at the top level of each
+	for name, body := range bodies {
+		if !isLibrary(body) {
+			continue
+		}
+		_, rest, _ := strings.Cut(body, "\n-- defines  ")
+		header, _, _ := strings.Cut(rest, "\nlocal ")
+		names := toplevel.FindAllStringSubmatch(code(body), -1)
+		require.NotEmpty(t, names, name)
+		for _, m := range names {
+			owners[m[1]] = append(owners[m[1]], name)
+		}
+		defined, _, _ := strings.Cut(header, "\n\n")
+		for _, f := range signature.FindAllString(defined, -1) {
+			require.Contains(t, code(body), "local function "+f, "%s defines it", name)
+		}
+	}
+	for name, body := range bodies {
+		text := code(body)
+		for identifier, libs := range owners {
+			used := regexp.MustCompile(`(?:^|[^.\w'])` + identifier + `\b`).MatchString(text)
+			own := regexp.MustCompile(`\b(?:local|function)\b[^=\n]*\b` + identifier + `\b`).MatchString(text)
+			if !used || own || slices.Contains(libs, name) {
+				continue
+			}
+			listed := slices.ContainsFunc(libs, func(lib string) bool {
+				return slices.Contains(uses(body), lib) || slices.Contains(uses(body), path.Base(lib))
+			})
+			require.True(t, listed, "%s: its header does not use %v for %s", name, libs, identifier)
+			for _, lib := range libs {
+				header, _, _ := strings.Cut(bodies[lib], "\nlocal ")
+				require.Regexp(t, `-- defines  (?s:.*)\b`+identifier+`\b`, header, lib)
+			}
+		}
 	}
 }
 
@@ -68,7 +151,15 @@ func TestLoadPutsLibrariesInFront(t *testing.T) {
 	s := Load("lock/acquire")
 	require.Equal(t, "lock/acquire", s.Name())
 	require.Len(t, s.SHA(), 40)
-	require.True(t, strings.HasPrefix(s.Text(), "local function may_publish"))
+	require.True(t, strings.HasPrefix(s.Text(), "local function publish_denied"))
 	require.NotContains(t, s.Text(), "\n--")
 	require.Panics(t, func() { Load("lock/no-such") })
+}
+
+// A library without a folder in its name is the primitive's own, if there is one.
+func TestLoadPrefersThePrimitivesOwnLibrary(t *testing.T) {
+	plain, fair := Load("lock/force").Text(), Load("lock/force", "fairlock").Text()
+	require.NotContains(t, plain, "function hand_off")
+	require.Contains(t, fair, "function hand_off")
+	require.Equal(t, 1, strings.Count(fair, "function now_ms"), "each library is included once")
 }

@@ -1,167 +1,180 @@
--- fairlock/acquire: take the lock if it is free and no waiter goes first, or join the queue.
--- uses     channel, queue
--- KEYS[1]  lock hash
--- KEYS[2]  channel; a client's or a waiter's own channel is this one, a colon and its id
--- KEYS[3]  memory of this acquisition: a private one's release; a shared one's 1 entered, 2 left,
---          3 never to enter
--- KEYS[4]  shared counts: hash of owner ids, each with how many of its counts belong to WithOwner
---          callers
--- KEYS[5]  queue
--- KEYS[6]  deadlines
--- KEYS[7]  our waiters
--- KEYS[8]  heartbeats
+-- fairlock/acquire: acquire the lock if it is free and no waiter is before, or join the queue.
+-- uses     lib/acl, lib/clock, fairlock/queue
+-- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is that of the
+--            release for a private acquisition; for a shared one 1 acquired, 2 released, 3 must not
+--            acquire
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition alone
+-- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition
+--          alone
 -- ARGV[5]  1 to refuse a second count
 -- ARGV[6]  1 to join the queue when refused; 2 to be granted the lock there, too
 -- ARGV[7]  timeout of this waiter, ms
--- ARGV[8]  its client: an id of this life of it
+-- ARGV[8]  its client: an id that is new after each restart
 -- ARGV[9]  its client id, with which its owner ids begin
--- ARGV[10] 1 when nested under a hold with the same id
--- returns  0 when ours; "over" when this acquisition has ended; "again" when refused a count; "lost"
---          when nested and the outer hold is gone; when refused {holder's pttl, holder}, and, in the
---          queue, the time at which it joined, and 1 if Redisson holds the lock, or may before it
-local id, shared = ARGV[1], ARGV[4] ~= '0'
-local memory = redis.call('get', KEYS[3])
-if memory and not (shared and memory == '1') then
+-- ARGV[10] 1 when nested in a hold with the same id, which must still have the lock
+-- returns  0 when acquired; "over" when this acquisition has ended; "again" when a second count is
+--          refused; "lost" when the outer hold is gone; when refused {holder's pttl, holder}, and,
+--          in the queue, the time at which it joined, and 1 if Redisson holds the lock, or may
+--          before it
+local lock = fair_lock(KEYS)
+local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[10] == '1'
+local joins, wants_grant, timeout_ms = ARGV[6] ~= '0', ARGV[6] == '2', ARGV[7]
+local client, client_id = ARGV[8], ARGV[9]
+
+local memory = redis.call('get', lock.memory)
+if memory and not (is_shared and memory == '1') then
   return 'over'
 end
-local holder = redis.call('hkeys', KEYS[1])[1]
-local held = holder == id
-if ARGV[10] == '1' and not held then
+local holder = redis.call('hkeys', lock.hash)[1]
+local held = holder == owner
+if is_nested and not held then
   return 'lost'
 end
 
--- prolong makes the lock last for the whole ttl, and never shortens it.
-local function prolong()
-  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
-    redis.call('pexpire', KEYS[1], ARGV[2])
+-- extend_lease makes the lock last for the whole ttl, and never shortens it.
+local function extend_lease()
+  if redis.call('pttl', lock.hash) < tonumber(ttl_ms) then
+    redis.call('pexpire', lock.hash, ttl_ms)
   end
 end
 
--- counted tells whether the lock has a count of this acquisition already.
-local function counted()
-  if shared then
+-- has_count reports whether the lock has a count of this acquisition already.
+local function has_count()
+  if is_shared then
     return memory
   end
-  local others = tonumber(redis.call('hget', KEYS[4], id) or 0)
-  return others == 0 or tonumber(redis.call('hget', KEYS[1], id)) > others
+  local shared = tonumber(redis.call('hget', lock.shared_counts, owner) or 0)
+  return shared == 0 or tonumber(redis.call('hget', lock.hash, owner)) > shared
 end
 
-if held and counted() then -- a copy of this script, or the lock was granted in the queue
-  prolong()
+if held and has_count() then -- a copy of this request, or the lock was granted in the queue
+  extend_lease()
   return 0
 end
-if held and ARGV[5] == '1' then
+if held and refuse_second then
   return 'again'
 end
 
--- enter takes the lock, or one more count of it. The count of another type's key fails first.
-local function enter()
-  if shared then
+-- acquire adds a count to the lock. It changes the shared counts first: if that key has another
+-- type, nothing has changed yet.
+local function acquire()
+  if is_shared then
     if held then
-      redis.call('hincrby', KEYS[4], id, 1)
+      redis.call('hincrby', lock.shared_counts, owner, 1)
     else
-      redis.call('hset', KEYS[4], id, 1)
+      redis.call('hset', lock.shared_counts, owner, 1)
     end
-    redis.call('pexpire', KEYS[4], math.max(86400000, ARGV[2]))
+    redis.call('pexpire', lock.shared_counts, math.max(86400000, ttl_ms))
   end
-  redis.call('hincrby', KEYS[1], id, 1)
+  redis.call('hincrby', lock.hash, owner, 1)
   if held then
-    prolong()
+    extend_lease()
   else
-    redis.call('pexpire', KEYS[1], ARGV[2])
+    redis.call('pexpire', lock.hash, ttl_ms)
   end
-  if shared then
-    redis.call('set', KEYS[3], '1', 'px', ARGV[4])
+  if is_shared then
+    redis.call('set', lock.memory, '1', 'px', memory_ttl_ms)
   end
   return 0
 end
 
-local contended = holder or redis.call('exists', KEYS[5], KEYS[6], KEYS[7], KEYS[8]) > 0
-local owner = string.match(holder or '', '^(.*):') or ''
-local known = contended and redis.call('hmget', KEYS[8], ARGV[8], 'shared', 'holder', 'id ' .. owner) or {}
-local at = contended and now()
+local contended = holder
+  or redis.call('exists', lock.queue, lock.deadlines, lock.waiters, lock.clients) > 0
+local holder_client = string.match(holder or '', '^(.*):') or ''
+local known = contended
+  and redis.call('hmget', lock.clients, client, 'shared', 'holder', 'id ' .. holder_client) or {}
+local last_heartbeat, was_mixed = known[1], known[2]
+local noted_holder, holder_is_redlatch = known[3], known[4]
+local now = contended and now_ms()
 -- A recent heartbeat need not be renewed, and its client has been found to be allowed to publish.
-local lively = known[1] and at - known[1] < math.min(heartbeat_age, ARGV[7] / 4)
-local denied = not lively and may_publish(ARGV[3], KEYS[2] .. ':' .. id)
+local is_recent = last_heartbeat
+  and now - last_heartbeat < math.min(heartbeat_interval, timeout_ms / 4)
+local denied = not is_recent and publish_denied(publish, lock.channel .. ':' .. owner)
 if denied then
   return denied
 end
 
-local function heartbeat()
-  redis.call('hset', KEYS[8], ARGV[8], at, 'id ' .. ARGV[9], '1')
-  -- Redisson does not know of these two keys. If all clients of ours crash, they expire.
-  local keep = math.max(60000, 2 * ARGV[7])
-  for i = 7, 8 do
-    if redis.call('pttl', KEYS[i]) < keep then
-      redis.call('pexpire', KEYS[i], 2 * keep)
+-- send_heartbeat records that this client is alive.
+local function send_heartbeat()
+  redis.call('hset', lock.clients, client, now, 'id ' .. client_id, '1')
+  -- Redisson does not know of these two keys. If all redlatch clients crash, they expire.
+  local keep_ms = math.max(60000, 2 * timeout_ms)
+  for _, key in ipairs({lock.waiters, lock.clients}) do
+    if redis.call('pttl', key) < keep_ms then
+      redis.call('pexpire', key, 2 * keep_ms)
     end
   end
 end
 
 -- enqueue puts the waiter into the queue, if it is not there yet. It returns the time at which the
--- waiter joined, and 1 if Redisson holds the lock or may before it.
+-- waiter joined, and 1 if Redisson holds the lock or may before it; or, as a third result, an
+-- error.
 local function enqueue()
   -- Read each key before the first write: one of another type must fail while nothing has changed.
-  local ours = redis.call('hlen', KEYS[7])
-  local highest = redis.call('zrange', KEYS[6], -1, -1, 'withscores')[2]
-  local score = math.max(deadline(at, tonumber(ARGV[7])), tonumber(highest or 0))
+  local entries = redis.call('hlen', lock.waiters)
+  local highest = redis.call('zrange', lock.deadlines, -1, -1, 'withscores')[2]
+  local score = math.max(score_after(now, tonumber(timeout_ms)), tonumber(highest or 0))
   local length, since
-  if redis.call('zadd', KEYS[6], 'nx', score, id) == 1 then
-    length = redis.pcall('rpush', KEYS[5], id)
+  if redis.call('zadd', lock.deadlines, 'nx', score, owner) == 1 then
+    length = redis.pcall('rpush', lock.queue, owner)
     if type(length) == 'table' then
-      redis.call('zrem', KEYS[6], id)
+      redis.call('zrem', lock.deadlines, owner)
       return nil, nil, length
     end
   else
-    length = redis.call('llen', KEYS[5])
-    since = select(4, waiter(id))
+    length = redis.call('llen', lock.queue)
+    since = select(4, read_waiter(lock, owner))
   end
   if not since then
-    since = ARGV[6] == '2' and string.format('%d', at) or ''
-    local entry = ARGV[8] .. ' ' .. ARGV[7]
-    redis.call('hset', KEYS[7], id, since == '' and entry or entry .. ' ' .. ARGV[2] .. ' ' .. since)
-    ours = ours + 1
+    since = wants_grant and string.format('%d', now) or ''
+    local entry = client .. ' ' .. timeout_ms
+    if since ~= '' then
+      entry = entry .. ' ' .. ttl_ms .. ' ' .. since
+    end
+    redis.call('hset', lock.waiters, owner, entry)
+    entries = entries + 1
   end
-  if not lively then
-    heartbeat()
+  if not is_recent then
+    send_heartbeat()
   end
-  local mixed = known[2] or ours ~= length
+  local mixed = was_mixed or entries ~= length
   if mixed then
-    restamp(at, false)
+    update_scores(lock, now, false)
   end
-  local native = not holder or holder == known[3] or known[4] or owner == ARGV[9]
-  -- A place that shares a private waiter's id is granted to that waiter alone.
-  return ARGV[6] == '2' and since or '', (mixed or not native) and 1 or 0
+  local no_redisson_holder = not holder or holder == noted_holder or holder_is_redlatch
+    or holder_client == client_id
+  -- Only a private waiter can be granted the lock in the queue, even if a shared one has the same
+  -- id.
+  return wants_grant and since or '', (mixed or not no_redisson_holder) and 1 or 0
 end
 
 if not contended then
-  return enter()
+  return acquire()
 end
 if not holder or held then
-  local first = head(at)
-  if first and (held or first == id) then
-    remove(id)
-    enter()
-    restamp(at, true)
-    note_holder(id, ARGV[2])
+  local head = live_head(lock, now)
+  if head and (held or head == owner) then
+    remove_waiter(lock, owner)
+    acquire()
+    update_scores(lock, now, true)
+    note_holder(lock, owner, ttl_ms)
     return 0
   end
-  if not first then
+  if not head then
     if not held then
-      clear()
+      delete_empty_queue(lock)
     end
-    return enter()
+    return acquire()
   end
 end
-if ARGV[6] == '0' then
-  return {redis.call('pttl', KEYS[1]), holder}
+if not joins then
+  return {redis.call('pttl', lock.hash), holder}
 end
-local since, foreign, fault = enqueue()
+local since, behind_redisson, fault = enqueue()
 if fault then
   return fault
 end
-return {redis.call('pttl', KEYS[1]), holder or '', since, foreign}
+return {redis.call('pttl', lock.hash), holder or '', since, behind_redisson}

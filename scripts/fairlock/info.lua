@@ -1,7 +1,8 @@
--- fairlock/info: the holder of the lock, and its waiters.
+-- fairlock/info: read who holds the lock, and its waiters.
 -- KEYS[1]  lock hash
 -- KEYS[2]  queue
--- returns  {pttl, {field, value, ...}, {waiting id, ...}}
-return {
-  redis.call('pttl', KEYS[1]), redis.call('hgetall', KEYS[1]), redis.call('lrange', KEYS[2], 0, -1),
-}
+-- returns  {pttl, {field, value, ...}, {waiter's id, ...}}
+local lock_hash, queue = KEYS[1], KEYS[2]
+
+local pttl, fields = redis.call('pttl', lock_hash), redis.call('hgetall', lock_hash)
+return {pttl, fields, redis.call('lrange', queue, 0, -1)}

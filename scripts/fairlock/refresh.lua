@@ -1,44 +1,42 @@
 -- fairlock/refresh: one heartbeat for all waiters of a client, and one look at the queue for them.
--- uses     tell
--- KEYS[1]  lock hash
--- KEYS[2]  channel; a client's or a waiter's own channel is this one, a colon and its id
--- KEYS[3]  unused
--- KEYS[4]  unused
--- KEYS[5]  queue
--- KEYS[6]  deadlines
--- KEYS[7]  our waiters
--- KEYS[8]  heartbeats
--- ARGV[1]  client: an id of this life of it
+-- uses     lib/clock, fairlock/queue, fairlock/hand_off
+-- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue
+-- ARGV[1]  client: an id that is new after each restart
 -- ARGV[2]  publish command
 -- ARGV[3]  the longest timeout of its waiters, ms
--- ARGV[4..]  ids that should be waiting
--- returns  {pttl, holder or "", next owner or "", how long that has to take the lock, ms, 1 if it is
---          this client's, how many wait, those of the ids that do not, ...}
-local at = now()
+-- ARGV[4..]  ids that should be in the queue
+-- returns  {pttl, holder or "", next owner or "", how long that has to acquire the lock, ms, 1 if
+--          it is this client's, length of the queue, those of the ids that are not in it, ...}
+local lock = fair_lock(KEYS)
+local client, publish, longest_timeout, all_args = ARGV[1], ARGV[2], ARGV[3], ARGV
+
+local now = now_ms()
 -- A key of another type fails here, before it gets a TTL.
-redis.call('hlen', KEYS[7])
-redis.call('hlen', KEYS[8])
+redis.call('hlen', lock.waiters)
+redis.call('hlen', lock.clients)
 -- The first write is one that a full Redis allows.
-local keep = 2 * math.max(60000, 2 * ARGV[3])
-redis.call('pexpire', KEYS[7], keep)
-redis.call('pexpire', KEYS[8], keep)
-redis.call('hset', KEYS[8], ARGV[1], at)
-redis.call('pexpire', KEYS[8], keep)
-local first, given, client = head(at)
-if first and redis.call('exists', KEYS[1]) == 0 then
-  pass(ARGV[2], true)
-  first, given, client = head(at)
+local keep_ms = 2 * math.max(60000, 2 * longest_timeout)
+redis.call('pexpire', lock.waiters, keep_ms)
+redis.call('pexpire', lock.clients, keep_ms)
+redis.call('hset', lock.clients, client, now)
+redis.call('pexpire', lock.clients, keep_ms)
+local head, head_left, head_client = live_head(lock, now)
+if head and redis.call('exists', lock.hash) == 0 then
+  -- The lock expired, or the message to the head was lost.
+  hand_off(lock, publish, true)
+  head, head_left, head_client = live_head(lock, now)
 else
-  restamp(at, false)
+  update_scores(lock, now, false)
 end
-local holder = redis.call('hkeys', KEYS[1])[1]
+local holder = redis.call('hkeys', lock.hash)[1]
 local answer = {
-  redis.call('pttl', KEYS[1]), holder or '', first or '', given or 0, client == ARGV[1] and 1 or 0,
-  redis.call('llen', KEYS[5]),
+  redis.call('pttl', lock.hash), holder or '', head or '', head_left or 0,
+  head_client == client and 1 or 0, redis.call('llen', lock.queue),
 }
-for i = 4, #ARGV do
-  if not redis.call('zscore', KEYS[6], ARGV[i]) then
-    answer[#answer + 1] = ARGV[i]
+for i = 4, #all_args do
+  local id = all_args[i]
+  if not redis.call('zscore', lock.deadlines, id) then
+    answer[#answer + 1] = id
   end
 end
 return answer

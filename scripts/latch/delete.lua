@@ -1,18 +1,21 @@
--- latch/delete: no latch any more; what was to be waited for will not come.
--- uses     count, remember
+-- latch/delete: delete the latch; it will not open any more.
+-- uses     lib/number, lib/remember
 -- KEYS[1]  count
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- returns  1 when there was one, 0 when not
-local memory = redis.call('get', KEYS[3])
+local count_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local publish, memory_ttl_ms = ARGV[1], ARGV[2]
+
+local memory = redis.call('get', memory_key)
 if memory then
   return tonumber(memory)
 end
-count(KEYS[1]) -- what is no number must not be deleted
-local deleted = remember(redis.call('del', KEYS[1]))
+read_number(count_key) -- a key without a number must not be deleted
+local deleted = remember(memory_key, redis.call('del', count_key), memory_ttl_ms)
 if deleted == 1 then
-  redis.call(ARGV[1], KEYS[2], '1')
+  redis.call(publish, channel, '1')
 end
 return deleted

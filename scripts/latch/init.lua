@@ -1,5 +1,5 @@
 -- latch/init: set the count, unless there is one.
--- uses     count, remember
+-- uses     lib/number, lib/remember
 -- KEYS[1]  count
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
@@ -7,14 +7,17 @@
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  wanted count
 -- returns  1 when set, 0 when there was one
-local memory = redis.call('get', KEYS[3])
+local count_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
+
+local memory = redis.call('get', memory_key)
 if memory then
   return tonumber(memory)
 end
-if count(KEYS[1]) then
-  return remember(0)
+if read_number(count_key) then
+  return remember(memory_key, 0, memory_ttl_ms)
 end
-redis.call('set', KEYS[1], ARGV[3])
-remember(1)
-redis.call(ARGV[1], KEYS[2], '1')
+redis.call('set', count_key, wanted)
+remember(memory_key, 1, memory_ttl_ms)
+redis.call(publish, channel, '1')
 return 1

@@ -1,6 +1,6 @@
--- lib/remember: what a request did is kept, so that a copy of it does nothing and answers the same.
--- defines  remember(answer): returns the answer too. KEYS[3] is the memory, ARGV[2] its ttl, ms
-local function remember(answer)
-  redis.call('set', KEYS[3], answer, 'px', ARGV[2])
+-- lib/remember: keep the answer to a request, so that a copy of it changes nothing more.
+-- defines  remember(memory_key, answer, ttl_ms): returns the answer
+local function remember(memory_key, answer, ttl_ms)
+  redis.call('set', memory_key, answer, 'px', ttl_ms)
   return answer
 end

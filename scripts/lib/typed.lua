@@ -1,6 +1,7 @@
--- lib/typed: a key that holds another type than expected fails nobody else's part of a batch.
--- defines  typed(kind, command, key, ...): the command's answer; nil when key does not hold that kind. Any other error ends the script
-local function typed(kind, command, key, ...)
+-- lib/typed: run a command in a batch, where one key of a wrong type must not fail the others.
+-- defines  call_typed(kind, command, key, ...): the command's answer, or nil if the key has another
+--          type than kind. Any other error ends the script
+local function call_typed(kind, command, key, ...)
   local answer = redis.pcall(command, key, ...)
   if type(answer) == 'table' and answer.err then
     if redis.call('type', key).ok ~= kind then

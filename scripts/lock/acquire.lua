@@ -1,32 +1,38 @@
--- lock/acquire: take the lock for an id that belongs to one acquisition alone.
--- uses     channel
+-- lock/acquire: acquire the lock for an owner id that belongs to one acquisition alone.
+-- uses     lib/acl
 -- KEYS[1]  lock hash
--- KEYS[2]  channel on which the release will be told
--- KEYS[3]  given back: set of the places of those acquisitions that were, each also with a minus if it held nothing then
--- KEYS[4]  fencing token, of a fenced lock only
+-- KEYS[2]  channel on which the release will be published
+-- KEYS[3]  released: set of the numbers of released acquisitions; an acquisition that held nothing
+--          when it was released has its number there with a minus, too
+-- KEYS[4]  fencing token, for a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- ARGV[4]  this acquisition's place in the set
--- returns  the token, or 0, when ours; {holder's pttl, holder} when another's; "over" when this acquisition has been given back already
-if redis.call('sismember', KEYS[3], ARGV[4]) == 1 then
+-- ARGV[4]  number of this acquisition in the set
+-- returns  the token, or 0, when acquired; {holder's pttl, holder} when somebody else holds the
+--          lock; "over" when this acquisition was released already
+local lock_hash, channel, released, token_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local owner, ttl_ms, publish, number = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+if redis.call('sismember', released, number) == 1 then
   return 'over'
 end
-if redis.call('exists', KEYS[1]) == 0 then
-  local denied = may_publish(ARGV[3], KEYS[2])
+if redis.call('exists', lock_hash) == 0 then
+  local denied = publish_denied(publish, channel)
   if denied then
     return denied
   end
-  local token = KEYS[4] and redis.call('incr', KEYS[4])
-  redis.call('hset', KEYS[1], ARGV[1], 1)
-  redis.call('pexpire', KEYS[1], ARGV[2])
+  local token = token_key and redis.call('incr', token_key)
+  redis.call('hset', lock_hash, owner, 1)
+  redis.call('pexpire', lock_hash, ttl_ms)
   return token or 0
 end
-if redis.call('hexists', KEYS[1], ARGV[1]) == 1 then
-  -- A copy, or an heir that asks: the lock may have been extended since.
-  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
-    redis.call('pexpire', KEYS[1], ARGV[2])
+if redis.call('hexists', lock_hash, owner) == 1 then
+  -- A copy of this request, or the lock was handed off to this owner. Never shorten: the lock may
+  -- have been extended since.
+  if redis.call('pttl', lock_hash) < tonumber(ttl_ms) then
+    redis.call('pexpire', lock_hash, ttl_ms)
   end
-  return KEYS[4] and tonumber(redis.call('get', KEYS[4]) or 0) or 0
+  return token_key and tonumber(redis.call('get', token_key) or 0) or 0
 end
-return {redis.call('pttl', KEYS[1]), redis.call('hkeys', KEYS[1])[1]}
+return {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}

@@ -1,37 +1,42 @@
--- lock/adopt: put a fresh id in the place of a holder's, with all its counts.
--- uses     channel, ended
+-- lock/adopt: replace a holder's owner id by a new one, which takes over all its counts.
+-- was_released is in lock/was_released, and for fair locks in fairlock/was_released.
+-- uses     lib/acl, was_released
 -- KEYS[1]  lock hash
--- KEYS[2]  channel on which the release will be told
--- KEYS[3]  memory of the fresh id's release: see what ended is
+-- KEYS[2]  channel on which the release will be published
+-- KEYS[3]  memory of the new id's release: see was_released
 -- KEYS[4]  shared counts
--- ARGV[1]  fresh id
+-- ARGV[1]  new owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- ARGV[4]  the holder's id
--- ARGV[5]  the adoption's place, if that is a set
+-- ARGV[4]  the holder's owner id
+-- ARGV[5]  number of the adoption, if the memory is a set
 -- returns  the counts taken over, or 0 when that holder has none
-if ended(ARGV[5]) then
+local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local number = ARGV[5]
+
+if was_released(memory_key, number) then
   return 0
 end
-local count = redis.call('hget', KEYS[1], ARGV[1])
+local count = redis.call('hget', lock_hash, new_owner)
 if count then
-  -- A copy: the lock may have been extended since.
-  if redis.call('pttl', KEYS[1]) < tonumber(ARGV[2]) then
-    redis.call('pexpire', KEYS[1], ARGV[2])
+  -- A copy of this request. Never shorten: the lock may have been extended since.
+  if redis.call('pttl', lock_hash) < tonumber(ttl_ms) then
+    redis.call('pexpire', lock_hash, ttl_ms)
   end
   return tonumber(count)
 end
-count = redis.call('hget', KEYS[1], ARGV[4])
+count = redis.call('hget', lock_hash, old_owner)
 if not count then
   return 0
 end
-local denied = may_publish(ARGV[3], KEYS[2])
+local denied = publish_denied(publish, channel)
 if denied then
   return denied
 end
--- In this order: a hash that loses its last field is gone, with its ttl.
-redis.call('hset', KEYS[1], ARGV[1], count)
-redis.call('hdel', KEYS[1], ARGV[4])
-redis.call('hdel', KEYS[4], ARGV[4])
-redis.call('pexpire', KEYS[1], ARGV[2])
+-- Set the new field first: a hash that loses its last field is deleted, with its TTL.
+redis.call('hset', lock_hash, new_owner, count)
+redis.call('hdel', lock_hash, old_owner)
+redis.call('hdel', shared_counts, old_owner)
+redis.call('pexpire', lock_hash, ttl_ms)
 return tonumber(count)

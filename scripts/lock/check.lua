@@ -1,5 +1,7 @@
--- lock/check: ask whether the lock is still the owner's.
+-- lock/check: ask whether the owner still holds the lock.
 -- KEYS[1]  lock hash
 -- ARGV[1]  owner id
 -- returns  1 or 0
-return redis.call('hexists', KEYS[1], ARGV[1])
+local lock_hash, owner = KEYS[1], ARGV[1]
+
+return redis.call('hexists', lock_hash, owner)

@@ -1,23 +1,28 @@
--- lock/force: free the lock whoever holds it.
--- uses     tell
+-- lock/force: free the lock, whoever holds it.
+-- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
+-- uses     notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- KEYS[4]  shared counts
+-- KEYS[5..]  further keys of a fair lock, for notify_free
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- returns  the ids that held it, 0 when none did; a repetition: 1 in place of the ids
-local memory = redis.call('get', KEYS[3])
+-- returns  the ids of the holders, 0 when there were none; a copy of this request: 1 instead of ids
+local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
+local publish, memory_ttl_ms = ARGV[1], ARGV[2]
+
+local memory = redis.call('get', memory_key)
 if memory then
   return tonumber(memory)
 end
--- Ask the type: what is no lock must not be deleted.
-local ids = redis.call('hkeys', KEYS[1])
-local held = redis.call('del', KEYS[1])
-redis.call('del', KEYS[4])
-redis.call('set', KEYS[3], held, 'px', ARGV[2])
+-- HKEYS fails for a key of another type, which must not be deleted.
+local ids = redis.call('hkeys', lock_hash)
+local held = redis.call('del', lock_hash)
+redis.call('del', shared_counts)
+redis.call('set', memory_key, held, 'px', memory_ttl_ms)
 if held == 1 then
-  tell(ARGV[1])
+  notify_free(all_keys, publish)
   return ids
 end
 return held

@@ -1,6 +1,8 @@
--- lock/info: who holds the lock.
+-- lock/info: read who holds the lock.
 -- KEYS[1]  lock hash
 -- returns  {pttl, field, value, field, value, ...}
-local answer = redis.call('hgetall', KEYS[1])
-table.insert(answer, 1, redis.call('pttl', KEYS[1]))
+local lock_hash = KEYS[1]
+
+local answer = redis.call('hgetall', lock_hash)
+table.insert(answer, 1, redis.call('pttl', lock_hash))
 return answer

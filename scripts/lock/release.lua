@@ -1,66 +1,75 @@
--- lock/release: free the lock of an id that belongs to one acquisition alone, or hand it off to a successor.
--- The successor waits for the lock and gets it at once. A late copy of the id's acquisition takes nothing. Counts of callers of
--- WithOwner stay.
--- uses     tell, shared
+-- lock/release: release the lock of an owner id that is not shared, or hand it off.
+-- The successor waits for the lock and gets it at once. A late copy of this id's acquisition
+-- acquires nothing. Counts of acquisitions with WithOwner stay.
+-- uses     lib/shared_counts, lib/notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
--- KEYS[3]  released: set of places of acquisitions; each that held nothing then also with a minus
+-- KEYS[3]  released: set of the numbers of released acquisitions; an acquisition that held nothing
+--          when it was released has its number there with a minus, too
 -- KEYS[4]  shared counts
--- KEYS[5]  the same as KEYS[3] for the successor, if there is one
--- KEYS[6]  fencing token, of a fenced lock with a successor only
+-- KEYS[5]  the set with the successor's number, if there is a successor
+-- KEYS[6]  fencing token, for a fenced lock with a successor only
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms
--- ARGV[4]  this acquisition's place in the set
--- ARGV[5]  the successor's id, which belongs to one acquisition alone; none: there is no successor
+-- ARGV[4]  number of this acquisition in the set
+-- ARGV[5]  the successor's owner id, which belongs to one acquisition alone; missing: no successor
 -- ARGV[6]  the successor's ttl, ms
--- ARGV[7]  the successor's place
--- returns  0 when it was not held; {token, or 0} when the successor has the lock now; else 1 and how many received the release message
-local hash, id, successor = KEYS[1], ARGV[1], ARGV[5]
+-- ARGV[7]  the successor's number
+-- returns  0 when it was not held; {token, or 0} when the successor has the lock now; else 1 and
+--          how many received the release message
+local lock_hash, released, shared_counts = KEYS[1], KEYS[3], KEYS[4]
+local successor_released, token_key, all_keys = KEYS[5], KEYS[6], KEYS
+local owner, publish, memory_ttl_ms, number = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local successor, successor_ttl_ms, successor_number = ARGV[5], ARGV[6], ARGV[7]
 
--- remember keeps the answer for copies of this release, and refuses late copies of the acquisition.
-local function remember(...)
-  redis.call('sadd', KEYS[3], ...)
-  redis.call('pexpire', KEYS[3], ARGV[3])
+-- remember_release keeps the answer for copies of this release, and refuses late copies of the
+-- acquisition.
+local function remember_release(...)
+  redis.call('sadd', released, ...)
+  redis.call('pexpire', released, memory_ttl_ms)
 end
 
-local count = tonumber(redis.call('hget', hash, id))
+local count = tonumber(redis.call('hget', lock_hash, owner))
 if count then
   -- In all branches the first write is one that a full Redis allows.
-  local shared = shared_of(KEYS[4], id, count)
+  local shared = shared_count(shared_counts, owner, count)
   if shared > 0 then
-    redis.call('pexpire', hash, math.max(redis.call('pttl', hash), 1))
-    redis.call('hset', hash, id, shared)
-    remember(ARGV[4])
+    redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), 1))
+    redis.call('hset', lock_hash, owner, shared)
+    remember_release(number)
     return 1
   end
-  local handed = successor and redis.call('sismember', KEYS[5], ARGV[7]) == 0
-  if handed then
-    redis.call('pexpire', hash, ARGV[6])
-    redis.call('hset', hash, successor, 1)
-    redis.call('hdel', hash, id)
+  -- A successor that has given up must not get the lock.
+  local hands_off = successor
+    and redis.call('sismember', successor_released, successor_number) == 0
+  if hands_off then
+    redis.call('pexpire', lock_hash, successor_ttl_ms)
+    redis.call('hset', lock_hash, successor, 1)
+    redis.call('hdel', lock_hash, owner)
   else
-    redis.call('del', hash)
+    redis.call('del', lock_hash)
   end
-  remember(ARGV[4])
-  if handed then
-    return {KEYS[6] and redis.call('incr', KEYS[6]) or 0}
+  remember_release(number)
+  if hands_off then
+    return {token_key and redis.call('incr', token_key) or 0}
   end
-  return 1 + (tell(ARGV[2]) or 0)
+  return 1 + (notify_free(all_keys, publish) or 0)
 end
-if redis.call('sismember', KEYS[3], ARGV[4]) == 0 then
-  redis.call('pexpire', KEYS[3], ARGV[3]) -- a full Redis allows what follows
-  remember(ARGV[4], '-' .. ARGV[4])
+if redis.call('sismember', released, number) == 0 then
+  redis.call('pexpire', released, memory_ttl_ms) -- a full Redis allows what follows
+  remember_release(number, '-' .. number)
   return 0
 end
-if redis.call('sismember', KEYS[3], '-' .. ARGV[4]) == 1 then
+-- From here on this is a copy of a release that was executed.
+if redis.call('sismember', released, '-' .. number) == 1 then
   return 0
 end
-if successor and redis.call('hexists', hash, successor) == 1 then
-  -- This is a copy. The successor counts its lease from the copy that is answered.
-  if redis.call('pttl', hash) < tonumber(ARGV[6]) then
-    redis.call('pexpire', hash, ARGV[6])
+if successor and redis.call('hexists', lock_hash, successor) == 1 then
+  -- The successor counts its lease from when the answered copy was sent.
+  if redis.call('pttl', lock_hash) < tonumber(successor_ttl_ms) then
+    redis.call('pexpire', lock_hash, successor_ttl_ms)
   end
-  return {KEYS[6] and tonumber(redis.call('get', KEYS[6]) or 0) or 0}
+  return {token_key and tonumber(redis.call('get', token_key) or 0) or 0}
 end
 return 1

@@ -1,63 +1,70 @@
--- permitsemaphore/acquire: take permits, all or none, for ids that belong to one acquisition alone.
--- uses     channel, count, permits
+-- permitsemaphore/acquire: acquire permits, all or none, for ids of one acquisition alone.
+-- uses     lib/acl, lib/clock, lib/number, permitsemaphore/leases
 -- KEYS[1]  free permits
--- KEYS[2]  channel on which the release will be told
+-- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of this acquisition's release
 -- KEYS[4]  leases
 -- ARGV[1]  publish command
--- ARGV[2]  how many ended leases to collect at the most
+-- ARGV[2]  how many expired leases to collect at most
 -- ARGV[3]  ids of 16 bytes each
 -- ARGV[4]  ttl, ms
--- returns  {1, free permits} when taken; {0, free permits, ms until a lease ends} when there are too few: -1 when none will end, 0 when more
---          are to be collected; "over" when this acquisition has been released already
-if redis.call('exists', KEYS[3]) == 1 then
+-- returns  {1, free permits} when acquired; {0, free permits, ms until a lease ends} when there are
+--          too few: -1 when none will end, 0 when more are to be collected; "over" when this
+--          acquisition was released already
+local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local publish, max_collected, ids, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
+
+if redis.call('exists', memory_key) == 1 then
   return 'over'
 end
-local at, free, wanted = now(), count(KEYS[1]), #ARGV[3] / 16
-local ending = at + 1 + ARGV[4]
-local mine = taken(ARGV[3], at)
+local now, free, wanted = now_ms(), read_number(permits_key), #ids / 16
+local ends_at = now + 1 + ttl_ms -- now is rounded down; a lease must not be shorter than its ttl
+local own = acquired_permits(leases, ids, now)
 if not free then
   return {0, 0, -1}
 end
-if #mine == wanted then
-  lease(ARGV[3], ending)
+if #own == wanted then -- a copy of this request
+  set_leases(leases, ids, ends_at)
   return {1, free}
 end
-if #mine > 0 then -- an earlier copy's, whose leases have ended and are being collected: it begins again
-  drop(mine)
-  free = redis.call('incrby', KEYS[1], #mine)
+if #own > 0 then
+  -- An earlier copy acquired, but its leases have expired and some were collected. Start again.
+  remove_leases(leases, own)
+  free = redis.call('incrby', permits_key, #own)
 end
-local ended = math.min(redis.call('zcount', KEYS[4], '-inf', at), tonumber(ARGV[2]))
-local enough = free + ended >= wanted
-if enough or ended > 0 then
-  local denied = may_publish(ARGV[1], KEYS[2])
+local expired = math.min(redis.call('zcount', leases, '-inf', now), max_collected)
+local enough = free + expired >= wanted
+if enough or expired > 0 then
+  local denied = publish_denied(publish, channel)
   if denied then
     return denied
   end
 end
 if enough then
-  lease(ARGV[3], ending) -- before anything else is written: a full Redis refuses it
+  -- The first write: if a full Redis refuses it, nothing has changed.
+  set_leases(leases, ids, ends_at)
 end
-if ended > 0 then
-  redis.call('zrem', KEYS[4], unpack(redis.call('zrangebyscore', KEYS[4], '-inf', at, 'limit', 0, ended)))
-  free = redis.call('incrby', KEYS[1], ended)
+if expired > 0 then
+  local collected = redis.call('zrangebyscore', leases, '-inf', now, 'limit', 0, expired)
+  redis.call('zrem', leases, unpack(collected))
+  free = redis.call('incrby', permits_key, expired)
   if free > 0 then
-    redis.call(ARGV[1], KEYS[2], free)
+    redis.call(publish, channel, free)
   end
 end
 if enough then
-  free = redis.call('decrby', KEYS[1], wanted)
-  -- The leases last as long as the pool.
-  local ttl = redis.call('pttl', KEYS[1])
-  if ttl > 0 then
-    redis.call('pexpire', KEYS[4], ttl)
+  free = redis.call('decrby', permits_key, wanted)
+  -- The set of leases lasts as long as the key of free permits.
+  local pool_ttl = redis.call('pttl', permits_key)
+  if pool_ttl > 0 then
+    redis.call('pexpire', leases, pool_ttl)
   else
-    redis.call('persist', KEYS[4])
+    redis.call('persist', leases)
   end
   return {1, free}
 end
-local first = redis.call('zrange', KEYS[4], 0, 0, 'withscores')[2]
-if not first or tonumber(first) == never then
+local first_end = redis.call('zrange', leases, 0, 0, 'withscores')[2]
+if not first_end or tonumber(first_end) == never_ends then
   return {0, free, -1}
 end
-return {0, free, math.max(tonumber(first) - at, 0)}
+return {0, free, math.max(tonumber(first_end) - now, 0)}

@@ -1,24 +1,27 @@
--- permitsemaphore/add: more permits, or fewer; a ttl stays.
--- uses     count, remember, supply
+-- permitsemaphore/add: add permits, or take some away; a TTL stays.
+-- uses     lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- KEYS[4]  leases
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- ARGV[3]  how many more
+-- ARGV[3]  how many to add
 -- returns  1
-if redis.call('exists', KEYS[3]) == 1 then
+local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local publish, memory_ttl_ms, more = ARGV[1], ARGV[2], ARGV[3]
+
+if redis.call('exists', memory_key) == 1 then
   return 1
 end
-redis.call('zcard', KEYS[4]) -- what are no leases must not be deleted
-local pool = count(KEYS[1])
-redis.call('incrby', KEYS[1], ARGV[3])
-if not pool then
-  redis.call('del', KEYS[4])
+redis.call('zcard', leases) -- a key of another type must not be deleted
+local free = read_number(permits_key)
+redis.call('incrby', permits_key, more)
+if not free then
+  redis.call('del', leases)
 end
-remember(1)
-if tonumber(ARGV[3]) > 0 then
-  supply(tonumber(ARGV[3]))
+remember(memory_key, 1, memory_ttl_ms)
+if tonumber(more) > 0 then
+  publish_permits(publish, channel, tonumber(more))
 end
 return 1

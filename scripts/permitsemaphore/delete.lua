@@ -1,5 +1,5 @@
--- permitsemaphore/delete: no pool any more; the permits that are out are lost.
--- uses     count, remember
+-- permitsemaphore/delete: delete the semaphore; its acquired permits are lost.
+-- uses     lib/number, lib/remember
 -- KEYS[1]  free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
@@ -7,11 +7,14 @@
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- returns  1 when there was one, 0 when not
-local memory = redis.call('get', KEYS[3])
+local permits_key, memory_key, leases, memory_ttl_ms = KEYS[1], KEYS[3], KEYS[4], ARGV[2]
+
+local memory = redis.call('get', memory_key)
 if memory then
   return tonumber(memory)
 end
-count(KEYS[1]) -- what is no number must not be deleted, nor what are no leases
-redis.call('zcard', KEYS[4])
-redis.call('del', KEYS[4])
-return remember(redis.call('del', KEYS[1]))
+-- Keys of another type must not be deleted.
+read_number(permits_key)
+redis.call('zcard', leases)
+redis.call('del', leases)
+return remember(memory_key, redis.call('del', permits_key), memory_ttl_ms)

@@ -1,16 +1,20 @@
--- permitsemaphore/info: how many permits are free, and who has the others. It collects nothing.
--- uses     count, permits
+-- permitsemaphore/info: read how many permits are free, and who holds the others.
+-- It collects no expired leases.
+-- uses     lib/clock, lib/number
 -- KEYS[1]  free permits
 -- KEYS[2]  channel
--- KEYS[3]  no memory
+-- KEYS[3]  unused
 -- KEYS[4]  leases
--- returns  {now, ms; permits free, those whose leases have ended among them; id, ms at which its lease ends, of each that is held}
-local at, free = now(), count(KEYS[1])
+-- returns  {now, ms; free permits, including those whose leases have expired; for each held permit
+--          its id, and the time at which its lease ends, ms}
+local permits_key, leases = KEYS[1], KEYS[4]
+
+local now, free = now_ms(), read_number(permits_key)
 if not free then
-  redis.call('zcard', KEYS[4])
-  return {at, 0}
+  redis.call('zcard', leases) -- fails for a key of another type
+  return {now, 0}
 end
-local answer = redis.call('zrangebyscore', KEYS[4], '(' .. at, '+inf', 'withscores')
-table.insert(answer, 1, at)
-table.insert(answer, 2, free + redis.call('zcount', KEYS[4], '-inf', at))
+local answer = redis.call('zrangebyscore', leases, '(' .. now, '+inf', 'withscores')
+table.insert(answer, 1, now)
+table.insert(answer, 2, free + redis.call('zcount', leases, '-inf', now))
 return answer

@@ -1,46 +1,56 @@
--- permitsemaphore/release: give back permits, or hand them on.
--- An heir waits for as many or fewer and gets them at once. A late copy of their acquisition takes nothing.
--- uses     count, permits, remember, supply
+-- permitsemaphore/release: release permits, or hand them off.
+-- The successor waits for as many permits or fewer, and gets them at once. A late copy of the
+-- acquisition acquires nothing.
+-- uses     lib/clock, lib/number, lib/publish_permits, lib/remember, permitsemaphore/leases
 -- KEYS[1]  free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- KEYS[4]  leases
--- KEYS[5]  memory of the heir's release, if there is an heir
+-- KEYS[5]  memory of the successor's release, if there is a successor
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  ids of 16 bytes each
--- ARGV[4]  1 to give back all or none, 0 to give back what is left of them
--- ARGV[5]  the heir's ids; none: nobody is to inherit
--- ARGV[6]  the heir's ttl, ms
--- returns  0 when not all were held; {free permits} when the heir has its own now; else 1 and how many heard of the release
-local at, heir = now(), ARGV[5]
-local pool = count(KEYS[1])
-local memory = redis.call('get', KEYS[3])
+-- ARGV[4]  1 to release all or none, 0 to release those that are left
+-- ARGV[5]  the successor's ids; missing: no successor
+-- ARGV[6]  the successor's ttl, ms
+-- returns  0 when not all were held; {free permits} when the successor has its permits now; else 1
+--          and how many received the release message
+local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local successor_memory = KEYS[5]
+local publish, memory_ttl_ms, ids, all_or_none = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
+local successor_ids, successor_ttl_ms = ARGV[5], ARGV[6]
+
+local now = now_ms()
+local free = read_number(permits_key)
+local memory = redis.call('get', memory_key)
 if memory then
-  if heir and memory == '1' and #taken(heir, at) == #heir / 16 then -- a copy: the heir counts its leases from the one that is answered
-    lease(heir, at + 1 + ARGV[6])
-    return {pool or 0}
+  if successor_ids and memory == '1'
+    and #acquired_permits(leases, successor_ids, now) == #successor_ids / 16 then
+    -- A copy of this request. The successor counts its leases from when the answered copy was sent.
+    set_leases(leases, successor_ids, now + 1 + successor_ttl_ms)
+    return {free or 0}
   end
   return tonumber(memory)
 end
-local mine, live = taken(ARGV[3], at)
-local held = pool and live == #ARGV[3] / 16
+local own, live = acquired_permits(leases, ids, now)
+local held = free and live == #ids / 16
 -- The first write is one that a full Redis allows.
-redis.call('del', KEYS[3])
--- An heir that has its own already, or has given up, inherits nothing.
-local inherits = held and heir and redis.call('exists', KEYS[5]) == 0 and #taken(heir, at) == 0
-local heard = 0
-if held or ARGV[4] == '0' then
-  drop(mine)
-  local back = #mine
-  if inherits then
-    lease(heir, at + 1 + ARGV[6])
-    back = back - #heir / 16
+redis.call('del', memory_key)
+-- A successor that has its permits already, or has given up, must not get them.
+local hands_off = held and successor_ids and redis.call('exists', successor_memory) == 0
+  and #acquired_permits(leases, successor_ids, now) == 0
+local receivers = 0
+if held or not all_or_none then
+  remove_leases(leases, own)
+  local returned = #own
+  if hands_off then
+    set_leases(leases, successor_ids, now + 1 + successor_ttl_ms)
+    returned = returned - #successor_ids / 16
   end
-  if pool and back > 0 then
-    pool = redis.call('incrby', KEYS[1], back)
-    heard = supply(pool) or 0
+  if free and returned > 0 then
+    free = redis.call('incrby', permits_key, returned)
+    receivers = publish_permits(publish, channel, free) or 0
   end
 end
-remember(held and 1 or 0)
-return inherits and {pool} or (held and 1 + heard or 0)
+remember(memory_key, held and 1 or 0, memory_ttl_ms)
+return hands_off and {free} or (held and 1 + receivers or 0)

@@ -1,26 +1,30 @@
--- permitsemaphore/resize: have that many permits in all. With more of them taken, what is free goes below 0 until enough have come back.
--- uses     count, remember, supply
+-- permitsemaphore/resize: set the number of free and acquired permits together.
+-- If more are acquired, the number of free permits is below 0 until enough are released.
+-- uses     lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  free permits
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- KEYS[4]  leases
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- ARGV[3]  permits in all
+-- ARGV[3]  wanted permits, free and acquired
 -- returns  1
-if redis.call('exists', KEYS[3]) == 1 then
+local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
+
+if redis.call('exists', memory_key) == 1 then
   return 1
 end
-local held, free = redis.call('zcard', KEYS[4]), count(KEYS[1])
-local more = free and ARGV[3] - (free + held)
+local acquired, free = redis.call('zcard', leases), read_number(permits_key)
+local more = free and wanted - (free + acquired)
 if not free then
-  redis.call('set', KEYS[1], ARGV[3])
-  redis.call('del', KEYS[4])
+  redis.call('set', permits_key, wanted)
+  redis.call('del', leases)
 elseif more ~= 0 then
-  redis.call('incrby', KEYS[1], more)
+  redis.call('incrby', permits_key, more)
 end
-remember(1)
+remember(memory_key, 1, memory_ttl_ms)
 if more ~= 0 then
-  supply(tonumber(ARGV[3]))
+  publish_permits(publish, channel, tonumber(wanted))
 end
 return 1

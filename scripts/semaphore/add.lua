@@ -1,16 +1,19 @@
--- semaphore/add: more permits, or fewer; a ttl stays.
--- uses     remember, supply
+-- semaphore/add: add permits, or take some away; a TTL stays.
+-- uses     lib/publish_permits, lib/remember
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- ARGV[3]  how many more
+-- ARGV[3]  how many to add
 -- returns  1
-if redis.call('exists', KEYS[3]) == 1 then
+local permits_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local publish, memory_ttl_ms, more = ARGV[1], ARGV[2], ARGV[3]
+
+if redis.call('exists', memory_key) == 1 then
   return 1
 end
-local left = redis.call('incrby', KEYS[1], ARGV[3])
-remember(1)
-supply(left)
+local left = redis.call('incrby', permits_key, more)
+remember(memory_key, 1, memory_ttl_ms)
+publish_permits(publish, channel, left)
 return 1

@@ -1,14 +1,16 @@
--- semaphore/delete: no semaphore any more.
--- uses     count, remember
+-- semaphore/delete: delete the semaphore.
+-- uses     lib/number, lib/remember
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- returns  1 when there was one, 0 when not
-local memory = redis.call('get', KEYS[3])
+local permits_key, memory_key, memory_ttl_ms = KEYS[1], KEYS[3], ARGV[2]
+
+local memory = redis.call('get', memory_key)
 if memory then
   return tonumber(memory)
 end
-count(KEYS[1]) -- what is no number must not be deleted
-return remember(redis.call('del', KEYS[1]))
+read_number(permits_key) -- a key without a number must not be deleted
+return remember(memory_key, redis.call('del', permits_key), memory_ttl_ms)

@@ -1,17 +1,19 @@
--- semaphore/drain: take all permits that are left; a ttl stays.
--- uses     count, remember
+-- semaphore/drain: take all permits that are left; a TTL stays.
+-- uses     lib/number, lib/remember
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- returns  how many; below 0 when as many had been missing
-local memory = redis.call('get', KEYS[3])
+-- returns  how many; below 0 when so many were missing
+local permits_key, memory_key, memory_ttl_ms = KEYS[1], KEYS[3], ARGV[2]
+
+local memory = redis.call('get', memory_key)
 if memory then
   return tonumber(memory)
 end
-local left = count(KEYS[1]) or 0
+local left = read_number(permits_key) or 0
 if left ~= 0 then
-  redis.call('decrby', KEYS[1], left)
+  redis.call('decrby', permits_key, left)
 end
-return remember(left)
+return remember(memory_key, left, memory_ttl_ms)

@@ -1,5 +1,7 @@
--- semaphore/info: how many permits are left.
--- uses     count
+-- semaphore/info: read how many permits are left.
+-- uses     lib/number
 -- KEYS[1]  permits left
 -- returns  their number, 0 when there is no semaphore
-return count(KEYS[1]) or 0
+local permits_key = KEYS[1]
+
+return read_number(permits_key) or 0

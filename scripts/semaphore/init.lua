@@ -1,5 +1,5 @@
 -- semaphore/init: set the number of permits, unless it is set.
--- uses     count, remember, supply
+-- uses     lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
@@ -7,14 +7,17 @@
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  permits
 -- returns  1 when set, 0 when it was set before
-local memory = redis.call('get', KEYS[3])
+local permits_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local publish, memory_ttl_ms, permits = ARGV[1], ARGV[2], ARGV[3]
+
+local memory = redis.call('get', memory_key)
 if memory then
   return tonumber(memory)
 end
-if count(KEYS[1]) then
-  return remember(0)
+if read_number(permits_key) then
+  return remember(memory_key, 0, memory_ttl_ms)
 end
-redis.call('set', KEYS[1], ARGV[3])
-remember(1)
-supply(tonumber(ARGV[3]))
+redis.call('set', permits_key, permits)
+remember(memory_key, 1, memory_ttl_ms)
+publish_permits(publish, channel, tonumber(permits))
 return 1

@@ -1,41 +1,47 @@
--- semaphore/release: give back the permits of one acquisition, once, or hand them on.
--- An heir waits for as many or fewer and gets them at once. A late copy of the acquisition takes nothing.
--- uses     count, supply
+-- semaphore/release: release the permits of one acquisition, once, or hand them off.
+-- The successor waits for as many permits or fewer, and gets them at once. A late copy of the
+-- acquisition acquires nothing.
+-- uses     lib/number, lib/publish_permits
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
--- KEYS[3]  memory of the acquisition: 1 taken, 2 given back, 3 never to be taken
--- KEYS[4]  memory of the heir's acquisition, if there is an heir
+-- KEYS[3]  memory of the acquisition: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[4]  memory of the successor's acquisition, if there is a successor
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  its permits
--- ARGV[4]  1 to give back only what the memory says was taken
--- ARGV[5]  the heir's permits; none: nobody is to inherit
--- ARGV[6]  how long what the heir has taken is remembered, ms
--- returns  0 when there was nothing to give back, or nowhere; {permits left} when the heir has its own now; else 1 and how many heard of the
---          release
-local memory = redis.call('get', KEYS[3])
+-- ARGV[4]  1 to release only if the memory says that the acquisition acquired
+-- ARGV[5]  the successor's permits; missing: no successor
+-- ARGV[6]  ttl of the successor's memory, ms
+-- returns  0 when there was nothing to release, or no semaphore; {permits left} when the successor
+--          has its permits now; else 1 and how many received the release message
+local permits_key, channel, memory_key, successor_memory = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local publish, memory_ttl_ms, permits, only_if_acquired = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
+local successor_permits, successor_memory_ttl_ms = ARGV[5], ARGV[6]
+
+local memory = redis.call('get', memory_key)
 if memory == '3' then
   return 0
 elseif memory == '2' then
-  if KEYS[4] and redis.call('get', KEYS[4]) == '1' then
-    return {count(KEYS[1]) or 0}
+  if successor_memory and redis.call('get', successor_memory) == '1' then
+    return {read_number(permits_key) or 0}
   end
   return 1
 end
-local taken = (memory or ARGV[4] == '0') and count(KEYS[1])
+local before = (memory or not only_if_acquired) and read_number(permits_key)
 -- The first write is one that a full Redis allows.
-redis.call('del', KEYS[3])
-if not taken then
-  redis.call('set', KEYS[3], '3', 'px', ARGV[2])
+redis.call('del', memory_key)
+if not before then
+  redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
   return 0
 end
-local back = ARGV[3]
-local inherits = KEYS[4] and redis.call('exists', KEYS[4]) == 0
-if inherits then
-  redis.call('set', KEYS[4], '1', 'px', ARGV[6])
-  back = back - ARGV[5]
+local returned = permits
+-- A successor that has its permits already, or has given up, must not get them.
+local hands_off = successor_memory and redis.call('exists', successor_memory) == 0
+if hands_off then
+  redis.call('set', successor_memory, '1', 'px', successor_memory_ttl_ms)
+  returned = returned - successor_permits
 end
-local left = back == 0 and taken or redis.call('incrby', KEYS[1], back)
-redis.call('set', KEYS[3], '2', 'px', ARGV[2])
-local heard = back ~= 0 and supply(left) or 0
-return inherits and {left} or 1 + heard
+local left = returned == 0 and before or redis.call('incrby', permits_key, returned)
+redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
+local receivers = returned ~= 0 and publish_permits(publish, channel, left) or 0
+return hands_off and {left} or 1 + receivers

@@ -1,0 +1,43 @@
+-- lib/shared_counts: how many counts of a lock's field belong to acquisitions with WithOwner.
+--
+-- WithOwner lets several acquisitions share one owner id. A private hold may have the same id. Each
+-- release must return only its own counts. The hash of shared counts has the same field names as
+-- the lock hash. A shared count means nothing once the lock's field is gone.
+-- defines  shared_count(shared_counts, field, held),
+--          add_shared_count(shared_counts, field, is_first, ttl_ms),
+--          remove_shared_count(shared_counts, field)
+
+-- shared_count returns the shared counts of a field, never more than the counts held.
+local function shared_count(shared_counts, field, held)
+  return math.min(tonumber(redis.call('hget', shared_counts, field) or 0), held)
+end
+
+-- keep_shared_counts extends the hash's TTL to a day, or to ttl_ms if that is longer.
+local function keep_shared_counts(shared_counts, ttl_ms)
+  ttl_ms = math.max(86400000, tonumber(ttl_ms or 0))
+  if redis.call('pttl', shared_counts) < ttl_ms then
+    redis.call('pexpire', shared_counts, ttl_ms)
+  end
+end
+
+-- add_shared_count adds one count. The first count of a lock's field starts from 1: an older number
+-- belongs to a field that is gone.
+local function add_shared_count(shared_counts, field, is_first, ttl_ms)
+  if is_first then
+    redis.call('hset', shared_counts, field, 1)
+  else
+    redis.call('hincrby', shared_counts, field, 1)
+  end
+  keep_shared_counts(shared_counts, ttl_ms)
+end
+
+-- remove_shared_count removes one count, if there is one.
+local function remove_shared_count(shared_counts, field)
+  local shared = tonumber(redis.call('hget', shared_counts, field) or 0)
+  if shared > 1 then
+    keep_shared_counts(shared_counts)
+    redis.call('hset', shared_counts, field, shared - 1)
+  else
+    redis.call('hdel', shared_counts, field)
+  end
+end

@@ -1,0 +1,54 @@
+-- lock/acquire_shared: acquire the lock, or one more count, for an owner id that may be shared.
+-- uses     lib/acl, lib/shared_counts
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel on which the release will be published
+-- KEYS[3]  memory of this acquisition: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[4]  shared counts
+-- KEYS[5]  fencing token, for a fenced lock only
+-- ARGV[1]  owner id
+-- ARGV[2]  ttl, ms
+-- ARGV[3]  publish command
+-- ARGV[4]  memory ttl, ms
+-- ARGV[5]  1 to refuse a second count
+-- ARGV[6]  1 when nested in a hold with the same id, which must still have the lock
+-- returns  the token, or 0, when acquired; {holder's pttl, holder} when somebody else holds the
+--          lock; "over" when this acquisition has ended; "again" when a second count is refused;
+--          "lost" when the outer hold is gone
+local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local token_key = KEYS[5]
+local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local refuse_second, is_nested = ARGV[5] == '1', ARGV[6] == '1'
+
+local memory = redis.call('get', memory_key)
+if memory == '2' or memory == '3' then
+  return 'over'
+end
+local held = redis.call('hexists', lock_hash, owner) == 1
+if not held then
+  if is_nested then
+    return 'lost'
+  end
+  if redis.call('exists', lock_hash) == 1 then
+    return {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}
+  end
+end
+-- A copy of this request finds its memory and its count, and must not count twice.
+if not (memory and held) then
+  if held and refuse_second then
+    return 'again'
+  end
+  local denied = publish_denied(publish, channel)
+  if denied then
+    return denied
+  end
+  if token_key and not held then
+    redis.call('incr', token_key)
+  end
+  redis.call('hincrby', lock_hash, owner, 1)
+  add_shared_count(shared_counts, owner, not held, ttl_ms)
+  redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
+end
+if redis.call('pttl', lock_hash) < tonumber(ttl_ms) then
+  redis.call('pexpire', lock_hash, ttl_ms)
+end
+return token_key and tonumber(redis.call('get', token_key) or 0) or 0

@@ -1,0 +1,110 @@
+-- rwlock/read_acquire: acquire the lock for reading; if granted, also for companions.
+-- Companions wait for the lock on the same client as the owner.
+-- uses     lib/acl, lib/shared_counts, rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  shared counts
+-- KEYS[6..]  memory of each companion's request: 2 released, 3 must not acquire
+-- ARGV[1]  owner id
+-- ARGV[2]  ttl, ms
+-- ARGV[3]  publish command
+-- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition
+--          alone
+-- ARGV[5]  1 to refuse a second count
+-- ARGV[6]  1 when nested in a hold with the same id, which must still have the lock
+-- ARGV[7..]  each companion's owner id, which belongs to one acquisition alone, and its ttl, ms
+-- returns  0 when acquired, with companions {"in", and for each 1 when it acquired, or 0}; {pttl of
+--          the obstacle, writer} when refused; "over" when this acquisition has ended; "again" when
+--          a second count is refused; "lost" when the outer hold is gone
+local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local shared_counts, all_keys = KEYS[5], KEYS
+local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[6] == '1'
+local all_args = ARGV
+
+local prefix = hold_prefix(lock_hash)
+local memory = redis.call('get', memory_key)
+if memory == '2' or memory == '3' then
+  return 'over'
+end
+local count = redis.call('hget', lock_hash, owner)
+local alive = reader_ttl(prefix, owner, count) > 0
+
+-- add_hold makes a reader's n-th hold.
+local function add_hold(reader, n, lease_ms)
+  redis.call('set', hold_key(prefix, reader, n), '1', 'px', lease_ms)
+  redis.call('hset', lock_hash, reader, n)
+  extend(lock_hash, lease_ms)
+end
+
+-- extend_hold makes sure that a reader's n-th hold lasts for the whole lease.
+local function extend_hold(reader, n, lease_ms)
+  extend(hold_key(prefix, reader, n), lease_ms)
+  extend(lock_hash, lease_ms)
+end
+
+-- granted acquires the lock for the companions too, if their owner acquired it just now, and
+-- returns the script's answer. For a copy of this request it only looks which companions are
+-- readers. A companion whose request has ended gets nothing, even if others with its id are
+-- readers.
+local function granted(is_copy)
+  if not all_keys[6] then
+    return 0
+  end
+  local answer = {'in'}
+  for i = 6, #all_keys do
+    local companion_memory = all_keys[i]
+    local companion, lease_ms = all_args[2 * i - 5], all_args[2 * i - 4]
+    local is_reader = false
+    if redis.call('exists', companion_memory) == 0 then
+      local n = redis.call('hget', lock_hash, companion)
+      is_reader = reader_ttl(prefix, companion, n) > 0
+      if is_reader then
+        extend_hold(companion, n, lease_ms)
+      elseif not is_copy then
+        add_hold(companion, 1, lease_ms)
+        is_reader = true
+      end
+    end
+    answer[i - 4] = is_reader and 1 or 0
+  end
+  return answer
+end
+
+if alive and (memory or not is_shared) then -- a copy of this request
+  extend_hold(owner, count, ttl_ms)
+  return granted(true)
+end
+local mode = redis.call('hget', lock_hash, 'mode')
+local holds = alive
+  or (mode == 'write' and redis.call('hexists', lock_hash, owner .. ':write') == 1)
+if not holds then
+  if is_nested then
+    return 'lost'
+  end
+  if mode ~= 'read' and redis.call('exists', lock_hash) == 1 then
+    return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
+  end
+  -- New readers wait behind a waiting writer, so that readers cannot starve it.
+  local claim_ttl = redis.call('pttl', claim_key)
+  if claim_ttl > 0 then
+    return {claim_ttl, ''}
+  end
+elseif refuse_second then
+  return 'again'
+end
+local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owner)
+if denied then
+  return denied
+end
+add_hold(owner, alive and count + 1 or 1, ttl_ms)
+if not mode then
+  redis.call('hset', lock_hash, 'mode', 'read')
+end
+if is_shared then
+  add_shared_count(shared_counts, owner, not alive, ttl_ms)
+  redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
+end
+return granted(false)

@@ -1,0 +1,11 @@
+-- rwlock/read_check: ask whether a reader is alive.
+-- uses     rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  key of the reader's first hold. The script derives this name itself; it is in KEYS so
+--          that Redis answers TRYAGAIN while the slot moves, and the reader does not look dead
+-- ARGV[1]  owner id
+-- returns  1 or 0
+local lock_hash, owner = KEYS[1], ARGV[1]
+
+local count = redis.call('hget', lock_hash, owner)
+return reader_ttl(hold_prefix(lock_hash), owner, count) > 0 and 1 or 0

@@ -1,0 +1,36 @@
+-- rwlock/read_force: free the lock of all its readers.
+-- uses     rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  shared counts
+-- ARGV[1]  publish command
+-- ARGV[2]  memory ttl, ms
+-- returns  the ids of the readers, 0 when there were none; a copy of this request: 1 instead of ids
+local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local publish, memory_ttl_ms = ARGV[1], ARGV[2]
+
+local prefix = hold_prefix(lock_hash)
+local memory = redis.call('get', memory_key)
+if memory then
+  return tonumber(memory)
+end
+local ids, entries = {}, redis.call('hgetall', lock_hash)
+redis.call('del', memory_key) -- a full Redis allows what follows
+for i = 1, #entries, 2 do
+  local id, count = entries[i], tonumber(entries[i + 1])
+  if count and string.sub(id, -6) ~= ':write' then
+    if reader_ttl(prefix, id, count) > 0 then
+      table.insert(ids, id)
+    end
+    remove_reader(lock_hash, prefix, id, count)
+    redis.call('hdel', shared_counts, id)
+  end
+end
+if redis.call('hget', lock_hash, 'mode') == 'read' then
+  redis.call('del', lock_hash)
+  redis.call(publish, channel, '0')
+end
+redis.call('set', memory_key, #ids > 0 and 1 or 0, 'px', memory_ttl_ms)
+return #ids > 0 and ids or 0

@@ -1,0 +1,21 @@
+-- rwlock/read_info: list the live readers.
+-- uses     rwlock/readers
+-- KEYS[1]  lock hash
+-- returns  {the hash's pttl, id, count, ms left of its longest hold, id, ...}
+local lock_hash = KEYS[1]
+
+local prefix = hold_prefix(lock_hash)
+local entries = redis.call('hgetall', lock_hash)
+local answer = {redis.call('pttl', lock_hash)}
+for i = 1, #entries, 2 do
+  local id, count = entries[i], tonumber(entries[i + 1])
+  if count and string.sub(id, -6) ~= ':write' then
+    local left = reader_ttl(prefix, id, count)
+    if left > 0 then
+      for _, value in ipairs({id, count, left}) do
+        table.insert(answer, value)
+      end
+    end
+  end
+end
+return answer

@@ -1,0 +1,51 @@
+-- rwlock/read_release: release a reader's counts; the last reader frees the lock.
+-- uses     lib/shared_counts, rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  shared counts
+-- ARGV[1]  owner id
+-- ARGV[2]  publish command
+-- ARGV[3]  memory ttl, ms
+-- ARGV[4]  1 to release one count, a shared one if there is one; 0 to release all that are not
+--          shared
+-- ARGV[5]  1 to release only if the memory says that this request acquired
+-- returns  1 when it was held, 0 when not
+local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
+local is_shared, only_if_acquired = ARGV[4] == '1', ARGV[5] == '1'
+
+local prefix = hold_prefix(lock_hash)
+local memory = redis.call('get', memory_key)
+if memory == '2' or memory == '3' then
+  return memory == '2' and 1 or 0
+end
+local count = tonumber(redis.call('hget', lock_hash, owner) or 0)
+local shared = shared_count(shared_counts, owner, count)
+local to_release = is_shared and math.min(count, 1) or count - shared
+if to_release == 0 or (only_if_acquired and is_shared and not memory) then
+  if count == 0 then
+    redis.call('hdel', shared_counts, owner)
+  end
+  redis.call('del', memory_key)
+  redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
+  return 0
+end
+local left = reader_ttl(prefix, owner, count)
+-- In both branches the first write is one that a full Redis allows.
+if left > 0 and to_release < count then
+  lower_count(lock_hash, prefix, owner, count, count - to_release, left)
+  if is_shared then
+    remove_shared_count(shared_counts, owner)
+  end
+else
+  remove_reader(lock_hash, prefix, owner, count)
+  redis.call('hdel', shared_counts, owner)
+  -- A writer that also reads still holds the lock.
+  if redis.call('hget', lock_hash, 'mode') ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
+    redis.call(publish, channel, '0')
+  end
+end
+redis.call('set', memory_key, left > 0 and '2' or '3', 'px', memory_ttl_ms)
+return left > 0 and 1 or 0

@@ -1,0 +1,30 @@
+-- rwlock/read_renew: extend the leases of many readers, with all holds; a longer TTL stays.
+-- uses     lib/typed, rwlock/readers
+-- KEYS[1..]  of each: lock hash, and the key of its first hold. The script derives that name
+--            itself; it is in KEYS so that Redis answers TRYAGAIN while the slot moves, and the
+--            reader does not look dead
+-- ARGV[1..]  of each: owner id and ttl, ms
+-- returns    for each, 1, or 0 when the reader is dead or the lock's key has another type
+local hashes_and_holds, owners_and_ttls = KEYS, ARGV
+
+local kept = {}
+for i = 1, #hashes_and_holds / 2 do
+  local lock_hash = hashes_and_holds[2 * i - 1]
+  local owner, ttl_ms = owners_and_ttls[2 * i - 1], tonumber(owners_and_ttls[2 * i])
+  local prefix, count = hold_prefix(lock_hash), call_typed('hash', 'hget', lock_hash, owner)
+  kept[i] = 0
+  if reader_ttl(prefix, owner, count) > 0 then
+    -- The first write is one that a full Redis allows.
+    redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), ttl_ms))
+    -- Set a hold that had a shorter lease and has expired again: a reader of Redisson deletes the
+    -- keys from the highest number down.
+    for n = 1, tonumber(count) do
+      local key = hold_key(prefix, owner, n)
+      if redis.call('pttl', key) < ttl_ms then
+        redis.call('set', key, '1', 'px', ttl_ms)
+      end
+    end
+    kept[i] = 1
+  end
+end
+return kept

@@ -1,0 +1,59 @@
+-- rwlock/read_set_count: set the count of a reader's private holds, which nest.
+-- Counts of acquisitions that share the id stay.
+-- uses     lib/shared_counts, rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  shared counts
+-- KEYS[3]  latest change of this count that was executed: a late copy of an earlier one does
+--          nothing
+-- ARGV[1]  owner id
+-- ARGV[2]  wanted count, at least 1
+-- ARGV[3]  ttl of an additional hold, ms; 0 after a release
+-- ARGV[4]  after a release: ms that the other holds need; -1 to keep the longest lease
+-- ARGV[5]  number of this change
+-- ARGV[6]  memory ttl, ms
+-- returns  1, or 0 when the reader is dead
+local lock_hash, shared_counts, latest_change = KEYS[1], KEYS[2], KEYS[3]
+local owner, wanted_private, ttl_ms, needed_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local change, memory_ttl_ms = ARGV[5], ARGV[6]
+
+local prefix = hold_prefix(lock_hash)
+local count = tonumber(redis.call('hget', lock_hash, owner) or 0)
+local left = reader_ttl(prefix, owner, count)
+if left == 0 then
+  return 0
+end
+if tonumber(redis.call('get', latest_change) or 0) > tonumber(change) then
+  return 1
+end
+local shared = shared_count(shared_counts, owner, count)
+local wanted = tonumber(wanted_private) + shared
+if ttl_ms ~= '0' then
+  if wanted > count then
+    redis.call('set', hold_key(prefix, owner, wanted), '1', 'px', ttl_ms)
+    redis.call('hset', lock_hash, owner, wanted)
+  end
+  extend(hold_key(prefix, owner, wanted), ttl_ms)
+  extend(lock_hash, ttl_ms)
+else
+  redis.call('del', latest_change) -- a full Redis allows what follows
+  if wanted < count then
+    local need = math.min(tonumber(needed_ms), left)
+    if need < 0 or shared > 0 then
+      need = left
+    end
+    lower_count(lock_hash, prefix, owner, count, wanted, need)
+    if need < left then -- the released hold had the longest lease
+      for n = 1, wanted do
+        local key = hold_key(prefix, owner, n)
+        if redis.call('pttl', key) > need then
+          redis.call('pexpire', key, need)
+        end
+      end
+      if redis.call('hget', lock_hash, 'mode') ~= 'write' then
+        fit_ttl(lock_hash, prefix, left)
+      end
+    end
+  end
+end
+redis.call('set', latest_change, change, 'px', memory_ttl_ms)
+return 1

@@ -1,0 +1,67 @@
+-- rwlock/write_acquire: acquire the lock for writing, or claim it while there are readers.
+-- uses     lib/acl, lib/shared_counts, rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
+-- KEYS[5]  shared counts
+-- ARGV[1]  owner id
+-- ARGV[2]  ttl, ms
+-- ARGV[3]  publish command
+-- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition
+--          alone
+-- ARGV[5]  1 to refuse a second count
+-- ARGV[6]  ttl of the claim, ms; 0 to claim nothing
+-- ARGV[7]  1 when nested in a hold with the same id, which must still be the writer
+-- returns  0 when acquired; {pttl, holder} when somebody else holds the lock, with a third element
+--          when claimed; "over" when this acquisition has ended; "again" when a second count is
+--          refused, or its own id is a reader; "lost" when the outer hold is gone
+local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local shared_counts = KEYS[5]
+local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local is_shared, refuse_second = ARGV[4] ~= '0', ARGV[5] == '1'
+local claim_ttl_ms, is_nested = ARGV[6], ARGV[7] == '1'
+
+local prefix, field = hold_prefix(lock_hash), owner .. ':write'
+local memory = redis.call('get', memory_key)
+if memory == '2' or memory == '3' then
+  return 'over'
+end
+local held = redis.call('hexists', lock_hash, field) == 1
+if held and (memory or not is_shared) then -- a copy of this request
+  extend(lock_hash, ttl_ms)
+  return 0
+end
+if not held and is_nested then
+  return 'lost'
+end
+if not held and redis.call('exists', lock_hash) == 1 then
+  if redis.call('hget', lock_hash, 'mode') ~= 'read' then
+    return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
+  end
+  -- A reader that waits to write would wait for itself.
+  if reader_ttl(prefix, owner, redis.call('hget', lock_hash, owner)) > 0 then
+    return 'again'
+  end
+  if claim_ttl_ms == '0' then
+    return {redis.call('pttl', lock_hash), ''}
+  end
+  redis.call('set', claim_key, memory_key, 'px', claim_ttl_ms)
+  return {redis.call('pttl', lock_hash), '', 1}
+end
+if held and refuse_second then
+  return 'again'
+end
+local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owner)
+if denied then
+  return denied
+end
+redis.call('hset', lock_hash, 'mode', 'write')
+redis.call('hincrby', lock_hash, field, 1)
+extend(lock_hash, ttl_ms)
+redis.call('del', claim_key)
+if is_shared then
+  add_shared_count(shared_counts, field, not held, ttl_ms)
+  redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
+end
+return 0

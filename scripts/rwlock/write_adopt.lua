@@ -1,0 +1,40 @@
+-- rwlock/write_adopt: replace a writer's owner id by a new one, which takes over all its counts.
+-- The old id's read holds are removed.
+-- uses     lib/acl, rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  shared counts
+-- ARGV[1]  new owner id
+-- ARGV[2]  ttl, ms
+-- ARGV[3]  publish command
+-- ARGV[4]  the writer's owner id
+-- returns  the counts taken over, or 0 when that writer has none
+local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local new_field, old_field = new_owner .. ':write', old_owner .. ':write'
+if redis.call('exists', memory_key) == 1 then
+  return 0
+end
+local count = redis.call('hget', lock_hash, new_field)
+if count then -- a copy of this request
+  extend(lock_hash, ttl_ms)
+  return tonumber(count)
+end
+count = redis.call('hget', lock_hash, old_field)
+if not count then
+  return 0
+end
+local denied = publish_denied(publish, channel)
+if denied then
+  return denied
+end
+redis.call('hset', lock_hash, new_field, count)
+redis.call('hdel', lock_hash, old_field)
+local reads = redis.call('hget', lock_hash, old_owner) or 0
+remove_reader(lock_hash, hold_prefix(lock_hash), old_owner, reads)
+redis.call('hdel', shared_counts, old_field, old_owner)
+redis.call('pexpire', lock_hash, ttl_ms)
+return tonumber(count)

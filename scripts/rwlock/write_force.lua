@@ -1,0 +1,28 @@
+-- rwlock/write_force: free the lock of its writer. The writer's read holds stay.
+-- uses     rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request
+-- KEYS[4]  claim of a waiting writer
+-- KEYS[5]  shared counts
+-- ARGV[1]  publish command
+-- ARGV[2]  memory ttl, ms
+-- returns  {the writer's id}, 0 when there was none; a copy of this request: 1 instead of the id
+local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
+local publish, memory_ttl_ms = ARGV[1], ARGV[2]
+
+local memory = redis.call('get', memory_key)
+if memory then
+  return tonumber(memory)
+end
+local writer = writer_of(lock_hash)
+redis.call('del', memory_key) -- a full Redis allows what follows
+if writer then
+  redis.call('hdel', lock_hash, writer .. ':write')
+  redis.call('hdel', shared_counts, writer .. ':write')
+  redis.call('hset', lock_hash, 'mode', 'read')
+  fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
+  redis.call(publish, channel, '1')
+end
+redis.call('set', memory_key, writer and 1 or 0, 'px', memory_ttl_ms)
+return writer and {writer} or 0

@@ -1,0 +1,11 @@
+-- rwlock/write_info: read who is the writer.
+-- uses     rwlock/readers
+-- KEYS[1]  lock hash
+-- returns  {the hash's pttl}; with a writer {pttl, id, count, pttl}
+local lock_hash = KEYS[1]
+
+local writer, pttl = writer_of(lock_hash), redis.call('pttl', lock_hash)
+if not writer then
+  return {pttl}
+end
+return {pttl, writer, tonumber(redis.call('hget', lock_hash, writer .. ':write')), pttl}

@@ -1,0 +1,83 @@
+-- rwlock/write_release: release a writer's counts and its claim, or hand the lock off.
+-- The successor waits to write and gets the lock at once. The owner's read holds stay.
+-- uses     lib/shared_counts, rwlock/readers
+-- KEYS[1]  lock hash
+-- KEYS[2]  channel of releases
+-- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
+-- KEYS[5]  shared counts
+-- KEYS[6]  memory of the successor's request, if there is a successor
+-- ARGV[1]  owner id
+-- ARGV[2]  publish command
+-- ARGV[3]  memory ttl, ms
+-- ARGV[4]  1 to release one count, a shared one if there is one; 0 to release all that are not
+--          shared
+-- ARGV[5]  1 to release only if the memory says that this request acquired
+-- ARGV[6]  ttl, ms, if the hash has none
+-- ARGV[7]  successor's owner id, which belongs to one acquisition alone; missing: no successor
+-- ARGV[8]  successor's ttl, ms
+-- returns  0 when it was not held; {0} when the successor has the lock now; else 1 and how many
+--          received the release message
+local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local shared_counts, successor_memory = KEYS[5], KEYS[6]
+local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
+local is_shared, only_if_acquired, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
+local successor, successor_ttl_ms = ARGV[7], ARGV[8]
+
+local field = owner .. ':write'
+local successor_field = successor and successor .. ':write'
+local memory = redis.call('get', memory_key)
+if memory == '3' then
+  return 0
+elseif memory == '2' then
+  if successor_field and redis.call('hexists', lock_hash, successor_field) == 1 then
+    -- A copy of this request. The successor counts its lease from when the answered copy was sent.
+    extend(lock_hash, successor_ttl_ms)
+    return {0}
+  end
+  return 1
+end
+local claimed = redis.call('get', claim_key) == memory_key
+if claimed then
+  redis.call('del', claim_key)
+end
+local count = tonumber(redis.call('hget', lock_hash, field) or 0)
+local shared = shared_count(shared_counts, field, count)
+local to_release = is_shared and math.min(count, 1) or count - shared
+if to_release == 0 or (only_if_acquired and is_shared and not memory) then
+  if count == 0 then
+    redis.call('hdel', shared_counts, field)
+  end
+  redis.call('del', memory_key)
+  redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
+  if claimed then -- wake up the readers that waited behind this writer
+    redis.call(publish, channel, '1')
+  end
+  return 0
+end
+-- In all branches the first write is one that a full Redis allows.
+local answer = 1
+-- Two fields are the mode and the writer. A third one is a read hold of the owner, which must stay.
+if successor_field and to_release == count and redis.call('exists', successor_memory) == 0
+  and redis.call('hlen', lock_hash) == 2 then
+  redis.call('pexpire', lock_hash, successor_ttl_ms)
+  redis.call('hset', lock_hash, successor_field, 1)
+  redis.call('hdel', lock_hash, field)
+  redis.call('del', claim_key)
+  answer = {0}
+elseif to_release < count then
+  local ttl_ms = redis.call('pttl', lock_hash)
+  redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
+  redis.call('hset', lock_hash, field, count - to_release)
+  if is_shared then
+    remove_shared_count(shared_counts, field)
+  end
+else
+  redis.call('hdel', lock_hash, field)
+  redis.call('hdel', shared_counts, field)
+  redis.call('hset', lock_hash, 'mode', 'read')
+  fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
+  answer = 1 + redis.call(publish, channel, '1')
+end
+redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
+return answer
