@@ -82,6 +82,13 @@ func (v *votes) add(ctx context.Context, answer error) {
 // count counts the answers that come until ctx is done, and within limit if that is not 0. The others
 // count as failed.
 func (c *Core) count(ctx context.Context, o *fanOut, limit time.Duration) (v votes) {
+	o.collect(ctx, limit, &v)
+	c.countMissing(ctx, o, &v)
+	return v
+}
+
+// collect counts the answers that come until ctx is done, and within limit if that is not 0.
+func (o *fanOut) collect(ctx context.Context, limit time.Duration, v *votes) {
 	var late <-chan time.Time
 	if limit > 0 {
 		timer := time.NewTimer(limit)
@@ -91,16 +98,22 @@ func (c *Core) count(ctx context.Context, o *fanOut, limit time.Duration) (v vot
 	for o.open > 0 {
 		answer, ok := o.next(ctx.Done(), late)
 		if !ok {
-			missing := errBudget
-			if ctx.Err() != nil {
-				missing = context.Cause(ctx)
-			}
-			v.failed = append(v.failed, slices.Repeat([]error{c.Unanswered(missing)}, o.open)...)
-			return v
+			return
 		}
 		v.add(ctx, answer)
 	}
-	return v
+}
+
+// countMissing counts the answers that have not come as failed.
+func (c *Core) countMissing(ctx context.Context, o *fanOut, v *votes) {
+	if o.open == 0 {
+		return
+	}
+	missing := errBudget
+	if ctx.Err() != nil {
+		missing = context.Cause(ctx)
+	}
+	v.failed = append(v.failed, slices.Repeat([]error{c.Unanswered(missing)}, o.open)...)
 }
 
 // AskAll runs f for all i < n at the same time. It waits until all have returned, until ctx is done, or

@@ -48,7 +48,17 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	defer cancel()
 	began := time.Now()
 	asked := r.askAll(ctx, limited, q, o)
-	v := c.count(attempt.ending, asked, o.budget)
+	var v votes
+	early := o.budget
+	if q.wait.limit > 0 {
+		// A majority that answers in time must not miss the end of the wait because another member is slow.
+		early = min(early, time.Until(q.wait.until)*3/4)
+	}
+	asked.collect(attempt.ending, max(early, time.Millisecond), &v)
+	if !o.enough() {
+		asked.collect(attempt.ending, max(o.budget-time.Since(began), time.Millisecond), &v)
+	}
+	c.countMissing(attempt.ending, asked, &v)
 	o.seal()
 	if ctx.Err() == nil && o.enough() {
 		state.granted = o
