@@ -10,6 +10,10 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
+// The engine acquires and releases joint locks (engine.Joint). What is left for this file is what users do to
+// a joint lock from outside of a hold: Adopt and ReleaseID ask all members, and ForceRelease and Info do not
+// exist.
+
 // jointLock is a lock made of several: a multi lock or a red lock.
 type jointLock struct {
 	joint   *engine.Joint

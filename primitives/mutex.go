@@ -9,6 +9,14 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
+// How exclusive locks stand in Redis.
+//
+// The lock is a hash with one field: the owner's id, and how often it is held. Its expiry is the lease. A
+// missing hash is a free lock. Scripts that may be repeated remember their requests, so that a late copy of
+// an acquisition does not take a lock that was released already, and a late copy of a release does not free
+// somebody else's. An id of its own belongs to one acquisition, so its number in a set is memory enough
+// (dedupSet). Where others may share the id (WithOwner), each request has a key (ownerKey).
+
 // Lock is the plain lock, Redisson's RLock; with [WithPolling] its SpinLock, with [WithNonReentrant] its
 // NonReentrantLock.
 func (c *Client) Lock(name string, opts ...Option) *Lock {

@@ -10,6 +10,9 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
+// Scripts publish messages of releases by PUBLISH, or on a cluster with sharded pub/sub by SPUBLISH. A
+// subscriber hears only one of the two, so all clients must use the same.
+
 // publishing is what a client knows of the command by which scripts publish. On a cluster all clients
 // must agree on it, so the client asks the cluster once.
 type publishing struct {

@@ -13,6 +13,10 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
+// How leases are renewed. The watchdog decides when, and hands over batches of leases of one group: one
+// script renews them all. A batch must not fail as a whole because of one bad key, so a batch that Redis
+// refuses is divided: by cluster slot, or into single leases.
+
 // renewer is a driver whose leases are renewed in batches, by one script.
 type renewer interface {
 	renewScript() *scripts.Script

@@ -10,6 +10,16 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
+// How a read-write lock stands in Redis.
+//
+// One hash serves both sides. The field mode says which side holds. Every reader has a field with its count,
+// and a key for each count that expires with that count's lease: Redisson, and this library, tell live
+// readers from dead ones by these keys. The writer's field ends in ":write".
+//
+// A writer that waits would starve while readers come and go, so each of its attempts leaves a reservation:
+// a key that expires soon, and that keeps new readers out. Readers that waited behind a writer go first when
+// it leaves, all of them with one command.
+
 const (
 	rwChannel     = "redisson_rwlock"
 	rwReservation = "redlatch_rwlock_claim"

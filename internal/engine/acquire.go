@@ -109,8 +109,9 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 	if held == nil {
 		held = r.newOwnership(q, res)
 	}
+	// With the caller's context: the end of the wait does not end the hold.
 	hold, err := r.newHold(ctx, held, q, res.Sent, parent)
-	if err != nil {
+	if err != nil { // the client began to close while the request was granted
 		q.MustRollback = true
 		r.rollback(ctx, q, rollbackTimeout)
 	}
@@ -140,6 +141,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			return Result{}, err
 		}
 	}
+	// Where local waiters go first, the request joins them without an attempt.
 	refused := Result{RetryAfter: -1}
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
 		res, err := r.Driver.TryAcquire(ctx, q)

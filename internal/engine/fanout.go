@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// Joint locks ask several members at the same time, and often decide before all have answered. The calls that
+// have not returned by then go on in goroutines that Close waits for.
+
 // rollbackWait is how long a joint acquisition whose time is over still waits for members to take back
 // what the attempt acquired. It leaves the rest to the background.
 const rollbackWait = 20 * time.Millisecond

@@ -5,6 +5,19 @@ import (
 	"time"
 )
 
+// How a lock is handed off.
+//
+// A release usually frees the lock, tells all clients, and lets them race for it. If the releasing client
+// has waiters itself, one command does better: it makes the first of them the holder, and nobody else is
+// told. That waiter needs no attempt of its own.
+//
+// Two things can go wrong, and both are states of the waiter. It may give up while the command is on its
+// way: then it leaves with offered set, and its request is rolled back. Or the command's outcome may be
+// unknown: then the waiter tries by itself, and the server tells whether its id holds.
+//
+// Other clients must get their turn. A client hands off at most maxStreakCount times, and for at most
+// maxStreak, in a row. Then it frees the lock, and lets every client that heard of it try first (yield).
+
 // The waiters of one client may hand a lock off to each other, with one command each, while other
 // clients wait: so often and for so long (lock cohorting: Dice, Marathe and Shavit, 2012).
 const (

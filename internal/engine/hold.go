@@ -76,12 +76,13 @@ func (r *Resource) newHold(ctx context.Context, held holding, q *Request, sent t
 			h.limit = c.Instant(limit)
 		}
 	}
+	// Close seals the list first, so either it sees this hold or the hold is not made.
 	if !c.holds.add(h) {
 		return nil, ErrClosed
 	}
 	c.HoldAdded()
 	if held != nil {
-		held.join(h)
+		held.join(h) // last: the watchdog may end h at once
 	}
 	return h, nil
 }
@@ -233,7 +234,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	defer c.Leave()
 	if err := h.take(); err != nil {
 		if errors.Is(err, ErrLost) && h.held != nil {
-			h.held.abandon(ctx)
+			h.held.abandon(ctx) // the first Release of a lost hold: its critical section is over
 		}
 		return err
 	}
@@ -247,7 +248,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	lost, err := h.held.release(ctx, h)
 	switch {
 	case err != nil:
-		h.end(ErrReleased)
+		h.end(ErrReleased) // for the user it is over: the release goes on in the background
 		h.emit(ctx, EventReleaseFailed, err)
 		return err
 	case lost:
@@ -378,8 +379,9 @@ func (h *Hold) end(cause error) bool {
 	}
 	turns, lapse := h.turns, h.lapse
 	h.mu.Unlock()
+	// The rest without the mutex: each of these takes one of its own, and cause lets nobody else get here.
 	if turns != nil {
-		turns.end()
+		turns.end() // waiters that want to nest acquire as outermost requests
 	}
 	if lapse != nil {
 		h.r.Core.dog.Drop(lapse)

@@ -5,6 +5,9 @@ import (
 	"time"
 )
 
+// The list serves three purposes: Close waits until it is empty, Close ends the holds that are left, and the
+// client finds out which of its holds are old enough to listen for takeovers.
+
 // holdList is a client's holds that have not ended, the newest first.
 type holdList struct {
 	tagOf func(ownerID string) string

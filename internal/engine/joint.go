@@ -10,6 +10,16 @@ import (
 	"time"
 )
 
+// How a joint lock works.
+//
+// A joint lock acquires each of its members as anybody would, on the member's own client, with one id for
+// all. What it holds is a JointOwnership: one hold of each member. The user's hold of the joint lock is live
+// while enough of these are live. The members' holds report their ends to it (holdGroup), whoever ended
+// them.
+//
+// An attempt has a time (attemptTime): when that is over, what was acquired is released, and members that
+// answer later are released as they come. The caller does not wait for that.
+
 // Joint is one lock made of several: its members. It is held while enough of them are. It has no keys of
 // its own: it acquires and releases its members, each on its own client.
 type Joint struct {
@@ -133,7 +143,7 @@ func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w
 	}
 	mine := m.NewRequest(terms)
 	mine.wait, mine.group = w, o
-	if !q.Shared {
+	if !q.Shared { // an id that the caller names ignores the holds in ctx
 		if hold, err := m.acquireNested(ctx, mine); hold != nil || err != nil {
 			return hold, err
 		}
@@ -304,6 +314,7 @@ func (o *JointOwnership) memberEnded(member *Hold, cause error) {
 }
 
 func (o *JointOwnership) join(h *Hold) {
+	// Members may have ended before the joint hold existed, when memberEnded had nobody to tell.
 	o.mu.Lock()
 	o.h = h
 	lost, someEnded := o.tooFew(), false

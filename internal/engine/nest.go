@@ -8,6 +8,21 @@ import (
 	"time"
 )
 
+// How acquisitions nest.
+//
+// A context that a hold made carries it. An acquisition of the same resource with that context finds the
+// hold (Traits.Outer) and nests: it adds a count to the same ownership instead of waiting for it. Where the
+// server counts by itself, because the id is shared or because the outer hold is the other side of a
+// read-write lock, the acquisition goes to the server with the outer hold's id.
+//
+// Goroutines that were forked inside the outer hold are siblings. They take turns, so that they exclude
+// each other as they would with the lock itself.
+//
+// Two races matter. The outer hold may be released while the nested acquisition is on its way: the wire
+// lock of the ownership decides which came first, and the loser gets errOuterEnded and acquires as an
+// outermost request. Or the lock may have been lost: then the acquisition fails with ErrLost, and must take
+// nothing, because somebody else may hold the lock by now.
+
 // acquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if ctx
 // carries none.
 func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error) {
@@ -81,7 +96,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 		}
 		return nil, err
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil { // the reply came after the caller had gone
 		o.unnest(ctx)
 		return nil, GaveUp(ctx, nil)
 	}

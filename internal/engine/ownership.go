@@ -8,6 +8,21 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
+// How an ownership changes.
+//
+// Each hold needs one count. Nested holds join the ownership of the outer hold, and the server's count is
+// set to the number of holds that are left. The command that sets it carries the wanted number, not a
+// difference, so it may be repeated. The wire lock keeps the commands in order: whoever has it reads the
+// number anew, so a late command never writes an old one. The last release sends Release with 0, or hands
+// the lock off, and freed remembers the answer.
+//
+// A release that is not answered goes on in the background (writeCountLater), for as long as a copy of it
+// can do no harm: see repeatUntil.
+//
+// Loss comes from four sides: the watchdog (a renewal was refused, or validity has passed), a reply to any
+// command that says the id holds nothing, Verify after a takeover notice, and the limit of a single hold.
+// All but the last end every hold of the ownership.
+
 // Ownership is one acquisition as the server knows it: an id, and how often it is held. Nested holds
 // share one.
 type Ownership struct {
@@ -104,7 +119,7 @@ func (o *Ownership) join(h *Hold) {
 		o.setTerms(h)
 	}
 	o.mu.Unlock()
-	if lost {
+	if lost { // after the command that added its count, before it joined
 		h.loseInBackground()
 		return
 	}
@@ -221,6 +236,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 		o.wire.Unlock()
 		return time.Time{}, errOuterEnded
 	}
+	// From here on wire is held until the server has answered, so a release of outer comes after the count.
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
@@ -250,6 +266,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	o.forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
 	bounded := context.WithoutCancel(ctx)
+	// Usually the wire is free and commands end in time: then no timer is needed.
 	locked := o.wire.TryLock()
 	if !locked || o.core().CommandTimeout > releaseTimeout {
 		var stop context.CancelFunc
@@ -265,7 +282,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	switch {
 	case left > 0:
 		lost, err = o.r.Driver.Release(bounded, o, left)
-	case o.freed != notFreed:
+	case o.freed != notFreed: // by writeCountLater of a sibling
 		lost = o.freed == wasNotOurs
 	default:
 		if lost, err = o.releaseOrHandOff(bounded); err == nil {
@@ -294,8 +311,9 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 		}
 		defer o.wire.Unlock()
 		if o.freed != notFreed {
-			return nil
+			return nil // a release got through meanwhile
 		}
+		// Not handed off: the lock may have been lost long ago, and its waiters acquire by themselves.
 		_, err := o.r.Driver.Release(ctx, o, o.addCount(0))
 		return err
 	})
@@ -418,7 +436,7 @@ func (o *Ownership) endAll() []*Hold {
 	o.lost = true
 	holds := o.list()
 	o.holds = nil
-	o.core().dog.Drop(&o.lease)
+	o.core().dog.Drop(&o.lease) // no renewal may revive what was lost
 	return holds
 }
 

@@ -9,6 +9,13 @@ import (
 	"time"
 )
 
+// How a red lock is acquired.
+//
+// All members are asked at the same time, each with a budget of a tenth of the TTL. A majority decides. If
+// rivals had some members each, nobody has a majority: all release what they have, and come back after a
+// random pause. Members that did not answer count against the attempt, but not as refusals: as long as a
+// majority might be free, the error tells that servers did not answer rather than that the lock is held.
+
 // red is the driver of a lock that needs a majority of its members. It asks all at the same time.
 type red struct{ *Joint }
 

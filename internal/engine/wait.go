@@ -5,6 +5,10 @@ import (
 	"time"
 )
 
+// Waiting is one loop (waitIn) over one kind of waiter. What differs is the Queue: it decides in which order
+// waiters go, and knows what wakes them. Whatever happens to the lock becomes a wake-up; the loop then asks
+// the queue for the next step. So a wake-up without a reason costs little, and two wake-ups count as one.
+
 // wait is how long an acquisition may wait, and whether it has waited.
 type wait struct {
 	limit  time.Duration   // negative: none; 0: do not wait

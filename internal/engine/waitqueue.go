@@ -9,6 +9,24 @@ import (
 	"time"
 )
 
+// How requests wait for a lock that has no queue on the server.
+//
+// All requests of one client for one name stand in one queue, in order of arrival. The server learns of
+// none of them. Only the head watches the lock, so a thousand waiters cost one subscription and one attempt
+// a second. The head has a reason to try when
+//
+//   - its subscription is confirmed: a release before that was not heard,
+//   - a message announces a release, or messages may have been missed,
+//   - the lease of the holder ends, as the last refusal told,
+//   - a second has passed: a message may have been lost.
+//
+// A reason to try is used once. A waiter that leaves without using it passes it on (Leave), and so does a
+// waiter whose attempt failed for a reason of its own (Tried with passOn). If the head's attempt hangs, for
+// example on a dead connection, the next waiter tries after stuckAfter.
+//
+// Most grants come without an attempt: the client that releases hands the lock off to the head of its own
+// queue (handoff.go).
+
 const (
 	// slowPoll is how often the head of a queue tries without any reason, in case a message was lost: one
 	// attempt a second for each client and name, however many requests wait.
@@ -184,6 +202,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 		}
 	}
 	q.queues.mu.Unlock()
+	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
 	res, granted, err := acquireBatch(ctx, w.Request, requests)
 	unknown := err != nil && r.Core.failure(err).InDoubt
 	q.queues.mu.Lock()
@@ -331,7 +350,7 @@ func (q *waitQueue) admit(w *Waiter, free int) {
 func (q *waitQueue) message(missed bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
-	if q.skip > 0 && !missed {
+	if q.skip > 0 && !missed { // our own release: other clients go first
 		q.skip--
 		q.lookIn(maxStreak) // in case no other client acquires
 		return
