@@ -51,9 +51,6 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// failed wraps an error for the caller; nil stays nil.
-func (h *handle) failed(op string, err error) error { return failed(&h.res, op, err) }
-
 // failed adds the operation and the primitive to an error. A closed runner is a closed client.
 func failed(r *engine.Resource, op string, err error) error {
 	if err == nil {

@@ -79,6 +79,9 @@ func (h *handle) with(opts []Option) (*settings, error) {
 	return &s, s.err
 }
 
+// failed wraps an error for the caller; nil stays nil.
+func (h *handle) failed(op string, err error) error { return failed(&h.res, op, err) }
+
 // call validates the handle, registers with the client, runs f and wraps its error.
 func (h *handle) call(ctx context.Context, op string, f func() error) error {
 	if h.invalid != nil {

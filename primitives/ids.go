@@ -77,6 +77,9 @@ func isHex(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
+// maxPermitIDs is the most ids that one script should handle.
+const maxPermitIDs = 100_000
+
 // permitBytes is the length of a permit's id on the wire, where it is raw.
 const permitBytes = 16
 

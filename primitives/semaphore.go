@@ -27,10 +27,8 @@ type Semaphore struct {
 // semaphoreChannel is the prefix of the channel that announces permits.
 const semaphoreChannel = "redisson_sc"
 
-const (
-	maxPermits   = 1<<31 - 1 // the most that Redisson's ints can count
-	maxPermitIDs = 100_000   // the most ids that one script should handle
-)
+// maxPermits is the most that Redisson's ints can count.
+const maxPermits = 1<<31 - 1
 
 // Semaphore returns the plain semaphore of that name. It has no permits until Init or Add sets them;
 // earlier acquisitions wait for that.

@@ -9,10 +9,6 @@ import (
 const (
 	// answerGrace is how much longer than its wait an acquisition waits for a reply that is on its way.
 	answerGrace = 20 * time.Millisecond
-	// rollbackGrace is how long a call whose time is over waits for its rollback.
-	rollbackGrace = 15 * time.Millisecond
-	// rollbackTimeout is the same for a call that still has time.
-	rollbackTimeout = time.Second
 	// notNowPause is how soon a request is tried again that the server refused for the moment.
 	notNowPause = 100 * time.Millisecond
 )

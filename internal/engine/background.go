@@ -8,8 +8,12 @@ import (
 // Bounds of work in the background.
 const (
 	releaseTimeout = 5 * time.Second // for one attempt, and for a release that its caller waits for
-	firstRetry     = 20 * time.Millisecond
-	longestRetry   = time.Second
+	// rollbackGrace is how long a call whose time is over waits for its rollback, and rollbackTimeout how
+	// long a call waits that still has time.
+	rollbackGrace   = 15 * time.Millisecond
+	rollbackTimeout = time.Second
+	firstRetry      = 20 * time.Millisecond
+	longestRetry    = time.Second
 )
 
 // inBackground runs do until it succeeds, until the time is over, or until the client closes. It
