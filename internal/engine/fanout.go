@@ -32,23 +32,23 @@ func (c *Core) fanOut(n int, f func(i int) error) *fanOut {
 }
 
 // next receives an answer. ok is false if done is closed or late fires before there is one.
-func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (answer error, ok bool) {
+func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, answer error) {
 	select {
 	case answer = <-o.answers: // counts even if the time is over
 	default:
 		select {
 		case answer = <-o.answers:
 		case <-done:
-			return nil, false
+			return false, nil
 		case <-late:
-			return nil, false
+			return false, nil
 		}
 	}
 	o.open--
 	if answer != nil {
 		o.failed = answer
 	}
-	return answer, true
+	return true, answer
 }
 
 // gaveUp is the error of an acquisition that ended before all answers came, or at the same time.
@@ -99,7 +99,7 @@ func (o *fanOut) collect(ctx context.Context, limit time.Duration, v *votes) {
 		late = timer.C
 	}
 	for o.open > 0 {
-		answer, ok := o.next(ctx.Done(), late)
+		ok, answer := o.next(ctx.Done(), late)
 		if !ok {
 			return
 		}
@@ -157,7 +157,7 @@ func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
 		return nil, f()
 	}
 	o := t.c.fanOut(1, func(int) error { return f() })
-	if answer, ok := o.next(t.ending.Done(), nil); ok {
+	if ok, answer := o.next(t.ending.Done(), nil); ok {
 		return nil, answer
 	}
 	return o, nil
@@ -175,7 +175,7 @@ func (t *attemptTime) settle(limit time.Duration, pending ...*fanOut) {
 	ended := t.ending.Done()
 	for _, o := range pending {
 		for o.open > 0 {
-			_, ok := o.next(ended, late)
+			ok, _ := o.next(ended, late)
 			switch {
 			case ok:
 			case ended != nil && t.ending.Err() != nil:
