@@ -8,13 +8,20 @@ import "context"
 func (h *Hold) Context(handle any) context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.cancel == nil {
-		h.inner, h.cancel = context.WithCancelCause(h.ctx)
+	if h.inner == nil {
+		ctx, cancel := context.WithCancelCause(h.ctx)
+		h.inner = &innerContext{ctx, cancel}
 		if h.cause != nil {
-			h.cancel(h.explain())
+			cancel(h.explain())
 		}
 	}
-	return &holdContext{Context: h.inner, hold: h, handle: handle}
+	return &holdContext{Context: h.inner.Context, hold: h, handle: handle}
+}
+
+// innerContext ends with the hold.
+type innerContext struct {
+	context.Context //nolint:containedctx // it is one
+	cancel          context.CancelCauseFunc
 }
 
 // holdContext carries a hold. It finds the nearest hold for a key. A hold of a joint lock carries a live

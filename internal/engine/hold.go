@@ -23,16 +23,15 @@ type Hold struct {
 	depth  int32
 	renew  bool
 	listed bool // guarded by holdList: counted by tag
+	taken  bool // a Release or a Detach has begun; guarded by mu
 
-	mu       sync.Mutex // guards the fields below
-	taken    bool       // a Release or a Detach has begun
-	cause    error      // why it ended; nil while it has not
-	limit    Instant    // the hold lasts no longer, however often it is renewed; 0: no limit
-	extended Instant    // when the longest lease ends that an Extend got, or may get
-	inner    context.Context
-	cancel   context.CancelCauseFunc // of inner; nil until inner is asked for
-	turns    *turnQueue              // of nested acquisitions; nil until there is one
-	lapse    *watchdog.Lease         // watches limit; nil if there is none
+	mu       sync.Mutex      // guards the fields below
+	cause    error           // why it ended; nil while it has not
+	limit    Instant         // the hold lasts no longer, however often it is renewed; 0: no limit
+	extended Instant         // when the longest lease ends that an Extend got, or may get
+	inner    *innerContext   // nil until it is asked for
+	turns    *turnQueue      // of nested acquisitions; nil until there is one
+	lapse    *watchdog.Lease // watches limit; nil if there is none
 
 	sibling    *Hold // guarded by its ownership
 	prev, next *Hold // guarded by holdList
@@ -374,8 +373,8 @@ func (h *Hold) end(cause error) bool {
 		return false
 	}
 	h.cause = cause
-	if h.cancel != nil {
-		h.cancel(h.explain())
+	if h.inner != nil {
+		h.inner.cancel(h.explain())
 	}
 	turns, lapse := h.turns, h.lapse
 	h.mu.Unlock()
