@@ -288,6 +288,9 @@ func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
 	}
 }
 
+// lifeCalls is how many calls of a kind each life of a client makes.
+const lifeCalls = 10
+
 // Two clients with the same WithClientID, one after the other, use different numbers. So the second
 // never meets remembered requests or holds of the first.
 func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
@@ -297,20 +300,31 @@ func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
 		open := func() *primitives.Client { return newClient(t, s.Client(t), primitives.WithClientID(uuid)) }
 		first := open()
 		latch := first.CountDownLatch(name + "-latch")
-		_, err := latch.Init(t.Context(), 2)
+		_, err := latch.Init(t.Context(), 2*lifeCalls)
 		require.NoError(t, err)
-		require.NoError(t, latch.CountDown(t.Context()))
-		release(t, acquire(t, t.Context(), first.Lock(name+"-released")))
+		countDowns := func(c *primitives.Client) {
+			for range lifeCalls {
+				require.NoError(t, c.CountDownLatch(name+"-latch").CountDown(t.Context()))
+			}
+		}
+		countDowns(first)
+		for range lifeCalls {
+			release(t, acquire(t, t.Context(), first.Lock(name+"-released")))
+		}
 		held := acquire(t, t.Context(), first.Lock(name))
 		second := open()
 		require.NotEqual(t, first.Lock(name+"-x"), second.Lock(name+"-x"))
-		_, err = second.Lock(name).TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired, "the first client still holds it")
-		release(t, acquire(t, t.Context(), second.Lock(name+"-released")))
-		require.NoError(t, second.CountDownLatch(name+"-latch").CountDown(t.Context()))
+		countDowns(second)
 		count, err := latch.Count(t.Context())
 		require.NoError(t, err)
-		require.Zero(t, count, "Redis took the second client's count-down for a copy")
+		require.Zero(t, count, "Redis took a count-down of the second client for a copy")
+		for range lifeCalls {
+			release(t, acquire(t, t.Context(), second.Lock(name+"-released")))
+		}
+		for range 4 * lifeCalls { // more than the first client has made
+			_, err = second.Lock(name).TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired, "the first client still holds it")
+		}
 		release(t, held)
 		one, two := acquire(t, t.Context(), first.Lock(name)), acquire(t, t.Context(), second.Lock(name+"-2"))
 		require.NotEqual(t, one.ID(), two.ID())
@@ -381,6 +395,8 @@ func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("four siblings returned from Release after %v", took)
 	require.Less(t, took, 6*time.Second)
+	p.Heal()
+	redistest.WaitFor(t, 2*soon, func() bool { return len(fields(t, s, name)) == 0 }, "the releases go on")
 }
 
 // A waiter acquires a free lock although the try of the waiter before it hangs in a stuck
@@ -422,7 +438,9 @@ func TestLockerIgnoresADefaultWait(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(name))
-		c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWait(5*time.Millisecond)))
+		seen := &recorder{}
+		defaults := primitives.WithDefaults(primitives.WithWait(5 * time.Millisecond))
+		c := newClient(t, s.Client(t), defaults, seen.option())
 		locker := c.Lock(name).Locker(t.Context())
 		locked := make(chan time.Time, 1)
 		go func() {
@@ -434,6 +452,7 @@ func TestLockerIgnoresADefaultWait(t *testing.T) {
 		released := time.Now()
 		release(t, hold)
 		require.Less(t, (<-locked).Sub(released), 500*time.Millisecond)
+		require.Empty(t, seen.all(primitives.EventNotAcquired), "one acquisition waits all the time")
 		locker.Unlock()
 	})
 }
@@ -563,10 +582,14 @@ func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 	released := time.Now()
 	release(t, two) // the second waiter needs this wake-up
 	answer()
-	for _, w := range waiting {
+	var holds []*primitives.Hold
+	for _, w := range waiting { // both, before one of them is released and wakes the other
 		r := await(t, w)
 		require.NoError(t, r.err)
 		require.Less(t, r.at.Sub(released), 700*time.Millisecond, "a permit was free, but the waiter slept")
-		release(t, r.hold)
+		holds = append(holds, r.hold)
+	}
+	for _, hold := range holds {
+		release(t, hold)
 	}
 }

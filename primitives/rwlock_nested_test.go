@@ -156,6 +156,7 @@ func TestRWLockReleaseDoesNotUndoAConcurrentExtend(t *testing.T) {
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errTest)
 		defer cancel()
 		require.ErrorIs(t, outer.Extend(ctx, 30*time.Second), errTest)
+		require.Equal(t, 1, p.Held(), "Extend sends nothing while the effect of the release is unknown")
 		deliver()
 		require.NoError(t, await(t, released).err)
 		require.NoError(t, outer.Extend(t.Context(), 30*time.Second))
