@@ -580,7 +580,8 @@ func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
 	release(t, one) // the first waiter's try succeeds; the proxy holds its answer back
 	redistest.WaitFor(t, soon, func() bool { return p.Held() > 0 }, "the first waiter's try is under way")
 	released := time.Now()
-	release(t, two) // the second waiter needs this wake-up
+	release(t, two)                   // the second waiter needs this wake-up
+	time.Sleep(50 * time.Millisecond) // nothing tells that the client has received the message
 	answer()
 	var holds []*primitives.Hold
 	for _, w := range waiting { // both, before one of them is released and wakes the other
