@@ -29,12 +29,18 @@
 // An [Ownership] is what the server knows: one id with a count. Nested holds share it. A [Hold] is one
 // acquisition. Loss travels one way: watchdog, ownership, holds, their contexts.
 //
-// # Locks, in the order in which they are taken
+// # Mutexes
 //
-//	JointOwnership.mu
-//	Ownership.wire   held around commands; taken with a context
-//	Ownership.mu
-//	Hold.mu
-//	waitQueues.mu    not taken with any of the above held, except wire
-//	turnQueue.mu, holdList.mu, Core.mu, the watchdog's own
+// A mutex on the left may be held while those on its right are taken. No other pair is nested.
+//
+//	JointOwnership.mu -> Hold.mu
+//	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and those that a driver's command takes
+//	Ownership.mu      -> Hold.mu, the watchdog's
+//	waitQueues.mu     -> those that Driver.Subscribe and Subscription.Err take
+//
+// Hold.mu, turnQueue.mu, holdList.mu, Core.mu and the mutex in red.Subscribe are innermost.
+//
+// Ownership.wire is held around commands, so it is taken with a context. A hold ends, a subscription is
+// closed and the observer is called with none of these held. doc/design.md has the mutexes of all
+// packages.
 package engine
