@@ -108,10 +108,6 @@ var mutexRows = []mutexRow{
 		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return acts(owned{c.Lock(key), c.ID()}) },
 	},
 	{
-		name: "fair", nests: true, leases: true, ids: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return acts(c.FairLock(key)) },
-	},
-	{
 		name: "locker", noHolds: true,
 		open: func(_ testing.TB, c *primitives.Client, key string) acquirer { return lockers{c.Lock(key)} },
 	},

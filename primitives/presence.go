@@ -190,21 +190,23 @@ func (p *presence) write(done chan struct{}) {
 	defer cancel()
 	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
 	_, err := p.c.run.Commands(ctx, []any{"psetex", tagged(clientName, p.tag), millis(nameTTL), p.name})
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.writing = nil
-	close(done)
-	pause := nameRefresh
+	pause, warn := nameRefresh, false
 	failed, _ := errors.AsType[*scripts.Error](err)
+	p.mu.Lock()
 	switch {
 	case failed == nil:
 	case failed.Outcome != scripts.Executed:
 		pause = nameRetry
 	case !p.warned:
-		p.warned = true
+		p.warned, warn = true, true
+	}
+	p.writing = nil
+	p.due = p.c.core.Instant(time.Now().Add(pause))
+	p.mu.Unlock()
+	close(done)
+	if warn { // without the mutex: a handler may call back
 		p.c.logger.Warn("client name refused", slog.String("key", tagged(clientName, p.tag)), slog.Any("error", err))
 	}
-	p.due = p.c.core.Instant(time.Now().Add(pause))
 }
 
 // erase deletes the name. It is best effort, and not tried while Redis does not answer: the TTL is

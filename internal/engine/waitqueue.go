@@ -256,19 +256,24 @@ func (q *waitQueue) Tried(w *Waiter, res Result, _ error, passOn bool) {
 // its second attempt, because no release can be missed any more. Without messages it polls.
 func (q *waitQueue) Confirmed(w *Waiter) {
 	q.queues.mu.Lock()
-	defer q.queues.mu.Unlock()
-	if q.head != w {
-		return // the next head notes it
+	settled := false
+	if q.head == w { // else the next head notes it
+		q.unsettled = q.unsettled[1:]
+		settled = len(q.unsettled) == 0
 	}
-	if q.unsettled = q.unsettled[1:]; len(q.unsettled) > 0 {
+	if settled {
+		w.wantsTry = true
+	}
+	subs := q.subs
+	q.queues.mu.Unlock()
+	if !settled {
 		return
 	}
-	w.wantsTry = true
 	var refused error
-	for _, sub := range q.subs {
+	for _, sub := range subs {
 		refused = errors.Join(refused, sub.Err())
 	}
-	if refused != nil {
+	if refused != nil { // logged without the mutex: a handler may call back
 		q.r.Core.Logger.Warn("no notifications of releases, polling instead",
 			slog.String("kind", q.r.Kind), slog.String("name", q.r.Name), slog.Any("error", refused))
 	}
