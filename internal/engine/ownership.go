@@ -18,7 +18,7 @@ type Ownership struct {
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. Take it with lockWire: a command may be stuck.
-	wire   sync.Mutex
+	wire   wireLock
 	freed  freeing // guarded by wire
 	change uint32  // number of the last change of the count; guarded by wire
 
@@ -179,26 +179,7 @@ func (o *Ownership) forget(h *Hold) {
 }
 
 // lockWire takes wire. It reports false if ctx ends first.
-func (o *Ownership) lockWire(ctx context.Context) bool {
-	if o.wire.TryLock() {
-		return true
-	}
-	locked := make(chan struct{})
-	o.core().Spawn(func() {
-		o.wire.Lock()
-		select {
-		case locked <- struct{}{}:
-		case <-ctx.Done():
-			o.wire.Unlock()
-		}
-	})
-	select {
-	case <-locked:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func (o *Ownership) lockWire(ctx context.Context) bool { return o.wire.LockContext(ctx) }
 
 // addCount changes the count that the holds need, and returns it.
 func (o *Ownership) addCount(delta int) int {
