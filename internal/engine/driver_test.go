@@ -87,7 +87,9 @@ func (d *driver) ttl(o *Owner) time.Duration {
 	return o.TTL
 }
 
-func (d *driver) command(op string, o *Owner) command { return command{op: op, name: d.name, id: d.id(o)} }
+func (d *driver) command(op string, o *Owner) command {
+	return command{op: op, name: d.name, id: d.id(o)}
+}
 
 func (d *driver) attempt(q *Request) attempt {
 	a := attempt{
@@ -144,7 +146,10 @@ func (d *driver) keep(o *Owner) time.Duration {
 func (d *driver) Rollback(ctx context.Context, q *Request) error {
 	key, id, shared, keep := d.key(&q.Owner), d.id(&q.Owner), q.Shared, d.keep(&q.Owner)
 	_, _, err := do(ctx, d.c, d.command("rollback", &q.Owner), func() (bool, error) {
-		lost, _ := d.c.s.end(d.name, key, id, shared, true, keep)
+		freed, lost := d.c.s.end(d.name, key, id, shared, true, keep)
+		if freed {
+			d.c.s.publish(d.name)
+		}
 		return lost, nil
 	})
 	return err
@@ -193,11 +198,15 @@ func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Hand
 	}
 	s, key, id, shared, keep := d.c.s, d.key(&o.Owner), d.id(&o.Owner), o.Shared, d.keep(&o.Owner)
 	got, sent, err := do(ctx, d.c, d.command(op, &o.Owner), func() (got HandOff, err error) {
-		if got.Lost, got.Heard = s.end(d.name, key, id, shared, false, keep); got.Lost || successor == nil {
-			return got, nil
+		freed, lost := s.end(d.name, key, id, shared, false, keep)
+		got.Lost = lost
+		if freed && successor != nil {
+			got.Granted, _ = s.acquire(next) // refused if the successor has been rolled back
 		}
-		got.Granted, err = s.acquire(next)
-		return got, err
+		if freed && !got.Granted.Granted {
+			got.Heard = s.publish(d.name)
+		}
+		return got, nil
 	})
 	got.Granted.Sent = sent
 	return got, err

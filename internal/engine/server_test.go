@@ -303,11 +303,11 @@ func (h *holder) keep(ttl time.Duration) {
 	}
 }
 
-// end takes back what a request was granted, once. memory is how long copies of the request may come.
-func (s *server) end(name, key, id string, shared, rollback bool, keep time.Duration) (lost bool, heard int) {
+// end takes back what a request was granted, once. The server remembers that for as long as keep.
+func (s *server) end(name, key, id string, shared, rollback bool, keep time.Duration) (freed, lost bool) {
 	l, m := s.lock(name), s.remembered(key)
 	if !m.ended.IsZero() {
-		return m.lost, 0
+		return false, m.lost
 	}
 	h := l.holders[id]
 	switch {
@@ -317,10 +317,10 @@ func (s *server) end(name, key, id string, shared, rollback bool, keep time.Dura
 		h.count--
 	default:
 		delete(l.holders, id)
-		heard = s.publish(name)
+		freed = true
 	}
 	m.ended, m.lost = time.Now().Add(keep), lost
-	return lost, heard
+	return freed, lost
 }
 
 // publish announces a release, and returns how many clients are told.
