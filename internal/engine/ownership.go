@@ -436,7 +436,12 @@ func (o *Ownership) LeaseRenewed(*watchdog.Lease) {
 func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) { o.report(EventRenewFailed, err) }
 
 // LeaseLost implements [watchdog.Keeper]: the lock is lost, or must be taken to be.
-func (o *Ownership) LeaseLost(*watchdog.Lease, bool) { o.loseInBackground() }
+func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
+	if !refused {
+		o.lastsUntil(time.Now().Add(o.TTL)) // a renewal without an answer may have been executed: see abandon
+	}
+	o.loseInBackground()
+}
 
 // report emits an event of each hold.
 func (o *Ownership) report(kind EventKind, err error) {
