@@ -14,8 +14,9 @@ type driver struct {
 	name      string
 	exclusive bool // a request takes all permits
 	noLease   bool
-	shortens  bool // a release shortens the lease to what the remaining holds were promised
-	doubt     bool // replies to acquisitions tell that an earlier copy has an unknown outcome
+	shortens  bool          // a release shortens the lease to what the remaining holds were promised
+	doubt     bool          // replies to acquisitions tell that an earlier copy has an unknown outcome
+	lease     time.Duration // of a grant, if it is shorter than asked for
 }
 
 // lock is an exclusive lock whose waiters hand it off to each other.
@@ -99,13 +100,16 @@ func (d *driver) attempt(q *Request) attempt {
 	if d.exclusive {
 		a.permits = -1
 	}
+	if d.lease > 0 {
+		a.ttl = d.lease
+	}
 	return a
 }
 
 func (d *driver) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	a := d.attempt(q)
 	res, sent, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (Result, error) { return d.c.s.acquire(a) })
-	res.Sent, res.InDoubt = sent, d.doubt
+	res.Sent, res.InDoubt, res.Lease = sent, d.doubt, d.lease
 	return res, err
 }
 
