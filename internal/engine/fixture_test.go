@@ -39,6 +39,20 @@ type client struct {
 
 // client returns a new client. When the test ends it is closed, and nothing may be left in it.
 func (s *server) client(t testing.TB, id string, options ...func(*Config)) *client {
+	c := s.newClient(id, options...)
+	t.Cleanup(func() {
+		if !c.closed {
+			ended, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = c.close(ended)
+		}
+		assert.Empty(t, c.leftovers())
+	})
+	return c
+}
+
+// newClient returns a client that the caller closes.
+func (s *server) newClient(id string, options ...func(*Config)) *client {
 	c := &client{s: s, id: id, hurried: make(chan struct{}), stopped: make(chan struct{})}
 	config := Config{
 		Renew:      c.renewBatch,
@@ -70,18 +84,28 @@ func (s *server) client(t testing.TB, id string, options ...func(*Config)) *clie
 		o(&config)
 	}
 	c.Core = NewCore(config)
-	t.Cleanup(func() {
-		if !c.closed {
-			ended, cancel := context.WithCancel(context.Background())
-			cancel()
-			_ = c.close(ended)
-		}
-		assert.Empty(t, c.queues.open, "wait queues are left")
-		assert.Zero(t, c.waiting.Load(), "WaitBegan without WaitEnded")
-		assert.Nil(t, c.holds.head, "holds are left")
-		assert.Zero(t, c.dog.Len(), "leases are left")
-	})
 	return c
+}
+
+// leftovers says what is left in a client that nobody uses any more.
+func (c *client) leftovers() (left []string) {
+	for _, part := range []struct {
+		name string
+		n    int
+	}{
+		{"waiters", c.Waiters()},
+		{"wait queues", len(c.queues.open)},
+		{"calls of WaitBegan without WaitEnded", int(c.waiting.Load())},
+		{"leases", c.dog.Len()},
+	} {
+		if part.n != 0 {
+			left = append(left, fmt.Sprintf("%d %s", part.n, part.name))
+		}
+	}
+	if c.holds.head != nil {
+		left = append(left, "holds")
+	}
+	return left
 }
 
 // Write is where the core logs.
