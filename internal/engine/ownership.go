@@ -33,7 +33,7 @@ type Ownership struct {
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. Take it with lockWire: a command may be stuck.
-	wire   sync.Mutex
+	wire   wireLock
 	freed  freeing // guarded by wire
 	change uint32  // number of the last change of the count; guarded by wire
 
@@ -195,26 +195,7 @@ func (o *Ownership) forget(h *Hold) {
 }
 
 // lockWire takes wire. It reports false if ctx ends first.
-func (o *Ownership) lockWire(ctx context.Context) bool {
-	if o.wire.TryLock() {
-		return true
-	}
-	locked := make(chan struct{})
-	o.core().Spawn(func() {
-		o.wire.Lock()
-		select {
-		case locked <- struct{}{}:
-		case <-ctx.Done():
-			o.wire.Unlock()
-		}
-	})
-	select {
-	case <-locked:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
+func (o *Ownership) lockWire(ctx context.Context) bool { return o.wire.LockContext(ctx) }
 
 // addCount changes the count that the holds need, and returns it.
 func (o *Ownership) addCount(delta int) int {
@@ -474,7 +455,12 @@ func (o *Ownership) LeaseRenewed(*watchdog.Lease) {
 func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) { o.report(EventRenewFailed, err) }
 
 // LeaseLost implements [watchdog.Keeper]: the lock is lost, or must be taken to be.
-func (o *Ownership) LeaseLost(*watchdog.Lease, bool) { o.loseInBackground() }
+func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
+	if !refused {
+		o.lastsUntil(time.Now().Add(o.TTL)) // a renewal without an answer may have been executed: see abandon
+	}
+	o.loseInBackground()
+}
 
 // report emits an event of each hold.
 func (o *Ownership) report(kind EventKind, err error) {

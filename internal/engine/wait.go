@@ -159,8 +159,8 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 			queue.Tried(w, Result{RetryAfter: notNowPause}, err, false)
 		case failure.Retry:
 			met = err
-			// If ctx has ended, the attempt may come to nothing: the next waiter has the same reason to try.
-			queue.Tried(w, Result{RetryAfter: -1}, err, ctx.Err() != nil)
+			// If w gives up now, the attempt may come to nothing: the next waiter has the same reason to try.
+			queue.Tried(w, Result{RetryAfter: -1}, err, ctx.Err() != nil || q.wait.over())
 		default:
 			queue.Tried(w, Result{RetryAfter: -1}, err, true)
 			return res, err

@@ -120,10 +120,11 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 		if key.polling {
 			first, longest := terms.PollMin, terms.PollMax
 			q.backoff = func(n int) time.Duration {
-				pause := min(first<<min(n, 30), longest)
-				if pause <= 0 { // overflow
-					pause = longest
+				pause := first
+				for ; n > 0 && pause < longest; n-- {
+					pause *= 2 // a shift could overflow
 				}
+				pause = min(pause, longest)
 				return pause + rand.N(pause/4+1) //nolint:gosec // jitter
 			}
 		}

@@ -1,0 +1,147 @@
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// waitingReaders starts n readers of one client that wait for a writer of another.
+func waitingReaders(t *testing.T, s *server, ctx context.Context, c *client, n int) (writer *Hold, calls []*call) {
+	s.setPermits("x", 1000)
+	writer = acquire(t, t.Context(), s.client(t, "w").writer("x"))
+	for range n {
+		calls = append(calls, startAcquire(t, ctx, c.reader("x")))
+	}
+	return writer, calls
+}
+
+func TestOneCommandAcquiresForAllWaitingReaders(t *testing.T) {
+	for _, tt := range []struct {
+		name     string
+		waiters  int
+		config   func(*Config)
+		commands int
+	}{
+		{"one", 1, nil, 1},
+		{"five", 5, nil, 1},
+		{"as many as fit", maxBatch + 1, nil, 1},
+		{"more than fit", maxBatch + 6, nil, 2},
+		{"where replicas must confirm: each for itself", 5, func(c *Config) { c.NeedsReplicas = true }, 5},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				config := tt.config
+				if config == nil {
+					config = func(*Config) {}
+				}
+				writer, calls := waitingReaders(t, s, t.Context(), s.client(t, "a", config), tt.waiters)
+				sleep(100 * ms)
+				before := len(s.sent("acquire", "a"))
+				release(t, writer)
+				for _, call := range calls {
+					call.wait()
+				}
+				assert.Equal(t, 100*ms, s.now())
+				assert.Equal(t, tt.commands, len(s.sent("acquire", "a"))-before)
+				assert.Len(t, s.ids("x"), tt.waiters)
+				for _, call := range calls {
+					release(t, call.hold)
+				}
+				s.requireFree(t)
+			})
+		})
+	}
+}
+
+// Each case has a head and two others wait. The head's next command has a fault.
+func TestBatchOfUnknownOutcome(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		fault fault
+		leave bool // the others give up before the outcome is known
+	}{
+		{"executed, not answered", fault{mute: true}, false},
+		{"executed, answered late", fault{reply: 2 * time.Second}, false},
+		{"never executed", fault{lost: true}, false},
+		{"a copy comes later", fault{lost: true, copy: 30 * time.Second}, false},
+		{"executed, not answered; the others have gone", fault{mute: true}, true},
+		{"executed, answered late; the others have gone", fault{reply: 2 * time.Second}, true},
+		{"executed when the others have gone", fault{delay: 10 * time.Second}, true},
+		{"refused", fault{err: errBusy}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				c := s.client(t, "a")
+				ctx, cancel := context.WithCancelCause(t.Context())
+				writer, head := waitingReaders(t, s, t.Context(), c, 1)
+				others := []*call{startAcquire(t, ctx, c.reader("x")), startAcquire(t, ctx, c.reader("x"))}
+				s.script("acquire", tt.fault)
+				release(t, writer)
+				sleep(100 * ms)
+				if tt.leave {
+					cancel(errCause)
+				}
+				for _, other := range others {
+					if tt.leave {
+						require.ErrorIs(t, other.fail(), errCause)
+					} else {
+						other.wait()
+						release(t, other.hold)
+					}
+				}
+				release(t, head[0].wait())
+				sleep(time.Minute)
+				s.requireFree(t)
+				cancel(nil)
+			})
+		})
+	}
+}
+
+// The reply to the first batch tells of an earlier copy of it, which may have acquired for both.
+func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		r := s.client(t, "a").reader("x")
+		writer, _ := waitingReaders(t, s, t.Context(), r.Driver.(*driver).c, 0)
+		batches := 0
+		r.Traits.AcquireBatch = func(ctx context.Context, q *Request, others []*Request) (Result, []bool, error) {
+			res, err := r.Driver.TryAcquire(ctx, q)
+			if err != nil || !res.Granted {
+				return res, nil, err
+			}
+			batches++
+			res.InDoubt = batches == 1
+			return res, make([]bool, len(others)), nil // granted to the first alone
+		}
+		calls := []*call{startAcquire(t, t.Context(), r), startAcquire(t, t.Context(), r)}
+		release(t, writer)
+		for _, call := range calls {
+			assert.True(t, call.wait().Ownership().InDoubt)
+			release(t, call.hold)
+		}
+		s.requireFree(t)
+	})
+}
+
+// A reader that shares its id is acquired by a command of its own: the server counts it.
+func TestSharedIDsAreNotBatched(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a")
+		writer, calls := waitingReaders(t, s, t.Context(), c, 2)
+		shared := startAcquire(t, t.Context(), c.reader("x"), owner("me"))
+		before := len(s.sent("acquire", "a"))
+		release(t, writer)
+		for _, call := range append(calls, shared) {
+			call.wait()
+		}
+		assert.Equal(t, 2, len(s.sent("acquire", "a"))-before)
+		for _, call := range append(calls, shared) {
+			release(t, call.hold)
+		}
+		s.requireFree(t)
+	})
+}

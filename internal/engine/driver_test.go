@@ -1,0 +1,287 @@
+package engine
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/redlatch/redlatch/watchdog"
+)
+
+// driver is a [Driver] for the server in memory. The kinds of the tests differ in their traits.
+type driver struct {
+	c         *client
+	name      string
+	exclusive bool // a request takes all permits
+	noLease   bool
+	shortens  bool          // a release shortens the lease to what the remaining holds were promised
+	doubt     bool          // replies to acquisitions tell that an earlier copy has an unknown outcome
+	lease     time.Duration // of a grant, if it is shorter than asked for
+}
+
+// lock is an exclusive lock whose waiters hand it off to each other.
+func (c *client) lock(name string) *Resource {
+	d := &driver{c: c, name: name}
+	r := c.resource("lock", name, d)
+	r.Traits = Traits{
+		Leased: true, RenewGroup: "lock", Outer: outerOf(r), NestsInTurn: true,
+		HandOff: d.handOff, ClientsTakeTurns: true,
+	}
+	return r
+}
+
+// reader is the side of a read-write lock that many may hold. Waiting writers of its client go first.
+func (c *client) reader(name string) *Resource {
+	d := &driver{c: c, name: name, shortens: true}
+	r := c.resource("reader", name, d)
+	r.Traits = Traits{
+		Leased: true, RenewGroup: "reader", Outer: outerOf(r), ManyHolders: true,
+		AcquireBatch: d.acquireBatch, YieldsTo: "writer",
+	}
+	return r
+}
+
+// writer is the side of a read-write lock that takes all permits.
+func (c *client) writer(name string) *Resource {
+	d := &driver{c: c, name: name, exclusive: true}
+	r := c.resource("writer", name, d)
+	r.Traits = Traits{Leased: true, RenewGroup: "writer", Outer: outerOf(r), NestsInTurn: true}
+	return r
+}
+
+// semaphore is a number of permits without leases.
+func (c *client) semaphore(name string) *Resource {
+	d := &driver{c: c, name: name, noLease: true}
+	r := c.resource("semaphore", name, d)
+	r.Traits = Traits{
+		ManyHolders: true, HandOff: d.handOff, ClientsTakeTurns: true, Remembered: 24 * time.Hour,
+		NameOwner: func(o *Owner) { o.Name("", false); o.TTL = 100 * 365 * 24 * time.Hour },
+	}
+	return r
+}
+
+func (c *client) resource(kind, name string, d Driver) *Resource {
+	return &Resource{
+		Core: c.Core, Kind: kind, Name: name, Key: &Key{Core: c.Core, Kind: kind, Name: name}, Driver: d,
+	}
+}
+
+func outerOf(r *Resource) func(context.Context) (*Hold, error) {
+	return func(ctx context.Context) (*Hold, error) { return OuterFrom(ctx, r.Key), nil }
+}
+
+// key is the request on the server.
+func (d *driver) key(o *Owner) string { return d.c.id + "#" + strconv.FormatUint(o.Number, 10) }
+
+// id is the holder on the server.
+func (d *driver) id(o *Owner) string {
+	if o.ID == "" {
+		return d.key(o)
+	}
+	return o.ID
+}
+
+func (d *driver) ttl(o *Owner) time.Duration {
+	if d.noLease {
+		return 0
+	}
+	return o.TTL
+}
+
+func (d *driver) command(op string, o *Owner) command {
+	return command{op: op, name: d.name, id: d.id(o)}
+}
+
+func (d *driver) attempt(q *Request) attempt {
+	a := attempt{
+		name: d.name, key: d.key(&q.Owner), id: d.id(&q.Owner), permits: q.Permits, ttl: d.ttl(&q.Owner),
+		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.Nested,
+	}
+	if d.exclusive {
+		a.permits = -1
+	}
+	if d.lease > 0 {
+		a.ttl = d.lease
+	}
+	return a
+}
+
+func (d *driver) TryAcquire(ctx context.Context, q *Request) (Result, error) {
+	a := d.attempt(q)
+	res, sent, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (Result, error) { return d.c.s.acquire(a) })
+	res.Sent, res.InDoubt, res.Lease = sent, d.doubt, d.lease
+	return res, err
+}
+
+func (d *driver) acquireBatch(ctx context.Context, q *Request, others []*Request) (Result, []bool, error) {
+	first := d.attempt(q)
+	rest := make([]attempt, len(others))
+	for i, o := range others {
+		rest[i] = d.attempt(o)
+	}
+	type reply struct {
+		res     Result
+		granted []bool
+	}
+	r, sent, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (r reply, err error) {
+		if r.res, err = d.c.s.acquire(first); err != nil || !r.res.Granted {
+			return r, err
+		}
+		r.granted = make([]bool, len(rest))
+		for i, a := range rest {
+			other, err := d.c.s.acquire(a)
+			r.granted[i] = err == nil && other.Granted
+			r.res.Free = other.Free
+		}
+		return r, nil
+	})
+	r.res.Sent = sent
+	return r.res, r.granted, err
+}
+
+// keep is how long the server remembers that a request was ended.
+func (d *driver) keep(o *Owner) time.Duration {
+	if o.InDoubt {
+		return d.c.LateCopies
+	}
+	return d.c.Memory
+}
+
+func (d *driver) Rollback(ctx context.Context, q *Request) error {
+	key, id, shared, keep := d.key(&q.Owner), d.id(&q.Owner), q.Shared, d.keep(&q.Owner)
+	_, _, err := do(ctx, d.c, d.command("rollback", &q.Owner), func() (bool, error) {
+		freed, lost := d.c.s.end(d.name, key, id, shared, true, keep)
+		if freed {
+			d.c.s.publish(d.name)
+		}
+		return lost, nil
+	})
+	return err
+}
+
+func (d *driver) Release(ctx context.Context, o *Ownership, left int) (lost bool, err error) {
+	if left == 0 {
+		got, err := d.free(ctx, o, nil)
+		return got.Lost, err
+	}
+	need, known := time.Duration(0), false
+	if d.shortens {
+		if need, known = o.BeginShortening(left); known && need == 0 {
+			got, err := d.free(ctx, o, nil)
+			return got.Lost, err
+		}
+		defer func() { o.EndShortening(err) }()
+	}
+	id, change := d.id(&o.Owner), o.NextChange()
+	lost, _, err = do(ctx, d.c, d.command("count", &o.Owner), func() (lost bool, err error) {
+		h := d.c.s.lock(d.name).holders[id]
+		if h != nil && change > h.change {
+			h.count, h.change = left, change
+			if known {
+				h.until = time.Now().Add(need)
+			}
+		}
+		return h == nil, nil
+	})
+	return lost, err
+}
+
+func (d *driver) handOff(ctx context.Context, o *Ownership, successor *Owner) (HandOff, error) {
+	return d.free(ctx, o, successor)
+}
+
+// free ends o, and has the successor, if there is one, hold what o held.
+func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (HandOff, error) {
+	op := "release"
+	var next attempt
+	if successor != nil {
+		op = "handoff"
+		next = attempt{
+			name: d.name, key: d.key(successor), id: d.id(successor), permits: successor.Permits, ttl: d.ttl(successor),
+		}
+	}
+	s, key, id, shared, keep := d.c.s, d.key(&o.Owner), d.id(&o.Owner), o.Shared, d.keep(&o.Owner)
+	got, sent, err := do(ctx, d.c, d.command(op, &o.Owner), func() (got HandOff, err error) {
+		freed, lost := s.end(d.name, key, id, shared, false, keep)
+		got.Lost = lost
+		if freed && successor != nil {
+			got.Granted, _ = s.acquire(next) // refused if the successor has been rolled back
+		}
+		if freed && !got.Granted.Granted {
+			got.Heard = s.publish(d.name)
+		}
+		return got, nil
+	})
+	got.Granted.Sent = sent
+	return got, err
+}
+
+func (d *driver) Subscribe(_ *Request, wake func(missed bool)) []Subscription {
+	return []Subscription{d.c.s.newSubscription(d.c, d.name, wake)}
+}
+
+func (d *driver) SetCount(
+	ctx context.Context, o *Ownership, n int, ttl time.Duration,
+) (sent time.Time, lost bool, err error) {
+	if d.noLease {
+		return NoLease{}.SetCount(ctx, o, n, ttl)
+	}
+	id, change := d.id(&o.Owner), o.NextChange()
+	lost, sent, err = do(ctx, d.c, d.command("nest", &o.Owner), func() (lost bool, err error) {
+		h := d.c.s.lock(d.name).holders[id]
+		if h != nil && change > h.change {
+			h.count, h.change = n, change
+			h.keep(ttl)
+		}
+		return h == nil, nil
+	})
+	return sent, lost, err
+}
+
+func (d *driver) Extend(ctx context.Context, o *Ownership, ttl time.Duration) (sent time.Time, lost bool, err error) {
+	if d.noLease {
+		return NoLease{}.Extend(ctx, o, ttl)
+	}
+	lost, sent, err = do(ctx, d.c, d.command("extend", &o.Owner), func() (bool, error) {
+		return !d.renew(d.id(&o.Owner), ttl), nil
+	})
+	return sent, lost, err
+}
+
+// renew extends the lease of a holder. mu is held.
+func (d *driver) renew(id string, ttl time.Duration) bool {
+	h := d.c.s.lock(d.name).holders[id]
+	if h != nil {
+		h.keep(ttl)
+	}
+	return h != nil
+}
+
+func (d *driver) Check(ctx context.Context, o *Ownership) (lost bool, err error) {
+	if d.noLease {
+		return NoLease{}.Check(ctx, o)
+	}
+	lost, _, err = do(ctx, d.c, d.command("check", &o.Owner), func() (bool, error) {
+		return d.c.s.lock(d.name).holders[d.id(&o.Owner)] == nil, nil
+	})
+	return lost, err
+}
+
+// renewBatch implements [watchdog.Renew].
+func (c *client) renewBatch(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
+	asks := append([]watchdog.Ask(nil), batch...)
+	first := asks[0].Keeper.(*Ownership)
+	cmd := command{op: "renew", name: first.r.Name, id: first.ID}
+	states, _, err := do(ctx, c, cmd, func() ([]watchdog.State, error) {
+		states := make([]watchdog.State, len(asks))
+		for i, ask := range asks {
+			o := ask.Keeper.(*Ownership)
+			states[i] = watchdog.Lost
+			if d := o.r.Driver.(*driver); d.renew(d.id(&o.Owner), ask.TTL) {
+				states[i] = watchdog.Renewed
+			}
+		}
+		return states, nil
+	})
+	return states, err
+}

@@ -1,0 +1,289 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// world is several clients that share a server, and all holds of theirs. Whenever an acquisition
+// succeeds, it checks that no other hold is valid, by its own clock, that excludes the new one.
+type world struct {
+	s       *server
+	clients []*client
+
+	mu           sync.Mutex
+	holds        []*modelHold
+	acquisitions map[*client]int
+	violation    string // the first one
+}
+
+// modelHold is one hold. Nested holds have the id of their outer one, and do not exclude it.
+type modelHold struct {
+	*Hold
+	task     *task
+	released bool // its release has begun; guarded by world.mu
+}
+
+// task is what one goroutine does: it acquires, nests, and ends its holds.
+type task struct {
+	Client  int
+	Kind    string
+	Start   time.Duration
+	Limit   time.Duration // of the acquisition
+	Timeout time.Duration // of its context; 0: none
+	TTL     time.Duration
+	Fixed   bool // a fixed lease, not a renewed one
+	MaxHold time.Duration
+	Shared  bool
+	Polling bool
+	Hold    time.Duration // how long it holds the lock
+	Nested  int           // acquisitions made with the context of the hold, at the same time
+	Extend  bool
+	Detach  bool
+}
+
+const modelPermits = 2 // of the semaphore
+
+// resource returns what a task acquires, and the names that it holds then.
+func (w *world) resource(k *task) (r *Resource, names []string) {
+	c := w.clients[k.Client]
+	switch k.Kind {
+	case "reader":
+		return c.reader("rw"), []string{"rw"}
+	case "writer":
+		return c.writer("rw"), []string{"rw"}
+	case "semaphore":
+		return c.semaphore("s"), []string{"s"}
+	case "multi":
+		return c.multiOf("x", "y"), []string{"x", "y"}
+	}
+	return c.lock(k.Kind), []string{k.Kind}
+}
+
+// valid reports whether the owner of h may rely on it.
+func (h *modelHold) valid() bool {
+	if h.released || carry(h.Hold).Err() != nil {
+		return false
+	}
+	until := h.ValidUntil()
+	return until.IsZero() || time.Now().Before(until)
+}
+
+func (w *world) failf(format string, args ...any) {
+	if w.violation == "" {
+		w.violation = fmt.Sprintf("at %v: ", w.s.now()) + fmt.Sprintf(format, args...)
+	}
+}
+
+// granted checks a new hold against all others.
+func (w *world) granted(hold *Hold, k *task) *modelHold {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h := &modelHold{Hold: hold, task: k}
+	_, names := w.resource(k)
+	for _, name := range names {
+		permits := 1
+		for _, other := range w.holds {
+			_, others := w.resource(other.task)
+			shares := false
+			for _, o := range others {
+				shares = shares || o == name
+			}
+			switch {
+			case !shares || !other.valid():
+			case k.Kind == "reader" && other.task.Kind == "reader":
+			case k.Kind == "semaphore":
+				permits++
+			case other.ID() != hold.ID():
+				w.failf("%s holds %q although %s is valid until %v", hold.ID(), name, other.ID(), other.ValidUntil().Sub(w.s.start))
+			}
+		}
+		if permits > modelPermits {
+			w.failf("%d permits of %q", permits, name)
+		}
+	}
+	w.holds = append(w.holds, h)
+	return h
+}
+
+// releasing notes that the owner of h does not rely on it any more.
+func (w *world) releasing(h *modelHold) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	h.released = true
+}
+
+// acquire makes one acquisition; nil if it fails.
+func (w *world) acquire(ctx context.Context, k *task, limit time.Duration) *modelHold {
+	r, _ := w.resource(k)
+	tm := terms(ttl(k.TTL), maxHold(k.MaxHold))
+	tm.Renew = !k.Fixed
+	if k.Shared && (k.Kind == "x" || k.Kind == "y") {
+		tm.Owner = "me"
+	}
+	if k.Polling {
+		tm.PollMin, tm.PollMax = 7*ms, 100*ms
+	}
+	w.mu.Lock()
+	w.acquisitions[w.clients[k.Client]]++
+	w.mu.Unlock()
+	hold, err := r.Acquire(ctx, tm, limit)
+	if err != nil {
+		return nil
+	}
+	return w.granted(hold, k)
+}
+
+// run does what a task says.
+func (w *world) run(k *task) {
+	time.Sleep(k.Start)
+	ctx := context.Background()
+	if k.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, k.Timeout)
+		defer cancel()
+	}
+	h := w.acquire(ctx, k, k.Limit)
+	if h == nil {
+		return
+	}
+	var nested sync.WaitGroup
+	for range k.Nested {
+		nested.Go(func() {
+			inner := *k
+			inner.Shared = false // under the outer hold
+			if n := w.acquire(carry(h.Hold), &inner, time.Second); n != nil {
+				time.Sleep(k.Hold / 2)
+				w.releasing(n)
+				_ = n.Release(context.Background())
+			}
+		})
+	}
+	time.Sleep(k.Hold)
+	if k.Extend {
+		_ = h.Extend(ctx, k.TTL, nil)
+		_ = h.Check(ctx)
+	}
+	w.releasing(h)
+	if k.Detach && k.Kind != "semaphore" { // a permit without a lease would be gone
+		h.Detach()
+	} else {
+		_ = h.Release(ctx)
+	}
+	nested.Wait()
+}
+
+// duration draws odd numbers of nanoseconds, so that events seldom happen at one instant.
+func duration(lo, hi time.Duration) *rapid.Generator[time.Duration] {
+	return rapid.Map(rapid.Int64Range(int64(lo), int64(hi)), func(n int64) time.Duration { return time.Duration(n | 1) })
+}
+
+func drawTask(rt *rapid.T) *task {
+	k := &task{
+		Client:  rapid.IntRange(0, 2).Draw(rt, "client"),
+		Kind:    rapid.SampledFrom([]string{"x", "x", "x", "y", "reader", "reader", "writer", "semaphore", "multi"}).Draw(rt, "kind"),
+		Start:   duration(0, 2*time.Second).Draw(rt, "start"),
+		Limit:   rapid.SampledFrom([]time.Duration{noWait, forever, forever, 300 * ms, 3 * time.Second}).Draw(rt, "limit"),
+		Timeout: rapid.SampledFrom([]time.Duration{0, 0, 0, 700 * ms, 4 * time.Second}).Draw(rt, "timeout"),
+		TTL:     duration(500*ms, 5*time.Second).Draw(rt, "ttl"),
+		Fixed:   rapid.IntRange(0, 3).Draw(rt, "fixed") == 3,
+		Shared:  rapid.IntRange(0, 4).Draw(rt, "shared") == 4,
+		Polling: rapid.IntRange(0, 4).Draw(rt, "polling") == 4,
+		Hold:    duration(0, time.Second).Draw(rt, "hold"),
+		Nested:  max(rapid.IntRange(-2, 2).Draw(rt, "nested"), 0),
+		Extend:  rapid.Bool().Draw(rt, "extend"),
+		Detach:  rapid.IntRange(0, 9).Draw(rt, "detach") == 9,
+	}
+	if rapid.IntRange(0, 4).Draw(rt, "limited") == 4 {
+		k.MaxHold = duration(200*ms, 3*time.Second).Draw(rt, "max hold")
+	}
+	return k
+}
+
+func drawFault(rt *rapid.T) fault {
+	late := duration(ms, 8*time.Second)
+	switch rapid.IntRange(0, 16).Draw(rt, "fault") {
+	case 8:
+		return fault{delay: late.Draw(rt, "delay")}
+	case 9:
+		return fault{reply: late.Draw(rt, "reply")}
+	case 10:
+		return fault{mute: true}
+	case 11:
+		return fault{lost: true}
+	case 12:
+		return fault{lost: true, copy: late.Draw(rt, "copy")}
+	case 13:
+		return fault{copy: late.Draw(rt, "copy")}
+	case 14:
+		return fault{err: errDown}
+	case 15:
+		return fault{err: errBusy}
+	case 16:
+		return fault{err: errFatal}
+	}
+	return fault{delay: duration(0, 3*ms).Draw(rt, "delay"), reply: duration(0, 3*ms).Draw(rt, "reply")}
+}
+
+// Several clients acquire, nest, extend and release at random, while commands are lost, delayed and
+// repeated. At most one hold is valid at any time, every call ends, and nothing stays on the server.
+func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		tasks := rapid.SliceOfN(rapid.Custom(drawTask), 1, 12).Draw(rt, "tasks")
+		faults := rapid.SliceOfN(rapid.Custom(drawFault), 0, 80).Draw(rt, "faults")
+		silent := rapid.IntRange(0, 3).Draw(rt, "messages are lost") == 3
+		subscribe := rapid.SampledFrom([]time.Duration{0, 0, 50 * ms, time.Minute}).Draw(rt, "subscription delay")
+		rapid.SyncTest(rt, func(rt *rapid.T) {
+			s := newServer()
+			s.setPermits("rw", 100)
+			s.setPermits("s", modelPermits)
+			s.silent, s.subscribe.delay = silent, subscribe
+			left := faults
+			s.onEach(func(command) (f fault) { // mu is held
+				if len(left) > 0 {
+					f, left = left[0], left[1:]
+				}
+				return f
+			})
+			w := &world{s: s, acquisitions: map[*client]int{}}
+			for i := range 3 {
+				w.clients = append(w.clients, s.newClient(string(rune('a'+i))))
+			}
+			ended := make(chan struct{})
+			var running sync.WaitGroup
+			for _, k := range tasks {
+				running.Go(func() { w.run(k) })
+			}
+			go func() { running.Wait(); close(ended) }()
+			select {
+			case <-ended:
+			case <-time.After(time.Hour):
+				rt.Fatal("a call does not end")
+			}
+			time.Sleep(10 * time.Minute) // late copies, leases and background work
+			synctest.Wait()
+			require.Empty(rt, w.violation)
+			for _, name := range s.names() {
+				require.Empty(rt, s.ids(name), "%q is still held", name)
+			}
+			for _, c := range w.clients {
+				require.NoError(rt, c.close(context.Background()))
+				require.Empty(rt, c.leftovers())
+				results := 0
+				for _, kind := range c.kinds() {
+					if kind == EventAcquired || kind == EventNested || kind == EventNotAcquired {
+						results++
+					}
+				}
+				require.Equal(rt, w.acquisitions[c], results, "events of results")
+			}
+		})
+	})
+}

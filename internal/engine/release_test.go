@@ -1,0 +1,237 @@
+package engine
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOnlyTheFirstReleaseFreesTheLock(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a")
+		hold := acquire(t, t.Context(), c.lock("x"))
+		ctx := carry(hold)
+		s.script("release", fault{delay: time.Second})
+		first := startRelease(t, hold)
+		second := startRelease(t, hold)
+		require.ErrorIs(t, second.fail(), ErrReleased)
+		require.ErrorIs(t, second.err, ErrNotHeld)
+		first.wait()
+		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
+		require.ErrorIs(t, context.Cause(ctx), ErrReleased)
+		assert.Len(t, s.sent("release", ""), 1)
+		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.kinds())
+		s.requireFree(t)
+	})
+}
+
+func TestReleaseWorksWithAnEndedContext(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		hold := acquire(t, ctx, c.lock("x"))
+		cancel()
+		require.Error(t, carry(hold).Err(), "the hold's context ends with the caller's")
+		require.NoError(t, hold.Release(ctx))
+		s.requireFree(t)
+	})
+}
+
+// Each case releases with faults. The server is free at some time, whatever they are.
+func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
+	down, lost := fault{err: errDown}, fault{lost: true}
+	for _, tt := range []struct {
+		name    string
+		timeout time.Duration // of commands
+		faults  []fault       // of releases
+		at      time.Duration // when Release returns
+		free    time.Duration // when the server is free
+	}{
+		{"unreachable", testTimeout, []fault{down, down, down}, 0, 20 * ms},
+		{"never executed", testTimeout, []fault{lost, lost}, testTimeout, 2*testTimeout + 20*ms},
+		{"executed, not answered", testTimeout, []fault{{mute: true}, {mute: true}}, testTimeout, 0},
+		{"executed when repeated already", testTimeout, []fault{{delay: 10 * time.Second}}, testTimeout, testTimeout},
+		{"a long command timeout does not bind it", time.Minute, []fault{lost}, releaseTimeout, releaseTimeout},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				c := s.client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
+				hold := acquire(t, t.Context(), c.lock("x"))
+				s.script("release", tt.faults...)
+				released := startRelease(t, hold)
+				require.True(t, classify(released.fail()).Retry)
+				assert.Equal(t, tt.at, released.at.Sub(s.start))
+				require.ErrorIs(t, context.Cause(carry(hold)), ErrReleased)
+				assert.Equal(t, []EventKind{EventAcquired, EventReleaseFailed}, c.kinds())
+				next := start(t, func() (*Hold, error) {
+					return s.client(t, "b").lock("x").Acquire(t.Context(), terms(), forever)
+				})
+				release(t, next.wait())
+				assert.InDelta(t, max(tt.free, tt.at), next.at.Sub(s.start), float64(100*ms))
+				sleep(time.Minute)
+				s.requireFree(t)
+				assert.Empty(t, s.sent("renew", ""))
+			})
+		})
+	}
+}
+
+// Nothing answers. The release is repeated until it could do nothing any more, or could do harm.
+func TestRepeatedReleaseEnds(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		open  func(c *client) *Resource
+		terms []func(*Terms)
+		last  time.Duration // of the last repetition, about
+	}{
+		{"with the lease", func(c *client) *Resource { return c.lock("x") }, nil, testTTL},
+		{"with a longer lease", func(c *client) *Resource { return c.lock("x") }, []func(*Terms){fixedLease(5 * time.Minute)}, 5 * time.Minute},
+		{
+			"a shared id: with the memory of the release", func(c *client) *Resource { return c.lock("x") },
+			[]func(*Terms){owner("me"), fixedLease(5 * time.Minute)}, 50*time.Second - testTimeout,
+		},
+		{
+			"without a lease: with the memory of the acquisition", func(c *client) *Resource {
+				r := c.semaphore("x")
+				r.Traits.Remembered = time.Hour + 2*time.Minute
+				return r
+			}, nil, 2 * time.Minute,
+		},
+		{
+			"without a lease, late: with the memory of the release", func(c *client) *Resource {
+				r := c.semaphore("x")
+				r.Traits.Remembered = time.Hour + time.Second
+				return r
+			}, nil, 50*time.Second - testTimeout,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				hold := acquire(t, t.Context(), tt.open(s.client(t, "a")), tt.terms...)
+				s.onEach(func(command) fault { return fault{err: errDown} })
+				require.ErrorIs(t, hold.Release(t.Context()), errDown)
+				sleep(time.Hour)
+				sent := s.sent("release", "")
+				assert.InDelta(t, tt.last, sent[len(sent)-1], float64(1100*ms))
+			})
+		})
+	}
+}
+
+func TestReleaseTellsALoss(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a")
+		hold := acquire(t, t.Context(), c.lock("x"))
+		s.forget("x")
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
+		require.ErrorIs(t, context.Cause(carry(hold)), ErrLost)
+		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.kinds())
+	})
+}
+
+// A command of one hold is stuck. The release of another hold of the same lock waits for it, but not for
+// ever.
+func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		timeout time.Duration // of commands
+		fault   fault         // of the command of the inner hold
+		at      time.Duration // when the release of the outer hold returns
+		failed  bool
+	}{
+		{"answered soon", testTimeout, fault{delay: time.Second}, time.Second, false},
+		{"given up soon", testTimeout, fault{lost: true}, testTimeout, false},
+		{"stuck for long", time.Minute, fault{delay: 20 * time.Second}, releaseTimeout, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				r := s.client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).reader("x")
+				outer := acquire(t, t.Context(), r)
+				inner := acquire(t, carry(outer), r)
+				s.script("nest", tt.fault)
+				nested := startAcquire(t, carry(inner), r) // has the wire lock
+				released := startRelease(t, outer)
+				released.end()
+				assert.Equal(t, tt.at, released.at.Sub(s.start))
+				assert.Equal(t, tt.failed, released.err != nil)
+				if tt.failed {
+					require.ErrorIs(t, released.err, errSiblingStuck)
+				}
+				nested.end()
+				if nested.err == nil {
+					release(t, nested.hold)
+				}
+				sleep(5 * time.Second)
+				assert.Equal(t, 1, s.holder("x", inner.ID()).count, "the background has written the count")
+				release(t, inner)
+				s.requireFree(t)
+			})
+		})
+	}
+}
+
+// Both holds are released at the same time. The first command sends the count that both have left.
+func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		act   func(s *server)
+		want  error
+		fault fault
+	}{
+		{"freed", func(*server) {}, nil, fault{delay: time.Second}},
+		{"lost", func(s *server) { s.forget("x") }, ErrLost, fault{delay: time.Second}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				r := s.client(t, "a").reader("x")
+				outer := acquire(t, t.Context(), r)
+				inner := acquire(t, carry(outer), r)
+				third := acquire(t, carry(outer), r)
+				tt.act(s)
+				s.script("count", tt.fault)
+				first, second, last := startRelease(t, inner), startRelease(t, outer), startRelease(t, third)
+				for _, call := range []*call{first, second, last} {
+					call.end()
+					require.ErrorIs(t, call.err, tt.want)
+				}
+				assert.Len(t, s.sent("release", ""), 1)
+				s.requireFree(t)
+			})
+		})
+	}
+}
+
+func TestUnansweredReleaseOfAnInnerHoldWritesTheCountLater(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		r := s.client(t, "a").lock("x")
+		outer := acquire(t, t.Context(), r)
+		inner := acquire(t, carry(outer), r)
+		s.script("count", fault{lost: true}, fault{err: errDown})
+		require.Error(t, inner.Release(t.Context()))
+		assert.Equal(t, 2, s.holder("x", outer.ID()).count)
+		again := acquire(t, carry(outer), r)
+		sleep(time.Second)
+		assert.Equal(t, 2, s.holder("x", outer.ID()).count, "the count of now, not of then")
+		release(t, again)
+		assert.Equal(t, 1, s.holder("x", outer.ID()).count)
+		release(t, outer)
+		s.requireFree(t)
+	})
+}
+
+func TestHoldsWithoutALeaseAreReleased(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		r := s.client(t, "a").semaphore("x")
+		s.setPermits("x", 3)
+		hold := acquire(t, t.Context(), r, permits(2))
+		assert.Empty(t, hold.ID())
+		s.script("release", fault{mute: true, copy: 30 * time.Second})
+		require.Error(t, hold.Release(t.Context()))
+		sleep(time.Minute)
+		s.requireFree(t)
+	})
+}
