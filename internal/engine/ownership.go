@@ -40,11 +40,11 @@ type Ownership struct {
 	mu         sync.Mutex // guards the rest
 	holds      *Hold      // those not released yet, linked by sibling
 	count      int32      // the count that the holds need on the wire
+	lapsed     int16      // holds that ended by their limit and were not released since
 	lost       bool
+	shortening bool          // a release that shortens the lease was sent and not answered yet
 	over       Instant       // when the lease, or the server's memory of what was taken, ends at the latest
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
-	lapsed     int16         // holds that ended by their limit and were not released since
-	shortening bool          // a release that shortens the lease was sent and not answered yet
 	lease      watchdog.Lease
 }
 
