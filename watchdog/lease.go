@@ -120,11 +120,14 @@ func (l *Lease) answerTime() time.Duration { return max(l.ttl/6, minAnswerTime) 
 // dueAt returns when the next regular renewal is due: a period after the start of the last
 // confirmed command. A lease that is confirmed up to End needs no more renewals.
 func (l *Lease) dueAt() instant {
-	if l.group == nil || l.end != never && l.granted >= l.end.add(-endUnit) {
+	if l.group == nil || l.confirmedToEnd() {
 		return never
 	}
 	return l.granted.add(l.period() - l.ttl)
 }
+
+// confirmedToEnd reports whether no renewal can extend the lease by endUnit or more.
+func (l *Lease) confirmedToEnd() bool { return l.end != never && l.granted >= l.end.add(-endUnit) }
 
 // batchable reports whether l may join a batch now. A regular renewal may come early to fill a
 // batch. Retries and hedges come no earlier than planned, because they load a server that is in

@@ -130,8 +130,9 @@ func (d *Dog) confirm(l *Lease, granted, now instant) {
 	l.failures = 0
 	for _, c := range l.attempts {
 		// A queued attempt is not needed now. An attempt in flight that requested no more than what
-		// is granted cannot extend validity.
-		if c != nil && (c.start == never || c.start.add(l.requestTTL(c.start)) <= l.granted) {
+		// is granted cannot extend validity. Nor can any attempt once End is reached: it would only
+		// be hedged again and again, because TTLs are cut to whole units.
+		if c != nil && (c.start == never || l.confirmedToEnd() || c.start.add(l.requestTTL(c.start)) <= l.granted) {
 			l.leave(c)
 		}
 	}

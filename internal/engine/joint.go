@@ -188,13 +188,15 @@ type JointOwnership struct {
 	budget  time.Duration // how long a member may take to answer; 0: as long as it takes
 	terms   *Terms
 
-	mu      sync.Mutex // guards the rest
-	holds   []*Hold    // of members
-	sealed  bool       // add takes no further hold
-	closed  bool       // released, detached or lost: how the members' holds end does not matter any more
-	h       *Hold      // the user's hold, once it has joined
-	asking  int        // calls of Check and Extend under way, which report a loss themselves
-	retakes retakes    // of lost members
+	mu     sync.Mutex // guards the rest
+	holds  []*Hold    // of members
+	sealed bool       // add takes no further hold
+	closed bool       // released, detached or lost: how the members' holds end does not matter any more
+	h      *Hold      // the user's hold, once it has joined
+	asking int        // calls of Check and Extend under way, which report a loss themselves
+	// unreported: a loss ended the hold while a call was asking, and no event tells of it yet.
+	unreported bool
+	retakes    retakes // of lost members
 }
 
 // NewJointOwnership returns an ownership without members, for an owner that replaces another one.
@@ -259,11 +261,16 @@ func (o *JointOwnership) seal() {
 func (o *JointOwnership) close() []*Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.end()
+	return slices.Clone(o.holds)
+}
+
+// end is close for callers that hold mu.
+func (o *JointOwnership) end() {
 	if !o.closed {
 		o.sealed, o.closed = true, true
 		o.retakes.stop()
 	}
-	return slices.Clone(o.holds)
 }
 
 func (o *JointOwnership) memberHolds() []*Hold {
@@ -301,12 +308,16 @@ func (o *JointOwnership) memberEnded(member *Hold, cause error) {
 		o.mu.Unlock()
 		return
 	}
-	lost, reported := o.tooFew(), o.asking > 0
+	lost, asking := o.tooFew(), o.asking > 0
+	if lost {
+		o.end()
+		o.unreported = asking
+	}
 	o.mu.Unlock()
 	switch {
-	case lost && reported: // the call that asks reports it
+	case lost && asking: // the call that asks emits the event, but it may wait for long
+		o.h.end(ErrLost)
 	case lost:
-		o.close()
 		o.h.loseInBackground()
 	case errors.Is(cause, ErrLost):
 		o.retakeLater()
@@ -334,16 +345,17 @@ func (o *JointOwnership) join(h *Hold) {
 	}
 }
 
-// validUntil is when too few members would be left if no server answered until then.
+// validUntil is when too few members would be left if no server answered until then. Once too few are
+// live, it keeps its last value.
 func (o *JointOwnership) validUntil(*Hold) time.Time {
-	var ends []time.Time
-	for _, member := range o.memberHolds() {
-		if member.isLive() {
-			ends = append(ends, member.ValidUntil())
-		}
+	members := o.memberHolds()
+	live := slices.DeleteFunc(slices.Clone(members), func(member *Hold) bool { return !member.isLive() })
+	if len(live) >= o.need {
+		members = live
 	}
-	if len(ends) < o.need {
-		return time.Time{}
+	var ends []time.Time
+	for _, member := range members {
+		ends = append(ends, member.ValidUntil())
 	}
 	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
 	return ends[o.need-1]
@@ -404,13 +416,19 @@ func (o *JointOwnership) ask(ctx context.Context, f func(*Hold) error) error {
 	lost, err := o.decide(o.core().count(ctx, fan, o.budget))
 	o.mu.Lock()
 	o.asking--
-	lost = lost || (o.tooFew() && !o.closed)
+	unreported := o.unreported
+	o.unreported = false
+	lost = lost || unreported || (o.tooFew() && !o.closed)
 	o.mu.Unlock()
 	if !lost {
 		return err
 	}
 	o.close()
-	o.h.lose(ctx)
+	if unreported {
+		o.h.emit(ctx, EventLost, ErrLost)
+	} else {
+		o.h.lose(ctx)
+	}
 	return ErrLost
 }
 

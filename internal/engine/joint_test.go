@@ -242,6 +242,37 @@ func TestMultiIsLostWithAnyMember(t *testing.T) {
 	}
 }
 
+// A member does not answer a check, or an extension, and its lease ends meanwhile.
+func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		ask  func(h *Hold) error
+	}{
+		{"check", func(h *Hold) error { return h.Check(context.Background()) }},
+		{"extend", func(h *Hold) error { return h.Extend(context.Background(), time.Second, nil) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				c := s.client(t, "a")
+				hold := acquire(t, t.Context(), c.multiOf("x", "y"), fixedLease(5*time.Second))
+				until := hold.ValidUntil()
+				sleep(3 * time.Second)
+				s.script(tt.name, fault{lost: true}, fault{lost: true})
+				asking := start(t, func() (*Hold, error) { return nil, tt.ask(hold) })
+				<-carry(hold).Done()
+				assert.Equal(t, until, time.Now())
+				assert.Equal(t, until, hold.ValidUntil())
+				require.ErrorIs(t, asking.fail(), ErrLost)
+				assert.Equal(t, 3*time.Second+testTimeout, s.now())
+				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.kinds())
+				sleep(time.Second)
+				s.requireFree(t)
+			})
+		})
+	}
+}
+
 // The members' holds can be found and released by the user. The joint hold needs them all.
 func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {

@@ -185,8 +185,8 @@ func duration(lo, hi time.Duration) *rapid.Generator[time.Duration] {
 	return rapid.Map(rapid.Int64Range(int64(lo), int64(hi)), func(n int64) time.Duration { return time.Duration(n | 1) })
 }
 
-func drawTask(rt *rapid.T) *task {
-	k := &task{
+func drawTask(rt *rapid.T) task {
+	k := task{
 		Client:  rapid.IntRange(0, 2).Draw(rt, "client"),
 		Kind:    rapid.SampledFrom([]string{"x", "x", "x", "y", "reader", "reader", "writer", "semaphore", "multi"}).Draw(rt, "kind"),
 		Start:   duration(0, 2*time.Second).Draw(rt, "start"),
@@ -259,7 +259,7 @@ func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 			ended := make(chan struct{})
 			var running sync.WaitGroup
 			for _, k := range tasks {
-				running.Go(func() { w.run(k) })
+				running.Go(func() { w.run(&k) })
 			}
 			go func() { running.Wait(); close(ended) }()
 			select {

@@ -145,6 +145,9 @@ func (s *server) resetFaults() {
 func (s *server) next(c command) fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if len(s.log) > 100_000 { // the fake clock would let a loop run for ever
+		panic(fmt.Sprintf("too many commands; the last ones are %v", s.log[len(s.log)-10:]))
+	}
 	s.log = append(s.log, logEntry{time.Since(s.start), c})
 	if faults := s.scripted[c.op]; len(faults) > 0 {
 		s.scripted[c.op] = faults[1:]

@@ -1,0 +1,28 @@
+package watchdog
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The second renewal hangs. It asked for the time up to End, and so does the third one, which is
+// answered. Both TTLs are cut to whole milliseconds, and the second one lasts half of one longer.
+func TestHangingRenewalIsNotHedgedOnceEndIsConfirmed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(func(q request) reply {
+			return reply{state: Renewed, hang: q.n == 1 || q.n > 100} // a loop must not hang the test
+		})
+		d, k := New(s.renew), newKeeper()
+		defer d.Close()
+		tm := terms()
+		tm.TTL, tm.End = 30_003*time.Millisecond, time.Now().Add(45*time.Second)
+		keep(t, d, k, tm)
+		sleep(40 * time.Second)
+		require.Equal(t, 3, len(s.requests()))
+		sleep(time.Minute)
+		require.Equal(t, 3, len(s.requests()))
+	})
+}
