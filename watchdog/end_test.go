@@ -21,8 +21,8 @@ func TestHangingRenewalIsNotHedgedOnceEndIsConfirmed(t *testing.T) {
 		tm.TTL, tm.End = 30_003*time.Millisecond, time.Now().Add(45*time.Second)
 		keep(t, d, k, tm)
 		sleep(40 * time.Second)
-		require.Equal(t, 3, len(s.requests()))
+		require.Len(t, s.requests(), 3)
 		sleep(time.Minute)
-		require.Equal(t, 3, len(s.requests()))
+		require.Len(t, s.requests(), 3)
 	})
 }

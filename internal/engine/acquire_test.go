@@ -39,7 +39,8 @@ func TestAcquireOfAHeldLockEnds(t *testing.T) {
 		at    time.Duration
 	}{
 		{name: "at once without a wait", limit: noWait, want: ErrNotAcquired, not: context.DeadlineExceeded},
-		{name: "at the limit", limit: 2500 * time.Millisecond, want: ErrNotAcquired, not: errWaitOver, at: 2500 * time.Millisecond},
+		{name: "at the limit", limit: 2500 * time.Millisecond, want: ErrNotAcquired, not: errWaitOver,
+			at: 2500 * time.Millisecond},
 		{
 			name: "with its context", limit: forever, want: ErrNotAcquired, cause: errCause, at: 3 * time.Second,
 			act: func(_ *server, _ *client, cancel context.CancelCauseFunc) { cancel(errCause) },
@@ -157,9 +158,12 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 		{"no answer: it fails, and is rolled back", forever, fault{mute: true}, testTTL, unanswered(nil), testTimeout, 1},
 		{"lost command: it fails, and is rolled back", noWait, fault{lost: true}, testTTL, unanswered(nil), testTimeout, 1},
 		{"a slow answer is used", forever, fault{reply: time.Second}, testTTL, nil, time.Second, 0},
-		{"an answer that is too late for the lease", forever, fault{reply: time.Second}, time.Second, ErrLost, time.Second, 1},
-		{"an answer just after the limit is used", 50 * time.Millisecond, fault{reply: 60 * time.Millisecond}, testTTL, nil, 60 * time.Millisecond, 0},
-		{"an answer long after the limit", 50 * time.Millisecond, fault{reply: 80 * time.Millisecond}, testTTL, ErrNotAcquired, 70 * time.Millisecond, 1},
+		{"an answer that is too late for the lease", forever, fault{reply: time.Second}, time.Second, ErrLost,
+			time.Second, 1},
+		{"an answer just after the limit is used", 50 * time.Millisecond, fault{reply: 60 * time.Millisecond}, testTTL,
+			nil, 60 * time.Millisecond, 0},
+		{"an answer long after the limit", 50 * time.Millisecond, fault{reply: 80 * time.Millisecond}, testTTL,
+			ErrNotAcquired, 70 * time.Millisecond, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {

@@ -10,7 +10,9 @@ import (
 )
 
 // waitingReaders starts n readers of one client that wait for a writer of another.
-func waitingReaders(t *testing.T, s *server, ctx context.Context, c *client, n int) (writer *Hold, calls []*call) {
+func waitingReaders(
+	ctx context.Context, t *testing.T, s *server, c *client, n int,
+) (writer *Hold, calls []*call) {
 	s.setPermits("x", 1000)
 	writer = acquire(t, t.Context(), s.client(t, "w").writer("x"))
 	for range n {
@@ -38,7 +40,7 @@ func TestOneCommandAcquiresForAllWaitingReaders(t *testing.T) {
 				if config == nil {
 					config = func(*Config) {}
 				}
-				writer, calls := waitingReaders(t, s, t.Context(), s.client(t, "a", config), tt.waiters)
+				writer, calls := waitingReaders(t.Context(), t, s, s.client(t, "a", config), tt.waiters)
 				sleep(100 * ms)
 				before := len(s.sent("acquire", "a"))
 				release(t, writer)
@@ -77,7 +79,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
 				c := s.client(t, "a")
 				ctx, cancel := context.WithCancelCause(t.Context())
-				writer, head := waitingReaders(t, s, t.Context(), c, 1)
+				writer, head := waitingReaders(t.Context(), t, s, c, 1)
 				others := []*call{startAcquire(t, ctx, c.reader("x")), startAcquire(t, ctx, c.reader("x"))}
 				s.script("acquire", tt.fault)
 				release(t, writer)
@@ -106,7 +108,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		r := s.client(t, "a").reader("x")
-		writer, _ := waitingReaders(t, s, t.Context(), r.Driver.(*driver).c, 0)
+		writer, _ := waitingReaders(t.Context(), t, s, r.Driver.(*driver).c, 0)
 		batches := 0
 		r.Traits.AcquireBatch = func(ctx context.Context, q *Request, others []*Request) (Result, []bool, error) {
 			res, err := r.Driver.TryAcquire(ctx, q)
@@ -131,7 +133,7 @@ func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 func TestSharedIDsAreNotBatched(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		c := s.client(t, "a")
-		writer, calls := waitingReaders(t, s, t.Context(), c, 2)
+		writer, calls := waitingReaders(t.Context(), t, s, c, 2)
 		shared := startAcquire(t, t.Context(), c.reader("x"), owner("me"))
 		before := len(s.sent("acquire", "a"))
 		release(t, writer)

@@ -135,7 +135,7 @@ func TestCloseHurriesCalls(t *testing.T) {
 		defer cancel()
 		require.ErrorIs(t, c.close(ctx), context.DeadlineExceeded)
 		assert.Equal(t, time.Second, s.now())
-		check.fail()
+		_ = check.fail()
 	})
 }
 
@@ -188,7 +188,7 @@ func TestReleaseDuringCloseDoesNotHandOff(t *testing.T) {
 		closed := startClose(t, t.Context(), c)
 		release(t, hold)
 		assert.Empty(t, s.sent("handoff", ""))
-		waiter.fail()
+		_ = waiter.fail()
 		closed.wait()
 		s.requireFree(t)
 	})

@@ -153,10 +153,12 @@ func TestCallWaitsForItsRollbackForABoundedTime(t *testing.T) {
 		want    time.Duration
 	}{
 		{"a second", 10 * time.Second, fault{err: reset}, time.Hour, rollbackTimeout},
-		{"what is left of the time for a command", 500 * time.Millisecond, fault{err: reset}, time.Hour, 500 * time.Millisecond},
+		{"what is left of the time for a command", 500 * time.Millisecond, fault{err: reset}, time.Hour,
+			500 * time.Millisecond},
 		{"the command has used up its time", time.Second, fault{lost: true}, time.Hour, time.Second + rollbackGrace},
 		{"its context has ended", time.Hour, fault{lost: true}, time.Second, time.Second + rollbackGrace},
-		{"its context ends meanwhile", time.Hour, fault{err: reset}, 500 * time.Millisecond, 500*time.Millisecond + rollbackGrace},
+		{"its context ends meanwhile", time.Hour, fault{err: reset}, 500 * time.Millisecond,
+			500*time.Millisecond + rollbackGrace},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {

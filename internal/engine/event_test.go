@@ -24,11 +24,13 @@ func TestEachAcquisitionEmitsOneEventOfItsResult(t *testing.T) {
 	}{
 		{name: "free", kind: EventAcquired, limit: forever, waited: -1},
 		{name: "held", act: seized(0), limit: noWait, kind: EventNotAcquired, waited: -1, err: ErrNotAcquired},
-		{name: "waited, in vain", act: seized(0), limit: time.Second, kind: EventNotAcquired, waited: time.Second, err: ErrNotAcquired},
+		{name: "waited, in vain", act: seized(0), limit: time.Second, kind: EventNotAcquired, waited: time.Second,
+			err: ErrNotAcquired},
 		{name: "waited", act: seized(1500 * ms), limit: forever, kind: EventAcquired, waited: 1501 * ms},
 		{name: "an error", fault: fault{err: errFatal}, limit: forever, kind: EventNotAcquired, waited: -1, err: errFatal},
 		{name: "in doubt", fault: fault{mute: true}, limit: forever, kind: EventNotAcquired, waited: -1},
-		{name: "too late", fault: fault{reply: testTimeout - ms}, limit: forever, kind: EventNotAcquired, waited: -1, err: ErrLost},
+		{name: "too late", fault: fault{reply: testTimeout - ms}, limit: forever, kind: EventNotAcquired, waited: -1,
+			err: ErrLost},
 		{
 			name: "the context has ended", kind: EventNotAcquired, limit: forever, waited: -1, err: ErrNotAcquired,
 			act: func(t *testing.T, _ *server, _ *client) context.Context {

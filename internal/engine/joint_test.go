@@ -155,7 +155,8 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		{"an error of a member", forever, nil, fault{err: errFatal}, errFatal, 0},
 		{"a member is unreachable", forever, nil, fault{err: errDown}, errDown, 0},
 		{"a member does not answer", forever, nil, fault{mute: true}, unanswered(nil), testTimeout},
-		{"a member does not answer before the limit", time.Second, nil, fault{mute: true}, ErrNotAcquired, time.Second + rollbackWait},
+		{"a member does not answer before the limit", time.Second, nil, fault{mute: true}, ErrNotAcquired,
+			time.Second + rollbackWait},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
@@ -489,7 +490,8 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 		want  int // servers that have the id then
 	}{
 		{"at once", func(*cluster) {}, 11 * time.Second, 3},
-		{"held by another for a while", func(k *cluster) { k.servers[0].seize("x", "other", 20*time.Second) }, 35 * time.Second, 3},
+		{"held by another for a while", func(k *cluster) { k.servers[0].seize("x", "other", 20*time.Second) },
+			35 * time.Second, 3},
 		{"held by another", func(k *cluster) { k.servers[0].seize("x", "other", 0) }, 35 * time.Second, 2},
 		{
 			"an attempt is not answered", func(k *cluster) { k.servers[0].script("acquire", fault{mute: true}) },
@@ -530,7 +532,8 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 
 // The joint hold ends while a member is being retaken: nothing is left.
 func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
-	for _, f := range []fault{{reply: 5 * time.Second}, {mute: true}, {delay: 5 * time.Second}, {lost: true, copy: 20 * time.Second}} {
+	for _, f := range []fault{{reply: 5 * time.Second}, {mute: true}, {delay: 5 * time.Second}, {lost: true,
+		copy: 20 * time.Second}} {
 		t.Run(fmt.Sprintf("%+v", f), func(t *testing.T) {
 			bubble(t, func(t *testing.T, _ *server) {
 				k := newCluster(t, 3)
@@ -572,7 +575,8 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 	t.Run("no answer within the limit", func(t *testing.T) {
 		bubble(t, func(t *testing.T, s *server) {
 			c := s.client(t, "a")
-			err := c.AskAll(t.Context(), 3, 3, time.Second, func(i int) error { time.Sleep(time.Duration(i) * time.Minute); return nil })
+			err := c.AskAll(t.Context(), 3, 3, time.Second,
+				func(i int) error { time.Sleep(time.Duration(i) * time.Minute); return nil })
 			require.ErrorIs(t, err, errBudget)
 			assert.Equal(t, time.Second, s.now())
 		})
@@ -586,5 +590,26 @@ func TestAskAllNeedsEnoughAnswers(t *testing.T) {
 			require.ErrorIs(t, err, ErrLost)
 			require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")
 		})
+	})
+}
+
+// A member that was acquired after the attempt was decided is released. How its hold ends says nothing
+// about the joint hold.
+func TestMemberThatNeverJoinedDoesNotCountAgainstTheJointHold(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a")
+		hold := acquire(t, t.Context(), c.multiOf("x", "y"))
+		o := hold.held.(*JointOwnership)
+		m := c.lock("late")
+		q := m.NewRequest(terms())
+		q.group = o
+		late, err := m.acquireOutermost(t.Context(), q, nil)
+		require.NoError(t, err)
+		require.False(t, o.add(late), "the attempt is decided")
+		release(t, late)
+		require.NoError(t, carry(hold).Err())
+		require.NoError(t, hold.Check(t.Context()))
+		release(t, hold)
+		s.requireFree(t)
 	})
 }

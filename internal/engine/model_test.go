@@ -187,8 +187,9 @@ func duration(lo, hi time.Duration) *rapid.Generator[time.Duration] {
 
 func drawTask(rt *rapid.T) task {
 	k := task{
-		Client:  rapid.IntRange(0, 2).Draw(rt, "client"),
-		Kind:    rapid.SampledFrom([]string{"x", "x", "x", "y", "reader", "reader", "writer", "semaphore", "multi"}).Draw(rt, "kind"),
+		Client: rapid.IntRange(0, 2).Draw(rt, "client"),
+		Kind: rapid.SampledFrom([]string{"x", "x", "x", "y", "reader", "reader", "writer", "semaphore",
+			"multi"}).Draw(rt, "kind"),
 		Start:   duration(0, 2*time.Second).Draw(rt, "start"),
 		Limit:   rapid.SampledFrom([]time.Duration{noWait, forever, forever, 300 * ms, 3 * time.Second}).Draw(rt, "limit"),
 		Timeout: rapid.SampledFrom([]time.Duration{0, 0, 0, 700 * ms, 4 * time.Second}).Draw(rt, "timeout"),

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -85,7 +86,7 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 				hold, err := r.Acquire(carryLost(outer), terms(tt.terms...), time.Second)
 				if tt.want != nil {
 					require.ErrorIs(t, err, tt.want)
-					assert.Equal(t, tt.want == ErrLost, outer.isLost(), "a loss is told to the outer hold too")
+					assert.Equal(t, errors.Is(tt.want, ErrLost), outer.isLost(), "a loss is told to the outer hold too")
 				} else {
 					require.NoError(t, err)
 					assert.Equal(t, tt.depth, hold.Depth())
@@ -253,7 +254,7 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 				switch {
 				case tt.want == nil:
 					require.NoError(t, err)
-				case tt.want == ErrNotAcquired || tt.want == errFatal || tt.want == errDown:
+				case errors.Is(tt.want, ErrNotAcquired) || errors.Is(tt.want, errFatal) || errors.Is(tt.want, errDown):
 					require.ErrorIs(t, err, tt.want)
 				default:
 					assert.True(t, classify(err).InDoubt, "%v", err)

@@ -171,10 +171,13 @@ func TestExtend(t *testing.T) {
 		lease time.Duration // on the server
 		lost  time.Duration // when the hold is lost; 0: not within an hour
 	}{
-		{"a fixed lease", []func(*Terms){fixedLease(testTTL)}, long, 10*time.Second + long - longMargin, long, 10*time.Second + long - longMargin},
-		{"never shorter", []func(*Terms){fixedLease(testTTL)}, time.Second, testTTL - testMargin, 20 * time.Second, testTTL - testMargin},
+		{"a fixed lease", []func(*Terms){fixedLease(testTTL)}, long, 10*time.Second + long - longMargin, long,
+			10*time.Second + long - longMargin},
+		{"never shorter", []func(*Terms){fixedLease(testTTL)}, time.Second, testTTL - testMargin, 20 * time.Second,
+			testTTL - testMargin},
 		{"a renewed hold", nil, long, 10*time.Second + long - testMargin, long, 0},
-		{"the limit moves", []func(*Terms){maxHold(time.Minute)}, long, 10*time.Second + long - longMargin, long, 10*time.Second + long - longMargin},
+		{"the limit moves", []func(*Terms){maxHold(time.Minute)}, long, 10*time.Second + long - longMargin, long,
+			10*time.Second + long - longMargin},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
@@ -213,7 +216,8 @@ func TestCheckAndExtendTellWhatEndedTheHold(t *testing.T) {
 		{"detached", func(_ *testing.T, _ *server, _ *client, h *Hold) { h.Detach() }, ErrReleased, ErrReleased},
 		{"lost, not known yet", func(_ *testing.T, s *server, _ *client, _ *Hold) { s.forget("x") }, ErrLost, ErrLost},
 		{"lost", func(_ *testing.T, s *server, _ *client, _ *Hold) { s.forget("x"); sleep(time.Minute) }, ErrLost, ErrLost},
-		{"unreachable", func(_ *testing.T, s *server, _ *client, _ *Hold) { s.script("check", fault{err: errDown}) }, errDown, invalid},
+		{"unreachable", func(_ *testing.T, s *server, _ *client, _ *Hold) { s.script("check", fault{err: errDown}) },
+			errDown, invalid},
 		{
 			"its release is under way", func(t *testing.T, s *server, _ *client, h *Hold) {
 				s.script("release", fault{reply: time.Second})
@@ -358,7 +362,8 @@ func TestReleaseShortensTheLease(t *testing.T) {
 	}{
 		{"to the rest of a fixed lease", []func(*Terms){fixedLease(20 * time.Second)}, nil, nil, 19 * time.Second},
 		{"to the TTL of a renewed hold", []func(*Terms){ttl(10 * time.Second)}, nil, nil, 10 * time.Second},
-		{"to a maximum hold time", []func(*Terms){ttl(10 * time.Second), maxHold(5 * time.Second)}, nil, nil, 4 * time.Second},
+		{"to a maximum hold time", []func(*Terms){ttl(10 * time.Second), maxHold(5 * time.Second)}, nil, nil,
+			4 * time.Second},
 		{
 			"to what an extension got", []func(*Terms){fixedLease(5 * time.Second)}, nil,
 			func(t *testing.T, outer, _ *Hold) { require.NoError(t, outer.Extend(t.Context(), time.Minute, nil)) },

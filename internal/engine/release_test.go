@@ -88,7 +88,8 @@ func TestRepeatedReleaseEnds(t *testing.T) {
 		last  time.Duration // of the last repetition, about
 	}{
 		{"with the lease", func(c *client) *Resource { return c.lock("x") }, nil, testTTL},
-		{"with a longer lease", func(c *client) *Resource { return c.lock("x") }, []func(*Terms){fixedLease(5 * time.Minute)}, 5 * time.Minute},
+		{"with a longer lease", func(c *client) *Resource { return c.lock("x") },
+			[]func(*Terms){fixedLease(5 * time.Minute)}, 5 * time.Minute},
 		{
 			"a shared id: with the memory of the release", func(c *client) *Resource { return c.lock("x") },
 			[]func(*Terms){owner("me"), fixedLease(5 * time.Minute)}, 50*time.Second - testTimeout,

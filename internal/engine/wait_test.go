@@ -48,13 +48,14 @@ func TestOneAttemptASecondHoweverManyWaiters(t *testing.T) {
 		}
 		sleep(5500 * ms)
 		// The first attempt, the one after the subscription, and the slow poll.
-		assert.Equal(t, []time.Duration{0, 0, 1 * time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second, 5 * time.Second},
+		assert.Equal(t, []time.Duration{0, 0, 1 * time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second,
+			5 * time.Second},
 			s.sent("acquire", ""))
 		assert.Equal(t, 20, r.Core.Waiters())
 		assert.Equal(t, int64(20), r.Driver.(*driver).c.waiting.Load())
 		cancel()
 		for _, call := range calls {
-			call.fail()
+			_ = call.fail()
 		}
 		assert.Zero(t, r.Core.Waiters())
 	})
@@ -72,8 +73,10 @@ func TestSecondAttemptWaitsForTheSubscription(t *testing.T) {
 	}{
 		{"confirmed before the release", subscribeFault{}, false, []time.Duration{0, 0, 100 * ms}, ""},
 		{"confirmed after the release", subscribeFault{delay: 200 * ms}, false, []time.Duration{0, 200 * ms}, ""},
-		{"refused after the release", subscribeFault{200 * ms, refused}, false, []time.Duration{0, 200 * ms}, "no permission"},
-		{"refused before the release", subscribeFault{50 * ms, refused}, false, []time.Duration{0, 50 * ms, 1050 * ms}, "no permission"},
+		{"refused after the release", subscribeFault{200 * ms, refused}, false, []time.Duration{0, 200 * ms},
+			"no permission"},
+		{"refused before the release", subscribeFault{50 * ms, refused}, false, []time.Duration{0, 50 * ms, 1050 * ms},
+			"no permission"},
 		{"never answered", subscribeFault{delay: time.Hour}, false, []time.Duration{0, time.Second}, ""},
 		{"the message is lost", subscribeFault{}, true, []time.Duration{0, 0, time.Second}, ""},
 	} {
@@ -104,7 +107,7 @@ func TestNextHeadWaitsForTheSubscription(t *testing.T) {
 		first, second := startAcquire(t, ctx, r), startAcquire(t, t.Context(), r)
 		sleep(100 * ms)
 		cancel()
-		first.fail()
+		_ = first.fail()
 		sleep(100 * ms)
 		s.free("x") // nobody hears it
 		release(t, second.wait())
@@ -335,7 +338,7 @@ func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
 				assert.Equal(t, tt.mayTry, len(s.sent("acquire", "a#2")) > 0)
 				assert.Equal(t, tt.granted, comes.returned())
 				cancel()
-				waits.fail()
+				_ = waits.fail()
 				comes.end()
 				if tt.granted {
 					release(t, comes.hold)

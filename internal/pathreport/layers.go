@@ -18,7 +18,7 @@ var layers = [][]string{
 	0: {"names.go", "info.go", "errors.go", "event.go", "options.go", "ids.go", "doc.go"},
 	// The client's machinery.
 	1: {
-		"core.go", "background.go", "holdlist.go", "client.go", "publishing.go", "replicas.go", "presence.go",
+		"core.go", "background.go", "holdlist.go", "wire.go", "client.go", "publishing.go", "replicas.go", "presence.go",
 		"takeover.go",
 	},
 	// What all kinds share.
