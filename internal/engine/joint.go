@@ -345,17 +345,17 @@ func (o *JointOwnership) join(h *Hold) {
 	}
 }
 
-// validUntil is when too few members would be left if no server answered until then. Once too few are
-// live, it keeps its last value.
+// validUntil is when too few members would be left if no server answered until then. It is zero once too
+// few live.
 func (o *JointOwnership) validUntil(*Hold) time.Time {
-	members := o.memberHolds()
-	live := slices.DeleteFunc(slices.Clone(members), func(member *Hold) bool { return !member.isLive() })
-	if len(live) >= o.need {
-		members = live
-	}
 	var ends []time.Time
-	for _, member := range members {
-		ends = append(ends, member.ValidUntil())
+	for _, member := range o.memberHolds() {
+		if member.isLive() {
+			ends = append(ends, member.ValidUntil())
+		}
+	}
+	if len(ends) < o.need {
+		return time.Time{}
 	}
 	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
 	return ends[o.need-1]
