@@ -262,10 +262,10 @@ type gate struct {
 }
 
 func (g *gate) TryAcquire(ctx context.Context, q *Request) (Result, error) {
-	res, sent, err := do(ctx, g.c, g.command("await", &q.Owner), func() (Result, error) {
+	res, trip, err := do(ctx, g.c, g.command("await", &q.Owner), func() (Result, error) {
 		return Result{Granted: g.open, RetryAfter: -1, Free: 1000}, nil
 	})
-	res.Sent = sent
+	res.Sent = trip.sent
 	return res, err
 }
 

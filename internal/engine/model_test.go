@@ -269,10 +269,15 @@ func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 			}
 			time.Sleep(10 * time.Minute) // late copies, leases and background work
 			synctest.Wait()
-			require.Empty(rt, w.violation)
 			for _, name := range s.names() {
-				require.Empty(rt, s.ids(name), "%q is still held", name)
+				if ids := s.ids(name); len(ids) > 0 {
+					w.failf("%v still hold %q", ids, name)
+				}
 			}
+			if w.violation != "" {
+				t.Logf("commands: %v", s.log) // a second run may take another way
+			}
+			require.Empty(rt, w.violation)
 			for _, c := range w.clients {
 				require.NoError(rt, c.close(context.Background()))
 				require.Empty(rt, c.leftovers())
