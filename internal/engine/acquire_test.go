@@ -163,6 +163,7 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				c := s.client(t, "a")
 				s.script("acquire", tt.fault)
 				hold, err := c.lock("x").Acquire(t.Context(), terms(ttl(tt.ttl)), tt.limit)

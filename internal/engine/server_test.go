@@ -27,6 +27,7 @@ type server struct {
 	intercept func(command) fault
 	subscribe subscribeFault
 	silent    bool // messages are lost
+	endless   bool // leases do not end
 }
 
 // lockState is one name: who holds how many of its permits.
@@ -133,6 +134,13 @@ func (s *server) onEach(f func(command) fault) {
 	s.intercept = f
 }
 
+// keepLeases has leases not end any more, so that what was left behind shows.
+func (s *server) keepLeases() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endless = true
+}
+
 // resetFaults ends all scripted faults.
 func (s *server) resetFaults() {
 	s.mu.Lock()
@@ -237,7 +245,7 @@ func (s *server) lock(name string) *lockState {
 	}
 	now := time.Now()
 	for id, h := range l.holders {
-		if !h.until.IsZero() && !now.Before(h.until) {
+		if !h.until.IsZero() && !now.Before(h.until) && !s.endless {
 			delete(l.holders, id)
 		}
 	}
