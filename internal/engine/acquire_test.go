@@ -167,6 +167,7 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				c := s.client(t, "a")
 				s.script("acquire", tt.fault)
 				hold, err := c.lock("x").Acquire(t.Context(), terms(ttl(tt.ttl)), tt.limit)
@@ -266,10 +267,10 @@ type gate struct {
 }
 
 func (g *gate) TryAcquire(ctx context.Context, q *Request) (Result, error) {
-	res, sent, err := do(ctx, g.c, g.command("await", &q.Owner), func() (Result, error) {
+	res, trip, err := do(ctx, g.c, g.command("await", &q.Owner), func() (Result, error) {
 		return Result{Granted: g.open, RetryAfter: -1, Free: 1000}, nil
 	})
-	res.Sent = sent
+	res.Sent = trip.sent
 	return res, err
 }
 

@@ -64,16 +64,17 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		fault fault
-		leave bool // the others give up before the outcome is known
+		leave time.Duration // when the others give up; 0: they do not
 	}{
-		{"executed, not answered", fault{mute: true}, false},
-		{"executed, answered late", fault{reply: 2 * time.Second}, false},
-		{"never executed", fault{lost: true}, false},
-		{"a copy comes later", fault{lost: true, copy: 30 * time.Second}, false},
-		{"executed, not answered; the others have gone", fault{mute: true}, true},
-		{"executed, answered late; the others have gone", fault{reply: 2 * time.Second}, true},
-		{"executed when the others have gone", fault{delay: 10 * time.Second}, true},
-		{"refused", fault{err: errBusy}, true},
+		{"executed, not answered", fault{mute: true}, 0},
+		{"executed, answered late", fault{reply: 2 * time.Second}, 0},
+		{"never executed", fault{lost: true}, 0},
+		{"a copy comes later", fault{lost: true, copy: 30 * time.Second}, 0},
+		{"executed, not answered; the others have gone", fault{mute: true}, 100 * ms},
+		{"executed, not answered; the others go when that is known", fault{mute: true}, testTimeout + ms},
+		{"executed, answered late; the others have gone", fault{reply: 2 * time.Second}, 100 * ms},
+		{"executed when the others have gone", fault{delay: 10 * time.Second}, 100 * ms},
+		{"refused", fault{err: errBusy}, 50 * ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
@@ -81,14 +82,16 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				writer, head := waitingReaders(t.Context(), t, s, c, 1)
 				others := []*call{startAcquire(t, ctx, c.reader("x")), startAcquire(t, ctx, c.reader("x"))}
-				s.script("acquire", tt.fault)
+				s.keepLeases()
+				// The others are on the same connection, which does not answer either.
+				s.script("acquire", tt.fault, tt.fault, tt.fault)
 				release(t, writer)
-				sleep(100 * ms)
-				if tt.leave {
+				if tt.leave > 0 {
+					sleep(tt.leave)
 					cancel(errCause)
 				}
 				for _, other := range others {
-					if tt.leave {
+					if tt.leave > 0 {
 						require.ErrorIs(t, other.fail(), errCause)
 					} else {
 						other.wait()
@@ -129,12 +132,33 @@ func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 	})
 }
 
+// The batch is refused, and its reply tells of an earlier copy of it. That comes when all have gone.
+func TestRefusedBatchThatTellsOfDoubtIsRolledBackForAll(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a")
+		ctx, cancel := context.WithCancel(t.Context())
+		writer, calls := waitingReaders(ctx, t, s, c, 3)
+		s.keepLeases()
+		s.script("acquire", fault{copy: 20 * time.Second})
+		sleep(time.Second) // the poll
+		cancel()
+		for _, call := range calls {
+			_ = call.fail()
+		}
+		release(t, writer)
+		sleep(time.Minute)
+		assert.Len(t, s.sent("rollback", ""), 3)
+		s.requireFree(t)
+	})
+}
+
 // A reader that shares its id is acquired by a command of its own: the server counts it.
 func TestSharedIDsAreNotBatched(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		c := s.client(t, "a")
-		writer, calls := waitingReaders(t.Context(), t, s, c, 2)
+		writer, _ := waitingReaders(t.Context(), t, s, c, 0)
 		shared := startAcquire(t, t.Context(), c.reader("x"), owner("me"))
+		calls := []*call{startAcquire(t, t.Context(), c.reader("x")), startAcquire(t, t.Context(), c.reader("x"))}
 		before := len(s.sent("acquire", "a"))
 		release(t, writer)
 		for _, call := range append(calls, shared) {

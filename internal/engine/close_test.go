@@ -27,6 +27,7 @@ func TestCloseWaitsForHolds(t *testing.T) {
 		assert.NoError(t, carry(hold).Err(), "it is renewed meanwhile")
 		_, err := c.lock("z").Acquire(t.Context(), terms(), forever)
 		require.ErrorIs(t, err, ErrClosed)
+		assert.Empty(t, s.sent("acquire", "z"))
 		detached.Detach()
 		require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
 		release(t, hold)
@@ -103,6 +104,7 @@ func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				c := s.client(t, "a")
 				outer := acquire(t, t.Context(), c.lock("y"))
 				s.script("acquire", tt.fault)

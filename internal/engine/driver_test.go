@@ -15,7 +15,6 @@ type driver struct {
 	exclusive bool // a request takes all permits
 	noLease   bool
 	shortens  bool          // a release shortens the lease to what the remaining holds were promised
-	doubt     bool          // replies to acquisitions tell that an earlier copy has an unknown outcome
 	lease     time.Duration // of a grant, if it is shorter than asked for
 }
 
@@ -108,8 +107,8 @@ func (d *driver) attempt(q *Request) attempt {
 
 func (d *driver) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	a := d.attempt(q)
-	res, sent, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (Result, error) { return d.c.s.acquire(a) })
-	res.Sent, res.InDoubt, res.Lease = sent, d.doubt, d.lease
+	res, trip, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (Result, error) { return d.c.s.acquire(a) })
+	res.Sent, res.InDoubt, res.Lease = trip.sent, trip.doubt, d.lease
 	return res, err
 }
 
@@ -123,7 +122,7 @@ func (d *driver) acquireBatch(ctx context.Context, q *Request, others []*Request
 		res     Result
 		granted []bool
 	}
-	r, sent, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (r reply, err error) {
+	r, trip, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (r reply, err error) {
 		if r.res, err = d.c.s.acquire(first); err != nil || !r.res.Granted {
 			return r, err
 		}
@@ -135,7 +134,7 @@ func (d *driver) acquireBatch(ctx context.Context, q *Request, others []*Request
 		}
 		return r, nil
 	})
-	r.res.Sent = sent
+	r.res.Sent, r.res.InDoubt = trip.sent, trip.doubt
 	return r.res, r.granted, err
 }
 
@@ -201,7 +200,7 @@ func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Hand
 		}
 	}
 	s, key, id, shared, keep := d.c.s, d.key(&o.Owner), d.id(&o.Owner), o.Shared, d.keep(&o.Owner)
-	got, sent, err := do(ctx, d.c, d.command(op, &o.Owner), func() (got HandOff, err error) {
+	got, trip, err := do(ctx, d.c, d.command(op, &o.Owner), func() (got HandOff, err error) {
 		freed, lost := s.end(d.name, key, id, shared, false, keep)
 		got.Lost = lost
 		if freed && successor != nil {
@@ -212,7 +211,7 @@ func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Hand
 		}
 		return got, nil
 	})
-	got.Granted.Sent = sent
+	got.Granted.Sent, got.Granted.InDoubt = trip.sent, trip.doubt
 	return got, err
 }
 
@@ -222,12 +221,12 @@ func (d *driver) Subscribe(_ *Request, wake func(missed bool)) []Subscription {
 
 func (d *driver) SetCount(
 	ctx context.Context, o *Ownership, n int, ttl time.Duration,
-) (sent time.Time, lost bool, err error) {
+) (time.Time, bool, error) {
 	if d.noLease {
 		return NoLease{}.SetCount(ctx, o, n, ttl)
 	}
 	id, change := d.id(&o.Owner), o.NextChange()
-	lost, sent, err = do(ctx, d.c, d.command("nest", &o.Owner), func() (lost bool, err error) {
+	lost, trip, err := do(ctx, d.c, d.command("nest", &o.Owner), func() (lost bool, err error) {
 		h := d.c.s.lock(d.name).holders[id]
 		if h != nil && change > h.change {
 			h.count, h.change = n, change
@@ -235,17 +234,17 @@ func (d *driver) SetCount(
 		}
 		return h == nil, nil
 	})
-	return sent, lost, err
+	return trip.sent, lost, err
 }
 
-func (d *driver) Extend(ctx context.Context, o *Ownership, ttl time.Duration) (sent time.Time, lost bool, err error) {
+func (d *driver) Extend(ctx context.Context, o *Ownership, ttl time.Duration) (time.Time, bool, error) {
 	if d.noLease {
 		return NoLease{}.Extend(ctx, o, ttl)
 	}
-	lost, sent, err = do(ctx, d.c, d.command("extend", &o.Owner), func() (bool, error) {
+	lost, trip, err := do(ctx, d.c, d.command("extend", &o.Owner), func() (bool, error) {
 		return !d.renew(d.id(&o.Owner), ttl), nil
 	})
-	return sent, lost, err
+	return trip.sent, lost, err
 }
 
 // renew extends the lease of a holder. mu is held.

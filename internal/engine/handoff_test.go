@@ -106,6 +106,7 @@ func TestSuccessorThatGivesUpRollsTheHandOffBack(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				r := s.client(t, "a").lock("x")
 				holder := acquire(t, t.Context(), r)
 				ctx, cancel := context.WithCancelCause(t.Context())
@@ -146,6 +147,22 @@ func TestSuccessorThatWasGrantedButHasGoneRollsBack(t *testing.T) {
 	})
 }
 
+func TestHandOffThatIsAnsweredTooLateForTheLeaseIsRolledBack(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		s.keepLeases()
+		r := s.client(t, "a").lock("x")
+		holder := acquire(t, t.Context(), r)
+		successor := startAcquire(t, t.Context(), r, ttl(time.Second))
+		s.script("handoff", fault{reply: 2 * time.Second})
+		s.script("acquire", fault{lost: true}, fault{lost: true})
+		startRelease(t, holder).wait()
+		assert.Equal(t, 2*time.Second, s.now())
+		require.ErrorIs(t, successor.fail(), ErrLost)
+		sleep(time.Second)
+		s.requireFree(t)
+	})
+}
+
 // The outcome of a hand-off is unknown. The successor asks the server itself.
 func TestHandOffOfUnknownOutcome(t *testing.T) {
 	for _, tt := range []struct {
@@ -160,6 +177,7 @@ func TestHandOffOfUnknownOutcome(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				r := s.client(t, "a").lock("x")
 				holder := acquire(t, t.Context(), r)
 				successor := startAcquire(t, t.Context(), r)

@@ -160,6 +160,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				c := s.client(t, "a")
 				s.seize("z", "other", 0)
 				s.onEach(func(cmd command) fault {
@@ -228,6 +229,7 @@ func TestMultiIsLostWithAnyMember(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				c := s.client(t, "a")
 				hold := acquire(t, t.Context(), c.multiOf("x", "y", "z"))
 				ctx := carry(hold)
@@ -357,6 +359,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, _ *server) {
 				k := newCluster(t, 5)
+				k.each(len(k.servers), (*server).keepLeases)
 				began := time.Now()
 				k.each(tt.n, tt.fault)
 				hold, err := redOf(k.clients).Acquire(t.Context(), terms(), tt.limit)
@@ -469,6 +472,7 @@ func TestRedHoldLivesWithAMajority(t *testing.T) {
 func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) {
 	bubble(t, func(t *testing.T, _ *server) {
 		k := newCluster(t, 3)
+		k.each(len(k.servers), (*server).keepLeases)
 		hold := acquire(t, t.Context(), redOf(k.clients))
 		k.each(2, func(s *server) { s.script("release", fault{lost: true}, fault{err: errDown}) })
 		began := time.Now()
@@ -537,6 +541,7 @@ func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
 		t.Run(fmt.Sprintf("%+v", f), func(t *testing.T) {
 			bubble(t, func(t *testing.T, _ *server) {
 				k := newCluster(t, 3)
+				k.each(len(k.servers), (*server).keepLeases)
 				hold := acquire(t, t.Context(), redOf(k.clients))
 				k.servers[0].forget("x")
 				k.servers[0].script("acquire", f)

@@ -246,6 +246,7 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				r := s.client(t, "a").lock("x")
 				outer := acquire(t, t.Context(), r)
 				s.script("nest", tt.fault)

@@ -58,6 +58,7 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				c := s.client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
 				hold := acquire(t, t.Context(), c.lock("x"))
 				s.script("release", tt.faults...)
@@ -150,6 +151,7 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				r := s.client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).reader("x")
 				outer := acquire(t, t.Context(), r)
 				inner := acquire(t, carry(outer), r)

@@ -27,6 +27,7 @@ type server struct {
 	intercept func(command) fault
 	subscribe subscribeFault
 	silent    bool // messages are lost
+	endless   bool // leases do not end
 }
 
 // lockState is one name: who holds how many of its permits.
@@ -67,7 +68,7 @@ type fault struct {
 	reply time.Duration // from then until the reply arrives
 	lost  bool          // it is never executed, and never answered
 	mute  bool          // it is executed, but its reply is lost
-	copy  time.Duration // a copy is executed that much later; 0: no copy
+	copy  time.Duration // a copy is executed that much later, and the reply tells of it; 0: no copy
 	err   error         // the answer; it is not executed
 }
 
@@ -133,6 +134,13 @@ func (s *server) onEach(f func(command) fault) {
 	s.intercept = f
 }
 
+// keepLeases has leases not end any more, so that what was left behind shows.
+func (s *server) keepLeases() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.endless = true
+}
+
 // resetFaults ends all scripted faults.
 func (s *server) resetFaults() {
 	s.mu.Lock()
@@ -159,19 +167,26 @@ func (s *server) next(c command) fault {
 	return fault{}
 }
 
+// trip is what a client knows of a command that it has sent.
+type trip struct {
+	sent  time.Time
+	doubt bool // a copy may still arrive
+}
+
 // do sends a command of c. exec runs with s.mu held, once for each copy that arrives.
-func do[R any](ctx context.Context, c *client, cmd command, exec func() (R, error)) (R, time.Time, error) {
+func do[R any](ctx context.Context, c *client, cmd command, exec func() (R, error)) (R, trip, error) {
 	type answer struct {
 		reply R
 		err   error
 	}
 	var none R
 	if ctx.Err() != nil {
-		return none, time.Time{}, &netError{"not sent", Failure{Retry: true}, context.Cause(ctx)}
+		return none, trip{}, &netError{"not sent", Failure{Retry: true}, context.Cause(ctx)}
 	}
 	s := c.s
 	cmd.client = c.id
-	f, sent := s.next(cmd), time.Now()
+	f := s.next(cmd)
+	sent := trip{time.Now(), f.copy > 0}
 	answers := make(chan answer, 1)
 	after := func(d time.Duration, f func()) {
 		if d > 0 {
@@ -230,7 +245,7 @@ func (s *server) lock(name string) *lockState {
 	}
 	now := time.Now()
 	for id, h := range l.holders {
-		if !h.until.IsZero() && !now.Before(h.until) {
+		if !h.until.IsZero() && !now.Before(h.until) && !s.endless {
 			delete(l.holders, id)
 		}
 	}

@@ -180,20 +180,23 @@ func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 		at    time.Duration // when the next waiter acquires
 	}{
 		{"failed for good", fault{err: errFatal}, forever, errFatal, 300 * ms},
+		{"its context ended while its attempt was unanswered", fault{lost: true}, forever, errCause, 450 * ms},
 		{"gave up while its attempt was unanswered", fault{lost: true}, 400 * ms, ErrNotAcquired, 420 * ms},
 		{"gave up while its attempt failed", fault{delay: 110 * ms, err: errDown}, 400 * ms, ErrNotAcquired, 410 * ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.keepLeases()
 				r := s.client(t, "a").writer("x")
 				s.seize("x", "other", 0)
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
+				ctx, cancel := context.WithCancelCause(t.Context())
 				head := start(t, func() (*Hold, error) { return r.Acquire(ctx, terms(), tt.limit) })
 				next := startAcquire(t, t.Context(), r)
 				sleep(300 * ms)
 				s.script("acquire", tt.fault)
 				s.free("x")
+				sleep(150 * ms)
+				cancel(errCause)
 				require.ErrorIs(t, head.fail(), tt.want)
 				hold := next.wait()
 				assert.Equal(t, tt.at, next.at.Sub(s.start))
@@ -356,6 +359,7 @@ func TestSharedIDTriesAlthoughOthersWait(t *testing.T) {
 		outer := acquire(t, t.Context(), r, owner("me"))
 		waiter := startAcquire(t, t.Context(), r)
 		again := acquire(t, t.Context(), r, owner("me"))
+		assert.Zero(t, s.now())
 		assert.Equal(t, 2, s.holder("x", "me").count)
 		release(t, again)
 		release(t, outer)
