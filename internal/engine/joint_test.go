@@ -350,6 +350,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 		{"two are held", 2, seize, forever, nil, 0},
 		{"two are unreachable", 2, down, forever, nil, 0},
 		{"two do not answer", 2, mute, forever, nil, 2 * time.Second}, // the budget of a member
+		{"two do not answer before the limit", 2, mute, time.Second, nil, 750 * time.Millisecond},
 		{"three are held: a single try", 3, seize, noWait, ErrNotAcquired, 0},
 		{"three are held: the limit", 3, seize, time.Second, ErrNotAcquired, time.Second},
 		{"three are unreachable", 3, down, forever, errDown, 0},
@@ -367,6 +368,9 @@ func TestRedAcquiresAMajority(t *testing.T) {
 				case tt.want == nil:
 					require.NoError(t, err)
 					assert.GreaterOrEqual(t, k.holders(hold.ID()), 3)
+					if tt.limit > 0 {
+						assert.Less(t, time.Since(began), tt.limit, "a slow member must not use up the wait")
+					}
 				case classify(tt.want).InDoubt:
 					assert.True(t, classify(err).InDoubt, "%v", err)
 				default:
