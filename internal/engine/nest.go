@@ -50,6 +50,9 @@ func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error)
 
 // nestUnder acquires under outer, having taken the turn among its siblings where they take turns.
 func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
+	if outer.isLost() {
+		return nil, ErrLost // whoever has the turn under it
+	}
 	parent := (*Hold)(nil)
 	if r.Traits.NestsInTurn {
 		if turns := outer.turnsOf(); !turns.tryTake() {
@@ -79,9 +82,6 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 	if o == nil {
 		// A joint lock: each member nests under outer's hold of it.
 		return r.acquireOutermost(ctx, q, parent)
-	}
-	if outer.isLost() {
-		return nil, ErrLost
 	}
 	if o.Shared || o.r.Kind != r.Kind {
 		return r.reacquire(ctx, outer, q, parent)

@@ -367,3 +367,19 @@ func TestHoldsAreFoundInContexts(t *testing.T) {
 		release(t, other)
 	})
 }
+
+// Nothing nests under a lost hold, even while a nested hold with a longer lease has the turn under it.
+func TestLostHoldIsToldBeforeTheTurnUnderIt(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		r := s.client(t, "a").lock("x")
+		outer := acquire(t, t.Context(), r, fixedLease(5*time.Second))
+		inner := acquire(t, carry(outer), r, fixedLease(time.Minute))
+		ctx := context.WithoutCancel(carry(outer))
+		sleep(6 * time.Second)
+		require.True(t, outer.isLost())
+		require.True(t, inner.isLive())
+		_, err := r.Acquire(ctx, terms(), noWait)
+		require.ErrorIs(t, err, ErrLost)
+		release(t, inner)
+	})
+}
