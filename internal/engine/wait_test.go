@@ -249,6 +249,23 @@ func TestNextWaiterTriesWhileTheHeadIsStuck(t *testing.T) {
 	})
 }
 
+// The second waiter has acquired while the head was stuck, and its reply was lost. Only it can find out.
+func TestWaiterWhoseAttemptIsInDoubtAsksAgainAlthoughItIsNotTheHead(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		s.keepLeases()
+		r := s.client(t, "a").writer("x")
+		s.seize("x", "other", 0)
+		head, second := startAcquire(t, t.Context(), r), startAcquire(t, t.Context(), r)
+		sleep(500 * ms)
+		s.script("acquire", fault{lost: true}, fault{mute: true})
+		s.free("x")
+		release(t, second.wait())
+		assert.LessOrEqual(t, s.now(), 500*ms+stuckAfter+testTimeout+slowPoll)
+		release(t, head.wait())
+		s.requireFree(t)
+	})
+}
+
 func TestPollingBacksOffAndDoesNotSubscribe(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		r := s.client(t, "a").lock("x")

@@ -235,10 +235,11 @@ func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result
 }
 
 // Tried implements [Queue]. Waiters that may be granted although w was refused try now.
-func (q *waitQueue) Tried(w *Waiter, res Result, _ error, passOn bool) {
+func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	w.trying = false
+	w.asks = w.asks || q.r.Core.failure(err).InDoubt
 	if q.head == w {
 		q.rest(res)
 	}
@@ -395,7 +396,7 @@ func (q *waitQueue) lookIn(pause time.Duration) {
 }
 
 // ring has the head try. If its attempt is stuck on a connection, the first waiter tries that is not
-// trying already.
+// trying already. Waiters in doubt try too: one of them may be the holder that the head is refused for.
 func (q *waitQueue) ring() {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
@@ -411,10 +412,11 @@ func (q *waitQueue) ring() {
 	if q.head.trying {
 		q.lookIn(slowPoll)
 	}
+	first := true
 	for w := q.head; w != nil; w = w.next {
-		if !w.trying {
+		if !w.trying && (first || w.asks) {
+			first = false
 			w.prod()
-			return
 		}
 	}
 }
