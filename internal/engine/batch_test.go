@@ -107,6 +107,22 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 	}
 }
 
+// The others do not wait for a poll: they ask as soon as the outcome is unknown.
+func TestWaitersOfABatchOfUnknownOutcomeAskTheServer(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a", func(config *Config) { config.CommandTimeout = 200 * ms })
+		writer, calls := waitingReaders(t.Context(), t, s, c, 3)
+		s.script("acquire", fault{mute: true})
+		release(t, writer)
+		for _, call := range calls[1:] {
+			release(t, call.wait())
+			assert.Equal(t, 200*ms, call.at.Sub(s.start))
+		}
+		release(t, calls[0].wait())
+		s.requireFree(t)
+	})
+}
+
 // The reply to the first batch tells of an earlier copy of it, which may have acquired for both.
 func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {

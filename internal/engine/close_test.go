@@ -52,8 +52,8 @@ func TestCloseAbandonsHoldsWhenItsContextEnds(t *testing.T) {
 		assert.Equal(t, 15*time.Second, s.now())
 		for _, h := range []*Hold{hold, inner, nothing} {
 			require.ErrorIs(t, context.Cause(carry(h)), ErrClosed)
-			require.ErrorIs(t, h.Release(t.Context()), ErrClosed)
 			assert.False(t, h.Detach())
+			require.ErrorIs(t, h.Release(t.Context()), ErrClosed)
 		}
 		commands := len(s.log)
 		assert.Equal(t, []string{hold.ID()}, s.ids("x"), "its critical section may still run")

@@ -29,8 +29,9 @@ type client struct {
 
 	hurried, stopped chan struct{}
 	owners           atomic.Uint64
-	closed           bool
-	waiting          atomic.Int64 // WaitBegan less WaitEnded
+	closeBegun       atomic.Bool   // close was called
+	closed           chan struct{} // closed when it has returned
+	waiting          atomic.Int64  // WaitBegan less WaitEnded
 
 	mu     sync.Mutex
 	events []Event
@@ -41,11 +42,12 @@ type client struct {
 func (s *server) client(t testing.TB, id string, options ...func(*Config)) *client {
 	c := s.newClient(id, options...)
 	t.Cleanup(func() {
-		if !c.closed {
+		if !c.closeBegun.Load() {
 			ended, cancel := context.WithCancel(context.Background())
 			cancel()
 			_ = c.close(ended)
 		}
+		<-c.closed
 		assert.Empty(t, c.leftovers())
 	})
 	return c
@@ -53,7 +55,7 @@ func (s *server) client(t testing.TB, id string, options ...func(*Config)) *clie
 
 // newClient returns a client that the caller closes.
 func (s *server) newClient(id string, options ...func(*Config)) *client {
-	c := &client{s: s, id: id, hurried: make(chan struct{}), stopped: make(chan struct{})}
+	c := &client{s: s, id: id, hurried: make(chan struct{}), stopped: make(chan struct{}), closed: make(chan struct{})}
 	config := Config{
 		Renew:      c.renewBatch,
 		Ready:      func(context.Context) error { return nil },
@@ -122,7 +124,8 @@ func (c *client) logged() string {
 }
 
 func (c *client) close(ctx context.Context) error {
-	c.closed = true
+	c.closeBegun.Store(true)
+	defer close(c.closed)
 	return c.Close(ctx, func() { close(c.hurried) }, func(bool) { close(c.stopped) })
 }
 

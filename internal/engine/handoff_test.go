@@ -147,6 +147,28 @@ func TestSuccessorThatWasGrantedButHasGoneRollsBack(t *testing.T) {
 	})
 }
 
+// The successor has tried itself since, and was refused. The hand-off may still be executed.
+func TestSuccessorOfAnUnknownHandOffRollsBackAlthoughItWasRefusedSince(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		s.keepLeases()
+		r := s.client(t, "a").lock("x")
+		holder := acquire(t, t.Context(), r)
+		successor := start(t, func() (*Hold, error) { return r.Acquire(t.Context(), terms(), 5*time.Second) })
+		s.script("handoff", fault{delay: 10 * time.Second})
+		down := s.start.Add(20 * time.Second)
+		s.onEach(func(cmd command) fault {
+			if cmd.op == "release" && time.Now().Before(down) {
+				return fault{err: errDown}
+			}
+			return fault{}
+		})
+		_ = startRelease(t, holder).fail()
+		require.ErrorIs(t, successor.fail(), ErrNotAcquired)
+		sleep(time.Minute)
+		s.requireFree(t)
+	})
+}
+
 func TestHandOffThatIsAnsweredTooLateForTheLeaseIsRolledBack(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		s.keepLeases()
@@ -166,19 +188,24 @@ func TestHandOffThatIsAnsweredTooLateForTheLeaseIsRolledBack(t *testing.T) {
 // The outcome of a hand-off is unknown. The successor asks the server itself.
 func TestHandOffOfUnknownOutcome(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		fault fault
-		at    time.Duration // when the successor has it
+		name    string
+		fault   fault
+		timeout time.Duration // of commands
+		at      time.Duration // when the successor has it
 	}{
-		{"executed", fault{mute: true}, time.Second}, // the successor's own poll finds out
-		{"executed when the release was repeated already", fault{delay: testTimeout + 100*ms}, testTimeout + 20*ms},
-		{"never executed", fault{lost: true}, testTimeout + 20*ms},
-		{"the server refused", fault{err: errDown}, 20 * ms},
+		{"executed: its poll finds out", fault{mute: true}, testTimeout, time.Second},
+		{"executed: it asks at once", fault{mute: true}, 200 * ms, 200 * ms},
+		{
+			"executed when the release was repeated already", fault{delay: testTimeout + 100*ms},
+			testTimeout, testTimeout + 20*ms,
+		},
+		{"never executed", fault{lost: true}, testTimeout, testTimeout + 20*ms},
+		{"the server refused", fault{err: errDown}, testTimeout, 20 * ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
 				s.keepLeases()
-				r := s.client(t, "a").lock("x")
+				r := s.client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).lock("x")
 				holder := acquire(t, t.Context(), r)
 				successor := startAcquire(t, t.Context(), r)
 				s.script("handoff", tt.fault)
@@ -257,14 +284,17 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 		fault  fault         // of the release
 		least  time.Duration // after the release, until the waiter acquires, though no other client does
 		most   time.Duration
+		silent bool // the message of the release is lost
 	}{
-		{"no other client", 0, fault{}, 0, 0},
-		{"another client that does not acquire", 1, fault{}, yieldPause, maxStreak},
-		{"three others that do not acquire", 3, fault{}, yieldPause, maxStreak},
-		{"the release is not answered", 1, fault{mute: true}, maxStreak, maxStreak},
+		{"no other client", 0, fault{}, 0, 0, false},
+		{"no other client, and the message is lost", 0, fault{}, 0, 0, true},
+		{"another client that does not acquire", 1, fault{}, yieldPause, maxStreak, false},
+		{"three others that do not acquire", 3, fault{}, yieldPause, maxStreak, false},
+		{"the release is not answered", 1, fault{mute: true}, maxStreak, maxStreak, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
+				s.silent = tt.silent
 				r := s.client(t, "a").lock("x")
 				for i := range tt.others {
 					other := s.client(t, string(rune('b'+i)))

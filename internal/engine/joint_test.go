@@ -195,6 +195,17 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestMemberThatIsAcquiredTooLateIsReleased(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		s.keepLeases()
+		s.script("acquire", fault{reply: time.Second + answerGrace/2})
+		_, err := s.client(t, "a").multiOf("x", "y").Acquire(t.Context(), terms(), time.Second)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		sleep(time.Second)
+		s.requireFree(t)
+	})
+}
+
 func TestMultisInOppositeOrdersBothAcquireInTheEnd(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		a, b := s.client(t, "a").multiOf("x", "y"), s.client(t, "b").multiOf("y", "x")
@@ -288,8 +299,10 @@ func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 		nested := acquire(t, carry(hold), c.lock("y"))
 		assert.Equal(t, hold.ID(), nested.ID())
 		release(t, nested)
-		release(t, member)
-		require.ErrorIs(t, context.Cause(carry(hold)), ErrLost)
+		s.script("release", fault{delay: time.Second})
+		released := startRelease(t, member)
+		require.ErrorIs(t, context.Cause(carry(hold)), ErrLost, "before another client can have the member")
+		released.wait()
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		s.requireFree(t)
 	})
@@ -367,6 +380,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 				switch {
 				case tt.want == nil:
 					require.NoError(t, err)
+					assert.Equal(t, tt.at, time.Since(began))
 					assert.GreaterOrEqual(t, k.holders(hold.ID()), 3)
 					if tt.limit > 0 {
 						assert.Less(t, time.Since(began), tt.limit, "a slow member must not use up the wait")
@@ -388,6 +402,36 @@ func TestRedAcquiresAMajority(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Two of five are held, and one is unreachable. It waits, because the holders are to blame.
+func TestRedWaitsForHoldersAlthoughAMemberIsUnreachable(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *server) {
+		k := newCluster(t, 5)
+		k.each(2, func(s *server) { s.seize("x", "other", 0) })
+		k.servers[2].onEach(func(command) fault { return fault{err: errDown} })
+		_, err := redOf(k.clients).Acquire(t.Context(), terms(), time.Second)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		require.ErrorIs(t, err, errDown)
+		k.each(2, func(s *server) { s.forget("x") })
+		sleep(time.Second)
+		k.requireFree(t)
+	})
+}
+
+// The client of the joint lock closes. Members on other clients are not renewed any more.
+func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
+	bubble(t, func(t *testing.T, _ *server) {
+		k := newCluster(t, 3)
+		hold := acquire(t, t.Context(), redOf(k.clients))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, k.clients[0].close(ctx), context.DeadlineExceeded)
+		require.ErrorIs(t, context.Cause(carry(hold)), ErrClosed)
+		assert.Equal(t, 3, k.holders(hold.ID()))
+		sleep(testTTL)
+		k.requireFree(t)
+	})
 }
 
 func TestRedWaitsForAMajorityOfMessages(t *testing.T) {
@@ -520,6 +564,9 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 				sleep(tt.sleep)
 				assert.NoError(t, carry(hold).Err())
 				assert.Equal(t, tt.want, k.holders(hold.ID()))
+				if tt.name == "not while too few others confirm" {
+					assert.Len(t, k.servers[0].sent("acquire", ""), 1)
+				}
 				for _, s := range k.servers {
 					s.resetFaults()
 				}
@@ -557,6 +604,17 @@ func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestEndOfTheContextIsNoAnswer(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var v votes
+	v.add(ctx, ErrLost)
+	assert.Equal(t, 1, v.no)
+	cancel(ErrLost) // it was another hold's context
+	v.add(ctx, context.Cause(ctx))
+	assert.Equal(t, 1, v.no)
+	assert.Len(t, v.failed, 1)
 }
 
 func TestAskAllNeedsEnoughAnswers(t *testing.T) {

@@ -84,6 +84,9 @@ func TestNestedAcquisitionFindsItsOuterHold(t *testing.T) {
 					tt.act(t, s, outer)
 				}
 				hold, err := r.Acquire(carryLost(outer), terms(tt.terms...), time.Second)
+				if tt.name == "lost, and that is known" {
+					assert.Empty(t, s.sent("nest", ""))
+				}
 				if tt.want != nil {
 					require.ErrorIs(t, err, tt.want)
 					assert.Equal(t, errors.Is(tt.want, ErrLost), outer.isLost(), "a loss is told to the outer hold too")
@@ -112,6 +115,7 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 		first := acquire(t, carry(outer), r)
 		_, err := r.Acquire(carry(outer), terms(), noWait)
 		require.ErrorIs(t, err, ErrNotAcquired)
+		assert.NotContains(t, c.kinds(), EventWait)
 		_, err = r.Acquire(carry(outer), terms(), time.Second)
 		require.ErrorIs(t, err, ErrNotAcquired)
 		assert.Equal(t, time.Second, s.now())
@@ -136,6 +140,18 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 		release(t, outer)
 		s.requireFree(t)
 	})
+}
+
+func TestWaiterThatLeavesWithItsTurnPassesItOn(t *testing.T) {
+	turns := &turnQueue{}
+	first, second := &Waiter{wakeup: NewSignal()}, &Waiter{wakeup: NewSignal()}
+	turns.Join(first, Result{})
+	turns.Join(second, Result{})
+	assert.NotNil(t, turns.Next(first).Granted)
+	assert.Equal(t, Step{}, turns.Next(second))
+	turns.Leave(first, Result{})
+	assert.Len(t, second.wakeup, 1)
+	assert.NotNil(t, turns.Next(second).Granted)
 }
 
 func TestTurnIsPassedOnIfNestingFails(t *testing.T) {
@@ -173,12 +189,14 @@ func TestOuterHoldEndsWhileANestedAcquisitionWaits(t *testing.T) {
 				outer := acquire(t, t.Context(), r)
 				first := acquire(t, carry(outer), r)
 				waiter := startAcquire(t, carryLost(outer), r)
+				attempts := len(s.sent("acquire", ""))
 				tt.end(t, s, outer)
 				if tt.want != nil {
 					require.ErrorIs(t, waiter.fail(), tt.want)
 					assert.Zero(t, s.now())
 				} else {
 					assert.False(t, waiter.returned(), "the id still holds the lock")
+					assert.Greater(t, len(s.sent("acquire", "")), attempts, "it does not wait for the turn any more")
 				}
 				_ = first.Release(t.Context())
 				if tt.want == nil {

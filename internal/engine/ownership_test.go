@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -249,7 +250,7 @@ func TestCheckAndExtendTellWhatEndedTheHold(t *testing.T) {
 				ctx, cancel := context.WithCancelCause(t.Context())
 				cancel(errCause)
 				if tt.check == nil {
-					require.ErrorIs(t, hold.Check(ctx), errCause)
+					assert.Equal(t, errCause, hold.Check(ctx), "nothing is sent")
 				}
 				_ = hold.Release(t.Context())
 			})
@@ -409,28 +410,41 @@ func TestReleaseFreesWhatOnlyLapsedHoldsAreLeftOf(t *testing.T) {
 // A release that shortens the lease was not answered. A copy of it must not undo a later extension.
 func TestExtendWaitsForAShorteningRelease(t *testing.T) {
 	for _, tt := range []struct {
-		name  string
-		fault fault
-		at    time.Duration // when Extend is done
+		name   string
+		faults []fault       // of the release, and of its repetitions
+		at     time.Duration // when Extend returns
+		failed bool
 	}{
-		{"answered late", fault{delay: time.Second}, time.Second},
-		{"not answered; executed later", fault{delay: 10 * time.Second}, testTimeout},
-		{"unreachable", fault{err: errDown}, 0},
+		{"answered late", []fault{{delay: time.Second}}, time.Second, false},
+		{"not answered; executed later", []fault{{delay: 10 * time.Second}}, testTimeout, false},
+		{"unreachable", []fault{{err: errDown}}, 0, false},
+		{
+			"not answered; unreachable since",
+			append([]fault{{delay: 10 * time.Second}}, slices.Repeat([]fault{{err: errDown}}, 20)...), testTimeout, true,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
 				r := s.client(t, "a").reader("x")
 				outer := acquire(t, t.Context(), r, fixedLease(20*time.Second))
 				inner := acquire(t, carry(outer), r)
-				s.script("count", tt.fault)
+				s.script("count", tt.faults...)
 				released := startRelease(t, inner)
 				extended := start(t, func() (*Hold, error) { return nil, outer.Extend(t.Context(), time.Minute, nil) })
-				extended.wait()
+				extended.end()
+				if tt.failed {
+					require.ErrorIs(t, extended.err, errDown, "the old release may still shorten the lease")
+				} else {
+					require.NoError(t, extended.err)
+				}
 				assert.Equal(t, tt.at, extended.at.Sub(s.start))
 				released.end()
-				sleep(20 * time.Second)
-				assert.Greater(t, s.lease("x", outer.ID()), 30*time.Second)
-				release(t, outer)
+				sleep(15 * time.Second)
+				if !tt.failed {
+					assert.Greater(t, s.lease("x", outer.ID()), 30*time.Second)
+				}
+				_ = outer.Release(t.Context())
+				sleep(time.Minute)
 				s.requireFree(t)
 			})
 		})
