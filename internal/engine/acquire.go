@@ -58,13 +58,26 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		if ctx.Err() != nil && !errors.Is(err, ErrNotAcquired) && c.failure(err).Retry {
 			err = GaveUp(ctx, err)
 		}
-		c.emit(Event{Kind: EventNotAcquired, Resource: r, Err: err, Waited: waited, Ctx: ctx})
-		return nil, err
 	}
-	if c.Observe != nil {
-		c.emit(Event{Kind: kind, Resource: r, ID: hold.ID(), Waited: waited, Ctx: ctx})
+	r.emitResult(ctx, kind, hold, waited, err)
+	return hold, err
+}
+
+// emitResult emits the event of an acquisition: of the given kind, or not acquired.
+func (r *Resource) emitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
+	if r.Core.Observe == nil {
+		return
 	}
-	return hold, nil
+	e := Event{Kind: kind, Resource: r, ID: hold.ID(), Waited: waited, Err: err, Ctx: ctx}
+	if err != nil {
+		e.Kind = EventNotAcquired
+	}
+	r.Core.emit(e)
+}
+
+// EmitAcquired emits the event of an acquisition that did not go through Acquire.
+func (r *Resource) EmitAcquired(ctx context.Context, hold *Hold, err error) {
+	r.emitResult(ctx, EventAcquired, hold, 0, err)
 }
 
 // ReportNotAcquired emits the event of an acquisition that failed before it was registered as a call.
@@ -140,10 +153,9 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	// Where local waiters go first, the request joins them without an attempt.
 	refused := Result{RetryAfter: -1}
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
-		res, err := r.Driver.TryAcquire(ctx, q)
-		res, err = r.tried(ctx, q, res, err)
+		res, err := r.Try(ctx, q)
 		switch {
-		case err != nil && q.MayQueue && c.failure(err).NotNow:
+		case q.MayQueue && c.failure(err).NotNow:
 			refused = Result{RetryAfter: notNowPause, Met: err}
 		case err != nil || res.Granted:
 			return res, err
@@ -169,7 +181,7 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 // tried judges the reply to an attempt. After an attempt of unknown outcome q stays in doubt, whatever
 // later attempts are answered: a copy of it may still arrive.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
-	if res.InDoubt || (err != nil && r.Core.failure(err).InDoubt) {
+	if res.InDoubt || r.Core.failure(err).InDoubt {
 		q.MustRollback, q.InDoubt = true, true
 	}
 	if err != nil || !res.Granted {

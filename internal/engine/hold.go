@@ -108,15 +108,6 @@ func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Ho
 	return r.newHold(ctx, r.newOwnership(q, Result{Sent: sent}), q, sent, nil)
 }
 
-// EmitAcquired emits the event of an acquisition that did not go through Acquire.
-func (r *Resource) EmitAcquired(ctx context.Context, hold *Hold, err error) {
-	e := Event{Kind: EventAcquired, Resource: r, ID: hold.ID(), Ctx: ctx}
-	if err != nil {
-		e = Event{Kind: EventNotAcquired, Resource: r, Err: err, Ctx: ctx}
-	}
-	r.Core.emit(e)
-}
-
 // ID is the id on the wire; "" if there is none.
 func (h *Hold) ID() string {
 	if h == nil || h.held == nil {

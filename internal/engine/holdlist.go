@@ -14,7 +14,7 @@ type holdList struct {
 
 	mu         sync.Mutex // guards the rest
 	head, tail *Hold
-	oldEnough  *Hold          // the newest hold that Tags has counted
+	oldEnough  *Hold          // the newest hold that HoldTags has counted
 	tags       map[string]int // how many holds it has counted, by tag
 	sealed     bool
 	drained    chan struct{} // closed when the list is sealed and empty

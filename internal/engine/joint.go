@@ -34,10 +34,15 @@ type Joint struct {
 
 // Budget is how long a member may take to answer; 0: as long as it takes.
 func (j *Joint) Budget(terms *Terms) time.Duration {
+	ttl, _ := j.shortest(terms)
+	return j.budget(ttl)
+}
+
+// budget is Budget for members whose shortest TTL is ttl.
+func (j *Joint) budget(ttl time.Duration) time.Duration {
 	if !j.Budgeted {
 		return 0
 	}
-	ttl, _ := j.shortest(terms)
 	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
 }
 
@@ -110,8 +115,9 @@ func (j *Joint) carriedID(ctx context.Context) (id string, err error) {
 // earlier one may still be on its way. If ctx carries a hold of a member, the id is that hold's: a joint
 // hold has one id in all members.
 func (j *Joint) beginAttempt(ctx context.Context, q *Request) (*JointOwnership, error) {
-	q.TTL, _ = j.shortest(q.Terms)
-	o := &JointOwnership{j: j, ID: q.ID, need: j.Need, budget: j.Budget(q.Terms), terms: q.Terms}
+	ttl, limit := j.shortest(q.Terms)
+	q.TTL = ttl
+	o := &JointOwnership{j: j, ID: q.ID, need: j.Need, budget: j.budget(ttl), shortest: limit, terms: q.Terms}
 	if q.Shared {
 		return o, nil
 	}
@@ -187,6 +193,8 @@ type JointOwnership struct {
 	need    int
 	budget  time.Duration // how long a member may take to answer; 0: as long as it takes
 	terms   *Terms
+	// shortest is the shortest time that a member may last; 0: no limit.
+	shortest time.Duration
 
 	mu     sync.Mutex // guards the rest
 	holds  []*Hold    // of members

@@ -23,7 +23,7 @@ func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 			need = max(need, time.Duration(max(h.since+Instant(h.ttl), h.extendedUntil())-now))
 		}
 	}
-	need = max(need, o.renewedFor(now))
+	need = max(need, o.renewed().lease(o.core(), now))
 	if n > 0 {
 		need = max(need, time.Millisecond)
 	}
@@ -51,41 +51,43 @@ func (o *Ownership) NextChange() uint32 {
 	return o.change
 }
 
-// renewedFor returns the longest lease, from now, that a renewed hold was promised; 0 if no hold is
-// renewed. A renewal may be on its way, so it is never less than what the next one asks for. mu is held.
-func (o *Ownership) renewedFor(now Instant) time.Duration {
-	var ttl time.Duration
-	unlimited, last, extended := false, Instant(0), Instant(0)
+// renewedHolds is what the renewed holds of an ownership were promised together.
+type renewedHolds struct {
+	ttl      time.Duration // the longest; 0: no hold is renewed
+	limited  bool          // each of them has a limit
+	limit    Instant       // the last of these
+	extended Instant       // when the longest lease ends that an Extend got, or may get
+}
+
+// renewed looks at the renewed holds. mu is held.
+func (o *Ownership) renewed() renewedHolds {
+	all := renewedHolds{limited: true}
 	for h := o.holds; h != nil; h = h.sibling {
 		if !h.renew {
 			continue
 		}
-		ttl = max(ttl, h.ttl)
-		extended = max(extended, h.extendedUntil())
 		h.mu.Lock()
-		limit := h.limit
+		limit, extended := h.limit, h.extended
 		h.mu.Unlock()
-		unlimited = unlimited || limit == 0
-		last = max(last, limit)
+		all.ttl = max(all.ttl, h.ttl)
+		all.limited = all.limited && limit != 0
+		all.limit = max(all.limit, limit)
+		all.extended = max(all.extended, extended)
 	}
-	if ttl == 0 {
-		return 0
-	}
-	if !unlimited {
-		ttl = min(ttl, time.Duration(last-now)+o.core().MarginOf(ttl))
-	}
-	return max(ttl, time.Duration(extended-now))
+	return all
 }
 
-// trusted returns until when o is valid for its renewed holds after another hold has left: until, or
-// earlier if they were promised less. The longer lease of the hold that left is not trusted, because its
-// release gives that lease back. mu is held.
-func (o *Ownership) trusted(until time.Time, margin time.Duration) time.Time {
-	now := time.Now()
-	if own := now.Add(o.renewedFor(o.core().Instant(now)) - margin); own.Before(until) {
-		return own
+// lease is the longest lease, from now, that one of them was promised; 0 if there is none. A renewal may
+// be on its way, so it is never less than what the next one asks for.
+func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
+	if all.ttl == 0 {
+		return 0
 	}
-	return until
+	ttl := all.ttl
+	if all.limited {
+		ttl = min(ttl, time.Duration(all.limit-now)+c.MarginOf(ttl))
+	}
+	return max(ttl, time.Duration(all.extended-now))
 }
 
 // promise notes that h is to have a lease of d, before that is sent: a release of another hold that
@@ -95,22 +97,23 @@ func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error
 	h.mu.Lock()
 	h.extended = max(h.extended, o.core().Instant(time.Now().Add(d)))
 	h.mu.Unlock()
-	o.mu.Lock()
-	shortening := o.shortening
-	o.mu.Unlock()
-	if !shortening {
+	if !o.isShortening() {
 		return nil
 	}
-	if !o.lockWire(ctx) { // whoever has it awaits the reply
+	if !o.wire.LockContext(ctx) { // the caller that holds wire waits for the reply
 		return context.Cause(ctx)
 	}
 	defer o.wire.Unlock()
-	o.mu.Lock()
-	shortening = o.shortening
-	o.mu.Unlock()
-	if !shortening {
+	if !o.isShortening() {
 		return nil
 	}
 	_, err := o.r.Driver.Release(ctx, o, o.addCount(0))
 	return err
+}
+
+// isShortening reports whether a release that shortens the lease was sent and not answered yet.
+func (o *Ownership) isShortening() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.shortening
 }

@@ -116,8 +116,8 @@ func (m *multi) acquireInOrder(
 	if err != nil {
 		return Result{}, -1, err
 	}
-	if _, limit := m.shortest(q.Terms); limit > 0 {
-		patience = min(patience, limit/2) // at least half is left of a lease that runs already
+	if o.shortest > 0 {
+		patience = min(patience, o.shortest/2) // at least half is left of a lease that runs already
 	}
 	for i := range m.Members {
 		mine, cut := w, i > 0 && w.limit != 0

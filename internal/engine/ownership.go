@@ -32,7 +32,7 @@ type Ownership struct {
 	streak streak
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
-	// in which they were decided. Take it with lockWire: a command may be stuck.
+	// in which they were decided. Take it with a context: a command may be stuck.
 	wire   wireLock
 	freed  freeing // guarded by wire
 	change uint32  // number of the last change of the count; guarded by wire
@@ -130,35 +130,26 @@ func (o *Ownership) join(h *Hold) {
 // up to the last of their limits if all have one. fresh, if not nil, is a hold whose TTL was just
 // confirmed. mu is held.
 func (o *Ownership) setTerms(fresh *Hold) {
-	c := o.core()
-	var terms watchdog.Terms
-	unlimited, last := false, Instant(0)
-	for h := o.holds; h != nil; h = h.sibling {
-		if !h.renew {
-			continue
-		}
-		terms.TTL = max(terms.TTL, h.ttl)
-		h.mu.Lock()
-		limit := h.limit
-		h.mu.Unlock()
-		unlimited = unlimited || limit == 0
-		last = max(last, limit)
-	}
-	if terms.TTL == 0 { // no hold is renewed: each has a limit of its own
+	c, all := o.core(), o.renewed()
+	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
 		c.dog.Drop(&o.lease)
 		return
 	}
+	terms := watchdog.Terms{Group: o.r.Traits.RenewGroup, TTL: all.ttl}
 	if o.shortLease > 0 {
 		terms.TTL = min(terms.TTL, o.shortLease) // until the first renewal
 	}
 	terms.Margin = c.MarginOf(terms.TTL)
-	if !unlimited {
-		terms.End = c.Time(last).Add(terms.Margin) // validity ends at the limit, not before
+	if all.limited {
+		terms.End = c.Time(all.limit).Add(terms.Margin) // validity ends at the limit, not before
 	}
-	terms.Group = o.r.Traits.RenewGroup
 	until := o.lease.ValidUntil()
 	if fresh == nil {
-		until = o.trusted(until, terms.Margin)
+		// A hold has left. Its release gives its lease back, so only what the others were promised is trusted.
+		now := time.Now()
+		if own := now.Add(all.lease(c, c.Instant(now)) - terms.Margin); own.Before(until) {
+			until = own
+		}
 	} else {
 		ttl := fresh.ttl
 		if o.shortLease > 0 {
@@ -194,9 +185,6 @@ func (o *Ownership) forget(h *Hold) {
 	}
 }
 
-// lockWire takes wire. It reports false if ctx ends first.
-func (o *Ownership) lockWire(ctx context.Context) bool { return o.wire.LockContext(ctx) }
-
 // addCount changes the count that the holds need, and returns it.
 func (o *Ownership) addCount(delta int) int {
 	o.mu.Lock()
@@ -210,7 +198,7 @@ func (o *Ownership) addCount(delta int) int {
 // would free the lock under the new hold.
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
-	if !o.lockWire(ctx) {
+	if !o.wire.LockContext(ctx) {
 		return time.Time{}, GaveUp(ctx, nil)
 	}
 	if outer.isReleased() {
@@ -229,7 +217,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	o.addCount(-1)
 	o.wire.Unlock()
-	if err != nil && o.core().failure(err).InDoubt {
+	if o.core().failure(err).InDoubt {
 		o.writeCountLater(ctx, o.core().rollbackLimit(began))
 	}
 	return sent, o.judge(ctx, lost, err)
@@ -253,7 +241,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 		var stop context.CancelFunc
 		bounded, stop = context.WithTimeout(bounded, releaseTimeout)
 		defer stop()
-		if !locked && !o.lockWire(bounded) {
+		if !locked && !o.wire.LockContext(bounded) {
 			o.writeCountLater(ctx, 0)
 			return false, o.core().Unanswered(errSiblingStuck)
 		}
@@ -263,7 +251,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	switch {
 	case left > 0:
 		lost, err = o.r.Driver.Release(bounded, o, left)
-	case o.freed != notFreed: // by writeCountLater of a sibling
+	case o.freed != notFreed: // by the last of the siblings that were released at the same time
 		lost = o.freed == wasNotOurs
 	default:
 		if lost, err = o.releaseOrHandOff(bounded); err == nil {
@@ -287,7 +275,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 // decided when a command gets through. It waits up to limit for the first attempt.
 func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 	o.core().inBackground(ctx, o.repeatUntil(), limit, func(ctx context.Context) error {
-		if !o.lockWire(ctx) {
+		if !o.wire.LockContext(ctx) {
 			return context.Cause(ctx)
 		}
 		defer o.wire.Unlock()

@@ -100,7 +100,7 @@ type Waiter struct {
 	offered    bool    // another is acquiring for it, or was and does not know the outcome
 	inDoubt    bool    // another's attempt to acquire for it has an unknown outcome
 	granted    *Result // what another has acquired for it
-	asks       bool    // an attempt of its own has an unknown outcome: nobody else finds out if it was granted
+	unanswered bool    // an attempt of its own has an unknown outcome: it may hold the lock without knowing
 }
 
 // Wake makes the waiter ask its queue for the next step.

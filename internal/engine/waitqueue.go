@@ -205,10 +205,10 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 	q.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
 	res, granted, err := acquireBatch(ctx, w.Request, requests)
-	unknown := err != nil && r.Core.failure(err).InDoubt
+	unknown := r.Core.failure(err).InDoubt
 	q.queues.mu.Lock()
 	for i, o := range others { // all are told before one of them goes on
-		o.inDoubt = o.inDoubt || res.InDoubt
+		o.inDoubt = o.inDoubt || res.InDoubt // even if all were refused
 		switch {
 		case unknown:
 			o.receive(Result{}, false)
@@ -239,7 +239,7 @@ func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	w.trying = false
-	w.asks = w.asks || q.r.Core.failure(err).InDoubt
+	w.unanswered = w.unanswered || q.r.Core.failure(err).InDoubt
 	if q.head == w {
 		q.rest(res)
 	}
@@ -258,21 +258,15 @@ func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 // its second attempt, because no release can be missed any more. Without messages it polls.
 func (q *waitQueue) Confirmed(w *Waiter) {
 	q.queues.mu.Lock()
-	settled := false
+	var settled []Subscription
 	if q.head == w { // else the next head notes it
-		q.unsettled = q.unsettled[1:]
-		settled = len(q.unsettled) == 0
+		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
+			w.wantsTry, settled = true, q.subs
+		}
 	}
-	if settled {
-		w.wantsTry = true
-	}
-	subs := q.subs
 	q.queues.mu.Unlock()
-	if !settled {
-		return
-	}
 	var refused error
-	for _, sub := range subs {
+	for _, sub := range settled {
 		refused = errors.Join(refused, sub.Err())
 	}
 	if refused != nil { // logged without the mutex: a handler may call back
@@ -414,7 +408,7 @@ func (q *waitQueue) ring() {
 	}
 	first := true
 	for w := q.head; w != nil; w = w.next {
-		if !w.trying && (first || w.asks) {
+		if !w.trying && (first || w.unanswered) {
 			first = false
 			w.prod()
 		}
