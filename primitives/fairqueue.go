@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/list"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -50,16 +51,16 @@ type fairQueue struct {
 	stop       chan struct{} // closed when the last waiter has left
 
 	// queues.mu guards the rest.
-	first, last *fairWaiter            // in order of arrival
-	byID        map[string]*fairWaiter // waiters that share an id are linked by twin
-	count       int
-	private     int         // waiters with an id of their own
-	turn        *fairWaiter // whose presence is verified next; nil: the first's
-	round       int         // counts refreshes
-	settled     int         // private waiters that were there when the last refresh began
-	refreshAt   time.Time   // when the next refresh is due
-	changesAt   time.Time   // when the holder's lease ends; zero: unknown
-	orphan      fairOrphan
+	waiters   list.List[fairWaiter, *fairWaiter] // in order of arrival
+	byID      map[string]*fairWaiter             // waiters that share an id are linked by twin
+	count     int
+	private   int         // waiters with an id of their own
+	turn      *fairWaiter // whose presence is verified next; nil: the first's
+	round     int         // counts refreshes
+	settled   int         // private waiters that were there when the last refresh began
+	refreshAt time.Time   // when the next refresh is due
+	changesAt time.Time   // when the holder's lease ends; zero: unknown
+	orphan    fairOrphan
 }
 
 // fairOrphan is a queue head with our client id but no local waiter, and since when it has been the head
@@ -84,12 +85,12 @@ type fairWaiter struct {
 	confirmed <-chan struct{}
 
 	// fairQueues.mu guards the rest.
-	prev, next *fairWaiter
-	twin       *fairWaiter
-	round      int // number of the first refresh after it came
-	position   fairPosition
-	grant      fairGrant
-	wantsTry   bool // there is a grant, or another reason to try
+	list.Links[fairWaiter]
+	twin     *fairWaiter
+	round    int // number of the first refresh after it came
+	position fairPosition
+	grant    fairGrant
+	wantsTry bool // there is a grant, or another reason to try
 }
 
 // Join implements [engine.Queue].
@@ -134,8 +135,8 @@ func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 	return q
 }
 
-// Next implements [engine.Queue].
-func (w *fairWaiter) Next(*engine.Waiter) engine.Step {
+// NextStep implements [engine.Queue].
+func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	qs := w.queue.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -232,7 +233,7 @@ func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 		}
 	}
 	q.remove(w)
-	empty := q.first == nil
+	empty := q.waiters.First == nil
 	if empty {
 		delete(q.queues.open, q.d.h.res.Name)
 		close(q.stop)
@@ -286,13 +287,8 @@ func (qs *fairQueues) hasWaiter(d *fairDriver, id string) bool {
 
 // add appends a waiter. mu is held.
 func (q *fairQueue) add(w *fairWaiter) {
-	w.round, w.prev = q.round, q.last
-	if q.last != nil {
-		q.last.next = w
-	} else {
-		q.first = w
-	}
-	q.last = w
+	w.round = q.round
+	q.waiters.Append(w)
 	w.twin = q.byID[w.q.ID]
 	q.byID[w.q.ID] = w
 	q.count++
@@ -303,19 +299,10 @@ func (q *fairQueue) add(w *fairWaiter) {
 
 // remove takes a waiter out. mu is held.
 func (q *fairQueue) remove(w *fairWaiter) {
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		q.first = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		q.last = w.prev
-	}
 	if q.turn == w {
-		q.turn = w.next
+		q.turn = w.Next
 	}
+	q.waiters.Remove(w)
 	if o := q.byID[w.q.ID]; o != w {
 		for o.twin != w {
 			o = o.twin
@@ -377,7 +364,7 @@ func (q *fairQueue) pause() time.Duration {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	pause := refreshInterval
-	for w := q.first; w != nil; w = w.next {
+	for w := q.waiters.First; w != nil; w = w.Next {
 		pause = min(pause, w.q.Terms.WaiterTimeout/3)
 	}
 	if !q.changesAt.IsZero() {
@@ -409,20 +396,20 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	defer q.queues.mu.Unlock()
 	q.round++
 	q.settled = q.private
-	if q.first == nil {
+	if q.waiters.First == nil {
 		return nil, 0
 	}
 	pick := func(w *fairWaiter) {
 		ids = append(ids, w.q.ID)
 		longest = max(longest, w.q.Terms.WaiterTimeout)
 	}
-	pick(q.first)
+	pick(q.waiters.First)
 	for range min(q.count, maxVerified) - 1 {
-		if q.turn == nil || q.turn == q.first {
-			q.turn = q.first.next
+		if q.turn == nil || q.turn == q.waiters.First {
+			q.turn = q.waiters.First.Next
 		}
 		pick(q.turn)
-		q.turn = q.turn.next
+		q.turn = q.turn.Next
 	}
 	return ids, longest
 }
@@ -470,7 +457,7 @@ func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) 
 
 // wakeAll wakes all waiters. mu is held.
 func (q *fairQueue) wakeAll() {
-	for w := q.first; w != nil; w = w.next {
+	for w := q.waiters.First; w != nil; w = w.Next {
 		w.wake()
 	}
 }

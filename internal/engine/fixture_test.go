@@ -104,7 +104,7 @@ func (c *client) leftovers() (left []string) {
 			left = append(left, fmt.Sprintf("%d %s", part.n, part.name))
 		}
 	}
-	if c.holds.head != nil {
+	if c.holds.all.First != nil {
 		left = append(left, "holds")
 	}
 	return left

@@ -70,7 +70,7 @@ func (qs *waitQueues) offer(o *Ownership) (successor *Waiter, yielding *waitQueu
 	defer qs.mu.Unlock()
 	r := o.r
 	q := qs.open[queueKey{r.Kind, r.Name, false}]
-	if q == nil || q.head == nil {
+	if q == nil || q.waiters.First == nil {
 		return nil, nil
 	}
 	if o.streak.count >= maxStreakCount || r.Core.Instant(time.Now())-o.streak.since >= Instant(maxStreak) {
@@ -80,7 +80,7 @@ func (qs *waitQueues) offer(o *Ownership) (successor *Waiter, yielding *waitQueu
 		q.skip++ // before the message of the release can come
 		return nil, q
 	}
-	w := q.head
+	w := q.waiters.First
 	if w.Request.Shared || w.offered || w.Request.Permits > o.Permits || r.Core.NeedsReplicas || r.Core.IsClosing() {
 		return nil, nil
 	}
@@ -107,12 +107,12 @@ func (qs *waitQueues) yield(q *waitQueue, others int) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	switch {
-	case q.head == nil:
+	case q.waiters.First == nil:
 	case others > 0:
 		q.skip = min(q.skip+others-1, others)
 		q.lookIn(yieldPause)
 	default:
 		q.skip = 0
-		q.head.prod()
+		q.waiters.First.prod()
 	}
 }

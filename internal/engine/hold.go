@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/list"
 	"github.com/redlatch/redlatch/watchdog"
 )
 
@@ -33,8 +34,8 @@ type Hold struct {
 	turns    *turnQueue      // of nested acquisitions; nil until there is one
 	lapse    *watchdog.Lease // watches limit; nil if there is none
 
-	sibling    *Hold // guarded by its ownership
-	prev, next *Hold // guarded by holdList
+	sibling          *Hold // guarded by its ownership
+	list.Links[Hold]       // guarded by holdList
 }
 
 // holding is what a hold holds: one ownership, or one of each member of a joint lock.

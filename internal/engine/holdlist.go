@@ -3,21 +3,23 @@ package engine
 import (
 	"sync"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/list"
 )
 
 // The list serves three purposes: Close waits until it is empty, Close ends the holds that are left, and the
 // client finds out which of its holds are old enough to listen for takeovers.
 
-// holdList is a client's holds that have not ended, the newest first.
+// holdList is a client's holds that have not ended, in the order in which they were added.
 type holdList struct {
 	tagOf func(ownerID string) string
 
-	mu         sync.Mutex // guards the rest
-	head, tail *Hold
-	oldEnough  *Hold          // the newest hold that HoldTags has counted
-	tags       map[string]int // how many holds it has counted, by tag
-	sealed     bool
-	drained    chan struct{} // closed when the list is sealed and empty
+	mu        sync.Mutex // guards the rest
+	all       list.List[Hold, *Hold]
+	oldEnough *Hold          // the newest hold that HoldTags has counted
+	tags      map[string]int // how many holds it has counted, by tag
+	sealed    bool
+	drained   chan struct{} // closed when the list is sealed and empty
 }
 
 // add reports false when the list is sealed.
@@ -27,13 +29,7 @@ func (l *holdList) add(h *Hold) bool {
 	if l.sealed {
 		return false
 	}
-	h.next = l.head
-	if l.head != nil {
-		l.head.prev = h
-	} else {
-		l.tail = h
-	}
-	l.head = h
+	l.all.Append(h)
 	return true
 }
 
@@ -42,7 +38,7 @@ func (l *holdList) remove(h *Hold) {
 	defer l.mu.Unlock()
 	if h.listed {
 		if l.oldEnough == h {
-			l.oldEnough = h.next
+			l.oldEnough = h.Prev
 		}
 		if tag := l.tag(h); tag != "" {
 			if l.tags[tag]--; l.tags[tag] == 0 {
@@ -50,17 +46,7 @@ func (l *holdList) remove(h *Hold) {
 			}
 		}
 	}
-	if h.next != nil {
-		h.next.prev = h.prev
-	} else {
-		l.tail = h.prev
-	}
-	if h.prev != nil {
-		h.prev.next = h.next
-	} else {
-		l.head = h.next
-	}
-	h.prev, h.next = nil, nil
+	l.all.Remove(h)
 	l.closeIfDrained()
 }
 
@@ -73,7 +59,7 @@ func (l *holdList) seal() {
 }
 
 func (l *holdList) closeIfDrained() {
-	if l.sealed && l.head == nil && !isClosed(l.drained) {
+	if l.sealed && l.all.First == nil && !isClosed(l.drained) {
 		close(l.drained)
 	}
 }
@@ -82,7 +68,7 @@ func (l *holdList) closeIfDrained() {
 func (l *holdList) abandon() bool {
 	l.mu.Lock()
 	var left []*Hold
-	for h := l.head; h != nil; h = h.next {
+	for h := l.all.Last; h != nil; h = h.Prev {
 		left = append(left, h)
 	}
 	l.mu.Unlock()
@@ -118,14 +104,14 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	oldest, next = Never, Never
-	if l.tail != nil {
-		oldest = l.tail.since
+	h := l.all.First
+	if h != nil {
+		oldest = h.since
 	}
-	h := l.tail
 	if l.oldEnough != nil {
-		h = l.oldEnough.prev
+		h = l.oldEnough.Next
 	}
-	for ; h != nil; h = h.prev {
+	for ; h != nil; h = h.Next {
 		if old := h.since + Instant(age); now < old {
 			next = old
 			break
@@ -150,7 +136,7 @@ func (c *Core) LeasedOwnerships(match func(*Hold) bool) (owned []*Ownership) {
 	l := &c.holds
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for h := l.head; h != nil; h = h.next {
+	for h := l.all.Last; h != nil; h = h.Prev {
 		if o := h.Ownership(); o != nil && o.leased() && match(h) {
 			owned = append(owned, o)
 		}

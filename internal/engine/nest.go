@@ -181,8 +181,8 @@ func (t *turnQueue) Join(w *Waiter, _ Result) {
 	t.waiters = append(t.waiters, w)
 }
 
-// Next implements [Queue].
-func (t *turnQueue) Next(w *Waiter) Step {
+// NextStep implements [Queue].
+func (t *turnQueue) NextStep(w *Waiter) Step {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
@@ -209,7 +209,7 @@ func (t *turnQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// Try, Tried and Confirmed implement [Queue]. They are not called: Next grants turns.
+// Try, Tried and Confirmed implement [Queue]. They are not called: NextStep grants turns.
 func (t *turnQueue) Try(context.Context, *Waiter) (Result, error) { return Result{}, ErrUnsupported }
 func (t *turnQueue) Tried(*Waiter, Result, error, bool)           {}
 func (t *turnQueue) Confirmed(*Waiter)                            {}

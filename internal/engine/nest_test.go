@@ -147,11 +147,11 @@ func TestWaiterThatLeavesWithItsTurnPassesItOn(t *testing.T) {
 	first, second := &Waiter{wakeup: NewSignal()}, &Waiter{wakeup: NewSignal()}
 	turns.Join(first, Result{})
 	turns.Join(second, Result{})
-	assert.NotNil(t, turns.Next(first).Granted)
-	assert.Equal(t, Step{}, turns.Next(second))
+	assert.NotNil(t, turns.NextStep(first).Granted)
+	assert.Equal(t, Step{}, turns.NextStep(second))
 	turns.Leave(first, Result{})
 	assert.Len(t, second.wakeup, 1)
-	assert.NotNil(t, turns.Next(second).Granted)
+	assert.NotNil(t, turns.NextStep(second).Granted)
 }
 
 func TestTurnIsPassedOnIfNestingFails(t *testing.T) {

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/list"
 )
 
 // Waiting is one loop (waitIn) over one kind of waiter. What differs is the Queue: it decides in which order
@@ -66,14 +68,14 @@ func (w *wait) begin(r *Resource, id string) {
 type Queue interface {
 	// Join adds a waiter at the end. refused is the reply to its first attempt.
 	Join(w *Waiter, refused Result)
-	// Next tells what w should do now. If it should wait, something wakes it up later.
-	Next(w *Waiter) Step
+	// NextStep returns what w should do now. If it should wait, something wakes it up later.
+	NextStep(w *Waiter) Step
 	// Try makes an attempt for w.
 	Try(ctx context.Context, w *Waiter) (Result, error)
 	// Tried is told of each attempt that was not granted. passOn: w could not use its reason to try, so
 	// the next waiter has the same reason.
 	Tried(w *Waiter, res Result, err error, passOn bool)
-	// Confirmed is told that the channel closed that Next returned.
+	// Confirmed is called when the channel in the Step was closed.
 	Confirmed(w *Waiter)
 	// Leave removes a waiter. granted tells whether it has what it waited for.
 	Leave(w *Waiter, res Result)
@@ -94,7 +96,7 @@ type Waiter struct {
 	wakeup   Signal
 
 	// The queue that it stands in owns these.
-	prev, next *Waiter
+	list.Links[Waiter]
 	wantsTry   bool    // there is a reason to try
 	trying     bool    // an attempt is under way
 	offered    bool    // another is acquiring for it, or was and does not know the outcome
@@ -121,14 +123,14 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 	}
 	met := refused.Met
 	for {
-		// Before Next: a waiter that leaves passes its reason to try on.
+		// Before NextStep: a waiter that leaves passes its reason to try on.
 		switch {
 		case ctx.Err() != nil, q.wait.over():
 			return Result{}, GaveUp(ctx, met)
 		case c.IsClosing():
 			return Result{}, ErrClosed
 		}
-		step := queue.Next(w)
+		step := queue.NextStep(w)
 		switch {
 		case step.Granted != nil:
 			return r.accept(ctx, q, *step.Granted)

@@ -219,12 +219,12 @@ func TestWaiterThatLeavesUnwokenPassesItsReasonToTryOn(t *testing.T) {
 		q.joining++
 		q.Join(second, Result{RetryAfter: -1})
 		q.Confirmed(first)
-		assert.True(t, q.Next(first).Try)
-		assert.False(t, q.Next(first).Try, "used")
+		assert.True(t, q.NextStep(first).Try)
+		assert.False(t, q.NextStep(first).Try, "used")
 		q.message(false)
-		assert.False(t, q.Next(second).Try)
+		assert.False(t, q.NextStep(second).Try)
 		q.Leave(first, Result{})
-		assert.True(t, q.Next(second).Try)
+		assert.True(t, q.NextStep(second).Try)
 		q.Leave(second, Result{})
 	})
 }

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/list"
 )
 
 // How requests wait for a lock that has no queue on the server.
@@ -63,15 +65,15 @@ type waitQueue struct {
 	backoff func(n int) time.Duration
 
 	// queues.mu guards the rest.
-	joining    int // waiters that are about to join
-	head, tail *Waiter
-	lookAt     time.Time   // when the head tries again by itself
-	alarm      *time.Timer // calls ring
-	alarmAt    time.Time   // when alarm is set for, at or before lookAt; zero: it is not set
-	polls      int         // attempts since the last grant, if it polls
-	subs       []Subscription
-	unsettled  []<-chan struct{} // of subscriptions that are neither confirmed nor refused
-	skip       int               // this many messages are left to other clients: see yield
+	joining   int                        // waiters that are about to join
+	waiters   list.List[Waiter, *Waiter] // the first is the head
+	lookAt    time.Time                  // when the head tries again by itself
+	alarm     *time.Timer                // calls ring
+	alarmAt   time.Time                  // when alarm is set for, at or before lookAt; zero: it is not set
+	polls     int                        // attempts since the last grant, if it polls
+	subs      []Subscription
+	unsettled []<-chan struct{} // of subscriptions that are neither confirmed nor refused
+	skip      int               // this many messages are left to other clients: see yield
 }
 
 // mustWait reports whether a waiter is here already that could go wherever q could: an attempt could
@@ -89,7 +91,7 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	if queue == nil {
 		return false
 	}
-	for w := queue.head; w != nil; w = w.next {
+	for w := queue.waiters.First; w != nil; w = w.Next {
 		if !w.Request.Shared && w.Request.Permits <= q.Permits {
 			return true
 		}
@@ -102,7 +104,7 @@ func (c *Core) Waiters() (n int) {
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
 	for _, q := range c.queues.open {
-		for w := q.head; w != nil; w = w.next {
+		for w := q.waiters.First; w != nil; w = w.Next {
 			n++
 		}
 	}
@@ -147,14 +149,8 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	q.joining--
-	w.prev = q.tail
-	if q.tail != nil {
-		q.tail.next = w
-	} else {
-		q.head = w
-	}
-	q.tail = w
-	if q.head != w {
+	q.waiters.Append(w)
+	if q.waiters.First != w {
 		return
 	}
 	q.rest(refused)
@@ -168,18 +164,18 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	}
 }
 
-// Next implements [Queue].
-func (q *waitQueue) Next(w *Waiter) Step {
+// NextStep implements [Queue].
+func (q *waitQueue) NextStep(w *Waiter) Step {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	step := Step{Granted: w.granted, Try: w.wantsTry}
-	if q.head == w && len(q.unsettled) > 0 {
+	if q.waiters.First == w && len(q.unsettled) > 0 {
 		step.Confirmed = q.unsettled[0]
 	}
 	w.wantsTry = false
 	if step.Granted == nil && step.Try {
 		w.trying = true
-		if q.head == w {
+		if q.waiters.First == w {
 			q.lookIn(stuckAfter)
 		}
 	}
@@ -196,7 +192,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 	q.queues.mu.Lock()
 	var others []*Waiter
 	var requests []*Request
-	for o := q.head; o != nil && len(others) < maxBatch; o = o.next {
+	for o := q.waiters.First; o != nil && len(others) < maxBatch; o = o.Next {
 		if o != w && !o.Request.Shared && !o.offered {
 			o.offered = true
 			others, requests = append(others, o), append(requests, o.Request)
@@ -240,10 +236,10 @@ func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	defer q.queues.mu.Unlock()
 	w.trying = false
 	w.unanswered = w.unanswered || q.r.Core.failure(err).InDoubt
-	if q.head == w {
+	if q.waiters.First == w {
 		q.rest(res)
 	}
-	for o := w.next; o != nil; o = o.next {
+	for o := w.Next; o != nil; o = o.Next {
 		if o.Request.Permits <= res.Free || (o.Request.Shared && o.Request.ID == res.Holder) {
 			o.prod()
 			break
@@ -259,7 +255,7 @@ func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 func (q *waitQueue) Confirmed(w *Waiter) {
 	q.queues.mu.Lock()
 	var settled []Subscription
-	if q.head == w { // else the next head notes it
+	if q.waiters.First == w { // else the next head notes it
 		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
 			w.wantsTry, settled = true, q.subs
 		}
@@ -279,30 +275,20 @@ func (q *waitQueue) Confirmed(w *Waiter) {
 // used. If w was granted, waiters for which there is room too try now. The last waiter closes the queue.
 func (q *waitQueue) Leave(w *Waiter, res Result) {
 	q.queues.mu.Lock()
-	wasHead, unused := q.head == w, w.wantsTry
+	wasHead, unused := q.waiters.First == w, w.wantsTry
 	if w.offered || w.inDoubt {
 		w.Request.MustRollback, w.Request.InDoubt = true, true
 	}
 	if w.granted != nil && !res.Granted {
 		w.Request.MustRollback = true // it left without taking what another has acquired for it
 	}
-	if w.prev != nil {
-		w.prev.next = w.next
-	} else {
-		q.head = w.next
-	}
-	if w.next != nil {
-		w.next.prev = w.prev
-	} else {
-		q.tail = w.prev
-	}
-	w.prev, w.next = nil, nil
+	q.waiters.Remove(w)
 	switch {
-	case q.head == nil && q.joining == 0:
+	case q.waiters.First == nil && q.joining == 0:
 		if !q.private {
 			delete(q.queues.open, q.key)
 		}
-	case q.head == nil:
+	case q.waiters.First == nil:
 	case res.Granted:
 		if wasHead {
 			q.polls = 0
@@ -310,16 +296,16 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		}
 		q.admit(w, res.Free)
 		if unused && q.r.Traits.ManyHolders {
-			q.head.prod() // the message may have come after the attempt was decided
+			q.waiters.First.prod() // the message may have come after the attempt was decided
 		}
 	case unused:
-		q.head.prod()
+		q.waiters.First.prod()
 	}
-	if wasHead && q.head != nil && len(q.unsettled) > 0 {
-		q.head.Wake() // it waits for the confirmations now
+	if wasHead && q.waiters.First != nil && len(q.unsettled) > 0 {
+		q.waiters.First.Wake() // it waits for the confirmations now
 	}
 	var subs []Subscription
-	if q.head == nil {
+	if q.waiters.First == nil {
 		q.alarm.Stop()
 		q.alarmAt = time.Time{}
 		subs, q.subs, q.unsettled, q.skip = q.subs, nil, nil, 0
@@ -334,7 +320,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 // command acquires for several, one waiter tries for all. mu is held.
 func (q *waitQueue) admit(w *Waiter, free int) {
 	batches, led := q.r.batches() != nil, false
-	for o := q.head; o != nil; o = o.next {
+	for o := q.waiters.First; o != nil; o = o.Next {
 		switch {
 		case o.Request.Shared && w.Request.Shared && o.Request.ID == w.Request.ID:
 			o.prod()
@@ -356,8 +342,8 @@ func (q *waitQueue) message(missed bool) {
 		q.lookIn(maxStreak) // in case no other client acquires
 		return
 	}
-	if q.head != nil {
-		q.head.prod()
+	if q.waiters.First != nil {
+		q.waiters.First.prod()
 	}
 }
 
@@ -394,7 +380,7 @@ func (q *waitQueue) lookIn(pause time.Duration) {
 func (q *waitQueue) ring() {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
-	if q.head == nil {
+	if q.waiters.First == nil {
 		return
 	}
 	if left := time.Until(q.lookAt); left > 0 {
@@ -403,11 +389,11 @@ func (q *waitQueue) ring() {
 		return
 	}
 	q.alarmAt = time.Time{}
-	if q.head.trying {
+	if q.waiters.First.trying {
 		q.lookIn(slowPoll)
 	}
 	first := true
-	for w := q.head; w != nil; w = w.next {
+	for w := q.waiters.First; w != nil; w = w.Next {
 		if !w.trying && (first || w.unanswered) {
 			first = false
 			w.prod()
