@@ -106,10 +106,11 @@ func requireClean(t testing.TB, s *redistest.Server, name string, but ...string)
 		return slices.DeleteFunc(leftovers(t, s, name), func(key string) bool { return slices.Contains(but, key) })
 	}
 	limit := time.Now().Add(soon)
-	for len(remaining()) > 0 && time.Now().Before(limit) {
+	left := remaining()
+	for ; len(left) > 0 && time.Now().Before(limit); left = remaining() {
 		time.Sleep(5 * time.Millisecond)
 	}
-	require.Empty(t, remaining())
+	require.Empty(t, left)
 }
 
 // workers returns the number of goroutines that run the library's code, other than test goroutines.
