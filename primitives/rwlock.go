@@ -76,11 +76,15 @@ type rwDriver struct {
 	hash        string
 	channel     string // of release messages
 	reservation string // exists while a writer waits
+	lua         *rwScriptSet
 }
 
-func newRWDriver(side, other *Lock) rwDriver {
+// rwScriptSet are the scripts in which the two sides differ, but not in keys, arguments and reply.
+type rwScriptSet struct{ release, renew, adopt, force, info *scripts.Script }
+
+func newRWDriver(side, other *Lock, lua *rwScriptSet) rwDriver {
 	return rwDriver{
-		h: &side.handle, other: other.res.Key, hash: side.raw,
+		h: &side.handle, other: other.res.Key, hash: side.raw, lua: lua,
 		channel: prefixed(rwChannel, side.raw), reservation: prefixed(rwReservation, side.raw),
 	}
 }
@@ -103,18 +107,24 @@ func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 
 // free gives back what o has: one count of an id that others may share, else all counts. A rollback gives
 // back only what is known to have been acquired.
-func (d *rwDriver) free(
-	ctx context.Context, script *scripts.Script, o *engine.Owner, rollback bool,
-) (lost bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, script, d.keys(d.h.ownerKey(o)),
+func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (lost bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
 		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL))
 	return reply.Value == int64(0), err
 }
 
-func (d *rwDriver) adoptWith(
-	ctx context.Context, script *scripts.Script, id string, q *engine.Request,
+func (d *rwDriver) Rollback(ctx context.Context, q *engine.Request) error {
+	_, err := d.free(ctx, &q.Owner, true)
+	return err
+}
+
+func (d *rwDriver) renewScript() *scripts.Script { return d.lua.renew }
+
+func (d *rwDriver) adopt(
+	ctx context.Context, id string, q *engine.Request,
 ) (sent time.Time, counts int, err error) {
-	reply, err := d.h.c.run.Do(ctx, script, d.keys(d.h.ownerKey(&q.Owner)), q.ID, millis(q.TTL), d.h.c.publish(), id)
+	reply, err := d.h.c.run.Do(ctx, d.lua.adopt, d.keys(d.h.ownerKey(&q.Owner)),
+		q.ID, millis(q.TTL), d.h.c.publish(), id)
 	n, _ := reply.Value.(int64)
 	if n < 0 {
 		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
@@ -122,25 +132,21 @@ func (d *rwDriver) adoptWith(
 	return reply.Sent, int(n), err
 }
 
-func (d *rwDriver) releaseIDWith(
-	ctx context.Context, script *scripts.Script, id string, q *engine.Request,
-) (held bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, script, d.keys(d.h.ownerKey(&q.Owner)),
+func (d *rwDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(&q.Owner)),
 		id, d.h.c.publish(), d.h.c.remembered, 1, 0, millis(q.TTL))
 	return err == nil && reply.Value != int64(0), err
 }
 
-func (d *rwDriver) forceWith(
-	ctx context.Context, script *scripts.Script, q *engine.Request,
-) (ids []string, held bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, script, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
+func (d *rwDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
+	reply, err := d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
 	ids, held = readForced(reply.Value)
 	return ids, held, err
 }
 
-// infoWith reads {pttl of the hash, id, count, pttl, id, ...}.
-func (d *rwDriver) infoWith(ctx context.Context, script *scripts.Script) (info Info, err error) {
-	reply, err := d.h.c.run.Do(ctx, script, []any{d.hash})
+// info reads {pttl of the hash, id, count, pttl, id, ...}.
+func (d *rwDriver) info(ctx context.Context) (info Info, err error) {
+	reply, err := d.h.c.run.Do(ctx, d.lua.info, []any{d.hash})
 	if err != nil {
 		return Info{}, err
 	}
@@ -164,17 +170,19 @@ type readerDriver struct{ rwDriver }
 
 var (
 	readAcquire  = scripts.Load("rwlock/read_acquire")
-	readRelease  = scripts.Load("rwlock/read_release")
 	readSetCount = scripts.Load("rwlock/read_set_count")
-	readRenew    = scripts.Load("rwlock/read_renew")
 	readCheck    = scripts.Load("rwlock/read_check")
-	readAdopt    = scripts.Load("rwlock/read_adopt")
-	readForce    = scripts.Load("rwlock/read_force")
-	readInfo     = scripts.Load("rwlock/read_info")
+	readScripts  = &rwScriptSet{
+		release: scripts.Load("rwlock/read_release"),
+		renew:   scripts.Load("rwlock/read_renew"),
+		adopt:   scripts.Load("rwlock/read_adopt"),
+		force:   scripts.Load("rwlock/read_force"),
+		info:    scripts.Load("rwlock/read_info"),
+	}
 )
 
 func newReaderDriver(reader, writer *Lock) {
-	d := &readerDriver{newRWDriver(reader, writer)}
+	d := &readerDriver{newRWDriver(reader, writer, readScripts)}
 	reader.useLock(d, engine.Traits{
 		Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
 	}, d.keys(reader.requestKey("")))
@@ -229,14 +237,9 @@ func (d *readerDriver) acquireBatch(
 	return res, nil, err
 }
 
-func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, readRelease, &q.Owner, true)
-	return err
-}
-
 func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left == 0 {
-		return d.free(ctx, readRelease, &o.Owner, false)
+		return d.free(ctx, &o.Owner, false)
 	}
 	need, known := o.BeginShortening(left)
 	ttl := millis(need)
@@ -244,7 +247,7 @@ func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left in
 	case !known:
 		ttl = -1 // leave the lease as it is
 	case ttl == 0: // the leases of the holds that are left have ended
-		return d.free(ctx, readRelease, &o.Owner, false)
+		return d.free(ctx, &o.Owner, false)
 	}
 	reply, err := d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered)
 	o.EndShortening(err)
@@ -266,7 +269,7 @@ func (d *readerDriver) recountKeys(o *engine.Ownership) []any {
 func (d *readerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return readRenewal(d.h.c.run.Do(ctx, readRenew, []any{d.hash, d.firstCountKey(o)}, o.ID, millis(ttl)))
+	return readRenewal(d.h.c.run.Do(ctx, d.lua.renew, []any{d.hash, d.firstCountKey(o)}, o.ID, millis(ttl)))
 }
 
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
@@ -274,41 +277,28 @@ func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 	return reply.Value == int64(0), err
 }
 
-func (d *readerDriver) renewScript() *scripts.Script { return readRenew }
-
 func (d *readerDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
 	return append(keys, d.h.key, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
-func (d *readerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	return d.adoptWith(ctx, readAdopt, id, q)
-}
-
-func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	return d.releaseIDWith(ctx, readRelease, id, q)
-}
-
-func (d *readerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	return d.forceWith(ctx, readForce, q)
-}
-
-func (d *readerDriver) info(ctx context.Context) (Info, error) { return d.infoWith(ctx, readInfo) }
-
 // writerDriver is the driver of RWriteLock.
 type writerDriver struct{ rwDriver }
 
 var (
 	writeAcquire = scripts.Load("rwlock/write_acquire")
-	writeRelease = scripts.Load("rwlock/write_release")
-	writeAdopt   = scripts.Load("rwlock/write_adopt")
-	writeForce   = scripts.Load("rwlock/write_force")
-	writeInfo    = scripts.Load("rwlock/write_info")
+	writeScripts = &rwScriptSet{
+		release: scripts.Load("rwlock/write_release"),
+		renew:   lockRenew,
+		adopt:   scripts.Load("rwlock/write_adopt"),
+		force:   scripts.Load("rwlock/write_force"),
+		info:    scripts.Load("rwlock/write_info"),
+	}
 )
 
 func newWriterDriver(writer, reader *Lock) {
-	d := &writerDriver{newRWDriver(writer, reader)}
+	d := &writerDriver{newRWDriver(writer, reader, writeScripts)}
 	// A writer's release is for all waiting readers, so the clients do not take turns.
 	writer.useLock(d, engine.Traits{
 		Outer: d.outer, NestsInTurn: true, HandOff: d.handOff,
@@ -362,11 +352,6 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	return res, nil
 }
 
-func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, writeRelease, &q.Owner, true)
-	return err
-}
-
 func (d *writerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left == 0 {
 		got, err := d.handOff(ctx, o, nil)
@@ -385,7 +370,7 @@ func (d *writerDriver) handOff(
 	if successor != nil {
 		keys, args = append(keys, d.h.ownerKey(successor)), append(args, successor.ID, millis(successor.TTL))
 	}
-	return readHandOff(d.h.c.run.Do(ctx, writeRelease, keys, args...))
+	return readHandOff(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }
 
 func (d *writerDriver) SetCount(
@@ -406,24 +391,8 @@ func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 	return reply.Value == int64(0), err
 }
 
-func (d *writerDriver) renewScript() *scripts.Script { return lockRenew }
-
 func (d *writerDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
 	return append(keys, d.h.key), append(args, d.field(o), d.h.ttlArg(ttl))
 }
-
-func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	return d.adoptWith(ctx, writeAdopt, id, q)
-}
-
-func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	return d.releaseIDWith(ctx, writeRelease, id, q)
-}
-
-func (d *writerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	return d.forceWith(ctx, writeForce, q)
-}
-
-func (d *writerDriver) info(ctx context.Context) (Info, error) { return d.infoWith(ctx, writeInfo) }

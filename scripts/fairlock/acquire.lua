@@ -1,5 +1,5 @@
 -- fairlock/acquire: acquire the lock if it is free and no waiter is before, or join the queue.
--- uses     lib/acl, lib/clock, fairlock/queue
+-- uses     lib/acl, lib/clock, lib/extend, fairlock/queue
 -- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is that of the
 --            release for a private acquisition; for a shared one 1 acquired, 2 released, 3 must not
 --            acquire
@@ -34,13 +34,6 @@ if is_nested and not held then
   return 'lost'
 end
 
--- extend_lease makes the lock last for the whole ttl, and never shortens it.
-local function extend_lease()
-  if redis.call('pttl', lock.hash) < tonumber(ttl_ms) then
-    redis.call('pexpire', lock.hash, ttl_ms)
-  end
-end
-
 -- has_count reports whether the lock has a count of this acquisition already.
 local function has_count()
   if is_shared then
@@ -51,7 +44,7 @@ local function has_count()
 end
 
 if held and has_count() then -- a copy of this request, or the lock was granted in the queue
-  extend_lease()
+  extend(lock.hash, ttl_ms)
   return 0
 end
 if held and refuse_second then
@@ -71,7 +64,7 @@ local function acquire()
   end
   redis.call('hincrby', lock.hash, owner, 1)
   if held then
-    extend_lease()
+    extend(lock.hash, ttl_ms)
   else
     redis.call('pexpire', lock.hash, ttl_ms)
   end

@@ -1,7 +1,7 @@
 -- fairlock/release: end a private acquisition: its hold, or its place in the queue.
 -- The next owner gets the lock. A late copy of the acquisition acquires nothing. A key of another
 -- type beside the lock hash does not keep the hold.
--- uses     fairlock/queue, fairlock/hand_off
+-- uses     lib/extend, fairlock/queue, fairlock/hand_off
 -- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is of this
 --            release: 0 not held, 1 released, or the answer that named the next holder
 -- ARGV[1]  owner id
@@ -56,7 +56,5 @@ if redis.call('hexists', lock.hash, successor) == 0 then
   return 1
 end
 -- The successor counts its lease from when the answered copy was sent.
-if redis.call('pttl', lock.hash) < tonumber(ttl_ms) then
-  redis.call('pexpire', lock.hash, ttl_ms)
-end
+extend(lock.hash, ttl_ms)
 return memory

@@ -3,6 +3,7 @@
 -- WithOwner lets several acquisitions share one owner id. A private hold may have the same id. Each
 -- release must return only its own counts. The hash of shared counts has the same field names as
 -- the lock hash. A shared count means nothing once the lock's field is gone.
+-- uses     lib/extend
 -- defines  shared_count(shared_counts, field, held),
 --          add_shared_count(shared_counts, field, is_first, ttl_ms),
 --          remove_shared_count(shared_counts, field)
@@ -14,10 +15,7 @@ end
 
 -- keep_shared_counts extends the hash's TTL to a day, or to ttl_ms if that is longer.
 local function keep_shared_counts(shared_counts, ttl_ms)
-  ttl_ms = math.max(86400000, tonumber(ttl_ms or 0))
-  if redis.call('pttl', shared_counts) < ttl_ms then
-    redis.call('pexpire', shared_counts, ttl_ms)
-  end
+  extend(shared_counts, math.max(86400000, tonumber(ttl_ms or 0)))
 end
 
 -- add_shared_count adds one count. The first count of a lock's field starts from 1: an older number

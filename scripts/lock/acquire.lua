@@ -1,5 +1,5 @@
 -- lock/acquire: acquire the lock for an owner id that belongs to one acquisition alone.
--- uses     lib/acl
+-- uses     lib/acl, lib/extend
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  released: set of the numbers of released acquisitions; an acquisition that held nothing
@@ -28,11 +28,9 @@ if redis.call('exists', lock_hash) == 0 then
   return token or 0
 end
 if redis.call('hexists', lock_hash, owner) == 1 then
-  -- A copy of this request, or the lock was handed off to this owner. Never shorten: the lock may
-  -- have been extended since.
-  if redis.call('pttl', lock_hash) < tonumber(ttl_ms) then
-    redis.call('pexpire', lock_hash, ttl_ms)
-  end
+  -- A copy of this request, or the lock was handed off to this owner. It may have been extended
+  -- since.
+  extend(lock_hash, ttl_ms)
   return token_key and tonumber(redis.call('get', token_key) or 0) or 0
 end
 return {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}

@@ -1,5 +1,5 @@
 -- lock/acquire_shared: acquire the lock, or one more count, for an owner id that may be shared.
--- uses     lib/acl, lib/shared_counts
+-- uses     lib/acl, lib/extend, lib/shared_counts
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of this acquisition: 1 acquired, 2 released, 3 must not acquire
@@ -48,7 +48,5 @@ if not (memory and held) then
   add_shared_count(shared_counts, owner, not held, ttl_ms)
   redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
 end
-if redis.call('pttl', lock_hash) < tonumber(ttl_ms) then
-  redis.call('pexpire', lock_hash, ttl_ms)
-end
+extend(lock_hash, ttl_ms)
 return token_key and tonumber(redis.call('get', token_key) or 0) or 0

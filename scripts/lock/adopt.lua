@@ -1,6 +1,6 @@
 -- lock/adopt: replace a holder's owner id by a new one, which takes over all its counts.
 -- was_released is in lock/was_released, and for fair locks in fairlock/was_released.
--- uses     lib/acl, was_released
+-- uses     lib/acl, lib/extend, was_released
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of the new id's release: see was_released
@@ -20,10 +20,8 @@ if was_released(memory_key, number) then
 end
 local count = redis.call('hget', lock_hash, new_owner)
 if count then
-  -- A copy of this request. Never shorten: the lock may have been extended since.
-  if redis.call('pttl', lock_hash) < tonumber(ttl_ms) then
-    redis.call('pexpire', lock_hash, ttl_ms)
-  end
+  -- A copy of this request. The lock may have been extended since.
+  extend(lock_hash, ttl_ms)
   return tonumber(count)
 end
 count = redis.call('hget', lock_hash, old_owner)

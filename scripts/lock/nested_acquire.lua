@@ -1,5 +1,5 @@
 -- lock/nested_acquire: set the count of a private hold when another one nests in it.
--- uses     lib/shared_counts
+-- uses     lib/extend, lib/shared_counts
 -- KEYS[1]  lock hash
 -- KEYS[2]  shared counts
 -- ARGV[1]  field of the owner
@@ -15,7 +15,5 @@ if not count then
 end
 -- Set the count instead of adding to it: a copy of this request then changes nothing.
 redis.call('hset', lock_hash, field, wanted + shared_count(shared_counts, field, count))
-if redis.call('pttl', lock_hash) < tonumber(ttl_ms) then
-  redis.call('pexpire', lock_hash, ttl_ms)
-end
+extend(lock_hash, ttl_ms)
 return 1

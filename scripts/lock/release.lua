@@ -1,7 +1,7 @@
 -- lock/release: release the lock of an owner id that is not shared, or hand it off.
 -- The successor waits for the lock and gets it at once. A late copy of this id's acquisition
 -- acquires nothing. Counts of acquisitions with WithOwner stay.
--- uses     lib/shared_counts, lib/notify_free
+-- uses     lib/extend, lib/shared_counts, lib/notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  released: set of the numbers of released acquisitions; an acquisition that held nothing
@@ -67,9 +67,7 @@ if redis.call('sismember', released, '-' .. number) == 1 then
 end
 if successor and redis.call('hexists', lock_hash, successor) == 1 then
   -- The successor counts its lease from when the answered copy was sent.
-  if redis.call('pttl', lock_hash) < tonumber(successor_ttl_ms) then
-    redis.call('pexpire', lock_hash, successor_ttl_ms)
-  end
+  extend(lock_hash, successor_ttl_ms)
   return {token_key and tonumber(redis.call('get', token_key) or 0) or 0}
 end
 return 1

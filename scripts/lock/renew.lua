@@ -1,5 +1,5 @@
 -- lock/renew: extend many locks, each for its owner; a longer TTL stays.
--- uses     lib/typed
+-- uses     lib/extend, lib/typed
 -- KEYS[1..]  lock hashes
 -- ARGV[1..]  owner id and ttl, ms, of each
 -- returns    for each, 1, or 0 when the owner does not hold the lock any more or the key has
@@ -10,8 +10,8 @@ local kept = {}
 for i, lock_hash in ipairs(lock_hashes) do
   local owner, ttl_ms = owners_and_ttls[2 * i - 1], owners_and_ttls[2 * i]
   kept[i] = call_typed('hash', 'hexists', lock_hash, owner) or 0
-  if kept[i] == 1 and redis.call('pttl', lock_hash) < tonumber(ttl_ms) then
-    redis.call('pexpire', lock_hash, ttl_ms)
+  if kept[i] == 1 then
+    extend(lock_hash, ttl_ms)
   end
 end
 return kept

@@ -1,6 +1,6 @@
 -- rwlock/read_acquire: acquire the lock for reading; if granted, also for companions.
 -- Companions wait for the lock on the same client as the owner.
--- uses     lib/acl, lib/shared_counts, rwlock/readers
+-- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire

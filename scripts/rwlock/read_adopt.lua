@@ -1,5 +1,5 @@
 -- rwlock/read_adopt: replace a reader's owner id by a new one, which takes over all its holds.
--- uses     lib/acl, rwlock/readers
+-- uses     lib/acl, lib/extend, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire

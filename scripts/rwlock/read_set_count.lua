@@ -1,6 +1,6 @@
 -- rwlock/read_set_count: set the count of a reader's private holds, which nest.
 -- Counts of acquisitions that share the id stay.
--- uses     lib/shared_counts, rwlock/readers
+-- uses     lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  shared counts
 -- KEYS[3]  latest change of this count that was executed: a late copy of an earlier one does

@@ -8,8 +8,7 @@
 -- The hold keys are derived from the hash's name. Their common prefix is not a key, so it must not
 -- be in KEYS: while a cluster moves the slot, Redis refuses a script with a missing key (TRYAGAIN).
 -- defines  hold_prefix(lock_hash), hold_key(prefix, id, n), hold_keys_denied(prefix, id),
---          extend(key, ttl_ms), reader_ttl(prefix, id, count),
---          remove_reader(lock_hash, prefix, id, count),
+--          reader_ttl(prefix, id, count), remove_reader(lock_hash, prefix, id, count),
 --          lower_count(lock_hash, prefix, id, count, wanted, left),
 --          fit_ttl(lock_hash, prefix, left), writer_of(lock_hash)
 
@@ -34,13 +33,6 @@ local function hold_keys_denied(prefix, id)
   if redis.acl_check_cmd and not redis.acl_check_cmd('set', key, '1') then
     return redis.error_reply(
       'NOPERM this user has no permissions to access the keys of readers, ' .. key)
-  end
-end
-
--- extend raises a key's TTL to ttl_ms, and never shortens it.
-local function extend(key, ttl_ms)
-  if redis.call('pttl', key) < tonumber(ttl_ms) then
-    redis.call('pexpire', key, ttl_ms)
   end
 end
 

@@ -1,5 +1,5 @@
 -- rwlock/write_acquire: acquire the lock for writing, or claim it while there are readers.
--- uses     lib/acl, lib/shared_counts, rwlock/readers
+-- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire

@@ -1,6 +1,6 @@
 -- rwlock/write_adopt: replace a writer's owner id by a new one, which takes over all its counts.
 -- The old id's read holds are removed.
--- uses     lib/acl, rwlock/readers
+-- uses     lib/acl, lib/extend, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire

@@ -1,6 +1,6 @@
 -- rwlock/write_release: release a writer's counts and its claim, or hand the lock off.
 -- The successor waits to write and gets the lock at once. The owner's read holds stay.
--- uses     lib/shared_counts, rwlock/readers
+-- uses     lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
