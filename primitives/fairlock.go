@@ -176,7 +176,7 @@ func (d *fairDriver) waiterChannel(id string) string { return d.channel + ":" + 
 func (d *fairDriver) grantChannel() string { return d.channel + ":" + d.h.c.life }
 
 func (d *fairDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	return d.adoptInto(ctx, d.h.ownerKey(&q.Owner), id, q)
+	return d.adoptInto(ctx, d.h.ownerKey(&q.Owner), 0, id, q)
 }
 
 func (d *fairDriver) info(ctx context.Context) (Info, error) {

@@ -153,12 +153,10 @@ func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests, 
 // half a kilobyte.
 const dedupSetSize = 256
 
-// dedupSet is the set in which the number dedupMember stands after the release of a private owner.
-func (h *handle) dedupSet(o *engine.Owner) string {
-	return numbered(h.requests, h.c.id, "#", o.Number/dedupSetSize)
+// dedup returns the set that remembers the release of a private owner, and the owner's number in it.
+func (h *handle) dedup(o *engine.Owner) (set string, number int) {
+	return numbered(h.requests, h.c.id, "#", o.Number/dedupSetSize), int(o.Number % dedupSetSize)
 }
-
-func dedupMember(o *engine.Owner) int { return int(o.Number % dedupSetSize) }
 
 // ttlArg is a TTL as an argument, without an allocation for the usual one.
 func (h *handle) ttlArg(ttl time.Duration) any {

@@ -15,7 +15,7 @@ import (
 // missing hash is a free lock. Scripts that may be repeated remember their requests, so that a late copy of
 // an acquisition does not take a lock that was released already, and a late copy of a release does not free
 // somebody else's. An id of its own belongs to one acquisition, so its number in a set is memory enough
-// (dedupSet). Where others may share the id (WithOwner), each request has a key (ownerKey).
+// (dedup). Where others may share the id (WithOwner), each request has a key (ownerKey).
 
 // Lock is the plain lock, Redisson's RLock; with [WithPolling] its SpinLock, with [WithNonReentrant] its
 // NonReentrantLock.
@@ -191,12 +191,13 @@ func (d *hashDriver) renewal(
 	return append(keys, d.h.key), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
-// adoptInto puts the id of q in the place of a holder's. request is the key that remembers its release.
+// adoptInto replaces a holder's id by that of q. memory is the key that remembers the release of q; if it
+// is a set, it does so by number.
 func (d *hashDriver) adoptInto(
-	ctx context.Context, request, id string, q *engine.Request,
+	ctx context.Context, memory string, number int, id string, q *engine.Request,
 ) (sent time.Time, counts int, err error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.adopt, d.keys(request)[:4],
-		q.ID, millis(q.TTL), d.h.c.publish(), id, dedupMember(&q.Owner))
+	reply, err := d.h.c.run.Do(ctx, d.lua.adopt, d.keys(memory)[:4],
+		q.ID, millis(q.TTL), d.h.c.publish(), id, number)
 	n, _ := reply.Value.(int64)
 	return reply.Sent, int(n), err
 }
@@ -239,10 +240,9 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	if q.Shared {
 		return d.acquireShared(ctx, q)
 	}
-	keys := append(append(make([]any, 0, 4), d.pair...), d.h.dedupSet(&q.Owner))
-	keys = append(keys, d.extra...)
-	reply, err := d.h.c.confirm(ctx, d.lua.acquire, keys,
-		q.ID, d.h.ttlArg(q.TTL), d.h.c.publish(), dedupMember(&q.Owner))
+	released, number := d.h.dedup(&q.Owner)
+	keys := append(append(append(make([]any, 0, 4), d.pair...), released), d.extra...)
+	reply, err := d.h.c.confirm(ctx, d.lua.acquire, keys, q.ID, d.h.ttlArg(q.TTL), d.h.c.publish(), number)
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -274,11 +274,13 @@ func (d *mutexDriver) handOff(
 
 // free frees the lock, or makes successor its holder if that is not nil.
 func (d *mutexDriver) free(ctx context.Context, o, successor *engine.Owner) (engine.HandOff, error) {
-	keys := append(append(make([]any, 0, 6), d.pair...), d.h.dedupSet(o), d.h.sharedCounts)
-	args := append(make([]any, 0, 7), o.ID, d.h.c.publish(), d.h.c.rememberedLong, dedupMember(o))
+	released, number := d.h.dedup(o)
+	keys := append(append(make([]any, 0, 6), d.pair...), released, d.h.sharedCounts)
+	args := append(make([]any, 0, 7), o.ID, d.h.c.publish(), d.h.c.rememberedLong, number)
 	if successor != nil {
-		keys = append(append(keys, d.h.dedupSet(successor)), d.extra...)
-		args = append(args, successor.ID, d.h.ttlArg(successor.TTL), dedupMember(successor))
+		released, number = d.h.dedup(successor)
+		keys = append(append(keys, released), d.extra...)
+		args = append(args, successor.ID, d.h.ttlArg(successor.TTL), number)
 	}
 	return readHandOff(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }
@@ -298,5 +300,6 @@ func readHandOff(reply scripts.Reply, err error) (engine.HandOff, error) {
 }
 
 func (d *mutexDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	return d.adoptInto(ctx, d.h.dedupSet(&q.Owner), id, q)
+	released, number := d.h.dedup(&q.Owner)
+	return d.adoptInto(ctx, released, number, id, q)
 }

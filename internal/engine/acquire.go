@@ -155,10 +155,12 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
 		res, err := r.Try(ctx, q)
 		switch {
+		case err == nil && res.Granted:
+			return res, nil
 		case q.MayQueue && c.failure(err).NotNow:
 			refused = Result{RetryAfter: notNowPause, Met: err}
-		case err != nil || res.Granted:
-			return res, err
+		case err != nil:
+			return Result{}, err
 		case !q.MayQueue:
 			return Result{}, GaveUp(ctx, res.Met)
 		default:
@@ -178,22 +180,16 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 	return r.tried(ctx, q, res, err)
 }
 
-// tried judges the reply to an attempt. After an attempt of unknown outcome q stays in doubt, whatever
-// later attempts are answered: a copy of it may still arrive.
+// tried decides what the reply to an attempt means for q: a result that the caller may keep, a refusal, or
+// an error. After an attempt of unknown outcome q stays in doubt, whatever later attempts are answered,
+// because a copy of it may still arrive.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
-	if res.InDoubt || r.Core.failure(err).InDoubt {
+	if res.InDoubt || (err != nil && r.Core.Classify(err).InDoubt) {
 		q.MustRollback, q.InDoubt = true, true
 	}
-	if err != nil || !res.Granted {
-		return res, err
-	}
-	return r.accept(ctx, q, res)
-}
-
-// accept returns a result that was granted, or the reason why the caller cannot keep it.
-func (r *Resource) accept(ctx context.Context, q *Request, res Result) (Result, error) {
-	var err error
 	switch {
+	case err != nil || !res.Granted:
+		return res, err
 	case ctx.Err() != nil:
 		err = GaveUp(ctx, nil)
 	case time.Since(res.Sent) >= q.TTL-r.Core.MarginOf(q.TTL):

@@ -16,14 +16,14 @@ import (
 func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	now, n := o.core().Instant(time.Now()), 0
+	now, n := o.r.Core.Instant(time.Now()), 0
 	for h := o.holds; h != nil; h = h.sibling {
 		n++
 		if !h.renew {
 			need = max(need, time.Duration(max(h.since+Instant(h.ttl), h.extendedUntil())-now))
 		}
 	}
-	need = max(need, o.renewed().lease(o.core(), now))
+	need = max(need, o.renewed().lease(o.r.Core, now))
 	if n > 0 {
 		need = max(need, time.Millisecond)
 	}
@@ -95,7 +95,7 @@ func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
 // reply, or repeats it.
 func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error {
 	h.mu.Lock()
-	h.extended = max(h.extended, o.core().Instant(time.Now().Add(d)))
+	h.extended = max(h.extended, o.r.Core.Instant(time.Now().Add(d)))
 	h.mu.Unlock()
 	if !o.isShortening() {
 		return nil

@@ -26,9 +26,6 @@ import (
 // acquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if ctx
 // carries none.
 func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error) {
-	if r.Traits.Outer == nil {
-		return nil, nil
-	}
 	for {
 		outer, err := r.Traits.Outer(ctx)
 		if outer == nil || err != nil {

@@ -83,7 +83,6 @@ func (o *Ownership) Resource() *Resource { return o.r }
 func (o *Ownership) id() string            { return o.ID }
 func (o *Ownership) token() int64          { return o.Token }
 func (o *Ownership) leased() bool          { return o.r.Traits.Leased }
-func (o *Ownership) core() *Core           { return o.r.Core }
 func (o *Ownership) ownership() *Ownership { return o }
 func (o *Ownership) member(*Key) *Hold     { return nil }
 
@@ -92,7 +91,7 @@ func (o *Ownership) limit(sent time.Time, d time.Duration) time.Time {
 	if !o.leased() {
 		return time.Time{}
 	}
-	return sent.Add(d - o.core().MarginOf(d))
+	return sent.Add(d - o.r.Core.MarginOf(d))
 }
 
 func (o *Ownership) validUntil(h *Hold) time.Time {
@@ -123,14 +122,16 @@ func (o *Ownership) join(h *Hold) {
 		h.loseInBackground()
 		return
 	}
-	h.watchLimit()
+	if h.limit != 0 { // nobody changes it yet
+		h.watchLimit()
+	}
 }
 
 // setTerms tells the watchdog how to renew after the holds have changed: for the longest of their TTLs,
 // up to the last of their limits if all have one. fresh, if not nil, is a hold whose TTL was just
 // confirmed. mu is held.
 func (o *Ownership) setTerms(fresh *Hold) {
-	c, all := o.core(), o.renewed()
+	c, all := o.r.Core, o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
 		c.dog.Drop(&o.lease)
 		return
@@ -217,8 +218,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	o.addCount(-1)
 	o.wire.Unlock()
-	if o.core().failure(err).InDoubt {
-		o.writeCountLater(ctx, o.core().rollbackLimit(began))
+	if o.r.Core.failure(err).InDoubt {
+		o.writeCountLater(ctx, o.r.Core.rollbackLimit(began))
 	}
 	return sent, o.judge(ctx, lost, err)
 }
@@ -237,13 +238,13 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	bounded := context.WithoutCancel(ctx)
 	// Usually the wire is free and commands end in time: then no timer is needed.
 	locked := o.wire.TryLock()
-	if !locked || o.core().CommandTimeout > releaseTimeout {
+	if !locked || o.r.Core.CommandTimeout > releaseTimeout {
 		var stop context.CancelFunc
 		bounded, stop = context.WithTimeout(bounded, releaseTimeout)
 		defer stop()
 		if !locked && !o.wire.LockContext(bounded) {
 			o.writeCountLater(ctx, 0)
-			return false, o.core().Unanswered(errSiblingStuck)
+			return false, o.r.Core.Unanswered(errSiblingStuck)
 		}
 	}
 	// The count is read with wire held: siblings may have been released meanwhile.
@@ -274,7 +275,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 // writeCountLater sends the count in the background until the server has answered: the count that is
 // decided when a command gets through. It waits up to limit for the first attempt.
 func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
-	o.core().inBackground(ctx, o.repeatUntil(), limit, func(ctx context.Context) error {
+	o.r.Core.inBackground(ctx, o.repeatUntil(), limit, func(ctx context.Context) error {
 		if !o.wire.LockContext(ctx) {
 			return context.Cause(ctx)
 		}
@@ -292,7 +293,7 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 // execution would give back more than the first, for as long as the server remembers the first.
 func (o *Ownership) repeatUntil() time.Time {
 	// The first copy was sent up to a command timeout ago.
-	remembered := time.Now().Add(o.core().RepeatFor - o.core().CommandTimeout)
+	remembered := time.Now().Add(o.r.Core.RepeatFor - o.r.Core.CommandTimeout)
 	switch {
 	case o.Shared:
 		return remembered
@@ -350,8 +351,8 @@ func (o *Ownership) extend(ctx context.Context, h *Hold, d time.Duration) error 
 		return err
 	}
 	o.lastsUntil(sent.Add(d))
-	until := sent.Add(d - o.core().MarginOf(d))
-	limit := o.core().Instant(until)
+	until := sent.Add(d - o.r.Core.MarginOf(d))
+	limit := o.r.Core.Instant(until)
 	h.mu.Lock()
 	raised := h.limit != 0 && limit > h.limit
 	if raised {
@@ -366,7 +367,7 @@ func (o *Ownership) extend(ctx context.Context, h *Hold, d time.Duration) error 
 		o.mu.Unlock()
 		h.watchLimit()
 	}
-	o.core().dog.Confirm(&o.lease, until)
+	o.r.Core.dog.Confirm(&o.lease, until)
 	return nil
 }
 
@@ -405,7 +406,7 @@ func (o *Ownership) endAll() []*Hold {
 	o.lost = true
 	holds := o.list()
 	o.holds = nil
-	o.core().dog.Drop(&o.lease) // no renewal may revive what was lost
+	o.r.Core.dog.Drop(&o.lease) // no renewal may revive what was lost
 	return holds
 }
 
@@ -413,16 +414,16 @@ func (o *Ownership) endAll() []*Hold {
 func (o *Ownership) lastsUntil(over time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.over = max(o.over, o.core().Instant(over))
+	o.over = max(o.over, o.r.Core.Instant(over))
 }
 
 // endsAt is when the lease is over at the latest.
 func (o *Ownership) endsAt() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	over := o.core().Time(o.over)
+	over := o.r.Core.Time(o.over)
 	if renewed := o.lease.ValidUntil(); renewed.After(over) {
-		return renewed.Add(o.core().MarginOf(o.TTL))
+		return renewed.Add(o.r.Core.MarginOf(o.TTL))
 	}
 	return over
 }
@@ -452,14 +453,14 @@ func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
 
 // report emits an event of each hold.
 func (o *Ownership) report(kind EventKind, err error) {
-	if o.core().Observe == nil {
+	if o.r.Core.Observe == nil {
 		return
 	}
 	o.mu.Lock()
 	holds := o.list()
 	o.mu.Unlock()
 	for _, h := range holds {
-		o.core().emitLater(h.event(kind, err))
+		o.r.Core.emitLater(h.event(kind, err))
 	}
 }
 

@@ -133,7 +133,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		step := queue.NextStep(w)
 		switch {
 		case step.Granted != nil:
-			return r.accept(ctx, q, *step.Granted)
+			return r.tried(ctx, q, *step.Granted, nil)
 		case step.Err != nil:
 			return Result{}, step.Err
 		case !step.Try:
