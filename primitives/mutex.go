@@ -233,6 +233,7 @@ func newMutexDriver(l *Lock, lua *lockScriptSet, extra ...any) {
 	d := &mutexDriver{newHashDriver(&l.handle, lua, extra...)}
 	l.useLock(d, engine.Traits{
 		Outer: d.outer, NestsInTurn: true, HandOff: d.handOff, ClientsTakeTurns: true,
+		Cohorts: true, Fenced: l.res.Kind == "fenced",
 	}, d.keys(l.requestKey("")))
 }
 
@@ -242,7 +243,11 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	}
 	released, number := d.h.dedup(&q.Owner)
 	keys := append(append(append(make([]any, 0, 4), d.pair...), released), d.extra...)
-	reply, err := d.h.c.confirm(ctx, d.lua.acquire, keys, q.ID, d.h.ttlArg(q.TTL), d.h.c.publish(), number)
+	args := append(make([]any, 0, 5), q.ID, d.h.ttlArg(q.TTL), d.h.c.publish(), number)
+	if d.h.res.Traits.Fenced {
+		args = append(args, max(q.Tokens, 1))
+	}
+	reply, err := d.h.c.confirm(ctx, d.lua.acquire, keys, args...)
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -276,11 +281,14 @@ func (d *mutexDriver) handOff(
 func (d *mutexDriver) free(ctx context.Context, o, successor *engine.Owner) (engine.HandOff, error) {
 	released, number := d.h.dedup(o)
 	keys := append(append(make([]any, 0, 6), d.pair...), released, d.h.sharedCounts)
-	args := append(make([]any, 0, 7), o.ID, d.h.c.publish(), d.h.c.rememberedLong, number)
+	args := append(make([]any, 0, 8), o.ID, d.h.c.publish(), d.h.c.rememberedLong, number)
 	if successor != nil {
 		released, number = d.h.dedup(successor)
 		keys = append(append(keys, released), d.extra...)
 		args = append(args, successor.ID, d.h.ttlArg(successor.TTL), number)
+		if d.h.res.Traits.Fenced {
+			args = append(args, max(successor.Tokens, 1))
+		}
 	}
 	return readHandOff(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }

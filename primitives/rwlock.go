@@ -301,7 +301,7 @@ func newWriterDriver(writer, reader *Lock) {
 	d := &writerDriver{newRWDriver(writer, reader, writeScripts)}
 	// A writer's release is for all waiting readers, so the clients do not take turns.
 	writer.useLock(d, engine.Traits{
-		Outer: d.outer, NestsInTurn: true, HandOff: d.handOff,
+		Outer: d.outer, NestsInTurn: true, HandOff: d.handOff, Cohorts: true,
 	}, d.keys(writer.requestKey("")))
 }
 

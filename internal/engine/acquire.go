@@ -97,6 +97,9 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 	if r.Traits.NameOwner != nil {
 		r.Traits.NameOwner(&q.Owner)
 	}
+	if r.Traits.Fenced && q.inCohort() {
+		q.Tokens = cohortTokens
+	}
 	return q
 }
 
@@ -111,8 +114,14 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 		if trying.Err() != nil && !errors.Is(err, ErrNotAcquired) {
 			err = GaveUp(trying, err)
 		}
+		if q.passed != nil {
+			q.passed.giveBack(began)
+		}
 		r.rollback(trying, q, c.rollbackLimit(began))
 		return nil, err
+	}
+	if q.passed != nil {
+		return q.passed, nil
 	}
 	held := res.holding
 	if held == nil {
@@ -197,7 +206,9 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	default:
 		return res, nil
 	}
-	q.MustRollback = true
+	if q.passed == nil { // else its hold is given back
+		q.MustRollback = true
+	}
 	return Result{}, err
 }
 

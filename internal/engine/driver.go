@@ -80,6 +80,10 @@ type Traits struct {
 	// ClientsTakeTurns: a release is for one of the clients that were told of it, so a client that has
 	// handed off often lets the others go first.
 	ClientsTakeTurns bool
+	// Cohorts: a hold may be passed on to a local waiter without a command. See cohort.go.
+	Cohorts bool
+	// Fenced: each outermost hold has a fencing token, and each hold of a cohort one of its own.
+	Fenced bool
 	// YieldsTo is the kind whose local waiters for the same name go first; "": none.
 	YieldsTo string
 
@@ -109,6 +113,7 @@ type Owner struct {
 	Number  uint64 // the server remembers a private acquisition by it
 	Shared  bool   // others may use the same id, so the server counts
 	InDoubt bool   // an attempt to acquire has an unknown outcome: a copy may still arrive
+	Tokens  int32  // how many fencing tokens to reserve; 0 and 1: one
 	TTL     time.Duration
 	Permits int
 }
@@ -128,6 +133,7 @@ type Terms struct {
 	PollMin       time.Duration // 0: wait for messages
 	PollMax       time.Duration
 	WaiterTimeout time.Duration // of a fair waiter
+	Cohort        time.Duration // how long local waiters pass the lock on without a command; 0: they do not
 
 	// ForMember returns the terms for acquiring the i-th member of a joint lock.
 	ForMember func(i int) *Terms
@@ -161,8 +167,9 @@ type Request struct {
 	MustRollback bool
 	State        any // the driver's own
 
-	wait  wait
-	group holdGroup // that this acquires a member for; nil for a user's acquisition
+	wait   wait
+	passed *Hold     // within a cohort: what another local hold was passed on as; guarded by waitQueues.mu
+	group  holdGroup // that this acquires a member for; nil for a user's acquisition
 }
 
 // Result is the reply to an attempt.
@@ -170,7 +177,7 @@ type Result struct {
 	Granted bool
 	Sent    time.Time // before the answered attempt was sent: the lease counts from here
 	InDoubt bool      // an earlier attempt of the same call has an unknown outcome
-	Token   int64     // granted: the fencing token of a fenced lock
+	Token   int64     // granted: the fencing token of a fenced lock, the first of those reserved
 	// Lease, if not 0, is how long the lease is: less than was asked for.
 	Lease time.Duration
 	Free  int // how many permits are left for others

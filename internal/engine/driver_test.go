@@ -24,7 +24,7 @@ func (c *client) lock(name string) *Resource {
 	r := c.resource("lock", name, d)
 	r.Traits = Traits{
 		Leased: true, RenewGroup: "lock", Outer: outerOf(r), NestsInTurn: true,
-		HandOff: d.handOff, ClientsTakeTurns: true,
+		HandOff: d.handOff, ClientsTakeTurns: true, Cohorts: true, Fenced: true,
 	}
 	return r
 }
@@ -94,7 +94,7 @@ func (d *driver) command(op string, o *Owner) command {
 func (d *driver) attempt(q *Request) attempt {
 	a := attempt{
 		name: d.name, key: d.key(&q.Owner), id: d.id(&q.Owner), permits: q.Permits, ttl: d.ttl(&q.Owner),
-		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.Nested,
+		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.Nested, tokens: q.Tokens,
 	}
 	if d.exclusive {
 		a.permits = -1
@@ -197,6 +197,7 @@ func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Hand
 		op = "handoff"
 		next = attempt{
 			name: d.name, key: d.key(successor), id: d.id(successor), permits: successor.Permits, ttl: d.ttl(successor),
+			tokens: successor.Tokens,
 		}
 	}
 	s, key, id, shared, keep := d.c.s, d.key(&o.Owner), d.id(&o.Owner), o.Shared, d.keep(&o.Owner)

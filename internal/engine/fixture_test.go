@@ -169,6 +169,7 @@ func terms(options ...func(*Terms)) *Terms {
 func ttl(d time.Duration) func(*Terms)        { return func(t *Terms) { t.TTL = d } }
 func fixedLease(d time.Duration) func(*Terms) { return func(t *Terms) { t.TTL, t.Renew = d, false } }
 func maxHold(d time.Duration) func(*Terms)    { return func(t *Terms) { t.MaxHold = d } }
+func inCohort(d time.Duration) func(*Terms)   { return func(t *Terms) { t.Cohort = d } }
 func permits(n int) func(*Terms)              { return func(t *Terms) { t.Permits = n } }
 func owner(id string) func(*Terms)            { return func(t *Terms) { t.Owner = id } }
 func nonReentrant(t *Terms)                   { t.NonReentrant = true }

@@ -73,8 +73,8 @@ func (qs *waitQueues) offer(o *Ownership) (successor *Waiter, yielding *waitQueu
 	if q == nil || q.waiters.First == nil {
 		return nil, nil
 	}
-	if o.streak.count >= maxStreakCount || r.Core.Instant(time.Now())-o.streak.since >= Instant(maxStreak) {
-		if !r.Traits.ClientsTakeTurns {
+	if o.streakIsOver() {
+		if !r.Traits.ClientsTakeTurns && o.cohort == 0 {
 			return nil, nil
 		}
 		q.skip++ // before the message of the release can come
@@ -86,6 +86,15 @@ func (qs *waitQueues) offer(o *Ownership) (successor *Waiter, yielding *waitQueu
 	}
 	w.offered = true
 	return w, nil
+}
+
+// streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
+func (o *Ownership) streakIsOver() bool {
+	age := o.r.Core.Instant(time.Now()) - o.streak.since
+	if o.cohort > 0 {
+		return age >= Instant(o.cohort)
+	}
+	return o.streak.count >= maxStreakCount || age >= Instant(maxStreak)
 }
 
 // receive tells a waiter what another has acquired for it. If that is unknown it has to ask: the server

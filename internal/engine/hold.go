@@ -19,9 +19,10 @@ type Hold struct {
 	group  holdGroup       // of a hold of a member of a joint lock; nil for a user's own hold
 	parent *Hold           // whose turn a nested hold has taken; nil if none
 	ctx    context.Context //nolint:containedctx // Acquire's
-	since  Instant         // when the command was sent that acquired it
+	since  Instant         // when the command was sent that acquired it, or when it was passed on
 	ttl    time.Duration   // of the lease, or of each renewal
-	depth  int32
+	depth  uint16
+	member uint16 // of a cohort: how many held a fenced lock before it; guarded by the ownership
 	renew  bool
 	listed bool // guarded by holdList: counted by tag
 	taken  bool // a Release or a Detach has begun; guarded by mu
@@ -41,7 +42,6 @@ type Hold struct {
 // holding is what a hold holds: one ownership, or one of each member of a joint lock.
 type holding interface {
 	id() string
-	token() int64
 	leased() bool          // false: it lasts until it is released, and cannot be lost
 	ownership() *Ownership // nil if it is not one
 	member(key *Key) *Hold // the live hold of a member of a joint lock; nil if there is none
@@ -119,10 +119,11 @@ func (h *Hold) ID() string {
 
 // Token is the fencing token; 0 if there is none.
 func (h *Hold) Token() int64 {
-	if h.held == nil {
+	o := h.Ownership()
+	if o == nil || o.Token == 0 {
 		return 0
 	}
-	return h.held.token()
+	return o.Token + int64(h.member)
 }
 
 // Resource is what is held.

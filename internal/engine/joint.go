@@ -240,7 +240,6 @@ func (o *JointOwnership) DetachMembers() {
 
 func (o *JointOwnership) core() *Core           { return o.j.Resource.Core }
 func (o *JointOwnership) id() string            { return o.ID }
-func (o *JointOwnership) token() int64          { return 0 }
 func (o *JointOwnership) leased() bool          { return true }
 func (o *JointOwnership) ownership() *Ownership { return nil }
 

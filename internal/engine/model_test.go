@@ -21,14 +21,16 @@ type world struct {
 	mu           sync.Mutex
 	holds        []*modelHold
 	acquisitions map[*client]int
-	violation    string // the first one
+	tokens       map[string]int64 // the latest fencing token, by name
+	violation    string           // the first one
 }
 
-// modelHold is one hold. Nested holds have the id of their outer one, and do not exclude it.
+// modelHold is one hold. It does not exclude a hold that it is nested in, or that is nested in the same one.
 type modelHold struct {
 	*Hold
 	task     *task
-	released bool // its release has begun; guarded by world.mu
+	outer    *modelHold // that it is nested in; nil if it is not
+	released bool       // its release has begun; guarded by world.mu
 }
 
 // task is what one goroutine does: it acquires, nests, and ends its holds.
@@ -47,9 +49,13 @@ type task struct {
 	Nested  int           // acquisitions made with the context of the hold, at the same time
 	Extend  bool
 	Detach  bool
+	Cohort  time.Duration
 }
 
-const modelPermits = 2 // of the semaphore
+const (
+	modelPermits = 2 // of the semaphore
+	sharedID     = "me"
+)
 
 // resource returns what a task acquires, and the names that it holds then.
 func (w *world) resource(k *task) (r *Resource, names []string) {
@@ -82,11 +88,19 @@ func (w *world) failf(format string, args ...any) {
 	}
 }
 
+// outermost returns the outermost hold that h is nested in, or h.
+func (h *modelHold) outermost() *modelHold {
+	for h.outer != nil {
+		h = h.outer
+	}
+	return h
+}
+
 // granted checks a new hold against all others.
-func (w *world) granted(hold *Hold, k *task) *modelHold {
+func (w *world) granted(hold *Hold, k *task, outer *modelHold) *modelHold {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	h := &modelHold{Hold: hold, task: k}
+	h := &modelHold{Hold: hold, task: k, outer: outer}
 	_, names := w.resource(k)
 	for _, name := range names {
 		permits := 1
@@ -101,13 +115,20 @@ func (w *world) granted(hold *Hold, k *task) *modelHold {
 			case k.Kind == "reader" && other.task.Kind == "reader":
 			case k.Kind == "semaphore":
 				permits++
-			case other.ID() != hold.ID():
+			case hold.ID() == sharedID && other.ID() == sharedID:
+			case other.outermost() != h.outermost():
 				w.failf("%s holds %q although %s is valid until %v", hold.ID(), name, other.ID(), other.ValidUntil().Sub(w.s.start))
 			}
 		}
 		if permits > modelPermits {
 			w.failf("%d permits of %q", permits, name)
 		}
+	}
+	if inherits := outer != nil && outer.Token() == hold.Token(); (k.Kind == "x" || k.Kind == "y") && !inherits && hold.ID() != sharedID {
+		if last := w.tokens[k.Kind]; hold.Token() <= last {
+			w.failf("%s has token %d of %q after %d", hold.ID(), hold.Token(), k.Kind, last)
+		}
+		w.tokens[k.Kind] = hold.Token()
 	}
 	w.holds = append(w.holds, h)
 	return h
@@ -121,12 +142,12 @@ func (w *world) releasing(h *modelHold) {
 }
 
 // acquire makes one acquisition; nil if it fails.
-func (w *world) acquire(ctx context.Context, k *task, limit time.Duration) *modelHold {
+func (w *world) acquire(ctx context.Context, k *task, limit time.Duration, outer *modelHold) *modelHold {
 	r, _ := w.resource(k)
 	tm := terms(ttl(k.TTL), maxHold(k.MaxHold))
-	tm.Renew = !k.Fixed
+	tm.Renew, tm.Cohort = !k.Fixed, k.Cohort
 	if k.Shared && (k.Kind == "x" || k.Kind == "y") {
-		tm.Owner = "me"
+		tm.Owner = sharedID
 	}
 	if k.Polling {
 		tm.PollMin, tm.PollMax = 7*ms, 100*ms
@@ -138,7 +159,7 @@ func (w *world) acquire(ctx context.Context, k *task, limit time.Duration) *mode
 	if err != nil {
 		return nil
 	}
-	return w.granted(hold, k)
+	return w.granted(hold, k, outer)
 }
 
 // run does what a task says.
@@ -150,7 +171,7 @@ func (w *world) run(k *task) {
 		ctx, cancel = context.WithTimeout(ctx, k.Timeout)
 		defer cancel()
 	}
-	h := w.acquire(ctx, k, k.Limit)
+	h := w.acquire(ctx, k, k.Limit, nil)
 	if h == nil {
 		return
 	}
@@ -159,7 +180,7 @@ func (w *world) run(k *task) {
 		nested.Go(func() {
 			inner := *k
 			inner.Shared = false // under the outer hold
-			if n := w.acquire(carry(h.Hold), &inner, time.Second); n != nil {
+			if n := w.acquire(carry(h.Hold), &inner, time.Second, h); n != nil {
 				time.Sleep(k.Hold / 2)
 				w.releasing(n)
 				_ = n.Release(context.Background())
@@ -204,6 +225,9 @@ func drawTask(rt *rapid.T) task {
 	}
 	if rapid.IntRange(0, 4).Draw(rt, "limited") == 4 {
 		k.MaxHold = duration(200*ms, 3*time.Second).Draw(rt, "max hold")
+	}
+	if rapid.IntRange(0, 2).Draw(rt, "cohort") == 2 {
+		k.Cohort, k.TTL, k.Fixed, k.MaxHold, k.Shared = time.Second, 3*time.Second, false, 0, false
 	}
 	return k
 }
@@ -259,7 +283,7 @@ func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 				}
 				return f
 			})
-			w := &world{s: s, acquisitions: map[*client]int{}}
+			w := &world{s: s, acquisitions: map[*client]int{}, tokens: map[string]int64{}}
 			for i := range 3 {
 				w.clients = append(w.clients, s.newClient(string(rune('a'+i))))
 			}

@@ -28,8 +28,9 @@ import (
 type Ownership struct {
 	r *Resource
 	Owner
-	Token  int64
+	Token  int64 // of the first hold; 0: it has none
 	streak streak
+	cohort time.Duration // how long its holds may be passed on without a command; 0: they are not
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. Take it with a context: a command may be stuck.
@@ -39,6 +40,7 @@ type Ownership struct {
 
 	mu         sync.Mutex // guards the rest
 	holds      *Hold      // those not released yet, linked by sibling
+	passed     int32      // how often a fenced lock was passed on within a cohort
 	count      int32      // the count that the holds need on the wire
 	lapsed     int16      // holds that ended by their limit and were not released since
 	lost       bool
@@ -63,6 +65,9 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)),
 	}
+	if r.Traits.Cohorts && q.inCohort() && !r.Core.NeedsReplicas {
+		o.cohort = q.Terms.Cohort
+	}
 	if o.streak.count == 0 {
 		o.streak.since = r.Core.Instant(res.Sent)
 	}
@@ -81,7 +86,6 @@ func (r *Resource) OwnershipOf(id string) *Ownership {
 func (o *Ownership) Resource() *Resource { return o.r }
 
 func (o *Ownership) id() string            { return o.ID }
-func (o *Ownership) token() int64          { return o.Token }
 func (o *Ownership) leased() bool          { return o.r.Traits.Leased }
 func (o *Ownership) ownership() *Ownership { return o }
 func (o *Ownership) member(*Key) *Hold     { return nil }
@@ -113,6 +117,7 @@ func (o *Ownership) join(h *Hold) {
 	}
 	o.mu.Lock()
 	h.sibling, o.holds = o.holds, h
+	h.member = uint16(o.passed)
 	lost := o.lost
 	if !lost {
 		o.setTerms(h)
@@ -233,6 +238,9 @@ func (o *Ownership) unnest(ctx context.Context) {
 // release gives back the count of h. The last count frees the lock, or hands it off. It returns within
 // releaseTimeout. If the server does not answer, the release goes on in the background.
 func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error) {
+	if o.passOn(h) {
+		return false, nil
+	}
 	o.forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
 	bounded := context.WithoutCancel(ctx)

@@ -34,6 +34,7 @@ type server struct {
 type lockState struct {
 	permits int
 	holders map[string]*holder // by id, or by request if it has none
+	token   int64              // the last fencing token that was reserved
 }
 
 type holder struct {
@@ -41,6 +42,7 @@ type holder struct {
 	permits int
 	until   time.Time // zero: no lease
 	change  uint32    // the last numbered change of the count
+	token   int64     // the first of its fencing tokens
 }
 
 // memory is what the server remembers of a request, so that all copies of its commands have the effect
@@ -278,6 +280,7 @@ type attempt struct {
 	ttl                  time.Duration
 	shared, nonReentrant bool
 	nested               bool
+	tokens               int32 // fencing tokens to reserve; 0 and 1: one
 }
 
 func (s *server) acquire(a attempt) (res Result, err error) {
@@ -306,12 +309,13 @@ func (s *server) acquire(a attempt) (res Result, err error) {
 		}
 		return res, nil
 	default:
-		h = &holder{count: 1, permits: a.permits}
+		h = &holder{count: 1, permits: a.permits, token: l.token + 1}
+		l.token += int64(max(a.tokens, 1))
 		l.holders[a.id] = h
 	}
 	m.counted = true
 	h.keep(a.ttl)
-	return Result{Granted: true, Free: l.free()}, nil
+	return Result{Granted: true, Free: l.free(), Token: h.token}, nil
 }
 
 // keep extends the lease; ttl 0: there is none.
@@ -504,14 +508,14 @@ func (s *server) names() (names []string) {
 	return names
 }
 
-// sent returns the times of all commands of an operation, since the start. match filters by id or name;
-// "" matches all.
+// sent returns the times of all commands of an operation, since the start. match filters by id, name or
+// client. "" matches all.
 func (s *server) sent(op, match string) []time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	times := []time.Duration{}
 	for _, e := range s.log {
-		if e.op == op && (match == "" || e.id == match || e.name == match || e.client == match) {
+		if (op == "" || e.op == op) && (match == "" || e.id == match || e.name == match || e.client == match) {
 			times = append(times, e.at)
 		}
 	}

@@ -279,7 +279,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if w.offered || w.inDoubt {
 		w.Request.MustRollback, w.Request.InDoubt = true, true
 	}
-	if w.granted != nil && !res.Granted {
+	if w.granted != nil && !res.Granted && w.Request.passed == nil {
 		w.Request.MustRollback = true // it left without taking what another has acquired for it
 	}
 	q.waiters.Remove(w)

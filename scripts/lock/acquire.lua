@@ -9,10 +9,12 @@
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
 -- ARGV[4]  number of this acquisition in the set
--- returns  the token, or 0, when acquired; {holder's pttl, holder} when somebody else holds the
---          lock; "over" when this acquisition was released already
+-- ARGV[5]  how many tokens to reserve, for a fenced lock only
+-- returns  the first token, or 0, when acquired; {holder's pttl, holder} when somebody else holds
+--          the lock; "over" when this acquisition was released already
 local lock_hash, channel, released, token_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, ttl_ms, publish, number = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local tokens = ARGV[5]
 
 if redis.call('sismember', released, number) == 1 then
   return 'over'
@@ -22,15 +24,15 @@ if redis.call('exists', lock_hash) == 0 then
   if denied then
     return denied
   end
-  local token = token_key and redis.call('incr', token_key)
+  local last_token = token_key and redis.call('incrby', token_key, tokens)
   redis.call('hset', lock_hash, owner, 1)
   redis.call('pexpire', lock_hash, ttl_ms)
-  return token or 0
+  return token_key and last_token - tokens + 1 or 0
 end
 if redis.call('hexists', lock_hash, owner) == 1 then
   -- A copy of this request, or the lock was handed off to this owner. It may have been extended
   -- since.
   extend(lock_hash, ttl_ms)
-  return token_key and tonumber(redis.call('get', token_key) or 0) or 0
+  return token_key and (redis.call('get', token_key) or 0) - tokens + 1 or 0
 end
 return {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}

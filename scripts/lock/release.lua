@@ -16,12 +16,14 @@
 -- ARGV[5]  the successor's owner id, which belongs to one acquisition alone; missing: no successor
 -- ARGV[6]  the successor's ttl, ms
 -- ARGV[7]  the successor's number
--- returns  0 when it was not held; {token, or 0} when the successor has the lock now; else 1 and
---          how many received the release message
+-- ARGV[8]  how many tokens to reserve for the successor, for a fenced lock only
+-- returns  0 when it was not held; {first token, or 0} when the successor has the lock now; else 1
+--          and how many received the release message
 local lock_hash, released, shared_counts = KEYS[1], KEYS[3], KEYS[4]
 local successor_released, token_key, all_keys = KEYS[5], KEYS[6], KEYS
 local owner, publish, memory_ttl_ms, number = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local successor, successor_ttl_ms, successor_number = ARGV[5], ARGV[6], ARGV[7]
+local tokens = ARGV[8]
 
 -- remember_release keeps the answer for copies of this release, and refuses late copies of the
 -- acquisition.
@@ -52,7 +54,7 @@ if count then
   end
   remember_release(number)
   if hands_off then
-    return {token_key and redis.call('incr', token_key) or 0}
+    return {token_key and redis.call('incrby', token_key, tokens) - tokens + 1 or 0}
   end
   return 1 + (notify_free(all_keys, publish) or 0)
 end
@@ -68,6 +70,6 @@ end
 if successor and redis.call('hexists', lock_hash, successor) == 1 then
   -- The successor counts its lease from when the answered copy was sent.
   extend(lock_hash, successor_ttl_ms)
-  return {token_key and tonumber(redis.call('get', token_key) or 0) or 0}
+  return {token_key and (redis.call('get', token_key) or 0) - tokens + 1 or 0}
 end
 return 1
