@@ -25,7 +25,7 @@ var layers = [][]string{
 	2: {"driver.go", "handle.go", "renewal.go"},
 	// One acquisition.
 	3: {
-		"acquire.go", "wait.go", "waitqueue.go", "handoff.go", "ownership.go", "lease.go", "nest.go",
+		"acquire.go", "wait.go", "waitqueue.go", "handoff.go", "cohort.go", "ownership.go", "lease.go", "nest.go",
 		"hold.go", "context.go",
 	},
 	// The kinds.

@@ -1,0 +1,249 @@
+package primitives_test
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// cohortLocks are the locks that cohorts concern.
+var cohortLocks = map[string]func(c *primitives.Client, name string, opts ...primitives.Option) *primitives.Lock{
+	"lock":   (*primitives.Client).Lock,
+	"fenced": (*primitives.Client).FencedLock,
+	"writer": func(c *primitives.Client, name string, opts ...primitives.Option) *primitives.Lock {
+		return c.RWLock(name, opts...).Writer()
+	},
+}
+
+// eachCohortLock runs f for each kind of lock on each server.
+func eachCohortLock(t *testing.T, f func(t *testing.T, s *redistest.Server, kind string)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for kind := range cohortLocks {
+			t.Run(kind, func(t *testing.T) { f(t, s, kind) })
+		}
+	})
+}
+
+// Goroutines of two clients work on one lock. At most one is inside, tokens rise, most releases send nothing,
+// and nothing is left.
+func TestC24CohortsExcludeEachOther(t *testing.T) {
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		const clients, goroutines, sections = 2, 8, 50
+		name := redistest.Name(t)
+		var inside atomic.Int32
+		var token int64 // of the last holder; guarded by the lock
+		var wg sync.WaitGroup
+		before := redistest.Commands(t, s)
+		for range clients {
+			l := cohortLocks[kind](newClient(t, s.Client(t)), name, primitives.WithCohort(20*time.Millisecond))
+			for range goroutines {
+				wg.Go(func() {
+					for range sections {
+						hold, err := l.Acquire(t.Context())
+						if !assert.NoError(t, err) {
+							return
+						}
+						assert.EqualValues(t, 1, inside.Add(1), "somebody else holds")
+						if kind == "fenced" {
+							assert.Greater(t, hold.Token(), token)
+						} else {
+							assert.Zero(t, hold.Token())
+						}
+						token = hold.Token()
+						inside.Add(-1)
+						assert.NoError(t, hold.Release(t.Context()))
+					}
+				})
+			}
+		}
+		wg.Wait()
+		scripts := redistest.Commands(t, s).Since(before)["evalsha"]
+		t.Logf("%d scripts for %d acquisitions", scripts, clients*goroutines*sections)
+		require.Less(t, scripts, int64(clients*goroutines*sections), "a hand-off by a command takes one each")
+		requireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+	})
+}
+
+// One client's goroutines would keep the lock for ever. Another client gets it when the cohort's time is over.
+func TestC24OtherClientsGoFirstWhenTheTimeIsOver(t *testing.T) {
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		name := redistest.Name(t)
+		busy := cohortLocks[kind](newClient(t, s.Client(t)), name, primitives.WithCohort(100*time.Millisecond))
+		other := cohortLocks[kind](newClient(t, s.Client(t)), name)
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer stop()
+		var sections atomic.Int64
+		for range 8 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if hold, err := busy.Acquire(ctx); err == nil {
+						sections.Add(1)
+						assert.NoError(t, hold.Release(context.Background()))
+					}
+				}
+			})
+		}
+		redistest.WaitFor(t, soon, func() bool { return sections.Load() > 20 }, "the busy client is at work")
+		for range 3 {
+			began := time.Now()
+			hold, err := other.Acquire(t.Context(), primitives.WithWait(soon))
+			require.NoError(t, err, "cohorts follow each other without a break")
+			t.Logf("the other client waited for %v", time.Since(began))
+			release(t, hold)
+		}
+	})
+}
+
+// passOn returns a hold that was passed on within a cohort, and a waiter behind it.
+func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives.Hold, <-chan result) {
+	t.Helper()
+	acquireOne := func() (*primitives.Hold, error) { return l.Acquire(t.Context()) }
+	for range 100 {
+		first := acquire(t, t.Context(), l)
+		second := start(acquireOne)
+		awaitLocalWaiters(t, c, 1)
+		third := start(acquireOne)
+		awaitLocalWaiters(t, c, 2)
+		release(t, first)
+		member := await(t, second)
+		require.NoError(t, member.err)
+		if member.hold.ID() == first.ID() {
+			return member.hold, third
+		}
+		// An attempt of the waiter was under way, so the lock was handed off by a command.
+		release(t, member.hold)
+		last := await(t, third)
+		require.NoError(t, last.err)
+		release(t, last.hold)
+	}
+	require.FailNow(t, "no hold was passed on")
+	return nil, nil
+}
+
+// The lock is taken by force while a cohort has it. The member that holds it learns of the loss, and the next
+// waiters begin anew.
+func TestC24LossEndsTheCohort(t *testing.T) {
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		name := redistest.Name(t)
+		c := newClient(t, s.Client(t))
+		l := cohortLocks[kind](c, name, primitives.WithCohort(time.Minute))
+		member, waiter := passOn(t, c, l)
+
+		forced, err := cohortLocks[kind](newClient(t, s.Client(t)), name).ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.True(t, forced)
+		require.ErrorIs(t, member.Check(t.Context()), primitives.ErrLost)
+		require.ErrorIs(t, member.Release(t.Context()), primitives.ErrLost)
+		last := await(t, waiter)
+		require.NoError(t, last.err)
+		require.NotEqual(t, member.ID(), last.hold.ID())
+		release(t, last.hold)
+		requireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+	})
+}
+
+// The reply to the acquisition that begins a cohort is lost, or comes twice. Its tokens are reserved once, and
+// those of Java, which counts in steps of one, are greater.
+func TestC24TokensAreReservedOnce(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		c := newClient(t, p.Client(t, quick))
+		l := c.FencedLock(name, primitives.WithCohort(time.Minute))
+		release(t, acquire(t, t.Context(), l)) // loads the scripts
+		tokens := func() int64 {
+			n, err := s.Client(t).Get(t.Context(), "redisson_lock_token:{"+name+"}").Int64()
+			require.NoError(t, err)
+			return n
+		}
+		reserved := tokens()
+		p.DropReplies(1, script)
+		hold := acquire(t, t.Context(), l)
+		require.Equal(t, reserved+1, hold.Token())
+		require.Equal(t, 2*reserved, tokens(), "a second block")
+
+		waiter := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithCohort(0)) })
+		awaitLocalWaiters(t, c, 1)
+		p.DropReplies(1, script)
+		release(t, hold)
+		next := await(t, waiter)
+		require.NoError(t, next.err)
+		require.Equal(t, 2*reserved+1, next.hold.Token(), "handed off by a command")
+		require.Equal(t, 2*reserved+1, tokens(), "a waiter without a cohort needs one token")
+		release(t, next.hold)
+	})
+}
+
+// Other kinds ignore the option: each hold has an id of its own, or none.
+func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithCohort(time.Minute)))
+		name := redistest.Name(t)
+		sem := c.Semaphore(name + "s")
+		permits := c.PermitExpirableSemaphore(name + "p")
+		for _, init := range []func(context.Context, int) (bool, error){sem.Init, permits.Init} {
+			_, err := init(t.Context(), 1)
+			require.NoError(t, err)
+		}
+		for kind, acquire := range map[string]func(context.Context, ...primitives.Option) (*primitives.Hold, error){
+			"fair": c.FairLock(name + "f").Acquire, "reader": c.RWLock(name + "r").Reader().Acquire,
+			"semaphore": sem.Acquire, "permits": permits.Acquire,
+		} {
+			t.Run(kind, func(t *testing.T) {
+				first, err := acquire(t.Context())
+				require.NoError(t, err)
+				second := start(func() (*primitives.Hold, error) { return acquire(t.Context()) })
+				if kind != "reader" {
+					redistest.WaitFor(t, soon, func() bool { return primitives.LocalWaiters(c) == 1 || kind == "fair" }, "it waits")
+				}
+				release(t, first)
+				got := await(t, second)
+				require.NoError(t, got.err)
+				if kind != "semaphore" {
+					require.NotEqual(t, first.ID(), got.hold.ID())
+				}
+				release(t, got.hold)
+			})
+		}
+	})
+}
+
+// Waiters give up at random times. Whatever was passed on to them is passed on again, or freed.
+func TestC24CancelledWaitersLeaveNothing(t *testing.T) {
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		name := redistest.Name(t)
+		c := newClient(t, s.Client(t))
+		l := cohortLocks[kind](c, name, primitives.WithCohort(10*time.Millisecond))
+		var inside atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for n := range 40 {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i*31+n*17)%50)*100*time.Microsecond)
+					hold, err := l.Acquire(ctx)
+					cancel()
+					if err != nil {
+						assert.ErrorIs(t, err, primitives.ErrNotAcquired)
+						continue
+					}
+					assert.EqualValues(t, 1, inside.Add(1), "somebody else holds, "+strconv.Itoa(n))
+					inside.Add(-1)
+					assert.NoError(t, hold.Release(t.Context()))
+				}
+			})
+		}
+		wg.Wait()
+		requireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+		require.NoError(t, c.Close(t.Context()))
+	})
+}
