@@ -25,8 +25,8 @@ const (
 // inBackground runs do until it succeeds, until over, or until the client closes. It blocks until the
 // first attempt has ended, for limit at most, and for rollbackGrace at most once ctx has ended.
 //
-// do runs in a goroutine that Close waits for, with a context that has the values of ctx but not its
-// end: a cancelled caller must not leave the lock taken. do must be safe to repeat.
+// do runs in a goroutine that Close waits for. Its context has the values of ctx but does not end with
+// it, because a cancelled caller must not leave the lock taken. do must be safe to repeat.
 func (c *Core) inBackground(ctx context.Context, over time.Time, limit time.Duration, do func(context.Context) error) {
 	first := make(chan struct{})
 	c.Spawn(func() { c.retry(context.WithoutCancel(ctx), over, do, first) })

@@ -64,9 +64,12 @@
 //
 // # Goroutines
 //
-// A request waits in the goroutine of its caller. The engine starts other goroutines by Core.Spawn only,
-// and Close waits for them: repetitions in the background (background.go), questions to members of joint
-// locks (fanout.go, multi.go, retake.go), and calls of the observer that must not delay the watchdog
-// (event.go). The only exceptions are two short AfterFuncs: the alarm of a wait queue, and hurry of
-// Close.
+// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines, and Close waits
+// for them:
+//
+//   - commands that are repeated in the background (background.go),
+//   - questions to members of joint locks (fanout.go, multi.go, retake.go),
+//   - calls of the observer that must not delay the watchdog (event.go).
+//
+// Two short AfterFuncs are the only exceptions: the alarm of a wait queue, and hurry of Close.
 package engine

@@ -158,7 +158,7 @@ func (t *Terms) Limit() time.Duration {
 }
 
 // Request is an acquisition under way, the same through all its attempts and its rollback. One
-// goroutine uses it at a time: its caller's, and after that the one that rolls it back. While it waits,
+// goroutine uses it at a time: its caller's, and then the goroutine that rolls it back. While it waits,
 // a hand-off or a batch of another request may read its owner.
 type Request struct {
 	Owner

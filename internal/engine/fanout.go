@@ -71,8 +71,8 @@ type votes struct {
 	failed []error // neither: no answer, or an error of the server
 }
 
-// add counts an answer. An error that only reports the end of ctx is no refusal, even if the cause of
-// that end is ErrLost: ctx may be the context of another hold, which was lost.
+// add counts an answer. An error that only reports the end of ctx is no refusal, even if its cause is
+// ErrLost: ctx may be the context of another hold, which was lost.
 func (v *votes) add(ctx context.Context, answer error) {
 	switch {
 	case answer == nil:
@@ -179,8 +179,8 @@ func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
 }
 
 // settle waits until all members have answered, for limit at most if that is not 0. When the time is
-// over, it waits for another rollbackWait at most, in all calls together: a member usually answers
-// within that, and then nothing is held any longer when the acquisition returns.
+// over, it waits for another rollbackWait at most, in all calls together. A member usually answers
+// within that. Then nothing is held when the acquisition returns.
 func (t *attemptTime) settle(limit time.Duration, pending ...*fanOut) {
 	var late <-chan time.Time
 	if limit > 0 {

@@ -32,7 +32,7 @@ import (
 // (yield).
 
 // The limits of a streak: how often, and for how long, the waiters of one client may hand a lock off to
-// each other while other clients wait (lock cohorting: Dice, Marathe and Shavit, 2012).
+// each other while other clients wait. The idea is lock cohorting (Dice, Marathe and Shavit, 2012).
 const (
 	maxStreakCount = 16
 	maxStreak      = 10 * time.Millisecond

@@ -11,11 +11,11 @@ import (
 // How acquisitions nest.
 //
 // A context that a hold made carries it. An acquisition of the same resource with that context finds the
-// hold (Traits.Outer) and nests: it adds a count to the same ownership instead of waiting for it. Where the
-// server counts by itself, because the id is shared or because the outer hold is the other side of a
-// read-write lock, the acquisition goes to the server with the outer hold's id.
+// hold (Traits.Outer) and nests: it adds a count to the same ownership instead of waiting for it. In two
+// cases the server counts by itself: for a shared id, and under the other side of a read-write lock. Then
+// the acquisition is sent to the server with the outer hold's id (reacquire).
 //
-// Goroutines that were forked inside the outer hold are siblings. They take turns, so that they exclude
+// Goroutines that acquire under the same outer hold are siblings. They take turns, so that they exclude
 // each other as they would with the lock itself.
 //
 // Two races matter:

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// The wire lock of an ownership: it is held while a command that sets the count is under way, so that
-// counts reach the server in the order in which they were decided (ownership.go).
+// The wire lock of an ownership. It is held while a command that sets the count is under way. So counts
+// reach the server in the order in which they were decided (ownership.go).
 
 // wireLock is a mutex that is taken with a context. It is held while a command waits for the server, so
 // other callers must be able to stop waiting for it. The zero value is unlocked.
@@ -15,7 +15,7 @@ import (
 type wireLock struct {
 	mu    sync.Mutex // guards the rest; held only for a moment
 	held  bool
-	freed chan struct{} // closed by Unlock; nil while nobody waits
+	freed chan struct{} // closed by Unlock; nil if there is no waiter
 }
 
 // TryLock takes the lock if it is free. It does not block.
