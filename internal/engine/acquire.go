@@ -56,7 +56,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	q.wait = newWait(ctx, began, limit)
 	var hold *Hold
 	kind := EventNested
-	// An id that the caller names ignores the holds in ctx: the server alone decides whether it may enter.
+	// An id that the caller names ignores the holds in ctx: the server alone decides about it.
 	if r.Traits.Outer != nil && terms.Owner == "" {
 		hold, err = r.acquireNested(ctx, q)
 	}
@@ -150,8 +150,8 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 	return hold, err
 }
 
-// Await waits until the driver grants a request that takes nothing, such as one for an open latch. The
-// caller is a call that Close waits for.
+// Await blocks until the driver grants a request that acquires nothing, such as one that waits for an
+// open latch. There is no hold, and nothing to roll back. The caller is a call that Close waits for.
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms}
 	q.wait = newWait(ctx, time.Now(), -1)
@@ -174,8 +174,8 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			return Result{}, err
 		}
 	}
-	// If a local waiter needs no more than q does, q joins the queue without an attempt. The attempt would
-	// be refused and cost a command, or q would overtake the waiter.
+	// If a local waiter needs no more than q does, q joins the queue without an attempt. The attempt
+	// would be refused and cost a command, or q would overtake the waiter.
 	refused := Result{RetryAfter: -1}
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
 		res, err := r.Try(ctx, q)
@@ -206,8 +206,8 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 	return r.tried(ctx, q, res, err)
 }
 
-// tried decides what the reply to an attempt means for q: a result that the caller may keep, a refusal, or
-// an error.
+// tried decides what the reply to an attempt means for q: a result that the caller may keep, a refusal,
+// or an error.
 //
 //   - No reply, or a reply that an earlier copy is still under way: q is in doubt from now on, whatever
 //     later attempts are answered. A later refusal does not clear it: the copy may be executed after it.

@@ -25,7 +25,7 @@ type Config struct {
 	// Unanswered makes the error of an operation for which the engine stopped waiting. Classify reports
 	// it as in doubt.
 	Unanswered func(cause error) error
-	// NewOwner makes an owner that no other acquisition has or will have.
+	// NewOwner makes an owner with an id and a number that no other acquisition ever gets.
 	NewOwner func() Owner
 	// Describe adds the operation and the resource to an error.
 	Describe func(r *Resource, operation string, err error) error

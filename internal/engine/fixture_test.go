@@ -252,7 +252,7 @@ func (c *call) fail() error {
 	return c.err
 }
 
-// end waits until the call has returned. Renewals go on for ever, so a call that hangs would hang the test.
+// end waits until the call has returned. Renewals never end, so a call that hangs would hang the test.
 func (c *call) end() {
 	c.t.Helper()
 	select {

@@ -120,7 +120,7 @@ func (w *Waiter) receive(res Result, known bool) {
 		w.Wake()
 		return
 	}
-	w.prod()
+	w.wakeToTry()
 }
 
 // yield leaves the free lock to the other clients that received the release message, once each. If
@@ -142,9 +142,9 @@ func (qs *waitQueues) yield(q *waitQueue, others int) {
 	case others > 0:
 		// offer has counted the message of this release, and it may have come already.
 		q.skip = min(q.skip+others-1, others)
-		q.lookIn(yieldPause)
+		q.tryIn(yieldPause)
 	default:
 		q.skip = 0
-		q.waiters.First.prod()
+		q.waiters.First.wakeToTry()
 	}
 }

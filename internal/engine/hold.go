@@ -258,8 +258,8 @@ func (h *Hold) Release(ctx context.Context) error {
 		return nil
 	}
 	if h.group != nil {
-		// Before the command: as soon as the server has freed a member, another client may acquire it. The
-		// joint hold must not count it then.
+		// Before the command: as soon as the server has freed a member, another client may acquire it.
+		// The joint hold must not count it then.
 		h.group.memberEnded(h, ErrReleased)
 	}
 	lost, err := h.held.release(ctx, h)

@@ -7,8 +7,9 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// The list of a client's live holds. It serves three purposes: Close waits until it is empty. Close ends the
-// holds that are left. The client's presence asks which holds are old enough to listen for takeovers.
+// The list of a client's live holds. It serves three purposes: Close waits until it is empty. Close
+// ends the holds that are left. The client's presence asks which holds are old enough to listen for
+// takeovers.
 
 // holdList is a client's holds that have not ended, in the order in which they were added. It is a part
 // of Core. newHold adds to it, and Hold.end removes.

@@ -51,7 +51,7 @@ func (j *Joint) budget(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
 }
 
-// shortest is the shortest TTL of the members, and the shortest time that one of them may last; 0: no limit.
+// shortest is the shortest TTL of the members, and the shortest limit of their holds; 0: no limit.
 func (j *Joint) shortest(terms *Terms) (ttl, limit time.Duration) {
 	for i := range j.Members {
 		t := terms.ForMember(i)
@@ -238,7 +238,8 @@ func (j *Joint) NewJointOwnership(q *Request) *JointOwnership {
 	return &JointOwnership{j: j, ID: q.ID, need: j.Need, budget: j.Budget(q.Terms), terms: q.Terms}
 }
 
-// ReplaceMember adds the hold of a member whose owner o's id has replaced.
+// ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does
+// not block. If o is closed already, the member is left to its lease.
 func (o *JointOwnership) ReplaceMember(ctx context.Context, m *Resource, q *Request, sent time.Time) error {
 	q.group = o
 	hold, err := m.newHold(ctx, m.newOwnership(q, Result{Sent: sent}), q, sent, nil)
@@ -333,9 +334,9 @@ func (o *JointOwnership) enough() bool {
 	return !o.tooFew()
 }
 
-// memberEnded implements holdGroup. The joint hold is lost as soon as too few members are live. The others
-// may have ended by a loss, by a user's Release of a member, or because a member's client closed. A red
-// lock with enough members left retakes a lost one.
+// memberEnded implements holdGroup. The joint hold is lost as soon as too few members are live. The
+// others may have ended by a loss, by a user's Release of a member, or because a member's client
+// closed. A red lock with enough members left retakes a lost one.
 //
 // Holds of an attempt that has no joint hold yet are ignored here, and so are holds that were refused by
 // add: join looks at the members again. The caller holds no mutex.
@@ -355,8 +356,8 @@ func (o *JointOwnership) memberEnded(member *Hold, cause error) {
 	o.mu.Unlock()
 	switch {
 	case lost && asking:
-		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all the
-		// same, because that call may wait for a silent member.
+		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all
+		// the same, because that call may wait for a silent member.
 		o.h.end(ErrLost)
 	case lost:
 		o.h.loseInBackground()

@@ -130,7 +130,7 @@ func (m *multi) acquireInOrder(
 		return Result{}, -1, err
 	}
 	if o.shortest > 0 {
-		patience = min(patience, o.shortest/2) // at least half is left of a lease that runs already
+		patience = min(patience, o.shortest/2) // leases without renewal run already: leave half of them
 	}
 	for i := range m.Members {
 		mine, cut := w, i > 0 && w.limit != 0
@@ -139,8 +139,8 @@ func (m *multi) acquireInOrder(
 		}
 		pending, err := attempt.call(func() error { return o.acquireAndAdd(ctx, i, q, mine) })
 		if pending != nil {
-			// The time is over and the member is silent. releaseMembers seals o, so acquireAndAdd releases the
-			// member if it is acquired late.
+			// The time is over and the member is silent. releaseMembers seals o, so acquireAndAdd
+			// releases the member if it is acquired late.
 			attempt.settle(0, o.releaseMembers(ctx), pending)
 			return Result{}, -1, pending.gaveUp(ctx)
 		}

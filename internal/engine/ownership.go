@@ -10,11 +10,11 @@ import (
 
 // How an ownership changes.
 //
-// Each hold needs one count. Nested holds join the ownership of the outer hold, and the server's count is
-// set to the number of holds that are left. The command that sets it carries the wanted number, not a
-// difference, so it may be repeated. The wire lock keeps the commands in order, and the count is read
-// while it is held. So a late command never writes an old count. The last release sends Release with 0, or
-// hands the lock off, and freed remembers the answer.
+// Each hold needs one count. Nested holds join the ownership of the outer hold, and the server's count
+// is set to the number of holds that are left. The command that sets it carries the wanted number, not
+// a difference, so it may be repeated. The wire lock keeps the commands in order, and the count is read
+// while it is held. So a late command never writes an old count. The last release sends Release with 0,
+// or hands the lock off, and freed remembers the answer.
 //
 // Without the wire lock, a nested acquisition and a release could overtake each other:
 //
@@ -247,7 +247,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 		o.wire.Unlock()
 		return time.Time{}, errOuterEnded
 	}
-	// From here on wire is held until the reply. A release of outer that begins now is sent after the count.
+	// From here on wire is held until the reply. A release of outer that begins now is sent after the
+	// count.
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
@@ -302,7 +303,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	switch {
 	case left > 0:
 		lost, err = o.r.Driver.Release(bounded, o, left)
-	case o.freed != notFreed: // by the last of the siblings that were released at the same time
+	case o.freed != notFreed: // by a sibling that was released at the same time
 		lost = o.freed == wasNotOurs
 	default:
 		if lost, err = o.releaseOrHandOff(bounded); err == nil {
@@ -334,7 +335,7 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 		if o.freed != notFreed {
 			return nil // a release got through meanwhile
 		}
-		// Not handed off: the lock may have been lost long ago, and its waiters acquire by themselves.
+		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
 		_, err := o.r.Driver.Release(ctx, o, o.addCount(0))
 		return err
 	})

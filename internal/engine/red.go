@@ -11,9 +11,9 @@ import (
 
 // How a red lock is acquired.
 //
-// All members are asked at the same time, each with a budget of a tenth of the TTL. A majority decides. If
-// rivals acquired some members each, nobody has a majority. Then all release what they have, and try again
-// after a random pause.
+// All members are asked at the same time, each with a budget of a tenth of the TTL. A majority decides.
+// If rivals acquired some members each, nobody has a majority. Then all release what they have, and try
+// again after a random pause.
 //
 // A failed member, such as a silent server, is neither a grant nor a refusal. Without a majority of
 // grants there are two cases:
@@ -69,7 +69,8 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	var v votes
 	early := o.budget
 	if q.wait.limit > 0 {
-		// A majority that answers in time must not miss the end of the wait because another member is slow.
+		// A majority that answers in time must not miss the end of the wait because another member is
+		// slow.
 		early = min(early, time.Until(q.wait.until)*3/4)
 	}
 	asked.collect(attempt.ending, max(early, time.Millisecond), &v)
@@ -99,13 +100,13 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
 		return Result{RetryAfter: -1, Met: errors.Join(v.failed...)}, nil
 	default:
-		return Result{}, r.decisive(v.failed, tolerated)
+		return Result{}, r.joinErrors(v.failed, tolerated)
 	}
 }
 
-// askAll tries to acquire all members for q, until limited is done, and adds their holds to o. It does not
-// block: each member has a goroutine, which ends with the member's call. The goroutine releases a hold
-// that comes after o was sealed, because nobody else knows it.
+// askAll tries to acquire all members for q, until limited is done, and adds their holds to o. It does
+// not block: each member has a goroutine, which ends with the member's call. The goroutine releases a
+// hold that comes after o was sealed, because nobody else knows it.
 func (r *red) askAll(ctx, limited context.Context, q *Request, o *JointOwnership) *fanOut {
 	c := r.Resource.Core
 	return c.fanOut(len(r.Members), func(i int) error {
@@ -123,9 +124,9 @@ func (r *red) askAll(ctx, limited context.Context, q *Request, o *JointOwnership
 	})
 }
 
-// decisive joins errors so that the first one decides whether waiting goes on. Lasting errors come first
-// if they alone prevent a majority: another attempt would fail too.
-func (r *red) decisive(errs []error, tolerated int) error {
+// joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come
+// first if they alone prevent a majority: another attempt would fail too.
+func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing := []error(nil), []error(nil)
 	for _, err := range errs {
 		if r.Resource.Core.failure(err).Retry {

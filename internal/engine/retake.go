@@ -154,9 +154,12 @@ func (o *JointOwnership) retakeMember(lost *Hold) {
 		return
 	}
 	t = o.retakes.pending[lost]
-	t.q = nil // fresh is released, which the server remembers
+	// The next attempt needs a new request: the server remembers that this one was released, and grants
+	// none of its copies.
+	t.q = nil
 	if fresh.Release(ctx) != nil {
-		// It goes on in the background. A copy of it may be executed for as long as requests are remembered.
+		// The release is repeated in the background, and a late copy of it would free the next hold,
+		// which has the same id. So wait until no copy can have an effect.
 		t.after = fresh.Ownership().endsAt().Add(m.Core.Memory)
 	}
 }
@@ -187,11 +190,13 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 	if t == nil {
 		t = &retake{}
 		o.retakes.pending[lost] = t
-		// The Release of the lost hold must not free what replaces it: both have one id.
+		// The Release of the lost hold must not free its replacement: both have one id. With this
+		// count, abandon never lowers the count of the lost ownership to 0, and sends nothing.
 		lost.Ownership().addCount(+1)
 	}
 	if o.carried {
-		// A nested joint hold: nest under the enclosing joint hold's new hold of this member, if there is one.
+		// A nested joint hold: nest under the enclosing joint hold's new hold of this member, if there
+		// is one.
 		q := m.NewRequest(terms)
 		q.wait.silent, q.group = true, o
 		hold, err := m.acquireNested(ctx, q)

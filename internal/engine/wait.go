@@ -44,7 +44,8 @@ func (w wait) within(d time.Duration) wait {
 	return w
 }
 
-// context bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout alone.
+// context bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout
+// alone.
 func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}

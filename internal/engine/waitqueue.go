@@ -82,9 +82,9 @@ type waitQueue struct {
 	// queues.mu guards the rest.
 	joining   int                        // requests between of and Join: the queue must stay open for them
 	waiters   list.List[Waiter, *Waiter] // the first is the head
-	lookAt    time.Time                  // when the head tries again by itself
-	alarm     *time.Timer                // calls ring
-	alarmAt   time.Time                  // when alarm is set for, at or before lookAt; zero: it is not set
+	tryAt     time.Time                  // when the head tries again by itself
+	alarm     *time.Timer                // calls onAlarm
+	alarmAt   time.Time                  // when alarm is set for, at or before tryAt; zero: it is not set
 	polls     int                        // attempts since the last grant, if it polls
 	subs      []Subscription
 	unsettled []<-chan struct{} // of subscriptions that are neither confirmed nor refused
@@ -172,7 +172,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	if q.waiters.First != w {
 		return
 	}
-	q.rest(refused)
+	q.scheduleTry(refused)
 	if q.backoff == nil {
 		// The second attempt waits for the confirmation: a release between a refused attempt and the
 		// subscription would never be heard.
@@ -196,7 +196,7 @@ func (q *waitQueue) NextStep(w *Waiter) Step {
 	if step.Granted == nil && step.Try {
 		w.trying = true
 		if q.waiters.First == w {
-			q.lookIn(stuckAfter) // if its attempt hangs, ring wakes another waiter
+			q.tryIn(stuckAfter) // if its attempt hangs, onAlarm wakes another waiter
 		}
 	}
 	return step
@@ -229,7 +229,8 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 	unknown := r.Core.failure(err).InDoubt
 	q.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
-		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was refused.
+		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was
+		// refused.
 		o.inDoubt = o.inDoubt || res.InDoubt
 		switch {
 		case unknown:
@@ -261,18 +262,18 @@ func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result
 // more than the free permits, or its shared id holds the lock.
 //
 // After an attempt without a reply, w counts as unanswered: its id may hold the lock, and the head may
-// be refused because of it. So ring lets w try too, not only the head.
+// be refused because of it. So onAlarm lets w try too, not only the head.
 func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	w.trying = false
 	w.unanswered = w.unanswered || q.r.Core.failure(err).InDoubt
 	if q.waiters.First == w {
-		q.rest(res)
+		q.scheduleTry(res)
 	}
 	for o := w.Next; o != nil; o = o.Next {
 		if o.Request.Permits <= res.Free || (o.Request.Shared && o.Request.ID == res.Holder) {
-			o.prod()
+			o.wakeToTry()
 			break
 		}
 	}
@@ -331,14 +332,14 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	case res.Granted:
 		if wasHead {
 			q.polls = 0
-			q.rest(Result{RetryAfter: w.Request.TTL})
+			q.scheduleTry(Result{RetryAfter: w.Request.TTL})
 		}
 		q.admit(w, res.Free)
 		if unused && q.r.Traits.ManyHolders {
-			q.waiters.First.prod() // the message may announce room that the attempt did not see
+			q.waiters.First.wakeToTry() // the message may announce room that the attempt did not see
 		}
 	case unused:
-		q.waiters.First.prod()
+		q.waiters.First.wakeToTry()
 	}
 	if wasHead && q.waiters.First != nil && len(q.unsettled) > 0 {
 		q.waiters.First.Wake() // so that its next step includes the confirmations
@@ -363,12 +364,12 @@ func (q *waitQueue) admit(w *Waiter, free int) {
 	for o := q.waiters.First; o != nil; o = o.Next {
 		switch {
 		case o.Request.Shared && w.Request.Shared && o.Request.ID == w.Request.ID:
-			o.prod()
+			o.wakeToTry()
 		case o.Request.Permits > free, batches && led && !o.Request.Shared:
 		default:
 			free -= o.Request.Permits
 			led = led || !o.Request.Shared
-			o.prod()
+			o.wakeToTry()
 		}
 	}
 }
@@ -381,17 +382,17 @@ func (q *waitQueue) message(missed bool) {
 	defer q.queues.mu.Unlock()
 	if q.skip > 0 && !missed { // this message is for other clients: see yield
 		q.skip--
-		q.lookIn(maxStreak) // in case no other client acquires
+		q.tryIn(maxStreak) // in case no other client acquires
 		return
 	}
 	if q.waiters.First != nil {
-		q.waiters.First.prod()
+		q.waiters.First.wakeToTry()
 	}
 }
 
-// rest sets when the head tries next after a refusal: when the holder's lease ends, or at the next slow
-// poll if that is sooner. It covers a holder that crashed, and a lost message. mu is held.
-func (q *waitQueue) rest(refused Result) {
+// scheduleTry sets when the head tries next after a refusal: when the holder's lease ends, or at the
+// next slow poll if that is sooner. It covers a holder that crashed, and a lost message. mu is held.
+func (q *waitQueue) scheduleTry(refused Result) {
 	pause := slowPoll
 	if q.backoff != nil {
 		pause = q.backoff(q.polls)
@@ -400,25 +401,25 @@ func (q *waitQueue) rest(refused Result) {
 	if refused.RetryAfter >= 0 {
 		pause = min(pause, refused.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
-	q.lookIn(pause)
+	q.tryIn(pause)
 }
 
-// lookIn sets when the head tries next by itself. It moves the alarm only to an earlier time: moving it
+// tryIn sets when the head tries next by itself. It moves the alarm only to an earlier time: moving it
 // for each attempt would cost more than an alarm that comes too early and is set again. mu is held.
-func (q *waitQueue) lookIn(pause time.Duration) {
-	q.lookAt = time.Now().Add(pause)
+func (q *waitQueue) tryIn(pause time.Duration) {
+	q.tryAt = time.Now().Add(pause)
 	switch {
 	case q.alarm == nil:
-		q.alarm = time.AfterFunc(pause, q.ring)
-	case q.alarmAt.IsZero() || q.lookAt.Before(q.alarmAt):
+		q.alarm = time.AfterFunc(pause, q.onAlarm)
+	case q.alarmAt.IsZero() || q.tryAt.Before(q.alarmAt):
 		q.alarm.Reset(pause)
 	default:
 		return
 	}
-	q.alarmAt = q.lookAt
+	q.alarmAt = q.tryAt
 }
 
-// ring is the alarm: it makes the head try. It runs in the timer's goroutine, takes queues.mu and does
+// onAlarm is the alarm: it makes the head try. It runs in the timer's goroutine, takes queues.mu and does
 // not block. The alarm may come after the last waiter has left, or too early: then it only looks.
 //
 // Two cases of silence need more than the head:
@@ -426,32 +427,32 @@ func (q *waitQueue) lookIn(pause time.Duration) {
 //   - The head's attempt hangs on its connection. The first waiter that is not trying tries instead.
 //   - A waiter's own attempt was not answered. Its id may hold the lock, and the head would be refused
 //     until that lease ends. So unanswered waiters try too: only they can find out.
-func (q *waitQueue) ring() {
+func (q *waitQueue) onAlarm() {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	if q.waiters.First == nil {
 		return
 	}
-	if left := time.Until(q.lookAt); left > 0 {
+	if left := time.Until(q.tryAt); left > 0 {
 		q.alarm.Reset(left)
-		q.alarmAt = q.lookAt
+		q.alarmAt = q.tryAt
 		return
 	}
 	q.alarmAt = time.Time{}
 	if q.waiters.First.trying {
-		q.lookIn(slowPoll)
+		q.tryIn(slowPoll)
 	}
 	first := true
 	for w := q.waiters.First; w != nil; w = w.Next {
 		if !w.trying && (first || w.unanswered) {
 			first = false
-			w.prod()
+			w.wakeToTry()
 		}
 	}
 }
 
-// prod gives the waiter a reason to try, and wakes it. queues.mu is held.
-func (w *Waiter) prod() {
+// wakeToTry gives the waiter a reason to try, and wakes it. queues.mu is held.
+func (w *Waiter) wakeToTry() {
 	w.wantsTry = true
 	w.Wake()
 }
