@@ -16,9 +16,9 @@ import (
 //   - taken: the user has called Release or Detach. Only one such call proceeds.
 //   - cause: the hold has ended, for this reason. Only one end takes effect, and it cancels the context.
 //
-// A lost hold has a cause and is not taken. Its first Release takes it, and returns ErrLost. While a
-// release is under way, the hold is taken and has no cause yet. It cannot be nested under then, but its
-// context is live until the server has answered.
+// A lost hold has a cause, and is not taken until its first Release, which returns ErrLost. While a
+// release is under way, the hold is taken and has no cause yet. No acquisition can nest under it then,
+// but its context is live until the server has answered.
 
 // Hold is one acquisition that was granted. It ends once: released, detached, lost, or abandoned when
 // the client closes. The user's handle refers to it, not the other way round, so a forgotten handle can
@@ -51,8 +51,8 @@ type Hold struct {
 }
 
 // holding is the server's side of a hold: an Ownership, or a JointOwnership with a hold of each member.
-// release, abandon, check and extend send commands and block. The other methods only compute, or take
-// mutexes for a moment.
+// release, abandon, check and extend send commands and may block. The other methods only compute, or
+// take mutexes for a moment.
 type holding interface {
 	id() string
 	token() int64

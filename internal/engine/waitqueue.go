@@ -311,8 +311,9 @@ func (q *waitQueue) Confirmed(w *Waiter) {
 //   - w was granted: waiters for which there is room too try now.
 //   - w is the last waiter: the queue closes, and its subscriptions end.
 //
-// If another request's command may have acquired for w, w's request is rolled back. Otherwise the lock
-// would stay taken for an id that nobody uses.
+// If another request's command may have acquired for w, w's request is in doubt. If w gives up, it is
+// rolled back: otherwise the lock would stay taken for an id without a hold. If w was granted, the
+// server remembers its release longer, so that a late copy of that command takes nothing.
 func (q *waitQueue) Leave(w *Waiter, res Result) {
 	q.queues.mu.Lock()
 	wasHead, unused := q.waiters.First == w, w.wantsTry
