@@ -6,17 +6,33 @@ import (
 	"time"
 )
 
+// The path of an acquisition:
+//
+//	Acquire                registers the call, emits its event
+//	  acquireNested        under a hold that ctx carries (nest.go)
+//	  acquireOutermost     makes the hold, or rolls the request back
+//	    obtain             first attempt, then waitIn (wait.go)
+//	      Try, tried       one attempt, and what its reply means
+//
+// The reply to an attempt may be lost or late. Two flags of the request keep that in mind:
+//
+//   - MustRollback: the server may have granted it, or may still do so. Unless a hold comes of it, a
+//     rollback follows.
+//   - InDoubt: a copy of an attempt may arrive long after its reply. The server then remembers the
+//     rollback or the release longer, so that the copy takes nothing.
+
 const (
-	// answerGrace is how much longer than its wait an acquisition waits for a reply that is on its way.
+	// answerGrace is how much longer than its wait an acquisition waits for a reply. An attempt that
+	// began just before the end is then usually answered, and needs no rollback.
 	answerGrace = 20 * time.Millisecond
-	// notNowPause is how soon a request is tried again that the server refused for the moment.
+	// notNowPause is the pause after a refusal that will pass soon.
 	notNowPause = 100 * time.Millisecond
 )
 
-// Acquire acquires r: under a hold that ctx carries, or by a request that is tried, and waits, until
-// it is granted, the limit is over, ctx ends or the client closes. A negative limit is none; 0 tries
-// once. On failure nothing is held, and a rollback removes what the request may have left. Acquire
-// emits one event.
+// Acquire acquires r, under a hold that ctx carries or as an outermost request. It blocks until it has
+// the lock, the limit is over, ctx ends or the client closes. A negative limit is none; 0 tries once. On
+// failure nothing is held, and a rollback removes what the request may have taken. Acquire emits one
+// event. Package primitives calls it for all kinds.
 func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duration) (*Hold, error) {
 	c, began := r.Core, time.Now()
 	err := context.Cause(ctx)
@@ -40,7 +56,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	q.wait = newWait(ctx, began, limit)
 	var hold *Hold
 	kind := EventNested
-	// Only the server judges an owner that the caller names, so the holds in ctx do not matter then.
+	// An id that the caller names ignores the holds in ctx: the server alone decides about it.
 	if r.Traits.Outer != nil && terms.Owner == "" {
 		hold, err = r.acquireNested(ctx, q)
 	}
@@ -63,7 +79,8 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	return hold, err
 }
 
-// emitResult emits the event of an acquisition: of the given kind, or not acquired.
+// emitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
+// call that Close waits for, and holds no mutex.
 func (r *Resource) emitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
 	if r.Core.Observe == nil {
 		return
@@ -87,7 +104,8 @@ func (r *Resource) ReportNotAcquired(ctx context.Context, err error) {
 	}
 }
 
-// NewRequest returns a request with an owner of its own, or with the owner that terms name.
+// NewRequest returns a request with an owner of its own, or with the owner that terms name. The result
+// serves one acquisition: a second one with the same number would pass for a copy of the first.
 func (r *Resource) NewRequest(terms *Terms) *Request {
 	q := &Request{Owner: r.Core.NewOwner(), Terms: terms, NonReentrant: terms.NonReentrant}
 	q.TTL, q.Permits = terms.FirstTTL(), terms.Permits
@@ -103,8 +121,11 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 	return q
 }
 
-// acquireOutermost acquires for q: it returns a hold, or sees to it that nothing is left of q. parent
-// is the hold whose turn a nested acquisition has taken, if it has.
+// acquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
+// that nothing is left of q. parent is the hold whose turn a nested acquisition has taken; nil if none.
+//
+// Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
+// counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
 func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hold) (*Hold, error) {
 	c, began := r.Core, time.Now()
 	trying, stop := q.wait.context(ctx)
@@ -129,15 +150,17 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 	}
 	// With the caller's context: the end of the wait does not end the hold.
 	hold, err := r.newHold(ctx, held, q, res.Sent, parent)
-	if err != nil { // the client began to close while the request was granted
+	if err != nil {
+		// The client began to close while the request was granted. Close does not know this hold, so
+		// nobody but this call would free the lock.
 		q.MustRollback = true
 		r.rollback(ctx, q, rollbackTimeout)
 	}
 	return hold, err
 }
 
-// Await waits until the driver grants a request that takes nothing, such as one for an open latch. The
-// caller is a call that Close waits for.
+// Await blocks until the driver grants a request that acquires nothing, such as one that waits for an
+// open latch. There is no hold, and nothing to roll back. The caller is a call that Close waits for.
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms}
 	q.wait = newWait(ctx, time.Now(), -1)
@@ -148,7 +171,8 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	return err
 }
 
-// obtain tries, and waits, until q is granted. ctx ends with the wait.
+// obtain makes the first attempt, and waits in a queue if it was refused. ctx ends with the wait. The
+// caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	c := r.Core
 	q.MayQueue = q.wait.limit != 0
@@ -159,7 +183,8 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			return Result{}, err
 		}
 	}
-	// Where local waiters go first, the request joins them without an attempt.
+	// If a local waiter needs no more than q does, q joins the queue without an attempt. The attempt
+	// would be refused and cost a command, or q would overtake the waiter.
 	refused := Result{RetryAfter: -1}
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
 		res, err := r.Try(ctx, q)
@@ -183,15 +208,22 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	return r.waitIn(ctx, queue, q, refused)
 }
 
-// Try makes one attempt. What it grants may be kept: the lease lasts, and the caller still wants it.
+// Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx
+// has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex held.
 func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 	res, err := r.Driver.TryAcquire(ctx, q)
 	return r.tried(ctx, q, res, err)
 }
 
-// tried decides what the reply to an attempt means for q: a result that the caller may keep, a refusal, or
-// an error. After an attempt of unknown outcome q stays in doubt, whatever later attempts are answered,
-// because a copy of it may still arrive.
+// tried decides what the reply to an attempt means for q: a result that the caller may keep, a refusal,
+// or an error.
+//
+//   - No reply, or a reply that an earlier copy is still under way: q is in doubt from now on, whatever
+//     later attempts are answered. A later refusal does not clear it: the copy may be executed after it.
+//   - A grant that comes after the caller's context has ended: nobody would use the hold. It is rolled
+//     back.
+//   - A grant whose lease is over, counted from when the attempt was sent: the server may have given the
+//     lock to another client since. It is rolled back, and the error is ErrLost.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
 	if res.InDoubt || (err != nil && r.Core.Classify(err).InDoubt) {
 		q.MustRollback, q.InDoubt = true, true
@@ -212,14 +244,15 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	return Result{}, err
 }
 
-// rollback makes sure that nothing stays of a request that was not granted, or is not wanted any more.
-// It works in the background, where it is repeated until it succeeds. It waits up to limit for the
-// first attempt, and only for rollbackGrace once ctx has ended.
+// rollback removes everything that the server keeps, or may still come to keep, of a request without a
+// hold. It does nothing if no attempt can have taken anything. It is repeated in the background until
+// the server has answered. The call blocks for limit at most, or for rollbackGrace once ctx has ended.
 func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration) {
 	if !q.MustRollback {
 		return
 	}
-	// A copy of an attempt may be executed until LateCopies have passed, and its lease begins then.
+	// A copy of an attempt may be executed as late as LateCopies from now, and its lease begins then.
+	// When that lease is over too, there is nothing left to roll back.
 	repeat := q.TTL + r.Core.LateCopies
 	if !r.Traits.Leased {
 		repeat = r.Traits.Remembered

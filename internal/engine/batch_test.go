@@ -107,7 +107,7 @@ func TestBatchOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// The others do not wait for a poll: they ask as soon as the outcome is unknown.
+// When the outcome of a batch is unknown, the other waiters try at once. They do not wait for a poll.
 func TestWaitersOfABatchOfUnknownOutcomeAskTheServer(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		c := s.client(t, "a", func(config *Config) { config.CommandTimeout = 200 * ms })
@@ -123,7 +123,7 @@ func TestWaitersOfABatchOfUnknownOutcomeAskTheServer(t *testing.T) {
 	})
 }
 
-// The reply to the first batch tells of an earlier copy of it, which may have acquired for both.
+// The reply to the first batch says that an earlier copy is under way, which may acquire for both.
 func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		r := s.client(t, "a").reader("x")
@@ -148,7 +148,8 @@ func TestBatchThatTellsOfDoubtPutsAllInDoubt(t *testing.T) {
 	})
 }
 
-// The batch is refused, and its reply tells of an earlier copy of it. That comes when all have gone.
+// The batch is refused, and its reply says that an earlier copy is under way. The copy is executed when
+// all waiters have gone.
 func TestRefusedBatchThatTellsOfDoubtIsRolledBackForAll(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		c := s.client(t, "a")

@@ -17,26 +17,29 @@ import (
 //	Release by b -> passed on to c          the server: id 7 holds
 //	Release by c -> command                 the server: free; other clients go first
 //
-// Nothing is in doubt in between, because nothing is sent. The successor's hold is made here, by the
-// goroutine that releases, with the mutex of the wait queues held. So a waiter either has left before, or
-// has the hold: if it does not want it any more, it gives it back as a release does (giveBack).
+// Nothing can be in doubt in between, because nothing is sent. The goroutine that releases makes the
+// successor's hold itself, with waitQueues.mu held. So the waiter has either left the queue before, or it has
+// the hold. If it gives up at that instant, it releases the hold again (giveBack).
 //
-// A successor trusts the lock for as long as its predecessor did: passing on confirms nothing. The lease
-// stays registered with the watchdog, which goes on renewing it. A loss ends the ownership, and with it the
-// hold of the member that has the lock then.
+// Passing on confirms nothing, so the successor's hold is valid for as long as its predecessor's was. The
+// watchdog goes on renewing the lease of the ownership. When the lock is lost, the ownership ends the hold
+// of the member that has it.
 
-// cohortTokens is how many fencing tokens the first member of a cohort reserves, its own among them. A cohort
-// that has used them all goes on with a hand-off, which reserves more.
-const cohortTokens = 1000 // fits Hold.member
+// cohortTokens is how many fencing tokens a request reserves that may begin a cohort: its own, and one for
+// each hold after it. When they are used up, the next release hands the lock off by a command, which reserves
+// more. The number fits Hold.member.
+const cohortTokens = 1000
 
-// inCohort reports whether the hold of q may be part of a cohort.
+// inCohort reports whether the hold of q may be part of a cohort. Only renewed holds without a limit are. The
+// others rely on a lease of their own on the server, which passing on does not set. A member of a joint lock
+// must have the id of its joint lock.
 func (q *Request) inCohort() bool {
 	t := q.Terms
 	return t.Cohort > 0 && t.Renew && t.MaxHold == 0 && !q.Shared && q.group == nil
 }
 
 // passOn makes the first local waiter the holder in the place of h, and reports whether it did. If not, the
-// caller releases h by a command.
+// caller releases h by a command. It never blocks.
 func (o *Ownership) passOn(h *Hold) bool {
 	if o.cohort == 0 || !o.wire.TryLock() {
 		return false
@@ -50,8 +53,8 @@ func (o *Ownership) passOn(h *Hold) bool {
 		return false
 	}
 	w := q.waiters.First
-	// A waiter with an attempt under way or in doubt may hold the lock by an id of its own later on: such an
-	// attempt must be rolled back, or be the one that holds.
+	// The attempt of a waiter may be under way or in doubt. If it were executed after the cohort, the waiter's
+	// own id would hold the lock, and nobody would release it.
 	if w.trying || w.offered || w.inDoubt || w.Request.MustRollback {
 		return false
 	}
@@ -68,8 +71,8 @@ func (o *Ownership) passOn(h *Hold) bool {
 	return true
 }
 
-// succeed replaces h, the only hold of o, by a new one for q. It returns nil if the lock may not be passed
-// on. The caller holds wire and the mutex of the wait queues.
+// succeed replaces h, the only hold of o, by a new hold for q. It returns nil if the lock may not be passed
+// on. The caller holds o.wire and waitQueues.mu.
 func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
 	c, now := o.r.Core, time.Now()
 	o.mu.Lock()
@@ -99,7 +102,8 @@ func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
 	return next
 }
 
-// giveBack releases a hold that was passed on to a waiter which does not want it any more.
+// giveBack releases a hold that was passed on to a waiter that had given up. It waits for the release as
+// [Resource.rollback] does for a rollback. The observer does not hear of the hold.
 func (h *Hold) giveBack(began time.Time) {
 	c := h.r.Core
 	c.inBackground(h.ctx, time.Now().Add(releaseTimeout), c.rollbackLimit(began), func(ctx context.Context) error {

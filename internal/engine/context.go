@@ -2,43 +2,53 @@ package engine
 
 import "context"
 
+// Contexts that carry holds. Hold.Context makes one. HoldFrom and OuterFrom search the chain of
+// contexts from the inside out, as context.Value does.
+
 // Context returns a context that carries the hold and ends with it. It has the values and the
-// cancellation of the context that the hold was acquired with. handle is what [HoldFrom] returns for
-// the hold itself.
+// cancellation of the context with which the hold was acquired. [HoldFrom] returns handle along with
+// the hold. Context does not block.
+//
+// All contexts of a hold share one cancellable context, which the hold keeps. It is made on the first
+// call, because many holds never need one. It does not refer to a handle, so a forgotten handle can be
+// collected: see [Hold.Forget].
 func (h *Hold) Context(handle any) context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.inner == nil {
 		ctx, cancel := context.WithCancelCause(h.ctx)
 		h.inner = &innerContext{ctx, cancel}
-		if h.cause != nil {
+		if h.cause != nil { // the hold has ended already
 			cancel(h.explain())
 		}
 	}
 	return &holdContext{Context: h.inner.Context, hold: h, handle: handle}
 }
 
-// innerContext ends with the hold.
+// innerContext ends with the hold: Hold.end cancels it.
 type innerContext struct {
 	context.Context //nolint:containedctx // it is one
 	cancel          context.CancelCauseFunc
 }
 
-// holdContext carries a hold. It finds the nearest hold for a key. A hold of a joint lock carries a live
-// hold of each member.
+// holdContext carries a hold, and through a joint lock's hold the live holds of its members. It is
+// immutable.
 type holdContext struct {
 	context.Context //nolint:containedctx // it is one
 	hold            *Hold
 	handle          any
 }
 
-// liveKey asks a context for a live hold, and outerKey for one whose release has not begun: it may be
-// lost.
+// liveKey asks a context for a live hold. outerKey asks for a hold whose release has not begun, even a
+// lost one: an acquisition under a lost hold must fail with ErrLost. If it skipped the lost hold, it
+// would acquire the lock anew inside a critical section that is no longer protected.
 type (
 	liveKey  struct{ *Key }
 	outerKey struct{ *Key }
 )
 
+// Value returns the nearest hold for a liveKey or an outerKey. It passes other keys on to the outer
+// context. It takes the mutex of each hold on the way, one after another.
 func (c *holdContext) Value(key any) any {
 	h := c.hold
 	switch k := key.(type) {
@@ -67,7 +77,7 @@ type carried struct {
 	handle any
 }
 
-// find returns h, or the hold of the member, that key names.
+// find returns h if key names it, the hold of the member that key names, or nil.
 func (h *Hold) find(key *Key) *Hold {
 	if *key == *h.r.Key {
 		return h

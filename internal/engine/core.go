@@ -9,31 +9,39 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// Config is what a [Core] is given by its client.
+// What belongs to one client: its configuration, the calls and goroutines that are under way, and Close.
+//
+// Close returns only when nothing of the client runs. So each call registers before it does anything
+// (Enter), and each goroutine is started by Spawn. Both fail, or do nothing, once it is too late.
+
+// Config is the part of a client that a [Core] needs. It does not change after NewCore.
 type Config struct {
 	// Renew extends leases in batches: see [watchdog.Renew]. The keeper of each is an [*Ownership].
 	Renew watchdog.Renew
 	// Ready prepares the client for its first command. Every call that needs the server waits for it.
 	Ready func(ctx context.Context) error
-	// Classify says what a driver's error tells about the command that failed.
+	// Classify reports what may have become of a command that failed with err. err is not nil.
 	Classify func(err error) Failure
 	// Unanswered makes the error of an operation for which the engine stopped waiting. Classify reports
 	// it as in doubt.
 	Unanswered func(cause error) error
-	// NewOwner makes an owner that no other acquisition has or will have.
+	// NewOwner makes an owner with an id and a number that no other acquisition ever gets.
 	NewOwner func() Owner
-	// Describe adds to an error what failed, and on what.
+	// Describe adds the operation and the resource to an error.
 	Describe func(r *Resource, operation string, err error) error
-	// Observe receives every event; nil if nobody listens. It is called from many goroutines.
+	// Observe receives every event; nil if there is no observer. It is called from many goroutines and
+	// with no mutex of the engine held. A slow observer delays the call that it observes.
 	Observe func(Event)
-	// HolderTag groups the holds whose takeovers are announced together; "" for none.
+	// HolderTag groups the holds whose takeovers are announced together; "" for none. It is called with
+	// a mutex held, so it must only compute.
 	HolderTag func(ownerID string) string
 	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
 	// waits. They must not block.
 	HoldAdded, WaitBegan, WaitEnded func()
 
 	Logger *slog.Logger
-	// NeedsReplicas: replicas must confirm an acquisition, so no request acquires for another.
+	// NeedsReplicas: replicas must confirm an acquisition, so no request acquires for another. Only the
+	// command that acquires is followed by WAIT.
 	NeedsReplicas bool
 	// Margin is how long before its end a lease is no longer trusted. Negative: TTL/100 + 2 ms.
 	Margin time.Duration
@@ -46,8 +54,9 @@ type Config struct {
 	LateCopies time.Duration
 }
 
-// Core is the machinery of one client: its watchdog, its wait queues, its holds, and the goroutines
-// that finish its work in the background. It is safe for concurrent use.
+// Core is the engine of one client: its watchdog, its wait queues, its holds, and the goroutines that
+// finish its work in the background. A client makes one with NewCore and ends it with Close. It is safe
+// for concurrent use.
 type Core struct {
 	Config
 
@@ -56,12 +65,14 @@ type Core struct {
 	queues waitQueues
 	holds  holdList
 
-	closing  chan struct{} // closed when Close begins: nothing new is acquired, nobody waits any more
+	closing  chan struct{} // closed when Close begins: acquisitions fail, and waiters give up
 	stopping chan struct{} // closed when Close has waited for all calls: background work ends
 
-	mu         sync.RWMutex // guards refuses and dead; held while a call or a goroutine registers
-	refuses    bool         // no more calls
-	dead       bool         // no more background goroutines
+	// mu guards refuses and dead. It is held for reading while a call or a goroutine registers. So none
+	// registers after Close has set the flag, and a WaitGroup never grows while Close waits for it.
+	mu         sync.RWMutex
+	refuses    bool // no more calls
+	dead       bool // no more background goroutines
 	calls      sync.WaitGroup
 	background sync.WaitGroup
 }
@@ -77,8 +88,9 @@ func NewCore(config Config) *Core {
 	return c
 }
 
-// Enter registers a call that Close waits for. The caller ends it with [Core.Leave]. After Close it
-// fails with [ErrClosed].
+// Enter registers a call that Close waits for. The caller ends it with [Core.Leave]. It does not block.
+// It fails with [ErrClosed] once Close refuses calls. Calls may still enter while Close waits for holds:
+// they include the releases that it waits for.
 func (c *Core) Enter() error {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -92,7 +104,8 @@ func (c *Core) Enter() error {
 // Leave ends a call that Enter or Begin registered.
 func (c *Core) Leave() { c.calls.Done() }
 
-// Begin is Enter for a call that needs the server.
+// Begin is Enter for a call that needs the server. It waits for Config.Ready, up to the end of ctx.
+// The caller must not call Leave if Begin fails.
 func (c *Core) Begin(ctx context.Context) error {
 	if err := c.Enter(); err != nil {
 		return err
@@ -104,7 +117,8 @@ func (c *Core) Begin(ctx context.Context) error {
 	return err
 }
 
-// Spawn runs f in a goroutine that Close waits for. After Close it does nothing.
+// Spawn runs f in a goroutine that Close waits for. f must end when stopping is closed, or by itself.
+// After Close, Spawn does nothing.
 func (c *Core) Spawn(f func()) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -113,7 +127,7 @@ func (c *Core) Spawn(f func()) {
 	}
 }
 
-// failure classifies an error; nil is no failure.
+// failure is Classify for an error that may be nil: nil is no failure.
 func (c *Core) failure(err error) Failure {
 	if err == nil {
 		return Failure{}
@@ -132,11 +146,16 @@ func (c *Core) IsClosing() bool { return isClosed(c.closing) }
 
 // Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx is
 // done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing renews
-// their leases. Then it waits for calls and background work. hurry is called if ctx ends while calls
-// are still under way; stop, when no call is left, must end everything that background work waits for.
+// their leases. Then it waits for calls and background work.
+//
+// hurry is called if ctx ends while calls are still under way. It may run in a goroutine of its own.
+// stop is called when no call is left. It must end everything that background work waits for.
+//
 // Close returns ctx's error if holds were left. It must be called once.
 func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool)) error {
-	c.holds.seal() // before closing: a call that still acquires gives its lock back
+	// Seal before closing. An acquisition that did not see closing in time cannot add its hold, and is
+	// rolled back. Otherwise its hold could appear after Close has looked for holds.
+	c.holds.seal()
 	close(c.closing)
 	var left error
 	select {
@@ -149,12 +168,13 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	c.mu.Lock()
 	c.refuses = true
 	c.mu.Unlock()
-	hurrying := context.AfterFunc(ctx, hurry)
-	c.calls.Wait() // nobody waits for a lock any more, and commands end within the client's timeouts
-	hurrying()
+	stopHurry := context.AfterFunc(ctx, hurry)
+	c.calls.Wait() // ends: no call waits for a lock now, and commands have the client's timeouts
+	stopHurry()
 	close(c.stopping)
 	c.dog.Close()
 	stop(left != nil)
+	// Background work may start more of its kind until here, for example the event of a lost hold.
 	c.mu.Lock()
 	c.dead = true
 	c.mu.Unlock()
@@ -162,8 +182,8 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	return left
 }
 
-// Instant is a point of the monotonic clock, counted from the creation of the core; 0 is none. Holds
-// store many, and a time.Time is three times as large.
+// Instant is a point of the monotonic clock, counted from the creation of the core; 0 is none. A hold
+// stores several of them, and a time.Time is three times as large.
 type Instant time.Duration
 
 // Instant converts a time.
@@ -192,7 +212,8 @@ func Pause(ctx context.Context, d time.Duration, done <-chan struct{}) {
 	}
 }
 
-// Signal wakes one goroutine. Signals that nobody has received yet count as one.
+// Signal wakes one goroutine. Several signals count as one until the goroutine has received it. So a
+// receiver must look at all the state that a signal can stand for.
 type Signal chan struct{}
 
 // NewSignal returns a signal that was not sent.

@@ -1,15 +1,15 @@
-// Package engine is the machinery of one acquisition, from the call that wants a lock to the end of its
-// hold. It knows no Redis: a [Driver] talks to the server.
+// Package engine runs an acquisition from the call to the end of its hold: attempts, waiting, nesting,
+// renewal, release and loss. It sends no Redis command itself: a [Driver] talks to the server.
 //
 // # Who is authoritative
 //
-// The server decides who holds. The engine keeps what it was told, and for how long that can be
-// trusted:
+// The server decides who holds a lock. The engine keeps the server's last answer, and how long it can
+// be trusted:
 //
 //	validUntil = time when the last confirmed command was sent + TTL - safety margin
 //
-// A slow reply, or none, only shortens that trust. At validUntil the hold is lost, even if the server
-// still keeps the key.
+// A slow reply, or a missing one, only shortens that time. At validUntil the hold is lost, even if the
+// server still keeps the key.
 //
 // # A request
 //
@@ -18,7 +18,11 @@
 //	    -> in doubt: no answer came     -> Try again; rolled back if it is not granted in the end
 //
 // A request that fails after an attempt in doubt is rolled back in the background until the server has
-// answered, because a copy of the attempt may still be executed.
+// answered. The reason is a copy of the attempt that is executed late:
+//
+//  1. The attempt is sent. The connection breaks: no reply.
+//  2. The caller gives up and returns an error.
+//  3. The server executes the attempt. Without a rollback, nobody would release the lock now.
 //
 // # A hold
 //
@@ -26,21 +30,47 @@
 //	     -> lost       the server refused, validUntil has passed, or the limit of the hold has come
 //	     -> abandoned  the client closed
 //
-// An [Ownership] is what the server knows: one id with a count. Nested holds share it. A [Hold] is one
+// An [Ownership] is the server's view: one id with a count. Nested holds share it. A [Hold] is one
 // acquisition. Loss travels one way: watchdog, ownership, holds, their contexts.
+//
+// # Where to start
+//
+//	acquire.go     the path of an acquisition; what a reply means; rollback
+//	wait.go        the waiting loop, and the Queue interface
+//	waitqueue.go   the local queue of a name
+//	handoff.go     a release that makes a local waiter the next holder
+//	cohort.go      the same without a command
+//	hold.go        one hold: its ends, and the calls of its handle
+//	ownership.go   id and count on the server; release, renewal, loss
+//	nest.go        acquisitions under a hold that the context carries
+//	joint.go       locks made of several: then multi.go, red.go, retake.go
+//	core.go        what belongs to a client; Close
+//	background.go  work that goes on after its call has returned
 //
 // # Mutexes
 //
-// A mutex on the left may be held while those on its right are taken. No other pair is nested.
+// A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
 //
 //	JointOwnership.mu -> Hold.mu
-//	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and those that a driver's command takes
-//	Ownership.mu      -> Hold.mu, the watchdog's
-//	waitQueues.mu     -> those that Driver.Subscribe and Subscription.Err take
+//	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and the mutexes of drivers and scripts
+//	waitQueues.mu     -> Ownership.mu, the mutexes that Driver.Subscribe takes
+//	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //
-// Hold.mu, turnQueue.mu, holdList.mu, Core.mu and the mutex in red.Subscribe are innermost.
+// Hold.mu, turnQueue.mu, holdList.mu, Core.mu, the mutex in wireLock and the mutex in red.Subscribe are
+// innermost: no mutex is taken while one of them is held.
 //
-// Ownership.wire is held around commands, so it is taken with a context. A hold ends, a subscription is
-// closed and the observer is called with none of these held. doc/design.md has the mutexes of all
-// packages.
+// Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held
+// when a hold ends, when a subscription is closed, or when the observer is called. doc/design.md lists
+// the mutexes of all packages.
+//
+// # Goroutines
+//
+// A request waits in the goroutine of its caller. Core.Spawn starts all other goroutines, and Close waits
+// for them:
+//
+//   - commands that are repeated in the background (background.go),
+//   - questions to members of joint locks (fanout.go, multi.go, retake.go),
+//   - calls of the observer that must not delay the watchdog (event.go).
+//
+// Two short AfterFuncs are the only exceptions: the alarm of a wait queue, and hurry of Close.
 package engine

@@ -5,32 +5,38 @@ import (
 	"time"
 )
 
+// The contract between the engine and a kind of primitive: what a driver must do (Driver), what it may
+// do beyond that (Traits), and the values that pass between them. Package primitives has the drivers.
+
 // Driver is one kind of primitive: its keys, its scripts, and the meaning of their replies. A handle
-// has one driver. Methods are called from many goroutines.
+// has one driver. Methods are called from many goroutines. They wait for the server, up to ctx.
 //
-// A command may be executed more than once with equal arguments, and a copy may arrive after its
-// caller has gone. Drivers see to it that all copies together have the effect of one. An error that
+// A command may be executed more than once with equal arguments, and a copy may arrive after its caller
+// has returned. The driver must make all copies together have the effect of one. An error that
 // [Config.Classify] reports as in doubt means that the command may have been executed, or may still be.
 type Driver interface {
-	// TryAcquire tries once to acquire r. The reply of an earlier attempt may have been lost: if r has
+	// TryAcquire tries once to acquire r. The reply to an earlier attempt may have been lost: if r has
 	// been granted before, it is granted again.
 	TryAcquire(ctx context.Context, r *Request) (Result, error)
-	// Rollback makes sure that nothing stays of r, whatever TryAcquire did or may still do for it.
+	// Rollback removes everything that TryAcquire took for r. After it, a late copy of an attempt takes
+	// nothing.
 	Rollback(ctx context.Context, r *Request) error
-	// Release gives back o until left counts remain; with 0 it frees the lock. lost: o held nothing.
+	// Release lowers the count of o to left; with 0 it frees the lock. lost: the server did not know o.
 	// The engine calls it with o's wire lock held.
 	Release(ctx context.Context, o *Ownership, left int) (lost bool, err error)
-	// Subscribe listens for messages that give r a reason to try again. It calls wake for each, from a
-	// goroutine that must not block; missed tells that messages may have been lost before.
+	// Subscribe listens for messages that give r a reason to try again. It calls wake for each, from
+	// another goroutine; wake does not block. missed: earlier messages may have been lost. The engine
+	// calls Subscribe with waitQueues.mu held, and wake takes that mutex.
 	Subscribe(r *Request, wake func(missed bool)) []Subscription
 
 	// The engine calls these only if Traits.Leased.
 
-	// SetCount sets how often o is held to n > 0, and keeps it for at least ttl after sent.
+	// SetCount sets the count of o to n > 0, and keeps o for at least ttl after sent. The engine calls
+	// it with o's wire lock held.
 	SetCount(ctx context.Context, o *Ownership, n int, ttl time.Duration) (sent time.Time, lost bool, err error)
 	// Extend keeps o for at least d after sent. It never shortens the lease.
 	Extend(ctx context.Context, o *Ownership, d time.Duration) (sent time.Time, lost bool, err error)
-	// Check asks whether o still holds.
+	// Check asks the server whether o still holds the lock. It changes nothing.
 	Check(ctx context.Context, o *Ownership) (lost bool, err error)
 }
 
@@ -57,8 +63,8 @@ type Traits struct {
 	Leased bool
 	// RenewGroup: leases of equal groups are renewed by one command. See [watchdog.Terms].
 	RenewGroup any
-	// Remembered is how long the server remembers what an acquisition without a lease took. A release or
-	// a rollback may be repeated that long.
+	// Remembered is how long the server remembers the permits of an acquisition without a lease. A
+	// release or a rollback may be repeated that long.
 	Remembered time.Duration
 
 	// Outer finds the hold in ctx to nest under; nil if there is none. An error forbids the acquisition.
@@ -70,15 +76,15 @@ type Traits struct {
 	// ManyHolders: several requests may hold at once. A message that comes during a successful try may
 	// announce room for another.
 	ManyHolders bool
-	// AcquireBatch is TryAcquire for r and, if that is granted, for others too. granted tells which of
-	// them have it; nil: none was tried.
+	// AcquireBatch is TryAcquire for r and, if that is granted, for others too. granted[i] reports
+	// whether others[i] was granted. A nil slice: r was refused, and the others were not tried.
 	AcquireBatch func(ctx context.Context, r *Request, others []*Request) (res Result, granted []bool, err error)
 
-	// HandOff frees what o holds, or makes successor its holder without freeing it in between.
-	// A nil func, or a nil successor: Release frees it.
+	// HandOff frees o, or makes successor the holder in the same step, so that no other client can take
+	// the lock in between. With a nil successor it frees o. A nil func: Release frees o.
 	HandOff func(ctx context.Context, o *Ownership, successor *Owner) (HandOff, error)
-	// ClientsTakeTurns: a release is for one of the clients that were told of it, so a client that has
-	// handed off often lets the others go first.
+	// ClientsTakeTurns: only one of the clients that receive a release message can acquire. So a client
+	// that has handed off often lets the others go first.
 	ClientsTakeTurns bool
 	// Cohorts: a hold may be passed on to a local waiter without a command. See cohort.go.
 	Cohorts bool
@@ -87,7 +93,8 @@ type Traits struct {
 	// YieldsTo is the kind whose local waiters for the same name go first; "": none.
 	YieldsTo string
 
-	// NewQueue returns where r waits. A nil func, or a nil queue: the local wait queue of its name.
+	// NewQueue returns the queue in which r waits. A nil func, or a nil queue: the local wait queue of
+	// its name.
 	NewQueue func(ctx context.Context, r *Request) (Queue, error)
 	// NameOwner gives the owner of a new acquisition another id than the usual one. It may be nil.
 	NameOwner func(o *Owner)
@@ -97,17 +104,18 @@ type Traits struct {
 type HandOff struct {
 	Granted Result // to the successor
 	Heard   int    // without a successor: how many clients received the release message
-	Lost    bool   // there was nothing to give back
+	Lost    bool   // the server did not know the owner: nothing was freed
 }
 
-// Subscription is a driver's subscription to messages.
+// Subscription is a driver's subscription to messages. The wait queue that made it owns it.
 type Subscription interface {
 	Confirmed() <-chan struct{} // closed when no later message can be missed, or when it was refused
 	Err() error                 // why it was refused; nil if it was not
-	Close()                     // returns when the listener is not called any more
+	Close()                     // waits until a call of the listener under way has returned
 }
 
-// Owner is one acquisition as the server knows it.
+// Owner is one acquisition as the server knows it. All copies of all its commands carry the same id and
+// number. That is how the server recognizes a copy.
 type Owner struct {
 	ID      string // on the wire, without the suffixes of a kind
 	Number  uint64 // the server remembers a private acquisition by it
@@ -121,7 +129,7 @@ type Owner struct {
 // Name gives the owner another id.
 func (o *Owner) Name(id string, shared bool) { o.ID, o.Shared = id, shared }
 
-// Terms say how an acquisition is made, and how its hold is kept.
+// Terms are the options of an acquisition and of its hold. They are read-only.
 type Terms struct {
 	Wait          time.Duration // limit of waiting; negative: none
 	TTL           time.Duration // of the lease, or of each renewal
@@ -139,7 +147,7 @@ type Terms struct {
 	ForMember func(i int) *Terms
 }
 
-// FirstTTL is the lease that an acquisition asks for: never beyond the maximum hold time.
+// FirstTTL is the lease that an acquisition asks for: at most the maximum hold time.
 func (t *Terms) FirstTTL() time.Duration {
 	if t.Renew && t.MaxHold > 0 {
 		return min(t.TTL, t.MaxHold)
@@ -155,21 +163,23 @@ func (t *Terms) Limit() time.Duration {
 	return t.MaxHold
 }
 
-// Request is an acquisition on its way, the same through all its attempts and its rollback. One
-// goroutine uses it at a time; the owner may be read by others while it waits.
+// Request is an acquisition under way, the same through all its attempts and its rollback. One
+// goroutine uses it at a time: its caller's, and then the goroutine that rolls it back. While it waits,
+// a hand-off or a batch of another request may read its owner.
 type Request struct {
 	Owner
 	Terms        *Terms
 	NonReentrant bool // a second count of the same id is a deadlock
 	MayQueue     bool // it waits if it is refused
 	Nested       bool // made under a hold of the same id: if the server does not know that id, the hold is lost
-	// MustRollback: an attempt may have been executed, or may still be, and nobody holds what it takes.
+	// MustRollback: an attempt may have been executed, or may still be, and no hold came of it. Without
+	// a rollback the lock could stay taken until its lease ends.
 	MustRollback bool
 	State        any // the driver's own
 
 	wait   wait
-	passed *Hold     // within a cohort: what another local hold was passed on as; guarded by waitQueues.mu
-	group  holdGroup // that this acquires a member for; nil for a user's acquisition
+	passed *Hold     // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
+	group  holdGroup // the joint ownership whose member this acquires; nil for a user's acquisition
 }
 
 // Result is the reply to an attempt.
@@ -177,22 +187,22 @@ type Result struct {
 	Granted bool
 	Sent    time.Time // before the answered attempt was sent: the lease counts from here
 	InDoubt bool      // an earlier attempt of the same call has an unknown outcome
-	Token   int64     // granted: the fencing token of a fenced lock, the first of those reserved
-	// Lease, if not 0, is how long the lease is: less than was asked for.
+	Token   int64     // granted: the fencing token of a fenced lock, the first one reserved
+	// Lease, if not 0, is the length of the lease: shorter than the request asked for.
 	Lease time.Duration
 	Free  int // how many permits are left for others
 
 	// RetryAfter, when refused, is how soon the holder's lease ends. Negative: unknown.
 	RetryAfter time.Duration
-	Holder     string // refused: the id that holds, if one does
-	Met        error  // refused: what else failed, for the error of an acquisition that gives up
+	Holder     string // refused: the id of the holder, if there is one
+	Met        error  // refused: another failure on the way, for the error of an acquisition that gives up
 
 	streak  streak  // granted by a hand-off: the series of hand-offs that it continues
-	holding holding // granted: what is held, if it is not one ownership
+	holding holding // granted: a joint lock's ownership; nil for other kinds
 }
 
-// Resource is one name of one kind on one client. Handles of package primitives are built on it. It is
-// immutable.
+// Resource is one name of one kind on one client. A handle of package primitives has one. It is
+// immutable, so many goroutines may use it.
 type Resource struct {
 	Core   *Core
 	Kind   string
@@ -202,7 +212,8 @@ type Resource struct {
 	Traits Traits
 }
 
-// Key finds a hold in a context.
+// Key finds a hold in a context. Keys are compared by value, so two handles of one name find the same
+// holds.
 type Key struct {
 	Core *Core
 	Kind string

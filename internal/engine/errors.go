@@ -6,6 +6,8 @@ import (
 	"fmt"
 )
 
+// Errors: the ones that users see, the classes of a driver's failures, and the internal ones.
+
 // The errors that callers act upon. Package primitives exports and documents them.
 var (
 	ErrNotAcquired       = errors.New("not acquired")
@@ -24,25 +26,29 @@ type releasedError struct{}
 func (releasedError) Error() string        { return "released" }
 func (releasedError) Is(target error) bool { return target == ErrNotHeld }
 
-// Failure is what an error tells about the command that failed.
+// Failure is the class of an error: whether the failed command may have been executed, and whether
+// another attempt makes sense. Several may be true.
 type Failure struct {
 	InDoubt bool // the command may have been executed, or may still be: roll it back
 	Retry   bool // the server was not reached, or refuses for the moment: a waiter keeps waiting
 	NotNow  bool // the server refuses for a reason that will pass soon
-	Closed  bool // the transport is closed for good
+	Closed  bool // the transport is closed for good: repetition in the background ends
 }
 
 var (
 	// errWaitOver is the cause of a context that ended with the wait, not with the caller's context.
+	// Users never see it: see GaveUp.
 	errWaitOver = errors.New("the wait is over")
-	// errOuterEnded: the hold to nest under ended before the nested acquisition had its turn or answer.
+	// errOuterEnded: the outer hold ended before the nested acquisition got its turn or its answer. The
+	// caller then acquires as an outermost request.
 	errOuterEnded = errors.New("outer hold ended")
 	// errYield: a joint attempt gave up so that a rival may go first. It may be repeated soon.
 	errYield = errors.New("gave way to another")
 )
 
 // GaveUp is the error of an acquisition that stopped waiting. It joins ErrNotAcquired with the cause
-// of ctx, if ctx ended, and with met, the last failure on the way, if there was one.
+// of ctx, if ctx ended, and with met, the last failure on the way, if there was one. The end of the
+// wait itself adds nothing: ErrNotAcquired says it.
 func GaveUp(ctx context.Context, met error) error {
 	err := ErrNotAcquired
 	if cause := context.Cause(ctx); cause != nil && cause != errWaitOver { //nolint:errorlint // the very value
@@ -54,7 +60,7 @@ func GaveUp(ctx context.Context, met error) error {
 	return err
 }
 
-// Reasons for which the engine stops waiting for a command, as [Config.Unanswered] gets them.
+// Reasons for which the engine stops waiting for a command. It passes them to [Config.Unanswered].
 var (
 	errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
 	errTooLate      = errors.New("acquired too late")

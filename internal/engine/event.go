@@ -5,7 +5,15 @@ import (
 	"time"
 )
 
-// EventKind says what happened. Package primitives documents the kinds.
+// Events for the client's observer. There are three ways to emit one, because the observer may block:
+//
+//	emit       in the goroutine of a call that Close waits for, before that call returns
+//	Report     in the goroutine of a call that has not registered yet
+//	emitLater  in a new goroutine, for the watchdog and others that must not block
+//
+// Nobody emits an event with a mutex held.
+
+// EventKind is the type of an event. Package primitives documents the kinds.
 type EventKind string
 
 // The kinds of events.
@@ -33,14 +41,16 @@ type Event struct {
 	Ctx      context.Context //nolint:containedctx // observers read trace ids from it
 }
 
-// emit calls the observer in the goroutine of a call that Close waits for.
+// emit calls the observer in the goroutine of a call that Close waits for. It blocks as long as the
+// observer does.
 func (c *Core) emit(e Event) {
 	if c.Observe != nil {
 		c.Observe(e)
 	}
 }
 
-// Report emits an event outside of a call that Close waits for. After Close it does nothing.
+// Report emits an event outside of a call that Close waits for. After Close it does nothing, so that
+// the observer is not called once Close has returned.
 func (c *Core) Report(e Event) {
 	if c.Enter() == nil {
 		defer c.Leave()
@@ -48,7 +58,8 @@ func (c *Core) Report(e Event) {
 	}
 }
 
-// emitLater emits an event from a goroutine of its own, for the watchdog, which must not block.
+// emitLater emits an event from a goroutine of its own, which ends when the observer returns. It does
+// not block: a slow observer must not delay the renewal of other leases.
 func (c *Core) emitLater(e Event) {
 	if c.Observe != nil {
 		c.Spawn(func() { c.Observe(e) })

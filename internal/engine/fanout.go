@@ -7,22 +7,23 @@ import (
 	"time"
 )
 
-// Joint locks ask several members at the same time, and often decide before all have answered. The calls that
-// have not returned by then go on in goroutines that Close waits for.
+// Questions to several members of a joint lock at the same time. The caller often decides before all
+// members have answered, because one of them may be silent. Calls that have not returned by then go on
+// in goroutines that Close waits for.
 
-// rollbackWait is how long a joint acquisition whose time is over still waits for members to take back
-// what the attempt acquired. It leaves the rest to the background.
+// rollbackWait is how long a joint acquisition whose time is over waits for the release of the members
+// that it has acquired. The rest goes on in the background.
 const rollbackWait = 20 * time.Millisecond
 
-// fanOut asks several members at the same time.
+// fanOut is one question to several members. The goroutine that asked owns it and receives the answers.
 type fanOut struct {
-	answers chan error
-	open    int   // answers that nobody has received yet
-	failed  error // the last answer that was an error
+	answers chan error // has room for all answers, so a late one blocks nobody
+	open    int        // answers that have not been received yet
+	failed  error      // the last answer that was an error
 }
 
-// fanOut runs f for all i < n in goroutines that Close waits for. The caller is a call that Close waits
-// for.
+// fanOut runs f for all i < n in goroutines that Close waits for. Each ends when its call of f returns.
+// The caller is a call that Close waits for: otherwise Spawn might do nothing, and no answer would come.
 func (c *Core) fanOut(n int, f func(i int) error) *fanOut {
 	o := &fanOut{answers: make(chan error, n), open: n}
 	for i := range n {
@@ -31,10 +32,11 @@ func (c *Core) fanOut(n int, f func(i int) error) *fanOut {
 	return o
 }
 
-// next receives an answer. ok is false if done is closed or late fires before there is one.
+// next receives an answer, and blocks until there is one. ok is false if done is closed or late fires
+// before.
 func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, answer error) {
 	select {
-	case answer = <-o.answers: // counts even if the time is over
+	case answer = <-o.answers: // first: an answer that is here counts, even if the time is over
 	default:
 		select {
 		case answer = <-o.answers:
@@ -51,7 +53,8 @@ func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, ans
 	return true, answer
 }
 
-// gaveUp is the error of an acquisition that ended before all answers came, or at the same time.
+// gaveUp is the error of an acquisition that ended before all answers came, or at the same time. A
+// member may have given up for the same reason: its error then says everything, and is not wrapped.
 func (o *fanOut) gaveUp(ctx context.Context) error {
 	met := o.failed
 	if errors.Is(met, ErrNotAcquired) && (ctx.Err() == nil || errors.Is(met, context.Cause(ctx))) {
@@ -60,15 +63,16 @@ func (o *fanOut) gaveUp(ctx context.Context) error {
 	return GaveUp(ctx, met)
 }
 
-// votes counts answers.
+// votes are the counted answers of one question. A member that fails is not a refusal: it may or may
+// not hold the lock, so it counts for neither side.
 type votes struct {
 	yes    int
-	no     int     // refused: another holds it, or it is not held
-	failed []error // neither
+	no     int     // refused: another client holds it, or this one does not
+	failed []error // neither: no answer, or an error of the server
 }
 
-// add counts an answer. An error that is only the end of ctx is no refusal, even if the cause of that
-// end looks like one: ctx may be the context of another hold, which was lost.
+// add counts an answer. An error that only reports the end of ctx is no refusal, even if its cause is
+// ErrLost: ctx may be the context of another hold, which was lost.
 func (v *votes) add(ctx context.Context, answer error) {
 	switch {
 	case answer == nil:
@@ -82,15 +86,16 @@ func (v *votes) add(ctx context.Context, answer error) {
 	}
 }
 
-// count counts the answers that come until ctx is done, and within limit if that is not 0. The others
-// count as failed.
+// count waits for all answers, until ctx is done, and for limit at most if that is not 0. Members
+// without an answer count as failed.
 func (c *Core) count(ctx context.Context, o *fanOut, limit time.Duration) (v votes) {
 	o.collect(ctx, limit, &v)
 	c.countMissing(ctx, o, &v)
 	return v
 }
 
-// collect counts the answers that come until ctx is done, and within limit if that is not 0.
+// collect adds answers to v until all are there, until ctx is done, and for limit at most if that is
+// not 0. It may be called again for the answers that are left.
 func (o *fanOut) collect(ctx context.Context, limit time.Duration, v *votes) {
 	var late <-chan time.Time
 	if limit > 0 {
@@ -107,7 +112,7 @@ func (o *fanOut) collect(ctx context.Context, limit time.Duration, v *votes) {
 	}
 }
 
-// countMissing counts the answers that have not come as failed.
+// countMissing counts members without an answer as failed, in doubt: their command may be executed.
 func (c *Core) countMissing(ctx context.Context, o *fanOut, v *votes) {
 	if o.open == 0 {
 		return
@@ -119,11 +124,13 @@ func (c *Core) countMissing(ctx context.Context, o *fanOut, v *votes) {
 	v.failed = append(v.failed, slices.Repeat([]error{c.Unanswered(missing)}, o.open)...)
 }
 
-// AskAll runs f for all i < n at the same time. It waits until all have returned, until ctx is done, or
-// for limit if that is not 0. Calls of f that have not returned by then go on in the background. At
-// least need of them must succeed: AskAll fails with ErrNotHeld if so many answered with it, with
-// ErrLost or with ErrNotAcquired that too few are left, and else with the errors of the others. The
-// caller is a call that Close waits for.
+// AskAll runs f for all i < n at the same time. It blocks until all have returned, until ctx is done,
+// and for limit at most if that is not 0. Calls of f that have not returned by then go on in the
+// background.
+//
+// At least need of the calls must succeed. AskAll fails with ErrNotHeld if so many members refused
+// (ErrNotHeld, ErrLost, ErrNotAcquired) that need of them cannot succeed. Otherwise it fails with the
+// other members' errors. The caller is a call that Close waits for.
 func (c *Core) AskAll(ctx context.Context, n, need int, limit time.Duration, f func(i int) error) error {
 	v := c.count(ctx, c.fanOut(n, f), limit)
 	switch {
@@ -135,14 +142,21 @@ func (c *Core) AskAll(ctx context.Context, n, need int, limit time.Duration, f f
 	return errors.Join(v.failed...)
 }
 
-// attemptTime is the time that one joint attempt has. One goroutine uses it.
+// attemptTime is the time that one joint attempt has. The attempt makes it, and calls cancel at its end.
+// One goroutine uses it.
+//
+// An attempt must return soon after its time is over, even if a member is silent. It must not leave
+// acquired members behind either. So each wait for a member (call, settle) ends with the time, and the
+// release of what was acquired goes on in the background.
 type attemptTime struct {
 	c      *Core
 	ending context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
 	cancel context.CancelFunc
-	until  time.Time // when to wait no longer for rollbacks; zero: the attempt's time is not over
+	until  time.Time // the end of the wait for rollbacks; zero: the attempt's time is not over
 }
 
+// newAttemptTime returns the time of an attempt of the acquisition with ctx and w. Without a limit it
+// needs no timer.
 func (c *Core) newAttemptTime(ctx context.Context, w *wait) *attemptTime {
 	if w.limit <= 0 || w.until.IsZero() {
 		return &attemptTime{c: c, ending: ctx, cancel: func() {}}
@@ -151,9 +165,10 @@ func (c *Core) newAttemptTime(ctx context.Context, w *wait) *attemptTime {
 	return &attemptTime{c: c, ending: ending, cancel: cancel}
 }
 
-// call calls f, but does not wait for it when the time is over: then it returns what f will answer.
+// call runs f and returns its error. If the time is over before f returns, f goes on in the background,
+// and pending is not nil: f's answer will come there. f must then undo what it does.
 func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
-	if t.ending.Done() == nil {
+	if t.ending.Done() == nil { // the time never ends: no goroutine is needed
 		return nil, f()
 	}
 	o := t.c.fanOut(1, func(int) error { return f() })
@@ -163,8 +178,9 @@ func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
 	return o, nil
 }
 
-// settle waits until all have answered, or for limit if that is not 0. It returns rollbackWait after the
-// time is over in any case.
+// settle waits until all members have answered, for limit at most if that is not 0. When the time is
+// over, it waits for another rollbackWait at most, in all calls together. A member usually answers
+// within that. Then nothing is held when the acquisition returns.
 func (t *attemptTime) settle(limit time.Duration, pending ...*fanOut) {
 	var late <-chan time.Time
 	if limit > 0 {
@@ -179,6 +195,7 @@ func (t *attemptTime) settle(limit time.Duration, pending ...*fanOut) {
 			switch {
 			case ok:
 			case ended != nil && t.ending.Err() != nil:
+				// The time is over now: from here on only rollbackWait counts.
 				if t.until.IsZero() {
 					t.until = time.Now().Add(rollbackWait)
 				}

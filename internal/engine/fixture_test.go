@@ -89,7 +89,7 @@ func (s *server) newClient(id string, options ...func(*Config)) *client {
 	return c
 }
 
-// leftovers says what is left in a client that nobody uses any more.
+// leftovers lists the waiters, queues, leases and holds that are left in a client after its last use.
 func (c *client) leftovers() (left []string) {
 	for _, part := range []struct {
 		name string
@@ -110,7 +110,7 @@ func (c *client) leftovers() (left []string) {
 	return left
 }
 
-// Write is where the core logs.
+// Write receives the core's log.
 func (c *client) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +253,7 @@ func (c *call) fail() error {
 	return c.err
 }
 
-// end waits until the call has returned. Renewals go on for ever, so a call that hangs would hang the test.
+// end waits until the call has returned. Renewals never end, so a call that hangs would hang the test.
 func (c *call) end() {
 	c.t.Helper()
 	select {

@@ -7,35 +7,50 @@ import (
 
 // How a lock is handed off.
 //
-// A release usually frees the lock, tells all clients, and lets them race for it. If the releasing client
-// has waiters itself, one command does better: it makes the first of them the holder, and nobody else is
-// told. That waiter needs no attempt of its own.
+// A release usually frees the lock and publishes a message, and the clients that wait race for it. If the
+// releasing client has waiters itself, one command makes the first of them the holder. It publishes
+// nothing, and that waiter needs no attempt of its own.
 //
-// Two things can go wrong, and both are states of the waiter. It may give up while the command is on its
-// way: then it leaves with offered set, and its request is rolled back. Or the command's outcome may be
-// unknown: then the waiter tries by itself, and the server tells whether its id holds.
+// Two things can go wrong. Both are states of the waiter.
+//
+// The waiter gives up while the command is under way. The command may make it the holder all the same:
+//
+//	releasing goroutine                 waiter W
+//	offer: W.offered = true
+//	sends "hand off to W"
+//	                                    its context ends. Leave: offered, so MustRollback
+//	                                    rolls back its request
+//
+// If the server executes the rollback last, it frees the lock. If it executes the rollback first, it
+// remembers that W was rolled back, and the hand-off frees the lock instead.
+//
+// The command is not answered. The waiter then tries by itself (receive with known false). If its id
+// holds the lock by now, the server grants it again.
 //
 // Other clients must get their turn. A client hands off at most maxStreakCount times, and for at most
-// maxStreak, in a row. Then it frees the lock, and lets every client that heard of it try first (yield).
+// maxStreak, in a row. Then it frees the lock, and lets each client that received the message try first
+// (yield).
 
-// The waiters of one client may hand a lock off to each other, with one command each, while other
-// clients wait: so often and for so long (lock cohorting: Dice, Marathe and Shavit, 2012).
+// The limits of a streak: how often, and for how long, the waiters of one client may hand a lock off to
+// each other while other clients wait. The idea is lock cohorting (Dice, Marathe and Shavit, 2012).
 const (
 	maxStreakCount = 16
 	maxStreak      = 10 * time.Millisecond
 )
 
-// yieldPause is how long a client whose streak is over leaves a free lock to the clients that were told
-// of it.
+// yieldPause is how long a client whose streak is over leaves a free lock to the other clients that
+// received the release message.
 const yieldPause = time.Millisecond
 
-// streak is a series of hand-offs within one client.
+// streak is a series of hand-offs within one client. Each ownership of the series carries it on.
 type streak struct {
 	since Instant // when the client acquired the lock
 	count int32   // hand-offs since
 }
 
-// releaseOrHandOff frees what o holds, or hands it off to the first local waiter. The caller holds o.wire.
+// releaseOrHandOff frees the lock, or hands it off to the first local waiter. It blocks for the reply.
+// The caller is the last release of o, and holds o.wire. It takes waitQueues.mu before and after the
+// command, but not around it.
 func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error) {
 	r := o.r
 	handOff := r.Traits.HandOff
@@ -63,8 +78,9 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 	return got.Lost, err
 }
 
-// offer picks the successor of o: the first local waiter. There is none if the client's streak is over:
-// then its queue leaves the lock to other clients.
+// offer picks the successor of o, the first local waiter, and marks it as offered. There is none if the
+// client's streak is over: then yielding is the queue that leaves the lock to other clients. It takes
+// waitQueues.mu and does not block.
 func (qs *waitQueues) offer(o *Ownership) (successor *Waiter, yielding *waitQueue) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -77,10 +93,14 @@ func (qs *waitQueues) offer(o *Ownership) (successor *Waiter, yielding *waitQueu
 		if !r.Traits.ClientsTakeTurns && o.cohort == 0 {
 			return nil, nil
 		}
-		q.skip++ // before the message of the release can come
+		// Before the command is sent: the message of this release may come before its reply, and would
+		// make our head try at once.
+		q.skip++
 		return nil, q
 	}
 	w := q.waiters.First
+	// Not to a shared id, because the server counts it; not to a waiter for which another command tries
+	// already. A closing client frees the lock: its waiters are leaving.
 	if w.Request.Shared || w.offered || w.Request.Permits > o.Permits || r.Core.NeedsReplicas || r.Core.IsClosing() {
 		return nil, nil
 	}
@@ -97,8 +117,10 @@ func (o *Ownership) streakIsOver() bool {
 	return o.streak.count >= maxStreakCount || age >= Instant(maxStreak)
 }
 
-// receive tells a waiter what another has acquired for it. If that is unknown it has to ask: the server
-// knows what its id holds. The mutex of the wait queues is held.
+// receive gives a waiter the result of a command that tried to acquire for it: a hand-off or a batch. If
+// it was refused, or if the result is not known, it tries by itself at once. In the second case it stays
+// offered: its id may hold the lock, and then the server grants the attempt. If it did not try, the lock
+// could stay taken, with no hold, until the lease ends. waitQueues.mu is held.
 func (w *Waiter) receive(res Result, known bool) {
 	w.offered = !known
 	w.inDoubt = w.inDoubt || res.InDoubt
@@ -107,21 +129,31 @@ func (w *Waiter) receive(res Result, known bool) {
 		w.Wake()
 		return
 	}
-	w.prod()
+	w.wakeToTry()
 }
 
-// yield leaves the free lock to the other clients that were told of it, once each. If there are none,
-// the head tries at once.
+// yield leaves the free lock to the other clients that received the release message, once each. If
+// there are none, or if the release was not answered (others < 0), the head tries at once.
+//
+// The queue ignores as many messages as there are others. With two others, X and Y:
+//
+//  1. our release: ignored. X acquires.
+//  2. X releases:  ignored. Y acquires.
+//  3. Y releases:  the head tries.
+//
+// The head also tries yieldPause after our release, in case the others have stopped waiting. yield takes
+// waitQueues.mu, and does not block.
 func (qs *waitQueues) yield(q *waitQueue, others int) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	switch {
 	case q.waiters.First == nil:
 	case others > 0:
+		// offer has counted the message of this release, and it may have come already.
 		q.skip = min(q.skip+others-1, others)
-		q.lookIn(yieldPause)
+		q.tryIn(yieldPause)
 	default:
 		q.skip = 0
-		q.waiters.First.prod()
+		q.waiters.First.wakeToTry()
 	}
 }

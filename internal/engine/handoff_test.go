@@ -276,7 +276,7 @@ func TestStreakEndsAfterTenMilliseconds(t *testing.T) {
 	})
 }
 
-// A client whose streak is over leaves the free lock to the other clients that were told of it.
+// A client whose streak is over leaves the free lock to the other clients that received the message.
 func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

@@ -10,58 +10,74 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// Hold is what the engine keeps of one hold. It ends once: released or detached, lost, or left behind
-// when the client closed. The handle that the user has refers to it, not the other way round, so a
-// handle that the user has forgotten can be collected: see [Hold.Forget].
+// One hold, from newHold to its end. Two facts are kept apart, because a user's Release and a loss may
+// come at the same time:
+//
+//   - taken: the user has called Release or Detach. Only one such call proceeds.
+//   - cause: the hold has ended, for this reason. Only one end takes effect, and it cancels the context.
+//
+// A lost hold has a cause, and is not taken until its first Release, which returns ErrLost. While a
+// release is under way, the hold is taken and has no cause yet. No acquisition can nest under it then,
+// but its context is live until the server has answered.
+
+// Hold is one acquisition that was granted. It ends once: released, detached, lost, or abandoned when
+// the client closes. The user's handle refers to it, not the other way round, so a forgotten handle can
+// be collected: see [Hold.Forget].
+//
+// Any goroutine may use it. Fields above mu do not change after newHold, unless they say so.
 type Hold struct {
 	r      *Resource
 	held   holding         // nil for a hold of nothing (0 permits)
 	group  holdGroup       // of a hold of a member of a joint lock; nil for a user's own hold
-	parent *Hold           // whose turn a nested hold has taken; nil if none
-	ctx    context.Context //nolint:containedctx // Acquire's
-	since  Instant         // when the command was sent that acquired it, or when it was passed on
+	parent *Hold           // the outer hold whose turn this nested hold has taken; nil if none
+	ctx    context.Context //nolint:containedctx // Acquire's; a member gets its joint hold's, under mu
+	since  Instant         // when the command that acquired it was sent, or when it was passed on
 	ttl    time.Duration   // of the lease, or of each renewal
-	depth  uint16
-	member uint16 // of a cohort: how many held a fenced lock before it; guarded by the ownership
+	depth  uint16          // set before Acquire returns
+	member uint16          // how many holds of its cohort had a fenced lock before; set before Acquire returns
 	renew  bool
 	listed bool // guarded by holdList: counted by tag
 	taken  bool // a Release or a Detach has begun; guarded by mu
 
-	mu       sync.Mutex      // guards the fields below
-	cause    error           // why it ended; nil while it has not
+	mu       sync.Mutex      // guards the fields below; innermost
+	cause    error           // why the hold ended; nil while it is live
 	limit    Instant         // the hold lasts no longer, however often it is renewed; 0: no limit
-	extended Instant         // when the longest lease ends that an Extend got, or may get
-	inner    *innerContext   // nil until it is asked for
+	extended Instant         // the latest end of a lease that an Extend got, or may still get
+	inner    *innerContext   // nil until the first call of Context
 	turns    *turnQueue      // of nested acquisitions; nil until there is one
 	lapse    *watchdog.Lease // watches limit; nil if there is none
 
-	sibling          *Hold // guarded by its ownership
+	sibling          *Hold // the next hold of its ownership; guarded by Ownership.mu
 	list.Links[Hold]       // guarded by holdList
 }
 
-// holding is what a hold holds: one ownership, or one of each member of a joint lock.
+// holding is the server's side of a hold: an Ownership, or a JointOwnership with a hold of each member.
+// release, abandon, check and extend send commands and may block. The other methods only compute, or
+// take mutexes for a moment.
 type holding interface {
 	id() string
 	leased() bool          // false: it lasts until it is released, and cannot be lost
-	ownership() *Ownership // nil if it is not one
+	ownership() *Ownership // nil for a joint lock
 	member(key *Key) *Hold // the live hold of a member of a joint lock; nil if there is none
 	validUntil(h *Hold) time.Time
 	limit(sent time.Time, d time.Duration) time.Time
-	join(h *Hold)
+	join(h *Hold)   // adds h, once, after h was registered with the client
 	forget(h *Hold) // stops renewing and watching for h; sends nothing
 	release(ctx context.Context, h *Hold) (lost bool, err error)
-	abandon(ctx context.Context) // h was lost, and its owner has left the critical section
+	abandon(ctx context.Context) // the first Release of a lost hold: its critical section is over
 	check(ctx context.Context) error
 	extend(ctx context.Context, h *Hold, d time.Duration) error
 }
 
-// holdGroup is told of the ends of its holds: a joint lock's ownership.
+// holdGroup is the joint ownership that holds of members belong to.
 type holdGroup interface {
-	// memberEnded is called when a hold has ended, and when the caller of its Release is about to free it.
+	// memberEnded reports that a hold has ended, or is about to be freed by its Release. It is called
+	// with no mutex held, and may be called twice for one hold.
 	memberEnded(h *Hold, cause error)
 }
 
-// newHold returns a hold of held and registers it with the client. It fails when the client is closing.
+// newHold returns a hold of held and registers it with the client. It does not block. It fails when the
+// client is closing; the caller then rolls back. The caller is a call that Close waits for.
 func (r *Resource) newHold(ctx context.Context, held holding, q *Request, sent time.Time, parent *Hold) (*Hold, error) {
 	c, terms := r.Core, q.Terms
 	h := &Hold{
@@ -76,7 +92,7 @@ func (r *Resource) newHold(ctx context.Context, held holding, q *Request, sent t
 			h.limit = c.Instant(limit)
 		}
 	}
-	// Close seals the list first, so either it sees this hold or the hold is not made.
+	// Close seals the list first. So either Close sees this hold, or the hold is not made.
 	if !c.holds.add(h) {
 		return nil, ErrClosed
 	}
@@ -87,7 +103,7 @@ func (r *Resource) newHold(ctx context.Context, held holding, q *Request, sent t
 	return h, nil
 }
 
-// AcquireNothing returns a hold of nothing, which needs no server.
+// AcquireNothing returns a hold of 0 permits. It sends no command, and so it does not block.
 func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold, err error) {
 	c := r.Core
 	if err = c.Enter(); err != nil {
@@ -103,13 +119,13 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	return hold, err
 }
 
-// Adopted returns the hold of an owner that has replaced another one on the server, with one command
-// sent at that time.
+// Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
+// has replaced the former owner by it. The watchdog renews it from now on.
 func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
 	return r.newHold(ctx, r.newOwnership(q, Result{Sent: sent}), q, sent, nil)
 }
 
-// ID is the id on the wire; "" if there is none.
+// ID is the owner's id on the server; "" if there is none. A nil hold has none.
 func (h *Hold) ID() string {
 	if h == nil || h.held == nil {
 		return ""
@@ -126,7 +142,7 @@ func (h *Hold) Token() int64 {
 	return o.Token + int64(h.member)
 }
 
-// Resource is what is held.
+// Resource is the resource that the hold was acquired from.
 func (h *Hold) Resource() *Resource { return h.r }
 
 // Depth is 1 for an outermost hold, and one more for each hold that it is nested in.
@@ -135,7 +151,7 @@ func (h *Hold) Depth() int { return int(h.depth) }
 // Renewed reports whether the hold is renewed, rather than having a fixed lease.
 func (h *Hold) Renewed() bool { return h.renew }
 
-// Ownership is the one ownership that h shares in; nil if it holds nothing, or several locks.
+// Ownership is the ownership that h belongs to; nil for a hold of 0 permits or of a joint lock.
 func (h *Hold) Ownership() *Ownership {
 	if h.held == nil {
 		return nil
@@ -167,7 +183,8 @@ func (h *Hold) extendedUntil() Instant {
 	return h.extended
 }
 
-// isLive reports whether an acquisition may nest under h.
+// isLive reports whether h has not ended and its release has not begun. Only then may an acquisition
+// nest under it.
 func (h *Hold) isLive() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,7 +205,9 @@ func (h *Hold) isReleased() bool {
 	return h.taken
 }
 
-// watchLimit has the watchdog end h when its limit has come.
+// watchLimit makes the watchdog end h when its limit has come. Ownership.join calls it, and extend after
+// it has raised the limit. It is separate from the renewal of the ownership: a hold with a limit ends by
+// itself, and the others of the ownership live on.
 func (h *Hold) watchLimit() {
 	h.mu.Lock()
 	limit := h.limit
@@ -204,7 +223,8 @@ func (h *Hold) watchLimit() {
 	_ = h.r.Core.dog.Keep(lapse, h, watchdog.Terms{}, h.r.Core.Time(limit)) // fails after Close, which ends h
 }
 
-// LeaseLost implements [watchdog.Keeper]: the hold's limit has come.
+// LeaseLost implements [watchdog.Keeper]: the hold's limit has come. The watchdog calls it with no mutex
+// held, in a goroutine of its own, and must not be delayed.
 func (h *Hold) LeaseLost(*watchdog.Lease, bool) {
 	h.held.forget(h)
 	h.loseInBackground()
@@ -216,8 +236,10 @@ func (h *Hold) LeaseRenewed(*watchdog.Lease) {}
 // LeaseUnknown is not called, for the same reason.
 func (h *Hold) LeaseUnknown(*watchdog.Lease, error) {}
 
-// Release gives the hold back. Only the first call does; later ones return ErrReleased. If the server
-// does not answer, Release returns the error and goes on in the background.
+// Release ends the hold and gives back its count; the last count of an ownership frees the lock. Later
+// calls return ErrReleased. It blocks until the server has answered, for releaseTimeout at most, even if
+// ctx has ended. If the server does not answer, Release returns the error, and is repeated in the
+// background.
 func (h *Hold) Release(ctx context.Context) error {
 	c := h.r.Core
 	if err := c.Begin(ctx); err != nil {
@@ -226,7 +248,9 @@ func (h *Hold) Release(ctx context.Context) error {
 	defer c.Leave()
 	if err := h.take(); err != nil {
 		if errors.Is(err, ErrLost) && h.held != nil {
-			h.held.abandon(ctx) // the first Release of a lost hold: its critical section is over
+			// The first Release of a lost hold: its critical section is over. A renewal without a reply
+			// may have kept the key alive, and it would block other clients for a whole TTL.
+			h.held.abandon(ctx)
 		}
 		return err
 	}
@@ -235,12 +259,15 @@ func (h *Hold) Release(ctx context.Context) error {
 		return nil
 	}
 	if h.group != nil {
-		h.group.memberEnded(h, ErrReleased) // before another client can have it
+		// Before the command: as soon as the server has freed a member, another client may acquire it.
+		// The joint hold must not count it then.
+		h.group.memberEnded(h, ErrReleased)
 	}
 	lost, err := h.held.release(ctx, h)
 	switch {
 	case err != nil:
-		h.end(ErrReleased) // for the user it is over: the release goes on in the background
+		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
+		h.end(ErrReleased)
 		h.emit(ctx, EventReleaseFailed, err)
 		return err
 	case lost:
@@ -253,8 +280,8 @@ func (h *Hold) Release(ctx context.Context) error {
 	return nil
 }
 
-// take makes the caller the one that ends the hold by a release or a detach, or returns the reason why
-// there is nothing to end.
+// take lets one call of Release, Detach or Forget proceed. It returns nil to that call, and to others
+// the reason why they must not go on. The first call after a loss gets ErrLost, later ones ErrReleased.
 func (h *Hold) take() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -276,7 +303,8 @@ func (h *Hold) refused(closed error) error {
 	return closed
 }
 
-// Detach ends the hold without freeing what it holds, and reports whether it did.
+// Detach ends the hold without freeing the lock, and reports whether it did. The lock stays taken until
+// its lease ends, or until another process adopts or frees it. Detach sends nothing and does not block.
 func (h *Hold) Detach() bool {
 	if h.take() != nil {
 		return false
@@ -287,8 +315,9 @@ func (h *Hold) Detach() bool {
 	return h.end(ErrReleased)
 }
 
-// Forget is called when the user has lost the last reference to the hold's handle without releasing it.
-// Nothing renews it from now on.
+// Forget is Detach for a hold whose handle the user dropped without a Release. The Go runtime calls it
+// from a cleanup of the handle, so it must not block. Nothing renews the hold from now on: the lock is
+// free when its lease ends, instead of never.
 func (h *Hold) Forget() {
 	err := h.take()
 	if err != nil && !errors.Is(err, ErrLost) {
@@ -302,12 +331,14 @@ func (h *Hold) Forget() {
 	}
 }
 
-// Check asks the server whether the hold still stands: nil, or ErrLost.
+// Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply. An
+// error of the transport changes nothing: the hold stays live until validUntil.
 func (h *Hold) Check(ctx context.Context) error {
 	return h.ask(ctx, func() error { return h.held.check(ctx) })
 }
 
-// Extend makes the hold valid for at least d from now. invalid, if not nil, is what is wrong with d.
+// Extend makes the hold valid for at least d from now. It blocks until the reply. invalid, if not nil,
+// is the reason why d is not allowed.
 func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error {
 	return h.ask(ctx, func() error {
 		if invalid != nil {
@@ -317,7 +348,8 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error
 	})
 }
 
-// ask runs f, which asks the server about a live hold that has a lease.
+// ask runs f, which sends a command about h. It fails before that if h has ended, has no lease, or if
+// ctx has ended. Check and Extend share it.
 func (h *Hold) ask(ctx context.Context, f func() error) error {
 	if err := h.r.Core.Begin(ctx); err != nil {
 		return h.refused(err)
@@ -343,22 +375,27 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	return f()
 }
 
-// lose ends the hold because the call with ctx found it lost. The observer hears of it before that call
-// returns.
+// lose ends the hold because the call with ctx found that it is lost. It calls the observer, so the
+// event comes before that call returns.
 func (h *Hold) lose(ctx context.Context) {
 	if h.end(ErrLost) {
 		h.emit(ctx, EventLost, ErrLost)
 	}
 }
 
-// loseInBackground ends the hold because it was found lost by no call of the user's.
+// loseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a check
+// after a takeover notice. It does not wait for the observer.
 func (h *Hold) loseInBackground() {
 	if h.end(ErrLost) && h.group == nil {
 		h.r.Core.emitLater(h.event(EventLost, ErrLost))
 	}
 }
 
-// end ends the hold for cause, once, and reports whether this call did. It does not tell the ownership.
+// end ends the hold for cause, once, and reports whether this call did. It does not block. The caller
+// has removed the hold from its ownership before (forget, endAll), so that nothing renews it.
+//
+// The caller must hold no mutex that end takes, and not Ownership.wire: a member's end may end a joint
+// hold, whose end takes further mutexes.
 func (h *Hold) end(cause error) bool {
 	h.mu.Lock()
 	if h.cause != nil {
@@ -371,7 +408,8 @@ func (h *Hold) end(cause error) bool {
 	}
 	turns, lapse := h.turns, h.lapse
 	h.mu.Unlock()
-	// The rest without the mutex: each of these takes one of its own, and cause lets nobody else get here.
+	// Without mu from here on: each of these takes a mutex of its own. No other call gets here, because
+	// cause is set.
 	if turns != nil {
 		turns.end() // waiters that want to nest acquire as outermost requests
 	}
@@ -388,7 +426,7 @@ func (h *Hold) end(cause error) bool {
 	return true
 }
 
-// explain is the cause of the hold's context: a loss says what was lost. mu is held.
+// explain is the cause of the hold's context. For a loss it names the lock. mu is held.
 func (h *Hold) explain() error {
 	if errors.Is(h.cause, ErrLost) {
 		return h.r.Core.Describe(h.r, "hold", ErrLost)
@@ -396,7 +434,8 @@ func (h *Hold) explain() error {
 	return h.cause
 }
 
-// emit emits an event in the goroutine of the call that has ctx. Holds of members emit none.
+// emit emits an event in the goroutine of the call that has ctx. Holds of members emit none, because
+// the joint hold emits events for all of them.
 func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {
 	if h.r.Core.Observe != nil && h.group == nil {
 		e := h.event(kind, err)

@@ -7,22 +7,24 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// The list serves three purposes: Close waits until it is empty, Close ends the holds that are left, and the
-// client finds out which of its holds are old enough to listen for takeovers.
+// The list of a client's live holds. It serves three purposes: Close waits until it is empty. Close
+// ends the holds that are left. The client's presence asks which holds are old enough to listen for
+// takeovers.
 
-// holdList is a client's holds that have not ended, in the order in which they were added.
+// holdList is a client's holds that have not ended, in the order in which they were added. It is a part
+// of Core. newHold adds to it, and Hold.end removes.
 type holdList struct {
 	tagOf func(ownerID string) string
 
-	mu        sync.Mutex // guards the rest
-	all       list.List[Hold, *Hold]
-	oldEnough *Hold          // the newest hold that HoldTags has counted
-	tags      map[string]int // how many holds it has counted, by tag
+	mu        sync.Mutex             // guards the rest, and the list fields of the holds; innermost
+	all       list.List[Hold, *Hold] // the oldest hold first
+	oldEnough *Hold                  // the newest hold that HoldTags has counted; nil: none
+	tags      map[string]int         // how many holds HoldTags has counted, by tag
 	sealed    bool
 	drained   chan struct{} // closed when the list is sealed and empty
 }
 
-// add reports false when the list is sealed.
+// add adds a hold. It reports false when the list is sealed: the hold must not be used then.
 func (l *holdList) add(h *Hold) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -33,12 +35,13 @@ func (l *holdList) add(h *Hold) bool {
 	return true
 }
 
+// remove removes a hold that has ended, and the count of its tag. Hold.end calls it once.
 func (l *holdList) remove(h *Hold) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if h.listed {
 		if l.oldEnough == h {
-			l.oldEnough = h.Prev
+			l.oldEnough = h.Prev // all before it were counted too
 		}
 		if tag := l.tag(h); tag != "" {
 			if l.tags[tag]--; l.tags[tag] == 0 {
@@ -50,7 +53,7 @@ func (l *holdList) remove(h *Hold) {
 	l.closeIfDrained()
 }
 
-// seal lets no further hold in.
+// seal refuses further holds. Close calls it first, so that the list can only shrink from then on.
 func (l *holdList) seal() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,14 +61,18 @@ func (l *holdList) seal() {
 	l.closeIfDrained()
 }
 
+// closeIfDrained closes drained once the list is sealed and empty. mu is held.
 func (l *holdList) closeIfDrained() {
 	if l.sealed && l.all.First == nil && !isClosed(l.drained) {
 		close(l.drained)
 	}
 }
 
-// abandon ends the holds that nobody is releasing with ErrClosed, and reports whether there were any.
+// abandon ends holds with ErrClosed, unless their release is under way, and reports whether there were
+// any. Close calls it when its context ends. It sends nothing: the leases end by themselves.
 func (l *holdList) abandon() bool {
+	// A copy of the list, newest first, so that nested holds end before their outer ones. Hold.end takes
+	// mu to remove a hold, so mu must be free by then.
 	l.mu.Lock()
 	var left []*Hold
 	for h := l.all.Last; h != nil; h = h.Prev {
@@ -84,7 +91,8 @@ func (l *holdList) abandon() bool {
 	return abandoned
 }
 
-// tag is the tag of a hold that can be lost; "" for others, and for joint holds, whose members have tags.
+// tag is the tag of a hold that can be lost. It is "" for other holds, and for joint holds, because
+// their members have tags. mu is held.
 func (l *holdList) tag(h *Hold) string {
 	o := h.Ownership()
 	if o == nil || !o.leased() {
@@ -96,9 +104,11 @@ func (l *holdList) tag(h *Hold) string {
 // Never is later than every instant.
 const Never = Instant(1<<63 - 1)
 
-// HoldTags returns the tags of all holds that are older than age, since when the oldest hold lasts, and
-// when the next one becomes older than age. Both are Never if there is none. Each hold is visited once,
-// in the order in which holds were added, so it costs little to ask often.
+// HoldTags returns the tags of all holds that are older than age. oldest is when the oldest hold began,
+// and next is when another hold becomes older than age. Both are Never if there is none.
+//
+// A client's presence calls it often. So it visits each hold once, in the order in which holds were
+// added, and goes on after oldEnough the next time. It does not block.
 func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, next Instant) {
 	l := &c.holds
 	l.mu.Lock()
@@ -130,8 +140,8 @@ func (c *Core) HoldTags(now Instant, age time.Duration) (tags []string, oldest, 
 	return tags, oldest, next
 }
 
-// LeasedOwnerships returns the ownerships of the holds that can be lost and for which match is true.
-// It calls match with a mutex held.
+// LeasedOwnerships returns the ownerships of the holds that can be lost and for which match is true, once
+// for each such hold. It calls match with a mutex held, so match must only compute.
 func (c *Core) LeasedOwnerships(match func(*Hold) bool) (owned []*Ownership) {
 	l := &c.holds
 	l.mu.Lock()

@@ -12,16 +12,21 @@ import (
 
 // How a joint lock works.
 //
-// A joint lock acquires each of its members as anybody would, on the member's own client, with one id for
-// all. What it holds is a JointOwnership: one hold of each member. The user's hold of the joint lock is live
-// while enough of these are live. The members' holds report their ends to it (holdGroup), whoever ended
-// them.
+// A joint lock acquires each of its members in the usual way, on the member's own client, with one id for
+// all. Its ownership is a JointOwnership: one hold of each member. The user's hold of the joint lock is
+// live while enough of these holds are live. Each of them reports its end to the joint ownership
+// (holdGroup), for whatever reason it ended.
 //
-// An attempt has a time (attemptTime): when that is over, what was acquired is released, and members that
-// answer later are released as they come. The caller does not wait for that.
+//	user's Hold -> JointOwnership -> Hold of member 1 -> Ownership on server 1
+//	                              -> Hold of member 2 -> Ownership on server 2
+//
+// The time of an attempt is limited (attemptTime). When it is over, the members acquired so far are
+// released. A member that answers later is released as soon as it answers. The caller does not wait for
+// that.
 
-// Joint is one lock made of several: its members. It is held while enough of them are. It has no keys of
-// its own: it acquires and releases its members, each on its own client.
+// Joint is one lock made of several members. It is held while enough of them are. It has no keys of its
+// own: it acquires and releases its members, each on the member's client. It is immutable, and belongs to
+// the handle.
 type Joint struct {
 	NoLease // the members have leases
 
@@ -46,7 +51,7 @@ func (j *Joint) budget(ttl time.Duration) time.Duration {
 	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
 }
 
-// shortest is the shortest TTL of the members, and the shortest time that one of them may last; 0: no limit.
+// shortest is the shortest TTL of the members, and the shortest limit of their holds; 0: no limit.
 func (j *Joint) shortest(terms *Terms) (ttl, limit time.Duration) {
 	for i := range j.Members {
 		t := terms.ForMember(i)
@@ -60,7 +65,8 @@ func (j *Joint) shortest(terms *Terms) (ttl, limit time.Duration) {
 	return ttl, limit
 }
 
-// Rollback implements [Driver]: it releases what q's attempts acquired.
+// Rollback implements [Driver]: it releases the members that q's last attempt acquired. Earlier attempts
+// have released theirs. It blocks for the answers; after the budget the rest goes on in the background.
 func (j *Joint) Rollback(ctx context.Context, q *Request) error {
 	if o, ok := q.State.(*jointRequest); ok && o.granted != nil {
 		c := j.Resource.Core
@@ -70,12 +76,14 @@ func (j *Joint) Rollback(ctx context.Context, q *Request) error {
 	return nil
 }
 
-// jointRequest is the driver's state of a request for a joint lock.
+// jointRequest is the driver's state of a request for a joint lock. The goroutine that uses the request
+// owns it.
 type jointRequest struct {
-	granted *JointOwnership // what the last attempt acquired
+	granted *JointOwnership // the result of the last attempt, if it was granted
 	split   time.Duration   // how long the last attempt took, if rivals held some members each; else 0
 }
 
+// stateOf returns the state of q, and makes it on the first attempt.
 func stateOf(q *Request) *jointRequest {
 	s, ok := q.State.(*jointRequest)
 	if !ok {
@@ -88,13 +96,14 @@ func stateOf(q *Request) *jointRequest {
 // Release implements [Driver]. The engine releases the members instead.
 func (j *Joint) Release(context.Context, *Ownership, int) (bool, error) { return false, ErrUnsupported }
 
-// outer finds the joint hold in ctx.
+// outer is Traits.Outer of a joint lock: the live joint hold that ctx carries, or nil.
 func (j *Joint) outer(ctx context.Context) (*Hold, error) {
 	hold, _ := HoldFrom(ctx, j.Resource.Key)
 	return hold, nil
 }
 
-// carriedID is the id of the members' holds that ctx carries; "" if it carries none.
+// carriedID is the id of the members' holds that ctx carries; "" if it carries none. It fails if they
+// have different ids, because a joint hold has one id in all members.
 func (j *Joint) carriedID(ctx context.Context) (id string, err error) {
 	for _, m := range j.Members {
 		outer, err := m.Traits.Outer(ctx)
@@ -111,9 +120,17 @@ func (j *Joint) carriedID(ctx context.Context) (id string, err error) {
 	return id, nil
 }
 
-// beginAttempt begins one more attempt for q. Each has an id of its own, because the rollback of an
-// earlier one may still be on its way. If ctx carries a hold of a member, the id is that hold's: a joint
-// hold has one id in all members.
+// beginAttempt begins one more attempt for q. Each attempt has an id of its own, because the releases of
+// an earlier one may still be under way. With the same id they would free the members of the new attempt:
+//
+//	attempt 1                         attempt 2
+//	acquires A, is refused B
+//	releases A: no reply
+//	                                  acquires A
+//	releases A again, is answered
+//	                                  (A is free, and attempt 2 counts it)
+//
+// If ctx carries a hold of a member, the id is that hold's: a joint hold has one id in all members.
 func (j *Joint) beginAttempt(ctx context.Context, q *Request) (*JointOwnership, error) {
 	ttl, limit := j.shortest(q.Terms)
 	q.TTL = ttl
@@ -133,7 +150,9 @@ func (j *Joint) beginAttempt(ctx context.Context, q *Request) (*JointOwnership, 
 	return o, nil
 }
 
-// acquireMember acquires the i-th member for o: under a hold of it that ctx carries, or in its own right.
+// acquireMember acquires the i-th member for o: under a hold of it that ctx carries, or as an outermost
+// request. It blocks as long as w allows. It registers with the member's client, which may close
+// independently of the joint lock's client.
 func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w wait) (*Hold, error) {
 	m := o.j.Members[i]
 	if m.Core.IsClosing() {
@@ -155,7 +174,7 @@ func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w
 		}
 	}
 	mine.Name(o.ID, q.Shared || o.carried)
-	// Siblings forked from the same hold may want the same member, and would enter by the same id: only
+	// Siblings under the same hold may want the same member, and would all enter by the same id. Only
 	// one of them may.
 	mine.NonReentrant = mine.NonReentrant || o.carried
 	hold, err := m.acquireOutermost(ctx, mine, nil)
@@ -165,7 +184,8 @@ func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w
 	return hold, err
 }
 
-// acquireAndAdd acquires the i-th member and adds it to o. A hold that comes too late is released.
+// acquireAndAdd acquires the i-th member and adds it to o. The attempt may have ended meanwhile: then the
+// late hold is released at once. Otherwise nobody would release it.
 func (o *JointOwnership) acquireAndAdd(ctx context.Context, i int, q *Request, w wait) error {
 	hold, err := o.acquireMember(ctx, i, q, w)
 	if err != nil || o.add(hold) {
@@ -183,9 +203,14 @@ func (j *Joint) retryQueue() Queue {
 	})
 }
 
-// JointOwnership is what a hold of a joint lock holds: one hold of each member, of which enough must
-// live. Each is renewed by its own client. A member that was lost is never extended, because no command
-// extends what another holds.
+// JointOwnership is the ownership behind a hold of a joint lock: one hold of each member, of which enough
+// must be live. Each is renewed by its own client.
+//
+//	open    attempts add holds
+//	sealed  the attempt is over: a late hold is refused, and released by its attempt
+//	closed  the joint hold ends: the ends of the members' holds have no effect any longer
+//
+// An attempt makes it. It seals it when enough members are acquired, and closes it otherwise.
 type JointOwnership struct {
 	j       *Joint
 	ID      string // the owner in every member
@@ -196,23 +221,25 @@ type JointOwnership struct {
 	// shortest is the shortest time that a member may last; 0: no limit.
 	shortest time.Duration
 
-	mu     sync.Mutex // guards the rest
+	mu     sync.Mutex // guards the rest; Hold.mu may be taken while it is held
 	holds  []*Hold    // of members
-	sealed bool       // add takes no further hold
-	closed bool       // released, detached or lost: how the members' holds end does not matter any more
-	h      *Hold      // the user's hold, once it has joined
+	sealed bool       // add refuses further holds
+	closed bool       // released, detached or lost
+	h      *Hold      // the user's hold, once it has joined; does not change then
 	asking int        // calls of Check and Extend under way, which report a loss themselves
-	// unreported: a loss ended the hold while a call was asking, and no event tells of it yet.
+	// unreported: a loss ended the hold while a call was asking, and its event is not emitted yet.
 	unreported bool
 	retakes    retakes // of lost members
 }
 
-// NewJointOwnership returns an ownership without members, for an owner that replaces another one.
+// NewJointOwnership returns an ownership without members, for a takeover: the caller adds the members
+// whose owner it has replaced on the server (ReplaceMember), and makes the hold (Adopted).
 func (j *Joint) NewJointOwnership(q *Request) *JointOwnership {
 	return &JointOwnership{j: j, ID: q.ID, need: j.Need, budget: j.Budget(q.Terms), terms: q.Terms}
 }
 
-// ReplaceMember adds the hold of a member whose owner o's id has replaced.
+// ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does
+// not block. If o is closed already, the member is left to its lease.
 func (o *JointOwnership) ReplaceMember(ctx context.Context, m *Resource, q *Request, sent time.Time) error {
 	q.group = o
 	hold, err := m.newHold(ctx, m.newOwnership(q, Result{Sent: sent}), q, sent, nil)
@@ -243,10 +270,10 @@ func (o *JointOwnership) id() string            { return o.ID }
 func (o *JointOwnership) leased() bool          { return true }
 func (o *JointOwnership) ownership() *Ownership { return nil }
 
-// limit: each member has its own.
+// limit implements holding. There is none: each member has its own limit.
 func (o *JointOwnership) limit(time.Time, time.Duration) time.Time { return time.Time{} }
 
-// add takes a member's hold in. It reports false if that comes too late: then the caller releases it.
+// add adds a member's hold. It reports false if o is sealed: then the caller must release the hold.
 func (o *JointOwnership) add(hold *Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -257,14 +284,15 @@ func (o *JointOwnership) add(hold *Hold) bool {
 	return true
 }
 
-// seal takes no further hold in.
+// seal refuses further holds. The attempt calls it when it has decided.
 func (o *JointOwnership) seal() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.sealed = true
 }
 
-// close seals o for good, and returns its members' holds. From now on they end because the joint hold does.
+// close seals o, ends its retakes, and returns its members' holds. From now on their ends do not end the
+// joint hold. It may be called more than once.
 func (o *JointOwnership) close() []*Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -280,13 +308,14 @@ func (o *JointOwnership) end() {
 	}
 }
 
+// memberHolds returns a copy of the members' holds, for callers that must not hold mu.
 func (o *JointOwnership) memberHolds() []*Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return slices.Clone(o.holds)
 }
 
-// tooFew reports whether fewer members live than must. mu is held.
+// tooFew reports whether fewer members are live than needed. mu is held; it takes the mutex of each hold.
 func (o *JointOwnership) tooFew() bool {
 	live := 0
 	for _, hold := range o.holds {
@@ -297,16 +326,19 @@ func (o *JointOwnership) tooFew() bool {
 	return live < o.need
 }
 
-// enough reports whether enough members were acquired, and still live.
+// enough reports whether enough members were acquired and are still live.
 func (o *JointOwnership) enough() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return !o.tooFew()
 }
 
-// memberEnded is called when a member's hold has ended, and when the caller of its Release is about to
-// free it. Only holds that were added count. The joint hold is lost as soon as too few live, whatever
-// ended the others.
+// memberEnded implements holdGroup. The joint hold is lost as soon as too few members are live. The
+// others may have ended by a loss, by a user's Release of a member, or because a member's client
+// closed. A red lock with enough members left retakes a lost one.
+//
+// Holds of an attempt that has no joint hold yet are ignored here, and so are holds that were refused by
+// add: join looks at the members again. The caller holds no mutex.
 func (o *JointOwnership) memberEnded(member *Hold, cause error) {
 	o.mu.Lock()
 	// The client that ends its holds ends the joint hold too, with ErrClosed.
@@ -322,7 +354,9 @@ func (o *JointOwnership) memberEnded(member *Hold, cause error) {
 	}
 	o.mu.Unlock()
 	switch {
-	case lost && asking: // the call that asks emits the event, but it may wait for long
+	case lost && asking:
+		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all
+		// the same, because that call may wait for a silent member.
 		o.h.end(ErrLost)
 	case lost:
 		o.h.loseInBackground()
@@ -331,14 +365,15 @@ func (o *JointOwnership) memberEnded(member *Hold, cause error) {
 	}
 }
 
+// join implements holding: h is the user's hold. Members may have ended before h existed, and
+// memberEnded could do nothing then. So join looks at them again.
 func (o *JointOwnership) join(h *Hold) {
-	// Members may have ended before the joint hold existed, when memberEnded had nobody to tell.
 	o.mu.Lock()
 	o.h = h
 	lost, someEnded := o.tooFew(), false
 	for _, member := range o.holds {
 		member.mu.Lock()
-		member.ctx = h.ctx // what bounded the attempt does not bound the hold
+		member.ctx = h.ctx // the attempt's context ends with the attempt, the hold's does not
 		someEnded = someEnded || member.cause != nil
 		member.mu.Unlock()
 	}
@@ -352,8 +387,8 @@ func (o *JointOwnership) join(h *Hold) {
 	}
 }
 
-// validUntil is when too few members would be left if no server answered until then. It is zero once too
-// few live.
+// validUntil implements holding: the instant at which too few members are left if no server answers
+// before. It is zero once too few are live.
 func (o *JointOwnership) validUntil(*Hold) time.Time {
 	var ends []time.Time
 	for _, member := range o.memberHolds() {
@@ -368,7 +403,7 @@ func (o *JointOwnership) validUntil(*Hold) time.Time {
 	return ends[o.need-1]
 }
 
-// member is the live hold of the member that key names; nil if there is none.
+// member implements holding: the live hold of the member that key names; nil if there is none.
 func (o *JointOwnership) member(key *Key) *Hold {
 	for _, member := range o.memberHolds() {
 		if *member.r.Key == *key && member.isLive() {
@@ -380,16 +415,20 @@ func (o *JointOwnership) member(key *Key) *Hold {
 
 func (o *JointOwnership) forget(*Hold) { o.DetachMembers() }
 
+// release implements holding: it releases all members, and blocks for their answers, for the budget at
+// most. Silent members are released in the background.
 func (o *JointOwnership) release(ctx context.Context, _ *Hold) (lost bool, err error) {
 	return o.decide(o.core().count(context.WithoutCancel(ctx), o.releaseMembers(ctx), o.budget))
 }
 
+// abandon implements holding: the joint hold was lost, and its user has called Release. The members that
+// are left must be released too.
 func (o *JointOwnership) abandon(ctx context.Context) {
 	o.core().count(context.WithoutCancel(ctx), o.releaseMembers(ctx), o.budget)
 }
 
-// releaseMembers starts to release all members, even if ctx is done. The caller decides how long it
-// waits; the rest goes on in the background.
+// releaseMembers starts to release all members at the same time, even if ctx is done. It does not block.
+// The caller decides how long it waits for the answers; the rest goes on in the background.
 func (o *JointOwnership) releaseMembers(ctx context.Context) *fanOut {
 	holds := o.close()
 	return o.core().fanOut(len(holds), func(i int) error {
@@ -413,7 +452,11 @@ func (o *JointOwnership) extend(ctx context.Context, _ *Hold, d time.Duration) e
 	return o.ask(ctx, func(member *Hold) error { return describe(member, "extend", member.Extend(ctx, d, nil)) })
 }
 
-// ask runs f for all members, and reports a loss that it finds before it returns.
+// ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at most.
+// If too few members are left, it ends the joint hold and emits the event before it returns.
+//
+// A member may also be lost while ask waits. memberEnded then ends the hold at once and leaves the event
+// to ask (unreported), so that there is one event, and the call that found the loss reports it.
 func (o *JointOwnership) ask(ctx context.Context, f func(*Hold) error) error {
 	o.mu.Lock()
 	o.asking++
@@ -439,7 +482,8 @@ func (o *JointOwnership) ask(ctx context.Context, f func(*Hold) error) error {
 	return ErrLost
 }
 
-// decide reports whether so many members are gone that too few are left, or why too few answered.
+// decide turns counted answers into a result. lost: so many members refused that too few are left. An
+// error: too few answered, and the silent ones may hold the lock or not.
 func (o *JointOwnership) decide(v votes) (lost bool, err error) {
 	switch {
 	case v.yes >= o.need:

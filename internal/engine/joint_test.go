@@ -419,7 +419,7 @@ func TestRedWaitsForHoldersAlthoughAMemberIsUnreachable(t *testing.T) {
 	})
 }
 
-// The client of the joint lock closes. Members on other clients are not renewed any more.
+// The client of the joint lock closes. From then on, members on other clients are not renewed.
 func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
 	bubble(t, func(t *testing.T, _ *server) {
 		k := newCluster(t, 3)
@@ -485,7 +485,7 @@ func TestRedRivalsDoNotBlockEachOther(t *testing.T) {
 func TestRedHoldLivesWithAMajority(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		n    int // servers that do not answer any more
+		n    int // servers that stop answering
 		lost bool
 	}{
 		{"two of five", 2, false},

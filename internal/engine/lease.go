@@ -5,14 +5,24 @@ import (
 	"time"
 )
 
-// Nested holds share one lease on the server. When one of them is released, the lease may be shortened
-// to what the others were promised. The functions below compute that promise. A driver uses them whose
-// server keeps a lease for each count, as a reader's does.
+// Nested holds share one lease on the server: the longest that one of them needs. When that hold is
+// released, the lease should shrink to the longest that a remaining hold needs:
+//
+//	 0 s  A is acquired with a TTL of 30 s, and renewed: the lease ends at 30 s
+//	 1 s  B nests with a fixed lease of 60 s:            the lease ends at 61 s
+//	 2 s  B is released. A needs 30 s from now:          the lease ends at 32 s
+//
+// Otherwise, if this process crashed now, other clients would wait until 61 s. The functions below
+// compute what the remaining holds need. The driver of readers uses them, because its server keeps a
+// lease for each count.
 
 // BeginShortening returns how long, from now, the server must keep o so that each of the left holds has
-// the lease that it was promised; 0 if all of them have lapsed. known is false if that cannot be told: a
-// hold has not joined yet, or was detached and is to last. EndShortening must follow. The caller holds
-// the wire lock, so that no hold is added meanwhile.
+// its lease; 0 if all of them have lapsed. known is false if the number of known holds is not left: a
+// hold has been counted and has not joined yet, or it was detached and must last. Then the lease must
+// stay as it is.
+//
+// Driver.Release calls it, with the wire lock held, so that no count is added meanwhile. EndShortening
+// must follow.
 func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -25,7 +35,7 @@ func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 	}
 	need = max(need, o.renewed().lease(o.r.Core, now))
 	if n > 0 {
-		need = max(need, time.Millisecond)
+		need = max(need, time.Millisecond) // 0 would free the lock under a hold that is about to lapse
 	}
 	if n+int(o.lapsed) != left || o.lost {
 		return 0, false
@@ -34,32 +44,34 @@ func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 	return need, true
 }
 
-// EndShortening is told how the release ended that BeginShortening prepared.
+// EndShortening follows BeginShortening. err is the error of the release that was sent. Without a reply
+// the release may still be executed, so shortening stays set until a repetition is answered: see promise.
 func (o *Ownership) EndShortening(err error) {
 	if err != nil {
-		return // it may still be executed
+		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.shortening = false
 }
 
-// NextChange numbers a change of the count, so that a late copy of an earlier one has no effect. The
-// caller holds the wire lock.
+// NextChange numbers a change of the count. The server ignores a change whose number is lower than the
+// last one, so a late copy of an earlier change has no effect. The caller holds the wire lock.
 func (o *Ownership) NextChange() uint32 {
 	o.change++
 	return o.change
 }
 
-// renewedHolds is what the renewed holds of an ownership were promised together.
+// renewedHolds is the lease that the renewed holds of an ownership need together. Holds with a fixed
+// lease are not part of it.
 type renewedHolds struct {
 	ttl      time.Duration // the longest; 0: no hold is renewed
 	limited  bool          // each of them has a limit
-	limit    Instant       // the last of these
-	extended Instant       // when the longest lease ends that an Extend got, or may get
+	limit    Instant       // the last of these limits
+	extended Instant       // the latest end of a lease that an Extend got, or may still get
 }
 
-// renewed looks at the renewed holds. mu is held.
+// renewed sums up the renewed holds. mu is held; it takes the mutex of each hold.
 func (o *Ownership) renewed() renewedHolds {
 	all := renewedHolds{limited: true}
 	for h := o.holds; h != nil; h = h.sibling {
@@ -77,8 +89,8 @@ func (o *Ownership) renewed() renewedHolds {
 	return all
 }
 
-// lease is the longest lease, from now, that one of them was promised; 0 if there is none. A renewal may
-// be on its way, so it is never less than what the next one asks for.
+// lease is the longest lease, from now, that one of the holds needs; 0 if there is none. A renewal may
+// be under way, so it is never shorter than a renewal that is sent now.
 func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
 	if all.ttl == 0 {
 		return 0
@@ -90,9 +102,18 @@ func (all renewedHolds) lease(c *Core, now Instant) time.Duration {
 	return max(ttl, time.Duration(all.extended-now))
 }
 
-// promise notes that h is to have a lease of d, before that is sent: a release of another hold that
-// begins now leaves it alone. A release that is on its way may not know of it, so promise waits for its
-// reply, or repeats it.
+// promise notes, before Extend is sent, that h needs a lease of d. A release of a sibling that begins
+// after that leaves h this lease. A release that was sent before could undo the extension:
+//
+//	release of a sibling             Extend of h by 60 s
+//	sends "lease 30 s", no reply
+//	                                 sends "lease 60 s", is answered: h is valid for 60 s
+//	(a late copy is executed:
+//	the lease ends after 30 s)
+//
+// So if such a release is under way, promise waits for its reply. If it was not answered, promise sends
+// it again with a new change number and the new lease, so that the late copy has no effect. It blocks
+// for that, and takes the wire lock.
 func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error {
 	h.mu.Lock()
 	h.extended = max(h.extended, o.r.Core.Instant(time.Now().Add(d)))
@@ -100,11 +121,11 @@ func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error
 	if !o.isShortening() {
 		return nil
 	}
-	if !o.wire.LockContext(ctx) { // the caller that holds wire waits for the reply
+	if !o.wire.LockContext(ctx) { // the release holds wire until its reply, or its end
 		return context.Cause(ctx)
 	}
 	defer o.wire.Unlock()
-	if !o.isShortening() {
+	if !o.isShortening() { // it was answered meanwhile
 		return nil
 	}
 	_, err := o.r.Driver.Release(ctx, o, o.addCount(0))

@@ -9,10 +9,20 @@ import (
 	"time"
 )
 
-// A multi lock that has some members waits for the next one only so long before it releases them:
-// somebody who acquires them in another order, such as Redisson, could else wait for it as it waits for
-// them. Then it waits, holding nothing, until the missing member can be acquired, and begins anew with
-// more patience. Among multi locks the order of the members prevents a deadlock.
+// How a multi lock is acquired.
+//
+// It acquires its members one after another. Among multi locks the order of the members prevents a
+// deadlock. But another program, such as one with Redisson, may acquire them in another order:
+//
+//	multi lock                      other program
+//	acquires A
+//	                                acquires B
+//	waits for B                     waits for A
+//
+// So a multi lock with some members waits for the next one for its patience only. Then it releases them,
+// waits with nothing held until the missing member can be acquired, and begins anew with more patience.
+
+// The patience of a multi lock. It doubles with each round, because a member may simply be held for long.
 const (
 	firstPatience   = 100 * time.Millisecond
 	longestPatience = 2 * time.Second
@@ -35,7 +45,8 @@ func NewMulti(j *Joint) {
 // Subscribe implements [Driver]. It is not used: members wait in queues of their own.
 func (m *multi) Subscribe(*Request, func(bool)) []Subscription { return nil }
 
-// TryAcquire implements [Driver]. A request that may queue waits for one member after another.
+// TryAcquire implements [Driver]. A request that may queue waits here, for one member after another, in
+// the members' queues. On failure it has released what it acquired, or does so in the background.
 func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	c := m.Resource.Core
 	if !q.MayQueue {
@@ -68,8 +79,9 @@ func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	}
 }
 
-// whileOpen is ctx until the multi lock's client closes: members on other clients wait in those clients'
-// queues.
+// whileOpen returns ctx, but ended when the multi lock's client closes. Members on other clients wait in
+// the queues of those clients, which would not notice the Close. The goroutine ends with the attempt, or
+// on closing. The caller must call cancel.
 func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
 	c := m.Resource.Core
 	if !slices.ContainsFunc(m.Members, func(member *Resource) bool { return member.Core != c }) {
@@ -86,7 +98,8 @@ func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelF
 	return waiting, cancel
 }
 
-// awaitMember waits until a member can be acquired, and holds nothing meanwhile.
+// awaitMember waits until the i-th member can be acquired, acquires it and releases it. Nothing is held
+// while it waits, so no other program waits for us.
 func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *Request, i int, w wait) error {
 	o, err := m.beginAttempt(ctx, q)
 	if err != nil {
@@ -106,9 +119,9 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *Reques
 	return err
 }
 
-// acquireInOrder acquires all members, or none. missing is the index of the member for which patience
-// was over; else it is negative. The error of an attempt that the end of ctx or of the wait cut short
-// matches ErrNotAcquired.
+// acquireInOrder acquires all members, or none: on failure it releases the members that it has. missing
+// is the index of the member for which patience was over; otherwise it is negative. If the end of ctx or
+// of the wait cut the attempt short, the error matches ErrNotAcquired.
 func (m *multi) acquireInOrder(
 	ctx context.Context, attempt *attemptTime, q *Request, w wait, patience time.Duration,
 ) (res Result, missing int, err error) {
@@ -117,7 +130,7 @@ func (m *multi) acquireInOrder(
 		return Result{}, -1, err
 	}
 	if o.shortest > 0 {
-		patience = min(patience, o.shortest/2) // at least half is left of a lease that runs already
+		patience = min(patience, o.shortest/2) // leases without renewal run already: leave half of them
 	}
 	for i := range m.Members {
 		mine, cut := w, i > 0 && w.limit != 0
@@ -126,6 +139,8 @@ func (m *multi) acquireInOrder(
 		}
 		pending, err := attempt.call(func() error { return o.acquireAndAdd(ctx, i, q, mine) })
 		if pending != nil {
+			// The time is over and the member is silent. releaseMembers seals o, so acquireAndAdd
+			// releases the member if it is acquired late.
 			attempt.settle(0, o.releaseMembers(ctx), pending)
 			return Result{}, -1, pending.gaveUp(ctx)
 		}

@@ -11,20 +11,24 @@ import (
 // How acquisitions nest.
 //
 // A context that a hold made carries it. An acquisition of the same resource with that context finds the
-// hold (Traits.Outer) and nests: it adds a count to the same ownership instead of waiting for it. Where the
-// server counts by itself, because the id is shared or because the outer hold is the other side of a
-// read-write lock, the acquisition goes to the server with the outer hold's id.
+// hold (Traits.Outer) and nests: it adds a count to the same ownership instead of waiting for it. In two
+// cases the server counts by itself: for a shared id, and under the other side of a read-write lock. Then
+// the acquisition is sent to the server with the outer hold's id (reacquire).
 //
-// Goroutines that were forked inside the outer hold are siblings. They take turns, so that they exclude
+// Goroutines that acquire under the same outer hold are siblings. They take turns, so that they exclude
 // each other as they would with the lock itself.
 //
-// Two races matter. The outer hold may be released while the nested acquisition is on its way: the wire
-// lock of the ownership decides which came first, and the loser gets errOuterEnded and acquires as an
-// outermost request. Or the lock may have been lost: then the acquisition fails with ErrLost, and must take
-// nothing, because somebody else may hold the lock by now.
+// Two races matter:
+//
+//   - The outer hold is released while the nested acquisition is under way. The wire lock of the
+//     ownership decides which came first: see Ownership.nest. If the release did, the acquisition gets
+//     errOuterEnded, and acquires as an outermost request.
+//   - The lock was lost. Then the acquisition fails with ErrLost, and must take nothing, because another
+//     client may hold the lock by now.
 
 // acquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if ctx
-// carries none.
+// carries none. Acquire and joint locks call it. It blocks for a turn, for the wire lock and for the
+// reply.
 func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error) {
 	for {
 		outer, err := r.Traits.Outer(ctx)
@@ -41,14 +45,15 @@ func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error)
 		if ctx.Err() != nil {
 			return nil, GaveUp(ctx, nil)
 		}
-		// Outer does not find that hold again.
+		// The loop ends: Outer does not find a released hold again, and a context carries finitely many.
 	}
 }
 
-// nestUnder acquires under outer, having taken the turn among its siblings where they take turns.
+// nestUnder waits for the turn under outer, if r's kind takes turns, and then acquires. The new hold
+// keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
 func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	if outer.isLost() {
-		return nil, ErrLost // whoever has the turn under it
+		return nil, ErrLost // at once: do not wait for a sibling that still has the turn
 	}
 	parent := (*Hold)(nil)
 	if r.Traits.NestsInTurn {
@@ -73,7 +78,9 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 	return hold, err
 }
 
-// nestNow adds a hold to what outer holds. parent is outer if it has taken a turn.
+// nestNow adds a hold to the ownership of outer, and a count on the server. parent is outer if the
+// acquisition has taken a turn under it, else nil. After a lost reply, Ownership.nest corrects the
+// server's count in the background.
 func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent *Hold) (*Hold, error) {
 	o := outer.held.ownership()
 	if o == nil {
@@ -93,7 +100,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 		}
 		return nil, err
 	}
-	if ctx.Err() != nil { // the reply came after the caller had gone
+	if ctx.Err() != nil { // a late reply: the caller has gone, so nobody would release the hold
 		o.unnest(ctx)
 		return nil, GaveUp(ctx, nil)
 	}
@@ -104,9 +111,13 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 	return hold, err
 }
 
-// reacquire acquires once more with the id of outer. The server counts for a shared id, and the other
-// side of a read-write lock counts by itself. Either way the id may enter at once, as long as the server
-// still knows it.
+// reacquire acquires once more with the id of outer, by the same command as an outermost acquisition.
+// That is needed where the ownership of outer does not know the server's count: for a shared id, and for
+// the other side of a read-write lock. The id may enter at once, as long as the server still knows it.
+//
+// ErrLost means that the server does not know the id. If outer is being released, that is the reason,
+// and the caller acquires as an outermost request. Otherwise outer may have been lost without our
+// knowledge, for example by an operator's delete. Then outer is checked.
 func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, parent *Hold) (*Hold, error) {
 	o := outer.held.ownership()
 	inner := r.NewRequest(q.Terms)
@@ -122,15 +133,17 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, paren
 	return hold, err
 }
 
-// turnQueue has at most one acquisition at a time nested under a hold. Waiters take turns in order.
+// turnQueue gives the turn under a hold to one nested acquisition at a time, in order of arrival. It
+// belongs to the hold. Its methods do not block.
 type turnQueue struct {
-	mu      sync.Mutex
-	taken   bool
-	ended   bool // the hold has ended
+	mu      sync.Mutex // guards the rest, and the queue fields of its waiters; innermost
+	taken   bool       // a nested hold, or its acquisition, has the turn
+	ended   bool       // the hold has ended
 	waiters []*Waiter
 }
 
-// turnsOf returns the turns under h.
+// turnsOf returns the turns under h. If h has ended, waiters get errOuterEnded at once: Hold.end ends
+// only the turns that exist by then.
 func (h *Hold) turnsOf() *turnQueue {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -140,7 +153,8 @@ func (h *Hold) turnsOf() *turnQueue {
 	return h.turns
 }
 
-// tryTake takes the turn if it is free and nobody waits for it.
+// tryTake takes the turn if it is free and there is no waiter. Otherwise it could overtake a waiter that
+// was woken up and has not run yet.
 func (t *turnQueue) tryTake() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,7 +165,8 @@ func (t *turnQueue) tryTake() bool {
 	return true
 }
 
-// pass gives the turn back.
+// pass gives the turn back and wakes the first waiter. The end of a nested hold calls it, and a nested
+// acquisition that failed.
 func (t *turnQueue) pass() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -161,7 +176,7 @@ func (t *turnQueue) pass() {
 	}
 }
 
-// end wakes all waiters, because the hold has ended.
+// end wakes all waiters, because the hold has ended. They get errOuterEnded. Hold.end calls it.
 func (t *turnQueue) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -171,14 +186,15 @@ func (t *turnQueue) end() {
 	}
 }
 
-// Join implements [Queue].
+// Join implements [Queue]. The turn may have been given back since tryTake: NextStep, which comes next,
+// sees that.
 func (t *turnQueue) Join(w *Waiter, _ Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiters = append(t.waiters, w)
 }
 
-// NextStep implements [Queue].
+// NextStep implements [Queue]. The first waiter takes the turn if it is free.
 func (t *turnQueue) NextStep(w *Waiter) Step {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -193,13 +209,14 @@ func (t *turnQueue) NextStep(w *Waiter) Step {
 	return Step{Granted: w.granted}
 }
 
-// Leave implements [Queue].
+// Leave implements [Queue]. A waiter that leaves may have the turn without using it, or may have used up
+// the only wake-up. Either way the next waiter is woken up if the turn is free.
 func (t *turnQueue) Leave(w *Waiter, res Result) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.waiters = slices.DeleteFunc(t.waiters, func(o *Waiter) bool { return o == w })
 	if w.granted != nil && !res.Granted {
-		t.taken = false // it left with its turn
+		t.taken = false // it was given the turn, and then its context ended
 	}
 	if !t.taken && len(t.waiters) > 0 {
 		t.waiters[0].Wake()

@@ -131,7 +131,7 @@ func TestNestedAcquisitionsTakeTurns(t *testing.T) {
 		assert.False(t, third.returned(), "one at a time, in order")
 		assert.Equal(t, 2, s.holder("x", "a:1").count)
 
-		// A hold may be nested in the one that has the turn.
+		// Another hold may nest under the hold that has the turn.
 		inner := acquire(t, carry(second.hold), r)
 		assert.Equal(t, 3, inner.Depth())
 		release(t, inner)

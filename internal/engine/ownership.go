@@ -10,21 +10,34 @@ import (
 
 // How an ownership changes.
 //
-// Each hold needs one count. Nested holds join the ownership of the outer hold, and the server's count is
-// set to the number of holds that are left. The command that sets it carries the wanted number, not a
-// difference, so it may be repeated. The wire lock keeps the commands in order: whoever has it reads the
-// number anew, so a late command never writes an old one. The last release sends Release with 0, or hands
-// the lock off, and freed remembers the answer.
+// Each hold needs one count. Nested holds join the ownership of the outer hold, and the server's count
+// is set to the number of holds that are left. The command that sets it carries the wanted number, not
+// a difference, so it may be repeated. The wire lock keeps the commands in order, and the count is read
+// while it is held. So a late command never writes an old count. The last release sends Release with 0,
+// or hands the lock off, and freed remembers the answer.
 //
-// A release that is not answered goes on in the background (writeCountLater), for as long as a copy of it
-// can do no harm: see repeatUntil.
+// Without the wire lock, a nested acquisition and a release could overtake each other:
 //
-// Loss comes from four sides: the watchdog (a renewal was refused, or validity has passed), a reply to any
-// command that says the id holds nothing, Verify after a takeover notice, and the limit of a single hold.
-// All but the last end every hold of the ownership.
+//	release of the outer hold      nested acquisition
+//	count 1 -> 0
+//	                               count 0 -> 1
+//	                               sends "count 1", is answered: a hold
+//	sends "free", is answered
+//	(another client acquires while the nested hold is live)
+//
+// A release without an answer is repeated in the background (writeCountLater), for as long as a copy of
+// it can do no harm: see repeatUntil.
+//
+// There are four causes of a loss:
+//
+//   - The watchdog: a renewal was refused, or validity has passed (LeaseLost).
+//   - The reply to any command: the server does not know the id (judge, release).
+//   - A check after a takeover notice (Verify).
+//   - The limit of a single hold. It ends that hold only; the others end every hold of the ownership.
 
-// Ownership is one acquisition as the server knows it: an id, and how often it is held. Nested holds
-// share one.
+// Ownership is one acquisition as the server knows it: an id and its count. Nested holds share one. The
+// first hold makes it, each hold joins it, and it is garbage when the last hold has ended and no command
+// about it is left.
 type Ownership struct {
 	r *Resource
 	Owner
@@ -33,33 +46,35 @@ type Ownership struct {
 	cohort time.Duration // how long its holds may be passed on without a command; 0: they are not
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
-	// in which they were decided. Take it with a context: a command may be stuck.
+	// in which they were decided. It is taken with a context, because a command may be stuck.
 	wire   wireLock
 	freed  freeing // guarded by wire
 	change uint32  // number of the last change of the count; guarded by wire
 
-	mu         sync.Mutex // guards the rest
-	holds      *Hold      // those not released yet, linked by sibling
-	passed     int32      // how often a fenced lock was passed on within a cohort
-	count      int32      // the count that the holds need on the wire
-	lapsed     int16      // holds that ended by their limit and were not released since
-	lost       bool
+	mu         sync.Mutex    // guards the rest; never held around a command
+	holds      *Hold         // live holds that have joined, linked by sibling
+	passed     int32         // how often a fenced lock was passed on within a cohort
+	count      int32         // the count that the server should have
+	lapsed     int16         // holds that ended by their limit and were not released since
+	lost       bool          // set once: all holds have been ended, or are about to be
 	shortening bool          // a release that shortens the lease was sent and not answered yet
-	over       Instant       // when the lease, or the server's memory of what was taken, ends at the latest
+	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
 }
 
-// freeing is what is known of the command that frees an ownership.
+// freeing is the answer to the command that frees an ownership. Once there is one, no further release
+// is sent: siblings that were released at the same time take it as their answer too.
 type freeing uint8
 
 const (
-	notFreed   freeing = iota
-	freed              // answered: it is free
-	wasNotOurs         // answered: there was nothing to free
+	notFreed   freeing = iota // not sent, or not answered
+	freed                     // answered: it is free
+	wasNotOurs                // answered: there was nothing to free
 )
 
-// newOwnership returns what res grants to q.
+// newOwnership returns the ownership of a request that was granted by res. Its one count is for the
+// hold that the caller makes next.
 func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	o := &Ownership{
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
@@ -77,20 +92,23 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	return o
 }
 
-// OwnershipOf returns the ownership of an id that no local hold has, for Driver.Check.
+// OwnershipOf returns an ownership without holds, for Driver.Check of an id of another client.
 func (r *Resource) OwnershipOf(id string) *Ownership {
 	return &Ownership{r: r, Owner: Owner{ID: id}}
 }
 
-// Resource is what is owned.
+// Resource is the resource that the ownership was acquired from.
 func (o *Ownership) Resource() *Resource { return o.r }
+
+// The methods of holding that need no mutex.
 
 func (o *Ownership) id() string            { return o.ID }
 func (o *Ownership) leased() bool          { return o.r.Traits.Leased }
 func (o *Ownership) ownership() *Ownership { return o }
 func (o *Ownership) member(*Key) *Hold     { return nil }
 
-// limit is when a hold ends that may last d after sent; zero: never.
+// limit implements holding: the end of a hold that may last d after sent. It is zero where nothing ends
+// a hold but its release.
 func (o *Ownership) limit(sent time.Time, d time.Duration) time.Time {
 	if !o.leased() {
 		return time.Time{}
@@ -98,6 +116,8 @@ func (o *Ownership) limit(sent time.Time, d time.Duration) time.Time {
 	return sent.Add(d - o.r.Core.MarginOf(d))
 }
 
+// validUntil implements holding: the hold's own limit, or the end of the renewed lease if that comes
+// first. A fixed lease has only a limit.
 func (o *Ownership) validUntil(h *Hold) time.Time {
 	limit := h.until()
 	if !o.leased() || !h.renew {
@@ -109,8 +129,9 @@ func (o *Ownership) validUntil(h *Hold) time.Time {
 	return limit
 }
 
-// join adds a hold. The watchdog renews while at least one hold is a renewed one, and watches the limit
-// of each hold that has one.
+// join implements holding: it adds a hold. The watchdog renews while at least one hold is a renewed
+// one, and watches the limit of each hold that has one. The ownership may have been lost between the
+// command that added the count and join. Then h ends at once: no event would come for it later.
 func (o *Ownership) join(h *Hold) {
 	if !o.leased() {
 		return
@@ -123,18 +144,21 @@ func (o *Ownership) join(h *Hold) {
 		o.setTerms(h)
 	}
 	o.mu.Unlock()
-	if lost { // after the command that added its count, before it joined
+	if lost {
 		h.loseInBackground()
 		return
 	}
-	if h.limit != 0 { // nobody changes it yet
+	if h.limit != 0 { // read without its mutex: the caller has not returned h yet
 		h.watchLimit()
 	}
 }
 
-// setTerms tells the watchdog how to renew after the holds have changed: for the longest of their TTLs,
-// up to the last of their limits if all have one. fresh, if not nil, is a hold whose TTL was just
-// confirmed. mu is held.
+// setTerms updates the watchdog's terms after the holds have changed: renew for the longest of their
+// TTLs, up to the last of their limits if all have one. fresh, if not nil, is a new hold: the server has
+// just confirmed its TTL. mu is held.
+//
+// When a hold leaves, validity may shrink. Its release may shorten the lease on the server, and an
+// answer to an older renewal says nothing about the lease after that.
 func (o *Ownership) setTerms(fresh *Hold) {
 	c, all := o.r.Core, o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
@@ -151,7 +175,7 @@ func (o *Ownership) setTerms(fresh *Hold) {
 	}
 	until := o.lease.ValidUntil()
 	if fresh == nil {
-		// A hold has left. Its release gives its lease back, so only what the others were promised is trusted.
+		// A hold has left, or a limit was raised. Trust only the lease that the remaining holds need.
 		now := time.Now()
 		if own := now.Add(all.lease(c, c.Instant(now)) - terms.Margin); own.Before(until) {
 			until = own
@@ -168,7 +192,9 @@ func (o *Ownership) setTerms(fresh *Hold) {
 	_ = c.dog.Keep(&o.lease, o, terms, until) // fails after Close, which ends the holds
 }
 
-// forget removes a hold from renewal and from news of a loss. It sends nothing.
+// forget implements holding: it removes a hold, so that it is neither renewed nor ended by a loss from
+// now on. It sends nothing and does not block. Only the first call has an effect. Its callers are a
+// release, a detach, the end of the hold's limit, and Close.
 func (o *Ownership) forget(h *Hold) {
 	if !o.leased() {
 		return
@@ -184,14 +210,15 @@ func (o *Ownership) forget(h *Hold) {
 	}
 	*at, h.sibling = h.sibling, nil
 	if !h.isReleased() {
-		o.lapsed++ // its limit has come
+		o.lapsed++ // its limit has come, and the server still counts it until its Release: see abandon
 	}
 	if !o.lost {
 		o.setTerms(nil)
 	}
 }
 
-// addCount changes the count that the holds need, and returns it.
+// addCount changes the count that the server should have, and returns it. It sends nothing. A command
+// that sends the count must read it, by addCount(0), with wire held.
 func (o *Ownership) addCount(delta int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -199,9 +226,23 @@ func (o *Ownership) addCount(delta int) int {
 	return int(o.count)
 }
 
-// nest adds a count for a hold that is about to join. It fails with ErrLost when o holds nothing any
-// more, and with errOuterEnded when the release of outer has begun: the release may be on its way, and
-// would free the lock under the new hold.
+// nest adds a count on the server for a hold that is about to join. It blocks for the wire lock and for
+// the reply. It fails with ErrLost if the server does not know o, and with errOuterEnded if the release
+// of outer has begun. The wire lock decides which of the two comes first:
+//
+//	nest                            release of outer
+//	takes wire, outer is live
+//	sends "count 2"                 waits for wire
+//	is answered
+//	                                takes wire, sends "count 1": the lock stays held
+//
+//	                                takes wire, sends "free"
+//	waits for wire
+//	takes wire: outer is released
+//	errOuterEnded, sends nothing
+//
+// If the reply is lost, the server may have counted the new hold, or may still do so. Then the count of
+// that moment is sent in the background.
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
 	if !o.wire.LockContext(ctx) {
@@ -211,7 +252,8 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 		o.wire.Unlock()
 		return time.Time{}, errOuterEnded
 	}
-	// From here on wire is held until the server has answered, so a release of outer comes after the count.
+	// From here on wire is held until the reply. A release of outer that begins now is sent after the
+	// count.
 	sent, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(+1), ttl)
 	if err == nil && !lost {
 		o.lastsUntil(sent.Add(ttl))
@@ -229,14 +271,22 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	return sent, o.judge(ctx, lost, err)
 }
 
-// unnest takes back a count that no hold has joined for.
+// unnest takes back the count of a nested acquisition that nest has counted, but for which there is no
+// hold: its caller has gone, or the client closes.
 func (o *Ownership) unnest(ctx context.Context) {
 	o.addCount(-1)
 	o.writeCountLater(ctx, rollbackGrace)
 }
 
-// release gives back the count of h. The last count frees the lock, or hands it off. It returns within
-// releaseTimeout. If the server does not answer, the release goes on in the background.
+// release implements holding: it gives back the count of h. The last count frees the lock, or hands it
+// off. It blocks for the wire lock and for the reply, for releaseTimeout at most, even if ctx has ended.
+// Without a reply the release is repeated in the background.
+//
+// For two holds that are released at the same time, one command may be enough:
+//
+//	release of A: count 2 -> 1     release of B: count 1 -> 0
+//	takes wire, reads 0, frees
+//	                               takes wire: freed already, sends nothing
 func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error) {
 	if o.passOn(h) {
 		return false, nil
@@ -251,6 +301,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 		bounded, stop = context.WithTimeout(bounded, releaseTimeout)
 		defer stop()
 		if !locked && !o.wire.LockContext(bounded) {
+			// A command of another hold is stuck on its connection. Our count goes out after it.
 			o.writeCountLater(ctx, 0)
 			return false, o.r.Core.Unanswered(errSiblingStuck)
 		}
@@ -260,7 +311,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	switch {
 	case left > 0:
 		lost, err = o.r.Driver.Release(bounded, o, left)
-	case o.freed != notFreed: // by the last of the siblings that were released at the same time
+	case o.freed != notFreed: // by a sibling that was released at the same time
 		lost = o.freed == wasNotOurs
 	default:
 		if lost, err = o.releaseOrHandOff(bounded); err == nil {
@@ -270,7 +321,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 			}
 		}
 	}
-	o.wire.Unlock()
+	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
 	switch {
 	case err != nil:
 		o.writeCountLater(ctx, 0)
@@ -280,8 +331,9 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	return lost, err
 }
 
-// writeCountLater sends the count in the background until the server has answered: the count that is
-// decided when a command gets through. It waits up to limit for the first attempt.
+// writeCountLater sends the count in the background until the server has answered. Each repetition
+// reads the count anew, so that it never undoes a later change. writeCountLater blocks for the first
+// attempt, for limit at most. The caller must not hold wire.
 func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 	o.r.Core.inBackground(ctx, o.repeatUntil(), limit, func(ctx context.Context) error {
 		if !o.wire.LockContext(ctx) {
@@ -291,14 +343,18 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 		if o.freed != notFreed {
 			return nil // a release got through meanwhile
 		}
-		// Not handed off: the lock may have been lost long ago, and its waiters acquire by themselves.
+		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
 		_, err := o.r.Driver.Release(ctx, o, o.addCount(0))
 		return err
 	})
 }
 
-// repeatUntil is how long a release may be repeated: until the lease has ended, or, where a second
-// execution would give back more than the first, for as long as the server remembers the first.
+// repeatUntil is when the repetition of a release must end.
+//
+//   - A private id with a lease: when the lease is over. A second execution changes nothing.
+//   - A shared id: while the server is sure to remember the first execution. A second one that it takes
+//     for new would give back the count of another caller.
+//   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	// The first copy was sent up to a command timeout ago.
 	remembered := time.Now().Add(o.r.Core.RepeatFor - o.r.Core.CommandTimeout)
@@ -314,16 +370,24 @@ func (o *Ownership) repeatUntil() time.Time {
 	return remembered
 }
 
-// rememberedReserve is how much earlier than the server the client takes an acquisition without a lease
-// to be forgotten.
+// rememberedReserve is a safety margin: the client stops relying on the server's memory of an
+// acquisition without a lease this long before it ends.
 const rememberedReserve = time.Hour
 
-// IsRemembered reports whether the server is known to remember what an acquisition without a lease took.
+// IsRemembered reports whether the server certainly remembers the permits of an acquisition without a
+// lease. Then the driver may have the server release nothing that it does not remember.
 func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.endsAt()) }
 
-// abandon deletes the key of an expired hold, in case a late renewal extended it. Its owner has left
-// the critical section. A count of a shared id is left to the lease: the id may hold the lock again by
-// now, and would lose a count.
+// abandon implements holding: it deletes the key of a lost hold, in case a late renewal extended it.
+//
+//  1. A renewal is sent, and its reply is lost.
+//  2. validUntil passes: the hold is lost here.
+//  3. The server executes the renewal, and keeps the key for another TTL.
+//  4. The user calls Release. Without abandon, nobody could acquire for the rest of that TTL.
+//
+// It waits for Release, because until then the user's critical section may still run. A count of a
+// shared id is left to the lease: the id may hold the lock again by now, and would lose a count. It does
+// not block.
 func (o *Ownership) abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
@@ -333,13 +397,14 @@ func (o *Ownership) abandon(ctx context.Context) {
 	}
 }
 
+// check implements holding: it asks the server, and ends all holds if the lock is lost.
 func (o *Ownership) check(ctx context.Context) error {
 	lost, err := o.r.Driver.Check(ctx, o)
 	return o.judge(ctx, lost, err)
 }
 
-// Verify asks the server whether o still holds, and ends its holds if it does not. No user's call
-// waits for it.
+// Verify asks the server whether o still holds the lock, and ends its holds if it does not. It is check
+// for a goroutine of the client's presence: it does not wait for the observer.
 func (o *Ownership) Verify(ctx context.Context) error {
 	lost, err := o.r.Driver.Check(ctx, o)
 	if err == nil && lost {
@@ -349,7 +414,9 @@ func (o *Ownership) Verify(ctx context.Context) error {
 	return err
 }
 
-// extend keeps the lock for at least d from now, and h with it.
+// extend implements holding: it keeps the lock, and h, for at least d from now. It blocks for the reply.
+// If the reply is lost, validity stays as it was: the server may keep the lock longer than h lasts, which
+// is safe.
 func (o *Ownership) extend(ctx context.Context, h *Hold, d time.Duration) error {
 	if err := o.promise(ctx, h, d); err != nil {
 		return err
@@ -367,7 +434,7 @@ func (o *Ownership) extend(ctx context.Context, h *Hold, d time.Duration) error 
 		h.limit = limit
 	}
 	h.mu.Unlock()
-	if raised { // before Confirm, which never goes beyond the limits
+	if raised { // before Confirm, which never extends validity beyond the limits
 		o.mu.Lock()
 		if !o.lost && o.has(h) {
 			o.setTerms(nil)
@@ -379,7 +446,8 @@ func (o *Ownership) extend(ctx context.Context, h *Hold, d time.Duration) error 
 	return nil
 }
 
-// judge turns a reply into an error. It ends all holds if the lock is lost.
+// judge turns the reply to a command into an error. It ends all holds if the lock is lost, so the
+// caller must not hold wire.
 func (o *Ownership) judge(ctx context.Context, lost bool, err error) error {
 	if err == nil && lost {
 		o.lose(ctx, nil)
@@ -388,7 +456,8 @@ func (o *Ownership) judge(ctx context.Context, lost bool, err error) error {
 	return err
 }
 
-// lose ends all holds but one, because the call with ctx found that the lock is lost.
+// lose ends all holds but except, because the call with ctx found that the lock is lost. Release ends
+// its own hold, which is except, itself.
 func (o *Ownership) lose(ctx context.Context, except *Hold) {
 	for _, h := range o.endAll() {
 		if h != except {
@@ -397,14 +466,16 @@ func (o *Ownership) lose(ctx context.Context, except *Hold) {
 	}
 }
 
-// loseInBackground ends all holds, because the lock was found to be lost by no call of the user's.
+// loseInBackground ends all holds when no call of the user found the loss. It does not wait for the
+// observer. The watchdog calls it.
 func (o *Ownership) loseInBackground() {
 	for _, h := range o.endAll() {
 		h.loseInBackground()
 	}
 }
 
-// endAll marks o as lost, once, and returns the holds that are to be told.
+// endAll marks o as lost, once, and returns the holds that the caller must end. It returns them instead
+// of ending them, because a hold must not end with mu held.
 func (o *Ownership) endAll() []*Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -414,18 +485,20 @@ func (o *Ownership) endAll() []*Hold {
 	o.lost = true
 	holds := o.list()
 	o.holds = nil
-	o.r.Core.dog.Drop(&o.lease) // no renewal may revive what was lost
+	o.r.Core.dog.Drop(&o.lease) // no renewal may keep the key of a lost lock
 	return holds
 }
 
-// lastsUntil notes that the server may keep the key until then.
+// lastsUntil notes that the server may keep the key until then. It never takes back a later time,
+// because the command that caused it may still be executed.
 func (o *Ownership) lastsUntil(over time.Time) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.over = max(o.over, o.r.Core.Instant(over))
 }
 
-// endsAt is when the lease is over at the latest.
+// endsAt is when the lease is over at the latest, by the clock of this client. Validity ends earlier.
+// After endsAt there is nothing left to release.
 func (o *Ownership) endsAt() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -436,11 +509,14 @@ func (o *Ownership) endsAt() time.Time {
 	return over
 }
 
-// LeaseRenewed implements [watchdog.Keeper]: the server keeps the lock.
+// The watchdog calls the next three methods in goroutines of its own, with no mutex held. They must not
+// block: other keepers of the same batch come after them.
+
+// LeaseRenewed implements [watchdog.Keeper]: the server has extended the lease.
 func (o *Ownership) LeaseRenewed(*watchdog.Lease) {
 	o.mu.Lock()
 	if o.shortLease > 0 && o.holds != nil {
-		// Now that the short first lease was renewed once, ask for what the holds want: at once.
+		// The first lease was shorter than the holds asked for. Renew for their TTLs from now on.
 		o.shortLease = 0
 		o.setTerms(nil)
 	}
@@ -448,18 +524,21 @@ func (o *Ownership) LeaseRenewed(*watchdog.Lease) {
 	o.report(EventRenewed, nil)
 }
 
-// LeaseUnknown implements [watchdog.Keeper]: a renewal was not answered.
+// LeaseUnknown implements [watchdog.Keeper]: a renewal was not answered. That alone is no loss: the
+// watchdog repeats it until validity ends.
 func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) { o.report(EventRenewFailed, err) }
 
-// LeaseLost implements [watchdog.Keeper]: the lock is lost, or must be taken to be.
+// LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
+// deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
 	if !refused {
-		o.lastsUntil(time.Now().Add(o.TTL)) // a renewal without an answer may have been executed: see abandon
+		// A renewal without an answer may be executed now, and keep the key for a TTL: see abandon.
+		o.lastsUntil(time.Now().Add(o.TTL))
 	}
 	o.loseInBackground()
 }
 
-// report emits an event of each hold.
+// report emits an event for each hold, from other goroutines. Nobody may hold mu.
 func (o *Ownership) report(kind EventKind, err error) {
 	if o.r.Core.Observe == nil {
 		return
@@ -472,7 +551,7 @@ func (o *Ownership) report(kind EventKind, err error) {
 	}
 }
 
-// list returns the holds that are not released yet. mu is held.
+// list returns the live holds. mu is held.
 func (o *Ownership) list() (holds []*Hold) {
 	for h := o.holds; h != nil; h = h.sibling {
 		holds = append(holds, h)

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// testMargin is how long before its end a lease of testTTL is not trusted any more.
+// testMargin is the safety margin of a lease of testTTL.
 const testMargin = testTTL/100 + 2*time.Millisecond
 
 func TestHoldIsRenewedUntilItIsReleased(t *testing.T) {

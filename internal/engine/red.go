@@ -11,12 +11,21 @@ import (
 
 // How a red lock is acquired.
 //
-// All members are asked at the same time, each with a budget of a tenth of the TTL. A majority decides. If
-// rivals had some members each, nobody has a majority: all release what they have, and come back after a
-// random pause. Members that did not answer count against the attempt, but not as refusals: as long as a
-// majority might be free, the error tells that servers did not answer rather than that the lock is held.
+// All members are asked at the same time, each with a budget of a tenth of the TTL. A majority decides.
+// If rivals acquired some members each, nobody has a majority. Then all release what they have, and try
+// again after a random pause.
+//
+// A failed member, such as a silent server, is neither a grant nor a refusal. Without a majority of
+// grants there are two cases:
+//
+//   - Refusals alone prevent a majority, or failures alone do not: the lock counts as held, and the
+//     request waits.
+//   - Otherwise too many members failed: the error says that servers did not answer.
+//
+// A silent server may execute the attempt later. Then acquireMember returns a hold too late, and it is
+// released; or it returns no hold, and rolls back its own request.
 
-// red is the driver of a lock that needs a majority of its members. It asks all at the same time.
+// red is the driver of a lock that needs a majority of its members. It belongs to the handle.
 type red struct{ *Joint }
 
 // NewRed sets up j as a lock that is held while a majority of its members is.
@@ -27,8 +36,8 @@ func NewRed(j *Joint) {
 	j.Resource.Traits = Traits{Leased: true, Outer: j.outer, NestsInTurn: true, NewQueue: r.newQueue}
 }
 
-// newQueue: a request whose context carries a hold of a member does not join the local queue, because
-// the waiters there may wait for that very hold.
+// newQueue returns a queue of its own for a request whose context carries a hold of a member. In the
+// local queue it could be behind a waiter that waits for that very hold: a deadlock.
 func (r *red) newQueue(ctx context.Context, _ *Request) (Queue, error) {
 	id, err := r.carriedID(ctx)
 	if err != nil || id == "" {
@@ -37,7 +46,8 @@ func (r *red) newQueue(ctx context.Context, _ *Request) (Queue, error) {
 	return r.retryQueue(), nil
 }
 
-// TryAcquire implements [Driver].
+// TryAcquire implements [Driver]: it makes one attempt for all members. It blocks for the budget at most,
+// after the pause of a split, and then for the releases of a failed attempt.
 func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	o, err := r.beginAttempt(ctx, q)
 	if err != nil {
@@ -47,7 +57,8 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	attempt := c.newAttemptTime(ctx, &q.wait)
 	defer attempt.cancel()
 	if state.split > 0 {
-		// Rivals held some members each: whoever comes back first should find all of them free.
+		// Rivals held some members each. The pauses are random and long compared to an attempt, so that
+		// one of the rivals finds all members free.
 		pause := rand.N(min(max(16*state.split, 5*time.Millisecond), 250*time.Millisecond)) //nolint:gosec // jitter
 		Pause(attempt.ending, pause, nil)
 	}
@@ -58,7 +69,8 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	var v votes
 	early := o.budget
 	if q.wait.limit > 0 {
-		// A majority that answers in time must not miss the end of the wait because another member is slow.
+		// A majority that answers in time must not miss the end of the wait because another member is
+		// slow.
 		early = min(early, time.Until(q.wait.until)*3/4)
 	}
 	asked.collect(attempt.ending, max(early, time.Millisecond), &v)
@@ -74,7 +86,7 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	cancel()
 	attempt.settle(o.budget, o.releaseMembers(ctx))
 	if attempt.ending.Err() != nil {
-		attempt.settle(o.budget, asked) // what was on its way is released too
+		attempt.settle(o.budget, asked) // members that are acquired late are released here, too
 	}
 	state.split = 0
 	if v.yes > 0 {
@@ -85,15 +97,16 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 		return Result{}, GaveUp(ctx, nil)
 	case attempt.ending.Err() != nil:
 		return Result{}, GaveUp(ctx, errors.Join(v.failed...))
-	case v.no > tolerated, len(v.failed) <= tolerated: // the members that failed are not to blame
+	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
 		return Result{RetryAfter: -1, Met: errors.Join(v.failed...)}, nil
 	default:
-		return Result{}, r.decisive(v.failed, tolerated)
+		return Result{}, r.joinErrors(v.failed, tolerated)
 	}
 }
 
-// askAll asks all members for q until limited is done, and adds what is acquired to o. What is acquired
-// later is released.
+// askAll tries to acquire all members for q, until limited is done, and adds their holds to o. It does
+// not block: each member has a goroutine, which ends with the member's call. The goroutine releases a
+// hold that comes after o was sealed, because nobody else knows it.
 func (r *red) askAll(ctx, limited context.Context, q *Request, o *JointOwnership) *fanOut {
 	c := r.Resource.Core
 	return c.fanOut(len(r.Members), func(i int) error {
@@ -111,9 +124,9 @@ func (r *red) askAll(ctx, limited context.Context, q *Request, o *JointOwnership
 	})
 }
 
-// decisive joins errors so that the first one decides whether waiting goes on: errors that will not pass
-// come first if they alone are too many.
-func (r *red) decisive(errs []error, tolerated int) error {
+// joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come
+// first if they alone prevent a majority: another attempt would fail too.
+func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing := []error(nil), []error(nil)
 	for _, err := range errs {
 		if r.Resource.Core.failure(err).Retry {
@@ -128,9 +141,16 @@ func (r *red) decisive(errs []error, tolerated int) error {
 	return errors.Join(slices.Concat(passing, lasting)...)
 }
 
-// Subscribe implements [Driver]. The reason to try is that a majority has announced a release. A rollback
-// is announced too: if one member were enough, requests that wait for a holder of other members would
-// wake each other for ever.
+// Subscribe implements [Driver]. It wakes the queue when a majority of members has announced a release.
+// One member is not enough, because the release of a failed attempt is announced too. Two waiters would
+// then wake each other for ever, while a third client holds a majority:
+//
+//	waiter X                             waiter Y
+//	acquires 1 of 3, releases it
+//	                                     is woken up, acquires 1 of 3, releases it
+//	is woken up ...
+//
+// The mutex is innermost: wake is called without it. The listeners run in goroutines of the transport.
 func (r *red) Subscribe(q *Request, wake func(missed bool)) (subs []Subscription) {
 	var mu sync.Mutex
 	announced := map[int]bool{}

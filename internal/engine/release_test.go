@@ -80,7 +80,7 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 	}
 }
 
-// Nothing answers. The release is repeated until it could do nothing any more, or could do harm.
+// The server does not answer. The release is repeated until it would be useless or harmful.
 func TestRepeatedReleaseEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name  string

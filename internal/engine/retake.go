@@ -7,41 +7,48 @@ import (
 	"time"
 )
 
-// A red lock survives a rolling restart of servers without persistence: a member that has forgotten the
-// lock is acquired again, in the background, while the majority stands.
+// A red lock survives a rolling restart of servers without persistence. A member that has forgotten the
+// lock is acquired again, in the background, as long as a majority is left.
 //
-// Why this is safe. Servers must confirm twice that a majority of the other members still holds the id:
-// before a member is acquired again, and after. A member that has forgotten the id cannot come to hold
-// it again except by this code. So the members of the second confirmation have held the lock without a
-// break, and nobody else can have had a majority.
+// The steps for one lost member:
 //
-// A retaken member has the id of the joint hold, which is private. Members held by a shared id are not
-// retaken (WithOwner, and members that a nested acquisition acquired for itself): the server counts for
-// them, and a repeated acquisition could count twice. The member of a nested joint hold joins the
-// enclosing red lock's new hold of it.
+//  1. A majority of the other members confirms that it holds the id.
+//  2. The member is acquired again, with the same id.
+//  3. A majority of the other members confirms again. If it does not, the member is released.
+//
+// Why this is safe: a member that has forgotten the id cannot hold it again except by this code. So the
+// members of the second confirmation have held the lock without a break, and no other client can have had
+// a majority.
+//
+// A retaken member has the id of the joint hold, which is private. Members with a shared id are not
+// retaken: those of WithOwner, and members that a nested acquisition acquired for itself. The server
+// counts for them, and a repeated acquisition could count twice. The member of a nested joint hold nests
+// under the enclosing red lock's new hold of it.
 
-// retakes is the state of one joint hold's background task. The joint ownership's mutex guards it.
+// retakes is the state of the goroutine that retakes members of one joint hold. There is at most one
+// such goroutine at a time. JointOwnership.mu guards running and over.
 type retakes struct {
-	running bool
+	running bool              // the goroutine has not decided to end
 	wakeup  Signal            // sent when a member is lost
-	over    chan struct{}     // closed when the joint hold has ended
-	pending map[*Hold]*retake // by lost hold; only the running task uses it
+	over    chan struct{}     // closed when the joint hold ends; nil: no member was ever lost
+	pending map[*Hold]*retake // by lost hold; only the goroutine uses it
 }
 
 // retake replaces one lost hold of a member.
 type retake struct {
 	q     *Request  // the same for all attempts, so that a late copy of one harms no other; nil: none yet
-	after time.Time // do not try before: an earlier hold is still being released, which would free the next
+	after time.Time // do not try before: the release of an earlier hold would free the next one
 }
 
-// stop ends the task.
+// stop ends the goroutine, if there is one. JointOwnership.end calls it once, with mu held.
 func (t *retakes) stop() {
 	if t.over != nil {
 		close(t.over)
 	}
 }
 
-// retakeLater starts the task, or wakes it up. Only a red lock has one.
+// retakeLater starts the goroutine, or wakes it up. memberEnded and join call it. It does not block. It
+// does nothing for a multi lock, which needs all its members.
 func (o *JointOwnership) retakeLater() {
 	if o.budget == 0 {
 		return
@@ -64,12 +71,14 @@ func (o *JointOwnership) retakeLater() {
 	}
 }
 
-// retakeAll tries to acquire each lost member again: at once, and then once in a third of its TTL. It
-// ends with the joint hold, or when no member is missing.
+// retakeAll is the goroutine. It tries to acquire each lost member again: at once, and then once in a
+// third of its TTL. It ends with the joint hold, when no member is missing, or on stopping.
 func (o *JointOwnership) retakeAll() {
 	for {
 		missing := o.missing(false)
 		if len(missing) == 0 {
+			// Look once more after that: a member that was lost meanwhile has found running set, and has
+			// started no other goroutine.
 			o.withdrawRetakes()
 			if missing = o.missing(true); len(missing) == 0 {
 				return
@@ -94,7 +103,8 @@ func (o *JointOwnership) retakeAll() {
 // longestRetake is the longest pause between two attempts.
 const longestRetake = 24 * time.Hour
 
-// missing returns the lost holds to replace. If there are none and ending is set, the task is over.
+// missing returns the lost holds to replace. If there are none and ending is set, it clears running: the
+// caller ends, and the next loss starts another goroutine.
 func (o *JointOwnership) missing(ending bool) (lost []*Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -109,14 +119,15 @@ func (o *JointOwnership) missing(ending bool) (lost []*Hold) {
 	return lost
 }
 
-// isLostUnreleased reports whether h was lost, and nobody has called Release since.
+// isLostUnreleased reports whether h was lost, and its Release has not begun.
 func (h *Hold) isLostUnreleased() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return errors.Is(h.cause, ErrLost) && !h.taken
 }
 
-// retakeMember tries once to replace a lost hold.
+// retakeMember tries once to replace a lost hold, by the three steps above. It blocks for each of them,
+// for the budget at most. A silent server makes it give up until the next round.
 func (o *JointOwnership) retakeMember(lost *Hold) {
 	m := lost.r
 	if m.Core.IsClosing() {
@@ -143,14 +154,18 @@ func (o *JointOwnership) retakeMember(lost *Hold) {
 		return
 	}
 	t = o.retakes.pending[lost]
-	t.q = nil // fresh is released, which the server remembers
+	// The next attempt needs a new request: the server remembers that this one was released, and grants
+	// none of its copies.
+	t.q = nil
 	if fresh.Release(ctx) != nil {
-		// It goes on in the background. A copy of it may be executed for as long as requests are remembered.
+		// The release is repeated in the background, and a late copy of it would free the next hold,
+		// which has the same id. So wait until no copy can have an effect.
 		t.after = fresh.Ownership().endsAt().Add(m.Core.Memory)
 	}
 }
 
-// isConfirmed reports whether servers say that enough members still hold the id.
+// isConfirmed asks the servers of all live members, and reports whether enough confirm that they still
+// hold the id. A server that does not answer within the budget does not count.
 func (o *JointOwnership) isConfirmed(ctx context.Context) bool {
 	holds := slices.DeleteFunc(o.memberHolds(), func(member *Hold) bool { return !member.isLive() })
 	if len(holds) < o.need {
@@ -160,7 +175,8 @@ func (o *JointOwnership) isConfirmed(ctx context.Context) bool {
 	return o.core().count(ctx, fan, o.budget).yes >= o.need
 }
 
-// acquireAgain makes one attempt. An attempt of unknown outcome is repeated by the next one, or rolled
+// acquireAgain makes one attempt to acquire the member of a lost hold. It returns nil if that fails. All
+// attempts use one request, so an attempt of unknown outcome is granted again by the next one, or rolled
 // back by withdrawRetakes.
 func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 	ctx, cancel := context.WithTimeout(ctx, o.budget)
@@ -174,11 +190,13 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 	if t == nil {
 		t = &retake{}
 		o.retakes.pending[lost] = t
-		// The Release of the lost hold must not free what replaces it: both have one id.
+		// The Release of the lost hold must not free its replacement: both have one id. With this
+		// count, abandon never lowers the count of the lost ownership to 0, and sends nothing.
 		lost.Ownership().addCount(+1)
 	}
 	if o.carried {
-		// The enclosing joint hold's hold of this member, if that was replaced already.
+		// A nested joint hold: nest under the enclosing joint hold's new hold of this member, if there
+		// is one.
 		q := m.NewRequest(terms)
 		q.wait.silent, q.group = true, o
 		hold, err := m.acquireNested(ctx, q)
@@ -204,8 +222,8 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 	return hold
 }
 
-// termsFor are the terms by which lost was acquired, with what is left of a maximum hold time; nil if
-// nothing is left.
+// termsFor returns the terms of lost, with the rest of its maximum hold time. It returns nil if none of
+// that time is left.
 func (o *JointOwnership) termsFor(lost *Hold) *Terms {
 	terms := *o.terms.ForMember(slices.Index(o.j.Members, lost.r))
 	if terms.MaxHold > 0 {
@@ -217,8 +235,8 @@ func (o *JointOwnership) termsFor(lost *Hold) *Terms {
 	return &terms
 }
 
-// replace puts fresh in the place of a lost hold, unless the joint hold has ended, or its other members
-// do not suffice at this moment.
+// replace puts fresh in the place of a lost hold. It reports false if the joint hold has ended, or if
+// fewer members than needed are valid at this moment, by our own clock. The caller then releases fresh.
 func (o *JointOwnership) replace(lost, fresh *Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -233,14 +251,15 @@ func (o *JointOwnership) replace(lost, fresh *Hold) bool {
 		return false
 	}
 	fresh.mu.Lock()
-	fresh.ctx = o.h.ctx // what bounded the attempt does not bound the hold
+	fresh.ctx = o.h.ctx // the attempt's context ends with the attempt, the hold's does not
 	fresh.mu.Unlock()
 	o.holds[at] = fresh
 	return true
 }
 
-// withdrawRetakes rolls back what attempts may have acquired, or may still acquire, for members that are
-// not to be retaken any more.
+// withdrawRetakes ends the retakes that have not succeeded: the joint hold has ended, or the lost member
+// was released. It rolls back their requests, because an attempt without a reply may have acquired the
+// member, or may still do so. The goroutine of the retakes calls it.
 func (o *JointOwnership) withdrawRetakes() {
 	for lost, t := range o.retakes.pending {
 		delete(o.retakes.pending, lost)

@@ -53,7 +53,7 @@ type memory struct {
 	lost    bool // the reply to the release
 }
 
-// command is one command on its way. Its log line is "op name id".
+// command is one command that was sent. Its log line is "op name id".
 type command struct {
 	op, name, id string
 	client       string
@@ -70,7 +70,7 @@ type fault struct {
 	reply time.Duration // from then until the reply arrives
 	lost  bool          // it is never executed, and never answered
 	mute  bool          // it is executed, but its reply is lost
-	copy  time.Duration // a copy is executed that much later, and the reply tells of it; 0: no copy
+	copy  time.Duration // a copy is executed that much later, and the reply says so; 0: no copy
 	err   error         // the answer; it is not executed
 }
 
@@ -136,7 +136,7 @@ func (s *server) onEach(f func(command) fault) {
 	s.intercept = f
 }
 
-// keepLeases has leases not end any more, so that what was left behind shows.
+// keepLeases makes leases last for ever, so that a test finds a lock that was not released.
 func (s *server) keepLeases() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -345,7 +345,7 @@ func (s *server) end(name, key, id string, shared, rollback bool, keep time.Dura
 	return freed, lost
 }
 
-// publish announces a release, and returns how many clients are told.
+// publish sends the message of a release, and returns how many clients receive it.
 func (s *server) publish(name string) (heard int) {
 	var clients []*client
 	for _, sub := range s.subs {
@@ -425,7 +425,7 @@ func (s *server) message(name string) {
 	s.publish(name)
 }
 
-// reconnected tells all subscribers that messages may have been missed.
+// reconnected signals all subscribers that messages may have been missed.
 func (s *server) reconnected() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -441,7 +441,7 @@ func (s *server) setPermits(name string, n int) {
 	s.lock(name).permits = n
 }
 
-// seize has a client outside of the test hold a name, for ttl; 0: until it is freed.
+// seize makes a client outside of the test hold a name, for ttl; 0: until it is freed.
 func (s *server) seize(name, id string, ttl time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -490,7 +490,7 @@ func (s *server) lease(name, id string) time.Duration {
 	return max(time.Until(s.holder(name, id).until), 0)
 }
 
-// requireFree checks that nobody holds anything.
+// requireFree checks that no lock is held.
 func (s *server) requireFree(t testing.TB) {
 	t.Helper()
 	for _, name := range s.names() {

@@ -7,11 +7,18 @@ import (
 	"github.com/redlatch/redlatch/internal/list"
 )
 
-// Waiting is one loop (waitIn) over one kind of waiter. What differs is the Queue: it decides in which order
-// waiters go, and knows what wakes them. Whatever happens to the lock becomes a wake-up; the loop then asks
-// the queue for the next step. So a wake-up without a reason costs little, and two wake-ups count as one.
+// Waiting is one loop (waitIn) over one kind of waiter. The queues differ: a Queue decides in which order
+// waiters go, and what wakes them. Each event, such as a message or a grant, is noted in the queue and
+// wakes a waiter. The loop then asks the queue for the next step. So a wake-up without a reason costs
+// little, and two wake-ups count as one.
+//
+//	Join -> NextStep -> wait for a wake-up -> NextStep -> ...
+//	                 -> Try -> granted: Leave
+//	                        -> refused: Tried -> NextStep -> ...
+//	                 -> granted by another: Leave
+//	                 -> give up: Leave
 
-// wait is how long an acquisition may wait, and whether it has waited.
+// wait is how long an acquisition may wait, and whether it has waited. It belongs to its request.
 type wait struct {
 	limit  time.Duration   // negative: none; 0: do not wait
 	until  time.Time       // zero: no limit
@@ -29,7 +36,7 @@ func newWait(ctx context.Context, began time.Time, limit time.Duration) wait {
 	return w
 }
 
-// within returns w, limited to d from now.
+// within returns a copy of w, limited to d from now. Joint locks use it for their members.
 func (w wait) within(d time.Duration) wait {
 	if until := time.Now().Add(d); w.until.IsZero() || until.Before(w.until) {
 		w.until, w.limit = until, d
@@ -37,7 +44,8 @@ func (w wait) within(d time.Duration) wait {
 	return w
 }
 
-// context bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout alone.
+// context bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout
+// alone.
 func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
@@ -47,8 +55,8 @@ func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc
 
 func (w *wait) over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
 
-// begin notes, once, that the acquisition has to wait, and tells the observer. id is the hold's or the
-// holder's id.
+// begin notes, once, that the acquisition has to wait, and emits the event. id is the hold's or the
+// holder's id. The caller holds no mutex.
 func (w *wait) begin(r *Resource, id string) {
 	if w.waited {
 		return
@@ -64,52 +72,57 @@ func (w *wait) begin(r *Resource, id string) {
 }
 
 // Queue is where requests for one resource wait: the local wait queue of a name, this client's part of
-// a fair lock's queue, or the turns under one hold. Its methods are called from the waiters' goroutines.
+// a fair lock's queue, or the turns under one hold. waitIn calls its methods, in the waiters'
+// goroutines. Only Try blocks.
 type Queue interface {
 	// Join adds a waiter at the end. refused is the reply to its first attempt.
 	Join(w *Waiter, refused Result)
-	// NextStep returns what w should do now. If it should wait, something wakes it up later.
+	// NextStep returns what w should do now. If it should wait, the queue wakes it up later.
 	NextStep(w *Waiter) Step
-	// Try makes an attempt for w.
+	// Try makes an attempt for w. It blocks until the reply.
 	Try(ctx context.Context, w *Waiter) (Result, error)
-	// Tried is told of each attempt that was not granted. passOn: w could not use its reason to try, so
-	// the next waiter has the same reason.
+	// Tried reports an attempt that was not granted. passOn: the attempt says nothing about the lock, and
+	// w gives up. So the next waiter must try for the same reason.
 	Tried(w *Waiter, res Result, err error, passOn bool)
 	// Confirmed is called when the channel in the Step was closed.
 	Confirmed(w *Waiter)
-	// Leave removes a waiter. granted tells whether it has what it waited for.
+	// Leave removes a waiter, with the result that it takes along: not granted if it gives up. An unused
+	// reason to try must then reach the next waiter.
 	Leave(w *Waiter, res Result)
 }
 
-// Step is what a waiter should do next: the first of these that is set, or wait.
+// Step is what a waiter should do next: the first of these that is set. If none is, it waits.
 type Step struct {
-	Granted   *Result         // nothing: another has acquired for it
+	Granted   *Result         // take this: a command of another request has acquired for it
 	Err       error           // give up
 	Try       bool            // try now
 	Confirmed <-chan struct{} // while it waits, also wait for this
 }
 
-// Waiter is one request that waits. It serves every kind of queue.
+// Waiter is one request that waits. It serves every kind of queue. waitIn makes it, and it is in one
+// queue until waitIn returns.
 type Waiter struct {
 	Request  *Request
 	resource *Resource
 	wakeup   Signal
 
-	// The queue that it stands in owns these.
+	// The mutex of its queue guards these fields.
 	list.Links[Waiter]
 	wantsTry   bool    // there is a reason to try
 	trying     bool    // an attempt is under way
-	offered    bool    // another is acquiring for it, or was and does not know the outcome
-	inDoubt    bool    // another's attempt to acquire for it has an unknown outcome
-	granted    *Result // what another has acquired for it
-	unanswered bool    // an attempt of its own has an unknown outcome: it may hold the lock without knowing
+	offered    bool    // another request's command may acquire for it: under way, or of unknown outcome
+	inDoubt    bool    // a copy of such a command may still arrive
+	granted    *Result // the result of such a command, if it was granted
+	unanswered bool    // an attempt of its own has an unknown outcome: its id may hold the lock
 }
 
-// Wake makes the waiter ask its queue for the next step.
+// Wake makes the waiter ask its queue for the next step. It does not block, and any goroutine may call
+// it, even after the waiter has left.
 func (w *Waiter) Wake() { w.wakeup.Send() }
 
-// waitIn has q wait in a queue. It is the only waiting loop: fair locks, joint locks and nested
-// acquisitions wait in it too. refused is the reply to the first attempt.
+// waitIn makes q wait in a queue. It is the only waiting loop: fair locks, joint locks and nested
+// acquisitions wait in it too. refused is the reply to the first attempt. It blocks until q is granted,
+// the wait is over, ctx ends or the client closes. The caller rolls q back if it fails.
 func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused Result) (res Result, err error) {
 	c := r.Core
 	w := &Waiter{Request: q, resource: r, wakeup: NewSignal()}
@@ -123,7 +136,8 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 	}
 	met := refused.Met
 	for {
-		// Before NextStep: a waiter that leaves passes its reason to try on.
+		// Before NextStep, which uses up the reason to try. A waiter that gives up here leaves its reason
+		// to the next one.
 		switch {
 		case ctx.Err() != nil, q.wait.over():
 			return Result{}, GaveUp(ctx, met)
@@ -162,7 +176,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 			queue.Tried(w, Result{RetryAfter: notNowPause}, err, false)
 		case failure.Retry:
 			met = err
-			// If w gives up now, the attempt may come to nothing: the next waiter has the same reason to try.
+			// If w gives up now, a message that made it try would be wasted: the next waiter must try.
 			queue.Tried(w, Result{RetryAfter: -1}, err, ctx.Err() != nil || q.wait.over())
 		default:
 			queue.Tried(w, Result{RetryAfter: -1}, err, true)

@@ -109,7 +109,7 @@ func TestNextHeadWaitsForTheSubscription(t *testing.T) {
 		cancel()
 		_ = first.fail()
 		sleep(100 * ms)
-		s.free("x") // nobody hears it
+		s.free("x") // no client receives the message
 		release(t, second.wait())
 		assert.Equal(t, 300*ms, s.now())
 	})
@@ -385,7 +385,7 @@ func TestSharedIDTriesAlthoughOthersWait(t *testing.T) {
 	})
 }
 
-// A waiter with the id of the holder is told by the head's refusal that it may go.
+// The head is refused, and the reply names the holder. A waiter with the holder's id then tries.
 func TestWaiterWithTheIDOfTheHolderTries(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		r := s.client(t, "a").lock("x")
@@ -453,7 +453,7 @@ func returned(calls []*call) (done []bool) {
 	return done
 }
 
-// The head asks for more than is free. The refusal tells how many are left, and another fits.
+// The head asks for more permits than are free. The refusal says how many are left. Another waiter fits.
 func TestRefusedHeadLetsASmallerRequestTry(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		r := s.client(t, "a").semaphore("x")

@@ -13,24 +13,33 @@ import (
 
 // How requests wait for a lock that has no queue on the server.
 //
-// All requests of one client for one name stand in one queue, in order of arrival. The server learns of
-// none of them. Only the head watches the lock, so a thousand waiters cost one subscription and one attempt
-// a second. The head has a reason to try when
+// All requests of one client for one name are in one queue, in order of arrival. The server does not know
+// them. Only the head watches the lock, so a thousand waiters cost one subscription and one attempt a
+// second. The head has a reason to try when
 //
 //   - its subscription is confirmed: a release before that was not heard,
 //   - a message announces a release, or messages may have been missed,
-//   - the lease of the holder ends, as the last refusal told,
+//   - the lease of the holder ends, according to the last refusal,
 //   - a second has passed: a message may have been lost.
 //
-// A reason to try is used once. A waiter that leaves without using it passes it on (Leave), and so does a
-// waiter whose attempt failed for a reason of its own (Tried with passOn). If the head's attempt hangs, for
+// The confirmation matters because of this order of events:
+//
+//	waiter                          holder
+//	tries: refused
+//	                                releases, publishes a message
+//	subscribes                      (the message was not for the waiter)
+//	confirmed: tries, is granted
+//
+// A reason to try is used once. A waiter that leaves without using it passes it on (Leave). So does a
+// waiter whose attempt failed and said nothing about the lock (Tried with passOn). Otherwise the lock
+// could be free with waiters in the queue, until the next slow poll. If the head's attempt hangs, for
 // example on a dead connection, the next waiter tries after stuckAfter.
 //
 // Most grants come without an attempt: the client that releases hands the lock off to the head of its own
 // queue (handoff.go).
 
 const (
-	// slowPoll is how often the head of a queue tries without any reason, in case a message was lost: one
+	// slowPoll is the pause after which the head of a queue tries in case a message was lost. That is one
 	// attempt a second for each client and name, however many requests wait.
 	slowPoll = time.Second
 	// stuckAfter is how long the head's attempt may take before another waiter tries.
@@ -39,9 +48,10 @@ const (
 	maxBatch = 64
 )
 
-// waitQueues are a client's local wait queues, one for each kind and name with waiters.
+// waitQueues are a client's local wait queues, one for each kind and name with waiters. It is a part of
+// Core. One mutex for all queues is enough: it is held for moments, and never around a command.
 type waitQueues struct {
-	mu   sync.Mutex // guards all queues and the queues' part of their waiters
+	mu   sync.Mutex // guards all queues, and the queue fields of their waiters
 	open map[queueKey]*waitQueue
 }
 
@@ -52,10 +62,15 @@ type queueKey struct {
 	polling bool
 }
 
-// waitQueue is the local queue in front of one name, in order of arrival. Only its head watches: it
-// tries when a message comes, when the holder's lease ends, and once a second in any case. Another
-// waiter tries only if it may succeed where the head does not: the head was granted and there is room
-// for more, it asks for less than the head, or the holder has its own id.
+// waitQueue is the local queue for one name. Only its head watches the lock. Another waiter tries only
+// if it may succeed where the head does not:
+//
+//   - the head was granted, and there is room for more,
+//   - it asks for less than the head,
+//   - it has the shared id that holds the lock,
+//   - the head's attempt is stuck.
+//
+// The first request that waits opens the queue (of), and the last one that leaves closes it.
 type waitQueue struct {
 	queues  *waitQueues
 	key     queueKey
@@ -65,19 +80,20 @@ type waitQueue struct {
 	backoff func(n int) time.Duration
 
 	// queues.mu guards the rest.
-	joining   int                        // waiters that are about to join
+	joining   int                        // requests between of and Join: the queue must stay open for them
 	waiters   list.List[Waiter, *Waiter] // the first is the head
-	lookAt    time.Time                  // when the head tries again by itself
-	alarm     *time.Timer                // calls ring
-	alarmAt   time.Time                  // when alarm is set for, at or before lookAt; zero: it is not set
+	tryAt     time.Time                  // when the head tries again by itself
+	alarm     *time.Timer                // calls onAlarm
+	alarmAt   time.Time                  // when alarm is set for, at or before tryAt; zero: it is not set
 	polls     int                        // attempts since the last grant, if it polls
 	subs      []Subscription
 	unsettled []<-chan struct{} // of subscriptions that are neither confirmed nor refused
 	skip      int               // this many messages are left to other clients: see yield
 }
 
-// mustWait reports whether a waiter is here already that could go wherever q could: an attempt could
-// only fail, or overtake it.
+// mustWait reports whether q must join the queue without an attempt, because of a local waiter that
+// needs no more than q does. An attempt of q would be refused, or it would overtake that waiter. A
+// shared id always tries, because it may hold the lock already.
 func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	if q.Shared {
 		return false
@@ -111,7 +127,8 @@ func (c *Core) Waiters() (n int) {
 	return n
 }
 
-// of returns the queue for requests with those terms. The caller joins it.
+// of returns the queue for requests with these terms, and opens it if there is none. The caller must
+// call Join.
 func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -139,12 +156,14 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 	return q
 }
 
-// privateQueue returns a queue for one request, which polls.
+// privateQueue returns a queue for one request, which polls. Other requests do not find it, so it delays
+// none of them. The caller must call Join.
 func (c *Core) privateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
 	return &waitQueue{queues: &c.queues, r: r, private: true, joining: 1, backoff: backoff}
 }
 
-// Join implements [Queue]. The first waiter subscribes and watches.
+// Join implements [Queue]. The first waiter subscribes for the whole queue, with queues.mu held. So a
+// message that comes at once waits until the waiter is in the queue.
 func (q *waitQueue) Join(w *Waiter, refused Result) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
@@ -153,7 +172,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	if q.waiters.First != w {
 		return
 	}
-	q.rest(refused)
+	q.scheduleTry(refused)
 	if q.backoff == nil {
 		// The second attempt waits for the confirmation: a release between a refused attempt and the
 		// subscription would never be heard.
@@ -164,7 +183,8 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	}
 }
 
-// NextStep implements [Queue].
+// NextStep implements [Queue]. It uses up the waiter's reason to try. The head also waits for the
+// subscriptions that are not confirmed yet, one after another.
 func (q *waitQueue) NextStep(w *Waiter) Step {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
@@ -176,13 +196,18 @@ func (q *waitQueue) NextStep(w *Waiter) Step {
 	if step.Granted == nil && step.Try {
 		w.trying = true
 		if q.waiters.First == w {
-			q.lookIn(stuckAfter)
+			q.tryIn(stuckAfter) // if its attempt hangs, onAlarm wakes another waiter
 		}
 	}
 	return step
 }
 
-// Try implements [Queue]. Where one command can acquire for several, it takes the other waiters along.
+// Try implements [Queue]. Where one command can acquire for several requests, such as readers, it
+// acquires for the other waiters too. It blocks for the reply, with queues.mu free.
+//
+// Those waiters are marked as offered meanwhile. If the reply is lost, each of them may hold the lock
+// without knowing. So each tries with its own id, which is granted again, or rolls back if it gives up.
+// Without that, their counts on the server would keep writers out until the leases end.
 func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 	r := w.resource
 	acquireBatch := r.batches()
@@ -203,13 +228,15 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 	res, granted, err := acquireBatch(ctx, w.Request, requests)
 	unknown := r.Core.failure(err).InDoubt
 	q.queues.mu.Lock()
-	for i, o := range others { // all are told before one of them goes on
-		o.inDoubt = o.inDoubt || res.InDoubt // even if all were refused
+	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
+		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was
+		// refused.
+		o.inDoubt = o.inDoubt || res.InDoubt
 		switch {
 		case unknown:
 			o.receive(Result{}, false)
 		case granted == nil:
-			o.offered = false // nobody tried for it, so it has no new reason to try
+			o.offered = false // the command did not try for it, so it has no new reason to try
 		default:
 			res.Granted = granted[i]
 			o.receive(res, true)
@@ -217,12 +244,13 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 	}
 	q.queues.mu.Unlock()
 	if granted != nil {
-		res.Granted = true
+		res.Granted = true // of w: the loop has used res for the others
 	}
 	return r.tried(ctx, w.Request, res, err)
 }
 
-// batches returns the driver's function that acquires for several requests at once, if it may be used.
+// batches returns the driver's function that acquires for several requests at once; nil if there is
+// none, or if replicas must confirm each acquisition.
 func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result, []bool, error) {
 	if r.Core.NeedsReplicas {
 		return nil
@@ -230,18 +258,22 @@ func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result
 	return r.Traits.AcquireBatch
 }
 
-// Tried implements [Queue]. Waiters that may be granted although w was refused try now.
+// Tried implements [Queue]. A waiter that may be granted although w was refused tries now: it needs no
+// more than the free permits, or its shared id holds the lock.
+//
+// After an attempt without a reply, w counts as unanswered: its id may hold the lock, and the head may
+// be refused because of it. So onAlarm lets w try too, not only the head.
 func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	w.trying = false
 	w.unanswered = w.unanswered || q.r.Core.failure(err).InDoubt
 	if q.waiters.First == w {
-		q.rest(res)
+		q.scheduleTry(res)
 	}
 	for o := w.Next; o != nil; o = o.Next {
 		if o.Request.Permits <= res.Free || (o.Request.Shared && o.Request.ID == res.Holder) {
-			o.prod()
+			o.wakeToTry()
 			break
 		}
 	}
@@ -250,12 +282,13 @@ func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	}
 }
 
-// Confirmed implements [Queue]: one more subscription stands, or was refused. When all do, the head makes
-// its second attempt, because no release can be missed any more. Without messages it polls.
+// Confirmed implements [Queue]: one more subscription is confirmed, or was refused. After the last one,
+// the head makes its second attempt. From then on each release causes a message. If a subscription was
+// refused, the slow poll alone remains.
 func (q *waitQueue) Confirmed(w *Waiter) {
 	q.queues.mu.Lock()
 	var settled []Subscription
-	if q.waiters.First == w { // else the next head notes it
+	if q.waiters.First == w { // else the head will see the closed channel itself
 		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
 			w.wantsTry, settled = true, q.subs
 		}
@@ -271,8 +304,16 @@ func (q *waitQueue) Confirmed(w *Waiter) {
 	}
 }
 
-// Leave implements [Queue]. The next head takes over the watch, and the reason to try that w has not
-// used. If w was granted, waiters for which there is room too try now. The last waiter closes the queue.
+// Leave implements [Queue]. It passes on what w does not need any longer:
+//
+//   - w was the head: the next waiter is the head from now on, and waits for the confirmations.
+//   - w has an unused reason to try, and gives up: the head tries. A message is not lost with w.
+//   - w was granted: waiters for which there is room too try now.
+//   - w is the last waiter: the queue closes, and its subscriptions end.
+//
+// If another request's command may have acquired for w, w's request is in doubt. If w gives up, it is
+// rolled back: otherwise the lock would stay taken for an id without a hold. If w was granted, the
+// server remembers its release longer, so that a late copy of that command takes nothing.
 func (q *waitQueue) Leave(w *Waiter, res Result) {
 	q.queues.mu.Lock()
 	wasHead, unused := q.waiters.First == w, w.wantsTry
@@ -280,7 +321,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		w.Request.MustRollback, w.Request.InDoubt = true, true
 	}
 	if w.granted != nil && !res.Granted && w.Request.passed == nil {
-		w.Request.MustRollback = true // it left without taking what another has acquired for it
+		w.Request.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
 	q.waiters.Remove(w)
 	switch {
@@ -292,17 +333,17 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	case res.Granted:
 		if wasHead {
 			q.polls = 0
-			q.rest(Result{RetryAfter: w.Request.TTL})
+			q.scheduleTry(Result{RetryAfter: w.Request.TTL})
 		}
 		q.admit(w, res.Free)
 		if unused && q.r.Traits.ManyHolders {
-			q.waiters.First.prod() // the message may have come after the attempt was decided
+			q.waiters.First.wakeToTry() // the message may announce room that the attempt did not see
 		}
 	case unused:
-		q.waiters.First.prod()
+		q.waiters.First.wakeToTry()
 	}
 	if wasHead && q.waiters.First != nil && len(q.unsettled) > 0 {
-		q.waiters.First.Wake() // it waits for the confirmations now
+		q.waiters.First.Wake() // so that its next step includes the confirmations
 	}
 	var subs []Subscription
 	if q.waiters.First == nil {
@@ -312,97 +353,107 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	}
 	q.queues.mu.Unlock()
 	for _, sub := range subs {
-		sub.Close() // not under the mutex: it waits for the listener, which takes it
+		sub.Close() // with the mutex free: Close waits for the listener, and the listener takes the mutex
 	}
 }
 
-// admit has the waiters try for which there is room beside w, and those that share its id. Where one
-// command acquires for several, one waiter tries for all. mu is held.
+// admit makes waiters try after w was granted: as many as fit into the free permits, and all with w's
+// shared id. Where one command acquires for several requests, only the first of them tries, for all. mu
+// is held.
 func (q *waitQueue) admit(w *Waiter, free int) {
 	batches, led := q.r.batches() != nil, false
 	for o := q.waiters.First; o != nil; o = o.Next {
 		switch {
 		case o.Request.Shared && w.Request.Shared && o.Request.ID == w.Request.ID:
-			o.prod()
+			o.wakeToTry()
 		case o.Request.Permits > free, batches && led && !o.Request.Shared:
 		default:
 			free -= o.Request.Permits
 			led = led || !o.Request.Shared
-			o.prod()
+			o.wakeToTry()
 		}
 	}
 }
 
-// message receives a message of a release, or that messages may have been missed.
+// message receives a message of a release, or that messages may have been missed. The subscription calls
+// it, in a goroutine of package pubsub. It takes queues.mu and does not block. A message that comes when
+// the last waiter has left has no effect.
 func (q *waitQueue) message(missed bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
-	if q.skip > 0 && !missed { // our own release: other clients go first
+	if q.skip > 0 && !missed { // this message is for other clients: see yield
 		q.skip--
-		q.lookIn(maxStreak) // in case no other client acquires
+		q.tryIn(maxStreak) // in case no other client acquires
 		return
 	}
 	if q.waiters.First != nil {
-		q.waiters.First.prod()
+		q.waiters.First.wakeToTry()
 	}
 }
 
-// rest sets when the head tries next: when the holder's lease ends, and soon in any case. mu is held.
-func (q *waitQueue) rest(refused Result) {
+// scheduleTry sets when the head tries next after a refusal: when the holder's lease ends, or at the
+// next slow poll if that is sooner. It covers a holder that crashed, and a lost message. mu is held.
+func (q *waitQueue) scheduleTry(refused Result) {
 	pause := slowPoll
 	if q.backoff != nil {
 		pause = q.backoff(q.polls)
 		q.polls++
 	}
 	if refused.RetryAfter >= 0 {
-		pause = min(pause, refused.RetryAfter+time.Millisecond) // Redis rounds down
+		pause = min(pause, refused.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
-	q.lookIn(pause)
+	q.tryIn(pause)
 }
 
-// lookIn sets when the head tries next. It moves the alarm only to an earlier time: an alarm that comes
-// too early is set again. mu is held.
-func (q *waitQueue) lookIn(pause time.Duration) {
-	q.lookAt = time.Now().Add(pause)
+// tryIn sets when the head tries next by itself. It moves the alarm only to an earlier time: moving it
+// for each attempt would cost more than an alarm that comes too early and is set again. mu is held.
+func (q *waitQueue) tryIn(pause time.Duration) {
+	q.tryAt = time.Now().Add(pause)
 	switch {
 	case q.alarm == nil:
-		q.alarm = time.AfterFunc(pause, q.ring)
-	case q.alarmAt.IsZero() || q.lookAt.Before(q.alarmAt):
+		q.alarm = time.AfterFunc(pause, q.onAlarm)
+	case q.alarmAt.IsZero() || q.tryAt.Before(q.alarmAt):
 		q.alarm.Reset(pause)
 	default:
 		return
 	}
-	q.alarmAt = q.lookAt
+	q.alarmAt = q.tryAt
 }
 
-// ring has the head try. If its attempt is stuck on a connection, the first waiter tries that is not
-// trying already. Waiters in doubt try too: one of them may be the holder that the head is refused for.
-func (q *waitQueue) ring() {
+// onAlarm is the alarm: it makes the head try. It runs in the timer's goroutine, takes queues.mu and does
+// not block. The alarm may come after the last waiter has left, or too early: then it only looks.
+//
+// Two cases of silence need more than the head:
+//
+//   - The head's attempt hangs on its connection. The first waiter that is not trying tries instead.
+//   - A waiter's own attempt was not answered. Its id may hold the lock, and the head would be refused
+//     until that lease ends. So unanswered waiters try too: only they can find out.
+func (q *waitQueue) onAlarm() {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	if q.waiters.First == nil {
 		return
 	}
-	if left := time.Until(q.lookAt); left > 0 {
+	if left := time.Until(q.tryAt); left > 0 {
 		q.alarm.Reset(left)
-		q.alarmAt = q.lookAt
+		q.alarmAt = q.tryAt
 		return
 	}
 	q.alarmAt = time.Time{}
 	if q.waiters.First.trying {
-		q.lookIn(slowPoll)
+		q.tryIn(slowPoll)
 	}
 	first := true
 	for w := q.waiters.First; w != nil; w = w.Next {
 		if !w.trying && (first || w.unanswered) {
 			first = false
-			w.prod()
+			w.wakeToTry()
 		}
 	}
 }
 
-// prod gives the waiter a reason to try. The mutex of its queue is held.
-func (w *Waiter) prod() {
+// wakeToTry gives the waiter a reason to try, and wakes it. queues.mu is held.
+func (w *Waiter) wakeToTry() {
 	w.wantsTry = true
 	w.Wake()
 }

@@ -5,15 +5,20 @@ import (
 	"sync"
 )
 
-// wireLock is a mutex that is taken with a context. Its holder waits for the server, so a caller must be
-// able to stop waiting for it. The zero value is unlocked. Waiters are not served in order.
+// The wire lock of an ownership. It is held while a command that sets the count is under way. So counts
+// reach the server in the order in which they were decided (ownership.go).
+
+// wireLock is a mutex that is taken with a context. It is held while a command waits for the server, so
+// other callers must be able to stop waiting for it. The zero value is unlocked.
+//
+// Waiters are not served in order. They need no order: each reads the count anew once it has the lock.
 type wireLock struct {
-	mu    sync.Mutex // guards the rest; never held for long
+	mu    sync.Mutex // guards the rest; held only for a moment
 	held  bool
-	freed chan struct{} // closed by Unlock; nil while nobody waits
+	freed chan struct{} // closed by Unlock; nil if there is no waiter
 }
 
-// TryLock takes the lock if it is free.
+// TryLock takes the lock if it is free. It does not block.
 func (l *wireLock) TryLock() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -24,7 +29,7 @@ func (l *wireLock) TryLock() bool {
 	return true
 }
 
-// LockContext takes the lock. It reports false if ctx ends first.
+// LockContext takes the lock. It blocks until then, and reports false if ctx ends first.
 func (l *wireLock) LockContext(ctx context.Context) bool {
 	for {
 		l.mu.Lock()
@@ -39,14 +44,15 @@ func (l *wireLock) LockContext(ctx context.Context) bool {
 		freed := l.freed
 		l.mu.Unlock()
 		select {
-		case <-freed: // another waiter may be faster
+		case <-freed: // another waiter may be faster: look again
 		case <-ctx.Done():
 			return false
 		}
 	}
 }
 
-// Unlock frees the lock and wakes all waiters.
+// Unlock frees the lock and wakes all waiters. It wakes them all because a single one might have given
+// up at this moment, and nobody would take the lock then. Any goroutine may call it.
 func (l *wireLock) Unlock() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
