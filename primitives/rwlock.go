@@ -12,10 +12,10 @@ import (
 
 // Read-write locks in Redis: Redisson's RReadWriteLock.
 //
-//	<name>                           hash for both sides: mode, readers and counts, the writer
-//	{<name>}:<id>:rwlock_timeout:<k> one key for the k-th count of a reader, with that count's lease
-//	redisson_rwlock:{<name>}         channel: "0" after the last reader, "1" after a writer
-//	redlatch_rwlock_claim:{<name>}   reservation: a writer waits
+//	<name>                            hash for both sides: mode, readers and counts, the writer
+//	{<name>}:<id>:rwlock_timeout:<k>  one key for the k-th count of a reader, with that count's lease
+//	redisson_rwlock:{<name>}          channel: "0" after the last reader, "1" after a writer
+//	redlatch_rwlock_claim:{<name>}    reservation: a writer waits
 //
 // The field mode says which side holds the lock. A reader without any of its keys is dead, whatever the
 // hash says. The writer's field ends in ":write".
@@ -310,8 +310,8 @@ func (d *readerDriver) SetCount(
 	return reply.Sent, reply.Value == int64(0), err
 }
 
-// recountKeys returns the keys of rwlock/read_set_count. The last one remembers the latest change. It is
-// not the owner's key itself, which must not exist until the release.
+// recountKeys returns the keys of rwlock/read_set_count. The last one remembers the latest change. It
+// cannot be the owner's key itself, which says that a private owner was released.
 func (d *readerDriver) recountKeys(o *engine.Ownership) []any {
 	return []any{d.hash, d.h.sharedCounts, d.h.ownerKey(&o.Owner) + ":count"}
 }
