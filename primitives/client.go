@@ -260,8 +260,8 @@ func (c *Client) Close(ctx context.Context) error {
 }
 
 // subscribe listens on a channel for the payloads that wake a waiter. A new connection counts as one,
-// because messages may have been lost with the old one. wake is called by a goroutine of the hub, so it
-// must not block.
+// because messages may have been lost with the old one. A goroutine of the hub calls wake, which must
+// not block.
 func (c *Client) subscribe(
 	channel string, isWakeup func(payload string) bool, wake func(missed bool),
 ) []engine.Subscription {

@@ -38,7 +38,7 @@ type Event struct {
 	ID     string        // the hold's, once there is one
 	Waited time.Duration // how long the acquisition waited, when it was acquired or failed
 	Held   time.Duration // how long the hold has lasted, in later events
-	Err    error         // why something failed; nil if nothing did
+	Err    error         // the reason of a failure; else nil
 	// Ctx is the context of the call that the event belongs to. It is nil for events that the
 	// background finds, such as renewals.
 	Ctx context.Context //nolint:containedctx // observers read trace ids from it

@@ -88,9 +88,9 @@ const (
 // joined, and whether Redisson holds the lock or may before it.
 //
 // A copy finds the owner in the hash or in the queue, and changes nothing. After a rollback it finds
-// the request's key, and answers "over". A private request needs that key only then, so it passes 0 for
-// the memory; the script takes this for "private". c.life tells a restarted client from its earlier
-// life, whose heartbeats must not keep these waiters alive.
+// the request's key, and answers "over". A private request needs that key only then, so its memory is
+// 0, which also tells the script that the id is private. With c.life the script distinguishes this
+// client from an earlier one of the same id, whose heartbeats must not keep these waiters alive.
 func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := d.h.c
 	var remember any = 0
@@ -175,9 +175,12 @@ func (d *fairDriver) Release(ctx context.Context, o *engine.Ownership, left int)
 	return d.free(ctx, &o.Owner)
 }
 
-// free ends what a private owner has: the lock, or a position in the queue. It runs fairlock/release.
-// Reply: 0 if the owner did not hold the lock; 1 if it is free, or was granted to a waiter of another
-// client, by a message; "<id> <since> <ttl>" if it was granted to a waiter of this client.
+// free ends what a private owner has: the lock, or a position in the queue. It runs fairlock/release,
+// which replies:
+//
+//	0                     the owner did not hold the lock
+//	1                     it is free, or was granted to a waiter of another client, by a message
+//	"<id> <since> <ttl>"  it was granted to a waiter of this client
 //
 // The owner's key remembers the reply. So if the reply with a grant was lost, a copy repeats it. If all
 // are lost, the waiter finds the grant by its next refresh.
@@ -249,8 +252,8 @@ type fairStatus struct {
 	missing   []string // the ids that were sent and are not in the queue
 }
 
-// refresh sends one heartbeat for all waiters of this client, and asks about the given ids. longest is
-// the longest waiter timeout among them: the redlatch keys must live longer than that.
+// refresh sends one heartbeat for all waiters of this client, and asks about the given ids. The redlatch
+// keys must live longer than the longest waiter timeout among them, which is why the script needs that.
 //
 // It runs fairlock/refresh, which also hands on a lock whose lease ended without a release. A copy
 // renews the heartbeat and looks again, so nothing is remembered. A lost reply costs one round: the

@@ -71,11 +71,10 @@ type fairQueue struct {
 }
 
 // fairOrphan is a queue head with our client id but no local waiter. Its request to leave never reached
-// Redis, and this client's heartbeats would keep it in the queue for ever. since is when it was first
-// seen as the head of a free lock.
+// Redis, and this client's heartbeats would keep it in the queue for ever.
 type fairOrphan struct {
 	id    string
-	since time.Time
+	since time.Time // when it was first seen as the head of a free lock
 }
 
 // fairWaiter is one request for a fair lock. It implements [engine.Queue] for itself alone, so the
@@ -221,8 +220,8 @@ func (w *fairWaiter) Confirmed(*engine.Waiter) {
 	w.queue.refreshNow.Send()
 }
 
-// listen subscribes to the waiter's own channel, if it needs that: a client of Redisson may hold the
-// lock before it, or the waiter gets messages instead of grants.
+// listen subscribes to the waiter's own channel if it needs that. It does if a client of Redisson may
+// hold the lock before it, or if the waiter gets messages instead of grants.
 //
 // One look is enough. The queue is first come, first served, so all holders before this waiter were in
 // front of it when it looked. Only a forced release or a lost queue changes that, and the refresh
@@ -443,10 +442,14 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	return ids, longest
 }
 
-// update takes in the reply to a refresh. It wakes three kinds of waiters: one that holds the lock by a
-// grant that did not arrive, the next owner of a free lock, and waiters without a place in the queue. If
-// fewer ids are in Redis than this client's settled waiters, the queue was lost, and all wake up. update
-// reports whether the next owner is an orphan that must leave the queue.
+// update takes in the reply to a refresh, and wakes waiters that have a reason to try:
+//
+//   - The waiter that holds the lock, by a grant that did not arrive.
+//   - The next owner of a free lock.
+//   - Waiters without a place in the queue. If Redis has fewer ids than this client has settled waiters,
+//     the queue was lost, and all waiters wake up.
+//
+// It reports whether the next owner is an orphan that must leave the queue.
 func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) (orphaned bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()

@@ -56,7 +56,7 @@ const tagDigits = 16
 func clientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:tagDigits] }
 
 // tagOf returns the tag of the client that made an id. An id that no client made, such as one of
-// [WithOwner], has a tag of its own: a hash of the id, which all users of it compute alike.
+// [WithOwner], has a hash for a tag. All users of the id compute the same one.
 func tagOf(id string) string {
 	switch at := strings.IndexAny(id, ":,"); {
 	case at == uuidLength && id[at] == ':' && isUUID(id[:at]):

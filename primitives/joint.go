@@ -28,8 +28,8 @@ type jointLock struct {
 // newJoint returns a joint lock without a driver: the caller adds that of its kind. If the members do not
 // fit together it returns a lock whose calls all fail, and no joint.
 //
-// The engine finds holds of a joint lock in a context by its kind and members, not by its name: members
-// of equal names may live on different clients.
+// The engine finds holds of a joint lock in a context by its kind and members. Its name does not identify
+// it, because members of equal names may live on different clients.
 func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *engine.Joint) {
 	l := &Lock{}
 	l.res.Kind = kind

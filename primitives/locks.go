@@ -14,9 +14,9 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Locks lists the locks that are held now: locks of every kind whose key is a hash, so no semaphores and
-// no latches. match is a Redis glob on the user's name; "*" lists all. Each name comes once. An error
-// ends the list: it comes with a zero Info.
+// Locks lists the locks that are held now: all kinds of locks, but no semaphores and no latches. match is a
+// Redis glob on the user's name. "*" lists all. Each name comes once. An error ends the list: it comes
+// with a zero Info.
 //
 // Kind is what the keys show: "reader" or "writer"; "fair" while the fair lock's queue is in use; "fenced"
 // if the name has a fencing token; else "lock". A reader whose leases have ended is not listed. Each

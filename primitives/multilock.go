@@ -14,8 +14,8 @@ import "github.com/redlatch/redlatch/internal/engine"
 // given here or to a call replace the members' same options; their other options stay. A member given
 // twice counts once.
 //
-// The lock's methods return [ErrInvalid] if there is no member, a nil member, a joint lock as a member, or
-// two kinds of lock on one name of one client.
+// Every method of the lock returns [ErrInvalid] if there is no member, or one that is nil or a joint lock.
+// Two kinds of lock on one name of one client are invalid, too.
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
 	l, joint := newJoint("multi", locks, opts)
 	if joint != nil {

@@ -238,9 +238,9 @@ func (d *hashDriver) renewal(
 	return append(keys, d.h.key), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
-// adoptInto replaces a holder's id by that of q, with all counts, by lock/adopt. memory is the key that
-// will remember the release of q; if it is a set, number is q's number in it. counts is 0 if id holds
-// nothing.
+// adoptInto replaces a holder's id by that of q, with all counts, by lock/adopt. The key memory will
+// remember the release of q; if it is a set, number is q's number in it. Without a holder of that id,
+// counts is 0.
 //
 // A copy of the command finds q's id in place, and gets the same answer. After q's release it finds
 // that in memory, and takes nothing. Only the first four keys are passed: an adoption mints no token
@@ -316,8 +316,8 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	return readLockReply(reply)
 }
 
-// Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock: the script
-// notes q's number as released, so that no copy of the attempt can take the lock later.
+// Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. The script notes
+// q's number as released, so that no copy of the attempt can take the lock later.
 func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err error) {
 	if q.Shared {
 		_, err = d.releaseShared(ctx, &q.Owner, true)

@@ -196,8 +196,8 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 // never is Redisson's score for a permit whose lease does not end. This library makes no such permits.
 const never = 922337203685477
 
-// permitHolders reads ids, and the times at which their leases end. now and these times are the server's,
-// in ms since 1970, so the client's clock has no part in the TTLs.
+// permitHolders reads ids, and the times at which their leases end. All times are the server's, in ms since
+// 1970, so the client's clock has no part in the TTLs.
 func permitHolders(now int64, answer []any) []Holder {
 	holders := make([]Holder, 0, len(answer)/2)
 	for i := 0; i+1 < len(answer); i += 2 {
