@@ -89,7 +89,7 @@ const (
 //
 // A copy finds the owner in the hash or in the queue, and changes nothing. After a rollback it finds
 // the request's key, and answers "over". A private request needs that key only then, so its memory is
-// 0, which also tells the script that the id is private. With c.life the script distinguishes this
+// 0, which also marks the id as private for the script. With c.life the script distinguishes this
 // client from an earlier one of the same id, whose heartbeats must not keep these waiters alive.
 func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := d.h.c

@@ -212,8 +212,8 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 	return info, err
 }
 
-// holders reads the fields and values of a lock's hash. A value that is no number is no count: somebody
-// else has written it, and it is left out.
+// holders reads the fields and values of a lock's hash. A value that is no number is no count. It is
+// not from a lock, and is left out.
 func holders(fields []any, ttl time.Duration) []Holder {
 	var list []Holder
 	for i := 0; i+1 < len(fields); i += 2 {

@@ -84,12 +84,12 @@ type presence struct {
 	since   atomic.Int64 // the instant at which the first of them began to wait
 
 	// Only run uses these.
-	idleSince engine.Instant                  // since when nobody holds or waits; 0: somebody does
+	idleSince engine.Instant                  // since when the client neither holds nor waits; 0: it does
 	subs      map[string]*pubsub.Subscription // by tag
 	notBefore engine.Instant                  // no subscription is tried before; one was refused
 
 	mu       sync.Mutex                 // guards the rest
-	closed   bool                       // no name is written any more
+	closed   bool                       // no more names are written
 	written  bool                       // the name may be in Redis
 	writing  chan struct{}              // closed when the write under way has ended; nil: there is none
 	due      engine.Instant             // when the name is to be written again

@@ -22,7 +22,7 @@ type publishing struct {
 	sharded atomic.Bool // by SPUBLISH
 
 	mu     sync.Mutex
-	asking *publishQuestion // nil: nobody asks; guarded by mu
+	asking *publishQuestion // nil: no question is under way; guarded by mu
 }
 
 // publishQuestion is one question to the cluster, shared by all calls that ask at the same time. Its

@@ -109,7 +109,7 @@ func (d *rwDriver) keys(request string) []any {
 }
 
 // rememberAcquire is how long Redis must remember an acquisition, as an argument. Only a shared id needs
-// that, because the script adds a count. 0 tells the script that the id is private.
+// that, because the script adds a count. 0 marks a private id for the script.
 func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 	if q.Shared {
 		return d.h.c.remembered
@@ -280,7 +280,7 @@ func (d *readerDriver) acquireBatch(
 
 // Release implements [engine.Driver]. With holds left it runs rwlock/read_set_count, which also shortens
 // the lease to what those holds were promised: the released hold may have had the longest one. The
-// engine computes that time (internal/engine/lease.go), and EndShortening tells it the outcome.
+// engine computes that time (internal/engine/lease.go), and EndShortening reports the outcome to it.
 func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left == 0 {
 		return d.free(ctx, &o.Owner, false)
