@@ -15,20 +15,27 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// noCopy makes `go vet` report copies.
+// The client: its options, and the parts that it puts together. The engine core waits, holds and works
+// in the background. It knows no Redis, so [New] gives it functions for that. The runner sends all
+// commands. The hub has the subscriptions. The presence keeps the client's name and hears of takeovers.
+
+// noCopy makes `go vet` report copies of the types that contain it.
 type noCopy struct{}
 
 func (*noCopy) Lock()   {}
 func (*noCopy) Unlock() {}
 
-// Client is one participant: an id on the wire, one subscription for all its waiters, and one watchdog
-// for all its holds. Make one per process and Redis, and share it. It is safe for concurrent use.
+// Client is one participant. It has an id on the wire, shared subscriptions for all its waiters, and one
+// watchdog for all its holds. Make one per process and Redis deployment, and share it. It is safe for
+// concurrent use. Call [Client.Close] when the process needs it no longer.
+//
+// The fields without a synchronization type are set by [New] and never change.
 type Client struct {
 	_ noCopy
 
 	id       string
-	life     string // unique to this client, even if another was given the same id
-	rdb      redis.UniversalClient
+	life     string                // unique to this client, even if another was given the same id
+	rdb      redis.UniversalClient // the user's; never closed here
 	cluster  bool
 	prefix   string
 	defaults settings
@@ -46,15 +53,16 @@ type Client struct {
 	rememberedLong any           // the same for an acquisition of which a copy may still arrive
 	acquisitions   atomic.Uint64 // number of the latest acquisition
 	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
-	queues         fairQueues
+	queues         fairQueues    // of waiters for fair locks
 	presence       presence
 	publishing     publishing
 
 	closer sync.Once
-	left   error // what Close returns
+	left   error // the result of Close; closer orders its write before each read
 }
 
-// ClientOption sets up a [Client]. The zero value does nothing.
+// ClientOption sets up a [Client]. The zero value does nothing. A bad value makes [New] fail with
+// [ErrInvalid].
 type ClientOption struct{ apply func(*Client) error }
 
 // WithDefaults sets options for everything that the client acquires. A handle's and a call's own options
@@ -66,9 +74,9 @@ func WithDefaults(opts ...Option) ClientOption {
 	}}
 }
 
-// WithClientID sets the client's uuid on the wire, in lower case. Default: random. Two clients must not use
-// one at the same time. Successive lives of a process may: each numbers its acquisitions from a random
-// start, so it never meets the remembered requests of an earlier life.
+// WithClientID sets the client's uuid on the wire, in lower case. Default: random. Two clients must not
+// use the same one at the same time. Successive lives of a process may. Each numbers its acquisitions
+// from a random start, so that it never meets the remembered requests of an earlier life.
 func WithClientID(uuid string) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if !uuidForm.MatchString(uuid) {
@@ -80,7 +88,8 @@ func WithClientID(uuid string) ClientOption {
 	}}
 }
 
-// WithPrefix adds prefix to every name: Redisson's name mapper, as a prefix.
+// WithPrefix adds prefix to every name on the wire. It equals a name mapper of Redisson that adds the same
+// prefix. Name methods, Info, errors and events show the name without it. Default: none.
 func WithPrefix(prefix string) ClientOption {
 	return ClientOption{func(c *Client) error { c.prefix = prefix; return nil }}
 }
@@ -96,15 +105,16 @@ func WithLogger(l *slog.Logger) ClientOption {
 	}}
 }
 
-// WithObserver calls observe with every [Event], from many goroutines at once. It is not called after Close
-// has returned.
+// WithObserver calls observe with every [Event], from many goroutines at once. It should return quickly:
+// calls wait for it. It is not called after Close has returned.
 func WithObserver(observe func(Event)) ClientOption {
 	return ClientOption{func(c *Client) error { c.observe = observe; return nil }}
 }
 
 // WithReplicas confirms each acquisition with WAIT. If fewer than n replicas confirm it within timeout, the
 // acquisition is rolled back and fails with [ErrNotReplicated]. This narrows the window in which a
-// fail-over forgets a lock. It does not close it.
+// fail-over forgets a lock. It does not close it: a replica without the lock may be promoted. Locks are
+// then not handed off within a client. 0 replicas, the default, confirms nothing.
 func WithReplicas(n int, timeout time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if n < 0 || timeout < 0 || (n > 0 && timeout < time.Millisecond) {
@@ -115,8 +125,8 @@ func WithReplicas(n int, timeout time.Duration) ClientOption {
 	}}
 }
 
-// WithSafetyMargin reports a loss d before the TTL ends. Default: a hundredth of the TTL and 2 ms, which is
-// Redlock's allowance for clock drift. A margin is never more than half a TTL.
+// WithSafetyMargin reports a loss d before the TTL ends. Default: a hundredth of the TTL plus 2 ms, which
+// is Redlock's allowance for clock drift. A margin is never more than half a TTL.
 func WithSafetyMargin(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if d < 0 {
@@ -134,9 +144,11 @@ func WithShardedPubSub(on bool) ClientOption {
 }
 
 // WithCommandTimeout limits how long a call waits for Redis's answer, repetitions and dials included. Then
-// the call fails with the transport error, and what it may have done is rolled back in the background. A
-// call returns earlier when its context, or an acquisition's wait, ends. More than 50 s have no further
-// effect, because Redis remembers requests for a minute. Default 5 s. From 1 ms to 100 years.
+// the call fails with the transport error, and an acquisition that may have succeeded is rolled back in
+// the background. A call returns earlier when its context, or an acquisition's wait, ends.
+//
+// Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers requests
+// for a minute.
 func WithCommandTimeout(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if d < minDuration || d > maxDuration {
@@ -147,8 +159,9 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 	}}
 }
 
-// New returns a client on rdb. It sends nothing. It does not own rdb: closing the client leaves rdb open. A
-// bad option is [ErrInvalid]. So is a *redis.Ring, which has no one place for a key.
+// New returns a client on rdb: a single server, a Sentinel setup or a cluster. It sends nothing. It does
+// not own rdb: closing the client leaves rdb open. It returns [ErrInvalid] for a bad option, and for a
+// *redis.Ring: when a server leaves the ring, its keys move to another one, and locks would be forgotten.
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	if isNil(rdb) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a nil redis client"))
@@ -186,6 +199,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	return c, nil
 }
 
+// isNil reports whether rdb is nil, or a nil pointer of go-redis in an interface.
 func isNil(rdb redis.UniversalClient) bool {
 	switch c := rdb.(type) {
 	case nil:
@@ -198,15 +212,17 @@ func isNil(rdb redis.UniversalClient) bool {
 	return false
 }
 
+// isCluster reports whether rdb is a cluster client, by its options rather than by its type: users wrap it.
 func isCluster(rdb redis.UniversalClient) bool {
 	_, ok := rdb.(interface{ Options() *redis.ClusterOptions })
 	return ok
 }
 
-// ID is the uuid with which every id of this client begins on the wire.
+// ID returns the uuid with which every owner id of this client begins on the wire.
 func (c *Client) ID() string { return c.id }
 
-// newOwner returns an owner whose id no other acquisition has or will have.
+// newOwner returns an owner whose id no other acquisition has or will have. Its number also names what
+// Redis remembers of it.
 func (c *Client) newOwner() engine.Owner {
 	n := c.acquisitions.Add(1)
 	return engine.Owner{ID: numbered("", c.id, ":", n), Number: n}
@@ -221,13 +237,19 @@ func (c *Client) rememberFor(o *engine.Owner) any {
 }
 
 // Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are
-// released or ctx is done. The contexts of holds that are left end with [ErrClosed], and nothing renews
-// them: their locks free themselves when their leases end, not before, because their critical sections
-// may still run. When Close returns, no goroutine of the client is left, and nothing is sent any more. For
-// that it waits for commands on their way, beyond ctx too, for as long as the redis client's own timeouts
-// let one attempt take. Close returns nil, or ctx's error if holds were left. Later calls return the same.
+// released or ctx is done.
+//
+// The contexts of holds that are left end with [ErrClosed], and nothing renews them. Their locks become
+// free when their leases end, not before, because their critical sections may still run.
+//
+// When Close returns, no goroutine of the client is left, and it sends nothing more. For that it waits
+// for commands in flight, beyond ctx too. How long that can take depends on the timeouts of the redis
+// client.
+//
+// Close returns nil, or ctx's error if holds were left. Later calls return the same.
 func (c *Client) Close(ctx context.Context) error {
 	c.closer.Do(func() {
+		// The presence goes first, because it sends and subscribes; the runner last.
 		c.left = c.core.Close(ctx, c.run.Stop, func(abandoned bool) {
 			c.presence.close(abandoned)
 			c.hub.Close()
@@ -237,7 +259,9 @@ func (c *Client) Close(ctx context.Context) error {
 	return c.left
 }
 
-// subscribe listens on a channel for the payloads that wake a waiter.
+// subscribe listens on a channel for the payloads that wake a waiter. A new connection counts as one,
+// because messages may have been lost with the old one. A goroutine of the hub calls wake, which must
+// not block.
 func (c *Client) subscribe(
 	channel string, isWakeup func(payload string) bool, wake func(missed bool),
 ) []engine.Subscription {

@@ -1,11 +1,14 @@
-// Package primitives is a family of coordination primitives on Redis, for processes that must agree: locks
-// (plain, fair, fenced, read-write, of several servers), semaphores, and count-down latches.
+// Package primitives has coordination primitives on Redis, for processes that must agree: locks (plain,
+// fair, fenced, read-write, of several servers), semaphores, and count-down latches.
 //
 // # Handles and holds
 //
 // A primitive is a handle: a name and options, immutable, shareable, and made without I/O. Acquiring it
-// returns a [Hold]: everything that belongs to one acquisition. [Lock.Do] acquires, runs a function, and
-// releases in any case.
+// returns a [Hold], which is one acquisition. [Lock.Do] acquires, runs a function, and releases in any
+// case.
+//
+// Goroutines that share a handle exclude each other, as with a [sync.Mutex]. A lock is reentrant only
+// through a context: acquiring it with [Hold.Context] nests.
 //
 // # Losing a hold
 //
@@ -13,6 +16,20 @@
 // operator's DEL. Then the hold's context ends with cause [ErrLost]. That happens no later than when Redis
 // may free the lock. A slow reply alone never ends a hold; expired validity always does. A lost hold is
 // never taken again behind the caller's back.
+//
+// A hold is renewed by default ([WithWatchdog]). Its lease counts from before the command was sent, on the
+// monotonic clock. Inside Redis only the server's clock counts, so the wall clocks of clients may differ.
+//
+// # Errors
+//
+// Methods return an [*Error], which says what failed on which primitive. Use [errors.Is] for the reason:
+//
+//   - [ErrNotAcquired]: the wait or the context ended before the acquisition.
+//   - [ErrLost]: the hold ended before it was released.
+//   - [ErrOutcomeUnknown]: Redis did not answer, and may have executed the command.
+//   - [ErrInvalid]: an argument is out of range, and nothing was sent.
+//
+// A command whose reply was lost is repeated, and then has the effect of one execution.
 //
 // # What is not promised
 //

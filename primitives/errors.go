@@ -8,18 +8,22 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
+// Every error of a method that needs Redis is an *Error around one of these, around an error of Redis, or
+// around a transport error. Each states one fact, because callers act differently on each.
+
 // The errors that callers act upon, for [errors.Is].
 var (
 	// ErrNotAcquired: not acquired before the wait or the context ended. Transport errors and errors of
-	// Redis do not match it by themselves; the last one that was met while waiting is joined to it.
+	// Redis do not match it by themselves. The last one that occurred while waiting is joined to it.
 	ErrNotAcquired = engine.ErrNotAcquired
 	// ErrLost: the hold ended before it was released. Somebody else may hold the lock.
 	ErrLost = engine.ErrLost
-	// ErrNotHeld: that holder has nothing to give back.
+	// ErrNotHeld: the given id holds nothing, so there is nothing to release or adopt.
 	ErrNotHeld = engine.ErrNotHeld
 	// ErrReleased: this hold was released or detached before. It matches ErrNotHeld too.
 	ErrReleased = engine.ErrReleased
-	// ErrDeadlock: the caller would wait for itself.
+	// ErrDeadlock: the caller would wait for itself: a reader that wants to write, or a nested
+	// acquisition WithNonReentrant.
 	ErrDeadlock = engine.ErrDeadlock
 	// ErrUnsupported: this primitive has no such operation.
 	ErrUnsupported = engine.ErrUnsupported
@@ -27,23 +31,24 @@ var (
 	ErrClosed = engine.ErrClosed
 	// ErrInvalid: a name, an option or an argument is out of range. Nothing was sent to Redis.
 	ErrInvalid = engine.ErrInvalid
-	// ErrNotReplicated: fewer replicas than WithReplicas asks for confirmed the acquisition. It was rolled
+	// ErrNotReplicated: fewer replicas confirmed the acquisition than WithReplicas asks for. It was rolled
 	// back.
 	ErrNotReplicated = errors.New("not replicated")
 	// ErrOutcomeUnknown: Redis did not answer, so the command may have been executed, or may still be.
-	// It accompanies the transport error. The library itself rolls back what a failed acquisition may
-	// have taken.
+	// The error wraps the transport error too. The library itself rolls back a failed acquisition.
 	ErrOutcomeUnknown = scripts.ErrOutcomeUnknown
 )
 
-// Error says what failed, and on which primitive. It unwraps to the reason.
+// Error says what failed, and on which primitive. It unwraps to the reason. For its fields use
+// [errors.As]; for the reason, [errors.Is].
 type Error struct {
 	Op   string // such as "acquire"
-	Kind string // such as "fair"
+	Kind string // such as "fair": see [Info].Kind
 	Name string // the user's name
 	Err  error
 }
 
+// Error returns a line such as: redlatch: acquire lock "orders:42": not acquired.
 func (e *Error) Error() string {
 	return fmt.Sprintf("redlatch: %s %s %q: %v", e.Op, e.Kind, e.Name, e.Err)
 }
@@ -51,7 +56,8 @@ func (e *Error) Error() string {
 // Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// failed adds the operation and the primitive to an error. A closed runner is a closed client.
+// failed adds the operation and the primitive to an error; nil stays nil. It implements
+// [engine.Config].Describe. A closed runner is a closed client.
 func failed(r *engine.Resource, op string, err error) error {
 	if err == nil {
 		return nil
@@ -62,11 +68,14 @@ func failed(r *engine.Resource, op string, err error) error {
 	return &Error{Op: op, Kind: r.Kind, Name: r.Name, Err: err}
 }
 
+// invalid returns [ErrInvalid] with a reason.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
 }
 
-// classify implements [engine.Config].Classify.
+// classify implements [engine.Config].Classify. An error of the runner says whether the command was
+// executed (scripts/outcome.go). Any other error comes from a reply that was read, or from this library:
+// then nothing is in doubt, and a retry would not help.
 func classify(err error) engine.Failure {
 	f := engine.Failure{Closed: errors.Is(err, scripts.ErrClosed)}
 	if failure, ok := errors.AsType[*scripts.Error](err); ok {
@@ -79,7 +88,8 @@ func classify(err error) engine.Failure {
 	return f
 }
 
-// unanswered implements [engine.Config].Unanswered.
+// unanswered implements [engine.Config].Unanswered: the error of a call that stopped waiting for a command
+// in flight, whose outcome is therefore unknown.
 func unanswered(cause error) error {
 	return &scripts.Error{Script: "engine", Outcome: scripts.Unknown, Err: cause}
 }

@@ -11,6 +11,21 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
+// Fair locks in Redis: Redisson's RFairLock.
+//
+//	<name>                            hash: the owner's id and count, as a plain lock's
+//	redisson_lock_queue:{<name>}      list: the ids of the waiters, the next owner first
+//	redisson_lock_timeout:{<name>}    sorted set: when Redisson takes each waiter for dead
+//	redlatch_lock_waiters:{<name>}    hash: this library's waiters, and what can be granted to them
+//	redlatch_lock_clients:{<name>}    hash: this library's clients, and their heartbeats
+//	redisson_lock__channel:{<name>}:  channels: a waiter's id or a client's life follows
+//
+// A waiter of Redisson gets a message and tries again. A waiter of this library is granted the lock by
+// the script that frees it. That saves an attempt, and the lock is never idle meanwhile.
+// This file has the commands. fairqueue.go has the waiting, scripts/fairlock/queue.lua the rules.
+
+// Prefixes of the keys beside the lock's hash. Redisson does not know of the last two. The scripts
+// expect all four in this order.
 const (
 	fairQueueKey    = "redisson_lock_queue"
 	fairTimeoutsKey = "redisson_lock_timeout"
@@ -18,11 +33,13 @@ const (
 	fairClientsKey  = "redlatch_lock_clients"
 )
 
-// FairLock is Redisson's RFairLock: first come, first served, over all clients, Java's included. Waiters
-// stand in a queue in Redis, in the order of their arrival there. A waiter whose process died costs those
-// behind it at most its waiter timeout ([WithWaiterTimeout], 10 s). A dead waiter of Redisson's costs what
-// Redisson's configuration says (5 minutes by default). TryAcquire never joins the queue, and succeeds
-// only if the queue is empty.
+// FairLock returns the fair lock of that name: Redisson's RFairLock. It is first come, first served,
+// over all clients, Java's included. Waiters join a queue in Redis, in the order of their arrival there.
+// TryAcquire never joins the queue, and succeeds only if nobody waits.
+//
+// A waiter whose process died delays the waiters behind it by at most its waiter timeout
+// ([WithWaiterTimeout], 10 s). A dead waiter of Redisson delays them for as long as Redisson's
+// configuration says (5 minutes by default).
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "fair", name, opts)
@@ -40,10 +57,12 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	return l
 }
 
-// fairDriver is the driver of RFairLock: the plain lock's hash, with a queue before it. The script that
-// releases the lock grants it to the head of the queue.
+// fairDriver is the driver of RFairLock: the plain lock's hash, with a queue before it. It has no
+// [engine.Traits].HandOff, because the release script itself hands the lock to the head of the queue.
 type fairDriver struct{ hashDriver }
 
+// Scripts of fair locks. Where only the notification of waiters differs, the plain lock's script is
+// loaded with this folder's version of notify_free or was_released.
 var (
 	fairScripts = &lockScriptSet{
 		acquire:       scripts.Load("fairlock/acquire"),
@@ -60,10 +79,18 @@ var (
 // What fairlock/acquire does with a request that it refuses.
 const (
 	doNotQueue    = iota
-	queueNotified // it joins the queue, and tries again when it is told that the lock is free
+	queueNotified // it joins the queue, and tries again when a message says that the lock is free
 	queueGranted  // it joins the queue, and is granted the lock
 )
 
+// TryAcquire implements [engine.Driver] by fairlock/acquire, which also joins the queue when it
+// refuses. The reply is as [readLockReply] says. In the queue it has two more elements: when the waiter
+// joined, and whether Redisson holds the lock or may before it.
+//
+// A copy finds the owner in the hash or in the queue, and changes nothing. After a rollback it finds
+// the request's key, and answers "over". A private request needs that key only then, so its memory is
+// 0, which also marks the id as private for the script. With c.life the script distinguishes this
+// client from an earlier one of the same id, whose heartbeats must not keep these waiters alive.
 func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := d.h.c
 	var remember any = 0
@@ -95,22 +122,24 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	return res, err
 }
 
-// fairPosition is what a waiter knows of its position in the queue.
+// fairPosition is what a waiter knows of its position in the queue, from the reply to an attempt. A
+// waiter that Redis removed and that joined again has another position.
 type fairPosition struct {
-	since   string    // when it joined the queue, by the server's clock; "": it is told, not granted
-	seen    time.Time // it has had this position at least since then
+	since   string    // when it joined, by the server's clock; "": it gets messages, not grants
+	seen    time.Time // before the attempt that showed this position was sent
 	foreign bool      // a client of Redisson holds the lock, or may hold it before this waiter
 }
 
-// fairGrant is the lock, granted to a waiter by whoever released it.
+// fairGrant is the lock, granted to a waiter by a release. It comes in the reply to a release of this
+// client, or in a message. See [fairWaiter.takeGrant] for when it is valid.
 type fairGrant struct {
-	id    string
-	since string        // the position that it is granted to
-	ttl   time.Duration // for so long
+	id    string        // the owner's; Redis already has it as the holder
+	since string        // the position that the grant is for
+	ttl   time.Duration // of the lease
 	sent  time.Time     // before the granting command was sent; zero if another client sent it
 }
 
-// readFairGrant parses "<id> <since> <ttl>".
+// readFairGrant parses "<id> <since> <ttl>", the ttl in ms. ok is false for other payloads.
 func readFairGrant(payload string) (g fairGrant, ok bool) {
 	id, rest, _ := strings.Cut(payload, " ")
 	since, ttl, _ := strings.Cut(rest, " ")
@@ -118,6 +147,9 @@ func readFairGrant(payload string) (g fairGrant, ok bool) {
 	return fairGrant{id: id, since: since, ttl: fromMillis(ms)}, err == nil
 }
 
+// Rollback implements [engine.Driver]. For a private request one script ends whatever it has, a hold or
+// a place in the queue. A shared id needs two: one for its count, one for its place in the queue, which
+// it may share with other waiters.
 func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	if !q.Shared {
 		_, err := d.free(ctx, &q.Owner)
@@ -135,6 +167,7 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return errors.Join(err, d.leaveQueue(ctx, q.ID))
 }
 
+// Release implements [engine.Driver].
 func (d *fairDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left > 0 || o.Shared {
 		return d.releaseCounts(ctx, o, left)
@@ -142,8 +175,15 @@ func (d *fairDriver) Release(ctx context.Context, o *engine.Ownership, left int)
 	return d.free(ctx, &o.Owner)
 }
 
-// free takes from a private owner what it has: the lock, or a position in the queue. If that grants the
-// lock to a waiter of this client, the waiter is told.
+// free ends what a private owner has: the lock, or a position in the queue. It runs fairlock/release,
+// which replies:
+//
+//	0                     the owner did not hold the lock
+//	1                     it is free, or was granted to a waiter of another client, by a message
+//	"<id> <since> <ttl>"  it was granted to a waiter of this client
+//
+// The owner's key remembers the reply. So if the reply with a grant was lost, a copy repeats it. If all
+// are lost, the waiter finds the grant by its next refresh.
 func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (lost bool, err error) {
 	c := d.h.c
 	reply, err := c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)), o.ID, c.publish(), c.rememberFor(o), c.life)
@@ -156,29 +196,35 @@ func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (lost bool, err 
 	return reply.Value == int64(0), err
 }
 
-// leaveQueue removes an id from the queue.
+// leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. A copy
+// finds the id gone and does nothing, so no memory is needed. KEYS[3] only keeps the keys of all fair
+// scripts in the same places.
 func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
 	_, err := d.h.c.run.Do(ctx, fairLeaveQueue, d.keys(d.h.requestKey("")), id, d.h.c.publish())
 	return err
 }
 
-// Subscribe is used by red locks, whose members do not queue: they hear of no release, and poll.
+// Subscribe implements [engine.Driver]. Fair waiters subscribe in [fairWaiter.listen] instead. A member
+// of a red lock does not queue, so nobody publishes on the channel that it gets here: it polls.
 func (d *fairDriver) Subscribe(q *engine.Request, wake func(missed bool)) []engine.Subscription {
 	return d.h.c.subscribe(d.waiterChannel(q.ID), isUnlockMessage, wake)
 }
 
-// waiterChannel is the channel on which Redisson tells one waiter that the lock is free, and so does
-// everybody who frees it without a grant.
+// waiterChannel is the channel of one waiter. Redisson publishes there that the lock is free, and so do
+// this library's scripts if they cannot grant it.
 func (d *fairDriver) waiterChannel(id string) string { return d.channel + ":" + id }
 
-// grantChannel is the channel on which this client hears of grants to its waiters. A former life of the
-// client had another channel.
+// grantChannel is the channel on which this client receives the grants to its waiters. It has the
+// client's life in its name, so no grant for an earlier client of the same id arrives here.
 func (d *fairDriver) grantChannel() string { return d.channel + ":" + d.h.c.life }
 
+// adopt implements [lockDriver]. A fair lock remembers releases by a key each, so there is no number.
 func (d *fairDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	return d.adoptInto(ctx, d.h.ownerKey(&q.Owner), 0, id, q)
 }
 
+// info implements [lockDriver] by fairlock/info, which reads the hash and the queue in one step. The
+// queue includes waiters of Redisson, and may include dead ones.
 func (d *fairDriver) info(ctx context.Context) (Info, error) {
 	reply, err := d.h.c.run.Do(ctx, fairInfo, []any{d.hash, d.extra[0]})
 	if err != nil {
@@ -202,12 +248,16 @@ type fairStatus struct {
 	holder    string
 	next      string   // the next owner
 	nextOurs  bool     // it is one of this client's
-	waiting   int      // how many waiters of this client are in the queue
-	missing   []string // of the ids that were sent: those that are not in the queue
+	waiting   int      // how many waiters are in the queue, of all clients
+	missing   []string // the ids that were sent and are not in the queue
 }
 
-// refresh tells Redis that this client's waiters are alive, and asks about those with the given ids.
-// longest is the longest waiter timeout among them.
+// refresh sends one heartbeat for all waiters of this client, and asks about the given ids. The redlatch
+// keys must live longer than the longest waiter timeout among them, which is why the script needs that.
+//
+// It runs fairlock/refresh, which also hands on a lock whose lease ended without a release. A copy
+// renews the heartbeat and looks again, so nothing is remembered. A lost reply costs one round: the
+// next refresh finds the same.
 func (d *fairDriver) refresh(ctx context.Context, longest time.Duration, ids []string) (fairStatus, error) {
 	args := make([]any, 0, 3+len(ids))
 	args = append(args, d.h.c.life, d.h.c.publish(), millis(longest))

@@ -11,28 +11,34 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// How a fair lock's waiters wait.
+// How the waiters of a fair lock wait.
 //
-// Each waiter stands in Redis's queue by itself. Whoever releases the lock grants it to the head of the
-// queue, and publishes the grant on the channel of the head's client. Once a second, and when the holder's
-// lease ends, one script per client and name (a refresh) tells Redis that the waiters are alive, and finds
-// out what messages may have missed: who holds the lock, who is next, and which waiters are not in the
-// queue any more. A waiter that has a reason to try runs the acquiring script again, which is idempotent.
+// Each waiter has a place of its own in Redis's queue. A release grants the lock to the head of that
+// queue, and publishes the grant on the channel of the head's client.
+//
+// Messages can be lost, and waiters can die. So each client sends one script for each name (a refresh),
+// once a second and when the holder's lease ends. It shows that the client's waiters are alive. Its
+// reply says who holds the lock, who is next, and which waiters have lost their places. A waiter with a
+// reason to try runs the acquiring script again, which is idempotent.
+//
+// Mutexes: fairQueues.mu guards the queues of all names and their waiters. It is held while waiters
+// are woken, never while a command is sent or a subscription is closed.
 
 const (
 	// refreshInterval is the usual time between two refreshes.
 	refreshInterval = time.Second
 	// refreshTimeout bounds one refresh.
 	refreshTimeout = 5 * time.Second
-	// maxVerified is how many waiters one refresh asks about by id. The number of waiters shows at once that
-	// a queue was lost. Waiters that were lost alone are found when it is their turn.
+	// maxVerified is how many waiters one refresh asks about by id. A lost queue shows at once by the
+	// number of its waiters. A waiter that has lost its place alone is found when it is its turn.
 	maxVerified = 100
-	// maxEarlyGrants bounds the grants to waiters that are not known yet. A grant that is forgotten is found
-	// by the next refresh.
+	// maxEarlyGrants bounds the grants to waiters that are not known yet. If one is dropped, the next
+	// refresh finds that its waiter holds the lock.
 	maxEarlyGrants = 1000
 )
 
-// fairQueues are a client's parts of the queues of fair locks, by name, while there are waiters.
+// fairQueues has a client's parts of the queues of fair locks, by name. The client owns it. A queue is
+// there while it has waiters.
 type fairQueues struct {
 	mu   sync.Mutex // guards all queues and their waiters
 	open map[string]*fairQueue
@@ -40,11 +46,12 @@ type fairQueues struct {
 	early map[string]fairGrant
 }
 
-// fairQueue is the waiters of one client for one fair lock.
+// fairQueue is the waiters of one client for one fair lock. The first waiter opens it and starts its
+// goroutine (run). The last one removes it and ends the goroutine.
 type fairQueue struct {
 	queues *fairQueues
-	d      *fairDriver
-	grants *pubsub.Subscription
+	d      *fairDriver          // of the first waiter's handle; all handles of a name have equal ones
+	grants *pubsub.Subscription // to grantChannel; closed by the last waiter
 
 	refreshNow engine.Signal // refresh soon
 	reschedule engine.Signal // the next refresh is due earlier than it was
@@ -53,25 +60,26 @@ type fairQueue struct {
 	// queues.mu guards the rest.
 	waiters   list.List[fairWaiter, *fairWaiter] // in order of arrival
 	byID      map[string]*fairWaiter             // waiters that share an id are linked by twin
-	count     int
-	private   int         // waiters with an id of their own
-	turn      *fairWaiter // whose presence is verified next; nil: the first's
-	round     int         // counts refreshes
-	settled   int         // private waiters that were there when the last refresh began
-	refreshAt time.Time   // when the next refresh is due
-	changesAt time.Time   // when the holder's lease ends; zero: unknown
+	count     int                                // all waiters
+	private   int                                // waiters with an id of their own: each must have a place in Redis
+	turn      *fairWaiter                        // the next waiter whose place is verified; nil: start from the first
+	round     int                                // counts refreshes
+	settled   int                                // private waiters that were there when the last refresh began
+	refreshAt time.Time                          // when the next refresh is due
+	changesAt time.Time                          // when the holder's lease ends; zero: unknown
 	orphan    fairOrphan
 }
 
-// fairOrphan is a queue head with our client id but no local waiter, and since when it has been the head
-// of a free lock. Its request to leave never reached Redis. The client's refreshes would keep it in the
-// queue for ever.
+// fairOrphan is a queue head with our client id but no local waiter. Its request to leave never reached
+// Redis, and this client's heartbeats would keep it in the queue for ever.
 type fairOrphan struct {
 	id    string
-	since time.Time
+	since time.Time // when it was first seen as the head of a free lock
 }
 
-// fairWaiter is one request for a fair lock. It implements [engine.Queue] for itself.
+// fairWaiter is one request for a fair lock. It implements [engine.Queue] for itself alone, so the
+// engine's waiting loop runs it in the caller's goroutine. Fields that no mutex guards belong to that
+// goroutine.
 type fairWaiter struct {
 	d      *fairDriver
 	q      *engine.Request
@@ -93,7 +101,8 @@ type fairWaiter struct {
 	wantsTry bool // there is a grant, or another reason to try
 }
 
-// Join implements [engine.Queue].
+// Join implements [engine.Queue]. The waiter has joined Redis's queue already, by the attempt that was
+// refused. Here it becomes known to the client, so that grants and refreshes find it.
 func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 	qs := &w.d.h.c.queues
 	w.waiter, w.position = waiter, w.seen
@@ -114,7 +123,8 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 	w.listen()
 }
 
-// begin opens the queue of a name. mu is held.
+// begin opens the queue of a name: a subscription to its grants, and a goroutine that refreshes. mu is
+// held; neither call blocks.
 func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 	q := &fairQueue{
 		queues: qs, d: d, byID: map[string]*fairWaiter{},
@@ -135,7 +145,8 @@ func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 	return q
 }
 
-// NextStep implements [engine.Queue].
+// NextStep implements [engine.Queue]. A usable grant ends the waiting. Any other reason to try is an
+// attempt, also a grant that came too late: the script then answers that the waiter holds the lock.
 func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	qs := w.queue.queues
 	qs.mu.Lock()
@@ -150,9 +161,17 @@ func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 	return engine.Step{Try: true}
 }
 
-// takeGrant returns what the waiter was granted, if it may be used: the grant is for the position that the
-// waiter has, and enough of the lease is left. The lease counts from when the waiter was last known not to
-// have it. nil: the waiter must ask. mu is held.
+// takeGrant returns what the waiter was granted, if it may be used; nil: the waiter must ask Redis. mu
+// is held. A grant may be used if:
+//
+//   - It is for the position that the waiter has now. An older grant is for a place that it has lost.
+//   - Enough of the lease is left: at most a quarter of it has passed, and at most a tenth of the time
+//     that the hold may last.
+//   - The lease is as long as the request asks for, or will be renewed. A release shortens it if the
+//     waiter's heartbeat is old.
+//
+// Only the server knows when the lease began. So it counts from an earlier instant: when the attempt was
+// sent that last showed the waiter without the lock, or when this client sent the release.
 func (w *fairWaiter) takeGrant() *engine.Result {
 	g := w.grant
 	w.grant = fairGrant{}
@@ -176,15 +195,16 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 	return res
 }
 
-// Try implements [engine.Queue].
+// Try implements [engine.Queue]. The attempt also puts a waiter back into the queue that has lost its
+// place there.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
 	return w.d.h.res.Try(ctx, w.q)
 }
 
-// Tried implements [engine.Queue].
+// Tried implements [engine.Queue]. It takes in the position that the refused attempt showed.
 func (w *fairWaiter) Tried(_ *engine.Waiter, res engine.Result, err error, _ bool) {
 	if err != nil {
-		return // the next refresh finds out where the waiter stands
+		return // the next refresh finds the waiter's position
 	}
 	w.queue.queues.mu.Lock()
 	w.position = w.seen
@@ -193,15 +213,19 @@ func (w *fairWaiter) Tried(_ *engine.Waiter, res engine.Result, err error, _ boo
 	w.listen()
 }
 
-// Confirmed implements [engine.Queue]: a message before the confirmation was not heard.
+// Confirmed implements [engine.Queue]. Messages before the confirmation did not arrive, so a refresh
+// looks for what they said.
 func (w *fairWaiter) Confirmed(*engine.Waiter) {
 	w.confirmed = nil
 	w.queue.refreshNow.Send()
 }
 
-// listen subscribes to the waiter's own channel, if a client of Redisson may hold the lock before it, or
-// if the waiter is not granted the lock. The queue is first come, first served: whoever releases before
-// this waiter was in front of it, so what was seen then stays true, except for a forced release.
+// listen subscribes to the waiter's own channel if it needs that. It does if a client of Redisson may
+// hold the lock before it, or if the waiter gets messages instead of grants.
+//
+// One look is enough. The queue is first come, first served, so all holders before this waiter were in
+// front of it when it looked. Only a forced release or a lost queue changes that, and the refresh
+// covers both.
 func (w *fairWaiter) listen() {
 	if w.own != nil || (!w.position.foreign && w.position.since != "") {
 		return
@@ -220,8 +244,9 @@ func (w *fairWaiter) listen() {
 	w.confirmed = w.own.Confirmed()
 }
 
-// Leave implements [engine.Queue]. If a shared id was granted the lock, the waiters with the same id hold
-// it too: they try.
+// Leave implements [engine.Queue]. It removes the waiter here; the rollback of its request removes it
+// from Redis's queue. If a shared id was granted the lock, other waiters with that id may hold it too,
+// so they try.
 func (w *fairWaiter) Leave(_ *engine.Waiter, res engine.Result) {
 	q := w.queue
 	q.queues.mu.Lock()
@@ -254,9 +279,9 @@ func (w *fairWaiter) wake() {
 	w.waiter.Wake()
 }
 
-// grant gives the lock to the waiter that it is for. Waiters that share its id hold the lock too, each by
-// an attempt of its own. A grant for an unknown waiter is kept: the reply that it joined the queue may be
-// on its way.
+// grant passes a grant to its waiter. If waiters share the id, each makes an attempt instead: the server
+// counts them. A grant for an unknown id is kept, because the reply that its waiter has joined the queue
+// may be on its way. It is called by a release, or by the hub's goroutine.
 func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -277,7 +302,7 @@ func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	qs.early[g.id] = g
 }
 
-// hasWaiter reports whether anybody waits here under that id.
+// hasWaiter reports whether this client has a waiter with that id.
 func (qs *fairQueues) hasWaiter(d *fairDriver, id string) bool {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
@@ -322,7 +347,8 @@ func (q *fairQueue) remove(w *fairWaiter) {
 	}
 }
 
-// expect notes when a refresh may find something new. mu is held.
+// expect notes that a lease ends, or a next owner's time, in changesIn; negative: unknown. The next
+// refresh is then due at that time, or earlier. mu is held.
 func (q *fairQueue) expect(changesIn time.Duration) {
 	q.changesAt = time.Time{}
 	if changesIn < 0 {
@@ -334,7 +360,8 @@ func (q *fairQueue) expect(changesIn time.Duration) {
 	}
 }
 
-// run is the queue's one goroutine: it refreshes.
+// run is the queue's one goroutine: it refreshes. begin starts it. It ends when the last waiter leaves,
+// or when the client begins to close, which also ends all waiting.
 func (q *fairQueue) run() {
 	timer := time.NewTimer(q.pause())
 	defer timer.Stop()
@@ -358,8 +385,8 @@ func (q *fairQueue) run() {
 	}
 }
 
-// pause is the time until the next refresh: a second, or less if the lock changes hands before, or if a
-// waiter's timeout is short.
+// pause is the time until the next refresh. It is a second, or less if the lock may change hands before.
+// It is at most a third of each waiter's timeout, so that one lost heartbeat costs no waiter its place.
 func (q *fairQueue) pause() time.Duration {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
@@ -375,7 +402,7 @@ func (q *fairQueue) pause() time.Duration {
 	return pause
 }
 
-// refresh runs one refresh for all waiters, and wakes those that have a reason to try.
+// refresh runs one refresh for all waiters, and wakes every waiter that has a reason to try.
 func (q *fairQueue) refresh() {
 	ids, longest := q.sample()
 	if len(ids) == 0 {
@@ -389,8 +416,9 @@ func (q *fairQueue) refresh() {
 	}
 }
 
-// sample picks the waiters whose presence is verified this time: the first, and the others in turn. It
-// returns their ids, and the longest of their timeouts.
+// sample picks the waiters whose places are verified this time: the first one always, and the others in
+// turn. It returns their ids, and the longest of their timeouts. It also begins a new round, so that
+// update can tell waiters that Redis must know from newcomers.
 func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
@@ -414,9 +442,14 @@ func (q *fairQueue) sample() (ids []string, longest time.Duration) {
 	return ids, longest
 }
 
-// update takes in the reply to a refresh. It wakes the waiter that holds the lock and was not told, the
-// next owner of a free lock, and the waiters that are missing in the queue. It reports whether the next
-// owner is an orphan that must leave the queue.
+// update takes in the reply to a refresh, and wakes waiters that have a reason to try:
+//
+//   - The waiter that holds the lock, by a grant that did not arrive.
+//   - The next owner of a free lock.
+//   - Waiters without a place in the queue. If Redis has fewer ids than this client has settled waiters,
+//     the queue was lost, and all waiters wake up.
+//
+// It reports whether the next owner is an orphan that must leave the queue.
 func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) (orphaned bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()

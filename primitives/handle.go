@@ -9,14 +9,18 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// handle is the part that all primitives share: a name on a client, options, and a driver. It is
-// immutable, and making one sends nothing. The first call reports what is wrong with it.
+// All primitives embed a handle. It validates, merges options, wraps errors, and names the keys that
+// remember requests. The engine sees it as an [engine.Resource].
+
+// handle is the part that all primitives share: a name on a client, options, and a driver. After init and
+// use it never changes, so it needs no mutex. Making one sends nothing. A handle with a bad name or
+// option is still returned, and its first call fails: constructors without an error are easier to use.
 type handle struct {
 	c        *Client
 	res      engine.Resource
 	raw      string // the name with the client's prefix: Redisson's keys derive from it
 	settings settings
-	invalid  error
+	invalid  error // what is wrong with the name or the options; every call returns it
 	// memberTerms, of a joint lock, returns the terms for acquiring its members with given settings.
 	memberTerms func(s *settings) func(i int) *engine.Terms
 
@@ -27,6 +31,7 @@ type handle struct {
 	sharedCounts any    // key of the counts that belong to callers of WithOwner
 }
 
+// init sets everything but the driver. name is the user's; opts add to the client's defaults.
 func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.c, h.raw = c, c.prefix+name
 	h.res = engine.Resource{
@@ -43,7 +48,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 }
 
 // use sets the driver. keys are all keys and channels that its scripts use: on a cluster they must share
-// a slot.
+// a slot, or the handle is invalid. A driver that is a [renewer] makes the kind leased.
 func (h *handle) use(driver engine.Driver, traits engine.Traits, keys []any) {
 	slot := uint16(0)
 	if h.c.enforcesSlots() {
@@ -67,7 +72,8 @@ func (h *handle) use(driver engine.Driver, traits engine.Traits, keys []any) {
 // Name is the user's name, without the client's prefix.
 func (h *handle) Name() string { return h.res.Name }
 
-// with returns the settings of one call. It fails if the handle or an option is invalid.
+// with returns the settings of one call. It fails if the handle or an option is invalid. Without options
+// it returns the handle's own settings, which the caller must not change.
 func (h *handle) with(opts []Option) (*settings, error) {
 	if h.invalid != nil || len(opts) == 0 {
 		return &h.settings, h.invalid
@@ -82,7 +88,8 @@ func (h *handle) with(opts []Option) (*settings, error) {
 // failed wraps an error for the caller; nil stays nil.
 func (h *handle) failed(op string, err error) error { return failed(&h.res, op, err) }
 
-// call validates the handle, registers with the client, runs f and wraps its error.
+// call validates the handle, registers with the client, runs f and wraps its error. If ctx has ended, f
+// does not run and nothing is sent. Close waits for f.
 func (h *handle) call(ctx context.Context, op string, f func() error) error {
 	if h.invalid != nil {
 		return h.failed(op, h.invalid)
@@ -98,7 +105,8 @@ func (h *handle) call(ctx context.Context, op string, f func() error) error {
 }
 
 // acquire acquires with a call's options. once: try once, whatever the options say. most is the largest
-// number of permits; 0 for a primitive without permits.
+// number of permits; 0 for a primitive without permits. The engine emits the event of the acquisition,
+// except for one that fails here because its options are invalid.
 func (h *handle) acquire(ctx context.Context, opts []Option, once bool, most int) (*Hold, error) {
 	s, err := h.with(opts)
 	if err == nil && most > 0 && s.Permits > most {
@@ -124,8 +132,12 @@ func (h *handle) acquire(ctx context.Context, opts []Option, once bool, most int
 	return newHold(hold), nil
 }
 
-// change runs a script that changes what a name stands for, as a request that Redis remembers, and
-// returns its answer. wrong is what is wrong with the arguments.
+// change runs a script such as Init or CountDown: one that changes a primitive without acquiring it. It
+// returns the script's answer. wrong is the error of bad arguments, or nil.
+//
+// Each call gets a new number and so a new request key, which remembers the answer. Repetitions after a
+// lost reply, and late copies, then change nothing and give the same answer. All these scripts begin
+// with the same two arguments: the publish command, and for how long to remember.
 func (h *handle) change(
 	ctx context.Context, op string, s *scripts.Script, keys func(request string) []any, wrong error, args ...any,
 ) (int, error) {
@@ -142,15 +154,16 @@ func (h *handle) change(
 	return int(answer), err
 }
 
-// requestKey is the key that remembers a request, named as Redisson names the key that remembers an
-// unlock.
+// requestKey is the key that remembers a request. Its name has the form of Redisson's key for an unlock,
+// so the same ACL rules cover it.
 func (h *handle) requestKey(request string) string { return h.requests + request }
 
-// ownerKey is the key that remembers the acquisition of an owner and its release.
+// ownerKey is the key that remembers the acquisition of an owner and its release. The number makes it
+// unique, even where many callers share the owner's id.
 func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests, h.c.id, ":", o.Number) }
 
-// dedupSetSize is how many acquisitions of a client one set remembers: so many small integers take Redis
-// half a kilobyte.
+// dedupSetSize is how many acquisitions of a client one set remembers. Redis stores 256 small integers in
+// half a kilobyte, much less than as many keys would take.
 const dedupSetSize = 256
 
 // dedup returns the set that remembers the release of a private owner, and the owner's number in it.

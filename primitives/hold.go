@@ -10,48 +10,60 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Hold is one acquisition: from Acquire until Release. Its methods are safe for concurrent use.
+// Hold is the public face of engine.Hold, which does the work. The two are separate so that the garbage
+// collector can find a Hold that its user has forgotten: the engine refers to engine.Hold only.
+
+// Hold is one acquisition, from Acquire until Release. Its methods are safe for concurrent use.
 //
 // A hold ends once: released or detached ([ErrReleased]), lost ([ErrLost]), or abandoned when its client
-// closed ([ErrClosed]). A hold that becomes unreachable without a release is no longer renewed, so its
-// lease runs out.
+// closed ([ErrClosed]). After that it does not come back: acquire again for a new hold.
+//
+// A hold that becomes unreachable without a release is no longer renewed, so its lease runs out. The
+// observer gets [EventLeaked]. Do not rely on that: call Release.
 type Hold struct {
 	_ noCopy
 
 	hold    *engine.Hold // does not refer back, so that an unreachable Hold is collected
 	cleanup runtime.Cleanup
 
-	mu  sync.Mutex
+	mu  sync.Mutex      // guards ctx
 	ctx context.Context //nolint:containedctx // made when first asked for
 }
 
+// newHold returns the user's handle of a hold. The cleanup runs once the handle is unreachable, unless
+// Release or Detach stop it. It must not refer to the handle, or that would never become unreachable.
 func newHold(hold *engine.Hold) *Hold {
 	h := &Hold{hold: hold}
 	h.cleanup = runtime.AddCleanup(h, (*engine.Hold).Forget, hold)
 	return h
 }
 
-// ID is the hold's id on the wire: "<client uuid>:<n>"; a permit's id in hex, several comma-separated; ""
-// for a plain semaphore.
+// ID returns the hold's id on the wire. For locks that is "<client uuid>:<n>", or the id given to
+// [WithOwner]. For permits with leases it is each permit's id in hexadecimal, comma-separated. For a
+// plain semaphore it is "".
 func (h *Hold) ID() string { return h.hold.ID() }
 
-// Token is a FencedLock's fencing token: greater than that of every earlier holder. 0 for other kinds.
+// Token returns a FencedLock's fencing token: greater than that of every earlier holder of the name. It
+// is 0 for other kinds, and for adopted holds.
 func (h *Hold) Token() int64 { return h.hold.Token() }
 
-// Name is the user's name of what is held.
+// Name returns the user's name of the primitive.
 func (h *Hold) Name() string { return h.hold.Resource().Name }
 
-// Depth is 1 for an outermost hold, and one more for each hold that it is nested in.
+// Depth returns 1 for an outermost hold, and one more for each hold that it is nested in.
 func (h *Hold) Depth() int { return h.hold.Depth() }
 
-// ValidUntil is when the hold is lost unless Redis answers before. It is counted from when the last
-// confirmed command was sent: its TTL minus the safety margin, on the monotonic clock. It is zero for a
-// plain semaphore, which has no lease.
+// ValidUntil returns when the hold is lost unless Redis confirms it before. That is the time at which the
+// last confirmed command was sent, plus its TTL, minus the safety margin, on the monotonic clock. It is
+// zero for a plain semaphore, which has no lease.
 func (h *Hold) ValidUntil() time.Time { return h.hold.ValidUntil() }
 
-// Context returns a context that ends with the hold, with cause [ErrLost], [ErrReleased] or [ErrClosed].
+// Context returns a context that ends with the hold. [context.Cause] is then [ErrLost], [ErrReleased] or
+// [ErrClosed]. Pass it to the critical section. A loss is reported no later than when Redis may free the
+// lock.
+//
 // It has the values and the cancellation of the context that was given to Acquire. Acquiring the same
-// lock with it nests. Cancelling it releases nothing.
+// lock with it nests. Cancelling a context neither releases the hold nor stops its renewal.
 func (h *Hold) Context() context.Context {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -61,18 +73,21 @@ func (h *Hold) Context() context.Context {
 	return h.ctx
 }
 
-// Release gives the hold back. The first call sends the command, even if ctx is done; later calls return
-// [ErrReleased]. It returns within 5 s. [ErrLost] means that the hold had ended before. Any other error
-// means that Redis did not answer: the release is then repeated in the background, at least once a
-// second, until the lease is over or the client is closed.
+// Release ends the hold and frees the lock or permits, once no other hold shares them. The first call
+// sends the command, even if ctx is done. Later calls send nothing and return [ErrReleased]. Release
+// returns within 5 s.
+//
+// [ErrLost] means that the hold had ended before. [ErrClosed] means that the client was closed. If Redis
+// does not answer, Release returns the transport error. The release is then repeated in the background,
+// at least once a second, until the lease is over or the client is closed.
 func (h *Hold) Release(ctx context.Context) error {
 	h.cleanup.Stop()
 	return failed(h.hold.Resource(), "release", h.hold.Release(ctx))
 }
 
-// Detach ends the hold without freeing what it holds. It is no longer renewed, and stays until its lease
-// ends, or until somebody adopts or releases its id. Detach returns that id; "" if the hold has ended, or
-// has no id.
+// Detach ends the hold here, and leaves the lock or permits taken in Redis. Nothing renews them, so they
+// stay until the lease ends, or until somebody adopts or releases the id. Detach returns that id. It
+// returns "" if the hold has ended, or has no id. A plain semaphore's permit stays taken for good.
 func (h *Hold) Detach() string {
 	h.cleanup.Stop()
 	if !h.hold.Detach() {
@@ -81,13 +96,17 @@ func (h *Hold) Detach() string {
 	return h.ID()
 }
 
-// Check asks Redis whether the hold still stands: nil, or [ErrLost]. For a plain semaphore, which cannot
-// tell, it returns [ErrUnsupported].
+// Check asks Redis whether the hold is still there. It returns nil or [ErrLost], or another error if Redis
+// does not answer. A loss ends the hold's context before Check returns. A plain semaphore has no holders
+// in Redis, so Check returns [ErrUnsupported]. The answer is true for one instant: a check before a write
+// does not replace a fencing token.
 func (h *Hold) Check(ctx context.Context) error {
 	return failed(h.hold.Resource(), "check", h.hold.Check(ctx))
 }
 
-// Extend makes the hold valid for at least d from now. It never shortens it. d is 1 ms to 100 years.
+// Extend makes the hold valid for at least d from now. It never shortens the lease. d is 1 ms to 100
+// years, or Extend returns [ErrInvalid]. It returns [ErrLost] if the hold is gone, and [ErrUnsupported] for
+// a plain semaphore.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	var wrong error
 	if d < minDuration || d > maxDuration {
@@ -96,7 +115,7 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	return failed(h.hold.Resource(), "extend", h.hold.Extend(ctx, d, wrong))
 }
 
-// do runs f with the hold's context, and releases the hold.
+// do runs f with the hold's context, and releases the hold, also if f panics.
 func (h *Hold) do(ctx context.Context, f func(context.Context) error) (err error) {
 	defer func() {
 		// A release that failed otherwise goes to the observer: the work is done, and must not look undone.

@@ -12,12 +12,15 @@ import (
 )
 
 // The ids on the wire. A lock's owner has "<client uuid>:<number>", as Redisson has "<uuid>:<thread id>".
-// A permit has 16 bytes. Both tell which client made them: by the tag, the first half of its uuid.
+// A permit has 16 bytes. Both contain the tag of the client that made them, the first half of its uuid.
+// The tag names the client's key and its channel for takeovers (presence.go).
+
+// uuidForm is what WithClientID accepts.
 
 var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
-// randomStart is the number of the first acquisition of a client whose id may have had earlier lives. It
-// is at most 2^62, which leaves enough numbers for any client.
+// randomStart returns the number of the first acquisition of a client whose id may have had earlier lives.
+// It is below 2^62, which leaves enough numbers for any client.
 func randomStart() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -34,13 +37,14 @@ func newUUID() string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// numbered joins its arguments.
+// numbered joins its arguments, with one allocation: it is called for each acquisition.
 func numbered(prefix, id, mark string, number uint64) string {
 	var digits [20]byte
 	return prefix + id + mark + string(strconv.AppendUint(digits[:0], number, 10))
 }
 
-// validOwner reports whether an id has no special meaning in Redisson's hashes.
+// validOwner reports whether an id may be used as an owner's. The others mean something else as a field
+// of a read-write lock: "mode" is its mode, and ":write" marks the writer.
 func validOwner(id string) bool {
 	return id != "" && id != "mode" && !strings.HasSuffix(id, ":write")
 }
@@ -51,8 +55,8 @@ const tagDigits = 16
 // clientTag is the tag of a client uuid.
 func clientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:tagDigits] }
 
-// tagOf is the tag of the client that made an id. An id that no client made, such as one of
-// [WithOwner], has a tag of its own, which all users of that id compute alike.
+// tagOf returns the tag of the client that made an id. An id that no client made, such as one of
+// [WithOwner], has a hash for a tag. All users of the id compute the same one.
 func tagOf(id string) string {
 	switch at := strings.IndexAny(id, ":,"); {
 	case at == uuidLength && id[at] == ':' && isUUID(id[:at]):
@@ -68,6 +72,7 @@ func tagOf(id string) string {
 // uuidLength is the length of a uuid with its dashes.
 const uuidLength = 36
 
+// isUUID reports whether s, which has the length of a uuid, is one in lower case.
 func isUUID(s string) bool {
 	return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && isHex(strings.ReplaceAll(s, "-", ""), 32)
 }
@@ -77,14 +82,14 @@ func isHex(s string, n int) bool {
 	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
 }
 
-// maxPermitIDs is the most ids that one script should handle.
+// maxPermitIDs is the most ids that one script should handle: Redis does nothing else meanwhile.
 const maxPermitIDs = 100_000
 
 // permitBytes is the length of a permit's id on the wire, where it is raw.
 const permitBytes = 16
 
-// newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the tag of its
-// client, so that a takeover can be announced to that client. The rest is random.
+// newPermits returns n new ids as the API shows them: hex, comma-separated. Each begins with the tag of
+// its client, so that a takeover can be announced to that client. The other 8 bytes are random.
 func newPermits(tag []byte, n int) string {
 	raw := make([]byte, n*permitBytes)
 	_, _ = rand.Read(raw) // never fails
@@ -102,7 +107,8 @@ func newPermits(tag []byte, n int) string {
 	return b.String()
 }
 
-// rawPermits parses ids that a caller gave. On the wire they are concatenated, each once.
+// rawPermits parses ids that a caller gave, in upper or lower case. On the wire they are concatenated. An
+// id that is given twice counts once. It returns [ErrInvalid] for anything that is no id.
 func rawPermits(ids string) (string, error) {
 	var b strings.Builder
 	seen := map[string]bool{}
@@ -122,7 +128,7 @@ func rawPermits(ids string) (string, error) {
 	return b.String(), nil
 }
 
-// rawOf is rawPermits for ids that this client made.
+// rawOf is rawPermits for ids that this client made, which need no checks.
 func rawOf(ids string) string {
 	raw, _ := hex.DecodeString(strings.ReplaceAll(ids, ",", ""))
 	return string(raw)

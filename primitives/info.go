@@ -2,23 +2,26 @@ package primitives
 
 import "time"
 
+// What Info and Locks return.
+
 // Holder is one holder of a lock or a permit.
 type Holder struct {
 	ID     string        // as [Hold.ID] gives it
-	Count  int           // how often; a permit's is 1
+	Count  int           // how often it holds the lock; a permit's is 1
 	TTL    time.Duration // its own; a plain lock's is the key's; -1 without expiry
 	Client string        // the name of its client ([WithClientName]); "" if unknown
 }
 
-// Info is what was in Redis at one instant. It may have changed since.
+// Info describes a primitive as it was in Redis at one instant. It may have changed since, so it is for
+// people and for monitoring, not for decisions about who may go on.
 type Info struct {
 	Name      string
 	Kind      string // lock, fair, fenced, reader, writer, semaphore, permits
 	Holders   []Holder
 	Waiters   []string      // a FairLock's, in order
 	TTL       time.Duration // 0 when nothing is held, -1 without expiry
-	Permits   int           // free and taken; a plain semaphore cannot know of the taken ones
-	Available int
+	Permits   int           // free and taken; for a plain semaphore the free ones only
+	Available int           // free permits; below 0 if more were taken away than were free
 }
 
 // ttlOf reads PTTL: -2 (gone) is 0, -1 (no expiry) is -1 as a Duration.

@@ -10,18 +10,26 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// The engine acquires and releases joint locks (engine.Joint). What is left for this file is what users do to
-// a joint lock from outside of a hold: Adopt and ReleaseID ask all members, and ForceRelease and Info do not
-// exist.
+// Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its own, only
+// its members' keys.
+//
+// The engine acquires and releases joint locks (engine.Joint). This file makes them from their members.
+// It also has the operations that need no hold: Adopt and ReleaseID ask all members. ForceRelease and
+// Info are not supported.
 
-// jointLock is a lock made of several: a multi lock or a red lock.
+// jointLock is what a [Lock] has in place of a driver if it is a multi lock or a red lock. It never
+// changes after newJoint.
 type jointLock struct {
 	joint   *engine.Joint
-	lock    *Lock
+	lock    *Lock   // that this belongs to
 	members []*Lock // sorted by name, none twice
 }
 
-// newJoint returns a lock without a driver.
+// newJoint returns a joint lock without a driver: the caller adds that of its kind. If the members do not
+// fit together it returns a lock whose calls all fail, and no joint.
+//
+// The engine finds holds of a joint lock in a context by its kind and members. Its name does not identify
+// it, because members of equal names may live on different clients.
 func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *engine.Joint) {
 	l := &Lock{}
 	l.res.Kind = kind
@@ -54,7 +62,8 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *engine.Joint) 
 	return l, joint
 }
 
-// jointMembers checks and sorts the members of a joint lock. A member given twice counts once.
+// jointMembers checks the members of a joint lock and sorts them by name. A member given twice counts
+// once. Two kinds of lock on one name would wait for each other for ever, so that is invalid.
 func jointMembers(locks []*Lock) (members []*Lock, err error) {
 	type place struct {
 		c    *Client
@@ -85,8 +94,9 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 	return members, nil
 }
 
-// askMembers runs f for all members at once. It fails with ErrNotHeld if too few are left that may
-// succeed.
+// askMembers runs f for all members at once, each in a goroutine of the core. It returns when all have
+// answered or their budget is over. It fails with ErrNotHeld if so many members answered with it that too
+// few can succeed.
 func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(i int, m *Lock) error) error {
 	n, need := len(j.members), j.joint.Need
 	return j.lock.c.core.AskAll(ctx, n, need, j.joint.Budget(terms), func(i int) error {
@@ -99,8 +109,9 @@ func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(
 	})
 }
 
-// adopt takes over what the holder of id holds in the members. Members of an attempt that fails are left
-// to their leases, because the former holder's critical section may still run.
+// adopt replaces id in the members, by one new id for all. It first checks that enough members are held, so
+// that a wrong id changes nothing. If it fails after that, the members that it has adopted are left to
+// their leases, because the former holder's critical section may still run.
 func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
 	err := j.askMembers(ctx, terms, func(_ int, m *Lock) error {
 		lost, err := m.driver.Check(ctx, m.res.OwnershipOf(id))
@@ -127,6 +138,8 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 	return owned.Adopted(ctx, q)
 }
 
+// releaseID gives back one count of id in all members. Enough members must have held it: all of a multi
+// lock, a majority of a red lock.
 func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	err = j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
 		held, err := m.driver.releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms))
@@ -138,6 +151,7 @@ func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request)
 	return err == nil, err
 }
 
+// orNotHeld returns [ErrNotHeld] if a member answered that the id holds nothing.
 func orNotHeld(held bool, err error) error {
 	if err == nil && !held {
 		return ErrNotHeld
@@ -145,9 +159,10 @@ func orNotHeld(held bool, err error) error {
 	return err
 }
 
-// announceTakeover tells the holders of the members. Whatever err is, some members may have been taken.
+// announceTakeover notifies the holders of the members. Whatever err is, some members may have been taken
+// over. The caller waits no longer than noticeLimit, and not at all if it has used up its time.
 func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
-	tell := func(ctx context.Context) {
+	notify := func(ctx context.Context) {
 		_ = j.lock.c.core.AskAll(ctx, len(j.members), 0, noticeLimit, func(i int) error {
 			m := j.members[i]
 			if err := m.c.core.Enter(); err != nil {
@@ -159,8 +174,8 @@ func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...stri
 		})
 	}
 	if errors.Is(err, ErrOutcomeUnknown) { // the call has used up its time
-		j.lock.c.core.Spawn(func() { tell(context.WithoutCancel(ctx)) })
+		j.lock.c.core.Spawn(func() { notify(context.WithoutCancel(ctx)) })
 		return
 	}
-	tell(ctx)
+	notify(ctx)
 }

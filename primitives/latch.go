@@ -9,12 +9,19 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// CountDownLatch lets any number of processes wait until others have counted it down to 0. It is
-// Redisson's RCountDownLatch: [Client.CountDownLatch]. It is a handle: immutable, shareable, and made
-// without I/O.
+// Count-down latches in Redis: Redisson's RCountDownLatch.
 //
-// Redis keeps a number and does not know who is to count down. A process that dies before its CountDown
-// leaves the latch closed. A latch that has opened is gone, and can be set again.
+//	<name>                                      string: the count; deleted at 0
+//	redisson_countdownlatch__channel__{<name>}  channel: "0" when it opens, "1" when set or deleted
+//
+// To the engine a waiter is a request that takes nothing: it is granted when the latch is open. So
+// waiting for a latch uses the same queue, subscription and slow poll as waiting for a lock.
+
+// CountDownLatch lets any number of processes wait until others have counted it down to 0: Redisson's
+// RCountDownLatch ([Client.CountDownLatch]). It is a handle: immutable, shareable, and made without I/O.
+//
+// Redis keeps a number, and does not know which processes will count down. If one dies before its
+// CountDown, the latch stays closed. A latch that has opened is gone, and can be set again.
 type CountDownLatch struct {
 	_ noCopy
 	handle
@@ -22,7 +29,8 @@ type CountDownLatch struct {
 	driver latchDriver
 }
 
-// latchChannel is followed by the name in braces, even if the name has braces: so does Redisson.
+// latchChannel begins the name of the channel. The name in braces follows, even if it has braces of its
+// own, because Redisson does the same.
 const latchChannel = "redisson_countdownlatch__channel__"
 
 // CountDownLatch returns the latch of that name. On a cluster a name with braces of its own is
@@ -41,13 +49,14 @@ func (l *CountDownLatch) Init(ctx context.Context, n int) (created bool, err err
 	return answer == 1, err
 }
 
-// CountDown decrements the count. At 0 the latch opens. Without a latch it does nothing.
+// CountDown decrements the count, once: a repetition after a lost reply does not count again. At 0 the
+// latch opens. Without a latch CountDown does nothing.
 func (l *CountDownLatch) CountDown(ctx context.Context) error {
 	_, err := l.change(ctx, "count down", latchCountDown, l.driver.keys, nil)
 	return err
 }
 
-// Count is the count that is left; 0 if there is no latch.
+// Count returns the count that is left; 0 if there is no latch.
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	var count int64
 	err := l.call(ctx, "count", func() error {
@@ -66,9 +75,10 @@ func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
 }
 
 // Wait waits until the count is 0 or there is no latch: never set, or deleted. It returns ctx's cause if
-// ctx is done first, and [ErrClosed] if the client closes. A latch that opens and is set again before a
-// waiter could look keeps it waiting. Wait returns a transport error of its first attempt; while it waits
-// it retries after transport errors.
+// ctx is done first, without [ErrNotAcquired], and [ErrClosed] if the client closes. If a latch opens and
+// is set again before a waiter has looked, that waiter waits on.
+//
+// Wait returns a transport error of its first attempt. While it waits, it retries after transport errors.
 func (l *CountDownLatch) Wait(ctx context.Context) error {
 	return l.call(ctx, "wait", func() error {
 		if l.c.core.IsClosing() {
@@ -82,8 +92,8 @@ func (l *CountDownLatch) Wait(ctx context.Context) error {
 	})
 }
 
-// latchDriver is the driver of RCountDownLatch: a string, the count, which is deleted at 0. To wait is to
-// try to pass, which takes nothing.
+// latchDriver is the driver of RCountDownLatch. It never changes after its constructor. Waiters take
+// nothing, so there is nothing to release, to renew or to roll back.
 type latchDriver struct {
 	engine.NoLease
 
@@ -99,13 +109,16 @@ var (
 	latchInfo      = scripts.Load("latch/info")
 )
 
+// keys returns the keys of the scripts that change the latch. request is the key that remembers.
 func (d *latchDriver) keys(request string) []any { return []any{d.count, d.channel, request} }
 
+// Subscribe implements [engine.Driver]. "1" is a reason to look too: it also announces a deletion.
 func (d *latchDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
 	return d.h.c.subscribe(d.channel, isUnlockMessage, wake)
 }
 
-// TryAcquire tries to pass. If one waiter can, all can.
+// TryAcquire implements [engine.Driver] by latch/info, which reads the count. At 0 it grants the request,
+// and all others: Free is as large as can be. While the latch is closed nothing says when it will open.
 func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine.Result, error) {
 	reply, err := d.h.c.run.Do(ctx, latchInfo, []any{d.count})
 	if err != nil {
@@ -120,7 +133,7 @@ func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine
 // Rollback does nothing: TryAcquire takes nothing.
 func (d *latchDriver) Rollback(context.Context, *engine.Request) error { return nil }
 
-// Release is not called: nothing is held.
+// Release is never called: a granted waiter has no hold.
 func (d *latchDriver) Release(context.Context, *engine.Ownership, int) (bool, error) {
 	return false, nil
 }

@@ -8,44 +8,64 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
+// The public methods of all locks: plain, fenced, fair, both sides of a read-write lock, and joint
+// locks. The kinds differ in their drivers (mutex.go, fairlock.go, rwlock.go) and, for joint locks, in
+// [jointLock]. The methods of semaphores are in their own files.
+
 // Lock is mutual exclusion among all clients that use its name: [Client.Lock]. The same type serves the
 // other kinds of lock. It is a handle: immutable, shareable, and made without I/O.
 //
-// While a hold is valid nobody else holds the name on that Redis, in Go or in Java. Two things are not
-// promised. A Redis that fails over to a replica may forget a lock that was not replicated yet: see
-// [WithReplicas]. A critical section that goes on although its hold is lost is stopped by nothing but a
-// fencing token ([Client.FencedLock]), checked by the resource that it writes to.
+// While a hold is valid, nobody else holds the name on that Redis, in Go or in Java. Two things are not
+// promised:
+//
+//   - A Redis that fails over to a replica may forget a lock that was not replicated yet. See
+//     [WithReplicas].
+//   - A critical section may go on after its hold was lost. Only a fencing token can stop it
+//     ([Client.FencedLock]), checked by the resource that it writes to.
+//
+// Errors are an [*Error], which names the operation and the lock.
 type Lock struct {
 	_ noCopy
 	handle
 
-	driver lockDriver
-	joint  *jointLock // of a multi lock or red lock; else nil
+	driver lockDriver // nil for a joint lock
+	joint  *jointLock // nil for all but joint locks
 }
 
-// lockDriver is what drivers of locks can do beside acquiring and releasing.
+// lockDriver is the driver of a lock that is not joint. Beside acquiring and releasing it serves the
+// operations on holds that this client may not have. Each is one command; Redis remembers it by the
+// number of q, so that a copy has no further effect.
 type lockDriver interface {
 	engine.Driver
-	// adopt puts the id of q in the place of a holder's, with the holder's counts; 0: it holds nothing.
+	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if id
+	// holds nothing.
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
-	// releaseID gives back one count of a holder. Redis remembers it by q.
+	// releaseID gives back one count of a holder. held is false if id holds nothing.
 	releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error)
-	// forceRelease frees the lock, and returns the ids that held it.
+	// forceRelease frees the lock, and returns the ids that held it. They may be missing if an earlier
+	// reply was lost; held is right even then.
 	forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error)
+	// info reads the holders, and a fair lock's waiters. The caller fills in names and kind.
 	info(ctx context.Context) (Info, error)
 }
 
-// useLock sets the driver.
+// useLock sets the driver, also for the engine: see [handle.use].
 func (l *Lock) useLock(driver lockDriver, traits engine.Traits, keys []any) {
 	l.driver = driver
 	l.use(driver, traits, keys)
 }
 
-// Acquire waits until the lock is held. It gives up when ctx is done ([ErrNotAcquired] and ctx's cause)
-// or when the limit of [WithWait] is over ([ErrNotAcquired]). On failure nothing is held and nothing
-// stays queued. If ctx carries a hold of the same lock, the new hold nests: it has the same id, and the
-// count grows by one. Acquire returns a transport error of its first attempt; while it waits it retries
-// after transport errors.
+// Acquire acquires the lock, and waits for it if somebody else holds it. It gives up when ctx is done
+// ([ErrNotAcquired] and ctx's cause) or when the limit of [WithWait] is over ([ErrNotAcquired]). On
+// failure nothing is held and nothing stays queued: what an attempt may have taken is rolled back in
+// the background.
+//
+// If ctx carries a hold of the same lock, the new hold nests: it has the same id, and the count grows by
+// one. The context of a hold ([Hold.Context]) carries it, as do contexts derived from that.
+//
+// Acquire returns a transport error of its first attempt. While it waits, it retries after transport
+// errors; the last one is joined to [ErrNotAcquired] if it gives up. Errors of Redis itself, such as
+// WRONGTYPE or NOPERM, end the waiting.
 func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return l.acquire(ctx, opts, false, 0)
 }
@@ -81,9 +101,13 @@ func (l *Lock) HoldFrom(ctx context.Context) *Hold {
 	return &Hold{hold: hold} // a member of a joint lock
 }
 
-// Adopt takes over what the holder of id holds, with all its counts, under a new id. Use it to hand a
-// lock from one process to another. The lock is renewed, or has a lease, from now on. The former holder
-// learns [ErrLost], as with ForceRelease. [ErrNotHeld] if id holds nothing.
+// Adopt takes over the hold of id, with all its counts, under a new id. Use it to hand a lock from one
+// process to another: the first one calls [Hold.Detach] and passes on the id. The lock is renewed, or
+// has a lease, from now on, and one Release gives back all counts. A former holder that has not
+// detached learns [ErrLost], as with ForceRelease.
+//
+// Adopt returns [ErrNotHeld] if id holds nothing. If Redis does not answer, the lock may stay taken until
+// its lease ends: it is not freed, because the former holder's critical section may still run.
 func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
 	s, err := l.with(opts)
 	if err != nil {
@@ -98,7 +122,7 @@ func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, err
 			return invalid("id %q", id)
 		}
 		terms := s.Terms
-		terms.Owner = ""
+		terms.Owner = "" // the new id is always private
 		adopt := l.adoptOne
 		if l.joint != nil {
 			adopt = l.joint.adopt
@@ -128,8 +152,9 @@ func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*e
 	return l.res.Adopted(ctx, q, sent) // its release gives back all counts
 }
 
-// ReleaseID gives back one count of the holder of id. Use it to free what another process, or an earlier
-// life of this one, holds. [ErrNotHeld] if id holds nothing.
+// ReleaseID gives back one count of the holder of id. Use it to free a lock that another process, or an
+// earlier life of this one, has left behind. The holder learns [ErrLost] if that was its last count, as
+// with ForceRelease. ReleaseID returns [ErrNotHeld] if id holds nothing.
 func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 	return l.call(ctx, "release id", func() error {
 		if !validOwner(id) {
@@ -151,9 +176,12 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 	})
 }
 
-// ForceRelease frees the lock whoever holds it, and reports whether anybody did. The holder learns
-// [ErrLost]: within 200 ms if it has held for longer than a second and its client receives messages,
-// with a fixed lease too; else at its next renewal, Check or Release.
+// ForceRelease frees the lock, whoever holds it, and reports whether anybody did. It does not stop the
+// holder's critical section: that must watch its context.
+//
+// The holder learns [ErrLost]. It does so within 200 ms if it has held for longer than a second and its
+// client receives messages, with a fixed lease too. Else it learns at its next renewal, Check or
+// Release. Joint locks return [ErrUnsupported].
 func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 	held := false
 	err := l.call(ctx, "force release", func() (err error) {
@@ -168,7 +196,8 @@ func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 	return held, err
 }
 
-// Info asks Redis who holds the lock.
+// Info asks Redis who holds the lock, and who waits if it is a fair lock. The names of the holders'
+// clients are best effort. Joint locks return [ErrUnsupported].
 func (l *Lock) Info(ctx context.Context) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", func() (err error) {
@@ -183,7 +212,8 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 	return info, err
 }
 
-// holders reads field, value, ... of a lock's hash.
+// holders reads the fields and values of a lock's hash. A value that is no number is no count. It is
+// not from a lock, and is left out.
 func holders(fields []any, ttl time.Duration) []Holder {
 	var list []Holder
 	for i := 0; i+1 < len(fields); i += 2 {

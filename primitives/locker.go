@@ -13,35 +13,40 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Locker makes a [sync.Locker] of a lock. Goroutines first take a local lock, so an Unlock can only
-// belong to the goroutine that has it. It is safe to share.
+// Locker adapts a lock to [sync.Locker]. Goroutines first take a local lock, so Unlock releases the hold of
+// the goroutine that locked. It is safe to share.
 //
-// Lock never returns without the lock. It retries while Redis is down, and tells the observer. It panics
-// if the Locker's context ends, or if an error cannot pass. Unlock panics if the Locker is not locked, as
-// package sync does. If a hold was lost, only the observer is told: where that matters, use [Lock.Do] or
-// [Lock.Acquire].
+// Lock never returns without the lock. It retries while Redis is down, and reports that to the observer.
+// It panics if the Locker's context ends, or on an error that will not go away. Unlock panics if the
+// Locker is not locked, as package sync does.
+//
+// A [sync.Locker] cannot report a loss. Only the observer learns of it. Where that matters, use [Lock.Do]
+// or [Lock.Acquire].
 type Locker struct {
 	_ noCopy
 
 	lock  *Lock
 	ctx   context.Context //nolint:containedctx // sync.Locker has no place for one
 	local chan struct{}   // capacity 1: full while locked, or being locked
-	hold  atomic.Pointer[Hold]
+	// hold is set by Lock while it has local, and taken by Unlock, which then empties local. nil: not
+	// locked, or being locked.
+	hold atomic.Pointer[Hold]
 }
 
-// Locker adapts l to [sync.Locker]. ctx bounds every wait.
+// Locker adapts l to [sync.Locker]. ctx bounds every wait. Each call makes a Locker of its own; share one
+// among the goroutines of a process.
 func (l *Lock) Locker(ctx context.Context) *Locker {
 	return &Locker{lock: l, ctx: ctx, local: make(chan struct{}, 1)}
 }
 
-// Pauses between the attempts of Lock.
+// Pauses between the attempts of Lock, doubling from the first to the longest.
 const (
 	firstLockerPause   = 20 * time.Millisecond
 	longestLockerPause = time.Second
 )
 
-// Lock locks. A default [WithWait] does not apply. It panics when the Locker's context is done, and on
-// errors that cannot pass.
+// Lock locks, and waits as long as it takes: a default [WithWait] does not apply. It panics when the
+// Locker's context is done, and on errors that will not go away, such as WRONGTYPE, NOPERM or [ErrClosed].
 func (l *Locker) Lock() {
 	select {
 	case l.local <- struct{}{}:
@@ -62,7 +67,8 @@ func (l *Locker) Lock() {
 	}
 }
 
-// TryLock makes one attempt. It returns false if the lock is held, or if Redis does not answer.
+// TryLock makes one attempt. It returns false if the lock is held, or if Redis does not answer, which the
+// observer learns. It panics on the same errors as Lock.
 func (l *Locker) TryLock() bool {
 	select {
 	case l.local <- struct{}{}:
@@ -82,18 +88,19 @@ func (l *Locker) TryLock() bool {
 	return true
 }
 
-// Unlock releases. It panics if l is not locked.
+// Unlock releases the lock, as [Hold.Release] does. It panics if l is not locked. Any goroutine may call
+// it.
 func (l *Locker) Unlock() {
 	hold := l.hold.Swap(nil)
 	if hold == nil {
 		panic("redlatch: unlock of unlocked Locker")
 	}
-	_ = hold.Release(l.ctx) // the observer is told of a failure
+	_ = hold.Release(l.ctx) // the observer learns of a failure
 	<-l.local
 }
 
-// failed tells the observer of an error that may pass. Other errors make it unlock the local lock and
-// panic.
+// failed reports an error that may pass to the observer. On any other error it unlocks the local lock and
+// panics. The caller has the local lock.
 func (l *Locker) failed(err error) {
 	if l.ctx.Err() != nil || !mayPass(err) {
 		<-l.local
@@ -104,7 +111,8 @@ func (l *Locker) failed(err error) {
 	}
 }
 
-// mayPass reports whether a later attempt may not meet the same error.
+// mayPass reports whether a later attempt may succeed. An outage passes. A closed client, a key of another
+// type or a missing permission does not.
 func mayPass(err error) bool {
 	for _, lasting := range []error{ErrInvalid, ErrClosed, ErrDeadlock, ErrUnsupported, redis.ErrClosed} {
 		if errors.Is(err, lasting) {

@@ -14,14 +14,16 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Locks lists the locks that are held now, with SCAN on every master: locks of every kind whose key is a
-// hash, each name once. match is a Redis glob on the user's name; "*" lists all. Kind is what the keys
-// show: "reader" or "writer"; "fair" while the fair lock's queue is in use; "fenced" if the name has a
-// fencing token; else "lock". A reader whose leases have ended is not listed. Each reader has its own
-// TTL. A hash without expiry is listed only if every field is an id of Redisson's form. An error ends the
-// list: it comes with a zero Info.
+// Locks lists the locks that are held now: all kinds of locks, but no semaphores and no latches. match is a
+// Redis glob on the user's name. "*" lists all. Each name comes once. An error ends the list: it comes
+// with a zero Info.
 //
-// Not a snapshot: concurrent changes may or may not appear.
+// Kind is what the keys show: "reader" or "writer"; "fair" while the fair lock's queue is in use; "fenced"
+// if the name has a fencing token; else "lock". A reader whose leases have ended is not listed. Each
+// reader has its own TTL. A hash without expiry is listed only if every field is an id of Redisson's form.
+//
+// Locks runs SCAN on every master, and one script for each hash that it finds. On a large Redis that
+// takes long, but blocks nobody. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		r := &engine.Resource{Kind: "locks", Name: match}
@@ -52,7 +54,8 @@ func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error]
 	}
 }
 
-// lockAt reads the lock at a key. It returns false if there is none.
+// lockAt reads the lock at a key by lock/list. It returns false if there is none. The other keys show the
+// kind. If Redis refuses them, it reads the hash alone, and the kind is then "lock" at worst.
 func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	if err := context.Cause(ctx); err != nil {
 		return Info{}, false, err
@@ -85,7 +88,8 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	return info, readLock(&info, answer[2:]), nil
 }
 
-// isOurs reports whether key is a hash that this library keeps beside a lock. It may look like a lock.
+// isOurs reports whether key is a hash that this library keeps beside a lock. Its fields may look like
+// those of a lock.
 func isOurs(key string) bool {
 	return strings.HasPrefix(key, fairClientsKey+":") || strings.HasPrefix(key, fairWaitersKey+":") ||
 		strings.HasPrefix(key, requestPrefix+":") && strings.HasSuffix(key, ":"+sharedCounts)

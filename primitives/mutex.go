@@ -9,16 +9,28 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// How exclusive locks stand in Redis.
+// Exclusive locks in Redis: Redisson's RLock and RFencedLock.
 //
-// The lock is a hash with one field: the owner's id, and how often it is held. Its expiry is the lease. A
-// missing hash is a free lock. Scripts that may be repeated remember their requests, so that a late copy of
-// an acquisition does not take a lock that was released already, and a late copy of a release does not free
-// somebody else's. An id of its own belongs to one acquisition, so its number in a set is memory enough
-// (dedup). Where others may share the id (WithOwner), each request has a key (ownerKey).
+//	<name>                           hash: the owner's id, and how often it holds the lock
+//	redisson_lock__channel:{<name>}  channel: "0" when the lock becomes free
+//	redisson_lock_token:{<name>}     the latest fencing token, of fenced locks only
+//
+// The TTL of the hash is the lease. A missing hash is a free lock.
+//
+// A command may be executed twice, and a copy of it may arrive late. A copy of an acquisition must not
+// take a lock that was released meanwhile. A copy of a release must not free the lock of the next
+// owner. So Redis remembers requests, in one of two forms:
+//
+//   - A private id belongs to one acquisition. Its number in a set is enough: see [handle.dedup].
+//   - An id of WithOwner may be in use elsewhere, so the scripts count. Each request then has a key of
+//     its own: see [handle.ownerKey].
+//
+// doc/wire.md lists all keys. The fair lock shares most of this file, and the writer side of a
+// read-write lock its nested counts.
 
-// Lock is the plain lock, Redisson's RLock; with [WithPolling] its SpinLock, with [WithNonReentrant] its
-// NonReentrantLock.
+// Lock returns the plain lock of that name: Redisson's RLock. With [WithPolling] it equals Redisson's
+// SpinLock, with [WithNonReentrant] its NonReentrantLock. It sends nothing. The first call of a method
+// reports a bad name or option with [ErrInvalid].
 func (c *Client) Lock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "lock", name, opts)
@@ -26,14 +38,16 @@ func (c *Client) Lock(name string, opts ...Option) *Lock {
 	return l
 }
 
+// tokenPrefix begins the key of a fenced lock's counter. The key has no TTL: tokens must never repeat.
 const tokenPrefix = "redisson_lock_token"
 
-// FencedLock is Redisson's RFencedLock: a lock whose holds have a fencing token, greater than that of
-// every earlier holder, Java's included. The resource that the holder writes to should refuse a smaller
-// token than it has seen. That stops a holder that goes on after its loss, which no lock can do by
-// itself. (Martin Kleppmann, "How to do distributed locking", 2016.)
+// FencedLock returns the fenced lock of that name: Redisson's RFencedLock. Each outermost hold has a
+// fencing token ([Hold.Token]), greater than that of every earlier holder, Java's included. The
+// resource that the holder writes to should refuse a smaller token than it has seen. That stops a
+// holder that goes on after its loss, which no lock can do by itself. (Martin Kleppmann, "How to do
+// distributed locking", 2016.)
 //
-// A nested hold has the outer one's token. An adopted hold has none (0). The counter never expires: it
+// A nested hold has the outer hold's token. An adopted hold has none (0). The counter never expires. It
 // rises as long as Redis keeps it, and starts again at 1 on a Redis that has lost its data.
 func (c *Client) FencedLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
@@ -42,24 +56,26 @@ func (c *Client) FencedLock(name string, opts ...Option) *Lock {
 	return l
 }
 
-// hashDriver is what drivers of exclusive locks share. The lock is a hash with one field, the owner's
-// id, whose value is the owner's count: Redisson's RLock.
+// hashDriver has the commands that all locks with one holder share: plain, fenced and fair ones. Each
+// handle has one. It never changes after its constructor, so it needs no mutex.
 type hashDriver struct {
 	h       *handle
 	hash    string
 	channel string // of release messages
-	pair    []any  // hash and channel: keys
-	extra   []any  // further keys of the scripts that take or free the lock
+	pair    []any  // hash and channel: the first two keys of most scripts
+	extra   []any  // the last keys: a fenced lock's token, or a fair lock's queue
 	lua     *lockScriptSet
 }
 
-// lockScriptSet are the scripts in which kinds of lock differ.
+// lockScriptSet lists the scripts in which kinds of lock differ. Scripts of the same field have the
+// same arguments and replies, so one Go method serves all kinds.
 type lockScriptSet struct {
-	acquire, acquireShared *scripts.Script // for an id of its own, and for one that others may share
+	acquire, acquireShared *scripts.Script // for a private id, and for one that others may share
 	release, releaseShared *scripts.Script // likewise
 	force, adopt           *scripts.Script
 }
 
+// lockScripts are the scripts of plain and fenced locks. They mint a token if KEYS names the counter.
 var lockScripts = &lockScriptSet{
 	acquire:       scripts.Load("lock/acquire"),
 	acquireShared: scripts.Load("lock/acquire_shared"),
@@ -69,7 +85,7 @@ var lockScripts = &lockScriptSet{
 	adopt:         scripts.Load("lock/adopt"),
 }
 
-// Scripts that all kinds share whose lock is one field of a hash.
+// Scripts for one field of a hash. Every kind of lock uses them; a writer passes its own field.
 var (
 	lockNestedAcquire = scripts.Load("lock/nested_acquire")
 	lockNestedRelease = scripts.Load("lock/nested_release")
@@ -78,6 +94,7 @@ var (
 	lockRenew         = scripts.Load("lock/renew")
 )
 
+// newHashDriver returns the driver of a handle that has a name. extra are the keys that its kind adds.
 func newHashDriver(h *handle, lua *lockScriptSet, extra ...any) hashDriver {
 	channel := prefixed(lockChannel, h.raw)
 	return hashDriver{
@@ -85,25 +102,31 @@ func newHashDriver(h *handle, lua *lockScriptSet, extra ...any) hashDriver {
 	}
 }
 
-// keys are the keys of the scripts that take or free the lock. request is the key that remembers.
+// keys returns the keys of the scripts that take or free the lock. request is the key that remembers
+// the request. Its place is fixed, KEYS[3], as is that of the shared counts, KEYS[4].
 func (d *hashDriver) keys(request string) []any {
 	keys := make([]any, 0, 8) // of fixed size, so that it need not escape
 	return append(append(append(keys, d.pair...), request, d.h.sharedCounts), d.extra...)
 }
 
-// outer finds the hold to nest under.
+// outer implements [engine.Traits].Outer: a lock nests only in a hold of its own kind and name.
 func (d *hashDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	return engine.OuterFrom(ctx, d.h.res.Key), nil
 }
 
+// Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel.
 func (d *hashDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
 	return d.h.c.subscribe(d.channel, isUnlockMessage, wake)
 }
 
-// isUnlockMessage reports whether a payload announces that a lock is free.
+// isUnlockMessage reports whether a payload announces that a lock is free. In Redisson "0" wakes one
+// waiter and "1" wakes all. Here both are a reason to try, and the queue decides who tries. Other
+// payloads are ignored.
 func isUnlockMessage(payload string) bool { return payload == "0" || payload == "1" }
 
-// acquireShared tries to acquire for an id that others may share.
+// acquireShared tries to acquire for an id that others may share. It runs lock/acquire_shared, which
+// adds a count, so a copy must not add another one. The request's key remembers that it has counted: a
+// copy gets the first answer, and after the release "over".
 func (d *hashDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	reply, err := d.h.c.confirm(ctx, d.lua.acquireShared, d.keys(d.h.ownerKey(&q.Owner)),
 		q.ID, millis(q.TTL), d.h.c.publish(), d.h.c.remembered, flag(q.NonReentrant), flag(q.Nested))
@@ -113,7 +136,15 @@ func (d *hashDriver) acquireShared(ctx context.Context, q *engine.Request) (engi
 	return readLockReply(reply)
 }
 
-// readLockReply reads the reply of scripts that acquire a lock.
+// readLockReply reads the reply of the scripts that acquire a lock:
+//
+//	a number        granted: the fencing token, or 0
+//	{pttl, holder}  refused: somebody else holds it, for pttl ms. More elements are for the caller
+//	"again"         refused: WithNonReentrant forbids a second count
+//	"lost"          refused: the hold to nest under is gone, so its holds must end
+//	"over"          this acquisition was rolled back or released before: a late copy asked
+//
+// A negative pttl means that the hash has no TTL. When to retry is then unknown.
 func readLockReply(reply scripts.Reply) (engine.Result, error) {
 	res := engine.Result{InDoubt: reply.Doubt}
 	switch answer := reply.Value.(type) {
@@ -143,6 +174,9 @@ func readLockReply(reply scripts.Reply) (engine.Result, error) {
 
 // releaseCounts gives back a count of o where that need not free the lock: counts are left, or others
 // may share the id.
+//
+// With counts left it runs lock/nested_release. That script sets the wanted count instead of
+// subtracting one, so a copy changes nothing and no memory is needed. Reply: 0 if o had lost the lock.
 func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left == 0 {
 		return d.releaseShared(ctx, &o.Owner, false)
@@ -151,14 +185,20 @@ func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, lef
 	return reply.Value == int64(0), err
 }
 
-// releaseShared gives back one count of an id that others may share. A rollback gives back only what is
-// known to have been acquired.
+// releaseShared gives back one count of an id that others may share, by lock/release_shared. The
+// request's key remembers the release, so a copy takes no second count and gets the same answer. A
+// rollback gives back only a count that the key says was acquired: the other counts of the id belong to
+// other callers. The TTL is used only if the hash has none.
 func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollback bool) (lost bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
 		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(rollback), millis(o.TTL))
 	return reply.Value == int64(0), err
 }
 
+// SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the wanted count, and only
+// while o holds the lock, so a copy changes nothing. A late copy of an earlier change may restore an
+// older count. That is harmless: the last release of a private id frees the lock, whatever its count.
+// Like every acquisition it is confirmed by replicas, if the client asks for that.
 func (d *hashDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
@@ -166,33 +206,45 @@ func (d *hashDriver) SetCount(
 	return reply.Sent, reply.Value == int64(0), err
 }
 
+// Extend implements [engine.Driver] by lock/renew, with a batch of one. The script raises the TTL and
+// never shortens it, so copies in any order are harmless.
 func (d *hashDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
 	return readRenewal(d.h.c.run.Do(ctx, lockRenew, []any{d.hash}, o.ID, millis(ttl)))
 }
 
-// readRenewal reads the reply of a script that renewed one lease.
+// readRenewal reads the reply of a script that renewed one lease: {1} if it was kept, {0} if it is
+// lost. With an error the lease is not lost: the command may not have been executed.
 func readRenewal(reply scripts.Reply, err error) (sent time.Time, lost bool, _ error) {
 	kept, _ := reply.Value.([]any)
 	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
 }
 
+// Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field?
 func (d *hashDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, lockCheck, []any{d.hash}, o.ID)
 	return reply.Value == int64(0), err
 }
 
+// renewScript implements [renewer].
 func (d *hashDriver) renewScript() *scripts.Script { return lockRenew }
 
+// renewal implements [renewer]: one key and two arguments for each lock. The usual name and TTL are
+// prebuilt values, so a renewal does not allocate them.
 func (d *hashDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
 	return append(keys, d.h.key), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
-// adoptInto replaces a holder's id by that of q. memory is the key that remembers the release of q; if it
-// is a set, it does so by number.
+// adoptInto replaces a holder's id by that of q, with all counts, by lock/adopt. The key memory will
+// remember the release of q; if it is a set, number is q's number in it. Without a holder of that id,
+// counts is 0.
+//
+// A copy of the command finds q's id in place, and gets the same answer. After q's release it finds
+// that in memory, and takes nothing. Only the first four keys are passed: an adoption mints no token
+// and leaves the queue of a fair lock alone.
 func (d *hashDriver) adoptInto(
 	ctx context.Context, memory string, number int, id string, q *engine.Request,
 ) (sent time.Time, counts int, err error) {
@@ -202,18 +254,25 @@ func (d *hashDriver) adoptInto(
 	return reply.Sent, int(n), err
 }
 
+// releaseID implements [lockDriver] by lock/release_shared: one count, whoever acquired it. q has a new
+// number, and the key of that number remembers the answer for copies. The flag is 0 because that key
+// does not say, as it does for a rollback, what the request itself has acquired.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(&q.Owner)),
 		id, d.h.c.publish(), d.h.c.remembered, 0, millis(q.TTL))
 	return reply.Value == int64(1), err
 }
 
+// forceRelease implements [lockDriver] by lock/force. It deletes the hash and publishes the release. If
+// the first reply was lost, a copy answers 1 instead of the ids. The former holders then get no notice,
+// and learn of their loss at their next renewal.
 func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
 	ids, held = readForced(reply.Value)
 	return ids, held, err
 }
 
+// info implements [lockDriver] by lock/info, which reads the hash and its TTL in one step.
 func (d *hashDriver) info(ctx context.Context) (Info, error) {
 	reply, err := d.h.c.run.Do(ctx, lockInfo, []any{d.hash})
 	if err != nil {
@@ -225,10 +284,12 @@ func (d *hashDriver) info(ctx context.Context) (Info, error) {
 	return info, nil
 }
 
-// mutexDriver is the driver of plain and fenced locks. A free lock is for whoever comes first, so the
-// waiters of one client may hand it off to each other.
+// mutexDriver is the driver of plain and fenced locks. Clients that wait for a free lock have no order
+// among themselves. So a release may hand the lock off to a waiter of the same client.
 type mutexDriver struct{ hashDriver }
 
+// newMutexDriver gives l its driver. Nested holds take turns: two goroutines that share an outer hold
+// exclude each other. Clients take turns too: see [engine.Traits].
 func newMutexDriver(l *Lock, lua *lockScriptSet, extra ...any) {
 	d := &mutexDriver{newHashDriver(&l.handle, lua, extra...)}
 	l.useLock(d, engine.Traits{
@@ -237,6 +298,12 @@ func newMutexDriver(l *Lock, lua *lockScriptSet, extra ...any) {
 	}, d.keys(l.requestKey("")))
 }
 
+// TryAcquire implements [engine.Driver] by lock/acquire. [readLockReply] lists the replies.
+//
+// If a reply was lost, the next attempt finds q's own id in the hash and is granted the lock again,
+// with the same token. A copy that arrives after the release finds q's number in the set of released
+// acquisitions, and takes nothing. An acquisition that goes well adds nothing to that set: it is read
+// here, and written only by the release.
 func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	if q.Shared {
 		return d.acquireShared(ctx, q)
@@ -254,6 +321,8 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	return readLockReply(reply)
 }
 
+// Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. The script notes
+// q's number as released, so that no copy of the attempt can take the lock later.
 func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err error) {
 	if q.Shared {
 		_, err = d.releaseShared(ctx, &q.Owner, true)
@@ -263,6 +332,7 @@ func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err erro
 	return err
 }
 
+// Release implements [engine.Driver].
 func (d *mutexDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left > 0 || o.Shared {
 		return d.releaseCounts(ctx, o, left)
@@ -271,13 +341,23 @@ func (d *mutexDriver) Release(ctx context.Context, o *engine.Ownership, left int
 	return got.Lost, err
 }
 
+// handOff implements [engine.Traits].HandOff.
 func (d *mutexDriver) handOff(
 	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
 ) (engine.HandOff, error) {
 	return d.free(ctx, &o.Owner, successor)
 }
 
-// free frees the lock, or makes successor its holder if that is not nil.
+// free frees the lock of a private owner, or makes successor its holder if that is not nil. It runs
+// lock/release; [readHandOff] reads the reply.
+//
+// A copy of the release finds o's number in the set, and gets the same answer. If the successor has
+// rolled back before, its number is in its set: then the script frees the lock. If the reply was lost,
+// the successor asks with its own id, and finds itself the holder.
+//
+// The memory is always the longest one. The set has one TTL for the numbers of 256 acquisitions, and a
+// shorter TTL for one of them would make Redis forget the others too early. KEYS[6], the token, is
+// passed only with a successor: a release alone mints no token.
 func (d *mutexDriver) free(ctx context.Context, o, successor *engine.Owner) (engine.HandOff, error) {
 	released, number := d.h.dedup(o)
 	keys := append(append(make([]any, 0, 6), d.pair...), released, d.h.sharedCounts)
@@ -293,8 +373,13 @@ func (d *mutexDriver) free(ctx context.Context, o, successor *engine.Owner) (eng
 	return readHandOff(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }
 
-// readHandOff reads the reply of scripts that free something or hand it off: {the successor's token}, or
-// 1 and how many clients received the release message, or 0 if there was nothing to give back.
+// readHandOff reads the reply of the scripts that free something or hand it off:
+//
+//	{token}  the successor holds it; the token is 0 for all but fenced locks
+//	1 + n    it is free, and n clients have received the release message
+//	0        there was nothing to give back: the hold was lost
+//
+// The successor's lease counts from when the release was sent.
 func readHandOff(reply scripts.Reply, err error) (engine.HandOff, error) {
 	switch answer := reply.Value.(type) {
 	case []any:
@@ -307,6 +392,7 @@ func readHandOff(reply scripts.Reply, err error) (engine.HandOff, error) {
 	return engine.HandOff{}, err
 }
 
+// adopt implements [lockDriver].
 func (d *mutexDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	released, number := d.h.dedup(&q.Owner)
 	return d.adoptInto(ctx, released, number, id, q)

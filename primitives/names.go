@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// Redisson derives the keys and channels of an object from its name so that all share a cluster slot: it
-// wraps the name in braces, unless the name has an opening brace of its own.
+// Names of keys and channels, and the forms of arguments. Redisson derives the names of an object's keys
+// from its own name so that all share a cluster slot. It wraps the name in braces, unless it has an
+// opening brace of its own. This library must build the same names, also where they fall into two slots:
+// [handle.use] refuses those on a cluster.
 
-// prefixed is Redisson's prefixName.
+// prefixed is Redisson's prefixName: "prefix:{name}".
 func prefixed(prefix, name string) string {
 	if strings.Contains(name, "{") {
 		return prefix + ":" + name
@@ -17,7 +19,7 @@ func prefixed(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// suffixed is Redisson's suffixName.
+// suffixed is Redisson's suffixName: "{name}:suffix".
 func suffixed(name, suffix string) string {
 	if strings.Contains(name, "{") {
 		return name + ":" + suffix
@@ -31,15 +33,16 @@ const (
 	requestPrefix = "redisson_unlock_latch" // of keys that remember requests
 )
 
-// sharedCounts ends the name of a hash of ours. For each lock field whose id callers use with WithOwner,
-// it holds how many of the field's counts are theirs: a private hold of the same id must not give those
-// back. The name begins as those of remembered requests do, so the same ACL rules cover it.
+// sharedCounts ends the name of a hash that only this library keeps. It has a field for each id that
+// callers use with WithOwner: how many counts of that id are theirs. A private hold of the same id must
+// not give those back. The name begins as those of remembered requests do, so the same ACL rules cover it.
 const sharedCounts = "shared"
 
 // permitsKind is the kind of a semaphore whose permits have ids.
 const permitsKind = "permits"
 
-// millis is a duration as Redis takes it: whole milliseconds, rounded up.
+// millis is a duration as Redis takes it: whole milliseconds, rounded up, so that no TTL is 0 or shorter
+// than asked for.
 func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // fromMillis returns ms milliseconds, or the longest Duration if that is too short.

@@ -6,14 +6,18 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// Option sets how something is acquired. There are three scopes: the client's defaults
-// ([WithDefaults]), a handle, and a single call. The nearest scope wins. A primitive ignores options that
-// do not concern it, but their values are checked. The zero value does nothing.
+// The options of acquisitions. An Option is a small value instead of a func, so that the options of a call
+// need no allocation. [settings] merges the scopes into the engine's terms.
+
+// Option sets how a primitive is acquired. There are three scopes: the client's defaults
+// ([WithDefaults]), a handle, and a single call. The nearest scope wins, and within one scope the later
+// option. A primitive ignores options that do not concern it, but their values are checked: a bad one
+// makes the call fail with [ErrInvalid], and nothing is sent. The zero value does nothing.
 type Option struct {
 	kind   optionKind
-	d, max time.Duration
-	n      int
-	s      string
+	d, max time.Duration // max: of WithPolling only
+	n      int           // of WithPermits
+	s      string        // of WithOwner
 }
 
 type optionKind uint8
@@ -38,21 +42,21 @@ const (
 	maxDuration = 100 * 365 * 24 * time.Hour
 )
 
-// WithWait limits how long an acquisition waits. It does not limit the hold. 0 tries once. Default: wait
-// until the context is done.
+// WithWait limits how long an acquisition waits. It does not limit the hold. 0 tries once; a negative d is
+// [ErrInvalid]. Default: wait until the context is done.
 func WithWait(d time.Duration) Option { return Option{kind: optWait, d: d} }
 
-// WithLease asks for a fixed lease, which is never renewed: the hold's context ends with it. It excludes
-// [WithWatchdog]: the nearer scope decides, and within one scope the later option. From 1 ms to 100
-// years.
+// WithLease asks for a fixed lease, which is never renewed: the hold's context ends a safety margin before
+// it does ([WithSafetyMargin]). It excludes [WithWatchdog]: the nearer scope decides, and within one scope
+// the later option. From 1 ms to 100 years.
 func WithLease(d time.Duration) Option { return Option{kind: optLease, d: d} }
 
-// WithWatchdog renews a hold every ttl/3, so that the lock frees itself within ttl after its holder's
-// death. It is the default, with 30 s, as in Redisson. From 1 ms to 100 years.
+// WithWatchdog renews a hold every ttl/3 until it is released. If its holder dies, the lock becomes free
+// within ttl. It is the default, with 30 s, as in Redisson. From 1 ms to 100 years.
 func WithWatchdog(ttl time.Duration) Option { return Option{kind: optWatchdog, d: ttl} }
 
-// WithMaxHold limits how long a renewed hold lasts: it is lost then, renewed or not. From 1 ms to 100
-// years.
+// WithMaxHold limits how long a renewed hold lasts. After that it is lost, and its context ends with
+// [ErrLost]. From 1 ms to 100 years. Default: no limit.
 func WithMaxHold(d time.Duration) Option { return Option{kind: optMaxHold, d: d} }
 
 // WithPermits is how many permits of a semaphore to acquire, all or none. 0 succeeds and sends nothing.
@@ -60,19 +64,22 @@ func WithMaxHold(d time.Duration) Option { return Option{kind: optMaxHold, d: d}
 func WithPermits(n int) Option { return Option{kind: optPermits, n: n} }
 
 // WithOwner acquires under an id that the caller manages, such as a Java thread's "<uuid>:<thread id>".
-// Equal ids are one holder, wherever they are used. The empty id, "mode" and ids that end in ":write"
-// are invalid: Redisson's format gives them a meaning.
+// Equal ids are one holder, in whichever process they are used: they do not exclude each other, and the
+// server counts their holds. The empty id, "mode" and ids that end in ":write" are [ErrInvalid], because
+// Redisson's format gives them a meaning.
 func WithOwner(id string) Option { return Option{kind: optOwner, s: id} }
 
 // WithNonReentrant makes a nested acquisition fail with [ErrDeadlock].
 func WithNonReentrant() Option { return Option{kind: optNonReentrant} }
 
 // WithPolling waits by trying again, without pub/sub: first after min, then after twice as long each time
-// up to max, with some jitter. It is Redisson's SpinLock. Both are 1 ms to 100 years.
+// up to max, with some jitter. It is Redisson's SpinLock. Use it where subscriptions are not allowed. Both
+// are 1 ms to 100 years, and min is at most max.
 func WithPolling(min, max time.Duration) Option { return Option{kind: optPolling, d: min, max: max} }
 
-// WithWaiterTimeout is how long a waiter of a FairLock keeps its place without a sign of life. It is the
-// most that a crashed waiter costs those behind it. Default 10 s. From 1 ms to 100 years.
+// WithWaiterTimeout is how long a waiter of a FairLock keeps its place without a heartbeat. A crashed waiter
+// delays the waiters behind it for no longer. Live clients send heartbeats at least every third of it, so
+// a short one costs commands. Default 10 s. From 1 ms to 100 years.
 func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTimeout, d: d} }
 
 // WithCohort lets the waiters of one client pass a lock on among themselves without asking Redis, for up to
@@ -94,14 +101,16 @@ func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTi
 // the resource check the token, or do without a cohort. (Lock cohorting: Dice, Marathe and Shavit, 2012.)
 func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }
 
-// settings are the options that apply to an acquisition.
+// settings are the options that apply to an acquisition, merged. It is a value: each scope copies the one
+// around it and applies its own options.
 type settings struct {
 	engine.Terms
 
-	err   error  // the first option that was out of range
-	given uint16 // the kinds of option that were given
+	err   error  // of the first option that was out of range
+	given uint16 // a bit for each optionKind that was given: members of a joint lock need to know
 }
 
+// defaultSettings are the settings without any option. All defaults are here.
 func defaultSettings() settings {
 	return settings{Terms: engine.Terms{
 		Wait: -1, TTL: 30 * time.Second, Renew: true, Permits: 1, WaiterTimeout: 10 * time.Second,
@@ -116,6 +125,7 @@ func (s settings) with(opts []Option) settings {
 	return s
 }
 
+// apply sets one option. A bad value is set too: err makes the call fail before it is used.
 func (s *settings) apply(o *Option) {
 	s.given |= 1 << o.kind
 	switch o.kind {
@@ -154,8 +164,8 @@ func (s *settings) apply(o *Option) {
 	}
 }
 
-// forMember returns the settings for acquiring a member of a joint lock: its own, and over them what was
-// given to the joint lock or to a call of it.
+// forMember returns the settings for acquiring a member of a joint lock. s are the member's own. Options
+// that were given to the joint lock, or to a call of it, replace them.
 func (s settings) forMember(joint *settings) settings {
 	has := func(k optionKind) bool { return joint.given&(1<<k) != 0 }
 	if has(optLease) || has(optWatchdog) {
@@ -180,12 +190,14 @@ func (s settings) forMember(joint *settings) settings {
 	return s
 }
 
+// check notes an error unless ok. The first one stays.
 func (s *settings) check(ok bool, format string, args ...any) {
 	if !ok && s.err == nil {
 		s.err = invalid(format, args...)
 	}
 }
 
+// checkDuration checks a duration that is sent to Redis.
 func (s *settings) checkDuration(what string, d time.Duration) {
 	s.check(d >= minDuration && d <= maxDuration, "a %s of %v (from 1ms to 100 years)", what, d)
 }

@@ -10,14 +10,25 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// PermitExpirableSemaphore is a number of permits, each with an id and a lease of its own, that all
-// clients share that use its name. It is Redisson's RPermitExpirableSemaphore:
-// [Client.PermitExpirableSemaphore]. It is a handle: immutable, shareable, and made without I/O.
+// Semaphores with leases in Redis: Redisson's RPermitExpirableSemaphore.
+//
+//	<name>                string: the number of free permits
+//	{<name>}:timeout      sorted set: ids of taken permits, by the ends of their leases, ms since 1970
+//	redisson_sc:{<name>}  channel: a number, whenever permits become free
+//
+// A permit's id is 16 bytes, raw in Redis and hexadecimal in the API. A permit whose lease has ended
+// stays in the set until an acquisition collects it.
+
+// PermitExpirableSemaphore is a number of permits that all clients of its name share. Each permit has an
+// id and a lease of its own. It is Redisson's RPermitExpirableSemaphore
+// ([Client.PermitExpirableSemaphore]), and a handle: immutable, shareable, and made without I/O.
 //
 // Permits are renewed while they are held ([WithWatchdog]), or have a fixed lease ([WithLease]). The
 // permits of a process that died come back when their lease ends. The server's clock alone decides when
-// that is. A hold of several permits has one id: theirs, comma-separated. They are released, renewed and
-// lost together.
+// that is.
+//
+// A hold of several permits has one id: the ids of its permits, comma-separated. They are released,
+// renewed and lost together.
 type PermitExpirableSemaphore struct {
 	_ noCopy
 	handle
@@ -39,10 +50,13 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	return s
 }
 
-// Acquire waits until it has as many permits as [WithPermits] says, all or none and at most 100,000. It
-// gives up when ctx is done ([ErrNotAcquired] and ctx's cause) or when the limit of [WithWait] is over
-// ([ErrNotAcquired]). On failure it has none. A request for few permits does not wait behind a request
-// for many.
+// Acquire acquires as many permits as [WithPermits] says (1 by default, at most 100,000), all or none,
+// and waits until there are enough. It gives up when ctx is done ([ErrNotAcquired] and ctx's cause) or
+// when the limit of [WithWait] is over ([ErrNotAcquired]). On failure it has none: permits that an
+// attempt may have taken are given back in the background.
+//
+// There is no queue among clients. A request for few permits does not wait behind a request for many,
+// so the latter may wait for long. Semaphores do not nest.
 func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return s.acquire(ctx, opts, false, maxPermitIDs)
 }
@@ -52,8 +66,8 @@ func (s *PermitExpirableSemaphore) TryAcquire(ctx context.Context, opts ...Optio
 	return s.acquire(ctx, opts, true, maxPermitIDs)
 }
 
-// Do runs f with permits held, and with the hold's context. It gives the permits back when f returns,
-// fails or panics. It returns f's error, joined with [ErrLost] if the permits were lost before f ended.
+// Do runs f with permits held, and with the hold's context. It gives the permits back when f returns or
+// panics. It returns f's error, joined with [ErrLost] if the permits were lost before f ended.
 // Any other failure of the release goes to the observer.
 func (s *PermitExpirableSemaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
 	hold, err := s.Acquire(ctx, opts...)
@@ -65,7 +79,8 @@ func (s *PermitExpirableSemaphore) Do(ctx context.Context, f func(context.Contex
 
 // Adopt takes over the permits of these ids (comma-separated, all or none) under new ids. Use it to hand
 // permits from one process to another. They are renewed, or have a lease, from now on. The former holder
-// learns [ErrLost]. [ErrNotHeld] if one of them is not held.
+// learns [ErrLost], as with [Lock.ForceRelease]. Adopt returns [ErrNotHeld] if one of the permits is not
+// held, and [ErrInvalid] if id has another form than [Hold.ID] returns.
 func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
 	set, err := s.with(opts)
 	if err != nil {
@@ -83,6 +98,8 @@ func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ..
 	return hold, err
 }
 
+// adopt runs permitsemaphore/adopt: 1, or 0 if not all old ids are held. A copy finds the new ids in
+// place and gets the same answer; after their release it finds the request's key, and takes nothing.
 func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms engine.Terms) (*engine.Hold, error) {
 	if s.c.core.IsClosing() {
 		return nil, ErrClosed
@@ -106,15 +123,15 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 }
 
 // ReleaseID gives back the permits of these ids (comma-separated, all or none; an id that is named twice
-// counts once). Use it to free what another process, or an earlier life of this one, holds. [ErrNotHeld]
-// if one of them is not held.
+// counts once). Use it to free permits that another process, or an earlier life of this one, has left
+// behind. It returns [ErrNotHeld] if one of the permits is not held.
 func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) error {
 	raw, wrong := rawPermits(id)
 	held, err := s.change(ctx, "release id", permitsRelease, s.driver.keys, wrong, raw, 1)
 	if err == nil && held == 0 {
 		err = s.failed("release id", ErrNotHeld)
 	}
-	if s.c.core.Enter() == nil {
+	if s.c.core.Enter() == nil { // the call in change has ended; Close must wait for this one too
 		defer s.c.core.Leave()
 		s.announceTakeover(ctx, err, splitPermits(id)...)
 	}
@@ -128,8 +145,8 @@ func (s *PermitExpirableSemaphore) Init(ctx context.Context, n int) (created boo
 	return answer == 1, err
 }
 
-// Add adds delta permits. A negative delta takes permits away; the number that is free may then be below 0
-// until permits come back. It sets a semaphore that was not set.
+// Add adds delta permits. A negative delta takes permits away. The number that is free may then be below
+// 0 until permits come back. Add sets a semaphore that was not set.
 func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
 	_, err := s.change(ctx, "add", permitsAdd, s.driver.keys, outOfRange(-maxPermits, delta), delta)
 	return err
@@ -176,10 +193,11 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 	return info, err
 }
 
-// never is Redisson's score for a permit whose lease does not end.
+// never is Redisson's score for a permit whose lease does not end. This library makes no such permits.
 const never = 922337203685477
 
-// permitHolders reads ids and the times in ms at which their leases end.
+// permitHolders reads ids, and the times at which their leases end. All times are the server's, in ms since
+// 1970, so the client's clock has no part in the TTLs.
 func permitHolders(now int64, answer []any) []Holder {
 	holders := make([]Holder, 0, len(answer)/2)
 	for i := 0; i+1 < len(answer); i += 2 {
@@ -195,8 +213,9 @@ func permitHolders(now int64, answer []any) []Holder {
 	return holders
 }
 
-// permitDriver is the driver of RPermitExpirableSemaphore: a string, the number of free permits, and a
-// sorted set of the taken permits by the ends of their leases.
+// permitDriver is the driver of RPermitExpirableSemaphore. It never changes after its constructor. An id
+// belongs to one permit, so a copy of a release cannot free another one. The memory of a release makes
+// its copies give the first answer, and stops late copies of the acquisition.
 type permitDriver struct {
 	h       *handle
 	free    string
@@ -217,22 +236,31 @@ var (
 	permitsInfo    = scripts.Load("permitsemaphore/info")
 )
 
-// maxCollected is how many ended leases one script gives back at most.
+// maxCollected is how many ended leases one script collects at most, so that no script blocks Redis for
+// long.
 const maxCollected = 1000
 
+// keys returns the keys of all scripts but the renewal. request is the key that remembers.
 func (d *permitDriver) keys(request string) []any {
 	return []any{d.free, d.channel, request, d.leases}
 }
 
+// Subscribe implements [engine.Driver]. The channel is that of a plain semaphore of the same name.
 func (d *permitDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
 	return d.h.c.subscribe(d.channel, isNumber, wake)
 }
 
-// nameOwner: each permit of an acquisition has an id that no other permit has.
+// nameOwner implements [engine.Traits].NameOwner: each permit of an acquisition gets a new random id.
 func (d *permitDriver) nameOwner(o *engine.Owner) {
 	o.Name(newPermits(d.h.c.presence.raw, o.Permits), false)
 }
 
+// TryAcquire implements [engine.Driver] by permitsemaphore/acquire, which also collects ended leases.
+// [readPermits] lists the replies. RetryAfter 0 means that there are more to collect, so it asks again
+// at once.
+//
+// A copy finds the ids among the leases, and is granted again. After a release or a rollback it finds
+// the request's key, and takes nothing. InDoubt covers all rounds: a copy of any of them may arrive.
 func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	for inDoubt := false; ; {
 		reply, err := d.h.c.confirm(ctx, permitsAcquire, d.keys(d.h.ownerKey(&q.Owner)),
@@ -250,22 +278,29 @@ func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	}
 }
 
+// Rollback implements [engine.Driver]: a release of whichever of the ids are there. Its memory stops late
+// copies of the attempt.
 func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	_, err := d.release(ctx, &q.Owner, nil)
 	return err
 }
 
+// Release implements [engine.Driver]. lost: not all of o's permits were held. The others are given back.
 func (d *permitDriver) Release(ctx context.Context, o *engine.Ownership, _ int) (lost bool, err error) {
 	got, err := d.release(ctx, &o.Owner, nil)
 	return got.Lost, err
 }
 
+// handOff implements [engine.Traits].HandOff.
 func (d *permitDriver) handOff(
 	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
 ) (engine.HandOff, error) {
 	return d.release(ctx, &o.Owner, successor)
 }
 
+// release runs permitsemaphore/release for all permits of o. The 0 among the arguments makes it release
+// those that are left if others are lost; ReleaseID passes 1, all or none. With a successor it gives as
+// many permits as that asks for to its ids, in the same step. [readPermitHandOff] reads the reply.
 func (d *permitDriver) release(ctx context.Context, o, successor *engine.Owner) (engine.HandOff, error) {
 	c := d.h.c
 	keys := d.keys(d.h.ownerKey(o))
@@ -282,19 +317,24 @@ func (d *permitDriver) SetCount(context.Context, *engine.Ownership, int, time.Du
 	return time.Time{}, false, ErrUnsupported
 }
 
+// Extend implements [engine.Driver] by permitsemaphore/renew, with a batch of one. No lease is shortened.
 func (d *permitDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
 	return readRenewal(d.h.c.run.Do(ctx, permitsRenew, []any{d.free, d.leases}, rawOf(o.ID), millis(ttl)))
 }
 
+// Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held? The script
+// writes nothing; the request's key only keeps the other keys in their places.
 func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, permitsCheck, d.keys(d.h.ownerKey(&o.Owner)), rawOf(o.ID))
 	return reply.Value == int64(0), err
 }
 
+// renewScript implements [renewer].
 func (d *permitDriver) renewScript() *scripts.Script { return permitsRenew }
 
+// renewal implements [renewer]: two keys and two arguments for each hold, however many permits it has.
 func (d *permitDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {

@@ -17,11 +17,16 @@ import (
 )
 
 // While a client holds or waits, it keeps its name in a key with a TTL. For holds that last, it subscribes
-// to a channel on which takeovers are announced (takeover.go). Neither is part of an acquisition. One
-// goroutine per client does both. It starts with the first hold or waiter, and ends when the client has
-// been idle for a while.
+// to a channel on which takeovers are announced (takeover.go). Neither is part of an acquisition, and a
+// failure of either affects none. Redisson has nothing like it.
+//
+//	redlatch_client:{<tag>}  string: the client's name, with a TTL of 30 s
+//	redlatch_holder:{<tag>}  channel: notices of takeovers
+//
+// One goroutine per client does both. It starts with the first hold or waiter, and ends when the client
+// has been idle for a while, or closes.
 
-// The key of a client's name and the channel of its holds. A client's tag follows, in braces.
+// Prefixes of the key of a client's name and of the channel of its holds.
 const (
 	clientName    = "redlatch_client"
 	holderChannel = "redlatch_holder"
@@ -32,7 +37,7 @@ const (
 const (
 	nameAfter   = 100 * time.Millisecond // a client that holds or waits for less never writes its name
 	listenAfter = 700 * time.Millisecond
-	lookEvery   = 250 * time.Millisecond // shorter than listenAfter: see presence.wake
+	lookEvery   = 250 * time.Millisecond // pause between looks; shorter than listenAfter: see presence.wake
 	listenRetry = time.Minute            // after a refused subscription
 	idleAfter   = time.Second            // an idle client deletes its name then
 	nameTTL     = 30 * time.Second
@@ -45,7 +50,7 @@ const (
 )
 
 // WithClientName sets the name that [Holder].Client shows to people. Default: host:pid. With "" the
-// client tells nobody who it is.
+// client does not show who it is.
 //
 // A client that holds or waits for longer than about 100 ms writes its name to a key of its own,
 // redlatch_client:{<tag>}, in the background. The key has a TTL of 30 s, and the client deletes it
@@ -54,7 +59,7 @@ func WithClientName(name string) ClientOption {
 	return ClientOption{func(c *Client) error { c.presence.name = name; return nil }}
 }
 
-// defaultClientName is host:pid.
+// defaultClientName returns host:pid. It is computed once: neither changes while the process runs.
 var defaultClientName = sync.OnceValue(func() string {
 	host, err := os.Hostname()
 	if err != nil {
@@ -66,11 +71,11 @@ var defaultClientName = sync.OnceValue(func() string {
 // tagged is the key or channel of a tag.
 func tagged(prefix, tag string) string { return prefix + ":{" + tag + "}" }
 
-// presence is a client's name and its subscriptions to takeover notices. One goroutine keeps them; it
-// runs while the client holds or waits.
+// presence is a client's name and its subscriptions to takeover notices. The client owns it. One goroutine
+// (run) keeps both up to date while the client holds or waits.
 type presence struct {
 	c    *Client
-	name string
+	name string // set by an option before the client is used; "": none
 	tag  string
 	raw  []byte // the tag's bytes
 
@@ -79,12 +84,12 @@ type presence struct {
 	since   atomic.Int64 // the instant at which the first of them began to wait
 
 	// Only run uses these.
-	idleSince engine.Instant                  // since when nobody holds or waits; 0: somebody does
+	idleSince engine.Instant                  // since when the client neither holds nor waits; 0: it does
 	subs      map[string]*pubsub.Subscription // by tag
 	notBefore engine.Instant                  // no subscription is tried before; one was refused
 
 	mu       sync.Mutex                 // guards the rest
-	closed   bool                       // no name is written any more
+	closed   bool                       // no more names are written
 	written  bool                       // the name may be in Redis
 	writing  chan struct{}              // closed when the write under way has ended; nil: there is none
 	due      engine.Instant             // when the name is to be written again
@@ -93,6 +98,7 @@ type presence struct {
 	suspects map[*engine.Ownership]bool // under check; true: to be checked once more
 }
 
+// init is called by [New]. It sends nothing.
 func (p *presence) init(c *Client) {
 	p.c, p.tag = c, clientTag(c.id)
 	p.raw, _ = hex.DecodeString(p.tag)
@@ -106,7 +112,8 @@ func (p *presence) wake() {
 	}
 }
 
-// waitBegan and waitEnded are told of each acquisition that waits.
+// waitBegan and waitEnded are called for each acquisition that waits, in its caller's goroutine. They count
+// waiters, so that the name is shown for clients that wait but hold nothing.
 func (p *presence) waitBegan() {
 	if p.waiting.Add(1) == 1 {
 		p.since.Store(int64(p.now()))
@@ -114,10 +121,13 @@ func (p *presence) waitBegan() {
 	p.wake()
 }
 
+// waitEnded: see waitBegan.
 func (p *presence) waitEnded() { p.waiting.Add(-1) }
 
 func (p *presence) now() engine.Instant { return p.c.core.Instant(time.Now()) }
 
+// run is the presence's one goroutine; wake starts it. It looks when something is due, and at least every
+// lookEvery. It ends in rest, when the client is idle, or when the core stops its background work.
 func (p *presence) run() {
 	timer := time.NewTimer(nameAfter)
 	defer timer.Stop()
@@ -136,8 +146,8 @@ func (p *presence) run() {
 	}
 }
 
-// look does what is due, and returns the time until the next look; 0: the client has been idle for long
-// enough.
+// look does what is due: it subscribes for holds that last, and has the name written. It returns the time
+// until the next look; 0: the client has been idle for long enough.
 func (p *presence) look() time.Duration {
 	now := p.now()
 	tags, oldest, next := p.c.core.HoldTags(now, listenAfter)
@@ -158,7 +168,9 @@ func (p *presence) look() time.Duration {
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 
-// rest ends the goroutine of an idle client, unless the client has become busy again.
+// rest prepares the end of the goroutine of an idle client. It reports whether run should end. A hold or
+// waiter that came meanwhile may have found it running, and so has not started another one. So rest looks
+// once more after it has cleared the flag.
 func (p *presence) rest() bool {
 	p.idleSince = 0
 	p.erase()
@@ -168,7 +180,9 @@ func (p *presence) rest() bool {
 	return !busy || !p.running.CompareAndSwap(false, true) // another goroutine has been started
 }
 
-// show writes the name when it is due, and returns when it is due next.
+// show starts to write the name when it is due, and returns when it is due next. The client holds or waits
+// since busy. At most one write is in flight. write sets when the next one is due, and the following look
+// finds that.
 func (p *presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -185,6 +199,8 @@ func (p *presence) show(now, busy engine.Instant) engine.Instant {
 	return engine.Never
 }
 
+// write writes the name, in a goroutine of its own that show starts. It ends after nameTimeout at most. A
+// refusal of Redis, such as NOPERM, is logged once.
 func (p *presence) write(done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
@@ -209,8 +225,8 @@ func (p *presence) write(done chan struct{}) {
 	}
 }
 
-// erase deletes the name. It is best effort, and not tried while Redis does not answer: the TTL is
-// behind it.
+// erase deletes the name. It is best effort, and not tried while Redis does not answer. If it fails, the
+// TTL ends the name.
 func (p *presence) erase() {
 	p.mu.Lock()
 	written, writing := p.written, p.writing
@@ -233,8 +249,8 @@ func (p *presence) erase() {
 	_, _ = p.c.run.Commands(ctx, []any{"getdel", tagged(clientName, p.tag)})
 }
 
-// close ends the presence of a client that closes. A client that leaves holds behind leaves its name to
-// its TTL too: the name tells who left them.
+// close ends the presence of a client that closes. If the client leaves holds behind, its name stays until
+// its TTL ends, because it shows whose holds they are.
 func (p *presence) close(holdsLeft bool) {
 	p.mu.Lock()
 	p.closed = true
@@ -244,7 +260,9 @@ func (p *presence) close(holdsLeft bool) {
 	}
 }
 
-// listen subscribes to the channels of those tags, and to no others.
+// listen subscribes to the channels of these tags, and to no others. Most clients have one tag, their own.
+// Holds with the id of another client, or of a caller, have further ones. After a refused subscription it
+// waits for listenRetry. Only run calls it.
 func (p *presence) listen(tags []string) {
 	if len(tags)+len(p.subs) == 0 {
 		return
@@ -271,8 +289,9 @@ func (p *presence) listen(tags []string) {
 	p.subs = wanted
 }
 
-// nameClients fills in the names of the holders' clients. Names that are known need not be read. It is
-// best effort: a name that cannot be read in time is "".
+// nameClients fills in the names of the holders' clients. known, which may be nil, has names by tag that
+// need not be read again. New names are added to it. The reads go in pipelines of up to 100. It is best
+// effort, within nameRead: a name that cannot be read in time is "".
 func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[string]string) {
 	if known == nil {
 		known = map[string]string{}

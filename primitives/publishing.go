@@ -10,28 +10,33 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Scripts publish messages of releases by PUBLISH, or on a cluster with sharded pub/sub by SPUBLISH. A
-// subscriber hears only one of the two, so all clients must use the same.
+// Scripts publish the messages of releases with PUBLISH, or with SPUBLISH on a cluster with sharded
+// pub/sub. The command is an argument of the scripts, as in Redisson. A subscriber receives only the
+// messages of one of the two, so all clients of a cluster, Redisson's included, must use the same one.
 
-// publishing is what a client knows of the command by which scripts publish. On a cluster all clients
-// must agree on it, so the client asks the cluster once.
+// publishing is what a client knows of the command by which scripts publish. On a cluster the client asks
+// once, as Redisson does. It repeats the question only until it has an answer. Elsewhere it is PUBLISH,
+// and nothing is asked.
 type publishing struct {
 	known   atomic.Bool // the cluster has answered
 	sharded atomic.Bool // by SPUBLISH
 
 	mu     sync.Mutex
-	asking *publishQuestion // nil: nobody asks; guarded by mu
+	asking *publishQuestion // nil: no question is under way; guarded by mu
 }
 
-// publishQuestion is one question to the cluster, for all calls that ask at the same time.
+// publishQuestion is one question to the cluster, shared by all calls that ask at the same time. Its
+// goroutine writes err before it closes answered; calls read err only after that.
 type publishQuestion struct {
 	answered chan struct{} // closed when err is set
 	err      error
 }
 
+// errNoAnswer ends the wait of a call whose question has no answer yet. The question goes on.
 var errNoAnswer = errors.New("no answer within the command timeout")
 
-// publish is the command by which scripts publish. A call that needs Redis has waited for ready.
+// publish returns the command by which scripts publish. Every call that needs Redis has waited for ready
+// before.
 func (c *Client) publish() any {
 	if c.publishing.sharded.Load() {
 		return "spublish"
@@ -39,8 +44,9 @@ func (c *Client) publish() any {
 	return "publish"
 }
 
-// ready finds out by which command to publish. Calls that come meanwhile wait for the same answer, but
-// none for longer than its context or the command timeout.
+// ready implements [engine.Config].Ready: it finds out by which command to publish. Calls at the same time
+// wait for the same answer, but none for longer than its context or the command timeout. Its error says
+// that nothing was executed, so a waiting acquisition retries.
 func (c *Client) ready(ctx context.Context) error {
 	if !c.cluster || c.publishing.known.Load() {
 		return nil
@@ -62,6 +68,8 @@ func (c *Client) ready(ctx context.Context) error {
 	return &scripts.Error{Script: "pubsub shardnumsub", Outcome: scripts.NotExecuted, Err: err}
 }
 
+// askPublish returns the question that is asked now, or asks a new one. The goroutine of the question
+// belongs to the core, and ends with the hub's answer or error.
 func (c *Client) askPublish() *publishQuestion {
 	p := &c.publishing
 	p.mu.Lock()

@@ -13,27 +13,34 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// How leases are renewed. The watchdog decides when, and hands over batches of leases of one group: one
-// script renews them all. A batch must not fail as a whole because of one bad key, so a batch that Redis
-// refuses is divided: by cluster slot, or into single leases.
+// How leases are renewed. The watchdog decides when, and calls [Client.renew] with a batch of leases of one
+// group: one command renews them all, whatever their names. One bad key must not end the other
+// leases. So a batch that Redis refuses is divided: by cluster slot, or into single leases.
+//
+// Renewals only raise TTLs. So they may overlap, be repeated and arrive late, and nothing is remembered.
 
-// renewer is a driver whose leases are renewed in batches, by one script.
+// renewer is a driver whose leases are renewed in batches. Every driver with leases implements it:
+// [handle.use] checks that.
 type renewer interface {
+	// renewScript returns the script for batches. It returns 1 or 0 for each lease: kept, or lost.
 	renewScript() *scripts.Script
-	// renewal appends the keys and arguments of one lease.
+	// renewal appends the keys and arguments of one lease. The first key decides its slot.
 	renewal(keys, args []any, o *engine.Ownership, ttl time.Duration) ([]any, []any)
 }
 
+// renewerOf returns the driver of an ownership. The watchdog has only leased ones, so it is a renewer.
 func renewerOf(o *engine.Ownership) renewer { return o.Resource().Driver.(renewer) }
 
-// renewGroup is what may share a batch: on a cluster the keys of a script must share a slot.
+// renewGroup is the group of a lease for the watchdog: leases of equal groups share batches. On a cluster
+// the keys of a script must share a slot; elsewhere slot is 0.
 type renewGroup struct {
 	script *scripts.Script
 	slot   uint16
 }
 
-// renew implements [watchdog.Renew]. Where Redis refuses a batch as a whole, its parts are sent one by
-// one, so that a key that Redis refuses concerns no other lease.
+// renew implements [watchdog.Renew]. It sends the batch with one command. If Redis refuses the batch as a
+// whole, it sends the parts one by one, so that a bad key concerns no other lease. It runs in a goroutine
+// of the watchdog, which may call it again for the same leases if it takes long.
 func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]watchdog.State, error) {
 	script := group.(renewGroup).script
 	if !c.slotted.Load() {
@@ -64,7 +71,8 @@ func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]
 // enforcesSlots reports whether Redis is known to refuse keys of two cluster slots in one command.
 func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 
-// renewTogether renews a batch with one command.
+// renewTogether renews a batch with one command, and returns the state of each lease. Without an answer
+// all are Unknown, the zero value. The command is sent once: the watchdog itself decides when to repeat.
 func (c *Client) renewTogether(
 	ctx context.Context, script *scripts.Script, batch []watchdog.Ask,
 ) ([]watchdog.State, error) {
@@ -88,7 +96,7 @@ func (c *Client) renewTogether(
 	return states, nil
 }
 
-// renewPart is some leases of a batch, and their places in it.
+// renewPart is some leases of a batch, and their indices in it.
 type renewPart struct {
 	asks   []watchdog.Ask
 	places []int
@@ -122,9 +130,9 @@ func oneByOne(batch []watchdog.Ask) []renewPart {
 	return parts
 }
 
-// isDivisible reports whether Redis refused a batch for a reason that may concern some of its keys only:
-// a slot of which some keys have moved to another node, a key that the ACL forbids, or contents that a
-// script cannot read.
+// isDivisible reports whether Redis refused a batch for a reason that may concern some of its keys only.
+// Examples: some keys of a slot have moved to another node, the ACL forbids a key, or a script cannot read
+// what a key contains. A missing password or a full Redis concerns all keys.
 func isDivisible(err error) bool {
 	switch {
 	case err == nil:
@@ -144,9 +152,12 @@ const (
 	maxPartsTimeout  = 5 * time.Second
 )
 
-// renewApart renews the parts of a batch with a command each. It waits for a third of the shortest TTL
-// at most, so that parts that Redis answers are confirmed in time although another part hangs. The
-// leases of a part without an answer are Unknown, and the watchdog asks again.
+// renewApart renews the parts of a batch with a command each, up to 8 at a time. It waits for a third of
+// the shortest TTL at most. So parts with an answer are confirmed in time even if another part hangs.
+// The leases of a part without an answer are Unknown, and the watchdog asks again.
+//
+// The goroutines belong to the core. Each ends when no part is left, or when ctx ends. answers has room
+// for all parts, so a late one never blocks.
 func (c *Client) renewApart(
 	ctx context.Context, script *scripts.Script, parts []renewPart,
 ) ([]watchdog.State, error) {

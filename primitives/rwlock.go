@@ -10,35 +10,41 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// How a read-write lock stands in Redis.
+// Read-write locks in Redis: Redisson's RReadWriteLock.
 //
-// One hash serves both sides. The field mode says which side holds. Every reader has a field with its count,
-// and a key for each count that expires with that count's lease: Redisson, and this library, tell live
-// readers from dead ones by these keys. The writer's field ends in ":write".
+//	<name>                            hash for both sides: mode, readers and counts, the writer
+//	{<name>}:<id>:rwlock_timeout:<k>  one key for the k-th count of a reader, with that count's lease
+//	redisson_rwlock:{<name>}          channel: "0" after the last reader, "1" after a writer
+//	redlatch_rwlock_claim:{<name>}    reservation: a writer waits
 //
-// A writer that waits would starve while readers come and go, so each of its attempts leaves a reservation:
-// a key that expires soon, and that keeps new readers out. Readers that waited behind a writer go first when
-// it leaves, all of them with one command.
+// The field mode says which side holds the lock. A reader without any of its keys is dead, whatever the
+// hash says. The writer's field ends in ":write".
+//
+// A waiting writer would starve while readers come and go. So each of its attempts leaves a
+// reservation: a key that expires soon and keeps new readers out. Readers do not starve either. When a
+// writer releases, the readers that wait behind it go first, all of them with one command for each
+// client.
 
+// Prefixes of the channel and of the reservation. Redisson does not know of the latter.
 const (
 	rwChannel     = "redisson_rwlock"
 	rwReservation = "redlatch_rwlock_claim"
 )
 
 // reservationTTL is how long one attempt of a waiting writer keeps new readers out: two polls, and room
-// for a late one. It is the most that a writer which died while it waited costs the readers.
+// for a late one. A writer that dies while it waits delays the readers for no longer.
 const reservationTTL = 2500 * time.Millisecond
 
-// RWLock is Redisson's RReadWriteLock: any number of readers, or one writer. It is a handle with two
+// RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with two
 // sides, each of them a [Lock].
 //
-// A writer may also read: it acquires the reader side with the context of its hold. To go on reading when
-// the writer has been released, it acquires with context.WithoutCancel of that context (a downgrade). A
-// reader may not write ([ErrDeadlock]).
+// A writer may also read: it acquires the reader side with the context of its hold. To go on reading
+// after the writer's release, it acquires with context.WithoutCancel of that context (a downgrade). A
+// reader may not write: that returns [ErrDeadlock].
 //
 // While a writer waits for readers to leave, new readers wait behind it, as with sync.RWMutex. So a
-// goroutine that reads must not wait for another's new read lock; nest with the hold's context instead.
-// Redisson's readers do not wait for a writer, and may keep it out.
+// goroutine that reads must not wait for another goroutine to start reading. Nest with the hold's
+// context instead. Redisson's readers do not wait for a writer, and may keep it out.
 type RWLock struct {
 	_ noCopy
 
@@ -68,10 +74,10 @@ func (rw *RWLock) Reader() *Lock { return &rw.reader }
 // ForceRelease concern the writer only.
 func (rw *RWLock) Writer() *Lock { return &rw.writer }
 
-// rwDriver is what the drivers of both sides share. The lock is a hash. Its field mode is "read" or
-// "write". Each reader has a field, its id, with its count; the writer has one, its id and ":write".
+// rwDriver has the commands that both sides share. It never changes after its constructor, so it needs
+// no mutex.
 type rwDriver struct {
-	h           *handle
+	h           *handle     // of this side
 	other       *engine.Key // finds holds of the other side in a context
 	hash        string
 	channel     string // of release messages
@@ -79,9 +85,11 @@ type rwDriver struct {
 	lua         *rwScriptSet
 }
 
-// rwScriptSet are the scripts in which the two sides differ, but not in keys, arguments and reply.
+// rwScriptSet lists scripts that each side has in its own version. Both versions have the same keys,
+// arguments and replies.
 type rwScriptSet struct{ release, renew, adopt, force, info *scripts.Script }
 
+// newRWDriver returns the driver of one side; each needs the key of the other to find its holds.
 func newRWDriver(side, other *Lock, lua *rwScriptSet) rwDriver {
 	return rwDriver{
 		h: &side.handle, other: other.res.Key, hash: side.raw, lua: lua,
@@ -89,15 +97,19 @@ func newRWDriver(side, other *Lock, lua *rwScriptSet) rwDriver {
 	}
 }
 
+// Subscribe implements [engine.Driver]. Both sides listen to one channel.
 func (d *rwDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
 	return d.h.c.subscribe(d.channel, isUnlockMessage, wake)
 }
 
+// keys returns the keys of the scripts that take or free the lock. request is the key that remembers
+// the request. The keys of a reader's counts are not among them: the scripts derive their names.
 func (d *rwDriver) keys(request string) []any {
 	return []any{d.hash, d.channel, request, d.reservation, d.h.sharedCounts}
 }
 
-// rememberAcquire is how long Redis must remember an acquisition: only where it counts for the id.
+// rememberAcquire is how long Redis must remember an acquisition, as an argument. Only a shared id needs
+// that, because the script adds a count. 0 marks a private id for the script.
 func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 	if q.Shared {
 		return d.h.c.remembered
@@ -105,21 +117,34 @@ func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 	return 0
 }
 
-// free gives back what o has: one count of an id that others may share, else all counts. A rollback gives
-// back only what is known to have been acquired.
+// free gives back what o has: one count of an id that others may share, else all private counts. It runs
+// read_release or write_release. Reply: 0 if o held nothing.
+//
+// o's key remembers the release: a copy gets the same answer, and a late copy of the acquisition takes
+// nothing. A rollback of a shared id gives back only a count that the key says was acquired. The TTL is
+// for a hash without one, and only write_release reads it. Both get it, so that they can share this
+// function.
 func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (lost bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
 		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL))
 	return reply.Value == int64(0), err
 }
 
+// Rollback implements [engine.Driver]. A writer's also removes its reservation.
 func (d *rwDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	_, err := d.free(ctx, &q.Owner, true)
 	return err
 }
 
+// renewScript implements [renewer].
 func (d *rwDriver) renewScript() *scripts.Script { return d.lua.renew }
 
+// adopt implements [lockDriver] by read_adopt or write_adopt. The reply is the number of counts, 0 if id
+// holds nothing, or -1 for a reader that also writes. Adopting its reads alone would leave a writer
+// behind that has lost them. A writer's read holds are removed with its old id.
+//
+// A copy finds the new id in place and gets the same answer; after the release of the new id it finds
+// that id's key, and takes nothing.
 func (d *rwDriver) adopt(
 	ctx context.Context, id string, q *engine.Request,
 ) (sent time.Time, counts int, err error) {
@@ -132,19 +157,25 @@ func (d *rwDriver) adopt(
 	return reply.Sent, int(n), err
 }
 
+// releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
+// number, which remembers the answer for copies. The reply of write_release counts receivers, so
+// anything but 0 means that id has held.
 func (d *rwDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(&q.Owner)),
 		id, d.h.c.publish(), d.h.c.remembered, 1, 0, millis(q.TTL))
 	return err == nil && reply.Value != int64(0), err
 }
 
+// forceRelease implements [lockDriver] by read_force or write_force, which leave the other side alone.
+// If the first reply was lost, a copy answers 1 instead of the ids, and the former holders get no notice.
 func (d *rwDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
 	ids, held = readForced(reply.Value)
 	return ids, held, err
 }
 
-// info reads {pttl of the hash, id, count, pttl, id, ...}.
+// info implements [lockDriver] by read_info or write_info. Reply: {pttl of the hash, id, count, pttl, id,
+// count, pttl, ...}, without dead readers. The TTL of the lock is that of its longest-lived holder.
 func (d *rwDriver) info(ctx context.Context) (info Info, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.info, []any{d.hash})
 	if err != nil {
@@ -164,10 +195,11 @@ func (d *rwDriver) info(ctx context.Context) (info Info, err error) {
 	return info, nil
 }
 
-// readerDriver is the driver of RReadLock. Beside its field in the hash a reader has a key for each of its
-// counts, which lives as long as that count's lease. These keys tell which readers are alive.
+// readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own. So nested
+// readers need no turns, but a change of the count needs an order: see SetCount.
 type readerDriver struct{ rwDriver }
 
+// The scripts of the reader side.
 var (
 	readAcquire  = scripts.Load("rwlock/read_acquire")
 	readSetCount = scripts.Load("rwlock/read_set_count")
@@ -181,6 +213,8 @@ var (
 	}
 )
 
+// newReaderDriver gives the reader side its driver. There is no hand-off: when one may read, all may, so
+// one command acquires for all waiting readers of the client. Waiting writers of this client go first.
 func newReaderDriver(reader, writer *Lock) {
 	d := &readerDriver{newRWDriver(reader, writer, readScripts)}
 	reader.useLock(d, engine.Traits{
@@ -188,14 +222,14 @@ func newReaderDriver(reader, writer *Lock) {
 	}, d.keys(reader.requestKey("")))
 }
 
-// firstCountKey is the key of the first count of o. While a cluster moves the lock's slot, Redis must find
-// it where the hash is: if it were not among the keys, a reader of which only the hash has moved would look
-// dead.
+// firstCountKey is the key of the first count of o. Scripts derive this name themselves; it is in KEYS
+// for one case. While a cluster moves the lock's slot, the hash may have moved and this key not. Redis
+// then answers TRYAGAIN. Without the key in KEYS the script would run, and the reader look dead.
 func (d *readerDriver) firstCountKey(o *engine.Ownership) any {
 	return suffixed(d.h.raw, o.ID) + ":rwlock_timeout:1"
 }
 
-// outer: a reader nests in a reader, and in a writer, which goes on writing.
+// outer implements [engine.Traits].Outer: a reader nests in a reader, or in a writer, which still writes.
 func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	if outer := engine.OuterFrom(ctx, d.h.res.Key); outer != nil {
 		return outer, nil
@@ -203,12 +237,19 @@ func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	return engine.OuterFrom(ctx, d.other), nil
 }
 
+// TryAcquire implements [engine.Driver].
 func (d *readerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, _, err := d.acquireBatch(ctx, q, nil)
 	return res, err
 }
 
-// acquireBatch acquires for all waiting readers: where one may read, all may.
+// acquireBatch implements [engine.Traits].AcquireBatch by rwlock/read_acquire. The others are private
+// requests that wait on this client. Reply, if q is granted and there are others: {"in", 1 or 0 for each
+// of the others}; else as [readLockReply] says. A refusal may also name the reservation of a writer: its
+// TTL, and no holder.
+//
+// A copy finds q as a live reader. It then takes nothing more, and reports which of the others read. A
+// request that has rolled back is remembered by its own key, and gets nothing from any copy.
 func (d *readerDriver) acquireBatch(
 	ctx context.Context, q *engine.Request, others []*engine.Request,
 ) (engine.Result, []bool, error) {
@@ -237,6 +278,9 @@ func (d *readerDriver) acquireBatch(
 	return res, nil, err
 }
 
+// Release implements [engine.Driver]. With holds left it runs rwlock/read_set_count, which also shortens
+// the lease to what those holds were promised: the released hold may have had the longest one. The
+// engine computes that time (internal/engine/lease.go), and EndShortening reports the outcome to it.
 func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left == 0 {
 		return d.free(ctx, &o.Owner, false)
@@ -254,6 +298,10 @@ func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left in
 	return reply.Value == int64(0), err
 }
 
+// SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its own
+// lease. Unlike a plain lock's, the count must be exact: it says which keys belong to the reader. So
+// each change has a number, and Redis remembers the latest one. A late copy of an earlier change then
+// does nothing. The arguments after the TTL are: -1, no shortening; the number; how long to remember it.
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
@@ -262,30 +310,38 @@ func (d *readerDriver) SetCount(
 	return reply.Sent, reply.Value == int64(0), err
 }
 
+// recountKeys returns the keys of rwlock/read_set_count. The last one remembers the latest change. It
+// cannot be the owner's key itself, which says that a private owner was released.
 func (d *readerDriver) recountKeys(o *engine.Ownership) []any {
 	return []any{d.hash, d.h.sharedCounts, d.h.ownerKey(&o.Owner) + ":count"}
 }
 
+// Extend implements [engine.Driver] by rwlock/read_renew, with a batch of one. It raises the TTL of all
+// of the reader's counts, and never shortens one.
 func (d *readerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
 	return readRenewal(d.h.c.run.Do(ctx, d.lua.renew, []any{d.hash, d.firstCountKey(o)}, o.ID, millis(ttl)))
 }
 
+// Check implements [engine.Driver] by rwlock/read_check: is one of the reader's keys left?
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, readCheck, []any{d.hash, d.firstCountKey(o)}, o.ID)
 	return reply.Value == int64(0), err
 }
 
+// renewal implements [renewer]: two keys and two arguments for each reader.
 func (d *readerDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
 	return append(keys, d.h.key, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
-// writerDriver is the driver of RWriteLock.
+// writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's. So it uses the
+// plain lock's scripts for renewals, checks and nested counts.
 type writerDriver struct{ rwDriver }
 
+// The scripts of the writer side.
 var (
 	writeAcquire = scripts.Load("rwlock/write_acquire")
 	writeScripts = &rwScriptSet{
@@ -297,6 +353,7 @@ var (
 	}
 )
 
+// newWriterDriver gives the writer side its driver.
 func newWriterDriver(writer, reader *Lock) {
 	d := &writerDriver{newRWDriver(writer, reader, writeScripts)}
 	// A writer's release is for all waiting readers, so the clients do not take turns.
@@ -305,10 +362,11 @@ func newWriterDriver(writer, reader *Lock) {
 	}, d.keys(writer.requestKey("")))
 }
 
-// field is the writer's field in the hash. Its count is renewed and checked as a plain lock's is.
+// field is the writer's field in the hash.
 func (d *writerDriver) field(o *engine.Ownership) string { return o.ID + ":write" }
 
-// outer: a writer nests in a writer. In a reader it would wait for itself.
+// outer implements [engine.Traits].Outer: a writer nests in a writer. In a reader it would wait for
+// itself.
 func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 	if outer := engine.OuterFrom(ctx, d.h.res.Key); outer != nil {
 		return outer, nil
@@ -322,6 +380,11 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 // behindWriter is the state of a writer's request that was refused because another writer holds.
 type behindWriter struct{}
 
+// TryAcquire implements [engine.Driver] by rwlock/write_acquire. The reply is as [readLockReply] says. A
+// third element says that the attempt has left a reservation, because readers hold the lock.
+//
+// A copy finds q's own field and is granted again, or renews the reservation. The rollback removes the
+// reservation, and its memory makes late copies take nothing and leave none.
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	_, waitedForWriter := q.State.(behindWriter)
 	reservation := int64(0)
@@ -352,6 +415,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	return res, nil
 }
 
+// Release implements [engine.Driver]. With counts left it runs lock/nested_release on the writer's field.
 func (d *writerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
 	if left == 0 {
 		got, err := d.handOff(ctx, o, nil)
@@ -361,7 +425,11 @@ func (d *writerDriver) Release(ctx context.Context, o *engine.Ownership, left in
 	return reply.Value == int64(0), err
 }
 
-// handOff frees the lock, or hands it off to another writer.
+// handOff implements [engine.Traits].HandOff by rwlock/write_release: it frees the lock, or hands it off
+// to another writer. [readHandOff] reads the reply.
+//
+// If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
+// nothing off. o's key remembers the release, and the successor's key whether it has given up.
 func (d *writerDriver) handOff(
 	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
 ) (engine.HandOff, error) {
@@ -373,6 +441,7 @@ func (d *writerDriver) handOff(
 	return readHandOff(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }
 
+// SetCount implements [engine.Driver] as a plain lock does: see [hashDriver].SetCount.
 func (d *writerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
@@ -380,17 +449,20 @@ func (d *writerDriver) SetCount(
 	return reply.Sent, reply.Value == int64(0), err
 }
 
+// Extend implements [engine.Driver] by lock/renew, with a batch of one.
 func (d *writerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
 	return readRenewal(d.h.c.run.Do(ctx, lockRenew, []any{d.hash}, d.field(o), millis(ttl)))
 }
 
+// Check implements [engine.Driver] by lock/check.
 func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, lockCheck, []any{d.hash}, d.field(o))
 	return reply.Value == int64(0), err
 }
 
+// renewal implements [renewer]: one key and two arguments for each writer.
 func (d *writerDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {

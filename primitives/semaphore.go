@@ -10,13 +10,23 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Semaphore is a number of permits that all clients share that use its name. It is Redisson's RSemaphore:
-// [Client.Semaphore]. It is a handle: immutable, shareable, and made without I/O.
+// Plain semaphores in Redis: Redisson's RSemaphore.
 //
-// Redis keeps a number and nothing else, so nobody knows who has a permit. A process that dies takes its
-// permits with it, until somebody gives as many back by Add, or deletes the semaphore and sets it anew.
-// Where that matters, use [Client.PermitExpirableSemaphore]. A hold's context ends with the release and
-// with the caller's own context, but never by a loss, which nobody can see.
+//	<name>                string: the number of permits that are left, below 0 after Add(-n)
+//	redisson_sc:{<name>}  channel: that number, whenever permits come back
+//
+// A permit has no id and no lease, so a hold is never renewed and never lost by time. What makes its
+// commands safe to repeat is the memory of each acquisition alone: see rememberedTaken.
+
+// Semaphore is a number of permits that all clients of its name share: Redisson's RSemaphore
+// ([Client.Semaphore]). It is a handle: immutable, shareable, and made without I/O.
+//
+// Redis keeps a number and nothing else, so it does not know which clients have permits. If a process
+// dies, its permits are missing until somebody adds as many, or deletes the semaphore and sets it anew.
+// Where that matters, use [Client.PermitExpirableSemaphore].
+//
+// A hold's context ends with the release and with the caller's own context, but never by a loss, which
+// nobody can see. [Hold.Check] and [Hold.Extend] return [ErrUnsupported].
 type Semaphore struct {
 	_ noCopy
 	handle
@@ -27,7 +37,7 @@ type Semaphore struct {
 // semaphoreChannel is the prefix of the channel that announces permits.
 const semaphoreChannel = "redisson_sc"
 
-// maxPermits is the most that Redisson's ints can count.
+// maxPermits is the largest number of permits: Redisson counts them with Java's int.
 const maxPermits = 1<<31 - 1
 
 // Semaphore returns the plain semaphore of that name. It has no permits until Init or Add sets them;
@@ -43,9 +53,14 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	return s
 }
 
-// Acquire waits until it has as many permits as [WithPermits] says, all or none. It gives up when ctx is
-// done ([ErrNotAcquired] and ctx's cause) or when the limit of [WithWait] is over ([ErrNotAcquired]). On
-// failure it has none. A request for few permits does not wait behind a request for many.
+// Acquire acquires as many permits as [WithPermits] says (1 by default), all or none, and waits until
+// there are enough. It gives up when ctx is done ([ErrNotAcquired] and ctx's cause) or when the limit of
+// [WithWait] is over ([ErrNotAcquired]). On failure it has none: permits that an attempt may have taken
+// are given back in the background.
+//
+// There is no queue among clients. A request for few permits does not wait behind a request for many,
+// so the latter may wait for long. Semaphores do not nest: with the context of a hold, Acquire acquires
+// further permits.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return s.acquire(ctx, opts, false, maxPermits)
 }
@@ -55,8 +70,9 @@ func (s *Semaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, erro
 	return s.acquire(ctx, opts, true, maxPermits)
 }
 
-// Do runs f with permits held, and gives them back when f returns, fails or panics. It returns f's error,
-// joined with [ErrLost] if the semaphore was gone when they were to be given back.
+// Do runs f with permits held, and gives them back when f returns or panics. It returns f's error, joined
+// with [ErrLost] if the semaphore was gone when they were given back. Any other failure of the release
+// goes to the observer, and the release is repeated in the background.
 func (s *Semaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
 	hold, err := s.Acquire(ctx, opts...)
 	if err != nil {
@@ -72,15 +88,15 @@ func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
 	return answer == 1, err
 }
 
-// Add adds delta permits. A negative delta takes permits away; the number that is left may then be below 0
-// until permits come back. It sets a semaphore that was not set.
+// Add adds delta permits. A negative delta takes permits away. The number that is left may then be below
+// 0 until permits come back. Add sets a semaphore that was not set.
 func (s *Semaphore) Add(ctx context.Context, delta int) error {
 	_, err := s.change(ctx, "add", semaphoreAdd, s.driver.keys, outOfRange(-maxPermits, delta), delta)
 	return err
 }
 
-// Drain takes all permits that are left, for good, and returns how many. A number below 0 becomes 0, and
-// the answer is negative.
+// Drain removes all permits that are left, for good, and returns how many there were. A number below 0
+// becomes 0, and the result is negative.
 func (s *Semaphore) Drain(ctx context.Context) (int, error) {
 	return s.change(ctx, "drain", semaphoreDrain, s.driver.keys, nil)
 }
@@ -92,8 +108,8 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 	return answer == 1, err
 }
 
-// Info asks Redis how many permits are left: Available, and Permits too, because nobody knows how many
-// are taken.
+// Info asks Redis how many permits are left. Available and Permits are both that number, because Redis
+// does not know how many are taken. There are no holders in it, and its TTL is 0.
 func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: s.res.Name, Kind: s.res.Kind}
 	err := s.call(ctx, "inspect", func() error {
@@ -105,7 +121,7 @@ func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 	return info, err
 }
 
-// outOfRange is the error of a number that is out of range; else nil.
+// outOfRange returns [ErrInvalid] if n is below least or above maxPermits; else nil.
 func outOfRange(least, n int) error {
 	if n < least || n > maxPermits {
 		return invalid("%d (from %d to %d)", n, least, maxPermits)
@@ -113,7 +129,8 @@ func outOfRange(least, n int) error {
 	return nil
 }
 
-// semaphoreDriver is the driver of RSemaphore: a string, the number of permits that are left.
+// semaphoreDriver is the driver of RSemaphore. Like its handle it never changes. Its holds have no lease,
+// so the engine never renews, extends or checks them.
 type semaphoreDriver struct {
 	engine.NoLease
 
@@ -133,12 +150,14 @@ var (
 )
 
 // rememberedTaken is how long Redis remembers that an acquisition took its permits. Nothing in Redis
-// tells one permit from another, so an acquisition is known by this memory alone. A release gives back
-// only what the memory says was taken, so it may be repeated for as long.
+// distinguishes one permit from another, so an acquisition is known by this memory alone. A release
+// gives back only what the memory says was taken, so it may be repeated for as long. It is also what
+// keeps a release from adding permits to a semaphore that was lost and set anew.
 const rememberedTaken = 24 * time.Hour
 
-// rememberFor is how long Redis must remember the release or rollback of o, as an argument. A late copy of
-// an acquisition would take its permits for nobody, and no lease would return them.
+// rememberFor is how long Redis must remember the release or rollback of o, as an argument. If a copy of
+// the acquisition may still arrive, that is a day: the copy would take permits for nobody, and no lease
+// would return them.
 func (d *semaphoreDriver) rememberFor(o *engine.Owner) any {
 	if o.InDoubt {
 		return millis(rememberedTaken)
@@ -146,8 +165,10 @@ func (d *semaphoreDriver) rememberFor(o *engine.Owner) any {
 	return d.h.c.remembered
 }
 
+// keys returns the keys of the scripts that change the number. request is the key that remembers.
 func (d *semaphoreDriver) keys(request string) []any { return []any{d.permits, d.channel, request} }
 
+// Subscribe implements [engine.Driver]. Redisson publishes on this channel too.
 func (d *semaphoreDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
 	return d.h.c.subscribe(d.channel, isNumber, wake)
 }
@@ -158,12 +179,16 @@ func isNumber(payload string) bool {
 	return err == nil
 }
 
-// nameOwner: a permit has no id, and no lease.
+// nameOwner implements [engine.Traits].NameOwner: a permit has no id and no lease. The owner's number
+// remains, and names the key that remembers the acquisition.
 func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 	o.Name("", false)
 	o.TTL = maxDuration
 }
 
+// TryAcquire implements [engine.Driver] by semaphore/acquire. If a reply was lost, a copy finds the
+// request's key, takes nothing more and is granted again. After a release or a rollback the same key
+// makes it answer "over".
 func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	reply, err := d.h.c.confirm(ctx, semaphoreAcquire, d.keys(d.h.ownerKey(&q.Owner)),
 		d.h.c.publish(), millis(rememberedTaken), q.Permits)
@@ -173,8 +198,9 @@ func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (en
 	return readPermits(reply)
 }
 
-// readPermits reads the reply of scripts that acquire permits: {granted, permits left, ms until the next
-// lease ends}.
+// readPermits reads the reply of the scripts that acquire permits: {1 or 0 for granted, permits left, ms
+// until the next lease ends}. The last element is there only for permits with leases that are refused;
+// -1 means that no lease will end. "over" is a late copy of an acquisition that has ended.
 func readPermits(reply scripts.Reply) (engine.Result, error) {
 	answer, ok := reply.Value.([]any)
 	if !ok {
@@ -196,17 +222,26 @@ func readPermits(reply scripts.Reply) (engine.Result, error) {
 	return res, nil
 }
 
+// Rollback implements [engine.Driver] by semaphore/release. The last argument, 1, makes it give back only
+// what the memory says was taken. If nothing was, the memory stops late copies of the attempt.
 func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	_, err := d.h.c.run.Do(ctx, semaphoreRelease, d.keys(d.h.ownerKey(&q.Owner)),
 		d.h.c.publish(), d.rememberFor(&q.Owner), q.Permits, 1)
 	return err
 }
 
+// Release implements [engine.Driver]. lost: the semaphore is gone, or was lost and set anew.
 func (d *semaphoreDriver) Release(ctx context.Context, o *engine.Ownership, _ int) (lost bool, err error) {
 	got, err := d.handOff(ctx, o, nil)
 	return got.Lost, err
 }
 
+// handOff implements [engine.Traits].HandOff by semaphore/release. The successor's permits go to it
+// directly; the script adds the rest to the number and publishes it. [readPermitHandOff] reads the
+// reply.
+//
+// After a day Redis has forgotten what o took. Then the script must give the permits back without
+// asking its memory: IsRemembered says which is the case.
 func (d *semaphoreDriver) handOff(
 	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
 ) (engine.HandOff, error) {
@@ -219,8 +254,8 @@ func (d *semaphoreDriver) handOff(
 	return readPermitHandOff(d.h.c.run.Do(ctx, semaphoreRelease, keys, args...))
 }
 
-// readPermitHandOff reads the reply of scripts that release permits: as [readHandOff], but the number is
-// that of the permits left.
+// readPermitHandOff reads the reply of the scripts that release permits. It is as [readHandOff] says, but
+// the element for a successor is the number of permits left.
 func readPermitHandOff(reply scripts.Reply, err error) (engine.HandOff, error) {
 	got, err := readHandOff(reply, err)
 	got.Granted.Free, got.Granted.Token = int(got.Granted.Token), 0

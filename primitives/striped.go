@@ -5,20 +5,24 @@ import (
 	"strconv"
 )
 
-// Striped is n locks behind one name: many keys share few locks, and each key always has the same lock.
-// Two keys with the same lock exclude each other. A critical section that holds the lock of one key must
-// not wait for the lock of another under another context: that may be a deadlock.
+// Striped is n plain locks behind one name. Many keys share these few locks. Each key always has the same
+// lock, and keys with the same lock exclude each other. Redisson has no such object; each stripe is an
+// RLock for it.
+//
+// A critical section that holds the lock of one key must not wait for the lock of another key, unless it
+// acquires with the hold's context. The two keys may have the same lock, which would be a deadlock.
 type Striped struct {
 	_ noCopy
 
 	c       *Client
 	name    string
-	opts    []Option
-	stripes []*Lock
+	opts    []Option // for the lock that reports what is invalid
+	stripes []*Lock  // made at once, never changed
 	invalid error
 }
 
-// Striped makes n plain locks named "name:0" to "name:<n-1>". n below 1 is [ErrInvalid] from its locks.
+// Striped makes n plain locks named "name:0" to "name:<n-1>". The methods of its locks return [ErrInvalid]
+// if n is below 1. All processes must use the same n, or they do not exclude each other.
 func (c *Client) Striped(name string, n int, opts ...Option) *Striped {
 	s := &Striped{c: c, name: name, opts: opts}
 	switch {
@@ -36,10 +40,11 @@ func (c *Client) Striped(name string, n int, opts ...Option) *Striped {
 	return s
 }
 
-// Name is the name that the stripes share.
+// Name returns the name that the stripes share.
 func (s *Striped) Name() string { return s.name }
 
-// Lock is the stripe of a key: number FNV-1a 64 of the key, mod n, today and in every process.
+// Lock returns the stripe of a key. Its number is the FNV-1a hash of the key (64 bits) mod n. That is part
+// of the wire format and will not change, so that processes of different versions agree.
 func (s *Striped) Lock(key string) *Lock {
 	if s.invalid != nil {
 		l := s.c.Lock(s.name, s.opts...)

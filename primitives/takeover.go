@@ -11,12 +11,15 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// A takeover is what ForceRelease, ReleaseID or Adopt does to a holder. The client that did it
-// publishes a notice on the channel of the holder's client: "<kind>\n<raw name>\n<id>". The holder's
-// client then asks Redis whether it still has the hold. A notice proves nothing: a forged one costs
-// a check, and a lost one leaves the loss to the next renewal.
+// A takeover is what ForceRelease, ReleaseID or Adopt does to a holder. The client that did it publishes
+// a notice on the channel of the holder's client: "<kind>\n<raw name>\n<id>". The holder's client then
+// asks Redis whether it still has the hold (verify). A notice proves nothing: a forged one costs a check.
+// If a notice is lost, the next renewal finds the loss.
+//
+// The first half of this file sends notices, the second half reads them. presence.go subscribes.
 
-// readForced reads the reply of scripts that force a release: the ids that held, or whether any did.
+// readForced reads the reply of scripts that force a release: the ids of the former holders, or 0 if there
+// was none. A copy gets 1 instead of the ids.
 func readForced(answer any) (ids []string, held bool) {
 	fields, ok := answer.([]any)
 	for _, field := range fields {
@@ -27,8 +30,8 @@ func readForced(answer any) (ids []string, held bool) {
 	return ids, ok || answer == int64(1)
 }
 
-// announceTakeover tells the holders of an operation that ended with err. A joint lock tells the holders
-// of its members.
+// announceTakeover notifies the holders of these ids after an operation that ended with err. For a joint
+// lock it notifies the holders of the members.
 func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
 	if l.joint == nil {
 		l.handle.announceTakeover(ctx, err, ids...)
@@ -37,9 +40,10 @@ func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
 	}
 }
 
-// announceTakeover tells the clients of these ids that they may have lost h, by an operation that ended
-// with err. It is best effort: the caller waits for it no longer than noticeLimit, and not at all if Redis
-// did not answer the operation.
+// announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
+// ended with err. If the operation certainly failed, it sends nothing. It is best effort: the caller waits
+// no longer than noticeLimit, and not at all if Redis did not answer the operation. A goroutine of the
+// core sends the notices, for noticeTimeout at most.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
 	if len(ids) == 0 || (err != nil && !classify(err).InDoubt) {
 		return
@@ -68,7 +72,8 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	}
 }
 
-// notices are the commands that tell the clients of these ids. Permits of one client share a notice.
+// notices returns the commands that publish to the clients of these ids. Permits of one client share a
+// notice, because one operation may take thousands of them.
 func (h *handle) notices(ids []string) (commands [][]any) {
 	texts := map[string]int{} // by tag
 	for _, id := range ids {
@@ -87,7 +92,8 @@ func (h *handle) notices(ids []string) (commands [][]any) {
 // noticeTimeout bounds the sending of notices in the background.
 const noticeTimeout = time.Second
 
-// receive is the listener of a tag's channel. It must not block.
+// receive is the listener of a tag's channel. A goroutine of the hub calls it, so it must not block: it
+// only queues the notice. The first notice in the queue starts a goroutine that reads all of them.
 func (p *presence) receive(tag string, sig pubsub.Signal) {
 	if sig.Resubscribed {
 		// A notice may have been missed. Renewed holds learn of it at their next renewal; those with a fixed
@@ -111,7 +117,9 @@ func (p *presence) receive(tag string, sig pubsub.Signal) {
 // maxNotices bounds how many notices wait to be read, in case somebody floods the channel.
 const maxNotices = 10_000
 
-// readNotices checks the holds that the notices name.
+// readNotices checks the holds that the queued notices name. It walks the client's holds once, however many
+// notices there are. A notice with an unknown name or id matches no hold. The kind only says how to read
+// the ids: the client that took the lock over may use it as another kind.
 func (p *presence) readNotices() {
 	p.mu.Lock()
 	notices := p.notices
@@ -146,7 +154,8 @@ func (p *presence) readNotices() {
 	})
 }
 
-// checkHolds asks Redis about the holds for which match is true.
+// checkHolds starts a check (verify) of each ownership with a hold for which match is true. If one is being
+// checked already, it will be checked once more.
 func (p *presence) checkHolds(match func(*engine.Hold) bool) {
 	for _, o := range p.c.core.LeasedOwnerships(match) {
 		p.mu.Lock()
@@ -167,8 +176,10 @@ var verifyPauses = [...]time.Duration{
 	10 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond,
 }
 
-// verify asks Redis whether o still holds. At most one check of o is under way, however many notices
-// come. Without an answer verify asks again for about a second; after that the next renewal finds a loss.
+// verify asks Redis whether o still holds, and ends its holds if not. At most one check of o is in flight,
+// however many notices come. If Redis does not answer, verify repeats the question for about a second;
+// after that the next renewal finds a loss. It runs in a goroutine of the core, which ends with the last
+// answer or when the core stops.
 func (p *presence) verify(o *engine.Ownership) {
 	tries := 0
 	for {
