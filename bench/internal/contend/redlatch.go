@@ -13,6 +13,9 @@ import (
 
 const redlatchModule = "github.com/redlatch/redlatch"
 
+// cohortLimit is how long a client's workers pass a Cohort lock on without a command.
+const cohortLimit = 5 * time.Millisecond
+
 // closeTimeout bounds Client.Close, which releases the remaining holds.
 const closeTimeout = 5 * time.Second
 
@@ -73,6 +76,8 @@ func (c *redlatchClient) newHandles(name string) (handle, reader redlatchLocker)
 	switch c.primitive {
 	case Fair:
 		handle.redlatchAcquirer = c.client.FairLock(name)
+	case Cohort:
+		handle.redlatchAcquirer = c.client.Lock(name, primitives.WithCohort(cohortLimit))
 	case RW:
 		rw := c.client.RWLock(name)
 		handle.redlatchAcquirer, reader.redlatchAcquirer = rw.Writer(), rw.Reader()

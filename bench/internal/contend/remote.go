@@ -41,6 +41,7 @@ const (
 	RW        Primitive = "rw"        // getReadWriteLock
 	Semaphore Primitive = "semaphore" // getSemaphore
 	Permits   Primitive = "permits"   // getPermitExpirableSemaphore
+	Cohort    Primitive = "cohort"    // none: a lock with WithCohort
 )
 
 // Workload describes what the workers do. It is sent to other processes as JSON, with durations in

@@ -33,6 +33,7 @@ type Spec struct {
 // Names of rows that share a contender.
 const (
 	fair      = "redlatch fair"
+	cohort    = "redlatch cohort" // WithCohort(5ms)
 	semaphore = "redlatch semaphore"
 	permits   = "redlatch permits"
 
@@ -114,6 +115,7 @@ func Specs(long bool) []Spec {
 				{Contender: contend.FloorQueue},
 				{Contender: contend.FloorHandOver},
 				{Contender: contend.Redlatch},
+				{Name: cohort, Contender: contend.Redlatch, Primitive: contend.Cohort},
 				{Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
@@ -134,6 +136,7 @@ func Specs(long bool) []Spec {
 				{Contender: contend.FloorBLPOP},
 				{Contender: contend.FloorPubsub},
 				{Contender: contend.Redlatch},
+				{Name: cohort, Contender: contend.Redlatch, Primitive: contend.Cohort},
 				{Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
