@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,8 +28,6 @@ type publishQuestion struct {
 	err      error
 }
 
-var errNoAnswer = errors.New("no answer within the command timeout")
-
 // publish is the command by which scripts publish. A call that needs Redis has waited for ready.
 func (c *Client) publish() any {
 	if c.publishing.sharded.Load() {
@@ -48,7 +45,7 @@ func (c *Client) ready(ctx context.Context) error {
 	q := c.askPublish()
 	timer := time.NewTimer(c.timeout)
 	defer timer.Stop()
-	err := errNoAnswer
+	err := scripts.ErrNoAnswer
 	select {
 	case <-q.answered:
 		if q.err == nil {
