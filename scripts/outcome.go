@@ -131,9 +131,3 @@ func classify(err error) errorClass {
 	// Any other error, such as a broken connection, may have come after the command was sent.
 	return errorClass{Unknown, true, false}
 }
-
-// isNoScript reports whether err says that the server does not know the script.
-func isNoScript(err error) bool {
-	reply, ok := errors.AsType[redis.Error](err)
-	return ok && strings.HasPrefix(reply.Error(), "NOSCRIPT")
-}
