@@ -22,7 +22,7 @@ import (
 // in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
 // gets its slot.
 //
-// Invariant: while commands are queued, some worker has a slot and will take them. enqueue starts a
+// Invariant: while commands are queued, some worker has a slot and will take them. enter starts a
 // worker if a slot is free. A worker gives its slot up only when the queue is empty, or to another
 // worker. Each of these steps holds mu.
 type batcher struct {
@@ -60,12 +60,11 @@ type pending struct {
 // its outcome is unknown. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 	r := b.r
-	alone := b.enterDirect()
-	if alone && ctx.Done() == nil && r.endsInTime && !r.silent.Load() {
+	if ctx.Done() == nil && r.endsInTime && !r.silent.Load() && b.enter(nil) {
 		// Only the command timeout ends this call, and go-redis's own timeouts end its attempt by then:
 		// another goroutine would gain nothing.
 		reply, err := r.attempt(c.ctx, r.single, c)
-		b.leaveDirect()
+		b.leave()
 		r.noteAnswered(err)
 		return reply, err
 	}
@@ -76,13 +75,11 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 		p.run = func() { b.sendDirect(p) }
 	}
 	p.call = c
-	if alone {
+	if b.enter(p) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
 		// attempt too.
 		r.running.Add(1)
 		go p.run()
-	} else {
-		b.enqueue(p)
 	}
 	select {
 	case <-p.done:
@@ -117,20 +114,30 @@ func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 	return reply, err
 }
 
-// enterDirect reports whether a command may be sent alone, and counts it if so. The caller then
-// calls leaveDirect.
-func (b *batcher) enterDirect() bool {
+// enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
+// and calls leave. If not, enter queues p, and starts a worker if a slot is free; the caller is
+// registered in running. If p is nil, nothing is queued.
+func (b *batcher) enter(p *pending) (alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.enabled && (b.full || b.direct >= maxDirect) {
+	if !b.enabled || !b.full && b.direct < maxDirect {
+		b.direct++
+		return true
+	}
+	if p == nil {
 		return false
 	}
-	b.direct++
-	return true
+	b.queue = append(b.queue, p)
+	b.full = true // keeps later commands behind p: those in the queue go first
+	if b.slots < maxInFlight {
+		b.slots++
+		b.r.running.Go(b.work)
+	}
+	return false
 }
 
-// leaveDirect ends what enterDirect began.
-func (b *batcher) leaveDirect() {
+// leave ends what enter began for a command that was sent alone.
+func (b *batcher) leave() {
 	b.mu.Lock()
 	b.direct--
 	b.mu.Unlock()
@@ -141,21 +148,8 @@ func (b *batcher) leaveDirect() {
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
 	p.reply, p.err = b.r.attempt(p.ctx, b.r.single, p.call)
-	b.leaveDirect() // before the caller continues: its next command finds the place free
+	b.leave() // before the caller continues: its next command finds the place free
 	p.done <- struct{}{}
-}
-
-// enqueue puts p into the queue, and starts a worker if a slot is free. The caller is registered in
-// running.
-func (b *batcher) enqueue(p *pending) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.queue = append(b.queue, p)
-	b.full = true // keeps later commands behind p: those in the queue go first
-	if b.slots < maxInFlight {
-		b.slots++
-		b.r.running.Go(b.work)
-	}
 }
 
 // withdraw removes p from the queue. It reports false if a worker took p already: then p may be
