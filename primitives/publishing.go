@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,9 +31,6 @@ type publishQuestion struct {
 	err      error
 }
 
-// errNoAnswer ends the wait of a call whose question has no answer yet. The question goes on.
-var errNoAnswer = errors.New("no answer within the command timeout")
-
 // publish returns the command by which scripts publish. Every call that needs Redis has waited for ready
 // before.
 func (c *Client) publish() any {
@@ -54,7 +50,7 @@ func (c *Client) ready(ctx context.Context) error {
 	q := c.askPublish()
 	timer := time.NewTimer(c.timeout)
 	defer timer.Stop()
-	err := errNoAnswer
+	err := scripts.ErrNoAnswer
 	select {
 	case <-q.answered:
 		if q.err == nil {

@@ -3,6 +3,7 @@ package scripts
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -14,51 +15,64 @@ type processor interface {
 	Process(ctx context.Context, cmd redis.Cmder) error
 }
 
-// call is one run of a script. Every attempt sends the same arguments.
+// call is one run of a script. It does not change: every attempt sends the same arguments.
 type call struct {
-	script *Script
-	args   []any // "evalsha", digest, number of keys, keys, arguments
+	script   *Script
+	args     []any // "evalsha", digest, number of keys, keys, arguments
+	firstKey int8  // index of the first key in args, by which a cluster client routes; 0: no keys
+
+	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
+	end *deadline       // when the call gives up, unless its caller's context ends before
+	ctx context.Context //nolint:containedctx // of its attempts
 }
 
 func newCall(s *Script, keys, args []any) call {
-	all := make([]any, 0, 3+len(keys)+len(args))
-	all = append(all, "evalsha", s.digest, len(keys))
-	all = append(all, keys...)
-	return call{s, append(all, args...)}
+	c := call{script: s, args: make([]any, 0, 3+len(keys)+len(args))}
+	c.args = append(c.args, "evalsha", s.digest, len(keys))
+	if len(keys) > 0 {
+		c.firstKey = 3
+	}
+	c.args = append(append(c.args, keys...), args...)
+	return c
 }
 
 // evalArgs returns the same call as an EVAL, with the script's text.
-func (c call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.args[2:]...) }
+func (c *call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.args[2:]...) }
 
-// attempt runs a script once. If the server does not know it, attempt loads it and sends it again;
-// if the server has forgotten it in between (SCRIPT FLUSH), attempt sends it with its text. None of
-// these is a retry: NOSCRIPT means that nothing was executed.
+// attempt runs a script once, by its digest. If the server does not know it, attempt loads it and
+// sends it again; if the server has forgotten it in between (SCRIPT FLUSH), or cannot load it,
+// attempt sends it with its text. None of these is a retry: NOSCRIPT means that nothing was
+// executed. The caller is registered in running. ctx bounds the time until the command is sent, then
+// go-redis's own timeouts apply. The error is that of go-redis; classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
-	reply, err := r.send(ctx, via, c.args)
-	if !isNoScript(err) {
-		return reply, err
-	}
-	// If loading fails, the last attempt needs no loaded script.
-	if r.load(ctx, c) == nil {
-		if reply, err = r.send(ctx, via, c.args); !isNoScript(err) {
+	args, loaded, withText := c.args, false, false
+	for {
+		cmd := &singleCmd{Cmd: redis.NewCmd(ctx, args...)}
+		cmd.SetFirstKeyPos(c.firstKey)
+		sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
+		reply, err := cmd.reply(sent, via.Process(ctx, cmd))
+		switch {
+		case !isNoScript(err), withText:
 			return reply, err
+		case !loaded && r.load(ctx, c) == nil:
+			loaded = true // now the digest should do
+		default:
+			args, withText = c.evalArgs(), true
 		}
 	}
-	return r.send(ctx, via, c.evalArgs())
 }
 
-// send sends one command and reads its reply.
-func (r *Runner) send(ctx context.Context, via processor, args []any) (Reply, error) {
-	cmd := newSingleCmd(ctx, args)
-	sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
-	return cmd.read(sent, via.Process(ctx, cmd))
+// isNoScript reports whether err says that the server does not know the script.
+func isNoScript(err error) bool {
+	reply, ok := errors.AsType[redis.Error](err)
+	return ok && strings.HasPrefix(reply.Error(), "NOSCRIPT")
 }
 
 // load loads the script into the node that serves the command's keys. On a cluster client,
 // ScriptLoad would fail if any shard is down.
 func (r *Runner) load(ctx context.Context, c call) error {
-	if cluster, ok := r.rdb.(*redis.ClusterClient); ok && firstKey(c.args) > 0 {
-		node, err := cluster.MasterForKey(ctx, c.args[3].(string))
+	if cluster, ok := r.rdb.(*redis.ClusterClient); ok && c.firstKey > 0 {
+		node, err := cluster.MasterForKey(ctx, c.args[c.firstKey].(string))
 		if err != nil {
 			return err
 		}
@@ -82,21 +96,6 @@ type singleCmd struct {
 	answered bool // SetErr(nil) was called
 }
 
-func newSingleCmd(ctx context.Context, args []any) *singleCmd {
-	cmd := redis.NewCmd(ctx, args...)
-	cmd.SetFirstKeyPos(firstKey(args))
-	return &singleCmd{Cmd: cmd}
-}
-
-// firstKey returns the index of the first key of an EVALSHA or EVAL, 0 if it has no keys. A cluster
-// client routes by it.
-func firstKey(args []any) int8 {
-	if args[2] == 0 {
-		return 0
-	}
-	return 3
-}
-
 // NoRetry keeps go-redis from sending the command again.
 func (*singleCmd) NoRetry() bool { return true }
 
@@ -113,40 +112,33 @@ func (c *singleCmd) SetErr(err error) {
 	c.Cmd.SetErr(err)
 }
 
-// result returns the command's error in a pipeline that ended with err: its own, or err if a hook
-// kept the pipeline from being sent.
-func (c *singleCmd) result(err error) error {
+// reply returns the answer to a command that was sent at that time, alone or with others. err is what
+// the send returned: in a pipeline, the error of the first command that failed, or of a hook that
+// kept the pipeline from being sent. So it counts only if the command has no result of its own.
+func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 	if own := c.Err(); own != nil || c.answered {
-		return own
+		err = own
 	}
-	return err
-}
-
-// read returns the reply to a command that was sent at that time and ended with err.
-func (c *singleCmd) read(sent time.Time, err error) (Reply, error) {
-	switch {
-	case err == nil:
-		return Reply{Value: c.Val(), Sent: sent}, nil
-	case errors.Is(err, redis.Nil): // a nil answer is an answer
-		return Reply{Sent: sent}, nil
+	if err != nil && !errors.Is(err, redis.Nil) { // a nil answer is an answer
+		return Reply{}, err
 	}
-	return Reply{}, err
+	return Reply{Value: c.Val(), Sent: sent}, nil
 }
 
 // pipelines sends each command in a pipeline of its own. go-redis keeps connections for pipelines
 // alone, so commands that block, such as an application's BLPOP, cannot use them up.
 type pipelines struct {
-	r    *Runner
+	rdb  redis.UniversalClient
 	idle sync.Pool // of redis.Pipeliner
 }
 
 func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
 	pipe, ok := p.idle.Get().(redis.Pipeliner)
 	if !ok {
-		pipe = p.r.rdb.Pipeline()
+		pipe = p.rdb.Pipeline()
 	}
 	_ = pipe.Process(ctx, cmd) // only queues cmd
 	_, err := pipe.Exec(ctx)   // leaves the pipeline empty, so it can be used again
 	p.idle.Put(pipe)
-	return cmd.(*singleCmd).result(err)
+	return err
 }

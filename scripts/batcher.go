@@ -22,7 +22,7 @@ import (
 // in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
 // gets its slot.
 //
-// Invariant: while commands are queued, some worker has a slot and will take them. start starts a
+// Invariant: while commands are queued, some worker has a slot and will take them. enter starts a
 // worker if a slot is free. A worker gives its slot up only when the queue is empty, or to another
 // worker. Each of these steps holds mu.
 type batcher struct {
@@ -44,28 +44,28 @@ const (
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
 )
 
-// pending is one attempt at a command. It belongs to the caller until it is queued or sent, then to
+// pending is one attempt at a call. It belongs to the caller until it is queued or sent, then to
 // the goroutine that sends it, and to the caller again once done has a value.
 type pending struct {
 	call
-	end   *deadline       // of its caller; the oldest one bounds a batch
-	ctx   context.Context //nolint:containedctx // for a command that is sent alone
-	run   func()          // sends it alone; made once, so that starting a goroutine costs no closure
-	cmd   *singleCmd
+	run   func()     // sends it alone; made once, so that starting a goroutine costs no closure
+	cmd   *singleCmd // in a batch
 	reply Reply
 	err   error
 	done  chan struct{} // capacity 1: gets one value when reply and err are set
 }
 
-// do makes one attempt at c. It returns when the attempt is answered, or when ctx or end ends
-// before. The caller is registered in running.
-func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) {
-	if ctx.Done() == nil && b.r.endsInTime && b.r.Answering() && b.enterDirect() {
+// do makes one attempt at c. It returns when the attempt is answered, or when ctx or c.end ends
+// before: the attempt is then withdrawn if it is still queued, else it goes on in its goroutine and
+// its outcome is unknown. The caller is registered in running.
+func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
+	r := b.r
+	if ctx.Done() == nil && r.endsInTime && !r.silent.Load() && b.enter(nil) {
 		// Only the command timeout ends this call, and go-redis's own timeouts end its attempt by then:
 		// another goroutine would gain nothing.
-		reply, err := b.r.attempt(end.with(ctx), b.r.single, c)
-		b.leaveDirect()
-		b.r.noteAnswered(err == nil || classify(err).outcome != Unknown)
+		reply, err := r.attempt(c.ctx, r.single, c)
+		b.leave()
+		r.noteAnswered(err)
 		return reply, err
 	}
 	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
@@ -74,19 +74,22 @@ func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) 
 		p = &pending{done: make(chan struct{}, 1)}
 		p.run = func() { b.sendDirect(p) }
 	}
-	p.call, p.end, p.ctx = c, end, end.with(ctx)
-	b.start(p)
+	p.call = c
+	if b.enter(p) {
+		// The caller is still registered, so running is above zero here, and Close will wait for this
+		// attempt too.
+		r.running.Add(1)
+		go p.run()
+	}
 	select {
 	case <-p.done:
 		return b.finish(ctx, p)
 	case <-ctx.Done():
-	case <-end.Done():
+	case <-c.end.Done():
 	}
 	// The caller returns now. What is still queued must not be sent after that.
-	if b.withdraw(p) {
-		// p was still queued, so it is certain that nothing was sent.
-		err := interruption(ctx)
-		err.notSent = true
+	err := interruption(ctx)
+	if err.notSent = b.withdraw(p); err.notSent {
 		return Reply{}, err
 	}
 	select {
@@ -94,8 +97,8 @@ func (b *batcher) do(ctx context.Context, end *deadline, c call) (Reply, error) 
 		return b.finish(ctx, p)
 	default:
 		// p now belongs to the goroutine that sends it, so it does not go back to idle.
-		b.r.noteAnswered(false)
-		return Reply{}, interruption(ctx)
+		r.noteAnswered(err)
+		return Reply{}, err
 	}
 }
 
@@ -107,44 +110,22 @@ func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
 		err = interruption(ctx) // go-redis noticed the end before do did
 	}
-	b.r.noteAnswered(err == nil || classify(err).outcome != Unknown)
+	b.r.noteAnswered(err)
 	return reply, err
 }
 
-// enterDirect reports whether a command may be sent alone, and counts it if so. The caller then
-// calls leaveDirect.
-func (b *batcher) enterDirect() bool {
+// enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
+// and calls leave. If not, enter queues p, and starts a worker if a slot is free; the caller is
+// registered in running. If p is nil, nothing is queued.
+func (b *batcher) enter(p *pending) (alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.enterDirectLocked()
-}
-
-// enterDirectLocked is enterDirect for callers that hold mu.
-func (b *batcher) enterDirectLocked() bool {
-	if b.enabled && (b.full || b.direct >= maxDirect) {
-		return false
+	if !b.enabled || !b.full && b.direct < maxDirect {
+		b.direct++
+		return true
 	}
-	b.direct++
-	return true
-}
-
-// leaveDirect ends what enterDirect began.
-func (b *batcher) leaveDirect() {
-	b.mu.Lock()
-	b.direct--
-	b.mu.Unlock()
-}
-
-// start sends p alone in a goroutine, or queues it.
-func (b *batcher) start(p *pending) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.enterDirectLocked() {
-		// The caller is still registered, so running is above zero here, and Close will wait for this
-		// attempt too.
-		b.r.running.Add(1)
-		go p.run()
-		return
+	if p == nil {
+		return false
 	}
 	b.queue = append(b.queue, p)
 	b.full = true // keeps later commands behind p: those in the queue go first
@@ -152,13 +133,22 @@ func (b *batcher) start(p *pending) {
 		b.slots++
 		b.r.running.Go(b.work)
 	}
+	return false
 }
 
-// sendDirect makes one attempt at p alone.
+// leave ends what enter began for a command that was sent alone.
+func (b *batcher) leave() {
+	b.mu.Lock()
+	b.direct--
+	b.mu.Unlock()
+}
+
+// sendDirect makes one attempt at p alone, in a goroutine of its own. do has counted it in direct
+// and in running.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
 	p.reply, p.err = b.r.attempt(p.ctx, b.r.single, p.call)
-	b.leaveDirect() // before the caller continues: its next command finds the place free
+	b.leave() // before the caller continues: its next command finds the place free
 	p.done <- struct{}{}
 }
 
@@ -238,13 +228,19 @@ func (b *batcher) passSlot() {
 func (b *batcher) updateFull() { b.full = len(b.queue) > maxDirect/2 }
 
 // sendAll makes one attempt at each command of a batch, as Runner.attempt does at one: by digest,
-// after loading the script, and with its text.
+// again after loading what the server does not know, and then with the text.
 func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 	ctx := batch[0].end // of the oldest command: none may be sent long after its caller has returned
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
 		return
 	}
-	b.load(ctx, batch)
+	loaded := map[*Script]bool{}
+	for _, p := range batch {
+		if !loaded[p.script] {
+			loaded[p.script] = true
+			_ = b.r.load(ctx, p.call) // if that fails, the third attempt sends the text
+		}
+	}
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
 		return
 	}
@@ -257,20 +253,21 @@ func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 }
 
 // send sends a batch in one pipeline. It returns the commands whose script the server does not
-// know, in the batch's own array; the others are done.
+// know, in the batch's own array; the others are done, and belong to their callers.
 func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
 	for i, p := range batch {
-		p.cmd = newSingleCmd(ctx, p.args)
+		p.cmd = &singleCmd{Cmd: redis.NewCmd(ctx, p.args...)}
+		p.cmd.SetFirstKeyPos(p.firstKey)
 		cmds[i] = p.cmd
 	}
-	_ = pipe.BatchProcess(ctx, cmds...)
-	sent := time.Now() // before the pipeline is written: a TTL counts from no later than this
+	_ = pipe.BatchProcess(ctx, cmds...) // only queues them
+	sent := time.Now()                  // before the pipeline is written: a TTL counts from no later than this
 	_, broken := pipe.Exec(ctx)
 	// unknown fills the array that the loop reads. It never has more elements than were read.
 	unknown := batch[:0]
 	for _, p := range batch {
-		p.reply, p.err = p.cmd.read(sent, p.cmd.result(broken))
+		p.reply, p.err = p.cmd.reply(sent, broken)
 		// After the send to done, p belongs to its caller and must not be touched.
 		if isNoScript(p.err) {
 			unknown = append(unknown, p)
@@ -279,15 +276,4 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 		}
 	}
 	return unknown
-}
-
-// load makes the scripts of a batch known to the server.
-func (b *batcher) load(ctx context.Context, batch []*pending) {
-	known := map[*Script]bool{}
-	for _, p := range batch {
-		if !known[p.script] {
-			known[p.script] = true
-			_ = b.r.load(ctx, p.call) // if that fails, the third attempt sends the text
-		}
-	}
 }

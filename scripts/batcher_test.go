@@ -346,7 +346,7 @@ func TestDoReturnsInTime(t *testing.T) {
 					require.NoError(t, run(t.Context(), "warm"))
 					mend := tt.fault(t, p, r)
 					ctx, cancel := context.WithCancel(t.Context())
-					want, cause := timeout, errNoAnswer
+					want, cause := timeout, ErrNoAnswer
 					switch mode {
 					case "a context that ends":
 						ctx, cancel = context.WithTimeoutCause(t.Context(), limit, redis.ErrClosed)

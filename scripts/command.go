@@ -21,7 +21,9 @@ func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error)
 	})
 }
 
-// plain makes the one attempt of Commands.
+// plain makes the one attempt of Commands. It blocks until go-redis is done with it, which may be
+// after ctx has ended. Answered commands keep their values when others fail or the connection
+// breaks.
 func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 	cmds, queue := make([]*singleCmd, len(commands)), make([]redis.Cmder, len(commands))
 	for i, args := range commands {
@@ -30,14 +32,13 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 		cmds[i] = &singleCmd{Cmd: cmd}
 		queue[i] = cmds[i]
 	}
-	sent := time.Now()
 	pipe := r.withDeadline(ctx).Pipeline()
 	_ = pipe.BatchProcess(ctx, queue...)
 	_, broken := pipe.Exec(ctx)
 	values := make([]any, len(cmds))
 	var first error
 	for i, cmd := range cmds {
-		reply, err := cmd.read(sent, cmd.result(broken))
+		reply, err := cmd.reply(time.Time{}, broken) // no TTL counts from here
 		values[i] = reply.Value
 		if first == nil {
 			first = err
@@ -55,16 +56,4 @@ func (r *Runner) withDeadline(ctx context.Context) redis.UniversalClient {
 		return r.rdb
 	}
 	return c.WithTimeout(max(time.Until(deadline), 0) + 50*time.Millisecond)
-}
-
-// Answering reports whether the latest script got an answer, of those whose callers waited until an
-// answer or the timeout.
-func (r *Runner) Answering() bool { return !r.silent.Load() }
-
-// noteAnswered records whether a script was answered. It writes only a change, so that callers do
-// not compete for the cache line.
-func (r *Runner) noteAnswered(answered bool) {
-	if r.silent.Load() == answered {
-		r.silent.Store(!answered)
-	}
 }

@@ -16,9 +16,10 @@ var (
 	// ErrOutcomeUnknown matches every [*Error] of unknown outcome: the command may have been executed,
 	// or may still be.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
+	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context.
+	ErrNoAnswer = errors.New("no answer within the command timeout")
 
-	errNoConn   = errors.New("scripts: this redis client cannot pin a connection for WAIT")
-	errNoAnswer = errors.New("no answer within the command timeout")
+	errNoConn = errors.New("scripts: this redis client cannot pin a connection for WAIT")
 )
 
 // Outcome is what the runner knows about a command that did not succeed.
@@ -83,7 +84,7 @@ func interruption(ctx context.Context) *interrupted {
 	if cause := context.Cause(ctx); cause != nil {
 		return &interrupted{cause: cause}
 	}
-	return &interrupted{cause: errNoAnswer}
+	return &interrupted{cause: ErrNoAnswer}
 }
 
 // errorClass says what the error of one attempt means.
@@ -129,10 +130,4 @@ func classify(err error) errorClass {
 	}
 	// Any other error, such as a broken connection, may have come after the command was sent.
 	return errorClass{Unknown, true, false}
-}
-
-// isNoScript reports whether err says that the server does not know the script.
-func isNoScript(err error) bool {
-	reply, ok := errors.AsType[redis.Error](err)
-	return ok && strings.HasPrefix(reply.Error(), "NOSCRIPT")
 }

@@ -10,49 +10,49 @@ import (
 // RunReplicated is [Runner.Do] on a connection of its own. It then waits on the same connection
 // until n replicas have the script's writes, or timeout is over, and returns how many have them.
 // That time is added to the runner's timeout. A server without the WAIT command counts as having no
-// replica.
+// replica. An attempt is answered when its WAIT is: if WAIT fails, a retry runs the script again.
 func (r *Runner) RunReplicated(
 	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
 ) (Reply, int, error) {
-	if !r.register() {
-		return Reply{}, 0, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
+	if err := r.register(ctx, s.name); err != nil {
+		return Reply{}, 0, err
 	}
 	defer r.running.Done()
 	type confirmed struct {
 		Reply
 		acked int
 	}
-	var acked int
 	c := newCall(s, keys, args)
 	// One deadline for all attempts: a retry has what the attempts before it have left.
-	end := r.ends.after(r.timeout + timeout)
-	attempt := func() (Reply, error) {
-		got, err := bounded(ctx, r, end, func(ctx context.Context) (confirmed, error) {
-			conn, err := r.connection(ctx, keys[0].(string))
-			if err != nil {
-				return confirmed{}, err
-			}
-			defer func() { _ = conn.Close() }()
-			reply, err := r.attempt(ctx, conn, c)
-			if err != nil {
-				return confirmed{}, err
-			}
-			// If WAIT fails, so does the attempt: a retry runs the script again, and waits again.
-			acked, err := waitForReplicas(ctx, conn, n, timeout)
-			return confirmed{reply, acked}, err
-		})
-		acked = got.acked
-		return got.Reply, err
+	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout)
+	attempt := func(ctx context.Context) (confirmed, error) {
+		conn, err := r.connection(ctx, keys[0].(string))
+		if err != nil {
+			return confirmed{}, err
+		}
+		defer func() { _ = conn.Close() }()
+		reply, err := r.attempt(ctx, conn, c)
+		if err != nil {
+			return confirmed{}, err
+		}
+		acked, err := waitForReplicas(ctx, conn, n, timeout)
+		return confirmed{reply, acked}, err
 	}
-	reply, err := attempt()
-	if err != nil {
-		reply, err = r.retry(ctx, end, s.name, err, attempt)
+	var failed failures
+	for {
+		got, err := bounded(ctx, c.ctx, c.end, r, attempt)
+		if err == nil {
+			got.Doubt = failed.doubt
+			return got.Reply, got.acked, nil
+		}
+		if err = r.again(ctx, c, &failed, err); err != nil {
+			return Reply{}, 0, err
+		}
 	}
-	return reply, acked, err
 }
 
 // connection returns one connection to the node that has the key: WAIT waits for the writes of its
-// own connection only.
+// own connection only. The caller closes it. If it fails, nothing was sent.
 func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error) {
 	// Conn is not part of redis.UniversalClient.
 	switch c := r.rdb.(type) {
@@ -72,7 +72,9 @@ func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error
 const maxWait = time.Second
 
 // waitForReplicas waits until n replicas have the connection's writes, or timeout is over, and
-// returns how many have them.
+// returns how many have them. It sends WAIT at least once, and again while there is time left. An
+// error of Redis counts as no replica, since the script before it was executed. Other errors leave
+// the number unknown.
 func waitForReplicas(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
 	for start := time.Now(); ; {
 		// A WAIT of 0 ms would wait without limit, so the least is 1 ms.

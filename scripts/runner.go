@@ -72,7 +72,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		closing: make(chan struct{}),
 	}
 	r.batch.r = r
-	r.piped = &pipelines{r: r}
+	r.piped = &pipelines{rdb: rdb}
 	r.single = rdb
 	readTimeout := 5 * time.Second
 	switch c := rdb.(type) {
@@ -122,20 +122,23 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 // Commands of many goroutines are sent in pipelines. A hook of the client sees such a pipeline with
 // a context that has no values.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
-	if !r.register() {
-		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
+	if err := r.register(ctx, s.name); err != nil {
+		return Reply{}, err
 	}
 	defer r.running.Done()
-	if cause := context.Cause(ctx); cause != nil {
-		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: cause}
-	}
 	c := newCall(s, keys, args)
-	end := r.ends.after(r.timeout)
-	reply, err := r.batch.do(ctx, end, c)
-	if err == nil {
-		return reply, nil
+	c.end, c.ctx = r.ends.after(ctx, r.timeout)
+	var failed failures
+	for {
+		reply, err := r.batch.do(ctx, c)
+		if err == nil {
+			reply.Doubt = failed.doubt
+			return reply, nil
+		}
+		if err = r.again(ctx, c, &failed, err); err != nil {
+			return Reply{}, err
+		}
 	}
-	return r.retry(ctx, end, s.name, err, func() (Reply, error) { return r.batch.do(ctx, end, c) })
 }
 
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
@@ -143,8 +146,8 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 // no batch. It uses go-redis's connections for pipelines, because other commands may occupy all
 // others.
 func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
-	if !r.register() {
-		return Reply{}, &Error{Script: s.name, Outcome: NotExecuted, Err: ErrClosed}
+	if err := r.register(ctx, s.name); err != nil {
+		return Reply{}, err
 	}
 	defer r.running.Done()
 	reply, err := r.attempt(ctx, r.piped, newCall(s, keys, args))
@@ -171,47 +174,67 @@ func (r *Runner) Close() {
 	r.ends.close()
 }
 
-// register adds a call to running, and reports false if the runner is closed. mu makes sure that no
-// call registers after Close began to wait.
-func (r *Runner) register() bool {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
-	if r.closed {
-		return false
+// register begins a call: it adds it to running. The caller then calls running.Done, unless register
+// returns an [*Error], because the runner is closed or ctx has ended; then nothing must be sent.
+func (r *Runner) register(ctx context.Context, name string) error {
+	r.mu.RLock() // so no call registers after Close began to wait
+	closed := r.closed
+	if !closed {
+		r.running.Add(1)
 	}
-	r.running.Add(1)
-	return true
+	r.mu.RUnlock()
+	if closed {
+		return &Error{Script: name, Outcome: NotExecuted, Err: ErrClosed}
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		r.running.Done()
+		return &Error{Script: name, Outcome: NotExecuted, Err: cause}
+	}
+	return nil
 }
 
-// retry makes further attempts after a first one failed with err, until one is answered, or no more
-// may be made.
-func (r *Runner) retry(
-	ctx context.Context, end *deadline, name string, err error, attempt func() (Reply, error),
-) (Reply, error) {
-	doubt := false // some attempt has an unknown outcome
-	for n, retries := 0, 0; ; n++ {
-		got := classify(err)
-		doubt = doubt || got.outcome == Unknown
-		if !got.notNow {
-			retries++
-		}
-		if !got.transient || retries > r.retries || !r.pause(ctx, end, n) {
-			outcome := got.outcome
-			if doubt { // an earlier attempt may have been executed, whatever the last one says
-				outcome = Unknown
-			}
-			return Reply{}, failure(name, err, outcome)
-		}
-		if got.outcome == NotExecuted {
-			// The node may be down or not the master any more.
-			r.reroute(context.WithoutCancel(ctx))
-		}
-		var reply Reply
-		if reply, err = attempt(); err == nil {
-			reply.Doubt = doubt
-			return reply, nil
-		}
+// Answering reports whether the latest script got an answer, of those whose callers waited until an
+// answer or the timeout.
+func (r *Runner) Answering() bool { return !r.silent.Load() }
+
+// noteAnswered notes for Answering how an attempt of Do ended. It writes only a change, so that
+// callers do not compete for the cache line.
+func (r *Runner) noteAnswered(err error) {
+	silent := err != nil && classify(err).outcome == Unknown
+	if r.silent.Load() != silent {
+		r.silent.Store(silent)
 	}
+}
+
+// failures is what a call knows of its failed attempts.
+type failures struct {
+	attempts int
+	counted  int  // those that use up the configured retries: all but temporary refusals
+	doubt    bool // an attempt has an unknown outcome
+}
+
+// again decides what follows when an attempt at c failed with err. It notes err in failed. If it
+// returns nil, it has paused, and the caller makes another attempt now. Otherwise the call has
+// failed: again returns its [*Error].
+func (r *Runner) again(ctx context.Context, c call, failed *failures, err error) error {
+	got := classify(err)
+	failed.doubt = failed.doubt || got.outcome == Unknown
+	if !got.notNow {
+		failed.counted++
+	}
+	if !got.transient || failed.counted > r.retries || !r.pause(ctx, c.end, failed.attempts) {
+		outcome := got.outcome
+		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says
+			outcome = Unknown
+		}
+		return failure(c.script.name, err, outcome)
+	}
+	failed.attempts++
+	if got.outcome == NotExecuted {
+		// The node may be down or not the master any more.
+		r.reroute(context.WithoutCancel(ctx))
+	}
+	return nil
 }
 
 // pause waits before another attempt, and reports whether that may still be made. The delay doubles
@@ -236,16 +259,17 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int) bool {
 	return false
 }
 
-// bounded runs f in a goroutine of its own. It returns f's result, or an error of unknown outcome
-// if ctx or end ends before; f then goes on and Close waits for it. The caller is registered in
-// running.
-func bounded[T any](ctx context.Context, r *Runner, end *deadline, f func(context.Context) (T, error)) (T, error) {
+// bounded runs f with the context attempt in a goroutine of its own. It returns f's result, or an
+// error of unknown outcome if ctx or end ends before; f then goes on and Close waits for it. The
+// caller is registered in running.
+func bounded[T any](
+	ctx, attempt context.Context, end *deadline, r *Runner, f func(context.Context) (T, error),
+) (T, error) {
 	type result struct {
 		value T
 		err   error
 	}
 	done := make(chan result, 1) // with room for the result, so that f ends even if nobody receives it
-	attempt := end.with(ctx)
 	r.running.Go(func() {
 		value, err := f(attempt)
 		done <- result{value, err}
@@ -265,20 +289,17 @@ func bounded[T any](ctx context.Context, r *Runner, end *deadline, f func(contex
 	}
 }
 
-// attemptOnce runs f without retries. It returns when f does, when ctx ends, or after the runner's
-// timeout.
+// attemptOnce runs f without retries, with a context that ends after the runner's timeout. It
+// returns when f does, when ctx ends, or after the timeout. Errors are an [*Error].
 func attemptOnce[T any](
 	ctx context.Context, r *Runner, name string, f func(context.Context) (T, error),
-) (T, error) {
-	var value T
-	if !r.register() {
-		return value, &Error{Script: name, Outcome: NotExecuted, Err: ErrClosed}
+) (value T, err error) {
+	if err = r.register(ctx, name); err != nil {
+		return value, err
 	}
 	defer r.running.Done()
-	err := context.Cause(ctx)
-	if err == nil {
-		value, err = bounded(ctx, r, r.ends.after(r.timeout), f)
-	}
+	end, attempt := r.ends.after(ctx, r.timeout)
+	value, err = bounded(ctx, attempt, end, r, f)
 	if err != nil {
 		return value, failure(name, err, classify(err).outcome)
 	}
@@ -298,19 +319,24 @@ type deadline struct {
 	stop            context.CancelFunc
 }
 
-// after returns a deadline in d from now, or up to a hundredth earlier.
-func (ds *deadlines) after(d time.Duration) *deadline {
+// after returns a deadline in d from now, or up to a hundredth earlier, and a context for attempts,
+// with ctx's values and the earlier of the two deadlines. go-redis checks that context while it
+// waits for a connection or dials.
+func (ds *deadlines) after(ctx context.Context, d time.Duration) (*deadline, context.Context) {
 	now := time.Now()
-	latest := ds.latest.Load()
-	if left := d - d/100; latest == nil || latest.until.Sub(now) < left || latest.until.Sub(now) > d {
+	end := ds.latest.Load()
+	if left := d - d/100; end == nil || end.until.Sub(now) < left || end.until.Sub(now) > d {
 		until := now.Add(d)
-		ctx, stop := context.WithDeadline(context.Background(), until)
-		latest = &deadline{ctx, until, stop}
+		timeout, stop := context.WithDeadline(context.Background(), until)
+		end = &deadline{timeout, until, stop}
 		// Two calls may do this at once. Then one deadline is not shared, and ends by its own timer, as
 		// the replaced one does.
-		ds.latest.Store(latest)
+		ds.latest.Store(end)
 	}
-	return latest
+	if until, ok := ctx.Deadline(); ok && until.Before(end.until) {
+		return end, ctx
+	}
+	return end, &joinedContext{end, ctx}
 }
 
 // close ends the latest deadline early, so that its timer does not outlive the runner.
@@ -318,15 +344,6 @@ func (ds *deadlines) close() {
 	if latest := ds.latest.Load(); latest != nil {
 		latest.stop()
 	}
-}
-
-// with returns a context with ctx's values, and with the earlier of the two deadlines. go-redis
-// checks it while it waits for a connection or dials.
-func (d *deadline) with(ctx context.Context) context.Context {
-	if until, ok := ctx.Deadline(); ok && until.Before(d.until) {
-		return ctx
-	}
-	return &joinedContext{d, ctx}
 }
 
 // joinedContext has the values of one context and the deadline of another.

@@ -199,16 +199,26 @@ func TestSentIsOfTheAnsweredAttempt(t *testing.T) {
 	require.GreaterOrEqual(t, answer.Sent.Sub(before), 50*time.Millisecond)
 }
 
-// A call whose context has ended sends nothing.
+// A call whose context has ended sends nothing, and says so.
 func TestDoneContextSendsNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
-		done, cancel := context.WithCancel(t.Context())
-		cancel()
+		done, cancel := context.WithCancelCause(t.Context())
+		cancel(io.ErrNoProgress)
+		key := redistest.Name(t)
 		w.p.Record()
-		_, err := w.r.Do(done, check, []any{redistest.Name(t)}, "x")
-		require.ErrorIs(t, err, context.Canceled)
-		require.Equal(t, NotExecuted, OutcomeOf(err))
-		require.Zero(t, w.sent("evalsha"))
+		_, run := w.r.Do(done, check, []any{key}, "x")
+		_, once := w.r.Once(done, check, []any{key}, "x")
+		_, _, replicated := w.r.RunReplicated(done, 1, time.Second, check, []any{key}, "x")
+		_, commands := w.r.Commands(done, []any{"get", key})
+		var scanned error
+		for _, err := range w.r.Hashes(done, "*") {
+			scanned = err
+		}
+		for _, err := range []error{run, once, replicated, commands, scanned} {
+			require.ErrorIs(t, err, io.ErrNoProgress)
+			require.Equal(t, NotExecuted, OutcomeOf(err))
+		}
+		require.Empty(t, w.p.Commands())
 	})
 }
 

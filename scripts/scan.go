@@ -43,7 +43,8 @@ type scanned struct {
 	cursor uint64
 }
 
-// scan sends one SCAN. It is idempotent, so go-redis may retry it.
+// scan sends one SCAN from a cursor, 0 at first. The next cursor is 0 when the node has no more
+// keys. SCAN is idempotent, so go-redis may retry it.
 func (r *Runner) scan(ctx context.Context, node redis.Cmdable, cursor uint64, match string) (scanned, error) {
 	return attemptOnce(ctx, r, "scan", func(ctx context.Context) (scanned, error) {
 		keys, next, err := node.ScanType(ctx, cursor, match, pageSize, "hash").Result()
@@ -51,7 +52,8 @@ func (r *Runner) scan(ctx context.Context, node redis.Cmdable, cursor uint64, ma
 	})
 }
 
-// masters returns the master nodes: of a cluster all, else the one client.
+// masters returns the master nodes: of a cluster all, else the one client. A master that is down is
+// listed too, and its SCAN fails: so no keys are left out without notice.
 func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
 	cluster, ok := r.rdb.(interface {
 		ForEachMaster(ctx context.Context, fn func(context.Context, *redis.Client) error) error
