@@ -40,7 +40,7 @@ func newStage(r *report, n nodes, prefix, scene string) *stage {
 	}
 }
 
-// process stands for one process: a client with its own connections.
+// process simulates one process: a client with its own connections.
 type process struct {
 	*primitives.Client
 	name string
