@@ -70,7 +70,7 @@ func allPairs(c *cell) {
 			c.mustEnter(h)
 			ok, err := rival.rival().try(c.ctx, 0)
 			require.NoError(c, err)
-			require.Equal(c, holder.reads && rival.reads, ok, "%s beside %s", rival.name, holder.name)
+			require.Equal(c, holder.reads && rival.reads, ok, "rival: %s, holder: %s", rival.name, holder.name)
 			c.mustLeave(h)
 			if ok {
 				require.NoError(c, is(true)(c.as("read").lock().ForceRelease(c.ctx)))
