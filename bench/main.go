@@ -1,5 +1,5 @@
-// Command bench compares redlatch with its Go peers, with Redisson and with floors. A floor is the
-// least work that Redis needs for a job.
+// Command bench compares redlatch with its Go peers, with Redisson and with floors. A floor does the
+// same job with the least work that Redis needs for it.
 //
 //	go run .                                   all workloads, in a few minutes
 //	go run . -only W3,W4 -who redlatch -rounds 9
@@ -42,7 +42,7 @@ var errBadRows = errors.New("rows are marked BROKE or FAILED")
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	redis.SetLogger(discardLogger{}) // it reports subscriptions that end when a client closes
+	redis.SetLogger(discardLogger{}) // go-redis would log subscriptions that end when a client closes
 	err := app(os.Stdin, os.Stdout, os.Stderr).Run(ctx, os.Args)
 	stop()
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/redlatch/redlatch/interop/redisson"
 )
 
-// soon is far above the duration of a wake-up, a few milliseconds, and far below every TTL for which a
-// waiter without a message would sleep.
+// soon is far above the duration of a wake-up, a few milliseconds. It is far below every TTL, for which
+// a waiter without a message would sleep.
 const soon = 5 * time.Second
 
 // foreignOwner is the owner id of a program that is not Redisson.
@@ -240,8 +240,8 @@ func awaitGone(t *testing.T, rdb *redis.Client, key string) {
 }
 
 // TestReadersOfTwoNamesAreRenewed shows which keys a client renews if it reads under two names.
-// Redisson 3.52.0 renews both hashes, but the holds of one of them only. The other lock becomes free
-// when any reader leaves, although a Java thread still holds it.
+// Redisson 3.52.0 renews both hashes, but the holds of only one of them. The other lock becomes free
+// as soon as one reader leaves, even if a Java thread still holds it.
 func TestReadersOfTwoNamesAreRenewed(t *testing.T) {
 	t.Parallel()
 	const watchdog = javaTTL
@@ -264,9 +264,9 @@ func TestReadersOfTwoNamesAreRenewed(t *testing.T) {
 	})
 }
 
-// TestJavaClientsExcludeEachOther increments one key from two Java clients, which only the primitive
-// guards. The watchdog TTL is short, because a Java thread sometimes misses the message of a write
-// lock's release and then sleeps for the TTL.
+// TestJavaClientsExcludeEachOther increments one key from two Java clients. Only the primitive prevents
+// lost updates. The watchdog TTL is short, because a Java thread sometimes misses the message of a
+// write lock's release and then sleeps for the TTL.
 func TestJavaClientsExcludeEachOther(t *testing.T) {
 	const iterations, threads = 10, 2
 	server := redistest.Redis(t)

@@ -24,8 +24,8 @@ const cellTimeout = 30 * time.Second
 // the default TTL of 30 s, which a waiter that missed its message would wait for.
 const slack = 10 * time.Second
 
-// shortTTL is the TTL of Go's holds in situations about expiry. It is short enough to wait for several
-// times, and long enough for a busy machine. A hold is renewed every shortTTL/3.
+// shortTTL is the TTL of Go's holds in situations about expiry. It is short enough for a test that
+// waits for several TTLs, and long enough for a busy machine. A hold is renewed every shortTTL/3.
 const shortTTL = 2 * time.Second
 
 // javaTTL is the same for Java. Java's counters use it too: a Java thread sometimes misses a message
@@ -61,7 +61,7 @@ var setups = []struct {
 }{
 	{"Redisson 4.7.0, one server", &redisson4, false, onServer},
 	{"Redisson 3.52.0, one server", &redisson3, true, onServer},
-	{"Redisson 4.7.0, cluster of three masters, sharded messages", &redisson4, true, onCluster},
+	{"Redisson 4.7.0, cluster of three masters, sharded pub/sub", &redisson4, true, onCluster},
 	{"Redisson 4.7.0, behind sentinels", &redisson4, true, onSentinel},
 }
 
@@ -184,7 +184,7 @@ func (c *cell) members(n int) []string {
 	return names
 }
 
-// acquirer is the part of the Go API that all primitives share, except for the latch.
+// acquirer is the part of the Go API common to all primitives except the latch.
 type acquirer interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 }

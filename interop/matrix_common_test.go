@@ -17,17 +17,17 @@ import (
 
 // Reasons why a situation does not apply to a primitive. The documentation contains them.
 const (
-	latchExcludesNobody = "A latch excludes nobody"
-	nobodyHolds         = "A plain semaphore does not know who holds"
+	latchHasNoHolder    = "A latch has no holder"
+	holdersUnknown      = "A plain semaphore does not record its holders"
 	permitsDoNotNest    = "Semaphores do not nest"
-	noLease             = "A plain semaphore's permit has no lease: it stays out with the dead, on either side"
+	noLease             = "A plain semaphore's permit has no lease, so a dead holder's permit stays acquired"
 	javaNeverRenews     = "Redisson does not renew permits"
-	readersCountNothing = "Readers do not exclude each other; see the mixed counter"
+	readersCountNothing = "Readers do not exclude each other; see the row on readers and writers"
 )
 
-// except returns the given reasons and the one that excludes the latch.
+// except returns the given reasons, and the reason that excludes the latch.
 func except(reasons ...map[string]string) map[string]string {
-	all := map[string]string{"latch": latchExcludesNobody}
+	all := map[string]string{"latch": latchHasNoHolder}
 	for _, more := range reasons {
 		maps.Copy(all, more)
 	}
@@ -37,54 +37,54 @@ func except(reasons ...map[string]string) map[string]string {
 func commonSituations() []situation {
 	semaphores := map[string]string{"semaphore": permitsDoNotNest, "permits": permitsDoNotNest}
 	plain := map[string]string{"semaphore": noLease}
-	unknown := map[string]string{"semaphore": nobodyHolds}
-	ids := map[string]string{"semaphore": nobodyHolds, "permits": "A permit's id is nobody's"}
+	unknown := map[string]string{"semaphore": holdersUnknown}
+	ids := map[string]string{"semaphore": holdersUnknown, "permits": "A permit's id does not name an owner"}
 	return []situation{
-		{name: "Go holds, Java waits, a message wakes it", core: true, alone: true, na: except(), run: goThenJava},
-		{name: "Java holds, Go waits, a message wakes it", core: true, alone: true, na: except(), run: javaThenGo},
+		{name: "Go releases, and a message wakes a waiter in Java", core: true, alone: true, na: except(), run: goThenJava},
+		{name: "Java releases, and a message wakes a waiter in Go", core: true, alone: true, na: except(), run: javaThenGo},
 		{
-			name: "a counter under 4 goroutines and 4 Java threads",
+			name: "4 goroutines and 4 Java threads increment a counter and lose no update",
 			core: true, alone: true, na: except(map[string]string{"read": readersCountNothing}),
 			run: counter,
 		},
 		{
-			name: "Java gives up after its wait, and leaves nothing",
+			name: "a waiter in Java times out and leaves nothing in Redis",
 			core: true, na: except(),
 			run: func(c *cell) { timedWait(c, c.counterpart().inGo(), c.inJava("B")) },
 		},
 		{
-			name: "Go gives up after its wait, and leaves nothing",
+			name: "a waiter in Go times out and leaves nothing in Redis",
 			core: true, na: except(),
 			run: func(c *cell) { timedWait(c, c.counterpart().inJava("A"), c.inGo()) },
 		},
 		{
-			name: "nested in Go: Java enters after the last release",
+			name: "nested holds in Go: Java acquires only after the last release",
 			core: true, na: except(semaphores),
 			run: func(c *cell) { nested(c, c.inGo(), c.counterpart().inJava("B")) },
 		},
 		{
-			name: "nested in Java: Go enters after the last unlock",
+			name: "nested holds in Java: Go acquires only after the last unlock",
 			core: true, na: except(semaphores),
 			run: func(c *cell) { nested(c, c.inJava("A"), c.counterpart().inGo()) },
 		},
-		{name: "Go's watchdog keeps a hold for three TTLs", na: except(plain), run: func(c *cell) {
+		{name: "Go's watchdog renews a hold for three TTLs", na: except(plain), run: func(c *cell) {
 			outlive(c, c.inGo(primitives.WithWatchdog(shortTTL)), c.counterpart().inJava("B"), shortTTL)
 		}},
 		{
-			name: "Java's watchdog keeps a hold for three TTLs",
+			name: "Java's watchdog renews a hold for three TTLs",
 			na:   except(plain, map[string]string{"permits": javaNeverRenews}),
 			run: func(c *cell) {
 				outlive(c, c.withShortJavaTTL().inJava("A"), c.counterpart().inGo(), javaTTL)
 			},
 		},
-		{name: "Go is cut off: its hold is lost first, then Java enters by the TTL", na: except(plain), run: goCrashes},
-		{name: "Java is killed: Go enters by the TTL", na: except(plain), start: javaCrashes},
-		{name: "freed by Java: the holder in Go learns it", core: true, na: except(unknown), run: freedByJava},
-		{name: "freed by Go: the holder in Java learns it", core: true, na: except(unknown), run: freedByGo},
-		{name: "a release by one who does not hold is refused", core: true, na: except(unknown), run: strangers},
-		{name: "Go releases what a Java thread holds, by its id", core: true, na: except(unknown), run: releasedByID},
-		{name: "Go adopts what a Java thread holds", core: true, na: except(unknown), run: adopted},
-		{name: "Go enters and leaves as a Java thread (WithOwner)", core: true, na: except(ids), run: asOwner},
+		{name: "Go is cut off: its hold is lost before the TTL ends and Java acquires", na: except(plain), run: goCrashes},
+		{name: "Java is killed: Go acquires when the TTL ends", na: except(plain), start: javaCrashes},
+		{name: "Java frees a hold of Go: Go reports the loss", core: true, na: except(unknown), run: freedByJava},
+		{name: "Go frees a hold of Java: Java's unlock fails", core: true, na: except(unknown), run: freedByGo},
+		{name: "a release with an id that does not hold is refused", core: true, na: except(unknown), run: strangers},
+		{name: "Go releases a Java thread's hold by its id", core: true, na: except(unknown), run: releasedByID},
+		{name: "Go adopts a Java thread's hold", core: true, na: except(unknown), run: adopted},
+		{name: "Go acquires and releases with a Java thread's id (WithOwner)", core: true, na: except(ids), run: asOwner},
 	}
 }
 
@@ -144,7 +144,7 @@ func (c *cell) wake(holder, waiter side) time.Duration {
 	return entered.Sub(freed)
 }
 
-// counter increments one key by GET and SET, which only the primitive guards.
+// counter increments one key by GET and SET. Only the primitive prevents lost updates.
 func counter(c *cell) {
 	c = c.withShortJavaTTL()
 	const workers = 4
@@ -261,7 +261,7 @@ func goCrashes(c *cell) {
 	rival.awaitWaiting(c)
 	cut := time.Now()
 	proxy.BlackHole(true)
-	valid := holder.hold().ValidUntil() // final: no reply can confirm a renewal any more
+	valid := holder.hold().ValidUntil() // final: no further reply can confirm a renewal
 	entered := c.awaitEntry(entering)
 	require.True(c, valid.Before(entered), "Java entered while Go's hold was valid")
 	c.awaitLost(holder.hold(), slack)
@@ -289,7 +289,7 @@ func javaCrashes(t *testing.T, e *environment) func(c *cell) {
 	}
 	time.Sleep(javaTTL) // locks that are still held afterwards were renewed
 	for _, kind := range kinds {
-		require.Empty(t, entering[kind], "%s: Go entered beside Java", kind)
+		require.Empty(t, entering[kind], "%s: Go entered while Java held it", kind)
 	}
 	killed := time.Now()
 	require.NoError(t, driver.Kill())
@@ -365,7 +365,7 @@ func (c *cell) leavesLost(holder *javaSide) {
 	}
 }
 
-// strangers releases a held primitive with ids that do not hold it.
+// strangers tries to release a held primitive with ids that do not hold it.
 func strangers(c *cell) {
 	stranger := foreignOwner
 	if c.primitive == "permits" {

@@ -30,17 +30,17 @@ func fairSituations() []situation {
 	}
 	shuffled := rand.New(rand.NewPCG(1, 2))
 	return []situation{
-		served("20 waiters by turns, first come, first served: Java first, sections of no time",
+		served("20 waiters, Java and Go in turn, acquire in order of arrival: Java first, empty sections",
 			true, false, 0, even),
-		served("the same, Go first", false, true, 0, odd),
-		served("the same, Java first, slow sections", false, false, 150*time.Millisecond, even),
-		served("the same, Go first, slow sections", false, true, 150*time.Millisecond, odd),
-		served("the same, in any mixture", false, true, 30*time.Millisecond,
+		served("order of arrival: Go first, empty sections", false, true, 0, odd),
+		served("order of arrival: Java first, slow sections", false, false, 150*time.Millisecond, even),
+		served("order of arrival: Go first, slow sections", false, true, 150*time.Millisecond, odd),
+		served("order of arrival: Java and Go mixed at random", false, true, 30*time.Millisecond,
 			func(int) bool { return shuffled.IntN(2) == 0 }),
-		{name: "waiters that give up leave the others their turns", of: fair, run: givingUp},
-		{name: "a waiter in Go that died is passed over", of: fair, run: deadGoWaiter},
-		{name: "a waiter in Java that died is passed over", of: fair, start: deadJavaWaiter},
-		{name: "who only tries does not overtake those that wait", of: fair, run: noOvertaking},
+		{name: "waiters that time out do not change the order of the others", of: fair, run: givingUp},
+		{name: "a dead waiter in Go is skipped", of: fair, run: deadGoWaiter},
+		{name: "a dead waiter in Java is skipped", of: fair, start: deadJavaWaiter},
+		{name: "an acquisition that does not wait cannot overtake the queue", of: fair, run: noOvertaking},
 	}
 }
 

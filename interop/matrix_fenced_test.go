@@ -7,8 +7,8 @@ import (
 func fencedSituations() []situation {
 	fenced := []string{"fenced"}
 	return []situation{
-		{name: "one rising sequence of tokens", core: true, of: fenced, run: tokens},
-		{name: "tokens rise over hand-overs under contention", of: fenced, run: contendedTokens},
+		{name: "Go and Java share one increasing sequence of tokens", core: true, of: fenced, run: tokens},
+		{name: "tokens increase in order of acquisition under contention", of: fenced, run: contendedTokens},
 	}
 }
 

@@ -24,9 +24,9 @@ func jointSituations() []situation {
 			run: func(c *cell) { memberHeld(c, c.member(2).inGo(), c.inJava("B")) },
 		},
 		{name: "members of several kinds", of: multi, run: severalKinds},
-		{name: "rivals that take members in opposite orders all come through", of: multi, run: oppositeOrders},
-		{name: "a member that the other side holds does not stop a majority", core: true, of: red, run: majority},
-		{name: "two members that the other side holds do", core: true, of: red, run: minority},
+		{name: "rivals that acquire members in opposite orders do not deadlock", of: multi, run: oppositeOrders},
+		{name: "the other side holds one member: a majority is still possible", core: true, of: red, run: majority},
+		{name: "the other side holds two members: no majority", core: true, of: red, run: minority},
 	}
 }
 

@@ -14,24 +14,24 @@ func latchSituations() []situation {
 	latch := []string{"latch"}
 	return []situation{
 		{
-			name: "Go counts down, Java waits, a message wakes it",
+			name: "Go counts down, and a message wakes a waiter in Java",
 			core: true, alone: true, of: latch,
 			run: func(c *cell) { wakeLatch(c, true) },
 		},
 		{
-			name: "Java counts down, Go waits, a message wakes it",
+			name: "Java counts down, and a message wakes a waiter in Go",
 			core: true, alone: true, of: latch,
 			run: func(c *cell) { wakeLatch(c, false) },
 		},
-		{name: "both count down, many wait on both sides", core: true, of: latch, run: latchMany},
+		{name: "both sides count down, with several waiters on each side", core: true, of: latch, run: latchMany},
 		{
-			name: "a latch is set once, seen by both, and set again when it has opened",
+			name: "a latch cannot be set again before it has opened, on either side",
 			core: true, of: latch,
 			run: latchSet,
 		},
-		{name: "a latch that Java deletes lets those in Go go on", core: true, of: latch, run: latchDeletedByJava},
+		{name: "Java deletes a latch: waiters in Go continue", core: true, of: latch, run: latchDeletedByJava},
 		{
-			name: "a latch that Go deletes keeps Java waiting, as Redisson's own does, until the next one opens",
+			name: "Go deletes a latch: a waiter in Java waits on until the next one opens, as in Redisson",
 			of:   latch,
 			run:  latchDeletedByGo,
 		},

@@ -14,25 +14,25 @@ func poolSituations() []situation {
 	semaphore, permits, both := []string{"semaphore"}, []string{"permits"}, []string{"semaphore", "permits"}
 	return []situation{
 		{
-			name: "what one side adds, takes away, drains, sets and deletes the other sees",
+			name: "each side sees permits that the other adds, removes, drains, sets or deletes",
 			core: true, of: semaphore,
 			run: semaphoreArithmetic,
 		},
 		{name: "a release of several permits wakes several waiters", core: true, of: both, run: severalPermits},
-		{name: "who waits for many lets those pass who want few", of: semaphore, run: manyAndFew},
-		{name: "numbers, ids and leases are the same on both sides", core: true, of: permits, run: permitArithmetic},
-		{name: "several permits by their ids, all or none", core: true, of: permits, run: permitLists},
-		{name: "a lease that ends in Java lets Go enter", of: permits, run: func(c *cell) {
+		{name: "a waiter for many permits does not block waiters for few", of: semaphore, run: manyAndFew},
+		{name: "both sides report the same permits, ids and leases", core: true, of: permits, run: permitArithmetic},
+		{name: "several permits are released by id, all or none", core: true, of: permits, run: permitLists},
+		{name: "a lease of Java expires and Go acquires the permit", of: permits, run: func(c *cell) {
 			holder := c.inJava("A")
 			holder.lease = shortTTL
 			expires(c, holder, c.inGo())
 		}},
 		{
-			name: "a lease that ends in Go lets Java enter",
+			name: "a lease of Go expires and Java acquires the permit",
 			of:   permits,
 			run:  func(c *cell) { expires(c, c.inGo(primitives.WithLease(shortTTL)), c.inJava("B")) },
 		},
-		{name: "a permit that Java takes out of a hold's lease is lost to Go", of: permits, run: shortenedByJava},
+		{name: "Java shortens the lease of a hold of Go: Go reports the loss", of: permits, run: shortenedByJava},
 	}
 }
 
@@ -206,7 +206,7 @@ func permitLists(c *cell) {
 	require.NoError(c, is(int64(2))(inJava.Available(c.ctx)))
 	require.NoError(c, inJava.ReleaseAll(c.ctx, own[0], own[1]))
 	require.NoError(c, is(int64(4))(inJava.Available(c.ctx)))
-	require.ErrorIs(c, hold.Check(c.ctx), primitives.ErrLost) // the permits of one hold are lost together
+	require.ErrorIs(c, hold.Check(c.ctx), primitives.ErrLost) // a hold that has lost one permit is lost
 	info := must(inGo.Info(c.ctx))(c.T)
 	require.Equal(c, 5, info.Permits)
 	require.False(c, slices.ContainsFunc(info.Holders, func(h primitives.Holder) bool { return h.ID != own[2] }))

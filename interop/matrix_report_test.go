@@ -172,7 +172,7 @@ func (r *report) markdown() string {
 		text.WriteString("\n")
 	}
 	for i, reason := range reasons {
-		fmt.Fprintf(&text, "(%d) %s.\n", i+1, reason)
+		fmt.Fprintf(&text, "- (%d) %s.\n", i+1, reason)
 	}
 	return text.String()
 }
@@ -196,7 +196,7 @@ func (r *report) complete() error {
 	return nil
 }
 
-// cell finds what a cell came to; nil: nothing.
+// cell returns the result of a cell, or nil if it has none.
 func (r *report) cell(title, situation, primitive string) *result {
 	for _, t := range r.tables {
 		for _, l := range t.lines {
@@ -241,7 +241,7 @@ func replaceBetween(file, text string) error {
 }
 
 // wakeUps are wake-up times as measured in this process: from just before the release is sent until
-// the waiter's success is known.
+// the waiter has acquired.
 type wakeUps []time.Duration
 
 func (w wakeUps) median() time.Duration {
@@ -274,7 +274,7 @@ func TestReportWritesTablesBetweenTheMarkers(t *testing.T) {
 	page, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.Contains(t, string(page), "| a | pass | | | | | | | | | | n/a (1) |")
-	require.Contains(t, string(page), "(1) it is no lock.\n"+matrixEnds+"\nafter\n")
+	require.Contains(t, string(page), "- (1) it is no lock.\n"+matrixEnds+"\nafter\n")
 	require.NotContains(t, string(page), "outdated")
 	require.NoError(t, os.WriteFile(file, []byte("no place"), 0o600))
 	require.Error(t, replaceBetween(file, "x"))

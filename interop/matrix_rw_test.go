@@ -15,28 +15,28 @@ import (
 func rwSituations() []situation {
 	read, write, both := []string{"read"}, []string{"write"}, []string{"read", "write"}
 	return []situation{
-		{name: "the last reader in Go wakes the writer in Java", core: true, alone: true, of: write, run: func(c *cell) {
+		{name: "the last reader in Go wakes a writer in Java", core: true, alone: true, of: write, run: func(c *cell) {
 			wakes(c, func(c *cell) (holder, waiter side) { return c.as("read").inGo(), c.inJava("B") })
 		}},
-		{name: "the last reader in Java wakes the writer in Go", core: true, alone: true, of: write, run: func(c *cell) {
+		{name: "the last reader in Java wakes a writer in Go", core: true, alone: true, of: write, run: func(c *cell) {
 			wakes(c, func(c *cell) (holder, waiter side) { return c.as("read").inJava("A"), c.inGo() })
 		}},
 		{
-			name: "readers and writers of both: nobody beside a writer, all come through",
+			name: "readers and writers on both sides: a writer is always alone, and all finish",
 			core: true, alone: true, of: write,
 			run: mixedCounter,
 		},
-		{name: "who may enter beside whom", core: true, of: both, run: allPairs},
+		{name: "readers share, writers exclude: all pairs of Go and Java", core: true, of: both, run: allPairs},
 		{
-			name: "readers with other TTLs: the lock lasts as long as the last of them",
+			name: "readers with different TTLs: the lock lasts until the last one ends",
 			core: true, of: read,
 			run: mixedTTLs,
 		},
-		{name: "a reader leaves, those of the other side stay", core: true, of: read, run: readersStay},
-		{name: "a reader that dies frees the lock when its own TTL ends", of: read, run: deadReader},
-		{name: "Go goes from writing to reading: readers in Java enter", core: true, of: both, run: downgradeInGo},
-		{name: "Java goes from writing to reading: readers in Go enter", core: true, of: both, run: downgradeInJava},
-		{name: "a reader cannot become a writer", core: true, of: both, run: noUpgrade},
+		{name: "a reader releases, and readers on the other side keep the lock", core: true, of: read, run: readersStay},
+		{name: "a dead reader blocks writers only until its own TTL ends", of: read, run: deadReader},
+		{name: "Go downgrades from writer to reader: readers in Java acquire", core: true, of: both, run: downgradeInGo},
+		{name: "Java downgrades from writer to reader: readers in Go acquire", core: true, of: both, run: downgradeInJava},
+		{name: "a reader cannot upgrade to writer", core: true, of: both, run: noUpgrade},
 	}
 }
 
@@ -70,7 +70,7 @@ func allPairs(c *cell) {
 			c.mustEnter(h)
 			ok, err := rival.rival().try(c.ctx, 0)
 			require.NoError(c, err)
-			require.Equal(c, holder.reads && rival.reads, ok, "%s beside %s", rival.name, holder.name)
+			require.Equal(c, holder.reads && rival.reads, ok, "rival: %s, holder: %s", rival.name, holder.name)
 			c.mustLeave(h)
 			if ok {
 				require.NoError(c, is(true)(c.as("read").lock().ForceRelease(c.ctx)))
@@ -162,7 +162,7 @@ func readersStay(c *cell) {
 func deadReader(c *cell) {
 	hold, err := c.lock().Acquire(c.ctx, primitives.WithLease(shortTTL))
 	require.NoError(c, err)
-	hold.Detach() // like a dead reader: never renewed, never released
+	hold.Detach() // simulates a dead reader: neither renewed nor released
 	inJava := c.inJava("A")
 	c.mustEnter(inJava)
 	entering := c.startEntering(c.as("write").inGo(primitives.WithLease(lease)))
@@ -276,7 +276,7 @@ func (c *cell) watch(ctx context.Context, key string, times int) error {
 		}
 		first := c.rdb.Get(ctx, key).Val()
 		if second := c.rdb.Get(ctx, key).Val(); first != second {
-			return fmt.Errorf("a writer entered beside a reader: %s, then %s", first, second)
+			return fmt.Errorf("a writer entered while a reader held the lock: %s, then %s", first, second)
 		}
 		if err := s.leave(ctx); err != nil {
 			return err

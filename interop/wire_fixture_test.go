@@ -36,8 +36,8 @@ const (
 	slice = 5 * time.Second
 )
 
-// state maps keys to their content, as rendered by wire.state. The name is rendered as N, owner and
-// permit ids as their labels, and future times are rounded up to 5 s.
+// state maps keys to their content, as rendered by wire.state. The name is rendered as N, and owner and
+// permit ids as their labels. Future times are rounded up to 5 s.
 type state map[string]string
 
 // wire observes the keys and channels of one name while a Java client uses it.
@@ -58,7 +58,7 @@ func newWire(t *testing.T, driver *redisson.Driver) *wire {
 	return wireOf(t, redistest.Name(t), server, driver, redisson.Config{Addr: server.Addr()})
 }
 
-// wireOf observes a client with the given configuration. server is the server that has the name.
+// wireOf observes a client with the given configuration. server is the server that stores the name.
 func wireOf(
 	t *testing.T, name string, server *redistest.Server, driver *redisson.Driver, config redisson.Config,
 ) *wire {

@@ -13,7 +13,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// t stands for a test's t, which an Example does not have.
+// t replaces the *testing.T of a test: an Example has none.
 var t = &testing.T{}
 
 // ship is the code under test: it works until the lock is lost.

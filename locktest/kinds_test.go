@@ -12,14 +12,14 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// acquirer is the part of the API that all kinds share.
+// acquirer is the part of the API common to all kinds.
 type acquirer interface {
 	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 	TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
 }
 
-// kinds lists every kind that can be lost. holder makes the object to hold, waiter the object to
-// wait for meanwhile.
+// kinds lists every kind of hold that Lose supports. holder makes the object to hold, waiter the
+// object to wait for meanwhile.
 var kinds = []struct {
 	name           string
 	holder, waiter func(c *primitives.Client, name string) acquirer
@@ -109,7 +109,7 @@ func TestLoseOfEveryKindWakesWaiters(t *testing.T) {
 	}
 }
 
-// Waiters of a fair lock get it in the order of their queue.
+// Waiters of a fair lock get it in queue order.
 func TestLoseHandsAFairLockToTheFirstWaiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)
@@ -192,7 +192,7 @@ func TestLoseOfANestedReaderLeavesTheWriter(t *testing.T) {
 	require.ErrorIs(t, inner.Check(t.Context()), primitives.ErrLost)
 }
 
-// Lose ends only the given hold, although the names of the same owner's holds are similar. The name
+// Lose ends only the given hold, although the owner has other holds with similar names. The name
 // of a joint hold is the comma-joined list of its members, which may also be the name of a plain lock.
 func TestLoseDistinguishesSimilarNames(t *testing.T) {
 	s := locktest.NewServer(t)
@@ -223,7 +223,7 @@ func TestLoseDistinguishesSimilarNames(t *testing.T) {
 	}
 }
 
-// Lose fails for a hold of another server, and for a hold whose key is gone.
+// Lose fails for a hold on another server, and for a hold whose key no longer exists.
 func TestLoseOfAHoldWithoutAKeyFails(t *testing.T) {
 	s, another := locktest.NewServer(t), locktest.NewServer(t)
 	onAnother := acquire(t, client(t, another.Client(t)).Lock("a"))

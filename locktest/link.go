@@ -21,7 +21,7 @@ type Link struct {
 	dial Dial
 
 	mu   sync.Mutex
-	open chan struct{} // closed while the link is mended; Cut replaces it by an open one
+	open chan struct{} // closed while the link is mended; Cut replaces it with an open one
 }
 
 // NewLink returns a link over dial. The usual dial is [redis.NewDialer].
@@ -62,7 +62,7 @@ func (l *Link) isMended() bool {
 // waitMended waits until the link is mended or done is closed. It reports whether the link is mended.
 func (l *Link) waitMended(done <-chan struct{}) bool {
 	// The select must not hold mu, because Mend needs it. A Cut after the unlock has no effect on this
-	// call: Cut documents that data which is being written may still arrive.
+	// call: the doc of Cut allows data in flight to arrive.
 	l.mu.Lock()
 	open := l.open
 	l.mu.Unlock()
@@ -167,8 +167,8 @@ func (c *connection) close() {
 	c.copying.Wait()
 }
 
-// queue holds data that was read and is not written yet. It has one reader, which calls take, and one
-// writer, which calls put and finally close.
+// queue holds data that was read but not yet written. One goroutine calls take. Another one calls
+// put, and close at the end.
 type queue struct {
 	filled chan struct{} // capacity 1: signals coalesce, and put never blocks
 

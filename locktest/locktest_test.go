@@ -144,7 +144,7 @@ func TestPartitionEndsHolds(t *testing.T) {
 	})
 }
 
-// A hold survives an outage shorter than its TTL: the delayed renewals arrive, and renewal goes on.
+// A hold survives an outage shorter than its TTL: the delayed renewals arrive, and renewal continues.
 func TestHoldSurvivesAShortPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := locktest.NewServer(t)

@@ -20,11 +20,11 @@ import (
 // Lose ends hold's ownership on the server, as an operator's forced release does. When Lose returns,
 // the hold's context has ended with [primitives.ErrLost] and waiters have been woken up. Release then
 // returns ErrLost. Nested holds are lost too. Other holders are not affected: other readers keep the
-// lock, and other permits stay out.
+// lock, and other permits stay acquired.
 //
 // Lose works for every kind with a lease, for joint locks, and for any name. The hold of a plain
 // semaphore has no lease and cannot be lost. The hold must be in database 0 of this server, and its
-// client must be able to reach the server. Lose calls t.Fatalf if hold does not hold anything there.
+// client must be able to reach the server. Lose calls t.Fatalf if there is no such hold.
 func (s *Server) Lose(t testing.TB, hold *primitives.Hold) {
 	t.Helper()
 	if hold.ID() == "" {
@@ -37,7 +37,7 @@ func (s *Server) Lose(t testing.TB, hold *primitives.Hold) {
 	case !found:
 		t.Fatalf("locktest: %q of %q holds nothing on this server", hold.ID(), hold.Name())
 	}
-	// Check makes the client notice the loss now, and not with its next renewal.
+	// Check makes the client notice the loss now instead of at its next renewal.
 	if err := hold.Check(ctx); !errors.Is(err, primitives.ErrLost) {
 		t.Fatalf("locktest: %q of %q is not lost: %v", hold.ID(), hold.Name(), err)
 	}
@@ -81,8 +81,7 @@ func (s *Server) releaseAll(ctx context.Context, hold *primitives.Hold) (found b
 	return found, nil
 }
 
-// heldKey is the key of one thing that a hold holds: a lock, a member of a joint lock, or a permit
-// semaphore.
+// heldKey is a key held by a hold: of a lock, of a member of a joint lock, or of a permit semaphore.
 type heldKey struct {
 	kind kind
 	name string // full name in Redis, including the client's prefix

@@ -18,7 +18,7 @@ type Server struct {
 	mini *miniredis.Miniredis
 	link *Link // shared by all clients, so that Partition affects all of them
 
-	// hookMu serializes the use of the miniredis pre-hook, of which there is only one.
+	// hookMu serializes the use of the single pre-hook of miniredis.
 	hookMu sync.Mutex
 
 	mu       sync.Mutex
@@ -127,7 +127,8 @@ func (s *Server) serve(near net.Conn) {
 	s.mu.Lock()
 	s.accepted[c] = struct{}{}
 	s.mu.Unlock()
-	// serve runs in the accept loop, which serving counts, so Close cannot have passed serving.Wait.
+	// serve runs in the accept loop. serving counts the loop, so Close cannot have passed
+	// serving.Wait.
 	s.serving.Go(func() {
 		<-c.done
 		c.close()
@@ -148,8 +149,8 @@ func (s *Server) Close() {
 		c.end()
 	}
 	s.mu.Unlock()
-	// Not under mu: the goroutines that serving counts need it to return. Closing the miniredis also ends
-	// a connection that serve has dialled but not yet added to accepted.
+	// mu is unlocked here because the goroutines counted by serving need it to return. Closing the
+	// miniredis also ends a connection that serve has dialled but not yet added to accepted.
 	s.mini.Close()
 	s.serving.Wait()
 }

@@ -80,7 +80,7 @@ func clusterClient(t *testing.T, o *redis.ClusterOptions) *redis.ClusterClient {
 	return rdb
 }
 
-// A failed question is asked again. An answer stays valid although the server is down later.
+// A failed lookup is repeated. A successful one is cached, even if the server goes down later.
 func TestShardedCachesAnswersButNotErrors(t *testing.T) {
 	c := redistest.Cluster(t)
 	var down atomic.Bool

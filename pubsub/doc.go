@@ -1,8 +1,8 @@
 // Package pubsub delivers wake-up messages. One client shares one subscription per channel among
 // many listeners. The package knows nothing about locks.
 //
-// A [Hub] counts the listeners of each channel. The first listener subscribes the channel, the last
-// one unsubscribes it. Every message goes to all listeners of its channel. Plain pub/sub uses one
+// A [Hub] counts the listeners of each channel. The first listener subscribes to the channel, the
+// last one unsubscribes. Every message goes to all listeners of its channel. Plain pub/sub uses one
 // connection, sharded pub/sub one connection per shard. An idle hub has no connections and no
 // goroutines.
 //
@@ -27,18 +27,18 @@
 // # Not guaranteed
 //
 //   - Delivery. A wake-up is a hint: a waiter also needs a timer.
-//   - Large messages. Any client may publish on a channel. A payload longer than 128 KiB, which no
-//     message of this library reaches, is read and discarded.
+//   - Large messages. Any client may publish on a channel. A payload longer than 128 KiB is read
+//     and discarded. No message of this library is that long.
 //
 // # Why links do not use redis.PubSub to read and write
 //
-// A link lets go-redis dial the server and do the handshake (TLS, HELLO, AUTH, CLIENT SETNAME) as
-// the client is configured. After that the link reads and writes the socket itself, because
+// go-redis dials the server for a link and does the handshake (TLS, HELLO, AUTH, CLIENT SETNAME)
+// with the client's options. After that the link reads and writes the socket itself, because
 // redis.PubSub:
 //
 //   - blocks reads and Close while it writes or reconnects,
-//   - reconnects without telling its user,
-//   - reports a refused channel without its name.
+//   - reconnects without notifying its user,
+//   - does not name the channel when the server refuses one.
 //
-// Hooks of the client do not see these connections.
+// The client's hooks do not see these connections.
 package pubsub

@@ -29,7 +29,9 @@ type Config struct {
 	// Sharded selects sharded pub/sub (SSUBSCRIBE). If nil, the hub asks a cluster whether it
 	// supports sharded pub/sub, as Redisson's AUTO does, and uses plain pub/sub everywhere else.
 	Sharded *bool
-	// Logger receives lost links and refused channels. Nil discards them.
+	// Logger receives lost links, refused channels, and channels without a server. Nil discards
+	// them. Goroutines of the hub call its handler, with no mutex held. The handler may subscribe
+	// and close subscriptions. It must not wait for a Confirmed, and must not close the hub.
 	Logger *slog.Logger
 
 	limits limits
@@ -70,7 +72,7 @@ type Hub struct {
 	tasks      sync.WaitGroup
 	wakePlacer chan struct{} // capacity 1: one pending wake-up is enough
 
-	mu       sync.Mutex // never held during I/O or while a listener runs
+	mu       sync.Mutex // never held during I/O, or while a listener or the log handler runs
 	closed   bool
 	router   router              // nil until the pub/sub mode is known
 	channels map[string]*channel // by name: channels with listeners or with unanswered commands
@@ -347,7 +349,16 @@ func (h *Hub) placeAll(batch []*channel) {
 		}
 		servers[i], errs[i] = r.serverFor(h.ctx, c.name)
 	}
+	for _, i := range h.applyLookups(batch, servers, errs) {
+		// Without mu: the handler may use the hub.
+		h.logger.LogAttrs(h.ctx, slog.LevelWarn, "no server for channel",
+			slog.String("channel", batch[i].name), slog.Any("error", errs[i]))
+	}
+}
 
+// applyLookups places the channels whose server was found. It returns the positions of the channels
+// that have none now and are tried again later.
+func (h *Hub) applyLookups(batch []*channel, servers []server, errs []error) (retried []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for i, c := range batch {
@@ -358,13 +369,13 @@ func (h *Hub) placeAll(batch []*channel) {
 			h.failListeners(c, err) // none was ever confirmed, so no last signal is due
 			h.remove(c)
 		case err != nil:
-			h.logger.LogAttrs(h.ctx, slog.LevelWarn, "no server for channel",
-				slog.String("channel", c.name), slog.Any("error", err))
 			h.retryLater(c)
+			retried = append(retried, i)
 		default:
 			h.linkTo(servers[i]).place(c)
 		}
 	}
+	return retried
 }
 
 // linkTo returns the link to a server, and starts it if there is none. mu is held and the hub open.

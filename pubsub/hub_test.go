@@ -60,8 +60,8 @@ func TestListenersShareOneConnection(t *testing.T) {
 }
 
 // The last listener closes and a new one subscribes before the server has answered, a hundred
-// times. Once the last listener is confirmed, it must get every message, whatever was answered
-// before.
+// times. Once the last listener is confirmed, it must get every message, regardless of earlier
+// answers.
 func TestSubscribeRightAfterCloseGetsMessages(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)

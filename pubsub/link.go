@@ -133,21 +133,31 @@ func (l *link) unregister() {
 	}
 }
 
-// run serves the link until it ends, then gives its channels back to the hub. The reader and the
-// writer have ended by then, so no reply can interfere.
+// run serves the link until it ends, then gives its channels back to the hub.
 func (l *link) run() {
 	err := l.serve()
 	l.cancel()
+	if l.returnChannels() {
+		// Without hub.mu: the handler may use the hub.
+		l.hub.logger.LogAttrs(l.hub.ctx, slog.LevelWarn, "link lost",
+			slog.String("server", l.server.options.Addr), slog.Any("error", err))
+	}
+}
+
+// returnChannels makes the link's channels unplaced, for a new link. It reports whether the link
+// was lost, rather than idle or closed with the hub. The reader and the writer have ended by then,
+// so no reply can interfere.
+func (l *link) returnChannels() (lost bool) {
 	h := l.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	l.unregister()
 	if h.closed {
-		return
+		return false
 	}
 	if len(l.channels) == 0 { // the link was idle: this is no failure
 		delete(h.failures, l.server.name)
-		return
+		return false
 	}
 	// A link that served counts as one failure, so the next link dials after the shortest backoff.
 	if l.served {
@@ -168,8 +178,7 @@ func (l *link) run() {
 		h.router.refresh(h.ctx) // the server may have left the cluster
 	}
 	h.startPlacer()
-	h.logger.LogAttrs(h.ctx, slog.LevelWarn, "link lost",
-		slog.String("server", l.server.options.Addr), slog.Any("error", err))
+	return true
 }
 
 // serve connects, and reads and writes until the link ends. It returns the reason.
@@ -467,9 +476,9 @@ func (l *link) handleAnswer(word, name string) error {
 	return nil
 }
 
-// applyAnswer checks that an answer matches the first command in flight and the channel whose turn
-// it is, and counts it. A mismatch means that client and server disagree about the commands, so it
-// ends the link.
+// applyAnswer checks that an answer matches the first command in flight and that command's next
+// unanswered channel, and counts it. A mismatch means that client and server disagree about the
+// commands, so it ends the link.
 func (l *link) applyAnswer(word, name string) error {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
@@ -503,8 +512,8 @@ func (l *link) popInflight() {
 	l.inflight = l.inflight[1:]
 }
 
-// confirm handles the confirmation of a SUBSCRIBE. If it answers the latest one, new listeners are
-// told by Confirmed and old ones are collected in toSignal. hub.mu is held.
+// confirm handles the confirmation of a SUBSCRIBE. If it answers the latest one, confirm closes
+// Confirmed of new listeners and collects old listeners in toSignal. hub.mu is held.
 func (l *link) confirm(c *channel) {
 	switch {
 	case c.confirmed():
@@ -594,7 +603,7 @@ func (l *link) applyError(text string) (refused []string, err error) {
 	for _, c := range rest {
 		c.unanswered--
 		switch {
-		case c.unanswered > 0:
+		case c.unanswered > 0: // a newer SUBSCRIBE decides
 		case !c.wanted():
 			l.remove(c)
 		case c.subscribeSent:
@@ -616,7 +625,8 @@ func (l *link) applyError(text string) (refused []string, err error) {
 			l.retryLater(c)
 		}
 	default:
-		// A refusal by itself does not pass. Retrying would only repeat it, so tell the listeners.
+		// A refusal is permanent until somebody changes the server. Retrying would only repeat it,
+		// so end the subscriptions.
 		for _, c := range latest {
 			refused = append(refused, c.name)
 			err := fmt.Errorf("pubsub: subscribe to %q: %s", c.name, text)
@@ -644,8 +654,9 @@ func closeOnDone(ctx context.Context, conn net.Conn) (stop func() bool) {
 	}
 }
 
-// connect makes go-redis dial the server and do the handshake as o says, and returns the socket.
-// The reply to a PING is still unread on it. When ctx ends, connect closes the socket and returns.
+// connect makes go-redis dial the server and do the handshake as configured in o, and returns the
+// socket. The reply to a PING is still unread on it. When ctx ends, connect closes the socket and
+// returns.
 func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, limits.connect)
 	defer cancel()

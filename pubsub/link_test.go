@@ -142,7 +142,7 @@ func isUnconfirmed(c *channel) bool { return c != nil && c.link != nil && !c.con
 func isUnplaced(c *channel) bool    { return c != nil && c.link == nil }
 func isUnknown(c *channel) bool     { return c == nil }
 
-// Whatever the server sends and when, each reply is applied to the command that it answers.
+// Each reply is applied to the command that it answers, in every order of events.
 func TestRepliesAreMatchedToTheirCommands(t *testing.T) {
 	for _, tt := range scriptCases {
 		t.Run(tt.name, func(t *testing.T) {

@@ -69,7 +69,7 @@ var replies = []struct {
 // bulk encodes a bulk string of n bytes.
 func bulk(n int) string { return fmt.Sprintf("$%d\r\n%s\r\n", n, strings.Repeat("x", n)) }
 
-// truncated returns a reply of which a part was discarded.
+// truncated returns a reply with these parts, marked as incomplete.
 func truncated(words ...string) reply {
 	r := replyOf(words...)
 	r.truncated = true

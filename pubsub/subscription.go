@@ -23,9 +23,9 @@ type Subscription struct {
 }
 
 // Confirmed returns a channel that is closed once the server has confirmed or refused the
-// subscription. Err tells which. Messages published from then on reach the listener. To wait for a
-// change without missing it: subscribe, wait for Confirmed, check the state, then wait for a
-// signal.
+// subscription. Err distinguishes the two. Messages published after a confirmation reach the
+// listener. To wait for a change without missing it: subscribe, wait for Confirmed, check the state,
+// then wait for a signal.
 func (s *Subscription) Confirmed() <-chan struct{} { return s.confirmed }
 
 // Err returns nil, or why the subscription ended: the server's refusal (NOPERM for instance) or

@@ -1,6 +1,6 @@
-// Package watchdog renews leases. One goroutine renews any number of leases, in batches, and tells
-// the keeper of each lease in time when the lease can no longer be trusted. The package knows no
-// server: the caller supplies a [Renew] func.
+// Package watchdog renews leases. One goroutine renews any number of leases, in batches. It notifies
+// the keeper of a lease as soon as the lease can no longer be trusted. The package does not talk to a
+// server itself: the caller supplies a [Renew] func.
 //
 //	dog := watchdog.New(renew)
 //	defer dog.Close()
@@ -21,7 +21,7 @@
 //   - Lost ends it at once.
 //   - Unknown, or no answer, changes nothing. The Dog retries while the lease is valid.
 //
-// When validity ends, the lease is lost, whatever renewals are in flight. A later answer does not
+// When validity ends, the lease is lost, even if renewals are in flight. A later answer does not
 // restore it.
 //
 //	Keep --> valid --+-- Renewed, Confirm ------------> valid for longer

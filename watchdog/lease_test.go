@@ -170,7 +170,7 @@ var lateAnswerCases = []leaseCase{
 		want:  []string{"overdue@15s", "renewed@15s", "refused@17s"}, valid: 15*time.Second + valid,
 	},
 	{
-		name:  "a hanging call is reported once, whatever its hedges do",
+		name:  "a hanging call is reported once, regardless of its hedges",
 		reply: calls(hang, reply{after: time.Millisecond}), run: 18 * time.Second,
 		without: "unknown",
 		want:    []string{"overdue@15s"}, valid: valid, len: 1,
@@ -214,7 +214,7 @@ var endCases = []leaseCase{
 		requests: []string{}, valid: 5 * time.Second,
 	},
 	{
-		name:  "nothing is requested for less than a millisecond",
+		name:  "no renewal for less than a millisecond",
 		reply: calls(reply{state: Lost, after: 13 * time.Second}, renewed), run: time.Minute,
 		act: func(d *Dog, k *keeper) {
 			tm := terms()

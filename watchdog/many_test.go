@@ -154,7 +154,7 @@ func TestBatchesDoNotMixGroups(t *testing.T) {
 	})
 }
 
-// A failing group does not affect another, and losses are reported on time whatever the calls do.
+// A failing group does not affect other groups. Losses are reported on time, even if calls hang.
 func TestStuckGroupDoesNotAffectOthers(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
@@ -428,7 +428,7 @@ func TestCloseStopsRenewals(t *testing.T) {
 	})
 }
 
-// Without leases no goroutine is left: the bubble ends although the Dog is never closed.
+// Without leases the Dog has no goroutines: the bubble ends although the Dog is never closed.
 func TestSchedulerEndsWithoutLeasesAndStartsAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(always(reply{state: Renewed}))

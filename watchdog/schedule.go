@@ -13,8 +13,8 @@ const (
 	maxInFlight = 64 // calls of a group in flight
 )
 
-// idleTime is how long the scheduler stays without leases. A caller that acquires and releases in
-// turn then does not start it each time.
+// idleTime is how long the scheduler keeps running without leases. So a caller that acquires and
+// releases in turn does not start it each time.
 const idleTime = 100 * time.Millisecond
 
 // The steps of a renewal:

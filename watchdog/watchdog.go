@@ -51,7 +51,7 @@ type Ask struct {
 //
 // Attempts for one lease may overlap. The server may execute them in any order, also after they
 // have timed out. A renewal must therefore never shorten the TTL on the server. ctx ends when no
-// lease of the batch needs the answer any more, or when the Dog is closed. Each call has its own
+// lease of the batch still needs the answer, or when the Dog is closed. Each call has its own
 // goroutine and may block. It must not modify or retain batch.
 type Renew func(ctx context.Context, group any, batch []Ask) (states []State, err error)
 
@@ -66,7 +66,7 @@ type Keeper interface {
 	// time (ErrNoAnswer). It is called at most once per attempt. The Dog continues to renew.
 	LeaseUnknown(l *Lease, err error)
 	// LeaseLost reports the loss of the lease: the server refused (true), or validity has ended
-	// (false). It is called once, as the last event, and the lease is not registered any more.
+	// (false). It is called once, as the last event. The lease is no longer registered then.
 	LeaseLost(l *Lease, refused bool)
 }
 
@@ -120,7 +120,7 @@ type Dog struct {
 	closed  bool
 	running bool    // the scheduler runs; always true while there are alarms
 	idle    bool    // the scheduler found no alarms and ends if there are none the next time
-	armed   instant // when the scheduler wakes up by itself
+	armed   instant // when the scheduler wakes up unless wake is signaled before
 	alarms  alarms  // all registered leases
 	groups  map[any]*group
 	spare   *group // the last group that became empty, reused for the next one
@@ -142,7 +142,7 @@ func New(renew Renew, opts ...Option) *Dog {
 	return d
 }
 
-// Keep registers l. From now on the Dog renews l on terms t and reports its events to k. validUntil
+// Keep registers l. From then on the Dog renews l on terms t and reports its events to k. validUntil
 // is the validity from the command that acquired the lease: its start + TTL - Margin. If it has
 // passed, another goroutine reports the loss at once.
 //
@@ -180,10 +180,11 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	return nil
 }
 
-// Drop unregisters l. No renewal of l starts any more, and no call of its keeper: a loss that was
+// Drop unregisters l. After it no renewal of l starts, and no call of its keeper: a loss that was
 // found but not delivered is dropped too. A call of the keeper that has started may still run when
-// Drop returns. Drop does not wait for it, so it may be called by the keeper, and with locks held
-// that the keeper takes. A renewal in flight may still reach the server. Drop is idempotent.
+// Drop returns. Drop does not wait for it, so the keeper may call Drop, and so may a caller that
+// holds locks that the keeper takes. A renewal in flight may still reach the server. Drop is
+// idempotent.
 func (d *Dog) Drop(l *Lease) {
 	if l.dog.Load() != d {
 		return

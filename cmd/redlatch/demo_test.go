@@ -57,7 +57,7 @@ func TestDemoWithoutFlags(t *testing.T) {
 		`s  anna +resumes and writes; the error is: token 4 is older than 5$`,
 		`^  fenced +tokens +\[1 2 3 4 5\] +increasing +ok$`,
 		`^  rwlock +readers at once +3 +3 +ok$`,
-		`^  rwlock +after the downgrade others can read +yes +yes +ok$`,
+		`^  rwlock +others can read after the downgrade +yes +yes +ok$`,
 		`^  multi +acquisitions of both +30 +30 +ok$`,
 		`^  multi +a refused attempt keeps no member +yes +yes +ok$`,
 		`s  anna +holds it on all 3 servers, with a TTL of 800ms$`,

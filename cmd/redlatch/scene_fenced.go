@@ -16,7 +16,7 @@ var fencedScene = scene{
 
 const fencedLease = 500 * time.Millisecond
 
-// store stands for the resource that holders write to. It rejects a token older than the newest one.
+// store is the resource that holders write to. It rejects a token older than the newest one.
 type store struct {
 	newest int64
 	text   string

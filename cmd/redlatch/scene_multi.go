@@ -18,7 +18,7 @@ var multiScene = scene{
 const multiRounds = 15 // per client
 
 // runMulti has two clients lock the same two accounts in opposite orders. A third client then holds
-// one account, so that nobody can lock both.
+// one account, so nobody can lock both.
 func runMulti(ctx context.Context, s *stage) error {
 	procs, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {

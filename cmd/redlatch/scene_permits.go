@@ -48,7 +48,7 @@ func runPermits(ctx context.Context, s *stage) error {
 	}
 	anna.kill()
 	killed := time.Now()
-	s.say(anna.name, "is renewed, and dies")
+	s.say(anna.name, "is renewed and then dies")
 	a := <-acquired
 	if a.err != nil {
 		return a.err

@@ -51,7 +51,7 @@ func runRWLock(ctx context.Context, s *stage) error {
 	if a.err != nil {
 		return a.err
 	}
-	readBesideWriter, err := isFree(ctx, anna.Reader())
+	readDuringWrite, err := isFree(ctx, anna.Reader())
 	if err != nil {
 		return err
 	}
@@ -75,8 +75,8 @@ func runRWLock(ctx context.Context, s *stage) error {
 	}
 	s.equal("readers at once", int64(len(reading)), int64(len(readers)))
 	s.confirm("new readers wait behind a waiting writer", !overtaken)
-	s.confirm("no reader beside the writer", !readBesideWriter)
-	s.confirm("after the downgrade others can read", read)
-	s.confirm("after the downgrade nobody can write", !write)
+	s.confirm("no reader alongside the writer", !readDuringWrite)
+	s.confirm("others can read after the downgrade", read)
+	s.confirm("nobody can write after the downgrade", !write)
 	return downgraded.Release(ctx)
 }

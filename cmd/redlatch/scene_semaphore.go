@@ -60,7 +60,7 @@ func runSemaphore(ctx context.Context, s *stage) error {
 	}
 	s.confirm("no permit beyond the limit", !more)
 	s.equal("acquisitions", inside.entries.Load(), int64(len(procs)*semaphoreGoroutines*semaphoreRounds))
-	s.equal("times that more than 3 were held", inside.violations.Load(), 0)
+	s.equal("times more than 3 were held", inside.violations.Load(), 0)
 	s.equal("permits available at the end", int64(info.Available), semaphorePermits)
 	return nil
 }

@@ -40,7 +40,7 @@ func newStage(r *report, n nodes, prefix, scene string) *stage {
 	}
 }
 
-// process stands for one process: a client with its own connections.
+// process simulates one process: a client with its own connections.
 type process struct {
 	*primitives.Client
 	name string
@@ -204,12 +204,12 @@ func yes(b bool) string {
 	return "no"
 }
 
-// cleanUpTimeout bounds the search for keys to remove, which is slow in a large database. Keys that
-// are left expire within minutes.
+// cleanUpTimeout bounds the search for keys to remove, which is slow in a large database. Remaining
+// keys expire within minutes.
 const cleanUpTimeout = 5 * time.Second
 
-// cleanUp closes all processes and removes all keys of the scene. It may remove the keys that
-// remember requests too: all connections are closed, so no copy of a request can arrive any more.
+// cleanUp closes all processes and removes all keys of the scene. That includes the keys that
+// remember requests, because no copy of a request can arrive once all connections are closed.
 func (s *stage) cleanUp(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()

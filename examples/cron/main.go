@@ -1,4 +1,4 @@
-// Command cron runs a job once a minute, although every process has a timer for it.
+// Command cron runs a job once a minute, even though every process has a timer for it.
 //
 // The lock keeps two processes from running the job at the same time. A key in Redis records that the
 // job of this minute is done, so a process with a late timer does not run it again. The key is read

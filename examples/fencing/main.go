@@ -1,6 +1,6 @@
 // Command fencing shows how a store rejects a writer that was paused for longer than its lease. The
-// lock alone cannot stop such a writer, which does not know that its lease has expired. The store
-// compares the fencing tokens of the holds.
+// lock alone cannot stop such a writer: it does not know that its lease has expired. The store
+// therefore compares fencing tokens.
 package main
 
 import (

@@ -59,7 +59,7 @@ func functionsOf(file *ast.File) []*ast.FuncDecl {
 	return list
 }
 
-// countLines counts the lines that contain code, and those that contain nothing but a comment.
+// countLines counts code lines and comment-only lines.
 func countLines(src []byte) (code, comments int) {
 	fset := token.NewFileSet()
 	file := fset.AddFile("", -1, len(src))

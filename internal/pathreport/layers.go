@@ -21,7 +21,7 @@ var layers = [][]string{
 		"core.go", "background.go", "holdlist.go", "wire.go", "client.go", "publishing.go", "replicas.go", "presence.go",
 		"takeover.go",
 	},
-	// What all kinds share.
+	// Code shared by all kinds.
 	2: {"driver.go", "handle.go", "renewal.go"},
 	// One acquisition.
 	3: {
@@ -52,7 +52,7 @@ func layerOf(file string) (layer int, known bool) {
 
 type layerFigures struct {
 	Pairs   int         `json:"pairs"`   // pairs of files in which the first refers to the second
-	Against []reference `json:"against"` // those that point from a general layer to a particular one
+	Against []reference `json:"against"` // pairs that point from a general layer to a particular one
 	Unknown []string    `json:"unknown"` // files without a layer
 }
 

@@ -83,7 +83,7 @@ func run(ctx context.Context, asJSON bool, path, out string) error {
 	return nil
 }
 
-// limit bounds a run, should a path never end.
+// limit bounds a run, in case a path never ends.
 const limit = 10 * time.Minute
 
 // measure makes the whole report.

@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// module is the library: primitives and what it imports from this module, without tests.
+// module is the library: primitives and its imports from this module, without tests.
 type module struct {
 	Path, Dir string
 	fset      *token.FileSet
@@ -111,13 +111,13 @@ func (m *module) find(name string) *pkg {
 	return nil
 }
 
-// designed returns the packages that the code and layer figures are about.
+// designed returns the packages covered by the code and layer figures.
 func (m *module) designed() []*pkg {
 	list := []*pkg{m.find("primitives"), m.find("internal/engine")}
 	return slices.DeleteFunc(list, func(p *pkg) bool { return p == nil })
 }
 
-// command runs a command in dir and returns its output. An error contains what it wrote to stderr.
+// command runs a command in dir and returns its output. An error contains its stderr.
 func command(ctx context.Context, dir, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = dir

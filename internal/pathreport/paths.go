@@ -57,7 +57,7 @@ func measurePaths(ctx context.Context, m *module) ([]pathFigures, error) {
 	return list, nil
 }
 
-// measure runs the worker and keeps what all repetitions have in common.
+// measure runs the worker and keeps the functions that all repetitions executed.
 func (f *pathFigures) measure(ctx context.Context, worker, dir string, index map[string][]function) error {
 	out, err := command(ctx, "", worker, "-worker", f.Name, "-out", dir)
 	if err != nil {
@@ -133,7 +133,8 @@ func functionName(pkg string, decl *ast.FuncDecl) string {
 // block matches a line of a coverage profile: file:line.column,line.column statements count.
 var block = regexp.MustCompile(`^(.+):(\d+)\.\d+,\d+\.\d+ \d+ [1-9]\d*$`)
 
-// executedFunctions returns the functions of which the profile counts the execution of a block.
+// executedFunctions returns the functions with at least one block that the profile counts as
+// executed.
 func executedFunctions(profile []byte, index map[string][]function) map[function]bool {
 	executed := map[function]bool{}
 	for lines := bufio.NewScanner(bytes.NewReader(profile)); lines.Scan(); {

@@ -17,7 +17,7 @@ type scenario struct {
 
 var scenarios = []scenario{
 	{"acquire", "acquire a free lock", 1, acquireFree},
-	{"release", "release a lock that nobody waits for", 1, releaseUnwaited},
+	{"release", "release a lock without waiters", 1, releaseUnwaited},
 	{"wait", "acquire a held lock, wait, and be woken by the release of another client", 3, waitForAnother},
 	{"handoff", "release a lock and hand it off to a waiter of the same client", 1, handOff},
 	{"fair", "queue for a fair lock and be granted it by the release of another client", 4, queueFairly},
@@ -57,7 +57,7 @@ func waitForAnother(w *worker, name string) {
 	check(hold.Release(forever))
 }
 
-// handOff records the release and what the waiter does after it, not how the waiter began to wait.
+// handOff records the release and the waiter's work after it, not the start of the wait.
 func handOff(w *worker, name string) {
 	lock := w.client.Lock(name)
 	hold := must(lock.Acquire(forever))

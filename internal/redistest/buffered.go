@@ -42,7 +42,7 @@ func newOutbox(conn net.Conn) *outbox {
 	return o
 }
 
-// put queues c. It returns an error if the outbox cannot write any more.
+// put queues c. It returns an error if the outbox can no longer write.
 func (o *outbox) put(c chunk) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -143,8 +143,8 @@ func (o *outbox) write(c chunk) bool {
 }
 
 // buffered makes an end of a net.Pipe behave like a socket: it buffers written
-// data, and its errors are those of a socket. Without a buffer a long pipeline
-// deadlocks: the client writes without reading, and the server does not read on
+// data and returns the errors of a socket. Without a buffer a long pipeline
+// deadlocks: the client writes without reading, and the server stops reading
 // until the client has read its first reply.
 type buffered struct {
 	net.Conn

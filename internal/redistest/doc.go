@@ -30,13 +30,13 @@
 //
 // Miniredis and Embedded enable ClockTTL, so TTLs follow time.Now: real time for
 // Miniredis, the bubble's fake time for Embedded. A key expires at the start of
-// the next command or accessor, at the nanosecond at which its TTL ends. At PTTL
-// 0 the key is gone. PTTL, EXISTS and TIME follow the same clock, also in
-// scripts. There are two differences from Redis:
+// the next command or accessor, at the nanosecond at which its TTL ends. A key
+// whose PTTL would be 0 no longer exists. PTTL, EXISTS and TIME follow the same
+// clock, also in scripts. There are two differences from Redis:
 //
 //   - Redis freezes the clock while a script runs, miniredis does not. On
 //     Miniredis a key may expire between two calls of one script, and TIME may
-//     change. In a bubble time stands still while a script runs.
+//     change. In a bubble the clock does not advance while a script runs.
 //   - PTTL rounds down to milliseconds and TTL to seconds. On Miniredis a TTL
 //     that was just set to 10 s reads as 9999 and 9. In a bubble it reads as
 //     10000 and 10.

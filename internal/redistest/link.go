@@ -19,8 +19,8 @@ type link struct {
 	client   net.Conn
 	server   net.Conn // nil if the server was unreachable in a black hole
 	toClient *outbox
-	// handshake is what a second connection must send first. Only the goroutine
-	// that reads commands uses it.
+	// handshake holds the commands that a second connection must send first. Only
+	// the goroutine that reads commands uses it.
 	handshake [][]byte
 
 	// All fields below are guarded by Proxy.mu.

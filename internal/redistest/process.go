@@ -126,8 +126,8 @@ func (p *process) lastOutput() string {
 	return strings.Join(lines[max(0, len(lines)-5):], "\n")
 }
 
-// waitReady waits until this process answers on addr. It does not accept the
-// answer of another process, which may have taken the port.
+// waitReady waits until this process answers on addr. It ignores the answer of
+// another process, which may have taken the port.
 func (p *process) waitReady(addr string) error {
 	pid, exited, err := p.running()
 	if err != nil {

@@ -72,7 +72,7 @@ func TestRestartWithPersistenceKeepsData(t *testing.T) {
 	require.Equal(t, "v", s.Client(t).Get(t.Context(), "k").Val())
 }
 
-// A start on a taken port fails, although another server answers on the port.
+// A start on a taken port fails, even though another server answers on the port.
 func TestStartOnATakenPortFails(t *testing.T) {
 	binary, other := Require(t, NeedRedis), Redis(t)
 	_, port, _ := strings.Cut(other.addr, ":")

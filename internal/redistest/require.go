@@ -26,7 +26,7 @@ const (
 var needs = []string{NeedRedis, NeedCluster, NeedSentinel, NeedRedisson}
 
 // Require returns the path of the redis-server binary: $REDIS_SERVER, or else
-// redis-server from the PATH. what is NeedRedis, NeedCluster or NeedSentinel.
+// redis-server from the PATH. what must be NeedRedis, NeedCluster or NeedSentinel.
 // Without a binary the test ends as described at Missing.
 func Require(t testing.TB, what string) string {
 	t.Helper()
@@ -41,9 +41,9 @@ func Require(t testing.TB, what string) string {
 	return path
 }
 
-// Missing ends the test because the requirement what is not met, for the given
-// reason. It calls t.Fatal if the comma-separated list $REDLATCH_REQUIRE contains
-// what, and t.Skip otherwise. It does not return.
+// Missing ends the test because a requirement is not met, for the given reason.
+// what names the requirement. Missing calls t.Fatal if the comma-separated list
+// $REDLATCH_REQUIRE contains what, and t.Skip otherwise. It does not return.
 func Missing(t testing.TB, what, reason string) {
 	t.Helper()
 	required, err := requires(os.Getenv(envRequire), what)

@@ -1,4 +1,4 @@
-// Package redisutil holds small facts about Redis that several packages need.
+// Package redisutil contains small helpers for Redis that several packages need.
 package redisutil
 
 import "strings"

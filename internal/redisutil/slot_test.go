@@ -8,7 +8,7 @@ import (
 	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
-// The expected slots are those that CLUSTER KEYSLOT returns.
+// CLUSTER KEYSLOT returned the expected slots.
 func TestSlotHashesTheTagOfAKey(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -1,6 +1,6 @@
 // Package redisson runs Redisson in a Java process and controls it from Go tests.
 //
-//	func TestBesideJava(t *testing.T) {
+//	func TestWithJava(t *testing.T) {
 //		driver := redisson.Start(t, redisson.Options{})
 //		java := driver.Client(t, redisson.Config{Addr: addr})
 //		lock := java.Lock("orders")

@@ -118,9 +118,9 @@ func TestInterruptOfAnIdleThreadAffectsItsNextCommand(t *testing.T) {
 	latch := c.Latch(redistest.Name(t))
 	_, err := latch.On("B").TrySetCount(t.Context(), 1)
 	require.NoError(t, err)
-	_, err = latch.On("A").AwaitFor(t.Context(), time.Minute) // starts interrupted
+	_, err = latch.On("A").AwaitFor(t.Context(), time.Minute) // the thread starts this call interrupted
 	require.ErrorContains(t, err, "InterruptedException")
-	require.NoError(t, lock.Unlock(t.Context())) // the command after that does not
+	require.NoError(t, lock.Unlock(t.Context())) // and the next one not interrupted
 }
 
 func TestBenchCountsEntries(t *testing.T) {

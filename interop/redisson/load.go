@@ -43,7 +43,7 @@ func (l Load) fields() map[string]any {
 	}
 }
 
-// Usage is what waiting or holding costs in the Java process. It does not include the threads of the
+// Usage is the cost of waiting or holding in the Java process. It does not include the threads of the
 // Load.
 type Usage struct {
 	Heap    int64 `json:"heapBytes"` // after a garbage collection

@@ -40,8 +40,8 @@ func (o Object) Call(ctx context.Context, method string, args ...any) (Answer, e
 	return o.Go(method, args...).Wait(ctx)
 }
 
-// Counter increments w.Key in each section by a GET and a SET, which only the object guards. With
-// mutual exclusion the final value is Run.Count. It uses new threads.
+// Counter increments w.Key in each section by a GET and a SET. Only the object prevents lost updates:
+// with mutual exclusion the final value is Run.Count. It uses new threads.
 func (o Object) Counter(ctx context.Context, w Workload) (Run, error) {
 	return o.work(ctx, "counter", w)
 }

@@ -1,6 +1,6 @@
 // Package contend defines the contenders of the benchmark: redlatch, its peers and the floors. A
-// floor is the least work that go-redis and Redis need for a job: no renewal, loss detection or
-// retries.
+// floor does a job with the least work that go-redis and Redis need for it, without renewal, loss
+// detection or retries.
 package contend
 
 import (
@@ -17,8 +17,8 @@ type Contender struct {
 	Family string // group of related contenders: "redlatch", "floor", "bsm", ...
 	Module string // Go module that supplies the version; empty for a floor
 
-	// Commands lists commands that the clients send themselves, other than those that scripts
-	// cannot call. See measure.Calls.ByClients.
+	// Commands lists the commands that the clients send and that none of the contender's scripts
+	// calls. Commands that no script can call count in any case. See measure.Calls.ByClients.
 	Commands []string
 	// Prepare sets up the server for a workload, before the first client opens. It may be nil.
 	Prepare func(ctx context.Context, rdb *redis.Client, w Workload) error
@@ -57,8 +57,8 @@ type Hold interface {
 	Release(ctx context.Context) error
 }
 
-// maxPool bounds the connections of a client. With more workers a careful user would let them share
-// connections rather than open more.
+// maxPool bounds the connections of a client. A careful user with more workers would let them share
+// connections.
 const maxPool = 128
 
 // Options returns the go-redis options for the target. All clients use the defaults of go-redis,

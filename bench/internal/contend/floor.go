@@ -141,7 +141,7 @@ func (l *evalLock) Release(ctx context.Context) error {
 	return err
 }
 
-// floorClient has what all floors share: a connection pool and a generator of owner ids.
+// floorClient is the common part of all floors: a connection pool and a generator of owner ids.
 type floorClient struct {
 	rdb    *redis.Client
 	id     string

@@ -58,7 +58,7 @@ type pubsubQueue struct {
 	head   chan struct{}
 	wakeUp chan struct{} // capacity 1: messages coalesce, as one is enough to try again
 
-	// Only the head uses these two.
+	// Only the head uses the fields below.
 	timer *time.Timer
 	sub   *redis.PubSub // nil until an attempt is refused
 
@@ -72,7 +72,7 @@ func newPubsubQueue(rdb *redis.Client, channel string) *pubsubQueue {
 	}
 }
 
-// subscribe returns when the subscription is confirmed: no later message is missed.
+// subscribe waits for the confirmation, so that no later message is missed.
 func (q *pubsubQueue) subscribe(ctx context.Context) error {
 	sub := q.rdb.Subscribe(ctx, q.channel)
 	if _, err := sub.Receive(ctx); err != nil {
@@ -139,8 +139,8 @@ func (q *pubsubQueue) acquireAsHead(ctx context.Context, l *evalLock) error {
 	}
 }
 
-// pubsubLock stays the head of the queue until its release: no other worker of the client can
-// acquire the lock earlier.
+// pubsubLock stays the head of the queue until its release, because no other worker of the client
+// can acquire the lock earlier.
 type pubsubLock struct {
 	*evalLock
 	queue *pubsubQueue
@@ -155,7 +155,8 @@ func (l *pubsubLock) Release(ctx context.Context) error {
 	return l.evalLock.Release(ctx)
 }
 
-// pubsubRWLock leaves the queue as soon as it is acquired: the next worker may be another reader.
+// pubsubRWLock leaves the queue as soon as it is acquired, because the next worker may be another
+// reader.
 type pubsubRWLock struct {
 	*evalLock
 	queue *pubsubQueue

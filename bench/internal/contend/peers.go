@@ -21,7 +21,7 @@ const (
 	redsyncModule = "github.com/go-redsync/redsync/v4"
 )
 
-// bsmClient is github.com/bsm/redislock. It polls, and renews nothing by itself.
+// bsmClient is github.com/bsm/redislock. It polls, and does not renew its locks.
 type bsmClient struct {
 	rdb    *redis.Client
 	client *redislock.Client
@@ -57,7 +57,7 @@ func (l *bsmLocker) Acquire(ctx context.Context) (Hold, error) {
 	}
 }
 
-// redsyncClient is github.com/go-redsync/redsync. It polls, and renews nothing by itself.
+// redsyncClient is github.com/go-redsync/redsync. It polls, and does not renew its locks.
 type redsyncClient struct {
 	rdb    *redis.Client
 	client *redsync.Redsync

@@ -155,9 +155,9 @@ const (
 	redissonChannels      = 5  // per subscription connection
 )
 
-// redissonConfig returns Redisson's defaults, with two exceptions. A fair lock needs more channels:
-// each waiting thread subscribes to its own. Crowd and Holds open all connections at once: later
-// ones would count as heap of the waiters or holds.
+// redissonConfig returns Redisson's defaults, with two exceptions. A fair lock gets more channels,
+// because each waiting thread subscribes to its own. Crowd and Holds open all connections at once,
+// because later ones would count as heap of the waiters or holds.
 func redissonConfig(target Target, w Workload) redisson.Config {
 	idle := redissonIdle
 	if w.Kind != Section {
@@ -201,7 +201,7 @@ func (s *redissonSession) warmUp(ctx context.Context, w Workload, length time.Du
 	return load.Close(ctx)
 }
 
-// Run kills the Java process on failure: remaining threads would disturb later measurements.
+// Run kills the Java process on failure, because remaining threads would disturb later measurements.
 func (s *redissonSession) Run(ctx context.Context, w Workload) (Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.Duration+javaTimeout)
 	defer cancel()
@@ -231,8 +231,8 @@ func (s *redissonSession) result(w Workload, o redisson.Outcome) Result {
 	return r
 }
 
-// unlockDELs returns the number of DELs that Redisson sent itself. It sends one after each unlock
-// of a lock, to delete the key that makes the unlock idempotent. Permits have no such key.
+// unlockDELs returns the number of DELs that Redisson's clients sent. A client sends one after each
+// unlock of a lock, to delete the key that makes the unlock idempotent. Permits have no such key.
 func unlockDELs(w Workload, o redisson.Outcome) int64 {
 	switch {
 	case w.Primitive == Semaphore, w.Primitive == Permits:
@@ -252,8 +252,7 @@ func nanoseconds(durations []time.Duration) []int64 {
 	return all
 }
 
-// Close also returns an error if holds were lost. If the Java process has ended, nothing is left to
-// close, and that is no error.
+// Close also returns an error if holds were lost. It returns nil if the Java process has ended.
 func (s *redissonSession) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), javaTimeout)
 	defer cancel()

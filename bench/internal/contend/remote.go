@@ -20,10 +20,9 @@ const (
 	// Crowd: an extra client holds the lock, and Clients*Goroutines workers wait for it.
 	//
 	// Open connects the clients. Each client first acquires and releases other keys, so that it
-	// opens the connections that it will keep. Then Open takes the lock, starts the workers and
-	// returns one second later, when all of them wait. Run leaves everything unchanged for
-	// Duration, then releases the lock. Each worker acquires and releases it once; Run returns when
-	// all have.
+	// opens all its connections. Then Open acquires the lock, starts the workers and returns one
+	// second later, when all of them wait. Run sleeps for Duration, then releases the lock. Each
+	// worker acquires and releases it once. Run returns when all workers have done so.
 	Crowd Kind = "crowd"
 
 	// Holds: one client holds Keys locks, which it renews. Open acquires them, Run waits for
@@ -69,7 +68,7 @@ type Workload struct {
 	// result then contains HandOverTimes.
 	Turns bool `json:"turns,omitempty"`
 
-	// Queued delays the measurement until all workers but one wait in Redisson's queue,
+	// Queued delays the measurement until nearly all workers wait in Redisson's queue,
 	// redisson_lock_queue:{Name}.
 	Queued bool `json:"queued,omitempty"`
 
@@ -82,7 +81,7 @@ func (w Workload) Workers() int { return w.Clients * w.Goroutines }
 // Result is the outcome of one Run. It is received from other processes as JSON, with durations in
 // nanoseconds. Fields that do not apply or are unknown are zero.
 //
-// A hand-over is an acquisition by another worker than the previous one.
+// A hand-over is an acquisition by a different worker than the previous one.
 type Result struct {
 	Elapsed time.Duration `json:"elapsed"` // the measured duration
 
@@ -101,8 +100,8 @@ type Result struct {
 	AllOps       int64 `json:"allOps"`
 	AllHandOvers int64 `json:"allHandOvers"`
 
-	// Unseen is the number of commands that the contender sent itself under names that its scripts
-	// also call. INFO commandstats cannot tell them apart, so the contender counts them.
+	// Unseen counts commands that a client sent and that scripts call too, such as DEL. INFO
+	// commandstats does not distinguish the two, so the contender counts them.
 	Unseen int64 `json:"unseen,omitempty"`
 	// Stuck is the number of waits cancelled at the end of Run because no wake-up would have ended
 	// them.
@@ -112,20 +111,20 @@ type Result struct {
 	// worker's Acquire has returned.
 	HandOverTimes []int64 `json:"handOverTimes,omitempty"`
 
-	// Violations found by the guard. Overlaps counts sections entered while too many workers were
-	// inside. Lost counts lost updates: each exclusive section increments a counter, by a read at
-	// its start and a write at its end.
+	// Violations found by the guard. Overlaps counts sections that were entered while too many
+	// workers were inside. Lost counts lost updates of a counter, which each exclusive section reads
+	// at its start and writes at its end.
 	Overlaps int64 `json:"overlaps"`
 	Lost     int64 `json:"lost"`
 
-	Drain     time.Duration `json:"drain,omitempty"`     // Crowd: from just before the release to the last worker's
+	Drain     time.Duration `json:"drain,omitempty"`     // Crowd: from before the release until all workers have released
 	LostHolds int           `json:"lostHolds,omitempty"` // Holds: as reported by the contender
 
 	CPU    time.Duration `json:"cpu"`              // processor time of the process during Run
 	Allocs int64         `json:"allocs,omitempty"` // heap allocations of the process during Run
 
-	// Crowd and Holds: what all waiters or holds together use in addition to the connected clients,
-	// measured at the end of Open.
+	// Crowd and Holds: the resources of all waiters or holds together, without the connected
+	// clients, measured at the end of Open.
 	Heap       int64 `json:"heap,omitempty"`       // bytes, after a garbage collection
 	Stack      int64 `json:"stack,omitempty"`      // bytes
 	Goroutines int64 `json:"goroutines,omitempty"` // or threads; without the workers themselves
@@ -151,13 +150,13 @@ type Session interface {
 type Remote interface {
 	// Open connects the clients and prepares the workload, as described for its Kind.
 	Open(ctx context.Context, target Target, w Workload) (Session, error)
-	// Commands lists commands that the clients send themselves, in lower case as in INFO
-	// commandstats. It leaves out commands that scripts cannot call (eval, evalsha, subscribe,
-	// ping, ...), which always count, and commands that the contender's own scripts call, which
-	// cannot be told apart.
+	// Commands lists commands that the clients send, in lower case as in INFO commandstats. It
+	// leaves out commands that scripts cannot call (eval, evalsha, subscribe, ping, ...), because
+	// they always count. It also leaves out commands that the contender's own scripts call; see
+	// Result.Unseen.
 	Commands() []string
 	// Version returns the version of the library.
 	Version() string
-	// Close ends what all sessions share, such as the process.
+	// Close releases the resources that all sessions share, such as the process.
 	Close() error
 }

@@ -57,7 +57,7 @@ func smallSpecs() []Spec {
 	return specs
 }
 
-// testDuration is long enough for each of 64 fair waiters to have its turn on a busy machine.
+// testDuration is long enough for each of 64 fair waiters to acquire on a busy machine.
 const testDuration = 150 * time.Millisecond
 
 func TestRunMeasuresEveryWorkload(t *testing.T) {
@@ -120,7 +120,7 @@ func hasKey[V any](m map[string]V, key string) bool {
 	return ok
 }
 
-// brokenLock excludes nobody.
+// brokenLock does not exclude anybody.
 type brokenLock struct{}
 
 func (brokenLock) Locker(context.Context, string, bool) (contend.Locker, error) {
@@ -178,7 +178,7 @@ func only(id string) ([]Spec, error) {
 	return nil, fmt.Errorf("no workload %s", id)
 }
 
-// The commands counted by INFO commandstats are those that MONITOR shows.
+// The count from INFO commandstats equals the number of commands that MONITOR shows.
 func TestCommandCountMatchesMonitor(t *testing.T) {
 	s := start(t)
 	for _, spec := range smallSpecs() {

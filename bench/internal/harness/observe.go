@@ -85,12 +85,11 @@ type observation struct {
 	end    sample   // Crowd: before the release; else after Run
 }
 
-// sampleLead is how long before the end of a crowd's wait the sample is taken, so that it never
-// includes the release.
+// sampleLead is the time from the sample to the end of a crowd's wait. It keeps the release out of
+// the sample.
 const sampleLead = 250 * time.Millisecond
 
-// observe runs the session and samples the server before and after. commands are those that the
-// contender sends itself; see contend.Contender.
+// observe runs the session and samples the server before and after. commands is Contender.Commands.
 func (o *observation) observe(
 	ctx context.Context, admin *redis.Client, session contend.Session, commands []string,
 ) error {
@@ -200,7 +199,7 @@ func (o observation) addCrowd(f report.Figures) {
 	f[report.Commands] = o.idle.commandsPerSecond()
 	f[report.CommandsPerOp] = measure.Quotient(o.run.commands-o.idle.commands, o.result.AllOps)
 	o.addWaits(f)
-	o.addConnections(f) // the few of the holder's client are included
+	o.addConnections(f) // includes the few connections of the holder's client
 	o.addMemory(f, o.w.Workers())
 }
 

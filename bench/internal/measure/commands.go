@@ -53,9 +53,9 @@ func (c Calls) Since(before Calls) Calls {
 	return diff
 }
 
-// ByClients returns the number of commands that clients sent. INFO also counts calls by scripts,
-// under the same names. So ByClients counts the commands that scripts cannot call, and those in
-// names, which the caller knows that no script calls.
+// ByClients returns the number of commands that clients sent. INFO counts calls by scripts under the
+// same names. So ByClients counts only commands that scripts cannot call, and the commands in names.
+// The caller must know that no script calls the commands in names.
 func (c Calls) ByClients(names ...string) int64 {
 	var sum int64
 	for name, n := range c {

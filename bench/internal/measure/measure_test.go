@@ -59,8 +59,8 @@ func TestJain(t *testing.T) {
 		{"none", nil, 1},
 		{"nothing to share", []int64{0, 0}, 1},
 		{"equal", []int64{5, 5, 5, 5}, 1},
-		{"one has everything", []int64{8, 0, 0, 0}, 0.25},
-		{"half have everything", []int64{8, 8, 0, 0}, 0.5},
+		{"all to one of four", []int64{8, 0, 0, 0}, 0.25},
+		{"all to two of four", []int64{8, 8, 0, 0}, 0.5},
 	} {
 		t.Run(tt.name, func(t *testing.T) { require.InDelta(t, tt.want, Jain(tt.shares), 1e-9) })
 	}

@@ -46,8 +46,8 @@ func Percentile[N Number](sorted []N, p float64) N {
 	return sorted[min(max(rank, 1), len(sorted))-1]
 }
 
-// Jain returns Jain's fairness index: 1 if all shares are equal, 1/n if one of n has everything. It
-// returns 1 if all shares are zero.
+// Jain returns Jain's fairness index: 1 if all shares are equal, 1/n if all but one of n shares are
+// zero. It returns 1 if all shares are zero.
 func Jain[N Number](shares []N) float64 {
 	var sum, squares float64
 	for _, s := range shares {

@@ -31,8 +31,8 @@ const (
 type Server struct {
 	Unix, TCP contend.Target
 	Version   string
-	// Admin is the observer's client. During a measurement it sends INFO and CLIENT LIST only,
-	// which do not count as commands of a contender.
+	// Admin is the observer's client. During a measurement it sends only INFO and CLIENT LIST. They
+	// do not count as commands of a contender.
 	Admin *redis.Client
 
 	dir    string
@@ -101,8 +101,8 @@ func start(ctx context.Context, binary string) (*Server, error) {
 	return s, nil
 }
 
-// runProcess starts the process, sends the result of that to started, and reaps the process. It
-// locks its OS thread for that long: Linux sends the death signal when the thread that started the
+// runProcess starts the process, sends the result of the start to started, and reaps the process.
+// It locks its OS thread until then: Linux sends the death signal when the thread that started the
 // child ends.
 func (s *Server) runProcess(started chan<- error) {
 	runtime.LockOSThread()

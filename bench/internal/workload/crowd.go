@@ -14,7 +14,7 @@ import (
 
 const (
 	settleTime   = time.Second      // until all workers of a crowd wait
-	drainTimeout = 60 * time.Second // until all workers have had the lock
+	drainTimeout = 60 * time.Second // until all workers have acquired the lock
 )
 
 var errNotDrained = errors.New("some workers still wait a minute after the release")
@@ -46,9 +46,9 @@ func (s *session) openCrowd(ctx context.Context) error {
 	return nil
 }
 
-// warmUp makes each client use as many other keys at once as it has workers. Afterwards the client
-// has all that it keeps until it closes, such as connections, so that none of it counts as memory
-// of the waiters.
+// warmUp makes each client use as many other keys at once as it has workers. So the client
+// allocates its lasting resources, such as connections, before the memory of the waiters is
+// measured.
 func (s *session) warmUp(ctx context.Context) error {
 	var g errgroup.Group
 	for i, c := range s.clients {
@@ -108,7 +108,7 @@ func (w *worker) acquireOnce(ctx context.Context, wl contend.Workload) error {
 }
 
 // runCrowd lets the crowd wait for Duration, then releases the lock and waits until every worker
-// has had it.
+// has acquired and released it.
 func (s *session) runCrowd(ctx context.Context, w contend.Workload) (contend.Result, error) {
 	time.Sleep(w.Duration)
 	if s.part.First == 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/contend"
 )
 
-// Guard checks that a contender excludes as it should. All workers that share a key share a guard.
+// Guard checks mutual exclusion. All workers that share a key share a guard.
 // It may be in memory that several processes map, so it has a fixed layout and no pointers. The
 // zero value is ready to use.
 //
@@ -59,7 +59,7 @@ func (a access) exclusive() bool { return a.weight == a.limit }
 type entry struct {
 	access       access
 	counter      int64 // Guard.counter at the start
-	handOver     bool  // another worker entered before
+	handOver     bool  // a different worker entered before
 	handOverTime time.Duration
 }
 

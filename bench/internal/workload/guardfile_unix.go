@@ -53,7 +53,7 @@ func openGuardFile(path string) (*guardFile, error) {
 	return &guardFile{Guard: guard, memory: memory, path: path}, nil
 }
 
-// Close unmaps the guard, which must not be used any more.
+// Close unmaps the guard, which must not be used afterwards.
 func (g *guardFile) Close() error {
 	err := syscall.Munmap(g.memory)
 	if g.owned {

@@ -19,8 +19,8 @@ func (s *session) openHolds(ctx context.Context) error {
 			return fmt.Errorf("workload: %s: %w", s.contender.Name, err)
 		}
 	}
-	// Acquire and release other keys first: the client then has all its connections, which must not
-	// count as memory of the holds.
+	// Acquire and release other keys first, so that the client has all its connections. They must
+	// not count as memory of the holds.
 	warm := make([]contend.Locker, parallelism)
 	for i := range warm {
 		var err error

@@ -23,8 +23,8 @@ type worker struct {
 	tally
 }
 
-// tally is what a worker counts in one run. Only the worker writes to it, without a lock. sum reads
-// it after the worker has ended.
+// tally is a worker's counts of one run. Only the worker writes to it, without a lock. sum reads it
+// after the worker has ended.
 type tally struct {
 	ops, handOvers, reads int64 // within the window
 	allOps, allHandOvers  int64

@@ -55,7 +55,7 @@ type session struct {
 	clients []contend.Client
 	workers []*worker
 	holds   []contend.Hold // Holds: all of them; Crowd: the holder's, in the first part
-	memory  measure.Memory // Crowd, Holds: what the waiters or holds use
+	memory  measure.Memory // Crowd, Holds: used by the waiters or holds
 
 	// Crowd only.
 	holder  entry
@@ -109,7 +109,7 @@ func (s *session) connect(ctx context.Context, number int) error {
 
 // Run implements contend.Session.
 func (s *session) Run(ctx context.Context, w contend.Workload) (contend.Result, error) {
-	runtime.GC() // garbage from before must not cost this run
+	runtime.GC() // the run must not collect earlier garbage
 	cpu, mallocs := measure.CPU(), measure.Mallocs()
 	r, err := s.run(ctx, w)
 	if err != nil {

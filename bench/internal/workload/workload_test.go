@@ -17,7 +17,7 @@ import (
 const (
 	correct = "correct" // locks that exclude each other within the process
 	greedy  = "greedy"  // correct, but waiters poll, so that the last owner usually acquires again
-	broken  = "broken"  // locks that exclude nobody
+	broken  = "broken"  // locks that do not exclude anybody
 )
 
 // locks is the state of the correct contenders: a channel per key, full while the lock is held.
@@ -56,7 +56,7 @@ func (c chanClient) Locker(_ context.Context, name string, _ bool) (contend.Lock
 
 func (c chanClient) Close() error { return nil }
 
-// chanLock is a lock. A nil chanLock excludes nobody.
+// chanLock is a lock. A nil chanLock does not exclude anybody.
 type chanLock chan struct{}
 
 func (l chanLock) Acquire(ctx context.Context) (contend.Hold, error) {
@@ -181,7 +181,7 @@ func TestGuardDetectsBrokenLock(t *testing.T) {
 	}
 }
 
-// The contender excludes nobody, but here no section excludes another.
+// The contender is broken, but these workloads need no exclusion.
 func TestGuardAllowsSharedAccess(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

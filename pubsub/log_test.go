@@ -1,0 +1,77 @@
+package pubsub
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// handlerFunc is a slog.Handler.
+type handlerFunc func(slog.Record)
+
+func (handlerFunc) Enabled(context.Context, slog.Level) bool { return true }
+func (f handlerFunc) Handle(_ context.Context, r slog.Record) error {
+	f(r)
+	return nil
+}
+func (f handlerFunc) WithAttrs([]slog.Attr) slog.Handler { return f }
+func (f handlerFunc) WithGroup(string) slog.Handler      { return f }
+
+// A log handler may subscribe and close subscriptions. A deadlock would block Close too, so the hub
+// is closed only after the handler has returned.
+func TestLogHandlerMayUseTheHub(t *testing.T) {
+	down := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("down") }
+	sharded := true
+	for _, tt := range []struct {
+		message string
+		rdb     func(t *testing.T) redis.UniversalClient
+		sharded *bool
+	}{
+		{"link lost", func(t *testing.T) redis.UniversalClient {
+			rdb := redis.NewClient(&redis.Options{Dialer: down})
+			t.Cleanup(func() { _ = rdb.Close() })
+			return rdb
+		}, nil},
+		{"no server for channel", func(t *testing.T) redis.UniversalClient {
+			return clusterClient(t, &redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, MaxRedirects: -1, Dialer: down})
+		}, &sharded},
+		{"channel refused", func(t *testing.T) redis.UniversalClient {
+			s := redistest.Fresh(t)
+			require.NoError(t, s.Client(t).Do(t.Context(), "acl", "setuser", "bob", "on", ">pw", "+@all").Err())
+			return s.Client(t, as("bob"))
+		}, nil},
+	} {
+		t.Run(tt.message, func(t *testing.T) {
+			handled := make(chan string, 1)
+			hubs := make(chan *Hub, 1)
+			handler := func(r slog.Record) {
+				select {
+				case h := <-hubs: // only for the first record
+					s := h.Subscribe("from the handler", func(Signal) {})
+					_ = s.Err()
+					s.Close()
+					handled <- r.Message
+				default:
+				}
+			}
+			h := New(tt.rdb(t), Config{Sharded: tt.sharded, Logger: slog.New(handlerFunc(handler))})
+			hubs <- h
+			h.Subscribe("c", func(Signal) {})
+			select {
+			case message := <-handled:
+				require.Equal(t, tt.message, message)
+			case <-time.After(soon):
+				require.FailNow(t, "the log handler did not return")
+			}
+			h.Close()
+		})
+	}
+}
