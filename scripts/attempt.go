@@ -42,7 +42,8 @@ func (c *call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.
 // attempt runs a script once, by its digest. If the server does not know it, attempt loads it and
 // sends it again; if the server has forgotten it in between (SCRIPT FLUSH), or cannot load it,
 // attempt sends it with its text. None of these is a retry: NOSCRIPT means that nothing was
-// executed. The caller is registered in running. ctx bounds the time until the command is sent, then
+// executed. If nobody waits for the answer any longer, it is not sent again: it would be executed after
+// whatever the caller has sent since, such as a rollback. The caller is registered in running. ctx bounds the time until the command is sent, then
 // go-redis's own timeouts apply. The error is that of go-redis; classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	args, loaded, withText := c.args, false, false
@@ -54,12 +55,20 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		switch {
 		case !isNoScript(err), withText:
 			return reply, err
+		case isAbandoned(ctx):
+			return Reply{}, &interrupted{cause: err, notSent: true}
 		case !loaded && r.load(ctx, c) == nil:
 			loaded = true // now the digest should do
 		default:
 			args, withText = c.evalArgs(), true
 		}
 	}
+}
+
+// isAbandoned reports whether the call whose attempts have ctx has returned, or is about to.
+func isAbandoned(ctx context.Context) bool {
+	joined, ok := ctx.(*joinedContext)
+	return ctx.Err() != nil || (ok && joined.values.Err() != nil)
 }
 
 // isNoScript reports whether err says that the server does not know the script.

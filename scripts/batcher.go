@@ -268,12 +268,14 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 	unknown := batch[:0]
 	for _, p := range batch {
 		p.reply, p.err = p.cmd.reply(sent, broken)
-		// After the send to done, p belongs to its caller and must not be touched.
 		if isNoScript(p.err) {
-			unknown = append(unknown, p)
-		} else {
-			p.done <- struct{}{}
+			if !isAbandoned(p.call.ctx) {
+				unknown = append(unknown, p)
+				continue
+			}
+			p.err = &interrupted{cause: p.err, notSent: true} // as in attempt
 		}
+		p.done <- struct{}{} // from here on p belongs to its caller
 	}
 	return unknown
 }

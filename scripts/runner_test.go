@@ -511,3 +511,36 @@ func TestCommands(t *testing.T) {
 		require.ErrorIs(t, err, ErrClosed)
 	})
 }
+
+// A caller gives up before the server answers that it does not know the script. The command is not sent
+// again: it could be executed after the caller's rollback.
+func TestAbandonedCallIsNotSentAgain(t *testing.T) {
+	for _, mode := range []string{"alone", "in a batch"} {
+		t.Run(mode, func(t *testing.T) {
+			s := redistest.Fresh(t)
+			w := newEnv(t, s, longTimeouts)
+			key := redistest.Name(t)
+			require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
+			vacate := func() {}
+			if mode == "in a batch" {
+				vacate = occupyBatcher(t, w.r, maxDirect, 0)
+			}
+			w.p.Record()
+			answer := w.p.HoldReplies(evals)
+			ctx, cancel := context.WithCancel(t.Context())
+			failed := make(chan error, 1)
+			go func() {
+				_, err := w.r.Do(ctx, counted, []any{key}, "late")
+				failed <- err
+			}()
+			redistest.WaitFor(t, testTimeout, func() bool { return w.p.Held() == 1 }, "the command is on its way")
+			cancel()
+			require.ErrorIs(t, <-failed, context.Canceled)
+			answer()
+			vacate()
+			w.r.Close() // waits for the attempt
+			require.Equal(t, 1, w.sent("evalsha")+w.sent("eval"))
+			require.Zero(t, s.Client(t).Exists(t.Context(), key).Val())
+		})
+	}
+}

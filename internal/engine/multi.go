@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 )
 
@@ -59,7 +60,26 @@ func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	defer cancel()
 	attempt := c.newAttemptTime(waiting, &q.wait)
 	defer attempt.cancel()
-	w := wait{limit: q.wait.limit, until: q.wait.until, notify: func() { q.wait.begin(m.Resource, q.ID) }}
+	// A call for a member may go on after the wait is over. It must not change q.wait then.
+	var mu sync.Mutex
+	over := false
+	defer func() {
+		mu.Lock()
+		over = true
+		mu.Unlock()
+	}()
+	w := wait{limit: q.wait.limit, until: q.wait.until, notify: func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			q.wait.begin(m.Resource, q.ID)
+		}
+	}}
+	waited := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return q.wait.waited
+	}
 	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
 		res, missing, err := m.acquireInOrder(waiting, attempt, q, w, patience)
 		if missing >= 0 {
@@ -72,7 +92,7 @@ func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 			return res, nil
 		case ctx.Err() == nil && waiting.Err() != nil:
 			return Result{}, ErrClosed
-		case errors.Is(err, errYield), q.wait.waited && c.failure(err).Retry:
+		case errors.Is(err, errYield), waited() && c.failure(err).Retry:
 			return Result{RetryAfter: -1, Met: err}, nil
 		}
 		return Result{}, err
