@@ -410,7 +410,7 @@ func TestFairLockIDs(t *testing.T) {
 		began := time.Now()
 		release(t, hold)
 		one, two := await(t, first).hold, await(t, second).hold
-		require.Less(t, time.Since(began), 900*time.Millisecond)
+		require.Less(t, time.Since(began), slowPoll)
 		require.Equal(t, map[string]string{"o": "2"}, fields(t, s, name))
 		release(t, one)
 		release(t, two)
@@ -444,7 +444,7 @@ func TestFairLockOnACluster(t *testing.T) {
 	release(t, hold)
 	wg.Wait()
 	require.IsIncreasing(t, order)
-	require.Less(t, time.Since(began), 5*time.Second)
+	require.Less(t, time.Since(began), 10*time.Second, "without messages, twenty slow polls take 20 s")
 	for _, s := range servers.Nodes() {
 		requireClean(t, s, name)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // acquisitions is the number of times that each goroutine of contend acquires.
@@ -62,8 +63,12 @@ func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 		}
 	})
 	counts := map[string]int{}
+	refresh := scripts.Load("fairlock/refresh").SHA()
 	for _, p := range proxies {
 		for _, c := range p.Commands() {
+			if len(c.Args) > 1 && c.Args[1] == refresh {
+				continue // heartbeats, whose number depends on the time
+			}
 			counts[strings.ToLower(c.Args[0])]++
 		}
 	}
@@ -83,16 +88,17 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 			locks[i] = newClient(t, s.Client(t)).FairLock(name)
 		}
 		inside, entered := 0, 0
+		last, longest := time.Now(), time.Duration(0)
 		section := func(context.Context) error {
 			inside++
 			defer func() { inside-- }()
 			entered++
+			longest, last = max(longest, time.Since(last)), time.Now()
 			if inside != 1 {
 				t.Errorf("%d hold the lock", inside)
 			}
 			return nil
 		}
-		began := time.Now()
 		contend(t, locks, func(i int, l *primitives.Lock) {
 			if i%2 == 0 {
 				if err := l.Do(t.Context(), section); err != nil {
@@ -105,7 +111,7 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 			_ = l.Do(ctx, section)
 		})
 		require.GreaterOrEqual(t, entered, 3*len(locks)*acquisitions/2)
-		require.Less(t, time.Since(began), 10*time.Second, "a handoff was lost")
+		require.Less(t, longest, 5*time.Second, "a handoff that is lost blocks the lock for almost 10 s")
 		requireClean(t, s, name)
 	})
 }
