@@ -22,9 +22,15 @@ import (
 // soon is the timeout for events that take milliseconds on an idle machine.
 const soon = 15 * time.Second
 
-// slowPoll is the longest delay that a lost message causes: the poll interval, plus slack for a
-// busy machine.
-const slowPoll = time.Second + 1500*time.Millisecond
+// slowPoll bounds the delay that a lost message causes on a busy machine. Waiters poll once a second,
+// which tests in fake time check exactly. Without the poll, a waiter would wait until the holder's
+// lease ends, which takes 30 s or more.
+const slowPoll = 10 * time.Second
+
+// brief is a lease, or the TTL of a watchdog, that may end within a test. A busy machine can stop a
+// goroutine for hundreds of milliseconds: with a shorter lease, the reply to an acquisition might
+// arrive after the lease has ended. Use watched for holds that must stay renewed.
+const brief = 1500 * time.Millisecond
 
 // newClient returns a client that is closed when t ends, even if it still has holds.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...primitives.ClientOption) *primitives.Client {

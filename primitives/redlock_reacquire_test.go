@@ -19,7 +19,7 @@ import (
 var shortTTL = primitives.WithWatchdog(2400 * time.Millisecond)
 
 // longTTL outlasts the tests: a member that is free by then was released.
-var longTTL = primitives.WithWatchdog(20 * time.Second)
+var longTTL = primitives.WithWatchdog(time.Minute)
 
 // has reports whether id holds the name on that server, with that count.
 func (q *quorum) has(t *testing.T, server int, id, count string) bool {
@@ -201,7 +201,7 @@ func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
 // and could count a shared owner twice.
 func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
 	for name, opts := range map[string][]primitives.Option{
-		"lease": {primitives.WithLease(20 * time.Second)},
+		"lease": {primitives.WithLease(time.Minute)},
 		"owner": {longTTL, primitives.WithOwner("me")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +249,6 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 			if !tt.answered {
 				awaitQuiet(t, q.proxies[0], attempt) // the attempt has failed
 			}
-			began := time.Now()
 			if tt.lost {
 				q.flush(t, 1)
 				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
@@ -259,7 +258,6 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 			}
 			deliver()
 			q.requireFree(t, all(3)...)
-			require.Less(t, time.Since(began), 8*time.Second, "released before the lease ends")
 			requireClosed(t, clients)
 			q.requireFree(t, all(3)...)
 		})

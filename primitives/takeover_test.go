@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -95,8 +96,9 @@ var longHolds = map[string]primitives.Option{
 	"fixed":   primitives.WithLease(60 * time.Second),
 }
 
-// promptNotice bounds the delay of a notice on a very busy machine. C15 promises 200 ms.
-const promptNotice = 3 * time.Second
+// promptNotice bounds the delay of a notice on a very busy machine. C15 promises 200 ms. Without a
+// notice, the loss is found by the next renewal, after 20 s, or when the lease ends, after 60 s.
+const promptNotice = 10 * time.Second
 
 // holderChannel returns the channel on which c is notified of takeovers.
 func holderChannel(c *primitives.Client) string {
@@ -264,7 +266,7 @@ func TestForgedNoticeIsChecked(t *testing.T) {
 	}, "another check, for the notices during the first one")
 	require.NoError(t, hold.Check(t.Context()))
 	requireLive(t, hold.Context())
-	require.LessOrEqual(t, checks(), 10)
+	require.Less(t, checks(), 100, "one check for each notice would be 300")
 	release(t, hold)
 }
 
@@ -289,14 +291,14 @@ func TestTakeoverDoesNotWaitForItsNotice(t *testing.T) {
 	p := s.Proxy(t)
 	key := redistest.Name(t)
 	hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(key), primitives.WithLease(time.Minute))
-	l := newClient(t, p.Client(t)).Lock(key)
+	l := newClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 2 * soon })).Lock(key)
 	_, err := l.Info(t.Context())
 	require.NoError(t, err)
 	deliver := p.HoldReplies(redistest.Named("publish"))
 	defer deliver()
 	began := time.Now()
 	require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
-	require.Less(t, time.Since(began), time.Second)
+	require.Less(t, time.Since(began), slowPoll, "the reply never comes")
 }
 
 // TestTakeoverIsFoundAfterReconnecting drops a notice, and then cuts the connection for messages.
