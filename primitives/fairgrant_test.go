@@ -18,16 +18,13 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// acquisitions is the number of times that each goroutine of contend acquires.
-const acquisitions = 25
-
-// contend calls each from three goroutines for each lock, with the number of the goroutine. The
-// locks are one fair lock on several clients.
-func contend(t *testing.T, locks []*primitives.Lock, each func(int, *primitives.Lock)) {
+// contend calls each n times from three goroutines for each lock, with the number of the goroutine.
+// The locks are one fair lock on several clients.
+func contend(locks []*primitives.Lock, n int, each func(int, *primitives.Lock)) {
 	var wg sync.WaitGroup
 	for i := range 3 * len(locks) {
 		wg.Go(func() {
-			for range acquisitions {
+			for range n {
 				each(i, locks[i%len(locks)])
 			}
 		})
@@ -47,8 +44,9 @@ func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 		locks[i] = newClient(t, proxies[i].Client(t)).FairLock(name)
 		proxies[i].Record()
 	}
+	const n = 25
 	inside, entered := 0, 0
-	contend(t, locks, func(_ int, l *primitives.Lock) {
+	contend(locks, n, func(_ int, l *primitives.Lock) {
 		err := l.Do(t.Context(), func(context.Context) error {
 			inside++
 			defer func() { inside-- }()
@@ -72,7 +70,7 @@ func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 			counts[strings.ToLower(c.Args[0])]++
 		}
 	}
-	require.Equal(t, 3*len(locks)*acquisitions, entered)
+	require.Equal(t, 3*len(locks)*n, entered)
 	require.Less(t, float64(counts["evalsha"])/float64(entered), 2.25, "%v", counts)
 	t.Logf("%d acquisitions: %v", entered, counts)
 	require.Less(t, counts["subscribe"], 4*len(locks), "%v", counts)
@@ -99,7 +97,8 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 			}
 			return nil
 		}
-		contend(t, locks, func(i int, l *primitives.Lock) {
+		n := scaled(s, 25) // miniredis may need seconds for the commands of more
+		contend(locks, n, func(i int, l *primitives.Lock) {
 			if i%2 == 0 {
 				if err := l.Do(t.Context(), section); err != nil {
 					t.Error(err)
@@ -110,7 +109,7 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 			defer cancel()
 			_ = l.Do(ctx, section)
 		})
-		require.GreaterOrEqual(t, entered, 3*len(locks)*acquisitions/2)
+		require.GreaterOrEqual(t, entered, 3*len(locks)*n/2)
 		require.Less(t, longest, 5*time.Second, "a handoff that is lost blocks the lock for almost 10 s")
 		requireClean(t, s, name)
 	})

@@ -61,11 +61,10 @@ func multiLost(t *testing.T, x *jointTest) {
 func multiValidity(t *testing.T, x *jointTest) {
 	locks := x.locks(x.c)
 	locks[2] = x.c.Lock(x.names[0], primitives.WithLease(3*time.Second))
-	began := time.Now()
 	hold := acquire(t, t.Context(), x.join(locks))
-	require.LessOrEqual(t, hold.ValidUntil().Sub(began), 3*time.Second)
-	require.NoError(t, hold.Extend(t.Context(), 10*time.Second))
-	require.Greater(t, hold.ValidUntil().Sub(began), 9*time.Second)
+	require.LessOrEqual(t, time.Until(hold.ValidUntil()), 3*time.Second)
+	require.NoError(t, hold.Extend(t.Context(), time.Minute))
+	require.Greater(t, time.Until(hold.ValidUntil()), 30*time.Second)
 	release(t, hold)
 }
 
