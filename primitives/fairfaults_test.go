@@ -43,9 +43,9 @@ func requireSameMembers(t testing.TB, rdb *redis.Client, name string) {
 // A waiter that is cancelled at any moment leaves no queue entry, no subscription and no goroutine.
 func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		checkLeaks(t)
 		name := redistest.Name(t)
-		c := newClient(t, s.Client(t))
-		l := c.FairLock(name)
+		l := newClient(t, s.Client(t)).FairLock(name)
 		hold := acquire(t, t.Context(), l)
 		var wg sync.WaitGroup
 		for range 20 {
@@ -64,8 +64,6 @@ func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 		redistest.WaitFor(t, soon, func() bool { return len(fairWaiters(t, l)) == 0 }, "the queue is empty")
 		release(t, hold)
 		requireClean(t, s, name)
-		shut(c)
-		requireIdle(t)
 	})
 }
 

@@ -1,11 +1,8 @@
 package primitives_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"iter"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -119,46 +117,27 @@ func requireClean(t testing.TB, s *redistest.Server, name string, but ...string)
 	require.Empty(t, left)
 }
 
-// workers returns the number of goroutines that run the library's code, other than test goroutines.
-func workers() int { return len(running()) }
-
-// goroutines returns the stacks of all goroutines. Only the leak check of [running] uses it.
-func goroutines() iter.Seq[[]byte] {
-	buf := make([]byte, 1<<20)
-	for {
-		if n := runtime.Stack(buf, true); n < len(buf) {
-			return bytes.SplitSeq(buf[:n], []byte("\n\n"))
-		}
-		buf = make([]byte, 2*len(buf))
-	}
-}
-
 // awaitLocalWaiters waits until n acquisitions are in the local wait queues of c.
 func awaitLocalWaiters(t testing.TB, c *primitives.Client, n int) {
 	t.Helper()
 	redistest.WaitFor(t, soon, func() bool { return primitives.LocalWaiters(c) == n }, "all waiters are queued")
 }
 
-// running returns the stacks of the goroutines that [workers] counts. A leak is a goroutine with a
-// frame of the library and none of a test: Redis clients and servers have goroutines of their own,
-// so comparing the number of goroutines would not find one.
-func running() (stacks []string) {
-	packages := []string{"primitives.", "internal/engine.", "pubsub.", "watchdog.", "scripts."}
-	for stack := range goroutines() {
-		own := slices.ContainsFunc(packages, func(name string) bool {
-			return bytes.Contains(stack, []byte("redlatch/"+name))
-		})
-		if own && !bytes.Contains(stack, []byte("primitives_test.")) {
-			stacks = append(stacks, string(stack))
-		}
-	}
-	return stacks
-}
-
-// requireIdle waits until no goroutine of the library is left. The test must not be parallel.
-func requireIdle(t testing.TB) {
+// checkLeaks checks, after the other cleanups of t, that no goroutine is left of what was started since
+// this call. By then the clients and the proxies of t are closed. The test must not be parallel.
+func checkLeaks(t testing.TB) {
 	t.Helper()
-	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "the library's goroutines have ended")
+	ignore := []goleak.Option{goleak.IgnoreCurrent(), redistest.IgnoreServers()}
+	t.Cleanup(func() {
+		t.Helper()
+		var err error
+		for limit := time.Now().Add(soon); time.Now().Before(limit); {
+			if err = goleak.Find(ignore...); err == nil { // tries for half a second
+				return
+			}
+		}
+		require.NoError(t, err)
+	})
 }
 
 // recorder is an observer that records all events.

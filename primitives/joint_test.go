@@ -538,6 +538,7 @@ func TestJointRejectsInvalidMembers(t *testing.T) {
 
 // TestJointCancelledAcquireLeavesNothing cancels acquisitions at random times.
 func TestJointCancelledAcquireLeavesNothing(t *testing.T) {
+	checkLeaks(t)
 	s := redistest.Redis(t)
 	for _, kind := range []string{"multi", "red"} {
 		t.Run(kind, func(t *testing.T) {
@@ -578,7 +579,6 @@ func TestJointCancelledAcquireLeavesNothing(t *testing.T) {
 			release(t, hold)
 		})
 	}
-	requireIdle(t)
 }
 
 // TestJointCountsAreExactWhenRepliesAreLost drops replies at random.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -786,38 +787,42 @@ func closeWithHolds(t *testing.T, x *lockTest) {
 
 // closeLeavesNothing closes a client at different moments of its work.
 func closeLeavesNothing(t *testing.T) {
-	requireIdle(t)
 	for i := range 30 {
-		s := redistest.Miniredis(t)
-		var mu sync.Mutex
-		closed := false
-		c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
-			mu.Lock()
-			defer mu.Unlock()
-			if closed {
-				t.Errorf("event %v after Close", e.Kind)
-			}
-		}))
-		var wg sync.WaitGroup
-		for g := range 4 {
-			wg.Go(func() {
-				for j := 0; ; j++ {
-					l := c.Lock(fmt.Sprint("l", (g+j)%3))
-					if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
-						if !errors.Is(err, primitives.ErrClosed) {
-							t.Error(err)
-						}
-						return
-					}
-				}
-			})
-		}
-		time.Sleep(time.Duration(i) * time.Millisecond)
-		require.NoError(t, c.Close(context.Background()))
-		mu.Lock()
-		closed = true
-		mu.Unlock()
-		requireIdle(t)
-		wg.Wait()
+		t.Run(strconv.Itoa(i), func(t *testing.T) { closeAfter(t, time.Duration(i)*time.Millisecond) })
 	}
+}
+
+// closeAfter closes a client that has worked for d.
+func closeAfter(t *testing.T, d time.Duration) {
+	checkLeaks(t)
+	s := redistest.Miniredis(t)
+	var mu sync.Mutex
+	closed := false
+	c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if closed {
+			t.Errorf("event %v after Close", e.Kind)
+		}
+	}))
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for j := 0; ; j++ {
+				l := c.Lock(fmt.Sprint("l", (g+j)%3))
+				if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
+					if !errors.Is(err, primitives.ErrClosed) {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(d)
+	require.NoError(t, c.Close(context.Background()))
+	mu.Lock()
+	closed = true
+	mu.Unlock()
+	wg.Wait()
 }

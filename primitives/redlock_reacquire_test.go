@@ -313,6 +313,7 @@ func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
 // TestRedCloseWhileAMemberIsLost checks that Close ends the hold with ErrClosed, and stops the
 // retries.
 func TestRedCloseWhileAMemberIsLost(t *testing.T) {
+	checkLeaks(t)
 	q := newQuorum(t, 3)
 	clients := q.clients(t)
 	hold := acquire(t, t.Context(), q.lock(clients, shortTTL))
@@ -326,7 +327,6 @@ func TestRedCloseWhileAMemberIsLost(t *testing.T) {
 	requireEnds(t, hold.Context(), primitives.ErrClosed)
 	shut(clients[1])
 	shut(clients[2])
-	requireIdle(t)
 }
 
 // TestRedCloseAfterMembersWereAcquiredAgain: Close meets the replaced parts last, and must not take
