@@ -183,7 +183,11 @@ func TestCountsManyWaiters(t *testing.T) {
 	// The holder's client subscribes too, to learn of a takeover. Its connection must not count
 	// below.
 	awaitWaiter(t, s, "redlatch_holder:")
-	time.Sleep(100 * time.Millisecond) // all have subscribed, and tried again after that
+	rdb := s.Client(t)
+	redistest.WaitFor(t, soon, func() bool {
+		const channel = "redisson_lock__channel:{l}"
+		return rdb.PubSubNumSub(t.Context(), channel).Val()[channel] == clients
+	}, "each client has subscribed")
 	connections, before := redistest.Connections(t, s), heap()
 	goroutines := runtime.NumGoroutine()
 	for i := range waiters - clients {

@@ -144,7 +144,7 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 	})
 }
 
-// The release of a shared id takes one count, whoever made it. It is repeated only for as long as
+// The release of a shared id takes one count, of any holder. It is repeated only for as long as
 // Redis remembers the first attempt: a later copy would take the count of another holder.
 func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
 	t.Parallel()
@@ -172,8 +172,8 @@ func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
 	release(t, theirs)
 }
 
-// A hold whose release has been sent is no outer hold any more, even if its context was kept and
-// the outcome of the release is unknown. The acquisition becomes an outermost one.
+// A hold whose release has been sent is no longer an outer hold, even if its context was kept and the
+// outcome of the release is unknown. The acquisition becomes an outermost one.
 func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)

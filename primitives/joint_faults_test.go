@@ -137,8 +137,8 @@ func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
 	q.requireFree(t, all(3)...)
 }
 
-// releases matches scripts that release a lock. Their arguments have the owner before the publish
-// command, those of acquisitions have the TTL there.
+// releases matches scripts that release a lock. Before the publish command they have the owner, where
+// acquisitions have the TTL.
 func releases(args []string) bool {
 	at := slices.Index(args, "publish")
 	if at < 0 || !script(args) {

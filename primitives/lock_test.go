@@ -711,7 +711,7 @@ func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 
 		_ = x.l.Do(t.Context(), func(context.Context) error {
 			runtime.GC()
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // a cleanup would run
 			runtime.GC()
 			return nil
 		})

@@ -27,7 +27,7 @@ func (q *quorum) has(t *testing.T, server int, id, count string) bool {
 	return len(m) == 1 && m[id] == count
 }
 
-// flush deletes all data of those servers.
+// flush deletes all data of the given servers.
 func (q *quorum) flush(t *testing.T, servers ...int) {
 	for _, i := range servers {
 		require.NoError(t, q.servers[i].Client(t).FlushAll(context.Background()).Err())
@@ -141,8 +141,8 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 			require.NoError(t, inner.Check(t.Context()))
 			require.NoError(t, outer.Check(t.Context()))
 			release(t, inner)
-			for i := range q.servers {
-				require.True(t, q.has(t, i, outer.ID(), "1"))
+			for i := range q.servers { // a release that a member answers too late goes on in the background
+				redistest.WaitFor(t, soon, func() bool { return q.has(t, i, outer.ID(), "1") }, "one hold is left")
 			}
 			release(t, outer)
 			requireClosed(t, clients)

@@ -84,7 +84,7 @@ func (q *quorum) hold(t *testing.T, servers ...int) (holds []*primitives.Hold) {
 	return holds
 }
 
-// requireFree returns when nothing is left on those servers.
+// requireFree waits until nothing is left on the given servers.
 func (q *quorum) requireFree(t *testing.T, servers ...int) {
 	t.Helper()
 	for _, i := range servers {
@@ -337,7 +337,7 @@ func TestRedLockReleaseWakesWaiters(t *testing.T) {
 }
 
 // TestRedLockSurvivesTheRestartOfOneServer restarts servers without persistence. The hold survives
-// the loss of one server's data, and is lost with those of two.
+// the loss of one server's data, but not of two.
 func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 	q := newQuorum(t, 3)
 	events := &recorder{}
