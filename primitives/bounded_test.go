@@ -21,18 +21,24 @@ import (
 // silence is a way in which Redis does not answer a client.
 type silence struct {
 	name string
-	// client makes a client. begin makes Redis silent for it.
+	// client makes a client. begin makes Redis silent for it, until the test cleans up.
 	client func(t testing.TB, s *redistest.Server) (rdb *redis.Client, begin func())
 }
 
 var silences = []silence{
 	{"black hole", func(t testing.TB, s *redistest.Server) (*redis.Client, func()) {
 		p := s.Proxy(t)
-		return p.Client(t, longReads), func() { p.BlackHole(true) }
+		return p.Client(t, longReads), func() {
+			t.Cleanup(func() { // before the client is closed, which would wait for replies
+				p.Heal()
+				p.Reset()
+			})
+			p.BlackHole(true)
+		}
 	}},
 	{"hanging dials", func(t testing.TB, s *redistest.Server) (*redis.Client, func()) {
 		p := s.Proxy(t)
-		hang := make(chan struct{})
+		hang, end := make(chan struct{}), make(chan struct{})
 		rdb := p.Client(t, longReads, func(o *redis.Options) {
 			dial := o.Dialer
 			if dial == nil {
@@ -41,14 +47,19 @@ var silences = []silence{
 			o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 				select {
 				case <-hang:
-					<-ctx.Done()
-					return nil, ctx.Err()
+					select {
+					case <-ctx.Done():
+						return nil, ctx.Err()
+					case <-end:
+						return nil, net.ErrClosed
+					}
 				default:
 					return dial(ctx, network, addr)
 				}
 			}
 		})
 		return rdb, func() {
+			t.Cleanup(func() { close(end) })
 			close(hang)
 			p.Reset()
 		}
@@ -375,7 +386,11 @@ func (call boundedCall) measure(t *testing.T, s *redistest.Server, silence silen
 		return 0 // it has a wait of its own; a latch's Wait ends only with its context
 	}
 	rdb, begin := silence.client(t, s)
-	c := newClient(t, rdb, primitives.WithCommandTimeout(boundedTimeout))
+	timeout := boundedTimeout
+	if limited {
+		timeout = soon // or it could hide that the limit is not kept
+	}
+	c := newClient(t, rdb, primitives.WithCommandTimeout(timeout))
 	run := call.prepare(t, c, redistest.Name(t))
 	begin()
 	ctx, bound := t.Context(), boundedTimeout

@@ -621,7 +621,7 @@ func TestJointLateReleaseFreesNothing(t *testing.T) {
 	s := redistest.Redis(t)
 	x := onJoint(t, s, "multi")
 	p := s.Proxy(t)
-	c := newClient(t, p.Client(t, hasty, noRetries))
+	c := newClient(t, p.Client(t, noRetries))
 	blocked := acquire(t, t.Context(), x.other(t).Lock(x.names[1]))
 	released, again := false, false
 	var once sync.Once
