@@ -214,7 +214,7 @@ func TestFairLockSkipsDeadWaiters(t *testing.T) {
 	t.Run("Go waiters die", func(t *testing.T) {
 		for rest, limit := range map[string]time.Duration{
 			"g": 10 * time.Second, "gj": 10 * time.Second, "jg": 10 * time.Second,
-			"j": 30 * time.Second, // nothing wakes it: it retries when the TTL ends that it got
+			"j": 30 * time.Second, // nothing wakes it: it retries at the end of the TTL in its reply
 		} {
 			t.Run("then "+rest, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { skipDeadGoWaiters(t, rest, limit) })

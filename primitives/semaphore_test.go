@@ -484,7 +484,7 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 		for range scaled(s, 400) {
 			hold, err := sem.TryAcquire(ctx, primitives.WithPermits(2))
 			if errors.Is(err, primitives.ErrNotAcquired) {
-				time.Sleep(time.Millisecond) // until the rollbacks that are under way have ended
+				time.Sleep(time.Millisecond) // rollbacks may be under way
 				continue
 			}
 			if err == nil {
