@@ -71,7 +71,7 @@ func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			p := x.s.Proxy(t)
 			l := newClient(t, p.Client(t)).Lock(x.name)
-			acquireCancelled := func(ctx context.Context) error {
+			acquireCancelled := func(ctx context.Context) error { // returns while the reply is held back
 				t.Helper()
 				deliver := p.HoldReplies(script)
 				defer deliver()
@@ -79,7 +79,6 @@ func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 				inFlight := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
 				redistest.WaitFor(t, soon, func() bool { return p.Held() == 1 }, "the command is in flight")
 				cancel(errTest)
-				deliver()
 				return await(t, inFlight).err
 			}
 			release(t, acquire(t, t.Context(), l, opts...))
@@ -89,6 +88,10 @@ func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 			rolledBack := "rolled back, after the call's return if that takes longer than a moment"
 			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, rolledBack)
 
+			// Replies to the rollback above may still be under way, so the nested acquisition needs a client
+			// and a proxy of its own.
+			p = x.s.Proxy(t)
+			l = newClient(t, p.Client(t)).Lock(x.name)
 			outer := acquire(t, t.Context(), l, opts...)
 			err = acquireCancelled(outer.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
