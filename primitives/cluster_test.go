@@ -31,8 +31,8 @@ func TestCluster(t *testing.T) {
 			for i := range 9 { // enough names for every shard
 				wg.Go(func() {
 					key := base + strconv.Itoa(i)
-					hold := acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(900*time.Millisecond))
-					inner := acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(900*time.Millisecond))
+					hold := acquire(t, t.Context(), one.Lock(key), primitives.WithWatchdog(watched))
+					inner := acquire(t, hold.Context(), one.Lock(key), primitives.WithWatchdog(watched))
 					waiting := start(func() (*primitives.Hold, error) {
 						return two.Lock(key).Acquire(t.Context(), primitives.WithOwner("o"))
 					})
@@ -46,7 +46,8 @@ func TestCluster(t *testing.T) {
 						t.Error(r.err)
 						return
 					}
-					if took := r.at.Sub(released); took > 700*time.Millisecond {
+					// The tests of pubsub check that messages are delivered in a cluster.
+					if took := r.at.Sub(released); took > slowPoll {
 						t.Errorf("%s: the waiter acquired %v after the release", key, took)
 					}
 					release(t, r.hold)
@@ -97,8 +98,8 @@ func TestClusterDeadShardDoesNotAffectOthers(t *testing.T) {
 		require.NoError(t, s.Client(t).ConfigSet(t.Context(), "cluster-require-full-coverage", "no").Err())
 	}
 	c := newClient(t, servers.ClusterClient(t))
-	alive := acquire(t, t.Context(), c.Lock("b"), primitives.WithWatchdog(1500*time.Millisecond))
-	lost := acquire(t, t.Context(), c.Lock("a"), primitives.WithWatchdog(1500*time.Millisecond))
+	alive := acquire(t, t.Context(), c.Lock("b"), primitives.WithWatchdog(watched))
+	lost := acquire(t, t.Context(), c.Lock("a"), primitives.WithWatchdog(watched))
 	require.NotSame(t, servers.Node(t, "a"), servers.Node(t, "b"))
 	require.NoError(t, servers.Node(t, "a").Kill())
 	requireEnds(t, lost.Context(), primitives.ErrLost)

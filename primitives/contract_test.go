@@ -76,7 +76,7 @@ type mutexRow struct {
 	ids     bool          // Hold.ID is "<client id>:<n>" (C1)
 	noHolds bool          // for Locker, whose Release and Context report neither ErrReleased nor loss
 	poll    time.Duration // the longest polling interval; 0: waiters subscribe
-	lease   time.Duration // a short lease that a busy machine can keep; 0: 1 s
+	lease   time.Duration // a short lease that a busy machine can keep; 0: 2 s
 	// keeps returns the keys that stay when nobody holds the mutex, such as a pool; nil: none.
 	keeps func(key string) []string
 }
@@ -461,7 +461,7 @@ func releaseIsFinal(t *testing.T, m *mutexCase) {
 	err = h.Release(t.Context())
 	require.ErrorIs(t, err, primitives.ErrReleased)
 	require.ErrorIs(t, err, primitives.ErrNotHeld)
-	require.Empty(t, p.Commands())
+	require.Empty(t, scriptsOf(p)) // the client's name may be written at any time
 }
 
 // doReleases checks that the mutex is free after each way to leave Do.
@@ -543,7 +543,7 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 		t.Skip("no leases")
 	}
 	one, other := m.on(t, busy), m.on(t)
-	h, err := one.Acquire(t.Context(), primitives.WithLease(cmp.Or(m.lease, time.Second)))
+	h, err := one.Acquire(t.Context(), primitives.WithLease(cmp.Or(m.lease, 2*time.Second)))
 	require.NoError(t, err)
 	got := make(chan error, 1)
 	go func() {

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -129,7 +127,7 @@ func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 				tries++
 			}
 		}
-		require.LessOrEqual(t, tries, 3)
+		require.Less(t, tries, 10, "an attempt, another one when subscribed, and slow polls")
 		info, err := x.l.Info(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, time.Duration(-1), info.TTL)
@@ -202,7 +200,7 @@ func TestHoldMethods(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		t.Run("Extend never shortens the lease", func(t *testing.T) {
 			for _, opts := range [][]primitives.Option{
-				{primitives.WithLease(300 * time.Millisecond)}, {primitives.WithOwner("o")}, nil,
+				{primitives.WithLease(brief)}, {primitives.WithOwner("o")}, nil,
 			} {
 				hold := acquire(t, t.Context(), x.l, opts...)
 				for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
@@ -213,7 +211,7 @@ func TestHoldMethods(t *testing.T) {
 				require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
 				require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 59*time.Minute)
 				if len(opts) > 0 {
-					time.Sleep(350 * time.Millisecond) // the original lease passes
+					time.Sleep(brief) // the original lease passes
 					requireLive(t, hold.Context())
 				}
 				release(t, hold)
@@ -225,9 +223,8 @@ func TestHoldMethods(t *testing.T) {
 		t.Run("Detach stops the renewal and keeps the lock", func(t *testing.T) {
 			heard := &recorder{}
 			p := x.s.Proxy(t)
-			// Without a name, so that nothing but the hold sends commands.
-			c := newClient(t, p.Client(t), heard.option(), primitives.WithClientName(""))
-			hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(300*time.Millisecond))
+			c := newClient(t, p.Client(t), heard.option())
+			hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(brief))
 			ctx := hold.Context()
 			require.Equal(t, hold.ID(), hold.Detach())
 			require.Empty(t, hold.Detach())
@@ -239,9 +236,7 @@ func TestHoldMethods(t *testing.T) {
 				require.ErrorIs(t, err, primitives.ErrReleased)
 			}
 			require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
-			require.Empty(t, slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool {
-				return strings.EqualFold(c.Args[0], "unsubscribe") // if the acquisition had to wait
-			}))
+			require.Empty(t, scriptsOf(p))
 			require.Equal(t, "1", x.count(t, hold.ID()), "the lock stays until the lease expires")
 			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "the lease has expired")
 		})

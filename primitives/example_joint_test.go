@@ -99,7 +99,7 @@ func ExampleNewRedLock() {
 		defer client.Close(ctx)
 		locks = append(locks, client.Lock("leader"))
 		if i == 2 {
-			_ = client.Close(ctx) // stands for a server that is down
+			_ = client.Close(ctx) // simulates a server that is down
 		}
 	}
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"regexp"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -129,15 +128,15 @@ func (c *rawQueue) each(n int, f func()) time.Duration {
 func TestFairLockHandoffCostIsIndependentOfTheQueue(t *testing.T) {
 	s := redistest.Fresh(t)
 	few, many := newRawQueue(t, s, 10), newRawQueue(t, s, 10000)
-	var ratios []float64
-	for range 5 { // alternating, so that other load on the machine affects both
-		a, b := few.each(200, few.handOff), many.each(200, many.handOff)
-		ratios = append(ratios, float64(b)/float64(a))
+	const rounds, calls = 40, 25
+	a, b := few.each(calls, few.handOff), many.each(calls, many.handOff)
+	for range rounds { // the fastest round of each is one that the machine did not interrupt
+		a, b = min(a, few.each(calls, few.handOff)), min(b, many.each(calls, many.handOff))
 	}
-	slices.Sort(ratios)
+	ratio := float64(b) / float64(a)
 	t.Logf("a handoff with 10,000 waiters costs %.2f times one with 10; a heartbeat takes %v",
-		ratios[2], many.each(50, many.heartbeat))
-	require.Less(t, ratios[2], 1.5)
+		ratio, many.each(50, many.heartbeat))
+	require.Less(t, ratio, 1.5)
 }
 
 func BenchmarkFairLock(b *testing.B) {

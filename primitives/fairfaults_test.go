@@ -43,9 +43,9 @@ func requireSameMembers(t testing.TB, rdb *redis.Client, name string) {
 // A waiter that is cancelled at any moment leaves no queue entry, no subscription and no goroutine.
 func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		checkLeaks(t)
 		name := redistest.Name(t)
-		c := newClient(t, s.Client(t))
-		l := c.FairLock(name)
+		l := newClient(t, s.Client(t)).FairLock(name)
 		hold := acquire(t, t.Context(), l)
 		var wg sync.WaitGroup
 		for range 20 {
@@ -64,8 +64,6 @@ func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 		redistest.WaitFor(t, soon, func() bool { return len(fairWaiters(t, l)) == 0 }, "the queue is empty")
 		release(t, hold)
 		requireClean(t, s, name)
-		shut(c)
-		requireIdle(t)
 	})
 }
 
@@ -410,7 +408,7 @@ func TestFairLockIDs(t *testing.T) {
 		began := time.Now()
 		release(t, hold)
 		one, two := await(t, first).hold, await(t, second).hold
-		require.Less(t, time.Since(began), 900*time.Millisecond)
+		require.Less(t, time.Since(began), slowPoll)
 		require.Equal(t, map[string]string{"o": "2"}, fields(t, s, name))
 		release(t, one)
 		release(t, two)
@@ -444,7 +442,7 @@ func TestFairLockOnACluster(t *testing.T) {
 	release(t, hold)
 	wg.Wait()
 	require.IsIncreasing(t, order)
-	require.Less(t, time.Since(began), 5*time.Second)
+	require.Less(t, time.Since(began), 10*time.Second, "without messages, twenty slow polls take 20 s")
 	for _, s := range servers.Nodes() {
 		requireClean(t, s, name)
 	}

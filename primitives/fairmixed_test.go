@@ -3,6 +3,7 @@ package primitives_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // mixed is a fair lock that Go clients and a Java client share.
@@ -212,7 +214,7 @@ func TestFairLockSkipsDeadWaiters(t *testing.T) {
 	t.Run("Go waiters die", func(t *testing.T) {
 		for rest, limit := range map[string]time.Duration{
 			"g": 10 * time.Second, "gj": 10 * time.Second, "jg": 10 * time.Second,
-			"j": 30 * time.Second, // nothing wakes it: it retries at the end of the TTL that it was told
+			"j": 30 * time.Second, // nothing wakes it: it retries at the end of the TTL in its reply
 		} {
 			t.Run("then "+rest, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { skipDeadGoWaiters(t, rest, limit) })
@@ -354,7 +356,11 @@ func TestFairLockSendsNoClock(t *testing.T) {
 	hold := acquire(t, t.Context(), l)
 	waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 	awaitWaiter(t, s, name)
-	time.Sleep(1100 * time.Millisecond) // at least one heartbeat
+	redistest.WaitFor(t, soon, func() bool {
+		return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool {
+			return len(c.Args) > 1 && c.Args[1] == scripts.Load("fairlock/refresh").SHA()
+		})
+	}, "a heartbeat is sent")
 	release(t, hold)
 	release(t, await(t, waiting).hold)
 	today := fmt.Sprint(time.Now().UnixMilli())[:5]

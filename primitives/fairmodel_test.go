@@ -149,7 +149,7 @@ func (m *fairModel) acquire(p fairEntry) error {
 	return nil
 }
 
-// release runs a release of p, which gives back its hold or its queue entry, or a late copy of one.
+// release runs a release of p, which ends its hold or its queue entry, or a late copy of one.
 func (m *fairModel) release(p fairEntry) error {
 	free, at := m.free(), slices.Index(m.queue, p)
 	first, copied := m.ended[p]

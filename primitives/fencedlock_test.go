@@ -124,7 +124,7 @@ var tokenCases = []struct {
 		release(t, adopted)
 	}},
 	{"after a lease expired", 2, func(t *testing.T, x *fencedTest, l *primitives.Lock) {
-		hold := x.take(t, t.Context(), l, primitives.WithLease(50*time.Millisecond))
+		hold := x.take(t, t.Context(), l, primitives.WithLease(brief))
 		next := x.take(t, t.Context(), l)
 		require.Greater(t, next.Token(), hold.Token())
 		release(t, next)

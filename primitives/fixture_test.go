@@ -1,11 +1,8 @@
 package primitives_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"iter"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
@@ -22,9 +20,15 @@ import (
 // soon is the timeout for events that take milliseconds on an idle machine.
 const soon = 15 * time.Second
 
-// slowPoll is the longest delay that a lost message causes: the poll interval, plus slack for a
-// busy machine.
-const slowPoll = time.Second + 1500*time.Millisecond
+// slowPoll bounds the delay that a lost message causes on a busy machine. Waiters poll once a second,
+// which tests in fake time check exactly. Without the poll, a waiter would wait until the holder's
+// lease ends, which takes 30 s or more.
+const slowPoll = 10 * time.Second
+
+// brief is a lease, or the TTL of a watchdog, that may end within a test. A busy machine can stop a
+// goroutine for hundreds of milliseconds: with a shorter lease, the reply to an acquisition might
+// arrive after the lease has ended. Use watched for holds that must stay renewed.
+const brief = 1500 * time.Millisecond
 
 // newClient returns a client that is closed when t ends, even if it still has holds.
 func newClient(t testing.TB, rdb redis.UniversalClient, opts ...primitives.ClientOption) *primitives.Client {
@@ -113,46 +117,27 @@ func requireClean(t testing.TB, s *redistest.Server, name string, but ...string)
 	require.Empty(t, left)
 }
 
-// workers returns the number of goroutines that run the library's code, other than test goroutines.
-func workers() int { return len(running()) }
-
-// goroutines returns the stacks of all goroutines. Only the leak check of [running] uses it.
-func goroutines() iter.Seq[[]byte] {
-	buf := make([]byte, 1<<20)
-	for {
-		if n := runtime.Stack(buf, true); n < len(buf) {
-			return bytes.SplitSeq(buf[:n], []byte("\n\n"))
-		}
-		buf = make([]byte, 2*len(buf))
-	}
-}
-
 // awaitLocalWaiters waits until n acquisitions are in the local wait queues of c.
 func awaitLocalWaiters(t testing.TB, c *primitives.Client, n int) {
 	t.Helper()
 	redistest.WaitFor(t, soon, func() bool { return primitives.LocalWaiters(c) == n }, "all waiters are queued")
 }
 
-// running returns the stacks of the goroutines that [workers] counts. A leak is a goroutine with a
-// frame of the library and none of a test: Redis clients and servers have goroutines of their own,
-// so comparing the number of goroutines would not find one.
-func running() (stacks []string) {
-	packages := []string{"primitives.", "internal/engine.", "pubsub.", "watchdog.", "scripts."}
-	for stack := range goroutines() {
-		own := slices.ContainsFunc(packages, func(name string) bool {
-			return bytes.Contains(stack, []byte("redlatch/"+name))
-		})
-		if own && !bytes.Contains(stack, []byte("primitives_test.")) {
-			stacks = append(stacks, string(stack))
-		}
-	}
-	return stacks
-}
-
-// requireIdle waits until no goroutine of the library is left. The test must not be parallel.
-func requireIdle(t testing.TB) {
+// checkLeaks checks, after the other cleanups of t, that no goroutine is left of what was started since
+// this call. By then the clients and the proxies of t are closed. The test must not be parallel.
+func checkLeaks(t testing.TB) {
 	t.Helper()
-	redistest.WaitFor(t, soon, func() bool { return workers() == 0 }, "the library's goroutines have ended")
+	ignore := []goleak.Option{goleak.IgnoreCurrent(), redistest.IgnoreServers()}
+	t.Cleanup(func() {
+		t.Helper()
+		var err error
+		for limit := time.Now().Add(soon); time.Now().Before(limit); {
+			if err = goleak.Find(ignore...); err == nil { // tries for half a second
+				return
+			}
+		}
+		require.NoError(t, err)
+	})
 }
 
 // recorder is an observer that records all events.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -37,8 +38,13 @@ func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
 		events := &recorder{}
 		l := q.lock(q.clients(t, events.option()), budgetTTL)
 		q.proxies[2].BlackHole(true) // uses up its budget
-		release(t, acquire(t, t.Context(), l))
-		require.Less(t, events.await(t, primitives.EventReleased).Held, budget)
+		began := time.Now()
+		hold := acquire(t, t.Context(), l)
+		acquired := time.Now()
+		release(t, hold)
+		require.Greater(t, acquired.Sub(began), budget/2, "the silent member was waited for")
+		// On a busy machine the hold may start a moment before Acquire returns.
+		require.Less(t, events.await(t, primitives.EventReleased).Held, time.Since(acquired)+budget/4)
 	})
 }
 
@@ -131,8 +137,8 @@ func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
 	q.requireFree(t, all(3)...)
 }
 
-// releases matches scripts that release a lock. Their arguments have the owner before the publish
-// command, those of acquisitions have the TTL there.
+// releases matches scripts that release a lock. Before the publish command they have the owner, where
+// acquisitions have the TTL.
 func releases(args []string) bool {
 	at := slices.Index(args, "publish")
 	if at < 0 || !script(args) {
@@ -172,13 +178,8 @@ func TestRedLateRollbackLeavesANestedHoldItsMember(t *testing.T) {
 	q.requireFree(t, all(3)...)
 }
 
-// returnGrace is how long after the end of its context or wait an acquisition may return.
-func returnGrace() time.Duration {
-	if raced {
-		return 150 * time.Millisecond
-	}
-	return 50 * time.Millisecond
-}
+// returnGrace is how long after the end of its context or wait a call may return (C5).
+const returnGrace = 50 * time.Millisecond
 
 // silentMember is a case of a joint lock with members that do not answer.
 type silentMember struct {
@@ -187,8 +188,8 @@ type silentMember struct {
 	connected bool  // the connections are made before the silence
 }
 
-// TestJointAcquireReturnsInTimeWhenAMemberIsSilent checks that a silent member does not delay an
-// acquisition beyond the end of its context or its wait.
+// TestJointAcquireReturnsInTimeWhenAMemberIsSilent checks in fake time that a silent member does not
+// delay an acquisition beyond the end of its context or its wait.
 func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 	for _, kind := range []string{"multi", "red"} {
 		for _, tt := range []silentMember{
@@ -199,24 +200,18 @@ func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
 		} {
 			for _, by := range []string{"ctx", "cancel", "wait"} {
 				t.Run(kind+", "+tt.name+", by "+by, func(t *testing.T) {
-					// A busy machine may make a call late, but not each time.
-					for range 3 {
-						if tt.acquire(t, kind, by) < returnGrace() {
-							return
-						}
-					}
-					require.FailNow(t, "too late each time")
+					synctest.Test(t, func(t *testing.T) { tt.acquire(t, kind, by) })
 				})
 			}
 		}
 	}
 }
 
-// acquire returns how long after its end the acquisition returned. by says what ends it: the
-// deadline of its context, a cancellation or its wait.
-func (tt silentMember) acquire(t *testing.T, kind, by string) (late time.Duration) {
+// acquire makes an acquisition. by says what ends it: the deadline of its context, a cancellation or
+// its wait.
+func (tt silentMember) acquire(t *testing.T, kind, by string) {
 	const limit = 300 * time.Millisecond
-	q := newQuorum(t, 3)
+	q := quorumOf(t, redistest.Embedded(t), redistest.Embedded(t), redistest.Embedded(t))
 	var locks []*primitives.Lock
 	for i, p := range q.proxies {
 		client := newClient(t, p.Client(t, longTimeouts, func(o *redis.Options) {
@@ -250,6 +245,7 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) (late time.Duratio
 	hold, err := l.Acquire(ctx, opts...)
 	took := time.Since(began)
 	t.Logf("returned %v after its end: %v", took-limit, err)
+	require.LessOrEqual(t, took, limit+returnGrace)
 	if kind == "red" && by == "wait" && len(tt.silent) <= 1 {
 		require.NoError(t, err, "a majority answered within the wait")
 		require.NoError(t, hold.Release(t.Context()))
@@ -268,7 +264,6 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) (late time.Duratio
 	for i := range q.servers {
 		requireClean(t, q.servers[i], q.name)
 	}
-	return took - limit
 }
 
 // requireEndedBy requires the error of an acquisition that was ended in that way.
@@ -286,46 +281,58 @@ func requireEndedBy(t *testing.T, err error, by string) {
 }
 
 // TestJointCallsReturnWithTheirContextWhenAMemberIsSilent makes calls on a joint hold, and calls by
-// id.
+// id, in fake time.
 func TestJointCallsReturnWithTheirContextWhenAMemberIsSilent(t *testing.T) {
-	const limit = 300 * time.Millisecond
-	s := redistest.Redis(t)
-	for _, kind := range []string{"multi", "red"} {
-		t.Run(kind, func(t *testing.T) {
-			x := onJoint(t, s, kind)
-			p := s.Proxy(t)
-			slow := newClient(t, p.Client(t, longTimeouts))
-			locks := x.locks(x.c)
-			locks[0], locks[1] = slow.Lock(locks[0].Name()), slow.Lock(locks[1].Name())
-			l := x.join(locks)
-			hold := acquire(t, t.Context(), l)
-			require.NoError(t, hold.Check(t.Context()))
-			for name, call := range map[string]func(ctx context.Context) error{
-				"check":      hold.Check,
-				"extend":     func(ctx context.Context) error { return hold.Extend(ctx, time.Minute) },
-				"release id": func(ctx context.Context) error { return l.ReleaseID(ctx, "nobody") },
-				"adopt":      func(ctx context.Context) error { _, err := l.Adopt(ctx, "nobody"); return err },
-			} {
-				t.Run(name, func(t *testing.T) {
-					p.BlackHole(true)
-					defer func() { p.Heal(); p.Reset() }()
-					ctx, cancel := context.WithTimeout(t.Context(), limit)
-					defer cancel()
-					began := time.Now()
-					err := call(ctx)
-					took := time.Since(began)
-					t.Logf("returned %v after the end of its context: %v", took-limit, err)
-					if !errors.Is(err, primitives.ErrNotHeld) { // a multilock needs one reply only
-						require.ErrorIs(t, err, context.DeadlineExceeded)
-					}
-					require.Less(t, took, limit+returnGrace())
-					requireLive(t, hold.Context())
-				})
-			}
-			release(t, hold)
-			requireClean(t, s, x.base)
-		})
+	type call = func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error
+	for name, call := range map[string]call{
+		"check": func(ctx context.Context, _ *primitives.Lock, hold *primitives.Hold) error { return hold.Check(ctx) },
+		"extend": func(ctx context.Context, _ *primitives.Lock, hold *primitives.Hold) error {
+			return hold.Extend(ctx, time.Minute)
+		},
+		"release id": func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
+			return l.ReleaseID(ctx, "nobody")
+		},
+		"adopt": func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
+			_, err := l.Adopt(ctx, "nobody")
+			return err
+		},
+	} {
+		for _, kind := range []string{"multi", "red"} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { jointCallWhenAMemberIsSilent(t, kind, call) })
+			})
+		}
 	}
+}
+
+func jointCallWhenAMemberIsSilent(
+	t *testing.T, kind string, call func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error,
+) {
+	const limit = 300 * time.Millisecond
+	x := onJoint(t, redistest.Embedded(t), kind)
+	p := x.s.Proxy(t)
+	slow := newClient(t, p.Client(t, longTimeouts))
+	locks := x.locks(x.c)
+	locks[0], locks[1] = slow.Lock(locks[0].Name()), slow.Lock(locks[1].Name())
+	l := x.join(locks)
+	hold := acquire(t, t.Context(), l)
+	require.NoError(t, hold.Check(t.Context()))
+	p.BlackHole(true)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	began := time.Now()
+	err := call(ctx, l, hold)
+	took := time.Since(began)
+	t.Logf("returned %v after the end of its context: %v", took-limit, err)
+	if !errors.Is(err, primitives.ErrNotHeld) { // a multilock needs one reply only
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	require.LessOrEqual(t, took, limit+returnGrace)
+	requireLive(t, hold.Context())
+	p.Heal()
+	p.Reset()
+	release(t, hold)
+	requireClean(t, x.s, x.base)
 }
 
 // TestJointCallWithTheContextOfALostHoldIsNoLoss calls Check with a context whose cause is ErrLost.

@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -396,9 +397,7 @@ func jointWait(t *testing.T, x *jointTest) {
 	released := time.Now()
 	r := await(t, waiting)
 	require.NoError(t, r.err)
-	if x.s.Mini() == nil {
-		require.Less(t, r.at.Sub(released), 900*time.Millisecond, "woken up by a message")
-	}
+	require.Less(t, r.at.Sub(released), slowPoll)
 	release(t, r.hold)
 	require.Len(t, x.events.all(primitives.EventWait), 2)
 	require.Equal(t, x.kind, x.events.all(primitives.EventWait)[0].Lock)
@@ -455,9 +454,10 @@ func jointCloseWaiting(t *testing.T, x *jointTest) {
 	}
 	waiting := start(func() (*primitives.Hold, error) { return x.join(locks).Acquire(t.Context()) })
 	awaitWaiter(t, x.s, x.base)
-	began := time.Now()
-	require.NoError(t, x.c.Close(t.Context()))
-	require.Less(t, time.Since(began), 1500*time.Millisecond)
+	inTime, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	require.NoError(t, x.c.Close(inTime))
+	require.NoError(t, inTime.Err(), "Close does not wait for the holders of the other members")
 	err := await(t, waiting).err
 	require.ErrorIs(t, err, primitives.ErrClosed)
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
@@ -538,6 +538,7 @@ func TestJointRejectsInvalidMembers(t *testing.T) {
 
 // TestJointCancelledAcquireLeavesNothing cancels acquisitions at random times.
 func TestJointCancelledAcquireLeavesNothing(t *testing.T) {
+	checkLeaks(t)
 	s := redistest.Redis(t)
 	for _, kind := range []string{"multi", "red"} {
 		t.Run(kind, func(t *testing.T) {
@@ -560,9 +561,7 @@ func TestJointCancelledAcquireLeavesNothing(t *testing.T) {
 							mu.Lock()
 							acquired++
 							mu.Unlock()
-						} else {
-							require.ErrorIs(t, err, primitives.ErrNotAcquired)
-							require.ErrorIs(t, err, context.DeadlineExceeded)
+						} else if errors.Is(err, primitives.ErrNotAcquired) && errors.Is(err, context.DeadlineExceeded) {
 							err = nil
 						}
 						cancel()
@@ -580,7 +579,6 @@ func TestJointCancelledAcquireLeavesNothing(t *testing.T) {
 			release(t, hold)
 		})
 	}
-	requireIdle(t)
 }
 
 // TestJointCountsAreExactWhenRepliesAreLost drops replies at random.
@@ -623,7 +621,7 @@ func TestJointLateReleaseFreesNothing(t *testing.T) {
 	s := redistest.Redis(t)
 	x := onJoint(t, s, "multi")
 	p := s.Proxy(t)
-	c := newClient(t, p.Client(t, hasty, noRetries))
+	c := newClient(t, p.Client(t, noRetries))
 	blocked := acquire(t, t.Context(), x.other(t).Lock(x.names[1]))
 	released, again := false, false
 	var once sync.Once

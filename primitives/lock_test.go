@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -296,11 +298,11 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 
 // C6: WithWait does not limit the hold. The context given to Acquire does.
 func TestC6WaitBoundsOnlyTheWaiting(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
+	bubble(t, func(t *testing.T, b *bubbled) { // a busy machine needs more than a millisecond
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		hold := acquire(t, ctx, x.l, primitives.WithWait(time.Millisecond))
-		time.Sleep(5 * time.Millisecond) // the wait limit passes
+		hold := acquire(t, ctx, b.l, primitives.WithWait(time.Millisecond))
+		time.Sleep(time.Second) // the wait limit passes
 		requireLive(t, hold.Context())
 		cancel()
 		requireEnds(t, hold.Context(), context.Canceled)
@@ -314,7 +316,9 @@ func TestC7Errors(t *testing.T) {
 	t.Parallel()
 	t.Run("a transport error of the first try is returned", transportErrorOfFirstTry)
 	t.Run("a waiter retries after transport errors", transportErrorsWhileWaiting)
-	t.Run("a cancelled waiter joins the last transport error", transportErrorJoined)
+	t.Run("a cancelled waiter joins the last transport error", func(t *testing.T) {
+		synctest.Test(t, transportErrorJoined)
+	})
 	t.Run("an error reply of Redis is returned", func(t *testing.T) {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			require.NoError(t, x.rdb.Set(t.Context(), x.name, "not a lock", 0).Err())
@@ -365,12 +369,14 @@ func transportErrorsWhileWaiting(t *testing.T) {
 	x := onLock(t, redistest.Redis(t))
 	p := x.s.Proxy(t)
 	hold := acquire(t, t.Context(), x.l)
-	other := newClient(t, p.Client(t, hasty)).Lock(x.name)
+	c := newClient(t, p.Client(t, hasty))
+	other := c.Lock(x.name)
 	waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 	bounded := start(func() (*primitives.Hold, error) {
 		return other.Acquire(t.Context(), primitives.WithWait(3*time.Second))
 	})
 	awaitWaiter(t, x.s, x.name)
+	awaitLocalWaiters(t, c, 2) // or the outage could meet the first attempt of one of them
 	p.Refuse(true)
 	p.Reset()
 	r := await(t, bounded)
@@ -385,8 +391,9 @@ func transportErrorsWhileWaiting(t *testing.T) {
 }
 
 // transportErrorJoined cancels a waiter while Redis is unreachable. Its error has all three causes.
+// It runs in fake time.
 func transportErrorJoined(t *testing.T) {
-	x := onLock(t, redistest.Redis(t))
+	x := onLock(t, redistest.Embedded(t))
 	p := x.s.Proxy(t)
 	hold := acquire(t, t.Context(), x.l)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -438,7 +445,7 @@ func TestC9CancellingReleasesNothing(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		ctx, cancel := context.WithCancel(t.Context())
-		hold := acquire(t, ctx, x.l, primitives.WithWatchdog(600*time.Millisecond))
+		hold := acquire(t, ctx, x.l, primitives.WithWatchdog(watched))
 		cancel()
 		before := hold.ValidUntil()
 		redistest.WaitFor(t, soon, func() bool {
@@ -499,8 +506,12 @@ func TestC11Release(t *testing.T) {
 		})
 	})
 	t.Run("a release without an answer is retried in the background", releaseWithoutAnswer)
-	t.Run("Release returns within 5 s, whatever the client's timeouts", releaseReturnsWithin5s)
-	t.Run("a background retry does not restore a count", backgroundReleaseOutOfOrder)
+	t.Run("Release returns within 5 s, whatever the client's timeouts", func(t *testing.T) {
+		synctest.Test(t, releaseReturnsWithin5s)
+	})
+	t.Run("a background retry does not restore a count", func(t *testing.T) {
+		synctest.Test(t, backgroundReleaseOutOfOrder)
+	})
 }
 
 func releaseWithoutAnswer(t *testing.T) {
@@ -514,7 +525,7 @@ func releaseWithoutAnswer(t *testing.T) {
 	err := hold.Release(t.Context())
 	require.Error(t, err)
 	require.NotErrorIs(t, err, primitives.ErrLost)
-	require.Less(t, time.Since(began), 5500*time.Millisecond)
+	require.Less(t, time.Since(began), 10*time.Second, "it would be repeated for the lease, 30 s")
 	require.Len(t, heard.all(primitives.EventReleaseFailed), 1)
 	requireEnds(t, hold.Context(), primitives.ErrReleased)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
@@ -523,24 +534,26 @@ func releaseWithoutAnswer(t *testing.T) {
 	requireClean(t, x.s, x.name)
 }
 
+// releaseReturnsWithin5s runs in fake time.
 func releaseReturnsWithin5s(t *testing.T) {
-	x := onLock(t, redistest.Redis(t))
+	x := onLock(t, redistest.Embedded(t))
 	p := x.s.Proxy(t)
 	l := newClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 7 * time.Second })).Lock(x.name)
 	hold := acquire(t, t.Context(), l)
 	p.BlackHole(true)
 	began := time.Now()
 	require.Error(t, hold.Release(t.Context()))
-	require.InDelta(t, 5, time.Since(began).Seconds(), 1)
+	require.Equal(t, 5*time.Second, time.Since(began))
 	p.Reset()
 	p.Heal()
 	release(t, acquire(t, t.Context(), x.l))
 }
 
 // backgroundReleaseOutOfOrder checks that the background retry of the inner release, which writes
-// the count that it wants, does not undo the release of the middle hold that came after it.
+// the count that it wants, does not undo the release of the middle hold that came after it. It runs in
+// fake time.
 func backgroundReleaseOutOfOrder(t *testing.T) {
-	x := onLock(t, redistest.Redis(t))
+	x := onLock(t, redistest.Embedded(t))
 	p := x.s.Proxy(t)
 	l := newClient(t, p.Client(t, hasty, noRetries)).Lock(x.name)
 	outer := acquire(t, t.Context(), l)
@@ -550,7 +563,7 @@ func backgroundReleaseOutOfOrder(t *testing.T) {
 	require.Error(t, inner.Release(t.Context()))
 	release(t, middle)
 	require.Equal(t, "1", x.count(t, outer.ID()))
-	time.Sleep(100 * time.Millisecond) // time for a retry in the background
+	time.Sleep(20 * time.Second) // time for retries in the background
 	require.Equal(t, "1", x.count(t, outer.ID()))
 	release(t, outer)
 	requireClean(t, x.s, x.name)
@@ -605,14 +618,14 @@ func TestC13Lease(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(400 * time.Millisecond)},
-			{primitives.WithWatchdog(200 * time.Millisecond), primitives.WithMaxHold(400 * time.Millisecond)},
+			{primitives.WithLease(brief)},
+			{primitives.WithWatchdog(brief), primitives.WithMaxHold(2 * brief)},
 		} {
 			began := time.Now()
 			hold := acquire(t, t.Context(), x.l, opts...)
-			require.WithinRange(t, hold.ValidUntil(), began, time.Now().Add(400*time.Millisecond))
+			require.WithinRange(t, hold.ValidUntil(), began, time.Now().Add(brief))
 			requireEnds(t, hold.Context(), primitives.ErrLost)
-			require.GreaterOrEqual(t, time.Since(began), 390*time.Millisecond)
+			require.GreaterOrEqual(t, time.Since(began), brief*9/10)
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		}
 	})
@@ -660,7 +673,7 @@ func TestC15Adopt(t *testing.T) {
 
 		outer := acquire(t, t.Context(), x.l)
 		inner := acquire(t, outer.Context(), x.l)
-		adopted, err := other.Adopt(t.Context(), outer.ID(), primitives.WithWatchdog(900*time.Millisecond))
+		adopted, err := other.Adopt(t.Context(), outer.ID(), primitives.WithWatchdog(watched))
 		require.NoError(t, err)
 		require.Equal(t, []any{1, int64(0)}, []any{adopted.Depth(), adopted.Token()})
 		require.Equal(t, map[string]string{adopted.ID(): "2"}, fields(t, x.s, x.name))
@@ -685,7 +698,7 @@ func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		id := func() string {
-			hold := acquire(t, t.Context(), x.l, primitives.WithWatchdog(time.Second))
+			hold := acquire(t, t.Context(), x.l, primitives.WithWatchdog(watched))
 			requireLive(t, hold.Context())
 			return hold.ID()
 		}()
@@ -698,7 +711,7 @@ func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 
 		_ = x.l.Do(t.Context(), func(context.Context) error {
 			runtime.GC()
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // a cleanup would run
 			runtime.GC()
 			return nil
 		})
@@ -713,7 +726,7 @@ func TestC18Close(t *testing.T) {
 		l := c.Lock(x.name)
 		require.NoError(t, newClient(t, x.s.Client(t)).Close(t.Context()), "a client without work")
 
-		hold := acquire(t, t.Context(), l, primitives.WithWatchdog(time.Second))
+		hold := acquire(t, t.Context(), l)
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close(context.Background()) }()
 		redistest.WaitFor(t, soon, func() bool {
@@ -738,7 +751,7 @@ func closeWithHolds(t *testing.T, x *lockTest) {
 	p := x.s.Proxy(t)
 	c := newClient(t, p.Client(t))
 	l := c.Lock(x.name)
-	outer := acquire(t, t.Context(), l, primitives.WithWatchdog(time.Second))
+	outer := acquire(t, t.Context(), l)
 	inner := acquire(t, outer.Context(), l)
 	done, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
@@ -774,38 +787,42 @@ func closeWithHolds(t *testing.T, x *lockTest) {
 
 // closeLeavesNothing closes a client at different moments of its work.
 func closeLeavesNothing(t *testing.T) {
-	requireIdle(t)
 	for i := range 30 {
-		s := redistest.Miniredis(t)
-		var mu sync.Mutex
-		closed := false
-		c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
-			mu.Lock()
-			defer mu.Unlock()
-			if closed {
-				t.Errorf("event %v after Close", e.Kind)
-			}
-		}))
-		var wg sync.WaitGroup
-		for g := range 4 {
-			wg.Go(func() {
-				for j := 0; ; j++ {
-					l := c.Lock(fmt.Sprint("l", (g+j)%3))
-					if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
-						if !errors.Is(err, primitives.ErrClosed) {
-							t.Error(err)
-						}
-						return
-					}
-				}
-			})
-		}
-		time.Sleep(time.Duration(i) * time.Millisecond)
-		require.NoError(t, c.Close(context.Background()))
-		mu.Lock()
-		closed = true
-		mu.Unlock()
-		requireIdle(t)
-		wg.Wait()
+		t.Run(strconv.Itoa(i), func(t *testing.T) { closeAfter(t, time.Duration(i)*time.Millisecond) })
 	}
+}
+
+// closeAfter closes a client that has worked for d.
+func closeAfter(t *testing.T, d time.Duration) {
+	checkLeaks(t)
+	s := redistest.Miniredis(t)
+	var mu sync.Mutex
+	closed := false
+	c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		if closed {
+			t.Errorf("event %v after Close", e.Kind)
+		}
+	}))
+	var wg sync.WaitGroup
+	for g := range 4 {
+		wg.Go(func() {
+			for j := 0; ; j++ {
+				l := c.Lock(fmt.Sprint("l", (g+j)%3))
+				if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
+					if !errors.Is(err, primitives.ErrClosed) {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		})
+	}
+	time.Sleep(d)
+	require.NoError(t, c.Close(context.Background()))
+	mu.Lock()
+	closed = true
+	mu.Unlock()
+	wg.Wait()
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -141,7 +140,7 @@ func TestLockerRetriesDuringAnOutage(t *testing.T) {
 func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
-		hold := acquire(t, t.Context(), x.l, primitives.WithLease(300*time.Millisecond))
+		hold := acquire(t, t.Context(), x.l, primitives.WithLease(brief))
 		mu := x.c.Lock(x.name, primitives.WithWait(0)).Locker(t.Context())
 		mu.Lock()
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -105,7 +104,7 @@ func TestLocksListsANameWhoseKeysAreInTwoSlots(t *testing.T) {
 	}
 	require.Equal(t, 1, listed)
 	// A plain client of a server that enforces slots lists it too.
-	node := newClient(t, redis.NewClient(servers.Node(t, name).Options()))
+	node := newClient(t, servers.Node(t, name).Client(t))
 	for info, err := range node.Locks(t.Context(), "*"+name) {
 		require.NoError(t, err)
 		require.Equal(t, "lock", info.Kind)

@@ -303,7 +303,7 @@ func TestPermitHolds(t *testing.T) {
 		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost, "one of two permits is released")
 		require.Equal(t, 4, available(t, rdb, key), "Release returns the other one")
 
-		hold, err = sem.Acquire(ctx, primitives.WithLease(80*time.Millisecond))
+		hold, err = sem.Acquire(ctx, primitives.WithLease(brief))
 		require.NoError(t, err)
 		requireEnds(t, hold.Context(), primitives.ErrLost)
 		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
@@ -331,14 +331,15 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 	})
 }
 
-// TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL.
-// Those of another holder are renewed.
+// TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL. The
+// permits of another holder are renewed.
 func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		const ttl = 900 * time.Millisecond
+		const ttl = watched
 		p := s.Proxy(t)
-		crashed := newClient(t, p.Client(t, hasty),
+		crashed := newClient(t, p.Client(t, hasty), busy,
 			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
 		sem := newClient(t, s.Client(t),
 			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)

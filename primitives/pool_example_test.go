@@ -104,7 +104,7 @@ func ExampleCountDownLatch() {
 	for range 2 { // in other processes
 		go func() {
 			if err := loaded.CountDown(ctx); err != nil {
-				fmt.Println(err) // Count tells whether it was counted
+				fmt.Println(err) // Count shows whether it was counted
 			}
 		}()
 	}

@@ -19,7 +19,7 @@ import (
 var shortTTL = primitives.WithWatchdog(2400 * time.Millisecond)
 
 // longTTL outlasts the tests: a member that is free by then was released.
-var longTTL = primitives.WithWatchdog(20 * time.Second)
+var longTTL = primitives.WithWatchdog(time.Minute)
 
 // has reports whether id holds the name on that server, with that count.
 func (q *quorum) has(t *testing.T, server int, id, count string) bool {
@@ -27,7 +27,7 @@ func (q *quorum) has(t *testing.T, server int, id, count string) bool {
 	return len(m) == 1 && m[id] == count
 }
 
-// flush deletes all data of those servers.
+// flush deletes all data of the given servers.
 func (q *quorum) flush(t *testing.T, servers ...int) {
 	for _, i := range servers {
 		require.NoError(t, q.servers[i].Client(t).FlushAll(context.Background()).Err())
@@ -141,8 +141,8 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 			require.NoError(t, inner.Check(t.Context()))
 			require.NoError(t, outer.Check(t.Context()))
 			release(t, inner)
-			for i := range q.servers {
-				require.True(t, q.has(t, i, outer.ID(), "1"))
+			for i := range q.servers { // a release that a member answers too late goes on in the background
+				redistest.WaitFor(t, soon, func() bool { return q.has(t, i, outer.ID(), "1") }, "one hold is left")
 			}
 			release(t, outer)
 			requireClosed(t, clients)
@@ -201,7 +201,7 @@ func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
 // and could count a shared owner twice.
 func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
 	for name, opts := range map[string][]primitives.Option{
-		"lease": {primitives.WithLease(20 * time.Second)},
+		"lease": {primitives.WithLease(time.Minute)},
 		"owner": {longTTL, primitives.WithOwner("me")},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -249,7 +249,6 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 			if !tt.answered {
 				awaitQuiet(t, q.proxies[0], attempt) // the attempt has failed
 			}
-			began := time.Now()
 			if tt.lost {
 				q.flush(t, 1)
 				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
@@ -259,7 +258,6 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 			}
 			deliver()
 			q.requireFree(t, all(3)...)
-			require.Less(t, time.Since(began), 8*time.Second, "released before the lease ends")
 			requireClosed(t, clients)
 			q.requireFree(t, all(3)...)
 		})
@@ -315,6 +313,7 @@ func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
 // TestRedCloseWhileAMemberIsLost checks that Close ends the hold with ErrClosed, and stops the
 // retries.
 func TestRedCloseWhileAMemberIsLost(t *testing.T) {
+	checkLeaks(t)
 	q := newQuorum(t, 3)
 	clients := q.clients(t)
 	hold := acquire(t, t.Context(), q.lock(clients, shortTTL))
@@ -328,7 +327,6 @@ func TestRedCloseWhileAMemberIsLost(t *testing.T) {
 	requireEnds(t, hold.Context(), primitives.ErrClosed)
 	shut(clients[1])
 	shut(clients[2])
-	requireIdle(t)
 }
 
 // TestRedCloseAfterMembersWereAcquiredAgain: Close meets the replaced parts last, and must not take

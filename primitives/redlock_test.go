@@ -23,10 +23,16 @@ type quorum struct {
 }
 
 func newQuorum(t *testing.T, n int) *quorum {
-	q := &quorum{name: redistest.Name(t)}
+	var servers []*redistest.Server
 	for range n {
-		s := redistest.Fresh(t)
-		q.servers = append(q.servers, s)
+		servers = append(servers, redistest.Fresh(t))
+	}
+	return quorumOf(t, servers...)
+}
+
+func quorumOf(t *testing.T, servers ...*redistest.Server) *quorum {
+	q := &quorum{servers: servers, name: redistest.Name(t)}
+	for _, s := range servers {
 		q.proxies = append(q.proxies, s.Proxy(t))
 	}
 	return q
@@ -36,6 +42,17 @@ func newQuorum(t *testing.T, n int) *quorum {
 func (q *quorum) clients(t *testing.T, opts ...primitives.ClientOption) (list []*primitives.Client) {
 	for _, p := range q.proxies {
 		list = append(list, newClient(t, p.Client(t, hasty, dialsOnce), opts...))
+	}
+	return list
+}
+
+// patientClients is like clients, but they wait for a reply for longer than a test lasts.
+func (q *quorum) patientClients(t *testing.T) (list []*primitives.Client) {
+	patience := func(o *redis.Options) {
+		o.ReadTimeout, o.WriteTimeout, o.DialTimeout, o.PoolTimeout = 2*soon, 2*soon, 2*soon, 2*soon
+	}
+	for _, p := range q.proxies {
+		list = append(list, newClient(t, p.Client(t, patience, dialsOnce), primitives.WithCommandTimeout(2*soon)))
 	}
 	return list
 }
@@ -67,7 +84,7 @@ func (q *quorum) hold(t *testing.T, servers ...int) (holds []*primitives.Hold) {
 	return holds
 }
 
-// requireFree returns when nothing is left on those servers.
+// requireFree waits until nothing is left on the given servers.
 func (q *quorum) requireFree(t *testing.T, servers ...int) {
 	t.Helper()
 	for _, i := range servers {
@@ -109,7 +126,7 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 				continue
 			}
 			t.Run(tt.name+"/"+string(rune('0'+n)), func(t *testing.T) {
-				l := q.on(t, budgetTTL)
+				l := q.lock(q.patientClients(t), budgetTTL)
 				release(t, acquire(t, t.Context(), l)) // loads the scripts
 				for _, i := range down {
 					tt.fail(i)
@@ -118,7 +135,8 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 					t.Helper()
 					began := time.Now()
 					f()
-					require.Less(t, time.Since(began), budget+300*time.Millisecond, what)
+					// Without a budget, a release would take 5 s and other calls 30 s.
+					require.Less(t, time.Since(began), budget+3*time.Second, what)
 				}
 				var hold, inner *primitives.Hold
 				inTime("acquire", func() { hold = acquire(t, t.Context(), l) })
@@ -129,6 +147,7 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 				inTime("release", func() { release(t, hold) })
 				for _, i := range down {
 					tt.recover(i)
+					q.proxies[i].Reset() // or the client would wait for replies on silent connections
 				}
 				q.requireFree(t, all(n)...)
 			})
@@ -158,7 +177,7 @@ func TestRedLockAttemptOutcomes(t *testing.T) {
 		{"all down", nil, []int{0, 1, 2, 3, 4}, false, false, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := q.on(t)
+			l := q.lock(q.patientClients(t))
 			others := q.hold(t, tt.held...)
 			for _, i := range tt.down {
 				q.proxies[i].Refuse(true)
@@ -203,10 +222,10 @@ func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 		{"failed", []int{0, 1}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			l := q.on(t, primitives.WithLease(20*time.Second)) // outlasts the test
+			l := q.on(t, primitives.WithLease(time.Minute)) // what is free by the end was rolled back
 			others := q.hold(t, tt.held...)
 			require.NoError(t, q.servers[2].Pause())
-			hold, err := l.TryAcquire(t.Context(), primitives.WithLease(5*time.Second))
+			hold, err := l.TryAcquire(t.Context())
 			if tt.held == nil {
 				require.NoError(t, err)
 				release(t, hold)
@@ -217,9 +236,7 @@ func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 			for _, other := range others {
 				release(t, other)
 			}
-			began := time.Now()
 			q.requireFree(t, 0, 1, 2)
-			require.Less(t, time.Since(began), 3*time.Second, "released before the lease ends")
 		})
 	}
 }
@@ -262,14 +279,14 @@ func TestRedLockWaitersDoNotWakeEachOther(t *testing.T) {
 			return redistest.Connections(t, s) >= waiters*2
 		}, "all waiters are subscribed")
 	}
-	time.Sleep(500 * time.Millisecond)
-	before := redistest.Commands(t, q.servers[2])
+	time.Sleep(500 * time.Millisecond) // most have made their second attempt
+	before, began := redistest.Commands(t, q.servers[2]), time.Now()
 	const span = 2 * time.Second
 	time.Sleep(span)
 	spent := redistest.Commands(t, q.servers[2]).Since(before)["evalsha"]
 	t.Logf("%d waiters: %d scripts in %v on the free server", waiters, spent, span)
-	// an attempt and its rollback each second, and a margin of the same size
-	require.LessOrEqual(t, spent, int64(waiters*2*4))
+	// An attempt and its rollback each second, and a margin of the same size.
+	require.LessOrEqual(t, float64(spent), waiters*2*2*max(time.Since(began), span).Seconds())
 
 	release(t, holds[0]) // two members are free now: a majority
 	for range waiting {
@@ -297,7 +314,8 @@ func awaitAny(t *testing.T, from []<-chan result) result {
 	return result{}
 }
 
-// TestRedLockReleaseWakesWaiters releases different members. A message wakes up the waiter.
+// TestRedLockReleaseWakesWaiters releases different members. The waiter acquires. The engine's tests
+// check in fake time that messages wake it.
 func TestRedLockReleaseWakesWaiters(t *testing.T) {
 	q := newQuorum(t, 3)
 	l := q.on(t)
@@ -313,18 +331,18 @@ func TestRedLockReleaseWakesWaiters(t *testing.T) {
 		released := time.Now()
 		r := await(t, waiting)
 		require.NoError(t, r.err)
-		require.Less(t, r.at.Sub(released), 700*time.Millisecond)
+		require.Less(t, r.at.Sub(released), slowPoll)
 		release(t, r.hold)
 	}
 	q.requireFree(t, 0, 1, 2)
 }
 
 // TestRedLockSurvivesTheRestartOfOneServer restarts servers without persistence. The hold survives
-// the loss of one server's data, and is lost with those of two.
+// the loss of one server's data, but not of two.
 func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 	q := newQuorum(t, 3)
 	events := &recorder{}
-	l := q.lock(q.clients(t, events.option()), primitives.WithWatchdog(1500*time.Millisecond))
+	l := q.lock(q.clients(t, events.option()), primitives.WithWatchdog(watched))
 	hold := acquire(t, t.Context(), l)
 	restart := func(i int) {
 		require.NoError(t, q.servers[i].Kill())
@@ -349,9 +367,7 @@ func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 // TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires partitions a holder from a majority.
 func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	q := newQuorum(t, 3)
-	hold := acquire(t, t.Context(), q.on(t, primitives.WithWatchdog(1500*time.Millisecond)))
-	ended := make(chan time.Time, 1)
-	context.AfterFunc(hold.Context(), func() { ended <- time.Now() })
+	hold := acquire(t, t.Context(), q.lock(q.clients(t, busy), primitives.WithWatchdog(watched)))
 	var others []*primitives.Client // not partitioned
 	for _, s := range q.servers {
 		others = append(others, newClient(t, s.Client(t)))
@@ -359,9 +375,11 @@ func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	for _, p := range q.proxies[:2] {
 		p.BlackHole(true)
 	}
-	r := await(t, start(func() (*primitives.Hold, error) { return q.lock(others).Acquire(t.Context()) }))
+	r := await(t, start(func() (*primitives.Hold, error) {
+		next, err := q.lock(others).Acquire(t.Context())
+		return next, errors.Join(err, stillHeld(hold))
+	}))
 	require.NoError(t, r.err)
-	require.True(t, (<-ended).Before(r.at))
 	require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
 	for _, p := range q.proxies {
 		p.Heal()
@@ -370,6 +388,14 @@ func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	require.NoError(t, r.hold.Check(t.Context()))
 	release(t, r.hold)
 	q.requireFree(t, 0, 1, 2)
+}
+
+// stillHeld returns an error if the context of hold has not ended.
+func stillHeld(hold *primitives.Hold) error {
+	if hold.Context().Err() == nil {
+		return errors.New("the former holder has not learned of its loss")
+	}
+	return nil
 }
 
 func redMinorityLost(t *testing.T, x *jointTest) {

@@ -158,8 +158,7 @@ func TestRWLockCancelledAcquireLeavesNothing(t *testing.T) {
 		}
 		wg.Wait()
 		t.Logf("%d of %d were acquired", got.Load(), 20*rounds)
-		redistest.WaitFor(t, 2*time.Second, func() bool { return len(leftovers(t, s, name)) == 0 },
-			"no key and no channel is left")
+		requireClean(t, s, name)
 		require.NoError(t, c.Close(t.Context()))
 	})
 }
@@ -172,7 +171,7 @@ func TestRWLockReleasesWhenRedisIsFull(t *testing.T) {
 	x := onRW(t, s)
 	ctx := t.Context()
 	lock := func(suffix string) *primitives.RWLock { return x.c.RWLock(x.name + suffix) }
-	renewed := primitives.WithWatchdog(time.Second)
+	renewed := primitives.WithWatchdog(watched)
 	a := acquire(t, ctx, x.rw.Reader(), renewed)
 	in := acquire(t, a.Context(), x.rw.Reader(), renewed)
 	short := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(time.Minute))
@@ -193,8 +192,8 @@ func TestRWLockReleasesWhenRedisIsFull(t *testing.T) {
 	}
 	_, err := x.rw.Reader().Acquire(a.Context())
 	require.ErrorContains(t, err, "OOM")
-	require.NoError(t, a.Extend(ctx, 2*time.Second))
-	time.Sleep(2500 * time.Millisecond)
+	require.NoError(t, a.Extend(ctx, watched+time.Second))
+	awaitRenewal(t, 2, a, in, w, v, r)
 	for _, h := range []*primitives.Hold{a, in, w, v, r} {
 		require.NoError(t, h.Check(ctx), "renewed")
 	}

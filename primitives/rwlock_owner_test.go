@@ -1,6 +1,7 @@
 package primitives_test
 
 import (
+	"strconv"
 	"testing"
 	"time"
 
@@ -34,9 +35,19 @@ func TestRWLockReleaseFreesItsOwnCountsOnly(t *testing.T) {
 				name string
 				run  func(t *testing.T, x *rwTest, side rwSideTest)
 			}{
-				{"private hold first", testReleasePrivateFirst},
-				{"shared hold first", testReleaseSharedFirst},
-				{"two shared holds", testReleaseTwoShared},
+				{"private hold first", func(t *testing.T, x *rwTest, side rwSideTest) {
+					private, shared := side.acquireBoth(t, x)
+					side.releaseInTurn(t, x, private, shared)
+				}},
+				{"shared hold first", func(t *testing.T, x *rwTest, side rwSideTest) {
+					private, shared := side.acquireBoth(t, x)
+					side.releaseInTurn(t, x, shared, private)
+				}},
+				{"two shared holds", func(t *testing.T, x *rwTest, side rwSideTest) {
+					private, shared := side.acquireBoth(t, x)
+					second := acquire(t, t.Context(), side.lock, primitives.WithOwner(private.ID()))
+					side.releaseInTurn(t, x, shared, private, second)
+				}},
 				{"by id", testReleaseSharedByID},
 				{"adopted", testAdoptShared},
 				{"by force", testForceReleaseShared},
@@ -69,32 +80,16 @@ func requireHeld(t *testing.T, x *rwTest, hold *primitives.Hold) {
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 }
 
-func testReleasePrivateFirst(t *testing.T, x *rwTest, side rwSideTest) {
-	private, shared := side.acquireBoth(t, x)
-	release(t, private)
-	require.Equal(t, "1", side.count(t, x, private))
-	requireHeld(t, x, shared)
-	release(t, shared)
-	requireNothingLeft(t, x)
-}
-
-func testReleaseSharedFirst(t *testing.T, x *rwTest, side rwSideTest) {
-	private, shared := side.acquireBoth(t, x)
-	release(t, shared)
-	require.Equal(t, "1", side.count(t, x, private))
-	requireHeld(t, x, private)
-	release(t, private)
-	requireNothingLeft(t, x)
-}
-
-func testReleaseTwoShared(t *testing.T, x *rwTest, side rwSideTest) {
-	private, shared := side.acquireBoth(t, x)
-	second := acquire(t, t.Context(), side.lock, primitives.WithOwner(private.ID()))
-	release(t, shared)
-	release(t, private)
-	require.Equal(t, "1", side.count(t, x, private))
-	requireHeld(t, x, second)
-	release(t, second)
+// releaseInTurn releases holds of one id. Each release takes one count, and the last one frees the
+// lock.
+func (side rwSideTest) releaseInTurn(t *testing.T, x *rwTest, holds ...*primitives.Hold) {
+	last := len(holds) - 1
+	for i, hold := range holds[:last] {
+		release(t, hold)
+		require.Equal(t, strconv.Itoa(last-i), side.count(t, x, hold))
+		requireHeld(t, x, holds[last])
+	}
+	release(t, holds[last])
 	requireNothingLeft(t, x)
 }
 

