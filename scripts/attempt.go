@@ -42,8 +42,10 @@ func (c *call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.
 // attempt runs a script once, by its digest. If the server does not know it, attempt loads it and
 // sends it again; if the server has forgotten it in between (SCRIPT FLUSH), or cannot load it,
 // attempt sends it with its text. None of these is a retry: NOSCRIPT means that nothing was
-// executed. If nobody waits for the answer any longer, it is not sent again: it would be executed after
-// whatever the caller has sent since, such as a rollback. The caller is registered in running. ctx bounds the time until the command is sent, then
+// executed. If the caller has returned meanwhile, the script is not sent again: it would be executed
+// after what the caller has sent since, such as a rollback.
+//
+// The caller is registered in running. ctx bounds the time until the command is sent, then
 // go-redis's own timeouts apply. The error is that of go-redis; classify says what it means.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	args, loaded, withText := c.args, false, false

@@ -29,7 +29,7 @@ type scene struct {
 func scenes() []scene {
 	return []scene{
 		lockScene, crashScene, cutoffScene,
-		fairScene, fencedScene, rwlockScene, multiScene, redScene,
+		fairScene, fencedScene, cohortScene, rwlockScene, multiScene, redScene,
 		semaphoreScene, permitsScene, latchScene, stripedScene,
 	}
 }

@@ -49,7 +49,8 @@ func TestCohortPassesTheLockOnWithoutACommand(t *testing.T) {
 		s.requireFree(t)
 		assert.Len(t, s.sent("release", ""), 1)
 		assert.Equal(t, []EventKind{
-			EventAcquired, EventReleased, EventAcquired, EventReleased, EventAcquired, EventReleased, EventAcquired, EventReleased,
+			EventAcquired, EventReleased, EventAcquired, EventReleased,
+			EventAcquired, EventReleased, EventAcquired, EventReleased,
 		}, c.kinds(EventWait))
 		again := acquire(t, t.Context(), r)
 		assert.Greater(t, again.Token(), last.Token())

@@ -124,7 +124,8 @@ func (w *world) granted(hold *Hold, k *task, outer *modelHold) *modelHold {
 			w.failf("%d permits of %q", permits, name)
 		}
 	}
-	if inherits := outer != nil && outer.Token() == hold.Token(); (k.Kind == "x" || k.Kind == "y") && !inherits && hold.ID() != sharedID {
+	inherits := outer != nil && outer.Token() == hold.Token()
+	if (k.Kind == "x" || k.Kind == "y") && !inherits && hold.ID() != sharedID {
 		if last := w.tokens[k.Kind]; hold.Token() <= last {
 			w.failf("%s has token %d of %q after %d", hold.ID(), hold.Token(), k.Kind, last)
 		}
