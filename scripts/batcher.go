@@ -104,10 +104,11 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 
 // finish returns p's result and puts p back into idle.
 func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
-	reply, err := p.reply, p.err
+	reply, err, over := p.reply, p.err, ctx.Err() != nil || p.end.Err() != nil
 	*p = pending{done: p.done, run: p.run}
 	b.idle.Put(p)
-	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+	// Asking for the end itself, too: the error of a dial that timed out matches DeadlineExceeded.
+	if over && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
 		err = interruption(ctx) // go-redis noticed the end before do did
 	}
 	b.r.noteAnswered(err)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -541,6 +542,34 @@ func TestAbandonedCallIsNotSentAgain(t *testing.T) {
 			w.r.Close() // waits for the attempt
 			require.Equal(t, 1, w.sent("evalsha")+w.sent("eval"))
 			require.Zero(t, s.Client(t).Exists(t.Context(), key).Val())
+		})
+	}
+}
+
+// A dial that times out within the call's time is a dial that failed: nothing was sent, and the call tries
+// again. Its error looks like that of a context whose deadline has passed.
+func TestDialTimeoutIsRetried(t *testing.T) {
+	for name, ctx := range map[string]func() (context.Context, context.CancelFunc){
+		"in the caller's goroutine": func() (context.Context, context.CancelFunc) { return context.Background(), func() {} },
+		"in another goroutine":      func() (context.Context, context.CancelFunc) { return context.WithCancel(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var timeouts atomic.Int32
+			w := newEnv(t, redistest.Redis(t), func(o *redis.Options) {
+				dial := redis.NewDialer(o)
+				o.DialerRetries = 1
+				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if timeouts.Add(1) <= 2 {
+						return net.DialTimeout(network, addr, time.Nanosecond)
+					}
+					return dial(ctx, network, addr)
+				}
+			})
+			ctx, cancel := ctx()
+			defer cancel()
+			_, err := w.r.Do(ctx, check, []any{redistest.Name(t)}, "x")
+			require.NoError(t, err)
+			require.Greater(t, timeouts.Load(), int32(2))
 		})
 	}
 }
