@@ -263,9 +263,8 @@ func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request
 	return reply.Value == int64(1), err
 }
 
-// forceRelease implements [lockDriver] by lock/force. It deletes the hash and publishes the release. If
-// the first reply was lost, a copy answers 1 instead of the ids. The former holders then get no notice,
-// and learn of their loss at their next renewal.
+// forceRelease implements [lockDriver] by lock/force. It deletes the hash and publishes the release. Redis
+// remembers the ids, so a copy gets them too, and the former holders can be notified.
 func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
 	ids, held = readForced(reply.Value)

@@ -167,7 +167,7 @@ func (d *rwDriver) releaseID(ctx context.Context, id string, q *engine.Request) 
 }
 
 // forceRelease implements [lockDriver] by read_force or write_force, which leave the other side alone.
-// If the first reply was lost, a copy answers 1 instead of the ids, and the former holders get no notice.
+// Redis remembers the ids, so a copy gets them too.
 func (d *rwDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
 	ids, held = readForced(reply.Value)

@@ -19,7 +19,7 @@ import (
 // The first half of this file sends notices, the second half reads them. presence.go subscribes.
 
 // readForced reads the reply of scripts that force a release: the ids of the former holders, or 0 if there
-// was none. A copy gets 1 instead of the ids.
+// was none.
 func readForced(answer any) (ids []string, held bool) {
 	fields, ok := answer.([]any)
 	for _, field := range fields {
@@ -27,7 +27,7 @@ func readForced(answer any) (ids []string, held bool) {
 			ids = append(ids, strings.TrimSuffix(id, ":write"))
 		}
 	}
-	return ids, ok || answer == int64(1)
+	return ids, ok
 }
 
 // announceTakeover notifies the holders of these ids after an operation that ended with err. For a joint

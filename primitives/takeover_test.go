@@ -155,6 +155,38 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 	}
 }
 
+// The reply to a ForceRelease is lost. Its repetition gets the same ids, so the holder is notified.
+func TestC15ForceReleaseWithALostReplyNotifiesTheHolder(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	for _, row := range takeableRows() {
+		if !row.forced || row.servers != 1 {
+			continue
+		}
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			key, p := redistest.Name(t), s.Proxy(t)
+			other := []*primitives.Client{newClient(t, p.Client(t))}
+			force := func(key string) bool {
+				held, err := row.open(t, key, other).(*primitives.Lock).ForceRelease(t.Context())
+				require.NoError(t, err)
+				return held
+			}
+			require.False(t, force(key+"other")) // loads the script
+			holder := newClient(t, s.Client(t))
+			began := time.Now()
+			hold, err := row.open(t, key, []*primitives.Client{holder}).Acquire(t.Context(), primitives.WithLease(time.Minute))
+			require.NoError(t, err)
+			awaitSubscribedHolder(t, began, holder, s)
+			p.DropReplies(1, script)
+			began = time.Now()
+			require.True(t, force(key))
+			requireEnds(t, hold.Context(), primitives.ErrLost)
+			require.Less(t, time.Since(began), promptNotice)
+		})
+	}
+}
+
 // TestC15HolderWithACallersIDLearnsOfATakeoverAtOnce: such a holder is notified on the channel of
 // its id.
 func TestC15HolderWithACallersIDLearnsOfATakeoverAtOnce(t *testing.T) {

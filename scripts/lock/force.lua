@@ -8,19 +8,20 @@
 -- KEYS[5..]  further keys of a fair lock, for notify_free
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- returns  the ids of the holders, 0 when there were none; a copy of this request: 1 instead of ids
+-- returns  the ids of the holders, 0 when there were none.
+--          A copy of this request gets the same answer
 local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]
 
 local memory = redis.call('get', memory_key)
 if memory then
-  return tonumber(memory)
+  return cjson.decode(memory)
 end
 -- HKEYS fails for a key of another type, which must not be deleted.
 local ids = redis.call('hkeys', lock_hash)
 local held = redis.call('del', lock_hash)
 redis.call('del', shared_counts)
-redis.call('set', memory_key, held, 'px', memory_ttl_ms)
+redis.call('set', memory_key, cjson.encode(held == 1 and ids or 0), 'px', memory_ttl_ms)
 if held == 1 then
   notify_free(all_keys, publish)
   return ids

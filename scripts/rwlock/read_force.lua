@@ -7,14 +7,15 @@
 -- KEYS[5]  shared counts
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- returns  the ids of the readers, 0 when there were none; a copy of this request: 1 instead of ids
+-- returns  the ids of the readers, 0 when there were none.
+--          A copy of this request gets the same answer
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]
 
 local prefix = hold_prefix(lock_hash)
 local memory = redis.call('get', memory_key)
 if memory then
-  return tonumber(memory)
+  return cjson.decode(memory)
 end
 local ids, entries = {}, redis.call('hgetall', lock_hash)
 redis.call('del', memory_key) -- a full Redis allows what follows
@@ -32,5 +33,6 @@ if redis.call('hget', lock_hash, 'mode') == 'read' then
   redis.call('del', lock_hash)
   redis.call(publish, channel, '0')
 end
-redis.call('set', memory_key, #ids > 0 and 1 or 0, 'px', memory_ttl_ms)
-return #ids > 0 and ids or 0
+local answer = #ids > 0 and ids or 0
+redis.call('set', memory_key, cjson.encode(answer), 'px', memory_ttl_ms)
+return answer

@@ -7,13 +7,14 @@
 -- KEYS[5]  shared counts
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- returns  {the writer's id}, 0 when there was none; a copy of this request: 1 instead of the id
+-- returns  {the writer's id}, 0 when there was none.
+--          A copy of this request gets the same answer
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]
 
 local memory = redis.call('get', memory_key)
 if memory then
-  return tonumber(memory)
+  return cjson.decode(memory)
 end
 local writer = writer_of(lock_hash)
 redis.call('del', memory_key) -- a full Redis allows what follows
@@ -24,5 +25,6 @@ if writer then
   fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
   redis.call(publish, channel, '1')
 end
-redis.call('set', memory_key, writer and 1 or 0, 'px', memory_ttl_ms)
-return writer and {writer} or 0
+local answer = writer and {writer} or 0
+redis.call('set', memory_key, cjson.encode(answer), 'px', memory_ttl_ms)
+return answer
