@@ -79,22 +79,7 @@ func TestC24OtherClientsGoFirstWhenTheTimeIsOver(t *testing.T) {
 		name := redistest.Name(t)
 		busy := cohortLocks[kind](newClient(t, s.Client(t)), name, primitives.WithCohort(100*time.Millisecond))
 		other := cohortLocks[kind](newClient(t, s.Client(t)), name)
-		ctx, stop := context.WithCancel(t.Context())
-		var wg sync.WaitGroup
-		defer wg.Wait()
-		defer stop()
-		var sections atomic.Int64
-		for range 8 {
-			wg.Go(func() {
-				for ctx.Err() == nil {
-					if hold, err := busy.Acquire(ctx); err == nil {
-						sections.Add(1)
-						assert.NoError(t, hold.Release(context.Background()))
-					}
-				}
-			})
-		}
-		redistest.WaitFor(t, soon, func() bool { return sections.Load() > 20 }, "the busy client is at work")
+		keepBusy(t, busy)
 		for range 3 {
 			began := time.Now()
 			hold, err := other.Acquire(t.Context(), primitives.WithWait(soon))
@@ -246,4 +231,49 @@ func TestC24CancelledWaitersLeaveNothing(t *testing.T) {
 		requireClean(t, s, name, "redisson_lock_token:{"+name+"}")
 		require.NoError(t, c.Close(t.Context()))
 	})
+}
+
+// Writers of one client would pass the lock on for ever. Readers, on the same client or on another, get it when
+// the cohort's time is over.
+func TestC24ReadersGoFirstWhenTheTimeOfTheWritersIsOver(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, readers := range []string{"of the same client", "of another client"} {
+			t.Run(readers, func(t *testing.T) {
+				name, busy := redistest.Name(t), newClient(t, s.Client(t))
+				writer := busy.RWLock(name, primitives.WithCohort(50*time.Millisecond)).Writer()
+				reader := busy.RWLock(name).Reader()
+				if readers == "of another client" {
+					reader = newClient(t, s.Client(t)).RWLock(name).Reader()
+				}
+				sections := keepBusy(t, writer)
+				for range 10 {
+					began, before := time.Now(), sections.Load()
+					hold, err := reader.Acquire(t.Context(), primitives.WithWait(soon))
+					require.NoError(t, err)
+					t.Logf("the reader waited for %v and %d sections", time.Since(began), sections.Load()-before)
+					release(t, hold)
+				}
+			})
+		}
+	})
+}
+
+// keepBusy has 8 goroutines acquire and release a lock until the test ends, and counts their sections.
+func keepBusy(t *testing.T, l *primitives.Lock) *atomic.Int64 {
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { stop(); wg.Wait() })
+	var sections atomic.Int64
+	for range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if hold, err := l.Acquire(ctx); err == nil {
+					sections.Add(1)
+					assert.NoError(t, hold.Release(context.Background()))
+				}
+			}
+		})
+	}
+	redistest.WaitFor(t, soon, func() bool { return sections.Load() > 20 }, "the busy client is at work")
+	return &sections
 }

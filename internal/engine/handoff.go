@@ -70,10 +70,12 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 		qs.mu.Lock()
 		successor.receive(got.Granted, err == nil)
 		qs.mu.Unlock()
-	case yielding != nil && err == nil:
-		qs.yield(yielding, got.Heard-1)
-	case yielding != nil:
+	case yielding != nil && err != nil:
 		qs.yield(yielding, -1)
+	case yielding != nil && !r.Traits.ClientsTakeTurns:
+		qs.yield(yielding, max(got.Heard-1, 1)) // readers of this client go first, too
+	case yielding != nil:
+		qs.yield(yielding, got.Heard-1)
 	}
 	return got.Lost, err
 }
@@ -141,8 +143,9 @@ func (w *Waiter) receive(res Result, known bool) {
 //  2. X releases:  ignored. Y acquires.
 //  3. Y releases:  the head tries.
 //
-// The head also tries yieldPause after our release, in case the others have stopped waiting. yield takes
-// waitQueues.mu, and does not block.
+// The head also tries yieldPause after our release, in case the others have stopped waiting. A kind whose
+// clients do not take turns comes here at the end of a cohort, with at least one other: the readers of its
+// own client. yield takes waitQueues.mu, and does not block.
 func (qs *waitQueues) yield(q *waitQueue, others int) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()

@@ -383,7 +383,9 @@ func (q *waitQueue) message(missed bool) {
 	defer q.queues.mu.Unlock()
 	if q.skip > 0 && !missed { // this message is for other clients: see yield
 		q.skip--
-		q.tryIn(maxStreak) // in case no other client acquires
+		if q.r.Traits.ClientsTakeTurns {
+			q.tryIn(maxStreak) // in case no other client acquires
+		} // else the head tries after yieldPause, as yield has set
 		return
 	}
 	if q.waiters.First != nil {
