@@ -73,9 +73,10 @@ func handoffKinds() []handoffKind {
 			kind: kind, keys: append([]string{"h", "channel", "#"}, keys...), permits: 1, memorySets: true,
 			acquire: scripts.Load("lock/acquire"), release: scripts.Load("lock/release"),
 			available: noPool, holders: fields(""),
-			acquireArgs: func(id string) []any { return []any{id, 60000, "publish", number(id)} },
+			// Some ids reserve a block of fencing tokens, as holders within a cohort do.
+			acquireArgs: func(id string) []any { return []any{id, 60000, "publish", number(id), 1 + 2*(number(id)%2)} },
 			releaseArgs: func(id, next string) []any {
-				return handTo([]any{id, "publish", 60000, number(id)}, next, next, 50000, number(next))
+				return handTo([]any{id, "publish", 60000, number(id)}, next, next, 50000, number(next), 1+2*(number(next)%2))
 			},
 		}
 	}
