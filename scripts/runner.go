@@ -231,7 +231,7 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 	}
 	failed.attempts++
 	if got.outcome == NotExecuted {
-		// The node may be down or not the master any more.
+		// The node may be down, or may no longer be the master.
 		r.reroute(context.WithoutCancel(ctx))
 	}
 	return nil

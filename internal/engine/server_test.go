@@ -263,7 +263,7 @@ func (l *lockState) free() int {
 }
 
 // remembered returns what the server knows of a request. It forgets that a request has ended when the
-// client may not repeat it any more.
+// client may no longer repeat it.
 func (s *server) remembered(key string) *memory {
 	m := s.requests[key]
 	if m == nil || (!m.ended.IsZero() && !time.Now().Before(m.ended)) {
