@@ -325,6 +325,10 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	switch {
 	case err != nil:
 		o.writeCountLater(ctx, 0)
+		if !locked && bounded.Err() != nil && !o.r.Core.failure(err).InDoubt {
+			// The wire came free when the time was over, so the command was not sent. It will be.
+			err = o.r.Core.Unanswered(errSiblingStuck)
+		}
 	case lost:
 		o.lose(ctx, h)
 	}

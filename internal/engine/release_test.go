@@ -178,6 +178,33 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 	}
 }
 
+// The wire comes free at the instant at which the time of a release is over. Whether the release still gets
+// it is left to chance. Either way its command goes out later, so its outcome is unknown.
+func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
+	for range 20 {
+		bubble(t, func(t *testing.T, s *server) {
+			c := s.client(t, "a", func(config *Config) { config.CommandTimeout = releaseTimeout })
+			outer := acquire(t, t.Context(), c.reader("x"))
+			holds := []*Hold{outer}
+			for range 3 {
+				holds = append(holds, acquire(t, carry(outer), c.reader("x")))
+			}
+			s.onEach(func(command) fault { return fault{lost: true} })
+			var releases []*call
+			for _, h := range holds {
+				releases = append(releases, startRelease(t, h))
+			}
+			for _, r := range releases {
+				assert.True(t, classify(r.fail()).InDoubt, "%v", r.err)
+				assert.Equal(t, releaseTimeout, r.at.Sub(s.start))
+			}
+			s.resetFaults()
+			sleep(time.Minute)
+			s.requireFree(t)
+		})
+	}
+}
+
 // Both holds are released at the same time. The first command sends the count that both have left.
 func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 	for _, tt := range []struct {
