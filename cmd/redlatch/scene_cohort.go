@@ -19,7 +19,8 @@ var cohortScene = scene{
 const (
 	cohortLimit      = 100 * time.Millisecond
 	cohortGoroutines = 8
-	cohortGuests     = 3 // acquisitions by the other client
+	cohortGuests     = 3   // acquisitions by the other client
+	cohortHolds      = 500 // holds before each of them
 )
 
 // runCohort has one client that never leaves the lock free by itself, and a guest. It counts the ids that
@@ -72,7 +73,10 @@ func runCohort(ctx context.Context, s *stage) error {
 		})
 	}
 	group.Go(func() error {
-		for range cohortGuests {
+		for turn := range cohortGuests {
+			for inside.entries.Load() < int64((turn+1)*cohortHolds) && working.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
 			waited, err := acquire(working, guest)
 			if err != nil {
 				return err
@@ -91,6 +95,6 @@ func runCohort(ctx context.Context, s *stage) error {
 	s.equal("overlaps", inside.violations.Load(), 0)
 	s.equal("holds whose token did not rise", int64(total-tokens), 0)
 	s.equal("turns of the other client", guests, cohortGuests)
-	s.confirm("ten times as many holds as holders", total >= 10*len(ids))
+	s.confirm("several holds for each holder", total >= 3*len(ids))
 	return nil
 }
