@@ -138,8 +138,8 @@ func TestC24LossEndsTheCohort(t *testing.T) {
 	})
 }
 
-// The reply to the acquisition that begins a cohort is lost, or comes twice. Its tokens are reserved once, and
-// those of Java, which counts in steps of one, are greater.
+// The reply to the acquisition that begins a cohort is lost, or comes twice. Its tokens are reserved
+// once. A hand-off by a command takes the next token after the block.
 func TestC24TokensAreReservedOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)

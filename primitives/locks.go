@@ -89,7 +89,7 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 }
 
 // isOurs reports whether key is a hash that this library keeps beside a lock. Its fields may look like
-// those of a lock.
+// a lock's.
 func isOurs(key string) bool {
 	return strings.HasPrefix(key, fairClientsKey+":") || strings.HasPrefix(key, fairWaitersKey+":") ||
 		strings.HasPrefix(key, requestPrefix+":") && strings.HasSuffix(key, ":"+sharedCounts)

@@ -35,7 +35,7 @@ const (
 
 // sharedCounts ends the name of a hash that only this library keeps. It has a field for each id that
 // callers use with WithOwner: how many counts of that id are theirs. A private hold of the same id must
-// not give those back. The name begins as those of remembered requests do, so the same ACL rules cover it.
+// not give these counts back. The name has the prefix of remembered requests, so the same ACL rules cover it.
 const sharedCounts = "shared"
 
 // permitsKind is the kind of a semaphore whose permits have ids.

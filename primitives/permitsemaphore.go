@@ -298,9 +298,9 @@ func (d *permitDriver) handOff(
 	return d.release(ctx, &o.Owner, successor)
 }
 
-// release runs permitsemaphore/release for all permits of o. The 0 among the arguments makes it release
-// those that are left if others are lost; ReleaseID passes 1, all or none. With a successor it gives as
-// many permits as that asks for to its ids, in the same step. [readPermitHandOff] reads the reply.
+// release runs permitsemaphore/release for all permits of o. The 0 among the arguments allows it to
+// release the remaining permits if some are lost. ReleaseID passes 1: all or none. If there is a successor,
+// the script also gives the successor's ids as many permits as it asks for. [readPermitHandOff] reads the reply.
 func (d *permitDriver) release(ctx context.Context, o, successor *engine.Owner) (engine.HandOff, error) {
 	c := d.h.c
 	keys := d.keys(d.h.ownerKey(o))

@@ -209,7 +209,7 @@ func (r *Runner) noteAnswered(err error) {
 // failures is what a call knows of its failed attempts.
 type failures struct {
 	attempts int
-	counted  int  // those that use up the configured retries: all but temporary refusals
+	counted  int  // attempts that use up the configured retries: all but temporary refusals
 	doubt    bool // an attempt has an unknown outcome
 }
 

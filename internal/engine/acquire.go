@@ -16,8 +16,8 @@ import (
 //
 // The reply to an attempt may be lost or late. Two flags of the request keep that in mind:
 //
-//   - MustRollback: the server may have granted it, or may still do so. Unless a hold comes of it, a
-//     rollback follows.
+//   - MustRollback: the server may have granted the request, or may still do so. If the acquisition
+//     fails, it rolls the request back.
 //   - InDoubt: a copy of an attempt may arrive long after its reply. The server then remembers the
 //     rollback or the release longer, so that the copy takes nothing.
 

@@ -49,8 +49,8 @@ func (c *Core) inBackground(ctx context.Context, over time.Time, limit time.Dura
 	}
 }
 
-// retry is the goroutine of inBackground. It closes first when its first attempt has ended, whatever
-// came of it. It ends when do succeeds, at over, when the transport is closed, or on stopping.
+// retry is the goroutine of inBackground. It closes first when its first attempt has ended, in
+// success or not. It ends when do succeeds, at over, when the transport is closed, or on stopping.
 func (c *Core) retry(ctx context.Context, over time.Time, do func(context.Context) error, first chan<- struct{}) {
 	ctx, cancel := context.WithDeadline(ctx, over)
 	defer cancel()

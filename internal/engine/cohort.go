@@ -48,8 +48,8 @@ func (o *Ownership) passOn(h *Hold) bool {
 	qs := &o.r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.open[queueKey{o.r.Kind, o.r.Name, false}]
-	if q == nil || q.waiters.First == nil || o.streakIsOver() {
+	q := qs.successorQueue(o.r)
+	if q == nil || o.streakIsOver() {
 		return false
 	}
 	w := q.waiters.First
@@ -90,7 +90,7 @@ func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
 	next := &Hold{
 		r: o.r, held: o, ctx: q.wait.caller, since: c.Instant(now), ttl: h.ttl, renew: true, depth: 1,
 	}
-	if !c.holds.add(next) {
+	if !c.addHold(next) {
 		return nil // the client is closing
 	}
 	if o.r.Traits.Fenced {
@@ -98,7 +98,6 @@ func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
 	}
 	next.member = uint16(o.passed)
 	o.holds = next
-	c.HoldAdded()
 	return next
 }
 

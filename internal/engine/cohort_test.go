@@ -66,6 +66,7 @@ func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 		waiter []func(*Terms) // in place of its cohort
 		config func(*Config)
 		act    func(t *testing.T, s *server, holder *Hold) (end func())
+		cohort time.Duration // of both; 0: testCohort
 	}{
 		{name: "to a waiter without a cohort", waiter: []func(*Terms){inCohort(0)}},
 		{name: "to a waiter with another limit", waiter: []func(*Terms){inCohort(2 * testCohort)}},
@@ -100,17 +101,14 @@ func TestCohortDoesNotPassTheLockOn(t *testing.T) {
 			sleep(testTTL/2 + ms)
 			s.resetFaults()
 			return nil
-		}},
+		}, cohort: time.Hour},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
 				if tt.config == nil {
 					tt.config = func(*Config) {}
 				}
-				limit := inCohort(testCohort)
-				if tt.name == "that the server has not confirmed for half a TTL" {
-					limit = inCohort(time.Hour)
-				}
+				limit := inCohort(max(tt.cohort, testCohort))
 				if tt.waiter == nil {
 					tt.waiter = []func(*Terms){limit}
 				}

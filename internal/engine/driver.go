@@ -172,7 +172,7 @@ type Request struct {
 	NonReentrant bool // a second count of the same id is a deadlock
 	MayQueue     bool // it waits if it is refused
 	Nested       bool // made under a hold of the same id: if the server does not know that id, the hold is lost
-	// MustRollback: an attempt may have been executed, or may still be, and no hold came of it. Without
+	// MustRollback: an attempt may have been executed, or may still be, and there is no hold for it. Without
 	// a rollback the lock could stay taken until its lease ends.
 	MustRollback bool
 	State        any // the driver's own

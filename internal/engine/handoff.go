@@ -87,8 +87,8 @@ func (qs *waitQueues) offer(o *Ownership) (successor *Waiter, yielding *waitQueu
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	r := o.r
-	q := qs.open[queueKey{r.Kind, r.Name, false}]
-	if q == nil || q.waiters.First == nil {
+	q := qs.successorQueue(r)
+	if q == nil {
 		return nil, nil
 	}
 	if o.streakIsOver() {

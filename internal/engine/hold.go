@@ -93,10 +93,9 @@ func (r *Resource) newHold(ctx context.Context, held holding, q *Request, sent t
 		}
 	}
 	// Close seals the list first. So either Close sees this hold, or the hold is not made.
-	if !c.holds.add(h) {
+	if !c.addHold(h) {
 		return nil, ErrClosed
 	}
-	c.HoldAdded()
 	if held != nil {
 		held.join(h) // last: the watchdog may end h at once
 	}

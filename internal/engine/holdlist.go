@@ -101,6 +101,15 @@ func (l *holdList) tag(h *Hold) string {
 	return l.tagOf(o.ID)
 }
 
+// addHold registers a new hold with the client. It reports false if the client is closing. It does not block.
+func (c *Core) addHold(h *Hold) bool {
+	added := c.holds.add(h)
+	if added {
+		c.HoldAdded()
+	}
+	return added
+}
+
 // Never is later than every instant.
 const Never = Instant(1<<63 - 1)
 

@@ -21,8 +21,8 @@ import (
 // a majority.
 //
 // A retaken member has the id of the joint hold, which is private. Members with a shared id are not
-// retaken: those of WithOwner, and members that a nested acquisition acquired for itself. The server
-// counts for them, and a repeated acquisition could count twice. The member of a nested joint hold nests
+// retaken. Such ids come from WithOwner, and from nested acquisitions that acquired a member themselves. The
+// server counts for them, and a repeated acquisition could count twice. The member of a nested joint hold nests
 // under the enclosing red lock's new hold of it.
 
 // retakes is the state of the goroutine that retakes members of one joint hold. There is at most one

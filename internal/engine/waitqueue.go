@@ -115,6 +115,16 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	return false
 }
 
+// successorQueue returns the queue whose head may get what a release of r frees, nil if nobody waits. Waiters
+// that poll are not in it. mu is held.
+func (qs *waitQueues) successorQueue(r *Resource) *waitQueue {
+	q := qs.open[queueKey{r.Kind, r.Name, false}]
+	if q == nil || q.waiters.First == nil {
+		return nil
+	}
+	return q
+}
+
 // Waiters returns how many requests wait in local queues, for tests.
 func (c *Core) Waiters() (n int) {
 	c.queues.mu.Lock()
@@ -383,9 +393,10 @@ func (q *waitQueue) message(missed bool) {
 	defer q.queues.mu.Unlock()
 	if q.skip > 0 && !missed { // this message is for other clients: see yield
 		q.skip--
+		// In case no other client acquires. At the end of a writers' cohort yield has set a shorter time.
 		if q.r.Traits.ClientsTakeTurns {
-			q.tryIn(maxStreak) // in case no other client acquires
-		} // else the head tries after yieldPause, as yield has set
+			q.tryIn(maxStreak)
+		}
 		return
 	}
 	if q.waiters.First != nil {

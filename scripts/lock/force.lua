@@ -1,6 +1,6 @@
 -- lock/force: free the lock, whoever holds it.
 -- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
--- uses     notify_free
+-- uses     lib/remember, notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
@@ -21,9 +21,9 @@ end
 local ids = redis.call('hkeys', lock_hash)
 local held = redis.call('del', lock_hash)
 redis.call('del', shared_counts)
-redis.call('set', memory_key, cjson.encode(held == 1 and ids or 0), 'px', memory_ttl_ms)
 if held == 1 then
+  remember_list(memory_key, ids, memory_ttl_ms)
   notify_free(all_keys, publish)
   return ids
 end
-return held
+return remember_list(memory_key, 0, memory_ttl_ms)

@@ -1,5 +1,5 @@
 -- rwlock/read_force: free the lock of all its readers.
--- uses     rwlock/readers
+-- uses     lib/remember, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request
@@ -33,6 +33,4 @@ if redis.call('hget', lock_hash, 'mode') == 'read' then
   redis.call('del', lock_hash)
   redis.call(publish, channel, '0')
 end
-local answer = #ids > 0 and ids or 0
-redis.call('set', memory_key, cjson.encode(answer), 'px', memory_ttl_ms)
-return answer
+return remember_list(memory_key, #ids > 0 and ids or 0, memory_ttl_ms)

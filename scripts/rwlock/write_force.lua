@@ -1,5 +1,5 @@
 -- rwlock/write_force: free the lock of its writer. The writer's read holds stay.
--- uses     rwlock/readers
+-- uses     lib/remember, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request
@@ -25,6 +25,4 @@ if writer then
   fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
   redis.call(publish, channel, '1')
 end
-local answer = writer and {writer} or 0
-redis.call('set', memory_key, cjson.encode(answer), 'px', memory_ttl_ms)
-return answer
+return remember_list(memory_key, writer and {writer} or 0, memory_ttl_ms)
