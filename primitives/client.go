@@ -51,6 +51,7 @@ type Client struct {
 	hub            *pubsub.Hub
 	remembered     any           // how long scripts remember a request, in ms: an argument
 	rememberedLong any           // the same for an acquisition of which a copy may still arrive
+	ttl            any           // the TTL of the defaults in ms: an argument
 	acquisitions   atomic.Uint64 // number of the latest acquisition
 	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
 	queues         fairQueues    // of waiters for fair locks
@@ -187,6 +188,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
 	c.remembered, c.rememberedLong = millis(c.run.Memory()), millis(c.run.MaxMemory())
+	c.ttl = millis(c.defaults.FirstTTL())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger})
 	c.presence.init(c)
 	c.core = engine.NewCore(engine.Config{
@@ -225,7 +227,7 @@ func (c *Client) ID() string { return c.id }
 // Redis remembers of it.
 func (c *Client) newOwner() engine.Owner {
 	n := c.acquisitions.Add(1)
-	return engine.Owner{ID: numbered("", c.id, ":", n), Number: n}
+	return engine.Owner{ID: numbered(nil, c.id, n), Number: n}
 }
 
 // rememberFor is how long Redis must remember the release or rollback of o, as an argument.

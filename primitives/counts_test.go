@@ -29,11 +29,49 @@ func sent(t *testing.T, s *redistest.Server, f func()) float64 {
 	return float64(calls["evalsha"] + calls["eval"] + calls["subscribe"] + calls["unsubscribe"])
 }
 
+// insideScripts returns the number of commands that scripts execute on s during f.
+func insideScripts(t *testing.T, s *redistest.Server, f func()) (calls int64) {
+	t.Helper()
+	before := redistest.Commands(t, s)
+	f()
+	for command, n := range redistest.Commands(t, s).Since(before) {
+		if command != "evalsha" && command != "info" {
+			calls += n
+		}
+	}
+	return calls
+}
+
+// A handle is made for each acquisition in most applications. Making one sends nothing.
+func TestCountsHandle(t *testing.T) {
+	if raced {
+		t.Skip("the race detector allocates, too")
+	}
+	s := redistest.Fresh(t)
+	c := newClient(t, s.Client(t))
+	for _, kind := range []struct {
+		name   string
+		handle func() any
+		allocs float64
+	}{
+		{"lock", func() any { return c.Lock("l") }, 3},
+		{"fenced", func() any { return c.FencedLock("l") }, 8},
+		{"semaphore", func() any { return c.Semaphore("l") }, 7},
+	} {
+		t.Run(kind.name, func(t *testing.T) {
+			require.LessOrEqual(t, testing.AllocsPerRun(100, func() { kind.handle() }), kind.allocs)
+		})
+	}
+}
+
 // An uncontended acquisition takes one command, and so does its release.
 func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 	s := redistest.Fresh(t)
 	c := newClient(t, s.Client(t))
 	l, rw := c.Lock("l"), c.RWLock("rw")
+	newHandle := func(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
+		return c.Lock("l").Acquire(ctx, opts...)
+	}
 	sem, permits := c.Semaphore("sem"), c.PermitExpirableSemaphore("permits")
 	_, err := sem.Init(t.Context(), 1)
 	require.NoError(t, err)
@@ -42,15 +80,17 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 	for _, kind := range []struct {
 		name    string
 		acquire func(context.Context, ...primitives.Option) (*primitives.Hold, error)
-		allocs  float64 // 12 of them are in go-redis
+		calls   int64   // inside both scripts
+		allocs  float64 // 14 of them are in go-redis
 	}{
-		{"lock", l.Acquire, 37},
-		{"fenced", c.FencedLock("fenced").Acquire, 37},
-		{"fair", c.FairLock("fair").Acquire, 42},
-		{"reader", rw.Reader().Acquire, 50},
-		{"writer", rw.Writer().Acquire, 50},
-		{"semaphore", sem.Acquire, 50},
-		{"permits", permits.Acquire, 60},
+		{"lock", l.Acquire, 6, 29},
+		{"lock with a new handle", newHandle, 6, 32},
+		{"fenced", c.FencedLock("fenced").Acquire, 7, 29},
+		{"fair", c.FairLock("fair").Acquire, 10, 42},
+		{"reader", rw.Reader().Acquire, 19, 50},
+		{"writer", rw.Writer().Acquire, 12, 50},
+		{"semaphore", sem.Acquire, 10, 50},
+		{"permits", permits.Acquire, 18, 60},
 	} {
 		t.Run(kind.name, func(t *testing.T) {
 			pair := func() {
@@ -63,6 +103,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 				}
 			}
 			pair() // loads the scripts
+			require.Equal(t, kind.calls, insideScripts(t, s, pair))
 			const n = 100
 			before := redistest.Commands(t, s)
 			for range n {

@@ -47,29 +47,28 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 		prefixed(fairQueueKey, l.raw), prefixed(fairTimeoutsKey, l.raw),
 		prefixed(fairWaitersKey, l.raw), prefixed(fairClientsKey, l.raw))}
 	l.useLock(d, engine.Traits{
-		Outer: d.outer, NestsInTurn: true,
+		Nests: true, NestsInTurn: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
 			w := &fairWaiter{d: d, q: q}
 			q.State = w
 			return w, nil
 		},
-	}, d.keys(l.requestKey("")))
+	})
 	return l
 }
 
-// fairDriver is the driver of RFairLock: the plain lock's hash, with a queue before it. It has no
-// [engine.Traits].HandOff, because the release script itself hands the lock to the head of the queue.
+// fairDriver is the driver of RFairLock: the plain lock's hash, with a queue before it. It has not
+// [engine.Traits].HandsOff, because the release script itself hands the lock to the head of the queue.
 type fairDriver struct{ hashDriver }
 
 // Scripts of fair locks. Where only the notification of waiters differs, the plain lock's script is
-// loaded with this folder's version of notify_free or was_released.
+// loaded with this folder's version of notify_free.
 var (
 	fairScripts = &lockScriptSet{
 		acquire:       scripts.Load("fairlock/acquire"),
 		release:       scripts.Load("fairlock/release"),
 		releaseShared: scripts.Load("lock/release_shared", "fairlock"),
 		force:         scripts.Load("lock/force", "fairlock"),
-		adopt:         scripts.Load("lock/adopt", "fairlock"),
 	}
 	fairRefresh    = scripts.Load("fairlock/refresh")
 	fairLeaveQueue = scripts.Load("fairlock/leave_queue")
@@ -168,7 +167,9 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 }
 
 // Release implements [engine.Driver].
-func (d *fairDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
+func (d *fairDriver) Release(
+	ctx context.Context, o *engine.Ownership, left int, _ *engine.Owner,
+) (engine.Released, error) {
 	if left > 0 || o.Shared {
 		return d.releaseCounts(ctx, o, left)
 	}
@@ -184,7 +185,7 @@ func (d *fairDriver) Release(ctx context.Context, o *engine.Ownership, left int)
 //
 // The owner's key remembers the reply. So if the reply with a grant was lost, a copy repeats it. If all
 // are lost, the waiter finds the grant by its next refresh.
-func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (lost bool, err error) {
+func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	c := d.h.c
 	reply, err := c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)), o.ID, c.publish(), c.rememberFor(o), c.life)
 	if payload, ok := reply.Value.(string); ok {
@@ -193,7 +194,7 @@ func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (lost bool, err 
 			c.queues.grant(d, g)
 		}
 	}
-	return reply.Value == int64(0), err
+	return engine.Released{Lost: reply.Value == int64(0)}, err
 }
 
 // leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. A copy
@@ -212,21 +213,16 @@ func (d *fairDriver) Subscribe(q *engine.Request, wake func(missed bool)) []engi
 
 // waiterChannel is the channel of one waiter. Redisson publishes there that the lock is free, and so do
 // this library's scripts if they cannot grant it.
-func (d *fairDriver) waiterChannel(id string) string { return d.channel + ":" + id }
+func (d *fairDriver) waiterChannel(id string) string { return d.channel.String() + ":" + id }
 
 // grantChannel is the channel on which this client receives the grants to its waiters. It has the
 // client's life in its name, so no grant for an earlier client of the same id arrives here.
-func (d *fairDriver) grantChannel() string { return d.channel + ":" + d.h.c.life }
-
-// adopt implements [lockDriver]. A fair lock remembers releases by a key each, so there is no number.
-func (d *fairDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	return d.adoptInto(ctx, d.h.ownerKey(&q.Owner), 0, id, q)
-}
+func (d *fairDriver) grantChannel() string { return d.channel.String() + ":" + d.h.c.life }
 
 // info implements [lockDriver] by fairlock/info, which reads the hash and the queue in one step. The
 // queue includes waiters of Redisson, and may include dead ones.
 func (d *fairDriver) info(ctx context.Context) (Info, error) {
-	reply, err := d.h.c.run.Do(ctx, fairInfo, []any{d.hash, d.extra[0]})
+	reply, err := d.h.c.run.Do(ctx, fairInfo, []any{d.h.name, d.extra[0]})
 	if err != nil {
 		return Info{}, err
 	}

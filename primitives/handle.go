@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -24,49 +25,69 @@ type handle struct {
 	// memberTerms, of a joint lock, returns the terms for acquiring its members with given settings.
 	memberTerms func(s *settings) func(i int) *engine.Terms
 
+	key engine.Key // of res: finds holds in a context
+
 	// Prebuilt arguments of scripts.
-	requests     string // prefix of the keys that remember requests
-	ttl          any    // the usual TTL in ms
-	key          any    // raw
-	sharedCounts any    // key of the counts that belong to callers of WithOwner
+	name         any      // raw
+	ttl          any      // the usual TTL in ms
+	sharedCounts wireName // key of the counts that belong to callers of WithOwner
+	requests     []byte   // prefix of the keys that remember requests
+	names        []byte   // what wireNames refer to, so that they take one allocation
 }
 
-// init sets everything but the driver. name is the user's; opts add to the client's defaults.
+// init sets everything but the driver. name is the user's; opts add to the client's defaults. An
+// application may make a handle for each acquisition, so this allocates little.
 func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.c, h.raw = c, c.prefix+name
-	h.res = engine.Resource{
-		Core: c.core, Kind: kind, Name: name, Key: &engine.Key{Core: c.core, Kind: kind, Name: name},
-	}
+	h.key = engine.Key{Core: c.core, Kind: kind, Name: name}
+	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name, Key: &h.key}
 	h.settings = c.defaults.with(opts)
-	h.requests = prefixed(requestPrefix, h.raw) + ":"
-	h.ttl, h.key = millis(h.settings.FirstTTL()), h.raw
-	h.sharedCounts = h.requestKey(sharedCounts)
+	h.name, h.ttl = h.raw, c.ttl
+	if h.settings.FirstTTL() != c.defaults.FirstTTL() {
+		h.ttl = millis(h.settings.FirstTTL())
+	}
+	h.names = make([]byte, 0, 2*len(h.raw)+64) // for sharedCounts and a channel
+	h.names = append(appendPrefixed(h.names, requestPrefix, h.raw), ":"+sharedCounts...)
+	h.sharedCounts, h.requests = h.names, h.names[:len(h.names)-len(sharedCounts)]
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
 	}
 }
 
-// use sets the driver. keys are all keys and channels that its scripts use: on a cluster they must share
-// a slot, or the handle is invalid. A driver that is a [renewer] makes the kind leased.
-func (h *handle) use(driver engine.Driver, traits engine.Traits, keys []any) {
-	slot := uint16(0)
-	if h.c.enforcesSlots() {
-		slot = redisutil.Slot(keys[0].(string))
-	}
+// keyedDriver is a driver of one name. keys returns all keys and channels that its scripts use; request
+// is the one that remembers a request.
+type keyedDriver interface {
+	engine.Driver
+	keys(request string) []any
+}
+
+// use sets the driver. On a cluster its keys must share a slot, or the handle is invalid. A driver that
+// is a [renewer] makes the kind leased.
+func (h *handle) use(driver keyedDriver, traits engine.Traits) {
 	if r, ok := driver.(renewer); ok {
-		traits.Leased, traits.RenewGroup = true, renewGroup{r.renewScript(), slot}
+		traits.Leased, traits.RenewGroup = true, r.renewScript()
+		if h.c.enforcesSlots() {
+			traits.RenewGroup = renewGroup{r.renewScript(), redisutil.Slot(h.raw)}
+		}
 	}
 	h.res.Driver, h.res.Traits = driver, traits
 	if !h.c.cluster || h.invalid != nil {
 		return
 	}
-	for _, key := range keys[1:] {
-		if redisutil.Slot(key.(string)) != slot {
-			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, keys[0], key)
+	for _, key := range driver.keys(h.requestKey("")) {
+		if key := fmt.Sprint(key); redisutil.Slot(key) != redisutil.Slot(h.raw) {
+			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, h.raw, key)
 			return
 		}
 	}
+}
+
+// wireName returns prefixed(prefix, raw) as an argument of scripts.
+func (h *handle) wireName(prefix string) wireName {
+	start := len(h.names)
+	h.names = appendPrefixed(h.names, prefix, h.raw)
+	return h.names[start:len(h.names):len(h.names)]
 }
 
 // Name is the user's name, without the client's prefix.
@@ -156,20 +177,11 @@ func (h *handle) change(
 
 // requestKey is the key that remembers a request. Its name has the form of Redisson's key for an unlock,
 // so the same ACL rules cover it.
-func (h *handle) requestKey(request string) string { return h.requests + request }
+func (h *handle) requestKey(request string) string { return string(h.requests) + request }
 
 // ownerKey is the key that remembers the acquisition of an owner and its release. The number makes it
 // unique, even where many callers share the owner's id.
-func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests, h.c.id, ":", o.Number) }
-
-// dedupSetSize is how many acquisitions of a client one set remembers. Redis stores 256 small integers in
-// half a kilobyte, much less than as many keys would take.
-const dedupSetSize = 256
-
-// dedup returns the set that remembers the release of a private owner, and the owner's number in it.
-func (h *handle) dedup(o *engine.Owner) (set string, number int) {
-	return numbered(h.requests, h.c.id, "#", o.Number/dedupSetSize), int(o.Number % dedupSetSize)
-}
+func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests, h.c.id, o.Number) }
 
 // ttlArg is a TTL as an argument, without an allocation for the usual one.
 func (h *handle) ttlArg(ttl time.Duration) any {

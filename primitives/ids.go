@@ -37,10 +37,11 @@ func newUUID() string {
 	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
 }
 
-// numbered joins its arguments, with one allocation: it is called for each acquisition.
-func numbered(prefix, id, mark string, number uint64) string {
-	var digits [20]byte
-	return prefix + id + mark + string(strconv.AppendUint(digits[:0], number, 10))
+// numbered returns "<prefix><id>:<number>", with one allocation: it is called for each acquisition.
+func numbered(prefix []byte, id string, number uint64) string {
+	var buf [128]byte // most fit, so that only the string is allocated
+	b := append(append(append(buf[:0], prefix...), id...), ':')
+	return string(strconv.AppendUint(b, number, 10))
 }
 
 // validOwner reports whether an id may be used as an owner's. The others mean something else as a field

@@ -17,6 +17,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // join is NewMultiLock or NewRedLock.
@@ -623,14 +624,15 @@ func TestJointLateReleaseFreesNothing(t *testing.T) {
 	p := s.Proxy(t)
 	c := newClient(t, p.Client(t, noRetries))
 	blocked := acquire(t, t.Context(), x.other(t).Lock(x.names[1]))
+	acquireSHA, releaseSHA := scripts.Load("lock/acquire").SHA(), scripts.Load("lock/release").SHA()
 	released, again := false, false
 	var once sync.Once
 	dropped := make(chan struct{})                  // closed when the first release has been dropped
 	p.DropCommands(1000, func(args []string) bool { // the releases of the first member, until it is acquired again
-		if !script(args) || !slices.Contains(args, x.names[0]) || (len(args) != 10 && len(args) != 11) {
+		if !script(args) || !slices.Contains(args, x.names[0]) || (args[1] != acquireSHA && args[1] != releaseSHA) {
 			return false
 		}
-		if release := len(args) == 11; release {
+		if args[1] == releaseSHA {
 			released = true
 			once.Do(func() { close(dropped) })
 		} else {

@@ -39,7 +39,7 @@ func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
 	l.init(c, "latch", name, nil)
 	l.driver = latchDriver{h: &l.handle, count: l.raw, channel: latchChannel + "{" + l.raw + "}"}
-	l.use(&l.driver, engine.Traits{ManyHolders: true}, l.driver.keys(l.requestKey("")))
+	l.use(&l.driver, engine.Traits{ManyHolders: true})
 	return l
 }
 
@@ -134,6 +134,6 @@ func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine
 func (d *latchDriver) Rollback(context.Context, *engine.Request) error { return nil }
 
 // Release is never called: a granted waiter has no hold.
-func (d *latchDriver) Release(context.Context, *engine.Ownership, int) (bool, error) {
-	return false, nil
+func (d *latchDriver) Release(context.Context, *engine.Ownership, int, *engine.Owner) (engine.Released, error) {
+	return engine.Released{}, nil
 }

@@ -36,7 +36,7 @@ type Lock struct {
 // operations on holds that this client may not have. Each is one command; Redis remembers it by the
 // number of q, so that a copy has no further effect.
 type lockDriver interface {
-	engine.Driver
+	keyedDriver
 	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if id
 	// holds nothing.
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
@@ -50,9 +50,9 @@ type lockDriver interface {
 }
 
 // useLock sets the driver, also for the engine: see [handle.use].
-func (l *Lock) useLock(driver lockDriver, traits engine.Traits, keys []any) {
+func (l *Lock) useLock(driver lockDriver, traits engine.Traits) {
 	l.driver = driver
-	l.use(driver, traits, keys)
+	l.use(driver, traits)
 }
 
 // Acquire acquires the lock, and waits for it if somebody else holds it. It gives up when ctx is done

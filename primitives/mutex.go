@@ -19,11 +19,14 @@ import (
 //
 // A command may be executed twice, and a copy of it may arrive late. A copy of an acquisition must not
 // take a lock that was released meanwhile. A copy of a release must not free the lock of the next
-// owner. So Redis remembers requests, in one of two forms:
+// owner. Two rules see to that:
 //
-//   - A private id belongs to one acquisition. Its number in a set is enough: see [handle.dedup].
-//   - An id of WithOwner may be in use elsewhere, so the scripts count. Each request then has a key of
-//     its own: see [handle.ownerKey].
+//   - A private id belongs to one acquisition. A copy of its release finds the id gone, and does nothing.
+//     A copy of its acquisition can only come if an attempt was not answered. The client knows that, and
+//     only then does the release leave a key that stops late copies.
+//   - An id of WithOwner may be in use elsewhere, so the scripts count. A key remembers each request.
+//
+// Both use [handle.ownerKey].
 //
 // doc/wire.md lists all keys. The fair lock shares most of this file, and the writer side of a
 // read-write lock its nested counts.
@@ -31,12 +34,7 @@ import (
 // Lock returns the plain lock of that name: Redisson's RLock. With [WithPolling] it equals Redisson's
 // SpinLock, with [WithNonReentrant] its NonReentrantLock. It sends nothing. The first call of a method
 // reports a bad name or option with [ErrInvalid].
-func (c *Client) Lock(name string, opts ...Option) *Lock {
-	l := &Lock{}
-	l.init(c, "lock", name, opts)
-	newMutexDriver(l, lockScripts)
-	return l
-}
+func (c *Client) Lock(name string, opts ...Option) *Lock { return c.newMutex("lock", name, opts) }
 
 // tokenPrefix begins the key of a fenced lock's counter. The key has no TTL: tokens must never repeat.
 const tokenPrefix = "redisson_lock_token"
@@ -50,20 +48,37 @@ const tokenPrefix = "redisson_lock_token"
 // A nested hold has the outer hold's token. An adopted hold has none (0). The counter never expires. It
 // rises as long as Redis keeps it, and starts again at 1 on a Redis that has lost its data.
 func (c *Client) FencedLock(name string, opts ...Option) *Lock {
-	l := &Lock{}
-	l.init(c, "fenced", name, opts)
-	newMutexDriver(l, lockScripts, prefixed(tokenPrefix, l.raw))
-	return l
+	return c.newMutex(fencedKind, name, opts)
+}
+
+// fencedKind is the kind of a lock whose holds have tokens.
+const fencedKind = "fenced"
+
+// newMutex returns a plain or a fenced lock. Nested holds take turns: two goroutines that share an outer
+// hold exclude each other. Clients take turns too: see [engine.Traits].
+func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
+	m := new(struct { // one allocation
+		Lock
+		own mutexDriver
+	})
+	m.init(c, kind, name, opts)
+	m.own.hashDriver = newHashDriver(&m.handle, lockScripts)
+	if kind == fencedKind {
+		m.own.extra = []any{prefixed(tokenPrefix, m.raw)}
+	}
+	m.useLock(&m.own, engine.Traits{
+		Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true,
+		Cohorts: true, Fenced: kind == fencedKind,
+	})
+	return &m.Lock
 }
 
 // hashDriver has the commands that all locks with one holder share: plain, fenced and fair ones. Each
 // handle has one. It never changes after its constructor, so it needs no mutex.
 type hashDriver struct {
-	h       *handle
-	hash    string
-	channel string // of release messages
-	pair    []any  // hash and channel: the first two keys of most scripts
-	extra   []any  // the last keys: a fenced lock's token, or a fair lock's queue
+	h       *handle  // its name is the key of the hash
+	channel wireName // of release messages
+	extra   []any    // the last keys: a fenced lock's token, or a fair lock's queue
 	lua     *lockScriptSet
 }
 
@@ -72,7 +87,7 @@ type hashDriver struct {
 type lockScriptSet struct {
 	acquire, acquireShared *scripts.Script // for a private id, and for one that others may share
 	release, releaseShared *scripts.Script // likewise
-	force, adopt           *scripts.Script
+	force                  *scripts.Script
 }
 
 // lockScripts are the scripts of plain and fenced locks. They mint a token if KEYS names the counter.
@@ -82,13 +97,13 @@ var lockScripts = &lockScriptSet{
 	release:       scripts.Load("lock/release"),
 	releaseShared: scripts.Load("lock/release_shared"),
 	force:         scripts.Load("lock/force"),
-	adopt:         scripts.Load("lock/adopt"),
 }
 
 // Scripts for one field of a hash. Every kind of lock uses them; a writer passes its own field.
 var (
 	lockNestedAcquire = scripts.Load("lock/nested_acquire")
 	lockNestedRelease = scripts.Load("lock/nested_release")
+	lockAdopt         = scripts.Load("lock/adopt")
 	lockCheck         = scripts.Load("lock/check")
 	lockInfo          = scripts.Load("lock/info")
 	lockRenew         = scripts.Load("lock/renew")
@@ -96,27 +111,19 @@ var (
 
 // newHashDriver returns the driver of a handle that has a name. extra are the keys that its kind adds.
 func newHashDriver(h *handle, lua *lockScriptSet, extra ...any) hashDriver {
-	channel := prefixed(lockChannel, h.raw)
-	return hashDriver{
-		h: h, hash: h.raw, channel: channel, pair: []any{h.raw, channel}, extra: extra, lua: lua,
-	}
+	return hashDriver{h: h, channel: h.wireName(lockChannel), extra: extra, lua: lua}
 }
 
 // keys returns the keys of the scripts that take or free the lock. request is the key that remembers
 // the request. Its place is fixed, KEYS[3], as is that of the shared counts, KEYS[4].
 func (d *hashDriver) keys(request string) []any {
 	keys := make([]any, 0, 8) // of fixed size, so that it need not escape
-	return append(append(append(keys, d.pair...), request, d.h.sharedCounts), d.extra...)
-}
-
-// outer implements [engine.Traits].Outer: a lock nests only in a hold of its own kind and name.
-func (d *hashDriver) outer(ctx context.Context) (*engine.Hold, error) {
-	return engine.OuterFrom(ctx, d.h.res.Key), nil
+	return append(append(keys, d.h.name, &d.channel, request, &d.h.sharedCounts), d.extra...)
 }
 
 // Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel.
 func (d *hashDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
-	return d.h.c.subscribe(d.channel, isUnlockMessage, wake)
+	return d.h.c.subscribe(d.channel.String(), isUnlockMessage, wake)
 }
 
 // isUnlockMessage reports whether a payload announces that a lock is free. In Redisson "0" wakes one
@@ -177,22 +184,22 @@ func readLockReply(reply scripts.Reply) (engine.Result, error) {
 //
 // With counts left it runs lock/nested_release. That script sets the wanted count instead of
 // subtracting one, so a copy changes nothing and no memory is needed. Reply: 0 if o had lost the lock.
-func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
+func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, left int) (engine.Released, error) {
 	if left == 0 {
 		return d.releaseShared(ctx, &o.Owner, false)
 	}
-	reply, err := d.h.c.run.Do(ctx, lockNestedRelease, []any{d.hash, d.h.sharedCounts}, o.ID, left, millis(o.TTL))
-	return reply.Value == int64(0), err
+	reply, err := d.h.c.run.Do(ctx, lockNestedRelease, []any{d.h.name, &d.h.sharedCounts}, o.ID, left, millis(o.TTL))
+	return engine.Released{Lost: reply.Value == int64(0)}, err
 }
 
 // releaseShared gives back one count of an id that others may share, by lock/release_shared. The
 // request's key remembers the release, so a copy takes no second count and gets the same answer. A
 // rollback gives back only a count that the key says was acquired: the other counts of the id belong to
 // other callers. The TTL is used only if the hash has none.
-func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollback bool) (lost bool, err error) {
+func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
 		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(rollback), millis(o.TTL))
-	return reply.Value == int64(0), err
+	return engine.Released{Lost: reply.Value == int64(0)}, err
 }
 
 // SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the wanted count, and only
@@ -202,7 +209,7 @@ func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollbac
 func (d *hashDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirm(ctx, lockNestedAcquire, []any{d.hash, d.h.sharedCounts}, o.ID, n, millis(ttl))
+	reply, err := d.h.c.confirm(ctx, lockNestedAcquire, []any{d.h.name, &d.h.sharedCounts}, o.ID, n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
@@ -211,7 +218,7 @@ func (d *hashDriver) SetCount(
 func (d *hashDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return readRenewal(d.h.c.run.Do(ctx, lockRenew, []any{d.hash}, o.ID, millis(ttl)))
+	return readRenewal(d.h.c.run.Do(ctx, lockRenew, []any{d.h.name}, o.ID, millis(ttl)))
 }
 
 // readRenewal reads the reply of a script that renewed one lease: {1} if it was kept, {0} if it is
@@ -223,7 +230,7 @@ func readRenewal(reply scripts.Reply, err error) (sent time.Time, lost bool, _ e
 
 // Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field?
 func (d *hashDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, lockCheck, []any{d.hash}, o.ID)
+	reply, err := d.h.c.run.Do(ctx, lockCheck, []any{d.h.name}, o.ID)
 	return reply.Value == int64(0), err
 }
 
@@ -235,23 +242,18 @@ func (d *hashDriver) renewScript() *scripts.Script { return lockRenew }
 func (d *hashDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
-	return append(keys, d.h.key), append(args, o.ID, d.h.ttlArg(ttl))
+	return append(keys, d.h.name), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
-// adoptInto replaces a holder's id by that of q, with all counts, by lock/adopt. The key memory will
-// remember the release of q; if it is a set, number is q's number in it. Without a holder of that id,
-// counts is 0.
-//
-// A copy of the command finds q's id in place, and gets the same answer. After q's release it finds
-// that in memory, and takes nothing. Only the first four keys are passed: an adoption mints no token
-// and leaves the queue of a fair lock alone.
-func (d *hashDriver) adoptInto(
-	ctx context.Context, memory string, number int, id string, q *engine.Request,
-) (sent time.Time, counts int, err error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.adopt, d.keys(memory)[:4],
-		q.ID, millis(q.TTL), d.h.c.publish(), id, number)
-	n, _ := reply.Value.(int64)
-	return reply.Sent, int(n), err
+// adopt implements [lockDriver] by lock/adopt. A copy of the command finds q's id in place, and gets the
+// same answer. After q's release it finds the key that the release has left, and takes nothing. Only the
+// first four keys are passed: an adoption mints no token and leaves the queue of a fair lock alone.
+func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	reply, err := d.h.c.run.Do(ctx, lockAdopt, d.keys(d.h.ownerKey(&q.Owner))[:4],
+		q.ID, millis(q.TTL), d.h.c.publish(), id)
+	q.InDoubt = q.InDoubt || reply.Doubt
+	counts, _ := reply.Value.(int64)
+	return reply.Sent, int(counts), err
 }
 
 // releaseID implements [lockDriver] by lock/release_shared: one count, whoever acquired it. q has a new
@@ -273,7 +275,7 @@ func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids [
 
 // info implements [lockDriver] by lock/info, which reads the hash and its TTL in one step.
 func (d *hashDriver) info(ctx context.Context) (Info, error) {
-	reply, err := d.h.c.run.Do(ctx, lockInfo, []any{d.hash})
+	reply, err := d.h.c.run.Do(ctx, lockInfo, []any{d.h.name})
 	if err != nil {
 		return Info{}, err
 	}
@@ -287,29 +289,17 @@ func (d *hashDriver) info(ctx context.Context) (Info, error) {
 // among themselves. So a release may hand the lock off to a waiter of the same client.
 type mutexDriver struct{ hashDriver }
 
-// newMutexDriver gives l its driver. Nested holds take turns: two goroutines that share an outer hold
-// exclude each other. Clients take turns too: see [engine.Traits].
-func newMutexDriver(l *Lock, lua *lockScriptSet, extra ...any) {
-	d := &mutexDriver{newHashDriver(&l.handle, lua, extra...)}
-	l.useLock(d, engine.Traits{
-		Outer: d.outer, NestsInTurn: true, HandOff: d.handOff, ClientsTakeTurns: true,
-		Cohorts: true, Fenced: l.res.Kind == "fenced",
-	}, d.keys(l.requestKey("")))
-}
-
 // TryAcquire implements [engine.Driver] by lock/acquire. [readLockReply] lists the replies.
 //
 // If a reply was lost, the next attempt finds q's own id in the hash and is granted the lock again,
-// with the same token. A copy that arrives after the release finds q's number in the set of released
-// acquisitions, and takes nothing. An acquisition that goes well adds nothing to that set: it is read
-// here, and written only by the release.
+// with the same token. A copy that arrives after the release finds the key that the release has left, and
+// takes nothing.
 func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	if q.Shared {
 		return d.acquireShared(ctx, q)
 	}
-	released, number := d.h.dedup(&q.Owner)
-	keys := append(append(append(make([]any, 0, 4), d.pair...), released), d.extra...)
-	args := append(make([]any, 0, 5), q.ID, d.h.ttlArg(q.TTL), d.h.c.publish(), number)
+	keys := append(append(make([]any, 0, 4), d.h.name, &d.channel, d.h.ownerKey(&q.Owner)), d.extra...)
+	args := append(make([]any, 0, 4), q.ID, d.h.ttlArg(q.TTL), d.h.c.publish())
 	if d.h.res.Traits.Fenced {
 		args = append(args, max(q.Tokens, 1))
 	}
@@ -320,8 +310,8 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	return readLockReply(reply)
 }
 
-// Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. The script notes
-// q's number as released, so that no copy of the attempt can take the lock later.
+// Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. If a copy of an
+// attempt may still come, the script leaves a key that stops it.
 func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err error) {
 	if q.Shared {
 		_, err = d.releaseShared(ctx, &q.Owner, true)
@@ -332,67 +322,57 @@ func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err erro
 }
 
 // Release implements [engine.Driver].
-func (d *mutexDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
+func (d *mutexDriver) Release(
+	ctx context.Context, o *engine.Ownership, left int, successor *engine.Owner,
+) (engine.Released, error) {
 	if left > 0 || o.Shared {
 		return d.releaseCounts(ctx, o, left)
 	}
-	got, err := d.free(ctx, &o.Owner, nil)
-	return got.Lost, err
-}
-
-// handOff implements [engine.Traits].HandOff.
-func (d *mutexDriver) handOff(
-	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
-) (engine.HandOff, error) {
 	return d.free(ctx, &o.Owner, successor)
 }
 
 // free frees the lock of a private owner, or makes successor its holder if that is not nil. It runs
-// lock/release; [readHandOff] reads the reply.
+// lock/release; [readReleased] reads the reply.
 //
-// A copy of the release finds o's number in the set, and gets the same answer. If the successor has
-// rolled back before, its number is in its set: then the script frees the lock. If the reply was lost,
-// the successor asks with its own id, and finds itself the holder.
-//
-// The memory is always the longest one. The set has one TTL for the numbers of 256 acquisitions, and a
-// shorter TTL for one of them would make Redis forget the others too early. KEYS[6], the token, is
-// passed only with a successor: a release alone mints no token.
-func (d *mutexDriver) free(ctx context.Context, o, successor *engine.Owner) (engine.HandOff, error) {
-	released, number := d.h.dedup(o)
-	keys := append(append(make([]any, 0, 6), d.pair...), released, d.h.sharedCounts)
-	args := append(make([]any, 0, 8), o.ID, d.h.c.publish(), d.h.c.rememberedLong, number)
+// A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
+// the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:
+// then the script frees the lock. KEYS[6], the token, is passed only with a successor: a release alone
+// mints no token.
+func (d *mutexDriver) free(ctx context.Context, o, successor *engine.Owner) (engine.Released, error) {
+	memory, memoryTTL := any(&d.h.sharedCounts), any(0) // a key of the slot that the script does not use
+	if o.InDoubt {
+		memory, memoryTTL = d.h.ownerKey(o), d.h.c.rememberedLong
+	}
+	keys := append(make([]any, 0, 6), d.h.name, &d.channel, memory, &d.h.sharedCounts)
+	args := append(make([]any, 0, 6), o.ID, d.h.c.publish(), memoryTTL)
 	if successor != nil {
-		released, number = d.h.dedup(successor)
-		keys = append(append(keys, released), d.extra...)
-		args = append(args, successor.ID, d.h.ttlArg(successor.TTL), number)
+		keys = append(append(keys, d.h.ownerKey(successor)), d.extra...)
+		args = append(args, successor.ID, d.h.ttlArg(successor.TTL))
 		if d.h.res.Traits.Fenced {
 			args = append(args, max(successor.Tokens, 1))
 		}
 	}
-	return readHandOff(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
+	reply, err := d.h.c.run.Do(ctx, d.lua.release, keys, args...)
+	got, err := readReleased(reply, err)
+	got.InDoubt = reply.Doubt
+	return got, err
 }
 
-// readHandOff reads the reply of the scripts that free something or hand it off:
+// readReleased reads the reply of the scripts that free something or hand it off:
 //
 //	{token}  the successor holds it; the token is 0 for all but fenced locks
 //	1 + n    it is free, and n clients have received the release message
 //	0        there was nothing to give back: the hold was lost
 //
 // The successor's lease counts from when the release was sent.
-func readHandOff(reply scripts.Reply, err error) (engine.HandOff, error) {
+func readReleased(reply scripts.Reply, err error) (engine.Released, error) {
 	switch answer := reply.Value.(type) {
 	case []any:
 		token, _ := answer[0].(int64)
 		granted := engine.Result{Granted: true, Sent: reply.Sent, Token: token, InDoubt: reply.Doubt}
-		return engine.HandOff{Granted: granted}, err
+		return engine.Released{Granted: granted}, err
 	case int64:
-		return engine.HandOff{Heard: int(answer) - 1, Lost: answer == 0}, err
+		return engine.Released{Heard: int(answer) - 1, Lost: answer == 0}, err
 	}
-	return engine.HandOff{}, err
-}
-
-// adopt implements [lockDriver].
-func (d *mutexDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	released, number := d.h.dedup(&q.Owner)
-	return d.adoptInto(ctx, released, number, id, q)
+	return engine.Released{}, err
 }

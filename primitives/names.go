@@ -13,10 +13,16 @@ import (
 
 // prefixed is Redisson's prefixName: "prefix:{name}".
 func prefixed(prefix, name string) string {
+	return string(appendPrefixed(nil, prefix, name))
+}
+
+// appendPrefixed appends prefixed(prefix, name) to b.
+func appendPrefixed(b []byte, prefix, name string) []byte {
+	b = append(append(b, prefix...), ':')
 	if strings.Contains(name, "{") {
-		return prefix + ":" + name
+		return append(b, name...)
 	}
-	return prefix + ":{" + name + "}"
+	return append(append(append(b, '{'), name...), '}')
 }
 
 // suffixed is Redisson's suffixName: "{name}:suffix".
@@ -40,6 +46,17 @@ const sharedCounts = "shared"
 
 // permitsKind is the kind of a semaphore whose permits have ids.
 const permitsKind = "permits"
+
+// wireName is a key or a channel as an argument of scripts. A pointer to it in an interface needs no
+// allocation, and a string would. The first key of a script must be a string: go-redis finds the cluster
+// slot by it.
+type wireName []byte
+
+// MarshalBinary returns the bytes that go-redis sends.
+func (n *wireName) MarshalBinary() ([]byte, error) { return *n, nil }
+
+// String returns the name, for hooks that log commands.
+func (n *wireName) String() string { return string(*n) }
 
 // millis is a duration as Redis takes it: whole milliseconds, rounded up, so that no TTL is 0 or shorter
 // than asked for.

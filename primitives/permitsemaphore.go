@@ -45,8 +45,8 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 		h: &s.handle, free: s.raw, channel: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout"),
 	}
 	s.use(&s.driver, engine.Traits{
-		ManyHolders: true, HandOff: s.driver.handOff, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
-	}, s.driver.keys(s.requestKey("")))
+		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
+	})
 	return s
 }
 
@@ -285,23 +285,17 @@ func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// Release implements [engine.Driver]. lost: not all of o's permits were held. The others are given back.
-func (d *permitDriver) Release(ctx context.Context, o *engine.Ownership, _ int) (lost bool, err error) {
-	got, err := d.release(ctx, &o.Owner, nil)
-	return got.Lost, err
-}
-
-// handOff implements [engine.Traits].HandOff.
-func (d *permitDriver) handOff(
-	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
-) (engine.HandOff, error) {
+// Release implements [engine.Driver]. Lost: not all of o's permits were held. The others are given back.
+func (d *permitDriver) Release(
+	ctx context.Context, o *engine.Ownership, _ int, successor *engine.Owner,
+) (engine.Released, error) {
 	return d.release(ctx, &o.Owner, successor)
 }
 
 // release runs permitsemaphore/release for all permits of o. The 0 among the arguments allows it to
 // release the remaining permits if some are lost. ReleaseID passes 1: all or none. If there is a successor,
-// the script also gives the successor's ids as many permits as it asks for. [readPermitHandOff] reads the reply.
-func (d *permitDriver) release(ctx context.Context, o, successor *engine.Owner) (engine.HandOff, error) {
+// the script also gives the successor's ids as many permits as it asks for. [readPermitsReleased] reads the reply.
+func (d *permitDriver) release(ctx context.Context, o, successor *engine.Owner) (engine.Released, error) {
 	c := d.h.c
 	keys := d.keys(d.h.ownerKey(o))
 	args := []any{c.publish(), c.rememberFor(o), rawOf(o.ID), 0}
@@ -309,7 +303,7 @@ func (d *permitDriver) release(ctx context.Context, o, successor *engine.Owner) 
 		keys = append(keys, d.h.ownerKey(successor))
 		args = append(args, rawOf(successor.ID), millis(successor.TTL))
 	}
-	return readPermitHandOff(c.run.Do(ctx, permitsRelease, keys, args...))
+	return readPermitsReleased(c.run.Do(ctx, permitsRelease, keys, args...))
 }
 
 // SetCount is not called: permits do not nest.

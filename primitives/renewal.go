@@ -31,8 +31,8 @@ type renewer interface {
 // renewerOf returns the driver of an ownership. The watchdog has only leased ones, so it is a renewer.
 func renewerOf(o *engine.Ownership) renewer { return o.Resource().Driver.(renewer) }
 
-// renewGroup is the group of a lease for the watchdog: leases of equal groups share batches. On a cluster
-// the keys of a script must share a slot; elsewhere slot is 0.
+// renewGroup is the group of a lease for the watchdog where the keys of a script must share a slot: leases
+// of equal groups share batches. Elsewhere the script alone is the group.
 type renewGroup struct {
 	script *scripts.Script
 	slot   uint16
@@ -41,8 +41,8 @@ type renewGroup struct {
 // renew implements [watchdog.Renew]. It sends the batch with one command. If Redis refuses the batch as a
 // whole, it sends the parts one by one, so that a bad key concerns no other lease. It runs in a goroutine
 // of the watchdog, which may call it again for the same leases if it takes long.
-func (c *Client) renew(ctx context.Context, group any, batch []watchdog.Ask) ([]watchdog.State, error) {
-	script := group.(renewGroup).script
+func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
+	script := renewerOf(batch[0].Keeper.(*engine.Ownership)).renewScript()
 	if !c.slotted.Load() {
 		states, err := c.renewTogether(ctx, script, batch)
 		switch {

@@ -105,7 +105,7 @@ func (d *rwDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine
 // keys returns the keys of the scripts that take or free the lock. request is the key that remembers
 // the request. The keys of a reader's counts are not among them: the scripts derive their names.
 func (d *rwDriver) keys(request string) []any {
-	return []any{d.hash, d.channel, request, d.reservation, d.h.sharedCounts}
+	return []any{d.hash, d.channel, request, d.reservation, &d.h.sharedCounts}
 }
 
 // rememberAcquire is how long Redis must remember an acquisition, as an argument. Only a shared id needs
@@ -124,10 +124,10 @@ func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 // nothing. A rollback of a shared id gives back only a count that the key says was acquired. The TTL is
 // for a hash without one, and only write_release reads it. Both get it, so that they can share this
 // function.
-func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (lost bool, err error) {
+func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
 		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL))
-	return reply.Value == int64(0), err
+	return engine.Released{Lost: reply.Value == int64(0)}, err
 }
 
 // Rollback implements [engine.Driver]. A writer's also removes its reservation.
@@ -218,8 +218,8 @@ var (
 func newReaderDriver(reader, writer *Lock) {
 	d := &readerDriver{newRWDriver(reader, writer, readScripts)}
 	reader.useLock(d, engine.Traits{
-		Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
-	}, d.keys(reader.requestKey("")))
+		Nests: true, Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
+	})
 }
 
 // firstCountKey is the key of the first count of o. Scripts derive this name themselves; it is in KEYS
@@ -281,7 +281,9 @@ func (d *readerDriver) acquireBatch(
 // Release implements [engine.Driver]. With holds left it runs rwlock/read_set_count, which also shortens
 // the lease to what those holds were promised: the released hold may have had the longest one. The
 // engine computes that time (internal/engine/lease.go), and EndShortening reports the outcome to it.
-func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
+func (d *readerDriver) Release(
+	ctx context.Context, o *engine.Ownership, left int, _ *engine.Owner,
+) (engine.Released, error) {
 	if left == 0 {
 		return d.free(ctx, &o.Owner, false)
 	}
@@ -295,7 +297,7 @@ func (d *readerDriver) Release(ctx context.Context, o *engine.Ownership, left in
 	}
 	reply, err := d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered)
 	o.EndShortening(err)
-	return reply.Value == int64(0), err
+	return engine.Released{Lost: reply.Value == int64(0)}, err
 }
 
 // SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its own
@@ -313,7 +315,7 @@ func (d *readerDriver) SetCount(
 // recountKeys returns the keys of rwlock/read_set_count. The last one remembers the latest change. It
 // cannot be the owner's key itself, which says that a private owner was released.
 func (d *readerDriver) recountKeys(o *engine.Ownership) []any {
-	return []any{d.hash, d.h.sharedCounts, d.h.ownerKey(&o.Owner) + ":count"}
+	return []any{d.hash, &d.h.sharedCounts, d.h.ownerKey(&o.Owner) + ":count"}
 }
 
 // Extend implements [engine.Driver] by rwlock/read_renew, with a batch of one. It raises the TTL of all
@@ -334,7 +336,7 @@ func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 func (d *readerDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
-	return append(keys, d.h.key, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
+	return append(keys, d.h.name, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
 // writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's. So it uses the
@@ -358,8 +360,8 @@ func newWriterDriver(writer, reader *Lock) {
 	d := &writerDriver{newRWDriver(writer, reader, writeScripts)}
 	// A writer's release is for all waiting readers, so the clients do not take turns.
 	writer.useLock(d, engine.Traits{
-		Outer: d.outer, NestsInTurn: true, HandOff: d.handOff, Cohorts: true,
-	}, d.keys(writer.requestKey("")))
+		Nests: true, Outer: d.outer, NestsInTurn: true, HandsOff: true, Cohorts: true,
+	})
 }
 
 // field is the writer's field in the hash.
@@ -416,36 +418,32 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 }
 
 // Release implements [engine.Driver]. With counts left it runs lock/nested_release on the writer's field.
-func (d *writerDriver) Release(ctx context.Context, o *engine.Ownership, left int) (lost bool, err error) {
-	if left == 0 {
-		got, err := d.handOff(ctx, o, nil)
-		return got.Lost, err
-	}
-	reply, err := d.h.c.run.Do(ctx, lockNestedRelease, []any{d.hash, d.h.sharedCounts}, d.field(o), left, millis(o.TTL))
-	return reply.Value == int64(0), err
-}
-
-// handOff implements [engine.Traits].HandOff by rwlock/write_release: it frees the lock, or hands it off
-// to another writer. [readHandOff] reads the reply.
+// Else it runs rwlock/write_release, which frees the lock, or hands it off to another writer;
+// [readReleased] reads the reply.
 //
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
 // nothing off. o's key remembers the release, and the successor's key whether it has given up.
-func (d *writerDriver) handOff(
-	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
-) (engine.HandOff, error) {
+func (d *writerDriver) Release(
+	ctx context.Context, o *engine.Ownership, left int, successor *engine.Owner,
+) (engine.Released, error) {
+	if left > 0 {
+		keys := []any{d.hash, &d.h.sharedCounts}
+		reply, err := d.h.c.run.Do(ctx, lockNestedRelease, keys, d.field(o), left, millis(o.TTL))
+		return engine.Released{Lost: reply.Value == int64(0)}, err
+	}
 	keys := d.keys(d.h.ownerKey(&o.Owner))
 	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
 	if successor != nil {
 		keys, args = append(keys, d.h.ownerKey(successor)), append(args, successor.ID, millis(successor.TTL))
 	}
-	return readHandOff(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
+	return readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }
 
 // SetCount implements [engine.Driver] as a plain lock does: see [hashDriver].SetCount.
 func (d *writerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirm(ctx, lockNestedAcquire, []any{d.hash, d.h.sharedCounts}, d.field(o), n, millis(ttl))
+	reply, err := d.h.c.confirm(ctx, lockNestedAcquire, []any{d.hash, &d.h.sharedCounts}, d.field(o), n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
@@ -466,5 +464,5 @@ func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 func (d *writerDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
-	return append(keys, d.h.key), append(args, d.field(o), d.h.ttlArg(ttl))
+	return append(keys, d.h.name), append(args, d.field(o), d.h.ttlArg(ttl))
 }

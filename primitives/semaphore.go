@@ -47,9 +47,9 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s.init(c, "semaphore", name, opts)
 	s.driver = semaphoreDriver{h: &s.handle, permits: s.raw, channel: prefixed(semaphoreChannel, s.raw)}
 	s.use(&s.driver, engine.Traits{
-		ManyHolders: true, HandOff: s.driver.handOff, ClientsTakeTurns: true,
+		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true,
 		NameOwner: s.driver.nameOwner, Remembered: rememberedTaken,
-	}, s.driver.keys(s.requestKey("")))
+	})
 	return s
 }
 
@@ -230,34 +230,28 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 	return err
 }
 
-// Release implements [engine.Driver]. lost: the semaphore is gone, or was lost and set anew.
-func (d *semaphoreDriver) Release(ctx context.Context, o *engine.Ownership, _ int) (lost bool, err error) {
-	got, err := d.handOff(ctx, o, nil)
-	return got.Lost, err
-}
-
-// handOff implements [engine.Traits].HandOff by semaphore/release. The successor's permits go to it
-// directly; the script adds the rest to the number and publishes it. [readPermitHandOff] reads the
-// reply.
+// Release implements [engine.Driver] by semaphore/release. Lost: the semaphore is gone, or was lost and set
+// anew. The successor's permits go to it directly; the script adds the rest to the number and publishes
+// it. [readPermitsReleased] reads the reply.
 //
 // After a day Redis has forgotten what o took. Then the script must give the permits back without
 // asking its memory: IsRemembered says which is the case.
-func (d *semaphoreDriver) handOff(
-	ctx context.Context, o *engine.Ownership, successor *engine.Owner,
-) (engine.HandOff, error) {
+func (d *semaphoreDriver) Release(
+	ctx context.Context, o *engine.Ownership, _ int, successor *engine.Owner,
+) (engine.Released, error) {
 	keys := d.keys(d.h.ownerKey(&o.Owner))
 	args := []any{d.h.c.publish(), d.rememberFor(&o.Owner), o.Permits, flag(o.IsRemembered())}
 	if successor != nil {
 		keys = append(keys, d.h.ownerKey(successor))
 		args = append(args, successor.Permits, millis(rememberedTaken))
 	}
-	return readPermitHandOff(d.h.c.run.Do(ctx, semaphoreRelease, keys, args...))
+	return readPermitsReleased(d.h.c.run.Do(ctx, semaphoreRelease, keys, args...))
 }
 
-// readPermitHandOff reads the reply of the scripts that release permits. It is as [readHandOff] says, but
+// readPermitsReleased reads the reply of the scripts that release permits. It is as [readReleased] says, but
 // the element for a successor is the number of permits left.
-func readPermitHandOff(reply scripts.Reply, err error) (engine.HandOff, error) {
-	got, err := readHandOff(reply, err)
+func readPermitsReleased(reply scripts.Reply, err error) (engine.Released, error) {
+	got, err := readReleased(reply, err)
 	got.Granted.Free, got.Granted.Token = int(got.Granted.Token), 0
 	return got, err
 }

@@ -24,11 +24,19 @@ type call struct {
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
 	end *deadline       // when the call gives up, unless its caller's context ends before
 	ctx context.Context //nolint:containedctx // of its attempts
+
+	memory *callMemory
+}
+
+// callMemory is what a call refers to, in one allocation.
+type callMemory struct {
+	args   [12]any // enough for most scripts
+	joined joinedContext
 }
 
 func newCall(s *Script, keys, args []any) call {
-	c := call{script: s, args: make([]any, 0, 3+len(keys)+len(args))}
-	c.args = append(c.args, "evalsha", s.digest, len(keys))
+	c := call{script: s, memory: new(callMemory)}
+	c.args = append(c.memory.args[:0], "evalsha", s.digest, len(keys))
 	if len(keys) > 0 {
 		c.firstKey = 3
 	}

@@ -22,11 +22,11 @@ func (r *Runner) RunReplicated(
 		Reply
 		acked int
 	}
-	c := newCall(s, keys, args)
+	c, first := newCall(s, keys, args), keys[0].(string)
 	// One deadline for all attempts: a retry has what the attempts before it have left.
-	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout)
+	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout, &c.memory.joined)
 	attempt := func(ctx context.Context) (confirmed, error) {
-		conn, err := r.connection(ctx, keys[0].(string))
+		conn, err := r.connection(ctx, first)
 		if err != nil {
 			return confirmed{}, err
 		}

@@ -127,7 +127,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	}
 	defer r.running.Done()
 	c := newCall(s, keys, args)
-	c.end, c.ctx = r.ends.after(ctx, r.timeout)
+	c.end, c.ctx = r.ends.after(ctx, r.timeout, &c.memory.joined)
 	var failed failures
 	for {
 		reply, err := r.batch.do(ctx, c)
@@ -298,7 +298,7 @@ func attemptOnce[T any](
 		return value, err
 	}
 	defer r.running.Done()
-	end, attempt := r.ends.after(ctx, r.timeout)
+	end, attempt := r.ends.after(ctx, r.timeout, new(joinedContext))
 	value, err = bounded(ctx, attempt, end, r, f)
 	if err != nil {
 		return value, failure(name, err, classify(err).outcome)
@@ -321,8 +321,8 @@ type deadline struct {
 
 // after returns a deadline in d from now, or up to a hundredth earlier, and a context for attempts,
 // with ctx's values and the earlier of the two deadlines. go-redis checks that context while it
-// waits for a connection or dials.
-func (ds *deadlines) after(ctx context.Context, d time.Duration) (*deadline, context.Context) {
+// waits for a connection or dials. That context may be joined, which nobody else must use.
+func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedContext) (*deadline, context.Context) {
 	now := time.Now()
 	end := ds.latest.Load()
 	if left := d - d/100; end == nil || end.until.Sub(now) < left || end.until.Sub(now) > d {
@@ -336,7 +336,8 @@ func (ds *deadlines) after(ctx context.Context, d time.Duration) (*deadline, con
 	if until, ok := ctx.Deadline(); ok && until.Before(end.until) {
 		return end, ctx
 	}
-	return end, &joinedContext{end, ctx}
+	*joined = joinedContext{end, ctx}
+	return end, joined
 }
 
 // close ends the latest deadline early, so that its timer does not outlive the runner.

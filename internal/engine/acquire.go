@@ -57,7 +57,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	var hold *Hold
 	kind := EventNested
 	// An id that the caller names ignores the holds in ctx: the server alone decides about it.
-	if r.Traits.Outer != nil && terms.Owner == "" {
+	if r.Traits.Nests && terms.Owner == "" {
 		hold, err = r.acquireNested(ctx, q)
 	}
 	if hold == nil && err == nil {

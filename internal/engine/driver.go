@@ -21,9 +21,10 @@ type Driver interface {
 	// Rollback removes everything that TryAcquire took for r. After it, a late copy of an attempt takes
 	// nothing.
 	Rollback(ctx context.Context, r *Request) error
-	// Release lowers the count of o to left; with 0 it frees the lock. lost: the server did not know o.
-	// The engine calls it with o's wire lock held.
-	Release(ctx context.Context, o *Ownership, left int) (lost bool, err error)
+	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only kinds
+	// with Traits.HandsOff get, it makes the successor the holder in the same step, so that no other client
+	// can take the lock in between. The engine calls it with o's wire lock held.
+	Release(ctx context.Context, o *Ownership, left int, successor *Owner) (Released, error)
 	// Subscribe listens for messages that give r a reason to try again. It calls wake for each, from
 	// another goroutine; wake does not block. missed: earlier messages may have been lost. The engine
 	// calls Subscribe with waitQueues.mu held, and wake takes that mutex.
@@ -67,8 +68,11 @@ type Traits struct {
 	// release or a rollback may be repeated that long.
 	Remembered time.Duration
 
-	// Outer finds the hold in ctx to nest under; nil if there is none. An error forbids the acquisition.
-	// The hold may be a lost one: then the acquisition fails with ErrLost. A nil func: holds do not nest.
+	// Nests: an acquisition nests under a hold of the same resource that its context carries.
+	Nests bool
+	// Outer finds the hold in ctx to nest under, for a kind that may nest under other holds too; nil if
+	// there is none. An error forbids the acquisition. The hold may be a lost one: then the acquisition
+	// fails with ErrLost. A nil func finds holds of the same resource.
 	Outer func(ctx context.Context) (*Hold, error)
 	// NestsInTurn: at most one hold at a time is nested under a hold.
 	NestsInTurn bool
@@ -80,9 +84,8 @@ type Traits struct {
 	// whether others[i] was granted. A nil slice: r was refused, and the others were not tried.
 	AcquireBatch func(ctx context.Context, r *Request, others []*Request) (res Result, granted []bool, err error)
 
-	// HandOff frees o, or makes successor the holder in the same step, so that no other client can take
-	// the lock in between. With a nil successor it frees o. A nil func: Release frees o.
-	HandOff func(ctx context.Context, o *Ownership, successor *Owner) (HandOff, error)
+	// HandsOff: Release can make a local waiter the next holder.
+	HandsOff bool
 	// ClientsTakeTurns: only one of the clients that receive a release message can acquire. So a client
 	// that has handed off often lets the others go first.
 	ClientsTakeTurns bool
@@ -100,11 +103,21 @@ type Traits struct {
 	NameOwner func(o *Owner)
 }
 
-// HandOff is the result of [Traits.HandOff].
-type HandOff struct {
+// Released is the result of [Driver].Release.
+type Released struct {
 	Granted Result // to the successor
 	Heard   int    // without a successor: how many clients received the release message
-	Lost    bool   // the server did not know the owner: nothing was freed
+	Lost    bool   // the server did not know the owner: nothing was released
+	// InDoubt: an earlier attempt of the same call has an unknown outcome, and the server does not remember
+	// it. If Lost, that attempt may have freed the lock or handed it off.
+	InDoubt bool
+}
+
+// isLoss reports whether the hold was lost before its release. mayHold: its lease had not ended when the
+// release was first sent. Then a repeated release that finds nothing means that the first one was
+// executed. It could also be that the lock was taken by force at that moment: the two look the same.
+func (r Released) isLoss(mayHold bool) bool {
+	return r.Lost && !(r.InDoubt && mayHold)
 }
 
 // Subscription is a driver's subscription to messages. The wait queue that made it owns it.

@@ -23,8 +23,8 @@ func (c *client) lock(name string) *Resource {
 	d := &driver{c: c, name: name}
 	r := c.resource("lock", name, d)
 	r.Traits = Traits{
-		Leased: true, RenewGroup: "lock", Outer: outerOf(r), NestsInTurn: true,
-		HandOff: d.handOff, ClientsTakeTurns: true, Cohorts: true, Fenced: true,
+		Leased: true, RenewGroup: "lock", Nests: true, NestsInTurn: true,
+		HandsOff: true, ClientsTakeTurns: true, Cohorts: true, Fenced: true,
 	}
 	return r
 }
@@ -34,7 +34,7 @@ func (c *client) reader(name string) *Resource {
 	d := &driver{c: c, name: name, shortens: true}
 	r := c.resource("reader", name, d)
 	r.Traits = Traits{
-		Leased: true, RenewGroup: "reader", Outer: outerOf(r), ManyHolders: true,
+		Leased: true, RenewGroup: "reader", Nests: true, ManyHolders: true,
 		AcquireBatch: d.acquireBatch, YieldsTo: "writer",
 	}
 	return r
@@ -44,7 +44,7 @@ func (c *client) reader(name string) *Resource {
 func (c *client) writer(name string) *Resource {
 	d := &driver{c: c, name: name, exclusive: true}
 	r := c.resource("writer", name, d)
-	r.Traits = Traits{Leased: true, RenewGroup: "writer", Outer: outerOf(r), NestsInTurn: true}
+	r.Traits = Traits{Leased: true, RenewGroup: "writer", Nests: true, NestsInTurn: true}
 	return r
 }
 
@@ -53,7 +53,7 @@ func (c *client) semaphore(name string) *Resource {
 	d := &driver{c: c, name: name, noLease: true}
 	r := c.resource("semaphore", name, d)
 	r.Traits = Traits{
-		ManyHolders: true, HandOff: d.handOff, ClientsTakeTurns: true, Remembered: 24 * time.Hour,
+		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, Remembered: 24 * time.Hour,
 		NameOwner: func(o *Owner) { o.Name("", false); o.TTL = 100 * 365 * 24 * time.Hour },
 	}
 	return r
@@ -63,10 +63,6 @@ func (c *client) resource(kind, name string, d Driver) *Resource {
 	return &Resource{
 		Core: c.Core, Kind: kind, Name: name, Key: &Key{Core: c.Core, Kind: kind, Name: name}, Driver: d,
 	}
-}
-
-func outerOf(r *Resource) func(context.Context) (*Hold, error) {
-	return func(ctx context.Context) (*Hold, error) { return OuterFrom(ctx, r.Key), nil }
 }
 
 // key is the request on the server.
@@ -140,10 +136,13 @@ func (d *driver) acquireBatch(ctx context.Context, q *Request, others []*Request
 
 // keep is how long the server remembers that a request was ended.
 func (d *driver) keep(o *Owner) time.Duration {
-	if o.InDoubt {
+	switch {
+	case o.InDoubt:
 		return d.c.LateCopies
+	case o.Shared || d.noLease:
+		return d.c.Memory
 	}
-	return d.c.Memory
+	return 0
 }
 
 func (d *driver) Rollback(ctx context.Context, q *Request) error {
@@ -158,21 +157,19 @@ func (d *driver) Rollback(ctx context.Context, q *Request) error {
 	return err
 }
 
-func (d *driver) Release(ctx context.Context, o *Ownership, left int) (lost bool, err error) {
+func (d *driver) Release(ctx context.Context, o *Ownership, left int, successor *Owner) (got Released, err error) {
 	if left == 0 {
-		got, err := d.free(ctx, o, nil)
-		return got.Lost, err
+		return d.free(ctx, o, successor)
 	}
 	need, known := time.Duration(0), false
 	if d.shortens {
 		if need, known = o.BeginShortening(left); known && need == 0 {
-			got, err := d.free(ctx, o, nil)
-			return got.Lost, err
+			return d.free(ctx, o, nil)
 		}
 		defer func() { o.EndShortening(err) }()
 	}
 	id, change := d.id(&o.Owner), o.NextChange()
-	lost, _, err = do(ctx, d.c, d.command("count", &o.Owner), func() (lost bool, err error) {
+	got.Lost, _, err = do(ctx, d.c, d.command("count", &o.Owner), func() (lost bool, err error) {
 		h := d.c.s.lock(d.name).holders[id]
 		if h != nil && change > h.change {
 			h.count, h.change = left, change
@@ -182,15 +179,11 @@ func (d *driver) Release(ctx context.Context, o *Ownership, left int) (lost bool
 		}
 		return h == nil, nil
 	})
-	return lost, err
-}
-
-func (d *driver) handOff(ctx context.Context, o *Ownership, successor *Owner) (HandOff, error) {
-	return d.free(ctx, o, successor)
+	return got, err
 }
 
 // free ends o, and has the successor, if there is one, hold what o held.
-func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (HandOff, error) {
+func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Released, error) {
 	op := "release"
 	var next attempt
 	if successor != nil {
@@ -201,7 +194,7 @@ func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Hand
 		}
 	}
 	s, key, id, shared, keep := d.c.s, d.key(&o.Owner), d.id(&o.Owner), o.Shared, d.keep(&o.Owner)
-	got, trip, err := do(ctx, d.c, d.command(op, &o.Owner), func() (got HandOff, err error) {
+	got, trip, err := do(ctx, d.c, d.command(op, &o.Owner), func() (got Released, err error) {
 		freed, lost := s.end(d.name, key, id, shared, false, keep)
 		got.Lost = lost
 		if freed && successor != nil {
@@ -213,6 +206,7 @@ func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Hand
 		return got, nil
 	})
 	got.Granted.Sent, got.Granted.InDoubt = trip.sent, trip.doubt
+	got.InDoubt = trip.doubt && keep == 0
 	return got, err
 }
 

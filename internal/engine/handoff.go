@@ -53,22 +53,22 @@ type streak struct {
 // command, but not around it.
 func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error) {
 	r := o.r
-	handOff := r.Traits.HandOff
-	if handOff == nil || o.Shared {
-		return r.Driver.Release(ctx, o, 0)
-	}
 	qs := &r.Core.queues
-	successor, yielding := qs.offer(o)
 	var next *Owner
-	if successor != nil {
-		next = &successor.Request.Owner
+	var successor *Waiter
+	var yielding *waitQueue
+	if r.Traits.HandsOff && !o.Shared {
+		if successor, yielding = qs.offer(o); successor != nil {
+			next = &successor.Request.Owner
+		}
 	}
-	got, err := handOff(ctx, o, next)
+	mayHold := o.mayHold() // before the first attempt
+	got, err := r.Driver.Release(ctx, o, 0, next)
 	switch {
 	case successor != nil:
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
 		qs.mu.Lock()
-		successor.receive(got.Granted, err == nil)
+		successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))
 		qs.mu.Unlock()
 	case yielding != nil && err != nil:
 		qs.yield(yielding, -1)
@@ -77,7 +77,7 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 	case yielding != nil:
 		qs.yield(yielding, got.Heard-1)
 	}
-	return got.Lost, err
+	return got.isLoss(mayHold), err
 }
 
 // offer picks the successor of o, the first local waiter, and marks it as offered. There is none if the
@@ -125,7 +125,7 @@ func (o *Ownership) streakIsOver() bool {
 // could stay taken, with no hold, until the lease ends. waitQueues.mu is held.
 func (w *Waiter) receive(res Result, known bool) {
 	w.offered = !known
-	w.inDoubt = w.inDoubt || res.InDoubt
+	w.inDoubt = w.inDoubt || res.InDoubt || !known
 	if known && res.Granted {
 		w.granted = &res
 		w.Wake()

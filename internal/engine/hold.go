@@ -80,7 +80,13 @@ type holdGroup interface {
 // client is closing; the caller then rolls back. The caller is a call that Close waits for.
 func (r *Resource) newHold(ctx context.Context, held holding, q *Request, sent time.Time, parent *Hold) (*Hold, error) {
 	c, terms := r.Core, q.Terms
-	h := &Hold{
+	var h *Hold
+	if o, ok := held.(*Ownership); ok && o.first.r == nil {
+		h = &o.first // most ownerships have one hold: one allocation for both
+	} else {
+		h = new(Hold)
+	}
+	*h = Hold{
 		r: r, held: held, group: q.group, parent: parent, ctx: ctx, since: c.Instant(sent),
 		ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}

@@ -94,7 +94,9 @@ func stateOf(q *Request) *jointRequest {
 }
 
 // Release implements [Driver]. The engine releases the members instead.
-func (j *Joint) Release(context.Context, *Ownership, int) (bool, error) { return false, ErrUnsupported }
+func (j *Joint) Release(context.Context, *Ownership, int, *Owner) (Released, error) {
+	return Released{}, ErrUnsupported
+}
 
 // outer is Traits.Outer of a joint lock: the live joint hold that ctx carries, or nil.
 func (j *Joint) outer(ctx context.Context) (*Hold, error) {
@@ -106,7 +108,7 @@ func (j *Joint) outer(ctx context.Context) (*Hold, error) {
 // have different ids, because a joint hold has one id in all members.
 func (j *Joint) carriedID(ctx context.Context) (id string, err error) {
 	for _, m := range j.Members {
-		outer, err := m.Traits.Outer(ctx)
+		outer, err := m.outer(ctx)
 		switch {
 		case err != nil:
 			return "", err

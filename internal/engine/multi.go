@@ -38,7 +38,7 @@ func NewMulti(j *Joint) {
 	j.Need = len(j.Members)
 	j.Resource.Driver = m
 	j.Resource.Traits = Traits{
-		Leased: true, Outer: j.outer, NestsInTurn: true,
+		Leased: true, Nests: true, Outer: j.outer, NestsInTurn: true,
 		NewQueue: func(context.Context, *Request) (Queue, error) { return j.retryQueue(), nil },
 	}
 }

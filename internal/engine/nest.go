@@ -11,7 +11,7 @@ import (
 // How acquisitions nest.
 //
 // A context that a hold made carries it. An acquisition of the same resource with that context finds the
-// hold (Traits.Outer) and nests: it adds a count to the same ownership instead of waiting for it. In two
+// hold (outer) and nests: it adds a count to the same ownership instead of waiting for it. In two
 // cases the server counts by itself: for a shared id, and under the other side of a read-write lock. Then
 // the acquisition is sent to the server with the outer hold's id (reacquire).
 //
@@ -31,7 +31,7 @@ import (
 // reply.
 func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error) {
 	for {
-		outer, err := r.Traits.Outer(ctx)
+		outer, err := r.outer(ctx)
 		if outer == nil || err != nil {
 			return nil, err
 		}
@@ -47,6 +47,14 @@ func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error)
 		}
 		// The loop ends: Outer does not find a released hold again, and a context carries finitely many.
 	}
+}
+
+// outer finds the hold in ctx to nest under; nil if there is none.
+func (r *Resource) outer(ctx context.Context) (*Hold, error) {
+	if r.Traits.Outer != nil {
+		return r.Traits.Outer(ctx)
+	}
+	return OuterFrom(ctx, r.Key), nil
 }
 
 // nestUnder waits for the turn under outer, if r's kind takes turns, and then acquires. The new hold

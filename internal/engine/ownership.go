@@ -61,6 +61,8 @@ type Ownership struct {
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
+
+	first Hold // what it was acquired for; see newHold
 }
 
 // freeing is the answer to the command that frees an ownership. Once there is one, no further release
@@ -310,7 +312,10 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	left := o.addCount(0)
 	switch {
 	case left > 0:
-		lost, err = o.r.Driver.Release(bounded, o, left)
+		mayHold := o.mayHold() // before the first attempt
+		var got Released
+		got, err = o.r.Driver.Release(bounded, o, left, nil)
+		lost = got.isLoss(mayHold)
 	case o.freed != notFreed: // by a sibling that was released at the same time
 		lost = o.freed == wasNotOurs
 	default:
@@ -348,7 +353,7 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 			return nil // a release got through meanwhile
 		}
 		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
-		_, err := o.r.Driver.Release(ctx, o, o.addCount(0))
+		_, err := o.r.Driver.Release(ctx, o, o.addCount(0), nil)
 		return err
 	})
 }
@@ -380,7 +385,10 @@ const rememberedReserve = time.Hour
 
 // IsRemembered reports whether the server certainly remembers the permits of an acquisition without a
 // lease. Then the driver may have the server release nothing that it does not remember.
-func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.endsAt()) }
+func (o *Ownership) IsRemembered() bool { return o.mayHold() }
+
+// mayHold reports whether the lease may still last, by the clock of this client.
+func (o *Ownership) mayHold() bool { return time.Now().Before(o.endsAt()) }
 
 // abandon implements holding: it deletes the key of a lost hold, in case a late renewal extended it.
 //

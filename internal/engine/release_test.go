@@ -266,3 +266,68 @@ func TestHoldsWithoutALeaseAreReleased(t *testing.T) {
 		s.requireFree(t)
 	})
 }
+
+// A release is sent again because its reply was lost. The server does not remember the first execution, so
+// the second one finds nothing.
+func TestRepeatedReleaseThatFindsNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		fault fault
+		taken bool // by force, before the release
+		want  error
+	}{
+		{"the first one was executed", fault{twice: true}, false, nil},
+		{"taken by force, sent once", fault{}, true, ErrLost},
+		{"taken by force and sent twice: it looks released", fault{twice: true}, true, nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				r := s.client(t, "a").lock("x")
+				hold := acquire(t, t.Context(), r)
+				if tt.taken {
+					s.free("x")
+				}
+				s.script("release", tt.fault)
+				if err := hold.Release(t.Context()); tt.want == nil {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, tt.want)
+				}
+				s.requireFree(t)
+			})
+		})
+	}
+}
+
+// A process that was stopped finds out only when it goes on that its lease is over. Then a release that
+// finds nothing has lost the lock, even if it was sent twice.
+func TestRepeatedReleaseAfterTheLeaseIsALoss(t *testing.T) {
+	repeated := Released{Lost: true, InDoubt: true}
+	assert.True(t, repeated.isLoss(false))
+	assert.False(t, repeated.isLoss(true))
+	bubble(t, func(t *testing.T, s *server) {
+		hold := acquire(t, t.Context(), s.client(t, "a").lock("x"), func(terms *Terms) { terms.Renew = false })
+		o := hold.Ownership()
+		sleep(testTTL - ms)
+		assert.True(t, o.mayHold())
+		sleep(2 * ms)
+		assert.False(t, o.mayHold())
+	})
+}
+
+// The successor of a hand-off that was sent twice is not in the second reply, so it asks by itself.
+func TestRepeatedHandOffReachesTheSuccessor(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		r := s.client(t, "a").lock("x")
+		holder := acquire(t, t.Context(), r)
+		successor := startAcquire(t, t.Context(), r)
+		s.script("handoff", fault{twice: true})
+		release(t, holder)
+		hold := successor.wait()
+		assert.Equal(t, []string{hold.ID()}, s.ids("x"))
+		assert.Equal(t, s.start, successor.at)
+		assert.True(t, hold.Ownership().InDoubt, "its release is remembered: a copy may still arrive")
+		release(t, hold)
+		s.requireFree(t)
+	})
+}

@@ -71,6 +71,7 @@ type fault struct {
 	lost  bool          // it is never executed, and never answered
 	mute  bool          // it is executed, but its reply is lost
 	copy  time.Duration // a copy is executed that much later, and the reply says so; 0: no copy
+	twice bool          // an earlier copy was executed without a reply, and the reply says so
 	err   error         // the answer; it is not executed
 }
 
@@ -188,7 +189,7 @@ func do[R any](ctx context.Context, c *client, cmd command, exec func() (R, erro
 	s := c.s
 	cmd.client = c.id
 	f := s.next(cmd)
-	sent := trip{time.Now(), f.copy > 0}
+	sent := trip{time.Now(), f.copy > 0 || f.twice}
 	answers := make(chan answer, 1)
 	after := func(d time.Duration, f func()) {
 		if d > 0 {
@@ -202,6 +203,9 @@ func do[R any](ctx context.Context, c *client, cmd command, exec func() (R, erro
 		defer s.mu.Unlock()
 		reply, err := exec()
 		return answer{reply, err}
+	}
+	if f.twice {
+		execute()
 	}
 	switch {
 	case f.err != nil:
@@ -325,7 +329,8 @@ func (h *holder) keep(ttl time.Duration) {
 	}
 }
 
-// end takes back what a request was granted, once. The server remembers that for as long as keep.
+// end takes back what a request was granted. The server remembers that for as long as keep; with 0 a copy
+// finds nothing.
 func (s *server) end(name, key, id string, shared, rollback bool, keep time.Duration) (freed, lost bool) {
 	l, m := s.lock(name), s.remembered(key)
 	if !m.ended.IsZero() {
@@ -341,7 +346,9 @@ func (s *server) end(name, key, id string, shared, rollback bool, keep time.Dura
 		delete(l.holders, id)
 		freed = true
 	}
-	m.ended, m.lost = time.Now().Add(keep), lost
+	if keep > 0 {
+		m.ended, m.lost = time.Now().Add(keep), lost
+	}
 	return freed, lost
 }
 

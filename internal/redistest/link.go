@@ -39,6 +39,7 @@ type pendingReply struct {
 	confirms int // confirmations to come, for subscribe and unsubscribe commands
 	drop     bool
 	holds    []<-chan struct{} // the reply waits until all are closed
+	instead  []byte            // what the client gets in place of the reply; nil: the reply
 }
 
 // serve starts a link for client. It returns an error if the proxy refuses
@@ -129,8 +130,14 @@ func (l *link) forwardCommands() {
 			l.awaitReplies()
 			l.flush()
 			return
-		case action.twice && l.sendSeparately(c) != nil:
-			return
+		case action.twice:
+			first, err := l.sendSeparately(c)
+			if err != nil {
+				return
+			}
+			if action.reply != nil {
+				action.reply.instead = first
+			}
 		}
 		if !l.send(c, action.reply) {
 			return
@@ -207,29 +214,31 @@ func (l *link) send(c command, reply *pendingReply) bool {
 	return err == nil || l.hidesFailure()
 }
 
-// sendSeparately executes c on a second connection and discards the reply. It
+// sendSeparately executes c on a second connection and returns the reply. It
 // first waits for the replies to all earlier commands, which keeps the order of
 // execution.
-func (l *link) sendSeparately(c command) error {
+func (l *link) sendSeparately(c command) (reply []byte, err error) {
 	l.awaitReplies()
 	conn, err := l.p.upstream()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
 	for _, raw := range slices.Concat(l.handshake, [][]byte{c.raw}) {
 		if _, err := conn.Write(raw); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	// Read all replies before returning: c must have been executed before it is sent again.
 	r := bufio.NewReader(conn)
 	for range len(l.handshake) + 1 {
-		if _, err := readFrame(r); err != nil {
-			return err
+		f, err := readFrame(r)
+		if err != nil {
+			return nil, err
 		}
+		reply = f.raw
 	}
-	return nil
+	return reply, nil
 }
 
 // awaitReplies waits until the server has replied to all commands, or l is closed.
@@ -297,6 +306,9 @@ func (l *link) deliver(f frame) bool {
 			return false // forwardReplies flushes the earlier replies and closes the link
 		}
 		c.holds = reply.holds
+		if reply.instead != nil {
+			c.data = reply.instead
+		}
 	}
 	if faults.blackHole || faults.blackHoleReplies || l.lostReplies {
 		l.lostReplies = true

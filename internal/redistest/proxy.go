@@ -309,9 +309,9 @@ func (p *Proxy) Held() int {
 	return n
 }
 
-// Duplicate executes matching commands twice, as if a client had sent them again.
-// The first execution uses a separate connection and its reply is discarded. The
-// client gets the reply of the second execution.
+// Duplicate executes matching commands twice, as if a copy had arrived right after
+// the command. The client gets the reply of the first execution, which uses a
+// separate connection.
 func (p *Proxy) Duplicate(match Match) {
 	p.add(&rule{effect: sendTwice, match: match, fires: always})
 }

@@ -400,7 +400,7 @@ func TestProxyDuplicatesMatchingCommands(t *testing.T) {
 			return nil
 		})
 		require.NoError(t, err)
-		require.EqualValues(t, 2, count.Val(), "reply of the first execution")
+		require.EqualValues(t, 1, count.Val(), "reply of the second execution")
 		require.Equal(t, "2", value(t, s, before), "other commands were duplicated or reordered")
 		p.Heal()
 		require.EqualValues(t, 3, rdb.Incr(t.Context(), key).Val())
@@ -412,7 +412,8 @@ func TestProxyDuplicatesInTheSameDatabase(t *testing.T) {
 	p := s.Proxy(t)
 	rdb := p.Client(t, once, func(o *redis.Options) { o.DB = 3 })
 	p.Duplicate(Named("INCR"))
-	require.EqualValues(t, 2, rdb.Incr(t.Context(), "k").Val())
+	require.EqualValues(t, 1, rdb.Incr(t.Context(), "k").Val())
+	require.Equal(t, "2", rdb.Get(t.Context(), "k").Val())
 }
 
 func TestProxyRecordsCommands(t *testing.T) {
@@ -463,7 +464,7 @@ func TestProxyWorksInABubble(t *testing.T) {
 		p.DropReplies(1, Named("INCR"))
 		require.ErrorIs(t, rdb.Incr(ctx, "k").Err(), io.EOF)
 		p.Duplicate(Named("INCR"))
-		require.EqualValues(t, 3, rdb.Incr(ctx, "k").Val())
+		require.EqualValues(t, 2, rdb.Incr(ctx, "k").Val(), "a dropped reply, and this one")
 		p.Heal()
 
 		p.Delay(2 * time.Second)

@@ -2,24 +2,19 @@
 -- uses     lib/acl, lib/extend
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
--- KEYS[3]  released: set of the numbers of released acquisitions; an acquisition that held nothing
---          when it was released has its number there with a minus, too
+-- KEYS[3]  memory of this acquisition's release: exists if a late copy must not acquire
 -- KEYS[4]  fencing token, for a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- ARGV[4]  number of this acquisition in the set
--- ARGV[5]  how many tokens to reserve, for a fenced lock only
+-- ARGV[4]  how many tokens to reserve, for a fenced lock only
 -- returns  the first token, or 0, when acquired; {holder's pttl, holder} when somebody else holds
 --          the lock; "over" when this acquisition was released already
-local lock_hash, channel, released, token_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local owner, ttl_ms, publish, number = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local tokens = ARGV[5]
+local lock_hash, channel, memory_key, token_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local owner, ttl_ms, publish, tokens = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-if redis.call('sismember', released, number) == 1 then
-  return 'over'
-end
-if redis.call('exists', lock_hash) == 0 then
+-- One call for the usual case: the lock is free, and this acquisition was not released.
+if redis.call('exists', lock_hash, memory_key) == 0 then
   local denied = publish_denied(publish, channel)
   if denied then
     return denied
@@ -28,6 +23,9 @@ if redis.call('exists', lock_hash) == 0 then
   redis.call('hset', lock_hash, owner, 1)
   redis.call('pexpire', lock_hash, ttl_ms)
   return token_key and last_token - tokens + 1 or 0
+end
+if redis.call('exists', memory_key) == 1 then
+  return 'over'
 end
 if redis.call('hexists', lock_hash, owner) == 1 then
   -- A copy of this request, or the lock was handed off to this owner. It may have been extended

@@ -1,21 +1,18 @@
 -- lock/adopt: replace a holder's owner id by a new one, which takes over all its counts.
--- was_released is in lock/was_released, and for fair locks in fairlock/was_released.
--- uses     lib/acl, lib/extend, was_released
+-- uses     lib/acl, lib/extend
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of the new id's release: see was_released
+-- KEYS[3]  memory of the new id's release: exists if a late copy must not adopt
 -- KEYS[4]  shared counts
 -- ARGV[1]  new owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
 -- ARGV[4]  the holder's owner id
--- ARGV[5]  number of the adoption, if the memory is a set
 -- returns  the counts taken over, or 0 when that holder has none
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local number = ARGV[5]
 
-if was_released(memory_key, number) then
+if redis.call('exists', memory_key) == 1 then
   return 0
 end
 local count = redis.call('hget', lock_hash, new_owner)

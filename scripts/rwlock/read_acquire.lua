@@ -3,7 +3,7 @@
 -- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[3]  memory of this request: 1 acquired (a shared id), 2 released, 3 must not acquire
 -- KEYS[4]  claim of a waiting writer
 -- KEYS[5]  shared counts
 -- KEYS[6..]  memory of each companion's request: 2 released, 3 must not acquire
@@ -29,13 +29,13 @@ local memory = redis.call('get', memory_key)
 if memory == '2' or memory == '3' then
   return 'over'
 end
-local count = redis.call('hget', lock_hash, owner)
+local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
 local alive = reader_ttl(prefix, owner, count) > 0
 
 -- add_hold makes a reader's n-th hold.
 local function add_hold(reader, n, lease_ms)
   redis.call('set', hold_key(prefix, reader, n), '1', 'px', lease_ms)
-  redis.call('hset', lock_hash, reader, n)
+  redis.call('hset', lock_hash, reader, n, 'mode', mode or 'read')
   extend(lock_hash, lease_ms)
 end
 
@@ -77,7 +77,6 @@ if alive and (memory or not is_shared) then -- a copy of this request
   extend_hold(owner, count, ttl_ms)
   return granted(true)
 end
-local mode = redis.call('hget', lock_hash, 'mode')
 local holds = alive
   or (mode == 'write' and redis.call('hexists', lock_hash, owner .. ':write') == 1)
 if not holds then
@@ -100,9 +99,6 @@ if denied then
   return denied
 end
 add_hold(owner, alive and count + 1 or 1, ttl_ms)
-if not mode then
-  redis.call('hset', lock_hash, 'mode', 'read')
-end
 if is_shared then
   add_shared_count(shared_counts, owner, not alive, ttl_ms)
   redis.call('set', memory_key, '1', 'px', memory_ttl_ms)

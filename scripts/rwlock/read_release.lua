@@ -21,7 +21,8 @@ local memory = redis.call('get', memory_key)
 if memory == '2' or memory == '3' then
   return memory == '2' and 1 or 0
 end
-local count = tonumber(redis.call('hget', lock_hash, owner) or 0)
+local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
+count = tonumber(count or 0)
 local shared = shared_count(shared_counts, owner, count)
 local to_release = is_shared and math.min(count, 1) or count - shared
 if to_release == 0 or (only_if_acquired and is_shared and not memory) then
@@ -41,9 +42,11 @@ if left > 0 and to_release < count then
   end
 else
   remove_reader(lock_hash, prefix, owner, count)
-  redis.call('hdel', shared_counts, owner)
+  if is_shared then
+    redis.call('hdel', shared_counts, owner)
+  end
   -- A writer that also reads still holds the lock.
-  if redis.call('hget', lock_hash, 'mode') ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
+  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
     redis.call(publish, channel, '0')
   end
 end

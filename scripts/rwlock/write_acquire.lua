@@ -2,7 +2,7 @@
 -- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[3]  memory of this request: 1 acquired (a shared id), 2 released, 3 must not acquire
 -- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
 -- KEYS[5]  shared counts
 -- ARGV[1]  owner id
@@ -23,6 +23,17 @@ local is_shared, refuse_second = ARGV[4] ~= '0', ARGV[5] == '1'
 local claim_ttl_ms, is_nested = ARGV[6], ARGV[7] == '1'
 
 local prefix, field = hold_prefix(lock_hash), owner .. ':write'
+-- One call for the usual case: the lock is free, and this acquisition was not released.
+if not is_shared and not is_nested
+  and redis.call('exists', lock_hash, memory_key, claim_key) == 0 then
+  local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owner)
+  if denied then
+    return denied
+  end
+  redis.call('hset', lock_hash, 'mode', 'write', field, 1)
+  redis.call('pexpire', lock_hash, ttl_ms)
+  return 0
+end
 local memory = redis.call('get', memory_key)
 if memory == '2' or memory == '3' then
   return 'over'

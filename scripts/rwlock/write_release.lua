@@ -74,9 +74,15 @@ elseif to_release < count then
   end
 else
   redis.call('hdel', lock_hash, field)
-  redis.call('hdel', shared_counts, field)
-  redis.call('hset', lock_hash, 'mode', 'read')
-  fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
+  if is_shared then
+    redis.call('hdel', shared_counts, field)
+  end
+  if redis.call('hlen', lock_hash) == 1 then -- only the mode is left
+    redis.call('del', lock_hash)
+  else
+    redis.call('hset', lock_hash, 'mode', 'read')
+    fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
+  end
   answer = 1 + redis.call(publish, channel, '1')
 end
 redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
