@@ -162,7 +162,7 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	if testing.Short() {
 		n = 500
 	}
-	const ttl, span = 3 * time.Second, 6 * time.Second
+	const ttl, span = 6 * time.Second, 8 * time.Second
 	goroutines := runtime.NumGoroutine()
 	holds := make([]*primitives.Hold, n)
 	var wg sync.WaitGroup
