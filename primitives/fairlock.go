@@ -46,8 +46,8 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	d := &fairDriver{newHashDriver(&l.handle, fairScripts,
 		prefixed(fairQueueKey, l.raw), prefixed(fairTimeoutsKey, l.raw),
 		prefixed(fairWaitersKey, l.raw), prefixed(fairClientsKey, l.raw))}
-	l.useLock(d, engine.Traits{
-		Nests: true, NestsInTurn: true,
+	l.useLock(d, &engine.Traits{
+		Leased: true, Nests: true, NestsInTurn: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
 			w := &fairWaiter{d: d, q: q}
 			q.State = w

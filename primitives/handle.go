@@ -62,16 +62,17 @@ type keyedDriver interface {
 	keys(request string) []any
 }
 
-// use sets the driver. On a cluster its keys must share a slot, or the handle is invalid. A driver that
-// is a [renewer] makes the kind leased.
-func (h *handle) use(driver keyedDriver, traits engine.Traits) {
-	if r, ok := driver.(renewer); ok {
-		traits.Leased, traits.RenewGroup = true, r.renewScript()
+// use sets the driver. On a cluster its keys must share a slot, or the handle is invalid. A driver of a
+// leased kind is a [renewer].
+func (h *handle) use(driver keyedDriver, traits *engine.Traits) {
+	h.res.Driver, h.res.Traits = driver, traits
+	if traits.Leased {
+		script := driver.(renewer).renewScript()
+		h.res.RenewGroup = script
 		if h.c.enforcesSlots() {
-			traits.RenewGroup = renewGroup{r.renewScript(), redisutil.Slot(h.raw)}
+			h.res.RenewGroup = renewGroup{script, redisutil.Slot(h.raw)}
 		}
 	}
-	h.res.Driver, h.res.Traits = driver, traits
 	if !h.c.cluster || h.invalid != nil {
 		return
 	}

@@ -39,7 +39,7 @@ func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
 	l.init(c, "latch", name, nil)
 	l.driver = latchDriver{h: &l.handle, count: l.raw, channel: latchChannel + "{" + l.raw + "}"}
-	l.use(&l.driver, engine.Traits{ManyHolders: true})
+	l.use(&l.driver, &engine.Traits{ManyHolders: true})
 	return l
 }
 

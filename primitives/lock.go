@@ -50,7 +50,7 @@ type lockDriver interface {
 }
 
 // useLock sets the driver, also for the engine: see [handle.use].
-func (l *Lock) useLock(driver lockDriver, traits engine.Traits) {
+func (l *Lock) useLock(driver lockDriver, traits *engine.Traits) {
 	l.driver = driver
 	l.use(driver, traits)
 }

@@ -54,8 +54,7 @@ func (c *Client) FencedLock(name string, opts ...Option) *Lock {
 // fencedKind is the kind of a lock whose holds have tokens.
 const fencedKind = "fenced"
 
-// newMutex returns a plain or a fenced lock. Nested holds take turns: two goroutines that share an outer
-// hold exclude each other. Clients take turns too: see [engine.Traits].
+// newMutex returns a plain or a fenced lock.
 func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	m := new(struct { // one allocation
 		Lock
@@ -63,15 +62,25 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	})
 	m.init(c, kind, name, opts)
 	m.own.hashDriver = newHashDriver(&m.handle, lockScripts)
+	traits := &mutexTraits
 	if kind == fencedKind {
-		m.own.extra = []any{prefixed(tokenPrefix, m.raw)}
+		traits, m.own.extra = &fencedTraits, []any{prefixed(tokenPrefix, m.raw)}
 	}
-	m.useLock(&m.own, engine.Traits{
-		Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true,
-		Cohorts: true, Fenced: kind == fencedKind,
-	})
+	m.useLock(&m.own, traits)
 	return &m.Lock
 }
+
+// Nested holds take turns: two goroutines that share an outer hold exclude each other. Clients take turns
+// too.
+var (
+	mutexTraits = engine.Traits{
+		Leased: true, Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
+	}
+	fencedTraits = engine.Traits{
+		Leased: true, Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
+		Fenced: true,
+	}
+)
 
 // hashDriver has the commands that all locks with one holder share: plain, fenced and fair ones. Each
 // handle has one. It never changes after its constructor, so it needs no mutex.

@@ -44,8 +44,8 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	s.driver = permitDriver{
 		h: &s.handle, free: s.raw, channel: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout"),
 	}
-	s.use(&s.driver, engine.Traits{
-		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
+	s.use(&s.driver, &engine.Traits{
+		Leased: true, ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
 	})
 	return s
 }

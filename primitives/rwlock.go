@@ -217,8 +217,8 @@ var (
 // one command acquires for all waiting readers of the client. Waiting writers of this client go first.
 func newReaderDriver(reader, writer *Lock) {
 	d := &readerDriver{newRWDriver(reader, writer, readScripts)}
-	reader.useLock(d, engine.Traits{
-		Nests: true, Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
+	reader.useLock(d, &engine.Traits{
+		Leased: true, Nests: true, Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
 	})
 }
 
@@ -359,8 +359,8 @@ var (
 func newWriterDriver(writer, reader *Lock) {
 	d := &writerDriver{newRWDriver(writer, reader, writeScripts)}
 	// A writer's release is for all waiting readers, so the clients do not take turns.
-	writer.useLock(d, engine.Traits{
-		Nests: true, Outer: d.outer, NestsInTurn: true, HandsOff: true, Cohorts: true,
+	writer.useLock(d, &engine.Traits{
+		Leased: true, Nests: true, Outer: d.outer, NestsInTurn: true, HandsOff: true, Cohorts: true,
 	})
 }
 

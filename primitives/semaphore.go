@@ -46,7 +46,7 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
 	s.driver = semaphoreDriver{h: &s.handle, permits: s.raw, channel: prefixed(semaphoreChannel, s.raw)}
-	s.use(&s.driver, engine.Traits{
+	s.use(&s.driver, &engine.Traits{
 		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true,
 		NameOwner: s.driver.nameOwner, Remembered: rememberedTaken,
 	})

@@ -289,7 +289,7 @@ func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 		c := s.client(t, "a")
 		g := &gate{driver: &driver{c: c, name: "x", noLease: true}}
 		r := c.resource("latch", "x", g)
-		r.Traits = Traits{ManyHolders: true}
+		r.Traits = &Traits{ManyHolders: true}
 		await := func(ctx context.Context) *call {
 			return start(t, func() (*Hold, error) {
 				require.NoError(t, c.Begin(ctx))

@@ -62,8 +62,6 @@ func (NoLease) Check(context.Context, *Ownership) (bool, error) { return false, 
 type Traits struct {
 	// Leased: holds last as long as a lease, which may be renewed and lost.
 	Leased bool
-	// RenewGroup: leases of equal groups are renewed by one command. See [watchdog.Terms].
-	RenewGroup any
 	// Remembered is how long the server remembers the permits of an acquisition without a lease. A
 	// release or a rollback may be repeated that long.
 	Remembered time.Duration
@@ -222,7 +220,9 @@ type Resource struct {
 	Name   string // the user's
 	Key    *Key   // finds holds of this name in a context
 	Driver Driver
-	Traits Traits
+	Traits *Traits // usually shared by all resources of a kind
+	// RenewGroup: leases of equal groups are renewed by one command. See [watchdog.Terms].
+	RenewGroup any
 }
 
 // Key finds a hold in a context. Keys are compared by value, so two handles of one name find the same

@@ -22,8 +22,8 @@ type driver struct {
 func (c *client) lock(name string) *Resource {
 	d := &driver{c: c, name: name}
 	r := c.resource("lock", name, d)
-	r.Traits = Traits{
-		Leased: true, RenewGroup: "lock", Nests: true, NestsInTurn: true,
+	r.Traits = &Traits{
+		Leased: true, Nests: true, NestsInTurn: true,
 		HandsOff: true, ClientsTakeTurns: true, Cohorts: true, Fenced: true,
 	}
 	return r
@@ -33,8 +33,8 @@ func (c *client) lock(name string) *Resource {
 func (c *client) reader(name string) *Resource {
 	d := &driver{c: c, name: name, shortens: true}
 	r := c.resource("reader", name, d)
-	r.Traits = Traits{
-		Leased: true, RenewGroup: "reader", Nests: true, ManyHolders: true,
+	r.Traits = &Traits{
+		Leased: true, Nests: true, ManyHolders: true,
 		AcquireBatch: d.acquireBatch, YieldsTo: "writer",
 	}
 	return r
@@ -44,7 +44,7 @@ func (c *client) reader(name string) *Resource {
 func (c *client) writer(name string) *Resource {
 	d := &driver{c: c, name: name, exclusive: true}
 	r := c.resource("writer", name, d)
-	r.Traits = Traits{Leased: true, RenewGroup: "writer", Nests: true, NestsInTurn: true}
+	r.Traits = &Traits{Leased: true, Nests: true, NestsInTurn: true}
 	return r
 }
 
@@ -52,7 +52,7 @@ func (c *client) writer(name string) *Resource {
 func (c *client) semaphore(name string) *Resource {
 	d := &driver{c: c, name: name, noLease: true}
 	r := c.resource("semaphore", name, d)
-	r.Traits = Traits{
+	r.Traits = &Traits{
 		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, Remembered: 24 * time.Hour,
 		NameOwner: func(o *Owner) { o.Name("", false); o.TTL = 100 * 365 * 24 * time.Hour },
 	}
@@ -62,6 +62,7 @@ func (c *client) semaphore(name string) *Resource {
 func (c *client) resource(kind, name string, d Driver) *Resource {
 	return &Resource{
 		Core: c.Core, Kind: kind, Name: name, Key: &Key{Core: c.Core, Kind: kind, Name: name}, Driver: d,
+		RenewGroup: kind,
 	}
 }
 

@@ -37,7 +37,7 @@ func NewMulti(j *Joint) {
 	m := &multi{j}
 	j.Need = len(j.Members)
 	j.Resource.Driver = m
-	j.Resource.Traits = Traits{
+	j.Resource.Traits = &Traits{
 		Leased: true, Nests: true, Outer: j.outer, NestsInTurn: true,
 		NewQueue: func(context.Context, *Request) (Queue, error) { return j.retryQueue(), nil },
 	}

@@ -167,7 +167,7 @@ func (o *Ownership) setTerms(fresh *Hold) {
 		c.dog.Drop(&o.lease)
 		return
 	}
-	terms := watchdog.Terms{Group: o.r.Traits.RenewGroup, TTL: all.ttl}
+	terms := watchdog.Terms{Group: o.r.RenewGroup, TTL: all.ttl}
 	if o.shortLease > 0 {
 		terms.TTL = min(terms.TTL, o.shortLease) // until the first renewal
 	}

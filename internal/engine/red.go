@@ -33,7 +33,7 @@ func NewRed(j *Joint) {
 	r := &red{j}
 	j.Need, j.Budgeted = len(j.Members)/2+1, true
 	j.Resource.Driver = r
-	j.Resource.Traits = Traits{Leased: true, Nests: true, Outer: j.outer, NestsInTurn: true, NewQueue: r.newQueue}
+	j.Resource.Traits = &Traits{Leased: true, Nests: true, Outer: j.outer, NestsInTurn: true, NewQueue: r.newQueue}
 }
 
 // newQueue returns a queue of its own for a request whose context carries a hold of a member. In the
