@@ -240,6 +240,9 @@ var script = redistest.Named("evalsha", "eval")
 
 var errTest = errors.New("test")
 
+// errOf returns the error of a call that has another result too.
+func errOf[T any](_ T, err error) error { return err }
+
 // scaled returns n, or a fraction of it in short mode and on miniredis, which runs scripts about a
 // hundred times slower than Redis.
 func scaled(s *redistest.Server, n int) int {

@@ -145,8 +145,7 @@ func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
 		mu := x.c.Lock(x.name, primitives.WithWait(0)).Locker(t.Context())
 		mu.Lock()
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		_, err := x.l.ForceRelease(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, errOf(x.l.ForceRelease(t.Context())))
 		mu.Unlock()
 		redistest.WaitFor(t, soon, func() bool {
 			return slices.ContainsFunc(x.heard.all(primitives.EventLost), func(e primitives.Event) bool {

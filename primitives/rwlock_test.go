@@ -151,8 +151,7 @@ func testRWAdmission(t *testing.T, x *rwTest, tt rwAdmissionCase, side string, w
 	}
 	if errors.Is(want, primitives.ErrDeadlock) {
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-		_, err := l.Acquire(ctx, opts...)
-		require.ErrorIs(t, err, primitives.ErrDeadlock, "Acquire does not wait for itself")
+		require.ErrorIs(t, errOf(l.Acquire(ctx, opts...)), primitives.ErrDeadlock, "Acquire does not wait for itself")
 	}
 	_, err = x.s.Client(t).Get(t.Context(), "redlatch_rwlock_claim:{"+x.name+"}").Result()
 	require.ErrorIs(t, err, redis.Nil, "TryAcquire claims nothing")
@@ -316,13 +315,11 @@ func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 		release(t, siblings[1])
 		w := acquire(t, t.Context(), x.rw.Writer())
 		first := acquire(t, w.Context(), x.rw.Writer())
-		_, err := x.rw.Writer().TryAcquire(w.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, errOf(x.rw.Writer().TryAcquire(w.Context())), primitives.ErrNotAcquired)
 		for range 2 {
 			release(t, acquire(t, first.Context(), x.rw.Reader()))
 		}
-		_, err = x.rw.Reader().Acquire(w.Context(), primitives.WithNonReentrant())
-		require.ErrorIs(t, err, primitives.ErrDeadlock)
+		require.ErrorIs(t, errOf(x.rw.Reader().Acquire(w.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
 		release(t, first)
 		release(t, w)
 		requireClean(t, x.s, x.name)
@@ -417,14 +414,12 @@ func TestRWLockReportsAKeyOfAnotherType(t *testing.T) {
 				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 			}
 			for _, id := range []string{"", "mode", "x:write"} {
-				_, err := l.Acquire(ctx, primitives.WithOwner(id))
-				require.ErrorIs(t, err, primitives.ErrInvalid)
+				require.ErrorIs(t, errOf(l.Acquire(ctx, primitives.WithOwner(id))), primitives.ErrInvalid)
 				require.ErrorIs(t, l.ReleaseID(ctx, id), primitives.ErrInvalid)
 			}
 		}
 		require.Equal(t, "mine", x.rdb.Get(ctx, x.name).Val())
-		_, err := x.c.RWLock("").Reader().Acquire(ctx)
-		require.ErrorIs(t, err, primitives.ErrInvalid)
+		require.ErrorIs(t, errOf(x.c.RWLock("").Reader().Acquire(ctx)), primitives.ErrInvalid)
 	})
 }
 
@@ -451,8 +446,7 @@ func TestRWLockInACluster(t *testing.T) {
 	}
 	for _, name := range []string{"{}x", "a{b", "a}b"} {
 		for _, l := range []*primitives.Lock{c.RWLock(name).Reader(), c.RWLock(name).Writer()} {
-			_, err := l.Acquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrInvalid, name)
+			require.ErrorIs(t, errOf(l.Acquire(t.Context())), primitives.ErrInvalid, name)
 		}
 	}
 }

@@ -18,81 +18,77 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
+// wireStep is a call, its result, and the number in Redis and the message that it leaves.
+type wireStep struct {
+	name    string
+	call    func() (any, error)
+	want    any    // the result, or the error
+	value   string // "": there is no number
+	message string // "": nothing is published
+}
+
+// requireSteps makes the calls in order.
+func (w *counterState) requireSteps(t *testing.T, steps []wireStep) {
+	t.Helper()
+	for _, step := range steps {
+		if !t.Run(step.name, func(t *testing.T) {
+			got, err := step.call()
+			if want, ok := step.want.(error); ok {
+				require.ErrorIs(t, err, want)
+			} else {
+				require.NoError(t, err)
+				require.Equal(t, step.want, got)
+			}
+			w.requireStep(t, step.value, strings.Fields(step.message)...)
+		}) {
+			return
+		}
+	}
+}
+
 // TestSemaphoreWireFormat checks the number in Redis and the published messages after each call.
 func TestSemaphoreWireFormat(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := c.Semaphore(key)
 		w := &counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}
-		two := primitives.WithPermits(2)
+		var hold *primitives.Hold
+		take := func(n int) (_ any, err error) {
+			hold, err = sem.Acquire(ctx, primitives.WithPermits(n))
+			return nil, err
+		}
+		try := func(n int) (any, error) { return nil, errOf(sem.TryAcquire(ctx, primitives.WithPermits(n))) }
+		negative := primitives.Info{Name: key, Kind: "semaphore", Permits: -2, Available: -2}
+		w.requireSteps(t, []wireStep{
+			{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
+			{"the second Init changes nothing", func() (any, error) { return sem.Init(ctx, 5) }, false, "3", ""},
+			{"take 2", func() (any, error) { return take(2) }, nil, "1", ""},
+			{"2 of 1 are refused", func() (any, error) { return try(2) }, primitives.ErrNotAcquired, "1", ""},
+			{"Release", func() (any, error) { return nil, hold.Release(ctx) }, nil, "3", "3"},
+			{"the second Release", func() (any, error) { return nil, hold.Release(ctx) }, primitives.ErrReleased, "3", ""},
 
-		created, err := sem.Init(ctx, 3)
-		require.NoError(t, err)
-		require.True(t, created)
-		w.requireStep(t, "3", "3")
-		created, err = sem.Init(ctx, 5)
-		require.NoError(t, err)
-		require.False(t, created)
-		w.requireStep(t, "3")
+			{"Add", func() (any, error) { return nil, sem.Add(ctx, 2) }, nil, "5", "5"},
+			{"a number below 0 is not published", func() (any, error) { return nil, sem.Add(ctx, -7) }, nil, "-2", ""},
+			{"Info", func() (any, error) { return sem.Info(ctx) }, negative, "-2", ""},
+			{"Drain of a number below 0", func() (any, error) { return sem.Drain(ctx) }, -2, "0", ""},
 
-		hold, err := sem.Acquire(ctx, two)
-		require.NoError(t, err)
-		w.requireStep(t, "1")
-		_, err = sem.TryAcquire(ctx, two)
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		w.requireStep(t, "1")
-		require.NoError(t, hold.Release(ctx))
-		w.requireStep(t, "3", "3")
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrReleased)
-		w.requireStep(t, "3")
+			{"Redisson releases", func() (any, error) { return w.rdb.IncrBy(ctx, key, 4).Result() }, int64(4), "4", ""},
+			{"Redisson sets a TTL", func() (any, error) { return w.rdb.PExpire(ctx, key, time.Hour).Result() }, true, "4", ""},
+			{"take 1", func() (any, error) { return take(1) }, nil, "3", ""},
+			{"Add with a TTL", func() (any, error) { return nil, sem.Add(ctx, 1) }, nil, "4", "4"},
+			{"Release with a TTL", func() (any, error) { return nil, hold.Release(ctx) }, nil, "5", "5"},
+			{"Drain", func() (any, error) { return sem.Drain(ctx) }, 5, "0", ""},
+			{"the TTL stays", func() (any, error) { return w.rdb.PTTL(ctx, key).Val() > 50*time.Minute, nil }, true, "0", ""},
 
-		require.NoError(t, sem.Add(ctx, 2))
-		w.requireStep(t, "5", "5")
-		require.NoError(t, sem.Add(ctx, -7))
-		w.requireStep(t, "-2") // a negative number is not published
-		info, err := sem.Info(ctx)
-		require.NoError(t, err)
-		require.Equal(t, primitives.Info{Name: key, Kind: "semaphore", Permits: -2, Available: -2}, info)
-		drained, err := sem.Drain(ctx)
-		require.NoError(t, err)
-		require.Equal(t, -2, drained)
-		w.requireStep(t, "0")
-
-		require.NoError(t, w.rdb.IncrBy(ctx, key, 4).Err()) // as a release by Redisson
-		require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
-		hold, err = sem.TryAcquire(ctx)
-		require.NoError(t, err)
-		require.NoError(t, sem.Add(ctx, 1))
-		w.requireStep(t, "4", "4")
-		require.NoError(t, hold.Release(ctx))
-		w.requireStep(t, "5", "5")
-		drained, err = sem.Drain(ctx)
-		require.NoError(t, err)
-		require.Equal(t, 5, drained)
-		w.requireStep(t, "0")
-		require.Greater(t, w.rdb.PTTL(ctx, key).Val(), 50*time.Minute, "the TTL stays")
-
-		deleted, err := sem.Delete(ctx)
-		require.NoError(t, err)
-		require.True(t, deleted)
-		w.requireStep(t, "")
-		deleted, err = sem.Delete(ctx)
-		require.NoError(t, err)
-		require.False(t, deleted)
-		drained, err = sem.Drain(ctx)
-		require.NoError(t, err)
-		require.Zero(t, drained)
-		_, err = sem.TryAcquire(ctx)
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		w.requireStep(t, "")
-
-		require.NoError(t, sem.Add(ctx, 2)) // creates the semaphore
-		w.requireStep(t, "2", "2")
-		hold, err = sem.Acquire(ctx, two)
-		require.NoError(t, err)
-		require.NoError(t, w.rdb.Del(ctx, key).Err())
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-		w.requireStep(t, "")
+			{"Delete", func() (any, error) { return sem.Delete(ctx) }, true, "", ""},
+			{"Delete of nothing", func() (any, error) { return sem.Delete(ctx) }, false, "", ""},
+			{"Drain of nothing", func() (any, error) { return sem.Drain(ctx) }, 0, "", ""},
+			{"1 of nothing is refused", func() (any, error) { return try(1) }, primitives.ErrNotAcquired, "", ""},
+			{"Add creates the semaphore", func() (any, error) { return nil, sem.Add(ctx, 2) }, nil, "2", "2"},
+			{"take all", func() (any, error) { return take(2) }, nil, "0", ""},
+			{"another deletes it", func() (any, error) { return w.rdb.Del(ctx, key).Result() }, int64(1), "", ""},
+			{"Release of nothing", func() (any, error) { return nil, hold.Release(ctx) }, primitives.ErrLost, "", ""},
+		})
 	})
 }
 
@@ -138,8 +134,7 @@ func eachSemaphore(t *testing.T, f func(t *testing.T, s *redistest.Server, open 
 // initPool sets the number of permits.
 func initPool(t testing.TB, sem countable, n int) {
 	t.Helper()
-	_, err := sem.Init(t.Context(), n)
-	require.NoError(t, err)
+	require.NoError(t, errOf(sem.Init(t.Context(), n)))
 }
 
 // ofOne returns sem with one permit, as a mutex.
@@ -157,37 +152,23 @@ func available(t testing.TB, rdb *redis.Client, key string) int {
 }
 
 func TestSemaphoresRejectInvalidArguments(t *testing.T) {
-	p := primitives.WithPermits
+	acquire := func(opt primitives.Option) func(ctx context.Context, sem countable) error {
+		return func(ctx context.Context, sem countable) error { return errOf(sem.Acquire(ctx, opt)) }
+	}
 	rows := []struct {
 		name string
 		do   func(ctx context.Context, sem countable) error
 	}{
-		{"init below 0", func(ctx context.Context, sem countable) error { _, err := sem.Init(ctx, -1); return err }},
-		{"init beyond 32 bits", func(ctx context.Context, sem countable) error {
-			_, err := sem.Init(ctx, 1<<31)
-			return err
-		}},
+		{"init below 0", func(ctx context.Context, sem countable) error { return errOf(sem.Init(ctx, -1)) }},
+		{"init beyond 32 bits", func(ctx context.Context, sem countable) error { return errOf(sem.Init(ctx, 1<<31)) }},
 		{"add beyond 32 bits", func(ctx context.Context, sem countable) error { return sem.Add(ctx, -1<<31) }},
-		{"permits below 0", func(ctx context.Context, sem countable) error {
-			_, err := sem.Acquire(ctx, p(-1))
-			return err
-		}},
 		{"try permits below 0", func(ctx context.Context, sem countable) error {
-			_, err := sem.TryAcquire(ctx, p(-1))
-			return err
+			return errOf(sem.TryAcquire(ctx, primitives.WithPermits(-1)))
 		}},
-		{"too many permits", func(ctx context.Context, sem countable) error {
-			_, err := sem.Acquire(ctx, p(1<<31))
-			return err
-		}},
-		{"lease of 0", func(ctx context.Context, sem countable) error {
-			_, err := sem.Acquire(ctx, primitives.WithLease(0))
-			return err
-		}},
-		{"wait below 0", func(ctx context.Context, sem countable) error {
-			_, err := sem.Acquire(ctx, primitives.WithWait(-1))
-			return err
-		}},
+		{"permits below 0", acquire(primitives.WithPermits(-1))},
+		{"too many permits", acquire(primitives.WithPermits(1 << 31))},
+		{"lease of 0", acquire(primitives.WithLease(0))},
+		{"wait below 0", acquire(primitives.WithWait(-1))},
 	}
 	for _, kind := range bothSemaphores {
 		s := redistest.Miniredis(t)
@@ -197,8 +178,7 @@ func TestSemaphoresRejectInvalidArguments(t *testing.T) {
 				require.ErrorIs(t, row.do(t.Context(), sem), primitives.ErrInvalid)
 			})
 		}
-		_, err := kind.open(newClient(t, s.Client(t)), "").Acquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrInvalid)
+		require.ErrorIs(t, errOf(kind.open(newClient(t, s.Client(t)), "").Acquire(t.Context())), primitives.ErrInvalid)
 		require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 	}
 }
@@ -213,27 +193,26 @@ func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
 		*primitives.CountDownLatch) {
 		return c.Semaphore(key), c.PermitExpirableSemaphore(key), c.CountDownLatch(key)
 	}(newClient(t, rdb))
-	discard := func(_ any, err error) error { return err }
 	id := strings.Repeat("ab", 16)
 	calls := map[string]func(ctx context.Context) error{
-		"init":           func(ctx context.Context) error { return discard(sem.Init(ctx, 1)) },
+		"init":           func(ctx context.Context) error { return errOf(sem.Init(ctx, 1)) },
 		"add":            func(ctx context.Context) error { return sem.Add(ctx, 1) },
-		"drain":          func(ctx context.Context) error { return discard(sem.Drain(ctx)) },
-		"delete":         func(ctx context.Context) error { return discard(sem.Delete(ctx)) },
-		"info":           func(ctx context.Context) error { return discard(sem.Info(ctx)) },
-		"acquire":        func(ctx context.Context) error { return discard(sem.Acquire(ctx)) },
-		"permits init":   func(ctx context.Context) error { return discard(permits.Init(ctx, 1)) },
+		"drain":          func(ctx context.Context) error { return errOf(sem.Drain(ctx)) },
+		"delete":         func(ctx context.Context) error { return errOf(sem.Delete(ctx)) },
+		"info":           func(ctx context.Context) error { return errOf(sem.Info(ctx)) },
+		"acquire":        func(ctx context.Context) error { return errOf(sem.Acquire(ctx)) },
+		"permits init":   func(ctx context.Context) error { return errOf(permits.Init(ctx, 1)) },
 		"permits add":    func(ctx context.Context) error { return permits.Add(ctx, 1) },
 		"permits resize": func(ctx context.Context) error { return permits.Resize(ctx, 1) },
-		"permits delete": func(ctx context.Context) error { return discard(permits.Delete(ctx)) },
-		"permits info":   func(ctx context.Context) error { return discard(permits.Info(ctx)) },
-		"permits take":   func(ctx context.Context) error { return discard(permits.Acquire(ctx)) },
-		"permits adopt":  func(ctx context.Context) error { return discard(permits.Adopt(ctx, id)) },
+		"permits delete": func(ctx context.Context) error { return errOf(permits.Delete(ctx)) },
+		"permits info":   func(ctx context.Context) error { return errOf(permits.Info(ctx)) },
+		"permits take":   func(ctx context.Context) error { return errOf(permits.Acquire(ctx)) },
+		"permits adopt":  func(ctx context.Context) error { return errOf(permits.Adopt(ctx, id)) },
 		"permits id":     func(ctx context.Context) error { return permits.ReleaseID(ctx, id) },
-		"latch init":     func(ctx context.Context) error { return discard(latch.Init(ctx, 1)) },
-		"latch count":    func(ctx context.Context) error { return discard(latch.Count(ctx)) },
+		"latch init":     func(ctx context.Context) error { return errOf(latch.Init(ctx, 1)) },
+		"latch count":    func(ctx context.Context) error { return errOf(latch.Count(ctx)) },
 		"latch down":     func(ctx context.Context) error { return latch.CountDown(ctx) },
-		"latch delete":   func(ctx context.Context) error { return discard(latch.Delete(ctx)) },
+		"latch delete":   func(ctx context.Context) error { return errOf(latch.Delete(ctx)) },
 		"latch wait":     func(ctx context.Context) error { return latch.Wait(ctx) },
 	}
 	foreign := []struct {
@@ -285,11 +264,9 @@ func TestSemaphoreAcquiresNoPermits(t *testing.T) {
 			requireEnds(t, hold.Context(), primitives.ErrReleased)
 			done, cancel := context.WithCancel(t.Context())
 			cancel()
-			_, err = sem.Acquire(done, primitives.WithPermits(0))
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, errOf(sem.Acquire(done, primitives.WithPermits(0))), primitives.ErrNotAcquired)
 			require.NoError(t, c.Close(t.Context()))
-			_, err = sem.Acquire(t.Context(), primitives.WithPermits(0))
-			require.ErrorIs(t, err, primitives.ErrClosed)
+			require.ErrorIs(t, errOf(sem.Acquire(t.Context(), primitives.WithPermits(0))), primitives.ErrClosed)
 			require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 		})
 	}
@@ -337,8 +314,7 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 		do   func(ctx context.Context, sem countable, rdb *redis.Client, key string) error
 	}{
 		{"init", -1, 2, func(ctx context.Context, sem countable, _ *redis.Client, _ string) error {
-			_, err := sem.Init(ctx, 2)
-			return err
+			return errOf(sem.Init(ctx, 2))
 		}},
 		{"add", 1, 3, func(ctx context.Context, sem countable, _ *redis.Client, _ string) error {
 			return sem.Add(ctx, 2)
@@ -370,8 +346,7 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 				require.NoError(t, got.err)
 				require.Less(t, got.at.Sub(changed), slowPoll)
 				require.NoError(t, got.hold.Release(ctx))
-				_, err := sem.Delete(ctx)
-				require.NoError(t, err)
+				require.NoError(t, errOf(sem.Delete(ctx)))
 			})
 		}
 		requireClean(t, s, key)
@@ -581,8 +556,7 @@ func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
 			sem := kind.open(newClient(t, rdb), redistest.Name(t))
 			latch := newClient(t, rdb).CountDownLatch(redistest.Name(t))
 			initPool(t, sem, 3)
-			_, err := latch.Init(ctx, 2)
-			require.NoError(t, err)
+			require.NoError(t, errOf(latch.Init(ctx, 2)))
 			hold, err := sem.Acquire(ctx)
 			require.NoError(t, err)
 			require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
@@ -617,8 +591,7 @@ func TestSemaphoresCheckPermissionsBeforeAcquiring(t *testing.T) {
 			key := redistest.Name(t)
 			initPool(t, kind.open(newClient(t, rdb), key), 1)
 			mute := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "mute", "any" }))
-			_, err := kind.open(mute, key).Acquire(t.Context())
-			require.ErrorContains(t, err, "NOPERM")
+			require.ErrorContains(t, errOf(kind.open(mute, key).Acquire(t.Context())), "NOPERM")
 			require.Equal(t, 1, available(t, rdb, key))
 		})
 	}
@@ -631,8 +604,7 @@ func TestSemaphoresInACluster(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			ctx := t.Context()
 			for _, name := range []string{"{}x", "a{b", "a}b"} {
-				_, err := kind.open(c, name).Init(ctx, 1)
-				require.ErrorIs(t, err, primitives.ErrInvalid, name)
+				require.ErrorIs(t, errOf(kind.open(c, name).Init(ctx, 1)), primitives.ErrInvalid, name)
 			}
 			for _, name := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}b"} {
 				sem := kind.open(c, name)
@@ -644,8 +616,7 @@ func TestSemaphoresInACluster(t *testing.T) {
 				got := await(t, waiting)
 				require.NoError(t, got.err)
 				require.NoError(t, got.hold.Release(ctx))
-				_, err = sem.Delete(ctx)
-				require.NoError(t, err)
+				require.NoError(t, errOf(sem.Delete(ctx)))
 			}
 		})
 	}
