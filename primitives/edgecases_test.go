@@ -186,40 +186,43 @@ func TestNewChecksItsArguments(t *testing.T) {
 	require.NotEqual(t, newClient(t, rdb).ID(), newClient(t, rdb).ID())
 }
 
-// Extend, Detach and the detection of a loss, on a hold of a plain lock.
-func TestHoldMethods(t *testing.T) {
+func TestExtendNeverShortensTheLease(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
-		t.Run("Extend never shortens the lease", func(t *testing.T) {
-			for _, opts := range [][]primitives.Option{
-				{primitives.WithLease(brief)}, {primitives.WithOwner("o")}, nil,
-			} {
-				hold := acquire(t, t.Context(), x.l, opts...)
-				for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
-					require.ErrorIs(t, hold.Extend(t.Context(), d), primitives.ErrInvalid)
-				}
-				require.NoError(t, hold.Extend(t.Context(), time.Hour))
-				require.NoError(t, hold.Extend(t.Context(), time.Second), "a shorter extension succeeds")
-				require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
-				require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 59*time.Minute)
-				if len(opts) > 0 {
-					time.Sleep(brief) // the original lease passes
-					requireLive(t, hold.Context())
-				}
-				release(t, hold)
+		for _, opts := range [][]primitives.Option{
+			{primitives.WithLease(brief)}, {primitives.WithOwner("o")}, nil,
+		} {
+			hold := acquire(t, t.Context(), x.l, opts...)
+			for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
+				require.ErrorIs(t, hold.Extend(t.Context(), d), primitives.ErrInvalid)
 			}
-		})
-		t.Run("Detach stops the renewal and keeps the lock", func(t *testing.T) {
-			p := x.s.Proxy(t)
-			c := newClient(t, p.Client(t))
-			hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(brief))
-			hold.Detach()
-			p.Record()
-			require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
-			require.Empty(t, scriptsOf(p))
-			require.Equal(t, "1", x.count(t, hold.ID()), "the lock stays until the lease expires")
-			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "the lease has expired")
-		})
+			require.NoError(t, hold.Extend(t.Context(), time.Hour))
+			require.NoError(t, hold.Extend(t.Context(), time.Second), "a shorter extension succeeds")
+			require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
+			require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 59*time.Minute)
+			if len(opts) > 0 {
+				time.Sleep(brief) // the original lease passes
+				requireLive(t, hold.Context())
+			}
+			release(t, hold)
+			require.ErrorIs(t, hold.Extend(t.Context(), time.Second), primitives.ErrReleased)
+			require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrReleased)
+		}
+	})
+}
+
+func TestDetachStopsTheRenewalAndKeepsTheLock(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		p := x.s.Proxy(t)
+		c := newClient(t, p.Client(t))
+		hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(brief))
+		hold.Detach()
+		p.Record()
+		require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
+		require.Empty(t, scriptsOf(p))
+		require.Equal(t, "1", x.count(t, hold.ID()), "the lock stays until the lease expires")
+		redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "the lease has expired")
 	})
 }
 

@@ -70,6 +70,11 @@ func (x *lockTest) nest(t *testing.T, n int) (holds []*primitives.Hold) {
 // ctxKey is the key of a test's own context values.
 type ctxKey struct{}
 
+// javaThread is an owner id as Redisson makes them.
+const javaThread = "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:7"
+
+var lockOwner = primitives.WithOwner(javaThread)
+
 // lockCases are the behaviour of a plain lock. Each case has a new client and lock, makes a situation,
 // and returns the result of a call in it. Holds may be left.
 var lockCases = []struct {
@@ -320,11 +325,6 @@ var lockCases = []struct {
 		return errOf(x.l.Info(ctx))
 	}},
 }
-
-// javaThread is an owner id as Redisson makes them.
-const javaThread = "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:7"
-
-var lockOwner = primitives.WithOwner(javaThread)
 
 func TestLock(t *testing.T) {
 	t.Parallel()

@@ -270,43 +270,63 @@ func TestPermitsRejectInvalidArguments(t *testing.T) {
 	require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 }
 
-// TestPermitHolds checks Adopt, Detach, ReleaseID and the end of a lease.
+// permitCases make holds of a pool of 4 and end them. They return the result of the last call.
+var permitCases = []struct {
+	name string
+	want error
+	left int                                                             // free permits
+	call func(t *testing.T, w *permitState, hold *primitives.Hold) error // hold has 2 permits
+}{
+	{"Adopt takes the permits from their holder", primitives.ErrLost, 2,
+		func(t *testing.T, w *permitState, hold *primitives.Hold) error {
+			adopted, err := newClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key).Adopt(t.Context(), hold.ID())
+			require.NoError(t, err)
+			require.Equal(t, 1, adopted.Depth())
+			require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+			requireEnds(t, hold.Context(), primitives.ErrLost)
+			require.NoError(t, adopted.Check(t.Context()))
+			return hold.Release(t.Context())
+		}},
+	{"Detach leaves the permits taken", primitives.ErrReleased, 2,
+		func(t *testing.T, _ *permitState, hold *primitives.Hold) error {
+			require.Equal(t, hold.ID(), hold.Detach())
+			requireEnds(t, hold.Context(), primitives.ErrReleased)
+			return hold.Release(t.Context())
+		}},
+	{"ReleaseID frees the permits of a detached hold", nil, 4,
+		func(t *testing.T, w *permitState, hold *primitives.Hold) error {
+			return w.sem.ReleaseID(t.Context(), hold.Detach())
+		}},
+	{"Release returns what ReleaseID left of a lost hold", primitives.ErrLost, 4,
+		func(t *testing.T, w *permitState, hold *primitives.Hold) error {
+			require.NoError(t, w.sem.ReleaseID(t.Context(), strings.Split(hold.ID(), ",")[0]))
+			return hold.Release(t.Context())
+		}},
+	{"the hold is lost when its lease ends", primitives.ErrLost, 2,
+		func(t *testing.T, w *permitState, _ *primitives.Hold) error {
+			leased, err := w.sem.Acquire(t.Context(), primitives.WithLease(brief))
+			require.NoError(t, err)
+			requireEnds(t, leased.Context(), primitives.ErrLost)
+			return leased.Release(t.Context())
+		}},
+}
+
 func TestPermitHolds(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx, key := t.Context(), redistest.Name(t)
-		rdb := s.Client(t)
-		c := newClient(t, rdb)
-		sem := c.PermitExpirableSemaphore(key)
-		initPool(t, sem, 4)
-
-		hold, err := sem.Acquire(ctx, primitives.WithPermits(3))
-		require.NoError(t, err)
-		adopted, err := newClient(t, rdb).PermitExpirableSemaphore(key).Adopt(ctx, hold.ID())
-		require.NoError(t, err)
-		require.Equal(t, 1, adopted.Depth())
-		require.ErrorIs(t, hold.Check(ctx), primitives.ErrLost)
-		requireEnds(t, hold.Context(), primitives.ErrLost)
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-		require.NoError(t, adopted.Check(ctx))
-		require.Equal(t, 1, available(t, rdb, key))
-
-		id := adopted.Detach()
-		require.Equal(t, adopted.ID(), id)
-		requireEnds(t, adopted.Context(), primitives.ErrReleased)
-		require.NoError(t, sem.ReleaseID(ctx, id))
-		require.Equal(t, 4, available(t, rdb, key))
-
-		hold, err = sem.Acquire(ctx, primitives.WithPermits(2))
-		require.NoError(t, err)
-		require.NoError(t, sem.ReleaseID(ctx, strings.Split(hold.ID(), ",")[0]))
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost, "one of two permits is released")
-		require.Equal(t, 4, available(t, rdb, key), "Release returns the other one")
-
-		hold, err = sem.Acquire(ctx, primitives.WithLease(brief))
-		require.NoError(t, err)
-		requireEnds(t, hold.Context(), primitives.ErrLost)
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-	})
+	t.Parallel()
+	for _, tt := range permitCases {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				w := watchPermits(t, s, redistest.Name(t))
+				w.sem = newClient(t, s.Client(t)).PermitExpirableSemaphore(w.key)
+				initPool(t, w.sem, 4)
+				hold, err := w.sem.Acquire(t.Context(), primitives.WithPermits(2))
+				require.NoError(t, err)
+				require.ErrorIs(t, tt.call(t, w, hold), tt.want)
+				require.Equal(t, tt.left, available(t, w.rdb, w.key))
+			})
+		})
+	}
 }
 
 // TestPermitWaiterWakesWhenALeaseEnds checks that a waiter acquires within milliseconds of the end

@@ -402,11 +402,11 @@ func TestRWLockReportsAKeyOfAnotherType(t *testing.T) {
 		require.NoError(t, x.rdb.Set(ctx, x.name, "mine", 0).Err())
 		for _, l := range []*primitives.Lock{x.rw.Reader(), x.rw.Writer()} {
 			for _, call := range []func() error{
-				func() error { _, err := l.Acquire(ctx); return err },
-				func() error { _, err := l.Acquire(ctx, primitives.WithOwner("o")); return err },
-				func() error { _, err := l.Info(ctx); return err },
-				func() error { _, err := l.ForceRelease(ctx); return err },
-				func() error { _, err := l.Adopt(ctx, "o"); return err },
+				func() error { return errOf(l.Acquire(ctx)) },
+				func() error { return errOf(l.Acquire(ctx, primitives.WithOwner("o"))) },
+				func() error { return errOf(l.Info(ctx)) },
+				func() error { return errOf(l.ForceRelease(ctx)) },
+				func() error { return errOf(l.Adopt(ctx, "o")) },
 				func() error { return l.ReleaseID(ctx, "o") },
 			} {
 				err := call()
