@@ -25,7 +25,8 @@ type permitState struct {
 	counterState
 	s      *redistest.Server
 	leases string                               // the key of their leases
-	sem    *primitives.PermitExpirableSemaphore // set by tests of the wire format
+	sem    *primitives.PermitExpirableSemaphore // set by tests that have a table
+	hold   *primitives.Hold                     // the hold of such a test
 }
 
 // watchPermits subscribes to the pool's channel.
@@ -107,30 +108,29 @@ func (w *permitState) lasts(t *testing.T, id func() string, d time.Duration, tak
 
 func testPermitsWireAcquire(t *testing.T, w *permitState) {
 	ctx, sem := t.Context(), w.sem
-	var hold *primitives.Hold
-	id := func(i int) func() string { return func() string { return strings.Split(hold.ID(), ",")[i] } }
+	id := func(i int) func() string { return func() string { return strings.Split(w.hold.ID(), ",")[i] } }
 	extend := func(d time.Duration) func() (any, error) {
-		return func() (any, error) { return nil, hold.Extend(ctx, d) }
+		return func() (any, error) { return nil, w.hold.Extend(ctx, d) }
 	}
 	two := primitives.WithPermits(2)
 	w.requireSteps(t, []wireStep{
 		{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
 		{"the second Init changes nothing", func() (any, error) { return sem.Init(ctx, 5) }, false, "3", ""},
-		{"Acquire 2", func() (_ any, err error) { hold, err = sem.Acquire(ctx, two); return nil, err }, nil, "1", ""},
+		{"Acquire 2", func() (_ any, err error) { w.hold, err = sem.Acquire(ctx, two); return nil, err }, nil, "1", ""},
 		{"the ids are hexadecimal", func() (any, error) {
-			require.Regexp(t, "^[0-9a-f]{32},[0-9a-f]{32}$", hold.ID())
+			require.Regexp(t, "^[0-9a-f]{32},[0-9a-f]{32}$", w.hold.ID())
 			return nil, nil
 		}, nil, "1", ""},
 		{"the first is leased", w.lasts(t, id(0), 30*time.Second, 2), true, "1", ""},
 		{"the second is leased", w.lasts(t, id(1), 30*time.Second, 2), true, "1", ""},
-		{"Check", func() (any, error) { return nil, hold.Check(ctx) }, nil, "1", ""},
+		{"Check", func() (any, error) { return nil, w.hold.Check(ctx) }, nil, "1", ""},
 		{"Extend", extend(time.Hour), nil, "1", ""},
 		{"the second is extended", w.lasts(t, id(1), time.Hour, 2), true, "1", ""},
 		{"Extend by less", extend(time.Minute), nil, "1", ""},
 		{"Extend never shortens", w.lasts(t, id(0), time.Hour, 2), true, "1", ""},
 		{"2 of 1 are refused", func() (any, error) { return nil, errOf(sem.TryAcquire(ctx, two)) },
 			primitives.ErrNotAcquired, "1", ""},
-		{"Release", func() (any, error) { return nil, hold.Release(ctx) }, nil, "3", "3"},
+		{"Release", func() (any, error) { return nil, w.hold.Release(ctx) }, nil, "3", "3"},
 		{"none is taken", func() (any, error) { return w.taken(t), nil }, map[string]time.Duration{}, "3", ""},
 	})
 }
@@ -148,13 +148,12 @@ func testPermitsWireForeign(t *testing.T, w *permitState) {
 	require.Equal(t, foreignID(2), info.Holders[0].ID)
 	require.InDelta(t, time.Hour, info.Holders[0].TTL, float64(2*time.Second))
 
-	var hold *primitives.Hold
 	release := func(ids ...string) func() (any, error) {
 		return func() (any, error) { return nil, sem.ReleaseID(ctx, strings.Join(ids, ",")) }
 	}
 	adopt := func() (_ any, err error) {
 		adopted, err := sem.Adopt(ctx, foreignID(2))
-		hold = cmp.Or(hold, adopted)
+		w.hold = cmp.Or(w.hold, adopted)
 		return nil, err
 	}
 	w.requireSteps(t, []wireStep{
@@ -162,31 +161,30 @@ func testPermitsWireForeign(t *testing.T, w *permitState) {
 		{"ReleaseID of an id twice counts once", release(foreignID(1), foreignID(1)), nil, "2", "2"},
 		{"ReleaseID again", release(foreignID(1)), primitives.ErrNotHeld, "2", ""},
 		{"Adopt", adopt, nil, "2", ""},
-		{"Adopt gives a new id", func() (any, error) { return hold.ID() != foreignID(2), nil }, true, "2", ""},
-		{"the adopter's lease replaces the other", w.lasts(t, func() string { return hold.ID() }, 30*time.Second, 1),
+		{"Adopt gives a new id", func() (any, error) { return w.hold.ID() != foreignID(2), nil }, true, "2", ""},
+		{"the adopter's lease replaces the other", w.lasts(t, func() string { return w.hold.ID() }, 30*time.Second, 1),
 			true, "2", ""},
 		{"Adopt again", adopt, primitives.ErrNotHeld, "2", ""},
 		{"Resize to 0", func() (any, error) { return nil, sem.Resize(ctx, 0) }, nil, "-1", "0"},
 		{"Add -1", func() (any, error) { return nil, sem.Add(ctx, -1) }, nil, "-2", ""},
 		{"Add 2", func() (any, error) { return nil, sem.Add(ctx, 2) }, nil, "0", "2"},
 		{"Resize to 1", func() (any, error) { return nil, sem.Resize(ctx, 1) }, nil, "0", ""},
-		{"Release", func() (any, error) { return nil, hold.Release(ctx) }, nil, "1", "1"},
+		{"Release", func() (any, error) { return nil, w.hold.Release(ctx) }, nil, "1", "1"},
 	})
 }
 
 func testPermitsWireDelete(t *testing.T, w *permitState) {
 	ctx, sem := t.Context(), w.sem
 	w.takeForeign(t, foreignID(4), 1) // its lease has ended by the server's clock
-	var hold *primitives.Hold
 	take := func() (_ any, err error) {
-		hold, err = sem.TryAcquire(ctx, primitives.WithLease(time.Hour))
+		w.hold, err = sem.TryAcquire(ctx, primitives.WithLease(time.Hour))
 		return nil, err
 	}
 	w.requireSteps(t, []wireStep{
 		{"an acquisition collects the expired permit", take, nil, "0", "1"},
-		{"only the new one is taken", w.lasts(t, func() string { return hold.ID() }, time.Hour, 1), true, "0", ""},
+		{"only the new one is taken", w.lasts(t, func() string { return w.hold.ID() }, time.Hour, 1), true, "0", ""},
 		{"Delete", func() (any, error) { return sem.Delete(ctx) }, true, "", ""},
-		{"Release of nothing", func() (any, error) { return nil, hold.Release(ctx) }, primitives.ErrLost, "", ""},
+		{"Release of nothing", func() (any, error) { return nil, w.hold.Release(ctx) }, primitives.ErrLost, "", ""},
 		{"no lease is left", func() (any, error) { return w.rdb.Exists(ctx, w.leases).Result() }, int64(0), "", ""},
 		{"Delete of nothing", func() (any, error) { return sem.Delete(ctx) }, false, "", ""},
 		{"Resize creates the pool", func() (any, error) { return nil, sem.Resize(ctx, 2) }, nil, "2", "2"},
@@ -270,45 +268,45 @@ func TestPermitsRejectInvalidArguments(t *testing.T) {
 	require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 }
 
-// permitCases make holds of a pool of 4 and end them. They return the result of the last call.
+// permitCases end holds in different ways, and return the result of the last call. w.hold has 2 of 4
+// permits.
 var permitCases = []struct {
 	name string
 	want error
-	left int                                                             // free permits
-	call func(t *testing.T, w *permitState, hold *primitives.Hold) error // hold has 2 permits
+	left int // free permits
+	call func(t *testing.T, w *permitState) error
 }{
-	{"Adopt takes the permits from their holder", primitives.ErrLost, 2,
-		func(t *testing.T, w *permitState, hold *primitives.Hold) error {
-			adopted, err := newClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key).Adopt(t.Context(), hold.ID())
-			require.NoError(t, err)
-			require.Equal(t, 1, adopted.Depth())
-			require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
-			requireEnds(t, hold.Context(), primitives.ErrLost)
-			require.NoError(t, adopted.Check(t.Context()))
-			return hold.Release(t.Context())
-		}},
-	{"Detach leaves the permits taken", primitives.ErrReleased, 2,
-		func(t *testing.T, _ *permitState, hold *primitives.Hold) error {
-			require.Equal(t, hold.ID(), hold.Detach())
-			requireEnds(t, hold.Context(), primitives.ErrReleased)
-			return hold.Release(t.Context())
-		}},
-	{"ReleaseID frees the permits of a detached hold", nil, 4,
-		func(t *testing.T, w *permitState, hold *primitives.Hold) error {
-			return w.sem.ReleaseID(t.Context(), hold.Detach())
-		}},
-	{"Release returns what ReleaseID left of a lost hold", primitives.ErrLost, 4,
-		func(t *testing.T, w *permitState, hold *primitives.Hold) error {
-			require.NoError(t, w.sem.ReleaseID(t.Context(), strings.Split(hold.ID(), ",")[0]))
-			return hold.Release(t.Context())
-		}},
-	{"the hold is lost when its lease ends", primitives.ErrLost, 2,
-		func(t *testing.T, w *permitState, _ *primitives.Hold) error {
-			leased, err := w.sem.Acquire(t.Context(), primitives.WithLease(brief))
-			require.NoError(t, err)
-			requireEnds(t, leased.Context(), primitives.ErrLost)
-			return leased.Release(t.Context())
-		}},
+	{"Adopt takes the permits from their holder", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
+		adopted, err := newClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key).Adopt(t.Context(), w.hold.ID())
+		require.NoError(t, err)
+		require.Equal(t, 1, adopted.Depth())
+		require.ErrorIs(t, w.hold.Check(t.Context()), primitives.ErrLost)
+		requireEnds(t, w.hold.Context(), primitives.ErrLost)
+		require.NoError(t, adopted.Check(t.Context()))
+		return w.hold.Release(t.Context())
+	}},
+	{"Detach leaves the permits taken", primitives.ErrReleased, 2, func(t *testing.T, w *permitState) error {
+		require.Equal(t, w.hold.ID(), w.hold.Detach())
+		requireEnds(t, w.hold.Context(), primitives.ErrReleased)
+		return w.hold.Release(t.Context())
+	}},
+	{"ReleaseID frees the permits of a detached hold", nil, 4, func(t *testing.T, w *permitState) error {
+		return w.sem.ReleaseID(t.Context(), w.hold.Detach())
+	}},
+	{"Release returns what ReleaseID has left", primitives.ErrLost, 4, func(t *testing.T, w *permitState) error {
+		require.NoError(t, w.sem.ReleaseID(t.Context(), strings.Split(w.hold.ID(), ",")[0]))
+		return w.hold.Release(t.Context())
+	}},
+	{"permits come back when their lease ends", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
+		leased, err := w.sem.Acquire(t.Context(), primitives.WithPermits(2), primitives.WithLease(brief))
+		require.NoError(t, err)
+		requireEnds(t, leased.Context(), primitives.ErrLost)
+		lost := leased.Release(t.Context())
+		next, err := w.sem.Acquire(t.Context(), primitives.WithPermits(2))
+		require.NoError(t, err)
+		release(t, next)
+		return lost
+	}},
 }
 
 func TestPermitHolds(t *testing.T) {
@@ -320,9 +318,10 @@ func TestPermitHolds(t *testing.T) {
 				w := watchPermits(t, s, redistest.Name(t))
 				w.sem = newClient(t, s.Client(t)).PermitExpirableSemaphore(w.key)
 				initPool(t, w.sem, 4)
-				hold, err := w.sem.Acquire(t.Context(), primitives.WithPermits(2))
+				var err error
+				w.hold, err = w.sem.Acquire(t.Context(), primitives.WithPermits(2))
 				require.NoError(t, err)
-				require.ErrorIs(t, tt.call(t, w, hold), tt.want)
+				require.ErrorIs(t, tt.call(t, w), tt.want)
 				require.Equal(t, tt.left, available(t, w.rdb, w.key))
 			})
 		})
