@@ -878,11 +878,14 @@ func closeWithHolds(t *testing.T, x *lockTest) {
 	require.NotEmpty(t, fields(t, x.s, x.name), "Close frees no lock whose section may still run")
 	p.Record()
 	for name, f := range map[string]func() error{
-		"info":    func() error { _, err := l.Info(t.Context()); return err },
-		"adopt":   func() error { _, err := l.Adopt(t.Context(), "x"); return err },
+		"release": func() error { return outer.Release(t.Context()) },
+		"check":   func() error { return inner.Check(t.Context()) },
+		"extend":  func() error { return inner.Extend(t.Context(), time.Second) },
+		"info":    func() error { return errOf(l.Info(t.Context())) },
+		"adopt":   func() error { return errOf(l.Adopt(t.Context(), "x")) },
 		"id":      func() error { return l.ReleaseID(t.Context(), "x") },
-		"force":   func() error { _, err := l.ForceRelease(t.Context()); return err },
-		"acquire": func() error { _, err := l.Acquire(t.Context()); return err },
+		"force":   func() error { return errOf(l.ForceRelease(t.Context())) },
+		"acquire": func() error { return errOf(l.Acquire(t.Context())) },
 		"locks": func() (last error) {
 			for _, err := range c.Locks(t.Context(), "*") {
 				last = err

@@ -45,11 +45,9 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 		acquire(t, t.Context(), c.FencedLock(name+"fenced"))
 		acquire(t, t.Context(), c.FairLock(name+"fair"))
 		waiting := start(func() (*primitives.Hold, error) { return c.FairLock(name + "fair").Acquire(t.Context()) })
-		redistest.WaitFor(t, soon,
-			func() bool {
-				return rdb.LLen(t.Context(),
-					"redisson_lock_queue:{"+name+"fair}").Val() == 1
-			}, "the waiter is in the queue")
+		redistest.WaitFor(t, soon, func() bool {
+			return rdb.LLen(t.Context(), "redisson_lock_queue:{"+name+"fair}").Val() == 1
+		}, "the waiter is in the queue")
 		long := acquire(t, t.Context(), c.RWLock(name+"read").Reader())
 		short := acquire(t, t.Context(), c.RWLock(name+"read").Reader(), lease)
 		expired := acquire(t, t.Context(), c.RWLock(name+"read").Reader())

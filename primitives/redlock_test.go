@@ -111,15 +111,14 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 	for _, n := range []int{3, 5} {
 		q := newQuorum(t, n)
 		down := all(n)[n/2+1:]
+		heal := func(i int) { q.proxies[i].Heal() }
 		for _, tt := range []struct {
 			name          string
 			fail, recover func(i int)
 		}{
 			{"refusing", func(i int) { q.proxies[i].Refuse(true) }, func(i int) { q.proxies[i].Refuse(false) }},
-			{"black-holed", func(i int) { q.proxies[i].BlackHole(true) }, func(i int) { q.proxies[i].Heal() }},
-			{"replies black-holed", func(i int) {
-				q.proxies[i].BlackHoleReplies(true)
-			}, func(i int) { q.proxies[i].Heal() }},
+			{"black-holed", func(i int) { q.proxies[i].BlackHole(true) }, heal},
+			{"replies black-holed", func(i int) { q.proxies[i].BlackHoleReplies(true) }, heal},
 			{"stopped", func(i int) { _ = q.servers[i].Pause() }, func(i int) { _ = q.servers[i].Resume() }},
 		} {
 			if n == 5 && tt.name != "black-holed" {

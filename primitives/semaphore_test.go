@@ -189,10 +189,8 @@ func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
 	key := redistest.Name(t)
-	sem, permits, latch := func(c *primitives.Client) (*primitives.Semaphore, *primitives.PermitExpirableSemaphore,
-		*primitives.CountDownLatch) {
-		return c.Semaphore(key), c.PermitExpirableSemaphore(key), c.CountDownLatch(key)
-	}(newClient(t, rdb))
+	c := newClient(t, rdb)
+	sem, permits, latch := c.Semaphore(key), c.PermitExpirableSemaphore(key), c.CountDownLatch(key)
 	id := strings.Repeat("ab", 16)
 	calls := map[string]func(ctx context.Context) error{
 		"init":           func(ctx context.Context) error { return errOf(sem.Init(ctx, 1)) },
