@@ -47,7 +47,7 @@ func shut(c *primitives.Client) {
 }
 
 // acquire acquires l and fails the test on an error.
-func acquire(t testing.TB, ctx context.Context, l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
+func acquire(t testing.TB, ctx context.Context, l handle, opts ...primitives.Option) *primitives.Hold {
 	t.Helper()
 	hold, err := l.Acquire(ctx, opts...)
 	require.NoError(t, err)

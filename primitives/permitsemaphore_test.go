@@ -116,7 +116,7 @@ func testPermitsWireAcquire(t *testing.T, w *permitState) {
 	w.requireSteps(t, []wireStep{
 		{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
 		{"the second Init changes nothing", func() (any, error) { return sem.Init(ctx, 5) }, false, "3", ""},
-		{"Acquire 2", func() (_ any, err error) { w.hold, err = sem.Acquire(ctx, two); return nil, err }, nil, "1", ""},
+		{"Acquire 2", func() (any, error) { w.hold = acquire(t, ctx, sem, two); return nil, nil }, nil, "1", ""},
 		{"the ids are hexadecimal", func() (any, error) {
 			require.Regexp(t, "^[0-9a-f]{32},[0-9a-f]{32}$", w.hold.ID())
 			return nil, nil
@@ -195,14 +195,12 @@ func testPermitsWireTTL(t *testing.T, w *permitState) {
 	ctx, sem, key := t.Context(), w.sem, w.key
 	// The leases get the TTL of the pool.
 	require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
-	hold, err := sem.Acquire(ctx)
-	require.NoError(t, err)
+	hold := acquire(t, ctx, sem)
 	require.InDelta(t, time.Hour, w.rdb.PTTL(ctx, w.leases).Val(), float64(2*time.Second))
 	require.NoError(t, sem.Add(ctx, 1))
 	require.Positive(t, w.rdb.PTTL(ctx, key).Val())
 	require.NoError(t, w.rdb.Persist(ctx, key).Err())
-	second, err := sem.Acquire(ctx)
-	require.NoError(t, err)
+	second := acquire(t, ctx, sem)
 	require.Equal(t, time.Duration(-1), w.rdb.PTTL(ctx, w.leases).Val())
 	require.NoError(t, second.Release(ctx))
 	require.NoError(t, hold.Release(ctx))
@@ -222,13 +220,11 @@ func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 		}
 		for name, create := range calls {
 			t.Run(name, func(t *testing.T) {
-				_, err := sem.Delete(ctx)
-				require.NoError(t, err)
+				require.NoError(t, errOf(sem.Delete(ctx)))
 				initPool(t, sem, 3)
 				hold := make([]*primitives.Hold, 3)
 				for i := range hold {
-					hold[i], err = sem.Acquire(ctx)
-					require.NoError(t, err)
+					hold[i] = acquire(t, ctx, sem)
 				}
 				require.NoError(t, w.rdb.Del(ctx, key).Err())
 				w.received(t)
@@ -298,12 +294,10 @@ var permitCases = []struct {
 		return w.hold.Release(t.Context())
 	}},
 	{"permits come back when their lease ends", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
-		leased, err := w.sem.Acquire(t.Context(), primitives.WithPermits(2), primitives.WithLease(brief))
-		require.NoError(t, err)
+		leased := acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(brief))
 		requireEnds(t, leased.Context(), primitives.ErrLost)
 		lost := leased.Release(t.Context())
-		next, err := w.sem.Acquire(t.Context(), primitives.WithPermits(2))
-		require.NoError(t, err)
+		next := acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
 		release(t, next)
 		return lost
 	}},
@@ -318,9 +312,7 @@ func TestPermitHolds(t *testing.T) {
 				w := watchPermits(t, s, redistest.Name(t))
 				w.sem = newClient(t, s.Client(t)).PermitExpirableSemaphore(w.key)
 				initPool(t, w.sem, 4)
-				var err error
-				w.hold, err = w.sem.Acquire(t.Context(), primitives.WithPermits(2))
-				require.NoError(t, err)
+				w.hold = acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
 				require.ErrorIs(t, tt.call(t, w), tt.want)
 				require.Equal(t, tt.left, available(t, w.rdb, w.key))
 			})
@@ -339,8 +331,7 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 		require.NoError(t, errOf(sem.Acquire(ctx)))
 		require.NoError(t, errOf(sem.Acquire(ctx, primitives.WithLease(300*time.Millisecond))))
 		began := time.Now()
-		hold, err := sem.Acquire(ctx)
-		require.NoError(t, err)
+		hold := acquire(t, ctx, sem)
 		require.InDelta(t, 302*time.Millisecond, time.Since(began), float64(3*time.Millisecond))
 		require.NoError(t, hold.Release(ctx))
 		shut(c)
@@ -360,14 +351,11 @@ func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
 		sem := newClient(t, s.Client(t),
 			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
 		initPool(t, sem, 3)
-		renewed, err := sem.Acquire(ctx)
-		require.NoError(t, err)
-		lost, err := crashed.Acquire(ctx, primitives.WithPermits(2))
-		require.NoError(t, err)
+		renewed := acquire(t, ctx, sem)
+		lost := acquire(t, ctx, crashed, primitives.WithPermits(2))
 		began := time.Now()
 		p.BlackHole(true)
-		hold, err := sem.Acquire(ctx, primitives.WithPermits(2))
-		require.NoError(t, err)
+		hold := acquire(t, ctx, sem, primitives.WithPermits(2))
 		require.Less(t, time.Since(began), ttl+slowPoll)
 		require.Error(t, context.Cause(lost.Context()), "the lease ended before the next holder acquired")
 		requireEnds(t, lost.Context(), primitives.ErrLost)

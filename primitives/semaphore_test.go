@@ -31,18 +31,15 @@ type wireStep struct {
 func (w *counterState) requireSteps(t *testing.T, steps []wireStep) {
 	t.Helper()
 	for _, step := range steps {
-		if !t.Run(step.name, func(t *testing.T) {
-			got, err := step.call()
-			if want, ok := step.want.(error); ok {
-				require.ErrorIs(t, err, want)
-			} else {
-				require.NoError(t, err)
-				require.Equal(t, step.want, got)
-			}
-			w.requireStep(t, step.value, strings.Fields(step.message)...)
-		}) {
-			return
+		t.Log(step.name) // the last one logged is the one that failed
+		got, err := step.call()
+		if want, ok := step.want.(error); ok {
+			require.ErrorIs(t, err, want)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, step.want, got)
 		}
+		w.requireStep(t, step.value, strings.Fields(step.message)...)
 	}
 }
 
@@ -53,9 +50,9 @@ func TestSemaphoreWireFormat(t *testing.T) {
 		sem := c.Semaphore(key)
 		w := &counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}
 		var hold *primitives.Hold
-		take := func(n int) (_ any, err error) {
-			hold, err = sem.Acquire(ctx, primitives.WithPermits(n))
-			return nil, err
+		take := func(n int) (any, error) {
+			hold = acquire(t, ctx, sem, primitives.WithPermits(n))
+			return nil, nil
 		}
 		try := func(n int) (any, error) { return nil, errOf(sem.TryAcquire(ctx, primitives.WithPermits(n))) }
 		negative := primitives.Info{Name: key, Kind: "semaphore", Permits: -2, Available: -2}
@@ -253,8 +250,7 @@ func TestSemaphoreAcquiresNoPermits(t *testing.T) {
 			s := redistest.Miniredis(t)
 			c := newClient(t, s.Client(t))
 			sem := kind.open(c, "n")
-			hold, err := sem.Acquire(t.Context(), primitives.WithPermits(0))
-			require.NoError(t, err)
+			hold := acquire(t, t.Context(), sem, primitives.WithPermits(0))
 			require.Empty(t, hold.ID())
 			requireLive(t, hold.Context())
 			require.NoError(t, hold.Release(t.Context()))
@@ -279,16 +275,14 @@ func TestSemaphoreHold(t *testing.T) {
 			primitives.WithDefaults(primitives.WithLease(time.Millisecond), primitives.WithOwner("x")))
 		sem := c.Semaphore(key)
 		initPool(t, sem, 3)
-		hold, err := sem.Acquire(ctx)
-		require.NoError(t, err)
+		hold := acquire(t, ctx, sem)
 		require.Empty(t, hold.ID())
 		require.Zero(t, hold.Token())
 		require.Equal(t, 1, hold.Depth())
 		require.True(t, hold.ValidUntil().IsZero())
 		require.ErrorIs(t, hold.Check(ctx), primitives.ErrUnsupported)
 		require.ErrorIs(t, hold.Extend(ctx, time.Second), primitives.ErrUnsupported)
-		second, err := sem.Acquire(hold.Context())
-		require.NoError(t, err)
+		second := acquire(t, hold.Context(), sem)
 		require.Equal(t, 1, second.Depth(), "semaphores do not nest")
 		require.Equal(t, 1, available(t, rdb, key))
 		require.Empty(t, second.Detach())
@@ -360,8 +354,7 @@ func TestSemaphoreWaitersPollWhenMessagesAreLost(t *testing.T) {
 		p.DropMessages(true)
 		sem, other := open(newClient(t, p.Client(t))), open(newClient(t, s.Client(t)))
 		initPool(t, other, 1)
-		hold, err := other.Acquire(ctx)
-		require.NoError(t, err)
+		hold := acquire(t, ctx, other)
 		waiting := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
 		awaitWaiter(t, s, key)
 		require.NoError(t, hold.Release(ctx))
@@ -382,8 +375,7 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		c := newClient(t, s.Client(t))
 		sem, other := open(c), open(newClient(t, s.Client(t)))
 		initPool(t, sem, 3)
-		all, err := sem.Acquire(ctx, primitives.WithPermits(3))
-		require.NoError(t, err)
+		all := acquire(t, ctx, sem, primitives.WithPermits(3))
 		many := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx, primitives.WithPermits(5)) })
 		awaitWaiter(t, s, key)
 		few := make([]<-chan result, 3)
@@ -429,8 +421,7 @@ func TestSemaphoreCountsAreExactWhenRepliesAreLost(t *testing.T) {
 		want := 10
 		for i := range scaled(s, 900) { // 2,000 calls
 			n := 1 + i%3
-			hold, err := sem.Acquire(ctx, primitives.WithPermits(n))
-			require.NoError(t, err)
+			hold := acquire(t, ctx, sem, primitives.WithPermits(n))
 			require.Equal(t, want-n, available(t, rdb, key))
 			require.NoError(t, hold.Release(ctx))
 			if i%5 == 0 {
@@ -555,11 +546,10 @@ func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
 			latch := newClient(t, rdb).CountDownLatch(redistest.Name(t))
 			initPool(t, sem, 3)
 			require.NoError(t, errOf(latch.Init(ctx, 2)))
-			hold, err := sem.Acquire(ctx)
-			require.NoError(t, err)
+			hold := acquire(t, ctx, sem)
 			require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
 			defer rdb.ConfigSet(context.Background(), "maxmemory", "0")
-			_, err = sem.Acquire(ctx)
+			_, err := sem.Acquire(ctx)
 			require.ErrorContains(t, err, "OOM")
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 			if kind.name == "permits" {
@@ -607,8 +597,7 @@ func TestSemaphoresInACluster(t *testing.T) {
 			for _, name := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}b"} {
 				sem := kind.open(c, name)
 				initPool(t, sem, 2)
-				hold, err := sem.Acquire(ctx, primitives.WithPermits(2))
-				require.NoError(t, err)
+				hold := acquire(t, ctx, sem, primitives.WithPermits(2))
 				waiting := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
 				require.NoError(t, hold.Release(ctx))
 				got := await(t, waiting)
