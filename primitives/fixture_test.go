@@ -212,6 +212,14 @@ func await(t testing.TB, c <-chan result) result {
 	}
 }
 
+// awaitHold waits for an acquisition that start runs, and fails the test on an error.
+func awaitHold(t testing.TB, c <-chan result) *primitives.Hold {
+	t.Helper()
+	r := await(t, c)
+	require.NoError(t, r.err)
+	return r.hold
+}
+
 // awaitWaiter waits until a client subscribes to a channel of name.
 func awaitWaiter(t testing.TB, s *redistest.Server, name string) {
 	t.Helper()

@@ -422,9 +422,7 @@ func jointJava(t *testing.T, x *jointTest) {
 	awaitWaiter(t, x.s, x.base)
 	redissonUnlock(t, x.s, x.names[1])
 	redissonUnlock(t, x.s, x.names[2])
-	r := await(t, waiting)
-	require.NoError(t, r.err)
-	release(t, r.hold)
+	release(t, awaitHold(t, waiting))
 }
 
 func jointClose(t *testing.T, x *jointTest) {
@@ -481,10 +479,9 @@ func jointKinds(t *testing.T, x *jointTest) {
 	waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 	awaitWaiter(t, x.s, x.base)
 	release(t, hold)
-	r := await(t, waiting)
-	require.NoError(t, r.err)
+	next := awaitHold(t, waiting)
 	require.ErrorIs(t, errOf(x.join(locks(x.c, true)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
-	release(t, r.hold)
+	release(t, next)
 	hold = acquire(t, t.Context(), x.join(locks(x.c, true)))
 	release(t, hold)
 
@@ -629,13 +626,12 @@ func TestJointLateReleaseFreesNothing(t *testing.T) {
 	waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 	<-dropped
 	release(t, blocked)
-	r := await(t, waiting)
-	require.NoError(t, r.err)
+	next := awaitHold(t, waiting)
 	redistest.WaitFor(t, soon, func() bool {
-		return r.hold.Check(t.Context()) == nil && c.Lock(x.names[0]).HoldFrom(r.hold.Context()) != nil
+		return next.Check(t.Context()) == nil && c.Lock(x.names[0]).HoldFrom(next.Context()) != nil
 	}, "the first member is held")
 	time.Sleep(1500 * time.Millisecond) // retries of the release come within a second
-	require.NoError(t, r.hold.Check(t.Context()))
-	release(t, r.hold)
+	require.NoError(t, next.Check(t.Context()))
+	release(t, next)
 	requireClean(t, s, x.base)
 }

@@ -274,9 +274,7 @@ var lockCases = []struct {
 		require.NoError(t, err)
 		require.True(t, held)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		r := await(t, waiting)
-		require.NoError(t, r.err)
-		return r.hold.Release(t.Context())
+		return awaitHold(t, waiting).Release(t.Context())
 	}},
 	{"C15: Adopt of an id that does not hold", primitives.ErrNotHeld, func(t *testing.T, x *lockTest) error {
 		return errOf(x.other(t).Adopt(t.Context(), x.c.ID()+":1"))
@@ -446,10 +444,9 @@ func TestC3SiblingsTakeTurns(t *testing.T) {
 		second := start(func() (*primitives.Hold, error) { return x.l.Acquire(outer.Context()) })
 		x.heard.await(t, primitives.EventWait)
 		release(t, first)
-		r := await(t, second)
-		require.NoError(t, r.err)
-		require.Equal(t, 2, r.hold.Depth())
-		release(t, r.hold)
+		next := awaitHold(t, second)
+		require.Equal(t, 2, next.Depth())
+		release(t, next)
 
 		n := 0
 		var wg sync.WaitGroup
@@ -492,11 +489,10 @@ func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 		x.heard.await(t, primitives.EventWait)
 		release(t, outer)
 		release(t, first)
-		r := await(t, waiting)
-		require.NoError(t, r.err)
-		require.Equal(t, 1, r.hold.Depth())
-		require.NotEqual(t, outer.ID(), r.hold.ID())
-		release(t, r.hold)
+		next := awaitHold(t, waiting)
+		require.Equal(t, 1, next.Depth())
+		require.NotEqual(t, outer.ID(), next.ID())
+		release(t, next)
 	})
 }
 
@@ -509,9 +505,7 @@ func TestC3NestingRacesWithRelease(t *testing.T) {
 			afterRelease := context.WithoutCancel(outer.Context())
 			racing := start(func() (*primitives.Hold, error) { return x.l.Acquire(afterRelease) })
 			release(t, outer)
-			r := await(t, racing)
-			require.NoError(t, r.err)
-			release(t, r.hold)
+			release(t, awaitHold(t, racing))
 		}
 		require.Empty(t, x.heard.all(primitives.EventLost))
 	})
@@ -548,9 +542,7 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 		release(t, hold)
 		var holds []*primitives.Hold
 		for _, e := range acquired {
-			r := await(t, e)
-			require.NoError(t, r.err)
-			holds = append(holds, r.hold)
+			holds = append(holds, awaitHold(t, e))
 		}
 		require.Equal(t, "3", x.count(t, "o"))
 		for _, hold := range holds {
@@ -645,9 +637,7 @@ func transportErrorsWhileWaiting(t *testing.T) {
 	require.Empty(t, waiting, "a waiter without a limit retries")
 	p.Heal()
 	release(t, hold)
-	r = await(t, waiting)
-	require.NoError(t, r.err)
-	release(t, r.hold)
+	release(t, awaitHold(t, waiting))
 	requireClean(t, x.s, x.name)
 }
 

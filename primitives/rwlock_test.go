@@ -431,11 +431,10 @@ func TestRWLockInACluster(t *testing.T) {
 		require.NoError(t, a.Extend(t.Context(), time.Minute))
 		awaitLocalWaiters(t, other, 1)
 		release(t, a)
-		got := await(t, waiting)
-		require.NoError(t, got.err)
+		next := awaitHold(t, waiting)
 		third := newClient(t, cluster.ClusterClient(t)).RWLock(name).Reader()
-		release(t, acquire(t, got.hold.Context(), third, primitives.WithOwner(got.hold.ID())))
-		release(t, got.hold)
+		release(t, acquire(t, next.Context(), third, primitives.WithOwner(next.ID())))
+		release(t, next)
 	}
 	for _, name := range []string{"{}x", "a{b", "a}b"} {
 		for _, l := range []*primitives.Lock{c.RWLock(name).Reader(), c.RWLock(name).Writer()} {

@@ -402,9 +402,7 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		for _, hold := range holds {
 			require.NoError(t, hold.Release(ctx))
 		}
-		got := await(t, many)
-		require.NoError(t, got.err)
-		require.NoError(t, got.hold.Release(ctx))
+		release(t, awaitHold(t, many))
 		require.Equal(t, 5, available(t, rdb, key))
 	})
 }
@@ -600,9 +598,7 @@ func TestSemaphoresInACluster(t *testing.T) {
 				hold := acquire(t, ctx, sem, primitives.WithPermits(2))
 				waiting := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
 				require.NoError(t, hold.Release(ctx))
-				got := await(t, waiting)
-				require.NoError(t, got.err)
-				require.NoError(t, got.hold.Release(ctx))
+				release(t, awaitHold(t, waiting))
 				require.NoError(t, errOf(sem.Delete(ctx)))
 			}
 		})
