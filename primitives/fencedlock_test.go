@@ -2,7 +2,6 @@ package primitives_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"testing"
 	"time"
@@ -147,52 +146,6 @@ func TestC14Token(t *testing.T) {
 		info, err := l.Info(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, "fenced", info.Kind)
-	})
-}
-
-// Replies are lost, commands are executed twice, and copies of all of them come late. Each
-// acquisition still issues exactly one token.
-func TestC14TokenExactlyOnce(t *testing.T) {
-	eachFenced(t, func(t *testing.T, x *fencedTest) {
-		p := x.s.Proxy(t)
-		l := newClient(t, p.Client(t, quick)).FencedLock(x.name)
-		want := int64(0)
-		p.Record()
-		for i := range scaled(x.s, 250) {
-			var opts []primitives.Option
-			if i%3 == 0 {
-				opts = []primitives.Option{primitives.WithOwner("me")}
-			}
-			disturb := func() {
-				p.Heal()
-				if p.DropReplies(rand.IntN(3), script); i%4 == 0 {
-					p.Duplicate(script)
-				}
-			}
-			want++
-			disturb()
-			hold := acquire(t, t.Context(), l, opts...)
-			require.Equal(t, want, hold.Token())
-			disturb()
-			inner := acquire(t, hold.Context(), l, opts...)
-			require.Equal(t, want, inner.Token())
-			disturb()
-			release(t, inner)
-			disturb()
-			release(t, hold)
-		}
-		p.Heal()
-		require.Equal(t, want, x.last(t))
-		for _, c := range p.Commands() {
-			if script(c.Args) {
-				args := make([]any, len(c.Args))
-				for i, a := range c.Args {
-					args[i] = a
-				}
-				_ = x.rdb.Do(t.Context(), args...).Err()
-			}
-		}
-		require.Equal(t, want, x.last(t), "late copies issue no token")
 	})
 }
 

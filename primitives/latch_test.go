@@ -179,26 +179,6 @@ func TestLatchWaitEndsWhileCloseAwaitsAHold(t *testing.T) {
 	require.NoError(t, <-closed)
 }
 
-// TestLatchCountIsExactWhenRepliesAreLost drops replies at random. Each CountDown counts once.
-func TestLatchCountIsExactWhenRepliesAreLost(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
-		n := scaled(s, 1000)
-		p := s.Proxy(t)
-		p.DropRepliesRandomly(0.3, 3, script)
-		latch := newClient(t, p.Client(t, patient)).CountDownLatch(key)
-		created, err := latch.Init(ctx, n)
-		require.NoError(t, err)
-		require.True(t, created)
-		for left := n - 1; left > 0; left-- {
-			require.NoError(t, latch.CountDown(ctx))
-			require.Equal(t, left, available(t, rdb, key))
-		}
-		require.NoError(t, latch.CountDown(ctx))
-		require.Zero(t, rdb.Exists(ctx, key).Val())
-	})
-}
-
 // TestLatchConcurrentCountDownsOpenItOnce counts down on many clients at once.
 func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -338,34 +338,6 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 	})
 }
 
-// TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL. The
-// permits of another holder are renewed.
-func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx, key := t.Context(), redistest.Name(t)
-		const ttl = watched
-		p := s.Proxy(t)
-		crashed := newClient(t, p.Client(t, hasty), busy,
-			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
-		sem := newClient(t, s.Client(t),
-			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
-		initPool(t, sem, 3)
-		renewed := acquire(t, ctx, sem)
-		lost := acquire(t, ctx, crashed, primitives.WithPermits(2))
-		began := time.Now()
-		p.BlackHole(true)
-		hold := acquire(t, ctx, sem, primitives.WithPermits(2))
-		require.Less(t, time.Since(began), ttl+slowPoll)
-		require.Error(t, context.Cause(lost.Context()), "the lease ended before the next holder acquired")
-		requireEnds(t, lost.Context(), primitives.ErrLost)
-		requireLive(t, renewed.Context())
-		require.NoError(t, renewed.Check(ctx))
-		require.NoError(t, hold.Release(ctx))
-		require.NoError(t, renewed.Release(ctx))
-	})
-}
-
 // TestPermitsCollectExpiredOnesInSlices collects 10,000 permits whose leases have ended.
 func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
 	const many = 10_000
