@@ -163,7 +163,7 @@ var lockCases = []struct {
 		}
 		return nil
 	}},
-	{"C4: an owner id precedes the hold in ctx", primitives.ErrNotAcquired, func(t *testing.T, x *lockTest) error {
+	{"C4: an owner id overrides the hold in ctx", primitives.ErrNotAcquired, func(t *testing.T, x *lockTest) error {
 		hold := acquire(t, t.Context(), x.l, lockOwner)
 		return errOf(x.l.TryAcquire(hold.Context(), primitives.WithOwner("somebody")))
 	}},
@@ -171,7 +171,7 @@ var lockCases = []struct {
 		acquire(t, t.Context(), x.l, lockOwner)
 		return errOf(x.l.TryAcquire(t.Context(), lockOwner, primitives.WithNonReentrant()))
 	}},
-	{"C4: the ids of Redisson's own fields are invalid", nil, func(t *testing.T, x *lockTest) error {
+	{"C4: no id, mode, and ids that end in :write are invalid", nil, func(t *testing.T, x *lockTest) error {
 		for _, id := range []string{"", "mode", "a:write"} {
 			require.ErrorIs(t, errOf(x.l.Acquire(t.Context(), primitives.WithOwner(id))), primitives.ErrInvalid, "%q", id)
 			require.ErrorIs(t, errOf(x.l.Adopt(t.Context(), id)), primitives.ErrInvalid, "%q", id)
