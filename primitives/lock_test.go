@@ -63,6 +63,7 @@ func (x *lockTest) nest(t *testing.T, n int) (holds []*primitives.Hold) {
 		holds = append(holds, acquire(t, ctx, x.l))
 		ctx = holds[len(holds)-1].Context()
 	}
+	t.Cleanup(func() { runtime.KeepAlive(holds) }) // a hold that is collected ends
 	return holds
 }
 
