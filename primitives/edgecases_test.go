@@ -38,29 +38,23 @@ func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
 	c := newClient(t, rdb)
 	for name, o := range bad {
 		t.Run(name, func(t *testing.T) {
-			_, err := primitives.New(rdb, primitives.WithDefaults(o))
-			require.ErrorIs(t, err, primitives.ErrInvalid)
+			require.ErrorIs(t, errOf(primitives.New(rdb, primitives.WithDefaults(o))), primitives.ErrInvalid)
 			// Valid options after an invalid one do not hide it.
 			overridden := c.Lock("l", o, primitives.WithLease(time.Second), primitives.WithWait(0),
 				primitives.WithOwner("x"), primitives.WithPermits(1))
 			for _, l := range []*primitives.Lock{c.Lock("l", o), overridden} {
-				_, err = l.Acquire(t.Context())
-				require.ErrorIs(t, err, primitives.ErrInvalid)
-				_, err = l.TryAcquire(t.Context())
-				require.ErrorIs(t, err, primitives.ErrInvalid)
+				require.ErrorIs(t, errOf(l.Acquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, errOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
 				require.ErrorIs(t, l.Do(t.Context(), nil), primitives.ErrInvalid)
-				_, err = l.Info(t.Context())
-				require.ErrorIs(t, err, primitives.ErrInvalid)
+				require.ErrorIs(t, errOf(l.Info(t.Context())), primitives.ErrInvalid)
 			}
-			_, err = c.Lock("l").Acquire(t.Context(), o)
+			_, err := c.Lock("l").Acquire(t.Context(), o)
 			require.ErrorIs(t, err, primitives.ErrInvalid)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			_, err = c.Lock("l").Adopt(t.Context(), "id", o)
-			require.ErrorIs(t, err, primitives.ErrInvalid)
+			require.ErrorIs(t, errOf(c.Lock("l").Adopt(t.Context(), "id", o)), primitives.ErrInvalid)
 		})
 	}
-	_, err := c.Lock("").Acquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrInvalid)
+	require.ErrorIs(t, errOf(c.Lock("").Acquire(t.Context())), primitives.ErrInvalid)
 	require.Empty(t, p.Commands())
 }
 
@@ -169,8 +163,7 @@ func TestNewChecksItsArguments(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{
 		"nil": nil, "a nil pointer": (*redis.Client)(nil), "a ring": ring,
 	} {
-		_, err := primitives.New(rdb)
-		require.ErrorIs(t, err, primitives.ErrInvalid, name)
+		require.ErrorIs(t, errOf(primitives.New(rdb)), primitives.ErrInvalid, name)
 	}
 	for name, o := range map[string]primitives.ClientOption{
 		"upper case":        primitives.WithClientID("6F1ED002-AB5F-4A5C-9B3A-A0A9A9A9A9A9"),
@@ -181,8 +174,7 @@ func TestNewChecksItsArguments(t *testing.T) {
 		"no logger":         primitives.WithLogger(nil),
 		"sharded":           primitives.WithShardedPubSub(true),
 	} {
-		_, err := primitives.New(rdb, o)
-		require.ErrorIs(t, err, primitives.ErrInvalid, name)
+		require.ErrorIs(t, errOf(primitives.New(rdb, o)), primitives.ErrInvalid, name)
 	}
 	c := newClient(t, rdb, primitives.ClientOption{}, primitives.WithClientID("6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9"),
 		primitives.WithLogger(slog.New(slog.DiscardHandler)), primitives.WithSafetyMargin(0),
@@ -194,71 +186,43 @@ func TestNewChecksItsArguments(t *testing.T) {
 	require.NotEqual(t, newClient(t, rdb).ID(), newClient(t, rdb).ID())
 }
 
-// Extend, Detach and the detection of a loss, on a hold of a plain lock.
-func TestHoldMethods(t *testing.T) {
+func TestExtendNeverShortensTheLease(t *testing.T) {
 	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
-		t.Run("Extend never shortens the lease", func(t *testing.T) {
-			for _, opts := range [][]primitives.Option{
-				{primitives.WithLease(brief)}, {primitives.WithOwner("o")}, nil,
-			} {
-				hold := acquire(t, t.Context(), x.l, opts...)
-				for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
-					require.ErrorIs(t, hold.Extend(t.Context(), d), primitives.ErrInvalid)
-				}
-				require.NoError(t, hold.Extend(t.Context(), time.Hour))
-				require.NoError(t, hold.Extend(t.Context(), time.Second), "a shorter extension succeeds")
-				require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
-				require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 59*time.Minute)
-				if len(opts) > 0 {
-					time.Sleep(brief) // the original lease passes
-					requireLive(t, hold.Context())
-				}
-				release(t, hold)
-				for _, err := range []error{hold.Extend(t.Context(), time.Second), hold.Check(t.Context())} {
-					require.ErrorIs(t, err, primitives.ErrReleased)
-				}
+		for _, opts := range [][]primitives.Option{
+			{primitives.WithLease(brief)}, {primitives.WithOwner("o")}, nil,
+		} {
+			hold := acquire(t, t.Context(), x.l, opts...)
+			for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
+				require.ErrorIs(t, hold.Extend(t.Context(), d), primitives.ErrInvalid)
 			}
-		})
-		t.Run("Detach stops the renewal and keeps the lock", func(t *testing.T) {
-			heard := &recorder{}
-			p := x.s.Proxy(t)
-			c := newClient(t, p.Client(t), heard.option())
-			hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(brief))
-			ctx := hold.Context()
-			require.Equal(t, hold.ID(), hold.Detach())
-			require.Empty(t, hold.Detach())
-			requireEnds(t, ctx, primitives.ErrReleased)
-			p.Record()
-			for _, err := range []error{
-				hold.Release(t.Context()), hold.Check(t.Context()), hold.Extend(t.Context(), time.Second),
-			} {
-				require.ErrorIs(t, err, primitives.ErrReleased)
+			require.NoError(t, hold.Extend(t.Context(), time.Hour))
+			require.NoError(t, hold.Extend(t.Context(), time.Second), "a shorter extension succeeds")
+			require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
+			require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 59*time.Minute)
+			if len(opts) > 0 {
+				time.Sleep(brief) // the original lease passes
+				requireLive(t, hold.Context())
 			}
-			require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
-			require.Empty(t, scriptsOf(p))
-			require.Equal(t, "1", x.count(t, hold.ID()), "the lock stays until the lease expires")
-			redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "the lease has expired")
-		})
-		t.Run("the first call that finds a loss reports it, once", func(t *testing.T) {
-			for name, find := range map[string]func(*primitives.Hold) error{
-				"check":   func(h *primitives.Hold) error { return h.Check(t.Context()) },
-				"extend":  func(h *primitives.Hold) error { return h.Extend(t.Context(), time.Second) },
-				"release": func(h *primitives.Hold) error { return h.Release(t.Context()) },
-			} {
-				heard := &recorder{}
-				l := newClient(t, x.s.Client(t), heard.option()).Lock(x.name)
-				hold := acquire(t, t.Context(), l)
-				require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
-				require.ErrorIs(t, find(hold), primitives.ErrLost, name)
-				requireEnds(t, hold.Context(), primitives.ErrLost)
-				_ = hold.Check(t.Context())
-				_ = hold.Release(t.Context())
-				heard.await(t, primitives.EventLost)
-				require.Len(t, heard.all(primitives.EventLost), 1, name)
-				require.Empty(t, heard.all(primitives.EventReleased), name)
-			}
-		})
+			release(t, hold)
+			require.ErrorIs(t, hold.Extend(t.Context(), time.Second), primitives.ErrReleased)
+			require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrReleased)
+		}
+	})
+}
+
+func TestDetachStopsTheRenewalAndKeepsTheLock(t *testing.T) {
+	t.Parallel()
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		p := x.s.Proxy(t)
+		c := newClient(t, p.Client(t))
+		hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(brief))
+		hold.Detach()
+		p.Record()
+		require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
+		require.Empty(t, scriptsOf(p))
+		require.Equal(t, "1", x.count(t, hold.ID()), "the lock stays until the lease expires")
+		redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "the lease has expired")
 	})
 }
 
@@ -279,37 +243,13 @@ func TestEventsOfAnAcquisitionAndAWaiter(t *testing.T) {
 		e = x.heard.await(t, primitives.EventReleased)
 		require.GreaterOrEqual(t, e.Held, 20*time.Millisecond)
 		require.Zero(t, e.Waited)
-		r := await(t, waiting)
-		require.NoError(t, r.err)
+		next := awaitHold(t, waiting)
 		e = other.await(t, primitives.EventAcquired)
 		require.GreaterOrEqual(t, e.Waited, 20*time.Millisecond)
 		require.Zero(t, e.Held)
-		release(t, r.hold)
+		release(t, next)
 		require.Equal(t, []primitives.EventKind{"acquired", "released"}, x.heard.kinds())
 		require.Equal(t, []primitives.EventKind{"wait", "acquired", "released"}, other.kinds())
-	})
-}
-
-// Info reports the holder with its count and TTL, and ends with its context.
-func TestInfoOfALock(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		info, err := x.l.Info(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, primitives.Info{Name: x.name, Kind: "lock"}, info)
-		hold := acquire(t, t.Context(), x.l)
-		acquire(t, hold.Context(), x.l)
-		info, err = x.other(t).Info(t.Context())
-		require.NoError(t, err)
-		require.InDelta(t, 30, info.TTL.Seconds(), 2)
-		require.Len(t, info.Holders, 1)
-		info.Holders[0].Client = "" // the client writes its name in the background
-		require.Equal(t, []primitives.Holder{{ID: hold.ID(), Count: 2, TTL: info.TTL}}, info.Holders)
-		_, err = x.l.ForceRelease(t.Context())
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errTest)
-		_, err = x.l.Info(ctx)
-		require.ErrorIs(t, err, errTest)
 	})
 }
 

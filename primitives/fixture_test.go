@@ -47,7 +47,7 @@ func shut(c *primitives.Client) {
 }
 
 // acquire acquires l and fails the test on an error.
-func acquire(t testing.TB, ctx context.Context, l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
+func acquire(t testing.TB, ctx context.Context, l handle, opts ...primitives.Option) *primitives.Hold {
 	t.Helper()
 	hold, err := l.Acquire(ctx, opts...)
 	require.NoError(t, err)
@@ -212,6 +212,14 @@ func await(t testing.TB, c <-chan result) result {
 	}
 }
 
+// awaitHold waits for an acquisition that start runs, and fails the test on an error.
+func awaitHold(t testing.TB, c <-chan result) *primitives.Hold {
+	t.Helper()
+	r := await(t, c)
+	require.NoError(t, r.err)
+	return r.hold
+}
+
 // awaitWaiter waits until a client subscribes to a channel of name.
 func awaitWaiter(t testing.TB, s *redistest.Server, name string) {
 	t.Helper()
@@ -239,6 +247,9 @@ func noRetries(o *redis.Options) { o.MaxRetries = -1 }
 var script = redistest.Named("evalsha", "eval")
 
 var errTest = errors.New("test")
+
+// errOf returns the error of a call that has another result too.
+func errOf[T any](_ T, err error) error { return err }
 
 // scaled returns n, or a fraction of it in short mode and on miniredis, which runs scripts about a
 // hundred times slower than Redis.

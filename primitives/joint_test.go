@@ -214,8 +214,7 @@ func jointNests(t *testing.T, x *jointTest) {
 	require.Equal(t, outer.ID(), single.ID())
 	require.Equal(t, 3, single.Depth())
 	x.requireCounts(t, outer.ID(), "2", "3", "2")
-	_, err := x.l.Acquire(inner.Context(), primitives.WithNonReentrant())
-	require.ErrorIs(t, err, primitives.ErrDeadlock)
+	require.ErrorIs(t, errOf(x.l.Acquire(inner.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
 	release(t, outer) // the order of releases does not matter
 	x.requireCounts(t, outer.ID(), "1", "2", "1")
 	release(t, single)
@@ -233,8 +232,7 @@ func jointUnderSingle(t *testing.T, x *jointTest) {
 	require.Equal(t, 2, again.Depth())
 	whole := acquire(t, again.Context(), x.l)
 	x.requireCounts(t, hold.ID(), "3", "3", "2")
-	_, err = x.on(x.other(t)).TryAcquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, errOf(x.on(x.other(t)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	for _, h := range []*primitives.Hold{single, again, whole} {
 		release(t, h)
 	}
@@ -245,8 +243,7 @@ func jointUnderSingle(t *testing.T, x *jointTest) {
 func jointMixedIDs(t *testing.T, x *jointTest) {
 	a := acquire(t, t.Context(), x.c.Lock(x.names[0]))
 	b := acquire(t, a.Context(), x.c.Lock(x.names[1]))
-	_, err := x.l.Acquire(b.Context())
-	require.ErrorIs(t, err, primitives.ErrDeadlock)
+	require.ErrorIs(t, errOf(x.l.Acquire(b.Context())), primitives.ErrDeadlock)
 	release(t, b)
 	release(t, a)
 }
@@ -332,10 +329,8 @@ func jointOptions(t *testing.T, x *jointTest) {
 	release(t, hold)
 	for _, opt := range []primitives.Option{primitives.WithLease(0), primitives.WithPermits(-1),
 		primitives.WithOwner("mode")} {
-		_, err := x.join(locks, opt).Acquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrInvalid)
-		_, err = x.join(locks).Acquire(t.Context(), opt)
-		require.ErrorIs(t, err, primitives.ErrInvalid)
+		require.ErrorIs(t, errOf(x.join(locks, opt).Acquire(t.Context())), primitives.ErrInvalid)
+		require.ErrorIs(t, errOf(x.join(locks).Acquire(t.Context(), opt)), primitives.ErrInvalid)
 	}
 }
 
@@ -352,8 +347,7 @@ func jointByID(t *testing.T, x *jointTest) {
 	require.ErrorIs(t, inner.Check(ctx), primitives.ErrLost)
 	require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
 	require.NoError(t, adopted.Check(ctx))
-	_, err = other.Adopt(ctx, hold.ID())
-	require.ErrorIs(t, err, primitives.ErrNotHeld)
+	require.ErrorIs(t, errOf(other.Adopt(ctx, hold.ID())), primitives.ErrNotHeld)
 	require.NoError(t, adopted.Extend(ctx, time.Minute))
 	release(t, adopted)
 	x.requireCounts(t, "", "", "", "")
@@ -429,9 +423,7 @@ func jointJava(t *testing.T, x *jointTest) {
 	awaitWaiter(t, x.s, x.base)
 	redissonUnlock(t, x.s, x.names[1])
 	redissonUnlock(t, x.s, x.names[2])
-	r := await(t, waiting)
-	require.NoError(t, r.err)
-	release(t, r.hold)
+	release(t, awaitHold(t, waiting))
 }
 
 func jointClose(t *testing.T, x *jointTest) {
@@ -440,8 +432,7 @@ func jointClose(t *testing.T, x *jointTest) {
 	require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrClosed)
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrClosed)
 	x.requireCounts(t, hold.ID(), "1", "1", "1") // the critical section may still run
-	_, err := x.l.Acquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrClosed)
+	require.ErrorIs(t, errOf(x.l.Acquire(t.Context())), primitives.ErrClosed)
 	require.NoError(t, x.on(x.other(t)).ReleaseID(t.Context(), hold.ID()))
 }
 
@@ -468,10 +459,8 @@ func jointCloseWaiting(t *testing.T, x *jointTest) {
 }
 
 func jointUnsupported(t *testing.T, x *jointTest) {
-	_, err := x.l.ForceRelease(t.Context())
-	require.ErrorIs(t, err, primitives.ErrUnsupported)
-	_, err = x.l.Info(t.Context())
-	require.ErrorIs(t, err, primitives.ErrUnsupported)
+	require.ErrorIs(t, errOf(x.l.ForceRelease(t.Context())), primitives.ErrUnsupported)
+	require.ErrorIs(t, errOf(x.l.Info(t.Context())), primitives.ErrUnsupported)
 }
 
 func jointKinds(t *testing.T, x *jointTest) {
@@ -491,11 +480,9 @@ func jointKinds(t *testing.T, x *jointTest) {
 	waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
 	awaitWaiter(t, x.s, x.base)
 	release(t, hold)
-	r := await(t, waiting)
-	require.NoError(t, r.err)
-	_, err := x.join(locks(x.c, true)).TryAcquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
-	release(t, r.hold)
+	next := awaitHold(t, waiting)
+	require.ErrorIs(t, errOf(x.join(locks(x.c, true)).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	release(t, next)
 	hold = acquire(t, t.Context(), x.join(locks(x.c, true)))
 	release(t, hold)
 
@@ -523,12 +510,9 @@ func TestJointRejectsInvalidMembers(t *testing.T) {
 				hold := acquire(t, t.Context(), b)
 				require.Nil(t, l.HoldFrom(hold.Context()))
 				release(t, hold)
-				_, err := l.Acquire(t.Context())
-				require.ErrorIs(t, err, primitives.ErrInvalid)
-				_, err = l.TryAcquire(t.Context())
-				require.ErrorIs(t, err, primitives.ErrInvalid)
-				_, err = l.Adopt(t.Context(), "id")
-				require.ErrorIs(t, err, primitives.ErrInvalid)
+				require.ErrorIs(t, errOf(l.Acquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, errOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, errOf(l.Adopt(t.Context(), "id")), primitives.ErrInvalid)
 				require.ErrorIs(t, l.ReleaseID(t.Context(), "id"), primitives.ErrInvalid)
 				require.ErrorIs(t, l.Do(t.Context(), nil), primitives.ErrInvalid)
 				require.Panics(t, func() { l.Locker(t.Context()).Lock() })
@@ -644,13 +628,12 @@ func TestJointLateReleaseFreesNothing(t *testing.T) {
 	waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 	<-dropped
 	release(t, blocked)
-	r := await(t, waiting)
-	require.NoError(t, r.err)
+	next := awaitHold(t, waiting)
 	redistest.WaitFor(t, soon, func() bool {
-		return r.hold.Check(t.Context()) == nil && c.Lock(x.names[0]).HoldFrom(r.hold.Context()) != nil
+		return next.Check(t.Context()) == nil && c.Lock(x.names[0]).HoldFrom(next.Context()) != nil
 	}, "the first member is held")
 	time.Sleep(1500 * time.Millisecond) // retries of the release come within a second
-	require.NoError(t, r.hold.Check(t.Context()))
-	release(t, r.hold)
+	require.NoError(t, next.Check(t.Context()))
+	release(t, next)
 	requireClean(t, s, x.base)
 }

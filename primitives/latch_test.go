@@ -23,55 +23,35 @@ func TestLatchWireFormat(t *testing.T) {
 		ctx, key := t.Context(), redistest.Name(t)
 		latch := c.CountDownLatch(key)
 		w := &counterState{s.Client(t), key, subscribe(t, s, latchChannel(key))}
-		setCount := func(n int, created bool) {
-			t.Helper()
-			got, err := latch.Init(ctx, n)
-			require.NoError(t, err)
-			require.Equal(t, created, got)
+		down := func() (any, error) { return nil, latch.CountDown(ctx) }
+		count := func() (any, error) { return latch.Count(ctx) }
+		wait := func() (any, error) { return nil, latch.Wait(ctx) }
+		set := func(n int) func() (any, error) { // as Redisson does
+			return func() (any, error) { return nil, w.rdb.Set(ctx, key, n, 0).Err() }
 		}
-		requireCount := func(want int64) {
-			t.Helper()
-			got, err := latch.Count(ctx)
-			require.NoError(t, err)
-			require.Equal(t, want, got)
-		}
-
-		require.NoError(t, latch.CountDown(ctx)) // there is no latch
-		w.requireStep(t, "")
-		requireCount(0)
-		require.NoError(t, latch.Wait(ctx))
-		setCount(2, true)
-		w.requireStep(t, "2", "1")
-		setCount(3, false)
-		w.requireStep(t, "2")
-		requireCount(2)
-		require.NoError(t, latch.CountDown(ctx))
-		w.requireStep(t, "1")
-		require.NoError(t, latch.CountDown(ctx))
-		w.requireStep(t, "", "0")
-		require.NoError(t, latch.Wait(ctx))
-
-		setCount(1, true)
-		w.requireStep(t, "1", "1")
-		deleted, err := latch.Delete(ctx)
-		require.NoError(t, err)
-		require.True(t, deleted)
-		w.requireStep(t, "", "1")
-		deleted, err = latch.Delete(ctx)
-		require.NoError(t, err)
-		require.False(t, deleted)
-		w.requireStep(t, "")
-
-		for _, n := range []int{0, -3} { // Redisson stores these values too
-			require.NoError(t, w.rdb.Set(ctx, key, n, 0).Err())
-			requireCount(0)
-			require.NoError(t, latch.Wait(ctx))
-			require.NoError(t, latch.CountDown(ctx))
-			w.requireStep(t, "") // no zero is published: a false `0` makes Redisson spin
-		}
-		_, err = latch.Init(ctx, 0)
-		require.ErrorIs(t, err, primitives.ErrInvalid)
-		w.requireStep(t, "")
+		w.requireSteps(t, []wireStep{
+			{"CountDown without a latch", down, nil, "", ""},
+			{"Count without a latch", count, int64(0), "", ""},
+			{"Wait without a latch", wait, nil, "", ""},
+			{"Init", func() (any, error) { return latch.Init(ctx, 2) }, true, "2", "1"},
+			{"the second Init changes nothing", func() (any, error) { return latch.Init(ctx, 3) }, false, "2", ""},
+			{"Count", count, int64(2), "2", ""},
+			{"CountDown", down, nil, "1", ""},
+			{"the last CountDown", down, nil, "", "0"},
+			{"Wait for an open latch", wait, nil, "", ""},
+			{"Init after it was open", func() (any, error) { return latch.Init(ctx, 1) }, true, "1", "1"},
+			{"Delete", func() (any, error) { return latch.Delete(ctx) }, true, "", "1"},
+			{"Delete of nothing", func() (any, error) { return latch.Delete(ctx) }, false, "", ""},
+			{"Redisson sets 0", set(0), nil, "0", ""},
+			{"Count of 0", count, int64(0), "0", ""},
+			{"Wait for 0", wait, nil, "0", ""},
+			{"CountDown of 0 publishes none: a false 0 makes Redisson spin", down, nil, "", ""},
+			{"Redisson sets -3", set(-3), nil, "-3", ""},
+			{"Count of -3", count, int64(0), "-3", ""},
+			{"Wait for -3", wait, nil, "-3", ""},
+			{"CountDown of -3 publishes none either", down, nil, "", ""},
+			{"Init of 0", func() (any, error) { return latch.Init(ctx, 0) }, primitives.ErrInvalid, "", ""},
+		})
 	})
 }
 
@@ -99,27 +79,24 @@ func awaitAll(t testing.TB, done <-chan error, n int) {
 
 // TestLatchOpeningWakesAllWaiters opens a latch in several ways.
 func TestLatchOpeningWakesAllWaiters(t *testing.T) {
+	type opener = func(ctx context.Context, latch *primitives.CountDownLatch, rdb *redis.Client, key string) error
+	countDown := func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
+		return latch.CountDown(ctx)
+	}
 	rows := []struct {
 		name string
 		mute bool // messages are lost
-		open func(ctx context.Context, latch *primitives.CountDownLatch, rdb *redis.Client, key string) error
+		open opener
 	}{
-		{"count down", false,
-			func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
-				return latch.CountDown(ctx)
-			}},
+		{"count down", false, countDown},
 		{"delete", false, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
-			_, err := latch.Delete(ctx)
-			return err
+			return errOf(latch.Delete(ctx))
 		}},
 		{"count down by Redisson", false,
 			func(ctx context.Context, _ *primitives.CountDownLatch, rdb *redis.Client, key string) error {
 				return errors.Join(rdb.Del(ctx, key).Err(), rdb.Publish(ctx, latchChannel(key), "0").Err())
 			}},
-		{"message lost", true,
-			func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
-				return latch.CountDown(ctx)
-			}},
+		{"message lost", true, countDown},
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, row := range rows {
@@ -128,8 +105,7 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 				p := s.Proxy(t)
 				p.DropMessages(row.mute)
 				latch := newClient(t, p.Client(t)).CountDownLatch(key)
-				_, err := latch.Init(ctx, 1)
-				require.NoError(t, err)
+				require.NoError(t, errOf(latch.Init(ctx, 1)))
 				const waiters = 10
 				done := waitAll(ctx, latch, waiters)
 				awaitWaiter(t, s, key)
@@ -147,8 +123,7 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 func TestLatchWaitersShareOnePoll(t *testing.T) {
 	bubble(t, func(t *testing.T, b *bubbled) {
 		latch := b.c.CountDownLatch("latch")
-		_, err := latch.Init(t.Context(), 1)
-		require.NoError(t, err)
+		require.NoError(t, errOf(latch.Init(t.Context(), 1)))
 		done := waitAll(t.Context(), latch, 100)
 		time.Sleep(2500 * time.Millisecond) // all wait, and the client has subscribed
 		b.p.Record()
@@ -165,8 +140,7 @@ func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
 		key := redistest.Name(t)
 		c := newClient(t, s.Client(t))
 		latch := c.CountDownLatch(key)
-		_, err := latch.Init(t.Context(), 1)
-		require.NoError(t, err)
+		require.NoError(t, errOf(latch.Init(t.Context(), 1)))
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := waitAll(ctx, latch, 2)
@@ -205,26 +179,6 @@ func TestLatchWaitEndsWhileCloseAwaitsAHold(t *testing.T) {
 	require.NoError(t, <-closed)
 }
 
-// TestLatchCountIsExactWhenRepliesAreLost drops replies at random. Each CountDown counts once.
-func TestLatchCountIsExactWhenRepliesAreLost(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
-		n := scaled(s, 1000)
-		p := s.Proxy(t)
-		p.DropRepliesRandomly(0.3, 3, script)
-		latch := newClient(t, p.Client(t, patient)).CountDownLatch(key)
-		created, err := latch.Init(ctx, n)
-		require.NoError(t, err)
-		require.True(t, created)
-		for left := n - 1; left > 0; left-- {
-			require.NoError(t, latch.CountDown(ctx))
-			require.Equal(t, left, available(t, rdb, key))
-		}
-		require.NoError(t, latch.CountDown(ctx))
-		require.Zero(t, rdb.Exists(ctx, key).Val())
-	})
-}
-
 // TestLatchConcurrentCountDownsOpenItOnce counts down on many clients at once.
 func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -232,8 +186,7 @@ func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 		messages := subscribe(t, s, latchChannel(key))
 		const clients, each = 8, 10
 		latch := newClient(t, s.Client(t)).CountDownLatch(key)
-		_, err := latch.Init(ctx, clients*each)
-		require.NoError(t, err)
+		require.NoError(t, errOf(latch.Init(ctx, clients*each)))
 		done := waitAll(ctx, latch, 5)
 		var wg sync.WaitGroup
 		for range clients {
@@ -257,13 +210,11 @@ func TestLatchInACluster(t *testing.T) {
 	ctx := t.Context()
 	c := newClient(t, cluster.ClusterClient(t))
 	for _, name := range []string{"{a}b", "{}x", "a}b", "a{b"} {
-		_, err := c.CountDownLatch(name).Init(ctx, 1)
-		require.ErrorIs(t, err, primitives.ErrInvalid, name)
+		require.ErrorIs(t, errOf(c.CountDownLatch(name).Init(ctx, 1)), primitives.ErrInvalid, name)
 		require.ErrorIs(t, c.CountDownLatch(name).Wait(ctx), primitives.ErrInvalid, name)
 	}
 	latch := c.CountDownLatch(redistest.Name(t))
-	_, err := latch.Init(ctx, 1)
-	require.NoError(t, err)
+	require.NoError(t, errOf(latch.Init(ctx, 1)))
 	done := waitAll(ctx, latch, 3)
 	require.NoError(t, latch.CountDown(ctx))
 	awaitAll(t, done, 3)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -42,7 +41,8 @@ func eachLock(t *testing.T, f func(t *testing.T, x *lockTest)) {
 
 // onLock returns a fixture on s.
 func onLock(t *testing.T, s *redistest.Server, opts ...primitives.ClientOption) *lockTest {
-	x := &lockTest{s: s, name: redistest.Name(t), heard: &recorder{}, rdb: s.Client(t)}
+	// The suffix keeps one name from being a prefix of another, which requireClean relies on.
+	x := &lockTest{s: s, name: redistest.Name(t) + ".", heard: &recorder{}, rdb: s.Client(t)}
 	x.c = newClient(t, s.Client(t), append([]primitives.ClientOption{x.heard.option()}, opts...)...)
 	x.l = x.c.Lock(x.name)
 	return x
@@ -56,20 +56,364 @@ func (x *lockTest) other(t *testing.T) *primitives.Lock {
 // count returns the hold count of an id in Redis, or "" if it has none.
 func (x *lockTest) count(t *testing.T, id string) string { return fields(t, x.s, x.name)[id] }
 
-// C1: each outermost acquisition has its own id, made of the client's id and a number.
-func TestC1Identity(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		for n := 1; n <= 3; n++ {
+// nest acquires the lock n times, each time with the context of the hold before.
+func (x *lockTest) nest(t *testing.T, n int) (holds []*primitives.Hold) {
+	ctx := t.Context()
+	for range n {
+		holds = append(holds, acquire(t, ctx, x.l))
+		ctx = holds[len(holds)-1].Context()
+	}
+	t.Cleanup(func() { runtime.KeepAlive(holds) }) // a hold that is collected ends
+	return holds
+}
+
+// ctxKey is the key of a test's own context values.
+type ctxKey struct{}
+
+// javaThread is an owner id as Redisson makes them.
+const javaThread = "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:7"
+
+var lockOwner = primitives.WithOwner(javaThread)
+
+// lockCases are the behaviour of a plain lock. Each case has a new client and lock, makes a situation,
+// and returns the result of a call in it. Holds may be left.
+var lockCases = []struct {
+	name string
+	want error // nil: the call succeeds
+	call func(t *testing.T, x *lockTest) error
+}{
+	{"C1: an id is the client's id and a new number", nil, func(t *testing.T, x *lockTest) error {
+		seen := map[string]bool{}
+		for range 3 {
 			hold := acquire(t, t.Context(), x.l)
 			require.True(t, strings.HasPrefix(hold.ID(), x.c.ID()+":"))
 			require.Equal(t, map[string]string{hold.ID(): "1"}, fields(t, x.s, x.name))
+			other := acquire(t, t.Context(), x.c.Lock(x.name+"-2"))
+			seen[hold.ID()], seen[other.ID()] = true, true
 			release(t, hold)
+			release(t, other)
 		}
-		a, b := acquire(t, t.Context(), x.l), acquire(t, t.Context(), x.c.Lock(x.name+"-2"))
-		require.NotEqual(t, a.ID(), b.ID())
-		release(t, a)
-		release(t, b)
-	})
+		require.Len(t, seen, 6)
+		return nil
+	}},
+
+	{"C3: nested holds add to one count and end in any order", nil, func(t *testing.T, x *lockTest) error {
+		holds := x.nest(t, 3)
+		id := holds[0].ID()
+		for i, hold := range holds {
+			require.Equal(t, []any{id, i + 1}, []any{hold.ID(), hold.Depth()})
+		}
+		require.Equal(t, "3", x.count(t, id))
+		release(t, holds[0])
+		require.Equal(t, "2", x.count(t, id))
+		release(t, holds[2])
+		require.Equal(t, "1", x.count(t, id))
+		release(t, holds[1])
+		require.Len(t, x.heard.all(primitives.EventNested), 2)
+		require.Len(t, x.heard.all(primitives.EventAcquired), 1)
+		require.Len(t, x.heard.all(primitives.EventReleased), 3)
+		return nil
+	}},
+	{"C3: a nested acquisition does not shorten the TTL", nil, func(t *testing.T, x *lockTest) error {
+		outer := acquire(t, t.Context(), x.l)
+		inner := acquire(t, outer.Context(), x.c.Lock(x.name), primitives.WithWatchdog(time.Second))
+		require.Equal(t, outer.ID(), inner.ID())
+		ttl, err := x.rdb.PTTL(t.Context(), x.name).Result()
+		require.Greater(t, ttl, 20*time.Second)
+		return err
+	}},
+	{"C3: HoldFrom finds the innermost hold in a context", nil, func(t *testing.T, x *lockTest) error {
+		inner := x.nest(t, 2)[1]
+		require.Same(t, inner, x.l.HoldFrom(inner.Context()))
+		require.Same(t, inner, x.l.HoldFrom(context.WithValue(inner.Context(), ctxKey{}, 1)))
+		require.Nil(t, x.l.HoldFrom(t.Context()))
+		require.Nil(t, x.c.Lock("else").HoldFrom(inner.Context()))
+		require.Nil(t, x.other(t).HoldFrom(inner.Context()), "the lock of another client")
+		return nil
+	}},
+	{"C3: TryAcquire beside a sibling", primitives.ErrNotAcquired, func(t *testing.T, x *lockTest) error {
+		outer := x.nest(t, 2)[0]
+		return errOf(x.l.TryAcquire(outer.Context()))
+	}},
+	{"C3: a limited wait for a sibling", primitives.ErrNotAcquired, func(t *testing.T, x *lockTest) error {
+		outer := x.nest(t, 2)[0]
+		return errOf(x.l.Acquire(outer.Context(), primitives.WithWait(20*time.Millisecond)))
+	}},
+	{"C3: WithNonReentrant refuses to nest", primitives.ErrDeadlock, func(t *testing.T, x *lockTest) error {
+		outer := acquire(t, t.Context(), x.l, primitives.WithNonReentrant())
+		return errOf(x.c.Lock(x.name, primitives.WithNonReentrant()).Acquire(outer.Context()))
+	}},
+	{"C3: the option of the inner call decides: a polling lock nests", nil, func(t *testing.T, x *lockTest) error {
+		outer := acquire(t, t.Context(), x.l, primitives.WithNonReentrant())
+		polling := x.c.Lock(x.name, primitives.WithPolling(time.Millisecond, time.Millisecond))
+		inner := acquire(t, outer.Context(), polling)
+		require.Equal(t, 2, inner.Depth())
+		return errors.Join(inner.Release(t.Context()), outer.Release(t.Context()))
+	}},
+
+	{"C4: holds of one owner id add to its count, on any client", nil, func(t *testing.T, x *lockTest) error {
+		one := acquire(t, t.Context(), x.l, lockOwner)
+		two := acquire(t, t.Context(), x.other(t), lockOwner)
+		require.Equal(t, map[string]string{javaThread: "2"}, fields(t, x.s, x.name))
+		inner := acquire(t, one.Context(), x.l)
+		require.Equal(t, "3", x.count(t, javaThread))
+		require.Equal(t, []any{javaThread, 1, javaThread, 2}, []any{one.ID(), one.Depth(), inner.ID(), inner.Depth()})
+		for i, hold := range []*primitives.Hold{one, inner, two} {
+			release(t, hold)
+			require.Equal(t, []string{"2", "1", ""}[i], x.count(t, javaThread))
+		}
+		return nil
+	}},
+	{"C4: an owner id overrides the hold in ctx", primitives.ErrNotAcquired, func(t *testing.T, x *lockTest) error {
+		hold := acquire(t, t.Context(), x.l, lockOwner)
+		return errOf(x.l.TryAcquire(hold.Context(), primitives.WithOwner("somebody")))
+	}},
+	{"C4: WithNonReentrant refuses an owner that holds", primitives.ErrDeadlock, func(t *testing.T, x *lockTest) error {
+		acquire(t, t.Context(), x.l, lockOwner)
+		return errOf(x.l.TryAcquire(t.Context(), lockOwner, primitives.WithNonReentrant()))
+	}},
+	{"C4: no id, mode, and ids that end in :write are invalid", nil, func(t *testing.T, x *lockTest) error {
+		for _, id := range []string{"", "mode", "a:write"} {
+			require.ErrorIs(t, errOf(x.l.Acquire(t.Context(), primitives.WithOwner(id))), primitives.ErrInvalid, "%q", id)
+			require.ErrorIs(t, errOf(x.l.Adopt(t.Context(), id)), primitives.ErrInvalid, "%q", id)
+			require.ErrorIs(t, x.l.ReleaseID(t.Context(), id), primitives.ErrInvalid, "%q", id)
+		}
+		return nil
+	}},
+
+	{"C8: a hold has one context, with the values of Acquire's", nil, func(t *testing.T, x *lockTest) error {
+		hold := acquire(t, context.WithValue(t.Context(), ctxKey{}, "value"), x.l)
+		require.Equal(t, "value", hold.Context().Value(ctxKey{}))
+		require.Same(t, hold.Context(), hold.Context())
+		return nil
+	}},
+	{"C8: cancelling Acquire's context ends the hold's", errTest, func(t *testing.T, x *lockTest) error {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		hold := acquire(t, ctx, x.l)
+		cancel(errTest)
+		<-hold.Context().Done()
+		release(t, hold)
+		return context.Cause(hold.Context())
+	}},
+
+	{"C11: a loss ends all nested holds, with an event each", primitives.ErrLost, func(t *testing.T, x *lockTest) error {
+		holds := x.nest(t, 2)
+		require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
+		require.ErrorIs(t, holds[1].Release(t.Context()), primitives.ErrLost)
+		requireEnds(t, holds[0].Context(), primitives.ErrLost)
+		err := holds[0].Release(t.Context())
+		redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventLost)) == 2 }, "two events")
+		require.Empty(t, x.heard.all(primitives.EventReleased))
+		return err
+	}},
+	{"C11: a lost hold does not release the next one", nil, func(t *testing.T, x *lockTest) error {
+		hold := acquire(t, t.Context(), x.l)
+		require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
+		next := acquire(t, t.Context(), x.other(t))
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		return errors.Join(next.Check(t.Context()), next.Release(t.Context()))
+	}},
+
+	{"C12: Do joins the error of its function with ErrLost", errTest, func(t *testing.T, x *lockTest) error {
+		err := x.l.Do(t.Context(), func(ctx context.Context) error {
+			require.NotNil(t, x.l.HoldFrom(ctx))
+			require.NoError(t, x.rdb.Del(ctx, x.name).Err())
+			return errTest
+		})
+		require.ErrorIs(t, err, primitives.ErrLost)
+		return err
+	}},
+	{"C12: Do nests in Do", nil, func(t *testing.T, x *lockTest) error {
+		return x.l.Do(t.Context(), func(ctx context.Context) error {
+			return x.l.Do(ctx, func(ctx context.Context) error {
+				require.Equal(t, 2, x.l.HoldFrom(ctx).Depth())
+				return nil
+			})
+		})
+	}},
+	{"C12: Do reports that its lease ended", primitives.ErrLost, func(t *testing.T, x *lockTest) error {
+		return x.l.Do(t.Context(), func(ctx context.Context) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		}, primitives.WithLease(50*time.Millisecond))
+	}},
+	{"C12: Do releases when its function panics or exits", nil, func(t *testing.T, x *lockTest) error {
+		require.Panics(t, func() { _ = x.l.Do(t.Context(), func(context.Context) error { panic("x") }) })
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = x.l.Do(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
+		}()
+		<-done
+		return errOf(x.l.TryAcquire(t.Context()))
+	}},
+
+	{"C15: ReleaseID of an id that does not hold", primitives.ErrNotHeld, func(t *testing.T, x *lockTest) error {
+		acquire(t, t.Context(), x.l)
+		return x.other(t).ReleaseID(t.Context(), "nobody")
+	}},
+	{"C15: ReleaseID takes one count; the last is a loss", primitives.ErrLost, func(t *testing.T, x *lockTest) error {
+		holds, other := x.nest(t, 2), x.other(t)
+		id := holds[0].ID()
+		require.NoError(t, other.ReleaseID(t.Context(), id))
+		require.Equal(t, "1", x.count(t, id))
+		require.NoError(t, other.ReleaseID(t.Context(), id))
+		require.ErrorIs(t, other.ReleaseID(t.Context(), id), primitives.ErrNotHeld)
+		require.ErrorIs(t, holds[0].Check(t.Context()), primitives.ErrLost)
+		requireEnds(t, holds[1].Context(), primitives.ErrLost)
+		return errOf(x.l.Acquire(holds[0].Context()))
+	}},
+	{"C15: ForceRelease tells whether it was held, and wakes a waiter", nil, func(t *testing.T, x *lockTest) error {
+		held, err := x.l.ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.False(t, held)
+		hold, other := acquire(t, t.Context(), x.l), x.other(t)
+		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+		awaitWaiter(t, x.s, x.name)
+		held, err = x.l.ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.True(t, held)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		return awaitHold(t, waiting).Release(t.Context())
+	}},
+	{"C15: Adopt of an id that does not hold", primitives.ErrNotHeld, func(t *testing.T, x *lockTest) error {
+		return errOf(x.other(t).Adopt(t.Context(), x.c.ID()+":1"))
+	}},
+	{"C15: Adopt moves all counts to a new id", nil, func(t *testing.T, x *lockTest) error {
+		former := x.nest(t, 2)
+		adopted, err := x.other(t).Adopt(t.Context(), former[0].ID(), primitives.WithWatchdog(watched))
+		require.NoError(t, err)
+		require.Equal(t, []any{1, int64(0)}, []any{adopted.Depth(), adopted.Token()})
+		require.Equal(t, map[string]string{adopted.ID(): "2"}, fields(t, x.s, x.name))
+		require.ErrorIs(t, former[1].Release(t.Context()), primitives.ErrLost)
+		require.ErrorIs(t, former[0].Release(t.Context()), primitives.ErrLost)
+		before := adopted.ValidUntil()
+		redistest.WaitFor(t, soon, func() bool { return adopted.ValidUntil().After(before) }, "the adopter renews it")
+		release(t, adopted)
+		require.Empty(t, fields(t, x.s, x.name))
+		return nil
+	}},
+	{"C15: a detached hold can be adopted", nil, func(t *testing.T, x *lockTest) error {
+		hold := acquire(t, t.Context(), x.l)
+		id := hold.Detach()
+		require.Equal(t, hold.ID(), id)
+		adopted, err := x.other(t).Adopt(t.Context(), id, primitives.WithLease(time.Minute))
+		require.NoError(t, err)
+		return adopted.Release(t.Context())
+	}},
+
+	{"Info of a free lock has no holder", nil, func(t *testing.T, x *lockTest) error {
+		info, err := x.l.Info(t.Context())
+		require.Equal(t, primitives.Info{Name: x.name, Kind: "lock"}, info)
+		return err
+	}},
+	{"Info has the holder with its count and TTL", nil, func(t *testing.T, x *lockTest) error {
+		hold := x.nest(t, 2)[0]
+		info, err := x.other(t).Info(t.Context())
+		require.NoError(t, err)
+		require.InDelta(t, 30, info.TTL.Seconds(), 2)
+		require.Len(t, info.Holders, 1)
+		info.Holders[0].Client = "" // the client writes its name in the background
+		require.Equal(t, []primitives.Holder{{ID: hold.ID(), Count: 2, TTL: info.TTL}}, info.Holders)
+		return nil
+	}},
+	{"Info ends with its context", errTest, func(t *testing.T, x *lockTest) error {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errTest)
+		return errOf(x.l.Info(ctx))
+	}},
+}
+
+func TestLock(t *testing.T) {
+	t.Parallel()
+	for _, tt := range lockCases {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			eachLock(t, func(t *testing.T, x *lockTest) {
+				err := tt.call(t, x)
+				require.ErrorIs(t, err, tt.want)
+				if errors.Is(tt.want, primitives.ErrDeadlock) {
+					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+				}
+				require.NoError(t, errOf(x.other(t).ForceRelease(t.Context())))
+			})
+		})
+	}
+}
+
+// lockEnds are the ways in which a hold ends, other than by its time (TestC13Lease). err is the cause
+// with which its context ends, and the error of its methods after that. left is its count in Redis.
+var lockEnds = []struct {
+	name string
+	err  error
+	left string
+	end  func(t *testing.T, x *lockTest, hold *primitives.Hold) error
+}{
+	{"Release", primitives.ErrReleased, "", func(t *testing.T, _ *lockTest, hold *primitives.Hold) error {
+		return hold.Release(t.Context())
+	}},
+	{"Detach", primitives.ErrReleased, "1", func(t *testing.T, _ *lockTest, hold *primitives.Hold) error {
+		require.Equal(t, hold.ID(), hold.Detach())
+		require.Empty(t, hold.Detach())
+		return nil
+	}},
+	{"the key is deleted", primitives.ErrLost, "", func(t *testing.T, x *lockTest, _ *primitives.Hold) error {
+		return x.rdb.Del(t.Context(), x.name).Err()
+	}},
+	{"ForceRelease", primitives.ErrLost, "", func(t *testing.T, x *lockTest, _ *primitives.Hold) error {
+		return errOf(x.other(t).ForceRelease(t.Context()))
+	}},
+	{"ReleaseID", primitives.ErrLost, "", func(t *testing.T, x *lockTest, hold *primitives.Hold) error {
+		return x.other(t).ReleaseID(t.Context(), hold.ID())
+	}},
+	{"Adopt", primitives.ErrLost, "", func(t *testing.T, x *lockTest, hold *primitives.Hold) error {
+		return errOf(x.other(t).Adopt(t.Context(), hold.ID()))
+	}},
+	{"Close", primitives.ErrClosed, "1", func(_ *testing.T, x *lockTest, _ *primitives.Hold) error {
+		shut(x.c)
+		return nil
+	}},
+}
+
+// TestLockHoldEnds ends holds in each way. Whichever method is called first reports the end, and
+// reports a loss to the observer once. After another end it sends no command.
+func TestLockHoldEnds(t *testing.T) {
+	t.Parallel()
+	methods := []func(hold *primitives.Hold) error{
+		func(hold *primitives.Hold) error { return hold.Check(t.Context()) },
+		func(hold *primitives.Hold) error { return hold.Extend(t.Context(), time.Second) },
+		func(hold *primitives.Hold) error { return hold.Release(t.Context()) },
+	}
+	for _, tt := range lockEnds {
+		for i, first := range []string{"Check", "Extend", "Release"} {
+			t.Run(tt.name+"/"+first+" is first", func(t *testing.T) {
+				eachLock(t, func(t *testing.T, x *lockTest) {
+					p := x.s.Proxy(t)
+					x.c = newClient(t, p.Client(t), x.heard.option())
+					hold := acquire(t, t.Context(), x.c.Lock(x.name))
+					if i > 0 { // else Context is called for the first time after the end
+						requireLive(t, hold.Context())
+					}
+					require.NoError(t, tt.end(t, x, hold))
+					p.Record()
+					for _, method := range methods[i:] {
+						require.ErrorIs(t, method(hold), tt.err)
+						requireEnds(t, hold.Context(), tt.err)
+					}
+					if errors.Is(tt.err, primitives.ErrLost) {
+						x.heard.await(t, primitives.EventLost)
+						require.Len(t, x.heard.all(primitives.EventLost), 1)
+						require.Empty(t, x.heard.all(primitives.EventReleased))
+					} else {
+						require.Empty(t, scriptsOf(p))
+						require.Empty(t, x.heard.all(primitives.EventLost))
+					}
+					require.Equal(t, tt.left, x.count(t, hold.ID()))
+					require.NoError(t, errOf(x.other(t).ForceRelease(t.Context())))
+				})
+			})
+		}
+	}
 }
 
 // TestC2Memory has goroutines share a map that only the lock guards, so that the race detector
@@ -92,55 +436,17 @@ func TestC2Memory(t *testing.T) {
 	})
 }
 
-// C3: an acquisition with a hold's context nests. It has the same id and adds to the count, and the
-// holds may be released in any order.
-func TestC3Nesting(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		outer := acquire(t, t.Context(), x.l)
-		inner := acquire(t, outer.Context(), x.c.Lock(x.name), primitives.WithWatchdog(time.Second))
-		third := acquire(t, inner.Context(), x.l)
-		require.Equal(t, []string{outer.ID(), outer.ID()}, []string{inner.ID(), third.ID()})
-		require.Equal(t, []int{1, 2, 3}, []int{outer.Depth(), inner.Depth(), third.Depth()})
-		require.Equal(t, "3", x.count(t, outer.ID()))
-		ttl, err := x.rdb.PTTL(t.Context(), x.name).Result()
-		require.NoError(t, err)
-		require.Greater(t, ttl, 20*time.Second, "nesting does not shorten the TTL")
-		require.Same(t, inner, x.l.HoldFrom(inner.Context()))
-		require.Same(t, third, x.l.HoldFrom(context.WithValue(third.Context(), ctxKey{}, 1)))
-		require.Nil(t, x.l.HoldFrom(t.Context()))
-		require.Nil(t, x.c.Lock("else").HoldFrom(inner.Context()))
-		require.Nil(t, x.other(t).HoldFrom(inner.Context()), "the lock of another client")
-
-		release(t, outer)
-		require.Equal(t, "2", x.count(t, outer.ID()))
-		release(t, third)
-		require.Equal(t, "1", x.count(t, outer.ID()))
-		release(t, inner)
-		require.Len(t, x.heard.all(primitives.EventNested), 2)
-		require.Len(t, x.heard.all(primitives.EventAcquired), 1)
-		require.Len(t, x.heard.all(primitives.EventReleased), 3)
-	})
-}
-
-// ctxKey is the key of a test's own context values.
-type ctxKey struct{}
-
 // C3: acquisitions with the same outer context are siblings. They exclude each other.
 func TestC3SiblingsTakeTurns(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
 		first := acquire(t, outer.Context(), x.l)
-		_, err := x.l.TryAcquire(outer.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		_, err = x.l.Acquire(outer.Context(), primitives.WithWait(20*time.Millisecond))
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		second := start(func() (*primitives.Hold, error) { return x.l.Acquire(outer.Context()) })
 		x.heard.await(t, primitives.EventWait)
 		release(t, first)
-		r := await(t, second)
-		require.NoError(t, r.err)
-		require.Equal(t, 2, r.hold.Depth())
-		release(t, r.hold)
+		next := awaitHold(t, second)
+		require.Equal(t, 2, next.Depth())
+		release(t, next)
 
 		n := 0
 		var wg sync.WaitGroup
@@ -183,11 +489,10 @@ func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 		x.heard.await(t, primitives.EventWait)
 		release(t, outer)
 		release(t, first)
-		r := await(t, waiting)
-		require.NoError(t, r.err)
-		require.Equal(t, 1, r.hold.Depth())
-		require.NotEqual(t, outer.ID(), r.hold.ID())
-		release(t, r.hold)
+		next := awaitHold(t, waiting)
+		require.Equal(t, 1, next.Depth())
+		require.NotEqual(t, outer.ID(), next.ID())
+		release(t, next)
 	})
 }
 
@@ -200,9 +505,7 @@ func TestC3NestingRacesWithRelease(t *testing.T) {
 			afterRelease := context.WithoutCancel(outer.Context())
 			racing := start(func() (*primitives.Hold, error) { return x.l.Acquire(afterRelease) })
 			release(t, outer)
-			r := await(t, racing)
-			require.NoError(t, r.err)
-			release(t, r.hold)
+			release(t, awaitHold(t, racing))
 		}
 		require.Empty(t, x.heard.all(primitives.EventLost))
 	})
@@ -225,52 +528,6 @@ func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
 	})
 }
 
-// C3: WithNonReentrant makes a nested acquisition fail at once.
-func TestC3NonReentrant(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		outer := acquire(t, t.Context(), x.l, primitives.WithNonReentrant())
-		_, err := x.c.Lock(x.name, primitives.WithNonReentrant()).Acquire(outer.Context())
-		require.ErrorIs(t, err, primitives.ErrDeadlock)
-		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-		// The option of the inner call decides. A polling lock has the same kind, so it nests.
-		inner := acquire(t, outer.Context(), x.c.Lock(x.name, primitives.WithPolling(time.Millisecond, time.Millisecond)))
-		require.Equal(t, 2, inner.Depth())
-		release(t, inner)
-		release(t, outer)
-	})
-}
-
-// C4: acquisitions with the same WithOwner id are one holder, on any client. Each adds one to the
-// count.
-func TestC4Owner(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		const java = "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:7"
-		owner := primitives.WithOwner(java)
-		one := acquire(t, t.Context(), x.l, owner)
-		require.Equal(t, java, one.ID())
-		two := acquire(t, t.Context(), x.other(t), owner)
-		require.Equal(t, map[string]string{java: "2"}, fields(t, x.s, x.name))
-		_, err := x.l.TryAcquire(one.Context(), primitives.WithOwner("somebody"))
-		require.ErrorIs(t, err, primitives.ErrNotAcquired, "the given id takes precedence over the hold in ctx")
-		_, err = x.l.TryAcquire(t.Context(), owner, primitives.WithNonReentrant())
-		require.ErrorIs(t, err, primitives.ErrDeadlock)
-		inner := acquire(t, one.Context(), x.l)
-		require.Equal(t, []any{java, 2}, []any{inner.ID(), inner.Depth()})
-		require.Equal(t, "3", x.count(t, java))
-		for i, hold := range []*primitives.Hold{one, inner, two} {
-			release(t, hold)
-			require.Equal(t, []string{"2", "1", ""}[i], x.count(t, java))
-		}
-		for _, id := range []string{"", "mode", "a:write"} {
-			_, err := x.l.Acquire(t.Context(), primitives.WithOwner(id))
-			require.ErrorIs(t, err, primitives.ErrInvalid, "%q", id)
-			_, err = x.l.Adopt(t.Context(), id)
-			require.ErrorIs(t, err, primitives.ErrInvalid, "%q", id)
-			require.ErrorIs(t, x.l.ReleaseID(t.Context(), id), primitives.ErrInvalid, "%q", id)
-		}
-	})
-}
-
 // Several waiters with the same WithOwner id acquire together, as soon as the id has the lock.
 func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
@@ -285,9 +542,7 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 		release(t, hold)
 		var holds []*primitives.Hold
 		for _, e := range acquired {
-			r := await(t, e)
-			require.NoError(t, r.err)
-			holds = append(holds, r.hold)
+			holds = append(holds, awaitHold(t, e))
 		}
 		require.Equal(t, "3", x.count(t, "o"))
 		for _, hold := range holds {
@@ -311,135 +566,6 @@ func TestC6WaitBoundsOnlyTheWaiting(t *testing.T) {
 	})
 }
 
-// C7: which errors match ErrNotAcquired, and which are returned as they are.
-func TestC7Errors(t *testing.T) {
-	t.Parallel()
-	t.Run("a transport error of the first try is returned", transportErrorOfFirstTry)
-	t.Run("a waiter retries after transport errors", transportErrorsWhileWaiting)
-	t.Run("a cancelled waiter joins the last transport error", func(t *testing.T) {
-		synctest.Test(t, transportErrorJoined)
-	})
-	t.Run("an error reply of Redis is returned", func(t *testing.T) {
-		eachLock(t, func(t *testing.T, x *lockTest) {
-			require.NoError(t, x.rdb.Set(t.Context(), x.name, "not a lock", 0).Err())
-			_, err := x.l.Acquire(t.Context())
-			require.ErrorContains(t, err, "WRONGTYPE")
-			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			_, err = x.l.ForceRelease(t.Context())
-			require.ErrorContains(t, err, "WRONGTYPE")
-			_, err = x.l.Info(t.Context())
-			require.ErrorContains(t, err, "WRONGTYPE")
-			require.Equal(t, "not a lock", x.rdb.Get(t.Context(), x.name).Val())
-			require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
-		})
-	})
-	t.Run("the error has the operation, the kind and the name", func(t *testing.T) {
-		c := newClient(t, redistest.Miniredis(t).Client(t))
-		_, err := c.Lock("").Acquire(t.Context())
-		e, ok := errors.AsType[*primitives.Error](err)
-		require.True(t, ok)
-		require.Equal(t, []string{"acquire", "lock", ""}, []string{e.Op, e.Kind, e.Name})
-		require.ErrorIs(t, primitives.ErrReleased, primitives.ErrNotHeld)
-		require.NotErrorIs(t, primitives.ErrNotHeld, primitives.ErrReleased)
-	})
-}
-
-// transportErrorOfFirstTry makes Redis unreachable, once by refused connections and once by
-// silence.
-func transportErrorOfFirstTry(t *testing.T) {
-	for _, fault := range []func(p *redistest.Proxy){
-		func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
-		func(p *redistest.Proxy) { p.BlackHole(true) },
-	} {
-		s := redistest.Miniredis(t)
-		p := s.Proxy(t)
-		l := newClient(t, p.Client(t, hasty)).Lock("l")
-		fault(p)
-		_, err := l.Acquire(t.Context())
-		require.Error(t, err)
-		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-		p.Heal()
-		release(t, acquire(t, t.Context(), l))
-	}
-}
-
-// transportErrorsWhileWaiting makes Redis unreachable for two waiters. The bounded one times out,
-// and the other acquires once Redis is back.
-func transportErrorsWhileWaiting(t *testing.T) {
-	x := onLock(t, redistest.Redis(t))
-	p := x.s.Proxy(t)
-	hold := acquire(t, t.Context(), x.l)
-	c := newClient(t, p.Client(t, hasty))
-	other := c.Lock(x.name)
-	waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
-	bounded := start(func() (*primitives.Hold, error) {
-		return other.Acquire(t.Context(), primitives.WithWait(3*time.Second))
-	})
-	awaitWaiter(t, x.s, x.name)
-	awaitLocalWaiters(t, c, 2) // or the outage could meet the first attempt of one of them
-	p.Refuse(true)
-	p.Reset()
-	r := await(t, bounded)
-	require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
-	require.Empty(t, waiting, "a waiter without a limit retries")
-	p.Heal()
-	release(t, hold)
-	r = await(t, waiting)
-	require.NoError(t, r.err)
-	release(t, r.hold)
-	requireClean(t, x.s, x.name)
-}
-
-// transportErrorJoined cancels a waiter while Redis is unreachable. Its error has all three causes.
-// It runs in fake time.
-func transportErrorJoined(t *testing.T) {
-	x := onLock(t, redistest.Embedded(t))
-	p := x.s.Proxy(t)
-	hold := acquire(t, t.Context(), x.l)
-	ctx, cancel := context.WithCancelCause(t.Context())
-	other := newClient(t, p.Client(t, hasty)).Lock(x.name)
-	waiting := start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
-	awaitWaiter(t, x.s, x.name)
-	p.Refuse(true)
-	p.Reset()
-	time.Sleep(1500 * time.Millisecond) // at least one slow poll fails
-	cancel(errTest)
-	r := await(t, waiting)
-	require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
-	require.ErrorIs(t, r.err, errTest)
-	require.ErrorContains(t, r.err, "lock/acquire")
-	release(t, hold)
-}
-
-// C8: a hold's context has the values and the cancellation of Acquire's, and ends with the hold.
-func TestC8Context(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		ctx, cancel := context.WithCancelCause(context.WithValue(t.Context(), ctxKey{}, "value"))
-		hold := acquire(t, ctx, x.l)
-		require.Equal(t, "value", hold.Context().Value(ctxKey{}))
-		require.Same(t, hold.Context(), hold.Context())
-		release(t, hold)
-		requireEnds(t, hold.Context(), primitives.ErrReleased)
-
-		hold = acquire(t, ctx, x.l)
-		release(t, hold) // Context is called for the first time after the release
-		requireEnds(t, hold.Context(), primitives.ErrReleased)
-
-		hold = acquire(t, ctx, x.l)
-		cancel(errTest)
-		requireEnds(t, hold.Context(), errTest)
-		release(t, hold)
-
-		hold = acquire(t, t.Context(), x.l)
-		_, err := x.other(t).ForceRelease(t.Context())
-		require.NoError(t, err)
-		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
-		requireEnds(t, hold.Context(), primitives.ErrLost)
-		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		x.heard.await(t, primitives.EventLost)
-	})
-}
-
 // C9: a cancelled context neither releases the hold nor stops its renewal.
 func TestC9CancellingReleasesNothing(t *testing.T) {
 	t.Parallel()
@@ -457,159 +583,26 @@ func TestC9CancellingReleasesNothing(t *testing.T) {
 	})
 }
 
-// C11: Release acts at most once, ends in bounded time, and is retried in the background.
-func TestC11Release(t *testing.T) {
-	t.Parallel()
-	t.Run("a lost hold gives ErrLost", func(t *testing.T) {
-		eachLock(t, func(t *testing.T, x *lockTest) {
-			outer := acquire(t, t.Context(), x.l)
-			inner := acquire(t, outer.Context(), x.l)
-			require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
-			require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
-			requireEnds(t, outer.Context(), primitives.ErrLost)
-			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
-			redistest.WaitFor(t, soon, func() bool {
-				return len(x.heard.all(primitives.EventLost)) == 2
-			}, "each hold has emitted one lost event")
-			require.Empty(t, x.heard.all(primitives.EventReleased))
-		})
-	})
-	t.Run("a lost hold does not release the next one", func(t *testing.T) {
-		eachLock(t, func(t *testing.T, x *lockTest) {
-			hold := acquire(t, t.Context(), x.l)
-			require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
-			next := acquire(t, t.Context(), x.other(t))
-			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-			require.NoError(t, next.Check(t.Context()))
-			release(t, next)
-		})
-	})
-	t.Run("one of several concurrent calls succeeds", func(t *testing.T) {
-		eachLock(t, func(t *testing.T, x *lockTest) {
-			hold := acquire(t, t.Context(), x.l)
-			var mu sync.Mutex
-			freed, wg := 0, sync.WaitGroup{}
-			for range 8 {
-				wg.Go(func() {
-					err := hold.Release(t.Context())
-					mu.Lock()
-					defer mu.Unlock()
-					if err == nil {
-						freed++
-					} else if !errors.Is(err, primitives.ErrReleased) {
-						t.Error(err)
-					}
-				})
-			}
-			wg.Wait()
-			require.Equal(t, 1, freed)
-		})
-	})
-	t.Run("a release without an answer is retried in the background", releaseWithoutAnswer)
-	t.Run("Release returns within 5 s, whatever the client's timeouts", func(t *testing.T) {
-		synctest.Test(t, releaseReturnsWithin5s)
-	})
-	t.Run("a background retry does not restore a count", func(t *testing.T) {
-		synctest.Test(t, backgroundReleaseOutOfOrder)
-	})
-}
-
-func releaseWithoutAnswer(t *testing.T) {
-	x := onLock(t, redistest.Redis(t))
-	p := x.s.Proxy(t)
-	heard := &recorder{}
-	l := newClient(t, p.Client(t, hasty), heard.option()).Lock(x.name)
-	hold := acquire(t, t.Context(), l)
-	p.BlackHole(true)
-	began := time.Now()
-	err := hold.Release(t.Context())
-	require.Error(t, err)
-	require.NotErrorIs(t, err, primitives.ErrLost)
-	require.Less(t, time.Since(began), 10*time.Second, "it would be repeated for the lease, 30 s")
-	require.Len(t, heard.all(primitives.EventReleaseFailed), 1)
-	requireEnds(t, hold.Context(), primitives.ErrReleased)
-	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
-	p.Heal()
-	release(t, acquire(t, t.Context(), x.l)) // a retry in the background has freed it
-	requireClean(t, x.s, x.name)
-}
-
-// releaseReturnsWithin5s runs in fake time.
-func releaseReturnsWithin5s(t *testing.T) {
-	x := onLock(t, redistest.Embedded(t))
-	p := x.s.Proxy(t)
-	l := newClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 7 * time.Second })).Lock(x.name)
-	hold := acquire(t, t.Context(), l)
-	p.BlackHole(true)
-	began := time.Now()
-	require.Error(t, hold.Release(t.Context()))
-	require.Equal(t, 5*time.Second, time.Since(began))
-	p.Reset()
-	p.Heal()
-	release(t, acquire(t, t.Context(), x.l))
-}
-
-// backgroundReleaseOutOfOrder checks that the background retry of the inner release, which writes
-// the count that it wants, does not undo the release of the middle hold that came after it. It runs in
-// fake time.
-func backgroundReleaseOutOfOrder(t *testing.T) {
-	x := onLock(t, redistest.Embedded(t))
-	p := x.s.Proxy(t)
-	l := newClient(t, p.Client(t, hasty, noRetries)).Lock(x.name)
-	outer := acquire(t, t.Context(), l)
-	middle := acquire(t, outer.Context(), l)
-	inner := acquire(t, middle.Context(), l)
-	p.DropCommands(1, script)
-	require.Error(t, inner.Release(t.Context()))
-	release(t, middle)
-	require.Equal(t, "1", x.count(t, outer.ID()))
-	time.Sleep(20 * time.Second) // time for retries in the background
-	require.Equal(t, "1", x.count(t, outer.ID()))
-	release(t, outer)
-	requireClean(t, x.s, x.name)
-}
-
-// C12: Do releases on return, error, panic and Goexit. It joins its function's error with ErrLost.
-func TestC12Do(t *testing.T) {
-	t.Parallel()
+// C11: of several concurrent calls of Release, one succeeds.
+func TestC11ReleaseActsOnce(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
-		err := x.l.Do(t.Context(), func(ctx context.Context) error {
-			require.NotNil(t, x.l.HoldFrom(ctx))
-			require.NoError(t, x.l.Do(ctx, func(ctx context.Context) error {
-				require.Equal(t, 2, x.l.HoldFrom(ctx).Depth())
-				return nil
-			}))
-			require.NoError(t, x.rdb.Del(ctx, x.name).Err())
-			return errTest
-		})
-		require.ErrorIs(t, err, errTest)
-		require.ErrorIs(t, err, primitives.ErrLost)
-
-		err = x.l.Do(t.Context(), func(ctx context.Context) error {
-			<-ctx.Done()
-			return context.Cause(ctx)
-		}, primitives.WithLease(50*time.Millisecond))
-		require.ErrorIs(t, err, primitives.ErrLost)
-
-		require.Panics(t, func() { _ = x.l.Do(t.Context(), func(context.Context) error { panic("x") }) })
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			_ = x.l.Do(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
-		}()
-		<-done
-		release(t, acquire(t, t.Context(), x.l))
-	})
-	t.Run("a release without an answer is not an error of Do", func(t *testing.T) {
-		s := redistest.Redis(t)
-		p := s.Proxy(t)
-		heard := &recorder{}
-		name := redistest.Name(t)
-		l := newClient(t, p.Client(t, hasty), heard.option()).Lock(name)
-		require.NoError(t, l.Do(t.Context(), func(context.Context) error { p.BlackHole(true); return nil }))
-		require.Len(t, heard.all(primitives.EventReleaseFailed), 1)
-		p.Heal()
-		requireClean(t, s, name)
+		hold := acquire(t, t.Context(), x.l)
+		var mu sync.Mutex
+		freed, wg := 0, sync.WaitGroup{}
+		for range 8 {
+			wg.Go(func() {
+				err := hold.Release(t.Context())
+				mu.Lock()
+				defer mu.Unlock()
+				if err == nil {
+					freed++
+				} else if !errors.Is(err, primitives.ErrReleased) {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		require.Equal(t, 1, freed)
 	})
 }
 
@@ -628,68 +621,6 @@ func TestC13Lease(t *testing.T) {
 			require.GreaterOrEqual(t, time.Since(began), brief*9/10)
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		}
-	})
-}
-
-// C15: ReleaseID takes one count of a holder. ForceRelease frees the lock and wakes a waiter.
-func TestC15ReleaseID(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		outer := acquire(t, t.Context(), x.l)
-		inner := acquire(t, outer.Context(), x.l)
-		other := x.other(t)
-		require.ErrorIs(t, other.ReleaseID(t.Context(), "nobody"), primitives.ErrNotHeld)
-		require.NoError(t, other.ReleaseID(t.Context(), outer.ID()))
-		require.Equal(t, "1", x.count(t, outer.ID()))
-		require.NoError(t, other.ReleaseID(t.Context(), outer.ID()))
-		require.ErrorIs(t, other.ReleaseID(t.Context(), outer.ID()), primitives.ErrNotHeld)
-		require.ErrorIs(t, outer.Check(t.Context()), primitives.ErrLost)
-		requireEnds(t, inner.Context(), primitives.ErrLost)
-		_, err := x.l.Acquire(outer.Context())
-		require.ErrorIs(t, err, primitives.ErrLost)
-
-		held, err := x.l.ForceRelease(t.Context())
-		require.NoError(t, err)
-		require.False(t, held)
-		hold := acquire(t, t.Context(), x.l)
-		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
-		awaitWaiter(t, x.s, x.name)
-		held, err = x.l.ForceRelease(t.Context())
-		require.NoError(t, err)
-		require.True(t, held)
-		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		r := await(t, waiting)
-		require.NoError(t, r.err)
-		release(t, r.hold)
-	})
-}
-
-// C15: Adopt moves all counts of an id to a new one. The former holds are lost.
-func TestC15Adopt(t *testing.T) {
-	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		other := x.other(t)
-		_, err := other.Adopt(t.Context(), x.c.ID()+":1")
-		require.ErrorIs(t, err, primitives.ErrNotHeld)
-
-		outer := acquire(t, t.Context(), x.l)
-		inner := acquire(t, outer.Context(), x.l)
-		adopted, err := other.Adopt(t.Context(), outer.ID(), primitives.WithWatchdog(watched))
-		require.NoError(t, err)
-		require.Equal(t, []any{1, int64(0)}, []any{adopted.Depth(), adopted.Token()})
-		require.Equal(t, map[string]string{adopted.ID(): "2"}, fields(t, x.s, x.name))
-		require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
-		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
-		before := adopted.ValidUntil()
-		redistest.WaitFor(t, soon, func() bool { return adopted.ValidUntil().After(before) }, "the adopter renews it")
-		release(t, adopted)
-		require.Empty(t, fields(t, x.s, x.name), "one release ends all adopted counts")
-
-		hold := acquire(t, t.Context(), x.l)
-		id := hold.Detach()
-		require.Equal(t, hold.ID(), id)
-		adopted, err = other.Adopt(t.Context(), id, primitives.WithLease(time.Minute))
-		require.NoError(t, err)
-		release(t, adopted)
 	})
 }
 
@@ -765,11 +696,11 @@ func closeWithHolds(t *testing.T, x *lockTest) {
 		"release": func() error { return outer.Release(t.Context()) },
 		"check":   func() error { return inner.Check(t.Context()) },
 		"extend":  func() error { return inner.Extend(t.Context(), time.Second) },
-		"info":    func() error { _, err := l.Info(t.Context()); return err },
-		"adopt":   func() error { _, err := l.Adopt(t.Context(), "x"); return err },
+		"info":    func() error { return errOf(l.Info(t.Context())) },
+		"adopt":   func() error { return errOf(l.Adopt(t.Context(), "x")) },
 		"id":      func() error { return l.ReleaseID(t.Context(), "x") },
-		"force":   func() error { _, err := l.ForceRelease(t.Context()); return err },
-		"acquire": func() error { _, err := l.Acquire(t.Context()); return err },
+		"force":   func() error { return errOf(l.ForceRelease(t.Context())) },
+		"acquire": func() error { return errOf(l.Acquire(t.Context())) },
 		"locks": func() (last error) {
 			for _, err := range c.Locks(t.Context(), "*") {
 				last = err
@@ -781,8 +712,7 @@ func closeWithHolds(t *testing.T, x *lockTest) {
 	}
 	require.Empty(t, inner.Detach())
 	require.Empty(t, p.Commands())
-	_, err := x.l.ForceRelease(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, errOf(x.l.ForceRelease(t.Context())))
 }
 
 // closeLeavesNothing closes a client at different moments of its work.

@@ -104,38 +104,6 @@ func requirePanics(t *testing.T, want error, f func()) {
 	f()
 }
 
-// TestLockerRetriesDuringAnOutage checks that Lock waits for the end of an outage and reports it to
-// the observer. TryLock returns.
-func TestLockerRetriesDuringAnOutage(t *testing.T) {
-	t.Parallel()
-	s := redistest.Redis(t)
-	p := s.Proxy(t)
-	events := &recorder{}
-	name := redistest.Name(t)
-	mu := newClient(t, p.Client(t, hasty), events.option()).Lock(name).Locker(t.Context())
-	p.Refuse(true)
-	require.False(t, mu.TryLock())
-	require.Error(t, events.await(t, primitives.EventWait).Err)
-	locked := make(chan struct{})
-	go func() {
-		mu.Lock()
-		close(locked)
-	}()
-	redistest.WaitFor(t, soon, func() bool {
-		return len(events.all(primitives.EventWait)) > 2
-	}, "the outage is reported")
-	select {
-	case <-locked:
-		require.FailNow(t, "locked without Redis")
-	default:
-	}
-	p.Heal()
-	<-locked
-	require.Len(t, fields(t, s, name), 1)
-	mu.Unlock()
-	requireClean(t, s, name)
-}
-
 // TestLockerIgnoresTheWaitOfItsHandle checks that WithWait does not bound Lock, and that Unlock
 // reports a loss to the observer.
 func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
@@ -145,8 +113,7 @@ func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
 		mu := x.c.Lock(x.name, primitives.WithWait(0)).Locker(t.Context())
 		mu.Lock()
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		_, err := x.l.ForceRelease(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, errOf(x.l.ForceRelease(t.Context())))
 		mu.Unlock()
 		redistest.WaitFor(t, soon, func() bool {
 			return slices.ContainsFunc(x.heard.all(primitives.EventLost), func(e primitives.Event) bool {

@@ -28,9 +28,7 @@ func TestTTLBeyondADuration(t *testing.T) {
 	waiting := start(func() (*primitives.Hold, error) { return x.other(t).Writer().Acquire(t.Context()) })
 	x.awaitWaiter(t)
 	release(t, hold)
-	r := await(t, waiting)
-	require.NoError(t, r.err)
-	release(t, r.hold)
+	release(t, awaitHold(t, waiting))
 }
 
 // TestLocksReportsKindsAndLiveReaders lists locks of all kinds. Expired readers are not listed.
@@ -45,11 +43,9 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 		acquire(t, t.Context(), c.FencedLock(name+"fenced"))
 		acquire(t, t.Context(), c.FairLock(name+"fair"))
 		waiting := start(func() (*primitives.Hold, error) { return c.FairLock(name + "fair").Acquire(t.Context()) })
-		redistest.WaitFor(t, soon,
-			func() bool {
-				return rdb.LLen(t.Context(),
-					"redisson_lock_queue:{"+name+"fair}").Val() == 1
-			}, "the waiter is in the queue")
+		redistest.WaitFor(t, soon, func() bool {
+			return rdb.LLen(t.Context(), "redisson_lock_queue:{"+name+"fair}").Val() == 1
+		}, "the waiter is in the queue")
 		long := acquire(t, t.Context(), c.RWLock(name+"read").Reader())
 		short := acquire(t, t.Context(), c.RWLock(name+"read").Reader(), lease)
 		expired := acquire(t, t.Context(), c.RWLock(name+"read").Reader())
@@ -80,9 +76,7 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 		hold, _, err := rdb.HScan(t.Context(), name+"fair", 0, "*", 10).Result()
 		require.NoError(t, err)
 		require.NoError(t, c.FairLock(name+"fair").ReleaseID(t.Context(), hold[0]))
-		r := await(t, waiting)
-		require.NoError(t, r.err)
-		release(t, r.hold)
+		release(t, awaitHold(t, waiting))
 	})
 }
 

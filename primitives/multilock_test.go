@@ -19,8 +19,7 @@ import (
 func multiAllOrNone(t *testing.T, x *jointTest) {
 	for i, name := range x.names {
 		single := acquire(t, t.Context(), x.other(t).Lock(name))
-		_, err := x.l.TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, errOf(x.l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
 		want := []string{"", "", ""}
 		want[i] = "1"
 		x.requireCounts(t, single.ID(), want...)
@@ -37,8 +36,7 @@ func multiLost(t *testing.T, x *jointTest) {
 	} {
 		before := len(x.events.all(primitives.EventLost))
 		hold := acquire(t, t.Context(), x.l, primitives.WithWatchdog(brief))
-		_, err := x.c.Lock(x.names[1]).ForceRelease(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, errOf(x.c.Lock(x.names[1]).ForceRelease(t.Context())))
 		if find != nil {
 			require.ErrorIs(t, find(hold), primitives.ErrLost)
 			require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
@@ -87,8 +85,7 @@ func TestClockMultiLockStartsAgainBeforeALeaseEnds(t *testing.T) {
 
 func multiExtend(t *testing.T, x *jointTest) {
 	hold := acquire(t, t.Context(), x.l)
-	_, err := x.c.Lock(x.names[2]).ForceRelease(t.Context())
-	require.NoError(t, err)
+	require.NoError(t, errOf(x.c.Lock(x.names[2]).ForceRelease(t.Context())))
 	other := acquire(t, t.Context(), x.other(t).Lock(x.names[2]), primitives.WithLease(5*time.Second))
 	require.ErrorIs(t, hold.Extend(t.Context(), time.Hour), primitives.ErrLost)
 	require.Less(t, x.s.Client(t).PTTL(t.Context(), x.names[2]).Val(), 6*time.Second)
@@ -101,8 +98,7 @@ func multiLeakedLost(t *testing.T, x *jointTest) {
 	c := x.other(t)
 	func() {
 		hold := acquire(t, t.Context(), x.on(c))
-		_, err := c.Lock(x.names[0]).ForceRelease(t.Context())
-		require.NoError(t, err)
+		require.NoError(t, errOf(c.Lock(x.names[0]).ForceRelease(t.Context())))
 		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 	}()
 	closed := make(chan error, 1)
@@ -124,8 +120,7 @@ func multiCloseOther(t *testing.T, x *jointTest) {
 	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 	require.Empty(t, fields(t, x.s, x.names[0]))
 	require.NotEmpty(t, fields(t, x.s, x.names[1]), "the critical section may still run")
-	_, err := l.Acquire(t.Context())
-	require.ErrorIs(t, err, primitives.ErrClosed)
+	require.ErrorIs(t, errOf(l.Acquire(t.Context())), primitives.ErrClosed)
 	require.NoError(t, x.c.Lock(x.names[1]).ReleaseID(t.Context(), hold.ID()))
 }
 

@@ -1,6 +1,7 @@
 package primitives_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
@@ -24,7 +25,8 @@ type permitState struct {
 	counterState
 	s      *redistest.Server
 	leases string                               // the key of their leases
-	sem    *primitives.PermitExpirableSemaphore // set by tests of the wire format
+	sem    *primitives.PermitExpirableSemaphore // set by tests that have a table
+	hold   *primitives.Hold                     // the hold of such a test
 }
 
 // watchPermits subscribes to the pool's channel.
@@ -95,37 +97,42 @@ func TestPermitsWireFormat(t *testing.T) {
 	}
 }
 
+// lasts returns a call that checks how long the lease of a permit lasts, and how many are taken.
+func (w *permitState) lasts(t *testing.T, id func() string, d time.Duration, taken int) func() (any, error) {
+	return func() (any, error) {
+		all := w.taken(t)
+		require.InDelta(t, d, all[id()], float64(2*time.Second))
+		return len(all) == taken, nil
+	}
+}
+
 func testPermitsWireAcquire(t *testing.T, w *permitState) {
 	ctx, sem := t.Context(), w.sem
-	created, err := sem.Init(ctx, 3)
-	require.NoError(t, err)
-	require.True(t, created)
-	w.requireStep(t, "3", "3")
-	created, err = sem.Init(ctx, 5)
-	require.NoError(t, err)
-	require.False(t, created)
-	w.requireStep(t, "3")
-
-	hold, err := sem.Acquire(ctx, primitives.WithPermits(2))
-	require.NoError(t, err)
-	w.requireStep(t, "1")
-	ids := strings.Split(hold.ID(), ",")
-	require.Len(t, ids, 2)
-	for _, id := range ids {
-		require.Regexp(t, "^[0-9a-f]{32}$", id)
-		require.InDelta(t, 30*time.Second, w.taken(t)[id], float64(2*time.Second))
+	id := func(i int) func() string { return func() string { return strings.Split(w.hold.ID(), ",")[i] } }
+	extend := func(d time.Duration) func() (any, error) {
+		return func() (any, error) { return nil, w.hold.Extend(ctx, d) }
 	}
-	require.NoError(t, hold.Check(ctx))
-	require.NoError(t, hold.Extend(ctx, time.Hour))
-	require.InDelta(t, time.Hour, w.taken(t)[ids[1]], float64(2*time.Second))
-	require.NoError(t, hold.Extend(ctx, time.Minute), "Extend never shortens")
-	require.InDelta(t, time.Hour, w.taken(t)[ids[0]], float64(2*time.Second))
-	_, err = sem.TryAcquire(ctx, primitives.WithPermits(2))
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
-	w.requireStep(t, "1")
-	require.NoError(t, hold.Release(ctx))
-	w.requireStep(t, "3", "3")
-	require.Empty(t, w.taken(t))
+	two := primitives.WithPermits(2)
+	w.requireSteps(t, []wireStep{
+		{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
+		{"the second Init changes nothing", func() (any, error) { return sem.Init(ctx, 5) }, false, "3", ""},
+		{"Acquire 2", func() (any, error) { w.hold = acquire(t, ctx, sem, two); return nil, nil }, nil, "1", ""},
+		{"the ids are hexadecimal", func() (any, error) {
+			require.Regexp(t, "^[0-9a-f]{32},[0-9a-f]{32}$", w.hold.ID())
+			return nil, nil
+		}, nil, "1", ""},
+		{"the first is leased", w.lasts(t, id(0), 30*time.Second, 2), true, "1", ""},
+		{"the second is leased", w.lasts(t, id(1), 30*time.Second, 2), true, "1", ""},
+		{"Check", func() (any, error) { return nil, w.hold.Check(ctx) }, nil, "1", ""},
+		{"Extend", extend(time.Hour), nil, "1", ""},
+		{"the second is extended", w.lasts(t, id(1), time.Hour, 2), true, "1", ""},
+		{"Extend by less", extend(time.Minute), nil, "1", ""},
+		{"Extend never shortens", w.lasts(t, id(0), time.Hour, 2), true, "1", ""},
+		{"2 of 1 are refused", func() (any, error) { return nil, errOf(sem.TryAcquire(ctx, two)) },
+			primitives.ErrNotAcquired, "1", ""},
+		{"Release", func() (any, error) { return nil, w.hold.Release(ctx) }, nil, "3", "3"},
+		{"none is taken", func() (any, error) { return w.taken(t), nil }, map[string]time.Duration{}, "3", ""},
+	})
 }
 
 func testPermitsWireForeign(t *testing.T, w *permitState) {
@@ -135,76 +142,65 @@ func testPermitsWireForeign(t *testing.T, w *permitState) {
 	w.takeForeign(t, foreignID(2), time.Now().Add(time.Hour).UnixMilli())
 	info, err := sem.Info(ctx)
 	require.NoError(t, err)
-	require.Equal(t, 3, info.Permits)
-	require.Equal(t, 1, info.Available)
+	require.Equal(t, []int{3, 1, 2}, []int{info.Permits, info.Available, len(info.Holders)})
 	require.Equal(t, time.Duration(-1), info.TTL)
-	require.Len(t, info.Holders, 2)
 	require.Equal(t, primitives.Holder{ID: foreignID(1), Count: 1, TTL: -1}, info.Holders[1])
 	require.Equal(t, foreignID(2), info.Holders[0].ID)
 	require.InDelta(t, time.Hour, info.Holders[0].TTL, float64(2*time.Second))
 
-	require.ErrorIs(t, sem.ReleaseID(ctx, foreignID(1)+","+foreignID(3)), primitives.ErrNotHeld)
-	w.requireStep(t, "1")
-	require.NoError(t, sem.ReleaseID(ctx, foreignID(1)+","+foreignID(1)))
-	w.requireStep(t, "2", "2")
-	require.ErrorIs(t, sem.ReleaseID(ctx, foreignID(1)), primitives.ErrNotHeld)
-
-	hold, err := sem.Adopt(ctx, foreignID(2))
-	require.NoError(t, err)
-	w.requireStep(t, "2")
-	require.NotEqual(t, foreignID(2), hold.ID())
-	require.InDelta(t, 30*time.Second, w.taken(t)[hold.ID()], float64(2*time.Second))
-	require.Len(t, w.taken(t), 1)
-	_, err = sem.Adopt(ctx, foreignID(2))
-	require.ErrorIs(t, err, primitives.ErrNotHeld)
-
-	require.NoError(t, sem.Resize(ctx, 0))
-	w.requireStep(t, "-1", "0")
-	require.NoError(t, sem.Add(ctx, -1))
-	w.requireStep(t, "-2")
-	require.NoError(t, sem.Add(ctx, 2))
-	w.requireStep(t, "0", "2")
-	require.NoError(t, sem.Resize(ctx, 1))
-	w.requireStep(t, "0")
-	require.NoError(t, hold.Release(ctx))
-	w.requireStep(t, "1", "1")
+	release := func(ids ...string) func() (any, error) {
+		return func() (any, error) { return nil, sem.ReleaseID(ctx, strings.Join(ids, ",")) }
+	}
+	adopt := func() (_ any, err error) {
+		adopted, err := sem.Adopt(ctx, foreignID(2))
+		w.hold = cmp.Or(w.hold, adopted)
+		return nil, err
+	}
+	w.requireSteps(t, []wireStep{
+		{"ReleaseID of one that is not taken", release(foreignID(1), foreignID(3)), primitives.ErrNotHeld, "1", ""},
+		{"ReleaseID of an id twice counts once", release(foreignID(1), foreignID(1)), nil, "2", "2"},
+		{"ReleaseID again", release(foreignID(1)), primitives.ErrNotHeld, "2", ""},
+		{"Adopt", adopt, nil, "2", ""},
+		{"Adopt gives a new id", func() (any, error) { return w.hold.ID() != foreignID(2), nil }, true, "2", ""},
+		{"the adopter's lease replaces the other", w.lasts(t, func() string { return w.hold.ID() }, 30*time.Second, 1),
+			true, "2", ""},
+		{"Adopt again", adopt, primitives.ErrNotHeld, "2", ""},
+		{"Resize to 0", func() (any, error) { return nil, sem.Resize(ctx, 0) }, nil, "-1", "0"},
+		{"Add -1", func() (any, error) { return nil, sem.Add(ctx, -1) }, nil, "-2", ""},
+		{"Add 2", func() (any, error) { return nil, sem.Add(ctx, 2) }, nil, "0", "2"},
+		{"Resize to 1", func() (any, error) { return nil, sem.Resize(ctx, 1) }, nil, "0", ""},
+		{"Release", func() (any, error) { return nil, w.hold.Release(ctx) }, nil, "1", "1"},
+	})
 }
 
 func testPermitsWireDelete(t *testing.T, w *permitState) {
-	ctx, sem, key := t.Context(), w.sem, w.key
-	// The next acquisition collects a permit whose lease has ended by the server's clock.
-	w.takeForeign(t, foreignID(4), 1)
-	hold, err := sem.TryAcquire(ctx, primitives.WithLease(time.Hour))
-	require.NoError(t, err)
-	w.requireStep(t, "0", "1")
-	require.Contains(t, w.taken(t), hold.ID())
-	require.Len(t, w.taken(t), 1)
-
-	deleted, err := sem.Delete(ctx)
-	require.NoError(t, err)
-	require.True(t, deleted)
-	w.requireStep(t, "")
-	require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-	require.Empty(t, redistest.Keys(t, w.s, "*{"+key+"}:timeout"))
-	deleted, err = sem.Delete(ctx)
-	require.NoError(t, err)
-	require.False(t, deleted)
-	require.NoError(t, sem.Resize(ctx, 2))
-	w.requireStep(t, "2", "2")
+	ctx, sem := t.Context(), w.sem
+	w.takeForeign(t, foreignID(4), 1) // its lease has ended by the server's clock
+	take := func() (_ any, err error) {
+		w.hold, err = sem.TryAcquire(ctx, primitives.WithLease(time.Hour))
+		return nil, err
+	}
+	w.requireSteps(t, []wireStep{
+		{"an acquisition collects the expired permit", take, nil, "0", "1"},
+		{"only the new one is taken", w.lasts(t, func() string { return w.hold.ID() }, time.Hour, 1), true, "0", ""},
+		{"Delete", func() (any, error) { return sem.Delete(ctx) }, true, "", ""},
+		{"Release of nothing", func() (any, error) { return nil, w.hold.Release(ctx) }, primitives.ErrLost, "", ""},
+		{"no lease is left", func() (any, error) { return w.rdb.Exists(ctx, w.leases).Result() }, int64(0), "", ""},
+		{"Delete of nothing", func() (any, error) { return sem.Delete(ctx) }, false, "", ""},
+		{"Resize creates the pool", func() (any, error) { return nil, sem.Resize(ctx, 2) }, nil, "2", "2"},
+	})
 }
 
 func testPermitsWireTTL(t *testing.T, w *permitState) {
 	ctx, sem, key := t.Context(), w.sem, w.key
 	// The leases get the TTL of the pool.
 	require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
-	hold, err := sem.Acquire(ctx)
-	require.NoError(t, err)
+	hold := acquire(t, ctx, sem)
 	require.InDelta(t, time.Hour, w.rdb.PTTL(ctx, w.leases).Val(), float64(2*time.Second))
 	require.NoError(t, sem.Add(ctx, 1))
 	require.Positive(t, w.rdb.PTTL(ctx, key).Val())
 	require.NoError(t, w.rdb.Persist(ctx, key).Err())
-	second, err := sem.Acquire(ctx)
-	require.NoError(t, err)
+	second := acquire(t, ctx, sem)
 	require.Equal(t, time.Duration(-1), w.rdb.PTTL(ctx, w.leases).Val())
 	require.NoError(t, second.Release(ctx))
 	require.NoError(t, hold.Release(ctx))
@@ -218,19 +214,17 @@ func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 		sem := newClient(t, s.Client(t)).PermitExpirableSemaphore(key)
 		w := watchPermits(t, s, key)
 		calls := map[string]func() error{
-			"init":   func() error { _, err := sem.Init(ctx, 3); return err },
+			"init":   func() error { return errOf(sem.Init(ctx, 3)) },
 			"add":    func() error { return sem.Add(ctx, 3) },
 			"resize": func() error { return sem.Resize(ctx, 3) },
 		}
 		for name, create := range calls {
 			t.Run(name, func(t *testing.T) {
-				_, err := sem.Delete(ctx)
-				require.NoError(t, err)
+				require.NoError(t, errOf(sem.Delete(ctx)))
 				initPool(t, sem, 3)
 				hold := make([]*primitives.Hold, 3)
 				for i := range hold {
-					hold[i], err = sem.Acquire(ctx)
-					require.NoError(t, err)
+					hold[i] = acquire(t, ctx, sem)
 				}
 				require.NoError(t, w.rdb.Del(ctx, key).Err())
 				w.received(t)
@@ -256,14 +250,13 @@ func TestPermitsRejectInvalidArguments(t *testing.T) {
 	rows := map[string]func(ctx context.Context) error{
 		"resize below 0": func(ctx context.Context) error { return sem.Resize(ctx, -1) },
 		"too many permits": func(ctx context.Context) error {
-			_, err := sem.Acquire(ctx, primitives.WithPermits(100_001))
-			return err
+			return errOf(sem.Acquire(ctx, primitives.WithPermits(100_001)))
 		},
 	}
 	for name, id := range map[string]string{"no id": "", "no hex": strings.Repeat("x", 32), "short": "abcd",
 		"long": strings.Repeat("ab", 17), "comma": foreignID(1) + ","} {
 		rows["release "+name] = func(ctx context.Context) error { return sem.ReleaseID(ctx, id) }
-		rows["adopt "+name] = func(ctx context.Context) error { _, err := sem.Adopt(ctx, id); return err }
+		rows["adopt "+name] = func(ctx context.Context) error { return errOf(sem.Adopt(ctx, id)) }
 	}
 	for name, do := range rows {
 		t.Run(name, func(t *testing.T) { require.ErrorIs(t, do(t.Context()), primitives.ErrInvalid) })
@@ -271,43 +264,60 @@ func TestPermitsRejectInvalidArguments(t *testing.T) {
 	require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 }
 
-// TestPermitHolds checks Adopt, Detach, ReleaseID and the end of a lease.
-func TestPermitHolds(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx, key := t.Context(), redistest.Name(t)
-		rdb := s.Client(t)
-		c := newClient(t, rdb)
-		sem := c.PermitExpirableSemaphore(key)
-		initPool(t, sem, 4)
-
-		hold, err := sem.Acquire(ctx, primitives.WithPermits(3))
-		require.NoError(t, err)
-		adopted, err := newClient(t, rdb).PermitExpirableSemaphore(key).Adopt(ctx, hold.ID())
+// permitCases end holds in different ways, and return the result of the last call. w.hold has 2 of 4
+// permits.
+var permitCases = []struct {
+	name string
+	want error
+	left int // free permits
+	call func(t *testing.T, w *permitState) error
+}{
+	{"Adopt takes the permits from their holder", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
+		adopted, err := newClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key).Adopt(t.Context(), w.hold.ID())
 		require.NoError(t, err)
 		require.Equal(t, 1, adopted.Depth())
-		require.ErrorIs(t, hold.Check(ctx), primitives.ErrLost)
-		requireEnds(t, hold.Context(), primitives.ErrLost)
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-		require.NoError(t, adopted.Check(ctx))
-		require.Equal(t, 1, available(t, rdb, key))
+		require.ErrorIs(t, w.hold.Check(t.Context()), primitives.ErrLost)
+		requireEnds(t, w.hold.Context(), primitives.ErrLost)
+		require.NoError(t, adopted.Check(t.Context()))
+		return w.hold.Release(t.Context())
+	}},
+	{"Detach leaves the permits taken", primitives.ErrReleased, 2, func(t *testing.T, w *permitState) error {
+		require.Equal(t, w.hold.ID(), w.hold.Detach())
+		requireEnds(t, w.hold.Context(), primitives.ErrReleased)
+		return w.hold.Release(t.Context())
+	}},
+	{"ReleaseID frees the permits of a detached hold", nil, 4, func(t *testing.T, w *permitState) error {
+		return w.sem.ReleaseID(t.Context(), w.hold.Detach())
+	}},
+	{"Release returns what ReleaseID has left", primitives.ErrLost, 4, func(t *testing.T, w *permitState) error {
+		require.NoError(t, w.sem.ReleaseID(t.Context(), strings.Split(w.hold.ID(), ",")[0]))
+		return w.hold.Release(t.Context())
+	}},
+	{"permits come back when their lease ends", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
+		leased := acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(brief))
+		requireEnds(t, leased.Context(), primitives.ErrLost)
+		lost := leased.Release(t.Context())
+		next := acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
+		release(t, next)
+		return lost
+	}},
+}
 
-		id := adopted.Detach()
-		require.Equal(t, adopted.ID(), id)
-		requireEnds(t, adopted.Context(), primitives.ErrReleased)
-		require.NoError(t, sem.ReleaseID(ctx, id))
-		require.Equal(t, 4, available(t, rdb, key))
-
-		hold, err = sem.Acquire(ctx, primitives.WithPermits(2))
-		require.NoError(t, err)
-		require.NoError(t, sem.ReleaseID(ctx, strings.Split(hold.ID(), ",")[0]))
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost, "one of two permits is released")
-		require.Equal(t, 4, available(t, rdb, key), "Release returns the other one")
-
-		hold, err = sem.Acquire(ctx, primitives.WithLease(brief))
-		require.NoError(t, err)
-		requireEnds(t, hold.Context(), primitives.ErrLost)
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-	})
+func TestPermitHolds(t *testing.T) {
+	t.Parallel()
+	for _, tt := range permitCases {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				w := watchPermits(t, s, redistest.Name(t))
+				w.sem = newClient(t, s.Client(t)).PermitExpirableSemaphore(w.key)
+				initPool(t, w.sem, 4)
+				w.hold = acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
+				require.ErrorIs(t, tt.call(t, w), tt.want)
+				require.Equal(t, tt.left, available(t, w.rdb, w.key))
+			})
+		})
+	}
 }
 
 // TestPermitWaiterWakesWhenALeaseEnds checks that a waiter acquires within milliseconds of the end
@@ -318,47 +328,13 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 		c := newClient(t, redistest.Embedded(t).Client(t))
 		sem := c.PermitExpirableSemaphore("n")
 		initPool(t, sem, 2)
-		_, err := sem.Acquire(ctx)
-		require.NoError(t, err)
-		_, err = sem.Acquire(ctx, primitives.WithLease(300*time.Millisecond))
-		require.NoError(t, err)
+		require.NoError(t, errOf(sem.Acquire(ctx)))
+		require.NoError(t, errOf(sem.Acquire(ctx, primitives.WithLease(300*time.Millisecond))))
 		began := time.Now()
-		hold, err := sem.Acquire(ctx)
-		require.NoError(t, err)
+		hold := acquire(t, ctx, sem)
 		require.InDelta(t, 302*time.Millisecond, time.Since(began), float64(3*time.Millisecond))
 		require.NoError(t, hold.Release(ctx))
 		shut(c)
-	})
-}
-
-// TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL. The
-// permits of another holder are renewed.
-func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx, key := t.Context(), redistest.Name(t)
-		const ttl = watched
-		p := s.Proxy(t)
-		crashed := newClient(t, p.Client(t, hasty), busy,
-			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
-		sem := newClient(t, s.Client(t),
-			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
-		initPool(t, sem, 3)
-		renewed, err := sem.Acquire(ctx)
-		require.NoError(t, err)
-		lost, err := crashed.Acquire(ctx, primitives.WithPermits(2))
-		require.NoError(t, err)
-		began := time.Now()
-		p.BlackHole(true)
-		hold, err := sem.Acquire(ctx, primitives.WithPermits(2))
-		require.NoError(t, err)
-		require.Less(t, time.Since(began), ttl+slowPoll)
-		require.Error(t, context.Cause(lost.Context()), "the lease ended before the next holder acquired")
-		requireEnds(t, lost.Context(), primitives.ErrLost)
-		requireLive(t, renewed.Context())
-		require.NoError(t, renewed.Check(ctx))
-		require.NoError(t, hold.Release(ctx))
-		require.NoError(t, renewed.Release(ctx))
 	})
 }
 

@@ -3,7 +3,6 @@ package primitives_test
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,81 +17,74 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
+// wireStep is a call, its result, and the number in Redis and the message that it leaves.
+type wireStep struct {
+	name    string
+	call    func() (any, error)
+	want    any    // the result, or the error
+	value   string // "": there is no number
+	message string // "": nothing is published
+}
+
+// requireSteps makes the calls in order.
+func (w *counterState) requireSteps(t *testing.T, steps []wireStep) {
+	t.Helper()
+	for _, step := range steps {
+		t.Log(step.name) // the last one logged is the one that failed
+		got, err := step.call()
+		if want, ok := step.want.(error); ok {
+			require.ErrorIs(t, err, want)
+		} else {
+			require.NoError(t, err)
+			require.Equal(t, step.want, got)
+		}
+		w.requireStep(t, step.value, strings.Fields(step.message)...)
+	}
+}
+
 // TestSemaphoreWireFormat checks the number in Redis and the published messages after each call.
 func TestSemaphoreWireFormat(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := c.Semaphore(key)
 		w := &counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}
-		two := primitives.WithPermits(2)
+		var hold *primitives.Hold
+		take := func(n int) (any, error) {
+			hold = acquire(t, ctx, sem, primitives.WithPermits(n))
+			return nil, nil
+		}
+		try := func(n int) (any, error) { return nil, errOf(sem.TryAcquire(ctx, primitives.WithPermits(n))) }
+		negative := primitives.Info{Name: key, Kind: "semaphore", Permits: -2, Available: -2}
+		w.requireSteps(t, []wireStep{
+			{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
+			{"the second Init changes nothing", func() (any, error) { return sem.Init(ctx, 5) }, false, "3", ""},
+			{"take 2", func() (any, error) { return take(2) }, nil, "1", ""},
+			{"2 of 1 are refused", func() (any, error) { return try(2) }, primitives.ErrNotAcquired, "1", ""},
+			{"Release", func() (any, error) { return nil, hold.Release(ctx) }, nil, "3", "3"},
+			{"the second Release", func() (any, error) { return nil, hold.Release(ctx) }, primitives.ErrReleased, "3", ""},
 
-		created, err := sem.Init(ctx, 3)
-		require.NoError(t, err)
-		require.True(t, created)
-		w.requireStep(t, "3", "3")
-		created, err = sem.Init(ctx, 5)
-		require.NoError(t, err)
-		require.False(t, created)
-		w.requireStep(t, "3")
+			{"Add", func() (any, error) { return nil, sem.Add(ctx, 2) }, nil, "5", "5"},
+			{"a number below 0 is not published", func() (any, error) { return nil, sem.Add(ctx, -7) }, nil, "-2", ""},
+			{"Info", func() (any, error) { return sem.Info(ctx) }, negative, "-2", ""},
+			{"Drain of a number below 0", func() (any, error) { return sem.Drain(ctx) }, -2, "0", ""},
 
-		hold, err := sem.Acquire(ctx, two)
-		require.NoError(t, err)
-		w.requireStep(t, "1")
-		_, err = sem.TryAcquire(ctx, two)
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		w.requireStep(t, "1")
-		require.NoError(t, hold.Release(ctx))
-		w.requireStep(t, "3", "3")
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrReleased)
-		w.requireStep(t, "3")
+			{"Redisson releases", func() (any, error) { return w.rdb.IncrBy(ctx, key, 4).Result() }, int64(4), "4", ""},
+			{"Redisson sets a TTL", func() (any, error) { return w.rdb.PExpire(ctx, key, time.Hour).Result() }, true, "4", ""},
+			{"take 1", func() (any, error) { return take(1) }, nil, "3", ""},
+			{"Add with a TTL", func() (any, error) { return nil, sem.Add(ctx, 1) }, nil, "4", "4"},
+			{"Release with a TTL", func() (any, error) { return nil, hold.Release(ctx) }, nil, "5", "5"},
+			{"Drain", func() (any, error) { return sem.Drain(ctx) }, 5, "0", ""},
+			{"the TTL stays", func() (any, error) { return w.rdb.PTTL(ctx, key).Val() > 50*time.Minute, nil }, true, "0", ""},
 
-		require.NoError(t, sem.Add(ctx, 2))
-		w.requireStep(t, "5", "5")
-		require.NoError(t, sem.Add(ctx, -7))
-		w.requireStep(t, "-2") // a negative number is not published
-		info, err := sem.Info(ctx)
-		require.NoError(t, err)
-		require.Equal(t, primitives.Info{Name: key, Kind: "semaphore", Permits: -2, Available: -2}, info)
-		drained, err := sem.Drain(ctx)
-		require.NoError(t, err)
-		require.Equal(t, -2, drained)
-		w.requireStep(t, "0")
-
-		require.NoError(t, w.rdb.IncrBy(ctx, key, 4).Err()) // as a release by Redisson
-		require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
-		hold, err = sem.TryAcquire(ctx)
-		require.NoError(t, err)
-		require.NoError(t, sem.Add(ctx, 1))
-		w.requireStep(t, "4", "4")
-		require.NoError(t, hold.Release(ctx))
-		w.requireStep(t, "5", "5")
-		drained, err = sem.Drain(ctx)
-		require.NoError(t, err)
-		require.Equal(t, 5, drained)
-		w.requireStep(t, "0")
-		require.Greater(t, w.rdb.PTTL(ctx, key).Val(), 50*time.Minute, "the TTL stays")
-
-		deleted, err := sem.Delete(ctx)
-		require.NoError(t, err)
-		require.True(t, deleted)
-		w.requireStep(t, "")
-		deleted, err = sem.Delete(ctx)
-		require.NoError(t, err)
-		require.False(t, deleted)
-		drained, err = sem.Drain(ctx)
-		require.NoError(t, err)
-		require.Zero(t, drained)
-		_, err = sem.TryAcquire(ctx)
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		w.requireStep(t, "")
-
-		require.NoError(t, sem.Add(ctx, 2)) // creates the semaphore
-		w.requireStep(t, "2", "2")
-		hold, err = sem.Acquire(ctx, two)
-		require.NoError(t, err)
-		require.NoError(t, w.rdb.Del(ctx, key).Err())
-		require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
-		w.requireStep(t, "")
+			{"Delete", func() (any, error) { return sem.Delete(ctx) }, true, "", ""},
+			{"Delete of nothing", func() (any, error) { return sem.Delete(ctx) }, false, "", ""},
+			{"Drain of nothing", func() (any, error) { return sem.Drain(ctx) }, 0, "", ""},
+			{"1 of nothing is refused", func() (any, error) { return try(1) }, primitives.ErrNotAcquired, "", ""},
+			{"Add creates the semaphore", func() (any, error) { return nil, sem.Add(ctx, 2) }, nil, "2", "2"},
+			{"take all", func() (any, error) { return take(2) }, nil, "0", ""},
+			{"another deletes it", func() (any, error) { return w.rdb.Del(ctx, key).Result() }, int64(1), "", ""},
+			{"Release of nothing", func() (any, error) { return nil, hold.Release(ctx) }, primitives.ErrLost, "", ""},
+		})
 	})
 }
 
@@ -138,8 +130,7 @@ func eachSemaphore(t *testing.T, f func(t *testing.T, s *redistest.Server, open 
 // initPool sets the number of permits.
 func initPool(t testing.TB, sem countable, n int) {
 	t.Helper()
-	_, err := sem.Init(t.Context(), n)
-	require.NoError(t, err)
+	require.NoError(t, errOf(sem.Init(t.Context(), n)))
 }
 
 // ofOne returns sem with one permit, as a mutex.
@@ -157,37 +148,23 @@ func available(t testing.TB, rdb *redis.Client, key string) int {
 }
 
 func TestSemaphoresRejectInvalidArguments(t *testing.T) {
-	p := primitives.WithPermits
+	acquire := func(opt primitives.Option) func(ctx context.Context, sem countable) error {
+		return func(ctx context.Context, sem countable) error { return errOf(sem.Acquire(ctx, opt)) }
+	}
 	rows := []struct {
 		name string
 		do   func(ctx context.Context, sem countable) error
 	}{
-		{"init below 0", func(ctx context.Context, sem countable) error { _, err := sem.Init(ctx, -1); return err }},
-		{"init beyond 32 bits", func(ctx context.Context, sem countable) error {
-			_, err := sem.Init(ctx, 1<<31)
-			return err
-		}},
+		{"init below 0", func(ctx context.Context, sem countable) error { return errOf(sem.Init(ctx, -1)) }},
+		{"init beyond 32 bits", func(ctx context.Context, sem countable) error { return errOf(sem.Init(ctx, 1<<31)) }},
 		{"add beyond 32 bits", func(ctx context.Context, sem countable) error { return sem.Add(ctx, -1<<31) }},
-		{"permits below 0", func(ctx context.Context, sem countable) error {
-			_, err := sem.Acquire(ctx, p(-1))
-			return err
-		}},
 		{"try permits below 0", func(ctx context.Context, sem countable) error {
-			_, err := sem.TryAcquire(ctx, p(-1))
-			return err
+			return errOf(sem.TryAcquire(ctx, primitives.WithPermits(-1)))
 		}},
-		{"too many permits", func(ctx context.Context, sem countable) error {
-			_, err := sem.Acquire(ctx, p(1<<31))
-			return err
-		}},
-		{"lease of 0", func(ctx context.Context, sem countable) error {
-			_, err := sem.Acquire(ctx, primitives.WithLease(0))
-			return err
-		}},
-		{"wait below 0", func(ctx context.Context, sem countable) error {
-			_, err := sem.Acquire(ctx, primitives.WithWait(-1))
-			return err
-		}},
+		{"permits below 0", acquire(primitives.WithPermits(-1))},
+		{"too many permits", acquire(primitives.WithPermits(1 << 31))},
+		{"lease of 0", acquire(primitives.WithLease(0))},
+		{"wait below 0", acquire(primitives.WithWait(-1))},
 	}
 	for _, kind := range bothSemaphores {
 		s := redistest.Miniredis(t)
@@ -197,8 +174,7 @@ func TestSemaphoresRejectInvalidArguments(t *testing.T) {
 				require.ErrorIs(t, row.do(t.Context(), sem), primitives.ErrInvalid)
 			})
 		}
-		_, err := kind.open(newClient(t, s.Client(t)), "").Acquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrInvalid)
+		require.ErrorIs(t, errOf(kind.open(newClient(t, s.Client(t)), "").Acquire(t.Context())), primitives.ErrInvalid)
 		require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 	}
 }
@@ -209,31 +185,28 @@ func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
 	key := redistest.Name(t)
-	sem, permits, latch := func(c *primitives.Client) (*primitives.Semaphore, *primitives.PermitExpirableSemaphore,
-		*primitives.CountDownLatch) {
-		return c.Semaphore(key), c.PermitExpirableSemaphore(key), c.CountDownLatch(key)
-	}(newClient(t, rdb))
-	discard := func(_ any, err error) error { return err }
+	c := newClient(t, rdb)
+	sem, permits, latch := c.Semaphore(key), c.PermitExpirableSemaphore(key), c.CountDownLatch(key)
 	id := strings.Repeat("ab", 16)
 	calls := map[string]func(ctx context.Context) error{
-		"init":           func(ctx context.Context) error { return discard(sem.Init(ctx, 1)) },
+		"init":           func(ctx context.Context) error { return errOf(sem.Init(ctx, 1)) },
 		"add":            func(ctx context.Context) error { return sem.Add(ctx, 1) },
-		"drain":          func(ctx context.Context) error { return discard(sem.Drain(ctx)) },
-		"delete":         func(ctx context.Context) error { return discard(sem.Delete(ctx)) },
-		"info":           func(ctx context.Context) error { return discard(sem.Info(ctx)) },
-		"acquire":        func(ctx context.Context) error { return discard(sem.Acquire(ctx)) },
-		"permits init":   func(ctx context.Context) error { return discard(permits.Init(ctx, 1)) },
+		"drain":          func(ctx context.Context) error { return errOf(sem.Drain(ctx)) },
+		"delete":         func(ctx context.Context) error { return errOf(sem.Delete(ctx)) },
+		"info":           func(ctx context.Context) error { return errOf(sem.Info(ctx)) },
+		"acquire":        func(ctx context.Context) error { return errOf(sem.Acquire(ctx)) },
+		"permits init":   func(ctx context.Context) error { return errOf(permits.Init(ctx, 1)) },
 		"permits add":    func(ctx context.Context) error { return permits.Add(ctx, 1) },
 		"permits resize": func(ctx context.Context) error { return permits.Resize(ctx, 1) },
-		"permits delete": func(ctx context.Context) error { return discard(permits.Delete(ctx)) },
-		"permits info":   func(ctx context.Context) error { return discard(permits.Info(ctx)) },
-		"permits take":   func(ctx context.Context) error { return discard(permits.Acquire(ctx)) },
-		"permits adopt":  func(ctx context.Context) error { return discard(permits.Adopt(ctx, id)) },
+		"permits delete": func(ctx context.Context) error { return errOf(permits.Delete(ctx)) },
+		"permits info":   func(ctx context.Context) error { return errOf(permits.Info(ctx)) },
+		"permits take":   func(ctx context.Context) error { return errOf(permits.Acquire(ctx)) },
+		"permits adopt":  func(ctx context.Context) error { return errOf(permits.Adopt(ctx, id)) },
 		"permits id":     func(ctx context.Context) error { return permits.ReleaseID(ctx, id) },
-		"latch init":     func(ctx context.Context) error { return discard(latch.Init(ctx, 1)) },
-		"latch count":    func(ctx context.Context) error { return discard(latch.Count(ctx)) },
+		"latch init":     func(ctx context.Context) error { return errOf(latch.Init(ctx, 1)) },
+		"latch count":    func(ctx context.Context) error { return errOf(latch.Count(ctx)) },
 		"latch down":     func(ctx context.Context) error { return latch.CountDown(ctx) },
-		"latch delete":   func(ctx context.Context) error { return discard(latch.Delete(ctx)) },
+		"latch delete":   func(ctx context.Context) error { return errOf(latch.Delete(ctx)) },
 		"latch wait":     func(ctx context.Context) error { return latch.Wait(ctx) },
 	}
 	foreign := []struct {
@@ -276,8 +249,7 @@ func TestSemaphoreAcquiresNoPermits(t *testing.T) {
 			s := redistest.Miniredis(t)
 			c := newClient(t, s.Client(t))
 			sem := kind.open(c, "n")
-			hold, err := sem.Acquire(t.Context(), primitives.WithPermits(0))
-			require.NoError(t, err)
+			hold := acquire(t, t.Context(), sem, primitives.WithPermits(0))
 			require.Empty(t, hold.ID())
 			requireLive(t, hold.Context())
 			require.NoError(t, hold.Release(t.Context()))
@@ -285,11 +257,9 @@ func TestSemaphoreAcquiresNoPermits(t *testing.T) {
 			requireEnds(t, hold.Context(), primitives.ErrReleased)
 			done, cancel := context.WithCancel(t.Context())
 			cancel()
-			_, err = sem.Acquire(done, primitives.WithPermits(0))
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, errOf(sem.Acquire(done, primitives.WithPermits(0))), primitives.ErrNotAcquired)
 			require.NoError(t, c.Close(t.Context()))
-			_, err = sem.Acquire(t.Context(), primitives.WithPermits(0))
-			require.ErrorIs(t, err, primitives.ErrClosed)
+			require.ErrorIs(t, errOf(sem.Acquire(t.Context(), primitives.WithPermits(0))), primitives.ErrClosed)
 			require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 		})
 	}
@@ -304,16 +274,14 @@ func TestSemaphoreHold(t *testing.T) {
 			primitives.WithDefaults(primitives.WithLease(time.Millisecond), primitives.WithOwner("x")))
 		sem := c.Semaphore(key)
 		initPool(t, sem, 3)
-		hold, err := sem.Acquire(ctx)
-		require.NoError(t, err)
+		hold := acquire(t, ctx, sem)
 		require.Empty(t, hold.ID())
 		require.Zero(t, hold.Token())
 		require.Equal(t, 1, hold.Depth())
 		require.True(t, hold.ValidUntil().IsZero())
 		require.ErrorIs(t, hold.Check(ctx), primitives.ErrUnsupported)
 		require.ErrorIs(t, hold.Extend(ctx, time.Second), primitives.ErrUnsupported)
-		second, err := sem.Acquire(hold.Context())
-		require.NoError(t, err)
+		second := acquire(t, hold.Context(), sem)
 		require.Equal(t, 1, second.Depth(), "semaphores do not nest")
 		require.Equal(t, 1, available(t, rdb, key))
 		require.Empty(t, second.Detach())
@@ -337,8 +305,7 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 		do   func(ctx context.Context, sem countable, rdb *redis.Client, key string) error
 	}{
 		{"init", -1, 2, func(ctx context.Context, sem countable, _ *redis.Client, _ string) error {
-			_, err := sem.Init(ctx, 2)
-			return err
+			return errOf(sem.Init(ctx, 2))
 		}},
 		{"add", 1, 3, func(ctx context.Context, sem countable, _ *redis.Client, _ string) error {
 			return sem.Add(ctx, 2)
@@ -370,33 +337,10 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 				require.NoError(t, got.err)
 				require.Less(t, got.at.Sub(changed), slowPoll)
 				require.NoError(t, got.hold.Release(ctx))
-				_, err := sem.Delete(ctx)
-				require.NoError(t, err)
+				require.NoError(t, errOf(sem.Delete(ctx)))
 			})
 		}
 		requireClean(t, s, key)
-	})
-}
-
-// TestSemaphoreWaitersPollWhenMessagesAreLost drops all messages. Waiters acquire by the slow poll.
-func TestSemaphoreWaitersPollWhenMessagesAreLost(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
-		t.Parallel()
-		ctx := t.Context()
-		p := s.Proxy(t)
-		p.DropMessages(true)
-		sem, other := open(newClient(t, p.Client(t))), open(newClient(t, s.Client(t)))
-		initPool(t, other, 1)
-		hold, err := other.Acquire(ctx)
-		require.NoError(t, err)
-		waiting := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
-		awaitWaiter(t, s, key)
-		require.NoError(t, hold.Release(ctx))
-		released := time.Now()
-		got := await(t, waiting)
-		require.NoError(t, got.err)
-		require.Less(t, got.at.Sub(released), slowPoll)
-		require.NoError(t, got.hold.Release(ctx))
 	})
 }
 
@@ -409,8 +353,7 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		c := newClient(t, s.Client(t))
 		sem, other := open(c), open(newClient(t, s.Client(t)))
 		initPool(t, sem, 3)
-		all, err := sem.Acquire(ctx, primitives.WithPermits(3))
-		require.NoError(t, err)
+		all := acquire(t, ctx, sem, primitives.WithPermits(3))
 		many := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx, primitives.WithPermits(5)) })
 		awaitWaiter(t, s, key)
 		few := make([]<-chan result, 3)
@@ -437,104 +380,8 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 		for _, hold := range holds {
 			require.NoError(t, hold.Release(ctx))
 		}
-		got := await(t, many)
-		require.NoError(t, got.err)
-		require.NoError(t, got.hold.Release(ctx))
+		release(t, awaitHold(t, many))
 		require.Equal(t, 5, available(t, rdb, key))
-	})
-}
-
-// TestSemaphoreCountsAreExactWhenRepliesAreLost drops replies at random.
-func TestSemaphoreCountsAreExactWhenRepliesAreLost(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
-		ctx := t.Context()
-		rdb := s.Client(t)
-		p := s.Proxy(t)
-		p.DropRepliesRandomly(0.3, 1, script)
-		sem := open(newClient(t, p.Client(t, patient)))
-		initPool(t, sem, 10)
-		want := 10
-		for i := range scaled(s, 900) { // 2,000 calls
-			n := 1 + i%3
-			hold, err := sem.Acquire(ctx, primitives.WithPermits(n))
-			require.NoError(t, err)
-			require.Equal(t, want-n, available(t, rdb, key))
-			require.NoError(t, hold.Release(ctx))
-			if i%5 == 0 {
-				require.NoError(t, sem.Add(ctx, 1))
-				want++
-			}
-			require.Equal(t, want, available(t, rdb, key))
-		}
-	})
-}
-
-// TestSemaphoresRollBackFailedAcquisitions uses a client without retries. Its calls fail when
-// replies are lost, and their permits come back.
-func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
-		ctx := t.Context()
-		rdb := s.Client(t)
-		p := s.Proxy(t)
-		c := newClient(t, p.Client(t, noRetries))
-		sem := open(c)
-		initPool(t, sem, 4)
-		p.DropRepliesRandomly(0.5, 2, script)
-		lost := 0
-		for range scaled(s, 400) {
-			hold, err := sem.TryAcquire(ctx, primitives.WithPermits(2))
-			if errors.Is(err, primitives.ErrNotAcquired) {
-				time.Sleep(time.Millisecond) // rollbacks may be under way
-				continue
-			}
-			if err == nil {
-				err = hold.Release(ctx)
-			}
-			if err != nil {
-				lost++
-			}
-		}
-		require.Positive(t, lost)
-		p.Heal()
-		redistest.WaitFor(t, soon, func() bool { return available(t, rdb, key) == 4 }, "all permits are back")
-		require.NoError(t, c.Close(t.Context())) // no rollback is under way any longer
-		require.Equal(t, 4, available(t, rdb, key), "no permit is returned twice")
-	})
-}
-
-// TestSemaphoreCancelledAcquireLeavesNothing cancels acquisitions at random times.
-func TestSemaphoreCancelledAcquireLeavesNothing(t *testing.T) {
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
-		c := newClient(t, s.Client(t))
-		rdb := s.Client(t)
-		sem := open(c)
-		initPool(t, sem, 3)
-		rounds := scaled(s, 2000) / 8
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				random := rand.New(rand.NewPCG(uint64(i), 0))
-				for range rounds {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(3000))*time.Microsecond)
-					hold, err := sem.Acquire(ctx, primitives.WithPermits(1+random.IntN(3)))
-					if err == nil {
-						err = hold.Release(ctx)
-					} else if errors.Is(err, primitives.ErrNotAcquired) && errors.Is(err, context.DeadlineExceeded) {
-						err = nil
-					}
-					if err != nil {
-						t.Error(err)
-					}
-					cancel()
-				}
-			})
-		}
-		wg.Wait()
-		redistest.WaitFor(t, soon, func() bool { return available(t, rdb, key) == 3 }, "all permits are back")
-		redistest.WaitFor(t, soon, func() bool {
-			return slices.Equal([]string{key}, leftovers(t, s, key))
-		}, "nothing is left but the pool")
-		require.NoError(t, c.Close(t.Context()))
 	})
 }
 
@@ -570,60 +417,6 @@ func TestSemaphoreOfOneExcludes(t *testing.T) {
 	})
 }
 
-// TestSemaphoresReleaseWhenRedisIsFull checks that a full server refuses acquisitions, and accepts
-// releases and extensions.
-func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
-	s := redistest.Fresh(t)
-	rdb := s.Client(t)
-	for _, kind := range bothSemaphores {
-		t.Run(kind.name, func(t *testing.T) {
-			ctx := t.Context()
-			sem := kind.open(newClient(t, rdb), redistest.Name(t))
-			latch := newClient(t, rdb).CountDownLatch(redistest.Name(t))
-			initPool(t, sem, 3)
-			_, err := latch.Init(ctx, 2)
-			require.NoError(t, err)
-			hold, err := sem.Acquire(ctx)
-			require.NoError(t, err)
-			require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
-			defer rdb.ConfigSet(context.Background(), "maxmemory", "0")
-			_, err = sem.Acquire(ctx)
-			require.ErrorContains(t, err, "OOM")
-			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			if kind.name == "permits" {
-				require.NoError(t, hold.Extend(ctx, time.Hour))
-				require.Greater(t, time.Until(hold.ValidUntil()), 50*time.Minute)
-			}
-			require.NoError(t, hold.Release(ctx))
-			info, err := sem.Info(ctx)
-			require.NoError(t, err)
-			require.Equal(t, 3, info.Available)
-			require.NoError(t, latch.CountDown(ctx))
-			require.NoError(t, latch.CountDown(ctx))
-			require.NoError(t, latch.Wait(ctx))
-		})
-	}
-}
-
-// TestSemaphoresCheckPermissionsBeforeAcquiring uses a client that may not publish on the channel.
-// It acquires nothing, since it could not release.
-func TestSemaphoresCheckPermissionsBeforeAcquiring(t *testing.T) {
-	s := redistest.Fresh(t)
-	rdb := s.Client(t)
-	require.NoError(t,
-		rdb.Do(t.Context(), "acl", "setuser", "mute", "on", "nopass", "+@all", "~*", "resetchannels").Err())
-	for _, kind := range bothSemaphores {
-		t.Run(kind.name, func(t *testing.T) {
-			key := redistest.Name(t)
-			initPool(t, kind.open(newClient(t, rdb), key), 1)
-			mute := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "mute", "any" }))
-			_, err := kind.open(mute, key).Acquire(t.Context())
-			require.ErrorContains(t, err, "NOPERM")
-			require.Equal(t, 1, available(t, rdb, key))
-		})
-	}
-}
-
 func TestSemaphoresInACluster(t *testing.T) {
 	cluster := redistest.Cluster(t)
 	c := newClient(t, cluster.ClusterClient(t))
@@ -631,99 +424,17 @@ func TestSemaphoresInACluster(t *testing.T) {
 		t.Run(kind.name, func(t *testing.T) {
 			ctx := t.Context()
 			for _, name := range []string{"{}x", "a{b", "a}b"} {
-				_, err := kind.open(c, name).Init(ctx, 1)
-				require.ErrorIs(t, err, primitives.ErrInvalid, name)
+				require.ErrorIs(t, errOf(kind.open(c, name).Init(ctx, 1)), primitives.ErrInvalid, name)
 			}
 			for _, name := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}b"} {
 				sem := kind.open(c, name)
 				initPool(t, sem, 2)
-				hold, err := sem.Acquire(ctx, primitives.WithPermits(2))
-				require.NoError(t, err)
+				hold := acquire(t, ctx, sem, primitives.WithPermits(2))
 				waiting := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
 				require.NoError(t, hold.Release(ctx))
-				got := await(t, waiting)
-				require.NoError(t, got.err)
-				require.NoError(t, got.hold.Release(ctx))
-				_, err = sem.Delete(ctx)
-				require.NoError(t, err)
+				release(t, awaitHold(t, waiting))
+				require.NoError(t, errOf(sem.Delete(ctx)))
 			}
 		})
 	}
-}
-
-// TestLateCopiesChangeNothing executes every recorded command of semaphores and latches again, in
-// other states than before.
-func TestLateCopiesChangeNothing(t *testing.T) {
-	id := strings.Repeat("ab", 16)
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
-		p := s.Proxy(t)
-		c := newClient(t, p.Client(t))
-		sem, permits, latch := c.Semaphore(key+"s"), c.PermitExpirableSemaphore(key+"p"), c.CountDownLatch(key+"l")
-		everything := func() {
-			for _, pool := range []countable{sem, permits} {
-				_, _ = pool.Init(ctx, 3)
-				_ = pool.Add(ctx, 1)
-				if hold, err := pool.TryAcquire(ctx); err == nil {
-					_ = hold.Release(ctx)
-				}
-				_, _ = pool.Info(ctx)
-				_, _ = pool.Delete(ctx)
-			}
-			_, _ = sem.Drain(ctx)
-			_ = permits.Resize(ctx, 2)
-			_ = permits.ReleaseID(ctx, id)
-			if hold, err := permits.TryAcquire(ctx); err == nil {
-				if adopted, err := permits.Adopt(ctx, hold.ID()); err == nil {
-					_ = adopted.Release(ctx)
-				}
-				_ = hold.Release(ctx)
-			}
-			_, _ = latch.Init(ctx, 1)
-			_ = latch.CountDown(ctx)
-			_, _ = latch.Delete(ctx)
-		}
-		deleteAll := func() {
-			require.NoError(t, rdb.Del(ctx, key+"s", key+"p", key+"l", "{"+key+"p}:timeout").Err())
-		}
-		set := func() {
-			deleteAll()
-			require.NoError(t, rdb.MSet(ctx, key+"s", 7, key+"p", 7, key+"l", 7).Err())
-			require.NoError(t, rdb.ZAdd(ctx, "{"+key+"p}:timeout", redis.Z{Score: never, Member: unhex(t, id)}).Err())
-		}
-		state := func() (state []any) {
-			numbers, err := rdb.MGet(ctx, key+"s", key+"p", key+"l").Result()
-			require.NoError(t, err)
-			return append(numbers, rdb.ZCard(ctx, "{"+key+"p}:timeout").Val())
-		}
-		states := []func(){deleteAll, set}
-		for i, during := range states { // the state that the commands find
-			during()
-			p.Record()
-			everything()
-			copies := p.Commands()
-			for j, after := range states { // the state that their copies find
-				after()
-				before := state()
-				for _, command := range copies {
-					if script(command.Args) {
-						args := make([]any, len(command.Args))
-						for k, arg := range command.Args {
-							args[k] = arg
-						}
-						require.NoError(t, ignoreNil(rdb.Do(ctx, args...).Err()))
-						require.Equal(t, before, state(), "%d, %d: %q", i, j, command.Args)
-					}
-				}
-			}
-		}
-	})
-}
-
-// ignoreNil returns err unless it is redis.Nil.
-func ignoreNil(err error) error {
-	if errors.Is(err, redis.Nil) {
-		return nil
-	}
-	return err
 }

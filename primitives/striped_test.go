@@ -59,12 +59,9 @@ func TestStripedRejectsInvalidArguments(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := s.Lock("key")
-			_, err := l.Acquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrInvalid)
-			_, err = l.TryAcquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrInvalid)
-			_, err = primitives.NewMultiLock([]*primitives.Lock{l}).Acquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrInvalid)
+			require.ErrorIs(t, errOf(l.Acquire(t.Context())), primitives.ErrInvalid)
+			require.ErrorIs(t, errOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
+			require.ErrorIs(t, errOf(primitives.NewMultiLock([]*primitives.Lock{l}).Acquire(t.Context())), primitives.ErrInvalid)
 			require.Panics(t, func() { l.Locker(t.Context()).Lock() })
 		})
 	}

@@ -1,0 +1,308 @@
+package primitives_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestSemaphoreWaitersPollWhenMessagesAreLost drops all messages. Waiters acquire by the slow poll.
+func TestSemaphoreWaitersPollWhenMessagesAreLost(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+		t.Parallel()
+		ctx := t.Context()
+		p := s.Proxy(t)
+		p.DropMessages(true)
+		sem, other := open(newClient(t, p.Client(t))), open(newClient(t, s.Client(t)))
+		initPool(t, other, 1)
+		hold := acquire(t, ctx, other)
+		waiting := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
+		awaitWaiter(t, s, key)
+		require.NoError(t, hold.Release(ctx))
+		released := time.Now()
+		got := await(t, waiting)
+		require.NoError(t, got.err)
+		require.Less(t, got.at.Sub(released), slowPoll)
+		require.NoError(t, got.hold.Release(ctx))
+	})
+}
+
+// TestSemaphoreCountsAreExactWhenRepliesAreLost drops replies at random.
+func TestSemaphoreCountsAreExactWhenRepliesAreLost(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+		ctx := t.Context()
+		rdb := s.Client(t)
+		p := s.Proxy(t)
+		p.DropRepliesRandomly(0.3, 1, script)
+		sem := open(newClient(t, p.Client(t, patient)))
+		initPool(t, sem, 10)
+		want := 10
+		for i := range scaled(s, 900) { // 2,000 calls
+			n := 1 + i%3
+			hold := acquire(t, ctx, sem, primitives.WithPermits(n))
+			require.Equal(t, want-n, available(t, rdb, key))
+			require.NoError(t, hold.Release(ctx))
+			if i%5 == 0 {
+				require.NoError(t, sem.Add(ctx, 1))
+				want++
+			}
+			require.Equal(t, want, available(t, rdb, key))
+		}
+	})
+}
+
+// TestSemaphoresRollBackFailedAcquisitions uses a client without retries. Its calls fail when
+// replies are lost, and their permits come back.
+func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+		ctx := t.Context()
+		rdb := s.Client(t)
+		p := s.Proxy(t)
+		c := newClient(t, p.Client(t, noRetries))
+		sem := open(c)
+		initPool(t, sem, 4)
+		p.DropRepliesRandomly(0.5, 2, script)
+		lost := 0
+		for range scaled(s, 400) {
+			hold, err := sem.TryAcquire(ctx, primitives.WithPermits(2))
+			if errors.Is(err, primitives.ErrNotAcquired) {
+				time.Sleep(time.Millisecond) // rollbacks may be under way
+				continue
+			}
+			if err == nil {
+				err = hold.Release(ctx)
+			}
+			if err != nil {
+				lost++
+			}
+		}
+		require.Positive(t, lost)
+		p.Heal()
+		redistest.WaitFor(t, soon, func() bool { return available(t, rdb, key) == 4 }, "all permits are back")
+		require.NoError(t, c.Close(t.Context())) // no rollback is under way any longer
+		require.Equal(t, 4, available(t, rdb, key), "no permit is returned twice")
+	})
+}
+
+// TestSemaphoreCancelledAcquireLeavesNothing cancels acquisitions at random times.
+func TestSemaphoreCancelledAcquireLeavesNothing(t *testing.T) {
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+		c := newClient(t, s.Client(t))
+		rdb := s.Client(t)
+		sem := open(c)
+		initPool(t, sem, 3)
+		rounds := scaled(s, 2000) / 8
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				random := rand.New(rand.NewPCG(uint64(i), 0))
+				for range rounds {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(3000))*time.Microsecond)
+					hold, err := sem.Acquire(ctx, primitives.WithPermits(1+random.IntN(3)))
+					if err == nil {
+						err = hold.Release(ctx)
+					} else if errors.Is(err, primitives.ErrNotAcquired) && errors.Is(err, context.DeadlineExceeded) {
+						err = nil
+					}
+					if err != nil {
+						t.Error(err)
+					}
+					cancel()
+				}
+			})
+		}
+		wg.Wait()
+		redistest.WaitFor(t, soon, func() bool { return available(t, rdb, key) == 3 }, "all permits are back")
+		redistest.WaitFor(t, soon, func() bool {
+			return slices.Equal([]string{key}, leftovers(t, s, key))
+		}, "nothing is left but the pool")
+		require.NoError(t, c.Close(t.Context()))
+	})
+}
+
+// TestSemaphoresReleaseWhenRedisIsFull checks that a full server refuses acquisitions, and accepts
+// releases and extensions.
+func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
+	s := redistest.Fresh(t)
+	rdb := s.Client(t)
+	for _, kind := range bothSemaphores {
+		t.Run(kind.name, func(t *testing.T) {
+			ctx := t.Context()
+			sem := kind.open(newClient(t, rdb), redistest.Name(t))
+			latch := newClient(t, rdb).CountDownLatch(redistest.Name(t))
+			initPool(t, sem, 3)
+			require.NoError(t, errOf(latch.Init(ctx, 2)))
+			hold := acquire(t, ctx, sem)
+			require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+			defer rdb.ConfigSet(context.Background(), "maxmemory", "0")
+			_, err := sem.Acquire(ctx)
+			require.ErrorContains(t, err, "OOM")
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			if kind.name == "permits" {
+				require.NoError(t, hold.Extend(ctx, time.Hour))
+				require.Greater(t, time.Until(hold.ValidUntil()), 50*time.Minute)
+			}
+			require.NoError(t, hold.Release(ctx))
+			info, err := sem.Info(ctx)
+			require.NoError(t, err)
+			require.Equal(t, 3, info.Available)
+			require.NoError(t, latch.CountDown(ctx))
+			require.NoError(t, latch.CountDown(ctx))
+			require.NoError(t, latch.Wait(ctx))
+		})
+	}
+}
+
+// TestSemaphoresCheckPermissionsBeforeAcquiring uses a client that may not publish on the channel.
+// It acquires nothing, since it could not release.
+func TestSemaphoresCheckPermissionsBeforeAcquiring(t *testing.T) {
+	s := redistest.Fresh(t)
+	rdb := s.Client(t)
+	require.NoError(t,
+		rdb.Do(t.Context(), "acl", "setuser", "mute", "on", "nopass", "+@all", "~*", "resetchannels").Err())
+	for _, kind := range bothSemaphores {
+		t.Run(kind.name, func(t *testing.T) {
+			key := redistest.Name(t)
+			initPool(t, kind.open(newClient(t, rdb), key), 1)
+			mute := newClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "mute", "any" }))
+			require.ErrorContains(t, errOf(kind.open(mute, key).Acquire(t.Context())), "NOPERM")
+			require.Equal(t, 1, available(t, rdb, key))
+		})
+	}
+}
+
+// TestLateCopiesChangeNothing executes every recorded command of semaphores and latches again, in
+// other states than before.
+func TestLateCopiesChangeNothing(t *testing.T) {
+	id := strings.Repeat("ab", 16)
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
+		p := s.Proxy(t)
+		c := newClient(t, p.Client(t))
+		sem, permits, latch := c.Semaphore(key+"s"), c.PermitExpirableSemaphore(key+"p"), c.CountDownLatch(key+"l")
+		everything := func() {
+			for _, pool := range []countable{sem, permits} {
+				_, _ = pool.Init(ctx, 3)
+				_ = pool.Add(ctx, 1)
+				if hold, err := pool.TryAcquire(ctx); err == nil {
+					_ = hold.Release(ctx)
+				}
+				_, _ = pool.Info(ctx)
+				_, _ = pool.Delete(ctx)
+			}
+			_, _ = sem.Drain(ctx)
+			_ = permits.Resize(ctx, 2)
+			_ = permits.ReleaseID(ctx, id)
+			if hold, err := permits.TryAcquire(ctx); err == nil {
+				if adopted, err := permits.Adopt(ctx, hold.ID()); err == nil {
+					_ = adopted.Release(ctx)
+				}
+				_ = hold.Release(ctx)
+			}
+			_, _ = latch.Init(ctx, 1)
+			_ = latch.CountDown(ctx)
+			_, _ = latch.Delete(ctx)
+		}
+		deleteAll := func() {
+			require.NoError(t, rdb.Del(ctx, key+"s", key+"p", key+"l", "{"+key+"p}:timeout").Err())
+		}
+		set := func() {
+			deleteAll()
+			require.NoError(t, rdb.MSet(ctx, key+"s", 7, key+"p", 7, key+"l", 7).Err())
+			require.NoError(t, rdb.ZAdd(ctx, "{"+key+"p}:timeout", redis.Z{Score: never, Member: unhex(t, id)}).Err())
+		}
+		state := func() (state []any) {
+			numbers, err := rdb.MGet(ctx, key+"s", key+"p", key+"l").Result()
+			require.NoError(t, err)
+			return append(numbers, rdb.ZCard(ctx, "{"+key+"p}:timeout").Val())
+		}
+		states := []func(){deleteAll, set}
+		for i, during := range states { // the state that the commands find
+			during()
+			p.Record()
+			everything()
+			copies := p.Commands()
+			for j, after := range states { // the state that their copies find
+				after()
+				before := state()
+				for _, command := range copies {
+					if script(command.Args) {
+						args := make([]any, len(command.Args))
+						for k, arg := range command.Args {
+							args[k] = arg
+						}
+						require.NoError(t, ignoreNil(rdb.Do(ctx, args...).Err()))
+						require.Equal(t, before, state(), "%d, %d: %q", i, j, command.Args)
+					}
+				}
+			}
+		}
+	})
+}
+
+// ignoreNil returns err unless it is redis.Nil.
+func ignoreNil(err error) error {
+	if errors.Is(err, redis.Nil) {
+		return nil
+	}
+	return err
+}
+
+// TestPermitsOfACrashedHolderComeBack cuts off one holder. Its permits come back within their TTL. The
+// permits of another holder are renewed.
+func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, key := t.Context(), redistest.Name(t)
+		const ttl = watched
+		p := s.Proxy(t)
+		crashed := newClient(t, p.Client(t, hasty), busy,
+			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
+		sem := newClient(t, s.Client(t),
+			primitives.WithDefaults(primitives.WithWatchdog(ttl))).PermitExpirableSemaphore(key)
+		initPool(t, sem, 3)
+		renewed := acquire(t, ctx, sem)
+		lost := acquire(t, ctx, crashed, primitives.WithPermits(2))
+		began := time.Now()
+		p.BlackHole(true)
+		hold := acquire(t, ctx, sem, primitives.WithPermits(2))
+		require.Less(t, time.Since(began), ttl+slowPoll)
+		require.Error(t, context.Cause(lost.Context()), "the lease ended before the next holder acquired")
+		requireEnds(t, lost.Context(), primitives.ErrLost)
+		requireLive(t, renewed.Context())
+		require.NoError(t, renewed.Check(ctx))
+		require.NoError(t, hold.Release(ctx))
+		require.NoError(t, renewed.Release(ctx))
+	})
+}
+
+// TestLatchCountIsExactWhenRepliesAreLost drops replies at random. Each CountDown counts once.
+func TestLatchCountIsExactWhenRepliesAreLost(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
+		n := scaled(s, 1000)
+		p := s.Proxy(t)
+		p.DropRepliesRandomly(0.3, 3, script)
+		latch := newClient(t, p.Client(t, patient)).CountDownLatch(key)
+		created, err := latch.Init(ctx, n)
+		require.NoError(t, err)
+		require.True(t, created)
+		for left := n - 1; left > 0; left-- {
+			require.NoError(t, latch.CountDown(ctx))
+			require.Equal(t, left, available(t, rdb, key))
+		}
+		require.NoError(t, latch.CountDown(ctx))
+		require.Zero(t, rdb.Exists(ctx, key).Val())
+	})
+}
