@@ -156,6 +156,31 @@ func TestC16LateCopies(t *testing.T) {
 	})
 }
 
+// C16: an id of WithOwner may come back after it was adopted. A late copy of the adoption does not take it.
+func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
+	eachLock(t, func(t *testing.T, x *lockTest) {
+		p := x.s.Proxy(t)
+		l := newClient(t, p.Client(t)).Lock(x.name)
+		hold := acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		p.DropReplies(1, script)
+		p.Record()
+		adopted, err := l.Adopt(t.Context(), hold.ID())
+		require.NoError(t, err)
+		adoption := p.Commands()[0].Args
+		p.Heal()
+		release(t, adopted)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		again := acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		args := make([]any, len(adoption))
+		for i, arg := range adoption {
+			args[i] = arg
+		}
+		require.Equal(t, int64(0), x.rdb.Do(t.Context(), args...).Val())
+		require.Equal(t, map[string]string{"o": "1"}, fields(t, x.s, x.name))
+		release(t, again)
+	})
+}
+
 // C16: a late copy of an acquisition does not shorten the TTL that Extend has set since.
 func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {

@@ -260,7 +260,7 @@ func (d *hashDriver) renewal(
 func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	reply, err := d.h.c.run.Do(ctx, lockAdopt, d.keys(d.h.ownerKey(&q.Owner))[:4],
 		q.ID, millis(q.TTL), d.h.c.publish(), id)
-	q.InDoubt = q.InDoubt || reply.Doubt
+	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
 	counts, _ := reply.Value.(int64)
 	return reply.Sent, int(counts), err
 }

@@ -206,7 +206,9 @@ func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Rele
 		}
 		return got, nil
 	})
-	got.Granted.Sent, got.Granted.InDoubt = trip.sent, trip.doubt
+	if got.Granted.Granted {
+		got.Granted.Sent, got.Granted.InDoubt = trip.sent, trip.doubt
+	}
 	got.InDoubt = trip.doubt && keep == 0
 	return got, err
 }

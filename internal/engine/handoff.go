@@ -125,7 +125,7 @@ func (o *Ownership) streakIsOver() bool {
 // could stay taken, with no hold, until the lease ends. waitQueues.mu is held.
 func (w *Waiter) receive(res Result, known bool) {
 	w.offered = !known
-	w.inDoubt = w.inDoubt || res.InDoubt || !known
+	w.inDoubt = w.inDoubt || res.InDoubt
 	if known && res.Granted {
 		w.granted = &res
 		w.Wake()
