@@ -114,13 +114,16 @@ var lockCases = []struct {
 		require.Len(t, x.heard.all(primitives.EventReleased), 3)
 		return nil
 	}},
-	{"C3: a nested acquisition does not shorten the TTL", nil, func(t *testing.T, x *lockTest) error {
+	{"C3: a nested hold shortens the lease only when left alone", nil, func(t *testing.T, x *lockTest) error {
 		outer := acquire(t, t.Context(), x.l)
-		inner := acquire(t, outer.Context(), x.c.Lock(x.name), primitives.WithWatchdog(time.Second))
+		inner := acquire(t, outer.Context(), x.c.Lock(x.name), primitives.WithWatchdog(watched))
 		require.Equal(t, outer.ID(), inner.ID())
 		ttl, err := x.rdb.PTTL(t.Context(), x.name).Result()
+		require.NoError(t, err)
 		require.Greater(t, ttl, 20*time.Second)
-		return err
+		release(t, outer)
+		require.LessOrEqual(t, time.Until(inner.ValidUntil()), watched)
+		return inner.Release(t.Context())
 	}},
 	{"C3: HoldFrom finds the innermost hold in a context", nil, func(t *testing.T, x *lockTest) error {
 		inner := x.nest(t, 2)[1]
