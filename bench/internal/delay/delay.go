@@ -26,8 +26,9 @@ const (
 type Proxy struct {
 	target    contend.Target
 	listener  net.Listener
-	up, down  *line // to the target, and from it
-	accepting sync.WaitGroup
+	up, down  *line              // to the target, and from it
+	cancel    context.CancelFunc // ends dials to the target
+	accepting sync.WaitGroup     // the accept loop, and a goroutine per direction of each connection
 
 	mu     sync.Mutex
 	closed bool
@@ -40,11 +41,12 @@ func Listen(ctx context.Context, path string, target contend.Target, roundTrip t
 	if err != nil {
 		return nil, fmt.Errorf("delay: %w", err)
 	}
+	ctx, cancel := context.WithCancel(ctx)
 	p := &Proxy{
-		target: target, listener: listener, up: newLine(roundTrip / 2), down: newLine(roundTrip / 2),
+		target: target, listener: listener, cancel: cancel, up: newLine(roundTrip / 2), down: newLine(roundTrip / 2),
 		conns: map[net.Conn]struct{}{},
 	}
-	p.accepting.Go(p.accept)
+	p.accepting.Go(func() { p.accept(ctx) })
 	return p, nil
 }
 
@@ -56,19 +58,20 @@ func (p *Proxy) Close() {
 		conn.Close()
 	}
 	p.mu.Unlock()
+	p.cancel()
 	_ = p.listener.Close() // also removes the socket
 	p.accepting.Wait()
 	p.up.close()
 	p.down.close()
 }
 
-func (p *Proxy) accept() {
+func (p *Proxy) accept(ctx context.Context) {
 	for {
 		client, err := p.listener.Accept()
 		if err != nil {
 			return // Close has closed the listener
 		}
-		server, err := net.Dial(p.target.Network, p.target.Addr)
+		server, err := (&net.Dialer{}).DialContext(ctx, p.target.Network, p.target.Addr)
 		if err != nil {
 			client.Close()
 			continue
@@ -159,7 +162,8 @@ func (l *line) deliver() {
 			p.to.Close()
 			continue
 		}
-		_, err := p.to.Write(p.data) // does not block: a reader takes whatever arrives
+		// A receiver that does not read would hold all others up. Redis and go-redis read what arrives.
+		_, err := p.to.Write(p.data)
 		if err != nil && !errors.Is(err, net.ErrClosed) {
 			p.to.Close() // the other side of the proxy then sees the end too
 		}
