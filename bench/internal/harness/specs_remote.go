@@ -57,7 +57,7 @@ func remoteSpecs(local []Spec) []Spec {
 }
 
 // longSection is the duration where a hand-over takes milliseconds.
-const longSection = time.Second
+const longSection = 800 * time.Millisecond
 
 // elsewhere returns s with the workload of a local spec, and with its duration and metrics if s has
 // none. The title of s says where.
