@@ -13,8 +13,8 @@ import (
 func remoteSpecs(local []Spec) []Spec {
 	network := []string{RoundTrip500us, RoundTrip2ms}
 	handOvers := []string{
-		report.HandOvers, report.HandOverTime, report.CommandsEach, report.CommandsPerOp,
-		report.WaitP50, report.WaitP99, report.JainWorkers,
+		report.HandOvers, report.HandOverTime, report.CommandsEach, report.WaitP50, report.WaitP99,
+		report.JainWorkers,
 	}
 	return []Spec{
 		elsewhere(local, "W2", Spec{
