@@ -26,6 +26,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/redlatch/redlatch/bench/internal/contend"
+	"github.com/redlatch/redlatch/bench/internal/delay"
 	"github.com/redlatch/redlatch/bench/internal/harness"
 	"github.com/redlatch/redlatch/bench/internal/report"
 	"github.com/redlatch/redlatch/bench/internal/server"
@@ -84,13 +85,13 @@ func app(in io.Reader, out, progress io.Writer) *cli.Command {
 		},
 		&cli.StringFlag{
 			Name: "net", Value: harness.Unix,
-			Usage: "connect to the server by `unix|tcp|both`; Redisson and its floor always use tcp",
+			Usage: "connect by `unix|tcp|both`, except in W11 to W14; Redisson and its floor always use tcp",
 		},
 		&cli.DurationFlag{
 			Name:  "duration",
 			Usage: "length of each measurement, such as `200ms`; 0 is the workload's own length",
 		},
-		&cli.BoolFlag{Name: "fork", Usage: "run each client in its own process, in W3, W4, W5, W7, W8 and W9"},
+		&cli.BoolFlag{Name: "fork", Usage: "run each client in its own process, except in W2, W6, W10 and W11"},
 		&cli.BoolFlag{Name: "long", Usage: "in W6, hold 50,000 locks with a TTL of 30 s for 35 s"},
 		&cli.StringFlag{Name: "profile", Usage: "write a CPU profile of each measurement in this process to `folder`"},
 		&cli.StringFlag{Name: "json", Usage: "write the results to `file`"},
@@ -109,6 +110,10 @@ func app(in io.Reader, out, progress io.Writer) *cli.Command {
 					&cli.StringFlag{Name: "page", Usage: "write the tables between the markers of a Markdown `file`"},
 				},
 				Action: func(_ context.Context, c *cli.Command) error { return picture(c) },
+			},
+			{
+				Name: delay.Command, Hidden: true,
+				Action: func(ctx context.Context, _ *cli.Command) error { return delay.Serve(ctx, in, out) },
 			},
 			{
 				Name: workload.PartCommand, Hidden: true,
@@ -252,7 +257,7 @@ func picture(c *cli.Command) error {
 		}
 	}
 	if path := c.String("page"); path != "" {
-		return report.Fill(path, r.Markdown())
+		return r.Fill(path)
 	}
 	return nil
 }

@@ -70,7 +70,7 @@ func TestRunWritesResultsAndPicture(t *testing.T) {
 	require.Contains(t, progress, "W1, round 1 of 1: floor (unix)")
 	profiles, err := filepath.Glob(filepath.Join(dir, "profiles", "W1-*.pprof"))
 	require.NoError(t, err)
-	require.Len(t, profiles, 2)
+	require.Len(t, profiles, 3)
 
 	r, err := report.Read(results)
 	require.NoError(t, err)

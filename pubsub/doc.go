@@ -18,9 +18,9 @@
 //
 //   - While a link is open, its listeners get every message that the server sends after Confirmed
 //     was closed.
-//   - A dead link, even a half-open one, is detected and replaced within seconds. Redis stores
-//     nothing for absent subscribers. After each such gap every listener gets one Signal with
-//     Resubscribed set.
+//   - A broken link is replaced at once, a link that has gone silent within about 10 s. Redis
+//     stores nothing for absent subscribers. After each such gap every listener gets one Signal
+//     with Resubscribed set.
 //   - A listener is never called before its subscription is confirmed, and never after Close has
 //     returned. Listeners must not call Close.
 //

@@ -39,15 +39,22 @@ type Config struct {
 
 // limits are the timeouts of a link.
 type limits struct {
-	ping    time.Duration // interval between two PINGs
-	silence time.Duration // without incoming data a link is dead after this; also bounds each write
+	quiet   time.Duration // a link on which nothing has arrived for this long sends a PING
+	answer  time.Duration // how long it then waits for any data; also bounds each write
 	connect time.Duration // dial and handshake together
 	idle    time.Duration // how long a link without channels stays open
 }
 
+// silence is how long a link without incoming data stays open.
+func (l limits) silence() time.Duration { return l.quiet + l.answer }
+
+// A link that goes silent is replaced within about 10 s: 7 s until the PING, 3 s for the answer, and
+// a new dial. That is soon enough, because a lost wake-up costs a waiter no more than a poll
+// interval, a second. So the PING only has to save the link from staying silent for ever, and a
+// waiting client sends hardly more than its polls.
 var defaultLimits = limits{
-	ping:    time.Second,
-	silence: 3 * time.Second,
+	quiet:   7 * time.Second,
+	answer:  3 * time.Second,
 	connect: 5 * time.Second,
 	idle:    300 * time.Millisecond,
 }

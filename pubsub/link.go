@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,8 +28,9 @@ const (
 // link is one connection, from the dial to its end. It never reconnects: when it ends, its channels
 // become unplaced and the hub places them on a new link.
 //
-// Two goroutines serve a link. The writer sends pending commands and a PING per interval. The
-// reader handles replies and messages, and ends the link after a long silence.
+// Two goroutines serve a link. The writer sends pending commands, and a PING when nothing has
+// arrived for a while. The reader handles replies and messages. It ends the link if the silence
+// lasts.
 //
 // A channel that needs a command is dirty. The writer turns all dirty channels into a few commands,
 // appends the commands to inflight and writes them, in the same order. The server replies in the
@@ -41,6 +43,8 @@ type link struct {
 	cancel     context.CancelFunc
 	wakeWriter chan struct{}   // capacity 1: there are dirty channels or split commands
 	idle       *time.Timer     // runs expire; started when the last channel leaves
+	started    time.Time       // heard counts from here, in ns
+	heard      atomic.Int64    // when the reader began to wait for data
 	toSignal   []*Subscription // used by the reader only; reused to avoid allocations
 
 	// The fields below are guarded by hub.mu.
@@ -66,7 +70,10 @@ const (
 )
 
 func newLink(h *Hub, s server) *link {
-	l := &link{hub: h, server: s, wakeWriter: make(chan struct{}, 1), channels: make(map[*channel]struct{})}
+	l := &link{
+		hub: h, server: s, wakeWriter: make(chan struct{}, 1), started: time.Now(),
+		channels: make(map[*channel]struct{}),
+	}
 	l.ctx, l.cancel = context.WithCancel(h.ctx)
 	l.inflight = []*command{{word: ping}} // connect leaves the reply to its PING unread
 	l.idle = time.AfterFunc(h.cfg.limits.idle, l.expire)
@@ -227,14 +234,21 @@ func (l *link) backoff() error {
 // write sends commands until a write fails or the reader has ended. It is the only writer of the
 // connection, so commands leave in the order of inflight.
 func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
-	ticker := time.NewTicker(l.hub.cfg.limits.ping)
-	defer ticker.Stop()
+	quiet := l.hub.cfg.limits.quiet
+	timer := time.NewTimer(quiet)
+	defer timer.Stop()
 	for {
 		var cmds []*command
 		select {
 		case <-readerDone:
 			return nil
-		case <-ticker.C:
+		case <-timer.C:
+			// The timer is not reset for each message. It looks at the last one when it fires.
+			if heard := l.sinceHeard(); heard < quiet {
+				timer.Reset(quiet - heard)
+				continue
+			}
+			timer.Reset(quiet)
 			l.hub.mu.Lock()
 			cmds = l.enqueue(nil, &command{word: ping})
 			l.hub.mu.Unlock()
@@ -256,7 +270,7 @@ func (l *link) send(conn net.Conn, cmds []*command) error {
 		if len(buf) < perWrite && i+1 < len(cmds) {
 			continue
 		}
-		if err := conn.SetWriteDeadline(time.Now().Add(l.hub.cfg.limits.silence)); err != nil {
+		if err := conn.SetWriteDeadline(time.Now().Add(l.hub.cfg.limits.answer)); err != nil {
 			return err
 		}
 		if _, err := conn.Write(buf); err != nil {
@@ -375,7 +389,7 @@ func (l *link) enqueue(cmds []*command, cmd *command) []*command {
 // read handles replies until the connection fails, the server violates the protocol, or the silence
 // lasts too long.
 func (l *link) read(conn net.Conn) error {
-	d := newDecoder(&deadlineReader{conn: conn, silence: l.hub.cfg.limits.silence})
+	d := newDecoder(&deadlineReader{conn: conn, silence: l.hub.cfg.limits.silence(), link: l})
 	for {
 		r, err := d.next()
 		if err != nil {
@@ -387,9 +401,15 @@ func (l *link) read(conn net.Conn) error {
 	}
 }
 
+// sinceHeard returns how long the reader has been waiting for data.
+func (l *link) sinceHeard() time.Duration {
+	return time.Since(l.started) - time.Duration(l.heard.Load())
+}
+
 // deadlineReader fails a Read once nothing has arrived for the silence limit. To save system calls
 // it does not move the deadline on each Read, so the limit may be exceeded by a thirtieth.
 type deadlineReader struct {
+	link    *link
 	conn    net.Conn
 	silence time.Duration
 	moved   time.Time // when the deadline was last set
@@ -397,7 +417,9 @@ type deadlineReader struct {
 
 func (r *deadlineReader) Read(p []byte) (int, error) {
 	slack := r.silence / 30
-	if now := time.Now(); now.Sub(r.moved) >= slack {
+	now := time.Now()
+	r.link.heard.Store(int64(now.Sub(r.link.started)))
+	if now.Sub(r.moved) >= slack {
 		if err := r.conn.SetReadDeadline(now.Add(r.silence + slack)); err != nil {
 			return 0, err
 		}
@@ -677,7 +699,7 @@ func connect(ctx context.Context, o *redis.Options, limits limits) (net.Conn, er
 		stop = closeOnDone(ctx, c) // go-redis does not watch ctx while it reads
 		return conn, nil
 	}
-	opts.ReadTimeout, opts.WriteTimeout = limits.silence, limits.silence
+	opts.ReadTimeout, opts.WriteTimeout = limits.answer, limits.answer
 	// One connection, no retries, and nothing that uses the socket in the background.
 	opts.MaxRetries, opts.MinIdleConns, opts.PoolSize = -1, 0, 1
 	opts.ClientSideCache, opts.ClientSideCacheConfig = nil, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -70,7 +71,7 @@ func TestSilentLinkIsReplaced(t *testing.T) {
 		{
 			"half-open link",
 			func(p *redistest.Proxy) { p.BlackHole(true) }, func(p *redistest.Proxy) { p.BlackHole(false) },
-			time.Second, 3 * time.Second, // one PING is lost, so the link is replaced
+			defaultLimits.quiet, 4 * time.Second, // one PING is lost, so the link is replaced
 		},
 		{
 			"black hole", func(p *redistest.Proxy) { p.BlackHole(true) }, func(p *redistest.Proxy) { p.Heal() },
@@ -119,6 +120,61 @@ func TestSilentLinkIsReplaced(t *testing.T) {
 	}
 }
 
+// Whenever the server goes silent, the link is replaced within 10.5 s.
+func TestSilentLinkIsReplacedWithinTenSeconds(t *testing.T) {
+	for _, phase := range []time.Duration{
+		0, time.Second, defaultLimits.quiet - time.Millisecond, defaultLimits.quiet, 3 * defaultLimits.quiet / 2,
+	} {
+		t.Run(phase.String(), func(t *testing.T) {
+			withFakeTime(t, func(t *testing.T, _ *redistest.Server, proxy *redistest.Proxy, h *Hub) {
+				e := listen(h, "c").awaitConfirmed(t)
+				h.mu.Lock()
+				l := h.links[plainServer]
+				h.mu.Unlock()
+				time.Sleep(phase)
+				start := time.Now()
+				proxy.BlackHole(true)
+				<-l.ctx.Done()
+				require.Greater(t, time.Since(start), defaultLimits.answer, "a short delay is no failure")
+				proxy.BlackHole(false)
+				e.awaitResubscribed(t)
+				require.LessOrEqual(t, time.Since(start), 10500*time.Millisecond)
+			})
+		})
+	}
+}
+
+// A link sends a PING only after nothing has arrived for a while: no message and no answer.
+func TestPingIsSentOnlyAfterSilence(t *testing.T) {
+	withFakeTime(t, func(t *testing.T, s *redistest.Server, proxy *redistest.Proxy, h *Hub) {
+		e := listen(h, "c").awaitConfirmed(t)
+		time.Sleep(time.Minute)
+		proxy.Record()
+		pings := func() (times []time.Time) {
+			for _, c := range proxy.Commands() {
+				require.Equal(t, "ping", strings.ToLower(c.Args[0]))
+				times = append(times, c.Time)
+			}
+			return times
+		}
+		time.Sleep(10 * defaultLimits.quiet)
+		quiet := pings()
+		require.Len(t, quiet, 10)
+		for i, at := range quiet[1:] {
+			require.Equal(t, defaultLimits.quiet, at.Sub(quiet[i]))
+		}
+		for range 100 { // each message comes just before a PING would be sent
+			s.Mini().Publish("c", "0")
+			e.awaitPayload(t, "0")
+			time.Sleep(defaultLimits.quiet - time.Millisecond)
+		}
+		require.LessOrEqual(t, len(pings()), 11, "one may have been due before the first message")
+		time.Sleep(defaultLimits.quiet)
+		require.Greater(t, len(pings()), len(quiet), "silent again")
+		require.Equal(t, 1, redistest.Connections(t, s), "the link was never replaced")
+	})
+}
+
 // While the server is down, dials neither stop nor flood it, even if new channels keep coming.
 func TestDialsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -153,9 +209,9 @@ func TestHubCloseDoesNotWaitForASilentServer(t *testing.T) {
 		wait time.Duration // in the black hole
 	}{
 		{"established", 0},
-		{"established, late", 2500 * time.Millisecond},
-		{"handshake", 4 * time.Second},
-		{"later retries", 17 * time.Second},
+		{"waiting for the answer to PING", defaultLimits.quiet + time.Second},
+		{"handshake", defaultLimits.silence() + time.Second},
+		{"later retries", defaultLimits.silence() + 14*time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			withFakeTime(t, func(t *testing.T, s *redistest.Server, proxy *redistest.Proxy, h *Hub) {
@@ -197,7 +253,7 @@ func TestSubscriptionCloseDoesNotWaitForASilentServer(t *testing.T) {
 		time.Sleep(time.Second)
 		unanswered.Close()
 		e.Close()
-		time.Sleep(10 * time.Second)
+		time.Sleep(defaultLimits.silence() + time.Second)
 		synctest.Wait()
 		requireStoppedNow(t, h)
 		h.mu.Lock()
@@ -213,7 +269,7 @@ func TestHungServerIsResubscribed(t *testing.T) {
 	h := open(t, s.Client(t), Config{limits: shortLimits})
 	e := listen(h, "c").awaitConfirmed(t)
 	require.NoError(t, s.Pause())
-	time.Sleep(2 * shortLimits.silence) // the hang must outlast the silence limit
+	time.Sleep(2 * shortLimits.silence()) // the hang must outlast the silence limit
 	require.NoError(t, s.Resume())
 	e.awaitResubscribed(t)
 	publish(t, s.Client(t), "c", "0")

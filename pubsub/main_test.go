@@ -20,8 +20,8 @@ const soon = 10 * time.Second
 
 // shortLimits are for tests that run in real time.
 var shortLimits = limits{
-	ping:    100 * time.Millisecond,
-	silence: 600 * time.Millisecond,
+	quiet:   100 * time.Millisecond,
+	answer:  500 * time.Millisecond,
 	connect: time.Second,
 	idle:    50 * time.Millisecond,
 }

@@ -31,11 +31,11 @@ func All() map[string]Contender {
 	for _, c := range []Contender{
 		{
 			Name: Floor, Family: FamilyFloor,
-			Prepare: loadScripts(acquireScript, releaseScript), Open: openPlain,
+			Prepare: loadScripts(acquireScript, releaseScript, shardedReleaseScript), Open: openPlain,
 		},
 		{
 			Name: FloorPipelined, Family: FamilyFloor,
-			Prepare: loadScripts(acquireScript, releaseScript), Open: openPipelined,
+			Prepare: loadScripts(acquireScript, releaseScript, shardedReleaseScript), Open: openPipelined,
 		},
 		{
 			Name: FloorQueue, Family: FamilyFloor,

@@ -6,6 +6,7 @@ package contend
 import (
 	"context"
 	"runtime/debug"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
@@ -21,7 +22,7 @@ type Contender struct {
 	// calls. Commands that no script can call count in any case. See measure.Calls.ByClients.
 	Commands []string
 	// Prepare sets up the server for a workload, before the first client opens. It may be nil.
-	Prepare func(ctx context.Context, rdb *redis.Client, w Workload) error
+	Prepare func(ctx context.Context, rdb redis.UniversalClient, w Workload) error
 	// Open opens a client.
 	Open func(ctx context.Context, c ClientConfig) (Client, error)
 
@@ -61,8 +62,8 @@ type Hold interface {
 // connections.
 const maxPool = 128
 
-// Options returns the go-redis options for the target. All clients use the defaults of go-redis,
-// without maintenance notifications.
+// Options returns the go-redis options for a target that is one server. All clients use the defaults
+// of go-redis, without maintenance notifications.
 func (t Target) Options() *redis.Options {
 	return &redis.Options{
 		Network: t.Network, Addr: t.Addr,
@@ -70,11 +71,17 @@ func (t Target) Options() *redis.Options {
 	}
 }
 
-// Dial returns a go-redis client with a connection per worker, up to maxPool, and two spare ones.
-func (c ClientConfig) Dial() *redis.Client {
+// Dial returns a go-redis client with a connection per worker, up to maxPool, and two spare ones. In
+// a cluster it has as many for each node.
+func (c ClientConfig) Dial() redis.UniversalClient {
 	o := c.Target.Options()
 	o.PoolSize = min(c.Workload.Goroutines, maxPool) + 2
-	return redis.NewClient(o)
+	if c.Target.Network != Cluster {
+		return redis.NewClient(o)
+	}
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: strings.Split(o.Addr, ","), PoolSize: o.PoolSize, MaintNotificationsConfig: o.MaintNotificationsConfig,
+	})
 }
 
 // Version returns the version of a module in this binary, or "" if it is unknown.

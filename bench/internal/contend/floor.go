@@ -48,6 +48,15 @@ redis.call('del', KEYS[1])
 redis.call('publish', KEYS[2], ARGV[2])
 return 1`
 
+	// shardedReleaseScript is releaseScript for a cluster, where PUBLISH would reach every node.
+	shardedReleaseScript = `
+if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
+  return 0
+end
+redis.call('del', KEYS[1])
+redis.call('spublish', KEYS[2], ARGV[2])
+return 1`
+
 	// KEYS[1]  lock hash
 	// ARGV[1]  lease, ms
 	// ARGV[2]  owner id
@@ -68,8 +77,8 @@ type script string
 func (s script) sha() string { return redis.NewScript(string(s)).Hash() }
 
 // loadScripts returns a Contender.Prepare function that loads the scripts.
-func loadScripts(scripts ...script) func(context.Context, *redis.Client, Workload) error {
-	return func(ctx context.Context, rdb *redis.Client, _ Workload) error {
+func loadScripts(scripts ...script) func(context.Context, redis.UniversalClient, Workload) error {
+	return func(ctx context.Context, rdb redis.UniversalClient, _ Workload) error {
 		for _, s := range scripts {
 			if err := rdb.ScriptLoad(ctx, string(s)).Err(); err != nil {
 				return fmt.Errorf("contend: load script: %w", err)
@@ -143,7 +152,7 @@ func (l *evalLock) Release(ctx context.Context) error {
 
 // floorClient is the common part of all floors: a connection pool and a generator of owner ids.
 type floorClient struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	id     string
 	owners int // ids generated so far
 }
@@ -157,6 +166,15 @@ func (c *floorClient) newOwner() string {
 	return c.id + ":" + strconv.Itoa(c.owners)
 }
 
+// newLock returns a lock of a new owner, for a server or for a cluster.
+func (c *floorClient) newLock(rdb redis.Scripter, name string) *evalLock {
+	l := newEvalLock(rdb, name, c.newOwner())
+	if _, ok := c.rdb.(*redis.ClusterClient); ok {
+		l.release.sha = script(shardedReleaseScript).sha()
+	}
+	return l
+}
+
 func (c *floorClient) Close() error { return c.rdb.Close() }
 
 // plainFloor sends two EVALSHA per section.
@@ -167,7 +185,7 @@ func openPlain(_ context.Context, c ClientConfig) (Client, error) {
 }
 
 func (c plainFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	return newEvalLock(c.rdb, name, c.newOwner()), nil
+	return c.newLock(c.rdb, name), nil
 }
 
 // pipelinedFloor sends two EVALSHA per section. go-redis pipelines the commands of all goroutines.
@@ -187,7 +205,7 @@ func openPipelined(_ context.Context, c ClientConfig) (Client, error) {
 }
 
 func (c *pipelinedFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	return newEvalLock(c.pipe, name, c.newOwner()), nil
+	return c.newLock(c.pipe, name), nil
 }
 
 // queueFloor puts a FIFO queue in the process in front of two EVALSHA. It works with one client

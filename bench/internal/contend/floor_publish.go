@@ -57,7 +57,7 @@ func (c *publishFloor) Close() error {
 }
 
 type publishLock struct {
-	rdb      *redis.Client
+	rdb      redis.UniversalClient
 	messages <-chan *redis.Message
 	channel  string
 	owner    string

@@ -50,7 +50,7 @@ func (c *pubsubFloor) Close() error {
 
 // pubsubQueue is the FIFO queue of one client's workers for one key.
 type pubsubQueue struct {
-	rdb     *redis.Client
+	rdb     redis.UniversalClient
 	channel string
 
 	// head is full while a worker is at the head of the queue. Blocked senders are the rest of the
@@ -65,7 +65,7 @@ type pubsubQueue struct {
 	done sync.WaitGroup
 }
 
-func newPubsubQueue(rdb *redis.Client, channel string) *pubsubQueue {
+func newPubsubQueue(rdb redis.UniversalClient, channel string) *pubsubQueue {
 	return &pubsubQueue{
 		rdb: rdb, channel: channel,
 		head: make(chan struct{}, 1), wakeUp: make(chan struct{}, 1), timer: time.NewTimer(wakeUpTimeout),

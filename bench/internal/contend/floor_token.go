@@ -16,7 +16,7 @@ func openToken(_ context.Context, c ClientConfig) (Client, error) {
 	return tokenFloor{newFloorClient(c)}, nil
 }
 
-func pushTokens(ctx context.Context, rdb *redis.Client, w Workload) error {
+func pushTokens(ctx context.Context, rdb redis.UniversalClient, w Workload) error {
 	for range max(w.Permits, 1) {
 		if err := rdb.LPush(ctx, w.Name, "token").Err(); err != nil {
 			return fmt.Errorf("contend: push token: %w", err)
@@ -30,7 +30,7 @@ func (c tokenFloor) Locker(_ context.Context, name string, _ bool) (Locker, erro
 }
 
 type tokenLock struct {
-	rdb  *redis.Client
+	rdb  redis.UniversalClient
 	name string
 }
 

@@ -23,7 +23,7 @@ const (
 
 // bsmClient is github.com/bsm/redislock. It polls, and does not renew its locks.
 type bsmClient struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	client *redislock.Client
 }
 
@@ -59,7 +59,7 @@ func (l *bsmLocker) Acquire(ctx context.Context) (Hold, error) {
 
 // redsyncClient is github.com/go-redsync/redsync. It polls, and does not renew its locks.
 type redsyncClient struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	client *redsync.Redsync
 }
 

@@ -19,11 +19,13 @@ const cohortLimit = 5 * time.Millisecond
 // closeTimeout bounds Client.Close, which releases the remaining holds.
 const closeTimeout = 5 * time.Second
 
-// redlatchClient is this library. The workers of a client share its handles, as users do.
+// redlatchClient is this library. The workers of a client share its handles, or make a new handle
+// for each acquisition. Users do both.
 type redlatchClient struct {
-	rdb       *redis.Client
+	rdb       redis.UniversalClient
 	client    *primitives.Client
 	primitive Primitive
+	newHandle bool
 	handles   map[string]redlatchLocker // by name; the write side of a read-write lock
 	readers   map[string]redlatchLocker // by name; the read side of a read-write lock
 }
@@ -40,13 +42,13 @@ func openRedlatch(_ context.Context, c ClientConfig) (Client, error) {
 		return nil, fmt.Errorf("contend: %w", err)
 	}
 	return &redlatchClient{
-		rdb: rdb, client: client, primitive: c.Workload.Primitive,
+		rdb: rdb, client: client, primitive: c.Workload.Primitive, newHandle: c.Workload.NewHandle,
 		handles: map[string]redlatchLocker{}, readers: map[string]redlatchLocker{},
 	}, nil
 }
 
 // initRedlatch initializes the permits of a semaphore.
-func initRedlatch(ctx context.Context, rdb *redis.Client, w Workload) error {
+func initRedlatch(ctx context.Context, rdb redis.UniversalClient, w Workload) error {
 	if w.Primitive != Semaphore && w.Primitive != Permits {
 		return nil
 	}
@@ -63,6 +65,9 @@ func initRedlatch(ctx context.Context, rdb *redis.Client, w Workload) error {
 }
 
 func (c *redlatchClient) Locker(_ context.Context, name string, read bool) (Locker, error) {
+	if c.newHandle {
+		return redlatchMaker{c, name, read}, nil
+	}
 	if _, ok := c.handles[name]; !ok {
 		c.handles[name], c.readers[name] = c.newHandles(name)
 	}
@@ -89,6 +94,21 @@ func (c *redlatchClient) newHandles(name string) (handle, reader redlatchLocker)
 		handle.redlatchAcquirer = c.client.Lock(name)
 	}
 	return handle, reader
+}
+
+// redlatchMaker makes a handle for each acquisition.
+type redlatchMaker struct {
+	client *redlatchClient
+	name   string
+	read   bool
+}
+
+func (m redlatchMaker) Acquire(ctx context.Context) (Hold, error) {
+	handle, reader := m.client.newHandles(m.name)
+	if m.read {
+		handle = reader
+	}
+	return handle.Acquire(ctx)
 }
 
 func (c *redlatchClient) Close() error {

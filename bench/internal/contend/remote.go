@@ -68,6 +68,9 @@ type Workload struct {
 	// result then contains HandOverTimes.
 	Turns bool `json:"turns,omitempty"`
 
+	// NewHandle makes a worker use a new handle for each acquisition. Only redlatch supports it.
+	NewHandle bool `json:"newHandle,omitempty"`
+
 	// Queued delays the measurement until nearly all workers wait in Redisson's queue,
 	// redisson_lock_queue:{Name}.
 	Queued bool `json:"queued,omitempty"`
@@ -130,10 +133,13 @@ type Result struct {
 	Goroutines int64 `json:"goroutines,omitempty"` // or threads; without the workers themselves
 }
 
-// Target is the address of the server.
+// Cluster is the network of a target that is a cluster.
+const Cluster = "cluster"
+
+// Target is the address of the server, or of the nodes of a cluster.
 type Target struct {
-	Network string `json:"network"` // "unix" or "tcp"
-	Addr    string `json:"addr"`    // a path, or host:port
+	Network string `json:"network"` // "unix", "tcp" or Cluster
+	Addr    string `json:"addr"`    // a path, or host:port; those of a cluster's nodes have commas between them
 }
 
 // Session is a contender that is ready to run one workload. Kind describes what it does. Calls must

@@ -21,6 +21,11 @@ import (
 const (
 	Unix = "unix"
 	TCP  = "tcp"
+
+	// The networks of single workloads; see Spec.Networks.
+	Cluster        = contend.Cluster     // three masters, by TCP
+	RoundTrip500us = "0.5 ms round trip" // a unix socket, delayed by 0.25 ms in each direction
+	RoundTrip2ms   = "2 ms round trip"   // a unix socket, delayed by 1 ms in each direction
 )
 
 // Config selects what to measure, and how.
@@ -28,7 +33,7 @@ type Config struct {
 	Specs      []Spec
 	Contenders map[string]contend.Contender
 	Who        []string      // families or rows to run, and implicitly their bases; empty: all
-	Networks   []string      // of the Go contenders; remote contenders and their bases use TCP
+	Networks   []string      // of the Go contenders, where a spec has none; remote contenders and their bases use TCP
 	Rounds     int           // rounds of each workload; slow workloads run half as many
 	Duration   time.Duration // of each measurement; 0: the workload's own
 	Fork       bool          // run a process per client in the workloads that support it
@@ -72,9 +77,11 @@ type entry struct {
 
 // measure runs all selected entries of a workload, once per round. Each round starts with another
 // entry, so that none always runs first.
-func (c Config) measure(ctx context.Context, s *server.Server, spec Spec) (report.Workload, error) {
+func (c Config) measure(ctx context.Context, s *server.Server, spec Spec) (w report.Workload, err error) {
 	entries, missing := c.selectEntries(spec)
-	w := report.Workload{
+	at := newPlaces(s) // of this workload only: an idle cluster takes processor time
+	defer func() { err = errors.Join(err, at.close()) }()
+	w = report.Workload{
 		ID: spec.ID, Title: spec.Title, Shape: spec.workload(c, Row{}), Metrics: spec.Metrics,
 		Rounds: c.Rounds, Forked: c.Fork && spec.Forks,
 	}
@@ -91,7 +98,7 @@ func (c Config) measure(ctx context.Context, s *server.Server, spec Spec) (repor
 				c.Progress(fmt.Sprintf("%s, round %d of %d: %s (%s)",
 					spec.ID, round+1, w.Rounds, e.result.Name, e.network))
 			}
-			e.record(c.measureOnce(ctx, s, spec, e, round))
+			e.record(c.measureOnce(ctx, at, spec, e, round))
 		}
 	}
 	for _, e := range entries {
@@ -112,7 +119,7 @@ func (c Config) selectEntries(spec Spec) (entries, missing []*entry) {
 	var wanted []*entry
 	for _, e := range all {
 		switch {
-		case !c.asksFor(e):
+		case !c.asksFor(spec, e):
 		case e.contender.Missing != "":
 			missing = append(missing, e)
 		default:
@@ -130,10 +137,14 @@ func (c Config) selectEntries(spec Spec) (entries, missing []*entry) {
 	return entries, missing
 }
 
-// allEntries returns the entries of a workload on both networks.
+// allEntries returns the entries of a workload on all its networks.
 func (c Config) allEntries(spec Spec) []*entry {
 	var all []*entry
-	for _, network := range []string{Unix, TCP} {
+	networks := spec.Networks
+	if networks == nil {
+		networks = []string{Unix, TCP}
+	}
+	for _, network := range networks {
 		for _, row := range spec.Rows {
 			contender, ok := c.Contenders[row.Contender]
 			if !ok || isRemote(contender) && network != TCP {
@@ -154,7 +165,7 @@ func (c Config) allEntries(spec Spec) []*entry {
 func (c Config) Wants(family string) bool {
 	for _, spec := range c.Specs {
 		if slices.ContainsFunc(c.allEntries(spec), func(e *entry) bool {
-			return e.contender.Family == family && c.asksFor(e)
+			return e.contender.Family == family && c.asksFor(spec, e)
 		}) {
 			return true
 		}
@@ -165,8 +176,8 @@ func (c Config) Wants(family string) bool {
 // isRemote reports whether c runs in another process. Such a contender always uses TCP.
 func isRemote(c contend.Contender) bool { return c.Open == nil }
 
-func (c Config) asksFor(e *entry) bool {
-	if !isRemote(e.contender) && !slices.Contains(c.Networks, e.network) {
+func (c Config) asksFor(spec Spec, e *entry) bool {
+	if spec.Networks == nil && !isRemote(e.contender) && !slices.Contains(c.Networks, e.network) {
 		return false
 	}
 	return len(c.Who) == 0 || slices.Contains(c.Who, e.contender.Family) || slices.Contains(c.Who, e.result.Name)
@@ -193,6 +204,7 @@ func (s Spec) workload(c Config, row Row) contend.Workload {
 	if row.Primitive != "" {
 		w.Primitive = row.Primitive
 	}
+	w.NewHandle = row.NewHandle
 	if row.Waiters > 0 {
 		w.Goroutines = row.Waiters
 	}
@@ -230,16 +242,22 @@ func (e *entry) record(o observation, err error) {
 	}
 }
 
-// measureOnce makes one measurement on an empty server.
+// measureOnce makes one measurement on an empty server or cluster.
 func (c Config) measureOnce(
-	ctx context.Context, s *server.Server, spec Spec, e *entry, round int,
+	ctx context.Context, places *places, spec Spec, e *entry, round int,
 ) (o observation, err error) {
-	if err := s.Admin.FlushAll(ctx).Err(); err != nil {
-		return o, fmt.Errorf("harness: flushall: %w", err)
+	at, err := places.open(ctx, e.network)
+	if err != nil {
+		return o, err
+	}
+	for _, admin := range at.admins {
+		if err := admin.FlushAll(ctx).Err(); err != nil {
+			return o, fmt.Errorf("harness: flushall: %w", err)
+		}
 	}
 	o.w = spec.workload(c, e.row)
 	o.w.Name = fmt.Sprintf("bench:%s:%d", spec.ID, time.Now().UnixNano())
-	session, err := e.open(ctx, s, o.w)
+	session, err := e.open(ctx, at.target, o.w)
 	if err != nil {
 		return o, err
 	}
@@ -255,15 +273,11 @@ func (c Config) measureOnce(
 	if err != nil {
 		return o, err
 	}
-	err = o.observe(ctx, s.Admin, session, e.commands())
+	err = o.observe(ctx, at.admins, session, e.commands())
 	return o, errors.Join(err, stopProfile())
 }
 
-func (e *entry) open(ctx context.Context, s *server.Server, w contend.Workload) (contend.Session, error) {
-	target := s.Unix
-	if e.network == TCP {
-		target = s.TCP
-	}
+func (e *entry) open(ctx context.Context, target contend.Target, w contend.Workload) (contend.Session, error) {
 	switch {
 	case e.contender.Remote != nil:
 		return e.contender.Remote.Open(ctx, target, w)

@@ -11,25 +11,34 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/bench/internal/contend"
+	"github.com/redlatch/redlatch/bench/internal/delay"
 	"github.com/redlatch/redlatch/bench/internal/report"
 	"github.com/redlatch/redlatch/bench/internal/server"
 	"github.com/redlatch/redlatch/bench/internal/workload"
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// TestMain runs workload.Serve when workload.Fork starts this test binary as a child process.
+// TestMain runs workload.Serve or delay.Serve when workload.Fork or delay.Start starts this test
+// binary as a child process.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == workload.PartCommand {
-		if err := workload.Serve(context.Background(), contend.All(), os.Stdin, os.Stdout); err != nil {
-			os.Exit(1)
+	serve := func() error { os.Exit(m.Run()); return nil }
+	if len(os.Args) > 1 {
+		switch os.Args[1] {
+		case workload.PartCommand:
+			serve = func() error { return workload.Serve(context.Background(), contend.All(), os.Stdin, os.Stdout) }
+		case delay.Command:
+			serve = func() error { return delay.Serve(context.Background(), os.Stdin, os.Stdout) }
 		}
-		os.Exit(0)
 	}
-	os.Exit(m.Run())
+	if err := serve(); err != nil {
+		os.Exit(1)
+	}
+	os.Exit(0)
 }
 
 func start(t *testing.T) *server.Server {
@@ -47,7 +56,7 @@ func smallSpecs() []Spec {
 	for i := range specs {
 		w := &specs[i].Workload
 		w.Goroutines, w.Keys = min(w.Goroutines, 8), min(w.Keys, 200)
-		if specs[i].ID == "W2" {
+		if w.Kind == contend.Section && w.Keys > 1 { // a key per worker
 			w.Keys = w.Goroutines
 		}
 		for j := range specs[i].Rows {
@@ -180,27 +189,39 @@ func only(id string) ([]Spec, error) {
 
 // The count from INFO commandstats equals the number of commands that MONITOR shows.
 func TestCommandCountMatchesMonitor(t *testing.T) {
-	s := start(t)
+	places := newPlaces(start(t))
+	t.Cleanup(func() { require.NoError(t, places.close()) })
 	for _, spec := range smallSpecs() {
 		if spec.Workload.Kind != contend.Section || spec.Workload.Queued {
 			continue
 		}
 		for _, e := range (Config{Contenders: contend.All(), Networks: []string{Unix}}).allEntries(spec) {
-			if e.network != Unix {
+			if e.network != Unix && e.network != Cluster {
 				continue
 			}
 			t.Run(spec.ID+", "+e.result.Name, func(t *testing.T) {
 				w := spec.workload(Config{Duration: testDuration}, e.row)
 				w.Name = t.Name()
-				require.NoError(t, s.Admin.FlushAll(t.Context()).Err())
-				session, err := e.open(t.Context(), s, w)
+				at, err := places.open(t.Context(), e.network)
 				require.NoError(t, err)
-				monitored := startMonitor(t, s)
+				var monitors []func() int64
+				for _, admin := range at.admins {
+					require.NoError(t, admin.FlushAll(t.Context()).Err())
+				}
+				session, err := e.open(t.Context(), at.target, w)
+				require.NoError(t, err)
+				for _, admin := range at.admins {
+					monitors = append(monitors, startMonitor(t, admin))
+				}
 				var o observation
 				o.w = w
-				require.NoError(t, o.observe(t.Context(), s.Admin, session, e.commands()))
+				require.NoError(t, o.observe(t.Context(), at.admins, session, e.commands()))
 				require.Positive(t, o.run.commands)
-				assert.Equal(t, monitored(), o.run.commands)
+				var monitored int64
+				for _, stop := range monitors {
+					monitored += stop()
+				}
+				assert.Equal(t, monitored, o.run.commands)
 				require.NoError(t, session.Close(), "an open client would send commands during the next subtest")
 			})
 		}
@@ -209,9 +230,9 @@ func TestCommandCountMatchesMonitor(t *testing.T) {
 
 // startMonitor starts MONITOR. The function that it returns stops it, and returns the number of
 // commands that clients sent between the observer's two INFO commands.
-func startMonitor(t *testing.T, s *server.Server) func() int64 {
+func startMonitor(t *testing.T, admin *redis.Client) func() int64 {
 	t.Helper()
-	conn, err := net.Dial("unix", s.Unix.Addr)
+	conn, err := net.Dial("unix", admin.Options().Addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	_, err = conn.Write([]byte("MONITOR\r\n"))
@@ -221,7 +242,7 @@ func startMonitor(t *testing.T, s *server.Server) func() int64 {
 	require.Equal(t, "+OK", lines.Text())
 	const info, end = `"info" "commandstats"`, `"echo" "the end"`
 	return func() int64 {
-		require.NoError(t, s.Admin.Echo(t.Context(), "the end").Err())
+		require.NoError(t, admin.Echo(t.Context(), "the end").Err())
 		var sinceFirstInfo, untilLastInfo int64
 		infos := 0
 		for lines.Scan() && !strings.Contains(lines.Text(), end) {
@@ -237,6 +258,32 @@ func startMonitor(t *testing.T, s *server.Server) func() int64 {
 		require.Equal(t, 2, infos)
 		return untilLastInfo
 	}
+}
+
+// A lock that is acquired over a network takes one round trip to acquire.
+func TestDelayedNetworksDelayEachRoundTrip(t *testing.T) {
+	t.Setenv("GORACE", "atexit_sleep_ms=0")
+	s := start(t)
+	specs, err := only("W12")
+	require.NoError(t, err)
+	require.Len(t, specs[0].Networks, len(roundTrips))
+	r, err := Run(t.Context(), s, Config{
+		Specs: specs, Contenders: contend.All(), Networks: []string{Unix}, Rounds: 1, Duration: testDuration,
+	})
+	require.NoError(t, err)
+	require.Len(t, r.Workloads[0].Rows, 2*len(roundTrips))
+	for _, row := range r.Workloads[0].Rows {
+		want := roundTrips[row.Network]
+		require.GreaterOrEqual(t, row.Values[report.WaitP50].Min, float64(want), "%s, %s", row.Name, row.Network)
+		require.LessOrEqual(t, row.Values[report.Ops].Max, 0.5/want.Seconds(), "%s, %s", row.Name, row.Network)
+	}
+}
+
+func TestUnknownNetworkIsAnError(t *testing.T) {
+	places := newPlaces(&server.Server{})
+	_, err := places.open(t.Context(), "token ring")
+	require.ErrorContains(t, err, "token ring")
+	require.NoError(t, places.close())
 }
 
 func TestSelectEntriesAddsBases(t *testing.T) {
@@ -267,9 +314,16 @@ func TestSelectEntriesAddsBases(t *testing.T) {
 		{"a remote contender", []string{"remote"}, []string{Unix}, []string{"floor tcp", "remote tcp"}},
 		{"both networks", []string{"floor"}, []string{Unix, TCP}, []string{"floor unix", "floor tcp"}},
 		{"no contender", []string{"other"}, []string{Unix}, nil},
+		{
+			"networks of the spec", []string{fair}, nil,
+			[]string{"floor cluster", "redlatch fair cluster"},
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := Config{Contenders: all, Who: tt.who, Networks: tt.networks}
+			c, spec := Config{Contenders: all, Who: tt.who, Networks: tt.networks}, spec
+			if tt.networks == nil {
+				spec.Networks = []string{Cluster}
+			}
 			entries, missing := c.selectEntries(spec)
 			var got []string
 			for _, e := range entries {
@@ -290,6 +344,9 @@ func TestSpecsAreConsistent(t *testing.T) {
 			require.False(t, seen[s.ID])
 			seen[s.ID] = true
 			require.NotEmpty(t, s.Metrics, s.ID)
+			require.NotEmpty(t, s.Title, s.ID)
+			require.Positive(t, s.Workload.Clients, s.ID)
+			require.Positive(t, s.Workload.Duration, s.ID)
 			names := map[string]bool{}
 			for _, row := range s.Rows {
 				require.Contains(t, all, row.Contender)

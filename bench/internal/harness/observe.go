@@ -17,7 +17,7 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/workload"
 )
 
-// sample is the server's statistics at one instant.
+// sample is the statistics of the server, or of all nodes of a cluster, at one instant.
 type sample struct {
 	at          time.Time
 	calls       measure.Calls
@@ -26,16 +26,27 @@ type sample struct {
 	subscribers int64 // connections with a subscription
 }
 
-func takeSample(ctx context.Context, admin *redis.Client) (sample, error) {
-	s := sample{at: time.Now()}
+func takeSample(ctx context.Context, admins []*redis.Client) (sample, error) {
+	s := sample{at: time.Now(), calls: measure.Calls{}}
+	for _, admin := range admins {
+		if err := s.add(ctx, admin); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+// add adds the statistics of one server.
+func (s *sample) add(ctx context.Context, admin *redis.Client) error {
 	stats, err := admin.Info(ctx, "commandstats", "cpu").Result()
 	if err != nil {
-		return s, fmt.Errorf("harness: info: %w", err)
+		return fmt.Errorf("harness: info: %w", err)
 	}
-	s.calls, s.cpu = measure.ParseCalls(stats), measure.ParseCPU(stats)
+	s.calls.Add(measure.ParseCalls(stats))
+	s.cpu += measure.ParseCPU(stats)
 	clients, err := admin.ClientList(ctx).Result()
 	if err != nil {
-		return s, fmt.Errorf("harness: client list: %w", err)
+		return fmt.Errorf("harness: client list: %w", err)
 	}
 	for line := range strings.Lines(clients) {
 		fields := strings.Fields(line)
@@ -47,7 +58,7 @@ func takeSample(ctx context.Context, admin *redis.Client) (sample, error) {
 			s.subscribers++
 		}
 	}
-	return s, nil
+	return nil
 }
 
 func hasSubscription(fields []string) bool {
@@ -91,10 +102,10 @@ const sampleLead = 250 * time.Millisecond
 
 // observe runs the session and samples the server before and after. commands is Contender.Commands.
 func (o *observation) observe(
-	ctx context.Context, admin *redis.Client, session contend.Session, commands []string,
+	ctx context.Context, admins []*redis.Client, session contend.Session, commands []string,
 ) error {
 	runtime.GC()
-	before, err := takeSample(ctx, admin)
+	before, err := takeSample(ctx, admins)
 	if err != nil {
 		return err
 	}
@@ -103,7 +114,7 @@ func (o *observation) observe(
 	if o.w.Kind == contend.Crowd {
 		go func() {
 			time.Sleep(o.w.Duration - sampleLead)
-			sample, err := takeSample(ctx, admin)
+			sample, err := takeSample(ctx, admins)
 			o.idle, o.end = between(before, sample, commands), sample // read after <-idle
 			idle <- err
 		}()
@@ -115,7 +126,7 @@ func (o *observation) observe(
 	if err != nil {
 		return err
 	}
-	after, err := takeSample(ctx, admin)
+	after, err := takeSample(ctx, admins)
 	if err != nil {
 		return err
 	}
@@ -125,13 +136,13 @@ func (o *observation) observe(
 	case contend.Section:
 		o.end = after
 	case contend.Holds:
-		return o.countMissingKeys(ctx, admin)
+		return o.countMissingKeys(ctx, admins[0])
 	case contend.Crowd: // end is set above
 	}
 	return nil
 }
 
-// countMissingKeys counts holds without a key as lost, in case the contender did not notice.
+// countMissingKeys counts, on a single server, holds without a key as lost, in case the contender did not notice.
 func (o *observation) countMissingKeys(ctx context.Context, admin *redis.Client) error {
 	const perCommand = 1000
 	var present int64

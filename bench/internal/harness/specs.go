@@ -17,6 +17,7 @@ type Row struct {
 	Primitive contend.Primitive // "": the workload's
 	Base      string            // name of the row to compare with; "": the first row
 	Waiters   int               // goroutines per client; 0: the workload's
+	NewHandle bool              // a new handle for each acquisition
 }
 
 // Spec is a workload and its contenders.
@@ -26,14 +27,18 @@ type Spec struct {
 	Workload contend.Workload
 	Rows     []Row
 	Metrics  []string // keys of the metrics to show; ratios are of the first
+	Networks []string // of all rows; nil: as the run is configured
 	Slow     bool     // runs half the rounds
-	Forks    bool     // can run with a process per client
+	// Forks: can run with a process per client. W2 and its like cannot: each worker has a key of its
+	// own, and so has its guard, which other processes do not see.
+	Forks bool
 }
 
 // Names of rows that share a contender.
 const (
 	fair      = "redlatch fair"
-	cohort    = "redlatch cohort" // WithCohort(5ms)
+	cohort    = "redlatch cohort"     // WithCohort(5ms)
+	newHandle = "redlatch new handle" // for each acquisition
 	semaphore = "redlatch semaphore"
 	permits   = "redlatch permits"
 
@@ -51,6 +56,12 @@ const sectionDuration = 500 * time.Millisecond
 
 // Specs returns the workloads. If long is set, W6 has its full size.
 func Specs(long bool) []Spec {
+	local := localSpecs(long)
+	return append(local, remoteSpecs(local)...)
+}
+
+// localSpecs returns the workloads on a single server on this machine.
+func localSpecs(long bool) []Spec {
 	w6 := contend.Workload{
 		Kind: contend.Holds, Primitive: contend.Lock, Keys: 5000, Clients: 1, Goroutines: 64,
 		TTL: 3 * time.Second, Duration: 5 * time.Second,
@@ -67,6 +78,7 @@ func Specs(long bool) []Spec {
 	return []Spec{
 		{
 			ID: "W1", Title: "one goroutine acquires and releases a free lock; the floor is two EVALSHA",
+			Forks: true,
 			Workload: contend.Workload{
 				Kind: contend.Section, Primitive: contend.Lock, Keys: 1, Clients: 1, Goroutines: 1,
 				Duration: sectionDuration,
@@ -74,6 +86,7 @@ func Specs(long bool) []Spec {
 			Rows: []Row{
 				{Contender: contend.Floor},
 				{Contender: contend.Redlatch},
+				{Name: newHandle, Contender: contend.Redlatch, NewHandle: true},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
 				{Contender: contend.Redisson},
@@ -93,6 +106,7 @@ func Specs(long bool) []Spec {
 				{Contender: contend.Floor},
 				{Contender: contend.FloorPipelined},
 				{Contender: contend.Redlatch},
+				{Name: newHandle, Contender: contend.Redlatch, NewHandle: true},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
 				{Contender: contend.Redisson},

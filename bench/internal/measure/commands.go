@@ -42,6 +42,13 @@ func ParseCPU(info string) (sum time.Duration) {
 	return sum
 }
 
+// Add adds the calls of another server.
+func (c Calls) Add(other Calls) {
+	for name, n := range other {
+		c[name] += n
+	}
+}
+
 // Since returns the calls made after before was taken. Commands without new calls are left out.
 func (c Calls) Since(before Calls) Calls {
 	diff := Calls{}
@@ -79,10 +86,10 @@ func notInScripts(name string) bool {
 		"subscribe", "unsubscribe", "psubscribe", "punsubscribe", "ssubscribe", "sunsubscribe",
 		"blpop", "brpop", "blmove", "brpoplpush", "bzpopmin", "bzpopmax",
 		"multi", "exec", "discard", "watch", "unwatch", "wait", "waitaof",
-		"ping", "hello", "auth", "select", "reset", "quit", "readonly", "readwrite",
+		"ping", "hello", "auth", "select", "reset", "quit", "readonly", "readwrite", "command",
 		"client|setinfo", "client|setname", "client|id", "client|tracking", "client|maint_notifications":
 		return true
 	}
 	return strings.HasPrefix(name, "script|") || strings.HasPrefix(name, "function|") ||
-		strings.HasPrefix(name, "cluster|")
+		strings.HasPrefix(name, "cluster|") || strings.HasPrefix(name, "pubsub|")
 }

@@ -93,6 +93,9 @@ func TestCallsCountsCommandsOfClients(t *testing.T) {
 	require.EqualValues(t, 42, calls.ByClients(), "commands that scripts can call are left out")
 	require.EqualValues(t, 49, calls.ByClients("lpush"))
 	require.EqualValues(t, 42, calls.ByClients("evalsha"), "no command counts twice")
+
+	calls.Add(Calls{"evalsha": 2, "cluster|slots": 1, "pubsub|shardnumsub": 1, "command": 1}) // of another node
+	require.EqualValues(t, 47, calls.ByClients())
 }
 
 func TestParseCPUIgnoresChildren(t *testing.T) {

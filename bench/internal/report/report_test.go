@@ -141,28 +141,59 @@ func TestReadReturnsWhatWasWritten(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrNotExist)
 }
 
-func TestFillReplacesTextBetweenMarkers(t *testing.T) {
-	for _, tt := range []struct{ name, page, want, err string }{
+func TestFillWritesTablesBetweenMarkers(t *testing.T) {
+	r := sample()
+	r.Workloads = r.Workloads[:1]
+	for _, id := range []string{"W5", "W6"} {
+		w := r.Workloads[0]
+		w.ID = id
+		r.Workloads = append(r.Workloads, w)
+	}
+	const plain, end = "<!-- results -->", "<!-- end of results -->"
+	const named = "<!-- results of W6 W4 -->"
+	for _, tt := range []struct {
+		name, page string
+		want       []string // in this order
+		err        string
+	}{
 		{
-			"both markers", "a\n<!-- results -->\nold\n<!-- end of results -->\nb\n",
-			"a\n<!-- results -->\n\nnew\n\n<!-- end of results -->\nb\n", "",
+			"all", "a\n" + plain + "\nold\n" + end + "\nb\n",
+			[]string{"a\n" + plain + "\n\na machine, ", "### W4", "### W5", "### W6", "|\n", "\n\n" + end + "\nb\n"}, "",
 		},
-		{"no begin marker", "a\n<!-- end of results -->\n", "", "does not contain"},
-		{"no end marker", "a\n<!-- results -->\n", "", "does not contain"},
+		{
+			"named workloads apart", named + "old" + end + "\nb\n" + plain + end,
+			[]string{named + "\n\n### W6", "### W4", end + "\nb\n" + plain, "a machine", "### W5", end}, "",
+		},
+		{"no results", "<!-- results of W7 -->" + end, nil, "no results of W7"},
+		{"named twice", named + end + named + end, nil, "no results of W6"},
+		{"no begin marker", "a\n" + end + "\n", nil, "no pairs"},
+		{"no end marker", "a\n" + plain + "\n", nil, "no pairs"},
+		{"one end marker for two", plain + named + end, nil, "no pairs"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "page.md")
 			require.NoError(t, os.WriteFile(path, []byte(tt.page), 0o600))
-			err := Fill(path, "new\n")
+			err := r.Fill(path)
+			text, readErr := os.ReadFile(path)
+			require.NoError(t, readErr)
 			if tt.err != "" {
 				require.ErrorContains(t, err, tt.err)
+				require.Equal(t, tt.page, string(text), "unchanged")
 				return
 			}
 			require.NoError(t, err)
-			text, err := os.ReadFile(path)
+			rest, found := string(text), false
+			for _, want := range tt.want {
+				_, rest, found = strings.Cut(rest, want)
+				require.True(t, found, "%q in %s", want, text)
+			}
+			require.Empty(t, rest)
+			require.NotContains(t, string(text), "old")
+			require.Equal(t, 3, strings.Count(string(text), "### W"))
+			require.NoError(t, r.Fill(path))
+			again, err := os.ReadFile(path)
 			require.NoError(t, err)
-			require.Equal(t, tt.want, string(text))
-			require.NoError(t, Fill(path, "new"), "the markers are still there")
+			require.Equal(t, string(text), string(again), "the markers are still there")
 		})
 	}
 }
@@ -174,6 +205,7 @@ func TestFormats(t *testing.T) {
 		{number(0), "0"}, {number(7), "7"}, {number(0.123), "0.12"}, {number(0.00123), "0.0012"},
 		{number(12.34), "12.3"}, {number(123.4), "123"}, {number(1234.5), "1,234"}, {number(12345678), "12,345,678"},
 		{number(-1234567), "-1,234,567"}, {number(-123456), "-123,456"},
+		{formatRatio(measure.Spread{Median: 9.87, Min: 0.123, Max: 1234.5}), "9.87 (0.12..1,234)"},
 		{duration(1500), "1.50 µs"}, {duration(2.5e6), "2.50 ms"}, {duration(3e9), "3 s"}, {size(64), "64 B"},
 	} {
 		require.Equal(t, tt.want, tt.got)

@@ -37,16 +37,23 @@ func (r *Report) Markdown() string {
 		s.Date.UTC().Format("2006-01-02 15:04 UTC"), duration(float64(s.Took)))
 	fmt.Fprintf(&b, "%s.\n", r.versions())
 	for _, w := range r.Workloads {
-		fmt.Fprintf(&b, "\n### %s: %s\n\n", w.ID, w.caption())
-		for i, line := range w.lines() {
-			fmt.Fprintf(&b, "| %s |\n", strings.Join(line, " | "))
-			if i == 0 {
-				fmt.Fprintf(&b, "|---|%s\n", strings.Repeat("---:|", len(line)-1))
-			}
+		b.WriteString(w.markdown())
+	}
+	return b.String()
+}
+
+// markdown returns the workload's heading and table.
+func (w Workload) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "\n### %s: %s\n\n", w.ID, w.caption())
+	for i, line := range w.lines() {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(line, " | "))
+		if i == 0 {
+			fmt.Fprintf(&b, "|---|%s\n", strings.Repeat("---:|", len(line)-1))
 		}
-		for _, note := range w.notes() {
-			fmt.Fprintf(&b, "\n%s\n", note)
-		}
+	}
+	for _, note := range w.notes() {
+		fmt.Fprintf(&b, "\n%s\n", note)
 	}
 	return b.String()
 }
@@ -147,7 +154,14 @@ func (r Row) ratio(key string) string {
 	return formatRatio(s)
 }
 
-// formatRatio rounds to two decimals: the spread of a ratio makes further digits meaningless.
+// formatRatio rounds to two decimals, and large ratios to three digits: the spread of a ratio makes
+// further digits meaningless.
 func formatRatio(s measure.Spread) string {
-	return fmt.Sprintf("%.2f (%.2f..%.2f)", s.Median, s.Min, s.Max)
+	format := func(v float64) string {
+		if v < 10 {
+			return fmt.Sprintf("%.2f", v)
+		}
+		return number(v)
+	}
+	return fmt.Sprintf("%s (%s..%s)", format(s.Median), format(s.Min), format(s.Max))
 }

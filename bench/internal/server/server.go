@@ -1,4 +1,4 @@
-// Package server starts a redis-server for one benchmark run.
+// Package server starts a redis-server, or a cluster of them, for one benchmark run.
 package server
 
 import (
@@ -53,13 +53,23 @@ func Binary() (string, error) {
 // Start starts a server and waits until it accepts connections. Cancelling ctx does not stop it;
 // Close does.
 func Start(ctx context.Context) (*Server, error) {
+	return startOnFreePort(ctx, func() ([]string, error) { return nil, nil })
+}
+
+// startOnFreePort starts a server with further arguments. It calls args for each attempt, because the
+// arguments may name a port too.
+func startOnFreePort(ctx context.Context, args func() ([]string, error)) (*Server, error) {
 	binary, err := Binary()
 	if err != nil {
 		return nil, fmt.Errorf("server: find redis-server (set REDIS_SERVER): %w", err)
 	}
 	var failures error
 	for range maxAttempts {
-		s, err := start(ctx, binary)
+		more, err := args()
+		if err != nil {
+			return nil, err
+		}
+		s, err := start(ctx, binary, more)
 		if err == nil {
 			return s, nil
 		}
@@ -68,7 +78,7 @@ func Start(ctx context.Context) (*Server, error) {
 	return nil, failures
 }
 
-func start(ctx context.Context, binary string) (*Server, error) {
+func start(ctx context.Context, binary string, more []string) (*Server, error) {
 	port, err := freePort(ctx)
 	if err != nil {
 		return nil, err
@@ -83,9 +93,11 @@ func start(ctx context.Context, binary string) (*Server, error) {
 		TCP:  contend.Target{Network: "tcp", Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))},
 	}
 	// The server must outlive ctx: after a cancellation the sessions still release their holds.
-	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), binary,
+	args := append([]string{
 		"--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--unixsocket", s.Unix.Addr, "--dir", dir,
-		"--save", "", "--appendonly", "no", "--maxclients", "12000", "--loglevel", "warning")
+		"--save", "", "--appendonly", "no", "--maxclients", "12000", "--loglevel", "warning",
+	}, more...)
+	s.cmd = exec.CommandContext(context.WithoutCancel(ctx), binary, args...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.output, &s.output
 	s.cmd.SysProcAttr = killWithParent()
 	started := make(chan error)
