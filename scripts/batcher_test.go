@@ -510,6 +510,7 @@ func TestOnceDoesNotWaitForABatch(t *testing.T) {
 type hook struct {
 	mu            sync.Mutex
 	single, piped int
+	pipelines     int
 	value         any
 	refuse        error
 }
@@ -543,6 +544,9 @@ func (h *hook) see(ctx context.Context, kind *int, cmds ...redis.Cmder) error {
 		return nil
 	}
 	*kind += len(cmds)
+	if kind == &h.piped {
+		h.pipelines++
+	}
 	h.value = ctx.Value(valueKey{})
 	return h.refuse
 }
