@@ -23,6 +23,8 @@ import (
 // in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
 // gets its slot.
 //
+// On a cluster, each master has its own batcher; see shards.
+//
 // Invariant: while commands are queued, some worker has a slot and will take them. enter starts a
 // worker if a slot is free. A worker gives its slot up only when the queue is empty, or to another
 // worker. Each of these steps holds mu.

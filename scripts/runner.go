@@ -124,8 +124,9 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 // Failures are an [*Error]. Keys are strings, passed as []any so that a prebuilt slice is sent
 // without copying.
 //
-// Commands of many goroutines are sent in pipelines. A hook of the client sees such a pipeline with
-// a context that has no values.
+// Commands of many goroutines are sent in pipelines, on a cluster in pipelines for each master. A
+// hook sees such a pipeline with a context that has no values. On a cluster the pipeline is sent by
+// the client of the node, so only hooks of that client see it.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err

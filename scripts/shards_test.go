@@ -164,7 +164,8 @@ func TestMovedCommandInABatch(t *testing.T) {
 	here, moved := keys[0], keys[1]
 	e := newClusterEnv(t, servers, oneNode(servers.Nodes()[0]))
 	e.warm(t, here, moved)
-	require.Same(t, e.batcher(t, here), e.batcher(t, moved))
+	b := e.batcher(t, here)
+	require.Same(t, b, e.batcher(t, moved))
 	from, to := e.proxy(t, here), e.proxy(t, moved)
 	from.Record()
 	to.Record()
@@ -179,7 +180,7 @@ func TestMovedCommandInABatch(t *testing.T) {
 	}
 	calls[0], calls[5] = calls[5], calls[0] // go-redis treats the first command of a pipeline specially
 	done := make(chan []result, 1)
-	go func() { done <- runInOneBatch(t, e.batcher(t, here), calls) }()
+	go func() { done <- runInOneBatch(t, b, calls) }()
 	redistest.WaitFor(t, testTimeout, func() bool { return answered.Load() == 5 }, "the others are answered")
 	redistest.WaitFor(t, testTimeout, func() bool { return to.Held() == 2 }, "two commands have moved")
 	answer()
