@@ -164,6 +164,7 @@ func TestMovedCommandInABatch(t *testing.T) {
 	here, moved := keys[0], keys[1]
 	e := newClusterEnv(t, servers, oneNode(servers.Nodes()[0]))
 	e.warm(t, here, moved)
+	e.r.minDelay, e.r.maxDelay = time.Minute, time.Minute // following a redirection is no retry
 	b := e.batcher(t, here)
 	require.Same(t, b, e.batcher(t, moved))
 	from, to := e.proxy(t, here), e.proxy(t, moved)
@@ -241,6 +242,7 @@ func TestAskedCommandInABatch(t *testing.T) {
 	keys := keyPerNode(t, servers)
 	here, left := keys[0], "{"+keys[0]+"}left"
 	e.warm(t, keys...)
+	e.r.minDelay, e.r.maxDelay = time.Minute, time.Minute // following a redirection is no retry
 	finish := servers.MigrateSlot(t, here, servers.Nodes()[1])
 	from, to := e.proxy(t, here), e.proxies[servers.Nodes()[1]]
 	from.Record()
