@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -22,13 +23,18 @@ import (
 // in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
 // gets its slot.
 //
+// On a cluster, each master has its own batcher; see shards.
+//
 // Invariant: while commands are queued, some worker has a slot and will take them. enter starts a
 // worker if a slot is free. A worker gives its slot up only when the queue is empty, or to another
 // worker. Each of these steps holds mu.
 type batcher struct {
-	r       *Runner
-	enabled bool      // false: no batches; on a cluster a batch would wait for its slowest shard
-	idle    sync.Pool // of *pending
+	r         *Runner
+	rdb       redis.UniversalClient // sends the batches
+	maxDirect int                   // commands in flight alone; 0: all are sent alone
+	idle      sync.Pool             // of *pending
+
+	latest atomic.Pointer[deadline] // of the latest call; of a shard's batcher only
 
 	mu     sync.Mutex
 	direct int        // commands in flight alone
@@ -38,7 +44,7 @@ type batcher struct {
 }
 
 const (
-	maxDirect   = 8                     // commands in flight alone
+	maxDirect   = 8                     // commands in flight alone, on a single server
 	maxInFlight = 2                     // batches in flight with a slot
 	maxBatch    = 100                   // commands in a batch
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
@@ -53,6 +59,10 @@ type pending struct {
 	reply Reply
 	err   error
 	done  chan struct{} // capacity 1: gets one value when reply and err are set
+}
+
+func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
+	return &batcher{r: r, rdb: rdb, maxDirect: maxDirect}
 }
 
 // do makes one attempt at c. It returns when the attempt is answered, or when ctx or c.end ends
@@ -121,7 +131,7 @@ func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
 func (b *batcher) enter(p *pending) (alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.enabled || !b.full && b.direct < maxDirect {
+	if b.maxDirect == 0 || !b.full && b.direct < b.maxDirect {
 		b.direct++
 		return true
 	}
@@ -168,7 +178,7 @@ func (b *batcher) withdraw(p *pending) bool {
 
 // work is a worker: it sends batches until the queue is empty, or until it loses its slot.
 func (b *batcher) work() {
-	pipe := b.r.rdb.Pipeline() // empty after each Exec, so one serves all batches of this worker
+	pipe := b.rdb.Pipeline() // empty after each Exec, so one serves all batches of this worker
 	for batch := b.take(nil); len(batch) > 0; batch = b.take(batch[:0]) {
 		if !b.keepsSlot(func() { b.sendAll(pipe, batch) }) {
 			return
@@ -226,7 +236,7 @@ func (b *batcher) passSlot() {
 
 // updateFull lets commands be sent alone again when few are queued. The caller holds mu. Half of
 // maxDirect is the threshold, so that full does not change with every command.
-func (b *batcher) updateFull() { b.full = len(b.queue) > maxDirect/2 }
+func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 
 // sendAll makes one attempt at each command of a batch, as Runner.attempt does at one: by digest,
 // again after loading what the server does not know, and then with the text.
@@ -239,7 +249,7 @@ func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 	for _, p := range batch {
 		if !loaded[p.script] {
 			loaded[p.script] = true
-			_ = b.r.load(ctx, p.call) // if that fails, the third attempt sends the text
+			_ = b.rdb.ScriptLoad(ctx, p.script.text).Err() // if that fails, the third attempt sends the text
 		}
 	}
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
@@ -254,7 +264,8 @@ func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 }
 
 // send sends a batch in one pipeline. It returns the commands whose script the server does not
-// know, in the batch's own array; the others are done, and belong to their callers.
+// know, in the batch's own array; the others are done, and belong to their callers, or are sent
+// again to another node.
 func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
 	for i, p := range batch {
@@ -269,14 +280,25 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 	unknown := batch[:0]
 	for _, p := range batch {
 		p.reply, p.err = p.cmd.reply(sent, broken)
-		if isNoScript(p.err) {
-			if !isAbandoned(p.call.ctx) {
-				unknown = append(unknown, p)
-				continue
-			}
+		noScript, redirected := isNoScript(p.err), b.r.shards.cluster != nil && isRedirection(p.err)
+		switch {
+		case !noScript && !redirected: // p has its result
+		case isAbandoned(p.call.ctx):
 			p.err = &interrupted{cause: p.err, notSent: true} // as in attempt
+		case redirected:
+			b.r.running.Go(func() { b.sendRedirected(p) })
+			continue
+		default:
+			unknown = append(unknown, p)
+			continue
 		}
 		p.done <- struct{}{} // from here on p belongs to its caller
 	}
 	return unknown
+}
+
+// sendRedirected sends p again, alone, after its node answered that another one serves the slot.
+func (b *batcher) sendRedirected(p *pending) {
+	p.reply, p.err = b.r.attempt(p.ctx, b.r.single, p.call)
+	p.done <- struct{}{}
 }

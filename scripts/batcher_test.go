@@ -37,10 +37,9 @@ type result struct {
 	err   error
 }
 
-// occupyBatcher waits until r's batcher has no worker, and then makes it count that many commands
-// and batches as in flight, until vacate.
-func occupyBatcher(t testing.TB, r *Runner, direct, slots int) (vacate func()) {
-	b := &r.batch
+// occupyBatcher waits until b has no worker, and then makes it count that many commands and batches
+// as in flight, until vacate.
+func occupyBatcher(t testing.TB, b *batcher, direct, slots int) (vacate func()) {
 	redistest.WaitFor(t, testTimeout, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -54,8 +53,8 @@ func occupyBatcher(t testing.TB, r *Runner, direct, slots int) (vacate func()) {
 	}
 	add(direct, slots)
 	return func() {
-		r.running.Add(1)
-		defer r.running.Done()
+		b.r.running.Add(1)
+		defer b.r.running.Done()
 		add(-direct, 0)
 		for range slots {
 			b.passSlot()
@@ -63,32 +62,37 @@ func occupyBatcher(t testing.TB, r *Runner, direct, slots int) (vacate func()) {
 	}
 }
 
-// runInOneBatch queues calls in r's batcher, in their order, then has them sent in one pipeline,
-// and returns their results.
-func runInOneBatch(t testing.TB, r *Runner, calls []request) []result {
+// runInOneBatch queues calls in b, in their order, then has them sent in one pipeline, and returns
+// their results.
+func runInOneBatch(t testing.TB, b *batcher, calls []request) []result {
 	results := make([]result, len(calls))
-	vacate := occupyBatcher(t, r, maxDirect, maxInFlight)
+	vacate := occupyBatcher(t, b, b.maxDirect, maxInFlight)
 	var wg sync.WaitGroup
 	for i, call := range calls { // each is queued before the next
 		wg.Go(func() { results[i].reply, results[i].err = call() })
-		redistest.WaitFor(t, testTimeout, func() bool { return queued(r) == i+1 }, "queued")
+		redistest.WaitFor(t, testTimeout, func() bool { return queued(b) == i+1 }, "queued")
 	}
 	vacate()
 	wg.Wait()
 	return results
 }
 
-func queued(r *Runner) int {
-	r.batch.mu.Lock()
-	defer r.batch.mu.Unlock()
-	return len(r.batch.queue)
+func queued(b *batcher) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.queue)
 }
 
-// requireIdle closes r and requires that its batcher counts nothing as in flight.
+// requireIdle closes r and requires that its batchers count nothing as in flight.
 func requireIdle(t testing.TB, r *Runner) {
 	r.Close()
-	b := &r.batch
-	require.Equal(t, []any{0, 0, 0, false}, []any{len(b.queue), b.direct, b.slots, b.full})
+	batchers := []*batcher{r.batch}
+	for _, b := range *r.shards.batches.Load() {
+		batchers = append(batchers, b)
+	}
+	for _, b := range batchers {
+		require.Equal(t, []any{0, 0, 0, false}, []any{len(b.queue), b.direct, b.slots, b.full})
+	}
 }
 
 type request = func() (Reply, error)
@@ -110,7 +114,7 @@ func TestBatchKeepsOrderOfArrival(t *testing.T) {
 		_, err := w.r.Do(t.Context(), counted, []any{key}, "warm")
 		require.NoError(t, err)
 		w.p.Record()
-		runInOneBatch(t, w.r, countedCalls(w.r, key, 20))
+		runInOneBatch(t, w.r.batch, countedCalls(w.r, key, 20))
 		conns := map[int]bool{}
 		var requests, want []string
 		for _, c := range w.p.Commands() {
@@ -135,7 +139,7 @@ func longTimeouts(o *redis.Options) { o.ReadTimeout, o.WriteTimeout = 5*time.Sec
 func TestSentIsWhenTheBatchIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Client(t), 0)
-		vacate := occupyBatcher(t, r, maxDirect, maxInFlight)
+		vacate := occupyBatcher(t, r.batch, maxDirect, maxInFlight)
 		var came sync.WaitGroup
 		var written time.Time
 		for _, call := range countedCalls(r, "k", 4) {
@@ -172,7 +176,7 @@ func TestBrokenBatch(t *testing.T) {
 					_, err := w.r.Do(t.Context(), counted, []any{key}, "warm") // loads the script
 					require.NoError(t, err)
 					tt.cut(w)
-					results := runInOneBatch(t, w.r, countedCalls(w.r, key, n))
+					results := runInOneBatch(t, w.r.batch, countedCalls(w.r, key, n))
 					seen := map[any]bool{}
 					for i, res := range results {
 						if retries < 0 && i >= 5 {
@@ -255,7 +259,7 @@ func TestBatchLoadsUnknownScripts(t *testing.T) {
 					}
 					w.p.Record()
 					tt.fault(w)
-					for i, res := range runInOneBatch(t, w.r, calls) {
+					for i, res := range runInOneBatch(t, w.r.batch, calls) {
 						require.NoError(t, res.err)
 						if i < 3 {
 							require.EqualValues(t, i+2, res.reply.Value)
@@ -286,7 +290,7 @@ func TestStuckBatchLosesItsSlot(t *testing.T) {
 		}
 		run("warm")
 		free := p.HoldReplies(redistest.Mentions("stuck"))
-		vacate := occupyBatcher(t, r, maxDirect, 0)
+		vacate := occupyBatcher(t, r.batch, maxDirect, 0)
 		var stuck sync.WaitGroup
 		for range maxInFlight {
 			stuck.Go(func() { run("stuck") })
@@ -319,11 +323,11 @@ func TestDoReturnsInTime(t *testing.T) {
 		{"alone", hold, Unknown},
 		{"black hole", hole, Unknown},
 		{"in a batch", func(t testing.TB, p *redistest.Proxy, r *Runner) func() {
-			free, vacate := p.HoldReplies(evals), occupyBatcher(t, r, maxDirect, 0)
+			free, vacate := p.HoldReplies(evals), occupyBatcher(t, r.batch, maxDirect, 0)
 			return func() { free(); vacate() }
 		}, Unknown},
 		{"queued for a batch", func(t testing.TB, _ *redistest.Proxy, r *Runner) func() {
-			return occupyBatcher(t, r, maxDirect, maxInFlight)
+			return occupyBatcher(t, r.batch, maxDirect, maxInFlight)
 		}, NotExecuted},
 	} {
 		for _, mode := range []string{
@@ -380,7 +384,7 @@ func TestCloseWaitsForBatches(t *testing.T) {
 		r := NewRunner(p.Client(t), 0)
 		_, err := r.Do(t.Context(), counted, []any{"k"}, "warm")
 		require.NoError(t, err)
-		free, vacate := p.HoldReplies(evals), occupyBatcher(t, r, maxDirect, maxInFlight)
+		free, vacate := p.HoldReplies(evals), occupyBatcher(t, r.batch, maxDirect, maxInFlight)
 		ctx, cancel := context.WithCancel(t.Context())
 		var left sync.WaitGroup
 		leave := func(name string, want Outcome) {
@@ -395,12 +399,12 @@ func TestCloseWaitsForBatches(t *testing.T) {
 		vacate()
 		synctest.Wait()
 		require.Equal(t, 1, p.Held())
-		vacate = addOccupied(r, maxInFlight)
+		vacate = addOccupied(r.batch, maxInFlight)
 		leave("queued", NotExecuted)
-		require.Equal(t, 1, queued(r))
+		require.Equal(t, 1, queued(r.batch))
 		cancel()
 		left.Wait()
-		require.Zero(t, queued(r))
+		require.Zero(t, queued(r.batch))
 		vacate()
 		closed := make(chan struct{})
 		go func() {
@@ -422,8 +426,7 @@ func TestCloseWaitsForBatches(t *testing.T) {
 
 // addOccupied is occupyBatcher for a batcher that is not idle; no single command may be sent
 // either.
-func addOccupied(r *Runner, slots int) (vacate func()) {
-	b := &r.batch
+func addOccupied(b *batcher, slots int) (vacate func()) {
 	add := func(direct, slots int) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -489,7 +492,7 @@ func TestDoWaitsForAConnectionUntilItsContextEnds(t *testing.T) {
 func TestOnceDoesNotWaitForABatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRunner(redistest.Embedded(t).Client(t), 0)
-		vacate := occupyBatcher(t, r, maxDirect, maxInFlight)
+		vacate := occupyBatcher(t, r.batch, maxDirect, maxInFlight)
 		answered := make(chan error, 1)
 		go func() {
 			_, err := r.Once(t.Context(), counted, []any{"k"}, "x")
@@ -507,6 +510,7 @@ func TestOnceDoesNotWaitForABatch(t *testing.T) {
 type hook struct {
 	mu            sync.Mutex
 	single, piped int
+	pipelines     int
 	value         any
 	refuse        error
 }
@@ -540,6 +544,9 @@ func (h *hook) see(ctx context.Context, kind *int, cmds ...redis.Cmder) error {
 		return nil
 	}
 	*kind += len(cmds)
+	if kind == &h.piped {
+		h.pipelines++
+	}
 	h.value = ctx.Value(valueKey{})
 	return h.refuse
 }
@@ -568,7 +575,7 @@ func TestHooksSeeWhatIsSent(t *testing.T) {
 			_, err := r.Do(ctx, counted, []any{"k"}, "warm")
 			require.NoError(t, err)
 			if tt.batched {
-				defer occupyBatcher(t, r, maxDirect, 0)()
+				defer occupyBatcher(t, r.batch, maxDirect, 0)()
 			}
 			h := &hook{}
 			rdb.AddHook(h)

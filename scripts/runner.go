@@ -38,7 +38,8 @@ type Runner struct {
 
 	single processor // sends one command alone
 	piped  processor // sends one command in a pipeline of its own
-	batch  batcher
+	batch  *batcher  // of the commands without a shard
+	shards shards
 	ends   deadlines
 	silent atomic.Bool // the latest script got no answer
 	// endsInTime: go-redis itself ends an attempt within timeout, once it has a connection.
@@ -71,10 +72,9 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		rdb: rdb, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
 		closing: make(chan struct{}),
 	}
-	r.batch.r = r
 	r.piped = &pipelines{rdb: rdb}
 	r.single = rdb
-	readTimeout := 5 * time.Second
+	readTimeout, direct := 5*time.Second, 0
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
 		o := c.Options()
@@ -82,13 +82,18 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		readTimeout = o.ReadTimeout
 		r.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= timeout
 		r.single = r.piped
-		r.batch.enabled = true
+		direct = maxDirect
 	case interface{ Options() *redis.ClusterOptions }:
 		o := c.Options()
 		r.retries, r.minDelay, r.maxDelay = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff
 		readTimeout = o.ReadTimeout
 	}
 	r.retries = max(r.retries, 0)
+	r.batch = newBatcher(r, rdb, direct)
+	r.shards.r = r
+	r.shards.batches.Store(&map[*redis.Client]*batcher{})
+	// A type that embeds a cluster client may override its methods, which batches would bypass.
+	r.shards.cluster, _ = rdb.(*redis.ClusterClient)
 	// go-redis may send a command as late as one read timeout after its context ended: it does not
 	// check the context between the handshake of a new connection and its first use.
 	lastCopy := timeout + max(readTimeout, 0) + maxCopyDelay
@@ -119,8 +124,9 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 // Failures are an [*Error]. Keys are strings, passed as []any so that a prebuilt slice is sent
 // without copying.
 //
-// Commands of many goroutines are sent in pipelines. A hook of the client sees such a pipeline with
-// a context that has no values.
+// Commands of many goroutines are sent in pipelines, on a cluster in pipelines for each master. A
+// hook sees such a pipeline with a context that has no values. On a cluster the pipeline is sent by
+// the client of the node, so only hooks of that client see it.
 func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err
@@ -130,8 +136,13 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	c.end, c.ctx = r.ends.after(ctx, r.timeout, &c.memory.joined)
 	var failed failures
 	for {
-		reply, err := r.batch.do(ctx, c)
+		b := r.shards.batcher(ctx, c)
+		if b == nil {
+			b = r.batch
+		}
+		reply, err := b.do(ctx, c)
 		if err == nil {
+			r.shards.noteMapped()
 			reply.Doubt = failed.doubt
 			return reply, nil
 		}

@@ -357,7 +357,7 @@ func TestAnswersOfAllKinds(t *testing.T) {
 				require.NoError(t, err)
 				require.Equal(t, want, answer.Value)
 			}
-			for _, res := range runInOneBatch(t, w.r, []request{
+			for _, res := range runInOneBatch(t, w.r.batch, []request{
 				func() (Reply, error) { return w.r.Do(t.Context(), s, []any{redistest.Name(t)}) },
 			}) {
 				require.NoError(t, res.err)
@@ -524,7 +524,7 @@ func TestAbandonedCallIsNotSentAgain(t *testing.T) {
 			require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
 			vacate := func() {}
 			if mode == "in a batch" {
-				vacate = occupyBatcher(t, w.r, maxDirect, 0)
+				vacate = occupyBatcher(t, w.r.batch, maxDirect, 0)
 			}
 			w.p.Record()
 			answer := w.p.HoldReplies(evals)

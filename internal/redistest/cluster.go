@@ -90,6 +90,26 @@ func (c *ClusterServers) Node(t testing.TB, key string) *Server {
 	panic("redistest: a slot without a node")
 }
 
+// MigrateSlot begins to migrate key's slot to a master, and moves no keys. Until
+// finish, the old master answers ASK for keys that it does not have. finish
+// assigns the slot to the new master. Keys that the old one has are then lost.
+// The cluster must be fresh.
+func (c *ClusterServers) MigrateSlot(t testing.TB, key string, to *Server) (finish func()) {
+	t.Helper()
+	from, slot := c.Node(t, key), fmt.Sprint(ask(t, c.nodes[0], "cluster", "keyslot", key))
+	fromID, toID := fmt.Sprint(ask(t, from, "cluster", "myid")), fmt.Sprint(ask(t, to, "cluster", "myid"))
+	ask(t, to, "cluster", "setslot", slot, "importing", fromID)
+	ask(t, from, "cluster", "setslot", slot, "migrating", toID)
+	return func() {
+		for _, s := range c.nodes {
+			if s != from {
+				ask(t, s, "cluster", "setslot", slot, "node", toID)
+			}
+		}
+		ask(t, from, "cluster", "setslot", slot, "node", toID)
+	}
+}
+
 // Options returns new client options for the cluster, which the caller may
 // change.
 func (c *ClusterServers) Options() *redis.ClusterOptions {

@@ -1,0 +1,91 @@
+package scripts
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// shards has the batchers of a cluster, one for each master. So a slow shard delays only its own
+// commands.
+//
+// The client of the node sends a batch, and follows no redirections. A command that is answered
+// MOVED or ASK was not executed. The cluster client then sends it again, alone, and follows the
+// redirection. The other commands of the batch do not wait for that.
+//
+// Do not send batches through the cluster client's own pipelines. If such a pipeline breaks after it
+// has followed redirections, go-redis leaves MOVED or ASK as the error of commands that it has sent
+// again. Their outcome would seem to be known.
+type shards struct {
+	r       *Runner
+	cluster *redis.ClusterClient // nil: not a cluster
+	// mapped reports that the cluster client has a slot map. Without one, MasterForKey reads it from
+	// the cluster, and may block for longer than the caller's context lasts.
+	mapped atomic.Bool
+
+	mu      sync.Mutex                                 // held while batches is replaced
+	batches atomic.Pointer[map[*redis.Client]*batcher] // of each node that had commands; the map is not changed
+}
+
+// maxDirectShard is maxDirect of a shard. A cluster has several.
+const maxDirectShard = 2
+
+// batcher returns the batcher of the shard that has c's keys. It returns nil if the client is not a
+// cluster client, or does not know the shard; c is then sent alone.
+func (s *shards) batcher(ctx context.Context, c call) *batcher {
+	if c.firstKey == 0 || !s.mapped.Load() {
+		return nil
+	}
+	node, err := s.cluster.MasterForKey(ctx, c.args[c.firstKey].(string))
+	if err != nil {
+		return nil
+	}
+	b := (*s.batches.Load())[node]
+	if b == nil {
+		return s.add(node, c.end)
+	}
+	if b.latest.Load() != c.end { // calls share deadlines, so that this is seldom
+		b.latest.Store(c.end)
+	}
+	return b
+}
+
+// add makes the batcher of a node, for a call with that deadline. It removes those whose latest call
+// is over: their nodes may have left the cluster. A node that has not gets another one with its next
+// command.
+func (s *shards) add(node *redis.Client, end *deadline) *batcher {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	batches := map[*redis.Client]*batcher{}
+	for other, b := range *s.batches.Load() {
+		if other == node { // added meanwhile
+			return b
+		}
+		if b.latest.Load().Err() == nil {
+			batches[other] = b
+		}
+	}
+	b := newBatcher(s.r, node, maxDirectShard)
+	b.latest.Store(end)
+	batches[node] = b
+	s.batches.Store(&batches)
+	return b
+}
+
+// noteMapped notes that the cluster client has a slot map, because a command was answered. It writes
+// only a change, so that callers do not compete for the cache line.
+func (s *shards) noteMapped() {
+	if s.cluster != nil && !s.mapped.Load() {
+		s.mapped.Store(true)
+	}
+}
+
+// isRedirection reports whether err says that another node serves the command's slot.
+func isRedirection(err error) bool {
+	reply, ok := errors.AsType[redis.Error](err)
+	return ok && (strings.HasPrefix(reply.Error(), "MOVED ") || strings.HasPrefix(reply.Error(), "ASK "))
+}
