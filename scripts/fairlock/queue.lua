@@ -126,17 +126,6 @@ local function queue_rules()
     return from + math.max(timeout, shortest_timeout)
   end
 
-  -- score_new_head keeps Redisson from removing the new head of a queue without Redisson's waiters
-  -- too early: it may have used up half of its score's time already.
-  local function score_new_head(lock, now, id, entry)
-    local timeout, _, _, since = parse_waiter(entry)
-    local whole = score_after(0, timeout)
-    if now - (tonumber(since) or 0) > whole / 2 then
-      local highest = redis.call('zrange', lock.deadlines, '-1', '-1', 'withscores')[2]
-      redis.call('zadd', lock.deadlines, math.min(now + whole, tonumber(highest)), id)
-    end
-  end
-
   -- score_ends writes the scores of the head and the tail, in a queue without Redisson's waiters.
   -- Its result is the highest score.
   local function score_ends(lock, now)
@@ -149,6 +138,22 @@ local function queue_rules()
       redis.call('zadd', lock.deadlines, score, last)
     end
     return score
+  end
+
+  -- score_new_head keeps Redisson from removing the new head of a queue without Redisson's waiters
+  -- too early: it may have used up half of its score's time already. No client may have looked at
+  -- the queue for long; then the tail's score is old, too.
+  local function score_new_head(lock, now, id, entry)
+    local timeout, _, _, since = parse_waiter(entry)
+    local whole = score_after(0, timeout)
+    if now - (tonumber(since) or 0) > whole / 2 then
+      local highest = tonumber(redis.call('zrange', lock.deadlines, '-1', '-1', 'withscores')[2])
+      if highest < now + whole / 2 then
+        score_ends(lock, now)
+      else
+        redis.call('zadd', lock.deadlines, math.min(now + whole, highest), id)
+      end
+    end
   end
 
   -- score_all writes all scores of a mixed queue. A redlatch waiter gets its timeout beyond those
