@@ -84,7 +84,8 @@ const (
 
 // TryAcquire implements [engine.Driver] by fairlock/acquire, which also joins the queue when it
 // refuses. The reply is as [readLockReply] says. In the queue it has two more elements: when the waiter
-// joined, and whether Redisson holds the lock or may before it.
+// joined, and whether Redisson holds the lock or may before it. The pttl is then unknown if this client
+// sent a heartbeat less than half a second ago: it refreshes the queue, which tells the pttl, too.
 //
 // A copy finds the owner in the hash or in the queue, and changes nothing. After a rollback it finds
 // the request's key, and answers "over". A private request needs that key only then, so its memory is

@@ -393,3 +393,14 @@ func TestFairLockModelLong(t *testing.T) {
 	}
 	require.NoError(t, play(t, steps))
 }
+
+// In these steps no client looks at the queue for 12 s. Then a refresh hands off the free lock, and
+// the new head has a score that lies ahead.
+func TestFairLockModelHandOffAfterSilence(t *testing.T) {
+	r := rand.New(rand.NewPCG(194, 1))
+	steps := make([]int, 400)
+	for i := range steps {
+		steps[i] = r.IntN(1 << 16)
+	}
+	require.NoError(t, play(t, steps))
+}

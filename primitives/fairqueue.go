@@ -113,7 +113,7 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 	}
 	w.queue = q
 	q.add(w)
-	q.expect(refused.RetryAfter)
+	q.learn(refused)
 	if g, ok := qs.early[w.q.ID]; ok {
 		delete(qs.early, w.q.ID)
 		w.grant = g
@@ -208,7 +208,7 @@ func (w *fairWaiter) Tried(_ *engine.Waiter, res engine.Result, err error, _ boo
 	}
 	w.queue.queues.mu.Lock()
 	w.position = w.seen
-	w.queue.expect(res.RetryAfter)
+	w.queue.learn(res)
 	w.queue.queues.mu.Unlock()
 	w.listen()
 }
@@ -344,6 +344,15 @@ func (q *fairQueue) remove(w *fairWaiter) {
 		if w.round < q.round {
 			q.settled--
 		}
+	}
+}
+
+// learn notes when the holder's lease ends, if the refused attempt says so. It does not if this client
+// sent a heartbeat a moment ago: a refresh follows anyway, at the latest when the subscription to the
+// grants is confirmed. mu is held.
+func (q *fairQueue) learn(refused engine.Result) {
+	if refused.RetryAfter >= 0 {
+		q.expect(refused.RetryAfter)
 	}
 }
 

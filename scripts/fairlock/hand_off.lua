@@ -15,33 +15,6 @@ local function try_call(f, ...)
   return nil, type(answer) == 'table' and answer or redis.error_reply(tostring(answer))
 end
 
--- grant makes id the holder.
-local function grant(lock, id, ttl_ms)
-  redis.call('hset', lock.hash, id, 1)
-  redis.call('pexpire', lock.hash, ttl_ms)
-end
-
--- report_grant tells the client that the lock was granted to its waiter: by the answer to this
--- script if that client runs it, else by a message.
-local function report_grant(lock, publish, asking_client, id, client, since, ttl_ms)
-  local text = id .. ' ' .. since .. ' ' .. ttl_ms
-  if client == asking_client then
-    return text
-  end
-  redis.call(publish, lock.channel .. ':' .. client, text)
-end
-
--- score_new_head keeps Redisson from removing the new head of a queue without Redisson's waiters
--- too early: it may have used up half of its score's time already.
-local function score_new_head(lock, now, id, entry)
-  local timeout, _, _, since = parse_waiter(entry)
-  local whole = score_after(0, timeout)
-  if now - (tonumber(since) or 0) > whole / 2 then
-    local highest = redis.call('zrange', lock.deadlines, -1, -1, 'withscores')[2]
-    redis.call('zadd', lock.deadlines, math.min(now + whole, tonumber(highest)), id)
-  end
-end
-
 -- hand_off gives the free lock to the next owner, if there is one. notified_before: the next owner
 -- may have got a message before. asking_client: the client that reads this script's answer and
 -- needs no message. If the lock is granted to one of its waiters, hand_off returns "<id> <since>
@@ -50,13 +23,13 @@ end
 -- In the common case the first two waiters are redlatch waiters, the first can be granted the lock,
 -- and the queue is not mixed. Four reads show that, and the scores need no update.
 local function hand_off(lock, publish, notified_before, asking_client)
-  local two = redis.call('lrange', lock.queue, 0, 1)
-  local first, second = two[1], two[2]
-  if not first then
+  local two = redis.call('lrange', lock.queue, '0', '1')
+  local id, second = two[1], two[2]
+  if not id then
     delete_empty_queue(lock)
     return
   end
-  local entries = redis.call('hmget', lock.waiters, first, second or first)
+  local entries = redis.call('hmget', lock.waiters, id, second or id)
   local timeout, client, ttl_ms, since = parse_waiter(entries[1])
   local now, left, common = now_ms(), 0, false
   if ttl_ms and entries[2] then
@@ -65,37 +38,43 @@ local function hand_off(lock, publish, notified_before, asking_client)
     left = tonumber(heartbeat or 0) + timeout - now
     common = left > 0 and not mixed
   end
-  if not common then
-    first, left = live_head(lock, now)
-    if not first then
+  local rules = not (common and second) and queue_rules()
+  if common then
+    redis.call('zrem', lock.deadlines, id)
+    redis.call('lpop', lock.queue)
+    redis.call('hdel', lock.waiters, id)
+  else
+    id, left = rules.live_head(lock, now)
+    if not id then
       return
     end
-    timeout, client, ttl_ms, since = read_waiter(lock, first)
+    timeout, client, ttl_ms, since = rules.read_waiter(lock, id)
     if not ttl_ms then
-      update_scores(lock, now, not notified_before)
-      redis.call(publish, lock.channel .. ':' .. first, '0')
+      rules.update_scores(lock, now, not notified_before)
+      redis.call(publish, lock.channel .. ':' .. id, '0')
       return
     end
+    rules.remove_waiter(lock, id)
   end
   -- Without a heartbeat the grant ends with the waiter's timeout: a dead waiter costs no more.
-  ttl_ms = math.min(ttl_ms, left)
-  if common then
-    redis.call('zrem', lock.deadlines, first)
-    redis.call('lpop', lock.queue)
-    redis.call('hdel', lock.waiters, first)
-  else
-    remove_waiter(lock, first)
-  end
-  grant(lock, first, ttl_ms)
-  if common and second then
-    score_new_head(lock, now, second, entries[2])
-  else
+  local lease_ms = string.format('%d', ttl_ms < left and ttl_ms or left)
+  redis.call('hset', lock.hash, id, '1')
+  redis.call('pexpire', lock.hash, lease_ms)
+  if rules then
     if not common then
-      update_scores(lock, now, true)
+      rules.update_scores(lock, now, true)
     end
-    note_holder(lock, first, ttl_ms)
+    rules.note_holder(lock, id, lease_ms)
+  elseif now - (tonumber(since) or 0) > shortest_timeout / 2 then
+    -- The new head joined no earlier than the old one, which has waited for long.
+    queue_rules().score_new_head(lock, now, second, entries[2])
   end
-  return report_grant(lock, publish, asking_client, first, client, since, ttl_ms)
+  -- The waiter's client learns of the grant by the answer to this script, or else by a message.
+  local text = id .. ' ' .. since .. ' ' .. lease_ms
+  if client == asking_client then
+    return text
+  end
+  redis.call(publish, lock.channel .. ':' .. client, text)
 end
 
 -- leave_queue removes a waiter, and hands the free lock off if that waiter was the next owner. If a
@@ -105,16 +84,17 @@ local function leave_queue(lock, id, publish)
     if not redis.call('zscore', lock.deadlines, id) then
       return
     end
-    local was_head = redis.call('lindex', lock.queue, 0) == id
-    remove_waiter(lock, id)
+    local rules = queue_rules()
+    local was_head = redis.call('lindex', lock.queue, '0') == id
+    rules.remove_waiter(lock, id)
     if was_head and redis.call('exists', lock.hash) == 0 then
       hand_off(lock, publish)
       return
     end
-    update_scores(lock, now_ms(), was_head)
+    rules.update_scores(lock, now_ms(), was_head)
   end)
   if fault then
-    redis.pcall('lrem', lock.queue, 0, id)
+    redis.pcall('lrem', lock.queue, '0', id)
     redis.pcall('zrem', lock.deadlines, id)
     redis.pcall('hdel', lock.waiters, id)
   end

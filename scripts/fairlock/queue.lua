@@ -20,7 +20,7 @@
 --     waiters before it took the lock and subtracted their timeouts.
 --
 -- Two steps in a queue without Redisson's waiters preserve the first two rules by themselves: a
--- newcomer at the tail (enqueue in fairlock/acquire) and a grant to the head (hand_off in
+-- newcomer at the tail (in fairlock/acquire) and a grant to the head (hand_off in
 -- fairlock/hand_off). After any other change, and when Redisson's waiters are found, call
 -- update_scores. The next newcomer of this library, or the next refresh, at most a second later,
 -- finds a newcomer of Redisson. That one is at the tail, and its own timeout is enough until then.
@@ -29,9 +29,8 @@
 -- a command of its type before it deletes it or sets its TTL.
 --
 -- uses     lib/clock
--- defines  fair_lock(keys), parse_waiter(entry), read_waiter(lock, id), score_after(from, timeout),
---          remove_waiter(lock, id), delete_empty_queue(lock), update_scores(lock, now, fresh),
---          live_head(lock, now), note_holder(lock, id, ttl_ms), heartbeat_interval
+-- defines  fair_lock(keys), parse_waiter(entry), delete_empty_queue(lock), queue_rules(),
+--          shortest_timeout, heartbeat_interval
 
 -- fair_lock names the keys of a fair lock. Every script that takes or frees a fair lock has the
 -- same KEYS. The result is the argument "lock" of all functions here.
@@ -55,8 +54,9 @@ local function fair_lock(keys)
     waiters = keys[7],
     -- hash of clients, each with the server time of its last heartbeat. More fields: "id ..." for
     -- the client id of each (its owner ids begin with that), "front" and "shared" (the head, and
-    -- whether the queue was mixed, at the last update_scores), and "holder" (the id of a redlatch
-    -- waiter that acquired the lock)
+    -- whether the queue was mixed, at the last update_scores), "holder" (the id of a redlatch
+    -- waiter that acquired the lock), and "reach" (in a queue without Redisson's waiters, no score
+    -- is later than the time plus this, ms; missing: unknown)
     clients = keys[8],
     -- timeout of a redlatch waiter that was removed from the head since the last update_scores
     removed_timeout = 0,
@@ -72,39 +72,8 @@ local function parse_waiter(entry)
   end
 end
 
--- read_waiter returns what parse_waiter reads of an id; nil for a waiter of Redisson.
-local function read_waiter(lock, id)
-  return parse_waiter(redis.call('hget', lock.waiters, id))
-end
-
--- waiter_ttl returns how long until id counts as dead, ms, 0 or less when it does; and its client,
--- nil for a waiter of Redisson.
-local function waiter_ttl(lock, id, now)
-  local timeout, client = read_waiter(lock, id)
-  if timeout then
-    return tonumber(redis.call('hget', lock.clients, client) or 0) + timeout - now, client
-  end
-  return tonumber(redis.call('zscore', lock.deadlines, id) or 0) - now
-end
-
-local redisson_timeout = 300000 -- Redisson's default, used where the scores show no longer one
-local redisson_grace = 5000 -- a waiter of Redisson that becomes the head has this long to acquire
 local shortest_timeout = 3000 -- the least in a redlatch score: heartbeats come once a second
 local heartbeat_interval = 500 -- an attempt renews a heartbeat that is older
-
--- remove_waiter removes a waiter from the queue, wherever it is. It changes the set first: if that
--- key has another type, nothing was removed yet.
-local function remove_waiter(lock, id)
-  if redis.call('lindex', lock.queue, 0) == id then
-    local timeout = read_waiter(lock, id)
-    redis.call('zrem', lock.deadlines, id)
-    redis.call('lpop', lock.queue)
-    lock.removed_timeout = timeout and math.max(timeout, shortest_timeout) or 0
-  elseif redis.call('zrem', lock.deadlines, id) == 1 then
-    redis.call('lrem', lock.queue, 0, id)
-  end
-  redis.call('hdel', lock.waiters, id)
-end
 
 -- delete_empty_queue deletes the keys that an empty queue has left behind.
 local function delete_empty_queue(lock)
@@ -117,132 +86,196 @@ local function delete_empty_queue(lock)
   redis.call('del', lock.deadlines, lock.waiters, lock.clients)
 end
 
--- score_after returns the score of a redlatch waiter whose timeout starts at from.
-local function score_after(from, timeout)
-  return from + math.max(timeout, shortest_timeout)
-end
+-- queue_rules returns the functions that keep the rules at the top of this file. In the common case
+-- a script needs none of them, and to make them would take a good part of its time.
+local function queue_rules()
+  local redisson_timeout = 300000 -- Redisson's default, used where the scores show no longer one
+  local redisson_grace = 5000 -- a waiter of Redisson that becomes the head has this long to acquire
 
--- score_ends writes the scores of the head and the tail, in a queue without Redisson's waiters.
-local function score_ends(lock, now)
-  local first, last = redis.call('lindex', lock.queue, 0), redis.call('lindex', lock.queue, -1)
-  redis.call('zadd', lock.deadlines, score_after(now, read_waiter(lock, first) or 0), first)
-  if last ~= first then
-    local highest = tonumber(redis.call('zrange', lock.deadlines, -1, -1, 'withscores')[2])
-    local score = math.max(highest, score_after(now, read_waiter(lock, last) or 0))
-    redis.call('zadd', lock.deadlines, score, last)
+  -- read_waiter returns what parse_waiter reads of an id; nil for a waiter of Redisson.
+  local function read_waiter(lock, id)
+    return parse_waiter(redis.call('hget', lock.waiters, id))
   end
-end
 
--- score_all writes all scores of a mixed queue. A redlatch waiter gets its timeout beyond those of
--- Redisson's waiters before it. A waiter of Redisson keeps its distance to the one before it.
--- fresh: the head has its whole time to acquire the lock left.
-local function score_all(lock, now, fresh)
-  local base = now -- the time, plus the timeouts of Redisson's waiters so far
-  local last, shift = now, -lock.removed_timeout -- the score before, and by how much that was moved
-  for i, id in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
-    local score = tonumber(redis.call('zscore', lock.deadlines, id))
-    local timeout = read_waiter(lock, id)
-    local new = (score or last + redisson_timeout) + shift
+  -- waiter_ttl returns how long until id counts as dead, ms, 0 or less when it does; and its
+  -- client, nil for a waiter of Redisson.
+  local function waiter_ttl(lock, id, now)
+    local timeout, client = read_waiter(lock, id)
     if timeout then
-      new = math.max(last, score_after(base, timeout))
-    elseif i > 1 then
-      new = math.max(new, last + redisson_grace)
-      base = base + math.max(redisson_timeout, new - last)
+      return tonumber(redis.call('hget', lock.clients, client) or 0) + timeout - now, client
+    end
+    return tonumber(redis.call('zscore', lock.deadlines, id) or 0) - now
+  end
+
+  -- remove_waiter removes a waiter from the queue, wherever it is. It changes the set first: if
+  -- that key has another type, nothing was removed yet.
+  local function remove_waiter(lock, id)
+    if redis.call('lindex', lock.queue, 0) == id then
+      local timeout = read_waiter(lock, id)
+      redis.call('zrem', lock.deadlines, id)
+      redis.call('lpop', lock.queue)
+      lock.removed_timeout = timeout and math.max(timeout, shortest_timeout) or 0
+    elseif redis.call('zrem', lock.deadlines, id) == 1 then
+      redis.call('lrem', lock.queue, 0, id)
+    end
+    redis.call('hdel', lock.waiters, id)
+  end
+
+  -- score_after returns the score of a redlatch waiter whose timeout starts at from.
+  local function score_after(from, timeout)
+    return from + math.max(timeout, shortest_timeout)
+  end
+
+  -- score_ends writes the scores of the head and the tail, in a queue without Redisson's waiters.
+  -- Its result is the highest score.
+  local function score_ends(lock, now)
+    local first, last = redis.call('lindex', lock.queue, 0), redis.call('lindex', lock.queue, -1)
+    local score = score_after(now, read_waiter(lock, first) or 0)
+    redis.call('zadd', lock.deadlines, score, first)
+    if last ~= first then
+      local highest = tonumber(redis.call('zrange', lock.deadlines, -1, -1, 'withscores')[2])
+      score = math.max(highest, score_after(now, read_waiter(lock, last) or 0))
+      redis.call('zadd', lock.deadlines, score, last)
+    end
+    return score
+  end
+
+  -- score_new_head keeps Redisson from removing the new head of a queue without Redisson's waiters
+  -- too early: it may have used up half of its score's time already. No client may have looked at
+  -- the queue for long; then the tail's score is old, too.
+  local function score_new_head(lock, now, id, entry)
+    local timeout, _, _, since = parse_waiter(entry)
+    local whole = score_after(0, timeout)
+    if now - (tonumber(since) or 0) > whole / 2 then
+      local highest = tonumber(redis.call('zrange', lock.deadlines, '-1', '-1', 'withscores')[2])
+      if highest < now + whole / 2 then
+        score_ends(lock, now)
+      else
+        redis.call('zadd', lock.deadlines, math.min(now + whole, highest), id)
+      end
+    end
+  end
+
+  -- score_all writes all scores of a mixed queue. A redlatch waiter gets its timeout beyond those
+  -- of Redisson's waiters before it. A waiter of Redisson keeps its distance to the one before it.
+  -- fresh: the head has its whole time to acquire the lock left.
+  local function score_all(lock, now, fresh)
+    local base = now -- the time, plus the timeouts of Redisson's waiters so far
+    -- the score before, and by how much that was moved
+    local last, shift = now, -lock.removed_timeout
+    for i, id in ipairs(redis.call('lrange', lock.queue, 0, -1)) do
+      local score = tonumber(redis.call('zscore', lock.deadlines, id))
+      local timeout = read_waiter(lock, id)
+      local new = (score or last + redisson_timeout) + shift
+      if timeout then
+        new = math.max(last, score_after(base, timeout))
+      elseif i > 1 then
+        new = math.max(new, last + redisson_grace)
+        base = base + math.max(redisson_timeout, new - last)
+      else
+        new = math.min(new, now + redisson_timeout)
+        if fresh then
+          new = math.max(new, now + redisson_grace)
+        end
+        base = base + redisson_timeout
+      end
+      if new ~= score then
+        redis.call('zadd', lock.deadlines, new, id)
+      end
+      last, shift = new, new - (score or new)
+    end
+  end
+
+  -- prune_waiters deletes the entries of those redlatch waiters that Redisson removed, and returns
+  -- how many entries stay.
+  local function prune_waiters(lock)
+    for _, id in ipairs(redis.call('hkeys', lock.waiters)) do
+      if not redis.call('zscore', lock.deadlines, id) then
+        redis.call('hdel', lock.waiters, id)
+      end
+    end
+    return redis.call('hlen', lock.waiters)
+  end
+
+  -- update_scores restores the rules at the top of this file, whatever has changed. fresh: a waiter
+  -- of Redisson just became the head, or was just told that the lock is free.
+  local function update_scores(lock, now, fresh)
+    local length, known = redis.call('zcard', lock.deadlines), redis.call('hlen', lock.waiters)
+    local front = redis.call('lindex', lock.queue, 0)
+    local before = redis.call('hmget', lock.clients, 'front', 'shared', 'reach')
+    local old_front, was_mixed, reach = before[1], before[2], before[3]
+    if length == 0 or not front then
+      redis.call('del', lock.queue, lock.deadlines, lock.waiters, lock.clients)
+      return
+    end
+    local front_removed = old_front and old_front ~= front
+      and redis.call('hexists', lock.waiters, old_front) == 1
+      and not redis.call('zscore', lock.deadlines, old_front)
+    if front_removed or known > length then
+      -- Redisson removed the front, a redlatch waiter, and perhaps others behind it.
+      known = prune_waiters(lock)
+    end
+    local mixed = known ~= length
+    if mixed or was_mixed then -- a queue that was mixed until now has high scores to bring down
+      score_all(lock, now, fresh or redis.call('exists', lock.hash) == 1)
     else
-      new = math.min(new, now + redisson_timeout)
-      if fresh then
-        new = math.max(new, now + redisson_grace)
+      local needed = score_ends(lock, now) - now
+      if reach and needed > tonumber(reach) then -- a client that does not know of "reach"
+        redis.call('hset', lock.clients, 'reach', needed)
       end
-      base = base + redisson_timeout
     end
-    if new ~= score then
-      redis.call('zadd', lock.deadlines, new, id)
+    lock.removed_timeout = 0
+    if known == 0 then
+      redis.call('del', lock.waiters, lock.clients)
+      return
     end
-    last, shift = new, new - (score or new)
+    if old_front ~= front then
+      redis.call('hset', lock.clients, 'front', front)
+    end
+    if mixed and not was_mixed then
+      redis.call('hset', lock.clients, 'shared', '1')
+    elseif was_mixed and not mixed then
+      redis.call('hdel', lock.clients, 'shared', 'reach')
+    end
   end
-end
 
--- prune_waiters deletes the entries of those redlatch waiters that Redisson removed, and returns
--- how many entries stay.
-local function prune_waiters(lock)
-  for _, id in ipairs(redis.call('hkeys', lock.waiters)) do
-    if not redis.call('zscore', lock.deadlines, id) then
-      redis.call('hdel', lock.waiters, id)
-    end
-  end
-  return redis.call('hlen', lock.waiters)
-end
-
--- update_scores restores the rules at the top of this file, whatever has changed. fresh: a waiter
--- of Redisson just became the head, or was just told that the lock is free.
-local function update_scores(lock, now, fresh)
-  local length, known = redis.call('zcard', lock.deadlines), redis.call('hlen', lock.waiters)
-  local front = redis.call('lindex', lock.queue, 0)
-  local before = redis.call('hmget', lock.clients, 'front', 'shared')
-  local old_front, was_mixed = before[1], before[2]
-  if length == 0 or not front then
-    redis.call('del', lock.queue, lock.deadlines, lock.waiters, lock.clients)
-    return
-  end
-  local front_removed = old_front and old_front ~= front
-    and redis.call('hexists', lock.waiters, old_front) == 1
-    and not redis.call('zscore', lock.deadlines, old_front)
-  if front_removed or known > length then
-    -- Redisson removed the front, a redlatch waiter, and perhaps others behind it.
-    known = prune_waiters(lock)
-  end
-  local mixed = known ~= length
-  if mixed or was_mixed then -- a queue that was mixed until now has high scores to bring down
-    score_all(lock, now, fresh or redis.call('exists', lock.hash) == 1)
-  else
-    score_ends(lock, now)
-  end
-  lock.removed_timeout = 0
-  if known == 0 then
-    redis.call('del', lock.waiters, lock.clients)
-    return
-  end
-  if old_front ~= front then
-    redis.call('hset', lock.clients, 'front', front)
-  end
-  if mixed and not was_mixed then
-    redis.call('hset', lock.clients, 'shared', '1')
-  elseif was_mixed and not mixed then
-    redis.call('hdel', lock.clients, 'shared')
-  end
-end
-
--- live_head returns the next owner, how long it has to acquire the lock, ms, and its client if it
--- is a redlatch waiter. It removes dead waiters before that one.
-local function live_head(lock, now)
-  local removed = false
-  while true do
-    local id = redis.call('lindex', lock.queue, 0)
-    local left, client
-    if id then
-      left, client = waiter_ttl(lock, id, now)
-    end
-    -- A waiter of Redisson that only now becomes the head has not had its time yet.
-    if not id or left > 0 or (removed and not client) then
-      if removed then
-        update_scores(lock, now, true)
+  -- live_head returns the next owner, how long it has to acquire the lock, ms, and its client if it
+  -- is a redlatch waiter. It removes dead waiters before that one.
+  local function live_head(lock, now)
+    local removed = false
+    while true do
+      local id = redis.call('lindex', lock.queue, 0)
+      local left, client
+      if id then
+        left, client = waiter_ttl(lock, id, now)
       end
-      return id, left, client
+      -- A waiter of Redisson that only now becomes the head has not had its time yet.
+      if not id or left > 0 or (removed and not client) then
+        if removed then
+          update_scores(lock, now, true)
+        end
+        return id, left, client
+      end
+      remove_waiter(lock, id)
+      removed = true
     end
-    remove_waiter(lock, id)
-    removed = true
   end
-end
 
--- note_holder records that a redlatch waiter acquired the lock, so that later waiters need not
--- subscribe to what Redisson publishes. While others wait, the field "id ..." of its client shows
--- that too, unless a caller chose the owner id.
-local function note_holder(lock, id, ttl_ms)
-  if redis.call('exists', lock.queue) == 0 then
-    redis.call('del', lock.clients)
-    redis.call('hset', lock.clients, 'holder', id)
-    redis.call('pexpire', lock.clients, ttl_ms)
-  elseif redis.call('exists', lock.clients) == 1 then
-    redis.call('hset', lock.clients, 'holder', id)
+  -- note_holder records that a redlatch waiter acquired the lock, so that later waiters need not
+  -- subscribe to what Redisson publishes. While others wait, the field "id ..." of its client shows
+  -- that too, unless a caller chose the owner id.
+  local function note_holder(lock, id, ttl_ms)
+    if redis.call('exists', lock.queue) == 0 then
+      redis.call('del', lock.clients)
+      redis.call('hset', lock.clients, 'holder', id)
+      redis.call('pexpire', lock.clients, ttl_ms)
+    elseif redis.call('exists', lock.clients) == 1 then
+      redis.call('hset', lock.clients, 'holder', id)
+    end
   end
+
+  return {
+    read_waiter = read_waiter, remove_waiter = remove_waiter, score_new_head = score_new_head,
+    update_scores = update_scores, live_head = live_head, note_holder = note_holder,
+  }
 end

@@ -10,7 +10,7 @@
 local lock = fair_lock(KEYS)
 local client, publish, longest_timeout, all_args = ARGV[1], ARGV[2], ARGV[3], ARGV
 
-local now = now_ms()
+local now, rules = now_ms(), queue_rules()
 -- A key of another type fails here, before it gets a TTL.
 redis.call('hlen', lock.waiters)
 redis.call('hlen', lock.clients)
@@ -20,13 +20,13 @@ redis.call('pexpire', lock.waiters, keep_ms)
 redis.call('pexpire', lock.clients, keep_ms)
 redis.call('hset', lock.clients, client, now)
 redis.call('pexpire', lock.clients, keep_ms)
-local head, head_left, head_client = live_head(lock, now)
+local head, head_left, head_client = rules.live_head(lock, now)
 if head and redis.call('exists', lock.hash) == 0 then
   -- The lock expired, or the message to the head was lost.
   hand_off(lock, publish, true)
-  head, head_left, head_client = live_head(lock, now)
+  head, head_left, head_client = rules.live_head(lock, now)
 else
-  update_scores(lock, now, false)
+  rules.update_scores(lock, now, false)
 end
 local holder = redis.call('hkeys', lock.hash)[1]
 local answer = {

@@ -13,13 +13,15 @@
 local lock = fair_lock(KEYS)
 local owner, publish, memory_ttl_ms, client = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
+local fault, second_fault -- an error of Redis: a key beside the lock hash has another type
 local private = true -- no acquisition with WithOwner holds the lock by this id
-local shared, fault = try_call(redis.call, 'hget', lock.shared_counts, owner)
-shared = tonumber(shared or 0)
-if shared > 0 then
+local shared = redis.pcall('hget', lock.shared_counts, owner)
+if type(shared) == 'table' then
+  fault = shared
+elseif tonumber(shared or 0) > 0 then
   local count = tonumber(try_call(redis.call, 'hget', lock.hash, owner) or 0)
   private = count == 0
-  if count > shared then
+  if count > tonumber(shared) then
     -- The first write is one that a full Redis allows.
     redis.call('pexpire', lock.shared_counts, 86400000)
     redis.call('hset', lock.hash, owner, shared)
@@ -27,18 +29,17 @@ if shared > 0 then
     return 1
   end
 end
-local held, second_fault
+local held = 0
 if private then
   -- The owner is the only field: Redis deletes the hash with it.
-  held, second_fault = try_call(redis.call, 'hdel', lock.hash, owner)
-  fault = fault or second_fault
+  held = redis.pcall('hdel', lock.hash, owner)
+  fault = fault or type(held) == 'table' and held
 end
 if held == 1 then
   local grant_text
   grant_text, second_fault = try_call(hand_off, lock, publish, false, client)
-  local answer = grant_text or 1
-  redis.call('set', lock.memory, answer, 'px', memory_ttl_ms)
-  return fault or second_fault or answer
+  redis.call('set', lock.memory, grant_text or '1', 'px', memory_ttl_ms)
+  return fault or second_fault or grant_text or 1
 end
 local memory = redis.call('get', lock.memory)
 if not memory then

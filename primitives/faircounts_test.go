@@ -1,0 +1,67 @@
+package primitives_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// scriptCalls returns how often the scripts that f runs call each command, for each of n times.
+// PUBLISH is among them; what the clients send themselves is not.
+func scriptCalls(t *testing.T, s *redistest.Server, n int, f func()) map[string]float64 {
+	t.Helper()
+	before := redistest.Commands(t, s)
+	f()
+	each := map[string]float64{}
+	for name, calls := range redistest.Commands(t, s).Since(before) {
+		sent := strings.HasPrefix(name, "eval") || strings.HasPrefix(name, "script|") || name == "info"
+		if calls > 0 && !sent {
+			each[name] = float64(calls) / float64(n)
+		}
+	}
+	return each
+}
+
+// A hand-over in a queue without Redisson's waiters takes 21 calls inside the scripts: 13 of the
+// release that grants the lock, and 8 of the attempt that joins the queue. Their number does not
+// depend on the number of waiters.
+func TestFairCountsServerCallsOfAHandOver(t *testing.T) {
+	for _, waiters := range []int{2, 1000} {
+		s := redistest.Fresh(t)
+		q := newRawQueue(t, s, waiters)
+		const n = 50
+		// The attempts below find a recent heartbeat, however slow the machine is.
+		clients, later := "redlatch_lock_clients:{"+q.name+"}", time.Now().Add(time.Hour).UnixMilli()
+		require.NoError(t, q.rdb.HSet(t.Context(), clients, q.client, later).Err())
+		release := scriptCalls(t, s, 1, func() { require.Equal(t, int64(1), q.end(q.first)) })
+		q.first++
+		require.Equal(t, map[string]float64{
+			"hget": 1, "hdel": 2, // no acquisition with WithOwner has the id; the hold and the entry end
+			"lrange": 1, "hmget": 2, "time": 1, // the next owner, and that it is alive
+			"zrem": 1, "lpop": 1, // it leaves Redisson's queue
+			"hset": 1, "pexpire": 1, "publish": 1, "set": 1, // it holds, its client learns it, a copy of the release too
+		}, release, "%d waiters", waiters)
+		join := scriptCalls(t, s, n, func() { q.join(n) })
+		require.Equal(t, map[string]float64{
+			"get": 1, "hkeys": 1, // the acquisition has not ended, and another holds the lock
+			"hmget": 1, "time": 1, "hlen": 1, // the heartbeat is recent, and no waiter of Redisson is there
+			"zadd": 1, "rpush": 1, "hset": 1,
+		}, join, "%d waiters", waiters)
+	}
+}
+
+// An uncontended acquisition and its release take 10 calls inside the scripts.
+func TestFairCountsServerCallsOfAnUncontendedPair(t *testing.T) {
+	s := redistest.Fresh(t)
+	l := newClient(t, s.Client(t)).FairLock("l")
+	pair := func() { release(t, acquire(t, t.Context(), l)) }
+	pair() // loads the scripts
+	require.Equal(t, map[string]float64{
+		"get": 1, "hkeys": 1, "exists": 2, "hincrby": 1, "pexpire": 1,
+		"hget": 1, "hdel": 1, "lrange": 1, "set": 1,
+	}, scriptCalls(t, s, 1, pair))
+}
