@@ -111,13 +111,6 @@ type Released struct {
 	InDoubt bool
 }
 
-// isLoss reports whether the hold was lost before its release. mayHold: its lease had not ended when the
-// release was first sent. Then a repeated release that finds nothing means that the first one was
-// executed. It could also be that the lock was taken by force at that moment: the two look the same.
-func (r Released) isLoss(mayHold bool) bool {
-	return r.Lost && !(r.InDoubt && mayHold)
-}
-
 // Subscription is a driver's subscription to messages. The wait queue that made it owns it.
 type Subscription interface {
 	Confirmed() <-chan struct{} // closed when no later message can be missed, or when it was refused

@@ -62,7 +62,7 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 			next = &successor.Request.Owner
 		}
 	}
-	mayHold := o.mayHold() // before the first attempt
+	sent := time.Now()
 	got, err := r.Driver.Release(ctx, o, 0, next)
 	switch {
 	case successor != nil:
@@ -77,7 +77,7 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 	case yielding != nil:
 		qs.yield(yielding, got.Heard-1)
 	}
-	return got.isLoss(mayHold), err
+	return o.isLoss(got, sent), err
 }
 
 // offer picks the successor of o, the first local waiter, and marks it as offered. There is none if the

@@ -312,10 +312,9 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	left := o.addCount(0)
 	switch {
 	case left > 0:
-		mayHold := o.mayHold() // before the first attempt
 		var got Released
 		got, err = o.r.Driver.Release(bounded, o, left, nil)
-		lost = got.isLoss(mayHold)
+		lost = got.Lost
 	case o.freed != notFreed: // by a sibling that was released at the same time
 		lost = o.freed == wasNotOurs
 	default:
@@ -385,10 +384,15 @@ const rememberedReserve = time.Hour
 
 // IsRemembered reports whether the server certainly remembers the permits of an acquisition without a
 // lease. Then the driver may have the server release nothing that it does not remember.
-func (o *Ownership) IsRemembered() bool { return o.mayHold() }
+func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.endsAt()) }
 
-// mayHold reports whether the lease may still last, by the clock of this client.
-func (o *Ownership) mayHold() bool { return time.Now().Before(o.endsAt()) }
+// isLoss reports whether o was lost before its release, which was first sent at that time. Suppose that a
+// repeated release finds nothing, and that the lease had not ended when the first one was sent. Then the
+// first one was executed. It could also be that the lock was taken by force at that moment: the two look
+// the same.
+func (o *Ownership) isLoss(got Released, sent time.Time) bool {
+	return got.Lost && !(got.InDoubt && sent.Before(o.endsAt()))
+}
 
 // abandon implements holding: it deletes the key of a lost hold, in case a late renewal extended it.
 //
