@@ -274,7 +274,9 @@ func TestCountsManyHolds(t *testing.T) {
 		holds[i] = acquire(t, t.Context(), l)
 	}
 	if !raced {
-		require.Less(t, float64(heap()-before)/n, 700.0)
+		perHold := float64(heap()-before) / n
+		t.Logf("%.0f bytes a hold", perHold)
+		require.Less(t, perHold, 740.0) // a hold is in its ownership: 16 bytes more, one allocation less
 	}
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+20)
 	began := time.Now()
