@@ -45,17 +45,18 @@ func (f *floor) pair(ctx context.Context) {
 }
 
 // pair acquires and releases l.
-func pair(b *testing.B, l *primitives.Lock) {
-	hold, err := l.Acquire(b.Context())
+func pair(ctx context.Context, b *testing.B, l *primitives.Lock) {
+	hold, err := l.Acquire(ctx)
 	if err == nil {
-		err = hold.Release(b.Context())
+		err = hold.Release(ctx)
 	}
 	if err != nil {
 		b.Error(err)
 	}
 }
 
-// BenchmarkPair measures an uncontended acquisition and its release.
+// BenchmarkPair measures an uncontended acquisition and its release. With a context that can end, another
+// goroutine sends the commands, so that the caller can return at that end.
 func BenchmarkPair(b *testing.B) {
 	s := redistest.Fresh(b)
 	rdb := s.Client(b)
@@ -69,7 +70,13 @@ func BenchmarkPair(b *testing.B) {
 	b.Run("lock", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			pair(b, l)
+			pair(b.Context(), b, l)
+		}
+	})
+	b.Run("lock, context without end", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			pair(context.Background(), b, l)
 		}
 	})
 }
@@ -89,7 +96,7 @@ func BenchmarkPairs(b *testing.B) {
 	b.Run("lock", func(b *testing.B) {
 		concurrently(b, n, func(i int) func() {
 			l := c.Lock("l" + string(rune('a'+i)))
-			return func() { pair(b, l) }
+			return func() { pair(b.Context(), b, l) }
 		})
 	})
 }
@@ -112,7 +119,7 @@ func BenchmarkContended(b *testing.B) {
 		})
 	})
 	b.Run("lock", func(b *testing.B) {
-		concurrently(b, n, func(int) func() { return func() { pair(b, l) } })
+		concurrently(b, n, func(int) func() { return func() { pair(b.Context(), b, l) } })
 	})
 }
 
