@@ -139,7 +139,7 @@ const Cluster = "cluster"
 // Target is the address of the server, or of the nodes of a cluster.
 type Target struct {
 	Network string `json:"network"` // "unix", "tcp" or Cluster
-	Addr    string `json:"addr"`    // a path, or host:port; those of a cluster's nodes have commas between them
+	Addr    string `json:"addr"`    // a path, or host:port; for a cluster, those of its nodes, separated by commas
 }
 
 // Session is a contender that is ready to run one workload. Kind describes what it does. Calls must

@@ -7,11 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"time"
 
+	"github.com/redlatch/redlatch/bench/internal/child"
 	"github.com/redlatch/redlatch/bench/internal/contend"
 )
 
@@ -31,65 +31,45 @@ type config struct {
 type Process struct {
 	Target contend.Target // of the proxy
 
-	dir string
-	cmd *exec.Cmd
-	in  io.WriteCloser
+	dir   string
+	child *child.Process
 }
 
 // Start starts a proxy with the given round trip and waits until it listens. The process ends when
 // ctx is done.
 func Start(ctx context.Context, target contend.Target, roundTrip time.Duration) (*Process, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("delay: %w", err)
-	}
 	dir, err := os.MkdirTemp("", "bench-")
 	if err != nil {
 		return nil, fmt.Errorf("delay: %w", err)
 	}
-	p := &Process{
-		Target: contend.Target{Network: "unix", Addr: filepath.Join(dir, "s")},
-		dir:    dir, cmd: exec.CommandContext(ctx, self, Command),
-	}
-	p.cmd.Stderr = os.Stderr
-	if err := p.start(config{p.Target.Addr, target, roundTrip}); err != nil {
+	p := &Process{Target: contend.Target{Network: "unix", Addr: filepath.Join(dir, "s")}, dir: dir}
+	if err := p.start(ctx, config{p.Target.Addr, target, roundTrip}); err != nil {
 		_ = os.RemoveAll(dir)
 		return nil, fmt.Errorf("delay: %w", err)
 	}
 	return p, nil
 }
 
-func (p *Process) start(c config) (err error) {
-	if p.in, err = p.cmd.StdinPipe(); err != nil {
+func (p *Process) start(ctx context.Context, c config) (err error) {
+	if p.child, err = child.Start(ctx, Command, c); err != nil {
 		return err
 	}
-	out, err := p.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := p.cmd.Start(); err != nil {
-		return err
-	}
-	err = json.NewEncoder(p.in).Encode(c)
 	var failure string
-	err = errors.Join(err, json.NewDecoder(out).Decode(&failure))
-	if failure != "" {
+	if err = p.child.Receive(&failure); err == nil && failure != "" {
 		err = errors.New(failure)
 	}
 	if err != nil {
-		_ = p.in.Close()
-		err = errors.Join(err, p.cmd.Wait())
+		err = errors.Join(err, p.child.Close())
 	}
 	return err
 }
 
 // Close ends the process and removes its socket.
 func (p *Process) Close() error {
-	_ = p.in.Close()
-	err := p.cmd.Wait()
+	err := p.child.Close()
 	_ = os.RemoveAll(p.dir)
 	if err != nil {
-		return fmt.Errorf("delay: child: %w", err)
+		return fmt.Errorf("delay: %w", err)
 	}
 	return nil
 }

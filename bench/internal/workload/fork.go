@@ -1,17 +1,15 @@
 package workload
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/redlatch/redlatch/bench/internal/child"
 	"github.com/redlatch/redlatch/bench/internal/contend"
 )
 
@@ -43,7 +41,7 @@ func Fork(ctx context.Context, contender string, target contend.Target, w conten
 	}
 	f := &forked{guard: guard}
 	for i := range w.Clients {
-		c, err := startChild(ctx, partConfig{contender, target, w, Part{i, 1}, guard.path})
+		c, err := startPart(ctx, partConfig{contender, target, w, Part{i, 1}, guard.path})
 		if err != nil {
 			return nil, errors.Join(err, f.Close())
 		}
@@ -64,7 +62,7 @@ func Fork(ctx context.Context, contender string, target contend.Target, w conten
 // forked is a session in several processes.
 type forked struct {
 	guard    *guardFile
-	children []*child
+	children []part
 }
 
 // awaitOpen waits until all children but the first are open.
@@ -140,49 +138,28 @@ func (f *forked) Close() error {
 	return errors.Join(g.Wait(), f.guard.Close())
 }
 
-// child is a process that runs a part of the workload.
-type child struct {
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	encoder *json.Encoder
-	decoder *json.Decoder
+// part is a process that runs a part of the workload.
+type part struct{ *child.Process }
+
+func startPart(ctx context.Context, config partConfig) (part, error) {
+	p, err := child.Start(ctx, PartCommand, config)
+	if err != nil {
+		return part{}, fmt.Errorf("workload: %w", err)
+	}
+	return part{p}, nil
 }
 
-func startChild(ctx context.Context, config partConfig) (*child, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("workload: %w", err)
-	}
-	c := &child{cmd: exec.CommandContext(ctx, self, PartCommand)} // killed when ctx is done
-	c.cmd.Stderr = os.Stderr
-	if c.in, err = c.cmd.StdinPipe(); err != nil {
-		return nil, fmt.Errorf("workload: %w", err)
-	}
-	out, err := c.cmd.StdoutPipe()
-	if err != nil {
-		return nil, fmt.Errorf("workload: %w", err)
-	}
-	if err := c.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("workload: %w", err)
-	}
-	c.encoder, c.decoder = json.NewEncoder(c.in), json.NewDecoder(bufio.NewReader(out))
-	if err := c.send(config); err != nil {
-		return nil, errors.Join(err, c.close())
-	}
-	return c, nil
-}
-
-func (c *child) send(v any) error {
-	if err := c.encoder.Encode(v); err != nil {
-		return fmt.Errorf("workload: send to child: %w", err)
+func (p part) send(w contend.Workload) error {
+	if err := p.Send(w); err != nil {
+		return fmt.Errorf("workload: %w", err)
 	}
 	return nil
 }
 
-func (c *child) receive() (contend.Result, error) {
+func (p part) receive() (contend.Result, error) {
 	var reply partReply
-	if err := c.decoder.Decode(&reply); err != nil {
-		return reply.Result, fmt.Errorf("workload: receive from child: %w", err)
+	if err := p.Receive(&reply); err != nil {
+		return reply.Result, fmt.Errorf("workload: %w", err)
 	}
 	if reply.Error != "" {
 		return reply.Result, errors.New(reply.Error)
@@ -190,11 +167,9 @@ func (c *child) receive() (contend.Result, error) {
 	return reply.Result, nil
 }
 
-// close closes the child's input, which ends Serve, and waits for the process.
-func (c *child) close() error {
-	_ = c.in.Close()
-	if err := c.cmd.Wait(); err != nil {
-		return fmt.Errorf("workload: child: %w", err)
+func (p part) close() error {
+	if err := p.Close(); err != nil {
+		return fmt.Errorf("workload: %w", err)
 	}
 	return nil
 }
