@@ -3,7 +3,6 @@ package scripts
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"time"
 
@@ -63,7 +62,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
 		reply, err := cmd.reply(sent, via.Process(ctx, cmd))
 		switch {
-		case !isNoScript(err), withText:
+		case err == nil, withText, !repliedWith(err, "NOSCRIPT"):
 			return reply, err
 		case isAbandoned(ctx):
 			return Reply{}, &interrupted{cause: err, notSent: true}
@@ -79,12 +78,6 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 func isAbandoned(ctx context.Context) bool {
 	joined, ok := ctx.(*joinedContext)
 	return ctx.Err() != nil || (ok && joined.values.Err() != nil)
-}
-
-// isNoScript reports whether err says that the server does not know the script.
-func isNoScript(err error) bool {
-	reply, ok := errors.AsType[redis.Error](err)
-	return ok && strings.HasPrefix(reply.Error(), "NOSCRIPT")
 }
 
 // load loads the script into the node that serves the command's keys. On a cluster client,

@@ -280,7 +280,8 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 	unknown := batch[:0]
 	for _, p := range batch {
 		p.reply, p.err = p.cmd.reply(sent, broken)
-		noScript, redirected := isNoScript(p.err), b.r.shards.cluster != nil && isRedirection(p.err)
+		noScript := repliedWith(p.err, "NOSCRIPT")
+		redirected := b.r.shards.cluster != nil && repliedWith(p.err, "MOVED ", "ASK ")
 		switch {
 		case !noScript && !redirected: // p has its result
 		case isAbandoned(p.call.ctx):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -100,6 +101,14 @@ var temporaryRefusals = []string{
 	"ERR max number of clients", "max number of clients",
 }
 
+// repliedWith reports whether err is an error reply of Redis that begins with one of the prefixes.
+func repliedWith(err error, prefixes ...string) bool {
+	reply, ok := errors.AsType[redis.Error](err)
+	return ok && slices.ContainsFunc(prefixes, func(prefix string) bool {
+		return strings.HasPrefix(reply.Error(), prefix)
+	})
+}
+
 // classify returns the class of a non-nil error of one attempt. redis.Nil is an answer, not an
 // error, and is not passed here.
 func classify(err error) errorClass {
@@ -110,12 +119,10 @@ func classify(err error) errorClass {
 		}
 		return errorClass{Unknown, false, false}
 	}
-	if reply, ok := errors.AsType[redis.Error](err); ok {
-		for _, prefix := range temporaryRefusals {
-			if strings.HasPrefix(reply.Error(), prefix) {
-				return errorClass{NotExecuted, true, true}
-			}
-		}
+	if repliedWith(err, temporaryRefusals...) {
+		return errorClass{NotExecuted, true, true}
+	}
+	if _, ok := errors.AsType[redis.Error](err); ok {
 		return errorClass{Executed, false, false}
 	}
 	// Without a connection nothing was sent.

@@ -121,8 +121,8 @@ func (r *Runner) Timeout() time.Duration { return r.timeout }
 // Do runs s, and retries it with identical arguments while its outcome is unknown or it could not
 // be executed. It gives up when ctx ends, after the runner's timeout, or after as many retries as
 // the client's configuration says; temporary refusals, such as LOADING, do not count as retries.
-// Failures are an [*Error]. Keys are strings, passed as []any so that a prebuilt slice is sent
-// without copying.
+// Failures are an [*Error]. The first key is a string: the cluster slot is found by it. The
+// other keys and the arguments are of any type that go-redis sends.
 //
 // Commands of many goroutines are sent in pipelines, on a cluster in pipelines for each master. A
 // hook sees such a pipeline with a context that has no values. On a cluster the pipeline is sent by

@@ -2,8 +2,6 @@ package scripts
 
 import (
 	"context"
-	"errors"
-	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -82,10 +80,4 @@ func (s *shards) noteMapped() {
 	if s.cluster != nil && !s.mapped.Load() {
 		s.mapped.Store(true)
 	}
-}
-
-// isRedirection reports whether err says that another node serves the command's slot.
-func isRedirection(err error) bool {
-	reply, ok := errors.AsType[redis.Error](err)
-	return ok && (strings.HasPrefix(reply.Error(), "MOVED ") || strings.HasPrefix(reply.Error(), "ASK "))
 }
