@@ -70,17 +70,14 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	return &m.Lock
 }
 
-// Nested holds take turns: two goroutines that share an outer hold exclude each other. Clients take turns
-// too.
-var (
-	mutexTraits = engine.Traits{
-		Leased: true, Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
-	}
-	fencedTraits = engine.Traits{
-		Leased: true, Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
-		Fenced: true,
-	}
-)
+// mutexTraits are those of plain locks. Nested holds take turns: two goroutines that share an outer hold
+// exclude each other. Clients take turns too.
+var mutexTraits = engine.Traits{
+	Leased: true, Nests: true, NestsInTurn: true, HandsOff: true, ClientsTakeTurns: true, Cohorts: true,
+}
+
+// fencedTraits are those of plain locks, with tokens.
+var fencedTraits = func(t engine.Traits) engine.Traits { t.Fenced = true; return t }(mutexTraits)
 
 // hashDriver has the commands that all locks with one holder share: plain, fenced and fair ones. Each
 // handle has one. It never changes after its constructor, so it needs no mutex.

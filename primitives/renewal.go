@@ -42,9 +42,8 @@ type renewGroup struct {
 // whole, it sends the parts one by one, so that a bad key concerns no other lease. It runs in a goroutine
 // of the watchdog, which may call it again for the same leases if it takes long.
 func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
-	script := renewerOf(batch[0].Keeper.(*engine.Ownership)).renewScript()
 	if !c.slotted.Load() {
-		states, err := c.renewTogether(ctx, script, batch)
+		states, err := c.renewTogether(ctx, batch)
 		switch {
 		case err == nil || len(batch) == 1:
 			return states, err
@@ -52,18 +51,18 @@ func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watc
 			// The server of a plain client, such as a proxy before a cluster, enforces slots.
 			c.slotted.Store(true)
 		case isDivisible(err):
-			return c.renewApart(ctx, script, oneByOne(batch))
+			return c.renewApart(ctx, oneByOne(batch))
 		default:
 			return states, err
 		}
 	}
 	parts := bySlot(batch)
 	if len(parts) > 1 {
-		return c.renewApart(ctx, script, parts)
+		return c.renewApart(ctx, parts)
 	}
-	states, err := c.renewTogether(ctx, script, batch)
+	states, err := c.renewTogether(ctx, batch)
 	if len(batch) > 1 && isDivisible(err) {
-		return c.renewApart(ctx, script, oneByOne(batch))
+		return c.renewApart(ctx, oneByOne(batch))
 	}
 	return states, err
 }
@@ -73,9 +72,8 @@ func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 
 // renewTogether renews a batch with one command, and returns the state of each lease. Without an answer
 // all are Unknown, the zero value. The command is sent once: the watchdog itself decides when to repeat.
-func (c *Client) renewTogether(
-	ctx context.Context, script *scripts.Script, batch []watchdog.Ask,
-) ([]watchdog.State, error) {
+func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
+	script := renewerOf(batch[0].Keeper.(*engine.Ownership)).renewScript() // of all: they are one group
 	keys := make([]any, 0, 2*len(batch))
 	args := make([]any, 0, 2*len(batch))
 	for _, ask := range batch {
@@ -158,9 +156,7 @@ const (
 //
 // The goroutines belong to the core. Each ends when no part is left, or when ctx ends. answers has room
 // for all parts, so a late one never blocks.
-func (c *Client) renewApart(
-	ctx context.Context, script *scripts.Script, parts []renewPart,
-) ([]watchdog.State, error) {
+func (c *Client) renewApart(ctx context.Context, parts []renewPart) ([]watchdog.State, error) {
 	type answer struct {
 		renewPart
 		states []watchdog.State
@@ -183,10 +179,10 @@ func (c *Client) renewApart(
 					return
 				}
 				p := parts[n]
-				states, err := c.renewTogether(ctx, script, p.asks)
+				states, err := c.renewTogether(ctx, p.asks)
 				if len(p.asks) > 1 && isDivisible(err) {
 					for i, ask := range p.asks {
-						one, failed := c.renewTogether(ctx, script, []watchdog.Ask{ask})
+						one, failed := c.renewTogether(ctx, []watchdog.Ask{ask})
 						states[i], err = one[0], failed
 					}
 				}
