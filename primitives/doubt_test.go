@@ -47,12 +47,17 @@ var mutexes = []struct {
 func replay(t testing.TB, rdb *redis.Client, commands []redistest.Command) {
 	t.Helper()
 	for _, c := range commands {
-		args := make([]any, len(c.Args))
-		for i, a := range c.Args {
-			args[i] = a
-		}
-		_ = rdb.Do(context.Background(), args...).Err()
+		_ = again(rdb, c).Err()
 	}
+}
+
+// again sends a recorded command again.
+func again(rdb *redis.Client, c redistest.Command) *redis.Cmd {
+	args := make([]any, len(c.Args))
+	for i, arg := range c.Args {
+		args[i] = arg
+	}
+	return rdb.Do(context.Background(), args...)
 }
 
 // scriptsOf returns the commands that p has recorded and that run scripts.

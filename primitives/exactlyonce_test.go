@@ -136,21 +136,12 @@ func TestC16LateCopies(t *testing.T) {
 			require.ErrorIs(t, in.Release(t.Context()), primitives.ErrLost)
 			p.Heal()
 		}
-		var sent [][]any
-		for _, c := range p.Commands() {
-			if strings.HasPrefix(c.Args[0], "eval") {
-				var args []any
-				for _, a := range c.Args {
-					args = append(args, a)
-				}
-				sent = append(sent, args)
-			}
-		}
+		sent := scriptsOf(p)
 		require.Greater(t, len(sent), 8)
 		for range scaled(x.s, 60) {
 			for _, i := range rand.Perm(len(sent)) {
-				_ = x.rdb.Do(t.Context(), sent[i]...).Err()
-				require.Empty(t, fields(t, x.s, x.name), "%v", sent[i])
+				_ = again(x.rdb, sent[i]).Err()
+				require.Empty(t, fields(t, x.s, x.name), "%v", sent[i].Args)
 			}
 		}
 	})
@@ -166,18 +157,14 @@ func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 		p.Record()
 		adopted, err := l.Adopt(t.Context(), hold.ID())
 		require.NoError(t, err)
-		adoption := p.Commands()[0].Args
+		adoption := p.Commands()[0]
 		p.Heal()
 		release(t, adopted)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		again := acquire(t, t.Context(), l, primitives.WithOwner("o"))
-		args := make([]any, len(adoption))
-		for i, arg := range adoption {
-			args[i] = arg
-		}
-		require.Equal(t, int64(0), x.rdb.Do(t.Context(), args...).Val())
+		later := acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		require.Equal(t, int64(0), again(x.rdb, adoption).Val())
 		require.Equal(t, map[string]string{"o": "1"}, fields(t, x.s, x.name))
-		release(t, again)
+		release(t, later)
 	})
 }
 
@@ -186,26 +173,20 @@ func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		p := x.s.Proxy(t)
 		l := newClient(t, p.Client(t)).Lock(x.name)
-		again := func() {
-			for _, c := range p.Commands() {
-				if strings.HasPrefix(c.Args[0], "eval") {
-					args := make([]any, len(c.Args))
-					for i, a := range c.Args {
-						args[i] = a
-					}
-					_ = x.rdb.Do(t.Context(), args...).Err()
-					require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 50*time.Minute)
-				}
+		againAll := func() {
+			for _, c := range scriptsOf(p) {
+				_ = again(x.rdb, c).Err()
+				require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 50*time.Minute)
 			}
 		}
 		p.Record()
 		hold := acquire(t, t.Context(), l)
 		require.NoError(t, hold.Extend(t.Context(), time.Hour))
-		again()
+		againAll()
 		adopted, err := l.Adopt(t.Context(), hold.ID())
 		require.NoError(t, err)
 		require.NoError(t, adopted.Extend(t.Context(), time.Hour))
-		again()
+		againAll()
 		release(t, adopted)
 	})
 }

@@ -15,8 +15,8 @@ import (
 
 // rolledBack reports whether Redis remembers that the acquisition has ended. acquisition is one of
 // its recorded commands.
-func rolledBack(t testing.TB, rdb *redis.Client, acquisition []any) bool {
-	memory, _ := acquisition[5].(string)
+func rolledBack(t testing.TB, rdb *redis.Client, acquisition redistest.Command) bool {
+	memory := acquisition.Args[5]
 	return rdb.Exists(t.Context(), memory).Val() == 1
 }
 
@@ -64,18 +64,18 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
 				}
 				require.Error(t, await(t, ended).err)
 				cancel()
-				late := recorded(p)[0]
-				require.True(t, slices.Contains(late, any(acquireScript.SHA())), "%v", late)
+				late := scriptsOf(p)[0]
+				require.True(t, slices.Contains(late.Args, acquireScript.SHA()), "%v", late.Args)
 				if tt.held {
 					redistest.WaitFor(t, soon, func() bool {
 						return rolledBack(t, rdb, late) && len(fairWaiters(t, other)) == 0
 					}, "the acquisition is rolled back")
-					_ = rdb.Do(t.Context(), late...).Err()
+					_ = again(rdb, late).Err()
 					require.Empty(t, fairWaiters(t, other), "the late attempt does not queue")
 					release(t, hold)
 				}
 				redistest.WaitFor(t, soon, func() bool { return rolledBack(t, rdb, late) }, "the acquisition is rolled back")
-				_ = rdb.Do(t.Context(), late...).Err()
+				_ = again(rdb, late).Err()
 				require.Empty(t, leftovers(t, s, name), "the late attempt does not take the lock")
 			})
 		})
@@ -97,9 +97,9 @@ func TestFairLockLateAttemptOfARefusedTryTakesNothing(t *testing.T) {
 			p.DropCommands(1, script)
 			_, err := l.TryAcquire(t.Context(), opts...)
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			late := recorded(p)
+			late := scriptsOf(p)
 			release(t, hold)
-			_ = rdb.Do(t.Context(), late[0]...).Err()
+			_ = again(rdb, late[0]).Err()
 			require.Empty(t, leftovers(t, s, name))
 		})
 	}

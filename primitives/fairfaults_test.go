@@ -5,7 +5,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -67,21 +66,6 @@ func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 	})
 }
 
-// recorded returns the arguments of the script commands that p has recorded, so that a test can
-// send late copies.
-func recorded(p *redistest.Proxy) (sent [][]any) {
-	for _, c := range p.Commands() {
-		if strings.HasPrefix(c.Args[0], "eval") {
-			args := make([]any, len(c.Args))
-			for i, a := range c.Args {
-				args[i] = a
-			}
-			sent = append(sent, args)
-		}
-	}
-	return sent
-}
-
 // Late copies of any command neither take the lock nor join the queue.
 func TestFairLockLateCopiesTakeNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -104,11 +88,11 @@ func TestFairLockLateCopiesTakeNothing(t *testing.T) {
 			release(t, hold)
 			release(t, await(t, served).hold)
 			requireClean(t, s, name)
-			sent := recorded(p)
+			sent := scriptsOf(p)
 			for range scaled(s, 30) {
 				for _, i := range rand.Perm(len(sent)) {
-					_ = rdb.Do(t.Context(), sent[i]...).Err()
-					require.Empty(t, leftovers(t, s, name), "%v", sent[i])
+					_ = again(rdb, sent[i]).Err()
+					require.Empty(t, leftovers(t, s, name), "%v", sent[i].Args)
 				}
 			}
 		}

@@ -220,15 +220,7 @@ func TestC14TokenExactlyOnce(t *testing.T) {
 		}
 		p.Heal()
 		require.Equal(t, want, x.last(t))
-		for _, c := range p.Commands() {
-			if script(c.Args) {
-				args := make([]any, len(c.Args))
-				for i, a := range c.Args {
-					args[i] = a
-				}
-				_ = x.rdb.Do(t.Context(), args...).Err()
-			}
-		}
+		replay(t, x.rdb, scriptsOf(p))
 		require.Equal(t, want, x.last(t), "late copies issue no token")
 	})
 }
