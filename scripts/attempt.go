@@ -83,22 +83,14 @@ func isAbandoned(ctx context.Context) bool {
 // load loads the script into the node that serves the command's keys. On a cluster client,
 // ScriptLoad would fail if any shard is down.
 func (r *Runner) load(ctx context.Context, c call) error {
-	if cluster, ok := r.rdb.(*redis.ClusterClient); ok && c.firstKey > 0 {
-		node, err := cluster.MasterForKey(ctx, c.args[c.firstKey].(string))
+	if r.slots.client != nil && c.firstKey > 0 {
+		node, err := r.slots.client.MasterForKey(ctx, c.args[c.firstKey].(string))
 		if err != nil {
 			return err
 		}
 		return node.ScriptLoad(ctx, c.script.text).Err()
 	}
 	return r.rdb.ScriptLoad(ctx, c.script.text).Err()
-}
-
-// reroute makes a cluster client read the slot map again after a node could not be reached or
-// refused a command: the client itself does so only in its own retries, which are off.
-func (r *Runner) reroute(ctx context.Context) {
-	if c, ok := r.rdb.(*redis.ClusterClient); ok {
-		c.ReloadState(ctx)
-	}
 }
 
 // singleCmd is a command that go-redis must not send twice. The runner retries instead: go-redis

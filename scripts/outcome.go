@@ -88,6 +88,12 @@ func interruption(ctx context.Context) *interrupted {
 	return &interrupted{cause: ErrNoAnswer}
 }
 
+// unmapped is the error of an attempt for which the slot map could not be read.
+type unmapped struct{ cause error }
+
+func (e *unmapped) Error() string { return "read the slot map: " + e.cause.Error() }
+func (e *unmapped) Unwrap() error { return e.cause }
+
 // errorClass says what the error of one attempt means.
 type errorClass struct {
 	outcome   Outcome
@@ -121,6 +127,13 @@ func classify(err error) errorClass {
 	}
 	if repliedWith(err, temporaryRefusals...) {
 		return errorClass{NotExecuted, true, true}
+	}
+	if u, ok := errors.AsType[*unmapped](err); ok {
+		class := classify(u.cause)
+		if class.outcome == Unknown {
+			class.outcome = NotExecuted // only the reading is in doubt
+		}
+		return class
 	}
 	if _, ok := errors.AsType[redis.Error](err); ok {
 		return errorClass{Executed, false, false}

@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -39,6 +40,7 @@ type Runner struct {
 	single processor // sends one command alone
 	piped  processor // sends one command in a pipeline of its own
 	batch  *batcher  // of the commands without a shard
+	slots  slotMap
 	shards shards
 	ends   deadlines
 	silent atomic.Bool // the latest script got no answer
@@ -83,14 +85,15 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		r.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= timeout
 		r.single = r.piped
 		direct = maxDirect
-	case interface{ Options() *redis.ClusterOptions }:
+	case clusterClient:
+		r.slots.client = c
 		o := c.Options()
 		r.retries, r.minDelay, r.maxDelay = o.MaxRedirects, o.MinRetryBackoff, o.MaxRetryBackoff
 		readTimeout = o.ReadTimeout
 	}
 	r.retries = max(r.retries, 0)
 	r.batch = newBatcher(r, rdb, direct)
-	r.shards.r = r
+	r.slots.r, r.shards.r = r, r
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
 	// A type that embeds a cluster client may override its methods, which batches would bypass.
 	r.shards.cluster, _ = rdb.(*redis.ClusterClient)
@@ -136,13 +139,8 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	c.end, c.ctx = r.ends.after(ctx, r.timeout, &c.memory.joined)
 	var failed failures
 	for {
-		b := r.shards.batcher(ctx, c)
-		if b == nil {
-			b = r.batch
-		}
-		reply, err := b.do(ctx, c)
+		reply, err := r.send(ctx, c)
 		if err == nil {
-			r.shards.noteMapped()
 			reply.Doubt = failed.doubt
 			return reply, nil
 		}
@@ -150,6 +148,17 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 			return Reply{}, err
 		}
 	}
+}
+
+// send makes one attempt at c, with the batcher of its shard if there is one.
+func (r *Runner) send(ctx context.Context, c call) (Reply, error) {
+	if err := r.slots.await(ctx, c.end.Done()); err != nil {
+		return Reply{}, err
+	}
+	if b := r.shards.batcher(ctx, c); b != nil {
+		return b.do(ctx, c)
+	}
+	return r.batch.do(ctx, c)
 }
 
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
@@ -161,11 +170,33 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 		return Reply{}, err
 	}
 	defer r.running.Done()
+	if r.slots.client != nil {
+		// The caller may make the next attempt before this one has failed.
+		slow := time.AfterFunc(slowAnswer, func() {
+			if r.register(ctx, s.name) == nil {
+				r.slots.refresh()
+				r.running.Done()
+			}
+		})
+		defer slow.Stop()
+	}
 	reply, err := r.attempt(ctx, r.piped, newCall(s, keys, args))
 	if err != nil {
-		return Reply{}, failure(s.name, err, classify(err).outcome)
+		got := classify(err)
+		r.noteFailed(ctx, got)
+		return Reply{}, failure(s.name, err, got.outcome)
 	}
 	return reply, nil
+}
+
+// noteFailed begins to read the slot map again, if an attempt may have failed because its node is down
+// or no longer the master. It returns the reading that will end next; nil if there is none. An attempt
+// whose caller has canceled it says nothing about the node.
+func (r *Runner) noteFailed(ctx context.Context, got errorClass) *reading {
+	if got.outcome == Executed || errors.Is(ctx.Err(), context.Canceled) {
+		return nil
+	}
+	return r.slots.refresh()
 }
 
 // Stop ends retries: calls in flight and later calls get no further attempt after their first one.
@@ -229,11 +260,12 @@ type failures struct {
 // failed: again returns its [*Error].
 func (r *Runner) again(ctx context.Context, c call, failed *failures, err error) error {
 	got := classify(err)
+	rereading := r.noteFailed(ctx, got)
 	failed.doubt = failed.doubt || got.outcome == Unknown
 	if !got.notNow {
 		failed.counted++
 	}
-	if !got.transient || failed.counted > r.retries || !r.pause(ctx, c.end, failed.attempts) {
+	if !got.transient || failed.counted > r.retries || !r.pause(ctx, c.end, failed.attempts, rereading) {
 		outcome := got.outcome
 		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says
 			outcome = Unknown
@@ -241,16 +273,13 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		return failure(c.script.name, err, outcome)
 	}
 	failed.attempts++
-	if got.outcome == NotExecuted {
-		// The node may be down, or may no longer be the master.
-		r.reroute(context.WithoutCancel(ctx))
-	}
 	return nil
 }
 
 // pause waits before another attempt, and reports whether that may still be made. The delay doubles
-// with each attempt, with jitter, so that clients do not retry in step.
-func (r *Runner) pause(ctx context.Context, end *deadline, attempt int) bool {
+// with each attempt, with jitter, so that clients do not retry in step. If the slot map is being read,
+// pause waits briefly for the result: a retry on the old node would probably be wasted.
+func (r *Runner) pause(ctx context.Context, end *deadline, attempt int, rereading *reading) bool {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -258,10 +287,21 @@ func (r *Runner) pause(ctx context.Context, end *deadline, attempt int) bool {
 	if delay > 0 {
 		delay = delay/2 + rand.N(delay) //nolint:gosec // jitter
 	}
-	timer := time.NewTimer(max(delay, 0))
+	began := time.Now()
+	if rereading != nil && !r.sleep(ctx, end, maxRerouting, rereading.done) {
+		return false
+	}
+	return r.sleep(ctx, end, delay-time.Since(began), nil)
+}
+
+// sleep waits for d or until wake is closed. It reports false if the call ends, or the runner stops.
+func (r *Runner) sleep(ctx context.Context, end *deadline, d time.Duration, wake <-chan struct{}) bool {
+	timer := time.NewTimer(max(d, 0))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		return true
+	case <-wake:
 		return true
 	case <-ctx.Done():
 	case <-end.Done():
@@ -312,7 +352,9 @@ func attemptOnce[T any](
 	end, attempt := r.ends.after(ctx, r.timeout, new(joinedContext))
 	value, err = bounded(ctx, attempt, end, r, f)
 	if err != nil {
-		return value, failure(name, err, classify(err).outcome)
+		got := classify(err)
+		r.noteFailed(ctx, got)
+		return value, failure(name, err, got.outcome)
 	}
 	return value, nil
 }

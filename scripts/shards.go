@@ -21,9 +21,6 @@ import (
 type shards struct {
 	r       *Runner
 	cluster *redis.ClusterClient // nil: not a cluster
-	// mapped reports that the cluster client has a slot map. Without one, MasterForKey reads it from
-	// the cluster, and may block for longer than the caller's context lasts.
-	mapped atomic.Bool
 
 	mu      sync.Mutex                                 // held while batches is replaced
 	batches atomic.Pointer[map[*redis.Client]*batcher] // of each node that had commands; the map is not changed
@@ -33,9 +30,10 @@ type shards struct {
 const maxDirectShard = 2
 
 // batcher returns the batcher of the shard that has c's keys. It returns nil if the client is not a
-// cluster client, or does not know the shard; c is then sent alone.
+// cluster client, or does not know the shard; c is then sent alone. The client has a slot map, so
+// MasterForKey does not block.
 func (s *shards) batcher(ctx context.Context, c call) *batcher {
-	if c.firstKey == 0 || !s.mapped.Load() {
+	if s.cluster == nil || c.firstKey == 0 {
 		return nil
 	}
 	node, err := s.cluster.MasterForKey(ctx, c.args[c.firstKey].(string))
@@ -72,12 +70,4 @@ func (s *shards) add(node *redis.Client, end *deadline) *batcher {
 	batches[node] = b
 	s.batches.Store(&batches)
 	return b
-}
-
-// noteMapped notes that the cluster client has a slot map, because a command was answered. It writes
-// only a change, so that callers do not compete for the cache line.
-func (s *shards) noteMapped() {
-	if s.cluster != nil && !s.mapped.Load() {
-		s.mapped.Store(true)
-	}
 }

@@ -1,0 +1,99 @@
+package primitives_test
+
+import (
+	"context"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// failover is a TTL that outlasts the fail-over of a cluster, if renewals follow it.
+const failover = 12 * time.Second
+
+// tagOn returns a hash tag whose slot a master serves.
+func tagOn(t testing.TB, servers *redistest.ClusterServers, master *redistest.Server) string {
+	t.Helper()
+	for i := range 1000 {
+		if tag := "{" + strconv.Itoa(i) + "}"; servers.Node(t, tag) == master {
+			return tag
+		}
+	}
+	require.FailNow(t, "no tag")
+	return ""
+}
+
+// awaitReplicas waits until a replica has what its master has executed.
+func awaitReplicas(t testing.TB, master *redistest.Server) {
+	t.Helper()
+	acked, err := master.Client(t).Wait(t.Context(), 1, soon).Result()
+	require.NoError(t, err)
+	require.EqualValues(t, 1, acked)
+}
+
+// TestClusterFailover hangs a master, and kills another one. A client that only holds keeps its holds
+// of all kinds. Waiters, acquisitions and releases of other clients go on in time.
+func TestClusterFailover(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshReplicatedCluster(t)
+	for i, fault := range []struct {
+		name   string
+		strike func(*redistest.Server) error
+		limit  time.Duration // from the fault until waiters go on
+	}{
+		{"hung", (*redistest.Server).Pause, 15 * time.Second},
+		{"killed", (*redistest.Server).Kill, 10 * time.Second},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			master := servers.Nodes()[i]
+			tag := tagOn(t, servers, master)
+			client := func() *primitives.Client {
+				rdb := servers.ClusterClient(t, func(o *redis.ClusterOptions) { o.Addrs = o.Addrs[i : i+1] })
+				return newClient(t, rdb, primitives.WithDefaults(primitives.WithWatchdog(failover)))
+			}
+			keeper, waiter, other := client(), client(), client()
+			var holds []*primitives.Hold
+			for n, kind := range renewedKinds {
+				hold, err := kind.acquire(t.Context(), keeper, tag+kind.name+strconv.Itoa(n))
+				require.NoError(t, err)
+				holds = append(holds, hold)
+			}
+			handed := acquire(t, t.Context(), other.Lock(tag+"handed"))
+			waiting := start(func() (*primitives.Hold, error) { return waiter.Lock(tag + "handed").Acquire(t.Context()) })
+			awaitLocalWaiters(t, waiter, 1)
+			awaitReplicas(t, master)
+
+			require.NoError(t, fault.strike(master))
+			struck := time.Now()
+			acquired := start(func() (hold *primitives.Hold, err error) {
+				for time.Since(struck) < soon {
+					if hold, err = other.Lock(tag + "free").Acquire(t.Context()); err == nil {
+						break
+					}
+				}
+				return hold, err
+			})
+			go func() { _ = handed.Release(context.Background()) }() // without an answer, it is repeated
+			servers.AwaitFailover(t, tag, master)
+			promoted := time.Since(struck)
+			free := await(t, acquired)
+			require.NoError(t, free.err)
+			passed := await(t, waiting)
+			require.NoError(t, passed.err)
+			awaitRenewal(t, 1, holds...)
+			t.Logf("after the fault: promoted %v, acquired %v, waiter %v, all renewed %v",
+				promoted, free.at.Sub(struck), passed.at.Sub(struck), time.Since(struck))
+			require.Less(t, free.at.Sub(struck), fault.limit)
+			require.Less(t, passed.at.Sub(struck), fault.limit)
+			for _, hold := range append(holds, free.hold, passed.hold) {
+				require.NoError(t, hold.Check(t.Context()))
+				release(t, hold)
+			}
+		})
+	}
+}

@@ -1,0 +1,158 @@
+package scripts
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// slotMap has a cluster client read its slot map again after failures. The client itself does that
+// once a minute, and when a node redirects it. When a master dies or hangs, the client would send
+// commands to it for up to that minute, although a replica has replaced it.
+//
+// [redis.ClusterClient.ReloadState] is not enough. It makes one reading at a time, which waits for
+// a node that hangs until the read timeout, or for several dials. So each reading here has its own
+// goroutine, and asks a random node: the next reading probably asks another one. How many begin
+// depends on time, not on the number of failed attempts.
+type slotMap struct {
+	r      *Runner
+	client clusterClient // nil: not a cluster
+
+	// loaded reports that the client has a slot map. Without one, each of its commands would read it,
+	// and block for longer than the caller's context lasts.
+	loaded atomic.Bool
+
+	mu      sync.Mutex
+	until   time.Time // readings begin until then
+	busy    bool      // read runs
+	reading int       // readings in flight
+	next    *reading  // the next one to end; nil if nobody waits for it
+}
+
+// clusterClient is what this package needs of a cluster client. It is an interface so that types
+// that embed a client of go-redis work too.
+type clusterClient interface {
+	Options() *redis.ClusterOptions
+	MasterForKey(ctx context.Context, key string) (*redis.Client, error)
+	// ForEachMaster reads the slot map before it calls the function.
+	ForEachMaster(ctx context.Context, fn func(context.Context, *redis.Client) error) error
+}
+
+// reading is one reading of the slot map, for those that wait for it.
+type reading struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+const (
+	minReadDelay = 100 * time.Millisecond // between the beginnings of readings, doubling up to maxReadDelay
+	maxReadDelay = 500 * time.Millisecond
+	maxReadings  = 8                      // in flight: all but one may have met a node that hangs
+	maxRerouting = 100 * time.Millisecond // how long a retry waits for a reading
+	slowAnswer   = time.Second            // a renewal without an answer for that long is a reason to read
+)
+
+// refresh begins to read the slot map, after an attempt has failed, and returns the reading that will
+// end next. It goes on for as long as an attempt may take: until another one fails, a replica may have
+// replaced the master. It does not block. The caller is registered in running. Without a cluster
+// client, refresh does nothing and returns nil.
+func (m *slotMap) refresh() *reading {
+	if m.client == nil {
+		return nil
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.until = time.Now().Add(m.patience())
+	if !m.busy {
+		m.busy = true
+		m.r.running.Go(m.read)
+	}
+	if m.next == nil {
+		m.next = &reading{done: make(chan struct{})}
+	}
+	return m.next
+}
+
+// patience returns for how long readings go on after a failure, and how long one may dial.
+func (m *slotMap) patience() time.Duration { return max(m.r.timeout, 2*maxReadDelay) }
+
+// read begins readings until no attempt has failed for a while, or the runner stops.
+func (m *slotMap) read() {
+	for delay := minReadDelay; m.begin(); delay = min(2*delay, maxReadDelay) {
+		timer := time.NewTimer(delay/2 + rand.N(delay)) //nolint:gosec // jitter
+		select {
+		case <-timer.C:
+		case <-m.r.closing:
+			timer.Stop()
+		}
+	}
+}
+
+// begin begins a reading. It reports false if read has to end.
+func (m *slotMap) begin() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	select {
+	case <-m.r.closing:
+		m.busy = false
+		m.tell(ErrClosed)
+		return false
+	default:
+	}
+	if time.Now().After(m.until) {
+		m.busy = false
+		return false
+	}
+	if m.reading == maxReadings {
+		return true
+	}
+	m.reading++
+	m.r.running.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), m.patience()) // for dials
+		defer cancel()
+		err := m.client.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+		if err == nil { // the client has a slot map, perhaps its old one
+			m.loaded.Store(true)
+		}
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.reading--
+		m.tell(err)
+	})
+	return true
+}
+
+// tell passes the result of a reading to those that wait for it. The caller holds mu.
+func (m *slotMap) tell(err error) {
+	if m.next != nil {
+		m.next.err = err
+		close(m.next.done)
+		m.next = nil
+	}
+}
+
+// await waits until the client has a slot map, ctx or end ends, or the map cannot be read. Calls at
+// the same time wait for the same readings. If it fails, nothing was sent. The caller is registered in
+// running.
+func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
+	if m.client == nil || m.loaded.Load() {
+		return nil
+	}
+	next := m.refresh()
+	select {
+	case <-next.done:
+		if next.err != nil {
+			return &unmapped{next.err}
+		}
+		return nil
+	case <-ctx.Done():
+	case <-end:
+	}
+	err := interruption(ctx)
+	err.notSent = true
+	return err
+}
