@@ -1,0 +1,97 @@
+package primitives_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// C7: while half of a slot's keys have moved to another node, Redis refuses most scripts with TRYAGAIN.
+// Calls ride that out: with a wait as long as it lasts, without one for the command timeout.
+func TestC7CallsRideOutAMovingSlot(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshCluster(t, 3)
+	const commandTimeout = 700 * time.Millisecond
+	c := newClient(t, servers.ClusterClient(t))
+	hasty := newClient(t, servers.ClusterClient(t), primitives.WithCommandTimeout(commandTimeout))
+	ctx := t.Context()
+
+	// Each kind has a hold that is released, one under which an acquisition nests, and a free name.
+	kinds := map[string]func(c *primitives.Client, name string) handle{
+		"lock":   func(c *primitives.Client, name string) handle { return c.Lock(name) },
+		"fenced": func(c *primitives.Client, name string) handle { return c.FencedLock(name) },
+		"fair":   func(c *primitives.Client, name string) handle { return c.FairLock(name) },
+		"reader": func(c *primitives.Client, name string) handle { return c.RWLock(name).Reader() },
+		"writer": func(c *primitives.Client, name string) handle { return c.RWLock(name).Writer() },
+	}
+	released, outer := map[string]*primitives.Hold{}, map[string]*primitives.Hold{}
+	for kind, open := range kinds {
+		released[kind] = acquire(t, ctx, open(c, "{n}released"+kind))
+		outer[kind] = acquire(t, ctx, open(c, "{n}outer"+kind))
+	}
+	waitedFor := acquire(t, ctx, c.Lock("{n}waited"))
+	waiting := start(func() (*primitives.Hold, error) { return hasty.Lock("{n}waited").Acquire(ctx) })
+	awaitLocalWaiters(t, hasty, 1)
+	m := servers.Migrate(t, "{n}", anotherMaster(servers, servers.Node(t, "{n}")))
+	for i, key := range m.Keys(t) {
+		if i%2 == 0 {
+			m.Move(t, key)
+		}
+	}
+
+	type call struct {
+		name string
+		done <-chan result
+	}
+	var calls []call
+	begin := func(name string, f func() (*primitives.Hold, error)) { calls = append(calls, call{name, start(f)}) }
+	for kind, open := range kinds {
+		begin("release "+kind, func() (*primitives.Hold, error) { return nil, released[kind].Release(ctx) })
+		begin("acquire "+kind, func() (*primitives.Hold, error) { return open(c, "{n}free"+kind).Acquire(ctx) })
+		begin("acquire with wait "+kind, func() (*primitives.Hold, error) {
+			return open(hasty, "{n}awaited"+kind).Acquire(ctx, primitives.WithWait(soon))
+		})
+		begin("nest "+kind, func() (*primitives.Hold, error) {
+			return open(c, "{n}outer"+kind).Acquire(outer[kind].Context())
+		})
+	}
+	begin("hand on", func() (*primitives.Hold, error) { return nil, waitedFor.Release(ctx) })
+
+	began := time.Now()
+	_, err := hasty.Semaphore("{n}permits").Init(ctx, 1)
+	require.ErrorContains(t, err, "TRYAGAIN", "the request and the count are two keys that do not exist")
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	require.GreaterOrEqual(t, time.Since(began), commandTimeout/2)
+	_, err = hasty.Lock("{n}tried").Acquire(ctx, primitives.WithWait(commandTimeout/2))
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorContains(t, err, "TRYAGAIN")
+	m.Finish(t)
+	calls = append(calls, call{"waiter", waiting})
+	for _, call := range calls {
+		r := await(t, call.done)
+		require.NoError(t, r.err, call.name)
+		if r.hold != nil {
+			release(t, r.hold)
+		}
+	}
+	for _, hold := range outer {
+		require.NoError(t, hold.Check(context.Background()))
+		release(t, hold)
+	}
+	require.Same(t, m.To, servers.Node(t, "{n}"))
+}
+
+// anotherMaster returns a master of a cluster without replicas.
+func anotherMaster(servers *redistest.ClusterServers, than *redistest.Server) *redistest.Server {
+	for _, s := range servers.Nodes() {
+		if s != than {
+			return s
+		}
+	}
+	panic("one node")
+}
