@@ -13,6 +13,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
+// wrappedCluster is a cluster client of a user, who has added methods to it.
+type wrappedCluster struct{ *redis.ClusterClient }
+
 // failover is a TTL that outlasts the fail-over of a cluster, if renewals follow it.
 const failover = 12 * time.Second
 
@@ -52,11 +55,15 @@ func TestClusterFailover(t *testing.T) {
 		t.Run(fault.name, func(t *testing.T) {
 			master := servers.Nodes()[i]
 			tag := tagOn(t, servers, master)
-			client := func() *primitives.Client {
-				rdb := servers.ClusterClient(t, func(o *redis.ClusterOptions) { o.Addrs = o.Addrs[i : i+1] })
+			client := func(wrap bool) *primitives.Client { // knows only the master that will fail
+				var rdb redis.UniversalClient
+				seed := servers.ClusterClient(t, func(o *redis.ClusterOptions) { o.Addrs = o.Addrs[i : i+1] })
+				if rdb = seed; wrap {
+					rdb = wrappedCluster{seed}
+				}
 				return newClient(t, rdb, primitives.WithDefaults(primitives.WithWatchdog(failover)))
 			}
-			keeper, waiter, other := client(), client(), client()
+			keeper, waiter, other := client(i == 0), client(false), client(i == 1)
 			var holds []*primitives.Hold
 			for n, kind := range renewedKinds {
 				hold, err := kind.acquire(t.Context(), keeper, tag+kind.name+strconv.Itoa(n))

@@ -20,6 +20,8 @@ var (
 	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context.
 	ErrNoAnswer = errors.New("no answer within the command timeout")
 
+	errReplaced = errors.New("scripts: another node has replaced the one that did not answer")
+
 	errNoConn = errors.New("scripts: this redis client cannot pin a connection for WAIT")
 )
 

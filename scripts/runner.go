@@ -164,23 +164,14 @@ func (r *Runner) send(ctx context.Context, c call) (Reply, error) {
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
 // ctx bounds the time until the command is sent; then go-redis's own timeouts apply. Once waits for
 // no batch. It uses go-redis's connections for pipelines, because other commands may occupy all
-// others.
+// others. On a cluster it returns early if the node does not answer and is replaced.
 func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
 		return Reply{}, err
 	}
 	defer r.running.Done()
-	if r.slots.client != nil {
-		// The caller may make the next attempt before this one has failed.
-		slow := time.AfterFunc(slowAnswer, func() {
-			if r.register(ctx, s.name) == nil {
-				r.slots.refresh()
-				r.running.Done()
-			}
-		})
-		defer slow.Stop()
-	}
-	reply, err := r.attempt(ctx, r.piped, newCall(s, keys, args))
+	c := newCall(s, keys, args)
+	reply, err := r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(ctx, r.piped, c) })
 	if err != nil {
 		got := classify(err)
 		r.noteFailed(ctx, got)
@@ -203,6 +194,15 @@ func (r *Runner) noteFailed(ctx context.Context, got errorClass) *reading {
 // It may be called again.
 func (r *Runner) Stop() {
 	r.stop.Do(func() { close(r.closing) })
+}
+
+func (r *Runner) isStopped() bool {
+	select {
+	case <-r.closing:
+		return true
+	default:
+		return false
+	}
 }
 
 // Close makes later calls fail with [ErrClosed] and waits for the commands in flight, which end

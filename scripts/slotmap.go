@@ -53,7 +53,7 @@ const (
 	maxReadDelay = 500 * time.Millisecond
 	maxReadings  = 8                      // in flight: all but one may have met a node that hangs
 	maxRerouting = 100 * time.Millisecond // how long a retry waits for a reading
-	slowAnswer   = time.Second            // a renewal without an answer for that long is a reason to read
+	slowAnswer   = time.Second            // an attempt of Once without an answer for that long is a reason to read
 )
 
 // refresh begins to read the slot map, after an attempt has failed, and returns the reading that will
@@ -67,6 +67,12 @@ func (m *slotMap) refresh() *reading {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.until = time.Now().Add(m.patience())
+	return m.start()
+}
+
+// start returns the reading that will end next, and starts readings if none are made. The caller
+// holds mu.
+func (m *slotMap) start() *reading {
 	if !m.busy {
 		m.busy = true
 		m.r.running.Go(m.read)
@@ -80,7 +86,8 @@ func (m *slotMap) refresh() *reading {
 // patience returns for how long readings go on after a failure, and how long one may dial.
 func (m *slotMap) patience() time.Duration { return max(m.r.timeout, 2*maxReadDelay) }
 
-// read begins readings until no attempt has failed for a while, or the runner stops.
+// read begins readings until the client has a slot map and no attempt has failed for a while, or until
+// the runner stops.
 func (m *slotMap) read() {
 	for delay := minReadDelay; m.begin(); delay = min(2*delay, maxReadDelay) {
 		timer := time.NewTimer(delay/2 + rand.N(delay)) //nolint:gosec // jitter
@@ -96,15 +103,14 @@ func (m *slotMap) read() {
 func (m *slotMap) begin() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	select {
-	case <-m.r.closing:
+	if m.r.isStopped() {
 		m.busy = false
 		m.tell(ErrClosed)
 		return false
-	default:
 	}
-	if time.Now().After(m.until) {
+	if time.Now().After(m.until) && (m.loaded.Load() || m.next == nil) {
 		m.busy = false
+		m.tell(nil)
 		return false
 	}
 	if m.reading == maxReadings {
@@ -142,7 +148,9 @@ func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	if m.client == nil || m.loaded.Load() {
 		return nil
 	}
-	next := m.refresh()
+	m.mu.Lock()
+	next := m.start()
+	m.mu.Unlock()
 	select {
 	case <-next.done:
 		if next.err != nil {
@@ -155,4 +163,49 @@ func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	err := interruption(ctx)
 	err.notSent = true
 	return err
+}
+
+// follow makes an attempt of a caller that repeats it. While the attempt has no answer, follow has the
+// slot map read again. If another node has replaced the one that was asked, follow returns at once:
+// the outcome is unknown, and a repetition reaches the new node. The attempt then goes on in its own
+// goroutine. The caller is registered in running.
+func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, error)) (Reply, error) {
+	if m.client == nil || c.firstKey == 0 {
+		return attempt()
+	}
+	if err := m.await(ctx, nil); err != nil {
+		return Reply{}, err
+	}
+	key := c.args[c.firstKey].(string)
+	node, err := m.client.MasterForKey(ctx, key)
+	if err != nil {
+		return attempt()
+	}
+	type result struct {
+		reply Reply
+		err   error
+	}
+	done := make(chan result, 1) // with room for the result, so that the goroutine ends in any case
+	m.r.running.Go(func() {
+		reply, err := attempt()
+		done <- result{reply, err}
+	})
+	slow := time.NewTimer(slowAnswer)
+	defer slow.Stop()
+	next := &reading{} // its channel is nil until the attempt is slow
+	for {
+		select {
+		case res := <-done:
+			return res.reply, res.err
+		case <-slow.C:
+			next = m.refresh()
+		case <-next.done:
+			if now, err := m.client.MasterForKey(ctx, key); err == nil && now != node {
+				return Reply{}, errReplaced
+			}
+			if next = (&reading{}); !m.r.isStopped() {
+				next = m.refresh()
+			}
+		}
+	}
 }

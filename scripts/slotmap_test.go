@@ -1,0 +1,153 @@
+package scripts
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// wrapped is a cluster client of a user, who has added methods to it.
+type wrapped struct{ *redis.ClusterClient }
+
+// A slot has moved, and its old master does not tell: it is dead, or hangs. An attempt that fails is a
+// reason to read the slot map, so the next ones reach the new master. The client may be one that
+// embeds a cluster client.
+func TestAttemptsFollowTheSlotMap(t *testing.T) {
+	servers := redistest.FreshCluster(t, 3)
+	const key = "moved"
+	old := servers.Node(t, key)
+	type testCase struct {
+		name  string
+		fault func(*redistest.Proxy)
+		run   func(t *testing.T, r *Runner)
+		*clusterEnv
+	}
+	do := func(doubt bool) func(t *testing.T, r *Runner) {
+		return func(t *testing.T, r *Runner) {
+			reply, err := r.Do(t.Context(), counted, []any{key}, t.Name())
+			require.NoError(t, err)
+			require.Equal(t, doubt, reply.Doubt)
+		}
+	}
+	once := func(t *testing.T, r *Runner) {
+		redistest.WaitFor(t, testTimeout, func() bool {
+			_, err := r.Once(t.Context(), counted, []any{key}, t.Name())
+			return err == nil
+		}, "a later attempt reaches the new master")
+	}
+	dead := func(p *redistest.Proxy) {
+		p.Refuse(true)
+		p.Reset()
+	}
+	hung := func(p *redistest.Proxy) { p.BlackHole(true) }
+	cases := []*testCase{
+		{name: "Do, dead", fault: dead, run: do(false)},
+		{name: "Do, hung", fault: hung, run: do(true)},
+		{name: "Once, dead", fault: dead, run: once},
+		{name: "Once, hung", fault: hung, run: once},
+		{name: "Once, hung for longer", fault: hung, run: func(t *testing.T, r *Runner) {
+			began := time.Now()
+			_, err := r.Once(t.Context(), counted, []any{key}, t.Name())
+			require.ErrorIs(t, err, errReplaced)
+			require.Equal(t, Unknown, OutcomeOf(err))
+			require.Less(t, time.Since(began), 3*slowAnswer, "it does not wait for the read timeout")
+			once(t, r)
+		}},
+	}
+	for i, tt := range cases {
+		tt.clusterEnv = newClusterEnv(t, servers, func(o *redis.ClusterOptions) {
+			o.ReadTimeout = 300 * time.Millisecond
+			if i == len(cases)-1 {
+				o.ReadTimeout = 5 * slowAnswer
+			}
+		})
+		if i%2 == 0 {
+			tt.r = NewRunner(wrapped{tt.rdb}, 0)
+			t.Cleanup(tt.r.Close)
+		}
+		tt.warm(t, key)
+	}
+	to := servers.Nodes()[0]
+	if to == old {
+		to = servers.Nodes()[1]
+	}
+	servers.Migrate(t, key, to).Finish(t)
+	for _, tt := range cases {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.fault(tt.proxies[old])
+			tt.run(t, tt.r)
+			tt.proxies[old].Heal()
+		})
+	}
+}
+
+// One of the seeds hangs. A thousand first calls wait neither for it nor for each other, and ask for
+// the slot map a few times together.
+func TestFirstCallsShareTheSlotMap(t *testing.T) {
+	const timeout = 3 * time.Second
+	servers := redistest.Cluster(t)
+	e := newClusterEnv(t, servers, func(o *redis.ClusterOptions) {
+		// Further names of the other nodes: few readings begin with the node that hangs.
+		for _, s := range servers.Nodes()[1:] {
+			o.Addrs = append(o.Addrs, strings.Replace(s.Addr(), "127.0.0.1", "localhost", 1))
+		}
+		o.ReadTimeout = timeout
+	})
+	e.r = NewRunner(e.rdb, timeout)
+	t.Cleanup(e.r.Close)
+	keys := keyPerNode(t, servers)
+	hung := e.proxy(t, keys[0])
+	hung.BlackHole(true)
+	for _, p := range e.proxies {
+		p.Record()
+	}
+	var wg sync.WaitGroup
+	for i := range 1000 {
+		wg.Go(func() {
+			_, err := e.r.Do(t.Context(), counted, []any{keys[1+i%2]}, fmt.Sprint("request", i))
+			require.NoError(t, err, "a call that waited for the node that hangs would time out")
+		})
+	}
+	wg.Wait()
+	require.LessOrEqual(t, e.readings(), 20)
+	hung.Heal()
+}
+
+// A thousand calls that fail make few readings of the slot map.
+func TestFailedCallsReadTheSlotMapSeldom(t *testing.T) {
+	e := newClusterEnv(t, redistest.Cluster(t), func(o *redis.ClusterOptions) { o.MaxRedirects = 1 })
+	keys := keyPerNode(t, e.servers)
+	e.warm(t, keys...)
+	e.proxy(t, keys[0]).Refuse(true)
+	e.proxy(t, keys[0]).Reset()
+	for _, p := range e.proxies {
+		p.Record()
+	}
+	var wg sync.WaitGroup
+	for i := range 1000 {
+		wg.Go(func() {
+			_, err := e.r.Do(t.Context(), counted, []any{keys[0]}, fmt.Sprint("request", i))
+			require.Error(t, err)
+			_, err = e.r.Do(t.Context(), counted, []any{keys[1]}, fmt.Sprint("request", i))
+			require.NoError(t, err)
+		})
+	}
+	wg.Wait()
+	require.NotZero(t, e.readings())
+	require.LessOrEqual(t, e.readings(), 20)
+}
+
+// readings counts the readings of the slot map that have reached a node, since Record.
+func (e *clusterEnv) readings() (n int) {
+	for _, p := range e.proxies {
+		n += sentTo(p, "cluster", "slots")
+	}
+	return n
+}
