@@ -2,7 +2,6 @@ package scripts
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -86,38 +85,6 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 			tt.proxies[old].Heal()
 		})
 	}
-}
-
-// One of the seeds hangs. A thousand first calls wait neither for it nor for each other, and ask for
-// the slot map a few times together.
-func TestFirstCallsShareTheSlotMap(t *testing.T) {
-	const timeout = 3 * time.Second
-	servers := redistest.Cluster(t)
-	e := newClusterEnv(t, servers, func(o *redis.ClusterOptions) {
-		// Further names of the other nodes: few readings begin with the node that hangs.
-		for _, s := range servers.Nodes()[1:] {
-			o.Addrs = append(o.Addrs, strings.Replace(s.Addr(), "127.0.0.1", "localhost", 1))
-		}
-		o.ReadTimeout = timeout
-	})
-	e.r = NewRunner(e.rdb, timeout)
-	t.Cleanup(e.r.Close)
-	keys := keyPerNode(t, servers)
-	hung := e.proxy(t, keys[0])
-	hung.BlackHole(true)
-	for _, p := range e.proxies {
-		p.Record()
-	}
-	var wg sync.WaitGroup
-	for i := range 1000 {
-		wg.Go(func() {
-			_, err := e.r.Do(t.Context(), counted, []any{keys[1+i%2]}, fmt.Sprint("request", i))
-			require.NoError(t, err, "a call that waited for the node that hangs would time out")
-		})
-	}
-	wg.Wait()
-	require.LessOrEqual(t, e.readings(), 20)
-	hung.Heal()
 }
 
 // A thousand calls that fail make few readings of the slot map.
