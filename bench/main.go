@@ -5,6 +5,7 @@
 //	go run . -only W3,W4 -who redlatch -rounds 9
 //	go run . -json results.json
 //	go run . picture -json results.json -out ../doc/performance.svg -page ../doc/performance.md
+//	go run . scale -json scale.json -out ../doc/scale.svg -page ../doc/scale.md
 //
 // It exits with 1 if a contender failed or violated mutual exclusion, and with 2 if the run could
 // not start or continue.
@@ -111,6 +112,7 @@ func app(in io.Reader, out, progress io.Writer) *cli.Command {
 				},
 				Action: func(_ context.Context, c *cli.Command) error { return picture(c) },
 			},
+			scaleCommand(out, progress),
 			{
 				Name: delay.Command, Hidden: true,
 				Action: func(ctx context.Context, _ *cli.Command) error { return delay.Serve(ctx, in, out) },

@@ -1,9 +1,6 @@
 package harness
 
 import (
-	"os"
-	"runtime"
-	"strings"
 	"time"
 
 	"github.com/redlatch/redlatch/bench/internal/contend"
@@ -22,27 +19,7 @@ func setup(s *server.Server, c Config) report.Setup {
 			lib[contender.Family] = contend.Version(contender.Module)
 		}
 	}
-	return report.Setup{
-		Date:    time.Now(),
-		Machine: processor(),
-		Cores:   runtime.NumCPU(),
-		System:  runtime.GOOS + "/" + runtime.GOARCH,
-		Go:      runtime.Version(),
-		Redis:   s.Version,
-		GoRedis: contend.Version("github.com/redis/go-redis/v9"),
-		Forked:  c.Fork,
-		Rounds:  c.Rounds,
-		Lib:     lib,
-	}
-}
-
-// processor returns the model name of the processor on Linux, and the architecture elsewhere.
-func processor() string {
-	text, _ := os.ReadFile("/proc/cpuinfo")
-	for line := range strings.Lines(string(text)) {
-		if key, value, found := strings.Cut(line, ":"); found && strings.TrimSpace(key) == "model name" {
-			return strings.TrimSpace(value)
-		}
-	}
-	return runtime.GOARCH
+	described := report.Machine(time.Now())
+	described.Redis, described.Forked, described.Rounds, described.Lib = s.Version, c.Fork, c.Rounds, lib
+	return described
 }

@@ -29,3 +29,6 @@ func Mallocs() int64 {
 	runtime.ReadMemStats(&m)
 	return int64(m.Mallocs)
 }
+
+// Bytes returns the memory of the heap and of all stacks.
+func (m Memory) Bytes() int64 { return m.Heap + m.Stack }

@@ -1,0 +1,181 @@
+package scale
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redlatch/redlatch/bench/internal/report"
+)
+
+// Config says what to measure.
+type Config struct {
+	Quick    bool // small sizes, to try the command
+	Soak     time.Duration
+	Progress func(format string, args ...any)
+}
+
+// Check is a figure, and what the model says.
+type Check struct {
+	System   string  `json:"system"`
+	Curve    string  `json:"curve"`
+	What     string  `json:"what"`
+	N        int     `json:"n"`
+	Measured float64 `json:"measured"`
+	Model    float64 `json:"model"`
+	Unit     string  `json:"unit"`
+	Note     string  `json:"note,omitempty"`
+}
+
+// Soak is a long run of many holds.
+type Soak struct {
+	System     string        `json:"system"`
+	Holds      int           `json:"holds"`
+	TTL        time.Duration `json:"ttl"`
+	Length     time.Duration `json:"length"`
+	Lost       int           `json:"lost"`
+	Scripts    float64       `json:"scripts"`     // a second
+	ServerCPU  float64       `json:"server_cpu"`  // processors
+	ClientCPU  float64       `json:"client_cpu"`  // processors
+	PerCommand float64       `json:"per_command"` // locks renewed by a command
+}
+
+// The curves.
+const (
+	curveServerMemory = "server memory of held locks"
+	curveClientMemory = "client memory of held locks"
+	curveServerCPU    = "server processor of held locks"
+	curveClientCPU    = "client processor of held locks"
+	curveScripts      = "scripts for each hand-over between clients"
+	curveHandOver     = "server time for each hand-over between clients"
+	curveWaitMemory   = "client memory of waiters"
+	curveWaitCPU      = "server processor of waiters"
+)
+
+const (
+	soakHolds = 100_000
+	ttl       = 30 * time.Second
+)
+
+// Run measures the constants and the checks.
+func Run(ctx context.Context, config Config) (*Report, error) {
+	r := &Report{Setup: report.Machine(time.Now())}
+	for _, start := range []func(context.Context) (*system, error){startSingle, startCluster} {
+		s, err := start(ctx)
+		if err != nil {
+			return nil, err
+		}
+		r.Setup.Redis = s.nodes[0].Version
+		err = r.measure(ctx, s, config)
+		s.close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func (r *Report) measure(ctx context.Context, s *system, config Config) error {
+	config.Progress("%s: constants", s.name)
+	c, err := s.calibrate(ctx)
+	if err != nil {
+		return err
+	}
+	r.Constants = append(r.Constants, c)
+	holds, crowds, names := []int{10_000, 100_000, 1_000_000}, []int{2, 10, 50, 200, 1000}, 10_000
+	if config.Quick {
+		holds, crowds, names = []int{10_000}, []int{2, 10, 50}, 1000
+	}
+	for _, n := range holds {
+		config.Progress("%s: %d held locks", s.name, n)
+		if err := r.checkHeld(ctx, s, &c, n); err != nil {
+			return err
+		}
+	}
+	config.Progress("%s: %d waiters on %d names", s.name, 10*names, names)
+	if err := r.checkWaiting(ctx, s, &c, names); err != nil {
+		return err
+	}
+	for _, n := range crowds {
+		config.Progress("%s: %d clients wait for one name", s.name, n)
+		if err := r.checkCrowd(ctx, s, &c, n); err != nil {
+			return err
+		}
+	}
+	if config.Soak > 0 {
+		config.Progress("%s: %d held locks for %v", s.name, soakHolds, config.Soak)
+		return r.soak(ctx, s, config.Soak)
+	}
+	return nil
+}
+
+func (r *Report) add(s *system, curve, what string, n int, measured, model float64, unit, note string) {
+	r.Checks = append(r.Checks, Check{s.name, curve, what, n, measured, model, unit, note})
+}
+
+func (r *Report) checkHeld(ctx context.Context, s *system, c *Constants, n int) error {
+	lease := ttl
+	if n > 500_000 && len(s.nodes) > 1 {
+		lease *= 4 // three servers and the client share this machine
+	}
+	h, err := s.hold(ctx, "held", n, lease, lease/3)
+	if err != nil {
+		return err
+	}
+	if h.lost > 0 {
+		return fmt.Errorf("scale: %d of %d locks were lost", h.lost, n)
+	}
+	each := float64(h.renewals()) / float64(h.renewing.scripts)
+	model := c.renewing(n, lease, each)
+	note := fmt.Sprintf("TTL %v, %.0f commands/s, %.1f locks in each",
+		lease, h.renewing.perSecond(h.renewing.scripts), each)
+	seconds := h.renewing.took.Seconds()
+	r.add(s, curveServerMemory, "held locks", n, float64(h.serverBytes), c.heldBytes(n, len(s.nodes)), "bytes", "")
+	r.add(s, curveClientMemory, "held locks", n, float64(h.clientBytes), c.HoldClient*float64(n), "bytes", "")
+	r.add(s, curveServerCPU, "held locks", n, micros(h.renewing.server, 1)/seconds, model.server, "µs/s", note)
+	r.add(s, curveClientCPU, "held locks", n, micros(h.renewing.client, 1)/seconds, model.client, "µs/s", note)
+	return nil
+}
+
+func (r *Report) checkWaiting(ctx context.Context, s *system, c *Constants, names int) error {
+	w, err := s.wait(ctx, names, 10, 2*length)
+	if err != nil {
+		return err
+	}
+	note := fmt.Sprintf("%d names, %.0f commands/s; all had the lock within %.1f s", names,
+		w.idle.perSecond(w.idle.scripts), w.drained.Seconds())
+	memory := c.NameClient*float64(names) + c.WaiterClient*float64(w.waiters)
+	r.add(s, curveWaitMemory, "waiters", w.waiters, float64(w.clientBytes), memory, "bytes", "")
+	r.add(s, curveWaitCPU, "waiters", w.waiters,
+		micros(w.idle.server, 1)/w.idle.took.Seconds(), c.waiting(names).server, "µs/s", note)
+	return nil
+}
+
+func (r *Report) checkCrowd(ctx context.Context, s *system, c *Constants, n int) error {
+	crowd, err := s.contendFor(ctx, n, length)
+	if err != nil {
+		return err
+	}
+	if crowd.handOvers == 0 {
+		return fmt.Errorf("scale: %d clients: nobody acquired the lock", n)
+	}
+	note := fmt.Sprintf("%.0f hand-overs/s", crowd.usage.perSecond(crowd.handOvers))
+	r.add(s, curveScripts, "clients", n,
+		float64(crowd.usage.scripts)/float64(crowd.handOvers), c.HandOverScripts, "scripts", note)
+	r.add(s, curveHandOver, "clients", n, micros(crowd.usage.server, crowd.handOvers), c.HandOver, "µs", note)
+	return nil
+}
+
+func (r *Report) soak(ctx context.Context, s *system, d time.Duration) error {
+	h, err := s.hold(ctx, "held", soakHolds, ttl, d)
+	if err != nil {
+		return err
+	}
+	u := &h.renewing
+	r.Soaks = append(r.Soaks, Soak{
+		System: s.name, Holds: h.n, TTL: ttl, Length: d, Lost: h.lost, Scripts: u.perSecond(u.scripts),
+		ServerCPU: u.server.Seconds() / u.took.Seconds(), ClientCPU: u.client.Seconds() / u.took.Seconds(),
+		PerCommand: float64(h.renewals()) / float64(u.scripts),
+	})
+	return nil
+}
