@@ -1,0 +1,530 @@
+package protocol
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
+// cohorts, in which a hold is passed on without a command and another acquisition releases its id. Each command is sent up to maxCopies times. A copy may be executed at any later time, or
+// never; its answer may arrive, or be lost.
+//
+// Assumed, and not part of the model: Redis remembers a release for longer than a copy can be under way,
+// and a lease does not end on the server before it ends for its holder, whose clock starts earlier.
+
+const (
+	acquisitions = 3
+	maxCopies    = 2
+	nobody       = -1
+)
+
+// process numbers the client of each acquisition. Acquisitions of one client hand the lock off.
+type processes [acquisitions]int8
+
+// phase is how far an acquisition has come.
+type phase uint8
+
+const (
+	idle    phase = iota
+	trying        // waits for the answer to an attempt, or decides what to do without one
+	waiting       // was refused
+	holding       // its hold is valid
+	ending        // waits for the answer to its release or rollback
+	ended         // also of a hold that has ended by time
+)
+
+// answer is what the server answered to a copy, or why there is no answer yet.
+type answer uint8
+
+const (
+	notSent  answer = iota // no copy has an answer that the client still waits for
+	inFlight               // the latest copy is under way
+	// The latest copy was executed, and the answer is on its way back.
+	granted
+	refused
+	over // the acquisition was released before
+	handedOff
+	freed
+	nothing // there was nothing to release
+)
+
+// acquisition is the client's side of one Acquire, and of the hold that follows.
+type acquisition struct {
+	phase   phase
+	latest  answer // to the latest attempt
+	sent    int8   // attempts
+	doubt   bool   // an attempt was not answered: a copy may still arrive
+	offered bool   // a release may hand the lock off to it
+	stale   bool   // the lease that it was granted has ended before it knew
+	wire    int8   // of a hold: the id that the server knows, another one's within a cohort
+	// clean: the client was told that its id holds nothing, or has sent nothing that could make it hold.
+	clean bool
+}
+
+// ending of an id: its release or its rollback. All copies are equal.
+type release struct {
+	sent      int8
+	latest    answer
+	late      int8 // copies under way for which nobody waits
+	doubt     bool // a copy was not answered
+	by        int8 // the acquisition that waits for the answer
+	successor int8
+	remember  bool
+}
+
+// lockServer is what Redis knows.
+type lockServer struct {
+	holder int8
+	over   [acquisitions]bool // remembered: the id was released
+}
+
+type lockState struct {
+	server   lockServer
+	acquired [acquisitions]acquisition
+	late     [acquisitions]int8 // copies of attempts under way for which nobody waits
+	released [acquisitions]release
+}
+
+// lockDefects are mistakes that the model must find.
+type lockDefects struct {
+	forgetsRelease       bool // a release is never remembered
+	forgetsDoubt         bool // the answer to a later attempt settles an earlier one
+	leavesWithoutAsking  bool // a waiter that gives up in doubt rolls nothing back
+	offeredLeavesFreely  bool // a waiter that may be handed the lock gives up without a rollback
+	forgetsOffer         bool // a waiter that acquires by itself forgets that a release may hand it the lock
+	handsToDeparted      bool // a hand-off does not ask whether the successor has given up
+	releasesByName       bool // a release frees the lock whoever holds it
+	countsFromAnswer     bool // a lease counts from the answer
+	passesInDoubt        bool // a cohort passes on to a waiter whose attempt is in doubt
+	noticesLossLate      bool // a hold is used after its lease has ended
+	cohortForgetsDoubt   bool // the release of a cohort does not know that its first attempt was in doubt
+	rollbackIsNotTracked bool // a rollback counts as done although it was not answered
+}
+
+// The server's side: what the scripts lock/acquire and lock/release do.
+
+func (s *lockServer) acquire(id int8) answer {
+	switch {
+	case s.over[id]:
+		return over
+	case s.holder == nobody || s.holder == id:
+		s.holder = id
+		return granted
+	}
+	return refused
+}
+
+func (s *lockServer) release(id, successor int8, remember bool, d *lockDefects) answer {
+	got := nothing
+	switch {
+	case s.holder == id && successor != nobody && (!s.over[successor] || d.handsToDeparted):
+		s.holder, got = successor, handedOff
+	case s.holder == id, d.releasesByName && s.holder != nobody:
+		s.holder, got = nobody, freed
+	}
+	if remember && !d.forgetsRelease {
+		s.over[id] = true
+	}
+	return got
+}
+
+// lockModel returns the model for acquisitions of these processes.
+func lockModel(of processes, d lockDefects) model[lockState] {
+	start := lockState{server: lockServer{holder: nobody}}
+	for i := range start.released {
+		start.released[i].successor, start.released[i].by = nobody, nobody
+		start.acquired[i].wire = nobody
+	}
+	return model[lockState]{
+		start: start,
+		check: checkLock,
+		same:  func(s lockState) lockState { s.sort(of); return s },
+		steps: func(s lockState) (steps []step[lockState]) {
+			// do adds a step, made by change on a copy of the state.
+			do := func(label string, id int, change func(s *lockState)) {
+				next := s
+				change(&next)
+				next.normalize()
+				steps = append(steps, step[lockState]{label, id, next})
+			}
+			for i := range s.acquired {
+				acquireSteps(&s, i, &d, do)
+				holdSteps(&s, i, of, &d, do)
+				releaseSteps(&s, i, &d, do)
+				if s.late[i] > 0 {
+					do("a late copy of %s's attempt is executed", i, func(s *lockState) {
+						s.late[i]--
+						s.server.acquire(int8(i))
+					})
+				}
+				if r := &s.released[i]; r.late > 0 {
+					do("a late copy of %s's release is executed", i, func(s *lockState) {
+						r := &s.released[i]
+						r.late--
+						s.executeRelease(int8(i), &d)
+					})
+				}
+			}
+			if h := s.server.holder; h != nobody && (d.noticesLossLate || !s.isUsed(h)) {
+				do("%s's lease ends", int(h), func(s *lockState) {
+					s.server.holder = nobody
+					s.acquired[h].stale = true
+				})
+			}
+			return steps
+		},
+	}
+}
+
+// normalize clears what no later step reads, so that states that differ in nothing else are one state.
+func (s *lockState) normalize() {
+	used := [acquisitions]bool{} // by a cohort's hold
+	for i := range s.acquired {
+		if a := &s.acquired[i]; a.phase == holding {
+			used[a.wire] = true
+		}
+	}
+	for i := range s.acquired {
+		if r := &s.released[i]; r.by == nobody && r.late == 0 {
+			*r = release{by: nobody, successor: nobody}
+		}
+		a := &s.acquired[i]
+		if a.phase == holding || a.phase == ending || a.phase == ended {
+			a.sent, a.latest, a.offered, a.stale = 0, notSent, false, false
+			if !used[i] {
+				a.doubt = false
+			}
+		}
+		if a.phase == ended {
+			a.wire = nobody
+		}
+	}
+}
+
+// sort swaps neighbors of equal standing, so that many states that differ in the names only are one state.
+// Acquisitions of one client have equal standing, and so have all if each has its own client.
+func (s *lockState) sort(of processes) {
+	separate := of[0] != of[1] && of[1] != of[2] && of[0] != of[2]
+	for range acquisitions - 1 {
+		for i := range acquisitions - 1 {
+			if (separate || of[i] == of[i+1]) && s.rank(i) > s.rank(i+1) {
+				s.swap(int8(i), int8(i+1))
+			}
+		}
+	}
+}
+
+// rank is a number that depends on what acquisition i has done, and hardly on its name.
+func (s *lockState) rank(i int) (n uint64) {
+	a, r := &s.acquired[i], &s.released[i]
+	for _, bit := range []bool{
+		a.doubt, a.offered, a.stale, a.clean, r.doubt, r.remember, s.server.over[i], s.server.holder == int8(i),
+		a.wire == int8(i), r.successor == nobody,
+	} {
+		n <<= 1
+		if bit {
+			n |= 1
+		}
+	}
+	for _, digit := range []uint64{
+		uint64(a.phase), uint64(a.latest), uint64(r.latest), uint64(a.sent), uint64(r.sent), uint64(r.late), uint64(s.late[i]),
+	} {
+		n = n<<4 | digit
+	}
+	return n
+}
+
+// swap exchanges the names of two acquisitions.
+func (s *lockState) swap(i, j int8) {
+	s.acquired[i], s.acquired[j] = s.acquired[j], s.acquired[i]
+	s.late[i], s.late[j] = s.late[j], s.late[i]
+	s.released[i], s.released[j] = s.released[j], s.released[i]
+	s.server.over[i], s.server.over[j] = s.server.over[j], s.server.over[i]
+	rename := func(name *int8) {
+		switch *name {
+		case i:
+			*name = j
+		case j:
+			*name = i
+		}
+	}
+	rename(&s.server.holder)
+	for k := range s.acquired {
+		rename(&s.acquired[k].wire)
+		rename(&s.released[k].by)
+		rename(&s.released[k].successor)
+	}
+}
+
+// isUsed reports whether a valid hold relies on the id.
+func (s *lockState) isUsed(id int8) bool {
+	for i := range s.acquired {
+		if s.acquired[i].phase == holding && s.acquired[i].wire == id {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *lockState) executeRelease(id int8, d *lockDefects) answer {
+	r := &s.released[id]
+	got := s.server.release(id, r.successor, r.remember, d)
+	if got == handedOff {
+		s.acquired[r.successor].stale = false
+	}
+	return got
+}
+
+// endBy sends the release or the rollback of an id.
+func (s *lockState) endBy(by int, id, successor int8, remember bool) {
+	s.acquired[by].phase = ending
+	s.released[id] = release{sent: 1, latest: inFlight, by: int8(by), successor: successor, remember: remember}
+}
+
+// giveUp ends an acquisition without a hold.
+func (s *lockState) giveUp(i int, d *lockDefects) {
+	a := &s.acquired[i]
+	doubt, offered := a.doubt, a.offered
+	if d.leavesWithoutAsking {
+		doubt = false
+	}
+	if d.offeredLeavesFreely {
+		offered = false
+	}
+	if doubt || offered {
+		s.endBy(i, int8(i), nobody, true)
+		return
+	}
+	a.phase, a.clean = ended, true
+}
+
+// grant makes i a holder, unless its lease is over already.
+func (s *lockState) grant(i int, d *lockDefects) {
+	a := &s.acquired[i]
+	a.phase, a.wire, a.offered = holding, int8(i), false
+	if a.stale && !d.countsFromAnswer {
+		a.phase = ended
+	}
+}
+
+// acquireSteps are those of an acquisition until it holds, or gives up.
+func acquireSteps(s *lockState, i int, d *lockDefects, do func(string, int, func(*lockState))) {
+	send := func(s *lockState) {
+		a := &s.acquired[i]
+		a.phase, a.latest = trying, inFlight
+		a.sent++
+	}
+	a := &s.acquired[i]
+	switch {
+	case a.phase == idle:
+		do("%s tries", i, send)
+	case a.phase == waiting:
+		if a.sent < maxCopies {
+			do("%s tries again", i, send)
+		}
+		do("%s gives up", i, func(s *lockState) { s.giveUp(i, d) })
+	case a.phase != trying:
+	case a.latest == notSent:
+		if a.sent < maxCopies {
+			do("%s repeats its attempt", i, send)
+		}
+		do("%s gives up", i, func(s *lockState) { s.giveUp(i, d) })
+	case a.latest == inFlight:
+		do("%s's attempt is executed", i, func(s *lockState) {
+			a := &s.acquired[i]
+			if a.latest = s.server.acquire(int8(i)); a.latest == granted {
+				a.stale = false
+			}
+		})
+		do("%s stops waiting for its attempt, which is under way", i, func(s *lockState) {
+			a := &s.acquired[i]
+			a.latest, a.doubt = notSent, true
+			s.late[i]++
+		})
+	default:
+		do("%s gets the answer to its attempt", i, func(s *lockState) {
+			a := &s.acquired[i]
+			got := a.latest
+			a.latest = notSent
+			if d.forgetsDoubt {
+				a.doubt = false
+			}
+			switch got {
+			case granted:
+				// The command that offers it the lock may still be executed.
+				a.doubt = a.doubt || a.offered && !d.forgetsOffer
+				s.grant(i, d)
+			case refused:
+				a.phase = waiting
+			default:
+				a.phase = ended
+			}
+		})
+		do("the answer to %s's attempt is lost", i, func(s *lockState) {
+			a := &s.acquired[i]
+			a.latest, a.doubt = notSent, true
+		})
+	}
+}
+
+// The labels of the steps that name two acquisitions.
+var (
+	handOffTo = [acquisitions]string{"%s hands off to A", "%s hands off to B", "%s hands off to C"}
+	passOnTo  = [acquisitions]string{"%s passes on to A", "%s passes on to B", "%s passes on to C"}
+)
+
+// holdSteps are those of a hold.
+func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string, int, func(*lockState))) {
+	a := &s.acquired[i]
+	id := a.wire
+	if a.phase != holding {
+		return
+	}
+	remember := s.acquired[id].doubt && !(d.cohortForgetsDoubt && id != int8(i))
+	do("%s's validity ends", i, func(s *lockState) { s.acquired[i].phase = ended })
+	do("%s releases", i, func(s *lockState) { s.endBy(i, id, nobody, remember) })
+	for j := range s.acquired {
+		w := &s.acquired[j]
+		if of[j] != of[i] || w.phase != waiting || w.offered {
+			continue
+		}
+		do(handOffTo[j], i, func(s *lockState) {
+			s.acquired[j].offered = true
+			s.endBy(i, id, int8(j), remember)
+		})
+		if !w.doubt || d.passesInDoubt {
+			do(passOnTo[j], i, func(s *lockState) {
+				s.acquired[i].phase = ended
+				w := &s.acquired[j]
+				w.phase, w.wire, w.clean = holding, id, true // it will never use its own id
+			})
+		}
+	}
+}
+
+// releaseSteps are those of the release or rollback of an id.
+func releaseSteps(s *lockState, i int, d *lockDefects, do func(string, int, func(*lockState))) {
+	r := &s.released[i]
+	if r.by == nobody {
+		return
+	}
+	switch r.latest {
+	case notSent:
+		if r.sent < maxCopies {
+			do("the release of %s is repeated", i, func(s *lockState) {
+				s.released[i].latest = inFlight
+				s.released[i].sent++
+			})
+			return
+		}
+		// The successor, if there is one, stays offered: the lock may be its own by now.
+		do("the release of %s fails", i, func(s *lockState) {
+			r := &s.released[i]
+			s.acquired[r.by].phase = ended
+			s.acquired[i].clean = d.rollbackIsNotTracked
+			r.by = nobody
+		})
+	case inFlight:
+		do("the release of %s is executed", i, func(s *lockState) {
+			s.released[i].latest = s.executeRelease(int8(i), d)
+		})
+		do("nobody waits any longer for the release of %s, which is under way", i, func(s *lockState) {
+			r := &s.released[i]
+			r.latest, r.doubt = notSent, true
+			r.late++
+		})
+	default:
+		do("the release of %s is answered", i, func(s *lockState) { s.endOf(i, d) })
+		do("the answer to the release of %s is lost", i, func(s *lockState) {
+			s.released[i].latest, s.released[i].doubt = notSent, true
+		})
+	}
+}
+
+// endOf handles the answer to the release of an id.
+func (s *lockState) endOf(id int, d *lockDefects) {
+	r := &s.released[id]
+	got := r.latest
+	r.latest = notSent
+	s.acquired[r.by].phase = ended
+	s.acquired[id].clean = true
+	r.by = nobody
+	if r.successor == nobody {
+		return
+	}
+	w := &s.acquired[r.successor]
+	w.doubt = w.doubt || r.doubt
+	switch {
+	case w.phase != waiting && w.phase != trying: // it has given up, and rolls back
+	case got == handedOff && w.phase == waiting:
+		s.grant(int(r.successor), d)
+	case got == nothing && r.doubt: // an earlier copy may have handed off: the successor finds out
+	case got != handedOff:
+		w.offered = false
+	}
+}
+
+// checkLock returns the invariant that a state violates.
+func checkLock(s lockState) string {
+	holders := 0
+	for i := range s.acquired {
+		a := &s.acquired[i]
+		if a.phase == holding {
+			holders++
+			if s.server.holder != a.wire {
+				return fmt.Sprintf("%c has a valid hold, and Redis does not know it", "ABC"[i])
+			}
+		}
+		if a.clean && s.server.holder == int8(i) {
+			return fmt.Sprintf("%c has nothing left to release, and its id holds the lock", "ABC"[i])
+		}
+	}
+	if holders > 1 {
+		return "two holds are valid"
+	}
+	return ""
+}
+
+func TestLockProtocol(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		of   processes
+	}{
+		{"three clients", processes{0, 1, 2}},
+		{"two goroutines of one client, and another client", processes{0, 0, 1}},
+		{"three goroutines of one client", processes{0, 0, 0}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := explore(lockModel(tt.of, lockDefects{}), nil)
+			require.Empty(t, r.violation, "%v", r)
+			t.Log(r)
+		})
+	}
+}
+
+func TestLockProtocolFindsDefects(t *testing.T) {
+	for name, d := range map[string]lockDefects{
+		"a release in doubt is not remembered":              {forgetsRelease: true},
+		"a later answer settles an earlier attempt":         {forgetsDoubt: true},
+		"a waiter in doubt gives up without a rollback":     {leavesWithoutAsking: true},
+		"an offered waiter gives up without a rollback":     {offeredLeavesFreely: true},
+		"a waiter that acquires forgets that it is offered": {forgetsOffer: true},
+		"a hand-off to a waiter that has given up":          {handsToDeparted: true},
+		"a release frees the lock whoever holds it":         {releasesByName: true},
+		"a lease counts from the answer":                    {countsFromAnswer: true},
+		"a cohort passes on to a waiter in doubt":           {passesInDoubt: true},
+		"a loss is noticed late":                            {noticesLossLate: true},
+		"a cohort forgets that its acquisition is in doubt": {cohortForgetsDoubt: true},
+		"a rollback counts as done without an answer":       {rollbackIsNotTracked: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := explore(lockModel(processes{0, 0, 1}, d), nil)
+			require.NotEmpty(t, r.violation, "the model does not find the defect")
+			t.Log(r)
+		})
+	}
+}
