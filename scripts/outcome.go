@@ -19,8 +19,8 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context.
 	ErrNoAnswer = errors.New("no answer within the command timeout")
-
-	errNoConn = errors.New("scripts: this redis client cannot pin a connection for WAIT")
+	// ErrNotReplicated: fewer replicas than asked for have confirmed the writes of a script.
+	ErrNotReplicated = errors.New("not replicated")
 )
 
 // Outcome is what the runner knows about a command that did not succeed.
@@ -132,7 +132,7 @@ func classify(err error) errorClass {
 	switch {
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return errorClass{NotExecuted, true, false}
-	case errors.Is(err, redis.ErrClosed), errors.Is(err, errNoConn):
+	case errors.Is(err, redis.ErrClosed):
 		return errorClass{NotExecuted, false, false}
 	}
 	// Any other error, such as a broken connection, may have come after the command was sent.
