@@ -269,7 +269,8 @@ func (d *readerDriver) acquireBatch(
 		for i, one := range answer[1:] {
 			granted[i] = one == int64(1)
 		}
-		return engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt, InDoubt: reply.Doubt}, granted, reply.Unconfirmed
+		res := engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt, InDoubt: reply.Doubt}
+		return res, granted, reply.Unconfirmed
 	}
 	res, err := readLockReply(reply)
 	if res.Granted {

@@ -19,7 +19,7 @@ var (
 	ErrOutcomeUnknown = errors.New("outcome unknown")
 	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context.
 	ErrNoAnswer = errors.New("no answer within the command timeout")
-	// ErrNotReplicated: fewer replicas than asked for have confirmed the writes of a script.
+	// ErrNotReplicated is the cause of [Reply].Unconfirmed: fewer replicas confirmed than were asked for.
 	ErrNotReplicated = errors.New("not replicated")
 )
 

@@ -84,8 +84,8 @@ type piece struct {
 func (l *link) copy(to, from net.Conn) {
 	pieces := make(chan piece, 1<<16)
 	l.ended.Go(func() {
-		defer to.Close()   //nolint:errcheck // it may be closed already
-		defer from.Close() //nolint:errcheck // likewise
+		defer to.Close()
+		defer from.Close()
 		for p := range pieces {
 			select {
 			case <-time.After(time.Until(p.due)):

@@ -47,9 +47,9 @@ type discardLogger struct{}
 
 func (discardLogger) Printf(context.Context, string, ...any) {}
 
-const description = `In each round it starts a master and a replica behind a proxy, acquires a lock as soon as the replica is in
-sync, and loses the master: the link is cut, with all data on it, and the master is killed (SIGKILL). Then it promotes
-the replica (REPLICAOF NO ONE) and looks for the lock. Needs redis-server ($REDIS_SERVER, or the one in the PATH).`
+const description = `In each round it starts a master and a replica behind a proxy, and acquires a lock as soon as
+the replica is in sync. Then it loses the master: it cuts the link, with all data on it, and kills the master (SIGKILL).
+It promotes the replica (REPLICAOF NO ONE) and looks for the lock. Needs redis-server ($REDIS_SERVER, or the PATH).`
 
 // app returns the command line interface.
 func app(out, progress io.Writer) *cli.Command {
@@ -186,12 +186,8 @@ func (r *row) round(ctx context.Context, replica *server.Server) (took time.Dura
 	if err != nil {
 		return 0, false, err
 	}
-	killed := false
-	defer func() {
-		if !killed {
-			master.Close()
-		}
-	}()
+	kill := sync.OnceFunc(master.Close)
+	defer kill()
 	link, err := listen(ctx, master.TCP.Addr, r.delay)
 	if err != nil {
 		return 0, false, err
@@ -201,7 +197,7 @@ func (r *row) round(ctx context.Context, replica *server.Server) (took time.Dura
 		return 0, false, err
 	}
 	rdb := redis.NewClient(master.TCP.Options())
-	defer rdb.Close() //nolint:errcheck // nothing to do about it
+	defer rdb.Close()
 	client, err := primitives.New(rdb, primitives.WithReplicas(r.replicas, time.Second), primitives.WithClientName(""))
 	if err != nil {
 		return 0, false, err
@@ -218,12 +214,11 @@ func (r *row) round(ctx context.Context, replica *server.Server) (took time.Dura
 	hold, err := client.Lock("orders").Acquire(ctx)
 	took = time.Since(began)
 	link.cut()
-	master.Close()
-	killed = true
+	kill()
 	if err != nil {
 		return 0, false, err
 	}
-	if err := replica.Admin.SlaveOf(ctx, "NO", "ONE").Err(); err != nil {
+	if err := replica.Admin.ReplicaOf(ctx, "NO", "ONE").Err(); err != nil {
 		return 0, false, err
 	}
 	held, err := replica.Admin.HExists(ctx, "orders", hold.ID()).Result()
@@ -237,7 +232,7 @@ func attach(ctx context.Context, master, replica *server.Server, link *link) err
 		return err
 	}
 	host, port, _ := strings.Cut(link.addr(), ":")
-	if err := replica.Admin.SlaveOf(ctx, host, port).Err(); err != nil {
+	if err := replica.Admin.ReplicaOf(ctx, host, port).Err(); err != nil {
 		return err
 	}
 	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
