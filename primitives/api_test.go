@@ -68,6 +68,8 @@ var (
 	_ func(string) primitives.ClientOption                 = primitives.WithClientName
 	_ func(time.Duration) primitives.ClientOption          = primitives.WithCommandTimeout
 
+	_ func(time.Duration) func(context.Context, *redis.Conn) error = primitives.MinUptime
+
 	_ sync.Locker                 = (*primitives.Locker)(nil)
 	_ interface{ TryLock() bool } = (*primitives.Locker)(nil)
 

@@ -112,10 +112,19 @@ func WithObserver(observe func(Event)) ClientOption {
 	return ClientOption{func(c *Client) error { c.observe = observe; return nil }}
 }
 
-// WithReplicas confirms each acquisition with WAIT. If fewer than n replicas confirm it within timeout, the
-// acquisition is rolled back and fails with [ErrNotReplicated]. This narrows the window in which a
-// fail-over forgets a lock. It does not close it: a replica without the lock may be promoted. Locks are
-// then not handed off within a client. 0 replicas, the default, confirms nothing.
+// WithReplicas confirms each acquisition, nested ones included, with WAIT. If fewer than n replicas confirm
+// it within timeout, the acquisition is rolled back and fails with [ErrNotReplicated]. [Hold.Extend] is
+// confirmed too, and fails without effect. 0 replicas, the default, confirms nothing.
+//
+// So a fail-over to one of these replicas does not forget the lock. A replica that has not confirmed may
+// still be promoted. An acquisition takes a round trip to the replicas longer, and locks are not handed
+// off within a client.
+//
+// Renewals and Adopt are not confirmed. A forgotten renewal does no harm while a replica lags by less than
+// two thirds of the TTL: it has the renewal before, and the next one goes to the new master. After a
+// forgotten Adopt the lock has its former holder again, with the lease that it had.
+//
+// WAIT needs a connection to itself. That works with every go-redis client, and with types that embed one.
 func WithReplicas(n int, timeout time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if n < 0 || timeout < 0 || (n > 0 && timeout < time.Millisecond) {

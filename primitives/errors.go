@@ -31,9 +31,9 @@ var (
 	ErrClosed = engine.ErrClosed
 	// ErrInvalid: a name, an option or an argument is out of range. Nothing was sent to Redis.
 	ErrInvalid = engine.ErrInvalid
-	// ErrNotReplicated: fewer replicas confirmed the acquisition than WithReplicas asks for. It was rolled
-	// back.
-	ErrNotReplicated = errors.New("not replicated")
+	// ErrNotReplicated: fewer replicas confirmed than WithReplicas asks for. An acquisition was rolled back.
+	// After Extend, the hold is valid as long as it was before.
+	ErrNotReplicated = scripts.ErrNotReplicated
 	// ErrOutcomeUnknown: Redis did not answer, so the command may have been executed, or may still be.
 	// The error wraps the transport error too. The library itself rolls back a failed acquisition.
 	ErrOutcomeUnknown = scripts.ErrOutcomeUnknown

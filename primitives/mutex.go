@@ -163,7 +163,7 @@ func readLockReply(reply scripts.Reply) (engine.Result, error) {
 	switch answer := reply.Value.(type) {
 	case int64: // the fencing token, or 0
 		res.Granted, res.Sent, res.Token = true, reply.Sent, answer
-		return res, nil
+		return res, reply.Unconfirmed
 	case string:
 		switch answer {
 		case "again":
@@ -215,7 +215,7 @@ func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollbac
 func (d *hashDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirm(ctx, lockNestedAcquire, []any{d.h.name, &d.h.sharedCounts}, o.ID, n, millis(ttl))
+	reply, err := d.h.c.confirmChange(ctx, lockNestedAcquire, []any{d.h.name, &d.h.sharedCounts}, o.ID, n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
@@ -224,7 +224,7 @@ func (d *hashDriver) SetCount(
 func (d *hashDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return readRenewal(d.h.c.run.Do(ctx, lockRenew, []any{d.h.name}, o.ID, millis(ttl)))
+	return readRenewal(d.h.c.confirmChange(ctx, lockRenew, []any{d.h.name}, o.ID, millis(ttl)))
 }
 
 // readRenewal reads the reply of a script that renewed one lease: {1} if it was kept, {0} if it is

@@ -315,7 +315,8 @@ func (d *permitDriver) SetCount(context.Context, *engine.Ownership, int, time.Du
 func (d *permitDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return readRenewal(d.h.c.run.Do(ctx, permitsRenew, []any{d.free, d.leases}, rawOf(o.ID), millis(ttl)))
+	keys := []any{d.free, d.leases}
+	return readRenewal(d.h.c.confirmChange(ctx, permitsRenew, keys, rawOf(o.ID), millis(ttl)))
 }
 
 // Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held? The script

@@ -2,13 +2,23 @@ package primitives
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Acquisitions that replicas confirm ([WithReplicas]).
+// Replicas that confirm what a client acquires ([WithReplicas]).
+//
+// Which commands need it? Those after which somebody else could hold too if a fail-over forgets them:
+//
+//   - An acquisition, nested ones included. The engine rolls it back if too few replicas confirm, because
+//     [classify] says that its outcome is in doubt.
+//   - Extend. The caller may rely on the new end for a long time, and nothing repeats the command.
+//
+// The others need none. A forgotten release leaves the lock held until its lease ends. A forgotten renewal
+// leaves the lease of the renewal before, of which two thirds are left, and the next renewal goes to the
+// new master. A forgotten Adopt leaves the lock to its former holder, with the lease that it had: others
+// are kept out, and the adopter's next renewal tells it the loss.
 
 // replication is what WithReplicas asks for.
 type replication struct {
@@ -16,20 +26,23 @@ type replication struct {
 	timeout time.Duration // of WAIT
 }
 
-// confirm runs a script that acquires, followed by WAIT if the client asks for replicas. It fails with
-// [ErrNotReplicated] if too few confirm. The script has run then, so [classify] says that the outcome is
-// in doubt, and the engine rolls the acquisition back.
-//
-// Releases need no confirmation: if a fail-over forgets one, the lock stays held until its lease ends.
-// Renewals are not confirmed either. A fail-over that forgets one may free the lock before its holder
-// learns of the loss, which is part of the window that WithReplicas does not close.
+// confirm runs a script that acquires, followed by WAIT if the client asks for replicas. If too few have
+// confirmed, Unconfirmed of the reply is the error of an acquisition that was granted. It does not concern
+// one that was refused.
 func (c *Client) confirm(ctx context.Context, s *scripts.Script, keys []any, args ...any) (scripts.Reply, error) {
 	if c.replicas.n == 0 {
 		return c.run.Do(ctx, s, keys, args...)
 	}
-	reply, acked, err := c.run.RunReplicated(ctx, c.replicas.n, c.replicas.timeout, s, keys, args...)
-	if err == nil && acked < c.replicas.n {
-		err = fmt.Errorf("%w: %d of %d replicas confirmed", ErrNotReplicated, acked, c.replicas.n)
+	return c.run.RunReplicated(ctx, c.replicas.n, c.replicas.timeout, s, keys, args...)
+}
+
+// confirmChange is confirm for a script that changes a hold. It fails if too few replicas have confirmed.
+func (c *Client) confirmChange(
+	ctx context.Context, s *scripts.Script, keys []any, args ...any,
+) (scripts.Reply, error) {
+	reply, err := c.confirm(ctx, s, keys, args...)
+	if err == nil {
+		err = reply.Unconfirmed
 	}
 	return reply, err
 }

@@ -269,7 +269,8 @@ func (d *readerDriver) acquireBatch(
 		for i, one := range answer[1:] {
 			granted[i] = one == int64(1)
 		}
-		return engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt, InDoubt: reply.Doubt}, granted, nil
+		res := engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt, InDoubt: reply.Doubt}
+		return res, granted, reply.Unconfirmed
 	}
 	res, err := readLockReply(reply)
 	if res.Granted {
@@ -307,7 +308,7 @@ func (d *readerDriver) Release(
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirm(ctx, readSetCount, d.recountKeys(o),
+	reply, err := d.h.c.confirmChange(ctx, readSetCount, d.recountKeys(o),
 		o.ID, n, millis(ttl), -1, o.NextChange(), d.h.c.remembered)
 	return reply.Sent, reply.Value == int64(0), err
 }
@@ -323,7 +324,8 @@ func (d *readerDriver) recountKeys(o *engine.Ownership) []any {
 func (d *readerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return readRenewal(d.h.c.run.Do(ctx, d.lua.renew, []any{d.hash, d.firstCountKey(o)}, o.ID, millis(ttl)))
+	keys := []any{d.hash, d.firstCountKey(o)}
+	return readRenewal(d.h.c.confirmChange(ctx, d.lua.renew, keys, o.ID, millis(ttl)))
 }
 
 // Check implements [engine.Driver] by rwlock/read_check: is one of the reader's keys left?
@@ -443,7 +445,7 @@ func (d *writerDriver) Release(
 func (d *writerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirm(ctx, lockNestedAcquire, []any{d.hash, &d.h.sharedCounts}, d.field(o), n, millis(ttl))
+	reply, err := d.h.c.confirmChange(ctx, lockNestedAcquire, []any{d.hash, &d.h.sharedCounts}, d.field(o), n, millis(ttl))
 	return reply.Sent, reply.Value == int64(0), err
 }
 
@@ -451,7 +453,7 @@ func (d *writerDriver) SetCount(
 func (d *writerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return readRenewal(d.h.c.run.Do(ctx, lockRenew, []any{d.hash}, d.field(o), millis(ttl)))
+	return readRenewal(d.h.c.confirmChange(ctx, lockRenew, []any{d.hash}, d.field(o), millis(ttl)))
 }
 
 // Check implements [engine.Driver] by lock/check.

@@ -214,6 +214,9 @@ func readPermits(reply scripts.Reply) (engine.Result, error) {
 	res := engine.Result{
 		Granted: answer[0] == int64(1), Sent: reply.Sent, RetryAfter: -1, Free: int(left), InDoubt: reply.Doubt,
 	}
+	if res.Granted {
+		return res, reply.Unconfirmed
+	}
 	if len(answer) > 2 {
 		if ms, _ := answer[2].(int64); ms >= 0 {
 			res.RetryAfter = time.Duration(min(ms, maxDuration.Milliseconds())) * time.Millisecond

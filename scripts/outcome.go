@@ -22,7 +22,8 @@ var (
 
 	errReplaced = errors.New("scripts: another node has replaced the one that did not answer")
 
-	errNoConn = errors.New("scripts: this redis client cannot pin a connection for WAIT")
+	// ErrNotReplicated is the cause of [Reply].Unconfirmed: fewer replicas confirmed than were asked for.
+	ErrNotReplicated = errors.New("not replicated")
 )
 
 // Outcome is what the runner knows about a command that did not succeed.
@@ -147,7 +148,7 @@ func classify(err error) errorClass {
 	switch {
 	case errors.Is(err, redis.ErrPoolTimeout), errors.Is(err, redis.ErrPoolExhausted):
 		return errorClass{NotExecuted, true, false}
-	case errors.Is(err, redis.ErrClosed), errors.Is(err, errNoConn):
+	case errors.Is(err, redis.ErrClosed):
 		return errorClass{NotExecuted, false, false}
 	}
 	// Any other error, such as a broken connection, may have come after the command was sent.

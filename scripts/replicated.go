@@ -2,89 +2,214 @@ package scripts
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// RunReplicated is [Runner.Do] on a connection of its own. It then waits on the same connection
-// until n replicas have the script's writes, or timeout is over, and returns how many have them.
-// That time is added to the runner's timeout. A server without the WAIT command counts as having no
-// replica. An attempt is answered when its WAIT is: if WAIT fails, a retry runs the script again.
+// Scripts whose writes replicas must confirm.
+//
+// WAIT waits for the writes of its own connection only. So the script and its WAIT go over one connection,
+// in one pipeline. That connection is a redis.Tx without a transaction. Two other ways look simpler:
+//
+//   - A pipeline of the client itself. go-redis keeps ten connections for pipelines, and renewals need
+//     them. WAIT would block them for as long as a replica is slow.
+//   - redis.Conn. It shares its options with the client, but not the mutex that guards them. Both write
+//     to them if the server refuses maintenance notifications, so that is a data race in go-redis 9.23.
+//
+// Watch, which makes a redis.Tx, is a method of every client. So types that embed a client work too.
+
+// RunReplicated is [Runner.Do] for a script whose writes n replicas should have within timeout. If fewer
+// have them, [Reply].Unconfirmed says so. The script may have written nothing, such as an acquisition that
+// was refused: then Unconfirmed means nothing. A server that refuses WAIT counts as having no replica.
+//
+// timeout is added to the runner's own. An attempt is answered when its WAIT is. If WAIT fails, a retry
+// runs the script again.
 func (r *Runner) RunReplicated(
 	ctx context.Context, n int, timeout time.Duration, s *Script, keys []any, args ...any,
-) (Reply, int, error) {
+) (Reply, error) {
 	if err := r.register(ctx, s.name); err != nil {
-		return Reply{}, 0, err
+		return Reply{}, err
 	}
 	defer r.running.Done()
-	type confirmed struct {
-		Reply
-		acked int
-	}
-	c, first := newCall(s, keys, args), keys[0].(string)
+	c := newCall(s, keys, args)
 	// One deadline for all attempts: a retry has what the attempts before it have left.
 	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout, &c.memory.joined)
-	attempt := func(ctx context.Context) (confirmed, error) {
-		conn, err := r.connection(ctx, first)
-		if err != nil {
-			return confirmed{}, err
-		}
-		defer func() { _ = conn.Close() }()
-		reply, err := r.attempt(ctx, conn, c)
-		if err != nil {
-			return confirmed{}, err
-		}
-		acked, err := waitForReplicas(ctx, conn, n, timeout)
-		return confirmed{reply, acked}, err
-	}
 	var failed failures
 	for {
-		got, err := bounded(ctx, c.ctx, c.end, r, attempt)
+		reply, err := bounded(ctx, c.ctx, c.end, r, func(ctx context.Context) (Reply, error) {
+			return r.attemptReplicated(ctx, c, n, timeout)
+		})
 		if err == nil {
-			got.Doubt = failed.doubt
-			return got.Reply, got.acked, nil
+			reply.Doubt = failed.doubt
+			return reply, nil
 		}
 		if err = r.again(ctx, c, &failed, err); err != nil {
-			return Reply{}, 0, err
+			return Reply{}, err
 		}
 	}
 }
 
-// connection returns one connection to the node that has the key: WAIT waits for the writes of its
-// own connection only. The caller closes it. If it fails, nothing was sent.
-func (r *Runner) connection(ctx context.Context, key string) (*redis.Conn, error) {
-	// Conn is not part of redis.UniversalClient.
-	switch c := r.rdb.(type) {
-	case *redis.ClusterClient:
-		node, err := c.MasterForKey(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		return node.Conn(), nil
-	case interface{ Conn() *redis.Conn }:
-		return c.Conn(), nil
+// maxRedirections is how many redirections one attempt follows: from a node that has left the cluster to
+// the one that has the slot, and from there to the one that gets it.
+const maxRedirections = 2
+
+// attemptReplicated is [Runner.attempt] with a WAIT. On a cluster it follows redirections.
+func (r *Runner) attemptReplicated(ctx context.Context, c call, n int, timeout time.Duration) (reply Reply, err error) {
+	// on runs the script on one connection of a client, which may first watch a key.
+	on := func(client redis.UniversalClient, asking bool, readTimeout time.Duration, watched ...string) error {
+		return client.Watch(ctx, func(tx *redis.Tx) error {
+			w := waiting{tx: tx, asking: asking, n: n, timeout: timeout, longest: longestWait(readTimeout)}
+			got, err := r.attempt(ctx, &w, c)
+			if err != nil {
+				return err
+			}
+			reply, reply.Unconfirmed = got, w.unconfirmed()
+			return w.failed
+		}, watched...)
 	}
-	return nil, errNoConn
+	if err := r.slots.await(ctx, nil); err != nil {
+		return Reply{}, err
+	}
+	key := c.args[c.firstKey].(string)
+	cluster := r.slots.client
+	if cluster == nil {
+		if single, ok := r.rdb.(interface{ Options() *redis.Options }); ok {
+			err = on(r.rdb, false, single.Options().ReadTimeout)
+		} else {
+			// It may hide a cluster client, whose Watch needs a key to find the node.
+			err = on(r.rdb, false, minReadTimeout, key)
+		}
+		return reply, err
+	}
+	node, err := cluster.MasterForKey(ctx, key)
+	if err != nil {
+		return Reply{}, err
+	}
+	err = on(node, false, node.Options().ReadTimeout)
+	for range maxRedirections {
+		addr, asking := redirection(err, node)
+		if addr == "" {
+			break
+		}
+		if isAbandoned(ctx) {
+			return Reply{}, &interrupted{cause: err, notSent: true} // as in attempt
+		}
+		if !asking {
+			r.slots.refresh()
+		}
+		other := cluster.Options().NewClient(optionsFor(node, addr))
+		err = on(other, asking, node.Options().ReadTimeout)
+		_ = other.Close()
+	}
+	return reply, err
 }
 
-// maxWait is the longest single WAIT: it must answer well before the client's read timeout.
-const maxWait = time.Second
+// redirection returns the address of the node to which err redirects a command that was sent to from; ""
+// if err is no redirection. asking: that node takes the command only after ASKING.
+func redirection(err error, from *redis.Client) (addr string, asking bool) {
+	if err == nil {
+		return "", false
+	}
+	addr, moved := redis.IsMovedError(err)
+	if !moved {
+		addr, asking = redis.IsAskError(err)
+	}
+	host, port, bad := net.SplitHostPort(addr)
+	if bad != nil {
+		return "", false
+	}
+	if host == "" || host == "?" { // a node that does not know its own address
+		host, _, _ = net.SplitHostPort(from.Options().Addr)
+	}
+	return net.JoinHostPort(host, port), asking
+}
 
-// waitForReplicas waits until n replicas have the connection's writes, or timeout is over, and
-// returns how many have them. It sends WAIT at least once, and again while there is time left. An
-// error of Redis counts as no replica, since the script before it was executed. Other errors leave
-// the number unknown.
-func waitForReplicas(ctx context.Context, conn *redis.Conn, n int, timeout time.Duration) (acked int, err error) {
-	for start := time.Now(); ; {
+// optionsFor returns the options for one connection to the node at addr, made of those for another node of
+// the cluster. The cluster client itself has a client for addr only if that node had slots before, and
+// gives none away. Redirections end with the move of the slot, so nothing keeps the connection.
+func optionsFor(node *redis.Client, addr string) *redis.Options {
+	o := *node.Options()
+	o.Addr, o.NodeAddress = addr, ""
+	o.PoolSize, o.MinIdleConns, o.MaxIdleConns, o.PipelinePoolSize = 1, 0, 0, -1
+	// node has its own copy of this, and may be writing to it.
+	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	for _, d := range []*time.Duration{&o.ReadTimeout, &o.WriteTimeout} {
+		if *d == 0 { // none, in the options of a client; the default, in those for a client
+			*d = -1
+		}
+	}
+	return &o
+}
+
+// minReadTimeout is assumed of a client that does not tell its read timeout.
+const minReadTimeout = 200 * time.Millisecond
+
+// longestWait is the longest single WAIT: it must answer well before the read timeout, which is 0 for none.
+func longestWait(readTimeout time.Duration) time.Duration {
+	if readTimeout <= 0 {
+		return time.Second
+	}
+	return min(readTimeout/2, time.Second)
+}
+
+// waiting is a [processor] that sends each command on one connection, together with WAIT. It sends WAIT
+// again while too few replicas have confirmed and there is time left. It belongs to one attempt.
+type waiting struct {
+	tx      *redis.Tx
+	asking  bool
+	n       int
+	timeout time.Duration // of all commands
+	longest time.Duration // of a single WAIT
+
+	began   time.Time // when the first command was sent; zero before
+	acked   int       // replicas that have the writes of the last command
+	refused error     // Redis's answer to WAIT, if it was an error
+	failed  error     // WAIT got no answer: how many replicas confirm is unknown
+}
+
+// Process implements [processor]. cmd keeps its own result if WAIT fails.
+func (w *waiting) Process(ctx context.Context, cmd redis.Cmder) error {
+	if w.began.IsZero() {
+		w.began = time.Now()
+	}
+	queue := []redis.Cmder{cmd}
+	if w.asking {
+		queue = []redis.Cmder{&singleCmd{Cmd: redis.NewCmd(ctx, "asking")}, cmd}
+	}
+	for pipe := w.tx.Pipeline(); ; queue = nil {
 		// A WAIT of 0 ms would wait without limit, so the least is 1 ms.
-		left := timeout - time.Since(start)
-		got, err := conn.Wait(ctx, n, max(min(left, maxWait), time.Millisecond)).Result()
-		if _, refused := err.(redis.Error); refused { //nolint:errorlint // as go-redis returns it
-			return 0, nil
+		left := w.timeout - time.Since(w.began)
+		ms := max(min(left, w.longest), time.Millisecond).Milliseconds()
+		wait := &singleCmd{Cmd: redis.NewCmd(ctx, "wait", w.n, ms)}
+		_ = pipe.BatchProcess(ctx, append(queue, wait)...) // only queues them
+		_, broken := pipe.Exec(ctx)
+		reply, err := wait.reply(time.Time{}, broken)
+		_, refused := err.(redis.Error) //nolint:errorlint // as go-redis returns it
+		switch acked, _ := reply.Value.(int64); {
+		case refused:
+			w.acked, w.refused, w.failed = 0, err, nil
+		case err != nil:
+			w.failed = err
+		case cmd.Err() == nil && int(acked) < w.n && left > w.longest && !isAbandoned(ctx):
+			continue
+		default:
+			w.acked, w.refused, w.failed = int(acked), nil, nil
 		}
-		if err != nil || int(got) >= n || left <= maxWait {
-			return int(got), err
-		}
+		return broken
 	}
+}
+
+// unconfirmed is [Reply].Unconfirmed of the last command.
+func (w *waiting) unconfirmed() error {
+	switch {
+	case w.refused != nil:
+		return fmt.Errorf("%w: %w", ErrNotReplicated, w.refused)
+	case w.acked < w.n:
+		return fmt.Errorf("%w: %d of %d replicas confirmed", ErrNotReplicated, w.acked, w.n)
+	}
+	return nil
 }

@@ -61,6 +61,9 @@ type Reply struct {
 	// Doubt reports that an earlier attempt of the same call has an unknown outcome: a copy of the
 	// command may still run after the answered one.
 	Doubt bool
+	// Unconfirmed is why too few replicas have confirmed the script's writes, see [Runner.RunReplicated].
+	// It matches [ErrNotReplicated], or is nil.
+	Unconfirmed error
 }
 
 // NewRunner returns a runner. Calls wait at most timeout for their answer; 0 means DefaultTimeout.

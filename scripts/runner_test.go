@@ -209,7 +209,7 @@ func TestDoneContextSendsNothing(t *testing.T) {
 		w.p.Record()
 		_, run := w.r.Do(done, check, []any{key}, "x")
 		_, once := w.r.Once(done, check, []any{key}, "x")
-		_, _, replicated := w.r.RunReplicated(done, 1, time.Second, check, []any{key}, "x")
+		_, replicated := w.r.RunReplicated(done, 1, time.Second, check, []any{key}, "x")
 		_, commands := w.r.Commands(done, []any{"get", key})
 		var scanned error
 		for _, err := range w.r.Hashes(done, "*") {
@@ -287,7 +287,7 @@ func TestClosedRunnerSendsNothing(t *testing.T) {
 	w.p.Record()
 	_, run := w.r.Do(t.Context(), check, []any{"k"}, "x")
 	_, once := w.r.Once(t.Context(), check, []any{"k"}, "x")
-	_, _, replicated := w.r.RunReplicated(t.Context(), 1, time.Second, check, []any{"k"}, "x")
+	_, replicated := w.r.RunReplicated(t.Context(), 1, time.Second, check, []any{"k"}, "x")
 	var scanned error
 	for _, err := range w.r.Hashes(t.Context(), "*") {
 		scanned = err
@@ -382,45 +382,6 @@ func TestMemoryOutlivesCopies(t *testing.T) {
 	}
 }
 
-func TestRunReplicated(t *testing.T) {
-	servers := redistest.Replicated(t, 2)
-	w := newEnv(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = 3 * time.Second })
-	acquire := Load("lock/acquire")
-	run := func(n int, timeout time.Duration, id string) (int, error) {
-		keys := []any{"k" + id, "k:channel", "k:memory" + id}
-		_, acked, err := w.r.RunReplicated(t.Context(), n, timeout, acquire, keys, id, 60000, "publish", 1)
-		return acked, err
-	}
-	// A replica whose link is up counts only after its first ACK, up to a second later.
-	acked, err := run(2, testTimeout, "a")
-	require.NoError(t, err)
-	require.Equal(t, 2, acked)
-	for _, s := range servers.Replicas {
-		require.EqualValues(t, 1, s.Client(t).Exists(t.Context(), "ka").Val())
-	}
-	began := time.Now()
-	acked, err = run(3, 1200*time.Millisecond, "b")
-	require.NoError(t, err)
-	require.Equal(t, 2, acked)
-	require.GreaterOrEqual(t, time.Since(began), 1200*time.Millisecond)
-
-	w.p.DropReplies(1, redistest.Named("wait"))
-	acked, err = run(2, testTimeout, "c")
-	require.NoError(t, err, "retried")
-	require.Equal(t, 2, acked)
-	require.NoError(t, servers.Replicas[0].Kill())
-	acked, err = run(2, 300*time.Millisecond, "d")
-	require.NoError(t, err)
-	require.Equal(t, 1, acked)
-}
-
-func TestRunReplicatedWithoutWait(t *testing.T) {
-	w := newEnv(t, redistest.Miniredis(t))
-	_, acked, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
-	require.NoError(t, err)
-	require.Zero(t, acked)
-}
-
 func TestHashes(t *testing.T) {
 	for name, open := range map[string]func(t *testing.T) redis.UniversalClient{
 		"miniredis": func(t *testing.T) redis.UniversalClient { return redistest.Miniredis(t).Client(t) },
@@ -478,9 +439,9 @@ func TestRunnerOnCluster(t *testing.T) {
 		_, err := r.Do(t.Context(), check, []any{fmt.Sprint("k", i)}, "x")
 		require.NoError(t, err)
 	}
-	_, acked, err := r.RunReplicated(t.Context(), 1, 50*time.Millisecond, check, []any{"k"}, "x")
+	reply, err := r.RunReplicated(t.Context(), 1, 50*time.Millisecond, check, []any{"k"}, "x")
 	require.NoError(t, err)
-	require.Zero(t, acked)
+	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
 }
 
 // Plain commands are not retried, and Commands returns when its context ends.

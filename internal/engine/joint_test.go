@@ -542,6 +542,9 @@ func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
 		want  int // servers that have the id then
 	}{
 		{"at once", func(*cluster) {}, 11 * time.Second, 3},
+		{"a rival's attempt holds it for a moment", func(k *cluster) {
+			k.servers[0].seize("x", "other", 10*time.Second+50*ms) // the loss is found after 10 s
+		}, 11 * time.Second, 3},
 		{"held by another for a while", func(k *cluster) { k.servers[0].seize("x", "other", 20*time.Second) },
 			35 * time.Second, 3},
 		{"held by another", func(k *cluster) { k.servers[0].seize("x", "other", 0) }, 35 * time.Second, 2},

@@ -71,10 +71,11 @@ func (o *JointOwnership) retakeLater() {
 	}
 }
 
-// retakeAll is the goroutine. It tries to acquire each lost member again: at once, and then once in a
-// third of its TTL. It ends with the joint hold, when no member is missing, or on stopping.
+// retakeAll is the goroutine. It tries to acquire each lost member again: at once, a few times soon after
+// that, and then once in a third of its TTL. It ends with the joint hold, when no member is missing, or on
+// stopping.
 func (o *JointOwnership) retakeAll() {
-	for {
+	for next := shortestRetake; ; next *= 2 {
 		missing := o.missing(false)
 		if len(missing) == 0 {
 			// Look once more after that: a member that was lost meanwhile has found running set, and has
@@ -89,10 +90,12 @@ func (o *JointOwnership) retakeAll() {
 			o.retakeMember(lost)
 			pause = min(pause, lost.ttl/3)
 		}
-		timer := time.NewTimer(pause)
+		next = min(next, pause)
+		timer := time.NewTimer(next)
 		select {
 		case <-timer.C:
 		case <-o.retakes.wakeup:
+			next = shortestRetake
 		case <-o.retakes.over:
 		case <-o.core().stopping:
 		}
@@ -100,8 +103,13 @@ func (o *JointOwnership) retakeAll() {
 	}
 }
 
-// longestRetake is the longest pause between two attempts.
-const longestRetake = 24 * time.Hour
+const (
+	// shortestRetake is the first pause between two attempts; it doubles. The attempt of a rival, which
+	// cannot have a majority, may hold the member for a moment.
+	shortestRetake = 100 * time.Millisecond
+	// longestRetake is the longest pause.
+	longestRetake = 24 * time.Hour
+)
 
 // missing returns the lost holds to replace. If there are none and ending is set, it clears running: the
 // caller ends, and the next loss starts another goroutine.

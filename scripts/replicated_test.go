@@ -1,0 +1,163 @@
+package scripts
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+var acquire = Load("lock/acquire")
+
+// acquireReplicated acquires a lock of its own for id, to be confirmed by n replicas.
+func acquireReplicated(r *Runner, n int, timeout time.Duration, id string) (Reply, error) {
+	keys := []any{"{k}" + id, "{k}:channel", "{k}:memory" + id}
+	return r.RunReplicated(context.Background(), n, timeout, acquire, keys, id, 60000, "publish", 1)
+}
+
+func TestRunReplicated(t *testing.T) {
+	servers := redistest.Replicated(t, 2)
+	// WAIT blocks for longer than the read timeout of this client allows.
+	w := newEnv(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond })
+	run := func(n int, timeout time.Duration, id string) (Reply, error) {
+		return acquireReplicated(w.r, n, timeout, id)
+	}
+	// A replica whose link is up counts only after its first ACK, up to a second later.
+	reply, err := run(2, testTimeout, "a")
+	require.NoError(t, err)
+	require.NoError(t, reply.Unconfirmed)
+	for _, s := range servers.Replicas {
+		require.EqualValues(t, 1, s.Client(t).Exists(t.Context(), "{k}a").Val())
+	}
+	began := time.Now()
+	reply, err = run(3, 700*time.Millisecond, "b")
+	require.NoError(t, err)
+	require.False(t, reply.Doubt)
+	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	require.EqualError(t, reply.Unconfirmed, "not replicated: 2 of 3 replicas confirmed")
+	require.GreaterOrEqual(t, time.Since(began), 700*time.Millisecond)
+
+	w.p.DropReplies(1, redistest.Named("wait"))
+	reply, err = run(2, testTimeout, "c")
+	require.NoError(t, err, "retried")
+	require.True(t, reply.Doubt)
+	require.NoError(t, reply.Unconfirmed)
+
+	require.NoError(t, servers.Master.Client(t).ScriptFlush(t.Context()).Err())
+	reply, err = run(2, testTimeout, "d")
+	require.NoError(t, err)
+	require.NoError(t, reply.Unconfirmed)
+
+	require.NoError(t, servers.Master.Client(t).Do(t.Context(), "acl", "setuser", "default", "-wait").Err())
+	reply, err = run(2, testTimeout, "e")
+	require.NoError(t, err)
+	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+	require.ErrorContains(t, reply.Unconfirmed, "NOPERM")
+	require.NoError(t, servers.Master.Client(t).Do(t.Context(), "acl", "setuser", "default", "+wait").Err())
+
+	require.NoError(t, servers.Replicas[0].Kill())
+	reply, err = run(2, 300*time.Millisecond, "f")
+	require.NoError(t, err)
+	require.EqualError(t, reply.Unconfirmed, "not replicated: 1 of 2 replicas confirmed")
+}
+
+func TestRunReplicatedWithoutWait(t *testing.T) {
+	w := newEnv(t, redistest.Miniredis(t))
+	reply, err := w.r.RunReplicated(t.Context(), 1, 100*time.Millisecond, check, []any{"k"}, "x")
+	require.NoError(t, err)
+	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
+}
+
+// autoNotifications is the default of go-redis: a client asks the server for maintenance notifications, and
+// notes in its options that the server refuses them.
+func autoNotifications() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeAuto}
+}
+
+// WAIT needs a connection of its own. Under the race detector this fails if that connection shares options
+// with others that are opened at the same time.
+func TestRunReplicatedBesideMaintenanceNotifications(t *testing.T) {
+	s := redistest.Redis(t)
+	for range 5 { // each with new connections
+		rdb := s.Client(t, func(o *redis.Options) { o.MaintNotificationsConfig = autoNotifications() })
+		require.Equal(t, 3, rdb.Options().Protocol)
+		r := NewRunner(rdb, 0)
+		var calls sync.WaitGroup
+		for range 4 {
+			calls.Go(func() {
+				_, err := r.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"k"}, "x")
+				require.NoError(t, err)
+			})
+			calls.Go(func() {
+				_, err := r.Do(t.Context(), check, []any{"k"}, "x")
+				require.NoError(t, err)
+			})
+		}
+		calls.Wait()
+		r.Close()
+	}
+}
+
+// opaque is a client that a user wraps with the methods of the interface only.
+type opaque struct{ redis.UniversalClient }
+
+// On a cluster, the script and its WAIT reach the same node: the one that has the key, whatever the client
+// is and wherever the slot is going. The script has one key: a node that receives a slot refuses scripts
+// with several, which C7 rides out, until it has all of them.
+func TestRunReplicatedOnCluster(t *testing.T) {
+	servers := redistest.FreshCluster(t, 3)
+	from, to := servers.Node(t, "{k}"), servers.Nodes()[0]
+	if from == to {
+		to = servers.Nodes()[1]
+	}
+	clients := map[string]func() redis.UniversalClient{
+		"cluster client": func() redis.UniversalClient { return newClusterEnv(t, servers, auto).rdb },
+		"wrapped":        func() redis.UniversalClient { return wrapped{newClusterEnv(t, servers, auto).rdb} },
+		"opaque":         func() redis.UniversalClient { return opaque{newClusterEnv(t, servers, auto).rdb} },
+	}
+	runners := map[string]*Runner{}
+	for name, open := range clients {
+		runners[name] = NewRunner(open(), 0)
+		defer runners[name].Close()
+	}
+	ids := 0
+	each := func(what string, on *redistest.Server, names ...string) {
+		for _, name := range names {
+			var calls sync.WaitGroup
+			for range 3 {
+				ids++
+				id := fmt.Sprint("id", ids)
+				calls.Go(func() {
+					reply, err := runners[name].RunReplicated(t.Context(), 1, time.Millisecond, counted, []any{"{k}" + id}, id)
+					require.NoError(t, err, "%s: %s", name, what)
+					require.EqualError(t, reply.Unconfirmed, "not replicated: 0 of 1 replicas confirmed")
+				})
+			}
+			calls.Wait()
+			require.Contains(t, redistest.Keys(t, on, "*"), fmt.Sprint("{k}id", ids), "%s: %s", name, what)
+		}
+	}
+	for _, s := range servers.Nodes() {
+		require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
+	}
+	each("at rest", from, "cluster client", "wrapped", "opaque")
+	// Another runner, because this one's clients must not learn the map before the slot has moved.
+	stale := NewRunner(wrapped{newClusterEnv(t, servers, auto).rdb}, 0)
+	defer stale.Close()
+	_, err := stale.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"{k}"}, "x")
+	require.NoError(t, err)
+	runners["stale"] = stale
+	migration := servers.Migrate(t, "{k}", to)
+	each("new keys of a moving slot", to, "cluster client", "wrapped")
+	migration.Finish(t)
+	each("of a slot that has moved", to, "stale", "cluster client", "wrapped", "opaque")
+}
+
+func auto(o *redis.ClusterOptions) { o.MaintNotificationsConfig = autoNotifications() }
