@@ -22,7 +22,7 @@ race: ## run the tests under the race detector
 stress: ## run one package's tests 20 times in a row: make stress PKG=./watchdog
 	go test -race -count=20 -timeout 30m $(PKG)
 
-servers: ## run the tests that depend on the server on all servers that can be had, and write the table in doc/operations.md
+servers: ## run tests on each Redis and Valkey that can be had, and write the table in doc/operations.md
 	go run ./internal/servers -table doc/operations.md
 
 lint: ## gofmt, go vet and golangci-lint

@@ -34,6 +34,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -43,14 +44,19 @@ const envServers = "REDLATCH_SERVERS"
 func main() {
 	var o options
 	flag.BoolVar(&o.newest, "newest", false, "only the newest server of each family that can be had")
+	flag.StringVar(&o.only, "only", "", "only servers that match the `regexp`, such as 'Valkey 9'")
 	flag.BoolVar(&o.short, "short", false, "only the most important tests")
 	flag.BoolVar(&o.fetch, "fetch", false, "get the servers and print their paths, but run no tests")
-	flag.StringVar(&o.table, "table", "", "if all tests pass, write the table of servers into this markdown `file`")
+	flag.StringVar(&o.table, "table", "", "write the servers on which all tests pass into this markdown `file`")
 	flag.StringVar(&o.mirror, "mirror", "", "`URI` of a Debian archive (default: the one that apt uses on this machine)")
 	flag.Usage = usage
 	flag.Parse()
 	if flag.NArg() > 0 {
 		usage()
+		os.Exit(2)
+	}
+	if o.short && o.table != "" {
+		fmt.Fprintln(os.Stderr, "servers: a short run cannot write the table")
 		os.Exit(2)
 	}
 	if err := run(context.Background(), o); err != nil {
@@ -61,7 +67,7 @@ func main() {
 
 type options struct {
 	newest, short, fetch bool
-	table, mirror        string
+	table, mirror, only  string
 }
 
 func usage() {
@@ -84,6 +90,10 @@ func run(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
+	only, err := regexp.Compile(o.only)
+	if err != nil {
+		return err
+	}
 	servers, err := find(ctx, filepath.Join(cache, "redlatch-servers"), o)
 	if err != nil {
 		return err
@@ -91,31 +101,44 @@ func run(ctx context.Context, o options) error {
 	if o.fetch {
 		return nil
 	}
-	var rows []row
 	failed := false
 	for _, s := range servers {
-		r := row{server: s, date: time.Now().UTC().Format(time.DateOnly)}
-		for _, topology := range topologies {
-			got, err := test(ctx, s, topology, o.short)
-			if err != nil {
+		if !only.MatchString(s.String()) {
+			continue
+		}
+		r, err := testAll(ctx, s, o.short)
+		if err != nil {
+			return err
+		}
+		if !r.passed() {
+			failed = true
+		} else if o.table != "" { // at once: the servers together take minutes
+			if err := writeTable(o.table, r); err != nil {
 				return err
 			}
-			if o.short && got.ran == 0 {
-				continue // the short run has no tests of this topology
-			}
-			fmt.Printf("%s, %s: %s, %.0f s\n", s, topology, got, got.took.Seconds())
-			r.results = append(r.results, got)
-			failed = failed || !got.passed()
 		}
-		rows = append(rows, r)
 	}
 	if failed {
 		return errors.New("tests failed")
 	}
-	if o.table == "" {
-		return nil
+	return nil
+}
+
+// testAll runs the tests of all topologies on one server and prints the results.
+func testAll(ctx context.Context, s *server, short bool) (row, error) {
+	r := row{server: s, date: time.Now().UTC().Format(time.DateOnly)}
+	for _, topology := range topologies {
+		got, err := test(ctx, s, topology, short)
+		if err != nil {
+			return row{}, err
+		}
+		if short && got.empty() {
+			continue // the short run has no tests of this topology
+		}
+		fmt.Printf("%s, %s: %s, %.0f s\n", s, topology, got, got.took.Seconds())
+		r.results = append(r.results, got)
 	}
-	return writeTable(o.table, rows)
+	return r, nil
 }
 
 // find returns the servers and prints a line for each one, and for each one that cannot be had.

@@ -56,7 +56,7 @@ func writeScript(script, root string) error {
 	}
 	text := fmt.Sprintf("#!/bin/sh\nexec %s --library-path %s --argv0 %s %s \"$@\"\n",
 		quote(loader), quote(strings.Join(libraries, ":")), name, quote(binary))
-	return os.WriteFile(script, []byte(text), 0o755) // #nosec G306 -- a script must be executable
+	return os.WriteFile(script, []byte(text), 0o755)
 }
 
 // findBinary returns the server binary in root, and the name to run it by. In Debian's packages the

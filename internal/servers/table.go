@@ -16,6 +16,10 @@ type row struct {
 	results []result // by topology
 }
 
+func (r row) passed() bool {
+	return !slices.ContainsFunc(r.results, func(got result) bool { return !got.passed() })
+}
+
 func (r row) String() string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "| %s | %s |", r.server, r.server.from)
@@ -32,9 +36,8 @@ const (
 	tableEnds   = "<!-- /servers -->"
 )
 
-// writeTable writes rows into the table in a file. Servers that were not available in this run keep
-// their rows.
-func writeTable(file string, rows []row) error {
+// writeTable writes a row into the table in a file. The other rows stay.
+func writeTable(file string, r row) error {
 	page, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -44,12 +47,12 @@ func writeTable(file string, rows []row) error {
 	if !begins || !ends {
 		return fmt.Errorf("%s lacks %q and %q", file, tableBegins, tableEnds)
 	}
-	page = slices.Concat(head, []byte(tableBegins), []byte(merge(string(old), rows)), []byte(tableEnds), tail)
-	return os.WriteFile(file, page, 0o644) // #nosec G306 -- it is a page of the documentation
+	page = slices.Concat(head, []byte(tableBegins), []byte(merge(string(old), r)), []byte(tableEnds), tail)
+	return os.WriteFile(file, page, 0o644)
 }
 
-// merge returns the table with new rows. A new row replaces that of the same server and version.
-func merge(old string, rows []row) string {
+// merge returns the table with a new row, which replaces that of the same server and version.
+func merge(old string, r row) string {
 	header := fmt.Sprintf("| server | from | %s | tested |\n", strings.Join(topologies, " | "))
 	byServer := map[string]string{}
 	for line := range strings.Lines(old) {
@@ -57,9 +60,7 @@ func merge(old string, rows []row) string {
 			byServer[strings.TrimSpace(strings.Split(line, "|")[1])] = line
 		}
 	}
-	for _, r := range rows {
-		byServer[r.server.String()] = r.String()
-	}
+	byServer[r.server.String()] = r.String()
 	var text strings.Builder
 	text.WriteString(header)
 	fmt.Fprintf(&text, "|%s\n", strings.Repeat("---|", len(topologies)+3))
