@@ -16,7 +16,7 @@ import (
 	"github.com/redlatch/redlatch/interop/driver"
 )
 
-// Version is a release of Redisson. The tests pass with 3.27.0 and later.
+// Version is a release of Redisson.
 type Version string
 
 // The newest release of each major version.
