@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/redis/go-redis/v9/logging"
@@ -14,9 +15,18 @@ import (
 
 // The Java processes of this test binary, started by the first test that needs them.
 var (
-	redisson4 = redisson.Shared{Options: redisson.Options{Version: redisson.Redisson4}}
-	redisson3 = redisson.Shared{Options: redisson.Options{Version: redisson.Redisson3}}
+	redisson4 = redisson.Shared{Options: redisson.Options{Version: release(redisson.Redisson4)}}
+	redisson3 = redisson.Shared{Options: redisson.Options{Version: release(redisson.Redisson3)}}
 )
+
+// release returns version, or $REDLATCH_REDISSON if that is a release of the same major version.
+func release(version redisson.Version) redisson.Version {
+	major, _, _ := strings.Cut(string(version), ".")
+	if other := os.Getenv("REDLATCH_REDISSON"); strings.HasPrefix(other, major+".") {
+		return redisson.Version(other)
+	}
+	return version
+}
 
 // results collects the results of the matrix cells of this run.
 var results = newReport()
@@ -54,7 +64,7 @@ func raiseParallelism() {
 	}
 }
 
-// eachRedisson runs a test against the newest Redisson of each major version.
+// eachRedisson runs a test against the Redisson of each major version.
 func eachRedisson(t *testing.T, test func(t *testing.T, driver *redisson.Driver)) {
 	t.Run("redisson 4", func(t *testing.T) { test(t, redisson4.Driver(t)) })
 	t.Run("redisson 3", func(t *testing.T) { test(t, redisson3.Driver(t)) })

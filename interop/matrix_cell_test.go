@@ -59,10 +59,14 @@ var setups = []struct {
 	core  bool // run only core situations
 	open  func(t *testing.T, e *environment)
 }{
-	{"Redisson 4.7.0, one server", &redisson4, false, onServer},
-	{"Redisson 3.52.0, one server", &redisson3, true, onServer},
-	{"Redisson 4.7.0, cluster of three masters, sharded pub/sub", &redisson4, true, onCluster},
-	{"Redisson 4.7.0, behind sentinels", &redisson4, true, onSentinel},
+	{titled(&redisson4, "one server"), &redisson4, false, onServer},
+	{titled(&redisson3, "one server"), &redisson3, true, onServer},
+	{titled(&redisson4, "cluster of three masters, sharded pub/sub"), &redisson4, true, onCluster},
+	{titled(&redisson4, "behind sentinels"), &redisson4, true, onSentinel},
+}
+
+func titled(java *redisson.Shared, servers string) string {
+	return fmt.Sprintf("Redisson %s, %s", java.Options.Version, servers)
 }
 
 func onServer(t *testing.T, e *environment) {

@@ -16,13 +16,13 @@ import (
 	"github.com/redlatch/redlatch/interop/driver"
 )
 
-// Version is a major version of Redisson. pom.xml contains the exact release.
+// Version is a release of Redisson.
 type Version string
 
-// The supported versions.
+// The newest release of each major version.
 const (
-	Redisson4 Version = "redisson4" // the default, also selected by ""
-	Redisson3 Version = "redisson3"
+	Redisson4 Version = "4.7.0" // the default, also selected by ""
+	Redisson3 Version = "3.52.0"
 )
 
 // ErrMissing means that java or mvn is not installed.
@@ -63,7 +63,7 @@ func build(ctx context.Context, version Version) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, hash+"-"+string(version))
+	dir := filepath.Join(cache, hash+"-redisson-"+string(version))
 	if isDir(dir) {
 		return dir, nil
 	}
@@ -98,11 +98,8 @@ func buildInto(ctx context.Context, dir string, version Version) error {
 	if err := os.CopyFS(project, driver.Sources); err != nil {
 		return fmt.Errorf("redisson: %w", err)
 	}
-	args := []string{"--batch-mode", "--quiet", "--no-transfer-progress"}
-	if version != Redisson4 {
-		args = append(args, "--activate-profiles", string(version))
-	}
-	cmd := exec.CommandContext(ctx, mvn, append(args, "package")...)
+	cmd := exec.CommandContext(ctx, mvn, "--batch-mode", "--quiet", "--no-transfer-progress",
+		"-Dredisson.version="+string(version), "package")
 	cmd.Dir = project
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("redisson: %v: %w\n%s", cmd.Args, err, out)

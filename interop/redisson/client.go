@@ -152,7 +152,7 @@ func (c *Client) target(kind, name string) *Target {
 }
 
 // Object returns an object of the given kind: lock, spin, nonreentrant, fair, nonreentrantfair,
-// fenced, read, write, semaphore, permits or latch. Redisson3 does not have the nonreentrant kinds.
+// fenced, read, write, semaphore, permits or latch. Redisson 3 does not have the nonreentrant kinds.
 func (c *Client) Object(kind, name string) Object {
 	return Object{client: c, target: *c.target(kind, name)}
 }

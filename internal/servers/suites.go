@@ -1,0 +1,156 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// The topologies, each a column of the table.
+const (
+	oneServer = "one server"
+	cluster   = "cluster"
+	failOver  = "fail-over"
+)
+
+var topologies = []string{oneServer, cluster, failOver}
+
+// suite is a selection of the tests of one package.
+type suite struct {
+	topology string
+	pkg      string
+	run      string // regular expression of the names of tests
+	short    bool   // also part of the short run
+}
+
+// suites selects the tests that depend on the server: the contract, exclusion under load, wake-ups and
+// hand-offs, what remains after faults, and the replies of the scripts.
+var suites = []suite{
+	{oneServer, "./primitives", "^Test(MutexContract|SharedContract|JointContract)$", true},
+	{oneServer, "./primitives", "^Test(Conformance(Locks|RWLock|Semaphores|Permits|Fair.*|Tokens)|C16Repeated.*|" +
+		"ScriptFlush.*|ACL.*|Handoff.*|ReleaseHandsOff.*|C15FormerHolder.*AtOnce|C21.*|FairLockServesInOrder|" +
+		"FairLockHandoffLease|RWLock.*Wakes.*|RWLockWriter.*|Semaphore.*Wakes.*|Latch.*Wakes.*|Permit.*Wakes.*)$", false},
+	{oneServer, "./pubsub", "^Test(Listeners.*|HungServer.*|RestartedServer.*|Refusal.*|Reconnect.*)$", false},
+	{oneServer, "./scripts", "^Test(AnswersOfAllKinds|UnknownScript.*|Batch.*|MemoryOutlives.*|Hashes)$", false},
+	{cluster, "./primitives", "^TestCluster$", true},
+	{cluster, "./primitives", "^Test(Cluster.+|.*(In|On)ACluster|RenewalWh.*|C20NamesInTwoSlots.*)$", false},
+	{cluster, "./pubsub", "^Test(ShardedPubSub.*|PlainPubSub.*|Subscriptions.*Slot)$", true},
+	{cluster, "./pubsub", "^Test(ShardedDetects.*|SlotOf.*|DeadShard.*)$", false},
+	{cluster, "./scripts", "^Test(RunnerOnCluster|SilentShard.*|Shard.*|Moved.*|Asked.*|Node.*)$", false},
+	{failOver, "./primitives", "^Test(Sentinel.*|TooFewReplicas.*)$", false},
+	{failOver, "./pubsub", "^Test.*SentinelFailover$", false},
+}
+
+// noMiniredis skips the subtests that redistest.Each runs without a server.
+const noMiniredis = "/^miniredis$|//^miniredis$"
+
+// result is the result of the tests of one topology on one server.
+type result struct {
+	ran    int // tests without subtests
+	failed []string
+	skips  []string
+	took   time.Duration
+}
+
+func (r result) passed() bool { return len(r.failed)+len(r.skips) == 0 && r.ran > 0 }
+
+func (r result) empty() bool { return len(r.failed) == 0 && r.ran == 0 }
+
+func (r result) String() string {
+	switch {
+	case len(r.failed) > 0:
+		return "FAILED: " + strings.Join(r.failed, ", ")
+	case len(r.skips) > 0:
+		return "skipped: " + strings.Join(r.skips, ", ")
+	}
+	return fmt.Sprintf("%d tests pass", r.ran)
+}
+
+// test runs the tests of one topology. It prints the output of the tests that fail.
+func test(ctx context.Context, s *server, topology string, short bool) (result, error) {
+	var all result
+	began := time.Now()
+	for _, suite := range suites {
+		if suite.topology != topology || short && !suite.short {
+			continue
+		}
+		if err := suite.test(ctx, s, &all); err != nil {
+			return all, fmt.Errorf("%s, %s: %w", s, suite.pkg, err)
+		}
+	}
+	all.took = time.Since(began)
+	return all, nil
+}
+
+func (u suite) test(ctx context.Context, s *server, all *result) error {
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=10m", "-parallel=16", "-json",
+		"-run="+u.run, "-skip="+noMiniredis, u.pkg)
+	cmd.Env = append(os.Environ(), "REDIS_SERVER="+s.path, "REDLATCH_REQUIRE=redis,cluster,sentinel")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	failures := len(all.failed)
+	if err := all.read(out, os.Stdout); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil && len(all.failed) == failures {
+		all.failed = append(all.failed, u.pkg) // it does not build, or panicked
+	}
+	return nil
+}
+
+// event is a line that go test -json prints.
+type event struct {
+	Action, Test, Output string
+}
+
+// read counts the tests in the output of go test -json, and prints what failed tests have printed.
+func (r *result) read(from io.Reader, to io.Writer) error {
+	outputs := map[string]*strings.Builder{}
+	lines := bufio.NewScanner(from)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			fmt.Fprintln(to, lines.Text()) // an error of the compiler
+			continue
+		}
+		if outputs[e.Test] == nil {
+			outputs[e.Test] = &strings.Builder{}
+		}
+		switch e.Action {
+		case "output":
+			outputs[e.Test].WriteString(e.Output)
+		case "pass", "fail", "skip":
+			r.end(e, outputs[e.Test].String(), to)
+		}
+	}
+	return lines.Err()
+}
+
+func (r *result) end(e event, output string, to io.Writer) {
+	if e.Action == "fail" {
+		fmt.Fprint(to, output)
+	}
+	if e.Test == "" || strings.Contains(e.Test, "/") {
+		return
+	}
+	r.ran++
+	switch e.Action {
+	case "fail":
+		r.failed = append(r.failed, e.Test)
+	case "skip":
+		r.skips = append(r.skips, e.Test)
+	}
+}
