@@ -30,7 +30,7 @@ type server struct {
 	subscribe subscribeFault
 	silent    bool    // messages are lost
 	deaf      *client // messages to it are lost
-	endless   bool // leases do not end
+	endless   bool    // leases do not end
 }
 
 // lockState is one name: who holds how many of its permits.

@@ -172,7 +172,7 @@ func (s *server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 			listeners++
 		}
 	}
-	if last := line[len(line)-1]; listeners < 2 && last != woken && !last.listener &&
+	if last := line[len(line)-1]; listeners == 0 && last != woken && !last.listener &&
 		(own == nil || last.placeID != *own) {
 		tell(last, LineListen)
 	}

@@ -200,7 +200,9 @@ func (q *waitQueue) listen(r *Request) {
 }
 
 // isLast reports whether no other request waits in the queue, or is about to. mu is held.
-func (q *waitQueue) isLast(w *Waiter) bool { return q.joining == 0 && q.waiters.First == w && w.Next == nil }
+func (q *waitQueue) isLast(w *Waiter) bool {
+	return q.joining == 0 && q.waiters.First == w && w.Next == nil
+}
 
 // NextStep implements [Queue]. It uses up the waiter's reason to try. The head also waits for the
 // subscriptions that are not confirmed yet, one after another.

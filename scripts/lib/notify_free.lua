@@ -65,9 +65,9 @@ local function wake_first(line, channel, publish, own_place)
       tell(place, '1')
     end
   end
-  if listeners < 2 then
+  if listeners == 0 then
     local last = redis.call('zrevrange', line, 0, 0)[1]
-    if last and last ~= woken and last ~= own_place and not listens[last] then
+    if last and last ~= woken and last ~= own_place then
       tell(last, '2')
     end
   end
