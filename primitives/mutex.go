@@ -397,7 +397,8 @@ func (d *mutexDriver) Release(
 	return d.free(ctx, &o.Owner, next)
 }
 
-// free frees the lock of a private owner, or makes the successor in next its holder. It runs lock/release; [readReleased] reads the reply.
+// free frees the lock of a private owner, or makes the successor in next its holder. It runs lock/release;
+// [readReleased] reads the reply.
 //
 // A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
 // the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:

@@ -152,7 +152,7 @@ func TestLineWithFaults(t *testing.T) {
 				release(t, holder)
 				released := s.now()
 				if tt.all {
-					go func() { release(t, first.wait()) }()
+					go drain(t, first)
 				}
 				drain(t, calls...)
 				soonest := calls[0].at
