@@ -36,6 +36,9 @@ const turnGrace = 50 * time.Millisecond
 // placeLife is how long the server keeps a place that nobody renews, and longer.
 const placeLife = 5 * time.Second
 
+// leaveGrace is how long a call waits until its place is given up.
+const leaveGrace = 5 * time.Millisecond
+
 // LineMessage is a message to a place.
 type LineMessage uint8
 
@@ -184,7 +187,7 @@ func (q *waitQueue) leavePlace(w *Waiter, res Result) (number uint64, subs []Sub
 // the call of the waiter returns.
 func (r *Resource) giveUpPlace(number uint64) {
 	line := r.Driver.(LineDriver)
-	r.Core.inBackground(context.Background(), time.Now().Add(placeLife), rollbackGrace, func(ctx context.Context) error {
+	r.Core.inBackground(context.Background(), time.Now().Add(placeLife), leaveGrace, func(ctx context.Context) error {
 		return line.GiveUpPlace(ctx, number)
 	})
 }
