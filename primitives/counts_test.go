@@ -226,9 +226,8 @@ func TestCountsManyWaiters(t *testing.T) {
 	awaitWaiter(t, s, "redlatch_holder:")
 	rdb := s.Client(t)
 	redistest.WaitFor(t, soon, func() bool {
-		const channel = "redisson_lock__channel:{l}"
-		return rdb.PubSubNumSub(t.Context(), channel).Val()[channel] == clients
-	}, "each client has subscribed")
+		return rdb.ZCount(t.Context(), "redlatch_lock_waiting:{l}", "1", "+inf").Val() == clients
+	}, "each client stands in line")
 	connections, before := redistest.Connections(t, s), heap()
 	goroutines := runtime.NumGoroutine()
 	for i := range waiters - clients {

@@ -169,7 +169,7 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 
 // Release implements [engine.Driver].
 func (d *fairDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, _ *engine.Owner,
+	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
 ) (engine.Released, error) {
 	if left > 0 || o.Shared {
 		return d.releaseCounts(ctx, o, left)

@@ -46,7 +46,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	if h.settings.FirstTTL() != c.defaults.FirstTTL() {
 		h.ttl = millis(h.settings.FirstTTL())
 	}
-	h.names = make([]byte, 0, 2*len(h.raw)+64) // for sharedCounts and a channel
+	h.names = make([]byte, 0, 3*len(h.raw)+96) // for sharedCounts, a channel and another key
 	h.names = append(appendPrefixed(h.names, requestPrefix, h.raw), ":"+sharedCounts...)
 	h.sharedCounts, h.requests = h.names, h.names[:len(h.names)-len(sharedCounts)]
 	h.invalid = h.settings.err

@@ -72,12 +72,12 @@ func handoffKinds() []handoffKind {
 	}
 	mutex := func(kind string, keys ...string) handoffKind {
 		return handoffKind{
-			kind: kind, keys: append([]string{"h", "channel", "#"}, keys...), permits: 1, forgetful: true,
+			kind: kind, keys: append([]string{"h", "channel", "#", "line"}, keys...), permits: 1, forgetful: true,
 			acquire: scripts.Load("lock/acquire"), release: scripts.Load("lock/release"),
 			available: noPool, holders: fields(""),
 			acquireArgs: func(id string) []any { return []any{id, 60000, "publish", tokens(id)} },
 			releaseArgs: func(id, next string, memory int) []any {
-				return handTo([]any{id, "publish", memory}, next, next, 50000, tokens(next))
+				return handTo([]any{id, "publish", memory, ""}, next, next, 50000, tokens(next))
 			},
 		}
 	}
@@ -136,12 +136,12 @@ func (k *handoffKind) send(rdb *redis.Client, s *scripts.Script, id, next string
 	memory := func(id string) string { return "memory:" + id }
 	keys[2] = memory(id)
 	if (k.kind == "lock" || k.kind == "fenced") && s == k.release {
-		keys = append([]string{"h", "channel", keys[2], "shared"}, keys[3:]...) // the token comes last
+		keys = append([]string{"h", "channel", keys[2], "shared"}, keys[3:]...) // the line, and a token
 	}
 	if next != "" {
 		at := len(keys)
 		if k.kind == "fenced" {
-			at = 4
+			at = 5
 		}
 		keys = append(keys[:at], append([]string{memory(next)}, keys[at:]...)...)
 	}

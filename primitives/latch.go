@@ -134,6 +134,6 @@ func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine
 func (d *latchDriver) Rollback(context.Context, *engine.Request) error { return nil }
 
 // Release is never called: a granted waiter has no hold.
-func (d *latchDriver) Release(context.Context, *engine.Ownership, int, *engine.Owner) (engine.Released, error) {
+func (d *latchDriver) Release(context.Context, *engine.Ownership, int, engine.Next) (engine.Released, error) {
 	return engine.Released{}, nil
 }

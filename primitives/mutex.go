@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -14,6 +15,7 @@ import (
 //	<name>                           hash: the owner's id, and how often it holds the lock
 //	redisson_lock__channel:{<name>}  channel: "0" when the lock becomes free
 //	redisson_lock_token:{<name>}     the latest fencing token, of fenced locks only
+//	redlatch_lock_waiting:{<name>}   sorted set: the clients of this library that wait, in line
 //
 // The TTL of the hash is the lease. A missing hash is a free lock.
 //
@@ -62,10 +64,14 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	})
 	m.init(c, kind, name, opts)
 	m.own.hashDriver = newHashDriver(&m.handle, lockScripts)
-	traits := &mutexTraits
+	m.own.line = m.wireName(lineKey)
+	m.own.more[0] = &m.own.line
+	traits, more := &mutexTraits, 1
 	if kind == fencedKind {
-		traits, m.own.extra = &fencedTraits, []any{prefixed(tokenPrefix, m.raw)}
+		m.own.more[1] = prefixed(tokenPrefix, m.raw)
+		traits, more = &fencedTraits, 2
 	}
+	m.own.extra = m.own.more[:more]
 	m.useLock(&m.own, traits)
 	return &m.Lock
 }
@@ -84,7 +90,7 @@ var fencedTraits = func(t engine.Traits) engine.Traits { t.Fenced = true; return
 type hashDriver struct {
 	h       *handle  // its name is the key of the hash
 	channel wireName // of release messages
-	extra   []any    // the last keys: a fenced lock's token, or a fair lock's queue
+	extra   []any    // the last keys: the line and a fenced lock's token, or a fair lock's queue
 	lua     *lockScriptSet
 }
 
@@ -291,9 +297,51 @@ func (d *hashDriver) info(ctx context.Context) (Info, error) {
 	return info, nil
 }
 
-// mutexDriver is the driver of plain and fenced locks. Clients that wait for a free lock have no order
-// among themselves. So a release may hand the lock off to a waiter of the same client.
-type mutexDriver struct{ hashDriver }
+// mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever tries
+// first gets a free lock. So a release may hand the lock off to a waiter of the same client. It implements
+// [engine.LineDriver].
+type mutexDriver struct {
+	hashDriver
+	line wireName // key of the line
+	more [2]any   // what extra refers to, so that it takes no allocation
+}
+
+// lineKey begins the key of the line, in which clients of this library wait.
+const lineKey = "redlatch_lock_waiting"
+
+var lockLeave = scripts.Load("lock/leave")
+
+// placeName is a client's place as a member of the line. Its channel ends with it. It contains the client's
+// life, so that clients that were given the same id have different places.
+func (d *mutexDriver) placeName(number uint64) string { return numbered(nil, d.h.c.life, number) }
+
+// SubscribePlace implements [engine.LineDriver]. With plain pub/sub on a cluster a script does not learn who
+// receives its messages: subscribers may be connected to other masters.
+func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.LineMessage)) engine.Subscription {
+	c := d.h.c
+	if c.cluster && !c.publishing.sharded.Load() {
+		return nil
+	}
+	return c.hub.Subscribe(d.channel.String()+":"+d.placeName(number), func(s pubsub.Signal) {
+		switch {
+		case s.Resubscribed:
+			hear(engine.LineMissed)
+		case s.Payload == "0":
+			hear(engine.LineTurn)
+		case s.Payload == "1":
+			hear(engine.LineOthersTurn)
+		case s.Payload == "2":
+			hear(engine.LineListen)
+		}
+	})
+}
+
+// GiveUpPlace implements [engine.LineDriver] by lock/leave. A copy finds the place gone. If the lock is free,
+// it wakes the next client once more, which is harmless.
+func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
+	_, err := d.h.c.run.Do(ctx, lockLeave, d.keys(d.h.requestKey("")), d.placeName(number), d.h.c.publish())
+	return err
+}
 
 // TryAcquire implements [engine.Driver] by lock/acquire. [readLockReply] lists the replies.
 //
@@ -304,16 +352,28 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	if q.Shared {
 		return d.acquireShared(ctx, q)
 	}
-	keys := append(append(make([]any, 0, 4), d.h.name, &d.channel, d.h.ownerKey(&q.Owner)), d.extra...)
-	args := append(make([]any, 0, 4), q.ID, d.h.ttlArg(q.TTL), d.h.c.publish())
-	if d.h.res.Traits.Fenced {
+	keys := append(append(make([]any, 0, 5), d.h.name, &d.channel, d.h.ownerKey(&q.Owner)), d.extra...)
+	args := append(make([]any, 0, 7), q.ID, d.h.ttlArg(q.TTL), d.h.c.publish())
+	place := q.Place
+	switch {
+	case d.h.res.Traits.Fenced:
 		args = append(args, max(q.Tokens, 1))
+	case place.Number != 0:
+		args = append(args, 0)
+	}
+	if place.Number != 0 {
+		args = append(args, d.placeName(place.Number), place.Since, flag(place.Last))
 	}
 	reply, err := d.h.c.confirm(ctx, d.lua.acquire, keys, args...)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	return readLockReply(reply)
+	res, err := readLockReply(reply)
+	if answer, ok := reply.Value.([]any); ok && len(answer) == 4 {
+		res.Since, _ = answer[2].(int64)
+		res.Quiet = answer[3] == int64(0)
+	}
+	return res, err
 }
 
 // Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. If a copy of an
@@ -322,37 +382,41 @@ func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err erro
 	if q.Shared {
 		_, err = d.releaseShared(ctx, &q.Owner, true)
 	} else {
-		_, err = d.free(ctx, &q.Owner, nil)
+		_, err = d.free(ctx, &q.Owner, engine.Next{})
 	}
 	return err
 }
 
 // Release implements [engine.Driver].
 func (d *mutexDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, successor *engine.Owner,
+	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left > 0 || o.Shared {
 		return d.releaseCounts(ctx, o, left)
 	}
-	return d.free(ctx, &o.Owner, successor)
+	return d.free(ctx, &o.Owner, next)
 }
 
-// free frees the lock of a private owner, or makes successor its holder if that is not nil. It runs
-// lock/release; [readReleased] reads the reply.
+// free frees the lock of a private owner, or makes the successor in next its holder. It runs lock/release;
+// [readReleased] reads the reply.
 //
 // A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
 // the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:
-// then the script frees the lock. KEYS[6], the token, is passed only with a successor: a release alone
+// then the script frees the lock. KEYS[7], the token, is passed only with a successor: a release alone
 // mints no token.
-func (d *mutexDriver) free(ctx context.Context, o, successor *engine.Owner) (engine.Released, error) {
+func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	memory, memoryTTL := any(&d.h.sharedCounts), any(0) // a key of the slot that the script does not use
 	if o.InDoubt {
 		memory, memoryTTL = d.h.ownerKey(o), d.h.c.rememberedLong
 	}
-	keys := append(make([]any, 0, 6), d.h.name, &d.channel, memory, &d.h.sharedCounts)
-	args := append(make([]any, 0, 6), o.ID, d.h.c.publish(), memoryTTL)
-	if successor != nil {
-		keys = append(append(keys, d.h.ownerKey(successor)), d.extra...)
+	place := ""
+	if next.Place.Number != 0 {
+		place = d.placeName(next.Place.Number)
+	}
+	keys := append(make([]any, 0, 7), d.h.name, &d.channel, memory, &d.h.sharedCounts, &d.line)
+	args := append(make([]any, 0, 7), o.ID, d.h.c.publish(), memoryTTL, place)
+	if successor := next.Successor; successor != nil {
+		keys = append(append(keys, d.h.ownerKey(successor)), d.extra[1:]...)
 		args = append(args, successor.ID, d.h.ttlArg(successor.TTL))
 		if d.h.res.Traits.Fenced {
 			args = append(args, max(successor.Tokens, 1))

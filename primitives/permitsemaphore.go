@@ -287,9 +287,9 @@ func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
 
 // Release implements [engine.Driver]. Lost: not all of o's permits were held. The others are given back.
 func (d *permitDriver) Release(
-	ctx context.Context, o *engine.Ownership, _ int, successor *engine.Owner,
+	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
-	return d.release(ctx, &o.Owner, successor)
+	return d.release(ctx, &o.Owner, next.Successor)
 }
 
 // release runs permitsemaphore/release for all permits of o. The 0 among the arguments allows it to

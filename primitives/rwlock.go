@@ -283,7 +283,7 @@ func (d *readerDriver) acquireBatch(
 // the lease to what those holds were promised: the released hold may have had the longest one. The
 // engine computes that time (internal/engine/lease.go), and EndShortening reports the outcome to it.
 func (d *readerDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, _ *engine.Owner,
+	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
 ) (engine.Released, error) {
 	if left == 0 {
 		return d.free(ctx, &o.Owner, false)
@@ -426,7 +426,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
 // nothing off. o's key remembers the release, and the successor's key whether it has given up.
 func (d *writerDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, successor *engine.Owner,
+	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left > 0 {
 		keys := []any{d.hash, &d.h.sharedCounts}
@@ -435,8 +435,8 @@ func (d *writerDriver) Release(
 	}
 	keys := d.keys(d.h.ownerKey(&o.Owner))
 	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
-	if successor != nil {
-		keys, args = append(keys, d.h.ownerKey(successor)), append(args, successor.ID, millis(successor.TTL))
+	if s := next.Successor; s != nil {
+		keys, args = append(keys, d.h.ownerKey(s)), append(args, s.ID, millis(s.TTL))
 	}
 	return readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }

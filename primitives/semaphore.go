@@ -240,13 +240,13 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 // After a day Redis has forgotten what o took. Then the script must give the permits back without
 // asking its memory: IsRemembered says which is the case.
 func (d *semaphoreDriver) Release(
-	ctx context.Context, o *engine.Ownership, _ int, successor *engine.Owner,
+	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
 	keys := d.keys(d.h.ownerKey(&o.Owner))
 	args := []any{d.h.c.publish(), d.rememberFor(&o.Owner), o.Permits, flag(o.IsRemembered())}
-	if successor != nil {
-		keys = append(keys, d.h.ownerKey(successor))
-		args = append(args, successor.Permits, millis(rememberedTaken))
+	if s := next.Successor; s != nil {
+		keys = append(keys, d.h.ownerKey(s))
+		args = append(args, s.Permits, millis(rememberedTaken))
 	}
 	return readPermitsReleased(d.h.c.run.Do(ctx, semaphoreRelease, keys, args...))
 }

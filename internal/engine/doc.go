@@ -38,6 +38,7 @@
 //	acquire.go     the path of an acquisition; what a reply means; rollback
 //	wait.go        the waiting loop, and the Queue interface
 //	waitqueue.go   the local queue of a name
+//	waitline.go    how clients with waiters stand in line on the server
 //	handoff.go     a release that makes a local waiter the next holder
 //	cohort.go      the same without a command
 //	hold.go        one hold: its ends, and the calls of its handle

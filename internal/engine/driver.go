@@ -24,7 +24,7 @@ type Driver interface {
 	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only kinds
 	// with Traits.HandsOff get, it makes the successor the holder in the same step, so that no other client
 	// can take the lock in between. The engine calls it with o's wire lock held.
-	Release(ctx context.Context, o *Ownership, left int, successor *Owner) (Released, error)
+	Release(ctx context.Context, o *Ownership, left int, next Next) (Released, error)
 	// Subscribe listens for messages that give r a reason to try again. It calls wake for each, from
 	// another goroutine; wake does not block. missed: earlier messages may have been lost. The engine
 	// calls Subscribe with waitQueues.mu held, and wake takes that mutex.
@@ -39,6 +39,32 @@ type Driver interface {
 	Extend(ctx context.Context, o *Ownership, d time.Duration) (sent time.Time, lost bool, err error)
 	// Check asks the server whether o still holds the lock. It changes nothing.
 	Check(ctx context.Context, o *Ownership) (lost bool, err error)
+}
+
+// LineDriver is a driver whose clients stand in line on the server while they wait. See waitline.go. Methods
+// are called as those of Driver.
+type LineDriver interface {
+	// SubscribePlace listens for the messages to one place. It returns nil if the server cannot tell who
+	// listens: then this client does not stand in line. The engine calls it with waitQueues.mu held, and
+	// hear takes that mutex.
+	SubscribePlace(number uint64, hear func(LineMessage)) Subscription
+	// GiveUpPlace removes a place from the line. If the lock is free, it wakes the next client in line.
+	GiveUpPlace(ctx context.Context, number uint64) error
+}
+
+// Place is a client's place in line, as an attempt sends it. The zero value: the client does not stand in line.
+type Place struct {
+	Number uint64 // unique on the client
+	Since  int64  // the server's time when the client took the place; 0: the server knows, if it is there
+	Last   bool   // the request is the client's only waiter: if it is granted, the place is given up
+}
+
+// Next says who goes on after a release. The zero value: nobody in particular.
+type Next struct {
+	Successor *Owner // becomes the holder; nil: the lock is freed
+	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise it goes to
+	// the end of the line.
+	Place Place
 }
 
 // NoLease is embedded in drivers whose holds have no lease.
@@ -104,7 +130,7 @@ type Traits struct {
 // Released is the result of [Driver].Release.
 type Released struct {
 	Granted Result // to the successor
-	Heard   int    // without a successor: how many clients received the release message
+	Heard   int    // without a successor: how many clients received a message of the release
 	Lost    bool   // the server did not know the owner: nothing was released
 	// InDoubt: an earlier attempt of the same call has an unknown outcome, and the server does not remember
 	// it. If Lost, that attempt may have freed the lock or handed it off.
@@ -179,7 +205,8 @@ type Request struct {
 	// MustRollback: an attempt may have been executed, or may still be, and there is no hold for it. Without
 	// a rollback the lock could stay taken until its lease ends.
 	MustRollback bool
-	State        any // the driver's own
+	Place        Place // in line, during an attempt of a waiter
+	State        any   // the driver's own
 
 	wait   wait
 	passed *Hold     // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
@@ -200,6 +227,8 @@ type Result struct {
 	RetryAfter time.Duration
 	Holder     string // refused: the id of the holder, if there is one
 	Met        error  // refused: another failure on the way, for the error of an acquisition that gives up
+	Since      int64  // refused: the server's time when the client took its place in line; 0: unknown
+	Quiet      bool   // refused: the client will be woken at its place, so it need not listen otherwise
 
 	streak  streak  // granted by a hand-off: the series of hand-offs that it continues
 	holding holding // granted: a joint lock's ownership; nil for other kinds

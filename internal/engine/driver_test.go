@@ -14,6 +14,7 @@ type driver struct {
 	name      string
 	exclusive bool // a request takes all permits
 	noLease   bool
+	lined     bool          // clients that wait stand in line
 	shortens  bool          // a release shortens the lease to what the remaining holds were promised
 	lease     time.Duration // of a grant, if it is shorter than asked for
 }
@@ -104,7 +105,10 @@ func (d *driver) attempt(q *Request) attempt {
 
 func (d *driver) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	a := d.attempt(q)
-	res, trip, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (Result, error) { return d.c.s.acquire(a) })
+	place := q.Place
+	res, trip, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (Result, error) {
+		return d.execute(a, place)
+	})
 	res.Sent, res.InDoubt, res.Lease = trip.sent, trip.doubt, d.lease
 	return res, err
 }
@@ -151,21 +155,21 @@ func (d *driver) Rollback(ctx context.Context, q *Request) error {
 	_, _, err := do(ctx, d.c, d.command("rollback", &q.Owner), func() (bool, error) {
 		freed, lost := d.c.s.end(d.name, key, id, shared, true, keep)
 		if freed {
-			d.c.s.publish(d.name)
+			d.c.s.publish(d.name, nil)
 		}
 		return lost, nil
 	})
 	return err
 }
 
-func (d *driver) Release(ctx context.Context, o *Ownership, left int, successor *Owner) (got Released, err error) {
+func (d *driver) Release(ctx context.Context, o *Ownership, left int, next Next) (got Released, err error) {
 	if left == 0 {
-		return d.free(ctx, o, successor)
+		return d.free(ctx, o, next)
 	}
 	need, known := time.Duration(0), false
 	if d.shortens {
 		if need, known = o.BeginShortening(left); known && need == 0 {
-			return d.free(ctx, o, nil)
+			return d.free(ctx, o, Next{})
 		}
 		defer func() { o.EndShortening(err) }()
 	}
@@ -184,7 +188,8 @@ func (d *driver) Release(ctx context.Context, o *Ownership, left int, successor 
 }
 
 // free ends o, and has the successor, if there is one, hold what o held.
-func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Released, error) {
+func (d *driver) free(ctx context.Context, o *Ownership, to Next) (Released, error) {
+	successor := to.Successor
 	op := "release"
 	var next attempt
 	if successor != nil {
@@ -194,15 +199,22 @@ func (d *driver) free(ctx context.Context, o *Ownership, successor *Owner) (Rele
 			tokens: successor.Tokens,
 		}
 	}
+	var own *placeID
+	if to.Place.Number != 0 {
+		own = &placeID{d.name, d.c, to.Place.Number}
+	}
 	s, key, id, shared, keep := d.c.s, d.key(&o.Owner), d.id(&o.Owner), o.Shared, d.keep(&o.Owner)
 	got, trip, err := do(ctx, d.c, d.command(op, &o.Owner), func() (got Released, err error) {
 		freed, lost := s.end(d.name, key, id, shared, false, keep)
 		got.Lost = lost
 		if freed && successor != nil {
 			got.Granted, _ = s.acquire(next) // refused if the successor has been rolled back
+			if got.Granted.Granted && own != nil {
+				s.giveUpPlace(*own)
+			}
 		}
 		if freed && !got.Granted.Granted {
-			got.Heard = s.publish(d.name)
+			got.Heard = s.publish(d.name, own)
 		}
 		return got, nil
 	})

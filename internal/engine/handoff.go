@@ -54,60 +54,77 @@ type streak struct {
 func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error) {
 	r := o.r
 	qs := &r.Core.queues
-	var next *Owner
-	var successor *Waiter
-	var yielding *waitQueue
+	var offered offer
 	if r.Traits.HandsOff && !o.Shared {
-		if successor, yielding = qs.offer(o); successor != nil {
-			next = &successor.Request.Owner
-		}
+		offered = qs.offer(o)
+	}
+	next := Next{Place: offered.place}
+	if offered.successor != nil {
+		next.Successor = &offered.successor.Request.Owner
 	}
 	sent := time.Now()
 	got, err := r.Driver.Release(ctx, o, 0, next)
-	switch {
-	case successor != nil:
+	others := got.Heard - offered.self
+	switch yielding := offered.yielding; {
+	case offered.successor != nil:
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
 		qs.mu.Lock()
-		successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))
+		offered.successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))
 		qs.mu.Unlock()
 	case yielding != nil && err != nil:
 		qs.yield(yielding, -1)
 	case yielding != nil && !r.Traits.ClientsTakeTurns:
-		qs.yield(yielding, max(got.Heard-1, 1)) // readers of this client go first, too
+		qs.yield(yielding, max(others, 1)) // readers of this client go first, too
 	case yielding != nil:
-		qs.yield(yielding, got.Heard-1)
+		qs.yield(yielding, others)
 	}
 	return o.isLoss(got, sent), err
 }
 
+// offer is what a release does for the local waiters. The zero value: nothing.
+type offer struct {
+	successor *Waiter    // gets the lock
+	yielding  *waitQueue // leaves the lock to other clients
+	self      int        // 1 if the queue that yields hears the message of the release, else 0
+	place     Place      // for Next
+}
+
 // offer picks the successor of o, the first local waiter, and marks it as offered. There is none if the
-// client's streak is over: then yielding is the queue that leaves the lock to other clients. It takes
-// waitQueues.mu and does not block.
-func (qs *waitQueues) offer(o *Ownership) (successor *Waiter, yielding *waitQueue) {
+// client's streak is over: then the queue leaves the lock to other clients. It takes waitQueues.mu and does
+// not block.
+func (qs *waitQueues) offer(o *Ownership) (next offer) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	r := o.r
 	q := qs.successorQueue(r)
 	if q == nil {
-		return nil, nil
+		return next
 	}
 	if o.streakIsOver() {
 		if !r.Traits.ClientsTakeTurns && o.cohort == 0 {
-			return nil, nil
+			return next
 		}
-		// Before the command is sent: the message of this release may come before its reply, and would
-		// make our head try at once.
-		q.skip++
-		return nil, q
+		next.yielding, next.place = q, q.toTheEnd()
+		if len(q.subs) > 0 {
+			// Before the command is sent: the message of this release may come before its reply, and would
+			// make our head try at once.
+			q.skip++
+			next.self = 1
+		}
+		return next
 	}
 	w := q.waiters.First
 	// Not to a shared id, because the server counts it; not to a waiter for which another command tries
 	// already. A closing client frees the lock: its waiters are leaving.
 	if w.Request.Shared || w.offered || w.Request.Permits > o.Permits || r.Core.NeedsReplicas || r.Core.IsClosing() {
-		return nil, nil
+		return next
 	}
 	w.offered = true
-	return w, nil
+	next.successor = w
+	if w.givesUpPlace = q.inLine && q.isLast(w); w.givesUpPlace {
+		next.place = Place{Number: q.place.Number, Last: true}
+	}
+	return next
 }
 
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
@@ -143,14 +160,17 @@ func (w *Waiter) receive(res Result, known bool) {
 //  2. X releases:  ignored. Y acquires.
 //  3. Y releases:  the head tries.
 //
-// The head also tries yieldPause after our release, in case the others have stopped waiting. A kind whose
-// clients do not take turns comes here at the end of a cohort, with at least one other: the readers of its
-// own client. yield takes waitQueues.mu, and does not block.
+// The head also tries yieldPause after our release, in case the others have stopped waiting. A client that
+// stands in line waits for its turn instead, and tries maxStreak after the release. A kind whose clients do
+// not take turns comes here at the end of a cohort, with at least one other: the readers of its own client.
+// yield takes waitQueues.mu, and does not block.
 func (qs *waitQueues) yield(q *waitQueue, others int) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	switch {
 	case q.waiters.First == nil:
+	case others > 0 && q.inLine:
+		q.tryWithin(maxStreak)
 	case others > 0:
 		// offer has counted the message of this release, and it may have come already.
 		q.skip = min(q.skip+others-1, others)

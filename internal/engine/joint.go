@@ -94,7 +94,7 @@ func stateOf(q *Request) *jointRequest {
 }
 
 // Release implements [Driver]. The engine releases the members instead.
-func (j *Joint) Release(context.Context, *Ownership, int, *Owner) (Released, error) {
+func (j *Joint) Release(context.Context, *Ownership, int, Next) (Released, error) {
 	return Released{}, ErrUnsupported
 }
 

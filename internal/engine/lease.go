@@ -128,7 +128,7 @@ func (o *Ownership) promise(ctx context.Context, h *Hold, d time.Duration) error
 	if !o.isShortening() { // it was answered meanwhile
 		return nil
 	}
-	_, err := o.r.Driver.Release(ctx, o, o.addCount(0), nil)
+	_, err := o.r.Driver.Release(ctx, o, o.addCount(0), Next{})
 	return err
 }
 

@@ -313,7 +313,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	switch {
 	case left > 0:
 		var got Released
-		got, err = o.r.Driver.Release(bounded, o, left, nil)
+		got, err = o.r.Driver.Release(bounded, o, left, Next{})
 		lost = got.Lost
 	case o.freed != notFreed: // by a sibling that was released at the same time
 		lost = o.freed == wasNotOurs
@@ -352,7 +352,7 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 			return nil // a release got through meanwhile
 		}
 		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
-		_, err := o.r.Driver.Release(ctx, o, o.addCount(0), nil)
+		_, err := o.r.Driver.Release(ctx, o, o.addCount(0), Next{})
 		return err
 	})
 }

@@ -22,12 +22,15 @@ type server struct {
 	locks     map[string]*lockState // by name
 	requests  map[string]*memory    // by client and number of the owner
 	subs      []*subscription
+	line      []*linePlace // of all names
+	ticks     int64        // orders it
 	log       []logEntry
 	scripted  map[string][]fault // by operation: for the next commands
 	intercept func(command) fault
 	subscribe subscribeFault
-	silent    bool // messages are lost
-	endless   bool // leases do not end
+	silent    bool    // messages are lost
+	deaf      *client // messages to it are lost
+	endless   bool    // leases do not end
 }
 
 // lockState is one name: who holds how many of its permits.
@@ -352,9 +355,20 @@ func (s *server) end(name, key, id string, shared, rollback bool, keep time.Dura
 	return freed, lost
 }
 
-// publish sends the message of a release, and returns how many clients receive it.
-func (s *server) publish(name string) (heard int) {
+// publish sends the messages of a release, and returns how many clients receive one. A client receives its
+// messages in the order in which they were sent. own is the place of the client that releases.
+func (s *server) publish(name string, own *placeID) (heard int) {
+	mail, told := s.wakeFirst(name, own)
+	return told + s.send(name, mail)
+}
+
+// send sends messages to places, and then the common message. It returns how many clients hear the common one.
+func (s *server) send(name string, mail []placeMail) (heard int) {
 	var clients []*client
+	inbox := map[*client][]func(){}
+	for _, m := range mail {
+		inbox[m.sub.c] = append(inbox[m.sub.c], func() { m.sub.deliverPlace(m.m) })
+	}
 	for _, sub := range s.subs {
 		if sub.name != name || !sub.active {
 			continue
@@ -362,9 +376,17 @@ func (s *server) publish(name string) (heard int) {
 		if !slices.Contains(clients, sub.c) {
 			clients = append(clients, sub.c)
 		}
-		if !s.silent {
-			go sub.deliver(false)
+		inbox[sub.c] = append(inbox[sub.c], func() { sub.deliver(false) })
+	}
+	for c, messages := range inbox {
+		if s.silent || s.deaf == c {
+			continue
 		}
+		go func() {
+			for _, deliver := range messages {
+				deliver()
+			}
+		}()
 	}
 	return len(clients)
 }
@@ -376,6 +398,8 @@ type subscription struct {
 	confirmed chan struct{}
 	err       error // set before confirmed is closed
 	active    bool  // guarded by server.mu
+	place     placeID
+	hear      func(LineMessage) // of a place
 
 	mu     sync.Mutex // held while wake runs
 	wake   func(missed bool)
@@ -415,6 +439,14 @@ func (sub *subscription) deliver(missed bool) {
 	}
 }
 
+func (sub *subscription) deliverPlace(m LineMessage) {
+	sub.mu.Lock()
+	defer sub.mu.Unlock()
+	if !sub.closed {
+		sub.hear(m)
+	}
+}
+
 func (sub *subscription) Close() {
 	sub.mu.Lock()
 	sub.closed = true
@@ -425,11 +457,11 @@ func (sub *subscription) Close() {
 	s.subs = slices.DeleteFunc(s.subs, func(o *subscription) bool { return o == sub })
 }
 
-// message sends a message to all subscribers of a name, though nothing was released.
+// message sends the common message of a name, though no client has released it.
 func (s *server) message(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.publish(name)
+	s.send(name, nil)
 }
 
 // reconnected signals all subscribers that messages may have been missed.

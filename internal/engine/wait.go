@@ -114,6 +114,8 @@ type Waiter struct {
 	inDoubt    bool    // a copy of such a command may still arrive
 	granted    *Result // the result of such a command, if it was granted
 	unanswered bool    // an attempt of its own has an unknown outcome: its id may hold the lock
+	// givesUpPlace: the command that tries for it gives up the client's place in line if it succeeds.
+	givesUpPlace bool
 }
 
 // Wake makes the waiter ask its queue for the next step. It does not block, and any goroutine may call

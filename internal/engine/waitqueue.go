@@ -86,9 +86,10 @@ type waitQueue struct {
 	alarm     *time.Timer                // calls onAlarm
 	alarmAt   time.Time                  // when alarm is set for, at or before tryAt; zero: it is not set
 	polls     int                        // attempts since the last grant, if it polls
-	subs      []Subscription
-	unsettled []<-chan struct{} // of subscriptions that are neither confirmed nor refused
-	skip      int               // this many messages are left to other clients: see yield
+	subs      []Subscription             // empty: it polls, or the client stands in line and need not listen
+	unsettled []<-chan struct{}          // of subscriptions that are neither confirmed nor refused
+	skip      int                        // this many messages are left to other clients: see yield
+	linePart                             // of kinds whose clients stand in line
 }
 
 // mustWait reports whether q must join the queue without an attempt, because of a local waiter that
@@ -184,13 +185,23 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	}
 	q.scheduleTry(refused)
 	if q.backoff == nil {
-		// The second attempt waits for the confirmation: a release between a refused attempt and the
-		// subscription would never be heard.
-		q.subs = q.r.Driver.Subscribe(w.Request, q.message)
-		for _, sub := range q.subs {
-			q.unsettled = append(q.unsettled, sub.Confirmed())
-		}
+		q.listen(w.Request)
+		q.subscribePlace(w.Request.Number)
 	}
+}
+
+// listen subscribes to the messages of releases. The head's next attempt waits for the confirmation: a
+// release between a refused attempt and the subscription would never be heard. mu is held.
+func (q *waitQueue) listen(r *Request) {
+	q.subs = q.r.Driver.Subscribe(r, q.message)
+	for _, sub := range q.subs {
+		q.unsettled = append(q.unsettled, sub.Confirmed())
+	}
+}
+
+// isLast reports whether no other request waits in the queue, or is about to. mu is held.
+func (q *waitQueue) isLast(w *Waiter) bool {
+	return q.joining == 0 && q.waiters.First == w && w.Next == nil
 }
 
 // NextStep implements [Queue]. It uses up the waiter's reason to try. The head also waits for the
@@ -205,6 +216,7 @@ func (q *waitQueue) NextStep(w *Waiter) Step {
 	w.wantsTry = false
 	if step.Granted == nil && step.Try {
 		w.trying = true
+		w.Request.Place = q.placeFor(w)
 		if q.waiters.First == w {
 			q.tryIn(stuckAfter) // if its attempt hangs, onAlarm wakes another waiter
 		}
@@ -275,7 +287,6 @@ func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result
 // be refused because of it. So onAlarm lets w try too, not only the head.
 func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	q.queues.mu.Lock()
-	defer q.queues.mu.Unlock()
 	w.trying = false
 	w.unanswered = w.unanswered || q.r.Core.failure(err).InDoubt
 	if q.waiters.First == w {
@@ -290,6 +301,20 @@ func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	if passOn {
 		w.wantsTry = true // Leave passes it on
 	}
+	var needless []Subscription
+	if err == nil {
+		needless = q.learnPlace(w, res)
+	}
+	q.queues.mu.Unlock()
+	closeAll(needless)
+}
+
+// closeAll ends subscriptions. waitQueues.mu must be free: Close waits for the listener, and the listener
+// takes the mutex.
+func closeAll(subs []Subscription) {
+	for _, sub := range subs {
+		sub.Close()
+	}
 }
 
 // Confirmed implements [Queue]: one more subscription is confirmed, or was refused. After the last one,
@@ -301,6 +326,7 @@ func (q *waitQueue) Confirmed(w *Waiter) {
 	if q.waiters.First == w { // else the head will see the closed channel itself
 		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
 			w.wantsTry, settled = true, q.subs
+			q.othersTurn = false // messages about a release before the confirmation
 		}
 	}
 	q.queues.mu.Unlock()
@@ -355,16 +381,18 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if wasHead && q.waiters.First != nil && len(q.unsettled) > 0 {
 		q.waiters.First.Wake() // so that its next step includes the confirmations
 	}
-	var subs []Subscription
+	place, subs := q.leavePlace(w, res)
 	if q.waiters.First == nil {
 		q.alarm.Stop()
 		q.alarmAt = time.Time{}
-		subs, q.subs, q.unsettled, q.skip = q.subs, nil, nil, 0
+		subs = append(subs, q.subs...)
+		q.subs, q.unsettled, q.skip = nil, nil, 0
 	}
 	q.queues.mu.Unlock()
-	for _, sub := range subs {
-		sub.Close() // with the mutex free: Close waits for the listener, and the listener takes the mutex
+	if place != 0 {
+		q.r.giveUpPlace(place)
 	}
+	closeAll(subs)
 }
 
 // admit makes waiters try after w was granted: as many as fit into the free permits, and all with w's
@@ -391,6 +419,9 @@ func (q *waitQueue) admit(w *Waiter, free int) {
 func (q *waitQueue) message(missed bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
+	if q.isOthersTurn(missed) {
+		return
+	}
 	if q.skip > 0 && !missed { // this message is for other clients: see yield
 		q.skip--
 		// In case no other client acquires. At the end of a writers' cohort yield has set a shorter time.
@@ -431,6 +462,13 @@ func (q *waitQueue) tryIn(pause time.Duration) {
 		return
 	}
 	q.alarmAt = q.tryAt
+}
+
+// tryWithin makes the head try by itself after this pause, if it would not do so before. mu is held.
+func (q *waitQueue) tryWithin(pause time.Duration) {
+	if q.waiters.First != nil && time.Until(q.tryAt) > pause {
+		q.tryIn(pause)
+	}
 }
 
 // onAlarm is the alarm: it makes the head try. It runs in the timer's goroutine, takes queues.mu and does

@@ -25,8 +25,8 @@ var layers = [][]string{
 	2: {"driver.go", "handle.go", "renewal.go"},
 	// One acquisition.
 	3: {
-		"acquire.go", "wait.go", "waitqueue.go", "handoff.go", "cohort.go", "ownership.go", "lease.go", "nest.go",
-		"hold.go", "context.go",
+		"acquire.go", "wait.go", "waitqueue.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go", "lease.go",
+		"nest.go", "hold.go", "context.go",
 	},
 	// The kinds.
 	4: {

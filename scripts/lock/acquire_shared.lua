@@ -4,7 +4,8 @@
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of this acquisition: 1 acquired, 2 released, 3 must not acquire
 -- KEYS[4]  shared counts
--- KEYS[5]  fencing token, for a fenced lock only
+-- KEYS[5]  not used
+-- KEYS[6]  fencing token, for a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
@@ -15,7 +16,7 @@
 --          lock; "over" when this acquisition has ended; "again" when a second count is refused;
 --          "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local token_key = KEYS[5]
+local token_key = KEYS[6]
 local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local refuse_second, is_nested = ARGV[5] == '1', ARGV[6] == '1'
 

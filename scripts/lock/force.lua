@@ -5,7 +5,7 @@
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
 -- KEYS[4]  shared counts
--- KEYS[5..]  further keys of a fair lock, for notify_free
+-- KEYS[5..]  line of waiting clients, or further keys of a fair lock, for notify_free
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- returns  the ids of the holders, 0 when there were none.

@@ -4,25 +4,29 @@
 -- An owner id that holds nothing will never hold again, unless a copy of its acquisition is still
 -- under way. So a copy of this script changes nothing, and its answer is that nothing was held. The
 -- client knows whether it has sent a copy.
--- uses     lib/shared_counts, lib/notify_free
+-- uses     lib/line, lib/notify_free, lib/shared_counts
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this release, for late copies of the acquisition
 -- KEYS[4]  shared counts
--- KEYS[5]  memory of the successor's release, if there is a successor
--- KEYS[6]  fencing token, for a fenced lock with a successor only
+-- KEYS[5]  line of waiting clients
+-- KEYS[6]  memory of the successor's release, if there is a successor
+-- KEYS[7]  fencing token, for a fenced lock with a successor only
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms; 0 when no copy of the acquisition can come
--- ARGV[4]  the successor's owner id, which belongs to one acquisition alone; missing: no successor
--- ARGV[5]  the successor's ttl, ms
--- ARGV[6]  how many tokens to reserve for the successor, for a fenced lock only
+-- ARGV[4]  the client's place in line, if it goes to the end of the line now, or if the successor
+--          is the client's last waiter; else ""
+-- ARGV[5]  the successor's owner id, which belongs to one acquisition alone; missing: no successor
+-- ARGV[6]  the successor's ttl, ms
+-- ARGV[7]  how many tokens to reserve for the successor, for a fenced lock only
 -- returns  0 when it was not held; {first token, or 0} when the successor has the lock now; else 1
---          and how many received the release message
-local lock_hash, memory_key, shared_counts = KEYS[1], KEYS[3], KEYS[4]
-local successor_memory, token_key, all_keys = KEYS[5], KEYS[6], KEYS
+--          and how many clients received a message
+local lock_hash, memory_key, shared_counts, line = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
+local successor_memory, token_key, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
-local successor, successor_ttl_ms, tokens = ARGV[4], ARGV[5], ARGV[6]
+local place = ARGV[4] ~= '' and ARGV[4] or nil
+local successor, successor_ttl_ms, tokens = ARGV[5], ARGV[6], ARGV[7]
 
 -- remember_release makes late copies of the acquisition acquire nothing.
 local function remember_release()
@@ -32,8 +36,10 @@ local function remember_release()
   end
 end
 
+-- One call for the usual case: no shared counts, and nobody waits.
+local is_plain = redis.call('exists', shared_counts, line) == 0
 -- In all branches the first write is one that a full Redis allows; the others then pass, too.
-if redis.call('hexists', shared_counts, owner) == 1 then
+if not is_plain and redis.call('hexists', shared_counts, owner) == 1 then
   local count = tonumber(redis.call('hget', lock_hash, owner) or 0)
   local shared = shared_count(shared_counts, owner, count)
   if shared > 0 then
@@ -50,12 +56,15 @@ if successor and redis.call('exists', successor_memory) == 0
   redis.call('hset', lock_hash, successor, 1)
   redis.call('hdel', lock_hash, owner)
   remember_release()
+  if place then
+    give_up_place(line, place)
+  end
   return {token_key and redis.call('incrby', token_key, tokens) - tokens + 1 or 0}
 end
 -- The owner is the only field: Redis deletes the hash with it.
 if redis.call('hdel', lock_hash, owner) == 1 then
   remember_release()
-  return 1 + (notify_free(all_keys, publish) or 0)
+  return 1 + notify_free(all_keys, publish, place, is_plain)
 end
 remember_release()
 return 0

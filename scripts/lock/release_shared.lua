@@ -5,7 +5,7 @@
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 nothing to release
 -- KEYS[4]  shared counts
--- KEYS[5..]  further keys of a fair lock, for notify_free
+-- KEYS[5..]  line of waiting clients, or further keys of a fair lock, for notify_free
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms
