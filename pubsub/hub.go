@@ -90,6 +90,8 @@ type Hub struct {
 	retry    []*channel          // to be placed again at retryAt
 	retryAt  time.Time
 	placing  bool // the placer goroutine runs; always true while there are unplaced channels
+
+	unsubscribeRefused bool // the server has refused an UNSUBSCRIBE, which was logged
 }
 
 // channel is one subscribed channel. Hub.mu guards all fields except name, which never changes.
