@@ -243,7 +243,7 @@ func TestAskedCommandInABatch(t *testing.T) {
 	here, left := keys[0], "{"+keys[0]+"}left"
 	e.warm(t, keys...)
 	e.r.minDelay, e.r.maxDelay = time.Minute, time.Minute // following a redirection is no retry
-	finish := servers.MigrateSlot(t, here, servers.Nodes()[1])
+	moving := servers.Migrate(t, here, servers.Nodes()[1])
 	from, to := e.proxy(t, here), e.proxies[servers.Nodes()[1]]
 	from.Record()
 	to.Record()
@@ -256,7 +256,7 @@ func TestAskedCommandInABatch(t *testing.T) {
 	require.Zero(t, sentTo(to, "evalsha", here))
 	require.Equal(t, "4", e.count(t, here))
 	require.Zero(t, servers.Nodes()[0].Client(t).Exists(t.Context(), here+"x").Val())
-	finish()
+	moving.Finish(t)
 	for i, res := range runInOneBatch(t, e.batcher(t, here), countedCalls(e.r, left, 3)) {
 		require.NoError(t, res.err, "command %d", i)
 	}

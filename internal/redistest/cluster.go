@@ -6,26 +6,32 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 const (
-	slots        = 16384
 	setupTimeout = 30 * time.Second // for servers to discover each other
-	nodeTimeout  = 5 * time.Second  // long enough for a busy machine
+	viewTimeout  = time.Second      // for a node to tell its view of the cluster
+
+	nodeTimeout   = 5 * time.Second // long enough for a busy machine
+	promptTimeout = 2 * time.Second // nodeTimeout of a cluster with replicas
 )
 
-// ClusterServers is a Redis cluster of masters without replicas. The slots are
-// distributed evenly, in the order of the nodes.
+// ClusterServers is a Redis cluster. At the start the slots are distributed
+// evenly over the masters, in their order.
 type ClusterServers struct {
-	nodes []*Server
+	nodes []*Server // the masters at the start, then the replicas, then those that were added
+	spawn func() (*Server, error)
 }
 
 // Cluster returns the cluster of three masters that all tests of this test
@@ -43,7 +49,7 @@ func Cluster(t testing.TB) *ClusterServers {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := startCluster(binary, dir, 3)
+	c, err := startCluster(binary, dir, 3, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,10 +61,23 @@ func Cluster(t testing.TB) *ClusterServers {
 }
 
 // FreshCluster starts a cluster of n masters for t only and stops it when t
-// ends. n is at least three.
+// ends.
 func FreshCluster(t testing.TB, n int) *ClusterServers {
 	t.Helper()
-	c, err := startCluster(Require(t, NeedCluster), t.TempDir(), n)
+	return freshCluster(t, n, 0)
+}
+
+// FreshReplicatedCluster starts a cluster of three masters with a replica each,
+// for t only, and waits until the replicas are in sync. It stops all nodes when t
+// ends. A replica takes over two to four seconds after its master died or hung.
+func FreshReplicatedCluster(t testing.TB) *ClusterServers {
+	t.Helper()
+	return freshCluster(t, 3, 3)
+}
+
+func freshCluster(t testing.TB, masters, replicas int) *ClusterServers {
+	t.Helper()
+	c, err := startCluster(Require(t, NeedCluster), t.TempDir(), masters, replicas)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,42 +91,283 @@ func (c *ClusterServers) stop() {
 	}
 }
 
-// Nodes returns the masters.
+// Nodes returns all nodes: the masters at the start, then their replicas in the
+// same order, then nodes that were added. The test must not change the slice.
 func (c *ClusterServers) Nodes() []*Server { return c.nodes }
 
-// Node returns the master that was assigned key's slot at the start.
+// Node returns the master that serves key's slot now. It does not ask nodes that
+// are paused or not running. It waits until a master claims the slot.
 func (c *ClusterServers) Node(t testing.TB, key string) *Server {
 	t.Helper()
-	slot, ok := ask(t, c.nodes[0], "cluster", "keyslot", key).(int64)
-	if !ok {
-		t.Fatalf("redistest: no slot for %q", key)
-	}
-	for i, s := range c.nodes {
-		if _, last := slotRange(i, len(c.nodes)); int(slot) <= last {
-			return s
-		}
-	}
-	panic("redistest: a slot without a node")
+	return c.owner(t, key, nil)
 }
 
-// MigrateSlot begins to migrate key's slot to a master, and moves no keys. Until
-// finish, the old master answers ASK for keys that it does not have. finish
-// assigns the slot to the new master. Keys that the old one has are then lost.
-// The cluster must be fresh.
-func (c *ClusterServers) MigrateSlot(t testing.TB, key string, to *Server) (finish func()) {
+// AwaitFailover waits until another master than old serves key's slot, and
+// returns it. It may be used for a slot that is migrated, too.
+func (c *ClusterServers) AwaitFailover(t testing.TB, key string, old *Server) *Server {
 	t.Helper()
-	from, slot := c.Node(t, key), fmt.Sprint(ask(t, c.nodes[0], "cluster", "keyslot", key))
-	fromID, toID := fmt.Sprint(ask(t, from, "cluster", "myid")), fmt.Sprint(ask(t, to, "cluster", "myid"))
-	ask(t, to, "cluster", "setslot", slot, "importing", fromID)
-	ask(t, from, "cluster", "setslot", slot, "migrating", toID)
-	return func() {
-		for _, s := range c.nodes {
-			if s != from {
-				ask(t, s, "cluster", "setslot", slot, "node", toID)
+	return c.owner(t, key, old)
+}
+
+// owner waits until a master other than old claims key's slot. If several do, for
+// instance a resumed one that was replaced, the one of the latest epoch counts.
+func (c *ClusterServers) owner(t testing.TB, key string, old *Server) *Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
+	defer cancel()
+	slot := int(redisutil.Slot(key))
+	for {
+		var owner *Server
+		epoch := -1
+		for s, v := range c.views(ctx) {
+			if v.master && v.epoch > epoch && v.has(slot) {
+				owner, epoch = s, v.epoch
 			}
 		}
-		ask(t, from, "cluster", "setslot", slot, "node", toID)
+		if owner != nil && owner != old {
+			return owner
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("redistest: no master serves %q", key)
+		case <-time.After(pollInterval):
+		}
 	}
+}
+
+// view is what a node tells of itself.
+type view struct {
+	id     string
+	master bool
+	of     string // the id of its master
+	epoch  int
+	slots  [][2]int // first and last of each range
+}
+
+func (v view) has(slot int) bool {
+	return slices.ContainsFunc(v.slots, func(r [2]int) bool { return r[0] <= slot && slot <= r[1] })
+}
+
+// views asks all nodes that run.
+func (c *ClusterServers) views(ctx context.Context) map[*Server]view {
+	ctx, cancel := context.WithTimeout(ctx, viewTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	views := map[*Server]view{}
+	var wg sync.WaitGroup
+	for _, s := range c.running() {
+		wg.Go(func() {
+			reply, err := s.do(ctx, "cluster", "nodes")
+			text, _ := reply.(string)
+			for line := range strings.Lines(text) {
+				if v, ok := parseSelf(line); ok && err == nil {
+					mu.Lock()
+					views[s] = v
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return views
+}
+
+// running returns the nodes that run and are not paused.
+func (c *ClusterServers) running() []*Server {
+	return slices.DeleteFunc(slices.Clone(c.nodes), func(s *Server) bool { return s.Pid() == 0 || s.paused.Load() })
+}
+
+// parseSelf reads the line of the reply to CLUSTER NODES that is about the node
+// itself. It reports false for other lines. The fields are the id, the address,
+// flags, the id of the master, two times, the epoch, the state of the link, and
+// slots.
+func parseSelf(line string) (v view, ok bool) {
+	fields := strings.Fields(line)
+	if len(fields) < 8 || !strings.Contains(fields[2], "myself") {
+		return view{}, false
+	}
+	v.id, v.of, v.master = fields[0], fields[3], strings.Contains(fields[2], "master")
+	v.epoch, _ = strconv.Atoi(fields[6])
+	for _, field := range fields[8:] {
+		first, last, isRange := strings.Cut(field, "-")
+		if !isRange {
+			last = first
+		}
+		from, errFrom := strconv.Atoi(first)
+		to, errTo := strconv.Atoi(last)
+		if errFrom == nil && errTo == nil { // else a migration, such as [93-<-id]
+			v.slots = append(v.slots, [2]int{from, to})
+		}
+	}
+	return v, true
+}
+
+func nodeID(t testing.TB, s *Server) string {
+	t.Helper()
+	return fmt.Sprint(ask(t, s, "cluster", "myid"))
+}
+
+// Migration is a slot that is migrated from one master to another.
+type Migration struct {
+	From, To *Server
+	cluster  *ClusterServers
+	slot     string
+}
+
+// Migrate begins to migrate key's slot to a master, and moves no keys. Until
+// Finish, the old master answers ASK for keys that it does not have, and both
+// answer TRYAGAIN to a command of which they have some keys only. The cluster must
+// be fresh.
+func (c *ClusterServers) Migrate(t testing.TB, key string, to *Server) *Migration {
+	t.Helper()
+	m := &Migration{c.Node(t, key), to, c, strconv.Itoa(int(redisutil.Slot(key)))}
+	ask(t, m.To, "cluster", "setslot", m.slot, "importing", nodeID(t, m.From))
+	ask(t, m.From, "cluster", "setslot", m.slot, "migrating", nodeID(t, m.To))
+	return m
+}
+
+// Move moves keys of the slot, which must exist.
+func (m *Migration) Move(t testing.TB, keys ...string) {
+	t.Helper()
+	if reply := m.move(t, keys...); reply != "OK" {
+		t.Fatalf("redistest: migrate %q: %v", keys, reply)
+	}
+}
+
+func (m *Migration) move(t testing.TB, keys ...string) any {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(m.To.addr)
+	return ask(t, m.From, append([]string{"migrate", host, port, "", "0", "5000", "keys"}, keys...)...)
+}
+
+// Keys returns the keys of the slot that the old master has.
+func (m *Migration) Keys(t testing.TB) (keys []string) {
+	t.Helper()
+	reply, _ := ask(t, m.From, "cluster", "getkeysinslot", m.slot, "1000").([]any)
+	for _, key := range reply {
+		keys = append(keys, fmt.Sprint(key))
+	}
+	return keys
+}
+
+// Finish moves the keys that are left, and assigns the slot to the new master.
+func (m *Migration) Finish(t testing.TB) {
+	t.Helper()
+	for keys := m.Keys(t); len(keys) > 0; keys = m.Keys(t) {
+		m.move(t, keys...) // a key may have expired meanwhile
+	}
+	id := nodeID(t, m.To)
+	// First the new master: the old one then has somebody to redirect to.
+	for _, s := range []*Server{m.To, m.From} {
+		ask(t, s, "cluster", "setslot", m.slot, "node", id)
+	}
+	for _, s := range m.cluster.running() {
+		if s == m.To || s == m.From {
+			continue
+		}
+		// A replica refuses, and learns it from its master.
+		ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
+		_, _ = s.do(ctx, "cluster", "setslot", m.slot, "node", id)
+		cancel()
+	}
+}
+
+// MoveSlots moves all slots of a master with their keys to another one. The
+// cluster must be fresh.
+func (c *ClusterServers) MoveSlots(t testing.TB, from, to *Server) {
+	t.Helper()
+	source := from.Client(t, func(o *redis.Options) { *o = *adminOptions(from.addr) })
+	for _, r := range c.views(t.Context())[from].slots {
+		var counts []*redis.IntCmd
+		pipe := source.Pipeline()
+		for slot := r[0]; slot <= r[1]; slot++ {
+			counts = append(counts, pipe.ClusterCountKeysInSlot(t.Context(), slot))
+		}
+		if _, err := pipe.Exec(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var empty []string
+		for i, count := range counts {
+			if slot := strconv.Itoa(r[0] + i); count.Val() == 0 {
+				empty = append(empty, slot)
+			} else {
+				m := &Migration{from, to, c, slot}
+				ask(t, to, "cluster", "setslot", slot, "importing", nodeID(t, from))
+				ask(t, from, "cluster", "setslot", slot, "migrating", nodeID(t, to))
+				m.Finish(t)
+			}
+		}
+		c.assign(t, to, from, empty)
+	}
+}
+
+// assign assigns slots without keys to a master.
+func (c *ClusterServers) assign(t testing.TB, to, from *Server, slots []string) {
+	t.Helper()
+	id := nodeID(t, to)
+	servers := append([]*Server{to, from}, slices.DeleteFunc(c.running(), func(s *Server) bool {
+		return s == to || s == from
+	})...)
+	for i, s := range servers {
+		pipe := s.Client(t, func(o *redis.Options) { *o = *adminOptions(s.addr) }).Pipeline()
+		for _, slot := range slots {
+			pipe.Do(t.Context(), "cluster", "setslot", slot, "node", id)
+		}
+		if _, err := pipe.Exec(t.Context()); err != nil && i < 2 { // a replica refuses
+			t.Fatal(err)
+		}
+	}
+}
+
+// AddNode starts a master without slots, adds it to the cluster, and waits until
+// all nodes that run know it, and it accepts writes. The cluster must be fresh.
+func (c *ClusterServers) AddNode(t testing.TB) *Server {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), setupTimeout)
+	defer cancel()
+	s, err := c.spawn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := len(c.views(ctx)) + 1
+	first := c.running()[0]
+	c.nodes = append(c.nodes, s)
+	if err := first.meet(ctx, s); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range c.running() {
+		want := []string{"cluster_state:ok", fmt.Sprintf("cluster_known_nodes:%d", known)}
+		if err := node.waitForReply(ctx, want, "cluster", "info"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// RemoveNode removes a master without slots from the cluster, as redis-cli's
+// del-node does. Its replicas go to another master. The process goes on without
+// the others.
+func (c *ClusterServers) RemoveNode(t testing.TB, s *Server) {
+	t.Helper()
+	views := c.views(t.Context())
+	removed := views[s]
+	var other string
+	for _, v := range views {
+		if v.master && v.id != removed.id {
+			other = v.id
+		}
+	}
+	for node, v := range views {
+		if v.of == removed.id {
+			ask(t, node, "cluster", "replicate", other)
+		}
+	}
+	for node := range views {
+		if node != s {
+			ask(t, node, "cluster", "forget", removed.id)
+		}
+	}
+	ask(t, s, "cluster", "reset", "soft")
 }
 
 // Options returns new client options for the cluster, which the caller may
@@ -134,22 +394,29 @@ func (c *ClusterServers) ClusterClient(t testing.TB, tweaks ...func(*redis.Clust
 	return rdb
 }
 
-func startCluster(binary, dir string, n int) (*ClusterServers, error) {
+// startCluster starts a cluster. Replicas are distributed evenly over the masters.
+func startCluster(binary, dir string, masters, replicas int) (*ClusterServers, error) {
 	c := &ClusterServers{}
-	for i := range n {
-		home := filepath.Join(dir, strconv.Itoa(i))
-		if err := os.Mkdir(home, 0o700); err != nil {
-			c.stop()
+	timeout := nodeTimeout
+	if replicas > 0 {
+		timeout = promptTimeout
+	}
+	c.spawn = func() (*Server, error) {
+		home, err := os.MkdirTemp(dir, "node")
+		if err != nil {
 			return nil, err
 		}
-		s, err := startNode(binary, home)
+		return startNode(binary, home, timeout)
+	}
+	for range masters + replicas {
+		s, err := c.spawn()
 		if err != nil {
 			c.stop()
 			return nil, err
 		}
 		c.nodes = append(c.nodes, s)
 	}
-	if err := c.form(); err != nil {
+	if err := c.form(masters); err != nil {
 		c.stop()
 		return nil, err
 	}
@@ -158,28 +425,30 @@ func startCluster(binary, dir string, n int) (*ClusterServers, error) {
 
 // startNode starts one node. Its bus uses a port of our range too. The default
 // bus port, 10000 above the client port, may be taken.
-func startNode(binary, dir string) (*Server, error) {
+func startNode(binary, dir string, timeout time.Duration) (*Server, error) {
 	return startOnFreePorts("cluster", 2, func(ports []string) *process {
 		return &process{binary: binary, dir: dir, args: append(baseArgs(ports[0], dir),
 			"--cluster-enabled", "yes", "--cluster-config-file", "nodes.conf",
 			"--cluster-port", ports[1],
-			"--cluster-node-timeout", strconv.FormatInt(nodeTimeout.Milliseconds(), 10),
+			"--cluster-node-timeout", strconv.FormatInt(timeout.Milliseconds(), 10),
+			"--cluster-allow-replica-migration", "no", // roles change only by failovers
+			"--repl-diskless-sync-delay", "0",
 		)}
 	})
 }
 
-// form makes a cluster of the nodes and waits until every node reports it as
-// complete.
-func (c *ClusterServers) form() error {
+// form makes a cluster of the nodes, the first of which are masters. It waits
+// until every node reports it as complete, and all replicas are in sync.
+func (c *ClusterServers) form(masters int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
 	for i, s := range c.nodes {
-		first, last := slotRange(i, len(c.nodes))
-		err := errors.Join(
-			// With equal epochs the nodes would first have to resolve the conflict, which takes time.
-			s.run(ctx, "cluster", "set-config-epoch", strconv.Itoa(i+1)),
-			s.run(ctx, "cluster", "addslotsrange", strconv.Itoa(first), strconv.Itoa(last)),
-		)
+		// With equal epochs the nodes would first have to resolve the conflict, which takes time.
+		err := s.run(ctx, "cluster", "set-config-epoch", strconv.Itoa(i+1))
+		if err == nil && i < masters {
+			first, last := i*redisutil.Slots/masters, (i+1)*redisutil.Slots/masters-1
+			err = s.run(ctx, "cluster", "addslotsrange", strconv.Itoa(first), strconv.Itoa(last))
+		}
 		if err == nil && i > 0 {
 			err = c.nodes[0].meet(ctx, s)
 		}
@@ -187,21 +456,44 @@ func (c *ClusterServers) form() error {
 			return err
 		}
 	}
-	for _, s := range c.nodes {
-		want := []string{
-			"cluster_state:ok",
-			fmt.Sprintf("cluster_known_nodes:%d", len(c.nodes)),
-			fmt.Sprintf("cluster_size:%d", len(c.nodes)),
+	complete := []string{
+		"cluster_state:ok",
+		fmt.Sprintf("cluster_known_nodes:%d", len(c.nodes)),
+		fmt.Sprintf("cluster_size:%d", masters),
+	}
+	if err := c.await(ctx, complete, "cluster", "info"); err != nil {
+		return err
+	}
+	if len(c.nodes) == masters {
+		return nil
+	}
+	// Every node must know which replica has which master, so that clients and voters do.
+	var roles []string
+	for i, s := range c.nodes[masters:] {
+		reply, err := c.nodes[i%masters].do(ctx, "cluster", "myid")
+		if err == nil {
+			err = s.run(ctx, "cluster", "replicate", fmt.Sprint(reply))
 		}
-		if err := s.waitForReply(ctx, want, "cluster", "info"); err != nil {
+		if err == nil {
+			err = s.waitForReply(ctx, []string{"master_link_status:up"}, "info", "replication")
+		}
+		if err != nil {
+			return err
+		}
+		roles = append(roles, fmt.Sprintf("slave %s ", reply))
+	}
+	return c.await(ctx, roles, "cluster", "nodes")
+}
+
+// await waits until the reply of each node to a command contains all texts of want.
+func (c *ClusterServers) await(ctx context.Context, want []string, args ...string) error {
+	for _, s := range c.nodes {
+		if err := s.waitForReply(ctx, want, args...); err != nil {
 			return err
 		}
 	}
 	return nil
 }
-
-// slotRange returns the first and the last slot of node i of n.
-func slotRange(i, n int) (first, last int) { return i * slots / n, (i+1)*slots/n - 1 }
 
 func (s *Server) meet(ctx context.Context, other *Server) error {
 	host, port, err := net.SplitHostPort(other.addr)

@@ -43,7 +43,52 @@ func TestClusterThroughProxies(t *testing.T) {
 	require.Equal(t, "1", rdb.Get(t.Context(), key).Val())
 }
 
-func TestFreshClusterNodesCanBeKilled(t *testing.T) {
-	c := FreshCluster(t, 3)
-	require.NoError(t, c.Nodes()[2].Kill())
+// A cluster with replicas fails over when a master hangs and when it dies. Its slots
+// can be migrated key by key, and nodes come and go.
+func TestReplicatedCluster(t *testing.T) {
+	t.Parallel()
+	c := FreshReplicatedCluster(t)
+	require.Len(t, c.Nodes(), 6)
+	rdb := c.ClusterClient(t)
+	const a, b = "{k}a", "{k}b"
+	for _, key := range []string{a, b} {
+		require.NoError(t, rdb.Set(t.Context(), key, key, time.Minute).Err())
+	}
+	requireServed := func(on *Server) {
+		t.Helper()
+		require.Same(t, on, c.Node(t, a))
+		for _, key := range []string{a, b} {
+			require.Equal(t, key, rdb.Get(t.Context(), key).Val())
+		}
+	}
+	first := c.Node(t, a)
+	require.NoError(t, first.Client(t).Wait(t.Context(), 1, time.Second).Err())
+
+	added := c.AddNode(t)
+	m := c.Migrate(t, a, added)
+	m.Move(t, a)
+	require.Same(t, first, m.From)
+	require.Equal(t, []string{b}, m.Keys(t))
+	require.Equal(t, []string{a}, Keys(t, added, a))
+	requireServed(first)
+	m.Finish(t)
+	requireServed(added)
+	c.MoveSlots(t, added, first)
+	requireServed(first)
+	c.RemoveNode(t, added)
+	require.ErrorContains(t, added.Client(t).Get(t.Context(), a).Err(), "CLUSTERDOWN")
+	require.NoError(t, first.Client(t).Wait(t.Context(), 1, time.Second).Err())
+
+	require.NoError(t, first.Pause())
+	second := c.AwaitFailover(t, a, first)
+	require.NoError(t, first.Resume())
+	WaitFor(t, setupTimeout, func() bool {
+		return !c.views(t.Context())[first].master
+	}, "the old master is a replica")
+	requireServed(second)
+	require.NoError(t, first.waitForReply(t.Context(), []string{"master_link_status:up"}, "info", "replication"))
+
+	require.NoError(t, second.Kill())
+	require.Same(t, first, c.AwaitFailover(t, a, second))
+	require.Equal(t, a, first.Client(t).Get(t.Context(), a).Val())
 }

@@ -19,7 +19,8 @@
 //   - Embedded works with testing/synctest: an hour of TTLs takes a millisecond.
 //   - Redis and Cluster are shared by all tests of a test binary. Tests use
 //     different key names (Name). They cannot pause, kill or restart the servers.
-//   - Fresh, FreshCluster, Replicated and Sentinel start servers for one test.
+//   - Fresh, FreshCluster, FreshReplicatedCluster, Replicated and Sentinel start
+//     servers for one test.
 //
 // The binary of real servers is $REDIS_SERVER, or else redis-server from the
 // PATH. They listen on loopback, without persistence. They die with the test

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/alicebob/miniredis/v2"
@@ -23,6 +24,7 @@ type Server struct {
 	addr   string   // empty when the server has no listener
 	shared bool     // other tests use it too, so no test may pause or stop its process
 	proc   *process // nil for a miniredis
+	paused atomic.Bool
 	mini   *miniredis.Miniredis
 	dial   func() (net.Conn, error) // only for a server without a listener
 	calls  *callCounter             // only for a miniredis, which has no INFO commandstats
@@ -94,6 +96,7 @@ func adminOptions(addr string) *redis.Options {
 	o := options(addr)
 	o.ClientName, o.PoolSize, o.PipelinePoolSize = adminName, 1, -1
 	o.DialerRetries, o.MaxRetries = 1, -1
+	o.ContextTimeoutEnabled = true
 	return o
 }
 
@@ -219,12 +222,12 @@ func (s *Server) ownProcess() (*process, error) {
 // Pause suspends the process (SIGSTOP). Its connections stay open and the kernel
 // accepts new ones, but the server does not answer. Pause, Resume, Kill and
 // Restart return an error for a miniredis and for a shared server.
-func (s *Server) Pause() error { return s.signal(pauseProcess) }
+func (s *Server) Pause() error { return s.signal(pauseProcess, true) }
 
 // Resume continues a paused process (SIGCONT).
-func (s *Server) Resume() error { return s.signal(resumeProcess) }
+func (s *Server) Resume() error { return s.signal(resumeProcess, false) }
 
-func (s *Server) signal(send func(pid int) error) error {
+func (s *Server) signal(send func(pid int) error, paused bool) error {
 	p, err := s.ownProcess()
 	if err != nil {
 		return err
@@ -233,6 +236,7 @@ func (s *Server) signal(send func(pid int) error) error {
 	if err != nil {
 		return err
 	}
+	s.paused.Store(paused)
 	return send(pid)
 }
 
@@ -257,5 +261,6 @@ func (s *Server) Restart() error {
 	if err := p.stop(); err != nil {
 		return err
 	}
+	s.paused.Store(false)
 	return s.start()
 }
