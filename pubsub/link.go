@@ -29,7 +29,7 @@ const (
 // become unplaced and the hub places them on a new link.
 //
 // Two goroutines serve a link. The writer sends pending commands, and a PING when nothing has
-// arrived for a while. The reader handles replies and messages. It ends the link if the silence
+// arrived for a while. It also checks regularly whether the server is still the right one. The reader handles replies and messages. It ends the link if the silence
 // lasts.
 //
 // A channel that needs a command is dirty. The writer turns all dirty channels into a few commands,
@@ -253,6 +253,11 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 		case <-readerDone:
 			return nil
 		case <-timer.C:
+			if check := l.server.check; check != nil {
+				if err := check(l.ctx); err != nil {
+					return err
+				}
+			}
 			// The timer is not reset for each message. It looks at the last one when it fires.
 			if heard := l.sinceHeard(); heard < quiet {
 				timer.Reset(quiet - heard)

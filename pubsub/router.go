@@ -27,6 +27,9 @@ type server struct {
 	name    string // unique per server
 	sharded bool
 	options *redis.Options
+	// check returns why a link should leave the server, if it should. It does no I/O in the foreground.
+	// Nil if nothing but the connection can fail.
+	check func(ctx context.Context) error
 }
 
 // plainServer is the name of the only server of plain pub/sub.
@@ -169,11 +172,30 @@ type clusterRouter struct{ client cluster }
 func (clusterRouter) sharded() bool                 { return false }
 func (r clusterRouter) refresh(ctx context.Context) { r.client.ReloadState(ctx) }
 func (r clusterRouter) serverFor(ctx context.Context, _ string) (server, error) {
-	node, err := r.client.MasterForKey(ctx, randomKey())
+	key := randomKey()
+	node, err := r.client.MasterForKey(ctx, key)
 	if err != nil {
 		return server{}, fmt.Errorf("pubsub: find a master: %w", err)
 	}
-	return server{name: plainServer, options: node.Options()}, nil
+	options := node.Options()
+	check := func(ctx context.Context) error { return r.check(ctx, key, options.Addr) }
+	return server{name: plainServer, options: options, check: check}, nil
+}
+
+// check returns an error if the master at addr has lost the slot of the key by which it was found. Before a
+// node leaves the cluster, its slots move. Once it has left, it answers as before, but gets no messages.
+// check reloads the client's map in the background, for the next check: a client that only waits may have
+// no other reason to reload it for a minute.
+func (r clusterRouter) check(ctx context.Context, key, addr string) error {
+	defer r.client.ReloadState(ctx)
+	node, err := r.client.MasterForKey(ctx, key)
+	if err != nil {
+		return nil //nolint:nilerr // nothing is known against the server
+	}
+	if now := node.Options().Addr; now != addr {
+		return fmt.Errorf("pubsub: the slot for which the server was chosen is on %s now", now)
+	}
+	return nil
 }
 
 // shardRouter is sharded pub/sub: a channel belongs to the master of its slot.
