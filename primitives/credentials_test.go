@@ -59,7 +59,8 @@ func requireHandOver(t *testing.T, one, two *primitives.Client) {
 }
 
 // The password of the user changes while a lock is held and waited for, and all connections are closed. The
-// client goes on with the new one. The server may have it first, or the client.
+// client goes on with the new one. If the client learns it late, holds survive for as long as their leases,
+// and waiters end with the server's refusal.
 func TestRotatedCredentials(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -78,7 +79,7 @@ func TestRotatedCredentials(t *testing.T) {
 			}
 			var events recorder
 			one, two := newClient(t, s.Client(t, provider), events.option()), newClient(t, s.Client(t, provider))
-			hold := acquire(t, t.Context(), one.Lock("orders:1"), primitives.WithWatchdog(watched))
+			hold := acquire(t, t.Context(), one.Lock("orders:1"), primitives.WithWatchdog(10*time.Second))
 			waiting := start(func() (*primitives.Hold, error) { return two.Lock("orders:1").Acquire(t.Context()) })
 			awaitWaiter(t, s, "orders:1")
 
@@ -93,10 +94,11 @@ func TestRotatedCredentials(t *testing.T) {
 				do("client", "kill", "type", kind, "user", "locks")
 			}
 			if !tt.clientsFirst {
-				failed := events.await(t, primitives.EventRenewFailed)
-				require.ErrorContains(t, failed.Err, "WRONGPASS")
+				require.ErrorContains(t, await(t, waiting).err, "WRONGPASS")
+				require.ErrorContains(t, events.await(t, primitives.EventRenewFailed).Err, "WRONGPASS")
 				requireLive(t, hold.Context())
 				password.Store("new")
+				waiting = start(func() (*primitives.Hold, error) { return two.Lock("orders:1").Acquire(t.Context()) })
 			}
 			before := hold.ValidUntil()
 			redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")

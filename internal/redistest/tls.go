@@ -72,9 +72,13 @@ func newCertificate(t testing.TB, ca *tls.Certificate) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
+	name := "redistest authority"
+	if ca != nil {
+		name = "redistest" // a certificate with the name of its issuer would count as self-signed
+	}
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:      pkix.Name{CommonName: "redistest"},
+		Subject:      pkix.Name{CommonName: name},
 		NotBefore:    time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		KeyUsage:    x509.KeyUsageDigitalSignature,
