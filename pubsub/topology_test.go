@@ -41,13 +41,15 @@ func TestPlainPubSubLeavesARemovedNode(t *testing.T) {
 	c.MoveSlots(t, removed, other)
 	c.RemoveNode(t, removed)
 	began := time.Now()
+	// The link may move more than once: to a slot of the node that has not moved yet.
+	redistest.WaitFor(t, soon, func() bool {
+		return !slices.Contains(redistest.Channels(t, removed), "c")
+	}, "no subscription on the removed node")
 	e.awaitResubscribed(t)
 	t.Logf("moved after %v; the client checks every %v, in production every %v",
 		time.Since(began), shortLimits.quiet, defaultLimits.quiet)
-	require.NotContains(t, redistest.Channels(t, removed), "c")
-	require.Equal(t, []string{"link lost"}, log.all())
-	require.NoError(t, other.Client(t).Publish(t.Context(), "c", "0").Err())
-	e.awaitPayload(t, "0")
+	require.Contains(t, log.all(), "link lost")
+	repeatUntilDelivered(t, e, func(text string) error { return other.Client(t).Publish(t.Context(), "c", text).Err() })
 }
 
 // A master fails over twice: it hangs for a short time and becomes a replica, then its successor dies. Links
