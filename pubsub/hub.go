@@ -82,6 +82,7 @@ type Hub struct {
 	mu       sync.Mutex // never held during I/O, or while a listener or the log handler runs
 	closed   bool
 	router   router              // nil until the pub/sub mode is known
+	choosing *choice             // of the router; nil if none is under way
 	channels map[string]*channel // by name: channels with listeners or with unanswered commands
 	links    map[string]*link    // by server name
 	failures map[string]int      // by server name: failed links in a row, 0 after a confirmation
@@ -89,6 +90,8 @@ type Hub struct {
 	retry    []*channel          // to be placed again at retryAt
 	retryAt  time.Time
 	placing  bool // the placer goroutine runs; always true while there are unplaced channels
+
+	unsubscribeRefused bool // the server has refused an UNSUBSCRIBE, which was logged
 }
 
 // channel is one subscribed channel. Hub.mu guards all fields except name, which never changes.
@@ -154,9 +157,10 @@ func New(rdb redis.UniversalClient, cfg Config) *Hub {
 	}
 }
 
-// Sharded reports whether the hub uses sharded pub/sub, and so whether to publish with SPUBLISH.
-// The first answer of the server is cached. Errors are not cached. The error is ErrUnsupported if
-// sharded pub/sub is configured without a cluster.
+// Sharded reports whether the hub uses sharded pub/sub, and so whether to publish with SPUBLISH. On a
+// cluster the first call asks the servers. Calls at the same time share the question, and the answer is
+// cached. An error is not cached. The error is ErrUnsupported if sharded pub/sub is configured without
+// a cluster, and the cause of ctx if ctx ends first.
 func (h *Hub) Sharded(ctx context.Context) (bool, error) {
 	r, err := h.resolveRouter(ctx)
 	if err != nil {
@@ -165,25 +169,46 @@ func (h *Hub) Sharded(ctx context.Context) (bool, error) {
 	return r.sharded(), nil
 }
 
-// resolveRouter returns the router. The first successful call chooses it.
+// choice is one attempt to choose the router. Its goroutine writes router and err before it closes done.
+type choice struct {
+	done   chan struct{}
+	router router
+	err    error
+}
+
+// resolveRouter returns the router. The first successful choice decides, so the mode never changes.
 func (h *Hub) resolveRouter(ctx context.Context) (router, error) {
 	h.mu.Lock()
-	r := h.router
-	h.mu.Unlock()
-	if r != nil {
+	r, c := h.router, h.choosing
+	switch {
+	case r != nil:
+		h.mu.Unlock()
 		return r, nil
+	case h.closed:
+		h.mu.Unlock()
+		return nil, ErrClosed
+	case c == nil:
+		c = &choice{done: make(chan struct{})}
+		h.choosing = c
+		h.tasks.Go(func() { h.choose(c) })
 	}
-	// mu is released here because newRouter may ask the server.
-	r, err := newRouter(ctx, h.rdb, h.cfg.Sharded)
-	if err != nil {
-		return nil, err
+	h.mu.Unlock()
+	select {
+	case <-c.done:
+		return c.router, c.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
+}
+
+// choose is the goroutine of a choice. It ends with the hub, and not with the context of a caller,
+// because other callers wait for the same choice.
+func (h *Hub) choose(c *choice) {
+	defer close(c.done)
+	c.router, c.err = newRouter(h.ctx, h.tasks.Go, h.rdb, h.cfg.Sharded)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.router == nil { // of concurrent calls the first one decides, so the mode never changes
-		h.router = r
-	}
-	return h.router, nil
+	h.router, h.choosing = c.router, nil
 }
 
 // Subscribe adds a listener to a channel and returns at once; see Confirmed. A goroutine of the hub

@@ -29,8 +29,8 @@ const (
 // become unplaced and the hub places them on a new link.
 //
 // Two goroutines serve a link. The writer sends pending commands, and a PING when nothing has
-// arrived for a while. The reader handles replies and messages. It ends the link if the silence
-// lasts.
+// arrived for a while. It also checks regularly whether the server is still the right one. The reader
+// handles replies and messages. It ends the link if the silence lasts.
 //
 // A channel that needs a command is dirty. The writer turns all dirty channels into a few commands,
 // appends the commands to inflight and writes them, in the same order. The server replies in the
@@ -54,13 +54,23 @@ type link struct {
 	split    [][]*channel // parts of a refused SUBSCRIBE; each part is sent again as one command
 	inflight []*command   // sent, in order, and not fully answered
 	served   bool         // the server has confirmed at least one channel
+	leftover int          // channels whose UNSUBSCRIBE was refused: the server still sends their messages
 }
 
+// maxLeftover limits the subscriptions without listeners that a server keeps for one link because it
+// refuses UNSUBSCRIBE. Then a new connection replaces the link.
+const maxLeftover = 10_000
+
 // command is one command on the wire. PING has no channels.
+//
+// A SUNSUBSCRIBE is followed by a PING that counts as part of it. If its slot moves before the server
+// executes it, the server sends a SUNSUBSCRIBE of its own for each channel, which looks like the answer,
+// and then refuses the command. Only the reply to PING shows that nothing more will come.
 type command struct {
 	word     string
 	channels []*channel // the server answers for each of them, in this order
 	answered int
+	fenced   bool // a PING follows
 }
 
 const (
@@ -243,6 +253,11 @@ func (l *link) write(conn net.Conn, readerDone <-chan struct{}) error {
 		case <-readerDone:
 			return nil
 		case <-timer.C:
+			if check := l.server.check; check != nil {
+				if err := check(l.ctx); err != nil {
+					return err
+				}
+			}
 			// The timer is not reset for each message. It looks at the last one when it fires.
 			if heard := l.sinceHeard(); heard < quiet {
 				timer.Reset(quiet - heard)
@@ -290,6 +305,9 @@ func (cmd *command) append(b []byte, sharded bool) []byte {
 	b = appendCommand(b, 1+len(cmd.channels), word)
 	for _, c := range cmd.channels {
 		b = appendWord(b, c.name)
+	}
+	if cmd.fenced {
+		b = appendCommand(b, 1, ping)
 	}
 	return b
 }
@@ -377,7 +395,7 @@ func (l *link) unsubscribe(cmds []*command, channels []*channel) []*command {
 			l.remove(c)
 		}
 	}
-	return l.enqueue(cmds, &command{word: unsubscribe, channels: channels})
+	return l.enqueue(cmds, &command{word: unsubscribe, channels: channels, fenced: l.server.sharded})
 }
 
 // enqueue appends cmd to cmds and to the commands in flight. hub.mu is held.
@@ -453,11 +471,7 @@ func (l *link) handle(r reply) error {
 	case "unsubscribe":
 		return l.handleAnswer(unsubscribe, string(args[0]))
 	case "sunsubscribe":
-		name := string(args[0])
-		if l.slotMoved(name) {
-			return nil
-		}
-		return l.handleAnswer(unsubscribe, name)
+		l.shardUnsubscribed(string(args[0]))
 	}
 	return nil
 }
@@ -504,7 +518,7 @@ func (l *link) handleAnswer(word, name string) error {
 func (l *link) applyAnswer(word, name string) error {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
-	if len(l.inflight) == 0 || l.inflight[0].word != word {
+	if len(l.inflight) == 0 || l.inflight[0].lastWord() != word {
 		return fmt.Errorf("%w: unexpected answer to %s %q", errProtocol, word, name)
 	}
 	cmd := l.inflight[0]
@@ -552,24 +566,35 @@ func (l *link) confirm(c *channel) {
 	}
 }
 
-// slotMoved handles a SUNSUBSCRIBE that the server sent on its own, because the slot has moved to
-// another server. It returns false if the push answers our own SUNSUBSCRIBE.
-func (l *link) slotMoved(name string) bool {
+// shardUnsubscribed handles a SUNSUBSCRIBE. It is the answer to ours, or the server has sent it on its own
+// because the slot has moved to another server. A channel whose SUNSUBSCRIBE was sent is not confirmed
+// until a later SUBSCRIBE has been answered. So a confirmed channel has lost its slot.
+func (l *link) shardUnsubscribed(name string) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
-	// The server answers in order. So a push for the channel whose SUNSUBSCRIBE is next is the
-	// answer, even if the slot has moved too: then the server has dropped the subscription in
-	// either case.
 	if len(l.inflight) > 0 {
-		if cmd := l.inflight[0]; cmd.word == unsubscribe && cmd.channels[cmd.answered].name == name {
-			return false
+		if cmd := l.inflight[0]; cmd.fenced && cmd.expects(name) {
+			cmd.answered++
+			return
 		}
 	}
 	// An unconfirmed channel still gets the answer to its SUBSCRIBE.
 	if c := l.hub.channels[name]; c != nil && c.link == l && c.confirmed() {
 		l.retryLater(c)
 	}
-	return true
+}
+
+// lastWord returns the command whose reply ends cmd.
+func (cmd *command) lastWord() string {
+	if cmd.fenced {
+		return ping
+	}
+	return cmd.word
+}
+
+// expects reports whether the next answer is for the channel.
+func (cmd *command) expects(name string) bool {
+	return cmd.answered < len(cmd.channels) && cmd.channels[cmd.answered].name == name
 }
 
 // retryLater detaches a channel that the server does not serve now. If it has listeners, the hub
@@ -587,38 +612,67 @@ func (l *link) retryLater(c *channel) {
 // handleError applies an error reply to the first command in flight. It returns an error, and so
 // ends the link, if the reply concerns the whole connection.
 func (l *link) handleError(text string) error {
-	refused, err := l.applyError(text)
+	message, refused, err := l.applyError(text)
 	if err != nil {
 		return err
 	}
 	for _, name := range refused {
-		l.hub.logger.LogAttrs(l.ctx, slog.LevelWarn, "channel refused",
+		l.hub.logger.LogAttrs(l.ctx, slog.LevelWarn, message,
 			slog.String("channel", name), slog.String("error", text))
 	}
 	l.signal(Signal{Resubscribed: true}) // the last signal of refused listeners
 	return nil
 }
 
-// applyError updates the channels of the failed command. It returns the channels that are refused
-// for good.
-func (l *link) applyError(text string) (refused []string, err error) {
+// applyError updates the channels of the failed command. It returns what to log, for which channels.
+func (l *link) applyError(text string) (message string, channels []string, err error) {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	if len(l.inflight) == 0 {
-		return nil, fmt.Errorf("pubsub: error reply without a command: %s", text)
+		return "", nil, fmt.Errorf("pubsub: error reply without a command: %s", text)
 	}
 	cmd := l.inflight[0]
-	l.popInflight()
 	switch {
+	case errorCode(text) == "NOAUTH" && cmd.word != ping:
+		return "", nil, fmt.Errorf("pubsub: %s: %s", cmd.word, text)
 	case cmd.word == ping:
-		return nil, nil // PING may be forbidden; any reply proves that the link works
-	case cmd.word == unsubscribe && isTemporary(text):
-		return nil, nil // the slot has moved, and the server has dropped the subscription with it
-	case cmd.word == unsubscribe, errorCode(text) == "NOAUTH":
-		return nil, fmt.Errorf("pubsub: %s: %s", cmd.word, text)
+		l.popInflight() // PING may be forbidden; any reply proves that the link works
+		return "", nil, nil
+	case cmd.word == unsubscribe:
+		return l.unsubscribeRefused(cmd, text)
+	default:
+		l.popInflight()
+		return "channel refused", l.subscribeRefused(cmd, text), nil
 	}
+}
 
-	// SUBSCRIBE failed. Only channels whose latest command this was are affected. The others have
+// unsubscribeRefused handles an error reply to UNSUBSCRIBE. The link stays, because a message for a channel
+// without listeners does no harm, and new links would be refused too. hub.mu is held.
+func (l *link) unsubscribeRefused(cmd *command, text string) (message string, channels []string, err error) {
+	done := cmd.answered == len(cmd.channels)
+	rest := cmd.channels[cmd.answered:]
+	cmd.answered = len(cmd.channels)
+	// After all answers, only the PING of the command can be forbidden.
+	if !cmd.fenced || done && errorCode(text) == "NOPERM" {
+		l.popInflight()
+	}
+	if done || isTemporary(text) {
+		return "", nil, nil // the slot has moved, and the server has dropped the subscription with it
+	}
+	if l.leftover += len(rest); l.leftover > maxLeftover {
+		return "", nil, fmt.Errorf("pubsub: too many channels that cannot be unsubscribed: %s", text)
+	}
+	if l.hub.unsubscribeRefused {
+		return "", nil, nil
+	}
+	l.hub.unsubscribeRefused = true // log the first one only: each waiter that leaves would cause another
+	return "unsubscribe refused", []string{rest[0].name}, nil
+}
+
+// subscribeRefused updates the channels of a failed SUBSCRIBE. It returns the channels that are refused
+// for good. hub.mu is held.
+func (l *link) subscribeRefused(cmd *command, text string) (refused []string) {
+	// Only channels whose latest command this was are affected. The others have
 	// been unsubscribed or subscribed again since, and later replies decide about them.
 	rest := cmd.channels[cmd.answered:]
 	var latest []*channel
@@ -656,7 +710,7 @@ func (l *link) applyError(text string) (refused []string, err error) {
 			l.remove(c)
 		}
 	}
-	return refused, nil
+	return refused
 }
 
 // closeOnDone closes conn when ctx is done. The returned func ends that and must be called once. It

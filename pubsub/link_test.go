@@ -71,7 +71,9 @@ var scriptCases = []struct {
 	},
 	{
 		"closed unconfirmed, subscribed again, confirmed",
-		[]string{"+c", "send", "-c", "send", "+c", "send", "ssubscribe c 1", "sunsubscribe c 0", "ssubscribe c 1"},
+		[]string{
+			"+c", "send", "-c", "send", "+c", "send", "ssubscribe c 1", "sunsubscribe c 0", "PONG", "ssubscribe c 1",
+		},
 		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isConfirmed, nil,
 	},
 	{
@@ -89,6 +91,52 @@ var scriptCases = []struct {
 		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isUnconfirmed, nil,
 	},
 	{
+		"slot moved before UNSUBSCRIBE and SUBSCRIBE were executed",
+		[]string{
+			"+c", "send", "ssubscribe c 1", "-c", "send", "+c", "send",
+			"sunsubscribe c 0", "!MOVED 1 127.0.0.1:1", "PONG", "!MOVED 1 127.0.0.1:1",
+		},
+		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isUnplaced, nil,
+	},
+	{
+		"slot moved before UNSUBSCRIBE was executed, and a channel of another slot is subscribed",
+		[]string{
+			"+d", "send", "ssubscribe d 1", "-d", "send", "+c", "send",
+			"sunsubscribe d 0", "!MOVED 1 127.0.0.1:1", "PONG", "ssubscribe c 1",
+		},
+		[]string{"SUBSCRIBE d", "UNSUBSCRIBE d", "SUBSCRIBE c"}, isConfirmed, nil,
+	},
+	{
+		"slot moved away, back, and away again around UNSUBSCRIBE and SUBSCRIBE",
+		[]string{
+			"+c", "send", "ssubscribe c 1", "-c", "send", "+c", "send",
+			"sunsubscribe c 0", "sunsubscribe c 0", "PONG", "ssubscribe c 1", "sunsubscribe c 0",
+		},
+		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isUnplaced, nil,
+	},
+	{
+		"UNSUBSCRIBE refused, subscribed again",
+		[]string{
+			"+c", "send", "ssubscribe c 1", "-c", "send", "+c", "send", "!NOPERM x", "PONG", "ssubscribe c 1",
+		},
+		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isConfirmed, nil,
+	},
+	{
+		"PING refused",
+		[]string{
+			"+c", "send", "ssubscribe c 1", "-c", "send", "+c", "send", "sunsubscribe c 0", "!NOPERM x",
+			"ssubscribe c 1",
+		},
+		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isConfirmed, nil,
+	},
+	{
+		"UNSUBSCRIBE and PING refused",
+		[]string{
+			"+c", "send", "ssubscribe c 1", "-c", "send", "+c", "send", "!NOPERM x", "!NOPERM x", "ssubscribe c 1",
+		},
+		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isConfirmed, nil,
+	},
+	{
 		"slot moved after the close", []string{"+c", "send", "ssubscribe c 1", "-c", "sunsubscribe c 0"},
 		[]string{"SUBSCRIBE c"}, isUnknown, nil,
 	},
@@ -104,7 +152,7 @@ var scriptCases = []struct {
 	{"refused", []string{"+c", "send", "!NOPERM c"}, []string{"SUBSCRIBE c"}, isUnknown, nil},
 	{
 		"earlier SUBSCRIBE refused",
-		[]string{"+c", "send", "-c", "send", "+c", "send", "!NOPERM c", "sunsubscribe c 0", "ssubscribe c 1"},
+		[]string{"+c", "send", "-c", "send", "+c", "send", "!NOPERM c", "sunsubscribe c 0", "PONG", "ssubscribe c 1"},
 		[]string{"SUBSCRIBE c", "UNSUBSCRIBE c", "SUBSCRIBE c"}, isConfirmed, nil,
 	},
 	{

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -24,6 +26,26 @@ func (f handlerFunc) Handle(_ context.Context, r slog.Record) error {
 }
 func (f handlerFunc) WithAttrs([]slog.Attr) slog.Handler { return f }
 func (f handlerFunc) WithGroup(string) slog.Handler      { return f }
+
+// logged records the messages of a hub's log.
+type logged struct {
+	mu       sync.Mutex
+	messages []string
+}
+
+func (l *logged) logger() *slog.Logger {
+	return slog.New(handlerFunc(func(r slog.Record) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.messages = append(l.messages, r.Message)
+	}))
+}
+
+func (l *logged) all() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.messages)
+}
 
 // A log handler may subscribe and close subscriptions. A deadlock would block Close too, so the hub
 // is closed only after the handler has returned.

@@ -104,3 +104,38 @@ func TestRefusalOnReconnectSignalsOnce(t *testing.T) {
 	require.Equal(t, Signal{Payload: "0"}, a.next(t))
 	require.Empty(t, b.signals, "a refused subscription stays refused")
 }
+
+// Where UNSUBSCRIBE is forbidden, waiters that come and go leave the link, and its other listeners, alone.
+func TestForbiddenUnsubscribeKeepsTheLink(t *testing.T) {
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "bob", "on", ">pw", "allkeys", "+@all", "&*",
+		"-unsubscribe").Err())
+	log := &logged{}
+	h := open(t, s.Client(t, as("bob")), Config{Logger: log.logger()})
+	other := listen(h, "other").awaitConfirmed(t)
+	h.mu.Lock()
+	first := h.links[plainServer]
+	h.mu.Unlock()
+	for range 50 {
+		e := listen(h, "c").awaitConfirmed(t)
+		publish(t, admin, "c", "0")
+		require.Equal(t, Signal{Payload: "0"}, e.next(t))
+		e.Close()
+		redistest.WaitFor(t, soon, func() bool {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			return h.channels["c"] == nil
+		}, "the channel has no listeners")
+		publish(t, admin, "c", "nobody listens")
+	}
+	publish(t, admin, "other", "1")
+	require.Equal(t, Signal{Payload: "1"}, other.next(t))
+	h.mu.Lock()
+	require.Same(t, first, h.links[plainServer])
+	h.mu.Unlock()
+	require.Equal(t, []string{"unsubscribe refused"}, log.all())
+	other.Close()
+	awaitIdle(t, h, s, 1) // the admin's; an idle link is closed, and leaves no subscription
+	require.Empty(t, redistest.Channels(t, s))
+}

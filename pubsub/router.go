@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -26,6 +27,9 @@ type server struct {
 	name    string // unique per server
 	sharded bool
 	options *redis.Options
+	// check returns why a link should leave the server, if it should. It does no I/O in the foreground.
+	// Nil if nothing but the connection can fail.
+	check func(ctx context.Context) error
 }
 
 // plainServer is the name of the only server of plain pub/sub.
@@ -41,15 +45,14 @@ type (
 		Options() *redis.ClusterOptions
 		MasterForKey(ctx context.Context, key string) (*redis.Client, error)
 		ReloadState(ctx context.Context)
-		PubSubShardNumSub(ctx context.Context, channels ...string) *redis.MapStringIntCmd
 	}
 )
 
-// newRouter chooses the kind of pub/sub. It may ask the server.
-func newRouter(ctx context.Context, rdb redis.UniversalClient, sharded *bool) (router, error) {
+// newRouter chooses the kind of pub/sub. It may ask servers, in goroutines that it starts with spawn.
+func newRouter(ctx context.Context, spawn func(func()), rdb redis.UniversalClient, sharded *bool) (router, error) {
 	switch c := rdb.(type) {
 	case cluster:
-		on, err := useSharded(ctx, c, sharded)
+		on, err := detectSharded(ctx, spawn, c, sharded)
 		if err != nil {
 			return nil, err
 		}
@@ -67,18 +70,60 @@ func newRouter(ctx context.Context, rdb redis.UniversalClient, sharded *bool) (r
 	}
 }
 
-// useSharded decides as Redisson does: by the configuration, else by the reply to PUBSUB
-// SHARDNUMSUB.
-func useSharded(ctx context.Context, c cluster, sharded *bool) (bool, error) {
-	if sharded != nil {
-		return *sharded, nil
+// detectSharded asks several masters while the ones before have not answered.
+const (
+	askNext  = 100 * time.Millisecond // before the next master is asked
+	maxAsked = 6
+)
+
+// detectSharded asks random masters for the kind of pub/sub, until one has answered. It does not wait for
+// a server that hangs or is down, because it may not be one that the caller needs.
+func detectSharded(ctx context.Context, spawn func(func()), c cluster, sharded *bool) (bool, error) {
+	type answer struct {
+		on  bool
+		err error
 	}
-	// With a ClusterSlots func the servers may not be a cluster, for instance Sentinel's. Redisson
-	// always uses plain pub/sub there.
-	if c.Options().ClusterSlots != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answers := make(chan answer, maxAsked) // no goroutine blocks when nobody listens any more
+	next := time.NewTicker(askNext)
+	defer next.Stop()
+	for asked, failed := 0, 0; ; {
+		if asked < maxAsked {
+			asked++
+			spawn(func() {
+				on, err := askSharded(ctx, c, sharded)
+				answers <- answer{on, err}
+			})
+		}
+		select {
+		case a := <-answers:
+			if failed++; a.err == nil || failed == maxAsked {
+				return a.on, a.err
+			}
+		case <-next.C:
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+}
+
+// askSharded decides as Redisson does: by the configuration, else by the reply to PUBSUB SHARDNUMSUB. It
+// looks up a master in either case. The first lookup loads the client's map of the cluster, and also that
+// must not depend on a single server.
+func askSharded(ctx context.Context, c cluster, sharded *bool) (bool, error) {
+	node, err := c.MasterForKey(ctx, randomKey())
+	switch {
+	case err != nil:
+		return false, fmt.Errorf("pubsub: find a master: %w", err)
+	case sharded != nil:
+		return *sharded, nil
+	case c.Options().ClusterSlots != nil:
+		// With a ClusterSlots func the servers may not be a cluster, for instance Sentinel's. Redisson
+		// always uses plain pub/sub there.
 		return false, nil
 	}
-	err := c.PubSubShardNumSub(ctx, "0").Err()
+	err = node.PubSubShardNumSub(ctx, "0").Err()
 	var reply redis.Error
 	switch {
 	case err == nil:
@@ -89,6 +134,9 @@ func useSharded(ctx context.Context, c cluster, sharded *bool) (bool, error) {
 		return false, fmt.Errorf("pubsub: detect sharded pub/sub: %w", err)
 	}
 }
+
+// randomKey returns a key of a random slot.
+func randomKey() string { return strconv.Itoa(rand.Int()) } //nolint:gosec // any slot will do
 
 // isTemporary reports whether an error reply describes a temporary state of the server and not the
 // command.
@@ -124,11 +172,30 @@ type clusterRouter struct{ client cluster }
 func (clusterRouter) sharded() bool                 { return false }
 func (r clusterRouter) refresh(ctx context.Context) { r.client.ReloadState(ctx) }
 func (r clusterRouter) serverFor(ctx context.Context, _ string) (server, error) {
-	node, err := r.client.MasterForKey(ctx, strconv.Itoa(rand.Int())) //nolint:gosec // any slot will do
+	key := randomKey()
+	node, err := r.client.MasterForKey(ctx, key)
 	if err != nil {
 		return server{}, fmt.Errorf("pubsub: find a master: %w", err)
 	}
-	return server{name: plainServer, options: node.Options()}, nil
+	options := node.Options()
+	check := func(ctx context.Context) error { return r.check(ctx, key, options.Addr) }
+	return server{name: plainServer, options: options, check: check}, nil
+}
+
+// check returns an error if the master at addr has lost the slot of the key by which it was found. Before a
+// node leaves the cluster, its slots move. Once it has left, it answers as before, but gets no messages.
+// check reloads the client's map in the background, for the next check: a client that only waits may have
+// no other reason to reload it for a minute.
+func (r clusterRouter) check(ctx context.Context, key, addr string) error {
+	defer r.client.ReloadState(ctx)
+	node, err := r.client.MasterForKey(ctx, key)
+	if err != nil {
+		return nil //nolint:nilerr // nothing is known against the server
+	}
+	if now := node.Options().Addr; now != addr {
+		return fmt.Errorf("pubsub: the slot for which the server was chosen is on %s now", now)
+	}
+	return nil
 }
 
 // shardRouter is sharded pub/sub: a channel belongs to the master of its slot.

@@ -65,8 +65,14 @@ type SentinelServers struct {
 // Missing.
 func Sentinel(t testing.TB) *SentinelServers {
 	t.Helper()
+	return SentinelReplicas(t, 1)
+}
+
+// SentinelReplicas is like Sentinel with n replicas.
+func SentinelReplicas(t testing.TB, n int) *SentinelServers {
+	t.Helper()
 	binary := Require(t, NeedSentinel)
-	s := &SentinelServers{ReplicaServers: *replicated(t, binary, 1)}
+	s := &SentinelServers{ReplicaServers: *replicated(t, binary, n)}
 	for range sentinels {
 		sentinel, err := startSentinel(binary, t.TempDir(), s.Master.addr)
 		if err != nil {
@@ -75,15 +81,22 @@ func Sentinel(t testing.TB) *SentinelServers {
 		t.Cleanup(sentinel.Close)
 		s.Sentinels = append(s.Sentinels, sentinel)
 	}
+	s.AwaitHealthy(t, s.Master)
+	return s
+}
+
+// AwaitHealthy waits until all sentinels report the master as healthy and know
+// all replicas and each other.
+func (s *SentinelServers) AwaitHealthy(t testing.TB, master *Server) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
-	want := []string{fmt.Sprintf("status=ok,address=%s,slaves=%d,sentinels=%d", s.Master.addr, len(s.Replicas), sentinels)}
+	want := []string{fmt.Sprintf("status=ok,address=%s,slaves=%d,sentinels=%d", master.addr, len(s.Replicas), sentinels)}
 	for _, sentinel := range s.Sentinels {
 		if err := sentinel.waitForReply(ctx, want, "info", "sentinel"); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return s
 }
 
 // startSentinel starts a sentinel. A sentinel rewrites its configuration file to
@@ -127,6 +140,17 @@ func (s *SentinelServers) FailoverClient(t testing.TB, tweaks ...func(*redis.Fai
 	rdb := redis.NewFailoverClient(o)
 	t.Cleanup(func() { _ = rdb.Close() }) // the test may have closed it
 	return rdb
+}
+
+// AwaitFailover waits until the first sentinel reports another master than old,
+// and returns it.
+func (s *SentinelServers) AwaitFailover(t testing.TB, old *Server) (current *Server) {
+	t.Helper()
+	WaitFor(t, setupTimeout, func() bool {
+		current = s.Current(t)
+		return current != old
+	}, "failover")
+	return current
 }
 
 // Current returns the server that the first sentinel reports as the master.

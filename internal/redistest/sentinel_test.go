@@ -27,8 +27,23 @@ func TestSentinelFailsOver(t *testing.T) {
 	require.NoError(t, rdb.Set(t.Context(), "k", "v", 0).Err())
 	require.NoError(t, rdb.Wait(t.Context(), 1, 5*time.Second).Err())
 	require.NoError(t, s.Master.Kill())
-	WaitFor(t, 20*time.Second, func() bool { return s.Current(t) == s.Replicas[0] }, "the sentinels have a new master")
+	require.Same(t, s.Replicas[0], s.AwaitFailover(t, s.Master))
 	canWrite := func() bool { return rdb.Set(t.Context(), "k", "w", 0).Err() == nil }
 	WaitFor(t, 20*time.Second, canWrite, "the client uses the new master")
 	require.Equal(t, "w", s.Replicas[0].Client(t).Get(t.Context(), "k").Val())
+}
+
+// Sentinels that are restarted find each other again, and still elect a new master.
+func TestRestartedSentinelsFailOver(t *testing.T) {
+	s := SentinelReplicas(t, 2)
+	for _, sentinel := range s.Sentinels {
+		require.NoError(t, sentinel.Restart())
+	}
+	s.AwaitHealthy(t, s.Master)
+	require.NoError(t, s.Master.Pause())
+	current := s.AwaitFailover(t, s.Master)
+	require.Contains(t, s.Replicas, current)
+	require.NoError(t, s.Master.Resume())
+	s.AwaitHealthy(t, current)
+	require.Same(t, current, s.Current(t))
 }

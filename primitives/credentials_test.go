@@ -1,0 +1,111 @@
+package primitives_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// The user of doc/operations.md.
+var lockUser = []any{
+	"acl", "setuser", "locks", "on", ">old", "resetkeys", "resetchannels", "-@all",
+	"~orders:*", "~{orders:*", "~redisson_*{orders:*", "~redlatch_*{orders:*", "&redisson_*{orders:*",
+	"~redlatch_client:*", "&redlatch_holder:*",
+	"+@read", "+@write", "+@pubsub", "+@connection", "-@dangerous", "+eval", "+evalsha", "+script|load", "+time", "+wait",
+}
+
+// Over TLS, with a client certificate, a username and a password: acquire, renew, wake up a waiter, release.
+func TestTLSWithClientCertificateAndUser(t *testing.T) {
+	t.Parallel()
+	s, overTLS := redistest.FreshTLS(t)
+	require.NoError(t, s.Client(t).Do(t.Context(), lockUser...).Err())
+	user := func(o *redis.Options) { o.Username, o.Password = "locks", "old" }
+	require.Error(t, s.Client(t, overTLS, user, func(o *redis.Options) {
+		o.TLSConfig.Certificates, o.MaxRetries, o.DialerRetries = nil, -1, 1
+	}).Ping(t.Context()).Err(), "the server requires a certificate")
+
+	one := newClient(t, s.Client(t, overTLS, user))
+	two := newClient(t, s.Client(t, overTLS, user))
+	requireHandOver(t, one, two)
+	hold := acquire(t, t.Context(), one.FairLock("orders:fair"), primitives.WithWatchdog(watched))
+	before := hold.ValidUntil()
+	redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
+	release(t, hold)
+	requireClean(t, s, "orders:")
+}
+
+// requireHandOver checks that a message, and not a poll, wakes up a waiter.
+func requireHandOver(t *testing.T, one, two *primitives.Client) {
+	t.Helper()
+	redistest.WaitFor(t, soon, func() bool {
+		hold := acquire(t, t.Context(), one.Lock("orders:handed over"))
+		waiting := start(func() (*primitives.Hold, error) {
+			return two.Lock("orders:handed over").Acquire(t.Context())
+		})
+		time.Sleep(100 * time.Millisecond) // until the waiter has subscribed; it polls after a second
+		released := time.Now()
+		release(t, hold)
+		r := await(t, waiting)
+		require.NoError(t, r.err)
+		release(t, r.hold)
+		return r.at.Sub(released) < 500*time.Millisecond
+	}, "a message hands over")
+}
+
+// The password of the user changes while a lock is held and waited for, and all connections are closed. The
+// client goes on with the new one. If the client learns it late, holds survive for as long as their leases,
+// and waiters end with the server's refusal.
+func TestRotatedCredentials(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		clientsFirst bool
+	}{{"both passwords are valid for a while", true}, {"clients learn the new password late", false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Fresh(t)
+			admin := s.Client(t)
+			do := func(args ...any) { require.NoError(t, admin.Do(t.Context(), args...).Err()) }
+			do(lockUser...)
+			var password atomic.Value
+			password.Store("old")
+			provider := func(o *redis.Options) {
+				o.CredentialsProvider = func() (string, string) { return "locks", password.Load().(string) }
+			}
+			var events recorder
+			one, two := newClient(t, s.Client(t, provider), events.option()), newClient(t, s.Client(t, provider))
+			hold := acquire(t, t.Context(), one.Lock("orders:1"), primitives.WithWatchdog(10*time.Second))
+			waiting := start(func() (*primitives.Hold, error) { return two.Lock("orders:1").Acquire(t.Context()) })
+			awaitWaiter(t, s, "orders:1")
+
+			if tt.clientsFirst {
+				do("acl", "setuser", "locks", ">new")
+				password.Store("new")
+				do("acl", "setuser", "locks", "<old")
+			} else {
+				do("acl", "setuser", "locks", ">new", "<old")
+			}
+			for _, kind := range []string{"normal", "pubsub"} {
+				do("client", "kill", "type", kind, "user", "locks")
+			}
+			if !tt.clientsFirst {
+				require.ErrorContains(t, await(t, waiting).err, "WRONGPASS")
+				require.ErrorContains(t, events.await(t, primitives.EventRenewFailed).Err, "WRONGPASS")
+				requireLive(t, hold.Context())
+				password.Store("new")
+				waiting = start(func() (*primitives.Hold, error) { return two.Lock("orders:1").Acquire(t.Context()) })
+			}
+			before := hold.ValidUntil()
+			redistest.WaitFor(t, soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
+			awaitWaiter(t, s, "orders:1")
+			release(t, hold)
+			release(t, awaitHold(t, waiting))
+			requireHandOver(t, one, two)
+		})
+	}
+}

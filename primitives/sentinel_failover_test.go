@@ -1,0 +1,91 @@
+package primitives_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// A master with two replicas and three sentinels fails over twice: first the master hangs and comes back,
+// then, after all sentinels were restarted, its successor dies. Both clients stay the same.
+func TestSentinelFailovers(t *testing.T) {
+	t.Parallel()
+	servers := redistest.SentinelReplicas(t, 2)
+	f := &sentinelFailover{
+		servers: servers,
+		one:     newClient(t, servers.FailoverClient(t)),
+		two:     newClient(t, servers.FailoverClient(t)),
+	}
+	requireHandOver(t, f.one, f.two)
+
+	f.run(t, 15*time.Second, (*redistest.Server).Pause)
+	hung := servers.Master
+	across := acquire(t, t.Context(), f.one.Lock("across"))
+	require.NoError(t, hung.Resume())
+	servers.AwaitHealthy(t, servers.Current(t))
+	requireHandOver(t, f.one, f.two)
+	require.NoError(t, across.Check(t.Context()), "the resumed master changes nothing")
+
+	for _, sentinel := range servers.Sentinels {
+		require.NoError(t, sentinel.Restart())
+		servers.AwaitHealthy(t, servers.Current(t))
+	}
+	f.run(t, 10*time.Second, (*redistest.Server).Kill)
+	require.NoError(t, across.Check(t.Context()))
+	release(t, across)
+}
+
+type sentinelFailover struct {
+	servers  *redistest.SentinelServers
+	one, two *primitives.Client
+}
+
+// run breaks the master and checks what happens to holders and waiters. limit is the bar for a waiter.
+func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*redistest.Server) error) {
+	old := f.servers.Current(t)
+	name := redistest.Name(t)
+	held := acquire(t, t.Context(), f.one.Lock(name))
+	brief := acquire(t, t.Context(), f.one.Lock(name+"-brief"), primitives.WithWatchdog(brief))
+	waiting := start(func() (*primitives.Hold, error) { return f.two.Lock(name).Acquire(t.Context()) })
+	free := start(func() (*primitives.Hold, error) { // tries while the master is down
+		<-brief.Context().Done()
+		return f.two.Lock(name+"-free").Acquire(t.Context(), primitives.WithWait(time.Minute))
+	})
+	awaitWaiter(t, old, name)
+	replicated, err := old.Client(t).Wait(t.Context(), 1, 5*time.Second).Result()
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, replicated, int64(1))
+
+	began := time.Now()
+	require.NoError(t, fail(old))
+	// A TTL shorter than the failover: lost, and told in time.
+	requireEnds(t, brief.Context(), primitives.ErrLost)
+	require.Less(t, time.Since(brief.ValidUntil()), 200*time.Millisecond)
+
+	current := f.servers.AwaitFailover(t, old)
+	elected := time.Since(began)
+	for held.Release(t.Context()) != nil { // a release that fails is also repeated in the background
+		require.Less(t, time.Since(began), limit)
+	}
+	handedOver := await(t, waiting)
+	require.NoError(t, handedOver.err)
+	require.Less(t, handedOver.at.Sub(began), limit)
+	release(t, handedOver.hold)
+	acquired := await(t, free)
+	require.NoError(t, acquired.err)
+	require.Less(t, acquired.at.Sub(began), limit)
+	release(t, acquired.hold)
+
+	// Subscriptions follow.
+	waiting = start(func() (*primitives.Hold, error) { return f.two.Lock("moved").Acquire(t.Context()) })
+	release(t, awaitHold(t, waiting))
+	requireHandOver(t, f.one, f.two)
+	t.Logf("new master after %v, hand-over after %v, new lock after %v, message after at most %v",
+		elected, handedOver.at.Sub(began), acquired.at.Sub(began), time.Since(began))
+	require.Less(t, time.Since(began), limit)
+	require.NotSame(t, old, current)
+}

@@ -1,0 +1,65 @@
+package pubsub
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// All first calls of a client share one question to the cluster.
+func TestModeIsDetectedOnce(t *testing.T) {
+	c := redistest.FreshCluster(t, 3)
+	h := open(t, c.ClusterClient(t), Config{})
+	var wg sync.WaitGroup
+	for i := range 10_000 {
+		wg.Go(func() {
+			if i%10 == 0 {
+				listen(h, fmt.Sprint(i%100)).Close()
+			}
+			on, err := h.Sharded(t.Context())
+			if err != nil || !on {
+				t.Error(on, err)
+			}
+		})
+	}
+	wg.Wait()
+	asked := int64(0)
+	for _, s := range c.Nodes() {
+		asked += redistest.Commands(t, s)["pubsub|shardnumsub"]
+	}
+	require.LessOrEqual(t, asked, int64(maxAsked), "more than one only if the machine is slow")
+}
+
+// One node hangs. A new client finds the mode, and the nodes of other channels, without it.
+func TestHungNodeDoesNotDelayDetection(t *testing.T) {
+	c := redistest.FreshCluster(t, 3)
+	hung := c.Node(t, "a")
+	require.NotSame(t, hung, c.Node(t, "b"))
+	on := true
+	for _, tt := range []struct {
+		name    string
+		sharded *bool
+	}{{"auto", nil}, {"sharded", &on}} {
+		t.Run(tt.name, func(t *testing.T) {
+			require.NoError(t, hung.Pause())
+			defer func() { require.NoError(t, hung.Resume()) }() // before the hubs are closed
+			// A client asks a random node first, so several clients make it likely that one asks the hung one.
+			for range 8 {
+				rdb := c.ClusterClient(t, func(o *redis.ClusterOptions) { o.ReadTimeout = 5 * time.Second })
+				h := open(t, rdb, Config{Sharded: tt.sharded})
+				began := time.Now()
+				sharded, err := h.Sharded(t.Context())
+				require.NoError(t, err)
+				require.True(t, sharded)
+				listen(h, "b").awaitConfirmed(t)
+				require.Less(t, time.Since(began), 2*time.Second)
+			}
+		})
+	}
+}
