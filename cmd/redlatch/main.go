@@ -40,6 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func commands(args []string) []*cli.Command {
 	return []*cli.Command{
 		watchCommand(),
+		doctorCommand(),
 		demoCommand(),
 		versionCommand(),
 	}
