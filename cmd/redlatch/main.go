@@ -41,6 +41,7 @@ func commands(args []string) []*cli.Command {
 	return []*cli.Command{
 		watchCommand(),
 		doctorCommand(),
+		benchCommand(),
 		demoCommand(),
 		versionCommand(),
 	}
