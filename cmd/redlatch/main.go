@@ -39,6 +39,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // function that returns it, and list it here.
 func commands(args []string) []*cli.Command {
 	return []*cli.Command{
+		runCommand(args), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
+		semaphoreCommand(), permitsCommand(), latchCommand(),
 		demoCommand(),
 		versionCommand(),
 	}
