@@ -15,10 +15,11 @@ func inspectCommand() *cli.Command {
 		Name:      "inspect",
 		Usage:     "show one name: holders, waiters, TTL, fencing counter, permits",
 		ArgsUsage: "NAME",
-		Description: withExamples("Shows what is in Redis under NAME. Without --kind the keys tell the kind: see redlatch\n"+
-			"ls --help. The waiters of a fair lock come in the order in which they get it. Redis does not know those\n"+
-			"of other kinds.\n\n"+
-			"The exit code is 1 if there is nothing.",
+		Description: withExamples(
+			"Shows what is in Redis under NAME. Without --kind the keys tell the kind: see redlatch\n"+
+				"ls --help. The waiters of a fair lock come in the order in which they get it. Redis does not know those\n"+
+				"of other kinds.\n\n"+
+				"The exit code is 1 if there is nothing.",
 			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
 		Flags: []cli.Flag{kindFlag(append(slices.Clone(runKinds), kindLatch))},
 		Action: func(ctx context.Context, c *cli.Command) error {

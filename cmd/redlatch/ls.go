@@ -16,12 +16,13 @@ func lsCommand() *cli.Command {
 		Name:      "ls",
 		Usage:     "list what is held, and by whom",
 		ArgsUsage: "[PATTERN]",
-		Description: withExamples("Lists the locks that are held, the shortest TTL first. PATTERN is a glob of Redis, such as\n"+
-			"\"orders:*\".\n\n"+
-			"With --all it also lists semaphores, permits and latches. All that Redis has of them is a number. So the\n"+
-			"kind is \"integer\" where the number may be a semaphore, permits that are all free, a latch, or a counter\n"+
-			"of somebody else.\n\n"+
-			"It walks through all keys with SCAN. That takes long on a large Redis, but blocks nobody.",
+		Description: withExamples(
+			"Lists the locks that are held, the shortest TTL first. PATTERN is a glob of Redis, such as\n"+
+				"\"orders:*\".\n\n"+
+				"With --all it also lists semaphores, permits and latches. All that Redis has of them is a number. So the\n"+
+				"kind is \"integer\" where the number may be a semaphore, permits that are all free, a latch, or a counter\n"+
+				"of somebody else.\n\n"+
+				"It walks through all keys with SCAN. That takes long on a large Redis, but blocks nobody.",
 			"redlatch ls", "redlatch ls --all --json 'orders:*'"),
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also semaphores, permits and latches"},

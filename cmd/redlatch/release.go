@@ -30,8 +30,9 @@ func releaseCommand() *cli.Command {
 		Name:      "release",
 		Usage:     "give back one count of a holder",
 		ArgsUsage: "NAME ID",
-		Description: withExamples("Takes one count of the holder ID, as redlatch ls shows it. If that was its last count, NAME\n"+
-			"is free, and the holder learns that it was lost. The exit code is 1 if ID holds nothing.",
+		Description: withExamples(
+			"Takes one count of the holder ID, as redlatch ls shows it. If that was its last count, NAME\n"+
+				"is free, and the holder learns that it was lost. The exit code is 1 if ID holds nothing.",
 			"redlatch release orders:42 0190b5a1-2f6e-4b1c-8a53-6f1f6d1e9c11:7"),
 		Flags: []cli.Flag{kindFlag(heldKinds)},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -84,8 +85,9 @@ func forceReleaseCommand() *cli.Command {
 		Name:      "force-release",
 		Usage:     "free a name, whoever holds it",
 		ArgsUsage: "NAME",
-		Description: withExamples("Frees NAME. Its holders learn that it was lost, and should stop; nothing makes them. Asks\n"+
-			"first on a terminal, and needs --yes elsewhere. The exit code is 1 if nobody held NAME, or if you answer no.",
+		Description: withExamples(
+			"Frees NAME. Its holders learn that it was lost, and should stop; nothing makes them. Asks\n"+
+				"first on a terminal, and needs --yes elsewhere. The exit code is 1 if nobody held NAME, or if you answer no.",
 			"redlatch force-release --yes orders:42"),
 		Flags: []cli.Flag{
 			kindFlag(heldKinds),

@@ -34,13 +34,14 @@ func runCommand(args []string) *cli.Command {
 		Name:      "run",
 		Usage:     "run a command while a lock is held",
 		ArgsUsage: "NAME -- CMD [ARG...]",
-		Description: withExamples("Acquires NAME, runs CMD in a process group of its own, and releases NAME when CMD exits.\n"+
-			"The exit code is CMD's, or 128+n if signal n ended CMD. CMD gets REDLATCH_NAME, REDLATCH_KIND, REDLATCH_ID and,\n"+
-			"with --kind fenced, REDLATCH_TOKEN.\n\n"+
-			"SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the group. While redlatch still\n"+
-			"waits for NAME, they end it.\n\n"+
-			"If NAME is lost, the group gets SIGTERM, and SIGKILL after the grace. If it is lost because its time is\n"+
-			"over, SIGKILL comes before anybody else can have it. The exit code is then 76.",
+		Description: withExamples(
+			"Acquires NAME, runs CMD in a process group of its own, and releases NAME when CMD exits.\n"+
+				"The exit code is CMD's, or 128+n if signal n ended CMD. CMD gets REDLATCH_NAME, REDLATCH_KIND, REDLATCH_ID and,\n"+
+				"with --kind fenced, REDLATCH_TOKEN.\n\n"+
+				"SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the group. While redlatch still\n"+
+				"waits for NAME, they end it.\n\n"+
+				"If NAME is lost, the group gets SIGTERM, and SIGKILL after the grace. If it is lost because its time is\n"+
+				"over, SIGKILL comes before anybody else can have it. The exit code is then 76.",
 			"redlatch run orders:42 -- echo shipped",
 			"redlatch run --nonblock --kind fenced nightly -- sh -c 'echo token $REDLATCH_TOKEN'",
 			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
