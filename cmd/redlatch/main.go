@@ -39,9 +39,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // function that returns it, and list it here.
 func commands(args []string) []*cli.Command {
 	return []*cli.Command{
-		watchCommand(),
-		doctorCommand(),
-		benchCommand(),
+		runCommand(args), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
+		semaphoreCommand(), permitsCommand(), latchCommand(),
+		watchCommand(), doctorCommand(), benchCommand(),
 		demoCommand(),
 		versionCommand(),
 	}

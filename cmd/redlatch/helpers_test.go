@@ -1,0 +1,18 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+func context1s() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.Background(), time.Second)
+}
+
+func cutSpace(s string) (before, after string, found bool) { return strings.Cut(s, " ") }
+
+func containsName(channel, name string) bool { return strings.Contains(channel, "{"+name+"}") }
+
+// remembersARequest reports whether key stops late copies of a command. It expires by itself.
+func remembersARequest(key string) bool { return strings.HasPrefix(key, "redisson_unlock_latch:") }
