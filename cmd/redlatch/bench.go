@@ -16,8 +16,8 @@ func benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "bench",
 		Usage: "measure locks on this Redis, beside the least that any lock costs",
-		Description: withExamples("Measures a free lock, a contended one, and the time from a release to the acquisition by a\n"+
-			"client that waits. Each stands beside its floor: the least that a lock on Redis must send, measured\n"+
+		Description: withExamples("Measures a free lock, a contended one, and the time from a release to the acquisition\n"+
+			"by a client that waits. Each stands beside its floor: the least that a lock on Redis must send, measured\n"+
 			"on the same connections by turns. Read the ratio: the times depend on the machine and the network.\n"+
 			"It uses throw-away names below --prefix and leaves nothing behind. It loads the server.",
 			"redlatch bench --seconds 3"),

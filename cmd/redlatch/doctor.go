@@ -15,8 +15,8 @@ func doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
 		Usage: "check whether a Redis is fit for locks, and say what to fix",
-		Description: withExamples("Checks the connection, the version, the configuration and the rights of the user, and tries\n"+
-			"everything that the library does, with throw-away names below --prefix. It leaves nothing behind.\n"+
+		Description: withExamples("Checks the connection, the version, the configuration and the rights of the user, and\n"+
+			"tries everything that the library does, with throw-away names below --prefix. It leaves nothing behind.\n"+
 			"Each line is ok, warn or FAIL, with what to do. What the server forbids to check is a warning.\n\n"+
 			"Exit codes: 0 nothing failed; 1 a check failed; 3 Redis is out of reach or refuses.",
 			"redlatch doctor --redis redis://localhost:6379 --prefix orders:"),

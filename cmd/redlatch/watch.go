@@ -16,10 +16,11 @@ import (
 
 func watchCommand() *cli.Command {
 	return &cli.Command{
-		Name:        "watch",
-		Usage:       "show holders, waiters and rates, live",
-		ArgsUsage:   "[PATTERN]",
-		Description: withExamples("Shows the held locks whose names match PATTERN, a glob.\n\n"+watch.Help, "redlatch watch 'orders:*'"),
+		Name:      "watch",
+		Usage:     "show holders, waiters and rates, live",
+		ArgsUsage: "[PATTERN]",
+		Description: withExamples("Shows the held locks whose names match PATTERN, a glob of Redis.\n\n"+watch.Help,
+			"redlatch watch 'orders:*'"),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			args, err := arguments(c)
 			if err != nil {
@@ -33,7 +34,8 @@ func watchCommand() *cli.Command {
 			defer s.close()
 			err = watch.Run(ctx, watch.Config{
 				Redis: s.rdb, Prefix: s.prefix, Pattern: args[0], Where: where(s.rdb), Timeout: c.Duration("timeout"),
-				In: os.Stdin, Out: c.Root().Writer, Errs: c.Root().ErrWriter, JSON: c.Bool("json"), Color: colours(c.Root().Writer),
+				In: os.Stdin, Out: c.Root().Writer, Errs: c.Root().ErrWriter,
+				JSON: c.Bool("json"), Color: colours(c.Root().Writer),
 			})
 			ended, ok := errors.AsType[*signalError](context.Cause(ctx))
 			if err == nil && ok && ended.signal != syscall.SIGINT {

@@ -15,7 +15,14 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+func TestMain(m *testing.M) {
+	redis.SetLogger(discard{}) // as the command does
+	os.Exit(redistest.Main(m))
+}
+
+type discard struct{}
+
+func (discard) Printf(context.Context, string, ...any) {}
 
 // examine runs all checks and returns their results by check, the worst one of each, and the exit.
 func examine(t *testing.T, rdb redis.UniversalClient, tweaks ...func(*Config)) (map[string]Result, bool, error) {
@@ -166,7 +173,7 @@ func TestMissingRights(t *testing.T) {
 	} {
 		require.NoError(t, admin.Do(t.Context(), "acl", "deluser", "locks").Err())
 		args := []any{"acl", "setuser", "locks"}
-		for _, rule := range strings.Fields(tt.rules) {
+		for rule := range strings.FieldsSeq(tt.rules) {
 			args = append(args, rule)
 		}
 		require.NoError(t, admin.Do(t.Context(), args...).Err(), name)
@@ -211,11 +218,13 @@ func TestMessagesThatDoNotArrive(t *testing.T) {
 	require.Contains(t, results["pubsub"].Detail, "did not arrive")
 }
 
+// once makes a client give up after one attempt.
+func once(o *redis.Options) { o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true }
+
 func TestServerOutOfReach(t *testing.T) {
 	t.Parallel()
 	server := redistest.Fresh(t)
 	require.NoError(t, server.Client(t).ConfigSet(t.Context(), "requirepass", "secret").Err())
-	once := func(o *redis.Options) { o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true }
 	silent := redistest.Redis(t).Proxy(t)
 	silent.BlackHole(true)
 	for name, tt := range map[string]struct {
@@ -240,7 +249,7 @@ func TestServerOutOfReach(t *testing.T) {
 func TestConnectionLostMeanwhile(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.Redis(t).Proxy(t)
-	rdb := proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true })
+	rdb := proxy.Client(t, once)
 	results, failed, err := examine(t, rdb, func(c *Config) {
 		report := c.Report
 		c.Report = func(r Result) {

@@ -38,7 +38,8 @@ func rights(ctx context.Context, e *exam) ([]Result, error) {
 	denied, err := e.denied(ctx, wanted)
 	if err == nil {
 		// A command right can only be asked for with a key that the user may use.
-		if i := slices.IndexFunc(wanted, func(r right) bool { return r.command[0] == "set" && !slices.ContainsFunc(denied, r.same) }); i >= 0 {
+		usable := func(r right) bool { return r.command[0] == "set" && !slices.ContainsFunc(denied, r.same) }
+		if i := slices.IndexFunc(wanted, usable); i >= 0 {
 			var more []right
 			more, err = e.denied(ctx, commandRights(wanted[i].command[1]))
 			denied = append(denied, more...)

@@ -27,6 +27,13 @@ const (
 	oldestVersion = "7.0"
 )
 
+// What to do, where several checks say the same.
+const (
+	useCluster = "use --cluster, and redis.NewClusterClient in Go"
+	fullDisk   = "look at the server's log, such as for a full disk"
+	tooMany    = "raise maxclients, or share one primitives.Client per process"
+)
+
 // latency measures round trips. Each acquisition and each release costs one.
 func latency(ctx context.Context, e *exam) ([]Result, error) {
 	ctx, cancel := e.bounded(ctx)
@@ -91,8 +98,8 @@ func uptime(_ context.Context, n *node) ([]Result, error) {
 	case err != nil:
 		return warn("", "the server does not say since when it runs"), nil
 	case up < restartedUp:
-		return warn("a member of a RedLock should stay away for the TTL of the locks after a restart, unless it has kept its data",
-			"the server started %d s ago", up), nil
+		return warn("a member of a RedLock should stay away for the TTL of the locks after a restart, "+
+			"unless it has kept its data", "the server started %d s ago", up), nil
 	}
 	return ok("up for %v", time.Duration(up)*time.Second), nil
 }
@@ -139,12 +146,12 @@ func clusterState(ctx context.Context, e *exam) ([]Result, error) {
 	}
 	if !e.cluster {
 		if state["cluster_size"] == "1" {
-			return warn("use --cluster, and redis.NewClusterClient in Go",
+			return warn(useCluster,
 				"a cluster of one master is used by a client for single servers: it fails when the cluster grows"), nil
 		}
 		e.unfit = true
-		return fail("use --cluster, and redis.NewClusterClient in Go",
-			"the server is part of a cluster, but the client is one for a single server: most names are on other masters"), nil
+		return fail(useCluster, "the server is part of a cluster, but the client is one for a single server: "+
+			"most names are on other masters"), nil
 	}
 	if err != nil {
 		return unchecked(err), nil
@@ -167,10 +174,10 @@ func (e *exam) slots(ctx context.Context) ([]Result, error) {
 	case !answered(err):
 		return nil, err
 	case redis.HasErrorPrefix(err, "CROSSSLOT"):
-		return ok("one endpoint in front of slots: names whose keys fall into two slots are refused (doc/wire.md)"), nil
+		return ok("it enforces slots: names whose keys fall into two slots are refused (doc/wire.md)"), nil
 	case redis.HasErrorPrefix(err, "MOVED"):
 		e.unfit = true
-		return fail("use --cluster, and redis.NewClusterClient in Go", "the server redirects to other masters: %s", oneLine(err)), nil
+		return fail(useCluster, "the server redirects to other masters: %s", oneLine(err)), nil
 	}
 	return unchecked(err), nil
 }
@@ -236,11 +243,11 @@ func persistence(_ context.Context, n *node) ([]Result, error) {
 		return warn("", "the server does not say how it keeps its data"), nil
 	}
 	if n.info["rdb_last_bgsave_status"] == "err" {
-		return fail("look at the server's log, such as for a full disk", "the last snapshot to disk failed: Redis may refuse to write"), nil
+		return fail(fullDisk, "the last snapshot to disk failed: Redis may refuse to write"), nil
 	}
 	if n.info["aof_enabled"] == "1" {
 		if n.info["aof_last_write_status"] == "err" {
-			return fail("look at the server's log, such as for a full disk", "the last write to the append-only file failed"), nil
+			return fail(fullDisk, "the last write to the append-only file failed"), nil
 		}
 		return ok("append-only file; with appendfsync everysec a crash forgets the last second"), nil
 	}
@@ -267,7 +274,8 @@ func replicas(_ context.Context, n *node) ([]Result, error) {
 		}
 		at, _ := strconv.ParseInt(fields["offset"], 10, 64)
 		if fields["state"] != "online" || offset-at > laggingBytes {
-			lagging = fmt.Sprintf("%s:%s is %s, %d bytes behind", fields["ip"], fields["port"], fields["state"], offset-at)
+			lagging = fmt.Sprintf("%s:%s is %s, %d bytes behind", fields["ip"], fields["port"], fields["state"],
+				offset-at)
 		}
 	}
 	switch {
@@ -289,10 +297,9 @@ func clients(_ context.Context, n *node) ([]Result, error) {
 	case err != nil:
 		return warn("", "the server does not count its clients"), nil
 	case n.info["rejected_connections"] != "0" && n.info["rejected_connections"] != "":
-		return warn("raise maxclients, or share one primitives.Client per process",
-			"%s connections were rejected since the server started", n.info["rejected_connections"]), nil
+		return warn(tooMany, "%s connections were rejected since the server started", n.info["rejected_connections"]), nil
 	case limit > 0 && connected >= manyClients*limit:
-		return warn("raise maxclients, or share one primitives.Client per process", "%.0f of %.0f connections are used", connected, limit), nil
+		return warn(tooMany, "%.0f of %.0f connections are used", connected, limit), nil
 	case limit > 0:
 		return ok("%.0f of %.0f connections used", connected, limit), nil
 	}
@@ -316,7 +323,8 @@ func timeouts(ctx context.Context, n *node) ([]Result, error) {
 	case values["tcp-keepalive"] == "0":
 		return warn("CONFIG SET tcp-keepalive 300", "tcp-keepalive is 0: connections of machines that died stay open"), nil
 	case idle > 0 && idle < 30:
-		return warn("CONFIG SET timeout 0, or 300 and more", "timeout is %d s: idle connections are opened again and again", idle), nil
+		return warn("CONFIG SET timeout 0, or 300 and more",
+			"timeout is %d s: idle connections are opened again and again", idle), nil
 	}
 	return ok("timeout %s s, tcp-keepalive %s s", values["timeout"], values["tcp-keepalive"]), nil
 }
@@ -348,7 +356,8 @@ func clock(ctx context.Context, e *exam) ([]Result, error) {
 			if skew < 0 {
 				way = "behind"
 			}
-			detail = fmt.Sprintf("%s: the server's clock is %v %s this machine's, give or take %v", n.addr, rounded(skew.Abs()), way, rounded(best/2))
+			detail = fmt.Sprintf("%s: the server's clock is %v %s this machine's, give or take %v",
+				n.addr, rounded(skew.Abs()), way, rounded(best/2))
 		}
 		if skew.Abs()-best/2 > skewed {
 			results = append(results, warn("run NTP on both. Only processes with Redisson depend on it, "+

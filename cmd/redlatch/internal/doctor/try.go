@@ -36,8 +36,8 @@ func scriptCalls(ctx context.Context, e *exam) ([]Result, error) {
 	if err != nil && answered(err) { // the library then sends the text
 		eval := e.Redis.Eval(ctx, script.Text(), []string{e.name}).Err()
 		if eval == nil {
-			return warn("allow EVALSHA and SCRIPT LOAD: +evalsha +script|load", "scripts run by EVAL only, which sends their text each time: %s",
-				oneLine(err)), nil
+			return warn("allow EVALSHA and SCRIPT LOAD: +evalsha +script|load",
+				"scripts run by EVAL only, which sends their text each time: %s", oneLine(err)), nil
 		}
 		err = eval
 	}
@@ -49,7 +49,8 @@ func scriptCalls(ctx context.Context, e *exam) ([]Result, error) {
 	case strings.Contains(err.Error(), "keys") || strings.Contains(err.Error(), "key "):
 		return warn("see acl", "scripts run, but not on the name %q: %s", e.name, oneLine(err)), nil
 	}
-	return fail("allow scripts: +evalsha +script|load +eval; some proxies do not support them at all", "scripts do not run: %s", oneLine(err)), nil
+	return fail("allow scripts: +evalsha +script|load +eval; some proxies do not support them at all",
+		"scripts do not run: %s", oneLine(err)), nil
 }
 
 // pubsub publishes a message and waits for it, on the channel of a lock.
@@ -85,12 +86,14 @@ func (e *exam) message(
 	}
 	start := time.Now()
 	if err := publish(ctx); err != nil {
-		return fail("allow +"+strings.ToLower(how)+" and the channels (&redisson_*)", "cannot publish, so locks cannot be acquired: %s", oneLine(err))
+		return fail("allow +"+strings.ToLower(how)+" and the channels (&redisson_*)",
+			"cannot publish, so locks cannot be acquired: %s", oneLine(err))
 	}
 	for {
 		got, err := sub.ReceiveTimeout(ctx, e.Timeout)
 		if err != nil {
-			return warn("look for a proxy that does not pass messages on", "%s: the message did not arrive: %s; %s", how, oneLine(err), polls)
+			return warn("look for a proxy that does not pass messages on",
+				"%s: the message did not arrive: %s; %s", how, oneLine(err), polls)
 		}
 		if _, is := got.(*redis.Message); is {
 			return ok("%s: a message arrives after %v", how, rounded(time.Since(start)))
@@ -142,7 +145,8 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 		if !answered(err) {
 			return results, err
 		}
-		results = append(results, warn("they expire within a minute", "some throw-away keys could not be removed: %s", oneLine(err))...)
+		results = append(results, warn("they expire within a minute",
+			"some throw-away keys could not be removed: %s", oneLine(err))...)
 	}
 	if len(results) == 0 {
 		return ok("acquired and released: %s", strings.Join(good, ", ")), nil
@@ -161,8 +165,7 @@ func (e *exam) findMore(ctx context.Context, left *leftovers) {
 
 // reply returns what Redis answered, without where the library met it.
 func reply(err error) string {
-	var answer redis.Error
-	if errors.As(err, &answer) {
+	if answer, ok := errors.AsType[redis.Error](err); ok {
 		return oneLine(answer)
 	}
 	return oneLine(err)
@@ -193,7 +196,8 @@ func kinds(c *primitives.Client, name string) []kind {
 		return func(ctx context.Context) error { return use(ctx, l) }
 	}
 	rw := c.RWLock(name + "-rw")
-	sem, permits, latch := c.Semaphore(name+"-semaphore"), c.PermitExpirableSemaphore(name+"-permits"), c.CountDownLatch(name+"-latch")
+	sem, permits := c.Semaphore(name+"-semaphore"), c.PermitExpirableSemaphore(name+"-permits")
+	latch := c.CountDownLatch(name + "-latch")
 	return []kind{
 		{"lock", lock(c.Lock(name))},
 		{"fair", lock(c.FairLock(name + "-fair"))},

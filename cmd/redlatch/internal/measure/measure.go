@@ -175,7 +175,9 @@ func repeat(ctx context.Context, d time.Duration, f func() error) ([]time.Durati
 }
 
 // alternate runs a measurement and its floor by turns for d.
-func alternate(ctx context.Context, d time.Duration, measure, floor func(d time.Duration) ([]time.Duration, error)) (Result, error) {
+func alternate(
+	ctx context.Context, d time.Duration, measure, floor func(d time.Duration) ([]time.Duration, error),
+) (Result, error) {
 	var samples, floors []time.Duration
 	var elapsed time.Duration
 	for end := time.Now().Add(d); time.Now().Before(end) || len(samples) == 0; {

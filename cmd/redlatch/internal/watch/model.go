@@ -133,6 +133,7 @@ func (m *model) rows() []*Lock {
 			c = cmp.Compare(b.Waiting, a.Waiting)
 		case byAge:
 			c = m.oldest(a).Compare(m.oldest(b))
+		default: // by name, below
 		}
 		return cmp.Or(c, strings.Compare(a.Name, b.Name))
 	})
@@ -159,7 +160,9 @@ func (m *model) cursor(rows []*Lock) int {
 	}
 	i := max(min(m.top, len(rows)-1), 0)
 	if m.order == byName && m.selected != "" {
-		i, _ = slices.BinarySearchFunc(rows, m.selected, func(l *Lock, name string) int { return strings.Compare(l.Name, name) })
+		i, _ = slices.BinarySearchFunc(rows, m.selected, func(l *Lock, name string) int {
+			return strings.Compare(l.Name, name)
+		})
 		i = max(min(i, len(rows)-1), 0)
 	}
 	return i
@@ -214,6 +217,7 @@ func (m *model) pressInspect(k key) {
 		m.scroll = 0
 	case keyEnd:
 		m.scroll = 1 << 30 // render cuts it
+	default: // means nothing here
 	}
 	m.scroll = max(m.scroll, 0)
 }
@@ -244,6 +248,7 @@ func (m *model) pressList(k key) {
 		if len(rows) > 0 {
 			m.inspect, m.scroll = rows[at].Name, 0
 		}
+	default: // means nothing here
 	}
 	if len(rows) > 0 {
 		m.selected = rows[max(min(at, len(rows)-1), 0)].Name

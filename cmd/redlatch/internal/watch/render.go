@@ -1,6 +1,7 @@
 package watch
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -109,7 +110,8 @@ func footer(m *model, columns int) line {
 	}
 	if m.snap != nil {
 		rows := m.rows()
-		position := fmt.Sprintf("%d-%d of %s", min(m.top+1, len(rows)), min(m.top+m.page-1, len(rows)), thousands(int64(len(rows))))
+		first, last := min(m.top+1, len(rows)), min(m.top+m.page-1, len(rows))
+		position := fmt.Sprintf("%d-%d of %s", first, last, thousands(int64(len(rows))))
 		if len(position) < columns {
 			text = fit(text, columns-len(position)-1) + " " + position
 		}
@@ -228,27 +230,27 @@ func details(m *model, columns int, now time.Time) []line {
 		about += fmt.Sprintf("   last token %d", l.Token)
 	}
 	client := max(columns-idWidth-3*numberWidth, 10)
-	lines = append(lines, line{about, plain}, line{},
-		line{fit("HOLDER", client) + fit("ID", idWidth) + right("COUNT", numberWidth) + right("TTL", numberWidth) + right("HELD", numberWidth), bold})
+	row := func(name, id, count, ttl, age string) string {
+		return fit(name, client-1) + " " + fit(id, idWidth) +
+			right(count, numberWidth) + right(ttl, numberWidth) + right(age, numberWidth)
+	}
+	lines = append(lines, line{about, plain}, line{}, line{row("HOLDER", "ID", "COUNT", "TTL", "HELD"), bold})
 	for _, h := range l.Holders {
 		since := m.since[holderKey{l.Name, h.ID}]
 		age := short(now.Sub(since.at))
 		if since.atLeast {
 			age = ">" + age
 		}
-		name := printable(h.Client)
-		if name == "" {
-			name = "(unknown)"
-		}
-		lines = append(lines, line{fit(name, client-1) + " " + fit(printable(h.ID), idWidth) + right(strconv.Itoa(h.Count), numberWidth) +
-			right(m.left(h.TTL, now), numberWidth) + right(age, numberWidth), plain})
+		name := cmp.Or(printable(h.Client), "(unknown)")
+		lines = append(lines, line{row(name, printable(h.ID), strconv.Itoa(h.Count), m.left(h.TTL, now), age), plain})
 	}
 	if l.more {
 		lines = append(lines, line{"and more", dim})
 	}
 	switch {
 	case l.Kind != "fair" && l.Waiting > 0:
-		lines = append(lines, line{}, line{fmt.Sprintf("%d clients wait for a release. Their order is not known.", l.Waiting), plain})
+		waiting := fmt.Sprintf("%d clients wait for a release. Their order is not known.", l.Waiting)
+		lines = append(lines, line{}, line{waiting, plain})
 	case len(l.Waiters) > 0:
 		lines = append(lines, line{}, line{"WAITERS, the next one first", bold})
 		for i, id := range l.Waiters {

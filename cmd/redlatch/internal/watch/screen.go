@@ -62,6 +62,7 @@ func (s *screen) sequence(st style) string {
 			return "\x1b[1;31m"
 		}
 		return "\x1b[1m"
+	default:
+		return ""
 	}
-	return ""
 }

@@ -23,7 +23,7 @@ type Lock struct {
 	Kind    string   `json:"kind"`
 	TTL     TTL      `json:"ttl_ms"`
 	Holders []Holder `json:"holders"`
-	Waiters []string `json:"waiters,omitempty"` // the head of a fair lock's queue
+	Waiters []string `json:"waiters,omitzero"` // the head of a fair lock's queue
 	// Waiting is the length of a fair lock's queue, else the number of clients that listen for a release.
 	Waiting int   `json:"waiting,omitempty"`
 	Token   int64 `json:"token,omitempty"` // the last fencing token
@@ -33,7 +33,7 @@ type Lock struct {
 // Holder is one holder of a lock.
 type Holder struct {
 	ID     string `json:"id"`
-	Client string `json:"client,omitempty"`
+	Client string `json:"client"` // "" if unknown
 	Count  int    `json:"count"`
 	TTL    TTL    `json:"ttl_ms"`
 }

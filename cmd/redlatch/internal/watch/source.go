@@ -302,11 +302,10 @@ func (c *candidate) finish() bool {
 		return len(alive) > 0
 	}
 	c.lock.Token, _ = c.token.Int64()
-	c.lock.Waiters, _ = c.queue.Result()
 	c.lock.Waiting = int(c.length.Val())
 	switch {
 	case c.lock.Waiting > 0 || c.clients.Val() > 0:
-		c.lock.Kind = "fair"
+		c.lock.Kind, c.lock.Waiters = "fair", append([]string{}, c.queue.Val()...)
 	case c.token.Err() == nil:
 		c.lock.Kind = "fenced"
 	}

@@ -73,12 +73,14 @@ func TestSnapshotsShowWhatIsHeld(t *testing.T) {
 		c := client(t, rdb, primitives.WithPrefix(prefix), primitives.WithClientName("me"))
 		other := client(t, rdb, primitives.WithPrefix(prefix))
 		holds := map[string]*primitives.Hold{
-			"plain": acquire(t, c.Lock("plain")), "fenced": acquire(t, c.FencedLock("fenced")), "fair": acquire(t, c.FairLock("fair")),
+			"plain": acquire(t, c.Lock("plain")), "fenced": acquire(t, c.FencedLock("fenced")),
+			"fair": acquire(t, c.FairLock("fair")),
 			"read": acquire(t, c.RWLock("read").Reader()), "write": acquire(t, c.RWLock("write").Writer()),
 		}
 		second := acquire(t, other.RWLock("read").Reader())
 		for _, l := range []*primitives.Lock{
-			other.Lock("plain"), other.FencedLock("fenced"), other.FairLock("fair"), other.RWLock("read").Writer(), other.RWLock("write").Reader(),
+			other.Lock("plain"), other.FencedLock("fenced"), other.FairLock("fair"),
+			other.RWLock("read").Writer(), other.RWLock("write").Reader(),
 		} {
 			waits(t, l)
 			waits(t, l)
@@ -104,7 +106,7 @@ func TestSnapshotsShowWhatIsHeld(t *testing.T) {
 			require.Equal(t, want, l.Kind)
 		}
 		require.NotNil(t, lookUntil(t, s, "read", func(*Lock) bool { return true }).holder(second.ID()))
-		require.EqualValues(t, holds["fenced"].Token(), lookUntil(t, s, "fenced", func(*Lock) bool { return true }).Token)
+		require.Equal(t, holds["fenced"].Token(), lookUntil(t, s, "fenced", func(*Lock) bool { return true }).Token)
 		snap, err := s.Look(t.Context())
 		require.NoError(t, err)
 		require.Len(t, snap.Held, 5)
@@ -212,7 +214,8 @@ func TestDeniedHashes(t *testing.T) {
 	server := redistest.Fresh(t)
 	admin := server.Client(t)
 	acquire(t, client(t, admin).Lock("secret"))
-	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "reader", "on", ">p", "~orders:*", "~redisson_*", "+@read", "+@connection").Err())
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "reader", "on", ">p",
+		"~orders:*", "~redisson_*", "+@read", "+@connection").Err())
 	rdb := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "reader", "p" })
 	snap, err := NewSource(rdb, "", "*").Look(t.Context())
 	require.NoError(t, err)
