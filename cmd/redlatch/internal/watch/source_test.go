@@ -139,7 +139,7 @@ func TestLookIsBounded(t *testing.T) {
 		require.NoError(t, err)
 		calls := redistest.Commands(t, server).Since(before)
 		require.LessOrEqual(t, calls["scan"], int64(maxPages))
-		require.EqualValues(t, keys+101, snap.Keys)
+		require.GreaterOrEqual(t, snap.Keys, int64(keys+101))
 		require.False(t, snap.Whole)
 		if len(snap.Held) > 0 {
 			found++
