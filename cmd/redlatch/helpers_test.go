@@ -1,14 +1,6 @@
 package main
 
-import (
-	"context"
-	"strings"
-	"time"
-)
-
-func context1s() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.Background(), time.Second)
-}
+import "strings"
 
 func cutSpace(s string) (before, after string, found bool) { return strings.Cut(s, " ") }
 
@@ -16,3 +8,6 @@ func containsName(channel, name string) bool { return strings.Contains(channel, 
 
 // remembersARequest reports whether key stops late copies of a command. It expires by itself.
 func remembersARequest(key string) bool { return strings.HasPrefix(key, "redisson_unlock_latch:") }
+
+// redlatchVariable makes the test binary run as redlatch.
+const redlatchVariable = "REDLATCH_TEST_MAIN"

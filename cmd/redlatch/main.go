@@ -60,7 +60,6 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 		HideHelpCommand:                 true,
 		EnableShellCompletion:           true,
 		ConfigureShellCompletionCommand: configureCompletion,
-		DisableSliceFlagSeparator:       true, // a password may contain a comma
 		Writer:                          stdout,
 		ErrWriter:                       stderr,
 		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // finish prints it
@@ -73,6 +72,7 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 	}
 	_ = root.Walk(func(c *cli.Command) error {
 		c.OnUsageError = wrongUsage
+		c.DisableSliceFlagSeparator = true // a password may contain a comma
 		return nil
 	})
 	return root

@@ -24,9 +24,8 @@ import (
 // Real processes: the test binary runs as redlatch, and as the command that redlatch runs.
 
 const (
-	redlatchVariable = "REDLATCH_TEST_MAIN"
-	childArgument    = "test-child"
-	soon             = 20 * time.Second // bounds what is awaited; on a busy machine processes start slowly
+	childArgument = "test-child"
+	soon          = 20 * time.Second // bounds what is awaited; on a busy machine processes start slowly
 )
 
 func init() {
@@ -61,7 +60,8 @@ type program struct {
 // start runs redlatch with these arguments. Its children can be the test binary: see childArgs.
 func start(t testing.TB, url string, args ...string) *program {
 	cmd := exec.CommandContext(t.Context(), self(t), args...)
-	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"="+url, "REDLATCH_TOKEN=of an outer run")
+	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"="+url, "REDLATCH_TOKEN=of an outer run",
+		"GORACE=atexit_sleep_ms=0") // the race detector delays exits by a second
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
 	p := &program{t: t, cmd: cmd, lines: make(chan string, 100_000), done: make(chan int, 1), errs: &lockedBuffer{}}

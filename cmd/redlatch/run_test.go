@@ -17,18 +17,6 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// client returns a client of the library on s.
-func client(t testing.TB, s *redistest.Server) *primitives.Client {
-	c, err := primitives.New(s.Client(t))
-	require.NoError(t, err)
-	t.Cleanup(func() {
-		ctx, cancel := context1s()
-		defer cancel()
-		_ = c.Close(ctx)
-	})
-	return c
-}
-
 // run exits as the command does, and leaves nothing in Redis.
 func TestRunExitsAsItsCommand(t *testing.T) {
 	t.Parallel()
@@ -148,7 +136,11 @@ func TestRunGivesUpWhenItMay(t *testing.T) {
 				_, err := lock.Acquire(t.Context())
 				require.NoError(t, err)
 			}
-			for _, flags := range [][]string{{"-n"}, {"--nonblock"}, {"-w", "0s"}, {"-w", "100ms"}, {"--wait=100ms"}} {
+			spellings := [][]string{{"-n"}, {"-w", "50ms"}}
+			if kind == kindLock {
+				spellings = append(spellings, []string{"--nonblock"}, []string{"-w", "0s"}, []string{"--wait=50ms"})
+			}
+			for _, flags := range spellings {
 				args := append(append([]string{"run", "--json", "--kind", kind}, flags...), name)
 				began := time.Now()
 				p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "exit", "0")...)...)
