@@ -55,6 +55,9 @@ func TestExamplesOfHelp(t *testing.T) {
 					break
 				}
 				line = strings.ReplaceAll(line, defaultURL, "redis://"+s.Addr())
+				if strings.HasPrefix(line, "redlatch watch") {
+					line += " | head -n 1" // otherwise it would not end
+				}
 				cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 				cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), redlatchVariable+"=1",
 					urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")

@@ -46,12 +46,18 @@ func watchCommand() *cli.Command {
 	}
 }
 
+// failoverAddr is what go-redis has for an address if Sentinels know it.
+const failoverAddr = "FailoverClient"
+
 // where names the Redis of a client, for people.
 func where(rdb redis.UniversalClient) string {
 	switch c := rdb.(type) {
 	case *redis.ClusterClient:
 		return "the cluster " + strings.Join(c.Options().Addrs, ",")
 	case *redis.Client:
+		if c.Options().Addr == failoverAddr {
+			return "the Sentinels' master"
+		}
 		if db := c.Options().DB; db != 0 {
 			return c.Options().Addr + "/" + strconv.Itoa(db)
 		}

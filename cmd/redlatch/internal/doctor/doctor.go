@@ -136,6 +136,9 @@ func (e *exam) connect(ctx context.Context) error {
 	switch c := e.Redis.(type) {
 	case *redis.Client:
 		e.nodes = []*node{{rdb: c, addr: c.Options().Addr}}
+		if e.nodes[0].addr == "FailoverClient" { // of go-redis, which does not tell the address
+			e.nodes[0].addr = "the Sentinels' master"
+		}
 	case *redis.ClusterClient:
 		var mu sync.Mutex // ForEachMaster calls the function concurrently
 		err := c.ForEachMaster(ctx, func(_ context.Context, m *redis.Client) error {

@@ -231,12 +231,12 @@ func TestServerOutOfReach(t *testing.T) {
 		rdb *redis.Client
 		fix string
 	}{
-		"nobody there":   {server.Client(t, once, func(o *redis.Options) { o.Addr = "127.0.0.1:1" }), "redis-server runs"},
-		"no password":    {server.Client(t, once), "give a password"},
+		"nobody there": {server.Client(t, once, func(o *redis.Options) { o.Addr = "127.0.0.1:1" }), "redis-server runs"},
+		"no password":  {server.Client(t, once), "give a password"},
 		"wrong password": {
 			server.Client(t, once, func(o *redis.Options) { o.Password = "wrong" }), "password in the URL is wrong",
 		},
-		"silent":         {silent.Client(t, once), "firewall"},
+		"silent": {silent.Client(t, once), "firewall"},
 	} {
 		results, failed, err := examine(t, tt.rdb, func(c *Config) { c.Timeout = 300 * time.Millisecond })
 		require.ErrorIs(t, err, ErrUnreachable, name)
