@@ -102,17 +102,16 @@ func (p *child) takeTerminal() {
 	signal.Ignore(unix.SIGTTOU) // only now, as a child inherits it: allows to take the terminal back
 	if info, err := os.Stdout.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
 		p.foreground()
+		p.signal(unix.SIGCONT) // it may have used the terminal too early, and have been stopped
 	}
 }
 
-// foreground puts the child in the foreground if redlatch is there, and reports whether it did. The child
-// may have been stopped meanwhile, because it used the terminal too early.
+// foreground puts the child in the foreground if redlatch is there, and reports whether it did.
 func (p *child) foreground() bool {
 	if group, err := unix.IoctlGetInt(int(p.tty.Fd()), unix.TIOCGPGRP); err != nil || group != unix.Getpgrp() {
 		return false
 	}
 	p.setForeground(p.pid)
-	p.signal(unix.SIGCONT)
 	return true
 }
 
@@ -120,24 +119,34 @@ func (p *child) setForeground(group int) {
 	_ = unix.IoctlSetPointerInt(int(p.tty.Fd()), unix.TIOCSPGRP, group)
 }
 
-// stopped is called when a signal has stopped the child. Without a terminal nobody would continue redlatch,
-// so it goes on alone.
+// stopped is called when a signal has stopped the child. Without a terminal it leaves that to whoever sent
+// the signal.
 func (p *child) stopped(by unix.Signal) {
 	if p.tty == nil || by == unix.SIGSTOP {
 		return
 	}
-	if (by == unix.SIGTTIN || by == unix.SIGTTOU) && p.foreground() {
-		return
+	wantsTerminal := by == unix.SIGTTIN || by == unix.SIGTTOU
+	if !wantsTerminal || !p.foreground() {
+		p.stopJob()
 	}
-	if session, err := unix.Getsid(unix.Getppid()); err == nil && session == ownSession() {
-		p.setForeground(unix.Getpgrp())
-		_ = unix.Kill(0, unix.SIGSTOP) // the whole job, as the terminal would
-		// The shell has continued the job.
-		p.foreground()
-	} // else there is no shell that would continue redlatch
-	if p.mayGoOn() {
+	if p.mayGoOn() { // else it gets SIGTERM first
 		p.signal(unix.SIGCONT)
 	}
+}
+
+// stopJob stops redlatch and the rest of its job, as the terminal would, until the shell continues them. If
+// there is no shell that could, it does nothing.
+func (p *child) stopJob() {
+	if session, err := unix.Getsid(unix.Getppid()); err != nil || session != ownSession() {
+		return
+	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, unix.SIGCONT)
+	p.setForeground(unix.Getpgrp())
+	_ = unix.Kill(0, unix.SIGSTOP)
+	<-continued // this thread may still run for a moment after the signal was sent
+	signal.Stop(continued)
+	p.foreground()
 }
 
 func ownSession() int {
