@@ -151,6 +151,9 @@ func table(m *model, columns int, now time.Time) []line {
 	lines := []line{{format("NAME", "KIND", "TTL", "HELD", "COUNT", "WAIT", "HOLDER", " ID"), bold}}
 	if len(rows) == 0 && m.snap != nil {
 		empty := "No lock is held."
+		if m.snap.Visited < 1 {
+			empty = "No lock found yet."
+		}
 		if m.filter != "" && len(m.snap.Held) > 0 {
 			empty = "No name contains " + printable(m.filter) + "."
 		}

@@ -279,6 +279,9 @@ func TestViewSaysWhatItLacks(t *testing.T) {
 		require.Contains(t, text(t, render(m, 80, 9, noon.Add(2*time.Second)), 80), want)
 	}
 	require.Contains(t, text(t, render(example(), 80, 9, noon.Add(4*time.Second)), 80), "No answer from Redis for 4.0s")
+	m := &model{}
+	m.apply(&Snapshot{At: noon, Keys: 4_000_000, Visited: 0.25})
+	require.Contains(t, text(t, render(m, 80, 9, noon), 80), "No lock found yet.")
 }
 
 func TestTTLsCountDownBetweenSnapshots(t *testing.T) {
