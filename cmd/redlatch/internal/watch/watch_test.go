@@ -32,8 +32,14 @@ func (discard) Printf(context.Context, string, ...any) {}
 // childEnv makes the test binary run the view on the server at that address.
 const childEnv = "REDLATCH_WATCH_CHILD"
 
+// panics is an address on which the view panics.
+const panics = "panics"
+
 func child(addr string) int {
-	rdb := redis.NewClient(options(addr))
+	var rdb redis.UniversalClient = redis.NewClient(options(addr))
+	if addr == panics {
+		rdb = (*redis.ClusterClient)(nil)
+	}
 	err := Run(context.Background(), Config{
 		Redis: rdb, Pattern: "*", Where: addr, Timeout: time.Second, In: os.Stdin, Out: os.Stdout, Errs: os.Stderr,
 	})
