@@ -22,8 +22,9 @@ func TestWatchPrintsLinesUntilSIGINT(t *testing.T) {
 	for _, lock := range []*primitives.Lock{
 		c.Lock("plain"), c.FairLock("fair"), c.FencedLock("fenced"), c.RWLock("rw").Reader(),
 	} {
-		_, err := lock.Acquire(t.Context())
+		hold, err := lock.Acquire(t.Context())
 		require.NoError(t, err)
+		defer func() { _ = hold.Release(t.Context()) }() // a hold that nobody refers to is not renewed
 	}
 	redistest.WaitFor(t, soon, func() bool { // the client's name is written in the background
 		_, stdout, _ := on(t, s, "inspect", "--json", "--prefix", prefix, "plain")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"os/signal"
 	"strconv"
 	"strings"
 	"syscall"
@@ -32,6 +33,9 @@ func watchCommand() *cli.Command {
 				return err
 			}
 			defer s.close()
+			// SIGINT ends it also as a background job of a script, which starts with SIGINT ignored.
+			ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+			defer stop()
 			err = watch.Run(ctx, watch.Config{
 				Redis: s.rdb, Prefix: s.prefix, Pattern: args[0], Where: where(s.rdb), Timeout: c.Duration("timeout"),
 				In: os.Stdin, Out: c.Root().Writer, Errs: c.Root().ErrWriter,
