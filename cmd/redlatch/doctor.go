@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/doctor"
+)
+
+func doctorCommand() *cli.Command {
+	return &cli.Command{
+		Name:  "doctor",
+		Usage: "check whether a Redis is fit for locks, and say what to fix",
+		Description: withExamples("Checks the connection, the version, the configuration and the rights of the user, and\n"+
+			"tries everything that the library does, with throw-away names below --prefix. It leaves nothing behind.\n"+
+			"Each line is ok, warn or FAIL, with what to do. What the server forbids to check is a warning.\n\n"+
+			"Exit codes: 0 nothing failed; 1 a check failed; 3 Redis is out of reach or refuses.",
+			"redlatch doctor --redis redis://localhost:6379 --prefix orders:"),
+		Action: func(ctx context.Context, c *cli.Command) error {
+			if _, err := arguments(c); err != nil {
+				return err
+			}
+			rdb, err := connect(c)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = rdb.Close() }()
+			out := c.Root().Writer
+			report := func(r doctor.Result) { printResult(out, r) }
+			if c.Bool("json") {
+				report = func(r doctor.Result) { _ = printJSON(c, r) }
+			}
+			failed, err := doctor.Run(ctx, doctor.Config{
+				Redis: rdb, Prefix: c.String("prefix"), Timeout: c.Duration("timeout"), Report: report,
+			})
+			switch {
+			case errors.Is(err, doctor.ErrUnreachable):
+				return &codedError{code: exitUnreachable} // a line has said why
+			case err != nil:
+				return err
+			case failed:
+				return &codedError{code: exitFailed}
+			}
+			return nil
+		},
+	}
+}
+
+// printResult prints one line, and a second one with what to do.
+func printResult(out io.Writer, r doctor.Result) {
+	status := fmt.Sprintf("%-4s", r.Status)
+	if colours(out) {
+		color := map[string]string{doctor.OK: "32", doctor.Warn: "33", doctor.Fail: "1;31"}[r.Status]
+		status = "\x1b[" + color + "m" + status + "\x1b[0m"
+	}
+	fmt.Fprintf(out, "%s  %-16s  %s\n", status, r.Check, r.Detail)
+	if r.Fix != "" && r.Status != doctor.OK {
+		fmt.Fprintf(out, "%24sfix: %s\n", "", r.Fix)
+	}
+}

@@ -1,0 +1,301 @@
+package doctor
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+func TestMain(m *testing.M) {
+	redis.SetLogger(discard{}) // as the command does
+	os.Exit(redistest.Main(m))
+}
+
+type discard struct{}
+
+func (discard) Printf(context.Context, string, ...any) {}
+
+// examine runs all checks and returns their results by check, the worst one of each, and the exit.
+func examine(t *testing.T, rdb redis.UniversalClient, tweaks ...func(*Config)) (map[string]Result, bool, error) {
+	t.Helper()
+	worst := map[string]Result{}
+	rank := map[string]int{OK: 1, Warn: 2, Fail: 3}
+	cfg := Config{Redis: rdb, Timeout: 2 * time.Second}
+	cfg.Report = func(r Result) {
+		require.NotZero(t, rank[r.Status], "%+v", r)
+		require.NotEmpty(t, r.Detail, "%+v", r)
+		if rank[r.Status] > rank[worst[r.Check].Status] {
+			worst[r.Check] = r
+		}
+	}
+	for _, tweak := range tweaks {
+		tweak(&cfg)
+	}
+	failed, err := Run(t.Context(), cfg)
+	for _, r := range worst {
+		if r.Status == Fail {
+			require.NotEmpty(t, r.Fix, "%+v", r)
+			require.True(t, failed)
+		}
+	}
+	return worst, failed, err
+}
+
+func allOf(results map[string]Result, status string) []string {
+	var names []string
+	for _, c := range checks() {
+		if results[c.name].Status == status {
+			names = append(names, c.name)
+		}
+	}
+	return names
+}
+
+func TestFitServerPassesAndIsLeftAsItWas(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t, "--appendonly", "yes")
+	rdb := server.Client(t)
+	results, failed, err := examine(t, rdb)
+	require.NoError(t, err)
+	require.False(t, failed, "%+v", results)
+	require.Equal(t, []string{"uptime"}, allOf(results, Warn), "%+v", results)
+	require.Len(t, results, len(checks())+1)
+	require.Empty(t, redistest.Keys(t, server, "*"))
+	require.Empty(t, redistest.Channels(t, server))
+}
+
+func TestClusterPassesAndIsLeftAsItWas(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t)
+	results, failed, err := examine(t, cluster.ClusterClient(t))
+	require.NoError(t, err)
+	require.False(t, failed, "%+v", results)
+	require.Contains(t, results["pubsub"].Detail+results["cluster"].Detail, "3 masters")
+	for _, node := range cluster.Nodes() {
+		require.Empty(t, redistest.Keys(t, node, "*redlatch-doctor*"))
+	}
+}
+
+// A client for single servers on a cluster is found, and nothing waits for what cannot work.
+func TestPlainClientOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t)
+	start := time.Now()
+	results, failed, err := examine(t, cluster.Nodes()[0].Client(t))
+	require.NoError(t, err)
+	require.True(t, failed)
+	require.Equal(t, Fail, results["cluster"].Status)
+	require.Contains(t, results["cluster"].Fix, "--cluster")
+	require.Equal(t, Warn, results["primitives"].Status, "not tried")
+	require.Less(t, time.Since(start), 2*time.Second)
+}
+
+func TestReplicaIsFound(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1)
+	results, failed, err := examine(t, servers.Replicas[0].Client(t))
+	require.NoError(t, err)
+	require.True(t, failed)
+	require.Equal(t, Fail, results["role"].Status)
+	require.Contains(t, results["role"].Fix, servers.Master.Addr())
+	results, _, err = examine(t, servers.Master.Client(t))
+	require.NoError(t, err)
+	require.Contains(t, results["replicas"].Detail, "1 in sync")
+}
+
+func TestMemorySettings(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	rdb := server.Client(t)
+	for _, tt := range []struct {
+		policy, limit, check, status, detail string
+	}{
+		{"allkeys-lru", "0", "maxmemory-policy", Warn, "no limit"},
+		{"allkeys-lru", "100mb", "maxmemory-policy", Fail, "evicts keys of locks"},
+		{"volatile-ttl", "100mb", "maxmemory-policy", Fail, "volatile-ttl"},
+		{"noeviction", "100mb", "maxmemory-policy", OK, "noeviction"},
+		{"noeviction", "100mb", "memory", OK, "of 100.00M used"},
+		{"noeviction", "500kb", "memory", Fail, "nothing can be acquired"},
+		{"noeviction", "500kb", "primitives", Fail, "OOM"},
+	} {
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", tt.policy).Err())
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", tt.limit).Err())
+		results, _, err := examine(t, rdb)
+		require.NoError(t, err)
+		require.Equal(t, tt.status, results[tt.check].Status, "%+v", results[tt.check])
+		require.Contains(t, results[tt.check].Detail, tt.detail)
+	}
+	require.Empty(t, redistest.Keys(t, server, "*"))
+}
+
+// The user of doc/operations.md, without one right each time.
+func TestMissingRights(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	admin := server.Client(t)
+	documented := "on >secret resetkeys resetchannels -@all " +
+		"~orders:* ~{orders:* ~redisson_*{orders:* ~redlatch_*{orders:* &redisson_*{orders:* " +
+		"+@read +@write +@pubsub +@connection -@dangerous +eval +evalsha +script|load +time +wait"
+	base := documented + " ~redlatch_client:* &redlatch_holder:* +info +config|get"
+	for name, tt := range map[string]struct {
+		rules         string
+		check, status string
+		fix           string // what the line tells to do
+	}{
+		"none missing":        {base, "acl", OK, ""},
+		"as documented":       {documented, "acl", Warn, "ACL SETUSER locks ~redlatch_client:* &redlatch_holder:*"},
+		"INFO":                {base + " -info", "maxmemory-policy", Warn, "+info"},
+		"CONFIG GET":          {base + " -config|get", "timeouts", Warn, "+config|get"},
+		"a command":           {base + " -hset -zadd", "acl", Fail, "ACL SETUSER locks +hset +zadd"},
+		"a command of a kind": {base + " -rpush", "primitives", OK, ""},
+		"TIME":                {base + " -time", "acl", Fail, "+time"},
+		"EVALSHA":             {base + " -evalsha", "scripts", Warn, "+evalsha"},
+		"scripts":             {base + " -evalsha -eval", "scripts", Fail, "+evalsha"},
+		"SUBSCRIBE":           {base + " -subscribe", "pubsub", Warn, "+@pubsub"},
+		"SUBSCRIBE, in acl":   {base + " -subscribe", "acl", Warn, "+subscribe"},
+		"PUBLISH":             {base + " -publish", "pubsub", Fail, "+publish"},
+		"channels":            {base + " resetchannels", "acl", Fail, "&redisson_*{orders:*"},
+		"keys of the library": {strings.ReplaceAll(base, "~redisson_*{orders:*", ""), "acl", Fail, "~redisson_*{orders:*"},
+		"all names":           {strings.ReplaceAll(base, "~orders:*", "~invoices:*"), "acl", Fail, "--prefix"},
+		"SCAN":                {base + " -scan", "acl", Warn, "+scan"},
+		"PING":                {base + " -ping", "latency", Warn, "+ping"},
+		"WHOAMI":              {base + " -acl|whoami", "acl", OK, ""},
+		"nearly everything":   {"on >secret -@all +hello", "primitives", Fail, "acl"},
+	} {
+		require.NoError(t, admin.Do(t.Context(), "acl", "deluser", "locks").Err())
+		args := []any{"acl", "setuser", "locks"}
+		for rule := range strings.FieldsSeq(tt.rules) {
+			args = append(args, rule)
+		}
+		require.NoError(t, admin.Do(t.Context(), args...).Err(), name)
+		rdb := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" })
+		results, _, err := examine(t, rdb, func(c *Config) { c.Prefix = "orders:" })
+		require.NoError(t, err, name)
+		require.Equal(t, tt.status, results[tt.check].Status, "%s: %+v", name, results)
+		require.Contains(t, results[tt.check].Fix, tt.fix, name)
+		require.Empty(t, redistest.Keys(t, server, "*"), name)
+	}
+}
+
+// A server that cannot say much, as some proxies and services, is no failure.
+func TestServerThatCannotTell(t *testing.T) {
+	t.Parallel()
+	server := redistest.Miniredis(t)
+	results, failed, err := examine(t, server.Client(t))
+	require.NoError(t, err)
+	require.False(t, failed, "%+v", results)
+	require.Equal(t, OK, results["primitives"].Status)
+	require.Empty(t, redistest.Keys(t, server, "*"))
+}
+
+func TestClockSkew(t *testing.T) {
+	t.Parallel()
+	server := redistest.Miniredis(t)
+	server.Mini().SetTime(time.Now().Add(-time.Hour))
+	results, _, err := examine(t, server.Client(t))
+	require.NoError(t, err)
+	require.Equal(t, Warn, results["clock"].Status)
+	require.Regexp(t, `is (1h0m0s|59m59\.9+s) behind this machine's`, results["clock"].Detail)
+}
+
+func TestMessagesThatDoNotArrive(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.Redis(t).Proxy(t)
+	proxy.DropMessages(true)
+	results, failed, err := examine(t, proxy.Client(t), func(c *Config) { c.Timeout = 300 * time.Millisecond })
+	require.NoError(t, err)
+	require.False(t, failed, "locks work, by polls")
+	require.Equal(t, Warn, results["pubsub"].Status)
+	require.Contains(t, results["pubsub"].Detail, "did not arrive")
+}
+
+// once makes a client give up after one attempt.
+func once(o *redis.Options) { o.MaxRetries, o.DialerRetries, o.ContextTimeoutEnabled = -1, 1, true }
+
+func TestServerOutOfReach(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	require.NoError(t, server.Client(t).ConfigSet(t.Context(), "requirepass", "secret").Err())
+	silent := redistest.Redis(t).Proxy(t)
+	silent.BlackHole(true)
+	for name, tt := range map[string]struct {
+		rdb *redis.Client
+		fix string
+	}{
+		"nobody there": {server.Client(t, once, func(o *redis.Options) { o.Addr = "127.0.0.1:1" }), "redis-server runs"},
+		"no password":  {server.Client(t, once), "give a password"},
+		"wrong password": {
+			server.Client(t, once, func(o *redis.Options) { o.Password = "wrong" }), "password in the URL is wrong",
+		},
+		"silent": {silent.Client(t, once), "firewall"},
+	} {
+		results, failed, err := examine(t, tt.rdb, func(c *Config) { c.Timeout = 300 * time.Millisecond })
+		require.ErrorIs(t, err, ErrUnreachable, name)
+		require.True(t, failed, name)
+		require.Len(t, results, 1, name)
+		require.Equal(t, Fail, results["connection"].Status, name)
+		require.Contains(t, results["connection"].Fix, tt.fix, "%s: %+v", name, results)
+	}
+}
+
+// When the connection is lost on the way, doctor says so once and stops.
+func TestConnectionLostMeanwhile(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.Redis(t).Proxy(t)
+	rdb := proxy.Client(t, once)
+	results, failed, err := examine(t, rdb, func(c *Config) {
+		report := c.Report
+		c.Report = func(r Result) {
+			report(r)
+			if r.Check == "replicas" {
+				proxy.Refuse(true)
+				proxy.Reset()
+			}
+		}
+	})
+	require.ErrorIs(t, err, ErrUnreachable)
+	require.True(t, failed)
+	require.Equal(t, []string{"timeouts"}, allOf(results, Fail))
+	require.NotContains(t, results, "clock")
+}
+
+func TestCancelledRunReturns(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := Run(ctx, Config{Redis: redistest.Redis(t).Client(t), Timeout: time.Second, Report: func(r Result) {
+		if r.Check == "role" {
+			cancel()
+		}
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// The list of commands is that of the scripts.
+func TestAllCommandsOfScriptsAreChecked(t *testing.T) {
+	files, err := filepath.Glob("../../../../scripts/*/*.lua")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	called := regexp.MustCompile(`redis\.p?call\('(\w+)'`)
+	used := map[string]bool{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, m := range called.FindAllStringSubmatch(string(text), -1) {
+			used[m[1]] = true
+		}
+	}
+	listed := map[string]bool{"time": true} // it has no key, and is asked for separately
+	for _, command := range scriptCommands {
+		listed[strings.Fields(command)[0]] = true
+	}
+	require.Equal(t, used, listed)
+}

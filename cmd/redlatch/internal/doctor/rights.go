@@ -1,0 +1,223 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// right is something that the library does, and what a user needs for it.
+type right struct {
+	command []string // an example
+	grant   string   // what ACL SETUSER adds
+	without string   // what does not work without it; "": acquisitions
+}
+
+// asker is a script that executes nothing. It returns the indexes of the commands that the user may not run.
+var asker = redis.NewScript(`local denied = {}
+for i, command in ipairs(cjson.decode(ARGV[1])) do
+  local known, allowed = pcall(redis.acl_check_cmd, unpack(command))
+  if known and not allowed then
+    table.insert(denied, i - 1)
+  end
+end
+return denied`)
+
+// rights asks Redis which rights this user lacks. It tries nothing.
+func rights(ctx context.Context, e *exam) ([]Result, error) {
+	if e.unfit {
+		return skipped()
+	}
+	ctx, cancel := e.bounded(ctx)
+	defer cancel()
+	wanted := append(keyRights(e.Prefix, e.name), otherRights(e.Prefix, e.name, e.cluster)...)
+	denied, err := e.denied(ctx, wanted)
+	if err == nil {
+		// A command right can only be asked for with a key that the user may use.
+		usable := func(r right) bool { return r.command[0] == "set" && !slices.ContainsFunc(denied, r.same) }
+		if i := slices.IndexFunc(wanted, usable); i >= 0 {
+			var more []right
+			more, err = e.denied(ctx, commandRights(wanted[i].command[1]))
+			denied = append(denied, more...)
+		}
+	}
+	switch {
+	case err == nil:
+	case !answered(err):
+		return nil, err
+	case strings.Contains(err.Error(), "acl_check_cmd") || strings.Contains(err.Error(), "cjson"):
+		return warn("see the line primitives for what works", "the server cannot tell which rights this user has"), nil
+	default:
+		return unchecked(err), nil
+	}
+	user := e.user(ctx)
+	if len(denied) == 0 {
+		return ok("%s has all rights", user), nil
+	}
+	var results []Result
+	required, optional := describe(denied)
+	if len(required.grants) > 0 {
+		fix := "ACL SETUSER " + user + " " + strings.Join(required.grants, " ")
+		if slices.Contains(required.grants, "~"+e.Prefix+"*") {
+			fix += "; or try names that this user may use: --prefix"
+		}
+		results = append(results, fail(fix, "%s lacks %s: acquisitions fail", user, strings.Join(required.grants, " "))...)
+	}
+	if len(optional.grants) > 0 {
+		results = append(results, warn("ACL SETUSER "+user+" "+strings.Join(optional.grants, " "),
+			"%s lacks %s: %s", user, strings.Join(optional.grants, " "), strings.Join(optional.effects, "; "))...)
+	}
+	return results, nil
+}
+
+func (r right) same(other right) bool { return slices.Equal(r.command, other.command) }
+
+// missing is a list of rights, each once.
+type missing struct{ grants, effects []string }
+
+func describe(denied []right) (required, optional missing) {
+	add := func(list *[]string, s string) {
+		if !slices.Contains(*list, s) {
+			*list = append(*list, s)
+		}
+	}
+	for _, r := range denied {
+		if r.without == "" {
+			add(&required.grants, r.grant)
+			continue
+		}
+		add(&optional.grants, r.grant)
+		add(&optional.effects, r.without)
+	}
+	return required, optional
+}
+
+// denied returns those of the rights that the user lacks.
+func (e *exam) denied(ctx context.Context, wanted []right) ([]right, error) {
+	commands := make([][]string, len(wanted))
+	for i, r := range wanted {
+		commands[i] = r.command
+	}
+	text, err := json.Marshal(commands)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := asker.Run(ctx, e.Redis, nil, text).Int64Slice()
+	if err != nil {
+		return nil, err
+	}
+	var lacking []right
+	for _, i := range answer {
+		lacking = append(lacking, wanted[i])
+	}
+	return lacking, nil
+}
+
+// user returns the name of the user.
+func (e *exam) user(ctx context.Context) string {
+	if name, err := e.Redis.Do(ctx, "acl", "whoami").Text(); err == nil {
+		return name
+	}
+	if name := e.nodes[0].rdb.Options().Username; name != "" {
+		return name
+	}
+	return "default"
+}
+
+// tagged puts a name into braces, unless it has some of its own: keys derive from it like that.
+func tagged(name string) string {
+	if strings.Contains(name, "{") {
+		return name
+	}
+	return "{" + name + "}"
+}
+
+// keyRights are those of the keys, each to be read and written.
+func keyRights(prefix, name string) []right {
+	var rights []right
+	for _, k := range []struct{ key, pattern, without string }{
+		{name, prefix + "*", ""},
+		{tagged(name) + ":timeout", "{" + prefix + "*", "readers and leased permits fail"},
+		{"redisson_unlock_latch:" + tagged(name) + ":1", "redisson_*{" + prefix + "*", ""},
+		{"redisson_lock_token:" + tagged(name), "redisson_*{" + prefix + "*", ""},
+		{"redisson_lock_queue:" + tagged(name), "redisson_*{" + prefix + "*", ""},
+		{"redisson_lock_timeout:" + tagged(name), "redisson_*{" + prefix + "*", ""},
+		{"redisson_lock__channel:" + tagged(name), "redisson_*{" + prefix + "*", ""}, // scripts get it as a key
+		{"redisson_rwlock:" + tagged(name), "redisson_*{" + prefix + "*", ""},
+		{"redisson_sc:" + tagged(name), "redisson_*{" + prefix + "*", ""},
+		{"redisson_countdownlatch__channel__" + tagged(name), "redisson_*{" + prefix + "*", ""},
+		{"redlatch_lock_waiters:" + tagged(name), "redlatch_*{" + prefix + "*", "fair locks fail"},
+		{"redlatch_lock_clients:" + tagged(name), "redlatch_*{" + prefix + "*", "fair locks fail"},
+		{"redlatch_rwlock_claim:" + tagged(name), "redlatch_*{" + prefix + "*", "writers fail"},
+		{"redlatch_client:{0000000000000000}", "redlatch_client:*", "the names of clients are not shown"},
+	} {
+		for _, command := range [][]string{{"set", k.key, "1"}, {"get", k.key}} {
+			rights = append(rights, right{command, "~" + k.pattern, k.without})
+		}
+	}
+	return rights
+}
+
+// otherRights are those of commands without keys, and of channels.
+func otherRights(prefix, name string, cluster bool) []right {
+	const noWakeUp = "waiters are not woken, they look once a second"
+	publish, subscribe := "publish", "subscribe"
+	if cluster {
+		publish, subscribe = "spublish", "ssubscribe"
+	}
+	rights := []right{
+		{[]string{"ping"}, "+ping", "a broken connection is noticed late"},
+		{[]string{"evalsha", "0", "0"}, "+evalsha", ""},
+		{[]string{"script", "load", "return"}, "+script|load", "scripts are sent as text"},
+		{[]string{"scan", "0"}, "+scan", "redlatch ls and watch cannot list locks"},
+		{[]string{"time"}, "+time", ""},
+		{[]string{"wait", "0", "0"}, "+wait", "WithReplicas fails"},
+		{[]string{"publish", "redlatch_holder:{0}", "x"}, "&redlatch_holder:*", "a former holder is not told of a takeover"},
+		{[]string{"subscribe", "redlatch_holder:{0}"}, "&redlatch_holder:*", "a former holder is not told of a takeover"},
+	}
+	for _, channel := range []string{
+		"redisson_lock__channel:" + tagged(name), "redisson_rwlock:" + tagged(name), "redisson_sc:" + tagged(name),
+		"redisson_countdownlatch__channel__" + tagged(name),
+	} {
+		pattern := "+" + publish + " &redisson_*{" + prefix + "*"
+		rights = append(rights, right{[]string{publish, channel, "0"}, pattern, ""},
+			right{[]string{subscribe, channel}, "+" + subscribe + " &redisson_*{" + prefix + "*", noWakeUp})
+	}
+	if cluster {
+		for _, sub := range []string{"slots", "shards", "nodes"} {
+			rights = append(rights, right{[]string{"cluster", sub}, "+cluster|" + sub, "the client cannot follow the cluster"})
+		}
+	}
+	return rights
+}
+
+// commandRights are the commands that the scripts call, with a key that the user may use.
+func commandRights(key string) []right {
+	var rights []right
+	for _, command := range scriptCommands {
+		args := strings.Fields(strings.ReplaceAll(command, "KEY", key))
+		rights = append(rights, right{args, "+" + args[0], ""})
+	}
+	for _, command := range []string{"psetex KEY 1 x", "getdel KEY"} {
+		args := strings.Fields(strings.ReplaceAll(command, "KEY", key))
+		rights = append(rights, right{args, "+" + args[0], "the names of clients are not shown"})
+	}
+	return rights
+}
+
+// scriptCommands are examples of all commands that the library's scripts call.
+var scriptCommands = []string{
+	"decr KEY", "decrby KEY 1", "del KEY", "exists KEY", "get KEY", "incr KEY", "incrby KEY 1", "set KEY 1", "type KEY",
+	"hdel KEY f", "hexists KEY f", "hget KEY f", "hgetall KEY", "hincrby KEY f 1", "hkeys KEY", "hlen KEY", "hmget KEY f",
+	"hscan KEY 0", "hset KEY f 1",
+	"lindex KEY 0", "llen KEY", "lpop KEY", "lrange KEY 0 1", "lrem KEY 1 x", "rpush KEY x",
+	"persist KEY", "pexpire KEY 1", "pttl KEY",
+	"zadd KEY 1 x", "zcard KEY", "zcount KEY 0 1", "zrange KEY 0 1", "zrangebyscore KEY 0 1", "zrem KEY x", "zscore KEY x",
+}
+
+// String is for messages of tests.
+func (r right) String() string { return fmt.Sprint(r.command) }

@@ -1,0 +1,12 @@
+// Package watch is the live view of the command "redlatch watch".
+//
+// A Source reads snapshots from Redis. A model turns snapshots, keys and the size of the terminal into a
+// state, and render turns that state into lines. Both are pure. A screen writes the lines that changed. A
+// terminal has the raw mode, the keys and the size.
+//
+//	Source --Snapshot--> model --render--> screen --> terminal
+//	                       ^--- keys, size, time ------'
+//
+// Redis tells nobody who acquires or loses a lock, and MONITOR would slow the server down. So all rates
+// come from comparing snapshots: see changes.
+package watch

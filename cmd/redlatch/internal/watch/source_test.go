@@ -1,0 +1,224 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// acquire acquires and, when t ends, releases.
+func acquire(t *testing.T, l *primitives.Lock) *primitives.Hold {
+	t.Helper()
+	hold, err := l.Acquire(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = hold.Release(context.Background()) })
+	return hold
+}
+
+func client(t *testing.T, rdb redis.UniversalClient, opts ...primitives.ClientOption) *primitives.Client {
+	t.Helper()
+	c, err := primitives.New(rdb, opts...)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		_ = c.Close(ctx)
+	})
+	return c
+}
+
+// waits starts an acquisition that waits until t ends.
+func waits(t *testing.T, l *primitives.Lock) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = l.Acquire(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+// lookUntil looks until cond is true of a lock of that name.
+func lookUntil(t *testing.T, s *Source, name string, cond func(*Lock) bool) *Lock {
+	t.Helper()
+	var found *Lock
+	redistest.WaitFor(t, 10*time.Second, func() bool {
+		snap, err := s.Look(t.Context())
+		require.NoError(t, err)
+		for i := range snap.Held {
+			if l := &snap.Held[i]; l.Name == name && cond(l) {
+				found = l
+				return true
+			}
+		}
+		return false
+	}, "no such lock: "+name)
+	return found
+}
+
+func TestSnapshotsShowWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	kinds := func(t *testing.T, rdb redis.UniversalClient) {
+		prefix := redistest.Name(t) + "[x]:"
+		c := client(t, rdb, primitives.WithPrefix(prefix), primitives.WithClientName("me"))
+		other := client(t, rdb, primitives.WithPrefix(prefix))
+		holds := map[string]*primitives.Hold{
+			"plain": acquire(t, c.Lock("plain")), "fenced": acquire(t, c.FencedLock("fenced")),
+			"fair": acquire(t, c.FairLock("fair")),
+			"read": acquire(t, c.RWLock("read").Reader()), "write": acquire(t, c.RWLock("write").Writer()),
+		}
+		second := acquire(t, other.RWLock("read").Reader())
+		for _, l := range []*primitives.Lock{
+			other.Lock("plain"), other.FencedLock("fenced"), other.FairLock("fair"),
+			other.RWLock("read").Writer(), other.RWLock("write").Reader(),
+		} {
+			waits(t, l)
+			waits(t, l)
+		}
+		require.NoError(t, rdb.HSet(t.Context(), prefix+"no lock", "field", "value").Err())
+		t.Cleanup(func() { rdb.Del(context.Background(), prefix+"no lock") })
+
+		s := NewSource(rdb, prefix, "*")
+		fair := lookUntil(t, s, "fair", func(l *Lock) bool { return len(l.Waiters) == 2 && l.Holders[0].Client == "me" })
+		require.Equal(t, 2, fair.Waiting, "each waiter stands in the queue")
+		for _, name := range []string{"plain", "fenced", "read", "write"} {
+			l := lookUntil(t, s, name, func(l *Lock) bool { return l.Waiting > 0 })
+			require.Equal(t, 1, l.Waiting, "%s: a client counts once", name)
+			h := l.holder(holds[name].ID())
+			require.NotNil(t, h, name)
+			require.Equal(t, "me", h.Client)
+			require.Equal(t, 1, h.Count)
+			require.InDelta(t, 25*time.Second, time.Duration(h.TTL), float64(10*time.Second))
+			want := name
+			if name == "plain" {
+				want = "lock"
+			}
+			require.Equal(t, want, l.Kind)
+		}
+		require.NotNil(t, lookUntil(t, s, "read", func(*Lock) bool { return true }).holder(second.ID()))
+		require.Equal(t, holds["fenced"].Token(), lookUntil(t, s, "fenced", func(*Lock) bool { return true }).Token)
+		snap, err := s.Look(t.Context())
+		require.NoError(t, err)
+		require.Len(t, snap.Held, 5)
+		require.True(t, snap.Whole)
+		only, err := NewSource(rdb, prefix, "f*").Look(t.Context())
+		require.NoError(t, err)
+		require.Len(t, only.Held, 2)
+	}
+	t.Run("one server", func(t *testing.T) { kinds(t, redistest.Redis(t).Client(t)) })
+	t.Run("cluster", func(t *testing.T) { kinds(t, redistest.Cluster(t).ClusterClient(t)) })
+}
+
+// However many keys there are, a look costs Redis a bounded number of commands, and goes on where the last
+// one stopped.
+func TestLookIsBounded(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	rdb := server.Client(t)
+	const keys = 60_000
+	script := `for i = 1, ARGV[1] do redis.call('set', 'k' .. i, 1) end
+		for i = 1, ARGV[2] do redis.call('hset', 'h' .. i, 'a', 'b') end
+		return 1`
+	require.NoError(t, rdb.Eval(t.Context(), script, nil, keys, 100).Err())
+	held := acquire(t, client(t, rdb).Lock("held"))
+	s := NewSource(rdb, "", "*")
+	found, passes := 0, 0
+	for look := 0; passes < 2; look++ {
+		before := redistest.Commands(t, server)
+		snap, err := s.Look(t.Context())
+		require.NoError(t, err)
+		calls := redistest.Commands(t, server).Since(before)
+		require.LessOrEqual(t, calls["scan"], int64(maxPages))
+		require.GreaterOrEqual(t, snap.Keys, int64(keys+101))
+		require.False(t, snap.Whole)
+		if len(snap.Held) > 0 {
+			found++
+			require.Equal(t, held.ID(), snap.Held[0].Holders[0].ID)
+		} else {
+			require.Zero(t, found, "once found, a lock is shown by each look")
+		}
+		if snap.Visited == 1 {
+			passes++
+		}
+		require.Less(t, look, 10)
+	}
+	require.Positive(t, found)
+}
+
+// While the server is away, each line says so. Afterwards the locks are shown again.
+func TestLinesGoOnThroughAnOutage(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	rdb := redis.NewClient(options(server.Addr()))
+	defer func() { _ = rdb.Close() }()
+	lines, out := io.Pipe()
+	messages, errs := io.Pipe()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, Config{Redis: rdb, Pattern: "*", Timeout: time.Second, Out: out, Errs: errs})
+		_, _ = out.Close(), errs.Close()
+	}()
+	said := make(chan string, 10)
+	go func() {
+		buf := make([]byte, 1000)
+		for {
+			n, err := messages.Read(buf)
+			if err != nil {
+				return
+			}
+			said <- string(buf[:n])
+		}
+	}()
+	in := json.NewDecoder(lines)
+	next := func(cond func(map[string]any) bool) {
+		t.Helper()
+		for i := 0; ; i++ {
+			var l map[string]any
+			require.NoError(t, in.Decode(&l))
+			for _, field := range []string{"at", "held", "waiting", "acquired_s", "lost_s"} {
+				require.Contains(t, l, field)
+			}
+			if cond(l) {
+				return
+			}
+			require.Less(t, i, 10, fmt.Sprint(l))
+		}
+	}
+	next(func(l map[string]any) bool { return l["error"] == nil })
+	require.NoError(t, server.Kill())
+	next(func(l map[string]any) bool { return l["error"] != nil })
+	require.Contains(t, <-said, "no answer from Redis, trying again")
+	require.NoError(t, server.Restart())
+	acquire(t, client(t, server.Client(t)).Lock("back"))
+	next(func(l map[string]any) bool { return len(l["held"].([]any)) == 1 })
+	require.Contains(t, <-said, "answers again")
+	cancel()
+	go func() { _, _ = io.Copy(io.Discard, lines) }()
+	require.NoError(t, <-ended)
+}
+
+// What may not be read is said, and no error.
+func TestDeniedHashes(t *testing.T) {
+	t.Parallel()
+	server := redistest.Fresh(t)
+	admin := server.Client(t)
+	acquire(t, client(t, admin).Lock("secret"))
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "reader", "on", ">p",
+		"~orders:*", "~redisson_*", "+@read", "+@connection").Err())
+	rdb := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "reader", "p" })
+	snap, err := NewSource(rdb, "", "*").Look(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, 1, snap.Denied)
+	require.Empty(t, snap.Held)
+}

@@ -1,0 +1,231 @@
+package watch
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Config is what Run needs.
+type Config struct {
+	Redis   redis.UniversalClient
+	Prefix  string // of all names, as WithPrefix
+	Pattern string // a glob; "": all names
+	Where   string // names the server, for people
+	Timeout time.Duration
+
+	In    *os.File
+	Out   io.Writer // full screen if it is a terminal, and In is one too
+	Errs  io.Writer
+	JSON  bool // lines on a terminal too
+	Color bool
+}
+
+// Times of the view.
+const (
+	lookEvery      = time.Second
+	drawEvery      = 250 * time.Millisecond // TTLs count down
+	defaultTimeout = 5 * time.Second
+	silentAfter    = 3 * time.Second // without an answer the view says so
+)
+
+// Help says what the numbers mean.
+const Help = "Each second it reads which locks are held. It never uses MONITOR. On a terminal it shows a table;\n" +
+	"elsewhere, and with --json, it writes one JSON object a line. A large keyspace is searched over several\n" +
+	"seconds, at most 20,000 keys a second of each server; the view says how far it is.\n\n" +
+	"What the numbers mean:\n" +
+	"  acquired  new holders that were seen, a second. Between two looks a lock may be taken and released\n" +
+	"            unseen, so this is a lower bound; of fenced locks the tokens count every acquisition\n" +
+	"  lost      holders that are gone and did not renew: their TTL ran out, as after a crash. A lease that\n" +
+	"            was released in its last second counts too; a lock taken by force looks like a release\n" +
+	"  waiting   of a fair lock its queue; of other locks the clients that listen for a release, each once,\n" +
+	"            however many of its goroutines or threads wait. Waiters that poll are not seen\n" +
+	"  held      since when this holder has been seen; \">\" if it may hold for longer\n\n" +
+	"Keys: q quit, / filter, s sort by name, ttl, waiting or held, arrows and page keys move, enter shows\n" +
+	"one name with all holders and waiters, esc goes back.\n\n" +
+	"While Redis is out of reach it says so and goes on trying. SIGINT ends it with exit code 0."
+
+// result is what a look gave.
+type result struct {
+	snap *Snapshot
+	err  error
+	at   time.Time
+}
+
+// Run shows the locks until ctx ends, or somebody presses q. It returns nil then.
+func Run(ctx context.Context, cfg Config) error {
+	cfg.Pattern = cmp.Or(cfg.Pattern, "*")
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	results := make(chan result)
+	crashed := make(chan string, 2)
+	source := NewSource(cfg.Redis, cfg.Prefix, cfg.Pattern)
+	go guard(crashed, func() { source.follow(ctx, cfg.Timeout, results) })
+	out, _ := cfg.Out.(*os.File)
+	if cfg.JSON || os.Getenv("TERM") == "dumb" || !isTerminal(cfg.In, out) {
+		return writeLines(ctx, cfg, results, crashed)
+	}
+	return fullScreen(ctx, cfg, out, results, crashed)
+}
+
+// guard runs f. It hands a panic to the goroutine that restores the terminal.
+func guard(crashed chan<- string, f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			crashed <- fmt.Sprintf("%v\n%s", p, debug.Stack())
+		}
+	}()
+	f()
+}
+
+// follow looks once a second until ctx ends.
+func (s *Source) follow(ctx context.Context, timeout time.Duration, results chan<- result) {
+	for ctx.Err() == nil {
+		next := time.NewTimer(lookEvery)
+		look, cancel := context.WithTimeout(ctx, timeout)
+		snap, err := s.Look(look)
+		cancel()
+		r := result{snap, err, time.Now()}
+		if err != nil {
+			r.snap = nil
+		}
+		select {
+		case results <- r:
+		case <-ctx.Done():
+		}
+		select {
+		case <-next.C:
+		case <-ctx.Done():
+		}
+		next.Stop()
+	}
+}
+
+// fullScreen shows the view until ctx ends or a key ends it.
+func fullScreen(ctx context.Context, cfg Config, out *os.File, results <-chan result, crashed chan string) error {
+	t, err := openTerminal(cfg.In, out)
+	if err != nil {
+		return fmt.Errorf("use the terminal: %w", err)
+	}
+	defer t.restore() // also when this goroutine panics
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	keys := make(chan key)
+	go guard(crashed, func() {
+		t.keys(ctx, func(k key) {
+			select {
+			case keys <- k:
+			case <-ctx.Done():
+			}
+		})
+	})
+	m := &model{where: cfg.Where, pattern: cfg.Pattern}
+	s := &screen{out: out, color: cfg.Color}
+	tick := time.NewTicker(drawEvery)
+	defer tick.Stop()
+	for {
+		columns, rows := t.size()
+		if err := s.draw(render(m, columns, rows, time.Now()), columns); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case text := <-crashed:
+			panic(text)
+		case sig := <-t.ended:
+			t.restore()
+			endBy(sig)
+			return nil
+		case r := <-results:
+			if r.err != nil {
+				m.fail(r.err, r.at)
+			} else {
+				m.apply(r.snap)
+			}
+		case k := <-keys:
+			if k == keyRedraw {
+				s.forget()
+			}
+			if m.press(k) {
+				return nil
+			}
+		case <-t.resized:
+			s.forget()
+		case <-tick.C:
+		}
+	}
+}
+
+// record is a line of JSON.
+type record struct {
+	At       time.Time `json:"at"`
+	Held     []Lock    `json:"held"`
+	Waiting  int       `json:"waiting"`
+	Acquired float64   `json:"acquired_s"`
+	Lost     float64   `json:"lost_s"`
+	// Error is set while Redis does not answer. The other fields then say nothing.
+	Error string `json:"error,omitempty"`
+}
+
+// writeLines writes a line of JSON for each look.
+func writeLines(ctx context.Context, cfg Config, results <-chan result, crashed <-chan string) error {
+	out := json.NewEncoder(cfg.Out)
+	out.SetEscapeHTML(false)
+	var last *Snapshot
+	failing := false
+	for {
+		var r result
+		select {
+		case <-ctx.Done():
+			return nil
+		case text := <-crashed:
+			panic(text)
+		case r = <-results:
+		}
+		if ctx.Err() != nil {
+			return nil // the look was cut short
+		}
+		line := record{At: r.at.UTC().Truncate(time.Millisecond), Held: []Lock{}}
+		if r.err != nil {
+			line.Error = oneLine(r.err)
+			if !failing {
+				fmt.Fprintln(cfg.Errs, "redlatch: no answer from Redis, trying again:", line.Error)
+			}
+		} else {
+			if failing {
+				fmt.Fprintln(cfg.Errs, "redlatch: Redis answers again")
+			}
+			line.fill(last, r.snap)
+			last = r.snap
+		}
+		failing = r.err != nil
+		if err := out.Encode(line); err != nil {
+			return err
+		}
+	}
+}
+
+// fill takes over a snapshot and its rates since the one before, which may be nil.
+func (r *record) fill(before, snap *Snapshot) {
+	if len(snap.Held) > 0 {
+		r.Held = slices.Clone(snap.Held)
+		slices.SortStableFunc(r.Held, func(a, b Lock) int { return cmp.Compare(uint64(a.TTL), uint64(b.TTL)) })
+	}
+	r.Waiting = snap.waiting()
+	if before == nil {
+		return
+	}
+	acquired, lost := changes(before, snap)
+	elapsed := snap.At.Sub(before.At).Seconds()
+	r.Acquired, r.Lost = float64(acquired)/elapsed, float64(lost)/elapsed
+}

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Away from a terminal watch prints a line a second, with locks as ls shows them, until SIGINT.
+func TestWatchPrintsLinesUntilSIGINT(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	prefix := redistest.Name(t) + ":"
+	c := client(t, s, primitives.WithPrefix(prefix), primitives.WithClientName("me"))
+	for _, lock := range []*primitives.Lock{
+		c.Lock("plain"), c.FairLock("fair"), c.FencedLock("fenced"), c.RWLock("rw").Reader(),
+	} {
+		hold, err := lock.Acquire(t.Context())
+		require.NoError(t, err)
+		defer func() { _ = hold.Release(t.Context()) }() // a hold that nobody refers to is not renewed
+	}
+	redistest.WaitFor(t, soon, func() bool { // the client's name is written in the background
+		_, stdout, _ := on(t, s, "inspect", "--json", "--prefix", prefix, "plain")
+		return strings.Contains(stdout, `"client":"me"`)
+	}, "the client's name")
+	_, listed, _ := on(t, s, "ls", "--json", "--prefix", prefix)
+	p := start(t, "redis://"+s.Addr(), "watch", "--prefix", prefix, "f*")
+	for range 2 {
+		var got struct {
+			At        time.Time
+			Held      []fields
+			Waiting   *int
+			AcquiredS *float64 `json:"acquired_s"`
+			LostS     *float64 `json:"lost_s"`
+		}
+		line := p.line()
+		require.NoError(t, json.Unmarshal([]byte(line), &got), line)
+		require.WithinDuration(t, time.Now(), got.At, soon)
+		require.NotNil(t, got.Waiting)
+		require.NotNil(t, got.AcquiredS)
+		require.NotNil(t, got.LostS)
+		require.Len(t, got.Held, 2, line)
+		for _, held := range got.Held {
+			found := false
+			for line := range strings.Lines(listed) {
+				var want fields
+				require.NoError(t, json.Unmarshal([]byte(line), &want))
+				if want["name"] == held["name"] {
+					found = true
+					withoutTTLs(want)
+					withoutTTLs(held)
+					require.Equal(t, want, held)
+				}
+			}
+			require.True(t, found, "%v is not in %s", held, listed)
+		}
+	}
+	p.signal(syscall.SIGINT)
+	require.Zero(t, p.wait())
+	require.Empty(t, p.errs.String())
+}
+
+func withoutTTLs(lock fields) {
+	delete(lock, "ttl_ms")
+	for _, h := range lock["holders"].([]any) {
+		delete(h.(fields), "ttl_ms")
+	}
+}
+
+// watch starts while Redis is out of reach, and says so. Another signal than SIGINT shows in the exit code.
+func TestWatchWithoutRedis(t *testing.T) {
+	t.Parallel()
+	p := start(t, "redis://127.0.0.1:1", "watch", "--timeout", "1s")
+	for range 2 {
+		require.Contains(t, p.line(), `"held":[],"waiting":0,"acquired_s":0,"lost_s":0,"error":"`)
+	}
+	p.signal(syscall.SIGTERM)
+	require.Equal(t, exitSignal+int(syscall.SIGTERM), p.wait())
+	require.Contains(t, p.errs.String(), "no answer from Redis, trying again")
+}
+
+func TestDoctor(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	code, stdout, stderr := on(t, s, "doctor", "--prefix", "orders:")
+	require.Zero(t, code, stdout)
+	require.Empty(t, stderr)
+	require.Regexp(t, `(?m)^ok    pubsub            PUBLISH: a message arrives after `, stdout)
+	require.NotContains(t, stdout, "\x1b")
+	require.Empty(t, redistest.Keys(t, s, "*"))
+
+	rdb := s.Client(t)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "100mb").Err())
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory-policy", "allkeys-lru").Err())
+	code, stdout, _ = on(t, s, "doctor")
+	require.Equal(t, exitFailed, code)
+	require.Regexp(t, `(?m)^FAIL  maxmemory-policy  allkeys-lru: .*\n +fix: CONFIG SET maxmemory-policy noeviction`,
+		stdout)
+
+	code, stdout, stderr = on(t, s, "doctor", "--json")
+	require.Equal(t, exitFailed, code)
+	require.Empty(t, stderr)
+	statuses := map[string]int{}
+	for line := range strings.Lines(stdout) {
+		var r fields
+		require.NoError(t, json.Unmarshal([]byte(line), &r), line)
+		require.Len(t, r, 4, line)
+		require.Contains(t, r, "check")
+		require.Contains(t, r, "detail")
+		require.Contains(t, r, "fix")
+		statuses[r["status"].(string)]++
+	}
+	require.Equal(t, 1, statuses["FAIL"], stdout)
+	require.Len(t, statuses, 3, stdout)
+}
+
+func TestDoctorWithoutRedis(t *testing.T) {
+	t.Parallel()
+	code, stdout, stderr := redlatch(t.Context(), "doctor", "--redis", "redis://127.0.0.1:1")
+	require.Equal(t, exitUnreachable, code)
+	require.Empty(t, stderr)
+	require.Regexp(t, `^FAIL  connection .*127\.0\.0\.1:1.*\n +fix: .*\n$`, stdout)
+}
+
+func TestBench(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	code, stdout, stderr := on(t, s, "bench", "--seconds", "0.5")
+	require.Zero(t, code, stderr)
+	require.Empty(t, stderr)
+	for _, row := range []string{"free lock", "contended lock, 8 waiters", "wake-up in another client"} {
+		require.Regexp(t, `(?m)^`+row+` +\d+( +[\d.]+ [µm]s){4} +\d+\.\d\d$`, stdout)
+	}
+	code, stdout, _ = on(t, s, "bench", "--seconds", "0.3", "--json")
+	require.Zero(t, code)
+	require.Equal(t, 3, strings.Count(stdout, "\n"))
+	for line := range strings.Lines(stdout) {
+		var r fields
+		require.NoError(t, json.Unmarshal([]byte(line), &r), line)
+		for _, field := range []string{
+			"name", "per_s", "p50_us", "p99_us", "floor_p50_us", "floor_p99_us", "ratio", "floor",
+		} {
+			require.Contains(t, r, field)
+		}
+	}
+	require.Empty(t, redistest.Keys(t, s, "*"))
+	code, _, _ = redlatch(t.Context(), "bench", "--redis", "redis://127.0.0.1:1")
+	require.Equal(t, exitUnreachable, code)
+}
+
+func TestBadUseOfWatchDoctorAndBench(t *testing.T) {
+	for _, args := range [][]string{
+		{"watch", "a", "b"}, {"watch", "--all"}, {"doctor", "now"},
+		{"bench", "--seconds", "0"}, {"bench", "--seconds", "NaN"}, {"bench", "--seconds", "x"}, {"bench", "lock"}, {"watch", "--redis", "localhost"},
+	} {
+		code, stdout, stderr := redlatch(t.Context(), args...)
+		require.Equal(t, exitUsage, code, args)
+		require.Empty(t, stdout, args)
+		require.NotEmpty(t, stderr, args)
+	}
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// terminal is a pseudo-terminal with a program on it.
+type terminal struct {
+	t     *testing.T
+	ptmx  *os.File
+	cmd   *exec.Cmd
+	lines chan string
+}
+
+// onTerminal starts redlatch as the leader of a session whose controlling terminal is a new one.
+func onTerminal(t *testing.T, url string, args ...string) *terminal {
+	cmd := exec.CommandContext(t.Context(), self(t), args...)
+	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"="+url, "GORACE=atexit_sleep_ms=0")
+	return leadSession(t, cmd)
+}
+
+// leadSession starts a program as the leader of a session on a new terminal.
+func leadSession(t *testing.T, cmd *exec.Cmd) *terminal {
+	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = ptmx.Close() })
+	require.NoError(t, unix.IoctlSetPointerInt(int(ptmx.Fd()), unix.TIOCSPTLCK, 0))
+	n, err := unix.IoctlGetInt(int(ptmx.Fd()), unix.TIOCGPTN)
+	require.NoError(t, err)
+	pts, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	require.NoError(t, err)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = pts, pts, pts
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	require.NoError(t, cmd.Start())
+	require.NoError(t, pts.Close())
+	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	term := &terminal{t, ptmx, cmd, make(chan string, 1000)}
+	go func() {
+		scan := bufio.NewScanner(ptmx)
+		scan.Split(splitPrompts)
+		for scan.Scan() {
+			term.lines <- scan.Text()
+		}
+		close(term.lines)
+	}()
+	return term
+}
+
+// splitPrompts is bufio.ScanLines, and a question is a line, too.
+func splitPrompts(data []byte, atEOF bool) (advance int, token []byte, err error) {
+	if question := bytes.Index(data, []byte("[y/N] ")); question >= 0 && !bytes.Contains(data[:question], []byte("\n")) {
+		end := question + len("[y/N] ")
+		return end, data[:end], nil
+	}
+	return bufio.ScanLines(data, atEOF)
+}
+
+// await reads lines until one contains text, and returns all of them.
+func (term *terminal) await(text string) (read []string) {
+	term.t.Helper()
+	limit := time.After(soon)
+	for {
+		select {
+		case line, ok := <-term.lines:
+			require.True(term.t, ok, "the output ended without %q: %q", text, read)
+			if read = append(read, line); strings.Contains(line, text) {
+				return read
+			}
+		case <-limit:
+			require.FailNow(term.t, "no output", "%q not in %q", text, read)
+		}
+	}
+}
+
+func (term *terminal) write(keys string) {
+	_, err := term.ptmx.WriteString(keys)
+	require.NoError(term.t, err)
+}
+
+func (term *terminal) wait() int {
+	done := make(chan int, 1)
+	go func() {
+		_ = term.cmd.Wait()
+		done <- term.cmd.ProcessState.ExitCode()
+	}()
+	select {
+	case code := <-done:
+		return code
+	case <-time.After(soon):
+		require.FailNow(term.t, "redlatch does not exit")
+	}
+	return 0
+}
+
+// On a terminal the command's group is in the foreground, so Ctrl-C reaches the command.
+func TestRunOnATerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	term := onTerminal(t, "redis://"+s.Addr(), append([]string{"run", name}, childArgs(t, "terminal")...)...)
+	term.await("foreground true")
+	term.write("\x1a") // Ctrl-Z: no shell would continue redlatch, so the command goes on
+	term.write("\x03")
+	require.Equal(t, 128+int(syscall.SIGINT), term.wait())
+	require.Empty(t, redistest.Keys(t, s, "*"+name+"*"))
+}
+
+// The group is in the foreground before a command that reads the terminal at once has been stopped for good.
+func TestRunReadsFromTheTerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	term := onTerminal(t, "redis://"+s.Addr(), "run", redistest.Name(t), "--", "head", "-n", "1")
+	term.write("typed\n")
+	term.await("typed") // the echo
+	term.await("typed")
+	require.Zero(t, term.wait())
+}
+
+// Under a shell, Ctrl-Z stops the command and redlatch, and fg continues both. A command whose lock was lost
+// meanwhile ends before it goes on.
+func TestRunStopsWithItsCommand(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("needs bash, for job control")
+	}
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	cmd := exec.CommandContext(t.Context(), bash, "--norc", "--noediting", "-i")
+	cmd.Env = append(os.Environ(), redlatchVariable+"=1", urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
+	term := leadSession(t, cmd)
+	term.write(self(t) + " run --lease 3s " + name + " -- cat\n")
+	term.await("-- cat")
+	term.write("one\n")
+	term.await("one") // the echo of the terminal
+	term.await("one")
+	term.write("\x1a")
+	term.await("Stopped")
+	term.write("fg\n")
+	term.await("fg")
+	term.write("two\n")
+	term.await("two")
+	term.await("two")
+	term.write("\x1a")
+	term.await("Stopped")
+	redistest.WaitFor(t, soon, func() bool {
+		return s.Client(t).Exists(t.Context(), name).Val() == 0
+	}, "the lock is lost")
+	term.write("fg\n")
+	term.await("was lost")
+	term.write("echo code=$?\n")
+	term.await("code=" + strconv.Itoa(exitLost))
+	term.write("exit\n")
+	term.wait()
+}
+
+func TestForceReleaseAsksOnATerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	hold, err := client(t, s).Lock(name).Acquire(t.Context())
+	require.NoError(t, err)
+	for _, tt := range []struct {
+		answer string
+		code   int
+		lost   bool
+	}{{"\n", exitFailed, false}, {"n\n", exitFailed, false}, {"y\n", 0, true}, {"", exitFailed, true}} {
+		term := onTerminal(t, "redis://"+s.Addr(), "force-release", name)
+		if tt.answer != "" {
+			require.Contains(t, strings.Join(term.await("[y/N] "), "\n"), hold.ID())
+			term.write(tt.answer)
+		}
+		require.Equal(t, tt.code, term.wait())
+		if err := hold.Check(t.Context()); tt.lost {
+			require.ErrorIs(t, err, primitives.ErrLost)
+		} else {
+			require.NoError(t, err)
+		}
+	}
+	// Ctrl-C ends the question.
+	hold, err = client(t, s).Lock(name).Acquire(t.Context())
+	require.NoError(t, err)
+	term := onTerminal(t, "redis://"+s.Addr(), "force-release", name)
+	term.await("[y/N] ")
+	term.write("\x03")
+	require.Equal(t, 128+int(syscall.SIGINT), term.wait())
+	require.NoError(t, hold.Check(t.Context()))
+}
+
+// Headings are bold on a terminal, unless NO_COLOR says otherwise.
+func TestColours(t *testing.T) {
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	_, err := client(t, s).Lock(name).Acquire(t.Context())
+	require.NoError(t, err)
+	for _, noColour := range []string{"", "1"} {
+		t.Setenv("TERM", "xterm")
+		t.Setenv("NO_COLOR", noColour)
+		heading := onTerminal(t, "redis://"+s.Addr(), "ls", name).await("HOLDER")
+		require.Equal(t, noColour == "", strings.Contains(heading[0], "\x1b["), "%q", heading)
+	}
+}
