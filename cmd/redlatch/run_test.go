@@ -24,7 +24,7 @@ func TestRunExitsAsItsCommand(t *testing.T) {
 	notExecutable := filepath.Join(t.TempDir(), "data")
 	require.NoError(t, os.WriteFile(notExecutable, []byte("data"), 0o600))
 	badFormat := filepath.Join(t.TempDir(), "program")
-	require.NoError(t, os.WriteFile(badFormat, []byte("data"), 0o700)) //nolint:gosec // it is to be executable
+	require.NoError(t, os.WriteFile(badFormat, []byte("data"), 0o700))
 	for name, tt := range map[string]struct {
 		command []string
 		want    int
@@ -233,8 +233,8 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 		t.Run(tt.mode, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
-			p := start(t, "redis://"+s.Addr(),
-				append([]string{"run", "--json", "--watchdog", "1s", "--grace", tt.grace.String(), name}, childArgs(t, tt.mode)...)...)
+			args := []string{"run", "--json", "--watchdog", "1s", "--grace", tt.grace.String(), name}
+			p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, tt.mode)...)...)
 			p.line() // the command runs
 			began := time.Now()
 			code, _, stderr := redlatch(t.Context(), "force-release", "--redis", "redis://"+s.Addr(), "--yes", name)
