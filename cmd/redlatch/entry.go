@@ -89,7 +89,8 @@ func printTable(w io.Writer, entries []*entry) {
 			waiters = strconv.Itoa(len(e.Waiters))
 		}
 		for _, h := range e.Holders {
-			row(plain(e.Name), e.Kind, plain(h.ID), cmp.Or(plain(h.Client), "-"), strconv.Itoa(h.Count), shownMillis(h.TTL), waiters)
+			row(plain(e.Name), e.Kind, plain(h.ID), cmp.Or(plain(h.Client), "-"),
+				strconv.Itoa(h.Count), shownMillis(h.TTL), waiters)
 		}
 		switch {
 		case e.Kind == kindPermits:

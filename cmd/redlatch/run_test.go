@@ -259,11 +259,11 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 		flags []string
 		cut   bool // from Redis
 	}{
-		"lease":             {"stubborn", []string{"--lease", "1s"}, false},
-		"lease, grandchild": {"parent", []string{"--lease", "1s"}, false},
-		"max hold":          {"stubborn", []string{"--max-hold", "1s"}, false},
-		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "1s"}, false},
-		"cut off":           {"stubborn", []string{"--watchdog", "1s", "--timeout", "200ms"}, true},
+		"lease":             {"stubborn", []string{"--lease", "3s"}, false},
+		"lease, grandchild": {"parent", []string{"--lease", "3s"}, false},
+		"max hold":          {"stubborn", []string{"--max-hold", "3s"}, false},
+		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "3s"}, false},
+		"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
