@@ -29,6 +29,8 @@ var (
 		CountDownLatch(string) *primitives.CountDownLatch
 		Striped(string, int, ...primitives.Option) *primitives.Striped
 		Locks(context.Context, string) iter.Seq2[primitives.Info, error]
+		Numbers(context.Context, string) iter.Seq2[primitives.Info, error]
+		Inspect(context.Context, string) (primitives.Info, error)
 	} = (*primitives.Client)(nil)
 	_ interface {
 		Reader() *primitives.Lock
@@ -117,7 +119,7 @@ var (
 	_ = primitives.Holder{ID: "", Count: 0, TTL: time.Duration(0), Client: ""}
 	_ = primitives.Info{
 		Name: "", Kind: "", Holders: []primitives.Holder(nil), Waiters: []string(nil), TTL: time.Duration(0),
-		Permits: 0, Available: 0,
+		Token: int64(0), Permits: 0, Available: 0,
 	}
 	_ = primitives.Event{
 		Kind: primitives.EventKind(""), Lock: "", Name: "", ID: "", Waited: time.Duration(0),

@@ -420,9 +420,11 @@ func TestUnreachableRedis(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, args := range [][]string{
-				{"ls"}, {"ls", "--all"}, {"inspect", "name"}, {"release", "name", "id"}, {"release", "--kind", "lock", "name", "id"},
+				{"ls"}, {"ls", "--all"}, {"inspect", "name"},
+				{"release", "name", "id"}, {"release", "--kind", "lock", "name", "id"},
 				{"force-release", "--yes", "name"}, {"semaphore", "init", "name", "1"}, {"permits", "info", "name"},
-				{"latch", "wait", "name"}, {"latch", "count", "name"}, {"run", "name", "--", "true"}, {"run", "-n", "name", "--", "true"},
+				{"latch", "wait", "name"}, {"latch", "count", "name"},
+				{"run", "name", "--", "true"}, {"run", "-n", "name", "--", "true"},
 			} {
 				verbs := 1
 				if args[0] == "semaphore" || args[0] == "permits" || args[0] == "latch" {

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -35,7 +35,7 @@ type holder struct {
 // newEntry returns the entry of what the library has found, as a kind of allKinds.
 func newEntry(info primitives.Info, kind string) *entry {
 	e := &entry{Name: info.Name, Kind: kind}
-	if info.TTL != 0 {
+	if info.TTL != 0 || len(info.Holders) > 0 || info.Kind == kindInteger { // else nothing could expire
 		e.TTL = new(millis(info.TTL))
 	}
 	switch kind {
@@ -77,33 +77,37 @@ func (e *entry) order() uint64 {
 	return uint64(*e.TTL) // -1 is the largest
 }
 
-// printTable prints entries for people: a line for each holder.
+// printTable prints entries for people: a line for each holder, and one for a number.
 func printTable(w io.Writer, entries []*entry) {
-	var b tableWriter
-	b.row("NAME", "KIND", "HOLDER", "CLIENT", "COUNT", "TTL", "WAITERS")
+	var table strings.Builder
+	aligned := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	row := func(cells ...string) { fmt.Fprintln(aligned, strings.Join(cells, "\t")) }
+	row("NAME", "KIND", "HOLDER", "CLIENT", "COUNT", "TTL", "WAITERS")
 	for _, e := range entries {
 		waiters := "-"
 		if e.Waiters != nil {
 			waiters = strconv.Itoa(len(e.Waiters))
 		}
 		for _, h := range e.Holders {
-			b.row(e.Name, e.Kind, h.ID, cmp.Or(h.Client, "-"), strconv.Itoa(h.Count), shownMillis(h.TTL), waiters)
+			row(plain(e.Name), e.Kind, plain(h.ID), cmp.Or(plain(h.Client), "-"),
+				strconv.Itoa(h.Count), shownMillis(h.TTL), waiters)
 		}
-		if e.Available != nil {
-			count := fmt.Sprint(*e.Available)
-			if len(e.Holders) > 0 || *e.Permits != *e.Available {
-				count += "/" + fmt.Sprint(*e.Permits)
-			}
-			b.row(e.Name, e.Kind, "-", "-", count+" free", shownMillis(pointed(e.TTL)), waiters)
+		switch {
+		case e.Kind == kindPermits:
+			row(plain(e.Name), e.Kind, "-", "-", fmt.Sprintf("%d of %d free", *e.Available, *e.Permits), "-", waiters)
+		case e.Available != nil:
+			row(plain(e.Name), e.Kind, "-", "-", strconv.Itoa(*e.Available), shownMillis(*e.TTL), waiters)
 		}
 	}
-	b.print(w)
+	_ = aligned.Flush()
+	heading, rest, _ := strings.Cut(table.String(), "\n")
+	fmt.Fprint(w, bold(w, heading), "\n", rest)
 }
 
 // printEntry prints one entry for people, a fact a line.
 func printEntry(w io.Writer, e *entry) {
 	line := func(what string, value any) { fmt.Fprintf(w, "%-10s %v\n", what, value) }
-	line("name", e.Name)
+	line("name", plain(e.Name))
 	line("kind", e.Kind)
 	kind := "hash"
 	if e.Permits != nil || e.Count != nil {
@@ -126,40 +130,14 @@ func printEntry(w io.Writer, e *entry) {
 		line("holder", "none")
 	}
 	for _, h := range e.Holders {
-		text := h.ID
+		text := plain(h.ID)
 		if h.Client != "" {
-			text += " (" + h.Client + ")"
+			text += " (" + plain(h.Client) + ")"
 		}
 		line("holder", fmt.Sprintf("%s, count %d, ttl %s", text, h.Count, shownMillis(h.TTL)))
 	}
 	for i, id := range e.Waiters {
-		line("waiter "+strconv.Itoa(i+1), id)
-	}
-}
-
-// tableWriter aligns the columns of a table. The first row is its heading.
-type tableWriter struct{ rows [][]string }
-
-func (t *tableWriter) row(cells ...string) { t.rows = append(t.rows, cells) }
-
-func (t *tableWriter) print(w io.Writer) {
-	var b lineBuffer
-	aligned := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	for _, cells := range t.rows {
-		for i, cell := range cells {
-			if i > 0 {
-				fmt.Fprint(aligned, "\t")
-			}
-			fmt.Fprint(aligned, cell)
-		}
-		fmt.Fprintln(aligned)
-	}
-	_ = aligned.Flush()
-	for i, line := range b.lines() {
-		if i == 0 {
-			line = bold(w, line)
-		}
-		fmt.Fprintln(w, line)
+		line("waiter "+strconv.Itoa(i+1), plain(id))
 	}
 }
 
@@ -169,14 +147,3 @@ func shownMillis(ms int64) string {
 	}
 	return shown(time.Duration(ms) * time.Millisecond)
 }
-
-// pointed is what p points to, or -1.
-func pointed(p *int64) int64 {
-	if p == nil {
-		return -1
-	}
-	return *p
-}
-
-// sortEntries sorts by TTL.
-func sortEntries(entries []*entry) { slices.SortFunc(entries, byTTL) }

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -33,10 +35,6 @@ func testCommand(f func(redis.UniversalClient)) *cli.Command {
 // Every command has an example in its help, and the examples work.
 func TestExamplesOfHelp(t *testing.T) {
 	t.Parallel()
-	bin := t.TempDir()
-	path, err := os.Executable()
-	require.NoError(t, err)
-	require.NoError(t, os.Symlink(path, filepath.Join(bin, "redlatch")))
 	root := app(nil, nil, nil)
 	root.Writer = io.Discard
 	require.NoError(t, root.Run(t.Context(), []string{"redlatch", "completion", "bash"})) // adds that command
@@ -50,6 +48,7 @@ func TestExamplesOfHelp(t *testing.T) {
 			t.Parallel()
 			s := redistest.Miniredis(t)
 			prepare(t, s, c.FullName())
+			run := shell(t, s)
 			for _, line := range strings.Split(strings.TrimSpace(examples), "\n")[1:] {
 				if line = strings.TrimSpace(line); line == "" {
 					break
@@ -58,11 +57,8 @@ func TestExamplesOfHelp(t *testing.T) {
 				if strings.HasPrefix(line, "redlatch watch") {
 					line += " | head -n 1" // otherwise it would not end
 				}
-				cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
-				cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), redlatchVariable+"=1",
-					urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
-				output, err := cmd.CombinedOutput()
-				require.NoError(t, err, "%s: %s", line, output)
+				code, output := run(line)
+				require.Zero(t, code, "%s: %s", line, output)
 				require.NotEmpty(t, output, line)
 			}
 		})
@@ -117,10 +113,7 @@ func TestCompletion(t *testing.T) {
 	if err != nil {
 		return
 	}
-	bin := t.TempDir()
-	path, err := os.Executable()
-	require.NoError(t, err)
-	require.NoError(t, os.Symlink(path, filepath.Join(bin, "redlatch")))
+	run := shell(t, redistest.Miniredis(t))
 	_, script, _ := redlatch(t.Context(), "completion", "bash")
 	for line, want := range map[string]string{
 		"redlatch in":               "inspect",
@@ -130,11 +123,50 @@ func TestCompletion(t *testing.T) {
 		"redlatch latch count-down": "count-down",
 	} {
 		words := "'" + strings.Join(strings.Fields(line), "' '") + "'"
-		cmd := exec.CommandContext(t.Context(), bash, "--norc", "-c", script+"\nCOMP_WORDS=("+words+
-			")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n_redlatch_completion\necho \"${COMPREPLY[@]}\"")
-		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), redlatchVariable+"=1", "GORACE=atexit_sleep_ms=0")
-		output, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", output)
-		require.Equal(t, want, strings.TrimSpace(string(output)), line)
+		file := filepath.Join(t.TempDir(), "complete")
+		require.NoError(t, os.WriteFile(file, []byte(script+"\nCOMP_WORDS=("+words+
+			")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n_redlatch_completion\necho \"${COMPREPLY[@]}\""), 0o600))
+		code, output := run(bash + " --norc " + file)
+		require.Zero(t, code, output)
+		require.Equal(t, want, strings.TrimSpace(output), line)
+	}
+}
+
+// The examples of doc/cli.md work, in their order. A number after # is the exit code.
+func TestExamplesOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../doc/cli.md")
+	require.NoError(t, err)
+	s := redistest.Miniredis(t)
+	run := shell(t, s)
+	blocks := strings.Split(string(page), "```sh\n")[1:]
+	require.NotEmpty(t, blocks)
+	for _, block := range blocks {
+		block, _, _ = strings.Cut(block, "```")
+		for line := range strings.Lines(block) {
+			command, comment, _ := strings.Cut(strings.TrimSpace(line), " # ")
+			if comment == "not in the test" {
+				continue
+			}
+			want, err := strconv.Atoi(cmp.Or(comment, "0"))
+			require.NoError(t, err, line)
+			code, output := run(command)
+			require.Equal(t, want, code, "%s\n%s", command, output)
+		}
+	}
+}
+
+// shell returns a function that runs a line of shell, in which redlatch uses s.
+func shell(t *testing.T, s *redistest.Server) func(line string) (code int, output string) {
+	bin := t.TempDir()
+	path, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(path, filepath.Join(bin, "redlatch")))
+	return func(line string) (int, string) {
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), redlatchVariable+"=1",
+			urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
+		output, _ := cmd.CombinedOutput()
+		return cmd.ProcessState.ExitCode(), string(output)
 	}
 }

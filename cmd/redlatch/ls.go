@@ -98,7 +98,7 @@ func (s *session) list(ctx context.Context, pattern string, all bool, kind strin
 			}
 		}
 	}
-	sortEntries(entries)
+	slices.SortFunc(entries, byTTL)
 	return entries, nil
 }
 

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/urfave/cli/v3"
 )
@@ -70,6 +71,14 @@ func shown(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
+// plain is a name or an id for people. It is quoted if it could do something to a terminal or to a table.
+func plain(s string) string {
+	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return strconv.Quote(s)
+	}
+	return s
+}
+
 // withExamples returns a description that ends with examples. A test runs them.
 func withExamples(description string, examples ...string) string {
 	heading := "Example:"
@@ -77,11 +86,4 @@ func withExamples(description string, examples ...string) string {
 		heading = "Examples:"
 	}
 	return description + "\n\n" + heading + "\n  " + strings.Join(examples, "\n  ")
-}
-
-// lineBuffer collects lines.
-type lineBuffer struct{ strings.Builder }
-
-func (b *lineBuffer) lines() []string {
-	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
 }

@@ -179,7 +179,7 @@ func childMain(args []string) int {
 		beat()
 	case "parent": // starts a stubborn process in its group, and exits with 0 on SIGTERM
 		signal.Ignore(syscall.SIGTERM)
-		grandchild := exec.Command(os.Args[0], childArgument, "stubborn") //nolint:noctx // it is to outlive its parent
+		grandchild := exec.Command(os.Args[0], childArgument, "stubborn")
 		grandchild.Stdout = os.Stdout
 		if grandchild.Start() != nil {
 			return 1

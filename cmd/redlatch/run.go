@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -234,11 +235,15 @@ func (j *job) acquire(ctx context.Context, s *session, signals chan os.Signal) (
 		cancel(&signalError{sig.(syscall.Signal)})
 		r = <-acquired
 	}
-	if giveUp(); waiting.Err() == nil || r.err != nil {
-		return r.hold, j.explain(ctx, s, r.err)
+	undisturbed := giveUp() && waiting.Err() == nil // else the context of the hold has ended, or is about to
+	switch {
+	case r.err != nil:
+		return nil, j.explain(ctx, s, r.err)
+	case !undisturbed: // a signal came when it was granted
+		_ = r.hold.Release(waiting)
+		return nil, cmp.Or(context.Cause(waiting), context.Cause(ctx))
 	}
-	_ = r.hold.Release(waiting) // the signal came when it was granted
-	return nil, context.Cause(waiting)
+	return r.hold, nil
 }
 
 // explain adds to the error of an acquisition what a user needs to know.

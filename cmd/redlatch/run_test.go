@@ -24,7 +24,7 @@ func TestRunExitsAsItsCommand(t *testing.T) {
 	notExecutable := filepath.Join(t.TempDir(), "data")
 	require.NoError(t, os.WriteFile(notExecutable, []byte("data"), 0o600))
 	badFormat := filepath.Join(t.TempDir(), "program")
-	require.NoError(t, os.WriteFile(badFormat, []byte("data"), 0o700)) //nolint:gosec // it is to be executable
+	require.NoError(t, os.WriteFile(badFormat, []byte("data"), 0o700))
 	for name, tt := range map[string]struct {
 		command []string
 		want    int
@@ -233,8 +233,8 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 		t.Run(tt.mode, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
-			p := start(t, "redis://"+s.Addr(),
-				append([]string{"run", "--json", "--watchdog", "1s", "--grace", tt.grace.String(), name}, childArgs(t, tt.mode)...)...)
+			args := []string{"run", "--json", "--watchdog", "1s", "--grace", tt.grace.String(), name}
+			p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, tt.mode)...)...)
 			p.line() // the command runs
 			began := time.Now()
 			code, _, stderr := redlatch(t.Context(), "force-release", "--redis", "redis://"+s.Addr(), "--yes", name)
@@ -259,11 +259,11 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 		flags []string
 		cut   bool // from Redis
 	}{
-		"lease":             {"stubborn", []string{"--lease", "1s"}, false},
-		"lease, grandchild": {"parent", []string{"--lease", "1s"}, false},
-		"max hold":          {"stubborn", []string{"--max-hold", "1s"}, false},
-		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "1s"}, false},
-		"cut off":           {"stubborn", []string{"--watchdog", "1s", "--timeout", "200ms"}, true},
+		"lease":             {"stubborn", []string{"--lease", "3s"}, false},
+		"lease, grandchild": {"parent", []string{"--lease", "3s"}, false},
+		"max hold":          {"stubborn", []string{"--max-hold", "3s"}, false},
+		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "3s"}, false},
+		"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

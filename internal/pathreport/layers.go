@@ -35,7 +35,7 @@ var layers = [][]string{
 	},
 	// Joint locks.
 	5: {"joint.go", "fanout.go", "multi.go", "red.go", "retake.go", "multilock.go", "redlock.go", "striped.go"},
-	6: {"locker.go", "locks.go"},
+	6: {"locker.go", "locks.go", "inspect.go"},
 }
 
 // layerOf returns the layer of a file, such as "engine/hold.go".

@@ -1,0 +1,121 @@
+package primitives_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestInspectTellsTheKindFromTheKeys looks at names of every kind, and at names with nothing of ours.
+func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		prefix := redistest.Name(t) + ":"
+		rdb := s.Client(t)
+		c := newClient(t, s.Client(t), primitives.WithPrefix(prefix))
+		ctx := t.Context()
+		inspect := func(name string) primitives.Info {
+			t.Helper()
+			info, err := c.Inspect(ctx, name)
+			require.NoError(t, err)
+			require.Equal(t, name, info.Name)
+			return info
+		}
+		plain := acquire(t, ctx, c.Lock("plain"))
+		require.Equal(t, "lock", inspect("plain").Kind)
+		require.Equal(t, plain.ID(), inspect("plain").Holders[0].ID)
+		release(t, plain)
+		require.Empty(t, inspect("plain").Kind)
+
+		fenced := acquire(t, ctx, c.FencedLock("fenced"))
+		require.Equal(t, "fenced", inspect("fenced").Kind)
+		require.EqualValues(t, 1, inspect("fenced").Token)
+		info, err := c.FencedLock("fenced").Info(ctx)
+		require.NoError(t, err)
+		require.EqualValues(t, 1, info.Token)
+		for listed, err := range c.Locks(ctx, "fenced") {
+			require.NoError(t, err)
+			require.EqualValues(t, 1, listed.Token)
+		}
+		release(t, fenced)
+		require.Equal(t, primitives.Info{Name: "fenced", Kind: "fenced", Token: 1}, inspect("fenced"))
+
+		acquire(t, ctx, c.RWLock("rw").Reader())
+		require.Equal(t, "reader", inspect("rw").Kind)
+
+		fair := acquire(t, ctx, c.FairLock("fair"))
+		waiting := start(func() (*primitives.Hold, error) { return c.FairLock("fair").Acquire(ctx) })
+		redistest.WaitFor(t, soon, func() bool { return len(inspect("fair").Waiters) == 1 }, "the waiter is in the queue")
+		require.Equal(t, "fair", inspect("fair").Kind)
+		release(t, fair)
+		release(t, awaitHold(t, waiting))
+
+		_, err = c.PermitExpirableSemaphore("permits").Init(ctx, 3)
+		require.NoError(t, err)
+		require.Equal(t,
+			primitives.Info{Name: "permits", Kind: "integer", TTL: -1, Permits: 3, Available: 3}, inspect("permits"))
+		permit := acquire(t, ctx, c.PermitExpirableSemaphore("permits"))
+		found := inspect("permits")
+		require.Equal(t, "permits", found.Kind)
+		require.Equal(t, []int{3, 2}, []int{found.Permits, found.Available})
+		require.Equal(t, permit.ID(), found.Holders[0].ID)
+
+		for text, kind := range map[string]string{
+			"7": "integer", "-7": "integer", "": "", "7.5": "", "seven": "", "7 of 9": "", strings.Repeat("9", 40): "",
+		} {
+			require.NoError(t, rdb.Set(ctx, prefix+"number", text, time.Hour).Err())
+			require.Equal(t, kind, inspect("number").Kind, "%q", text)
+		}
+		require.NoError(t, rdb.HSet(ctx, prefix+"hash", "field", 1).Err())
+		require.NoError(t, rdb.RPush(ctx, prefix+"list", 1).Err())
+		for _, name := range []string{"hash", "list", "nothing"} {
+			require.Equal(t, primitives.Info{Name: name}, inspect(name), name)
+		}
+		_, err = c.Inspect(ctx, "")
+		require.ErrorIs(t, err, primitives.ErrInvalid)
+	})
+}
+
+// TestNumbersLeavesOutWhatBelongsToLocks lists the numbers of users only.
+func TestNumbersLeavesOutWhatBelongsToLocks(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		c := newClient(t, s.Client(t))
+		ctx := t.Context()
+		acquire(t, ctx, c.FencedLock(name+"fenced"))
+		acquire(t, ctx, c.RWLock(name+"rw").Reader())
+		_, err := c.Semaphore(name+"semaphore").Init(ctx, 2)
+		require.NoError(t, err)
+		acquire(t, ctx, c.Semaphore(name+"semaphore"))
+		_, err = c.CountDownLatch(name+"latch").Init(ctx, 5)
+		require.NoError(t, err)
+		_, err = c.PermitExpirableSemaphore(name+"permits").Init(ctx, 3)
+		require.NoError(t, err)
+		acquire(t, ctx, c.PermitExpirableSemaphore(name+"permits"))
+		require.NoError(t, s.Client(t).Set(ctx, name+"text", "x", 0).Err())
+		found := map[string]string{}
+		for info, err := range c.Numbers(ctx, "*"+name+"*") {
+			require.NoError(t, err)
+			found[info.Name] = info.Kind
+		}
+		require.Equal(t, map[string]string{
+			name + "semaphore": "integer", name + "latch": "integer", name + "permits": "permits",
+		}, found)
+	})
+	cut := redistest.Redis(t).Proxy(t)
+	c := newClient(t, cut.Client(t), primitives.WithCommandTimeout(time.Second))
+	cut.BlackHole(true)
+	errs := 0
+	for info, err := range c.Numbers(t.Context(), "*") {
+		require.Error(t, err)
+		require.Zero(t, info)
+		errs++
+	}
+	require.Equal(t, 1, errs)
+}
