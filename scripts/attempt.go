@@ -59,7 +59,8 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 	for {
 		cmd := &singleCmd{Cmd: redis.NewCmd(ctx, args...)}
 		cmd.SetFirstKeyPos(c.firstKey)
-		sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
+		cmd.SetStepCount(1) // else a cluster client asks any node for it (COMMAND), perhaps one that hangs
+		sent := time.Now()  // before the command is written: a TTL that it sets counts from no later than this
 		reply, err := cmd.reply(sent, via.Process(ctx, cmd))
 		switch {
 		case err == nil, withText, !repliedWith(err, "NOSCRIPT"):

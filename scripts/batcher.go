@@ -91,11 +91,18 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 		r.running.Add(1)
 		go p.run()
 	}
-	select {
-	case <-p.done:
-		return b.finish(ctx, p)
-	case <-ctx.Done():
-	case <-c.end.Done():
+	for slow, over := r.slots.slow(), false; !over; {
+		select {
+		case <-p.done:
+			return b.finish(ctx, p)
+		case <-slow: // then the next attempt finds the slot map up to date
+			slow = nil
+			r.slots.refresh()
+		case <-ctx.Done():
+			over = true
+		case <-c.end.Done():
+			over = true
+		}
 	}
 	// The caller returns now. What is still queued must not be sent after that.
 	err := interruption(ctx)

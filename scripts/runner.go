@@ -217,6 +217,7 @@ func (r *Runner) Close() {
 	r.mu.Unlock()
 	r.running.Wait()
 	r.ends.close()
+	r.slots.ends.close()
 }
 
 // register begins a call: it adds it to running. The caller then calls running.Done, unless register
@@ -379,6 +380,16 @@ type deadline struct {
 // with ctx's values and the earlier of the two deadlines. go-redis checks that context while it
 // waits for a connection or dials. That context may be joined, which nobody else must use.
 func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedContext) (*deadline, context.Context) {
+	end := ds.in(d)
+	if until, ok := ctx.Deadline(); ok && until.Before(end.until) {
+		return end, ctx
+	}
+	*joined = joinedContext{end, ctx}
+	return end, joined
+}
+
+// in returns a deadline in d from now, or up to a hundredth earlier.
+func (ds *deadlines) in(d time.Duration) *deadline {
 	now := time.Now()
 	end := ds.latest.Load()
 	if left := d - d/100; end == nil || end.until.Sub(now) < left || end.until.Sub(now) > d {
@@ -389,11 +400,7 @@ func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedC
 		// the replaced one does.
 		ds.latest.Store(end)
 	}
-	if until, ok := ctx.Deadline(); ok && until.Before(end.until) {
-		return end, ctx
-	}
-	*joined = joinedContext{end, ctx}
-	return end, joined
+	return end
 }
 
 // close ends the latest deadline early, so that its timer does not outlive the runner.

@@ -26,6 +26,8 @@ type slotMap struct {
 	// and block for longer than the caller's context lasts.
 	loaded atomic.Bool
 
+	ends deadlines // at which attempts without an answer are slow
+
 	mu      sync.Mutex
 	until   time.Time // readings begin until then
 	busy    bool      // read runs
@@ -53,7 +55,7 @@ const (
 	maxReadDelay = 500 * time.Millisecond
 	maxReadings  = 8                      // in flight: all but one may have met a node that hangs
 	maxRerouting = 100 * time.Millisecond // how long a retry waits for a reading
-	slowAnswer   = time.Second            // an attempt of Once without an answer for that long is a reason to read
+	slowAnswer   = time.Second            // an attempt without an answer for that long is a reason to read
 )
 
 // refresh begins to read the slot map, after an attempt has failed, and returns the reading that will
@@ -165,6 +167,15 @@ func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	return err
 }
 
+// slow returns a channel that is closed when an attempt that begins now is slow; nil without a cluster
+// client. The caller then calls refresh.
+func (m *slotMap) slow() <-chan struct{} {
+	if m.client == nil {
+		return nil
+	}
+	return m.ends.in(slowAnswer).Done()
+}
+
 // follow makes an attempt of a caller that repeats it. While the attempt has no answer, follow has the
 // slot map read again. If another node has replaced the one that was asked, follow returns at once:
 // the outcome is unknown, and a repetition reaches the new node. The attempt then goes on in its own
@@ -190,15 +201,14 @@ func (m *slotMap) follow(ctx context.Context, c call, attempt func() (Reply, err
 		reply, err := attempt()
 		done <- result{reply, err}
 	})
-	slow := time.NewTimer(slowAnswer)
-	defer slow.Stop()
+	slow := m.slow()
 	next := &reading{} // its channel is nil until the attempt is slow
 	for {
 		select {
 		case res := <-done:
 			return res.reply, res.err
-		case <-slow.C:
-			next = m.refresh()
+		case <-slow:
+			slow, next = nil, m.refresh()
 		case <-next.done:
 			if now, err := m.client.MasterForKey(ctx, key); err == nil && now != node {
 				return Reply{}, errReplaced
