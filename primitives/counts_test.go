@@ -226,7 +226,7 @@ func TestCountsManyWaiters(t *testing.T) {
 	awaitWaiter(t, s, "redlatch_holder:")
 	rdb := s.Client(t)
 	redistest.WaitFor(t, soon, func() bool {
-		return rdb.ZCount(t.Context(), "redlatch_lock_waiting:{l}", "1", "+inf").Val() == clients
+		return rdb.ZCount(t.Context(), "redisson_unlock_latch:{l}:line", "1", "+inf").Val() == clients
 	}, "each client stands in line")
 	connections, before := redistest.Connections(t, s), heap()
 	goroutines := runtime.NumGoroutine()

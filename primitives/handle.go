@@ -91,6 +91,13 @@ func (h *handle) wireName(prefix string) wireName {
 	return h.names[start:len(h.names):len(h.names)]
 }
 
+// requestName returns requestKey(request) as an argument of scripts.
+func (h *handle) requestName(request string) wireName {
+	start := len(h.names)
+	h.names = append(append(h.names, h.requests...), request...)
+	return h.names[start:len(h.names):len(h.names)]
+}
+
 // Name is the user's name, without the client's prefix.
 func (h *handle) Name() string { return h.res.Name }
 

@@ -15,7 +15,7 @@ import (
 //	<name>                           hash: the owner's id, and how often it holds the lock
 //	redisson_lock__channel:{<name>}  channel: "0" when the lock becomes free
 //	redisson_lock_token:{<name>}     the latest fencing token, of fenced locks only
-//	redlatch_lock_waiting:{<name>}   sorted set: the clients of this library that wait, in line
+//	redisson_unlock_latch:{<name>}:line  sorted set: the clients of this library that wait, in line
 //
 // The TTL of the hash is the lease. A missing hash is a free lock.
 //
@@ -64,7 +64,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 	})
 	m.init(c, kind, name, opts)
 	m.own.hashDriver = newHashDriver(&m.handle, lockScripts)
-	m.own.line = m.wireName(lineKey)
+	m.own.line = m.requestName(lineKey)
 	m.own.more[0] = &m.own.line
 	traits, more := &mutexTraits, 1
 	if kind == fencedKind {
@@ -306,8 +306,9 @@ type mutexDriver struct {
 	more [2]any   // what extra refers to, so that it takes no allocation
 }
 
-// lineKey begins the key of the line, in which clients of this library wait.
-const lineKey = "redlatch_lock_waiting"
+// lineKey ends the key of the line, in which clients of this library wait. Users that may use Redisson's keys
+// may use it, too.
+const lineKey = "line"
 
 var lockLeave = scripts.Load("lock/leave")
 

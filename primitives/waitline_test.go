@@ -39,7 +39,7 @@ func newLine(t *testing.T, s *redistest.Server, clients int) *line {
 }
 
 // key is the line in Redis.
-func (x *line) key() string { return "redlatch_lock_waiting:{" + x.name + "}" }
+func (x *line) key() string { return "redisson_unlock_latch:{" + x.name + "}:line" }
 
 func (x *line) channel() string { return "redisson_lock__channel:{" + x.name + "}" }
 

@@ -84,7 +84,7 @@ func TestClientsInLineAcquireInOrder(t *testing.T) {
 					}
 				}
 				assert.LessOrEqual(t, early, n/10, "in the order of arrival: %v", order)
-				assert.LessOrEqual(t, len(s.sent("", ""))-before, 2*n+1+4, "with the attempts of new listeners")
+				assert.LessOrEqual(t, len(s.sent("", ""))-before, 2*n+1+4+n/5, "with the attempts of new listeners")
 				sleep(0)
 				clients, _ := s.inLine("x")
 				assert.Zero(t, clients)
@@ -195,8 +195,9 @@ func TestDeletedLineComesBackWithinAPoll(t *testing.T) {
 	})
 }
 
-// A late copy of an attempt leaves a place that nobody hears. The next release drops it.
-func TestPlaceOfALateCopyWakesNobody(t *testing.T) {
+// The server remembers the rollback of a waiter that gave up in doubt, so a late copy of its attempt takes no
+// place in line.
+func TestLateCopyTakesNoPlace(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		holder := acquire(t, t.Context(), s.client(t, "holder").lineLock("x"))
 		ctx, cancel := context.WithCancel(t.Context())
@@ -213,7 +214,7 @@ func TestPlaceOfALateCopyWakesNobody(t *testing.T) {
 		require.Error(t, gone.fail())
 		sleep(700 * ms)
 		clients, _ := s.inLine("x")
-		assert.Equal(t, 4, clients, "the copy has taken the place again")
+		assert.Equal(t, 3, clients)
 		release(t, holder)
 		drain(t, calls...)
 		assert.Equal(t, 3800*ms, s.now())

@@ -20,7 +20,7 @@ local function take_place(line, place, since)
   if type(taken) == 'table' then
     return 0, 1 -- a full Redis, or a key of another type: no line
   end
-  redis.call('zremrangebyscore', line, 3000 - now, '(0')
+  redis.pcall('zremrangebyscore', line, 3000 - now, '(0')
   local mark, listens = '*' .. place, 0
   if redis.call('zscore', line, mark) or redis.call('zcount', line, '-inf', '(0') < 2 then
     redis.call('zadd', line, -now, mark)

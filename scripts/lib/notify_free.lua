@@ -66,7 +66,7 @@ local function wake_first(line, channel, publish, own_place)
     end
   end
   if listeners == 0 then
-    local last = redis.call('zrevrange', line, 0, 0)[1]
+    local last = redis.call('zrange', line, -1, -1)[1]
     if last and last ~= woken and last ~= own_place then
       tell(last, '2')
     end

@@ -216,7 +216,8 @@ var scriptCommands = []string{
 	"hscan KEY 0", "hset KEY f 1",
 	"lindex KEY 0", "llen KEY", "lpop KEY", "lrange KEY 0 1", "lrem KEY 1 x", "rpush KEY x",
 	"persist KEY", "pexpire KEY 1", "pttl KEY",
-	"zadd KEY 1 x", "zcard KEY", "zcount KEY 0 1", "zrange KEY 0 1", "zrangebyscore KEY 0 1", "zrem KEY x", "zscore KEY x",
+	"zadd KEY 1 x", "zcard KEY", "zcount KEY 0 1", "zrange KEY 0 1", "zrangebyscore KEY 0 1", "zrem KEY x",
+	"zremrangebyscore KEY 0 1", "zscore KEY x",
 }
 
 // String is for messages of tests.

@@ -179,6 +179,8 @@ type candidate struct {
 	queue   *redis.StringSliceCmd
 	length  *redis.IntCmd
 	clients *redis.IntCmd
+	places  *redis.IntCmd          // of clients in line for a plain or fenced lock
+	listens *redis.IntCmd          // how many of them listen on the lock's channel, too
 	leases  [][]*redis.DurationCmd // of each holder that reads
 }
 
@@ -208,6 +210,9 @@ func (s *Source) read(ctx context.Context, keys []string, snap *Snapshot) error 
 			c.length = pipe.LLen(ctx, prefixed(queuePrefix, c.key))
 			c.queue = pipe.LRange(ctx, prefixed(queuePrefix, c.key), 0, maxWaiters-1)
 			c.clients = pipe.Exists(ctx, prefixed(clientsPrefix, c.key))
+			line := prefixed(requestPrefix, c.key) + ":line"
+			c.places = pipe.ZCount(ctx, line, "0", "+inf")
+			c.listens = pipe.ZCount(ctx, line, "-inf", "(0")
 		} else {
 			c.askLeases(ctx, pipe)
 		}
@@ -309,6 +314,9 @@ func (c *candidate) finish() bool {
 	case c.token.Err() == nil:
 		c.lock.Kind = "fenced"
 	}
+	if c.lock.Kind != "fair" { // countListeners adds those that listen
+		c.lock.Waiting = max(0, int(c.places.Val()-c.listens.Val()))
+	}
 	return true
 }
 
@@ -342,8 +350,8 @@ func (s *Source) nameClients(ctx context.Context, snap *Snapshot) error {
 	return nil
 }
 
-// countListeners fills in how many clients wait for each lock. A client that waits listens on the lock's
-// channel, once for all its waiters. Waiters of a fair lock stand in its queue.
+// countListeners adds the clients that listen on the channel of a lock. A client that waits listens there,
+// once for all its waiters, unless it stands in line and need not. Waiters of a fair lock stand in its queue.
 func (s *Source) countListeners(ctx context.Context, nodes []redis.UniversalClient, snap *Snapshot) error {
 	locks := map[string]*Lock{}
 	var channels []any
