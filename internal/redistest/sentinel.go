@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -45,7 +46,13 @@ func replicated(t testing.TB, binary string, n int) *ReplicaServers {
 	ctx, cancel := context.WithTimeout(context.Background(), setupTimeout)
 	defer cancel()
 	for _, s := range r.Replicas {
-		if err := s.waitForReply(ctx, []string{"master_link_status:up"}, "info", "replication"); err != nil {
+		_, port, _ := net.SplitHostPort(s.addr)
+		// Both sides: for a moment, the master still counts the replica as one that loads its data.
+		err := errors.Join(
+			s.waitForReply(ctx, []string{"master_link_status:up"}, "info", "replication"),
+			r.Master.waitForReply(ctx, []string{"port=" + port + ",state=online"}, "info", "replication"),
+		)
+		if err != nil {
 			t.Fatal(err)
 		}
 	}
