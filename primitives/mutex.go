@@ -285,18 +285,6 @@ func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids [
 	return ids, held, err
 }
 
-// info implements [lockDriver] by lock/info, which reads the hash, its TTL and a fenced lock's token in one step.
-func (d *hashDriver) info(ctx context.Context) (Info, error) {
-	reply, err := d.h.c.run.Do(ctx, lockInfo, append([]any{d.h.name}, d.extra...))
-	if err != nil {
-		return Info{}, err
-	}
-	answer := reply.Value.([]any)
-	info := Info{TTL: ttlOf(answer[0].(int64)), Token: tokenOf(answer[1])}
-	info.Holders = holders(answer[2:], info.TTL)
-	return info, nil
-}
-
 // mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever tries
 // first gets a free lock. So a release may hand the lock off to a waiter of the same client. It implements
 // [engine.LineDriver].
@@ -342,6 +330,18 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.LineMessage
 func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
 	_, err := d.h.c.run.Do(ctx, lockLeave, d.keys(d.h.requestKey("")), d.placeName(number), d.h.c.publish())
 	return err
+}
+
+// info implements [lockDriver] by lock/info, which reads the hash, its TTL and a fenced lock's token in one step.
+func (d *mutexDriver) info(ctx context.Context) (Info, error) {
+	reply, err := d.h.c.run.Do(ctx, lockInfo, append([]any{d.h.name}, d.extra[1:]...)) // without the line
+	if err != nil {
+		return Info{}, err
+	}
+	answer := reply.Value.([]any)
+	info := Info{TTL: ttlOf(answer[0].(int64)), Token: tokenOf(answer[1])}
+	info.Holders = holders(answer[2:], info.TTL)
+	return info, nil
 }
 
 // TryAcquire implements [engine.Driver] by lock/acquire. [readLockReply] lists the replies.
