@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -72,6 +71,11 @@ func demoCommand() *cli.Command {
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return badUsage("demo takes no arguments: %q (see redlatch demo --help)", c.Args().First())
+			}
+			for _, flag := range c.Root().Flags {
+				if name := flag.Names()[0]; c.Root().IsSet(name) || name != "redis" && c.IsSet(name) {
+					return badUsage("demo: no flag --%s there (see redlatch demo --help)", name)
+				}
 			}
 			selected, err := selectScenes(c.String("only"))
 			if err != nil {
@@ -157,9 +161,9 @@ func servers(ctx context.Context, address string) (n nodes, where string, closeA
 		n, closeAll = embedded()
 		return n, "a server inside this process (for a real one: --redis redis://localhost:6379)", closeAll, nil
 	}
-	o, err := redis.ParseURL(address)
+	o, err := parseURL(address)
 	if err != nil {
-		return nil, "", nil, badUsage("--redis: %w", withoutSecrets(err))
+		return nil, "", nil, err
 	}
 	o.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	if err := ping(ctx, o); err != nil {
@@ -180,14 +184,6 @@ func embedded() (n nodes, closeAll func()) {
 			s.Close()
 		}
 	}
-}
-
-// withoutSecrets removes the address from a parser's error, because it may contain a password.
-func withoutSecrets(err error) error {
-	if u := (*url.Error)(nil); errors.As(err, &u) {
-		return fmt.Errorf("bad URL: %w", u.Err)
-	}
-	return err
 }
 
 // ping checks that the server answers within connectTimeout. It does not retry.

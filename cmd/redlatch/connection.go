@@ -1,0 +1,214 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// The flags that all commands share, and the clients that they describe.
+
+const (
+	defaultURL  = "redis://localhost:6379"
+	urlVariable = "REDIS_URL"
+)
+
+// connectionFlags returns the flags of the root command. Its commands inherit them. REDIS_URL is read by
+// addresses, not by the flag: help would print a password in it.
+func connectionFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{
+			Name: "redis", HideDefault: true,
+			Usage: "`URL` of Redis: redis://, rediss:// (TLS) or unix://, with user, password and /db; " +
+				"repeat it for the seeds of a cluster (default: $REDIS_URL, else " + defaultURL + ")",
+		},
+		&cli.BoolFlag{Name: "cluster", Usage: "the addresses are seeds of a cluster"},
+		&cli.StringFlag{Name: "sentinel-master", Usage: "the addresses are Sentinels of the master `NAME`"},
+		&cli.StringFlag{Name: "tls-ca", Usage: "`FILE` with the certificates of the authorities to trust", TakesFile: true},
+		&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the client's certificate", TakesFile: true},
+		&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with the client's key", TakesFile: true},
+		&cli.StringFlag{Name: "prefix", Usage: "`PREFIX` of all names in Redis, not shown in the output"},
+		&cli.DurationFlag{
+			Name: "timeout", Value: scripts.DefaultTimeout,
+			Usage: "how long to wait for an answer of Redis, a `DURATION` such as 500ms",
+		},
+		&cli.BoolFlag{Name: "json", Usage: "print JSON, one object a line, errors too"},
+	}
+}
+
+// session is what a command works with: the connection that the flags describe, and a client on it.
+type session struct {
+	rdb    redis.UniversalClient
+	client *primitives.Client
+	prefix string
+}
+
+// withSession connects as the flags say, runs f, and closes the connection. It fails at once if Redis does
+// not answer or refuses the credentials.
+func withSession(
+	ctx context.Context, c *cli.Command, f func(*session) error, opts ...primitives.ClientOption,
+) (err error) {
+	s, err := open(c, opts...)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.ping(ctx, c.Duration("timeout")); err != nil {
+		return err
+	}
+	return f(s)
+}
+
+// open returns the session that the flags describe. It sends nothing.
+func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {
+	rdb, err := connect(c)
+	if err != nil {
+		return nil, err
+	}
+	opts = append(opts, primitives.WithPrefix(c.String("prefix")), primitives.WithCommandTimeout(c.Duration("timeout")))
+	client, err := primitives.New(rdb, opts...)
+	if err != nil {
+		_ = rdb.Close()
+		return nil, err
+	}
+	return &session{rdb, client, c.String("prefix")}, nil
+}
+
+// close ends the session. Holds that are left stay until their leases end.
+func (s *session) close() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_ = s.client.Close(ctx)
+	_ = s.rdb.Close()
+}
+
+// ping checks that Redis answers within timeout.
+func (s *session) ping(ctx context.Context, timeout time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	if err := s.rdb.Ping(ctx).Err(); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause // without it, errors of a deadline differ by where go-redis noticed it
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("no answer within %v", timeout)
+		}
+		if _, ok := errors.AsType[*signalError](err); ok {
+			return err
+		}
+		return &codedError{exitUnreachable, fmt.Errorf("cannot use Redis: %w", err)}
+	}
+	return nil
+}
+
+// connect returns a client of the Redis that the flags describe. It sends nothing.
+func connect(c *cli.Command) (redis.UniversalClient, error) {
+	urls := c.StringSlice("redis")
+	if len(urls) == 0 {
+		urls = []string{os.Getenv(urlVariable)}
+		if urls[0] == "" {
+			urls = []string{defaultURL}
+		}
+	}
+	master := c.String("sentinel-master")
+	if c.Bool("cluster") && c.IsSet("sentinel-master") {
+		return nil, badUsage("--cluster and --sentinel-master exclude each other")
+	}
+	if c.IsSet("sentinel-master") && master == "" {
+		return nil, badUsage("--sentinel-master is empty")
+	}
+	nodes := make([]*redis.Options, len(urls))
+	for i, u := range urls {
+		var err error
+		if nodes[i], err = parseURL(u); err != nil {
+			return nil, err
+		}
+	}
+	first := nodes[0]
+	if err := addTLS(first, c.String("tls-ca"), c.String("tls-cert"), c.String("tls-key")); err != nil {
+		return nil, err
+	}
+	timeout := c.Duration("timeout")
+	first.DialTimeout, first.ReadTimeout, first.WriteTimeout = timeout, timeout, timeout
+	first.DialerRetries, first.ContextTimeoutEnabled = 1, true
+	first.MaintNotificationsConfig = &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	if !c.Bool("cluster") && master == "" && len(nodes) == 1 {
+		return redis.NewClient(first), nil
+	}
+	many := &redis.UniversalOptions{
+		MasterName: master, IsClusterMode: master == "",
+		Username: first.Username, Password: first.Password, DB: first.DB, TLSConfig: first.TLSConfig,
+		DialTimeout: first.DialTimeout, ReadTimeout: first.ReadTimeout, WriteTimeout: first.WriteTimeout,
+		DialerRetries: first.DialerRetries, ContextTimeoutEnabled: true,
+		MaintNotificationsConfig: first.MaintNotificationsConfig,
+	}
+	for _, node := range nodes {
+		if node.Network == "unix" {
+			return nil, badUsage("--redis: a unix:// socket is one server, no cluster and no Sentinel")
+		}
+		many.Addrs = append(many.Addrs, node.Addr)
+	}
+	if master == "" && first.DB != 0 {
+		return nil, badUsage("--redis: a cluster has no database %d", first.DB)
+	}
+	return redis.NewUniversalClient(many), nil
+}
+
+// parseURL parses the URL of one server.
+func parseURL(u string) (*redis.Options, error) {
+	o, err := redis.ParseURL(u)
+	if err != nil {
+		return nil, badUsage("--redis: %w", withoutSecrets(err))
+	}
+	return o, nil
+}
+
+// withoutSecrets removes the address from a parser's error, because it may contain a password.
+func withoutSecrets(err error) error {
+	if u := (*url.Error)(nil); errors.As(err, &u) {
+		return fmt.Errorf("bad URL: %w", u.Err)
+	}
+	return err
+}
+
+// addTLS adds the certificates in these files, none of which is needed.
+func addTLS(o *redis.Options, ca, cert, key string) error {
+	switch {
+	case ca == "" && cert == "" && key == "":
+		return nil
+	case o.TLSConfig == nil:
+		return badUsage("--tls-ca, --tls-cert and --tls-key need a rediss:// URL")
+	case (cert == "") != (key == ""):
+		return badUsage("--tls-cert and --tls-key need each other")
+	}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return badUsage("--tls-ca: %w", err)
+		}
+		o.TLSConfig.RootCAs = x509.NewCertPool()
+		if !o.TLSConfig.RootCAs.AppendCertsFromPEM(pem) {
+			return badUsage("--tls-ca: no certificate in %s", ca)
+		}
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return badUsage("--tls-cert: %w", err)
+		}
+		o.TLSConfig.Certificates = []tls.Certificate{pair}
+	}
+	return nil
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Exit codes. Scripts depend on them: see doc/cli.md.
+const (
+	exitFailed        = 1   // a check failed, or something is not held or not there
+	exitUsage         = 2   // the command line is wrong, or asks for something that cannot be
+	exitUnreachable   = 3   // Redis does not answer, or refuses
+	exitNotAcquired   = 75  // EX_TEMPFAIL
+	exitLost          = 76  // the lock was lost while the command ran
+	exitNotExecutable = 126 // of the command that run should start
+	exitNotFound      = 127
+	exitSignal        = 128 // plus the number of the signal
+)
+
+const exitCodes = "Exit codes: 0 done; 1 a check failed, or something is not held; 2 bad use; 3 Redis is out of reach\n" +
+	"or refuses; 75 not acquired in time; 76 lost while the command ran; 128+n ended by signal n."
+
+// codedError is an error with an exit code of its own. A nil err prints nothing.
+type codedError struct {
+	code int
+	err  error
+}
+
+func (e *codedError) Error() string {
+	if e.err == nil {
+		return "exit code " + strconv.Itoa(e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *codedError) Unwrap() error { return e.err }
+
+func badUsage(format string, args ...any) error {
+	return &codedError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+func failure(format string, args ...any) error {
+	return &codedError{exitFailed, fmt.Errorf(format, args...)}
+}
+
+// signalError is the reason why a signal ended the command.
+type signalError struct{ signal syscall.Signal }
+
+func (e *signalError) Error() string { return "ended by signal: " + e.signal.String() }
+
+// finish prints err on stderr and returns the exit code.
+func finish(ctx context.Context, err error, asJSON bool, stderr io.Writer) int {
+	if err == nil {
+		return 0
+	}
+	code := exitCode(ctx, err)
+	if coded, ok := errors.AsType[*codedError](err); ok && coded.err == nil {
+		return code
+	}
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	if asJSON {
+		_ = json.NewEncoder(stderr).Encode(struct {
+			Error string `json:"error"`
+			Code  int    `json:"code"`
+		}{text, code})
+		return code
+	}
+	fmt.Fprintln(stderr, "redlatch:", strings.TrimPrefix(text, "redlatch: "))
+	return code
+}
+
+// exitCode returns the exit code of an error. If a signal has ended ctx, it is that signal's, unless the
+// error has a code of its own.
+func exitCode(ctx context.Context, err error) int {
+	if coded, ok := errors.AsType[*codedError](err); ok {
+		return coded.code
+	}
+	sig, ok := errors.AsType[*signalError](err)
+	if !ok {
+		sig, ok = errors.AsType[*signalError](context.Cause(ctx))
+	}
+	switch {
+	case ok:
+		return exitSignal + int(sig.signal)
+	case errors.Is(err, primitives.ErrInvalid), errors.Is(err, primitives.ErrUnsupported), isWrongType(err):
+		return exitUsage
+	case errors.Is(err, primitives.ErrNotAcquired):
+		return exitNotAcquired
+	case errors.Is(err, primitives.ErrLost):
+		return exitLost
+	case errors.Is(err, primitives.ErrNotHeld):
+		return exitFailed
+	case isOfRedis(err):
+		return exitUnreachable
+	}
+	return exitFailed
+}
+
+// isWrongType reports whether a key has another type than the command expects. Another attempt would not
+// help, so this is bad use.
+func isWrongType(err error) bool { return strings.Contains(err.Error(), "WRONGTYPE") }
+
+// isOfRedis reports whether err is an error reply, or a failure to get a reply. Those are all errors of
+// the library that none of its own errors matches.
+func isOfRedis(err error) bool {
+	if _, ok := errors.AsType[*primitives.Error](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[redis.Error](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[net.Error](err); ok { // a context's deadline is one, too
+		return true
+	}
+	return slices.ContainsFunc([]error{redis.ErrClosed, redis.ErrPoolTimeout, io.EOF, io.ErrUnexpectedEOF},
+		func(target error) bool { return errors.Is(err, target) })
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+)
+
+// wantsJSON reports whether args contain --json. It is separate from the parser because errors of the
+// parser are printed as JSON, too.
+func wantsJSON(args []string) bool {
+	if end := slices.Index(args, "--"); end >= 0 {
+		args = args[:end]
+	}
+	for _, arg := range slices.Backward(args) {
+		if arg == "--json" || arg == "-json" {
+			return true
+		}
+		if value, ok := strings.CutPrefix(arg, "--json="); ok {
+			on, err := strconv.ParseBool(value)
+			return on && err == nil
+		}
+	}
+	return false
+}
+
+// printJSON prints one line of JSON on standard output.
+func printJSON(c *cli.Command, v any) error {
+	out := json.NewEncoder(c.Root().Writer)
+	out.SetEscapeHTML(false)
+	return out.Encode(v)
+}
+
+// colours reports whether to use colours on w.
+func colours(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(f)
+}
+
+// bold makes a line bold if w is a terminal.
+func bold(w io.Writer, line string) string {
+	if !colours(w) {
+		return line
+	}
+	return "\x1b[1m" + line + "\x1b[0m"
+}
+
+// millis is a duration in JSON: whole milliseconds, or -1 for "no expiry".
+func millis(d time.Duration) int64 {
+	if d < 0 {
+		return -1
+	}
+	return d.Milliseconds()
+}
+
+// shown is a TTL for people.
+func shown(d time.Duration) string {
+	switch {
+	case d < 0:
+		return "none"
+	case d < 10*time.Second:
+		return d.Truncate(10 * time.Millisecond).String()
+	}
+	return d.Truncate(time.Second).String()
+}
+
+// withExamples returns a description that ends with examples. A test runs them.
+func withExamples(description string, examples ...string) string {
+	heading := "Example:"
+	if len(examples) > 1 {
+		heading = "Examples:"
+	}
+	return description + "\n\n" + heading + "\n  " + strings.Join(examples, "\n  ")
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// endingSignals end a command that has no other use for them.
+var endingSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+
+// untilSignal returns a context that the first signal ends, with a [signalError]. The second one ends the
+// process, because a command may still be waiting for Redis to clean up.
+func untilSignal(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	received := make(chan os.Signal, 1)
+	catch(received, endingSignals)
+	go func() {
+		select {
+		case sig := <-received:
+			signal.Stop(received)
+			cancel(&signalError{sig.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(received)
+		cancel(nil)
+	}
+}
+
+// catch has signals delivered to a channel. It leaves out those that the process was started to ignore,
+// such as SIGHUP under nohup.
+func catch(received chan<- os.Signal, signals []os.Signal) {
+	for _, sig := range signals {
+		if !signal.Ignored(sig) {
+			signal.Notify(received, sig)
+		}
+	}
+}
