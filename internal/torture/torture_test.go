@@ -1,0 +1,29 @@
+package torture
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestTry(t *testing.T) {
+	c := Config{Client: testClient, Seed: 1, Timelines: t.TempDir(), Topology: os.Getenv("TT")}
+	if p := os.Getenv("TP"); p != "" {
+		c.Primitives = strings.Split(p, ",")
+	}
+	if p := os.Getenv("TF"); p != "" {
+		c.Faults = strings.Split(p, ",")
+	}
+	if p := os.Getenv("TD"); p != "" {
+		c.Duration, _ = time.ParseDuration(p)
+	}
+	r, err := Run(t.Context(), c)
+	if r != nil {
+		_ = r.Print(os.Stdout)
+	}
+	require.NoError(t, err)
+	require.Empty(t, r.Violations)
+}
