@@ -388,7 +388,7 @@ func (h *history) troubled(process int, begin, end int64) bool {
 
 // unexpected are parts of errors that only a bug causes, and the fault that excuses them.
 var unexpected = map[string]string{
-	"NOSCRIPT": "", "user_script": "", "CROSSSLOT": "", "wrong number": "", "invalid": "",
+	"NOSCRIPT": "", "Error running script": "", "CROSSSLOT": "", "wrong number": "", "attempt to": "",
 	"WRONGTYPE": faultOverwrite, "OOM ": faultMemory,
 }
 

@@ -13,8 +13,16 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// report adds violations to the result, and writes the timelines of those that have one.
-func (r *runner) report(rd *round, violations []Violation) error {
+// report adds violations to the result, and writes the timelines of those that have one, and a log of the
+// round.
+func (r *runner) report(rd *round, h *history, violations []Violation) error {
+	if len(violations) > 0 {
+		log := filepath.Join(r.cfg.Timelines, fmt.Sprintf("redlatch-torture-%d.log", rd.seed))
+		if err := writeFile(log, h.print); err != nil {
+			return err
+		}
+		r.result.Logs = append(r.result.Logs, log)
+	}
 	for i := range violations {
 		v := &violations[i]
 		v.Seed = rd.seed
@@ -22,7 +30,8 @@ func (r *runner) report(rd *round, violations []Violation) error {
 			continue
 		}
 		file := filepath.Join(r.cfg.Timelines, fmt.Sprintf("redlatch-torture-%d-%s-%d.html", rd.seed, v.Primitive, i))
-		if err := writeTimeline(file, v); err != nil {
+		visualize := func(out io.Writer) error { return porcupine.Visualize(v.model, *v.result, out) }
+		if err := writeFile(file, visualize); err != nil {
 			return err
 		}
 		v.Timeline = file
@@ -31,16 +40,52 @@ func (r *runner) report(rd *round, violations []Violation) error {
 	return nil
 }
 
-func writeTimeline(file string, v *Violation) error {
-	out, err := os.Create(file)
+func writeFile(name string, write func(io.Writer) error) error {
+	out, err := os.Create(name)
 	if err != nil {
-		return fmt.Errorf("torture: timeline: %w", err)
+		return fmt.Errorf("torture: report: %w", err)
 	}
-	err = porcupine.Visualize(v.model, *v.result, out)
+	err = write(out)
 	if closed := out.Close(); err == nil {
 		err = closed
 	}
 	return err
+}
+
+// print writes all that happened in a round, by name. Times are seconds since its begin.
+func (h *history) print(out io.Writer) error {
+	at := func(t int64) string {
+		if t == never || t == 0 {
+			return "never"
+		}
+		return fmt.Sprintf("%.3f", float64(t-h.begin)/1e9)
+	}
+	for _, w := range h.windows {
+		fmt.Fprintf(out, "%s to %s: fault %s, process %d, %v hit=%v\n", at(w.begin), at(w.end), w.fault, w.process, w.names, w.hit)
+	}
+	names := h.byName()
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		fmt.Fprintf(out, "\n%s\n", name)
+		for _, o := range names[name] {
+			fmt.Fprintf(out, "%s to %s: process %d.%d op %d %s: %s", at(o.call.At), at(o.returned()), o.process, o.call.Session,
+				o.call.Op, o.call.Do, o.outcome())
+			if o.call.Root != 0 && o.call.Root != o.call.Op {
+				fmt.Fprintf(out, " of op %d", o.call.Root)
+			}
+			if o.holds() {
+				fmt.Fprintf(out, ", read=%v fixed=%v ttl %v, id %s token %d, held to %s, valid to %s", o.call.Read, o.call.Fixed,
+					o.call.TTL, o.ret.ID, o.ret.Token, at(o.claimEnd()), at(o.until))
+			}
+			if o.waited != 0 {
+				fmt.Fprintf(out, ", waited at %s", at(o.waited))
+			}
+			if o.ret != nil && o.ret.Err != "" {
+				fmt.Fprintf(out, ", %s", o.ret.Err)
+			}
+			fmt.Fprintln(out)
+		}
+	}
+	return nil
 }
 
 // Print writes a result as a table.
@@ -83,6 +128,9 @@ func (r *Result) Print(out io.Writer) error {
 		if v.Timeline != "" {
 			fmt.Fprintf(out, "  timeline: %s\n", v.Timeline)
 		}
+	}
+	for _, log := range r.Logs {
+		fmt.Fprintf(out, "\nall operations and faults of the round: %s\n", log)
 	}
 	return nil
 }

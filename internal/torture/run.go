@@ -70,6 +70,7 @@ type Result struct {
 	LongestMS   int64          `json:"longest_wait_ms"`
 	Undecided   int            `json:"undecided"` // histories of a name that porcupine could not decide in time
 	Violations  []Violation    `json:"violations"`
+	Logs        []string       `json:"logs,omitempty"` // of the rounds with violations
 }
 
 // Total is the number of operations of all primitives.
@@ -295,7 +296,7 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	found, undecided := h.check()
 	violations = slices.Concat(violations, found, left)
 	r.count(rd, h, len(undecided))
-	return r.report(rd, violations)
+	return r.report(rd, h, violations)
 }
 
 func (r *round) startClients() error {

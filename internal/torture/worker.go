@@ -50,8 +50,11 @@ func Worker(in io.Reader, out io.Writer) error {
 		sessions.Go(func() { w.session(n) })
 	}
 	go w.watchStalls()
-	var order order
-	for lines.Decode(&order) == nil {
+	for {
+		var order order
+		if err := lines.Decode(&order); err != nil {
+			return nil // the harness has gone
+		}
 		switch order.Do {
 		case "hang":
 			w.network.hang(order.On)
@@ -68,7 +71,6 @@ func Worker(in io.Reader, out io.Writer) error {
 			return w.close()
 		}
 	}
-	return nil
 }
 
 type discard struct{}

@@ -215,7 +215,8 @@ func (w *worker) finish(call record, err error, r record) {
 // hold acquires, holds for a while, and releases. nested, if not nil, is the lock to nest; else it is l.
 func (s *session) hold(l acquirer, call record, nested acquirer) {
 	call.Session = s.n
-	h := s.acquire(context.Background(), l, &call)
+	h, end := s.acquire(context.Background(), l, &call)
+	defer end()
 	if h == nil {
 		return
 	}
@@ -227,8 +228,8 @@ func (s *session) hold(l acquirer, call record, nested acquirer) {
 }
 
 // acquire acquires l in one of the ways that callers have. It completes call, and returns nil if it
-// failed.
-func (s *session) acquire(ctx context.Context, l acquirer, call *record) hold {
+// failed. end ends the context of the acquisition, and so that of the hold.
+func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold, end func()) {
 	opts := []primitives.Option{primitives.WithWatchdog(call.TTL)}
 	if s.one(8) {
 		opts[0], call.Fixed = primitives.WithLease(call.TTL), true
@@ -237,7 +238,7 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) hold {
 		opts = append(opts, primitives.WithPermits(call.Permits))
 	}
 	wait := 20*time.Millisecond + time.Duration(s.rand.Int64N(int64(s.TTL)))
-	end := func() {}
+	end = func() {}
 	now := time.Now()
 	switch s.rand.IntN(6) {
 	case 0:
@@ -247,17 +248,17 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) hold {
 		opts = append(opts, primitives.WithWait(wait))
 		call.Bound = s.clock.at(now.Add(wait))
 	case 2:
-		ctx, end = context.WithTimeout(ctx, wait)
+		ctx, end = withTimeout(ctx, wait)
 		call.Bound = s.clock.at(now.Add(wait))
 	case 3: // cancelled early, often while the first command is under way
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		early := time.Duration(s.rand.Int64N(int64(4 * time.Millisecond)))
 		timer := time.AfterFunc(early, cancel)
-		end = func() { timer.Stop() }
+		end = func() { timer.Stop(); cancel() }
 		call.Bound = s.clock.at(now.Add(early))
 	default:
-		ctx, end = context.WithTimeout(ctx, 20*time.Second)
+		ctx, end = withTimeout(ctx, 20*time.Second)
 		call.Bound = s.clock.at(now.Add(20 * time.Second))
 	}
 	call.Do = opAcquire
@@ -267,13 +268,17 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) hold {
 		call.Root = call.Op
 	}
 	h, err := s.grab(context.WithValue(ctx, opKey{}, call.Op), l, call, opts)
-	defer end()
 	if err != nil {
 		s.finish(*call, err, record{})
-		return nil
+		return nil, end
 	}
 	s.finish(*call, nil, record{ID: h.ID(), Token: h.Token(), Until: s.clock.at(h.ValidUntil())})
-	return h
+	return h, end
+}
+
+// withTimeout is context.WithTimeout, with a plain func.
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, func()) {
+	return context.WithTimeout(ctx, d)
 }
 
 // hold is a *primitives.Hold, or one with a planted defect.
@@ -316,7 +321,9 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	case s.one(4) && call.Root == call.Op:
 		inner := call
 		inner.Fixed, inner.Read = false, call.Read || call.Primitive == "rwlock"
-		if n := s.acquire(ctx, nested, &inner); n != nil {
+		n, end := s.acquire(ctx, nested, &inner)
+		defer end()
+		if n != nil {
 			time.Sleep(time.Duration(s.rand.IntN(3)) * time.Millisecond)
 			s.release(n, inner)
 		}
