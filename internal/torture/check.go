@@ -35,16 +35,16 @@ type Violation struct {
 
 // The checks.
 const (
-	checkOrder    = "exclusion"    // the history of a name has no sequential order
-	checkPrompt   = "return"       // a call returned too late
-	checkReason   = "loss"         // a hold was lost without a reason
-	checkNotice   = "notice"       // the holder learned of a loss too late
-	checkFree     = "wait"         // a waiter waited although nobody could hold
-	checkError    = "error"        // an error that no fault explains
-	checkForever  = "end"          // a call did not return at all
-	checkLeft     = "left behind"  // keys, subscriptions or goroutines
-	checkProcess  = "process"      // a client process failed
-	checkUndecide = "undecided"    // porcupine found no answer in time
+	checkOrder    = "exclusion"   // the history of a name has no sequential order
+	checkPrompt   = "return"      // a call returned too late
+	checkReason   = "loss"        // a hold was lost without a reason
+	checkNotice   = "notice"      // the holder learned of a loss too late
+	checkFree     = "wait"        // a waiter waited although nobody could hold
+	checkError    = "error"       // an error that no fault explains
+	checkForever  = "end"         // a call did not return at all
+	checkLeft     = "left behind" // keys, subscriptions or goroutines
+	checkProcess  = "process"     // a client process failed
+	checkUndecide = "undecided"   // porcupine found no answer in time
 )
 
 // check returns the violations of a history. undecided are names for which porcupine ran out of time.

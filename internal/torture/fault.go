@@ -45,7 +45,7 @@ type fault struct {
 	usage string
 	// topologies are where it can be injected: "" on any Redis, also on one that others use.
 	topologies []string
-	process    func(r *round, p *process)          // of one client process
+	process    func(r *round, p *process)           // of one client process
 	server     func(r *round, rng *rand.Rand) error // of the servers, or by the operator
 }
 

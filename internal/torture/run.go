@@ -39,8 +39,9 @@ type Config struct {
 	// Client returns the command that starts a client process, which calls Worker.
 	Client func() *exec.Cmd
 
-	defect     string
-	untilFirst bool // stop after the first round with a violation
+	defect string
+	drain  time.Duration // how long sessions may take to end
+	until  []string      // stop after the first round in which one of these checks has failed
 }
 
 // Progress is how far a run is.
@@ -82,6 +83,9 @@ func (r *Result) Total() int {
 	return sum
 }
 
+// NoFaults in place of faults injects none.
+const NoFaults = "none"
+
 // ErrConfig is an error of a Config.
 var ErrConfig = errors.New("torture: bad configuration")
 
@@ -94,6 +98,7 @@ func (c Config) withDefaults() (Config, error) {
 	set(&c.Round, 20*time.Second)
 	set(&c.Duration, c.Round)
 	set(&c.TTL, 1500*time.Millisecond)
+	set(&c.drain, drainLimit)
 	set(&c.Every[0], 2*time.Second)
 	set(&c.Every[1], 5*time.Second)
 	if c.Processes == 0 {
@@ -119,7 +124,7 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("%w: no primitive %q; there are %s", ErrConfig, p, strings.Join(Primitives, ", "))
 		}
 	}
-	var known []string
+	known := []string{NoFaults}
 	for _, f := range faults() {
 		known = append(known, f.name)
 	}
@@ -192,7 +197,7 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		if err = r.round(ctx, seed); err != nil {
 			break
 		}
-		if c.untilFirst && len(r.result.Violations) > 0 {
+		if slices.ContainsFunc(r.result.Violations, func(v Violation) bool { return slices.Contains(c.until, v.Check) }) {
 			break
 		}
 	}
@@ -288,7 +293,11 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	rd.copies.Wait()
 	left := rd.leftovers()
 	for _, s := range rd.slots {
-		if err := s.current().close(15 * time.Second); err != nil {
+		p := s.current()
+		if !p.alive() {
+			continue // drain has killed it
+		}
+		if err := p.close(15 * time.Second); err != nil {
 			violations = append(violations, Violation{Check: checkProcess, Detail: err.Error()})
 		}
 	}
@@ -426,14 +435,14 @@ func (r *round) progress() Progress {
 }
 
 // drainLimit is how long sessions may take to end: a wait, a release and a repetition of each.
-const drainLimit = 40 * time.Second
+const drainLimit = 30 * time.Second
 
 // drain waits until all sessions have ended.
 func (r *round) drain() (out []Violation) {
 	for _, s := range r.slots {
 		_ = s.current().send(order{Do: "drain"}) // a dead process is noticed below
 	}
-	limit := time.After(drainLimit)
+	limit := time.After(r.cfg.drain)
 	for _, s := range r.slots {
 		p := s.current()
 		select {
@@ -441,10 +450,10 @@ func (r *round) drain() (out []Violation) {
 		case <-p.exited:
 			out = append(out, Violation{Check: checkProcess, Detail: p.failure(errors.New("it ended by itself")).Error()})
 		case <-limit:
-			out = append(out, Violation{Check: checkForever, Detail: fmt.Sprintf("process %d: %v for %v", p.id, errNotDrained, drainLimit)})
+			out = append(out, Violation{Check: checkForever, Detail: fmt.Sprintf("process %d: %v for %v", p.id, errNotDrained, r.cfg.drain)})
 			p.kill()
 			<-p.exited
-			return out
+			limit = time.After(0)
 		}
 	}
 	return out

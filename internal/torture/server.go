@@ -77,17 +77,12 @@ func connect(e Endpoint) (*deployment, error) {
 }
 
 // start starts servers of a topology.
-func start(topology string) (d *deployment, err error) {
+func start(topology string) (*deployment, error) {
 	dir, err := os.MkdirTemp("", "redlatch-torture-")
 	if err != nil {
 		return nil, err
 	}
-	d = &deployment{own: true, kind: topology, dir: dir, homes: map[*redistest.Server]string{}}
-	defer func() {
-		if err != nil {
-			d.close()
-		}
-	}()
+	d := &deployment{own: true, kind: topology, dir: dir, homes: map[*redistest.Server]string{}}
 	switch topology {
 	case Single:
 		err = d.startSingle()
@@ -99,6 +94,7 @@ func start(topology string) (d *deployment, err error) {
 		err = fmt.Errorf("torture: no topology %q", topology)
 	}
 	if err != nil {
+		d.close()
 		return nil, err
 	}
 	for _, s := range d.servers {
@@ -238,7 +234,7 @@ func (d *deployment) awaitCluster() error {
 				return err
 			}
 			if !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_size:3") ||
-				strings.Contains(nodes, "fail") || strings.Count(nodes, " slave ") != 3 {
+				strings.Contains(nodes, "fail") || strings.Count(nodes, "slave ") != 3 {
 				return fmt.Errorf("the cluster is not complete: %s", nodes)
 			}
 		}

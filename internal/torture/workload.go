@@ -258,7 +258,7 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 		end = func() { timer.Stop(); cancel() }
 		call.Bound = s.clock.at(now.Add(early))
 	default:
-		ctx, end = withTimeout(ctx, 20*time.Second)
+		ctx, end = withTimeout(ctx, 8*s.TTL)
 		call.Bound = s.clock.at(now.Add(20 * time.Second))
 	}
 	call.Do = opAcquire
@@ -303,13 +303,15 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	})
 	defer stop()
 	d := time.Duration(s.rand.IntN(5)) * time.Millisecond
-	switch s.rand.IntN(12) {
+	switch s.rand.IntN(24) {
 	case 0: // some renewals
 		d = call.TTL/2 + time.Duration(s.rand.Int64N(int64(call.TTL)))
-	case 1, 2:
+	case 1:
+		d = s.TTL/4 + time.Duration(s.rand.Int64N(int64(s.TTL)))
+	case 2, 3, 4, 5:
 		d = time.Duration(s.rand.IntN(100)) * time.Millisecond
 	}
-	if d > s.TTL/4 {
+	if d >= s.TTL/4 {
 		s.stay(h, call, d)
 	} else {
 		time.Sleep(d)
@@ -407,4 +409,3 @@ func (s *session) useLatch(primitive string) {
 	}
 	s.finish(call, err, result)
 }
-
