@@ -1,6 +1,9 @@
 package primitives
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // What Info and Locks return.
 
@@ -16,10 +19,11 @@ type Holder struct {
 // people and for monitoring, not for decisions about who may go on.
 type Info struct {
 	Name      string
-	Kind      string // lock, fair, fenced, reader, writer, semaphore, permits
+	Kind      string // lock, fair, fenced, reader, writer, semaphore, permits; see also [Client.Inspect]
 	Holders   []Holder
 	Waiters   []string      // a FairLock's, in order
 	TTL       time.Duration // 0 when nothing is held, -1 without expiry
+	Token     int64         // a FencedLock's last token, of this holder or of an earlier one; 0 if there is none
 	Permits   int           // free and taken; for a plain semaphore the free ones only
 	Available int           // free permits; below 0 if more were taken away than were free
 }
@@ -33,4 +37,11 @@ func ttlOf(ms int64) time.Duration {
 		return 0
 	}
 	return fromMillis(ms)
+}
+
+// tokenOf reads the fencing token in a reply. It is "" if there is none.
+func tokenOf(value any) int64 {
+	text, _ := value.(string)
+	token, _ := strconv.ParseInt(text, 10, 64)
+	return token
 }

@@ -84,8 +84,11 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	}
 	answer := reply.Value.([]any)
 	kind, _ := answer[0].(string)
-	info := Info{Name: strings.TrimPrefix(key, c.prefix), Kind: kind, TTL: ttlOf(answer[1].(int64))}
-	return info, readLock(&info, answer[2:]), nil
+	info := Info{
+		Name: strings.TrimPrefix(key, c.prefix), Kind: kind, TTL: ttlOf(answer[1].(int64)), Token: tokenOf(answer[2]),
+	}
+	held := readLock(&info, answer[3:])
+	return info, held, nil
 }
 
 // isOurs reports whether key is a hash that this library keeps beside a lock. Its fields may look like

@@ -279,15 +279,15 @@ func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids [
 	return ids, held, err
 }
 
-// info implements [lockDriver] by lock/info, which reads the hash and its TTL in one step.
+// info implements [lockDriver] by lock/info, which reads the hash, its TTL and a fenced lock's token in one step.
 func (d *hashDriver) info(ctx context.Context) (Info, error) {
-	reply, err := d.h.c.run.Do(ctx, lockInfo, []any{d.h.name})
+	reply, err := d.h.c.run.Do(ctx, lockInfo, append([]any{d.h.name}, d.extra...))
 	if err != nil {
 		return Info{}, err
 	}
 	answer := reply.Value.([]any)
-	info := Info{TTL: ttlOf(answer[0].(int64))}
-	info.Holders = holders(answer[1:], info.TTL)
+	info := Info{TTL: ttlOf(answer[0].(int64)), Token: tokenOf(answer[1])}
+	info.Holders = holders(answer[2:], info.TTL)
 	return info, nil
 }
 

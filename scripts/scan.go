@@ -11,17 +11,22 @@ import (
 // pageSize is the COUNT of each SCAN: how many keys it looks at.
 const pageSize = 1000
 
-// Hashes iterates over the keys of all hashes that match the glob, on every master. A key may come
-// twice, and may have been deleted already. The iteration ends with the first error, an [*Error].
-// While the loop body runs, no command is in flight for which Close would wait.
+// Hashes iterates over the keys of all hashes that match the glob: see [Runner.Keys].
 func (r *Runner) Hashes(ctx context.Context, match string) iter.Seq2[string, error] {
+	return r.Keys(ctx, match, "hash")
+}
+
+// Keys iterates over the keys of a type that match the glob, on every master. A key may come twice,
+// and may have been deleted already. The iteration ends with the first error, an [*Error]. While the
+// loop body runs, no command is in flight for which Close would wait.
+func (r *Runner) Keys(ctx context.Context, match, kind string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		// One node after the other: cursors belong to their node.
 		nodes, err := r.masters(ctx)
 		for i := 0; err == nil && i < len(nodes); i++ {
 			var found scanned
 			for more := true; more; more = found.cursor != 0 {
-				if found, err = r.scan(ctx, nodes[i], found.cursor, match); err != nil {
+				if found, err = r.scan(ctx, nodes[i], found.cursor, match, kind); err != nil {
 					break
 				}
 				for _, key := range found.keys {
@@ -45,9 +50,11 @@ type scanned struct {
 
 // scan sends one SCAN from a cursor, 0 at first. The next cursor is 0 when the node has no more
 // keys. SCAN is idempotent, so go-redis may retry it.
-func (r *Runner) scan(ctx context.Context, node redis.Cmdable, cursor uint64, match string) (scanned, error) {
+func (r *Runner) scan(
+	ctx context.Context, node redis.Cmdable, cursor uint64, match, kind string,
+) (scanned, error) {
 	return attemptOnce(ctx, r, "scan", func(ctx context.Context) (scanned, error) {
-		keys, next, err := node.ScanType(ctx, cursor, match, pageSize, "hash").Result()
+		keys, next, err := node.ScanType(ctx, cursor, match, pageSize, kind).Result()
 		return scanned{keys, next}, err
 	})
 }

@@ -39,6 +39,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // function that returns it, and list it here.
 func commands(args []string) []*cli.Command {
 	return []*cli.Command{
+		runCommand(args), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
+		semaphoreCommand(), permitsCommand(), latchCommand(),
 		demoCommand(),
 		versionCommand(),
 	}
@@ -57,7 +59,6 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 		HideHelpCommand:                 true,
 		EnableShellCompletion:           true,
 		ConfigureShellCompletionCommand: configureCompletion,
-		DisableSliceFlagSeparator:       true, // a password may contain a comma
 		Writer:                          stdout,
 		ErrWriter:                       stderr,
 		ExitErrHandler:                  func(context.Context, *cli.Command, error) {}, // finish prints it
@@ -70,6 +71,7 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 	}
 	_ = root.Walk(func(c *cli.Command) error {
 		c.OnUsageError = wrongUsage
+		c.DisableSliceFlagSeparator = true // a password may contain a comma
 		return nil
 	})
 	return root

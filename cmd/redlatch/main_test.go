@@ -13,7 +13,13 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
+// asProgram runs the binary as redlatch, or as a command that redlatch runs, if it was started as such.
+var asProgram func()
+
 func TestMain(m *testing.M) {
+	if asProgram != nil {
+		asProgram() // the tests of run start this binary again
+	}
 	redis.SetLogger(discard{}) // as main does
 	os.Exit(redistest.Main(m))
 }

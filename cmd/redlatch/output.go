@@ -78,3 +78,10 @@ func withExamples(description string, examples ...string) string {
 	}
 	return description + "\n\n" + heading + "\n  " + strings.Join(examples, "\n  ")
 }
+
+// lineBuffer collects lines.
+type lineBuffer struct{ strings.Builder }
+
+func (b *lineBuffer) lines() []string {
+	return strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+}

@@ -5,11 +5,14 @@
 -- KEYS[3]  fair queue
 -- KEYS[4]  clients with waiters in the fair queue. KEYS[2] to KEYS[4] are missing if they are in
 --          another cluster slot
--- returns  {kind, pttl, field, value, pttl of the field's holder, field, ...}, without dead
---          readers. The kind is "lock" if no other key exists
+-- returns  {kind, pttl, the last fencing token or '', field, value, pttl of the field's holder,
+--          field, ...}, without dead readers. The kind is "lock" if no other key exists
 local lock_hash, token_key, queue, clients = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
-local kind = 'lock'
+local kind, token = 'lock', token_key and redis.pcall('get', token_key)
+if type(token) ~= 'string' then
+  token = ''
+end
 local entries, pttl = redis.call('hgetall', lock_hash), redis.call('pttl', lock_hash)
 local mode = redis.call('hget', lock_hash, 'mode')
 if mode == 'read' then
@@ -18,10 +21,10 @@ elseif mode == 'write' then
   kind = 'writer'
 elseif token_key and redis.call('exists', queue) + redis.call('exists', clients) > 0 then
   kind = 'fair'
-elseif token_key and redis.call('exists', token_key) == 1 then
+elseif token ~= '' then
   kind = 'fenced'
 end
-local answer, prefix = {kind, pttl}, hold_prefix(lock_hash)
+local answer, prefix = {kind, pttl, token}, hold_prefix(lock_hash)
 local of_rwlock = kind == 'reader' or kind == 'writer'
 for i = 1, #entries, 2 do
   local field, value, left = entries[i], entries[i + 1], pttl

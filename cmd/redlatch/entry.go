@@ -1,0 +1,182 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// entry is what ls and inspect print about a name. A nil field does not apply to its kind.
+type entry struct {
+	Name      string   `json:"name"`
+	Kind      string   `json:"kind"`
+	TTL       *int64   `json:"ttl_ms,omitempty"` // -1: no expiry
+	Holders   []holder `json:"holders,omitzero"`
+	Waiters   []string `json:"waiters,omitzero"`
+	Permits   *int     `json:"permits,omitempty"`
+	Available *int     `json:"available,omitempty"`
+	Count     *int     `json:"count,omitempty"`
+	Token     *int64   `json:"token,omitempty"`
+}
+
+type holder struct {
+	ID     string `json:"id"`
+	Client string `json:"client"` // "" if unknown
+	Count  int    `json:"count"`
+	TTL    int64  `json:"ttl_ms"`
+}
+
+// newEntry returns the entry of what the library has found, as a kind of allKinds.
+func newEntry(info primitives.Info, kind string) *entry {
+	e := &entry{Name: info.Name, Kind: kind}
+	if info.TTL != 0 {
+		e.TTL = new(millis(info.TTL))
+	}
+	switch kind {
+	case kindSemaphore, kindInteger:
+		e.Permits, e.Available = &info.Permits, &info.Available
+		return e
+	case kindLatch:
+		e.Count = &info.Available
+		return e
+	case kindPermits:
+		e.Permits, e.Available = &info.Permits, &info.Available
+	case kindFair:
+		e.Waiters = append([]string{}, info.Waiters...)
+	}
+	if info.Token > 0 {
+		e.Token = &info.Token
+	}
+	e.Holders = []holder{}
+	for _, h := range info.Holders {
+		e.Holders = append(e.Holders, holder{h.ID, h.Client, h.Count, millis(h.TTL)})
+	}
+	return e
+}
+
+// isNothing reports whether e says that there is nothing in Redis under its name.
+func (e *entry) isNothing() bool {
+	return len(e.Holders) == 0 && len(e.Waiters) == 0 && e.Token == nil && e.Permits == nil && e.Count == nil
+}
+
+// byTTL sorts entries: the shortest TTL first, and those without expiry last.
+func byTTL(a, b *entry) int {
+	return cmp.Or(cmp.Compare(a.order(), b.order()), cmp.Compare(a.Name, b.Name))
+}
+
+func (e *entry) order() uint64 {
+	if e.TTL == nil {
+		return ^uint64(0)
+	}
+	return uint64(*e.TTL) // -1 is the largest
+}
+
+// printTable prints entries for people: a line for each holder.
+func printTable(w io.Writer, entries []*entry) {
+	var b tableWriter
+	b.row("NAME", "KIND", "HOLDER", "CLIENT", "COUNT", "TTL", "WAITERS")
+	for _, e := range entries {
+		waiters := "-"
+		if e.Waiters != nil {
+			waiters = strconv.Itoa(len(e.Waiters))
+		}
+		for _, h := range e.Holders {
+			b.row(e.Name, e.Kind, h.ID, cmp.Or(h.Client, "-"), strconv.Itoa(h.Count), shownMillis(h.TTL), waiters)
+		}
+		if e.Available != nil {
+			count := fmt.Sprint(*e.Available)
+			if len(e.Holders) > 0 || *e.Permits != *e.Available {
+				count += "/" + fmt.Sprint(*e.Permits)
+			}
+			b.row(e.Name, e.Kind, "-", "-", count+" free", shownMillis(pointed(e.TTL)), waiters)
+		}
+	}
+	b.print(w)
+}
+
+// printEntry prints one entry for people, a fact a line.
+func printEntry(w io.Writer, e *entry) {
+	line := func(what string, value any) { fmt.Fprintf(w, "%-10s %v\n", what, value) }
+	line("name", e.Name)
+	line("kind", e.Kind)
+	kind := "hash"
+	if e.Permits != nil || e.Count != nil {
+		kind = "string"
+	}
+	line("type", kind)
+	if e.TTL != nil {
+		line("ttl", shownMillis(*e.TTL))
+	}
+	if e.Token != nil {
+		line("token", *e.Token)
+	}
+	if e.Available != nil {
+		line("available", fmt.Sprintf("%d of %d", *e.Available, *e.Permits))
+	}
+	if e.Count != nil {
+		line("count", *e.Count)
+	}
+	if e.Holders != nil && len(e.Holders) == 0 {
+		line("holder", "none")
+	}
+	for _, h := range e.Holders {
+		text := h.ID
+		if h.Client != "" {
+			text += " (" + h.Client + ")"
+		}
+		line("holder", fmt.Sprintf("%s, count %d, ttl %s", text, h.Count, shownMillis(h.TTL)))
+	}
+	for i, id := range e.Waiters {
+		line("waiter "+strconv.Itoa(i+1), id)
+	}
+}
+
+// tableWriter aligns the columns of a table. The first row is its heading.
+type tableWriter struct{ rows [][]string }
+
+func (t *tableWriter) row(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *tableWriter) print(w io.Writer) {
+	var b lineBuffer
+	aligned := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, cells := range t.rows {
+		for i, cell := range cells {
+			if i > 0 {
+				fmt.Fprint(aligned, "\t")
+			}
+			fmt.Fprint(aligned, cell)
+		}
+		fmt.Fprintln(aligned)
+	}
+	_ = aligned.Flush()
+	for i, line := range b.lines() {
+		if i == 0 {
+			line = bold(w, line)
+		}
+		fmt.Fprintln(w, line)
+	}
+}
+
+func shownMillis(ms int64) string {
+	if ms < 0 {
+		return shown(-1)
+	}
+	return shown(time.Duration(ms) * time.Millisecond)
+}
+
+// pointed is what p points to, or -1.
+func pointed(p *int64) int64 {
+	if p == nil {
+		return -1
+	}
+	return *p
+}
+
+// sortEntries sorts by TTL.
+func sortEntries(entries []*entry) { slices.SortFunc(entries, byTTL) }

@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// testCommand is a command that only connects.
+func testCommand(f func(redis.UniversalClient)) *cli.Command {
+	return &cli.Command{Name: "test", Action: func(_ context.Context, c *cli.Command) error {
+		rdb, err := connect(c)
+		if err == nil {
+			f(rdb)
+			_ = rdb.Close()
+		}
+		return err
+	}}
+}
+
+// Every command has an example in its help, and the examples work.
+func TestExamplesOfHelp(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	path, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(path, filepath.Join(bin, "redlatch")))
+	root := app(nil, nil, nil)
+	root.Writer = io.Discard
+	require.NoError(t, root.Run(t.Context(), []string{"redlatch", "completion", "bash"})) // adds that command
+	require.NoError(t, root.Walk(func(c *cli.Command) error {
+		if c.Hidden {
+			return nil
+		}
+		_, examples, found := strings.Cut(c.Description, "\nExample")
+		require.True(t, found, "%s --help has no example", c.FullName())
+		t.Run(c.FullName(), func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Miniredis(t)
+			prepare(t, s, c.FullName())
+			for _, line := range strings.Split(strings.TrimSpace(examples), "\n")[1:] {
+				if line = strings.TrimSpace(line); line == "" {
+					break
+				}
+				line = strings.ReplaceAll(line, defaultURL, "redis://"+s.Addr())
+				cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
+				cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), redlatchVariable+"=1",
+					urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
+				output, err := cmd.CombinedOutput()
+				require.NoError(t, err, "%s: %s", line, output)
+				require.NotEmpty(t, output, line)
+			}
+		})
+		return nil
+	}))
+}
+
+// prepare makes what the examples of a command refer to.
+func prepare(t *testing.T, s *redistest.Server, command string) {
+	c := client(t, s)
+	switch words := strings.Fields(command); {
+	case command == "redlatch inspect" || command == "redlatch ls":
+		for _, lock := range []*primitives.Lock{c.Lock("orders:42"), c.FairLock("printer")} {
+			_, err := lock.Acquire(t.Context())
+			require.NoError(t, err)
+		}
+	case strings.HasSuffix(command, "release"):
+		_, err := c.Lock("orders:42").Acquire(t.Context(),
+			primitives.WithOwner("0190b5a1-2f6e-4b1c-8a53-6f1f6d1e9c11:7"), primitives.WithLease(time.Hour))
+		require.NoError(t, err)
+	case len(words) == 3 && words[2] != "init" && words[2] != "wait":
+		var err error
+		switch words[1] {
+		case kindSemaphore:
+			_, err = c.Semaphore("workers").Init(t.Context(), 3)
+		case kindPermits:
+			_, err = c.PermitExpirableSemaphore("workers").Init(t.Context(), 3)
+		case kindLatch:
+			_, err = c.CountDownLatch("ready").Init(t.Context(), 3)
+		}
+		require.NoError(t, err)
+	}
+}
+
+// The scripts of completion are valid, and offer commands and flags.
+func TestCompletion(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		code, script, stderr := redlatch(t.Context(), "completion", shell)
+		require.Zero(t, code, stderr)
+		require.Contains(t, script, "redlatch")
+		if path, err := exec.LookPath(shell); err == nil {
+			cmd := exec.CommandContext(t.Context(), path, "-n")
+			cmd.Stdin = strings.NewReader(script)
+			output, err := cmd.CombinedOutput()
+			require.NoError(t, err, "%s: %s", shell, output)
+		}
+	}
+	_, stdout, _ := redlatch(t.Context(), "run", "--no", "--generate-shell-completion")
+	require.Contains(t, stdout, "--nonblock")
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		return
+	}
+	bin := t.TempDir()
+	path, err := os.Executable()
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(path, filepath.Join(bin, "redlatch")))
+	_, script, _ := redlatch(t.Context(), "completion", "bash")
+	for line, want := range map[string]string{
+		"redlatch in":               "inspect",
+		"redlatch semaphore dr":     "drain",
+		"redlatch run --max":        "--max-hold",
+		"redlatch ls --sentinel":    "--sentinel-master",
+		"redlatch latch count-down": "count-down",
+	} {
+		words := "'" + strings.Join(strings.Fields(line), "' '") + "'"
+		cmd := exec.CommandContext(t.Context(), bash, "--norc", "-c", script+"\nCOMP_WORDS=("+words+
+			")\nCOMP_CWORD=$((${#COMP_WORDS[@]}-1))\n_redlatch_completion\necho \"${COMPREPLY[@]}\"")
+		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), redlatchVariable+"=1", "GORACE=atexit_sleep_ms=0")
+		output, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", output)
+		require.Equal(t, want, strings.TrimSpace(string(output)), line)
+	}
+}

@@ -1,0 +1,13 @@
+package main
+
+import "strings"
+
+func cutSpace(s string) (before, after string, found bool) { return strings.Cut(s, " ") }
+
+func containsName(channel, name string) bool { return strings.Contains(channel, "{"+name+"}") }
+
+// remembersARequest reports whether key stops late copies of a command. It expires by itself.
+func remembersARequest(key string) bool { return strings.HasPrefix(key, "redisson_unlock_latch:") }
+
+// redlatchVariable makes the test binary run as redlatch.
+const redlatchVariable = "REDLATCH_TEST_MAIN"

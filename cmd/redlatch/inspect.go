@@ -1,0 +1,91 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+func inspectCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "inspect",
+		Usage:     "show one name: holders, waiters, TTL, fencing counter, permits",
+		ArgsUsage: "NAME",
+		Description: withExamples(
+			"Shows what is in Redis under NAME. Without --kind the keys tell the kind: see redlatch\n"+
+				"ls --help. The waiters of a fair lock come in the order in which they get it. Redis does not know those\n"+
+				"of other kinds.\n\n"+
+				"The exit code is 1 if there is nothing.",
+			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
+		Flags: []cli.Flag{kindFlag(append(slices.Clone(runKinds), kindLatch))},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			args, err := arguments(c)
+			if err != nil {
+				return err
+			}
+			kind, err := kindGiven(c, append(slices.Clone(runKinds), kindLatch))
+			if err != nil {
+				return err
+			}
+			return withSession(ctx, c, func(s *session) error {
+				e, err := s.inspect(ctx, kind, args[0])
+				if err != nil {
+					return err
+				}
+				if e.isNothing() {
+					return failure("%q: nothing is held", args[0])
+				}
+				if c.Bool("json") {
+					return printJSON(c, e)
+				}
+				printEntry(c.Root().Writer, e)
+				return nil
+			})
+		},
+	}
+}
+
+func kindFlag(kinds []string) cli.Flag {
+	return &cli.StringFlag{
+		Name: "kind", HideDefault: true,
+		Usage: "`KIND` of NAME: " + strings.Join(kinds, ", ") + " (default: as its keys tell)",
+	}
+}
+
+// kindGiven returns the kind that --kind names, or "".
+func kindGiven(c *cli.Command, kinds []string) (string, error) {
+	kind := c.String("kind")
+	if c.IsSet("kind") && !slices.Contains(kinds, kind) {
+		return "", badUsage("--kind %q is none of %s", kind, strings.Join(kinds, ", "))
+	}
+	return kind, nil
+}
+
+// inspect returns what is under name, as that kind. With kind "" the keys tell it.
+func (s *session) inspect(ctx context.Context, kind, name string) (*entry, error) {
+	if lock := s.lock(kind, name); lock != nil {
+		info, err := lock.Info(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return newEntry(info, kind), nil
+	}
+	info, err := s.client.Inspect(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if kind == "" {
+		kind = kindOf(info.Kind)
+	}
+	if isNumber := info.Kind == kindInteger || info.Kind == kindPermits; !isNumber && slices.Contains(numberKinds, kind) {
+		return &entry{Name: name, Kind: kind}, nil
+	}
+	if kind == kindPermits && info.Kind == kindInteger {
+		info.Holders = []primitives.Holder{}
+	}
+	return newEntry(info, kind), nil
+}

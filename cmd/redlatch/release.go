@@ -1,0 +1,197 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// heldKinds are the kinds whose holders Redis knows.
+var heldKinds = append(slices.Clone(lockKinds), kindPermits)
+
+// released is what release and force-release print as JSON.
+type released struct {
+	Name     string `json:"name"`
+	Kind     string `json:"kind"`
+	ID       string `json:"id,omitempty"`
+	Released bool   `json:"released"`
+}
+
+func releaseCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "release",
+		Usage:     "give back one count of a holder",
+		ArgsUsage: "NAME ID",
+		Description: withExamples(
+			"Takes one count of the holder ID, as redlatch ls shows it. If that was its last count, NAME\n"+
+				"is free, and the holder learns that it was lost. The exit code is 1 if ID holds nothing.",
+			"redlatch release orders:42 0190b5a1-2f6e-4b1c-8a53-6f1f6d1e9c11:7"),
+		Flags: []cli.Flag{kindFlag(heldKinds)},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			args, err := arguments(c)
+			if err != nil {
+				return err
+			}
+			kind, err := kindGiven(c, heldKinds)
+			if err != nil {
+				return err
+			}
+			name, id := args[0], args[1]
+			return withSession(ctx, c, func(s *session) error {
+				kind, err := s.heldKind(ctx, kind, name)
+				if err != nil {
+					return err
+				}
+				if err := s.acquirer(kind, name).(releaser).ReleaseID(ctx, id); err != nil {
+					return err
+				}
+				if c.Bool("json") {
+					return printJSON(c, released{name, kind, id, true})
+				}
+				fmt.Fprintf(c.Root().Writer, "released %s %q of %s\n", kind, name, id)
+				return nil
+			})
+		},
+	}
+}
+
+// heldKind returns kind, or what the keys tell if it is "".
+func (s *session) heldKind(ctx context.Context, kind, name string) (string, error) {
+	if kind != "" {
+		return kind, nil
+	}
+	info, err := s.client.Inspect(ctx, name)
+	switch kind = kindOf(info.Kind); {
+	case err != nil:
+		return "", err
+	case slices.Contains(heldKinds, kind):
+		return kind, nil
+	case kind == "":
+		return "", failure("%q: nothing is held", name)
+	}
+	return "", failure("%q is a number: nobody is known to hold it (see redlatch semaphore --help)", name)
+}
+
+func forceReleaseCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "force-release",
+		Usage:     "free a name, whoever holds it",
+		ArgsUsage: "NAME",
+		Description: withExamples(
+			"Frees NAME. Its holders learn that it was lost, and should stop; nothing makes them. Asks\n"+
+				"first on a terminal, and needs --yes elsewhere. The exit code is 1 if nobody held NAME, or if you answer no.",
+			"redlatch force-release --yes orders:42"),
+		Flags: []cli.Flag{
+			kindFlag(heldKinds),
+			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			args, err := arguments(c)
+			if err != nil {
+				return err
+			}
+			kind, err := kindGiven(c, heldKinds)
+			if err != nil {
+				return err
+			}
+			name := args[0]
+			if !c.Bool("yes") && !isTerminal(os.Stdin) {
+				return badUsage("force-release needs --yes where it cannot ask")
+			}
+			return withSession(ctx, c, func(s *session) error {
+				if !c.Bool("yes") {
+					if err := s.confirm(ctx, c, kind, name); err != nil {
+						return err
+					}
+				}
+				kind, held, err := s.forceRelease(ctx, kind, name)
+				if err != nil {
+					return err
+				}
+				if !held {
+					return failure("%s %q: nobody held it", kind, name)
+				}
+				if c.Bool("json") {
+					return printJSON(c, released{Name: name, Kind: kind, Released: true})
+				}
+				fmt.Fprintf(c.Root().Writer, "released %s %q\n", kind, name)
+				return nil
+			})
+		},
+	}
+}
+
+// confirm shows who holds name, and asks.
+func (s *session) confirm(ctx context.Context, c *cli.Command, kind, name string) error {
+	e, err := s.inspect(ctx, kind, name)
+	if err != nil {
+		return err
+	}
+	if len(e.Holders) == 0 {
+		return failure("%q: nobody holds it", name)
+	}
+	out := c.Root().ErrWriter
+	printEntry(out, e)
+	fmt.Fprint(out, "Free it? [y/N] ")
+	answer := make(chan string, 1)
+	go func() { // reading cannot be cancelled; a signal ends the process
+		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case line := <-answer:
+		if line != "y" && line != "yes" {
+			return failure("not released")
+		}
+		return nil
+	case <-ctx.Done():
+		fmt.Fprintln(out)
+		return context.Cause(ctx)
+	}
+}
+
+// forceRelease frees name as that kind. With kind "" it frees what the keys tell, both sides of a read-write
+// lock included.
+func (s *session) forceRelease(ctx context.Context, kind, name string) (freed string, held bool, err error) {
+	both := kind == ""
+	if kind, err = s.heldKind(ctx, kind, name); err != nil {
+		return kind, false, err
+	}
+	if kind == kindPermits {
+		held, err = s.releasePermits(ctx, name)
+		return kind, held, err
+	}
+	held, err = s.lock(kind, name).ForceRelease(ctx)
+	if other := map[string]string{kindRead: kindWrite, kindWrite: kindRead}[kind]; both && other != "" && err == nil {
+		var more bool
+		more, err = s.lock(other, name).ForceRelease(ctx)
+		held = held || more
+	}
+	return kind, held, err
+}
+
+// releasePermits gives back all permits that are taken now.
+func (s *session) releasePermits(ctx context.Context, name string) (held bool, err error) {
+	permits := s.client.PermitExpirableSemaphore(name)
+	info, err := permits.Info(ctx)
+	if err != nil {
+		return false, err
+	}
+	for _, h := range info.Holders {
+		switch err := permits.ReleaseID(ctx, h.ID); {
+		case err == nil:
+			held = true
+		case !errors.Is(err, primitives.ErrNotHeld):
+			return held, err
+		}
+	}
+	return held, nil
+}

@@ -1,0 +1,357 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// The command run: acquire, run a child process, release. The order in which things happen at its end:
+//
+//	the child exits       its status is kept
+//	the group is empty    only waited for after a loss: SIGTERM, and SIGKILL when the grace is over
+//	the lock is released  so nobody else holds it while a process of the group may still work
+//
+// A hold that ends by time is lost a tenth of its TTL before its key expires. That time is for SIGTERM to
+// be of use. SIGKILL comes before it is over, whatever the grace.
+
+func runCommand(args []string) *cli.Command {
+	return &cli.Command{
+		Name:      "run",
+		Usage:     "run a command while a lock is held",
+		ArgsUsage: "NAME -- CMD [ARG...]",
+		Description: withExamples(
+			"Acquires NAME, runs CMD in a process group of its own, and releases NAME when CMD exits.\n"+
+				"The exit code is CMD's, or 128+n if signal n ended CMD. CMD gets REDLATCH_NAME, REDLATCH_KIND, REDLATCH_ID and,\n"+
+				"with --kind fenced, REDLATCH_TOKEN.\n\n"+
+				"SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the group. While redlatch still\n"+
+				"waits for NAME, they end it.\n\n"+
+				"If NAME is lost, the group gets SIGTERM, and SIGKILL after the grace. If it is lost because its time is\n"+
+				"over, SIGKILL comes before anybody else can have it. The exit code is then 76.",
+			"redlatch run orders:42 -- echo shipped",
+			"redlatch run --nonblock --kind fenced nightly -- sh -c 'echo token $REDLATCH_TOKEN'",
+			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
+		StopOnNthArg: new(1), // flags of CMD are not ours
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "kind", Value: kindLock, Usage: "`KIND`: " + strings.Join(runKinds, ", ")},
+			&cli.BoolFlag{Name: "nonblock", Aliases: []string{"n"}, Usage: "exit with 75 at once if NAME is not free"},
+			&cli.DurationFlag{
+				Name: "wait", Aliases: []string{"w"}, HideDefault: true,
+				Usage: "exit with 75 if NAME is not acquired within `DURATION` (default: wait for ever)",
+			},
+			&cli.DurationFlag{
+				Name: "lease", HideDefault: true,
+				Usage: "hold NAME for `DURATION` at most, without renewals; also if redlatch dies",
+			},
+			&cli.DurationFlag{
+				Name: "watchdog", Value: defaultTTL,
+				Usage: "renew NAME every third of `DURATION`; if redlatch dies, NAME is free after that",
+			},
+			&cli.DurationFlag{
+				Name: "max-hold", HideDefault: true, Usage: "lose NAME after `DURATION`, however healthy (default: no limit)",
+			},
+			&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, of a semaphore or of permits"},
+			&cli.DurationFlag{Name: "grace", Value: 5 * time.Second, Usage: "`DURATION` from SIGTERM to SIGKILL, at most"},
+		},
+		Action: func(ctx context.Context, c *cli.Command) error {
+			j, err := newJob(c, args)
+			if err != nil {
+				return err
+			}
+			observe := primitives.WithObserver(func(e primitives.Event) {
+				if e.Kind == primitives.EventWait {
+					j.refused.Store(true)
+				}
+			})
+			return withSession(ctx, c, func(s *session) error { return j.run(ctx, s) },
+				observe, primitives.WithSafetyMargin(j.margin()))
+		},
+	}
+}
+
+// defaultTTL is the library's default for a renewed hold.
+const defaultTTL = 30 * time.Second
+
+// job is one use of the command run.
+type job struct {
+	kind, name string
+	path       string // of CMD
+	argv       []string
+	options    []primitives.Option
+	ttl        time.Duration // of the key in Redis when it was last written, at least
+	grace      time.Duration
+
+	refused atomic.Bool // Redis has answered that somebody else holds it
+}
+
+// newJob reads the flags and arguments. args is the command line as it was given.
+func newJob(c *cli.Command, args []string) (*job, error) {
+	name, argv, err := splitCommand(c.Args().Slice(), args)
+	if err != nil {
+		return nil, err
+	}
+	j := &job{kind: c.String("kind"), name: name, argv: argv, ttl: c.Duration("watchdog"), grace: c.Duration("grace")}
+	pooled := j.kind == kindSemaphore || j.kind == kindPermits
+	switch {
+	case !slices.Contains(runKinds, j.kind):
+		return nil, badUsage("--kind %q is none of %s", j.kind, strings.Join(runKinds, ", "))
+	case c.Bool("nonblock") && c.IsSet("wait"):
+		return nil, badUsage("--nonblock and --wait exclude each other")
+	case c.IsSet("lease") && c.IsSet("watchdog"):
+		return nil, badUsage("--lease and --watchdog exclude each other")
+	case c.Int("permits") < 1:
+		return nil, badUsage("--permits %d: at least 1", c.Int("permits"))
+	case c.Int("permits") > 1 && !pooled:
+		return nil, badUsage("--permits %d: a %s has no permits", c.Int("permits"), j.kind)
+	case j.grace < 0:
+		return nil, badUsage("--grace %v is negative", j.grace)
+	}
+	if c.Bool("nonblock") {
+		j.options = append(j.options, primitives.WithWait(0))
+	}
+	if c.IsSet("wait") {
+		j.options = append(j.options, primitives.WithWait(c.Duration("wait")))
+	}
+	if c.IsSet("lease") {
+		j.ttl = c.Duration("lease")
+		j.options = append(j.options, primitives.WithLease(j.ttl))
+	} else {
+		j.options = append(j.options, primitives.WithWatchdog(j.ttl))
+	}
+	if c.IsSet("max-hold") {
+		j.options = append(j.options, primitives.WithMaxHold(c.Duration("max-hold")))
+		j.ttl = min(j.ttl, c.Duration("max-hold"))
+	}
+	if j.ttl < time.Millisecond {
+		return nil, badUsage("--lease, --watchdog and --max-hold: at least 1ms")
+	}
+	if pooled {
+		j.options = append(j.options, primitives.WithPermits(c.Int("permits")))
+	}
+	j.path, err = find(argv[0])
+	return j, err
+}
+
+// splitCommand splits the arguments of run at "--", which the parser has removed. Without it CMD could not
+// be told from a flag that was written after NAME.
+func splitCommand(rest, args []string) (name string, argv []string, err error) {
+	switch n := len(rest); {
+	case n > 2 && rest[1] == "--": // run -- NAME -- CMD, for a NAME that begins with a dash
+		return rest[0], rest[2:], nil
+	case n > 1 && args[len(args)-n] == "--":
+		return rest[0], rest[1:], nil
+	case n > 1:
+		return "", nil, badUsage("run takes -- before the command, and its flags before NAME (see redlatch run --help)")
+	case n == 1:
+		return "", nil, badUsage("the command is missing: redlatch run %s -- CMD", rest[0])
+	}
+	return "", nil, badUsage("NAME is missing (see redlatch run --help)")
+}
+
+// find returns the path of CMD. It looks before the lock is acquired: a wait would be in vain.
+func find(cmd string) (string, error) {
+	path, err := exec.LookPath(cmd)
+	if err != nil && !errors.Is(err, exec.ErrDot) {
+		return "", notStarted(cmd, err)
+	}
+	return path, nil
+}
+
+// notStarted is the error of a CMD that cannot be started.
+func notStarted(cmd string, err error) error {
+	code := exitNotExecutable
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		code = exitNotFound
+	}
+	if reason := errors.Unwrap(err); reason != nil {
+		err = reason
+	}
+	return &codedError{code, fmt.Errorf("cannot run %s: %w", cmd, err)}
+}
+
+// margin is how long before the end of its TTL the hold is lost: a tenth, so that SIGTERM is of use.
+func (j *job) margin() time.Duration { return max(j.ttl/10, j.ttl/100+2*time.Millisecond) }
+
+// passedOn are the signals that go to the child's group, and that end a wait.
+var passedOn = append([]os.Signal{syscall.SIGQUIT}, append(userSignals, endingSignals...)...)
+
+// run acquires, runs the child, and releases.
+func (j *job) run(ctx context.Context, s *session) error {
+	signals := make(chan os.Signal, 16)
+	catch(signals, passedOn)
+	defer signal.Stop(signals)
+	hold, err := j.acquire(ctx, s, signals)
+	if err != nil {
+		return err
+	}
+	code, err := j.supervise(hold, signals)
+	signal.Stop(signals) // from here on a signal ends redlatch, even if Redis does not answer the release
+	lost := j.release(s, hold)
+	switch {
+	case err != nil:
+		return err
+	case lost:
+		return &codedError{exitLost, fmt.Errorf("%s %q was lost while %s ran", j.kind, j.name, j.argv[0])}
+	case code != 0:
+		return &codedError{code: code}
+	}
+	return nil
+}
+
+// acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not ctx's,
+// because a signal must not look like a loss.
+func (j *job) acquire(ctx context.Context, s *session, signals chan os.Signal) (*primitives.Hold, error) {
+	waiting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	giveUp := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	type result struct {
+		hold *primitives.Hold
+		err  error
+	}
+	acquired := make(chan result, 1)
+	go func() {
+		hold, err := s.acquirer(j.kind, j.name).Acquire(waiting, j.options...)
+		acquired <- result{hold, err}
+	}()
+	var r result
+	select {
+	case r = <-acquired:
+	case sig := <-signals:
+		signal.Stop(signals) // the next one ends redlatch, even if Redis does not answer
+		cancel(&signalError{sig.(syscall.Signal)})
+		r = <-acquired
+	}
+	if giveUp(); waiting.Err() == nil || r.err != nil {
+		return r.hold, j.explain(ctx, s, r.err)
+	}
+	_ = r.hold.Release(waiting) // the signal came when it was granted
+	return nil, context.Cause(waiting)
+}
+
+// explain adds to the error of an acquisition what a user needs to know.
+func (j *job) explain(ctx context.Context, s *session, err error) error {
+	if !errors.Is(err, primitives.ErrNotAcquired) {
+		return err
+	}
+	if _, ok := errors.AsType[*signalError](err); ok {
+		return err
+	}
+	if isOfRedis(errors.Unwrap(err)) && !j.refused.Load() {
+		return &codedError{exitUnreachable, err} // nobody has said that somebody else holds it
+	}
+	if j.kind == kindSemaphore || j.kind == kindPermits {
+		if info, failed := s.client.Inspect(ctx, j.name); failed == nil && info.Kind == "" {
+			return fmt.Errorf("%w: it has no permits yet (see redlatch %s init --help)", err, j.kind)
+		}
+	}
+	return err
+}
+
+// supervise starts the child, and returns its exit code when it has exited. After a loss it returns only
+// when the whole group is gone or killed.
+func (j *job) supervise(hold *primitives.Hold, signals <-chan os.Signal) (code int, err error) {
+	child, err := startChild(j.path, j.argv, j.environment(hold), func() bool {
+		until := hold.ValidUntil()
+		return until.IsZero() || time.Now().Before(until)
+	})
+	if err != nil {
+		return 0, notStarted(j.argv[0], err)
+	}
+	defer child.close()
+	lost := hold.Context().Done()
+	var kill <-chan time.Time
+	var look <-chan time.Time // whether the group is gone, once its leader is
+	exited := child.exited
+	for {
+		select {
+		case sig := <-signals:
+			child.signal(sig.(syscall.Signal))
+		case <-lost:
+			lost = nil
+			kill = time.After(time.Until(j.killAt(hold)))
+			child.terminate()
+		case code = <-exited:
+			exited = nil
+			if kill == nil {
+				return code, nil
+			}
+			look = time.Tick(groupPoll)
+		case <-look:
+			if !child.groupExists() {
+				return code, nil
+			}
+		case <-kill:
+			child.kill()
+			if exited != nil {
+				code = <-exited
+			}
+			return code, nil
+		}
+	}
+}
+
+// groupPoll is how often to look whether a group without a leader is gone. No event tells of it.
+const groupPoll = 5 * time.Millisecond
+
+// killAt is when a group that has lost its lock must be dead.
+func (j *job) killAt(hold *primitives.Hold) time.Time {
+	now := time.Now()
+	end := now.Add(j.grace)
+	if until := hold.ValidUntil(); !now.Before(until.Add(-time.Millisecond)) {
+		// Lost by time: the key expires a margin later. A kill takes some time, too.
+		reserve := min(j.ttl/100+10*time.Millisecond, j.margin()/2)
+		if expires := until.Add(j.margin() - reserve); expires.Before(end) {
+			end = expires
+		}
+	}
+	return end
+}
+
+// environment is redlatch's own, with the hold. An outer run's variables are replaced.
+func (j *job) environment(hold *primitives.Hold) []string {
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains([]string{"REDLATCH_NAME", "REDLATCH_KIND", "REDLATCH_ID", "REDLATCH_TOKEN"}, name)
+	})
+	env = append(env, "REDLATCH_NAME="+j.name, "REDLATCH_KIND="+j.kind, "REDLATCH_ID="+hold.ID())
+	if hold.Token() > 0 {
+		env = append(env, "REDLATCH_TOKEN="+strconv.FormatInt(hold.Token(), 10))
+	}
+	return env
+}
+
+// release releases the hold, and reports whether it was lost before. It also removes what is left of a
+// hold that ended by time: the child is gone, so others need not wait for the end of the lease.
+func (j *job) release(s *session, hold *primitives.Hold) (lost bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	defer cancel()
+	err := hold.Release(ctx)
+	switch {
+	case errors.Is(err, primitives.ErrLost):
+		if holder, ok := s.acquirer(j.kind, j.name).(releaser); ok {
+			for id := range strings.SplitSeq(hold.ID(), ",") {
+				_ = holder.ReleaseID(ctx, id)
+			}
+		}
+		return true
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "redlatch: %v; %q stays held until its lease ends\n", err, j.name)
+	}
+	return false
+}
+
+// releaseTimeout bounds how long the end of run waits for Redis.
+const releaseTimeout = 5 * time.Second

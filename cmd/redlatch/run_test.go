@@ -1,0 +1,346 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// run exits as the command does, and leaves nothing in Redis.
+func TestRunExitsAsItsCommand(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	notExecutable := filepath.Join(t.TempDir(), "data")
+	require.NoError(t, os.WriteFile(notExecutable, []byte("data"), 0o600))
+	badFormat := filepath.Join(t.TempDir(), "program")
+	require.NoError(t, os.WriteFile(badFormat, []byte("data"), 0o700)) //nolint:gosec // it is to be executable
+	for name, tt := range map[string]struct {
+		command []string
+		want    int
+	}{
+		"success":        {childArgs(t, "exit", "0"), 0},
+		"failure":        {childArgs(t, "exit", "7"), 7},
+		"exit code 75":   {childArgs(t, "exit", "75"), 75},
+		"SIGKILL":        {childArgs(t, "die", "9"), 128 + 9},
+		"SIGTERM":        {childArgs(t, "die", "15"), 128 + 15},
+		"not found":      {[]string{"--", "redlatch-no-such-command"}, exitNotFound},
+		"no such file":   {[]string{"--", "/no/such/file"}, exitNotFound},
+		"not executable": {[]string{"--", notExecutable}, exitNotExecutable},
+		"a directory":    {[]string{"--", t.TempDir()}, exitNotExecutable},
+		"bad format":     {[]string{"--", badFormat}, exitNotExecutable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := redistest.Name(t)
+			p := start(t, "redis://"+s.Addr(), append([]string{"run", "--json", lock}, tt.command...)...)
+			require.Equal(t, tt.want, p.wait(), p.errs)
+			require.Empty(t, p.rest())
+			require.Empty(t, redistest.Keys(t, s, "*"+lock+"*"))
+			if tt.want == exitNotFound || tt.want == exitNotExecutable {
+				requireError(t, p.errs.String(), tt.want)
+			} else {
+				require.Empty(t, p.errs.String())
+			}
+		})
+	}
+}
+
+// requireError checks the error that --json prints.
+func requireError(t testing.TB, stderr string, code int) {
+	t.Helper()
+	var e struct {
+		Error string
+		Code  int
+	}
+	require.NoError(t, json.Unmarshal([]byte(stderr), &e), stderr)
+	require.Equal(t, code, e.Code, stderr)
+	require.NotEmpty(t, e.Error)
+}
+
+// The command sees what is held, and it is held while it runs.
+func TestRunTellsTheCommandWhatItHolds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, kind := range runKinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			c := client(t, s)
+			switch kind {
+			case kindSemaphore:
+				_, err := c.Semaphore(name).Init(t.Context(), 2)
+				require.NoError(t, err)
+			case kindPermits:
+				_, err := c.PermitExpirableSemaphore(name).Init(t.Context(), 2)
+				require.NoError(t, err)
+			}
+			args := []string{"run", "--kind", kind}
+			if kind == kindSemaphore || kind == kindPermits {
+				args = append(args, "--permits", "2")
+			}
+			p := start(t, "redis://"+s.Addr(), append(append(args, name), childArgs(t, "env")...)...)
+			var env map[string]string
+			require.NoError(t, json.Unmarshal([]byte(p.line()), &env))
+			require.Zero(t, p.wait(), p.errs)
+			want := map[string]string{"REDLATCH_NAME": name, "REDLATCH_KIND": kind, "REDLATCH_ID": env["REDLATCH_ID"]}
+			switch kind {
+			case kindFenced:
+				want["REDLATCH_TOKEN"] = "1"
+				require.NotEmpty(t, env["REDLATCH_ID"])
+			case kindSemaphore:
+				require.Empty(t, env["REDLATCH_ID"])
+			case kindPermits:
+				require.Regexp(t, `^[0-9a-f]{32},[0-9a-f]{32}$`, env["REDLATCH_ID"])
+			default:
+				require.Regexp(t, `^[0-9a-f-]{36}:\d+$`, env["REDLATCH_ID"])
+			}
+			require.Equal(t, want, env)
+			switch kind {
+			case kindSemaphore:
+				info, err := c.Semaphore(name).Info(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, 2, info.Available)
+			default:
+				info, err := c.Inspect(t.Context(), name)
+				require.NoError(t, err)
+				require.Empty(t, info.Holders)
+			}
+		})
+	}
+}
+
+// While somebody else holds the name, run exits with 75: at once, or when the wait is over.
+func TestRunGivesUpWhenItMay(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, kind := range runKinds {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			c := client(t, s)
+			if kind == kindRead { // readers exclude writers only
+				_, err := c.RWLock(name).Writer().Acquire(t.Context())
+				require.NoError(t, err)
+			} else if lock := (&session{client: c}).lock(kind, name); lock != nil {
+				_, err := lock.Acquire(t.Context())
+				require.NoError(t, err)
+			}
+			spellings := [][]string{{"-n"}, {"-w", "50ms"}}
+			if kind == kindLock {
+				spellings = append(spellings, []string{"--nonblock"}, []string{"-w", "0s"}, []string{"--wait=50ms"})
+			}
+			for _, flags := range spellings {
+				args := append(append([]string{"run", "--json", "--kind", kind}, flags...), name)
+				began := time.Now()
+				p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "exit", "0")...)...)
+				require.Equal(t, exitNotAcquired, p.wait(), p.errs)
+				requireError(t, p.errs.String(), exitNotAcquired)
+				require.Less(t, time.Since(began), soon/2)
+			}
+		})
+	}
+}
+
+var forwarded = []syscall.Signal{
+	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+}
+
+func TestRunPassesSignalsOn(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	p := start(t, "redis://"+s.Addr(), append([]string{"run", name}, childArgs(t, "listen", "6")...)...)
+	require.Equal(t, "ready", p.line())
+	for _, sig := range forwarded {
+		p.signal(sig)
+		require.Equal(t, sig.String(), p.line())
+	}
+	require.Equal(t, 9, p.wait(), p.errs)
+	require.Empty(t, redistest.Keys(t, s, "*"+name+"*"))
+}
+
+// A signal ends a wait, and nothing of it is left in Redis.
+func TestSignalEndsAWait(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	cases := map[string]syscall.Signal{
+		kindFair: syscall.SIGINT, kindFenced: syscall.SIGTERM, kindRead: syscall.SIGINT, kindWrite: syscall.SIGTERM,
+		kindSemaphore: syscall.SIGINT, kindPermits: syscall.SIGINT, kindLatch: syscall.SIGTERM,
+	}
+	for _, sig := range forwarded {
+		cases[kindLock+" "+strconv.Itoa(int(sig))] = sig
+	}
+	for name, sig := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kind, _, _ := cutSpace(name)
+			name := redistest.Name(t)
+			c := client(t, s)
+			args := append([]string{"run", "--kind", kind, name}, childArgs(t, "exit", "0")...)
+			switch lock := (&session{client: c}).lock(kind, name); {
+			case kind == kindLatch:
+				args = []string{"latch", "wait", name}
+				_, err := c.CountDownLatch(name).Init(t.Context(), 1)
+				require.NoError(t, err)
+			case kind == kindRead:
+				lock = c.RWLock(name).Writer()
+				fallthrough
+			case lock != nil:
+				_, err := lock.Acquire(t.Context())
+				require.NoError(t, err)
+			}
+			before := redistest.Keys(t, s, "*"+name+"*")
+			p := start(t, "redis://"+s.Addr(), args...)
+			redistest.WaitFor(t, soon, func() bool {
+				for _, channel := range redistest.Channels(t, s) {
+					if containsName(channel, name) {
+						return true
+					}
+				}
+				return false
+			}, "it waits")
+			p.signal(sig)
+			require.Equal(t, 128+int(sig), p.wait(), p.errs)
+			require.Empty(t, p.rest())
+			for _, key := range redistest.Keys(t, s, "*"+name+"*") {
+				if !remembersARequest(key) {
+					require.Contains(t, before, key)
+				}
+			}
+		})
+	}
+}
+
+// A hold that was taken by force: SIGTERM at once, SIGKILL after the full grace, exit code 76.
+func TestForcedLossEndsTheCommand(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, tt := range []struct {
+		mode  string
+		grace time.Duration
+	}{{"term", time.Minute}, {"stubborn", 300 * time.Millisecond}, {"parent", 300 * time.Millisecond}} {
+		t.Run(tt.mode, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			p := start(t, "redis://"+s.Addr(),
+				append([]string{"run", "--json", "--watchdog", "1s", "--grace", tt.grace.String(), name}, childArgs(t, tt.mode)...)...)
+			p.line() // the command runs
+			began := time.Now()
+			code, _, stderr := redlatch(t.Context(), "force-release", "--redis", "redis://"+s.Addr(), "--yes", name)
+			require.Zero(t, code, stderr)
+			require.Equal(t, exitLost, p.wait(), p.errs)
+			requireError(t, p.errs.String(), exitLost)
+			if tt.mode != "term" {
+				require.GreaterOrEqual(t, lastBeat(t, p.rest()).Sub(began), tt.grace-50*time.Millisecond, "the full grace")
+			}
+			require.Empty(t, redistest.Keys(t, s, name))
+		})
+	}
+}
+
+// A command that does not end in time is killed before somebody else can have the lock, however long the
+// grace. The same holds for what it has left in its group.
+func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for name, tt := range map[string]struct {
+		mode  string
+		flags []string
+		cut   bool // from Redis
+	}{
+		"lease":             {"stubborn", []string{"--lease", "1s"}, false},
+		"lease, grandchild": {"parent", []string{"--lease", "1s"}, false},
+		"max hold":          {"stubborn", []string{"--max-hold", "1s"}, false},
+		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "1s"}, false},
+		"cut off":           {"stubborn", []string{"--watchdog", "1s", "--timeout", "200ms"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := redistest.Name(t)
+			proxy := s.Proxy(t)
+			c := client(t, s)
+			next := func() (*primitives.Hold, error) { return c.Lock(lock).Acquire(t.Context()) }
+			if tt.flags[1] == kindPermits {
+				_, err := c.PermitExpirableSemaphore(lock).Init(t.Context(), 1)
+				require.NoError(t, err)
+				next = func() (*primitives.Hold, error) { return c.PermitExpirableSemaphore(lock).Acquire(t.Context()) }
+			}
+			args := append(append([]string{"run", "--grace", "1h"}, tt.flags...), lock)
+			p := start(t, "redis://"+proxy.Addr(), append(args, childArgs(t, tt.mode)...)...)
+			p.line() // the command runs
+			if tt.cut {
+				proxy.BlackHole(true)
+			}
+			_, err := next()
+			acquired := time.Now()
+			require.NoError(t, err)
+			require.Equal(t, exitLost, p.wait(), p.errs)
+			require.Less(t, lastBeat(t, p.rest()), acquired)
+		})
+	}
+}
+
+// A command that ends on SIGTERM is told a tenth of the TTL before the key expires. The key is then removed,
+// so that others need not wait for that.
+func TestLossByTimeIsToldEarly(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	p := start(t, "redis://"+s.Addr(), append([]string{"run", "--lease", "3s", name}, childArgs(t, "term")...)...)
+	require.Equal(t, "ready", p.line())
+	ttl := s.Client(t).PTTL(t.Context(), name).Val()
+	expires := time.Now().Add(ttl)
+	told := lastBeat(t, []string{p.line()})
+	require.InDelta(t, 0.3, expires.Sub(told).Seconds(), 0.2)
+	require.Equal(t, exitLost, p.wait(), p.errs)
+	require.Zero(t, s.Client(t).Exists(t.Context(), name).Val())
+}
+
+// On a silent server, run does not wait for ever, and does not claim that somebody else holds the lock.
+func TestRunOnASilentServer(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	proxy := s.Proxy(t)
+	proxy.BlackHole(true)
+	for _, args := range [][]string{{"run", "-n"}, {"run", "-w", "300ms"}, {"run"}} {
+		p := start(t, "redis://"+proxy.Addr(),
+			append(append(args, "--timeout", "500ms", redistest.Name(t)), childArgs(t, "exit", "0")...)...)
+		require.Equal(t, exitUnreachable, p.wait(), p.errs)
+	}
+}
+
+// A name in Redis that is no lock is bad use: waiting would not help.
+func TestRunOnAKeyOfAnotherType(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	require.NoError(t, s.Client(t).Set(t.Context(), name, "text", 0).Err())
+	p := start(t, "redis://"+s.Addr(), append([]string{"run", name}, childArgs(t, "exit", "0")...)...)
+	require.Equal(t, exitUsage, p.wait(), p.errs)
+	require.Equal(t, "text", s.Client(t).Get(t.Context(), name).Val())
+}
+
+// If redlatch is killed, nobody keeps the lock, so the command must not go on.
+func TestKilledRedlatchTakesItsCommandAlong(t *testing.T) {
+	if _, err := os.Stat("/proc/self"); err != nil {
+		t.Skip("needs Linux: elsewhere the kernel does not do it")
+	}
+	t.Parallel()
+	s := redistest.Redis(t)
+	p := start(t, "redis://"+s.Addr(), append([]string{"run", redistest.Name(t)}, childArgs(t, "stubborn")...)...)
+	p.line()
+	p.signal(syscall.SIGKILL)
+	require.Equal(t, -1, p.wait())
+	p.rest() // ends, because the command has closed its end
+}

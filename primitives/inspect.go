@@ -1,0 +1,137 @@
+package primitives
+
+import (
+	"context"
+	"iter"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/redisutil"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// What stands in Redis under a name whose kind is unknown: for people and tools.
+
+// kindInteger is the kind of a number that may belong to a semaphore, a latch or something else.
+const kindInteger = "integer"
+
+// Inspect describes what is in Redis under name, whatever its kind:
+//
+//   - a lock, as [Client.Locks] does, with a fair lock's waiters, and even if nobody holds it but it has
+//     waiters or a fencing counter;
+//   - permits of which some are taken, as [PermitExpirableSemaphore.Info] does;
+//   - any other whole number, as kind "integer": it may be a semaphore, permits of which none is taken,
+//     a latch, or somebody's counter. Permits and Available are the number, and TTL is the key's.
+//
+// The Kind is "" if there is nothing of that sort.
+func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
+	info, err := c.inspect(ctx, name)
+	if err != nil {
+		return Info{}, failed(&engine.Resource{Kind: "name", Name: name}, "inspect", err)
+	}
+	info.Name = name
+	return info, nil
+}
+
+func (c *Client) inspect(ctx context.Context, name string) (Info, error) {
+	if name == "" {
+		return Info{}, invalid("an empty name")
+	}
+	info, held, err := c.lockAt(ctx, c.prefix+name)
+	if err == nil && info.Kind == "fair" {
+		info, err = c.FairLock(name).Info(ctx)
+	}
+	if err != nil {
+		return Info{}, err
+	}
+	if held || info.Token > 0 || len(info.Waiters) > 0 {
+		c.nameClients(ctx, info.Holders, nil)
+		return info, nil
+	}
+	return c.numberAt(ctx, c.prefix+name)
+}
+
+// Numbers lists whole numbers: semaphores, permits, latches, and counters of others. match is a Redis glob
+// on the user's name. Each number comes once, as [Client.Inspect] describes it. An error ends the list: it
+// comes with a zero Info. The numbers that this library and Redisson keep beside a lock are left out.
+//
+// Numbers runs SCAN on every master and reads the beginning of every string that matches. On a large Redis
+// that takes long, but blocks nobody. Not a snapshot: concurrent changes may or may not appear.
+func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, error] {
+	return func(yield func(Info, error) bool) {
+		r := &engine.Resource{Kind: "numbers", Name: match}
+		seen := map[string]bool{}
+		for key, err := range c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string") {
+			if err == nil && (seen[key] || isOurNumber(key)) {
+				continue
+			}
+			var info Info
+			if err == nil {
+				seen[key] = true
+				info, err = c.numberAt(ctx, key)
+			}
+			if err != nil {
+				yield(Info{}, failed(r, "list", err))
+				return
+			}
+			if info.Kind != "" && !yield(info, nil) {
+				return
+			}
+		}
+	}
+}
+
+// numberAt reads the number at a key by semaphore/list. The Kind is "" if there is none.
+func (c *Client) numberAt(ctx context.Context, key string) (Info, error) {
+	if err := context.Cause(ctx); err != nil {
+		return Info{}, err
+	}
+	if err := c.core.Begin(ctx); err != nil {
+		return Info{}, err
+	}
+	defer c.core.Leave()
+	keys := []any{key, suffixed(key, "timeout")}
+	if c.enforcesSlots() && redisutil.Slot(key) != redisutil.Slot(keys[1].(string)) {
+		keys = keys[:1]
+	}
+	reply, err := c.run.Do(ctx, semaphoreList, keys)
+	if len(keys) > 1 && err != nil && (isDivisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
+		reply, err = c.run.Do(ctx, semaphoreList, keys[:1])
+	}
+	if err != nil {
+		if isWrongType(err) {
+			err = nil
+		}
+		return Info{}, err
+	}
+	answer := reply.Value.([]any)
+	if len(answer) == 0 {
+		return Info{}, nil
+	}
+	name := strings.TrimPrefix(key, c.prefix)
+	if answer[0] == permitsKind {
+		return c.PermitExpirableSemaphore(name).Info(ctx)
+	}
+	text, _ := answer[2].(string)
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		return Info{}, nil // beyond 64 bits: none of ours
+	}
+	return Info{Name: name, Kind: kindInteger, TTL: ttlOf(answer[1].(int64)), Permits: n, Available: n}, nil
+}
+
+// semaphoreList reads a number that may be a semaphore's.
+var semaphoreList = scripts.Load("semaphore/list")
+
+// isOurNumber reports whether key is a string that this library or Redisson keeps beside a lock.
+func isOurNumber(key string) bool {
+	for _, prefix := range []string{tokenPrefix, requestPrefix, rwReservation, clientName} {
+		if strings.HasPrefix(key, prefix+":") {
+			return true
+		}
+	}
+	return strings.Contains(key, ":rwlock_timeout:")
+}

@@ -1,0 +1,17 @@
+-- semaphore/list: read a number, and whether it counts permits with leases.
+-- KEYS[1]  number
+-- KEYS[2]  leases. Missing if they are in another cluster slot
+-- returns  {kind, pttl, number}, the number as text; an empty list if there is no whole number. The
+--          kind is "permits" if there are leases, else "integer": the key of a semaphore or a
+--          latch looks like any other number
+local number_key, leases = KEYS[1], KEYS[2]
+
+local value = redis.call('get', number_key)
+if not value or not string.match(value, '^-?%d+$') then
+  return {}
+end
+local kind = 'integer'
+if leases and redis.call('type', leases).ok == 'zset' then
+  kind = 'permits'
+end
+return {kind, redis.call('pttl', number_key), value}
