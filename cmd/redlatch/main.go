@@ -41,6 +41,7 @@ func commands(args []string) []*cli.Command {
 	return []*cli.Command{
 		runCommand(args), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
 		semaphoreCommand(), permitsCommand(), latchCommand(),
+		tortureCommand(), tortureClientCommand(),
 		demoCommand(),
 		versionCommand(),
 	}

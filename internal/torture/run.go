@@ -2,10 +2,8 @@ package torture
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os/exec"
 	"slices"
@@ -89,23 +87,26 @@ const NoFaults = "none"
 // ErrConfig is an error of a Config.
 var ErrConfig = errors.New("torture: bad configuration")
 
+// ErrUnreachable means that a given Redis does not answer, or refuses.
+var ErrUnreachable = errors.New("torture: cannot use Redis")
+
 func (c Config) withDefaults() (Config, error) {
 	set := func(d *time.Duration, value time.Duration) {
 		if *d == 0 {
 			*d = value
 		}
 	}
-	set(&c.Round, 20*time.Second)
-	set(&c.Duration, c.Round)
+	set(&c.Duration, 20*time.Second)
+	set(&c.Round, min(c.Duration, 20*time.Second))
 	set(&c.TTL, 1500*time.Millisecond)
 	set(&c.drain, drainLimit)
 	set(&c.Every[0], 2*time.Second)
 	set(&c.Every[1], 5*time.Second)
 	if c.Processes == 0 {
-		c.Processes = 3
+		c.Processes = 4
 	}
 	if c.Sessions == 0 {
-		c.Sessions = 8
+		c.Sessions = 10
 	}
 	if c.Topology == "" {
 		c.Topology = Single
@@ -148,8 +149,7 @@ type runner struct {
 	d       *deployment
 	client  *primitives.Client // of the operator
 	enabled []fault
-	deck    []*fault // the faults to come, shuffled: all kinds come equally often
-	nonce   string   // makes names of different runs differ
+	nonce   string // makes names of different runs differ
 	began   time.Time
 	result  *Result
 }
@@ -214,6 +214,7 @@ type round struct {
 	seed      uint64
 	tag       string
 	rand      *rand.Rand // of the goroutine that injects faults
+	deck      []*fault   // the faults to come, shuffled: all kinds come equally often
 	slots     []*slot
 	faults    sync.WaitGroup
 	copies    sync.WaitGroup // late copies of commands
@@ -491,7 +492,7 @@ func (r *runner) count(rd *round, h *history, undecided int) {
 		if o.ended != nil && o.ended.Outcome == outcomeLost {
 			res.Lost++
 		}
-		if o.call.Do == opAcquire && o.ret != nil {
+		if o.holds() {
 			res.LongestWait = max(res.LongestWait, time.Duration(o.ret.At-o.call.At))
 		}
 	}
@@ -596,6 +597,3 @@ func (r *round) hadDeaths() bool {
 	defer r.mu.Unlock()
 	return slices.ContainsFunc(r.windows, func(w *window) bool { return w.fault == faultKill || w.lossy })
 }
-
-// MarshalResult writes a result as JSON.
-func MarshalResult(out io.Writer, r *Result) error { return json.NewEncoder(out).Encode(r) }

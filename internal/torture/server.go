@@ -51,7 +51,7 @@ func connect(e Endpoint) (*deployment, error) {
 	defer cancel()
 	if err := d.rdb.Ping(ctx).Err(); err != nil {
 		_ = d.rdb.Close()
-		return nil, fmt.Errorf("torture: cannot use Redis: %w", err)
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	switch {
 	case e.Cluster:
