@@ -75,12 +75,12 @@ func violation(check string, o *op, name, format string, args ...any) Violation 
 
 // linearize looks for a sequential order of what happened to a name.
 func (h *history) linearize(name string, ops []*op) (violations []Violation, known bool) {
-	model := holdersModel(ops[0].call.Limit)
-	history := h.holderSteps(name, ops)
+	var model porcupine.Model
+	var history []porcupine.Operation
 	if ops[0].call.Primitive == "latch" {
 		model, history = latchModel, h.latchSteps(ops)
 	} else {
-		model = holdersModel(limitOf(ops))
+		model, history = holdersModel(limitOf(ops)), h.holderSteps(name, ops)
 	}
 	switch result, info := porcupine.CheckOperationsVerbose(model, history, solving); result {
 	case porcupine.Ok:
@@ -435,9 +435,7 @@ func (h *history) checkWaits(names map[string][]*op) (out []Violation) {
 				covered = append(covered, interval{w.begin, w.end + int64(recovery)})
 			}
 		}
-		for _, s := range h.stalls[o.process] {
-			covered = append(covered, s)
-		}
+		covered = append(covered, h.stalls[o.process]...)
 		if at, gap := widestGap(covered, o.call.At, o.ret.At); gap > patience {
 			out = append(out, violation(checkFree, o, o.call.Names[0],
 				"process %d waited for %v from %v after the begin of the round, while nobody can have held it", o.process,

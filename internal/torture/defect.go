@@ -9,8 +9,8 @@ import (
 // defect is what a broken lock library does in place of ours. The tests of this package plant defects in
 // client processes, to see that the checks find them.
 type defect struct {
-	acquire   func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error)
-	countDown func(s *session, ctx context.Context, latch *primitives.CountDownLatch) error
+	acquire   func(attempt) (hold, error)
+	countDown func(context.Context, *session, *primitives.CountDownLatch) error
 }
 
 // planted returns a defect by name. Only tests set it.
@@ -23,25 +23,42 @@ func (w *worker) defect() defect {
 	return planted(w.Defect)
 }
 
-func (s *session) grab(ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-	if f := s.defect().acquire; f != nil {
-		return f(s, ctx, l, call, opts)
-	}
-	return plainly(ctx, l, opts)
+// attempt is an acquisition that is about to be made.
+type attempt struct {
+	*session
+
+	ctx  context.Context //nolint:containedctx // it is the argument of one call
+	lock acquirer
+	call *record
+	opts []primitives.Option
 }
 
-// plainly acquires l without a defect.
-func plainly(ctx context.Context, l acquirer, opts []primitives.Option) (hold, error) {
-	h, err := l.Acquire(ctx, opts...)
+// run acquires, as the library or as the planted defect does.
+func (a attempt) run() (hold, error) {
+	if f := a.session.defect().acquire; f != nil {
+		return f(a)
+	}
+	return a.plainly()
+}
+
+// plainly acquires without a defect.
+func (a attempt) plainly() (hold, error) {
+	h, err := a.lock.Acquire(a.ctx, a.opts...)
 	if err != nil {
 		return nil, err // not h: a nil *Hold is no nil hold
 	}
 	return h, nil
 }
 
+// with acquires with further options.
+func (a attempt) with(opts ...primitives.Option) (hold, error) {
+	a.opts = append(a.opts, opts...)
+	return a.plainly()
+}
+
 func (s *session) countDown(ctx context.Context, latch *primitives.CountDownLatch) error {
 	if f := s.defect().countDown; f != nil {
-		return f(s, ctx, latch)
+		return f(ctx, s, latch)
 	}
 	return latch.CountDown(ctx)
 }

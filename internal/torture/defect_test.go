@@ -45,21 +45,21 @@ var knownDefects = []struct {
 	},
 	{
 		name: "orphan after a cancel", primitives: []string{"lock"}, checks: []string{checkLeft, checkFree},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			h, err := plainly(ctx, l, opts)
-			if err != nil && ctx.Err() != nil {
-				orphan(l)
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			h, err := a.plainly()
+			if err != nil && a.ctx.Err() != nil {
+				orphan(a.lock)
 			}
 			return h, err
 		}},
 	},
 	{
 		name: "lost reply, retried with another id", primitives: []string{"fenced"}, checks: []string{checkLeft, checkFree},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			if s.one(20) {
-				orphan(l)
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.one(20) {
+				orphan(a.lock)
 			}
-			return plainly(ctx, l, opts)
+			return a.plainly()
 		}},
 	},
 	{
@@ -76,11 +76,11 @@ var knownDefects = []struct {
 	},
 	{
 		name: "client clock in a script", primitives: []string{"lock"}, checks: []string{checkOrder},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			if s.Process == 0 { // its clock is fast: what has some time left has expired already
-				s.rdb.Del(ctx, call.Names[0])
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.Process == 0 { // its clock is fast: what has some time left has expired already
+				a.rdb.Del(a.ctx, a.call.Names[0])
 			}
-			return plainly(ctx, l, opts)
+			return a.plainly()
 		}},
 	},
 	{
@@ -102,7 +102,7 @@ var knownDefects = []struct {
 	},
 	{
 		name: "count-down counted twice", primitives: []string{"latch"}, checks: []string{checkOrder},
-		defect: defect{countDown: func(s *session, ctx context.Context, latch *primitives.CountDownLatch) error {
+		defect: defect{countDown: func(ctx context.Context, s *session, latch *primitives.CountDownLatch) error {
 			if s.one(5) {
 				_ = latch.CountDown(ctx)
 			}
@@ -111,7 +111,7 @@ var knownDefects = []struct {
 	},
 	{
 		name: "count-down not counted", primitives: []string{"latch"}, checks: []string{checkOrder},
-		defect: defect{countDown: func(s *session, ctx context.Context, latch *primitives.CountDownLatch) error {
+		defect: defect{countDown: func(ctx context.Context, s *session, latch *primitives.CountDownLatch) error {
 			if s.one(5) {
 				return nil
 			}
@@ -120,8 +120,8 @@ var knownDefects = []struct {
 	},
 	{
 		name: "wake-up lost, and no poll", primitives: []string{"lock"}, checks: []string{checkFree},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			return plainly(ctx, l, append(opts, primitives.WithPolling(5*time.Second, 5*time.Second)))
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			return a.with(primitives.WithPolling(5*time.Second, 5*time.Second))
 		}},
 	},
 	{
@@ -146,24 +146,25 @@ var knownDefects = []struct {
 	},
 	{
 		name: "later waiter overtakes in a fair lock", primitives: []string{"fair"}, checks: []string{checkOrder},
-		defect: defect{acquire: func(s *session, ctx context.Context, _ acquirer, call *record, opts []primitives.Option) (hold, error) {
-			s.out.write(record{Kind: kindWait, At: s.clock.now(), Op: call.Op})
-			return plainly(ctx, s.client.Lock(call.Names[0]), append(opts, primitives.WithPolling(time.Millisecond, 20*time.Millisecond)))
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			a.out.write(record{Kind: kindWait, At: a.clock.now(), Op: a.call.Op})
+			a.lock = a.client.Lock(a.call.Names[0])
+			return a.with(primitives.WithPolling(time.Millisecond, 20*time.Millisecond))
 		}},
 	},
 	{
 		name: "readers beside a writer", primitives: []string{"rwlock"}, checks: []string{checkOrder},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			if call.Read && call.Root == call.Op {
-				l = s.client.RWLock(call.Names[0] + "2").Reader()
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.call.Read && a.call.Root == a.call.Op {
+				a.lock = a.client.RWLock(a.call.Names[0] + "2").Reader()
 			}
-			return plainly(ctx, l, opts)
+			return a.plainly()
 		}},
 	},
 	{
 		name: "returns long after its context", primitives: []string{"lock"}, checks: []string{checkPrompt},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			h, err := plainly(ctx, l, opts)
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			h, err := a.plainly()
 			if err != nil {
 				time.Sleep(time.Second)
 			}
@@ -172,11 +173,11 @@ var knownDefects = []struct {
 	},
 	{
 		name: "never returns", primitives: []string{"semaphore"}, checks: []string{checkForever},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			if s.one(50) {
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.one(50) {
 				select {}
 			}
-			return plainly(ctx, l, opts)
+			return a.plainly()
 		}},
 	},
 	{
@@ -189,33 +190,34 @@ var knownDefects = []struct {
 	},
 	{
 		name: "subscription left behind", primitives: []string{"lock"}, checks: []string{checkLeft},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			h, err := plainly(ctx, l, opts)
-			if err != nil && s.one(3) {
-				_, _ = s.rdb.Subscribe(context.Background(), "redisson_lock__channel:{"+call.Names[0]+"}").Receive(context.Background())
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			h, err := a.plainly()
+			if err != nil && a.one(3) {
+				ctx := context.Background()
+				_, _ = a.rdb.Subscribe(ctx, "redisson_lock__channel:{"+a.call.Names[0]+"}").Receive(ctx)
 			}
 			return h, err
 		}},
 	},
 	{
 		name: "SCRIPT FLUSH shows", primitives: []string{"lock"}, checks: []string{checkError},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			if s.one(20) {
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.one(20) {
 				return nil, errors.New("NOSCRIPT No matching script")
 			}
-			return plainly(ctx, l, opts)
+			return a.plainly()
 		}},
 	},
 	{
 		name: "one owner for all goroutines of a process", primitives: []string{"cohort"}, checks: []string{checkOrder},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			return plainly(ctx, l, append(opts, primitives.WithOwner(fmt.Sprintf("%s:%d", s.client.ID(), 1))))
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			return a.with(primitives.WithOwner(fmt.Sprintf("%s:%d", a.client.ID(), 1)))
 		}},
 	},
 	{
 		name: "returns as if locked when interrupted", primitives: []string{"multi"}, checks: []string{checkOrder},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			h, err := plainly(ctx, l, opts)
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			h, err := a.plainly()
 			if errors.Is(err, primitives.ErrNotAcquired) {
 				return &faultyHold{ctx: context.Background()}, nil
 			}
@@ -224,20 +226,20 @@ var knownDefects = []struct {
 	},
 	{
 		name: "redlock without a majority", primitives: []string{"redlock"}, checks: []string{checkOrder},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			if call.Root == call.Op {
-				l = s.client.Lock(fmt.Sprintf("%s:%d", call.Names[0], s.rand.IntN(3)))
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.call.Root == a.call.Op {
+				a.lock = a.client.Lock(fmt.Sprintf("%s:%d", a.call.Names[0], a.rand.IntN(3)))
 			}
-			return plainly(ctx, l, opts)
+			return a.plainly()
 		}},
 	},
 	{
 		name: "panic", primitives: []string{"fair"}, checks: []string{checkProcess},
-		defect: defect{acquire: func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-			if s.one(100) {
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.one(100) {
 				panic("a bug")
 			}
-			return plainly(ctx, l, opts)
+			return a.plainly()
 		}},
 	},
 }
@@ -317,25 +319,25 @@ func (h *faultyHold) ValidUntil() time.Time {
 }
 
 // wrapped acquires truly, and then spoils the hold.
-func wrapped(spoil func(*session, *faultyHold)) func(*session, context.Context, acquirer, *record, []primitives.Option) (hold, error) {
-	return func(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-		h, err := l.Acquire(ctx, opts...)
+func wrapped(spoil func(*session, *faultyHold)) func(attempt) (hold, error) {
+	return func(a attempt) (hold, error) {
+		h, err := a.lock.Acquire(a.ctx, a.opts...)
 		if err != nil {
 			return nil, err
 		}
-		f := &faultyHold{hold: h, call: call}
-		spoil(s, f)
+		f := &faultyHold{hold: h, call: a.call}
+		spoil(a.session, f)
 		return f, nil
 	}
 }
 
 // neverRenewed believes in a hold whose lease is not renewed.
-func neverRenewed(s *session, ctx context.Context, l acquirer, call *record, opts []primitives.Option) (hold, error) {
-	opts[0] = primitives.WithLease(call.TTL)
+func neverRenewed(a attempt) (hold, error) {
+	a.opts[0] = primitives.WithLease(a.call.TTL)
 	return wrapped(func(_ *session, h *faultyHold) {
-		h.ctx = ctx
+		h.ctx = a.ctx
 		h.until = func() time.Time { return time.Now().Add(time.Hour) }
-	})(s, ctx, l, call, opts)
+	})(a)
 }
 
 // orphan leaves a lock held that nobody knows of.

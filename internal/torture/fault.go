@@ -45,8 +45,8 @@ type fault struct {
 	usage string
 	// topologies are where it can be injected: "" on any Redis, also on one that others use.
 	topologies []string
-	process    func(r *round, p *process)           // of one client process
-	server     func(r *round, rng *rand.Rand) error // of the servers, or by the operator
+	process    func(r *round, p *process, rng *rand.Rand) // of one client process
+	server     func(r *round, rng *rand.Rand) error       // of the servers, or by the operator
 }
 
 // faults are all faults. To add one, list it here.
@@ -54,25 +54,55 @@ func faults() []fault {
 	own := Topologies
 	return []fault{
 		{name: faultKill, usage: "kill -9 of a client process", process: (*round).kill},
-		{name: faultStop, usage: "SIGSTOP of a client process, often for longer than its holds last", process: (*round).stop},
+		{
+			name: faultStop, usage: "SIGSTOP of a client process, often for longer than its holds last",
+			process: (*round).stop,
+		},
 		{name: faultHole, usage: "a client's packets vanish", process: (*round).blackHole},
-		{name: faultDials, usage: "a client's connections break, and its dials hang", process: (*round).hangDials},
+		{
+			name: faultDials, usage: "a client's connections break, and its dials hang",
+			process: (*round).hangDials,
+		},
 		{name: faultReplies, usage: "replies to a client are lost", process: (*round).loseReplies},
-		{name: faultCopies, usage: "commands arrive seconds late, after their repetitions", process: (*round).lateCopies},
+		{
+			name: faultCopies, usage: "commands arrive seconds late, after their repetitions",
+			process: (*round).lateCopies,
+		},
 		{name: faultPubSub, usage: "a client's subscriptions break", process: (*round).cutPubSub},
-		{name: faultMessages, usage: "messages to a client are lost", process: (*round).loseMessages},
+		{
+			name: faultMessages, usage: "messages to a client are lost",
+			process: (*round).loseMessages,
+		},
 		{name: faultSlow, usage: "a client's replies are late", process: (*round).slow},
 		{name: faultScripts, usage: "SCRIPT FLUSH", server: (*round).flushScripts},
 		{name: faultDelete, usage: "an operator deletes a key", server: (*round).deleteKey},
-		{name: faultOverwrite, usage: "an operator overwrites a key", server: (*round).overwriteKey},
+		{
+			name: faultOverwrite, usage: "an operator overwrites a key",
+			server: (*round).overwriteKey,
+		},
 		{name: faultForce, usage: "ForceRelease", server: (*round).forceRelease},
 		{name: faultPause, usage: "CLIENT PAUSE", topologies: own, server: (*round).clientPause},
 		{name: faultMemory, usage: "full memory", topologies: own, server: (*round).fullMemory},
-		{name: faultRestart, usage: "the server is killed and restarts with its data", topologies: []string{Single}, server: (*round).restart},
-		{name: faultDataLoss, usage: "the server is killed and restarts empty", topologies: []string{Single}, server: (*round).restartEmpty},
-		{name: faultFailover, usage: "the master is killed, and a replica takes over", topologies: []string{Sentinel, Cluster}, server: (*round).failover},
-		{name: faultSwitch, usage: "a replica takes over from a live master", topologies: []string{Sentinel, Cluster}, server: (*round).switchover},
-		{name: faultMigration, usage: "the slot of a name migrates", topologies: []string{Cluster}, server: (*round).migrate},
+		{
+			name: faultRestart, usage: "the server is killed and restarts with its data",
+			topologies: []string{Single}, server: (*round).restart,
+		},
+		{
+			name: faultDataLoss, usage: "the server is killed and restarts empty",
+			topologies: []string{Single}, server: (*round).restartEmpty,
+		},
+		{
+			name: faultFailover, usage: "the master is killed, and a replica takes over",
+			topologies: []string{Sentinel, Cluster}, server: (*round).failover,
+		},
+		{
+			name: faultSwitch, usage: "a replica takes over from a live master",
+			topologies: []string{Sentinel, Cluster}, server: (*round).switchover,
+		},
+		{
+			name: faultMigration, usage: "the slot of a name migrates",
+			topologies: []string{Cluster}, server: (*round).migrate,
+		},
 	}
 }
 
@@ -120,16 +150,15 @@ func (r *round) sleep(d time.Duration) {
 	}
 }
 
-// random returns random numbers of a fault. The generator of the round is for its own goroutine only.
-func (r *round) random() *rand.Rand { return rand.New(rand.NewPCG(r.rand.Uint64(), r.rand.Uint64())) }
-
-// outage is a random length of a fault: shorter and longer than the holds last.
-func (r *round) outage(p *process) time.Duration {
-	rng := rand.New(rand.NewPCG(r.seed, uint64(p.id)<<32|uint64(len(p.slot.proxies))^uint64(monotonic())))
-	return between(rng, r.cfg.TTL/4, 2*r.cfg.TTL)
+// seeded returns random numbers that the seeds determine.
+func seeded(a, b uint64) *rand.Rand {
+	return rand.New(rand.NewPCG(a, b)) //nolint:gosec // a run can be repeated
 }
 
-func (r *round) kill(p *process) {
+// outage is a random length of a fault: shorter and longer than the holds last.
+func (r *round) outage(rng *rand.Rand) time.Duration { return between(rng, r.cfg.TTL/4, 2*r.cfg.TTL) }
+
+func (r *round) kill(p *process, _ *rand.Rand) {
 	w := r.begin(window{fault: faultKill, process: p.id})
 	p.kill()
 	<-p.exited
@@ -137,10 +166,10 @@ func (r *round) kill(p *process) {
 	r.replace(p)
 }
 
-func (r *round) stop(p *process) {
+func (r *round) stop(p *process, rng *rand.Rand) {
 	w := r.begin(window{fault: faultStop, process: p.id})
 	p.stop(true)
-	r.sleep(r.outage(p))
+	r.sleep(r.outage(rng))
 	p.stop(false)
 	r.finish(w)
 }
@@ -160,39 +189,37 @@ func (r *round) disturb(p *process, name string, d time.Duration, on, off func(*
 
 func heal(p *redistest.Proxy) { p.Heal() }
 
-func (r *round) blackHole(p *process) {
-	r.disturb(p, faultHole, r.outage(p), func(x *redistest.Proxy) { x.BlackHole(true) }, func(x *redistest.Proxy) {
+func (r *round) blackHole(p *process, rng *rand.Rand) {
+	r.disturb(p, faultHole, r.outage(rng), func(x *redistest.Proxy) { x.BlackHole(true) }, func(x *redistest.Proxy) {
 		x.Heal()
 		x.Reset() // connections that lost data stay silent: TCP would have resent it, or reset the connection
 	})
 }
 
-func (r *round) hangDials(p *process) {
+func (r *round) hangDials(p *process, rng *rand.Rand) {
 	_ = p.send(order{Do: "hang", On: true}) // a dead process is noticed elsewhere
-	r.disturb(p, faultDials, r.outage(p), func(x *redistest.Proxy) { x.Reset() }, heal)
+	r.disturb(p, faultDials, r.outage(rng), func(x *redistest.Proxy) { x.Reset() }, heal)
 	_ = p.send(order{Do: "hang"})
 }
 
 func isScript(args []string) bool { return strings.HasPrefix(strings.ToLower(args[0]), "eval") }
 
-func (r *round) loseReplies(p *process) {
-	seed := uint64(p.id)
-	r.disturb(p, faultReplies, r.outage(p), func(x *redistest.Proxy) {
-		seed++
-		x.DropRepliesRandomly(0.3, r.seed+seed, isScript)
+func (r *round) loseReplies(p *process, rng *rand.Rand) {
+	r.disturb(p, faultReplies, r.outage(rng), func(x *redistest.Proxy) {
+		x.DropRepliesRandomly(0.3, rng.Uint64(), isScript)
 	}, heal)
 }
 
-func (r *round) cutPubSub(p *process) {
+func (r *round) cutPubSub(p *process, _ *rand.Rand) {
 	r.disturb(p, faultPubSub, 0, func(x *redistest.Proxy) { x.CutPubSub() }, heal)
 }
 
-func (r *round) loseMessages(p *process) {
-	r.disturb(p, faultMessages, r.outage(p), func(x *redistest.Proxy) { x.DropMessages(true) }, heal)
+func (r *round) loseMessages(p *process, rng *rand.Rand) {
+	r.disturb(p, faultMessages, r.outage(rng), func(x *redistest.Proxy) { x.DropMessages(true) }, heal)
 }
 
-func (r *round) slow(p *process) {
-	r.disturb(p, faultSlow, r.outage(p), func(x *redistest.Proxy) { x.Delay(60 * time.Millisecond) }, heal)
+func (r *round) slow(p *process, rng *rand.Rand) {
+	r.disturb(p, faultSlow, r.outage(rng), func(x *redistest.Proxy) { x.Delay(60 * time.Millisecond) }, heal)
 }
 
 // copyDelay bounds how late a copy of a command arrives. Redis remembers requests for 15 s and more.
@@ -201,10 +228,10 @@ const copyDelay = 5 * time.Second
 // lateCopies holds commands back: their connections break, and they arrive later by themselves, after the
 // client has sent them again. No copy arrives after its client or the data of the server is gone: what it
 // left could not be told from what the client left.
-func (r *round) lateCopies(p *process) {
+func (r *round) lateCopies(p *process, rng *rand.Rand) {
 	targets := r.targets()
 	for i, proxy := range p.slot.proxies {
-		rng := rand.New(rand.NewPCG(r.seed, uint64(p.id)<<8|uint64(i)))
+		rng := seeded(rng.Uint64(), uint64(i)) // the proxy calls the match in its own goroutines
 		proxy.DropCommands(3, func(args []string) bool {
 			if !isScript(args) || rng.IntN(8) != 0 {
 				return false
@@ -214,7 +241,7 @@ func (r *round) lateCopies(p *process) {
 			return true
 		})
 	}
-	r.disturb(p, faultCopies, r.outage(p), func(*redistest.Proxy) {}, heal)
+	r.disturb(p, faultCopies, r.outage(rng), func(*redistest.Proxy) {}, heal)
 }
 
 func (r *round) targets() []string { return r.d.targets }
@@ -343,7 +370,10 @@ func (r *round) aName(rng *rand.Rand) (primitive, name string) {
 }
 
 // operate changes a key as an operator would.
-func (r *round) operate(name string, rng *rand.Rand, act func(ctx context.Context, primitive, key string) (bool, error)) error {
+// act reports whether the key was there.
+func (r *round) operate(
+	name string, rng *rand.Rand, act func(ctx context.Context, primitive, key string) (bool, error),
+) error {
 	primitive, key := r.aName(rng)
 	if key == "" {
 		return nil
@@ -425,7 +455,7 @@ func (e *exclusive) give(what any) {
 
 // inject injects one random fault in the background. It returns false if nothing could be disturbed now.
 func (r *round) inject(f *fault) bool {
-	rng := r.random()
+	rng := seeded(r.rand.Uint64(), r.rand.Uint64()) // r.rand is for one goroutine
 	if f.server != nil {
 		if !r.exclusive.take("server") {
 			return false
@@ -446,7 +476,7 @@ func (r *round) inject(f *fault) bool {
 	r.injected(f.name)
 	r.faults.Go(func() {
 		defer r.exclusive.give(s)
-		f.process(r, s.current())
+		f.process(r, s.current(), rng)
 	})
 	return true
 }

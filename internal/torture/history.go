@@ -79,12 +79,11 @@ type window struct {
 	fault   string
 	process int      // -1: all of them
 	names   []string // what an operator changed
-	lossy   bool     // the server may forget anything
+	lossy   bool     // the servers may forget anything
 	hit     bool     // the operator's act found a holder
-	loss    func()   // called when it begins
 }
 
-// has reports whether the window ends holds of this name.
+// ends reports whether the window ends holds of this name.
 func (w *window) ends(name string) bool { return w.lossy || slices.Contains(w.names, name) }
 
 // disturbs reports whether the window may delay or fail what a process does with a name.

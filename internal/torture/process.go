@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -175,5 +174,3 @@ func (p *process) failure(err error) error {
 		return fmt.Errorf("process %d: %w", p.id, err)
 	}
 }
-
-var errNotDrained = errors.New("calls have not returned")

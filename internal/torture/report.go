@@ -61,7 +61,8 @@ func (h *history) print(out io.Writer) error {
 		return fmt.Sprintf("%.3f", float64(t-h.begin)/1e9)
 	}
 	for _, w := range h.windows {
-		fmt.Fprintf(out, "%s to %s: fault %s, process %d, %v hit=%v\n", at(w.begin), at(w.end), w.fault, w.process, w.names, w.hit)
+		fmt.Fprintf(out, "%s to %s: fault %s, process %d, %v hit=%v\n",
+			at(w.begin), at(w.end), w.fault, w.process, w.names, w.hit)
 	}
 	names := h.byName()
 	for _, name := range slices.Sorted(maps.Keys(names)) {

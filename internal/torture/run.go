@@ -276,7 +276,7 @@ func (r *round) injected(name string) {
 func (r *runner) round(ctx context.Context, seed uint64) error {
 	rd := &round{
 		runner: r, seed: seed, tag: fmt.Sprintf("torture:%s:%d", r.nonce, seed),
-		rand: rand.New(rand.NewPCG(seed, 1)), counts: map[string]int{},
+		rand: seeded(seed, 1), counts: map[string]int{},
 	}
 	rd.healing, rd.heal = context.WithTimeout(ctx, r.cfg.Round)
 	defer rd.heal()
@@ -451,7 +451,9 @@ func (r *round) drain() (out []Violation) {
 		case <-p.exited:
 			out = append(out, Violation{Check: checkProcess, Detail: p.failure(errors.New("it ended by itself")).Error()})
 		case <-limit:
-			out = append(out, Violation{Check: checkForever, Detail: fmt.Sprintf("process %d: %v for %v", p.id, errNotDrained, r.cfg.drain)})
+			out = append(out, Violation{
+				Check: checkForever, Detail: fmt.Sprintf("process %d: calls have not returned for %v", p.id, r.cfg.drain),
+			})
 			p.kill()
 			<-p.exited
 			limit = time.After(0)
@@ -589,7 +591,7 @@ func (r *round) isPool(key string) bool {
 func (r *round) mustBeWhole(key string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return strings.HasSuffix(key, fmt.Sprintf(":g%d", r.generation)) && !strings.Contains(key, ":latch:") && r.generation == 0
+	return r.generation == 0 && !strings.Contains(key, ":latch:")
 }
 
 func (r *round) hadDeaths() bool {

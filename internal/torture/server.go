@@ -264,9 +264,10 @@ func (d *deployment) connectTo(addr string) func() (net.Conn, error) {
 	return func() (net.Conn, error) {
 		dial := net.Dialer{Timeout: 5 * time.Second}
 		if d.TLS != nil {
-			return tls.DialWithDialer(&dial, "tcp", addr, d.TLS)
+			secure := tls.Dialer{NetDialer: &dial, Config: d.TLS}
+			return secure.DialContext(context.Background(), "tcp", addr)
 		}
-		return dial.Dial("tcp", addr)
+		return dial.DialContext(context.Background(), "tcp", addr)
 	}
 }
 

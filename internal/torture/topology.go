@@ -73,7 +73,9 @@ func (d *deployment) nodes(except *redistest.Server) ([]clusterNode, error) {
 		if s == except {
 			continue
 		}
-		text, err := on(s, func(ctx context.Context, rdb *redis.Client) (string, error) { return rdb.ClusterNodes(ctx).Result() })
+		text, err := on(s, func(ctx context.Context, rdb *redis.Client) (string, error) {
+			return rdb.ClusterNodes(ctx).Result()
+		})
 		if err != nil {
 			failures = errors.Join(failures, err)
 			continue
@@ -169,7 +171,7 @@ func (d *deployment) awaitOther(old *redistest.Server) error {
 
 // awaitReplicas waits until all servers but the master replicate it.
 func (d *deployment) awaitReplicas() error {
-	return eventually(startTimeout, func(ctx context.Context) error {
+	return eventually(startTimeout, func(context.Context) error {
 		master, err := d.master()
 		if err != nil {
 			return err
@@ -334,15 +336,20 @@ func (d *deployment) migrate(name string, rng *rand.Rand) error {
 
 // owner returns the master of a slot.
 func (d *deployment) owner(slot int64) (*redistest.Server, error) {
-	slots, err := on(d.servers[0], func(ctx context.Context, rdb *redis.Client) ([]redis.ClusterSlot, error) {
-		return rdb.ClusterSlots(ctx).Result()
+	shards, err := on(d.servers[0], func(ctx context.Context, rdb *redis.Client) ([]redis.ClusterShard, error) {
+		return rdb.ClusterShards(ctx).Result()
 	})
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range slots {
-		if int64(s.Start) <= slot && slot <= int64(s.End) && len(s.Nodes) > 0 {
-			return d.server(s.Nodes[0].Addr)
+	for _, shard := range shards {
+		if !slices.ContainsFunc(shard.Slots, func(r redis.SlotRange) bool { return r.Start <= slot && slot <= r.End }) {
+			continue
+		}
+		for _, n := range shard.Nodes {
+			if n.Role == "master" {
+				return d.server(net.JoinHostPort(n.IP, strconv.FormatInt(n.Port, 10)))
+			}
 		}
 	}
 	return nil, errors.New("torture: slot " + strconv.FormatInt(slot, 10) + " has no master")

@@ -27,5 +27,7 @@ func TestTry(t *testing.T) {
 		_ = r.Print(os.Stdout)
 	}
 	require.NoError(t, err)
-	require.Zero(t, len(r.Violations))
+	if len(r.Violations) > 0 {
+		t.Fail()
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"runtime/pprof"
 	"strings"
 	"sync"
@@ -95,11 +94,11 @@ type worker struct {
 
 // session runs random actions, one after another, until the process drains.
 func (w *worker) session(n int) {
-	s := &session{worker: w, n: n, rand: rand.New(rand.NewPCG(w.Seed, uint64(w.Process)<<32|uint64(n)))}
+	s := &session{worker: w, n: n, rand: seeded(w.Seed, uint64(w.Process)<<32|uint64(n))}
 	for w.draining.Err() == nil {
 		name := w.Primitives[s.rand.IntN(len(w.Primitives))]
 		workloads[name].act(s, name)
-		s.sleep(time.Duration(s.rand.IntN(4)) * time.Millisecond)
+		time.Sleep(between(s.rand, 0, 4*time.Millisecond))
 	}
 }
 

@@ -60,8 +60,6 @@ type session struct {
 	rand *rand.Rand
 }
 
-func (s *session) sleep(d time.Duration) { time.Sleep(d) }
-
 // one in n.
 func (s *session) one(n int) bool { return s.rand.IntN(n) == 0 }
 
@@ -155,7 +153,9 @@ func (s *session) create(primitive, name string, init func(context.Context, int)
 	}
 	ctx, cancel := context.WithTimeout(s.draining, time.Second)
 	defer cancel()
-	call := s.call(record{Do: opInit, Primitive: primitive, Names: []string{name}, Permits: poolSize, Bound: deadline(s, ctx)})
+	call := s.call(record{
+		Do: opInit, Primitive: primitive, Names: []string{name}, Permits: poolSize, Bound: s.deadline(ctx),
+	})
 	_, err := init(ctx, poolSize)
 	s.finish(call, err, record{})
 	if err == nil {
@@ -191,7 +191,7 @@ func (s *session) useRedLock(primitive string) {
 }
 
 // deadline returns the instant at which a call with ctx must return.
-func deadline(s *session, ctx context.Context) int64 {
+func (s *session) deadline(ctx context.Context) int64 {
 	if d, ok := ctx.Deadline(); ok {
 		return s.clock.at(d)
 	}
@@ -237,7 +237,7 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	if call.Permits > 0 {
 		opts = append(opts, primitives.WithPermits(call.Permits))
 	}
-	wait := 20*time.Millisecond + time.Duration(s.rand.Int64N(int64(s.TTL)))
+	wait := between(s.rand, 20*time.Millisecond, s.TTL)
 	end = func() {}
 	now := time.Now()
 	switch s.rand.IntN(6) {
@@ -253,7 +253,7 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	case 3: // cancelled early, often while the first command is under way
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
-		early := time.Duration(s.rand.Int64N(int64(4 * time.Millisecond)))
+		early := between(s.rand, 0, 4*time.Millisecond)
 		timer := time.AfterFunc(early, cancel)
 		end = func() { timer.Stop(); cancel() }
 		call.Bound = s.clock.at(now.Add(early))
@@ -267,7 +267,8 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	if root == 0 {
 		call.Root = call.Op
 	}
-	h, err := s.grab(context.WithValue(ctx, opKey{}, call.Op), l, call, opts)
+	ctx = context.WithValue(ctx, opKey{}, call.Op) // the observer finds the operation by it
+	h, err := attempt{session: s, ctx: ctx, lock: l, call: call, opts: opts}.run()
 	if err != nil {
 		s.finish(*call, err, record{})
 		return nil, end
@@ -302,14 +303,14 @@ func (s *session) section(h hold, nested acquirer, call record) {
 		})
 	})
 	defer stop()
-	d := time.Duration(s.rand.IntN(5)) * time.Millisecond
+	d := between(s.rand, 0, 5*time.Millisecond)
 	switch s.rand.IntN(24) {
 	case 0: // some renewals
-		d = call.TTL/2 + time.Duration(s.rand.Int64N(int64(call.TTL)))
+		d = between(s.rand, call.TTL/2, call.TTL*3/2)
 	case 1:
-		d = s.TTL/4 + time.Duration(s.rand.Int64N(int64(s.TTL)))
+		d = between(s.rand, s.TTL/4, s.TTL*5/4)
 	case 2, 3, 4, 5:
-		d = time.Duration(s.rand.IntN(100)) * time.Millisecond
+		d = between(s.rand, 0, 100*time.Millisecond)
 	}
 	if d >= s.TTL/4 {
 		s.stay(h, call, d)
@@ -326,7 +327,7 @@ func (s *session) section(h hold, nested acquirer, call record) {
 		n, end := s.acquire(ctx, nested, &inner)
 		defer end()
 		if n != nil {
-			time.Sleep(time.Duration(s.rand.IntN(3)) * time.Millisecond)
+			time.Sleep(between(s.rand, 0, 3*time.Millisecond))
 			s.release(n, inner)
 		}
 	}
@@ -358,7 +359,9 @@ func (s *session) stay(h hold, call record, d time.Duration) {
 func (s *session) checkHold(h hold, call record) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	do := record{Do: opCheck, Session: s.n, Primitive: call.Primitive, Names: call.Names, Root: call.Op, Bound: deadline(s, ctx)}
+	do := record{
+		Do: opCheck, Session: s.n, Primitive: call.Primitive, Names: call.Names, Root: call.Op, Bound: s.deadline(ctx),
+	}
 	f := h.Check
 	if s.one(2) {
 		do.Do = opExtend
@@ -384,9 +387,9 @@ func (s *session) release(h hold, call record) {
 func (s *session) useLatch(primitive string) {
 	name, _ := s.generationName(primitive)
 	latch := s.client.CountDownLatch(name)
-	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond+time.Duration(s.rand.IntN(800))*time.Millisecond)
+	ctx, cancel := context.WithTimeout(context.Background(), between(s.rand, 200*time.Millisecond, time.Second))
 	defer cancel()
-	call := record{Session: s.n, Primitive: primitive, Names: []string{name}, Bound: deadline(s, ctx)}
+	call := record{Session: s.n, Primitive: primitive, Names: []string{name}, Bound: s.deadline(ctx)}
 	call.Do = []string{opInit, opCountDown, opCountDown, opCountDown, opCount, opAwait}[s.rand.IntN(6)]
 	if call.Do == opInit {
 		call.Permits = latchSize
