@@ -3,6 +3,7 @@ package torture
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -232,10 +233,12 @@ func (r *round) lateCopies(p *process, rng *rand.Rand) {
 	targets := r.targets()
 	for i, proxy := range p.slot.proxies {
 		rng := seeded(rng.Uint64(), uint64(i)) // the proxy calls the match in its own goroutines
-		proxy.DropCommands(3, func(args []string) bool {
-			if !isScript(args) || rng.IntN(8) != 0 {
+		left := 5
+		proxy.DropCommands(math.MaxInt, func(args []string) bool { // each command that matches is dropped
+			if left == 0 || !isScript(args) || rng.IntN(8) != 0 {
 				return false
 			}
+			left--
 			delay := between(rng, 5*time.Millisecond, copyDelay)
 			r.copies.Go(func() { r.deliver(p, targets[i], slices.Clone(args), delay) })
 			return true
@@ -262,7 +265,20 @@ func (r *round) deliver(p *process, addr string, args []string, delay time.Durat
 	for i, arg := range args {
 		all[i] = arg
 	}
-	_ = rdb.Do(ctx, all...).Err() // the reply has no reader
+	at := monotonic()
+	reply, err := rdb.Do(ctx, all...).Result() // the client does not get it
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.delivered = append(r.delivered, lateCopy{p.id, at, delay, args[2:], fmt.Sprint(reply, errorText(err))})
+}
+
+// lateCopy is a command that arrived late, for the log.
+type lateCopy struct {
+	process int
+	at      int64
+	delay   time.Duration
+	args    []string // without the name and the script
+	reply   string
 }
 
 // soon returns a context for a command of the harness.

@@ -18,6 +18,7 @@ type history struct {
 	end     int64
 	ops     []*op // by the time of the call
 	windows []window
+	copies  []lateCopy
 	stalls  map[int][]interval // by process
 }
 

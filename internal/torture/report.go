@@ -64,6 +64,10 @@ func (h *history) print(out io.Writer) error {
 		fmt.Fprintf(out, "%s to %s: fault %s, process %d, %v hit=%v\n",
 			at(w.begin), at(w.end), w.fault, w.process, w.names, w.hit)
 	}
+	for _, c := range h.copies {
+		fmt.Fprintf(out, "%s: a command of process %d arrived %v late: %.300q, reply %.100q\n",
+			at(c.at), c.process, c.delay, c.args, c.reply)
+	}
 	names := h.byName()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		fmt.Fprintf(out, "\n%s\n", name)

@@ -226,6 +226,7 @@ type round struct {
 
 	mu         sync.Mutex
 	windows    []*window
+	delivered  []lateCopy
 	processes  []*process
 	counts     map[string]int
 	generation int64
@@ -468,6 +469,7 @@ func (r *round) history() *history {
 	for _, w := range r.windows {
 		h.windows = append(h.windows, *w)
 	}
+	h.copies = r.delivered
 	for _, p := range r.processes {
 		p.mu.Lock()
 		h.add(p.id, p.records, p.died)
