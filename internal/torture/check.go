@@ -149,6 +149,10 @@ func (h *history) holderSteps(name string, ops []*op) []porcupine.Operation {
 	for i, o := range ops {
 		roots[o] = i
 	}
+	cut := int64(never)
+	if limitOf(ops) > 0 {
+		cut = h.firstLoss(ops)
+	}
 	emit := func(o *op, begin, end int64, s step) {
 		out = append(out, porcupine.Operation{ClientId: lanes.of(o), Input: s, Call: begin, Return: min(end, horizon)})
 	}
@@ -168,11 +172,12 @@ func (h *history) holderSteps(name string, ops []*op) []porcupine.Operation {
 				emit(o, o.waited, o.returned(), step{do: stepLeave, root: s.root, text: fmt.Sprintf("leave #%d", s.root)})
 			}
 		}
-		if !o.holds() {
+		if !o.holds() || o.ret.At >= cut {
 			continue
 		}
 		s.ordered = queued
-		if outermost {
+		// While servers change over, two of them may count. So tokens of that time are not compared.
+		if outermost && !h.lossy(o.call.At, o.ret.At) {
 			s.token = o.ret.Token
 		}
 		s.text = describe(o, s)
@@ -242,14 +247,35 @@ func ownershipBegin(o *op, ops []*op) int64 {
 	return begin
 }
 
+// lossy reports whether servers may have forgotten something between two instants.
+func (h *history) lossy(begin, end int64) bool {
+	return slices.ContainsFunc(h.windows, func(w window) bool { return w.lossy && w.overlaps(begin, end) })
+}
+
+// firstLoss returns when the servers may first have forgotten a name that was in use. A pool or latch that
+// was lost is not used again, except by calls that are under way.
+func (h *history) firstLoss(ops []*op) int64 {
+	first := int64(never)
+	for _, w := range h.windows {
+		if w.lossy && w.begin > ops[0].call.At {
+			first = min(first, w.begin)
+		}
+	}
+	return first
+}
+
 // latchSteps returns the operations on a latch. An operation of unknown outcome may take effect at any
 // time after its call.
 func (h *history) latchSteps(ops []*op) []porcupine.Operation {
 	var out []porcupine.Operation
 	lanes := lanes{}
+	cut := h.firstLoss(ops)
 	for _, o := range ops {
 		s := step{do: o.call.Do, permits: o.call.Permits, result: -1, root: len(out)}
 		end := o.returned()
+		if min(end, o.died) >= cut {
+			continue
+		}
 		switch o.outcome() {
 		case outcomeOK:
 			s.result = o.ret.Count

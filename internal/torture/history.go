@@ -92,6 +92,13 @@ func (w *window) disturbs(process int, name string) bool {
 	return w.process == process || w.process == -1 && (len(w.names) == 0 || slices.Contains(w.names, name))
 }
 
+// learn notes the end of the validity. A joint hold that was lost has none any more.
+func (o *op) learn(until int64) {
+	if until != 0 {
+		o.until = until
+	}
+}
+
 // add makes operations of the records of a process. died is when it was killed, or never.
 func (h *history) add(process int, records []record, died int64) {
 	ops := map[int64]*op{}
@@ -104,19 +111,21 @@ func (h *history) add(process int, records []record, died int64) {
 			ops[r.Op] = o
 			h.ops = append(h.ops, o)
 			if acquired := ops[r.Root]; r.Do == opRelease && acquired != nil {
-				acquired.release, acquired.until = o, r.Until
+				acquired.release = o
+				acquired.learn(r.Until)
 			} else if r.Do == opAcquire && acquired != nil {
 				o.root = acquired
 			}
 		case kindReturn:
 			o.ret = new(r)
-			if o.until = r.Until; o.call.Do == opExtend && ops[o.call.Root] != nil {
-				ops[o.call.Root].until = r.Until
+			o.learn(r.Until)
+			if acquired := ops[o.call.Root]; o.call.Do == opExtend && acquired != nil {
+				acquired.learn(r.Until)
 			}
 		case kindWait:
 			o.waited = r.At
 		case kindValid:
-			o.until = r.Until
+			o.learn(r.Until)
 		case kindEnd:
 			o.ended = new(r)
 		case kindStall:

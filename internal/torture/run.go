@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"os/exec"
 	"slices"
@@ -556,10 +557,9 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client) (out []string, er
 				out = append(out, fmt.Sprintf("key %s without a TTL", key))
 			}
 		case r.isPool(key):
-			if n, err := rdb.Get(ctx, key).Int(); err == nil && n > poolSize && !strings.Contains(key, ":latch:") {
+			n, err := rdb.Get(ctx, key).Int()
+			if low, high := r.permitsLeft(key); err == nil && (n < low || n > high) {
 				out = append(out, fmt.Sprintf("%s has %d permits of %d", key, n, poolSize))
-			} else if err == nil && n < poolSize && r.mustBeWhole(key) {
-				out = append(out, fmt.Sprintf("%s has only %d permits of %d", key, n, poolSize))
 			}
 		case r.hadDeaths() && (strings.HasPrefix(key, "redisson_lock_") || strings.HasPrefix(key, "redlatch_lock_") ||
 			strings.HasSuffix(key, ":timeout")):
@@ -589,11 +589,17 @@ func (r *round) isPool(key string) bool {
 		strings.HasPrefix(key, r.tag+":latch:")
 }
 
-// mustBeWhole reports whether a pool must have all its permits: no process died while it was used.
-func (r *round) mustBeWhole(key string) bool {
+// permitsLeft returns how many permits a pool may have once nobody holds any.
+func (r *round) permitsLeft(key string) (low, high int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.generation == 0 && !strings.Contains(key, ":latch:")
+	switch {
+	case strings.Contains(key, ":latch:"), !strings.HasSuffix(key, fmt.Sprintf(":g%d", r.generation)):
+		return math.MinInt, math.MaxInt
+	case r.generation > 0: // a process that began with an earlier one may have died
+		return math.MinInt, poolSize
+	}
+	return poolSize, poolSize
 }
 
 func (r *round) hadDeaths() bool {
