@@ -28,8 +28,8 @@ func tortureCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "torture",
 		Usage: "break everything around the library, and check that its promises hold",
-		Description: withExamples("Several client processes use all primitives at once, while faults are injected every 2 to 5 s. All\n"+
-			"operations are recorded, and the history is checked: while a hold is valid, nobody else holds; tokens rise;\n"+
+		Description: withExamples("Several client processes use all primitives at once. Every 2 to 5 s a fault is injected.\n"+
+			"All operations are recorded, and the history is checked: while a hold is valid, nobody else holds; tokens rise;\n"+
 			"nothing waits for ever; nothing is left behind; every call returns in time. doc/torture.md has the details.\n\n"+
 			"It starts its own redis-server. With --redis it uses yours: then it leaves out the faults that would\n"+
 			"disturb others, and says so. Run it on a Redis that may be slow for a while.\n\n"+
@@ -37,9 +37,15 @@ func tortureCommand() *cli.Command {
 			"redlatch torture --duration 5s --seed 42"),
 		Flags: []cli.Flag{
 			&cli.FloatFlag{Name: "minutes", Usage: "how long, in `MINUTES`", Value: 1},
-			&cli.DurationFlag{Name: "duration", Usage: "how long, a `DURATION` such as 90s, in place of --minutes", HideDefault: true},
-			&cli.Uint64Flag{Name: "seed", Usage: "`SEED` of the first round: repeats workload and faults", DefaultText: "random"},
-			&cli.StringFlag{Name: "faults", Usage: "comma-separated list of `FAULTS`, or \"none\" (default: all)", HideDefault: true},
+			&cli.DurationFlag{
+				Name: "duration", HideDefault: true, Usage: "how long, a `DURATION` such as 90s, in place of --minutes",
+			},
+			&cli.Uint64Flag{
+				Name: "seed", DefaultText: "random", Usage: "`SEED` of the first round: repeats workload and faults",
+			},
+			&cli.StringFlag{
+				Name: "faults", HideDefault: true, Usage: "comma-separated list of `FAULTS`, or \"none\" (default: all)",
+			},
 			&cli.StringFlag{
 				Name: "primitives", HideDefault: true,
 				Usage: "comma-separated list of `PRIMITIVES`: " + strings.Join(torture.Primitives, ", ") + " (default: all)",
@@ -61,7 +67,7 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 	config := torture.Config{
 		Duration: c.Duration("duration"), Seed: c.Uint64("seed"), Topology: c.String("topology"),
 		Faults: commaList(c.String("faults")), Primitives: commaList(c.String("primitives")),
-		Timelines: c.String("timelines"), Client: startTortureClient,
+		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: startTortureClient,
 		Progress: func(p torture.Progress) { printProgress(c.Root().ErrWriter, p) },
 	}
 	switch {
@@ -157,7 +163,7 @@ func startTortureClient() *exec.Cmd {
 	if err != nil {
 		path = os.Args[0]
 	}
-	return exec.Command(path, tortureClient) //nolint:noctx // the harness ends it
+	return exec.Command(path, tortureClient) //nolint:gosec,noctx // it is this program, and the harness ends it
 }
 
 // tortureClientCommand is a client process of torture.
@@ -175,5 +181,6 @@ func printProgress(w io.Writer, p torture.Progress) {
 		end = "\r"
 	}
 	fmt.Fprintf(w, "%v: round %d, %d operations, %d faults, %d violations, longest wait %v   %s",
-		p.Elapsed.Round(time.Second), p.Round, p.Operations, p.Faults, p.Violations, p.LongestWait.Round(time.Millisecond), end)
+		p.Elapsed.Round(time.Second), p.Round, p.Operations, p.Faults, p.Violations,
+		p.LongestWait.Round(time.Millisecond), end)
 }

@@ -29,6 +29,7 @@ type Config struct {
 	Primitives []string      // default: all
 	Topology   string        // of servers that are started; default Single. Ignored with an Endpoint
 	Endpoint   *Endpoint     // servers of somebody else
+	Prefix     string        // of all names
 	Every      [2]time.Duration
 	Processes  int
 	Sessions   int           // goroutines of each process
@@ -277,7 +278,7 @@ func (r *round) injected(name string) {
 // round runs one round and adds what it found to the result.
 func (r *runner) round(ctx context.Context, seed uint64) error {
 	rd := &round{
-		runner: r, seed: seed, tag: fmt.Sprintf("torture:%s:%d", r.nonce, seed),
+		runner: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
 		rand: seeded(seed, 1), counts: map[string]int{},
 	}
 	rd.healing, rd.heal = context.WithTimeout(ctx, r.cfg.Round)

@@ -25,7 +25,7 @@ func TestTorture(t *testing.T) {
 	t.Parallel()
 	duration, err := time.ParseDuration(cmp.Or(os.Getenv(durationVariable), "45s"))
 	require.NoError(t, err)
-	timelines, err := os.MkdirTemp("", "redlatch-torture-") // stays, if the test fails
+	timelines, err := os.MkdirTemp("", "redlatch-torture-") //nolint:usetesting // it stays if the test fails
 	require.NoError(t, err)
 	r, err := Run(t.Context(), Config{
 		Client: testClient, Seed: uint64(time.Now().Unix()), Duration: duration, Timelines: timelines,
