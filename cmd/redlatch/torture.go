@@ -28,7 +28,7 @@ func tortureCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "torture",
 		Usage: "break everything around the library, and check that its promises hold",
-		Description: withExamples("Several client processes use all primitives at once. Every 2 to 5 s a fault is injected.\n"+
+		Description: withExamples("Client processes use all primitives at once. Every 2 to 5 s a fault is injected.\n"+
 			"All operations are recorded, and the history is checked: while a hold is valid, nobody else holds; tokens rise;\n"+
 			"nothing waits for ever; nothing is left behind; every call returns in time. doc/torture.md has the details.\n\n"+
 			"It starts its own redis-server. With --redis it uses yours: then it leaves out the faults that would\n"+

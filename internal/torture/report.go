@@ -74,6 +74,9 @@ func (h *history) print(out io.Writer) error {
 		for _, o := range names[name] {
 			fmt.Fprintf(out, "%s to %s: process %d.%d op %d %s: %s", at(o.call.At), at(o.returned()), o.process, o.call.Session,
 				o.call.Op, o.call.Do, o.outcome())
+			if o.call.Bound != 0 {
+				fmt.Fprintf(out, " (until %s)", at(o.call.Bound))
+			}
 			if o.call.Root != 0 && o.call.Root != o.call.Op {
 				fmt.Fprintf(out, " of op %d", o.call.Root)
 			}
@@ -109,8 +112,10 @@ func (r *Result) Print(out io.Writer) error {
 		line("  "+name, r.Outcomes[name])
 	}
 	faults := 0
-	for _, n := range r.Faults {
-		faults += n
+	for name, n := range r.Faults {
+		if name != faultStall {
+			faults += n
+		}
 	}
 	line("faults", faults)
 	for _, name := range slices.Sorted(maps.Keys(r.Faults)) {

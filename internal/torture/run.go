@@ -288,6 +288,13 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	if err := rd.startClients(); err != nil {
 		return err
 	}
+	probing, stopProbes := context.WithCancel(context.Background())
+	var probes sync.WaitGroup
+	for _, target := range r.d.targets {
+		probes.Go(func() { rd.probe(probing, target) })
+	}
+	defer probes.Wait()
+	defer stopProbes()
 	rd.injectFaults()
 	rd.faults.Wait()
 	if err := rd.failure(); err != nil || ctx.Err() != nil {
@@ -305,6 +312,8 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 			violations = append(violations, Violation{Check: checkProcess, Detail: err.Error()})
 		}
 	}
+	stopProbes()
+	probes.Wait()
 	h := rd.history()
 	found, undecided := h.check()
 	violations = slices.Concat(violations, found, left)
@@ -400,6 +409,35 @@ func (r *round) injectFaults() {
 		}
 		if len(r.enabled) > 0 {
 			r.inject(r.next())
+		}
+	}
+}
+
+// slowAfter is how late an answer of a server is that may delay its clients.
+const slowAfter = 100 * time.Millisecond
+
+// faultStall is no injected fault: a server did not answer for a while, such as when its disk is slow.
+const faultStall = "server stall"
+
+// probe notes when a server answers late.
+func (r *round) probe(ctx context.Context, target string) {
+	rdb := newClient(&redis.UniversalOptions{
+		Addrs: []string{target}, Username: r.d.Username, Password: r.d.Password, TLSConfig: r.d.TLS,
+		MaxRetries: -1, PoolSize: 1, DialTimeout: time.Second,
+	})
+	defer func() { _ = rdb.Close() }()
+	for ctx.Err() == nil {
+		begin := monotonic()
+		err := rdb.Ping(ctx).Err()
+		if end := monotonic(); end-begin > int64(slowAfter) && (err == nil || ctx.Err() == nil) {
+			r.mu.Lock()
+			r.windows = append(r.windows, &window{interval: interval{begin, end}, fault: faultStall, process: -1})
+			r.counts[faultStall]++
+			r.mu.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(slowAfter / 4):
 		}
 	}
 }
@@ -553,7 +591,8 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client) (out []string, er
 		key := keys.Val()
 		switch {
 		case strings.HasPrefix(key, "redisson_lock_token:"): // counts for ever
-		case strings.HasPrefix(key, "redisson_unlock_latch:"), strings.HasPrefix(key, "redlatch_rwlock_claim:"):
+		case strings.HasPrefix(key, "redisson_unlock_latch:"), strings.HasPrefix(key, "redlatch_rwlock_claim:"),
+			strings.Contains(key, ":rwlock_timeout:") && r.hadOperators(): // the operator knows only the lock's key
 			if ttl := rdb.PTTL(ctx, key).Val(); ttl < 0 && ttl != -2 {
 				out = append(out, fmt.Sprintf("key %s without a TTL", key))
 			}
@@ -601,6 +640,12 @@ func (r *round) permitsLeft(key string) (low, high int) {
 		return math.MinInt, poolSize
 	}
 	return poolSize, poolSize
+}
+
+func (r *round) hadOperators() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.windows, func(w *window) bool { return len(w.names) > 0 })
 }
 
 func (r *round) hadDeaths() bool {
