@@ -64,15 +64,18 @@ var knownDefects = []struct {
 	},
 	{
 		name: "release by name", primitives: []string{"lock"}, checks: []string{checkOrder},
-		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
-			h.release = func(ctx context.Context) error {
-				if h.hold.Context().Err() == nil {
-					return h.hold.Release(ctx)
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			a.opts[0] = primitives.WithLease(a.TTL / 3)
+			return wrapped(func(s *session, h *faultyHold) {
+				h.release = func(ctx context.Context) error {
+					if h.hold.Context().Err() == nil {
+						return h.hold.Release(ctx)
+					}
+					time.Sleep(between(s.rand, 0, 20*time.Millisecond)) // somebody else has it now
+					return s.rdb.Del(ctx, h.call.Names[0]).Err()
 				}
-				time.Sleep(s.TTL / 4)
-				return s.rdb.Del(ctx, h.call.Names[0]).Err()
-			}
-		})},
+			})(a)
+		}},
 	},
 	{
 		name: "client clock in a script", primitives: []string{"lock"}, checks: []string{checkOrder},
@@ -236,7 +239,7 @@ var knownDefects = []struct {
 	{
 		name: "panic", primitives: []string{"fair"}, checks: []string{checkProcess},
 		defect: defect{acquire: func(a attempt) (hold, error) {
-			if a.one(100) {
+			if a.one(20) {
 				panic("a bug")
 			}
 			return a.plainly()
@@ -333,7 +336,7 @@ func wrapped(spoil func(*session, *faultyHold)) func(attempt) (hold, error) {
 
 // neverRenewed believes in a hold whose lease is not renewed.
 func neverRenewed(a attempt) (hold, error) {
-	a.opts[0] = primitives.WithLease(a.call.TTL)
+	a.opts[0] = primitives.WithLease(a.TTL / 3)
 	return wrapped(func(_ *session, h *faultyHold) {
 		h.ctx = a.ctx
 		h.until = func() time.Time { return time.Now().Add(time.Hour) }
@@ -355,13 +358,13 @@ func TestKnownDefectsAreFound(t *testing.T) {
 		*Result
 		err error
 	}
-	running := make(chan struct{}, 8)
+	running := make(chan struct{}, 5)
 	var runs []chan outcome
 	for _, d := range knownDefects {
 		c := Config{
 			Client: testClient, Topology: Single, Timelines: t.TempDir(), Primitives: d.primitives, Faults: d.faults,
-			Duration: 30 * time.Second, Round: 1500 * time.Millisecond, TTL: 300 * time.Millisecond, Seed: 1,
-			Processes: 2, Sessions: 6, Every: [2]time.Duration{50 * time.Millisecond, 200 * time.Millisecond},
+			Duration: 55 * time.Second, Round: 1500 * time.Millisecond, TTL: 300 * time.Millisecond, Seed: 1,
+			Processes: 2, Sessions: 6, long: 4, Every: [2]time.Duration{50 * time.Millisecond, 200 * time.Millisecond},
 			defect: d.name, until: d.checks, drain: 4 * time.Second,
 		}
 		if d.faults == nil {

@@ -6,6 +6,8 @@ import (
 	"os/exec"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
@@ -21,6 +23,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	redis.SetLogger(discard{}) // faults are no news
 	os.Exit(redistest.Main(m))
 }
 

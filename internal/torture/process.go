@@ -21,6 +21,7 @@ type process struct {
 	in      io.WriteCloser
 	errors  bytes.Buffer // standard error; to be read once it has exited
 	exited  chan struct{}
+	ready   chan struct{} // closed when it has started
 	drained chan struct{} // closed when all of its sessions have ended
 
 	mu        sync.Mutex
@@ -34,7 +35,7 @@ type process struct {
 func startProcess(cmd *exec.Cmd, sl *slot, s setup) (*process, error) {
 	p := &process{
 		id: s.Process, slot: sl, cmd: cmd, died: never,
-		exited: make(chan struct{}), drained: make(chan struct{}),
+		exited: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}),
 	}
 	cmd.Stderr = &p.errors
 	cmd.SysProcAttr = killWithParent()
@@ -84,7 +85,11 @@ func (p *process) read(out io.Reader) {
 		if err := json.Unmarshal(line, &r); err != nil {
 			continue
 		}
-		if r.Kind == kindDone && !done {
+		switch {
+		case r.Kind == kindReady:
+			close(p.ready)
+			continue
+		case r.Kind == kindDone && !done:
 			done = true
 			close(p.drained)
 			continue

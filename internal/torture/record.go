@@ -9,6 +9,7 @@ import (
 
 // Kinds of records.
 const (
+	kindReady  = "ready"  // the process has started
 	kindCall   = "call"   // an operation begins
 	kindWait   = "wait"   // an acquisition was refused at its first attempt
 	kindReturn = "return" // an operation ended
@@ -90,6 +91,7 @@ type setup struct {
 	Tag        string         `json:"tag"` // begins all names of the round
 	Primitives []string       `json:"primitives"`
 	Sessions   int            `json:"sessions"`
+	Long       int            `json:"long"` // one hold in so many lasts
 	TTL        time.Duration  `json:"ttl"`
 	Defect     string         `json:"defect,omitempty"`
 	Endpoint   clientEndpoint `json:"endpoint"`

@@ -41,6 +41,7 @@ type Config struct {
 
 	defect string
 	drain  time.Duration // how long sessions may take to end
+	long   int           // one hold in so many lasts
 	until  []string      // stop after the first round in which one of these checks has failed
 }
 
@@ -106,6 +107,9 @@ func (c Config) withDefaults() (Config, error) {
 	set(&c.Every[1], 5*time.Second)
 	if c.Processes == 0 {
 		c.Processes = 4
+	}
+	if c.long == 0 {
+		c.long = 12
 	}
 	if c.Sessions == 0 {
 		c.Sessions = 10
@@ -281,13 +285,14 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 		runner: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
 		rand: seeded(seed, 1), counts: map[string]int{},
 	}
-	rd.healing, rd.heal = context.WithTimeout(ctx, r.cfg.Round)
+	rd.healing, rd.heal = context.WithCancel(ctx)
 	defer rd.heal()
 	defer rd.stopAll()
-	rd.began = monotonic()
 	if err := rd.startClients(); err != nil {
 		return err
 	}
+	time.AfterFunc(r.cfg.Round, rd.heal)
+	rd.began = monotonic()
 	probing, stopProbes := context.WithCancel(context.Background())
 	var probes sync.WaitGroup
 	for _, target := range r.d.targets {
@@ -337,6 +342,15 @@ func (r *round) startClients() error {
 			return err
 		}
 	}
+	for _, p := range r.processes {
+		select {
+		case <-p.ready:
+		case <-p.exited:
+			return p.failure(errors.New("it ended by itself"))
+		case <-time.After(startTimeout):
+			return fmt.Errorf("torture: process %d has not started within %v", p.id, startTimeout)
+		}
+	}
 	return nil
 }
 
@@ -345,7 +359,7 @@ func (r *round) startClient(s *slot) error {
 	defer r.mu.Unlock()
 	p, err := startProcess(r.cfg.Client(), s, setup{
 		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.cfg.Sessions,
-		TTL: r.cfg.TTL, Defect: r.cfg.defect, Endpoint: clientEndpoint{
+		Long: r.cfg.long, TTL: r.cfg.TTL, Defect: r.cfg.defect, Endpoint: clientEndpoint{
 			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster,
 			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,
 		},

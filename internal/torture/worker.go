@@ -44,6 +44,7 @@ func Worker(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
+	w.out.write(record{Kind: kindReady, At: w.clock.now()})
 	var sessions sync.WaitGroup
 	for n := range s.Sessions {
 		sessions.Go(func() { w.session(n) })

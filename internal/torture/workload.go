@@ -304,12 +304,10 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	})
 	defer stop()
 	d := between(s.rand, 0, 5*time.Millisecond)
-	switch s.rand.IntN(24) {
-	case 0: // some renewals
-		d = between(s.rand, call.TTL/3, min(call.TTL, 2*s.TTL)*3/2)
-	case 1:
-		d = between(s.rand, s.TTL/4, s.TTL*5/4)
-	case 2, 3, 4, 5:
+	switch {
+	case s.one(s.Long): // some renewals
+		d = between(s.rand, s.TTL/4, min(call.TTL, 2*s.TTL)*3/2)
+	case s.one(6):
 		d = between(s.rand, 0, 100*time.Millisecond)
 	}
 	if d >= s.TTL/4 {
