@@ -113,7 +113,7 @@ func (r *Result) Print(out io.Writer) error {
 	}
 	faults := 0
 	for name, n := range r.Faults {
-		if name != faultStall {
+		if name != faultStall && name != faultUnplanned {
 			faults += n
 		}
 	}

@@ -163,6 +163,9 @@ type runner struct {
 // Run tests the library. It returns what it has found, and an error if it could not go on. When ctx ends,
 // the current round is dropped.
 func Run(ctx context.Context, c Config) (*Result, error) {
+	if !supported {
+		return nil, fmt.Errorf("torture: %w on this system", errors.ErrUnsupported)
+	}
 	c, err := c.withDefaults()
 	if err != nil {
 		return nil, err
@@ -228,6 +231,7 @@ type round struct {
 	heal      context.CancelFunc
 	exclusive exclusive
 	losses    atomic.Int64
+	changing  atomic.Int64 // faults that make replicas take over
 	began     int64
 
 	mu         sync.Mutex
@@ -297,6 +301,9 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	var probes sync.WaitGroup
 	for _, target := range r.d.targets {
 		probes.Go(func() { rd.probe(probing, target) })
+	}
+	if r.d.own && r.d.kind != Single {
+		probes.Go(func() { rd.watchMasters(probing) })
 	}
 	defer probes.Wait()
 	defer stopProbes()

@@ -171,6 +171,11 @@ func (d *deployment) startSentinel() error {
 		d.Addrs = append(d.Addrs, s.Addr())
 	}
 	d.Master = redistest.MasterName
+	for _, s := range d.sentinels { // on a busy machine a server may be silent for a second
+		if _, err := command(s, "SENTINEL", "SET", d.Master, "down-after-milliseconds", "3000"); err != nil {
+			return err
+		}
+	}
 	return d.awaitSentinels()
 }
 

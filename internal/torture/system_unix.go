@@ -10,6 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// supported: processes share a clock, and can be stopped.
+const supported = true
+
 // monotonic returns the clock that all processes of the machine share, in nanoseconds. It is the clock
 // behind the monotonic readings of package time.
 func monotonic() int64 {

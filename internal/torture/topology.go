@@ -115,8 +115,77 @@ func (d *deployment) aMaster(rng *rand.Rand) (master, replica *redistest.Server,
 	return nil, nil, errors.New("torture: no master with a replica")
 }
 
+// masters returns the addresses of the masters, or "" if nobody says so now.
+func (d *deployment) masters() string {
+	if !d.Cluster {
+		s, err := d.master()
+		if err != nil {
+			return ""
+		}
+		return s.Addr()
+	}
+	nodes, err := d.nodes(nil)
+	if err != nil {
+		return ""
+	}
+	var addrs []string
+	for _, n := range nodes {
+		if n.master && !n.failed {
+			addrs = append(addrs, n.addr)
+		}
+	}
+	slices.Sort(addrs)
+	return strings.Join(addrs, " ")
+}
+
+// noticeAfter is how long a server can have been silent before others take over for it.
+const noticeAfter = 6 * time.Second
+
+// faultUnplanned is no injected fault: servers were so slow that others took over.
+const faultUnplanned = "unplanned fail-over"
+
+// watchMasters notes when a replica takes over although no fault asked for it.
+func (r *round) watchMasters(ctx context.Context) {
+	known, since := r.d.masters(), monotonic()
+	for ctx.Err() == nil {
+		now := r.d.masters()
+		switch {
+		case r.changing.Load() > 0 || now == known:
+			known, since = now, monotonic()
+		case now != "" && known != "":
+			r.losses.Add(1)
+			w := r.begin(window{fault: faultUnplanned, process: -1, lossy: true})
+			r.mu.Lock()
+			w.begin = since - int64(noticeAfter)
+			r.counts[faultUnplanned]++
+			r.mu.Unlock()
+			err := r.d.settle()
+			r.nextGeneration()
+			r.finish(w)
+			if err != nil {
+				r.fail(err)
+			}
+			known, since = r.d.masters(), monotonic()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(300 * time.Millisecond):
+		}
+	}
+}
+
+// settle waits until all servers have their roles.
+func (d *deployment) settle() error {
+	if d.Cluster {
+		return d.awaitCluster()
+	}
+	return d.awaitReplicas()
+}
+
 // failover kills a master, waits until a replica has taken over, and starts the old one again.
 func (r *round) failover(rng *rand.Rand) error {
+	r.changing.Add(1)
+	defer r.changing.Add(-1)
 	w := r.lose(faultFailover)
 	defer r.finish(w)
 	defer r.nextGeneration()
@@ -229,6 +298,8 @@ func (d *deployment) awaitMaster(s, except *redistest.Server) error {
 // switchover makes a replica the master while the master lives. A cluster loses nothing by it. Sentinels
 // do not wait until the replica has all data.
 func (r *round) switchover(rng *rand.Rand) error {
+	r.changing.Add(1)
+	defer r.changing.Add(-1)
 	if r.d.Cluster {
 		w := r.begin(window{fault: faultSwitch, process: -1})
 		defer r.finish(w)
