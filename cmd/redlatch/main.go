@@ -42,6 +42,7 @@ func commands(args []string) []*cli.Command {
 		runCommand(args), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
 		semaphoreCommand(), permitsCommand(), latchCommand(),
 		watchCommand(), doctorCommand(), benchCommand(),
+		tortureCommand(), tortureClientCommand(),
 		demoCommand(),
 		versionCommand(),
 	}

@@ -158,7 +158,8 @@ func TestBench(t *testing.T) {
 func TestBadUseOfWatchDoctorAndBench(t *testing.T) {
 	for _, args := range [][]string{
 		{"watch", "a", "b"}, {"watch", "--all"}, {"doctor", "now"},
-		{"bench", "--seconds", "0"}, {"bench", "--seconds", "NaN"}, {"bench", "--seconds", "x"}, {"bench", "lock"}, {"watch", "--redis", "localhost"},
+		{"bench", "--seconds", "0"}, {"bench", "--seconds", "NaN"}, {"bench", "--seconds", "x"}, {"bench", "lock"},
+		{"watch", "--redis", "localhost"},
 	} {
 		code, stdout, stderr := redlatch(t.Context(), args...)
 		require.Equal(t, exitUsage, code, args)

@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -56,10 +54,10 @@ func runCohort(ctx context.Context, s *stage) error {
 		section(hold)
 		return waited, hold.Release(ctx)
 	}
-	group, working := errgroup.WithContext(ctx)
+	tasks, working := newTasks(ctx)
 	served := make(chan struct{}) // closed when the guest has had all its turns
 	for range cohortGoroutines {
-		group.Go(func() error {
+		tasks.run(func() error {
 			for {
 				if _, err := acquire(working, busy); err != nil {
 					return err
@@ -72,7 +70,7 @@ func runCohort(ctx context.Context, s *stage) error {
 			}
 		})
 	}
-	group.Go(func() error {
+	tasks.run(func() error {
 		for turn := range cohortGuests {
 			for inside.entries.Load() < int64((turn+1)*cohortHolds) && working.Err() == nil {
 				time.Sleep(time.Millisecond)
@@ -87,7 +85,7 @@ func runCohort(ctx context.Context, s *stage) error {
 		close(served)
 		return nil
 	})
-	if err := group.Wait(); err != nil {
+	if err := tasks.wait(); err != nil {
 		return err
 	}
 	total := int(inside.entries.Load())

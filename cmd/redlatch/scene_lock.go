@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -31,7 +30,7 @@ const (
 // runLock increments a number in Redis by a GET and a SET. Without mutual exclusion updates get lost.
 func runLock(ctx context.Context, s *stage) error {
 	c := &contest{stage: s, occupancy: occupancy{limit: 1}, number: s.prefix + "number", waiting: map[string]bool{}}
-	group, working := errgroup.WithContext(ctx)
+	tasks, working := newTasks(ctx)
 	procs, err := s.newProcesses("anna", "ben", "cleo")
 	if err != nil {
 		return err
@@ -39,10 +38,10 @@ func runLock(ctx context.Context, s *stage) error {
 	for _, p := range procs {
 		lock := p.Lock("orders:42") // one handle, shared by the client's goroutines
 		for i := range lockGoroutines {
-			group.Go(func() error { return c.contend(working, p, lock, fmt.Sprintf("%s/%d", p.name, i+1)) })
+			tasks.run(func() error { return c.contend(working, p, lock, fmt.Sprintf("%s/%d", p.name, i+1)) })
 		}
 	}
-	if err := group.Wait(); err != nil {
+	if err := tasks.wait(); err != nil {
 		return err
 	}
 	total, err := procs[0].rdb.Get(ctx, c.number).Int64()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -29,9 +27,9 @@ func runMulti(ctx context.Context, s *stage) error {
 		return primitives.NewMultiLock([]*primitives.Lock{p.Lock(from), p.Lock(to)})
 	}
 	transfers := occupancy{limit: 1}
-	group, working := errgroup.WithContext(ctx)
+	tasks, working := newTasks(ctx)
 	for _, transfer := range []*primitives.Lock{both(anna, "alice", "bob"), both(ben, "bob", "alice")} {
-		group.Go(func() error {
+		tasks.run(func() error {
 			for range multiRounds {
 				err := transfer.Do(working, func(context.Context) error {
 					transfers.enter()
@@ -46,7 +44,7 @@ func runMulti(ctx context.Context, s *stage) error {
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
+	if err := tasks.wait(); err != nil {
 		return err
 	}
 	s.say("all", "made %d transfers: anna from alice to bob, ben from bob to alice", transfers.entries.Load())

@@ -4,8 +4,6 @@ import (
 	"context"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -43,14 +41,14 @@ func runSemaphore(ctx context.Context, s *stage) error {
 		return err
 	}
 	inside := occupancy{limit: semaphorePermits}
-	group, working := errgroup.WithContext(ctx)
+	tasks, working := newTasks(ctx)
 	for _, p := range procs {
 		slots := p.Semaphore("slots")
 		for range semaphoreGoroutines {
-			group.Go(func() error { return work(working, slots, &inside) })
+			tasks.run(func() error { return work(working, slots, &inside) })
 		}
 	}
-	if err := group.Wait(); err != nil {
+	if err := tasks.wait(); err != nil {
 		return err
 	}
 	s.say("all", "held a permit %d times, at most %d at once", inside.entries.Load(), inside.peak.Load())

@@ -13,9 +13,8 @@ import (
 	"io"
 	"log"
 	"os"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/redlatch/redlatch/examples/internal/process"
 	"github.com/redlatch/redlatch/primitives"
@@ -36,21 +35,24 @@ func run(ctx context.Context, out io.Writer, url string, now time.Time) error {
 		return err
 	}
 	defer server.Close()
-	var processes errgroup.Group
-	for n := range 3 {
-		processes.Go(func() error {
+	var processes sync.WaitGroup
+	errs := make([]error, 3)
+	for n := range errs {
+		processes.Go(func() {
 			p, err := server.Start()
 			if err != nil {
-				return err
+				errs[n] = err
+				return
 			}
 			defer p.End()
-			return tick(ctx, p, now, func(context.Context) error {
+			errs[n] = tick(ctx, p, now, func(context.Context) error {
 				_, err := fmt.Fprintf(out, "process %d sends the report\n", n+1)
 				return err
 			})
 		})
 	}
-	return processes.Wait()
+	processes.Wait()
+	return errors.Join(errs...)
 }
 
 // tick runs the job of this minute, unless another process is running it or has run it. If the job

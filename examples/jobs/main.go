@@ -6,14 +6,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"log"
 	"os"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/redlatch/redlatch/examples/internal/process"
 	"github.com/redlatch/redlatch/primitives"
@@ -34,18 +34,21 @@ func run(ctx context.Context, out io.Writer, url string, limit, jobs int) error 
 		return err
 	}
 	defer server.Close()
-	var processes errgroup.Group
-	for n := range 2 {
-		processes.Go(func() error {
+	var processes sync.WaitGroup
+	errs := make([]error, 2)
+	for n := range errs {
+		processes.Go(func() {
 			p, err := server.Start()
 			if err != nil {
-				return err
+				errs[n] = err
+				return
 			}
 			defer p.End()
-			return work(ctx, out, p.Client, fmt.Sprintf("process %d", n+1), limit, jobs)
+			errs[n] = work(ctx, out, p.Client, fmt.Sprintf("process %d", n+1), limit, jobs)
 		})
 	}
-	return processes.Wait()
+	processes.Wait()
+	return errors.Join(errs...)
 }
 
 // work does the jobs of one process. Each job starts as soon as it has a permit.
@@ -54,13 +57,15 @@ func work(ctx context.Context, out io.Writer, client *primitives.Client, who str
 	if _, err := permits.Init(ctx, limit); err != nil { // idempotent: only the first call sets the limit
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	for job := range jobs {
-		group.Go(func() error {
-			return permits.Do(ctx, func(ctx context.Context) error { return render(ctx, out, who, job+1) })
+	var group sync.WaitGroup
+	errs := make([]error, jobs)
+	for job := range errs {
+		group.Go(func() {
+			errs[job] = permits.Do(ctx, func(ctx context.Context) error { return render(ctx, out, who, job+1) })
 		})
 	}
-	return group.Wait()
+	group.Wait()
+	return errors.Join(errs...)
 }
 
 // render is a job. It ends early if it loses its permit.

@@ -12,10 +12,9 @@ import (
 	"io"
 	"log"
 	"os"
+	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/redlatch/redlatch/examples/internal/process"
 	"github.com/redlatch/redlatch/primitives"
@@ -42,15 +41,17 @@ func run(ctx context.Context, out io.Writer, url string) error {
 	ctx, finish := context.WithCancel(ctx)
 	defer finish()
 	var led atomic.Bool
-	var processes errgroup.Group
-	for n := range 3 {
-		processes.Go(func() error {
+	var processes sync.WaitGroup
+	errs := make([]error, 3)
+	for n := range errs {
+		processes.Go(func() {
 			p, err := server.Start()
 			if err != nil {
-				return err
+				errs[n] = err
+				return
 			}
 			defer p.End()
-			return campaign(ctx, out, p.Client, fmt.Sprintf("process %d", n+1), func(ctx context.Context) error {
+			errs[n] = campaign(ctx, out, p.Client, fmt.Sprintf("process %d", n+1), func(ctx context.Context) error {
 				if led.Swap(true) {
 					finish() // the second leader finishes its work
 					return nil
@@ -62,7 +63,8 @@ func run(ctx context.Context, out io.Writer, url string) error {
 			})
 		})
 	}
-	return processes.Wait()
+	processes.Wait()
+	return errors.Join(errs...)
 }
 
 // campaign waits for the leadership and calls lead. It tries again if the leadership is lost. It ends

@@ -175,7 +175,7 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	c := r.Core
-	q.MayQueue = q.wait.limit != 0
+	q.MayQueue = q.wait.limit != 0 && !q.Nested // a nested request may enter at once, or never
 	var queue Queue
 	if q.MayQueue && r.Traits.NewQueue != nil {
 		var err error

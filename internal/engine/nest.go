@@ -131,6 +131,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, paren
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
 	inner.Nested, inner.group = true, q.group
+	inner.wait = q.wait // bounds the attempt; it does not queue
 	hold, err := r.acquireOutermost(ctx, inner, parent)
 	if errors.Is(err, ErrLost) {
 		if outer.isReleased() {

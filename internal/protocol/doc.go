@@ -10,5 +10,7 @@
 //   - The server in the model does what the Lua scripts do: each step of it is compared with the script
 //     on a Redis.
 //
+// The tests are built without the race detector only: they use one goroutine, and it would make them slow.
+//
 // The client in a model follows package engine, which the tests of that package check.
 package protocol

@@ -1,3 +1,5 @@
+//go:build !race
+
 package protocol
 
 import (
@@ -8,11 +10,13 @@ import (
 )
 
 // The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
-// cohorts, in which a hold is passed on without a command and another acquisition releases its id. Each command is sent up to maxCopies times. A copy may be executed at any later time, or
-// never; its answer may arrive, or be lost.
+// cohorts, in which a hold is passed on without a command and another acquisition releases its id.
 //
-// Assumed, and not part of the model: Redis remembers a release for longer than a copy can be under way,
-// and a lease does not end on the server before it ends for its holder, whose clock starts earlier.
+// Each command is sent up to maxCopies times. A copy may be executed at any later time, or never; its answer
+// may arrive, or be lost.
+//
+// Assumed, and not part of the model: Redis remembers a release for longer than a copy can be under way, and a
+// lease does not end on the server before it ends for its holder, whose clock starts earlier.
 
 const (
 	acquisitions = 3
@@ -229,7 +233,8 @@ func (s *lockState) rank(i int) (n uint64) {
 		}
 	}
 	for _, digit := range []uint64{
-		uint64(a.phase), uint64(a.latest), uint64(r.latest), uint64(a.sent), uint64(r.sent), uint64(r.late), uint64(s.late[i]),
+		uint64(a.phase), uint64(a.latest), uint64(r.latest),
+		uint64(a.sent), uint64(r.sent), uint64(r.late), uint64(s.late[i]),
 	} {
 		n = n<<4 | digit
 	}

@@ -1,0 +1,186 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/internal/torture"
+)
+
+// tortureClient is the verb by which torture starts its client processes.
+const tortureClient = "torture-client"
+
+func tortureCommand() *cli.Command {
+	var list strings.Builder
+	for _, f := range torture.Faults() {
+		fmt.Fprintf(&list, "  %-12s %s\n", f.Name, f.Usage)
+	}
+	return &cli.Command{
+		Name:  "torture",
+		Usage: "break everything around the library, and check that its promises hold",
+		Description: withExamples("Client processes use all primitives at once. Every 2 to 5 s a fault is injected.\n"+
+			"All operations are recorded, and the history is checked: while a hold is valid, nobody else holds; tokens rise;\n"+
+			"nothing waits for ever; nothing is left behind; every call returns in time. doc/torture.md has the details.\n\n"+
+			"It starts its own redis-server. With --redis it uses yours: then it leaves out the faults that would\n"+
+			"disturb others, and says so. Run it on a Redis that may be slow for a while.\n\n"+
+			"Faults:\n"+list.String(),
+			"redlatch torture --duration 5s --seed 42"),
+		Flags: []cli.Flag{
+			&cli.FloatFlag{Name: "minutes", Usage: "how long, in `MINUTES`", Value: 1},
+			&cli.DurationFlag{
+				Name: "duration", HideDefault: true, Usage: "how long, a `DURATION` such as 90s, in place of --minutes",
+			},
+			&cli.Uint64Flag{
+				Name: "seed", DefaultText: "random", Usage: "`SEED` of the first round: repeats workload and faults",
+			},
+			&cli.StringFlag{
+				Name: "faults", HideDefault: true, Usage: "comma-separated list of `FAULTS`, or \"none\" (default: all)",
+			},
+			&cli.StringFlag{
+				Name: "primitives", HideDefault: true,
+				Usage: "comma-separated list of `PRIMITIVES`: " + strings.Join(torture.Primitives, ", ") + " (default: all)",
+			},
+			&cli.StringFlag{
+				Name: "topology", Value: torture.Single,
+				Usage: "what to start, a `TOPOLOGY`: " + strings.Join(torture.Topologies, ", "),
+			},
+			&cli.StringFlag{Name: "timelines", Value: ".", Usage: "`DIRECTORY` for what explains violations"},
+		},
+		Action: runTorture,
+	}
+}
+
+func runTorture(ctx context.Context, c *cli.Command) error {
+	if _, err := arguments(c); err != nil {
+		return err
+	}
+	config := torture.Config{
+		Duration: c.Duration("duration"), Seed: c.Uint64("seed"), Topology: c.String("topology"),
+		Faults: commaList(c.String("faults")), Primitives: commaList(c.String("primitives")),
+		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: startTortureClient,
+		Progress: func(p torture.Progress) { printProgress(c.Root().ErrWriter, p) },
+	}
+	switch {
+	case c.IsSet("minutes") && c.IsSet("duration"):
+		return badUsage("--minutes and --duration exclude each other")
+	case !c.IsSet("duration"):
+		config.Duration = time.Duration(c.Float("minutes") * float64(time.Minute))
+	}
+	if config.Duration <= 0 {
+		return badUsage("a duration of %v", config.Duration)
+	}
+	if !c.IsSet("seed") {
+		config.Seed = rand.Uint64N(1_000_000) //nolint:gosec // it only has to differ from run to run
+	}
+	if c.IsSet("redis") || c.IsSet("cluster") || c.IsSet("sentinel-master") {
+		if c.IsSet("topology") {
+			return badUsage("--topology is for servers that torture starts, not for --redis")
+		}
+		endpoint, err := tortureEndpoint(c)
+		if err != nil {
+			return err
+		}
+		config.Endpoint = endpoint
+	}
+	result, err := torture.Run(ctx, config)
+	switch {
+	case errors.Is(err, torture.ErrConfig), errors.Is(err, exec.ErrNotFound), errors.Is(err, errors.ErrUnsupported):
+		return &codedError{exitUsage, err}
+	case errors.Is(err, torture.ErrUnreachable):
+		return &codedError{exitUnreachable, err}
+	case result == nil:
+		return err
+	}
+	if c.Bool("json") {
+		err = errors.Join(err, printJSON(c, result))
+	} else {
+		err = errors.Join(err, result.Print(c.Root().Writer))
+	}
+	switch {
+	case len(result.Violations) > 0:
+		return failure("%d violations", len(result.Violations))
+	case err == nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// commaList splits a list. An empty one is nil.
+func commaList(s string) []string {
+	if s == "" {
+		return nil
+	}
+	return strings.Split(s, ",")
+}
+
+// tortureEndpoint returns the Redis that the flags describe.
+func tortureEndpoint(c *cli.Command) (*torture.Endpoint, error) {
+	rdb, err := connect(c) // checks the flags
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rdb.Close() }()
+	var e torture.Endpoint
+	switch rdb := rdb.(type) {
+	case *redis.ClusterClient:
+		o := rdb.Options()
+		e = torture.Endpoint{Addrs: o.Addrs, Cluster: true, Username: o.Username, Password: o.Password, TLS: o.TLSConfig}
+	case *redis.Client:
+		o := rdb.Options()
+		if o.Network == "unix" {
+			return nil, badUsage("--redis: torture needs TCP, to disturb it")
+		}
+		e = torture.Endpoint{Addrs: []string{o.Addr}, Username: o.Username, Password: o.Password, DB: o.DB, TLS: o.TLSConfig}
+	}
+	if e.Master = c.String("sentinel-master"); e.Master != "" {
+		e.Addrs = nil
+		for _, u := range c.StringSlice("redis") {
+			o, err := parseURL(u)
+			if err != nil {
+				return nil, err
+			}
+			e.Addrs = append(e.Addrs, o.Addr)
+		}
+	}
+	if len(e.Addrs) == 0 {
+		return nil, badUsage("torture needs --redis for that")
+	}
+	return &e, nil
+}
+
+func startTortureClient() *exec.Cmd {
+	path, err := os.Executable()
+	if err != nil {
+		path = os.Args[0]
+	}
+	return exec.Command(path, tortureClient) //nolint:gosec,noctx // it is this program, and the harness ends it
+}
+
+// tortureClientCommand is a client process of torture.
+func tortureClientCommand() *cli.Command {
+	return &cli.Command{
+		Name: tortureClient, Hidden: true,
+		Action: func(context.Context, *cli.Command) error { return torture.Worker(os.Stdin, os.Stdout) },
+	}
+}
+
+// printProgress prints one line, over the last one if w is a terminal.
+func printProgress(w io.Writer, p torture.Progress) {
+	end := "\n"
+	if colours(w) {
+		end = "\r"
+	}
+	fmt.Fprintf(w, "%v: round %d, %d operations, %d faults, %d violations, longest wait %v   %s",
+		p.Elapsed.Round(time.Second), p.Round, p.Operations, p.Faults, p.Violations,
+		p.LongestWait.Round(time.Millisecond), end)
+}

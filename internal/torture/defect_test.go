@@ -1,0 +1,399 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// knownDefects are mistakes that lock libraries have made. Each is planted in the client processes, and
+// one of the checks must find it.
+var knownDefects = []struct {
+	name       string
+	primitives []string
+	faults     []string
+	checks     []string // one of them must fail
+	defect
+}{
+	{
+		name: "renewal stops after one error", primitives: []string{"lock"}, checks: []string{checkOrder},
+		defect: defect{acquire: neverRenewed},
+	},
+	{
+		name: "renewal of a permit stops", primitives: []string{"permits"}, checks: []string{checkOrder},
+		defect: defect{acquire: neverRenewed},
+	},
+	{
+		name: "loss told too late", primitives: []string{"lock"}, faults: []string{faultHole}, checks: []string{checkOrder},
+		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
+			ctx, cancel := context.WithCancelCause(context.Background())
+			context.AfterFunc(h.hold.Context(), func() {
+				time.Sleep(3 * s.TTL)
+				cancel(context.Cause(h.hold.Context()))
+			})
+			h.ctx = ctx
+			h.until = func() time.Time { return h.hold.ValidUntil().Add(3 * s.TTL) }
+		})},
+	},
+	{
+		name: "orphan after a cancel", primitives: []string{"lock"}, checks: []string{checkLeft, checkFree},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			h, err := a.plainly()
+			if err != nil && a.ctx.Err() != nil {
+				orphan(a.lock)
+			}
+			return h, err
+		}},
+	},
+	{
+		name: "lost reply, retried with another id", primitives: []string{"fenced"}, checks: []string{checkLeft, checkFree},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.one(20) {
+				orphan(a.lock)
+			}
+			return a.plainly()
+		}},
+	},
+	{
+		name: "release by name", primitives: []string{"lock"}, checks: []string{checkOrder},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			a.opts[0] = primitives.WithLease(a.TTL / 3)
+			return wrapped(func(s *session, h *faultyHold) {
+				h.release = func(ctx context.Context) error {
+					if h.hold.Context().Err() == nil {
+						return h.hold.Release(ctx)
+					}
+					time.Sleep(between(s.rand, 0, 20*time.Millisecond)) // somebody else has it now
+					return s.rdb.Del(ctx, h.call.Names[0]).Err()
+				}
+			})(a)
+		}},
+	},
+	{
+		name: "client clock in a script", primitives: []string{"lock"}, checks: []string{checkOrder},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.Process == 0 { // its clock is fast: what has some time left has expired already
+				a.rdb.Del(a.ctx, a.call.Names[0])
+			}
+			return a.plainly()
+		}},
+	},
+	{
+		name: "token repeats", primitives: []string{"fenced"}, checks: []string{checkOrder},
+		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
+			if s.one(5) {
+				h.token = h.hold.Token() - 1
+			}
+		})},
+	},
+	{
+		name: "semaphore released twice", primitives: []string{"semaphore"}, checks: []string{checkOrder, checkLeft},
+		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
+			h.release = func(ctx context.Context) error {
+				s.rdb.Incr(ctx, h.call.Names[0])
+				return h.hold.Release(ctx)
+			}
+		})},
+	},
+	{
+		name: "count-down counted twice", primitives: []string{"latch"}, checks: []string{checkOrder},
+		defect: defect{countDown: func(ctx context.Context, s *session, latch *primitives.CountDownLatch) error {
+			if s.one(5) {
+				_ = latch.CountDown(ctx)
+			}
+			return latch.CountDown(ctx)
+		}},
+	},
+	{
+		name: "count-down not counted", primitives: []string{"latch"}, checks: []string{checkOrder},
+		defect: defect{countDown: func(ctx context.Context, s *session, latch *primitives.CountDownLatch) error {
+			if s.one(5) {
+				return nil
+			}
+			return latch.CountDown(ctx)
+		}},
+	},
+	{
+		name: "wake-up lost, and no poll", primitives: []string{"lock"}, checks: []string{checkFree},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			return a.with(primitives.WithPolling(5*time.Second, 5*time.Second))
+		}},
+	},
+	{
+		name: "counted twice, released once", primitives: []string{"lock"}, checks: []string{checkLeft, checkFree},
+		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
+			id := h.hold.ID()
+			h.release = func(ctx context.Context) error {
+				err := h.hold.Release(ctx)
+				if s.one(10) {
+					s.rdb.HSet(ctx, h.call.Names[0], id, 1)
+					s.rdb.PExpire(ctx, h.call.Names[0], 20*time.Second)
+				}
+				return err
+			}
+		})},
+	},
+	{
+		name: "successful release reported as a loss", primitives: []string{"lock"}, checks: []string{checkReason},
+		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
+			h.release = func(ctx context.Context) error { return errors.Join(h.hold.Release(ctx), primitives.ErrLost) }
+		})},
+	},
+	{
+		name: "later waiter overtakes in a fair lock", primitives: []string{"fair"}, checks: []string{checkOrder},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			a.out.write(record{Kind: kindWait, At: a.clock.now(), Op: a.call.Op})
+			a.lock = a.client.Lock(a.call.Names[0])
+			return a.with(primitives.WithPolling(time.Millisecond, 20*time.Millisecond))
+		}},
+	},
+	{
+		name: "readers beside a writer", primitives: []string{"rwlock"}, checks: []string{checkOrder},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.call.Read && a.call.Root == a.call.Op {
+				a.lock = a.client.RWLock(a.call.Names[0] + "2").Reader()
+			}
+			return a.plainly()
+		}},
+	},
+	{
+		name: "returns long after its context", primitives: []string{"lock"}, checks: []string{checkPrompt},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			h, err := a.plainly()
+			if err != nil {
+				time.Sleep(time.Second)
+			}
+			return h, err
+		}},
+	},
+	{
+		name: "never returns", primitives: []string{"semaphore"}, checks: []string{checkForever},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.one(50) {
+				select {}
+			}
+			return a.plainly()
+		}},
+	},
+	{
+		name: "forced release unnoticed", primitives: []string{"lock"}, faults: []string{faultForce, faultDelete},
+		checks: []string{checkNotice},
+		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
+			h.ctx = context.Background()
+			h.until = func() time.Time { return time.Now().Add(s.TTL) }
+		})},
+	},
+	{
+		name: "subscription left behind", primitives: []string{"lock"}, checks: []string{checkLeft},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			h, err := a.plainly()
+			if err != nil && a.one(3) {
+				ctx := context.Background()
+				_, _ = a.rdb.Subscribe(ctx, "redisson_lock__channel:{"+a.call.Names[0]+"}").Receive(ctx)
+			}
+			return h, err
+		}},
+	},
+	{
+		name: "SCRIPT FLUSH shows", primitives: []string{"lock"}, checks: []string{checkError},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.one(20) {
+				return nil, errors.New("NOSCRIPT No matching script")
+			}
+			return a.plainly()
+		}},
+	},
+	{
+		name: "one owner for all goroutines of a process", primitives: []string{"cohort"}, checks: []string{checkOrder},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			return a.with(primitives.WithOwner(fmt.Sprintf("%s:%d", a.client.ID(), 1)))
+		}},
+	},
+	{
+		name: "returns as if locked when interrupted", primitives: []string{"multi"}, checks: []string{checkOrder},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			h, err := a.plainly()
+			if errors.Is(err, primitives.ErrNotAcquired) {
+				return &faultyHold{ctx: context.Background()}, nil
+			}
+			return h, err
+		}},
+	},
+	{
+		name: "redlock without a majority", primitives: []string{"redlock"}, checks: []string{checkOrder},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.call.Root == a.call.Op {
+				a.lock = a.client.Lock(fmt.Sprintf("%s:%d", a.call.Names[0], a.rand.IntN(3)))
+			}
+			return a.plainly()
+		}},
+	},
+	{
+		name: "panic", primitives: []string{"fair"}, checks: []string{checkProcess},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			if a.one(20) {
+				panic("a bug")
+			}
+			return a.plainly()
+		}},
+	},
+}
+
+func plant(name string) defect {
+	for _, d := range knownDefects {
+		if d.name == name {
+			return d.defect
+		}
+	}
+	panic("no defect " + name)
+}
+
+// faultyHold is a hold that lies. Its zero fields stand for the truth; without a hold there is none.
+type faultyHold struct {
+	hold    *primitives.Hold
+	call    *record
+	ctx     context.Context
+	until   func() time.Time
+	token   int64
+	release func(context.Context) error
+}
+
+func (h *faultyHold) Context() context.Context {
+	if h.ctx != nil {
+		return h.ctx
+	}
+	return h.hold.Context()
+}
+
+func (h *faultyHold) Release(ctx context.Context) error {
+	switch {
+	case h.hold == nil:
+		return nil
+	case h.release != nil:
+		return h.release(ctx)
+	}
+	return h.hold.Release(ctx)
+}
+
+func (h *faultyHold) Check(ctx context.Context) error {
+	if h.hold == nil {
+		return nil
+	}
+	return h.hold.Check(ctx)
+}
+
+func (h *faultyHold) Extend(ctx context.Context, d time.Duration) error {
+	if h.hold == nil {
+		return nil
+	}
+	return h.hold.Extend(ctx, d)
+}
+
+func (h *faultyHold) ID() string {
+	if h.hold == nil {
+		return ""
+	}
+	return h.hold.ID()
+}
+
+func (h *faultyHold) Token() int64 {
+	if h.token != 0 || h.hold == nil {
+		return h.token
+	}
+	return h.hold.Token()
+}
+
+func (h *faultyHold) ValidUntil() time.Time {
+	switch {
+	case h.until != nil:
+		return h.until()
+	case h.hold == nil:
+		return time.Now().Add(time.Hour)
+	}
+	return h.hold.ValidUntil()
+}
+
+// wrapped acquires truly, and then spoils the hold.
+func wrapped(spoil func(*session, *faultyHold)) func(attempt) (hold, error) {
+	return func(a attempt) (hold, error) {
+		h, err := a.lock.Acquire(a.ctx, a.opts...)
+		if err != nil {
+			return nil, err
+		}
+		f := &faultyHold{hold: h, call: a.call}
+		spoil(a.session, f)
+		return f, nil
+	}
+}
+
+// neverRenewed believes in a hold whose lease is not renewed.
+func neverRenewed(a attempt) (hold, error) {
+	a.opts[0] = primitives.WithLease(a.TTL / 3)
+	return wrapped(func(_ *session, h *faultyHold) {
+		h.ctx = a.ctx
+		h.until = func() time.Time { return time.Now().Add(time.Hour) }
+	})(a)
+}
+
+// orphan leaves a lock held that nobody knows of.
+func orphan(l acquirer) {
+	h, err := l.Acquire(context.Background(), primitives.WithWait(0), primitives.WithLease(20*time.Second))
+	if err == nil {
+		h.Detach()
+	}
+}
+
+// TestKnownDefectsAreFound runs the harness with each defect. The runs mostly wait, so many run at a time.
+func TestKnownDefectsAreFound(t *testing.T) {
+	t.Parallel()
+	type outcome struct {
+		*Result
+		err error
+	}
+	running := make(chan struct{}, 5)
+	var runs []chan outcome
+	for _, d := range knownDefects {
+		c := Config{
+			Client: testClient, Topology: Single, Timelines: t.TempDir(), Primitives: d.primitives, Faults: d.faults,
+			Duration: 55 * time.Second, Round: 1500 * time.Millisecond, TTL: 300 * time.Millisecond, Seed: 1,
+			Processes: 2, Sessions: 6, long: 4, Every: [2]time.Duration{50 * time.Millisecond, 200 * time.Millisecond},
+			defect: d.name, until: d.checks, drain: 4 * time.Second,
+		}
+		if d.faults == nil {
+			c.Faults = []string{NoFaults}
+		}
+		if slices.Equal(d.checks, []string{checkFree}) {
+			c.Round, c.drain, c.TTL = patience, 20*time.Second, time.Second // waits must be longer than the patience
+		}
+		done := make(chan outcome, 1)
+		runs = append(runs, done)
+		go func() {
+			running <- struct{}{}
+			defer func() { <-running }()
+			r, err := Run(t.Context(), c)
+			done <- outcome{r, err}
+		}()
+	}
+	for i, d := range knownDefects {
+		t.Run(d.name, func(t *testing.T) {
+			r := <-runs[i]
+			require.NoError(t, r.err)
+			var found []string
+			for _, v := range r.Violations {
+				found = append(found, v.Check)
+			}
+			slices.Sort(found)
+			t.Logf("%v, %d rounds: %v", r.Elapsed.Round(time.Millisecond), r.Rounds, slices.Compact(found))
+			assert.True(t, slices.ContainsFunc(d.checks, func(c string) bool { return slices.Contains(found, c) }),
+				"wanted one of %v", d.checks)
+		})
+	}
+}

@@ -1,0 +1,181 @@
+package torture
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+)
+
+// process is a client process, as the harness sees it.
+type process struct {
+	id      int
+	slot    *slot
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+	errors  bytes.Buffer // standard error; to be read once it has exited
+	exited  chan struct{}
+	ready   chan struct{} // closed when it has started
+	drained chan struct{} // closed when all of its sessions have ended
+
+	mu        sync.Mutex
+	err       error // of Wait; set before exited is closed
+	records   []record
+	stoppedAt int64 // not 0 while it is stopped
+	died      int64 // when it was killed; never if it was not
+}
+
+// startProcess starts a client process. It ends with this one.
+func startProcess(cmd *exec.Cmd, sl *slot, s setup) (*process, error) {
+	p := &process{
+		id: s.Process, slot: sl, cmd: cmd, died: never,
+		exited: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}),
+	}
+	cmd.Stderr = &p.errors
+	cmd.SysProcAttr = killWithParent()
+	var err error
+	if p.in, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	started := make(chan error)
+	go p.run(out, started)
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("torture: client process: %w", err)
+	}
+	return p, p.send(s)
+}
+
+// run starts the process and reads what it writes. It keeps its thread: Linux kills a child when the thread
+// that started it ends.
+func (p *process) run(out io.Reader, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(p.exited)
+	err := p.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	p.read(out)
+	err = p.cmd.Wait()
+	p.mu.Lock()
+	p.err = err
+	p.mu.Unlock()
+}
+
+func (p *process) read(out io.Reader) {
+	lines := bufio.NewReaderSize(out, 1<<20)
+	done := false
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return // the last line may be incomplete: the process was killed while it wrote
+		}
+		var r record
+		if err := json.Unmarshal(line, &r); err != nil {
+			continue
+		}
+		switch {
+		case r.Kind == kindReady:
+			close(p.ready)
+			continue
+		case r.Kind == kindDone && !done:
+			done = true
+			close(p.drained)
+			continue
+		}
+		p.mu.Lock()
+		p.records = append(p.records, r)
+		p.mu.Unlock()
+	}
+}
+
+// send writes a line to the process. It fails if the process has exited.
+func (p *process) send(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	_, err = p.in.Write(append(line, '\n'))
+	return err
+}
+
+// kill kills the process for good. What it held, it held until now, or until it was stopped.
+func (p *process) kill() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.died != never {
+		return
+	}
+	p.died = monotonic()
+	if p.stoppedAt != 0 {
+		p.died = p.stoppedAt
+	}
+	_ = p.cmd.Process.Kill()
+}
+
+func (p *process) alive() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.died == never
+}
+
+func (p *process) stop(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if on {
+		p.stoppedAt = monotonic()
+		_ = pause(p.cmd.Process)
+		return
+	}
+	_ = resume(p.cmd.Process)
+	p.stoppedAt = 0
+}
+
+// close ends a process whose sessions have ended. It returns an error if the process failed, or left
+// goroutines behind.
+func (p *process) close(limit time.Duration) error {
+	if err := p.send(order{Do: "close"}); err != nil {
+		return p.failure(err)
+	}
+	select {
+	case <-p.exited:
+	case <-time.After(limit):
+		p.kill()
+		return fmt.Errorf("process %d did not end within %v", p.id, limit)
+	}
+	if p.err != nil {
+		return p.failure(p.err)
+	}
+	for _, r := range p.records {
+		if r.Kind == kindDone && r.Count > 0 {
+			return fmt.Errorf("process %d left %d goroutines of the library behind", p.id, r.Count)
+		}
+		if r.Kind == kindDone && r.Err != "" {
+			return fmt.Errorf("process %d: Close: %s", p.id, r.Err)
+		}
+	}
+	return nil
+}
+
+// failure returns the error of a process that ended by itself, with the begin of what it wrote about it.
+func (p *process) failure(err error) error {
+	select {
+	case <-p.exited:
+		text := p.errors.String()
+		lines := strings.SplitN(text, "\n", 12)
+		return fmt.Errorf("process %d: %w: %s", p.id, err, strings.Join(lines[:min(len(lines), 11)], " | "))
+	case <-time.After(time.Second):
+		return fmt.Errorf("process %d: %w", p.id, err)
+	}
+}

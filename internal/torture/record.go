@@ -1,0 +1,105 @@
+package torture
+
+import (
+	"encoding/json"
+	"io"
+	"sync"
+	"time"
+)
+
+// Kinds of records.
+const (
+	kindReady  = "ready"  // the process has started
+	kindCall   = "call"   // an operation begins
+	kindWait   = "wait"   // an acquisition was refused at its first attempt
+	kindReturn = "return" // an operation ended
+	kindValid  = "valid"  // the hold's ValidUntil has moved
+	kindEnd    = "end"    // the hold's context has ended without a release
+	kindStall  = "stall"  // the process did not run for a while
+	kindDone   = "done"   // all sessions have ended; Count is the number of goroutines left by the library
+)
+
+// Operations.
+const (
+	opAcquire   = "acquire"
+	opRelease   = "release"
+	opCheck     = "check"
+	opExtend    = "extend"
+	opInit      = "init"
+	opCountDown = "count-down"
+	opCount     = "count"
+	opAwait     = "await"
+)
+
+// Outcomes of operations.
+const (
+	outcomeOK      = "ok"
+	outcomeBusy    = "busy"    // ErrNotAcquired: held by others
+	outcomeLost    = "lost"    // ErrLost
+	outcomeUnknown = "unknown" // may or may not have been executed
+	outcomeFailed  = "failed"  // any other error: not executed
+)
+
+// record is one line that a client process writes. Times are nanoseconds of the machine's monotonic clock.
+type record struct {
+	Kind string `json:"k"`
+	At   int64  `json:"at"`
+	Op   int64  `json:"op,omitempty"` // number of the operation, unique in its process
+
+	// Of a call.
+	Do        string        `json:"do,omitempty"`
+	Session   int           `json:"s,omitempty"`
+	Primitive string        `json:"p,omitempty"`
+	Names     []string      `json:"n,omitempty"`
+	Read      bool          `json:"r,omitempty"`
+	Permits   int           `json:"permits,omitempty"` // of pools; the count of a latch's Init
+	Limit     int           `json:"limit,omitempty"`   // the size of the pool
+	Root      int64         `json:"root,omitempty"`    // the acquisition of the outermost hold; of a release, its own
+	TTL       time.Duration `json:"ttl,omitempty"`
+	Fixed     bool          `json:"fixed,omitempty"` // a lease that is not renewed
+	Bound     int64         `json:"bound,omitempty"` // when the call must have returned
+
+	// Of a return, a new validity or an end.
+	Outcome string `json:"o,omitempty"`
+	Err     string `json:"err,omitempty"`
+	ID      string `json:"id,omitempty"`
+	Token   int64  `json:"token,omitempty"`
+	Until   int64  `json:"until,omitempty"` // the hold's ValidUntil
+	Count   int64  `json:"count,omitempty"` // of a latch; 1 if Init created it; the length of a stall, in ns
+}
+
+// recorder writes records, one JSON object a line, each with one write: the process may be killed at any time.
+type recorder struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+func (r *recorder) write(rec record) {
+	line, err := json.Marshal(rec)
+	if err != nil {
+		panic(err) // a record has only plain fields
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, _ = r.out.Write(append(line, '\n')) // fails only when the parent has gone, and then so does this process
+}
+
+// setup is the first line that a client process reads.
+type setup struct {
+	Process    int            `json:"process"`
+	Seed       uint64         `json:"seed"`
+	Tag        string         `json:"tag"` // begins all names of the round
+	Primitives []string       `json:"primitives"`
+	Sessions   int            `json:"sessions"`
+	Long       int            `json:"long"` // one hold in so many lasts
+	TTL        time.Duration  `json:"ttl"`
+	Defect     string         `json:"defect,omitempty"`
+	Endpoint   clientEndpoint `json:"endpoint"`
+}
+
+// order is a further line that a client process reads.
+type order struct {
+	Do         string `json:"do"` // hang, drain, close, generation
+	On         bool   `json:"on,omitempty"`
+	Generation int64  `json:"generation,omitempty"`
+}

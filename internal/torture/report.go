@@ -1,0 +1,146 @@
+package torture
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// report adds violations to the result, and writes the timelines of those that have one, and a log of the
+// round.
+func (r *runner) report(rd *round, h *history, violations []Violation) error {
+	if len(violations) > 0 {
+		log := filepath.Join(r.cfg.Timelines, fmt.Sprintf("redlatch-torture-%d.log", rd.seed))
+		if err := writeFile(log, h.print); err != nil {
+			return err
+		}
+		r.result.Logs = append(r.result.Logs, log)
+	}
+	for i := range violations {
+		v := &violations[i]
+		v.Seed = rd.seed
+		if v.result == nil {
+			continue
+		}
+		file := filepath.Join(r.cfg.Timelines, fmt.Sprintf("redlatch-torture-%d-%s-%d.html", rd.seed, v.Primitive, i))
+		visualize := func(out io.Writer) error { return porcupine.Visualize(v.model, *v.result, out) }
+		if err := writeFile(file, visualize); err != nil {
+			return err
+		}
+		v.Timeline = file
+	}
+	r.result.Violations = append(r.result.Violations, violations...)
+	return nil
+}
+
+func writeFile(name string, write func(io.Writer) error) error {
+	out, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("torture: report: %w", err)
+	}
+	err = write(out)
+	if closed := out.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// print writes all that happened in a round, by name. Times are seconds since its begin.
+func (h *history) print(out io.Writer) error {
+	at := func(t int64) string {
+		if t == never || t == 0 {
+			return "never"
+		}
+		return fmt.Sprintf("%.3f", float64(t-h.begin)/1e9)
+	}
+	for _, w := range h.windows {
+		fmt.Fprintf(out, "%s to %s: fault %s, process %d, %v hit=%v\n",
+			at(w.begin), at(w.end), w.fault, w.process, w.names, w.hit)
+	}
+	for _, c := range h.copies {
+		fmt.Fprintf(out, "%s: a command of process %d arrived %v late: %.300q, reply %.100q\n",
+			at(c.at), c.process, c.delay, c.args, c.reply)
+	}
+	names := h.byName()
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		fmt.Fprintf(out, "\n%s\n", name)
+		for _, o := range names[name] {
+			fmt.Fprintf(out, "%s to %s: process %d.%d op %d %s: %s", at(o.call.At), at(o.returned()), o.process, o.call.Session,
+				o.call.Op, o.call.Do, o.outcome())
+			if o.call.Bound != 0 {
+				fmt.Fprintf(out, " (until %s)", at(o.call.Bound))
+			}
+			if o.call.Root != 0 && o.call.Root != o.call.Op {
+				fmt.Fprintf(out, " of op %d", o.call.Root)
+			}
+			if o.holds() {
+				fmt.Fprintf(out, ", read=%v fixed=%v ttl %v, id %s token %d, held to %s, valid to %s", o.call.Read, o.call.Fixed,
+					o.call.TTL, o.ret.ID, o.ret.Token, at(o.claimEnd()), at(o.until))
+			}
+			if o.waited != 0 {
+				fmt.Fprintf(out, ", waited at %s", at(o.waited))
+			}
+			if o.ret != nil && o.ret.Err != "" {
+				fmt.Fprintf(out, ", %s", o.ret.Err)
+			}
+			fmt.Fprintln(out)
+		}
+	}
+	return nil
+}
+
+// Print writes a result as a table.
+func (r *Result) Print(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	line := func(name string, value any) { fmt.Fprintf(w, "%s\t%v\n", name, value) }
+	line("topology", r.Topology)
+	line("seeds", fmt.Sprintf("%d to %d", r.Seed, r.Seed+uint64(max(r.Rounds, 1))-1))
+	line("time", r.Elapsed.Round(time.Second))
+	line("operations", r.Total())
+	for _, name := range slices.Sorted(maps.Keys(r.Operations)) {
+		line("  "+name, r.Operations[name])
+	}
+	line("outcomes", "")
+	for _, name := range slices.Sorted(maps.Keys(r.Outcomes)) {
+		line("  "+name, r.Outcomes[name])
+	}
+	faults := 0
+	for name, n := range r.Faults {
+		if name != faultStall && name != faultUnplanned {
+			faults += n
+		}
+	}
+	line("faults", faults)
+	for _, name := range slices.Sorted(maps.Keys(r.Faults)) {
+		line("  "+name, r.Faults[name])
+	}
+	for _, name := range r.LeftOut {
+		line("  "+name, "left out: it needs servers of the harness, or another topology")
+	}
+	line("holds lost", r.Lost)
+	line("longest wait", r.LongestWait.Round(time.Millisecond))
+	if r.Undecided > 0 {
+		line("undecided histories", r.Undecided)
+	}
+	line("violations", len(r.Violations))
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, v := range r.Violations {
+		fmt.Fprintf(out, "\n%s: %s %s\n  %s\n  repeat with --seed %d\n", v.Check, v.Primitive, v.Name, v.Detail, v.Seed)
+		if v.Timeline != "" {
+			fmt.Fprintf(out, "  timeline: %s\n", v.Timeline)
+		}
+	}
+	for _, log := range r.Logs {
+		fmt.Fprintf(out, "\nall operations and faults of the round: %s\n", log)
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package torture
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime/pprof"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// commandTimeout bounds the calls of client processes that have no end of their own. It is short, so that
+// a round ends soon after its last fault.
+const commandTimeout = 2 * time.Second
+
+// stallAfter is the shortest time without running that a client process reports.
+const stallAfter = 30 * time.Millisecond
+
+// Worker is a client process: it reads its setup and its orders from in, and writes records to out. It
+// returns when it is told to close, or when in ends.
+func Worker(in io.Reader, out io.Writer) error {
+	lines := json.NewDecoder(bufio.NewReader(in))
+	var s setup
+	if err := lines.Decode(&s); err != nil {
+		return fmt.Errorf("torture: no setup: %w", err)
+	}
+	redis.SetLogger(discard{})
+	w := &worker{setup: s, clock: newClock(), out: recorder{out: out}, network: network{routes: s.Endpoint.Routes}}
+	w.draining, w.drain = context.WithCancel(context.Background())
+	w.rdb = s.Endpoint.client(w.network.dial)
+	var err error
+	w.client, err = primitives.New(w.rdb,
+		primitives.WithObserver(w.observe), primitives.WithCommandTimeout(commandTimeout))
+	if err != nil {
+		return err
+	}
+	w.out.write(record{Kind: kindReady, At: w.clock.now()})
+	var sessions sync.WaitGroup
+	for n := range s.Sessions {
+		sessions.Go(func() { w.session(n) })
+	}
+	go w.watchStalls()
+	for {
+		var order order
+		if err := lines.Decode(&order); err != nil {
+			return nil // the harness has gone
+		}
+		switch order.Do {
+		case "hang":
+			w.network.hang(order.On)
+		case "generation":
+			w.generation.Store(order.Generation)
+		case "drain":
+			w.drain()
+			go func() {
+				sessions.Wait()
+				w.out.write(record{Kind: kindDone, At: w.clock.now()})
+			}()
+		case "close":
+			sessions.Wait()
+			return w.close()
+		}
+	}
+}
+
+type discard struct{}
+
+func (discard) Printf(context.Context, string, ...any) {}
+
+// worker is the state of a client process.
+type worker struct {
+	setup
+
+	clock      clock
+	out        recorder
+	network    network
+	rdb        redis.UniversalClient
+	client     *primitives.Client
+	ops        atomic.Int64
+	generation atomic.Int64 // part of the names of pools and latches: it changes when one may have lost its content
+	inits      sync.Map     // names of pools that this process has set
+	draining   context.Context
+	drain      context.CancelFunc
+}
+
+// session runs random actions, one after another, until the process drains.
+func (w *worker) session(n int) {
+	s := &session{worker: w, n: n, rand: seeded(w.Seed, uint64(w.Process)<<32|uint64(n))}
+	for w.draining.Err() == nil {
+		name := w.Primitives[s.rand.IntN(len(w.Primitives))]
+		workloads[name].act(s, name)
+		time.Sleep(between(s.rand, 0, 4*time.Millisecond))
+	}
+}
+
+// close ends the client and reports what it left running.
+func (w *worker) close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	err := w.client.Close(ctx)
+	left := int64(0)
+	for range 50 { // a goroutine that has done its work may not have ended yet
+		if left = libraryGoroutines(); left == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	w.out.write(record{Kind: kindDone, At: w.clock.now(), Count: left, Err: errorText(err)})
+	return w.rdb.Close()
+}
+
+// libraryGoroutines returns the number of goroutines that the library has started.
+func libraryGoroutines() int64 {
+	var dump bytes.Buffer
+	_ = pprof.Lookup("goroutine").WriteTo(&dump, 2)
+	n := int64(0)
+	for g := range strings.SplitSeq(dump.String(), "\n\n") {
+		_, creator, _ := strings.Cut(g, "created by ")
+		if strings.HasPrefix(creator, "github.com/redlatch/redlatch/") &&
+			!strings.HasPrefix(creator, "github.com/redlatch/redlatch/internal/torture") &&
+			!strings.HasPrefix(creator, "github.com/redlatch/redlatch/cmd/") {
+			n++
+		}
+	}
+	return n
+}
+
+// watchStalls reports when this process does not run, so that its late calls are not blamed on the library.
+func (w *worker) watchStalls() {
+	const pause = 5 * time.Millisecond
+	for {
+		before := w.clock.now()
+		time.Sleep(pause)
+		if at := w.clock.now(); at-before > int64(pause+stallAfter) {
+			w.out.write(record{Kind: kindStall, At: at, Count: at - before})
+		}
+	}
+}
+
+// opKey finds the number of an acquisition in the context of its events.
+type opKey struct{}
+
+func (w *worker) observe(e primitives.Event) {
+	if e.Kind != primitives.EventWait || e.Ctx == nil {
+		return
+	}
+	if op, ok := e.Ctx.Value(opKey{}).(int64); ok {
+		w.out.write(record{Kind: kindWait, At: w.clock.now(), Op: op})
+	}
+}
+
+func outcomeOf(err error) string {
+	switch {
+	case err == nil:
+		return outcomeOK
+	case errors.Is(err, primitives.ErrOutcomeUnknown):
+		return outcomeUnknown
+	case errors.Is(err, primitives.ErrLost):
+		return outcomeLost
+	case errors.Is(err, primitives.ErrNotAcquired):
+		return outcomeBusy
+	}
+	return outcomeFailed
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
