@@ -102,6 +102,7 @@ func TestStepsOfAChangeExcludeEachOther(t *testing.T) {
 	rdb := redistest.Fresh(t).Client(t)
 	client, err := primitives.New(rdb)
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close(t.Context()) }) // waits for no hold
 	lock := client.Lock("redlatch:orders")
 	mutexes, locks := redsync.New(goredis.NewPool(rdb)), redislock.New(rdb)
 	for _, tt := range []struct {
@@ -164,6 +165,7 @@ func TestOneNameForTwoLibraries(t *testing.T) {
 	rdb := redistest.Fresh(t).Client(t)
 	client, err := primitives.New(rdb)
 	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close(t.Context()) }) // waits for no hold
 	mutexes, locks := redsync.New(goredis.NewPool(rdb)), redislock.New(rdb)
 
 	require.NoError(t, mutexes.NewMutex("theirs").TryLock())
