@@ -23,7 +23,7 @@ func TestTorture(t *testing.T) {
 	}
 	redistest.Require(t, redistest.NeedRedis)
 	t.Parallel()
-	duration, err := time.ParseDuration(cmp.Or(os.Getenv(durationVariable), "45s"))
+	duration, err := time.ParseDuration(cmp.Or(os.Getenv(durationVariable), "20s"))
 	require.NoError(t, err)
 	timelines, err := os.MkdirTemp("", "redlatch-torture-") //nolint:usetesting // it stays if the test fails
 	require.NoError(t, err)
