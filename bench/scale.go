@@ -25,7 +25,9 @@ func scaleCommand(out, progress io.Writer) *cli.Command {
 		Description: scaleDescription,
 		Flags: []cli.Flag{
 			&cli.BoolFlag{Name: "quick", Usage: "small sizes only"},
+			&cli.IntFlag{Name: "most", Value: 1_000_000, Usage: "hold at most `N` locks"},
 			&cli.DurationFlag{Name: "soak", Usage: "also hold 100,000 locks for this `long`, on each system"},
+			&cli.BoolFlag{Name: "only-soak", Usage: "measure nothing else"},
 			&cli.StringFlag{Name: "json", Usage: "write the results to `file`"},
 			&cli.StringFlag{Name: "from", Usage: "measure nothing: read the results from `file`, written by -json"},
 			&cli.StringFlag{Name: "out", Usage: "write a picture to `file`, in SVG"},
@@ -46,7 +48,7 @@ func measureScale(ctx context.Context, c *cli.Command, out, progress io.Writer) 
 	} else {
 		started := time.Now()
 		r, err = scale.Run(ctx, scale.Config{
-			Quick: c.Bool("quick"), Soak: c.Duration("soak"),
+			Quick: c.Bool("quick"), Most: c.Int("most"), Soak: c.Duration("soak"), OnlySoak: c.Bool("only-soak"),
 			Progress: func(format string, args ...any) {
 				fmt.Fprintf(progress, "%7.1fs  %s\n", time.Since(started).Seconds(), fmt.Sprintf(format, args...))
 			},

@@ -10,8 +10,10 @@ import (
 
 // Config says what to measure.
 type Config struct {
-	Quick    bool // small sizes, to try the command
-	Soak     time.Duration
+	Quick    bool          // small sizes, to try the command
+	Most     int           // the largest number of held locks
+	Soak     time.Duration // of a long run after the checks; 0: none
+	OnlySoak bool          // no constants and no checks
 	Progress func(format string, args ...any)
 }
 
@@ -76,6 +78,20 @@ func Run(ctx context.Context, config Config) (*Report, error) {
 }
 
 func (r *Report) measure(ctx context.Context, s *system, config Config) error {
+	if !config.OnlySoak {
+		if err := r.check(ctx, s, config); err != nil {
+			return err
+		}
+	}
+	if config.Soak > 0 {
+		config.Progress("%s: %d held locks for %v", s.name, soakHolds, config.Soak)
+		return r.soak(ctx, s, config.Soak)
+	}
+	return nil
+}
+
+// check measures the constants, and then the larger sizes.
+func (r *Report) check(ctx context.Context, s *system, config Config) error {
 	config.Progress("%s: constants", s.name)
 	c, err := s.calibrate(ctx)
 	if err != nil {
@@ -87,6 +103,9 @@ func (r *Report) measure(ctx context.Context, s *system, config Config) error {
 		holds, crowds, names = []int{10_000}, []int{2, 10, 50}, 1000
 	}
 	for _, n := range holds {
+		if n > config.Most {
+			break
+		}
 		config.Progress("%s: %d held locks", s.name, n)
 		if err := r.checkHeld(ctx, s, &c, n); err != nil {
 			return err
@@ -101,10 +120,6 @@ func (r *Report) measure(ctx context.Context, s *system, config Config) error {
 		if err := r.checkCrowd(ctx, s, &c, n); err != nil {
 			return err
 		}
-	}
-	if config.Soak > 0 {
-		config.Progress("%s: %d held locks for %v", s.name, soakHolds, config.Soak)
-		return r.soak(ctx, s, config.Soak)
 	}
 	return nil
 }
