@@ -103,6 +103,8 @@ func (s *system) calibrateRenewals(ctx context.Context, c *Constants) error {
 	if h, err = s.hold(ctx, "{one slot}", calibrationHolds, calibrationTTL, 2*calibrationTTL); err != nil {
 		return err
 	}
+	// The smaller one: the memory of earlier measurements may not be free yet.
+	c.HoldClient = min(c.HoldClient, float64(h.clientBytes)/float64(h.n))
 	many, err := s.renewSingly(ctx)
 	if err != nil {
 		return err
