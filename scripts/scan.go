@@ -3,9 +3,10 @@ package scripts
 import (
 	"context"
 	"iter"
-	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // pageSize is the COUNT of each SCAN: how many keys it looks at.
@@ -61,22 +62,8 @@ func (r *Runner) scan(
 
 // masters returns the master nodes: of a cluster all, else the one client. A master that is down is
 // listed too, and its SCAN fails: so no keys are left out without notice.
-func (r *Runner) masters(ctx context.Context) ([]redis.Cmdable, error) {
-	cluster, ok := r.rdb.(interface {
-		ForEachMaster(ctx context.Context, fn func(context.Context, *redis.Client) error) error
-	})
-	if !ok {
-		return []redis.Cmdable{r.rdb}, nil
-	}
-	return attemptOnce(ctx, r, "scan", func(ctx context.Context) ([]redis.Cmdable, error) {
-		var mu sync.Mutex // ForEachMaster calls the function concurrently
-		var nodes []redis.Cmdable
-		err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
-			mu.Lock()
-			defer mu.Unlock()
-			nodes = append(nodes, node)
-			return nil
-		})
-		return nodes, err
+func (r *Runner) masters(ctx context.Context) ([]redis.UniversalClient, error) {
+	return attemptOnce(ctx, r, "scan", func(ctx context.Context) ([]redis.UniversalClient, error) {
+		return redisutil.Masters(ctx, r.rdb)
 	})
 }

@@ -30,8 +30,8 @@ func untilSignal(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// catch has signals delivered to a channel. It leaves out those that the process was started to ignore,
-// such as SIGHUP under nohup.
+// catch delivers signals to a channel, except signals that the process has ignored from its start, such
+// as SIGHUP under nohup.
 func catch(received chan<- os.Signal, signals []os.Signal) {
 	for _, sig := range signals {
 		if !signal.Ignored(sig) {

@@ -42,7 +42,7 @@ type Constants struct {
 	RequestServer float64 `json:"remembered_pair"` // what a pair of a semaphore leaves for a while
 }
 
-// The sizes of the calibration, far below those of the checks.
+// The sizes at which the constants are measured. The checks are much larger.
 const (
 	calibrationHolds   = 8000
 	calibrationNames   = 500

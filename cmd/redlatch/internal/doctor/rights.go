@@ -96,7 +96,7 @@ func describe(denied []right) (required, optional missing) {
 	return required, optional
 }
 
-// denied returns those of the rights that the user lacks.
+// denied returns the wanted rights that the user does not have.
 func (e *exam) denied(ctx context.Context, wanted []right) ([]right, error) {
 	commands := make([][]string, len(wanted))
 	for i, r := range wanted {
@@ -136,7 +136,7 @@ func tagged(name string) string {
 	return "{" + name + "}"
 }
 
-// keyRights are those of the keys, each to be read and written.
+// keyRights returns the rights to read and write each kind of key.
 func keyRights(prefix, name string) []right {
 	var rights []right
 	for _, k := range []struct{ key, pattern, without string }{
@@ -162,7 +162,7 @@ func keyRights(prefix, name string) []right {
 	return rights
 }
 
-// otherRights are those of commands without keys, and of channels.
+// otherRights returns the rights to commands without keys, and to channels.
 func otherRights(prefix, name string, cluster bool) []right {
 	const noWakeUp = "waiters are not woken, they look once a second"
 	publish, subscribe := "publish", "subscribe"

@@ -95,8 +95,8 @@ func Run(ctx context.Context, cfg Config, report func(Result)) (err error) {
 	return nil
 }
 
-// close waits until nothing is under way, and removes what is left: the floor's key, and what Redis remembers
-// of requests in doubt. Those keys end with the client's id and a number, so the latest number tells all.
+// close closes the client and deletes the keys that are left: the floor's key, and the keys that remember
+// requests in doubt. The latter end with the client's id and a number, so the latest number tells all.
 func (b *bench) close(ctx context.Context, c *primitives.Client) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), b.Timeout)
 	defer cancel()

@@ -7,10 +7,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // Bounds of one look, so that a large keyspace costs Redis no more than a small one.
@@ -49,7 +50,7 @@ func NewSource(rdb redis.UniversalClient, prefix, match string) *Source {
 // Look reads the locks that are held now. It reads the locks of the last look again, and goes on with the
 // SCAN where the last look left it. A pass that is complete starts again at the next look.
 func (s *Source) Look(ctx context.Context) (*Snapshot, error) {
-	nodes, err := s.masters(ctx)
+	nodes, err := redisutil.Masters(ctx, s.rdb)
 	if err != nil {
 		return nil, err
 	}
@@ -84,23 +85,6 @@ func (s *Source) Look(ctx context.Context) (*Snapshot, error) {
 		return nil, err
 	}
 	return snap, s.countListeners(ctx, nodes, snap)
-}
-
-// masters returns the masters of a cluster, else the one client.
-func (s *Source) masters(ctx context.Context) ([]redis.UniversalClient, error) {
-	cluster, ok := s.rdb.(*redis.ClusterClient)
-	if !ok {
-		return []redis.UniversalClient{s.rdb}, nil
-	}
-	var mu sync.Mutex // ForEachMaster calls the function concurrently
-	var nodes []redis.UniversalClient
-	err := cluster.ForEachMaster(ctx, func(_ context.Context, node *redis.Client) error {
-		mu.Lock()
-		defer mu.Unlock()
-		nodes = append(nodes, node)
-		return nil
-	})
-	return nodes, err
 }
 
 // scan continues the pass of one node, within its bounds. It returns hashes that the last look did not know.
@@ -314,7 +298,7 @@ func (c *candidate) finish() bool {
 	case c.token.Err() == nil:
 		c.lock.Kind = "fenced"
 	}
-	if c.lock.Kind != "fair" { // countListeners adds those that listen
+	if c.lock.Kind != "fair" { // countListeners adds the clients that listen
 		c.lock.Waiting = max(0, int(c.places.Val()-c.listens.Val()))
 	}
 	return true
