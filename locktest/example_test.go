@@ -74,3 +74,66 @@ func ExampleServer_Partition() {
 	// Output:
 	// lost: true
 }
+
+// This example cuts one of two clients off. The other one acquires the lock when it has expired, and
+// by then the first one knows of its loss.
+func ExampleLink() {
+	s := locktest.Start()
+	defer s.Close()
+	ctx := context.Background()
+	connect := func(dial locktest.Dial) (*primitives.Client, func()) {
+		o := s.Options()
+		o.Dialer = dial
+		rdb := redis.NewClient(o)
+		client, err := primitives.New(rdb, primitives.WithDefaults(primitives.WithWatchdog(300*time.Millisecond)))
+		if err != nil {
+			panic(err)
+		}
+		return client, func() {
+			_ = client.Close(ctx)
+			_ = rdb.Close()
+		}
+	}
+	link := locktest.NewLink(s.Options().Dialer)
+	first, closeFirst := connect(link.Dial)
+	defer closeFirst()
+	second, closeSecond := connect(s.Options().Dialer)
+	defer closeSecond()
+
+	theirs, err := first.Lock("orders:42").Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	link.Cut()
+	defer link.Mend()
+	ours, err := second.Lock("orders:42").Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	defer ours.Release(ctx)
+	fmt.Println("the first one knows:", errors.Is(context.Cause(theirs.Context()), primitives.ErrLost))
+	// Output:
+	// the first one knows: true
+}
+
+// A link works in front of any server that go-redis can dial, such as a real Redis.
+func ExampleDial() {
+	s := locktest.Start()
+	defer s.Close()
+	o := &redis.Options{Addr: s.Addr()} // or the address of a real Redis
+
+	var dial locktest.Dial = redis.NewDialer(o)
+	link := locktest.NewLink(dial)
+	o.Dialer = link.Dial
+	rdb := redis.NewClient(o)
+	defer rdb.Close()
+	fmt.Println(rdb.Ping(context.Background()).Val())
+
+	link.Cut()
+	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+	defer cancel()
+	fmt.Println(rdb.Get(ctx, "key").Err())
+	// Output:
+	// PONG
+	// context deadline exceeded
+}

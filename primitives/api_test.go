@@ -123,14 +123,21 @@ var (
 	}
 	_ = primitives.Event{
 		Kind: primitives.EventKind(""), Lock: "", Name: "", ID: "", Waited: time.Duration(0),
-		Held: time.Duration(0), Err: error(nil), Ctx: context.Context(nil),
+		Held: time.Duration(0), Late: time.Duration(0), Err: error(nil), Ctx: context.Context(nil),
 	}
 	_ = map[primitives.EventKind]string{
 		primitives.EventWait: "wait", primitives.EventAcquired: "acquired", primitives.EventNested: "nested",
 		primitives.EventRenewed: "renewed", primitives.EventRenewFailed: "renew-failed", primitives.EventLost: "lost",
 		primitives.EventReleased: "released", primitives.EventReleaseFailed: "release-failed",
 		primitives.EventLeaked: "leaked", primitives.EventNotAcquired: "not-acquired",
+		primitives.EventWaited: "waited", primitives.EventDetached: "detached",
+		primitives.EventAbandoned: "abandoned", primitives.EventLinkLost: "link-lost",
 	}
+	_ = map[primitives.Outcome]string{
+		primitives.OutcomeAcquired: "acquired", primitives.OutcomeNested: "nested", primitives.OutcomeBusy: "busy",
+		primitives.OutcomeEnded: "ended", primitives.OutcomeError: "error",
+	}
+	_ func(primitives.Event) primitives.Outcome = primitives.Event.Outcome
 )
 
 // holdable is what all primitives that give a Hold have in common.

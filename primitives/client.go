@@ -40,7 +40,7 @@ type Client struct {
 	prefix   string
 	defaults settings
 	logger   *slog.Logger
-	observe  func(Event)
+	observe  []func(Event)
 	margin   time.Duration // negative: a hundredth of the TTL and 2 ms
 	replicas replication
 	sharded  *bool
@@ -107,9 +107,15 @@ func WithLogger(l *slog.Logger) ClientOption {
 }
 
 // WithObserver calls observe with every [Event], from many goroutines at once. It should return quickly:
-// calls wait for it. It is not called after Close has returned.
+// calls wait for it. It is not called after Close has returned. The option may be given several times: then
+// each observer gets every event, in the order of the options. nil is ignored.
 func WithObserver(observe func(Event)) ClientOption {
-	return ClientOption{func(c *Client) error { c.observe = observe; return nil }}
+	return ClientOption{func(c *Client) error {
+		if observe != nil {
+			c.observe = append(c.observe, observe)
+		}
+		return nil
+	}}
 }
 
 // WithReplicas confirms each acquisition, nested ones included, with WAIT. If fewer than n replicas confirm
@@ -198,11 +204,11 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.timeout = c.run.Timeout()
 	c.remembered, c.rememberedLong = millis(c.run.Memory()), millis(c.run.MaxMemory())
 	c.ttl = millis(c.defaults.FirstTTL())
-	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger})
+	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
 	c.presence.init(c)
 	c.core = engine.NewCore(engine.Config{
 		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, Describe: failed,
-		NewOwner: c.newOwner, HolderTag: tagOf, Observe: observer(c.observe), Logger: c.logger,
+		NewOwner: c.newOwner, HolderTag: tagOf, Observe: c.observer(), Logger: c.logger,
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
 		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.MaxMemory(),

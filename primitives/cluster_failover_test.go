@@ -31,12 +31,16 @@ func tagOn(t testing.TB, servers *redistest.ClusterServers, master *redistest.Se
 	return ""
 }
 
-// awaitReplicas waits until a replica has what its master has executed.
-func awaitReplicas(t testing.TB, master *redistest.Server) {
+// awaitReplicas waits until a replica has what its master has executed. tag is of a slot of the master.
+// WAIT is about what its own connection has written, so that comes first.
+func awaitReplicas(t testing.TB, master *redistest.Server, tag string) {
 	t.Helper()
-	acked, err := master.Client(t).Wait(t.Context(), 1, soon).Result()
+	pipe := master.Client(t).Pipeline()
+	pipe.Set(t.Context(), tag+"replicated", "", time.Minute)
+	acked := pipe.Do(t.Context(), "wait", 1, soon.Milliseconds())
+	_, err := pipe.Exec(t.Context())
 	require.NoError(t, err)
-	require.EqualValues(t, 1, acked)
+	require.GreaterOrEqual(t, acked.Val(), any(int64(1)))
 }
 
 // TestClusterFailover hangs a master, and kills another one. A client that only holds keeps its holds
@@ -70,10 +74,14 @@ func TestClusterFailover(t *testing.T) {
 				require.NoError(t, err)
 				holds = append(holds, hold)
 			}
+			short := acquire(t, t.Context(), keeper.Lock(tag+"short"), primitives.WithWatchdog(brief))
+			told := make(chan time.Time, 1)
+			context.AfterFunc(short.Context(), func() { told <- time.Now() })
+			rival := start(func() (*primitives.Hold, error) { return waiter.Lock(tag + "short").Acquire(t.Context()) })
 			handed := acquire(t, t.Context(), other.Lock(tag+"handed"))
 			waiting := start(func() (*primitives.Hold, error) { return waiter.Lock(tag + "handed").Acquire(t.Context()) })
-			awaitLocalWaiters(t, waiter, 1)
-			awaitReplicas(t, master)
+			awaitLocalWaiters(t, waiter, 2)
+			awaitReplicas(t, master, tag)
 
 			require.NoError(t, fault.strike(master))
 			struck := time.Now()
@@ -97,7 +105,12 @@ func TestClusterFailover(t *testing.T) {
 				promoted, free.at.Sub(struck), passed.at.Sub(struck), time.Since(struck))
 			require.Less(t, free.at.Sub(struck), fault.limit)
 			require.Less(t, passed.at.Sub(struck), fault.limit)
-			for _, hold := range append(holds, free.hold, passed.hold) {
+			// A TTL shorter than the fail-over: lost, and told before another client has the lock.
+			next := await(t, rival)
+			require.NoError(t, next.err)
+			require.Less(t, <-told, next.at)
+			require.ErrorIs(t, context.Cause(short.Context()), primitives.ErrLost)
+			for _, hold := range append(holds, free.hold, passed.hold, next.hold) {
 				require.NoError(t, hold.Check(t.Context()))
 				release(t, hold)
 			}

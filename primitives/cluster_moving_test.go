@@ -5,9 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -22,17 +24,22 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	ctx := t.Context()
 
 	// Each kind has a hold that is released, one under which an acquisition nests, and a free name.
-	kinds := map[string]func(c *primitives.Client, name string) handle{
-		"lock":   func(c *primitives.Client, name string) handle { return c.Lock(name) },
-		"fenced": func(c *primitives.Client, name string) handle { return c.FencedLock(name) },
-		"fair":   func(c *primitives.Client, name string) handle { return c.FairLock(name) },
-		"reader": func(c *primitives.Client, name string) handle { return c.RWLock(name).Reader() },
-		"writer": func(c *primitives.Client, name string) handle { return c.RWLock(name).Writer() },
-	}
 	released, outer := map[string]*primitives.Hold{}, map[string]*primitives.Hold{}
-	for kind, open := range kinds {
+	for kind, open := range lockKinds {
 		released[kind] = acquire(t, ctx, open(c, "{n}released"+kind))
 		outer[kind] = acquire(t, ctx, open(c, "{n}outer"+kind))
+	}
+	pools := map[string]interface {
+		handle
+		pool
+	}{
+		"semaphore": c.Semaphore("{n}semaphore"),
+		"permits":   c.PermitExpirableSemaphore("{n}permits"),
+	}
+	for kind, p := range pools {
+		_, err := p.Init(ctx, 2)
+		require.NoError(t, err)
+		released[kind] = acquire(t, ctx, p)
 	}
 	waitedFor := acquire(t, ctx, c.Lock("{n}waited"))
 	waiting := start(func() (*primitives.Hold, error) { return hasty.Lock("{n}waited").Acquire(ctx) })
@@ -50,8 +57,13 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	}
 	var calls []call
 	begin := func(name string, f func() (*primitives.Hold, error)) { calls = append(calls, call{name, start(f)}) }
-	for kind, open := range kinds {
-		begin("release "+kind, func() (*primitives.Hold, error) { return nil, released[kind].Release(ctx) })
+	for kind, hold := range released {
+		begin("release "+kind, func() (*primitives.Hold, error) { return nil, hold.Release(ctx) })
+	}
+	for kind, p := range pools {
+		begin("acquire "+kind, func() (*primitives.Hold, error) { return p.Acquire(ctx) })
+	}
+	for kind, open := range lockKinds {
 		begin("acquire "+kind, func() (*primitives.Hold, error) { return open(c, "{n}free"+kind).Acquire(ctx) })
 		begin("acquire with wait "+kind, func() (*primitives.Hold, error) {
 			return open(hasty, "{n}awaited"+kind).Acquire(ctx, primitives.WithWait(soon))
@@ -63,7 +75,7 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	begin("hand on", func() (*primitives.Hold, error) { return nil, waitedFor.Release(ctx) })
 
 	began := time.Now()
-	_, err := hasty.Semaphore("{n}permits").Init(ctx, 1)
+	_, err := hasty.Semaphore("{n}other").Init(ctx, 1)
 	require.ErrorContains(t, err, "TRYAGAIN", "the request and the count are two keys that do not exist")
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	require.GreaterOrEqual(t, time.Since(began), commandTimeout/2)
@@ -83,7 +95,48 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 		require.NoError(t, hold.Check(context.Background()))
 		release(t, hold)
 	}
+	for kind, p := range pools {
+		info, err := p.Info(ctx)
+		require.NoError(t, err)
+		require.Equal(t, 2, info.Available, kind)
+	}
 	require.Same(t, m.To, servers.Node(t, "{n}"))
+}
+
+// C7: a cluster of which a slot is not served refuses all commands with CLUSTERDOWN. Calls ride that out, too.
+func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshCluster(t, 3)
+	const commandTimeout = 700 * time.Millisecond
+	c := newClient(t, servers.ClusterClient(t))
+	hasty := newClient(t, servers.ClusterClient(t), primitives.WithCommandTimeout(commandTimeout))
+	ctx := t.Context()
+	const name = "{n}"
+	hold := acquire(t, ctx, c.Lock(name))
+	release(t, acquire(t, ctx, hasty.Lock(name+"first"))) // now it has its connections
+	rdb := servers.Node(t, name).Client(t)
+	slot := int(redisutil.Slot(name)) ^ 1
+	owner, err := rdb.ClusterMyID(ctx).Result()
+	require.NoError(t, err)
+	require.NoError(t, rdb.ClusterDelSlots(ctx, slot).Err())
+	require.Eventually(t, func() bool {
+		return redis.HasErrorPrefix(rdb.Get(ctx, name).Err(), "CLUSTERDOWN")
+	}, soon, time.Millisecond)
+
+	released := start(func() (*primitives.Hold, error) { return nil, hold.Release(ctx) })
+	acquired := start(func() (*primitives.Hold, error) { return c.Lock(name + "free").Acquire(ctx) })
+	_, err = hasty.Semaphore(name+"semaphore").Init(ctx, 1)
+	require.ErrorContains(t, err, "CLUSTERDOWN")
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	_, err = hasty.Lock(name).Acquire(ctx, primitives.WithWait(commandTimeout/2))
+	require.ErrorContains(t, err, "CLUSTERDOWN")
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+
+	require.NoError(t, rdb.Do(ctx, "cluster", "setslot", slot, "node", owner).Err())
+	require.NoError(t, await(t, released).err)
+	r := await(t, acquired)
+	require.NoError(t, r.err)
+	release(t, r.hold)
 }
 
 // anotherMaster returns a master of a cluster without replicas.

@@ -120,7 +120,7 @@ func TestSentinelFailoverKeepsHoldsAndWaiters(t *testing.T) {
 	tweak := func(o *redis.FailoverOptions) { o.ReadTimeout = time.Second }
 	one, two := newClient(t, servers.FailoverClient(t, tweak)), newClient(t, servers.FailoverClient(t, tweak))
 	hold := acquire(t, t.Context(), one.Lock(name))
-	require.NoError(t, servers.Current(t).Client(t).Wait(t.Context(), 1, 5*time.Second).Err())
+	awaitReplicas(t, servers.Current(t), "")
 	waiting := start(func() (*primitives.Hold, error) { return two.Lock(name).Acquire(t.Context()) })
 	awaitWaiter(t, servers.Master, name)
 	require.NoError(t, servers.Master.Kill())

@@ -61,7 +61,8 @@ type conformCase struct {
 
 // onKind opens a lock of a kind on two new clients.
 func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
-	x := &conformCase{conformKind: kind, s: s, key: redistest.Name(t) + ".", heard: &recorder{}}
+	s = leastRights(t, s)
+	x := &conformCase{conformKind: kind, s: s, key: permitted + redistest.Name(t) + ".", heard: &recorder{}}
 	x.farClient = newClient(t, s.Client(t), x.heard.option())
 	x.l, x.far = kind.open(newClient(t, s.Client(t)), x.key), kind.open(x.farClient, x.key)
 	if x.excludes = x.far; kind.rival != nil {
@@ -536,6 +537,25 @@ var (
 			require.NoError(t, await(t, waiting).err)
 			p.requireFree(t, 0)
 		}},
+		// A release hands permits on to a waiter of its own client, but not permits that were removed meanwhile.
+		{"a pool that became smaller hands nothing on until enough is released", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 4)
+			a, b, c := p.take(t, 2), p.take(t, 1), p.take(t, 1)
+			waiting := start(func() (*primitives.Hold, error) {
+				return p.Acquire(t.Context(), primitives.WithPermits(2), primitives.WithWait(soon))
+			})
+			awaitWaiter(t, p.s, p.key)
+			p.add(t, -2)
+			release(t, a)
+			p.requireFree(t, 0)
+			release(t, b)
+			p.requireFree(t, 1)
+			require.Empty(t, waiting)
+			release(t, c)
+			r := await(t, waiting)
+			require.NoError(t, r.err)
+			p.requireFree(t, 0)
+		}},
 	}
 )
 
@@ -701,6 +721,16 @@ var (
 			require.InDelta(t, 10*time.Second, p.leases(t)[hold.ID()], float64(2*time.Second))
 			release(t, hold)
 			require.Empty(t, p.leases(t))
+		}},
+		{"leases that are handed off end with the pool", func(t *testing.T, p *poolCase) {
+			initPool(t, p, 1)
+			require.NoError(t, p.s.Client(t).PExpire(t.Context(), p.key, time.Hour).Err())
+			hold := p.take(t, 1)
+			waiting := start(func() (*primitives.Hold, error) { return p.Acquire(t.Context()) })
+			awaitWaiter(t, p.s, p.key)
+			release(t, hold)
+			require.NoError(t, await(t, waiting).err)
+			require.Positive(t, p.s.Client(t).PTTL(t.Context(), "{"+p.key+"}:timeout").Val())
 		}},
 		{"an expired pool leaves no keys", func(t *testing.T, p *poolCase) {
 			initPool(t, p, 1)

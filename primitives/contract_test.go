@@ -245,7 +245,7 @@ func (m *mutexCase) through(t testing.TB, p *redistest.Proxy) acquirer {
 }
 
 // TestMutexContract tests every primitive that can act as a mutex against one contract, on both
-// servers.
+// servers, with the rights of doc/operations.md.
 func TestMutexContract(t *testing.T) {
 	t.Parallel()
 	clauses := []struct {
@@ -272,11 +272,12 @@ func TestMutexContract(t *testing.T) {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel() // the clauses mostly wait
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				s = leastRights(t, s)
 				for _, clause := range clauses {
 					t.Run(clause.name, func(t *testing.T) {
 						// The suffix keeps one name from being a prefix of another, which
 						// requireClean relies on.
-						m := &mutexCase{mutexRow: row, s: s, key: redistest.Name(t) + "."}
+						m := &mutexCase{mutexRow: row, s: s, key: permitted + redistest.Name(t) + "."}
 						clause.check(t, m)
 						var keeps []string
 						if row.keeps != nil {
@@ -543,6 +544,7 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 		t.Skip("no leases")
 	}
 	one, other := m.on(t, busy), m.on(t)
+	began := time.Now()
 	h, err := one.Acquire(t.Context(), primitives.WithLease(cmp.Or(m.lease, 2*time.Second)))
 	require.NoError(t, err)
 	got := make(chan error, 1)
@@ -557,6 +559,9 @@ func leaseEnds(t *testing.T, m *mutexCase) {
 		got <- err
 	}()
 	requireEnds(t, h.Context(), primitives.ErrLost)
+	if hold, ok := h.(*primitives.Hold); ok {
+		require.WithinRange(t, hold.ValidUntil(), began, time.Now(), "a lost hold keeps the end of its validity")
+	}
 	require.NoError(t, <-got)
 	require.ErrorIs(t, h.Release(t.Context()), primitives.ErrLost)
 	require.ErrorIs(t, h.Release(t.Context()), primitives.ErrReleased)

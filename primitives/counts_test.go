@@ -242,7 +242,7 @@ func TestCountsManyWaiters(t *testing.T) {
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+waiters-clients+more)
 	if !raced {
 		const goroutine = 480 // the size of the runtime's record of a goroutine, without the stack
-		require.Less(t, float64(heap()-before)/(waiters-clients), 700.0+goroutine)
+		requireSettles(t, 700.0+goroutine, func() float64 { return float64(heap()-before) / (waiters - clients) })
 	}
 	release(t, hold)
 	wg.Wait()
@@ -255,6 +255,15 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// requireSettles waits until a figure is below a limit. On a busy machine, what made the holds or waiters may
+// not have ended yet, and counts too.
+func requireSettles(t *testing.T, limit float64, figure func() float64) {
+	t.Helper()
+	var last float64
+	redistest.WaitFor(t, soon, func() bool { last = figure(); return last < limit }, "few bytes for each")
+	t.Logf("%.0f bytes for each", last)
 }
 
 // Many holds are renewed in batches, without a goroutine for each hold.
@@ -273,9 +282,7 @@ func TestCountsManyHolds(t *testing.T) {
 		holds[i] = acquire(t, t.Context(), l)
 	}
 	if !raced {
-		perHold := float64(heap()-before) / n
-		t.Logf("%.0f bytes a hold", perHold)
-		require.Less(t, perHold, 740.0) // a hold is in its ownership: 16 bytes more, one allocation less
+		requireSettles(t, 740, func() float64 { return float64(heap()-before) / n })
 	}
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+20)
 	began := time.Now()

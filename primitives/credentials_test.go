@@ -12,26 +12,17 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// The user of doc/operations.md.
-var lockUser = []any{
-	"acl", "setuser", "locks", "on", ">old", "resetkeys", "resetchannels", "-@all",
-	"~orders:*", "~{orders:*", "~redisson_*{orders:*", "~redlatch_*{orders:*", "&redisson_*{orders:*",
-	"~redlatch_client:*", "&redlatch_holder:*",
-	"+@read", "+@write", "+@pubsub", "+@connection", "-@dangerous", "+eval", "+evalsha", "+script|load", "+time", "+wait",
-}
-
 // Over TLS, with a client certificate, a username and a password: acquire, renew, wake up a waiter, release.
 func TestTLSWithClientCertificateAndUser(t *testing.T) {
 	t.Parallel()
 	s, overTLS := redistest.FreshTLS(t)
-	require.NoError(t, s.Client(t).Do(t.Context(), lockUser...).Err())
-	user := func(o *redis.Options) { o.Username, o.Password = "locks", "old" }
-	require.Error(t, s.Client(t, overTLS, user, func(o *redis.Options) {
+	s = leastRights(t, s)
+	require.Error(t, s.Client(t, overTLS, func(o *redis.Options) {
 		o.TLSConfig.Certificates, o.MaxRetries, o.DialerRetries = nil, -1, 1
 	}).Ping(t.Context()).Err(), "the server requires a certificate")
 
-	one := newClient(t, s.Client(t, overTLS, user))
-	two := newClient(t, s.Client(t, overTLS, user))
+	one := newClient(t, s.Client(t, overTLS))
+	two := newClient(t, s.Client(t, overTLS))
 	requireHandOver(t, one, two)
 	hold := acquire(t, t.Context(), one.FairLock("orders:fair"), primitives.WithWatchdog(watched))
 	before := hold.ValidUntil()
@@ -71,9 +62,9 @@ func TestRotatedCredentials(t *testing.T) {
 			s := redistest.Fresh(t)
 			admin := s.Client(t)
 			do := func(args ...any) { require.NoError(t, admin.Do(t.Context(), args...).Err()) }
-			do(lockUser...)
+			leastRights(t, s)
 			var password atomic.Value
-			password.Store("old")
+			password.Store(redistest.Password)
 			provider := func(o *redis.Options) {
 				o.CredentialsProvider = func() (string, string) { return "locks", password.Load().(string) }
 			}
@@ -86,9 +77,9 @@ func TestRotatedCredentials(t *testing.T) {
 			if tt.clientsFirst {
 				do("acl", "setuser", "locks", ">new")
 				password.Store("new")
-				do("acl", "setuser", "locks", "<old")
+				do("acl", "setuser", "locks", "<"+redistest.Password)
 			} else {
-				do("acl", "setuser", "locks", ">new", "<old")
+				do("acl", "setuser", "locks", ">new", "<"+redistest.Password)
 			}
 			for _, kind := range []string{"normal", "pubsub"} {
 				do("client", "kill", "type", kind, "user", "locks")

@@ -1,5 +1,5 @@
-// Package primitives has coordination primitives on Redis, for processes that must agree: locks (plain,
-// fair, fenced, read-write, of several servers), semaphores, and count-down latches.
+// Package primitives provides locks (plain, fair, fenced, read-write, on several servers), semaphores and
+// count-down latches on Redis, for goroutines in any number of processes.
 //
 // # Handles and holds
 //

@@ -61,13 +61,11 @@ func again(rdb *redis.Client, c redistest.Command) *redis.Cmd {
 }
 
 // scriptsOf returns the commands that p has recorded and that run scripts.
-func scriptsOf(p *redistest.Proxy) (list []redistest.Command) {
-	for _, c := range p.Commands() {
-		if strings.HasPrefix(strings.ToLower(c.Args[0]), "eval") {
-			list = append(list, c)
-		}
-	}
-	return list
+func scriptsOf(p *redistest.Proxy) []redistest.Command { return recorded(p, script) }
+
+// recorded returns the commands that p has recorded and that match.
+func recorded(p *redistest.Proxy, match func(args []string) bool) []redistest.Command {
+	return slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool { return !match(c.Args) })
 }
 
 // The first attempt of a try gets no answer, and a later attempt is refused. A copy of the first
@@ -116,6 +114,15 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		const readers = 3
+		memoriesIn := func(args []string) (memories []string) { // of the requests in a batch
+			for _, key := range args {
+				if strings.HasPrefix(key, "redisson_unlock_latch:") && !strings.HasSuffix(key, ":shared") {
+					memories = append(memories, key)
+				}
+			}
+			return memories
+		}
+		isBatch := func(args []string) bool { return script(args) && len(memoriesIn(args)) == readers }
 		var waiting []<-chan result
 		reader := doubtful.RWLock(name).Reader()
 		for range readers {
@@ -123,21 +130,15 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 		}
 		awaitLocalWaiters(t, doubtful, readers)
 		p.Record()
-		p.DropCommands(1, script) // the batch that the next slow poll sends
-		redistest.WaitFor(t, soon, func() bool { return len(scriptsOf(p)) >= 2 }, "the batch is repeated")
-		lost := scriptsOf(p)[:1]
+		p.DropCommands(1, isBatch) // that the next slow poll sends
+		redistest.WaitFor(t, soon, func() bool { return len(recorded(p, isBatch)) >= 2 }, "the batch is repeated")
+		lost := recorded(p, isBatch)[:1]
 		p.Heal()
 		cancel()
 		for _, w := range waiting {
 			require.ErrorIs(t, await(t, w).err, primitives.ErrNotAcquired)
 		}
-		var memories []string // of the requests in the batch
-		for _, key := range lost[0].Args {
-			if strings.HasPrefix(key, "redisson_unlock_latch:") && !strings.HasSuffix(key, ":shared") {
-				memories = append(memories, key)
-			}
-		}
-		require.Len(t, memories, readers)
+		memories := memoriesIn(lost[0].Args)
 		redistest.WaitFor(t, soon, func() bool {
 			values, err := s.Client(t).MGet(t.Context(), memories...).Result()
 			require.NoError(t, err)
@@ -248,6 +249,27 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// Each kind: WithOwner acquires with the id of a private hold whose lock was deleted. Nothing in Redis belongs to the
+// private hold then.
+func TestReleaseOfALostHoldWhoseIDHoldsAgain(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"lock", "fair", "fenced", "reader", "writer"} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name := redistest.Name(t)
+				l := lockKinds[kind](newClient(t, s.Client(t)), name)
+				private := acquire(t, t.Context(), l)
+				require.NoError(t, s.Client(t).Del(t.Context(), name, "{"+name+"}:"+private.ID()+":rwlock_timeout:1").Err())
+				shared := acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
+				require.ErrorIs(t, private.Release(t.Context()), primitives.ErrLost)
+				require.NoError(t, shared.Check(t.Context()))
+				release(t, shared)
+				requireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+			})
+		})
 	}
 }
 

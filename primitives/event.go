@@ -2,9 +2,11 @@ package primitives
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // Events are what an observer ([WithObserver]) receives: for metrics, traces and alerts. The engine emits
@@ -13,19 +15,31 @@ import (
 // EventKind says what happened.
 type EventKind string
 
-// The kinds of events. Each acquisition emits exactly one of EventAcquired, EventNested and
-// EventNotAcquired, and EventWait before that if it has to wait.
+// The kinds of events. They are balanced, so that an observer can count waiters and holds:
+//
+//   - Each acquisition emits exactly one of EventAcquired, EventNested and EventNotAcquired, and EventWait
+//     before that if it has to wait. A waiter of a latch emits EventWait and EventWaited.
+//   - Each hold that was acquired or nested emits exactly one event of its end: EventReleased,
+//     EventReleaseFailed, EventLost, EventLeaked, EventDetached or EventAbandoned.
 const (
-	EventWait          EventKind = "wait"           // the first attempt was refused: the caller waits
+	// EventWait: the first attempt was refused, and the caller waits. With Err it is something else: an
+	// attempt of [Locker.Lock] has failed, and is repeated.
+	EventWait          EventKind = "wait"
+	EventWaited        EventKind = "waited"         // a wait for a latch is over, with Waited; Err if in vain
 	EventAcquired      EventKind = "acquired"       // with Waited
 	EventNotAcquired   EventKind = "not-acquired"   // with the error in Err, and Waited if it waited
 	EventNested        EventKind = "nested"         // acquired under a hold that the context carried
-	EventRenewed       EventKind = "renewed"        // the watchdog's renewal was confirmed
+	EventRenewed       EventKind = "renewed"        // the watchdog's renewal was confirmed, with Late
 	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is repeated
-	EventLost          EventKind = "lost"           // at most once for each hold
+	EventLost          EventKind = "lost"           // somebody else may hold the lock
 	EventReleased      EventKind = "released"       // or handed off
 	EventReleaseFailed EventKind = "release-failed" // not answered; it is repeated until the lease is over
 	EventLeaked        EventKind = "leaked"         // the hold became unreachable without a release
+	EventDetached      EventKind = "detached"       // the lock stays taken: see [Hold.Detach]
+	EventAbandoned     EventKind = "abandoned"      // Close left the hold behind: see [Client.Close]
+	// EventLinkLost: the connection for wake-ups has failed with Err, or could not be made. It is made
+	// again at once; waiters poll meanwhile. It belongs to the client: Lock and Name are empty.
+	EventLinkLost EventKind = "link-lost"
 )
 
 // Event is one thing that happened to one acquisition. It is a value: an observer may keep it.
@@ -36,23 +50,92 @@ type Event struct {
 	Lock   string
 	Name   string        // the user's name
 	ID     string        // the hold's, once there is one
-	Waited time.Duration // how long the acquisition waited, when it was acquired or failed
+	Waited time.Duration // how long an acquisition that is over has waited; 0 if and only if it has not
 	Held   time.Duration // how long the hold has lasted, in later events
-	Err    error         // the reason of a failure; else nil
+	// Late is how long after it was due a renewal was confirmed. Renewals are due every third of the TTL:
+	// one that is late by two thirds comes too late.
+	Late time.Duration
+	Err  error // the reason of a failure; else nil
 	// Ctx is the context of the call that the event belongs to. It is nil for events that the
-	// background finds, such as renewals.
+	// background finds, such as renewals, and for calls without a context.
 	Ctx context.Context //nolint:containedctx // observers read trace ids from it
 }
 
-// observer adapts a user's observer to [engine.Config].Observe. nil stays nil: then no event is made.
-func observer(observe func(Event)) func(engine.Event) {
-	if observe == nil {
+// Outcome is the result of an acquisition.
+type Outcome string
+
+// The outcomes of acquisitions.
+const (
+	OutcomeAcquired Outcome = "acquired"
+	OutcomeNested   Outcome = "nested"
+	// OutcomeBusy: somebody else held it until the wait was over.
+	OutcomeBusy Outcome = "busy"
+	// OutcomeEnded: the caller's context ended, or the client was closed.
+	OutcomeEnded Outcome = "ended"
+	// OutcomeError: anything else. Redis failed or did not answer, whether or not the wait ended meanwhile;
+	// or the acquisition itself is wrong, such as [ErrDeadlock].
+	OutcomeError Outcome = "error"
+)
+
+// Outcome returns the result of an acquisition. It is "" for an event that is not the result of one.
+func (e Event) Outcome() Outcome {
+	switch e.Kind {
+	case EventAcquired:
+		return OutcomeAcquired
+	case EventNested:
+		return OutcomeNested
+	case EventNotAcquired:
+		return outcomeOf(e.Ctx, e.Err)
+	default:
+		return ""
+	}
+}
+
+// outcomeOf tells why an acquisition has failed. A waiter rides out failures of Redis, so the end of the
+// wait may be joined with the last failure: then that is the reason. An unanswered command is a failure too
+// if a time limit ended it, but not if the caller canceled it.
+func outcomeOf(ctx context.Context, err error) Outcome {
+	failure, failed := errors.AsType[*scripts.Error](err)
+	if failed && ctx != nil && errors.Is(ctx.Err(), context.Canceled) {
+		failed = !errors.Is(failure, context.Cause(ctx))
+	}
+	switch {
+	case errors.Is(err, ErrClosed), errors.Is(err, scripts.ErrClosed):
+		return OutcomeEnded
+	case failed, !errors.Is(err, ErrNotAcquired):
+		return OutcomeError
+	case ctx != nil && ctx.Err() != nil:
+		return OutcomeEnded
+	default:
+		return OutcomeBusy
+	}
+}
+
+// observer adapts a user's observers to [engine.Config].Observe. Without any it is nil: then no event is
+// made.
+func (c *Client) observer() func(engine.Event) {
+	if len(c.observe) == 0 {
 		return nil
 	}
 	return func(e engine.Event) {
-		observe(Event{
+		c.tell(Event{
 			Kind: EventKind(e.Kind), Lock: e.Resource.Kind, Name: e.Resource.Name, ID: e.ID,
-			Waited: e.Waited, Held: e.Held, Err: e.Err, Ctx: e.Ctx,
+			Waited: e.Waited, Held: e.Held, Late: e.Late, Err: e.Err, Ctx: e.Ctx,
 		})
+	}
+}
+
+// tell calls the observers. The caller holds no mutex, and Close waits for it.
+func (c *Client) tell(e Event) {
+	for _, observe := range c.observe {
+		observe(e)
+	}
+}
+
+// linkLost is the hub's LinkLost.
+func (c *Client) linkLost(err error) {
+	if len(c.observe) > 0 && c.core.Enter() == nil {
+		defer c.core.Leave()
+		c.tell(Event{Kind: EventLinkLost, Err: err})
 	}
 }

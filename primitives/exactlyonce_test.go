@@ -28,11 +28,14 @@ func TestC16LostReplies(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			eachLock(t, func(t *testing.T, x *lockTest) {
+				measured, cuts := redistest.Bar(t, x.s, 1), 0
 				p := x.s.Proxy(t)
 				l := newClient(t, p.Client(t, quick)).Lock(x.name)
 				step := func(f func() error, count string) {
 					t.Helper()
-					p.DropReplies(rand.IntN(3), script) // up to two of the four attempts
+					lost := rand.IntN(3) // up to two of the four attempts
+					cuts += lost
+					p.DropReplies(lost, script)
 					require.NoError(t, f())
 					p.Heal()
 					for id, n := range fields(t, x.s, x.name) {
@@ -42,7 +45,8 @@ func TestC16LostReplies(t *testing.T) {
 						require.Empty(t, fields(t, x.s, x.name))
 					}
 				}
-				for range scaled(x.s, 350) / 2 { // about 1000 dropped replies for each kind of id
+				n := redistest.Sized(x.s, scaled(x.s, 350)/2, fullCuts) // about 1000 dropped replies for each kind of id
+				for range n {
 					var outer, inner *primitives.Hold
 					step(func() (err error) { outer, err = l.Acquire(t.Context(), tt.opts...); return err }, "1")
 					step(func() (err error) { inner, err = l.Acquire(outer.Context()); return err }, "2")
@@ -55,10 +59,14 @@ func TestC16LostReplies(t *testing.T) {
 					step(func() (err error) { outer, err = l.Acquire(t.Context(), tt.opts...); return err }, "1")
 					step(func() error { return outer.Release(t.Context()) }, "")
 				}
+				measured("%d replies lost in %d times six calls: acquire and release, twice, and both nested", cuts, n)
 			})
 		})
 	}
 }
+
+// fullCuts is how often each call is made at full size, with one lost reply on average: 10,000 are lost for each.
+const fullCuts = 10_300
 
 // quick makes a client retry without a delay.
 func quick(o *redis.Options) {
@@ -187,6 +195,38 @@ func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, adopted.Extend(t.Context(), time.Hour))
 		againAll()
+		release(t, adopted)
+	})
+}
+
+// C16: the same for the leases of permits, and for a copy of the release that has handed them off.
+func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		p := s.Proxy(t)
+		c := newClient(t, p.Client(t))
+		sem := c.PermitExpirableSemaphore(redistest.Name(t))
+		initPool(t, sem, 1)
+		p.Record()
+		extendAndRepeatAll := func(hold *primitives.Hold) {
+			require.NoError(t, hold.Extend(t.Context(), time.Hour))
+			for _, command := range scriptsOf(p) {
+				_ = again(s.Client(t), command).Err()
+				info, err := sem.Info(t.Context())
+				require.NoError(t, err)
+				require.Greater(t, info.TTL, 50*time.Minute, "%q", command.Args)
+			}
+		}
+		first := acquire(t, t.Context(), sem)
+		extendAndRepeatAll(first)
+		waiter := start(func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) })
+		awaitLocalWaiters(t, c, 1)
+		release(t, first)
+		second := await(t, waiter)
+		require.NoError(t, second.err)
+		extendAndRepeatAll(second.hold)
+		adopted, err := sem.Adopt(t.Context(), second.hold.ID())
+		require.NoError(t, err)
+		extendAndRepeatAll(adopted)
 		release(t, adopted)
 	})
 }

@@ -11,14 +11,9 @@ import (
 
 // Waiters acquire the lock in the order of their requests, across all processes.
 func ExampleClient_FairLock() {
-	rdb, done := openExample()
+	client, done := exampleClient()
 	defer done()
-	client, err := primitives.New(rdb)
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	defer client.Close(ctx)
 
 	counter := client.FairLock("counter", primitives.WithWaiterTimeout(5*time.Second))
 	first, err := counter.Acquire(ctx)

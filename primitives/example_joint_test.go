@@ -8,21 +8,16 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/locktest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
 // The storage refuses a token smaller than one it has seen. A holder that writes after the loss of
 // its lock does no harm.
 func ExampleClient_FencedLock() {
-	rdb, done := openExample()
+	client, done := exampleClient()
 	defer done()
-	client, err := primitives.New(rdb)
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	defer client.Close(ctx)
 
 	seen := int64(0)
 	write := func(token int64, what string) {
@@ -55,14 +50,9 @@ func ExampleClient_FencedLock() {
 // A transfer needs both accounts. Opposite transfers acquire them in the same order, so they cannot
 // deadlock.
 func ExampleNewMultiLock() {
-	rdb, done := openExample()
+	client, done := exampleClient()
 	defer done()
-	client, err := primitives.New(rdb)
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	defer client.Close(ctx)
 
 	transfer := func(from, to string) error {
 		both := primitives.NewMultiLock([]*primitives.Lock{client.Lock(from), client.Lock(to)})
@@ -88,7 +78,7 @@ func ExampleNewRedLock() {
 	ctx := context.Background()
 	var locks []*primitives.Lock
 	for i := range 3 {
-		server := redistest.NewEmbedded()
+		server := locktest.Start()
 		defer server.Close()
 		rdb := redis.NewClient(server.Options())
 		defer rdb.Close()
@@ -118,18 +108,13 @@ func ExampleNewRedLock() {
 }
 
 // A fixed number of locks protects any number of customers.
-func ExampleClient_Striped() {
-	rdb, done := openExample()
+func ExampleStriped() {
+	client, done := exampleClient()
 	defer done()
-	client, err := primitives.New(rdb)
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	defer client.Close(ctx)
 
 	customers := client.Striped("customers", 16)
-	err = customers.Lock("customer 4711").Do(ctx, func(context.Context) error {
+	err := customers.Lock("customer 4711").Do(ctx, func(context.Context) error {
 		fmt.Println("held:", customers.Lock("customer 4711").Name())
 		return nil
 	})

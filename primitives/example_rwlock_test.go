@@ -3,28 +3,21 @@ package primitives_test
 import (
 	"context"
 	"fmt"
-
-	"github.com/redlatch/redlatch/primitives"
 )
 
 // Many readers share a price list. A writer can downgrade to a reader, so that no other writer
 // comes in between.
-func ExampleClient_RWLock() {
-	rdb, done := openExample()
+func ExampleRWLock() {
+	client, done := exampleClient()
 	defer done()
-	client, err := primitives.New(rdb)
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	defer client.Close(ctx)
 
 	prices := client.RWLock("prices")
 	one, _ := prices.Reader().Acquire(ctx)
 	two, _ := prices.Reader().Acquire(ctx)
 	info, _ := prices.Reader().Info(ctx)
 	fmt.Println("readers:", len(info.Holders))
-	_, err = prices.Writer().TryAcquire(ctx)
+	_, err := prices.Writer().TryAcquire(ctx)
 	fmt.Println(err)
 	_, err = prices.Writer().Acquire(one.Context())
 	fmt.Println(err)

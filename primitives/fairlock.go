@@ -1,8 +1,10 @@
 package primitives
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"time"
@@ -108,7 +110,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	q.MustRollback = q.MustRollback || q.MayQueue // a request in the queue must leave it
 	reply, err := c.confirm(ctx, d.lua.acquire, d.keys(d.h.ownerKey(&q.Owner)),
 		q.ID, d.h.ttlArg(q.TTL), c.publish(), remember, flag(q.NonReentrant), queue,
-		millis(q.Terms.WaiterTimeout), c.life, c.id, flag(q.Nested))
+		millis(q.Terms.WaiterTimeout), c.life, c.id, flag(q.Nested), newStay())
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -122,10 +124,14 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	return res, err
 }
 
+// newStay returns a number of 16 random digits for a waiter that joins the queue. A grant repeats it. So somebody
+// who may publish, but not read the keys of the queue, cannot forge a grant.
+func newStay() uint64 { return 1e15 + rand.Uint64N(9e15) } //nolint:gosec // it is ChaCha8 with a random seed
+
 // fairPosition is what a waiter knows of its position in the queue, from the reply to an attempt. A
 // waiter that Redis removed and that joined again has another position.
 type fairPosition struct {
-	since   string    // when it joined, by the server's clock; "": it gets messages, not grants
+	since   string    // when it joined, by the server's clock, and newStay; "": it gets messages, not grants
 	seen    time.Time // before the attempt that showed this position was sent
 	foreign bool      // a client of Redisson holds the lock, or may hold it before this waiter
 }
@@ -139,8 +145,14 @@ type fairGrant struct {
 	sent  time.Time     // before the granting command was sent; zero if another client sent it
 }
 
+// maxGrant bounds a grant, in bytes: "<uuid>:<number> <since> <ttl>". Only private waiters get grants.
+const maxGrant = 256
+
 // readFairGrant parses "<id> <since> <ttl>", the ttl in ms. ok is false for other payloads.
 func readFairGrant(payload string) (g fairGrant, ok bool) {
+	if len(payload) > maxGrant {
+		return fairGrant{}, false
+	}
 	id, rest, _ := strings.Cut(payload, " ")
 	since, ttl, _ := strings.Cut(rest, " ")
 	ms, err := strconv.ParseInt(ttl, 10, 64)
@@ -190,12 +202,16 @@ func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (engine.Released
 	c := d.h.c
 	reply, err := c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)), o.ID, c.publish(), c.rememberFor(o), c.life)
 	if payload, ok := reply.Value.(string); ok {
-		if g, ok := readFairGrant(payload); ok {
-			g.sent = reply.Sent
-			c.queues.grant(d, g)
+		g, ok := readFairGrant(payload)
+		if !ok {
+			return engine.Released{}, unreadable(reply.Value)
 		}
+		g.sent = reply.Sent
+		c.queues.grant(d, g)
+		return engine.Released{}, nil
 	}
-	return engine.Released{Lost: reply.Value == int64(0)}, err
+	lost, err := readLost(reply, err)
+	return engine.Released{Lost: lost}, err
 }
 
 // leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. A copy
@@ -224,16 +240,14 @@ func (d *fairDriver) grantChannel() string { return d.channel.String() + ":" + d
 // queue includes waiters of Redisson, and may include dead ones.
 func (d *fairDriver) info(ctx context.Context) (Info, error) {
 	reply, err := d.h.c.run.Do(ctx, fairInfo, []any{d.h.name, d.extra[0]})
-	if err != nil {
-		return Info{}, err
+	answer := elementsOf(reply.Value, err)
+	info := Info{TTL: ttlOf(answer.number())}
+	fields, waiters := answer.list(), answer.list()
+	info.Holders = readHolders(&fields, info.TTL)
+	for waiters.more() {
+		info.Waiters = append(info.Waiters, waiters.text())
 	}
-	answer := reply.Value.([]any)
-	info := Info{TTL: ttlOf(answer[0].(int64))}
-	info.Holders = holders(answer[1].([]any), info.TTL)
-	for _, id := range answer[2].([]any) {
-		info.Waiters = append(info.Waiters, id.(string))
-	}
-	return info, nil
+	return info, cmp.Or(answer.err, fields.err, waiters.err)
 }
 
 // fairStatus is the reply to a refresh.
@@ -263,24 +277,22 @@ func (d *fairDriver) refresh(ctx context.Context, longest time.Duration, ids []s
 	}
 	status := fairStatus{changesIn: -1}
 	reply, err := d.h.c.run.Do(ctx, fairRefresh, d.keys(d.h.requestKey("")), args...)
-	if err != nil {
-		return status, err
+	answer := elementsOf(reply.Value, err)
+	ms := answer.number()
+	status.free, status.holder, status.next = ms == -2, answer.text(), answer.text()
+	nextLeft := answer.number()
+	status.nextOurs, status.waiting = answer.number() == 1, int(answer.number())
+	for answer.more() {
+		status.missing = append(status.missing, answer.text())
 	}
-	answer := reply.Value.([]any)
-	ms := answer[0].(int64)
-	status.free = ms == -2
-	status.holder, _ = answer[1].(string)
-	status.next, _ = answer[2].(string)
+	if answer.err != nil {
+		return fairStatus{changesIn: -1}, answer.err
+	}
 	if status.free && status.next != "" {
-		ms = answer[3].(int64)
+		ms = nextLeft
 	}
 	if ms >= 0 {
 		status.changesIn = fromMillis(ms)
-	}
-	status.nextOurs = answer[4] == int64(1)
-	status.waiting = int(answer[5].(int64))
-	for _, id := range answer[6:] {
-		status.missing = append(status.missing, id.(string))
 	}
 	return status, nil
 }

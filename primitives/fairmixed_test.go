@@ -3,8 +3,6 @@ package primitives_test
 import (
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -14,7 +12,6 @@ import (
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // mixed is a fair lock that Go clients and a Java client share.
@@ -343,30 +340,5 @@ func (m *mixed) joinCrashing(n int) (crash func()) {
 		p.Refuse(true)
 		p.Reset()
 		cancel()
-	}
-}
-
-// The commands of a fair lock carry no client time. All times in the queue are the server's.
-func TestFairLockSendsNoClock(t *testing.T) {
-	s := redistest.Redis(t)
-	p := s.Proxy(t)
-	name := redistest.Name(t)
-	l := newClient(t, p.Client(t)).FairLock(name)
-	p.Record()
-	hold := acquire(t, t.Context(), l)
-	waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
-	awaitWaiter(t, s, name)
-	redistest.WaitFor(t, soon, func() bool {
-		return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool {
-			return len(c.Args) > 1 && c.Args[1] == scripts.Load("fairlock/refresh").SHA()
-		})
-	}, "a heartbeat is sent")
-	release(t, hold)
-	release(t, await(t, waiting).hold)
-	today := fmt.Sprint(time.Now().UnixMilli())[:5]
-	for _, c := range p.Commands() {
-		for _, arg := range c.Args {
-			require.False(t, len(arg) >= 10 && len(arg) <= 20 && strings.HasPrefix(arg, today), "%q in %q", arg, c.Args)
-		}
 	}
 }

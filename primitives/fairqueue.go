@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +36,7 @@ const (
 	// maxEarlyGrants bounds the grants to waiters that are not known yet. If one is dropped, the next
 	// refresh finds that its waiter holds the lock.
 	maxEarlyGrants = 1000
+	maxDigits      = 20 // of a uint64
 )
 
 // fairQueues has a client's parts of the queues of fair locks, by name. The client owns it. A queue is
@@ -213,6 +215,9 @@ func (w *fairWaiter) Tried(_ *engine.Waiter, res engine.Result, err error, _ boo
 	w.listen()
 }
 
+// Refusal implements [engine.Queue]. A fair lock is only ever refused because it is held.
+func (w *fairWaiter) Refusal() error { return nil }
+
 // Confirmed implements [engine.Queue]. Messages before the confirmation did not arrive, so a refresh
 // looks for what they said.
 func (w *fairWaiter) Confirmed(*engine.Waiter) {
@@ -295,6 +300,9 @@ func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 			}
 			return
 		}
+	}
+	if own := d.h.c.id + ":"; !strings.HasPrefix(g.id, own) || len(g.id) > len(own)+maxDigits {
+		return // no waiter of this client gets such a grant; it may be of any size
 	}
 	if qs.early == nil || len(qs.early) >= maxEarlyGrants {
 		qs.early = map[string]fairGrant{}

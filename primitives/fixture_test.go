@@ -104,17 +104,27 @@ func leftovers(t testing.TB, s *redistest.Server, name string) []string {
 
 // requireClean waits until no key and no channel of a name is left, other than the keys in but. It
 // polls because rollbacks and unsubscriptions may run in the background.
-func requireClean(t testing.TB, s *redistest.Server, name string, but ...string) {
+func requireClean(t testing.TB, s *redistest.Server, name string, but ...string) (after time.Duration) {
 	t.Helper()
 	remaining := func() []string {
 		return slices.DeleteFunc(leftovers(t, s, name), func(key string) bool { return slices.Contains(but, key) })
 	}
-	limit := time.Now().Add(soon)
+	began := time.Now()
 	left := remaining()
-	for ; len(left) > 0 && time.Now().Before(limit); left = remaining() {
+	for ; len(left) > 0 && time.Since(began) < goneIn(s); left = remaining() {
 		time.Sleep(5 * time.Millisecond)
 	}
 	require.Empty(t, left)
+	return time.Since(began).Round(time.Millisecond)
+}
+
+// goneIn is how soon nothing may be left of calls that have ended. The bar is a second; other tests only need an
+// end.
+func goneIn(s *redistest.Server) time.Duration {
+	if redistest.Full() && s.Mini() == nil {
+		return time.Second
+	}
+	return soon
 }
 
 // awaitLocalWaiters waits until n acquisitions are in the local wait queues of c.

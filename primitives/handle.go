@@ -174,10 +174,9 @@ func (h *handle) change(
 		return 0, h.failed(op, wrong)
 	}
 	var answer int64
-	err := h.call(ctx, op, func() error {
+	err := h.call(ctx, op, func() (err error) {
 		args := append([]any{h.c.publish(), h.c.remembered}, args...)
-		reply, err := h.c.run.Do(ctx, s, keys(h.requestKey(h.c.newOwner().ID)), args...)
-		answer, _ = reply.Value.(int64)
+		answer, err = readNumber(h.c.run.Do(ctx, s, keys(h.requestKey(h.c.newOwner().ID)), args...))
 		return err
 	})
 	return int(answer), err

@@ -107,20 +107,23 @@ func (c *Client) numberAt(ctx context.Context, key string) (Info, error) {
 		}
 		return Info{}, err
 	}
-	answer := reply.Value.([]any)
-	if len(answer) == 0 {
-		return Info{}, nil
+	answer := elementsOf(reply.Value, nil)
+	if !answer.more() {
+		return Info{}, answer.err
+	}
+	kind, ttl, text := answer.text(), ttlOf(answer.number()), answer.text()
+	if answer.err != nil {
+		return Info{}, answer.err
 	}
 	name := strings.TrimPrefix(key, c.prefix)
-	if answer[0] == permitsKind {
+	if kind == permitsKind {
 		return c.PermitExpirableSemaphore(name).Info(ctx)
 	}
-	text, _ := answer[2].(string)
 	n, err := strconv.Atoi(text)
 	if err != nil {
 		return Info{}, nil // beyond 64 bits: none of ours
 	}
-	return Info{Name: name, Kind: kindInteger, TTL: ttlOf(answer[1].(int64)), Permits: n, Available: n}, nil
+	return Info{Name: name, Kind: kindInteger, TTL: ttl, Permits: n, Available: n}, nil
 }
 
 // semaphoreList reads a number that may be a semaphore's.

@@ -103,6 +103,27 @@ func TestJointReleaseAndDetachReportNoLoss(t *testing.T) {
 	})
 }
 
+// A joint hold that was lost still has members. Detach leaves them to their leases: a Release after it does
+// nothing, and they must not be renewed for ever.
+func TestDetachOfALostJointHoldLeavesItsMembers(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range []string{"multi", "red"} {
+			t.Run(kind, func(t *testing.T) {
+				x := onJoint(t, s, kind)
+				hold := acquire(t, t.Context(), x.l)
+				left := x.c.Lock(x.names[2]).HoldFrom(hold.Context())
+				x.rdb.Del(t.Context(), x.names[:2]...)
+				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+				requireLive(t, left.Context())
+				require.Empty(t, hold.Detach())
+				requireEnds(t, left.Context(), primitives.ErrReleased)
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
+				x.rdb.Del(t.Context(), x.names...)
+			})
+		}
+	})
+}
+
 // longTimeouts makes go-redis wait for replies for longer than the tests do.
 func longTimeouts(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 2*time.Second, -1 }
 

@@ -59,9 +59,8 @@ func (l *CountDownLatch) CountDown(ctx context.Context) error {
 // Count returns the count that is left; 0 if there is no latch.
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 	var count int64
-	err := l.call(ctx, "count", func() error {
-		reply, err := l.c.run.Do(ctx, latchInfo, []any{l.driver.count})
-		count, _ = reply.Value.(int64)
+	err := l.call(ctx, "count", func() (err error) {
+		count, err = readNumber(l.c.run.Do(ctx, latchInfo, []any{l.driver.count}))
 		return err
 	})
 	return max(count, 0), err // Redisson's trySetCount takes any number
@@ -121,10 +120,11 @@ func (d *latchDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []eng
 // and all others: Free is as large as can be. While the latch is closed nothing says when it will open.
 func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine.Result, error) {
 	reply, err := d.h.c.run.Do(ctx, latchInfo, []any{d.count})
+	count, err := readNumber(reply, err)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	if count, _ := reply.Value.(int64); count > 0 {
+	if count > 0 {
 		return engine.Result{RetryAfter: -1}, nil
 	}
 	return engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt}, nil

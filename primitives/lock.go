@@ -212,13 +212,11 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 	return info, err
 }
 
-// holders reads the fields and values of a lock's hash. A value that is no number is no count. It is
+// readHolders reads the fields and values of a lock's hash. A value that is no number is no count. It is
 // not from a lock, and is left out.
-func holders(fields []any, ttl time.Duration) []Holder {
-	var list []Holder
-	for i := 0; i+1 < len(fields); i += 2 {
-		id, _ := fields[i].(string)
-		value, _ := fields[i+1].(string)
+func readHolders(fields *elements, ttl time.Duration) (list []Holder) {
+	for fields.more() {
+		id, value := fields.text(), fields.text()
 		if count, err := strconv.Atoi(value); err == nil {
 			list = append(list, Holder{ID: id, Count: count, TTL: ttl})
 		}

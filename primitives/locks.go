@@ -20,7 +20,8 @@ import (
 //
 // Kind is what the keys show: "reader" or "writer"; "fair" while the fair lock's queue is in use; "fenced"
 // if the name has a fencing token; else "lock". A reader whose leases have ended is not listed. Each
-// reader has its own TTL. A hash without expiry is listed only if every field is an id of Redisson's form.
+// reader has its own TTL. A hash without expiry is listed only if every field is an id of Redisson's form,
+// and a hash of several fields only if one of them is the mode of a read-write lock.
 //
 // Locks runs SCAN on every master, and one script for each hash that it finds. On a large Redis that
 // takes long, but blocks nobody. Not a snapshot: concurrent changes may or may not appear.
@@ -82,13 +83,13 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	if err != nil {
 		return Info{}, false, err
 	}
-	answer := reply.Value.([]any)
-	kind, _ := answer[0].(string)
+	answer := elementsOf(reply.Value, nil)
 	info := Info{
-		Name: strings.TrimPrefix(key, c.prefix), Kind: kind, TTL: ttlOf(answer[1].(int64)), Token: tokenOf(answer[2]),
+		Name: strings.TrimPrefix(key, c.prefix), Kind: answer.text(), TTL: ttlOf(answer.number()),
+		Token: tokenOf(answer.next()),
 	}
-	held := readLock(&info, answer[3:])
-	return info, held, nil
+	held := readLock(&info, &answer)
+	return info, held, answer.err
 }
 
 // isOurs reports whether key is a hash that this library keeps beside a lock. Its fields may look like
@@ -110,11 +111,9 @@ var redissonID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-
 
 // readLock fills in the holders from a hash's fields, values and TTLs. It returns false if the hash is no
 // lock, or is not held.
-func readLock(info *Info, fields []any) bool {
-	for ; len(fields) >= 3; fields = fields[3:] {
-		field, _ := fields[0].(string)
-		value, _ := fields[1].(string)
-		left, _ := fields[2].(int64)
+func readLock(info *Info, fields *elements) bool {
+	for fields.more() {
+		field, value, left := fields.text(), fields.text(), fields.number()
 		both := info.Kind == "reader" || info.Kind == "writer"
 		if both && field == "mode" {
 			continue

@@ -3,6 +3,7 @@ package primitives_test
 import (
 	"context"
 	"runtime"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -18,58 +19,68 @@ import (
 // fake time cover the default margin.
 var busy = primitives.WithSafetyMargin(500 * time.Millisecond)
 
-// TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires cuts off 200 holders silently. A competitor
-// waits for each lock.
+// TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires cuts off holders silently, at any time of their renewal.
+// A competitor waits for each lock.
 func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	s := redistest.Redis(t)
+	measured := redistest.Bar(t, s, 2)
 	p := s.Proxy(t)
 	slow := func(o *redis.Options) { o.ReadTimeout = 700 * time.Millisecond }
 	holders, competitors := newClient(t, p.Client(t, slow), busy), newClient(t, s.Client(t))
-	name := redistest.Name(t)
-	n := 200
-	if testing.Short() {
+	rounds, n := 1, 200
+	switch {
+	case testing.Short():
 		n = 20
+	case redistest.Full():
+		rounds, n = 50, 20
 	}
 	const ttl = 2 * time.Second
-	lock := func(c *primitives.Client, i int) *primitives.Lock {
-		return c.Lock(name + "-" + string(rune('a'+i%26)) + "-" + time.Duration(i).String())
+	smallest, latest := ttl, -ttl
+	for round := range rounds {
+		name := redistest.Name(t) + "-" + strconv.Itoa(round)
+		lock := func(c *primitives.Client, i int) *primitives.Lock { return c.Lock(name + "-" + strconv.Itoa(i) + ".") }
+		holds := make([]*primitives.Hold, n)
+		for i := range holds {
+			holds[i] = acquire(t, t.Context(), lock(holders, i), primitives.WithWatchdog(ttl))
+		}
+		time.Sleep(time.Duration(round) * ttl / time.Duration(rounds))
+		p.BlackHole(true)
+		ended := make([]time.Time, n)    // when the holder learned of its loss
+		acquired := make([]time.Time, n) // when the competitor acquired
+		var wg sync.WaitGroup
+		for i, hold := range holds {
+			ctx := hold.Context()
+			wg.Go(func() {
+				<-ctx.Done()
+				ended[i] = time.Now()
+			})
+			wg.Go(func() {
+				got, err := lock(competitors, i).Acquire(t.Context())
+				lost := context.Cause(ctx) != nil // read first: the competitor holds the lock now
+				acquired[i] = time.Now()
+				if !lost {
+					t.Errorf("lock %d has two holders", i)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = got.Release(t.Context())
+			})
+		}
+		wg.Wait()
+		for i, hold := range holds {
+			require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+			smallest = min(smallest, acquired[i].Sub(ended[i]))
+			latest = max(latest, ended[i].Sub(hold.ValidUntil()))
+		}
+		p.Heal()
+		p.Reset() // what was sent meanwhile is lost
 	}
-	ctxs := make([]context.Context, n)
-	for i := range ctxs {
-		ctxs[i] = acquire(t, t.Context(), lock(holders, i), primitives.WithWatchdog(ttl)).Context()
-	}
-	p.BlackHole(true)
-	cut := time.Now()
-	ended := make([]time.Time, n)    // when the holder learned of its loss
-	acquired := make([]time.Time, n) // when the competitor acquired
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			<-ctxs[i].Done()
-			ended[i] = time.Now()
-		})
-		wg.Go(func() {
-			hold, err := lock(competitors, i).Acquire(t.Context())
-			lost := context.Cause(ctxs[i]) != nil // read first: the competitor holds the lock now
-			acquired[i] = time.Now()
-			if !lost {
-				t.Errorf("lock %d has two holders", i)
-			}
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			_ = hold.Release(t.Context())
-		})
-	}
-	wg.Wait()
-	smallest := ttl
-	for i := range n {
-		require.ErrorIs(t, context.Cause(ctxs[i]), primitives.ErrLost)
-		smallest = min(smallest, acquired[i].Sub(ended[i]))
-	}
-	t.Logf("%d holders learned of their loss at least %v before their competitors acquired, the first %v after the cut",
-		n, smallest, ended[0].Sub(cut))
+	require.Positive(t, smallest)
+	measured("%d holders cut off in %d partitions; told %v after their validity at the latest, "+
+		"and %v before a competitor acquired at least", rounds*n, rounds, latest.Round(time.Millisecond),
+		smallest.Round(time.Millisecond))
 }
 
 // TestC10RefusedRenewalIsALoss deletes the lock in Redis. The next renewal reports the loss, and
@@ -152,17 +163,22 @@ func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 	release(t, r.hold)
 }
 
-// TestC10ManyHoldsAreRenewedInBatches holds 5,000 locks through many renewals. None is lost, and
-// none has a goroutine of its own.
+// TestC10ManyHoldsAreRenewedInBatches holds many locks through many renewals, and through an outage that is shorter
+// than their validity. None is lost, and none has a goroutine of its own.
 func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	s := redistest.Fresh(t)
-	c := newClient(t, s.Client(t))
+	measured := redistest.Bar(t, s, 5)
+	p := s.Proxy(t)
+	c := newClient(t, p.Client(t))
 	name := redistest.Name(t)
-	n := 5000
+	n, ttl := redistest.Sized(s, 5000, 100_000), 6*time.Second
 	if testing.Short() {
 		n = 500
 	}
-	const ttl, span = 6 * time.Second, 8 * time.Second
+	if redistest.Full() {
+		ttl = 30 * time.Second
+	}
+	outage, span := ttl/2, 2*ttl-4*time.Second // a hold is valid for two thirds of its TTL at least
 	goroutines := runtime.NumGoroutine()
 	holds := make([]*primitives.Hold, n)
 	var wg sync.WaitGroup
@@ -175,7 +191,12 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	}
 	wg.Wait()
 	before, began := redistest.Commands(t, s), time.Now()
-	time.Sleep(span)
+	time.Sleep((span - outage) / 2)
+	p.Refuse(true)
+	p.Reset()
+	time.Sleep(outage)
+	p.Heal()
+	time.Sleep((span - outage) / 2)
 	spent := redistest.Commands(t, s).Since(before)
 	more := runtime.NumGoroutine() - goroutines
 	require.Less(t, more, 200)
@@ -186,7 +207,6 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	for _, i := range []int{0, n / 2, n - 1} {
 		require.NoError(t, holds[i].Check(t.Context()))
 	}
-	t.Logf("%d locks with a TTL of %v: %.1f EVALSHA per second, %d goroutines", n, ttl, rate, more)
 	require.LessOrEqual(t, rate, float64(n)*60/5000+10)
 	for g := range 50 {
 		wg.Go(func() {
@@ -196,4 +216,6 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	measured("%d locks with a TTL of %v, an outage of %v: none lost; %.1f EVALSHA per second, %d goroutines",
+		n, ttl, outage, rate, more)
 }

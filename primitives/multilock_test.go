@@ -40,7 +40,7 @@ func multiLost(t *testing.T, x *jointTest) {
 		if find != nil {
 			require.ErrorIs(t, find(hold), primitives.ErrLost)
 			require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
-			require.True(t, hold.ValidUntil().IsZero())
+			require.False(t, hold.ValidUntil().IsZero(), "a lost hold keeps the end of its validity")
 			require.Nil(t, x.l.HoldFrom(hold.Context()))
 		}
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)

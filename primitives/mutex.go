@@ -176,19 +176,21 @@ func readLockReply(reply scripts.Reply) (engine.Result, error) {
 			return res, ErrDeadlock
 		case "lost":
 			return res, ErrLost
+		case "over":
+			return res, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
 		}
-		return res, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
 	case []any: // {pttl of the holder, holder}
+		refused := elementsOf(answer, nil)
 		res.RetryAfter = -1
-		if ms, ok := answer[0].(int64); ok && ms >= 0 {
+		if ms := refused.number(); ms >= 0 {
 			res.RetryAfter = fromMillis(ms)
 		}
-		if len(answer) > 1 {
-			res.Holder, _ = answer[1].(string)
+		if refused.more() {
+			res.Holder = refused.text()
 		}
-		return res, nil
+		return res, refused.err
 	}
-	return res, fmt.Errorf("unexpected answer %v", reply.Value)
+	return res, unreadable(reply.Value)
 }
 
 // releaseCounts gives back a count of o where that need not free the lock: counts are left, or others
@@ -200,8 +202,9 @@ func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, lef
 	if left == 0 {
 		return d.releaseShared(ctx, &o.Owner, false)
 	}
-	reply, err := d.h.c.run.Do(ctx, lockNestedRelease, []any{d.h.name, &d.h.sharedCounts}, o.ID, left, millis(o.TTL))
-	return engine.Released{Lost: reply.Value == int64(0)}, err
+	lost, err := readLost(
+		d.h.c.run.Do(ctx, lockNestedRelease, []any{d.h.name, &d.h.sharedCounts}, o.ID, left, millis(o.TTL)))
+	return engine.Released{Lost: lost}, err
 }
 
 // releaseShared gives back one count of an id that others may share, by lock/release_shared. The
@@ -209,9 +212,9 @@ func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, lef
 // rollback gives back only a count that the key says was acquired: the other counts of the id belong to
 // other callers. The TTL is used only if the hash has none.
 func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(rollback), millis(o.TTL))
-	return engine.Released{Lost: reply.Value == int64(0)}, err
+	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(rollback), millis(o.TTL)))
+	return engine.Released{Lost: lost}, err
 }
 
 // SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the wanted count, and only
@@ -222,7 +225,8 @@ func (d *hashDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
 	reply, err := d.h.c.confirmChange(ctx, lockNestedAcquire, []any{d.h.name, &d.h.sharedCounts}, o.ID, n, millis(ttl))
-	return reply.Sent, reply.Value == int64(0), err
+	lost, err := readLost(reply, err)
+	return reply.Sent, lost, err
 }
 
 // Extend implements [engine.Driver] by lock/renew, with a batch of one. The script raises the TTL and
@@ -236,14 +240,14 @@ func (d *hashDriver) Extend(
 // readRenewal reads the reply of a script that renewed one lease: {1} if it was kept, {0} if it is
 // lost. With an error the lease is not lost: the command may not have been executed.
 func readRenewal(reply scripts.Reply, err error) (sent time.Time, lost bool, _ error) {
-	kept, _ := reply.Value.([]any)
-	return reply.Sent, len(kept) == 1 && kept[0] == int64(0), err
+	kept := elementsOf(reply.Value, err)
+	lost = kept.number() == 0
+	return reply.Sent, lost && kept.err == nil, kept.err
 }
 
 // Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field?
 func (d *hashDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, lockCheck, []any{d.h.name}, o.ID)
-	return reply.Value == int64(0), err
+	return readLost(d.h.c.run.Do(ctx, lockCheck, []any{d.h.name}, o.ID))
 }
 
 // renewScript implements [renewer].
@@ -264,7 +268,7 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 	reply, err := d.h.c.run.Do(ctx, lockAdopt, d.keys(d.h.ownerKey(&q.Owner))[:4],
 		q.ID, millis(q.TTL), d.h.c.publish(), id)
 	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
-	counts, _ := reply.Value.(int64)
+	counts, err := readNumber(reply, err)
 	return reply.Sent, int(counts), err
 }
 
@@ -272,17 +276,16 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 // number, and the key of that number remembers the answer for copies. The flag is 0 because that key
 // does not say, as it does for a rollback, what the request itself has acquired.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.remembered, 0, millis(q.TTL))
-	return reply.Value == int64(1), err
+	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(&q.Owner)),
+		id, d.h.c.publish(), d.h.c.remembered, 0, millis(q.TTL)))
+	return err == nil && !lost, err
 }
 
 // forceRelease implements [lockDriver] by lock/force. It deletes the hash and publishes the release. Redis
 // remembers the ids, so a copy gets them too, and the former holders can be notified.
 func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
-	ids, held = readForced(reply.Value)
-	return ids, held, err
+	return readForced(
+		d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered))
 }
 
 // mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever tries
@@ -335,13 +338,10 @@ func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
 // info implements [lockDriver] by lock/info, which reads the hash, its TTL and a fenced lock's token in one step.
 func (d *mutexDriver) info(ctx context.Context) (Info, error) {
 	reply, err := d.h.c.run.Do(ctx, lockInfo, append([]any{d.h.name}, d.extra[1:]...)) // without the line
-	if err != nil {
-		return Info{}, err
-	}
-	answer := reply.Value.([]any)
-	info := Info{TTL: ttlOf(answer[0].(int64)), Token: tokenOf(answer[1])}
-	info.Holders = holders(answer[2:], info.TTL)
-	return info, nil
+	answer := elementsOf(reply.Value, err)
+	info := Info{TTL: ttlOf(answer.number()), Token: tokenOf(answer.next())}
+	info.Holders = readHolders(&answer, info.TTL)
+	return info, answer.err
 }
 
 // TryAcquire implements [engine.Driver] by lock/acquire. [readLockReply] lists the replies.
@@ -439,11 +439,14 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 func readReleased(reply scripts.Reply, err error) (engine.Released, error) {
 	switch answer := reply.Value.(type) {
 	case []any:
-		token, _ := answer[0].(int64)
-		granted := engine.Result{Granted: true, Sent: reply.Sent, Token: token, InDoubt: reply.Doubt}
-		return engine.Released{Granted: granted}, err
+		list := elementsOf(answer, err)
+		granted := engine.Result{Granted: true, Sent: reply.Sent, Token: list.number(), InDoubt: reply.Doubt}
+		return engine.Released{Granted: granted}, list.err
 	case int64:
 		return engine.Released{Heard: int(answer) - 1, Lost: answer == 0}, err
+	}
+	if err == nil {
+		err = unreadable(reply.Value)
 	}
 	return engine.Released{}, err
 }

@@ -91,9 +91,10 @@ func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTi
 // to a waiter with the same d and the same TTL. Both must be renewed: no [WithLease], [WithMaxHold],
 // [WithOwner] or [WithReplicas], no joint lock. Other waiters get the lock by a command.
 //
-// The holds of a cohort have one id on the wire, [Hold.ID]. Each has a context and a fencing token of its
-// own; tokens are reserved in blocks, so they rise in larger steps. [Hold.ValidUntil] is counted from the
-// last command that Redis confirmed, as ever.
+// The holds of a cohort have one id on the wire, [Hold.ID]. Do not give it to [WithOwner]: that hold would not
+// exclude later members. Each member has a context and a fencing token of its own; tokens are reserved in
+// blocks, so they rise in larger steps. [Hold.ValidUntil] is counted from the last command that Redis
+// confirmed, as ever.
 //
 // What it gives up: a release within a cohort asks nobody, so it returns nil although the lock may have been
 // taken by force, or forgotten by a fail-over, while the hold lasted. A later member finds that loss, or the

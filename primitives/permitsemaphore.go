@@ -37,7 +37,8 @@ type PermitExpirableSemaphore struct {
 }
 
 // PermitExpirableSemaphore returns the semaphore of that name whose permits have leases. It has no permits
-// until Init, Add or Resize sets them; earlier acquisitions wait for that.
+// until Init, Add or Resize sets them; earlier acquisitions wait for that. If they give up, their error says
+// that there is no count.
 func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitExpirableSemaphore {
 	s := &PermitExpirableSemaphore{}
 	s.init(c, permitsKind, name, opts)
@@ -112,7 +113,8 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 	q := s.res.NewRequest(&terms)
 	reply, err := s.c.run.Do(ctx, permitsAdopt, s.driver.keys(s.ownerKey(&q.Owner)),
 		s.c.publish(), raw, rawOf(q.ID), millis(q.TTL))
-	if err == nil && reply.Value != int64(1) {
+	lost, err := readLost(reply, err)
+	if lost {
 		err = ErrNotHeld
 	}
 	s.announceTakeover(ctx, err, splitPermits(id)...)
@@ -173,12 +175,13 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: s.res.Name, Kind: s.res.Kind}
 	err := s.call(ctx, "inspect", func() error {
 		reply, err := s.c.run.Do(ctx, permitsInfo, s.driver.keys(s.requestKey("")))
-		if err != nil {
-			return err
+		answer := elementsOf(reply.Value, err)
+		now, free := answer.number(), int(answer.number())
+		info.Holders = readPermitHolders(now, &answer)
+		if answer.err != nil {
+			info.Holders = nil
+			return answer.err
 		}
-		answer := reply.Value.([]any)
-		free := int(answer[1].(int64))
-		info.Holders = permitHolders(answer[0].(int64), answer[2:])
 		info.Permits, info.Available = free+len(info.Holders), free
 		s.c.nameClients(ctx, info.Holders, nil)
 		for _, holder := range info.Holders {
@@ -196,17 +199,17 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 // never is Redisson's score for a permit whose lease does not end. This library makes no such permits.
 const never = 922337203685477
 
-// permitHolders reads ids, and the times at which their leases end. All times are the server's, in ms since
-// 1970, so the client's clock has no part in the TTLs.
-func permitHolders(now int64, answer []any) []Holder {
-	holders := make([]Holder, 0, len(answer)/2)
-	for i := 0; i+1 < len(answer); i += 2 {
-		id, _ := answer[i].(string)
-		text, _ := answer[i+1].(string)
-		ends, _ := strconv.ParseFloat(text, 64)
+// readPermitHolders reads ids, and the times at which their leases end. All times are the server's, in ms
+// since 1970, so the client's clock has no part in the TTLs.
+func readPermitHolders(now int64, answer *elements) []Holder {
+	holders := make([]Holder, 0, len(answer.rest)/2)
+	for answer.more() {
+		id, score := answer.text(), answer.text()
+		ends, _ := strconv.ParseFloat(score, 64)
 		ttl := time.Duration(-1)
 		if ends != never {
-			ttl = fromMillis(min(int64(ends)-now, maxDuration.Milliseconds()))
+			// A float, because the score of another program may be beyond any integer.
+			ttl = fromMillis(int64(min(ends-float64(now), float64(maxDuration.Milliseconds()))))
 		}
 		holders = append(holders, Holder{ID: hex.EncodeToString([]byte(id)), Count: 1, TTL: ttl})
 	}
@@ -236,9 +239,11 @@ var (
 	permitsInfo    = scripts.Load("permitsemaphore/info")
 )
 
-// maxCollected is how many ended leases one script collects at most, so that no script blocks Redis for
-// long.
-const maxCollected = 1000
+// Ended leases are collected in slices, so that no script blocks Redis for long.
+const (
+	maxCollected   = 1000   // leases that one script collects
+	maxCollections = 10_000 // scripts that one attempt sends for that; the next attempt goes on
+)
 
 // keys returns the keys of all scripts but the renewal. request is the key that remembers.
 func (d *permitDriver) keys(request string) []any {
@@ -262,7 +267,7 @@ func (d *permitDriver) nameOwner(o *engine.Owner) {
 // A copy finds the ids among the leases, and is granted again. After a release or a rollback it finds
 // the request's key, and takes nothing. InDoubt covers all rounds: a copy of any of them may arrive.
 func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	for inDoubt := false; ; {
+	for round, inDoubt := 1, false; ; round++ {
 		reply, err := d.h.c.confirm(ctx, permitsAcquire, d.keys(d.h.ownerKey(&q.Owner)),
 			d.h.c.publish(), maxCollected, rawOf(q.ID), millis(q.TTL))
 		if err != nil {
@@ -271,7 +276,7 @@ func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		res, err := readPermits(reply)
 		inDoubt = inDoubt || res.InDoubt
 		res.InDoubt = inDoubt
-		if err != nil || res.Granted || res.RetryAfter != 0 || ctx.Err() != nil {
+		if err != nil || res.Granted || res.RetryAfter != 0 || ctx.Err() != nil || round == maxCollections {
 			return res, err
 		}
 		// More leases have ended than one script collects. Each round leaves fewer of them.
@@ -322,8 +327,7 @@ func (d *permitDriver) Extend(
 // Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held? The script
 // writes nothing; the request's key only keeps the other keys in their places.
 func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, permitsCheck, d.keys(d.h.ownerKey(&o.Owner)), rawOf(o.ID))
-	return reply.Value == int64(0), err
+	return readLost(d.h.c.run.Do(ctx, permitsCheck, d.keys(d.h.ownerKey(&o.Owner)), rawOf(o.ID)))
 }
 
 // renewScript implements [renewer].

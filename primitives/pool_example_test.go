@@ -5,38 +5,20 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// openExample starts an embedded Redis. A program calls redis.NewClient instead.
-func openExample() (rdb *redis.Client, done func()) {
-	s := redistest.NewEmbedded()
-	rdb = redis.NewClient(s.Options())
-	return rdb, func() {
-		_ = rdb.Close()
-		s.Close()
-	}
-}
-
 // At most two reports are rendered at a time, across all processes.
 func ExampleSemaphore() {
-	rdb, done := openExample()
+	client, done := exampleClient()
 	defer done()
-	client, err := primitives.New(rdb)
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	defer client.Close(ctx)
 
 	slots := client.Semaphore("report-slots")
 	created, _ := slots.Init(ctx, 2) // every process calls Init: the first call counts
 	fmt.Println("set:", created)
 
-	err = slots.Do(ctx, func(ctx context.Context) error {
+	err := slots.Do(ctx, func(ctx context.Context) error {
 		info, err := slots.Info(ctx)
 		fmt.Println("slots left while one report is rendered:", info.Available)
 		return err
@@ -58,14 +40,9 @@ func ExampleSemaphore() {
 // Processes share three licenses. The license of a process that crashes comes back when its lease
 // ends. A license can be handed to another process.
 func ExamplePermitExpirableSemaphore() {
-	rdb, done := openExample()
+	client, done := exampleClient()
 	defer done()
-	client, err := primitives.New(rdb)
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	defer client.Close(ctx)
 
 	licenses := client.PermitExpirableSemaphore("licenses", primitives.WithWatchdog(10*time.Second))
 	_, _ = licenses.Init(ctx, 3)
@@ -89,14 +66,9 @@ func ExamplePermitExpirableSemaphore() {
 
 // The importer waits until both loaders are done.
 func ExampleCountDownLatch() {
-	rdb, done := openExample()
+	client, done := exampleClient()
 	defer done()
-	client, err := primitives.New(rdb)
-	if err != nil {
-		panic(err)
-	}
 	ctx := context.Background()
-	defer client.Close(ctx)
 
 	loaded := client.CountDownLatch("import:2024-05:loaded")
 	_, _ = loaded.Init(ctx, 2)

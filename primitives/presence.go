@@ -88,14 +88,15 @@ type presence struct {
 	subs      map[string]*pubsub.Subscription // by tag
 	notBefore engine.Instant                  // no subscription is tried before; one was refused
 
-	mu       sync.Mutex                 // guards the rest
-	closed   bool                       // no more names are written
-	written  bool                       // the name may be in Redis
-	writing  chan struct{}              // closed when the write under way has ended; nil: there is none
-	due      engine.Instant             // when the name is to be written again
-	warned   bool                       // a refused name has been logged
-	notices  []string                   // of takeovers, not read yet
-	suspects map[*engine.Ownership]bool // under check; true: to be checked once more
+	mu          sync.Mutex                 // guards the rest
+	closed      bool                       // no more names are written
+	written     bool                       // the name may be in Redis
+	writing     chan struct{}              // closed when the write under way has ended; nil: there is none
+	due         engine.Instant             // when the name is to be written again
+	warned      bool                       // a refused name has been logged
+	notices     []string                   // of takeovers, not read yet
+	noticeBytes int                        // in notices
+	suspects    map[*engine.Ownership]bool // under check; true: to be checked once more
 }
 
 // init is called by [New]. It sends nothing.

@@ -55,13 +55,7 @@ func awaitQuiet(t *testing.T, p *redistest.Proxy, match func(args []string) bool
 	t.Helper()
 	sent, last := 0, time.Now()
 	redistest.WaitFor(t, soon, func() bool {
-		n := 0
-		for _, c := range p.Commands() {
-			if match(c.Args) {
-				n++
-			}
-		}
-		if n != sent {
+		if n := len(recorded(p, match)); n != sent {
 			sent, last = n, time.Now()
 		}
 		return time.Since(last) > 500*time.Millisecond
@@ -284,6 +278,39 @@ func TestRedAttemptOfUnknownOutcomeIsRetried(t *testing.T) {
 	require.NoError(t, hold.Check(t.Context()))
 	release(t, hold)
 	q.requireFree(t, all(3)...)
+}
+
+// TestRedMemberThatANestedHoldHasIsCounted lets a nested hold acquire a lost member before the redlock does, with
+// the same id. Its release leaves the member to the redlock.
+func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		x := onJoint(t, s, "red")
+		hold := acquire(t, t.Context(), x.l)
+		name := x.names[0]
+		set := func(keys ...string) { // each a hash with one field
+			_, err := x.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.Del(t.Context(), name)
+				for i := 0; i < len(keys); i += 2 {
+					p.HSet(t.Context(), keys[i], keys[i+1], 1)
+					p.PExpire(t.Context(), keys[i], time.Minute)
+				}
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		set(name, "a rival") // so that the nested hold is first
+		require.NoError(t, hold.Check(t.Context()))
+		require.Nil(t, x.c.Lock(name).HoldFrom(hold.Context()), "the member is lost")
+		set(name, hold.ID(), "redisson_unlock_latch:{"+name+"}:shared", hold.ID())
+		redistest.WaitFor(t, soon, func() bool {
+			return x.c.Lock(name).HoldFrom(hold.Context()) != nil
+		}, "acquired again")
+		require.Equal(t, map[string]string{hold.ID(): "2"}, fields(t, s, name))
+		require.NoError(t, x.c.Lock(name).ReleaseID(t.Context(), hold.ID())) // by the nested hold
+		require.NoError(t, x.c.Lock(name).HoldFrom(hold.Context()).Check(t.Context()))
+		release(t, hold)
+		requireClean(t, s, name)
+	})
 }
 
 // TestRedReleaseOfALostPartDoesNotFreeItsReplacement releases the lost hold of a member after the

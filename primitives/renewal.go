@@ -82,12 +82,14 @@ func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]wat
 	}
 	states := make([]watchdog.State, len(batch))
 	reply, err := c.run.Once(ctx, script, keys, args...)
-	if err != nil {
-		return states, err
-	}
-	for i, kept := range reply.Value.([]any) {
+	answer := elementsOf(reply.Value, err)
+	for i := range states {
+		kept := answer.number()
+		if answer.err != nil {
+			return make([]watchdog.State, len(batch)), answer.err
+		}
 		states[i] = watchdog.Lost
-		if kept == int64(1) {
+		if kept == 1 {
 			states[i] = watchdog.Renewed
 		}
 	}

@@ -125,9 +125,9 @@ func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 // for a hash without one, and only write_release reads it. Both get it, so that they can share this
 // function.
 func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL))
-	return engine.Released{Lost: reply.Value == int64(0)}, err
+	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL)))
+	return engine.Released{Lost: lost}, err
 }
 
 // Rollback implements [engine.Driver]. A writer's also removes its reservation.
@@ -150,7 +150,7 @@ func (d *rwDriver) adopt(
 ) (sent time.Time, counts int, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.adopt, d.keys(d.h.ownerKey(&q.Owner)),
 		q.ID, millis(q.TTL), d.h.c.publish(), id)
-	n, _ := reply.Value.(int64)
+	n, err := readNumber(reply, err)
 	if n < 0 {
 		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
 	}
@@ -161,38 +161,33 @@ func (d *rwDriver) adopt(
 // number, which remembers the answer for copies. The reply of write_release counts receivers, so
 // anything but 0 means that id has held.
 func (d *rwDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.remembered, 1, 0, millis(q.TTL))
-	return err == nil && reply.Value != int64(0), err
+	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(&q.Owner)),
+		id, d.h.c.publish(), d.h.c.remembered, 1, 0, millis(q.TTL)))
+	return err == nil && !lost, err
 }
 
 // forceRelease implements [lockDriver] by read_force or write_force, which leave the other side alone.
 // Redis remembers the ids, so a copy gets them too.
 func (d *rwDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered)
-	ids, held = readForced(reply.Value)
-	return ids, held, err
+	return readForced(
+		d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered))
 }
 
 // info implements [lockDriver] by read_info or write_info. Reply: {pttl of the hash, id, count, pttl, id,
 // count, pttl, ...}, without dead readers. The TTL of the lock is that of its longest-lived holder.
 func (d *rwDriver) info(ctx context.Context) (info Info, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.info, []any{d.hash})
-	if err != nil {
-		return Info{}, err
-	}
-	answer := reply.Value.([]any)
-	ttl := ttlOf(answer[0].(int64))
-	for answer = answer[1:]; len(answer) >= 3; answer = answer[3:] {
-		id, _ := answer[0].(string)
-		holder := Holder{ID: id, Count: int(answer[1].(int64)), TTL: ttlOf(answer[2].(int64))}
+	answer := elementsOf(reply.Value, err)
+	ttl := ttlOf(answer.number())
+	for answer.more() {
+		holder := Holder{ID: answer.text(), Count: int(answer.number()), TTL: ttlOf(answer.number())}
 		info.Holders = append(info.Holders, holder)
 		info.TTL = max(info.TTL, holder.TTL)
 	}
 	if len(info.Holders) > 0 && ttl < 0 {
 		info.TTL = -1 // the lock stays when its holders are dead
 	}
-	return info, nil
+	return info, answer.err
 }
 
 // readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own. So nested
@@ -264,10 +259,14 @@ func (d *readerDriver) acquireBatch(
 	if err != nil {
 		return engine.Result{}, nil, err
 	}
-	if answer, ok := reply.Value.([]any); ok && answer[0] == "in" {
+	if answer, ok := reply.Value.([]any); ok && len(answer) > 0 && answer[0] == "in" {
+		list := elementsOf(answer[1:], nil)
 		granted := make([]bool, len(others))
-		for i, one := range answer[1:] {
-			granted[i] = one == int64(1)
+		for i := range granted {
+			granted[i] = list.number() == 1
+		}
+		if list.err != nil {
+			return engine.Result{}, nil, list.err
 		}
 		res := engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt, InDoubt: reply.Doubt}
 		return res, granted, reply.Unconfirmed
@@ -296,9 +295,10 @@ func (d *readerDriver) Release(
 	case ttl == 0: // the leases of the holds that are left have ended
 		return d.free(ctx, &o.Owner, false)
 	}
-	reply, err := d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered)
+	lost, err := readLost(
+		d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered))
 	o.EndShortening(err)
-	return engine.Released{Lost: reply.Value == int64(0)}, err
+	return engine.Released{Lost: lost}, err
 }
 
 // SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its own
@@ -310,7 +310,8 @@ func (d *readerDriver) SetCount(
 ) (time.Time, bool, error) {
 	reply, err := d.h.c.confirmChange(ctx, readSetCount, d.recountKeys(o),
 		o.ID, n, millis(ttl), -1, o.NextChange(), d.h.c.remembered)
-	return reply.Sent, reply.Value == int64(0), err
+	lost, err := readLost(reply, err)
+	return reply.Sent, lost, err
 }
 
 // recountKeys returns the keys of rwlock/read_set_count. The last one remembers the latest change. It
@@ -330,8 +331,7 @@ func (d *readerDriver) Extend(
 
 // Check implements [engine.Driver] by rwlock/read_check: is one of the reader's keys left?
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, readCheck, []any{d.hash, d.firstCountKey(o)}, o.ID)
-	return reply.Value == int64(0), err
+	return readLost(d.h.c.run.Do(ctx, readCheck, []any{d.hash, d.firstCountKey(o)}, o.ID))
 }
 
 // renewal implements [renewer]: two keys and two arguments for each reader.
@@ -430,8 +430,8 @@ func (d *writerDriver) Release(
 ) (engine.Released, error) {
 	if left > 0 {
 		keys := []any{d.hash, &d.h.sharedCounts}
-		reply, err := d.h.c.run.Do(ctx, lockNestedRelease, keys, d.field(o), left, millis(o.TTL))
-		return engine.Released{Lost: reply.Value == int64(0)}, err
+		lost, err := readLost(d.h.c.run.Do(ctx, lockNestedRelease, keys, d.field(o), left, millis(o.TTL)))
+		return engine.Released{Lost: lost}, err
 	}
 	keys := d.keys(d.h.ownerKey(&o.Owner))
 	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
@@ -446,7 +446,8 @@ func (d *writerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
 	reply, err := d.h.c.confirmChange(ctx, lockNestedAcquire, []any{d.hash, &d.h.sharedCounts}, d.field(o), n, millis(ttl))
-	return reply.Sent, reply.Value == int64(0), err
+	lost, err := readLost(reply, err)
+	return reply.Sent, lost, err
 }
 
 // Extend implements [engine.Driver] by lock/renew, with a batch of one.
@@ -458,8 +459,7 @@ func (d *writerDriver) Extend(
 
 // Check implements [engine.Driver] by lock/check.
 func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	reply, err := d.h.c.run.Do(ctx, lockCheck, []any{d.hash}, d.field(o))
-	return reply.Value == int64(0), err
+	return readLost(d.h.c.run.Do(ctx, lockCheck, []any{d.hash}, d.field(o)))
 }
 
 // renewal implements [renewer]: one key and two arguments for each writer.

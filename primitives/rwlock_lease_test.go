@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // TestRWLockLeases checks leases and renewal in fake time.
@@ -23,6 +24,7 @@ func TestRWLockLeases(t *testing.T) {
 		{"each reader is renewed on its own", testEachReaderIsRenewed},
 		{"a writer is renewed while it reads, and its read after the write", testDowngradeIsRenewed},
 		{"a reader without its timeout key is lost", testReaderWithoutTimeoutKeyIsLost},
+		{"a late copy of an adoption does not revive a reader", testLateCopyOfAnAdoption},
 		{"a claim expires with its writer", testClaimExpiresWithItsWriter},
 		{"a waiting writer renews its claim", testWaitingWriterRenewsItsClaim},
 	} {
@@ -132,6 +134,25 @@ func testReaderWithoutTimeoutKeyIsLost(t *testing.T, x *rwTest) {
 	time.Sleep(time.Second)
 	synctest.Wait()
 	require.Empty(t, fields(t, x.s, x.name), "its field is deleted in the background")
+}
+
+// testLateCopyOfAnAdoption: the reader's lease has ended, and its field is still there. A hold for the answer of the
+// copy would keep nobody out.
+func testLateCopyOfAnAdoption(t *testing.T, x *rwTest) {
+	acquire(t, t.Context(), x.other(t).Reader(), primitives.WithLease(time.Minute)) // keeps the hash
+	id := acquire(t, t.Context(), x.rw.Reader()).Detach()
+	adopt := func() any {
+		keys := []string{x.name, x.channel, "memory", "claim", x.sharedCounts()}
+		text := scripts.Load("rwlock/read_adopt").Text()
+		answer, err := x.rdb.Eval(t.Context(), text, keys, "me", 1000, "publish", id).Result()
+		require.NoError(t, err)
+		return answer
+	}
+	require.Equal(t, int64(1), adopt())
+	require.Equal(t, int64(1), adopt(), "a copy")
+	time.Sleep(2 * time.Second)
+	require.Contains(t, fields(t, x.s, x.name), "me")
+	require.Equal(t, int64(0), adopt(), "it holds nothing")
 }
 
 func testClaimExpiresWithItsWriter(t *testing.T, x *rwTest) {

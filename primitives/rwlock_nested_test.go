@@ -79,6 +79,9 @@ func testNestedRead(t *testing.T, x *rwTest, tt nestedReadCase) {
 	}
 	require.NoError(t, last.Check(t.Context()))
 	synctest.Wait()
+	next := acquire(t, context.WithoutCancel(last.Context()), x.rw.Reader(), primitives.WithWatchdog(time.Second))
+	require.LessOrEqual(t, time.Until(next.ValidUntil()), x.ttl(t), "nor a lease that was shortened")
+	release(t, next)
 	release(t, last)
 	requireNothingLeft(t, x)
 }

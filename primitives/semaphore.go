@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -41,7 +42,7 @@ const semaphoreChannel = "redisson_sc"
 const maxPermits = 1<<31 - 1
 
 // Semaphore returns the plain semaphore of that name. It has no permits until Init or Add sets them;
-// earlier acquisitions wait for that.
+// earlier acquisitions wait for that. If they give up, their error says that there is no count.
 func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
@@ -113,8 +114,7 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: s.res.Name, Kind: s.res.Kind}
 	err := s.call(ctx, "inspect", func() error {
-		reply, err := s.c.run.Do(ctx, semaphoreInfo, []any{s.driver.permits})
-		left, _ := reply.Value.(int64)
+		left, err := readNumber(s.c.run.Do(ctx, semaphoreInfo, []any{s.driver.permits}))
 		info.Permits, info.Available = int(left), int(left)
 		return err
 	})
@@ -198,31 +198,34 @@ func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (en
 	return readPermits(reply)
 }
 
+// errNoCount says why an acquisition waits although nobody has a permit.
+var errNoCount = errors.New("the semaphore has no count: Init sets it")
+
 // readPermits reads the reply of the scripts that acquire permits: {1 or 0 for granted, permits left, ms
 // until the next lease ends}. The last element is there only for permits with leases that are refused;
-// -1 means that no lease will end. "over" is a late copy of an acquisition that has ended.
+// -1 means that no lease will end. {0} means that no number is set. "over" is a late copy of an acquisition
+// that has ended.
 func readPermits(reply scripts.Reply) (engine.Result, error) {
-	answer, ok := reply.Value.([]any)
-	if !ok {
-		res := engine.Result{InDoubt: reply.Doubt}
-		if reply.Value == "over" {
-			return res, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+	res := engine.Result{Sent: reply.Sent, RetryAfter: -1, InDoubt: reply.Doubt}
+	if reply.Value == "over" {
+		return res, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+	}
+	answer := elementsOf(reply.Value, nil)
+	granted := answer.number() == 1
+	if !granted && answer.err == nil && !answer.more() {
+		res.Met = errNoCount
+		return res, nil
+	}
+	res.Free = int(answer.number())
+	if answer.more() && !granted {
+		if ms := answer.number(); ms >= 0 {
+			res.RetryAfter = fromMillis(min(ms, maxDuration.Milliseconds()))
 		}
-		return res, fmt.Errorf("unexpected answer %v", reply.Value)
 	}
-	left, _ := answer[1].(int64)
-	res := engine.Result{
-		Granted: answer[0] == int64(1), Sent: reply.Sent, RetryAfter: -1, Free: int(left), InDoubt: reply.Doubt,
-	}
-	if res.Granted {
+	if res.Granted = granted && answer.err == nil; res.Granted {
 		return res, reply.Unconfirmed
 	}
-	if len(answer) > 2 {
-		if ms, _ := answer[2].(int64); ms >= 0 {
-			res.RetryAfter = time.Duration(min(ms, maxDuration.Milliseconds())) * time.Millisecond
-		}
-	}
-	return res, nil
+	return res, answer.err
 }
 
 // Rollback implements [engine.Driver] by semaphore/release. The last argument, 1, makes it give back only

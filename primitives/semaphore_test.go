@@ -344,6 +344,54 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 	})
 }
 
+// TestSemaphoreWithoutACountSaysSo lets acquisitions give up on a semaphore that was never set, or that
+// was deleted while they waited. All of them get to know, those too that made no attempt of their own.
+// With a count they are told nothing of the kind.
+func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
+	const hint = "(the semaphore has no count: Init sets it)"
+	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+		t.Parallel()
+		ctx := t.Context()
+		proxy, rdb := s.Proxy(t), s.Client(t)
+		c := newClient(t, proxy.Client(t))
+		sem := open(c)
+		_, err := sem.TryAcquire(ctx)
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorContains(t, err, hint)
+		_, err = sem.Acquire(ctx, primitives.WithWait(50*time.Millisecond))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorContains(t, err, hint)
+
+		initPool(t, sem, 0)
+		_, err = sem.Acquire(ctx, primitives.WithWait(50*time.Millisecond))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.NotContains(t, err.Error(), hint)
+
+		waiting, cancel := context.WithCancel(ctx)
+		var waiters []<-chan result
+		for i := range 3 {
+			waiters = append(waiters, start(func() (*primitives.Hold, error) { return sem.Acquire(waiting) }))
+			awaitLocalWaiters(t, c, i+1)
+		}
+		require.NoError(t, rdb.Del(ctx, key).Err()) // announces nothing: a poll would find it within a second
+		proxy.Record()
+		for attempts := 1; attempts <= 2; attempts++ { // when the second one is sent, the first was answered
+			require.NoError(t, rdb.Publish(ctx, "redisson_sc:{"+key+"}", "1").Err())
+			redistest.WaitFor(t, soon, func() bool {
+				return len(recorded(proxy, redistest.Mentions(key))) >= attempts
+			}, "a waiter tries")
+		}
+		awaitQuiet(t, proxy, redistest.Mentions(key)) // no attempt is under way, whose error would say that
+		cancel()
+		for _, waiter := range waiters {
+			err := await(t, waiter).err
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, err, context.Canceled)
+			require.ErrorContains(t, err, hint)
+		}
+	})
+}
+
 // TestSemaphoreWaiterForManyDoesNotBlockOthers has a waiter for more permits than there are.
 // Waiters for one permit acquire, on the same client and on another.
 func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {

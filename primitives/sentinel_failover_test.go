@@ -56,9 +56,8 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 		return f.two.Lock(name+"-free").Acquire(t.Context(), primitives.WithWait(time.Minute))
 	})
 	awaitWaiter(t, old, name)
-	replicated, err := old.Client(t).Wait(t.Context(), 1, 5*time.Second).Result()
-	require.NoError(t, err)
-	require.GreaterOrEqual(t, replicated, int64(1))
+	token := f.token(t)
+	awaitReplicas(t, old, "")
 
 	began := time.Now()
 	require.NoError(t, fail(old))
@@ -79,6 +78,7 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 	require.NoError(t, acquired.err)
 	require.Less(t, acquired.at.Sub(began), limit)
 	release(t, acquired.hold)
+	require.Greater(t, f.token(t), token)
 
 	// Subscriptions follow.
 	waiting = start(func() (*primitives.Hold, error) { return f.two.Lock("moved").Acquire(t.Context()) })
@@ -88,4 +88,11 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 		elected, handedOver.at.Sub(began), acquired.at.Sub(began), time.Since(began))
 	require.Less(t, time.Since(began), limit)
 	require.NotSame(t, old, current)
+}
+
+// token acquires a fenced lock for a moment.
+func (f *sentinelFailover) token(t *testing.T) int64 {
+	hold := acquire(t, t.Context(), f.one.FencedLock("fenced"))
+	defer release(t, hold)
+	return hold.Token()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/pubsub"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // A takeover is what ForceRelease, ReleaseID or Adopt does to a holder. The client that did it publishes
@@ -20,14 +21,17 @@ import (
 
 // readForced reads the reply of scripts that force a release: the ids of the former holders, or 0 if there
 // was none.
-func readForced(answer any) (ids []string, held bool) {
-	fields, ok := answer.([]any)
-	for _, field := range fields {
-		if id, _ := field.(string); id != "mode" {
+func readForced(reply scripts.Reply, err error) (ids []string, held bool, _ error) {
+	if reply.Value == int64(0) {
+		return nil, false, err
+	}
+	fields := elementsOf(reply.Value, err)
+	for fields.more() {
+		if id := fields.text(); id != "mode" {
 			ids = append(ids, strings.TrimSuffix(id, ":write"))
 		}
 	}
-	return ids, ok
+	return ids, fields.err == nil, fields.err
 }
 
 // announceTakeover notifies the holders of these ids after an operation that ended with err. For a joint
@@ -72,15 +76,17 @@ func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string)
 	}
 }
 
-// notices returns the commands that publish to the clients of these ids. Permits of one client share a
-// notice, because one operation may take thousands of them.
+// notices returns the commands that publish to the clients of these ids. Permits of one client share
+// notices, because one operation may take thousands of them.
 func (h *handle) notices(ids []string) (commands [][]any) {
 	texts := map[string]int{} // by tag
 	for _, id := range ids {
 		tag := tagOf(id)
 		if at, ok := texts[tag]; ok && h.res.Kind == permitsKind {
-			commands[at][2] = commands[at][2].(string) + "," + id
-			continue
+			if text := commands[at][2].(string); len(text) < maxNotice {
+				commands[at][2] = text + "," + id
+				continue
+			}
 		}
 		texts[tag] = len(commands)
 		text := h.res.Kind + "\n" + h.raw + "\n" + id
@@ -105,17 +111,22 @@ func (p *presence) receive(tag string, sig pubsub.Signal) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.notices) >= maxNotices {
+	if len(p.notices) >= maxNotices || p.noticeBytes+len(sig.Payload) > maxNoticeBytes {
 		return
 	}
 	p.notices = append(p.notices, sig.Payload)
+	p.noticeBytes += len(sig.Payload)
 	if len(p.notices) == 1 {
 		p.c.core.Spawn(p.readNotices)
 	}
 }
 
-// maxNotices bounds how many notices wait to be read, in case somebody floods the channel.
-const maxNotices = 10_000
+// Bounds of the notices of one client. Further ones are dropped: the next renewal finds the loss.
+const (
+	maxNotice      = 16 << 10 // bytes of a notice to which further ids are added
+	maxNotices     = 10_000   // that wait to be read, in case somebody floods the channel
+	maxNoticeBytes = 1 << 20  // of all that wait
+)
 
 // readNotices checks the holds that the queued notices name. It walks the client's holds once, however many
 // notices there are. A notice with an unknown name or id matches no hold. The kind only says how to read
@@ -123,30 +134,35 @@ const maxNotices = 10_000
 func (p *presence) readNotices() {
 	p.mu.Lock()
 	notices := p.notices
-	p.notices = nil
+	p.notices, p.noticeBytes = nil, 0
 	p.mu.Unlock()
-	named := map[string]bool{} // "<raw name>\n<id>"
+	// The parts are not joined: a notice could have many ids for a long name.
+	type holder struct {
+		hold string // "<raw name>\n<id>", of a lock; "<raw name>\n" of permits
+		id   string // of a permit
+	}
+	named := map[holder]bool{}
 	for _, notice := range notices {
 		kind, rest, _ := strings.Cut(notice, "\n")
 		if at := strings.LastIndexByte(rest, '\n'); kind == permitsKind && at >= 0 {
 			name, ids := rest[:at+1], rest[at+1:]
 			for id := range strings.SplitSeq(ids, ",") {
-				named[name+id] = true
+				named[holder{name, id}] = true
 			}
 			continue
 		}
-		named[rest] = true
+		named[holder{rest, ""}] = true
 	}
 	var key []byte
 	p.checkHolds(func(h *engine.Hold) bool {
 		r := h.Resource()
 		key = append(append(append(key[:0], p.c.prefix...), r.Name...), '\n')
-		start := len(key)
 		if r.Kind != permitsKind {
-			return named[string(append(key, h.ID()...))]
+			return named[holder{string(append(key, h.ID()...)), ""}]
 		}
+		name := string(key)
 		for id := range strings.SplitSeq(h.ID(), ",") {
-			if key = append(key[:start], id...); named[string(key)] {
+			if named[holder{name, id}] {
 				return true
 			}
 		}

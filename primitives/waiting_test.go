@@ -21,13 +21,14 @@ import (
 func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		checkLeaks(t)
+		measured := redistest.Bar(t, s, 4)
 		c := newClient(t, s.Client(t))
 		name := redistest.Name(t)
 		names := make([]string, 20)
 		for i := range names {
 			names[i] = name + "-" + strconv.Itoa(i)
 		}
-		n := scaled(s, 5000)
+		n := redistest.Sized(s, scaled(s, 5000), 100_000)
 		var got atomic.Int64
 		var wg sync.WaitGroup
 		for range 50 {
@@ -58,9 +59,9 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		requireClean(t, s, name)                 // a lock that is left would expire after 30 s
+		clean := requireClean(t, s, name)        // a lock that is left would expire after 30 s
 		require.NoError(t, c.Close(t.Context())) // it waits for holds, so none is left
-		t.Logf("%d of %d were acquired", got.Load(), n)
+		measured("%d acquisitions, %d of them cancelled in time; nothing left after %v", n, n-int(got.Load()), clean)
 	})
 }
 
@@ -106,11 +107,12 @@ func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
 func TestC21WaitingIsCheap(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
+	measured := redistest.Bar(t, s, 6)
 	holder := newClient(t, s.Client(t)).Lock("l")
 	hold := acquire(t, t.Context(), holder)
 	c := newClient(t, s.Client(t))
 	l := c.Lock("l")
-	n := 1000
+	n := redistest.Sized(s, 1000, 10_000)
 	if testing.Short() {
 		n = 100
 	}
@@ -118,32 +120,40 @@ func TestC21WaitingIsCheap(t *testing.T) {
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	connections := redistest.Connections(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
-	waiting := make(chan error, n)
+	waiting := make(chan result, n)
 	for i := range n {
 		go func() {
-			_, err := l.Acquire(ctx)
-			waiting <- err
+			hold, err := l.Acquire(ctx)
+			waiting <- result{hold, err, time.Now()}
 		}()
 		if i == 0 { // later ones queue behind the first without an attempt
 			awaitWaiter(t, s, "l")
 		}
 	}
 	awaitLocalWaiters(t, c, n)
-	require.LessOrEqual(t, redistest.Connections(t, s)-connections, 2)
+	more := redistest.Connections(t, s) - connections
+	require.LessOrEqual(t, more, 2)
 	before, began := redistest.Commands(t, s), time.Now()
 	const span = 3 * time.Second
 	time.Sleep(span)
 	spent := redistest.Commands(t, s).Since(before)
-	t.Logf("%d waiters: %d more connections; commands in %v: %v", n, redistest.Connections(t, s)-connections, span,
-		spent)
+	t.Logf("commands in %v: %v", span, spent)
 	require.LessOrEqual(t, float64(spent["evalsha"]), time.Since(began).Seconds()+1)
 	require.LessOrEqual(t, spent.Total(), int64(60), "including the commands of this test")
+	const releases = 20
+	for range releases {
+		release(t, hold)
+		hold = awaitHold(t, waiting)
+		require.Empty(t, waiting, "one waiter wins")
+	}
 	cancel()
-	for range n {
-		require.ErrorIs(t, <-waiting, context.Canceled)
+	for range n - releases {
+		require.ErrorIs(t, (<-waiting).err, context.Canceled)
 	}
 	release(t, hold)
 	redistest.WaitFor(t, soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "the client unsubscribes")
+	measured("%d waiters: %d more connections, %d scripts in %v; %d releases, one winner each",
+		n, more, spent["evalsha"], span, releases)
 }
 
 // TestC21CancelledWaiterPassesItsWakeUpOn cancels the first waiter while it is woken up. The second

@@ -33,6 +33,9 @@ type Config struct {
 	// them. Goroutines of the hub call its handler, with no mutex held. The handler may subscribe
 	// and close subscriptions. It must not wait for a Confirmed, and must not close the hub.
 	Logger *slog.Logger
+	// LinkLost, if not nil, is called for each link that has failed, or could not be made, while
+	// channels were on it. A new link for them follows. The conditions of Logger apply.
+	LinkLost func(err error)
 
 	limits limits
 }

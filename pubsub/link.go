@@ -158,6 +158,9 @@ func (l *link) run() {
 		// Without hub.mu: the handler may use the hub.
 		l.hub.logger.LogAttrs(l.hub.ctx, slog.LevelWarn, "link lost",
 			slog.String("server", l.server.options.Addr), slog.Any("error", err))
+		if l.hub.cfg.LinkLost != nil {
+			l.hub.cfg.LinkLost(err)
+		}
 	}
 }
 

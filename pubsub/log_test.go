@@ -84,7 +84,16 @@ func TestLogHandlerMayUseTheHub(t *testing.T) {
 				default:
 				}
 			}
-			h := New(tt.rdb(t), Config{Sharded: tt.sharded, Logger: slog.New(handlerFunc(handler))})
+			losses := make(chan error, 1)
+			h := New(tt.rdb(t), Config{
+				Sharded: tt.sharded, Logger: slog.New(handlerFunc(handler)),
+				LinkLost: func(err error) {
+					select {
+					case losses <- err:
+					default:
+					}
+				},
+			})
 			hubs <- h
 			h.Subscribe("c", func(Signal) {})
 			select {
@@ -92,6 +101,9 @@ func TestLogHandlerMayUseTheHub(t *testing.T) {
 				require.Equal(t, tt.message, message)
 			case <-time.After(soon):
 				require.FailNow(t, "the log handler did not return")
+			}
+			if tt.message == "link lost" {
+				require.ErrorContains(t, <-losses, "down")
 			}
 			h.Close()
 		})

@@ -66,7 +66,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		case err == nil, withText, !repliedWith(err, "NOSCRIPT"):
 			return reply, err
 		case isAbandoned(ctx):
-			return Reply{}, &interrupted{cause: err, notSent: true}
+			return Reply{}, notSent(ctx)
 		case !loaded && r.load(ctx, c) == nil:
 			loaded = true // now the digest should do
 		default:

@@ -292,7 +292,7 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 		switch {
 		case !noScript && !redirected: // p has its result
 		case isAbandoned(p.call.ctx):
-			p.err = &interrupted{cause: p.err, notSent: true} // as in attempt
+			p.err = notSent(p.call.ctx) // as in attempt
 		case redirected:
 			b.r.running.Go(func() { b.sendRedirected(p) })
 			continue

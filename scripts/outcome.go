@@ -91,6 +91,14 @@ func interruption(ctx context.Context) *interrupted {
 	return &interrupted{cause: ErrNoAnswer}
 }
 
+// notSent returns the error of a call that ended before its command was sent, or sent again after an answer
+// that it was not executed.
+func notSent(ctx context.Context) *interrupted {
+	err := interruption(ctx)
+	err.notSent = true
+	return err
+}
+
 // unmapped is the error of an attempt for which the slot map could not be read.
 type unmapped struct{ cause error }
 

@@ -3,6 +3,7 @@ package scripts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -255,8 +256,9 @@ func (r *Runner) noteAnswered(err error) {
 // failures is what a call knows of its failed attempts.
 type failures struct {
 	attempts int
-	counted  int  // attempts that use up the configured retries: all but temporary refusals
-	doubt    bool // an attempt has an unknown outcome
+	counted  int   // attempts that use up the configured retries: all but temporary refusals
+	doubt    bool  // an attempt has an unknown outcome
+	reason   error // why the latest finished attempt failed
 }
 
 // again decides what follows when an attempt at c failed with err. It notes err in failed. If it
@@ -270,6 +272,10 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		failed.counted++
 	}
 	if !got.transient || failed.counted > r.retries || !r.pause(ctx, c.end, failed.attempts, rereading) {
+		// Add what Redis said before it fell silent, as text only: it does not decide what the error means.
+		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
+			err = &interrupted{fmt.Errorf("%w; before that: %s", i.cause, failed.reason.Error()), i.notSent}
+		}
 		outcome := got.outcome
 		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says
 			outcome = Unknown
@@ -277,6 +283,7 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		return failure(c.script.name, err, outcome)
 	}
 	failed.attempts++
+	failed.reason = err
 	return nil
 }
 

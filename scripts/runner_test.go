@@ -127,6 +127,24 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 	require.Equal(t, NotExecuted, OutcomeOf(io.EOF))
 }
 
+// The error of a call that ran out of time says why its earlier attempts failed.
+func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
+		r := NewRunner(w.p.Client(t, fastRetries), 200*time.Millisecond)
+		defer r.Close()
+		key := redistest.Name(t)
+		_, err := r.Do(t.Context(), check, []any{key}, "x")
+		require.NoError(t, err)
+		w.p.BlackHole(true)
+		_, err = r.Do(t.Context(), check, []any{key}, "x")
+		require.ErrorIs(t, err, ErrNoAnswer)
+		require.ErrorIs(t, err, ErrOutcomeUnknown)
+		require.ErrorContains(t, err, "before that")
+		require.ErrorContains(t, err, "i/o timeout")
+		w.p.Heal()
+	})
+}
+
 type reply string
 
 func (r reply) Error() string { return string(r) }
@@ -505,6 +523,32 @@ func TestAbandonedCallIsNotSentAgain(t *testing.T) {
 			require.Zero(t, s.Client(t).Exists(t.Context(), key).Val())
 		})
 	}
+}
+
+// answered answers every command with an error.
+type answered struct {
+	err    error
+	before func()
+}
+
+func (a answered) Process(context.Context, redis.Cmder) error {
+	a.before()
+	return a.err
+}
+
+type noScript struct{}
+
+func (noScript) Error() string { return "NOSCRIPT No matching script." }
+func (noScript) RedisError()   {}
+
+// The error of an abandoned call says why it ended. That the server did not know the script is nobody's concern.
+func TestAbandonedCallReportsItsEnd(t *testing.T) {
+	w := newEnv(t, redistest.Fresh(t))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	unknown := answered{noScript{}, func() { cancel(io.EOF) }}
+	_, err := w.r.attempt(ctx, unknown, newCall(counted, []any{"key"}, nil))
+	require.ErrorIs(t, err, io.EOF)
+	require.NotContains(t, err.Error(), "NOSCRIPT")
 }
 
 // A dial that times out within the call's time is a dial that failed: nothing was sent, and the call tries

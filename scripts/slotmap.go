@@ -162,9 +162,7 @@ func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	case <-ctx.Done():
 	case <-end:
 	}
-	err := interruption(ctx)
-	err.notSent = true
-	return err
+	return notSent(ctx)
 }
 
 // slow returns a channel that is closed when an attempt that begins now is slow; nil without a cluster

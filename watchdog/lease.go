@@ -39,6 +39,7 @@ const (
 type Lease struct {
 	dog   atomic.Pointer[Dog] // set once, by the first Keep
 	until atomic.Int64        // the end of validity, an instant; written with dog.mu held
+	late  atomic.Int64        // see Late; written with dog.mu held
 
 	// dog.mu guards all fields below. Only notifyOne reads gen without it.
 
@@ -57,6 +58,7 @@ type Lease struct {
 	end      instant            // never: no limit
 	granted  instant            // confirmed by the server: the latest start + TTL
 	next     instant            // when to make the next attempt
+	due      instant            // when the first attempt since the last confirmation was due
 	overdue  instant            // start of the newest attempt that was reported as overdue
 	attempts [maxAttempts]*call // calls whose answer still counts, queued ones included
 }
@@ -82,6 +84,11 @@ func (l *Lease) ValidUntil() time.Time {
 	}
 	return d.epoch.Add(time.Duration(l.until.Load()))
 }
+
+// Late returns how late the latest renewal was: from when it was due, a period after the start of the last
+// confirmed command, to its confirmation. 0: it was early, or there was none. A renewal that is late by two
+// periods comes too late.
+func (l *Lease) Late() time.Duration { return time.Duration(l.late.Load()) }
 
 // valid returns the end of validity. It is atomic, so that ValidUntil needs no lock.
 func (l *Lease) valid() instant { return instant(l.until.Load()) }

@@ -396,3 +396,48 @@ var registrationCases = []leaseCase{
 }
 
 func TestKeepAndDropStartOver(t *testing.T) { runLeaseCases(t, registrationCases) }
+
+// The renewal is due after 10 s. It is late until it is confirmed, however often it is repeated.
+func TestLateCountsFromWhenTheRenewalWasDue(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		reply func(request) reply
+		act   func(d *Dog, k *keeper)
+		after time.Duration // when to ask
+		want  time.Duration
+	}{
+		{name: "no renewal yet", reply: always(renewed), after: 9 * time.Second},
+		{name: "confirmed at once", reply: always(renewed), after: 11 * time.Second},
+		{
+			name:  "a slow answer",
+			reply: always(reply{state: Renewed, after: 2 * time.Second}), after: 13 * time.Second, want: 2 * time.Second,
+		},
+		{
+			name:  "the first answer is lost, a hedge is confirmed",
+			reply: calls(hang, renewed), after: 16 * time.Second, want: 5 * time.Second,
+		},
+		{
+			name:  "in time again",
+			reply: calls(reply{state: Renewed, after: 2 * time.Second}, renewed), after: 21 * time.Second,
+		},
+		{
+			name:  "new terms that are due at once are not late",
+			reply: always(renewed), after: time.Second,
+			act: func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, terms(), time.Now().Add(5*time.Second)) },
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				k := newKeeper()
+				d := New(newServer(tt.reply).renew)
+				defer d.Close()
+				keep(t, d, k, terms())
+				if tt.act != nil {
+					tt.act(d, k)
+				}
+				sleep(tt.after)
+				require.Equal(t, tt.want, k.Late())
+			})
+		})
+	}
+}

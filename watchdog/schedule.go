@@ -141,6 +141,7 @@ func (d *Dog) confirm(l *Lease, granted, now instant) {
 	} else {
 		d.plan(l, l.dueAt())
 	}
+	l.due = l.dueAt()
 }
 
 // plan sets the time of l's next attempt and restores the order of both heaps.
@@ -333,7 +334,7 @@ func (d *Dog) prepare(c *call) {
 func (d *Dog) renewBatch(c *call) {
 	states, err := d.renew(c.ctx, c.group.key, c.batch)
 	if err != nil && c.ctx.Err() == nil {
-		d.log.LogAttrs(c.ctx, slog.LevelWarn, "renewal failed", slog.Any("group", c.group.key),
+		d.log.LogAttrs(c.ctx, slog.LevelWarn, "renewal failed",
 			slog.Int("leases", len(c.batch)), slog.Any("error", err))
 	}
 	d.notify(d.applyAnswer(c, states, err))
@@ -389,6 +390,7 @@ func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, ji
 	case l.valid() <= now: // too late; the scheduler is about to report the loss
 		return false
 	case state == Renewed:
+		l.late.Store(int64(max(now-l.due, 0)))
 		d.confirm(l, c.start.add(a.TTL), now)
 		l.events |= eventRenewed
 	default:

@@ -169,10 +169,11 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 		l.end = d.instant(t.End)
 	}
 	l.extend(d.instant(validUntil).add(t.Margin))
-	l.next = never
+	l.next, l.due = never, never
 	if t.Group != nil {
 		l.group = d.groupOf(t.Group)
 		l.next = l.dueAt()
+		l.due = max(l.next, d.now()) // new terms may be due at once, and are not late for that
 		heap.Push(&l.group.due, l)
 	}
 	heap.Push(&d.alarms, l) // after next is set: the heap orders by it

@@ -65,10 +65,9 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		hold, err = r.acquireOutermost(ctx, q, nil)
 	}
 
-	waited := time.Duration(0)
+	waited := q.wait.since(began)
 	if q.wait.waited {
 		c.WaitEnded()
-		waited = time.Since(began)
 	}
 	if err != nil {
 		if ctx.Err() != nil && !errors.Is(err, ErrNotAcquired) && c.failure(err).Retry {
@@ -131,6 +130,11 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 	trying, stop := q.wait.context(ctx)
 	defer stop()
 	res, err := r.obtain(trying, q)
+	if err == nil && q.passed != nil {
+		if err = q.passed.accept(); err == nil {
+			return q.passed, nil
+		}
+	}
 	if err != nil {
 		if trying.Err() != nil && !errors.Is(err, ErrNotAcquired) {
 			err = GaveUp(trying, err)
@@ -140,9 +144,6 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 		}
 		r.rollback(trying, q, c.rollbackLimit(began))
 		return nil, err
-	}
-	if q.passed != nil {
-		return q.passed, nil
 	}
 	held := res.holding
 	if held == nil {
@@ -162,11 +163,13 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 // Await blocks until the driver grants a request that acquires nothing, such as one that waits for an
 // open latch. There is no hold, and nothing to roll back. The caller is a call that Close waits for.
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
+	began := time.Now()
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms}
-	q.wait = newWait(ctx, time.Now(), -1)
+	q.wait = newWait(ctx, began, -1)
 	_, err := r.obtain(ctx, q)
 	if q.wait.waited {
 		r.Core.WaitEnded()
+		r.Core.emit(Event{Kind: EventWaited, Resource: r, Waited: q.wait.since(began), Err: err, Ctx: ctx})
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -253,7 +254,7 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 		cancel()
 		_, err = r.AcquireNothing(ctx, terms(permits(0)))
 		require.ErrorIs(t, err, ErrNotAcquired)
-		assert.Equal(t, []EventKind{EventAcquired, EventNotAcquired}, c.kinds())
+		assert.Equal(t, []EventKind{EventAcquired, EventReleased, EventNotAcquired}, c.kinds())
 		assert.Empty(t, s.log)
 	})
 }
@@ -309,7 +310,16 @@ func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
 		first.wait()
 		second.wait()
 		assert.Equal(t, 3500*time.Millisecond, s.now())
-		assert.Equal(t, []EventKind{EventWait, EventWait, EventWait}, c.kinds())
+		assert.ElementsMatch(t, []EventKind{
+			EventWait, EventWait, EventWait, EventWaited, EventWaited, EventWaited,
+		}, c.kinds())
+		var errs []error
+		for _, e := range c.events[3:] {
+			assert.Equal(t, 3500*time.Millisecond, e.Waited)
+			errs = append(errs, e.Err)
+		}
+		require.ErrorIs(t, errors.Join(errs...), errCause)
+		assert.Len(t, slices.DeleteFunc(errs, func(err error) bool { return err != nil }), 2)
 		assert.Empty(t, s.sent("rollback", ""))
 	})
 }

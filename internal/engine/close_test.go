@@ -60,7 +60,8 @@ func TestCloseAbandonsHoldsWhenItsContextEnds(t *testing.T) {
 		sleep(time.Minute)
 		assert.Len(t, s.log, commands)
 		s.requireFree(t)
-		assert.Empty(t, c.kinds(EventAcquired, EventNested, EventRenewed))
+		want := []EventKind{EventAbandoned, EventAbandoned, EventAbandoned}
+		assert.Equal(t, want, c.kinds(EventAcquired, EventNested, EventRenewed))
 	})
 }
 

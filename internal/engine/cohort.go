@@ -78,7 +78,7 @@ func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.holds != h || h.sibling != nil || o.count != 1:
+	case o.holds != h || h.sibling != nil || o.count != 1 || o.otherKind:
 		return nil // it is lost, or h is not the only hold
 	case !h.until().IsZero() || h.extendedUntil() != 0:
 		return nil // h has a lease that the next hold was not promised
@@ -88,7 +88,7 @@ func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
 		return nil // no token is left, or an adopted hold has none
 	}
 	next := &Hold{
-		r: o.r, held: o, ctx: q.wait.caller, since: c.Instant(now), ttl: h.ttl, renew: true, depth: 1,
+		r: o.r, held: o, ctx: q.wait.caller, since: c.Instant(now), ttl: h.ttl, renew: true, depth: 1, unaccepted: true,
 	}
 	if !c.addHold(next) {
 		return nil // the client is closing
@@ -99,6 +99,28 @@ func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
 	next.member = uint16(o.passed)
 	o.holds = next
 	return next
+}
+
+// endCohort keeps o from being passed on, because an acquisition of another kind is about to nest under outer: a
+// writer's, to read. For the server the next hold of the cohort would be the same writer, which may read. It
+// reports false if the release of outer has begun, and o may have been passed on.
+func (o *Ownership) endCohort(outer *Hold) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if outer.isReleased() {
+		return false
+	}
+	o.otherKind = true
+	return true
+}
+
+// accept makes a hold that was passed on the hold of the waiter's acquisition. It fails if the hold has ended
+// meanwhile.
+func (h *Hold) accept() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unaccepted = h.cause != nil
+	return h.cause
 }
 
 // giveBack releases a hold that was passed on to a waiter that had given up. It waits for the release as

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -286,6 +287,43 @@ func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 				s.requireFree(t)
 				assert.Empty(t, s.sent("rollback", ""), "the waiter has sent nothing that may be executed late")
 				assert.Len(t, c.kinds(EventWait), map[bool]int{true: 5, false: 3}[second != nil])
+			})
+		})
+	}
+}
+
+// The lock is lost just after it was passed on, when the waiter has given up, or has not looked yet. Its hold emits
+// no end without a beginning.
+func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
+	for _, givesUp := range []bool{true, false} {
+		t.Run(fmt.Sprint("gives up ", givesUp), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				c := s.client(t, "a")
+				r := c.lock("x")
+				first := acquire(t, t.Context(), r, inCohort(testCohort))
+				ctx, cancel := context.WithCancel(t.Context())
+				waiter := startAcquire(t, ctx, r, inCohort(testCohort))
+				if givesUp {
+					cancel() // its goroutine does not run before all three have happened
+				}
+				release(t, first)
+				s.forget("x")
+				first.Ownership().loseInBackground()
+				waiter.end()
+				cancel()
+				if waiter.hold != nil { // its goroutine was faster
+					assert.ErrorIs(t, waiter.hold.Release(t.Context()), ErrLost)
+				}
+				synctest.Wait()
+				began, ended := 0, 0
+				for _, kind := range c.kinds(EventWait, EventNotAcquired) {
+					if kind == EventAcquired {
+						began++
+					} else {
+						ended++
+					}
+				}
+				assert.Equal(t, began, ended, "%v", c.kinds())
 			})
 		})
 	}

@@ -83,7 +83,7 @@ func NewCore(config Config) *Core {
 		Config: config, born: time.Now(),
 		closing: make(chan struct{}), stopping: make(chan struct{}),
 	}
-	c.dog = watchdog.New(config.Renew)
+	c.dog = watchdog.New(config.Renew, watchdog.WithLogger(config.Logger))
 	c.holds = holdList{drained: make(chan struct{}), tagOf: config.HolderTag}
 	return c
 }

@@ -226,7 +226,7 @@ type Result struct {
 	// RetryAfter, when refused, is how soon the holder's lease ends. Negative: unknown.
 	RetryAfter time.Duration
 	Holder     string // refused: the id of the holder, if there is one
-	Met        error  // refused: another failure on the way, for the error of an acquisition that gives up
+	Met        error  // refused: a failure on the way, or why, for the error of an acquisition that gives up
 	Since      int64  // refused: the server's time when the client took its place in line; 0: unknown
 	Quiet      bool   // refused: the client will be woken at its place, so it need not listen otherwise
 

@@ -12,6 +12,11 @@ import (
 //	emitLater  in a new goroutine, for the watchdog and others that must not block
 //
 // Nobody emits an event with a mutex held.
+//
+// Events are balanced, so that an observer can count. Each hold that was announced by EventAcquired or
+// EventNested emits one event of its end: released, release-failed, lost, leaked, detached or abandoned.
+// Only the call of [Hold.end] that returns true emits it. Each EventWait is followed by one event of the
+// acquisition's result, or by EventWaited for a waiter that acquires nothing.
 
 // EventKind is the type of an event. Package primitives documents the kinds.
 type EventKind string
@@ -19,6 +24,7 @@ type EventKind string
 // The kinds of events.
 const (
 	EventWait          EventKind = "wait"
+	EventWaited        EventKind = "waited"
 	EventAcquired      EventKind = "acquired"
 	EventNotAcquired   EventKind = "not-acquired"
 	EventNested        EventKind = "nested"
@@ -28,6 +34,8 @@ const (
 	EventReleased      EventKind = "released"
 	EventReleaseFailed EventKind = "release-failed"
 	EventLeaked        EventKind = "leaked"
+	EventDetached      EventKind = "detached"
+	EventAbandoned     EventKind = "abandoned"
 )
 
 // Event is one thing that happened to one acquisition.
@@ -37,6 +45,7 @@ type Event struct {
 	ID       string // the hold's, once there is one
 	Waited   time.Duration
 	Held     time.Duration
+	Late     time.Duration // how long after it was due a renewal was confirmed
 	Err      error
 	Ctx      context.Context //nolint:containedctx // observers read trace ids from it
 }

@@ -2,7 +2,9 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -132,11 +134,16 @@ func TestRenewalsAndLossAreEventsOfEachHold(t *testing.T) {
 		assert.Equal(t, []EventKind{EventAcquired, EventNested, EventRenewed, EventRenewed}, c.kinds())
 		assert.Equal(t, 10*time.Second, c.event(t, EventRenewed).Held)
 		s.script("renew", fault{err: errDown})
-		sleep(10 * time.Second)
+		c.mu.Lock()
+		c.events = slices.DeleteFunc(c.events, func(e Event) bool { return e.Kind == EventRenewed })
+		c.mu.Unlock()
+		sleep(10*time.Second + 500*ms)
 		require.ErrorIs(t, c.event(t, EventRenewFailed).Err, errDown)
+		e := c.event(t, EventRenewed)
+		assert.InDelta(t, 45*ms, e.Late, float64(10*ms), "the pause after a failure")
 		s.forget("x")
 		sleep(10 * time.Second)
-		e := c.event(t, EventLost)
+		e = c.event(t, EventLost)
 		require.ErrorIs(t, e.Err, ErrLost)
 		assert.Equal(t, outer.ID(), e.ID)
 		kinds := c.kinds(EventRenewed, EventRenewFailed)
@@ -157,5 +164,36 @@ func TestACoreWithoutAnObserverWorks(t *testing.T) {
 		release(t, waiter.wait())
 		_, err := c.lock("x").Acquire(t.Context(), terms(owner("me")), noWait)
 		require.NoError(t, err)
+	})
+}
+
+// A wait may be over at the instant at which it began. An observer that counts waiters must see that it was one.
+func TestAWaitIsNeverReportedAsZero(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a")
+		s.seize("x", "other", 0)
+		waiter := startAcquire(t, t.Context(), c.lock("x"))
+		synctest.Wait()
+		s.free("x")
+		hold := waiter.wait()
+		assert.Equal(t, []EventKind{EventWait, EventAcquired}, c.kinds())
+		assert.Positive(t, c.event(t, EventAcquired).Waited)
+		release(t, hold)
+	})
+}
+
+// A limit ends the hold while its release is under way, and then the release is not answered.
+func TestAHoldHasOneEventOfItsEnd(t *testing.T) {
+	bubble(t, func(t *testing.T, s *server) {
+		c := s.client(t, "a")
+		limited := terms()
+		limited.MaxHold = time.Second
+		hold, err := c.lock("x").Acquire(t.Context(), limited, forever)
+		require.NoError(t, err)
+		s.script("release", fault{mute: true})
+		require.Error(t, hold.Release(t.Context()))
+		sleep(time.Minute)
+		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.kinds())
+		s.requireFree(t)
 	})
 }

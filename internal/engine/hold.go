@@ -38,6 +38,8 @@ type Hold struct {
 	renew  bool
 	listed bool // guarded by holdList: counted by tag
 	taken  bool // a Release or a Detach has begun; guarded by mu
+	// unaccepted: it was passed on to a waiter whose acquisition has not accepted it; guarded by mu
+	unaccepted bool
 
 	mu       sync.Mutex      // guards the fields below; innermost
 	cause    error           // why the hold ended; nil while it is live
@@ -260,7 +262,9 @@ func (h *Hold) Release(ctx context.Context) error {
 		return err
 	}
 	if h.held == nil {
-		h.end(ErrReleased)
+		if h.end(ErrReleased) {
+			h.emit(ctx, EventReleased, nil)
+		}
 		return nil
 	}
 	if h.group != nil {
@@ -272,8 +276,9 @@ func (h *Hold) Release(ctx context.Context) error {
 	switch {
 	case err != nil:
 		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
-		h.end(ErrReleased)
-		h.emit(ctx, EventReleaseFailed, err)
+		if h.end(ErrReleased) {
+			h.emit(ctx, EventReleaseFailed, err)
+		}
 		return err
 	case lost:
 		h.lose(ctx)
@@ -311,27 +316,33 @@ func (h *Hold) refused(closed error) error {
 // Detach ends the hold without freeing the lock, and reports whether it did. The lock stays taken until
 // its lease ends, or until another process adopts or frees it. Detach sends nothing and does not block.
 func (h *Hold) Detach() bool {
-	if h.take() != nil {
+	c := h.r.Core
+	if c.Enter() != nil {
+		return false // Close has ended all holds
+	}
+	defer c.Leave()
+	if h.takeAndForget() != nil || !h.end(ErrReleased) {
 		return false
 	}
-	if h.held != nil {
+	h.emitEnd(EventDetached, nil)
+	return true
+}
+
+// takeAndForget takes the hold, and lets nothing renew it any longer. Of a joint lock that was lost, some
+// members may be left, which would be renewed for ever.
+func (h *Hold) takeAndForget() error {
+	err := h.take()
+	if h.held != nil && (err == nil || errors.Is(err, ErrLost)) {
 		h.held.forget(h)
 	}
-	return h.end(ErrReleased)
+	return err
 }
 
 // Forget is Detach for a hold whose handle the user dropped without a Release. The Go runtime calls it
 // from a cleanup of the handle, so it must not block. Nothing renews the hold from now on: the lock is
 // free when its lease ends, instead of never.
 func (h *Hold) Forget() {
-	err := h.take()
-	if err != nil && !errors.Is(err, ErrLost) {
-		return
-	}
-	if h.held != nil {
-		h.held.forget(h) // of a joint lock that was lost, some members may be left
-	}
-	if err == nil && h.end(ErrReleased) {
+	if h.takeAndForget() == nil && h.end(ErrReleased) {
 		h.r.Core.emitLater(h.event(EventLeaked, nil))
 	}
 }
@@ -391,7 +402,7 @@ func (h *Hold) lose(ctx context.Context) {
 // loseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a check
 // after a takeover notice. It does not wait for the observer.
 func (h *Hold) loseInBackground() {
-	if h.end(ErrLost) && h.group == nil {
+	if h.end(ErrLost) && !h.isSilent() {
 		h.r.Core.emitLater(h.event(EventLost, ErrLost))
 	}
 }
@@ -439,13 +450,27 @@ func (h *Hold) explain() error {
 	return h.cause
 }
 
-// emit emits an event in the goroutine of the call that has ctx. Holds of members emit none, because
-// the joint hold emits events for all of them.
+// isSilent reports whether h emits no events. Holds of members emit none, because the joint hold emits events
+// for all of them. Nor does a hold whose acquisition was not announced.
+func (h *Hold) isSilent() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.group != nil || h.unaccepted
+}
+
+// emit emits an event in the goroutine of the call that has ctx.
 func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {
-	if h.r.Core.Observe != nil && h.group == nil {
+	if h.r.Core.Observe != nil && !h.isSilent() {
 		e := h.event(kind, err)
 		e.Ctx = ctx
 		h.r.Core.emit(e)
+	}
+}
+
+// emitEnd is emit for an end that no call with a context has caused.
+func (h *Hold) emitEnd(kind EventKind, err error) {
+	if h.r.Core.Observe != nil && !h.isSilent() {
+		h.r.Core.emit(h.event(kind, err))
 	}
 }
 

@@ -85,7 +85,10 @@ func (l *holdList) abandon() bool {
 			if h.held != nil {
 				h.held.forget(h)
 			}
-			abandoned = h.end(ErrClosed) || abandoned
+			if h.end(ErrClosed) {
+				abandoned = true
+				h.emitEnd(EventAbandoned, ErrClosed)
+			}
 		}
 	}
 	return abandoned

@@ -390,16 +390,18 @@ func (o *JointOwnership) join(h *Hold) {
 }
 
 // validUntil implements holding: the instant at which too few members are left if no server answers
-// before. It is zero once too few are live.
+// before. Once too few are live, the ended members count with the last end of their validity.
 func (o *JointOwnership) validUntil(*Hold) time.Time {
-	var ends []time.Time
+	var ends, ended []time.Time
 	for _, member := range o.memberHolds() {
 		if member.isLive() {
 			ends = append(ends, member.ValidUntil())
+		} else {
+			ended = append(ended, member.ValidUntil())
 		}
 	}
 	if len(ends) < o.need {
-		return time.Time{}
+		ends = append(ends, ended...)
 	}
 	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
 	return ends[o.need-1]

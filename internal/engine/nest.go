@@ -128,6 +128,9 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 // knowledge, for example by an operator's delete. Then outer is checked.
 func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, parent *Hold) (*Hold, error) {
 	o := outer.held.ownership()
+	if o.r.Kind != r.Kind && !o.endCohort(outer) {
+		return nil, errOuterEnded
+	}
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
 	inner.Nested, inner.group = true, q.group
@@ -236,3 +239,6 @@ func (t *turnQueue) Leave(w *Waiter, res Result) {
 func (t *turnQueue) Try(context.Context, *Waiter) (Result, error) { return Result{}, ErrUnsupported }
 func (t *turnQueue) Tried(*Waiter, Result, error, bool)           {}
 func (t *turnQueue) Confirmed(*Waiter)                            {}
+
+// Refusal implements [Queue]. A turn is only ever refused because it is taken.
+func (t *turnQueue) Refusal() error { return nil }

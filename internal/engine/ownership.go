@@ -57,6 +57,8 @@ type Ownership struct {
 	count      int32         // the count that the server should have
 	lapsed     int16         // holds that ended by their limit and were not released since
 	lost       bool          // set once: all holds have been ended, or are about to be
+	kept       bool          // the watchdog renews lease
+	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	shortening bool          // a release that shortens the lease was sent and not answered yet
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
@@ -165,6 +167,7 @@ func (o *Ownership) setTerms(fresh *Hold) {
 	c, all := o.r.Core, o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
 		c.dog.Drop(&o.lease)
+		o.kept = false
 		return
 	}
 	terms := watchdog.Terms{Group: o.r.RenewGroup, TTL: all.ttl}
@@ -187,10 +190,12 @@ func (o *Ownership) setTerms(fresh *Hold) {
 		if o.shortLease > 0 {
 			ttl = min(ttl, o.shortLease)
 		}
-		if confirmed := c.Time(fresh.since).Add(ttl - c.MarginOf(ttl)); confirmed.After(until) {
+		confirmed := c.Time(fresh.since).Add(ttl - c.MarginOf(ttl))
+		if !o.kept || confirmed.After(until) { // a release may have shortened a lease that was dropped
 			until = confirmed
 		}
 	}
+	o.kept = true
 	_ = c.dog.Keep(&o.lease, o, terms, until) // fails after Close, which ends the holds
 }
 
@@ -529,7 +534,8 @@ func (o *Ownership) endsAt() time.Time {
 // block: other keepers of the same batch come after them.
 
 // LeaseRenewed implements [watchdog.Keeper]: the server has extended the lease.
-func (o *Ownership) LeaseRenewed(*watchdog.Lease) {
+func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
+	late := l.Late()
 	o.mu.Lock()
 	if o.shortLease > 0 && o.holds != nil {
 		// The first lease was shorter than the holds asked for. Renew for their TTLs from now on.
@@ -537,12 +543,14 @@ func (o *Ownership) LeaseRenewed(*watchdog.Lease) {
 		o.setTerms(nil)
 	}
 	o.mu.Unlock()
-	o.report(EventRenewed, nil)
+	o.report(Event{Kind: EventRenewed, Late: late})
 }
 
 // LeaseUnknown implements [watchdog.Keeper]: a renewal was not answered. That alone is no loss: the
 // watchdog repeats it until validity ends.
-func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) { o.report(EventRenewFailed, err) }
+func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
+	o.report(Event{Kind: EventRenewFailed, Err: err})
+}
 
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
@@ -554,8 +562,8 @@ func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
 	o.loseInBackground()
 }
 
-// report emits an event for each hold, from other goroutines. Nobody may hold mu.
-func (o *Ownership) report(kind EventKind, err error) {
+// report emits e for each hold, from other goroutines. Nobody may hold mu.
+func (o *Ownership) report(e Event) {
 	if o.r.Core.Observe == nil {
 		return
 	}
@@ -563,7 +571,9 @@ func (o *Ownership) report(kind EventKind, err error) {
 	holds := o.list()
 	o.mu.Unlock()
 	for _, h := range holds {
-		o.r.Core.emitLater(h.event(kind, err))
+		of := h.event(e.Kind, e.Err)
+		of.Late = e.Late
+		o.r.Core.emitLater(of)
 	}
 }
 

@@ -478,7 +478,7 @@ func TestDetachLeavesTheLockToItsLease(t *testing.T) {
 		assert.Equal(t, []string{hold.ID()}, s.ids("x"))
 		sleep(testTTL)
 		s.requireFree(t)
-		assert.Equal(t, []EventKind{EventAcquired}, c.kinds())
+		assert.Equal(t, []EventKind{EventAcquired, EventDetached}, c.kinds())
 	})
 }
 

@@ -13,7 +13,7 @@ import (
 // The steps for one lost member:
 //
 //  1. A majority of the other members confirms that it holds the id.
-//  2. The member is acquired again, with the same id.
+//  2. The member is acquired again, with the same id, and counted.
 //  3. A majority of the other members confirms again. If it does not, the member is released.
 //
 // Why this is safe: a member that has forgotten the id cannot hold it again except by this code. So the
@@ -157,7 +157,7 @@ func (o *JointOwnership) retakeMember(lost *Hold) {
 	if fresh == nil {
 		return
 	}
-	if o.isConfirmed(ctx) && o.replace(lost, fresh) {
+	if fresh.Ownership().confirmCount(ctx, o.budget) && o.isConfirmed(ctx) && o.replace(lost, fresh) {
 		delete(o.retakes.pending, lost)
 		return
 	}
@@ -228,6 +228,22 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 		return nil
 	}
 	return hold
+}
+
+// confirmCount makes sure that the server counts o, and reports whether it does. A nested acquisition may have
+// acquired the member with the same id before. The server then took the command that acquired o for a copy of one
+// that had counted, and the nested hold's release would free the member.
+//
+// It blocks for limit at most.
+func (o *Ownership) confirmCount(ctx context.Context, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if !o.wire.LockContext(ctx) {
+		return false
+	}
+	defer o.wire.Unlock()
+	_, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(0), o.TTL)
+	return err == nil && !lost
 }
 
 // termsFor returns the terms of lost, with the rest of its maximum hold time. It returns nil if none of

@@ -25,6 +25,7 @@ type server struct {
 	line      []*linePlace // of all names
 	ticks     int64        // orders it
 	log       []logEntry
+	granted   []string           // ids, in the order in which they were granted something
 	scripted  map[string][]fault // by operation: for the next commands
 	intercept func(command) fault
 	subscribe subscribeFault
@@ -319,6 +320,7 @@ func (s *server) acquire(a attempt) (res Result, err error) {
 		h = &holder{count: 1, permits: a.permits, token: l.token + 1}
 		l.token += int64(max(a.tokens, 1))
 		l.holders[a.id] = h
+		s.granted = append(s.granted, a.id)
 	}
 	m.counted = true
 	h.keep(a.ttl)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -53,6 +54,14 @@ func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithDeadlineCause(ctx, w.until.Add(answerGrace), errWaitOver)
 }
 
+// since is how long an acquisition that began then has waited: 0 if and only if it has not waited.
+func (w *wait) since(began time.Time) time.Duration {
+	if !w.waited {
+		return 0
+	}
+	return max(time.Since(began), 1)
+}
+
 func (w *wait) over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
 
 // begin notes, once, that the acquisition has to wait, and emits the event. id is the hold's or the
@@ -86,6 +95,9 @@ type Queue interface {
 	Tried(w *Waiter, res Result, err error, passOn bool)
 	// Confirmed is called when the channel in the Step was closed.
 	Confirmed(w *Waiter)
+	// Refusal returns the Met of the last refused attempt of any waiter, for one that gives up without an
+	// attempt of its own.
+	Refusal() error
 	// Leave removes a waiter, with the result that it takes along: not granted if it gives up. An unused
 	// reason to try must then reach the next waiter.
 	Leave(w *Waiter, res Result)
@@ -142,7 +154,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		// to the next one.
 		switch {
 		case ctx.Err() != nil, q.wait.over():
-			return Result{}, GaveUp(ctx, met)
+			return Result{}, GaveUp(ctx, cmp.Or(met, queue.Refusal()))
 		case c.IsClosing():
 			return Result{}, ErrClosed
 		}

@@ -20,24 +20,13 @@ func crowd(t *testing.T, s *server, name string, n int) (calls []*call) {
 	return calls
 }
 
-// drain releases each hold as soon as it is acquired. It returns the indices of the calls in the order in which
-// they acquired.
-func drain(t *testing.T, calls ...*call) (order []int) {
+// drain releases each hold as soon as it is acquired.
+func drain(t *testing.T, calls ...*call) {
 	var wg sync.WaitGroup
-	acquired := make(chan int, len(calls))
-	for i, call := range calls {
-		wg.Go(func() {
-			hold := call.wait()
-			acquired <- i
-			assert.NoError(t, hold.Release(t.Context()))
-		})
+	for _, call := range calls {
+		wg.Go(func() { assert.NoError(t, call.wait().Release(t.Context())) })
 	}
 	wg.Wait()
-	close(acquired)
-	for i := range acquired {
-		order = append(order, i)
-	}
-	return order
 }
 
 func TestOnlyTwoClientsInLineListen(t *testing.T) {
@@ -75,16 +64,19 @@ func TestClientsInLineAcquireInOrder(t *testing.T) {
 				calls := crowd(t, s, "x", n)
 				before := len(s.sent("", ""))
 				release(t, holder)
-				order := drain(t, calls...)
+				drain(t, calls...)
+				order := s.granted[1:] // ids in the order of arrival; the first one is the holder's
 				assert.Equal(t, 2500*ms, s.now(), "nobody waits for a poll")
-				early := 0 // a client that becomes a listener makes an attempt, and so may be early
+				// A client that becomes a listener makes an attempt. It may be early, and its release wakes the
+				// next one in line before the one that was woken last has tried.
+				early := 0
 				for i := range order[1:] {
 					if order[i] > order[i+1] {
 						early++
 					}
 				}
-				assert.LessOrEqual(t, early, n/10, "in the order of arrival: %v", order)
-				assert.LessOrEqual(t, len(s.sent("", ""))-before, 2*n+1+4+n/5, "with the attempts of new listeners")
+				assert.LessOrEqual(t, early, n/2, "mostly in the order of arrival: %v", order)
+				assert.LessOrEqual(t, len(s.sent("", ""))-before, 3*n+1+4, "with the attempts of new listeners")
 				sleep(0)
 				clients, _ := s.inLine("x")
 				assert.Zero(t, clients)

@@ -86,6 +86,7 @@ type waitQueue struct {
 	alarm     *time.Timer                // calls onAlarm
 	alarmAt   time.Time                  // when alarm is set for, at or before tryAt; zero: it is not set
 	polls     int                        // attempts since the last grant, if it polls
+	refusal   error                      // Met of the last refused attempt; nil again after a grant
 	subs      []Subscription             // empty: it polls, or the client stands in line and need not listen
 	unsettled []<-chan struct{}          // of subscriptions that are neither confirmed nor refused
 	skip      int                        // this many messages are left to other clients: see yield
@@ -179,6 +180,9 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	q.joining--
+	if refused.Met != nil { // else there may have been no attempt
+		q.refusal = refused.Met
+	}
 	q.waiters.Append(w)
 	if q.waiters.First != w {
 		return
@@ -303,10 +307,18 @@ func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	}
 	var needless []Subscription
 	if err == nil {
+		q.refusal = res.Met
 		needless = q.learnPlace(w, res)
 	}
 	q.queues.mu.Unlock()
 	closeAll(needless)
+}
+
+// Refusal implements [Queue].
+func (q *waitQueue) Refusal() error {
+	q.queues.mu.Lock()
+	defer q.queues.mu.Unlock()
+	return q.refusal
 }
 
 // closeAll ends subscriptions. waitQueues.mu must be free: Close waits for the listener, and the listener
@@ -360,6 +372,9 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		w.Request.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
 	q.waiters.Remove(w)
+	if res.Granted {
+		q.refusal = nil
+	}
 	switch {
 	case q.waiters.First == nil && q.joining == 0:
 		if !q.private {

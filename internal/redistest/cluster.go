@@ -464,6 +464,9 @@ func (c *ClusterServers) form(masters int) error {
 	if err := c.await(ctx, complete, "cluster", "info"); err != nil {
 		return err
 	}
+	if err := c.awaitLinks(ctx); err != nil {
+		return err
+	}
 	if len(c.nodes) == masters {
 		return nil
 	}
@@ -489,6 +492,22 @@ func (c *ClusterServers) form(masters int) error {
 func (c *ClusterServers) await(ctx context.Context, want []string, args ...string) error {
 	for _, s := range c.nodes {
 		if err := s.waitForReply(ctx, want, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// awaitLinks waits until each node knows a link to and one from every other node. A message that is
+// published before may not reach all of them.
+func (c *ClusterServers) awaitLinks(ctx context.Context) error {
+	want := 2 * (len(c.nodes) - 1)
+	linked := func(reply any) bool {
+		links, _ := reply.([]any)
+		return len(links) == want
+	}
+	for _, s := range c.nodes {
+		if err := s.waitUntil(ctx, linked, fmt.Sprint(want, " links"), "cluster", "links"); err != nil {
 			return err
 		}
 	}
@@ -523,16 +542,24 @@ func (s *Server) run(ctx context.Context, args ...string) error {
 
 // waitForReply repeats a command until its reply contains all texts of want.
 func (s *Server) waitForReply(ctx context.Context, want []string, args ...string) error {
+	found := func(reply any) bool {
+		text, _ := reply.(string)
+		return containsAll(text, want)
+	}
+	return s.waitUntil(ctx, found, fmt.Sprintf("%q", want), args...)
+}
+
+// waitUntil repeats a command until its reply is good. want describes such a reply.
+func (s *Server) waitUntil(ctx context.Context, good func(reply any) bool, want string, args ...string) error {
 	for {
 		reply, err := s.do(ctx, args...)
-		text, _ := reply.(string)
-		if err == nil && containsAll(text, want) {
+		if err == nil && good(reply) {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("redistest: reply of %s to %s never contained %q: %w: %q",
-				s.name, strings.Join(args, " "), want, errors.Join(ctx.Err(), err), text)
+			return fmt.Errorf("redistest: reply of %s to %s never contained %s: %w: %q",
+				s.name, strings.Join(args, " "), want, errors.Join(ctx.Err(), err), reply)
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

@@ -28,6 +28,7 @@ type Server struct {
 	mini   *miniredis.Miniredis
 	dial   func() (net.Conn, error) // only for a server without a listener
 	calls  *callCounter             // only for a miniredis, which has no INFO commandstats
+	user   string                   // that clients log in as; empty: they do not log in
 }
 
 // Name returns the kind of server: "miniredis", "embedded", "redis", "replica",
@@ -46,10 +47,14 @@ func (s *Server) Mini() *miniredis.Miniredis { return s.mini }
 // are the defaults of go-redis without maintenance notifications. For Embedded
 // they also work in a synctest bubble.
 func (s *Server) Options() *redis.Options {
-	if s.dial == nil {
-		return options(s.addr)
+	if s.dial != nil {
+		return pipeOptions(s.dial)
 	}
-	return pipeOptions(s.dial)
+	o := options(s.addr)
+	if s.user != "" {
+		o.Username, o.Password = s.user, Password
+	}
+	return o
 }
 
 // Client returns a client of s and closes it when t ends. The tweaks change its
@@ -135,6 +140,7 @@ func Miniredis(t testing.TB) *Server {
 	t.Helper()
 	m := miniredis.NewMiniRedis()
 	m.ClockTTL(true)
+	skew(t, m)
 	if err := startMini(m); err != nil {
 		t.Fatal(err)
 	}

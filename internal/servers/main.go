@@ -43,7 +43,7 @@ const envServers = "REDLATCH_SERVERS"
 
 func main() {
 	var o options
-	flag.BoolVar(&o.newest, "newest", false, "only the newest server of each family that can be had")
+	flag.BoolVar(&o.newest, "newest", false, "only the newest available server of each family")
 	flag.StringVar(&o.only, "only", "", "only servers that match the `regexp`, such as 'Valkey 9'")
 	flag.BoolVar(&o.short, "short", false, "only the most important tests")
 	flag.BoolVar(&o.fetch, "fetch", false, "get the servers and print their paths, but run no tests")

@@ -14,6 +14,7 @@
 -- ARGV[8]  its client: an id that is new after each restart
 -- ARGV[9]  its client id, with which its owner ids begin
 -- ARGV[10] 1 when nested in a hold with the same id, which must still have the lock
+-- ARGV[11] 16 random digits, so that nobody else can guess what a grant says
 -- returns  0 when acquired; "over" when this acquisition has ended; "again" when a second count is
 --          refused; "lost" when the outer hold is gone; when refused {holder's pttl, holder}, and,
 --          in the queue, the time at which it joined, and 1 if Redisson holds the lock, or may
@@ -23,7 +24,7 @@ local lock = fair_lock(KEYS)
 local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[10] == '1'
 local joins, wants_grant, timeout_ms = ARGV[6] ~= '0', ARGV[6] == '2', ARGV[7]
-local client, client_id = ARGV[8], ARGV[9]
+local client, client_id, random = ARGV[8], ARGV[9], ARGV[11] or ''
 
 local memory = redis.call('get', lock.memory)
 if memory and not (is_shared and memory == '1') then
@@ -142,7 +143,7 @@ if not since then
   since = ''
   local entry = client .. ' ' .. timeout_ms
   if wants_grant then
-    since = string.format('%d', now)
+    since = string.format('%d', now) .. random
     entry = entry .. ' ' .. ttl_ms .. ' ' .. since
   end
   redis.call('hset', lock.waiters, owner, entry)

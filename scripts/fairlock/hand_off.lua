@@ -18,7 +18,7 @@ end
 -- hand_off gives the free lock to the next owner, if there is one. notified_before: the next owner
 -- may have got a message before. asking_client: the client that reads this script's answer and
 -- needs no message. If the lock is granted to one of its waiters, hand_off returns "<id> <since>
--- <ttl>": since is the time at which the waiter joined.
+-- <ttl>".
 --
 -- In the common case the first two waiters are redlatch waiters, the first can be granted the lock,
 -- and the queue is not mixed. Four reads show that, and the scores need no update.
@@ -35,7 +35,7 @@ local function hand_off(lock, publish, notified_before, asking_client)
   if ttl_ms and entries[2] then
     local known = redis.call('hmget', lock.clients, client, 'shared')
     local heartbeat, mixed = known[1], known[2]
-    left = tonumber(heartbeat or 0) + timeout - now
+    left = (tonumber(heartbeat) or 0) + timeout - now
     common = left > 0 and not mixed
   end
   local rules = not (common and second) and queue_rules()
@@ -65,7 +65,7 @@ local function hand_off(lock, publish, notified_before, asking_client)
       rules.update_scores(lock, now, true)
     end
     rules.note_holder(lock, id, lease_ms)
-  elseif now - (tonumber(since) or 0) > shortest_timeout / 2 then
+  elseif now - joined_at(since) > shortest_timeout / 2 then
     -- The new head joined no earlier than the old one, which has waited for long.
     queue_rules().score_new_head(lock, now, second, entries[2])
   end

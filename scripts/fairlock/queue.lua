@@ -29,8 +29,8 @@
 -- a command of its type before it deletes it or sets its TTL.
 --
 -- uses     lib/clock
--- defines  fair_lock(keys), parse_waiter(entry), delete_empty_queue(lock), queue_rules(),
---          shortest_timeout, heartbeat_interval
+-- defines  fair_lock(keys), parse_waiter(entry), joined_at(since), delete_empty_queue(lock),
+--          queue_rules(), shortest_timeout, heartbeat_interval
 
 -- fair_lock names the keys of a fair lock. Every script that takes or frees a fair lock has the
 -- same KEYS. The result is the argument "lock" of all functions here.
@@ -49,8 +49,8 @@ local function fair_lock(keys)
     -- sorted set of the same ids: the scores
     deadlines = keys[6],
     -- hash of the ids of redlatch waiters, each with its client and its timeout, ms; if it can be
-    -- granted the lock, also with the TTL that it asks for, ms, and the time at which it joined the
-    -- queue, which tells one stay in the queue from another
+    -- granted the lock, also with the TTL that it asks for, ms, and "since": the time at which it
+    -- joined the queue and 16 random digits, which tell one stay in the queue from another
     waiters = keys[7],
     -- hash of clients, each with the server time of its last heartbeat. More fields: "id ..." for
     -- the client id of each (its owner ids begin with that), "front" and "shared" (the head, and
@@ -64,12 +64,21 @@ local function fair_lock(keys)
 end
 
 -- parse_waiter reads an entry of the hash of waiters: the timeout and the client; if the waiter can
--- be granted the lock, also the TTL and the time at which it joined.
+-- be granted the lock, also the TTL and since.
 local function parse_waiter(entry)
   if entry then
     local client, timeout, ttl_ms, since = string.match(entry, '^(%S+) (%d+) ?(%d*) ?(%d*)$')
+    if not ttl_ms or #ttl_ms > 15 then -- beyond any TTL: no entry of this library
+      return
+    end
     return tonumber(timeout), client, tonumber(ttl_ms), since
   end
+end
+
+-- joined_at returns the server's time at which a waiter joined. since ends with 16 random digits.
+local function joined_at(since)
+  since = since or ''
+  return tonumber(#since > 16 and string.sub(since, 1, -17) or since) or 0
 end
 
 local shortest_timeout = 3000 -- the least in a redlatch score: heartbeats come once a second
@@ -102,7 +111,7 @@ local function queue_rules()
   local function waiter_ttl(lock, id, now)
     local timeout, client = read_waiter(lock, id)
     if timeout then
-      return tonumber(redis.call('hget', lock.clients, client) or 0) + timeout - now, client
+      return (tonumber(redis.call('hget', lock.clients, client)) or 0) + timeout - now, client
     end
     return tonumber(redis.call('zscore', lock.deadlines, id) or 0) - now
   end
@@ -145,8 +154,8 @@ local function queue_rules()
   -- the queue for long; then the tail's score is old, too.
   local function score_new_head(lock, now, id, entry)
     local timeout, _, _, since = parse_waiter(entry)
-    local whole = score_after(0, timeout)
-    if now - (tonumber(since) or 0) > whole / 2 then
+    local whole = score_after(0, timeout or 0)
+    if now - joined_at(since) > whole / 2 then
       local highest = tonumber(redis.call('zrange', lock.deadlines, '-1', '-1', 'withscores')[2])
       if highest < now + whole / 2 then
         score_ends(lock, now)
@@ -220,7 +229,7 @@ local function queue_rules()
       score_all(lock, now, fresh or redis.call('exists', lock.hash) == 1)
     else
       local needed = score_ends(lock, now) - now
-      if reach and needed > tonumber(reach) then -- a client that does not know of "reach"
+      if reach and needed > (tonumber(reach) or 0) then -- a client that does not know of "reach"
         redis.call('hset', lock.clients, 'reach', needed)
       end
     end

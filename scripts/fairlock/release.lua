@@ -18,7 +18,7 @@ local private = true -- no acquisition with WithOwner holds the lock by this id
 local shared = redis.pcall('hget', lock.shared_counts, owner)
 if type(shared) == 'table' then
   fault = shared
-elseif tonumber(shared or 0) > 0 then
+elseif (tonumber(shared or 0) or 0) > 0 then
   local count = tonumber(try_call(redis.call, 'hget', lock.hash, owner) or 0)
   private = count == 0
   if count > tonumber(shared) then

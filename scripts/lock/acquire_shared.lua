@@ -45,8 +45,8 @@ if not (memory and held) then
   if token_key and not held then
     redis.call('incr', token_key)
   end
-  redis.call('hincrby', lock_hash, owner, 1)
   add_shared_count(shared_counts, owner, not held, ttl_ms)
+  redis.call('hincrby', lock_hash, owner, 1)
   redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
 end
 extend(lock_hash, ttl_ms)

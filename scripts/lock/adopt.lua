@@ -1,5 +1,5 @@
 -- lock/adopt: replace a holder's owner id by a new one, which takes over all its counts.
--- uses     lib/acl, lib/extend
+-- uses     lib/acl, lib/count, lib/extend, lib/shared_counts
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of the new id's release: exists if a late copy must not adopt
@@ -15,13 +15,13 @@ local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if redis.call('exists', memory_key) == 1 then
   return 0
 end
-local count = redis.call('hget', lock_hash, new_owner)
+local count = read_count(redis.call('hget', lock_hash, new_owner))
 if count then
   -- A copy of this request. The lock may have been extended since.
   extend(lock_hash, ttl_ms)
-  return tonumber(count)
+  return count
 end
-count = redis.call('hget', lock_hash, old_owner)
+count = read_count(redis.call('hget', lock_hash, old_owner))
 if not count then
   return 0
 end
@@ -32,6 +32,6 @@ end
 -- Set the new field first: a hash that loses its last field is deleted, with its TTL.
 redis.call('hset', lock_hash, new_owner, count)
 redis.call('hdel', lock_hash, old_owner)
-redis.call('hdel', shared_counts, old_owner)
+forget_shared_count(shared_counts, old_owner)
 redis.call('pexpire', lock_hash, ttl_ms)
-return tonumber(count)
+return count

@@ -20,7 +20,9 @@ end
 -- HKEYS fails for a key of another type, which must not be deleted.
 local ids = redis.call('hkeys', lock_hash)
 local held = redis.call('del', lock_hash)
-redis.call('del', shared_counts)
+if redis.call('type', shared_counts).ok == 'hash' then
+  redis.call('del', shared_counts)
+end
 if held == 1 then
   remember_list(memory_key, ids, memory_ttl_ms)
   notify_free(all_keys, publish)

@@ -13,8 +13,13 @@ local kind, token = 'lock', token_key and redis.pcall('get', token_key)
 if type(token) ~= 'string' then
   token = ''
 end
-local entries, pttl = redis.call('hgetall', lock_hash), redis.call('pttl', lock_hash)
-local mode = redis.call('hget', lock_hash, 'mode')
+local mode, pttl = redis.call('hget', lock_hash, 'mode'), redis.call('pttl', lock_hash)
+local entries = {}
+-- Only a read-write lock has several fields. Other programs' hashes may have millions: do not read
+-- them.
+if mode or redis.call('hlen', lock_hash) == 1 then
+  entries = redis.call('hgetall', lock_hash)
+end
 if mode == 'read' then
   kind = 'reader'
 elseif mode == 'write' then

@@ -9,8 +9,8 @@
 -- ARGV[3]  ids of 16 bytes each
 -- ARGV[4]  ttl, ms
 -- returns  {1, free permits} when acquired; {0, free permits, ms until a lease ends} when there are
---          too few: -1 when none will end, 0 when more are to be collected; "over" when this
---          acquisition was released already
+--          too few: -1 when none will end, 0 when more are to be collected; {0} when no number is
+--          set; "over" when this acquisition was released already
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, max_collected, ids, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 
@@ -21,10 +21,10 @@ local now, free, wanted = now_ms(), read_number(permits_key), #ids / 16
 local ends_at = now + 1 + ttl_ms -- now is rounded down; a lease must not be shorter than its ttl
 local own = acquired_permits(leases, ids, now)
 if not free then
-  return {0, 0, -1}
+  return {0}
 end
-if #own == wanted then -- a copy of this request
-  set_leases(leases, ids, ends_at)
+if #own == wanted then -- a copy of this request. The leases may have been extended since
+  extend_leases(leases, ids, ends_at)
   return {1, free}
 end
 if #own > 0 then

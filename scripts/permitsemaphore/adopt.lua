@@ -19,7 +19,7 @@ if redis.call('exists', memory_key) == 1 or not read_number(permits_key) then
   return 0
 end
 if #acquired_permits(leases, new_ids, now) == wanted then -- a copy of this request
-  set_leases(leases, new_ids, ends_at)
+  extend_leases(leases, new_ids, ends_at)
   return 1
 end
 if live < wanted then

@@ -8,7 +8,7 @@
 -- The leases are a sorted set of ids of 16 bytes each, scored by the server time at which each
 -- lease ends, ms. Several ids are passed as one string.
 -- defines  never_ends, acquired_permits(leases, ids, now), set_leases(leases, ids, ends_at),
---          remove_leases(leases, list)
+--          extend_leases(leases, ids, ends_at), remove_leases(leases, list)
 
 -- never_ends is Redisson's score of a lease that does not end.
 local never_ends = 922337203685477
@@ -42,6 +42,15 @@ end
 local function set_leases(leases, ids, ends_at)
   for id in each_id(ids) do
     redis.call('zadd', leases, ends_at, id)
+  end
+end
+
+-- extend_leases makes sure that the leases of all ids, which have one, end no earlier than ends_at.
+local function extend_leases(leases, ids, ends_at)
+  for id in each_id(ids) do
+    if tonumber(redis.call('zscore', leases, id)) < ends_at then
+      redis.call('zadd', leases, ends_at, id)
+    end
   end
 end
 

@@ -1,6 +1,6 @@
 -- permitsemaphore/release: release permits, or hand them off.
--- The successor waits for as many permits or fewer, and gets them at once. A late copy of the
--- acquisition acquires nothing.
+-- The successor waits for as many permits or fewer, and gets them at once, unless the semaphore has
+-- been made smaller meanwhile. A late copy of the acquisition acquires nothing.
 -- uses     lib/clock, lib/number, lib/publish_permits, lib/remember, permitsemaphore/leases
 -- KEYS[1]  free permits
 -- KEYS[2]  channel
@@ -27,7 +27,7 @@ if memory then
   if successor_ids and memory == '1'
     and #acquired_permits(leases, successor_ids, now) == #successor_ids / 16 then
     -- A copy of this request. The successor counts its leases from when the answered copy was sent.
-    set_leases(leases, successor_ids, now + 1 + successor_ttl_ms)
+    extend_leases(leases, successor_ids, now + 1 + successor_ttl_ms)
     return {free or 0}
   end
   return tonumber(memory)
@@ -36,17 +36,20 @@ local own, live = acquired_permits(leases, ids, now)
 local held = free and live == #ids / 16
 -- The first write is one that a full Redis allows.
 redis.call('del', memory_key)
--- A successor that has its permits already, or has given up, must not get them.
-local hands_off = held and successor_ids and redis.call('exists', successor_memory) == 0
+-- A successor that has its permits already, or has given up, must not get them. Nor may it get
+-- what is missing: fewer than 0 are free after permits were removed.
+local hands_off = held and successor_ids and free + #own >= #successor_ids / 16
+  and redis.call('exists', successor_memory) == 0
   and #acquired_permits(leases, successor_ids, now) == 0
 local receivers = 0
 if held or not all_or_none then
-  remove_leases(leases, own)
   local returned = #own
   if hands_off then
+    -- Before the others are removed: a set that loses its last member is deleted, with its TTL.
     set_leases(leases, successor_ids, now + 1 + successor_ttl_ms)
     returned = returned - #successor_ids / 16
   end
+  remove_leases(leases, own)
   if free and returned > 0 then
     free = redis.call('incrby', permits_key, returned)
     receivers = publish_permits(publish, channel, free) or 0

@@ -98,9 +98,11 @@ local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owne
 if denied then
   return denied
 end
-add_hold(owner, alive and count + 1 or 1, ttl_ms)
 if is_shared then
   add_shared_count(shared_counts, owner, not alive, ttl_ms)
+end
+add_hold(owner, alive and count + 1 or 1, ttl_ms)
+if is_shared then
   redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
 end
 return granted(false)

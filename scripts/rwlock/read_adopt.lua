@@ -1,5 +1,5 @@
 -- rwlock/read_adopt: replace a reader's owner id by a new one, which takes over all its holds.
--- uses     lib/acl, lib/extend, rwlock/readers
+-- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
@@ -18,8 +18,8 @@ if redis.call('exists', memory_key) == 1 then
   return 0
 end
 local count = redis.call('hget', lock_hash, new_owner)
-if count then -- a copy of this request
-  for n = 1, tonumber(count) do
+if reader_ttl(prefix, new_owner, count) > 0 then -- a copy of this request
+  for n = 1, holds_of(count) do
     extend(hold_key(prefix, new_owner, n), ttl_ms)
   end
   extend(lock_hash, ttl_ms)
@@ -37,12 +37,12 @@ local denied = publish_denied(publish, channel)
 if denied then
   return denied
 end
-for n = 1, tonumber(count) do
+for n = 1, holds_of(count) do
   redis.call('set', hold_key(prefix, new_owner, n), '1', 'px', ttl_ms)
 end
 redis.call('hset', lock_hash, new_owner, count)
 remove_reader(lock_hash, prefix, old_owner, count)
-redis.call('hdel', shared_counts, old_owner)
+forget_shared_count(shared_counts, old_owner)
 extend(lock_hash, ttl_ms)
 fit_ttl(lock_hash, prefix, left)
 return tonumber(count)

@@ -1,5 +1,5 @@
 -- rwlock/read_force: free the lock of all its readers.
--- uses     lib/remember, rwlock/readers
+-- uses     lib/remember, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request
@@ -26,7 +26,7 @@ for i = 1, #entries, 2 do
       table.insert(ids, id)
     end
     remove_reader(lock_hash, prefix, id, count)
-    redis.call('hdel', shared_counts, id)
+    forget_shared_count(shared_counts, id)
   end
 end
 if redis.call('hget', lock_hash, 'mode') == 'read' then

@@ -27,7 +27,7 @@ local shared = shared_count(shared_counts, owner, count)
 local to_release = is_shared and math.min(count, 1) or count - shared
 if to_release == 0 or (only_if_acquired and is_shared and not memory) then
   if count == 0 then
-    redis.call('hdel', shared_counts, owner)
+    forget_shared_count(shared_counts, owner)
   end
   redis.call('del', memory_key)
   redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
@@ -43,7 +43,7 @@ if left > 0 and to_release < count then
 else
   remove_reader(lock_hash, prefix, owner, count)
   if is_shared then
-    redis.call('hdel', shared_counts, owner)
+    forget_shared_count(shared_counts, owner)
   end
   -- A writer that also reads still holds the lock.
   if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then

@@ -18,7 +18,7 @@ for i = 1, #hashes_and_holds / 2 do
     redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), ttl_ms))
     -- Set a hold that had a shorter lease and has expired again: a reader of Redisson deletes the
     -- keys from the highest number down.
-    for n = 1, tonumber(count) do
+    for n = 1, holds_of(count) do
       local key = hold_key(prefix, owner, n)
       if redis.call('pttl', key) < ttl_ms then
         redis.call('set', key, '1', 'px', ttl_ms)

@@ -43,7 +43,7 @@ else
     end
     lower_count(lock_hash, prefix, owner, count, wanted, need)
     if need < left then -- the released hold had the longest lease
-      for n = 1, wanted do
+      for n = 1, holds_of(wanted) do
         local key = hold_key(prefix, owner, n)
         if redis.call('pttl', key) > need then
           redis.call('pexpire', key, need)

@@ -8,7 +8,8 @@
 -- The hold keys are derived from the hash's name. Their common prefix is not a key, so it must not
 -- be in KEYS: while a cluster moves the slot, Redis refuses a script with a missing key (TRYAGAIN).
 -- defines  hold_prefix(lock_hash), hold_key(prefix, id, n), hold_keys_denied(prefix, id),
---          reader_ttl(prefix, id, count), remove_reader(lock_hash, prefix, id, count),
+--          holds_of(count), reader_ttl(prefix, id, count),
+--          remove_reader(lock_hash, prefix, id, count),
 --          lower_count(lock_hash, prefix, id, count, wanted, left),
 --          fit_ttl(lock_hash, prefix, left), writer_of(lock_hash)
 
@@ -36,10 +37,16 @@ local function hold_keys_denied(prefix, id)
   end
 end
 
+-- holds_of returns how many hold keys of a reader with that count to look at. No program nests
+-- 10000 holds: a greater number is not from a lock, and a loop to it could block Redis for hours.
+local function holds_of(count)
+  return math.min(tonumber(count or 0) or 0, 10000)
+end
+
 -- reader_ttl returns the time left, ms, of a reader's longest hold; 0 when the reader is dead.
 local function reader_ttl(prefix, id, count)
   local left = 0
-  for n = 1, tonumber(count or 0) or 0 do
+  for n = 1, holds_of(count) do
     left = math.max(left, redis.call('pttl', hold_key(prefix, id, n)))
   end
   return left
@@ -47,7 +54,7 @@ end
 
 -- remove_reader removes a reader with all its holds.
 local function remove_reader(lock_hash, prefix, id, count)
-  for n = 1, tonumber(count) do
+  for n = 1, holds_of(count) do
     redis.call('del', hold_key(prefix, id, n))
   end
   redis.call('hdel', lock_hash, id)
@@ -56,7 +63,7 @@ end
 -- lower_count lowers a reader's count to wanted, at least 1. The last hold that stays gets a lease
 -- of left ms, the longest one so far. The first write is one that a full Redis allows.
 local function lower_count(lock_hash, prefix, id, count, wanted, left)
-  for n = wanted + 1, count do
+  for n = wanted + 1, holds_of(count) do
     redis.call('del', hold_key(prefix, id, n))
   end
   local last = hold_key(prefix, id, wanted)

@@ -57,6 +57,7 @@ if not held and redis.call('exists', lock_hash) == 1 then
   if claim_ttl_ms == '0' then
     return {redis.call('pttl', lock_hash), ''}
   end
+  redis.call('get', claim_key) -- fails for a key of another type, which must not be replaced
   redis.call('set', claim_key, memory_key, 'px', claim_ttl_ms)
   return {redis.call('pttl', lock_hash), '', 1}
 end
@@ -67,12 +68,15 @@ local denied = publish_denied(publish, channel) or hold_keys_denied(prefix, owne
 if denied then
   return denied
 end
+redis.call('get', claim_key) -- fails for a key of another type, which must not be deleted
+if is_shared then
+  add_shared_count(shared_counts, field, not held, ttl_ms)
+end
 redis.call('hset', lock_hash, 'mode', 'write')
 redis.call('hincrby', lock_hash, field, 1)
 extend(lock_hash, ttl_ms)
 redis.call('del', claim_key)
 if is_shared then
-  add_shared_count(shared_counts, field, not held, ttl_ms)
   redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
 end
 return 0

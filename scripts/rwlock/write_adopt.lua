@@ -1,6 +1,6 @@
 -- rwlock/write_adopt: replace a writer's owner id by a new one, which takes over all its counts.
 -- The old id's read holds are removed.
--- uses     lib/acl, lib/extend, rwlock/readers
+-- uses     lib/acl, lib/count, lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
@@ -18,12 +18,12 @@ local new_field, old_field = new_owner .. ':write', old_owner .. ':write'
 if redis.call('exists', memory_key) == 1 then
   return 0
 end
-local count = redis.call('hget', lock_hash, new_field)
+local count = read_count(redis.call('hget', lock_hash, new_field))
 if count then -- a copy of this request
   extend(lock_hash, ttl_ms)
-  return tonumber(count)
+  return count
 end
-count = redis.call('hget', lock_hash, old_field)
+count = read_count(redis.call('hget', lock_hash, old_field))
 if not count then
   return 0
 end
@@ -35,6 +35,7 @@ redis.call('hset', lock_hash, new_field, count)
 redis.call('hdel', lock_hash, old_field)
 local reads = redis.call('hget', lock_hash, old_owner) or 0
 remove_reader(lock_hash, hold_prefix(lock_hash), old_owner, reads)
-redis.call('hdel', shared_counts, old_field, old_owner)
+forget_shared_count(shared_counts, old_field)
+forget_shared_count(shared_counts, old_owner)
 redis.call('pexpire', lock_hash, ttl_ms)
-return tonumber(count)
+return count

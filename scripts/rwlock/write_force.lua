@@ -1,5 +1,5 @@
 -- rwlock/write_force: free the lock of its writer. The writer's read holds stay.
--- uses     lib/remember, rwlock/readers
+-- uses     lib/remember, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request
@@ -20,7 +20,7 @@ local writer = writer_of(lock_hash)
 redis.call('del', memory_key) -- a full Redis allows what follows
 if writer then
   redis.call('hdel', lock_hash, writer .. ':write')
-  redis.call('hdel', shared_counts, writer .. ':write')
+  forget_shared_count(shared_counts, writer .. ':write')
   redis.call('hset', lock_hash, 'mode', 'read')
   fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
   redis.call(publish, channel, '1')

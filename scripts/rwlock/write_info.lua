@@ -8,4 +8,4 @@ local writer, pttl = writer_of(lock_hash), redis.call('pttl', lock_hash)
 if not writer then
   return {pttl}
 end
-return {pttl, writer, tonumber(redis.call('hget', lock_hash, writer .. ':write')), pttl}
+return {pttl, writer, tonumber(redis.call('hget', lock_hash, writer .. ':write')) or 0, pttl}

@@ -37,7 +37,7 @@ elseif memory == '2' then
   end
   return 1
 end
-local claimed = redis.call('get', claim_key) == memory_key
+local claimed = redis.pcall('get', claim_key) == memory_key
 if claimed then
   redis.call('del', claim_key)
 end
@@ -46,7 +46,7 @@ local shared = shared_count(shared_counts, field, count)
 local to_release = is_shared and math.min(count, 1) or count - shared
 if to_release == 0 or (only_if_acquired and is_shared and not memory) then
   if count == 0 then
-    redis.call('hdel', shared_counts, field)
+    forget_shared_count(shared_counts, field)
   end
   redis.call('del', memory_key)
   redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
@@ -75,7 +75,7 @@ elseif to_release < count then
 else
   redis.call('hdel', lock_hash, field)
   if is_shared then
-    redis.call('hdel', shared_counts, field)
+    forget_shared_count(shared_counts, field)
   end
   if redis.call('hlen', lock_hash) == 1 then -- only the mode is left
     redis.call('del', lock_hash)

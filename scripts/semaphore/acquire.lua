@@ -6,8 +6,8 @@
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  wanted permits, at least 1
--- returns  {1, permits left} when acquired, {0, permits left} when there are too few; "over" when
---          this acquisition has ended
+-- returns  {1, permits left} when acquired; {0, permits left} when there are too few; {0} when no
+--          number is set; "over" when this acquisition has ended
 local permits_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
 
@@ -15,9 +15,12 @@ local memory = redis.call('get', memory_key)
 if memory and memory ~= '1' then
   return 'over'
 end
-local left = read_number(permits_key) or 0
+local left = read_number(permits_key)
 if memory then
-  return {1, left}
+  return {1, left or 0}
+end
+if not left then
+  return {0}
 end
 if left < tonumber(wanted) then
   return {0, left}

@@ -6,8 +6,9 @@
 --          latch looks like any other number
 local number_key, leases = KEYS[1], KEYS[2]
 
-local value = redis.call('get', number_key)
-if not value or not string.match(value, '^-?%d+$') then
+-- The beginning is enough: a long text is no number.
+local value = redis.call('getrange', number_key, 0, 20)
+if not string.match(value, '^-?%d+$') then
   return {}
 end
 local kind = 'integer'

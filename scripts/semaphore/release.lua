@@ -1,6 +1,6 @@
 -- semaphore/release: release the permits of one acquisition, once, or hand them off.
--- The successor waits for as many permits or fewer, and gets them at once. A late copy of the
--- acquisition acquires nothing.
+-- The successor waits for as many permits or fewer, and gets them at once, unless the semaphore has
+-- been made smaller meanwhile. A late copy of the acquisition acquires nothing.
 -- uses     lib/number, lib/publish_permits
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
@@ -35,8 +35,10 @@ if not before then
   return 0
 end
 local returned = permits
--- A successor that has its permits already, or has given up, must not get them.
-local hands_off = successor_memory and redis.call('exists', successor_memory) == 0
+-- A successor that has its permits already, or has given up, must not get them. Nor may it get
+-- what is missing: fewer than 0 are left after permits were removed.
+local hands_off = successor_memory and before + permits >= tonumber(successor_permits)
+  and redis.call('exists', successor_memory) == 0
 if hands_off then
   redis.call('set', successor_memory, '1', 'px', successor_memory_ttl_ms)
   returned = returned - successor_permits

@@ -1,0 +1,118 @@
+package primitives_test
+
+import (
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// payloadTarget is a primitive that a client holds, another one that waits for it, and the name's channels.
+type payloadTarget struct {
+	name    string
+	of      func(c *primitives.Client, name string) handle
+	channel string // its prefix
+}
+
+var payloadTargets = []payloadTarget{
+	{"lock", func(c *primitives.Client, name string) handle { return c.Lock(name) }, "redisson_lock__channel"},
+	{"fair", func(c *primitives.Client, name string) handle { return c.FairLock(name) }, "redisson_lock__channel"},
+	{"writer", func(c *primitives.Client, name string) handle { return c.RWLock(name).Writer() }, "redisson_rwlock"},
+	{"semaphore", func(c *primitives.Client, name string) handle { return c.Semaphore(name) }, "redisson_sc"},
+	{
+		"permits", func(c *primitives.Client, name string) handle { return c.PermitExpirableSemaphore(name) },
+		"redisson_sc",
+	},
+}
+
+// FuzzPayloads publishes any payload on all channels of a primitive that is held and waited for, and on
+// those of the holder's client. The hold lasts, each message costs a few commands at most, and the waiter
+// gets the lock after the release.
+func FuzzPayloads(f *testing.F) {
+	s := redistest.Fresh(f)
+	admin := s.Client(f)
+	for kind := range byte(len(payloadTargets)) {
+		for _, payload := range []string{
+			"0", "1", "2", "", "-1", "99999999999999999999", "id 1 1000", " 1 1", "x  99", "\x00\xff",
+			"lock\nx\n6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:1", "permits\nx\n,,,", "\n\n", strings.Repeat("7", 300),
+		} {
+			f.Add(kind, payload)
+		}
+	}
+	f.Fuzz(func(t *testing.T, kind byte, payload string) {
+		target := payloadTargets[int(kind)%len(payloadTargets)]
+		ctx := t.Context()
+		require.NoError(t, admin.FlushAll(ctx).Err())
+		rdb := s.Client(t)
+		var sent countingHook
+		rdb.AddHook(&sent)
+		holder, waiter := newClient(t, s.Client(t)), newClient(t, rdb)
+		switch target.name {
+		case "semaphore":
+			require.NoError(t, holder.Semaphore("x").Add(ctx, 1))
+		case "permits":
+			require.NoError(t, holder.PermitExpirableSemaphore("x").Add(ctx, 1))
+		}
+		hold := acquire(t, ctx, target.of(holder, "x"))
+		waiting := start(func() (*primitives.Hold, error) { return target.of(waiter, "x").Acquire(ctx) })
+		awaitWaiter(t, s, "{x}")
+		channels := append(redistest.Channels(t, s), target.channel+":{x}", target.channel+":{x}:"+payload)
+		before := sent.n.Load()
+		const times = 20
+		for range times {
+			for _, channel := range channels {
+				require.NoError(t, admin.Publish(ctx, channel, payload).Err())
+			}
+			primitives.Notice(holder, payload)
+			primitives.Notice(waiter, payload)
+		}
+		requireLive(t, hold.Context())
+		release(t, hold)
+		release(t, awaitHold(t, waiting))
+		if n := sent.n.Load() - before; n > 3*times*int64(len(channels))+20 {
+			t.Fatalf("%d commands", n)
+		}
+		shut(waiter)
+		shut(holder)
+		for _, key := range redistest.Keys(t, s, "*") {
+			known := strings.HasPrefix(key, "redisson_unlock_latch:") || strings.HasPrefix(key, "redlatch_client:") ||
+				key == "x" && (target.name == "semaphore" || target.name == "permits")
+			require.True(t, known, "%q is left", key)
+		}
+	})
+}
+
+// Forged notices cost a client no more memory than their own length, a few times over, and a flood of them
+// no more than a few.
+func TestForgedNoticesCostLittleMemory(t *testing.T) {
+	s := redistest.Miniredis(t)
+	c := newClient(t, s.Client(t))
+	hold := acquire(t, t.Context(), c.Lock("l"))
+	var ids strings.Builder
+	for i := range 16_000 {
+		ids.WriteString(strconv.FormatInt(int64(i), 36) + ",")
+	}
+	for name, notice := range map[string]string{
+		"many ids":                "permits\nl\n" + ids.String(),
+		"many ids of a long name": "permits\n" + strings.Repeat("l", 64<<10) + "\n" + ids.String(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range 5_000 {
+				primitives.Notice(c, notice)
+			}
+			time.Sleep(100 * time.Millisecond) // for the goroutine that reads them
+			runtime.ReadMemStats(&after)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(512<<20))
+		})
+	}
+	requireLive(t, hold.Context())
+	release(t, hold)
+}
