@@ -54,11 +54,10 @@ func build(ctx context.Context, version Version) (string, error) {
 	if version == "" {
 		version = Redisson4
 	}
-	cache, err := os.UserCacheDir()
+	cache, err := cacheDir()
 	if err != nil {
-		return "", fmt.Errorf("redisson: %w", err)
+		return "", err
 	}
-	cache = filepath.Join(cache, "redlatch-interop")
 	hash, err := hashOf(driver.Sources)
 	if err != nil {
 		return "", err
@@ -67,11 +66,7 @@ func build(ctx context.Context, version Version) (string, error) {
 	if isDir(dir) {
 		return dir, nil
 	}
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return "", fmt.Errorf("redisson: %w", err)
-	}
-	// Only one build at a time: Maven's local repository does not support concurrent builds.
-	unlock, err := lockFile(filepath.Join(cache, "lock"))
+	unlock, err := LockMaven()
 	if err != nil {
 		return "", err
 	}
@@ -81,6 +76,27 @@ func build(ctx context.Context, version Version) (string, error) {
 		return dir, nil
 	}
 	return dir, buildInto(ctx, dir, version)
+}
+
+// LockMaven waits until no other test binary runs Maven, whose local repository does not support
+// concurrent builds.
+func LockMaven() (unlock func(), err error) {
+	cache, err := cacheDir()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return nil, fmt.Errorf("redisson: %w", err)
+	}
+	return lockFile(filepath.Join(cache, "lock"))
+}
+
+func cacheDir() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("redisson: %w", err)
+	}
+	return filepath.Join(cache, "redlatch-interop"), nil
 }
 
 // buildInto builds in a temporary directory and renames the result to dir. So dir is either complete
