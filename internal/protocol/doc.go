@@ -4,11 +4,17 @@
 //
 // A model is checked in three ways:
 //
-//   - No reachable state violates an invariant, such as "two holds are valid at once".
+//   - No reachable state violates an invariant, such as "two holds are valid at once". From each state of the
+//     fair lock, what is sure to happen ends all waiting.
 //   - With a defect planted, such as "a release is not remembered", some reachable state does. So the
 //     invariants are not empty.
 //   - The server in the model does what the Lua scripts do: each step of it is compared with the script
 //     on a Redis.
+//
+// There are models of the plain lock, with hand-offs and cohorts (1.2 million states), and of the fair lock
+// (5.9 million). Both have three acquisitions of up to three clients. Copies of a command that nobody waits
+// for any longer may be executed at any later time, in any number: so two copies in any order are included.
+// States count once if they differ in the names of acquisitions only.
 //
 // The tests are built without the race detector only: they use one goroutine, and it would make them slow.
 //

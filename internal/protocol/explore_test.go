@@ -4,6 +4,7 @@ package protocol
 
 import (
 	"fmt"
+	"hash/maphash"
 	"slices"
 	"strings"
 )
@@ -12,17 +13,22 @@ import (
 type step[S comparable] struct {
 	label string // with a verb for the name of the actor
 	actor int    // 0 is A
-	next  S
+	// sure: it happens in the end, unless something fails or somebody decides otherwise.
+	sure bool
+	next S
 }
 
 // model is a set of states and transitions.
 type model[S comparable] struct {
 	start S
-	steps func(s S) []step[S]
+	// steps appends the transitions of a state.
+	steps func(s S, to []step[S]) []step[S]
 	// same maps states that differ in names only to one of them.
 	same func(s S) S
 	// check returns what is wrong with a state, "" if nothing is.
 	check func(s S) string
+	// done, if not nil: from every state, steps that are sure lead to one that is done.
+	done func(s S) bool
 }
 
 // result is what explore found.
@@ -41,39 +47,153 @@ func (r result) String() string {
 
 // explore visits all states that a model can reach, the nearest first. It ends with the first violation.
 // visit, if not nil, is called once for each state.
+//
+// It remembers a hash of each state, not the state: 64 bits with a new seed in each run. With ten million
+// states, two have the same hash in one run of 300,000. Then it would miss states.
 func explore[S comparable](m model[S], visit func(S)) (r result) {
-	type origin struct {
-		from  S
-		label string
-		actor int
-	}
-	start := m.same(m.start)
-	origins := map[S]origin{start: {}} // by same
+	seed := maphash.MakeSeed()
+	key := func(s S) uint64 { return maphash.Comparable(seed, m.same(s)) }
+	found := map[uint64]int32{key(m.start): 0} // numbers of states, in the order in which they were found
+	ways := []way{{}}
+	var sure []edge
+	var done []bool
+	var steps []step[S]
 	for queue := []S{m.start}; len(queue) > 0; {
-		s := queue[0]
+		s, number := queue[0], int32(r.states)
 		queue = queue[1:]
 		r.states++
 		if visit != nil {
 			visit(s)
 		}
 		if r.violation = m.check(s); r.violation != "" {
-			for s = m.same(s); s != start; {
-				o := origins[s]
-				r.trace = append(r.trace, fmt.Sprintf(o.label, "ABCDE"[o.actor:o.actor+1]))
-				s = o.from
-			}
-			slices.Reverse(r.trace)
+			r.trace = traceOf(m, ways, number)
 			return r
 		}
-		from := m.same(s)
-		for _, step := range m.steps(s) {
+		if m.done != nil {
+			done = append(done, m.done(s))
+		}
+		steps = m.steps(s, steps[:0])
+		for i := range steps {
 			r.steps++
-			key := m.same(step.next)
-			if _, known := origins[key]; !known {
-				origins[key] = origin{from, step.label, step.actor}
-				queue = append(queue, step.next)
+			next := &steps[i].next
+			if *next == s {
+				continue
+			}
+			k := key(*next)
+			to, known := found[k]
+			if !known {
+				to = int32(len(ways))
+				found[k] = to
+				ways = append(ways, way{number, uint8(i)})
+				queue = append(queue, *next)
+			}
+			if m.done != nil && steps[i].sure {
+				sure = append(sure, edge{number, to})
 			}
 		}
 	}
+	if m.done != nil {
+		if number := firstStuck(done, sure); number >= 0 {
+			r.violation = "what is sure to happen from here on does not end all waiting"
+			r.trace = traceOf(m, ways, number)
+		}
+	}
 	return r
+}
+
+// way is how a state was found: by a step of an earlier state.
+type way struct {
+	from int32
+	step uint8
+}
+
+// traceOf returns the labels of the steps from the start to a state.
+func traceOf[S comparable](m model[S], ways []way, number int32) (trace []string) {
+	var taken []uint8
+	for ; number != 0; number = ways[number].from {
+		taken = append(taken, ways[number].step)
+	}
+	slices.Reverse(taken)
+	s := m.start
+	for _, i := range taken {
+		step := m.steps(s, nil)[i]
+		trace = append(trace, strings.ReplaceAll(step.label, "%s", "ABCDE"[step.actor:step.actor+1]))
+		s = step.next
+	}
+	return trace
+}
+
+// edge is a step between two states.
+type edge struct{ from, to int32 }
+
+// firstStuck returns the first state from which no edges lead to one that is done, -1 if there is none.
+func firstStuck(done []bool, edges []edge) int32 {
+	// The edges into a state i are into[first[i]:first[i+1]].
+	first := make([]int32, len(done)+1)
+	for _, e := range edges {
+		first[e.to]++
+	}
+	for i := range done {
+		first[i+1] += first[i]
+	}
+	into := make([]int32, len(edges))
+	for _, e := range edges {
+		first[e.to]--
+		into[first[e.to]] = e.from
+	}
+	ends := slices.Clone(done)
+	var queue []int32
+	for i, d := range done {
+		if d {
+			queue = append(queue, int32(i))
+		}
+	}
+	for ; len(queue) > 0; queue = queue[1:] {
+		i := queue[0]
+		for _, from := range into[first[i]:first[i+1]] {
+			if !ends[from] {
+				ends[from] = true
+				queue = append(queue, from)
+			}
+		}
+	}
+	return int32(slices.Index(ends, false))
+}
+
+const (
+	acquisitions = 3
+	nobody       = -1
+)
+
+// processes numbers the client of each acquisition.
+type processes [acquisitions]int8
+
+// equals says which neighbors, i and i+1, have equal standing: two acquisitions of one client, or two with
+// clients of their own.
+func (of processes) equals() (equal [acquisitions - 1]bool) {
+	clients := [acquisitions]int{}
+	for _, c := range of {
+		clients[c]++
+	}
+	for i := range equal {
+		equal[i] = of[i] == of[i+1] || (clients[of[i]] == 1 && clients[of[i+1]] == 1)
+	}
+	return equal
+}
+
+// sortNames renames acquisitions of equal standing, so that many states that differ in the names only
+// become one state. rank is a number that depends on what an acquisition has done, and not on its name.
+func sortNames(equal [acquisitions - 1]bool, rank func(i int) uint64, swap func(i, j int8)) {
+	var ranks [acquisitions]uint64
+	for i := range ranks {
+		ranks[i] = rank(i)
+	}
+	for range equal {
+		for i := range equal {
+			if equal[i] && ranks[i] > ranks[i+1] {
+				ranks[i], ranks[i+1] = ranks[i+1], ranks[i]
+				swap(int8(i), int8(i+1))
+			}
+		}
+	}
 }

@@ -12,20 +12,11 @@ import (
 // The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
 // cohorts, in which a hold is passed on without a command and another acquisition releases its id.
 //
-// Each command is sent up to maxCopies times. A copy may be executed at any later time, or never; its answer
-// may arrive, or be lost.
+// At most one copy of a command is awaited. Once a client has stopped waiting for a copy, copies of it may be
+// executed at any later time, in any number, or never. Answers may be lost.
 //
 // Assumed, and not part of the model: Redis remembers a release for longer than a copy can be under way, and a
 // lease does not end on the server before it ends for its holder, whose clock starts earlier.
-
-const (
-	acquisitions = 3
-	maxCopies    = 2
-	nobody       = -1
-)
-
-// process numbers the client of each acquisition. Acquisitions of one client hand the lock off.
-type processes [acquisitions]int8
 
 // phase is how far an acquisition has come.
 type phase uint8
@@ -58,7 +49,6 @@ const (
 type acquisition struct {
 	phase   phase
 	latest  answer // to the latest attempt
-	sent    int8   // attempts
 	doubt   bool   // an attempt was not answered: a copy may still arrive
 	offered bool   // a release may hand the lock off to it
 	stale   bool   // the lease that it was granted has ended before it knew
@@ -67,11 +57,10 @@ type acquisition struct {
 	clean bool
 }
 
-// ending of an id: its release or its rollback. All copies are equal.
+// release of an id, or its rollback. All copies are equal.
 type release struct {
-	sent      int8
 	latest    answer
-	late      int8 // copies under way for which nobody waits
+	late      bool // copies may be executed for which nobody waits
 	doubt     bool // a copy was not answered
 	by        int8 // the acquisition that waits for the answer
 	successor int8
@@ -87,7 +76,7 @@ type lockServer struct {
 type lockState struct {
 	server   lockServer
 	acquired [acquisitions]acquisition
-	late     [acquisitions]int8 // copies of attempts under way for which nobody waits
+	late     [acquisitions]bool // copies of attempts may be executed for which nobody waits
 	released [acquisitions]release
 }
 
@@ -136,6 +125,7 @@ func (s *lockServer) release(id, successor int8, remember bool, d *lockDefects) 
 
 // lockModel returns the model for acquisitions of these processes.
 func lockModel(of processes, d lockDefects) model[lockState] {
+	equal := of.equals()
 	start := lockState{server: lockServer{holder: nobody}}
 	for i := range start.released {
 		start.released[i].successor, start.released[i].by = nobody, nobody
@@ -144,31 +134,24 @@ func lockModel(of processes, d lockDefects) model[lockState] {
 	return model[lockState]{
 		start: start,
 		check: checkLock,
-		same:  func(s lockState) lockState { s.sort(of); return s },
-		steps: func(s lockState) (steps []step[lockState]) {
+		same:  func(s lockState) lockState { sortNames(equal, s.rank, s.swap); return s },
+		steps: func(s lockState, steps []step[lockState]) []step[lockState] {
 			// do adds a step, made by change on a copy of the state.
 			do := func(label string, id int, change func(s *lockState)) {
-				next := s
-				change(&next)
+				steps = append(steps, step[lockState]{label: label, actor: id, next: s})
+				next := &steps[len(steps)-1].next
+				change(next)
 				next.normalize()
-				steps = append(steps, step[lockState]{label, id, next})
 			}
 			for i := range s.acquired {
 				acquireSteps(&s, i, &d, do)
 				holdSteps(&s, i, of, &d, do)
 				releaseSteps(&s, i, &d, do)
-				if s.late[i] > 0 {
-					do("a late copy of %s's attempt is executed", i, func(s *lockState) {
-						s.late[i]--
-						s.server.acquire(int8(i))
-					})
+				if s.late[i] {
+					do("a late copy of %s's attempt is executed", i, func(s *lockState) { s.server.acquire(int8(i)) })
 				}
-				if r := &s.released[i]; r.late > 0 {
-					do("a late copy of %s's release is executed", i, func(s *lockState) {
-						r := &s.released[i]
-						r.late--
-						s.executeRelease(int8(i), &d)
-					})
+				if s.released[i].late {
+					do("a late copy of %s's release is executed", i, func(s *lockState) { s.executeRelease(int8(i), &d) })
 				}
 			}
 			if h := s.server.holder; h != nobody && (d.noticesLossLate || !s.isUsed(h)) {
@@ -191,12 +174,17 @@ func (s *lockState) normalize() {
 		}
 	}
 	for i := range s.acquired {
-		if r := &s.released[i]; r.by == nobody && r.late == 0 {
+		r := &s.released[i]
+		if s.server.over[i] { // then late copies change nothing
+			s.late[i] = false
+			r.late = r.late && s.server.holder == int8(i)
+		}
+		if r.by == nobody && !r.late {
 			*r = release{by: nobody, successor: nobody}
 		}
 		a := &s.acquired[i]
 		if a.phase == holding || a.phase == ending || a.phase == ended {
-			a.sent, a.latest, a.offered, a.stale = 0, notSent, false, false
+			a.latest, a.offered, a.stale = notSent, false, false
 			if !used[i] {
 				a.doubt = false
 			}
@@ -207,35 +195,19 @@ func (s *lockState) normalize() {
 	}
 }
 
-// sort swaps neighbors of equal standing, so that many states that differ in the names only are one state.
-// Acquisitions of one client have equal standing, and so have all if each has its own client.
-func (s *lockState) sort(of processes) {
-	separate := of[0] != of[1] && of[1] != of[2] && of[0] != of[2]
-	for range acquisitions - 1 {
-		for i := range acquisitions - 1 {
-			if (separate || of[i] == of[i+1]) && s.rank(i) > s.rank(i+1) {
-				s.swap(int8(i), int8(i+1))
-			}
-		}
-	}
-}
-
-// rank is a number that depends on what acquisition i has done, and hardly on its name.
+// rank implements the argument of sortNames.
 func (s *lockState) rank(i int) (n uint64) {
 	a, r := &s.acquired[i], &s.released[i]
 	for _, bit := range []bool{
 		a.doubt, a.offered, a.stale, a.clean, r.doubt, r.remember, s.server.over[i], s.server.holder == int8(i),
-		a.wire == int8(i), r.successor == nobody,
+		a.wire == int8(i), r.successor == nobody, r.late, s.late[i],
 	} {
 		n <<= 1
 		if bit {
 			n |= 1
 		}
 	}
-	for _, digit := range []uint64{
-		uint64(a.phase), uint64(a.latest), uint64(r.latest),
-		uint64(a.sent), uint64(r.sent), uint64(r.late), uint64(s.late[i]),
-	} {
+	for _, digit := range []uint64{uint64(a.phase), uint64(a.latest), uint64(r.latest)} {
 		n = n<<4 | digit
 	}
 	return n
@@ -285,7 +257,7 @@ func (s *lockState) executeRelease(id int8, d *lockDefects) answer {
 // endBy sends the release or the rollback of an id.
 func (s *lockState) endBy(by int, id, successor int8, remember bool) {
 	s.acquired[by].phase = ending
-	s.released[id] = release{sent: 1, latest: inFlight, by: int8(by), successor: successor, remember: remember}
+	s.released[id] = release{latest: inFlight, by: int8(by), successor: successor, remember: remember}
 }
 
 // giveUp ends an acquisition without a hold.
@@ -314,27 +286,22 @@ func (s *lockState) grant(i int, d *lockDefects) {
 	}
 }
 
-// acquireSteps are those of an acquisition until it holds, or gives up.
+// acquireSteps lists the steps of an acquisition until it holds, or gives up.
 func acquireSteps(s *lockState, i int, d *lockDefects, do func(string, int, func(*lockState))) {
 	send := func(s *lockState) {
 		a := &s.acquired[i]
 		a.phase, a.latest = trying, inFlight
-		a.sent++
 	}
 	a := &s.acquired[i]
 	switch {
 	case a.phase == idle:
 		do("%s tries", i, send)
 	case a.phase == waiting:
-		if a.sent < maxCopies {
-			do("%s tries again", i, send)
-		}
+		do("%s tries again", i, send)
 		do("%s gives up", i, func(s *lockState) { s.giveUp(i, d) })
 	case a.phase != trying:
 	case a.latest == notSent:
-		if a.sent < maxCopies {
-			do("%s repeats its attempt", i, send)
-		}
+		do("%s repeats its attempt", i, send)
 		do("%s gives up", i, func(s *lockState) { s.giveUp(i, d) })
 	case a.latest == inFlight:
 		do("%s's attempt is executed", i, func(s *lockState) {
@@ -346,7 +313,7 @@ func acquireSteps(s *lockState, i int, d *lockDefects, do func(string, int, func
 		do("%s stops waiting for its attempt, which is under way", i, func(s *lockState) {
 			a := &s.acquired[i]
 			a.latest, a.doubt = notSent, true
-			s.late[i]++
+			s.late[i] = true
 		})
 	default:
 		do("%s gets the answer to its attempt", i, func(s *lockState) {
@@ -380,7 +347,7 @@ var (
 	passOnTo  = [acquisitions]string{"%s passes on to A", "%s passes on to B", "%s passes on to C"}
 )
 
-// holdSteps are those of a hold.
+// holdSteps lists the steps of a hold.
 func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string, int, func(*lockState))) {
 	a := &s.acquired[i]
 	id := a.wire
@@ -409,7 +376,7 @@ func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string
 	}
 }
 
-// releaseSteps are those of the release or rollback of an id.
+// releaseSteps lists the steps of the release or rollback of an id.
 func releaseSteps(s *lockState, i int, d *lockDefects, do func(string, int, func(*lockState))) {
 	r := &s.released[i]
 	if r.by == nobody {
@@ -417,13 +384,7 @@ func releaseSteps(s *lockState, i int, d *lockDefects, do func(string, int, func
 	}
 	switch r.latest {
 	case notSent:
-		if r.sent < maxCopies {
-			do("the release of %s is repeated", i, func(s *lockState) {
-				s.released[i].latest = inFlight
-				s.released[i].sent++
-			})
-			return
-		}
+		do("the release of %s is repeated", i, func(s *lockState) { s.released[i].latest = inFlight })
 		// The successor, if there is one, stays offered: the lock may be its own by now.
 		do("the release of %s fails", i, func(s *lockState) {
 			r := &s.released[i]
@@ -437,8 +398,7 @@ func releaseSteps(s *lockState, i int, d *lockDefects, do func(string, int, func
 		})
 		do("nobody waits any longer for the release of %s, which is under way", i, func(s *lockState) {
 			r := &s.released[i]
-			r.latest, r.doubt = notSent, true
-			r.late++
+			r.latest, r.doubt, r.late = notSent, true, true
 		})
 	default:
 		do("the release of %s is answered", i, func(s *lockState) { s.endOf(i, d) })
