@@ -40,6 +40,7 @@ const (
 	checkReason   = "loss"        // a hold was lost without a reason
 	checkNotice   = "notice"      // the holder learned of a loss too late
 	checkFree     = "wait"        // a waiter waited although nobody could hold
+	checkOwner    = "owner"       // an owner was kept out of its own lock
 	checkError    = "error"       // an error that no fault explains
 	checkForever  = "end"         // a call did not return at all
 	checkLeft     = "left behind" // keys, subscriptions or goroutines
@@ -49,9 +50,7 @@ const (
 
 // check returns the violations of a history. undecided are names for which porcupine ran out of time.
 func (h *history) check() (violations []Violation, undecided []string) {
-	h.sort()
-	names := h.byName()
-	for name, ops := range names {
+	for name, ops := range h.names {
 		v, known := h.linearize(name, ops)
 		if !known {
 			undecided = append(undecided, name)
@@ -62,7 +61,8 @@ func (h *history) check() (violations []Violation, undecided []string) {
 	}
 	violations = append(violations, h.checkReturns()...)
 	violations = append(violations, h.checkErrors()...)
-	violations = append(violations, h.checkWaits(names)...)
+	violations = append(violations, h.checkWaits()...)
+	violations = append(violations, h.checkOwners()...)
 	slices.SortFunc(violations, func(a, b Violation) int {
 		return cmp.Or(cmp.Compare(a.Check, b.Check), cmp.Compare(a.Name, b.Name), cmp.Compare(a.Detail, b.Detail))
 	})
@@ -71,247 +71,6 @@ func (h *history) check() (violations []Violation, undecided []string) {
 
 func violation(check string, o *op, name, format string, args ...any) Violation {
 	return Violation{Check: check, Primitive: o.call.Primitive, Name: name, Detail: fmt.Sprintf(format, args...)}
-}
-
-// linearize looks for a sequential order of what happened to a name.
-func (h *history) linearize(name string, ops []*op) (violations []Violation, known bool) {
-	var model porcupine.Model
-	var history []porcupine.Operation
-	if ops[0].call.Primitive == "latch" {
-		model, history = latchModel, h.latchSteps(ops)
-	} else {
-		model, history = holdersModel(limitOf(ops)), h.holderSteps(name, ops)
-	}
-	switch result, info := porcupine.CheckOperationsVerbose(model, history, solving); result {
-	case porcupine.Ok:
-		return nil, true
-	case porcupine.Unknown:
-		return nil, false
-	default:
-		h.annotate(&info, name)
-		v := violation(checkOrder, ops[0], name, "%s", explain(history, info))
-		v.result, v.model = &info, model
-		return []Violation{v}, true
-	}
-}
-
-// limitOf returns the size of a pool, or 0 for locks.
-func limitOf(ops []*op) int {
-	for _, o := range ops {
-		if o.call.Limit > 0 {
-			return o.call.Limit
-		}
-	}
-	return 0
-}
-
-// explain says which operation fits in no order: the earliest one behind the longest order that was found.
-func explain(history []porcupine.Operation, info porcupine.LinearizationInfo) string {
-	longest := []porcupine.Operation(nil)
-	for _, partial := range info.PartialLinearizationsOperations() {
-		for _, p := range partial {
-			if len(p) > len(longest) {
-				longest = p
-			}
-		}
-	}
-	done := map[any]int{}
-	for _, o := range longest {
-		done[o.Input]++
-	}
-	for _, o := range history { // by the time of the call
-		if s := o.Input.(step); s.do != stepEnd && done[o.Input] == 0 {
-			return fmt.Sprintf("no order of the operations explains %s, by client %d", s.text, o.ClientId)
-		}
-	}
-	return "no order of the operations explains the history"
-}
-
-// lanes numbers the sessions of all processes for a timeline.
-type lanes map[[2]int]int
-
-func (l lanes) of(o *op) int {
-	key := [2]int{o.process, o.call.Session}
-	if _, ok := l[key]; !ok {
-		l[key] = len(l)
-	}
-	return l[key]
-}
-
-// holderSteps returns the operations on a lock or semaphore as the model sees them. A hold is two
-// operations: an acquisition between its call and its return, and an end that can take effect from
-// the moment at which the holder's own clock no longer promises anything.
-func (h *history) holderSteps(name string, ops []*op) []porcupine.Operation {
-	var out []porcupine.Operation
-	horizon := h.end + 1
-	lanes := lanes{}
-	roots := map[*op]int{}
-	for i, o := range ops {
-		roots[o] = i
-	}
-	cut := int64(never)
-	if limitOf(ops) > 0 {
-		cut = h.firstLoss(ops)
-	}
-	emit := func(o *op, begin, end int64, s step) {
-		out = append(out, porcupine.Operation{ClientId: lanes.of(o), Input: s, Call: begin, Return: min(end, horizon)})
-	}
-	for _, o := range ops {
-		if o.call.Do != opAcquire {
-			continue
-		}
-		s := step{do: opAcquire, root: roots[o.root], read: o.call.Read, permits: o.call.Permits}
-		begin := o.call.At
-		outermost := o.root == o
-		queued := workloads[o.call.Primitive].fair && outermost && o.waited != 0 &&
-			!h.disturbed(o.process, name, o.call.At, min(o.returned(), o.died))
-		if queued && (o.holds() || o.outcome() == outcomeBusy) {
-			emit(o, o.call.At, o.waited, step{do: stepJoin, root: s.root, text: fmt.Sprintf("join #%d", s.root)})
-			begin = o.waited
-			if !o.holds() {
-				emit(o, o.waited, o.returned(), step{do: stepLeave, root: s.root, text: fmt.Sprintf("leave #%d", s.root)})
-			}
-		}
-		if !o.holds() || o.ret.At >= cut {
-			continue
-		}
-		s.ordered = queued
-		// While servers change over, two of them may count. So tokens of that time are not compared.
-		if outermost && !h.lossy(o.call.At, o.ret.At) {
-			s.token = o.ret.Token
-		}
-		s.text = describe(o, s)
-		emit(o, begin, o.ret.At, s)
-		end, done := h.clip(o, ops), never
-		if o.release != nil && o.release.outcome() == outcomeOK {
-			done = int(o.release.ret.At)
-		}
-		emit(o, max(end, begin), max(int64(done), end, begin), step{
-			do: stepEnd, root: s.root, read: s.read, permits: s.permits, text: fmt.Sprintf("end #%d", s.root),
-		})
-	}
-	for _, w := range h.windows {
-		if w.lossy {
-			out = append(out, porcupine.Operation{
-				ClientId: len(lanes), Input: step{do: stepLoss, text: w.fault}, Call: w.begin, Return: w.end,
-			})
-		}
-	}
-	return out
-}
-
-func describe(o *op, s step) string {
-	kind := "acquire"
-	switch {
-	case o.root != o:
-		kind = "nest"
-	case s.read:
-		kind = "read"
-	}
-	text := fmt.Sprintf("%s #%d", kind, s.root)
-	if s.token > 0 {
-		text += fmt.Sprintf(" token %d", s.token)
-	}
-	if s.permits > 0 {
-		text += fmt.Sprintf(" %d permits", s.permits)
-	}
-	return text + fmt.Sprintf(" (process %d, %s)", o.process, o.ret.ID)
-}
-
-// clip returns when the claim of a hold ends, for the check of exclusion. An operator or a loss of data
-// may end it earlier than its holder can know.
-func (h *history) clip(o *op, ops []*op) int64 {
-	end := o.claimEnd()
-	begin := ownershipBegin(o, ops)
-	for i := range h.windows {
-		w := &h.windows[i]
-		if slices.ContainsFunc(o.call.Names, w.ends) && w.overlaps(begin, end) {
-			end = min(end, max(o.ret.At, w.begin))
-		}
-	}
-	return end
-}
-
-// ownershipBegin returns when the id of a hold may have been granted first: nested holds and the members
-// of a cohort share it.
-func ownershipBegin(o *op, ops []*op) int64 {
-	begin := o.root.call.At
-	if o.ret.ID == "" {
-		return begin
-	}
-	for _, other := range ops {
-		if other.process == o.process && other.holds() && other.ret.ID == o.ret.ID {
-			begin = min(begin, other.call.At)
-		}
-	}
-	return begin
-}
-
-// lossy reports whether servers may have forgotten something between two instants.
-func (h *history) lossy(begin, end int64) bool {
-	return slices.ContainsFunc(h.windows, func(w window) bool { return w.lossy && w.overlaps(begin, end) })
-}
-
-// firstLoss returns when the servers may first have forgotten a name that was in use. A pool or latch that
-// was lost is not used again, except by calls that are under way.
-func (h *history) firstLoss(ops []*op) int64 {
-	first := int64(never)
-	for _, w := range h.windows {
-		if w.lossy && w.begin > ops[0].call.At {
-			first = min(first, w.begin)
-		}
-	}
-	return first
-}
-
-// latchSteps returns the operations on a latch. An operation of unknown outcome may take effect at any
-// time after its call.
-func (h *history) latchSteps(ops []*op) []porcupine.Operation {
-	var out []porcupine.Operation
-	lanes := lanes{}
-	cut := h.firstLoss(ops)
-	for _, o := range ops {
-		s := step{do: o.call.Do, permits: o.call.Permits, result: -1, root: len(out)}
-		end := o.returned()
-		if min(end, o.died) >= cut {
-			continue
-		}
-		switch o.outcome() {
-		case outcomeOK:
-			s.result = o.ret.Count
-		case outcomeUnknown:
-			end = never
-		default:
-			continue
-		}
-		if end == never && (s.do == opCount || s.do == opAwait) {
-			continue // it changed nothing and saw nothing
-		}
-		s.text = s.do
-		if s.do == opCount || s.do == opInit {
-			s.text += fmt.Sprintf(" %d", s.result)
-		}
-		out = append(out, porcupine.Operation{
-			ClientId: lanes.of(o), Input: s, Call: o.call.At, Return: min(end, h.end+1),
-		})
-	}
-	return out
-}
-
-// annotate adds the faults to a timeline.
-func (h *history) annotate(info *porcupine.LinearizationInfo, name string) {
-	var notes []porcupine.Annotation
-	for _, w := range h.windows {
-		if len(w.names) > 0 && !slices.Contains(w.names, name) {
-			continue
-		}
-		note := porcupine.Annotation{Tag: "faults", Start: w.begin, End: w.end, Description: w.fault}
-		if w.process >= 0 {
-			note.Description += fmt.Sprintf(" of process %d", w.process)
-		}
-		notes = append(notes, note)
-	}
-	info.AddAnnotations(notes)
 }
 
 // checkReturns finds calls that returned too late.
@@ -358,8 +117,8 @@ func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 		default:
 			continue
 		}
-		begin := ownershipBegin(o, ops)
-		ended := slices.ContainsFunc(h.windows, func(w window) bool {
+		begin := h.ownershipBegin(o)
+		ended := len(h.takeovers(o, begin, at)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {
 			return slices.ContainsFunc(o.call.Names, w.ends) && w.overlaps(begin, at)
 		})
 		byTime := at >= o.until-int64(5*time.Millisecond)
@@ -375,7 +134,7 @@ func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// checkNotices finds holders that an operator has ended, and that learned it too late.
+// checkNotices finds holders that an operator or another client has ended, and that learned it too late.
 func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 	for i := range h.windows {
 		w := &h.windows[i]
@@ -383,26 +142,54 @@ func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 			continue
 		}
 		for _, o := range ops {
-			if !o.holds() || o.ret.At >= w.begin || o.claimEnd() <= w.end {
-				continue
+			if o.holds() {
+				out = append(out, h.checkNotice(o, name, w.fault, w.interval, w.fault == faultForce)...)
 			}
-			told := time.Duration(o.claimEnd() - w.end)
-			limit := o.call.TTL
-			quiet := !h.troubled(o.process, w.begin-int64(recovery), o.claimEnd())
-			switch {
-			case quiet && w.fault == faultForce && w.begin-o.root.ret.At > int64(time.Second):
-				limit = min(limit, notice+tolerance)
-			case quiet && !o.call.Fixed:
-				limit = min(limit, o.call.TTL/3+time.Second)
-			}
-			if told > limit+h.stalled(o.process, w.begin, o.claimEnd()) {
-				out = append(out, violation(checkNotice, o, name,
-					"process %d held %s for %v after %s, and may hold for %v at most", o.process, o.ret.ID,
-					told.Round(time.Millisecond), w.fault, limit))
+		}
+	}
+	for _, t := range ops {
+		if !t.takesOver() || t.outcome() != outcomeOK || t.call.Do == opForce && t.ret.Count == 0 {
+			continue
+		}
+		quiet := !h.troubled(t.process, t.call.At-int64(recovery), t.ret.At)
+		for _, o := range ops {
+			// ReleaseID gives back one count, and others may be left.
+			if t.ends(o) && (t.call.Do != opReleaseID || !h.hasCounts(o)) {
+				out = append(out, h.checkNotice(o, name, t.call.Do, interval{t.call.At, t.ret.At}, quiet)...)
 			}
 		}
 	}
 	return out
+}
+
+// checkNotice checks when a holder learned that it was ended during a time. told: it was sent a notice. If others
+// have its id, it may go on with what they have acquired since.
+func (h *history) checkNotice(o *op, name, by string, at interval, told bool) []Violation {
+	if o.detached || o.ret.At >= at.begin || o.claimEnd() <= at.end || o.root.call.Owner != "" && h.sharesID(o) {
+		return nil
+	}
+	after := time.Duration(o.claimEnd() - at.end)
+	limit := o.call.TTL
+	quiet := !h.troubled(o.process, at.begin-int64(recovery), o.claimEnd())
+	switch {
+	case quiet && told && at.begin-o.root.ret.At > int64(time.Second):
+		limit = min(limit, notice+4*tolerance) // the notice takes two more processes and the server
+	case quiet && !o.call.Fixed && !h.wasExtended(o, at.begin):
+		limit = min(limit, o.call.TTL/3+time.Second)
+	}
+	if after <= limit+h.stalled(o.process, at.begin, o.claimEnd()) {
+		return nil
+	}
+	return []Violation{violation(checkNotice, o, name, "process %d held %s for %v after %s, and may hold for %v at most",
+		o.process, o.ret.ID, after.Round(time.Millisecond), by, limit)}
+}
+
+// wasExtended reports whether Extend may have put off the next renewal of a hold before an instant.
+func (h *history) wasExtended(o *op, before int64) bool {
+	return slices.ContainsFunc(h.names[o.call.Names[0]], func(e *op) bool {
+		return e.call.Do == opExtend && e.process == o.process && e.call.At < before &&
+			(e.call.Root == o.call.Op || e.call.Root == o.root.call.Op)
+	})
 }
 
 // troubled reports whether a fault other than an operator's act may have delayed a process.
@@ -428,8 +215,9 @@ func (h *history) checkErrors() (out []Violation) {
 			if !strings.Contains(o.ret.Err, part) {
 				continue
 			}
+			// A waiter behind others reports the latest failure of its client, which may be from before its call.
 			excused := slices.ContainsFunc(h.windows, func(w window) bool {
-				return w.fault == excuse && w.overlaps(o.call.At, o.ret.At)
+				return w.fault == excuse && w.overlaps(o.call.At-int64(recovery), o.ret.At)
 			})
 			if !excused {
 				out = append(out, violation(checkError, o, o.call.Names[0], "%s: %s", o.call.Do, o.ret.Err))
@@ -440,7 +228,7 @@ func (h *history) checkErrors() (out []Violation) {
 }
 
 // checkWaits finds waiters that waited for a lock that nobody can have held.
-func (h *history) checkWaits(names map[string][]*op) (out []Violation) {
+func (h *history) checkWaits() (out []Violation) {
 	for _, o := range h.ops {
 		if o.call.Do != opAcquire || o.root != o || o.ret == nil || o.call.Limit > 0 || o.call.Primitive == "latch" {
 			continue
@@ -450,7 +238,7 @@ func (h *history) checkWaits(names map[string][]*op) (out []Violation) {
 		}
 		var covered []interval
 		for _, name := range o.call.Names {
-			for _, other := range names[name] {
+			for _, other := range h.names[name] {
 				if i, ok := h.possible(other, name); ok && other.root != o {
 					covered = append(covered, i)
 				}
@@ -473,7 +261,7 @@ func (h *history) checkWaits(names map[string][]*op) (out []Violation) {
 
 // possible returns when an acquisition may have held its names in Redis.
 func (h *history) possible(o *op, name string) (interval, bool) {
-	if o.call.Do != opAcquire {
+	if o.call.Do != opAcquire && o.call.Do != opAdopt {
 		return interval{}, false
 	}
 	const slack = int64(time.Second)
@@ -483,12 +271,22 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 	}
 	disturbed := h.disturbed(o.process, name, o.call.At, min(o.returned(), o.died))
 	switch {
+	case o.call.Do == opAdopt && o.isOpen(): // it is not undone
+		return interval{o.call.At, min(o.returned(), o.died, h.end) + int64(copyDelay) + ttl}, true
 	case o.ret == nil:
 		return interval{o.call.At, min(o.died, h.end) + ttl}, true
 	case o.holds():
 		i := interval{o.ret.At - slack/2, o.claimEnd() + ttl}
 		if o.release != nil && o.release.outcome() == outcomeOK {
 			i.end = o.release.ret.At
+		} else if o.root.call.Owner != "" {
+			i.end = h.end // others of its owner renew what it did not give back
+		}
+		for _, t := range h.takeovers(o, o.ret.At, i.end) {
+			// One that began before this acquisition returned may have ended an earlier hold.
+			if t.call.At > o.ret.At && t.outcome() == outcomeOK && !h.hasCounts(o) {
+				i.end = min(i.end, t.ret.At)
+			}
 		}
 		if disturbed {
 			i.begin = o.call.At
@@ -500,6 +298,26 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 		return interval{o.ret.At - slack/2, o.ret.At + slack}, true
 	}
 	return interval{}, false
+}
+
+// checkOwners finds attempts that were refused although their owner had the lock all the time.
+func (h *history) checkOwners() (out []Violation) {
+	for _, o := range h.ops {
+		if !o.call.Try || o.outcome() != outcomeBusy {
+			continue
+		}
+		name := o.call.Names[0]
+		for _, other := range h.names[name] {
+			if !other.holds() || other.call.Owner != o.call.Owner || other.ret.At > o.call.At || h.clip(other) < o.ret.At ||
+				len(h.takeovers(other, h.ownershipBegin(other), o.ret.At)) > 0 {
+				continue // an earlier holder of that id that was ended may give back this one's count
+			}
+			out = append(out, violation(checkOwner, o, name, "process %d was refused, although its owner %s had the lock: %s",
+				o.process, o.call.Owner, o.ret.Err))
+			break
+		}
+	}
+	return out
 }
 
 // widestGap returns the longest part of [begin, end] that no interval covers, and where it begins.

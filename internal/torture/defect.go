@@ -10,7 +10,13 @@ import (
 // client processes, to see that the checks find them.
 type defect struct {
 	acquire   func(attempt) (hold, error)
-	countDown func(context.Context, *session, *primitives.CountDownLatch) error
+	adopt     func(ctx context.Context, s *session, l target, id string, opts []primitives.Option) (hold, error)
+	releaseID func(ctx context.Context, s *session, l target, id string) error
+	force     func(ctx context.Context, l forcible) (bool, error)
+	add       func(ctx context.Context, sem *primitives.Semaphore, delta int) error
+	drain     func(ctx context.Context, sem *primitives.Semaphore) (int, error)
+	resize    func(ctx context.Context, sem *primitives.PermitExpirableSemaphore, n int) error
+	countDown func(ctx context.Context, s *session, latch *primitives.CountDownLatch) error
 }
 
 // planted returns a defect by name. Only tests set it.
@@ -42,10 +48,12 @@ func (a attempt) run() (hold, error) {
 }
 
 // plainly acquires without a defect.
-func (a attempt) plainly() (hold, error) {
-	h, err := a.lock.Acquire(a.ctx, a.opts...)
+func (a attempt) plainly() (hold, error) { return asHold(a.lock.Acquire(a.ctx, a.opts...)) }
+
+// asHold returns no hold for a nil one.
+func asHold(h *primitives.Hold, err error) (hold, error) {
 	if err != nil {
-		return nil, err // not h: a nil *Hold is no nil hold
+		return nil, err
 	}
 	return h, nil
 }
@@ -54,6 +62,48 @@ func (a attempt) plainly() (hold, error) {
 func (a attempt) with(opts ...primitives.Option) (hold, error) {
 	a.opts = append(a.opts, opts...)
 	return a.plainly()
+}
+
+func (s *session) adoptID(ctx context.Context, l target, id string, opts []primitives.Option) (hold, error) {
+	if f := s.defect().adopt; f != nil {
+		return f(ctx, s, l, id, opts)
+	}
+	return asHold(l.Adopt(ctx, id, opts...))
+}
+
+func (s *session) freeID(ctx context.Context, l target, id string) error {
+	if f := s.defect().releaseID; f != nil {
+		return f(ctx, s, l, id)
+	}
+	return l.ReleaseID(ctx, id)
+}
+
+func (s *session) free(ctx context.Context, l forcible) (bool, error) {
+	if f := s.defect().force; f != nil {
+		return f(ctx, l)
+	}
+	return l.ForceRelease(ctx)
+}
+
+func (s *session) addPermits(ctx context.Context, sem *primitives.Semaphore, delta int) error {
+	if f := s.defect().add; f != nil {
+		return f(ctx, sem, delta)
+	}
+	return sem.Add(ctx, delta)
+}
+
+func (s *session) drainPermits(ctx context.Context, sem *primitives.Semaphore) (int, error) {
+	if f := s.defect().drain; f != nil {
+		return f(ctx, sem)
+	}
+	return sem.Drain(ctx)
+}
+
+func (s *session) resizePermits(ctx context.Context, sem *primitives.PermitExpirableSemaphore, n int) error {
+	if f := s.defect().resize; f != nil {
+		return f(ctx, sem, n)
+	}
+	return sem.Resize(ctx, n)
 }
 
 func (s *session) countDown(ctx context.Context, latch *primitives.CountDownLatch) error {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -20,6 +21,7 @@ type history struct {
 	windows []window
 	copies  []lateCopy
 	stalls  map[int][]interval // by process
+	names   map[string][]*op   // the operations on each name
 }
 
 type interval struct{ begin, end int64 }
@@ -37,6 +39,8 @@ type op struct {
 	release *op     // of an acquisition
 	root    *op     // of a nested acquisition: the outermost one; else itself
 	died    int64   // when its process was killed or stopped for good; never if it was not
+
+	detached bool // an acquisition that was left to its lease
 }
 
 func (o *op) outcome() string {
@@ -54,13 +58,18 @@ func (o *op) returned() int64 {
 	return o.ret.At
 }
 
-// holds reports whether o is an acquisition that succeeded.
-func (o *op) holds() bool { return o.call.Do == opAcquire && o.outcome() == outcomeOK }
+// holds reports whether o is an acquisition or an adoption that succeeded.
+func (o *op) holds() bool {
+	return (o.call.Do == opAcquire || o.call.Do == opAdopt) && o.outcome() == outcomeOK
+}
 
 // claimEnd is when a hold ends by its own clock: the earliest of its release, the end of its context, the
-// end of its validity, and the death of its process.
+// end of its validity, and the death of its process. A detached hold lasts until its validity ends.
 func (o *op) claimEnd() int64 {
-	end := o.died
+	end := int64(never)
+	if !o.detached {
+		end = o.died
+	}
 	if o.release != nil {
 		end = min(end, o.release.call.At)
 	}
@@ -110,17 +119,25 @@ func (h *history) add(process int, records []record, died int64) {
 			o.root = o
 			ops[r.Op] = o
 			h.ops = append(h.ops, o)
-			if acquired := ops[r.Root]; r.Do == opRelease && acquired != nil {
+			acquired := ops[r.Root]
+			switch {
+			case acquired == nil:
+			case r.Do == opRelease:
 				acquired.release = o
 				acquired.learn(r.Until)
-			} else if r.Do == opAcquire && acquired != nil {
+			case r.Do == opDetach:
+				acquired.learn(r.Until)
+			case r.Do == opAcquire:
 				o.root = acquired
 			}
 		case kindReturn:
 			o.ret = new(r)
 			o.learn(r.Until)
-			if acquired := ops[o.call.Root]; o.call.Do == opExtend && acquired != nil {
-				acquired.learn(r.Until)
+			if acquired := ops[o.call.Root]; acquired != nil {
+				if o.call.Do == opExtend {
+					acquired.learn(r.Until)
+				}
+				acquired.detached = acquired.detached || o.call.Do == opDetach && r.Outcome == outcomeOK
 			}
 		case kindWait:
 			o.waited = r.At
@@ -134,19 +151,15 @@ func (h *history) add(process int, records []record, died int64) {
 	}
 }
 
+// sort puts the operations in order. It is called once all are there.
 func (h *history) sort() {
 	slices.SortFunc(h.ops, func(a, b *op) int { return cmp.Compare(a.call.At, b.call.At) })
-}
-
-// byName returns the operations on each name, in order.
-func (h *history) byName() map[string][]*op {
-	out := map[string][]*op{}
+	h.names = map[string][]*op{}
 	for _, o := range h.ops {
 		for _, name := range o.call.Names {
-			out[name] = append(out[name], o)
+			h.names[name] = append(h.names[name], o)
 		}
 	}
-	return out
 }
 
 // stalled is for how long the process did not run between two instants.
@@ -163,4 +176,133 @@ func (h *history) disturbed(process int, name string, begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool {
 		return w.disturbs(process, name) && w.overlaps(begin, end)
 	})
+}
+
+// takesOver reports whether o has, or may have, ended holds of others.
+func (o *op) takesOver() bool {
+	switch o.call.Do {
+	case opAdopt, opReleaseID, opForce:
+		return o.outcome() == outcomeOK || o.isOpen()
+	}
+	return false
+}
+
+// isOpen reports whether nobody knows if o has taken effect. A takeover of a joint lock that fails may have
+// taken over some of the members.
+func (o *op) isOpen() bool {
+	joint := len(o.call.Names) > 1 || o.call.Primitive == "redlock"
+	return o.outcome() == outcomeUnknown || joint && o.outcome() != outcomeOK
+}
+
+// effect is when a takeover may have taken effect.
+func (o *op) effect() interval {
+	if o.isOpen() {
+		return interval{o.call.At, never}
+	}
+	return interval{o.call.At, o.ret.At}
+}
+
+// ends reports whether a takeover ends a hold, if it finds it.
+func (o *op) ends(held *op) bool {
+	switch {
+	case o == held || !held.holds() || !o.takesOver():
+		return false
+	case o.call.Do == opForce:
+		return o.call.Read == held.call.Read
+	}
+	return sharePermits(o.call.Target, held.ret.ID)
+}
+
+// sharePermits reports whether two lists of ids have an id in common.
+func sharePermits(a, b string) bool {
+	if a == b {
+		return a != ""
+	}
+	for id := range strings.SplitSeq(a, ",") {
+		if slices.Contains(strings.Split(b, ","), id) {
+			return id != ""
+		}
+	}
+	return false
+}
+
+// takeovers returns the operations that may have ended a hold between two instants.
+func (h *history) takeovers(o *op, begin, end int64) (out []*op) {
+	for _, name := range o.call.Names {
+		for _, t := range h.names[name] {
+			if t.takesOver() && (t.ends(o) || t.ends(o.root)) && t.effect().overlaps(begin, end) {
+				out = append(out, t)
+			}
+		}
+	}
+	return out
+}
+
+// mayJoinAgain reports whether a grant may have been ended between two instants without its waiter having seen it.
+// The waiter then joins the queue again, behind others.
+func (h *history) mayJoinAgain(name string, begin, end int64) bool {
+	return slices.ContainsFunc(h.names[name], func(t *op) bool {
+		return t.takesOver() && t.effect().overlaps(begin, end) && (t.call.Do == opForce || !h.wasTold(name, t))
+	})
+}
+
+// wasTold reports whether a takeover named a hold that its acquirer knew of.
+func (h *history) wasTold(name string, t *op) bool {
+	return slices.ContainsFunc(h.names[name], func(o *op) bool { return t.ends(o) && o.ret.At < t.call.At })
+}
+
+// ownershipBegin returns when the id of a hold may have been granted first: nested holds, the members of a
+// cohort and the callers of WithOwner share it.
+func (h *history) ownershipBegin(o *op) int64 {
+	begin := o.root.call.At
+	if o.ret.ID == "" {
+		return begin
+	}
+	for _, other := range h.names[o.call.Names[0]] {
+		if other.holds() && other.ret.ID == o.ret.ID {
+			begin = min(begin, other.call.At)
+		}
+	}
+	return begin
+}
+
+// isPassedOn reports whether a hold was passed on within a cohort that may have lost the lock before. Then a
+// later member finds the loss, and this one may claim what it does not have.
+func (h *history) isPassedOn(o *op) bool {
+	begin := h.ownershipBegin(o)
+	if o.call.Primitive != "cohort" || begin >= o.root.call.At {
+		return false
+	}
+	return len(h.takeovers(o, begin, o.ret.At)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {
+		return w.ends(o.call.Names[0]) && w.overlaps(begin, o.ret.At)
+	})
+}
+
+// sharesID reports whether other acquisitions have the id of a hold.
+func (h *history) sharesID(o *op) bool {
+	return slices.ContainsFunc(h.names[o.call.Names[0]], func(other *op) bool {
+		return other != o && other.holds() && other.ret.ID == o.ret.ID
+	})
+}
+
+// hasCounts reports whether the id of a hold may have more than one count in Redis: others have it too, an
+// acquisition under it may still be undone, or it was adopted with all counts of such an id.
+func (h *history) hasCounts(o *op) bool {
+	nested := func(other *op) bool { return other != o && other.root == o }
+	if h.sharesID(o) || slices.ContainsFunc(h.names[o.call.Names[0]], nested) {
+		return true
+	}
+	if o.call.Do != opAdopt {
+		return false
+	}
+	known := false
+	for _, former := range h.names[o.call.Names[0]] {
+		if former != o && former.holds() && sharePermits(o.call.Target, former.ret.ID) {
+			if h.hasCounts(former) {
+				return true
+			}
+			known = true
+		}
+	}
+	return !known
 }

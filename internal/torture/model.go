@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,25 +16,33 @@ import (
 type step struct {
 	do      string
 	root    int // number of the outermost hold: what belongs to one owner never excludes itself
+	id      int // number of the id in Redis, which the members of a cohort share
+	from    int // number of the id that is taken over or released; -1 if nobody knows it
 	read    bool
 	permits int
 	token   int64
 	result  int64
 	text    string // for people
 	ordered bool   // a fair lock: nobody that has joined the queue before may be overtaken
+	lenient bool   // what it ends may have ended before
+	both    bool   // it takes over a writer with its readers
+	total   bool   // it sees the size of a pool, not what is left
 }
 
 // Steps that are no operations of clients.
 const (
-	stepEnd   = "end"   // a hold ends
-	stepLoss  = "loss"  // the server may have forgotten everything
-	stepJoin  = "join"  // an acquisition is in the queue
-	stepLeave = "leave" // an acquisition has left the queue without the lock
+	stepEnd     = "end"     // a hold ends
+	stepLoss    = "loss"    // the server may have forgotten everything
+	stepJoin    = "join"    // an acquisition is in the queue
+	stepLeave   = "leave"   // an acquisition has left the queue without the lock
+	stepPresent = "present" // somebody sees that an id holds something
+	stepAbsent  = "absent"  // somebody sees that an id holds nothing
 )
 
 // held is a hold in a state of a model.
 type held struct {
 	root    int
+	id      int
 	read    bool
 	permits int
 	count   int
@@ -41,6 +50,7 @@ type held struct {
 
 // holders is the state of locks and semaphores.
 type holders struct {
+	limit int // permits; 0 for locks
 	held  []held
 	used  int // permits
 	token int64
@@ -48,7 +58,8 @@ type holders struct {
 }
 
 func (s holders) equal(t holders) bool {
-	return s.used == t.used && s.token == t.token && slices.Equal(s.queue, t.queue) && slices.Equal(s.held, t.held)
+	return s.limit == t.limit && s.used == t.used && s.token == t.token && slices.Equal(s.queue, t.queue) &&
+		slices.Equal(s.held, t.held)
 }
 
 // String shows a state in a timeline.
@@ -74,9 +85,12 @@ func (s holders) String() string {
 // with a limit, that many permits.
 func holdersModel(limit int) porcupine.Model {
 	return porcupine.Model{
-		Init: func() any { return holders{} },
+		Init: func() any { return holders{limit: limit} },
 		Step: func(state, input, _ any) (bool, any) {
-			return state.(holders).take(input.(step), limit)
+			if limit > 0 {
+				return state.(holders).takePermits(input.(step))
+			}
+			return state.(holders).take(input.(step))
 		},
 		Equal:             func(a, b any) bool { return a.(holders).equal(b.(holders)) },
 		DescribeOperation: func(input, _ any) string { return input.(step).text },
@@ -84,11 +98,11 @@ func holdersModel(limit int) porcupine.Model {
 	}
 }
 
-// take returns whether a step is possible in state s, and the next state.
-func (s holders) take(in step, limit int) (bool, holders) {
+// take returns whether a step of a lock is possible in state s, and the next state.
+func (s holders) take(in step) (bool, holders) {
 	switch in.do {
 	case opAcquire:
-		if limit > 0 && s.used+in.permits > limit || limit == 0 && s.excludes(in) {
+		if s.excludes(in) {
 			return false, s
 		}
 		if in.token > 0 {
@@ -102,20 +116,17 @@ func (s holders) take(in step, limit int) (bool, holders) {
 		} else if i >= 0 {
 			s.queue = slices.Delete(slices.Clone(s.queue), i, i+1)
 		}
-		s.used += in.permits
-		s.held = add(s.held, held{in.root, in.read, in.permits, 1})
-		return true, s
-	case stepEnd:
-		i := slices.IndexFunc(s.held, func(h held) bool { return h.root == in.root && h.read == in.read })
-		if i < 0 {
-			return false, s // it has not been acquired yet
+		return true, s.add(in)
+	case opAdopt:
+		rest, found := s.drop(in)
+		if !found && !in.lenient || rest.excludes(in) {
+			return false, s
 		}
-		s.used -= in.permits
-		s.held = slices.Clone(s.held)
-		if s.held[i].count--; s.held[i].count == 0 {
-			s.held = slices.Delete(s.held, i, i+1)
-		}
-		return true, s
+		return true, rest.add(in)
+	case opForce:
+		rest := s
+		rest.held = slices.DeleteFunc(slices.Clone(s.held), func(h held) bool { return h.read == in.read })
+		return in.result != 0 || len(rest.held) == len(s.held), rest
 	case stepLoss:
 		s.token = 0
 		return true, s
@@ -130,7 +141,86 @@ func (s holders) take(in step, limit int) (bool, holders) {
 		s.queue = slices.Delete(slices.Clone(s.queue), i, i+1)
 		return true, s
 	}
+	return s.end(in)
+}
+
+// takePermits is take for a semaphore.
+func (s holders) takePermits(in step) (bool, holders) {
+	switch in.do {
+	case opAcquire:
+		if s.used+in.permits > s.limit {
+			return false, s
+		}
+		return true, s.add(in)
+	case opAdopt:
+		rest, found := s.drop(in)
+		if !found && !in.lenient || rest.used+in.permits > rest.limit && !found {
+			return false, s
+		}
+		return true, rest.add(in)
+	case opAdd:
+		s.limit += in.permits
+		return true, s
+	case opResize:
+		s.limit = in.permits
+		return true, s
+	case opDrain:
+		left := s.limit - s.used
+		s.limit -= int(in.result)
+		return int(in.result) <= left, s // less: acquisitions of unknown outcome have taken the others
+	case opInfo:
+		if in.total {
+			return int(in.result) == s.limit, s
+		}
+		return int(in.result) <= s.limit-s.used, s
+	}
+	return s.end(in)
+}
+
+// end is take for the steps that end holds.
+func (s holders) end(in step) (bool, holders) {
+	switch in.do {
+	case stepEnd:
+		i := slices.IndexFunc(s.held, func(h held) bool { return h.root == in.root && h.read == in.read })
+		if i < 0 {
+			return in.lenient, s // else it has not been acquired yet
+		}
+		s.used -= s.held[i].permits
+		s.held = slices.Clone(s.held)
+		if s.held[i].count--; s.held[i].count == 0 {
+			s.held = slices.Delete(s.held, i, i+1)
+		}
+		return true, s
+	case opReleaseID:
+		rest, found := s.drop(in)
+		return found || in.lenient, rest
+	case stepAbsent, stepPresent:
+		_, found := s.drop(in)
+		return found == (in.do == stepPresent), s
+	}
 	return true, s
+}
+
+// drop removes the holds of the id that a step takes over or releases: for permits, so many of them. It reports
+// whether the id had them.
+func (s holders) drop(in step) (_ holders, found bool) {
+	var rest []held
+	for _, h := range s.held {
+		switch {
+		case h.id != in.from || h.permits < in.permits || h.read != in.read && !in.both:
+		case h.permits > in.permits:
+			found = true
+			h.permits -= in.permits
+			s.used -= in.permits
+		default:
+			found = true
+			s.used -= h.permits
+			continue
+		}
+		rest = append(rest, h)
+	}
+	s.held = rest
+	return s, found
 }
 
 // excludes reports whether another's hold forbids an acquisition.
@@ -139,19 +229,19 @@ func (s holders) excludes(in step) bool {
 }
 
 // add adds a hold and keeps the order, so that equal states are equal values.
-func add(all []held, h held) []held {
-	i, found := slices.BinarySearchFunc(all, h, func(a, b held) int {
-		if a.root != b.root {
-			return a.root - b.root
-		}
-		return map[bool]int{true: 1}[a.read] - map[bool]int{true: 1}[b.read]
+func (s holders) add(in step) holders {
+	h := held{in.root, in.id, in.read, in.permits, 1}
+	i, found := slices.BinarySearchFunc(s.held, h, func(a, b held) int {
+		return cmp.Or(a.root-b.root, map[bool]int{true: 1}[a.read]-map[bool]int{true: 1}[b.read])
 	})
-	all = slices.Clone(all)
+	s.used += in.permits
+	s.held = slices.Clone(s.held)
 	if found {
-		all[i].count++
-		return all
+		s.held[i].count++
+	} else {
+		s.held = slices.Insert(s.held, i, h)
 	}
-	return slices.Insert(all, i, h)
+	return s
 }
 
 // latchModel is the model of a latch. Its state is the count; 0 also stands for no latch.

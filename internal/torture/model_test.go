@@ -79,6 +79,57 @@ func TestModels(t *testing.T) {
 			at(1, 2, acquire(1)), at(3, 4, join(2)), at(5, 6, join(3)), at(7, 8, ends(1)), at(6, 9, queued(3)),
 			at(10, 11, ends(3)), at(4, 13, queued(2)), at(14, 15, ends(2)),
 		}, false},
+		{"adopted", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, adopts(2, 1)), at(5, 6, gone(1)), at(7, 8, ends(2)), at(9, 10, acquire(3)),
+		}, true},
+		{"adopted from nobody", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, ends(1)), at(5, 6, adopts(2, 1)),
+		}, false},
+		{"adopted beside the holder", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, adopts(2, 1)), at(5, 6, has(3)), at(7, 8, ends(2)),
+		}, false},
+		{"released by id twice", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, frees(1)), at(5, 6, frees(1)), at(7, 8, gone(1)),
+		}, false},
+		{"a holder that is not seen", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, step{do: stepAbsent, from: 1}), at(5, 6, ends(1)),
+		}, false},
+		{"seen after it was released", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, frees(1)), at(5, 6, step{do: stepPresent, from: 1}), at(7, 8, gone(1)),
+		}, false},
+		{"a writer that no longer reads", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, step{do: stepAbsent, from: 1, read: true}), at(5, 6, ends(1)),
+		}, true},
+		{"forced", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, step{do: opForce, result: 1}), at(5, 6, has(2)), at(7, 8, gone(1)), at(9, 10, ends(2)),
+		}, true},
+		{"forced, but nobody held", holdersModel(0), []porcupine.Operation{
+			at(1, 2, has(1)), at(3, 4, step{do: opForce}), at(5, 6, ends(1)),
+		}, false},
+		{"writers are forced, readers stay", holdersModel(0), []porcupine.Operation{
+			at(1, 2, reads(1)), at(3, 4, step{do: opForce, result: 1}), at(5, 6, acquire(2)), at(7, 8, readEnds(1)),
+		}, false},
+		{"permits added", holdersModel(1), []porcupine.Operation{
+			at(1, 2, permits(1, 1)), at(3, 4, step{do: opAdd, permits: 1}), at(5, 6, permits(2, 1)),
+		}, true},
+		{"permits added too late", holdersModel(1), []porcupine.Operation{
+			at(1, 2, permits(1, 1)), at(5, 6, permits(2, 1)), at(7, 8, step{do: opAdd, permits: 1}),
+		}, false},
+		{"permits drained", holdersModel(3), []porcupine.Operation{
+			at(1, 2, permits(1, 1)), at(3, 4, step{do: opDrain, result: 2}), at(5, 6, permits(2, 1)),
+		}, false},
+		{"more drained than there were", holdersModel(3), []porcupine.Operation{
+			at(1, 2, permits(1, 1)), at(3, 4, step{do: opDrain, result: 3}), at(5, 6, endsOf(1, 1)),
+		}, false},
+		{"resized", holdersModel(3), []porcupine.Operation{
+			at(1, 2, permits(1, 2)), at(3, 4, step{do: opResize, permits: 1}), at(5, 6, endsOf(1, 2)), at(7, 8, permits(2, 1)),
+			at(9, 10, step{do: opInfo, total: true, result: 1}),
+		}, true},
+		{"one of two permits adopted", holdersModel(3), []porcupine.Operation{
+			at(1, 2, step{do: opAcquire, root: 1, id: 1, permits: 2}),
+			at(3, 4, step{do: opAdopt, root: 2, id: 2, from: 1, permits: 1}), at(5, 6, permits(3, 1)),
+			at(7, 8, endsOf(1, 2)), at(9, 10, permits(4, 1)),
+		}, true},
 		{"a latch", latchModel, []porcupine.Operation{
 			at(1, 2, step{do: opInit, permits: 2, result: 1}), at(3, 4, step{do: opCountDown}),
 			at(5, 6, step{do: opCount, result: 1}), at(7, 100, step{do: opCountDown, result: -1}),
@@ -97,6 +148,15 @@ func TestModels(t *testing.T) {
 		})
 	}
 }
+
+// has is an acquisition whose id can be taken over.
+func has(root int) step { return step{do: opAcquire, root: root, id: root} }
+
+func adopts(root, from int) step { return step{do: opAdopt, root: root, id: root, from: from} }
+func frees(id int) step          { return step{do: opReleaseID, from: id} }
+
+// gone is the end of a hold that may have been taken over.
+func gone(root int) step { return step{do: stepEnd, root: root, lenient: true} }
 
 // readEnds is the end of a reader.
 func readEnds(root int) step { return step{do: stepEnd, root: root, read: true} }

@@ -29,6 +29,14 @@ const (
 	opCountDown = "count-down"
 	opCount     = "count"
 	opAwait     = "await"
+	opDetach    = "detach"
+	opAdopt     = "adopt"
+	opReleaseID = "release-id"
+	opForce     = "force"
+	opAdd       = "add"
+	opDrain     = "drain"
+	opResize    = "resize"
+	opInfo      = "info"
 )
 
 // Outcomes of operations.
@@ -36,6 +44,7 @@ const (
 	outcomeOK      = "ok"
 	outcomeBusy    = "busy"    // ErrNotAcquired: held by others
 	outcomeLost    = "lost"    // ErrLost
+	outcomeAbsent  = "absent"  // ErrNotHeld
 	outcomeUnknown = "unknown" // may or may not have been executed
 	outcomeFailed  = "failed"  // any other error: not executed
 )
@@ -52,9 +61,12 @@ type record struct {
 	Primitive string        `json:"p,omitempty"`
 	Names     []string      `json:"n,omitempty"`
 	Read      bool          `json:"r,omitempty"`
-	Permits   int           `json:"permits,omitempty"` // of pools; the count of a latch's Init
+	Permits   int           `json:"permits,omitempty"` // of pools, also added or resized to; the count of a latch's Init
 	Limit     int           `json:"limit,omitempty"`   // the size of the pool
 	Root      int64         `json:"root,omitempty"`    // the acquisition of the outermost hold; of a release, its own
+	Owner     string        `json:"owner,omitempty"`   // of WithOwner
+	Target    string        `json:"target,omitempty"`  // the id that is adopted or released
+	Try       bool          `json:"try,omitempty"`     // it does not wait
 	TTL       time.Duration `json:"ttl,omitempty"`
 	Fixed     bool          `json:"fixed,omitempty"` // a lease that is not renewed
 	Bound     int64         `json:"bound,omitempty"` // when the call must have returned
@@ -65,7 +77,9 @@ type record struct {
 	ID      string `json:"id,omitempty"`
 	Token   int64  `json:"token,omitempty"`
 	Until   int64  `json:"until,omitempty"` // the hold's ValidUntil
-	Count   int64  `json:"count,omitempty"` // of a latch; 1 if Init created it; the length of a stall, in ns
+	// Count is that of a latch, or the permits that Drain or Info has found; 1 if Init has created something, or
+	// ForceRelease has found a holder; the length of a stall, in ns.
+	Count int64 `json:"count,omitempty"`
 }
 
 // recorder writes records, one JSON object a line, each with one write: the process may be killed at any time.

@@ -14,11 +14,17 @@ import (
 )
 
 // report adds violations to the result, and writes the timelines of those that have one, and a log of the
-// round.
+// round that begins with the violations.
 func (r *runner) report(rd *round, h *history, violations []Violation) error {
 	if len(violations) > 0 {
 		log := filepath.Join(r.cfg.Timelines, fmt.Sprintf("redlatch-torture-%d.log", rd.seed))
-		if err := writeFile(log, h.print); err != nil {
+		err := writeFile(log, func(out io.Writer) error {
+			for _, v := range violations {
+				fmt.Fprintf(out, "violation: %s of %s %s: %s\n", v.Check, v.Primitive, v.Name, v.Detail)
+			}
+			return h.print(out)
+		})
+		if err != nil {
 			return err
 		}
 		r.result.Logs = append(r.result.Logs, log)
@@ -68,10 +74,9 @@ func (h *history) print(out io.Writer) error {
 		fmt.Fprintf(out, "%s: a command of process %d arrived %v late: %.300q, reply %.100q\n",
 			at(c.at), c.process, c.delay, c.args, c.reply)
 	}
-	names := h.byName()
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	for _, name := range slices.Sorted(maps.Keys(h.names)) {
 		fmt.Fprintf(out, "\n%s\n", name)
-		for _, o := range names[name] {
+		for _, o := range h.names[name] {
 			fmt.Fprintf(out, "%s to %s: process %d.%d op %d %s: %s", at(o.call.At), at(o.returned()), o.process, o.call.Session,
 				o.call.Op, o.call.Do, o.outcome())
 			if o.call.Bound != 0 {
@@ -79,6 +84,15 @@ func (h *history) print(out io.Writer) error {
 			}
 			if o.call.Root != 0 && o.call.Root != o.call.Op {
 				fmt.Fprintf(out, " of op %d", o.call.Root)
+			}
+			if o.call.Target != "" {
+				fmt.Fprintf(out, " of %s", o.call.Target)
+			}
+			if o.call.Permits != 0 {
+				fmt.Fprintf(out, ", permits %d", o.call.Permits)
+			}
+			if o.ret != nil && o.ret.Count != 0 {
+				fmt.Fprintf(out, ", count %d", o.ret.Count)
 			}
 			if o.holds() {
 				fmt.Fprintf(out, ", read=%v fixed=%v ttl %v, id %s token %d, held to %s, valid to %s", o.call.Read, o.call.Fixed,
@@ -126,8 +140,11 @@ func (r *Result) Print(out io.Writer) error {
 	}
 	line("holds lost", r.Lost)
 	line("longest wait", r.LongestWait.Round(time.Millisecond))
-	if r.Undecided > 0 {
-		line("undecided histories", r.Undecided)
+	if len(r.Undecided) > 0 {
+		line("undecided histories", len(r.Undecided))
+	}
+	for _, name := range r.Undecided {
+		line("  "+name, "")
 	}
 	line("violations", len(r.Violations))
 	if err := w.Flush(); err != nil {

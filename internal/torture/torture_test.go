@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -68,6 +69,7 @@ func TestViolationIsExplained(t *testing.T) {
 	log, err := os.ReadFile(filepath.Join(dir, "redlatch-torture-7.log"))
 	require.NoError(t, err)
 	require.Contains(t, string(log), "acquire: ok")
+	require.True(t, strings.HasPrefix(string(log), "violation: "), "%.200s", log)
 }
 
 func TestBadConfigurationIsRefused(t *testing.T) {

@@ -169,6 +169,8 @@ func outcomeOf(err error) string {
 		return outcomeLost
 	case errors.Is(err, primitives.ErrNotAcquired):
 		return outcomeBusy
+	case errors.Is(err, primitives.ErrNotHeld):
+		return outcomeAbsent
 	}
 	return outcomeFailed
 }

@@ -1,0 +1,217 @@
+package torture
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// leftovers waits until nothing of the round is left in Redis, and returns what stays although it must not.
+func (r *round) leftovers(h *history) []Violation {
+	const limit = int64(3 * time.Second)
+	until := max(monotonic(), r.lastLease(h)) + limit
+	pools := h.pools()
+	for {
+		left, err := r.left(pools)
+		switch {
+		case err == nil && len(left) == 0:
+			return nil
+		case monotonic() < until:
+			time.Sleep(50 * time.Millisecond)
+		case err != nil:
+			return []Violation{{Check: checkLeft, Detail: "cannot look: " + err.Error()}}
+		default:
+			slices.Sort(left)
+			return []Violation{{Check: checkLeft, Detail: strings.Join(slices.Compact(left), "; ")}}
+		}
+	}
+}
+
+// left returns what is left of the round in Redis although nobody holds or waits.
+func (r *round) left(pools map[string]pool) (out []string, err error) {
+	ctx, cancel := soon()
+	defer cancel()
+	var mu sync.Mutex
+	err = r.d.eachNode(ctx, func(ctx context.Context, rdb *redis.Client) error {
+		found, err := r.leftOn(ctx, rdb, pools)
+		mu.Lock()
+		defer mu.Unlock()
+		out = append(out, found...)
+		return err
+	})
+	return out, err
+}
+
+func (r *round) leftOn(ctx context.Context, rdb *redis.Client, pools map[string]pool) (out []string, err error) {
+	keys := rdb.Scan(ctx, 0, "*"+r.tag+"*", 1000).Iterator()
+	for keys.Next(ctx) {
+		key := keys.Val()
+		switch {
+		case strings.HasPrefix(key, "redisson_lock_token:"): // counts for ever
+		case strings.HasPrefix(key, "redisson_unlock_latch:"), strings.HasPrefix(key, "redlatch_rwlock_claim:"),
+			strings.Contains(key, ":rwlock_timeout:") && r.hadOperators(): // the operator knows only the lock's key
+			if ttl := rdb.PTTL(ctx, key).Val(); ttl < 0 && ttl != -2 {
+				out = append(out, fmt.Sprintf("key %s without a TTL", key))
+			}
+		case r.isPool(key):
+			n, err := rdb.Get(ctx, key).Int()
+			if low, high := r.permitsLeft(key, pools); err == nil && (n < low || n > high) {
+				out = append(out, fmt.Sprintf("%s has %d permits, and should have %d to %d", key, n, low, high))
+			}
+		case r.hadDeaths() && (strings.HasPrefix(key, "redisson_lock_") || strings.HasPrefix(key, "redlatch_lock_")),
+			(r.hadDeaths() || pools[leased(key)].orphans) && strings.HasSuffix(key, ":timeout"):
+			// the queue of a fair lock where nobody has waited since a waiter died; permits of a dead process
+		default:
+			out = append(out, "key "+key)
+		}
+	}
+	if err := keys.Err(); err != nil {
+		return nil, err
+	}
+	for _, ask := range []string{"CHANNELS", "SHARDCHANNELS"} {
+		channels, err := rdb.Do(ctx, "PUBSUB", ask, "*"+r.tag+"*").StringSlice()
+		if err != nil {
+			return nil, err
+		}
+		for _, channel := range channels {
+			out = append(out, "subscription to "+channel)
+		}
+	}
+	return out, nil
+}
+
+// isPool reports whether key is the count of a semaphore or a latch.
+func (r *round) isPool(key string) bool {
+	return strings.HasPrefix(key, r.tag+":semaphore:") || strings.HasPrefix(key, r.tag+":permits:") ||
+		strings.HasPrefix(key, r.tag+":latch:")
+}
+
+// permitsLeft returns how many permits a pool may have once nobody holds any.
+func (r *round) permitsLeft(key string, pools map[string]pool) (low, high int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if strings.Contains(key, ":latch:") || !strings.HasSuffix(key, fmt.Sprintf(":g%d", r.generation)) {
+		return math.MinInt, math.MaxInt
+	}
+	p, ok := pools[key]
+	if !ok {
+		p = pool{low: poolSize, high: poolSize}
+	}
+	if r.generation > 0 || p.orphans { // a process that began with an earlier one may have died
+		p.low = math.MinInt
+	}
+	return p.low, p.high
+}
+
+// pool is how many permits a semaphore may have once nobody holds any.
+type pool struct {
+	low, high int
+	orphans   bool // some may be left to their leases, and are collected only by the next acquisition
+}
+
+// leased returns the name of the semaphore that has a key of leases.
+func leased(key string) string {
+	_, name, _ := strings.Cut(key, "{")
+	return strings.TrimSuffix(name, "}:timeout")
+}
+
+// pools returns the sizes of all semaphores, after all that clients have added and removed.
+func (h *history) pools() map[string]pool {
+	out := map[string]pool{}
+	for name, ops := range h.names {
+		if limitOf(ops) == 0 {
+			continue
+		}
+		p := pool{low: poolSize, high: poolSize}
+		for _, o := range ops {
+			known, unknown := o.outcome() == outcomeOK, o.outcome() == outcomeUnknown
+			n := o.call.Permits
+			switch {
+			case o.call.Do == opAdd && known:
+				p.low, p.high = p.low+n, p.high+n
+			case o.call.Do == opAdd && unknown:
+				p.low, p.high = p.low+min(n, 0), p.high+max(n, 0)
+			case o.call.Do == opDrain && known:
+				p.low, p.high = p.low-int(o.ret.Count), p.high-int(o.ret.Count)
+			case o.call.Do == opDrain && unknown:
+				p.low, p.high = math.MinInt/2, math.MaxInt/2
+			case unknown && (o.call.Do == opAdopt || o.call.Do == opReleaseID), o.detached && !wasGivenBack(o, ops),
+				o.call.Do == opDetach && !known: // of several permits, one was lost
+				p.orphans = true
+			}
+		}
+		if sizes := lastSizes(ops); ops[0].call.Primitive == "permits" {
+			p.low, p.high = slices.Min(sizes), slices.Max(sizes)
+		}
+		out[name] = p
+	}
+	return out
+}
+
+// wasGivenBack reports whether a detached hold was adopted or released for certain.
+func wasGivenBack(o *op, ops []*op) bool {
+	return slices.ContainsFunc(ops, func(t *op) bool { return t.outcome() == outcomeOK && t.call.Target == o.ret.ID })
+}
+
+// lastSizes returns the sizes that Resize may have set last.
+func lastSizes(ops []*op) (sizes []int) {
+	sizes = []int{poolSize}
+	for _, o := range ops {
+		if o.call.Do != opResize || o.outcome() != outcomeOK && o.outcome() != outcomeUnknown {
+			continue
+		}
+		if o.outcome() == outcomeOK { // all that were set before it began are over
+			sizes = sizes[:0]
+			for _, other := range ops {
+				if other.call.Do == opResize && (other.outcome() == outcomeOK && other.ret.At >= o.call.At ||
+					other.outcome() == outcomeUnknown) {
+					sizes = append(sizes, other.call.Permits)
+				}
+			}
+			continue
+		}
+		sizes = append(sizes, o.call.Permits)
+	}
+	return sizes
+}
+
+func (r *round) hadOperators() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.windows, func(w *window) bool { return len(w.names) > 0 })
+}
+
+func (r *round) hadDeaths() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.windows, func(w *window) bool { return w.fault == faultKill || w.lossy })
+}
+
+// lastLease returns when the last lease ends that nobody renews and nobody gives back: of processes that have
+// died, of servers that forgot a release, and of holds that were detached or adopted with an unknown outcome. A
+// count of a shared owner that was not given back lasts for as long as others of that owner renew the lock.
+func (r *round) lastLease(h *history) (end int64) {
+	longest := 4*int64(r.cfg.TTL) + int64(waiterTimeout)
+	for _, w := range h.windows {
+		if w.fault == faultKill || w.lossy {
+			end = max(end, w.end+longest)
+		}
+	}
+	for _, o := range h.ops {
+		switch {
+		case o.detached:
+			end = max(end, o.until)
+		case o.call.Do == opAdopt && o.isOpen():
+			end = max(end, o.call.At+int64(copyDelay)+longest)
+		case o.holds() && o.root.call.Owner != "" && (o.release == nil || o.release.outcome() != outcomeOK):
+			end = max(end, h.end+longest)
+		}
+	}
+	return end
+}

@@ -1,0 +1,367 @@
+package torture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// round is a part of a run with its own names, client processes and history. It ends with all holds
+// released, so that what is left behind can be seen.
+type round struct {
+	*runner
+
+	seed      uint64
+	tag       string
+	rand      *rand.Rand // of the goroutine that injects faults
+	deck      []*fault   // the faults to come, shuffled: all kinds come equally often
+	slots     []*slot
+	faults    sync.WaitGroup
+	copies    sync.WaitGroup // late copies of commands
+	healing   context.Context
+	heal      context.CancelFunc
+	exclusive exclusive
+	losses    atomic.Int64
+	changing  atomic.Int64 // faults that make replicas take over
+	began     int64
+
+	mu         sync.Mutex
+	windows    []*window
+	delivered  []lateCopy
+	processes  []*process
+	counts     map[string]int
+	generation int64
+	err        error
+}
+
+// slot is a place for a client process: a killed one is replaced.
+type slot struct {
+	proxies []*redistest.Proxy
+	routes  map[string]string
+	mu      sync.Mutex
+	process *process
+}
+
+func (s *slot) current() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process
+}
+
+func (s *slot) set(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.process = p
+}
+
+// fail ends the round: the harness itself could not go on.
+func (r *round) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.err = errors.Join(r.err, err)
+	r.heal()
+}
+
+func (r *round) failure() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.err
+}
+
+func (r *round) injected(name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[name]++
+}
+
+// round runs one round and adds what it found to the result.
+func (r *runner) round(ctx context.Context, seed uint64) error {
+	rd := &round{
+		runner: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
+		rand: seeded(seed, 1), counts: map[string]int{},
+	}
+	rd.healing, rd.heal = context.WithCancel(ctx)
+	defer rd.heal()
+	defer rd.stopAll()
+	if err := rd.startClients(); err != nil {
+		return err
+	}
+	time.AfterFunc(r.cfg.Round, rd.heal)
+	rd.began = monotonic()
+	probing, stopProbes := context.WithCancel(context.Background())
+	var probes sync.WaitGroup
+	for _, target := range r.d.targets {
+		probes.Go(func() { rd.probe(probing, target) })
+	}
+	if r.d.own && r.d.kind != Single {
+		probes.Go(func() { rd.watchMasters(probing) })
+	}
+	defer probes.Wait()
+	defer stopProbes()
+	rd.injectFaults()
+	rd.faults.Wait()
+	if err := rd.failure(); err != nil || ctx.Err() != nil {
+		return err
+	}
+	violations := rd.drain()
+	rd.copies.Wait()
+	h := rd.history()
+	left := rd.leftovers(h)
+	for _, s := range rd.slots {
+		p := s.current()
+		if !p.alive() {
+			continue // drain has killed it
+		}
+		if err := p.close(15 * time.Second); err != nil {
+			violations = append(violations, Violation{Check: checkProcess, Detail: err.Error()})
+		}
+	}
+	stopProbes()
+	probes.Wait()
+	found, undecided := h.check()
+	violations = slices.Concat(violations, found, left)
+	r.count(rd, h, undecided)
+	return r.report(rd, h, violations)
+}
+
+func (r *round) startClients() error {
+	for range r.cfg.Processes {
+		s := &slot{routes: map[string]string{}}
+		for _, target := range r.d.targets {
+			p, err := redistest.StartProxy(target, r.d.connectTo(target))
+			if err != nil {
+				return err
+			}
+			s.proxies = append(s.proxies, p)
+			s.routes[target] = p.Addr()
+		}
+		r.slots = append(r.slots, s)
+		if err := r.startClient(s); err != nil {
+			return err
+		}
+	}
+	for _, p := range r.processes {
+		select {
+		case <-p.ready:
+		case <-p.exited:
+			return p.failure(errors.New("it ended by itself"))
+		case <-time.After(startTimeout):
+			return fmt.Errorf("torture: process %d has not started within %v", p.id, startTimeout)
+		}
+	}
+	return nil
+}
+
+func (r *round) startClient(s *slot) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p, err := startProcess(r.cfg.Client(), s, setup{
+		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.cfg.Sessions,
+		Long: r.cfg.long, TTL: r.cfg.TTL, Defect: r.cfg.defect, Endpoint: clientEndpoint{
+			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster,
+			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,
+		},
+	})
+	if err != nil {
+		return err
+	}
+	r.processes = append(r.processes, p)
+	s.set(p)
+	return p.send(order{Do: "generation", Generation: r.generation})
+}
+
+// replace starts a new process in the place of one that was killed. A plain semaphore's permits of a dead
+// process stay taken, so all processes go on with new semaphores.
+func (r *round) replace(p *process) {
+	r.nextGeneration()
+	if err := r.startClient(p.slot); err != nil {
+		r.fail(err)
+	}
+}
+
+// nextGeneration makes the clients use new pools and latches.
+func (r *round) nextGeneration() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.generation++
+	for _, s := range r.slots {
+		if p := s.current(); p != nil && p.alive() {
+			_ = p.send(order{Do: "generation", Generation: r.generation}) // a dead process is noticed elsewhere
+		}
+	}
+}
+
+// stopAll ends what is left of the round.
+func (r *round) stopAll() {
+	r.heal()
+	r.faults.Wait()
+	for _, p := range r.processes {
+		p.kill()
+		<-p.exited
+	}
+	r.copies.Wait()
+	for _, s := range r.slots {
+		for _, p := range s.proxies {
+			p.Close()
+		}
+	}
+}
+
+// injectFaults injects faults until the round heals.
+func (r *round) injectFaults() {
+	last := time.Now()
+	for {
+		r.sleep(between(r.rand, r.cfg.Every[0], r.cfg.Every[1]))
+		if r.healing.Err() != nil {
+			return
+		}
+		if time.Since(last) > time.Second {
+			last = time.Now()
+			r.cfg.Progress(r.progress())
+		}
+		if len(r.enabled) > 0 {
+			r.inject(r.next())
+		}
+	}
+}
+
+// slowAfter is how late an answer of a server is that may delay its clients.
+const slowAfter = 100 * time.Millisecond
+
+// faultStall is no injected fault: a server did not answer for a while, such as when its disk is slow.
+const faultStall = "server stall"
+
+// probe notes when a server answers late.
+func (r *round) probe(ctx context.Context, target string) {
+	rdb := newClient(&redis.UniversalOptions{
+		Addrs: []string{target}, Username: r.d.Username, Password: r.d.Password, TLSConfig: r.d.TLS,
+		MaxRetries: -1, PoolSize: 1, DialTimeout: time.Second,
+	})
+	defer func() { _ = rdb.Close() }()
+	for ctx.Err() == nil {
+		begin := monotonic()
+		err := rdb.Ping(ctx).Err()
+		if end := monotonic(); end-begin > int64(slowAfter) && (err == nil || ctx.Err() == nil) {
+			r.mu.Lock()
+			r.windows = append(r.windows, &window{interval: interval{begin, end}, fault: faultStall, process: -1})
+			r.counts[faultStall]++
+			r.mu.Unlock()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(slowAfter / 4):
+		}
+	}
+}
+
+// next draws a fault.
+func (r *round) next() *fault {
+	if len(r.deck) == 0 {
+		for i := range r.enabled {
+			r.deck = append(r.deck, &r.enabled[i])
+		}
+		r.rand.Shuffle(len(r.deck), func(i, j int) { r.deck[i], r.deck[j] = r.deck[j], r.deck[i] })
+	}
+	f := r.deck[0]
+	r.deck = r.deck[1:]
+	return f
+}
+
+func (r *round) progress() Progress {
+	p := Progress{
+		Elapsed: time.Since(r.runner.began), Round: r.result.Rounds + 1, Operations: r.result.Total(),
+		Violations: len(r.result.Violations), LongestWait: r.result.LongestWait,
+	}
+	for _, n := range r.result.Faults {
+		p.Faults += n
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, n := range r.counts {
+		p.Faults += n
+	}
+	for _, c := range r.processes {
+		c.mu.Lock()
+		p.Operations += len(c.records) / 2
+		c.mu.Unlock()
+	}
+	return p
+}
+
+// drainLimit is how long sessions may take to end: a wait, a release and a repetition of each.
+const drainLimit = 30 * time.Second
+
+// drain waits until all sessions have ended.
+func (r *round) drain() (out []Violation) {
+	for _, s := range r.slots {
+		_ = s.current().send(order{Do: "drain"}) // a dead process is noticed below
+	}
+	limit := time.After(r.cfg.drain)
+	for _, s := range r.slots {
+		p := s.current()
+		select {
+		case <-p.drained:
+		case <-p.exited:
+			out = append(out, Violation{Check: checkProcess, Detail: p.failure(errors.New("it ended by itself")).Error()})
+		case <-limit:
+			out = append(out, Violation{
+				Check: checkForever, Detail: fmt.Sprintf("process %d: calls have not returned for %v", p.id, r.cfg.drain),
+			})
+			p.kill()
+			<-p.exited
+			limit = time.After(0)
+		}
+	}
+	return out
+}
+
+// history collects what the processes have recorded.
+func (r *round) history() *history {
+	h := &history{tag: r.tag, ttl: r.cfg.TTL, begin: r.began, stalls: map[int][]interval{}}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.windows {
+		h.windows = append(h.windows, *w)
+	}
+	h.copies = r.delivered
+	for _, p := range r.processes {
+		p.mu.Lock()
+		h.add(p.id, p.records, p.died)
+		p.mu.Unlock()
+	}
+	h.end = monotonic()
+	h.sort()
+	return h
+}
+
+// count adds a round to the result.
+func (r *runner) count(rd *round, h *history, undecided []string) {
+	res := r.result
+	res.Rounds++
+	res.Undecided = append(res.Undecided, undecided...)
+	for name, n := range rd.counts {
+		res.Faults[name] += n
+	}
+	for _, o := range h.ops {
+		res.Operations[o.call.Primitive]++
+		res.Outcomes[o.outcome()]++
+		if o.outcome() == outcomeUnknown {
+			res.Unknown++
+		}
+		if o.ended != nil && o.ended.Outcome == outcomeLost {
+			res.Lost++
+		}
+		if o.holds() {
+			res.LongestWait = max(res.LongestWait, time.Duration(o.ret.At-o.call.At))
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package torture
+
+import (
+	"context"
+	"time"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// deadline returns the instant at which a call with ctx must return.
+func (s *session) deadline(ctx context.Context) int64 {
+	if d, ok := ctx.Deadline(); ok {
+		return s.clock.at(d)
+	}
+	return s.clock.now() + int64(commandTimeout)
+}
+
+// call records that an operation begins, and gives it a number.
+func (w *worker) call(r record) record {
+	r.Kind, r.Op, r.At = kindCall, w.ops.Add(1), w.clock.now()
+	w.out.write(r)
+	return r
+}
+
+// finish records that an operation has returned.
+func (w *worker) finish(call record, err error, r record) {
+	r.Kind, r.Op, r.At, r.Outcome = kindReturn, call.Op, w.clock.now(), outcomeOf(err)
+	r.Err = errorText(err)
+	w.out.write(r)
+}
+
+// hold acquires, holds for a while, and releases. nested, if not nil, is the lock to nest; else it is l.
+func (s *session) hold(l acquirer, call record, nested acquirer) {
+	call.Session = s.n
+	h, end := s.acquire(context.Background(), l, &call)
+	defer end()
+	if h == nil {
+		return
+	}
+	if nested == nil {
+		nested = l
+	}
+	s.section(h, nested, call)
+	s.letGo(h, l, nested, call)
+}
+
+// acquire acquires l in one of the ways that callers have. It completes call, and returns nil if it
+// failed. end ends the context of the acquisition, and so that of the hold.
+func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold, end func()) {
+	opts := s.lease(call)
+	if call.Permits > 0 {
+		opts = append(opts, primitives.WithPermits(call.Permits))
+	}
+	if call.Owner != "" {
+		opts = append(opts, primitives.WithOwner(call.Owner))
+	}
+	wait := between(s.rand, 20*time.Millisecond, s.TTL)
+	end = func() {}
+	now := time.Now()
+	how := s.rand.IntN(6)
+	if call.Try {
+		how = 0
+	}
+	switch how {
+	case 0:
+		opts = append(opts, primitives.WithWait(0))
+		call.Bound = s.clock.at(now.Add(commandTimeout))
+	case 1:
+		opts = append(opts, primitives.WithWait(wait))
+		call.Bound = s.clock.at(now.Add(wait))
+	case 2:
+		ctx, end = withTimeout(ctx, wait)
+		call.Bound = s.clock.at(now.Add(wait))
+	case 3: // cancelled early, often while the first command is under way
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		early := between(s.rand, 0, 4*time.Millisecond)
+		timer := time.AfterFunc(early, cancel)
+		end = func() { timer.Stop(); cancel() }
+		call.Bound = s.clock.at(now.Add(early))
+	default:
+		ctx, end = withTimeout(ctx, 8*s.TTL)
+		call.Bound = s.clock.at(now.Add(20 * time.Second))
+	}
+	call.Do, call.Target = opAcquire, ""
+	root := call.Root
+	*call = s.call(*call)
+	if root == 0 {
+		call.Root = call.Op
+	}
+	ctx = context.WithValue(ctx, opKey{}, call.Op) // the observer finds the operation by it
+	h, err := attempt{session: s, ctx: ctx, lock: l, call: call, opts: opts}.run()
+	if err != nil {
+		s.finish(*call, err, record{})
+		return nil, end
+	}
+	s.finish(*call, nil, record{ID: h.ID(), Token: h.Token(), Until: s.clock.at(h.ValidUntil())})
+	return h, end
+}
+
+// lease returns the option for the lease of a hold. Most holds are renewed.
+func (s *session) lease(call *record) []primitives.Option {
+	if call.Fixed = s.one(8); call.Fixed {
+		return []primitives.Option{primitives.WithLease(call.TTL)}
+	}
+	return []primitives.Option{primitives.WithWatchdog(call.TTL)}
+}
+
+// withTimeout is context.WithTimeout, with a plain func.
+func withTimeout(ctx context.Context, d time.Duration) (context.Context, func()) {
+	return context.WithTimeout(ctx, d)
+}
+
+// hold is a *primitives.Hold, or one with a planted defect.
+type hold interface {
+	Context() context.Context
+	Release(ctx context.Context) error
+	Check(ctx context.Context) error
+	Extend(ctx context.Context, d time.Duration) error
+	Detach() string
+	ID() string
+	Token() int64
+	ValidUntil() time.Time
+}
+
+// section is the work that a hold protects. It ends early if the hold does.
+func (s *session) section(h hold, nested acquirer, call record) {
+	ctx := h.Context()
+	stop := context.AfterFunc(ctx, func() {
+		s.out.write(record{
+			Kind: kindEnd, Op: call.Op, At: s.clock.now(),
+			Outcome: outcomeOf(context.Cause(ctx)), Err: errorText(context.Cause(ctx)),
+		})
+	})
+	defer stop()
+	d := between(s.rand, 0, 5*time.Millisecond)
+	switch {
+	case s.one(s.Long): // some renewals
+		d = between(s.rand, s.TTL/4, min(call.TTL, 2*s.TTL)*3/2)
+	case s.one(6):
+		d = between(s.rand, 0, 100*time.Millisecond)
+	}
+	if d >= s.TTL/4 {
+		s.stay(h, call, d)
+	} else {
+		time.Sleep(d)
+	}
+	switch {
+	case ctx.Err() != nil || call.Primitive == "semaphore":
+	case s.one(6):
+		s.checkHold(h, call)
+	case call.Limit > 0:
+	case call.Owner != "" && s.one(2): // beside the hold, not under it
+		inner := record{
+			Session: s.n, Primitive: call.Primitive, Names: call.Names, TTL: call.TTL, Owner: call.Owner, Try: true,
+		}
+		s.inside(context.Background(), nested, inner)
+	case s.one(4) && call.Root == call.Op:
+		inner := call
+		inner.Read, inner.Owner = call.Read || call.Primitive == "rwlock", ""
+		s.inside(ctx, nested, inner)
+	}
+}
+
+// inside acquires a lock for a moment, while another hold of it lasts.
+func (s *session) inside(ctx context.Context, l acquirer, call record) {
+	h, end := s.acquire(ctx, l, &call)
+	defer end()
+	if h != nil {
+		time.Sleep(between(s.rand, 0, 3*time.Millisecond))
+		s.release(h, call)
+	}
+}
+
+// stay holds for d, and records each new end of the validity: if this process is killed, that is how long
+// it has held.
+func (s *session) stay(h hold, call record, d time.Duration) {
+	until := h.ValidUntil()
+	end := time.After(d)
+	for {
+		select {
+		case <-end:
+			return
+		case <-s.draining.Done():
+			return
+		case <-h.Context().Done():
+			return
+		case <-time.After(25 * time.Millisecond):
+			if u := h.ValidUntil(); u.After(until) {
+				until = u
+				s.out.write(record{Kind: kindValid, Op: call.Op, At: s.clock.now(), Until: s.clock.at(u)})
+			}
+		}
+	}
+}
+
+// checkHold calls Check or Extend. After Extend it may hold for longer.
+func (s *session) checkHold(h hold, call record) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	do := record{
+		Do: opCheck, Session: s.n, Primitive: call.Primitive, Names: call.Names, Root: call.Op, Bound: s.deadline(ctx),
+	}
+	f := h.Check
+	if s.one(2) {
+		do.Do = opExtend
+		f = func(ctx context.Context) error { return h.Extend(ctx, call.TTL) }
+	}
+	do = s.call(do)
+	err := f(ctx)
+	s.finish(do, err, record{Until: s.clock.at(h.ValidUntil())})
+	if err == nil && do.Do == opExtend && s.one(2) {
+		s.stay(h, call, between(s.rand, 0, call.TTL))
+	}
+}
+
+// release releases h. The hold is believed to last until the call.
+func (s *session) release(h hold, call record) {
+	until := s.clock.at(h.ValidUntil())
+	do := s.call(record{
+		Do: opRelease, Session: s.n, Primitive: call.Primitive, Names: call.Names, Root: call.Op, Until: until,
+		Bound: s.clock.now() + int64(5*time.Second),
+	})
+	err := h.Release(context.Background())
+	s.finish(do, err, record{})
+}
