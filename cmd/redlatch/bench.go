@@ -15,11 +15,11 @@ import (
 func benchCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "bench",
-		Usage: "measure locks on this Redis, beside the least that any lock costs",
+		Usage: "measure locks on a Redis server, compared with the least work that a lock needs",
 		Description: withExamples("Measures a free lock, a contended one, and the time from a release to the acquisition\n"+
-			"by a client that waits. Each stands beside its floor: the least that a lock on Redis must send, measured\n"+
-			"on the same connections by turns. Read the ratio: the times depend on the machine and the network.\n"+
-			"It uses throw-away names below --prefix and leaves nothing behind. It loads the server.",
+			"by a waiting client. Each is compared with a floor: the least that a lock on Redis must send. The two take\n"+
+			"turns on the same connections. Trust the ratio: the times depend on the machine and the network. The\n"+
+			"names begin with --prefix, and nothing is left behind. It puts load on the server.",
 			"redlatch bench --seconds 3"),
 		Flags: []cli.Flag{&cli.Float64Flag{Name: "seconds", Value: 10, Usage: "how long to measure, `N` seconds in all"}},
 		Action: func(ctx context.Context, c *cli.Command) error {

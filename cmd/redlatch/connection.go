@@ -6,8 +6,8 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,15 +36,15 @@ func connectionFlags() []cli.Flag {
 		},
 		&cli.BoolFlag{Name: "cluster", Usage: "the addresses are seeds of a cluster"},
 		&cli.StringFlag{Name: "sentinel-master", Usage: "the addresses are Sentinels of the master `NAME`"},
-		&cli.StringFlag{Name: "tls-ca", Usage: "`FILE` with the certificates of the authorities to trust", TakesFile: true},
+		&cli.StringFlag{Name: "tls-ca", Usage: "`FILE` with the certificates of trusted authorities", TakesFile: true},
 		&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the client's certificate", TakesFile: true},
 		&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with the client's key", TakesFile: true},
 		&cli.StringFlag{Name: "prefix", Usage: "`PREFIX` of all names in Redis, not shown in the output"},
 		&cli.DurationFlag{
 			Name: "timeout", Value: scripts.DefaultTimeout,
-			Usage: "how long to wait for an answer of Redis, a `DURATION` such as 500ms",
+			Usage: "how long to wait for an answer from Redis, a `DURATION` such as 500ms",
 		},
-		&cli.BoolFlag{Name: "json", Usage: "print JSON, one object a line, errors too"},
+		&cli.BoolFlag{Name: "json", Usage: "print JSON, one object a line, also for errors"},
 	}
 }
 
@@ -166,21 +166,15 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 	return redis.NewUniversalClient(many), nil
 }
 
-// parseURL parses the URL of one server.
+// parseURL parses the URL of one server. The parser's error is not shown: it quotes what it takes for a host, a
+// port or a database, and that may be a piece of a password with a "/", "?" or "#".
 func parseURL(u string) (*redis.Options, error) {
 	o, err := redis.ParseURL(u)
-	if err != nil {
-		return nil, badUsage("--redis: %w", withoutSecrets(err))
+	if err != nil || strings.Contains(u, "#") { // the parser would ignore all from there on
+		return nil, badUsage("--redis: bad URL; write redis://[[user]:password@]host[:port][/db], rediss:// for TLS " +
+			"or unix:///path, and special characters of a password as in %%2F for a slash")
 	}
 	return o, nil
-}
-
-// withoutSecrets removes the address from a parser's error, because it may contain a password.
-func withoutSecrets(err error) error {
-	if u := (*url.Error)(nil); errors.As(err, &u) {
-		return fmt.Errorf("bad URL: %w", u.Err)
-	}
-	return err
 }
 
 // addTLS adds the certificates in these files, none of which is needed.

@@ -52,10 +52,11 @@ func demoCommand() *cli.Command {
 			"off from Redis. Each scene checks its results. A table at the end lists all checks. The exit\n" +
 			"code is 1 if a check failed, and 2 if the demo could not start.\n\n" +
 			"Scenes:\n" + sceneList() + "\n" +
-			"Without --redis the demo uses a server inside this process. On a real Redis it uses unique key\n" +
-			"names and removes its keys afterwards.\n\n" +
+			"Without --redis the demo uses a server inside this process, whatever REDIS_URL says. On a real Redis\n" +
+			"it uses unique key names and removes its keys afterwards.\n\n" +
 			"Example:\n" +
 			"  redlatch demo --redis redis://localhost:6379 --only lock,crash",
+		CustomHelpTemplate: helpWithoutGlobalOptions(),
 		Flags: []cli.Flag{
 			&cli.StringFlag{
 				Name: "redis", Sources: cli.EnvVars("REDLATCH_REDIS"), HideDefault: true,
@@ -65,7 +66,7 @@ func demoCommand() *cli.Command {
 			&cli.StringFlag{Name: "only", Usage: "comma-separated list of `SCENES` to run (default: all)", HideDefault: true},
 			&cli.StringFlag{
 				Name: "key-prefix", Value: "redlatch-demo",
-				Usage: "prefix of all key names; each run appends a random id",
+				Usage: "`PREFIX` of all key names; each run appends a random id",
 			},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -74,7 +75,7 @@ func demoCommand() *cli.Command {
 			}
 			for _, flag := range c.Root().Flags {
 				if name := flag.Names()[0]; c.Root().IsSet(name) || name != "redis" && c.IsSet(name) {
-					return badUsage("demo: no flag --%s there (see redlatch demo --help)", name)
+					return badUsage("demo has no flag --%s (see redlatch demo --help)", name)
 				}
 			}
 			selected, err := selectScenes(c.String("only"))
@@ -87,6 +88,12 @@ func demoCommand() *cli.Command {
 			return demo(ctx, newReport(c.Root().Writer), c.String("redis"), c.String("key-prefix"), selected)
 		},
 	}
+}
+
+// helpWithoutGlobalOptions is the help of a command that refuses the flags of the root.
+func helpWithoutGlobalOptions() string {
+	help, _, _ := strings.Cut(cli.CommandHelpTemplate, "{{if .VisiblePersistentFlags}}")
+	return help + "\n"
 }
 
 func sceneList() string {

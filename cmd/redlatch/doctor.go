@@ -14,11 +14,11 @@ import (
 func doctorCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "doctor",
-		Usage: "check whether a Redis is fit for locks, and say what to fix",
+		Usage: "check whether a Redis server suits locks, and say what to fix",
 		Description: withExamples("Checks the connection, the version, the configuration and the rights of the user, and\n"+
-			"tries everything that the library does, with throw-away names below --prefix. It leaves nothing behind.\n"+
-			"Each line is ok, warn or FAIL, with what to do. What the server forbids to check is a warning.\n\n"+
-			"Exit codes: 0 nothing failed; 1 a check failed; 3 Redis is out of reach or refuses.",
+			"tries everything that the library does. Its test names begin with --prefix, and it leaves nothing behind.\n"+
+			"Each line is ok, warn or FAIL, with what to do. A check that the server does not allow is a warning.\n\n"+
+			"Exit codes: 0 nothing failed; 1 a check failed; 3 Redis is unreachable or refuses.",
 			"redlatch doctor --redis redis://localhost:6379 --prefix orders:"),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			if _, err := arguments(c); err != nil {
@@ -57,8 +57,8 @@ func printResult(out io.Writer, r doctor.Result) {
 		color := map[string]string{doctor.OK: "32", doctor.Warn: "33", doctor.Fail: "1;31"}[r.Status]
 		status = "\x1b[" + color + "m" + status + "\x1b[0m"
 	}
-	fmt.Fprintf(out, "%s  %-16s  %s\n", status, r.Check, r.Detail)
+	fmt.Fprintf(out, "%s  %-16s  %s\n", status, r.Check, harmless(r.Detail))
 	if r.Fix != "" && r.Status != doctor.OK {
-		fmt.Fprintf(out, "%24sfix: %s\n", "", r.Fix)
+		fmt.Fprintf(out, "%24sfix: %s\n", "", harmless(r.Fix))
 	}
 }

@@ -29,8 +29,8 @@ const (
 	exitSignal        = 128 // plus the number of the signal
 )
 
-const exitCodes = "Exit codes: 0 done; 1 a check failed, or something is not held; 2 bad use; 3 Redis is out\n" +
-	"of reach or refuses; 75 not acquired in time; 76 lost while the command ran; 128+n ended by signal n."
+const exitCodes = "Exit codes: 0 done; 1 a check failed, or something is not held; 2 bad use; 3 Redis is\n" +
+	"unreachable or refuses; 75 not acquired in time; 76 lost while the command ran; 128+n ended by signal n."
 
 // codedError is an error with an exit code of its own. A nil err prints nothing.
 type codedError struct {
@@ -77,7 +77,7 @@ func finish(ctx context.Context, err error, asJSON bool, stderr io.Writer) int {
 		}{text, code})
 		return code
 	}
-	fmt.Fprintln(stderr, "redlatch:", strings.TrimPrefix(text, "redlatch: "))
+	fmt.Fprintln(stderr, "redlatch:", harmless(strings.TrimPrefix(text, "redlatch: ")))
 	return code
 }
 

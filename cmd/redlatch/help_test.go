@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,7 +50,7 @@ func TestExamplesOfHelp(t *testing.T) {
 			t.Parallel()
 			s := redistest.Miniredis(t)
 			prepare(t, s, c.FullName())
-			run := shell(t, s)
+			run := shell(t, s.Addr())
 			for _, line := range strings.Split(strings.TrimSpace(examples), "\n")[1:] {
 				if line = strings.TrimSpace(line); line == "" {
 					break
@@ -115,7 +117,7 @@ func TestCompletion(t *testing.T) {
 	if err != nil {
 		return
 	}
-	run := shell(t, redistest.Miniredis(t))
+	run := shell(t, redistest.Miniredis(t).Addr())
 	_, script, _ := redlatch(t.Context(), "completion", "bash")
 	for line, want := range map[string]string{
 		"redlatch in":               "inspect",
@@ -134,32 +136,129 @@ func TestCompletion(t *testing.T) {
 	}
 }
 
-// The examples of doc/cli.md work, in their order. A number after # is the exit code.
-func TestExamplesOfThePage(t *testing.T) {
+// The examples of the pages work, in their order. A number after # is the exit code. A text below a command is
+// its output.
+func TestExamplesOfThePages(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../doc/cli.md")
-	require.NoError(t, err)
-	s := redistest.Miniredis(t)
-	run := shell(t, s)
-	blocks := strings.Split(string(page), "```sh\n")[1:]
+	for page, sections := range map[string]map[string]func(*testing.T) (addr string){
+		"cli.md": {"": func(t *testing.T) string { return redistest.Miniredis(t).Addr() }},
+		"runbooks.md": {
+			"A lock that seems stuck":           withAHeldLock,
+			"A semaphore that gives no permits": withoutPermits,
+			"Many losses": func(t *testing.T) string {
+				return redistest.Fresh(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru").Addr()
+			},
+			"Redis unreachable": func(*testing.T) string { return "127.0.0.1:1" },
+			"A slow shard": func(t *testing.T) string {
+				p := redistest.Fresh(t).Proxy(t)
+				p.Delay(60 * time.Millisecond)
+				return p.Addr()
+			},
+		},
+	} {
+		text, err := os.ReadFile("../../doc/" + page)
+		require.NoError(t, err)
+		for section, prepare := range sections {
+			t.Run(page+"/"+section, func(t *testing.T) {
+				t.Parallel()
+				examples := string(text)
+				if section != "" {
+					_, examples, _ = strings.Cut(examples, "\n## "+section+"\n")
+					examples, _, _ = strings.Cut(examples, "\n## ")
+				}
+				runExamples(t, examples, shell(t, prepare(t)))
+			})
+		}
+	}
+}
+
+// runExamples runs the shell blocks of a page, and compares the text blocks with the output of the command
+// before them.
+func runExamples(t *testing.T, page string, run func(line string) (code int, output string)) {
+	blocks := regexp.MustCompile("(?s)```(sh|text)\n(.*?)```").FindAllStringSubmatch(page, -1)
 	require.NotEmpty(t, blocks)
+	output := ""
 	for _, block := range blocks {
-		block, _, _ = strings.Cut(block, "```")
-		for line := range strings.Lines(block) {
+		if block[1] == "text" {
+			requireOutput(t, block[2], output)
+			continue
+		}
+		for line := range strings.Lines(block[2]) {
 			command, comment, _ := strings.Cut(strings.TrimSpace(line), " # ")
-			if comment == "not in the test" {
+			if strings.HasPrefix(comment, "not in the test") {
 				continue
 			}
 			want, err := strconv.Atoi(cmp.Or(comment, "0"))
 			require.NoError(t, err, line)
-			code, output := run(command)
+			var code int
+			code, output = run(command)
 			require.Equal(t, want, code, "%s\n%s", command, output)
 		}
 	}
 }
 
-// shell returns a function that runs a line of shell, in which redlatch uses s.
-func shell(t *testing.T, s *redistest.Server) func(line string) (code int, output string) {
+// requireOutput checks that output has the lines of a page, which differ in ids and numbers. "..." stands for
+// any lines.
+func requireOutput(t *testing.T, want, output string) {
+	random := regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f-]{27}:\d+|[0-9a-f]{32}|\b\d+(\.\d+)?(µs|ms|s| s)\b| +`)
+	plain := func(s string) []string {
+		return strings.Split(strings.TrimSpace(random.ReplaceAllStringFunc(s, func(found string) string {
+			if strings.TrimSpace(found) == "" {
+				return " "
+			}
+			return "?"
+		})), "\n")
+	}
+	got, skips := plain(output), false
+	for _, line := range plain(want) {
+		if line == "..." {
+			skips = true
+			continue
+		}
+		i := slices.Index(got, line)
+		require.True(t, i == 0 || (skips && i > 0), "%q is not at its place in\n%s", line, output)
+		got, skips = got[i+1:], false
+	}
+	require.True(t, skips || len(got) == 0, "the page lacks %q", got)
+}
+
+// withAHeldLock returns a server on which web-7 holds a lock, and web-8 waits for it.
+func withAHeldLock(t *testing.T) string {
+	s := redistest.Miniredis(t)
+	lock := client(t, s, primitives.WithClientName("web-7:4711")).Lock("orders:42")
+	hold, err := lock.Acquire(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = hold.Release(context.Background()) }) // a hold that nobody refers to is not renewed
+	waiter := client(t, s, primitives.WithClientName("web-8:4711")).Lock("orders:42")
+	go func() { _, _ = waiter.Acquire(t.Context()) }()
+	redistest.WaitFor(t, soon, func() bool {
+		info, err := lock.Info(t.Context())
+		return err == nil && info.Holders[0].Client != "" && len(redistest.Channels(t, s)) > 1
+	}, "the holder's name is known, and the waiter listens")
+	return s.Addr()
+}
+
+// withoutPermits returns a server with a semaphore that nobody can acquire, and permits that are held.
+func withoutPermits(t *testing.T) string {
+	s := redistest.Miniredis(t)
+	c := client(t, s, primitives.WithClientName("web-7:4711"))
+	_, err := c.Semaphore("workers").Init(t.Context(), 0)
+	require.NoError(t, err)
+	slots := c.PermitExpirableSemaphore("slots")
+	_, err = slots.Init(t.Context(), 2)
+	require.NoError(t, err)
+	hold, err := slots.Acquire(t.Context())
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = hold.Release(context.Background()) })
+	redistest.WaitFor(t, soon, func() bool {
+		info, err := slots.Info(t.Context())
+		return err == nil && info.Holders[0].Client != ""
+	}, "the holder's name is known")
+	return s.Addr()
+}
+
+// shell returns a function that runs a line of shell, in which redlatch uses the server at addr.
+func shell(t *testing.T, addr string) func(line string) (code int, output string) {
 	bin := t.TempDir()
 	path, err := os.Executable()
 	require.NoError(t, err)
@@ -167,7 +266,7 @@ func shell(t *testing.T, s *redistest.Server) func(line string) (code int, outpu
 	return func(line string) (int, string) {
 		cmd := exec.CommandContext(t.Context(), "sh", "-c", line)
 		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"), redlatchVariable+"=1",
-			urlVariable+"=redis://"+s.Addr(), "GORACE=atexit_sleep_ms=0")
+			urlVariable+"=redis://"+addr, "GORACE=atexit_sleep_ms=0")
 		output, _ := cmd.CombinedOutput()
 		return cmd.ProcessState.ExitCode(), string(output)
 	}

@@ -16,10 +16,10 @@ func inspectCommand() *cli.Command {
 		Usage:     "show one name: holders, waiters, TTL, fencing counter, permits",
 		ArgsUsage: "NAME",
 		Description: withExamples(
-			"Shows what is in Redis under NAME. Without --kind the keys tell the kind: see redlatch\n"+
-				"ls --help. The waiters of a fair lock come in the order in which they get it. Redis does not know those\n"+
-				"of other kinds.\n\n"+
-				"The exit code is 1 if there is nothing.",
+			"Shows what is in Redis under NAME. Without --kind it finds the kind by the keys, which do\n"+
+				"not show every kind: see redlatch ls --help. It lists the waiters of a fair lock, the next one first.\n"+
+				"Waiters of other kinds are not stored in Redis.\n\n"+
+				"The exit code is 1 if NAME does not exist.",
 			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
 		Flags: []cli.Flag{kindFlag(append(slices.Clone(runKinds), kindLatch))},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -52,7 +52,7 @@ func inspectCommand() *cli.Command {
 func kindFlag(kinds []string) cli.Flag {
 	return &cli.StringFlag{
 		Name: "kind", HideDefault: true,
-		Usage: "`KIND` of NAME: " + strings.Join(kinds, ", ") + " (default: as its keys tell)",
+		Usage: "`KIND` of NAME: " + strings.Join(kinds, ", ") + " (default: found by its keys)",
 	}
 }
 

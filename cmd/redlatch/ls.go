@@ -19,13 +19,13 @@ func lsCommand() *cli.Command {
 		Description: withExamples(
 			"Lists the locks that are held, the shortest TTL first. PATTERN is a glob of Redis, such as\n"+
 				"\"orders:*\".\n\n"+
-				"With --all it also lists semaphores, permits and latches. All that Redis has of them is a number. So the\n"+
-				"kind is \"integer\" where the number may be a semaphore, permits that are all free, a latch, or a counter\n"+
-				"of somebody else.\n\n"+
-				"It walks through all keys with SCAN. That takes long on a large Redis, but blocks nobody.",
+				"With --all it also lists semaphores, permits and latches. In Redis they are plain numbers. So the kind is\n"+
+				"\"integer\" if a number may be a semaphore, permits that are all free, a latch, or a counter of another\n"+
+				"program.\n\n"+
+				"It walks through all keys with SCAN. That takes long on a large Redis, but does not block it.",
 			"redlatch ls", "redlatch ls --all --json 'orders:*'"),
 		Flags: []cli.Flag{
-			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also semaphores, permits and latches"},
+			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also list semaphores, permits and latches"},
 			&cli.StringFlag{
 				Name: "kind", Usage: "only this `KIND`: " + strings.Join(allKinds, ", ") +
 					"; --kind semaphore, permits or latch includes integers",

@@ -55,6 +55,16 @@ func TestHelpNamesCommandsAndFlags(t *testing.T) {
 	}
 }
 
+// The demo takes none of the flags that all other commands share, and its help shows none of them.
+func TestHelpOfTheDemo(t *testing.T) {
+	_, stdout, _ := redlatch(t.Context(), "demo", "--help")
+	require.NotContains(t, stdout, "--json")
+	require.NotContains(t, stdout, "--cluster")
+	code, _, stderr := redlatch(t.Context(), "demo", "--json")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "demo has no flag --json")
+}
+
 func TestHelpListsTheScenes(t *testing.T) {
 	_, stdout, _ := redlatch(t.Context(), "demo", "--help")
 	for _, sc := range scenes() {

@@ -100,39 +100,39 @@ func (v verb) command(kind string) *cli.Command {
 func exitOf(verb string) string {
 	switch verb {
 	case "init":
-		return "Sets the number if there is none. The exit code is 1 if there is one: it stays as it is."
+		return "Sets the number if there is none. If there is one, it stays unchanged, and the exit code is 1."
 	case "delete", "info":
-		return "The exit code is 1 if there is nothing."
+		return "The exit code is 1 if NAME does not exist."
 	case "wait":
-		return "Waits until the count is 0, or there is no latch. The exit code is 75 if --wait is over before."
+		return "Waits until the count is 0, or there is no latch. The exit code is 75 if --wait ends first."
 	case "count":
 		return "Prints the count; 0 if there is no latch."
 	case "add":
-		return "A negative N takes permits away. What is not there yet is created."
+		return "Creates NAME if it does not exist. A negative N removes permits."
 	case "drain":
-		return "Takes all permits that are left, for good, and prints how many there were."
+		return "Removes all permits that are left, and prints how many there were. Use add to bring them back."
 	case "resize":
-		return "Sets the number of permits, free and taken. It takes none from its holder."
+		return "Sets the number of permits, free and taken. Holders keep theirs."
 	}
-	return "At 0 the latch opens, and is gone."
+	return "At 0 the latch opens and is deleted."
 }
 
 func semaphoreCommand() *cli.Command {
 	return group(kindSemaphore, "set up a semaphore",
-		"A semaphore is a number of permits without leases: Redis knows how many are left, but not who has the\n"+
-			"others. \"redlatch run --kind semaphore\" takes one while a command runs.",
+		"A semaphore is a number of permits without leases: Redis knows how many are left, but not who holds\n"+
+			"the others. \"redlatch run --kind semaphore\" takes one while a command runs.",
 		[]verb{
 			{name: "init", usage: "set the number of permits", args: "NAME N", example: "workers 3", do: initialize},
 			{name: "add", usage: "add permits", args: "NAME N", example: "workers 2", do: add},
-			{name: "drain", usage: "take all permits that are left", args: "NAME", example: "workers", do: drain},
+			{name: "drain", usage: "remove all permits that are left", args: "NAME", example: "workers", do: drain},
 			{name: "info", usage: "show how many permits are left", args: "NAME", example: "workers", do: showInfo},
-			{name: "delete", usage: "remove it", args: "NAME", example: "workers", do: remove},
+			{name: "delete", usage: "delete the semaphore", args: "NAME", example: "workers", do: remove},
 		})
 }
 
 func permitsCommand() *cli.Command {
 	return group(kindPermits, "set up permits with leases",
-		"Permits with leases: Redis knows who has them, and those of a crashed process come back.\n"+
+		"Permits with leases: Redis knows who holds them, and those of a crashed process are freed.\n"+
 			"\"redlatch run --kind permits\" takes one while a command runs.",
 		[]verb{
 			{name: "init", usage: "set the number of permits", args: "NAME N", example: "workers 3", do: initialize},
@@ -140,7 +140,7 @@ func permitsCommand() *cli.Command {
 			{name: "resize", usage: "set the number of permits, free and taken", args: "NAME N", example: "workers 4",
 				do: resize},
 			{name: "info", usage: "show how many permits are free", args: "NAME", example: "workers", do: showInfo},
-			{name: "delete", usage: "remove them", args: "NAME", example: "workers", do: remove},
+			{name: "delete", usage: "delete the permits", args: "NAME", example: "workers", do: remove},
 		})
 }
 
@@ -149,14 +149,15 @@ func latchCommand() *cli.Command {
 		Name: "wait", Aliases: []string{"w"}, HideDefault: true,
 		Usage: "exit with 75 after `DURATION` (default: wait for ever)",
 	}
-	return group(kindLatch, "set up, count down and wait for a latch", "A latch is a count. Waiters go on when it is 0.",
+	return group(kindLatch, "set up, count down and wait for a latch",
+		"A latch is a count. Waiters continue when it is 0.",
 		[]verb{
 			{name: "init", usage: "set the count", args: "NAME N", example: "ready 2", do: initialize},
 			{name: "count-down", usage: "take one, or N, from the count", args: "NAME [N]", example: "ready", do: countDown},
 			{name: "count", usage: "show the count", args: "NAME", example: "ready", do: showCount},
 			{name: "wait", usage: "wait until the count is 0", args: "NAME", example: "--wait 10s ready",
 				flags: []cli.Flag{wait}, do: waitForLatch},
-			{name: "delete", usage: "remove it", args: "NAME", example: "ready", do: remove},
+			{name: "delete", usage: "delete the latch", args: "NAME", example: "ready", do: remove},
 		})
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/urfave/cli/v3"
 )
@@ -71,12 +72,24 @@ func shown(d time.Duration) string {
 	return d.Truncate(time.Second).String()
 }
 
-// plain is a name or an id for people. It is quoted if it could do something to a terminal or to a table.
+// plain is a name or an id for people. It is quoted if it could do something to a terminal or to a table: a
+// byte that is no UTF-8 may begin an escape sequence, too.
 func plain(s string) string {
-	if strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+	if !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)
 	}
 	return s
+}
+
+// harmless is a text for people that may contain words of the server. What could do something to a terminal
+// becomes a question mark.
+func harmless(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
+			return '?'
+		}
+		return r
+	}, s)
 }
 
 // withExamples returns a description that ends with examples. A test runs them.

@@ -28,11 +28,11 @@ type released struct {
 func releaseCommand() *cli.Command {
 	return &cli.Command{
 		Name:      "release",
-		Usage:     "give back one count of a holder",
+		Usage:     "release one count of a holder",
 		ArgsUsage: "NAME ID",
 		Description: withExamples(
-			"Takes one count of the holder ID, as redlatch ls shows it. If that was its last count, NAME\n"+
-				"is free, and the holder learns that it was lost. The exit code is 1 if ID holds nothing.",
+			"Releases one count of the holder ID, which redlatch ls shows. If that was its last count,\n"+
+				"NAME is free, and the holder is told that it has lost NAME. The exit code is 1 if ID holds nothing.",
 			"redlatch release orders:42 0190b5a1-2f6e-4b1c-8a53-6f1f6d1e9c11:7"),
 		Flags: []cli.Flag{kindFlag(heldKinds)},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -56,7 +56,7 @@ func releaseCommand() *cli.Command {
 				if c.Bool("json") {
 					return printJSON(c, released{name, kind, id, true})
 				}
-				fmt.Fprintf(c.Root().Writer, "released %s %q of %s\n", kind, name, id)
+				fmt.Fprintf(c.Root().Writer, "released %s %q of %s\n", kind, name, plain(id))
 				return nil
 			})
 		},
@@ -86,8 +86,9 @@ func forceReleaseCommand() *cli.Command {
 		Usage:     "free a name, whoever holds it",
 		ArgsUsage: "NAME",
 		Description: withExamples(
-			"Frees NAME. Its holders learn that it was lost, and should stop; nothing makes them. Asks\n"+
-				"first on a terminal, and needs --yes elsewhere. The exit code is 1 if nobody held NAME, or if you answer no.",
+			"Frees NAME. Its holders are told that they have lost it and should stop, but nothing makes\n"+
+				"them stop. On a terminal it asks first; elsewhere it needs --yes. The exit code is 1 if nobody held NAME,\n"+
+				"or if you answer no.",
 			"redlatch force-release --yes orders:42"),
 		Flags: []cli.Flag{
 			kindFlag(heldKinds),

@@ -41,31 +41,32 @@ func runCommand(args []string) *cli.Command {
 				"with --kind fenced, REDLATCH_TOKEN.\n\n"+
 				"SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the group. While redlatch still\n"+
 				"waits for NAME, they end it.\n\n"+
-				"If NAME is lost, the group gets SIGTERM, and SIGKILL after the grace. If it is lost because its time is\n"+
-				"over, SIGKILL comes before anybody else can have it. The exit code is then 76.",
+				"If NAME is lost, the group gets SIGTERM, and SIGKILL after --grace. If its TTL is about to end, SIGKILL\n"+
+				"comes before anybody else can acquire NAME. The exit code is then 76.",
 			"redlatch run orders:42 -- echo shipped",
 			"redlatch run --nonblock --kind fenced nightly -- sh -c 'echo token $REDLATCH_TOKEN'",
 			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
 		StopOnNthArg: new(1), // flags of CMD are not ours
 		Flags: []cli.Flag{
 			&cli.StringFlag{Name: "kind", Value: kindLock, Usage: "`KIND`: " + strings.Join(runKinds, ", ")},
-			&cli.BoolFlag{Name: "nonblock", Aliases: []string{"n"}, Usage: "exit with 75 at once if NAME is not free"},
+			&cli.BoolFlag{Name: "nonblock", Aliases: []string{"n"}, Usage: "do not wait: exit with 75 if NAME is not free"},
 			&cli.DurationFlag{
 				Name: "wait", Aliases: []string{"w"}, HideDefault: true,
 				Usage: "exit with 75 if NAME is not acquired within `DURATION` (default: wait for ever)",
 			},
 			&cli.DurationFlag{
 				Name: "lease", HideDefault: true,
-				Usage: "hold NAME for `DURATION` at most, without renewals; also if redlatch dies",
+				Usage: "hold NAME for `DURATION` at most, without renewals",
 			},
 			&cli.DurationFlag{
 				Name: "watchdog", Value: defaultTTL,
-				Usage: "renew NAME every third of `DURATION`; if redlatch dies, NAME is free after that",
+				Usage: "TTL of NAME, renewed every third of `DURATION`; if redlatch dies, NAME is free when it ends",
 			},
 			&cli.DurationFlag{
-				Name: "max-hold", HideDefault: true, Usage: "lose NAME after `DURATION`, however healthy (default: no limit)",
+				Name: "max-hold", HideDefault: true,
+				Usage: "end the hold after `DURATION`, even if it could be renewed (default: no limit)",
 			},
-			&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, of a semaphore or of permits"},
+			&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, with --kind semaphore or permits"},
 			&cli.DurationFlag{Name: "grace", Value: 5 * time.Second, Usage: "`DURATION` from SIGTERM to SIGKILL, at most"},
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -238,7 +239,7 @@ func (j *job) acquire(ctx context.Context, s *session, signals chan os.Signal) (
 	undisturbed := giveUp() && waiting.Err() == nil // else the context of the hold has ended, or is about to
 	switch {
 	case r.err != nil:
-		return nil, j.explain(ctx, s, r.err)
+		return nil, j.explain(r.err)
 	case !undisturbed: // a signal came when it was granted
 		_ = r.hold.Release(waiting)
 		return nil, cmp.Or(context.Cause(waiting), context.Cause(ctx))
@@ -246,8 +247,8 @@ func (j *job) acquire(ctx context.Context, s *session, signals chan os.Signal) (
 	return r.hold, nil
 }
 
-// explain adds to the error of an acquisition what a user needs to know.
-func (j *job) explain(ctx context.Context, s *session, err error) error {
+// explain gives the error of an acquisition its exit code: is the name held, or is Redis out of reach?
+func (j *job) explain(err error) error {
 	if !errors.Is(err, primitives.ErrNotAcquired) {
 		return err
 	}
@@ -256,11 +257,6 @@ func (j *job) explain(ctx context.Context, s *session, err error) error {
 	}
 	if isOfRedis(errors.Unwrap(err)) && !j.refused.Load() {
 		return &codedError{exitUnreachable, err} // nobody has said that somebody else holds it
-	}
-	if j.kind == kindSemaphore || j.kind == kindPermits {
-		if info, failed := s.client.Inspect(ctx, j.name); failed == nil && info.Kind == "" {
-			return fmt.Errorf("%w: it has no permits yet (see redlatch %s init --help)", err, j.kind)
-		}
 	}
 	return err
 }

@@ -27,18 +27,18 @@ func tortureCommand() *cli.Command {
 	}
 	return &cli.Command{
 		Name:  "torture",
-		Usage: "break everything around the library, and check that its promises hold",
+		Usage: "inject faults while clients use all primitives, and check the promises",
 		Description: withExamples("Client processes use all primitives at once. Every 2 to 5 s a fault is injected.\n"+
 			"All operations are recorded, and the history is checked: while a hold is valid, nobody else holds; tokens rise;\n"+
 			"nothing waits for ever; nothing is left behind; every call returns in time. doc/torture.md has the details.\n\n"+
-			"It starts its own redis-server. With --redis it uses yours: then it leaves out the faults that would\n"+
-			"disturb others, and says so. Run it on a Redis that may be slow for a while.\n\n"+
-			"Faults:\n"+list.String(),
+			"It starts its own redis-server, whatever REDIS_URL says. With --redis it uses yours: then it leaves out\n"+
+			"the faults that would disturb others, and says so. Run it on a Redis that may be slow for a while.\n\n"+
+			"Faults:\n"+strings.TrimSuffix(list.String(), "\n"),
 			"redlatch torture --duration 5s --seed 42"),
 		Flags: []cli.Flag{
-			&cli.FloatFlag{Name: "minutes", Usage: "how long, in `MINUTES`", Value: 1},
+			&cli.FloatFlag{Name: "minutes", Usage: "how long to run, in `MINUTES`", Value: 1},
 			&cli.DurationFlag{
-				Name: "duration", HideDefault: true, Usage: "how long, a `DURATION` such as 90s, in place of --minutes",
+				Name: "duration", HideDefault: true, Usage: "how long to run, a `DURATION` such as 90s, instead of --minutes",
 			},
 			&cli.Uint64Flag{
 				Name: "seed", DefaultText: "random", Usage: "`SEED` of the first round: repeats workload and faults",
@@ -52,9 +52,9 @@ func tortureCommand() *cli.Command {
 			},
 			&cli.StringFlag{
 				Name: "topology", Value: torture.Single,
-				Usage: "what to start, a `TOPOLOGY`: " + strings.Join(torture.Topologies, ", "),
+				Usage: "`TOPOLOGY` of the servers to start: " + strings.Join(torture.Topologies, ", "),
 			},
-			&cli.StringFlag{Name: "timelines", Value: ".", Usage: "`DIRECTORY` for what explains violations"},
+			&cli.StringFlag{Name: "timelines", Value: ".", Usage: "`DIRECTORY` for the timelines and logs of violations"},
 		},
 		Action: runTorture,
 	}
@@ -83,7 +83,10 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		config.Seed = rand.Uint64N(1_000_000) //nolint:gosec // it only has to differ from run to run
 	}
 	if c.IsSet("redis") || c.IsSet("cluster") || c.IsSet("sentinel-master") {
-		if c.IsSet("topology") {
+		switch {
+		case !c.IsSet("redis"):
+			return badUsage("torture needs --redis with --cluster and --sentinel-master")
+		case c.IsSet("topology"):
 			return badUsage("--topology is for servers that torture starts, not for --redis")
 		}
 		endpoint, err := tortureEndpoint(c)
@@ -151,9 +154,6 @@ func tortureEndpoint(c *cli.Command) (*torture.Endpoint, error) {
 			}
 			e.Addrs = append(e.Addrs, o.Addr)
 		}
-	}
-	if len(e.Addrs) == 0 {
-		return nil, badUsage("torture needs --redis for that")
 	}
 	return &e, nil
 }

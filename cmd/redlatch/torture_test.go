@@ -25,6 +25,7 @@ func TestTortureExitCodes(t *testing.T) {
 		"two durations":      {[]string{"--minutes", "1", "--duration", "1m"}, exitUsage, "exclude each other"},
 		"argument":           {[]string{"lock"}, exitUsage, "unexpected argument"},
 		"topology of others": {[]string{"--redis", defaultURL, "--topology", "cluster"}, exitUsage, "--topology"},
+		"no address":         {[]string{"--cluster"}, exitUsage, "needs --redis"},
 		"socket":             {[]string{"--redis", "unix:///tmp/none"}, exitUsage, "TCP"},
 		"out of reach":       {[]string{"--redis", "redis://127.0.0.1:1"}, exitUnreachable, "connection refused"},
 	} {

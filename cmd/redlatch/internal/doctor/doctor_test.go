@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,34 +143,36 @@ func TestMissingRights(t *testing.T) {
 	t.Parallel()
 	server := redistest.Fresh(t)
 	admin := server.Client(t)
-	documented := "on >secret resetkeys resetchannels -@all " +
-		"~orders:* ~{orders:* ~redisson_*{orders:* ~redlatch_*{orders:* &redisson_*{orders:* " +
-		"+@read +@write +@pubsub +@connection -@dangerous +eval +evalsha +script|load +time +wait"
-	base := documented + " ~redlatch_client:* &redlatch_holder:* +info +config|get"
+	rules := redistest.DocumentedRules(t, "locks")
+	documented, names := strings.Join(rules[0], " "), strings.Join(rules[1], " ")
+	base := documented + " " + names + " +scan +getrange +wait +info +config|get +acl|whoami"
+	without := func(rule string) string { return strings.ReplaceAll(base, " "+rule+" ", " ") }
 	for name, tt := range map[string]struct {
 		rules         string
 		check, status string
 		fix           string // what the line tells to do
 	}{
 		"none missing":        {base, "acl", OK, ""},
-		"as documented":       {documented, "acl", Warn, "ACL SETUSER locks ~redlatch_client:* &redlatch_holder:*"},
+		"as documented":       {documented, "acl", Warn, "ACL SETUSER locks ~redlatch_client:* "},
 		"INFO":                {base + " -info", "maxmemory-policy", Warn, "+info"},
 		"CONFIG GET":          {base + " -config|get", "timeouts", Warn, "+config|get"},
 		"a command":           {base + " -hset -zadd", "acl", Fail, "ACL SETUSER locks +hset +zadd"},
 		"a command of a kind": {base + " -rpush", "primitives", OK, ""},
+		"a command of a lock": {base + " -incrby", "primitives", Fail, "see acl"},
 		"TIME":                {base + " -time", "acl", Fail, "+time"},
 		"EVALSHA":             {base + " -evalsha", "scripts", Warn, "+evalsha"},
 		"scripts":             {base + " -evalsha -eval", "scripts", Fail, "+evalsha"},
 		"SUBSCRIBE":           {base + " -subscribe", "pubsub", Warn, "+@pubsub"},
 		"SUBSCRIBE, in acl":   {base + " -subscribe", "acl", Warn, "+subscribe"},
 		"PUBLISH":             {base + " -publish", "pubsub", Fail, "+publish"},
-		"channels":            {base + " resetchannels", "acl", Fail, "&redisson_*{orders:*"},
-		"keys of the library": {strings.ReplaceAll(base, "~redisson_*{orders:*", ""), "acl", Fail, "~redisson_*{orders:*"},
-		"all names":           {strings.ReplaceAll(base, "~orders:*", "~invoices:*"), "acl", Fail, "--prefix"},
+		"channels":            {base + " resetchannels", "acl", Fail, "&redisson_sc:{orders:*"},
+		"keys of the library": {without("~redisson_lock_queue:{orders:*"), "acl", Fail, "~redisson_lock_queue:{orders:*"},
+		"all names":           {without("~orders:*"), "acl", Fail, "--prefix"},
 		"SCAN":                {base + " -scan", "acl", Warn, "+scan"},
+		"GETRANGE":            {base + " -getrange", "acl", Warn, "+getrange"},
 		"PING":                {base + " -ping", "latency", Warn, "+ping"},
 		"WHOAMI":              {base + " -acl|whoami", "acl", OK, ""},
-		"nearly everything":   {"on >secret -@all +hello", "primitives", Fail, "acl"},
+		"nearly everything":   {"reset on >secret", "primitives", Fail, "acl"},
 	} {
 		require.NoError(t, admin.Do(t.Context(), "acl", "deluser", "locks").Err())
 		args := []any{"acl", "setuser", "locks"}
@@ -294,7 +297,7 @@ func TestAllCommandsOfScriptsAreChecked(t *testing.T) {
 		}
 	}
 	listed := map[string]bool{"time": true} // it has no key, and is asked for separately
-	for _, command := range scriptCommands {
+	for _, command := range slices.Concat(scriptCommands, listCommands) {
 		listed[strings.Fields(command)[0]] = true
 	}
 	require.Equal(t, used, listed)

@@ -136,29 +136,38 @@ func tagged(name string) string {
 	return "{" + name + "}"
 }
 
+// patternOf returns the narrowest pattern for the same key or channel of all names with that prefix.
+func patternOf(key, prefix, name string) string {
+	before, _, _ := strings.Cut(key, name)
+	return before + prefix + "*"
+}
+
 // keyRights returns the rights to read and write each kind of key.
 func keyRights(prefix, name string) []right {
 	var rights []right
-	for _, k := range []struct{ key, pattern, without string }{
-		{name, prefix + "*", ""},
-		{tagged(name) + ":timeout", "{" + prefix + "*", "readers and leased permits fail"},
-		{"redisson_unlock_latch:" + tagged(name) + ":1", "redisson_*{" + prefix + "*", ""},
-		{"redisson_lock_token:" + tagged(name), "redisson_*{" + prefix + "*", ""},
-		{"redisson_lock_queue:" + tagged(name), "redisson_*{" + prefix + "*", ""},
-		{"redisson_lock_timeout:" + tagged(name), "redisson_*{" + prefix + "*", ""},
-		{"redisson_lock__channel:" + tagged(name), "redisson_*{" + prefix + "*", ""}, // scripts get it as a key
-		{"redisson_rwlock:" + tagged(name), "redisson_*{" + prefix + "*", ""},
-		{"redisson_sc:" + tagged(name), "redisson_*{" + prefix + "*", ""},
-		{"redisson_countdownlatch__channel__" + tagged(name), "redisson_*{" + prefix + "*", ""},
-		{"redlatch_lock_waiters:" + tagged(name), "redlatch_*{" + prefix + "*", "fair locks fail"},
-		{"redlatch_lock_clients:" + tagged(name), "redlatch_*{" + prefix + "*", "fair locks fail"},
-		{"redlatch_rwlock_claim:" + tagged(name), "redlatch_*{" + prefix + "*", "writers fail"},
-		{"redlatch_client:{0000000000000000}", "redlatch_client:*", "the names of clients are not shown"},
-	} {
-		for _, command := range [][]string{{"set", k.key, "1"}, {"get", k.key}} {
-			rights = append(rights, right{command, "~" + k.pattern, k.without})
+	add := func(key, pattern, without string) {
+		for _, command := range [][]string{{"set", key, "1"}, {"get", key}} {
+			rights = append(rights, right{command, "~" + pattern, without})
 		}
 	}
+	for _, k := range []struct{ key, without string }{
+		{name, ""},
+		{tagged(name) + ":timeout", "readers and leased permits fail"},
+		{"redisson_unlock_latch:" + tagged(name) + ":1", ""},
+		{"redisson_lock_token:" + tagged(name), ""},
+		{"redisson_lock_queue:" + tagged(name), ""},
+		{"redisson_lock_timeout:" + tagged(name), ""},
+		{"redisson_lock__channel:" + tagged(name), ""}, // scripts get it as a key
+		{"redisson_rwlock:" + tagged(name), ""},
+		{"redisson_sc:" + tagged(name), ""},
+		{"redisson_countdownlatch__channel__" + tagged(name), ""},
+		{"redlatch_lock_waiters:" + tagged(name), "fair locks fail"},
+		{"redlatch_lock_clients:" + tagged(name), "fair locks fail"},
+		{"redlatch_rwlock_claim:" + tagged(name), "writers fail"},
+	} {
+		add(k.key, patternOf(k.key, prefix, name), k.without)
+	}
+	add("redlatch_client:{0000000000000000}", "redlatch_client:*", "the names of clients are not shown")
 	return rights
 }
 
@@ -183,9 +192,9 @@ func otherRights(prefix, name string, cluster bool) []right {
 		"redisson_lock__channel:" + tagged(name), "redisson_rwlock:" + tagged(name), "redisson_sc:" + tagged(name),
 		"redisson_countdownlatch__channel__" + tagged(name),
 	} {
-		pattern := "+" + publish + " &redisson_*{" + prefix + "*"
-		rights = append(rights, right{[]string{publish, channel, "0"}, pattern, ""},
-			right{[]string{subscribe, channel}, "+" + subscribe + " &redisson_*{" + prefix + "*", noWakeUp})
+		pattern := " &" + patternOf(channel, prefix, name)
+		rights = append(rights, right{[]string{publish, channel, "0"}, "+" + publish + pattern, ""},
+			right{[]string{subscribe, channel}, "+" + subscribe + pattern, noWakeUp})
 	}
 	if cluster {
 		for _, sub := range []string{"slots", "shards", "nodes"} {
@@ -195,21 +204,22 @@ func otherRights(prefix, name string, cluster bool) []right {
 	return rights
 }
 
-// commandRights are the commands that the scripts call, with a key that the user may use.
+// commandRights are the rights to commands that take a key. key is one that the user may use.
 func commandRights(key string) []right {
 	var rights []right
-	for _, command := range scriptCommands {
-		args := strings.Fields(strings.ReplaceAll(command, "KEY", key))
-		rights = append(rights, right{args, "+" + args[0], ""})
+	add := func(commands []string, without string) {
+		for _, command := range commands {
+			args := strings.Fields(strings.ReplaceAll(command, "KEY", key))
+			rights = append(rights, right{args, "+" + args[0], without})
+		}
 	}
-	for _, command := range []string{"psetex KEY 1 x", "getdel KEY"} {
-		args := strings.Fields(strings.ReplaceAll(command, "KEY", key))
-		rights = append(rights, right{args, "+" + args[0], "the names of clients are not shown"})
-	}
+	add(scriptCommands, "")
+	add(listCommands, "ls, watch, and inspect without --kind fail where there are strings")
+	add([]string{"psetex KEY 1 x", "getdel KEY"}, "the names of clients are not shown")
 	return rights
 }
 
-// scriptCommands are examples of all commands that the library's scripts call.
+// scriptCommands are examples of all commands that the library's scripts call, except listCommands.
 var scriptCommands = []string{
 	"decr KEY", "decrby KEY 1", "del KEY", "exists KEY", "get KEY", "incr KEY", "incrby KEY 1", "set KEY 1", "type KEY",
 	"hdel KEY f", "hexists KEY f", "hget KEY f", "hgetall KEY", "hincrby KEY f 1", "hkeys KEY", "hlen KEY", "hmget KEY f",
@@ -219,6 +229,9 @@ var scriptCommands = []string{
 	"zadd KEY 1 x", "zcard KEY", "zcount KEY 0 1", "zrange KEY 0 1", "zrangebyscore KEY 0 1", "zrem KEY x",
 	"zremrangebyscore KEY 0 1", "zscore KEY x",
 }
+
+// listCommands are examples of what only the scripts of lists call.
+var listCommands = []string{"getrange KEY 0 1"}
 
 // String is for messages of tests.
 func (r right) String() string { return fmt.Sprint(r.command) }

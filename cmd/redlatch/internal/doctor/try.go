@@ -173,7 +173,7 @@ func reply(err error) string {
 
 func kindFix(text string) string {
 	switch {
-	case strings.Contains(text, "NOPERM"):
+	case strings.Contains(text, "NOPERM"), strings.Contains(text, "can't run this command"): // Redis 7.0 in a script
 		return "see acl, and the section ACL of doc/operations.md"
 	case strings.Contains(text, "OOM"):
 		return "free memory, or raise maxmemory"

@@ -38,20 +38,20 @@ const (
 )
 
 // Help says what the numbers mean.
-const Help = "Each second it reads which locks are held. It never uses MONITOR. On a terminal it shows a table;\n" +
-	"elsewhere, and with --json, it writes one JSON object a line. A large keyspace is searched over several\n" +
-	"seconds, at most 20,000 keys a second of each server; the view says how far it is.\n\n" +
+const Help = "It reads once a second which locks are held, and never uses MONITOR. On a terminal it shows a table;\n" +
+	"elsewhere, and with --json, it writes one JSON object a line. In a large keyspace it searches at most\n" +
+	"20,000 keys a second of each server, and shows its progress.\n\n" +
 	"What the numbers mean:\n" +
-	"  acquired  new holders that were seen, a second. Between two looks a lock may be taken and released\n" +
-	"            unseen, so this is a lower bound; of fenced locks the tokens count every acquisition\n" +
-	"  lost      holders that are gone and did not renew: their TTL ran out, as after a crash. A lease that\n" +
-	"            was released in its last second counts too; a lock taken by force looks like a release\n" +
-	"  waiting   of a fair lock its queue; of other locks the clients that listen for a release, each once,\n" +
+	"  acquired  new holders per second. A lock may be acquired and released between two readings, so this\n" +
+	"            is a lower bound; for fenced locks the tokens count every acquisition\n" +
+	"  lost      holders per second whose TTL ended, as after a crash. A lease that was released in its\n" +
+	"            last second counts too; a lock taken by force looks like a release\n" +
+	"  waiting   for a fair lock, its queue; for other locks, the clients that wait for a release, each once,\n" +
 	"            however many of its goroutines or threads wait. Waiters that poll are not seen\n" +
-	"  held      since when this holder has been seen; \">\" if it may hold for longer\n\n" +
+	"  held      how long this holder has been seen; \">\" if it may have held for longer\n\n" +
 	"Keys: q quit, / filter, s sort by name, ttl, waiting or held, arrows and page keys move, enter shows\n" +
 	"one name with all holders and waiters, esc goes back.\n\n" +
-	"While Redis is out of reach it says so and goes on trying. SIGINT ends it with exit code 0."
+	"While Redis is unreachable, it says so and keeps trying. SIGINT ends it with exit code 0."
 
 // result is what a look gave.
 type result struct {
@@ -199,7 +199,7 @@ func writeLines(ctx context.Context, cfg Config, results <-chan result, crashed 
 		if r.err != nil {
 			line.Error = oneLine(r.err)
 			if !failing {
-				fmt.Fprintln(cfg.Errs, "redlatch: no answer from Redis, trying again:", line.Error)
+				fmt.Fprintln(cfg.Errs, "redlatch: no answer from Redis, trying again:", printable(line.Error))
 			}
 		} else {
 			if failing {
