@@ -1,0 +1,371 @@
+package otel_test
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/redlatch/redlatch/locktest"
+	redlatchotel "github.com/redlatch/redlatch/otel"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// telemetry is an SDK that keeps everything in memory.
+type telemetry struct {
+	reader  *sdkmetric.ManualReader
+	spans   *tracetest.SpanRecorder
+	tracers *sdktrace.TracerProvider
+}
+
+func newObserver(t testing.TB, opts ...redlatchotel.Option) (*redlatchotel.Observer, *telemetry) {
+	x := &telemetry{reader: sdkmetric.NewManualReader(), spans: tracetest.NewSpanRecorder()}
+	x.tracers = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(x.spans))
+	observer, err := redlatchotel.NewObserver(append(opts,
+		redlatchotel.WithMeterProvider(sdkmetric.NewMeterProvider(sdkmetric.WithReader(x.reader))),
+		redlatchotel.WithTracerProvider(x.tracers))...)
+	require.NoError(t, err)
+	return observer, x
+}
+
+// samples returns all values that are not 0, such as "redlatch.holds{redlatch.kind=lock}": 1. Of a histogram
+// it returns the count and the sum.
+func (x *telemetry) samples(t testing.TB) map[string]float64 {
+	t.Helper()
+	var collected metricdata.ResourceMetrics
+	require.NoError(t, x.reader.Collect(context.Background(), &collected))
+	all := map[string]float64{}
+	for _, scope := range collected.ScopeMetrics {
+		for _, m := range scope.Metrics {
+			switch data := m.Data.(type) {
+			case metricdata.Sum[int64]:
+				for _, p := range data.DataPoints {
+					all[m.Name+text(p.Attributes)] = float64(p.Value)
+				}
+			case metricdata.Histogram[float64]:
+				for _, p := range data.DataPoints {
+					all[m.Name+" count"+text(p.Attributes)] = float64(p.Count)
+					all[m.Name+" sum"+text(p.Attributes)] = p.Sum
+				}
+			default:
+				require.Failf(t, "unknown data", "%T", data)
+			}
+		}
+	}
+	maps.DeleteFunc(all, func(_ string, value float64) bool { return value == 0 })
+	return all
+}
+
+// text shows attributes as {a=1,b=2}.
+func text(set attribute.Set) string {
+	if set.Len() == 0 {
+		return ""
+	}
+	return "{" + set.Encoded(attribute.DefaultEncoder()) + "}"
+}
+
+// fixture is a server in a bubble, a client that is observed, and another client.
+type fixture struct {
+	*testing.T
+	*telemetry
+	server *locktest.Server
+	client *primitives.Client
+	other  *primitives.Client
+	trace  context.Context //nolint:containedctx // the context of an open span
+	held   []*primitives.Hold
+}
+
+func newFixture(t *testing.T) *fixture {
+	observer, x := newObserver(t)
+	f := &fixture{T: t, telemetry: x, server: locktest.NewServer(t)}
+	t.Cleanup(func() { runtime.KeepAlive(f.held) }) // the last cleanup: it knows of no bubble
+	open := func(opts ...primitives.ClientOption) *primitives.Client {
+		client, err := primitives.New(f.server.Client(t), opts...)
+		require.NoError(t, err)
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			_ = client.Close(ctx)
+		})
+		return client
+	}
+	f.client, f.other = open(primitives.WithObserver(observer.Observe)), open()
+	f.trace, _ = x.tracers.Tracer("test").Start(t.Context(), "request")
+	return f
+}
+
+func (f *fixture) acquire(ctx context.Context, c *primitives.Client, opts ...primitives.Option) *primitives.Hold {
+	f.Helper()
+	hold, err := c.Lock("orders:42").Acquire(ctx, opts...)
+	require.NoError(f, err)
+	f.held = append(f.held, hold)
+	return hold
+}
+
+// In each case all other values are 0 in the end, and there are no other spans.
+func TestObserverReportsWhatHappensToLocks(t *testing.T) {
+	const second = time.Second
+	type span struct {
+		name, result string
+		length       time.Duration
+		status       codes.Code
+	}
+	for _, tt := range []struct {
+		name  string
+		act   func(f *fixture)
+		want  map[string]float64
+		spans []span
+	}{
+		{"a released hold", func(f *fixture) {
+			hold := f.acquire(f.trace, f.client)
+			time.Sleep(2 * second)
+			require.NoError(f, hold.Release(f.trace))
+		}, map[string]float64{
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
+			"redlatch.wait.duration count{redlatch.kind=lock}":                    1,
+			"redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}":        1,
+			"redlatch.hold.duration count{redlatch.kind=lock}":                    1,
+			"redlatch.hold.duration sum{redlatch.kind=lock}":                      2,
+		}, []span{{"redlatch.hold", "released", 2 * second, codes.Unset}}},
+		{"a hold outside of a trace", func(f *fixture) {
+			require.NoError(f, f.acquire(f.Context(), f.client).Release(f.Context()))
+		}, map[string]float64{
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
+			"redlatch.wait.duration count{redlatch.kind=lock}":                    1,
+			"redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}":        1,
+			"redlatch.hold.duration count{redlatch.kind=lock}":                    1,
+		}, nil},
+		{"a waiter that gets it", func(f *fixture) {
+			hold := f.acquire(f.Context(), f.other)
+			time.AfterFunc(3*second, func() { _ = hold.Release(context.Background()) })
+			f.acquire(f.trace, f.client)
+		}, map[string]float64{
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
+			"redlatch.wait.duration count{redlatch.kind=lock}":                    1,
+			"redlatch.wait.duration sum{redlatch.kind=lock}":                      3,
+			"redlatch.holds{redlatch.kind=lock}":                                  1,
+		}, []span{{"redlatch.wait", "acquired", 3 * second, codes.Unset}}},
+		{"a waiter", func(f *fixture) {
+			f.acquire(f.Context(), f.other)
+			go func() { _, _ = f.client.Lock("orders:42").Acquire(f.trace) }()
+			synctest.Wait()
+		}, map[string]float64{"redlatch.waiters{redlatch.kind=lock}": 1}, nil},
+		{"a try in vain", func(f *fixture) {
+			f.acquire(f.Context(), f.other)
+			_, err := f.client.Lock("orders:42").TryAcquire(f.trace)
+			require.ErrorIs(f, err, primitives.ErrNotAcquired)
+		}, map[string]float64{"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=busy}": 1}, nil},
+		{"a wait in vain", func(f *fixture) {
+			f.acquire(f.Context(), f.other)
+			_, err := f.client.Lock("orders:42").Acquire(f.trace, primitives.WithWait(second))
+			require.ErrorIs(f, err, primitives.ErrNotAcquired)
+		}, map[string]float64{
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=busy}": 1,
+		}, []span{{"redlatch.wait", "busy", second, codes.Unset}}},
+		{"an error", func(f *fixture) {
+			hold := f.acquire(f.trace, f.client)
+			_, err := f.client.Lock("orders:42").Acquire(hold.Context(), primitives.WithNonReentrant())
+			require.ErrorIs(f, err, primitives.ErrDeadlock)
+		}, map[string]float64{
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=error}":    1,
+			"redlatch.wait.duration count{redlatch.kind=lock}":                    1,
+			"redlatch.holds{redlatch.kind=lock}":                                  1,
+		}, []span{{"redlatch.wait", "error", 0, codes.Error}}},
+		{"renewals, and a loss that the background finds", func(f *fixture) {
+			hold := f.acquire(f.trace, f.client)
+			time.Sleep(25 * second)
+			f.server.Lose(f, hold)
+			synctest.Wait()
+		}, map[string]float64{
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
+			"redlatch.wait.duration count{redlatch.kind=lock}":                    1,
+			"redlatch.renewal.lateness count{redlatch.kind=lock}":                 2,
+			"redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}":            1,
+			"redlatch.hold.duration count{redlatch.kind=lock}":                    1,
+			"redlatch.hold.duration sum{redlatch.kind=lock}":                      25,
+		}, []span{{"redlatch.hold", "lost", 25 * second, codes.Error}}},
+		{"a nested hold that is released, then a loss", func(f *fixture) {
+			outer := f.acquire(f.trace, f.client)
+			inner := f.acquire(outer.Context(), f.client)
+			time.Sleep(second)
+			require.NoError(f, inner.Release(f.Context()))
+			f.server.Lose(f, outer)
+			synctest.Wait()
+		}, map[string]float64{
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=acquired}": 1,
+			"redlatch.acquisitions{redlatch.kind=lock,redlatch.outcome=nested}":   1,
+			"redlatch.wait.duration count{redlatch.kind=lock}":                    2,
+			"redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}":        1,
+			"redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}":            1,
+			"redlatch.hold.duration count{redlatch.kind=lock}":                    2,
+			"redlatch.hold.duration sum{redlatch.kind=lock}":                      2,
+		}, []span{{"redlatch.hold", "released", second, codes.Unset}, {"redlatch.hold", "lost", second, codes.Error}}},
+		{"a wait for a latch in vain", func(f *fixture) {
+			_, err := f.other.CountDownLatch("orders:42").Init(f.Context(), 1)
+			require.NoError(f, err)
+			ctx, cancel := context.WithTimeout(f.trace, second)
+			defer cancel()
+			require.Error(f, f.client.CountDownLatch("orders:42").Wait(ctx))
+		}, map[string]float64{}, []span{{"redlatch.wait", "", second, codes.Unset}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFixture(t)
+				tt.act(f)
+				assert.Equal(t, tt.want, f.samples(t))
+				var got []span
+				for _, s := range f.spans.Ended() {
+					attributes := attribute.NewSet(s.Attributes()...)
+					name, _ := attributes.Value("redlatch.name")
+					assert.Equal(t, "orders:42", name.AsString())
+					result, ok := attributes.Value("redlatch.outcome")
+					if !ok {
+						result, _ = attributes.Value("redlatch.end")
+					}
+					assert.Equal(t, trace.SpanContextFromContext(f.trace).SpanID(), s.Parent().SpanID())
+					assert.Equal(t, s.Status().Code == codes.Error, len(s.Events()) == 1, "the error is recorded")
+					got = append(got, span{s.Name(), result.AsString(), s.EndTime().Sub(s.StartTime()), s.Status().Code})
+				}
+				assert.Equal(t, tt.spans, got)
+			})
+		})
+	}
+}
+
+func TestObserverShowsAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		f.acquire(f.trace, f.client, primitives.WithLease(time.Hour))
+		go func() { _, _ = f.client.Lock("orders:42").Acquire(t.Context()) }() // it needs the connection for wake-ups
+		renewed, err := f.client.Lock("other").Acquire(t.Context())
+		require.NoError(t, err)
+		f.held = append(f.held, renewed)
+		synctest.Wait()
+		f.server.Partition(true)
+		time.Sleep(time.Minute)
+		got := f.samples(t)
+		assert.Positive(t, got["redlatch.renewal.failures{redlatch.kind=lock}"])
+		assert.Positive(t, got["redlatch.link.losses"])
+		assert.InDelta(t, 1, got["redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}"], 0)
+		f.server.Partition(false)
+		time.Sleep(time.Minute) // go-redis ends its dials
+	})
+}
+
+func TestMetricsFollowTheSemanticConventions(t *testing.T) {
+	observer, x := newObserver(t)
+	for _, kind := range []primitives.EventKind{
+		primitives.EventWait, primitives.EventAcquired, primitives.EventReleased, primitives.EventRenewed,
+		primitives.EventRenewFailed, primitives.EventLinkLost,
+	} {
+		observer.Observe(primitives.Event{Kind: kind, Lock: "lock"})
+	}
+	var collected metricdata.ResourceMetrics
+	require.NoError(t, x.reader.Collect(t.Context(), &collected))
+	require.Len(t, collected.ScopeMetrics, 1)
+	assert.Len(t, collected.ScopeMetrics[0].Metrics, 9)
+	for _, m := range collected.ScopeMetrics[0].Metrics {
+		assert.Regexp(t, `^redlatch\.[a-z]+(\.[a-z]+)?$`, m.Name)
+		assert.NotEmpty(t, m.Description)
+		if _, isHistogram := m.Data.(metricdata.Histogram[float64]); isHistogram {
+			assert.Equal(t, "s", m.Unit)
+		} else {
+			assert.Regexp(t, `^\{[a-z]+\}$`, m.Unit)
+		}
+	}
+}
+
+func TestNamesAreNoAttributeUnlessTheUserMakesOne(t *testing.T) {
+	e := primitives.Event{Kind: primitives.EventAcquired, Lock: "lock", Name: "orders:42"}
+	plain, x := newObserver(t)
+	plain.Observe(e)
+	for name := range x.samples(t) {
+		assert.NotContains(t, name, "orders")
+	}
+	grouped, x := newObserver(t, redlatchotel.WithAttribute(func(name string) attribute.KeyValue {
+		return attribute.String("group", name[:strings.IndexByte(name, ':')])
+	}))
+	grouped.Observe(e)
+	assert.InDelta(t, 1, x.samples(t)["redlatch.holds{group=orders,redlatch.kind=lock}"], 0)
+}
+
+// A Locker reports failed attempts as waits with an error. They are no waiters.
+func TestObserverDoesNotCountRetriesOfALockerAsWaiters(t *testing.T) {
+	observer, x := newObserver(t)
+	observer.Observe(primitives.Event{Kind: primitives.EventWait, Lock: "lock", Err: errors.New("down")})
+	assert.Empty(t, x.samples(t))
+}
+
+func TestObserverMayBeSharedByManyGoroutines(t *testing.T) {
+	const goroutines, events = 8, 200
+	observer, x := newObserver(t)
+	ctx, span := x.tracers.Tracer("test").Start(t.Context(), "request")
+	defer span.End()
+	done := make(chan struct{})
+	for i := range goroutines {
+		go func() {
+			for range events {
+				e := primitives.Event{Kind: primitives.EventAcquired, Lock: "lock", ID: string(rune('a' + i%4)), Ctx: ctx}
+				observer.Observe(e)
+				e.Kind = primitives.EventReleased
+				observer.Observe(e)
+			}
+			done <- struct{}{}
+		}()
+	}
+	for range goroutines {
+		<-done
+	}
+	got := x.samples(t)
+	assert.InDelta(t, goroutines*events, got["redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}"], 0)
+	assert.Zero(t, got["redlatch.holds{redlatch.kind=lock}"])
+	assert.Len(t, x.spans.Ended(), goroutines*events)
+}
+
+func BenchmarkObserve(b *testing.B) {
+	provider := sdktrace.NewTracerProvider() // records, and exports nothing
+	ctx, span := provider.Tracer("test").Start(b.Context(), "request")
+	defer span.End()
+	for _, bb := range []struct {
+		name string
+		e    primitives.Event
+	}{
+		{"acquired", primitives.Event{Kind: primitives.EventAcquired, Lock: "lock", Ctx: b.Context()}},
+		{"released", primitives.Event{Kind: primitives.EventReleased, Lock: "lock", Held: time.Second, Ctx: b.Context()}},
+		{"released, with a span", primitives.Event{
+			Kind: primitives.EventReleased, Lock: "lock", Name: "orders:42", ID: "1:1", Held: time.Second, Ctx: ctx,
+		}},
+	} {
+		observer, err := redlatchotel.NewObserver(redlatchotel.WithTracerProvider(provider), redlatchotel.WithMeterProvider(
+			sdkmetric.NewMeterProvider(sdkmetric.WithReader(sdkmetric.NewManualReader()))))
+		require.NoError(b, err)
+		b.Run(bb.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				observer.Observe(bb.e)
+			}
+		})
+		b.Run(bb.name+", in parallel", func(b *testing.B) {
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					observer.Observe(bb.e)
+				}
+			})
+		})
+	}
+}

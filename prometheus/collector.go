@@ -1,0 +1,241 @@
+package prometheus
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Upper bounds of the buckets, in seconds.
+var (
+	// durationBuckets are for waits and holds: from one command to a long job.
+	durationBuckets = []float64{
+		.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800,
+	}
+	// latenessBuckets are for renewals. With the default TTL of 30 s, one that is late by 20 s is too late.
+	latenessBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 20, 60}
+)
+
+// kindLabel is the label of every metric but the one of the links.
+const kindLabel = "kind"
+
+// outcomes and ends are the values of the labels with these names.
+var (
+	outcomes = []primitives.Outcome{
+		primitives.OutcomeAcquired, primitives.OutcomeNested, primitives.OutcomeBusy, primitives.OutcomeEnded,
+		primitives.OutcomeError,
+	}
+	ends = []primitives.EventKind{
+		primitives.EventReleased, primitives.EventReleaseFailed, primitives.EventLost, primitives.EventLeaked,
+		primitives.EventDetached, primitives.EventAbandoned,
+	}
+)
+
+// Collector is a [prometheus.Collector] of the events of clients. Several clients may share it: then it
+// shows their sums. It is safe for concurrent use.
+type Collector struct {
+	labelOf func(name string) string // nil: no label from names
+
+	acquisitions, holdEnds, renewalFailures *prometheus.CounterVec
+	waitDuration, holdDuration, lateness    *prometheus.HistogramVec
+	waiters, holds                          *prometheus.GaugeVec
+	linkLosses                              prometheus.Counter
+
+	mu     sync.RWMutex
+	series map[seriesKey]*series // grows only
+}
+
+// Option configures a [Collector]. The zero value does nothing.
+type Option struct{ apply func(*config) }
+
+// config is what options set.
+type config struct {
+	label   string
+	labelOf func(name string) string
+}
+
+// WithLabel adds a label to all metrics that have the label kind. Its values are computed from the names
+// of locks.
+//
+// Each value adds about 80 series for each kind, and none is ever removed. So valueOf should return one of
+// a few dozen values, such as "orders" for "orders:42". Never return the name itself if names contain ids:
+// memory would grow without limit here and in Prometheus. By default nothing of a name is a label.
+//
+// valueOf is called for each event, from many goroutines at once, and must not block.
+func WithLabel(label string, valueOf func(name string) string) Option {
+	return Option{func(c *config) { c.label, c.labelOf = label, valueOf }}
+}
+
+// NewCollector returns a collector. Register it, and pass [Collector.Observe] to clients.
+func NewCollector(opts ...Option) *Collector {
+	var cfg config
+	for _, o := range opts {
+		if o.apply != nil {
+			o.apply(&cfg)
+		}
+	}
+	labels := []string{kindLabel}
+	if cfg.labelOf != nil {
+		labels = append(labels, cfg.label)
+	}
+	with := func(last string) []string { return append(slices.Clip(labels), last) }
+	counter := func(name, help string, labels []string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+	}
+	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	return &Collector{
+		labelOf: cfg.labelOf,
+		acquisitions: counter("redlatch_acquisitions_total",
+			"Acquisitions by outcome: acquired, nested, busy (the wait was over), "+
+				"ended (context or client), error.", with("outcome")),
+		waitDuration: histogram("redlatch_wait_duration_seconds",
+			"How long acquisitions waited that succeeded. 0 for those that did not wait.", durationBuckets),
+		waiters: gauge("redlatch_waiters", "Acquisitions that wait now, and waiters for latches."),
+		holds:   gauge("redlatch_holds", "Holds that have not ended, nested ones included."),
+		holdDuration: histogram("redlatch_hold_duration_seconds",
+			"How long holds lasted, whatever their end was.", durationBuckets),
+		holdEnds: counter("redlatch_hold_ends_total",
+			"Ends of holds: released, release-failed, lost, leaked, detached, abandoned.", with("end")),
+		lateness: histogram("redlatch_renewal_lateness_seconds",
+			"How long after they were due renewals were confirmed. They are due every third of the TTL.", latenessBuckets),
+		renewalFailures: counter("redlatch_renewal_failures_total",
+			"Renewals without an answer. Each is repeated until the lease is over.", labels),
+		linkLosses: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "redlatch_link_losses_total",
+			Help: "Connections for wake-ups that failed or could not be made. Each is followed by a re-subscription.",
+		}),
+		series: make(map[seriesKey]*series),
+	}
+}
+
+// parts lists the collectors that c consists of.
+func (c *Collector) parts() []prometheus.Collector {
+	return []prometheus.Collector{
+		c.acquisitions, c.waitDuration, c.waiters, c.holds, c.holdDuration, c.holdEnds, c.lateness,
+		c.renewalFailures, c.linkLosses,
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *Collector) Describe(descs chan<- *prometheus.Desc) {
+	for _, part := range c.parts() {
+		part.Describe(descs)
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *Collector) Collect(metrics chan<- prometheus.Metric) {
+	for _, part := range c.parts() {
+		part.Collect(metrics)
+	}
+}
+
+// Observe counts an event. Pass it to [primitives.WithObserver].
+func (c *Collector) Observe(e primitives.Event) {
+	if e.Kind == primitives.EventLinkLost {
+		c.linkLosses.Inc()
+		return
+	}
+	s := c.seriesOf(e)
+	switch e.Kind {
+	case primitives.EventWait:
+		if e.Err == nil { // else a Locker repeats an attempt
+			s.waiters.Inc()
+		}
+	case primitives.EventAcquired, primitives.EventNested, primitives.EventNotAcquired:
+		s.outcomes[e.Outcome()].Inc()
+		s.waited(e)
+		if e.Kind != primitives.EventNotAcquired {
+			s.holds.Inc()
+		}
+	case primitives.EventWaited:
+		s.waited(e)
+	case primitives.EventRenewed:
+		s.lateness.Observe(e.Late.Seconds())
+	case primitives.EventRenewFailed:
+		s.renewalFailures.Inc()
+	default:
+		if end := s.ends[e.Kind]; end != nil {
+			end.Inc()
+			s.holds.Dec()
+			s.holdDuration.Observe(e.Held.Seconds())
+		}
+	}
+}
+
+// seriesKey identifies the series of a primitive's kind, and of a label's value.
+type seriesKey struct{ kind, label string }
+
+// series are the time series with the same kind and label.
+type series struct {
+	outcomes                             map[primitives.Outcome]prometheus.Counter
+	ends                                 map[primitives.EventKind]prometheus.Counter
+	waitDuration, holdDuration, lateness prometheus.Observer
+	waiters, holds                       prometheus.Gauge
+	renewalFailures                      prometheus.Counter
+}
+
+// waited counts a wait that is over, if the acquisition has waited, and its duration if it succeeded.
+func (s *series) waited(e primitives.Event) {
+	if e.Waited > 0 {
+		s.waiters.Dec()
+	}
+	if e.Err == nil {
+		s.waitDuration.Observe(e.Waited.Seconds())
+	}
+}
+
+// seriesOf returns the series of an event, and makes them for the first one.
+func (c *Collector) seriesOf(e primitives.Event) *series {
+	key := seriesKey{kind: e.Lock}
+	if c.labelOf != nil {
+		key.label = c.labelOf(e.Name)
+	}
+	c.mu.RLock()
+	s := c.series[key]
+	c.mu.RUnlock()
+	if s != nil {
+		return s
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s = c.series[key]; s == nil {
+		s = c.newSeries(key)
+		c.series[key] = s
+	}
+	return s
+}
+
+// newSeries makes the series of a key. From then on Prometheus sees them, with 0.
+func (c *Collector) newSeries(key seriesKey) *series {
+	values := []string{key.kind}
+	if c.labelOf != nil {
+		values = append(values, key.label)
+	}
+	with := func(last string) []string { return append(slices.Clip(values), last) }
+	s := &series{
+		outcomes:        make(map[primitives.Outcome]prometheus.Counter, len(outcomes)),
+		ends:            make(map[primitives.EventKind]prometheus.Counter, len(ends)),
+		waitDuration:    c.waitDuration.WithLabelValues(values...),
+		holdDuration:    c.holdDuration.WithLabelValues(values...),
+		lateness:        c.lateness.WithLabelValues(values...),
+		waiters:         c.waiters.WithLabelValues(values...),
+		holds:           c.holds.WithLabelValues(values...),
+		renewalFailures: c.renewalFailures.WithLabelValues(values...),
+	}
+	for _, outcome := range outcomes {
+		s.outcomes[outcome] = c.acquisitions.WithLabelValues(with(string(outcome))...)
+	}
+	for _, end := range ends {
+		s.ends[end] = c.holdEnds.WithLabelValues(with(string(end))...)
+	}
+	return s
+}
