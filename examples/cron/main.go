@@ -1,8 +1,11 @@
-// Command cron runs a job once a minute, even though every process has a timer for it.
+// Command cron runs a job once per tick in a whole fleet, although every process has a timer for it.
 //
 // The lock keeps two processes from running the job at the same time. A key in Redis records that the
-// job of this minute is done, so a process with a late timer does not run it again. The key is read
-// and written under the lock.
+// job of this tick is done, so the next process that gets the lock does not run it again. The key is
+// read and written under the lock.
+//
+// If the job fails, or if its process dies, the next process runs it. So the job runs at least once,
+// and should be idempotent: a process may die after the job but before it has written the key.
 package main
 
 import (
@@ -10,67 +13,114 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log"
-	"os"
 	"sync"
 	"time"
 
-	"github.com/redlatch/redlatch/examples/internal/process"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/locktest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
 func main() {
-	url := flag.String("redis", "", "`URL` of the Redis server (default: a server inside this process)")
+	url := flag.String("redis", "", "`URL` of a Redis server (default: a server inside this process)")
 	flag.Parse()
-	if err := run(context.Background(), os.Stdout, *url, time.Now()); err != nil {
+	if err := run(context.Background(), *url); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run starts three processes whose timers all fire at now.
-func run(ctx context.Context, out io.Writer, url string, now time.Time) error {
-	server, err := process.At(url)
+// run starts three processes. Their timers fire at two ticks, and one timer fires late.
+func run(ctx context.Context, url string) error {
+	rdb, err := connect(url)
 	if err != nil {
 		return err
 	}
-	defer server.Close()
-	var processes sync.WaitGroup
-	errs := make([]error, 3)
-	for n := range errs {
-		processes.Go(func() {
-			p, err := server.Start()
-			if err != nil {
-				errs[n] = err
-				return
-			}
-			defer p.End()
-			errs[n] = tick(ctx, p, now, func(context.Context) error {
-				_, err := fmt.Fprintf(out, "process %d sends the report\n", n+1)
-				return err
-			})
-		})
+	defer rdb.Close()
+	first := time.Now()
+	second := first.Add(time.Minute)
+	mail := &mailer{sent: map[time.Time]int{}}
+	if err := fleet(ctx, rdb, first, mail); err != nil {
+		return err
 	}
-	processes.Wait()
+	mail.down = true
+	if err := fleet(ctx, rdb, second, mail); !errors.Is(err, errMailDown) {
+		return fmt.Errorf("the failed job was not reported: %w", err)
+	}
+	fmt.Println("The timer of process 4 is late.")
+	if err := process(ctx, rdb, 4, first, mail); err != nil {
+		return err
+	}
+	if len(mail.sent) != 2 || mail.sent[first] != 1 || mail.sent[second] != 1 {
+		return fmt.Errorf("want one report per tick, got %v", mail.sent)
+	}
+	fmt.Println("Each report was sent once.")
+	return nil
+}
+
+// fleet starts three processes whose timers fire at the same time.
+func fleet(ctx context.Context, rdb *redis.Client, tick time.Time, mail *mailer) error {
+	var group sync.WaitGroup
+	errs := make([]error, 3)
+	for i := range errs {
+		group.Go(func() { errs[i] = process(ctx, rdb, i+1, tick, mail) })
+	}
+	group.Wait()
 	return errors.Join(errs...)
 }
 
-// tick runs the job of this minute, unless another process is running it or has run it. If the job
-// fails or its process dies, the next process runs it again. So the job runs at least once and should
-// be idempotent.
-func tick(ctx context.Context, p *process.Process, now time.Time, job func(context.Context) error) error {
-	done := "report:done:" + now.UTC().Format("2006-01-02T15:04")
-	err := p.Lock("report").Do(ctx, func(ctx context.Context) error {
-		if n, err := p.Redis.Exists(ctx, done).Result(); n > 0 || err != nil {
-			return err
-		}
-		if err := job(ctx); err != nil {
-			return err
-		}
-		return p.Redis.Set(ctx, done, "1", time.Hour).Err()
-	}, primitives.WithWait(0))
-	if errors.Is(err, primitives.ErrNotAcquired) {
-		return nil // another process is running the job
+// process does what each process of the fleet does when its timer fires.
+func process(ctx context.Context, rdb *redis.Client, number int, tick time.Time, mail *mailer) (err error) {
+	client, err := primitives.New(rdb)
+	if err != nil {
+		return err
 	}
-	return err
+	defer func() { err = errors.Join(err, client.Close(ctx)) }()
+	done := "example:cron:done:" + tick.UTC().Format(time.RFC3339Nano)
+	return client.Lock("example:cron").Do(ctx, func(ctx context.Context) error {
+		n, err := rdb.Exists(ctx, done).Result()
+		if err != nil {
+			return err
+		}
+		if n > 0 {
+			fmt.Printf("Tick %s: process %d finds the job done.\n", tick.Format(time.TimeOnly), number)
+			return nil
+		}
+		if err := mail.send(tick); err != nil {
+			fmt.Printf("Tick %s: process %d fails: %v.\n", tick.Format(time.TimeOnly), number, err)
+			return err
+		}
+		fmt.Printf("Tick %s: process %d sends the report.\n", tick.Format(time.TimeOnly), number)
+		return rdb.Set(ctx, done, "1", time.Hour).Err() // keep it for longer than any timer can be late
+	}, primitives.WithWait(10*time.Second)) // longer than the job takes
+}
+
+var errMailDown = errors.New("the mail server is down")
+
+// mailer is the job. It needs no mutex: only the holder of the lock uses it.
+type mailer struct {
+	down bool // the next send fails
+	sent map[time.Time]int
+}
+
+func (m *mailer) send(tick time.Time) error {
+	if m.down {
+		m.down = false
+		return errMailDown
+	}
+	m.sent[tick]++
+	return nil
+}
+
+// connect returns a client of the Redis server at url, or of a new server inside this process.
+func connect(url string) (*redis.Client, error) {
+	if url == "" {
+		return redis.NewClient(locktest.Start().Options()), nil
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	return redis.NewClient(options), nil
 }

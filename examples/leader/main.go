@@ -1,7 +1,8 @@
-// Command leader elects a leader among processes. The leader is the process that holds the lock.
+// Command leader elects a leader among processes, and hands the leadership over in two ways.
 //
-// The context of a leader that is cut off from Redis ends before another process can acquire the
-// lock, so the leader stops in time. The program cuts off its first leader to show this.
+// The leader is the process that holds the lock. A leader that ends in order releases the lock, and the
+// next one begins at once. A leader that is cut off from Redis loses the lock when its lease ends. Its
+// context ends before that, so it stops leading before the next one begins.
 package main
 
 import (
@@ -9,81 +10,122 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"log"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/redlatch/redlatch/examples/internal/process"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/locktest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// ttl is the time after which a dead leader is replaced. A live leader renews its lock every ttl/3.
+// ttl is the time after which a leader that has died or is cut off is replaced. A live leader renews
+// its lock every ttl/3. Choose a longer one, such as the default of 30 s, if pauses must not matter.
 const ttl = 1500 * time.Millisecond
 
 func main() {
-	url := flag.String("redis", "", "`URL` of the Redis server (default: a server inside this process)")
+	url := flag.String("redis", "", "`URL` of a Redis server (default: a server inside this process)")
 	flag.Parse()
-	if err := run(context.Background(), os.Stdout, *url); err != nil {
+	if err := run(context.Background(), *url); err != nil {
 		log.Fatal(err)
 	}
 }
 
-// run starts three candidates. It ends when a leader has finished its work.
-func run(ctx context.Context, out io.Writer, url string) error {
-	server, err := process.At(url)
+// run starts three candidates. The first leader resigns, the second one is cut off, and the third one
+// ends the election.
+func run(ctx context.Context, url string) error {
+	options, err := server(url)
 	if err != nil {
 		return err
 	}
-	defer server.Close()
 	ctx, finish := context.WithCancel(ctx)
 	defer finish()
-	var led atomic.Bool
-	var processes sync.WaitGroup
+	e := &election{finish: finish}
+	var group sync.WaitGroup
 	errs := make([]error, 3)
-	for n := range errs {
-		processes.Go(func() {
-			p, err := server.Start()
-			if err != nil {
-				errs[n] = err
-				return
-			}
-			defer p.End()
-			errs[n] = campaign(ctx, out, p.Client, fmt.Sprintf("process %d", n+1), func(ctx context.Context) error {
-				if led.Swap(true) {
-					finish() // the second leader finishes its work
-					return nil
-				}
-				p.Network.Cut() // the first leader is cut off
-				defer p.Network.Mend()
-				<-ctx.Done() // the work of a leader ends with its context
-				return context.Cause(ctx)
-			})
-		})
+	for i := range errs {
+		group.Go(func() { errs[i] = candidate(ctx, *options, i+1, e) })
 	}
-	processes.Wait()
-	return errors.Join(errs...)
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if n := e.terms.Load(); n != 3 {
+		return fmt.Errorf("want 3 terms, got %d", n)
+	}
+	fmt.Println("There was never more than one leader.")
+	return nil
 }
 
-// campaign waits for the leadership and calls lead. It tries again if the leadership is lost. It ends
-// when lead returns another result, or when ctx is done.
-func campaign(
-	ctx context.Context, out io.Writer, client *primitives.Client, who string, lead func(context.Context) error,
-) error {
+// candidate is one process of the fleet. It waits for the leadership, leads, and waits again if it has
+// lost the leadership.
+func candidate(ctx context.Context, options redis.Options, number int, e *election) (err error) {
+	network := locktest.NewLink(options.Dialer) // only for this program: a network that it can cut
+	options.Dialer = network.Dial
+	rdb := redis.NewClient(&options)
+	defer rdb.Close()
+	client, err := primitives.New(rdb)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, client.Close(context.WithoutCancel(ctx))) }()
+
+	leadership := client.Lock("example:leader", primitives.WithWatchdog(ttl))
 	for {
-		err := client.Lock("leader", primitives.WithWatchdog(ttl)).Do(ctx, func(ctx context.Context) error {
-			fmt.Fprintln(out, who, "leads")
-			err := lead(ctx)
-			fmt.Fprintln(out, who, "stops leading:", err)
-			return err
-		})
+		err := leadership.Do(ctx, func(ctx context.Context) error { return e.term(ctx, number, network) })
 		switch {
-		case err == nil, errors.Is(err, primitives.ErrNotAcquired) && ctx.Err() != nil:
+		case errors.Is(err, primitives.ErrLost): // stand again
+		case errors.Is(err, primitives.ErrNotAcquired) && ctx.Err() != nil: // the election is over
 			return nil
-		case !errors.Is(err, primitives.ErrLost):
+		default:
 			return err
 		}
 	}
+}
+
+// election is what the leaders of this program do, and a check that there is only one at a time.
+type election struct {
+	finish  func()
+	leading atomic.Int32
+	terms   atomic.Int32
+}
+
+// term is the work of a leader. A real one works until its context ends.
+func (e *election) term(ctx context.Context, number int, network *locktest.Link) error {
+	if e.leading.Add(1) > 1 {
+		return errors.New("two processes lead")
+	}
+	defer e.leading.Add(-1)
+	fmt.Printf("Process %d leads.\n", number)
+	switch e.terms.Add(1) {
+	case 1:
+		fmt.Printf("Process %d resigns.\n", number)
+		return nil
+	case 2:
+		fmt.Printf("Process %d is cut off from Redis.\n", number)
+		network.Cut()
+		defer network.Mend()
+		<-ctx.Done()
+		fmt.Printf("Process %d stops: %v.\n", number, context.Cause(ctx))
+		return context.Cause(ctx)
+	default:
+		fmt.Printf("Process %d ends the election.\n", number)
+		e.finish()
+		return nil
+	}
+}
+
+// server returns options for clients of the Redis server at url, or of a new server inside this process.
+func server(url string) (*redis.Options, error) {
+	if url == "" {
+		return locktest.Start().Options(), nil
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		return nil, err
+	}
+	options.Dialer = redis.NewDialer(options)
+	return options, nil
 }

@@ -1,0 +1,118 @@
+package examples_test
+
+import (
+	"bufio"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9/logging"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/examples/internal/readme"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/interop/redisson"
+)
+
+func TestMain(m *testing.M) {
+	logging.Disable()
+	os.Exit(redistest.Main(m))
+}
+
+const (
+	root      = ".."
+	anyServer = "redis://localhost:6379" // the page's; the tests replace it by their own
+	goJava    = "go run ./examples/java --redis " + anyServer
+	mvnJava   = "mvn -q -f examples/java compile exec:java -Dexec.args=" + anyServer
+	goSqlite  = "go run -C examples/sqlite ." // its own module tests it
+)
+
+// The commands of the page print what the page shows, and those without a server do so on a real one, too.
+func TestCommandsOfThePage(t *testing.T) {
+	t.Parallel()
+	outputs := map[string]string{}
+	commands := readme.Commands(t, "README.md")
+	for _, c := range commands {
+		if c.Output == "" || c.Line == goSqlite {
+			continue
+		}
+		outputs[c.Line] = c.Output
+		if !strings.Contains(c.Line, anyServer) {
+			outputs[c.Line+" --redis "+anyServer] = c.Output
+		}
+	}
+	tested := map[string]bool{goJava: true, mvnJava: true, goSqlite: true}
+	for line, output := range outputs {
+		tested[line] = true
+		t.Run(line, func(t *testing.T) {
+			t.Parallel()
+			line := line
+			if strings.Contains(line, anyServer) {
+				line = strings.ReplaceAll(line, anyServer, "redis://"+redistest.Redis(t).Addr())
+			}
+			readme.Check(t, root, line, output)
+		})
+	}
+	for _, c := range commands {
+		require.True(t, tested[c.Line], "no test runs %q", c.Line)
+	}
+}
+
+// Each program finds that no deposit of the other one was lost.
+func TestGoAndJavaShareALock(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"mvn", "java"} {
+		if _, err := exec.LookPath(command); err != nil {
+			redistest.Missing(t, redistest.NeedRedisson, err.Error())
+		}
+	}
+	url := "redis://" + redistest.Redis(t).Addr()
+	unlock, err := redisson.LockMaven()
+	require.NoError(t, err)
+	defer unlock()
+
+	goSide := readme.Shell(t, root, strings.ReplaceAll(goJava, anyServer, url))
+	goSide.Stderr = os.Stderr
+	stdout, err := goSide.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, goSide.Start())
+	output := bufio.NewReader(stdout)
+	_, err = output.ReadString('\n')
+	require.NoError(t, err)
+	command, err := output.ReadString('\n')
+	require.NoError(t, err)
+	require.Equal(t, strings.ReplaceAll(mvnJava, anyServer, url), strings.TrimSpace(command))
+
+	javaOutput, err := readme.Shell(t, root, command).CombinedOutput()
+	require.NoError(t, err, "%s", javaOutput)
+	require.Contains(t, string(javaOutput), "Java makes its deposit 10:")
+	goOutput, err := io.ReadAll(output)
+	require.NoError(t, err)
+	require.NoError(t, goSide.Wait(), "%s", goOutput)
+	require.Contains(t, string(goOutput), "The balance is 20, and no deposit was lost.")
+}
+
+// A reader can copy an example: it imports nothing that only this module may import.
+func TestExamplesImportPublicPackagesOnly(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("*/main.go")
+	require.NoError(t, err)
+	page, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, file := range files {
+		require.Contains(t, string(page), "]("+file+")")
+		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ImportsOnly)
+		require.NoError(t, err)
+		for _, i := range parsed.Imports {
+			path, err := strconv.Unquote(i.Path.Value)
+			require.NoError(t, err)
+			require.NotContains(t, strings.Split(path, "/"), "internal", "%s imports %s", file, path)
+		}
+	}
+}
