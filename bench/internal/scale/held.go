@@ -20,7 +20,6 @@ const workers = 64
 type held struct {
 	n           int
 	ttl         time.Duration
-	acquiring   time.Duration // all of them
 	serverBytes int64
 	clientBytes int64
 	renewing    usage // while nothing but renewals happened
@@ -32,8 +31,9 @@ func (h *held) renewals() int64 {
 	return int64(float64(h.n) * 3 * h.renewing.took.Seconds() / h.ttl.Seconds())
 }
 
-// hold acquires n locks, whose names begin with prefix, and holds them for a while, at least a third of
-// the TTL. It fails if it cannot acquire or release one.
+// hold acquires n locks, whose names begin with prefix, and holds them for a while. The acquisitions are spread
+// evenly over a third of the TTL, which is the time between two renewals of a lock. So the renewals are spread
+// as evenly, like those of many independent callers. It fails if a lock cannot be acquired or released.
 func (s *system) hold(ctx context.Context, prefix string, n int, ttl, length time.Duration) (held, error) {
 	result := held{n: n, ttl: ttl}
 	c, err := s.open(primitives.WithDefaults(primitives.WithWatchdog(ttl)))
@@ -49,22 +49,20 @@ func (s *system) hold(ctx context.Context, prefix string, n int, ttl, length tim
 	grown, err := s.run(ctx, func() error {
 		began := time.Now()
 		err := c.each(n, func(i int) (err error) {
+			due := began.Add(ttl / 3 * time.Duration(i) / time.Duration(n))
+			if err := sleep(ctx, time.Until(due)); err != nil {
+				return err
+			}
 			holds[i], err = c.Lock(prefix + strconv.Itoa(i)).Acquire(ctx)
 			return err
 		})
-		result.acquiring = time.Since(began)
-		return errors.Join(err, sleep(ctx, min(s.settle, ttl/6)))
+		return errors.Join(err, sleep(ctx, s.settle))
 	})
 	if err != nil {
 		return result, err
 	}
 	result.serverBytes = grown.memory
 	result.clientBytes = measure.MemoryNow().Since(memory).Bytes()
-	// All locks were acquired within moments, and so are all renewals, a third of the TTL later. Begin
-	// and end half-way between two rounds of renewals, unless there are many.
-	if err := sleep(ctx, ttl/6-min(s.settle, ttl/6)); err != nil {
-		return result, err
-	}
 	result.renewing, err = s.run(ctx, func() error { return sleep(ctx, length) })
 	if err != nil {
 		return result, err
@@ -155,6 +153,9 @@ func (*client) each(n int, f func(i int) error) error {
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return context.Cause(ctx)
+	}
 	select {
 	case <-time.After(d):
 		return nil

@@ -21,14 +21,21 @@ type Constants struct {
 	PairClient float64 `json:"pair_client"`
 	Refused    float64 `json:"refused"` // an attempt to acquire a held lock; a poll is one, too
 
-	// A renewal command costs RenewCommand, and RenewLock for each lock in it.
+	// A renewal command costs RenewCommand, and RenewLock for each lock in it. WakeUp is the part of
+	// RenewCommand that only the first wakeUps commands of each second cost. It is 0 on one server, where a
+	// client needs fewer commands.
 	RenewCommandServer float64 `json:"renew_command_server"`
 	RenewLockServer    float64 `json:"renew_lock_server"`
+	WakeUpServer       float64 `json:"wake_up_server"`
 	RenewCommandClient float64 `json:"renew_command_client"`
 	RenewLockClient    float64 `json:"renew_lock_client"`
+	WakeUpClient       float64 `json:"wake_up_client"`
 
-	HandOver        float64 `json:"hand_over"`         // between clients: server
-	HandOverScripts float64 `json:"hand_over_scripts"` // between clients
+	// Between two clients, which need no line, and between more.
+	PairHandOver        float64 `json:"pair_hand_over"` // server
+	PairHandOverScripts float64 `json:"pair_hand_over_scripts"`
+	HandOver            float64 `json:"hand_over"` // server
+	HandOverScripts     float64 `json:"hand_over_scripts"`
 
 	PollServer float64 `json:"poll_server"` // of one waited-for name
 	PollClient float64 `json:"poll_client"`
@@ -48,11 +55,16 @@ const (
 	calibrationNames   = 500
 	calibrationClients = 100
 	calibrationSpread  = 1000 // few for 16,384 slots
+	calibrationBusy    = 4000 // mostly one in a slot, and more than wakeUps
 	calibrationCrowd   = 10
 	calibrationTTL     = 3 * time.Second
 	shortTTL           = 150 * time.Millisecond
 	length             = 5 * time.Second // of each measurement
 )
+
+// wakeUps is how often a second renewals wake up a client, at most. This is an assumption of the model: the
+// renewals of the same millisecond are sent together, and wake up the client and the servers once.
+const wakeUps = 1000
 
 // calibrate measures the constants on a system.
 func (s *system) calibrate(ctx context.Context) (Constants, error) {
@@ -91,9 +103,10 @@ func (s *system) calibrateFree(ctx context.Context, c *Constants) error {
 	return err
 }
 
-// calibrateRenewals measures full commands and commands with one lock each.
+// calibrateRenewals measures full commands and commands with one lock each, few and many.
 func (s *system) calibrateRenewals(ctx context.Context, c *Constants) error {
-	h, err := s.hold(ctx, "held", calibrationHolds, calibrationTTL, calibrationTTL)
+	// Memory, with a long TTL: Redis keeps large buffers for connections that are busy.
+	h, err := s.hold(ctx, "held", calibrationHolds, ttl, 0)
 	if err != nil {
 		return err
 	}
@@ -103,19 +116,29 @@ func (s *system) calibrateRenewals(ctx context.Context, c *Constants) error {
 	if h, err = s.hold(ctx, "{one slot}", calibrationHolds, calibrationTTL, 2*calibrationTTL); err != nil {
 		return err
 	}
-	// The smaller one: the memory of earlier measurements may not be free yet.
-	c.HoldClient = min(c.HoldClient, float64(h.clientBytes)/float64(h.n))
-	many, err := s.renewSingly(ctx)
+	single, err := s.renewSingly(ctx)
 	if err != nil {
 		return err
 	}
 	full := float64(h.renewals()) / float64(h.renewing.scripts) // locks in a command
 	each := c.each(&h.renewing, h.renewals())
-	alone := c.each(&many, many.scripts)
+	alone := c.each(&single, single.scripts)
 	c.RenewCommandServer = (alone.server - each.server) / (1 - 1/full)
 	c.RenewLockServer = alone.server - c.RenewCommandServer
 	c.RenewCommandClient = (alone.client - each.client) / (1 - 1/full)
 	c.RenewLockClient = alone.client - c.RenewCommandClient
+	if len(s.nodes) == 1 {
+		return nil
+	}
+	if h, err = s.hold(ctx, "busy", calibrationBusy, calibrationTTL, 2*calibrationTTL); err != nil {
+		return err
+	}
+	commands := h.renewing.scripts
+	locks := float64(h.renewals()) / float64(commands)
+	shared := 1 - wakeUps/h.renewing.perSecond(commands) // the share of commands without a wake-up of their own
+	busy := c.each(&h.renewing, commands)
+	c.WakeUpServer = (c.RenewCommandServer + locks*c.RenewLockServer - busy.server) / shared
+	c.WakeUpClient = (c.RenewCommandClient + locks*c.RenewLockClient - busy.client) / shared
 	return nil
 }
 
@@ -171,12 +194,20 @@ func (s *system) calibrateWaiting(ctx context.Context, c *Constants) error {
 }
 
 func (s *system) calibrateHandOver(ctx context.Context, c *Constants) error {
-	crowd, err := s.contendFor(ctx, calibrationCrowd, length)
-	if err != nil {
-		return err
+	for _, size := range []struct {
+		clients      int
+		cost, number *float64
+	}{
+		{2, &c.PairHandOver, &c.PairHandOverScripts},
+		{calibrationCrowd, &c.HandOver, &c.HandOverScripts},
+	} {
+		crowd, err := s.contendFor(ctx, size.clients, length)
+		if err != nil {
+			return err
+		}
+		*size.cost = micros(crowd.usage.server, crowd.handOvers)
+		*size.number = float64(crowd.usage.scripts) / float64(crowd.handOvers)
 	}
-	c.HandOver = micros(crowd.usage.server, crowd.handOvers)
-	c.HandOverScripts = float64(crowd.usage.scripts) / float64(crowd.handOvers)
 	return nil
 }
 
@@ -195,13 +226,25 @@ func (c *Constants) heldBytes(n, nodes int) float64 {
 // renewing returns what n locks cost in a second, if each command renews some of them on average.
 func (c *Constants) renewing(n int, ttl time.Duration, each float64) cost {
 	renewals := 3 * float64(n) / ttl.Seconds()
+	commands := renewals / each
+	shared := max(0, commands-wakeUps)
 	return cost{
-		c.IdleServer + renewals*(c.RenewLockServer+c.RenewCommandServer/each),
-		c.IdleClient + renewals*(c.RenewLockClient+c.RenewCommandClient/each),
+		c.IdleServer + renewals*c.RenewLockServer + commands*c.RenewCommandServer - shared*c.WakeUpServer,
+		c.IdleClient + renewals*c.RenewLockClient + commands*c.RenewCommandClient - shared*c.WakeUpClient,
 	}
 }
 
 // waiting returns what waiters on n names cost one client and the servers in a second.
 func (c *Constants) waiting(names int) cost {
 	return cost{c.IdleServer + float64(names)*c.PollServer, c.IdleClient + float64(names)*c.PollClient}
+}
+
+// handOver returns the server's time and the number of scripts for each hand-over, if that many clients make
+// rate of them in a second. Each client that waits also polls.
+func (c *Constants) handOver(clients int, rate float64) (server, scripts float64) {
+	if clients <= 2 {
+		return c.PairHandOver, c.PairHandOverScripts
+	}
+	polls := float64(clients) / rate
+	return c.HandOver + polls*c.PollServer, c.HandOverScripts + polls
 }

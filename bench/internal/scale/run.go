@@ -174,10 +174,12 @@ func (r *Report) checkCrowd(ctx context.Context, s *system, c *Constants, n int)
 	if crowd.handOvers == 0 {
 		return fmt.Errorf("scale: %d clients: nobody acquired the lock", n)
 	}
-	note := fmt.Sprintf("%.0f hand-overs/s", crowd.usage.perSecond(crowd.handOvers))
+	rate := crowd.usage.perSecond(crowd.handOvers)
+	note := fmt.Sprintf("%.0f hand-overs/s", rate)
+	server, scripts := c.handOver(n, rate)
 	r.add(s, curveScripts, "clients", n,
-		float64(crowd.usage.scripts)/float64(crowd.handOvers), c.HandOverScripts, "scripts", note)
-	r.add(s, curveHandOver, "clients", n, micros(crowd.usage.server, crowd.handOvers), c.HandOver, "µs", note)
+		float64(crowd.usage.scripts)/float64(crowd.handOvers), scripts, "scripts", note)
+	r.add(s, curveHandOver, "clients", n, micros(crowd.usage.server, crowd.handOvers), server, "µs", note)
 	return nil
 }
 

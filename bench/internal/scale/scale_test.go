@@ -34,6 +34,9 @@ func TestModelOfRenewals(t *testing.T) {
 	// 1,000 locks with a TTL of 3 s are 1,000 renewals a second.
 	require.Equal(t, cost{100 + 1000*(4+0.5), 10 + 1000*(2+1)}, c.renewing(1000, 3*time.Second, 100))
 	require.Equal(t, cost{100 + 1000*(4+50), 10 + 1000*(2+100)}, c.renewing(1000, 3*time.Second, 1))
+	// Beyond a thousand commands a second, commands share wake-ups.
+	c.WakeUpServer, c.WakeUpClient = 30, 70
+	require.Equal(t, cost{100 + 3000*(4+50) - 2000*30, 10 + 3000*(2+100) - 2000*70}, c.renewing(3000, 3*time.Second, 1))
 }
 
 func testReport() *Report {
@@ -96,8 +99,9 @@ func TestMeasurements(t *testing.T) {
 	s, err := startSingle(ctx)
 	require.NoError(t, err)
 	defer s.close()
-	s.settle = 300 * time.Millisecond
 
+	// Redis frees the buffers of the first connections during this. So it needs the whole time to settle:
+	// the locks take less memory than the buffers.
 	h, err := s.hold(ctx, "held", 500, 600*time.Millisecond, 600*time.Millisecond)
 	require.NoError(t, err)
 	require.Zero(t, h.lost)
@@ -105,6 +109,7 @@ func TestMeasurements(t *testing.T) {
 	require.InDelta(t, 1500, h.renewals(), 500, "three rounds")
 	require.GreaterOrEqual(t, h.renewing.scripts, int64(10), "two rounds at least, of five commands")
 
+	s.settle = 300 * time.Millisecond
 	w, err := s.wait(ctx, 20, 3, 2*time.Second)
 	require.NoError(t, err)
 	require.Equal(t, 60, w.waiters)
