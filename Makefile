@@ -5,7 +5,7 @@ REDIS    ?=
 PKG      ?= ./...
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test race stress servers lint fmt bench cover paths ci
+.PHONY: help demo test race stress bars servers lint fmt bench cover paths ci
 
 help: ## print this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,14 +22,17 @@ race: ## run the tests under the race detector
 stress: ## run one package's tests 20 times in a row: make stress PKG=./watchdog
 	go test -race -count=20 -timeout 30m $(PKG)
 
-servers: ## run tests on each Redis and Valkey that can be had, and write the table in doc/operations.md
+bars: ## run the tests of doc/faults.md's bars at full size, about an hour; BARS="4 6" for some of them
+	bash .ci/bars $(BARS)
+
+servers: ## run tests on each Redis and Valkey that is available, and write the table in doc/operations.md
 	go run ./internal/servers -table doc/operations.md
 
 lint: ## gofmt, go vet and golangci-lint
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; exit 1; }
 	go vet ./...
 	$(GOLANGCI) run ./...
-	cd bench && $(GOLANGCI) run ./...
+	for dir in bench examples/sqlite otel prometheus; do (cd $$dir && $(GOLANGCI) run ./...) || exit; done
 
 fmt: ## gofmt all files
 	gofmt -w .
