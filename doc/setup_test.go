@@ -1,0 +1,216 @@
+package doc_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// The functions have the code of setup.md. The test runs each against the servers that it is for.
+
+func oneServer(addr string) (*redis.Client, *primitives.Client, error) {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:                     addr, // such as "redis:6379"
+		DialTimeout:              time.Second,
+		DialerRetries:            2,
+		ReadTimeout:              time.Second,
+		MinIdleConns:             2,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	client, err := primitives.New(rdb)
+	return rdb, client, err
+}
+
+func cluster(addrs []string) (redis.UniversalClient, *primitives.Client, error) {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: addrs, // one or more seeds; the client finds the other nodes
+	})
+	client, err := primitives.New(rdb)
+	return rdb, client, err
+}
+
+func sentinel(
+	name string, addrs []string, sentinelPassword, user, password string,
+) (redis.UniversalClient, *primitives.Client, error) {
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName:       name,  // such as "mymaster"
+		SentinelAddrs:    addrs, // of the Sentinels, not of the Redis servers
+		SentinelPassword: sentinelPassword,
+		Username:         user,
+		Password:         password,
+	})
+	client, err := primitives.New(rdb)
+	return rdb, client, err
+}
+
+func overTLS(addr, caFile, certFile, keyFile string) (*redis.Client, error) {
+	authority, err := os.ReadFile(caFile)
+	if err != nil {
+		return nil, err
+	}
+	trusted := x509.NewCertPool()
+	if !trusted.AppendCertsFromPEM(authority) {
+		return nil, fmt.Errorf("%s: no certificate", caFile)
+	}
+	certificate, err := tls.LoadX509KeyPair(certFile, keyFile) // if the server asks for one
+	if err != nil {
+		return nil, err
+	}
+	rdb := redis.NewClient(&redis.Options{
+		Addr: addr,
+		TLSConfig: &tls.Config{
+			MinVersion:   tls.VersionTLS12,
+			RootCAs:      trusted, // nil: the certificates that the system trusts
+			Certificates: []tls.Certificate{certificate},
+		},
+	})
+	return rdb, nil
+}
+
+func asUser(addr, password string) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{
+		Addr:     addr,
+		Username: "locks",
+		Password: password,
+	})
+	return rdb
+}
+
+func rotating(addr, passwordFile string) *redis.Client {
+	rdb := redis.NewClient(&redis.Options{
+		Addr: addr,
+		CredentialsProviderContext: func(context.Context) (user, password string, err error) {
+			text, err := os.ReadFile(passwordFile)
+			return "locks", strings.TrimSpace(string(text)), err
+		},
+	})
+	return rdb
+}
+
+func inAProgram(ctx context.Context, rdb *redis.Client, logger *slog.Logger, count func(primitives.Event)) error {
+	client, err := primitives.New(rdb,
+		primitives.WithClientName("shop-web-1"), // shown by redlatch ls; default: host:pid
+		primitives.WithLogger(logger),           // failures that no caller can see
+		primitives.WithObserver(count),          // every event, for metrics
+	)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		_ = client.Close(closing) // waits for holds; then close rdb
+	}()
+	return client.Lock("orders:42").Do(ctx, work)
+}
+
+// requireLocks checks that a lock can be acquired, and closes both clients.
+func requireLocks(t *testing.T, rdb redis.UniversalClient, client *primitives.Client) {
+	t.Helper()
+	require.NoError(t, client.Lock("orders:42").Do(t.Context(), work, primitives.WithWait(10*time.Second)))
+	require.NoError(t, client.Close(t.Context()))
+	require.NoError(t, rdb.Close())
+}
+
+// requireLocksOf does so with a client of rdb.
+func requireLocksOf(t *testing.T, rdb redis.UniversalClient) {
+	t.Helper()
+	client, err := primitives.New(rdb)
+	require.NoError(t, err)
+	requireLocks(t, rdb, client)
+}
+
+func TestSetUpOfOneServer(t *testing.T) {
+	t.Parallel()
+	addr := redistest.Redis(t).Addr()
+	rdb, client, err := oneServer(addr)
+	require.NoError(t, err)
+	requireLocks(t, rdb, client)
+
+	rdb = redis.NewClient(&redis.Options{Addr: addr})
+	var events atomic.Int32
+	count := func(primitives.Event) { events.Add(1) }
+	require.NoError(t, inAProgram(t.Context(), rdb, slog.New(slog.DiscardHandler), count))
+	require.NoError(t, rdb.Close())
+	require.EqualValues(t, 2, events.Load(), "acquired and released")
+}
+
+func TestSetUpOfACluster(t *testing.T) {
+	t.Parallel()
+	rdb, client, err := cluster(redistest.Cluster(t).Options().Addrs[:1])
+	require.NoError(t, err)
+	requireLocks(t, rdb, client)
+}
+
+// The user and its passwords, in the order of the page.
+func TestSetUpOfUsersAndSentinel(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Sentinel(t)
+	admin := servers.Master.Client(t)
+	do := func(args ...any) {
+		t.Helper()
+		require.NoError(t, admin.Do(t.Context(), args...).Err())
+	}
+	do("acl", "setuser", "locks", "on", ">old", "~*", "&*", "+@all")
+	var addrs []string
+	for _, s := range servers.Sentinels {
+		addrs = append(addrs, s.Addr())
+	}
+	rdb, client, err := sentinel("main", addrs, "", "locks", "old")
+	require.NoError(t, err)
+	requireLocks(t, rdb, client)
+	requireLocksOf(t, asUser(servers.Master.Addr(), "old"))
+
+	file := filepath.Join(t.TempDir(), "password")
+	require.NoError(t, os.WriteFile(file, []byte("old\n"), 0o600))
+	changing := rotating(servers.Master.Addr(), file)
+	client, err = primitives.New(changing)
+	require.NoError(t, err)
+	hold, err := client.Lock("orders:43").Acquire(t.Context())
+	require.NoError(t, err)
+	do("acl", "setuser", "locks", ">new")
+	require.NoError(t, os.WriteFile(file, []byte("new\n"), 0o600))
+	do("acl", "setuser", "locks", "<old")
+	do("client", "kill", "user", "locks")
+	require.NoError(t, hold.Release(t.Context()))
+	requireLocks(t, changing, client)
+}
+
+func TestSetUpOfTLS(t *testing.T) {
+	t.Parallel()
+	s, tweak := redistest.FreshTLS(t)
+	var options redis.Options
+	tweak(&options)
+	authority, err := s.Client(t).ConfigGet(t.Context(), "tls-ca-cert-file").Result()
+	require.NoError(t, err)
+	own := options.TLSConfig.Certificates[0]
+	key, err := x509.MarshalECPrivateKey(own.PrivateKey.(*ecdsa.PrivateKey))
+	require.NoError(t, err)
+	write := func(name, kind string, content []byte) string {
+		file := filepath.Join(t.TempDir(), name)
+		text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: content})
+		require.NoError(t, os.WriteFile(file, text, 0o600))
+		return file
+	}
+	rdb, err := overTLS(options.Addr, authority["tls-ca-cert-file"],
+		write("cert", "CERTIFICATE", own.Certificate[0]), write("key", "EC PRIVATE KEY", key))
+	require.NoError(t, err)
+	requireLocksOf(t, rdb)
+}
