@@ -52,7 +52,7 @@ type Constants struct {
 // The sizes at which the constants are measured. The checks are much larger.
 const (
 	calibrationHolds   = 8000
-	calibrationNames   = 500
+	calibrationNames   = 2000
 	calibrationClients = 100
 	calibrationSpread  = 1000 // few for 16,384 slots
 	calibrationBusy    = 4000 // mostly one in a slot, and more than wakeUps
@@ -80,7 +80,7 @@ func (s *system) calibrate(ctx context.Context) (Constants, error) {
 }
 
 func (s *system) calibrateIdle(ctx context.Context, c *Constants) error {
-	h, err := s.hold(ctx, "idle", 1, calibrationTTL, length)
+	h, err := s.hold(ctx, "idle", 1, ttl, 2*length)
 	u := &h.renewing
 	c.IdleServer = micros(u.server, 1) / u.took.Seconds()
 	c.IdleClient = micros(u.client, 1) / u.took.Seconds()

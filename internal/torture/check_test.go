@@ -1,0 +1,244 @@
+package torture
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// told is a history that a test writes down. Instants and durations are in milliseconds.
+type told struct {
+	*history
+
+	records [3][]record // by process
+	last    int64       // the number of the latest operation
+}
+
+const ms = int64(time.Millisecond)
+
+// do adds an operation of a process, from its call until its return, and returns its number.
+func (h *told) do(process int, from, to int64, call, result record) int64 {
+	h.last++
+	if call.Primitive == "" {
+		call.Primitive = "lock"
+	}
+	call.Kind, call.Op, call.At, call.Names = kindCall, h.last, from*ms, []string{"name"}
+	result.Kind, result.Op, result.At = kindReturn, h.last, to*ms
+	h.records[process] = append(h.records[process], call, result)
+	return h.last
+}
+
+// hold adds an acquisition that takes no time, with a TTL of 3 s.
+func (h *told) hold(process int, at int64, id string) int64 {
+	return h.holdOf("lock", process, at, at, id)
+}
+
+func (h *told) holdOf(primitive string, process int, from, to int64, id string) int64 {
+	ttl := 3 * time.Second
+	return h.do(process, from, to, record{Do: opAcquire, Primitive: primitive, TTL: ttl},
+		record{Outcome: outcomeOK, ID: id, Until: to*ms + int64(ttl)})
+}
+
+// waits marks an acquisition as refused at first.
+func (h *told) waits(process int, acquisition, at int64) {
+	h.records[process] = append(h.records[process], record{Kind: kindWait, Op: acquisition, At: at * ms})
+}
+
+// valid is the end of a hold's validity after a renewal.
+func (h *told) valid(process int, hold, until int64) {
+	h.records[process] = append(h.records[process], record{Kind: kindValid, Op: hold, Until: until * ms})
+}
+
+// lost ends a hold: its holder learned of its loss.
+func (h *told) lost(process int, hold, at int64) {
+	h.records[process] = append(h.records[process], record{Kind: kindEnd, Op: hold, At: at * ms, Outcome: outcomeLost})
+}
+
+func (h *told) release(process int, hold, from, to int64) {
+	h.do(process, from, to, record{Do: opRelease, Root: hold}, record{Outcome: outcomeOK})
+}
+
+// fault adds a fault that affects a process, or all of them if it is -1.
+func (h *told) fault(kind string, process int, from, to int64) {
+	h.windows = append(h.windows, window{interval: interval{from * ms, to * ms}, fault: kind, process: process})
+}
+
+// force adds a ForceRelease that ended a holder.
+func (h *told) force(process int, from, to int64) {
+	h.do(process, from, to, record{Do: opForce}, record{Outcome: outcomeOK, Count: 1})
+}
+
+// failing adds an acquisition that failed.
+func (h *told) failing(from, to int64, err string) {
+	h.do(0, from, to, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeFailed, Err: err})
+}
+
+// passesB is the history of a fair lock that A passes to C, although B has waited for longer.
+func passesB(h *told) {
+	a := h.holdOf("fair", 0, 10_000, 10_000, "a1")
+	b := h.holdOf("fair", 1, 10_100, 11_200, "b1")
+	h.waits(1, b, 10_110)
+	c := h.holdOf("fair", 2, 10_200, 11_010, "c1")
+	h.waits(2, c, 10_210)
+	h.release(0, a, 11_000, 11_001)
+	h.release(2, c, 11_100, 11_101)
+	h.release(1, b, 11_300, 11_301)
+}
+
+func TestChecks(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		tell func(*told)
+		want []string
+	}{
+		{"two holders", func(h *told) {
+			h.hold(0, 10_000, "a1")
+			h.hold(1, 10_500, "b1")
+		}, []string{checkOrder}},
+		{"one holder after the validity of the other", func(h *told) {
+			h.hold(0, 10_000, "a1")
+			h.hold(1, 13_001, "b1")
+		}, nil},
+
+		{"a loss without a reason", func(h *told) {
+			h.lost(0, h.hold(0, 10_000, "a1"), 11_000)
+		}, []string{checkReason}},
+		{"a loss by a black hole", func(h *told) {
+			h.fault("black-hole", 0, 10_100, 13_100)
+			h.lost(0, h.hold(0, 10_000, "a1"), 13_000)
+		}, nil},
+		{"a black hole elsewhere", func(h *told) {
+			h.fault("black-hole", 1, 10_100, 13_100)
+			h.lost(0, h.hold(0, 10_000, "a1"), 13_000)
+		}, []string{checkReason}},
+		{"a loss before the validity ends, in a black hole", func(h *told) {
+			h.fault("black-hole", 0, 10_100, 13_100)
+			h.lost(0, h.hold(0, 10_000, "a1"), 12_000)
+		}, []string{checkReason}},
+
+		{"a notice in time", func(h *told) {
+			h.force(1, 12_000, 12_001)
+			h.lost(0, h.hold(0, 10_000, "a1"), 12_100)
+		}, nil},
+		{"a late notice", func(h *told) {
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 14_900)
+			h.force(1, 12_000, 12_001)
+			h.lost(0, a, 13_500)
+		}, []string{checkNotice}},
+		{"a late notice, in a black hole", func(h *told) {
+			h.fault("black-hole", 0, 11_900, 14_000)
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 14_900)
+			h.force(1, 12_000, 12_001)
+			h.lost(0, a, 13_500)
+		}, nil},
+		{"the next renewal finds what happened before the holder listened", func(h *told) {
+			h.force(1, 10_500, 10_501)
+			h.lost(0, h.hold(0, 10_000, "a1"), 12_000)
+		}, nil},
+		{"the next renewal finds nothing", func(h *told) {
+			h.force(1, 10_500, 10_501)
+			h.lost(0, h.hold(0, 10_000, "a1"), 12_900)
+		}, []string{checkNotice}},
+		{"Extend has put off the next renewal", func(h *told) {
+			a := h.hold(0, 10_000, "a1")
+			h.do(0, 10_400, 10_401, record{Do: opExtend, Root: a}, record{Outcome: outcomeOK, Until: 13_400 * ms})
+			h.force(1, 10_500, 10_501)
+			h.lost(0, a, 12_900)
+		}, nil},
+		{"Extend after the takeover", func(h *told) {
+			a := h.hold(0, 10_000, "a1")
+			h.force(1, 10_500, 10_501)
+			h.do(0, 10_600, 10_601, record{Do: opExtend, Root: a}, record{Outcome: outcomeUnknown})
+			h.lost(0, a, 12_900)
+		}, []string{checkNotice}},
+
+		{"an error of the library", func(h *told) {
+			h.failing(10_000, 10_001, "NOSCRIPT no matching script")
+		}, []string{checkError}},
+		{"an error of the network", func(h *told) {
+			h.failing(10_000, 10_001, "connection refused")
+		}, nil},
+		{"an error of full memory", func(h *told) {
+			h.fault(faultMemory, -1, 10_000, 11_000)
+			h.failing(10_500, 10_600, "OOM command not allowed")
+		}, nil},
+		{"an error of full memory, reported a little later", func(h *told) {
+			h.fault(faultMemory, -1, 10_000, 11_000)
+			h.failing(13_900, 13_950, "OOM command not allowed")
+		}, nil},
+		{"an error of full memory, long after", func(h *told) {
+			h.fault(faultMemory, -1, 10_000, 11_000)
+			h.failing(14_100, 14_200, "OOM command not allowed")
+		}, []string{checkError}},
+
+		{"a waiter of a free lock", func(h *told) {
+			h.holdOf("lock", 0, 10_000, 13_100, "a1")
+		}, []string{checkFree}},
+		{"a waiter of a held lock", func(h *told) {
+			a := h.hold(0, 10_000, "a1")
+			h.release(0, a, 12_000, 12_001)
+			h.holdOf("lock", 1, 10_100, 13_500, "b1")
+		}, nil},
+		{"a waiter of a lock that was forced long ago", func(h *told) {
+			a := h.hold(0, 10_000, "a1")
+			h.force(2, 10_100, 10_101)
+			h.lost(0, a, 10_200)
+			h.holdOf("lock", 1, 10_050, 13_900, "b1")
+		}, []string{checkFree}},
+		{"a waiter of a lock that was acquired while another hold of it was forced", func(h *told) {
+			a := h.holdOf("lock", 0, 10_000, 10_110, "a1")
+			h.force(2, 10_100, 10_120)
+			h.release(0, a, 12_000, 12_001)
+			h.holdOf("lock", 1, 10_050, 13_900, "b1")
+		}, nil},
+
+		{"an owner that is refused", func(h *told) {
+			h.do(0, 10_000, 10_001, record{Do: opAcquire, Primitive: "owner", Owner: "o", TTL: time.Second},
+				record{Outcome: outcomeOK, ID: "o", Until: 11_000 * ms})
+			h.do(1, 10_100, 10_101, record{Do: opAcquire, Primitive: "owner", Owner: "o", TTL: time.Second, Try: true},
+				record{Outcome: outcomeBusy})
+		}, []string{checkOwner}},
+		{"a call that returns late", func(h *told) {
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, []string{checkPrompt}},
+		{"a call of a process that was stopped", func(h *told) {
+			h.fault(faultStop, 0, 10_100, 10_800)
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, nil},
+
+		{"a fair lock that passes a waiter", passesB, []string{checkOrder}},
+		{"a fair lock whose waiter may have lost a grant that it never saw", func(h *told) {
+			passesB(h)
+			h.do(2, 10_500, 10_501, record{Do: opReleaseID, Primitive: "fair", Target: "b0"}, record{Outcome: outcomeOK})
+		}, nil},
+		{"a fair lock that passes a waiter after a hold was released by its id", func(h *told) {
+			passesB(h)
+			c0 := h.holdOf("fair", 2, 9_000, 9_001, "c0")
+			h.lost(2, c0, 9_950)
+			h.do(0, 9_500, 10_150, record{Do: opReleaseID, Primitive: "fair", Target: "c0"},
+				record{Outcome: outcomeOK})
+		}, []string{checkOrder}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := &told{history: &history{tag: "tag", ttl: 3 * time.Second, begin: 0, stalls: map[int][]interval{}}}
+			tt.tell(h)
+			for process, records := range h.records {
+				h.add(process, records, never)
+			}
+			h.sort()
+			h.end = 30_000 * ms
+			violations, undecided := h.check()
+			require.Empty(t, undecided)
+			var found []string
+			for _, v := range violations {
+				found = append(found, v.Check)
+			}
+			slices.Sort(found)
+			require.Equal(t, tt.want, slices.Compact(found), violations)
+		})
+	}
+}
