@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // Locker adapts a lock to [sync.Locker]. Goroutines first take a local lock, so Unlock releases the hold of
@@ -119,14 +120,11 @@ func mayPass(err error) bool {
 			return false
 		}
 	}
-	if reply, ok := errors.AsType[redis.Error](err); ok {
-		for _, lasting := range []string{"WRONGTYPE", "NOPERM"} {
-			if strings.Contains(reply.Error(), lasting) {
-				return false
-			}
-		}
+	if redisutil.LacksRights(err) {
+		return false
 	}
-	return true
+	reply, ok := errors.AsType[redis.Error](err)
+	return !ok || !strings.Contains(reply.Error(), "WRONGTYPE")
 }
 
 // String names the lock.

@@ -5,10 +5,12 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -90,6 +92,22 @@ func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
 		requirePanics(t, primitives.ErrClosed, mu.Lock)
 		requirePanics(t, primitives.ErrClosed, func() { mu.TryLock() })
 	})
+}
+
+// Rights that are missing do not come by waiting, so Lock does not wait for them.
+func TestLockerPanicsIfRightsAreMissing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	s.SetUser(t, "bob", "on", ">"+redistest.Password, "~*", "&*", "+@all", "-@hash")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	mu := newClient(t, s.As("bob").Client(t)).Lock(redistest.Name(t)).Locker(ctx)
+	defer func() {
+		err, ok := recover().(error)
+		require.True(t, ok, "a panic with an error")
+		require.True(t, redisutil.LacksRights(err), err)
+	}()
+	mu.Lock()
 }
 
 // requirePanics requires that f panics with an error that wraps want.

@@ -110,6 +110,8 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		err = errors.Join(err, result.Print(c.Root().Writer))
 	}
 	switch {
+	case len(result.Violations) > 0 && err != nil:
+		return failure("%d violations, and the run ended early: %w", len(result.Violations), err)
 	case len(result.Violations) > 0:
 		return failure("%d violations", len(result.Violations))
 	case err == nil && ctx.Err() != nil:

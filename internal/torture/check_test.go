@@ -211,6 +211,14 @@ func TestChecks(t *testing.T) {
 		}, nil},
 
 		{"a fair lock that passes a waiter", passesB, []string{checkOrder}},
+		{"a fair lock whose waiter did not run for a while", func(h *told) {
+			passesB(h)
+			h.records[1] = append(h.records[1], record{Kind: kindStall, At: 11_150 * ms, Count: 1_000 * ms})
+		}, nil},
+		{"a fair lock whose waiter did not run for a moment", func(h *told) {
+			passesB(h)
+			h.records[1] = append(h.records[1], record{Kind: kindStall, At: 11_150 * ms, Count: 400 * ms})
+		}, []string{checkOrder}},
 		{"a fair lock whose waiter may have lost a grant that it never saw", func(h *told) {
 			passesB(h)
 			h.do(2, 10_500, 10_501, record{Do: opReleaseID, Primitive: "fair", Target: "b0"}, record{Outcome: outcomeOK})

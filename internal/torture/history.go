@@ -238,6 +238,14 @@ func (h *history) takeovers(o *op, begin, end int64) (out []*op) {
 	return out
 }
 
+// keptPlace reports whether a waiter of a fair lock surely kept its place until its call returned: nothing can have
+// kept it from polling for as long as silent waiters keep theirs.
+func (h *history) keptPlace(o *op, name string) bool {
+	begin, end := o.call.At, min(o.returned(), o.died)
+	return !h.disturbed(o.process, name, begin, end) && h.stalled(o.process, begin, end) < waiterTimeout/2 &&
+		!h.mayJoinAgain(name, begin, end)
+}
+
 // mayJoinAgain reports whether a grant may have been ended between two instants without its waiter having seen it.
 // The waiter then joins the queue again, behind others.
 func (h *history) mayJoinAgain(name string, begin, end int64) bool {

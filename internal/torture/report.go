@@ -70,6 +70,11 @@ func (h *history) print(out io.Writer) error {
 		fmt.Fprintf(out, "%s to %s: fault %s, process %d, %v hit=%v\n",
 			at(w.begin), at(w.end), w.fault, w.process, w.names, w.hit)
 	}
+	for _, process := range slices.Sorted(maps.Keys(h.stalls)) {
+		for _, s := range h.stalls[process] {
+			fmt.Fprintf(out, "%s to %s: process %d did not run\n", at(s.begin), at(s.end), process)
+		}
+	}
 	for _, c := range h.copies {
 		fmt.Fprintf(out, "%s: a command of process %d arrived %v late: %.300q, reply %.100q\n",
 			at(c.at), c.process, c.delay, c.args, c.reply)

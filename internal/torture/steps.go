@@ -169,9 +169,7 @@ func (s *stepper) acquisition(o *op) {
 	in := step{do: o.call.Do, root: s.roots[o.root], read: o.call.Read, permits: o.call.Permits}
 	begin := o.call.At
 	outermost := o.root == o
-	queued := workloads[o.call.Primitive].fair && outermost && o.waited != 0 &&
-		!s.disturbed(o.process, s.name, o.call.At, min(o.returned(), o.died)) &&
-		!s.mayJoinAgain(s.name, o.call.At, min(o.returned(), o.died))
+	queued := workloads[o.call.Primitive].fair && outermost && o.waited != 0 && s.keptPlace(o, s.name)
 	if queued && (o.holds() || o.outcome() == outcomeBusy) {
 		s.emit(o, o.call.At, o.waited, step{do: stepJoin, root: in.root, text: fmt.Sprintf("join #%d", in.root)})
 		begin = o.waited

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -111,9 +112,10 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var good, errs []string
+	var good []string
+	var errs []error // one of each text
 	var results []Result
-	failed := map[string][]string{} // kinds by error
+	failed := map[string][]string{} // kinds by text
 	for _, kind := range kinds(c, e.name) {
 		bound, cancel := e.bounded(ctx)
 		err := kind.try(bound)
@@ -126,13 +128,14 @@ func tryAll(ctx context.Context, e *exam) ([]Result, error) {
 		default:
 			text := reply(err)
 			if failed[text] == nil {
-				errs = append(errs, text)
+				errs = append(errs, err)
 			}
 			failed[text] = append(failed[text], kind.name)
 		}
 	}
-	for _, text := range errs {
-		results = append(results, fail(kindFix(text), "cannot use %s: %s", strings.Join(failed[text], ", "), text)...)
+	for _, err := range errs {
+		text := reply(err)
+		results = append(results, fail(kindFix(err), "cannot use %s: %s", strings.Join(failed[text], ", "), text)...)
 	}
 	// Closed first: a command in flight could write a key after its removal.
 	bound, cancel := e.bounded(context.WithoutCancel(ctx))
@@ -171,9 +174,10 @@ func reply(err error) string {
 	return oneLine(err)
 }
 
-func kindFix(text string) string {
+func kindFix(err error) string {
+	text := err.Error()
 	switch {
-	case strings.Contains(text, "NOPERM"), strings.Contains(text, "can't run this command"): // Redis 7.0 in a script
+	case redisutil.LacksRights(err):
 		return "see acl, and the section ACL of doc/operations.md"
 	case strings.Contains(text, "OOM"):
 		return "free memory, or raise maxmemory"
