@@ -122,7 +122,7 @@ func WithObserver(observe func(Event)) ClientOption {
 // it within timeout, the acquisition is rolled back and fails with [ErrNotReplicated]. [Hold.Extend] is
 // confirmed too, and fails without effect. 0 replicas, the default, confirms nothing.
 //
-// So a fail-over to one of these replicas does not forget the lock. A replica that has not confirmed may
+// So a failover to one of these replicas does not forget the lock. A replica that has not confirmed may
 // still be promoted. An acquisition takes a round trip to the replicas longer, and locks are not handed
 // off within a client.
 //

@@ -16,7 +16,7 @@ import (
 // wrappedCluster is a cluster client of a user, who has added methods to it.
 type wrappedCluster struct{ *redis.ClusterClient }
 
-// failover is a TTL that outlasts the fail-over of a cluster, if renewals follow it.
+// failover is a TTL that outlasts the failover of a cluster, if renewals follow it.
 const failover = 12 * time.Second
 
 // tagOn returns a hash tag whose slot a master serves.
@@ -105,7 +105,7 @@ func TestClusterFailover(t *testing.T) {
 				promoted, free.at.Sub(struck), passed.at.Sub(struck), time.Since(struck))
 			require.Less(t, free.at.Sub(struck), fault.limit)
 			require.Less(t, passed.at.Sub(struck), fault.limit)
-			// A TTL shorter than the fail-over: lost, and told before another client has the lock.
+			// A TTL shorter than the failover: lost, and told before another client has the lock.
 			next := await(t, rival)
 			require.NoError(t, next.err)
 			require.Less(t, <-told, next.at)

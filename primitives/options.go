@@ -97,7 +97,7 @@ func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTi
 // confirmed, as ever.
 //
 // What it gives up: a release within a cohort asks nobody, so it returns nil although the lock may have been
-// taken by force, or forgotten by a fail-over, while the hold lasted. A later member finds that loss, or the
+// taken by force, or forgotten by a failover, while the hold lasted. A later member finds that loss, or the
 // next renewal does, and it ends the cohort. Where each release must know, use [Client.FencedLock] and have
 // the resource check the token, or do without a cohort. (Lock cohorting: Dice, Marathe and Shavit, 2012.)
 func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }

@@ -9,7 +9,7 @@ import (
 
 // Replicas that confirm what a client acquires ([WithReplicas]).
 //
-// Which commands need it? Those after which somebody else could hold too if a fail-over forgets them:
+// Which commands need it? Those after which somebody else could hold too if a failover forgets them:
 //
 //   - An acquisition, nested ones included. The engine rolls it back if too few replicas confirm, because
 //     [classify] says that its outcome is in doubt.

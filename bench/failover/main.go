@@ -54,7 +54,7 @@ It promotes the replica (REPLICAOF NO ONE) and looks for the lock. Needs redis-s
 // app returns the command line interface.
 func app(out, progress io.Writer) *cli.Command {
 	return &cli.Command{
-		Name: "failover", Usage: "count the locks that a fail-over forgets, with and without WithReplicas",
+		Name: "failover", Usage: "count the locks that a failover forgets, with and without WithReplicas",
 		Description: description, HideVersion: true, Writer: out, ErrWriter: progress,
 		Flags: []cli.Flag{
 			&cli.IntFlag{Name: "rounds", Value: 200, Usage: "acquire `N` locks for each row"},

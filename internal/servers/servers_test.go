@@ -20,7 +20,7 @@ func TestMergeReplacesRowsOfTheSameServer(t *testing.T) {
 	table := merge("", tested("8.0.6", "2026-01-01"))
 	table = merge(table, tested("7.0.15", "2026-01-01"))
 	table = merge(table, tested("8.0.6", "2026-02-02"))
-	require.Equal(t, `| server | from | one server | cluster | fail-over | tested |
+	require.Equal(t, `| server | from | one server | cluster | failover | tested |
 |---|---|---|---|---|---|
 | Redis 7.0.15 | a package | 1 tests pass | 2 tests pass | 3 tests pass | 2026-01-01 |
 | Redis 8.0.6 | a package | 1 tests pass | 2 tests pass | 3 tests pass | 2026-02-02 |

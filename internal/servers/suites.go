@@ -16,7 +16,7 @@ import (
 const (
 	oneServer = "one server"
 	cluster   = "cluster"
-	failOver  = "fail-over"
+	failOver  = "failover"
 )
 
 var topologies = []string{oneServer, cluster, failOver}

@@ -217,7 +217,7 @@ func (s *stepper) target(o *op) int {
 
 // isVague reports whether a takeover may have found what the model does not know: an acquisition of unknown
 // outcome, a grant that its waiter had not seen, one of several counts of an id, or data that came back after a
-// fail-over.
+// failover.
 func (s *stepper) isVague(o *op) bool {
 	from := s.target(o)
 	return from < 0 || !s.wasTold(s.name, o) || s.hasCounts(s.ops[from]) || s.lossy(0, o.returned())

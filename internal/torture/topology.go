@@ -142,7 +142,7 @@ func (d *deployment) masters() string {
 const noticeAfter = 6 * time.Second
 
 // faultUnplanned is no injected fault: servers were so slow that others took over.
-const faultUnplanned = "unplanned fail-over"
+const faultUnplanned = "unplanned failover"
 
 // watchMasters notes when a replica takes over although no fault asked for it.
 func (r *round) watchMasters(ctx context.Context) {

@@ -280,11 +280,11 @@ func replicas(_ context.Context, n *node) ([]Result, error) {
 	}
 	switch {
 	case lagging != "":
-		return warn("a fail-over to it forgets locks: look at its log", "the replica %s", lagging), nil
+		return warn("a failover to it forgets locks: look at its log", "the replica %s", lagging), nil
 	case count == 0:
 		return ok("no replicas: locks are away while the server is down"), nil
 	}
-	return ok("%d in sync; a fail-over may forget the latest acquisitions (WithReplicas, RedLock)", count), nil
+	return ok("%d in sync; a failover may forget the latest acquisitions (WithReplicas, RedLock)", count), nil
 }
 
 func clients(_ context.Context, n *node) ([]Result, error) {
