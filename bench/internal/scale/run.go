@@ -27,6 +27,7 @@ type Check struct {
 	Model    float64 `json:"model"`
 	Unit     string  `json:"unit"`
 	Note     string  `json:"note,omitempty"`
+	Slowness float64 `json:"slowness"` // of the machine, as a ratio to when the constants were measured
 }
 
 // Soak is a long run of many holds.
@@ -124,8 +125,8 @@ func (r *Report) check(ctx context.Context, s *system, config Config) error {
 	return nil
 }
 
-func (r *Report) add(s *system, curve, what string, n int, measured, model float64, unit, note string) {
-	r.Checks = append(r.Checks, Check{s.name, curve, what, n, measured, model, unit, note})
+func (r *Report) add(s *system, u *usage, curve, what string, n int, measured, model float64, unit, note string) {
+	r.Checks = append(r.Checks, Check{s.name, curve, what, n, measured, model, unit, note, u.slowness})
 }
 
 func (r *Report) checkHeld(ctx context.Context, s *system, c *Constants, n int) error {
@@ -140,15 +141,18 @@ func (r *Report) checkHeld(ctx context.Context, s *system, c *Constants, n int) 
 	if h.lost > 0 {
 		return fmt.Errorf("scale: %d of %d locks were lost", h.lost, n)
 	}
-	each := float64(h.renewals()) / float64(h.renewing.scripts)
+	u := &h.renewing
+	each := float64(h.renewals()) / float64(u.scripts)
 	model := c.renewing(n, lease, each)
-	note := fmt.Sprintf("TTL %v, %.0f commands/s, %.1f locks in each",
-		lease, h.renewing.perSecond(h.renewing.scripts), each)
-	seconds := h.renewing.took.Seconds()
-	r.add(s, curveServerMemory, "held locks", n, float64(h.serverBytes), c.heldBytes(n, len(s.nodes)), "bytes", "")
-	r.add(s, curveClientMemory, "held locks", n, float64(h.clientBytes), c.HoldClient*float64(n), "bytes", "")
-	r.add(s, curveServerCPU, "held locks", n, micros(h.renewing.server, 1)/seconds, model.server, "µs/s", note)
-	r.add(s, curveClientCPU, "held locks", n, micros(h.renewing.client, 1)/seconds, model.client, "µs/s", note)
+	note := fmt.Sprintf("TTL %v, %.0f commands/s, %.1f locks in each", lease, u.perSecond(u.scripts), each)
+	seconds := u.took.Seconds()
+	add := func(curve string, measured, model float64, unit, note string) {
+		r.add(s, u, curve, "held locks", n, measured, model, unit, note)
+	}
+	add(curveServerMemory, float64(h.serverBytes), c.heldBytes(n, len(s.nodes)), "bytes", "")
+	add(curveClientMemory, float64(h.clientBytes), c.HoldClient*float64(n), "bytes", "")
+	add(curveServerCPU, micros(u.server, 1)/seconds, model.server, "µs/s", note)
+	add(curveClientCPU, micros(u.client, 1)/seconds, model.client, "µs/s", note)
 	return nil
 }
 
@@ -160,8 +164,8 @@ func (r *Report) checkWaiting(ctx context.Context, s *system, c *Constants, name
 	note := fmt.Sprintf("%d names, %.0f commands/s; all had the lock within %.1f s", names,
 		w.idle.perSecond(w.idle.scripts), w.drained.Seconds())
 	memory := c.NameClient*float64(names) + c.WaiterClient*float64(w.waiters)
-	r.add(s, curveWaitMemory, "waiters", w.waiters, float64(w.clientBytes), memory, "bytes", "")
-	r.add(s, curveWaitCPU, "waiters", w.waiters,
+	r.add(s, &w.idle, curveWaitMemory, "waiters", w.waiters, float64(w.clientBytes), memory, "bytes", "")
+	r.add(s, &w.idle, curveWaitCPU, "waiters", w.waiters,
 		micros(w.idle.server, 1)/w.idle.took.Seconds(), c.waiting(names).server, "µs/s", note)
 	return nil
 }
@@ -177,9 +181,9 @@ func (r *Report) checkCrowd(ctx context.Context, s *system, c *Constants, n int)
 	rate := crowd.usage.perSecond(crowd.handOvers)
 	note := fmt.Sprintf("%.0f hand-overs/s", rate)
 	server, scripts := c.handOver(n, rate)
-	r.add(s, curveScripts, "clients", n,
+	r.add(s, &crowd.usage, curveScripts, "clients", n,
 		float64(crowd.usage.scripts)/float64(crowd.handOvers), scripts, "scripts", note)
-	r.add(s, curveHandOver, "clients", n, micros(crowd.usage.server, crowd.handOvers), server, "µs", note)
+	r.add(s, &crowd.usage, curveHandOver, "clients", n, micros(crowd.usage.server, crowd.handOvers), server, "µs", note)
 	return nil
 }
 

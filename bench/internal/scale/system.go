@@ -2,7 +2,9 @@ package scale
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +25,7 @@ type system struct {
 	// settle is how long waiters get until all of them wait, and Redis to free its buffers: it does so
 	// two seconds after their last use.
 	settle time.Duration
+	pace   time.Duration // of the machine at the start
 }
 
 const defaultSettle = 3 * time.Second
@@ -32,7 +35,7 @@ func startSingle(ctx context.Context) (*system, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &system{"one server", s.Unix, []*server.Server{s}, s.Close, defaultSettle}, nil
+	return &system{"one server", s.Unix, []*server.Server{s}, s.Close, defaultSettle, pace()}, nil
 }
 
 // startCluster starts a cluster of three masters.
@@ -41,7 +44,7 @@ func startCluster(ctx context.Context) (*system, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &system{"cluster of 3", c.Target, c.Nodes, c.Close, defaultSettle}, nil
+	return &system{"cluster of 3", c.Target, c.Nodes, c.Close, defaultSettle, pace()}, nil
 }
 
 // dial returns a client with up to pool connections to each node.
@@ -96,6 +99,10 @@ type usage struct {
 	scripts        int64 // that clients sent
 	published      int64 // messages published, by scripts too
 	commands       int64 // that clients sent, scripts included
+
+	// slowness is the time that the machine took for a fixed computation, as a ratio to that at the start. The
+	// processor times are divided by it.
+	slowness float64
 }
 
 func (s sample) since(before sample) usage {
@@ -112,6 +119,7 @@ func (u usage) perSecond(n int64) float64 { return float64(n) / u.took.Seconds()
 
 // run samples the system around f.
 func (s *system) run(ctx context.Context, f func() error) (usage, error) {
+	first := pace()
 	before, err := s.sample(ctx)
 	if err != nil {
 		return usage{}, err
@@ -120,7 +128,25 @@ func (s *system) run(ctx context.Context, f func() error) (usage, error) {
 		return usage{}, err
 	}
 	after, err := s.sample(ctx)
-	return after.since(before), err
+	u := after.since(before)
+	u.slowness = float64(first+pace()) / float64(2*s.pace)
+	u.server = time.Duration(float64(u.server) / u.slowness)
+	u.client = time.Duration(float64(u.client) / u.slowness)
+	return u, err
+}
+
+// pace returns how long this machine takes for a fixed computation: the median of some tries. The speed of a
+// virtual machine changes from minute to minute.
+func pace() time.Duration {
+	block := make([]byte, 4<<20)
+	tries := make([]time.Duration, 15)
+	for i := range tries {
+		began := time.Now()
+		sha256.Sum256(block)
+		tries[i] = time.Since(began)
+	}
+	slices.Sort(tries)
+	return tries[len(tries)/2]
 }
 
 // micros returns d as microseconds per one of n.
