@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -327,6 +328,20 @@ func TestLatchWaitsUntilItOpens(t *testing.T) {
 	}, "it waits")
 	require.NoError(t, latch.CountDown(t.Context()))
 	require.Zero(t, <-done)
+}
+
+func TestLatchThatDoesNotOpenIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	_, err := client(t, s).CountDownLatch(name).Init(t.Context(), 1)
+	require.NoError(t, err)
+	for _, wait := range []string{"0s", "50ms"} {
+		code, _, stderr := on(t, s, "latch wait", "-w", wait, name)
+		require.Equal(t, exitNotAcquired, code)
+		require.Contains(t, stderr, fmt.Sprintf("latch %q is not open after %s", name, wait))
+		require.Equal(t, 1, strings.Count(stderr, name), stderr)
+	}
 }
 
 // Contradictions and nonsense exit with 2, before Redis is asked.

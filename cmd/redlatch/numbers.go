@@ -286,5 +286,9 @@ func waitForLatch(k *call) (string, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, over)
 	defer cancel()
-	return opened, latch.Wait(ctx)
+	err := latch.Wait(ctx)
+	if errors.Is(err, over) {
+		err = over // without the library's prefix, which names the latch, too
+	}
+	return opened, err
 }
