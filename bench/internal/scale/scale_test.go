@@ -106,7 +106,6 @@ func TestMeasurements(t *testing.T) {
 	require.NoError(t, err)
 	require.Zero(t, h.lost)
 	require.Positive(t, h.serverBytes)
-	require.InDelta(t, 1500, h.renewals(), 500, "three rounds")
 	require.GreaterOrEqual(t, h.renewing.scripts, int64(10), "two rounds at least, of five commands")
 
 	s.settle = 300 * time.Millisecond
