@@ -87,6 +87,16 @@ func passesB(h *told) {
 	h.release(1, b, 11_300, 11_301)
 }
 
+func tell(f func(*told)) *told {
+	h := &told{history: &history{ttl: 3 * time.Second, end: 30_000 * ms, stalls: map[int][]interval{}}}
+	f(h)
+	for process, records := range h.records {
+		h.add(process, records, never)
+	}
+	h.sort()
+	return h
+}
+
 func TestChecks(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -232,13 +242,7 @@ func TestChecks(t *testing.T) {
 		}, []string{checkOrder}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			h := &told{history: &history{tag: "tag", ttl: 3 * time.Second, begin: 0, stalls: map[int][]interval{}}}
-			tt.tell(h)
-			for process, records := range h.records {
-				h.add(process, records, never)
-			}
-			h.sort()
-			h.end = 30_000 * ms
+			h := tell(tt.tell)
 			violations, undecided := h.check()
 			require.Empty(t, undecided)
 			var found []string
@@ -247,6 +251,47 @@ func TestChecks(t *testing.T) {
 			}
 			slices.Sort(found)
 			require.Equal(t, tt.want, slices.Compact(found), violations)
+		})
+	}
+}
+
+// Permits that nobody gives back, and that only the next acquisition collects.
+func TestPermitsLeftToTheirLeases(t *testing.T) {
+	acquire := func(h *told) int64 {
+		return h.do(0, 10_000, 10_100,
+			record{Do: opAcquire, Primitive: "permits", Permits: 1, Limit: poolSize, TTL: time.Second},
+			record{Outcome: outcomeOK, ID: "a1", Until: 11_100 * ms})
+	}
+	releaseID := func(h *told, outcome string) {
+		h.do(1, 10_500, 10_501, record{Do: opReleaseID, Primitive: "permits", Permits: 1, Target: "a1"},
+			record{Outcome: outcome})
+	}
+	for _, tt := range []struct {
+		name string
+		tell func(*told)
+		want bool
+	}{
+		{"released", func(h *told) { h.release(0, acquire(h), 10_400, 10_401) }, false},
+		{"released by its id", func(h *told) {
+			acquire(h)
+			releaseID(h, outcomeOK)
+		}, false},
+		{"perhaps released by its id", func(h *told) {
+			acquire(h)
+			releaseID(h, outcomeUnknown)
+		}, true},
+		{"acquired in doubt and released", func(h *told) {
+			h.fault(faultCopies, 0, 9_000, 11_000)
+			h.release(0, acquire(h), 10_400, 10_401)
+		}, false},
+		{"acquired in doubt and released by its id: a late copy may acquire again", func(h *told) {
+			h.fault(faultCopies, 0, 9_000, 11_000)
+			acquire(h)
+			releaseID(h, outcomeOK)
+		}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			require.Equal(t, tt.want, tell(tt.tell).pools()["name"].orphans)
 		})
 	}
 }

@@ -142,7 +142,8 @@ func (h *history) pools() map[string]pool {
 			case o.call.Do == opDrain && unknown:
 				p.low, p.high = math.MinInt/2, math.MaxInt/2
 			case unknown && (o.call.Do == opAdopt || o.call.Do == opReleaseID), o.detached && !wasGivenBack(o, ops),
-				o.call.Do == opDetach && !known: // of several permits, one was lost
+				o.call.Do == opDetach && !known, // of several permits, one was lost
+				h.mayReturn(o, name):
 				p.orphans = true
 			}
 		}
@@ -152,6 +153,12 @@ func (h *history) pools() map[string]pool {
 		out[name] = p
 	}
 	return out
+}
+
+// mayReturn reports whether a late copy of an acquisition may acquire once more, until its lease ends: whoever ended
+// the hold by its id did not know that an attempt was in doubt.
+func (h *history) mayReturn(o *op, name string) bool {
+	return o.holds() && h.disturbed(o.process, name, o.call.At, o.ret.At) && len(h.takeovers(o, o.call.At, never)) > 0
 }
 
 // wasGivenBack reports whether a detached hold was adopted or released for certain.
@@ -194,8 +201,9 @@ func (r *round) hadDeaths() bool {
 }
 
 // lastLease returns when the last lease ends that nobody renews and nobody gives back: of processes that have
-// died, of servers that forgot a release, and of holds that were detached or adopted with an unknown outcome. A
-// count of a shared owner that was not given back lasts for as long as others of that owner renew the lock.
+// died, of servers that forgot a release, of holds that were detached or adopted with an unknown outcome, and of
+// acquisitions in doubt that were ended by their id. A count of a shared owner that was not given back lasts for as
+// long as others of that owner renew the lock.
 func (r *round) lastLease(h *history) (end int64) {
 	longest := 4*int64(r.cfg.TTL) + int64(waiterTimeout)
 	for _, w := range h.windows {
@@ -205,9 +213,9 @@ func (r *round) lastLease(h *history) (end int64) {
 	}
 	for _, o := range h.ops {
 		switch {
-		case o.detached:
+		case o.detached && !h.mayReturn(o, o.call.Names[0]):
 			end = max(end, o.until)
-		case o.call.Do == opAdopt && o.isOpen():
+		case o.call.Do == opAdopt && o.isOpen(), h.mayReturn(o, o.call.Names[0]):
 			end = max(end, o.call.At+int64(copyDelay)+longest)
 		case o.holds() && o.root.call.Owner != "" && (o.release == nil || o.release.outcome() != outcomeOK):
 			end = max(end, h.end+longest)
