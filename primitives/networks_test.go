@@ -15,7 +15,7 @@ import (
 
 // patient makes a client retry often, with short pauses.
 func patient(o *redis.Options) {
-	o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 12, time.Millisecond, 5*time.Millisecond
+	o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff = 20, time.Millisecond, 5*time.Millisecond
 }
 
 // networks are connections over which a script must have the same effect: a plain one, one that
