@@ -80,8 +80,10 @@ func requireLive(t testing.TB, ctx context.Context) {
 // fields returns the hash stored at a lock's key.
 func fields(t testing.TB, s *redistest.Server, name string) map[string]string {
 	t.Helper()
-	m, err := s.Client(t).HGetAll(context.Background(), name).Result()
+	rdb := s.Client(t)
+	m, err := rdb.HGetAll(context.Background(), name).Result()
 	require.NoError(t, err)
+	require.NoError(t, rdb.Close()) // some tests call this very often
 	return m
 }
 
