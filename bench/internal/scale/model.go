@@ -51,13 +51,14 @@ type Constants struct {
 
 // The sizes at which the constants are measured. The checks are much larger.
 const (
-	calibrationHolds   = 8000
+	calibrationHolds   = 40_000
 	calibrationNames   = 2000
 	calibrationClients = 100
 	calibrationSpread  = 1000 // few for 16,384 slots
 	calibrationBusy    = 4000 // mostly one in a slot, and more than wakeUps
 	calibrationCrowd   = 10
 	calibrationTTL     = 3 * time.Second
+	fullTTL            = 15 * time.Second // of calibrationHolds
 	shortTTL           = 150 * time.Millisecond
 	length             = 5 * time.Second // of each measurement
 )
@@ -113,7 +114,7 @@ func (s *system) calibrateRenewals(ctx context.Context, c *Constants) error {
 	c.HoldServer = float64(h.serverBytes-tables(h.n, len(s.nodes))) / float64(h.n)
 	c.HoldClient = float64(h.clientBytes) / float64(h.n)
 	// On a cluster, a command renews locks of one slot. So give all of them the same.
-	if h, err = s.hold(ctx, "{one slot}", calibrationHolds, calibrationTTL, 2*calibrationTTL); err != nil {
+	if h, err = s.hold(ctx, "{one slot}", calibrationHolds, fullTTL, fullTTL); err != nil {
 		return err
 	}
 	single, err := s.renewSingly(ctx)

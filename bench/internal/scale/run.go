@@ -60,69 +60,79 @@ const (
 	ttl       = 30 * time.Second
 )
 
-// Run measures the constants and the checks.
+// Run measures the constants and the checks, each on a fresh system: a server that has held a million locks is
+// slower for a while.
 func Run(ctx context.Context, config Config) (*Report, error) {
 	r := &Report{Setup: report.Machine(time.Now())}
 	for _, start := range []func(context.Context) (*system, error){startSingle, startCluster} {
-		s, err := start(ctx)
-		if err != nil {
-			return nil, err
-		}
-		r.Setup.Redis = s.nodes[0].Version
-		err = r.measure(ctx, s, config)
-		s.close()
-		if err != nil {
-			return nil, err
+		reference := time.Duration(0)
+		for _, part := range r.parts(config) {
+			s, err := start(ctx)
+			if err != nil {
+				return nil, err
+			}
+			if reference == 0 {
+				reference = s.pace
+			}
+			s.pace, r.Setup.Redis = reference, s.nodes[0].Version
+			config.Progress("%s: %s", s.name, part.what)
+			err = part.measure(ctx, s)
+			s.close()
+			if err != nil {
+				return nil, err
+			}
 		}
 	}
 	return r, nil
 }
 
-func (r *Report) measure(ctx context.Context, s *system, config Config) error {
-	if !config.OnlySoak {
-		if err := r.check(ctx, s, config); err != nil {
-			return err
-		}
-	}
-	if config.Soak > 0 {
-		config.Progress("%s: %d held locks for %v", s.name, soakHolds, config.Soak)
-		return r.soak(ctx, s, config.Soak)
-	}
-	return nil
+// part is a part of the measurements of one system.
+type part struct {
+	what    string
+	measure func(context.Context, *system) error
 }
 
-// check measures the constants, and then the larger sizes.
-func (r *Report) check(ctx context.Context, s *system, config Config) error {
-	config.Progress("%s: constants", s.name)
-	c, err := s.calibrate(ctx)
-	if err != nil {
-		return err
+// parts returns the measurements of a system.
+func (r *Report) parts(config Config) (parts []part) {
+	if !config.OnlySoak {
+		parts = r.checks(config)
 	}
-	r.Constants = append(r.Constants, c)
+	if config.Soak > 0 {
+		parts = append(parts, part{
+			fmt.Sprintf("%d held locks for %v", soakHolds, config.Soak),
+			func(ctx context.Context, s *system) error { return r.soak(ctx, s, config.Soak) },
+		})
+	}
+	return parts
+}
+
+// checks returns the measurement of the constants, and those of the larger sizes.
+func (r *Report) checks(config Config) (parts []part) {
+	add := func(measure func(context.Context, *system) error, what string, args ...any) {
+		parts = append(parts, part{fmt.Sprintf(what, args...), measure})
+	}
+	var c Constants
+	add(func(ctx context.Context, s *system) (err error) {
+		c, err = s.calibrate(ctx)
+		r.Constants = append(r.Constants, c)
+		return err
+	}, "constants")
 	holds, crowds, names := []int{10_000, 100_000, 1_000_000}, []int{2, 10, 50, 200, 1000}, 10_000
 	if config.Quick {
 		holds, crowds, names = []int{10_000}, []int{2, 10, 50}, 1000
 	}
 	for _, n := range holds {
-		if n > config.Most {
-			break
-		}
-		config.Progress("%s: %d held locks", s.name, n)
-		if err := r.checkHeld(ctx, s, &c, n); err != nil {
-			return err
+		if n <= config.Most {
+			add(func(ctx context.Context, s *system) error { return r.checkHeld(ctx, s, &c, n) }, "%d held locks", n)
 		}
 	}
-	config.Progress("%s: %d waiters on %d names", s.name, 10*names, names)
-	if err := r.checkWaiting(ctx, s, &c, names); err != nil {
-		return err
-	}
+	add(func(ctx context.Context, s *system) error { return r.checkWaiting(ctx, s, &c, names) },
+		"%d waiters on %d names", 10*names, names)
 	for _, n := range crowds {
-		config.Progress("%s: %d clients wait for one name", s.name, n)
-		if err := r.checkCrowd(ctx, s, &c, n); err != nil {
-			return err
-		}
+		add(func(ctx context.Context, s *system) error { return r.checkCrowd(ctx, s, &c, n) },
+			"%d clients wait for one name", n)
 	}
-	return nil
+	return parts
 }
 
 func (r *Report) add(s *system, u *usage, curve, what string, n int, measured, model float64, unit, note string) {
