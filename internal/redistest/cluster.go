@@ -449,19 +449,11 @@ func (c *ClusterServers) form(masters int) error {
 			first, last := i*redisutil.Slots/masters, (i+1)*redisutil.Slots/masters-1
 			err = s.run(ctx, "cluster", "addslotsrange", strconv.Itoa(first), strconv.Itoa(last))
 		}
-		if err == nil && i > 0 {
-			err = c.nodes[0].meet(ctx, s)
-		}
 		if err != nil {
 			return err
 		}
 	}
-	complete := []string{
-		"cluster_state:ok",
-		fmt.Sprintf("cluster_known_nodes:%d", len(c.nodes)),
-		fmt.Sprintf("cluster_size:%d", masters),
-	}
-	if err := c.await(ctx, complete, "cluster", "info"); err != nil {
+	if err := c.introduce(ctx, masters); err != nil {
 		return err
 	}
 	if err := c.awaitLinks(ctx); err != nil {
@@ -486,6 +478,29 @@ func (c *ClusterServers) form(masters int) error {
 		roles = append(roles, fmt.Sprintf("slave %s ", reply))
 	}
 	return c.await(ctx, roles, "cluster", "nodes")
+}
+
+// introduce makes the first node meet the others, and waits until each node reports the cluster as complete. On a
+// busy machine a handshake may fail, so the nodes meet again if that takes long.
+func (c *ClusterServers) introduce(ctx context.Context, masters int) error {
+	complete := []string{
+		"cluster_state:ok",
+		fmt.Sprintf("cluster_known_nodes:%d", len(c.nodes)),
+		fmt.Sprintf("cluster_size:%d", masters),
+	}
+	for {
+		for _, s := range c.nodes[1:] {
+			if err := c.nodes[0].meet(ctx, s); err != nil {
+				return err
+			}
+		}
+		bounded, cancel := context.WithTimeout(ctx, setupTimeout/4)
+		err := c.await(bounded, complete, "cluster", "info")
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return err
+		}
+	}
 }
 
 // await waits until the reply of each node to a command contains all texts of want.
