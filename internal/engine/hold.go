@@ -469,9 +469,8 @@ func (h *Hold) emit(ctx context.Context, kind EventKind, err error) {
 
 // emitEnd is emit for an end that no call with a context has caused.
 func (h *Hold) emitEnd(kind EventKind, err error) {
-	if h.r.Core.Observe != nil && !h.isSilent() {
-		h.r.Core.emit(h.event(kind, err))
-	}
+	var none context.Context
+	h.emit(none, kind, err)
 }
 
 func (h *Hold) event(kind EventKind, err error) Event {

@@ -213,10 +213,10 @@ func (r *round) lastLease(h *history) (end int64) {
 	}
 	for _, o := range h.ops {
 		switch {
-		case o.detached && !h.mayReturn(o, o.call.Names[0]):
-			end = max(end, o.until)
 		case o.call.Do == opAdopt && o.isOpen(), h.mayReturn(o, o.call.Names[0]):
 			end = max(end, o.call.At+int64(copyDelay)+longest)
+		case o.detached:
+			end = max(end, o.until)
 		case o.holds() && o.root.call.Owner != "" && (o.release == nil || o.release.outcome() != outcomeOK):
 			end = max(end, h.end+longest)
 		}

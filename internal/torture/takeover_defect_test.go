@@ -38,27 +38,11 @@ var takeoverDefects = []knownDefect{
 	},
 	{
 		name: "adopted hold is not renewed", primitives: []string{"fenced"}, checks: []string{checkOrder},
-		defect: defect{
-			adopt: func(ctx context.Context, s *session, l target, id string, _ []primitives.Option) (hold, error) {
-				h, err := l.Adopt(ctx, id, primitives.WithLease(s.TTL/3))
-				if err != nil {
-					return nil, err
-				}
-				return &faultyHold{hold: h, ctx: ctx, until: func() time.Time { return time.Now().Add(time.Hour) }}, nil
-			},
-		},
+		defect: defect{adopt: adoptWithoutRenewal},
 	},
 	{
 		name: "adopted permit is not renewed", primitives: []string{"permits"}, checks: []string{checkOrder},
-		defect: defect{
-			adopt: func(ctx context.Context, s *session, l target, id string, _ []primitives.Option) (hold, error) {
-				h, err := l.Adopt(ctx, id, primitives.WithLease(s.TTL/3))
-				if err != nil {
-					return nil, err
-				}
-				return &faultyHold{hold: h, ctx: ctx, until: func() time.Time { return time.Now().Add(time.Hour) }}, nil
-			},
-		},
+		defect: defect{adopt: adoptWithoutRenewal},
 	},
 	{
 		name: "takeover unnoticed", primitives: []string{"rwlock"}, checks: []string{checkNotice, checkOrder},
@@ -164,4 +148,15 @@ var takeoverDefects = []knownDefect{
 			return sem.Add(ctx, n-info.Available)
 		}},
 	},
+}
+
+// adoptWithoutRenewal adopts with a short lease that is not renewed, and claims to hold for an hour.
+func adoptWithoutRenewal(
+	ctx context.Context, s *session, l target, id string, _ []primitives.Option,
+) (hold, error) {
+	h, err := l.Adopt(ctx, id, primitives.WithLease(s.TTL/3))
+	if err != nil {
+		return nil, err
+	}
+	return &faultyHold{hold: h, ctx: ctx, until: func() time.Time { return time.Now().Add(time.Hour) }}, nil
 }

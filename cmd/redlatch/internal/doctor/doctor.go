@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // The states of a result.
@@ -239,7 +241,7 @@ func answered(err error) bool {
 
 // forbidden reports whether an ACL forbids the command, or the server or a proxy does not have it.
 func forbidden(err error) bool {
-	return answered(err) && (redis.HasErrorPrefix(err, "NOPERM") || strings.Contains(err.Error(), "unknown command"))
+	return redisutil.LacksRights(err) || answered(err) && strings.Contains(err.Error(), "unknown command")
 }
 
 func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }

@@ -182,7 +182,7 @@ func (s *Source) read(ctx context.Context, keys []string, snap *Snapshot) error 
 	pipe = s.rdb.Pipeline()
 	var locks []*candidate
 	for _, c := range all {
-		if err := c.fields.Err(); err != nil && redis.HasErrorPrefix(err, "NOPERM") {
+		if redisutil.LacksRights(c.fields.Err()) {
 			snap.Denied++
 		}
 		if !c.parse(strings.TrimPrefix(c.key, s.prefix)) {
