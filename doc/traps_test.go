@@ -308,5 +308,5 @@ func TestTraps(t *testing.T) {
 	})
 }
 
-// errOf returns the error of a call that has another result too.
+// errOf returns only the error of a call that returns two values.
 func errOf[T any](_ T, err error) error { return err }

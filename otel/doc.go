@@ -14,7 +14,7 @@
 // seconds.
 //
 //	redlatch.acquisitions       counter          acquisitions, by redlatch.outcome: acquired, nested, busy, ended, error
-//	redlatch.wait.duration      histogram, s     how long acquisitions waited that succeeded
+//	redlatch.wait.duration      histogram, s     how long successful acquisitions waited
 //	redlatch.waiters            up-down counter  acquisitions that wait now
 //	redlatch.holds              up-down counter  holds that have not ended
 //	redlatch.hold.duration      histogram, s     how long holds lasted

@@ -125,7 +125,7 @@ func NewObserver(opts ...Option) (*Observer, error) {
 		acquisitions: counter("redlatch.acquisitions", "{acquisition}",
 			"Acquisitions by outcome: acquired, nested, busy (the wait was over), ended (context or client), error."),
 		waitDuration: histogram("redlatch.wait.duration",
-			"How long acquisitions waited that succeeded. 0 for those that did not wait.", durationBuckets),
+			"How long successful acquisitions waited. 0 if they did not wait.", durationBuckets),
 		waiters: upDownCounter("redlatch.waiters", "{waiter}",
 			"Acquisitions that wait now, and waiters for latches."),
 		holds: upDownCounter("redlatch.holds", "{hold}", "Holds that have not ended, nested ones included."),

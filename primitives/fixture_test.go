@@ -260,7 +260,7 @@ var script = redistest.Named("evalsha", "eval")
 
 var errTest = errors.New("test")
 
-// errOf returns the error of a call that has another result too.
+// errOf returns only the error of a call that returns two values.
 func errOf[T any](_ T, err error) error { return err }
 
 // scaled returns n, or a fraction of it in short mode and on miniredis, which runs scripts about a

@@ -15,8 +15,8 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// FuzzDurations gives each option any duration. Exactly those that the contract allows (C20) are accepted.
-// The others send nothing. No lock is ever without a TTL.
+// FuzzDurations passes arbitrary durations to each option. A duration is accepted only if the contract allows it
+// (C20). Otherwise nothing is sent. No lock is ever without a TTL.
 func FuzzDurations(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)

@@ -31,9 +31,9 @@ var payloadTargets = []payloadTarget{
 	},
 }
 
-// FuzzPayloads publishes any payload on all channels of a primitive that is held and waited for, and on
-// those of the holder's client. The hold lasts, each message costs a few commands at most, and the waiter
-// gets the lock after the release.
+// FuzzPayloads publishes arbitrary payloads on every channel of a primitive that is held and waited for, and on
+// the holder's own channels. The hold must survive, each message may cost only a few commands, and the waiter
+// must get the lock after the release.
 func FuzzPayloads(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)

@@ -125,7 +125,7 @@ func (p *presence) receive(tag string, sig pubsub.Signal) {
 const (
 	maxNotice      = 16 << 10 // bytes of a notice to which further ids are added
 	maxNotices     = 10_000   // that wait to be read, in case somebody floods the channel
-	maxNoticeBytes = 1 << 20  // of all that wait
+	maxNoticeBytes = 1 << 20  // of all waiting notices
 )
 
 // readNotices checks the holds that the queued notices name. It walks the client's holds once, however many

@@ -97,7 +97,7 @@ func NewCollector(opts ...Option) *Collector {
 			"Acquisitions by outcome: acquired, nested, busy (the wait was over), "+
 				"ended (context or client), error.", with("outcome")),
 		waitDuration: histogram("redlatch_wait_duration_seconds",
-			"How long acquisitions waited that succeeded. 0 for those that did not wait.", durationBuckets),
+			"How long successful acquisitions waited. 0 if they did not wait.", durationBuckets),
 		waiters: gauge("redlatch_waiters", "Acquisitions that wait now, and waiters for latches."),
 		holds:   gauge("redlatch_holds", "Holds that have not ended, nested ones included."),
 		holdDuration: histogram("redlatch_hold_duration_seconds",

@@ -14,7 +14,7 @@
 // from its first event on, so that the first failure is an increase, too.
 //
 //	redlatch_acquisitions_total{kind,outcome}  acquisitions: acquired, nested, busy, ended, error
-//	redlatch_wait_duration_seconds{kind}       how long acquisitions waited that succeeded
+//	redlatch_wait_duration_seconds{kind}       how long successful acquisitions waited
 //	redlatch_waiters{kind}                     acquisitions that wait now
 //	redlatch_holds{kind}                       holds that have not ended
 //	redlatch_hold_duration_seconds{kind}       how long holds lasted

@@ -238,8 +238,8 @@ func (h *history) takeovers(o *op, begin, end int64) (out []*op) {
 	return out
 }
 
-// keptPlace reports whether a waiter of a fair lock surely kept its place until its call returned: nothing can have
-// kept it from polling for as long as silent waiters keep theirs.
+// keptPlace reports whether a waiter of a fair lock certainly kept its place until its call returned: nothing
+// interrupted its polling for long enough to lose it.
 func (h *history) keptPlace(o *op, name string) bool {
 	begin, end := o.call.At, min(o.returned(), o.died)
 	return !h.disturbed(o.process, name, begin, end) && h.stalled(o.process, begin, end) < waiterTimeout/2 &&

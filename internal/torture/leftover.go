@@ -33,7 +33,7 @@ func (r *round) leftovers(h *history) []Violation {
 	}
 }
 
-// left returns what is left of the round in Redis although nobody holds or waits.
+// left lists the round's keys and subscriptions that are still in Redis, although nobody holds or waits any more.
 func (r *round) left(pools map[string]pool) (out []string, err error) {
 	ctx, cancel := soon()
 	defer cancel()
@@ -121,7 +121,7 @@ func leased(key string) string {
 	return strings.TrimSuffix(name, "}:timeout")
 }
 
-// pools returns the sizes of all semaphores, after all that clients have added and removed.
+// pools returns the sizes of all semaphores after every change that clients have made.
 func (h *history) pools() map[string]pool {
 	out := map[string]pool{}
 	for name, ops := range h.names {
@@ -155,8 +155,8 @@ func (h *history) pools() map[string]pool {
 	return out
 }
 
-// mayReturn reports whether a late copy of an acquisition may acquire once more, until its lease ends: whoever ended
-// the hold by its id did not know that an attempt was in doubt.
+// mayReturn reports whether a late copy of an acquisition may acquire again, until its lease ends. That can happen
+// if somebody else ended the hold by its id, and could not know that an attempt was in doubt.
 func (h *history) mayReturn(o *op, name string) bool {
 	return o.holds() && h.disturbed(o.process, name, o.call.At, o.ret.At) && len(h.takeovers(o, o.call.At, never)) > 0
 }
@@ -173,7 +173,7 @@ func lastSizes(ops []*op) (sizes []int) {
 		if o.call.Do != opResize || o.outcome() != outcomeOK && o.outcome() != outcomeUnknown {
 			continue
 		}
-		if o.outcome() == outcomeOK { // all that were set before it began are over
+		if o.outcome() == outcomeOK { // it replaces every size that was set before it began
 			sizes = sizes[:0]
 			for _, other := range ops {
 				if other.call.Do == opResize && (other.outcome() == outcomeOK && other.ret.At >= o.call.At ||

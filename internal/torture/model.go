@@ -26,7 +26,7 @@ type step struct {
 	ordered bool   // a fair lock: nobody that has joined the queue before may be overtaken
 	lenient bool   // what it ends may have ended before
 	both    bool   // it takes over a writer with its readers
-	total   bool   // it sees the size of a pool, not what is left
+	total   bool   // it sees how many permits there are, not how many are free
 }
 
 // Steps that are no operations of clients.

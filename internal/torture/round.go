@@ -15,8 +15,8 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// round is a part of a run with its own names, client processes and history. It ends with all holds
-// released, so that what is left behind can be seen.
+// round is a part of a run with its own names, client processes and history. All holds are
+// released before it ends, so that anything left behind shows.
 type round struct {
 	*runner
 
@@ -200,7 +200,7 @@ func (r *round) nextGeneration() {
 	}
 }
 
-// stopAll ends what is left of the round.
+// stopAll stops everything in the round that is still running.
 func (r *round) stopAll() {
 	r.heal()
 	r.faults.Wait()
@@ -237,7 +237,7 @@ func (r *round) injectFaults() {
 // slowAfter is how late an answer of a server is that may delay its clients.
 const slowAfter = 100 * time.Millisecond
 
-// faultStall is no injected fault: a server did not answer for a while, such as when its disk is slow.
+// faultStall is not an injected fault: a server did not answer for a while, for example because its disk is slow.
 const faultStall = "server stall"
 
 // probe notes when a server answers late.

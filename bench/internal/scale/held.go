@@ -32,8 +32,8 @@ func (h *held) renewals() int64 {
 }
 
 // hold acquires n locks, whose names begin with prefix, and holds them for a while. The acquisitions are spread
-// evenly over a third of the TTL, which is the time between two renewals of a lock. So the renewals are spread
-// as evenly, like those of many independent callers. It fails if a lock cannot be acquired or released.
+// evenly over a third of the TTL, which is the time between two renewals of a lock. The renewals are then spread
+// evenly too, as they would be with many independent callers. It fails if a lock cannot be acquired or released.
 func (s *system) hold(ctx context.Context, prefix string, n int, ttl, length time.Duration) (held, error) {
 	result := held{n: n, ttl: ttl}
 	c, err := s.open(primitives.WithDefaults(primitives.WithWatchdog(ttl)))

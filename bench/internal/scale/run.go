@@ -106,7 +106,7 @@ func (r *Report) parts(config Config) (parts []part) {
 	return parts
 }
 
-// checks returns the measurement of the constants, and those of the larger sizes.
+// checks returns the measurements that compare the model with reality: first its constants, then larger sizes.
 func (r *Report) checks(config Config) (parts []part) {
 	add := func(measure func(context.Context, *system) error, what string, args ...any) {
 		parts = append(parts, part{fmt.Sprintf(what, args...), measure})
