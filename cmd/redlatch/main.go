@@ -41,7 +41,7 @@ func commands(args []string) []*cli.Command {
 	return []*cli.Command{
 		runCommand(args), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
 		semaphoreCommand(), permitsCommand(), latchCommand(),
-		watchCommand(), doctorCommand(), benchCommand(),
+		watchCommand(), doctorCommand(), aclCommand(), benchCommand(),
 		tortureCommand(), tortureClientCommand(),
 		demoCommand(),
 		versionCommand(),

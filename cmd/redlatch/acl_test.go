@@ -1,0 +1,95 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// rulesOf returns the rules in the output of redlatch acl.
+func rulesOf(t *testing.T, user string, args ...string) []string {
+	t.Helper()
+	code, stdout, stderr := redlatch(t.Context(), append([]string{"acl", "--user", user}, args...)...)
+	require.Zero(t, code, stderr)
+	require.Equal(t, 1, strings.Count(stdout, "\n"), stdout)
+	rules, found := strings.CutPrefix(strings.TrimSpace(stdout), "ACL SETUSER "+user+" ")
+	require.True(t, found, stdout)
+	return strings.Fields(rules)
+}
+
+// The rules are those of doc/operations.md, which tests of the library run under.
+func TestACLPrintsTheDocumentedRules(t *testing.T) {
+	t.Parallel()
+	documented := slices.Concat(redistest.DocumentedRules(t, "locks")...)
+	printed := rulesOf(t, "locks", "--prefix", "orders:")
+	for _, rule := range documented {
+		if rule != "reset" && rule != ">"+redistest.Password {
+			require.Contains(t, printed, rule)
+		}
+	}
+	for _, rule := range printed {
+		withBrace := strings.Replace(rule, "orders:", "{orders:", 1) // of names that contain a brace
+		require.True(t, slices.Contains(documented, rule) || slices.Contains(documented, withBrace) ||
+			slices.Contains([]string{"resetkeys", "resetchannels", "-@all", "clearselectors"}, rule), "%s is not documented", rule)
+	}
+}
+
+func TestACLGrantsThePrefixAndNothingElse(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	s.SetUser(t, "shop", "reset", "on", ">"+redistest.Password, "allkeys", "allchannels", "+@all")
+	// SetUser adds no password: the old one stays.
+	s.SetUser(t, "shop", rulesOf(t, "shop", "--prefix", "a*b:")...)
+	user := s.As("shop")
+	for _, name := range []string{"x", "{x}y"} {
+		c := client(t, user, primitives.WithPrefix("a*b:"))
+		for kind, lock := range map[string]*primitives.Lock{
+			"lock": c.Lock("1" + name), "fair": c.FairLock("2" + name), "fenced": c.FencedLock("3" + name),
+			"read": c.RWLock("4" + name).Reader(), "write": c.RWLock("5" + name).Writer(),
+		} {
+			hold, err := lock.Acquire(t.Context())
+			require.NoError(t, err, "%s %s", kind, name)
+			require.NoError(t, hold.Release(t.Context()), "%s %s", kind, name)
+		}
+		pool := c.PermitExpirableSemaphore("6" + name)
+		_, err := pool.Init(t.Context(), 1)
+		require.NoError(t, err)
+		hold, err := pool.Acquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, hold.Release(t.Context()))
+	}
+	_, err := client(t, user, primitives.WithPrefix("axb:")).Lock("x").TryAcquire(t.Context())
+	require.ErrorContains(t, err, "NOPERM", "the star of the prefix is no wildcard")
+	rdb := user.Client(t)
+	defer rdb.Close()
+	require.ErrorContains(t, rdb.FlushAll(t.Context()).Err(), "NOPERM", "earlier rights are taken away")
+}
+
+func TestACLOfACluster(t *testing.T) {
+	t.Parallel()
+	require.NotContains(t, rulesOf(t, "locks"), "+spublish")
+	require.Contains(t, rulesOf(t, "locks", "--cluster"), "+spublish")
+}
+
+func TestACLRefusesWhatCannotBePasted(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"blank in the prefix":   {"--prefix", "a b"},
+		"blank in the user":     {"--user", "a b"},
+		"newline in the prefix": {"--prefix", "a\nb"},
+		"quote in the user":     {"--user", `a"b`},
+		"empty user":            {"--user", ""},
+		"argument":              {"orders"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, stdout, stderr := redlatch(t.Context(), append([]string{"acl"}, args...)...)
+			require.Equal(t, exitUsage, code, stderr)
+			require.Empty(t, stdout)
+		})
+	}
+}
