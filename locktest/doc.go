@@ -7,6 +7,7 @@
 //		...
 //		go ship(client, order)     // the code under test: acquires the lock, uses the hold's context
 //		s.Lose(t, hold)            // the key is deleted: does ship stop?
+//		s.LoseName(t, "orders:42") // the same without a hold at hand
 //		s.Partition(true)          // Redis is unreachable: does ship stop before the lease expires?
 //	}
 //

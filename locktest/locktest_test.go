@@ -256,3 +256,63 @@ func TestHoldIsRenewedInFakeTime(t *testing.T) {
 		require.InDelta(t, 360, renewed.Load(), 2) // every 10 s
 	})
 }
+
+// LoseName ends what code holds that calls Do, however young the hold is: long before the next renewal,
+// after 10 s.
+func TestLoseNameEndsWhateverIsHeld(t *testing.T) {
+	type doer interface {
+		Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error
+	}
+	for kind, open := range map[string]func(c *primitives.Client) doer{
+		"lock":    func(c *primitives.Client) doer { return c.Lock("a") },
+		"fair":    func(c *primitives.Client) doer { return c.FairLock("a") },
+		"fenced":  func(c *primitives.Client) doer { return c.FencedLock("a") },
+		"reader":  func(c *primitives.Client) doer { return c.RWLock("a").Reader() },
+		"writer":  func(c *primitives.Client) doer { return c.RWLock("a").Writer() },
+		"permits": func(c *primitives.Client) doer { return c.PermitExpirableSemaphore("a") },
+		"multi": func(c *primitives.Client) doer {
+			return primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("b")})
+		},
+	} {
+		for _, age := range []time.Duration{0, 5 * time.Second} {
+			t.Run(fmt.Sprintf("%s, held for %v", kind, age), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := locktest.NewServer(t)
+					c := client(t, s.Client(t), primitives.WithPrefix("app:"))
+					other := acquire(t, c.Lock("other"))
+					if kind == "permits" {
+						_, err := c.PermitExpirableSemaphore("a").Init(t.Context(), 2)
+						require.NoError(t, err)
+					}
+					result := make(chan error)
+					go func() {
+						result <- open(c).Do(t.Context(), func(ctx context.Context) error {
+							<-ctx.Done()
+							return context.Cause(ctx)
+						})
+					}()
+					synctest.Wait()
+					time.Sleep(age)
+					began := time.Now()
+					s.LoseName(t, "app:a")
+					require.ErrorIs(t, <-result, primitives.ErrLost)
+					require.Less(t, time.Since(began), 1500*time.Millisecond)
+					require.NoError(t, other.Check(t.Context()))
+					require.NoError(t, other.Release(t.Context()))
+				})
+			})
+		}
+	}
+}
+
+func TestLoseNameOfNothingFails(t *testing.T) {
+	s := locktest.NewServer(t)
+	c := client(t, s.Client(t))
+	_, err := c.Semaphore("pool").Init(t.Context(), 1)
+	require.NoError(t, err)
+	for _, name := range []string{"a", "pool"} {
+		r := &recorder{TB: t}
+		r.run(func() { s.LoseName(r, name) })
+		require.Contains(t, r.message, "nothing is held")
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
@@ -43,11 +44,118 @@ func (s *Server) Lose(t testing.TB, hold *primitives.Hold) {
 	}
 }
 
+// LoseName is [Server.Lose] for tests without a hold at hand, because the code under test calls Do: it
+// ends whatever is held under name, by whichever clients. Name is the whole name in Redis, with the
+// prefix of [primitives.WithPrefix]. For a joint lock it is the name of one member.
+//
+// Nobody holds name when LoseName returns, and the clients of the former holders have been told, so
+// that contexts end at once. A client listens for such a message when one of its holds is about a
+// second old, and LoseName waits for that. A hold whose client never listens ends at its next renewal.
+//
+// A plain semaphore has no holders in Redis. LoseName calls t.Fatalf if nothing is held.
+func (s *Server) LoseName(t testing.TB, name string) {
+	t.Helper()
+	ctx := context.Background() // t.Context is cancelled already if a t.Cleanup calls LoseName
+	rdb := s.direct()
+	defer func() { _ = rdb.Close() }()
+	notices, err := s.releaseName(ctx, rdb, name)
+	if err == nil {
+		err = notices.deliver(ctx, rdb)
+	}
+	if err != nil {
+		t.Fatalf("locktest: lose %q: %v", name, err)
+	}
+}
+
+// direct returns a client that bypasses the link, which may be cut.
+func (s *Server) direct() *redis.Client {
+	o := s.Options()
+	o.Dialer = s.dial
+	return redis.NewClient(o)
+}
+
+// releaseName releases all that is held under name. It returns what the former holders must hear.
+func (s *Server) releaseName(ctx context.Context, rdb *redis.Client, name string) (sent notices, err error) {
+	// The first command also starts the miniredis, which the hook needs.
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		return nil, err
+	}
+	client, err := primitives.New(rdb)
+	if err != nil {
+		return nil, err
+	}
+	info, err := client.Inspect(ctx, name)
+	switch {
+	case err != nil:
+	case len(info.Holders) == 0:
+		err = fmt.Errorf("nothing is held under that name, kind %q", info.Kind)
+	default:
+		s.hookMu.Lock()
+		defer s.hookMu.Unlock()
+		var mu sync.Mutex // the hook runs in the server's goroutines
+		mini := s.mini.Server()
+		mini.SetPreHook(func(_ *server.Peer, command string, args ...string) bool {
+			if command == "PUBLISH" && len(args) == 2 && strings.HasPrefix(args[0], "redlatch_holder:") {
+				mu.Lock()
+				defer mu.Unlock()
+				sent = append(sent, notice{args[0], args[1]})
+			}
+			return false
+		})
+		defer mini.SetPreHook(nil)
+		for _, holder := range info.Holders {
+			k := heldKey{kindOf(info.Kind), name}
+			if _, err = k.free(ctx, client, rdb, holder.ID); err != nil {
+				break
+			}
+		}
+	}
+	return sent, errors.Join(err, client.Close(ctx)) // Close waits for the notices
+}
+
+// kindOf is the kind with that name in [primitives.Info].
+func kindOf(name string) kind {
+	switch name {
+	case "reader":
+		return reader
+	case "writer":
+		return writer
+	case "permits":
+		return permits
+	}
+	return exclusive
+}
+
+// notices are messages to the clients of former holders.
+type notices []notice
+
+type notice struct{ channel, payload string }
+
+// noticeLimit is how long a notice is repeated until a client hears it. Clients begin to listen when a
+// hold is older than 0.7 s, and look for such holds every 0.25 s.
+const noticeLimit = 1500 * time.Millisecond
+
+// deliver publishes each notice again until a client hears it. The first publication may have been too
+// early. A notice may come twice: it only makes the client ask for its hold.
+func (n notices) deliver(ctx context.Context, rdb *redis.Client) error {
+	until := time.Now().Add(noticeLimit)
+	for len(n) > 0 {
+		heard, err := rdb.Publish(ctx, n[0].channel, n[0].payload).Result()
+		if err != nil {
+			return err
+		}
+		if heard > 0 || time.Now().After(until) {
+			n = n[1:]
+			continue
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return nil
+}
+
 // releaseAll releases every key that hold holds on this server. It reports whether there was one.
 func (s *Server) releaseAll(ctx context.Context, hold *primitives.Hold) (found bool, err error) {
-	o := s.Options()
-	o.Dialer = s.dial // bypasses the link, which may be cut
-	rdb := redis.NewClient(o)
+	rdb := s.direct()
 	defer func() { _ = rdb.Close() }()
 	// The first command also starts the miniredis, which findKeys needs.
 	if err := rdb.Ping(ctx).Err(); err != nil {
@@ -64,19 +172,11 @@ func (s *Server) releaseAll(ctx context.Context, hold *primitives.Hold) (found b
 		return false, err
 	}
 	for _, k := range keys {
-		held, err := k.release(ctx, client, hold.ID())
+		held, err := k.free(ctx, client, rdb, hold.ID())
 		if err != nil {
 			return found, err
 		}
 		found = found || held
-		// Redis does not show whether an exclusive lock is plain or fair. The release script of a
-		// fair lock has woken up the waiters of a fair lock. This message wakes up those of a plain
-		// or fenced lock.
-		if k.kind == exclusive && held {
-			if err := rdb.Publish(ctx, lockChannel(k.name), "0").Err(); err != nil {
-				return found, err
-			}
-		}
 	}
 	return found, nil
 }
@@ -95,6 +195,17 @@ const (
 	writer
 	permits
 )
+
+// free is release, and wakes up all waiters.
+func (k heldKey) free(ctx context.Context, client *primitives.Client, rdb *redis.Client, id string) (held bool, err error) {
+	held, err = k.release(ctx, client, id)
+	// Redis does not show whether an exclusive lock is plain or fair. The release script of a fair lock
+	// has woken up the waiters of a fair lock. This message wakes up those of a plain or fenced lock.
+	if err == nil && held && k.kind == exclusive {
+		err = rdb.Publish(ctx, lockChannel(k.name), "0").Err()
+	}
+	return held, err
+}
 
 // release releases all counts of id and reports whether there were any.
 func (k heldKey) release(ctx context.Context, client *primitives.Client, id string) (held bool, err error) {
