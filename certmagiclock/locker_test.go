@@ -1,0 +1,163 @@
+package certmagiclock_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/caddyserver/certmagic"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/certmagiclock"
+	"github.com/redlatch/redlatch/locktest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// A Locker has all that certmagic may ask for.
+var (
+	_ certmagic.Locker           = (*certmagiclock.Locker)(nil)
+	_ certmagic.TryLocker        = (*certmagiclock.Locker)(nil)
+	_ certmagic.LockLeaseRenewer = (*certmagiclock.Locker)(nil)
+)
+
+func client(t testing.TB, s *locktest.Server) *primitives.Client {
+	t.Helper()
+	c, err := primitives.New(s.Client(t))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		done, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(done) // does not wait for holds
+	})
+	return c
+}
+
+// Goroutines of two hosts that lock the same names exclude each other.
+func TestLockerExcludes(t *testing.T) {
+	s := locktest.NewServer(t)
+	hosts := []*certmagiclock.Locker{certmagiclock.NewLocker(client(t, s)), certmagiclock.NewLocker(client(t, s))}
+	inside := map[string]*int{"a": new(int), "b": new(int)} // the race detector finds two goroutines inside
+	var all sync.WaitGroup
+	for _, locker := range hosts {
+		for i := range 8 {
+			all.Go(func() {
+				name := [...]string{"a", "b"}[i%2]
+				for range 10 {
+					if err := locker.Lock(t.Context(), name); err != nil {
+						t.Error(err)
+						return
+					}
+					*inside[name]++
+					if err := locker.Unlock(t.Context(), name); err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	require.Equal(t, 80, *inside["a"])
+	require.Equal(t, 80, *inside["b"])
+}
+
+func TestTryLock(t *testing.T) {
+	s := locktest.NewServer(t)
+	here, there := certmagiclock.NewLocker(client(t, s)), certmagiclock.NewLocker(client(t, s))
+	locked, err := here.TryLock(t.Context(), "a")
+	require.NoError(t, err)
+	require.True(t, locked)
+	for name, other := range map[string]*certmagiclock.Locker{"this host": here, "another host": there} {
+		locked, err = other.TryLock(t.Context(), "a")
+		require.NoError(t, err, name)
+		require.False(t, locked, name)
+	}
+	require.NoError(t, here.Unlock(t.Context(), "a"))
+	locked, err = there.TryLock(t.Context(), "a")
+	require.NoError(t, err)
+	require.True(t, locked)
+	require.NoError(t, there.Unlock(t.Context(), "a"))
+}
+
+func TestLockEndsWithItsContext(t *testing.T) {
+	s := locktest.NewServer(t)
+	here, there := certmagiclock.NewLocker(client(t, s)), certmagiclock.NewLocker(client(t, s))
+	require.NoError(t, here.Lock(t.Context(), "a"))
+	for name, other := range map[string]*certmagiclock.Locker{"this host": here, "another host": there} {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		require.ErrorIs(t, other.Lock(ctx, "a"), context.DeadlineExceeded, name)
+		cancel()
+	}
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, here.Unlock(done, "a"), "certmagic unlocks with a context that may have ended")
+	require.NoError(t, there.Lock(t.Context(), "a"))
+	require.NoError(t, there.Unlock(t.Context(), "a"))
+}
+
+// The lock outlasts its TTL, and a host that has lost it does not unlock the next one's.
+func TestLocksAreRenewedAndLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		here, there := certmagiclock.NewLocker(client(t, s)), certmagiclock.NewLocker(client(t, s))
+		require.NoError(t, here.Lock(t.Context(), "a"))
+		time.Sleep(time.Hour)
+		locked, err := there.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.False(t, locked, "renewed for an hour")
+		require.NoError(t, here.RenewLockLease(t.Context(), "a", time.Minute))
+
+		s.LoseName(t, "a")
+		synctest.Wait()
+		require.NoError(t, there.Lock(t.Context(), "a"))
+		require.ErrorIs(t, here.RenewLockLease(t.Context(), "a", time.Minute), primitives.ErrLost)
+		locked, err = here.TryLock(t.Context(), "a")
+		require.NoError(t, err)
+		require.False(t, locked, "the loser has not unlocked yet")
+		require.ErrorIs(t, here.Unlock(t.Context(), "a"), primitives.ErrLost)
+		require.NoError(t, there.Unlock(t.Context(), "a"))
+	})
+}
+
+func TestWithoutALock(t *testing.T) {
+	locker := certmagiclock.NewLocker(client(t, locktest.NewServer(t)), primitives.WithWatchdog(-1))
+	require.ErrorIs(t, locker.Unlock(t.Context(), "a"), primitives.ErrNotHeld)
+	require.ErrorIs(t, locker.RenewLockLease(t.Context(), "a", time.Minute), primitives.ErrNotHeld)
+	require.ErrorIs(t, locker.Lock(t.Context(), "a"), primitives.ErrInvalid)
+	_, err := locker.TryLock(t.Context(), "a")
+	require.ErrorIs(t, err, primitives.ErrInvalid)
+}
+
+// storage keeps certificates in files, which hosts share, and locks in Redis.
+type storage struct {
+	certmagic.Storage
+	*certmagiclock.Locker
+}
+
+// Lock and Unlock are methods of both fields, so a storage says which it means.
+func (s storage) Lock(ctx context.Context, name string) error   { return s.Locker.Lock(ctx, name) }
+func (s storage) Unlock(ctx context.Context, name string) error { return s.Locker.Unlock(ctx, name) }
+
+func ExampleNewLocker() {
+	server := locktest.Start() // or a real Redis
+	defer server.Close()
+	rdb := redis.NewClient(server.Options())
+	defer rdb.Close()
+	client, err := primitives.New(rdb, primitives.WithPrefix("certmagic:"))
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close(context.Background())
+
+	certmagic.Default.Storage = storage{&certmagic.FileStorage{Path: "certificates"}, certmagiclock.NewLocker(client)}
+	ctx := context.Background()
+	fmt.Println(certmagic.Default.Storage.Lock(ctx, "issue_cert_example.com"))
+	fmt.Println(certmagic.Default.Storage.Unlock(ctx, "issue_cert_example.com"))
+	// Output:
+	// <nil>
+	// <nil>
+}
