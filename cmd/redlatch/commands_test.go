@@ -330,6 +330,16 @@ func TestLatchWaitsUntilItOpens(t *testing.T) {
 	require.Zero(t, <-done)
 }
 
+// A name that was mistyped is no failure, but the user is told.
+func TestWaitingForAMissingLatchSaysSo(t *testing.T) {
+	t.Parallel()
+	for _, wait := range [][]string{nil, {"-w", "1s"}, {"-w", "0s"}} {
+		code, _, stderr := on(t, redistest.Miniredis(t), "latch wait", append(wait, "typo")...)
+		require.Zero(t, code)
+		require.Contains(t, stderr, `there is no latch "typo"`)
+	}
+}
+
 func TestLatchThatDoesNotOpenIsNamedOnce(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

@@ -115,9 +115,9 @@ func (s *session) ping(ctx context.Context, timeout time.Duration) error {
 
 // connect returns a client of the Redis that the flags describe. It sends nothing.
 func connect(c *cli.Command) (redis.UniversalClient, error) {
-	urls := c.StringSlice("redis")
+	urls, from := c.StringSlice("redis"), "--redis"
 	if len(urls) == 0 {
-		urls = []string{os.Getenv(urlVariable)}
+		urls, from = []string{os.Getenv(urlVariable)}, "$"+urlVariable
 		if urls[0] == "" {
 			urls = []string{defaultURL}
 		}
@@ -132,7 +132,7 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 	nodes := make([]*redis.Options, len(urls))
 	for i, u := range urls {
 		var err error
-		if nodes[i], err = parseURL(u); err != nil {
+		if nodes[i], err = parseURL(from, u); err != nil {
 			return nil, err
 		}
 	}
@@ -166,13 +166,14 @@ func connect(c *cli.Command) (redis.UniversalClient, error) {
 	return redis.NewUniversalClient(many), nil
 }
 
-// parseURL parses the URL of one server. The parser's error is not shown: it quotes what it takes for a host, a
-// port or a database, and that may be a piece of a password with a "/", "?" or "#".
-func parseURL(u string) (*redis.Options, error) {
+// parseURL parses the URL of one server, which the user gave by that flag or variable. The parser's error is
+// not shown: it quotes what it takes for a host, a port or a database, and that may be a piece of a password
+// with a "/", "?" or "#".
+func parseURL(from, u string) (*redis.Options, error) {
 	o, err := redis.ParseURL(u)
 	if err != nil || strings.Contains(u, "#") { // the parser would ignore all from there on
-		return nil, badUsage("--redis: bad URL; write redis://[[user]:password@]host[:port][/db], rediss:// for TLS " +
-			"or unix:///path, and special characters of a password as in %%2F for a slash")
+		return nil, badUsage("%s: bad URL; write redis://[[user]:password@]host[:port][/db], rediss:// for TLS "+
+			"or unix:///path, and special characters of a password as in %%2F for a slash", from)
 	}
 	return o, nil
 }

@@ -168,7 +168,7 @@ func servers(ctx context.Context, address string) (n nodes, where string, closeA
 		n, closeAll = embedded()
 		return n, "a server inside this process (for a real one: --redis redis://localhost:6379)", closeAll, nil
 	}
-	o, err := parseURL(address)
+	o, err := parseURL("--redis", address)
 	if err != nil {
 		return nil, "", nil, err
 	}

@@ -107,6 +107,17 @@ func TestBadUsageExitsWithTwo(t *testing.T) {
 	}
 }
 
+// The error of a bad URL names where it came from.
+func TestBadURLFromTheEnvironment(t *testing.T) {
+	t.Setenv(urlVariable, "localhost:6379")
+	code, _, stderr := redlatch(t.Context(), "ls")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "$REDIS_URL: bad URL")
+	code, _, stderr = redlatch(t.Context(), "ls", "--redis", "localhost:6379")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, stderr, "--redis: bad URL")
+}
+
 func TestRedisFromTheEnvironment(t *testing.T) {
 	t.Setenv("REDLATCH_REDIS", "redis://127.0.0.1:1")
 	code, _, stderr := redlatch(t.Context(), "demo")

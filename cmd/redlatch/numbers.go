@@ -269,6 +269,11 @@ func waitForLatch(k *call) (string, error) {
 	ctx, latch := k.ctx, k.s.client.CountDownLatch(k.name)
 	k.answer.Count = new(0)
 	opened := fmt.Sprintf("latch %q is open", k.name)
+	if count, err := latch.Count(ctx); err == nil && count == 0 {
+		// A name that was mistyped looks the same. The exit code is 0, because there is nothing to wait for.
+		fmt.Fprintf(k.c.Root().ErrWriter, "redlatch: there is no latch %q: it has opened, or was never set\n", k.name)
+		return opened, nil
+	}
 	if !k.c.IsSet("wait") {
 		return opened, latch.Wait(ctx)
 	}

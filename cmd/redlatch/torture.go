@@ -150,7 +150,7 @@ func tortureEndpoint(c *cli.Command) (*torture.Endpoint, error) {
 	if e.Master = c.String("sentinel-master"); e.Master != "" {
 		e.Addrs = nil
 		for _, u := range c.StringSlice("redis") {
-			o, err := parseURL(u)
+			o, err := parseURL("--redis", u)
 			if err != nil {
 				return nil, err
 			}
