@@ -223,7 +223,8 @@ func (e *exam) reachFix(err error) string {
 		{"certificate", "give the authority that signed the certificate by --tls-ca"},
 		{"EOF", "does the server need TLS? Then use rediss://"},
 		{"no such host", "the host name is unknown: check the URL"},
-		{"deadline exceeded", "check the address and the firewall; does the server use TLS as the URL says (rediss://)?"},
+		{"deadline exceeded", "does redis-server hang (redis-cli ping on its host)? Else check the address, the firewall, " +
+			"and whether the server uses TLS as the URL says (rediss://)"},
 		{"max number of clients", "raise maxclients, or close idle connections"},
 	} {
 		if strings.Contains(text, known.part) {

@@ -164,6 +164,7 @@ func TestMissingRights(t *testing.T) {
 		"scripts":             {base + " -evalsha -eval", "scripts", Fail, "+evalsha"},
 		"SUBSCRIBE":           {base + " -subscribe", "pubsub", Warn, "+@pubsub"},
 		"SUBSCRIBE, in acl":   {base + " -subscribe", "acl", Warn, "+subscribe"},
+		"SET":                 {base + " -set", "acl", Fail, "ACL SETUSER locks +set"},
 		"PUBLISH":             {base + " -publish", "pubsub", Fail, "+publish"},
 		"channels":            {base + " resetchannels", "acl", Fail, "&redisson_sc:{orders:*"},
 		"keys of the library": {without("~redisson_lock_queue:{orders:*"), "acl", Fail, "~redisson_lock_queue:{orders:*"},
@@ -185,8 +186,26 @@ func TestMissingRights(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Equal(t, tt.status, results[tt.check].Status, "%s: %+v", name, results)
 		require.Contains(t, results[tt.check].Fix, tt.fix, name)
+		require.Equal(t, 1, max(1, strings.Count(results[tt.check].Fix, "+subscribe")), name)
 		require.Empty(t, redistest.Keys(t, server, "*"), name)
+		if name == "SET" {
+			require.NotContains(t, results["acl"].Fix, "~")
+		}
 	}
+	// Without a prefix no fix gives the rights to all keys.
+	rdb := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" })
+	require.NoError(t, admin.Do(t.Context(), append([]any{"acl", "setuser", "locks"}, anys(strings.Fields(base))...)...).Err())
+	results, _, err := examine(t, rdb)
+	require.NoError(t, err)
+	require.NotContains(t, results["acl"].Fix, "~*")
+	require.Contains(t, results["acl"].Fix, "redlatch acl --prefix P --user locks")
+}
+
+func anys(words []string) (all []any) {
+	for _, word := range words {
+		all = append(all, word)
+	}
+	return all
 }
 
 // A server that cannot say much, as some proxies and services, is no failure.

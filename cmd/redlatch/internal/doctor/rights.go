@@ -12,16 +12,22 @@ import (
 
 // right is something that the library does, and what a user needs for it.
 type right struct {
-	command []string // an example
-	grant   string   // what ACL SETUSER adds
-	without string   // what does not work without it; "": acquisitions
+	// commands are examples, of which the user must be able to run one. A right to a key has several: the
+	// user may lack the right to one of the commands.
+	commands [][]string
+	grant    string // what ACL SETUSER adds
+	without  string // what does not work without it; "": acquisitions
 }
 
-// asker is a script that executes nothing. It returns the indexes of the commands that the user may not run.
+// asker is a script that executes nothing. It returns the indexes of the rights that the user does not have.
 var asker = redis.NewScript(`local denied = {}
-for i, command in ipairs(cjson.decode(ARGV[1])) do
-  local known, allowed = pcall(redis.acl_check_cmd, unpack(command))
-  if known and not allowed then
+for i, commands in ipairs(cjson.decode(ARGV[1])) do
+  local granted = false
+  for _, command in ipairs(commands) do
+    local known, allowed = pcall(redis.acl_check_cmd, unpack(command))
+    granted = granted or not known or allowed
+  end
+  if not granted then
     table.insert(denied, i - 1)
   end
 end
@@ -38,10 +44,10 @@ func rights(ctx context.Context, e *exam) ([]Result, error) {
 	denied, err := e.denied(ctx, wanted)
 	if err == nil {
 		// A command right can only be asked for with a key that the user may use.
-		usable := func(r right) bool { return r.command[0] == "set" && !slices.ContainsFunc(denied, r.same) }
+		usable := func(r right) bool { return r.commands[0][0] == "set" && !slices.ContainsFunc(denied, r.same) }
 		if i := slices.IndexFunc(wanted, usable); i >= 0 {
 			var more []right
-			more, err = e.denied(ctx, commandRights(wanted[i].command[1]))
+			more, err = e.denied(ctx, commandRights(wanted[i].commands[0][1]))
 			denied = append(denied, more...)
 		}
 	}
@@ -62,7 +68,12 @@ func rights(ctx context.Context, e *exam) ([]Result, error) {
 	required, optional := describe(denied)
 	if len(required.grants) > 0 {
 		fix := "ACL SETUSER " + user + " " + strings.Join(required.grants, " ")
-		if slices.Contains(required.grants, "~"+e.Prefix+"*") {
+		switch {
+		case !slices.Contains(required.grants, "~"+e.Prefix+"*"):
+		case e.Prefix == "":
+			// The rights to all names would open the whole server to whoever pastes this.
+			fix = "try names that this user may use: --prefix P; redlatch acl --prefix P --user " + user + " prints its rights"
+		default:
 			fix += "; or try names that this user may use: --prefix"
 		}
 		results = append(results, fail(fix, "%s lacks %s: acquisitions fail", user, strings.Join(required.grants, " "))...)
@@ -74,23 +85,25 @@ func rights(ctx context.Context, e *exam) ([]Result, error) {
 	return results, nil
 }
 
-func (r right) same(other right) bool { return slices.Equal(r.command, other.command) }
+func (r right) same(other right) bool { return slices.Equal(r.commands[0], other.commands[0]) }
 
 // missing is a list of rights, each once.
 type missing struct{ grants, effects []string }
 
 func describe(denied []right) (required, optional missing) {
-	add := func(list *[]string, s string) {
-		if !slices.Contains(*list, s) {
-			*list = append(*list, s)
+	add := func(list *[]string, all ...string) {
+		for _, s := range all {
+			if !slices.Contains(*list, s) {
+				*list = append(*list, s)
+			}
 		}
 	}
 	for _, r := range denied {
 		if r.without == "" {
-			add(&required.grants, r.grant)
+			add(&required.grants, strings.Fields(r.grant)...)
 			continue
 		}
-		add(&optional.grants, r.grant)
+		add(&optional.grants, strings.Fields(r.grant)...)
 		add(&optional.effects, r.without)
 	}
 	return required, optional
@@ -98,9 +111,9 @@ func describe(denied []right) (required, optional missing) {
 
 // denied returns the wanted rights that the user does not have.
 func (e *exam) denied(ctx context.Context, wanted []right) ([]right, error) {
-	commands := make([][]string, len(wanted))
+	commands := make([][][]string, len(wanted))
 	for i, r := range wanted {
-		commands[i] = r.command
+		commands[i] = r.commands
 	}
 	text, err := json.Marshal(commands)
 	if err != nil {
@@ -142,13 +155,16 @@ func patternOf(key, prefix, name string) string {
 	return before + prefix + "*"
 }
 
+// one is the commands of a right to one command.
+func one(command ...string) [][]string { return [][]string{command} }
+
 // keyRights returns the rights to read and write each kind of key.
 func keyRights(prefix, name string) []right {
 	var rights []right
 	add := func(key, pattern, without string) {
-		for _, command := range [][]string{{"set", key, "1"}, {"get", key}} {
-			rights = append(rights, right{command, "~" + pattern, without})
-		}
+		rights = append(rights,
+			right{[][]string{{"set", key, "1"}, {"del", key}, {"hset", key, "f", "1"}, {"zadd", key, "1", "x"}}, "~" + pattern, without},
+			right{[][]string{{"get", key}, {"exists", key}, {"hget", key, "f"}, {"zscore", key, "x"}}, "~" + pattern, without})
 	}
 	for _, k := range []struct{ key, without string }{
 		{name, ""},
@@ -179,26 +195,26 @@ func otherRights(prefix, name string, cluster bool) []right {
 		publish, subscribe = "spublish", "ssubscribe"
 	}
 	rights := []right{
-		{[]string{"ping"}, "+ping", "a broken connection is noticed late"},
-		{[]string{"evalsha", "0", "0"}, "+evalsha", ""},
-		{[]string{"script", "load", "return"}, "+script|load", "scripts are sent as text"},
-		{[]string{"scan", "0"}, "+scan", "redlatch ls and watch cannot list locks"},
-		{[]string{"time"}, "+time", ""},
-		{[]string{"wait", "0", "0"}, "+wait", "WithReplicas fails"},
-		{[]string{"publish", "redlatch_holder:{0}", "x"}, "&redlatch_holder:*", "a former holder is not told of a takeover"},
-		{[]string{"subscribe", "redlatch_holder:{0}"}, "&redlatch_holder:*", "a former holder is not told of a takeover"},
+		{one("ping"), "+ping", "a broken connection is noticed late"},
+		{one("evalsha", "0", "0"), "+evalsha", ""},
+		{one("script", "load", "return"), "+script|load", "scripts are sent as text"},
+		{one("scan", "0"), "+scan", "redlatch ls and watch cannot list locks"},
+		{one("time"), "+time", ""},
+		{one("wait", "0", "0"), "+wait", "WithReplicas fails"},
+		{one("publish", "redlatch_holder:{0}", "x"), "&redlatch_holder:*", "a former holder is not told of a takeover"},
+		{one("subscribe", "redlatch_holder:{0}"), "&redlatch_holder:*", "a former holder is not told of a takeover"},
 	}
 	for _, channel := range []string{
 		"redisson_lock__channel:" + tagged(name), "redisson_rwlock:" + tagged(name), "redisson_sc:" + tagged(name),
 		"redisson_countdownlatch__channel__" + tagged(name),
 	} {
 		pattern := " &" + patternOf(channel, prefix, name)
-		rights = append(rights, right{[]string{publish, channel, "0"}, "+" + publish + pattern, ""},
-			right{[]string{subscribe, channel}, "+" + subscribe + pattern, noWakeUp})
+		rights = append(rights, right{one(publish, channel, "0"), "+" + publish + pattern, ""},
+			right{one(subscribe, channel), "+" + subscribe + pattern, noWakeUp})
 	}
 	if cluster {
 		for _, sub := range []string{"slots", "shards", "nodes"} {
-			rights = append(rights, right{[]string{"cluster", sub}, "+cluster|" + sub, "the client cannot follow the cluster"})
+			rights = append(rights, right{one("cluster", sub), "+cluster|" + sub, "the client cannot follow the cluster"})
 		}
 	}
 	return rights
@@ -210,7 +226,7 @@ func commandRights(key string) []right {
 	add := func(commands []string, without string) {
 		for _, command := range commands {
 			args := strings.Fields(strings.ReplaceAll(command, "KEY", key))
-			rights = append(rights, right{args, "+" + args[0], without})
+			rights = append(rights, right{one(args...), "+" + args[0], without})
 		}
 	}
 	add(scriptCommands, "")
@@ -234,4 +250,4 @@ var scriptCommands = []string{
 var listCommands = []string{"getrange KEY 0 1"}
 
 // String is for messages of tests.
-func (r right) String() string { return fmt.Sprint(r.command) }
+func (r right) String() string { return fmt.Sprint(r.commands[0]) }
