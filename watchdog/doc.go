@@ -31,15 +31,18 @@
 //
 // # Timing
 //
-// With period = TTL/3:
+// With period = TTL/3, or Terms.Period if that is shorter:
 //
 //	first attempt   a period after the start of the last confirmed command
 //	batching        a batch also takes leases of its group that are due within period/10,
 //	                while it has room
 //	after Unknown   min(50 ms, period/10), doubled each time up to period/3, minus up to a
 //	                quarter of jitter; near the end of validity at most half of the time left
-//	no answer       after max(TTL/6, 50 ms) a further call renews the lease; the first call may
-//	                still answer. At most 4 attempts overlap: as many as fit into a validity
+//	no answer       after max(period/2, 50 ms) a further call renews the lease; the first call may
+//	                still answer. At most 4 attempts overlap; a fifth replaces the oldest
+//
+// Validity may be longer than a TTL: another command has extended it, see [Dog.Confirm]. The attempts
+// go on at this pace all the same. They find out that the lease is gone.
 //
 // At most 16 calls per group are in flight within that time limit, and at most 64 in total per
 // group. Further batches wait in the queue of their group. Other groups and loss events never wait

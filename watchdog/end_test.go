@@ -20,9 +20,11 @@ func TestHangingRenewalIsNotHedgedOnceEndIsConfirmed(t *testing.T) {
 		tm := terms()
 		tm.TTL, tm.End = 30_003*time.Millisecond, time.Now().Add(45*time.Second)
 		keep(t, d, k, tm)
-		sleep(40 * time.Second)
+		sleep(25010 * time.Millisecond) // the third one is answered
 		require.Len(t, s.requests(), 3)
+		sleep(9 * time.Second)
+		require.Len(t, s.requests(), 3, "the next one comes a period later")
 		sleep(time.Minute)
-		require.Len(t, s.requests(), 3)
+		require.Len(t, s.requests(), 4)
 	})
 }

@@ -28,7 +28,7 @@ func (t instant) add(d time.Duration) instant {
 }
 
 const (
-	maxAttempts   = 4                     // per lease: one per TTL/6, from TTL/3 to the end
+	maxAttempts   = 4                     // per lease: one per half a period, for a TTL of three periods
 	minAnswerTime = 50 * time.Millisecond // an attempt does not become overdue earlier
 	minBackoff    = 50 * time.Millisecond // or a tenth of a period, if that is less
 	endUnit       = time.Millisecond      // a TTL that is cut by End is a multiple of it
@@ -54,11 +54,12 @@ type Lease struct {
 	err      error // belongs to eventUnknown
 	group    *group
 	ttl      time.Duration
+	period   time.Duration // between regular renewals
 	margin   time.Duration
 	end      instant            // never: no limit
 	granted  instant            // confirmed by the server: the latest start + TTL
 	next     instant            // when to make the next attempt
-	due      instant            // when the first attempt since the last confirmation was due
+	due      instant            // when the next regular renewal is, or was, due
 	overdue  instant            // start of the newest attempt that was reported as overdue
 	attempts [maxAttempts]*call // calls whose answer still counts, queued ones included
 }
@@ -115,25 +116,14 @@ func (l *Lease) extend(granted instant) {
 	l.until.Store(int64(min(l.granted.add(-l.margin), l.end)))
 }
 
-// period is the time between regular renewals. Two thirds of the TTL remain for retries.
-func (l *Lease) period() time.Duration { return l.ttl / 3 }
-
 // batchWindow is how early a lease may be renewed to share a batch.
-func (l *Lease) batchWindow() time.Duration { return l.period() / 10 }
+func (l *Lease) batchWindow() time.Duration { return l.period / 10 }
 
 // answerTime is how long an attempt may take before it is overdue.
-func (l *Lease) answerTime() time.Duration { return max(l.ttl/6, minAnswerTime) }
+func (l *Lease) answerTime() time.Duration { return max(l.period/2, minAnswerTime) }
 
-// dueAt returns when the next regular renewal is due: a period after the start of the last
-// confirmed command. A lease that is confirmed up to End needs no more renewals.
-func (l *Lease) dueAt() instant {
-	if l.group == nil || l.confirmedToEnd() {
-		return never
-	}
-	return l.granted.add(l.period() - l.ttl)
-}
-
-// confirmedToEnd reports whether no renewal can extend the lease by endUnit or more.
+// confirmedToEnd reports whether no renewal can extend the lease by endUnit or more. Renewals go on all the
+// same: they find out that the lease is gone.
 func (l *Lease) confirmedToEnd() bool { return l.end != never && l.granted >= l.end.add(-endUnit) }
 
 // batchable reports whether l may join a batch now. A regular renewal may come early to fill a
@@ -155,8 +145,8 @@ func (l *Lease) requestTTL(now instant) time.Duration {
 // validity, so that another attempt still fits.
 func (l *Lease) backoff(now instant, jitter float64) time.Duration {
 	// The exponent is bounded, because the shift must not overflow.
-	first := min(minBackoff, l.period()/10)
-	wait := min(first<<min(max(l.failures, 1)-1, 16), l.period()/3)
+	first := min(minBackoff, l.period/10)
+	wait := min(first<<min(max(l.failures, 1)-1, 16), l.period/3)
 	left := time.Duration(l.valid() - now)
 	return time.Duration(jitter * float64(min(wait, max(first, left/2))))
 }
@@ -168,16 +158,24 @@ func (l *Lease) fail(err error) {
 	l.err = err
 }
 
-// join adds c to l's attempts. It returns false if there are too many.
-func (l *Lease) join(c *call) bool {
-	for i := range l.attempts {
-		if l.attempts[i] == nil {
-			l.attempts[i] = c
-			c.leases++
-			return true
+// join adds c to l's attempts. If there are too many, the answer of the oldest one no longer counts: it
+// has been in flight for two thirds of a TTL or more.
+func (l *Lease) join(c *call) {
+	oldest := 0
+	for i, other := range l.attempts {
+		if other == nil {
+			oldest = i
+			break
+		}
+		if other.start < l.attempts[oldest].start {
+			oldest = i
 		}
 	}
-	return false
+	if other := l.attempts[oldest]; other != nil {
+		l.leave(other)
+	}
+	l.attempts[oldest] = c
+	c.leases++
 }
 
 // leave removes c from l's attempts: its answer no longer counts. It reports whether c was one.
@@ -210,14 +208,8 @@ func (l *Lease) latestStart() instant {
 	return latest
 }
 
-// hedgeAt returns when the newest attempt is overdue, so that a further one hedges it. It returns
-// never if there is no room for another attempt.
-func (l *Lease) hedgeAt() instant {
-	if !slices.Contains(l.attempts[:], nil) {
-		return never
-	}
-	return l.latestStart().add(l.answerTime())
-}
+// hedgeAt returns when the newest attempt is overdue, so that a further one hedges it.
+func (l *Lease) hedgeAt() instant { return l.latestStart().add(l.answerTime()) }
 
 // takeEvent removes the next event to deliver from the set and returns it.
 func (l *Lease) takeEvent() (e event, err error) {

@@ -193,18 +193,18 @@ func TestLateAnswersNeverExtendValidityTooFar(t *testing.T) { runLeaseCases(t, l
 // Limits of the lifetime, and leases without renewals.
 var endCases = []leaseCase{
 	{
-		name:  "End: the last renewal requests the time left, none follows",
+		name:  "End: renewals request the time left",
 		terms: func(tm *Terms) { tm.End = time.Now().Add(44 * time.Second) },
 		reply: always(renewed), run: time.Minute,
-		want:     []string{"renewed@10s", "renewed@20s", "expired@43.7s"},
-		requests: []string{"30s@10s", "24s@20s"}, valid: 44*time.Second - margin,
+		want:     []string{"renewed@10s", "renewed@20s", "renewed@30s", "renewed@40s", "expired@43.7s"},
+		requests: []string{"30s@10s", "24s@20s", "14s@30s", "4s@40s"}, valid: 44*time.Second - margin,
 	},
 	{
 		name:  "End is cut to whole milliseconds",
 		terms: func(tm *Terms) { tm.End = time.Now().Add(34*time.Second + 1234567) },
 		reply: always(renewed), run: time.Minute,
-		want:     []string{"renewed@10s", "expired@33.701s"},
-		requests: []string{"24.001s@10s"}, valid: 34001*time.Millisecond - margin,
+		want:     []string{"renewed@10s", "renewed@20s", "renewed@30s", "expired@33.701s"},
+		requests: []string{"24.001s@10s", "14.001s@20s", "4.001s@30s"}, valid: 34001*time.Millisecond - margin,
 	},
 	{
 		name:  "End before the first validity ends",
@@ -223,8 +223,8 @@ var endCases = []leaseCase{
 			sleep(2 * time.Second)
 			d.Confirm(&k.Lease, time.Now().Add(ttl))
 		},
-		want:     []string{"expired@13.0005s"},
-		requests: []string{"13s@0s"}, valid: 13*time.Second + 500*time.Microsecond,
+		want:     []string{"renewed@2s", "renewed@12s", "expired@13.0005s"},
+		requests: []string{"13s@0s", "11s@2s", "1s@12s"}, valid: 13*time.Second + 500*time.Microsecond,
 	},
 	{
 		name:  "a far End is no limit",
@@ -295,8 +295,7 @@ var confirmCases = []leaseCase{
 			sleep(5 * time.Second)
 			d.Confirm(&k.Lease, time.Now().Add(time.Hour))
 		},
-		want:     []string{"expired@40s"},
-		requests: []string{}, valid: 40 * time.Second,
+		want: []string{"expired@40s"}, valid: 40 * time.Second,
 	},
 	{
 		name:  "Confirm after the loss does not restore the lease",
@@ -324,9 +323,9 @@ var confirmCases = []leaseCase{
 			sleep(12 * time.Second)
 			d.Confirm(&k.Lease, time.Now().Add(5*time.Minute))
 		},
-		run:      time.Minute,
-		want:     []string{"renewed@13s"},
-		requests: []string{"30s@10s", "30s@13s"}, valid: 5*time.Minute + 12*time.Second, len: 1,
+		run:      20 * time.Second,
+		want:     []string{"renewed@12s", "renewed@13s"},
+		requests: []string{"30s@10s", "30s@12s", "30s@13s"}, valid: 5*time.Minute + 12*time.Second, len: 1,
 	},
 	{
 		name:  "a Confirm of less than confirmed changes nothing",
@@ -341,6 +340,110 @@ var confirmCases = []leaseCase{
 		},
 		valid: valid, len: 1,
 	},
+}
+
+// Validity that lasts longer than a TTL. Renewals go on as they would without it.
+var extendedCases = []leaseCase{
+	{
+		name:  "an extension postpones no renewal and is not shortened by one",
+		reply: always(renewed), run: 35 * time.Second,
+		act: func(d *Dog, k *keeper) {
+			sleep(time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(time.Hour))
+		},
+		want:     []string{"renewed@10s", "renewed@20s", "renewed@30s"},
+		requests: []string{"30s@10s", "30s@20s", "30s@30s"}, valid: time.Hour + time.Second, len: 1,
+	},
+	{
+		name:  "a loss is found a period after an extension",
+		reply: until(15*time.Second, renewed, refused), run: time.Minute,
+		act: func(d *Dog, k *keeper) {
+			sleep(11 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(time.Hour))
+		},
+		want: []string{"renewed@10s", "refused@20s"}, valid: time.Hour + 11*time.Second,
+	},
+	{
+		name:  "an extension up to End",
+		terms: func(tm *Terms) { tm.End = time.Now().Add(40 * time.Second) },
+		reply: until(15*time.Second, renewed, refused), run: time.Minute,
+		act:  func(d *Dog, k *keeper) { d.Confirm(&k.Lease, time.Now().Add(40*time.Second)) },
+		want: []string{"renewed@10s", "refused@20s"}, valid: 40 * time.Second,
+	},
+	{
+		name:  "extended during a failure: the next attempt comes at once",
+		reply: calls(unknown, hang, renewed), run: 35 * time.Second, without: "unknown",
+		act: func(d *Dog, k *keeper) {
+			sleep(12 * time.Second)
+			d.Confirm(&k.Lease, time.Now().Add(time.Hour))
+		},
+		want: []string{"renewed@12s", "renewed@22s", "renewed@32s"}, valid: time.Hour + 12*time.Second, len: 1,
+	},
+	{
+		name:  "kept with a longer validity: renewed in a period",
+		reply: always(renewed), run: 15 * time.Second,
+		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, terms(), time.Now().Add(time.Hour)) },
+		want: []string{"renewed@10s"}, valid: time.Hour, len: 1,
+	},
+	{
+		name:  "kept again with a longer validity: renewed when it was due",
+		reply: always(renewed), run: 15 * time.Second,
+		act: func(d *Dog, k *keeper) {
+			for range 5 {
+				sleep(time.Second)
+				_ = d.Keep(&k.Lease, k, terms(), time.Now().Add(time.Hour))
+			}
+		},
+		want: []string{"renewed@10s"}, valid: time.Hour + 5*time.Second, len: 1,
+	},
+	{
+		name:  "a period of its own: requests are for the whole TTL",
+		terms: func(tm *Terms) { tm.Period = 4 * time.Second },
+		reply: until(10*time.Second, renewed, refused), run: time.Minute,
+		want:     []string{"renewed@4s", "renewed@8s", "refused@12s"},
+		requests: []string{"30s@4s", "30s@8s", "30s@12s"}, valid: 8*time.Second + valid,
+	},
+	{
+		name:  "a period is never longer than a third of the TTL",
+		terms: func(tm *Terms) { tm.Period = time.Minute }, reply: always(renewed), run: 15 * time.Second,
+		want: []string{"renewed@10s"}, valid: 10*time.Second + valid, len: 1,
+	},
+	{
+		name:  "no answer: valid until the promised end",
+		reply: always(unknown), run: time.Hour, without: "unknown",
+		act:  func(d *Dog, k *keeper) { d.Confirm(&k.Lease, time.Now().Add(30*time.Minute)) },
+		want: []string{"expired@30m0s"}, valid: 30 * time.Minute,
+	},
+}
+
+func TestExtendedValidityChangesNoRenewal(t *testing.T) { runLeaseCases(t, extendedCases) }
+
+// A server answers nothing for an hour, within an extended validity. It is asked again and again, whether
+// calls fail or hang, and the first answer after the outage counts at once.
+func TestOutageWithinAnExtendedValidity(t *testing.T) {
+	for name, down := range map[string]reply{"calls fail": unknown, "calls hang": hang} {
+		for answer, want := range map[State]string{Renewed: "renewed", Lost: "refused"} {
+			t.Run(name+", then "+want, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s, k := newServer(until(time.Hour, down, reply{state: answer})), newKeeper()
+					d := New(s.renew)
+					defer d.Close()
+					keep(t, d, k, terms())
+					d.Confirm(&k.Lease, time.Now().Add(2*time.Hour))
+					sleep(time.Hour + ttl/3)
+					last := time.Duration(0)
+					for _, q := range s.requests() {
+						require.LessOrEqual(t, q.at-last, ttl/3)
+						last = q.at
+					}
+					require.Less(t, len(s.requests()), 1500, "a few in a TTL")
+					events := k.eventsWithout(pick(down.hang, "overdue", "unknown"))
+					require.NotEmpty(t, events)
+					require.Contains(t, events[0], want+"@1h0m")
+				})
+			})
+		}
+	}
 }
 
 func TestConfirmExtendsButNeverShortensValidity(t *testing.T) { runLeaseCases(t, confirmCases) }

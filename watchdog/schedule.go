@@ -124,9 +124,11 @@ func (d *Dog) lose(l *Lease, how event) {
 	l.events |= how
 }
 
-// confirm extends l's validity and plans the next attempt.
-func (d *Dog) confirm(l *Lease, granted, now instant) {
+// confirm extends l's validity and plans the next attempt, after a command that was sent at start. The
+// schedule does not depend on granted: renewals also find out that the lease is gone.
+func (d *Dog) confirm(l *Lease, start, granted, now instant) {
 	l.extend(granted)
+	l.due = max(l.due, start.add(l.period))
 	l.failures = 0
 	for _, c := range l.attempts {
 		// A queued attempt is not needed now. An attempt in flight that requested no more than what
@@ -139,9 +141,8 @@ func (d *Dog) confirm(l *Lease, granted, now instant) {
 	if l.hasAttempt() {
 		d.plan(l, max(now, l.hedgeAt()))
 	} else {
-		d.plan(l, l.dueAt())
+		d.plan(l, l.due)
 	}
-	l.due = l.dueAt()
 }
 
 // plan sets the time of l's next attempt and restores the order of both heaps.
@@ -257,9 +258,8 @@ func (d *Dog) fill(c *call, now instant, toNotify []*Lease) []*Lease {
 			l.fail(ErrNoAnswer)
 			toNotify = append(toNotify, l)
 		}
-		if l.join(c) { // never false: without room for an attempt, next is never
-			c.batch = append(c.batch, Ask{Lease: l, Keeper: l.keeper})
-		}
+		l.join(c)
+		c.batch = append(c.batch, Ask{Lease: l, Keeper: l.keeper})
 		// Plan no attempt while this one is queued. This also moves another lease to the top of the
 		// heap.
 		d.plan(l, never)
@@ -271,7 +271,7 @@ func (d *Dog) fill(c *call, now instant, toNotify []*Lease) []*Lease {
 func (d *Dog) unfill(c *call) {
 	for _, a := range c.batch {
 		a.Lease.leave(c)
-		d.plan(a.Lease, a.Lease.dueAt())
+		d.plan(a.Lease, a.Lease.due)
 	}
 }
 
@@ -391,7 +391,7 @@ func (d *Dog) applyState(c *call, a Ask, state State, err error, now instant, ji
 		return false
 	case state == Renewed:
 		l.late.Store(int64(max(now-l.due, 0)))
-		d.confirm(l, c.start.add(a.TTL), now)
+		d.confirm(l, c.start, c.start.add(a.TTL), now)
 		l.events |= eventRenewed
 	default:
 		reported := c.start <= l.overdue // an overdue attempt was reported as unknown already

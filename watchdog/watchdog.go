@@ -60,7 +60,7 @@ type Renew func(ctx context.Context, group any, batch []Ask) (states []State, er
 // after it. Equal events that wait for delivery are merged, with the latest error. A Keeper may
 // call Keep, Drop and Confirm, but not Close.
 type Keeper interface {
-	// LeaseRenewed reports that a renewal has extended validity.
+	// LeaseRenewed reports a confirmed renewal. Validity does not change if it lasts longer already.
 	LeaseRenewed(l *Lease)
 	// LeaseUnknown reports a renewal that failed with err (never nil), or that has not answered in
 	// time (ErrNoAnswer). It is called at most once per attempt. The Dog continues to renew.
@@ -78,13 +78,15 @@ type Terms struct {
 	Group any
 	// TTL is requested by each renewal. It must be positive unless Group is nil.
 	TTL time.Duration
+	// Period is the time between two renewals. Zero means TTL/3. It is never longer than that.
+	Period time.Duration
 	// Margin is the time between the end of validity and the end of the TTL. It should be at most
 	// half a TTL. A lease whose validity ends before its first renewal, after TTL/3, is lost.
 	Margin time.Duration
 	// End limits the lifetime of the lease. Zero means no limit. A renewal requests min(TTL,
 	// End-now), so the server's TTL ends at End at the latest, and validity ends Margin earlier.
-	// Once a renewal up to End is confirmed, no more renewals follow. A validity passed to Keep or
-	// Confirm is cut to End. A TTL that other commands have set on the server is not shortened.
+	// Renewals go on until then, also when End is confirmed. A validity passed to Keep or Confirm is
+	// cut to End. A TTL that other commands have set on the server is not shortened.
 	End time.Time
 }
 
@@ -92,10 +94,20 @@ func (t Terms) check() error {
 	switch {
 	case t.Group != nil && t.TTL <= 0:
 		return fmt.Errorf("%w: TTL %v", ErrInvalid, t.TTL)
+	case t.Period < 0:
+		return fmt.Errorf("%w: period %v", ErrInvalid, t.Period)
 	case t.Margin < 0:
 		return fmt.Errorf("%w: margin %v", ErrInvalid, t.Margin)
 	}
 	return nil
+}
+
+// period is the time between regular renewals. At least two thirds of the TTL remain for retries.
+func (t Terms) period() time.Duration {
+	if t.Period > 0 {
+		return min(t.Period, t.TTL/3)
+	}
+	return t.TTL / 3
 }
 
 // Option configures a Dog.
@@ -146,6 +158,10 @@ func New(renew Renew, opts ...Option) *Dog {
 // is the validity from the command that acquired the lease: its start + TTL - Margin. If it has
 // passed, another goroutine reports the loss at once.
 //
+// The first renewal is due a period after that command. If validity is longer than a TTL, because another
+// command has extended it, the renewal is due a period from now, or when the former registration of the
+// lease was due.
+//
 // Keep on a registered lease starts over with the new keeper, terms and validity. Answers of
 // attempts in flight are ignored. A lease belongs to the first Dog that keeps it: with another Dog
 // Keep returns ErrInvalid. After Close it returns ErrClosed.
@@ -162,9 +178,13 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	if d.closed {
 		return ErrClosed
 	}
+	now, due := d.now(), never // due: of the former registration
+	if l.registered() {
+		due = l.due
+	}
 	d.remove(l)
 	l.reset(k)
-	l.ttl, l.margin, l.end = t.TTL, t.Margin, never
+	l.ttl, l.period, l.margin, l.end = t.TTL, t.period(), t.Margin, never
 	if !t.End.IsZero() {
 		l.end = d.instant(t.End)
 	}
@@ -172,8 +192,14 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	l.next, l.due = never, never
 	if t.Group != nil {
 		l.group = d.groupOf(t.Group)
-		l.next = l.dueAt()
-		l.due = max(l.next, d.now()) // new terms may be due at once, and are not late for that
+		start := l.granted.add(-l.ttl)
+		if start > now { // valid for longer than a TTL: it is unknown when the last command was sent
+			start = now
+		} else {
+			due = never
+		}
+		l.next = min(start.add(l.period), due)
+		l.due = max(l.next, now) // new terms may be due at once, and are not late for that
 		heap.Push(&l.group.due, l)
 	}
 	heap.Push(&d.alarms, l) // after next is set: the heap orders by it
@@ -198,7 +224,7 @@ func (d *Dog) Drop(l *Lease) {
 }
 
 // Confirm reports that another confirmed command has extended l's validity to until. It never
-// shortens validity. It does nothing for a lease that is not registered or whose validity has
+// shortens validity, and an extension beyond a TTL does not postpone the next renewal. It does nothing for a lease that is not registered or whose validity has
 // ended.
 func (d *Dog) Confirm(l *Lease, until time.Time) {
 	if l.dog.Load() != d {
@@ -211,7 +237,11 @@ func (d *Dog) Confirm(l *Lease, until time.Time) {
 	if !l.registered() || l.valid() <= now || granted <= l.granted {
 		return
 	}
-	d.confirm(l, granted, now)
+	start := granted.add(-l.ttl)
+	if start > now {
+		start = longAgo // a longer extension than a TTL: leave the schedule as it is
+	}
+	d.confirm(l, start, granted, now)
 	if l.group != nil {
 		d.startQueued(l.group) // a call that only served l may have made room
 	}
