@@ -21,6 +21,7 @@ const (
 	kindKey    = attribute.Key("redlatch.kind")
 	outcomeKey = attribute.Key("redlatch.outcome")
 	endKey     = attribute.Key("redlatch.end")
+	reasonKey  = attribute.Key("redlatch.reason")
 	nameKey    = attribute.Key("redlatch.name")
 	idKey      = attribute.Key("redlatch.id")
 )
@@ -42,9 +43,9 @@ type Observer struct {
 	attributeOf func(name string) attribute.KeyValue // nil: no attribute from names
 	traces      traces
 
-	acquisitions, holdEnds, renewalFailures, linkLosses metric.Int64Counter
-	waitDuration, holdDuration, lateness                metric.Float64Histogram
-	waiters, holds                                      metric.Int64UpDownCounter
+	acquisitions, holdEnds, losses, renewalFailures, linkLosses metric.Int64Counter
+	waitDuration, holdDuration, lateness                        metric.Float64Histogram
+	waiters, holds                                              metric.Int64UpDownCounter
 
 	mu   sync.RWMutex
 	sets map[setKey]metric.MeasurementOption // grows only
@@ -133,6 +134,8 @@ func NewObserver(opts ...Option) (*Observer, error) {
 			"How long holds lasted, whatever their end was.", durationBuckets),
 		holdEnds: counter("redlatch.hold.ends", "{hold}",
 			"Ends of holds: released, release-failed, lost, leaked, detached, abandoned."),
+		losses: counter("redlatch.hold.losses", "{hold}",
+			"Lost holds by reason: expired (no answer), gone, forced, limit (of lease or hold time), members."),
 		lateness: histogram("redlatch.renewal.lateness",
 			"How long after they were due renewals were confirmed. They are due every third of the TTL.", latenessBuckets),
 		renewalFailures: counter("redlatch.renewal.failures", "{renewal}",
@@ -188,6 +191,10 @@ func (o *Observer) Observe(e primitives.Event) {
 		o.holdSpan(ctx, e)
 		key.extra = endKey.String(string(e.Kind))
 		o.holdEnds.Add(ctx, 1, o.set(key))
+		if loss, ok := errors.AsType[*primitives.LossError](e.Err); ok && e.Kind == primitives.EventLost {
+			key.extra = reasonKey.String(string(loss.Reason))
+			o.losses.Add(ctx, 1, o.set(key))
+		}
 	default: // a kind of a later version
 	}
 }

@@ -196,6 +196,7 @@ func TestObserverReportsWhatHappensToLocks(t *testing.T) {
 			"redlatch.wait.duration count{redlatch.kind=lock}":                    1,
 			"redlatch.renewal.lateness count{redlatch.kind=lock}":                 2,
 			"redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}":            1,
+			"redlatch.hold.losses{redlatch.kind=lock,redlatch.reason=gone}":       1,
 			"redlatch.hold.duration count{redlatch.kind=lock}":                    1,
 			"redlatch.hold.duration sum{redlatch.kind=lock}":                      25,
 		}, []span{{"redlatch.hold", "lost", 25 * second, codes.Error}}},
@@ -212,6 +213,7 @@ func TestObserverReportsWhatHappensToLocks(t *testing.T) {
 			"redlatch.wait.duration count{redlatch.kind=lock}":                    2,
 			"redlatch.hold.ends{redlatch.end=released,redlatch.kind=lock}":        1,
 			"redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}":            1,
+			"redlatch.hold.losses{redlatch.kind=lock,redlatch.reason=gone}":       1,
 			"redlatch.hold.duration count{redlatch.kind=lock}":                    2,
 			"redlatch.hold.duration sum{redlatch.kind=lock}":                      2,
 		}, []span{{"redlatch.hold", "released", second, codes.Unset}, {"redlatch.hold", "lost", second, codes.Error}}},
@@ -262,6 +264,7 @@ func TestObserverShowsAnOutage(t *testing.T) {
 		assert.Positive(t, got["redlatch.renewal.failures{redlatch.kind=lock}"])
 		assert.Positive(t, got["redlatch.link.losses"])
 		assert.InDelta(t, 1, got["redlatch.hold.ends{redlatch.end=lost,redlatch.kind=lock}"], 0)
+		assert.InDelta(t, 1, got["redlatch.hold.losses{redlatch.kind=lock,redlatch.reason=expired}"], 0)
 		f.server.Partition(false)
 		time.Sleep(time.Minute) // go-redis ends its dials
 	})

@@ -16,7 +16,8 @@ var (
 	// ErrNotAcquired: not acquired before the wait or the context ended. Transport errors and errors of
 	// Redis do not match it by themselves. The last one that occurred while waiting is joined to it.
 	ErrNotAcquired = engine.ErrNotAcquired
-	// ErrLost: the hold ended before it was released. Somebody else may hold the lock.
+	// ErrLost: the hold ended before it was released. Somebody else may hold the lock. A [*LossError] says
+	// why.
 	ErrLost = engine.ErrLost
 	// ErrNotHeld: the given id holds nothing, so there is nothing to release or adopt.
 	ErrNotHeld = engine.ErrNotHeld
@@ -50,7 +51,11 @@ type Error struct {
 
 // Error returns a line such as: redlatch: acquire lock "orders:42": not acquired.
 func (e *Error) Error() string {
-	return fmt.Sprintf("redlatch: %s %s %q: %v", e.Op, e.Kind, e.Name, e.Err)
+	why := e.Err.Error()
+	if loss, ok := e.Err.(*LossError); ok && loss.Kind == e.Kind && loss.Name == e.Name { //nolint:errorlint // this one
+		why = loss.text() // without naming the primitive again
+	}
+	return fmt.Sprintf("redlatch: %s %s %q: %s", e.Op, e.Kind, e.Name, why)
 }
 
 // Unwrap returns the reason.

@@ -31,7 +31,7 @@ const (
 	EventNested        EventKind = "nested"         // acquired under a hold that the context carried
 	EventRenewed       EventKind = "renewed"        // the watchdog's renewal was confirmed, with Late
 	EventRenewFailed   EventKind = "renew-failed"   // a renewal was not answered; it is repeated
-	EventLost          EventKind = "lost"           // somebody else may hold the lock
+	EventLost          EventKind = "lost"           // somebody else may hold the lock; Err is a [*LossError]
 	EventReleased      EventKind = "released"       // or handed off
 	EventReleaseFailed EventKind = "release-failed" // not answered; it is repeated until the lease is over
 	EventLeaked        EventKind = "leaked"         // the hold became unreachable without a release

@@ -11,5 +11,5 @@ func SharedReleaseRepeats(l *Lock) time.Duration { return l.c.run.Repeatable() }
 
 // Notice passes a payload to c as if it came on the channel of its holders.
 func Notice(c *Client, payload string) {
-	c.presence.receive(c.presence.tag, pubsub.Signal{Payload: payload})
+	c.presence.receive(pubsub.Signal{Payload: payload})
 }

@@ -35,18 +35,19 @@ const (
 // Times of the presence. A hold that is older than listenAfter, plus the time of one subscribe command,
 // learns of a takeover at once.
 const (
-	nameAfter   = 100 * time.Millisecond // a client that holds or waits for less never writes its name
-	listenAfter = 700 * time.Millisecond
-	lookEvery   = 250 * time.Millisecond // pause between looks; shorter than listenAfter: see presence.wake
-	listenRetry = time.Minute            // after a refused subscription
-	idleAfter   = time.Second            // an idle client deletes its name then
-	nameTTL     = 30 * time.Second
-	nameRefresh = nameTTL / 3
-	nameRetry   = time.Second
-	nameTimeout = 5 * time.Second        // of writing it
-	nameRead    = 500 * time.Millisecond // bounds how long Info waits for names
-	noticeLimit = 100 * time.Millisecond // bounds how long a call waits for best-effort work
-	pipelined   = 100                    // commands in one pipeline
+	nameAfter    = 100 * time.Millisecond // a client that holds or waits for less never writes its name
+	listenAfter  = 700 * time.Millisecond
+	lookEvery    = 250 * time.Millisecond // pause between looks; shorter than listenAfter: see presence.wake
+	confirmPause = 50 * time.Millisecond  // the same while a subscription is not confirmed
+	listenRetry  = time.Minute            // after a refused subscription
+	idleAfter    = time.Second            // an idle client deletes its name then
+	nameTTL      = 30 * time.Second
+	nameRefresh  = nameTTL / 3
+	nameRetry    = time.Second
+	nameTimeout  = 5 * time.Second        // of writing it
+	nameRead     = 500 * time.Millisecond // bounds how long Info waits for names
+	noticeLimit  = 100 * time.Millisecond // bounds how long a call waits for best-effort work
+	pipelined    = 100                    // commands in one pipeline
 )
 
 // WithClientName sets the name that [Holder].Client shows to people. Default: host:pid. With "" the
@@ -84,9 +85,12 @@ type presence struct {
 	since   atomic.Int64 // the instant at which the first of them began to wait
 
 	// Only run uses these.
-	idleSince engine.Instant                  // since when the client neither holds nor waits; 0: it does
-	subs      map[string]*pubsub.Subscription // by tag
-	notBefore engine.Instant                  // no subscription is tried before; one was refused
+	idleSince engine.Instant        // since when the client neither holds nor waits; 0: it does
+	subs      map[string]*listening // by tag
+	unheard   bool                  // one of them is not confirmed
+	notBefore engine.Instant        // no subscription is tried before; one was refused
+
+	asking asking // about all holds, when Redis comes back
 
 	mu          sync.Mutex                 // guards the rest
 	closed      bool                       // no more names are written
@@ -165,7 +169,11 @@ func (p *presence) look() time.Duration {
 		return max(min(left, lookEvery), 0)
 	}
 	p.idleSince = 0
-	next = min(next, p.show(now, busy), now+engine.Instant(lookEvery))
+	pause := lookEvery
+	if p.unheard {
+		pause = confirmPause
+	}
+	next = min(next, p.show(now, busy), now+engine.Instant(pause))
 	return time.Duration(max(next-now, engine.Instant(time.Millisecond)))
 }
 
@@ -269,25 +277,48 @@ func (p *presence) listen(tags []string) {
 		return
 	}
 	now := p.now()
-	wanted := make(map[string]*pubsub.Subscription, len(tags))
+	wanted := make(map[string]*listening, len(tags))
 	for _, tag := range tags {
-		sub := p.subs[tag]
-		if sub != nil && sub.Err() != nil { // the hub has logged it
-			p.notBefore, sub = now+engine.Instant(listenRetry), nil
+		l := p.subs[tag]
+		if l != nil && l.sub.Err() != nil { // the hub has logged it
+			p.notBefore, l = now+engine.Instant(listenRetry), nil
 		}
-		if sub == nil && now >= p.notBefore {
-			sub = p.c.hub.Subscribe(tagged(holderChannel, tag), func(sig pubsub.Signal) { p.receive(tag, sig) })
+		if l == nil && now >= p.notBefore {
+			l = &listening{sub: p.c.hub.Subscribe(tagged(holderChannel, tag), p.receive)}
 		}
-		if sub != nil {
-			wanted[tag] = sub
+		if l != nil {
+			wanted[tag] = l
 		}
 	}
-	for tag, sub := range p.subs {
-		if wanted[tag] != sub {
-			sub.Close()
+	p.unheard = false
+	for tag, l := range p.subs {
+		if wanted[tag] != l {
+			l.sub.Close()
 		}
+	}
+	for tag, l := range wanted {
+		if !l.heard && isClosed(l.sub.Confirmed()) {
+			l.heard = true
+			p.askTag(tag) // Redis may have restarted between the acquisitions and now
+		}
+		p.unheard = p.unheard || !l.heard
 	}
 	p.subs = wanted
+}
+
+// listening is the subscription to the channel of one tag.
+type listening struct {
+	sub   *pubsub.Subscription
+	heard bool // it was confirmed
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // nameClients fills in the names of the holders' clients. known, which may be nil, has names by tag that

@@ -153,7 +153,7 @@ const (
 )
 
 // renewApart renews the parts of a batch with a command each, up to 8 at a time. It waits for a third of
-// the shortest TTL at most. So parts with an answer are confirmed in time even if another part hangs.
+// the shortest TTL at most, or until ctx ends if the batch is a question (see asking.go). So parts with an answer are confirmed in time even if another part hangs.
 // The leases of a part without an answer are Unknown, and the watchdog asks again.
 //
 // The goroutines belong to the core. Each ends when no part is left, or when ctx ends. answers has room
@@ -168,6 +168,9 @@ func (c *Client) renewApart(ctx context.Context, parts []renewPart) ([]watchdog.
 	for _, p := range parts {
 		total += len(p.asks)
 		for _, ask := range p.asks {
+			if ask.Lease == nil {
+				continue
+			}
 			timeout = min(timeout, max(ask.TTL/3, minPartsTimeout))
 		}
 	}

@@ -100,13 +100,9 @@ const noticeTimeout = time.Second
 
 // receive is the listener of a tag's channel. A goroutine of the hub calls it, so it must not block: it
 // only queues the notice. The first notice in the queue starts a goroutine that reads all of them.
-func (p *presence) receive(tag string, sig pubsub.Signal) {
+func (p *presence) receive(sig pubsub.Signal) {
 	if sig.Resubscribed {
-		// A notice may have been missed. Renewed holds learn of it at their next renewal; those with a fixed
-		// lease are checked now.
-		p.c.core.Spawn(func() {
-			p.checkHolds(func(h *engine.Hold) bool { return !h.Renewed() && tagOf(h.ID()) == tag })
-		})
+		p.askAll() // a notice may have been missed, and Redis may have forgotten all holds
 		return
 	}
 	p.mu.Lock()

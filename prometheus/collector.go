@@ -1,6 +1,7 @@
 package prometheus
 
 import (
+	"errors"
 	"slices"
 	"sync"
 
@@ -22,7 +23,7 @@ var (
 // kindLabel is the label of every metric but the one of the links.
 const kindLabel = "kind"
 
-// outcomes and ends are the values of the labels with these names.
+// outcomes, ends and reasons are the values of the labels outcome, end and reason.
 var (
 	outcomes = []primitives.Outcome{
 		primitives.OutcomeAcquired, primitives.OutcomeNested, primitives.OutcomeBusy, primitives.OutcomeEnded,
@@ -32,6 +33,9 @@ var (
 		primitives.EventReleased, primitives.EventReleaseFailed, primitives.EventLost, primitives.EventLeaked,
 		primitives.EventDetached, primitives.EventAbandoned,
 	}
+	reasons = []primitives.LossReason{
+		primitives.LossExpired, primitives.LossGone, primitives.LossForced, primitives.LossLimit, primitives.LossMembers,
+	}
 )
 
 // Collector is a [prometheus.Collector] of the events of clients. Several clients may share it: then it
@@ -39,10 +43,10 @@ var (
 type Collector struct {
 	labelOf func(name string) string // nil: no label from names
 
-	acquisitions, holdEnds, renewalFailures *prometheus.CounterVec
-	waitDuration, holdDuration, lateness    *prometheus.HistogramVec
-	waiters, holds                          *prometheus.GaugeVec
-	linkLosses                              prometheus.Counter
+	acquisitions, holdEnds, losses, renewalFailures *prometheus.CounterVec
+	waitDuration, holdDuration, lateness            *prometheus.HistogramVec
+	waiters, holds                                  *prometheus.GaugeVec
+	linkLosses                                      prometheus.Counter
 
 	mu     sync.RWMutex
 	series map[seriesKey]*series // grows only
@@ -104,6 +108,9 @@ func NewCollector(opts ...Option) *Collector {
 			"How long holds lasted, whatever their end was.", durationBuckets),
 		holdEnds: counter("redlatch_hold_ends_total",
 			"Ends of holds: released, release-failed, lost, leaked, detached, abandoned.", with("end")),
+		losses: counter("redlatch_hold_losses_total",
+			"Lost holds by reason: expired (no answer), gone, forced, limit (of lease or hold time), members.",
+			with("reason")),
 		lateness: histogram("redlatch_renewal_lateness_seconds",
 			"How long after they were due renewals were confirmed. They are due every third of the TTL.", latenessBuckets),
 		renewalFailures: counter("redlatch_renewal_failures_total",
@@ -119,7 +126,7 @@ func NewCollector(opts ...Option) *Collector {
 // parts lists the collectors that c consists of.
 func (c *Collector) parts() []prometheus.Collector {
 	return []prometheus.Collector{
-		c.acquisitions, c.waitDuration, c.waiters, c.holds, c.holdDuration, c.holdEnds, c.lateness,
+		c.acquisitions, c.waitDuration, c.waiters, c.holds, c.holdDuration, c.holdEnds, c.losses, c.lateness,
 		c.renewalFailures, c.linkLosses,
 	}
 }
@@ -168,6 +175,11 @@ func (c *Collector) Observe(e primitives.Event) {
 			s.holds.Dec()
 			s.holdDuration.Observe(e.Held.Seconds())
 		}
+		if loss, ok := errors.AsType[*primitives.LossError](e.Err); ok && e.Kind == primitives.EventLost {
+			if counter := s.losses[loss.Reason]; counter != nil {
+				counter.Inc()
+			}
+		}
 	}
 }
 
@@ -178,6 +190,7 @@ type seriesKey struct{ kind, label string }
 type series struct {
 	outcomes                             map[primitives.Outcome]prometheus.Counter
 	ends                                 map[primitives.EventKind]prometheus.Counter
+	losses                               map[primitives.LossReason]prometheus.Counter
 	waitDuration, holdDuration, lateness prometheus.Observer
 	waiters, holds                       prometheus.Gauge
 	renewalFailures                      prometheus.Counter
@@ -224,6 +237,7 @@ func (c *Collector) newSeries(key seriesKey) *series {
 	s := &series{
 		outcomes:        make(map[primitives.Outcome]prometheus.Counter, len(outcomes)),
 		ends:            make(map[primitives.EventKind]prometheus.Counter, len(ends)),
+		losses:          make(map[primitives.LossReason]prometheus.Counter, len(reasons)),
 		waitDuration:    c.waitDuration.WithLabelValues(values...),
 		holdDuration:    c.holdDuration.WithLabelValues(values...),
 		lateness:        c.lateness.WithLabelValues(values...),
@@ -236,6 +250,9 @@ func (c *Collector) newSeries(key seriesKey) *series {
 	}
 	for _, end := range ends {
 		s.ends[end] = c.holdEnds.WithLabelValues(with(string(end))...)
+	}
+	for _, reason := range reasons {
+		s.losses[reason] = c.losses.WithLabelValues(with(string(reason))...)
 	}
 	return s
 }

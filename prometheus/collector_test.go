@@ -108,6 +108,10 @@ func acquisitions(outcome string) string {
 	return `redlatch_acquisitions_total{kind="lock",outcome="` + outcome + `"}`
 }
 
+func losses(reason string) string {
+	return `redlatch_hold_losses_total{kind="lock",reason="` + reason + `"}`
+}
+
 func ends(end string) string { return `redlatch_hold_ends_total{end="` + end + `",kind="lock"}` }
 
 // Names of series of kind lock.
@@ -206,12 +210,12 @@ func TestCollectorCountsWhatHappensToLocks(t *testing.T) {
 			f.server.Lose(f, hold)
 			synctest.Wait()
 			require.ErrorIs(f, hold.Release(f.Context()), primitives.ErrLost)
-		}, map[string]float64{acquisitions("acquired"): 1, ends("lost"): 1, waitCount: 1, holdCount: 1, holdSum: 2}},
+		}, map[string]float64{acquisitions("acquired"): 1, ends("lost"): 1, losses("gone"): 1, waitCount: 1, holdCount: 1, holdSum: 2}},
 		{"a limited hold", func(f *fixture) {
 			f.acquire(f.client, "x", primitives.WithMaxHold(time.Second))
 			time.Sleep(2 * time.Second)
 		}, map[string]float64{ // it ends before the limit, by the safety margin
-			acquisitions("acquired"): 1, ends("lost"): 1, waitCount: 1, holdCount: 1, holdSum: .988,
+			acquisitions("acquired"): 1, ends("lost"): 1, losses("limit"): 1, waitCount: 1, holdCount: 1, holdSum: .988,
 		}},
 		{"a detached hold", func(f *fixture) {
 			hold := f.acquire(f.client, "x")
@@ -267,6 +271,7 @@ func TestCollectorShowsAnOutage(t *testing.T) {
 		time.Sleep(time.Minute)
 		got = samples(t, f.registry)
 		assert.InDelta(t, 1, got[ends("lost")], 0)
+		assert.InDelta(t, 1, got[losses("expired")], 0)
 		assert.InDelta(t, 1, got[holds], 0, "y has a long lease")
 		assert.InDelta(t, 1, got[waiters], 0, "a waiter rides out an outage")
 		assert.InDelta(t, 2, got[acquisitions("error")], 0)

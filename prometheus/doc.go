@@ -19,6 +19,7 @@
 //	redlatch_holds{kind}                       holds that have not ended
 //	redlatch_hold_duration_seconds{kind}       how long holds lasted
 //	redlatch_hold_ends_total{kind,end}         ends of holds: released, lost, leaked and others
+//	redlatch_hold_losses_total{kind,reason}    lost holds: expired, gone, forced, limit, members
 //	redlatch_renewal_lateness_seconds{kind}    how late renewals were confirmed; its count is the renewals
 //	redlatch_renewal_failures_total{kind}      renewals without an answer
 //	redlatch_link_losses_total                 lost connections for wake-ups

@@ -71,7 +71,7 @@ func checkQuery(t *testing.T, known map[string]map[string][]string, expr string)
 			}
 			values, ok := known[s[1]][m[1]]
 			require.True(t, ok, "%s has no label %s", s[1], m[1])
-			if m[1] == "outcome" || m[1] == "end" {
+			if m[1] == "outcome" || m[1] == "end" || m[1] == "reason" {
 				assert.Subset(t, values, strings.Split(m[2], "|"), expr)
 			}
 		}

@@ -43,6 +43,14 @@ func newCall(s *Script, keys, args []any) call {
 	return c
 }
 
+// key returns the first key; nil if there is none.
+func (c *call) key() any {
+	if c.firstKey == 0 {
+		return nil
+	}
+	return c.args[c.firstKey]
+}
+
 // evalArgs returns the same call as an EVAL, with the script's text.
 func (c *call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.args[2:]...) }
 
@@ -62,6 +70,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		cmd.SetStepCount(1) // else a cluster client asks any node for it (COMMAND), perhaps one that hangs
 		sent := time.Now()  // before the command is written: a TTL that it sets counts from no later than this
 		reply, err := cmd.reply(sent, via.Process(ctx, cmd))
+		r.contact.note(c.key(), err)
 		switch {
 		case err == nil, withText, !repliedWith(err, "NOSCRIPT"):
 			return reply, err

@@ -287,6 +287,7 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 	unknown := batch[:0]
 	for _, p := range batch {
 		p.reply, p.err = p.cmd.reply(sent, broken)
+		b.r.contact.note(p.key(), p.err)
 		noScript := repliedWith(p.err, "NOSCRIPT")
 		redirected := b.r.shards.cluster != nil && repliedWith(p.err, "MOVED ", "ASK ")
 		switch {

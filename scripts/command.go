@@ -40,6 +40,9 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 	for i, cmd := range cmds {
 		reply, err := cmd.reply(time.Time{}, broken) // no TTL counts from here
 		values[i] = reply.Value
+		if args := commands[i]; len(args) > 1 {
+			r.contact.note(args[1], err)
+		}
 		if first == nil {
 			first = err
 		}

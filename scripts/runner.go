@@ -38,13 +38,14 @@ type Runner struct {
 	maxDelay time.Duration
 	memory   time.Duration // how long Redis remembers a request
 
-	single processor // sends one command alone
-	piped  processor // sends one command in a pipeline of its own
-	batch  *batcher  // of the commands without a shard
-	slots  slotMap
-	shards shards
-	ends   deadlines
-	silent atomic.Bool // the latest script got no answer
+	single  processor // sends one command alone
+	piped   processor // sends one command in a pipeline of its own
+	batch   *batcher  // of the commands without a shard
+	slots   slotMap
+	shards  shards
+	ends    deadlines
+	contact contact
+	silent  atomic.Bool // the latest script got no answer
 	// endsInTime: go-redis itself ends an attempt within timeout, once it has a connection.
 	endsInTime bool
 
@@ -98,6 +99,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.retries = max(r.retries, 0)
 	r.batch = newBatcher(r, rdb, direct)
 	r.slots.r, r.shards.r = r, r
+	r.contact.cluster = r.slots.client != nil
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
 	// A type that embeds a cluster client may override its methods, which batches would bypass.
 	r.shards.cluster, _ = rdb.(*redis.ClusterClient)

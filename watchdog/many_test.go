@@ -515,3 +515,45 @@ type unknownFunc func(error)
 func (f unknownFunc) LeaseUnknown(_ *Lease, err error) { f(err) }
 func (unknownFunc) LeaseRenewed(*Lease)                {}
 func (unknownFunc) LeaseLost(*Lease, bool)             {}
+
+// The server is back after an outage. All leases are renewed at once, in full batches, although calls hang.
+func TestRenewNowAsksAboutAllLeasesAtOnce(t *testing.T) {
+	for name, down := range map[string]reply{"calls fail": {}, "calls hang": {hang: true}, "all is well": {state: Renewed}} {
+		t.Run(name, func(t *testing.T) {
+			withFakeTime(t, until(13*time.Second, down, reply{state: Lost}), func(t *testing.T, d *Dog, s *server) {
+				ks := make([]*keeper, 1000)
+				var leases []*Lease
+				for i := range ks {
+					ks[i] = newKeeper()
+					keep(t, d, ks[i], terms())
+					leases = append(leases, &ks[i].Lease)
+				}
+				sleep(13*time.Second + time.Microsecond) // hanging calls are not overdue
+				before := len(s.requests())
+				d.RenewNow(append(leases, new(Lease))...)
+				synctest.Wait()
+				require.Len(t, s.requests(), before+10)
+				for _, k := range ks {
+					events := k.events()
+					require.Equal(t, "refused@13.000001s", events[len(events)-1])
+				}
+				d.RenewNow(leases...) // they are lost
+				synctest.Wait()
+				require.Len(t, s.requests(), before+10)
+			})
+		})
+	}
+}
+
+// A renewal that RenewNow makes too early is repeated soon.
+func TestRenewNowIsRepeatedSoon(t *testing.T) {
+	withFakeTime(t, until(29*time.Second, unknown, refused), func(t *testing.T, d *Dog, _ *server) {
+		k := newKeeper()
+		keep(t, d, k, terms())
+		d.Confirm(&k.Lease, time.Now().Add(time.Hour))
+		sleep(28800 * time.Millisecond)
+		d.RenewNow(&k.Lease)
+		sleep(400 * time.Millisecond)
+		require.Zero(t, d.Len())
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 )
@@ -246,6 +247,31 @@ func (d *Dog) Confirm(l *Lease, until time.Time) {
 		d.startQueued(l.group) // a call that only served l may have made room
 	}
 	d.arm()
+}
+
+// RenewNow renews leases at once, in batches, because the server may have lost its data. It does nothing for
+// leases that are not registered or have no group. If there is no answer, retries begin with the shortest
+// delay again. A renewal in flight that has not answered may be one of a broken connection, so it counts as
+// overdue. RenewNow does not wait for the renewals.
+func (d *Dog) RenewNow(leases ...*Lease) {
+	for chunk := range slices.Chunk(leases, 10*Batch) { // others may use the Dog in between
+		d.mu.Lock()
+		now := d.now()
+		for _, l := range chunk {
+			if l.dog.Load() != d || !l.registered() || l.group == nil || l.latestStart() == never {
+				continue // a queued attempt is about to start
+			}
+			for _, c := range l.attempts {
+				if c != nil {
+					c.free()
+				}
+			}
+			l.failures = 0
+			d.plan(l, min(l.next, now))
+		}
+		d.arm()
+		d.mu.Unlock()
+	}
 }
 
 // Len returns the number of registered leases.

@@ -308,7 +308,7 @@ func TestEventsAreBalancedIfACohortIsLostWhenItIsPassedOn(t *testing.T) {
 				}
 				release(t, first)
 				s.forget("x")
-				first.Ownership().loseInBackground()
+				first.Ownership().loseInBackground(Loss{Reason: LossGone})
 				waiter.end()
 				cancel()
 				if waiter.hold != nil { // its goroutine was faster

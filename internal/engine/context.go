@@ -19,7 +19,7 @@ func (h *Hold) Context(handle any) context.Context {
 		ctx, cancel := context.WithCancelCause(h.ctx)
 		h.inner = &innerContext{ctx, cancel}
 		if h.cause != nil { // the hold has ended already
-			cancel(h.explain())
+			cancel(h.cause)
 		}
 	}
 	return &holdContext{Context: h.inner.Context, hold: h, handle: handle}

@@ -29,6 +29,8 @@ type Config struct {
 	NewOwner func() Owner
 	// Describe adds the operation and the resource to an error.
 	Describe func(r *Resource, operation string, err error) error
+	// Lost makes the error of a loss. It matches ErrLost.
+	Lost func(Loss) error
 	// Observe receives every event; nil if there is no observer. It is called from many goroutines and
 	// with no mutex of the engine held. A slow observer delays the call that it observes.
 	Observe func(Event)
@@ -64,6 +66,7 @@ type Core struct {
 	dog    *watchdog.Dog
 	queues waitQueues
 	holds  holdList
+	log    logQueue
 
 	closing  chan struct{} // closed when Close begins: acquisitions fail, and waiters give up
 	stopping chan struct{} // closed when Close has waited for all calls: background work ends
@@ -83,7 +86,7 @@ func NewCore(config Config) *Core {
 		Config: config, born: time.Now(),
 		closing: make(chan struct{}), stopping: make(chan struct{}),
 	}
-	c.dog = watchdog.New(config.Renew, watchdog.WithLogger(config.Logger))
+	c.dog = watchdog.New(config.Renew)
 	c.holds = holdList{drained: make(chan struct{}), tagOf: config.HolderTag}
 	return c
 }

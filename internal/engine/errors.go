@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Errors: the ones that users see, the classes of a driver's failures, and the internal ones.
@@ -25,6 +26,27 @@ type releasedError struct{}
 
 func (releasedError) Error() string        { return "released" }
 func (releasedError) Is(target error) bool { return target == ErrNotHeld }
+
+// LossReason says why a hold was lost. Package primitives documents the reasons.
+type LossReason string
+
+// The reasons of losses.
+const (
+	LossExpired LossReason = "expired"
+	LossGone    LossReason = "gone"
+	LossForced  LossReason = "forced"
+	LossLimit   LossReason = "limit"
+	LossMembers LossReason = "members"
+)
+
+// Loss is why a hold was lost. [Config.Lost] makes the error of it.
+type Loss struct {
+	Reason   LossReason
+	Resource *Resource
+	ID       string
+	Silent   time.Duration // expired: how long the server has not answered
+	Members  []error       // members: why holds of members of a joint lock ended
+}
 
 // Failure is the class of an error: whether the failed command may have been executed, and whether
 // another attempt makes sense. Several may be true.

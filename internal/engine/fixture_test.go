@@ -65,6 +65,7 @@ func (s *server) newClient(id string, options ...func(*Config)) *client {
 			n := c.owners.Add(1)
 			return Owner{ID: fmt.Sprintf("%s:%d", id, n), Number: n}
 		},
+		Lost:     func(l Loss) error { return &lossError{l} },
 		Describe: func(r *Resource, op string, err error) error { return fmt.Errorf("%s %s: %w", op, r.Name, err) },
 		Observe: func(e Event) {
 			c.mu.Lock()
@@ -154,6 +155,21 @@ func (c *client) event(t testing.TB, kind EventKind) Event {
 	}
 	require.Fail(t, "no event", "%s", kind)
 	return Event{}
+}
+
+// lossError is the error of a loss.
+type lossError struct{ Loss }
+
+func (e *lossError) Error() string        { return fmt.Sprintf("%s lost: %s", e.Resource.Name, e.Reason) }
+func (e *lossError) Is(target error) bool { return target == ErrLost }
+func (e *lossError) Unwrap() []error      { return e.Members }
+
+// lossOf returns the loss in err.
+func lossOf(t testing.TB, err error) Loss {
+	t.Helper()
+	var loss *lossError
+	require.ErrorAs(t, err, &loss)
+	return loss.Loss
 }
 
 // terms returns the terms of a renewed hold.

@@ -65,6 +65,7 @@ type holding interface {
 	limit(sent time.Time, d time.Duration) time.Time
 	join(h *Hold)   // adds h, once, after h was registered with the client
 	forget(h *Hold) // stops renewing and watching for h; sends nothing
+	loss() Loss     // why it is lost, if a command found that
 	release(ctx context.Context, h *Hold) (lost bool, err error)
 	abandon(ctx context.Context) // the first Release of a lost hold: its critical section is over
 	check(ctx context.Context) error
@@ -198,6 +199,16 @@ func (h *Hold) isLive() bool {
 	return h.cause == nil && !h.taken
 }
 
+// ended is why the hold has ended, or is about to; nil if it is live.
+func (h *Hold) ended() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.cause == nil && h.taken {
+		return ErrReleased
+	}
+	return h.cause
+}
+
 // isLost reports whether the hold ended by a loss.
 func (h *Hold) isLost() bool {
 	h.mu.Lock()
@@ -234,7 +245,7 @@ func (h *Hold) watchLimit() {
 // held, in a goroutine of its own, and must not be delayed.
 func (h *Hold) LeaseLost(*watchdog.Lease, bool) {
 	h.held.forget(h)
-	h.loseInBackground()
+	h.loseInBackground(Loss{Reason: LossLimit})
 }
 
 // LeaseRenewed is not called: a limit is watched, not renewed.
@@ -281,8 +292,7 @@ func (h *Hold) Release(ctx context.Context) error {
 		}
 		return err
 	case lost:
-		h.lose(ctx)
-		return ErrLost
+		return h.lose(ctx, h.held.loss())
 	}
 	if h.end(ErrReleased) {
 		h.emit(ctx, EventReleased, nil)
@@ -365,19 +375,14 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error
 }
 
 // ask runs f, which sends a command about h. It fails before that if h has ended, has no lease, or if
-// ctx has ended. Check and Extend share it.
+// ctx has ended. If h is lost when f returns, ask returns the loss, whatever f's command was answered.
+// Check and Extend share it.
 func (h *Hold) ask(ctx context.Context, f func() error) error {
 	if err := h.r.Core.Begin(ctx); err != nil {
 		return h.refused(err)
 	}
 	defer h.r.Core.Leave()
-	h.mu.Lock()
-	cause := h.cause
-	if cause == nil && h.taken {
-		cause = ErrReleased
-	}
-	h.mu.Unlock()
-	switch {
+	switch cause := h.ended(); {
 	case cause != nil:
 		return cause
 	case h.held == nil:
@@ -388,23 +393,70 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	return f()
+	err := f()
+	if loss := h.lossCause(); loss != nil {
+		return loss
+	}
+	if errors.Is(err, ErrLost) && ctx.Err() == nil {
+		return h.lose(ctx, h.held.loss()) // another goroutine is about to end it
+	}
+	if o := h.Ownership(); err == nil && o != nil && h.isLive() && !h.ValidUntil().After(time.Now()) {
+		return h.lose(ctx, o.expire(h)) // the answer came too late; the watchdog is about to report the loss
+	}
+	return err
 }
 
-// lose ends the hold because the call with ctx found that it is lost. It calls the observer, so the
-// event comes before that call returns.
-func (h *Hold) lose(ctx context.Context) {
-	if h.end(ErrLost) {
-		h.emit(ctx, EventLost, ErrLost)
+// lossCause is why h was lost; nil if it was not.
+func (h *Hold) lossCause() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if errors.Is(h.cause, ErrLost) {
+		return h.cause
 	}
+	return nil
+}
+
+// lose ends the hold because the call with ctx found that it is lost, and returns the error for that
+// call. It writes the log and calls the observer, so both come before that call returns.
+func (h *Hold) lose(ctx context.Context, loss Loss) error {
+	loss, err := h.explain(loss)
+	if h.end(err) {
+		if h.isAnnounced() {
+			h.r.Core.logNow(ctx, h.lossRecord(loss, err))
+		}
+		h.emit(ctx, EventLost, err)
+	} else if earlier := h.lossCause(); earlier != nil {
+		return earlier
+	}
+	return err
 }
 
 // loseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a check
-// after a takeover notice. It does not wait for the observer.
-func (h *Hold) loseInBackground() {
-	if h.end(ErrLost) && !h.isSilent() {
-		h.r.Core.emitLater(h.event(EventLost, ErrLost))
+// after a takeover notice. It waits neither for the observer nor for the log.
+func (h *Hold) loseInBackground(loss Loss) {
+	loss, err := h.explain(loss)
+	if !h.end(err) {
+		return
 	}
+	if h.isAnnounced() {
+		h.r.Core.logLater(h.lossRecord(loss, err))
+	}
+	if !h.isSilent() {
+		h.r.Core.emitLater(h.event(EventLost, err))
+	}
+}
+
+// limitTolerance is how much earlier than the limit of a hold its lease may end: renewals ask for whole
+// milliseconds.
+const limitTolerance = 2 * time.Millisecond
+
+// explain completes a loss of h, and returns its error too.
+func (h *Hold) explain(loss Loss) (Loss, error) {
+	if limit := h.until(); loss.Reason == LossExpired && !limit.IsZero() && time.Until(limit) <= limitTolerance {
+		loss = Loss{Reason: LossLimit} // renewals stop there
+	}
+	loss.Resource, loss.ID = h.r, h.ID()
+	return loss, h.r.Core.Lost(loss)
 }
 
 // end ends the hold for cause, once, and reports whether this call did. It does not block. The caller
@@ -420,7 +472,7 @@ func (h *Hold) end(cause error) bool {
 	}
 	h.cause = cause
 	if h.inner != nil {
-		h.inner.cancel(h.explain())
+		h.inner.cancel(cause)
 	}
 	turns, lapse := h.turns, h.lapse
 	h.mu.Unlock()
@@ -442,20 +494,19 @@ func (h *Hold) end(cause error) bool {
 	return true
 }
 
-// explain is the cause of the hold's context. For a loss it names the lock. mu is held.
-func (h *Hold) explain() error {
-	if errors.Is(h.cause, ErrLost) {
-		return h.r.Core.Describe(h.r, "hold", ErrLost)
-	}
-	return h.cause
-}
-
 // isSilent reports whether h emits no events. Holds of members emit none, because the joint hold emits events
 // for all of them. Nor does a hold whose acquisition was not announced.
 func (h *Hold) isSilent() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.group != nil || h.unaccepted
+}
+
+// isAnnounced reports whether an acquisition has returned h, or will.
+func (h *Hold) isAnnounced() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.unaccepted
 }
 
 // emit emits an event in the goroutine of the call that has ctx.
@@ -474,5 +525,8 @@ func (h *Hold) emitEnd(kind EventKind, err error) {
 }
 
 func (h *Hold) event(kind EventKind, err error) Event {
-	return Event{Kind: kind, Resource: h.r, ID: h.ID(), Held: time.Since(h.r.Core.Time(h.since)), Err: err}
+	return Event{Kind: kind, Resource: h.r, ID: h.ID(), Held: h.heldFor(), Err: err}
 }
+
+// heldFor is how long the hold has lasted.
+func (h *Hold) heldFor() time.Duration { return time.Since(h.r.Core.Time(h.since)) }

@@ -355,13 +355,15 @@ func (o *JointOwnership) memberEnded(member *Hold, cause error) {
 		o.unreported = asking
 	}
 	o.mu.Unlock()
+	loss := o.loss()
 	switch {
 	case lost && asking:
 		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all
 		// the same, because that call may wait for a silent member.
-		o.h.end(ErrLost)
+		_, err := o.h.explain(loss)
+		o.h.end(err)
 	case lost:
-		o.h.loseInBackground()
+		o.h.loseInBackground(loss)
 	case errors.Is(cause, ErrLost):
 		o.retakeLater()
 	}
@@ -383,7 +385,7 @@ func (o *JointOwnership) join(h *Hold) {
 	switch {
 	case lost:
 		o.close()
-		h.loseInBackground()
+		h.loseInBackground(o.loss())
 	case someEnded:
 		o.retakeLater()
 	}
@@ -479,11 +481,31 @@ func (o *JointOwnership) ask(ctx context.Context, f func(*Hold) error) error {
 	}
 	o.close()
 	if unreported {
-		o.h.emit(ctx, EventLost, ErrLost)
-	} else {
-		o.h.lose(ctx)
+		loss, err := o.h.explain(o.loss())
+		if !o.h.end(err) { // memberEnded was first
+			err = o.h.ended()
+		}
+		if errors.Is(err, ErrLost) {
+			o.core().logNow(ctx, o.h.lossRecord(loss, err))
+			o.h.emit(ctx, EventLost, err)
+		}
+		return err
 	}
-	return ErrLost
+	return o.h.lose(ctx, o.loss())
+}
+
+// loss implements holding: too few members are left. A member that the user has released, or whose client
+// was closed, is a reason too. It stands there as text: the joint hold itself was neither released nor closed.
+func (o *JointOwnership) loss() Loss {
+	loss := Loss{Reason: LossMembers}
+	for _, member := range o.memberHolds() {
+		if cause := member.ended(); errors.Is(cause, ErrLost) {
+			loss.Members = append(loss.Members, cause)
+		} else if cause != nil {
+			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
+		}
+	}
+	return loss
 }
 
 // decide turns counted answers into a result. lost: so many members refused that too few are left. An

@@ -66,6 +66,7 @@ func (o *Ownership) NextChange() uint32 {
 // lease are not part of it.
 type renewedHolds struct {
 	ttl      time.Duration // the longest; 0: no hold is renewed
+	shortest time.Duration // the shortest TTL
 	limited  bool          // each of them has a limit
 	limit    Instant       // the last of these limits
 	extended Instant       // the latest end of a lease that an Extend got, or may still get
@@ -81,6 +82,9 @@ func (o *Ownership) renewed() renewedHolds {
 		h.mu.Lock()
 		limit, extended := h.limit, h.extended
 		h.mu.Unlock()
+		if all.ttl == 0 || h.ttl < all.shortest {
+			all.shortest = h.ttl
+		}
 		all.ttl = max(all.ttl, h.ttl)
 		all.limited = all.limited && limit != 0
 		all.limit = max(all.limit, limit)

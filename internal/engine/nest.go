@@ -60,8 +60,8 @@ func (r *Resource) outer(ctx context.Context) (*Hold, error) {
 // nestUnder waits for the turn under outer, if r's kind takes turns, and then acquires. The new hold
 // keeps the turn until it ends. If the acquisition fails, nestUnder passes the turn on.
 func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
-	if outer.isLost() {
-		return nil, ErrLost // at once: do not wait for a sibling that still has the turn
+	if loss := outer.lossCause(); loss != nil {
+		return nil, loss // at once: do not wait for a sibling that still has the turn
 	}
 	parent := (*Hold)(nil)
 	if r.Traits.NestsInTurn {

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -58,6 +59,7 @@ type Ownership struct {
 	lapsed     int16         // holds that ended by their limit and were not released since
 	lost       bool          // set once: all holds have been ended, or are about to be
 	kept       bool          // the watchdog renews lease
+	failing    bool          // the latest renewal has failed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	shortening bool          // a release that shortens the lease was sent and not answered yet
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
@@ -149,7 +151,7 @@ func (o *Ownership) join(h *Hold) {
 	}
 	o.mu.Unlock()
 	if lost {
-		h.loseInBackground()
+		h.loseInBackground(o.loss())
 		return
 	}
 	if h.limit != 0 { // read without its mutex: the caller has not returned h yet
@@ -170,7 +172,8 @@ func (o *Ownership) setTerms(fresh *Hold) {
 		o.kept = false
 		return
 	}
-	terms := watchdog.Terms{Group: o.r.RenewGroup, TTL: all.ttl}
+	// The key has one TTL: the longest. But each hold learns of a loss as soon as without the others.
+	terms := watchdog.Terms{Group: o.r.RenewGroup, TTL: all.ttl, Period: all.shortest / 3}
 	if o.shortLease > 0 {
 		terms.TTL = min(terms.TTL, o.shortLease) // until the first renewal
 	}
@@ -424,15 +427,75 @@ func (o *Ownership) check(ctx context.Context) error {
 	return o.judge(ctx, lost, err)
 }
 
-// Verify asks the server whether o still holds the lock, and ends its holds if it does not. It is check
-// for a goroutine of the client's presence: it does not wait for the observer.
+// Verify asks the server whether o still holds the lock, after a takeover notice has named it, and ends its
+// holds if it does not. It is check for a goroutine of the client's presence: it does not wait for the
+// observer.
 func (o *Ownership) Verify(ctx context.Context) error {
 	lost, err := o.r.Driver.Check(ctx, o)
 	if err == nil && lost {
-		o.loseInBackground()
+		o.loseInBackground(Loss{Reason: LossForced})
 		return ErrLost
 	}
 	return err
+}
+
+// Gone reports that the server has said that o does not hold the lock. It ends the holds, and does not wait
+// for the observer.
+func (o *Ownership) Gone() { o.loseInBackground(o.loss()) }
+
+// ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any longer.
+func (o *Ownership) ValidFor() (d time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for h := o.holds; h != nil; h = h.sibling {
+		if left := time.Until(o.validUntil(h)); d == 0 || left < d {
+			d = left
+		}
+	}
+	return max(d, 0)
+}
+
+// RenewNow has the watchdog renew the leases of ownerships at once, because the server may have forgotten
+// them. It returns the ownerships whose leases are not renewed. It does not block.
+func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
+	renewed := make([]*watchdog.Lease, 0, len(owned))
+	for _, o := range owned {
+		o.mu.Lock()
+		kept := o.kept
+		o.mu.Unlock()
+		if kept {
+			renewed = append(renewed, &o.lease)
+		} else {
+			fixed = append(fixed, o)
+		}
+	}
+	c.dog.RenewNow(renewed...)
+	return fixed
+}
+
+// loss implements holding: the server does not know the id.
+func (o *Ownership) loss() Loss { return Loss{Reason: LossGone} }
+
+// expire stops renewing and watching for h, because its validity has passed. It returns why h is lost. The
+// renewed lease of o ends all its holds; the limit of h ends h alone.
+func (o *Ownership) expire(h *Hold) Loss {
+	if limit := h.until(); !h.renew || (!limit.IsZero() && time.Until(limit) <= limitTolerance) {
+		o.forget(h)
+		return Loss{Reason: LossLimit}
+	}
+	loss := o.expiredLoss()
+	o.lastsUntil(time.Now().Add(o.TTL)) // see LeaseLost
+	for _, other := range o.endAll() {
+		if other != h {
+			other.loseInBackground(loss)
+		}
+	}
+	return loss
+}
+
+// expiredLoss is the loss of a lease that the server has not confirmed in time.
+func (o *Ownership) expiredLoss() Loss {
+	return Loss{Reason: LossExpired, Silent: o.lease.Silent()}
 }
 
 // extend implements holding: it keeps the lock, and h, for at least d from now. It blocks for the reply.
@@ -482,16 +545,16 @@ func (o *Ownership) judge(ctx context.Context, lost bool, err error) error {
 func (o *Ownership) lose(ctx context.Context, except *Hold) {
 	for _, h := range o.endAll() {
 		if h != except {
-			h.lose(ctx)
+			_ = h.lose(ctx, o.loss())
 		}
 	}
 }
 
 // loseInBackground ends all holds when no call of the user found the loss. It does not wait for the
 // observer. The watchdog calls it.
-func (o *Ownership) loseInBackground() {
+func (o *Ownership) loseInBackground(loss Loss) {
 	for _, h := range o.endAll() {
-		h.loseInBackground()
+		h.loseInBackground(loss)
 	}
 }
 
@@ -537,29 +600,40 @@ func (o *Ownership) endsAt() time.Time {
 func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
 	late := l.Late()
 	o.mu.Lock()
+	recovered := o.failing
+	o.failing = false
 	if o.shortLease > 0 && o.holds != nil {
 		// The first lease was shorter than the holds asked for. Renew for their TTLs from now on.
 		o.shortLease = 0
 		o.setTerms(nil)
 	}
 	o.mu.Unlock()
+	if recovered {
+		o.r.Core.logLater(newRecord(slog.LevelInfo, "renewal works again", o.r, o.ID))
+	}
 	o.report(Event{Kind: EventRenewed, Late: late})
 }
 
 // LeaseUnknown implements [watchdog.Keeper]: a renewal was not answered. That alone is no loss: the
 // watchdog repeats it until validity ends.
 func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
+	o.mu.Lock()
+	o.failing = true
+	o.mu.Unlock()
+	o.r.Core.logLater(o.failureRecord(err))
 	o.report(Event{Kind: EventRenewFailed, Err: err})
 }
 
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
+	loss := o.loss()
 	if !refused {
 		// A renewal without an answer may be executed now, and keep the key for a TTL: see abandon.
 		o.lastsUntil(time.Now().Add(o.TTL))
+		loss = o.expiredLoss()
 	}
-	o.loseInBackground()
+	o.loseInBackground(loss)
 }
 
 // report emits e for each hold, from other goroutines. Nobody may hold mu.

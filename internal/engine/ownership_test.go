@@ -38,30 +38,37 @@ func TestHoldIsLost(t *testing.T) {
 		terms  []func(*Terms)
 		act    func(s *server) // runs after a second
 		at     time.Duration   // when the context ends; 0: not within an hour
+		reason LossReason
+		silent time.Duration
 		renews bool
 		failed bool // a renewal failed
 	}{
 		{name: "renewed: never", renews: true},
-		{name: "a fixed lease ends", terms: []func(*Terms){fixedLease(testTTL)}, at: testTTL - testMargin},
-		{name: "a short maximum hold time", terms: []func(*Terms){maxHold(testTTL)}, at: testTTL - testMargin},
+		{name: "a fixed lease ends", terms: []func(*Terms){fixedLease(testTTL)}, at: testTTL - testMargin, reason: LossLimit},
+		{
+			name: "a short maximum hold time", terms: []func(*Terms){maxHold(testTTL)},
+			at: testTTL - testMargin, reason: LossLimit, renews: true,
+		},
 		{
 			name: "a long maximum hold time", terms: []func(*Terms){maxHold(10 * time.Minute)},
-			at: 10*time.Minute - (6*time.Second + 2*time.Millisecond), renews: true,
+			at: 10*time.Minute - (6*time.Second + 2*time.Millisecond), reason: LossLimit, renews: true,
 		},
 		{
 			name: "the server does not answer", at: testTTL - testMargin, renews: true, failed: true,
+			reason: LossExpired, silent: testTTL - testMargin,
 			act: func(s *server) { s.onEach(func(command) fault { return fault{mute: true} }) },
 		},
 		{
 			name: "the server is unreachable", at: testTTL - testMargin, renews: true, failed: true,
+			reason: LossExpired, silent: testTTL - testMargin,
 			act: func(s *server) { s.onEach(func(command) fault { return fault{err: errDown} }) },
 		},
 		{
-			name: "the server has forgotten it", at: 10 * time.Second, renews: true,
+			name: "the server has forgotten it", at: 10 * time.Second, reason: LossGone, renews: true,
 			act: func(s *server) { s.forget("x") },
 		},
 		{
-			name: "another has it", at: 10 * time.Second, renews: true,
+			name: "another has it", at: 10 * time.Second, reason: LossGone, renews: true,
 			act: func(s *server) { s.forget("x"); s.seize("x", "other", 0) },
 		},
 		{
@@ -104,7 +111,10 @@ func TestHoldIsLost(t *testing.T) {
 					want = append(want, EventReleased)
 				} else {
 					require.ErrorIs(t, err, ErrLost)
-					require.EqualError(t, context.Cause(ctx), "hold x: lost")
+					loss := lossOf(t, context.Cause(ctx))
+					assert.Equal(t, Loss{tt.reason, hold.r, hold.ID(), tt.silent, nil}, loss)
+					assert.Equal(t, context.Cause(ctx), err)
+					assert.Equal(t, err, c.event(t, EventLost).Err)
 					require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
 					assert.Equal(t, tt.at, c.event(t, EventLost).Held)
 					want = append(want, EventLost)
@@ -288,6 +298,60 @@ func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
 		release(t, hold)
 		s.requireFree(t)
 	})
+}
+
+// A hold is asked about every third of its TTL, whatever lease it was promised beyond that.
+func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
+	const short = 6 * time.Second
+	extend := func(t *testing.T, _ *client, hold *Hold) { require.NoError(t, hold.Extend(t.Context(), time.Hour, nil)) }
+	for _, tt := range []struct {
+		name  string
+		terms []func(*Terms)
+		grant time.Duration // of the first lease; 0: as asked for
+		act   func(t *testing.T, c *client, hold *Hold)
+		every time.Duration
+	}{
+		{name: "extended", act: extend, every: testTTL / 3},
+		{name: "extended beyond its maximum hold time", terms: []func(*Terms){maxHold(time.Minute)}, act: extend, every: testTTL / 3},
+		{name: "a short first lease, extended", grant: short, act: extend, every: short / 3},
+		{
+			name: "a nested hold with a long lease", every: testTTL / 3,
+			act: func(t *testing.T, c *client, hold *Hold) {
+				_ = acquire(t, carry(hold), c.lock("x"), fixedLease(time.Hour))
+			},
+		},
+		{
+			name: "a nested hold with a long TTL", every: testTTL / 3,
+			act: func(t *testing.T, c *client, hold *Hold) {
+				_ = acquire(t, carry(hold), c.lock("x"), ttl(time.Hour))
+			},
+		},
+		{
+			name: "an extended nested hold that was released", every: testTTL / 3,
+			act: func(t *testing.T, c *client, hold *Hold) {
+				inner := acquire(t, carry(hold), c.lock("x"))
+				require.NoError(t, inner.Extend(t.Context(), time.Hour, nil))
+				release(t, inner)
+			},
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *server) {
+				c := s.client(t, "a")
+				r := c.lock("x")
+				r.Driver.(*driver).lease = tt.grant
+				hold := acquire(t, t.Context(), r, tt.terms...)
+				tt.act(t, c, hold)
+				s.forget("x")
+				select {
+				case <-carry(hold).Done():
+				case <-time.After(2 * time.Hour):
+				}
+				assert.Equal(t, tt.every, s.now())
+				assert.Equal(t, LossGone, lossOf(t, context.Cause(carry(hold))).Reason)
+			})
+		})
+	}
 }
 
 func TestLossIsToldToAllNestedHolds(t *testing.T) {

@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/redlatch/redlatch/watchdog"
+)
+
+// The log of losses and of renewals. A log handler may block. So what the background finds is logged in
+// a goroutine of its own: a slow handler delays no renewal and no report of a loss.
+
+// maxLogged bounds the records that wait for the handler. Further ones are dropped, and counted in the
+// log.
+const maxLogged = 200_000
+
+// logQueue has the records that the goroutine of logLater has not written yet.
+type logQueue struct {
+	mu      sync.Mutex // guards the rest; innermost
+	writing bool       // the goroutine runs
+	records []slog.Record
+	dropped int
+}
+
+// logNow writes a record in the goroutine of a call. It blocks as long as the handler does.
+func (c *Core) logNow(ctx context.Context, record slog.Record) {
+	if c.Logger.Enabled(ctx, record.Level) {
+		_ = c.Logger.Handler().Handle(ctx, record)
+	}
+}
+
+// logLater writes a record in another goroutine, in order. It does not block.
+func (c *Core) logLater(record slog.Record) {
+	if !c.Logger.Enabled(context.Background(), record.Level) {
+		return
+	}
+	q := &c.log
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.records) >= maxLogged {
+		q.dropped++
+		return
+	}
+	q.records = append(q.records, record)
+	if !q.writing {
+		q.writing = true
+		c.Spawn(c.writeLog)
+	}
+}
+
+// writeLog is the goroutine of logLater. It ends when no record is left.
+func (c *Core) writeLog() {
+	q := &c.log
+	for {
+		q.mu.Lock()
+		records, dropped := q.records, q.dropped
+		q.records, q.dropped = nil, 0
+		q.writing = len(records) > 0
+		q.mu.Unlock()
+		if len(records) == 0 {
+			return
+		}
+		if dropped > 0 {
+			record := slog.NewRecord(time.Now(), slog.LevelWarn, "log records dropped", 0)
+			record.AddAttrs(slog.Int("records", dropped))
+			records = append(records, record)
+		}
+		for _, record := range records {
+			_ = c.Logger.Handler().Handle(context.Background(), record)
+		}
+	}
+}
+
+// newRecord returns a record about a resource and the id of a holder.
+func newRecord(level slog.Level, message string, r *Resource, id string) slog.Record {
+	record := slog.NewRecord(time.Now(), level, message, 0)
+	record.AddAttrs(slog.String("kind", r.Kind), slog.String("name", r.Name), slog.String("id", id))
+	return record
+}
+
+// lossRecord is the record of a loss.
+func (h *Hold) lossRecord(loss Loss, err error) slog.Record {
+	record := newRecord(slog.LevelWarn, "hold lost", h.r, h.ID())
+	record.AddAttrs(slog.String("reason", string(loss.Reason)), slog.Duration("held", h.heldFor()),
+		slog.Any("error", err))
+	return record
+}
+
+// failureRecord is the record of a failed renewal.
+func (o *Ownership) failureRecord(err error) slog.Record {
+	reason := "refused"
+	if failure := o.r.Core.failure(err); errors.Is(err, watchdog.ErrNoAnswer) ||
+		!failure.NotNow && (failure.InDoubt || failure.Retry) {
+		reason = "no answer"
+	}
+	record := newRecord(slog.LevelWarn, "renewal failed", o.r, o.ID)
+	record.AddAttrs(slog.String("reason", reason), slog.Any("error", err))
+	return record
+}

@@ -1,0 +1,173 @@
+package primitives
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/watchdog"
+)
+
+// A Redis that comes back may have forgotten everything: a restart without data, or a failover. So the client
+// then asks it about all holds at once. Otherwise a renewed hold would learn of its loss at its next renewal,
+// and one with a fixed lease never. These are the occasions:
+//
+//   - The connection of the client's takeover notices was made again: every hold.
+//   - A command is answered after one that found the connection broken ([scripts.Runner.OnReturn]): every hold.
+//   - The client begins to listen for takeover notices: the holds of that tag, which may be older than the
+//     connection.
+//
+// Renewed holds are asked about by a renewal, which the watchdog makes at once. The question about a fixed
+// lease is a renewal for less than it lasts anyway, so it changes nothing. One command asks about up to
+// [watchdog.Batch] holds. There is one goroutine that asks (runAsking), with a few workers. Occasions that come
+// while it runs count as one.
+
+const (
+	askEvery   = 200 * time.Millisecond // between the beginnings of two rounds of questions
+	askTimeout = time.Second            // for a question to be sent
+	askWorkers = 8                      // questions in flight
+	askAtMost  = 30 * time.Second       // for all questions of one occasion
+	askSilence = askWorkers             // questions in a row without an answer that end a round
+)
+
+// asking is the part of a presence that asks about holds.
+type asking struct {
+	mu      sync.Mutex // guards the rest
+	running bool       // run runs
+	all     bool       // about all holds
+	tags    []string   // about the holds of these tags
+}
+
+// askAll asks about every hold, in the background. It does not block. Any goroutine may call it.
+func (p *presence) askAll() { p.ask(func(a *asking) { a.all = true }) }
+
+// askTag asks about the holds of a tag, in the background. It does not block.
+func (p *presence) askTag(tag string) { p.ask(func(a *asking) { a.tags = append(a.tags, tag) }) }
+
+func (p *presence) ask(add func(*asking)) {
+	a := &p.asking
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	add(a)
+	if !a.running {
+		a.running = true
+		p.c.core.Spawn(p.runAsking)
+	}
+}
+
+// runAsking is the goroutine of ask. It ends when nothing is left to ask, or when the core stops.
+func (p *presence) runAsking() {
+	a := &p.asking
+	for {
+		a.mu.Lock()
+		all, tags := a.all, a.tags
+		a.all, a.tags = false, nil
+		a.running = all || len(tags) > 0
+		a.mu.Unlock()
+		if !all && len(tags) == 0 {
+			return
+		}
+		began := time.Now()
+		p.askAbout(p.c.core.RenewNow(p.c.core.LeasedOwnerships(func(h *engine.Hold) bool {
+			return all || slices.Contains(tags, tagOf(h.ID()))
+		})))
+		engine.Pause(context.Background(), askEvery-time.Since(began), p.c.core.Stopping())
+		select {
+		case <-p.c.core.Stopping():
+			return
+		default:
+		}
+	}
+}
+
+// askAbout asks about the fixed leases of these ownerships, and ends those that Redis does not have. What is
+// not answered is asked again, for about a second. After that Redis has to come back once more.
+func (p *presence) askAbout(owned []*engine.Ownership) {
+	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
+	defer cancel()
+	for _, pause := range append(verifyPauses[:], 0) {
+		if owned = p.askRound(ctx, owned); len(owned) == 0 || pause == 0 {
+			return
+		}
+		engine.Pause(ctx, pause, p.c.core.Stopping())
+	}
+}
+
+// askRound asks once about each of these ownerships, in batches. It returns those without an answer. It blocks
+// until its workers have ended. If Redis does not answer at all, they stop soon.
+func (p *presence) askRound(ctx context.Context, owned []*engine.Ownership) (unanswered []*engine.Ownership) {
+	batches := questionsAbout(owned)
+	var next, silent atomic.Int64 // the next batch; questions in a row without an answer
+	var workers sync.WaitGroup    // they end before runAsking, which Close waits for
+	for range min(askWorkers, len(batches)) {
+		workers.Go(func() {
+			for silent.Load() < askSilence && ctx.Err() == nil {
+				n := int(next.Add(1)) - 1
+				if n >= len(batches) {
+					return
+				}
+				if p.c.askOnce(ctx, batches[n]) {
+					silent.Store(0)
+				} else {
+					silent.Add(1)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	for _, q := range batches {
+		for i, ask := range q.asks {
+			if i >= len(q.states) || q.states[i] == watchdog.Unknown {
+				unanswered = append(unanswered, ask.Keeper.(*engine.Ownership))
+			}
+		}
+	}
+	return unanswered
+}
+
+// question is one command that asks about holds of one group.
+type question struct {
+	group  any
+	asks   []watchdog.Ask
+	states []watchdog.State // the answer
+}
+
+// questionsAbout divides ownerships into batches. It leaves out those whose holds have ended.
+func questionsAbout(owned []*engine.Ownership) (batches []*question) {
+	open := map[any]*question{} // by group, with room for more
+	seen := make(map[*engine.Ownership]bool, len(owned))
+	for _, o := range owned {
+		left := o.ValidFor()
+		if seen[o] || left == 0 {
+			continue
+		}
+		seen[o] = true
+		group := o.Resource().RenewGroup
+		q := open[group]
+		if q == nil || len(q.asks) == watchdog.Batch {
+			q = &question{group: group}
+			open[group] = q
+			batches = append(batches, q)
+		}
+		// The server keeps the lease for longer than that: a margin longer.
+		q.asks = append(q.asks, watchdog.Ask{Keeper: o, TTL: max(left.Truncate(time.Millisecond), time.Millisecond)})
+	}
+	return batches
+}
+
+// askOnce sends a question, and ends the holds that Redis does not have. It reports whether there was an
+// answer.
+func (c *Client) askOnce(ctx context.Context, q *question) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	q.states, _ = c.renew(ctx, q.group, q.asks)
+	for i, state := range q.states {
+		if state == watchdog.Lost {
+			q.asks[i].Keeper.(*engine.Ownership).Gone()
+		}
+	}
+	return slices.ContainsFunc(q.states, func(s watchdog.State) bool { return s != watchdog.Unknown })
+}

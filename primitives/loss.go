@@ -1,0 +1,93 @@
+package primitives
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
+
+// LossReason says why a hold was lost.
+type LossReason string
+
+// The reasons of losses.
+const (
+	// LossExpired: Redis did not answer until the hold's validity ended. Silent says for how long.
+	LossExpired = LossReason(engine.LossExpired)
+	// LossGone: Redis answers that the lock is not ours. It was deleted or evicted, a restart or a failover has
+	// forgotten it, or it expired while the process was stopped.
+	LossGone = LossReason(engine.LossGone)
+	// LossForced: ForceRelease, ReleaseID or Adopt took the lock away, and told the holder's client. A renewal,
+	// or a call of the hold, may find the loss before that: then the reason is LossGone.
+	LossForced = LossReason(engine.LossForced)
+	// LossLimit: the lease of [WithLease], or the time of [WithMaxHold], is over.
+	LossLimit = LossReason(engine.LossLimit)
+	// LossMembers: too few members of a joint lock are left. The error wraps theirs.
+	LossMembers = LossReason(engine.LossMembers)
+)
+
+// LossError says why a hold was lost. It matches [ErrLost]. It is the cause of [Hold.Context], and the Err of
+// [EventLost]. The methods of a lost hold, and Do, return it in their errors: use [errors.As].
+//
+//	if loss, ok := errors.AsType[*primitives.LossError](err); ok && loss.Reason == primitives.LossExpired {
+type LossError struct {
+	Reason LossReason
+	Kind   string        // such as "fair": see [Info].Kind
+	Name   string        // the user's name
+	ID     string        // the hold's
+	Silent time.Duration // of LossExpired: how long ago Redis had confirmed the hold
+	// members are the reasons of LossMembers.
+	members []error
+}
+
+// Error returns a line such as: redlatch: lock "orders:42" lost: expired: no answer from Redis for 21s.
+func (e *LossError) Error() string {
+	return fmt.Sprintf("redlatch: %s %q %s", e.Kind, e.Name, e.text())
+}
+
+// text is the reason in words.
+func (e *LossError) text() string {
+	text := "lost: " + string(e.Reason)
+	switch e.Reason {
+	case LossExpired:
+		text += ": no answer from Redis for " + rounded(e.Silent).String()
+	case LossGone:
+		text += ": Redis does not have this hold any longer"
+	case LossForced:
+		text += ": released or taken over by id or by force"
+	case LossLimit:
+		text += ": its lease or maximum hold time is over"
+	case LossMembers:
+		text += ": too few are left"
+		for i, member := range e.members {
+			separator := "; "
+			if i == 0 {
+				separator = ": "
+			}
+			text += separator + member.Error()
+		}
+	}
+	return text
+}
+
+// rounded returns d in a precision that people read.
+func rounded(d time.Duration) time.Duration {
+	if d >= time.Second {
+		return d.Round(100 * time.Millisecond)
+	}
+	return d.Round(time.Millisecond)
+}
+
+// Is reports whether target is ErrLost.
+func (e *LossError) Is(target error) bool { return target == ErrLost }
+
+// Unwrap returns the errors of the members of a joint lock.
+func (e *LossError) Unwrap() []error { return e.members }
+
+// newLossError implements [engine.Config].Lost.
+func newLossError(loss engine.Loss) error {
+	return &LossError{
+		Reason: LossReason(loss.Reason), Kind: loss.Resource.Kind, Name: loss.Resource.Name, ID: loss.ID,
+		Silent: loss.Silent, members: loss.Members,
+	}
+}

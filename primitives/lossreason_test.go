@@ -1,0 +1,347 @@
+package primitives_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// logger returns a logger that writes JSON to the buffer.
+func (l *logBuffer) logger() primitives.ClientOption {
+	return primitives.WithLogger(slog.New(slog.NewJSONHandler(l, nil)))
+}
+
+// records returns the attributes of all records with that message.
+func (l *logBuffer) records(t testing.TB, message string) (list []map[string]any) {
+	t.Helper()
+	for line := range strings.Lines(l.String()) {
+		var record map[string]any
+		require.NoError(t, json.Unmarshal([]byte(line), &record))
+		if record[slog.MessageKey] == message {
+			list = append(list, record)
+		}
+	}
+	return list
+}
+
+// lossTest is a hold in a bubble, of a client whose events and log are recorded.
+type lossTest struct {
+	*bubbled
+	c     *primitives.Client
+	heard *recorder
+	log   *logBuffer
+	hold  *primitives.Hold
+}
+
+// Each case is a hold that is lost, and the reason that everything tells: the cause of its context, its
+// methods, the event and the log.
+func TestC27LossTellsItsReason(t *testing.T) {
+	named := func(c *primitives.Client) *primitives.Lock { return c.Lock("orders:42") }
+	multi := func(c *primitives.Client) *primitives.Lock {
+		return primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("orders:42")})
+	}
+	forget := func(t *testing.T, x *lossTest) {
+		require.NoError(t, x.s.Client(t).Del(t.Context(), "orders:42").Err())
+	}
+	for _, tt := range []struct {
+		name   string
+		lock   func(c *primitives.Client) *primitives.Lock
+		opts   []primitives.Option
+		lose   func(t *testing.T, x *lossTest) // after two seconds
+		within time.Duration
+		reason primitives.LossReason
+		text   string
+	}{
+		{
+			name: "deleted", lose: forget, within: 10 * time.Second, reason: primitives.LossGone,
+			text: `lost: gone: Redis does not have this hold any longer`,
+		},
+		{
+			name: "deleted, and Check finds it", lose: func(t *testing.T, x *lossTest) {
+				forget(t, x)
+				require.ErrorIs(t, x.hold.Check(t.Context()), primitives.ErrLost)
+			},
+			reason: primitives.LossGone, text: `lost: gone: Redis does not have this hold any longer`,
+		},
+		{
+			name: "released by force", lose: func(t *testing.T, x *lossTest) {
+				held, err := named(newClient(t, x.s.Client(t))).ForceRelease(t.Context())
+				require.NoError(t, err)
+				require.True(t, held)
+			},
+			within: 200 * time.Millisecond, reason: primitives.LossForced,
+			text: `lost: forced: released or taken over by id or by force`,
+		},
+		{
+			name: "a fixed lease, released by id", opts: []primitives.Option{primitives.WithLease(time.Hour)},
+			lose: func(t *testing.T, x *lossTest) {
+				require.NoError(t, named(newClient(t, x.s.Client(t))).ReleaseID(t.Context(), x.hold.ID()))
+			},
+			within: 200 * time.Millisecond, reason: primitives.LossForced,
+			text: `lost: forced: released or taken over by id or by force`,
+		},
+		{
+			name: "adopted", lock: func(c *primitives.Client) *primitives.Lock { return c.FencedLock("orders:42") },
+			lose: func(t *testing.T, x *lossTest) {
+				_, err := newClient(t, x.s.Client(t)).FencedLock("orders:42").Adopt(t.Context(), x.hold.ID())
+				require.NoError(t, err)
+			},
+			within: 200 * time.Millisecond, reason: primitives.LossForced,
+			text: `lost: forced: released or taken over by id or by force`,
+		},
+		{
+			name: "no answer", lose: func(_ *testing.T, x *lossTest) { x.p.BlackHole(true) },
+			within: 30 * time.Second, reason: primitives.LossExpired, text: `lost: expired: no answer from Redis for 29.7s`,
+		},
+		{
+			name: "no answer after an extension", lose: func(t *testing.T, x *lossTest) {
+				require.NoError(t, x.hold.Extend(t.Context(), time.Minute))
+				x.p.BlackHole(true)
+			},
+			within: time.Minute, reason: primitives.LossExpired, text: `lost: expired: no answer from Redis for 1m0`,
+		},
+		{
+			name: "the lease is over", opts: []primitives.Option{primitives.WithLease(5 * time.Second)},
+			lose: func(*testing.T, *lossTest) {}, within: 3 * time.Second, reason: primitives.LossLimit,
+			text: `lost: limit: its lease or maximum hold time is over`,
+		},
+		{
+			name: "the maximum hold time is over", opts: []primitives.Option{primitives.WithMaxHold(5 * time.Second)},
+			lose: func(*testing.T, *lossTest) {}, within: 3 * time.Second, reason: primitives.LossLimit,
+			text: `lost: limit: its lease or maximum hold time is over`,
+		},
+		{
+			name: "a renewed hold at its maximum hold time",
+			opts: []primitives.Option{primitives.WithWatchdog(time.Second), primitives.WithMaxHold(5 * time.Second)},
+			lose: func(*testing.T, *lossTest) {}, within: 3 * time.Second, reason: primitives.LossLimit,
+			text: `lost: limit: its lease or maximum hold time is over`,
+		},
+		{
+			name: "a member", lock: multi, lose: forget, within: 10 * time.Second, reason: primitives.LossMembers,
+			text: `lost: members: too few are left: redlatch: lock "orders:42" lost: gone: Redis does not`,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *bubbled) {
+				x := &lossTest{bubbled: b, heard: &recorder{}, log: &logBuffer{}}
+				x.c = newClient(t, b.p.Client(t), x.heard.option(), x.log.logger())
+				if tt.lock == nil {
+					tt.lock = named
+				}
+				l := tt.lock(x.c)
+				x.hold = acquire(t, t.Context(), l, tt.opts...)
+				ctx := x.hold.Context()
+				time.Sleep(2 * time.Second)
+				require.NoError(t, x.hold.Check(t.Context()))
+				began := time.Now()
+				tt.lose(t, x)
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Minute + time.Second):
+				}
+				assert.LessOrEqual(t, time.Since(began), tt.within)
+				synctest.Wait()
+
+				loss, ok := errors.AsType[*primitives.LossError](context.Cause(ctx))
+				require.True(t, ok, "%v", context.Cause(ctx))
+				kind := x.heard.all(primitives.EventAcquired)[0].Lock
+				assert.Equal(t, []any{tt.reason, kind, l.Name(), x.hold.ID()}, []any{loss.Reason, loss.Kind, loss.Name, loss.ID})
+				assert.Equal(t, tt.reason == primitives.LossExpired, loss.Silent > 0)
+				require.ErrorIs(t, loss, primitives.ErrLost)
+				require.ErrorContains(t, loss, "redlatch: "+kind+` "`+l.Name()+`" `+tt.text)
+
+				require.Len(t, x.heard.all(primitives.EventLost), 1)
+				require.ErrorIs(t, x.heard.all(primitives.EventLost)[0].Err, loss)
+				var mine []map[string]any
+				for _, record := range x.log.records(t, "hold lost") {
+					if record["kind"] == kind {
+						mine = append(mine, record)
+					}
+				}
+				require.Len(t, mine, 1)
+				for key, want := range map[string]any{
+					"level": "WARN", "name": l.Name(), "id": x.hold.ID(), "reason": string(tt.reason), "error": loss.Error(),
+				} {
+					assert.Equal(t, want, mine[0][key], key)
+				}
+
+				x.p.Heal()
+				for operation, err := range map[string]error{
+					"check": x.hold.Check(t.Context()), "extend": x.hold.Extend(t.Context(), time.Minute),
+					"release": x.hold.Release(t.Context()),
+				} {
+					require.ErrorIs(t, err, loss, operation)
+					require.ErrorContains(t, err, "redlatch: "+operation+" "+kind+` "`+l.Name()+`": `+tt.text)
+				}
+				time.Sleep(time.Minute) // go-redis ends its dials
+			})
+		})
+	}
+}
+
+func TestC27DoReturnsTheReason(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		err := b.l.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, b.s.Client(t).Del(t.Context(), "l").Err())
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		loss, ok := errors.AsType[*primitives.LossError](err)
+		require.True(t, ok)
+		require.Equal(t, primitives.LossGone, loss.Reason)
+		require.EqualError(t, err, `redlatch: lock "l" lost: gone: Redis does not have this hold any longer`)
+	})
+}
+
+// TestC27FailedRenewalsAreLogged checks that each failed renewal is a warning, and that the first one that
+// works again is told once.
+func TestC27FailedRenewalsAreLogged(t *testing.T) {
+	bubble(t, func(t *testing.T, b *bubbled) {
+		log, heard := &logBuffer{}, &recorder{}
+		c := newClient(t, b.p.Client(t, hasty), log.logger(), heard.option())
+		holds := []*primitives.Hold{acquire(t, t.Context(), c.Lock("x")), acquire(t, t.Context(), c.Lock("y"))}
+		time.Sleep(9 * time.Second)
+		b.p.Refuse(true)
+		b.p.Reset()
+		time.Sleep(10 * time.Second)
+		b.p.Heal()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		failed, again := log.records(t, "renewal failed"), log.records(t, "renewal works again")
+		require.Len(t, failed, len(heard.all(primitives.EventRenewFailed)))
+		require.Greater(t, len(failed), 4)
+		require.Len(t, again, len(holds))
+		for i, hold := range holds {
+			require.NoError(t, hold.Check(t.Context()))
+			require.Equal(t, []any{"WARN", "lock", hold.Name(), hold.ID(), "no answer"},
+				[]any{failed[i]["level"], failed[i]["kind"], failed[i]["name"], failed[i]["id"], failed[i]["reason"]})
+			require.NotEmpty(t, failed[i]["error"])
+			require.Equal(t, "INFO", again[i]["level"])
+		}
+		require.Empty(t, log.records(t, "hold lost"))
+	})
+}
+
+// TestC10CallsOfAHoldThatIsLostMeanwhile loses a hold while a call waits for its answer.
+func TestC10CallsOfAHoldThatIsLostMeanwhile(t *testing.T) {
+	for name, call := range map[string]func(ctx context.Context, hold *primitives.Hold) error{
+		"Check":  func(ctx context.Context, hold *primitives.Hold) error { return hold.Check(ctx) },
+		"Extend": func(ctx context.Context, hold *primitives.Hold) error { return hold.Extend(ctx, time.Minute) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, b *bubbled) {
+				log := &logBuffer{}
+				c := newClient(t, b.p.Client(t, func(o *redis.Options) { o.ReadTimeout = 20 * time.Second }),
+					primitives.WithCommandTimeout(20*time.Second), log.logger())
+				hold := acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(5*time.Second))
+				require.NoError(t, hold.Check(t.Context())) // loads the script
+				_ = hold.Extend(t.Context(), time.Second)
+				b.p.Delay(6 * time.Second)
+				err := call(t.Context(), hold)
+				require.ErrorIs(t, err, primitives.ErrLost)
+				require.ErrorIs(t, err, context.Cause(hold.Context()))
+				synctest.Wait()
+				require.Len(t, log.records(t, "hold lost"), 1)
+				b.p.Heal()
+				time.Sleep(time.Minute)
+			})
+		})
+	}
+}
+
+// TestC10LossIsFoundAsSoonAfterAnExtension empties Redis. Whatever was promised beyond the TTL, the next
+// renewal finds the loss.
+func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
+	nest := func(l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
+		outer := acquire(t, t.Context(), l)
+		_ = acquire(t, outer.Context(), l, opts...)
+		return outer
+	}
+	extended := func(l handle, opts ...primitives.Option) *primitives.Hold {
+		hold := acquire(t, t.Context(), l, opts...)
+		require.NoError(t, hold.Extend(t.Context(), 20*time.Second))
+		return hold
+	}
+	pool := c.PermitExpirableSemaphore("permits")
+	_, err := pool.Init(t.Context(), 1)
+	require.NoError(t, err)
+	holds := map[string]*primitives.Hold{
+		"lock":                                 extended(c.Lock("lock")),
+		"fair":                                 extended(c.FairLock("fair")),
+		"reader":                               extended(c.RWLock("rw").Reader()),
+		"permits":                              extended(pool),
+		"multi":                                extended(primitives.NewMultiLock([]*primitives.Lock{c.Lock("m1"), c.Lock("m2")})),
+		"beyond its maximum hold time":         extended(c.Lock("limited"), primitives.WithMaxHold(10*time.Second)),
+		"beside a nested hold with a lease":    nest(c.Lock("lease"), primitives.WithLease(20*time.Second)),
+		"beside a nested hold with a long TTL": nest(c.Lock("long"), primitives.WithWatchdog(time.Minute)),
+		"beside an extended nested hold":       nest(c.Lock("nested")),
+		"with a maximum hold time below a TTL": acquire(t, t.Context(), c.Lock("max"), primitives.WithMaxHold(2900*time.Millisecond)),
+	}
+	time.Sleep(1500 * time.Millisecond)
+	for _, hold := range holds {
+		requireLive(t, hold.Context())
+	}
+	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
+	began := time.Now()
+	for name, hold := range holds {
+		requireEnds(t, hold.Context(), primitives.ErrLost)
+		assert.Less(t, time.Since(began), 4*time.Second, "the TTL is 3 s: %s", name)
+		loss, _ := errors.AsType[*primitives.LossError](context.Cause(hold.Context()))
+		t.Log(name, time.Since(began).Round(time.Millisecond), loss.Reason)
+	}
+}
+
+// TestC10RestartWithoutDataIsToldAtOnce restarts a server that keeps nothing. Holds of each age, renewed or with
+// a fixed lease, are asked about at once. Renewals would come every 10 s.
+func TestC10RestartWithoutDataIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(t *testing.T, s *redistest.Server){
+		"a quick restart": func(t *testing.T, s *redistest.Server) { require.NoError(t, s.Restart()) },
+		"down for a while": func(t *testing.T, s *redistest.Server) {
+			require.NoError(t, s.Kill())
+			time.Sleep(1500 * time.Millisecond)
+			require.NoError(t, s.Restart())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Fresh(t)
+			lease := primitives.WithLease(time.Minute)
+			old, young := newClient(t, s.Client(t)), newClient(t, s.Client(t))
+			holds := map[string]*primitives.Hold{
+				"old, renewed":     acquire(t, t.Context(), old.Lock("a")),
+				"old, fixed lease": acquire(t, t.Context(), old.RWLock("b").Reader(), lease),
+			}
+			extended := acquire(t, t.Context(), old.Lock("e"))
+			require.NoError(t, extended.Extend(t.Context(), time.Hour))
+			holds["old, extended"] = extended
+			awaitWaiter(t, s, "redlatch_holder:")
+			for key, c := range map[string]*primitives.Client{"young": young, "young, of a client that listens": old} {
+				holds[key+", renewed"] = acquire(t, t.Context(), c.FairLock(key))
+				holds[key+", fixed lease"] = acquire(t, t.Context(), c.FencedLock(key+"f"), lease)
+			}
+			stop(t, s)
+			began := time.Now()
+			for key, hold := range holds {
+				requireEnds(t, hold.Context(), primitives.ErrLost)
+				assert.Less(t, time.Since(began), 3*time.Second, key)
+				t.Log(key, time.Since(began).Round(time.Millisecond))
+			}
+		})
+	}
+}
