@@ -17,8 +17,8 @@ import (
 //
 //   - The connection of the client's takeover notices was made again: every hold.
 //   - A command is answered after one that found the connection broken ([scripts.Runner.OnReturn]): every hold.
-//   - The client begins to listen for takeover notices: the holds of that tag, which may be older than the
-//     connection.
+//   - The client begins to listen for takeover notices: the holds of that tag. They are older than the
+//     connection, so Redis may have restarted in between. That is unlikely, so a plain command looks first.
 //
 // Renewed holds are asked about by a renewal, which the watchdog makes at once. The question about a fixed
 // lease is a renewal for less than it lasts anyway, so it changes nothing. One command asks about up to
@@ -26,7 +26,7 @@ import (
 // while it runs count as one.
 
 const (
-	askEvery   = 200 * time.Millisecond // between the beginnings of two rounds of questions
+	askEvery   = 500 * time.Millisecond // between the beginnings of two rounds of questions
 	askTimeout = time.Second            // for a question to be sent
 	askWorkers = 8                      // questions in flight
 	askAtMost  = 30 * time.Second       // for all questions of one occasion
@@ -71,9 +71,13 @@ func (p *presence) runAsking() {
 			return
 		}
 		began := time.Now()
-		p.askAbout(p.c.core.RenewNow(p.c.core.LeasedOwnerships(func(h *engine.Hold) bool {
+		owned := p.c.core.LeasedOwnerships(func(h *engine.Hold) bool {
 			return all || slices.Contains(tags, tagOf(h.ID()))
-		})))
+		})
+		if !all {
+			owned = p.c.forgotten(owned)
+		}
+		p.askAbout(p.c.core.RenewNow(owned))
 		engine.Pause(context.Background(), askEvery-time.Since(began), p.c.core.Stopping())
 		select {
 		case <-p.c.core.Stopping():
@@ -81,6 +85,26 @@ func (p *presence) runAsking() {
 		default:
 		}
 	}
+}
+
+// forgotten returns those of these ownerships that Redis seems to have forgotten. It sends plain commands, which
+// cost less than scripts.
+func (c *Client) forgotten(owned []*engine.Ownership) (suspects []*engine.Ownership) {
+	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
+	defer cancel()
+	for chunk := range slices.Chunk(owned, pipelined) {
+		probes := make([][]any, len(chunk))
+		for i, o := range chunk {
+			probes[i] = renewerOf(o).probe(o)
+		}
+		replies, _ := c.run.Commands(ctx, probes...)
+		for i, o := range chunk {
+			if i >= len(replies) || replies[i] == nil || replies[i] == int64(0) {
+				suspects = append(suspects, o)
+			}
+		}
+	}
+	return suspects
 }
 
 // askAbout asks about the fixed leases of these ownerships, and ends those that Redis does not have. What is

@@ -525,7 +525,7 @@ func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
 				require.Equal(t, "mine", lost[0].Ctx.Value(key{}))
 				cause := context.Cause(section)
 				require.ErrorIs(t, cause, primitives.ErrLost)
-				require.Equal(t, `redlatch: hold lock "`+name+`": lost`, cause.Error())
+				require.ErrorContains(t, cause, `redlatch: lock "`+name+`" lost: gone: `)
 			})
 		})
 	}

@@ -184,7 +184,7 @@ func ExampleHold() {
 	// still held: true
 	// still held: false
 	// lost: true
-	// redlatch: release lock "backup": lost
+	// redlatch: release lock "backup": lost: gone: Redis does not have this hold any longer
 }
 
 // A job that should run at most once a minute in a whole fleet: the lease is the minute, and nobody

@@ -36,8 +36,8 @@ type LossError struct {
 	Name   string        // the user's name
 	ID     string        // the hold's
 	Silent time.Duration // of LossExpired: how long ago Redis had confirmed the hold
-	// members are the reasons of LossMembers.
-	members []error
+
+	members *[]error // of LossMembers: why members ended. A pointer keeps the type comparable
 }
 
 // Error returns a line such as: redlatch: lock "orders:42" lost: expired: no answer from Redis for 21s.
@@ -59,12 +59,10 @@ func (e *LossError) text() string {
 		text += ": its lease or maximum hold time is over"
 	case LossMembers:
 		text += ": too few are left"
-		for i, member := range e.members {
-			separator := "; "
-			if i == 0 {
-				separator = ": "
-			}
+		separator := ": "
+		for _, member := range e.Unwrap() {
 			text += separator + member.Error()
+			separator = "; "
 		}
 	}
 	return text
@@ -82,12 +80,21 @@ func rounded(d time.Duration) time.Duration {
 func (e *LossError) Is(target error) bool { return target == ErrLost }
 
 // Unwrap returns the errors of the members of a joint lock.
-func (e *LossError) Unwrap() []error { return e.members }
+func (e *LossError) Unwrap() []error {
+	if e.members == nil {
+		return nil
+	}
+	return *e.members
+}
 
 // newLossError implements [engine.Config].Lost.
 func newLossError(loss engine.Loss) error {
-	return &LossError{
+	err := &LossError{
 		Reason: LossReason(loss.Reason), Kind: loss.Resource.Kind, Name: loss.Resource.Name, ID: loss.ID,
-		Silent: loss.Silent, members: loss.Members,
+		Silent: loss.Silent,
 	}
+	if len(loss.Members) > 0 {
+		err.members = &loss.Members
+	}
+	return err
 }

@@ -261,6 +261,9 @@ func (d *hashDriver) renewal(
 	return append(keys, d.h.name), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
+// probe implements [renewer].
+func (d *hashDriver) probe(o *engine.Ownership) []any { return []any{"hexists", d.h.name, o.ID} }
+
 // adopt implements [lockDriver] by lock/adopt. A copy of the command finds q's id in place, and gets the
 // same answer. After q's release it finds the key that the release has left, and takes nothing. Only the
 // first four keys are passed: an adoption mints no token and leaves the queue of a fair lock alone.

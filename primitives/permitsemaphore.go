@@ -339,3 +339,9 @@ func (d *permitDriver) renewal(
 ) ([]any, []any) {
 	return append(keys, d.free, d.leases), append(args, rawOf(o.ID), d.h.ttlArg(ttl))
 }
+
+// probe implements [renewer]. It looks for the first permit only: Redis forgets all of them or none.
+func (d *permitDriver) probe(o *engine.Ownership) []any {
+	raw := rawOf(o.ID)
+	return []any{"zscore", d.leases, raw[:min(len(raw), 16)]}
+}

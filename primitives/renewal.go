@@ -26,6 +26,8 @@ type renewer interface {
 	renewScript() *scripts.Script
 	// renewal appends the keys and arguments of one lease. The first key decides its slot.
 	renewal(keys, args []any, o *engine.Ownership, ttl time.Duration) ([]any, []any)
+	// probe is a plain command that reads. If its reply is nil or 0, Redis has forgotten the lease, or a part.
+	probe(o *engine.Ownership) []any
 }
 
 // renewerOf returns the driver of an ownership. The watchdog has only leased ones, so it is a renewer.

@@ -341,6 +341,9 @@ func (d *readerDriver) renewal(
 	return append(keys, d.h.name, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
 }
 
+// probe implements [renewer].
+func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists", d.firstCountKey(o)} }
+
 // writerDriver is the driver of RWriteLock. Its field in the hash is like a plain lock's. So it uses the
 // plain lock's scripts for renewals, checks and nested counts.
 type writerDriver struct{ rwDriver }
@@ -468,3 +471,6 @@ func (d *writerDriver) renewal(
 ) ([]any, []any) {
 	return append(keys, d.h.name), append(args, d.field(o), d.h.ttlArg(ttl))
 }
+
+// probe implements [renewer].
+func (d *writerDriver) probe(o *engine.Ownership) []any { return []any{"hexists", d.h.name, d.field(o)} }

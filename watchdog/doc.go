@@ -31,7 +31,7 @@
 //
 // # Timing
 //
-// With period = TTL/3, or Terms.Period if that is shorter:
+// With period = TTL/3, halved until it is not longer than Terms.Period:
 //
 //	first attempt   a period after the start of the last confirmed command
 //	batching        a batch also takes leases of its group that are due within period/10,

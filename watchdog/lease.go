@@ -31,6 +31,7 @@ const (
 	maxAttempts   = 4                     // per lease: one per half a period, for a TTL of three periods
 	minAnswerTime = 50 * time.Millisecond // an attempt does not become overdue earlier
 	minBackoff    = 50 * time.Millisecond // or a tenth of a period, if that is less
+	youngAttempt  = time.Second           // RenewNow does not replace a younger one
 	endUnit       = time.Millisecond      // a TTL that is cut by End is a multiple of it
 )
 
@@ -49,12 +50,12 @@ type Lease struct {
 	failures   uint8         // failed attempts since the last confirmation
 	events     event         // not delivered yet
 	notifying  bool          // a goroutine calls the keeper; it delivers later events too
+	halvings   uint8         // how often TTL/3 is halved for the period
 
 	keeper   Keeper
 	err      error // belongs to eventUnknown
 	group    *group
 	ttl      time.Duration
-	period   time.Duration // between regular renewals
 	margin   time.Duration
 	end      instant            // never: no limit
 	granted  instant            // confirmed by the server: the latest start + TTL
@@ -100,7 +101,7 @@ func (l *Lease) Silent() time.Duration {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return time.Duration(d.now() - l.due.add(-l.period))
+	return time.Duration(d.now() - l.due.add(-l.period()))
 }
 
 // valid returns the end of validity. It is atomic, so that ValidUntil needs no lock.
@@ -128,11 +129,14 @@ func (l *Lease) extend(granted instant) {
 	l.until.Store(int64(min(l.granted.add(-l.margin), l.end)))
 }
 
+// period is the time between regular renewals. At least two thirds of the TTL remain for retries.
+func (l *Lease) period() time.Duration { return l.ttl / 3 >> l.halvings }
+
 // batchWindow is how early a lease may be renewed to share a batch.
-func (l *Lease) batchWindow() time.Duration { return l.period / 10 }
+func (l *Lease) batchWindow() time.Duration { return l.period() / 10 }
 
 // answerTime is how long an attempt may take before it is overdue.
-func (l *Lease) answerTime() time.Duration { return max(l.period/2, minAnswerTime) }
+func (l *Lease) answerTime() time.Duration { return max(l.period()/2, minAnswerTime) }
 
 // confirmedToEnd reports whether no renewal can extend the lease by endUnit or more. Renewals go on all the
 // same: they find out that the lease is gone.
@@ -157,8 +161,8 @@ func (l *Lease) requestTTL(now instant) time.Duration {
 // validity, so that another attempt still fits.
 func (l *Lease) backoff(now instant, jitter float64) time.Duration {
 	// The exponent is bounded, because the shift must not overflow.
-	first := min(minBackoff, l.period/10)
-	wait := min(first<<min(max(l.failures, 1)-1, 16), l.period/3)
+	first := min(minBackoff, l.period()/10)
+	wait := min(first<<min(max(l.failures, 1)-1, 16), l.period()/3)
 	left := time.Duration(l.valid() - now)
 	return time.Duration(jitter * float64(min(wait, max(first, left/2))))
 }

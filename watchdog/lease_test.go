@@ -399,9 +399,9 @@ var extendedCases = []leaseCase{
 	{
 		name:  "a period of its own: requests are for the whole TTL",
 		terms: func(tm *Terms) { tm.Period = 4 * time.Second },
-		reply: until(10*time.Second, renewed, refused), run: time.Minute,
-		want:     []string{"renewed@4s", "renewed@8s", "refused@12s"},
-		requests: []string{"30s@4s", "30s@8s", "30s@12s"}, valid: 8*time.Second + valid,
+		reply: until(7*time.Second, renewed, refused), run: time.Minute,
+		want:     []string{"renewed@2.5s", "renewed@5s", "refused@7.5s"},
+		requests: []string{"30s@2.5s", "30s@5s", "30s@7.5s"}, valid: 5*time.Second + valid,
 	},
 	{
 		name:  "a period is never longer than a third of the TTL",

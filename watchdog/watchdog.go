@@ -79,7 +79,8 @@ type Terms struct {
 	Group any
 	// TTL is requested by each renewal. It must be positive unless Group is nil.
 	TTL time.Duration
-	// Period is the time between two renewals. Zero means TTL/3. It is never longer than that.
+	// Period is the longest time between two renewals. Zero means TTL/3. If it is shorter than that, TTL/3
+	// is halved until it is not longer than Period.
 	Period time.Duration
 	// Margin is the time between the end of validity and the end of the TTL. It should be at most
 	// half a TTL. A lease whose validity ends before its first renewal, after TTL/3, is lost.
@@ -103,12 +104,12 @@ func (t Terms) check() error {
 	return nil
 }
 
-// period is the time between regular renewals. At least two thirds of the TTL remain for retries.
-func (t Terms) period() time.Duration {
-	if t.Period > 0 {
-		return min(t.Period, t.TTL/3)
+// halvings is how often TTL/3 must be halved. A lease stores this byte, and not the period: many leases exist.
+func (t Terms) halvings() (n uint8) {
+	for period := t.TTL / 3; t.Period > 0 && period > t.Period; period /= 2 {
+		n++
 	}
-	return t.TTL / 3
+	return n
 }
 
 // Option configures a Dog.
@@ -185,7 +186,7 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	}
 	d.remove(l)
 	l.reset(k)
-	l.ttl, l.period, l.margin, l.end = t.TTL, t.period(), t.Margin, never
+	l.ttl, l.halvings, l.margin, l.end = t.TTL, t.halvings(), t.Margin, never
 	if !t.End.IsZero() {
 		l.end = d.instant(t.End)
 	}
@@ -199,7 +200,7 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 		} else {
 			due = never
 		}
-		l.next = min(start.add(l.period), due)
+		l.next = min(start.add(l.period()), due)
 		l.due = max(l.next, now) // new terms may be due at once, and are not late for that
 		heap.Push(&l.group.due, l)
 	}
@@ -251,15 +252,15 @@ func (d *Dog) Confirm(l *Lease, until time.Time) {
 
 // RenewNow renews leases at once, in batches, because the server may have lost its data. It does nothing for
 // leases that are not registered or have no group. If there is no answer, retries begin with the shortest
-// delay again. A renewal in flight that has not answered may be one of a broken connection, so it counts as
-// overdue. RenewNow does not wait for the renewals.
+// delay again. A renewal in flight may have been sent on a broken connection, so it counts as overdue, unless
+// it is younger than a second. RenewNow does not wait for the renewals.
 func (d *Dog) RenewNow(leases ...*Lease) {
 	for chunk := range slices.Chunk(leases, 10*Batch) { // others may use the Dog in between
 		d.mu.Lock()
 		now := d.now()
 		for _, l := range chunk {
-			if l.dog.Load() != d || !l.registered() || l.group == nil || l.latestStart() == never {
-				continue // a queued attempt is about to start
+			if l.dog.Load() != d || !l.registered() || l.group == nil || l.latestStart() > now.add(-youngAttempt) {
+				continue // queued attempts are young, too
 			}
 			for _, c := range l.attempts {
 				if c != nil {

@@ -44,6 +44,7 @@
 //	hold.go        one hold: its ends, and the calls of its handle
 //	ownership.go   id and count on the server; release, renewal, loss
 //	nest.go        acquisitions under a hold that the context carries
+//	log.go         the log of losses and renewals
 //	joint.go       locks made of several: then multi.go, red.go, retake.go
 //	core.go        what belongs to a client; Close
 //	background.go  work that goes on after its call has returned
@@ -56,6 +57,7 @@
 //	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and the mutexes of drivers and scripts
 //	waitQueues.mu     -> Ownership.mu, the mutexes that Driver.Subscribe takes
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
+//	logQueue.mu       -> Core.mu
 //
 // Hold.mu, turnQueue.mu, holdList.mu, Core.mu, the mutex in wireLock and the mutex in red.Subscribe are
 // innermost: no mutex is taken while one of them is held.
@@ -71,7 +73,7 @@
 //
 //   - commands that are repeated in the background (background.go),
 //   - questions to members of joint locks (fanout.go, multi.go, retake.go),
-//   - calls of the observer that must not delay the watchdog (event.go).
+//   - calls of the observer and of the log that must not delay the watchdog (event.go, log.go).
 //
 // Two short AfterFuncs are the only exceptions: the alarm of a wait queue, and hurry of Close.
 package engine

@@ -19,7 +19,7 @@ const maxLogged = 200_000
 
 // logQueue has the records that the goroutine of logLater has not written yet.
 type logQueue struct {
-	mu      sync.Mutex // guards the rest; innermost
+	mu      sync.Mutex // guards the rest; Core.mu may be taken while it is held
 	writing bool       // the goroutine runs
 	records []slog.Record
 	dropped int

@@ -15,18 +15,18 @@ import (
 // may name files that do not exist. The report names files that the table lacks.
 var layers = [][]string{
 	// Values without behavior.
-	0: {"names.go", "answer.go", "info.go", "errors.go", "event.go", "options.go", "ids.go", "doc.go"},
+	0: {"names.go", "answer.go", "info.go", "errors.go", "loss.go", "event.go", "options.go", "ids.go", "doc.go"},
 	// The client's machinery.
 	1: {
 		"core.go", "background.go", "holdlist.go", "wire.go", "client.go", "publishing.go", "replicas.go", "presence.go",
-		"takeover.go",
+		"takeover.go", "asking.go",
 	},
 	// Code shared by all kinds.
 	2: {"driver.go", "handle.go", "renewal.go"},
 	// One acquisition.
 	3: {
 		"acquire.go", "wait.go", "waitqueue.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go", "lease.go",
-		"nest.go", "hold.go", "context.go",
+		"nest.go", "hold.go", "context.go", "log.go",
 	},
 	// The kinds.
 	4: {
