@@ -110,7 +110,7 @@ func TestC27LossTellsItsReason(t *testing.T) {
 				require.NoError(t, x.hold.Extend(t.Context(), time.Minute))
 				x.p.BlackHole(true)
 			},
-			within: time.Minute, reason: primitives.LossExpired, text: `lost: expired: no answer from Redis for 1m0`,
+			within: time.Minute, reason: primitives.LossExpired, text: `lost: expired: no answer from Redis for 1m1`,
 		},
 		{
 			name: "the lease is over", opts: []primitives.Option{primitives.WithLease(5 * time.Second)},

@@ -473,4 +473,6 @@ func (d *writerDriver) renewal(
 }
 
 // probe implements [renewer].
-func (d *writerDriver) probe(o *engine.Ownership) []any { return []any{"hexists", d.h.name, d.field(o)} }
+func (d *writerDriver) probe(o *engine.Ownership) []any {
+	return []any{"hexists", d.h.name, d.field(o)}
+}
