@@ -116,7 +116,7 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 		const readers = 3
 		memoriesIn := func(args []string) (memories []string) { // of the requests in a batch
 			for _, key := range args {
-				if strings.HasPrefix(key, "redisson_unlock_latch:") && !strings.HasSuffix(key, ":shared") {
+				if strings.HasPrefix(key, "redisson_unlock_latch:") && !strings.HasSuffix(key, ":owners") {
 					memories = append(memories, key)
 				}
 			}
@@ -148,34 +148,6 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 		replay(t, s.Client(t), lost)
 		require.Empty(t, fields(t, s, name), "the late copy acquired for readers")
 	})
-}
-
-// The release of a shared id takes one count, of any holder. It is repeated only for as long as
-// Redis remembers the first attempt: a later copy would take the count of another holder.
-func TestSharedReleaseStopsBeforeRedisForgetsIt(t *testing.T) {
-	t.Parallel()
-	s := redistest.Redis(t)
-	name, p := redistest.Name(t), s.Proxy(t)
-	l := newClient(t, p.Client(t, quick)).Lock(name, primitives.WithOwner("o"))
-	mine := acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
-	theirs := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(name, primitives.WithOwner("o")))
-	p.Record()
-	p.DropReplies(1000, script)
-	require.ErrorIs(t, mine.Release(t.Context()), primitives.ErrOutcomeUnknown)
-	require.Equal(t, "1", fields(t, s, name)["o"], "the repeated release takes one count")
-	first := scriptsOf(p)[0]
-	memory := ""
-	for _, key := range redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*") {
-		if !strings.HasSuffix(key, ":shared") && strings.Contains(strings.Join(first.Args, " "), key) {
-			memory = key
-		}
-	}
-	require.NotEmpty(t, memory)
-	remembered := s.Client(t).PTTL(t.Context(), memory).Val()
-	const late = 5 * time.Second // a copy may arrive this long after the last attempt
-	require.Greater(t, remembered, primitives.SharedReleaseRepeats(l)+late)
-	p.Heal()
-	release(t, theirs)
 }
 
 // A hold whose release has been sent is no longer an outer hold, even if its context was kept and the

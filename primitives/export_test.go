@@ -6,8 +6,8 @@ import (
 	"github.com/redlatch/redlatch/pubsub"
 )
 
-// SharedReleaseRepeats is how long a release of a shared id is repeated.
-func SharedReleaseRepeats(l *Lock) time.Duration { return l.c.run.Repeatable() }
+// LateCopies is how long Redis remembers the release of an acquisition in doubt.
+func LateCopies(l *Lock) time.Duration { return l.c.run.MaxMemory() }
 
 // Notice passes a payload to c as if it came on the channel of its holders.
 func Notice(c *Client, payload string) {

@@ -90,15 +90,10 @@ const (
 // sent a heartbeat less than half a second ago: it refreshes the queue, which tells the pttl, too.
 //
 // A copy finds the owner in the hash or in the queue, and changes nothing. After a rollback it finds
-// the request's key, and answers "over". A private request needs that key only then, so its memory is
-// 0, which also marks the id as private for the script. With c.life the script distinguishes this
-// client from an earlier one of the same id, whose heartbeats must not keep these waiters alive.
+// the request's key, and answers "over". With c.life the script distinguishes this client from an earlier
+// one of the same id, whose heartbeats must not keep these waiters alive.
 func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := d.h.c
-	var remember any = 0
-	if q.Shared {
-		remember = c.remembered
-	}
 	queue := doNotQueue
 	switch {
 	case q.MayQueue && (q.Shared || c.replicas.n > 0):
@@ -109,7 +104,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	}
 	q.MustRollback = q.MustRollback || q.MayQueue // a request in the queue must leave it
 	reply, err := c.confirm(ctx, d.lua.acquire, d.keys(d.h.ownerKey(&q.Owner)),
-		q.ID, d.h.ttlArg(q.TTL), c.publish(), remember, flag(q.NonReentrant), queue,
+		q.ID, d.h.ttlArg(q.TTL), c.publish(), flag(q.Shared), flag(q.NonReentrant), queue,
 		millis(q.Terms.WaiterTimeout), c.life, c.id, flag(q.Nested), newStay())
 	if err != nil {
 		return engine.Result{}, err
@@ -169,7 +164,7 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	}
 	// In this order: after the first command, a late copy of the acquisition cannot join the queue again.
 	// An error of Redis itself, as for a key of another type, must not keep the second from leaving it.
-	_, err := d.releaseShared(ctx, &q.Owner, true)
+	_, err := d.releaseShared(ctx, &q.Owner)
 	if err != nil && scripts.OutcomeOf(err) != scripts.Executed {
 		return err
 	}

@@ -30,7 +30,7 @@ type handle struct {
 	// Prebuilt arguments of scripts.
 	name         any      // raw
 	ttl          any      // the usual TTL in ms
-	sharedCounts wireName // key of the counts that belong to callers of WithOwner
+	sharedCounts wireName // key of the acquisitions with WithOwner
 	requests     []byte   // prefix of the keys that remember requests
 	names        []byte   // what wireNames refer to, so that they take one allocation
 }
@@ -67,7 +67,7 @@ type keyedDriver interface {
 func (h *handle) use(driver keyedDriver, traits *engine.Traits) {
 	h.res.Driver, h.res.Traits = driver, traits
 	if traits.Leased {
-		script := driver.(renewer).renewScript()
+		script := driver.(renewer).renewScript(false)
 		h.res.RenewGroup = script
 		if h.c.enforcesSlots() {
 			h.res.RenewGroup = renewGroup{script, redisutil.Slot(h.raw)}
@@ -189,6 +189,22 @@ func (h *handle) requestKey(request string) string { return string(h.requests) +
 // ownerKey is the key that remembers the acquisition of an owner and its release. The number makes it
 // unique, even where many callers share the owner's id.
 func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests, h.c.id, o.Number) }
+
+// withCount appends what names the count of o to the keys and arguments of a renewal, if its id is shared.
+func (h *handle) withCount(keys, args []any, o *engine.Ownership) ([]any, []any) {
+	if !o.Shared {
+		return keys, args
+	}
+	return append(keys, &h.sharedCounts), append(args, h.ownerKey(&o.Owner))
+}
+
+// checkCount asks whether o, which has a shared id, still has its count. Others may hold with that id, so the
+// lock's field does not tell. A renewal of 0 ms changes nothing.
+func (h *handle) checkCount(ctx context.Context, d renewer, o *engine.Ownership) (lost bool, err error) {
+	keys, args := d.renewal(nil, nil, o, 0)
+	_, lost, err = readRenewal(h.c.run.Do(ctx, d.renewScript(true), keys, args...))
+	return lost, err
+}
 
 // ttlArg is a TTL as an argument, without an allocation for the usual one.
 func (h *handle) ttlArg(ttl time.Duration) any {

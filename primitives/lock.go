@@ -153,8 +153,9 @@ func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*e
 }
 
 // ReleaseID gives back one count of the holder of id. Use it to free a lock that another process, or an
-// earlier life of this one, has left behind. The holder learns [ErrLost] if that was its last count, as
-// with ForceRelease. ReleaseID returns [ErrNotHeld] if id holds nothing.
+// earlier life of this one, has left behind. Counts of acquisitions with [WithOwner] go first, the oldest
+// before the others. The holder learns [ErrLost] if that was its last count, as with ForceRelease.
+// ReleaseID returns [ErrNotHeld] if id holds nothing.
 func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 	return l.call(ctx, "release id", func() error {
 		if !validOwner(id) {

@@ -96,7 +96,7 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 // a lock's.
 func isOurs(key string) bool {
 	return strings.HasPrefix(key, fairClientsKey+":") || strings.HasPrefix(key, fairWaitersKey+":") ||
-		strings.HasPrefix(key, requestPrefix+":") && strings.HasSuffix(key, ":"+sharedCounts)
+		strings.HasPrefix(key, requestPrefix+":")
 }
 
 // lockList reads a lock's kind and holders from its keys.

@@ -26,7 +26,9 @@ import (
 //   - A private id belongs to one acquisition. A copy of its release finds the id gone, and does nothing.
 //     A copy of its acquisition can only come if an attempt was not answered. The client knows that, and
 //     only then does the release leave a key that stops late copies.
-//   - An id of WithOwner may be in use elsewhere, so the scripts count. A key remembers each request.
+//   - An id of WithOwner may be in use elsewhere, so the scripts count. Redis keeps a list of the
+//     acquisitions that have a count (scripts/lib/shared_counts.lua). A copy of an acquisition finds itself
+//     in the list, and a copy of its release does not. Copies that come after the release find a key, too.
 //
 // Both use [handle.ownerKey].
 //
@@ -119,6 +121,7 @@ var (
 	lockCheck         = scripts.Load("lock/check")
 	lockInfo          = scripts.Load("lock/info")
 	lockRenew         = scripts.Load("lock/renew")
+	lockRenewShared   = scripts.Load("lock/renew_shared")
 )
 
 // newHashDriver returns the driver of a handle that has a name. extra are the keys that its kind adds.
@@ -144,11 +147,11 @@ func (d *hashDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engi
 func isUnlockMessage(payload string) bool { return payload == "0" || payload == "1" }
 
 // acquireShared tries to acquire for an id that others may share. It runs lock/acquire_shared, which
-// adds a count, so a copy must not add another one. The request's key remembers that it has counted: a
-// copy gets the first answer, and after the release "over".
+// adds a count. A copy finds the acquisition's count and adds none; after the release it is answered
+// "over".
 func (d *hashDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	reply, err := d.h.c.confirm(ctx, d.lua.acquireShared, d.keys(d.h.ownerKey(&q.Owner)),
-		q.ID, millis(q.TTL), d.h.c.publish(), d.h.c.remembered, flag(q.NonReentrant), flag(q.Nested))
+		q.ID, millis(q.TTL), d.h.c.publish(), flag(q.NonReentrant), flag(q.Nested))
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -200,20 +203,20 @@ func readLockReply(reply scripts.Reply) (engine.Result, error) {
 // subtracting one, so a copy changes nothing and no memory is needed. Reply: 0 if o had lost the lock.
 func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, left int) (engine.Released, error) {
 	if left == 0 {
-		return d.releaseShared(ctx, &o.Owner, false)
+		return d.releaseShared(ctx, &o.Owner)
 	}
 	lost, err := readLost(
 		d.h.c.run.Do(ctx, lockNestedRelease, []any{d.h.name, &d.h.sharedCounts}, o.ID, left, millis(o.TTL)))
 	return engine.Released{Lost: lost}, err
 }
 
-// releaseShared gives back one count of an id that others may share, by lock/release_shared. The
-// request's key remembers the release, so a copy takes no second count and gets the same answer. A
-// rollback gives back only a count that the key says was acquired: the other counts of the id belong to
-// other callers. The TTL is used only if the hash has none.
-func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
+// releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
+// It is the release and the rollback. If the acquisition has no count, nothing is released: the other counts
+// of the id belong to other callers. The request's key remembers the release, so a copy gets the same answer,
+// and a late copy of the acquisition takes nothing. The TTL is used only if the hash has none.
+func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(rollback), millis(o.TTL)))
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), 1, millis(o.TTL)))
 	return engine.Released{Lost: lost}, err
 }
 
@@ -229,12 +232,13 @@ func (d *hashDriver) SetCount(
 	return reply.Sent, lost, err
 }
 
-// Extend implements [engine.Driver] by lock/renew, with a batch of one. The script raises the TTL and
-// never shortens it, so copies in any order are harmless.
+// Extend implements [engine.Driver] by lock/renew or lock/renew_shared, with a batch of one. The script
+// raises the TTL and never shortens it, so copies in any order are harmless.
 func (d *hashDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return readRenewal(d.h.c.confirmChange(ctx, lockRenew, []any{d.h.name}, o.ID, millis(ttl)))
+	keys, args := d.renewal(nil, nil, o, ttl)
+	return readRenewal(d.h.c.confirmChange(ctx, d.renewScript(o.Shared), keys, args...))
 }
 
 // readRenewal reads the reply of a script that renewed one lease: {1} if it was kept, {0} if it is
@@ -245,20 +249,30 @@ func readRenewal(reply scripts.Reply, err error) (sent time.Time, lost bool, _ e
 	return reply.Sent, lost && kept.err == nil, kept.err
 }
 
-// Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field?
+// Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field? For a
+// shared id see [handle.checkCount].
 func (d *hashDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
+	if o.Shared {
+		return d.h.checkCount(ctx, d, o)
+	}
 	return readLost(d.h.c.run.Do(ctx, lockCheck, []any{d.h.name}, o.ID))
 }
 
 // renewScript implements [renewer].
-func (d *hashDriver) renewScript() *scripts.Script { return lockRenew }
+func (d *hashDriver) renewScript(shared bool) *scripts.Script {
+	if shared {
+		return lockRenewShared
+	}
+	return lockRenew
+}
 
-// renewal implements [renewer]: one key and two arguments for each lock. The usual name and TTL are
-// prebuilt values, so a renewal does not allocate them.
+// renewal implements [renewer]: one key and two arguments for each lock, and one more of both for a shared
+// id. The usual name and TTL are prebuilt values, so a renewal does not allocate them.
 func (d *hashDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
-	return append(keys, d.h.name), append(args, o.ID, d.h.ttlArg(ttl))
+	keys, args = append(keys, d.h.name), append(args, o.ID, d.h.ttlArg(ttl))
+	return d.h.withCount(keys, args, o)
 }
 
 // probe implements [renewer].
@@ -275,12 +289,12 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 	return reply.Sent, int(counts), err
 }
 
-// releaseID implements [lockDriver] by lock/release_shared: one count, whoever acquired it. q has a new
-// number, and the key of that number remembers the answer for copies. The flag is 0 because that key
-// does not say, as it does for a rollback, what the request itself has acquired.
+// releaseID implements [lockDriver] by lock/release_shared: one count, whoever acquired it. Counts of
+// WithOwner go first, the oldest of them before the others; the release of that acquisition then finds that
+// it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.remembered, 0, millis(q.TTL)))
+		id, d.h.c.publish(), d.h.c.rememberedLong, 0, millis(q.TTL)))
 	return err == nil && !lost, err
 }
 
@@ -384,7 +398,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 // attempt may still come, the script leaves a key that stops it.
 func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err error) {
 	if q.Shared {
-		_, err = d.releaseShared(ctx, &q.Owner, true)
+		_, err = d.releaseShared(ctx, &q.Owner)
 	} else {
 		_, err = d.free(ctx, &q.Owner, engine.Next{})
 	}

@@ -40,9 +40,11 @@ const (
 )
 
 // sharedCounts ends the name of a hash that only this library keeps. It has a field for each id that
-// callers use with WithOwner: how many counts of that id are theirs. A private hold of the same id must
-// not give these counts back. The name has the prefix of remembered requests, so the same ACL rules cover it.
-const sharedCounts = "shared"
+// callers use with WithOwner: which acquisitions have a count of that id. No other release, of a private
+// hold or of another acquisition, must give these counts back. The name has the prefix of remembered
+// requests, so the same ACL rules cover it. Versions that kept a number used the name "shared": the two
+// can be in use at the same time.
+const sharedCounts = "owners"
 
 // permitsKind is the kind of a semaphore whose permits have ids.
 const permitsKind = "permits"

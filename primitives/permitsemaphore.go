@@ -331,7 +331,7 @@ func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 }
 
 // renewScript implements [renewer].
-func (d *permitDriver) renewScript() *scripts.Script { return permitsRenew }
+func (d *permitDriver) renewScript(bool) *scripts.Script { return permitsRenew }
 
 // renewal implements [renewer]: two keys and two arguments for each hold, however many permits it has.
 func (d *permitDriver) renewal(

@@ -287,21 +287,21 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 		x := onJoint(t, s, "red")
 		hold := acquire(t, t.Context(), x.l)
 		name := x.names[0]
-		set := func(keys ...string) { // each a hash with one field
+		set := func(keys ...string) { // each a hash with one field, and its value
 			_, err := x.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
 				p.Del(t.Context(), name)
-				for i := 0; i < len(keys); i += 2 {
-					p.HSet(t.Context(), keys[i], keys[i+1], 1)
+				for i := 0; i < len(keys); i += 3 {
+					p.HSet(t.Context(), keys[i], keys[i+1], keys[i+2])
 					p.PExpire(t.Context(), keys[i], time.Minute)
 				}
 				return nil
 			})
 			require.NoError(t, err)
 		}
-		set(name, "a rival") // so that the nested hold is first
+		set(name, "a rival", "1") // so that the nested hold is first
 		require.NoError(t, hold.Check(t.Context()))
 		require.Nil(t, x.c.Lock(name).HoldFrom(hold.Context()), "the member is lost")
-		set(name, hold.ID(), "redisson_unlock_latch:{"+name+"}:shared", hold.ID())
+		set(name, hold.ID(), "1", "redisson_unlock_latch:{"+name+"}:owners", hold.ID(), "0123456789abcdef ")
 		redistest.WaitFor(t, soon, func() bool {
 			return x.c.Lock(name).HoldFrom(hold.Context()) != nil
 		}, "acquired again")

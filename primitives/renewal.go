@@ -22,8 +22,9 @@ import (
 // renewer is a driver whose leases are renewed in batches. Every driver with leases implements it:
 // [handle.use] checks that.
 type renewer interface {
-	// renewScript returns the script for batches. It returns 1 or 0 for each lease: kept, or lost.
-	renewScript() *scripts.Script
+	// renewScript returns the script for batches: of leases with shared ids, or of others. It returns 1 or 0
+	// for each lease: kept, or lost.
+	renewScript(shared bool) *scripts.Script
 	// renewal appends the keys and arguments of one lease. The first key decides its slot.
 	renewal(keys, args []any, o *engine.Ownership, ttl time.Duration) ([]any, []any)
 	// probe is a plain command that reads. If its reply is nil or 0, Redis has forgotten the lease, or a part.
@@ -75,7 +76,8 @@ func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 // renewTogether renews a batch with one command, and returns the state of each lease. Without an answer
 // all are Unknown, the zero value. The command is sent once: the watchdog itself decides when to repeat.
 func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
-	script := renewerOf(batch[0].Keeper.(*engine.Ownership)).renewScript() // of all: they are one group
+	first := batch[0].Keeper.(*engine.Ownership)
+	script := renewerOf(first).renewScript(first.Shared) // of all: they are one group
 	keys := make([]any, 0, 2*len(batch))
 	args := make([]any, 0, 2*len(batch))
 	for _, ask := range batch {

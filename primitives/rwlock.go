@@ -87,7 +87,7 @@ type rwDriver struct {
 
 // rwScriptSet lists scripts that each side has in its own version. Both versions have the same keys,
 // arguments and replies.
-type rwScriptSet struct{ release, renew, adopt, force, info *scripts.Script }
+type rwScriptSet struct{ release, renew, renewShared, adopt, force, info *scripts.Script }
 
 // newRWDriver returns the driver of one side; each needs the key of the other to find its holds.
 func newRWDriver(side, other *Lock, lua *rwScriptSet) rwDriver {
@@ -108,36 +108,31 @@ func (d *rwDriver) keys(request string) []any {
 	return []any{d.hash, d.channel, request, d.reservation, &d.h.sharedCounts}
 }
 
-// rememberAcquire is how long Redis must remember an acquisition, as an argument. Only a shared id needs
-// that, because the script adds a count. 0 marks a private id for the script.
-func (d *rwDriver) rememberAcquire(q *engine.Request) any {
-	if q.Shared {
-		return d.h.c.remembered
-	}
-	return 0
-}
-
-// free gives back what o has: one count of an id that others may share, else all private counts. It runs
-// read_release or write_release. Reply: 0 if o held nothing.
+// free gives back what o has: its own count of an id that others may share, else all private counts. It
+// runs read_release or write_release. Reply: 0 if o held nothing.
 //
 // o's key remembers the release: a copy gets the same answer, and a late copy of the acquisition takes
-// nothing. A rollback of a shared id gives back only a count that the key says was acquired. The TTL is
-// for a hash without one, and only write_release reads it. Both get it, so that they can share this
-// function.
-func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
+// nothing. The TTL is for a hash without one, and only write_release reads it. Both get it, so that they
+// can share this function.
+func (d *rwDriver) free(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL)))
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), 1, millis(o.TTL)))
 	return engine.Released{Lost: lost}, err
 }
 
 // Rollback implements [engine.Driver]. A writer's also removes its reservation.
 func (d *rwDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, &q.Owner, true)
+	_, err := d.free(ctx, &q.Owner)
 	return err
 }
 
 // renewScript implements [renewer].
-func (d *rwDriver) renewScript() *scripts.Script { return d.lua.renew }
+func (d *rwDriver) renewScript(shared bool) *scripts.Script {
+	if shared {
+		return d.lua.renewShared
+	}
+	return d.lua.renew
+}
 
 // adopt implements [lockDriver] by read_adopt or write_adopt. The reply is the number of counts, 0 if id
 // holds nothing, or -1 for a reader that also writes. Adopting its reads alone would leave a writer
@@ -162,7 +157,7 @@ func (d *rwDriver) adopt(
 // anything but 0 means that id has held.
 func (d *rwDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.remembered, 1, 0, millis(q.TTL)))
+		id, d.h.c.publish(), d.h.c.rememberedLong, 1, 0, millis(q.TTL)))
 	return err == nil && !lost, err
 }
 
@@ -200,11 +195,12 @@ var (
 	readSetCount = scripts.Load("rwlock/read_set_count")
 	readCheck    = scripts.Load("rwlock/read_check")
 	readScripts  = &rwScriptSet{
-		release: scripts.Load("rwlock/read_release"),
-		renew:   scripts.Load("rwlock/read_renew"),
-		adopt:   scripts.Load("rwlock/read_adopt"),
-		force:   scripts.Load("rwlock/read_force"),
-		info:    scripts.Load("rwlock/read_info"),
+		release:     scripts.Load("rwlock/read_release"),
+		renew:       scripts.Load("rwlock/read_renew"),
+		renewShared: scripts.Load("rwlock/read_renew_shared"),
+		adopt:       scripts.Load("rwlock/read_adopt"),
+		force:       scripts.Load("rwlock/read_force"),
+		info:        scripts.Load("rwlock/read_info"),
 	}
 )
 
@@ -250,7 +246,7 @@ func (d *readerDriver) acquireBatch(
 ) (engine.Result, []bool, error) {
 	keys := d.keys(d.h.ownerKey(&q.Owner))
 	args := append(make([]any, 0, 6+2*len(others)),
-		q.ID, millis(q.TTL), d.h.c.publish(), d.rememberAcquire(q), flag(q.NonReentrant), flag(q.Nested))
+		q.ID, millis(q.TTL), d.h.c.publish(), flag(q.Shared), flag(q.NonReentrant), flag(q.Nested))
 	for _, other := range others {
 		keys = append(keys, d.h.ownerKey(&other.Owner))
 		args = append(args, other.ID, millis(other.TTL))
@@ -285,7 +281,7 @@ func (d *readerDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
 ) (engine.Released, error) {
 	if left == 0 {
-		return d.free(ctx, &o.Owner, false)
+		return d.free(ctx, &o.Owner)
 	}
 	need, known := o.BeginShortening(left)
 	ttl := millis(need)
@@ -293,7 +289,7 @@ func (d *readerDriver) Release(
 	case !known:
 		ttl = -1 // leave the lease as it is
 	case ttl == 0: // the leases of the holds that are left have ended
-		return d.free(ctx, &o.Owner, false)
+		return d.free(ctx, &o.Owner)
 	}
 	lost, err := readLost(
 		d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered))
@@ -320,17 +316,21 @@ func (d *readerDriver) recountKeys(o *engine.Ownership) []any {
 	return []any{d.hash, &d.h.sharedCounts, d.h.ownerKey(&o.Owner) + ":count"}
 }
 
-// Extend implements [engine.Driver] by rwlock/read_renew, with a batch of one. It raises the TTL of all
+// Extend implements [engine.Driver] by the script of renewals, with a batch of one. It raises the TTL of all
 // of the reader's counts, and never shortens one.
 func (d *readerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	keys := []any{d.hash, d.firstCountKey(o)}
-	return readRenewal(d.h.c.confirmChange(ctx, d.lua.renew, keys, o.ID, millis(ttl)))
+	keys, args := d.renewal(nil, nil, o, ttl)
+	return readRenewal(d.h.c.confirmChange(ctx, d.renewScript(o.Shared), keys, args...))
 }
 
-// Check implements [engine.Driver] by rwlock/read_check: is one of the reader's keys left?
+// Check implements [engine.Driver] by rwlock/read_check: is one of the reader's keys left? For a shared id
+// see [handle.checkCount].
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
+	if o.Shared {
+		return d.h.checkCount(ctx, d, o)
+	}
 	return readLost(d.h.c.run.Do(ctx, readCheck, []any{d.hash, d.firstCountKey(o)}, o.ID))
 }
 
@@ -338,7 +338,8 @@ func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 func (d *readerDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
-	return append(keys, d.h.name, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
+	keys, args = append(keys, d.h.name, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
+	return d.h.withCount(keys, args, o)
 }
 
 // probe implements [renewer].
@@ -352,11 +353,12 @@ type writerDriver struct{ rwDriver }
 var (
 	writeAcquire = scripts.Load("rwlock/write_acquire")
 	writeScripts = &rwScriptSet{
-		release: scripts.Load("rwlock/write_release"),
-		renew:   lockRenew,
-		adopt:   scripts.Load("rwlock/write_adopt"),
-		force:   scripts.Load("rwlock/write_force"),
-		info:    scripts.Load("rwlock/write_info"),
+		release:     scripts.Load("rwlock/write_release"),
+		renew:       lockRenew,
+		renewShared: lockRenewShared,
+		adopt:       scripts.Load("rwlock/write_adopt"),
+		force:       scripts.Load("rwlock/write_force"),
+		info:        scripts.Load("rwlock/write_info"),
 	}
 )
 
@@ -399,7 +401,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 		reservation = millis(reservationTTL)
 	}
 	reply, err := d.h.c.confirm(ctx, writeAcquire, d.keys(d.h.ownerKey(&q.Owner)),
-		q.ID, millis(q.TTL), d.h.c.publish(), d.rememberAcquire(q), flag(q.NonReentrant), reservation, flag(q.Nested))
+		q.ID, millis(q.TTL), d.h.c.publish(), flag(q.Shared), flag(q.NonReentrant), reservation, flag(q.Nested))
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -437,7 +439,7 @@ func (d *writerDriver) Release(
 		return engine.Released{Lost: lost}, err
 	}
 	keys := d.keys(d.h.ownerKey(&o.Owner))
-	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
+	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), flag(o.Shared), millis(o.TTL)}
 	if s := next.Successor; s != nil {
 		keys, args = append(keys, d.h.ownerKey(s)), append(args, s.ID, millis(s.TTL))
 	}
@@ -453,15 +455,19 @@ func (d *writerDriver) SetCount(
 	return reply.Sent, lost, err
 }
 
-// Extend implements [engine.Driver] by lock/renew, with a batch of one.
+// Extend implements [engine.Driver] by the script of renewals, with a batch of one.
 func (d *writerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return readRenewal(d.h.c.confirmChange(ctx, lockRenew, []any{d.hash}, d.field(o), millis(ttl)))
+	keys, args := d.renewal(nil, nil, o, ttl)
+	return readRenewal(d.h.c.confirmChange(ctx, d.renewScript(o.Shared), keys, args...))
 }
 
-// Check implements [engine.Driver] by lock/check.
+// Check implements [engine.Driver] by lock/check. For a shared id see [handle.checkCount].
 func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
+	if o.Shared {
+		return d.h.checkCount(ctx, d, o)
+	}
 	return readLost(d.h.c.run.Do(ctx, lockCheck, []any{d.hash}, d.field(o)))
 }
 
@@ -469,7 +475,8 @@ func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 func (d *writerDriver) renewal(
 	keys, args []any, o *engine.Ownership, ttl time.Duration,
 ) ([]any, []any) {
-	return append(keys, d.h.name), append(args, d.field(o), d.h.ttlArg(ttl))
+	keys, args = append(keys, d.h.name), append(args, d.field(o), d.h.ttlArg(ttl))
+	return d.h.withCount(keys, args, o)
 }
 
 // probe implements [renewer].

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,12 +26,58 @@ type rwModel struct {
 	writer  string                 // "" if there is no writer
 	count   int                    // the writer's hold count
 	readers map[string][]time.Time // when each hold of a reader expires
+
+	owners     map[string][]*rwModelOwnership // by field of the hash: the shared ownerships with a count, oldest first
+	ownersEnds time.Time                      // when all of them expire
+}
+
+// field is the field of an ownership in the hash.
+func (o *rwModelOwnership) field() string {
+	if o.write {
+		return o.id + ":write"
+	}
+	return o.id
+}
+
+// acquireShared makes an acquisition that has a count of its own, although others may share its id.
+func (m *rwModel) acquireShared(o *rwModelOwnership, end time.Time) error {
+	first := m.writer != o.id
+	if !o.write {
+		first = !m.reading(o.id)
+	}
+	if err := m.acquire(o.id, o.write, end); err != nil {
+		return err
+	}
+	m.expireOwners()
+	if first {
+		delete(m.owners, o.field())
+	}
+	if len(m.owners) == 0 {
+		m.ownersEnds = time.Time{}
+	}
+	m.owners[o.field()] = append(m.owners[o.field()], o)
+	if end.After(m.ownersEnds) {
+		m.ownersEnds = end
+	}
+	return nil
+}
+
+func (m *rwModel) expireOwners() {
+	if !time.Now().Before(m.ownersEnds) {
+		m.owners = map[string][]*rwModelOwnership{}
+	}
+}
+
+// hasCount reports whether a shared ownership has a count, if its id still holds.
+func (m *rwModel) hasCount(o *rwModelOwnership) bool {
+	m.expireOwners()
+	return slices.Contains(m.owners[o.field()], o)
 }
 
 // expire empties the model if the hash has expired.
 func (m *rwModel) expire() {
 	if !time.Now().Before(m.ends) {
-		*m = rwModel{readers: map[string][]time.Time{}}
+		*m = rwModel{readers: map[string][]time.Time{}, owners: m.owners, ownersEnds: m.ownersEnds}
 	}
 }
 
@@ -191,6 +238,30 @@ func (m *rwModel) shorten(id string, count int, limit time.Time) {
 	m.removeExpired()
 }
 
+// releaseShared removes the count of a shared ownership, and reports whether Redis still had it. A nil
+// ownership: the oldest of that field, or a count that is not shared.
+func (m *rwModel) releaseShared(id string, write bool, o *rwModelOwnership) bool {
+	of := &rwModelOwnership{id: id, write: write, shared: true, holds: 1}
+	m.expireOwners()
+	list := m.owners[of.field()]
+	held := m.writer == id
+	if !write {
+		held = m.readers[id] != nil
+	}
+	switch {
+	case o != nil && held && !slices.Contains(list, o):
+		return false
+	case o == nil && len(list) > 0:
+		o = list[0]
+	}
+	held = m.release(of, time.Time{})
+	m.owners[of.field()] = slices.DeleteFunc(slices.Clone(list), func(other *rwModelOwnership) bool { return other == o })
+	if len(m.owners[of.field()]) == 0 || !write && m.readers[id] == nil || write && m.writer != id {
+		delete(m.owners, of.field())
+	}
+	return held
+}
+
 // release removes one hold of o, and reports whether Redis still had it. others is when the longest
 // lease of o's other live holds ends, zero if there are none.
 func (m *rwModel) release(o *rwModelOwnership, others time.Time) bool {
@@ -260,7 +331,8 @@ func rwLockModel(t *rapid.T) {
 		s.Close()
 	}()
 	x := &rwTest{s: s, rdb: rdb, c: c, name: "n", rw: c.RWLock("n"), channel: "redisson_rwlock:{n}"}
-	r := &rwModelRun{m: &rwModel{readers: map[string][]time.Time{}}, x: x, rw: x.rw}
+	model := &rwModel{readers: map[string][]time.Time{}, owners: map[string][]*rwModelOwnership{}}
+	r := &rwModelRun{m: model, x: x, rw: x.rw}
 	t.Repeat(map[string]func(*rapid.T){
 		"acquire":              func(t *rapid.T) { r.acquire(t, "", drawSide(t)) },
 		"acquire as owner":     r.acquireAsOwner,
@@ -327,12 +399,18 @@ func (r *rwModelRun) acquire(t *rapid.T, owner string, write bool) {
 	if owner == "" {
 		id = idOf(hold)
 	}
-	want := r.m.acquire(id, write, time.Now().Add(lease))
+	o, end := &rwModelOwnership{id: id, write: write, shared: owner != ""}, time.Now().Add(lease)
+	var want error
+	if o.shared {
+		want = r.m.acquireShared(o, end)
+	} else {
+		want = r.m.acquire(id, write, end)
+	}
 	require.ErrorIs(t, err, want)
 	if want == nil {
 		require.Equal(t, id, hold.ID())
 		require.Equal(t, 1, hold.Depth())
-		r.add(hold, &rwModelOwnership{id: id, write: write, shared: owner != ""}, lease)
+		r.add(hold, o, lease)
 	}
 }
 
@@ -378,20 +456,27 @@ func (r *rwModelRun) release(t *rapid.T) {
 	h := r.drawHold(t)
 	err := h.Release(context.Background())
 	o := h.rwModelOwnership
+	release := func() bool {
+		if o.shared {
+			o.holds--
+			return r.m.releaseShared(o.id, o.write, o)
+		}
+		return r.m.release(o, r.longestOther(h))
+	}
 	switch {
 	case h.done:
 		require.ErrorIs(t, err, primitives.ErrReleased)
 	case !h.live():
 		require.ErrorIs(t, err, primitives.ErrLost)
-		if o.holds--; o.holds == 0 && !o.shared && time.Now().Before(o.ends) {
+		if o.holds--; o.holds == 0 && (o.shared || time.Now().Before(o.ends)) {
 			// The client releases in the background what a lost ownership may still have in Redis.
 			o.holds++
 			time.Sleep(30 * time.Millisecond)
 			synctest.Wait()
 			r.m.expire()
-			r.m.release(o, time.Time{})
+			release()
 		}
-	case r.m.release(o, r.longestOther(h)):
+	case release():
 		require.NoError(t, err)
 	default:
 		require.ErrorIs(t, err, primitives.ErrLost)
@@ -403,7 +488,7 @@ func (r *rwModelRun) release(t *rapid.T) {
 func (r *rwModelRun) releaseID(t *rapid.T) {
 	h := r.drawHold(t)
 	err := r.side(h.write).ReleaseID(context.Background(), h.id)
-	if r.m.release(&rwModelOwnership{id: h.id, write: h.write, shared: true, holds: 1}, time.Time{}) {
+	if r.m.releaseShared(h.id, h.write, nil) {
 		require.NoError(t, err)
 	} else {
 		require.ErrorIs(t, err, primitives.ErrNotHeld)
@@ -420,6 +505,8 @@ func (r *rwModelRun) adopt(t *rapid.T) {
 		require.NoError(t, err)
 		m.writer = hold.ID()
 		delete(m.readers, h.id)
+		delete(m.owners, h.id)
+		delete(m.owners, h.id+":write")
 		m.ends = end
 	case !h.write && m.reading(h.id) && m.writer != "":
 		require.ErrorIs(t, err, primitives.ErrUnsupported)
@@ -428,6 +515,7 @@ func (r *rwModelRun) adopt(t *rapid.T) {
 		require.NoError(t, err)
 		m.readers[hold.ID()] = slices.Repeat([]time.Time{end}, len(m.readers[h.id]))
 		delete(m.readers, h.id)
+		delete(m.owners, h.id)
 		m.removeExpired()
 	default:
 		require.ErrorIs(t, err, primitives.ErrNotHeld)
@@ -446,12 +534,16 @@ func (r *rwModelRun) forceRelease(t *rapid.T) {
 	if write {
 		require.Equal(t, m.writer != "", held)
 		if held {
+			delete(m.owners, m.writer+":write")
 			m.releaseWriter()
 		}
 		return
 	}
 	require.Equal(t, m.anyReader(), held)
 	m.readers = map[string][]time.Time{}
+	maps.DeleteFunc(m.owners, func(field string, _ []*rwModelOwnership) bool {
+		return !strings.HasSuffix(field, ":write")
+	})
 	m.removeExpired()
 }
 
@@ -463,6 +555,9 @@ func (r *rwModelRun) check(t *rapid.T) {
 		require.Error(t, err)
 	case !h.live():
 		require.ErrorIs(t, err, primitives.ErrLost)
+	case h.shared && !m.hasCount(h.rwModelOwnership):
+		require.ErrorIs(t, err, primitives.ErrLost)
+		h.lost = true
 	case h.write == (m.writer == h.id) && (h.write || m.reading(h.id)), !h.write && m.reading(h.id):
 		require.NoError(t, err)
 	default:
@@ -570,9 +665,11 @@ func (r *rwModelRun) nest(outer *rwModelHold, write bool, lease time.Duration) (
 		outer.lost = outer.lost || !outer.shared && write
 		return nil, primitives.ErrLost
 	case !write && (outer.write || outer.shared):
-		return &rwModelOwnership{id: outer.id, shared: true}, m.acquireRead(outer.id, end)
+		o := &rwModelOwnership{id: outer.id, shared: true}
+		return o, m.acquireShared(o, end)
 	case outer.shared:
-		return &rwModelOwnership{id: outer.id, shared: true, write: true}, m.acquireWrite(outer.id, end)
+		o := &rwModelOwnership{id: outer.id, shared: true, write: true}
+		return o, m.acquireShared(o, end)
 	case write && m.writer == outer.id:
 		m.count = outer.holds + 1
 	case !write && m.reading(outer.id):

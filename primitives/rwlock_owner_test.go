@@ -12,8 +12,8 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// sharedCounts returns the key of the hash that counts the holds of WithOwner.
-func (x *rwTest) sharedCounts() string { return "redisson_unlock_latch:{" + x.name + "}:shared" }
+// sharedCounts returns the key of the hash that lists the acquisitions with WithOwner.
+func (x *rwTest) sharedCounts() string { return sharedCountsKey(x.name) }
 
 // rwSides returns both sides of the lock. suffix follows an id in its field of the lock's hash.
 func (x *rwTest) rwSides() []rwSideTest {
@@ -145,8 +145,8 @@ func requireNothingLeft(t *testing.T, x *rwTest) {
 	require.Zero(t, x.rdb.Exists(t.Context(), x.sharedCounts()).Val())
 }
 
-// TestRWLockIgnoresSharedCountsOfAnExpiredLock leaves shared counts behind, which outlive the lock.
-func TestRWLockIgnoresSharedCountsOfAnExpiredLock(t *testing.T) {
+// TestRWLockSharedCountsExpireWithTheLock lets a lock expire that two acquisitions with the same id hold.
+func TestRWLockSharedCountsExpireWithTheLock(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, x *rwTest) {
 		for _, side := range x.rwSides() {
@@ -155,9 +155,9 @@ func TestRWLockIgnoresSharedCountsOfAnExpiredLock(t *testing.T) {
 			acquire(t, t.Context(), side.lock, owner, lease)
 			time.Sleep(2 * time.Second)
 			require.Empty(t, fields(t, x.s, x.name))
-			require.Greater(t, x.rdb.PTTL(t.Context(), x.sharedCounts()).Val(), 23*time.Hour)
+			require.Zero(t, x.rdb.Exists(t.Context(), x.sharedCounts()).Val())
 			again := acquire(t, t.Context(), side.lock, owner)
-			require.Equal(t, "1", x.rdb.HGet(t.Context(), x.sharedCounts(), "o"+side.suffix).Val())
+			require.Equal(t, map[string]int{"o" + side.suffix: 1}, sharedCounts(t, x.s, x.name))
 			release(t, again)
 			requireNothingLeft(t, x)
 		}

@@ -79,6 +79,10 @@ const (
 	wasNotOurs                // answered: there was nothing to free
 )
 
+// sharedGroup is the group of leases with shared ids, for the watchdog. Their driver renews them by another
+// command than the other leases of the same group.
+type sharedGroup struct{ of any }
+
 // newOwnership returns the ownership of a request that was granted by res. Its one count is for the
 // hold that the caller makes next.
 func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
@@ -174,6 +178,9 @@ func (o *Ownership) setTerms(fresh *Hold) {
 	}
 	// The key has one TTL: the longest. But each hold learns of a loss as soon as without the others.
 	terms := watchdog.Terms{Group: o.r.RenewGroup, TTL: all.ttl, Period: all.shortest / 3}
+	if o.Shared {
+		terms.Group = sharedGroup{o.r.RenewGroup}
+	}
 	if o.shortLease > 0 {
 		terms.TTL = min(terms.TTL, o.shortLease) // until the first renewal
 	}
@@ -368,19 +375,17 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 // repeatUntil is when the repetition of a release must end.
 //
 //   - A private id with a lease: when the lease is over. A second execution changes nothing.
-//   - A shared id: while the server is sure to remember the first execution. A second one that it takes
-//     for new would give back the count of another caller.
+//   - A shared id: the same, but not before the time in the next point. The count may outlive the lease,
+//     because others with the same id renew the lock.
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
+	until := o.endsAt()
+	if o.leased() && !o.Shared {
+		return until
+	}
 	// The first copy was sent up to a command timeout ago.
 	remembered := time.Now().Add(o.r.Core.RepeatFor - o.r.Core.CommandTimeout)
-	switch {
-	case o.Shared:
-		return remembered
-	case o.leased():
-		return o.endsAt()
-	}
-	if until := o.endsAt(); until.After(remembered) {
+	if until.After(remembered) {
 		return until
 	}
 	return remembered
@@ -410,13 +415,12 @@ func (o *Ownership) isLoss(got Released, sent time.Time) bool {
 //  4. The user calls Release. Without abandon, nobody could acquire for the rest of that TTL.
 //
 // It waits for Release, because until then the user's critical section may still run. A count of a
-// shared id is left to the lease: the id may hold the lock again by now, and would lose a count. It does
-// not block.
+// shared id may also stay because others with the same id renew the lock. It does not block.
 func (o *Ownership) abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
 	o.mu.Unlock()
-	if o.addCount(-1) == 0 && !o.Shared && time.Now().Before(o.endsAt()) {
+	if o.addCount(-1) == 0 && (o.Shared || time.Now().Before(o.endsAt())) {
 		o.writeCountLater(ctx, 0)
 	}
 }

@@ -92,8 +92,13 @@ func TestRepeatedReleaseEnds(t *testing.T) {
 		{"with a longer lease", func(c *client) *Resource { return c.lock("x") },
 			[]func(*Terms){fixedLease(5 * time.Minute)}, 5 * time.Minute},
 		{
-			"a shared id: with the memory of the release", func(c *client) *Resource { return c.lock("x") },
-			[]func(*Terms){owner("me"), fixedLease(5 * time.Minute)}, 50*time.Second - testTimeout,
+			"a shared id: with the lease", func(c *client) *Resource { return c.lock("x") },
+			[]func(*Terms){owner("me"), fixedLease(5 * time.Minute)}, 5 * time.Minute,
+		},
+		{
+			"a shared id, late: with the time that others may keep its count", func(c *client) *Resource {
+				return c.lock("x")
+			}, []func(*Terms){owner("me"), fixedLease(5 * time.Second)}, 50*time.Second - testTimeout,
 		},
 		{
 			"without a lease: with the memory of the acquisition", func(c *client) *Resource {

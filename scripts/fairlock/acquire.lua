@@ -1,13 +1,11 @@
 -- fairlock/acquire: acquire the lock if it is free and no waiter is before, or join the queue.
--- uses     lib/acl, lib/clock, lib/extend, fairlock/queue
--- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is that of the
---            release for a private acquisition; for a shared one 1 acquired, 2 released, 3 must not
---            acquire
+-- uses     lib/acl, lib/clock, lib/extend, lib/shared_counts, fairlock/queue
+-- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is that of this
+--            acquisition's release: it exists if a late copy must not acquire
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition
---          alone
+-- ARGV[4]  1 when others may share the id; 0 when it belongs to this acquisition alone
 -- ARGV[5]  1 to refuse a second count
 -- ARGV[6]  1 to join the queue when refused; 2 to be granted the lock there, too
 -- ARGV[7]  timeout of this waiter, ms
@@ -21,13 +19,12 @@
 --          before it. In the queue the pttl is -1 if the client sent a heartbeat a moment ago: its
 --          refresh reads it
 local lock = fair_lock(KEYS)
-local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[10] == '1'
 local joins, wants_grant, timeout_ms = ARGV[6] ~= '0', ARGV[6] == '2', ARGV[7]
 local client, client_id, random = ARGV[8], ARGV[9], ARGV[11] or ''
 
-local memory = redis.call('get', lock.memory)
-if memory and not (is_shared and memory == '1') then
+if redis.call('get', lock.memory) then
   return 'over'
 end
 local holder = redis.call('hkeys', lock.hash)[1]
@@ -37,13 +34,18 @@ if is_nested and not held then
 end
 
 if held then
-  local has_count = memory -- the lock has a count of this acquisition already
-  if not is_shared then
-    local shared = tonumber(redis.call('hget', lock.shared_counts, owner) or 0)
+  local has_count -- the lock has a count of this acquisition already
+  if is_shared then
+    has_count = has_shared_count(lock.shared_counts, owner, lock.memory)
+  else
+    local shared = shared_count(lock.shared_counts, owner, math.huge)
     has_count = shared == 0 or tonumber(redis.call('hget', lock.hash, owner)) > shared
   end
   if has_count then -- a copy of this request, or the lock was granted in the queue
     extend(lock.hash, ttl_ms)
+    if is_shared then
+      extend(lock.shared_counts, ttl_ms)
+    end
     return 0
   end
   if refuse_second then
@@ -77,21 +79,13 @@ if held or not holder then
   -- type, nothing has changed yet.
   local function acquire()
     if is_shared then
-      if held then
-        redis.call('hincrby', lock.shared_counts, owner, 1)
-      else
-        redis.call('hset', lock.shared_counts, owner, 1)
-      end
-      redis.call('pexpire', lock.shared_counts, math.max(86400000, ttl_ms))
+      add_shared_count(lock.shared_counts, owner, lock.memory, not held, ttl_ms)
     end
     redis.call('hincrby', lock.hash, owner, '1')
     if held then
       extend(lock.hash, ttl_ms)
     else
       redis.call('pexpire', lock.hash, ttl_ms)
-    end
-    if is_shared then
-      redis.call('set', lock.memory, '1', 'px', memory_ttl_ms)
     end
     return 0
   end

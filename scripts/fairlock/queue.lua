@@ -42,7 +42,7 @@ local function fair_lock(keys)
     channel = keys[2],
     -- memory of the request: see each script
     memory = keys[3],
-    -- hash of owner ids, each with how many of its counts belong to acquisitions with WithOwner
+    -- hash of owner ids, each with its acquisitions with WithOwner: see lib/shared_counts
     shared_counts = keys[4],
     -- list of waiters' ids, the next owner first
     queue = keys[5],

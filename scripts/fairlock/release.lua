@@ -1,7 +1,7 @@
 -- fairlock/release: end a private acquisition: its hold, or its place in the queue.
 -- The next owner gets the lock. A late copy of the acquisition acquires nothing. A key of another
 -- type beside the lock hash does not keep the hold.
--- uses     lib/extend, fairlock/queue, fairlock/hand_off
+-- uses     lib/extend, lib/shared_counts, fairlock/queue, fairlock/hand_off
 -- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is of this
 --            release: 0 not held, 1 released, or the answer that named the next holder
 -- ARGV[1]  owner id
@@ -13,17 +13,16 @@
 local lock = fair_lock(KEYS)
 local owner, publish, memory_ttl_ms, client = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-local fault, second_fault -- an error of Redis: a key beside the lock hash has another type
+-- Faults are errors of Redis: a key beside the lock hash has another type.
+local second_fault
+local shared, fault = shared_count(lock.shared_counts, owner, math.huge)
 local private = true -- no acquisition with WithOwner holds the lock by this id
-local shared = redis.pcall('hget', lock.shared_counts, owner)
-if type(shared) == 'table' then
-  fault = shared
-elseif (tonumber(shared or 0) or 0) > 0 then
+if shared > 0 then
   local count = tonumber(try_call(redis.call, 'hget', lock.hash, owner) or 0)
   private = count == 0
-  if count > tonumber(shared) then
+  if count > shared then
     -- The first write is one that a full Redis allows.
-    redis.call('pexpire', lock.shared_counts, 86400000)
+    redis.call('pexpire', lock.shared_counts, redis.call('pttl', lock.shared_counts) + 1)
     redis.call('hset', lock.hash, owner, shared)
     redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
     return 1

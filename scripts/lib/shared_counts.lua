@@ -1,51 +1,74 @@
--- lib/shared_counts: how many counts of a lock's field belong to acquisitions with WithOwner.
+-- lib/shared_counts: which acquisitions with WithOwner have the counts of a lock's field.
 --
--- WithOwner lets several acquisitions share one owner id. A private hold may have the same id. Each
--- release must return only its own counts. The hash of shared counts has the same field names as
--- the lock hash. A shared count means nothing once the lock's field is gone.
+-- WithOwner lets several acquisitions share one owner id. A private hold or a thread of Redisson
+-- may have the same id. The lock hash counts all of them together, and each release must return
+-- only its own count. So the hash of shared counts has the same field names as the lock hash. A
+-- field lists the acquisitions with WithOwner that have a count. All other counts are private, or
+-- Redisson's.
 --
--- If that key has another type, or a field that is no number, there are no shared counts. It stops
--- acquisitions that share an id, but no release.
--- uses     lib/count, lib/extend
+-- The name of an acquisition's memory key identifies it, because no other acquisition has that key.
+-- The list has 16 digits of the name's SHA-1, and a space. The scripts read and write the whole
+-- list: for 5000 counts of one owner these are 85 kB.
+--
+-- A list means nothing once the lock's field is gone. So the first acquisition of a field replaces
+-- the list, and the hash lives only as long as the leases of its acquisitions: a thread of Redisson
+-- may come later with the same id.
+--
+-- If that key has another type, there are no shared counts. It stops acquisitions that share an id,
+-- but no release.
+-- uses     lib/extend
 -- defines  shared_count(shared_counts, field, held),
---          add_shared_count(shared_counts, field, is_first, ttl_ms),
---          remove_shared_count(shared_counts, field), forget_shared_count(shared_counts, field)
+--          has_shared_count(shared_counts, field, memory_key),
+--          add_shared_count(shared_counts, field, memory_key, is_first, ttl_ms),
+--          remove_shared_count(shared_counts, field, memory_key),
+--          forget_shared_count(shared_counts, field)
 
-local function read_shared_count(shared_counts, field)
+local function identity_of(memory_key)
+  return string.sub(redis.sha1hex(memory_key), 1, 16) .. ' '
+end
+
+local identity_size = 17
+
+-- read_identities returns the list of a field, and the error if the key has another type.
+local function read_identities(shared_counts, field)
   local value = redis.pcall('hget', shared_counts, field)
-  return read_count(type(value) == 'string' and value) or 0
-end
-
--- shared_count returns the shared counts of a field, never more than the counts held.
-local function shared_count(shared_counts, field, held)
-  return math.min(read_shared_count(shared_counts, field), held)
-end
-
--- keep_shared_counts extends the hash's TTL to a day, or to ttl_ms if that is longer.
-local function keep_shared_counts(shared_counts, ttl_ms)
-  extend(shared_counts, math.max(86400000, tonumber(ttl_ms or 0)))
-end
-
--- add_shared_count adds one count. The first count of a lock's field starts from 1: an older number
--- belongs to a field that is gone. Call it before the lock changes: it fails for a key of another
--- type.
-local function add_shared_count(shared_counts, field, is_first, ttl_ms)
-  if is_first then
-    redis.call('hset', shared_counts, field, 1)
-  else
-    redis.call('hincrby', shared_counts, field, 1)
+  if type(value) == 'table' then
+    return '', value
   end
-  keep_shared_counts(shared_counts, ttl_ms)
+  return value or ''
 end
 
--- remove_shared_count removes one count, if there is one.
-local function remove_shared_count(shared_counts, field)
-  local shared = read_shared_count(shared_counts, field)
-  if shared > 1 then
-    keep_shared_counts(shared_counts)
-    redis.call('hset', shared_counts, field, shared - 1)
-  else
+-- shared_count returns the shared counts of a field, never more than the counts held. The second
+-- value is an error if the key has another type.
+local function shared_count(shared_counts, field, held)
+  local identities, fault = read_identities(shared_counts, field)
+  return math.min(math.floor(#identities / identity_size), held), fault
+end
+
+-- has_shared_count returns whether an acquisition has a count of a field that is held.
+local function has_shared_count(shared_counts, field, memory_key)
+  local identities = read_identities(shared_counts, field)
+  return string.find(identities, identity_of(memory_key), 1, true) ~= nil
+end
+
+-- add_shared_count adds the count of an acquisition that has none. Call it before the lock changes:
+-- it fails for a key of another type.
+local function add_shared_count(shared_counts, field, memory_key, is_first, ttl_ms)
+  local others = not is_first and redis.call('hget', shared_counts, field) or ''
+  redis.call('hset', shared_counts, field, others .. identity_of(memory_key))
+  extend(shared_counts, ttl_ms)
+end
+
+-- remove_shared_count removes the count of an acquisition that has one. Without a memory key it
+-- removes the oldest count, if there is one. On a full Redis the caller's first write lets it pass.
+local function remove_shared_count(shared_counts, field, memory_key)
+  local identities = read_identities(shared_counts, field)
+  local at = memory_key and string.find(identities, identity_of(memory_key), 1, true) or 1
+  local others = string.sub(identities, 1, at - 1) .. string.sub(identities, at + identity_size)
+  if others == '' then
     redis.pcall('hdel', shared_counts, field)
+  else
+    redis.call('hset', shared_counts, field, others)
   end
 end
 

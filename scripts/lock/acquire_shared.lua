@@ -2,26 +2,24 @@
 -- uses     lib/acl, lib/extend, lib/shared_counts
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of this acquisition: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[3]  memory of this acquisition's release: exists if a late copy must not acquire
 -- KEYS[4]  shared counts
 -- KEYS[5]  not used
 -- KEYS[6]  fencing token, for a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- ARGV[4]  memory ttl, ms
--- ARGV[5]  1 to refuse a second count
--- ARGV[6]  1 when nested in a hold with the same id, which must still have the lock
+-- ARGV[4]  1 to refuse a second count
+-- ARGV[5]  1 when nested in a hold with the same id, which must still have the lock
 -- returns  the token, or 0, when acquired; {holder's pttl, holder} when somebody else holds the
 --          lock; "over" when this acquisition has ended; "again" when a second count is refused;
 --          "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token_key = KEYS[6]
-local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local refuse_second, is_nested = ARGV[5] == '1', ARGV[6] == '1'
+local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
+local refuse_second, is_nested = ARGV[4] == '1', ARGV[5] == '1'
 
-local memory = redis.call('get', memory_key)
-if memory == '2' or memory == '3' then
+if redis.call('exists', memory_key) == 1 then
   return 'over'
 end
 local held = redis.call('hexists', lock_hash, owner) == 1
@@ -33,8 +31,9 @@ if not held then
     return {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}
   end
 end
--- A copy of this request finds its memory and its count, and must not count twice.
-if not (memory and held) then
+if held and has_shared_count(shared_counts, owner, memory_key) then -- a copy of this request
+  extend(shared_counts, ttl_ms)
+else
   if held and refuse_second then
     return 'again'
   end
@@ -45,9 +44,8 @@ if not (memory and held) then
   if token_key and not held then
     redis.call('incr', token_key)
   end
-  add_shared_count(shared_counts, owner, not held, ttl_ms)
+  add_shared_count(shared_counts, owner, memory_key, not held, ttl_ms)
   redis.call('hincrby', lock_hash, owner, 1)
-  redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
 end
 extend(lock_hash, ttl_ms)
 return token_key and tonumber(redis.call('get', token_key) or 0) or 0

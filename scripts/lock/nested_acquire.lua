@@ -3,17 +3,20 @@
 -- KEYS[1]  lock hash
 -- KEYS[2]  shared counts
 -- ARGV[1]  field of the owner
--- ARGV[2]  wanted count
+-- ARGV[2]  wanted count; 1 confirms an acquisition that was granted again
 -- ARGV[3]  ttl, ms; a longer one stays
--- returns  1, or 0 when this owner does not hold the lock any more
+-- returns  1, or 0 when this owner has no private count any more
 local lock_hash, shared_counts = KEYS[1], KEYS[2]
 local field, wanted, ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 
 local count = tonumber(redis.call('hget', lock_hash, field))
-if not count then
+local shared = count and shared_count(shared_counts, field, count)
+-- If all counts are of acquisitions with WithOwner, a late copy asks after the owner's release. But
+-- a wanted count of 1 is that of an acquisition that took their hold for its own.
+if not count or (count == shared and wanted ~= '1') then
   return 0
 end
 -- Set the count instead of adding to it: a copy of this request then changes nothing.
-redis.call('hset', lock_hash, field, wanted + shared_count(shared_counts, field, count))
+redis.call('hset', lock_hash, field, wanted + shared)
 extend(lock_hash, ttl_ms)
 return 1

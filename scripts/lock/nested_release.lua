@@ -5,16 +5,17 @@
 -- ARGV[1]  field of the owner
 -- ARGV[2]  wanted count, at least 1
 -- ARGV[3]  ttl, ms, if the lock hash has none
--- returns  1, or 0 when this owner does not hold the lock any more
+-- returns  1, or 0 when this owner has no private count any more
 local lock_hash, shared_counts = KEYS[1], KEYS[2]
 local field, wanted, default_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 
 local count = tonumber(redis.call('hget', lock_hash, field))
-if not count then
+local shared = count and shared_count(shared_counts, field, count)
+if not count or count == shared then -- all counts are of acquisitions with WithOwner
   return 0
 end
 -- The first write is one that a full Redis allows; HSET then passes, too.
 local ttl_ms = redis.call('pttl', lock_hash)
 redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
-redis.call('hset', lock_hash, field, wanted + shared_count(shared_counts, field, count))
+redis.call('hset', lock_hash, field, wanted + shared)
 return 1

@@ -1,20 +1,22 @@
 -- lock/release_shared: release one count of an owner id that may be shared.
+-- The count belongs to one acquisition. If that has lost it, nothing is released, even if others
+-- have acquired with the same id since. So a copy changes nothing, however late it is.
 -- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
 -- uses     lib/shared_counts, notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 nothing to release
+-- KEYS[3]  memory of this request: 2 released, 3 nothing to release
 -- KEYS[4]  shared counts
 -- KEYS[5..]  line of waiting clients, or further keys of a fair lock, for notify_free
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms
--- ARGV[4]  1 to release only if the memory says that this request acquired
+-- ARGV[4]  1 to release the count of this acquisition; 0 to release any count of the id
 -- ARGV[5]  ttl, ms, if the lock hash has none
 -- returns  1 when a count was released, 0 when there was none
 local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
-local only_if_acquired, default_ttl_ms = ARGV[4] == '1', ARGV[5]
+local only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5]
 
 local memory = redis.call('get', memory_key)
 if memory == '2' then
@@ -23,7 +25,7 @@ elseif memory == '3' then
   return 0
 end
 local count = tonumber(redis.call('hget', lock_hash, owner))
-if not count or (only_if_acquired and not memory) then
+if not count or (only_own and not has_shared_count(shared_counts, owner, memory_key)) then
   redis.call('del', memory_key)
   redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
   return 0
@@ -34,10 +36,11 @@ if count > 1 then
   local ttl_ms = redis.call('pttl', lock_hash)
   redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
   redis.call('hincrby', lock_hash, owner, -1)
+  remove_shared_count(shared_counts, owner, only_own and memory_key)
 else
   redis.call('del', lock_hash)
+  forget_shared_count(shared_counts, owner)
   notify_free(all_keys, publish)
 end
-remove_shared_count(shared_counts, owner)
 redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
 return 1

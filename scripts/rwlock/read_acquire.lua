@@ -3,15 +3,14 @@
 -- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 1 acquired (a shared id), 2 released, 3 must not acquire
+-- KEYS[3]  memory of this request: exists if a late copy must not acquire
 -- KEYS[4]  claim of a waiting writer
 -- KEYS[5]  shared counts
--- KEYS[6..]  memory of each companion's request: 2 released, 3 must not acquire
+-- KEYS[6..]  memory of each companion's request
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition
---          alone
+-- ARGV[4]  1 when others may share the id; 0 when it belongs to this acquisition alone
 -- ARGV[5]  1 to refuse a second count
 -- ARGV[6]  1 when nested in a hold with the same id, which must still have the lock
 -- ARGV[7..]  each companion's owner id, which belongs to one acquisition alone, and its ttl, ms
@@ -20,13 +19,12 @@
 --          a second count is refused; "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, all_keys = KEYS[5], KEYS
-local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[6] == '1'
 local all_args = ARGV
 
 local prefix = hold_prefix(lock_hash)
-local memory = redis.call('get', memory_key)
-if memory == '2' or memory == '3' then
+if redis.call('get', memory_key) then
   return 'over'
 end
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
@@ -73,8 +71,11 @@ local function granted(is_copy)
   return answer
 end
 
-if alive and (memory or not is_shared) then -- a copy of this request
-  extend_hold(owner, count, ttl_ms)
+if alive and (not is_shared or has_shared_count(shared_counts, owner, memory_key)) then
+  extend_hold(owner, count, ttl_ms) -- a copy of this request
+  if is_shared then
+    extend(shared_counts, ttl_ms)
+  end
   return granted(true)
 end
 local holds = alive
@@ -99,10 +100,7 @@ if denied then
   return denied
 end
 if is_shared then
-  add_shared_count(shared_counts, owner, not alive, ttl_ms)
+  add_shared_count(shared_counts, owner, memory_key, not alive, ttl_ms)
 end
 add_hold(owner, alive and count + 1 or 1, ttl_ms)
-if is_shared then
-  redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
-end
 return granted(false)

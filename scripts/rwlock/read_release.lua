@@ -2,19 +2,19 @@
 -- uses     lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[3]  memory of this request: 2 released, 3 nothing to release
 -- KEYS[4]  claim of a waiting writer
 -- KEYS[5]  shared counts
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms
--- ARGV[4]  1 to release one count, a shared one if there is one; 0 to release all that are not
---          shared
--- ARGV[5]  1 to release only if the memory says that this request acquired
+-- ARGV[4]  1 to release one count; 0 to release all that are not shared
+-- ARGV[5]  with ARGV[4]: 1 to release the count of this acquisition; 0 to release any count, a
+--          shared one if there is one
 -- returns  1 when it was held, 0 when not
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
-local is_shared, only_if_acquired = ARGV[4] == '1', ARGV[5] == '1'
+local is_shared, only_own = ARGV[4] == '1', ARGV[5] == '1'
 
 local prefix = hold_prefix(lock_hash)
 local memory = redis.call('get', memory_key)
@@ -24,8 +24,10 @@ end
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
 count = tonumber(count or 0)
 local shared = shared_count(shared_counts, owner, count)
+local has_count = not (is_shared and only_own)
+  or has_shared_count(shared_counts, owner, memory_key)
 local to_release = is_shared and math.min(count, 1) or count - shared
-if to_release == 0 or (only_if_acquired and is_shared and not memory) then
+if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, owner)
   end
@@ -38,7 +40,7 @@ local left = reader_ttl(prefix, owner, count)
 if left > 0 and to_release < count then
   lower_count(lock_hash, prefix, owner, count, count - to_release, left)
   if is_shared then
-    remove_shared_count(shared_counts, owner)
+    remove_shared_count(shared_counts, owner, only_own and memory_key)
   end
 else
   remove_reader(lock_hash, prefix, owner, count)

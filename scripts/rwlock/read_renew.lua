@@ -14,16 +14,7 @@ for i = 1, #hashes_and_holds / 2 do
   local prefix, count = hold_prefix(lock_hash), call_typed('hash', 'hget', lock_hash, owner)
   kept[i] = 0
   if reader_ttl(prefix, owner, count) > 0 then
-    -- The first write is one that a full Redis allows.
-    redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), ttl_ms))
-    -- Set a hold that had a shorter lease and has expired again: a reader of Redisson deletes the
-    -- keys from the highest number down.
-    for n = 1, holds_of(count) do
-      local key = hold_key(prefix, owner, n)
-      if redis.call('pttl', key) < ttl_ms then
-        redis.call('set', key, '1', 'px', ttl_ms)
-      end
-    end
+    renew_holds(lock_hash, prefix, owner, count, ttl_ms)
     kept[i] = 1
   end
 end

@@ -11,7 +11,7 @@
 -- ARGV[4]  after a release: ms that the other holds need; -1 to keep the longest lease
 -- ARGV[5]  number of this change
 -- ARGV[6]  memory ttl, ms
--- returns  1, or 0 when the reader is dead
+-- returns  1, or 0 when the reader is dead, or has no private count
 local lock_hash, shared_counts, latest_change = KEYS[1], KEYS[2], KEYS[3]
 local owner, wanted_private, ttl_ms, needed_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local change, memory_ttl_ms = ARGV[5], ARGV[6]
@@ -26,6 +26,10 @@ if tonumber(redis.call('get', latest_change) or 0) > tonumber(change) then
   return 1
 end
 local shared = shared_count(shared_counts, owner, count)
+-- See lock/nested_acquire.
+if count == shared and not (wanted_private == '1' and ttl_ms ~= '0') then
+  return 0
+end
 local wanted = tonumber(wanted_private) + shared
 if ttl_ms ~= '0' then
   if wanted > count then

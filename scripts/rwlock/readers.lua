@@ -9,6 +9,7 @@
 -- be in KEYS: while a cluster moves the slot, Redis refuses a script with a missing key (TRYAGAIN).
 -- defines  hold_prefix(lock_hash), hold_key(prefix, id, n), hold_keys_denied(prefix, id),
 --          holds_of(count), reader_ttl(prefix, id, count),
+--          renew_holds(lock_hash, prefix, id, count, ttl_ms),
 --          remove_reader(lock_hash, prefix, id, count),
 --          lower_count(lock_hash, prefix, id, count, wanted, left),
 --          fit_ttl(lock_hash, prefix, left), writer_of(lock_hash)
@@ -50,6 +51,20 @@ local function reader_ttl(prefix, id, count)
     left = math.max(left, redis.call('pttl', hold_key(prefix, id, n)))
   end
   return left
+end
+
+-- renew_holds extends a live reader's holds to ttl_ms; a longer TTL stays. The first write is one
+-- that a full Redis allows.
+local function renew_holds(lock_hash, prefix, id, count, ttl_ms)
+  redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), ttl_ms))
+  -- Set a hold that had a shorter lease and has expired again: a reader of Redisson deletes the
+  -- keys from the highest number down.
+  for n = 1, holds_of(count) do
+    local key = hold_key(prefix, id, n)
+    if redis.call('pttl', key) < ttl_ms then
+      redis.call('set', key, '1', 'px', ttl_ms)
+    end
+  end
 end
 
 -- remove_reader removes a reader with all its holds.

@@ -2,14 +2,13 @@
 -- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 1 acquired (a shared id), 2 released, 3 must not acquire
+-- KEYS[3]  memory of this request: exists if a late copy must not acquire
 -- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
 -- KEYS[5]  shared counts
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
--- ARGV[4]  memory ttl, ms, when others may share the id; 0 when it belongs to this acquisition
---          alone
+-- ARGV[4]  1 when others may share the id; 0 when it belongs to this acquisition alone
 -- ARGV[5]  1 to refuse a second count
 -- ARGV[6]  ttl of the claim, ms; 0 to claim nothing
 -- ARGV[7]  1 when nested in a hold with the same id, which must still be the writer
@@ -18,7 +17,7 @@
 --          refused, or its own id is a reader; "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts = KEYS[5]
-local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second = ARGV[4] ~= '0', ARGV[5] == '1'
 local claim_ttl_ms, is_nested = ARGV[6], ARGV[7] == '1'
 
@@ -34,13 +33,15 @@ if not is_shared and not is_nested
   redis.call('pexpire', lock_hash, ttl_ms)
   return 0
 end
-local memory = redis.call('get', memory_key)
-if memory == '2' or memory == '3' then
+if redis.call('get', memory_key) then
   return 'over'
 end
 local held = redis.call('hexists', lock_hash, field) == 1
-if held and (memory or not is_shared) then -- a copy of this request
-  extend(lock_hash, ttl_ms)
+if held and (not is_shared or has_shared_count(shared_counts, field, memory_key)) then
+  extend(lock_hash, ttl_ms) -- a copy of this request
+  if is_shared then
+    extend(shared_counts, ttl_ms)
+  end
   return 0
 end
 if not held and is_nested then
@@ -70,13 +71,10 @@ if denied then
 end
 redis.call('get', claim_key) -- fails for a key of another type, which must not be deleted
 if is_shared then
-  add_shared_count(shared_counts, field, not held, ttl_ms)
+  add_shared_count(shared_counts, field, memory_key, not held, ttl_ms)
 end
 redis.call('hset', lock_hash, 'mode', 'write')
 redis.call('hincrby', lock_hash, field, 1)
 extend(lock_hash, ttl_ms)
 redis.call('del', claim_key)
-if is_shared then
-  redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
-end
 return 0

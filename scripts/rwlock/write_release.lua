@@ -3,16 +3,16 @@
 -- uses     lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[3]  memory of this request: 2 released, 3 nothing to release
 -- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
 -- KEYS[5]  shared counts
 -- KEYS[6]  memory of the successor's request, if there is a successor
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms
--- ARGV[4]  1 to release one count, a shared one if there is one; 0 to release all that are not
---          shared
--- ARGV[5]  1 to release only if the memory says that this request acquired
+-- ARGV[4]  1 to release one count; 0 to release all that are not shared
+-- ARGV[5]  with ARGV[4]: 1 to release the count of this acquisition; 0 to release any count, a
+--          shared one if there is one
 -- ARGV[6]  ttl, ms, if the hash has none
 -- ARGV[7]  successor's owner id, which belongs to one acquisition alone; missing: no successor
 -- ARGV[8]  successor's ttl, ms
@@ -21,7 +21,7 @@
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, successor_memory = KEYS[5], KEYS[6]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
-local is_shared, only_if_acquired, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
+local is_shared, only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 local successor, successor_ttl_ms = ARGV[7], ARGV[8]
 
 local field = owner .. ':write'
@@ -43,8 +43,10 @@ if claimed then
 end
 local count = tonumber(redis.call('hget', lock_hash, field) or 0)
 local shared = shared_count(shared_counts, field, count)
+local has_count = not (is_shared and only_own)
+  or has_shared_count(shared_counts, field, memory_key)
 local to_release = is_shared and math.min(count, 1) or count - shared
-if to_release == 0 or (only_if_acquired and is_shared and not memory) then
+if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, field)
   end
@@ -70,7 +72,7 @@ elseif to_release < count then
   redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
   redis.call('hset', lock_hash, field, count - to_release)
   if is_shared then
-    remove_shared_count(shared_counts, field)
+    remove_shared_count(shared_counts, field, only_own and memory_key)
   end
 else
   redis.call('hdel', lock_hash, field)

@@ -1,0 +1,323 @@
+package primitives_test
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// ownerCase is one kind of lock, whose holds have the id "o".
+type ownerCase struct {
+	s    *redistest.Server
+	name string
+	open func(c *primitives.Client, name string) *primitives.Lock
+	p    *redistest.Proxy
+	l    *primitives.Lock // on a client that is connected by p
+}
+
+// eachOwnerKind runs f for each kind of lock, on both servers.
+func eachOwnerKind(t *testing.T, f func(t *testing.T, x *ownerCase)) {
+	t.Parallel()
+	for _, kind := range slices.Sorted(maps.Keys(lockKinds)) {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				x := &ownerCase{s: s, name: redistest.Name(t), open: lockKinds[kind], p: s.Proxy(t)}
+				x.l = x.open(newClient(t, x.p.Client(t, quick)), x.name)
+				f(t, x)
+			})
+		})
+	}
+}
+
+// other returns the lock on another client.
+func (x *ownerCase) other(t testing.TB) *primitives.Lock {
+	return x.open(newClient(t, x.s.Client(t)), x.name)
+}
+
+// acquire acquires for the id "o".
+func (x *ownerCase) acquire(t testing.TB, l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
+	t.Helper()
+	return acquire(t, context.Background(), l, append(opts, primitives.WithOwner("o"))...)
+}
+
+// forget deletes all that Redis remembers of requests.
+func (x *ownerCase) forget(t testing.TB) {
+	t.Helper()
+	for _, key := range redistest.Keys(t, x.s, "redisson_unlock_latch:{"+x.name+"}:*") {
+		if key != sharedCountsKey(x.name) {
+			require.NoError(t, x.s.Client(t).Del(t.Context(), key).Err())
+		}
+	}
+}
+
+// count returns how often the id o holds the lock, "" if it does not.
+func (x *ownerCase) count(t testing.TB, id string) string {
+	t.Helper()
+	all := fields(t, x.s, x.name)
+	return all[id] + all[id+":write"]
+}
+
+// requireOnly requires that hold is all that holds the lock, and releases it. No rival acquires before.
+func (x *ownerCase) requireOnly(t *testing.T, hold *primitives.Hold) {
+	t.Helper()
+	require.NoError(t, hold.Check(t.Context()))
+	require.Equal(t, "1", x.count(t, hold.ID()))
+	rival := newClient(t, x.s.Client(t)).RWLock(x.name).Writer() // every other holder keeps a writer out
+	require.ErrorIs(t, errOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	release(t, hold)
+	require.Empty(t, fields(t, x.s, x.name))
+	requireClean(t, x.s, x.name, "redisson_lock_token:{"+x.name+"}")
+	require.Empty(t, sharedCounts(t, x.s, x.name))
+}
+
+// C15: a hold whose lock was taken gives nothing back of a later hold with the same id, however late copies of its
+// commands are.
+func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		opts []primitives.Option // of the old hold
+		lose func(t *testing.T, x *ownerCase, old *primitives.Hold)
+	}{
+		{"forced", nil, func(t *testing.T, x *ownerCase, _ *primitives.Hold) {
+			held, err := x.other(t).ForceRelease(t.Context())
+			require.NoError(t, err)
+			require.True(t, held)
+		}},
+		{"expired", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
+			// As if the lease had ended while the client was asleep.
+			rdb := x.s.Client(t)
+			keys := []string{x.name, sharedCountsKey(x.name), "{" + x.name + "}:o:rwlock_timeout:1"}
+			for _, key := range keys {
+				require.NoError(t, rdb.PExpire(t.Context(), key, time.Millisecond).Err())
+			}
+			redistest.WaitFor(t, soon, func() bool { return rdb.Exists(t.Context(), keys...).Val() == 0 }, "expired")
+		}},
+		{"expired, its fixed lease", []primitives.Option{primitives.WithLease(brief)}, func(
+			t *testing.T, x *ownerCase, old *primitives.Hold,
+		) {
+			requireEnds(t, old.Context(), primitives.ErrLost)
+			redistest.WaitFor(t, soon, func() bool {
+				return x.s.Client(t).Exists(t.Context(), x.name, sharedCountsKey(x.name)).Val() == 0
+			}, "expired")
+		}},
+		{"deleted", nil, func(t *testing.T, x *ownerCase, _ *primitives.Hold) {
+			keys := []string{x.name, "{" + x.name + "}:o:rwlock_timeout:1"}
+			require.NoError(t, x.s.Client(t).Del(t.Context(), keys...).Err())
+		}},
+		{"adopted", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
+			adopted, err := x.other(t).Adopt(t.Context(), old.ID())
+			require.NoError(t, err)
+			release(t, adopted)
+		}},
+		{"released by id", nil, func(t *testing.T, x *ownerCase, old *primitives.Hold) {
+			require.NoError(t, x.other(t).ReleaseID(t.Context(), old.ID()))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+				if x.s.Mini() != nil && strings.HasPrefix(tt.name, "expired") {
+					t.Skip("its clock stands still")
+				}
+				x.p.Record()
+				old := x.acquire(t, x.l, tt.opts...)
+				tt.lose(t, x, old)
+				hold := x.acquire(t, x.other(t))
+				require.ErrorIs(t, old.Check(t.Context()), primitives.ErrLost)
+				require.ErrorIs(t, old.Release(t.Context()), primitives.ErrLost)
+				for _, c := range recorded(x.p, isRelease) {
+					x.forget(t)
+					_ = again(x.s.Client(t), c).Err()
+				}
+				x.requireOnly(t, hold)
+			})
+		})
+	}
+}
+
+// isRelease matches the releases of a hold of the owner "o".
+func isRelease(args []string) bool {
+	// The owner is the first argument of all scripts, and a release passes the publish command next.
+	at := slices.Index(args, "o")
+	return script(args) && at > 0 && at+1 < len(args) && strings.Contains(args[at+1], "ublish")
+}
+
+// C16: copies of the acquisition and of the release of one hold, minutes late, change nothing of a hold with the same
+// id, which came before the release or after it.
+func TestLateCopiesOfAnOwnersReleaseTakeNothing(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		x.p.Record()
+		first := x.acquire(t, x.l)
+		joined := x.acquire(t, x.other(t))
+		require.Equal(t, "2", x.count(t, "o"))
+		release(t, first)
+		sent := recorded(x.p, isRelease)
+		require.NotEmpty(t, sent)
+		copies := func(hold *primitives.Hold) {
+			for range 2 {
+				for _, c := range sent {
+					x.forget(t)
+					require.Equal(t, int64(0), again(x.s.Client(t), c).Val())
+					require.Equal(t, "1", x.count(t, "o"))
+				}
+			}
+		}
+		copies(joined)
+		release(t, joined)
+		later := x.acquire(t, x.other(t))
+		copies(later)
+		x.requireOnly(t, later)
+	})
+}
+
+// C16: a release without an answer is repeated in the background, for as long as the lease may last. However often,
+// it takes one count.
+func TestRepeatedReleaseOfAnOwnerTakesItsCountOnly(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		mine, theirs := x.acquire(t, x.l), x.acquire(t, x.other(t))
+		x.p.DropReplies(1000, script)
+		require.ErrorIs(t, mine.Release(t.Context()), primitives.ErrOutcomeUnknown)
+		x.p.Record()
+		for range 3 {
+			x.forget(t)
+			before := len(recorded(x.p, script))
+			redistest.WaitFor(t, soon, func() bool { return len(recorded(x.p, script)) > before }, "repeated")
+		}
+		x.p.Heal()
+		redistest.WaitFor(t, soon, func() bool { return x.count(t, "o") == "1" }, "released")
+		x.requireOnly(t, theirs)
+	})
+}
+
+// C16: a copy of an acquisition with WithOwner adds no second count while the first one lasts, without a memory.
+func TestLateCopyOfAnOwnersAcquisitionAddsNothing(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		x.p.Record()
+		hold := x.acquire(t, x.l)
+		sent := scriptsOf(x.p)
+		for range 2 {
+			x.forget(t)
+			replay(t, x.s.Client(t), sent)
+			require.Equal(t, "1", x.count(t, "o"))
+		}
+		x.requireOnly(t, hold)
+	})
+}
+
+// C16: the acquisition was in doubt, so a copy of it may come after the release. Redis remembers the release for
+// longer than a copy may take.
+func TestLateCopyOfAnOwnersAcquisitionAfterItsReleaseTakesNothing(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		x.p.Record()
+		x.p.DropReplies(1, script)
+		hold := x.acquire(t, x.l)
+		sent := scriptsOf(x.p)
+		release(t, hold)
+		longest := time.Duration(0)
+		for _, key := range redistest.Keys(t, x.s, "redisson_unlock_latch:{"+x.name+"}:*") {
+			longest = max(longest, x.s.Client(t).PTTL(t.Context(), key).Val())
+		}
+		require.Greater(t, longest, primitives.LateCopies(x.l)-soon)
+		replay(t, x.s.Client(t), sent)
+		require.Empty(t, fields(t, x.s, x.name))
+		later := x.acquire(t, x.other(t))
+		replay(t, x.s.Client(t), sent)
+		x.requireOnly(t, later)
+	})
+}
+
+// C16: a private hold was joined with WithOwner and released. Late copies of its nested acquisition and of the nested
+// release must not raise the count: the lock would stay taken until its lease ends.
+func TestLateNestedCopyAfterAPrivateReleaseAddsNothing(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		private := acquire(t, t.Context(), x.l)
+		joined := acquire(t, t.Context(), x.other(t), primitives.WithOwner(private.ID()))
+		x.p.Record()
+		nested := acquire(t, private.Context(), x.l)
+		deeper := acquire(t, nested.Context(), x.l)
+		require.Equal(t, "4", x.count(t, private.ID()))
+		release(t, deeper)
+		release(t, nested)
+		sent := scriptsOf(x.p)
+		require.GreaterOrEqual(t, len(sent), 4)
+		release(t, private)
+		for range 2 {
+			x.forget(t)
+			replay(t, x.s.Client(t), sent)
+			require.Equal(t, "1", x.count(t, private.ID()))
+		}
+		x.requireOnly(t, joined)
+	})
+}
+
+// C15: ReleaseID takes the oldest count of WithOwner. That hold learns that it was lost; the others stay.
+func TestReleaseIDTakesTheOldestCountOfAnOwner(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		old, hold := x.acquire(t, x.l), x.acquire(t, x.other(t))
+		require.NoError(t, x.other(t).ReleaseID(t.Context(), "o"))
+		require.Equal(t, "1", x.count(t, "o"))
+		require.ErrorIs(t, old.Check(t.Context()), primitives.ErrLost)
+		require.ErrorIs(t, old.Release(t.Context()), primitives.ErrLost)
+		x.requireOnly(t, hold)
+	})
+}
+
+// C15: the counts of WithOwner belong to holds whose renewals keep them. A renewal of a hold that was taken is
+// refused, even while another hold has the same id.
+func TestRenewalOfATakenOwnersHoldIsRefused(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		old := x.acquire(t, x.l, primitives.WithWatchdog(watched))
+		kept := x.acquire(t, x.other(t), primitives.WithWatchdog(watched))
+		require.NoError(t, x.s.Client(t).HDel(t.Context(), sharedCountsKey(x.name), "o", "o:write").Err())
+		hold := x.acquire(t, x.other(t))
+		requireEnds(t, old.Context(), primitives.ErrLost)
+		requireEnds(t, kept.Context(), primitives.ErrLost)
+		require.ErrorIs(t, old.Extend(t.Context(), time.Minute), primitives.ErrLost)
+		requireLive(t, hold.Context())
+		require.NoError(t, hold.Extend(t.Context(), time.Minute))
+		require.Greater(t, x.s.Client(t).PTTL(t.Context(), sharedCountsKey(x.name)).Val(), 50*time.Second)
+	})
+}
+
+// The release of a hold whose own lease has ended gives its count back, if others with the same id keep the lock.
+func TestReleaseAfterTheLeaseOfAnOwnerGivesItsCountBack(t *testing.T) {
+	eachOwnerKind(t, func(t *testing.T, x *ownerCase) {
+		short, hold := x.acquire(t, x.l, primitives.WithLease(brief)), x.acquire(t, x.other(t))
+		requireEnds(t, short.Context(), primitives.ErrLost)
+		require.ErrorIs(t, short.Release(t.Context()), primitives.ErrLost)
+		redistest.WaitFor(t, soon, func() bool { return x.count(t, "o") == "1" }, "given back in the background")
+		x.requireOnly(t, hold)
+	})
+}
+
+// Thousands of counts of one id are one list in Redis. Each release finds its own.
+func TestManyCountsOfOneOwner(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		l := newClient(t, s.Client(t)).Lock(name, primitives.WithOwner("o"))
+		n := redistest.Sized(s, scaled(s, 400), 5000)
+		holds := make([]*primitives.Hold, n)
+		began := time.Now()
+		for i := range holds {
+			holds[i] = acquire(t, t.Context(), l)
+		}
+		require.Equal(t, map[string]int{"o": n}, sharedCounts(t, s, name))
+		for i := range holds { // the oldest, the newest, and so on
+			if i%2 == 1 {
+				i = n - i
+			}
+			release(t, holds[i])
+		}
+		t.Logf("%d counts: %v for each acquisition and release", n, time.Since(began)/time.Duration(n))
+		requireClean(t, s, name)
+		require.Zero(t, s.Client(t).Exists(t.Context(), sharedCountsKey(name)).Val())
+	})
+}

@@ -1,0 +1,24 @@
+-- lock/renew_shared: extend many locks, each for an acquisition with WithOwner; a longer TTL stays.
+-- uses     lib/extend, lib/shared_counts, lib/typed
+-- KEYS[1..]  of each: lock hash and shared counts
+-- ARGV[1..]  of each: field of the owner, ttl, ms, and the acquisition's memory key. A ttl of 0
+--            extends nothing
+-- returns    for each, 1, or 0 when the acquisition has no count any more or the key has another
+--            type
+local hashes_and_counts, all_args = KEYS, ARGV
+
+local kept = {}
+for i = 1, #hashes_and_counts / 2 do
+  local lock_hash, shared_counts = hashes_and_counts[2 * i - 1], hashes_and_counts[2 * i]
+  local field, ttl_ms, memory_key = unpack(all_args, 3 * i - 2, 3 * i)
+  kept[i] = 0
+  if call_typed('hash', 'hexists', lock_hash, field) == 1
+    and has_shared_count(shared_counts, field, memory_key) then
+    if ttl_ms ~= '0' then
+      extend(lock_hash, ttl_ms)
+      extend(shared_counts, ttl_ms)
+    end
+    kept[i] = 1
+  end
+end
+return kept

@@ -1,0 +1,28 @@
+-- rwlock/read_renew_shared: extend the leases of many readers, each for an owner's acquisition.
+-- The acquisitions are those with WithOwner. All holds of a reader are extended; a longer TTL
+-- stays.
+-- uses     lib/extend, lib/shared_counts, lib/typed, rwlock/readers
+-- KEYS[1..]  of each: lock hash, the key of its first hold (see rwlock/read_renew), and shared
+--            counts
+-- ARGV[1..]  of each: owner id, ttl, ms, and the acquisition's memory key. A ttl of 0 extends
+--            nothing
+-- returns    for each, 1, or 0 when the reader is dead, the acquisition has no count any more or
+--            the lock's key has another type
+local all_keys, all_args = KEYS, ARGV
+
+local kept = {}
+for i = 1, #all_keys / 3 do
+  local lock_hash, shared_counts = all_keys[3 * i - 2], all_keys[3 * i]
+  local owner, ttl_ms, memory_key = unpack(all_args, 3 * i - 2, 3 * i)
+  local prefix, count = hold_prefix(lock_hash), call_typed('hash', 'hget', lock_hash, owner)
+  kept[i] = 0
+  if reader_ttl(prefix, owner, count) > 0
+    and has_shared_count(shared_counts, owner, memory_key) then
+    if ttl_ms ~= '0' then
+      renew_holds(lock_hash, prefix, owner, count, tonumber(ttl_ms))
+      extend(shared_counts, ttl_ms)
+    end
+    kept[i] = 1
+  end
+end
+return kept
