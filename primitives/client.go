@@ -58,8 +58,10 @@ type Client struct {
 	presence       presence
 	publishing     publishing
 
-	closer sync.Once
-	left   error // the result of Close; closer orders its write before each read
+	closer  sync.Once
+	closing context.Context         // of Close: ends with the context of any of its callers
+	hurry   context.CancelCauseFunc // ends closing
+	left    error                   // the result of Close; closer orders its write before each read
 }
 
 // ClientOption sets up a [Client]. The zero value does nothing. A bad value makes [New] fail with
@@ -120,15 +122,16 @@ func WithObserver(observe func(Event)) ClientOption {
 
 // WithReplicas confirms each acquisition, nested ones included, with WAIT. If fewer than n replicas confirm
 // it within timeout, the acquisition is rolled back and fails with [ErrNotReplicated]. [Hold.Extend] is
-// confirmed too, and fails without effect. 0 replicas, the default, confirms nothing.
+// confirmed too, and fails without effect. So is Adopt: if it fails so, nobody holds, because the former
+// holder has lost the lock on the server, and the lock becomes free when its lease ends. 0 replicas, the
+// default, confirms nothing.
 //
 // So a failover to one of these replicas does not forget the lock. A replica that has not confirmed may
 // still be promoted. An acquisition takes a round trip to the replicas longer, and locks are not handed
 // off within a client.
 //
-// Renewals and Adopt are not confirmed. A forgotten renewal does no harm while a replica lags by less than
-// two thirds of the TTL: it has the renewal before, and the next one goes to the new master. After a
-// forgotten Adopt the lock has its former holder again, with the lease that it had.
+// Renewals are not confirmed. A forgotten renewal does no harm while a replica lags by less than two
+// thirds of the TTL: it has the renewal before, and the next one goes to the new master.
 //
 // WAIT needs a connection to itself. That works with every go-redis client, and with types that embed one.
 func WithReplicas(n int, timeout time.Duration) ClientOption {
@@ -200,6 +203,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	if c.sharded != nil && *c.sharded && !c.cluster {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("sharded pub/sub without a cluster"))
 	}
+	c.closing, c.hurry = context.WithCancelCause(context.Background())
 	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
 	c.remembered, c.rememberedLong = millis(c.run.Memory()), millis(c.run.MaxMemory())
@@ -209,7 +213,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.run.OnReturn(c.presence.askAll)
 	c.core = engine.NewCore(engine.Config{
 		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, Describe: failed, Lost: newLossError,
-		NewOwner: c.newOwner, HolderTag: tagOf, Observe: c.observer(), Logger: c.logger,
+		NewOwner: c.newOwner, HolderTag: tagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
 		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.MaxMemory(),
@@ -261,20 +265,32 @@ func (c *Client) rememberFor(o *engine.Owner) any {
 // free when their leases end, not before, because their critical sections may still run.
 //
 // When Close returns, no goroutine of the client is left, and it sends nothing more. For that it waits
-// for commands in flight, beyond ctx too. How long that can take depends on the timeouts of the redis
-// client.
+// for commands in flight, beyond ctx too, but for the command timeout at most, whatever Redis does. (With
+// a type that embeds a go-redis client, and with a cluster that is silent while its slot map is read, for
+// the timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
+// dropped: the locks become free when their leases end.
 //
-// Close returns nil, or ctx's error if holds were left. Later calls return the same.
+// Close returns nil, or ctx's error if holds were left. Later calls return the same. Calls at the same
+// time end together, as soon as one of their contexts allows.
 func (c *Client) Close(ctx context.Context) error {
-	c.closer.Do(func() {
+	defer context.AfterFunc(ctx, func() { c.hurry(ctx.Err()) })()
+	c.closer.Do(func() { // the others wait here
 		// The presence goes first, because it sends and subscribes; the runner last.
-		c.left = c.core.Close(ctx, c.run.Stop, func(abandoned bool) {
+		c.left = c.core.Close(c.closing, c.run.Stop, func(abandoned bool) {
 			c.presence.close(abandoned)
 			c.hub.Close()
 			c.run.Close()
 		})
 	})
 	return c.left
+}
+
+// server implements [engine.Config].Server.
+func (c *Client) server(r *engine.Resource) any {
+	if r.Key.Core == nil { // a joint lock: its members have servers
+		return r.Key
+	}
+	return c.run.Server(c.prefix + r.Name)
 }
 
 // subscribe listens on a channel for the payloads that wake a waiter. A new connection counts as one,

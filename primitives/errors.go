@@ -33,7 +33,7 @@ var (
 	// ErrInvalid: a name, an option or an argument is out of range. Nothing was sent to Redis.
 	ErrInvalid = engine.ErrInvalid
 	// ErrNotReplicated: fewer replicas confirmed than WithReplicas asks for. An acquisition was rolled back.
-	// After Extend, the hold is valid as long as it was before.
+	// After Extend, the hold is valid as long as it was before. After Adopt, nobody holds.
 	ErrNotReplicated = scripts.ErrNotReplicated
 	// ErrOutcomeUnknown: Redis did not answer, so the command may have been executed, or may still be.
 	// The error wraps the transport error too. The library itself rolls back a failed acquisition.
@@ -84,6 +84,7 @@ func invalid(format string, args ...any) error {
 func classify(err error) engine.Failure {
 	f := engine.Failure{Closed: errors.Is(err, scripts.ErrClosed)}
 	if failure, ok := errors.AsType[*scripts.Error](err); ok {
+		f.Closed = f.Closed || failure.Closed
 		f.InDoubt = failure.Outcome == scripts.Unknown
 		f.NotNow = failure.NotNow
 		f.Retry = !f.Closed && (failure.Outcome != scripts.Executed || failure.NotNow)

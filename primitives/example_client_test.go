@@ -37,6 +37,28 @@ func exampleClient(opts ...primitives.ClientOption) (client *primitives.Client, 
 	}
 }
 
+// A process that ends gives its holds 10 s to be released. Holds that are left then are no longer renewed,
+// and their locks become free when their leases end.
+func ExampleClient_Close() {
+	client, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+	hold, err := client.Lock("orders:42").Acquire(ctx)
+	if err != nil {
+		panic(err)
+	}
+	go func() {
+		<-time.After(10 * time.Millisecond) // the work
+		_ = hold.Release(ctx)
+	}()
+
+	atMost, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	fmt.Println("all released:", client.Close(atMost) == nil)
+	// Output:
+	// all released: true
+}
+
 // A process makes one client, with the defaults for all its locks, and shares it. This one is on a
 // server inside the process. A program passes the go-redis client that it has.
 func ExampleNew() {

@@ -112,7 +112,6 @@ func ExampleWithOwner() {
 	defer done()
 	ctx := context.Background()
 	before, _ := primitives.New(rdb)
-	defer before.Close(ctx)
 	after, _ := primitives.New(rdb)
 	defer after.Close(ctx)
 
@@ -121,6 +120,9 @@ func ExampleWithOwner() {
 		panic(err)
 	}
 	// The process crashes here, and is started again.
+	crashed, cancel := context.WithCancel(ctx)
+	cancel()
+	_ = before.Close(crashed) // leaves its holds to their leases
 	hold, err := after.Lock("import").TryAcquire(ctx, owner)
 	fmt.Println("acquired again:", err == nil)
 	_, err = after.Lock("import").TryAcquire(ctx) // any other owner

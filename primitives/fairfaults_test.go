@@ -384,15 +384,15 @@ func TestFairLockIDs(t *testing.T) {
 		require.Empty(t, fairWaiters(t, l), "TryAcquire does not queue")
 
 		own := func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) }
+		before := len(seen.all(primitives.EventWait))
 		first := start(own)
 		awaitFair(t, l, 1)
-		waits := len(seen.all(primitives.EventWait))
 		ctx, cancel := context.WithCancel(t.Context())
 		cancelled := start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner("o")) })
 		second := start(own)
 		redistest.WaitFor(t, soon, func() bool {
-			return len(seen.all(primitives.EventWait)) == waits+2
-		}, "both wait too")
+			return len(seen.all(primitives.EventWait)) == before+3
+		}, "all three wait")
 		cancel()
 		require.Error(t, await(t, cancelled).err)
 		require.Equal(t, []string{"o"}, fairWaiters(t, l), "the others still share the queue entry")

@@ -9,7 +9,6 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/list"
 	"github.com/redlatch/redlatch/pubsub"
-	"github.com/redlatch/redlatch/scripts"
 )
 
 // How the waiters of a fair lock wait.
@@ -472,8 +471,9 @@ func (q *fairQueue) update(status fairStatus, err error, longest time.Duration) 
 	defer q.queues.mu.Unlock()
 	q.expect(status.changesIn)
 	if err != nil {
-		if scripts.OutcomeOf(err) == scripts.Executed {
-			// Redis itself refused, as for a key of another type. Each waiter's own attempt returns that error.
+		if !isPassing(err) {
+			// Redis itself refused, as for a key of another type, or the redis client is closed. Each waiter's
+			// own attempt returns that error.
 			q.wakeAll()
 		}
 		return false

@@ -282,10 +282,13 @@ func (d *hashDriver) probe(o *engine.Ownership) []any { return []any{"hexists", 
 // same answer. After q's release it finds the key that the release has left, and takes nothing. Only the
 // first four keys are passed: an adoption mints no token and leaves the queue of a fair lock alone.
 func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	reply, err := d.h.c.run.Do(ctx, lockAdopt, d.keys(d.h.ownerKey(&q.Owner))[:4],
+	reply, err := d.h.c.confirm(ctx, lockAdopt, d.keys(d.h.ownerKey(&q.Owner))[:4],
 		q.ID, millis(q.TTL), d.h.c.publish(), id)
 	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
 	counts, err := readNumber(reply, err)
+	if err == nil && counts > 0 {
+		err = reply.Unconfirmed
+	}
 	return reply.Sent, int(counts), err
 }
 

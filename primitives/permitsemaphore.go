@@ -111,11 +111,14 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 	}
 	terms.Permits = len(raw) / permitBytes
 	q := s.res.NewRequest(&terms)
-	reply, err := s.c.run.Do(ctx, permitsAdopt, s.driver.keys(s.ownerKey(&q.Owner)),
+	reply, err := s.c.confirm(ctx, permitsAdopt, s.driver.keys(s.ownerKey(&q.Owner)),
 		s.c.publish(), raw, rawOf(q.ID), millis(q.TTL))
 	lost, err := readLost(reply, err)
-	if lost {
+	switch {
+	case lost:
 		err = ErrNotHeld
+	case err == nil:
+		err = reply.Unconfirmed
 	}
 	s.announceTakeover(ctx, err, splitPermits(id)...)
 	if err != nil {

@@ -1,17 +1,21 @@
 package primitives_test
 
 import (
+	"fmt"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// While no replica confirms, what is held stays held: others are refused as usual, and an Extend fails
-// without effect on the validity of its hold.
+// While no replica confirms, what is held stays held: others are refused as usual. An Adopt fails; then the
+// former holder has lost the lock, and nobody has it.
 func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1)
@@ -38,14 +42,79 @@ func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
 		require.ErrorIs(t, err, primitives.ErrNotAcquired, kind)
 		require.NotErrorIs(t, err, primitives.ErrNotReplicated, kind)
 	}
+	easy := handles(newClient(t, servers.Master.Client(t))) // asks for no replicas
 	for kind, l := range handles(other) {
-		adopted, err := l.(byID).Adopt(t.Context(), holds[kind].ID(), primitives.WithLease(time.Minute))
+		adopted, err := easy[kind].(byID).Adopt(t.Context(), holds[kind].ID(), primitives.WithLease(time.Minute))
 		require.NoError(t, err, kind)
-		before := adopted.ValidUntil()
-		err = adopted.Extend(t.Context(), time.Hour)
+		_, err = l.(byID).Adopt(t.Context(), adopted.ID(), primitives.WithLease(time.Minute))
 		require.ErrorIs(t, err, primitives.ErrNotReplicated, kind)
-		requireLive(t, adopted.Context())
-		require.Equal(t, before, adopted.ValidUntil(), kind)
-		release(t, adopted)
+		require.ErrorIs(t, adopted.Check(t.Context()), primitives.ErrLost, kind)
+		_, err = l.(byID).Adopt(t.Context(), "nobody", primitives.WithLease(time.Minute))
+		require.NotErrorIs(t, err, primitives.ErrNotReplicated, kind)
+	}
+}
+
+// While no replica confirms, an Extend and a nested acquisition fail without effect on their hold.
+func TestChangesWithoutReplicasToConfirm(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1)
+	c := newClient(t, servers.Master.Client(t), primitives.WithReplicas(1, time.Second))
+	require.NoError(t, errOf(c.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
+	locks := map[string]handle{
+		"lock": c.Lock("lock"), "fenced": c.FencedLock("fenced"), "fair": c.FairLock("fair"),
+		"reader": c.RWLock("reader").Reader(), "writer": c.RWLock("writer").Writer(),
+		"permits": c.PermitExpirableSemaphore("permits"),
+	}
+	holds := map[string]*primitives.Hold{}
+	for kind, l := range locks {
+		holds[kind] = acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
+	}
+	require.NoError(t, servers.Replicas[0].Kill())
+	var calls sync.WaitGroup
+	for kind, hold := range holds {
+		calls.Go(func() {
+			before := hold.ValidUntil()
+			assert.ErrorIs(t, hold.Extend(t.Context(), time.Hour), primitives.ErrNotReplicated, kind)
+			assert.Equal(t, before, hold.ValidUntil(), kind)
+			if kind != "permits" {
+				_, err := locks[kind].Acquire(hold.Context())
+				assert.ErrorIs(t, err, primitives.ErrNotReplicated, kind)
+			}
+			assert.NoError(t, hold.Context().Err(), kind)
+			assert.NoError(t, hold.Release(t.Context()), kind)
+		})
+	}
+	calls.Wait()
+	for kind, l := range locks {
+		if l, ok := l.(*primitives.Lock); ok {
+			info, err := l.Info(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, info.Holders, kind)
+		}
+	}
+}
+
+// All attempts of a client may hold a connection each. None may need a second one to load its script.
+func TestReplicasNeedOneConnectionEach(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1)
+	for _, tt := range []struct{ connections, goroutines int }{{1, 4}, {3, 60}} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			rdb := servers.Master.Client(t, func(o *redis.Options) { o.PoolSize = tt.connections })
+			c := newClient(t, rdb, primitives.WithReplicas(1, 5*time.Second))
+			for _, occasion := range []string{"first use", "after SCRIPT FLUSH"} {
+				require.NoError(t, servers.Master.Client(t).ScriptFlush(t.Context()).Err())
+				var calls sync.WaitGroup
+				for i := range tt.goroutines {
+					calls.Go(func() {
+						hold, err := c.Lock(fmt.Sprint(redistest.Name(t), i)).TryAcquire(t.Context())
+						if assert.NoError(t, err, occasion) {
+							assert.NoError(t, hold.Release(t.Context()))
+						}
+					})
+				}
+				calls.Wait()
+			}
+		})
 	}
 }

@@ -143,11 +143,14 @@ func (d *rwDriver) renewScript(shared bool) *scripts.Script {
 func (d *rwDriver) adopt(
 	ctx context.Context, id string, q *engine.Request,
 ) (sent time.Time, counts int, err error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.adopt, d.keys(d.h.ownerKey(&q.Owner)),
+	reply, err := d.h.c.confirm(ctx, d.lua.adopt, d.keys(d.h.ownerKey(&q.Owner)),
 		q.ID, millis(q.TTL), d.h.c.publish(), id)
 	n, err := readNumber(reply, err)
 	if n < 0 {
 		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
+	}
+	if err == nil && n > 0 {
+		err = reply.Unconfirmed
 	}
 	return reply.Sent, int(n), err
 }

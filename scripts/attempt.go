@@ -76,7 +76,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 			return reply, err
 		case isAbandoned(ctx):
 			return Reply{}, notSent(ctx)
-		case !loaded && r.load(ctx, c) == nil:
+		case !loaded && r.load(ctx, via, c) == nil:
 			loaded = true // now the digest should do
 		default:
 			args, withText = c.evalArgs(), true
@@ -91,16 +91,25 @@ func isAbandoned(ctx context.Context) bool {
 }
 
 // load loads the script into the node that serves the command's keys. On a cluster client,
-// ScriptLoad would fail if any shard is down.
-func (r *Runner) load(ctx context.Context, c call) error {
-	if r.slots.client != nil && c.firstKey > 0 {
+// ScriptLoad would fail if any shard is down. An attempt that holds a connection loads over it: others
+// may hold all the rest, and wait for one more each.
+func (r *Runner) load(ctx context.Context, via processor, c call) error {
+	loader := redis.Scripter(r.rdb)
+	holding, holds := via.(*waiting)
+	piped, ok := via.(*pipelines)
+	switch {
+	case holds:
+		loader = holding.tx
+	case r.slots.client != nil && c.firstKey > 0:
 		node, err := r.slots.client.MasterForKey(ctx, c.args[c.firstKey].(string))
 		if err != nil {
 			return err
 		}
-		return node.ScriptLoad(ctx, c.script.text).Err()
+		loader = node
+	case ok:
+		loader = piped.rdb
 	}
-	return r.rdb.ScriptLoad(ctx, c.script.text).Err()
+	return loader.ScriptLoad(ctx, c.script.text).Err()
 }
 
 // singleCmd is a command that go-redis must not send twice. The runner retries instead: go-redis
@@ -146,13 +155,49 @@ type pipelines struct {
 	idle sync.Pool // of redis.Pipeliner
 }
 
+// Process implements [processor].
 func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
-	pipe, ok := p.idle.Get().(redis.Pipeliner)
-	if !ok {
-		pipe = p.rdb.Pipeline()
-	}
+	pipe := p.pipeline()
 	_ = pipe.Process(ctx, cmd) // only queues cmd
-	_, err := pipe.Exec(ctx)   // leaves the pipeline empty, so it can be used again
+	return p.exec(ctx, pipe)
+}
+
+// batch sends all commands in one pipeline.
+func (p *pipelines) batch(ctx context.Context, cmds []redis.Cmder) error {
+	pipe := p.pipeline()
+	_ = pipe.BatchProcess(ctx, cmds...) // only queues them
+	return p.exec(ctx, pipe)
+}
+
+func (p *pipelines) pipeline() redis.Pipeliner {
+	if pipe, ok := p.idle.Get().(redis.Pipeliner); ok {
+		return pipe
+	}
+	return p.rdb.Pipeline()
+}
+
+func (p *pipelines) exec(ctx context.Context, pipe redis.Pipeliner) error {
+	_, err := pipe.Exec(ctx) // leaves the pipeline empty, so it can be used again
 	p.idle.Put(pipe)
 	return err
+}
+
+// deadlineClient sends for calls that share a deadline. go-redis usually ends a read after its
+// ReadTimeout only, and a new connection needs several reads until a command can be sent on it. This
+// client also ends the handshake and each read and write at the deadline of the command's context.
+//
+// It is a copy of the client with the same connections. It has the hooks that the client had when the
+// copy was made, so no copy is used for long.
+type deadlineClient struct {
+	pipelines
+	end *deadline
+}
+
+// newDeadlineClient returns a deadlineClient for rdb.
+func newDeadlineClient(rdb *redis.Client, end *deadline) *deadlineClient {
+	o := rdb.Options()
+	bounded := rdb.WithTimeout(o.ReadTimeout) // with options of its own
+	bounded.Options().WriteTimeout = o.WriteTimeout
+	bounded.Options().ContextTimeoutEnabled = true
+	return &deadlineClient{pipelines: pipelines{rdb: bounded}, end: end}
 }

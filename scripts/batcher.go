@@ -13,7 +13,8 @@ import (
 )
 
 // batcher sends commands in goroutines of its own, so that a caller can return when its context
-// ends. A caller whose context never ends sends in its own goroutine. When many goroutines send at
+// ends. A caller whose context never ends sends in its own goroutine, if go-redis can be made to end the
+// attempt with the command timeout (deadlineClient). When many goroutines send at
 // once, the batcher puts their commands into one pipeline: a round trip costs more than most
 // scripts.
 //
@@ -23,6 +24,11 @@ import (
 // in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
 // gets its slot.
 //
+// A server that is silent must not collect goroutines and connections. When maxLate batches have lost
+// their slots, or after a batch without any answer, a slot passes on only quietPasses times in a command
+// timeout. Batches are small then: each only asks whether the server answers again. Commands whose
+// callers give up meanwhile are withdrawn from the queue, and were never sent.
+//
 // On a cluster, each master has its own batcher; see shards.
 //
 // Invariant: while commands are queued, some worker has a slot and will take them. enter starts a
@@ -30,16 +36,21 @@ import (
 // worker. Each of these steps holds mu.
 type batcher struct {
 	r         *Runner
-	rdb       redis.UniversalClient // sends the batches
-	maxDirect int                   // commands in flight alone; 0: all are sent alone
-	idle      sync.Pool             // of *pending
+	node      *redis.Client // the server, if its client can send until a deadline; else nil
+	plain     *pipelines    // of the client of the server, with its own timeouts
+	maxDirect int           // commands in flight alone; 0: all are sent alone
+	idle      sync.Pool     // of *pending
 
-	latest atomic.Pointer[deadline] // of the latest call; of a shard's batcher only
+	latest atomic.Pointer[deadline]       // of the latest call; of a shard's batcher only
+	until  atomic.Pointer[deadlineClient] // of the latest deadline that needed one
+	prompt atomic.Int64                   // when an answer last came soon, in ns since 1970
 
 	mu     sync.Mutex
 	direct int        // commands in flight alone
 	full   bool       // maxDirect was reached: all commands queue until few are queued
 	slots  int        // slots that workers have
+	late   int        // batches in flight that have lost their slot
+	quiet  bool       // the latest batch or command to end was not answered
 	queue  []*pending // in order of arrival
 }
 
@@ -48,6 +59,12 @@ const (
 	maxInFlight = 2                     // batches in flight with a slot
 	maxBatch    = 100                   // commands in a batch
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
+
+	maxLate       = 8                      // batches that have lost their slots at slotTimeout
+	quietPasses   = 5                      // how often a slot passes on in a command timeout, while the server is silent
+	maxQuietBatch = 8                      // commands in a batch then
+	soonAnswered  = 500 * time.Millisecond // an answer that comes within that is prompt
+	promptFor     = time.Second            // for how long a prompt answer shows that the server is well
 )
 
 // pending is one attempt at a call. It belongs to the caller until it is queued or sent, then to
@@ -62,7 +79,59 @@ type pending struct {
 }
 
 func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
-	return &batcher{r: r, rdb: rdb, maxDirect: maxDirect}
+	b := &batcher{r: r, plain: &pipelines{rdb: rdb}, maxDirect: maxDirect}
+	b.node, _ = rdb.(*redis.Client) // not a type that embeds one, and may override its methods
+	return b
+}
+
+// piped returns the pipelines for an attempt with that deadline. While the server answers promptly, they
+// are those of the client itself, if its timeouts are short enough. Otherwise the deadline ends all that
+// the client does for the attempt. So what is in flight when the runner closes ends in time.
+func (b *batcher) piped(end *deadline) *pipelines {
+	began := end.until.Add(-b.r.timeout) // of the attempt's call, or a little earlier
+	if b.node == nil || b.endsInTime() && began.UnixNano()-b.prompt.Load() < int64(promptFor) {
+		return b.plain
+	}
+	return b.pipedUntil(end)
+}
+
+// endsInTime reports whether the client ends an attempt within the runner's timeout, once it has a
+// connection.
+func (b *batcher) endsInTime() bool {
+	o := b.node.Options()
+	return min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= b.r.timeout
+}
+
+// pipedUntil returns pipelines that end with the deadline. Calls share deadlines, and so these, too.
+func (b *batcher) pipedUntil(end *deadline) *pipelines {
+	until := b.until.Load()
+	if until == nil || until.end != end {
+		until = newDeadlineClient(b.node, end)
+		b.until.Store(until)
+	}
+	return &until.pipelines
+}
+
+// alone returns what sends one command alone. Only a cluster client follows redirections.
+func (b *batcher) alone(end *deadline) processor {
+	if b.maxDirect == maxDirect {
+		return b.piped(end)
+	}
+	return b.r.rdb
+}
+
+// heard notes that the server has answered a command that was sent at that time.
+func (b *batcher) heard(sent time.Time) {
+	// Only now and then, so that callers do not compete for the cache line.
+	if now := time.Now(); now.Sub(sent) < soonAnswered && now.UnixNano()-b.prompt.Load() > int64(promptFor/10) {
+		b.prompt.Store(now.UnixNano())
+	}
+}
+
+// answers reports whether the error of an attempt, or its absence, shows that the server has answered.
+func answers(err error) bool {
+	_, replied := errors.AsType[redis.Error](err)
+	return err == nil || replied
 }
 
 // do makes one attempt at c. It returns when the attempt is answered, or when ctx or c.end ends
@@ -70,11 +139,12 @@ func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
 // its outcome is unknown. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 	r := b.r
-	if ctx.Done() == nil && r.endsInTime && !r.silent.Load() && b.enter(nil) {
-		// Only the command timeout ends this call, and go-redis's own timeouts end its attempt by then:
-		// another goroutine would gain nothing.
-		reply, err := r.attempt(c.ctx, r.single, c)
-		b.leave()
+	if ctx.Done() == nil && b.node != nil && b.maxDirect == maxDirect && !r.silent.Load() && b.enter(nil) {
+		// Only the command timeout ends this call, and its deadline ends the attempt: another goroutine would
+		// gain nothing.
+		reply, err := r.attempt(c.ctx, b.pipedUntil(c.end), c)
+		b.leave(reply, err)
+		err = ended(ctx, c.end, err)
 		r.noteAnswered(err)
 		return reply, err
 	}
@@ -121,15 +191,22 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 
 // finish returns p's result and puts p back into idle.
 func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
-	reply, err, over := p.reply, p.err, ctx.Err() != nil || p.end.Err() != nil
+	reply, err := p.reply, ended(ctx, p.end, p.err)
 	*p = pending{done: p.done, run: p.run}
 	b.idle.Put(p)
-	// Asking for the end itself, too: the error of a dial that timed out matches DeadlineExceeded.
-	if over && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
-		err = interruption(ctx) // go-redis noticed the end before do did
-	}
 	b.r.noteAnswered(err)
 	return reply, err
+}
+
+// ended returns the error of an attempt. It is an interruption if go-redis noticed the end of the call
+// before do did.
+func ended(ctx context.Context, end *deadline, err error) error {
+	// Asking for the end itself, too: the error of a dial that timed out matches DeadlineExceeded.
+	over := err != nil && (ctx.Err() != nil || end.Err() != nil)
+	if over && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
+		return interruption(ctx)
+	}
+	return err
 }
 
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
@@ -154,10 +231,14 @@ func (b *batcher) enter(p *pending) (alone bool) {
 	return false
 }
 
-// leave ends what enter began for a command that was sent alone.
-func (b *batcher) leave() {
+// leave ends what enter began for a command that was sent alone, with this result.
+func (b *batcher) leave(reply Reply, err error) {
+	if err == nil {
+		b.heard(reply.Sent)
+	}
 	b.mu.Lock()
 	b.direct--
+	b.quiet = !answers(err)
 	b.mu.Unlock()
 }
 
@@ -165,8 +246,8 @@ func (b *batcher) leave() {
 // and in running.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
-	p.reply, p.err = b.r.attempt(p.ctx, b.r.single, p.call)
-	b.leave() // before the caller continues: its next command finds the place free
+	p.reply, p.err = b.r.attempt(p.ctx, b.alone(p.end), p.call)
+	b.leave(p.reply, p.err) // before the caller continues: its next command finds the place free
 	p.done <- struct{}{}
 }
 
@@ -185,9 +266,8 @@ func (b *batcher) withdraw(p *pending) bool {
 
 // work is a worker: it sends batches until the queue is empty, or until it loses its slot.
 func (b *batcher) work() {
-	pipe := b.rdb.Pipeline() // empty after each Exec, so one serves all batches of this worker
 	for batch := b.take(nil); len(batch) > 0; batch = b.take(batch[:0]) {
-		if !b.keepsSlot(func() { b.sendAll(pipe, batch) }) {
+		if !b.keepsSlot(func() { b.sendAll(batch) }) {
 			return
 		}
 		// Let the callers that got their answers run first: their next commands can join the next batch.
@@ -201,6 +281,9 @@ func (b *batcher) take(batch []*pending) []*pending {
 	defer b.mu.Unlock()
 	b.updateFull()
 	n := min(len(b.queue), maxBatch)
+	if b.quiet {
+		n = min(n, maxQuietBatch)
+	}
 	if n == 0 {
 		// In the same critical section as the look at the queue: a command that is queued later finds the
 		// slot free and starts a worker.
@@ -213,10 +296,12 @@ func (b *batcher) take(batch []*pending) []*pending {
 }
 
 // keepsSlot runs f, and reports whether the worker still has its slot. If f takes longer than
-// slotTimeout, the slot goes to another worker while f goes on.
+// slotTimeout, or than patience while the server is silent, the slot goes to another worker while f goes
+// on.
 func (b *batcher) keepsSlot(f func()) bool {
 	lost := make(chan struct{})
-	late := time.AfterFunc(slotTimeout, func() {
+	late := time.AfterFunc(b.patience(), func() {
+		b.countLate(1)
 		b.passSlot()
 		close(lost)
 	})
@@ -226,7 +311,24 @@ func (b *batcher) keepsSlot(f func()) bool {
 	}
 	// Wait for passSlot: it may add a worker to running, which must not have come to zero by then.
 	<-lost
+	b.countLate(-1)
 	return false
+}
+
+func (b *batcher) countLate(n int) {
+	b.mu.Lock()
+	b.late += n
+	b.mu.Unlock()
+}
+
+// patience returns how long a batch that begins now keeps its slot.
+func (b *batcher) patience() time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.quiet || b.late >= maxLate {
+		return max(slotTimeout, b.r.timeout/quietPasses)
+	}
+	return slotTimeout
 }
 
 // passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty.
@@ -247,8 +349,9 @@ func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 
 // sendAll makes one attempt at each command of a batch, as Runner.attempt does at one: by digest,
 // again after loading what the server does not know, and then with the text.
-func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
+func (b *batcher) sendAll(batch []*pending) {
 	ctx := batch[0].end // of the oldest command: none may be sent long after its caller has returned
+	pipe := b.piped(ctx)
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
 		return
 	}
@@ -256,7 +359,7 @@ func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 	for _, p := range batch {
 		if !loaded[p.script] {
 			loaded[p.script] = true
-			_ = b.rdb.ScriptLoad(ctx, p.script.text).Err() // if that fails, the third attempt sends the text
+			_ = pipe.rdb.ScriptLoad(ctx, p.script.text).Err() // if that fails, the third attempt sends the text
 		}
 	}
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
@@ -273,16 +376,16 @@ func (b *batcher) sendAll(pipe redis.Pipeliner, batch []*pending) {
 // send sends a batch in one pipeline. It returns the commands whose script the server does not
 // know, in the batch's own array; the others are done, and belong to their callers, or are sent
 // again to another node.
-func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pending) []*pending {
+func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
 	for i, p := range batch {
 		p.cmd = &singleCmd{Cmd: redis.NewCmd(ctx, p.args...)}
 		p.cmd.SetFirstKeyPos(p.firstKey)
 		cmds[i] = p.cmd
 	}
-	_ = pipe.BatchProcess(ctx, cmds...) // only queues them
-	sent := time.Now()                  // before the pipeline is written: a TTL counts from no later than this
-	_, broken := pipe.Exec(ctx)
+	sent := time.Now() // before the pipeline is written: a TTL counts from no later than this
+	broken := pipe.batch(ctx, cmds)
+	b.noteBatch(sent, batch, broken)
 	// unknown fills the array that the loop reads. It never has more elements than were read.
 	unknown := batch[:0]
 	for _, p := range batch {
@@ -306,8 +409,22 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 	return unknown
 }
 
+// noteBatch notes whether the server has answered any command of a batch.
+func (b *batcher) noteBatch(sent time.Time, batch []*pending, broken error) {
+	heard := slices.ContainsFunc(batch, func(p *pending) bool {
+		_, err := p.cmd.reply(sent, broken)
+		return answers(err)
+	})
+	if heard {
+		b.heard(sent)
+	}
+	b.mu.Lock()
+	b.quiet = !heard
+	b.mu.Unlock()
+}
+
 // sendRedirected sends p again, alone, after its node answered that another one serves the slot.
 func (b *batcher) sendRedirected(p *pending) {
-	p.reply, p.err = b.r.attempt(p.ctx, b.r.single, p.call)
+	p.reply, p.err = b.r.attempt(p.ctx, b.r.rdb, p.call)
 	p.done <- struct{}{}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
@@ -91,7 +92,7 @@ func requireIdle(t testing.TB, r *Runner) {
 		batchers = append(batchers, b)
 	}
 	for _, b := range batchers {
-		require.Equal(t, []any{0, 0, 0, false}, []any{len(b.queue), b.direct, b.slots, b.full})
+		require.Equal(t, []any{0, 0, 0, 0, false}, []any{len(b.queue), b.direct, b.slots, b.late, b.full})
 	}
 }
 
@@ -617,6 +618,41 @@ func TestLoadPeakLeavesNothingBehind(t *testing.T) {
 	_ = w.r.rdb.Close()
 	w.p.Close()
 	goleak.VerifyNone(t, before)
+}
+
+// While the server is silent, few commands are in flight, however many callers come and go. As soon as it
+// answers again, all are answered.
+func TestSilentServerGetsFewCommands(t *testing.T) {
+	const timeout = 500 * time.Millisecond
+	p := redistest.Redis(t).Proxy(t)
+	r := NewRunner(p.Client(t, longTimeouts), timeout)
+	key := redistest.Name(t)
+	_, err := r.Do(t.Context(), counted, []any{key}, "warm")
+	require.NoError(t, err)
+	p.BlackHole(true)
+	var calls sync.WaitGroup
+	most := 0
+	for began, i := time.Now(), 0; time.Since(began) < 2*timeout; i++ {
+		calls.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), timeout/5)
+			defer cancel()
+			_, _ = r.Do(ctx, counted, []any{key}, fmt.Sprint("silent", i))
+		})
+		time.Sleep(time.Millisecond)
+		r.batch.mu.Lock()
+		most = max(most, r.batch.direct+r.batch.slots+r.batch.late)
+		r.batch.mu.Unlock()
+	}
+	require.LessOrEqual(t, most, maxDirect+maxInFlight+maxLate+maxInFlight*quietPasses)
+	p.Heal()
+	for i := range 100 {
+		calls.Go(func() {
+			_, err := r.Do(t.Context(), counted, []any{key}, fmt.Sprint("healed", i))
+			assert.NoError(t, err)
+		})
+	}
+	calls.Wait()
+	requireIdle(t, r)
 }
 
 // A dial that takes longer than its call sends nothing when it succeeds: so no command is sent

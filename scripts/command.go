@@ -58,5 +58,7 @@ func (r *Runner) withDeadline(ctx context.Context) redis.UniversalClient {
 	if !single || !limited {
 		return r.rdb
 	}
-	return c.WithTimeout(max(time.Until(deadline), 0) + 50*time.Millisecond)
+	bounded := c.WithTimeout(max(time.Until(deadline), 0) + 50*time.Millisecond)
+	bounded.Options().ContextTimeoutEnabled = true // ends the handshake of a new connection, too
+	return bounded
 }

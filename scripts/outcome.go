@@ -48,6 +48,7 @@ type Error struct {
 	Script  string
 	Outcome Outcome // of all attempts: Unknown if one of them is
 	NotNow  bool    // Redis refused for a temporary reason, such as LOADING
+	Closed  bool    // the redis client is closed: no later command can succeed
 	Err     error
 }
 
@@ -61,7 +62,16 @@ func (e *Error) Is(target error) bool {
 
 // failure makes the error of a call whose last attempt ended with err.
 func failure(script string, err error, outcome Outcome) *Error {
-	return &Error{Script: script, Outcome: outcome, NotNow: classify(err).notNow, Err: err}
+	return &Error{
+		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: err,
+	}
+}
+
+// isClosed reports whether an attempt failed because the redis client was closed. A caller's context
+// may have redis.ErrClosed as its cause, which says nothing about the client.
+func isClosed(err error) bool {
+	_, own := errors.AsType[*interrupted](err)
+	return !own && errors.Is(err, redis.ErrClosed)
 }
 
 // OutcomeOf returns the outcome in an error of [Runner]; NotExecuted for any other error and for

@@ -40,7 +40,7 @@ func (r *Runner) RunReplicated(
 	c.end, c.ctx = r.ends.after(ctx, r.timeout+timeout, &c.memory.joined)
 	var failed failures
 	for {
-		reply, err := bounded(ctx, c.ctx, c.end, r, func(ctx context.Context) (Reply, error) {
+		reply, err := r.watch(ctx, c, func(ctx context.Context) (Reply, error) {
 			return r.attemptReplicated(ctx, c, n, timeout)
 		})
 		if err == nil {
@@ -51,6 +51,27 @@ func (r *Runner) RunReplicated(
 			return Reply{}, err
 		}
 	}
+}
+
+// watch makes an attempt that holds a connection. As many attempts as the client has connections may be
+// in flight. The others wait here, so that they need no goroutine while Redis is silent. If the call ends
+// first, nothing is sent.
+func (r *Runner) watch(ctx context.Context, c call, attempt func(context.Context) (Reply, error)) (Reply, error) {
+	if r.watches != nil {
+		select {
+		case r.watches <- struct{}{}:
+		case <-ctx.Done():
+			return Reply{}, notSent(ctx)
+		case <-c.end.Done():
+			return Reply{}, notSent(ctx)
+		}
+	}
+	return bounded(ctx, c.ctx, c.end, r, func(ctx context.Context) (Reply, error) {
+		if r.watches != nil {
+			defer func() { <-r.watches }()
+		}
+		return attempt(ctx)
+	})
 }
 
 // maxRedirections is how many redirections one attempt follows: from a node that has left the cluster to
@@ -78,7 +99,11 @@ func (r *Runner) attemptReplicated(ctx context.Context, c call, n int, timeout t
 	cluster := r.slots.client
 	if cluster == nil {
 		if single, ok := r.rdb.(interface{ Options() *redis.Options }); ok {
-			err = on(r.rdb, false, single.Options().ReadTimeout)
+			client := r.rdb
+			if r.batch.node != nil {
+				client = newDeadlineClient(r.batch.node, c.end).rdb
+			}
+			err = on(client, false, single.Options().ReadTimeout)
 		} else {
 			// It may hide a cluster client, whose Watch needs a key to find the node.
 			err = on(r.rdb, false, minReadTimeout, key)
@@ -89,7 +114,7 @@ func (r *Runner) attemptReplicated(ctx context.Context, c call, n int, timeout t
 	if err != nil {
 		return Reply{}, err
 	}
-	err = on(node, false, node.Options().ReadTimeout)
+	err = on(newDeadlineClient(node, c.end).rdb, false, node.Options().ReadTimeout)
 	for range maxRedirections {
 		addr, asking := redirection(err, node)
 		if addr == "" {

@@ -28,8 +28,8 @@ const (
 // concurrent use.
 //
 // A call returns when its context ends, or after the runner's timeout, even if Redis does not
-// answer. An attempt that is in flight then goes on in a goroutine of its own until go-redis gives
-// up; Close waits for it.
+// answer. An attempt that is in flight then goes on in a goroutine of its own until the timeout is
+// over, or until go-redis gives up; Close waits for it.
 type Runner struct {
 	rdb      redis.UniversalClient
 	timeout  time.Duration // how long a call waits for its answer
@@ -38,16 +38,14 @@ type Runner struct {
 	maxDelay time.Duration
 	memory   time.Duration // how long Redis remembers a request
 
-	single  processor // sends one command alone
-	piped   processor // sends one command in a pipeline of its own
-	batch   *batcher  // of the commands without a shard
+	batch   *batcher // of the commands without a shard
 	slots   slotMap
 	shards  shards
 	ends    deadlines
 	contact contact
 	silent  atomic.Bool // the latest script got no answer
-	// endsInTime: go-redis itself ends an attempt within timeout, once it has a connection.
-	endsInTime bool
+	// watches limits the calls that hold a connection to themselves; nil: no limit.
+	watches chan struct{}
 
 	closing chan struct{} // closed by Stop: no more retries
 	stop    sync.Once
@@ -79,17 +77,14 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		rdb: rdb, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
 		closing: make(chan struct{}),
 	}
-	r.piped = &pipelines{rdb: rdb}
-	r.single = rdb
 	readTimeout, direct := 5*time.Second, 0
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
 		o := c.Options()
 		r.retries, r.minDelay, r.maxDelay = o.MaxRetries, o.MinRetryBackoff, o.MaxRetryBackoff
 		readTimeout = o.ReadTimeout
-		r.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= timeout
-		r.single = r.piped
 		direct = maxDirect
+		r.watches = make(chan struct{}, max(o.PoolSize, 1))
 	case clusterClient:
 		r.slots.client = c
 		o := c.Options()
@@ -97,7 +92,6 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		readTimeout = o.ReadTimeout
 	}
 	r.retries = max(r.retries, 0)
-	r.batch = newBatcher(r, rdb, direct)
 	r.slots.r, r.shards.r = r, r
 	r.contact.cluster = r.slots.client != nil
 	r.shards.batches.Store(&map[*redis.Client]*batcher{})
@@ -109,6 +103,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.memory = min(max(lastCopy, minMemory), maxMemory)
 	// Where maxMemory is shorter than that, end calls earlier: no copy may arrive after its memory.
 	r.timeout = min(timeout, r.memory-maxCopyDelay)
+	r.batch = newBatcher(r, rdb, direct)
 	return r
 }
 
@@ -177,7 +172,10 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 	}
 	defer r.running.Done()
 	c := newCall(s, keys, args)
-	reply, err := r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(ctx, r.piped, c) })
+	end := r.ends.in(r.timeout)
+	c.memory.joined = joinedContext{ctx, ctx, end.until}
+	sending := &c.memory.joined
+	reply, err := r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(sending, r.batch.piped(end), c) })
 	if err != nil {
 		got := classify(err)
 		r.noteFailed(ctx, got)
@@ -197,9 +195,12 @@ func (r *Runner) noteFailed(ctx context.Context, got errorClass) *reading {
 }
 
 // Stop ends retries: calls in flight and later calls get no further attempt after their first one.
-// It may be called again.
+// All of them, and their attempts, end within the runner's timeout from now. It may be called again.
 func (r *Runner) Stop() {
-	r.stop.Do(func() { close(r.closing) })
+	r.stop.Do(func() {
+		r.ends.last(r.timeout)
+		close(r.closing)
+	})
 }
 
 func (r *Runner) isStopped() bool {
@@ -249,7 +250,7 @@ func (r *Runner) Answering() bool { return !r.silent.Load() }
 // noteAnswered notes for Answering how an attempt of Do ended. It writes only a change, so that
 // callers do not compete for the cache line.
 func (r *Runner) noteAnswered(err error) {
-	silent := err != nil && classify(err).outcome == Unknown
+	silent := !answers(err)
 	if r.silent.Load() != silent {
 		r.silent.Store(silent)
 	}
@@ -362,7 +363,11 @@ func attemptOnce[T any](
 		return value, err
 	}
 	defer r.running.Done()
-	end, attempt := r.ends.after(ctx, r.timeout, new(joinedContext))
+	var joined joinedContext
+	end, attempt := r.ends.after(ctx, r.timeout, &joined)
+	if until, ok := ctx.Deadline(); ok && until.Before(joined.until) {
+		joined.until = until // nobody needs a late reply
+	}
 	value, err = bounded(ctx, attempt, end, r, f)
 	if err != nil {
 		got := classify(err)
@@ -376,6 +381,7 @@ func attemptOnce[T any](
 // commands are answered long before, so a timer for each would be wasted.
 type deadlines struct {
 	latest atomic.Pointer[deadline]
+	final  atomic.Pointer[deadline] // no deadline is later; nil: no limit
 }
 
 // deadline is a context that ends for all calls that share it.
@@ -386,25 +392,27 @@ type deadline struct {
 }
 
 // after returns a deadline in d from now, or up to a hundredth earlier, and a context for attempts,
-// with ctx's values and the earlier of the two deadlines. go-redis checks that context while it
-// waits for a connection or dials. That context may be joined, which nobody else must use.
+// with ctx's values. It ends when the earlier of the two ends. go-redis checks that while it waits for
+// a connection or dials. The context is joined, which nobody else must use.
 func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedContext) (*deadline, context.Context) {
 	end := ds.in(d)
 	if until, ok := ctx.Deadline(); ok && until.Before(end.until) {
-		return end, ctx
+		*joined = joinedContext{ctx, ctx, end.until}
+	} else {
+		*joined = joinedContext{end, ctx, end.until}
 	}
-	*joined = joinedContext{end, ctx}
 	return end, joined
 }
 
 // in returns a deadline in d from now, or up to a hundredth earlier.
 func (ds *deadlines) in(d time.Duration) *deadline {
 	now := time.Now()
+	if final := ds.final.Load(); final != nil && final.until.Before(now.Add(d)) {
+		return final
+	}
 	end := ds.latest.Load()
 	if left := d - d/100; end == nil || end.until.Sub(now) < left || end.until.Sub(now) > d {
-		until := now.Add(d)
-		timeout, stop := context.WithDeadline(context.Background(), until)
-		end = &deadline{timeout, until, stop}
+		end = newDeadline(now.Add(d))
 		// Two calls may do this at once. Then one deadline is not shared, and ends by its own timer, as
 		// the replaced one does.
 		ds.latest.Store(end)
@@ -412,17 +420,33 @@ func (ds *deadlines) in(d time.Duration) *deadline {
 	return end
 }
 
+func newDeadline(until time.Time) *deadline {
+	timeout, stop := context.WithDeadline(context.Background(), until)
+	return &deadline{timeout, until, stop}
+}
+
+// last makes all deadlines from now on end within d. It is called once.
+func (ds *deadlines) last(d time.Duration) { ds.final.Store(newDeadline(time.Now().Add(d))) }
+
 // close ends the latest deadline early, so that its timer does not outlive the runner.
 func (ds *deadlines) close() {
-	if latest := ds.latest.Load(); latest != nil {
-		latest.stop()
+	for _, end := range []*deadline{ds.latest.Load(), ds.final.Load()} {
+		if end != nil {
+			end.stop()
+		}
 	}
 }
 
-// joinedContext has the values of one context and the deadline of another.
+// joinedContext ends with one context and has the values of another. Its deadline is that of the call,
+// which may be later than its end: go-redis reads a reply until then, because a connection that is
+// closed at the end of a caller's short context would have to be dialed again.
 type joinedContext struct {
 	context.Context
 	values context.Context
+	until  time.Time
 }
 
 func (c *joinedContext) Value(key any) any { return c.values.Value(key) }
+
+// Deadline implements [context.Context].
+func (c *joinedContext) Deadline() (time.Time, bool) { return c.until, true }

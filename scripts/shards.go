@@ -26,6 +26,19 @@ type shards struct {
 	batches atomic.Pointer[map[*redis.Client]*batcher] // of each node that had commands; the map is not changed
 }
 
+// Server returns what stands for the server that has a key now: nil if there is only one, or if it is not
+// known. It sends nothing.
+func (r *Runner) Server(key string) any {
+	if r.shards.cluster == nil || !r.slots.loaded.Load() {
+		return nil
+	}
+	node, err := r.shards.cluster.MasterForKey(context.Background(), key)
+	if err != nil {
+		return nil
+	}
+	return node
+}
+
 // maxDirectShard is maxDirect of a shard. A cluster has several.
 const maxDirectShard = 2
 

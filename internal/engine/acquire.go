@@ -155,7 +155,7 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 		// The client began to close while the request was granted. Close does not know this hold, so
 		// nobody but this call would free the lock.
 		q.MustRollback = true
-		r.rollback(ctx, q, rollbackTimeout)
+		r.rollback(ctx, q, c.rollbackLimit(time.Now()))
 	}
 	return hold, err
 }
@@ -260,7 +260,7 @@ func (r *Resource) rollback(ctx context.Context, q *Request, limit time.Duration
 	if !r.Traits.Leased {
 		repeat = r.Traits.Remembered
 	}
-	r.Core.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
+	r.inBackground(ctx, time.Now().Add(repeat), limit, func(ctx context.Context) error {
 		return r.Driver.Rollback(ctx, q)
 	})
 }

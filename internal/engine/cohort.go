@@ -124,18 +124,21 @@ func (h *Hold) accept() error {
 }
 
 // giveBack releases a hold that was passed on to a waiter that had given up. It waits for the release as
-// [Resource.rollback] does for a rollback. The observer does not hear of the hold.
+// [Resource.rollback] does for a rollback. The observer does not hear of the hold. The goroutine ends
+// within releaseTimeout. It is no duty, which could wait behind others: the hold is renewed until it ends.
 func (h *Hold) giveBack(began time.Time) {
-	c := h.r.Core
-	c.inBackground(h.ctx, time.Now().Add(releaseTimeout), c.rollbackLimit(began), func(ctx context.Context) error {
+	c, ctx := h.r.Core, context.WithoutCancel(h.ctx)
+	released := make(chan struct{})
+	c.Spawn(func() {
+		defer close(released)
 		if err := h.take(); err != nil {
 			if errors.Is(err, ErrLost) {
 				h.held.abandon(ctx)
 			}
-			return nil
+			return
 		}
 		_, _ = h.held.release(ctx, h) // if it is not answered, it goes on in the background
 		h.end(ErrReleased)
-		return nil
 	})
+	awaitFirst(h.ctx, released, c.rollbackLimit(began))
 }

@@ -37,6 +37,9 @@ type Config struct {
 	// HolderTag groups the holds whose takeovers are announced together; "" for none. It is called with
 	// a mutex held, so it must only compute.
 	HolderTag func(ownerID string) string
+	// Server returns what stands for the server that has a resource now: resources of equal servers fail
+	// together. It must only compute. Nil: there is one server.
+	Server func(r *Resource) any
 	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
 	// waits. They must not block.
 	HoldAdded, WaitBegan, WaitEnded func()
@@ -67,6 +70,7 @@ type Core struct {
 	queues waitQueues
 	holds  holdList
 	log    logQueue
+	duties duties
 
 	closing  chan struct{} // closed when Close begins: acquisitions fail, and waiters give up
 	stopping chan struct{} // closed when Close has waited for all calls: background work ends
@@ -149,12 +153,14 @@ func (c *Core) IsClosing() bool { return isClosed(c.closing) }
 
 // Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx is
 // done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing renews
-// their leases. Then it waits for calls and background work.
+// their leases. Then it waits for calls, and for one more attempt at each rollback and release that was
+// not tried before. Others are dropped.
 //
-// hurry is called if ctx ends while calls are still under way. It may run in a goroutine of its own.
-// stop is called when no call is left. It must end everything that background work waits for.
+// hurry is called if ctx ends before all commands are answered. It must end them, and all later ones,
+// within the command timeout. It may run in a goroutine of its own. stop is called when no call is left. It
+// must end everything that background work waits for.
 //
-// Close returns ctx's error if holds were left. It must be called once.
+// Close returns the cause of ctx if holds were left. It must be called once.
 func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool)) error {
 	// Seal before closing. An acquisition that did not see closing in time cannot add its hold, and is
 	// rolled back. Otherwise its hold could appear after Close has looked for holds.
@@ -165,15 +171,15 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	case <-c.holds.drained:
 	case <-ctx.Done():
 		if c.holds.abandon() {
-			left = ctx.Err()
+			left = context.Cause(ctx)
 		}
 	}
 	c.mu.Lock()
 	c.refuses = true
 	c.mu.Unlock()
-	stopHurry := context.AfterFunc(ctx, hurry)
+	defer context.AfterFunc(ctx, hurry)()
 	c.calls.Wait() // ends: no call waits for a lock now, and commands have the client's timeouts
-	stopHurry()
+	c.finishDuties()
 	close(c.stopping)
 	c.dog.Close()
 	stop(left != nil)

@@ -358,7 +358,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 // reads the count anew, so that it never undoes a later change. writeCountLater blocks for the first
 // attempt, for limit at most. The caller must not hold wire.
 func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
-	o.r.Core.inBackground(ctx, o.repeatUntil(), limit, func(ctx context.Context) error {
+	o.r.inBackground(ctx, o.repeatUntil(), limit, func(ctx context.Context) error {
 		if !o.wire.LockContext(ctx) {
 			return context.Cause(ctx)
 		}

@@ -301,7 +301,9 @@ func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
 // A hold is asked about every third of its TTL, whatever lease it was promised beyond that.
 func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
 	const short = 6 * time.Second
-	extend := func(t *testing.T, _ *client, hold *Hold) { require.NoError(t, hold.Extend(t.Context(), time.Hour, nil)) }
+	extend := func(t *testing.T, _ *client, hold *Hold) {
+		require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
+	}
 	for _, tt := range []struct {
 		name  string
 		terms []func(*Terms)

@@ -187,7 +187,7 @@ func (q *waitQueue) leavePlace(w *Waiter, res Result) (number uint64, subs []Sub
 // the call of the waiter returns.
 func (r *Resource) giveUpPlace(number uint64) {
 	line := r.Driver.(LineDriver)
-	r.Core.inBackground(context.Background(), time.Now().Add(placeLife), leaveGrace, func(ctx context.Context) error {
+	r.inBackground(context.Background(), time.Now().Add(placeLife), leaveGrace, func(ctx context.Context) error {
 		return line.GiveUpPlace(ctx, number)
 	})
 }
