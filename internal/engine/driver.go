@@ -65,6 +65,8 @@ type Next struct {
 	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise it goes to
 	// the end of the line.
 	Place Place
+	// CountPolls: Released.Heard counts clients that poll, too, as one.
+	CountPolls bool
 }
 
 // NoLease is embedded in drivers whose holds have no lease.
@@ -119,6 +121,8 @@ type Traits struct {
 	Fenced bool
 	// YieldsTo is the kind whose local waiters for the same name go first; "": none.
 	YieldsTo string
+	// SharesWith is the other kind whose waiters wait for the same lock: the readers, for a writer; "": none.
+	SharesWith string
 
 	// NewQueue returns the queue in which r waits. A nil func, or a nil queue: the local wait queue of
 	// its name.
