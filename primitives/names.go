@@ -44,6 +44,10 @@ const (
 // not give these counts back. The name has the prefix of remembered requests, so the same ACL rules cover it.
 const sharedCounts = "shared"
 
+// pollsKey ends the name of the mark of clients that poll for a lock. A client that ends a cohort leaves the lock
+// to them, too. It has the prefix of remembered requests, as sharedCounts has.
+const pollsKey = "polls"
+
 // permitsKind is the kind of a semaphore whose permits have ids.
 const permitsKind = "permits"
 
