@@ -109,6 +109,9 @@ func (p *presence) receive(tag string, sig pubsub.Signal) {
 		})
 		return
 	}
+	if strings.HasPrefix(sig.Payload, askPrefix) {
+		return // hear receives it
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.notices) >= maxNotices || p.noticeBytes+len(sig.Payload) > maxNoticeBytes {

@@ -115,7 +115,7 @@ type Traits struct {
 	// ClientsTakeTurns: only one of the clients that receive a release message can acquire. So a client
 	// that has handed off often lets the others go first.
 	ClientsTakeTurns bool
-	// Cohorts: a hold may be passed on to a local waiter without a command. See cohort.go.
+	// Cohorts: a hold may be passed on to a local waiter without a command, or linger. See cohort.go, linger.go.
 	Cohorts bool
 	// Fenced: each outermost hold has a fencing token, and each hold of a cohort one of its own.
 	Fenced bool
@@ -176,6 +176,7 @@ type Terms struct {
 	PollMax       time.Duration
 	WaiterTimeout time.Duration // of a fair waiter
 	Cohort        time.Duration // how long local waiters pass the lock on without a command; 0: they do not
+	Linger        time.Duration // how long the lock stays with the client after its last release; 0: it is freed
 
 	// ForMember returns the terms for acquiring the i-th member of a joint lock.
 	ForMember func(i int) *Terms

@@ -53,7 +53,7 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 	if r.Traits.HandsOff && !o.Shared {
 		offered = qs.offer(o)
 	}
-	next := Next{Place: offered.place, CountPolls: offered.yielding != nil && o.cohort > 0}
+	next := Next{Place: offered.place, CountPolls: offered.yielding != nil && o.cohort() > 0}
 	if offered.successor != nil {
 		next.Successor = &offered.successor.Request.Owner
 	}
@@ -93,7 +93,7 @@ func (qs *waitQueues) offer(o *Ownership) (next offer) {
 		return next
 	}
 	if o.streakIsOver() {
-		if !r.Traits.ClientsTakeTurns && o.cohort == 0 {
+		if !r.Traits.ClientsTakeTurns && o.cohort() == 0 {
 			return next
 		}
 		next.yielding, next.place = q, q.toTheEnd()
@@ -101,7 +101,7 @@ func (qs *waitQueues) offer(o *Ownership) (next offer) {
 			next.self = 1
 		}
 		// Before the command is sent: its message may come before its reply, and would make our head try.
-		q.turn.begin(time.Now(), othersTurn(o.cohort), 1, next.self == 1)
+		q.turn.begin(time.Now(), othersTurn(o.cohort()), 1, next.self == 1)
 		return next
 	}
 	w := q.waiters.First
@@ -121,8 +121,8 @@ func (qs *waitQueues) offer(o *Ownership) (next offer) {
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
 func (o *Ownership) streakIsOver() bool {
 	age := o.r.Core.Instant(time.Now()) - o.streak.since
-	if o.cohort > 0 {
-		return age >= Instant(o.cohort)
+	if o.cohort() > 0 {
+		return age >= Instant(o.cohort())
 	}
 	return o.streak.count >= maxStreakCount || age >= Instant(maxStreak)
 }
@@ -162,19 +162,19 @@ func (qs *waitQueues) yield(next offer, o *Ownership, sent time.Time, heard int)
 		return // all have left, or the turn is over
 	}
 	others := heard - next.self
-	if o.cohort > 0 && qs.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
+	if o.cohort() > 0 && qs.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
 		others++ // readers of this client, which share its subscription
 	}
-	lasts := othersTurn(o.cohort)
+	lasts := othersTurn(o.cohort())
 	look := lasts
 	switch {
 	case others > 0 && o.r.Traits.ClientsTakeTurns && !q.inLine:
 		q.turn.left = others
-		if o.cohort == 0 {
+		if o.cohort() == 0 {
 			look = firstLook
 		}
 	case others <= 0:
-		lasts = unknownTurn(o.cohort)
+		lasts = unknownTurn(o.cohort())
 		look = lasts
 	}
 	q.turn.until = sent.Add(lasts)

@@ -272,6 +272,13 @@ func (h *Hold) Release(ctx context.Context) error {
 		// The joint hold must not count it then.
 		h.group.memberEnded(h, ErrReleased)
 	}
+	if kept := h.linger(ctx); kept != nil {
+		if h.end(ErrReleased) {
+			h.emit(ctx, EventReleased, nil)
+		}
+		kept.keep()
+		return nil
+	}
 	lost, err := h.held.release(ctx, h)
 	switch {
 	case err != nil:
@@ -456,6 +463,13 @@ func (h *Hold) isSilent() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.group != nil || h.unaccepted
+}
+
+// isUnaccepted reports whether h has no user: it keeps a lingering lock, or its waiter has not taken it.
+func (h *Hold) isUnaccepted() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.unaccepted
 }
 
 // emit emits an event in the goroutine of the call that has ctx.

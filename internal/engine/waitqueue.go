@@ -53,6 +53,8 @@ const (
 type waitQueues struct {
 	mu   sync.Mutex // guards all queues, and the queue fields of their waiters
 	open map[queueKey]*waitQueue
+	// lingering are the keepers of locks that linger. The key's polling is false.
+	lingering map[queueKey]keeper
 }
 
 // queueKey: requests that poll and requests that listen do not wait for each other.
@@ -184,6 +186,9 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 		q.refusal = refused.Met
 	}
 	q.waiters.Append(w)
+	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
+		kept.giveBack(0) // it was released during the attempt of w
+	}
 	if q.waiters.First != w {
 		return
 	}
