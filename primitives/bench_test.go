@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
@@ -52,6 +53,30 @@ func pair(ctx context.Context, b *testing.B, l *primitives.Lock) {
 	}
 	if err != nil {
 		b.Error(err)
+	}
+}
+
+// BenchmarkSameLockAgain measures the use of one free lock again and again by one client: W15 of bench.
+func BenchmarkSameLockAgain(b *testing.B) {
+	s := redistest.Redis(b)
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	b.Run("floor", func(b *testing.B) {
+		f := newFloor(b, s.Client(b), redistest.Name(b))
+		b.ReportAllocs()
+		for b.Loop() {
+			f.pair(ctx)
+		}
+	})
+	for _, d := range []time.Duration{0, 5 * time.Millisecond} {
+		b.Run("linger "+d.String(), func(b *testing.B) {
+			c, name := newClient(b, s.Client(b)), redistest.Name(b)
+			pair(ctx, b, c.Lock(name, primitives.WithLinger(d))) // it also subscribes
+			b.ReportAllocs()
+			for b.Loop() {
+				pair(ctx, b, c.Lock(name, primitives.WithLinger(d)))
+			}
+		})
 	}
 }
 

@@ -215,6 +215,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: tagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
+		CanLinger: c.presence.canLinger, Ask: c.presence.askFor,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
 		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.MaxMemory(),
 	})

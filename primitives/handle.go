@@ -145,6 +145,9 @@ func (h *handle) acquire(ctx context.Context, opts []Option, once bool, most int
 		h.res.ReportNotAcquired(ctx, err)
 		return nil, h.failed("acquire", err)
 	}
+	if s.Linger > 0 && h.res.Traits.Cohorts {
+		h.c.presence.hearAsks() // before the release
+	}
 	limit := s.Wait
 	if once {
 		limit = 0

@@ -15,7 +15,8 @@ import (
 //	<name>                           hash: the owner's id, and how often it holds the lock
 //	redisson_lock__channel:{<name>}  channel: "0" when the lock becomes free
 //	redisson_lock_token:{<name>}     the latest fencing token, of fenced locks only
-//	redisson_unlock_latch:{<name>}:line  sorted set: the clients of this library that wait, in line
+//	redisson_unlock_latch:{<name>}:line   sorted set: the clients of this library that wait, in line
+//	redisson_unlock_latch:{<name>}:polls  exists while clients of this library poll
 //
 // The TTL of the hash is the lease. A missing hash is a free lock.
 //
@@ -374,16 +375,23 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		return d.acquireShared(ctx, q)
 	}
 	keys := append(append(make([]any, 0, 5), d.h.name, &d.channel, d.h.ownerKey(&q.Owner)), d.extra...)
+	markTTL := pollMarkTTL(q)
+	if markTTL > 0 {
+		keys[3] = d.h.requestKey(pollsKey)
+	}
 	args := append(make([]any, 0, 7), q.ID, d.h.ttlArg(q.TTL), d.h.c.publish())
 	place := q.Place
 	switch {
 	case d.h.res.Traits.Fenced:
 		args = append(args, max(q.Tokens, 1))
-	case place.Number != 0:
+	case place.Number != 0 || markTTL > 0:
 		args = append(args, 0)
 	}
-	if place.Number != 0 {
+	switch {
+	case place.Number != 0:
 		args = append(args, d.placeName(place.Number), place.Since, flag(place.Last))
+	case markTTL > 0:
+		args = append(args, "", markTTL)
 	}
 	reply, err := d.h.c.confirm(ctx, d.lua.acquire, keys, args...)
 	if err != nil {
@@ -395,6 +403,15 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		res.Quiet = answer[3] == int64(0)
 	}
 	return res, err
+}
+
+// pollMarkTTL is how long the mark of a refused attempt lasts, ms: until the next one, with a reserve. 0: the
+// request does not poll.
+func pollMarkTTL(q *engine.Request) int64 {
+	if !q.MayQueue || q.Terms.PollMin == 0 {
+		return 0
+	}
+	return millis(2*min(q.Terms.PollMax, 5*time.Second) + 100*time.Millisecond)
 }
 
 // Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. If a copy of an
@@ -442,6 +459,8 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 		if d.h.res.Traits.Fenced {
 			args = append(args, max(successor.Tokens, 1))
 		}
+	} else if next.CountPolls {
+		keys = append(keys, d.h.requestKey(pollsKey))
 	}
 	reply, err := d.h.c.run.Do(ctx, d.lua.release, keys, args...)
 	got, err := readReleased(reply, err)

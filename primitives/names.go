@@ -46,6 +46,10 @@ const (
 // can be in use at the same time.
 const sharedCounts = "owners"
 
+// pollsKey ends the name of the mark of clients that poll for a lock. A client that ends a cohort leaves the lock
+// to them, too. It has the prefix of remembered requests, as sharedCounts has.
+const pollsKey = "polls"
+
 // permitsKind is the kind of a semaphore whose permits have ids.
 const permitsKind = "permits"
 

@@ -34,6 +34,7 @@ const (
 	optPolling
 	optWaiterTimeout
 	optCohort
+	optLinger
 )
 
 // Durations that are sent to Redis lie between these.
@@ -83,7 +84,8 @@ func WithPolling(min, max time.Duration) Option { return Option{kind: optPolling
 func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTimeout, d: d} }
 
 // WithCohort lets the waiters of one client pass a lock on among themselves without asking Redis, for up to
-// d after the client acquired it. Then other clients, Java's included, go first. It makes a contended lock
+// d after the client acquired it. Then other clients, Java's included, go first: the lock is left to them until
+// one of them has released it, or for as long as d, from 10 to 85 ms. It makes a contended lock
 // many times faster within one process, and lets other clients wait for up to d longer. Default 0: every
 // hand-off asks Redis. At most 100 years.
 //
@@ -101,6 +103,25 @@ func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTi
 // next renewal does, and it ends the cohort. Where each release must know, use [Client.FencedLock] and have
 // the resource check the token, or do without a cohort. (Lock cohorting: Dice, Marathe and Shavit, 2012.)
 func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }
+
+// WithLinger leaves a lock with its client for up to d after the last release, if nobody is known to wait. The next
+// acquisition of the same kind and name then takes it without asking Redis. It makes a lock that one client uses
+// again and again, such as one for each partition or tenant, many times faster. Default 0: the last release frees
+// the lock. At most 100 years.
+//
+// It concerns [Client.Lock], [Client.FencedLock] and [RWLock.Writer]; others ignore it. Each hold has a context and
+// a fencing token of its own. The hold before it has ended, and the lock goes on being renewed in between. As in a
+// cohort ([WithCohort]), the holds share the id on the wire, and a loss may be found by a later hold than the one
+// that had the lock then. An acquisition with another d, cohort or TTL, or with [WithLease], [WithMaxHold] or
+// [WithOwner], asks Redis, and its hold may not linger. Nor does one with [WithReplicas], or a member of a joint
+// lock.
+//
+// A client of this library that waits asks for the lock, and gets it at once. Redisson cannot ask: it waits for up
+// to d after the release. TryAcquire of another client fails while the lock lingers. Close frees it. If the process
+// crashes, it is free when its lease ends.
+//
+// The client listens for other clients that ask. Where it cannot subscribe, nothing lingers.
+func WithLinger(d time.Duration) Option { return Option{kind: optLinger, d: d} }
 
 // settings are the options that apply to an acquisition, merged. It is a value: each scope copies the one
 // around it and applies its own options.
@@ -162,6 +183,9 @@ func (s *settings) apply(o *Option) {
 	case optCohort:
 		s.check(o.d >= 0 && o.d <= maxDuration, "a cohort of %v (from 0 to 100 years)", o.d)
 		s.Cohort = o.d
+	case optLinger:
+		s.check(o.d >= 0 && o.d <= maxDuration, "a linger of %v (from 0 to 100 years)", o.d)
+		s.Linger = o.d
 	}
 }
 

@@ -101,6 +101,7 @@ type presence struct {
 	notices     []string                   // of takeovers, not read yet
 	noticeBytes int                        // in notices
 	suspects    map[*engine.Ownership]bool // under check; true: to be checked once more
+	lingering                              // locks that linger: see linger.go
 }
 
 // init is called by [New]. It sends nothing.
@@ -154,6 +155,9 @@ func (p *presence) run() {
 // look does what is due: it subscribes for holds that last, and has the name written. It returns the time
 // until the next look; 0: the client has been idle for long enough.
 func (p *presence) look() time.Duration {
+	if !p.hears.Load() {
+		p.c.core.EndLingering() // a lock that began to linger when the subscription ended: see rest
+	}
 	now := p.now()
 	tags, oldest, next := p.c.core.HoldTags(now, listenAfter)
 	p.listen(tags)
@@ -182,6 +186,7 @@ func (p *presence) look() time.Duration {
 // once more after it has cleared the flag.
 func (p *presence) rest() bool {
 	p.idleSince = 0
+	p.stopHearing()
 	p.erase()
 	p.running.Store(false)
 	_, oldest, _ := p.c.core.HoldTags(p.now(), listenAfter)

@@ -14,6 +14,7 @@ import (
 //
 //	<name>                            hash for both sides: mode, readers and counts, the writer
 //	{<name>}:<id>:rwlock_timeout:<k>  one key for the k-th count of a reader, with that count's lease
+//	redisson_unlock_latch:{<name>}:polls  exists while clients of this library poll
 //	redisson_rwlock:{<name>}          channel: "0" after the last reader, "1" after a writer
 //	redlatch_rwlock_claim:{<name>}    reservation: a writer waits
 //
@@ -80,8 +81,9 @@ type rwDriver struct {
 	h           *handle     // of this side
 	other       *engine.Key // finds holds of the other side in a context
 	hash        string
-	channel     string // of release messages
-	reservation string // exists while a writer waits
+	channel     string   // of release messages
+	reservation string   // exists while a writer waits
+	polls       wireName // exists while clients poll
 	lua         *rwScriptSet
 }
 
@@ -93,6 +95,7 @@ type rwScriptSet struct{ release, renew, renewShared, adopt, force, info *script
 func newRWDriver(side, other *Lock, lua *rwScriptSet) rwDriver {
 	return rwDriver{
 		h: &side.handle, other: other.res.Key, hash: side.raw, lua: lua,
+		polls:   side.requestName(pollsKey),
 		channel: prefixed(rwChannel, side.raw), reservation: prefixed(rwReservation, side.raw),
 	}
 }
@@ -105,7 +108,7 @@ func (d *rwDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine
 // keys returns the keys of the scripts that take or free the lock. request is the key that remembers
 // the request. The keys of a reader's counts are not among them: the scripts derive their names.
 func (d *rwDriver) keys(request string) []any {
-	return []any{d.hash, d.channel, request, d.reservation, &d.h.sharedCounts}
+	return append(make([]any, 0, 6), d.hash, d.channel, request, d.reservation, &d.h.sharedCounts)
 }
 
 // free gives back what o has: its own count of an id that others may share, else all private counts. It
@@ -248,11 +251,14 @@ func (d *readerDriver) acquireBatch(
 	ctx context.Context, q *engine.Request, others []*engine.Request,
 ) (engine.Result, []bool, error) {
 	keys := d.keys(d.h.ownerKey(&q.Owner))
-	args := append(make([]any, 0, 6+2*len(others)),
+	args := append(make([]any, 0, 7+2*len(others)),
 		q.ID, millis(q.TTL), d.h.c.publish(), flag(q.Shared), flag(q.NonReentrant), flag(q.Nested))
 	for _, other := range others {
 		keys = append(keys, d.h.ownerKey(&other.Owner))
 		args = append(args, other.ID, millis(other.TTL))
+	}
+	if ttl := pollMarkTTL(q); ttl > 0 {
+		keys, args = append(keys, &d.polls), append(args, ttl)
 	}
 	reply, err := d.h.c.confirm(ctx, readAcquire, keys, args...)
 	if err != nil {
@@ -371,6 +377,7 @@ func newWriterDriver(writer, reader *Lock) {
 	// A writer's release is for all waiting readers, so the clients do not take turns.
 	writer.useLock(d, &engine.Traits{
 		Leased: true, Nests: true, Outer: d.outer, NestsInTurn: true, HandsOff: true, Cohorts: true,
+		SharesWith: reader.res.Kind,
 	})
 }
 
@@ -403,8 +410,13 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 	if q.MayQueue && !waitedForWriter {
 		reservation = millis(reservationTTL)
 	}
-	reply, err := d.h.c.confirm(ctx, writeAcquire, d.keys(d.h.ownerKey(&q.Owner)),
-		q.ID, millis(q.TTL), d.h.c.publish(), flag(q.Shared), flag(q.NonReentrant), reservation, flag(q.Nested))
+	keys := d.keys(d.h.ownerKey(&q.Owner))
+	args := append(make([]any, 0, 8), q.ID, millis(q.TTL), d.h.c.publish(), flag(q.Shared), flag(q.NonReentrant),
+		reservation, flag(q.Nested))
+	if ttl := pollMarkTTL(q); ttl > 0 {
+		keys, args = append(keys, &d.polls), append(args, ttl)
+	}
+	reply, err := d.h.c.confirm(ctx, writeAcquire, keys, args...)
 	if err != nil {
 		return engine.Result{}, err
 	}
@@ -445,6 +457,8 @@ func (d *writerDriver) Release(
 	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), flag(o.Shared), millis(o.TTL)}
 	if s := next.Successor; s != nil {
 		keys, args = append(keys, d.h.ownerKey(s)), append(args, s.ID, millis(s.TTL))
+	} else if next.CountPolls {
+		keys = append(keys, &d.polls)
 	}
 	return readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }

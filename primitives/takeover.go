@@ -105,6 +105,9 @@ func (p *presence) receive(sig pubsub.Signal) {
 		p.askAll() // a notice may have been missed, and Redis may have forgotten all holds
 		return
 	}
+	if strings.HasPrefix(sig.Payload, askPrefix) {
+		return // hear receives it
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.notices) >= maxNotices || p.noticeBytes+len(sig.Payload) > maxNoticeBytes {

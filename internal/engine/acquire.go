@@ -114,7 +114,10 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 	if r.Traits.NameOwner != nil {
 		r.Traits.NameOwner(&q.Owner)
 	}
-	if r.Traits.Fenced && q.inCohort() {
+	if r.Traits.Cohorts && terms.Linger > 0 && q.mayPass() {
+		q.ID = lingerID(q.ID)
+	}
+	if r.Traits.Fenced && (terms.Cohort > 0 || terms.Linger > 0) && q.mayPass() {
 		q.Tokens = cohortTokens
 	}
 	return q
@@ -140,7 +143,7 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 			err = GaveUp(trying, err)
 		}
 		if q.passed != nil {
-			q.passed.giveBack(began)
+			q.passed.giveBack(c.rollbackLimit(began))
 		}
 		r.rollback(trying, q, c.rollbackLimit(began))
 		return nil, err
@@ -178,6 +181,9 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	c := r.Core
+	if r.Traits.Cohorts && !q.Nested && r.resume(q) {
+		return Result{Granted: true, Sent: time.Now()}, nil
+	}
 	q.MayQueue = q.wait.limit != 0 && !q.Nested // a nested request may enter at once, or never
 	var queue Queue
 	if q.MayQueue && r.Traits.NewQueue != nil {
@@ -232,7 +238,10 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 		q.MustRollback, q.InDoubt = true, true
 	}
 	switch {
-	case err != nil || !res.Granted:
+	case err == nil && !res.Granted:
+		r.askFor(q, res.Holder)
+		return res, nil
+	case err != nil:
 		return res, err
 	case ctx.Err() != nil:
 		err = GaveUp(ctx, nil)

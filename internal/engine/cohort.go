@@ -30,18 +30,13 @@ import (
 // more. The number fits Hold.member.
 const cohortTokens = 1000
 
-// inCohort reports whether the hold of q may be part of a cohort. Only renewed holds without a limit are. The
-// others rely on a lease of their own on the server, which passing on does not set. A member of a joint lock
-// must have the id of its joint lock.
-func (q *Request) inCohort() bool {
-	t := q.Terms
-	return t.Cohort > 0 && t.Renew && t.MaxHold == 0 && !q.Shared && q.group == nil
-}
+// inCohort reports whether the hold of q may be part of a cohort.
+func (q *Request) inCohort() bool { return q.Terms.Cohort > 0 && q.mayPass() }
 
 // passOn makes the first local waiter the holder in the place of h, and reports whether it did. If not, the
 // caller releases h by a command. It never blocks.
 func (o *Ownership) passOn(h *Hold) bool {
-	if o.cohort == 0 || !o.wire.TryLock() {
+	if o.cohort() == 0 || !o.wire.TryLock() {
 		return false
 	}
 	defer o.wire.Unlock()
@@ -58,10 +53,11 @@ func (o *Ownership) passOn(h *Hold) bool {
 	if w.trying || w.offered || w.inDoubt || w.Request.MustRollback {
 		return false
 	}
-	if !w.Request.inCohort() || w.Request.Terms.Cohort != o.cohort || w.Request.TTL != h.ttl {
+	if !w.Request.inCohort() || w.Request.Terms.Cohort != o.cohort() || w.Request.Terms.Linger != o.linger() ||
+		w.Request.TTL != h.ttl {
 		return false // its hold is kept in another way
 	}
-	next := o.succeed(h, w.Request)
+	next := o.succeed(h, w.Request.wait.caller, true)
 	if next == nil {
 		return false
 	}
@@ -71,9 +67,10 @@ func (o *Ownership) passOn(h *Hold) bool {
 	return true
 }
 
-// succeed replaces h, the only hold of o, by a new hold for q. It returns nil if the lock may not be passed
-// on. The caller holds o.wire and waitQueues.mu.
-func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
+// succeed replaces h, the only hold of o, by a new hold with that context of its caller. used: it gets a fencing
+// token of its own. It returns nil if the lock may not be passed on. The caller holds
+// o.wire and waitQueues.mu.
+func (o *Ownership) succeed(h *Hold, ctx context.Context, used bool) *Hold {
 	c, now := o.r.Core, time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,12 +85,12 @@ func (o *Ownership) succeed(h *Hold, q *Request) *Hold {
 		return nil // no token is left, or an adopted hold has none
 	}
 	next := &Hold{
-		r: o.r, held: o, ctx: q.wait.caller, since: c.Instant(now), ttl: h.ttl, renew: true, depth: 1, unaccepted: true,
+		r: o.r, held: o, ctx: ctx, since: c.Instant(now), ttl: h.ttl, renew: true, depth: 1, unaccepted: true,
 	}
 	if !c.addHold(next) {
 		return nil // the client is closing
 	}
-	if o.r.Traits.Fenced {
+	if o.r.Traits.Fenced && used {
 		o.passed++
 	}
 	next.member = uint16(o.passed)
@@ -123,10 +120,11 @@ func (h *Hold) accept() error {
 	return h.cause
 }
 
-// giveBack releases a hold that was passed on to a waiter that had given up. It waits for the release as
-// [Resource.rollback] does for a rollback. The observer does not hear of the hold. The goroutine ends
-// within releaseTimeout. It is no duty, which could wait behind others: the hold is renewed until it ends.
-func (h *Hold) giveBack(began time.Time) {
+// giveBack releases a hold without a user: one that was passed on to a waiter that had given up, or that kept a
+// lingering lock. It waits for the release for limit at most. The observer does not hear of the hold. The
+// goroutine ends within releaseTimeout. It is no duty, which could wait behind others: the hold is renewed
+// until it ends.
+func (h *Hold) giveBack(limit time.Duration) {
 	c, ctx := h.r.Core, context.WithoutCancel(h.ctx)
 	released := make(chan struct{})
 	c.Spawn(func() {
@@ -140,5 +138,5 @@ func (h *Hold) giveBack(began time.Time) {
 		_, _ = h.held.release(ctx, h) // if it is not answered, it goes on in the background
 		h.end(ErrReleased)
 	})
-	awaitFirst(h.ctx, released, c.rollbackLimit(began))
+	awaitFirst(h.ctx, released, limit)
 }

@@ -161,32 +161,6 @@ func TestOtherClientsGoFirstWhenACohortIsOver(t *testing.T) {
 	})
 }
 
-// A writer's release is for the readers of its own client too, which wait in a queue of their own. So the next
-// writer pauses although no other client listens.
-func TestNextWriterPausesWhenACohortIsOver(t *testing.T) {
-	for _, tt := range []struct {
-		name      string
-		takeTurns bool
-		pause     time.Duration
-	}{{"lock", true, 0}, {"writer", false, yieldPause}} {
-		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				r := s.client(t, "a").lock("x")
-				r.Traits.ClientsTakeTurns = tt.takeTurns
-				first := acquire(t, t.Context(), r, inCohort(testCohort))
-				waiter := startAcquire(t, t.Context(), r, inCohort(testCohort))
-				sleep(testCohort + 500*ms) // not at the time of a slow poll
-				released := time.Now()
-				release(t, first)
-				hold := waiter.wait()
-				assert.Equal(t, tt.pause, waiter.at.Sub(released))
-				release(t, hold)
-				s.requireFree(t)
-			})
-		})
-	}
-}
-
 func TestCohortThatHasUsedItsTokensReservesMore(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		r := s.client(t, "a").lock("x")

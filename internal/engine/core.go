@@ -43,6 +43,11 @@ type Config struct {
 	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
 	// waits. They must not block.
 	HoldAdded, WaitBegan, WaitEnded func()
+	// CanLinger reports whether the client hears other clients that ask for a lingering lock. The first call
+	// may wait for a moment until it does.
+	CanLinger func(ctx context.Context) bool
+	// Ask asks the client of a holder to give up a lingering lock. It must not block.
+	Ask func(r *Resource, holder string)
 
 	Logger *slog.Logger
 	// NeedsReplicas: replicas must confirm an acquisition, so no request acquires for another. Only the
@@ -166,6 +171,7 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	// rolled back. Otherwise its hold could appear after Close has looked for holds.
 	c.holds.seal()
 	close(c.closing)
+	c.EndLingering()
 	var left error
 	select {
 	case <-c.holds.drained:

@@ -65,6 +65,8 @@ type Next struct {
 	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise it goes to
 	// the end of the line.
 	Place Place
+	// CountPolls: Released.Heard counts clients that poll, too, as one.
+	CountPolls bool
 }
 
 // NoLease is embedded in drivers whose holds have no lease.
@@ -113,12 +115,14 @@ type Traits struct {
 	// ClientsTakeTurns: only one of the clients that receive a release message can acquire. So a client
 	// that has handed off often lets the others go first.
 	ClientsTakeTurns bool
-	// Cohorts: a hold may be passed on to a local waiter without a command. See cohort.go.
+	// Cohorts: a hold may be passed on to a local waiter without a command, or linger. See cohort.go, linger.go.
 	Cohorts bool
 	// Fenced: each outermost hold has a fencing token, and each hold of a cohort one of its own.
 	Fenced bool
 	// YieldsTo is the kind whose local waiters for the same name go first; "": none.
 	YieldsTo string
+	// SharesWith is the other kind whose waiters wait for the same lock: the readers, for a writer; "": none.
+	SharesWith string
 
 	// NewQueue returns the queue in which r waits. A nil func, or a nil queue: the local wait queue of
 	// its name.
@@ -172,6 +176,7 @@ type Terms struct {
 	PollMax       time.Duration
 	WaiterTimeout time.Duration // of a fair waiter
 	Cohort        time.Duration // how long local waiters pass the lock on without a command; 0: they do not
+	Linger        time.Duration // how long the lock stays with the client after its last release; 0: it is freed
 
 	// ForMember returns the terms for acquiring the i-th member of a joint lock.
 	ForMember func(i int) *Terms

@@ -49,6 +49,13 @@ func (c *client) writer(name string) *Resource {
 	return r
 }
 
+// cohortWriter is a writer that passes the lock on within a cohort.
+func (c *client) cohortWriter(name string) *Resource {
+	r := c.writer(name)
+	r.Traits.HandsOff, r.Traits.Cohorts, r.Traits.SharesWith = true, true, "reader"
+	return r
+}
+
 // semaphore is a number of permits without leases.
 func (c *client) semaphore(name string) *Resource {
 	d := &driver{c: c, name: name, noLease: true}
@@ -104,17 +111,19 @@ func (d *driver) attempt(q *Request) attempt {
 }
 
 func (d *driver) TryAcquire(ctx context.Context, q *Request) (Result, error) {
-	a := d.attempt(q)
+	a, polls := d.attempt(q), pollMark(q)
 	place := q.Place
 	res, trip, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (Result, error) {
-		return d.execute(a, place)
+		res, err := d.execute(a, place)
+		d.c.s.leaveMark(d.name, res, polls)
+		return res, err
 	})
 	res.Sent, res.InDoubt, res.Lease = trip.sent, trip.doubt, d.lease
 	return res, err
 }
 
 func (d *driver) acquireBatch(ctx context.Context, q *Request, others []*Request) (Result, []bool, error) {
-	first := d.attempt(q)
+	first, polls := d.attempt(q), pollMark(q)
 	rest := make([]attempt, len(others))
 	for i, o := range others {
 		rest[i] = d.attempt(o)
@@ -124,7 +133,9 @@ func (d *driver) acquireBatch(ctx context.Context, q *Request, others []*Request
 		granted []bool
 	}
 	r, trip, err := do(ctx, d.c, d.command("acquire", &q.Owner), func() (r reply, err error) {
-		if r.res, err = d.c.s.acquire(first); err != nil || !r.res.Granted {
+		r.res, err = d.c.s.acquire(first)
+		d.c.s.leaveMark(d.name, r.res, polls)
+		if err != nil || !r.res.Granted {
 			return r, err
 		}
 		r.granted = make([]bool, len(rest))
@@ -137,6 +148,21 @@ func (d *driver) acquireBatch(ctx context.Context, q *Request, others []*Request
 	})
 	r.res.Sent, r.res.InDoubt = trip.sent, trip.doubt
 	return r.res, r.granted, err
+}
+
+// pollMark is how long the refusal of a request stays marked, because it polls.
+func pollMark(q *Request) time.Duration {
+	if !q.MayQueue {
+		return 0
+	}
+	return 2 * q.Terms.PollMax
+}
+
+// leaveMark marks a name whose lock was refused to a client that polls.
+func (s *server) leaveMark(name string, res Result, lasts time.Duration) {
+	if !res.Granted && lasts > 0 {
+		s.polls[name] = time.Now().Add(lasts)
+	}
 }
 
 // keep is how long the server remembers that a request was ended.
@@ -198,6 +224,9 @@ func (d *driver) free(ctx context.Context, o *Ownership, to Next) (Released, err
 			name: d.name, key: d.key(successor), id: d.id(successor), permits: successor.Permits, ttl: d.ttl(successor),
 			tokens: successor.Tokens,
 		}
+		if d.exclusive {
+			next.permits = -1
+		}
 	}
 	var own *placeID
 	if to.Place.Number != 0 {
@@ -215,6 +244,9 @@ func (d *driver) free(ctx context.Context, o *Ownership, to Next) (Released, err
 		}
 		if freed && !got.Granted.Granted {
 			got.Heard = s.publish(d.name, own)
+			if to.CountPolls && time.Now().Before(s.polls[d.name]) {
+				got.Heard++
+			}
 		}
 		return got, nil
 	})

@@ -74,6 +74,8 @@ func (s *server) newClient(id string, options ...func(*Config)) *client {
 		},
 		HolderTag:      func(id string) string { return strings.SplitN(id, ":", 2)[0] },
 		HoldAdded:      func() {},
+		CanLinger:      func(context.Context) bool { return true },
+		Ask:            func(_ *Resource, holder string) { s.ask(holder) },
 		WaitBegan:      func() { c.waiting.Add(1) },
 		WaitEnded:      func() { c.waiting.Add(-1) },
 		Logger:         slog.New(slog.NewTextHandler(c, nil)),
@@ -87,6 +89,9 @@ func (s *server) newClient(id string, options ...func(*Config)) *client {
 		o(&config)
 	}
 	c.Core = NewCore(config)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.clients = append(s.clients, c)
 	return c
 }
 
@@ -185,6 +190,7 @@ func terms(options ...func(*Terms)) *Terms {
 func ttl(d time.Duration) func(*Terms)        { return func(t *Terms) { t.TTL = d } }
 func fixedLease(d time.Duration) func(*Terms) { return func(t *Terms) { t.TTL, t.Renew = d, false } }
 func maxHold(d time.Duration) func(*Terms)    { return func(t *Terms) { t.MaxHold = d } }
+func lingering(d time.Duration) func(*Terms)  { return func(t *Terms) { t.Linger = d } }
 func inCohort(d time.Duration) func(*Terms)   { return func(t *Terms) { t.Cohort = d } }
 func permits(n int) func(*Terms)              { return func(t *Terms) { t.Permits = n } }
 func owner(id string) func(*Terms)            { return func(t *Terms) { t.Owner = id } }

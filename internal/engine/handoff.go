@@ -28,8 +28,7 @@ import (
 // holds the lock by now, the server grants it again.
 //
 // Other clients must get their turn. A client hands off at most maxStreakCount times, and for at most
-// maxStreak, in a row. Then it frees the lock, and lets each client that received the message try first
-// (yield).
+// maxStreak, in a row. Then it frees the lock, and its head stands back for a turn of the others: see turn.go.
 
 // The limits of a streak: how often, and for how long, the waiters of one client may hand a lock off to
 // each other while other clients wait. The idea is lock cohorting (Dice, Marathe and Shavit, 2012).
@@ -37,10 +36,6 @@ const (
 	maxStreakCount = 16
 	maxStreak      = 10 * time.Millisecond
 )
-
-// yieldPause is how long a client whose streak is over leaves a free lock to the other clients that
-// received the release message.
-const yieldPause = time.Millisecond
 
 // streak is a series of hand-offs within one client. Each ownership of the series carries it on.
 type streak struct {
@@ -58,25 +53,22 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 	if r.Traits.HandsOff && !o.Shared {
 		offered = qs.offer(o)
 	}
-	next := Next{Place: offered.place}
+	next := Next{Place: offered.place, CountPolls: offered.yielding != nil && o.cohort() > 0}
 	if offered.successor != nil {
 		next.Successor = &offered.successor.Request.Owner
 	}
 	sent := time.Now()
 	got, err := r.Driver.Release(ctx, o, 0, next)
-	others := got.Heard - offered.self
-	switch yielding := offered.yielding; {
+	switch {
 	case offered.successor != nil:
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
 		qs.mu.Lock()
 		offered.successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))
 		qs.mu.Unlock()
-	case yielding != nil && err != nil:
-		qs.yield(yielding, -1)
-	case yielding != nil && !r.Traits.ClientsTakeTurns:
-		qs.yield(yielding, max(others, 1)) // readers of this client go first, too
-	case yielding != nil:
-		qs.yield(yielding, others)
+	case offered.yielding != nil && err != nil:
+		qs.tryNow(offered.yielding)
+	case offered.yielding != nil:
+		qs.yield(offered, o, sent, got.Heard)
 	}
 	return o.isLoss(got, sent), err
 }
@@ -101,16 +93,15 @@ func (qs *waitQueues) offer(o *Ownership) (next offer) {
 		return next
 	}
 	if o.streakIsOver() {
-		if !r.Traits.ClientsTakeTurns && o.cohort == 0 {
+		if !r.Traits.ClientsTakeTurns && o.cohort() == 0 {
 			return next
 		}
 		next.yielding, next.place = q, q.toTheEnd()
 		if len(q.subs) > 0 {
-			// Before the command is sent: the message of this release may come before its reply, and would
-			// make our head try at once.
-			q.skip++
 			next.self = 1
 		}
+		// Before the command is sent: its message may come before its reply, and would make our head try.
+		q.turn.begin(time.Now(), othersTurn(o.cohort()), 1, next.self == 1)
 		return next
 	}
 	w := q.waiters.First
@@ -130,8 +121,8 @@ func (qs *waitQueues) offer(o *Ownership) (next offer) {
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
 func (o *Ownership) streakIsOver() bool {
 	age := o.r.Core.Instant(time.Now()) - o.streak.since
-	if o.cohort > 0 {
-		return age >= Instant(o.cohort)
+	if o.cohort() > 0 {
+		return age >= Instant(o.cohort())
 	}
 	return o.streak.count >= maxStreakCount || age >= Instant(maxStreak)
 }
@@ -151,32 +142,57 @@ func (w *Waiter) receive(res Result, known bool) {
 	w.wakeToTry()
 }
 
-// yield leaves the free lock to the other clients that received the release message, once each. If
-// there are none, or if the release was not answered (others < 0), the head tries at once.
+// yield is called when a release has left the lock to other clients. heard is how many clients were told of it.
+// It decides how long the head stands back, counted from when the release was sent, because the lock has been
+// free since then. It takes waitQueues.mu, and does not block.
 //
-// The queue ignores as many messages as there are others. With two others, X and Y:
+// Where the others acquire one after another, each of them has a turn. With two others, X and Y:
 //
-//  1. our release: ignored. X acquires.
-//  2. X releases:  ignored. Y acquires.
+//  1. our release: not for us. X acquires.
+//  2. X releases:  not for us. Y acquires.
 //  3. Y releases:  the head tries.
 //
-// The head also tries yieldPause after our release, in case the others have stopped waiting. A client that
-// stands in line waits for its turn instead, and tries maxStreak after the release. A kind whose clients do
-// not take turns comes here at the end of a cohort, with at least one other: the readers of its own client.
-// yield takes waitQueues.mu, and does not block.
-func (qs *waitQueues) yield(q *waitQueue, others int) {
+// A client in line is told when its turn comes again, and writers are told by the last reader: for both, the
+// first release of another client ends the turn.
+func (qs *waitQueues) yield(next offer, o *Ownership, sent time.Time, heard int) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
+	q, now := next.yielding, time.Now()
+	if q.waiters.First == nil || q.turn.until.IsZero() {
+		return // all have left, or the turn is over
+	}
+	others := heard - next.self
+	if o.cohort() > 0 && qs.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
+		others++ // readers of this client, which share its subscription
+	}
+	lasts := othersTurn(o.cohort())
+	look := lasts
 	switch {
-	case q.waiters.First == nil:
-	case others > 0 && q.inLine:
-		q.tryWithin(maxStreak)
-	case others > 0:
-		// offer has counted the message of this release, and it may have come already.
-		q.skip = min(q.skip+others-1, others)
-		q.tryIn(yieldPause)
-	default:
-		q.skip = 0
+	case others > 0 && o.r.Traits.ClientsTakeTurns && !q.inLine:
+		q.turn.left = others
+		if o.cohort() == 0 {
+			look = firstLook
+		}
+	case others <= 0:
+		lasts = unknownTurn(o.cohort())
+		look = lasts
+	}
+	q.turn.until = sent.Add(lasts)
+	q.turn.due = sent.Add(look)
+	if !now.Before(q.turn.due) {
+		q.turn = turn{}
+		q.waiters.First.wakeToTry()
+		return
+	}
+	q.tryIn(q.turn.due.Sub(now))
+}
+
+// tryNow makes the head of a queue try. It takes waitQueues.mu, and does not block.
+func (qs *waitQueues) tryNow(q *waitQueue) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	q.turn = turn{}
+	if q.waiters.First != nil {
 		q.waiters.First.wakeToTry()
 	}
 }

@@ -288,8 +288,8 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 	}{
 		{"no other client", 0, fault{}, 0, 0, false},
 		{"no other client, and the message is lost", 0, fault{}, 0, 0, true},
-		{"another client that does not acquire", 1, fault{}, yieldPause, maxStreak, false},
-		{"three others that do not acquire", 3, fault{}, yieldPause, maxStreak, false},
+		{"another client that does not acquire", 1, fault{}, firstLook, maxStreak, false},
+		{"three others that do not acquire", 3, fault{}, firstLook, maxStreak, false},
 		{"the release is not answered", 1, fault{mute: true}, maxStreak, maxStreak, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

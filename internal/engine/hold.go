@@ -283,6 +283,13 @@ func (h *Hold) Release(ctx context.Context) error {
 		// The joint hold must not count it then.
 		h.group.memberEnded(h, ErrReleased)
 	}
+	if kept := h.linger(ctx); kept != nil {
+		if h.end(ErrReleased) {
+			h.emit(ctx, EventReleased, nil)
+		}
+		kept.keep()
+		return nil
+	}
 	lost, err := h.held.release(ctx, h)
 	switch {
 	case err != nil:
@@ -502,7 +509,8 @@ func (h *Hold) isSilent() bool {
 	return h.group != nil || h.unaccepted
 }
 
-// isAnnounced reports whether an acquisition has returned h, or will.
+// isAnnounced reports whether an acquisition has returned h, or will. Else h has no user: it keeps a lingering
+// lock, or its waiter has not taken it.
 func (h *Hold) isAnnounced() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

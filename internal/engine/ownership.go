@@ -44,7 +44,7 @@ type Ownership struct {
 	Owner
 	Token  int64 // of the first hold; 0: it has none
 	streak streak
-	cohort time.Duration // how long its holds may be passed on without a command; 0: they are not
+	passes *Terms // of its holds, if they may be passed on without a command; nil: they may not
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. It is taken with a context, because a command may be stuck.
@@ -61,6 +61,7 @@ type Ownership struct {
 	kept       bool          // the watchdog renews lease
 	failing    bool          // the latest renewal has failed
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
+	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
 	shortening bool          // a release that shortens the lease was sent and not answered yet
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
@@ -90,8 +91,8 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)),
 	}
-	if r.Traits.Cohorts && q.inCohort() && !r.Core.NeedsReplicas {
-		o.cohort = q.Terms.Cohort
+	if t := q.Terms; r.Traits.Cohorts && (t.Cohort > 0 || t.Linger > 0) && q.mayPass() && !r.Core.NeedsReplicas {
+		o.passes = q.Terms
 	}
 	if o.streak.count == 0 {
 		o.streak.since = r.Core.Instant(res.Sent)
@@ -100,6 +101,22 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		o.over = r.Core.Instant(res.Sent.Add(r.Traits.Remembered - rememberedReserve))
 	}
 	return o
+}
+
+// cohort is how long the holds of o may be passed on without a command; 0: they are not.
+func (o *Ownership) cohort() time.Duration {
+	if o.passes == nil {
+		return 0
+	}
+	return o.passes.Cohort
+}
+
+// linger is how long o stays after its last release; 0: it is freed.
+func (o *Ownership) linger() time.Duration {
+	if o.passes == nil {
+		return 0
+	}
+	return o.passes.Linger
 }
 
 // OwnershipOf returns an ownership without holds, for Driver.Check of an id of another client.
@@ -649,6 +666,9 @@ func (o *Ownership) report(e Event) {
 	holds := o.list()
 	o.mu.Unlock()
 	for _, h := range holds {
+		if !h.isAnnounced() {
+			continue // its user has gone, or has not come yet
+		}
 		of := h.event(e.Kind, e.Err)
 		of.Late = e.Late
 		o.r.Core.emitLater(of)

@@ -29,9 +29,12 @@ type server struct {
 	scripted  map[string][]fault // by operation: for the next commands
 	intercept func(command) fault
 	subscribe subscribeFault
-	silent    bool    // messages are lost
-	deaf      *client // messages to it are lost
-	endless   bool    // leases do not end
+	silent    bool                      // messages are lost
+	deaf      *client                   // messages to it are lost
+	lag       map[*client]time.Duration // of messages to it
+	clients   []*client                 // for ask
+	polls     map[string]time.Time      // until when a name has the mark of a client that polls
+	endless   bool                      // leases do not end
 }
 
 // lockState is one name: who holds how many of its permits.
@@ -123,7 +126,7 @@ func bubble(t *testing.T, f func(t *testing.T, s *server)) {
 func newServer() *server {
 	return &server{
 		start: time.Now(), locks: map[string]*lockState{}, requests: map[string]*memory{},
-		scripted: map[string][]fault{},
+		scripted: map[string][]fault{}, lag: map[*client]time.Duration{}, polls: map[string]time.Time{},
 	}
 }
 
@@ -384,7 +387,9 @@ func (s *server) send(name string, mail []placeMail) (heard int) {
 		if s.silent || s.deaf == c {
 			continue
 		}
+		lag := s.lag[c]
 		go func() {
+			time.Sleep(lag)
 			for _, deliver := range messages {
 				deliver()
 			}
@@ -457,6 +462,22 @@ func (sub *subscription) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.subs = slices.DeleteFunc(s.subs, func(o *subscription) bool { return o == sub })
+}
+
+// ask tells the client of a holder that another client asks for what it holds.
+func (s *server) ask(holder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.log = append(s.log, logEntry{time.Since(s.start), command{op: "ask", id: holder}})
+	for _, c := range s.clients {
+		if c.HolderTag(holder) == c.id && s.deaf != c && !s.silent {
+			lag := s.lag[c]
+			go func() {
+				time.Sleep(lag)
+				c.Wanted(func(h *Hold) bool { return h.ID() == holder })
+			}()
+		}
+	}
 }
 
 // message sends the common message of a name, though no client has released it.

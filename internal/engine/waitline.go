@@ -26,12 +26,9 @@ import (
 //
 // A listener hears two messages of a release by a client that knows the line: first, at its place, whose
 // turn it is, then the common one. If it is the turn of another client, it leaves the lock to that client for
-// turnGrace, in case that client has died or hangs.
+// maxTurn, in case that client has died or hangs.
 //
 // A client leaves the line when its last waiter does: by the command that grants it, or by one of its own.
-
-// turnGrace is how long a listener leaves a free lock to the client whose turn it is.
-const turnGrace = 50 * time.Millisecond
 
 // placeLife is how long the server keeps a place that nobody renews, and longer.
 const placeLife = 5 * time.Second
@@ -55,9 +52,6 @@ type linePart struct {
 	place   Place        // Number is 0 if it has no place
 	atPlace Subscription // to the messages to the place
 	inLine  bool         // an attempt has taken the place, or may have
-	// othersTurn: the next message of a release is about the turn of another client, or of ours, which was
-	// told that already.
-	othersTurn bool
 }
 
 // subscribePlace gives the queue a place, if its kind stands in line. mu is held.
@@ -99,7 +93,7 @@ func (q *waitQueue) learnPlace(w *Waiter, res Result) (needless []Subscription) 
 	switch {
 	case len(q.unsettled) > 0:
 	case res.Quiet:
-		needless, q.subs, q.othersTurn, q.skip = q.subs, nil, false, 0
+		needless, q.subs, q.turn = q.subs, nil, turn{}
 	case len(q.subs) == 0:
 		q.startListening(w.Request)
 	}
@@ -109,7 +103,7 @@ func (q *waitQueue) learnPlace(w *Waiter, res Result) (needless []Subscription) 
 // startListening makes a quiet client a listener. mu is held.
 func (q *waitQueue) startListening(r *Request) {
 	q.listen(r)
-	q.othersTurn, q.skip = false, 0
+	q.turn = turn{}
 	q.waiters.First.Wake() // so that its next step includes the confirmation
 }
 
@@ -121,32 +115,25 @@ func (q *waitQueue) lineMessage(m LineMessage) {
 	if q.waiters.First == nil {
 		return // it has left, or is leaving: lock/leave passes the turn on
 	}
-	listens := len(q.subs) > 0
+	listens := len(q.subs) > 0 // then the common message follows
 	switch m {
 	case LineTurn:
-		q.skip, q.othersTurn = 0, listens
+		q.turn.begin(time.Now(), maxTurn, 0, listens)
+		q.turn.tries()
 		q.waiters.First.wakeToTry()
 	case LineOthersTurn:
-		q.othersTurn = listens
+		if listens {
+			q.turn.begin(time.Now(), maxTurn, 1, true)
+			q.tryWithin(maxTurn)
+		}
 	case LineListen:
 		if !listens {
 			q.startListening(q.waiters.First.Request)
 		}
 	default:
-		q.othersTurn = false
+		q.turn = turn{}
 		q.waiters.First.wakeToTry()
 	}
-}
-
-// isOthersTurn reports whether a message of a release is to be ignored, because the turn is another
-// client's, or because this client knows already. mu is held.
-func (q *waitQueue) isOthersTurn(missed bool) bool {
-	others := q.othersTurn && !missed
-	q.othersTurn = false
-	if others {
-		q.tryWithin(turnGrace)
-	}
-	return others
 }
 
 // toTheEnd returns the queue's place, which a release is about to move to the end of the line. mu is held.

@@ -115,7 +115,7 @@ func TestLineWithFaults(t *testing.T) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.deaf = first
-		}, turnGrace, true},
+		}, maxTurn, true},
 		{"it gives up at that moment", func(s *server, _ *client, cancel func()) {
 			s.onEach(func(cmd command) fault {
 				if cmd.op == "release" {
@@ -126,7 +126,7 @@ func TestLineWithFaults(t *testing.T) {
 		}, 0, false},
 		{"it hangs", func(s *server, first *client, _ func()) {
 			s.onEach(func(cmd command) fault { return fault{lost: cmd.client == first.id} })
-		}, turnGrace, false},
+		}, maxTurn, false},
 		{"its attempt is executed, the reply is lost", func(s *server, first *client, _ func()) {
 			s.script("acquire", fault{mute: true})
 		}, testTimeout + time.Second, true},
@@ -251,7 +251,7 @@ func TestWaiterWithASharedIDListens(t *testing.T) {
 		assert.Equal(t, 3, s.listening("x"))
 		s.free("x")
 		drain(t, append(calls, shared, private)...)
-		assert.LessOrEqual(t, s.now(), 3500*ms+turnGrace)
+		assert.LessOrEqual(t, s.now(), 3500*ms+maxTurn)
 		s.requireFree(t)
 	})
 }

@@ -53,6 +53,8 @@ const (
 type waitQueues struct {
 	mu   sync.Mutex // guards all queues, and the queue fields of their waiters
 	open map[queueKey]*waitQueue
+	// lingering are the keepers of locks that linger. The key's polling is false.
+	lingering map[queueKey]keeper
 }
 
 // queueKey: requests that poll and requests that listen do not wait for each other.
@@ -89,7 +91,7 @@ type waitQueue struct {
 	refusal   error                      // Met of the last refused attempt; nil again after a grant
 	subs      []Subscription             // empty: it polls, or the client stands in line and need not listen
 	unsettled []<-chan struct{}          // of subscriptions that are neither confirmed nor refused
-	skip      int                        // this many messages are left to other clients: see yield
+	turn      turn                       // of other clients
 	linePart                             // of kinds whose clients stand in line
 }
 
@@ -184,6 +186,9 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 		q.refusal = refused.Met
 	}
 	q.waiters.Append(w)
+	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
+		kept.giveBack(0) // it was released during the attempt of w
+	}
 	if q.waiters.First != w {
 		return
 	}
@@ -222,6 +227,7 @@ func (q *waitQueue) NextStep(w *Waiter) Step {
 		w.trying = true
 		w.Request.Place = q.placeFor(w)
 		if q.waiters.First == w {
+			q.turn.tries()
 			q.tryIn(stuckAfter) // if its attempt hangs, onAlarm wakes another waiter
 		}
 	}
@@ -338,7 +344,7 @@ func (q *waitQueue) Confirmed(w *Waiter) {
 	if q.waiters.First == w { // else the head will see the closed channel itself
 		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
 			w.wantsTry, settled = true, q.subs
-			q.othersTurn = false // messages about a release before the confirmation
+			q.turn = turn{} // it was about a release before the confirmation
 		}
 	}
 	q.queues.mu.Unlock()
@@ -374,6 +380,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	q.waiters.Remove(w)
 	if res.Granted {
 		q.refusal = nil
+		q.turn.granted()
 	}
 	switch {
 	case q.waiters.First == nil && q.joining == 0:
@@ -401,7 +408,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		q.alarm.Stop()
 		q.alarmAt = time.Time{}
 		subs = append(subs, q.subs...)
-		q.subs, q.unsettled, q.skip = nil, nil, 0
+		q.subs, q.unsettled, q.turn = nil, nil, turn{}
 	}
 	q.queues.mu.Unlock()
 	if place != 0 {
@@ -434,24 +441,23 @@ func (q *waitQueue) admit(w *Waiter, free int) {
 func (q *waitQueue) message(missed bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
-	if q.isOthersTurn(missed) {
+	switch {
+	case q.waiters.First == nil:
 		return
-	}
-	if q.skip > 0 && !missed { // this message is for other clients: see yield
-		q.skip--
-		// In case no other client acquires. At the end of a writers' cohort yield has set a shorter time.
-		if q.r.Traits.ClientsTakeTurns {
-			q.tryIn(maxStreak)
+	case missed:
+		q.turn = turn{}
+	default:
+		if now := time.Now(); !q.turn.hear(now) {
+			q.tryWithin(q.turn.due.Sub(now))
+			return
 		}
-		return
 	}
-	if q.waiters.First != nil {
-		q.waiters.First.wakeToTry()
-	}
+	q.waiters.First.wakeToTry()
 }
 
 // scheduleTry sets when the head tries next after a refusal: when the holder's lease ends, or at the
-// next slow poll if that is sooner. It covers a holder that crashed, and a lost message. mu is held.
+// next slow poll if that is sooner. It covers a holder that crashed, and a lost message. A release that was
+// left to others during the attempt may make it sooner. mu is held.
 func (q *waitQueue) scheduleTry(refused Result) {
 	pause := slowPoll
 	if q.backoff != nil {
@@ -461,7 +467,7 @@ func (q *waitQueue) scheduleTry(refused Result) {
 	if refused.RetryAfter >= 0 {
 		pause = min(pause, refused.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
-	q.tryIn(pause)
+	q.tryIn(q.turn.pause(time.Now(), pause))
 }
 
 // tryIn sets when the head tries next by itself. It moves the alarm only to an earlier time: moving it

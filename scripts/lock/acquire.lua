@@ -1,16 +1,17 @@
 -- lock/acquire: acquire the lock for an owner id that belongs to one acquisition alone.
--- uses     lib/acl, lib/extend, lib/line
+-- uses     lib/acl, lib/extend, lib/line, lib/polls
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of this acquisition's release: exists if a late copy must not acquire
--- KEYS[4]  line of waiting clients
+-- KEYS[4]  line of waiting clients; for a client that polls, the mark of such clients
 -- KEYS[5]  fencing token, for a fenced lock only
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
 -- ARGV[4]  how many tokens to reserve, for a fenced lock only
--- ARGV[5]  the client's place in line; missing: it does not stand in line
--- ARGV[6]  when it took that place, as an earlier reply says; 0: not known
+-- ARGV[5]  the client's place in line; "": it polls; missing: neither
+-- ARGV[6]  when it took that place, as an earlier reply says; 0: not known. If it polls: ttl of its
+--          mark, ms
 -- ARGV[7]  1 if the client has no other waiter
 -- returns  the first token, or 0, when acquired; {holder's pttl, holder} when somebody else holds
 --          the lock, and for a client in line also when it took its place, and 1 if it must listen
@@ -18,6 +19,10 @@
 local lock_hash, channel, memory_key, line, token_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, ttl_ms, publish, tokens = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local place, since, is_last = ARGV[5], ARGV[6], ARGV[7] == '1'
+local mark, mark_ttl_ms
+if place == '' then
+  place, mark, mark_ttl_ms = nil, line, since
+end
 
 -- leave_or_renew ends the place in line of a client without more waiters. Another client's turn
 -- comes again after all others.
@@ -54,5 +59,7 @@ end
 local refused = {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}
 if place then
   refused[3], refused[4] = take_place(line, place, since)
+elseif mark then
+  mark_poll(mark, mark_ttl_ms)
 end
 return refused

@@ -10,7 +10,8 @@
 -- KEYS[3]  memory of this release, for late copies of the acquisition
 -- KEYS[4]  shared counts
 -- KEYS[5]  line of waiting clients
--- KEYS[6]  memory of the successor's release, if there is a successor
+-- KEYS[6]  memory of the successor's release, if there is a successor; without one, the mark of
+--          clients that poll, if they count
 -- KEYS[7]  fencing token, for a fenced lock with a successor only
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
@@ -21,7 +22,7 @@
 -- ARGV[6]  the successor's ttl, ms
 -- ARGV[7]  how many tokens to reserve for the successor, for a fenced lock only
 -- returns  0 when it was not held; {first token, or 0} when the successor has the lock now; else 1
---          and how many clients received a message
+--          and how many clients received a message, and 1 more if others poll
 local lock_hash, memory_key, shared_counts, line = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local successor_memory, token_key, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
@@ -64,7 +65,8 @@ end
 -- The owner is the only field: Redis deletes the hash with it.
 if redis.call('hdel', lock_hash, owner) == 1 then
   remember_release()
-  return 1 + notify_free(all_keys, publish, place, is_plain)
+  local polls = not successor and all_keys[6] and redis.call('exists', all_keys[6]) or 0
+  return 1 + notify_free(all_keys, publish, place, is_plain) + polls
 end
 remember_release()
 return 0

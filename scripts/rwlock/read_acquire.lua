@@ -1,19 +1,21 @@
 -- rwlock/read_acquire: acquire the lock for reading; if granted, also for companions.
 -- Companions wait for the lock on the same client as the owner.
--- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
+-- uses     lib/acl, lib/extend, lib/polls, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: exists if a late copy must not acquire
 -- KEYS[4]  claim of a waiting writer
 -- KEYS[5]  shared counts
--- KEYS[6..]  memory of each companion's request
+-- KEYS[6..]  memory of each companion's request; then the mark of clients that poll, if this one
+--          does
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
 -- ARGV[4]  1 when others may share the id; 0 when it belongs to this acquisition alone
 -- ARGV[5]  1 to refuse a second count
 -- ARGV[6]  1 when nested in a hold with the same id, which must still have the lock
--- ARGV[7..]  each companion's owner id, which belongs to one acquisition alone, and its ttl, ms
+-- ARGV[7..]  each companion's owner id, which belongs to one acquisition alone, and its ttl, ms;
+--          then the ttl of the mark, ms
 -- returns  0 when acquired, with companions {"in", and for each 1 when it acquired, or 0}; {pttl of
 --          the obstacle, writer} when refused; "over" when this acquisition has ended; "again" when
 --          a second count is refused; "lost" when the outer hold is gone
@@ -22,6 +24,10 @@ local shared_counts, all_keys = KEYS[5], KEYS
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[6] == '1'
 local all_args = ARGV
+local companions, mark, mark_ttl_ms = #KEYS - 5, nil, nil
+if #ARGV % 2 == 1 then
+  companions, mark, mark_ttl_ms = companions - 1, KEYS[#KEYS], ARGV[#ARGV]
+end
 
 local prefix = hold_prefix(lock_hash)
 if redis.call('get', memory_key) then
@@ -48,11 +54,11 @@ end
 -- readers. A companion whose request has ended gets nothing, even if others with its id are
 -- readers.
 local function granted(is_copy)
-  if not all_keys[6] then
+  if companions == 0 then
     return 0
   end
   local answer = {'in'}
-  for i = 6, #all_keys do
+  for i = 6, 5 + companions do
     local companion_memory = all_keys[i]
     local companion, lease_ms = all_args[2 * i - 5], all_args[2 * i - 4]
     local is_reader = false
@@ -85,6 +91,9 @@ if not holds then
     return 'lost'
   end
   if mode ~= 'read' and redis.call('exists', lock_hash) == 1 then
+    if mark then
+      mark_poll(mark, mark_ttl_ms)
+    end
     return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
   end
   -- New readers wait behind a waiting writer, so that readers cannot starve it.

@@ -1,10 +1,11 @@
 -- rwlock/write_acquire: acquire the lock for writing, or claim it while there are readers.
--- uses     lib/acl, lib/extend, lib/shared_counts, rwlock/readers
+-- uses     lib/acl, lib/extend, lib/polls, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: exists if a late copy must not acquire
 -- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
 -- KEYS[5]  shared counts
+-- KEYS[6]  mark of clients that poll, if this one does
 -- ARGV[1]  owner id
 -- ARGV[2]  ttl, ms
 -- ARGV[3]  publish command
@@ -12,14 +13,15 @@
 -- ARGV[5]  1 to refuse a second count
 -- ARGV[6]  ttl of the claim, ms; 0 to claim nothing
 -- ARGV[7]  1 when nested in a hold with the same id, which must still be the writer
+-- ARGV[8]  ttl of the mark, ms
 -- returns  0 when acquired; {pttl, holder} when somebody else holds the lock, with a third element
 --          when claimed; "over" when this acquisition has ended; "again" when a second count is
 --          refused, or its own id is a reader; "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local shared_counts = KEYS[5]
+local shared_counts, mark = KEYS[5], KEYS[6]
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second = ARGV[4] ~= '0', ARGV[5] == '1'
-local claim_ttl_ms, is_nested = ARGV[6], ARGV[7] == '1'
+local claim_ttl_ms, is_nested, mark_ttl_ms = ARGV[6], ARGV[7] == '1', ARGV[8]
 
 local prefix, field = hold_prefix(lock_hash), owner .. ':write'
 -- One call for the usual case: the lock is free, and this acquisition was not released.
@@ -48,6 +50,9 @@ if not held and is_nested then
   return 'lost'
 end
 if not held and redis.call('exists', lock_hash) == 1 then
+  if mark then
+    mark_poll(mark, mark_ttl_ms)
+  end
   if redis.call('hget', lock_hash, 'mode') ~= 'read' then
     return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
   end

@@ -6,7 +6,8 @@
 -- KEYS[3]  memory of this request: 2 released, 3 nothing to release
 -- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
 -- KEYS[5]  shared counts
--- KEYS[6]  memory of the successor's request, if there is a successor
+-- KEYS[6]  memory of the successor's request, if there is a successor; without one, the mark of
+--          clients that poll, if they count
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms
@@ -17,9 +18,9 @@
 -- ARGV[7]  successor's owner id, which belongs to one acquisition alone; missing: no successor
 -- ARGV[8]  successor's ttl, ms
 -- returns  0 when it was not held; {0} when the successor has the lock now; else 1 and how many
---          received the release message
+--          received the release message, and 1 more if others poll
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local shared_counts, successor_memory = KEYS[5], KEYS[6]
+local shared_counts, successor_memory, all_keys = KEYS[5], KEYS[6], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 local successor, successor_ttl_ms = ARGV[7], ARGV[8]
@@ -85,7 +86,8 @@ else
     redis.call('hset', lock_hash, 'mode', 'read')
     fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
   end
-  answer = 1 + redis.call(publish, channel, '1')
+  local polls = not successor and all_keys[6] and redis.call('exists', all_keys[6]) or 0
+  answer = 1 + redis.call(publish, channel, '1') + polls
 end
 redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
 return answer

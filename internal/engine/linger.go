@@ -1,0 +1,190 @@
+package engine
+
+import (
+	"context"
+	"strings"
+	"time"
+)
+
+// How a lock lingers.
+//
+// With Terms.Linger the last release of a lock for which nobody is known to wait sends nothing. A keeper, a
+// hold without a user, takes the place of the released hold, as the next member of a cohort would. So the
+// watchdog goes on renewing the lease, a loss ends the keeper, and Close waits for it. The next acquisition of
+// the same kind takes the place of the keeper, and sends nothing either.
+//
+//	Acquire by a -> command            the server: id 7 holds
+//	Release by a -> the keeper         the server: id 7 holds
+//	Acquire by b -> b for the keeper   the server: id 7 holds
+//	Release by b -> the keeper         the server: id 7 holds
+//	(time passes)-> command            the server: free
+//
+// The keeper gives the lock up, by the ordinary release, when its time is over, when a local request waits or
+// asks for other terms, when another client asks for it, and when the client closes. Whoever removes it from
+// waitQueues.lingering decides what becomes of it.
+//
+// Another client is refused by an id that says that it lingers (lingerID), and asks the client of that id. Such
+// a request also comes while the lock is used. Then its next release frees it.
+
+// keeper is a hold that keeps a lock while nobody uses it.
+type keeper struct {
+	hold  *Hold
+	timer *time.Timer // gives the lock up
+}
+
+// mayPass reports whether the hold of q may be passed on without a command. Only renewed holds without a limit
+// are. The others rely on a lease of their own on the server, which passing on does not set. A member of a joint
+// lock must have the id of its joint lock.
+func (q *Request) mayPass() bool {
+	t := q.Terms
+	return t.Renew && t.MaxHold == 0 && !q.Shared && q.group == nil
+}
+
+// lingerID returns the id of a request whose hold may linger: its number begins with a 0. So a client that is
+// refused knows that it should ask.
+func lingerID(id string) string {
+	at := strings.LastIndexByte(id, ':') + 1
+	return id[:at] + "0" + id[at:]
+}
+
+// mayLinger reports whether a holder has an id of lingerID.
+func mayLinger(id string) bool {
+	at := strings.LastIndexByte(id, ':') + 1
+	return at > 0 && at < len(id) && id[at] == '0'
+}
+
+// askFor asks the holder that has refused q to give a lingering lock up. Waiters of the same kind on this client
+// need not ask: see isWanted.
+func (r *Resource) askFor(q *Request, holder string) {
+	switch at := strings.LastIndexByte(holder, ':') + 1; {
+	case !q.MayQueue || !mayLinger(holder):
+	case q.Shared || !strings.HasPrefix(q.ID, holder[:at]):
+		r.Core.Ask(r, holder)
+	default:
+		r.Core.Wanted(func(h *Hold) bool { return h.ID() == holder && h.r.Name == r.Name && h.r.Kind != r.Kind })
+	}
+}
+
+// isWanted reports whether a local request waits for what r locks. mu is held.
+func (qs *waitQueues) isWanted(r *Resource) bool {
+	for _, kind := range [...]string{r.Kind, r.Traits.SharesWith} {
+		if qs.open[queueKey{kind, r.Name, false}] != nil || qs.open[queueKey{kind, r.Name, true}] != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// linger puts a keeper in the place of h, whose release has begun, and returns it. It returns nil if the lock is
+// to be freed.
+func (h *Hold) linger(ctx context.Context) *Hold {
+	o := h.Ownership()
+	if o == nil || o.linger() == 0 || h.depth > 1 || !o.r.Core.CanLinger(ctx) || !o.wire.TryLock() {
+		return nil
+	}
+	defer o.wire.Unlock()
+	qs := &o.r.Core.queues
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if o.wanted || qs.isWanted(o.r) {
+		return nil
+	}
+	return o.succeed(h, context.Background(), false)
+}
+
+// keep lets the next acquisition have the lock that h keeps. The hold before it has ended.
+func (h *Hold) keep() {
+	o := h.Ownership()
+	c, key := o.r.Core, queueKey{o.r.Kind, o.r.Name, false}
+	qs := &c.queues
+	qs.mu.Lock()
+	if o.wanted || qs.isWanted(o.r) || c.IsClosing() {
+		qs.mu.Unlock()
+		h.giveBack(0)
+		return
+	}
+	if qs.lingering == nil {
+		qs.lingering = map[queueKey]keeper{}
+	}
+	qs.lingering[key] = keeper{h, time.AfterFunc(o.linger(), func() {
+		qs.mu.Lock()
+		is := qs.lingering[key].hold == h
+		if is {
+			delete(qs.lingering, key)
+		}
+		qs.mu.Unlock()
+		if is {
+			h.giveBack(0)
+		}
+	})}
+	qs.mu.Unlock()
+}
+
+// keeperOf removes the keeper of a resource, and returns its hold; nil if there is none. mu is held.
+func (qs *waitQueues) keeperOf(key queueKey) *Hold {
+	k := qs.lingering[key]
+	if k.hold != nil {
+		delete(qs.lingering, key)
+		k.timer.Stop()
+	}
+	return k.hold
+}
+
+// resume gives q the lingering lock, if there is one, and reports whether it did. If q is to be kept in another
+// way, it waits until the lock is given up.
+func (r *Resource) resume(q *Request) bool {
+	qs := &r.Core.queues
+	qs.mu.Lock()
+	kept := qs.keeperOf(queueKey{r.Kind, r.Name, false})
+	if kept == nil {
+		qs.mu.Unlock()
+		return false
+	}
+	o := kept.Ownership()
+	t := q.Terms
+	if q.mayPass() && t.Linger == o.linger() && t.Cohort == o.cohort() && q.TTL == kept.ttl && o.wire.TryLock() {
+		if q.passed = o.succeed(kept, q.wait.caller, true); q.passed != nil {
+			o.streak = streak{since: q.passed.since} // nobody has waited meanwhile
+		}
+		o.wire.Unlock()
+	}
+	qs.mu.Unlock()
+	if q.passed == nil {
+		kept.giveBack(r.Core.rollbackLimit(time.Now()))
+		return false
+	}
+	kept.end(ErrReleased)
+	return true
+}
+
+// Wanted gives lingering locks up because another client has asked for them. match reports whether a hold is one
+// that was asked for. If it is in use, its release will free it.
+func (c *Core) Wanted(match func(*Hold) bool) {
+	for _, o := range c.LeasedOwnerships(match) {
+		c.queues.mu.Lock()
+		o.wanted = true
+		key := queueKey{o.r.Kind, o.r.Name, false}
+		var kept *Hold
+		if k := c.queues.lingering[key]; k.hold != nil && k.hold.Ownership() == o {
+			kept = c.queues.keeperOf(key)
+		}
+		c.queues.mu.Unlock()
+		if kept != nil {
+			kept.giveBack(0)
+		}
+	}
+}
+
+// EndLingering gives all lingering locks up, in the background: the client closes, or may have missed that another
+// client has asked.
+func (c *Core) EndLingering() {
+	c.queues.mu.Lock()
+	var kept []*Hold
+	for key := range c.queues.lingering {
+		kept = append(kept, c.queues.keeperOf(key))
+	}
+	c.queues.mu.Unlock()
+	for _, h := range kept {
+		h.giveBack(0)
+	}
+}

@@ -1,0 +1,160 @@
+package primitives
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/pubsub"
+)
+
+// How clients ask for locks that linger ([WithLinger]). A waiter that was refused by a holder that may linger
+// publishes "ask\n<raw name>\n<id>" on the channel of the holder's client, the one that takeovers use. That client
+// gives the lock up, or frees it with its next release. An ask proves nothing: a forged one costs a release.
+//
+// The client listens before a lock may linger, and until it is idle. If the subscription is refused, nothing
+// lingers.
+
+// askPrefix begins a message that asks. No kind of lock is called so.
+const askPrefix = "ask\n"
+
+const (
+	// hearLimit is how long the first release that could leave a lock behind waits for the subscription.
+	hearLimit = 50 * time.Millisecond
+	askAgain  = 500 * time.Millisecond // the same holder is not asked again before
+	maxAsks   = 10_000                 // that wait to be read, in case somebody floods the channel
+)
+
+// lingering is the part of a presence that concerns locks that linger. presence.mu guards what is not atomic.
+type lingering struct {
+	hears     atomic.Bool          // the subscription is confirmed
+	sub       *pubsub.Subscription // nil: there is none
+	subSince  engine.Instant
+	refused   engine.Instant // a subscription is not tried again before
+	asks      []string       // not read yet: "<raw name>\n<id>"
+	lastAsk   string         // the last one that was sent
+	lastAskAt engine.Instant
+}
+
+// hearAsks subscribes, if the client does not listen yet. It does not block.
+func (p *presence) hearAsks() *pubsub.Subscription {
+	if p.hears.Load() {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := p.now()
+	if p.sub == nil && !p.closed && now >= p.refused {
+		p.sub, p.subSince = p.c.hub.Subscribe(tagged(holderChannel, p.tag), p.hear), now
+	}
+	return p.sub
+}
+
+// canLinger implements [engine.Config].CanLinger.
+func (p *presence) canLinger(ctx context.Context) bool {
+	sub := p.hearAsks()
+	if p.hears.Load() {
+		return true
+	}
+	if sub == nil {
+		return false
+	}
+	p.mu.Lock()
+	limit := hearLimit - time.Duration(p.now()-p.subSince)
+	p.mu.Unlock()
+	if limit > 0 {
+		engine.Pause(ctx, limit, sub.Confirmed())
+	}
+	select {
+	case <-sub.Confirmed():
+	default:
+		return false
+	}
+	failed := sub.Err() != nil // the hub has logged it
+	p.mu.Lock()
+	switch {
+	case p.sub != sub:
+		failed = true
+	case failed:
+		p.sub, p.refused = nil, p.now()+engine.Instant(listenRetry)
+	default:
+		p.hears.Store(true)
+	}
+	p.mu.Unlock()
+	if failed {
+		sub.Close()
+	}
+	return !failed
+}
+
+// stopHearing ends the subscription of an idle client. No lock lingers then: its keeper is a hold.
+func (p *presence) stopHearing() {
+	p.mu.Lock()
+	sub := p.sub
+	p.sub = nil
+	p.hears.Store(false)
+	p.mu.Unlock()
+	if sub != nil {
+		sub.Close()
+	}
+}
+
+// hear is the listener. A goroutine of the hub calls it, so it only queues.
+func (p *presence) hear(sig pubsub.Signal) {
+	if sig.Resubscribed {
+		p.c.core.EndLingering() // somebody may have asked meanwhile
+		return
+	}
+	ask, ok := strings.CutPrefix(sig.Payload, askPrefix)
+	if !ok {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.asks) >= maxAsks || len(ask) > maxNotice {
+		return
+	}
+	if p.asks = append(p.asks, ask); len(p.asks) == 1 {
+		p.c.core.Spawn(p.readAsks)
+	}
+}
+
+// readAsks gives up the locks that the queued asks name.
+func (p *presence) readAsks() {
+	p.mu.Lock()
+	asks := p.asks
+	p.asks = nil
+	p.mu.Unlock()
+	wanted := make(map[string]bool, len(asks))
+	for _, ask := range asks {
+		wanted[ask] = true
+	}
+	var key []byte
+	p.c.core.Wanted(func(h *engine.Hold) bool {
+		key = append(append(append(key[:0], p.c.prefix...), h.Resource().Name...), '\n')
+		return wanted[string(append(key, h.ID()...))]
+	})
+}
+
+// askFor implements [engine.Config].Ask. A goroutine of the core sends the message. It is best effort: a waiter asks
+// again with its next poll, and the lock is freed when its time is over.
+func (p *presence) askFor(r *engine.Resource, holder string) {
+	text := p.c.prefix + r.Name + "\n" + holder
+	now := p.now()
+	p.mu.Lock()
+	again := p.lastAsk == text && now < p.lastAskAt+engine.Instant(askAgain)
+	if !again {
+		p.lastAsk, p.lastAskAt = text, now
+	}
+	p.mu.Unlock()
+	if again {
+		return
+	}
+	p.c.core.Spawn(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
+		defer cancel()
+		_, _ = p.c.run.Commands(ctx, []any{p.c.publish(), tagged(holderChannel, tagOf(holder)), askPrefix + text})
+	})
+}

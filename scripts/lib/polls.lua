@@ -1,0 +1,10 @@
+-- lib/polls: the mark of clients that poll for a name.
+-- The release that ends a cohort counts it, because no message tells those clients. The mark is a
+-- help: a key of another type counts as one, and stays.
+-- defines  mark_poll(mark, ttl_ms)
+
+local function mark_poll(mark, ttl_ms)
+  if type(redis.pcall('get', mark)) ~= 'table' then
+    redis.pcall('set', mark, '1', 'px', ttl_ms) -- fails on a full Redis: no mark
+  end
+end
