@@ -127,7 +127,7 @@ func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
 		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL)))
-	return engine.Released{Lost: lost}, err
+	return releasedOf(lost, err)
 }
 
 // Rollback implements [engine.Driver]. A writer's also removes its reservation.
@@ -438,7 +438,11 @@ func (d *writerDriver) Release(
 	if s := next.Successor; s != nil {
 		keys, args = append(keys, d.h.ownerKey(s)), append(args, s.ID, millis(s.TTL))
 	}
-	return readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
+	got, err := readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
+	if isForeign(err) {
+		return releasedOf(true, err)
+	}
+	return got, err
 }
 
 // SetCount implements [engine.Driver] as a plain lock does: see [hashDriver].SetCount.

@@ -1,5 +1,5 @@
 -- fairlock/acquire: acquire the lock if it is free and no waiter is before, or join the queue.
--- uses     lib/acl, lib/clock, lib/extend, fairlock/queue
+-- uses     lib/acl, lib/clock, lib/extend, lib/holder, fairlock/queue
 -- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is that of the
 --            release for a private acquisition; for a shared one 1 acquired, 2 released, 3 must not
 --            acquire
@@ -30,7 +30,10 @@ local memory = redis.call('get', lock.memory)
 if memory and not (is_shared and memory == '1') then
   return 'over'
 end
-local holder = redis.call('hkeys', lock.hash)[1]
+local holder, foreign_data = holder_of(lock.hash)
+if foreign_data then
+  return foreign_data
+end
 local held = holder == owner
 if is_nested and not held then
   return 'lost'

@@ -1,5 +1,5 @@
 -- lock/acquire_shared: acquire the lock, or one more count, for an owner id that may be shared.
--- uses     lib/acl, lib/extend, lib/shared_counts
+-- uses     lib/acl, lib/extend, lib/holder, lib/shared_counts, lib/token
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of this acquisition: 1 acquired, 2 released, 3 must not acquire
@@ -12,9 +12,9 @@
 -- ARGV[4]  memory ttl, ms
 -- ARGV[5]  1 to refuse a second count
 -- ARGV[6]  1 when nested in a hold with the same id, which must still have the lock
--- returns  the token, or 0, when acquired; {holder's pttl, holder} when somebody else holds the
---          lock; "over" when this acquisition has ended; "again" when a second count is refused;
---          "lost" when the outer hold is gone
+-- returns  0 when acquired, for a fenced lock the token, as text; {holder's pttl, holder} when
+--          somebody else holds the lock, '' for a read-write lock; "over" when this acquisition has
+--          ended; "again" when a second count is refused; "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token_key = KEYS[6]
 local owner, ttl_ms, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -24,16 +24,27 @@ local memory = redis.call('get', memory_key)
 if memory == '2' or memory == '3' then
   return 'over'
 end
-local held = redis.call('hexists', lock_hash, owner) == 1
+local holder, foreign_data = holder_of(lock_hash)
+if foreign_data then
+  return foreign_data
+end
+local held = holder == owner
 if not held then
   if is_nested then
     return 'lost'
   end
-  if redis.call('exists', lock_hash) == 1 then
-    return {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}
+  if holder then
+    return {redis.call('pttl', lock_hash), holder}
   end
 end
 -- A copy of this request finds its memory and its count, and must not count twice.
+local token, unusable = 0, nil
+if token_key and held then
+  token, unusable = last_token(token_key, '1')
+  if unusable then
+    return unusable
+  end
+end
 if not (memory and held) then
   if held and refuse_second then
     return 'again'
@@ -43,11 +54,14 @@ if not (memory and held) then
     return denied
   end
   if token_key and not held then
-    redis.call('incr', token_key)
+    token, unusable = reserve_tokens(token_key, '1')
+    if unusable then
+      return unusable
+    end
   end
   add_shared_count(shared_counts, owner, not held, ttl_ms)
   redis.call('hincrby', lock_hash, owner, 1)
   redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
 end
 extend(lock_hash, ttl_ms)
-return token_key and tonumber(redis.call('get', token_key) or 0) or 0
+return token

@@ -77,13 +77,18 @@ if alive and (memory or not is_shared) then -- a copy of this request
   extend_hold(owner, count, ttl_ms)
   return granted(true)
 end
+local is_taken = alive or mode or redis.call('exists', lock_hash) == 1
+local foreign_data = is_taken and not alive and foreign_to_mode(lock_hash, mode)
+if foreign_data then
+  return foreign_data
+end
 local holds = alive
   or (mode == 'write' and redis.call('hexists', lock_hash, owner .. ':write') == 1)
 if not holds then
   if is_nested then
     return 'lost'
   end
-  if mode ~= 'read' and redis.call('exists', lock_hash) == 1 then
+  if mode ~= 'read' and is_taken then
     return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
   end
   -- New readers wait behind a waiting writer, so that readers cannot starve it.
