@@ -3,6 +3,9 @@ package primitives
 import (
 	"errors"
 	"fmt"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/scripts"
@@ -35,6 +38,9 @@ var (
 	// ErrNotReplicated: fewer replicas confirmed than WithReplicas asks for. An acquisition was rolled back.
 	// After Extend, the hold is valid as long as it was before. After Adopt, nobody holds.
 	ErrNotReplicated = scripts.ErrNotReplicated
+	// ErrForeign: the key holds data of another program, such as a hash that is no lock. The error says
+	// what it is. Nothing was changed. It is final: use another name.
+	ErrForeign = errors.New("the key holds data of another program")
 	// ErrOutcomeUnknown: Redis did not answer, so the command may have been executed, or may still be.
 	// The error wraps the transport error too. The library itself rolls back a failed acquisition.
 	ErrOutcomeUnknown = scripts.ErrOutcomeUnknown
@@ -70,7 +76,50 @@ func failed(r *engine.Resource, op string, err error) error {
 	if errors.Is(err, scripts.ErrClosed) {
 		err = ErrClosed
 	}
-	return &Error{Op: op, Kind: r.Kind, Name: r.Name, Err: err}
+	return &Error{Op: op, Kind: r.Kind, Name: r.Name, Err: describeForeign(r.Kind, err)}
+}
+
+// foreignError is an error of Redis that matches [ErrForeign].
+type foreignError struct {
+	text string // says what the key holds
+	err  error
+}
+
+func (e *foreignError) Error() string        { return e.text }
+func (e *foreignError) Is(target error) bool { return target == ErrForeign }
+func (e *foreignError) Unwrap() error        { return e.err }
+
+// describeForeign makes an error that says what a key holds of Redis's answer that this is not what the
+// primitive stores there. It returns other errors as they are.
+func describeForeign(kind string, err error) error {
+	reply, ok := errors.AsType[redis.Error](err)
+	if !ok || errors.Is(err, ErrForeign) {
+		return err
+	}
+	switch text := reply.Error(); {
+	case strings.HasPrefix(text, foreignReply):
+		return &foreignError{strings.TrimPrefix(text, foreignReply), err}
+	case isWrongType(reply):
+		return &foreignError{err.Error(), err}
+	case kind == "semaphore" || kind == permitsKind || kind == "latch":
+		if strings.Contains(text, "value is not an integer") {
+			return &foreignError{holds("a string that is not an integer"), err}
+		}
+	}
+	return err
+}
+
+// holds says what a key holds, as the scripts do.
+func holds(what string) string { return "the key holds " + what + "; use another name" }
+
+// foreignReply begins the errors of the scripts for keys with data of another program. See
+// scripts/lib/holder.lua.
+const foreignReply = "FOREIGN "
+
+// isForeign reports whether err is such an error.
+func isForeign(err error) bool {
+	reply, ok := errors.AsType[redis.Error](err)
+	return ok && strings.HasPrefix(reply.Error(), foreignReply)
 }
 
 // invalid returns [ErrInvalid] with a reason.

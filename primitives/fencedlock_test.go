@@ -2,6 +2,10 @@ package primitives_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -191,6 +195,161 @@ func TestC14TokenKeyOfAnotherType(t *testing.T) {
 			require.ErrorContains(t, err, "WRONGTYPE")
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 			require.Empty(t, fields(t, x.s, x.name))
+		}
+	})
+}
+
+// tokenUses acquire a fenced lock in all ways that reserve tokens.
+var tokenUses = []struct {
+	name       string
+	goroutines int
+	option     func(goroutine int) primitives.Option
+	lost       float64 // how many replies are lost
+}{
+	{"one after another", 1, nil, 0},
+	{"handed off", 8, nil, 0},
+	{"in cohorts", 8, func(int) primitives.Option { return primitives.WithCohort(5 * time.Millisecond) }, 0},
+	{"with owners", 4, func(n int) primitives.Option { return primitives.WithOwner(fmt.Sprint("owner ", n)) }, 0},
+	{"with lost replies", 1, nil, 0.2},
+	{"with owners and lost replies", 4, func(n int) primitives.Option {
+		return primitives.WithOwner(fmt.Sprint("owner ", n))
+	}, 0.2},
+	{"in cohorts with lost replies", 8, func(int) primitives.Option { return primitives.WithCohort(5 * time.Millisecond) }, 0.2},
+}
+
+// useTokens has goroutines acquire the lock, n times each. It returns the tokens in the order of the holds, and
+// the errors.
+func (x *fencedTest) useTokens(t *testing.T, use int, n int) (tokens []int64, errs []error) {
+	u := tokenUses[use]
+	p := x.s.Proxy(t)
+	l := newClient(t, p.Client(t, quick)).FencedLock(x.name)
+	if u.lost > 0 {
+		p.DropRepliesRandomly(u.lost, 1, script)
+		defer p.Heal()
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for g := range u.goroutines {
+		var opts []primitives.Option
+		if u.option != nil {
+			opts = append(opts, u.option(g))
+		}
+		wg.Go(func() {
+			for range n {
+				hold, err := l.Acquire(context.Background(), opts...)
+				mu.Lock()
+				if err != nil {
+					errs = append(errs, err)
+				} else {
+					tokens = append(tokens, hold.Token())
+				}
+				mu.Unlock()
+				if err == nil {
+					_ = hold.Release(context.Background()) // a lost reply may look like a lost hold
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return tokens, errs
+}
+
+// C14: tokens are exact beyond 2^53, where numbers of Lua are not.
+func TestC14TokensBeyond53Bits(t *testing.T) {
+	eachFenced(t, func(t *testing.T, x *fencedTest) {
+		for i, use := range tokenUses {
+			t.Run(use.name, func(t *testing.T) {
+				for _, start := range []int64{1<<53 - 2, 1_700_000_000_000_000_000} {
+					require.NoError(t, x.rdb.Set(t.Context(), x.token, start, 0).Err())
+					tokens, errs := x.useTokens(t, i, scaled(x.s, 20))
+					for _, err := range errs {
+						require.ErrorIs(t, err, primitives.ErrOutcomeUnknown) // all replies to one call were lost
+					}
+					last := start
+					for _, token := range tokens {
+						require.Greater(t, token, last)
+						last = token
+					}
+					require.LessOrEqual(t, last, x.last(t))
+					if use.goroutines == 1 {
+						require.Equal(t, start+int64(len(tokens)), last)
+					}
+				}
+			})
+		}
+	})
+}
+
+// C14: the last token is 2^63-1. Then each acquisition fails and leaves the lock free. Cohorts take single tokens
+// when no block is left.
+func TestC14LastToken(t *testing.T) {
+	s := redistest.Redis(t) // miniredis counts beyond the end
+	for i, use := range tokenUses {
+		if use.lost > 0 && use.goroutines > 1 {
+			continue // a waiter whose reply was lost tries again a second later
+		}
+		t.Run(use.name, func(t *testing.T) {
+			t.Parallel()
+			for left := range int64(4) {
+				x := &fencedTest{s: s, rdb: s.Client(t), name: redistest.Name(t)}
+				x.token = "redisson_lock_token:{" + x.name + "}"
+				require.NoError(t, x.rdb.Set(t.Context(), x.token, math.MaxInt64-left, 0).Err())
+				tokens, errs := x.useTokens(t, i, 4)
+				if use.lost == 0 {
+					var want []int64
+					for n := left; n > 0; n-- {
+						want = append(want, math.MaxInt64-n+1)
+					}
+					require.Equal(t, want, tokens)
+				}
+				require.True(t, slices.IsSorted(tokens))
+				require.Len(t, slices.Compact(tokens), len(tokens))
+				for _, err := range errs {
+					if use.lost == 0 || !errors.Is(err, primitives.ErrOutcomeUnknown) {
+						require.ErrorContains(t, err, "the counter of fencing tokens "+x.token)
+					}
+					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+				}
+				require.EqualValues(t, math.MaxInt64, x.last(t))
+				requireClean(t, s, x.name, x.token)
+			}
+		})
+	}
+}
+
+// A counter that is no number makes acquisitions fail. A release that would hand the lock off frees it.
+func TestC14CounterThatIsNoNumber(t *testing.T) {
+	eachFenced(t, func(t *testing.T, x *fencedTest) {
+		c := newClient(t, x.s.Client(t))
+		for _, counter := range []string{"abc", "1.5", "", " 1", "99999999999999999999", "-7777"} {
+			t.Run(counter, func(t *testing.T) {
+				require.NoError(t, x.rdb.Set(t.Context(), x.token, "1", 0).Err())
+				l := c.FencedLock(x.name)
+				hold := acquire(t, t.Context(), l)
+				waiter := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+				awaitLocalWaiters(t, c, 1)
+				require.NoError(t, x.rdb.Set(t.Context(), x.token, counter, 0).Err())
+				release(t, hold)
+				errs := []error{await(t, waiter).err}
+				for _, opts := range [][]primitives.Option{nil, {tokenOwner}, {primitives.WithCohort(time.Second)}} {
+					errs = append(errs, errOf(l.Acquire(t.Context(), opts...)))
+				}
+				for _, err := range errs {
+					require.ErrorContains(t, err, "the counter of fencing tokens "+x.token)
+					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+				}
+				require.Empty(t, fields(t, x.s, x.name))
+				if counter != "-7777" {
+					require.Equal(t, counter, x.rdb.Get(t.Context(), x.token).Val())
+				}
+				// Re-entry by an owner reads the counter.
+				require.NoError(t, x.rdb.Set(t.Context(), x.token, "1", 0).Err())
+				hold = acquire(t, t.Context(), l, tokenOwner)
+				require.NoError(t, x.rdb.Set(t.Context(), x.token, counter, 0).Err())
+				require.ErrorContains(t, errOf(l.Acquire(t.Context(), tokenOwner)), "the counter of fencing tokens")
+				require.Equal(t, map[string]string{hold.ID(): "1"}, fields(t, x.s, x.name))
+				release(t, hold)
+			})
 		}
 	})
 }

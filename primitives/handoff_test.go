@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -221,8 +222,10 @@ func TestHandoffModel(t *testing.T) {
 						}
 						released[id] = true
 						if tokens, ok := answer.([]any); ok && kind.kind == "fenced" {
-							require.GreaterOrEqual(t, tokens[0], token)
-							token = tokens[0].(int64)
+							last, err := strconv.ParseInt(tokens[0].(string), 10, 64)
+							require.NoError(t, err)
+							require.GreaterOrEqual(t, last, token)
+							token = last
 						}
 						if outcome == handedOff {
 							require.Contains(t, kind.holders(rdb, ids), next)

@@ -39,9 +39,13 @@ func ttlOf(ms int64) time.Duration {
 	return fromMillis(ms)
 }
 
-// tokenOf reads the fencing token in a reply. It is "" if there is none.
+// tokenOf reads a fencing token, which scripts return as text: numbers of Lua are not exact beyond 2^53. It
+// returns 0 if value is no token.
 func tokenOf(value any) int64 {
 	text, _ := value.(string)
-	token, _ := strconv.ParseInt(text, 10, 64)
+	token, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
 	return token
 }

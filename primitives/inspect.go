@@ -26,7 +26,7 @@ const kindInteger = "integer"
 //   - any other whole number, as kind "integer": it may be a semaphore, permits of which none is taken,
 //     a latch, or somebody's counter. Permits and Available are the number, and TTL is the key's.
 //
-// The Kind is "" if there is nothing of that sort.
+// The Kind is "" if there is nothing. Data of another program is [ErrForeign], and the error says what it is.
 func (c *Client) Inspect(ctx context.Context, name string) (Info, error) {
 	info, err := c.inspect(ctx, name)
 	if err != nil {
@@ -51,7 +51,31 @@ func (c *Client) inspect(ctx context.Context, name string) (Info, error) {
 		c.nameClients(ctx, info.Holders, nil)
 		return info, nil
 	}
-	return c.numberAt(ctx, c.prefix+name)
+	info, err = c.numberAt(ctx, c.prefix+name)
+	if err == nil && info.Kind == "" {
+		err = c.foreignAt(ctx, c.prefix+name)
+	}
+	return info, err
+}
+
+// foreignAt returns [ErrForeign] if a key holds what is neither a lock nor a number.
+func (c *Client) foreignAt(ctx context.Context, key string) error {
+	if err := c.core.Begin(ctx); err != nil {
+		return err
+	}
+	defer c.core.Leave()
+	_, err := c.run.Do(ctx, lockInfo, []any{key})
+	if !isWrongType(err) {
+		return err
+	}
+	found, failed := c.run.Commands(ctx, []any{"type", key})
+	if failed != nil {
+		return failed
+	}
+	if what, _ := found[0].(string); what != "none" {
+		return &foreignError{holds("a " + what), err}
+	}
+	return nil
 }
 
 // Numbers lists whole numbers: semaphores, permits, latches, and counters of others. match is a Redis glob

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -115,16 +114,12 @@ func (l *Locker) failed(err error) {
 // mayPass reports whether a later attempt may succeed. An outage passes. A closed client, a key of another
 // type or a missing permission does not.
 func mayPass(err error) bool {
-	for _, lasting := range []error{ErrInvalid, ErrClosed, ErrDeadlock, ErrUnsupported, redis.ErrClosed} {
+	for _, lasting := range []error{ErrInvalid, ErrClosed, ErrDeadlock, ErrUnsupported, ErrForeign, redis.ErrClosed} {
 		if errors.Is(err, lasting) {
 			return false
 		}
 	}
-	if redisutil.LacksRights(err) {
-		return false
-	}
-	reply, ok := errors.AsType[redis.Error](err)
-	return !ok || !strings.Contains(reply.Error(), "WRONGTYPE")
+	return !redisutil.LacksRights(err)
 }
 
 // String names the lock.

@@ -3,6 +3,7 @@ package primitives
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -161,7 +162,8 @@ func (d *hashDriver) acquireShared(ctx context.Context, q *engine.Request) (engi
 
 // readLockReply reads the reply of the scripts that acquire a lock:
 //
-//	a number        granted: the fencing token, or 0
+//	0               granted
+//	digits          granted: the last fencing token that was reserved
 //	{pttl, holder}  refused: somebody else holds it, for pttl ms. More elements are for the caller
 //	"again"         refused: WithNonReentrant forbids a second count
 //	"lost"          refused: the hold to nest under is gone, so its holds must end
@@ -171,9 +173,11 @@ func (d *hashDriver) acquireShared(ctx context.Context, q *engine.Request) (engi
 func readLockReply(reply scripts.Reply) (engine.Result, error) {
 	res := engine.Result{InDoubt: reply.Doubt}
 	switch answer := reply.Value.(type) {
-	case int64: // the fencing token, or 0
-		res.Granted, res.Sent, res.Token = true, reply.Sent, answer
-		return res, reply.Unconfirmed
+	case int64:
+		if answer == 0 {
+			res.Granted, res.Sent = true, reply.Sent
+			return res, reply.Unconfirmed
+		}
 	case string:
 		switch answer {
 		case "again":
@@ -182,6 +186,10 @@ func readLockReply(reply scripts.Reply) (engine.Result, error) {
 			return res, ErrLost
 		case "over":
 			return res, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+		}
+		if res.Token = tokenOf(answer); res.Token > 0 {
+			res.Granted, res.Sent, res.Tokens = true, reply.Sent, 1
+			return res, reply.Unconfirmed
 		}
 	case []any: // {pttl of the holder, holder}
 		refused := elementsOf(answer, nil)
@@ -218,6 +226,14 @@ func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, lef
 func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
 		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), 1, millis(o.TTL)))
+	return releasedOf(lost, err)
+}
+
+// releasedOf returns the result of a release. If the key holds data of another program by now, the lock is lost.
+func releasedOf(lost bool, err error) (engine.Released, error) {
+	if isForeign(err) {
+		return engine.Released{Lost: true}, nil
+	}
 	return engine.Released{Lost: lost}, err
 }
 
@@ -398,6 +414,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		return engine.Result{}, err
 	}
 	res, err := readLockReply(reply)
+	countTokens(&res, q.Tokens)
 	if answer, ok := reply.Value.([]any); ok && len(answer) == 4 {
 		res.Since, _ = answer[2].(int64)
 		res.Quiet = answer[3] == int64(0)
@@ -465,12 +482,27 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 	reply, err := d.h.c.run.Do(ctx, d.lua.release, keys, args...)
 	got, err := readReleased(reply, err)
 	got.InDoubt = reply.Doubt
+	if next.Successor != nil {
+		countTokens(&got.Granted, next.Successor.Tokens)
+	}
 	return got, err
+}
+
+// countTokens turns the last token of a block of n, which the script has reserved, into the first one. Near the
+// end of the counter the script reserves one instead of a block, so only the last token of a block that
+// ends there is used.
+func countTokens(res *engine.Result, n int32) {
+	if block := int64(n); block > 1 && res.Token >= block && res.Token <= math.MaxInt64-block {
+		res.Token, res.Tokens = res.Token-block+1, n
+	} else if res.Token > 0 {
+		res.Tokens = 1
+	}
 }
 
 // readReleased reads the reply of the scripts that free something or hand it off:
 //
-//	{token}  the successor holds it; the token is 0 for all but fenced locks
+//	{n}      the successor holds it; n is 0, or the number of permits that are left
+//	{digits} the successor holds it; the last fencing token that was reserved
 //	1 + n    it is free, and n clients have received the release message
 //	0        there was nothing to give back: the hold was lost
 //
@@ -479,7 +511,13 @@ func readReleased(reply scripts.Reply, err error) (engine.Released, error) {
 	switch answer := reply.Value.(type) {
 	case []any:
 		list := elementsOf(answer, err)
-		granted := engine.Result{Granted: true, Sent: reply.Sent, Token: list.number(), InDoubt: reply.Doubt}
+		granted := engine.Result{Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt}
+		if len(answer) > 0 {
+			granted.Token = tokenOf(answer[0])
+		}
+		if granted.Token == 0 {
+			granted.Token = list.number()
+		}
 		return engine.Released{Granted: granted}, list.err
 	case int64:
 		return engine.Released{Heard: int(answer) - 1, Lost: answer == 0}, err

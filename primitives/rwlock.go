@@ -120,7 +120,7 @@ func (d *rwDriver) keys(request string) []any {
 func (d *rwDriver) free(ctx context.Context, o *engine.Owner) (engine.Released, error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
 		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), 1, millis(o.TTL)))
-	return engine.Released{Lost: lost}, err
+	return releasedOf(lost, err)
 }
 
 // Rollback implements [engine.Driver]. A writer's also removes its reservation.
@@ -460,7 +460,11 @@ func (d *writerDriver) Release(
 	} else if next.CountPolls {
 		keys = append(keys, &d.polls)
 	}
-	return readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
+	got, err := readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
+	if isForeign(err) {
+		return releasedOf(true, err)
+	}
+	return got, err
 }
 
 // SetCount implements [engine.Driver] as a plain lock does: see [hashDriver].SetCount.

@@ -99,7 +99,7 @@ var (
 
 const (
 	serviceCommands = "+evalsha +eval +script|load +publish +subscribe +unsubscribe +ping +time " +
-		"+exists +del +type +pttl +pexpire +persist +get +set +incr +incrby +decr +decrby " +
+		"+exists +del +type +pttl +pexpire +persist +get +set +incrby +decr +decrby " +
 		"+hget +hset +hdel +hexists +hincrby +hkeys +hlen +hmget +hgetall +hscan " +
 		"+lindex +llen +lpop +lrange +lrem +rpush " +
 		"+zadd +zcard +zcount +zrange +zrangebyscore +zrem +zremrangebyscore +zscore " +

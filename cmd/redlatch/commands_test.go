@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -559,4 +560,61 @@ func TestClusterAndSentinel(t *testing.T) {
 	code, _, stderr := redlatch(t.Context(), "run", "--redis", "redis://"+sentinel.SentinelAddrs[0],
 		"--sentinel-master", sentinel.MasterName, name, "--", "true")
 	require.Zero(t, code, stderr)
+}
+
+// A key that holds data of another program: every command says what it is, and changes nothing.
+func TestDataOfAnotherProgram(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	rdb := s.Client(t)
+	for _, data := range []struct {
+		what    string
+		command []any // without the key; its first argument comes before the key
+	}{
+		{"a hash with 2 fields that is no lock", []any{"hset", "name", "Ann", "age", "7"}},
+		{"a hash with 1 field that is no lock", []any{"hset", "name", "Ann"}},
+		{"a list", []any{"rpush", "x"}},
+		{"a string", []any{"set", "text"}},
+	} {
+		t.Run(data.what, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			require.NoError(t, rdb.Do(t.Context(), append([]any{data.command[0], name}, data.command[1:]...)...).Err())
+			before := rdb.Dump(t.Context(), name).Val()
+			for _, c := range []struct {
+				code  int
+				verbs string
+				args  []string
+			}{
+				{2, "run", []string{name, "--", "true"}},
+				{2, "run --kind fair", []string{name, "--", "true"}},
+				{2, "run --kind write", []string{name, "--", "true"}},
+				{1, "inspect", []string{name}},
+				{1, "inspect --kind lock", []string{name}},
+				{1, "inspect --kind fenced", []string{name}},
+				{1, "release", []string{name, "age"}},
+				{1, "release --kind lock", []string{name, "age"}},
+				{1, "release --kind read", []string{name, "age"}},
+				{1, "force-release --yes", []string{name}},
+				{1, "force-release --yes --kind lock", []string{name}},
+				{1, "force-release --yes --kind fair", []string{name}},
+				{1, "force-release --yes --kind read", []string{name}},
+				{1, "semaphore delete", []string{name}},
+				{1, "permits delete", []string{name}},
+				{1, "latch delete", []string{name}},
+			} {
+				code, stdout, stderr := on(t, s, c.verbs, c.args...)
+				require.Equal(t, c.code, code, "%s: %s", c.verbs, stderr)
+				require.Empty(t, stdout)
+				if finds := slices.Contains([]string{"inspect", "release", "force-release --yes"}, c.verbs); finds ||
+					strings.HasPrefix(data.what, "a hash") && !strings.HasSuffix(c.verbs, "delete") {
+					require.Contains(t, stderr, data.what, c.verbs)
+				} // else Redis says that the key has another type
+				require.Equal(t, before, rdb.Dump(t.Context(), name).Val(), c.verbs)
+			}
+			code, stdout, _ := on(t, s, "ls --all", name)
+			require.Zero(t, code)
+			require.Empty(t, stdout)
+		})
+	}
 }

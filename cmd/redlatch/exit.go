@@ -94,7 +94,8 @@ func exitCode(ctx context.Context, err error) int {
 	switch {
 	case ok:
 		return exitSignal + int(sig.signal)
-	case errors.Is(err, primitives.ErrInvalid), errors.Is(err, primitives.ErrUnsupported), isWrongType(err):
+	case errors.Is(err, primitives.ErrInvalid), errors.Is(err, primitives.ErrUnsupported),
+		errors.Is(err, primitives.ErrForeign):
 		return exitUsage
 	case errors.Is(err, primitives.ErrNotAcquired):
 		return exitNotAcquired
@@ -108,9 +109,13 @@ func exitCode(ctx context.Context, err error) int {
 	return exitFailed
 }
 
-// isWrongType reports whether a key has another type than the command expects. Another attempt would not
-// help, so this is bad use.
-func isWrongType(err error) bool { return strings.Contains(err.Error(), "WRONGTYPE") }
+// notOurs gives the error for data of another program the exit code of a command that found nothing to do.
+func notOurs(err error) error {
+	if errors.Is(err, primitives.ErrForeign) {
+		return &codedError{exitFailed, err}
+	}
+	return err
+}
 
 // isOfRedis reports whether err is an error reply, or a failure to get a reply. Those are all errors of
 // the library that none of its own errors matches.

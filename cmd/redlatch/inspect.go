@@ -19,7 +19,7 @@ func inspectCommand() *cli.Command {
 			"Shows what is in Redis under NAME. Without --kind it finds the kind by the keys, which do\n"+
 				"not show every kind: see redlatch ls --help. It lists the waiters of a fair lock, the next one first.\n"+
 				"Waiters of other kinds are not stored in Redis.\n\n"+
-				"The exit code is 1 if NAME does not exist.",
+				"The exit code is 1 if NAME does not exist, or if it holds data of another program.",
 			"redlatch inspect orders:42", "redlatch inspect --kind fair --json printer"),
 		Flags: []cli.Flag{kindFlag(append(slices.Clone(runKinds), kindLatch))},
 		Action: func(ctx context.Context, c *cli.Command) error {
@@ -34,7 +34,7 @@ func inspectCommand() *cli.Command {
 			return withSession(ctx, c, func(s *session) error {
 				e, err := s.inspect(ctx, kind, args[0])
 				if err != nil {
-					return err
+					return notOurs(err)
 				}
 				if e.isNothing() {
 					return failure("%q: nothing is held", args[0])

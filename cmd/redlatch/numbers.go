@@ -219,7 +219,7 @@ func resize(k *call) (string, error) {
 func remove(k *call) (string, error) {
 	deleted, err := k.handle().Delete(k.ctx)
 	if err != nil {
-		return "", err
+		return "", notOurs(err)
 	}
 	if !deleted {
 		return "", k.missing()
@@ -234,7 +234,7 @@ func (k *call) missing() error { return failure("there is no %s %q", k.kind, k.n
 func showInfo(k *call) (string, error) {
 	e, err := k.s.inspect(k.ctx, k.kind, k.name)
 	if err != nil {
-		return "", err
+		return "", notOurs(err)
 	}
 	if e.isNothing() {
 		return "", k.missing()

@@ -48,10 +48,10 @@ func releaseCommand() *cli.Command {
 			return withSession(ctx, c, func(s *session) error {
 				kind, err := s.heldKind(ctx, kind, name)
 				if err != nil {
-					return err
+					return notOurs(err)
 				}
 				if err := s.acquirer(kind, name).(releaser).ReleaseID(ctx, id); err != nil {
-					return err
+					return notOurs(err)
 				}
 				if c.Bool("json") {
 					return printJSON(c, released{name, kind, id, true})
@@ -110,12 +110,12 @@ func forceReleaseCommand() *cli.Command {
 			return withSession(ctx, c, func(s *session) error {
 				if !c.Bool("yes") {
 					if err := s.confirm(ctx, c, kind, name); err != nil {
-						return err
+						return notOurs(err)
 					}
 				}
 				kind, held, err := s.forceRelease(ctx, kind, name)
 				if err != nil {
-					return err
+					return notOurs(err)
 				}
 				if !held {
 					return failure("%s %q: nobody held it", kind, name)

@@ -91,6 +91,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)),
 	}
+	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
 	if t := q.Terms; r.Traits.Cohorts && (t.Cohort > 0 || t.Linger > 0) && q.mayPass() && !r.Core.NeedsReplicas {
 		o.passes = q.Terms
 	}

@@ -327,7 +327,7 @@ func (s *server) acquire(a attempt) (res Result, err error) {
 	}
 	m.counted = true
 	h.keep(a.ttl)
-	return Result{Granted: true, Free: l.free(), Token: h.token}, nil
+	return Result{Granted: true, Free: l.free(), Token: h.token, Tokens: max(a.tokens, 1)}, nil
 }
 
 // keep extends the lease; ttl 0: there is none.

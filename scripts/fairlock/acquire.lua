@@ -1,5 +1,5 @@
 -- fairlock/acquire: acquire the lock if it is free and no waiter is before, or join the queue.
--- uses     lib/acl, lib/clock, lib/extend, lib/shared_counts, fairlock/queue
+-- uses     lib/acl, lib/clock, lib/extend, lib/holder, lib/shared_counts, fairlock/queue
 -- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is that of this
 --            acquisition's release: it exists if a late copy must not acquire
 -- ARGV[1]  owner id
@@ -27,7 +27,10 @@ local client, client_id, random = ARGV[8], ARGV[9], ARGV[11] or ''
 if redis.call('get', lock.memory) then
   return 'over'
 end
-local holder = redis.call('hkeys', lock.hash)[1]
+local holder, foreign_data = holder_of(lock.hash)
+if foreign_data then
+  return foreign_data
+end
 local held = holder == owner
 if is_nested and not held then
   return 'lost'

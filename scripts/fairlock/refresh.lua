@@ -1,5 +1,5 @@
 -- fairlock/refresh: one heartbeat for all waiters of a client, and one look at the queue for them.
--- uses     lib/clock, fairlock/queue, fairlock/hand_off
+-- uses     lib/clock, lib/holder, fairlock/queue, fairlock/hand_off
 -- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue
 -- ARGV[1]  client: an id that is new after each restart
 -- ARGV[2]  publish command
@@ -28,7 +28,10 @@ if head and redis.call('exists', lock.hash) == 0 then
 else
   rules.update_scores(lock, now, false)
 end
-local holder = redis.call('hkeys', lock.hash)[1]
+local holder, foreign_data = holder_of(lock.hash)
+if foreign_data then
+  return foreign_data
+end
 local answer = {
   redis.call('pttl', lock.hash), holder or '', head or '', head_left or 0,
   head_client == client and 1 or 0, redis.call('llen', lock.queue),

@@ -1,5 +1,5 @@
 -- lock/acquire: acquire the lock for an owner id that belongs to one acquisition alone.
--- uses     lib/acl, lib/extend, lib/line, lib/polls
+-- uses     lib/acl, lib/extend, lib/holder, lib/line, lib/polls, lib/token
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of this acquisition's release: exists if a late copy must not acquire
@@ -13,9 +13,10 @@
 -- ARGV[6]  when it took that place, as an earlier reply says; 0: not known. If it polls: ttl of its
 --          mark, ms
 -- ARGV[7]  1 if the client has no other waiter
--- returns  the first token, or 0, when acquired; {holder's pttl, holder} when somebody else holds
---          the lock, and for a client in line also when it took its place, and 1 if it must listen
---          on the common channel; "over" when this acquisition was released already
+-- returns  0 when acquired, for a fenced lock the last token that was reserved, as text;
+--          {holder's pttl, holder} when somebody else holds the lock, '' for a read-write lock, and
+--          for a client in line also when it took its place, and 1 if it must listen on the common
+--          channel; "over" when this acquisition was released already
 local lock_hash, channel, memory_key, line, token_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, ttl_ms, publish, tokens = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local place, since, is_last = ARGV[5], ARGV[6], ARGV[7] == '1'
@@ -40,11 +41,17 @@ if redis.call('exists', lock_hash, memory_key) == 0 then
   if denied then
     return denied
   end
-  local last_token = token_key and redis.call('incrby', token_key, tokens)
+  local last, unusable = 0, nil
+  if token_key then
+    last, unusable = reserve_tokens(token_key, tokens)
+    if unusable then
+      return unusable
+    end
+  end
   redis.call('hset', lock_hash, owner, 1)
   redis.call('pexpire', lock_hash, ttl_ms)
   leave_or_renew()
-  return token_key and last_token - tokens + 1 or 0
+  return last
 end
 if redis.call('exists', memory_key) == 1 then
   return 'over'
@@ -52,11 +59,19 @@ end
 if redis.call('hexists', lock_hash, owner) == 1 then
   -- A copy of this request, or the lock was handed off to this owner. It may have been extended
   -- since.
+  local last, unusable = 0, nil
+  if token_key then
+    last, unusable = last_token(token_key, tokens)
+  end
   extend(lock_hash, ttl_ms)
   leave_or_renew()
-  return token_key and (redis.call('get', token_key) or 0) - tokens + 1 or 0
+  return unusable or last
 end
-local refused = {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}
+local holder, foreign_data = holder_of(lock_hash)
+if foreign_data then
+  return foreign_data
+end
+local refused = {redis.call('pttl', lock_hash), holder}
 if place then
   refused[3], refused[4] = take_place(line, place, since)
 elseif mark then

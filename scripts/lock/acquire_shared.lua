@@ -1,5 +1,5 @@
 -- lock/acquire_shared: acquire the lock, or one more count, for an owner id that may be shared.
--- uses     lib/acl, lib/extend, lib/shared_counts
+-- uses     lib/acl, lib/extend, lib/holder, lib/shared_counts, lib/token
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel on which the release will be published
 -- KEYS[3]  memory of this acquisition's release: exists if a late copy must not acquire
@@ -11,9 +11,9 @@
 -- ARGV[3]  publish command
 -- ARGV[4]  1 to refuse a second count
 -- ARGV[5]  1 when nested in a hold with the same id, which must still have the lock
--- returns  the token, or 0, when acquired; {holder's pttl, holder} when somebody else holds the
---          lock; "over" when this acquisition has ended; "again" when a second count is refused;
---          "lost" when the outer hold is gone
+-- returns  0 when acquired, for a fenced lock the token, as text; {holder's pttl, holder} when
+--          somebody else holds the lock, '' for a read-write lock; "over" when this acquisition has
+--          ended; "again" when a second count is refused; "lost" when the outer hold is gone
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token_key = KEYS[6]
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
@@ -22,13 +22,24 @@ local refuse_second, is_nested = ARGV[4] == '1', ARGV[5] == '1'
 if redis.call('exists', memory_key) == 1 then
   return 'over'
 end
-local held = redis.call('hexists', lock_hash, owner) == 1
+local holder, foreign_data = holder_of(lock_hash)
+if foreign_data then
+  return foreign_data
+end
+local held = holder == owner
 if not held then
   if is_nested then
     return 'lost'
   end
-  if redis.call('exists', lock_hash) == 1 then
-    return {redis.call('pttl', lock_hash), redis.call('hkeys', lock_hash)[1]}
+  if holder then
+    return {redis.call('pttl', lock_hash), holder}
+  end
+end
+local token, unusable = 0, nil
+if token_key and held then
+  token, unusable = last_token(token_key, '1')
+  if unusable then
+    return unusable
   end
 end
 if held and has_shared_count(shared_counts, owner, memory_key) then -- a copy of this request
@@ -42,10 +53,13 @@ else
     return denied
   end
   if token_key and not held then
-    redis.call('incr', token_key)
+    token, unusable = reserve_tokens(token_key, '1')
+    if unusable then
+      return unusable
+    end
   end
   add_shared_count(shared_counts, owner, memory_key, not held, ttl_ms)
   redis.call('hincrby', lock_hash, owner, 1)
 end
 extend(lock_hash, ttl_ms)
-return token_key and tonumber(redis.call('get', token_key) or 0) or 0
+return token

@@ -1,6 +1,6 @@
 -- lock/force: free the lock, whoever holds it.
 -- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
--- uses     lib/remember, notify_free
+-- uses     lib/holder, lib/remember, notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
@@ -8,7 +8,7 @@
 -- KEYS[5..]  line of waiting clients, or further keys of a fair lock, for notify_free
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
--- returns  the ids of the holders, 0 when there were none.
+-- returns  {the holder's id}, 0 when there was none.
 --          A copy of this request gets the same answer
 local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]
@@ -17,15 +17,21 @@ local memory = redis.call('get', memory_key)
 if memory then
   return cjson.decode(memory)
 end
--- HKEYS fails for a key of another type, which must not be deleted.
-local ids = redis.call('hkeys', lock_hash)
+-- This also fails for a key of another type, which must not be deleted.
+local holder, foreign_data = holder_of(lock_hash)
+if holder == '' then
+  foreign_data = foreign('a read-write lock')
+end
+if foreign_data then
+  return foreign_data
+end
 local held = redis.call('del', lock_hash)
 if redis.call('type', shared_counts).ok == 'hash' then
   redis.call('del', shared_counts)
 end
 if held == 1 then
-  remember_list(memory_key, ids, memory_ttl_ms)
+  remember_list(memory_key, {holder}, memory_ttl_ms)
   notify_free(all_keys, publish)
-  return ids
+  return {holder}
 end
 return remember_list(memory_key, 0, memory_ttl_ms)

@@ -4,7 +4,7 @@
 -- An owner id that holds nothing will never hold again, unless a copy of its acquisition is still
 -- under way. So a copy of this script changes nothing, and its answer is that nothing was held. The
 -- client knows whether it has sent a copy.
--- uses     lib/line, lib/notify_free, lib/shared_counts
+-- uses     lib/line, lib/notify_free, lib/shared_counts, lib/token
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this release, for late copies of the acquisition
@@ -21,8 +21,9 @@
 -- ARGV[5]  the successor's owner id, which belongs to one acquisition alone; missing: no successor
 -- ARGV[6]  the successor's ttl, ms
 -- ARGV[7]  how many tokens to reserve for the successor, for a fenced lock only
--- returns  0 when it was not held; {first token, or 0} when the successor has the lock now; else 1
---          and how many clients received a message, and 1 more if others poll
+-- returns  0 when it was not held; {0} when the successor has the lock now, for a fenced lock {the
+--          last token that was reserved, as text}; else 1 and how many clients received a message,
+--          and 1 more if others poll
 local lock_hash, memory_key, shared_counts, line = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local successor_memory, token_key, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
@@ -54,13 +55,20 @@ end
 if successor and redis.call('exists', successor_memory) == 0
   and redis.call('hexists', lock_hash, owner) == 1 then
   redis.call('pexpire', lock_hash, successor_ttl_ms)
-  redis.call('hset', lock_hash, successor, 1)
-  redis.call('hdel', lock_hash, owner)
-  remember_release()
-  if place then
-    give_up_place(line, place)
+  -- Without a token the lock is freed. The successor then tries, and learns why.
+  local last = 0
+  if token_key then
+    last = reserve_tokens(token_key, tokens)
   end
-  return {token_key and redis.call('incrby', token_key, tokens) - tokens + 1 or 0}
+  if last then
+    redis.call('hset', lock_hash, successor, 1)
+    redis.call('hdel', lock_hash, owner)
+    remember_release()
+    if place then
+      give_up_place(line, place)
+    end
+    return {last}
+  end
 end
 -- The owner is the only field: Redis deletes the hash with it.
 if redis.call('hdel', lock_hash, owner) == 1 then

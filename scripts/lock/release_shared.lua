@@ -2,7 +2,7 @@
 -- The count belongs to one acquisition. If that has lost it, nothing is released, even if others
 -- have acquired with the same id since. So a copy changes nothing, however late it is.
 -- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
--- uses     lib/shared_counts, notify_free
+-- uses     lib/holder, lib/shared_counts, notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request: 2 released, 3 nothing to release
@@ -24,7 +24,11 @@ if memory == '2' then
 elseif memory == '3' then
   return 0
 end
-local count = tonumber(redis.call('hget', lock_hash, owner))
+local holder, foreign_data = holder_of(lock_hash)
+if foreign_data and not only_own then
+  return foreign_data
+end
+local count = holder == owner and tonumber(redis.call('hget', lock_hash, owner))
 if not count or (only_own and not has_shared_count(shared_counts, owner, memory_key)) then
   redis.call('del', memory_key)
   redis.call('set', memory_key, '3', 'px', memory_ttl_ms)

@@ -1,5 +1,5 @@
 -- lock/renew: extend many locks, each for its owner; a longer TTL stays.
--- uses     lib/extend, lib/typed
+-- uses     lib/count, lib/extend, lib/typed
 -- KEYS[1..]  lock hashes
 -- ARGV[1..]  owner id and ttl, ms, of each
 -- returns    for each, 1, or 0 when the owner does not hold the lock any more or the key has
@@ -9,7 +9,7 @@ local lock_hashes, owners_and_ttls = KEYS, ARGV
 local kept = {}
 for i, lock_hash in ipairs(lock_hashes) do
   local owner, ttl_ms = owners_and_ttls[2 * i - 1], owners_and_ttls[2 * i]
-  kept[i] = call_typed('hash', 'hexists', lock_hash, owner) or 0
+  kept[i] = read_count(call_typed('hash', 'hget', lock_hash, owner)) and 1 or 0
   if kept[i] == 1 then
     extend(lock_hash, ttl_ms)
   end

@@ -84,13 +84,18 @@ if alive and (not is_shared or has_shared_count(shared_counts, owner, memory_key
   end
   return granted(true)
 end
+local is_taken = alive or mode or redis.call('exists', lock_hash) == 1
+local foreign_data = is_taken and not alive and foreign_to_mode(lock_hash, mode)
+if foreign_data then
+  return foreign_data
+end
 local holds = alive
   or (mode == 'write' and redis.call('hexists', lock_hash, owner .. ':write') == 1)
 if not holds then
   if is_nested then
     return 'lost'
   end
-  if mode ~= 'read' and redis.call('exists', lock_hash) == 1 then
+  if mode ~= 'read' and is_taken then
     if mark then
       mark_poll(mark, mark_ttl_ms)
     end

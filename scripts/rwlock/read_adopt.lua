@@ -17,6 +17,10 @@ local prefix = hold_prefix(lock_hash)
 if redis.call('exists', memory_key) == 1 then
   return 0
 end
+local foreign_data = foreign_data_of(lock_hash)
+if foreign_data then
+  return foreign_data
+end
 local count = redis.call('hget', lock_hash, new_owner)
 if reader_ttl(prefix, new_owner, count) > 0 then -- a copy of this request
   for n = 1, holds_of(count) do

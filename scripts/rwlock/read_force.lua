@@ -17,6 +17,10 @@ local memory = redis.call('get', memory_key)
 if memory then
   return cjson.decode(memory)
 end
+local foreign_data = no_rwlock(lock_hash)
+if foreign_data then
+  return foreign_data
+end
 local ids, entries = {}, redis.call('hgetall', lock_hash)
 redis.call('del', memory_key) -- a full Redis allows what follows
 for i = 1, #entries, 2 do

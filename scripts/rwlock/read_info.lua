@@ -5,6 +5,10 @@
 local lock_hash = KEYS[1]
 
 local prefix = hold_prefix(lock_hash)
+local foreign_data = foreign_data_of(lock_hash)
+if foreign_data then
+  return foreign_data
+end
 local entries = redis.call('hgetall', lock_hash)
 local answer = {redis.call('pttl', lock_hash)}
 for i = 1, #entries, 2 do

@@ -21,6 +21,11 @@ local memory = redis.call('get', memory_key)
 if memory == '2' or memory == '3' then
   return memory == '2' and 1 or 0
 end
+-- A private id is in no hash of another program.
+local foreign_data = is_shared and not only_if_acquired and no_rwlock(lock_hash)
+if foreign_data then
+  return foreign_data
+end
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
 count = tonumber(count or 0)
 local shared = shared_count(shared_counts, owner, count)

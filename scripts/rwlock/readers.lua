@@ -7,12 +7,14 @@
 --
 -- The hold keys are derived from the hash's name. Their common prefix is not a key, so it must not
 -- be in KEYS: while a cluster moves the slot, Redis refuses a script with a missing key (TRYAGAIN).
+-- uses     lib/holder
 -- defines  hold_prefix(lock_hash), hold_key(prefix, id, n), hold_keys_denied(prefix, id),
 --          holds_of(count), reader_ttl(prefix, id, count),
 --          renew_holds(lock_hash, prefix, id, count, ttl_ms),
 --          remove_reader(lock_hash, prefix, id, count),
 --          lower_count(lock_hash, prefix, id, count, wanted, left),
---          fit_ttl(lock_hash, prefix, left), writer_of(lock_hash)
+--          fit_ttl(lock_hash, prefix, left), writer_of(lock_hash), foreign_data_of(lock_hash),
+--          no_rwlock(lock_hash), foreign_to_mode(lock_hash, mode)
 
 -- hold_prefix returns the common prefix of all hold keys: Redisson's suffixName.
 local function hold_prefix(lock_hash)
@@ -138,13 +140,42 @@ local function fit_ttl(lock_hash, prefix, left)
   return true
 end
 
--- writer_of returns the writer's owner id, nil when there is no writer.
+-- writer_of returns the writer's owner id, nil when there is no writer. The hash of a writer has
+-- few fields, because it was new when the writer acquired the lock.
 local function writer_of(lock_hash)
   if redis.call('hget', lock_hash, 'mode') == 'write' then
-    for _, field in ipairs(redis.call('hkeys', lock_hash)) do
-      if string.sub(field, -6) == ':write' then
-        return string.sub(field, 1, -7)
+    local fields = redis.call('hscan', lock_hash, 0, 'count', 10)[2]
+    for i = 1, #fields, 2 do
+      if string.sub(fields[i], -6) == ':write' then
+        return string.sub(fields[i], 1, -7)
       end
     end
+  end
+end
+
+-- foreign_data_of returns the error for a key that holds no lock; nil if it does, or is missing.
+local function foreign_data_of(lock_hash)
+  return select(2, holder_of(lock_hash))
+end
+
+-- no_rwlock returns the error for a key that holds anything but a read-write lock.
+local function no_rwlock(lock_hash)
+  local holder, foreign_data = holder_of(lock_hash)
+  if holder and holder ~= '' then
+    return foreign('a lock that is no read-write lock')
+  end
+  return foreign_data
+end
+
+-- foreign_to_mode is foreign_data_of at less cost, for a hash with that mode. More than four fields
+-- that expire are believed to be readers.
+local function foreign_to_mode(lock_hash, mode)
+  if mode ~= 'read' and mode ~= 'write' then
+    return foreign_data_of(lock_hash)
+  end
+  local fields = redis.call('hlen', lock_hash)
+  if (fields <= 4 or redis.call('pttl', lock_hash) == -1)
+    and not has_counts(lock_hash, fields) then
+    return foreign_hash(fields)
   end
 end

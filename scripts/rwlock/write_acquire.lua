@@ -49,11 +49,17 @@ end
 if not held and is_nested then
   return 'lost'
 end
-if not held and redis.call('exists', lock_hash) == 1 then
+local is_taken = redis.call('exists', lock_hash) == 1
+local mode = is_taken and redis.call('hget', lock_hash, 'mode')
+local foreign_data = is_taken and foreign_to_mode(lock_hash, mode)
+if foreign_data then
+  return foreign_data
+end
+if not held and is_taken then
   if mark then
     mark_poll(mark, mark_ttl_ms)
   end
-  if redis.call('hget', lock_hash, 'mode') ~= 'read' then
+  if mode ~= 'read' then
     return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
   end
   -- A reader that waits to write would wait for itself.

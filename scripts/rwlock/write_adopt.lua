@@ -18,6 +18,10 @@ local new_field, old_field = new_owner .. ':write', old_owner .. ':write'
 if redis.call('exists', memory_key) == 1 then
   return 0
 end
+local foreign_data = foreign_data_of(lock_hash)
+if foreign_data then
+  return foreign_data
+end
 local count = read_count(redis.call('hget', lock_hash, new_field))
 if count then -- a copy of this request
   extend(lock_hash, ttl_ms)

@@ -16,6 +16,10 @@ local memory = redis.call('get', memory_key)
 if memory then
   return cjson.decode(memory)
 end
+local foreign_data = no_rwlock(lock_hash)
+if foreign_data then
+  return foreign_data
+end
 local writer = writer_of(lock_hash)
 redis.call('del', memory_key) -- a full Redis allows what follows
 if writer then

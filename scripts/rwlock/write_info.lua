@@ -4,6 +4,10 @@
 -- returns  {the hash's pttl}; with a writer {pttl, id, count, pttl}
 local lock_hash = KEYS[1]
 
+local foreign_data = foreign_data_of(lock_hash)
+if foreign_data then
+  return foreign_data
+end
 local writer, pttl = writer_of(lock_hash), redis.call('pttl', lock_hash)
 if not writer then
   return {pttl}

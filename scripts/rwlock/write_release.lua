@@ -38,6 +38,11 @@ elseif memory == '2' then
   end
   return 1
 end
+-- A private id is in no hash of another program.
+local foreign_data = is_shared and not only_if_acquired and no_rwlock(lock_hash)
+if foreign_data then
+  return foreign_data
+end
 local claimed = redis.pcall('get', claim_key) == memory_key
 if claimed then
   redis.call('del', claim_key)

@@ -1,0 +1,50 @@
+-- lib/holder: who holds a lock, and whether a hash is a lock at all.
+--
+-- The hash of a lock has one field: the holder's id, with a count. The hash of a read-write lock
+-- has the field mode too, and a count for each reader or the writer. Any other hash is data of
+-- another program: no script may change it. Its answer then is an error FOREIGN, which says what
+-- the key holds. A hash may have millions of fields, so at most about ten are read. Of a small
+-- hash Redis keeps in one piece, a page of HSCAN is all of it: at most 512 by default.
+-- uses     lib/count
+-- defines  foreign(what): the error for a key with such data;
+--          foreign_hash(fields): the error for a hash with that many fields;
+--          has_counts(lock_hash, fields): whether the first fields, other than mode, are counts;
+--          holder_of(lock_hash): the holder's id, nil if nobody holds the lock, '' if it is a
+--          read-write lock; or nil and the error
+
+local function foreign(what)
+  return redis.error_reply('FOREIGN the key holds ' .. what .. '; use another name')
+end
+
+local function foreign_hash(fields)
+  local with = fields == 1 and '1 field' or string.format('%d fields', fields)
+  return foreign('a hash with ' .. with .. ' that is no lock')
+end
+
+local function has_counts(lock_hash, fields)
+  local entries = fields <= 10 and redis.call('hgetall', lock_hash)
+    or redis.call('hscan', lock_hash, 0, 'count', 10)[2]
+  for i = 1, #entries, 2 do
+    if entries[i] ~= 'mode' and not read_count(entries[i + 1]) then
+      return false
+    end
+  end
+  return true
+end
+
+local function holder_of(lock_hash)
+  local fields = redis.call('hlen', lock_hash)
+  if fields == 0 then
+    return nil
+  elseif fields == 1 then
+    local id = redis.call('hkeys', lock_hash)[1]
+    if id ~= 'mode' and read_count(redis.call('hget', lock_hash, id)) then
+      return id
+    end
+  end
+  local mode = redis.call('hget', lock_hash, 'mode')
+  if (mode == 'read' or mode == 'write') and has_counts(lock_hash, fields) then
+    return ''
+  end
+  return nil, foreign_hash(fields)
+end
