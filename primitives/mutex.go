@@ -198,9 +198,11 @@ func readLockReply(reply scripts.Reply) (engine.Result, error) {
 //
 // With counts left it runs lock/nested_release. That script sets the wanted count instead of
 // subtracting one, so a copy changes nothing and no memory is needed. Reply: 0 if o had lost the lock.
-func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, left int) (engine.Released, error) {
+func (d *hashDriver) releaseCounts(
+	ctx context.Context, o *engine.Ownership, left int, rest time.Duration,
+) (engine.Released, error) {
 	if left == 0 {
-		return d.releaseShared(ctx, &o.Owner, false)
+		return d.releaseShared(ctx, &o.Owner, false, rest)
 	}
 	lost, err := readLost(
 		d.h.c.run.Do(ctx, lockNestedRelease, []any{d.h.name, &d.h.sharedCounts}, o.ID, left, millis(o.TTL)))
@@ -210,10 +212,13 @@ func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, lef
 // releaseShared gives back one count of an id that others may share, by lock/release_shared. The
 // request's key remembers the release, so a copy takes no second count and gets the same answer. A
 // rollback gives back only a count that the key says was acquired: the other counts of the id belong to
-// other callers. The TTL is used only if the hash has none.
-func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
+// other callers. The TTL is used only if the hash has none. If it was the last count, the lock stays taken for
+// the rest of the minimum hold.
+func (d *hashDriver) releaseShared(
+	ctx context.Context, o *engine.Owner, rollback bool, rest time.Duration,
+) (engine.Released, error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(rollback), millis(o.TTL)))
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(rollback), millis(o.TTL), millis(rest)))
 	return engine.Released{Lost: lost}, err
 }
 
@@ -277,7 +282,7 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 // does not say, as it does for a rollback, what the request itself has acquired.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.remembered, 0, millis(q.TTL)))
+		id, d.h.c.publish(), d.h.c.remembered, 0, millis(q.TTL), 0))
 	return err == nil && !lost, err
 }
 
@@ -381,7 +386,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 // attempt may still come, the script leaves a key that stops it.
 func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err error) {
 	if q.Shared {
-		_, err = d.releaseShared(ctx, &q.Owner, true)
+		_, err = d.releaseShared(ctx, &q.Owner, true, 0)
 	} else {
 		_, err = d.free(ctx, &q.Owner, engine.Next{})
 	}
@@ -393,13 +398,13 @@ func (d *mutexDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left > 0 || o.Shared {
-		return d.releaseCounts(ctx, o, left)
+		return d.releaseCounts(ctx, o, left, next.Rest)
 	}
 	return d.free(ctx, &o.Owner, next)
 }
 
-// free frees the lock of a private owner, or makes the successor in next its holder. It runs lock/release;
-// [readReleased] reads the reply.
+// free frees the lock of a private owner, makes the successor in next its holder, or leaves it taken for the
+// rest in next. It runs lock/release; [readReleased] reads the reply.
 //
 // A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
 // the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:
@@ -415,7 +420,10 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 		place = d.placeName(next.Place.Number)
 	}
 	keys := append(make([]any, 0, 7), d.h.name, &d.channel, memory, &d.h.sharedCounts, &d.line)
-	args := append(make([]any, 0, 7), o.ID, d.h.c.publish(), memoryTTL, place)
+	args := append(make([]any, 0, 8), o.ID, d.h.c.publish(), memoryTTL, place)
+	if next.Rest > 0 || next.Successor != nil {
+		args = append(args, millis(next.Rest))
+	}
 	if successor := next.Successor; successor != nil {
 		keys = append(append(keys, d.h.ownerKey(successor)), d.extra[1:]...)
 		args = append(args, successor.ID, d.h.ttlArg(successor.TTL))
@@ -432,7 +440,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 // readReleased reads the reply of the scripts that free something or hand it off:
 //
 //	{token}  the successor holds it; the token is 0 for all but fenced locks
-//	1 + n    it is free, and n clients have received the release message
+//	1 + n    it is free, or stays taken for the rest of the minimum hold; n clients have received the release message
 //	0        there was nothing to give back: the hold was lost
 //
 // The successor's lease counts from when the release was sent.

@@ -32,10 +32,10 @@ const cohortTokens = 1000
 
 // inCohort reports whether the hold of q may be part of a cohort. Only renewed holds without a limit are. The
 // others rely on a lease of their own on the server, which passing on does not set. A member of a joint lock
-// must have the id of its joint lock.
+// must have the id of its joint lock. A hold with a minimum would keep the lock from the next one.
 func (q *Request) inCohort() bool {
 	t := q.Terms
-	return t.Cohort > 0 && t.Renew && t.MaxHold == 0 && !q.Shared && q.group == nil
+	return t.Cohort > 0 && t.Renew && t.MaxHold == 0 && t.MinHold == 0 && !q.Shared && q.group == nil
 }
 
 // passOn makes the first local waiter the holder in the place of h, and reports whether it did. If not, the

@@ -1,6 +1,7 @@
 -- lock/release_shared: release one count of an owner id that may be shared.
--- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
--- uses     lib/shared_counts, notify_free
+-- The last count stays for the rest of the minimum hold, as if it were a private one.
+-- notify_free and notify_rest are in lib/notify_free, and for fair locks in fairlock/notify_free.
+-- uses     lib/shared_counts, lib/shorten, notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 nothing to release
@@ -11,10 +12,11 @@
 -- ARGV[3]  memory ttl, ms
 -- ARGV[4]  1 to release only if the memory says that this request acquired
 -- ARGV[5]  ttl, ms, if the lock hash has none
+-- ARGV[6]  rest of the minimum hold, ms; 0 or missing: it is over
 -- returns  1 when a count was released, 0 when there was none
 local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
-local only_if_acquired, default_ttl_ms = ARGV[4] == '1', ARGV[5]
+local only_if_acquired, default_ttl_ms, rest_ms = ARGV[4] == '1', ARGV[5], ARGV[6] or '0'
 
 local memory = redis.call('get', memory_key)
 if memory == '2' then
@@ -28,12 +30,15 @@ if not count or (only_if_acquired and not memory) then
   redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
   return 0
 end
--- In both branches the first write is one that a full Redis allows; the other writes then pass,
+-- In all branches the first write is one that a full Redis allows; the other writes then pass,
 -- too.
 if count > 1 then
   local ttl_ms = redis.call('pttl', lock_hash)
   redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
   redis.call('hincrby', lock_hash, owner, -1)
+elseif rest_ms ~= '0' then
+  shorten(lock_hash, rest_ms)
+  notify_rest(all_keys, publish)
 else
   redis.call('del', lock_hash)
   notify_free(all_keys, publish)

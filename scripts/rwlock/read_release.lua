@@ -1,5 +1,6 @@
 -- rwlock/read_release: release a reader's counts; the last reader frees the lock.
--- uses     lib/shared_counts, rwlock/readers
+-- Before its minimum hold is over, the reader stays for the rest of it.
+-- uses     lib/shared_counts, lib/shorten, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
@@ -11,10 +12,13 @@
 -- ARGV[4]  1 to release one count, a shared one if there is one; 0 to release all that are not
 --          shared
 -- ARGV[5]  1 to release only if the memory says that this request acquired
+-- ARGV[6]  not used
+-- ARGV[7]  rest of the minimum hold, ms; 0 or missing: it is over
 -- returns  1 when it was held, 0 when not
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_if_acquired = ARGV[4] == '1', ARGV[5] == '1'
+local rest_ms = ARGV[7] or '0'
 
 local prefix = hold_prefix(lock_hash)
 local memory = redis.call('get', memory_key)
@@ -34,11 +38,23 @@ if to_release == 0 or (only_if_acquired and is_shared and not memory) then
   return 0
 end
 local left = reader_ttl(prefix, owner, count)
--- In both branches the first write is one that a full Redis allows.
+-- In all branches the first write is one that a full Redis allows.
 if left > 0 and to_release < count then
   lower_count(lock_hash, prefix, owner, count, count - to_release, left)
   if is_shared then
     remove_shared_count(shared_counts, owner)
+  end
+elseif left > 0 and rest_ms ~= '0' then
+  -- One hold stays, with the rest as its lease. A writer that also reads keeps the hash's TTL.
+  redis.call('del', memory_key)
+  lower_count(lock_hash, prefix, owner, count, 1, left)
+  shorten(hold_key(prefix, owner, 1), rest_ms)
+  if is_shared then
+    forget_shared_count(shared_counts, owner)
+  end
+  if mode ~= 'write' then
+    fit_ttl(lock_hash, prefix, left)
+    redis.call(publish, channel, '0')
   end
 else
   remove_reader(lock_hash, prefix, owner, count)
