@@ -434,7 +434,17 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		}
 		for range 10 {
 			repeat()
-			k.requireRest(t, other, key, hold.ID(), time.Until(over)+20*time.Millisecond)
+			limit := time.Until(over) + 20*time.Millisecond // before Redis is asked: the TTL is no longer than that
+			if k.isFree(t, other, key) {
+				require.Less(t, time.Until(over), 50*time.Millisecond, "a copy frees it too soon")
+				break // the machine is slow
+			}
+			for _, holders := range k.holders(t, other, key) {
+				for _, holder := range holders {
+					require.Equal(t, hold.ID(), holder.ID)
+					require.LessOrEqual(t, holder.TTL, limit)
+				}
+			}
 		}
 		next := awaitHold(t, start(func() (*primitives.Hold, error) { return k.asRival(other, key).Acquire(t.Context()) }))
 		for range 3 {
