@@ -58,6 +58,7 @@ var (
 	_ func(time.Duration, time.Duration) primitives.Option = primitives.WithPolling
 	_ func(time.Duration) primitives.Option                = primitives.WithWaiterTimeout
 	_ func(time.Duration) primitives.Option                = primitives.WithCohort
+	_ func(time.Duration) primitives.Option                = primitives.WithMinHold
 
 	_ func(...primitives.Option) primitives.ClientOption   = primitives.WithDefaults
 	_ func(string) primitives.ClientOption                 = primitives.WithClientID

@@ -32,6 +32,9 @@ func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
 		bad[fmt.Sprint("watchdog ", d)] = primitives.WithWatchdog(d)
 		bad[fmt.Sprint("max hold ", d)] = primitives.WithMaxHold(d)
 		bad[fmt.Sprint("waiter timeout ", d)] = primitives.WithWaiterTimeout(d)
+		if d != 0 {
+			bad[fmt.Sprint("minimum hold ", d)] = primitives.WithMinHold(d)
+		}
 		bad[fmt.Sprint("polling min ", d)] = primitives.WithPolling(d, time.Second)
 		bad[fmt.Sprint("polling max ", d)] = primitives.WithPolling(time.Millisecond, d)
 	}

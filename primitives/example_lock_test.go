@@ -163,6 +163,28 @@ func ExampleWithCohort() {
 	// left: 0
 }
 
+// Cron starts a nightly job on two hosts, whose clocks differ by some seconds. The job takes a moment, but its lock
+// stays taken for ten minutes. So it runs once.
+func ExampleWithMinHold() {
+	client, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+
+	nightly := client.Lock("nightly", primitives.WithMinHold(10*time.Minute), primitives.WithWait(0))
+	for _, host := range []string{"host 1", "host 2"} {
+		err := nightly.Do(ctx, func(context.Context) error {
+			fmt.Println(host, "sends the report")
+			return nil
+		})
+		if errors.Is(err, primitives.ErrNotAcquired) {
+			fmt.Println(host, "has nothing to do")
+		}
+	}
+	// Output:
+	// host 1 sends the report
+	// host 2 has nothing to do
+}
+
 // The context of a hold ends when the lock is lost, here because an operator has freed it by force.
 func ExampleHold() {
 	client, done := exampleClient()

@@ -159,12 +159,12 @@ func readFairGrant(payload string) (g fairGrant, ok bool) {
 // it may share with other waiters.
 func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	if !q.Shared {
-		_, err := d.free(ctx, &q.Owner)
+		_, err := d.free(ctx, &q.Owner, 0)
 		return err
 	}
 	// In this order: after the first command, a late copy of the acquisition cannot join the queue again.
 	// An error of Redis itself, as for a key of another type, must not keep the second from leaving it.
-	_, err := d.releaseShared(ctx, &q.Owner)
+	_, err := d.releaseShared(ctx, &q.Owner, 0)
 	if err != nil && scripts.OutcomeOf(err) != scripts.Executed {
 		return err
 	}
@@ -176,26 +176,27 @@ func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 
 // Release implements [engine.Driver].
 func (d *fairDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
+	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left > 0 || o.Shared {
-		return d.releaseCounts(ctx, o, left)
+		return d.releaseCounts(ctx, o, left, next.Rest)
 	}
-	return d.free(ctx, &o.Owner)
+	return d.free(ctx, &o.Owner, next.Rest)
 }
 
-// free ends what a private owner has: the lock, or a position in the queue. It runs fairlock/release,
-// which replies:
+// free ends what a private owner has: the lock, or a position in the queue. A lock whose minimum hold is not
+// over stays taken for the rest. It runs fairlock/release, which replies:
 //
 //	0                     the owner did not hold the lock
-//	1                     it is free, or was granted to a waiter of another client, by a message
+//	1                     it is free, or stays taken, or was granted to a waiter of another client, by a message
 //	"<id> <since> <ttl>"  it was granted to a waiter of this client
 //
 // The owner's key remembers the reply. So if the reply with a grant was lost, a copy repeats it. If all
 // are lost, the waiter finds the grant by its next refresh.
-func (d *fairDriver) free(ctx context.Context, o *engine.Owner) (engine.Released, error) {
+func (d *fairDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	c := d.h.c
-	reply, err := c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)), o.ID, c.publish(), c.rememberFor(o), c.life)
+	reply, err := c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
+		o.ID, c.publish(), c.rememberFor(o), c.life, millis(rest))
 	if payload, ok := reply.Value.(string); ok {
 		g, ok := readFairGrant(payload)
 		if !ok {
@@ -227,7 +228,8 @@ func (d *fairDriver) Subscribe(q *engine.Request, wake func(missed bool)) []engi
 // this library's scripts if they cannot grant it.
 func (d *fairDriver) waiterChannel(id string) string { return d.channel.String() + ":" + id }
 
-// grantChannel is the channel on which this client receives the grants to its waiters. It has the
+// grantChannel is the channel on which this client receives the grants to its waiters, and "0" if the lease
+// of the holder ends sooner than its waiters know. It has the
 // client's life in its name, so no grant for an earlier client of the same id arrives here.
 func (d *fairDriver) grantChannel() string { return d.channel.String() + ":" + d.h.c.life }
 

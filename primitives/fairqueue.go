@@ -138,7 +138,7 @@ func (qs *fairQueues) begin(d *fairDriver) *fairQueue {
 	q.grants = d.h.c.hub.Subscribe(d.grantChannel(), func(s pubsub.Signal) {
 		if g, ok := readFairGrant(s.Payload); ok {
 			qs.grant(d, g)
-		} else if s.Resubscribed {
+		} else if s.Resubscribed || isUnlockMessage(s.Payload) {
 			q.refreshNow.Send()
 		}
 	})
@@ -168,8 +168,8 @@ func (w *fairWaiter) NextStep(*engine.Waiter) engine.Step {
 //   - It is for the position that the waiter has now. An older grant is for a place that it has lost.
 //   - Enough of the lease is left: at most a quarter of it has passed, and at most a tenth of the time
 //     that the hold may last.
-//   - The lease is as long as the request asks for, or will be renewed. A release shortens it if the
-//     waiter's heartbeat is old.
+//   - The lease is as long as the request asks for, or is no shorter than its minimum hold and will be
+//     renewed. A release shortens it if the waiter's heartbeat is old.
 //
 // Only the server knows when the lease began. So it counts from an earlier instant: when the attempt was
 // sent that last showed the waiter without the lock, or when this client sent the release.
@@ -190,7 +190,7 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 	if g.ttl < w.q.TTL {
 		res.Lease = g.ttl
 	}
-	if time.Since(res.Sent) > usable || (res.Lease > 0 && !w.q.Terms.Renew) {
+	if time.Since(res.Sent) > usable || (res.Lease > 0 && (!w.q.Terms.Renew || res.Lease < w.q.Terms.MinHold)) {
 		return nil
 	}
 	return res

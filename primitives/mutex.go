@@ -210,9 +210,11 @@ func readLockReply(reply scripts.Reply) (engine.Result, error) {
 //
 // With counts left it runs lock/nested_release. That script sets the wanted count instead of
 // subtracting one, so a copy changes nothing and no memory is needed. Reply: 0 if o had lost the lock.
-func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, left int) (engine.Released, error) {
+func (d *hashDriver) releaseCounts(
+	ctx context.Context, o *engine.Ownership, left int, rest time.Duration,
+) (engine.Released, error) {
 	if left == 0 {
-		return d.releaseShared(ctx, &o.Owner)
+		return d.releaseShared(ctx, &o.Owner, rest)
 	}
 	lost, err := readLost(
 		d.h.c.run.Do(ctx, lockNestedRelease, []any{d.h.name, &d.h.sharedCounts}, o.ID, left, millis(o.TTL)))
@@ -222,10 +224,13 @@ func (d *hashDriver) releaseCounts(ctx context.Context, o *engine.Ownership, lef
 // releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
 // It is the release and the rollback. If the acquisition has no count, nothing is released: the other counts
 // of the id belong to other callers. The request's key remembers the release, so a copy gets the same answer,
-// and a late copy of the acquisition takes nothing. The TTL is used only if the hash has none.
-func (d *hashDriver) releaseShared(ctx context.Context, o *engine.Owner) (engine.Released, error) {
+// and a late copy of the acquisition takes nothing. The TTL is used only if the hash has none. If it was the
+// last count, the lock stays taken for the rest of the minimum hold.
+func (d *hashDriver) releaseShared(
+	ctx context.Context, o *engine.Owner, rest time.Duration,
+) (engine.Released, error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), 1, millis(o.TTL)))
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), 1, millis(o.TTL), millis(rest)))
 	return releasedOf(lost, err)
 }
 
@@ -314,7 +319,7 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 // it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.rememberedLong, 0, millis(q.TTL)))
+		id, d.h.c.publish(), d.h.c.rememberedLong, 0, millis(q.TTL), 0))
 	return err == nil && !lost, err
 }
 
@@ -435,7 +440,7 @@ func pollMarkTTL(q *engine.Request) int64 {
 // attempt may still come, the script leaves a key that stops it.
 func (d *mutexDriver) Rollback(ctx context.Context, q *engine.Request) (err error) {
 	if q.Shared {
-		_, err = d.releaseShared(ctx, &q.Owner)
+		_, err = d.releaseShared(ctx, &q.Owner, 0)
 	} else {
 		_, err = d.free(ctx, &q.Owner, engine.Next{})
 	}
@@ -447,13 +452,13 @@ func (d *mutexDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left > 0 || o.Shared {
-		return d.releaseCounts(ctx, o, left)
+		return d.releaseCounts(ctx, o, left, next.Rest)
 	}
 	return d.free(ctx, &o.Owner, next)
 }
 
-// free frees the lock of a private owner, or makes the successor in next its holder. It runs lock/release;
-// [readReleased] reads the reply.
+// free frees the lock of a private owner, makes the successor in next its holder, or leaves it taken for the
+// rest in next. It runs lock/release; [readReleased] reads the reply.
 //
 // A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
 // the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:
@@ -469,7 +474,10 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 		place = d.placeName(next.Place.Number)
 	}
 	keys := append(make([]any, 0, 7), d.h.name, &d.channel, memory, &d.h.sharedCounts, &d.line)
-	args := append(make([]any, 0, 7), o.ID, d.h.c.publish(), memoryTTL, place)
+	args := append(make([]any, 0, 8), o.ID, d.h.c.publish(), memoryTTL, place)
+	if next.Rest > 0 || next.Successor != nil {
+		args = append(args, millis(next.Rest))
+	}
 	if successor := next.Successor; successor != nil {
 		keys = append(append(keys, d.h.ownerKey(successor)), d.extra[1:]...)
 		args = append(args, successor.ID, d.h.ttlArg(successor.TTL))
@@ -503,7 +511,7 @@ func countTokens(res *engine.Result, n int32) {
 //
 //	{n}      the successor holds it; n is 0, or the number of permits that are left
 //	{digits} the successor holds it; the last fencing token that was reserved
-//	1 + n    it is free, and n clients have received the release message
+//	1 + n    it is free, or stays taken for the rest of the minimum hold; n clients have received the message
 //	0        there was nothing to give back: the hold was lost
 //
 // The successor's lease counts from when the release was sent.

@@ -35,6 +35,7 @@ const (
 	optWaiterTimeout
 	optCohort
 	optLinger
+	optMinHold
 )
 
 // Durations that are sent to Redis lie between these.
@@ -123,6 +124,24 @@ func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }
 // The client listens for other clients that ask. Where it cannot subscribe, nothing lingers.
 func WithLinger(d time.Duration) Option { return Option{kind: optLinger, d: d} }
 
+// WithMinHold keeps a lock from being free again before d after its acquisition, however soon it is released. It
+// is for jobs that must run once although the clocks of their hosts differ: a job that takes a second, on hosts
+// whose clocks differ by at most a minute, needs a d of some minutes. Default 0. From 1 ms to 100 years.
+//
+// A Release before that ends the hold as ever, and returns at once. But the key stays for the rest of d, under
+// the hold's id, and nobody else acquires the lock. Waiters learn the new TTL, and acquire when it ends. If the
+// process dies instead, or calls [Hold.Detach], the lock stays taken for d or for its lease, whichever is longer.
+// [Lock.ForceRelease] and ReleaseID free it at once, and Adopt takes it over.
+//
+// It concerns all locks, and [PermitExpirableSemaphore]; a plain semaphore ignores it. A reader keeps writers
+// out, not other readers. d counts from the moment when the acquisition was confirmed, by the monotonic clock of
+// its process. The outermost hold decides: nested holds ignore the option. With a [WithLease] or [WithMaxHold]
+// shorter than d, the hold is lost as ever, and the key stays. Such a hold belongs to no cohort ([WithCohort]).
+//
+// With [WithOwner], an acquisition with the same id may enter during the rest, and the lock then stays taken
+// until the lease of that acquisition ends. If the id has other holds when it is released, the last one decides.
+func WithMinHold(d time.Duration) Option { return Option{kind: optMinHold, d: d} }
+
 // settings are the options that apply to an acquisition, merged. It is a value: each scope copies the one
 // around it and applies its own options.
 type settings struct {
@@ -186,6 +205,10 @@ func (s *settings) apply(o *Option) {
 	case optLinger:
 		s.check(o.d >= 0 && o.d <= maxDuration, "a linger of %v (from 0 to 100 years)", o.d)
 		s.Linger = o.d
+	case optMinHold:
+		if s.MinHold = o.d; o.d != 0 {
+			s.checkDuration("minimum hold", o.d)
+		}
 	}
 }
 
@@ -207,6 +230,9 @@ func (s settings) forMember(joint *settings) settings {
 	}
 	if has(optWaiterTimeout) {
 		s.WaiterTimeout = joint.WaiterTimeout
+	}
+	if has(optMinHold) {
+		s.MinHold = joint.MinHold
 	}
 	if has(optWait) {
 		s.Wait = -1 // the joint lock itself waits no longer

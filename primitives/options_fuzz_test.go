@@ -27,7 +27,7 @@ func FuzzDurations(f *testing.F) {
 		0, 1, -1, 999_999, 1_000_000, 1_000_001, int64(time.Second), int64(century), int64(century) + 1, math.MaxInt64,
 		math.MinInt64,
 	} {
-		for option := range byte(10) {
+		for option := range byte(11) {
 			f.Add(option, d, int64(time.Second))
 			f.Add(option, int64(time.Millisecond), d)
 		}
@@ -39,7 +39,7 @@ func FuzzDurations(f *testing.F) {
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		var option primitives.Option
 		valid := sendable(d)
-		switch which % 10 {
+		switch which % 11 {
 		case 0:
 			option = primitives.WithLease(d)
 		case 1:
@@ -75,6 +75,8 @@ func FuzzDurations(f *testing.F) {
 			ttl := admin.PTTL(ctx, "x").Val()
 			require.True(t, ttl > 0 && (!valid || ttl > d-time.Minute), "%v", ttl)
 			return
+		case 10:
+			option, valid = primitives.WithMinHold(d), d == 0 || sendable(d)
 		}
 		c := newClient(t, rdb)
 		for _, l := range []*primitives.Lock{c.Lock("x", option), c.FairLock("y", option), c.RWLock("z", option).Reader()} {
@@ -85,7 +87,7 @@ func FuzzDurations(f *testing.F) {
 				require.Equal(t, before, sent.n.Load(), "nothing is sent")
 				continue
 			}
-			late := errors.Is(err, primitives.ErrLost) || which%10 == 5 && errors.Is(err, primitives.ErrNotAcquired)
+			late := errors.Is(err, primitives.ErrLost) || which%11 == 5 && errors.Is(err, primitives.ErrNotAcquired)
 			if late { // the answer came after the lease, or after the wait
 				continue
 			}

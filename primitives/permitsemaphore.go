@@ -132,7 +132,7 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 // behind. It returns [ErrNotHeld] if one of the permits is not held.
 func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) error {
 	raw, wrong := rawPermits(id)
-	held, err := s.change(ctx, "release id", permitsRelease, s.driver.keys, wrong, raw, 1)
+	held, err := s.change(ctx, "release id", permitsRelease, s.driver.keys, wrong, raw, 1, 0)
 	if err == nil && held == 0 {
 		err = s.failed("release id", ErrNotHeld)
 	}
@@ -289,7 +289,7 @@ func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 // Rollback implements [engine.Driver]: a release of whichever of the ids are there. Its memory stops late
 // copies of the attempt.
 func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.release(ctx, &q.Owner, nil)
+	_, err := d.release(ctx, &q.Owner, engine.Next{})
 	return err
 }
 
@@ -297,17 +297,18 @@ func (d *permitDriver) Rollback(ctx context.Context, q *engine.Request) error {
 func (d *permitDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
-	return d.release(ctx, &o.Owner, next.Successor)
+	return d.release(ctx, &o.Owner, next)
 }
 
 // release runs permitsemaphore/release for all permits of o. The 0 among the arguments allows it to
 // release the remaining permits if some are lost. ReleaseID passes 1: all or none. If there is a successor,
-// the script also gives the successor's ids as many permits as it asks for. [readPermitsReleased] reads the reply.
-func (d *permitDriver) release(ctx context.Context, o, successor *engine.Owner) (engine.Released, error) {
+// the script also gives the successor's ids as many permits as it asks for. If the minimum hold is not over, the
+// permits stay taken for the rest of it. [readPermitsReleased] reads the reply.
+func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	c := d.h.c
 	keys := d.keys(d.h.ownerKey(o))
-	args := []any{c.publish(), c.rememberFor(o), rawOf(o.ID), 0}
-	if successor != nil {
+	args := []any{c.publish(), c.rememberFor(o), rawOf(o.ID), 0, millis(next.Rest)}
+	if successor := next.Successor; successor != nil {
 		keys = append(keys, d.h.ownerKey(successor))
 		args = append(args, rawOf(successor.ID), millis(successor.TTL))
 	}

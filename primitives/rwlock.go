@@ -116,16 +116,16 @@ func (d *rwDriver) keys(request string) []any {
 //
 // o's key remembers the release: a copy gets the same answer, and a late copy of the acquisition takes
 // nothing. The TTL is for a hash without one, and only write_release reads it. Both get it, so that they
-// can share this function.
-func (d *rwDriver) free(ctx context.Context, o *engine.Owner) (engine.Released, error) {
+// can share this function. If nothing else is left of o, it stays for the rest of its minimum hold.
+func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), 1, millis(o.TTL)))
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), 1, millis(o.TTL), millis(rest)))
 	return releasedOf(lost, err)
 }
 
 // Rollback implements [engine.Driver]. A writer's also removes its reservation.
 func (d *rwDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, &q.Owner)
+	_, err := d.free(ctx, &q.Owner, 0)
 	return err
 }
 
@@ -163,7 +163,7 @@ func (d *rwDriver) adopt(
 // anything but 0 means that id has held.
 func (d *rwDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.rememberedLong, 1, 0, millis(q.TTL)))
+		id, d.h.c.publish(), d.h.c.rememberedLong, 1, 0, millis(q.TTL), 0))
 	return err == nil && !lost, err
 }
 
@@ -287,10 +287,10 @@ func (d *readerDriver) acquireBatch(
 // the lease to what those holds were promised: the released hold may have had the longest one. The
 // engine computes that time (internal/engine/lease.go), and EndShortening reports the outcome to it.
 func (d *readerDriver) Release(
-	ctx context.Context, o *engine.Ownership, left int, _ engine.Next,
+	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left == 0 {
-		return d.free(ctx, &o.Owner)
+		return d.free(ctx, &o.Owner, next.Rest)
 	}
 	need, known := o.BeginShortening(left)
 	ttl := millis(need)
@@ -298,7 +298,7 @@ func (d *readerDriver) Release(
 	case !known:
 		ttl = -1 // leave the lease as it is
 	case ttl == 0: // the leases of the holds that are left have ended
-		return d.free(ctx, &o.Owner)
+		return d.free(ctx, &o.Owner, next.Rest)
 	}
 	lost, err := readLost(
 		d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered))
@@ -440,8 +440,8 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 }
 
 // Release implements [engine.Driver]. With counts left it runs lock/nested_release on the writer's field.
-// Else it runs rwlock/write_release, which frees the lock, or hands it off to another writer;
-// [readReleased] reads the reply.
+// Else it runs rwlock/write_release, which frees the lock, hands it off to another writer, or leaves it taken
+// for the rest of the minimum hold; [readReleased] reads the reply.
 //
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
 // nothing off. o's key remembers the release, and the successor's key whether it has given up.
@@ -454,7 +454,9 @@ func (d *writerDriver) Release(
 		return engine.Released{Lost: lost}, err
 	}
 	keys := d.keys(d.h.ownerKey(&o.Owner))
-	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), flag(o.Shared), millis(o.TTL)}
+	args := []any{
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), flag(o.Shared), millis(o.TTL), millis(next.Rest),
+	}
 	if s := next.Successor; s != nil {
 		keys, args = append(keys, d.h.ownerKey(s)), append(args, s.ID, millis(s.TTL))
 	} else if next.CountPolls {

@@ -42,9 +42,12 @@ func runCommand(args []string) *cli.Command {
 				"SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the group. While redlatch still\n"+
 				"waits for NAME, they end it.\n\n"+
 				"If NAME is lost, the group gets SIGTERM, and SIGKILL after --grace. If its TTL is about to end, SIGKILL\n"+
-				"comes before anybody else can acquire NAME. The exit code is then 76.",
+				"comes before anybody else can acquire NAME. The exit code is then 76.\n\n"+
+				"With --min-hold NAME stays held for that long after it was acquired, however soon CMD ends. So a job that\n"+
+				"several hosts start runs once, although their clocks differ. redlatch does not wait for it.",
 			"redlatch run orders:42 -- echo shipped",
-			"redlatch run --nonblock --kind fenced nightly -- sh -c 'echo token $REDLATCH_TOKEN'",
+			"redlatch run --nonblock --min-hold 10m nightly -- echo 'runs once, on whichever host cron starts it first'",
+			"redlatch run --nonblock --kind fenced ledger -- sh -c 'echo token $REDLATCH_TOKEN'",
 			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
 		StopOnNthArg: new(1), // flags of CMD are not ours
 		Flags: []cli.Flag{
@@ -65,6 +68,10 @@ func runCommand(args []string) *cli.Command {
 			&cli.DurationFlag{
 				Name: "max-hold", HideDefault: true,
 				Usage: "end the hold after `DURATION`, even if it could be renewed (default: no limit)",
+			},
+			&cli.DurationFlag{
+				Name: "min-hold", HideDefault: true,
+				Usage: "NAME stays held for `DURATION` after it was acquired, even if CMD ends sooner (default: it does not)",
 			},
 			&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, with --kind semaphore or permits"},
 			&cli.DurationFlag{Name: "grace", Value: 5 * time.Second, Usage: "`DURATION` from SIGTERM to SIGKILL, at most"},
@@ -95,6 +102,7 @@ type job struct {
 	argv       []string
 	options    []primitives.Option
 	ttl        time.Duration // of the key in Redis when it was last written, at least
+	minHold    time.Duration // 0: none
 	grace      time.Duration
 
 	refused atomic.Bool // Redis has answered that somebody else holds it
@@ -106,7 +114,10 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{kind: c.String("kind"), name: name, argv: argv, ttl: c.Duration("watchdog"), grace: c.Duration("grace")}
+	j := &job{
+		kind: c.String("kind"), name: name, argv: argv, ttl: c.Duration("watchdog"), minHold: c.Duration("min-hold"),
+		grace: c.Duration("grace"),
+	}
 	pooled := j.kind == kindSemaphore || j.kind == kindPermits
 	switch {
 	case !slices.Contains(runKinds, j.kind):
@@ -119,6 +130,14 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 		return nil, badUsage("--permits %d: at least 1", c.Int("permits"))
 	case c.Int("permits") > 1 && !pooled:
 		return nil, badUsage("--permits %d: a %s has no permits", c.Int("permits"), j.kind)
+	case c.IsSet("min-hold") && j.kind == kindSemaphore:
+		return nil, badUsage("--min-hold: a %s has no TTL to keep it held; take --kind %s", j.kind, kindPermits)
+	case c.IsSet("min-hold") && j.minHold < time.Millisecond:
+		return nil, badUsage("--min-hold %v: at least 1ms", j.minHold)
+	case c.IsSet("lease") && j.minHold > c.Duration("lease"):
+		return nil, badUsage("--min-hold %v is longer than --lease %v", j.minHold, c.Duration("lease"))
+	case c.IsSet("max-hold") && j.minHold > c.Duration("max-hold"):
+		return nil, badUsage("--min-hold %v is longer than --max-hold %v", j.minHold, c.Duration("max-hold"))
 	case j.grace < 0:
 		return nil, badUsage("--grace %v is negative", j.grace)
 	}
@@ -138,6 +157,7 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 		j.options = append(j.options, primitives.WithMaxHold(c.Duration("max-hold")))
 		j.ttl = min(j.ttl, c.Duration("max-hold"))
 	}
+	j.options = append(j.options, primitives.WithMinHold(j.minHold))
 	if j.ttl < time.Millisecond {
 		return nil, badUsage("--lease, --watchdog and --max-hold: at least 1ms")
 	}
@@ -242,6 +262,9 @@ func (j *job) acquire(ctx context.Context, s *session, signals chan os.Signal) (
 		return nil, j.explain(r.err)
 	case !undisturbed: // a signal came when it was granted
 		_ = r.hold.Release(waiting)
+		if j.minHold > 0 { // CMD does not run, so the name is free at once
+			j.releaseID(context.WithoutCancel(ctx), s, r.hold)
+		}
 		return nil, cmp.Or(context.Cause(waiting), context.Cause(ctx))
 	}
 	return r.hold, nil
@@ -335,23 +358,31 @@ func (j *job) environment(hold *primitives.Hold) []string {
 }
 
 // release releases the hold, and reports whether it was lost before. It also removes what is left of a
-// hold that ended by time: the child is gone, so others need not wait for the end of the lease.
+// hold that ended by time: the child is gone, so others need not wait for the end of the lease. A minimum hold
+// is kept all the same.
 func (j *job) release(s *session, hold *primitives.Hold) (lost bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	err := hold.Release(ctx)
 	switch {
 	case errors.Is(err, primitives.ErrLost):
-		if holder, ok := s.acquirer(j.kind, j.name).(releaser); ok {
-			for id := range strings.SplitSeq(hold.ID(), ",") {
-				_ = holder.ReleaseID(ctx, id)
-			}
+		if j.minHold == 0 {
+			j.releaseID(ctx, s, hold)
 		}
 		return true
 	case err != nil:
 		fmt.Fprintf(os.Stderr, "redlatch: %v; %q stays held until its lease ends\n", err, j.name)
 	}
 	return false
+}
+
+// releaseID removes what is left of a hold that has ended.
+func (j *job) releaseID(ctx context.Context, s *session, hold *primitives.Hold) {
+	if holder, ok := s.acquirer(j.kind, j.name).(releaser); ok {
+		for id := range strings.SplitSeq(hold.ID(), ",") {
+			_ = holder.ReleaseID(ctx, id)
+		}
+	}
 }
 
 // releaseTimeout bounds how long the end of run waits for Redis.

@@ -153,6 +153,38 @@ func TestRunGivesUpWhenItMay(t *testing.T) {
 	}
 }
 
+// A job that ends within its minimum hold runs once, however often it is started. run does not wait, and the name
+// is free when the minimum is over.
+func TestRunKeepsTheMinimumHold(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, kind := range []string{kindLock, kindFair, kindFenced, kindWrite, kindPermits} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			if kind == kindPermits {
+				_, err := client(t, s).PermitExpirableSemaphore(name).Init(t.Context(), 1)
+				require.NoError(t, err)
+			}
+			run := func(status string, flags ...string) int {
+				args := append(append([]string{"run", "--kind", kind}, flags...), name)
+				p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "exit", status)...)...)
+				return p.wait()
+			}
+			began := time.Now()
+			const d = 4 * time.Second
+			require.Equal(t, 7, run("7", "--min-hold", d.String(), "-n"), "a job that fails keeps it, too")
+			if time.Since(began) > d/2 {
+				t.Skip("the machine is too slow")
+			}
+			require.Equal(t, exitNotAcquired, run("0", "-n"))
+			require.Less(t, time.Since(began), d)
+			require.Zero(t, run("0"))
+			require.Greater(t, time.Since(began), d)
+		})
+	}
+}
+
 var forwarded = []syscall.Signal{
 	syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
 }

@@ -107,7 +107,7 @@ func (r *Resource) ReportNotAcquired(ctx context.Context, err error) {
 // serves one acquisition: a second one with the same number would pass for a copy of the first.
 func (r *Resource) NewRequest(terms *Terms) *Request {
 	q := &Request{Owner: r.Core.NewOwner(), Terms: terms, NonReentrant: terms.NonReentrant}
-	q.TTL, q.Permits = terms.FirstTTL(), terms.Permits
+	q.TTL, q.Permits, q.min = terms.WireTTL(), terms.Permits, newMinHold(terms.MinHold)
 	if terms.Owner != "" {
 		q.Name(terms.Owner, true)
 	}
@@ -237,6 +237,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	if res.InDoubt || (err != nil && r.Core.Classify(err).InDoubt) {
 		q.MustRollback, q.InDoubt = true, true
 	}
+	trusted := min(q.TTL, q.Terms.FirstTTL())
 	switch {
 	case err == nil && !res.Granted:
 		r.askFor(q, res.Holder)
@@ -245,7 +246,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 		return res, err
 	case ctx.Err() != nil:
 		err = GaveUp(ctx, nil)
-	case time.Since(res.Sent) >= q.TTL-r.Core.MarginOf(q.TTL):
+	case time.Since(res.Sent) >= trusted-r.Core.MarginOf(trusted):
 		err = ErrLost // the reply took longer than the lease lasts
 	default:
 		return res, nil

@@ -23,7 +23,8 @@ type Driver interface {
 	Rollback(ctx context.Context, r *Request) error
 	// Release lowers the count of o to left. With 0 it frees the lock. With a successor, which only kinds
 	// with Traits.HandsOff get, it makes the successor the holder in the same step, so that no other client
-	// can take the lock in between. The engine calls it with o's wire lock held.
+	// can take the lock in between. With a rest of the minimum hold the lock stays taken for that long, under
+	// the same id: see minhold.go. The engine calls it with o's wire lock held.
 	Release(ctx context.Context, o *Ownership, left int, next Next) (Released, error)
 	// Subscribe listens for messages that give r a reason to try again. It calls wake for each, from
 	// another goroutine; wake does not block. missed: earlier messages may have been lost. The engine
@@ -59,8 +60,11 @@ type Place struct {
 	Last   bool   // the request is the client's only waiter: if it is granted, the place is given up
 }
 
-// Next says who goes on after a release. The zero value: nobody in particular.
+// Next says what follows a release. The zero value: the lock is free, for nobody in particular.
 type Next struct {
+	// Rest is what is left of the minimum hold. If it is not 0, the lock stays taken for that long, and there is
+	// no successor.
+	Rest      time.Duration
 	Successor *Owner // becomes the holder; nil: the lock is freed
 	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise it goes to
 	// the end of the line.
@@ -177,6 +181,7 @@ type Terms struct {
 	WaiterTimeout time.Duration // of a fair waiter
 	Cohort        time.Duration // how long local waiters pass the lock on without a command; 0: they do not
 	Linger        time.Duration // how long the lock stays with the client after its last release; 0: it is freed
+	MinHold       time.Duration // the lock stays taken for this long, however soon it is released; 0: it does not
 
 	// ForMember returns the terms for acquiring the i-th member of a joint lock.
 	ForMember func(i int) *Terms
@@ -189,6 +194,10 @@ func (t *Terms) FirstTTL() time.Duration {
 	}
 	return t.TTL
 }
+
+// WireTTL is the lease on the server that an acquisition asks for. A crash must not end the minimum hold,
+// so it is no shorter than that. The hold is trusted, renewed and limited by FirstTTL and Limit all the same.
+func (t *Terms) WireTTL() time.Duration { return max(t.FirstTTL(), t.MinHold) }
 
 // Limit is how long the hold may last however often it is renewed; 0: no limit.
 func (t *Terms) Limit() time.Duration {
@@ -216,6 +225,7 @@ type Request struct {
 	wait   wait
 	passed *Hold     // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
 	group  holdGroup // the joint ownership whose member this acquires; nil for a user's acquisition
+	min    *minHold  // nil: none
 }
 
 // Result is the reply to an attempt.

@@ -43,17 +43,19 @@ type streak struct {
 	count int32   // hand-offs since
 }
 
-// releaseOrHandOff frees the lock, or hands it off to the first local waiter. It blocks for the reply.
+// releaseOrHandOff frees the lock, or hands it off to the first local waiter, unless the minimum hold is not
+// over. It blocks for the reply.
 // The caller is the last release of o, and holds o.wire. It takes waitQueues.mu before and after the
 // command, but not around it.
 func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error) {
 	r := o.r
 	qs := &r.Core.queues
 	var offered offer
-	if r.Traits.HandsOff && !o.Shared {
+	rest := o.rest()
+	if r.Traits.HandsOff && !o.Shared && rest == 0 {
 		offered = qs.offer(o)
 	}
-	next := Next{Place: offered.place, CountPolls: offered.yielding != nil && o.cohort() > 0}
+	next := Next{Rest: rest, Place: offered.place, CountPolls: offered.yielding != nil && o.cohort() > 0}
 	if offered.successor != nil {
 		next.Successor = &offered.successor.Request.Owner
 	}

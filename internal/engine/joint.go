@@ -380,6 +380,7 @@ func (o *JointOwnership) join(h *Hold) {
 		member.ctx = h.ctx // the attempt's context ends with the attempt, the hold's does not
 		someEnded = someEnded || member.cause != nil
 		member.mu.Unlock()
+		member.Ownership().min.begin(member.r.Core)
 	}
 	o.mu.Unlock()
 	switch {

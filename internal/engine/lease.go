@@ -33,7 +33,7 @@ func (o *Ownership) BeginShortening(left int) (need time.Duration, known bool) {
 			need = max(need, time.Duration(max(h.since+Instant(h.ttl), h.extendedUntil())-now))
 		}
 	}
-	need = max(need, o.renewed().lease(o.r.Core, now))
+	need = max(need, o.renewed().lease(o.r.Core, now), o.min.left(now))
 	if n > 0 {
 		need = max(need, time.Millisecond) // 0 would free the lock under a hold that is about to lapse
 	}
@@ -58,8 +58,8 @@ func (o *Ownership) EndShortening(err error) {
 // NextChange numbers a change of the count. The server ignores a change whose number is lower than the
 // last one, so a late copy of an earlier change has no effect. The caller holds the wire lock.
 func (o *Ownership) NextChange() uint32 {
-	o.change++
-	return o.change
+	o.wire.change++
+	return o.wire.change
 }
 
 // renewedHolds is the lease that the renewed holds of an ownership need together. Holds with a fixed

@@ -37,7 +37,7 @@ type keeper struct {
 // lock must have the id of its joint lock.
 func (q *Request) mayPass() bool {
 	t := q.Terms
-	return t.Renew && t.MaxHold == 0 && !q.Shared && q.group == nil
+	return t.Renew && t.MaxHold == 0 && t.MinHold == 0 && !q.Shared && q.group == nil
 }
 
 // lingerID returns the id of a request whose hold may linger: its number begins with a 0. So a client that is

@@ -134,6 +134,10 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, paren
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
 	inner.Nested, inner.group = true, q.group
+	inner.TTL, inner.min = q.Terms.FirstTTL(), nil
+	if o.r.Kind == r.Kind { // else the other side has it
+		inner.min = o.min
+	}
 	inner.wait = q.wait // bounds the attempt; it does not queue
 	hold, err := r.acquireOutermost(ctx, inner, parent)
 	if errors.Is(err, ErrLost) {

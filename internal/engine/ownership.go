@@ -48,9 +48,8 @@ type Ownership struct {
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. It is taken with a context, because a command may be stuck.
-	wire   wireLock
-	freed  freeing // guarded by wire
-	change uint32  // number of the last change of the count; guarded by wire
+	wire wireLock
+	min  *minHold // nil: none; does not change once the hold is made
 
 	mu         sync.Mutex    // guards the rest; never held around a command
 	holds      *Hold         // live holds that have joined, linked by sibling
@@ -63,6 +62,7 @@ type Ownership struct {
 	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
 	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
 	shortening bool          // a release that shortens the lease was sent and not answered yet
+	freed      freeing       // guarded by wire, not by mu
 	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
@@ -89,7 +89,10 @@ type sharedGroup struct{ of any }
 func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	o := &Ownership{
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
-		over: r.Core.Instant(time.Now().Add(q.TTL)),
+		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
+	}
+	if q.group == nil { // else the joint hold begins it
+		o.min.begin(r.Core)
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
 	if t := q.Terms; r.Traits.Cohorts && (t.Cohort > 0 || t.Linger > 0) && q.mayPass() && !r.Core.NeedsReplicas {
@@ -385,7 +388,7 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 			return nil // a release got through meanwhile
 		}
 		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
-		_, err := o.r.Driver.Release(ctx, o, o.addCount(0), Next{})
+		_, err := o.r.Driver.Release(ctx, o, o.addCount(0), Next{Rest: o.rest()})
 		return err
 	})
 }

@@ -277,6 +277,7 @@ func (o *JointOwnership) replace(lost, fresh *Hold) bool {
 	fresh.mu.Lock()
 	fresh.ctx = o.h.ctx // the attempt's context ends with the attempt, the hold's does not
 	fresh.mu.Unlock()
+	fresh.Ownership().min.resume(lost.Ownership().min)
 	o.holds[at] = fresh
 	return true
 }

@@ -13,9 +13,10 @@ import (
 //
 // Waiters are not served in order. They need no order: each reads the count anew once it has the lock.
 type wireLock struct {
-	mu    sync.Mutex // guards the rest; held only for a moment
-	held  bool
-	freed chan struct{} // closed by Unlock; nil if there is no waiter
+	mu     sync.Mutex // guards held and freed; held only for a moment
+	held   bool
+	change uint32        // number of the last change of the count; whoever holds the lock reads and writes it
+	freed  chan struct{} // closed by Unlock; nil if there is no waiter
 }
 
 // TryLock takes the lock if it is free. It does not block.

@@ -3,7 +3,7 @@
 -- message that the lock is free.
 -- uses     lib/clock, fairlock/queue
 -- defines  hand_off(lock, publish, notified_before, asking_client), leave_queue(lock, id, publish),
---          try_call(f, ...)
+--          tell_head(lock, publish), try_call(f, ...)
 
 -- try_call calls f. If a key has another type, it returns nil and the error, so that the script can
 -- do what does not need that key before it returns the error.
@@ -75,6 +75,17 @@ local function hand_off(lock, publish, notified_before, asking_client)
     return text
   end
   redis.call(publish, lock.channel .. ':' .. client, text)
+end
+
+-- tell_head tells the first waiter that the lock's TTL became shorter. The client of a redlatch
+-- waiter then sends a refresh, and a waiter of Redisson tries. Other clients learn it by their next
+-- refresh, within a second.
+local function tell_head(lock, publish)
+  local id = redis.call('lindex', lock.queue, 0)
+  if id then
+    local _, client = parse_waiter(redis.call('hget', lock.waiters, id))
+    redis.call(publish, lock.channel .. ':' .. (client or id), '0')
+  end
 end
 
 -- leave_queue removes a waiter, and hands the free lock off if that waiter was the next owner. If a

@@ -1,17 +1,20 @@
 -- fairlock/release: end a private acquisition: its hold, or its place in the queue.
--- The next owner gets the lock. A late copy of the acquisition acquires nothing. A key of another
--- type beside the lock hash does not keep the hold.
--- uses     lib/extend, lib/shared_counts, fairlock/queue, fairlock/hand_off
+-- The next owner gets the lock. Before its minimum hold is over, the lock stays with its owner for
+-- the rest of it. A late copy of the acquisition acquires nothing. A key of another type beside the
+-- lock hash does not keep the hold.
+-- uses     lib/extend, lib/shared_counts, lib/shorten, fairlock/queue, fairlock/hand_off
 -- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is of this
 --            release: 0 not held, 1 released, or the answer that named the next holder
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
 -- ARGV[3]  memory ttl, ms
 -- ARGV[4]  its client: an id that is new after each restart
+-- ARGV[5]  rest of the minimum hold, ms; 0 or missing: it is over
 -- returns  0 when it was not held; else 1, or, if a waiter of the same client holds the lock now,
 --          its id, the time at which it joined the queue, and the ttl
 local lock = fair_lock(KEYS)
 local owner, publish, memory_ttl_ms, client = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local rest_ms = ARGV[5] or '0'
 
 -- Faults are errors of Redis: a key beside the lock hash has another type.
 local second_fault
@@ -27,6 +30,13 @@ if shared > 0 then
     redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
     return 1
   end
+end
+if private and rest_ms ~= '0' and redis.pcall('hexists', lock.hash, owner) == 1 then
+  shorten(lock.hash, rest_ms)
+  redis.call('hset', lock.hash, owner, 1)
+  local _, tell_fault = try_call(tell_head, lock, publish)
+  redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
+  return fault or tell_fault or 1
 end
 local held = 0
 if private then

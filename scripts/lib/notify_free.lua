@@ -1,4 +1,5 @@
--- lib/notify_free: tell the waiters that the lock is free. Fair locks have their own version.
+-- lib/notify_free: tell the waiters that the lock is free, or that its TTL became shorter.
+-- Fair locks have their own version.
 --
 -- The first client in line is told on its own channel, and the listeners that it was. Then comes
 -- the message of Redisson's format, for all that hear the common channel.
@@ -6,7 +7,9 @@
 -- defines  notify_free(keys, publish, own_place, is_line_empty): how many clients received a
 --          message, nil if that is not known. keys are the KEYS of the calling script; KEYS[2] of
 --          every lock's script is its channel, and KEYS[5] the line. own_place is the place of the
---          client that frees the lock, nil if it has none
+--          client that frees the lock, nil if it has none;
+--          notify_rest(keys, publish): the lock stays taken, with a shorter TTL. Waiters try, and
+--          learn that
 
 -- read_line returns the first places of the line but own_place; which of all places are listeners';
 -- and how many listeners there are.
@@ -82,4 +85,8 @@ local function notify_free(keys, publish, own_place, is_line_empty)
   local channel, line = keys[2], keys[5]
   local told = is_line_empty and 0 or wake_first(line, channel, publish, own_place)
   return redis.call(publish, channel, '0') + told
+end
+
+local function notify_rest(keys, publish)
+  notify_free(keys, publish)
 end

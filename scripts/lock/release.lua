@@ -1,10 +1,11 @@
 -- lock/release: release the lock of an owner id that is not shared, or hand it off.
 -- The successor waits for the lock and gets it at once. Counts of acquisitions with WithOwner stay.
+-- Before its minimum hold is over, the lock stays with its owner for the rest of it.
 --
 -- An owner id that holds nothing will never hold again, unless a copy of its acquisition is still
 -- under way. So a copy of this script changes nothing, and its answer is that nothing was held. The
 -- client knows whether it has sent a copy.
--- uses     lib/line, lib/notify_free, lib/shared_counts, lib/token
+-- uses     lib/line, lib/notify_free, lib/shared_counts, lib/shorten, lib/token
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this release, for late copies of the acquisition
@@ -18,9 +19,10 @@
 -- ARGV[3]  memory ttl, ms; 0 when no copy of the acquisition can come
 -- ARGV[4]  the client's place in line, if it goes to the end of the line now, or if the successor
 --          is the client's last waiter; else ""
--- ARGV[5]  the successor's owner id, which belongs to one acquisition alone; missing: no successor
--- ARGV[6]  the successor's ttl, ms
--- ARGV[7]  how many tokens to reserve for the successor, for a fenced lock only
+-- ARGV[5]  rest of the minimum hold, ms; 0 or missing: it is over
+-- ARGV[6]  the successor's owner id, which belongs to one acquisition alone; missing: no successor
+-- ARGV[7]  the successor's ttl, ms
+-- ARGV[8]  how many tokens to reserve for the successor, for a fenced lock only
 -- returns  0 when it was not held; {0} when the successor has the lock now, for a fenced lock {the
 --          last token that was reserved, as text}; else 1 and how many clients received a message,
 --          and 1 more if others poll
@@ -28,7 +30,7 @@ local lock_hash, memory_key, shared_counts, line = KEYS[1], KEYS[3], KEYS[4], KE
 local successor_memory, token_key, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local place = ARGV[4] ~= '' and ARGV[4] or nil
-local successor, successor_ttl_ms, tokens = ARGV[5], ARGV[6], ARGV[7]
+local rest_ms, successor, successor_ttl_ms, tokens = ARGV[5] or '0', ARGV[6], ARGV[7], ARGV[8]
 
 -- remember_release makes late copies of the acquisition acquire nothing.
 local function remember_release()
@@ -50,6 +52,12 @@ if not is_plain and redis.pcall('hexists', shared_counts, owner) == 1 then
     remember_release()
     return count > shared and 1 or 0
   end
+end
+if rest_ms ~= '0' and redis.call('hexists', lock_hash, owner) == 1 then
+  shorten(lock_hash, rest_ms)
+  redis.call('hset', lock_hash, owner, 1)
+  remember_release()
+  return 1 + notify_free(all_keys, publish, nil, is_plain)
 end
 -- A successor that has given up must not get the lock.
 if successor and redis.call('exists', successor_memory) == 0

@@ -1,8 +1,9 @@
 -- lock/release_shared: release one count of an owner id that may be shared.
 -- The count belongs to one acquisition. If that has lost it, nothing is released, even if others
 -- have acquired with the same id since. So a copy changes nothing, however late it is.
--- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
--- uses     lib/holder, lib/shared_counts, notify_free
+-- The last count stays for the rest of the minimum hold, as if it were a private one.
+-- notify_free and notify_rest are in lib/notify_free, and for fair locks in fairlock/notify_free.
+-- uses     lib/holder, lib/shared_counts, lib/shorten, notify_free
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request: 2 released, 3 nothing to release
@@ -13,10 +14,11 @@
 -- ARGV[3]  memory ttl, ms
 -- ARGV[4]  1 to release the count of this acquisition; 0 to release any count of the id
 -- ARGV[5]  ttl, ms, if the lock hash has none
+-- ARGV[6]  rest of the minimum hold, ms; 0 or missing: it is over
 -- returns  1 when a count was released, 0 when there was none
 local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
-local only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5]
+local only_own, default_ttl_ms, rest_ms = ARGV[4] == '1', ARGV[5], ARGV[6] or '0'
 
 local memory = redis.call('get', memory_key)
 if memory == '2' then
@@ -34,13 +36,17 @@ if not count or (only_own and not has_shared_count(shared_counts, owner, memory_
   redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
   return 0
 end
--- In both branches the first write is one that a full Redis allows; the other writes then pass,
+-- In all branches the first write is one that a full Redis allows; the other writes then pass,
 -- too.
 if count > 1 then
   local ttl_ms = redis.call('pttl', lock_hash)
   redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
   redis.call('hincrby', lock_hash, owner, -1)
   remove_shared_count(shared_counts, owner, only_own and memory_key)
+elseif rest_ms ~= '0' then
+  shorten(lock_hash, rest_ms)
+  forget_shared_count(shared_counts, owner)
+  notify_rest(all_keys, publish)
 else
   redis.call('del', lock_hash)
   forget_shared_count(shared_counts, owner)

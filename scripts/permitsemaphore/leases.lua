@@ -8,7 +8,8 @@
 -- The leases are a sorted set of ids of 16 bytes each, scored by the server time at which each
 -- lease ends, ms. Several ids are passed as one string.
 -- defines  never_ends, acquired_permits(leases, ids, now), set_leases(leases, ids, ends_at),
---          extend_leases(leases, ids, ends_at), remove_leases(leases, list)
+--          extend_leases(leases, ids, ends_at), shorten_leases(leases, list, ends_at),
+--          remove_leases(leases, list)
 
 -- never_ends is Redisson's score of a lease that does not end.
 local never_ends = 922337203685477
@@ -49,6 +50,16 @@ end
 local function extend_leases(leases, ids, ends_at)
   for id in each_id(ids) do
     if tonumber(redis.call('zscore', leases, id)) < ends_at then
+      redis.call('zadd', leases, ends_at, id)
+    end
+  end
+end
+
+-- shorten_leases makes sure that the leases of a list of ids, which have one, end no later than
+-- ends_at.
+local function shorten_leases(leases, list, ends_at)
+  for _, id in ipairs(list) do
+    if tonumber(redis.call('zscore', leases, id)) > ends_at then
       redis.call('zadd', leases, ends_at, id)
     end
   end

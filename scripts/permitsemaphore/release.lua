@@ -1,6 +1,7 @@
 -- permitsemaphore/release: release permits, or hand them off.
 -- The successor waits for as many permits or fewer, and gets them at once, unless the semaphore has
--- been made smaller meanwhile. A late copy of the acquisition acquires nothing.
+-- been made smaller meanwhile. Before their minimum hold is over, the permits stay acquired for the
+-- rest of it. A late copy of the acquisition acquires nothing.
 -- uses     lib/clock, lib/number, lib/publish_permits, lib/remember, permitsemaphore/leases
 -- KEYS[1]  free permits
 -- KEYS[2]  channel
@@ -11,14 +12,15 @@
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  ids of 16 bytes each
 -- ARGV[4]  1 to release all or none, 0 to release those that are left
--- ARGV[5]  the successor's ids; missing: no successor
--- ARGV[6]  the successor's ttl, ms
+-- ARGV[5]  rest of the minimum hold, ms; 0 or missing: it is over
+-- ARGV[6]  the successor's ids; missing: no successor
+-- ARGV[7]  the successor's ttl, ms
 -- returns  0 when not all were held; {free permits} when the successor has its permits now; else 1
 --          and how many received the release message
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, ids, all_or_none = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
-local successor_ids, successor_ttl_ms = ARGV[5], ARGV[6]
+local rest_ms, successor_ids, successor_ttl_ms = ARGV[5] or '0', ARGV[6], ARGV[7]
 
 local now = now_ms()
 local free = read_number(permits_key)
@@ -42,7 +44,12 @@ local hands_off = held and successor_ids and free + #own >= #successor_ids / 16
   and redis.call('exists', successor_memory) == 0
   and #acquired_permits(leases, successor_ids, now) == 0
 local receivers = 0
-if held or not all_or_none then
+if rest_ms ~= '0' and #own > 0 then
+  shorten_leases(leases, own, now + 1 + rest_ms) -- now is rounded down
+  if free then -- the number that will be free then: a waiter tries, and learns when that is
+    receivers = publish_permits(publish, channel, free + #own) or 0
+  end
+elseif held or not all_or_none then
   local returned = #own
   if hands_off then
     -- Before the others are removed: a set that loses its last member is deleted, with its TTL.

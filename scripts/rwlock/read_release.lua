@@ -1,5 +1,6 @@
 -- rwlock/read_release: release a reader's counts; the last reader frees the lock.
--- uses     lib/shared_counts, rwlock/readers
+-- Before its minimum hold is over, the reader stays for the rest of it.
+-- uses     lib/shared_counts, lib/shorten, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 2 released, 3 nothing to release
@@ -11,10 +12,13 @@
 -- ARGV[4]  1 to release one count; 0 to release all that are not shared
 -- ARGV[5]  with ARGV[4]: 1 to release the count of this acquisition; 0 to release any count, a
 --          shared one if there is one
+-- ARGV[6]  not used
+-- ARGV[7]  rest of the minimum hold, ms; 0 or missing: it is over
 -- returns  1 when it was held, 0 when not
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own = ARGV[4] == '1', ARGV[5] == '1'
+local rest_ms = ARGV[7] or '0'
 
 local prefix = hold_prefix(lock_hash)
 local memory = redis.call('get', memory_key)
@@ -22,7 +26,7 @@ if memory == '2' or memory == '3' then
   return memory == '2' and 1 or 0
 end
 -- A private id is in no hash of another program.
-local foreign_data = is_shared and not only_if_acquired and no_rwlock(lock_hash)
+local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)
 if foreign_data then
   return foreign_data
 end
@@ -41,11 +45,23 @@ if to_release == 0 or not has_count then
   return 0
 end
 local left = reader_ttl(prefix, owner, count)
--- In both branches the first write is one that a full Redis allows.
+-- In all branches the first write is one that a full Redis allows.
 if left > 0 and to_release < count then
   lower_count(lock_hash, prefix, owner, count, count - to_release, left)
   if is_shared then
     remove_shared_count(shared_counts, owner, only_own and memory_key)
+  end
+elseif left > 0 and rest_ms ~= '0' then
+  -- One hold stays, with the rest as its lease. A writer that also reads keeps the hash's TTL.
+  redis.call('del', memory_key)
+  lower_count(lock_hash, prefix, owner, count, 1, left)
+  shorten(hold_key(prefix, owner, 1), rest_ms)
+  if is_shared then
+    forget_shared_count(shared_counts, owner)
+  end
+  if mode ~= 'write' then
+    fit_ttl(lock_hash, prefix, left)
+    redis.call(publish, channel, '0')
   end
 else
   remove_reader(lock_hash, prefix, owner, count)

@@ -1,6 +1,7 @@
 -- rwlock/write_release: release a writer's counts and its claim, or hand the lock off.
--- The successor waits to write and gets the lock at once. The owner's read holds stay.
--- uses     lib/extend, lib/shared_counts, rwlock/readers
+-- The successor waits to write and gets the lock at once. The owner's read holds stay. Before its
+-- minimum hold is over, the writer stays for the rest of it.
+-- uses     lib/extend, lib/shared_counts, lib/shorten, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  channel of releases
 -- KEYS[3]  memory of this request: 2 released, 3 nothing to release
@@ -15,17 +16,18 @@
 -- ARGV[5]  with ARGV[4]: 1 to release the count of this acquisition; 0 to release any count, a
 --          shared one if there is one
 -- ARGV[6]  ttl, ms, if the hash has none
--- ARGV[7]  successor's owner id, which belongs to one acquisition alone; missing: no successor
--- ARGV[8]  successor's ttl, ms
+-- ARGV[7]  rest of the minimum hold, ms; 0 or missing: it is over
+-- ARGV[8]  successor's owner id, which belongs to one acquisition alone; missing: no successor
+-- ARGV[9]  successor's ttl, ms
 -- returns  0 when it was not held; {0} when the successor has the lock now; else 1 and how many
 --          received the release message, and 1 more if others poll
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, successor_memory, all_keys = KEYS[5], KEYS[6], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
-local successor, successor_ttl_ms = ARGV[7], ARGV[8]
+local rest_ms, successor, successor_ttl_ms = ARGV[7] or '0', ARGV[8], ARGV[9]
 
-local field = owner .. ':write'
+local prefix, field = hold_prefix(lock_hash), owner .. ':write'
 local successor_field = successor and successor .. ':write'
 local memory = redis.call('get', memory_key)
 if memory == '3' then
@@ -39,7 +41,7 @@ elseif memory == '2' then
   return 1
 end
 -- A private id is in no hash of another program.
-local foreign_data = is_shared and not only_if_acquired and no_rwlock(lock_hash)
+local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)
 if foreign_data then
   return foreign_data
 end
@@ -80,6 +82,15 @@ elseif to_release < count then
   if is_shared then
     remove_shared_count(shared_counts, field, only_own and memory_key)
   end
+elseif rest_ms ~= '0' then
+  -- Its read holds need the hash too. The writer then stays for as long as they do.
+  local reads = reader_ttl(prefix, owner, redis.call('hget', lock_hash, owner))
+  shorten(lock_hash, math.max(rest_ms, reads))
+  redis.call('hset', lock_hash, field, 1)
+  if is_shared then
+    forget_shared_count(shared_counts, field)
+  end
+  answer = 1 + redis.call(publish, channel, '1')
 else
   redis.call('hdel', lock_hash, field)
   if is_shared then
@@ -89,7 +100,7 @@ else
     redis.call('del', lock_hash)
   else
     redis.call('hset', lock_hash, 'mode', 'read')
-    fit_ttl(lock_hash, hold_prefix(lock_hash), math.huge)
+    fit_ttl(lock_hash, prefix, math.huge)
   end
   local polls = not successor and all_keys[6] and redis.call('exists', all_keys[6]) or 0
   answer = 1 + redis.call(publish, channel, '1') + polls

@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// How a minimum hold works.
+//
+// A job that must run once holds its lock for longer than the clocks of its hosts differ. With a minimum of
+// d, a release sooner than d after the acquisition ends the hold, but the lock stays taken for the rest of d:
+//
+//	 0 s  A is acquired, with d = 60 s
+//	 2 s  A is released: the server keeps the id, with a TTL of 58 s, and publishes a message
+//	      a waiter wakes up, is refused, and learns that the lease ends in 58 s
+//	60 s  the lease ends, and the waiter acquires
+//
+// The rest is a duration by this client's monotonic clock, so no two clocks are compared. On the server a
+// release only lowers a TTL, so a copy of it never keeps the lock longer. A renewal or an Extend that is
+// executed after the release may do that: the lock then stays taken for the lease that it asked for.
+//
+// Nested holds share the ownership of the outermost one, so that one decides. Of a joint lock, the minimum of
+// each member begins when the joint hold is made: a failed attempt frees its members at once.
+
+// minHold is the minimum hold of an acquisition. A nested acquisition that the server counts has that of its
+// outer hold. All methods accept nil: there is no minimum.
+type minHold struct {
+	d     time.Duration
+	since atomic.Int64 // Instant when the acquisition was confirmed; 0: not yet
+}
+
+// newMinHold returns a minimum of d that has not begun; nil if d is 0.
+func newMinHold(d time.Duration) *minHold {
+	if d == 0 {
+		return nil
+	}
+	return &minHold{d: d}
+}
+
+// begin begins it now: the acquisition was confirmed. Only the first call has an effect.
+func (m *minHold) begin(c *Core) {
+	if m != nil {
+		m.since.CompareAndSwap(0, max(int64(c.Instant(time.Now())), 1))
+	}
+}
+
+// resume begins it when another one began: that of the member that this one replaces.
+func (m *minHold) resume(replaced *minHold) {
+	if m != nil && replaced != nil {
+		m.since.Store(replaced.since.Load())
+	}
+}
+
+// left is how much is left of it.
+func (m *minHold) left(now Instant) time.Duration {
+	if m == nil || m.since.Load() == 0 {
+		return 0
+	}
+	return max(m.d-time.Duration(now)+time.Duration(m.since.Load()), 0)
+}
+
+// rest is how long a release that frees the lock must leave it taken: 0 if there is no minimum hold, or if
+// it is over.
+func (o *Ownership) rest() time.Duration {
+	if o.min == nil || !o.leased() {
+		return 0
+	}
+	return o.min.left(o.r.Core.Instant(time.Now()))
+}
