@@ -207,7 +207,8 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
 	c.presence.init(c)
 	c.core = engine.NewCore(engine.Config{
-		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, Describe: failed,
+		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, CutShort: cutShort,
+		Describe: failed,
 		NewOwner: c.newOwner, HolderTag: tagOf, Observe: c.observer(), Logger: c.logger,
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,

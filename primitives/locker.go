@@ -107,7 +107,7 @@ func (l *Locker) failed(err error) {
 		<-l.local
 		panic(err)
 	}
-	if !errors.Is(err, ErrNotAcquired) || isPassing(err) {
+	if !errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable) {
 		l.lock.c.core.Report(engine.Event{Kind: engine.EventWait, Resource: &l.lock.res, Err: err})
 	}
 }

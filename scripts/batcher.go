@@ -33,6 +33,7 @@ type batcher struct {
 	rdb       redis.UniversalClient // sends the batches
 	maxDirect int                   // commands in flight alone; 0: all are sent alone
 	idle      sync.Pool             // of *pending
+	probe     *prober               // of the server that rdb connects to
 
 	latest atomic.Pointer[deadline] // of the latest call; of a shard's batcher only
 
@@ -62,7 +63,7 @@ type pending struct {
 }
 
 func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
-	return &batcher{r: r, rdb: rdb, maxDirect: maxDirect}
+	return &batcher{r: r, rdb: rdb, maxDirect: maxDirect, probe: newProber(r, rdb)}
 }
 
 // do makes one attempt at c. It returns when the attempt is answered, or when ctx or c.end ends
@@ -85,16 +86,21 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 		p.run = func() { b.sendDirect(p) }
 	}
 	p.call = c
+	began := time.Now()
 	if b.enter(p) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
 		// attempt too.
 		r.running.Add(1)
 		go p.run()
 	}
+	silent := b.probe.due(began)
 	for slow, over := r.slots.slow(), false; !over; {
 		select {
 		case <-p.done:
-			return b.finish(ctx, p)
+			return b.finish(ctx, p, began)
+		case <-silent:
+			silent = nil
+			b.probe.start()
 		case <-slow: // then the next attempt finds the slot map up to date
 			slow = nil
 			r.slots.refresh()
@@ -105,13 +111,13 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 		}
 	}
 	// The caller returns now. What is still queued must not be sent after that.
-	err := interruption(ctx)
+	err := b.probe.explain(interruption(ctx, began), began)
 	if err.notSent = b.withdraw(p); err.notSent {
 		return Reply{}, err
 	}
 	select {
 	case <-p.done: // answered at the same time: the answer counts
-		return b.finish(ctx, p)
+		return b.finish(ctx, p, began)
 	default:
 		// p now belongs to the goroutine that sends it, so it does not go back to idle.
 		r.noteAnswered(err)
@@ -119,14 +125,14 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 	}
 }
 
-// finish returns p's result and puts p back into idle.
-func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
+// finish returns the result of p, which began then, and puts p back into idle.
+func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Reply, error) {
 	reply, err, over := p.reply, p.err, ctx.Err() != nil || p.end.Err() != nil
 	*p = pending{done: p.done, run: p.run}
 	b.idle.Put(p)
 	// Asking for the end itself, too: the error of a dial that timed out matches DeadlineExceeded.
 	if over && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
-		err = interruption(ctx) // go-redis noticed the end before do did
+		err = b.probe.explain(interruption(ctx, began), began) // go-redis noticed the end before do did
 	}
 	b.r.noteAnswered(err)
 	return reply, err
@@ -292,7 +298,7 @@ func (b *batcher) send(ctx context.Context, pipe redis.Pipeliner, batch []*pendi
 		switch {
 		case !noScript && !redirected: // p has its result
 		case isAbandoned(p.call.ctx):
-			p.err = notSent(p.call.ctx) // as in attempt
+			p.err = notSent(p.call.ctx, sent) // as in attempt
 		case redirected:
 			b.r.running.Go(func() { b.sendRedirected(p) })
 			continue

@@ -96,6 +96,8 @@ func exitCode(ctx context.Context, err error) int {
 		return exitSignal + int(sig.signal)
 	case errors.Is(err, primitives.ErrInvalid), errors.Is(err, primitives.ErrUnsupported), isWrongType(err):
 		return exitUsage
+	case errors.Is(err, primitives.ErrUnavailable): // even if somebody else held it before Redis fell silent
+		return exitUnreachable
 	case errors.Is(err, primitives.ErrNotAcquired):
 		return exitNotAcquired
 	case errors.Is(err, primitives.ErrLost):

@@ -1,0 +1,115 @@
+package scripts
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// prober finds out why a server does not answer. go-redis dials five times, 100 ms apart, before it
+// reports that a connection was refused. A call that ends earlier could only say that time has passed.
+//
+// So an attempt without an answer for SilentAfter dials once, by the client's own dialer, and closes the
+// connection at once. All attempts share the result. There is one dial at a time, and one in probePause.
+type prober struct {
+	r       *Runner
+	dialer  func(ctx context.Context, network, addr string) (net.Conn, error) // nil: no dials
+	network string
+	addr    string
+
+	next atomic.Pointer[deadline] // at which attempts that begin now are silent
+
+	mu    sync.Mutex
+	busy  bool
+	ended time.Time // when the last dial ended
+	err   error     // of the last dial
+}
+
+const (
+	probePause   = 250 * time.Millisecond
+	probeTimeout = time.Second
+	probeSharing = 25 * time.Millisecond // attempts that begin within this time share a timer
+)
+
+// newProber returns a prober for the server that rdb connects to. For a cluster client it never dials:
+// each of its nodes has a prober.
+func newProber(r *Runner, rdb redis.UniversalClient) *prober {
+	p := &prober{r: r}
+	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
+		o := c.Options()
+		p.dialer, p.network, p.addr = o.Dialer, o.Network, o.Addr
+	}
+	return p
+}
+
+// due returns a channel that is closed SilentAfter from now, or a little earlier; nil if p never dials.
+func (p *prober) due(now time.Time) <-chan struct{} {
+	if p.dialer == nil {
+		return nil
+	}
+	next := p.next.Load()
+	if next == nil || next.until.Sub(now) < SilentAfter-probeSharing {
+		until := now.Add(SilentAfter)
+		ctx, stop := context.WithDeadline(context.Background(), until)
+		next = &deadline{ctx, until, stop}
+		p.next.Store(next) // a replaced one ends by its own timer
+	}
+	return next.Done()
+}
+
+// start dials, unless a dial is under way or was a moment ago. It does not block. The caller is
+// registered in running.
+func (p *prober) start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy || time.Since(p.ended) < probePause || p.r.isStopped() {
+		return
+	}
+	p.busy = true
+	p.r.running.Go(p.dial)
+}
+
+// dial dials once. It ends early when the runner stops.
+func (p *prober) dial() {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	p.r.running.Go(func() {
+		select {
+		case <-p.r.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	conn, err := p.dialer(ctx, p.network, p.addr)
+	if err == nil {
+		_ = conn.Close()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy, p.ended, p.err = false, time.Now(), err
+}
+
+// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did.
+func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
+	if p.dialer == nil || i.silent < SilentAfter {
+		return i
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil && !errors.Is(p.err, context.Canceled) && p.ended.After(began.Add(-probePause)) {
+		i.why = p.err
+	}
+	return i
+}
+
+// close ends the timer.
+func (p *prober) close() {
+	if next := p.next.Load(); next != nil {
+		next.stop()
+	}
+}
