@@ -178,12 +178,15 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 // New returns a client on rdb: a single server, a Sentinel setup or a cluster. It sends nothing. It does
 // not own rdb: closing the client leaves rdb open. It returns [ErrInvalid] for a bad option, and for a
 // *redis.Ring: when a server leaves the ring, its keys move to another one, and locks would be forgotten.
+// Use a *redis.ClusterClient, or a client for each server and [NewRedLock].
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	if isNil(rdb) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a nil redis client"))
 	}
 	if _, ok := rdb.(*redis.Ring); ok {
-		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a *redis.Ring"))
+		return nil, fmt.Errorf("redlatch: new client: %w", invalid(
+			"a *redis.Ring: when a server leaves the ring, its keys move to another one, and locks are forgotten; "+
+				"use a *redis.ClusterClient, or one client for each server and NewRedLock"))
 	}
 	c := &Client{
 		id: newUUID(), life: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(),

@@ -63,7 +63,7 @@ func (l *Locker) Lock() {
 				return
 			}
 		}
-		l.failed(l.lock.failed("acquire", err))
+		l.failed(l.lock.failed("acquire", l.lock.withType(l.ctx, err)))
 		engine.Pause(l.ctx, pause, l.lock.c.core.Closing())
 	}
 }

@@ -2,7 +2,6 @@ package scripts
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"slices"
 	"sync"
@@ -74,8 +73,10 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 	if ctx.Done() == nil && r.endsInTime && !r.silent.Load() && b.enter(nil) {
 		// Only the command timeout ends this call, and go-redis's own timeouts end its attempt by then:
 		// another goroutine would gain nothing.
+		began := time.Now()
 		reply, err := r.attempt(c.ctx, r.single, c)
 		b.leave()
+		err = b.probe.noticed(ctx, c.end, err, began)
 		r.noteAnswered(err)
 		return reply, err
 	}
@@ -127,13 +128,9 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 
 // finish returns the result of p, which began then, and puts p back into idle.
 func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Reply, error) {
-	reply, err, over := p.reply, p.err, ctx.Err() != nil || p.end.Err() != nil
+	reply, err := p.reply, b.probe.noticed(ctx, p.end, p.err, began)
 	*p = pending{done: p.done, run: p.run}
 	b.idle.Put(p)
-	// Asking for the end itself, too: the error of a dial that timed out matches DeadlineExceeded.
-	if over && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
-		err = b.probe.explain(interruption(ctx, began), began) // go-redis noticed the end before do did
-	}
 	b.r.noteAnswered(err)
 	return reply, err
 }

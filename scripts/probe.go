@@ -3,7 +3,6 @@ package scripts
 import (
 	"context"
 	"errors"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,9 +17,7 @@ import (
 // connection at once. All attempts share the result. There is one dial at a time, and one in probePause.
 type prober struct {
 	r       *Runner
-	dialer  func(ctx context.Context, network, addr string) (net.Conn, error) // nil: no dials
-	network string
-	addr    string
+	options func() *redis.Options // of the client; nil: it never dials
 
 	next atomic.Pointer[deadline] // at which attempts that begin now are silent
 
@@ -41,15 +38,14 @@ const (
 func newProber(r *Runner, rdb redis.UniversalClient) *prober {
 	p := &prober{r: r}
 	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
-		o := c.Options()
-		p.dialer, p.network, p.addr = o.Dialer, o.Network, o.Addr
+		p.options = c.Options
 	}
 	return p
 }
 
 // due returns a channel that is closed SilentAfter from now, or a little earlier; nil if p never dials.
 func (p *prober) due(now time.Time) <-chan struct{} {
-	if p.dialer == nil {
+	if p.options == nil {
 		return nil
 	}
 	next := p.next.Load()
@@ -85,7 +81,8 @@ func (p *prober) dial() {
 		case <-ctx.Done():
 		}
 	})
-	conn, err := p.dialer(ctx, p.network, p.addr)
+	o := p.options()
+	conn, err := o.Dialer(ctx, o.Network, o.Addr)
 	if err == nil {
 		_ = conn.Close()
 	}
@@ -96,7 +93,7 @@ func (p *prober) dial() {
 
 // explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did.
 func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
-	if p.dialer == nil || i.silent < SilentAfter {
+	if p.options == nil || i.silent < SilentAfter {
 		return i
 	}
 	p.mu.Lock()
@@ -105,6 +102,22 @@ func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
 		i.why = p.err
 	}
 	return i
+}
+
+// noticed returns the error of an attempt that began then. If go-redis has noticed the end of the call
+// before the caller did, it is an interruption. The error of a dial that timed out looks the same, so the end
+// itself counts, too.
+func (p *prober) noticed(ctx context.Context, end *deadline, err error, began time.Time) error {
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	if ctx.Err() == nil && end.Err() == nil {
+		return err
+	}
+	if _, ok := errors.AsType[*interrupted](err); ok {
+		return err
+	}
+	return p.explain(interruption(ctx, began), began)
 }
 
 // close ends the timer.

@@ -342,7 +342,7 @@ func bounded[T any](
 	for silent, over := r.batch.probe.due(began), false; !over; {
 		select {
 		case res := <-done:
-			return res.value, res.err
+			return res.value, r.batch.probe.noticed(ctx, end, res.err, began)
 		case <-silent:
 			silent = nil
 			r.batch.probe.start()

@@ -147,7 +147,7 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	switch {
 	case err == nil, errors.Is(err, ErrNotAcquired), errors.Is(err, ErrUnavailable):
 		return err
-	case f.Retry && ctx.Err() != nil:
+	case f.Retry && (ctx.Err() != nil || f.Ended): // the time of a joint attempt may end a little earlier
 		if q.heard == nil {
 			q.heard = &Contact{}
 		}

@@ -85,8 +85,12 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	}
 	cancel()
 	attempt.settle(o.budget, o.releaseMembers(ctx))
+	failed := v.failed
 	if attempt.ending.Err() != nil {
 		attempt.settle(o.budget, asked) // members that are acquired late are released here, too
+		if errors.Is(asked.failed, ErrUnavailable) {
+			failed = append([]error{asked.failed}, failed...) // why a member has not answered
+		}
 	}
 	state.split = 0
 	if v.yes > 0 {
@@ -96,7 +100,7 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
 		return Result{RetryAfter: -1, Met: errors.Join(failures(v.failed)...)}, nil
 	default:
-		return Result{}, r.joinErrors(v.failed, tolerated)
+		return Result{}, r.joinErrors(failed, tolerated)
 	}
 }
 
@@ -139,12 +143,13 @@ func failures(errs []error) []error {
 }
 
 // joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come
-// first if they alone prevent a majority: another attempt would fail too. Members that had no time come last.
+// first if they alone prevent a majority: another attempt would fail too. Members that had no time count
+// only if there is no other error.
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
 		switch f := r.Resource.Core.failure(err); {
-		case f.Ended:
+		case f.Ended && !errors.Is(err, ErrUnavailable):
 			late = append(late, err)
 		case f.Retry:
 			passing = append(passing, err)
@@ -152,7 +157,9 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 			lasting = append(lasting, err)
 		}
 	}
-	passing = append(passing, late...)
+	if len(passing)+len(lasting) == 0 {
+		passing = late
+	}
 	if len(lasting) > tolerated {
 		return errors.Join(slices.Concat(lasting, passing)...)
 	}

@@ -50,7 +50,11 @@ func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
 	}
-	return context.WithDeadlineCause(ctx, w.until.Add(answerGrace), errWaitOver)
+	grace := answerGrace
+	if w.silent || w.notify != nil { // before the joint lock stops waiting for its members' errors
+		grace /= 2
+	}
+	return context.WithDeadlineCause(ctx, w.until.Add(grace), errWaitOver)
 }
 
 // since is how long an acquisition that began then has waited: 0 if and only if it has not waited.
