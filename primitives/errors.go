@@ -109,7 +109,7 @@ func unanswered(cause error) error {
 
 // cutShort implements [engine.Config].CutShort.
 func cutShort(cause error, silent time.Duration) error {
-	return &scripts.Error{Script: "engine", Outcome: scripts.Unknown, Ended: true, Silent: silent, Err: cause}
+	return scripts.CutShort(cause, silent)
 }
 
 // isPassing reports whether err is a failure to reach Redis, or a refusal for the moment. A waiter rides

@@ -290,7 +290,8 @@ func (tt silentMember) acquire(t *testing.T, kind, by string) {
 // requireEndedBy requires the error of an acquisition that was ended in that way.
 func requireEndedBy(t *testing.T, err error, by string) {
 	t.Helper()
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, err, primitives.ErrUnavailable)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	switch by {
 	case "ctx":
 		require.ErrorIs(t, err, context.DeadlineExceeded)

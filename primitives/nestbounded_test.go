@@ -40,7 +40,7 @@ func TestNestedAcquisitionEndsWithItsWait(t *testing.T) {
 			p.BlackHole(true)
 			began := time.Now()
 			_, err = inner.Acquire(hold.Context(), primitives.WithWait(100*time.Millisecond))
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, err, primitives.ErrUnavailable)
 			assert.Less(t, time.Since(began), time.Second, "the wait is 100 ms, the TTL 5 s")
 			p.Heal()
 			p.Reset()

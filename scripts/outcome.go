@@ -125,6 +125,12 @@ func (e *scriptError) Unwrap() error { return e.err }
 // RedisError makes it a [redis.Error].
 func (e *scriptError) RedisError() {}
 
+// CutShort returns the error of a call whose context ended for cause when it had waited that long.
+func CutShort(cause error, silent time.Duration) error {
+	i := &interrupted{cause: cause, ended: true, limit: !errors.Is(cause, context.Canceled), silent: silent}
+	return failure("", i, Unknown)
+}
+
 // OutcomeOf returns the outcome in an error of [Runner]; NotExecuted for any other error and for
 // nil.
 func OutcomeOf(err error) Outcome {

@@ -156,7 +156,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		{"a member is unreachable", forever, nil, fault{err: errDown}, errDown, 0},
 		{"a member does not answer", forever, nil, fault{mute: true}, unanswered(nil), testTimeout},
 		{"a member does not answer before the limit", time.Second, nil, fault{mute: true}, ErrUnavailable,
-			time.Second + rollbackWait},
+			time.Second + answerGrace/2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
