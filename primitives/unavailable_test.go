@@ -65,7 +65,7 @@ var (
 		line := func() string { s, _ := in.ReadString('\n'); return strings.TrimSpace(s) }
 		for {
 			n, err := strconv.Atoi(strings.TrimPrefix(line(), "*"))
-			if err != nil {
+			if err != nil || n < 1 {
 				return
 			}
 			args := make([]string, n)

@@ -106,13 +106,23 @@ func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
 
 // noticed returns the error of an attempt that began then. If go-redis has noticed the end of the call
 // before the caller did, it is an interruption. The error of a dial that timed out looks the same, so the end
-// itself counts, too.
+// itself counts, too. A dial has a timer of its own, which may fire a little before the context's.
 func (p *prober) noticed(ctx context.Context, end *deadline, err error, began time.Time) error {
 	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
 		return err
 	}
+	until := end.until
+	if d, ok := ctx.Deadline(); ok && d.Before(until) {
+		until = d
+	}
 	if ctx.Err() == nil && end.Err() == nil {
-		return err
+		if time.Until(until) > probeSharing {
+			return err
+		}
+		select { // at once, or in a moment
+		case <-ctx.Done():
+		case <-end.Done():
+		}
 	}
 	if _, ok := errors.AsType[*interrupted](err); ok {
 		return err

@@ -138,7 +138,11 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 		if q.passed != nil {
 			q.passed.giveBack(began)
 		}
-		r.rollback(trying, q, c.rollbackLimit(began))
+		limit := c.rollbackLimit(began)
+		if q.group != nil && trying.Err() != nil {
+			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, see rollbackWait
+		}
+		r.rollback(trying, q, limit)
 		return nil, err
 	}
 	held := res.holding
