@@ -184,6 +184,9 @@ func interruption(ctx context.Context, began time.Time) *interrupted {
 	err := &interrupted{cause: ErrNoAnswer, silent: time.Since(began)}
 	if cause := context.Cause(ctx); cause != nil {
 		err.cause, err.ended, err.limit = cause, true, !errors.Is(ctx.Err(), context.Canceled)
+		if until, ok := ctx.Deadline(); ok && err.limit { // a busy machine may notice the end late
+			err.silent = max(0, min(err.silent, until.Sub(began)))
+		}
 	}
 	return err
 }

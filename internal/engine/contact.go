@@ -97,6 +97,16 @@ func (k *Contact) merge(other *Contact) {
 	k.refused = k.refused || other.refused
 }
 
+// silenceOf is how long an operation that began then had waited when ctx ended. A busy machine may notice the
+// end of a deadline late.
+func silenceOf(ctx context.Context, began time.Time) time.Duration {
+	silent := time.Since(began)
+	if until, ok := ctx.Deadline(); ok && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		silent = max(0, min(silent, until.Sub(began)))
+	}
+	return silent
+}
+
 // graceOf is how much longer than the caller's time an attempt with ctx was allowed to wait.
 func graceOf(ctx context.Context) time.Duration {
 	if context.Cause(ctx) == errWaitOver { //nolint:errorlint // the very value

@@ -50,6 +50,8 @@ func TestAcquireTellsABusyLockFromASilentServer(t *testing.T) {
 		{name: "busy, down, then busy", held: true, polling: true, faults: []fault{{}, down}, limit: 300 * ms, busy: true},
 		{name: "busy, down, and cut short while it tries again", held: true, polling: true, faults: []fault{{}, down, lost},
 			limit: forever, cancel: 160 * ms, busy: true, silent: true, reason: errDown},
+		{name: "busy, down, then silent", held: true, polling: true, faults: []fault{{}, down, lost},
+			limit: forever, cancel: 300 * ms, busy: true, silent: true, reason: errDown},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {

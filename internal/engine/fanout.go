@@ -127,7 +127,7 @@ func (c *Core) countMissing(ctx context.Context, o *fanOut, v *votes) {
 	}
 	missing := c.Unanswered(errBudget)
 	if cause := context.Cause(ctx); cause != nil {
-		missing = c.CutShort(cause, time.Since(o.began))
+		missing = c.CutShort(cause, silenceOf(ctx, o.began))
 	}
 	v.failed = append(v.failed, slices.Repeat([]error{missing}, o.open)...)
 }

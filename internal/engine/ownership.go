@@ -253,7 +253,7 @@ func (o *Ownership) addCount(delta int) int {
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
 	if !o.wire.LockContext(ctx) {
-		return time.Time{}, o.r.Core.CutShort(context.Cause(ctx), time.Since(began))
+		return time.Time{}, o.r.Core.CutShort(context.Cause(ctx), silenceOf(ctx, began))
 	}
 	if outer.isReleased() {
 		o.wire.Unlock()

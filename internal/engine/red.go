@@ -119,7 +119,7 @@ func (r *red) askAll(ctx, ending, limited context.Context, q *Request, o *JointO
 			return c.Unanswered(errTooLate)
 		case ending.Err() != nil:
 			if !errors.Is(err, ErrUnavailable) {
-				err = c.CutShort(context.Cause(ending), time.Since(began))
+				err = c.CutShort(context.Cause(ending), silenceOf(ending, began))
 			}
 		case limited.Err() != nil:
 			if !errors.Is(err, ErrUnavailable) {
