@@ -257,6 +257,46 @@ func TestTraps(t *testing.T) {
 		}
 	})
 
+	inTrap(t, "an error of the section that looks like a refusal", func(t *testing.T, in *trap) {
+		ctx, client := in.ctx, in.client
+		orders, ledger := client.Lock("orders:1"), client.Lock("ledger")
+		held, err := client.Lock("ledger").Acquire(ctx)
+		require.NoError(t, err)
+		skipped := false
+		skip := func() error { skipped = true; return nil }
+		book := work
+		wrong := func() error {
+			err := orders.Do(ctx, func(ctx context.Context) error {
+				return ledger.Do(ctx, book, primitives.WithWait(0))
+			})
+			if errors.Is(err, primitives.ErrNotAcquired) {
+				return skip() // perhaps of the ledger: the order is half done
+			}
+			return err
+		}
+		require.NoError(t, wrong())
+		require.True(t, skipped, "although the section has run")
+		right := func() error {
+			hold, err := orders.Acquire(ctx)
+			if errors.Is(err, primitives.ErrNotAcquired) {
+				return skip()
+			}
+			if err != nil {
+				return err
+			}
+			defer hold.Release(ctx)
+			return ledger.Do(hold.Context(), book, primitives.WithWait(0))
+		}
+		skipped = false
+		err = right()
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.False(t, skipped)
+		failed, ok := errors.AsType[*primitives.Error](err)
+		require.True(t, ok)
+		require.Equal(t, "ledger", failed.Name)
+		require.NoError(t, held.Release(ctx))
+	})
+
 	inTrap(t, "keys of other libraries", func(t *testing.T, in *trap) {
 		ctx, client, rdb := in.ctx, in.client, in.rdb
 		wrong := func() error {

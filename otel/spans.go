@@ -15,7 +15,7 @@ import (
 // waitSpan makes the span of an acquisition, or of a wait for a latch, that waited or failed with an error.
 // To find a lock taken is no error, nor is the end of ctx.
 func (o *Observer) waitSpan(ctx context.Context, e primitives.Event) {
-	failed := e.Outcome() == primitives.OutcomeError
+	failed := e.Outcome() == primitives.OutcomeError || e.Outcome() == primitives.OutcomeUnavailable
 	if e.Kind == primitives.EventWaited {
 		failed = e.Err != nil && ctx.Err() == nil
 	}

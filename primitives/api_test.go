@@ -43,8 +43,8 @@ var (
 	_ func([]*primitives.Lock, ...primitives.Option) *primitives.Lock = primitives.NewRedLock
 
 	_ = []error{
-		primitives.ErrNotAcquired, primitives.ErrLost, primitives.ErrNotHeld, primitives.ErrReleased, primitives.ErrDeadlock,
-		primitives.ErrUnsupported, primitives.ErrClosed, primitives.ErrInvalid, primitives.ErrNotReplicated,
+		primitives.ErrNotAcquired, primitives.ErrUnavailable, primitives.ErrLost, primitives.ErrNotHeld,
+		primitives.ErrReleased, primitives.ErrDeadlock, primitives.ErrUnsupported, primitives.ErrClosed, primitives.ErrInvalid, primitives.ErrNotReplicated,
 		primitives.ErrOutcomeUnknown,
 	}
 
@@ -136,7 +136,7 @@ var (
 	}
 	_ = map[primitives.Outcome]string{
 		primitives.OutcomeAcquired: "acquired", primitives.OutcomeNested: "nested", primitives.OutcomeBusy: "busy",
-		primitives.OutcomeEnded: "ended", primitives.OutcomeError: "error",
+		primitives.OutcomeEnded: "ended", primitives.OutcomeUnavailable: "unavailable", primitives.OutcomeError: "error",
 	}
 	_ func(primitives.Event) primitives.Outcome = primitives.Event.Outcome
 )

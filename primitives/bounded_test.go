@@ -411,7 +411,8 @@ func (call boundedCall) measure(t *testing.T, s *redistest.Server, silence silen
 	case !limited:
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	case call.waits:
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, err, primitives.ErrUnavailable)
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	default:
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	}

@@ -181,12 +181,15 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 // New returns a client on rdb: a single server, a Sentinel setup or a cluster. It sends nothing. It does
 // not own rdb: closing the client leaves rdb open. It returns [ErrInvalid] for a bad option, and for a
 // *redis.Ring: when a server leaves the ring, its keys move to another one, and locks would be forgotten.
+// Use a *redis.ClusterClient, or a client for each server and [NewRedLock].
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	if isNil(rdb) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a nil redis client"))
 	}
 	if _, ok := rdb.(*redis.Ring); ok {
-		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a *redis.Ring"))
+		return nil, fmt.Errorf("redlatch: new client: %w", invalid(
+			"a *redis.Ring: when a server leaves the ring, its keys move to another one, and locks are forgotten; "+
+				"use a *redis.ClusterClient, or one client for each server and NewRedLock"))
 	}
 	c := &Client{
 		id: newUUID(), life: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(),
@@ -212,7 +215,8 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.presence.init(c)
 	c.run.OnReturn(c.presence.askAll)
 	c.core = engine.NewCore(engine.Config{
-		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, Describe: failed, Lost: newLossError,
+		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, CutShort: cutShort,
+		Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: tagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
 		CanLinger: c.presence.canLinger, Ask: c.presence.askFor,

@@ -80,7 +80,7 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	require.GreaterOrEqual(t, time.Since(began), commandTimeout/2)
 	_, err = hasty.Lock("{n}tried").Acquire(ctx, primitives.WithWait(commandTimeout/2))
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, err, primitives.ErrUnavailable)
 	require.ErrorContains(t, err, "TRYAGAIN")
 	m.Finish(t)
 	calls = append(calls, call{"waiter", waiting})
@@ -130,7 +130,7 @@ func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
 	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 	_, err = hasty.Lock(name).Acquire(ctx, primitives.WithWait(commandTimeout/2))
 	require.ErrorContains(t, err, "CLUSTERDOWN")
-	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, err, primitives.ErrUnavailable)
 
 	require.NoError(t, rdb.Do(ctx, "cluster", "setslot", slot, "node", owner).Err())
 	require.NoError(t, await(t, released).err)

@@ -24,7 +24,8 @@
 //
 // Methods return an [*Error], which says what failed on which primitive. Use [errors.Is] for the reason:
 //
-//   - [ErrNotAcquired]: the wait or the context ended before the acquisition.
+//   - [ErrNotAcquired]: somebody else held it when the wait or the context ended.
+//   - [ErrUnavailable]: Redis does not answer.
 //   - [ErrLost]: the hold ended before it was released.
 //   - [ErrOutcomeUnknown]: Redis did not answer, and may have executed the command.
 //   - [ErrInvalid]: an argument is out of range, and nothing was sent.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -16,9 +17,17 @@ import (
 
 // The errors that callers act upon, for [errors.Is].
 var (
-	// ErrNotAcquired: not acquired before the wait or the context ended. Transport errors and errors of
-	// Redis do not match it by themselves. The last one that occurred while waiting is joined to it.
+	// ErrNotAcquired: somebody else held it, or was before us, when the wait or the context ended. Redis has
+	// said so. If Redis has fallen silent since, the error matches ErrUnavailable too.
+	//
+	// It is also the error of a wait or a context that was too short for an answer: below 100 ms, nothing
+	// is known to be wrong.
 	ErrNotAcquired = engine.ErrNotAcquired
+	// ErrUnavailable: Redis did not answer, however the call ended: an attempt failed, or had waited for
+	// 100 ms or more for its answer or for a connection. The error also matches the reason, such as
+	// [syscall.ECONNREFUSED] or [os.ErrDeadlineExceeded]. Redis counts as not answering, too, while it
+	// refuses all commands, such as with LOADING or CLUSTERDOWN.
+	ErrUnavailable = engine.ErrUnavailable
 	// ErrLost: the hold ended before it was released. Somebody else may hold the lock. A [*LossError] says
 	// why.
 	ErrLost = engine.ErrLost
@@ -75,6 +84,9 @@ func failed(r *engine.Resource, op string, err error) error {
 	}
 	if errors.Is(err, scripts.ErrClosed) {
 		err = ErrClosed
+	}
+	if r.Core != nil {
+		err = r.Core.Unavailable(err)
 	}
 	return &Error{Op: op, Kind: r.Kind, Name: r.Name, Err: describeForeign(r.Kind, err)}
 }
@@ -137,6 +149,7 @@ func classify(err error) engine.Failure {
 		f.InDoubt = failure.Outcome == scripts.Unknown
 		f.NotNow = failure.NotNow
 		f.Retry = !f.Closed && (failure.Outcome != scripts.Executed || failure.NotNow)
+		f.Ended, f.Silent = failure.Ended, failure.Silent
 	}
 	// Redis executed the command; without the replicas' confirmation the acquisition does not count.
 	f.InDoubt = f.InDoubt || errors.Is(err, ErrNotReplicated)
@@ -147,6 +160,11 @@ func classify(err error) engine.Failure {
 // in flight, whose outcome is therefore unknown.
 func unanswered(cause error) error {
 	return &scripts.Error{Script: "engine", Outcome: scripts.Unknown, Err: cause}
+}
+
+// cutShort implements [engine.Config].CutShort.
+func cutShort(cause error, silent time.Duration) error {
+	return scripts.CutShort(cause, silent)
 }
 
 // isPassing reports whether err is a failure to reach Redis, or a refusal for the moment. A waiter rides

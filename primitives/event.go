@@ -72,8 +72,10 @@ const (
 	OutcomeBusy Outcome = "busy"
 	// OutcomeEnded: the caller's context ended, or the client was closed.
 	OutcomeEnded Outcome = "ended"
-	// OutcomeError: anything else. Redis failed or did not answer, whether or not the wait ended meanwhile;
-	// or the acquisition itself is wrong, such as [ErrDeadlock].
+	// OutcomeUnavailable: Redis did not answer ([ErrUnavailable]), whether or not the wait ended meanwhile.
+	OutcomeUnavailable Outcome = "unavailable"
+	// OutcomeError: anything else. Redis returned an error, or the acquisition itself is wrong, such as
+	// [ErrDeadlock].
 	OutcomeError Outcome = "error"
 )
 
@@ -92,17 +94,14 @@ func (e Event) Outcome() Outcome {
 }
 
 // outcomeOf tells why an acquisition has failed. A waiter rides out failures of Redis, so the end of the
-// wait may be joined with the last failure: then that is the reason. An unanswered command is a failure too
-// if a time limit ended it, but not if the caller canceled it.
+// wait may be joined with the last failure: then that is the reason.
 func outcomeOf(ctx context.Context, err error) Outcome {
-	failure, failed := errors.AsType[*scripts.Error](err)
-	if failed && ctx != nil && errors.Is(ctx.Err(), context.Canceled) {
-		failed = !errors.Is(failure, context.Cause(ctx))
-	}
 	switch {
 	case errors.Is(err, ErrClosed), errors.Is(err, scripts.ErrClosed):
 		return OutcomeEnded
-	case failed, !errors.Is(err, ErrNotAcquired):
+	case errors.Is(err, ErrUnavailable):
+		return OutcomeUnavailable
+	case !errors.Is(err, ErrNotAcquired):
 		return OutcomeError
 	case ctx != nil && ctx.Err() != nil:
 		return OutcomeEnded

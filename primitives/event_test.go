@@ -47,7 +47,7 @@ func TestOutcomeTellsWhyAnAcquisitionFailed(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(ctx)
 			time.AfterFunc(time.Second, func() { cancel(errStop) })
 			return tryFail(c.Lock("free").Acquire(ctx))
-		}, primitives.OutcomeEnded},
+		}, primitives.OutcomeUnavailable},
 		{"closed", func(ctx context.Context, _ *locktest.Server, c *primitives.Client) error {
 			time.AfterFunc(time.Second, func() { _ = c.Close(context.Background()) })
 			return tryFail(c.Lock("taken").Acquire(ctx))
@@ -57,15 +57,15 @@ func TestOutcomeTellsWhyAnAcquisitionFailed(t *testing.T) {
 			ctx, cancel := context.WithTimeout(ctx, time.Second)
 			defer cancel()
 			return tryFail(c.Lock("free").Acquire(ctx))
-		}, primitives.OutcomeError},
+		}, primitives.OutcomeUnavailable},
 		{"no answer until the wait was over", func(ctx context.Context, s *locktest.Server, c *primitives.Client) error {
 			s.Partition(true)
 			return tryFail(c.Lock("free").Acquire(ctx, primitives.WithWait(time.Second)))
-		}, primitives.OutcomeError},
+		}, primitives.OutcomeUnavailable},
 		{"an outage while it waits", func(ctx context.Context, s *locktest.Server, c *primitives.Client) error {
 			time.AfterFunc(500*time.Millisecond, func() { s.Partition(true) })
 			return tryFail(c.Lock("taken").Acquire(ctx, primitives.WithWait(20*time.Second)))
-		}, primitives.OutcomeError},
+		}, primitives.OutcomeUnavailable},
 		{"would deadlock", func(ctx context.Context, _ *locktest.Server, c *primitives.Client) error {
 			return c.Lock("free").Do(ctx, func(ctx context.Context) error {
 				return tryFail(c.Lock("free").TryAcquire(ctx, primitives.WithNonReentrant()))

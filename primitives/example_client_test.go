@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -106,10 +107,10 @@ func ExampleOption() {
 	fmt.Println("valid for more than 50 minutes:", time.Until(hold.ValidUntil()) > 50*time.Minute)
 
 	_, err = lock.Acquire(ctx, primitives.WithWait(10*time.Millisecond)) // not a minute
-	fmt.Println(err)
+	fmt.Println("busy:", errors.Is(err, primitives.ErrNotAcquired))
 	// Output:
 	// valid for more than 50 minutes: true
-	// redlatch: acquire lock "report": not acquired
+	// busy: true
 }
 
 // An acquisition that too few replicas have confirmed is rolled back. The server of this example has

@@ -44,11 +44,11 @@ func ExampleEvent() {
 
 	for _, e := range events {
 		if e.Kind == primitives.EventNotAcquired {
-			fmt.Printf("%s: %v, waited for 20 ms: %t\n", e.Name, e.Err, e.Waited >= 20*time.Millisecond)
+			fmt.Printf("%s: %s, waited for 20 ms: %t\n", e.Name, e.Outcome(), e.Waited >= 20*time.Millisecond)
 		}
 	}
 	// Output:
-	// orders:42: not acquired, waited for 20 ms: true
+	// orders:42: busy, waited for 20 ms: true
 }
 
 // An Outcome tells who ended an acquisition: another holder, the caller, or a failure. Other events have none.

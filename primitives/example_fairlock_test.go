@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -40,11 +41,11 @@ func ExampleClient_FairLock() {
 		}
 	}
 	_, err = counter.TryAcquire(ctx)
-	fmt.Println(err)
+	fmt.Println("busy:", errors.Is(err, primitives.ErrNotAcquired))
 	_ = first.Release(ctx)
 	wg.Wait()
 	// Output:
-	// redlatch: acquire fair "counter": not acquired
+	// busy: true
 	// served: ticket 0
 	// served: ticket 1
 	// served: ticket 2

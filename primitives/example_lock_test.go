@@ -93,7 +93,7 @@ func ExampleLock_Adopt() {
 	}
 	id := hold.Detach() // nothing renews the lock now: it is taken until its lease ends
 	_, err = web.Lock("video:7").TryAcquire(ctx)
-	fmt.Println(err)
+	fmt.Println("busy:", errors.Is(err, primitives.ErrNotAcquired))
 
 	adopted, err := worker.Lock("video:7").Adopt(ctx, id) // renewed again
 	if err != nil {
@@ -101,7 +101,7 @@ func ExampleLock_Adopt() {
 	}
 	fmt.Println("released:", adopted.Release(ctx) == nil)
 	// Output:
-	// redlatch: acquire lock "video:7": not acquired
+	// busy: true
 	// released: true
 }
 
@@ -126,13 +126,13 @@ func ExampleWithOwner() {
 	hold, err := after.Lock("import").TryAcquire(ctx, owner)
 	fmt.Println("acquired again:", err == nil)
 	_, err = after.Lock("import").TryAcquire(ctx) // any other owner
-	fmt.Println(err)
+	fmt.Println("busy:", errors.Is(err, primitives.ErrNotAcquired))
 
 	// Both holds are counted: ReleaseID gives back the one that the crash left behind.
 	fmt.Println(after.Lock("import").ReleaseID(ctx, hold.ID()), hold.Release(ctx))
 	// Output:
 	// acquired again: true
-	// redlatch: acquire lock "import": not acquired
+	// busy: true
 	// <nil> <nil>
 }
 

@@ -214,8 +214,8 @@ func (w *fairWaiter) Tried(_ *engine.Waiter, res engine.Result, err error, _ boo
 	w.listen()
 }
 
-// Refusal implements [engine.Queue]. A fair lock is only ever refused because it is held.
-func (w *fairWaiter) Refusal() error { return nil }
+// Heard implements [engine.Queue]. Each waiter makes attempts of its own.
+func (w *fairWaiter) Heard() *engine.Contact { return nil }
 
 // Confirmed implements [engine.Queue]. Messages before the confirmation did not arrive, so a refresh
 // looks for what they said.

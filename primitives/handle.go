@@ -24,6 +24,7 @@ type handle struct {
 	invalid  error // what is wrong with the name or the options; every call returns it
 	// memberTerms, of a joint lock, returns the terms for acquiring its members with given settings.
 	memberTerms func(s *settings) func(i int) *engine.Terms
+	members     []*Lock // of a joint lock
 
 	key engine.Key // of res: finds holds in a context
 
@@ -130,8 +131,62 @@ func (h *handle) call(ctx context.Context, op string, f func() error) error {
 		return h.failed(op, err)
 	}
 	defer h.c.core.Leave()
-	return h.failed(op, f())
+	return h.failed(op, h.withType(ctx, f()))
 }
+
+// withType says what the key holds if err is Redis's WRONGTYPE, which says only that it is something else.
+// It asks Redis, and blocks for typeTimeout at most. Any other error stays as it is.
+func (h *handle) withType(ctx context.Context, err error) error {
+	if !isWrongType(err) {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, typeTimeout)
+	defer cancel()
+	keys := []*handle{h}
+	if h.members != nil {
+		keys = nil
+		for _, m := range h.members {
+			keys = append(keys, &m.handle)
+		}
+	}
+	text := fmt.Sprintf("WRONGTYPE: a key of this %s holds another type", h.res.Kind)
+	for _, key := range keys {
+		if found := key.foundType(ctx); found != "" {
+			text = fmt.Sprintf("WRONGTYPE: key %q holds a %s, not a %s", key.raw, found, key.res.Kind)
+			break
+		}
+	}
+	return &wrongType{text + ": use another name, or delete the key", err}
+}
+
+const typeTimeout = 500 * time.Millisecond
+
+// foundType returns the type of h's main key if it is not that of h's kind; "" if it is, if there is none,
+// or if Redis does not tell.
+func (h *handle) foundType(ctx context.Context) string {
+	values, err := h.c.run.Commands(ctx, []any{"type", h.raw})
+	if err != nil {
+		return ""
+	}
+	right := "string" // the count of a semaphore or a latch
+	if h.res.Traits.Leased && h.res.Kind != "permits" {
+		right = "hash"
+	}
+	found, _ := values[0].(string)
+	if found == right || found == "none" {
+		return ""
+	}
+	return found
+}
+
+// wrongType is Redis's WRONGTYPE in words that help. It wraps Redis's error.
+type wrongType struct {
+	text string
+	err  error
+}
+
+func (e *wrongType) Error() string { return e.text }
+func (e *wrongType) Unwrap() error { return e.err }
 
 // acquire acquires with a call's options. once: try once, whatever the options say. most is the largest
 // number of permits; 0 for a primitive without permits. The engine emits the event of the acquisition,
@@ -159,7 +214,7 @@ func (h *handle) acquire(ctx context.Context, opts []Option, once bool, most int
 		hold, err = h.res.Acquire(ctx, &s.Terms, limit)
 	}
 	if err != nil {
-		return nil, h.failed("acquire", err)
+		return nil, h.failed("acquire", h.withType(ctx, err))
 	}
 	return newHold(hold), nil
 }

@@ -50,6 +50,7 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *engine.Joint) 
 	l.settings.given = 0 // the client's defaults do not replace the members' options
 	l.settings = l.settings.with(opts)
 	l.invalid = l.settings.err
+	l.handle.members = members
 	l.memberTerms = func(s *settings) func(int) *engine.Terms {
 		return func(i int) *engine.Terms {
 			member := members[i].settings.forMember(s)

@@ -77,7 +77,8 @@ func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
 // ctx is done first, without [ErrNotAcquired], and [ErrClosed] if the client closes. If a latch opens and
 // is set again before a waiter has looked, that waiter waits on.
 //
-// Wait returns a transport error of its first attempt. While it waits, it retries after transport errors.
+// If Redis does not answer, the error is [ErrUnavailable] with the reason. A transport error of the first
+// attempt is returned at once. While Wait waits, it retries.
 func (l *CountDownLatch) Wait(ctx context.Context) error {
 	return l.call(ctx, "wait", func() error {
 		if l.c.core.IsClosing() {

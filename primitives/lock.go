@@ -63,9 +63,10 @@ func (l *Lock) useLock(driver lockDriver, traits *engine.Traits) {
 // If ctx carries a hold of the same lock, the new hold nests: it has the same id, and the count grows by
 // one. The context of a hold ([Hold.Context]) carries it, as do contexts derived from that.
 //
-// Acquire returns a transport error of its first attempt. While it waits, it retries after transport
-// errors; the last one is joined to [ErrNotAcquired] if it gives up. Errors of Redis itself, such as
-// WRONGTYPE or NOPERM, end the waiting.
+// If Redis does not answer, the error is [ErrUnavailable] with the reason, however the call ended. A
+// transport error of the first attempt is returned at once. While Acquire waits, it retries; if Redis has
+// refused before, the error matches [ErrNotAcquired] too. Errors of Redis itself, such as WRONGTYPE or
+// NOPERM, end the waiting.
 func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return l.acquire(ctx, opts, false, 0)
 }

@@ -107,7 +107,8 @@ func transportErrorJoined(t *testing.T) {
 	r := await(t, waiting)
 	require.ErrorIs(t, r.err, primitives.ErrNotAcquired)
 	require.ErrorIs(t, r.err, errTest)
-	require.ErrorContains(t, r.err, "lock/acquire")
+	require.ErrorIs(t, r.err, primitives.ErrUnavailable)
+	require.ErrorContains(t, r.err, "connection refused")
 	release(t, hold)
 }
 

@@ -62,7 +62,7 @@ func (l *Locker) Lock() {
 				return
 			}
 		}
-		l.failed(l.lock.failed("acquire", err))
+		l.failed(l.lock.failed("acquire", l.lock.withType(l.ctx, err)))
 		engine.Pause(l.ctx, pause, l.lock.c.core.Closing())
 	}
 }
@@ -106,7 +106,7 @@ func (l *Locker) failed(err error) {
 		<-l.local
 		panic(err)
 	}
-	if !errors.Is(err, ErrNotAcquired) || isPassing(err) {
+	if !errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable) {
 		l.lock.c.core.Report(engine.Event{Kind: engine.EventWait, Resource: &l.lock.res, Err: err})
 	}
 }

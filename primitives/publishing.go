@@ -3,6 +3,7 @@ package primitives
 import (
 	"context"
 	"sync/atomic"
+	"time"
 
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -30,15 +31,19 @@ func (c *Client) publish() any {
 // ready implements [engine.Config].Ready: it finds out by which command to publish. No call waits longer
 // than its context or the command timeout. The error says that nothing was executed, so a waiting
 // acquisition retries.
-func (c *Client) ready(ctx context.Context) error {
+func (c *Client) ready(caller context.Context) error {
 	if !c.cluster || c.publishing.known.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, scripts.ErrNoAnswer)
+	began := time.Now()
+	ctx, cancel := context.WithTimeoutCause(caller, c.timeout, scripts.ErrNoAnswer)
 	defer cancel()
 	sharded, err := c.hub.Sharded(ctx)
 	if err != nil {
-		return &scripts.Error{Script: "pubsub shardnumsub", Outcome: scripts.NotExecuted, Err: err}
+		return &scripts.Error{
+			Script: "pubsub shardnumsub", Outcome: scripts.NotExecuted, Err: err,
+			Ended: caller.Err() != nil, Silent: time.Since(began),
+		}
 	}
 	c.publishing.sharded.Store(sharded)
 	c.publishing.known.Store(true)

@@ -27,7 +27,7 @@ const kindLabel = "kind"
 var (
 	outcomes = []primitives.Outcome{
 		primitives.OutcomeAcquired, primitives.OutcomeNested, primitives.OutcomeBusy, primitives.OutcomeEnded,
-		primitives.OutcomeError,
+		primitives.OutcomeUnavailable, primitives.OutcomeError,
 	}
 	ends = []primitives.EventKind{
 		primitives.EventReleased, primitives.EventReleaseFailed, primitives.EventLost, primitives.EventLeaked,

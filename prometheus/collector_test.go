@@ -274,7 +274,7 @@ func TestCollectorShowsAnOutage(t *testing.T) {
 		assert.InDelta(t, 1, got[losses("expired")], 0)
 		assert.InDelta(t, 1, got[holds], 0, "y has a long lease")
 		assert.InDelta(t, 1, got[waiters], 0, "a waiter rides out an outage")
-		assert.InDelta(t, 2, got[acquisitions("error")], 0)
+		assert.InDelta(t, 2, got[acquisitions("unavailable")], 0)
 		assert.Zero(t, got[acquisitions("busy")])
 		f.server.Partition(false)
 		time.Sleep(time.Minute) // go-redis ends its dials

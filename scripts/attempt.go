@@ -75,7 +75,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		case err == nil, withText, !repliedWith(err, "NOSCRIPT"):
 			return reply, err
 		case isAbandoned(ctx):
-			return Reply{}, notSent(ctx)
+			return Reply{}, notSent(ctx, time.Now())
 		case !loaded && r.load(ctx, via, c) == nil:
 			loaded = true // now the digest should do
 		default:

@@ -40,6 +40,7 @@ type batcher struct {
 	plain     *pipelines    // of the client of the server, with its own timeouts
 	maxDirect int           // commands in flight alone; 0: all are sent alone
 	idle      sync.Pool     // of *pending
+	probe     *prober       // of the server
 
 	latest atomic.Pointer[deadline]       // of the latest call; of a shard's batcher only
 	until  atomic.Pointer[deadlineClient] // of the latest deadline that needed one
@@ -79,7 +80,7 @@ type pending struct {
 }
 
 func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
-	b := &batcher{r: r, plain: &pipelines{rdb: rdb}, maxDirect: maxDirect}
+	b := &batcher{r: r, plain: &pipelines{rdb: rdb}, maxDirect: maxDirect, probe: newProber(r, rdb)}
 	b.node, _ = rdb.(*redis.Client) // not a type that embeds one, and may override its methods
 	return b
 }
@@ -142,9 +143,10 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 	if ctx.Done() == nil && b.node != nil && b.maxDirect == maxDirect && !r.silent.Load() && b.enter(nil) {
 		// Only the command timeout ends this call, and its deadline ends the attempt: another goroutine would
 		// gain nothing.
+		began := time.Now()
 		reply, err := r.attempt(c.ctx, b.pipedUntil(c.end), c)
 		b.leave(reply, err)
-		err = ended(ctx, c.end, err)
+		err = b.probe.noticed(ctx, c.end, err, began)
 		r.noteAnswered(err)
 		return reply, err
 	}
@@ -155,16 +157,21 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 		p.run = func() { b.sendDirect(p) }
 	}
 	p.call = c
+	began := time.Now()
 	if b.enter(p) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
 		// attempt too.
 		r.running.Add(1)
 		go p.run()
 	}
+	silent := b.probe.due(began)
 	for slow, over := r.slots.slow(), false; !over; {
 		select {
 		case <-p.done:
-			return b.finish(ctx, p)
+			return b.finish(ctx, p, began)
+		case <-silent:
+			silent = nil
+			b.probe.start()
 		case <-slow: // then the next attempt finds the slot map up to date
 			slow = nil
 			r.slots.refresh()
@@ -175,13 +182,13 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 		}
 	}
 	// The caller returns now. What is still queued must not be sent after that.
-	err := interruption(ctx)
+	err := b.probe.explain(interruption(ctx, began), began)
 	if err.notSent = b.withdraw(p); err.notSent {
 		return Reply{}, err
 	}
 	select {
 	case <-p.done: // answered at the same time: the answer counts
-		return b.finish(ctx, p)
+		return b.finish(ctx, p, began)
 	default:
 		// p now belongs to the goroutine that sends it, so it does not go back to idle.
 		r.noteAnswered(err)
@@ -189,24 +196,13 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 	}
 }
 
-// finish returns p's result and puts p back into idle.
-func (b *batcher) finish(ctx context.Context, p *pending) (Reply, error) {
-	reply, err := p.reply, ended(ctx, p.end, p.err)
+// finish returns the result of p, which began then, and puts p back into idle.
+func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Reply, error) {
+	reply, err := p.reply, b.probe.noticed(ctx, p.end, p.err, began)
 	*p = pending{done: p.done, run: p.run}
 	b.idle.Put(p)
 	b.r.noteAnswered(err)
 	return reply, err
-}
-
-// ended returns the error of an attempt. It is an interruption if go-redis noticed the end of the call
-// before do did.
-func ended(ctx context.Context, end *deadline, err error) error {
-	// Asking for the end itself, too: the error of a dial that timed out matches DeadlineExceeded.
-	over := err != nil && (ctx.Err() != nil || end.Err() != nil)
-	if over && (errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)) {
-		return interruption(ctx)
-	}
-	return err
 }
 
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
@@ -396,7 +392,7 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 		switch {
 		case !noScript && !redirected: // p has its result
 		case isAbandoned(p.call.ctx):
-			p.err = notSent(p.call.ctx) // as in attempt
+			p.err = notSent(p.call.ctx, sent) // as in attempt
 		case redirected:
 			b.r.running.Go(func() { b.sendRedirected(p) })
 			continue

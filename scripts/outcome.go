@@ -3,10 +3,12 @@ package scripts
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -17,14 +19,26 @@ var (
 	// ErrOutcomeUnknown matches every [*Error] of unknown outcome: the command may have been executed,
 	// or may still be.
 	ErrOutcomeUnknown = errors.New("outcome unknown")
-	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context.
-	ErrNoAnswer = errors.New("no answer within the command timeout")
+	// ErrNoAnswer is the cause of calls that ended with the command timeout, not with their context. It
+	// matches [os.ErrDeadlineExceeded].
+	ErrNoAnswer error = noAnswer{}
 
 	errReplaced = errors.New("scripts: another node has replaced the one that did not answer")
 
 	// ErrNotReplicated is the cause of [Reply].Unconfirmed: fewer replicas confirmed than were asked for.
 	ErrNotReplicated = errors.New("not replicated")
 )
+
+// SilentAfter is how long an attempt waits for its answer, or for a connection, until Redis counts as
+// silent. An attempt that its caller ends earlier says nothing about Redis.
+const SilentAfter = 100 * time.Millisecond
+
+// noAnswer is the type of ErrNoAnswer.
+type noAnswer struct{}
+
+func (noAnswer) Error() string        { return "no answer within the command timeout" }
+func (noAnswer) Timeout() bool        { return true }
+func (noAnswer) Is(target error) bool { return target == os.ErrDeadlineExceeded }
 
 // Outcome is what the runner knows about a command that did not succeed.
 type Outcome uint8
@@ -49,10 +63,21 @@ type Error struct {
 	Outcome Outcome // of all attempts: Unknown if one of them is
 	NotNow  bool    // Redis refused for a temporary reason, such as LOADING
 	Closed  bool    // the redis client is closed: no later command can succeed
-	Err     error
+	// Ended: the caller's context ended the call, and no attempt of it had failed before.
+	Ended bool
+	// Silent is how long the last attempt of a call that Ended had waited in vain.
+	Silent time.Duration
+	Err    error
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("%s (%s): %v", e.Script, e.Outcome, e.Err) }
+// Error does not name the script: users know the operation, not how it is done.
+func (e *Error) Error() string {
+	if e.Outcome == Unknown {
+		return e.Err.Error() + " (outcome unknown)"
+	}
+	return e.Err.Error()
+}
+
 func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is ErrOutcomeUnknown and the outcome is Unknown.
@@ -62,9 +87,11 @@ func (e *Error) Is(target error) bool {
 
 // failure makes the error of a call whose last attempt ended with err.
 func failure(script string, err error, outcome Outcome) *Error {
-	return &Error{
-		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: err,
+	e := &Error{Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err)}
+	if i, ok := errors.AsType[*interrupted](err); ok && i.ended && !i.failed {
+		e.Ended, e.Silent = true, i.silent
 	}
+	return e
 }
 
 // isClosed reports whether an attempt failed because the redis client was closed. A caller's context
@@ -72,6 +99,44 @@ func failure(script string, err error, outcome Outcome) *Error {
 func isClosed(err error) bool {
 	_, own := errors.AsType[*interrupted](err)
 	return !own && errors.Is(err, redis.ErrClosed)
+}
+
+// scriptSuffix matches what Redis adds to an error inside a script. Older servers put the like in front.
+var (
+	scriptSuffix = regexp.MustCompile(`,? script: [0-9a-zA-Z_]+, on @?[a-z_]+:\d+\.?$`)
+	scriptPrefix = regexp.MustCompile(`^(-?ERR )?Error (running|compiling) script \(.*?\): (@[a-z_]+: ?\d+: )+`)
+)
+
+// withoutScript removes from the text of an error reply where in a script it occurred. The result wraps
+// the reply and is an error of Redis, too.
+func withoutScript(err error) error {
+	reply, ok := err.(redis.Error) //nolint:errorlint // as go-redis returns it
+	if !ok {
+		return err
+	}
+	text := reply.Error()
+	if text = scriptPrefix.ReplaceAllString(scriptSuffix.ReplaceAllString(text, ""), ""); text == reply.Error() {
+		return err
+	}
+	return &scriptError{text, err}
+}
+
+// scriptError is an error reply to a script, without the place in the script.
+type scriptError struct {
+	text string
+	err  error
+}
+
+func (e *scriptError) Error() string { return e.text }
+func (e *scriptError) Unwrap() error { return e.err }
+
+// RedisError makes it a [redis.Error].
+func (e *scriptError) RedisError() {}
+
+// CutShort returns the error of a call whose context ended for cause when it had waited that long.
+func CutShort(cause error, silent time.Duration) error {
+	i := &interrupted{cause: cause, ended: true, limit: !errors.Is(cause, context.Canceled), silent: silent}
+	return failure("", i, Unknown)
 }
 
 // OutcomeOf returns the outcome in an error of [Runner]; NotExecuted for any other error and for
@@ -86,25 +151,58 @@ func OutcomeOf(err error) Outcome {
 // interrupted is the error of an attempt whose caller stopped waiting.
 type interrupted struct {
 	cause   error
-	notSent bool // the command was not sent and will not be
+	notSent bool          // the command was not sent and will not be
+	ended   bool          // by the caller's context, not by the command timeout
+	limit   bool          // ended by a deadline, not by a cancellation
+	silent  time.Duration // how long the attempt had waited
+	why     error         // why there was no answer, as far as that is known
+	failed  bool          // an earlier attempt of the call failed
 }
 
-func (e *interrupted) Error() string { return e.cause.Error() }
-func (e *interrupted) Unwrap() error { return e.cause }
-
-// interruption returns the error of a call that ended before its attempt: with ctx's cause, or, if
-// ctx has not ended, with the command timeout.
-func interruption(ctx context.Context) *interrupted {
-	if cause := context.Cause(ctx); cause != nil {
-		return &interrupted{cause: cause}
+// Error names the silence first: it is what has to be mended.
+func (e *interrupted) Error() string {
+	if e.ended && e.silent >= SilentAfter {
+		text := "no answer for " + e.silent.Round(time.Millisecond).String()
+		if e.why != nil {
+			text += ": " + e.why.Error()
+		}
+		return text + ": " + e.cause.Error()
 	}
-	return &interrupted{cause: ErrNoAnswer}
+	if e.why != nil {
+		return e.cause.Error() + ": " + e.why.Error()
+	}
+	return e.cause.Error()
+}
+
+func (e *interrupted) Unwrap() []error {
+	if e.why != nil {
+		return []error{e.cause, e.why}
+	}
+	return []error{e.cause}
+}
+
+// Is reports whether target is [os.ErrDeadlineExceeded] and a time limit ended a silence.
+func (e *interrupted) Is(target error) bool {
+	return target == os.ErrDeadlineExceeded && e.limit && e.silent >= SilentAfter
+}
+
+// interruption returns the error of a call that ended before its attempt, which began then: with ctx's
+// cause, or, if ctx has not ended, with the command timeout.
+func interruption(ctx context.Context, began time.Time) *interrupted {
+	err := &interrupted{cause: ErrNoAnswer, silent: time.Since(began)}
+	if cause := context.Cause(ctx); cause != nil {
+		err.cause, err.ended, err.limit = cause, true, !errors.Is(ctx.Err(), context.Canceled)
+		if until, ok := ctx.Deadline(); ok && err.limit { // a busy machine may notice the end late
+			err.silent = max(0, min(err.silent, until.Sub(began)))
+		}
+	}
+	return err
 }
 
 // notSent returns the error of a call that ended before its command was sent, or sent again after an answer
-// that it was not executed.
-func notSent(ctx context.Context) *interrupted {
-	err := interruption(ctx)
+// that it was not executed. began is when it began to wait.
+func notSent(ctx context.Context, began time.Time) *interrupted {
+	err := interruption(ctx, began)
 	err.notSent = true
 	return err
 }

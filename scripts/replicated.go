@@ -58,12 +58,13 @@ func (r *Runner) RunReplicated(
 // first, nothing is sent.
 func (r *Runner) watch(ctx context.Context, c call, attempt func(context.Context) (Reply, error)) (Reply, error) {
 	if r.watches != nil {
+		began := time.Now()
 		select {
 		case r.watches <- struct{}{}:
 		case <-ctx.Done():
-			return Reply{}, notSent(ctx)
+			return Reply{}, notSent(ctx, began)
 		case <-c.end.Done():
-			return Reply{}, notSent(ctx)
+			return Reply{}, notSent(ctx, began)
 		}
 	}
 	return bounded(ctx, c.ctx, c.end, r, func(ctx context.Context) (Reply, error) {

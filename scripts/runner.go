@@ -222,6 +222,7 @@ func (r *Runner) Close() {
 	r.running.Wait()
 	r.ends.close()
 	r.slots.ends.close()
+	r.batch.probe.close()
 }
 
 // register begins a call: it adds it to running. The caller then calls running.Done, unless register
@@ -238,7 +239,7 @@ func (r *Runner) register(ctx context.Context, name string) error {
 	}
 	if cause := context.Cause(ctx); cause != nil {
 		r.running.Done()
-		return &Error{Script: name, Outcome: NotExecuted, Err: cause}
+		return &Error{Script: name, Outcome: NotExecuted, Ended: true, Err: cause}
 	}
 	return nil
 }
@@ -275,9 +276,10 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		failed.counted++
 	}
 	if !got.transient || failed.counted > r.retries || !r.pause(ctx, c.end, failed.attempts, rereading) {
-		// Add what Redis said before it fell silent, as text only: it does not decide what the error means.
+		// Add why the attempt before failed. classify looks at the interruption first, so this does not
+		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
-			err = &interrupted{fmt.Errorf("%w; before that: %s", i.cause, failed.reason.Error()), i.notSent}
+			i.why, i.failed = errors.Join(i.why, fmt.Errorf("before that: %w", failed.reason)), true
 		}
 		outcome := got.outcome
 		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says
@@ -335,22 +337,30 @@ func bounded[T any](
 		err   error
 	}
 	done := make(chan result, 1) // with room for the result, so that f ends even if nobody receives it
+	began := time.Now()
 	r.running.Go(func() {
 		value, err := f(attempt)
 		done <- result{value, err}
 	})
-	select {
-	case res := <-done:
-		return res.value, res.err
-	case <-ctx.Done():
-	case <-end.Done():
+	for silent, over := r.batch.probe.due(began), false; !over; {
+		select {
+		case res := <-done:
+			return res.value, r.batch.probe.noticed(ctx, end, res.err, began)
+		case <-silent:
+			silent = nil
+			r.batch.probe.start()
+		case <-ctx.Done():
+			over = true
+		case <-end.Done():
+			over = true
+		}
 	}
 	select {
 	case res := <-done: // answered at the same time: the answer counts
 		return res.value, res.err
 	default:
 		var none T
-		return none, interruption(ctx)
+		return none, r.batch.probe.explain(interruption(ctx, began), began)
 	}
 }
 

@@ -153,6 +153,7 @@ func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	m.mu.Lock()
 	next := m.start()
 	m.mu.Unlock()
+	began := time.Now()
 	select {
 	case <-next.done:
 		if next.err != nil {
@@ -162,7 +163,7 @@ func (m *slotMap) await(ctx context.Context, end <-chan struct{}) error {
 	case <-ctx.Done():
 	case <-end:
 	}
-	return notSent(ctx)
+	return notSent(ctx, began)
 }
 
 // slow returns a channel that is closed when an attempt that begins now is slow; nil without a cluster

@@ -65,11 +65,18 @@ func withSession(
 		return err
 	}
 	defer s.close()
-	if err := s.ping(ctx, c.Duration("timeout")); err != nil {
+	patience := c.Duration("timeout")
+	if c.IsSet("wait") { // a silent Redis must not make the wait longer
+		patience = min(patience, max(c.Duration("wait"), 0)+pingGrace)
+	}
+	if err := s.ping(ctx, patience); err != nil {
 		return err
 	}
 	return f(s)
 }
+
+// pingGrace is how much longer than --wait the first command may take.
+const pingGrace = 500 * time.Millisecond
 
 // open returns the session that the flags describe. It sends nothing.
 func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {

@@ -97,6 +97,8 @@ func exitCode(ctx context.Context, err error) int {
 	case errors.Is(err, primitives.ErrInvalid), errors.Is(err, primitives.ErrUnsupported),
 		errors.Is(err, primitives.ErrForeign):
 		return exitUsage
+	case errors.Is(err, primitives.ErrUnavailable): // even if somebody else held it before Redis fell silent
+		return exitUnreachable
 	case errors.Is(err, primitives.ErrNotAcquired):
 		return exitNotAcquired
 	case errors.Is(err, primitives.ErrLost):

@@ -292,7 +292,7 @@ func waitForLatch(k *call) (string, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, over)
 	defer cancel()
 	err := latch.Wait(ctx)
-	if errors.Is(err, over) {
+	if errors.Is(err, over) && !errors.Is(err, primitives.ErrUnavailable) {
 		err = over // without the library's prefix, which names the latch, too
 	}
 	return opened, err

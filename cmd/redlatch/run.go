@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -81,13 +80,8 @@ func runCommand(args []string) *cli.Command {
 			if err != nil {
 				return err
 			}
-			observe := primitives.WithObserver(func(e primitives.Event) {
-				if e.Kind == primitives.EventWait {
-					j.refused.Store(true)
-				}
-			})
 			return withSession(ctx, c, func(s *session) error { return j.run(ctx, s) },
-				observe, primitives.WithSafetyMargin(j.margin()))
+				primitives.WithSafetyMargin(j.margin()))
 		},
 	}
 }
@@ -104,8 +98,6 @@ type job struct {
 	ttl        time.Duration // of the key in Redis when it was last written, at least
 	minHold    time.Duration // 0: none
 	grace      time.Duration
-
-	refused atomic.Bool // Redis has answered that somebody else holds it
 }
 
 // newJob reads the flags and arguments. args is the command line as it was given.
@@ -259,7 +251,7 @@ func (j *job) acquire(ctx context.Context, s *session, signals chan os.Signal) (
 	undisturbed := giveUp() && waiting.Err() == nil // else the context of the hold has ended, or is about to
 	switch {
 	case r.err != nil:
-		return nil, j.explain(r.err)
+		return nil, j.explain(ctx, s, r.err)
 	case !undisturbed: // a signal came when it was granted
 		_ = r.hold.Release(waiting)
 		if j.minHold > 0 { // CMD does not run, so the name is free at once
@@ -270,19 +262,42 @@ func (j *job) acquire(ctx context.Context, s *session, signals chan os.Signal) (
 	return r.hold, nil
 }
 
-// explain gives the error of an acquisition its exit code: is the name held, or is Redis out of reach?
-func (j *job) explain(err error) error {
-	if !errors.Is(err, primitives.ErrNotAcquired) {
+// explain adds who holds the name now, with the names of their clients, to the error of an acquisition that
+// was refused. It is best effort.
+func (j *job) explain(ctx context.Context, s *session, err error) error {
+	_, ended := errors.AsType[*signalError](err)
+	if ended || !errors.Is(err, primitives.ErrNotAcquired) || errors.Is(err, primitives.ErrUnavailable) {
 		return err
 	}
-	if _, ok := errors.AsType[*signalError](err); ok {
+	holder, ok := s.acquirer(j.kind, j.name).(interface {
+		Info(ctx context.Context) (primitives.Info, error)
+	})
+	if !ok {
 		return err
 	}
-	if isOfRedis(errors.Unwrap(err)) && !j.refused.Load() {
-		return &codedError{exitUnreachable, err} // nobody has said that somebody else holds it
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
+	defer cancel()
+	info, failed := holder.Info(ctx)
+	if failed != nil {
+		return err
 	}
-	return err
+	var held []string
+	for _, h := range info.Holders[:min(len(info.Holders), mostHolders)] {
+		if h.Client != "" {
+			h.ID += " of " + h.Client
+		}
+		held = append(held, h.ID)
+	}
+	if len(held) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w; now held by %s", err, strings.Join(held, ", "))
 }
+
+const (
+	explainTimeout = 500 * time.Millisecond
+	mostHolders    = 5 // in a message; permits may have thousands
+)
 
 // supervise starts the child, and returns its exit code when it has exited. After a loss it returns only
 // when the whole group is gone or killed.

@@ -42,8 +42,8 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	case c.IsClosing():
 		err = ErrClosed
 	default:
-		if err = c.Begin(ctx); err != nil && ctx.Err() != nil {
-			err = GaveUp(ctx, err)
+		if err = c.Begin(ctx); err != nil {
+			err = new(Request).explain(ctx, c, err)
 		}
 	}
 	if err != nil {
@@ -69,10 +69,8 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	if q.wait.waited {
 		c.WaitEnded()
 	}
-	if err != nil {
-		if ctx.Err() != nil && !errors.Is(err, ErrNotAcquired) && c.failure(err).Retry {
-			err = GaveUp(ctx, err)
-		}
+	if err != nil && c.failure(err).Retry {
+		err = q.explain(ctx, c, err)
 	}
 	r.emitResult(ctx, kind, hold, waited, err)
 	return hold, err
@@ -139,13 +137,15 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 		}
 	}
 	if err != nil {
-		if trying.Err() != nil && !errors.Is(err, ErrNotAcquired) {
-			err = GaveUp(trying, err)
-		}
+		err = q.explain(trying, c, err)
 		if q.passed != nil {
 			q.passed.giveBack(c.rollbackLimit(began))
 		}
-		r.rollback(trying, q, c.rollbackLimit(began))
+		limit := c.rollbackLimit(began)
+		if q.group != nil && trying.Err() != nil {
+			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, see rollbackWait
+		}
+		r.rollback(trying, q, limit)
 		return nil, err
 	}
 	held := res.holding
@@ -170,6 +170,9 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms}
 	q.wait = newWait(ctx, began, -1)
 	_, err := r.obtain(ctx, q)
+	if err = q.explain(ctx, r.Core, err); errors.Is(err, ErrNotAcquired) {
+		err = notOpened(ctx, err)
+	}
 	if q.wait.waited {
 		r.Core.WaitEnded()
 		r.Core.emit(Event{Kind: EventWaited, Resource: r, Waited: q.wait.since(began), Err: err, Ctx: ctx})
@@ -200,12 +203,12 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 		switch {
 		case err == nil && res.Granted:
 			return res, nil
-		case q.MayQueue && c.failure(err).NotNow:
+		case q.MayQueue && c.failure(err).NotNow && q.wait.ends(ctx):
 			refused = Result{RetryAfter: notNowPause, Met: err}
 		case err != nil:
 			return Result{}, err
 		case !q.MayQueue:
-			return Result{}, GaveUp(ctx, res.Met)
+			return Result{}, q.gaveUp(ctx, nil)
 		default:
 			refused = res
 		}
@@ -220,6 +223,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 // Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx
 // has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex held.
 func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
+	q.asking()
 	res, err := r.Driver.TryAcquire(ctx, q)
 	return r.tried(ctx, q, res, err)
 }
@@ -234,6 +238,7 @@ func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 //   - A grant whose lease is over, counted from when the attempt was sent: the server may have given the
 //     lock to another client since. It is rolled back, and the error is ErrLost.
 func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error) (Result, error) {
+	q.learn(ctx, r, res, err)
 	if res.InDoubt || (err != nil && r.Core.Classify(err).InDoubt) {
 		q.MustRollback, q.InDoubt = true, true
 	}

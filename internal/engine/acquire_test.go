@@ -154,7 +154,8 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 	}{
 		{"an unreachable server fails it", forever, fault{err: errDown}, testTTL, errDown, 0, 0},
 		{"an error of the server fails it", forever, fault{err: errFatal}, testTTL, errFatal, 0, 0},
-		{"not now: it is tried again soon", forever, fault{err: errBusy}, testTTL, nil, 0, 0},
+		{"not now: it is tried again soon", time.Minute, fault{err: errBusy}, testTTL, nil, 0, 0},
+		{"not now: a wait without an end fails", forever, fault{err: errBusy}, testTTL, ErrUnavailable, 0, 0},
 		{"not now: a single try fails", noWait, fault{err: errBusy}, testTTL, errBusy, 0, 0},
 		{"no answer: it fails, and is rolled back", forever, fault{mute: true}, testTTL, unanswered(nil), testTimeout, 1},
 		{"lost command: it fails, and is rolled back", noWait, fault{lost: true}, testTTL, unanswered(nil), testTimeout, 1},

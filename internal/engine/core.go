@@ -25,6 +25,8 @@ type Config struct {
 	// Unanswered makes the error of an operation for which the engine stopped waiting. Classify reports
 	// it as in doubt.
 	Unanswered func(cause error) error
+	// CutShort is Unanswered for an operation that had waited that long when its context ended for cause.
+	CutShort func(cause error, silent time.Duration) error
 	// NewOwner makes an owner with an id and a number that no other acquisition ever gets.
 	NewOwner func() Owner
 	// Describe adds the operation and the resource to an error.

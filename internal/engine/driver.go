@@ -223,6 +223,7 @@ type Request struct {
 	State        any   // the driver's own
 
 	wait   wait
+	heard  *Contact  // nil: the server has granted the first attempt, or has not been asked
 	passed *Hold     // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
 	group  holdGroup // the joint ownership whose member this acquires; nil for a user's acquisition
 	min    *minHold  // nil: none

@@ -19,12 +19,13 @@ var (
 	ErrUnsupported       = errors.New("unsupported")
 	ErrClosed            = errors.New("client closed")
 	ErrInvalid           = errors.New("invalid")
+	ErrUnavailable       = errors.New("Redis unavailable") //nolint:revive,staticcheck // a name
 )
 
 // releasedError matches ErrNotHeld too: a hold that was released is not held.
 type releasedError struct{}
 
-func (releasedError) Error() string        { return "released" }
+func (releasedError) Error() string        { return "already released" }
 func (releasedError) Is(target error) bool { return target == ErrNotHeld }
 
 // LossReason says why a hold was lost. Package primitives documents the reasons.
@@ -55,6 +56,19 @@ type Failure struct {
 	Retry   bool // the server was not reached, or refuses for the moment: a waiter keeps waiting
 	NotNow  bool // the server refuses for a reason that will pass soon
 	Closed  bool // the transport is closed for good: repetition in the background ends
+	// Ended: the context of the command ended it, and no attempt of it had failed before. Silent is how long
+	// it had waited for the answer by then.
+	Ended  bool
+	Silent time.Duration
+}
+
+// silentAfter is how long an attempt waits for its answer until the server counts as silent.
+const silentAfter = 100 * time.Millisecond
+
+// isOutage reports whether the failure says that the server does not answer: an attempt failed, or waited
+// for long. grace is how much longer than its caller's time the attempt was allowed to wait.
+func (f Failure) isOutage(grace time.Duration) bool {
+	return f.Retry && (!f.Ended || f.Silent-grace >= silentAfter)
 }
 
 var (
@@ -68,7 +82,8 @@ var (
 	errYield = errors.New("gave way to another")
 )
 
-// GaveUp is the error of an acquisition that stopped waiting. It joins ErrNotAcquired with the cause
+// GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
+// Request.gaveUp for the others. It joins ErrNotAcquired with the cause
 // of ctx, if ctx ended, and with met, the last failure on the way, if there was one. The end of the
 // wait itself adds nothing: ErrNotAcquired says it.
 func GaveUp(ctx context.Context, met error) error {

@@ -18,14 +18,15 @@ const rollbackWait = 20 * time.Millisecond
 // fanOut is one question to several members. The goroutine that asked owns it and receives the answers.
 type fanOut struct {
 	answers chan error // has room for all answers, so a late one blocks nobody
-	open    int        // answers that have not been received yet
-	failed  error      // the last answer that was an error
+	began   time.Time
+	open    int   // answers that have not been received yet
+	failed  error // the last answer that was an error
 }
 
 // fanOut runs f for all i < n in goroutines that Close waits for. Each ends when its call of f returns.
 // The caller is a call that Close waits for: otherwise Spawn might do nothing, and no answer would come.
 func (c *Core) fanOut(n int, f func(i int) error) *fanOut {
-	o := &fanOut{answers: make(chan error, n), open: n}
+	o := &fanOut{answers: make(chan error, n), began: time.Now(), open: n}
 	for i := range n {
 		c.Spawn(func() { o.answers <- f(i) })
 	}
@@ -55,13 +56,20 @@ func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, ans
 
 // gaveUp is the error of an acquisition that ended before all answers came, or at the same time. A
 // member may have given up for the same reason: its error then says everything, and is not wrapped.
-func (o *fanOut) gaveUp(ctx context.Context) error {
+func (o *fanOut) gaveUp(ctx context.Context, q *Request) error {
 	met := o.failed
-	if errors.Is(met, ErrNotAcquired) && (ctx.Err() == nil || errors.Is(met, context.Cause(ctx))) {
+	if stopped(met) && (ctx.Err() == nil || errors.Is(met, context.Cause(ctx))) {
 		return met
 	}
-	return GaveUp(ctx, met)
+	err := q.gaveUp(ctx, nil)
+	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
+		g.cut = met
+	}
+	return err
 }
+
+// stopped reports whether err is that of an acquisition that gave up.
+func stopped(err error) bool { return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable) }
 
 // votes are the counted answers of one question. A member that fails is not a refusal: it may or may
 // not hold the lock, so it counts for neither side.
@@ -117,11 +125,11 @@ func (c *Core) countMissing(ctx context.Context, o *fanOut, v *votes) {
 	if o.open == 0 {
 		return
 	}
-	missing := errBudget
-	if ctx.Err() != nil {
-		missing = context.Cause(ctx)
+	missing := c.Unanswered(errBudget)
+	if cause := context.Cause(ctx); cause != nil {
+		missing = c.CutShort(cause, silenceOf(ctx, o.began))
 	}
-	v.failed = append(v.failed, slices.Repeat([]error{c.Unanswered(missing)}, o.open)...)
+	v.failed = append(v.failed, slices.Repeat([]error{missing}, o.open)...)
 }
 
 // AskAll runs f for all i < n at the same time. It blocks until all have returned, until ctx is done,

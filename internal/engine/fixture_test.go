@@ -61,6 +61,7 @@ func (s *server) newClient(id string, options ...func(*Config)) *client {
 		Ready:      func(context.Context) error { return nil },
 		Classify:   classify,
 		Unanswered: unanswered,
+		CutShort:   cutShort,
 		NewOwner: func() Owner {
 			n := c.owners.Add(1)
 			return Owner{ID: fmt.Sprintf("%s:%d", id, n), Number: n}

@@ -136,6 +136,9 @@ func (j *Joint) carriedID(ctx context.Context) (id string, err error) {
 func (j *Joint) beginAttempt(ctx context.Context, q *Request) (*JointOwnership, error) {
 	ttl, limit := j.shortest(q.Terms)
 	q.TTL = ttl
+	if q.heard == nil && !j.Budgeted { // a red lock counts the answers of its members
+		q.heard = &Contact{members: true}
+	}
 	o := &JointOwnership{j: j, ID: q.ID, need: j.Need, budget: j.budget(ttl), shortest: limit, terms: q.Terms}
 	if q.Shared {
 		return o, nil
@@ -155,12 +158,17 @@ func (j *Joint) beginAttempt(ctx context.Context, q *Request) (*JointOwnership, 
 // acquireMember acquires the i-th member for o: under a hold of it that ctx carries, or as an outermost
 // request. It blocks as long as w allows. It registers with the member's client, which may close
 // independently of the joint lock's client.
-func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w wait) (*Hold, error) {
+func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w wait) (hold *Hold, err error) {
 	m := o.j.Members[i]
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s %q: %w", m.Kind, m.Name, err)
+		}
+	}()
 	if m.Core.IsClosing() {
 		return nil, ErrClosed
 	}
-	if err := m.Core.Begin(ctx); err != nil {
+	if err = m.Core.Begin(ctx); err != nil {
 		return nil, err
 	}
 	defer m.Core.Leave()
@@ -170,6 +178,9 @@ func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w
 	}
 	mine := m.NewRequest(terms)
 	mine.wait, mine.group = w, o
+	if !o.j.Budgeted {
+		mine.heard = q.heard
+	}
 	if !q.Shared { // an id that the caller names ignores the holds in ctx
 		if hold, err := m.acquireNested(ctx, mine); hold != nil || err != nil {
 			return hold, err
@@ -179,7 +190,7 @@ func (o *JointOwnership) acquireMember(ctx context.Context, i int, q *Request, w
 	// Siblings under the same hold may want the same member, and would all enter by the same id. Only
 	// one of them may.
 	mine.NonReentrant = mine.NonReentrant || o.carried
-	hold, err := m.acquireOutermost(ctx, mine, nil)
+	hold, err = m.acquireOutermost(ctx, mine, nil)
 	if o.carried && errors.Is(err, ErrDeadlock) {
 		err = fmt.Errorf("%w: %w", ErrNotAcquired, errYield)
 	}

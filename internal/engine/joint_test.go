@@ -155,8 +155,8 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		{"an error of a member", forever, nil, fault{err: errFatal}, errFatal, 0},
 		{"a member is unreachable", forever, nil, fault{err: errDown}, errDown, 0},
 		{"a member does not answer", forever, nil, fault{mute: true}, unanswered(nil), testTimeout},
-		{"a member does not answer before the limit", time.Second, nil, fault{mute: true}, ErrNotAcquired,
-			time.Second + rollbackWait},
+		{"a member does not answer before the limit", time.Second, nil, fault{mute: true}, ErrUnavailable,
+			time.Second + answerGrace/2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *server) {
@@ -198,7 +198,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 func TestMemberThatIsAcquiredTooLateIsReleased(t *testing.T) {
 	bubble(t, func(t *testing.T, s *server) {
 		s.keepLeases()
-		s.script("acquire", fault{reply: time.Second + answerGrace/2})
+		s.script("acquire", fault{reply: time.Second + answerGrace/4})
 		_, err := s.client(t, "a").multiOf("x", "y").Acquire(t.Context(), terms(), time.Second)
 		require.ErrorIs(t, err, ErrNotAcquired)
 		sleep(time.Second)
@@ -368,7 +368,7 @@ func TestRedAcquiresAMajority(t *testing.T) {
 		{"three are held: the limit", 3, seize, time.Second, ErrNotAcquired, time.Second},
 		{"three are unreachable", 3, down, forever, errDown, 0},
 		{"three do not answer", 3, mute, forever, unanswered(nil), 2 * time.Second},
-		{"three do not answer before the limit", 3, mute, time.Second, ErrNotAcquired, time.Second + rollbackGrace},
+		{"three do not answer before the limit", 3, mute, time.Second, ErrUnavailable, time.Second + rollbackGrace/2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, _ *server) {

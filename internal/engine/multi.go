@@ -134,14 +134,14 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *Reques
 	})
 	if pending != nil {
 		attempt.settle(0, pending)
-		return pending.gaveUp(ctx)
+		return pending.gaveUp(ctx, q)
 	}
 	return err
 }
 
 // acquireInOrder acquires all members, or none: on failure it releases the members that it has. missing
 // is the index of the member for which patience was over; otherwise it is negative. If the end of ctx or
-// of the wait cut the attempt short, the error matches ErrNotAcquired.
+// of the wait cut the attempt short, the error matches ErrNotAcquired or ErrUnavailable.
 func (m *multi) acquireInOrder(
 	ctx context.Context, attempt *attemptTime, q *Request, w wait, patience time.Duration,
 ) (res Result, missing int, err error) {
@@ -162,13 +162,13 @@ func (m *multi) acquireInOrder(
 			// The time is over and the member is silent. releaseMembers seals o, so acquireAndAdd
 			// releases the member if it is acquired late.
 			attempt.settle(0, o.releaseMembers(ctx), pending)
-			return Result{}, -1, pending.gaveUp(ctx)
+			return Result{}, -1, pending.gaveUp(ctx, q)
 		}
 		if err == nil {
 			continue
 		}
 		attempt.settle(0, o.releaseMembers(ctx))
-		if cut && mine.over() && errors.Is(err, ErrNotAcquired) && ctx.Err() == nil {
+		if cut && mine.over() && stopped(err) && ctx.Err() == nil {
 			return Result{}, i, err
 		}
 		return Result{}, -1, err

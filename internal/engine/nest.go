@@ -43,7 +43,7 @@ func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error)
 			return hold, err
 		}
 		if ctx.Err() != nil {
-			return nil, GaveUp(ctx, nil)
+			return nil, q.gaveUp(ctx, nil)
 		}
 		// The loop ends: Outer does not find a released hold again, and a context carries finitely many.
 	}
@@ -103,8 +103,9 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 	defer stop()
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil {
-		if trying.Err() != nil && r.Core.failure(err).Retry {
-			err = GaveUp(trying, err)
+		q.learn(trying, r, Result{}, err)
+		if r.Core.failure(err).Retry {
+			err = q.explain(trying, r.Core, err)
 		}
 		return nil, err
 	}
@@ -139,6 +140,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, paren
 		inner.min = o.min
 	}
 	inner.wait = q.wait // bounds the attempt; it does not queue
+	inner.heard = q.heard
 	hold, err := r.acquireOutermost(ctx, inner, parent)
 	if errors.Is(err, ErrLost) {
 		if outer.isReleased() {
@@ -244,5 +246,5 @@ func (t *turnQueue) Try(context.Context, *Waiter) (Result, error) { return Resul
 func (t *turnQueue) Tried(*Waiter, Result, error, bool)           {}
 func (t *turnQueue) Confirmed(*Waiter)                            {}
 
-// Refusal implements [Queue]. A turn is only ever refused because it is taken.
-func (t *turnQueue) Refusal() error { return nil }
+// Heard implements [Queue]. A turn is only ever refused because it is taken.
+func (t *turnQueue) Heard() *Contact { return &Contact{refused: true} }

@@ -259,7 +259,8 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 		{"executed, not answered", forever, fault{mute: true}, unanswered(nil), testTimeout, 1},
 		{"never executed", forever, fault{lost: true}, unanswered(nil), testTimeout, 1},
 		{"a copy comes later", forever, fault{mute: true, copy: 20 * time.Second}, unanswered(nil), testTimeout, 1},
-		{"the limit is over", 100 * ms, fault{mute: true}, ErrNotAcquired, 120 * ms, 1},
+		{"the limit is over", 100 * ms, fault{mute: true}, ErrUnavailable, 120 * ms, 1},
+		{"the limit is over too soon to tell", 90 * ms, fault{mute: true}, ErrNotAcquired, 110 * ms, 1},
 		{"answered after the limit", 100 * ms, fault{reply: 110 * ms}, nil, 110 * ms, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -273,7 +274,7 @@ func TestNestingThatFailsLeavesNoCount(t *testing.T) {
 				switch {
 				case tt.want == nil:
 					require.NoError(t, err)
-				case errors.Is(tt.want, ErrNotAcquired) || errors.Is(tt.want, errFatal) || errors.Is(tt.want, errDown):
+				case stopped(tt.want) || errors.Is(tt.want, errFatal) || errors.Is(tt.want, errDown):
 					require.ErrorIs(t, err, tt.want)
 				default:
 					assert.True(t, classify(err).InDoubt, "%v", err)

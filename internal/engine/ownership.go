@@ -284,7 +284,7 @@ func (o *Ownership) addCount(delta int) int {
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
 	if !o.wire.LockContext(ctx) {
-		return time.Time{}, GaveUp(ctx, nil)
+		return time.Time{}, o.r.Core.CutShort(context.Cause(ctx), silenceOf(ctx, began))
 	}
 	if outer.isReleased() {
 		o.wire.Unlock()

@@ -65,7 +65,7 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	limited, cancel := context.WithTimeout(attempt.ending, o.budget)
 	defer cancel()
 	began := time.Now()
-	asked := r.askAll(ctx, limited, q, o)
+	asked := r.askAll(ctx, attempt.ending, limited, q, o)
 	var v votes
 	early := o.budget
 	if q.wait.limit > 0 {
@@ -85,30 +85,30 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	}
 	cancel()
 	attempt.settle(o.budget, o.releaseMembers(ctx))
+	failed := v.failed
 	if attempt.ending.Err() != nil {
 		attempt.settle(o.budget, asked) // members that are acquired late are released here, too
+		if errors.Is(asked.failed, ErrUnavailable) {
+			failed = append([]error{asked.failed}, failed...) // why a member has not answered
+		}
 	}
 	state.split = 0
 	if v.yes > 0 {
 		state.split = time.Since(began)
 	}
 	switch tolerated := len(r.Members) - r.Need; {
-	case ctx.Err() != nil:
-		return Result{}, GaveUp(ctx, nil)
-	case attempt.ending.Err() != nil:
-		return Result{}, GaveUp(ctx, errors.Join(v.failed...))
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
-		return Result{RetryAfter: -1, Met: errors.Join(v.failed...)}, nil
+		return Result{RetryAfter: -1, Met: errors.Join(failures(v.failed)...)}, nil
 	default:
-		return Result{}, r.joinErrors(v.failed, tolerated)
+		return Result{}, r.joinErrors(failed, tolerated)
 	}
 }
 
 // askAll tries to acquire all members for q, until limited is done, and adds their holds to o. It does
 // not block: each member has a goroutine, which ends with the member's call. The goroutine releases a
 // hold that comes after o was sealed, because nobody else knows it.
-func (r *red) askAll(ctx, limited context.Context, q *Request, o *JointOwnership) *fanOut {
-	c := r.Resource.Core
+func (r *red) askAll(ctx, ending, limited context.Context, q *Request, o *JointOwnership) *fanOut {
+	c, began := r.Resource.Core, time.Now()
 	return c.fanOut(len(r.Members), func(i int) error {
 		hold, err := o.acquireMember(limited, i, q, wait{silent: true})
 		switch {
@@ -117,23 +117,48 @@ func (r *red) askAll(ctx, limited context.Context, q *Request, o *JointOwnership
 		case err == nil:
 			_ = hold.Release(ctx) // goes on in the background if it must
 			return c.Unanswered(errTooLate)
+		case ending.Err() != nil:
+			if !errors.Is(err, ErrUnavailable) {
+				err = c.CutShort(context.Cause(ending), silenceOf(ending, began))
+			}
 		case limited.Err() != nil:
-			return c.Unanswered(errBudget)
+			if !errors.Is(err, ErrUnavailable) {
+				err = errBudget
+			}
+			return c.Unanswered(err)
 		}
 		return err
 	})
 }
 
+// failures returns the errors of members without ErrUnavailable: enough others have answered.
+func failures(errs []error) []error {
+	plain := slices.Clone(errs)
+	for i, err := range plain {
+		if g, ok := errors.AsType[*gaveUpError](err); ok && !g.refused {
+			plain[i] = errors.Join(g.failed, g.cause)
+		}
+	}
+	return plain
+}
+
 // joinErrors joins errors so that the first one decides whether waiting goes on. Lasting errors come
-// first if they alone prevent a majority: another attempt would fail too.
+// first if they alone prevent a majority: another attempt would fail too. Members that had no time count
+// only if there is no other error.
 func (r *red) joinErrors(errs []error, tolerated int) error {
-	lasting, passing := []error(nil), []error(nil)
+	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
-		if r.Resource.Core.failure(err).Retry {
+		switch f := r.Resource.Core.failure(err); {
+		case f.Ended && !errors.Is(err, ErrUnavailable):
+			late = append(late, err)
+		case f.Retry:
 			passing = append(passing, err)
-		} else {
+		default:
 			lasting = append(lasting, err)
 		}
+	}
+	if len(passing)+len(lasting) == 0 {
+		passing = late
 	}
 	if len(lasting) > tolerated {
 		return errors.Join(slices.Concat(lasting, passing)...)

@@ -109,6 +109,10 @@ func unanswered(cause error) error {
 	return &netError{"no answer", Failure{InDoubt: true, Retry: true}, cause}
 }
 
+func cutShort(cause error, silent time.Duration) error {
+	return &netError{"no answer", Failure{InDoubt: true, Retry: true, Ended: true, Silent: silent}, cause}
+}
+
 func classify(err error) Failure {
 	if e, ok := errors.AsType[*netError](err); ok {
 		return e.failure
@@ -238,7 +242,7 @@ func do[R any](ctx context.Context, c *client, cmd command, exec func() (R, erro
 	case a := <-answers:
 		return a.reply, sent, a.err
 	case <-ctx.Done():
-		return none, sent, unanswered(context.Cause(ctx))
+		return none, sent, cutShort(context.Cause(ctx), time.Since(sent.sent))
 	case <-timeout.C:
 		return none, sent, unanswered(nil)
 	case <-c.hurried:

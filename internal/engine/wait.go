@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"cmp"
 	"context"
 	"time"
 
@@ -51,7 +50,11 @@ func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
 	}
-	return context.WithDeadlineCause(ctx, w.until.Add(answerGrace), errWaitOver)
+	grace := answerGrace
+	if w.silent || w.notify != nil { // before the joint lock stops waiting for its members' errors
+		grace /= 2
+	}
+	return context.WithDeadlineCause(ctx, w.until.Add(grace), errWaitOver)
 }
 
 // since is how long an acquisition that began then has waited: 0 if and only if it has not waited.
@@ -63,6 +66,13 @@ func (w *wait) since(began time.Time) time.Duration {
 }
 
 func (w *wait) over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
+
+// ends reports whether the wait ends by itself, by its limit or by a deadline of ctx. Otherwise a server
+// that refuses all commands would be waited for without an end.
+func (w *wait) ends(ctx context.Context) bool {
+	_, limited := ctx.Deadline()
+	return limited || !w.until.IsZero()
+}
 
 // begin notes, once, that the acquisition has to wait, and emits the event. id is the hold's or the
 // holder's id. The caller holds no mutex.
@@ -95,9 +105,9 @@ type Queue interface {
 	Tried(w *Waiter, res Result, err error, passOn bool)
 	// Confirmed is called when the channel in the Step was closed.
 	Confirmed(w *Waiter)
-	// Refusal returns the Met of the last refused attempt of any waiter, for one that gives up without an
-	// attempt of its own.
-	Refusal() error
+	// Heard returns what the server has answered to the attempts of all waiters, for one that gives up
+	// without an attempt of its own; nil if the queue does not know.
+	Heard() *Contact
 	// Leave removes a waiter, with the result that it takes along: not granted if it gives up. An unused
 	// reason to try must then reach the next waiter.
 	Leave(w *Waiter, res Result)
@@ -148,13 +158,12 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		defer timer.Stop()
 		over = timer.C
 	}
-	met := refused.Met
 	for {
 		// Before NextStep, which uses up the reason to try. A waiter that gives up here leaves its reason
 		// to the next one.
 		switch {
 		case ctx.Err() != nil, q.wait.over():
-			return Result{}, GaveUp(ctx, cmp.Or(met, queue.Refusal()))
+			return Result{}, q.gaveUp(ctx, queue.Heard())
 		case c.IsClosing():
 			return Result{}, ErrClosed
 		}
@@ -183,13 +192,10 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		failure := c.failure(err)
 		switch {
 		case err == nil:
-			met = res.Met
 			queue.Tried(w, res, nil, false)
 		case failure.NotNow:
-			met = err
 			queue.Tried(w, Result{RetryAfter: notNowPause}, err, false)
 		case failure.Retry:
-			met = err
 			// If w gives up now, a message that made it try would be wasted: the next waiter must try.
 			queue.Tried(w, Result{RetryAfter: -1}, err, ctx.Err() != nil || q.wait.over())
 		default:

@@ -88,7 +88,7 @@ type waitQueue struct {
 	alarm     *time.Timer                // calls onAlarm
 	alarmAt   time.Time                  // when alarm is set for, at or before tryAt; zero: it is not set
 	polls     int                        // attempts since the last grant, if it polls
-	refusal   error                      // Met of the last refused attempt; nil again after a grant
+	heard     Contact                    // the answers to the attempts of all waiters
 	subs      []Subscription             // empty: it polls, or the client stands in line and need not listen
 	unsettled []<-chan struct{}          // of subscriptions that are neither confirmed nor refused
 	turn      turn                       // of other clients
@@ -182,8 +182,8 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
 	q.joining--
-	if refused.Met != nil { // else there may have been no attempt
-		q.refusal = refused.Met
+	if w.Request.heard != nil { // else it has made no attempt
+		q.heard.merge(w.Request.heard)
 	}
 	q.waiters.Append(w)
 	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
@@ -229,6 +229,7 @@ func (q *waitQueue) NextStep(w *Waiter) Step {
 		if q.waiters.First == w {
 			q.turn.tries()
 			q.tryIn(stuckAfter) // if its attempt hangs, onAlarm wakes another waiter
+			q.heard.asking()
 		}
 	}
 	return step
@@ -311,21 +312,17 @@ func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	if passOn {
 		w.wantsTry = true // Leave passes it on
 	}
+	q.heard.merge(w.Request.heard)
 	var needless []Subscription
 	if err == nil {
-		q.refusal = res.Met
 		needless = q.learnPlace(w, res)
 	}
 	q.queues.mu.Unlock()
 	closeAll(needless)
 }
 
-// Refusal implements [Queue].
-func (q *waitQueue) Refusal() error {
-	q.queues.mu.Lock()
-	defer q.queues.mu.Unlock()
-	return q.refusal
-}
+// Heard implements [Queue]. The contact has a mutex of its own.
+func (q *waitQueue) Heard() *Contact { return &q.heard }
 
 // closeAll ends subscriptions. waitQueues.mu must be free: Close waits for the listener, and the listener
 // takes the mutex.
@@ -379,7 +376,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	}
 	q.waiters.Remove(w)
 	if res.Granted {
-		q.refusal = nil
+		q.heard.granted(w.Request.ID)
 		q.turn.granted()
 	}
 	switch {

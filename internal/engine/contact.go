@@ -1,0 +1,314 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Why an acquisition gave up: was the lock held by somebody else, or did the server not answer? Callers act
+// differently on the two. A busy lock is daily life, and a silent server is an outage.
+//
+// Each request notes the answers to its attempts (learn). A wait queue notes those of all its waiters,
+// because most of them make no attempt of their own. gaveUp makes the error of both:
+//
+//	nothing known            ErrNotAcquired: the caller's time was too short
+//	refused                  ErrNotAcquired, with the holder
+//	refused, then no answer  ErrNotAcquired and ErrUnavailable, with the last failure
+//	no answer                ErrUnavailable, with the last failure
+
+// Contact is what an acquisition, or a wait queue, has heard from the server. The zero value is nothing. It
+// is safe for concurrent use, because members of a joint lock share one, and a member's call may go on when
+// the attempt is over.
+type Contact struct {
+	mu      sync.Mutex
+	members bool      // of a joint lock whose members note their answers here
+	refused bool      // the server has refused an attempt, or one that this stood behind
+	holder  string    // of the latest refusal; "": unknown
+	until   time.Time // when that holder's lease ends; zero: unknown
+	reason  error     // of the latest refusal, if it is not the holder
+	asked   time.Time // an attempt is under way since then; zero: none, or unknown
+	silent  time.Time // since when no attempt was answered; zero: the latest was
+	failed  error     // why the latest attempt was not answered; nil: it was
+	again   bool      // more than one attempt was not answered
+}
+
+// asking notes that an attempt begins.
+func (k *Contact) asking() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked = time.Now()
+}
+
+// asking notes that an attempt of q begins. Without a contact it notes nothing: the error of the attempt
+// will say how long it took.
+func (q *Request) asking() {
+	if k := q.heard; k != nil && !q.membersNote(k) {
+		k.asking()
+	}
+}
+
+// membersNote reports whether q is for a joint lock whose members note their answers themselves.
+func (q *Request) membersNote(k *Contact) bool { return k.members && q.group == nil }
+
+// granted notes that id was granted the lock.
+func (k *Contact) granted(id string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.answered()
+	k.refused, k.holder, k.until, k.reason = true, id, time.Time{}, nil
+}
+
+// answered notes an answer of any kind. mu is held.
+func (k *Contact) answered() {
+	k.asked, k.silent, k.failed, k.again = time.Time{}, time.Time{}, nil, false
+}
+
+// unanswered notes why an attempt was not answered, and for how long it had waited. mu is held.
+func (k *Contact) unanswered(err error, waited time.Duration) {
+	k.asked, k.again = time.Time{}, k.failed != nil
+	if k.silent.IsZero() {
+		k.silent = time.Now().Add(-waited)
+	}
+	k.failed = err
+}
+
+// merge takes over what a waiter has heard by its latest attempt, which is over. other may be nil: nothing.
+func (k *Contact) merge(other *Contact) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked = time.Time{}
+	if other == nil {
+		return
+	}
+	other.mu.Lock() // after that of a queue's contact, never before it
+	defer other.mu.Unlock()
+	if other.failed == nil {
+		k.answered()
+		k.holder, k.until, k.reason = other.holder, other.until, other.reason
+	} else {
+		k.unanswered(other.failed, time.Since(other.silent))
+		k.again = k.again || other.again
+	}
+	k.refused = k.refused || other.refused
+}
+
+// silenceOf is how long an operation that began then had waited when ctx ended. A busy machine may notice the
+// end of a deadline late.
+func silenceOf(ctx context.Context, began time.Time) time.Duration {
+	silent := time.Since(began)
+	if until, ok := ctx.Deadline(); ok && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		silent = max(0, min(silent, until.Sub(began)))
+	}
+	return silent
+}
+
+// graceOf is how much longer than the caller's time an attempt with ctx was allowed to wait.
+func graceOf(ctx context.Context) time.Duration {
+	if context.Cause(ctx) == errWaitOver { //nolint:errorlint // the very value
+		return answerGrace
+	}
+	return 0
+}
+
+// learn notes the outcome of an attempt. A grant needs no note unless an earlier attempt has failed.
+func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error) {
+	if k := q.heard; k != nil && q.membersNote(k) {
+		return
+	}
+	f := r.Core.failure(err)
+	outage := err != nil && f.isOutage(graceOf(ctx))
+	if q.heard == nil && (res.Granted || err != nil && !outage) {
+		return
+	}
+	if q.heard == nil {
+		q.heard = &Contact{}
+	}
+	k := q.heard
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case outage:
+		if k.failed != nil && f.Ended { // it says nothing but that time passed
+			err = fmt.Errorf("%w: before that: %w", err, k.failed)
+		}
+		k.unanswered(err, f.Silent)
+	case err != nil:
+		k.asked = time.Time{}
+	default:
+		k.answered()
+		if !res.Granted {
+			k.refused, k.holder, k.until, k.reason = true, res.Holder, time.Time{}, res.Met
+			if res.RetryAfter >= 0 {
+				k.until = time.Now().Add(res.RetryAfter)
+			}
+		}
+	}
+}
+
+// explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends with the
+// wait. An error of the server itself, such as WRONGTYPE, stays as it is.
+func (q *Request) explain(ctx context.Context, c *Core, err error) error {
+	f := c.failure(err)
+	switch {
+	case err == nil, errors.Is(err, ErrNotAcquired), errors.Is(err, ErrUnavailable):
+		return err
+	case f.Retry && (ctx.Err() != nil || f.Ended): // the time of a joint attempt may end a little earlier
+		if q.heard == nil {
+			q.heard = &Contact{}
+		}
+		q.heard.mu.Lock()
+		if q.heard.failed == nil && f.isOutage(graceOf(ctx)) {
+			q.heard.unanswered(err, f.Silent) // of the preparation of the client
+		}
+		q.heard.mu.Unlock()
+		given := q.gaveUp(ctx, nil)
+		if g, ok := given.(*gaveUpError); ok && g.failed == nil { //nolint:errorlint // made above
+			g.cut = err
+		} else if !ok {
+			given = &gaveUpError{refused: true, cut: err}
+		}
+		return given
+	case ctx.Err() != nil:
+		return GaveUp(ctx, err)
+	}
+	return c.Unavailable(err)
+}
+
+// Unavailable makes err match ErrUnavailable if it says that the server does not answer.
+func (c *Core) Unavailable(err error) error {
+	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotAcquired) || !c.failure(err).isOutage(0) {
+		return err
+	}
+	return &gaveUpError{failed: err}
+}
+
+// gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx ended.
+// behind is what the queue has heard in which it waited, or nil. It is newer than what the request itself has
+// heard, because each attempt of the request is reported to the queue.
+func (q *Request) gaveUp(ctx context.Context, behind *Contact) error {
+	g := &gaveUpError{}
+	for _, k := range []*Contact{q.heard, behind} {
+		if k != nil {
+			k.mu.Lock()
+			g.take(k)
+			k.mu.Unlock()
+		}
+	}
+	if cause := context.Cause(ctx); cause != errWaitOver { //nolint:errorlint // the very value
+		g.cause = cause
+	}
+	if !g.refused && g.failed == nil { // nothing is known to be wrong: the time was too short
+		g.refused = true
+	}
+	return g
+}
+
+// notOpened is the error of a request that acquires nothing, such as one for a latch, and gave up with err.
+// Nobody holds what it waits for: only a silence is worth mentioning besides ctx's cause.
+func notOpened(ctx context.Context, err error) error {
+	g, ok := err.(*gaveUpError) //nolint:errorlint // as gaveUp returns it
+	if !ok || g.failed == nil {
+		return context.Cause(ctx)
+	}
+	silence := *g
+	silence.refused = false
+	return &silence
+}
+
+// gaveUpError is the error of an acquisition that gave up, and of a call without an answer. Its text is made
+// only if it is asked for: most callers look at the class alone.
+type gaveUpError struct {
+	cause   error         // of the caller's context; nil: it has not ended
+	refused bool          // matches ErrNotAcquired
+	holder  string        // "": unknown
+	left    time.Duration // of the holder's lease; 0: unknown
+	reason  error         // of the refusal
+	failed  error         // matches ErrUnavailable if it is not nil
+	silent  time.Duration // since the last answer; 0: failed says it, or unknown
+	cut     error         // an attempt that was cut short before it could count as failed
+}
+
+// take adds what a contact knows; newer than what g has. The contact's mu is held.
+func (g *gaveUpError) take(k *Contact) {
+	if k.refused && (!g.refused || k.holder != "" || k.reason != nil) {
+		g.holder, g.left, g.reason = k.holder, max(0, time.Until(k.until)), k.reason
+	}
+	g.refused = g.refused || k.refused
+	switch {
+	case k.failed != nil:
+		g.failed = k.failed
+		if k.again {
+			g.silent = time.Since(k.silent)
+		}
+	case k.refused:
+		g.failed = nil // answered since
+	}
+	if !k.asked.IsZero() && time.Since(k.asked) >= silentAfter && k.failed == nil {
+		g.failed = noAnswerFor(time.Since(k.asked))
+	}
+}
+
+// noAnswerFor is the error of an attempt that is still under way.
+type noAnswerFor time.Duration
+
+// Is reports whether target is the error of a time limit.
+func (d noAnswerFor) Is(target error) bool { return target == os.ErrDeadlineExceeded }
+
+func (d noAnswerFor) Error() string {
+	return "no answer for " + time.Duration(d).Round(time.Millisecond).String()
+}
+
+func (g *gaveUpError) Error() string {
+	var parts []string
+	if g.refused {
+		parts = append(parts, ErrNotAcquired.Error())
+	} else {
+		parts = append(parts, ErrUnavailable.Error())
+	}
+	if g.cause != nil && (g.failed == nil || !errors.Is(g.failed, g.cause)) {
+		parts = append(parts, g.cause.Error())
+	}
+	if g.refused && g.holder != "" {
+		held := "held by " + g.holder
+		if g.left > 0 {
+			held += " for another " + g.left.Round(time.Millisecond).String()
+		}
+		parts = append(parts, held)
+	}
+	text := strings.Join(parts, ": ")
+	if g.refused && g.reason != nil {
+		text += " (" + g.reason.Error() + ")"
+	}
+	if g.failed == nil {
+		return text
+	}
+	if g.refused {
+		text += "; " + ErrUnavailable.Error()
+	}
+	if g.silent > 0 {
+		text += " for " + g.silent.Round(100*time.Millisecond).String()
+	}
+	return text + ": " + g.failed.Error()
+}
+
+// Unwrap returns the facts that the error joins.
+func (g *gaveUpError) Unwrap() []error {
+	var facts []error
+	if g.refused {
+		facts = append(facts, ErrNotAcquired)
+	}
+	if g.failed != nil {
+		facts = append(facts, ErrUnavailable)
+	}
+	for _, err := range []error{g.cause, g.reason, g.failed, g.cut} {
+		if err != nil {
+			facts = append(facts, err)
+		}
+	}
+	return facts
+}

@@ -1,0 +1,138 @@
+package scripts
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// prober finds out why a server does not answer. go-redis dials five times, 100 ms apart, before it
+// reports that a connection was refused. A call that ends earlier could only say that time has passed.
+//
+// So an attempt without an answer for SilentAfter dials once, by the client's own dialer, and closes the
+// connection at once. All attempts share the result. There is one dial at a time, and one in probePause.
+type prober struct {
+	r       *Runner
+	options func() *redis.Options // of the client; nil: it never dials
+
+	next atomic.Pointer[deadline] // at which attempts that begin now are silent
+
+	mu    sync.Mutex
+	busy  bool
+	ended time.Time // when the last dial ended
+	err   error     // of the last dial
+}
+
+const (
+	probePause   = 250 * time.Millisecond
+	probeTimeout = time.Second
+	probeSharing = 25 * time.Millisecond // attempts that begin within this time share a timer
+)
+
+// newProber returns a prober for the server that rdb connects to. For a cluster client it never dials:
+// each of its nodes has a prober.
+func newProber(r *Runner, rdb redis.UniversalClient) *prober {
+	p := &prober{r: r}
+	if c, ok := rdb.(interface{ Options() *redis.Options }); ok {
+		p.options = c.Options
+	}
+	return p
+}
+
+// due returns a channel that is closed SilentAfter from now, or a little earlier; nil if p never dials.
+func (p *prober) due(now time.Time) <-chan struct{} {
+	if p.options == nil {
+		return nil
+	}
+	next := p.next.Load()
+	if next == nil || next.until.Sub(now) < SilentAfter-probeSharing {
+		until := now.Add(SilentAfter)
+		ctx, stop := context.WithDeadline(context.Background(), until)
+		next = &deadline{ctx, until, stop}
+		p.next.Store(next) // a replaced one ends by its own timer
+	}
+	return next.Done()
+}
+
+// start dials, unless a dial is under way or was a moment ago. It does not block. The caller is
+// registered in running.
+func (p *prober) start() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.busy || time.Since(p.ended) < probePause || p.r.isStopped() {
+		return
+	}
+	p.busy = true
+	p.r.running.Go(p.dial)
+}
+
+// dial dials once. It ends early when the runner stops.
+func (p *prober) dial() {
+	ctx, cancel := context.WithTimeout(context.Background(), probeTimeout)
+	defer cancel()
+	p.r.running.Go(func() {
+		select {
+		case <-p.r.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	o := p.options()
+	conn, err := o.Dialer(ctx, o.Network, o.Addr)
+	if err == nil {
+		_ = conn.Close()
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.busy, p.ended, p.err = false, time.Now(), err
+}
+
+// explain adds to the error of an attempt that began then why a dial failed meanwhile, if one did.
+func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
+	if p.options == nil || i.silent < SilentAfter {
+		return i
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.err != nil && !errors.Is(p.err, context.Canceled) && p.ended.After(began.Add(-probePause)) {
+		i.why = p.err
+	}
+	return i
+}
+
+// noticed returns the error of an attempt that began then. If go-redis has noticed the end of the call
+// before the caller did, it is an interruption. The error of a dial that timed out looks the same, so the end
+// itself counts, too. A dial has a timer of its own, which may fire a little before the context's.
+func (p *prober) noticed(ctx context.Context, end *deadline, err error, began time.Time) error {
+	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	until := end.until
+	if d, ok := ctx.Deadline(); ok && d.Before(until) {
+		until = d
+	}
+	if ctx.Err() == nil && end.Err() == nil {
+		if time.Until(until) > probeSharing {
+			return err
+		}
+		select { // at once, or in a moment
+		case <-ctx.Done():
+		case <-end.Done():
+		}
+	}
+	if _, ok := errors.AsType[*interrupted](err); ok {
+		return err
+	}
+	return p.explain(interruption(ctx, began), began)
+}
+
+// close ends the timer.
+func (p *prober) close() {
+	if next := p.next.Load(); next != nil {
+		next.stop()
+	}
+}
