@@ -1,0 +1,87 @@
+package gocronlock
+
+import (
+	"context"
+	"errors"
+
+	"github.com/go-co-op/gocron/v2"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Elector is a gocron.Elector: the scheduler whose Elector has the lock is the leader. It is safe for
+// concurrent use.
+type Elector struct {
+	lock *primitives.Lock
+	opts []primitives.Option
+
+	// turn is full while a call uses the fields below. A call waits for its turn up to its context.
+	turn   chan struct{}
+	hold   *primitives.Hold // nil: not the leader, as far as is known
+	closed bool
+}
+
+var _ gocron.Elector = (*Elector)(nil)
+
+// NewElector returns an Elector for the schedulers that use the same name. It sends nothing: the first
+// IsLeader tries to become the leader. opts are options of the lock. [primitives.WithWatchdog] says how
+// long the others wait for a leader that has died; the default is 30 s. [primitives.WithWait] has no effect.
+func NewElector(c *primitives.Client, name string, opts ...primitives.Option) *Elector {
+	return &Elector{lock: c.Lock(name), opts: opts, turn: make(chan struct{}, 1)}
+}
+
+// IsLeader returns nil if this scheduler is the leader, or has become it now. The leader is told without
+// asking Redis: its lock is valid, and it is renewed in the background.
+//
+// An error makes gocron skip the run. It matches [primitives.ErrNotAcquired] if another scheduler is the
+// leader, [primitives.ErrUnavailable] if Redis does not answer, and [primitives.ErrClosed] after Close.
+func (e *Elector) IsLeader(ctx context.Context) error {
+	select {
+	case e.turn <- struct{}{}:
+		defer func() { <-e.turn }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if e.closed {
+		return primitives.ErrClosed
+	}
+	if e.hold != nil {
+		if e.hold.Context().Err() == nil {
+			return nil
+		}
+		_ = e.hold.Release(ctx) // it is lost; this removes what a late renewal may have left
+		e.hold = nil
+	}
+	// The leadership outlasts ctx, but ctx bounds the attempt.
+	term, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	hold, err := e.lock.TryAcquire(term, e.opts...)
+	switch {
+	case err != nil:
+		stop()
+		return err
+	case !stop(): // ctx ended at the same time, and has ended the context of the hold
+		_ = hold.Release(ctx)
+		return context.Cause(ctx)
+	}
+	e.hold = hold
+	return nil
+}
+
+// Close gives the leadership back at once, so that another scheduler need not wait for the lock's TTL.
+// Later calls of IsLeader return [primitives.ErrClosed]. Stop the scheduler first: its jobs may still
+// run. Close returns nil if this scheduler was not the leader, and the error of the release otherwise.
+func (e *Elector) Close(ctx context.Context) error {
+	e.turn <- struct{}{} // an IsLeader under way ends within the command timeout
+	defer func() { <-e.turn }()
+	e.closed = true
+	if e.hold == nil {
+		return nil
+	}
+	err := e.hold.Release(ctx)
+	e.hold = nil
+	if errors.Is(err, primitives.ErrLost) {
+		return nil // there is nothing left to give back
+	}
+	return err
+}

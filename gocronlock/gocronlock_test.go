@@ -1,0 +1,183 @@
+package gocronlock_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/gocronlock"
+	"github.com/redlatch/redlatch/locktest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+func client(t testing.TB, s *locktest.Server) *primitives.Client {
+	t.Helper()
+	c, err := primitives.New(s.Client(t))
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		done, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = c.Close(done) // does not wait for holds
+	})
+	return c
+}
+
+// schedule starts a scheduler with one job, "report", which is due every minute from first on.
+func schedule(t *testing.T, first time.Time, job func(), opts ...gocron.SchedulerOption) gocron.Scheduler {
+	t.Helper()
+	s, err := gocron.NewScheduler(opts...)
+	require.NoError(t, err)
+	_, err = s.NewJob(gocron.DurationJob(time.Minute), gocron.NewTask(job), gocron.WithName("report"),
+		gocron.WithStartAt(gocron.WithStartDateTime(first)))
+	require.NoError(t, err)
+	s.Start()
+	t.Cleanup(func() { _ = s.Shutdown() })
+	return s
+}
+
+// Three schedulers, whose clocks differ by up to 2 s, run a short job once a minute between them.
+func TestAJobRunsOnceAlthoughClocksDiffer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		var runs atomic.Int64
+		first := time.Now().Add(time.Minute)
+		for i := range 3 {
+			locker := gocronlock.NewLocker(client(t, s), 30*time.Second)
+			schedule(t, first.Add(time.Duration(i)*time.Second), func() {
+				runs.Add(1)
+				time.Sleep(10 * time.Millisecond)
+			}, gocron.WithDistributedLocker(locker))
+		}
+		time.Sleep(10*time.Minute + 30*time.Second)
+		require.EqualValues(t, 10, runs.Load())
+	})
+}
+
+// A job that takes longer than the TTL of its lock keeps it, and runs that come meanwhile are skipped.
+func TestTheLockIsRenewedWhileAJobRuns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		var running, runs atomic.Int64
+		var over atomic.Bool
+		first := time.Now().Add(time.Minute)
+		for range 2 {
+			locker := gocronlock.NewLocker(client(t, s), 0, primitives.WithWatchdog(10*time.Second))
+			schedule(t, first, func() {
+				if over.Load() {
+					return
+				}
+				if running.Add(1) > 1 {
+					t.Error("two runs at once")
+				}
+				runs.Add(1)
+				time.Sleep(150 * time.Second)
+				running.Add(-1)
+			}, gocron.WithDistributedLocker(locker))
+		}
+		time.Sleep(10 * time.Minute)
+		over.Store(true)
+		time.Sleep(5 * time.Minute) // gocron's Shutdown does not sleep while it waits for a job
+		require.Positive(t, runs.Load())
+		require.LessOrEqual(t, runs.Load(), int64(5))
+	})
+}
+
+func TestLocker(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		here, there := client(t, s), client(t, s)
+		locker := gocronlock.NewLocker(here, time.Minute)
+		lock, err := locker.Lock(t.Context(), "report")
+		require.NoError(t, err)
+		_, err = gocronlock.NewLocker(there, time.Minute).Lock(t.Context(), "report")
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		job := lock.(*gocronlock.Lock).Context()
+		require.NoError(t, job.Err())
+
+		require.NoError(t, lock.Unlock(t.Context()))
+		require.ErrorIs(t, context.Cause(job), primitives.ErrReleased)
+		time.Sleep(59 * time.Second)
+		_, err = gocronlock.NewLocker(there, 0).Lock(t.Context(), "report")
+		require.ErrorIs(t, err, primitives.ErrNotAcquired, "the minimum hold is not over")
+		time.Sleep(2 * time.Second)
+		lock, err = gocronlock.NewLocker(there, 0).Lock(t.Context(), "report")
+		require.NoError(t, err)
+
+		s.LoseName(t, "report")
+		<-lock.(*gocronlock.Lock).Context().Done()
+		require.ErrorIs(t, context.Cause(lock.(*gocronlock.Lock).Context()), primitives.ErrLost)
+		require.ErrorIs(t, lock.Unlock(t.Context()), primitives.ErrLost)
+
+		_, err = gocronlock.NewLocker(there, -1).Lock(t.Context(), "report")
+		require.ErrorIs(t, err, primitives.ErrInvalid)
+	})
+}
+
+// One of two schedulers runs all jobs. When its leadership is lost or given back, the other one goes on.
+func TestOneSchedulerLeads(t *testing.T) {
+	for name, end := range map[string]func(t *testing.T, s *locktest.Server, leader *gocronlock.Elector){
+		"given back": func(t *testing.T, _ *locktest.Server, leader *gocronlock.Elector) {
+			require.NoError(t, leader.Close(t.Context()))
+		},
+		"lost": func(t *testing.T, s *locktest.Server, _ *gocronlock.Elector) { s.LoseName(t, "leader") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := locktest.NewServer(t)
+				var runs [2]atomic.Int64
+				var electors [2]*gocronlock.Elector
+				first := time.Now().Add(time.Minute)
+				for i := range runs {
+					electors[i] = gocronlock.NewElector(client(t, s), "leader")
+					// The second scheduler comes first in each minute after the first one.
+					at := first.Add(time.Duration(i) * 30 * time.Second)
+					schedule(t, at, func() { runs[i].Add(1) }, gocron.WithDistributedElector(electors[i]))
+				}
+				time.Sleep(5*time.Minute + 15*time.Second)
+				require.EqualValues(t, 5, runs[0].Load())
+				require.Zero(t, runs[1].Load())
+				end(t, s, electors[0])
+				time.Sleep(5 * time.Minute)
+				require.EqualValues(t, 5, runs[0].Load())
+				require.EqualValues(t, 5, runs[1].Load())
+			})
+		})
+	}
+}
+
+func TestElector(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := locktest.NewServer(t)
+		here, there := gocronlock.NewElector(client(t, s), "leader"), gocronlock.NewElector(client(t, s), "leader")
+		first, cancel := context.WithCancel(t.Context())
+		require.NoError(t, here.IsLeader(first))
+		cancel() // the leadership outlasts the call
+		time.Sleep(time.Hour)
+		require.NoError(t, here.IsLeader(t.Context()))
+		require.ErrorIs(t, there.IsLeader(t.Context()), primitives.ErrNotAcquired)
+		ended, end := context.WithCancelCause(t.Context())
+		reason := errors.New("shutting down")
+		end(reason)
+		require.ErrorIs(t, there.IsLeader(ended), reason)
+
+		s.Partition(true)
+		time.Sleep(30 * time.Second)
+		require.Error(t, here.IsLeader(t.Context()), "nobody can be sure to be the leader")
+		s.Partition(false)
+		require.NoError(t, there.IsLeader(t.Context()))
+		require.ErrorIs(t, here.IsLeader(t.Context()), primitives.ErrNotAcquired)
+
+		require.NoError(t, there.Close(t.Context()))
+		require.NoError(t, there.Close(t.Context()))
+		require.ErrorIs(t, there.IsLeader(t.Context()), primitives.ErrClosed)
+		require.NoError(t, here.IsLeader(t.Context()), "at once")
+		require.NoError(t, here.Close(t.Context()))
+		time.Sleep(time.Minute) // go-redis ends the dials of the outage
+	})
+}
