@@ -46,17 +46,17 @@ type Client struct {
 	sharded  *bool
 	timeout  time.Duration // how long a call waits for Redis's answer
 
-	core           *engine.Core
-	run            *scripts.Runner
-	hub            *pubsub.Hub
-	remembered     any           // how long scripts remember a request, in ms: an argument
-	rememberedLong any           // the same for an acquisition of which a copy may still arrive
-	ttl            any           // the TTL of the defaults in ms: an argument
-	acquisitions   atomic.Uint64 // number of the latest acquisition
-	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
-	queues         fairQueues    // of waiters for fair locks
-	presence       presence
-	publishing     publishing
+	core         *engine.Core
+	run          *scripts.Runner
+	hub          *pubsub.Hub
+	remembered   any           // how long scripts remember a request, in ms: an argument
+	answered     any           // how long they keep an answer for repetitions of a call, likewise
+	ttl          any           // the TTL of the defaults in ms: an argument
+	acquisitions atomic.Uint64 // number of the latest acquisition
+	slotted      atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
+	queues       fairQueues    // of waiters for fair locks
+	presence     presence
+	publishing   publishing
 
 	closer sync.Once
 	left   error // the result of Close; closer orders its write before each read
@@ -164,7 +164,7 @@ func WithShardedPubSub(on bool) ClientOption {
 // the background. A call returns earlier when its context, or an acquisition's wait, ends.
 //
 // Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers requests
-// for a minute.
+// for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent.
 func WithCommandTimeout(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if d < minDuration || d > maxDuration {
@@ -202,7 +202,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	}
 	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
-	c.remembered, c.rememberedLong = millis(c.run.Memory()), millis(c.run.MaxMemory())
+	c.remembered, c.answered = millis(c.run.Memory()), millis(c.run.AnswerMemory())
 	c.ttl = millis(c.defaults.FirstTTL())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
 	c.presence.init(c)
@@ -211,7 +211,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		NewOwner: c.newOwner, HolderTag: tagOf, Observe: c.observer(), Logger: c.logger,
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
-		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.MaxMemory(),
+		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	})
 	return c, nil
 }
@@ -245,12 +245,15 @@ func (c *Client) newOwner() engine.Owner {
 	return engine.Owner{ID: numbered(nil, c.id, n), Number: n}
 }
 
-// rememberFor is how long Redis must remember the release or rollback of o, as an argument.
+// rememberFor is how long Redis must remember the release or rollback of o, as an argument. Shared ids are
+// counted, so a copy of the release would count again, and a copy of an acquisition would take what was
+// given back. Otherwise a late copy of the release finds the id gone, and only repetitions of the call need
+// its answer.
 func (c *Client) rememberFor(o *engine.Owner) any {
-	if o.InDoubt {
-		return c.rememberedLong
+	if o.InDoubt || o.Shared {
+		return c.remembered
 	}
-	return c.remembered
+	return c.answered
 }
 
 // Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are

@@ -408,7 +408,7 @@ func (d *mutexDriver) Release(
 func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	memory, memoryTTL := any(&d.h.sharedCounts), any(0) // a key of the slot that the script does not use
 	if o.InDoubt {
-		memory, memoryTTL = d.h.ownerKey(o), d.h.c.rememberedLong
+		memory, memoryTTL = d.h.ownerKey(o), d.h.c.remembered
 	}
 	place := ""
 	if next.Place.Number != 0 {
@@ -423,10 +423,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 			args = append(args, max(successor.Tokens, 1))
 		}
 	}
-	reply, err := d.h.c.run.Do(ctx, d.lua.release, keys, args...)
-	got, err := readReleased(reply, err)
-	got.InDoubt = reply.Doubt
-	return got, err
+	return readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
 }
 
 // readReleased reads the reply of the scripts that free something or hand it off:
@@ -435,7 +432,8 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 //	1 + n    it is free, and n clients have received the release message
 //	0        there was nothing to give back: the hold was lost
 //
-// The successor's lease counts from when the release was sent.
+// The successor's lease counts from when the release was sent. Lost and InDoubt: a copy of a release finds
+// nothing either.
 func readReleased(reply scripts.Reply, err error) (engine.Released, error) {
 	switch answer := reply.Value.(type) {
 	case []any:
@@ -443,7 +441,7 @@ func readReleased(reply scripts.Reply, err error) (engine.Released, error) {
 		granted := engine.Result{Granted: true, Sent: reply.Sent, Token: list.number(), InDoubt: reply.Doubt}
 		return engine.Released{Granted: granted}, list.err
 	case int64:
-		return engine.Released{Heard: int(answer) - 1, Lost: answer == 0}, err
+		return engine.Released{Heard: int(answer) - 1, Lost: answer == 0, InDoubt: reply.Doubt}, err
 	}
 	if err == nil {
 		err = unreadable(reply.Value)

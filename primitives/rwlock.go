@@ -117,17 +117,27 @@ func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 	return 0
 }
 
+// rememberRelease is how long Redis must remember a release or a rollback, as an argument; 0: not at all.
+func (d *rwDriver) rememberRelease(o *engine.Owner) any {
+	if o.InDoubt || o.Shared {
+		return d.h.c.remembered
+	}
+	return 0
+}
+
 // free gives back what o has: one count of an id that others may share, else all private counts. It runs
 // read_release or write_release. Reply: 0 if o held nothing.
 //
-// o's key remembers the release: a copy gets the same answer, and a late copy of the acquisition takes
-// nothing. A rollback of a shared id gives back only a count that the key says was acquired. The TTL is
+// A copy of a private release finds the id gone, and replies 0: see [engine.Released].InDoubt. If a copy
+// of the acquisition may still arrive, o's key remembers the release, so that the copy takes nothing. The
+// release of a shared id is always remembered, because it is counted. A rollback of a shared id gives back only a count that the key says was acquired. The TTL is
 // for a hash without one, and only write_release reads it. Both get it, so that they can share this
 // function.
 func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
-	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL)))
-	return engine.Released{Lost: lost}, err
+	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
+		o.ID, d.h.c.publish(), d.rememberRelease(o), flag(o.Shared), flag(rollback), millis(o.TTL))
+	lost, err := readLost(reply, err)
+	return engine.Released{Lost: lost, InDoubt: reply.Doubt}, err
 }
 
 // Rollback implements [engine.Driver]. A writer's also removes its reservation.
@@ -150,6 +160,7 @@ func (d *rwDriver) adopt(
 ) (sent time.Time, counts int, err error) {
 	reply, err := d.h.c.run.Do(ctx, d.lua.adopt, d.keys(d.h.ownerKey(&q.Owner)),
 		q.ID, millis(q.TTL), d.h.c.publish(), id)
+	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
 	n, err := readNumber(reply, err)
 	if n < 0 {
 		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
@@ -295,22 +306,37 @@ func (d *readerDriver) Release(
 	case ttl == 0: // the leases of the holds that are left have ended
 		return d.free(ctx, &o.Owner, false)
 	}
-	lost, err := readLost(
-		d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered))
+	_, lost, err := d.recount(o, func(memoryTTL any) (scripts.Reply, error) {
+		return d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), memoryTTL)
+	})
 	o.EndShortening(err)
 	return engine.Released{Lost: lost}, err
 }
 
 // SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its own
-// lease. Unlike a plain lock's, the count must be exact: it says which keys belong to the reader. So
-// each change has a number, and Redis remembers the latest one. A late copy of an earlier change then
-// does nothing. The arguments after the TTL are: -1, no shortening; the number; how long to remember it.
+// lease. The arguments after the TTL are: -1, no shortening; the number; how long to remember it.
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirmChange(ctx, readSetCount, d.recountKeys(o),
-		o.ID, n, millis(ttl), -1, o.NextChange(), d.h.c.remembered)
-	lost, err := readLost(reply, err)
+	return d.recount(o, func(memoryTTL any) (scripts.Reply, error) {
+		return d.h.c.confirmChange(ctx, readSetCount, d.recountKeys(o),
+			o.ID, n, millis(ttl), -1, o.NextChange(), memoryTTL)
+	})
+}
+
+// recount runs rwlock/read_set_count by do. Unlike a plain lock's, the count must be exact: it says which
+// keys belong to the reader. So each change has a number. Where a copy of an earlier change may still
+// arrive, Redis remembers the number of the latest one, and the copy does nothing.
+func (d *readerDriver) recount(
+	o *engine.Ownership, do func(memoryTTL any) (scripts.Reply, error),
+) (sent time.Time, lost bool, _ error) {
+	var memoryTTL any = 0
+	if o.ChangeInDoubt() {
+		memoryTTL = d.h.c.remembered
+	}
+	reply, err := do(memoryTTL)
+	lost, err = readLost(reply, err)
+	o.Changed(reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown)
 	return reply.Sent, lost, err
 }
 
@@ -424,7 +450,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 // [readReleased] reads the reply.
 //
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
-// nothing off. o's key remembers the release, and the successor's key whether it has given up.
+// nothing off. What o's key remembers is as for free; the successor's key says whether it has given up.
 func (d *writerDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
@@ -434,7 +460,7 @@ func (d *writerDriver) Release(
 		return engine.Released{Lost: lost}, err
 	}
 	keys := d.keys(d.h.ownerKey(&o.Owner))
-	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
+	args := []any{o.ID, d.h.c.publish(), d.rememberRelease(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
 	if s := next.Successor; s != nil {
 		keys, args = append(keys, d.h.ownerKey(s)), append(args, s.ID, millis(s.TTL))
 	}

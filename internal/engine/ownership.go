@@ -41,15 +41,17 @@ import (
 type Ownership struct {
 	r *Resource
 	Owner
-	Token  int64 // of the first hold; 0: it has none
+	Token  int64 // as in Result; of a fenced lock that of the first hold, 0 if it has none
 	streak streak
 	cohort time.Duration // how long its holds may be passed on without a command; 0: they are not
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. It is taken with a context, because a command may be stuck.
-	wire   wireLock
-	freed  freeing // guarded by wire
-	change uint32  // number of the last change of the count; guarded by wire
+	wire  wireLock
+	freed freeing // guarded by wire
+	// changeInDoubt: a change of the count had an attempt of unknown outcome; guarded by wire.
+	changeInDoubt bool
+	change        uint32 // number of the last change of the count; guarded by wire
 
 	mu         sync.Mutex    // guards the rest; never held around a command
 	holds      *Hold         // live holds that have joined, linked by sibling
