@@ -28,6 +28,9 @@ if head and redis.call('exists', lock.hash) == 0 then
 else
   rules.update_scores(lock, now, false)
 end
+if head then
+  rules.forget_clients(lock, now)
+end
 local holder = redis.call('hkeys', lock.hash)[1]
 local answer = {
   redis.call('pttl', lock.hash), holder or '', head or '', head_left or 0,
