@@ -286,9 +286,9 @@ local function queue_rules()
     end
   end
 
-  -- forget_clients removes the fields of clients whose heartbeat is older than any timeout: all their
-  -- waiters have left, or count as dead. Without it, these fields would stay until the queue is
-  -- empty. It looks at a part of the hash, at most once a second. The client id of the
+  -- forget_clients removes the fields of clients whose heartbeat is older than any timeout: all
+  -- their waiters have left, or count as dead. Without it, these fields would stay until the queue
+  -- is empty. It looks at a part of the hash, at most once a second. The client id of the
   -- holder stays: it shows that Redisson does not hold the lock.
   local function forget_clients(lock, now)
     local swept, longest = unpack(redis.call('hmget', lock.clients, 'swept', 'timeout'))

@@ -8,13 +8,13 @@
 --          own;
 --          keep_epoch(epoch_key, permits_key): keep the epoch for as long as the semaphore
 
-local epoch_reserve = 86400000 -- ms
-
 local function new_epoch(epoch_key, request_key)
   -- A request key is unique. 52 bits of its digest are an integer for Lua.
   local epoch = tonumber(string.sub(redis.sha1hex(request_key), 1, 13), 16)
-  redis.call('set', epoch_key, string.format('%.0f', epoch), 'px', epoch_reserve)
+  redis.call('set', epoch_key, string.format('%.0f', epoch))
 end
+
+local epoch_reserve = 86400000 -- ms
 
 -- keep_epoch gives the epoch the TTL of the semaphore plus a day, so that nothing stays of a
 -- semaphore that has expired. The day is for a semaphore whose TTL is extended later.
