@@ -87,8 +87,8 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 		{"lock with a new handle", newHandle, 6, 32},
 		{"fenced", c.FencedLock("fenced").Acquire, 7, 29},
 		{"fair", c.FairLock("fair").Acquire, 10, 42},
-		{"reader", rw.Reader().Acquire, 18, 50},
-		{"writer", rw.Writer().Acquire, 11, 50},
+		{"reader", rw.Reader().Acquire, 19, 50},
+		{"writer", rw.Writer().Acquire, 12, 50},
 		{"semaphore", sem.Acquire, 11, 50},
 		{"permits", permits.Acquire, 18, 60},
 	} {

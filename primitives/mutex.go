@@ -423,7 +423,10 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 			args = append(args, max(successor.Tokens, 1))
 		}
 	}
-	return readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
+	reply, err := d.h.c.run.Do(ctx, d.lua.release, keys, args...)
+	got, err := readReleased(reply, err)
+	got.InDoubt = reply.Doubt
+	return got, err
 }
 
 // readReleased reads the reply of the scripts that free something or hand it off:
@@ -432,8 +435,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 //	1 + n    it is free, and n clients have received the release message
 //	0        there was nothing to give back: the hold was lost
 //
-// The successor's lease counts from when the release was sent. Lost and InDoubt: a copy of a release finds
-// nothing either.
+// The successor's lease counts from when the release was sent.
 func readReleased(reply scripts.Reply, err error) (engine.Released, error) {
 	switch answer := reply.Value.(type) {
 	case []any:
@@ -441,7 +443,7 @@ func readReleased(reply scripts.Reply, err error) (engine.Released, error) {
 		granted := engine.Result{Granted: true, Sent: reply.Sent, Token: list.number(), InDoubt: reply.Doubt}
 		return engine.Released{Granted: granted}, list.err
 	case int64:
-		return engine.Released{Heard: int(answer) - 1, Lost: answer == 0, InDoubt: reply.Doubt}, err
+		return engine.Released{Heard: int(answer) - 1, Lost: answer == 0}, err
 	}
 	if err == nil {
 		err = unreadable(reply.Value)

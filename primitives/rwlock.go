@@ -117,27 +117,17 @@ func (d *rwDriver) rememberAcquire(q *engine.Request) any {
 	return 0
 }
 
-// rememberRelease is how long Redis must remember a release or a rollback, as an argument; 0: not at all.
-func (d *rwDriver) rememberRelease(o *engine.Owner) any {
-	if o.InDoubt || o.Shared {
-		return d.h.c.remembered
-	}
-	return 0
-}
-
 // free gives back what o has: one count of an id that others may share, else all private counts. It runs
 // read_release or write_release. Reply: 0 if o held nothing.
 //
-// A copy of a private release finds the id gone, and replies 0: see [engine.Released].InDoubt. If a copy
-// of the acquisition may still arrive, o's key remembers the release, so that the copy takes nothing. The
-// release of a shared id is always remembered, because it is counted. A rollback of a shared id gives back only a count that the key says was acquired. The TTL is
+// o's key remembers the release: a copy gets the same answer, and a late copy of the acquisition takes
+// nothing. A rollback of a shared id gives back only a count that the key says was acquired. The TTL is
 // for a hash without one, and only write_release reads it. Both get it, so that they can share this
 // function.
 func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rollback bool) (engine.Released, error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.rememberRelease(o), flag(o.Shared), flag(rollback), millis(o.TTL))
-	lost, err := readLost(reply, err)
-	return engine.Released{Lost: lost, InDoubt: reply.Doubt}, err
+	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
+		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), flag(rollback), millis(o.TTL)))
+	return engine.Released{Lost: lost}, err
 }
 
 // Rollback implements [engine.Driver]. A writer's also removes its reservation.
@@ -450,7 +440,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 // [readReleased] reads the reply.
 //
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
-// nothing off. What o's key remembers is as for free; the successor's key says whether it has given up.
+// nothing off. o's key remembers the release, and the successor's key whether it has given up.
 func (d *writerDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
@@ -460,7 +450,7 @@ func (d *writerDriver) Release(
 		return engine.Released{Lost: lost}, err
 	}
 	keys := d.keys(d.h.ownerKey(&o.Owner))
-	args := []any{o.ID, d.h.c.publish(), d.rememberRelease(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
+	args := []any{o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), 0, millis(o.TTL)}
 	if s := next.Successor; s != nil {
 		keys, args = append(keys, d.h.ownerKey(s)), append(args, s.ID, millis(s.TTL))
 	}

@@ -7,7 +7,7 @@
 -- KEYS[5]  shared counts
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
--- ARGV[3]  memory ttl, ms; 0 for a private id when no copy of the acquisition can come
+-- ARGV[3]  memory ttl, ms
 -- ARGV[4]  1 to release one count, a shared one if there is one; 0 to release all that are not
 --          shared
 -- ARGV[5]  1 to release only if the memory says that this request acquired
@@ -15,13 +15,6 @@
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_if_acquired = ARGV[4] == '1', ARGV[5] == '1'
-
--- remember keeps the outcome for copies. A copy of a private release also finds the id gone.
-local function remember(outcome)
-  if memory_ttl_ms ~= '0' then
-    redis.call('set', memory_key, outcome, 'px', memory_ttl_ms)
-  end
-end
 
 local prefix = hold_prefix(lock_hash)
 local memory = redis.call('get', memory_key)
@@ -37,7 +30,7 @@ if to_release == 0 or (only_if_acquired and is_shared and not memory) then
     forget_shared_count(shared_counts, owner)
   end
   redis.call('del', memory_key)
-  remember('3')
+  redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
   return 0
 end
 local left = reader_ttl(prefix, owner, count)
@@ -57,5 +50,5 @@ else
     redis.call(publish, channel, '0')
   end
 end
-remember(left > 0 and '2' or '3')
+redis.call('set', memory_key, left > 0 and '2' or '3', 'px', memory_ttl_ms)
 return left > 0 and 1 or 0

@@ -9,7 +9,7 @@
 -- KEYS[6]  memory of the successor's request, if there is a successor
 -- ARGV[1]  owner id
 -- ARGV[2]  publish command
--- ARGV[3]  memory ttl, ms; 0 for a private id when no copy of the acquisition can come
+-- ARGV[3]  memory ttl, ms
 -- ARGV[4]  1 to release one count, a shared one if there is one; 0 to release all that are not
 --          shared
 -- ARGV[5]  1 to release only if the memory says that this request acquired
@@ -23,13 +23,6 @@ local shared_counts, successor_memory = KEYS[5], KEYS[6]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_if_acquired, default_ttl_ms = ARGV[4] == '1', ARGV[5] == '1', ARGV[6]
 local successor, successor_ttl_ms = ARGV[7], ARGV[8]
-
--- remember keeps the outcome for copies. A copy of a private release also finds the id gone.
-local function remember(outcome)
-  if memory_ttl_ms ~= '0' then
-    redis.call('set', memory_key, outcome, 'px', memory_ttl_ms)
-  end
-end
 
 local field = owner .. ':write'
 local successor_field = successor and successor .. ':write'
@@ -56,7 +49,7 @@ if to_release == 0 or (only_if_acquired and is_shared and not memory) then
     forget_shared_count(shared_counts, field)
   end
   redis.call('del', memory_key)
-  remember('3')
+  redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
   if claimed then -- wake up the readers that waited behind this writer
     redis.call(publish, channel, '1')
   end
@@ -92,5 +85,5 @@ else
   end
   answer = 1 + redis.call(publish, channel, '1')
 end
-remember('2')
+redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
 return answer
