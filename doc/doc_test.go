@@ -17,7 +17,9 @@ func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 // Each Go block of a page stands in the test of that page, which compiles and runs it. Indentation aside, the
 // two are equal.
 func TestCodeOfThePages(t *testing.T) {
-	for page, file := range map[string]string{"setup.md": "setup_test.go", "traps.md": "traps_test.go"} {
+	for page, file := range map[string]string{
+		"operations.md": "operations_test.go", "setup.md": "setup_test.go", "traps.md": "traps_test.go",
+	} {
 		t.Run(page, func(t *testing.T) {
 			code := unindented(t, file)
 			blocks := strings.Split(unindented(t, page), "```go\n")[1:]

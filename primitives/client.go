@@ -46,17 +46,17 @@ type Client struct {
 	sharded  *bool
 	timeout  time.Duration // how long a call waits for Redis's answer
 
-	core           *engine.Core
-	run            *scripts.Runner
-	hub            *pubsub.Hub
-	remembered     any           // how long scripts remember a request, in ms: an argument
-	rememberedLong any           // the same for an acquisition of which a copy may still arrive
-	ttl            any           // the TTL of the defaults in ms: an argument
-	acquisitions   atomic.Uint64 // number of the latest acquisition
-	slotted        atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
-	queues         fairQueues    // of waiters for fair locks
-	presence       presence
-	publishing     publishing
+	core         *engine.Core
+	run          *scripts.Runner
+	hub          *pubsub.Hub
+	remembered   any           // how long scripts remember a request, in ms: an argument
+	answered     any           // how long they keep an answer for repetitions of a call, likewise
+	ttl          any           // the TTL of the defaults in ms: an argument
+	acquisitions atomic.Uint64 // number of the latest acquisition
+	slotted      atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
+	queues       fairQueues    // of waiters for fair locks
+	presence     presence
+	publishing   publishing
 
 	closer  sync.Once
 	closing context.Context         // of Close: ends with the context of any of its callers
@@ -167,7 +167,7 @@ func WithShardedPubSub(on bool) ClientOption {
 // the background. A call returns earlier when its context, or an acquisition's wait, ends.
 //
 // Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers requests
-// for a minute.
+// for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent.
 func WithCommandTimeout(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if d < minDuration || d > maxDuration {
@@ -209,7 +209,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.closing, c.hurry = context.WithCancelCause(context.Background())
 	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
-	c.remembered, c.rememberedLong = millis(c.run.Memory()), millis(c.run.MaxMemory())
+	c.remembered, c.answered = millis(c.run.Memory()), millis(c.run.AnswerMemory())
 	c.ttl = millis(c.defaults.FirstTTL())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
 	c.presence.init(c)
@@ -221,7 +221,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
 		CanLinger: c.presence.canLinger, Ask: c.presence.askFor,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
-		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.MaxMemory(),
+		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	})
 	return c, nil
 }
@@ -255,12 +255,14 @@ func (c *Client) newOwner() engine.Owner {
 	return engine.Owner{ID: numbered(nil, c.id, n), Number: n}
 }
 
-// rememberFor is how long Redis must remember the release or rollback of o, as an argument.
+// rememberFor is how long Redis must remember the release or rollback of o, as an argument. If an attempt to
+// acquire is in doubt, a late copy of it must not take what was given back. Otherwise a late copy of the
+// release finds the id, or the count of o, gone, and only repetitions of the call need its answer.
 func (c *Client) rememberFor(o *engine.Owner) any {
 	if o.InDoubt {
-		return c.rememberedLong
+		return c.remembered
 	}
-	return c.remembered
+	return c.answered
 }
 
 // Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are

@@ -7,7 +7,7 @@ import (
 )
 
 // LateCopies is how long Redis remembers the release of an acquisition in doubt.
-func LateCopies(l *Lock) time.Duration { return l.c.run.MaxMemory() }
+func LateCopies(l *Lock) time.Duration { return l.c.run.Memory() }
 
 // Notice passes a payload to c as if it came on the channel of its holders.
 func Notice(c *Client, payload string) {

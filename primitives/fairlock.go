@@ -192,7 +192,8 @@ func (d *fairDriver) Release(
 //	"<id> <since> <ttl>"  it was granted to a waiter of this client
 //
 // The owner's key remembers the reply. So if the reply with a grant was lost, a copy repeats it. If all
-// are lost, the waiter finds the grant by its next refresh.
+// are lost, the waiter finds the grant by its next refresh. Later copies find the id gone, so the reply is
+// kept for this call only, unless a copy of the acquisition may still arrive.
 func (d *fairDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	c := d.h.c
 	reply, err := c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),

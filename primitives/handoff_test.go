@@ -94,15 +94,15 @@ func handoffKinds() []handoffKind {
 			},
 		},
 		{
-			kind: "semaphore", keys: []string{"h", "channel", "#"}, permits: 2, setup: fill,
+			kind: "semaphore", keys: []string{"h", "channel", "#", "epoch"}, permits: 2, setup: fill,
 			acquire: scripts.Load("semaphore/acquire"), release: scripts.Load("semaphore/release"), available: pool,
 			acquireArgs: func(string) []any { return []any{"publish", 60000, 1} },
 			releaseArgs: func(_, next string, memory int) []any {
-				return handTo([]any{"publish", memory, 1, 1}, next, 1, 60000)
+				return handTo([]any{"publish", memory, 1, 1, 0}, next, 1, 60000)
 			},
 			holders: func(rdb *redis.Client, ids []string) (held []string) {
 				for _, id := range ids {
-					if rdb.Get(ctx, "memory:"+id).Val() == "1" {
+					if rdb.Get(ctx, "memory:"+id).Val() == "1 0" {
 						held = append(held, id)
 					}
 				}

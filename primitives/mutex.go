@@ -319,7 +319,7 @@ func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (t
 // it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.rememberedLong, 0, millis(q.TTL), 0))
+		id, d.h.c.publish(), d.h.c.remembered, 0, millis(q.TTL), 0))
 	return err == nil && !lost, err
 }
 
@@ -467,7 +467,7 @@ func (d *mutexDriver) Release(
 func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	memory, memoryTTL := any(&d.h.sharedCounts), any(0) // a key of the slot that the script does not use
 	if o.InDoubt {
-		memory, memoryTTL = d.h.ownerKey(o), d.h.c.rememberedLong
+		memory, memoryTTL = d.h.ownerKey(o), d.h.c.remembered
 	}
 	place := ""
 	if next.Place.Number != 0 {

@@ -113,6 +113,7 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 	q := s.res.NewRequest(&terms)
 	reply, err := s.c.confirm(ctx, permitsAdopt, s.driver.keys(s.ownerKey(&q.Owner)),
 		s.c.publish(), raw, rawOf(q.ID), millis(q.TTL))
+	q.InDoubt = q.InDoubt || reply.Doubt
 	lost, err := readLost(reply, err)
 	switch {
 	case lost:
@@ -220,8 +221,9 @@ func readPermitHolders(now int64, answer *elements) []Holder {
 }
 
 // permitDriver is the driver of RPermitExpirableSemaphore. It never changes after its constructor. An id
-// belongs to one permit, so a copy of a release cannot free another one. The memory of a release makes
-// its copies give the first answer, and stops late copies of the acquisition.
+// belongs to one permit, so a copy of a release cannot free another one: it finds the ids gone. The memory
+// of a release makes its repetitions give the first answer. It lasts longer where a copy of the acquisition
+// may still arrive, and stops that.
 type permitDriver struct {
 	h       *handle
 	free    string

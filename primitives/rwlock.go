@@ -148,6 +148,7 @@ func (d *rwDriver) adopt(
 ) (sent time.Time, counts int, err error) {
 	reply, err := d.h.c.confirm(ctx, d.lua.adopt, d.keys(d.h.ownerKey(&q.Owner)),
 		q.ID, millis(q.TTL), d.h.c.publish(), id)
+	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
 	n, err := readNumber(reply, err)
 	if n < 0 {
 		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
@@ -163,7 +164,7 @@ func (d *rwDriver) adopt(
 // anything but 0 means that id has held.
 func (d *rwDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.rememberedLong, 1, 0, millis(q.TTL), 0))
+		id, d.h.c.publish(), d.h.c.remembered, 1, 0, millis(q.TTL), 0))
 	return err == nil && !lost, err
 }
 
@@ -300,22 +301,37 @@ func (d *readerDriver) Release(
 	case ttl == 0: // the leases of the holds that are left have ended
 		return d.free(ctx, &o.Owner, next.Rest)
 	}
-	lost, err := readLost(
-		d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), d.h.c.remembered))
+	_, lost, err := d.recount(o, func(memoryTTL any) (scripts.Reply, error) {
+		return d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), memoryTTL)
+	})
 	o.EndShortening(err)
 	return engine.Released{Lost: lost}, err
 }
 
 // SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its own
-// lease. Unlike a plain lock's, the count must be exact: it says which keys belong to the reader. So
-// each change has a number, and Redis remembers the latest one. A late copy of an earlier change then
-// does nothing. The arguments after the TTL are: -1, no shortening; the number; how long to remember it.
+// lease. The arguments after the TTL are: -1, no shortening; the number; how long to remember it.
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirmChange(ctx, readSetCount, d.recountKeys(o),
-		o.ID, n, millis(ttl), -1, o.NextChange(), d.h.c.remembered)
-	lost, err := readLost(reply, err)
+	return d.recount(o, func(memoryTTL any) (scripts.Reply, error) {
+		return d.h.c.confirmChange(ctx, readSetCount, d.recountKeys(o),
+			o.ID, n, millis(ttl), -1, o.NextChange(), memoryTTL)
+	})
+}
+
+// recount runs rwlock/read_set_count by do. Unlike a plain lock's, the count must be exact: it says which
+// keys belong to the reader. So each change has a number. Where a copy of an earlier change may still
+// arrive, Redis remembers the number of the latest one, and the copy does nothing.
+func (d *readerDriver) recount(
+	o *engine.Ownership, do func(memoryTTL any) (scripts.Reply, error),
+) (sent time.Time, lost bool, _ error) {
+	var memoryTTL any = 0
+	if o.ChangeInDoubt() {
+		memoryTTL = d.h.c.remembered
+	}
+	reply, err := do(memoryTTL)
+	lost, err = readLost(reply, err)
+	o.Changed(reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown)
 	return reply.Sent, lost, err
 }
 

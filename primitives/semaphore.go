@@ -15,9 +15,11 @@ import (
 //
 //	<name>                string: the number of permits that are left, below 0 after Add(-n)
 //	redisson_sc:{<name>}  channel: that number, whenever permits come back
+//	redisson_unlock_latch:{<name>}:epoch  a number that is new whenever this library sets the semaphore
 //
 // A permit has no id and no lease, so a hold is never renewed and never lost by time. What makes its
-// commands safe to repeat is the memory of each acquisition alone: see rememberedTaken.
+// commands safe to repeat is the memory of each acquisition alone: see rememberedTaken. The epoch tells a
+// release whether the semaphore is still the one that the permits are from.
 
 // Semaphore is a number of permits that all clients of its name share: Redisson's RSemaphore
 // ([Client.Semaphore]). It is a handle: immutable, shareable, and made without I/O.
@@ -46,7 +48,9 @@ const maxPermits = 1<<31 - 1
 func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
-	s.driver = semaphoreDriver{h: &s.handle, permits: s.raw, channel: prefixed(semaphoreChannel, s.raw)}
+	s.driver = semaphoreDriver{
+		h: &s.handle, permits: s.raw, channel: prefixed(semaphoreChannel, s.raw), epoch: s.requestName(epochKey),
+	}
 	s.use(&s.driver, &engine.Traits{
 		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true,
 		NameOwner: s.driver.nameOwner, Remembered: rememberedTaken,
@@ -136,8 +140,13 @@ type semaphoreDriver struct {
 
 	h       *handle
 	permits string
-	channel string // announces permits
+	channel string   // announces permits
+	epoch   wireName // key of the epoch
 }
+
+// epochKey ends the name of the key of a semaphore's epoch. The name has the prefix of remembered requests,
+// so the same ACL rules cover it.
+const epochKey = "epoch"
 
 var (
 	semaphoreAcquire = scripts.Load("semaphore/acquire")
@@ -151,22 +160,14 @@ var (
 
 // rememberedTaken is how long Redis remembers that an acquisition took its permits. Nothing in Redis
 // distinguishes one permit from another, so an acquisition is known by this memory alone. A release
-// gives back only what the memory says was taken, so it may be repeated for as long. It is also what
-// keeps a release from adding permits to a semaphore that was lost and set anew.
+// gives back only what the memory says was taken, and ends the memory, so it may be repeated for as long.
+// It also says from which semaphore of this name the permits are.
 const rememberedTaken = 24 * time.Hour
 
-// rememberFor is how long Redis must remember the release or rollback of o, as an argument. If a copy of
-// the acquisition may still arrive, that is a day: the copy would take permits for nobody, and no lease
-// would return them.
-func (d *semaphoreDriver) rememberFor(o *engine.Owner) any {
-	if o.InDoubt {
-		return millis(rememberedTaken)
-	}
-	return d.h.c.remembered
-}
-
 // keys returns the keys of the scripts that change the number. request is the key that remembers.
-func (d *semaphoreDriver) keys(request string) []any { return []any{d.permits, d.channel, request} }
+func (d *semaphoreDriver) keys(request string) []any {
+	return append(make([]any, 0, 5), d.permits, d.channel, request, &d.epoch) // with room for a successor's
+}
 
 // Subscribe implements [engine.Driver]. Redisson publishes on this channel too.
 func (d *semaphoreDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
@@ -195,7 +196,21 @@ func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (en
 	if err != nil {
 		return engine.Result{}, err
 	}
-	return readPermits(reply)
+	res, err := readPermits(reply)
+	if answer, ok := reply.Value.([]any); ok && res.Granted {
+		res.Token, err = readEpoch(answer, 2, err)
+	}
+	return res, err
+}
+
+// readEpoch reads the epoch, which is element i of the answer to a granted acquisition. The engine keeps it
+// as the driver's token. err is the call's.
+func readEpoch(answer []any, i int, err error) (int64, error) {
+	if err != nil {
+		return 0, err
+	}
+	list := elementsOf(answer[min(i, len(answer)):], nil)
+	return list.number(), list.err
 }
 
 // errNoCount says why an acquisition waits although nobody has a permit.
@@ -232,26 +247,36 @@ func readPermits(reply scripts.Reply) (engine.Result, error) {
 // what the memory says was taken. If nothing was, the memory stops late copies of the attempt.
 func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	_, err := d.h.c.run.Do(ctx, semaphoreRelease, d.keys(d.h.ownerKey(&q.Owner)),
-		d.h.c.publish(), d.rememberFor(&q.Owner), q.Permits, 1)
+		d.h.c.publish(), d.h.c.rememberFor(&q.Owner), q.Permits, 1, 0)
 	return err
 }
 
-// Release implements [engine.Driver] by semaphore/release. Lost: the semaphore is gone, or was lost and set
-// anew. The successor's permits go to it directly; the script adds the rest to the number and publishes
+// Release implements [engine.Driver] by semaphore/release. Lost: the semaphore is gone, or is another one
+// by now. The successor's permits go to it directly; the script adds the rest to the number and publishes
 // it. [readPermitsReleased] reads the reply.
 //
-// After a day Redis has forgotten what o took. Then the script must give the permits back without
-// asking its memory: IsRemembered says which is the case.
+// After a day Redis has forgotten what o took. Then the script must give the permits back without asking
+// its memory, and remember that: IsRemembered says which is the case.
 func (d *semaphoreDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
 	keys := d.keys(d.h.ownerKey(&o.Owner))
-	args := []any{d.h.c.publish(), d.rememberFor(&o.Owner), o.Permits, flag(o.IsRemembered())}
+	isRemembered := o.IsRemembered()
+	memoryTTL := d.h.c.rememberFor(&o.Owner)
+	if !isRemembered {
+		memoryTTL = d.h.c.remembered
+	}
+	args := append(make([]any, 0, 7), d.h.c.publish(), memoryTTL, o.Permits, flag(isRemembered), o.Token)
 	if s := next.Successor; s != nil {
 		keys = append(keys, d.h.ownerKey(s))
 		args = append(args, s.Permits, millis(rememberedTaken))
 	}
-	return readPermitsReleased(d.h.c.run.Do(ctx, semaphoreRelease, keys, args...))
+	reply, err := d.h.c.run.Do(ctx, semaphoreRelease, keys, args...)
+	got, err := readPermitsReleased(reply, err)
+	if answer, ok := reply.Value.([]any); ok {
+		got.Granted.Token, err = readEpoch(answer, 1, err)
+	}
+	return got, err
 }
 
 // readPermitsReleased reads the reply of the scripts that release permits. It is as [readReleased] says, but

@@ -16,12 +16,15 @@ import (
 const DefaultTimeout = 5 * time.Second
 
 const (
-	// minMemory and maxMemory bound how long Redis remembers a request. A copy of a command may arrive
-	// for that long.
-	minMemory = 15 * time.Second
-	maxMemory = 60 * time.Second
-	// maxCopyDelay is how long after the last attempt was sent a copy may still arrive.
-	maxCopyDelay = 10 * time.Second
+	// maxCopyDelay is how long after the last attempt was sent a copy may still arrive. When go-redis
+	// closes a connection, the kernel goes on sending what was written to it: Linux eight times, the last
+	// time after 102 s. See doc/decisions/late-copies.md.
+	maxCopyDelay = 2 * time.Minute
+	// minMemory is how long Redis remembers a request at least, so that its copies do not count.
+	minMemory = 3 * time.Minute
+	// maxTimeout bounds the timeout of a call, so that all its attempts are made within minMemory less
+	// maxCopyDelay.
+	maxTimeout = 50 * time.Second
 )
 
 // Runner runs scripts on one client's Redis. It sends all commands of the library. It is safe for
@@ -37,6 +40,7 @@ type Runner struct {
 	minDelay time.Duration // between attempts, doubling up to maxDelay
 	maxDelay time.Duration
 	memory   time.Duration // how long Redis remembers a request
+	answers  time.Duration // how long Redis keeps an answer that only repetitions of a call need
 
 	batch   *batcher // of the commands without a shard
 	slots   slotMap
@@ -99,21 +103,24 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	r.shards.cluster, _ = rdb.(*redis.ClusterClient)
 	// go-redis may send a command as late as one read timeout after its context ended: it does not
 	// check the context between the handshake of a new connection and its first use.
-	lastCopy := timeout + max(readTimeout, 0) + maxCopyDelay
-	r.memory = min(max(lastCopy, minMemory), maxMemory)
-	// Where maxMemory is shorter than that, end calls earlier: no copy may arrive after its memory.
-	r.timeout = min(timeout, r.memory-maxCopyDelay)
+	r.timeout = min(timeout, maxTimeout)
+	lastAttempt := r.timeout + max(readTimeout, 0)
+	r.memory = max(lastAttempt+maxCopyDelay, minMemory)
+	r.answers = lastAttempt + answerReserve
 	r.batch = newBatcher(r, rdb, direct)
 	return r
 }
 
+// answerReserve is how much longer than its call an answer is kept.
+const answerReserve = 5 * time.Second
+
 // Memory returns how long a script should remember a request: longer than a copy of it may take to
-// arrive.
+// arrive. Every script needs it whose copy would count again, or would take what was given back.
 func (r *Runner) Memory() time.Duration { return r.memory }
 
-// MaxMemory returns how long a script should remember a request that was rolled back, so that a
-// late copy of it has no effect.
-func (r *Runner) MaxMemory() time.Duration { return maxMemory }
+// AnswerMemory returns how long a script should keep an answer for repetitions of the same call, where
+// a later copy finds nothing to do anyway.
+func (r *Runner) AnswerMemory() time.Duration { return r.answers }
 
 // Repeatable returns how long after its first attempt a command that Redis remembers may be sent
 // again.

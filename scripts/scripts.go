@@ -12,8 +12,8 @@
 // number of times with equal arguments, with the effect of one run and the first run's answer.
 //
 // A script whose owner id belongs to one acquisition alone writes the wanted state. Where the wire
-// format counts, or where an answer must be remembered, a key of the same slot remembers the
-// request for [Runner.Memory].
+// format counts, or where a copy would take what was given back, a key of the same slot remembers the
+// request for [Runner.Memory]. doc/decisions/late-copies.md says which script relies on what.
 package scripts
 
 import (

@@ -234,8 +234,10 @@ type Result struct {
 	Granted bool
 	Sent    time.Time // before the answered attempt was sent: the lease counts from here
 	InDoubt bool      // an earlier attempt of the same call has an unknown outcome
-	Token   int64     // granted: the fencing token of a fenced lock, the first one reserved
-	Tokens  int32     // granted: how many are reserved; a cohort may get fewer than it asked for
+	// Token, when granted, is the fencing token of a fenced lock, the first one reserved. Of another kind it is
+	// the driver's own, which the ownership keeps for its release.
+	Token  int64
+	Tokens int32 // granted: how many are reserved; a cohort may get fewer than it asked for
 	// Lease, if not 0, is the length of the lease: shorter than the request asked for.
 	Lease time.Duration
 	Free  int // how many permits are left for others

@@ -144,7 +144,7 @@ func (h *Hold) ID() string {
 // Token is the fencing token; 0 if there is none.
 func (h *Hold) Token() int64 {
 	o := h.Ownership()
-	if o == nil || o.Token == 0 {
+	if o == nil || !o.r.Traits.Fenced || o.Token == 0 {
 		return 0
 	}
 	return o.Token + int64(h.member)

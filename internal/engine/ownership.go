@@ -42,7 +42,7 @@ import (
 type Ownership struct {
 	r *Resource
 	Owner
-	Token  int64 // of the first hold; 0: it has none
+	Token  int64 // as in Result; of a fenced lock that of the first hold, 0 if it has none
 	streak streak
 	passes *Terms // of its holds, if they may be passed on without a command; nil: they may not
 
@@ -51,21 +51,23 @@ type Ownership struct {
 	wire wireLock
 	min  *minHold // nil: none; does not change once the hold is made
 
-	mu         sync.Mutex    // guards the rest; never held around a command
-	holds      *Hold         // live holds that have joined, linked by sibling
-	passed     int32         // how often a fenced lock was passed on within a cohort
-	count      int32         // the count that the server should have
-	lapsed     int16         // holds that ended by their limit and were not released since
-	lost       bool          // set once: all holds have been ended, or are about to be
-	kept       bool          // the watchdog renews lease
-	failing    bool          // the latest renewal has failed
-	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
-	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
-	shortening bool          // a release that shortens the lease was sent and not answered yet
-	freed      freeing       // guarded by wire, not by mu
-	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
-	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
-	lease      watchdog.Lease
+	mu         sync.Mutex // guards the rest; never held around a command
+	holds      *Hold      // live holds that have joined, linked by sibling
+	passed     int32      // how often a fenced lock was passed on within a cohort
+	count      int32      // the count that the server should have
+	lapsed     int16      // holds that ended by their limit and were not released since
+	lost       bool       // set once: all holds have been ended, or are about to be
+	kept       bool       // the watchdog renews lease
+	failing    bool       // the latest renewal has failed
+	otherKind  bool       // a hold of another kind may have the id: a writer that also reads
+	wanted     bool       // another client has asked for it; guarded by waitQueues.mu instead
+	shortening bool       // a release that shortens the lease was sent and not answered yet
+	freed      freeing    // guarded by wire, not by mu
+	// changeInDoubt: a change of the count had an attempt of unknown outcome; guarded by wire, not by mu.
+	changeInDoubt bool
+	over          Instant       // the latest end of the lease, or of the server's memory where there is no lease
+	shortLease    time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
+	lease         watchdog.Lease
 
 	first Hold // what it was acquired for; see newHold
 }

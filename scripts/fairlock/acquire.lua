@@ -63,10 +63,12 @@ if contended then
   now = now_ms()
   holder_client = holder and string.match(holder, '^(.*):') or ''
   known = redis.call(
-    'hmget', lock.clients, client, 'shared', 'reach', 'holder', 'id ' .. holder_client)
+    'hmget', lock.clients, client, 'shared', 'reach', 'holder', 'id ' .. holder_client,
+    'id ' .. client_id, 'timeout')
 end
 local last_heartbeat, was_mixed, reach = known[1], known[2], tonumber(known[3])
 local noted_holder, holder_is_redlatch = known[4], known[5]
+local noted_client, longest_timeout = known[6], tonumber(known[7]) or 0
 -- A recent heartbeat need not be renewed, and its client has been found to be allowed to publish.
 local age = last_heartbeat and now - last_heartbeat
 local is_recent = age and age < heartbeat_interval and age < timeout_ms / 4
@@ -146,8 +148,10 @@ if not since then
   redis.call('hset', lock.waiters, owner, entry)
   entries = entries + 1
 end
-if not is_recent then -- record that this client is alive
-  redis.call('hset', lock.clients, client, now, 'id ' .. client_id, '1')
+if not is_recent or noted_client ~= client or longest_timeout < tonumber(timeout_ms) then
+  -- Record that this client is alive.
+  redis.call('hset', lock.clients, client, now, 'id ' .. client_id, client,
+    'timeout', math.max(longest_timeout, timeout_ms))
   -- Redisson does not know of these two keys. If all redlatch clients crash, they expire.
   local keep_ms = math.max(60000, 2 * timeout_ms)
   for _, key in ipairs({lock.waiters, lock.clients}) do
@@ -155,6 +159,9 @@ if not is_recent then -- record that this client is alive
       redis.call('pexpire', key, 2 * keep_ms)
     end
   end
+end
+if not is_recent then
+  queue_rules().forget_clients(lock, now)
 end
 local mixed = was_mixed or entries ~= length
 if mixed then

@@ -53,10 +53,11 @@ local function fair_lock(keys)
     -- joined the queue and 16 random digits, which tell one stay in the queue from another
     waiters = keys[7],
     -- hash of clients, each with the server time of its last heartbeat. More fields: "id ..." for
-    -- the client id of each (its owner ids begin with that), "front" and "shared" (the head, and
-    -- whether the queue was mixed, at the last update_scores), "holder" (the id of a redlatch
-    -- waiter that acquired the lock), and "reach" (in a queue without Redisson's waiters, no score
-    -- is later than the time plus this, ms; missing: unknown)
+    -- the client id of each (its owner ids begin with that), with the client; "front" and "shared"
+    -- (the head, and whether the queue was mixed, at the last update_scores), "holder" (the id of a
+    -- redlatch waiter that acquired the lock), "reach" (in a queue without Redisson's waiters, no
+    -- score is later than the time plus this, ms; missing: unknown), "timeout" (no redlatch waiter
+    -- has a longer one, ms), and "swept" (the time and the cursor of the last forget_clients)
     clients = keys[8],
     -- timeout of a redlatch waiter that was removed from the head since the last update_scores
     removed_timeout = 0,
@@ -83,6 +84,7 @@ end
 
 local shortest_timeout = 3000 -- the least in a redlatch score: heartbeats come once a second
 local heartbeat_interval = 500 -- an attempt renews a heartbeat that is older
+local sweep_interval = 1000 -- forget_clients does its part once in this time
 
 -- delete_empty_queue deletes the keys that an empty queue has left behind.
 local function delete_empty_queue(lock)
@@ -99,6 +101,7 @@ end
 -- a script needs none of them, and to make them would take a good part of its time.
 local function queue_rules()
   local redisson_timeout = 300000 -- Redisson's default, used where the scores show no longer one
+  local default_timeout = 10000 -- of redlatch waiters: an earlier version does not write "timeout"
   local redisson_grace = 5000 -- a waiter of Redisson that becomes the head has this long to acquire
 
   -- read_waiter returns what parse_waiter reads of an id; nil for a waiter of Redisson.
@@ -283,8 +286,39 @@ local function queue_rules()
     end
   end
 
+  -- forget_clients removes the fields of clients whose heartbeat is older than any timeout: all
+  -- their waiters have left, or count as dead. Without it, these fields would stay until the queue
+  -- is empty. It looks at a part of the hash, at most once a second. The client id of the
+  -- holder stays: it shows that Redisson does not hold the lock.
+  local function forget_clients(lock, now)
+    local swept, longest = unpack(redis.call('hmget', lock.clients, 'swept', 'timeout'))
+    local at, cursor = string.match(swept or '', '^(%d+) (%d+)$')
+    if at and math.abs(now - at) < sweep_interval then
+      return
+    end
+    local page = redis.call('hscan', lock.clients, cursor or '0', 'count', '100')
+    redis.call('hset', lock.clients, 'swept', string.format('%.0f ', now) .. page[1])
+    local oldest = now - math.max(tonumber(longest) or 0, default_timeout)
+    local no_client = {
+      front = true, shared = true, holder = true, reach = true, timeout = true, swept = true,
+    }
+    local holder = redis.call('hkeys', lock.hash)[1] or ''
+    for i = 1, #page[2], 2 do
+      local field, heartbeat = page[2][i], page[2][i + 1]
+      local id = string.match(field, '^id (.*)$')
+      if id then -- an earlier version has "1" instead of the client
+        heartbeat = heartbeat ~= '1' and string.sub(holder, 1, #id + 1) ~= id .. ':'
+          and (redis.call('hget', lock.clients, heartbeat) or 0)
+      end
+      if heartbeat and not no_client[field] and (tonumber(heartbeat) or 0) < oldest then
+        redis.call('hdel', lock.clients, field)
+      end
+    end
+  end
+
   return {
     read_waiter = read_waiter, remove_waiter = remove_waiter, score_new_head = score_new_head,
     update_scores = update_scores, live_head = live_head, note_holder = note_holder,
+    forget_clients = forget_clients,
   }
 end

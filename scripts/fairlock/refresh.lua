@@ -28,6 +28,9 @@ if head and redis.call('exists', lock.hash) == 0 then
 else
   rules.update_scores(lock, now, false)
 end
+if head then
+  rules.forget_clients(lock, now)
+end
 local holder, foreign_data = holder_of(lock.hash)
 if foreign_data then
   return foreign_data

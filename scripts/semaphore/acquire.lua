@@ -1,25 +1,32 @@
 -- semaphore/acquire: acquire permits, all or none.
--- uses     lib/acl, lib/number
+-- uses     lib/acl, lib/epoch, lib/number
 -- KEYS[1]  permits left
 -- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of this acquisition: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[3]  memory of this acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
+-- KEYS[4]  epoch of the semaphore
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  wanted permits, at least 1
--- returns  {1, permits left} when acquired; {0, permits left} when there are too few; {0} when no
---          number is set; "over" when this acquisition has ended
-local permits_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+-- returns  {1, permits left, epoch} when acquired; {0, permits left} when there are too few; {0}
+--          when no number is set; "over" when this acquisition has ended
+local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
 
-local memory = redis.call('get', memory_key)
-if memory and memory ~= '1' then
+local memory, epoch, number = unpack(redis.call('mget', memory_key, epoch_key, permits_key))
+local acquired_in = memory and string.match(memory, '^1 (%d+)$')
+if memory and not acquired_in then
   return 'over'
 end
-local left = read_number(permits_key)
-if memory then
-  return {1, left or 0}
+-- The usual number needs no second command.
+local left = number and string.match(number, '^[1-9]%d?%d?%d?%d?%d?$') and tonumber(number)
+  or read_number(permits_key)
+if acquired_in then
+  return {1, left or 0, tonumber(acquired_in)}
 end
 if not left then
+  if epoch then
+    redis.call('del', epoch_key) -- the semaphore has expired, or another program has deleted it
+  end
   return {0}
 end
 if left < tonumber(wanted) then
@@ -30,5 +37,8 @@ if denied then
   return denied
 end
 left = redis.call('decrby', permits_key, wanted)
-redis.call('set', memory_key, '1', 'px', memory_ttl_ms)
-return {1, left}
+redis.call('set', memory_key, '1 ' .. (epoch or '0'), 'px', memory_ttl_ms)
+if epoch then
+  keep_epoch(epoch_key, permits_key)
+end
+return {1, left, tonumber(epoch or 0)}

@@ -1,19 +1,24 @@
 -- semaphore/add: add permits, or take some away; a TTL stays.
--- uses     lib/publish_permits, lib/remember
+-- uses     lib/epoch, lib/publish_permits, lib/remember
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
+-- KEYS[4]  epoch of the semaphore
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  how many to add
 -- returns  1
-local permits_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, more = ARGV[1], ARGV[2], ARGV[3]
 
 if redis.call('exists', memory_key) == 1 then
   return 1
 end
+local is_new = redis.call('exists', permits_key) == 0
 local left = redis.call('incrby', permits_key, more)
+if is_new then
+  new_epoch(epoch_key, memory_key)
+end
 remember(memory_key, 1, memory_ttl_ms)
 publish_permits(publish, channel, left)
 return 1

@@ -3,6 +3,7 @@
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
+-- KEYS[4]  not used
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- returns  how many; below 0 when so many were missing

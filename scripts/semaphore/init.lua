@@ -1,13 +1,14 @@
 -- semaphore/init: set the number of permits, unless it is set.
--- uses     lib/number, lib/publish_permits, lib/remember
+-- uses     lib/epoch, lib/number, lib/publish_permits, lib/remember
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
 -- KEYS[3]  memory of this request
+-- KEYS[4]  epoch of the semaphore
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  permits
 -- returns  1 when set, 0 when it was set before
-local permits_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, permits = ARGV[1], ARGV[2], ARGV[3]
 
 local memory = redis.call('get', memory_key)
@@ -18,6 +19,7 @@ if read_number(permits_key) then
   return remember(memory_key, 0, memory_ttl_ms)
 end
 redis.call('set', permits_key, permits)
+new_epoch(epoch_key, memory_key)
 remember(memory_key, 1, memory_ttl_ms)
 publish_permits(publish, channel, tonumber(permits))
 return 1

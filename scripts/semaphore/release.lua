@@ -1,33 +1,42 @@
 -- semaphore/release: release the permits of one acquisition, once, or hand them off.
 -- The successor waits for as many permits or fewer, and gets them at once, unless the semaphore has
--- been made smaller meanwhile. A late copy of the acquisition acquires nothing.
+-- been made smaller meanwhile. A late copy of the acquisition acquires nothing. Permits of an
+-- earlier semaphore of the same name are lost.
 -- uses     lib/number, lib/publish_permits
 -- KEYS[1]  permits left
 -- KEYS[2]  channel
--- KEYS[3]  memory of the acquisition: 1 acquired, 2 released, 3 must not acquire
--- KEYS[4]  memory of the successor's acquisition, if there is a successor
+-- KEYS[3]  memory of the acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
+-- KEYS[4]  epoch of the semaphore
+-- KEYS[5]  memory of the successor's acquisition, if there is a successor
 -- ARGV[1]  publish command
 -- ARGV[2]  memory ttl, ms
 -- ARGV[3]  its permits
 -- ARGV[4]  1 to release only if the memory says that the acquisition acquired
--- ARGV[5]  the successor's permits; missing: no successor
--- ARGV[6]  ttl of the successor's memory, ms
--- returns  0 when there was nothing to release, or no semaphore; {permits left} when the successor
---          has its permits now; else 1 and how many received the release message
-local permits_key, channel, memory_key, successor_memory = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+-- ARGV[5]  the epoch in which it acquired, where the memory does not say that
+-- ARGV[6]  the successor's permits; missing: no successor
+-- ARGV[7]  ttl of the successor's memory, ms
+-- returns  0 when there was nothing to release, or no semaphore; {permits left, epoch} when the
+--          successor has its permits now; else 1 and how many received the release message
+local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, permits, only_if_acquired = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
-local successor_permits, successor_memory_ttl_ms = ARGV[5], ARGV[6]
+local known_epoch, successor_permits, successor_memory_ttl_ms = ARGV[5], ARGV[6], ARGV[7]
 
-local memory = redis.call('get', memory_key)
+local memory, epoch, number = unpack(redis.call('mget', memory_key, epoch_key, permits_key))
+epoch = epoch or '0'
 if memory == '3' then
   return 0
 elseif memory == '2' then
-  if successor_memory and redis.call('get', successor_memory) == '1' then
-    return {read_number(permits_key) or 0}
-  end
-  return 1
+  local handed_off = successor_memory
+    and string.match(redis.call('get', successor_memory) or '', '^1 (%d+)$')
+  return handed_off and {read_number(permits_key) or 0, tonumber(handed_off)} or 1
 end
-local before = (memory or not only_if_acquired) and read_number(permits_key)
+local acquired_in = memory and string.match(memory, '^1 (%d+)$')
+  or not only_if_acquired and known_epoch
+-- The usual number needs no second command.
+local before = acquired_in == epoch
+  and (number and string.match(number, '^[1-9]%d?%d?%d?%d?%d?$') and tonumber(number)
+    or read_number(permits_key))
 -- The first write is one that a full Redis allows.
 redis.call('del', memory_key)
 if not before then
@@ -40,10 +49,10 @@ local returned = permits
 local hands_off = successor_memory and before + permits >= tonumber(successor_permits)
   and redis.call('exists', successor_memory) == 0
 if hands_off then
-  redis.call('set', successor_memory, '1', 'px', successor_memory_ttl_ms)
+  redis.call('set', successor_memory, '1 ' .. epoch, 'px', successor_memory_ttl_ms)
   returned = returned - successor_permits
 end
 local left = returned == 0 and before or redis.call('incrby', permits_key, returned)
 redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
 local receivers = returned ~= 0 and publish_permits(publish, channel, left) or 0
-return hands_off and {left} or 1 + receivers
+return hands_off and {left, tonumber(epoch)} or 1 + receivers

@@ -1,0 +1,479 @@
+package primitives_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Copies that come minutes late: a kernel goes on sending what was written to a connection that was closed, the
+// last time after 102 s. See doc/decisions/late-copies.md.
+
+// copyAge is how old the copies in these tests are. Requests are remembered for 3 minutes.
+const copyAge = 170 * time.Second
+
+// copyTest is a name on a server, and a client whose commands are recorded.
+type copyTest struct {
+	*testing.T
+	c       *primitives.Client
+	p       *redistest.Proxy
+	name    string
+	holds   []*primitives.Hold
+	options []primitives.Option
+}
+
+func (x *copyTest) ok(err error) {
+	x.Helper()
+	require.NoError(x, err)
+}
+
+func (x *copyTest) hold(l handle, opts ...primitives.Option) *primitives.Hold {
+	x.Helper()
+	hold := acquire(x, context.Background(), l, append(slices.Clone(x.options), opts...)...)
+	x.holds = append(x.holds, hold)
+	return hold
+}
+
+func (x *copyTest) latch() *primitives.CountDownLatch { return x.c.CountDownLatch(x.name) }
+func (x *copyTest) sem() *primitives.Semaphore        { return x.c.Semaphore(x.name) }
+func (x *copyTest) permits() *primitives.PermitExpirableSemaphore {
+	return x.c.PermitExpirableSemaphore(x.name)
+}
+
+// lateCopy is a command whose copies come late: before it, the command, and what follows it.
+type lateCopy struct {
+	name              string
+	before, do, after func(x *copyTest)
+}
+
+// lateCopies lists everything that counts, or that a copy could take or give back once more.
+func lateCopies() (list []lateCopy) {
+	ctx, nothing := context.Background(), func(*copyTest) {}
+	owner := primitives.WithOwner("o")
+	add := func(name string, before, do, after func(x *copyTest)) {
+		list = append(list, lateCopy{name, before, do, after})
+	}
+	add("latch: init", nothing,
+		func(x *copyTest) { x.ok(errOf(x.latch().Init(ctx, 3))) },
+		func(x *copyTest) { x.ok(errOf(x.latch().Delete(ctx))) })
+	add("latch: count down",
+		func(x *copyTest) { x.ok(errOf(x.latch().Init(ctx, 3))) },
+		func(x *copyTest) { x.ok(x.latch().CountDown(ctx)) }, nothing)
+	add("latch: delete",
+		func(x *copyTest) { x.ok(errOf(x.latch().Init(ctx, 3))) },
+		func(x *copyTest) { x.ok(errOf(x.latch().Delete(ctx))) },
+		func(x *copyTest) { x.ok(errOf(x.latch().Init(ctx, 2))) })
+	for kind, open := range map[string]func(x *copyTest) countable{
+		"semaphore": func(x *copyTest) countable { return x.sem() },
+		"permits":   func(x *copyTest) countable { return x.permits() },
+	} {
+		set := func(x *copyTest) { x.ok(errOf(open(x).Init(ctx, 5))) }
+		add(kind+": init", nothing, set, func(x *copyTest) { x.ok(errOf(open(x).Delete(ctx))) })
+		add(kind+": add", set, func(x *copyTest) { x.ok(open(x).Add(ctx, 2)) }, nothing)
+		add(kind+": delete", set, func(x *copyTest) { x.ok(errOf(open(x).Delete(ctx))) }, set)
+	}
+	add("semaphore: drain",
+		func(x *copyTest) { x.ok(errOf(x.sem().Init(ctx, 5))) },
+		func(x *copyTest) { x.ok(errOf(x.sem().Drain(ctx))) },
+		func(x *copyTest) { x.ok(x.sem().Add(ctx, 2)) })
+	add("permits: resize",
+		func(x *copyTest) { x.ok(errOf(x.permits().Init(ctx, 5))) },
+		func(x *copyTest) { x.ok(x.permits().Resize(ctx, 3)) },
+		func(x *copyTest) { x.ok(x.permits().Resize(ctx, 7)) })
+	add("permits: release by id",
+		func(x *copyTest) { x.ok(errOf(x.permits().Init(ctx, 5))); x.hold(x.permits()) },
+		func(x *copyTest) { x.ok(x.permits().ReleaseID(ctx, x.holds[0].ID())) },
+		func(x *copyTest) { x.hold(x.permits()) })
+	for _, kind := range []struct {
+		name string
+		open func(x *copyTest) *primitives.Lock
+	}{
+		{"lock", func(x *copyTest) *primitives.Lock { return x.c.Lock(x.name) }},
+		{"fair", func(x *copyTest) *primitives.Lock { return x.c.FairLock(x.name) }},
+		{"fenced", func(x *copyTest) *primitives.Lock { return x.c.FencedLock(x.name) }},
+		{"reader", func(x *copyTest) *primitives.Lock { return x.c.RWLock(x.name).Reader() }},
+		{"writer", func(x *copyTest) *primitives.Lock { return x.c.RWLock(x.name).Writer() }},
+	} {
+		take := func(x *copyTest) { x.hold(kind.open(x)) }
+		shared := func(x *copyTest) { x.hold(kind.open(x), owner) }
+		twice := func(x *copyTest) { shared(x); shared(x); shared(x) }
+		add(kind.name+": force release", take,
+			func(x *copyTest) { x.ok(errOf(kind.open(x).ForceRelease(ctx))) }, take)
+		add(kind.name+": release by id", twice,
+			func(x *copyTest) { x.ok(kind.open(x).ReleaseID(ctx, "o")) }, nothing)
+		add(kind.name+": release of an owner's count", twice, func(x *copyTest) { release(x, x.holds[0]) }, nothing)
+		add(kind.name+": acquisition of an owner's count, in doubt", shared,
+			func(x *copyTest) { x.p.DropReplies(1, script); shared(x) },
+			func(x *copyTest) { release(x, x.holds[1]) })
+		if kind.name != "reader" {
+			continue // their last release frees the lock, whatever count a copy has set
+		}
+		add(kind.name+": nested acquisition and release, in doubt",
+			func(x *copyTest) { take(x) },
+			func(x *copyTest) {
+				x.p.DropReplies(1, script)
+				release(x, acquire(x, x.holds[0].Context(), kind.open(x), x.options...))
+			},
+			func(x *copyTest) { release(x, acquire(x, x.holds[0].Context(), kind.open(x), x.options...)) })
+	}
+	for _, kind := range slices.Concat(mutexes, readers) {
+		var l handle
+		add(kind.name+": acquisition, in doubt",
+			func(x *copyTest) { l = kind.open(x, x.c, x.name) },
+			func(x *copyTest) { x.p.DropReplies(1, script); x.hold(l) },
+			func(x *copyTest) { release(x, x.holds[0]) })
+		add(kind.name+": release, in doubt",
+			func(x *copyTest) { l = kind.open(x, x.c, x.name); x.hold(l) },
+			func(x *copyTest) { x.p.DropReplies(1, script); release(x, x.holds[0]) },
+			func(x *copyTest) { x.hold(l) })
+		add(kind.name+": rolled back acquisition, in doubt",
+			func(x *copyTest) { l = kind.open(x, x.c, x.name) },
+			func(x *copyTest) {
+				x.p.DropCommands(1000, script)
+				_, err := l.TryAcquire(ctx, x.options...)
+				require.Error(x, err)
+			},
+			func(x *copyTest) { release(x, acquire(x, ctx, l, x.options...)) })
+	}
+	return list
+}
+
+// readers is the kind of readers, as mutexes lists the others.
+var readers = []struct {
+	name string
+	open func(t testing.TB, c *primitives.Client, name string) handle
+}{
+	{"reader", func(_ testing.TB, c *primitives.Client, name string) handle { return c.RWLock(name).Reader() }},
+}
+
+// C16: copies of a command that are minutes late change nothing. Fake time in the embedded server, real time in
+// the nightly run.
+func TestC16CopiesOfThreeMinutesChangeNothing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range lateCopies() {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Run("embedded", func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })
+			})
+			if os.Getenv("REDLATCH_NIGHTLY") != "" {
+				t.Run("redis", func(t *testing.T) {
+					t.Parallel()
+					tt.run(t, redistest.Redis(t))
+				})
+			}
+		})
+	}
+}
+
+func (tt *lateCopy) run(t *testing.T, s *redistest.Server) {
+	x := &copyTest{
+		T: t, p: s.Proxy(t), name: redistest.Name(t), options: []primitives.Option{primitives.WithLease(time.Hour)},
+	}
+	x.c = newClient(t, x.p.Client(t, quick))
+	rdb := s.Client(t)
+	tt.before(x)
+	x.p.Record()
+	tt.do(x)
+	copies := scriptsOf(x.p)
+	require.NotEmpty(t, copies)
+	x.p.Heal()
+	tt.after(x)
+	time.Sleep(copyAge)
+	before := valuesOf(t, rdb, s, x.name)
+	for range 2 {
+		replay(t, rdb, copies)
+		slices.Reverse(copies)
+	}
+	require.Equal(t, before, valuesOf(t, rdb, s, x.name))
+	for _, hold := range x.holds {
+		_ = hold.Release(context.Background())
+	}
+}
+
+// valuesOf returns the keys of a name with their values, without the remembered requests.
+func valuesOf(t testing.TB, rdb *redis.Client, s *redistest.Server, name string) map[string]any {
+	ctx, values := context.Background(), map[string]any{}
+	for _, key := range redistest.Keys(t, s, "*"+name+"*") {
+		if strings.HasPrefix(key, "redlatch_client:") {
+			continue
+		}
+		switch rdb.Type(ctx, key).Val() {
+		case "hash":
+			values[key] = rdb.HGetAll(ctx, key).Val()
+		case "zset":
+			values[key] = rdb.ZRange(ctx, key, 0, -1).Val()
+		case "list":
+			values[key] = rdb.LRange(ctx, key, 0, -1).Val()
+		default:
+			if !strings.HasPrefix(key, "redisson_unlock_latch:") {
+				values[key] = rdb.Get(ctx, key).Val()
+			}
+		}
+	}
+	return values
+}
+
+// A semaphore is lost and made again while a permit is out. The new one stays as large as it was set.
+func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
+	t.Parallel()
+	type env struct {
+		t    *testing.T
+		sem  *primitives.Semaphore
+		rdb  *redis.Client
+		name string
+	}
+	ctx := context.Background()
+	setHere := func(e *env) { require.NoError(e.t, errOf(e.sem.Init(ctx, 2))) }
+	addHere := func(e *env) { require.NoError(e.t, e.sem.Add(ctx, 2)) }
+	setByJava := func(e *env) { require.NoError(e.t, e.rdb.SetNX(ctx, e.name, 2, 0).Err()) }
+	deleteHere := func(e *env) { require.NoError(e.t, errOf(e.sem.Delete(ctx))) }
+	deleteByJava := func(e *env) { require.NoError(e.t, e.rdb.Del(ctx, e.name).Err()) }
+	lose := func(e *env) { // as a FLUSHALL
+		for _, key := range e.rdb.Keys(ctx, "*"+e.name+"*").Val() {
+			require.NoError(e.t, e.rdb.Del(ctx, key).Err())
+		}
+	}
+	loseNoticed := func(e *env) { // another program deletes it, and an acquisition here finds that
+		deleteByJava(e)
+		require.ErrorIs(e.t, errOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
+	}
+	for _, tt := range []struct {
+		name              string
+		made, lost, again func(e *env)
+	}{
+		{"Delete, Init", setHere, deleteHere, setHere},
+		{"Delete, Add", setHere, deleteHere, addHere},
+		{"Delete, Init in Java", setHere, deleteHere, setByJava},
+		{"made by Add, Delete, Init", addHere, deleteHere, setHere},
+		{"made by Java, Delete, Init", setByJava, deleteHere, setHere},
+		{"deleted by Java, Init", setHere, deleteByJava, setHere},
+		{"made and deleted by Java, Init", setByJava, deleteByJava, setHere},
+		{"deleted by Java and noticed, Init in Java", setHere, loseNoticed, setByJava},
+		{"all keys lost, Init", setHere, lose, setHere},
+		{"all keys lost, Init in Java", setHere, lose, setByJava},
+	} {
+		for _, held := range []string{"acquired", "handed off", "acquired a day ago"} {
+			t.Run(tt.name+", "+held, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := redistest.Embedded(t)
+					c := newClient(t, s.Client(t), primitives.WithClientName(""))
+					e := &env{t: t, rdb: s.Client(t), name: redistest.Name(t)}
+					e.sem = c.Semaphore(e.name)
+					tt.made(e)
+					hold := acquire(t, ctx, e.sem)
+					if held == "handed off" {
+						rest := acquire(t, ctx, e.sem)
+						waiting := start(func() (*primitives.Hold, error) { return e.sem.Acquire(ctx) })
+						awaitLocalWaiters(t, c, 1)
+						release(t, hold)
+						hold = awaitHold(t, waiting)
+						release(t, rest)
+					}
+					tt.lost(e)
+					tt.again(e)
+					if held == "acquired a day ago" {
+						time.Sleep(25 * time.Hour) // Redis has forgotten the acquisition
+					}
+					require.ErrorIs(t, hold.Release(ctx), primitives.ErrLost)
+					require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
+					// The new one works.
+					first, second := acquire(t, ctx, e.sem), acquire(t, ctx, e.sem)
+					require.ErrorIs(t, errOf(e.sem.TryAcquire(ctx)), primitives.ErrNotAcquired)
+					release(t, first)
+					release(t, second)
+					require.Equal(t, "2", e.rdb.Get(ctx, e.name).Val())
+					deleteHere(e)
+					time.Sleep(3*time.Minute + time.Second)
+					require.Empty(t, redistest.Keys(t, s, "*"+e.name+"*"))
+				})
+			})
+		}
+	}
+}
+
+// A semaphore of Java gets no further key. The epoch of one with a TTL goes with it, a day later at most, and not
+// before its permits.
+func TestEpochLastsAsLongAsItsSemaphore(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, rdb, name := newClient(t, s.Client(t)), s.Client(t), redistest.Name(t)
+		sem, epoch := c.Semaphore(name), "redisson_unlock_latch:{"+name+"}:epoch"
+		require.NoError(t, rdb.Set(t.Context(), name, 1, 0).Err())
+		release(t, acquire(t, t.Context(), sem))
+		require.Zero(t, rdb.Exists(t.Context(), epoch).Val())
+		require.NoError(t, rdb.Del(t.Context(), name).Err())
+
+		initPool(t, sem, 1)
+		hold := acquire(t, t.Context(), sem)
+		require.Equal(t, time.Duration(-1), rdb.PTTL(t.Context(), epoch).Val(), "as the semaphore")
+		release(t, hold)
+		require.NoError(t, rdb.Expire(t.Context(), name, time.Hour).Err())
+		release(t, acquire(t, t.Context(), sem))
+		require.InDelta(t, 25*time.Hour, rdb.PTTL(t.Context(), epoch).Val(), float64(time.Minute))
+		require.NoError(t, rdb.Persist(t.Context(), name).Err())
+		release(t, acquire(t, t.Context(), sem))
+		require.Equal(t, time.Duration(-1), rdb.PTTL(t.Context(), epoch).Val())
+	})
+}
+
+// A permit of a semaphore with ids, of a semaphore that was deleted and set again, is lost, too.
+func TestPermitsWithIDsOfAnEarlierSemaphoreAreLost(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		sem := newClient(t, s.Client(t)).PermitExpirableSemaphore(redistest.Name(t))
+		initPool(t, sem, 2)
+		hold := acquire(t, t.Context(), sem)
+		require.NoError(t, errOf(sem.Delete(t.Context())))
+		initPool(t, sem, 2)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		info, err := sem.Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 2, info.Available)
+	})
+}
+
+// copiesTime is how long Redis may remember a request, and how long the tests below take at most.
+const copiesTime = 3 * time.Minute
+
+// The bar of keys: acquisitions of each kind, contended, many of them canceled, and all released. Every key that
+// was not there before is gone when no copy can come any more.
+func TestNothingStaysOfAcquisitions(t *testing.T) {
+	t.Parallel()
+	for _, kind := range slices.Concat(mutexes, readers) {
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			if opts != nil && (kind.name == "semaphore" || kind.name == "permits") {
+				continue
+			}
+			t.Run(fmt.Sprint(kind.name, " shared: ", opts != nil), func(t *testing.T) {
+				s := redistest.Fresh(t, "--save", "", "--appendonly", "no")
+				rdb := s.Client(t)
+				clients := []*primitives.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}
+				handles := []handle{kind.open(t, clients[0], "x"), kind.open(t, clients[1], "x")}
+				release(t, acquire(t, t.Context(), handles[0], opts...))
+				n := redistest.Sized(s, 300, 10_000)
+				before := rdb.Keys(t.Context(), "*").Val()
+				done := make(chan error, 10)
+				for i := range 10 {
+					go func() {
+						var err error
+						for j := 0; j < n/10 && err == nil; j++ {
+							ctx, cancel := context.WithTimeout(t.Context(), soon)
+							if j%3 == 0 { // some of them in vain
+								cancel()
+								ctx, cancel = context.WithTimeout(t.Context(), time.Duration(j%20)*100*time.Microsecond)
+							}
+							var hold *primitives.Hold
+							if hold, err = handles[i%2].Acquire(ctx, opts...); err == nil {
+								err = hold.Release(t.Context())
+							} else if j%3 == 0 {
+								err = nil
+							}
+							cancel()
+						}
+						done <- err
+					}()
+				}
+				for range cap(done) {
+					require.NoError(t, <-done)
+				}
+				for _, c := range clients { // waits for the rollbacks
+					require.NoError(t, c.Close(t.Context()))
+				}
+				for _, key := range rdb.Keys(t.Context(), "*").Val() {
+					ttl := rdb.PTTL(t.Context(), key).Val()
+					if ttl != -2 && !slices.Contains(before, key) {
+						require.LessOrEqual(t, ttl, copiesTime, key)
+						require.Positive(t, ttl, key)
+					}
+				}
+			})
+		}
+	}
+}
+
+// Redis forgets the clients that waited fairly, while others wait, and keeps those that wait.
+func TestClientsThatNoLongerWaitAreForgotten(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, rdb := redistest.Name(t), s.Client(t)
+		clients := "redlatch_lock_clients:{" + name + "}"
+		hold := acquire(t, t.Context(), newClient(t, s.Client(t)).FairLock(name))
+		waits := start(func() (*primitives.Hold, error) {
+			return newClient(t, s.Client(t)).FairLock(name).Acquire(t.Context())
+		})
+		redistest.WaitFor(t, soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 }, "it waits")
+		const gone = 20
+		for range gone {
+			l := newClient(t, s.Client(t)).FairLock(name)
+			_, err := l.Acquire(t.Context(), primitives.WithWait(time.Millisecond))
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		}
+		redistest.WaitFor(t, soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 }, "they have left")
+		// Their last heartbeats were 11 s ago. The waiter's own is a second old at most.
+		waiter := rdb.HGet(t.Context(), "redlatch_lock_waiters:{"+name+"}", rdb.LIndex(t.Context(), fairQueueOf(name), 0).Val()).Val()
+		life, _, _ := strings.Cut(waiter, " ")
+		for field := range rdb.HGetAll(t.Context(), clients).Val() {
+			if len(field) == len(life) && field != life {
+				rdb.HIncrBy(t.Context(), clients, field, -11_000)
+			}
+		}
+		redistest.WaitFor(t, soon, func() bool { return rdb.HLen(t.Context(), clients).Val() < 10 }, "they are forgotten")
+		require.True(t, rdb.HExists(t.Context(), clients, life).Val())
+		require.Equal(t, life, rdb.HGet(t.Context(), clients, "id "+idOfWaiter(rdb, name)).Val())
+		release(t, hold)
+		release(t, awaitHold(t, waits))
+		requireClean(t, s, name)
+	})
+}
+
+// A client with a longer waiter timeout is not forgotten before that has passed.
+func TestClientsAreNotForgottenBeforeTheirWaiters(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, rdb := redistest.Name(t), s.Client(t)
+		hold := acquire(t, t.Context(), newClient(t, s.Client(t)).FairLock(name))
+		p := s.Proxy(t)
+		silent := start(func() (*primitives.Hold, error) {
+			return newClient(t, p.Client(t)).FairLock(name).Acquire(t.Context(), primitives.WithWaiterTimeout(time.Hour))
+		})
+		redistest.WaitFor(t, soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 }, "it waits")
+		awaitWaiter(t, s, name)
+		p.BlackHole(true)
+		head := rdb.LIndex(t.Context(), fairQueueOf(name), 0).Val()
+		entry := rdb.HGet(t.Context(), "redlatch_lock_waiters:{"+name+"}", head).Val()
+		life, _, _ := strings.Cut(entry, " ")
+		clients := "redlatch_lock_clients:{" + name + "}"
+		rdb.HIncrBy(t.Context(), clients, life, -30*60_000)
+		waits := start(func() (*primitives.Hold, error) {
+			return newClient(t, s.Client(t)).FairLock(name).Acquire(t.Context())
+		})
+		redistest.WaitFor(t, soon, func() bool {
+			swept, _, _ := strings.Cut(rdb.HGet(t.Context(), clients, "swept").Val(), " ")
+			return swept != "" && rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 2
+		}, "the second waiter has looked")
+		require.True(t, rdb.HExists(t.Context(), clients, life).Val())
+		require.Equal(t, head, rdb.LIndex(t.Context(), fairQueueOf(name), 0).Val(), "it keeps its place")
+		p.Heal()
+		release(t, hold)
+		release(t, awaitHold(t, silent))
+		release(t, awaitHold(t, waits))
+	})
+}
+
+// fairQueueOf is the key of a fair lock's queue.
+func fairQueueOf(name string) string { return "redisson_lock_queue:{" + name + "}" }
+
+// idOfWaiter is the client id of the first waiter.
+func idOfWaiter(rdb *redis.Client, name string) string {
+	id, _, _ := strings.Cut(rdb.LIndex(context.Background(), fairQueueOf(name), 0).Val(), ":")
+	return id
+}
