@@ -320,12 +320,12 @@ func (d *readerDriver) SetCount(
 }
 
 // recount runs rwlock/read_set_count by do. Unlike a plain lock's, the count must be exact: it says which
-// keys belong to the reader. So each change has a number. Where a copy of an earlier change may still
-// arrive, Redis remembers the number of the latest one, and the copy does nothing.
+// keys belong to the reader. So each change has a number, and Redis remembers the latest one: a copy of an
+// earlier change then does nothing. It remembers longer if an earlier change was in doubt.
 func (d *readerDriver) recount(
 	o *engine.Ownership, do func(memoryTTL any) (scripts.Reply, error),
 ) (sent time.Time, lost bool, _ error) {
-	var memoryTTL any = 0
+	memoryTTL := d.h.c.answered
 	if o.ChangeInDoubt() {
 		memoryTTL = d.h.c.remembered
 	}

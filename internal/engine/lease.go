@@ -63,8 +63,8 @@ func (o *Ownership) NextChange() uint32 {
 }
 
 // ChangeInDoubt reports whether a change of the count has had an attempt of unknown outcome. A copy of
-// that one may still arrive, and the server must remember the number of the next change. The caller holds
-// the wire lock.
+// that one may still arrive, and the server must remember the number of the next change until then. The
+// caller holds the wire lock.
 func (o *Ownership) ChangeInDoubt() bool { return o.changeInDoubt }
 
 // Changed follows a command that changes the count. inDoubt: an attempt has an unknown outcome. The caller

@@ -24,9 +24,9 @@ local shared_counts, all_keys = KEYS[5], KEYS
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[6] == '1'
 local all_args = ARGV
-local companions, mark, mark_ttl_ms = #KEYS - 5, nil, nil
-if #ARGV % 2 == 1 then
-  companions, mark, mark_ttl_ms = companions - 1, KEYS[#KEYS], ARGV[#ARGV]
+local companions, mark, mark_ttl_ms = #all_keys - 5, nil, nil
+if #all_args % 2 == 1 then
+  companions, mark, mark_ttl_ms = companions - 1, all_keys[#all_keys], all_args[#all_args]
 end
 
 local prefix = hold_prefix(lock_hash)

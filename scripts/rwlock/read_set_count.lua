@@ -3,14 +3,14 @@
 -- uses     lib/extend, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock hash
 -- KEYS[2]  shared counts
--- KEYS[3]  latest change of this count that was executed after one in doubt: a late copy of an
---          earlier change does nothing
+-- KEYS[3]  latest change of this count that was executed: a late copy of an earlier one does
+--          nothing
 -- ARGV[1]  owner id
 -- ARGV[2]  wanted count, at least 1
 -- ARGV[3]  ttl of an additional hold, ms; 0 after a release
 -- ARGV[4]  after a release: ms that the other holds need; -1 to keep the longest lease
 -- ARGV[5]  number of this change
--- ARGV[6]  memory ttl, ms; 0 when no copy of an earlier change can come
+-- ARGV[6]  memory ttl, ms
 -- returns  1, or 0 when the reader is dead, or has no private count
 local lock_hash, shared_counts, latest_change = KEYS[1], KEYS[2], KEYS[3]
 local owner, wanted_private, ttl_ms, needed_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -59,7 +59,5 @@ else
     end
   end
 end
-if memory_ttl_ms ~= '0' then
-  redis.call('set', latest_change, change, 'px', memory_ttl_ms)
-end
+redis.call('set', latest_change, change, 'px', memory_ttl_ms)
 return 1
