@@ -3,6 +3,8 @@ package scripts
 import (
 	"context"
 	"errors"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,11 +106,15 @@ func (p *prober) explain(i *interrupted, began time.Time) *interrupted {
 	return i
 }
 
+// ends are the errors with which go-redis notices the end of a call. A read that ends with the call's deadline
+// reports the last one.
+var ends = []error{context.DeadlineExceeded, context.Canceled, os.ErrDeadlineExceeded}
+
 // noticed returns the error of an attempt that began then. If go-redis has noticed the end of the call
 // before the caller did, it is an interruption. The error of a dial that timed out looks the same, so the end
 // itself counts, too. A dial has a timer of its own, which may fire a little before the context's.
 func (p *prober) noticed(ctx context.Context, end *deadline, err error, began time.Time) error {
-	if err == nil || !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+	if err == nil || !slices.ContainsFunc(ends, func(end error) bool { return errors.Is(err, end) }) {
 		return err
 	}
 	until := end.until
