@@ -282,19 +282,29 @@ func (s *Server) findKeys(ctx context.Context, hold *primitives.Hold) ([]heldKey
 }
 
 // parseCheck returns the key that a command checks, if the command is a check of id or of the permits
-// rawIDs. Only check scripts have the id as their single argument; a writer's id ends in ":write".
-// The number of keys identifies the kind: 1 for a lock (its hash), 2 for a reader (also the prefix of
-// the readers' leases), 4 for permits.
+// rawIDs. Only check scripts have the id as their single argument; a writer's id ends in ":write". The
+// number of keys identifies the kind: 1 for a lock (its hash), 2 for a reader (also the prefix of the
+// readers' leases), 4 for permits.
+//
+// An id that may be shared is checked by a renewal of 0 ms. It has a key more, which lists the
+// acquisitions that share the id, and three arguments: the id, 0, and which acquisition asks.
 func parseCheck(command string, args []string, id, rawIDs string) (heldKey, bool) {
 	if (command != "EVALSHA" && command != "EVAL") || len(args) < 2 {
 		return heldKey{}, false
 	}
 	keys, err := strconv.Atoi(args[1])
-	if err != nil || keys < 1 || len(args) != 2+keys+1 {
+	if err != nil || keys < 1 || len(args) <= 2+keys {
 		return heldKey{}, false
 	}
-	key, arg := args[2], args[2+keys]
+	key, rest := args[2], args[2+keys:]
 	switch {
+	case len(rest) == 1:
+	case len(rest) == 3 && rest[1] == "0":
+		keys--
+	default:
+		return heldKey{}, false
+	}
+	switch arg := rest[0]; {
 	case keys == 1 && arg == id:
 		return heldKey{exclusive, key}, true
 	case keys == 1 && arg == id+":write":
