@@ -51,6 +51,37 @@ func ExampleEvent() {
 	// orders:42: busy, waited for 20 ms: true
 }
 
+// A LossError says why a hold was lost. It is the cause of the hold's context.
+func ExampleLossError() {
+	client, done := exampleClient()
+	defer done()
+	ctx := context.Background()
+	lock := client.Lock("orders:42")
+	hold, err := lock.Acquire(ctx, primitives.WithLease(50*time.Millisecond))
+	if err != nil {
+		panic(err)
+	}
+	<-hold.Context().Done() // the section took too long
+	var loss *primitives.LossError
+	if errors.As(context.Cause(hold.Context()), &loss) {
+		fmt.Println(loss.Kind, loss.Name, loss.Reason)
+	}
+	_ = hold.Release(ctx)
+	// Output:
+	// lock orders:42 limit
+}
+
+// A LossReason tells a lock that somebody has freed by force from one that Redis has forgotten.
+func ExampleLossReason() {
+	for _, reason := range []primitives.LossReason{
+		primitives.LossExpired, primitives.LossGone, primitives.LossForced, primitives.LossLimit, primitives.LossMembers,
+	} {
+		fmt.Print(reason, " ")
+	}
+	// Output:
+	// expired gone forced limit members
+}
+
 // An Outcome tells who ended an acquisition: another holder, the caller, or a failure. Other events have none.
 func ExampleOutcome() {
 	outcomes := map[primitives.Outcome]int{}

@@ -186,8 +186,8 @@ func (p *pipelines) exec(ctx context.Context, pipe redis.Pipeliner) error {
 // ReadTimeout only, and a new connection needs several reads until a command can be sent on it. This
 // client also ends the handshake and each read and write at the deadline of the command's context.
 //
-// It is a copy of the client with the same connections. It has the hooks that the client had when the
-// copy was made, so no copy is used for long.
+// It is a copy of the client with the same connections, and without its hooks, which go-redis does not copy.
+// So it is used only while the server is silent, or the runner closes.
 type deadlineClient struct {
 	pipelines
 	end *deadline

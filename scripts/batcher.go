@@ -13,10 +13,9 @@ import (
 )
 
 // batcher sends commands in goroutines of its own, so that a caller can return when its context
-// ends. A caller whose context never ends sends in its own goroutine, if go-redis can be made to end the
-// attempt with the command timeout (deadlineClient). When many goroutines send at
-// once, the batcher puts their commands into one pipeline: a round trip costs more than most
-// scripts.
+// ends. A caller whose context never ends sends in its own goroutine, while the server answers promptly.
+// When many goroutines send at once, the batcher puts their commands into one pipeline: a round trip
+// costs more than most scripts.
 //
 // No command waits for others to join it. While at most maxDirect commands are in flight, each is
 // sent alone. Further commands are queued. A worker sends the queue at once if fewer than
@@ -85,15 +84,19 @@ func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
 	return b
 }
 
-// piped returns the pipelines for an attempt with that deadline. While the server answers promptly, they
-// are those of the client itself, if its timeouts are short enough. Otherwise the deadline ends all that
-// the client does for the attempt. So what is in flight when the runner closes ends in time.
+// piped returns the pipelines for an attempt with that deadline: those of the client itself. When the server
+// is silent, or the runner closes, the deadline ends all that the client does for the attempt. So what is in
+// flight then ends in time.
 func (b *batcher) piped(end *deadline) *pipelines {
-	began := end.until.Add(-b.r.timeout) // of the attempt's call, or a little earlier
-	if b.node == nil || b.endsInTime() && began.UnixNano()-b.prompt.Load() < int64(promptFor) {
+	if b.node == nil || !b.r.silent.Load() && !b.r.isStopped() {
 		return b.plain
 	}
 	return b.pipedUntil(end)
+}
+
+// isPrompt reports whether the server has answered promptly a moment ago.
+func (b *batcher) isPrompt() bool {
+	return time.Now().UnixNano()-b.prompt.Load() < int64(promptFor)
 }
 
 // endsInTime reports whether the client ends an attempt within the runner's timeout, once it has a
@@ -140,11 +143,12 @@ func answers(err error) bool {
 // its outcome is unknown. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 	r := b.r
-	if ctx.Done() == nil && b.node != nil && b.maxDirect == maxDirect && !r.silent.Load() && b.enter(nil) {
-		// Only the command timeout ends this call, and its deadline ends the attempt: another goroutine would
-		// gain nothing.
+	if ctx.Done() == nil && b.node != nil && b.maxDirect == maxDirect && b.isPrompt() && b.endsInTime() && b.enter(nil) {
+		// Only the command timeout ends this call, and go-redis's own timeouts end an attempt on an open
+		// connection by then: another goroutine would gain nothing. A new connection takes several exchanges,
+		// each with a timeout of its own. A server that was prompt a moment ago is very likely to be so now.
 		began := time.Now()
-		reply, err := r.attempt(c.ctx, b.pipedUntil(c.end), c)
+		reply, err := r.attempt(c.ctx, b.plain, c)
 		b.leave(reply, err)
 		err = b.probe.noticed(ctx, c.end, err, began)
 		r.noteAnswered(err)

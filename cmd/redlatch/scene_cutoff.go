@@ -52,7 +52,11 @@ func runCutoff(ctx context.Context, s *stage) error {
 	checked := a.hold.Check(ctx)
 	released := hold.Release(ctx)
 	s.say(anna.name, "releases; the error is: %v", released)
-	s.check("cause of the holder's context", cause, primitives.ErrLost, errors.Is(cause, primitives.ErrLost))
+	loss, ok := errors.AsType[*primitives.LossError](cause)
+	if !ok {
+		return fmt.Errorf("want a lost hold, got %w", cause)
+	}
+	s.check("why the hold was lost", loss.Reason, primitives.LossExpired, loss.Reason == primitives.LossExpired)
 	s.check("time from the loss to the next holder", lead, "more than 0s", lead > 0)
 	s.confirm("late renewals did not affect the next holder", checked == nil)
 	s.confirm("Release of the lost hold returned ErrLost", errors.Is(released, primitives.ErrLost))

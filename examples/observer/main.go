@@ -50,7 +50,13 @@ func (o *observer) observe(e primitives.Event) {
 	if e.Held > 0 {
 		attrs = append(attrs, slog.Int64("held_ms", e.Held.Milliseconds()))
 	}
-	if e.Err != nil {
+	loss, lost := errors.AsType[*primitives.LossError](e.Err)
+	switch {
+	case lost:
+		attrs = append(attrs, slog.String("reason", string(loss.Reason)))
+	case e.Outcome() == primitives.OutcomeBusy: // the error would name the holder
+		attrs = append(attrs, slog.String("outcome", string(e.Outcome())))
+	case e.Err != nil:
 		attrs = append(attrs, slog.Any("err", e.Err))
 	}
 	o.log.LogAttrs(ctx, level, string(e.Kind), attrs...)

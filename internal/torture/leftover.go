@@ -54,6 +54,7 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, pools map[string]
 		key := keys.Val()
 		switch {
 		case strings.HasPrefix(key, "redisson_lock_token:"): // counts for ever
+		case strings.HasSuffix(key, ":epoch"): // lasts as long as its semaphore
 		case strings.HasPrefix(key, "redisson_unlock_latch:"), strings.HasPrefix(key, "redlatch_rwlock_claim:"),
 			strings.Contains(key, ":rwlock_timeout:") && r.hadOperators(): // the operator knows only the lock's key
 			if ttl := rdb.PTTL(ctx, key).Val(); ttl < 0 && ttl != -2 {

@@ -12,14 +12,12 @@
 local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
 
-local memory, epoch, number = unpack(redis.call('mget', memory_key, epoch_key, permits_key))
+local memory, epoch = redis.call('get', memory_key), redis.call('get', epoch_key)
 local acquired_in = memory and string.match(memory, '^1 (%d+)$')
 if memory and not acquired_in then
   return 'over'
 end
--- The usual number needs no second command.
-local left = number and string.match(number, '^[1-9]%d?%d?%d?%d?%d?$') and tonumber(number)
-  or read_number(permits_key)
+local left = read_number(permits_key)
 if acquired_in then
   return {1, left or 0, tonumber(acquired_in)}
 end

@@ -22,7 +22,7 @@ local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, permits, only_if_acquired = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
 local known_epoch, successor_permits, successor_memory_ttl_ms = ARGV[5], ARGV[6], ARGV[7]
 
-local memory, epoch, number = unpack(redis.call('mget', memory_key, epoch_key, permits_key))
+local memory, epoch = redis.call('get', memory_key), redis.call('get', epoch_key)
 epoch = epoch or '0'
 if memory == '3' then
   return 0
@@ -33,10 +33,7 @@ elseif memory == '2' then
 end
 local acquired_in = memory and string.match(memory, '^1 (%d+)$')
   or not only_if_acquired and known_epoch
--- The usual number needs no second command.
-local before = acquired_in == epoch
-  and (number and string.match(number, '^[1-9]%d?%d?%d?%d?%d?$') and tonumber(number)
-    or read_number(permits_key))
+local before = acquired_in == epoch and read_number(permits_key)
 -- The first write is one that a full Redis allows.
 redis.call('del', memory_key)
 if not before then

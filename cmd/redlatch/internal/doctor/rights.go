@@ -237,7 +237,7 @@ func commandRights(key string) []right {
 
 // scriptCommands are examples of all commands that the library's scripts call, except listCommands.
 var scriptCommands = []string{
-	"decr KEY", "decrby KEY 1", "del KEY", "exists KEY", "get KEY", "incr KEY", "incrby KEY 1", "set KEY 1", "type KEY",
+	"decr KEY", "decrby KEY 1", "del KEY", "exists KEY", "get KEY", "incrby KEY 1", "set KEY 1", "type KEY",
 	"hdel KEY f", "hexists KEY f", "hget KEY f", "hgetall KEY", "hincrby KEY f 1", "hkeys KEY", "hlen KEY", "hmget KEY f",
 	"hscan KEY 0", "hset KEY f 1",
 	"lindex KEY 0", "llen KEY", "lpop KEY", "lrange KEY 0 1", "lrem KEY 1 x", "rpush KEY x",
