@@ -12,9 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// batcher sends commands in goroutines of its own, so that a caller can return when its context
-// ends. A caller whose context never ends sends in its own goroutine, while the server answers promptly.
-// When many goroutines send at once, the batcher puts their commands into one pipeline: a round trip
+// batcher sends commands in goroutines of its own, so that a caller can return when its context or the
+// command timeout ends: go-redis may take several times as long, on a new connection. When many goroutines send at once, the batcher puts their commands into one pipeline: a round trip
 // costs more than most scripts.
 //
 // No command waits for others to join it. While at most maxDirect commands are in flight, each is
@@ -43,7 +42,6 @@ type batcher struct {
 
 	latest atomic.Pointer[deadline]       // of the latest call; of a shard's batcher only
 	until  atomic.Pointer[deadlineClient] // of the latest deadline that needed one
-	prompt atomic.Int64                   // when an answer last came soon, in ns since 1970
 
 	mu     sync.Mutex
 	direct int        // commands in flight alone
@@ -60,11 +58,9 @@ const (
 	maxBatch    = 100                   // commands in a batch
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
 
-	maxLate       = 8                      // batches that have lost their slots at slotTimeout
-	quietPasses   = 5                      // how often a slot passes on in a command timeout, while the server is silent
-	maxQuietBatch = 8                      // commands in a batch then
-	soonAnswered  = 500 * time.Millisecond // an answer that comes within that is prompt
-	promptFor     = time.Second            // for how long a prompt answer shows that the server is well
+	maxLate       = 8 // batches that have lost their slots at slotTimeout
+	quietPasses   = 5 // how often a slot passes on in a command timeout, while the server is silent
+	maxQuietBatch = 8 // commands in a batch then
 )
 
 // pending is one attempt at a call. It belongs to the caller until it is queued or sent, then to
@@ -84,19 +80,14 @@ func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
 	return b
 }
 
-// piped returns the pipelines for an attempt with that deadline: those of the client itself. When the server
-// is silent, or the runner closes, the deadline ends all that the client does for the attempt. So what is in
-// flight then ends in time.
+// piped returns the pipelines for an attempt with that deadline: those of the client itself, if its timeouts
+// are short enough. When the server is silent, or the runner closes, the deadline ends all that the client
+// does for the attempt. So what is in flight then ends in time.
 func (b *batcher) piped(end *deadline) *pipelines {
-	if b.node == nil || !b.r.silent.Load() && !b.r.isStopped() {
+	if b.node == nil || b.endsInTime() && !b.r.silent.Load() && !b.r.isStopped() {
 		return b.plain
 	}
 	return b.pipedUntil(end)
-}
-
-// isPrompt reports whether the server has answered promptly a moment ago.
-func (b *batcher) isPrompt() bool {
-	return time.Now().UnixNano()-b.prompt.Load() < int64(promptFor)
 }
 
 // endsInTime reports whether the client ends an attempt within the runner's timeout, once it has a
@@ -124,14 +115,6 @@ func (b *batcher) alone(end *deadline) processor {
 	return b.r.rdb
 }
 
-// heard notes that the server has answered a command that was sent at that time.
-func (b *batcher) heard(sent time.Time) {
-	// Only now and then, so that callers do not compete for the cache line.
-	if now := time.Now(); now.Sub(sent) < soonAnswered && now.UnixNano()-b.prompt.Load() > int64(promptFor/10) {
-		b.prompt.Store(now.UnixNano())
-	}
-}
-
 // answers reports whether the error of an attempt, or its absence, shows that the server has answered.
 func answers(err error) bool {
 	_, replied := errors.AsType[redis.Error](err)
@@ -143,17 +126,6 @@ func answers(err error) bool {
 // its outcome is unknown. The caller is registered in running.
 func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 	r := b.r
-	if ctx.Done() == nil && b.node != nil && b.maxDirect == maxDirect && b.isPrompt() && b.endsInTime() && b.enter(nil) {
-		// Only the command timeout ends this call, and go-redis's own timeouts end an attempt on an open
-		// connection by then: another goroutine would gain nothing. A new connection takes several exchanges,
-		// each with a timeout of its own. A server that was prompt a moment ago is very likely to be so now.
-		began := time.Now()
-		reply, err := r.attempt(c.ctx, b.plain, c)
-		b.leave(reply, err)
-		err = b.probe.noticed(ctx, c.end, err, began)
-		r.noteAnswered(err)
-		return reply, err
-	}
 	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
 	p, ok := b.idle.Get().(*pending)
 	if !ok {
@@ -211,16 +183,13 @@ func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Repl
 
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
 // and calls leave. If not, enter queues p, and starts a worker if a slot is free; the caller is
-// registered in running. If p is nil, nothing is queued.
+// registered in running.
 func (b *batcher) enter(p *pending) (alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.maxDirect == 0 || !b.full && b.direct < b.maxDirect {
 		b.direct++
 		return true
-	}
-	if p == nil {
-		return false
 	}
 	b.queue = append(b.queue, p)
 	b.full = true // keeps later commands behind p: those in the queue go first
@@ -232,10 +201,7 @@ func (b *batcher) enter(p *pending) (alone bool) {
 }
 
 // leave ends what enter began for a command that was sent alone, with this result.
-func (b *batcher) leave(reply Reply, err error) {
-	if err == nil {
-		b.heard(reply.Sent)
-	}
+func (b *batcher) leave(err error) {
 	b.mu.Lock()
 	b.direct--
 	b.quiet = !answers(err)
@@ -247,7 +213,7 @@ func (b *batcher) leave(reply Reply, err error) {
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
 	p.reply, p.err = b.r.attempt(p.ctx, b.alone(p.end), p.call)
-	b.leave(p.reply, p.err) // before the caller continues: its next command finds the place free
+	b.leave(p.err) // before the caller continues: its next command finds the place free
 	p.done <- struct{}{}
 }
 
@@ -415,9 +381,6 @@ func (b *batcher) noteBatch(sent time.Time, batch []*pending, broken error) {
 		_, err := p.cmd.reply(sent, broken)
 		return answers(err)
 	})
-	if heard {
-		b.heard(sent)
-	}
 	b.mu.Lock()
 	b.quiet = !heard
 	b.mu.Unlock()

@@ -65,11 +65,11 @@ func (o *Ownership) NextChange() uint32 {
 // ChangeInDoubt reports whether a change of the count has had an attempt of unknown outcome. A copy of
 // that one may still arrive, and the server must remember the number of the next change until then. The
 // caller holds the wire lock.
-func (o *Ownership) ChangeInDoubt() bool { return o.changeInDoubt }
+func (o *Ownership) ChangeInDoubt() bool { return o.wire.changeInDoubt }
 
 // Changed follows a command that changes the count. inDoubt: an attempt has an unknown outcome. The caller
 // holds the wire lock.
-func (o *Ownership) Changed(inDoubt bool) { o.changeInDoubt = o.changeInDoubt || inDoubt }
+func (o *Ownership) Changed(inDoubt bool) { o.wire.changeInDoubt = o.wire.changeInDoubt || inDoubt }
 
 // renewedHolds is the lease that the renewed holds of an ownership need together. Holds with a fixed
 // lease are not part of it.

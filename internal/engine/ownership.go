@@ -51,23 +51,20 @@ type Ownership struct {
 	wire wireLock
 	min  *minHold // nil: none; does not change once the hold is made
 
-	mu         sync.Mutex // guards the rest; never held around a command
-	holds      *Hold      // live holds that have joined, linked by sibling
-	passed     int32      // how often a fenced lock was passed on within a cohort
-	count      int32      // the count that the server should have
-	lapsed     int16      // holds that ended by their limit and were not released since
-	lost       bool       // set once: all holds have been ended, or are about to be
-	kept       bool       // the watchdog renews lease
-	failing    bool       // the latest renewal has failed
-	otherKind  bool       // a hold of another kind may have the id: a writer that also reads
-	wanted     bool       // another client has asked for it; guarded by waitQueues.mu instead
-	shortening bool       // a release that shortens the lease was sent and not answered yet
-	freed      freeing    // guarded by wire, not by mu
-	// changeInDoubt: a change of the count had an attempt of unknown outcome; guarded by wire, not by mu.
-	changeInDoubt bool
-	over          Instant       // the latest end of the lease, or of the server's memory where there is no lease
-	shortLease    time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
-	lease         watchdog.Lease
+	mu         sync.Mutex    // guards the rest; never held around a command
+	holds      *Hold         // live holds that have joined, linked by sibling
+	passed     int32         // how often a fenced lock was passed on within a cohort
+	count      int32         // the count that the server should have
+	lapsed     int16         // holds that ended by their limit and were not released since
+	lost       bool          // set once: all holds have been ended, or are about to be
+	kept       bool          // the watchdog renews lease
+	failing    bool          // the latest renewal has failed
+	otherKind  bool          // a hold of another kind may have the id: a writer that also reads
+	wanted     bool          // another client has asked for it; guarded by waitQueues.mu instead
+	shortening bool          // a release that shortens the lease was sent and not answered yet
+	over       Instant       // the latest end of the lease, or of the server's memory where there is no lease
+	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
+	lease      watchdog.Lease
 
 	first Hold // what it was acquired for; see newHold
 }
@@ -353,13 +350,13 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 		var got Released
 		got, err = o.r.Driver.Release(bounded, o, left, Next{})
 		lost = got.Lost
-	case o.freed != notFreed: // by a sibling that was released at the same time
-		lost = o.freed == wasNotOurs
+	case o.wire.outcome != notFreed: // by a sibling that was released at the same time
+		lost = o.wire.outcome == wasNotOurs
 	default:
 		if lost, err = o.releaseOrHandOff(bounded); err == nil {
-			o.freed = freed
+			o.wire.outcome = freed
 			if lost {
-				o.freed = wasNotOurs
+				o.wire.outcome = wasNotOurs
 			}
 		}
 	}
@@ -386,7 +383,7 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 			return context.Cause(ctx)
 		}
 		defer o.wire.Unlock()
-		if o.freed != notFreed {
+		if o.wire.outcome != notFreed {
 			return nil // a release got through meanwhile
 		}
 		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.

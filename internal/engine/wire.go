@@ -13,10 +13,15 @@ import (
 //
 // Waiters are not served in order. They need no order: each reads the count anew once it has the lock.
 type wireLock struct {
-	mu     sync.Mutex // guards held and freed; held only for a moment
-	held   bool
-	change uint32        // number of the last change of the count; whoever holds the lock reads and writes it
-	freed  chan struct{} // closed by Unlock; nil if there is no waiter
+	mu   sync.Mutex // guards held and freed; held only for a moment
+	held bool
+
+	// Whoever holds the lock reads and writes these fields.
+	outcome       freeing // of the command that frees the ownership
+	changeInDoubt bool    // a change of the count had an attempt of unknown outcome
+	change        uint32  // number of the last change of the count
+
+	freed chan struct{} // closed by Unlock; nil if there is no waiter
 }
 
 // TryLock takes the lock if it is free. It does not block.

@@ -44,7 +44,7 @@ end
 local is_plain = redis.call('exists', shared_counts, line) == 0
 -- In all branches the first write is one that a full Redis allows; the others then pass, too.
 if not is_plain and redis.pcall('hexists', shared_counts, owner) == 1 then
-  local count = tonumber(redis.call('hget', lock_hash, owner) or 0)
+  local count = tonumber(redis.call('hget', lock_hash, owner) or 0) or 0
   local shared = shared_count(shared_counts, owner, count)
   if shared > 0 then
     redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), 1))

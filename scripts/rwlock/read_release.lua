@@ -31,7 +31,7 @@ if foreign_data then
   return foreign_data
 end
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
-count = tonumber(count or 0)
+count = tonumber(count or 0) or 0
 local shared = shared_count(shared_counts, owner, count)
 local has_count = not (is_shared and only_own)
   or has_shared_count(shared_counts, owner, memory_key)

@@ -17,7 +17,7 @@ local owner, wanted_private, ttl_ms, needed_ms = ARGV[1], ARGV[2], ARGV[3], ARGV
 local change, memory_ttl_ms = ARGV[5], ARGV[6]
 
 local prefix = hold_prefix(lock_hash)
-local count = tonumber(redis.call('hget', lock_hash, owner) or 0)
+local count = tonumber(redis.call('hget', lock_hash, owner) or 0) or 0
 local left = reader_ttl(prefix, owner, count)
 if left == 0 then
   return 0

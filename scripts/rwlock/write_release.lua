@@ -49,7 +49,7 @@ local claimed = redis.pcall('get', claim_key) == memory_key
 if claimed then
   redis.call('del', claim_key)
 end
-local count = tonumber(redis.call('hget', lock_hash, field) or 0)
+local count = tonumber(redis.call('hget', lock_hash, field) or 0) or 0
 local shared = shared_count(shared_counts, field, count)
 local has_count = not (is_shared and only_own)
   or has_shared_count(shared_counts, field, memory_key)
