@@ -438,7 +438,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		over := time.Now().Add(d)
 		// Of a renewal a late copy may keep the lock longer. The client renews when a connection breaks.
 		copies := slices.DeleteFunc(scriptsOf(p), func(c redistest.Command) bool { return slices.Contains(renewals, c.Args[1]) })
-		require.GreaterOrEqual(t, len(copies), 4*len(k.keys(key)))
+		require.GreaterOrEqual(t, len(copies), 3*len(k.keys(key))) // a lost reply may have been that of a renewal
 		repeat := func() {
 			for _, i := range rand.Perm(len(copies)) {
 				_ = again(rdb, copies[i]).Err()
