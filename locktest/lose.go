@@ -197,7 +197,9 @@ const (
 )
 
 // free is release, and wakes up all waiters.
-func (k heldKey) free(ctx context.Context, client *primitives.Client, rdb *redis.Client, id string) (held bool, err error) {
+func (k heldKey) free(
+	ctx context.Context, client *primitives.Client, rdb *redis.Client, id string,
+) (held bool, err error) {
 	held, err = k.release(ctx, client, id)
 	// Redis does not show whether an exclusive lock is plain or fair. The release script of a fair lock
 	// has woken up the waiters of a fair lock. This message wakes up those of a plain or fenced lock.

@@ -44,7 +44,8 @@ var (
 
 	_ = []error{
 		primitives.ErrNotAcquired, primitives.ErrUnavailable, primitives.ErrLost, primitives.ErrNotHeld,
-		primitives.ErrReleased, primitives.ErrDeadlock, primitives.ErrUnsupported, primitives.ErrClosed, primitives.ErrInvalid, primitives.ErrNotReplicated,
+		primitives.ErrReleased, primitives.ErrDeadlock, primitives.ErrUnsupported, primitives.ErrClosed,
+		primitives.ErrInvalid, primitives.ErrNotReplicated,
 		primitives.ErrOutcomeUnknown,
 	}
 

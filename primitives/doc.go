@@ -14,8 +14,8 @@
 //
 // A lease can end while its holder still runs: after a pause of the process, a network partition, or an
 // operator's DEL. Then the hold's context ends with cause [ErrLost], as a [*LossError] that says why. That
-// happens no later than when Redis may free the lock. A slow reply alone never ends a hold; expired validity always does. A lost hold is
-// never taken again behind the caller's back.
+// happens no later than when Redis may free the lock. A slow reply alone never ends a hold; expired validity
+// always does. A lost hold is never taken again behind the caller's back.
 //
 // A hold is renewed by default ([WithWatchdog]). Its lease counts from before the command was sent, on the
 // monotonic clock. Inside Redis only the server's clock counts, so the wall clocks of clients may differ.

@@ -62,8 +62,7 @@ func ExampleLossError() {
 		panic(err)
 	}
 	<-hold.Context().Done() // the section took too long
-	var loss *primitives.LossError
-	if errors.As(context.Cause(hold.Context()), &loss) {
+	if loss, ok := errors.AsType[*primitives.LossError](context.Cause(hold.Context())); ok {
 		fmt.Println(loss.Kind, loss.Name, loss.Reason)
 	}
 	_ = hold.Release(ctx)

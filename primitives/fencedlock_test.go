@@ -214,7 +214,10 @@ var tokenUses = []struct {
 	{"with owners and lost replies", 4, func(n int) primitives.Option {
 		return primitives.WithOwner(fmt.Sprint("owner ", n))
 	}, 0.2},
-	{"in cohorts with lost replies", 8, func(int) primitives.Option { return primitives.WithCohort(5 * time.Millisecond) }, 0.2},
+	{
+		"in cohorts with lost replies", 8,
+		func(int) primitives.Option { return primitives.WithCohort(5 * time.Millisecond) }, 0.2,
+	},
 }
 
 // useTokens has goroutines acquire the lock, n times each. It returns the tokens in the order of the holds, and

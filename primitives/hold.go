@@ -97,17 +97,17 @@ func (h *Hold) Detach() string {
 }
 
 // Check asks Redis whether the hold is still there. It returns nil or [ErrLost], or another error if Redis
-// does not answer. A hold that is lost while Check waits gives ErrLost too. A loss ends the hold's context before Check returns. A plain semaphore has no holders
-// in Redis, so Check returns [ErrUnsupported]. The answer is true for one instant: a check before a write
-// does not replace a fencing token.
+// does not answer. A hold that is lost while Check waits gives ErrLost too. A loss ends the hold's context
+// before Check returns. A plain semaphore has no holders in Redis, so Check returns [ErrUnsupported]. The
+// answer is true for one instant: a check before a write does not replace a fencing token.
 func (h *Hold) Check(ctx context.Context) error {
 	return failed(h.hold.Resource(), "check", h.hold.Check(ctx))
 }
 
 // Extend makes the hold valid for at least d from now. It never shortens the lease. A renewed hold goes on
 // asking Redis every third of its TTL, so a loss is found as soon as without the extension. d is 1 ms to 100
-// years, or Extend returns [ErrInvalid]. It returns [ErrLost] if the hold is gone, or is lost while Extend waits, and [ErrUnsupported] for
-// a plain semaphore.
+// years, or Extend returns [ErrInvalid]. It returns [ErrLost] if the hold is gone, or is lost while Extend
+// waits, and [ErrUnsupported] for a plain semaphore.
 func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 	var wrong error
 	if d < minDuration || d > maxDuration {

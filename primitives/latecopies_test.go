@@ -417,9 +417,12 @@ func TestClientsThatNoLongerWaitAreForgotten(t *testing.T) {
 			_, err := l.Acquire(t.Context(), primitives.WithWait(time.Millisecond))
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		}
-		redistest.WaitFor(t, soon, func() bool { return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1 }, "they have left")
+		redistest.WaitFor(t, soon, func() bool {
+			return rdb.LLen(t.Context(), fairQueueOf(name)).Val() == 1
+		}, "they have left")
 		// Their last heartbeats were 11 s ago. The waiter's own is a second old at most.
-		waiter := rdb.HGet(t.Context(), "redlatch_lock_waiters:{"+name+"}", rdb.LIndex(t.Context(), fairQueueOf(name), 0).Val()).Val()
+		id := rdb.LIndex(t.Context(), fairQueueOf(name), 0).Val()
+		waiter := rdb.HGet(t.Context(), "redlatch_lock_waiters:{"+name+"}", id).Val()
 		life, _, _ := strings.Cut(waiter, " ")
 		for field := range rdb.HGetAll(t.Context(), clients).Val() {
 			if len(field) == len(life) && field != life {

@@ -72,7 +72,9 @@ func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 		{name: "a reader", only: "writer", rival: func(_ string, c *primitives.Client, name string) *primitives.Lock {
 			return c.RWLock(name).Reader()
 		}},
-		{name: "a reader of the same client", own: true, only: "writer", rival: func(_ string, c *primitives.Client, name string) *primitives.Lock {
+		{name: "a reader of the same client", own: true, only: "writer", rival: func(
+			_ string, c *primitives.Client, name string,
+		) *primitives.Lock {
 			return c.RWLock(name).Reader()
 		}},
 		{name: "a joint lock", rival: func(kind string, c *primitives.Client, name string) *primitives.Lock {

@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -59,10 +60,12 @@ func (e *LossError) text() string {
 		text += ": its lease or maximum hold time is over"
 	case LossMembers:
 		text += ": too few are left"
-		separator := ": "
+		var members []string
 		for _, member := range e.Unwrap() {
-			text += separator + member.Error()
-			separator = "; "
+			members = append(members, member.Error())
+		}
+		if len(members) > 0 {
+			text += ": " + strings.Join(members, "; ")
 		}
 	}
 	return text

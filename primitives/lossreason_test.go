@@ -285,12 +285,15 @@ func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 		"fair":                                 extended(c.FairLock("fair")),
 		"reader":                               extended(c.RWLock("rw").Reader()),
 		"permits":                              extended(pool),
-		"multi":                                extended(primitives.NewMultiLock([]*primitives.Lock{c.Lock("m1"), c.Lock("m2")})),
+		"multi": extended(
+			primitives.NewMultiLock([]*primitives.Lock{c.Lock("m1"), c.Lock("m2")}),
+		),
 		"beyond its maximum hold time":         extended(c.Lock("limited"), primitives.WithMaxHold(10*time.Second)),
 		"beside a nested hold with a lease":    nest(c.Lock("lease"), primitives.WithLease(20*time.Second)),
 		"beside a nested hold with a long TTL": nest(c.Lock("long"), primitives.WithWatchdog(time.Minute)),
 		"beside an extended nested hold":       nest(c.Lock("nested")),
-		"with a maximum hold time below a TTL": acquire(t, t.Context(), c.Lock("max"), primitives.WithMaxHold(2900*time.Millisecond)),
+		"with a maximum hold time below a TTL": acquire(t, t.Context(), c.Lock("max"),
+			primitives.WithMaxHold(2900*time.Millisecond)),
 	}
 	time.Sleep(1500 * time.Millisecond)
 	for _, hold := range holds {

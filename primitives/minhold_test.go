@@ -139,7 +139,9 @@ func minHoldKinds() map[string]minHoldKind {
 		"reader of an owner": {open: reader, rival: write, opts: owner},
 		"writer":             {open: writer},
 		"writer of an owner": {open: writer, opts: owner},
-		"writer and readers": {open: writer, rival: func(c *primitives.Client, key string) handle { return c.RWLock(key).Reader() }},
+		"writer and readers": {open: writer, rival: func(c *primitives.Client, key string) handle {
+			return c.RWLock(key).Reader()
+		}},
 		"fenced": {open: func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
 			return c.FencedLock(key, opts...)
 		}},
@@ -391,7 +393,8 @@ func TestC28AGrantLastsForTheMinimum(t *testing.T) {
 		c := newClient(t, s.Client(t))
 		first := acquire(t, t.Context(), c.FairLock(key))
 		waiting := start(func() (*primitives.Hold, error) {
-			return c.FairLock(key, primitives.WithMinHold(time.Hour), primitives.WithWatchdog(3*time.Second)).Acquire(t.Context())
+			l := c.FairLock(key, primitives.WithMinHold(time.Hour), primitives.WithWatchdog(3*time.Second))
+			return l.Acquire(t.Context())
 		})
 		redistest.WaitFor(t, soon, func() bool {
 			info, err := c.FairLock(key).Info(t.Context())
@@ -437,7 +440,9 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		p.Heal()
 		over := time.Now().Add(d)
 		// Of a renewal a late copy may keep the lock longer. The client renews when a connection breaks.
-		copies := slices.DeleteFunc(scriptsOf(p), func(c redistest.Command) bool { return slices.Contains(renewals, c.Args[1]) })
+		copies := slices.DeleteFunc(scriptsOf(p), func(c redistest.Command) bool {
+			return slices.Contains(renewals, c.Args[1])
+		})
 		require.GreaterOrEqual(t, len(copies), 3*len(k.keys(key))) // a lost reply may have been that of a renewal
 		repeat := func() {
 			for _, i := range rand.Perm(len(copies)) {

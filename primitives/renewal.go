@@ -156,9 +156,10 @@ const (
 	maxPartsTimeout  = 5 * time.Second
 )
 
-// renewApart renews the parts of a batch with a command each, up to 8 at a time. It waits for a third of
-// the shortest TTL at most, or until ctx ends if the batch is a question (see asking.go). So parts with an answer are confirmed in time even if another part hangs.
-// The leases of a part without an answer are Unknown, and the watchdog asks again.
+// renewApart renews the parts of a batch with a command each, up to 8 at a time. It waits for a third of the
+// shortest TTL at most, or until ctx ends if the batch is a question (see asking.go). So parts with an answer
+// are confirmed in time even if another part hangs. The leases of a part without an answer are Unknown, and
+// the watchdog asks again.
 //
 // The goroutines belong to the core. Each ends when no part is left, or when ctx ends. answers has room
 // for all parts, so a late one never blocks.

@@ -22,7 +22,8 @@ func turnsFor() time.Duration {
 }
 
 // Eight goroutines of one client want a lock all the time, and so does somebody else. The others get at least
-// half of the turns that they get without cohorts, as far as there are cohorts enough, and the lock is never idle for longer than 100 ms.
+// half of the turns that they get without cohorts, as far as there are cohorts enough, and the lock is never
+// idle for longer than 100 ms.
 func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 	const cohort = 300 * time.Millisecond
 	for _, tt := range []struct {

@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// batcher sends commands in goroutines of its own, so that a caller can return when its context or the
-// command timeout ends: go-redis may take several times as long, on a new connection. When many goroutines send at once, the batcher puts their commands into one pipeline: a round trip
-// costs more than most scripts.
+// batcher sends commands in goroutines of its own, so that a caller can return when its context or the command
+// timeout ends: go-redis may take several times as long, on a new connection. When many goroutines send at
+// once, the batcher puts their commands into one pipeline: a round trip costs more than most scripts.
 //
 // No command waits for others to join it. While at most maxDirect commands are in flight, each is
 // sent alone. Further commands are queued. A worker sends the queue at once if fewer than

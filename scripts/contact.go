@@ -48,7 +48,7 @@ func (c *contact) note(key any, err error) {
 			c.slots = map[uint16]bool{}
 		}
 		c.slots[c.slot(key)] = true
-		c.broken.Store(int32(len(c.slots))) //nolint:gosec // at most 16384
+		c.broken.Store(int32(len(c.slots)))
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *contact) heal(slot uint16) bool {
 	defer c.mu.Unlock()
 	was := c.slots[slot]
 	delete(c.slots, slot)
-	c.broken.Store(int32(len(c.slots))) //nolint:gosec // at most 16384
+	c.broken.Store(int32(len(c.slots)))
 	return was
 }
 

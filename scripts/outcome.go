@@ -87,7 +87,9 @@ func (e *Error) Is(target error) bool {
 
 // failure makes the error of a call whose last attempt ended with err.
 func failure(script string, err error, outcome Outcome) *Error {
-	e := &Error{Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err)}
+	e := &Error{
+		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err),
+	}
 	if i, ok := errors.AsType[*interrupted](err); ok && i.ended && !i.failed {
 		e.Ended, e.Silent = true, i.silent
 	}

@@ -518,7 +518,9 @@ func (unknownFunc) LeaseLost(*Lease, bool)             {}
 
 // The server is back after an outage. All leases are renewed at once, in full batches, although calls hang.
 func TestRenewNowAsksAboutAllLeasesAtOnce(t *testing.T) {
-	for name, down := range map[string]reply{"calls fail": {}, "calls hang": {hang: true}, "all is well": {state: Renewed}} {
+	for name, down := range map[string]reply{
+		"calls fail": {}, "calls hang": {hang: true}, "all is well": {state: Renewed},
+	} {
 		t.Run(name, func(t *testing.T) {
 			withFakeTime(t, until(13*time.Second, down, reply{state: Lost}), func(t *testing.T, d *Dog, s *server) {
 				ks := make([]*keeper, 1000)

@@ -225,9 +225,9 @@ func (d *Dog) Drop(l *Lease) {
 	d.arm()
 }
 
-// Confirm reports that another confirmed command has extended l's validity to until. It never
-// shortens validity, and an extension beyond a TTL does not postpone the next renewal. It does nothing for a lease that is not registered or whose validity has
-// ended.
+// Confirm reports that another confirmed command has extended l's validity to until. It never shortens
+// validity, and an extension beyond a TTL does not postpone the next renewal. It does nothing for a lease that
+// is not registered or whose validity has ended.
 func (d *Dog) Confirm(l *Lease, until time.Time) {
 	if l.dog.Load() != d {
 		return

@@ -35,7 +35,8 @@ func TestACLPrintsTheDocumentedRules(t *testing.T) {
 	for _, rule := range printed {
 		withBrace := strings.Replace(rule, "orders:", "{orders:", 1) // of names that contain a brace
 		require.True(t, slices.Contains(documented, rule) || slices.Contains(documented, withBrace) ||
-			slices.Contains([]string{"resetkeys", "resetchannels", "-@all", "clearselectors"}, rule), "%s is not documented", rule)
+			slices.Contains([]string{"resetkeys", "resetchannels", "-@all", "clearselectors"}, rule),
+			"%s is not documented", rule)
 	}
 }
 

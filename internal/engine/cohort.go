@@ -57,7 +57,7 @@ func (o *Ownership) passOn(h *Hold) bool {
 		w.Request.TTL != h.ttl {
 		return false // its hold is kept in another way
 	}
-	next := o.succeed(h, w.Request.wait.caller, true)
+	next := o.succeed(w.Request.wait.caller, h, true)
 	if next == nil {
 		return false
 	}
@@ -70,7 +70,7 @@ func (o *Ownership) passOn(h *Hold) bool {
 // succeed replaces h, the only hold of o, by a new hold with that context of its caller. used: it gets a fencing
 // token of its own. It returns nil if the lock may not be passed on. The caller holds
 // o.wire and waitQueues.mu.
-func (o *Ownership) succeed(h *Hold, ctx context.Context, used bool) *Hold {
+func (o *Ownership) succeed(ctx context.Context, h *Hold, used bool) *Hold {
 	c, now := o.r.Core, time.Now()
 	o.mu.Lock()
 	defer o.mu.Unlock()

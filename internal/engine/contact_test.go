@@ -44,7 +44,10 @@ func TestAcquireTellsABusyLockFromASilentServer(t *testing.T) {
 			limit: 50 * ms, silent: true, reason: errBusy},
 		{name: "busy, then down", held: true, polling: true, faults: []fault{{}, down, down, down, down, down},
 			limit: 150 * ms, busy: true, silent: true, reason: errDown},
-		{name: "busy, then silent", held: true, polling: true, faults: []fault{{}, lost}, limit: 300 * ms, busy: true, silent: true},
+		{
+			name: "busy, then silent", held: true, polling: true, faults: []fault{{}, lost},
+			limit: 300 * ms, busy: true, silent: true,
+		},
 		{name: "busy, then silent for a moment only", held: true, polling: true, faults: []fault{{}, {delay: 90 * ms}},
 			limit: 100 * ms, busy: true},
 		{name: "busy, down, then busy", held: true, polling: true, faults: []fault{{}, down}, limit: 300 * ms, busy: true},

@@ -19,7 +19,7 @@ var (
 	ErrUnsupported       = errors.New("unsupported")
 	ErrClosed            = errors.New("client closed")
 	ErrInvalid           = errors.New("invalid")
-	ErrUnavailable       = errors.New("Redis unavailable") //nolint:revive,staticcheck // a name
+	ErrUnavailable       = errors.New("Redis unavailable") //nolint:staticcheck // a name
 )
 
 // releasedError matches ErrNotHeld too: a hold that was released is not held.

@@ -166,7 +166,7 @@ func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
 		release(t, first)
 		release(t, waiter.wait())
 		assert.Equal(t, 10*ms, s.now())
-		assert.Equal(t, 1, len(s.ids("x")), "it lingers again")
+		assert.Len(t, s.ids("x"), 1, "it lingers again")
 	})
 }
 

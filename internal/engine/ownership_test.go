@@ -312,7 +312,10 @@ func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
 		every time.Duration
 	}{
 		{name: "extended", act: extend, every: testTTL / 3},
-		{name: "extended beyond its maximum hold time", terms: []func(*Terms){maxHold(time.Minute)}, act: extend, every: testTTL / 3},
+		{
+			name: "extended beyond its maximum hold time", terms: []func(*Terms){maxHold(time.Minute)},
+			act: extend, every: testTTL / 3,
+		},
 		{name: "a short first lease, extended", grant: short, act: extend, every: short / 3},
 		{
 			name: "a nested hold with a long lease", every: testTTL / 3,

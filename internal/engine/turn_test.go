@@ -154,9 +154,18 @@ func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 		{name: "a writer, and nobody", mine: (*client).cohortWriter, idle: 3 * ms},
 		{name: "a client 12 ms away", mine: line, others: line, clients: 1, away: 12 * ms, cycle: 350 * ms, idle: 12 * ms},
 		{name: "a client 40 ms away", mine: line, others: line, clients: 1, away: 40 * ms, cycle: 400 * ms, idle: 40 * ms},
-		{name: "without a line, 40 ms away", mine: lock, others: lock, clients: 1, away: 40 * ms, cycle: 400 * ms, idle: 40 * ms},
-		{name: "three clients 40 ms away", mine: line, others: line, clients: 3, away: 40 * ms, cycle: 400 * ms, idle: maxTurn},
-		{name: "a client that polls", mine: line, others: line, clients: 1, options: []func(*Terms){poll}, cycle: 400 * ms, idle: 80 * ms},
+		{
+			name: "without a line, 40 ms away", mine: lock, others: lock, clients: 1, away: 40 * ms,
+			cycle: 400 * ms, idle: 40 * ms,
+		},
+		{
+			name: "three clients 40 ms away", mine: line, others: line, clients: 3, away: 40 * ms,
+			cycle: 400 * ms, idle: maxTurn,
+		},
+		{
+			name: "a client that polls", mine: line, others: line, clients: 1, options: []func(*Terms){poll},
+			cycle: 400 * ms, idle: 80 * ms,
+		},
 		{
 			name: "a writer, and a client that polls", mine: (*client).cohortWriter, others: (*client).cohortWriter,
 			clients: 1, options: []func(*Terms){poll}, cycle: 400 * ms, idle: 80 * ms,

@@ -194,7 +194,8 @@ func TestMissingRights(t *testing.T) {
 	}
 	// Without a prefix no fix gives the rights to all keys.
 	rdb := server.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" })
-	require.NoError(t, admin.Do(t.Context(), append([]any{"acl", "setuser", "locks"}, anys(strings.Fields(base))...)...).Err())
+	all := append([]any{"acl", "setuser", "locks"}, anys(strings.Fields(base))...)
+	require.NoError(t, admin.Do(t.Context(), all...).Err())
 	results, _, err := examine(t, rdb)
 	require.NoError(t, err)
 	require.NotContains(t, results["acl"].Fix, "~*")

@@ -163,8 +163,14 @@ func keyRights(prefix, name string) []right {
 	var rights []right
 	add := func(key, pattern, without string) {
 		rights = append(rights,
-			right{[][]string{{"set", key, "1"}, {"del", key}, {"hset", key, "f", "1"}, {"zadd", key, "1", "x"}}, "~" + pattern, without},
-			right{[][]string{{"get", key}, {"exists", key}, {"hget", key, "f"}, {"zscore", key, "x"}}, "~" + pattern, without})
+			right{
+				[][]string{{"set", key, "1"}, {"del", key}, {"hset", key, "f", "1"}, {"zadd", key, "1", "x"}},
+				"~" + pattern, without,
+			},
+			right{
+				[][]string{{"get", key}, {"exists", key}, {"hget", key, "f"}, {"zscore", key, "x"}},
+				"~" + pattern, without,
+			})
 	}
 	for _, k := range []struct{ key, without string }{
 		{name, ""},
