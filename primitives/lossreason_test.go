@@ -281,10 +281,10 @@ func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 	_, err := pool.Init(t.Context(), 1)
 	require.NoError(t, err)
 	holds := map[string]*primitives.Hold{
-		"lock":                                 extended(c.Lock("lock")),
-		"fair":                                 extended(c.FairLock("fair")),
-		"reader":                               extended(c.RWLock("rw").Reader()),
-		"permits":                              extended(pool),
+		"lock":    extended(c.Lock("lock")),
+		"fair":    extended(c.FairLock("fair")),
+		"reader":  extended(c.RWLock("rw").Reader()),
+		"permits": extended(pool),
 		"multi": extended(
 			primitives.NewMultiLock([]*primitives.Lock{c.Lock("m1"), c.Lock("m2")}),
 		),

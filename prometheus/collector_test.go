@@ -210,7 +210,9 @@ func TestCollectorCountsWhatHappensToLocks(t *testing.T) {
 			f.server.Lose(f, hold)
 			synctest.Wait()
 			require.ErrorIs(f, hold.Release(f.Context()), primitives.ErrLost)
-		}, map[string]float64{acquisitions("acquired"): 1, ends("lost"): 1, losses("gone"): 1, waitCount: 1, holdCount: 1, holdSum: 2}},
+		}, map[string]float64{
+			acquisitions("acquired"): 1, ends("lost"): 1, losses("gone"): 1, waitCount: 1, holdCount: 1, holdSum: 2,
+		}},
 		{"a limited hold", func(f *fixture) {
 			f.acquire(f.client, "x", primitives.WithMaxHold(time.Second))
 			time.Sleep(2 * time.Second)
