@@ -251,7 +251,7 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 		return res, err
 	case ctx.Err() != nil:
 		err = GaveUp(ctx, nil)
-	case time.Since(res.Sent) >= trusted-r.Core.MarginOf(trusted):
+	case r.Traits.Leased && time.Since(res.Sent) >= trusted-r.Core.MarginOf(trusted):
 		err = ErrLost // the reply took longer than the lease lasts
 	default:
 		return res, nil

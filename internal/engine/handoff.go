@@ -72,7 +72,7 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 	case offered.yielding != nil:
 		qs.yield(offered, o, sent, got.Heard)
 	}
-	return o.isLoss(got, sent), err
+	return o.freed(got, sent, err), err
 }
 
 // offer is what a release does for the local waiters. The zero value: nothing.

@@ -353,12 +353,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	case o.wire.outcome != notFreed: // by a sibling that was released at the same time
 		lost = o.wire.outcome == wasNotOurs
 	default:
-		if lost, err = o.releaseOrHandOff(bounded); err == nil {
-			o.wire.outcome = freed
-			if lost {
-				o.wire.outcome = wasNotOurs
-			}
-		}
+		lost, err = o.releaseOrHandOff(bounded)
 	}
 	o.wire.Unlock() // before the loss is reported: no hold ends with wire held
 	switch {
@@ -387,9 +382,30 @@ func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
 			return nil // a release got through meanwhile
 		}
 		// No hand-off here: the lock may have been lost long ago, and the waiters try by themselves.
-		_, err := o.r.Driver.Release(ctx, o, o.addCount(0), Next{Rest: o.rest()})
+		left, sent := o.addCount(0), time.Now()
+		got, err := o.r.Driver.Release(ctx, o, left, Next{Rest: o.rest()})
+		if left == 0 {
+			o.freed(got, sent, err)
+		}
 		return err
 	})
+}
+
+// freed notes the answer to the command that frees o, which was first sent at that time, and reports
+// whether o was lost before. The answer counts for whoever releases a hold of o at the same time. The
+// caller holds wire.
+func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
+	got.InDoubt = got.InDoubt || o.wire.freeInDoubt
+	lost = o.isLoss(got, sent)
+	switch {
+	case err != nil:
+		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.failure(err).InDoubt
+	case lost:
+		o.wire.outcome = wasNotOurs
+	default:
+		o.wire.outcome = freed
+	}
+	return lost
 }
 
 // repeatUntil is when the repetition of a release must end.

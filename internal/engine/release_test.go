@@ -334,3 +334,39 @@ func TestRepeatedHandOffReachesTheSuccessor(t *testing.T) {
 		s.requireFree(t)
 	})
 }
+
+// The count of a nested acquisition that was not answered is still to be written when the outer hold is
+// released. Whichever of the two commands frees the lock, it is no loss.
+func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		fault fault // of the first of the two commands
+	}{
+		{"answered", fault{}},
+		{"executed, reply lost", fault{mute: true}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			for i := range 20 { // either command may be the first
+				bubble(t, func(t *testing.T, s *server) {
+					hold := acquire(t, t.Context(), s.client(t, "a").lock("x"))
+					o := hold.Ownership()
+					require.True(t, o.wire.TryLock()) // by a command under way
+					repeat := func() (*Hold, error) { o.writeCountLater(t.Context(), testTimeout); return nil, nil }
+					if i%2 == 0 {
+						start(t, repeat)
+					}
+					released := startRelease(t, hold)
+					if i%2 == 1 {
+						start(t, repeat)
+					}
+					s.script("release", tt.fault)
+					o.wire.Unlock()
+					released.end()
+					require.NotErrorIs(t, released.err, ErrLost)
+					sleep(time.Minute)
+					s.requireFree(t)
+				})
+			}
+		})
+	}
+}

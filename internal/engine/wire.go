@@ -18,6 +18,7 @@ type wireLock struct {
 
 	// Whoever holds the lock reads and writes these fields.
 	outcome       freeing // of the command that frees the ownership
+	freeInDoubt   bool    // the command that frees the ownership was sent, and an attempt has an unknown outcome
 	changeInDoubt bool    // a change of the count had an attempt of unknown outcome
 	change        uint32  // number of the last change of the count
 

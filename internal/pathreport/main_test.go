@@ -30,6 +30,7 @@ func TestReport(t *testing.T) {
 		acquire   = "primitives.(*Lock).Acquire"
 		release   = "primitives.(*Hold).Release"
 		subscribe = "pubsub.(*Hub).Subscribe"
+		sender    = "scripts.(*batcher).do.func1" // the goroutine that sends
 	)
 	for _, tt := range []struct {
 		path     string
@@ -38,11 +39,11 @@ func TestReport(t *testing.T) {
 		outer    string // the last frame to the wire
 		commands int
 	}{
-		{"acquire", []string{acquire}, []string{release, subscribe}, acquire, 1},
-		{"release", []string{release}, []string{acquire, subscribe}, release, 1},
-		{"wait", []string{acquire, subscribe}, []string{release}, acquire, 3},
-		{"handoff", []string{release}, []string{subscribe}, release, 1},
-		{"fair", []string{acquire, release, subscribe}, nil, acquire, 4},
+		{"acquire", []string{acquire}, []string{release, subscribe}, sender, 1},
+		{"release", []string{release}, []string{acquire, subscribe}, sender, 1},
+		{"wait", []string{acquire, subscribe}, []string{release}, sender, 3},
+		{"handoff", []string{release}, []string{subscribe}, sender, 1},
+		{"fair", []string{acquire, release, subscribe}, nil, sender, 4},
 		{"renew", nil, []string{acquire, release, subscribe}, "", 1},
 		{"lose", nil, []string{acquire, release, subscribe}, "", 1},
 	} {

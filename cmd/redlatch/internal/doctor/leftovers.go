@@ -12,7 +12,7 @@ import (
 )
 
 // leftovers notes the keys of all scripts that clients send, so that they can be removed: most kinds
-// remember their requests for up to a minute. It is a hook of go-redis.
+// remember their requests for up to 3 minutes. It is a hook of go-redis.
 type leftovers struct {
 	marker string // is part of all names
 	mu     sync.Mutex
