@@ -211,13 +211,14 @@ func TestCollectorCountsWhatHappensToLocks(t *testing.T) {
 			synctest.Wait()
 			require.ErrorIs(f, hold.Release(f.Context()), primitives.ErrLost)
 		}, map[string]float64{
-			acquisitions("acquired"): 1, ends("lost"): 1, losses("gone"): 1, waitCount: 1, holdCount: 1, holdSum: 2,
+			acquisitions("acquired"): 1, ends("lost"): 1, losses("forced"): 1, waitCount: 1, holdCount: 1, holdSum: 2,
 		}},
 		{"a limited hold", func(f *fixture) {
 			f.acquire(f.client, "x", primitives.WithMaxHold(time.Second))
 			time.Sleep(2 * time.Second)
 		}, map[string]float64{ // it ends before the limit, by the safety margin
 			acquisitions("acquired"): 1, ends("lost"): 1, losses("limit"): 1, waitCount: 1, holdCount: 1, holdSum: .988,
+			renewals: 2,
 		}},
 		{"a detached hold", func(f *fixture) {
 			hold := f.acquire(f.client, "x")
