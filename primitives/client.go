@@ -167,7 +167,8 @@ func WithShardedPubSub(on bool) ClientOption {
 // the background. A call returns earlier when its context, or an acquisition's wait, ends.
 //
 // Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers requests
-// for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent.
+// for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent. With a value below
+// go-redis's ReadTimeout (3 s by default), commands bypass the hooks of the go-redis client.
 func WithCommandTimeout(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if d < minDuration || d > maxDuration {
