@@ -201,8 +201,8 @@ func (k heldKey) free(
 	ctx context.Context, client *primitives.Client, rdb *redis.Client, id string,
 ) (held bool, err error) {
 	held, err = k.release(ctx, client, id)
-	// Redis does not show whether an exclusive lock is plain or fair. The release script of a fair lock
-	// has woken up the waiters of a fair lock. This message wakes up those of a plain or fenced lock.
+	// Redis does not show whether an exclusive lock is plain or fair. The release has already notified the
+	// waiters if the lock is fair. This message wakes the waiters of a plain or fenced lock.
 	if err == nil && held && k.kind == exclusive {
 		err = rdb.Publish(ctx, lockChannel(k.name), "0").Err()
 	}

@@ -79,16 +79,14 @@ func (p *presence) runAsking() {
 		}
 		p.askAbout(p.c.core.RenewNow(owned))
 		engine.Pause(context.Background(), askEvery-time.Since(began), p.c.core.Stopping())
-		select {
-		case <-p.c.core.Stopping():
+		if isClosed(p.c.core.Stopping()) {
 			return
-		default:
 		}
 	}
 }
 
-// forgotten returns those of these ownerships that Redis seems to have forgotten. It sends plain commands, which
-// cost less than scripts.
+// forgotten returns the ownerships whose locks are missing in Redis. It sends plain commands, which cost less
+// than scripts.
 func (c *Client) forgotten(owned []*engine.Ownership) (suspects []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
@@ -107,8 +105,9 @@ func (c *Client) forgotten(owned []*engine.Ownership) (suspects []*engine.Owners
 	return suspects
 }
 
-// askAbout asks about the fixed leases of these ownerships, and ends those that Redis does not have. What is
-// not answered is asked again, for about a second. After that Redis has to come back once more.
+// askAbout asks Redis whether it still has these ownerships, which have fixed leases. The holds of those that
+// it does not have end. Questions without an answer are repeated for about a second. After that, the client
+// asks again the next time that Redis comes back.
 func (p *presence) askAbout(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()

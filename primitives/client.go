@@ -257,8 +257,8 @@ func (c *Client) newOwner() engine.Owner {
 }
 
 // rememberFor is how long Redis must remember the release or rollback of o, as an argument. If an attempt to
-// acquire is in doubt, a late copy of it must not take what was given back. Otherwise a late copy of the
-// release finds the id, or the count of o, gone, and only repetitions of the call need its answer.
+// acquire o is in doubt, a late copy of that attempt must not acquire again after the release. Otherwise a
+// short time is enough: only repetitions of the release need its answer, and later copies find nothing to do.
 func (c *Client) rememberFor(o *engine.Owner) any {
 	if o.InDoubt {
 		return c.remembered

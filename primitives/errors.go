@@ -113,12 +113,15 @@ func describeForeign(kind string, err error) error {
 		return &foreignError{strings.TrimPrefix(text, foreignReply), err}
 	case isWrongType(reply):
 		return &foreignError{err.Error(), err}
-	case kind == "semaphore" || kind == permitsKind || kind == "latch":
-		if strings.Contains(text, "value is not an integer") {
-			return &foreignError{holds("a string that is not an integer"), err}
-		}
+	case isCounter(kind) && strings.Contains(text, "value is not an integer"):
+		return &foreignError{holds("a string that is not an integer"), err}
 	}
 	return err
+}
+
+// isCounter reports whether the main key of a kind is a number, and not a hash.
+func isCounter(kind string) bool {
+	return kind == "semaphore" || kind == permitsKind || kind == "latch"
 }
 
 // holds says what a key holds, as the scripts do.

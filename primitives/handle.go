@@ -156,7 +156,7 @@ func (h *handle) withType(ctx context.Context, err error) error {
 			break
 		}
 	}
-	return &wrongType{text + ": use another name, or delete the key", err}
+	return &foreignError{text + ": use another name, or delete the key", err}
 }
 
 const typeTimeout = 500 * time.Millisecond
@@ -168,9 +168,9 @@ func (h *handle) foundType(ctx context.Context) string {
 	if err != nil {
 		return ""
 	}
-	right := "string" // the count of a semaphore or a latch
-	if h.res.Traits.Leased && h.res.Kind != "permits" {
-		right = "hash"
+	right := "hash"
+	if isCounter(h.res.Kind) {
+		right = "string"
 	}
 	found, _ := values[0].(string)
 	if found == right || found == "none" {
@@ -178,15 +178,6 @@ func (h *handle) foundType(ctx context.Context) string {
 	}
 	return found
 }
-
-// wrongType is Redis's WRONGTYPE in words that help. It wraps Redis's error.
-type wrongType struct {
-	text string
-	err  error
-}
-
-func (e *wrongType) Error() string { return e.text }
-func (e *wrongType) Unwrap() error { return e.err }
 
 // acquire acquires with a call's options. once: try once, whatever the options say. most is the largest
 // number of permits; 0 for a primitive without permits. The engine emits the event of the acquisition,

@@ -400,7 +400,7 @@ func TestNothingStaysOfAcquisitions(t *testing.T) {
 	}
 }
 
-// Redis forgets the clients that waited fairly, while others wait, and keeps those that wait.
+// While other clients wait for a fair lock, Redis forgets those that have stopped waiting.
 func TestClientsThatNoLongerWaitAreForgotten(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -67,9 +67,7 @@ func (p *presence) canLinger(ctx context.Context) bool {
 	if limit > 0 {
 		engine.Pause(ctx, limit, sub.Confirmed())
 	}
-	select {
-	case <-sub.Confirmed():
-	default:
+	if !isClosed(sub.Confirmed()) {
 		return false
 	}
 	failed := sub.Err() != nil // the hub has logged it

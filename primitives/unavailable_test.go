@@ -36,28 +36,11 @@ func closedPort(t *testing.T) string {
 
 // serving accepts connections and serves each until the test ends.
 func serving(serve func(conn net.Conn)) badServer {
-	return func(t *testing.T) string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		go func() {
-			for {
-				conn, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					defer func() { _ = conn.Close() }()
-					serve(conn)
-				}()
-			}
-		}()
-		return l.Addr().String()
-	}
+	return func(t *testing.T) string { return redistest.Serve(t, serve) }
 }
 
 var (
-	silentServer    = serving(func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	silentServer    = func(t *testing.T) string { return redistest.ServeSilence(t) }
 	resettingServer = serving(func(conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) })
 	// loadingServer answers as a Redis that reads its data, for ever.
 	loadingServer = serving(func(conn net.Conn) {

@@ -52,9 +52,7 @@ func (p *prober) due(now time.Time) <-chan struct{} {
 	}
 	next := p.next.Load()
 	if next == nil || next.until.Sub(now) < SilentAfter-probeSharing {
-		until := now.Add(SilentAfter)
-		ctx, stop := context.WithDeadline(context.Background(), until)
-		next = &deadline{ctx, until, stop}
+		next = newDeadline(now.Add(SilentAfter))
 		p.next.Store(next) // a replaced one ends by its own timer
 	}
 	return next.Done()

@@ -87,7 +87,7 @@ func both(key, prefix string) []string {
 }
 
 var (
-	// serviceKeys begin the keys beside those that are the name itself.
+	// serviceKeys are the prefixes of the keys besides the main key, which is the name itself.
 	serviceKeys = []string{
 		"redisson_unlock_latch:", "redisson_lock_token:", "redisson_lock_queue:", "redisson_lock_timeout:",
 		"redlatch_lock_waiters:", "redlatch_lock_clients:", "redlatch_rwlock_claim:",

@@ -391,7 +391,7 @@ func (j *job) release(s *session, hold *primitives.Hold) (lost bool) {
 	return false
 }
 
-// releaseID removes what is left of a hold that has ended.
+// releaseID frees in Redis what a hold that has ended may have left there.
 func (j *job) releaseID(ctx context.Context, s *session, hold *primitives.Hold) {
 	if holder, ok := s.acquirer(j.kind, j.name).(releaser); ok {
 		for id := range strings.SplitSeq(hold.ID(), ",") {

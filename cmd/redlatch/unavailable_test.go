@@ -1,8 +1,6 @@
 package main
 
 import (
-	"io"
-	"net"
 	"testing"
 	"time"
 
@@ -15,28 +13,17 @@ import (
 // comes no later than a second after the wait.
 func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = l.Close() })
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() { _, _ = io.Copy(io.Discard, conn) }()
-		}
-	}()
+	silent := redistest.ServeSilence(t)
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
 	name := redistest.Name(t)
-	_, err = client(t, s).Lock(name).Acquire(t.Context())
+	_, err := client(t, s).Lock(name).Acquire(t.Context())
 	require.NoError(t, err)
 	for what, tt := range map[string]struct {
 		url   string
 		fault func()
 	}{
-		"silent from the start": {l.Addr().String(), func() {}},
+		"silent from the start": {silent, func() {}},
 		"refused":               {"127.0.0.1:1", func() {}},
 		"silent while it waits": {p.Addr(), func() { p.BlackHole(true) }},
 	} {

@@ -287,9 +287,8 @@ func (l *lane) drop(which func(*duty) bool) {
 }
 
 // finishDuties makes the last attempts, for a client that closes: one for each duty. If the server did not
-// answer the latest attempts, duties that were tried before are dropped, and if it does not answer now, all
-// are. It blocks for the command
-// timeout at most. Later duties are dropped at once.
+// answer the latest attempts, duties that were tried before are dropped. If it does not answer now either, all
+// are dropped. finishDuties blocks for the command timeout at most. Later duties are dropped at once.
 func (c *Core) finishDuties() {
 	ds := &c.duties
 	ds.mu.Lock()

@@ -18,8 +18,8 @@ type outage struct {
 	attempted, ended atomic.Int64
 }
 
-// do is a duty. While the server is silent, its attempts are not answered, and those that have begun then
-// never are.
+// do is the command of a duty. While the server is silent, no attempt is answered. Attempts that begin then are
+// not answered later either.
 func (o *outage) do(ctx context.Context) error {
 	o.attempted.Add(1)
 	o.most.Store(max(o.most.Load(), o.inFlight.Add(1)))

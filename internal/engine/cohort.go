@@ -67,9 +67,9 @@ func (o *Ownership) passOn(h *Hold) bool {
 	return true
 }
 
-// succeed replaces h, the only hold of o, by a new hold with that context of its caller. used: it gets a fencing
-// token of its own. It returns nil if the lock may not be passed on. The caller holds
-// o.wire and waitQueues.mu.
+// succeed replaces h, the only hold of o, by a new hold. ctx is the context of the new hold's caller. used: the
+// new hold gets a fencing token of its own. succeed returns nil if the lock may not be passed on. The caller
+// holds o.wire and waitQueues.mu.
 func (o *Ownership) succeed(ctx context.Context, h *Hold, used bool) *Hold {
 	c, now := o.r.Core, time.Now()
 	o.mu.Lock()

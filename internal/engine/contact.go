@@ -13,8 +13,8 @@ import (
 // Why an acquisition gave up: was the lock held by somebody else, or did the server not answer? Callers act
 // differently on the two. A busy lock is daily life, and a silent server is an outage.
 //
-// Each request notes the answers to its attempts (learn). A wait queue notes those of all its waiters,
-// because most of them make no attempt of their own. gaveUp makes the error of both:
+// Each request records the answers to its own attempts (learn). A wait queue records the answers to the attempts
+// of all its waiters, because most waiters make none. gaveUp makes the error from both records:
 //
 //	nothing known            ErrNotAcquired: the caller's time was too short
 //	refused                  ErrNotAcquired, with the holder
@@ -155,7 +155,7 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 	f := c.failure(err)
 	switch {
-	case err == nil, errors.Is(err, ErrNotAcquired), errors.Is(err, ErrUnavailable):
+	case err == nil, stopped(err):
 		return err
 	case f.Retry && (ctx.Err() != nil || f.Ended): // the time of a joint attempt may end a little earlier
 		if q.heard == nil {
@@ -181,7 +181,7 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 
 // Unavailable makes err match ErrUnavailable if it says that the server does not answer.
 func (c *Core) Unavailable(err error) error {
-	if err == nil || errors.Is(err, ErrUnavailable) || errors.Is(err, ErrNotAcquired) || !c.failure(err).isOutage(0) {
+	if err == nil || stopped(err) || !c.failure(err).isOutage(0) {
 		return err
 	}
 	return &gaveUpError{failed: err}

@@ -41,6 +41,10 @@
 //	waitline.go    how clients with waiters stand in line on the server
 //	handoff.go     a release that makes a local waiter the next holder
 //	cohort.go      the same without a command
+//	linger.go      a lock that stays with its client after its last release
+//	turn.go        when it is the turn of other clients
+//	minhold.go     a lock that stays taken for a minimum time
+//	contact.go     why an acquisition gave up: the lock is busy, or the server is silent
 //	hold.go        one hold: its ends, and the calls of its handle
 //	ownership.go   id and count on the server; release, renewal, loss
 //	nest.go        acquisitions under a hold that the context carries
@@ -55,9 +59,11 @@
 //
 //	JointOwnership.mu -> Hold.mu
 //	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and the mutexes of drivers and scripts
-//	waitQueues.mu     -> Ownership.mu, the mutexes that Driver.Subscribe takes
+//	waitQueues.mu     -> Ownership.mu, Contact.mu, the mutexes that Driver.Subscribe takes
+//	Contact.mu        -> Contact.mu: that of a queue before that of a request
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	logQueue.mu       -> Core.mu
+//	duties.mu         -> Core.mu
 //
 // Hold.mu, turnQueue.mu, holdList.mu, Core.mu, the mutex in wireLock and the mutex in red.Subscribe are
 // innermost: no mutex is taken while one of them is held.
@@ -75,5 +81,6 @@
 //   - questions to members of joint locks (fanout.go, multi.go, retake.go),
 //   - calls of the observer and of the log that must not delay the watchdog (event.go, log.go).
 //
-// Two short AfterFuncs are the only exceptions: the alarm of a wait queue, and hurry of Close.
+// Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of duties, the end
+// of a linger, and hurry of Close.
 package engine

@@ -62,8 +62,8 @@ type Place struct {
 
 // Next says what follows a release. The zero value: the lock is free, for nobody in particular.
 type Next struct {
-	// Rest is what is left of the minimum hold. If it is not 0, the lock stays taken for that long, and there is
-	// no successor.
+	// Rest is the part of the minimum hold that is not over. If it is not 0, the lock stays taken for that long,
+	// and there is no successor.
 	Rest      time.Duration
 	Successor *Owner // becomes the holder; nil: the lock is freed
 	// Place is given up if there is a successor, which is then the client's last waiter. Otherwise it goes to

@@ -83,9 +83,9 @@ var (
 )
 
 // GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
-// Request.gaveUp for the others. It joins ErrNotAcquired with the cause
-// of ctx, if ctx ended, and with met, the last failure on the way, if there was one. The end of the
-// wait itself adds nothing: ErrNotAcquired says it.
+// Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended, and with met,
+// the last failure on the way, if there was one. The end of the wait itself adds nothing: ErrNotAcquired
+// says it.
 func GaveUp(ctx context.Context, met error) error {
 	err := ErrNotAcquired
 	if cause := context.Cause(ctx); cause != nil && cause != errWaitOver { //nolint:errorlint // the very value

@@ -210,11 +210,7 @@ func (h *Hold) ended() error {
 }
 
 // isLost reports whether the hold ended by a loss.
-func (h *Hold) isLost() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return errors.Is(h.cause, ErrLost)
-}
+func (h *Hold) isLost() bool { return h.lossCause() != nil }
 
 // isReleased reports whether a Release or a Detach has begun.
 func (h *Hold) isReleased() bool {

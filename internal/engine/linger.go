@@ -107,17 +107,22 @@ func (h *Hold) keep() {
 		qs.lingering = map[queueKey]keeper{}
 	}
 	qs.lingering[key] = keeper{h, time.AfterFunc(o.linger(), func() {
-		qs.mu.Lock()
-		is := qs.lingering[key].hold == h
-		if is {
-			delete(qs.lingering, key)
-		}
-		qs.mu.Unlock()
-		if is {
-			h.giveBack(0)
-		}
+		qs.giveUp(key, func(kept *Hold) bool { return kept == h })
 	})}
 	qs.mu.Unlock()
+}
+
+// giveUp gives a lingering lock up if which is true for its keeper. It takes waitQueues.mu, and does not block.
+func (qs *waitQueues) giveUp(key queueKey, which func(*Hold) bool) {
+	qs.mu.Lock()
+	var kept *Hold
+	if h := qs.lingering[key].hold; h != nil && which(h) {
+		kept = qs.keeperOf(key)
+	}
+	qs.mu.Unlock()
+	if kept != nil {
+		kept.giveBack(0)
+	}
 }
 
 // keeperOf removes the keeper of a resource, and returns its hold; nil if there is none. mu is held.
@@ -163,15 +168,8 @@ func (c *Core) Wanted(match func(*Hold) bool) {
 	for _, o := range c.LeasedOwnerships(match) {
 		c.queues.mu.Lock()
 		o.wanted = true
-		key := queueKey{o.r.Kind, o.r.Name, false}
-		var kept *Hold
-		if k := c.queues.lingering[key]; k.hold != nil && k.hold.Ownership() == o {
-			kept = c.queues.keeperOf(key)
-		}
 		c.queues.mu.Unlock()
-		if kept != nil {
-			kept.giveBack(0)
-		}
+		c.queues.giveUp(queueKey{o.r.Kind, o.r.Name, false}, func(kept *Hold) bool { return kept.Ownership() == o })
 	}
 }
 

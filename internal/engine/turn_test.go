@@ -100,8 +100,8 @@ func TestLengthOfATurn(t *testing.T) {
 	}
 }
 
-// busy has goroutines acquire and release a lock until ctx ends. The sections last 1 ms, those of readers 5 ms. It
-// returns the time of each acquisition.
+// busy starts goroutines that acquire and release a lock until ctx ends. Each holds it for 1 ms, or for 5 ms as a
+// reader. busy returns the time of each acquisition.
 func busy(
 	ctx context.Context, t *testing.T, wg *sync.WaitGroup, r *Resource, goroutines int, options ...func(*Terms),
 ) (at *[]time.Duration) {
