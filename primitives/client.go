@@ -167,8 +167,7 @@ func WithShardedPubSub(on bool) ClientOption {
 // the background. A call returns earlier when its context, or an acquisition's wait, ends.
 //
 // Default 5 s. From 1 ms to 100 years. Values above 50 s act like 50 s, because Redis remembers requests
-// for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent. With a value below
-// go-redis's ReadTimeout (3 s by default), commands bypass the hooks of the go-redis client.
+// for 3 minutes, and copies of a command may arrive up to 2 minutes after it was sent.
 func WithCommandTimeout(d time.Duration) ClientOption {
 	return ClientOption{func(c *Client) error {
 		if d < minDuration || d > maxDuration {
@@ -183,6 +182,9 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 // not own rdb: closing the client leaves rdb open. It returns [ErrInvalid] for a bad option, and for a
 // *redis.Ring: when a server leaves the ring, its keys move to another one, and locks would be forgotten.
 // Use a *redis.ClusterClient, or a client for each server and [NewRedLock].
+//
+// New adds a hook to rdb, once: commands of the library can then end with a deadline of their own. Add hooks that
+// must see all commands of the library before.
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	if isNil(rdb) {
 		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a nil redis client"))

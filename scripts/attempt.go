@@ -31,6 +31,7 @@ type call struct {
 type callMemory struct {
 	args   [12]any // enough for most scripts
 	joined joinedContext
+	here   joinedContext // of the attempt in the caller's goroutine
 }
 
 func newCall(s *Script, keys, args []any) call {
@@ -65,8 +66,7 @@ func (c *call) evalArgs() []any { return append([]any{"eval", c.script.text}, c.
 func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, error) {
 	args, loaded, withText := c.args, false, false
 	for {
-		cmd := &singleCmd{Cmd: redis.NewCmd(ctx, args...)}
-		cmd.SetFirstKeyPos(c.firstKey)
+		cmd := newCmd(ctx, c.firstKey, args...)
 		cmd.SetStepCount(1) // else a cluster client asks any node for it (COMMAND), perhaps one that hangs
 		sent := time.Now()  // before the command is written: a TTL that it sets counts from no later than this
 		reply, err := cmd.reply(sent, via.Process(ctx, cmd))
@@ -107,7 +107,7 @@ func (r *Runner) load(ctx context.Context, via processor, c call) error {
 		}
 		loader = node
 	case ok:
-		loader = piped.rdb
+		return piped.load(ctx, c.script)
 	}
 	return loader.ScriptLoad(ctx, c.script.text).Err()
 }
@@ -117,13 +117,23 @@ func (r *Runner) load(ctx context.Context, via processor, c call) error {
 type singleCmd struct {
 	*redis.Cmd
 	answered bool // SetErr(nil) was called
+	punctual bool // ends with the deadline of its context, see type punctual; of a pipeline's first command
+}
+
+// newCmd returns a command whose first key is at that index of args; 0: it has no key.
+func newCmd(ctx context.Context, firstKey int8, args ...any) *singleCmd {
+	cmd := &singleCmd{Cmd: redis.NewCmd(ctx, args...)}
+	cmd.SetFirstKeyPos(firstKey)
+	return cmd
 }
 
 // NoRetry keeps go-redis from sending the command again.
 func (*singleCmd) NoRetry() bool { return true }
 
 // Clone returns a singleCmd too, so that copies that go-redis makes are not sent twice.
-func (c *singleCmd) Clone() redis.Cmder { return &singleCmd{c.Cmd.Clone().(*redis.Cmd), c.answered} }
+func (c *singleCmd) Clone() redis.Cmder {
+	return &singleCmd{c.Cmd.Clone().(*redis.Cmd), c.answered, c.punctual}
+}
 
 // SetErr records the command's result. An answer stays: when a pipeline breaks, go-redis sets the
 // error of the pipeline on the commands that were answered before, too.
@@ -151,22 +161,30 @@ func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 // pipelines sends each command in a pipeline of its own. go-redis keeps connections for pipelines
 // alone, so commands that block, such as an application's BLPOP, cannot use them up.
 type pipelines struct {
-	rdb  redis.UniversalClient
-	idle sync.Pool // of redis.Pipeliner
+	rdb      redis.UniversalClient
+	punctual bool      // all end with the deadline of their context; rdb has the hook for it
+	idle     sync.Pool // of redis.Pipeliner
 }
 
-// Process implements [processor].
+// Process implements [processor]. The command is a [singleCmd].
 func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
+	cmd.(*singleCmd).punctual = p.punctual
 	pipe := p.pipeline()
 	_ = pipe.Process(ctx, cmd) // only queues cmd
 	return p.exec(ctx, pipe)
 }
 
-// batch sends all commands in one pipeline.
+// batch sends all commands in one pipeline. The first one is a [singleCmd].
 func (p *pipelines) batch(ctx context.Context, cmds []redis.Cmder) error {
+	cmds[0].(*singleCmd).punctual = p.punctual
 	pipe := p.pipeline()
 	_ = pipe.BatchProcess(ctx, cmds...) // only queues them
 	return p.exec(ctx, pipe)
+}
+
+// load loads a script into the server.
+func (p *pipelines) load(ctx context.Context, s *Script) error {
+	return p.Process(ctx, newCmd(ctx, 0, "script", "load", s.text))
 }
 
 func (p *pipelines) pipeline() redis.Pipeliner {
@@ -180,24 +198,4 @@ func (p *pipelines) exec(ctx context.Context, pipe redis.Pipeliner) error {
 	_, err := pipe.Exec(ctx) // leaves the pipeline empty, so it can be used again
 	p.idle.Put(pipe)
 	return err
-}
-
-// deadlineClient sends for calls that share a deadline. go-redis usually ends a read after its
-// ReadTimeout only, and a new connection needs several reads until a command can be sent on it. This
-// client also ends the handshake and each read and write at the deadline of the command's context.
-//
-// It is a copy of the client with the same connections, and without its hooks, which go-redis does not copy.
-// So it is used only while the server is silent, or the runner closes.
-type deadlineClient struct {
-	pipelines
-	end *deadline
-}
-
-// newDeadlineClient returns a deadlineClient for rdb.
-func newDeadlineClient(rdb *redis.Client, end *deadline) *deadlineClient {
-	o := rdb.Options()
-	bounded := rdb.WithTimeout(o.ReadTimeout) // with options of its own
-	bounded.Options().WriteTimeout = o.WriteTimeout
-	bounded.Options().ContextTimeoutEnabled = true
-	return &deadlineClient{pipelines: pipelines{rdb: bounded}, end: end}
 }

@@ -34,21 +34,25 @@ import (
 // worker. Each of these steps holds mu.
 type batcher struct {
 	r         *Runner
-	node      *redis.Client // the server, if its client can send until a deadline; else nil
-	plain     *pipelines    // of the client of the server, with its own timeouts
-	maxDirect int           // commands in flight alone; 0: all are sent alone
-	idle      sync.Pool     // of *pending
-	probe     *prober       // of the server
+	plain     *pipelines // of the client of the server, with its own timeouts
+	timed     *pipelines // that end with their context; plain, if the client is of a type that cannot do that
+	hook      *punctual  // of timed; nil: the client cannot do that
+	maxDirect int        // commands in flight alone; 0: all are sent alone
+	idle      sync.Pool  // of *pending
+	probe     *prober    // of the server
 
-	latest atomic.Pointer[deadline]       // of the latest call; of a shard's batcher only
-	until  atomic.Pointer[deadlineClient] // of the latest deadline that needed one
+	endsInTime bool // the client ends an attempt within the runner's timeout, once it has a connection
+
+	latest   atomic.Pointer[deadline] // of the latest call; of a shard's batcher only
+	hereEnds deadlines                // of attempts in callers' goroutines
 
 	mu     sync.Mutex
-	direct int        // commands in flight alone
-	full   bool       // maxDirect was reached: all commands queue until few are queued
-	slots  int        // slots that workers have
-	late   int        // batches in flight that have lost their slot
-	quiet  bool       // the latest batch or command to end was not answered
+	direct int  // commands in flight alone
+	full   bool // maxDirect was reached: all commands queue until few are queued
+	slots  int  // slots that workers have
+	late   int  // batches in flight that have lost their slot
+	quiet  bool // the latest batch or command to end was not answered
+	here   here
 	queue  []*pending // in order of arrival
 }
 
@@ -76,41 +80,29 @@ type pending struct {
 
 func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
 	b := &batcher{r: r, plain: &pipelines{rdb: rdb}, maxDirect: maxDirect, probe: newProber(r, rdb)}
-	b.node, _ = rdb.(*redis.Client) // not a type that embeds one, and may override its methods
+	b.timed = b.plain
+	if node, ok := rdb.(*redis.Client); ok { // not a type that embeds one, and may override its methods
+		b.hook, b.timed = punctualOf(node), &pipelines{rdb: node, punctual: true}
+		o := node.Options()
+		b.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= r.timeout
+	}
 	return b
 }
 
-// piped returns the pipelines for an attempt with that deadline: those of the client itself, if its timeouts
-// are short enough. When the server is silent, or the runner closes, the deadline ends all that the client
-// does for the attempt. So what is in flight then ends in time.
-func (b *batcher) piped(end *deadline) *pipelines {
-	if b.node == nil || b.endsInTime() && !b.r.silent.Load() && !b.r.isStopped() {
+// piped returns the pipelines for an attempt whose context ends with its call: those of the client itself, if
+// its timeouts are short enough. When the server is silent, or the runner closes, the deadline of the context
+// ends all that go-redis does for the attempt, so that nothing is in flight for longer.
+func (b *batcher) piped() *pipelines {
+	if b.endsInTime && !b.r.silent.Load() && !b.r.isStopped() {
 		return b.plain
 	}
-	return b.pipedUntil(end)
-}
-
-// endsInTime reports whether the client ends an attempt within the runner's timeout, once it has a
-// connection.
-func (b *batcher) endsInTime() bool {
-	o := b.node.Options()
-	return min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= b.r.timeout
-}
-
-// pipedUntil returns pipelines that end with the deadline. Calls share deadlines, and so these, too.
-func (b *batcher) pipedUntil(end *deadline) *pipelines {
-	until := b.until.Load()
-	if until == nil || until.end != end {
-		until = newDeadlineClient(b.node, end)
-		b.until.Store(until)
-	}
-	return &until.pipelines
+	return b.timed
 }
 
 // alone returns what sends one command alone. Only a cluster client follows redirections.
-func (b *batcher) alone(end *deadline) processor {
+func (b *batcher) alone() processor {
 	if b.maxDirect == maxDirect {
-		return b.piped(end)
+		return b.piped()
 	}
 	return b.r.rdb
 }
@@ -124,8 +116,16 @@ func answers(err error) bool {
 // do makes one attempt at c. It returns when the attempt is answered, or when ctx or c.end ends
 // before: the attempt is then withdrawn if it is still queued, else it goes on in its goroutine and
 // its outcome is unknown. The caller is registered in running.
-func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
+func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
 	r := b.r
+	began := time.Now()
+	if b.maySendHere(ctx, began) {
+		reply, doubt, err := b.sendHere(ctx, c)
+		failed.doubt = failed.doubt || doubt
+		if err != errElsewhere { //nolint:errorlint // as sendHere returns it
+			return reply, err
+		}
+	}
 	// Another goroutine sends, because go-redis may block for longer than ctx lasts.
 	p, ok := b.idle.Get().(*pending)
 	if !ok {
@@ -133,7 +133,6 @@ func (b *batcher) do(ctx context.Context, c call) (Reply, error) {
 		p.run = func() { b.sendDirect(p) }
 	}
 	p.call = c
-	began := time.Now()
 	if b.enter(p) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
 		// attempt too.
@@ -200,11 +199,12 @@ func (b *batcher) enter(p *pending) (alone bool) {
 	return false
 }
 
-// leave ends what enter began for a command that was sent alone, with this result.
-func (b *batcher) leave(err error) {
+// leave ends what enter began for a command that was sent alone then, with this result.
+func (b *batcher) leave(sent time.Time, err error) {
 	b.mu.Lock()
 	b.direct--
 	b.quiet = !answers(err)
+	b.here.note(!b.quiet, sent)
 	b.mu.Unlock()
 }
 
@@ -212,8 +212,9 @@ func (b *batcher) leave(err error) {
 // and in running.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
-	p.reply, p.err = b.r.attempt(p.ctx, b.alone(p.end), p.call)
-	b.leave(p.err) // before the caller continues: its next command finds the place free
+	sent := time.Now()
+	p.reply, p.err = b.r.attempt(p.ctx, b.alone(), p.call)
+	b.leave(sent, p.err) // before the caller continues: its next command finds the place free
 	p.done <- struct{}{}
 }
 
@@ -317,7 +318,7 @@ func (b *batcher) updateFull() { b.full = len(b.queue) > b.maxDirect/2 }
 // again after loading what the server does not know, and then with the text.
 func (b *batcher) sendAll(batch []*pending) {
 	ctx := batch[0].end // of the oldest command: none may be sent long after its caller has returned
-	pipe := b.piped(ctx)
+	pipe := b.piped()
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
 		return
 	}
@@ -325,7 +326,7 @@ func (b *batcher) sendAll(batch []*pending) {
 	for _, p := range batch {
 		if !loaded[p.script] {
 			loaded[p.script] = true
-			_ = pipe.rdb.ScriptLoad(ctx, p.script.text).Err() // if that fails, the third attempt sends the text
+			_ = pipe.load(ctx, p.script) // if that fails, the third attempt sends the text
 		}
 	}
 	if batch = b.send(ctx, pipe, batch); len(batch) == 0 {
@@ -345,8 +346,7 @@ func (b *batcher) sendAll(batch []*pending) {
 func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) []*pending {
 	cmds := make([]redis.Cmder, len(batch))
 	for i, p := range batch {
-		p.cmd = &singleCmd{Cmd: redis.NewCmd(ctx, p.args...)}
-		p.cmd.SetFirstKeyPos(p.firstKey)
+		p.cmd = newCmd(ctx, p.firstKey, p.args...)
 		cmds[i] = p.cmd
 	}
 	sent := time.Now() // before the pipeline is written: a TTL counts from no later than this
@@ -383,6 +383,7 @@ func (b *batcher) noteBatch(sent time.Time, batch []*pending, broken error) {
 	})
 	b.mu.Lock()
 	b.quiet = !heard
+	b.here.note(heard, sent)
 	b.mu.Unlock()
 }
 

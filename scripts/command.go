@@ -27,14 +27,10 @@ func (r *Runner) Commands(ctx context.Context, commands ...[]any) ([]any, error)
 func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 	cmds, queue := make([]*singleCmd, len(commands)), make([]redis.Cmder, len(commands))
 	for i, args := range commands {
-		cmd := redis.NewCmd(ctx, args...)
-		cmd.SetFirstKeyPos(1)
-		cmds[i] = &singleCmd{Cmd: cmd}
+		cmds[i] = newCmd(ctx, 1, args...)
 		queue[i] = cmds[i]
 	}
-	pipe := r.withDeadline(ctx).Pipeline()
-	_ = pipe.BatchProcess(ctx, queue...)
-	_, broken := pipe.Exec(ctx)
+	broken := r.batch.timed.batch(ctx, queue)
 	values := make([]any, len(cmds))
 	var first error
 	for i, cmd := range cmds {
@@ -48,17 +44,4 @@ func (r *Runner) plain(ctx context.Context, commands [][]any) ([]any, error) {
 		}
 	}
 	return values, first
-}
-
-// withDeadline returns the client with read and write timeouts that end soon after ctx, if that is
-// possible: go-redis's reads and writes do not end with a context, and Close waits for them.
-func (r *Runner) withDeadline(ctx context.Context) redis.UniversalClient {
-	c, single := r.rdb.(*redis.Client)
-	deadline, limited := ctx.Deadline()
-	if !single || !limited {
-		return r.rdb
-	}
-	bounded := c.WithTimeout(max(time.Until(deadline), 0) + 50*time.Millisecond)
-	bounded.Options().ContextTimeoutEnabled = true // ends the handshake of a new connection, too
-	return bounded
 }

@@ -204,6 +204,9 @@ func interruption(ctx context.Context, began time.Time) *interrupted {
 // notSent returns the error of a call that ended before its command was sent, or sent again after an answer
 // that it was not executed. began is when it began to wait.
 func notSent(ctx context.Context, began time.Time) *interrupted {
+	if joined, ok := ctx.(*joinedContext); ok {
+		ctx = joined.values // the caller's own, which may have ended without a cause that joined can see
+	}
 	err := interruption(ctx, began)
 	err.notSent = true
 	return err

@@ -6,7 +6,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,7 +20,7 @@ type prober struct {
 	r       *Runner
 	options func() *redis.Options // of the client; nil: it never dials
 
-	next atomic.Pointer[deadline] // at which attempts that begin now are silent
+	silent deadlines // at which attempts are silent
 
 	mu    sync.Mutex
 	busy  bool
@@ -50,12 +49,7 @@ func (p *prober) due(now time.Time) <-chan struct{} {
 	if p.options == nil {
 		return nil
 	}
-	next := p.next.Load()
-	if next == nil || next.until.Sub(now) < SilentAfter-probeSharing {
-		next = newDeadline(now.Add(SilentAfter))
-		p.next.Store(next) // a replaced one ends by its own timer
-	}
-	return next.Done()
+	return p.silent.within(now, SilentAfter-probeSharing, SilentAfter).Done()
 }
 
 // start dials, unless a dial is under way or was a moment ago. It does not block. The caller is
@@ -135,8 +129,4 @@ func (p *prober) noticed(ctx context.Context, end *deadline, err error, began ti
 }
 
 // close ends the timer.
-func (p *prober) close() {
-	if next := p.next.Load(); next != nil {
-		next.stop()
-	}
-}
+func (p *prober) close() { p.silent.close() }

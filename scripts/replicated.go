@@ -101,8 +101,8 @@ func (r *Runner) attemptReplicated(ctx context.Context, c call, n int, timeout t
 	if cluster == nil {
 		if single, ok := r.rdb.(interface{ Options() *redis.Options }); ok {
 			client := r.rdb
-			if r.batch.node != nil {
-				client = newDeadlineClient(r.batch.node, c.end).rdb
+			if r.batch.hook != nil {
+				client = r.batch.hook.copy // a transaction has options of its own, so marking its commands does not do
 			}
 			err = on(client, false, single.Options().ReadTimeout)
 		} else {
@@ -115,7 +115,7 @@ func (r *Runner) attemptReplicated(ctx context.Context, c call, n int, timeout t
 	if err != nil {
 		return Reply{}, err
 	}
-	err = on(newDeadlineClient(node, c.end).rdb, false, node.Options().ReadTimeout)
+	err = on(punctualOf(node).copy, false, node.Options().ReadTimeout)
 	for range maxRedirections {
 		addr, asking := redirection(err, node)
 		if addr == "" {

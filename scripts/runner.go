@@ -147,7 +147,7 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	c.end, c.ctx = r.ends.after(ctx, r.timeout, &c.memory.joined)
 	var failed failures
 	for {
-		reply, err := r.send(ctx, c)
+		reply, err := r.send(ctx, c, &failed)
 		if err == nil {
 			reply.Doubt = failed.doubt
 			return reply, nil
@@ -158,15 +158,16 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	}
 }
 
-// send makes one attempt at c, with the batcher of its shard if there is one.
-func (r *Runner) send(ctx context.Context, c call) (Reply, error) {
+// send makes one attempt at c, with the batcher of its shard if there is one. It notes in failed if the
+// command was sent more than once.
+func (r *Runner) send(ctx context.Context, c call, failed *failures) (Reply, error) {
 	if err := r.slots.await(ctx, c.end.Done()); err != nil {
 		return Reply{}, err
 	}
 	if b := r.shards.batcher(ctx, c); b != nil {
-		return b.do(ctx, c)
+		return b.do(ctx, c, failed)
 	}
-	return r.batch.do(ctx, c)
+	return r.batch.do(ctx, c, failed)
 }
 
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
@@ -182,7 +183,7 @@ func (r *Runner) Once(ctx context.Context, s *Script, keys []any, args ...any) (
 	end := r.ends.in(r.timeout)
 	c.memory.joined = joinedContext{ctx, ctx, end.until}
 	sending := &c.memory.joined
-	reply, err := r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(sending, r.batch.piped(end), c) })
+	reply, err := r.slots.follow(ctx, c, func() (Reply, error) { return r.attempt(sending, r.batch.piped(), c) })
 	if err != nil {
 		got := classify(err)
 		r.noteFailed(ctx, got)
@@ -422,14 +423,16 @@ func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedC
 }
 
 // in returns a deadline in d from now, or up to a hundredth earlier.
-func (ds *deadlines) in(d time.Duration) *deadline {
-	now := time.Now()
-	if final := ds.final.Load(); final != nil && final.until.Before(now.Add(d)) {
+func (ds *deadlines) in(d time.Duration) *deadline { return ds.within(time.Now(), d-d/100, d) }
+
+// within returns a deadline that is at least the one and at most the other duration after now.
+func (ds *deadlines) within(now time.Time, least, most time.Duration) *deadline {
+	if final := ds.final.Load(); final != nil && final.until.Before(now.Add(most)) {
 		return final
 	}
 	end := ds.latest.Load()
-	if left := d - d/100; end == nil || end.until.Sub(now) < left || end.until.Sub(now) > d {
-		end = newDeadline(now.Add(d))
+	if end == nil || end.until.Sub(now) < least || end.until.Sub(now) > most {
+		end = newDeadline(now.Add(most))
 		// Two calls may do this at once. Then one deadline is not shared, and ends by its own timer, as
 		// the replaced one does.
 		ds.latest.Store(end)

@@ -130,7 +130,7 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 // The error of a call that ran out of time says why its earlier attempts failed.
 func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
-		r := NewRunner(w.p.Client(t, fastRetries), 200*time.Millisecond)
+		r := NewRunner(w.p.Client(t, fastRetries), time.Second)
 		defer r.Close()
 		key := redistest.Name(t)
 		_, err := r.Do(t.Context(), check, []any{key}, "x")
@@ -271,6 +271,7 @@ func TestAttemptOutlivesItsCall(t *testing.T) {
 	answer, err := w.r.Do(t.Context(), check, []any{"k"}, "x")
 	require.NoError(t, err)
 	require.Equal(t, int64(0), answer.Value)
+	w.p.Record()
 	free := w.p.HoldReplies(evals)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	returned := make(chan error, 1)
@@ -278,7 +279,8 @@ func TestAttemptOutlivesItsCall(t *testing.T) {
 		_, err := w.r.Do(ctx, check, []any{"k"}, "x")
 		returned <- err
 	}()
-	redistest.WaitFor(t, testTimeout, func() bool { return w.p.Held() == 1 }, "in flight")
+	// The first one is sent by the caller, and ends soon.
+	redistest.WaitFor(t, testTimeout, func() bool { return w.sent("evalsha") == 2 }, "in flight")
 	cancel(io.ErrNoProgress)
 	err = <-returned
 	require.ErrorIs(t, err, io.ErrNoProgress)
@@ -554,7 +556,17 @@ func TestAbandonedCallReportsItsEnd(t *testing.T) {
 	_, err := w.r.attempt(ctx, unknown, newCall(counted, []any{"key"}, nil))
 	require.ErrorIs(t, err, io.EOF)
 	require.NotContains(t, err.Error(), "NOSCRIPT")
+
+	joined := &joinedContext{Context: t.Context(), values: ended{t.Context()}}
+	_, err = w.r.attempt(joined, answered{noScript{}, func() {}}, newCall(counted, []any{"key"}, nil))
+	require.ErrorIs(t, err, io.EOF)
+	require.NotErrorIs(t, err, ErrNoAnswer)
 }
+
+// ended is a context of a type of its own, which has ended.
+type ended struct{ context.Context }
+
+func (ended) Err() error { return io.EOF }
 
 // A dial that times out within the call's time is a dial that failed: nothing was sent, and the call tries
 // again. Its error looks like that of a context whose deadline has passed.

@@ -351,13 +351,18 @@ func TestFirstCommandReturnsInTime(t *testing.T) {
 
 // Batchers of nodes without commands are removed when a node gets its first one.
 func TestBatchersOfFormerNodesAreRemoved(t *testing.T) {
-	var s shards
+	s := shards{r: &Runner{}}
 	s.batches.Store(&map[*redis.Client]*batcher{})
 	newEnd := func() *deadline {
 		end, _ := (&deadlines{}).after(t.Context(), testTimeout, new(joinedContext))
 		return end
 	}
-	one, two, three := &redis.Client{}, &redis.Client{}, &redis.Client{}
+	newNode := func() *redis.Client {
+		c := redis.NewClient(&redis.Options{})
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	one, two, three := newNode(), newNode(), newNode()
 	first, second := newEnd(), newEnd()
 	b := s.add(one, first)
 	require.Same(t, b, s.add(one, first))

@@ -1,0 +1,118 @@
+package scripts
+
+import (
+	"context"
+	"errors"
+	"os"
+	"time"
+)
+
+// A caller sends its command by itself, in its own goroutine, while the server answers quickly. Another
+// goroutine would cost more than the script of a free lock: it wakes threads, for the command and for the answer.
+//
+// The caller cannot return before go-redis does. The attempt therefore ends within hereTimeout, whatever happens.
+// Without an answer by then its outcome is unknown, and the same command is sent again at once, by another
+// goroutine. That is the same attempt for the caller and for the configured number of retries.
+//
+// Only a client that sends much gains from this, and it soon has enough answers to tell that the server is quick.
+//
+// An attempt that ends so costs its connection, of which a batcher uses at most maxDirect at a time. A server
+// that stalls for a moment, or a process that is stopped, would cost them again and again. All commands are
+// therefore sent by other goroutines for herePause after that, and for twice as long each time, up to
+// maxHerePause; hereReset without such an attempt ends the doubling.
+const (
+	hereTimeout  = 30 * time.Millisecond // well below the 50 ms in which a call returns after its context has ended
+	quickAnswer  = 5 * time.Millisecond
+	quickAnswers = 32 // that took less than quickAnswer, one after another, make the server a quick one
+	herePause    = time.Second
+	maxHerePause = 30 * time.Second
+	hereReset    = 2 * maxHerePause
+)
+
+// here says whether callers may send by themselves. It is guarded by the batcher's mu.
+type here struct {
+	quick int           // the latest answers that were quick
+	until time.Time     // nobody sends by itself before
+	pause time.Duration // the latest one
+}
+
+// note notes how an attempt ended that was sent then.
+func (h *here) note(answered bool, sent time.Time) {
+	if h.quick++; !answered || time.Since(sent) >= quickAnswer {
+		h.quick = 0
+	}
+}
+
+// allowed reports whether callers may send by themselves now.
+func (h *here) allowed(now time.Time) bool { return h.quick >= quickAnswers && !now.Before(h.until) }
+
+// late notes that an attempt in a caller's goroutine got no answer in time. Several at once count as one.
+func (h *here) late(now time.Time) {
+	if now.Before(h.until) {
+		return
+	}
+	h.pause = min(2*h.pause, maxHerePause)
+	if now.Sub(h.until) > hereReset {
+		h.pause = herePause
+	}
+	h.until = now.Add(h.pause)
+}
+
+// maySendHere reports whether a caller may send its command by itself now, and counts it as a direct one if
+// so. The caller then calls sendHere.
+func (b *batcher) maySendHere(ctx context.Context, now time.Time) bool {
+	if b.hook == nil || b.hook.covered.Load() || b.r.timeout <= 2*hereTimeout || b.r.isStopped() {
+		return false
+	}
+	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= hereTimeout {
+		return false // its connection would have to be dialed again, or its end be missed
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	// Beside batches a command may wait for many others to be executed.
+	if !b.here.allowed(now) || b.full || b.slots+b.late > 0 || b.direct >= b.maxDirect {
+		return false
+	}
+	b.direct++
+	return true
+}
+
+// errElsewhere is the error of sendHere if the command must be sent by another goroutine.
+var errElsewhere = errors.New("scripts: to be sent by another goroutine")
+
+// sendHere makes one attempt at c in the caller's goroutine. If it returns errElsewhere, the attempt goes on in
+// another goroutine; doubt says that the command may have been executed already.
+func (b *batcher) sendHere(ctx context.Context, c call) (reply Reply, doubt bool, err error) {
+	end := b.hereEnds.within(time.Now(), hereTimeout*3/4, hereTimeout)
+	c.memory.here = joinedContext{end, ctx, end.until}
+	cmd := newCmd(&c.memory.here, c.firstKey, c.args...)
+	sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
+	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
+	b.r.contact.note(c.key(), err)
+	answered := answers(err)
+	doubt = errors.Is(err, os.ErrDeadlineExceeded)            // of a read or write
+	late := doubt || errors.Is(err, context.DeadlineExceeded) // of the wait for a connection
+	b.mu.Lock()
+	b.direct--
+	b.quiet = !answered
+	b.here.note(answered, sent)
+	if late {
+		b.here.late(time.Now())
+	}
+	b.mu.Unlock()
+	switch {
+	case late && ctx.Err() != nil:
+		ended := interruption(ctx, sent)
+		ended.notSent = !doubt
+		return Reply{}, doubt, ended
+	case late:
+		return Reply{}, doubt, errElsewhere
+	case repliedWith(err, "NOSCRIPT", "MOVED ", "ASK "): // it was not executed
+		if ctx.Err() != nil {
+			return Reply{}, false, notSent(ctx, sent)
+		}
+		return Reply{}, false, errElsewhere
+	}
+	b.r.noteAnswered(err)
+	return reply, false, err
+}

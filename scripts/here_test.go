@@ -1,0 +1,240 @@
+package scripts
+
+import (
+	"context"
+	"io"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// senders is a hook that counts scripts by whether their caller's goroutine sends them.
+type senders struct {
+	here, elsewhere atomic.Int32
+}
+
+func (s *senders) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (s *senders) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (s *senders) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		stack := make([]byte, 16<<10)
+		if cmds[0].Name() != "evalsha" { // the handshake of a connection, or a script to be loaded
+			return next(ctx, cmds)
+		}
+		if strings.Contains(string(stack[:runtime.Stack(stack, false)]), "sendHere") {
+			s.here.Add(1)
+		} else {
+			s.elsewhere.Add(1)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// newSenders returns a runner whose scripts are counted.
+func newSenders(t *testing.T, w *env, timeout time.Duration, tweaks ...func(*redis.Options)) (*Runner, *senders) {
+	var s senders
+	rdb := w.p.Client(t, append([]func(*redis.Options){fastRetries}, tweaks...)...)
+	rdb.AddHook(&s)
+	r := NewRunner(rdb, timeout)
+	t.Cleanup(r.Close)
+	return r, &s
+}
+
+// warm loads the script and dials.
+func (s *senders) warm(t *testing.T, w *env, r *Runner) {
+	t.Helper()
+	require.NoError(t, w.s.Client(t).ScriptLoad(t.Context(), check.Text()).Err())
+	s.do(t, t.Context(), r, 0, 1)
+}
+
+// do runs a script, and requires where it was sent from. If that includes the caller's goroutine, the latest
+// answers count as quick, however busy this machine is.
+func (s *senders) do(t *testing.T, ctx context.Context, r *Runner, here, elsewhere int32) Reply {
+	t.Helper()
+	if here > 0 {
+		r.batch.mu.Lock()
+		r.batch.here.quick = quickAnswers
+		r.batch.mu.Unlock()
+	}
+	beforeHere, beforeElsewhere := s.here.Load(), s.elsewhere.Load()
+	reply, err := r.Do(ctx, check, []any{"k"}, "x")
+	require.NoError(t, err)
+	require.Equal(t, []int32{here, elsewhere}, []int32{s.here.Load() - beforeHere, s.elsewhere.Load() - beforeElsewhere})
+	return reply
+}
+
+// A caller sends by itself while the server answers quickly, and nothing forbids it.
+func TestCallerSendsWhileAnswersAreQuick(t *testing.T) {
+	far, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	eachServer(t, func(t *testing.T, w *env) {
+		for name, ctx := range map[string]context.Context{"no deadline": t.Context(), "far deadline": far} {
+			t.Run(name, func(t *testing.T) {
+				r, s := newSenders(t, w, 0)
+				s.warm(t, w, r)
+				s.do(t, ctx, r, 1, 0)
+			})
+		}
+		t.Run("near deadline", func(t *testing.T) {
+			r, s := newSenders(t, w, 0)
+			s.warm(t, w, r)
+			r.batch.here.quick = quickAnswers
+			near, cancel := context.WithTimeout(t.Context(), hereTimeout)
+			defer cancel()
+			_, _ = r.Do(near, check, []any{"k"}, "x")
+			require.Zero(t, s.here.Load())
+		})
+		t.Run("short command timeout", func(t *testing.T) {
+			r, s := newSenders(t, w, 2*hereTimeout)
+			_, _ = r.Do(t.Context(), check, []any{"k"}, "x")
+			_, _ = r.Do(t.Context(), check, []any{"k"}, "x")
+			require.Zero(t, s.here.Load())
+		})
+		t.Run("slow answers", func(t *testing.T) {
+			r, s := newSenders(t, w, 0)
+			w.p.Delay(quickAnswer)
+			s.do(t, t.Context(), r, 0, 1)
+			s.do(t, t.Context(), r, 0, 1)
+			w.p.Heal()
+			redistest.WaitFor(t, testTimeout, func() bool {
+				_, err := r.Do(t.Context(), check, []any{"k"}, "x")
+				return err == nil && s.here.Load() > 0
+			}, "the server is quick again")
+		})
+	})
+}
+
+// Without an answer the same command is sent again at once, by another goroutine, and so are the next ones.
+// None of this counts as a retry.
+func TestLateAnswerInTheCallersGoroutine(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
+		for name, fault := range map[string]struct {
+			inject func()
+			doubt  bool
+		}{
+			"silent server": {func() { w.p.HoldReplies(evals) }, true},
+			"no connection": {func() { w.p.Refuse(true); w.p.Reset(); time.Sleep(10 * time.Millisecond) }, false},
+		} {
+			t.Run(name, func(t *testing.T) {
+				r, s := newSenders(t, w, 0, func(o *redis.Options) { o.MaxRetries = -1; longTimeouts(o) })
+				s.warm(t, w, r)
+				fault.inject()
+				go func() {
+					for s.elsewhere.Load() == 1 {
+						time.Sleep(time.Millisecond)
+					}
+					w.p.Heal()
+				}()
+				reply := s.do(t, t.Context(), r, 1, 1)
+				require.Equal(t, fault.doubt, reply.Doubt)
+				require.False(t, s.do(t, t.Context(), r, 0, 1).Doubt)
+				r.batch.here = here{quick: quickAnswers} // as if the pause were over
+				s.do(t, t.Context(), r, 1, 0)
+			})
+		}
+	})
+}
+
+// A call returns soon after its context has ended, though its goroutine waits for the answer.
+func TestCallerThatSendsReturnsInTime(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
+		r, s := newSenders(t, w, 0, longTimeouts)
+		s.warm(t, w, r)
+		w.p.HoldReplies(evals)
+		r.batch.here.quick = quickAnswers
+		ctx, cancel := context.WithCancelCause(t.Context())
+		time.AfterFunc(5*time.Millisecond, func() { cancel(io.ErrNoProgress) })
+		began := time.Now()
+		_, err := r.Do(ctx, check, []any{"k"}, "x")
+		require.ErrorIs(t, err, io.ErrNoProgress)
+		require.Equal(t, Unknown, OutcomeOf(err))
+		require.Less(t, time.Since(began), 2*hereTimeout)
+		require.Equal(t, int32(1), s.here.Load())
+		require.Equal(t, int32(1), s.elsewhere.Load(), "not sent again")
+		w.p.Heal()
+	})
+}
+
+// A script that the server does not know is loaded by another goroutine, without doubt.
+func TestCallerMeetsAnUnknownScript(t *testing.T) {
+	eachServer(t, func(t *testing.T, w *env) {
+		r, s := newSenders(t, w, 0)
+		s.warm(t, w, r)
+		require.NoError(t, w.s.Client(t).ScriptFlush(t.Context()).Err())
+		require.False(t, s.do(t, t.Context(), r, 1, 2).Doubt, "sent here, and elsewhere before and after it was loaded")
+	})
+}
+
+// Each attempt that was late doubles the pause, several at once count as one, and a good time ends the doubling.
+func TestPausesOfCallersThatSend(t *testing.T) {
+	start := time.Now()
+	var h here
+	at := func(after time.Duration) time.Time { return start.Add(after) }
+	for _, tt := range []struct {
+		after, pause time.Duration
+	}{
+		{0, herePause},
+		{time.Millisecond, herePause}, // at the same time
+		{2 * time.Second, 2 * herePause},
+		{10 * time.Second, 4 * herePause},
+		{20 * time.Second, 8 * herePause},
+		{30 * time.Second, 16 * herePause},
+		{50 * time.Second, maxHerePause},
+		{85 * time.Second, maxHerePause},
+		{85*time.Second + maxHerePause + hereReset + time.Second, herePause},
+	} {
+		h.late(at(tt.after))
+		require.Equal(t, tt.pause, h.pause, tt.after)
+	}
+}
+
+// Hooks see the commands that callers send. If one is added later, callers send nothing by themselves.
+func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
+	w := newEnv(t, redistest.Redis(t))
+	r, first := newSenders(t, w, 0)
+	rdb := r.rdb.(*redis.Client)
+	first.warm(t, w, r)
+	first.do(t, t.Context(), r, 1, 0)
+
+	other := NewRunner(rdb, 0)
+	defer other.Close()
+	require.Same(t, r.batch.hook, other.batch.hook, "one hook for each client")
+	_, err := rdb.AutoPipeline()
+	require.NoError(t, err)
+	require.NoError(t, rdb.Watch(t.Context(), func(tx *redis.Tx) error { return tx.Ping(t.Context()).Err() }))
+	first.do(t, t.Context(), r, 1, 0)
+
+	var later senders
+	rdb.AddHook(&later)
+	first.do(t, t.Context(), r, 0, 1)
+	require.Equal(t, int32(1), later.elsewhere.Load())
+}
+
+// On a cluster the client of the node sends; pipelines of the application beside it do not matter.
+func TestCallerSendsToANodeOfACluster(t *testing.T) {
+	rdb := redistest.Cluster(t).ClusterClient(t)
+	r := NewRunner(rdb, 0)
+	defer r.Close()
+	key := redistest.Name(t)
+	for range 3 {
+		_, err := r.Do(t.Context(), check, []any{key}, "x")
+		require.NoError(t, err)
+	}
+	_, err := rdb.Pipelined(t.Context(), func(p redis.Pipeliner) error { return p.Get(t.Context(), key).Err() })
+	require.ErrorIs(t, err, redis.Nil)
+	node, err := rdb.MasterForKey(t.Context(), key)
+	require.NoError(t, err)
+	b := (*r.shards.batches.Load())[node]
+	require.NotNil(t, b)
+	b.here.quick = quickAnswers
+	require.True(t, b.maySendHere(t.Context(), time.Now()))
+	b.leave(time.Now(), nil)
+}

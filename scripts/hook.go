@@ -1,0 +1,82 @@
+package scripts
+
+import (
+	"context"
+	"reflect"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"weak"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// punctual lets single commands of a go-redis client end with the deadline of their context. go-redis does that
+// only if the whole client is configured so (ContextTimeoutEnabled). A copy of the client can be, and shares its
+// connections, but has no hooks: those of the application would miss the commands.
+//
+// punctual is therefore a hook itself. It is added to the client once, and passes the pipelines that are marked
+// so to such a copy. All hooks that were added before it have seen them by then.
+type punctual struct {
+	copy    *redis.Client
+	send    redis.ProcessPipelineHook // of the copy
+	covered atomic.Bool               // a hook was added after this one: it does not see marked commands
+}
+
+// punctuals has the hook of each client, for all runners of the client.
+var punctuals sync.Map // of weak.Pointer[redis.Client] to weak.Pointer[punctual]; the client keeps its hook
+
+// adding makes sure that each client gets one hook.
+var adding sync.Mutex
+
+// punctualOf returns the hook of rdb, and adds it if there is none.
+func punctualOf(rdb *redis.Client) *punctual {
+	adding.Lock()
+	defer adding.Unlock()
+	key := weak.Make(rdb)
+	if known, ok := punctuals.Load(key); ok {
+		if p := known.(weak.Pointer[punctual]).Value(); p != nil {
+			return p
+		}
+	}
+	o := rdb.Options()
+	p := &punctual{copy: rdb.WithTimeout(o.ReadTimeout)} // with options of its own
+	p.copy.Options().WriteTimeout = o.WriteTimeout
+	p.copy.Options().ContextTimeoutEnabled = true
+	p.copy.AddHook(p) // sets send
+	rdb.AddHook(p)
+	punctuals.Store(key, weak.Make(p))
+	runtime.AddCleanup(rdb, func(key weak.Pointer[redis.Client]) { punctuals.Delete(key) }, key)
+	return p
+}
+
+// DialHook implements [redis.Hook].
+func (p *punctual) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+// ProcessHook implements [redis.Hook].
+func (p *punctual) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+// ProcessPipelineHook implements [redis.Hook]. go-redis calls it first for the copy, then for the client, and
+// again for each hook that is added later.
+func (p *punctual) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	if p.send == nil {
+		p.send = next
+		return next
+	}
+	if !isGoRedis(next) {
+		p.covered.Store(true)
+	}
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if cmd, ok := cmds[0].(*singleCmd); ok && cmd.punctual {
+			return p.send(ctx, cmds)
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// isGoRedis reports whether next belongs to go-redis, and not to a hook.
+func isGoRedis(next redis.ProcessPipelineHook) bool {
+	f := runtime.FuncForPC(reflect.ValueOf(next).Pointer())
+	return f != nil && strings.HasPrefix(f.Name(), "github.com/redis/go-redis/v9.")
+}
