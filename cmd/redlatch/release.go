@@ -50,7 +50,7 @@ func releaseCommand() *cli.Command {
 				if err != nil {
 					return notOurs(err)
 				}
-				if err := s.acquirer(kind, name).(releaser).ReleaseID(ctx, id); err != nil {
+				if err := s.releaseID(ctx, kind, name, id); err != nil {
 					return notOurs(err)
 				}
 				if c.Bool("json") {
@@ -61,6 +61,23 @@ func releaseCommand() *cli.Command {
 			})
 		},
 	}
+}
+
+// releaseID releases one count of id. Of permits it also takes the list of ids that is the id of a hold.
+func (s *session) releaseID(ctx context.Context, kind, name, id string) error {
+	holder, ok := s.acquirer(kind, name).(releaser)
+	if !ok {
+		return nil
+	}
+	ids := []string{id}
+	if kind == kindPermits {
+		ids = strings.Split(id, ",")
+	}
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, holder.ReleaseID(ctx, id))
+	}
+	return errors.Join(errs...)
 }
 
 // heldKind returns kind, or what the keys tell if it is "".
@@ -92,7 +109,7 @@ func forceReleaseCommand() *cli.Command {
 			"redlatch force-release --yes orders:42"),
 		Flags: []cli.Flag{
 			kindFlag(heldKinds),
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"},
+			yesFlag(),
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			args, err := arguments(c)
@@ -104,13 +121,20 @@ func forceReleaseCommand() *cli.Command {
 				return err
 			}
 			name := args[0]
-			if !c.Bool("yes") && !isTerminal(os.Stdin) {
-				return badUsage("force-release needs --yes where it cannot ask")
+			if err := mayAsk(c); err != nil {
+				return err
 			}
 			return withSession(ctx, c, func(s *session) error {
 				if !c.Bool("yes") {
-					if err := s.confirm(ctx, c, kind, name); err != nil {
+					e, err := s.inspect(ctx, kind, name)
+					if err != nil {
 						return notOurs(err)
+					}
+					if len(e.Holders) == 0 {
+						return failure("%q: nobody holds it", name)
+					}
+					if err := confirm(ctx, c, e, "Free it?"); err != nil {
+						return err
 					}
 				}
 				kind, held, err := s.forceRelease(ctx, kind, name)
@@ -130,18 +154,23 @@ func forceReleaseCommand() *cli.Command {
 	}
 }
 
-// confirm shows who holds name, and asks.
-func (s *session) confirm(ctx context.Context, c *cli.Command, kind, name string) error {
-	e, err := s.inspect(ctx, kind, name)
-	if err != nil {
-		return err
+func yesFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"}
+}
+
+// mayAsk returns an error if --yes is not given and there is nobody to ask.
+func mayAsk(c *cli.Command) error {
+	if !c.Bool("yes") && !isTerminal(os.Stdin) {
+		return badUsage("%s needs --yes where it cannot ask", strings.TrimPrefix(c.FullName(), "redlatch "))
 	}
-	if len(e.Holders) == 0 {
-		return failure("%q: nobody holds it", name)
-	}
+	return nil
+}
+
+// confirm shows what is there, and asks. The error says that the answer was no.
+func confirm(ctx context.Context, c *cli.Command, e *entry, question string) error {
 	out := c.Root().ErrWriter
 	printEntry(out, e)
-	fmt.Fprint(out, "Free it? [y/N] ")
+	fmt.Fprintf(out, "%s [y/N] ", question)
 	answer := make(chan string, 1)
 	go func() { // reading cannot be cancelled; a signal ends the process
 		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -150,7 +179,7 @@ func (s *session) confirm(ctx context.Context, c *cli.Command, kind, name string
 	select {
 	case line := <-answer:
 		if line != "y" && line != "yes" {
-			return failure("not released")
+			return failure("nothing was changed")
 		}
 		return nil
 	case <-ctx.Done():
