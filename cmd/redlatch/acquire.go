@@ -36,7 +36,7 @@ func acquireCommand() *cli.Command {
 			"redlatch acquire --nonblock --lease 10m backup",
 			"redlatch acquire --wait 10s --kind fenced --json ledger",
 			`id=$(redlatch acquire --wait 10s orders:42) && redlatch release orders:42 "$id"`),
-		Flags: append(requestFlags(), &cli.DurationFlag{
+		Flags: append(requestFlags(heldKinds), &cli.DurationFlag{
 			Name: "lease", Value: defaultTTL, Usage: "hold NAME for `DURATION`, unless it is released before",
 		}),
 		Action: func(ctx context.Context, c *cli.Command) error {

@@ -382,6 +382,8 @@ func TestBadUse(t *testing.T) {
 		{"acquire", "--lease", "0s", "name"},
 		{"acquire", "--permits", "2", "name"},
 		{"acquire", "--kind", "permits", "--permits", "0", "name"},
+		{"acquire", "-w", "-1s", "name"},
+		{"run", "-w", "-1s", "name", "--", "true"},
 		{"run", "--", "true"},
 		{"run"},
 		{"run", "name"},
@@ -434,6 +436,8 @@ func TestBadUse(t *testing.T) {
 			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 		})
 	}
+	_, _, stderr := redlatch(t.Context(), "run", "--", "true")
+	require.Contains(t, stderr, "NAME is missing: redlatch run NAME -- true")
 	// Names and ids that the library refuses.
 	s := redistest.Miniredis(t)
 	for _, args := range [][]string{

@@ -105,7 +105,7 @@ func forceReleaseCommand() *cli.Command {
 		Description: withExamples(
 			"Frees NAME. Its holders are told that they have lost it and should stop, but nothing makes\n"+
 				"them stop. On a terminal it asks first; elsewhere it needs --yes. The exit code is 1 if nobody held NAME,\n"+
-				"or if you answer no.",
+				"if it holds data of another program, which stays, or if you answer no.",
 			"redlatch force-release --yes orders:42"),
 		Flags: []cli.Flag{
 			kindFlag(heldKinds),

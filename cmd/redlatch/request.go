@@ -26,9 +26,9 @@ type request struct {
 }
 
 // requestFlags are the flags that run and acquire share.
-func requestFlags() []cli.Flag {
+func requestFlags(kinds []string) []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "kind", Value: kindLock, Usage: "`KIND`: " + strings.Join(runKinds, ", ")},
+		&cli.StringFlag{Name: "kind", Value: kindLock, Usage: "`KIND`: " + strings.Join(kinds, ", ")},
 		&cli.BoolFlag{Name: "nonblock", Aliases: []string{"n"}, Usage: "do not wait: exit with 75 if NAME is not free"},
 		&cli.DurationFlag{
 			Name: "wait", Aliases: []string{"w"}, HideDefault: true,
@@ -48,6 +48,8 @@ func newRequest(c *cli.Command, name string) (request, error) {
 		return r, badUsage("--kind %q is none of %s", r.kind, strings.Join(runKinds, ", "))
 	case c.Bool("nonblock") && c.IsSet("wait"):
 		return r, badUsage("--nonblock and --wait exclude each other")
+	case c.Duration("wait") < 0:
+		return r, badUsage("--wait %v is negative", c.Duration("wait"))
 	case permits < 1:
 		return r, badUsage("--permits %d: at least 1", permits)
 	case permits > 1 && !pooled:

@@ -49,7 +49,7 @@ func runCommand(args []string) *cli.Command {
 			"redlatch run --nonblock --kind fenced ledger -- sh -c 'echo token $REDLATCH_TOKEN'",
 			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
 		StopOnNthArg: new(1), // flags of CMD are not ours
-		Flags: append(requestFlags(),
+		Flags: append(requestFlags(runKinds),
 			&cli.DurationFlag{
 				Name: "lease", HideDefault: true,
 				Usage: "hold NAME for `DURATION` at most, without renewals",
