@@ -295,6 +295,11 @@ func countDown(k *call) (string, error) {
 func waitForLatch(k *call) (string, error) {
 	ctx, stop := untilSignal(k.ctx, passedOn)
 	defer stop()
+	if !k.s.giveUp.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, k.s.giveUp)
+		defer cancel()
+	}
 	latch := k.s.client.CountDownLatch(k.name)
 	k.answer.Count = new(0)
 	opened := fmt.Sprintf("latch %q is open", k.name)
@@ -318,15 +323,13 @@ func waitForLatch(k *call) (string, error) {
 		}
 		return opened, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, over)
+	waiting, cancel := context.WithTimeoutCause(ctx, limit, over)
 	defer cancel()
-	err := latch.Wait(ctx)
+	err := latch.Wait(waiting)
 	if !errors.Is(err, over) || errors.Is(err, primitives.ErrUnavailable) {
 		return opened, err
 	}
-	last, cancel := context.WithTimeout(k.ctx, waitGrace) // Redis may have fallen silent meanwhile
-	defer cancel()
-	switch count, err := latch.Count(last); {
+	switch count, err := latch.Count(ctx); { // Redis may have fallen silent meanwhile
 	case err != nil:
 		return "", err
 	case count > 0:

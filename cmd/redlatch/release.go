@@ -50,7 +50,7 @@ func releaseCommand() *cli.Command {
 				if err != nil {
 					return notOurs(err)
 				}
-				if err := s.releaseID(ctx, kind, name, id); err != nil {
+				if err := s.acquirer(kind, name).(releaser).ReleaseID(ctx, id); err != nil {
 					return notOurs(err)
 				}
 				if c.Bool("json") {
@@ -61,23 +61,6 @@ func releaseCommand() *cli.Command {
 			})
 		},
 	}
-}
-
-// releaseID releases one count of id. Of permits it also takes the list of ids that is the id of a hold.
-func (s *session) releaseID(ctx context.Context, kind, name, id string) error {
-	holder, ok := s.acquirer(kind, name).(releaser)
-	if !ok {
-		return nil
-	}
-	ids := []string{id}
-	if kind == kindPermits {
-		ids = strings.Split(id, ",")
-	}
-	var errs []error
-	for _, id := range ids {
-		errs = append(errs, holder.ReleaseID(ctx, id))
-	}
-	return errors.Join(errs...)
 }
 
 // heldKind returns kind, or what the keys tell if it is "".

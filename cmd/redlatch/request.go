@@ -106,12 +106,21 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 	case !undisturbed: // a signal came when it was granted
 		_ = got.hold.Release(waiting)
 		if r.minHold > 0 { // CMD does not run, so the name is free at once
-			_ = s.releaseID(context.WithoutCancel(ctx), r.kind, r.name, got.hold.ID())
+			r.removeRest(context.WithoutCancel(ctx), s, got.hold)
 		}
 		return nil, cmp.Or(context.Cause(waiting), context.Cause(ctx))
 	}
 	r.tellAcquired(got.hold, time.Since(began))
 	return got.hold, nil
+}
+
+// removeRest frees in Redis what a hold that has ended may have left there: of permits, those that are still taken.
+func (r *request) removeRest(ctx context.Context, s *session, hold *primitives.Hold) {
+	if holder, ok := s.acquirer(r.kind, r.name).(releaser); ok {
+		for id := range strings.SplitSeq(hold.ID(), ",") {
+			_ = holder.ReleaseID(ctx, id)
+		}
+	}
 }
 
 func (r *request) tellAcquired(hold *primitives.Hold, waited time.Duration) {

@@ -286,7 +286,7 @@ func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost 
 	switch {
 	case errors.Is(err, primitives.ErrLost):
 		if j.minHold == 0 {
-			_ = s.releaseID(ctx, j.kind, j.name, hold.ID())
+			j.removeRest(ctx, s, hold)
 		}
 		if loss, ok := errors.AsType[*primitives.LossError](err); ok {
 			named := *loss
