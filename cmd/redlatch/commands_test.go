@@ -237,7 +237,7 @@ func TestVerbsOfNumbers(t *testing.T) {
 	for kind, steps := range map[string][]step{
 		kindSemaphore: {
 			{"info", "", 1, nil},
-			{"delete", "", 1, nil},
+			{"delete --yes", "", 1, nil},
 			{"init", "-1", 2, nil},
 			{"init", "x", 2, nil},
 			{"init", "", 2, nil},
@@ -249,26 +249,26 @@ func TestVerbsOfNumbers(t *testing.T) {
 			{"drain", "", 0, fields{"drained": 4}},
 			{"info", "", 0, fields{"permits": 0, "available": 0}},
 			{"init", "5", 1, fields{"created": false}},
-			{"delete", "", 0, fields{"deleted": true}},
+			{"delete --yes", "", 0, fields{"deleted": true}},
 			{"init", "0", 0, fields{"created": true, "permits": 0, "available": 0}},
 			{"resize", "1", 2, nil},
 			{"", "", 2, nil},
 		},
 		kindPermits: {
 			{"info", "", 1, nil},
-			{"delete", "", 1, nil},
+			{"delete --yes", "", 1, nil},
 			{"init", "3", 0, fields{"created": true, "permits": 3, "available": 3}},
 			{"init", "3", 1, fields{"created": false}},
 			{"add", "2", 0, fields{}},
 			{"resize", "7", 0, fields{"permits": 7}},
 			{"info", "", 0, fields{"permits": 7, "available": 7}},
 			{"resize", "-7", 2, nil},
-			{"delete", "", 0, fields{"deleted": true}},
+			{"delete --yes", "", 0, fields{"deleted": true}},
 		},
 		kindLatch: {
 			{"count", "", 0, fields{"count": 0}},
 			{"wait", "", 0, fields{"count": 0}},
-			{"delete", "", 1, nil},
+			{"delete --yes", "", 1, nil},
 			{"init", "0", 2, nil},
 			{"init", "4", 0, fields{"created": true, "count": 4}},
 			{"init", "4", 1, fields{"created": false}},
@@ -282,7 +282,7 @@ func TestVerbsOfNumbers(t *testing.T) {
 			{"count-down", "", 0, fields{"count": 0}},
 			{"wait", "", 0, fields{"count": 0}},
 			{"init", "1", 0, fields{"created": true, "count": 1}},
-			{"delete", "", 0, fields{"deleted": true}},
+			{"delete --yes", "", 0, fields{"deleted": true}},
 		},
 	} {
 		t.Run(kind, func(t *testing.T) {
@@ -370,6 +370,21 @@ func TestBadUse(t *testing.T) {
 		{"release", "name"},
 		{"release", "--kind", "semaphore", "name", "id"},
 		{"force-release"},
+		{"force-release", "name"}, // needs --yes where it cannot ask
+		{"semaphore", "delete", "name"},
+		{"permits", "delete", "name"},
+		{"latch", "delete", "name"},
+		{"acquire"},
+		{"acquire", "a", "b"},
+		{"acquire", "-n", "-w", "1s", "name"},
+		{"acquire", "--kind", "semaphore", "name"},
+		{"acquire", "--kind", "latch", "name"},
+		{"acquire", "--lease", "0s", "name"},
+		{"acquire", "--permits", "2", "name"},
+		{"acquire", "--kind", "permits", "--permits", "0", "name"},
+		{"acquire", "-w", "-1s", "name"},
+		{"run", "-w", "-1s", "name", "--", "true"},
+		{"run", "--", "true"},
 		{"run"},
 		{"run", "name"},
 		{"run", "name", "--"},
@@ -421,6 +436,8 @@ func TestBadUse(t *testing.T) {
 			require.Equal(t, 1, strings.Count(stderr, "\n"), stderr)
 		})
 	}
+	_, _, stderr := redlatch(t.Context(), "run", "--", "true")
+	require.Contains(t, stderr, "NAME is missing: redlatch run NAME -- true")
 	// Names and ids that the library refuses.
 	s := redistest.Miniredis(t)
 	for _, args := range [][]string{
@@ -457,7 +474,7 @@ func TestUnreachableRedis(t *testing.T) {
 				{"release", "name", "id"}, {"release", "--kind", "lock", "name", "id"},
 				{"force-release", "--yes", "name"}, {"semaphore", "init", "name", "1"}, {"permits", "info", "name"},
 				{"latch", "wait", "name"}, {"latch", "count", "name"},
-				{"run", "name", "--", "true"}, {"run", "-n", "name", "--", "true"},
+				{"run", "name", "--", "true"}, {"run", "-n", "name", "--", "true"}, {"acquire", "name"},
 			} {
 				verbs := 1
 				if args[0] == "semaphore" || args[0] == "permits" || args[0] == "latch" {
@@ -596,6 +613,9 @@ func TestDataOfAnotherProgram(t *testing.T) {
 				{2, "run", []string{name, "--", "true"}},
 				{2, "run --kind fair", []string{name, "--", "true"}},
 				{2, "run --kind write", []string{name, "--", "true"}},
+				{2, "acquire", []string{name}},
+				{2, "acquire --kind fair", []string{name}},
+				{2, "acquire --kind read", []string{name}},
 				{1, "inspect", []string{name}},
 				{1, "inspect --kind lock", []string{name}},
 				{1, "inspect --kind fenced", []string{name}},
@@ -606,15 +626,15 @@ func TestDataOfAnotherProgram(t *testing.T) {
 				{1, "force-release --yes --kind lock", []string{name}},
 				{1, "force-release --yes --kind fair", []string{name}},
 				{1, "force-release --yes --kind read", []string{name}},
-				{1, "semaphore delete", []string{name}},
-				{1, "permits delete", []string{name}},
-				{1, "latch delete", []string{name}},
+				{1, "semaphore delete --yes", []string{name}},
+				{1, "permits delete --yes", []string{name}},
+				{1, "latch delete --yes", []string{name}},
 			} {
 				code, stdout, stderr := on(t, s, c.verbs, c.args...)
 				require.Equal(t, c.code, code, "%s: %s", c.verbs, stderr)
 				require.Empty(t, stdout)
 				if finds := slices.Contains([]string{"inspect", "release", "force-release --yes"}, c.verbs); finds ||
-					strings.HasPrefix(data.what, "a hash") && !strings.HasSuffix(c.verbs, "delete") {
+					strings.HasPrefix(data.what, "a hash") && !strings.Contains(c.verbs, "delete") {
 					require.Contains(t, stderr, data.what, c.verbs)
 				} // else Redis says that the key has another type
 				require.Equal(t, before, rdb.Dump(t.Context(), name).Val(), c.verbs)

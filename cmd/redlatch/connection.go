@@ -53,6 +53,8 @@ type session struct {
 	rdb    redis.UniversalClient
 	client *primitives.Client
 	prefix string
+	// giveUp is when a wait ends although Redis does not answer; zero: when the commands time out.
+	giveUp time.Time
 }
 
 // withSession connects as the flags say, runs f, and closes the connection. It fails at once if Redis does
@@ -64,10 +66,11 @@ func withSession(
 	if err != nil {
 		return err
 	}
-	defer s.close()
+	defer func() { s.close(err) }()
 	patience := c.Duration("timeout")
 	if c.IsSet("wait") { // a silent Redis must not make the wait longer
-		patience = min(patience, max(c.Duration("wait"), 0)+pingGrace)
+		limit := max(c.Duration("wait"), 0) + waitGrace
+		patience, s.giveUp = min(patience, limit), time.Now().Add(limit)
 	}
 	if err := s.ping(ctx, patience); err != nil {
 		return err
@@ -75,8 +78,10 @@ func withSession(
 	return f(s)
 }
 
-// pingGrace is how much longer than --wait the first command may take.
-const pingGrace = 500 * time.Millisecond
+const (
+	waitGrace  = 500 * time.Millisecond // how much longer than --wait a command waits for Redis
+	closeGrace = 250 * time.Millisecond // and then for what an attempt without an answer has left there
+)
 
 // open returns the session that the flags describe. It sends nothing.
 func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {
@@ -90,15 +95,28 @@ func open(c *cli.Command, opts ...primitives.ClientOption) (*session, error) {
 		_ = rdb.Close()
 		return nil, err
 	}
-	return &session{rdb, client, c.String("prefix")}, nil
+	return &session{rdb: rdb, client: client, prefix: c.String("prefix")}, nil
 }
 
-// close ends the session. Holds that are left stay until their leases end.
-func (s *session) close() {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	_ = s.client.Close(ctx)
-	_ = s.rdb.Close()
+// close ends the session. Holds that are left stay until their leases end. After an error it does not wait for
+// a silent Redis beyond giveUp: the process ends, and with it the removal of what an attempt has left.
+func (s *session) close(err error) {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = s.client.Close(ctx)
+		_ = s.rdb.Close()
+	}()
+	var limit <-chan time.Time
+	if err != nil && !s.giveUp.IsZero() {
+		limit = time.After(max(time.Until(s.giveUp), 0) + closeGrace)
+	}
+	select {
+	case <-closed:
+	case <-limit:
+	}
 }
 
 // ping checks that Redis answers within timeout.

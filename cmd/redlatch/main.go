@@ -18,7 +18,7 @@ import (
 
 func main() {
 	redis.SetLogger(discard{}) // errors reach the user by exit codes and messages; the demo cuts connections on purpose
-	ctx, stop := untilSignal(context.Background())
+	ctx, stop := untilSignal(context.Background(), endingSignals)
 	code := run(ctx, os.Args, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // function that returns it, and list it here.
 func commands(args []string) []*cli.Command {
 	return []*cli.Command{
-		runCommand(args), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
+		runCommand(args), acquireCommand(), lsCommand(), inspectCommand(), releaseCommand(), forceReleaseCommand(),
 		semaphoreCommand(), permitsCommand(), latchCommand(),
 		watchCommand(), doctorCommand(), aclCommand(), benchCommand(),
 		tortureCommand(), tortureClientCommand(),

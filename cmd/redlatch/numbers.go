@@ -41,6 +41,7 @@ type verb struct {
 	args        string // such as "NAME N"
 	example     string // arguments of an example
 	flags       []cli.Flag
+	asks        bool // before it does it, unless --yes is given
 	do          func(*call) (text string, err error)
 }
 
@@ -63,6 +64,9 @@ func group(kind, usage, description string, verbs []verb) *cli.Command {
 }
 
 func (v verb) command(kind string) *cli.Command {
+	if v.asks {
+		v.flags = append(v.flags, yesFlag())
+	}
 	return &cli.Command{
 		Name: v.name, Usage: v.usage, ArgsUsage: v.args, Flags: v.flags,
 		Description: withExamples(exitOf(v.name), "redlatch "+kind+" "+v.name+" "+v.example),
@@ -74,6 +78,11 @@ func (v verb) command(kind string) *cli.Command {
 			k := &call{ctx: ctx, c: c, kind: kind, name: args[0], n: 1, answer: &numberAnswer{Name: args[0], Kind: kind}}
 			if len(args) > 1 && args[1] != "" {
 				if k.n, err = number(args[1]); err != nil {
+					return err
+				}
+			}
+			if v.asks {
+				if err := mayAsk(c); err != nil {
 					return err
 				}
 			}
@@ -101,8 +110,11 @@ func exitOf(verb string) string {
 	switch verb {
 	case "init":
 		return "Sets the number if there is none. If there is one, it stays unchanged, and the exit code is 1."
-	case "delete", "info":
+	case "info":
 		return "The exit code is 1 if NAME does not exist."
+	case "delete":
+		return "On a terminal it asks first; elsewhere it needs --yes. The exit code is 1 if NAME does not exist, or if\n" +
+			"you answer no. Holders are not told."
 	case "wait":
 		return "Waits until the count is 0, or there is no latch. The exit code is 75 if --wait ends first."
 	case "count":
@@ -126,7 +138,8 @@ func semaphoreCommand() *cli.Command {
 			{name: "add", usage: "add permits", args: "NAME N", example: "workers 2", do: add},
 			{name: "drain", usage: "remove all permits that are left", args: "NAME", example: "workers", do: drain},
 			{name: "info", usage: "show how many permits are left", args: "NAME", example: "workers", do: showInfo},
-			{name: "delete", usage: "delete the semaphore", args: "NAME", example: "workers", do: remove},
+			{name: "delete", usage: "delete the semaphore", args: "NAME", example: "--yes workers", asks: true,
+				do: remove},
 		})
 }
 
@@ -140,7 +153,8 @@ func permitsCommand() *cli.Command {
 			{name: "resize", usage: "set the number of permits, free and taken", args: "NAME N", example: "workers 4",
 				do: resize},
 			{name: "info", usage: "show how many permits are free", args: "NAME", example: "workers", do: showInfo},
-			{name: "delete", usage: "delete the permits", args: "NAME", example: "workers", do: remove},
+			{name: "delete", usage: "delete the permits", args: "NAME", example: "--yes workers", asks: true,
+				do: remove},
 		})
 }
 
@@ -157,7 +171,8 @@ func latchCommand() *cli.Command {
 			{name: "count", usage: "show the count", args: "NAME", example: "ready", do: showCount},
 			{name: "wait", usage: "wait until the count is 0", args: "NAME", example: "--wait 10s ready",
 				flags: []cli.Flag{wait}, do: waitForLatch},
-			{name: "delete", usage: "delete the latch", args: "NAME", example: "ready", do: remove},
+			{name: "delete", usage: "delete the latch", args: "NAME", example: "--yes ready", asks: true,
+				do: remove},
 		})
 }
 
@@ -217,6 +232,18 @@ func resize(k *call) (string, error) {
 }
 
 func remove(k *call) (string, error) {
+	if !k.c.Bool("yes") {
+		e, err := k.s.inspect(k.ctx, k.kind, k.name)
+		if err != nil {
+			return "", notOurs(err)
+		}
+		if e.isNothing() {
+			return "", k.missing()
+		}
+		if err := confirm(k.ctx, k.c, e, "Delete it?"); err != nil {
+			return "", err
+		}
+	}
 	deleted, err := k.handle().Delete(k.ctx)
 	if err != nil {
 		return "", notOurs(err)
@@ -266,12 +293,19 @@ func countDown(k *call) (string, error) {
 }
 
 func waitForLatch(k *call) (string, error) {
-	ctx, latch := k.ctx, k.s.client.CountDownLatch(k.name)
+	ctx, stop := untilSignal(k.ctx, passedOn)
+	defer stop()
+	if !k.s.giveUp.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, k.s.giveUp)
+		defer cancel()
+	}
+	latch := k.s.client.CountDownLatch(k.name)
 	k.answer.Count = new(0)
 	opened := fmt.Sprintf("latch %q is open", k.name)
 	if count, err := latch.Count(ctx); err == nil && count == 0 {
 		// A name that was mistyped looks the same. The exit code is 0, because there is nothing to wait for.
-		fmt.Fprintf(k.c.Root().ErrWriter, "redlatch: there is no latch %q: it has opened, or was never set\n", k.name)
+		notesOf(k.c).note("hint", "there is no latch %q: it has opened, or was never set", k.name)
 		return opened, nil
 	}
 	if !k.c.IsSet("wait") {
@@ -289,11 +323,17 @@ func waitForLatch(k *call) (string, error) {
 		}
 		return opened, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, over)
+	waiting, cancel := context.WithTimeoutCause(ctx, limit, over)
 	defer cancel()
-	err := latch.Wait(ctx)
-	if errors.Is(err, over) && !errors.Is(err, primitives.ErrUnavailable) {
-		err = over // without the library's prefix, which names the latch, too
+	err := latch.Wait(waiting)
+	if !errors.Is(err, over) || errors.Is(err, primitives.ErrUnavailable) {
+		return opened, err
 	}
-	return opened, err
+	switch count, err := latch.Count(ctx); { // Redis may have fallen silent meanwhile
+	case err != nil:
+		return "", err
+	case count > 0:
+		return "", over // without the library's prefix, which names the latch, too
+	}
+	return opened, nil
 }

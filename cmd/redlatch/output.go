@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -37,6 +38,36 @@ func printJSON(c *cli.Command, v any) error {
 	out := json.NewEncoder(c.Root().Writer)
 	out.SetEscapeHTML(false)
 	return out.Encode(v)
+}
+
+// notes are lines for people on standard error, beside the error at the end. With --json they are objects.
+type notes struct {
+	out  io.Writer
+	json bool
+	all  bool // --verbose
+}
+
+func notesOf(c *cli.Command) notes {
+	return notes{c.Root().ErrWriter, c.Bool("json"), c.Bool("verbose")}
+}
+
+func (n notes) note(event, format string, args ...any) {
+	text := strings.TrimPrefix(fmt.Sprintf(format, args...), "redlatch: ")
+	if n.json {
+		_ = json.NewEncoder(n.out).Encode(struct {
+			Event   string `json:"event"`
+			Message string `json:"message"`
+		}{event, text})
+		return
+	}
+	fmt.Fprintln(n.out, "redlatch:", harmless(text))
+}
+
+// verbose is a note that only --verbose shows.
+func (n notes) verbose(event, format string, args ...any) {
+	if n.all {
+		n.note(event, format, args...)
+	}
 }
 
 // colours reports whether to use colours on w.

@@ -88,11 +88,11 @@ func forceReleaseCommand() *cli.Command {
 		Description: withExamples(
 			"Frees NAME. Its holders are told that they have lost it and should stop, but nothing makes\n"+
 				"them stop. On a terminal it asks first; elsewhere it needs --yes. The exit code is 1 if nobody held NAME,\n"+
-				"or if you answer no.",
+				"if it holds data of another program, which stays, or if you answer no.",
 			"redlatch force-release --yes orders:42"),
 		Flags: []cli.Flag{
 			kindFlag(heldKinds),
-			&cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"},
+			yesFlag(),
 		},
 		Action: func(ctx context.Context, c *cli.Command) error {
 			args, err := arguments(c)
@@ -104,13 +104,20 @@ func forceReleaseCommand() *cli.Command {
 				return err
 			}
 			name := args[0]
-			if !c.Bool("yes") && !isTerminal(os.Stdin) {
-				return badUsage("force-release needs --yes where it cannot ask")
+			if err := mayAsk(c); err != nil {
+				return err
 			}
 			return withSession(ctx, c, func(s *session) error {
 				if !c.Bool("yes") {
-					if err := s.confirm(ctx, c, kind, name); err != nil {
+					e, err := s.inspect(ctx, kind, name)
+					if err != nil {
 						return notOurs(err)
+					}
+					if len(e.Holders) == 0 {
+						return failure("%q: nobody holds it", name)
+					}
+					if err := confirm(ctx, c, e, "Free it?"); err != nil {
+						return err
 					}
 				}
 				kind, held, err := s.forceRelease(ctx, kind, name)
@@ -130,18 +137,23 @@ func forceReleaseCommand() *cli.Command {
 	}
 }
 
-// confirm shows who holds name, and asks.
-func (s *session) confirm(ctx context.Context, c *cli.Command, kind, name string) error {
-	e, err := s.inspect(ctx, kind, name)
-	if err != nil {
-		return err
+func yesFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "yes", Aliases: []string{"y"}, Usage: "do not ask"}
+}
+
+// mayAsk returns an error if --yes is not given and there is nobody to ask.
+func mayAsk(c *cli.Command) error {
+	if !c.Bool("yes") && !isTerminal(os.Stdin) {
+		return badUsage("%s needs --yes where it cannot ask", strings.TrimPrefix(c.FullName(), "redlatch "))
 	}
-	if len(e.Holders) == 0 {
-		return failure("%q: nobody holds it", name)
-	}
+	return nil
+}
+
+// confirm shows what is there, and asks. The error says that the answer was no.
+func confirm(ctx context.Context, c *cli.Command, e *entry, question string) error {
 	out := c.Root().ErrWriter
 	printEntry(out, e)
-	fmt.Fprint(out, "Free it? [y/N] ")
+	fmt.Fprintf(out, "%s [y/N] ", question)
 	answer := make(chan string, 1)
 	go func() { // reading cannot be cancelled; a signal ends the process
 		line, _ := bufio.NewReader(os.Stdin).ReadString('\n')
@@ -150,7 +162,7 @@ func (s *session) confirm(ctx context.Context, c *cli.Command, kind, name string
 	select {
 	case line := <-answer:
 		if line != "y" && line != "yes" {
-			return failure("not released")
+			return failure("nothing was changed")
 		}
 		return nil
 	case <-ctx.Done():

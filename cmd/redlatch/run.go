@@ -49,13 +49,7 @@ func runCommand(args []string) *cli.Command {
 			"redlatch run --nonblock --kind fenced ledger -- sh -c 'echo token $REDLATCH_TOKEN'",
 			"redlatch run --wait 10s --max-hold 1h reports -- echo report"),
 		StopOnNthArg: new(1), // flags of CMD are not ours
-		Flags: []cli.Flag{
-			&cli.StringFlag{Name: "kind", Value: kindLock, Usage: "`KIND`: " + strings.Join(runKinds, ", ")},
-			&cli.BoolFlag{Name: "nonblock", Aliases: []string{"n"}, Usage: "do not wait: exit with 75 if NAME is not free"},
-			&cli.DurationFlag{
-				Name: "wait", Aliases: []string{"w"}, HideDefault: true,
-				Usage: "exit with 75 if NAME is not acquired within `DURATION` (default: wait for ever)",
-			},
+		Flags: append(requestFlags(runKinds),
 			&cli.DurationFlag{
 				Name: "lease", HideDefault: true,
 				Usage: "hold NAME for `DURATION` at most, without renewals",
@@ -72,9 +66,11 @@ func runCommand(args []string) *cli.Command {
 				Name: "min-hold", HideDefault: true,
 				Usage: "NAME stays held for `DURATION` after it was acquired, even if CMD ends sooner (default: it does not)",
 			},
-			&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, with --kind semaphore or permits"},
 			&cli.DurationFlag{Name: "grace", Value: 5 * time.Second, Usage: "`DURATION` from SIGTERM to SIGKILL, at most"},
-		},
+			&cli.BoolFlag{
+				Name: "verbose", Aliases: []string{"v"},
+				Usage: "say on standard error who holds NAME while redlatch waits, and when it is acquired and released",
+			}),
 		Action: func(ctx context.Context, c *cli.Command) error {
 			j, err := newJob(c, args)
 			if err != nil {
@@ -91,13 +87,11 @@ const defaultTTL = 30 * time.Second
 
 // job is one use of the command run.
 type job struct {
-	kind, name string
-	path       string // of CMD
-	argv       []string
-	options    []primitives.Option
-	ttl        time.Duration // of the key in Redis when it was last written, at least
-	minHold    time.Duration // 0: none
-	grace      time.Duration
+	request
+	path  string // of CMD
+	argv  []string
+	ttl   time.Duration // of the key in Redis when it was last written, at least
+	grace time.Duration
 }
 
 // newJob reads the flags and arguments. args is the command line as it was given.
@@ -106,22 +100,15 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	if err != nil {
 		return nil, err
 	}
-	j := &job{
-		kind: c.String("kind"), name: name, argv: argv, ttl: c.Duration("watchdog"), minHold: c.Duration("min-hold"),
-		grace: c.Duration("grace"),
+	r, err := newRequest(c, name)
+	if err != nil {
+		return nil, err
 	}
-	pooled := j.kind == kindSemaphore || j.kind == kindPermits
+	r.minHold = c.Duration("min-hold")
+	j := &job{request: r, argv: argv, ttl: c.Duration("watchdog"), grace: c.Duration("grace")}
 	switch {
-	case !slices.Contains(runKinds, j.kind):
-		return nil, badUsage("--kind %q is none of %s", j.kind, strings.Join(runKinds, ", "))
-	case c.Bool("nonblock") && c.IsSet("wait"):
-		return nil, badUsage("--nonblock and --wait exclude each other")
 	case c.IsSet("lease") && c.IsSet("watchdog"):
 		return nil, badUsage("--lease and --watchdog exclude each other")
-	case c.Int("permits") < 1:
-		return nil, badUsage("--permits %d: at least 1", c.Int("permits"))
-	case c.Int("permits") > 1 && !pooled:
-		return nil, badUsage("--permits %d: a %s has no permits", c.Int("permits"), j.kind)
 	case c.IsSet("min-hold") && j.kind == kindSemaphore:
 		return nil, badUsage("--min-hold: a %s has no TTL to keep it held; take --kind %s", j.kind, kindPermits)
 	case c.IsSet("min-hold") && j.minHold < time.Millisecond:
@@ -132,12 +119,6 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 		return nil, badUsage("--min-hold %v is longer than --max-hold %v", j.minHold, c.Duration("max-hold"))
 	case j.grace < 0:
 		return nil, badUsage("--grace %v is negative", j.grace)
-	}
-	if c.Bool("nonblock") {
-		j.options = append(j.options, primitives.WithWait(0))
-	}
-	if c.IsSet("wait") {
-		j.options = append(j.options, primitives.WithWait(c.Duration("wait")))
 	}
 	if c.IsSet("lease") {
 		j.ttl = c.Duration("lease")
@@ -153,9 +134,6 @@ func newJob(c *cli.Command, args []string) (*job, error) {
 	if j.ttl < time.Millisecond {
 		return nil, badUsage("--lease, --watchdog and --max-hold: at least 1ms")
 	}
-	if pooled {
-		j.options = append(j.options, primitives.WithPermits(c.Int("permits")))
-	}
 	j.path, err = find(argv[0])
 	return j, err
 }
@@ -168,12 +146,12 @@ func splitCommand(rest, args []string) (name string, argv []string, err error) {
 		return rest[0], rest[2:], nil
 	case n > 1 && args[len(args)-n] == "--":
 		return rest[0], rest[1:], nil
+	case n == 0 || args[len(args)-n-1] == "--": // run -- CMD
+		return "", nil, badUsage("NAME is missing: redlatch run NAME -- %s", cmp.Or(strings.Join(rest, " "), "CMD"))
 	case n > 1:
 		return "", nil, badUsage("run takes -- before the command, and its flags before NAME (see redlatch run --help)")
-	case n == 1:
-		return "", nil, badUsage("the command is missing: redlatch run %s -- CMD", rest[0])
 	}
-	return "", nil, badUsage("NAME is missing (see redlatch run --help)")
+	return "", nil, badUsage("the command is missing: redlatch run %s -- CMD", rest[0])
 }
 
 // find returns the path of CMD. It looks before the lock is acquired: a wait would be in vain.
@@ -200,9 +178,6 @@ func notStarted(cmd string, err error) error {
 // margin is how long before the end of its TTL the hold is lost: a tenth, so that SIGTERM is of use.
 func (j *job) margin() time.Duration { return max(j.ttl/10, j.ttl/100+2*time.Millisecond) }
 
-// passedOn are the signals that go to the child's group, and that end a wait.
-var passedOn = append([]os.Signal{syscall.SIGQUIT}, append(userSignals, endingSignals...)...)
-
 // run acquires, runs the child, and releases.
 func (j *job) run(ctx context.Context, s *session) error {
 	signals := make(chan os.Signal, 16)
@@ -212,92 +187,20 @@ func (j *job) run(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
+	began := time.Now()
 	code, err := j.supervise(hold, signals)
 	signal.Stop(signals) // from here on a signal ends redlatch, even if Redis does not answer the release
-	lost := j.release(s, hold)
+	lost := j.release(s, hold, began)
 	switch {
 	case err != nil:
 		return err
-	case lost:
-		return &codedError{exitLost, fmt.Errorf("%s %q was lost while %s ran", j.kind, j.name, j.argv[0])}
+	case lost != nil:
+		return &codedError{exitLost, fmt.Errorf("%w; %s was running", lost, j.argv[0])}
 	case code != 0:
 		return &codedError{code: code}
 	}
 	return nil
 }
-
-// acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not ctx's,
-// because a signal must not look like a loss.
-func (j *job) acquire(ctx context.Context, s *session, signals chan os.Signal) (*primitives.Hold, error) {
-	waiting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	giveUp := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
-	type result struct {
-		hold *primitives.Hold
-		err  error
-	}
-	acquired := make(chan result, 1)
-	go func() {
-		hold, err := s.acquirer(j.kind, j.name).Acquire(waiting, j.options...)
-		acquired <- result{hold, err}
-	}()
-	var r result
-	select {
-	case r = <-acquired:
-	case sig := <-signals:
-		signal.Stop(signals) // the next one ends redlatch, even if Redis does not answer
-		cancel(&signalError{sig.(syscall.Signal)})
-		r = <-acquired
-	}
-	undisturbed := giveUp() && waiting.Err() == nil // else the context of the hold has ended, or is about to
-	switch {
-	case r.err != nil:
-		return nil, j.explain(ctx, s, r.err)
-	case !undisturbed: // a signal came when it was granted
-		_ = r.hold.Release(waiting)
-		if j.minHold > 0 { // CMD does not run, so the name is free at once
-			j.releaseID(context.WithoutCancel(ctx), s, r.hold)
-		}
-		return nil, cmp.Or(context.Cause(waiting), context.Cause(ctx))
-	}
-	return r.hold, nil
-}
-
-// explain adds who holds the name now, with the names of their clients, to the error of an acquisition that
-// was refused. It is best effort.
-func (j *job) explain(ctx context.Context, s *session, err error) error {
-	_, ended := errors.AsType[*signalError](err)
-	if ended || !errors.Is(err, primitives.ErrNotAcquired) || errors.Is(err, primitives.ErrUnavailable) {
-		return err
-	}
-	holder, ok := s.acquirer(j.kind, j.name).(interface {
-		Info(ctx context.Context) (primitives.Info, error)
-	})
-	if !ok {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
-	defer cancel()
-	info, failed := holder.Info(ctx)
-	if failed != nil {
-		return err
-	}
-	var held []string
-	for _, h := range info.Holders[:min(len(info.Holders), mostHolders)] {
-		if h.Client != "" {
-			h.ID += " of " + h.Client
-		}
-		held = append(held, h.ID)
-	}
-	if len(held) == 0 {
-		return err
-	}
-	return fmt.Errorf("%w; now held by %s", err, strings.Join(held, ", "))
-}
-
-const (
-	explainTimeout = 500 * time.Millisecond
-	mostHolders    = 5 // in a message; permits may have thousands
-)
 
 // supervise starts the child, and returns its exit code when it has exited. After a loss it returns only
 // when the whole group is gone or killed.
@@ -372,32 +275,34 @@ func (j *job) environment(hold *primitives.Hold) []string {
 	return env
 }
 
-// release releases the hold, and reports whether it was lost before. It also removes what is left of a
-// hold that ended by time: the child is gone, so others need not wait for the end of the lease. A minimum hold
-// is kept all the same.
-func (j *job) release(s *session, hold *primitives.Hold) (lost bool) {
+// release releases the hold, and returns why it was lost before, if it was. It also removes what is left of
+// a hold that ended by time: the child is gone, so others need not wait for the end of the lease. A minimum
+// hold is kept all the same.
+func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost error) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
 	err := hold.Release(ctx)
+	held := time.Since(began)
 	switch {
 	case errors.Is(err, primitives.ErrLost):
 		if j.minHold == 0 {
-			j.releaseID(ctx, s, hold)
+			j.removeRest(ctx, s, hold)
 		}
-		return true
+		if loss, ok := errors.AsType[*primitives.LossError](err); ok {
+			named := *loss
+			named.Kind = j.kind
+			return &named
+		}
+		return err
 	case err != nil:
-		fmt.Fprintf(os.Stderr, "redlatch: %v; %q stays held until its lease ends\n", err, j.name)
+		j.notes.note("warning", "%v; %q stays held until its lease ends", err, j.name)
+	case held < j.minHold:
+		j.notes.verbose("released", "released %s %q, which stays held for another %v (--min-hold)",
+			j.kind, j.name, shown(j.minHold-held))
+	default:
+		j.notes.verbose("released", "released %s %q, held for %v", j.kind, j.name, held.Round(time.Millisecond))
 	}
-	return false
-}
-
-// releaseID frees in Redis what a hold that has ended may have left there.
-func (j *job) releaseID(ctx context.Context, s *session, hold *primitives.Hold) {
-	if holder, ok := s.acquirer(j.kind, j.name).(releaser); ok {
-		for id := range strings.SplitSeq(hold.ID(), ",") {
-			_ = holder.ReleaseID(ctx, id)
-		}
-	}
+	return nil
 }
 
 // releaseTimeout bounds how long the end of run waits for Redis.

@@ -209,10 +209,12 @@ func TestSignalEndsAWait(t *testing.T) {
 	s := redistest.Redis(t)
 	cases := map[string]syscall.Signal{
 		kindFair: syscall.SIGINT, kindFenced: syscall.SIGTERM, kindRead: syscall.SIGINT, kindWrite: syscall.SIGTERM,
-		kindSemaphore: syscall.SIGINT, kindPermits: syscall.SIGINT, kindLatch: syscall.SIGTERM,
+		kindSemaphore: syscall.SIGINT, kindPermits: syscall.SIGINT,
 	}
 	for _, sig := range forwarded {
-		cases[kindLock+" "+strconv.Itoa(int(sig))] = sig
+		for _, what := range []string{kindLock, kindLatch, "acquire"} {
+			cases[what+" "+strconv.Itoa(int(sig))] = sig
+		}
 	}
 	for name, sig := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -221,9 +223,12 @@ func TestSignalEndsAWait(t *testing.T) {
 			name := redistest.Name(t)
 			c := client(t, s)
 			args := append([]string{"run", "--kind", kind, name}, childArgs(t, "exit", "0")...)
+			if kind == "acquire" {
+				kind, args = kindLock, []string{"acquire", name}
+			}
 			switch lock := (&session{client: c}).lock(kind, name); {
 			case kind == kindLatch:
-				args = []string{"latch", "wait", name}
+				args = []string{"latch", "wait", "-w", "1m", name}
 				_, err := c.CountDownLatch(name).Init(t.Context(), 1)
 				require.NoError(t, err)
 			case kind == kindRead:
@@ -274,6 +279,7 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 			require.Zero(t, code, stderr)
 			require.Equal(t, exitLost, p.wait(), p.errs)
 			requireError(t, p.errs.String(), exitLost)
+			require.Regexp(t, `lost: (forced|gone): `, p.errs.String()) // a young hold is not told of the takeover
 			if tt.mode != "term" {
 				require.GreaterOrEqual(t, lastBeat(t, p.rest()).Sub(began), tt.grace-50*time.Millisecond, "the full grace")
 			}
@@ -288,15 +294,16 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	for name, tt := range map[string]struct {
-		mode  string
-		flags []string
-		cut   bool // from Redis
+		mode   string
+		flags  []string
+		cut    bool // from Redis
+		reason primitives.LossReason
 	}{
-		"lease":             {"stubborn", []string{"--lease", "3s"}, false},
-		"lease, grandchild": {"parent", []string{"--lease", "3s"}, false},
-		"max hold":          {"stubborn", []string{"--max-hold", "3s"}, false},
-		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "3s"}, false},
-		"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true},
+		"lease":             {"stubborn", []string{"--lease", "3s"}, false, primitives.LossLimit},
+		"lease, grandchild": {"parent", []string{"--lease", "3s"}, false, primitives.LossLimit},
+		"max hold":          {"stubborn", []string{"--max-hold", "3s"}, false, primitives.LossLimit},
+		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "3s"}, false, primitives.LossLimit},
+		"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true, primitives.LossExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -319,6 +326,7 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 			acquired := time.Now()
 			require.NoError(t, err)
 			require.Equal(t, exitLost, p.wait(), p.errs)
+			require.Contains(t, p.errs.String(), "lost: "+string(tt.reason)+": ")
 			require.Less(t, lastBeat(t, p.rest()), acquired)
 		})
 	}

@@ -10,12 +10,12 @@ import (
 // endingSignals end a command that has no other use for them.
 var endingSignals = []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
 
-// untilSignal returns a context that the first signal ends, with a [signalError]. The second one ends the
-// process, because a command may still be waiting for Redis to clean up.
-func untilSignal(ctx context.Context) (context.Context, func()) {
+// untilSignal returns a context that the first of these signals ends, with a [signalError]. The second one
+// ends the process, because a command may still be waiting for Redis to clean up.
+func untilSignal(ctx context.Context, signals []os.Signal) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	received := make(chan os.Signal, 1)
-	catch(received, endingSignals)
+	catch(received, signals)
 	go func() {
 		select {
 		case sig := <-received:

@@ -162,7 +162,7 @@ func TestRunStopsWithItsCommand(t *testing.T) {
 		return s.Client(t).Exists(t.Context(), name).Val() == 0
 	}, "the lock is lost")
 	term.write("fg\n")
-	term.await("was lost")
+	term.await("lost: limit")
 	term.write("echo code=$?\n")
 	term.await("code=" + strconv.Itoa(exitLost))
 	term.write("exit\n")
@@ -200,6 +200,38 @@ func TestForceReleaseAsksOnATerminal(t *testing.T) {
 	term.write("\x03")
 	require.Equal(t, 128+int(syscall.SIGINT), term.wait())
 	require.NoError(t, hold.Check(t.Context()))
+}
+
+// The verb delete asks, too.
+func TestDeleteAsksOnATerminal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	c := client(t, s)
+	for kind, init := range map[string]func(name string) (bool, error){
+		kindSemaphore: func(name string) (bool, error) { return c.Semaphore(name).Init(t.Context(), 3) },
+		kindPermits:   func(name string) (bool, error) { return c.PermitExpirableSemaphore(name).Init(t.Context(), 3) },
+		kindLatch:     func(name string) (bool, error) { return c.CountDownLatch(name).Init(t.Context(), 3) },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			_, err := init(name)
+			require.NoError(t, err)
+			for _, tt := range []struct {
+				answer string
+				code   int
+				left   int64
+			}{{"n\n", exitFailed, 1}, {"y\n", 0, 0}, {"", exitFailed, 0}} {
+				term := onTerminal(t, "redis://"+s.Addr(), kind, "delete", name)
+				if tt.answer != "" {
+					require.Contains(t, strings.Join(term.await("[y/N] "), "\n"), "3")
+					term.write(tt.answer)
+				}
+				require.Equal(t, tt.code, term.wait())
+				require.Equal(t, tt.left, s.Client(t).Exists(t.Context(), name).Val())
+			}
+		})
+	}
 }
 
 // Headings are bold on a terminal, unless NO_COLOR says otherwise.

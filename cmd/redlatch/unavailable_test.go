@@ -1,12 +1,15 @@
 package main
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
 )
 
 // If Redis does not answer, run exits with 3, not with 75: also if it falls silent while run waits. Its end
@@ -39,21 +42,74 @@ func TestRunSaysThatRedisDoesNotAnswer(t *testing.T) {
 	}
 }
 
-// The message of exit code 75 names the holder and its client.
-func TestRunNamesTheHolder(t *testing.T) {
+// A wait ends soon after its limit even if Redis answers no script.
+func TestWaitEndsAlthoughRedisIsSilent(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	c := client(t, s)
-	hold, err := c.Lock(name).Acquire(t.Context())
+	_, err := c.Lock(name).Acquire(t.Context())
 	require.NoError(t, err)
-	redistest.WaitFor(t, soon, func() bool { // its name is announced in the background
-		info, err := c.Lock(name).Info(t.Context())
-		return err == nil && len(info.Holders) == 1 && info.Holders[0].Client != ""
-	}, "the holder has a name")
-	info, err := c.Lock(name).Info(t.Context())
+	_, err = c.CountDownLatch(name+"-latch").Init(t.Context(), 1)
 	require.NoError(t, err)
-	run := start(t, "redis://"+s.Addr(), append([]string{"run", "-n", name}, childArgs(t, "exit", "0")...)...)
-	require.Equal(t, exitNotAcquired, run.wait(), run.errs)
-	require.Contains(t, run.errs.String(), "now held by "+hold.ID()+" of "+info.Holders[0].Client)
+	for _, wait := range []time.Duration{0, time.Second} {
+		for verbs, on := range map[string]string{"acquire": name, "latch wait": name + "-latch"} {
+			t.Run(verbs+" "+wait.String(), func(t *testing.T) {
+				t.Parallel()
+				p := s.Proxy(t)
+				t.Cleanup(p.HoldReplies(func(args []string) bool {
+					command := strings.ToLower(args[0])
+					return strings.HasPrefix(command, "eval") || command == "get"
+				}))
+				began := time.Now()
+				all := append(strings.Fields(verbs), "--json", "--redis", "redis://"+p.Addr(), "-w", wait.String(), on)
+				code, _, stderr := redlatch(t.Context(), all...)
+				require.Equal(t, exitUnreachable, code, stderr)
+				requireError(t, stderr, exitUnreachable)
+				require.Less(t, time.Since(began), wait+3*time.Second) // 1 s on an idle machine
+			})
+		}
+	}
+}
+
+// The message of exit code 75 names the holder and its client, whatever the kind; of a plain semaphore, how many
+// permits are left.
+func TestRefusalNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	c := client(t, s, primitives.WithClientName("web-7"))
+	for kind, held := range map[string]string{
+		kindLock: kindLock, kindFair: kindFair, kindFenced: kindFenced, kindRead: kindWrite, kindWrite: kindRead,
+		kindPermits: kindPermits, kindSemaphore: kindSemaphore,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			x := &session{client: c}
+			switch kind {
+			case kindSemaphore:
+				_, err := c.Semaphore(name).Init(t.Context(), 0)
+				require.NoError(t, err)
+			case kindPermits:
+				_, err := c.PermitExpirableSemaphore(name).Init(t.Context(), 1)
+				require.NoError(t, err)
+			}
+			want := "0 permits are free"
+			if kind != kindSemaphore {
+				hold, err := x.acquirer(held, name).Acquire(t.Context())
+				require.NoError(t, err)
+				defer func() { _ = hold.Release(context.Background()) }() // else it is not renewed
+				want = "held by " + hold.ID() + " of web-7 for another "
+				redistest.WaitFor(t, soon, func() bool { // its name is announced in the background
+					info, err := x.acquirer(held, name).Info(t.Context())
+					return err == nil && len(info.Holders) == 1 && info.Holders[0].Client != ""
+				}, "the holder has a name")
+			}
+			for _, wait := range [][]string{{"-n"}, {"-w", "200ms"}} {
+				code, _, stderr := on(t, s, "run --kind "+kind, append(wait, name, "--", "true")...)
+				require.Equal(t, exitNotAcquired, code, stderr)
+				require.Contains(t, stderr, want)
+			}
+		})
+	}
 }

@@ -32,7 +32,7 @@ func watchCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			defer s.close()
+			defer s.close(nil)
 			// SIGINT ends it also as a background job of a script, which starts with SIGINT ignored.
 			ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
 			defer stop()

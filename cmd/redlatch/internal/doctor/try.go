@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/cmd/redlatch/internal/acl"
 	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -59,7 +60,7 @@ func pubsub(ctx context.Context, e *exam) ([]Result, error) {
 	if e.unfit {
 		return skipped()
 	}
-	channel := "redisson_lock__channel:" + tagged(e.name)
+	channel := acl.LockChannel(e.name)
 	results := e.message(ctx, "PUBLISH", channel,
 		func() *redis.PubSub { return e.Redis.Subscribe(ctx, channel) },
 		func(ctx context.Context) error { return e.Redis.Publish(ctx, channel, "0").Err() })
@@ -82,12 +83,12 @@ func (e *exam) message(
 	sub := subscribe()
 	defer func() { _ = sub.Close() }()
 	if _, err := sub.ReceiveTimeout(ctx, e.Timeout); err != nil { // the confirmation
-		return warn("allow the channels (&redisson_*) and the commands (+@pubsub); some proxies do not support them",
+		return warn("see acl, which says what to allow; some proxies do not support it",
 			"cannot subscribe to %s: %s; %s", channel, oneLine(err), polls)
 	}
 	start := time.Now()
 	if err := publish(ctx); err != nil {
-		return fail("allow +"+strings.ToLower(how)+" and the channels (&redisson_*)",
+		return fail("see acl, which says what to allow: +"+strings.ToLower(how)+", or a channel",
 			"cannot publish, so locks cannot be acquired: %s", oneLine(err))
 	}
 	for {

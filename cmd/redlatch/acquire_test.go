@@ -1,0 +1,125 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+)
+
+// What acquire prints gives the lock back.
+func TestAcquireAndRelease(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range heldKinds {
+			name := redistest.Name(t)
+			flags := []string{"--kind", kind}
+			if kind == kindPermits {
+				_, err := client(t, s).PermitExpirableSemaphore(name).Init(t.Context(), 2)
+				require.NoError(t, err)
+				flags = append(flags, "--permits", "2")
+			}
+			code, stdout, stderr := on(t, s, "acquire", append(flags, "--json", name)...)
+			require.Zero(t, code, stderr)
+			require.Empty(t, stderr)
+			var got struct {
+				ID         string
+				Token      int64
+				ValidUntil time.Time `json:"valid_until"`
+			}
+			require.NoError(t, json.Unmarshal([]byte(stdout), &got), stdout)
+			require.Equal(t, kind == kindFenced, strings.Contains(stdout, `"token":1`), stdout)
+			require.WithinDuration(t, time.Now().Add(defaultTTL), got.ValidUntil, 5*time.Second)
+
+			other := kind
+			if kind == kindRead { // readers exclude writers only
+				other = kindWrite
+			}
+			code, stdout, stderr = on(t, s, "acquire", "-n", "--kind", other, name)
+			require.Equal(t, exitNotAcquired, code)
+			require.Empty(t, stdout)
+			for id := range strings.SplitSeq(got.ID, ",") {
+				require.Contains(t, stderr, id)
+			}
+			code, _, stderr = on(t, s, "release", name, got.ID)
+			require.Zero(t, code, stderr)
+			code, _, _ = on(t, s, "release", "--kind", kind, name, got.ID)
+			require.Equal(t, exitFailed, code, "it is released")
+
+			// Without --json the output is the id. The lock is left to its lease.
+			code, stdout, _ = on(t, s, "acquire", append(flags, "-n", "--lease", "300ms", name)...)
+			require.Zero(t, code)
+			require.Regexp(t, `^[0-9a-f-]{32,}(:\d+|,[0-9a-f]{32})\n$`, stdout)
+			code, _, stderr = on(t, s, "acquire", append(flags, "-w", "10s", name)...)
+			require.Zero(t, code, stderr)
+		}
+	})
+}
+
+// A lock whose id nobody learns is released.
+func TestAcquireThatCannotPrint(t *testing.T) {
+	t.Parallel()
+	s := redistest.Miniredis(t)
+	run := shell(t, s.Addr())
+	rdb := s.Client(t)
+	code, output := run("(sleep 0.2; redlatch acquire name) | true") // nobody reads the pipe any more
+	require.Zero(t, code)
+	require.Contains(t, output, "cannot print the id")
+	require.Zero(t, rdb.Exists(t.Context(), "name").Val())
+	if _, err := os.Stat("/dev/full"); err == nil {
+		code, output = run("redlatch acquire name >/dev/full")
+		require.Equal(t, exitFailed, code, output)
+		require.Contains(t, output, "cannot print the id")
+		require.Zero(t, rdb.Exists(t.Context(), "name").Val())
+	}
+}
+
+// With --verbose, standard error says who holds the name while run waits, and when it is acquired and released.
+func TestRunVerbose(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, asJSON := range []bool{false, true} {
+		name := redistest.Name(t)
+		hold, err := client(t, s).FencedLock(name).Acquire(t.Context())
+		require.NoError(t, err)
+		args := append([]string{"run", "-v", "--kind", "fenced", name}, childArgs(t, "exit", "0")...)
+		if asJSON {
+			args = append([]string{"run", "--json"}, args[1:]...)
+		}
+		p := start(t, "redis://"+s.Addr(), args...)
+		redistest.WaitFor(t, soon, func() bool { return strings.Contains(p.errs.String(), "waiting") }, "it waits")
+		require.NoError(t, hold.Release(t.Context()))
+		require.Zero(t, p.wait(), p.errs)
+		lines := strings.Split(strings.TrimSpace(p.errs.String()), "\n")
+		require.Len(t, lines, 3)
+		for i, want := range []string{
+			`waiting for fenced "NAME", held by ` + hold.ID() + ` `, `acquired fenced "NAME" as `, `released fenced "NAME", held for `,
+		} {
+			line := lines[i]
+			if asJSON {
+				var note struct{ Event, Message string }
+				require.NoError(t, json.Unmarshal([]byte(line), &note), line)
+				require.Equal(t, []string{"waiting", "acquired", "released"}[i], note.Event)
+				line = "redlatch: " + note.Message
+			}
+			require.True(t, strings.HasPrefix(line, "redlatch: "+strings.ReplaceAll(want, "NAME", name)), line)
+		}
+	}
+	// A minimum hold, and a loss.
+	name := redistest.Name(t)
+	p := start(t, "redis://"+s.Addr(),
+		append([]string{"run", "--verbose", "--min-hold", "1m", name}, childArgs(t, "exit", "0")...)...)
+	require.Zero(t, p.wait())
+	require.Regexp(t, `released lock ".*", which stays held for another 59s`, p.errs.String())
+	p = start(t, "redis://"+s.Addr(),
+		append([]string{"run", "-v", "--lease", "500ms", name + "-lost"}, childArgs(t, "stubborn")...)...)
+	require.Equal(t, exitLost, p.wait())
+	require.NotContains(t, p.errs.String(), "released")
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// request is an acquisition that run or acquire makes.
+type request struct {
+	kind, name string
+	options    []primitives.Option
+	minHold    time.Duration // 0: none
+	notes      notes
+}
+
+// requestFlags are the flags that run and acquire share.
+func requestFlags(kinds []string) []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "kind", Value: kindLock, Usage: "`KIND`: " + strings.Join(kinds, ", ")},
+		&cli.BoolFlag{Name: "nonblock", Aliases: []string{"n"}, Usage: "do not wait: exit with 75 if NAME is not free"},
+		&cli.DurationFlag{
+			Name: "wait", Aliases: []string{"w"}, HideDefault: true,
+			Usage: "exit with 75 if NAME is not acquired within `DURATION` (default: wait for ever)",
+		},
+		&cli.IntFlag{Name: "permits", Value: 1, Usage: "take `N` permits, with --kind semaphore or permits"},
+	}
+}
+
+// newRequest reads the flags of requestFlags.
+func newRequest(c *cli.Command, name string) (request, error) {
+	r := request{kind: c.String("kind"), name: name, notes: notesOf(c)}
+	pooled := r.kind == kindSemaphore || r.kind == kindPermits
+	permits := c.Int("permits")
+	switch {
+	case !slices.Contains(runKinds, r.kind):
+		return r, badUsage("--kind %q is none of %s", r.kind, strings.Join(runKinds, ", "))
+	case c.Bool("nonblock") && c.IsSet("wait"):
+		return r, badUsage("--nonblock and --wait exclude each other")
+	case c.Duration("wait") < 0:
+		return r, badUsage("--wait %v is negative", c.Duration("wait"))
+	case permits < 1:
+		return r, badUsage("--permits %d: at least 1", permits)
+	case permits > 1 && !pooled:
+		return r, badUsage("--permits %d: a %s has no permits", permits, r.kind)
+	}
+	if c.Bool("nonblock") {
+		r.options = append(r.options, primitives.WithWait(0))
+	}
+	if c.IsSet("wait") {
+		r.options = append(r.options, primitives.WithWait(c.Duration("wait")))
+	}
+	if pooled {
+		r.options = append(r.options, primitives.WithPermits(permits))
+	}
+	return r, nil
+}
+
+// passedOn are the signals that end a wait. run passes them on to its child later.
+var passedOn = append([]os.Signal{syscall.SIGQUIT}, append(userSignals, endingSignals...)...)
+
+// acquire waits for the hold. A signal ends the wait, and ctx does. The context of the hold is not ctx's,
+// because a signal must not look like a loss.
+func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signal) (*primitives.Hold, error) {
+	waiting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	giveUp := context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })
+	inTime := func() bool { return true }
+	if !s.giveUp.IsZero() {
+		inTime = time.AfterFunc(time.Until(s.giveUp), func() { cancel(context.DeadlineExceeded) }).Stop
+	}
+	type result struct {
+		hold *primitives.Hold
+		err  error
+	}
+	acquired := make(chan result, 1)
+	began := time.Now()
+	go func() {
+		hold, err := s.acquirer(r.kind, r.name).Acquire(waiting, r.options...)
+		acquired <- result{hold, err}
+	}()
+	quiet := r.tellWhoHolds(ctx, s)
+	var got result
+	select {
+	case got = <-acquired:
+	case sig := <-signals:
+		signal.Stop(signals) // the next one ends redlatch, even if Redis does not answer
+		cancel(&signalError{sig.(syscall.Signal)})
+		got = <-acquired
+	}
+	quiet()
+	undisturbed := giveUp() && inTime() && waiting.Err() == nil // else the context of the hold has ended, or is about to
+	switch {
+	case got.err != nil:
+		return nil, r.explain(ctx, s, got.err)
+	case !undisturbed: // a signal came when it was granted
+		_ = got.hold.Release(waiting)
+		if r.minHold > 0 { // CMD does not run, so the name is free at once
+			r.removeRest(context.WithoutCancel(ctx), s, got.hold)
+		}
+		return nil, cmp.Or(context.Cause(waiting), context.Cause(ctx))
+	}
+	r.tellAcquired(got.hold, time.Since(began))
+	return got.hold, nil
+}
+
+// removeRest frees in Redis what a hold that has ended may have left there: of permits, those that are still taken.
+func (r *request) removeRest(ctx context.Context, s *session, hold *primitives.Hold) {
+	if holder, ok := s.acquirer(r.kind, r.name).(releaser); ok {
+		for id := range strings.SplitSeq(hold.ID(), ",") {
+			_ = holder.ReleaseID(ctx, id)
+		}
+	}
+}
+
+func (r *request) tellAcquired(hold *primitives.Hold, waited time.Duration) {
+	text := fmt.Sprintf("acquired %s %q", r.kind, r.name)
+	if id := hold.ID(); id != "" {
+		text += " as " + id
+	}
+	if token := hold.Token(); token > 0 {
+		text += fmt.Sprintf(", token %d", token)
+	}
+	r.notes.verbose("acquired", "%s, after %v", text, waited.Round(time.Millisecond))
+}
+
+// explain adds who holds the name now, with the names of their clients, to the error of an acquisition that
+// was refused. If Redis has fallen silent during a wait, the error says that instead.
+func (r *request) explain(ctx context.Context, s *session, err error) error {
+	_, ended := errors.AsType[*signalError](err)
+	if ended || !errors.Is(err, primitives.ErrNotAcquired) || errors.Is(err, primitives.ErrUnavailable) {
+		return err
+	}
+	info, failed := r.obstacle(ctx, s)
+	switch {
+	case failed == nil:
+	case errors.Is(failed, primitives.ErrUnavailable) && !s.giveUp.IsZero():
+		return failed
+	default:
+		return err
+	}
+	if held := r.inWords(info); held != "" {
+		return &codedError{exitNotAcquired, fmt.Errorf("%s %q was not acquired: %s", r.kind, r.name, held)}
+	}
+	return err
+}
+
+// obstacle returns what keeps r waiting. Readers and writers of a lock exclude each other, but each side
+// knows its own holders only.
+func (r *request) obstacle(ctx context.Context, s *session) (primitives.Info, error) {
+	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
+	defer cancel()
+	if r.kind == kindRead {
+		return s.acquirer(kindWrite, r.name).Info(ctx)
+	}
+	info, err := s.acquirer(r.kind, r.name).Info(ctx)
+	if err == nil && r.kind == kindWrite && len(info.Holders) == 0 {
+		return s.acquirer(kindRead, r.name).Info(ctx)
+	}
+	return info, err
+}
+
+// inWords says who or what keeps r waiting; "" if nothing is known to.
+func (r *request) inWords(info primitives.Info) string {
+	var held []string
+	for _, h := range info.Holders[:min(len(info.Holders), mostHolders)] {
+		if h.Client != "" {
+			h.ID += " of " + h.Client
+		}
+		if h.TTL > 0 {
+			h.ID += " for another " + shown(h.TTL)
+		}
+		held = append(held, h.ID)
+	}
+	if more := len(info.Holders) - len(held); more > 0 {
+		held = append(held, fmt.Sprintf("%d others", more))
+	}
+	var text string
+	if len(held) > 0 {
+		text = "held by " + strings.Join(held, ", ")
+	}
+	if r.kind == kindSemaphore || r.kind == kindPermits {
+		free := fmt.Sprintf("%d permits are free", max(info.Available, 0))
+		text = strings.TrimPrefix(text+"; "+free, "; ")
+	}
+	return text
+}
+
+const (
+	explainTimeout = 500 * time.Millisecond
+	mostHolders    = 5 // in a message; permits may have thousands
+)
+
+// tellWhoHolds tells who holds the name, when a wait begins and whenever that changes, until quiet is called.
+func (r *request) tellWhoHolds(ctx context.Context, s *session) (quiet func()) {
+	if !r.notes.all {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		var told *primitives.Info
+		for next := firstLook; ; next = secondLook {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(next):
+			}
+			info, err := r.obstacle(ctx, s)
+			if ctx.Err() != nil || err != nil || told != nil && sameHolders(*told, info) {
+				continue
+			}
+			told = &info
+			text := fmt.Sprintf("waiting for %s %q", r.kind, r.name)
+			if held := r.inWords(info); held != "" {
+				text += ", " + held
+			}
+			r.notes.verbose("waiting", "%s", text)
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+const (
+	firstLook  = 50 * time.Millisecond // of a wait; most acquisitions are over by then
+	secondLook = time.Second           // and of the later ones
+)
+
+func sameHolders(a, b primitives.Info) bool {
+	return slices.EqualFunc(a.Holders, b.Holders, func(a, b primitives.Holder) bool { return a.ID == b.ID })
+}
