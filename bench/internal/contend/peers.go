@@ -107,10 +107,9 @@ func openRueidis(_ context.Context, c ClientConfig) (Client, error) {
 				return d.DialContext(ctx, c.Target.Network, c.Target.Addr)
 			},
 		},
-		KeyValidity:    lease,
-		KeyMajority:    1,     // one key, as the others have
-		TryNextAfter:   lease, // for an attempt; its default of 20 ms is short for a busy machine
-		NoLoopTracking: true,  // recommended from Redis 7.0.5 on
+		KeyValidity:  lease,
+		KeyMajority:  1,     // one key, as the others have
+		TryNextAfter: lease, // for an attempt; its default of 20 ms is short for a busy machine
 	})
 	return &rueidisClient{locker}, err
 }
