@@ -96,7 +96,8 @@ func (l *redsyncLocker) Release(ctx context.Context) error {
 }
 
 // rueidisClient is github.com/redis/rueidis/rueidislock. It renews its locks, and its waiters are woken by
-// client-side caching. It has a rueidis client of its own, with a few connections for any number of workers.
+// client-side caching. It has a rueidis client of its own, with a few connections for any number of workers. Its
+// TTL is its default, 5 s: it is also how long a waiter sleeps that no invalidation wakes.
 type rueidisClient struct{ locker rueidislock.Locker }
 
 func openRueidis(_ context.Context, c ClientConfig) (Client, error) {
@@ -107,9 +108,8 @@ func openRueidis(_ context.Context, c ClientConfig) (Client, error) {
 				return d.DialContext(ctx, c.Target.Network, c.Target.Addr)
 			},
 		},
-		KeyValidity:  lease,
-		KeyMajority:  1,     // one key, as the others have
-		TryNextAfter: lease, // for an attempt; its default of 20 ms is short for a busy machine
+		KeyMajority:  1,           // one key, as the others have
+		TryNextAfter: time.Second, // for an attempt: the default of 20 ms is short for a busy machine
 	})
 	return &rueidisClient{locker}, err
 }
