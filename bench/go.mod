@@ -6,7 +6,8 @@ require (
 	github.com/bsm/redislock v0.10.0
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/redlatch/redlatch v0.0.0
+	github.com/redis/rueidis v1.0.79
+	github.com/redlatch/redlatch v0.1.0
 	github.com/stretchr/testify v1.12.1
 	github.com/urfave/cli/v3 v3.14.0
 	go.uber.org/goleak v1.3.0

@@ -4,8 +4,8 @@
 //	go run .                                   all workloads, in a few minutes
 //	go run . -only W3,W4 -who redlatch -rounds 9
 //	go run . -json results.json
-//	go run . picture -json results.json -out ../doc/performance.svg -page ../doc/performance.md
-//	go run . scale -json scale.json -out ../doc/scale.svg -page ../doc/scale.md
+//	go run . picture -json results.json -out ../doc/performance.svg -page results.md
+//	go run . scale -json scale.json -out ../doc/scale.svg -page scale-results.md
 //
 // It exits with 1 if a contender failed or violated mutual exclusion, and with 2 if the run could
 // not start or continue.

@@ -7,7 +7,7 @@ replace github.com/redlatch/redlatch => ../
 require (
 	github.com/caddyserver/certmagic v0.25.6
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/redlatch/redlatch v0.0.0
+	github.com/redlatch/redlatch v0.1.0
 	github.com/stretchr/testify v1.12.1
 )
 

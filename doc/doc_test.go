@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 // two are equal.
 func TestCodeOfThePages(t *testing.T) {
 	for page, file := range map[string]string{
-		"operations.md": "operations_test.go", "setup.md": "setup_test.go", "traps.md": "traps_test.go",
+		"decisions/late-copies.md": "late_copies_test.go", "setup.md": "setup_test.go", "traps.md": "traps_test.go",
 	} {
 		t.Run(page, func(t *testing.T) {
 			code := unindented(t, file)

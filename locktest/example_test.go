@@ -36,7 +36,9 @@ func ExampleServer_Lose() {
 	if err != nil {
 		panic(err)
 	}
-	defer client.Close(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	defer client.Close(ctx)
 
 	begun, result := make(chan *primitives.Hold), make(chan error)
 	go func() { result <- ship(context.Background(), client.Lock("orders:42"), begun) }()
@@ -62,7 +64,9 @@ func ExampleServer_Partition() {
 	if err != nil {
 		panic(err)
 	}
-	defer client.Close(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	defer client.Close(ctx)
 
 	begun, result := make(chan *primitives.Hold), make(chan error)
 	go func() { result <- ship(context.Background(), client.Lock("orders:42"), begun) }()

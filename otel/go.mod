@@ -6,7 +6,7 @@ replace github.com/redlatch/redlatch => ../
 
 require (
 	github.com/redis/go-redis/v9 v9.23.0
-	github.com/redlatch/redlatch v0.0.0
+	github.com/redlatch/redlatch v0.1.0
 	github.com/stretchr/testify v1.12.1
 	go.opentelemetry.io/otel v1.47.0
 	go.opentelemetry.io/otel/metric v1.47.0

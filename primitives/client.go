@@ -269,7 +269,7 @@ func (c *Client) rememberFor(o *engine.Owner) any {
 }
 
 // Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are
-// released or ctx is done.
+// released or ctx is done. Give ctx a deadline: without one, Close waits for a forgotten hold for ever.
 //
 // The contexts of holds that are left end with [ErrClosed], and nothing renews them. Their locks become
 // free when their leases end, not before, because their critical sections may still run.

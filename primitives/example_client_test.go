@@ -33,7 +33,9 @@ func exampleClient(opts ...primitives.ClientOption) (client *primitives.Client, 
 		panic(err)
 	}
 	return client, func() {
-		_ = client.Close(context.Background())
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		_ = client.Close(ctx)
 		closeRedis()
 	}
 }
@@ -77,8 +79,9 @@ func ExampleNew() {
 	if err != nil {
 		panic(err)
 	}
-	ctx := context.Background()
-	defer client.Close(ctx) // waits for the holds
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	defer client.Close(ctx) // waits for the holds, until ctx ends
 
 	err = client.Lock("orders:42").Do(ctx, func(ctx context.Context) error {
 		held, err := rdb.Exists(ctx, "shop:orders:42").Result()

@@ -75,7 +75,8 @@ func ExampleNewMultiLock() {
 
 // A leader is elected on three independent servers, although one of them is down.
 func ExampleNewRedLock() {
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	var locks []*primitives.Lock
 	for i := range 3 {
 		server := locktest.Start()

@@ -81,7 +81,8 @@ func ExampleLock() {
 func ExampleLock_Adopt() {
 	rdb, done := openExample()
 	defer done()
-	ctx := context.Background()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	web, _ := primitives.New(rdb) // two processes
 	defer web.Close(ctx)
 	worker, _ := primitives.New(rdb)

@@ -76,7 +76,11 @@ func process(ctx context.Context, rdb *redis.Client, number int, tick time.Time,
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, client.Close(ctx)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, client.Close(closing)) // waits for holds
+	}()
 	done := "example:cron:done:" + tick.UTC().Format(time.RFC3339Nano)
 	return client.Lock("example:cron").Do(ctx, func(ctx context.Context) error {
 		n, err := rdb.Exists(ctx, done).Result()

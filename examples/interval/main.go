@@ -82,7 +82,11 @@ func process(ctx context.Context, rdb *redis.Client, number int, prices *prices)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, client.Close(context.WithoutCancel(ctx))) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, client.Close(closing)) // waits for holds
+	}()
 	timer := time.NewTicker(10 * time.Millisecond)
 	defer timer.Stop()
 	for {

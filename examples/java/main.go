@@ -40,7 +40,11 @@ func run(ctx context.Context, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, client.Close(ctx)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, client.Close(closing)) // waits for holds
+	}()
 
 	// Open a new account, and wait for the Java program, which counts down both latches.
 	if err := rdb.Del(ctx, "example:java:account").Err(); err != nil {

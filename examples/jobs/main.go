@@ -59,7 +59,11 @@ func process(ctx context.Context, rdb *redis.Client, number int, renderer *rende
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, client.Close(ctx)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, client.Close(closing)) // waits for holds
+	}()
 	permits := client.PermitExpirableSemaphore("example:jobs", primitives.WithWatchdog(10*time.Second))
 	if err := permits.Resize(ctx, limit); err != nil { // every process sets the limit that it was configured with
 		return err

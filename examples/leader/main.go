@@ -70,7 +70,11 @@ func candidate(ctx context.Context, options redis.Options, number int, e *electi
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, client.Close(context.WithoutCancel(ctx))) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, client.Close(closing)) // waits for holds
+	}()
 
 	leadership := client.Lock("example:leader", primitives.WithWatchdog(ttl))
 	for {

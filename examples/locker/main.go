@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -76,7 +77,11 @@ func run(ctx context.Context, url string) (err error) {
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, client.Close(ctx)) }()
+		defer func() {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			err = errors.Join(err, client.Close(closing)) // waits for holds
+		}()
 		fleet = append(fleet, &Invoices{client.Lock("example:locker").Locker(ctx), path})
 	}
 	if err := check(path, fleet...); err != nil {

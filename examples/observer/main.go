@@ -83,12 +83,20 @@ func run(ctx context.Context, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, client.Close(ctx)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, client.Close(closing)) // waits for holds
+	}()
 	rival, err := primitives.New(rdb)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, rival.Close(ctx)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, rival.Close(closing))
+	}()
 	order, rivalOrder := client.Lock("example:order:42"), rival.Lock("example:order:42")
 
 	fmt.Println("Nobody is in the way:")

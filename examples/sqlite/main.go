@@ -79,7 +79,11 @@ func run(ctx context.Context, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, client.Close(ctx)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, client.Close(closing)) // waits for holds
+	}()
 	lock := client.FencedLock("example:sqlite:home")
 
 	slow, err := lock.Acquire(ctx, primitives.WithLease(300*time.Millisecond))

@@ -97,7 +97,11 @@ func process(ctx context.Context, rdb *redis.Client, stock []part, options []pri
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, client.Close(ctx)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		err = errors.Join(err, client.Close(closing)) // waits for holds
+	}()
 	locks := make([]*primitives.Lock, len(stock))
 	for i := range locks {
 		locks[i] = client.Lock(fmt.Sprintf("example:stock:article 4711:%d", i), options...)

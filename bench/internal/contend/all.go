@@ -6,6 +6,7 @@ const (
 	FamilyRedlatch = "redlatch"
 	FamilyBSM      = "bsm"
 	FamilyRedsync  = "redsync"
+	FamilyRueidis  = "rueidis"
 	FamilyRedisson = "redisson"
 )
 
@@ -22,6 +23,7 @@ const (
 	Redlatch       = "redlatch"
 	BSM            = "bsm/redislock"
 	Redsync        = "redsync"
+	Rueidis        = "rueidislock"
 	Redisson       = "redisson"
 )
 
@@ -69,6 +71,7 @@ func All() map[string]Contender {
 		},
 		{Name: BSM, Family: FamilyBSM, Module: bsmModule, Open: openBSM},
 		{Name: Redsync, Family: FamilyRedsync, Module: redsyncModule, Open: openRedsync, Commands: []string{"set"}},
+		{Name: Rueidis, Family: FamilyRueidis, Module: rueidisModule, Open: openRueidis},
 		{Name: Redisson, Family: FamilyRedisson, Missing: "Java was not started"}, // OpenRedisson replaces it
 	} {
 		all[c.Name] = c

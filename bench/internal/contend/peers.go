@@ -2,14 +2,18 @@ package contend
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
 )
 
 // pollInterval is the retry delay of the peers that poll. It is short, in their favor: redsync's
@@ -19,6 +23,7 @@ const pollInterval = 10 * time.Millisecond
 const (
 	bsmModule     = "github.com/bsm/redislock"
 	redsyncModule = "github.com/go-redsync/redsync/v4"
+	rueidisModule = "github.com/redis/rueidis"
 )
 
 // bsmClient is github.com/bsm/redislock. It polls, and does not renew its locks.
@@ -88,4 +93,55 @@ func (l *redsyncLocker) Release(ctx context.Context) error {
 		err = errors.New("contend: redsync released a lock that it did not hold")
 	}
 	return err
+}
+
+// rueidisClient is github.com/redis/rueidis/rueidislock. It renews its locks, and its waiters are woken by
+// client-side caching. It has a rueidis client of its own, with a few connections for any number of workers. Its
+// TTL is its default, 5 s: it is also how long a waiter sleeps that no invalidation wakes.
+type rueidisClient struct{ locker rueidislock.Locker }
+
+func openRueidis(_ context.Context, c ClientConfig) (Client, error) {
+	locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption: rueidis.ClientOption{
+			InitAddress: []string{c.Target.Addr},
+			DialCtxFn: func(ctx context.Context, _ string, d *net.Dialer, _ *tls.Config) (net.Conn, error) {
+				return d.DialContext(ctx, c.Target.Network, c.Target.Addr)
+			},
+		},
+		KeyMajority:  1,           // one key, as the others have
+		TryNextAfter: time.Second, // for an attempt: the default of 20 ms is short for a busy machine
+	})
+	return &rueidisClient{locker}, err
+}
+
+func (c *rueidisClient) Locker(_ context.Context, name string, _ bool) (Locker, error) {
+	return &rueidisLocker{c.locker, name}, nil
+}
+
+func (c *rueidisClient) Close() error {
+	c.locker.Close()
+	return nil
+}
+
+type rueidisLocker struct {
+	locker rueidislock.Locker
+	name   string
+}
+
+func (l *rueidisLocker) Acquire(ctx context.Context) (Hold, error) {
+	held, cancel, err := l.locker.WithContext(ctx, l.name)
+	return &rueidisHold{held, cancel}, err
+}
+
+// rueidisHold is released by its cancel function, which returns no error.
+type rueidisHold struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (h *rueidisHold) Context() context.Context { return h.ctx }
+
+func (h *rueidisHold) Release(context.Context) error {
+	h.cancel()
+	return nil
 }

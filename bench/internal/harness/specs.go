@@ -89,6 +89,7 @@ func localSpecs(long bool) []Spec {
 				{Name: newHandle, Contender: contend.Redlatch, NewHandle: true},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
+				{Contender: contend.Rueidis},
 				{Contender: contend.Redisson},
 			},
 			Metrics: []string{
@@ -109,6 +110,7 @@ func localSpecs(long bool) []Spec {
 				{Name: newHandle, Contender: contend.Redlatch, NewHandle: true},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
+				{Contender: contend.Rueidis},
 				{Contender: contend.Redisson},
 			},
 			Metrics: []string{
@@ -133,6 +135,7 @@ func localSpecs(long bool) []Spec {
 				{Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
+				{Contender: contend.Rueidis},
 				{Contender: contend.Redisson},
 			},
 			Metrics: contended,
@@ -154,6 +157,7 @@ func localSpecs(long bool) []Spec {
 				{Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
+				{Contender: contend.Rueidis},
 				{Contender: contend.Redisson},
 			},
 			Metrics: slices.Concat(contended, []string{report.JainClients}),
@@ -175,6 +179,7 @@ func localSpecs(long bool) []Spec {
 				{Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
+				{Contender: contend.Rueidis},
 				{Contender: contend.Redisson},
 			},
 			Metrics: []string{
@@ -207,6 +212,7 @@ func localSpecs(long bool) []Spec {
 				{Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
 				{Contender: contend.BSM},
 				{Contender: contend.Redsync},
+				{Contender: contend.Rueidis},
 				{Contender: contend.Redisson},
 			},
 			Metrics: []string{report.HandOverP50, report.HandOverP99, report.HandOvers, report.CommandsEach},

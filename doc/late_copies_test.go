@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The function has the code of operations.md.
+// The function has the code of decisions/late-copies.md.
 
 func resetOnClose(o *redis.Options) {
 	dial := redis.NewDialer(o)

@@ -1,0 +1,105 @@
+// Package kubernetes_test checks the manifests of this folder.
+package kubernetes_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/redlatch/redlatch/locktest"
+)
+
+type pod struct {
+	Spec struct {
+		TerminationGracePeriodSeconds int `yaml:"terminationGracePeriodSeconds"`
+		Containers                    []struct {
+			Command   []string
+			Lifecycle struct {
+				PreStop struct {
+					Sleep struct{ Seconds int }
+				} `yaml:"preStop"`
+			}
+		}
+	}
+}
+
+type manifest struct {
+	Kind string
+	Spec struct {
+		Replicas int
+		Selector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		}
+		Template struct {
+			Metadata struct{ Labels map[string]string }
+			pod      `yaml:",inline"`
+		}
+	}
+}
+
+// Close returns within its own bound and one command timeout: C18 of the contract.
+const (
+	closeBound     = 20 * time.Second // in the code of the page
+	commandTimeout = 5 * time.Second  // the default
+)
+
+func TestManifestsGiveTimeToClose(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), "context.WithTimeout(context.Background(), 20*time.Second)")
+	files, err := filepath.Glob("*.yaml")
+	require.NoError(t, err)
+	require.Len(t, files, 2)
+	for _, file := range files {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			m := parse(t, file)
+			require.Contains(t, string(page), "("+file+")")
+			if m.Kind == "Deployment" {
+				require.Equal(t, 3, m.Spec.Replicas)
+				require.Equal(t, m.Spec.Selector.MatchLabels, m.Spec.Template.Metadata.Labels)
+			}
+			container := m.Spec.Template.Spec.Containers[0]
+			preStop := time.Duration(container.Lifecycle.PreStop.Sleep.Seconds) * time.Second
+			grace := time.Duration(m.Spec.Template.Spec.TerminationGracePeriodSeconds) * time.Second
+			require.Equal(t, preStop+closeBound+commandTimeout+5*time.Second, grace, "as the page says")
+		})
+	}
+}
+
+// The command of each container runs, with another program in the place of the image's.
+func TestCommandsOfTheManifestsRun(t *testing.T) {
+	t.Parallel()
+	binary := filepath.Join(t.TempDir(), "redlatch.exe")
+	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/redlatch").CombinedOutput()
+	require.NoError(t, err, string(output))
+	server := locktest.NewServer(t)
+	for _, file := range []string{"leader.yaml", "migration.yaml"} {
+		command := parse(t, file).Spec.Template.Spec.Containers[0].Command
+		end := slices.Index(command, "--")
+		require.Positive(t, end)
+		require.Equal(t, "redlatch", command[0])
+		cmd := exec.CommandContext(t.Context(), binary, append(command[1:end+1:end+1], binary, "version")...) //nolint:gosec // ours
+		cmd.Env = append(os.Environ(), "REDIS_URL=redis://"+server.Addr())
+		output, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s: %s", file, output)
+		require.True(t, strings.HasPrefix(string(output), "redlatch "), string(output))
+	}
+}
+
+func parse(t *testing.T, file string) (m manifest) {
+	t.Helper()
+	text, err := os.ReadFile(file) //nolint:gosec // ours
+	require.NoError(t, err)
+	require.NoError(t, yaml.Unmarshal(text, &m))
+	require.Len(t, m.Spec.Template.Spec.Containers, 1)
+	return m
+}
