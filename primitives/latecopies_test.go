@@ -3,7 +3,6 @@ package primitives_test
 import (
 	"context"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -166,7 +165,7 @@ func TestC16CopiesOfThreeMinutesChangeNothing(t *testing.T) {
 			t.Run("embedded", func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })
 			})
-			if os.Getenv("REDLATCH_NIGHTLY") != "" {
+			if redistest.Nightly() {
 				t.Run("redis", func(t *testing.T) {
 					t.Parallel()
 					tt.run(t, redistest.Redis(t))
@@ -305,6 +304,7 @@ func TestPermitsOfAnEarlierSemaphoreAreLost(t *testing.T) {
 // A semaphore of Java gets no further key. The epoch of one with a TTL goes with it, a day later at most, and not
 // before its permits.
 func TestEpochLastsAsLongAsItsSemaphore(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c, rdb, name := newClient(t, s.Client(t)), s.Client(t), redistest.Name(t)
 		sem, epoch := c.Semaphore(name), "redisson_unlock_latch:{"+name+"}:epoch"
@@ -328,6 +328,7 @@ func TestEpochLastsAsLongAsItsSemaphore(t *testing.T) {
 
 // A permit of a semaphore with ids, of a semaphore that was deleted and set again, is lost, too.
 func TestPermitsWithIDsOfAnEarlierSemaphoreAreLost(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		sem := newClient(t, s.Client(t)).PermitExpirableSemaphore(redistest.Name(t))
 		initPool(t, sem, 2)
