@@ -166,6 +166,7 @@ func contended(
 
 // An acquisition of a contended lock takes few commands, and no client starves.
 func TestCountsContendedAcquisition(t *testing.T) {
+	redistest.NeedFull(t, "waiters for seconds")
 	plain := func(c *primitives.Client) *primitives.Lock { return c.Lock("l") }
 	fair := func(c *primitives.Client) *primitives.Lock { return c.FairLock("l") }
 	for _, row := range []struct {
@@ -193,6 +194,7 @@ func TestCountsContendedAcquisition(t *testing.T) {
 // Waiters of a client together send one command a second and use two connections. Each takes one
 // goroutine and little memory.
 func TestCountsManyWaiters(t *testing.T) {
+	redistest.NeedFull(t, "thousands of waiters, for seconds")
 	s := redistest.Fresh(t)
 	const clients, waiters = 8, 1000
 	holder := newClient(t, s.Client(t))
@@ -268,12 +270,10 @@ func requireSettles(t *testing.T, limit float64, figure func() float64) {
 
 // Many holds are renewed in batches, without a goroutine for each hold.
 func TestCountsManyHolds(t *testing.T) {
+	redistest.NeedFull(t, "thousands of holds, for seconds")
 	s := redistest.Fresh(t)
 	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
-	n := 5000
-	if !redistest.Full() {
-		n = 1000
-	}
+	const n = 5000
 	locks := make([]*primitives.Lock, n)
 	for i := range locks {
 		locks[i] = c.Lock("l" + strconv.Itoa(i))
@@ -285,7 +285,7 @@ func TestCountsManyHolds(t *testing.T) {
 		holds[i] = acquire(t, t.Context(), l)
 	}
 	if !raced {
-		requireSettles(t, 740, func() float64 { return float64(heap()-before) / float64(n) })
+		requireSettles(t, 740, func() float64 { return float64(heap()-before) / n })
 	}
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+20)
 	began := time.Now()
