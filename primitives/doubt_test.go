@@ -512,7 +512,6 @@ func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
 // Every failed acquisition emits one event with its error, the caller's context and the time
 // waited.
 func TestEveryFailedAcquisitionIsReported(t *testing.T) {
-	t.Parallel()
 	type key struct{}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, kind := range mutexes {

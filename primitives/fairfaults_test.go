@@ -72,7 +72,6 @@ func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 
 // Late copies of any command neither take the lock nor join the queue.
 func TestFairLockLateCopiesTakeNothing(t *testing.T) {
-	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 			name := redistest.Name(t)

@@ -15,7 +15,6 @@ import (
 // TestRedLockWorksWhileAMinorityIsDown takes a minority of the servers down in several ways. Each
 // call succeeds, and takes no longer than one budget.
 func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
-	t.Parallel()
 	for _, n := range []int{3, 5} {
 		q := newQuorum(t, n)
 		down := all(n)[n/2+1:]

@@ -68,7 +68,6 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 // TestC5CancelledInFlightIsRolledBack cancels an acquisition while its command is in flight. The
 // outcome is rolled back, by the call or in the background.
 func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
-	t.Parallel()
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 		eachLock(t, func(t *testing.T, x *lockTest) {
 			p := x.s.Proxy(t)
