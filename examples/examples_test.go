@@ -67,6 +67,9 @@ func TestCommandsOfThePage(t *testing.T) {
 // Each program finds that no deposit of the other one was lost.
 func TestGoAndJavaShareALock(t *testing.T) {
 	t.Parallel()
+	if !redistest.Required(t, redistest.NeedRedisson) {
+		redistest.NeedFull(t, "Java")
+	}
 	for _, command := range []string{"mvn", "java"} {
 		if _, err := exec.LookPath(command); err != nil {
 			redistest.Missing(t, redistest.NeedRedisson, err.Error())

@@ -41,7 +41,6 @@ var (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	logging.Disable() // go-redis logs every sentinel that it discovers
-	raiseParallelism()
 	code := redistest.Main(m)
 	_, _ = redisson4.Close(), redisson3.Close()
 	results.print(os.Stdout)
@@ -52,16 +51,6 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
-}
-
-// raiseParallelism lets more cells run at a time than there are cores, because most cells wait for
-// leases to expire. An explicit -parallel flag takes precedence.
-func raiseParallelism() {
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
-		_ = flag.Set("test.parallel", "12")
-	}
 }
 
 // eachRedisson runs a test against the Redisson of each major version.

@@ -54,6 +54,7 @@ func onReadBatch(t testing.TB, s *redistest.Server, via *redis.Client, n int) *r
 
 // The waiting readers of a client acquire together, by one command.
 func TestBatchAcquireTakesOneCommand(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
 		const n = 20
@@ -76,6 +77,7 @@ func TestBatchAcquireTakesOneCommand(t *testing.T) {
 
 // Each reader of a batch holds once, however many replies to the batch are lost.
 func TestBatchAcquireSurvivesLostReplies(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, lost := range []int{1, 3, 4, 6} { // the client makes four attempts
 			p := s.Proxy(t)
@@ -128,6 +130,7 @@ func TestBatchAcquireReleasesCancelledReaders(t *testing.T) {
 // Readers are cancelled after the batch that acquired for them got no answer and the connection
 // broke. The client rolls them back once it can reach Redis again.
 func TestBatchAcquireOfUnknownOutcomeIsRolledBack(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	p := s.Proxy(t)
 	const n = 8

@@ -344,7 +344,7 @@ func TestCallsReturnInTimeWhenRedisIsSilent(t *testing.T) {
 	for _, silence := range silences {
 		t.Run(silence.name, func(t *testing.T) {
 			var calls sync.WaitGroup
-			slots := make(chan struct{}, 12) // limits the concurrent calls
+			slots := make(chan struct{}, 40) // limits the concurrent calls
 			for _, call := range boundedCalls() {
 				calls.Go(func() {
 					slots <- struct{}{}

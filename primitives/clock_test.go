@@ -45,6 +45,7 @@ func (b *bubbled) tries() (n int) {
 
 // The watchdog renews a lock every third of its TTL for an hour, and not after its release.
 func TestClockWatchdogRenewsUntilRelease(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.l)
 		b.p.Record()
@@ -67,6 +68,7 @@ func TestClockWatchdogRenewsUntilRelease(t *testing.T) {
 // confirmed command, plus the TTL, minus the safety margin. A waiter acquires after that, when the
 // key expires.
 func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name   string
 		margin time.Duration // of WithSafetyMargin; negative: no option
@@ -104,6 +106,7 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 
 // Outages that are shorter than the validity of a hold do not end it.
 func TestClockShortOutagesLoseNothing(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.l)
 		for range 20 {
@@ -124,6 +127,7 @@ func TestClockShortOutagesLoseNothing(t *testing.T) {
 // A lease is not renewed, and its hold ends at the deadline. The client then deletes the key, so
 // that others need not wait for the safety margin to pass.
 func TestClockLease(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
 		hold := acquire(t, t.Context(), b.l, primitives.WithLease(10*time.Second))
@@ -141,6 +145,7 @@ func TestClockLease(t *testing.T) {
 // WithMaxHold ends a hold that is renewed. Renewals never set a TTL beyond that end, so a waiter
 // acquires in time.
 func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
 		hold := acquire(t, t.Context(), b.l, primitives.WithMaxHold(time.Minute))
@@ -158,6 +163,7 @@ func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 
 // A nested hold and its outer hold each keep their own lease or renewal.
 func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
+	t.Parallel()
 	t.Run("a renewed hold outlives the outer lease", func(t *testing.T) {
 		bubble(t, func(t *testing.T, b *bubbled) {
 			began := time.Now()
@@ -212,6 +218,7 @@ func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 
 // Extend moves the deadline of a lease, which then ends exactly there.
 func TestClockExtend(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		began := time.Now()
 		hold := acquire(t, t.Context(), b.l, primitives.WithLease(10*time.Second))
@@ -227,6 +234,7 @@ func TestClockExtend(t *testing.T) {
 // A polling lock retries with a delay that doubles up to its maximum, plus a jitter of a quarter.
 // It subscribes to nothing.
 func TestClockPollingBacksOff(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other)
 		b.p.Record()
@@ -258,6 +266,7 @@ func TestClockPollingBacksOff(t *testing.T) {
 // All waiters of a client for one name together send one command a second, the slow poll. It covers
 // for a lost message.
 func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -292,6 +301,7 @@ func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 
 // A wait ends exactly at its limit, or with its context.
 func TestClockWaitEndsAtItsLimit(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other)
 		began := time.Now()

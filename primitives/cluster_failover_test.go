@@ -46,6 +46,7 @@ func awaitReplicas(t testing.TB, master *redistest.Server, tag string) {
 // TestClusterFailover hangs a master, and kills another one. A client that only holds keeps its holds
 // of all kinds. Waiters, acquisitions and releases of other clients go on in time.
 func TestClusterFailover(t *testing.T) {
+	redistest.NeedFull(t, "several fail-overs")
 	t.Parallel()
 	servers := redistest.FreshReplicatedCluster(t)
 	for i, fault := range []struct {

@@ -78,6 +78,7 @@ func TestCluster(t *testing.T) {
 
 // C20: a name whose keys or channels would be in two slots is refused.
 func TestC20NamesInTwoSlotsAreInvalid(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Cluster(t)
 	for _, sharded := range []bool{false, true} {
 		c := newClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(sharded))

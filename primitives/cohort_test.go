@@ -75,6 +75,7 @@ func TestC24CohortsExcludeEachOther(t *testing.T) {
 
 // One client's goroutines would keep the lock for ever. Another client gets it when the cohort's time is over.
 func TestC24OtherClientsGoFirstWhenTheTimeIsOver(t *testing.T) {
+	t.Parallel()
 	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
 		name := redistest.Name(t)
 		busy := cohortLocks[kind](newClient(t, s.Client(t)), name, primitives.WithCohort(100*time.Millisecond))
@@ -119,6 +120,7 @@ func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives
 // The lock is taken by force while a cohort has it. The member that holds it learns of the loss, and the next
 // waiters begin anew.
 func TestC24LossEndsTheCohort(t *testing.T) {
+	t.Parallel()
 	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
 		name := redistest.Name(t)
 		c := newClient(t, s.Client(t))
@@ -141,6 +143,7 @@ func TestC24LossEndsTheCohort(t *testing.T) {
 // A writer goes on reading after its release: a downgrade. The next writer waits for the reader, which has the
 // same id on the wire.
 func TestC24WriterThatStillReadsIsNotPassedOn(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := newClient(t, s.Client(t))
 		rw := c.RWLock(redistest.Name(t), primitives.WithCohort(time.Minute))
@@ -161,6 +164,7 @@ func TestC24WriterThatStillReadsIsNotPassedOn(t *testing.T) {
 // The reply to the acquisition that begins a cohort is lost, or comes twice. Its tokens are reserved
 // once. A hand-off by a command takes the next token after the block.
 func TestC24TokensAreReservedOnce(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
 		c := newClient(t, p.Client(t, quick))
@@ -191,6 +195,7 @@ func TestC24TokensAreReservedOnce(t *testing.T) {
 
 // Other kinds ignore the option: each hold has an id of its own, or none.
 func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithCohort(time.Minute)))
 		name := redistest.Name(t)
@@ -225,6 +230,7 @@ func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
 
 // Waiters give up at random times. Whatever was passed on to them is passed on again, or freed.
 func TestC24CancelledWaitersLeaveNothing(t *testing.T) {
+	t.Parallel()
 	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
 		measured := redistest.Bar(t, s, 4)
 		name := redistest.Name(t)
@@ -259,6 +265,7 @@ func TestC24CancelledWaitersLeaveNothing(t *testing.T) {
 // Writers of one client would pass the lock on for ever. Readers, on the same client or on another, get it when
 // the cohort's time is over.
 func TestC24ReadersGoFirstWhenTheTimeOfTheWritersIsOver(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, readers := range []string{"of the same client", "of another client"} {
 			t.Run(readers, func(t *testing.T) {

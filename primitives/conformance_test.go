@@ -291,7 +291,7 @@ func TestConformanceSubscriptions(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 32 {
 			wg.Go(func() {
-				for range scaled(s, 60) {
+				for range redistest.Scaled(s, 60) {
 					l := c.Lock(name + strconv.Itoa(rand.IntN(5)))
 					if err := l.Do(context.Background(), func(context.Context) error { return nil }); err != nil {
 						t.Error(err)
@@ -571,7 +571,7 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 		for i := range 4 {
 			sem := newClient(t, s.Client(t)).Semaphore(key)
 			wg.Go(func() {
-				for j := range scaled(s, 10) {
+				for j := range redistest.Scaled(s, 10) {
 					n := []int{1, most}[(i+j)%2]
 					nothing := func(context.Context) error { return nil }
 					if err := sem.Do(context.Background(), nothing, primitives.WithPermits(n)); err != nil {
@@ -756,6 +756,7 @@ func (p *poolCase) leases(t *testing.T) map[string]time.Duration {
 // TestConformanceFairLeases has eight waiters of a fair lock acquire and never release. Each
 // acquires in its order when the lease before it expires, within its wait of ten seconds.
 func TestConformanceFairLeases(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := newClient(t, redistest.Embedded(t).Client(t)).FairLock("l")
 		began := time.Now()

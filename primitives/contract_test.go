@@ -304,7 +304,7 @@ func increment(t testing.TB, m acquirer, n *int, times int) {
 
 // clientsExclude increments a counter from many clients.
 func clientsExclude(t *testing.T, m *mutexCase) {
-	clients, each := 16, scaled(m.s, 100)
+	clients, each := 16, redistest.Scaled(m.s, 100)
 	if m.s.Mini() != nil {
 		clients = 4
 	}
@@ -321,7 +321,7 @@ func clientsExclude(t *testing.T, m *mutexCase) {
 // goroutinesExclude increments a counter from many goroutines that share one handle.
 func goroutinesExclude(t *testing.T, m *mutexCase) {
 	a := m.on(t)
-	n, goroutines := 0, scaled(m.s, 100)
+	n, goroutines := 0, redistest.Scaled(m.s, 100)
 	var wg sync.WaitGroup
 	for range goroutines {
 		wg.Go(func() { increment(t, a, &n, 2) })

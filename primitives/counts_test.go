@@ -166,6 +166,7 @@ func contended(
 
 // An acquisition of a contended lock takes few commands, and no client starves.
 func TestCountsContendedAcquisition(t *testing.T) {
+	redistest.NeedFull(t, "waiters for seconds")
 	plain := func(c *primitives.Client) *primitives.Lock { return c.Lock("l") }
 	fair := func(c *primitives.Client) *primitives.Lock { return c.FairLock("l") }
 	for _, row := range []struct {
@@ -193,6 +194,7 @@ func TestCountsContendedAcquisition(t *testing.T) {
 // Waiters of a client together send one command a second and use two connections. Each takes one
 // goroutine and little memory.
 func TestCountsManyWaiters(t *testing.T) {
+	redistest.NeedFull(t, "thousands of waiters, for seconds")
 	s := redistest.Fresh(t)
 	const clients, waiters = 8, 1000
 	holder := newClient(t, s.Client(t))
@@ -268,6 +270,7 @@ func requireSettles(t *testing.T, limit float64, figure func() float64) {
 
 // Many holds are renewed in batches, without a goroutine for each hold.
 func TestCountsManyHolds(t *testing.T) {
+	redistest.NeedFull(t, "thousands of holds, for seconds")
 	s := redistest.Fresh(t)
 	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
 	const n = 5000

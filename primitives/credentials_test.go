@@ -53,6 +53,7 @@ func requireHandOver(t *testing.T, one, two *primitives.Client) {
 // client goes on with the new one. If the client learns it late, holds survive for as long as their leases,
 // and waiters end with the server's refusal.
 func TestRotatedCredentials(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name         string
 		clientsFirst bool

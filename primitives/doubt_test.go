@@ -107,6 +107,7 @@ func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 // A client acquires for all its waiting readers in one command. If its outcome is unknown, it is
 // rolled back for each of them, and a late copy acquires for none.
 func TestLateCopyAdmitsNoReaders(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
 		direct, doubtful := newClient(t, s.Client(t)), newClient(t, p.Client(t, quick))
@@ -153,6 +154,7 @@ func TestLateCopyAdmitsNoReaders(t *testing.T) {
 // A hold whose release has been sent is no longer an outer hold, even if its context was kept and the
 // outcome of the release is unknown. The acquisition becomes an outermost one.
 func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name, p := redistest.Name(t), s.Proxy(t)
 		c := newClient(t, p.Client(t, quick))
@@ -306,6 +308,7 @@ const lifeCalls = 10
 // Two clients with the same WithClientID, one after the other, use different numbers. So the second
 // never meets remembered requests or holds of the first.
 func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		const uuid = "0f0e0d0c-0b0a-4908-8706-050403020100"
@@ -415,6 +418,7 @@ func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
 // A waiter acquires a free lock although the try of the waiter before it hangs in a stuck
 // connection.
 func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	name, p := redistest.Name(t), s.Proxy(t)
 	holder := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(name))
@@ -449,6 +453,7 @@ func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
 // Locker.Lock ignores a default WithWait: it waits in the queue, and does not time out and start
 // over.
 func TestLockerIgnoresADefaultWait(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		hold := acquire(t, t.Context(), newClient(t, s.Client(t)).Lock(name))
@@ -474,6 +479,7 @@ func TestLockerIgnoresADefaultWait(t *testing.T) {
 // Check, Extend or Release finds a loss. The observer gets the event, with the caller's context,
 // before the call returns. The cause of the hold's context names the lock.
 func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
+	t.Parallel()
 	type key struct{}
 	for _, tt := range []struct {
 		name string
@@ -545,6 +551,7 @@ func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 
 // Extend beyond WithMaxHold moves ValidUntil before it returns.
 func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		l := newClient(t, s.Client(t)).Lock(redistest.Name(t))
 		hold := acquire(t, t.Context(), l, primitives.WithMaxHold(5*time.Second))
@@ -556,6 +563,7 @@ func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
 
 // The error of Do reports a loss once, even if its function returns the same loss.
 func TestDoReportsALossOnce(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		l := newClient(t, s.Client(t)).Lock(name)
@@ -573,6 +581,7 @@ func TestDoReportsALossOnce(t *testing.T) {
 // A second wake-up arrives while the first waiter's try is under way, and that try succeeds. The
 // wake-up must not be dropped: it lets the second waiter try.
 func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		direct := newClient(t, b.s.Client(t)).Semaphore("n")
 		initPool(t, direct, 2)

@@ -17,6 +17,7 @@ import (
 
 // C20: the first call that uses an option out of range gives ErrInvalid and sends nothing.
 func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
+	t.Parallel()
 	s := redistest.Miniredis(t)
 	p := s.Proxy(t)
 	rdb := p.Client(t)
@@ -66,6 +67,7 @@ const century = 100 * 365 * 24 * time.Hour
 
 // C20: the longest and the shortest valid durations work.
 func TestC20ExtremeDurationsAreValid(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		for _, opts := range [][]primitives.Option{
 			{primitives.WithLease(century)},
@@ -89,6 +91,7 @@ func TestC20ExtremeDurationsAreValid(t *testing.T) {
 
 // C20: any name gives the keys that Redisson uses.
 func TestC20Names(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
 		c := newClient(t, s.Client(t))
@@ -112,6 +115,7 @@ func TestC20Names(t *testing.T) {
 // C20: a lock hash without a TTL, which another program may leave, counts as held. Waiters do not
 // spin.
 func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		require.NoError(t, x.rdb.HSet(t.Context(), x.name, "somebody", 1).Err())
 		p := x.s.Proxy(t)
@@ -135,6 +139,7 @@ func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 // Call options override handle options, which override the client's defaults. In one list the later
 // option wins.
 func TestNearestOptionScopeWins(t *testing.T) {
+	t.Parallel()
 	s := redistest.Miniredis(t)
 	defaults := primitives.WithDefaults(primitives.WithLease(time.Hour), primitives.WithWait(time.Hour))
 	c := newClient(t, s.Client(t), defaults)
@@ -159,6 +164,7 @@ func TestNearestOptionScopeWins(t *testing.T) {
 
 // New refuses clients that cannot work and options out of range, and accepts the zero ClientOption.
 func TestNewChecksItsArguments(t *testing.T) {
+	t.Parallel()
 	s := redistest.Miniredis(t)
 	rdb := s.Client(t)
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": s.Addr()}})

@@ -45,7 +45,7 @@ func TestC16LostReplies(t *testing.T) {
 						require.Empty(t, fields(t, x.s, x.name))
 					}
 				}
-				n := redistest.Sized(x.s, scaled(x.s, 350)/2, fullCuts) // about 1000 dropped replies for each kind of id
+				n := redistest.Sized(x.s, redistest.Scaled(x.s, 175), fullCuts) // about 1000 dropped replies for each kind of id
 				for range n {
 					var outer, inner *primitives.Hold
 					step(func() (err error) { outer, err = l.Acquire(t.Context(), tt.opts...); return err }, "1")
@@ -146,7 +146,7 @@ func TestC16LateCopies(t *testing.T) {
 		}
 		sent := scriptsOf(p)
 		require.Greater(t, len(sent), 8)
-		for range scaled(x.s, 60) {
+		for range redistest.Scaled(x.s, 60) {
 			for _, i := range rand.Perm(len(sent)) {
 				_ = again(x.rdb, sent[i]).Err()
 				require.Empty(t, fields(t, x.s, x.name), "%v", sent[i].Args)
@@ -157,6 +157,7 @@ func TestC16LateCopies(t *testing.T) {
 
 // C16: an id of WithOwner may come back after it was adopted. A late copy of the adoption does not take it.
 func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		p := x.s.Proxy(t)
 		l := newClient(t, p.Client(t)).Lock(x.name)
@@ -178,6 +179,7 @@ func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
 
 // C16: a late copy of an acquisition does not shorten the TTL that Extend has set since.
 func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		p := x.s.Proxy(t)
 		l := newClient(t, p.Client(t)).Lock(x.name)
@@ -201,6 +203,7 @@ func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
 
 // C16: the same for the leases of permits, and for a copy of the release that has handed them off.
 func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
 		c := newClient(t, p.Client(t))
@@ -322,6 +325,7 @@ func TestC16PausedServerExecutesOnce(t *testing.T) {
 
 // C16: a client whose MaxRetries is off sends each command once.
 func TestC16NoRetries(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		p := x.s.Proxy(t)
 		l := newClient(t, p.Client(t, noRetries)).Lock(x.name)
@@ -341,7 +345,7 @@ func TestScriptFlushIsInvisible(t *testing.T) {
 		t.Run(s.Name(), func(t *testing.T) {
 			x := onLock(t, s)
 			flush := func() { require.NoError(t, x.rdb.ScriptFlush(t.Context()).Err()) }
-			for range scaled(s, 400) {
+			for range redistest.Scaled(s, 400) {
 				flush()
 				hold := acquire(t, t.Context(), x.l)
 				flush()
@@ -365,7 +369,7 @@ func TestScriptFlushIsInvisible(t *testing.T) {
 					flusher.ScriptFlush(ctx)
 				}
 			}()
-			for range scaled(s, 200) {
+			for range redistest.Scaled(s, 200) {
 				release(t, acquire(t, t.Context(), x.l))
 			}
 			cancel()

@@ -126,6 +126,7 @@ func (c *rawQueue) each(n int, f func()) time.Duration {
 // The server's time for a handoff does not depend on the number of waiters: with 10,000 it is less
 // than 1.5 times that with 10.
 func TestFairLockHandoffCostIsIndependentOfTheQueue(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	few, many := newRawQueue(t, s, 10), newRawQueue(t, s, 10000)
 	const rounds, calls = 40, 25

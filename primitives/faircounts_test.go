@@ -30,6 +30,7 @@ func scriptCalls(t *testing.T, s *redistest.Server, n int, f func()) map[string]
 // release that grants the lock, and 8 of the attempt that joins the queue. Their number does not
 // depend on the number of waiters.
 func TestFairCountsServerCallsOfAHandOver(t *testing.T) {
+	t.Parallel()
 	for _, waiters := range []int{2, 1000} {
 		s := redistest.Fresh(t)
 		q := newRawQueue(t, s, waiters)
@@ -56,6 +57,7 @@ func TestFairCountsServerCallsOfAHandOver(t *testing.T) {
 
 // An uncontended acquisition and its release take 10 calls inside the scripts.
 func TestFairCountsServerCallsOfAnUncontendedPair(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	l := newClient(t, s.Client(t)).FairLock("l")
 	pair := func() { release(t, acquire(t, t.Context(), l)) }

@@ -24,6 +24,7 @@ func rolledBack(t testing.TB, rdb *redis.Client, acquisition redistest.Command) 
 // ended. It neither takes the lock nor joins the queue, whether or not a later attempt was
 // answered.
 func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
+	t.Parallel()
 	acquireScript := scripts.Load("fairlock/acquire")
 	owner := primitives.WithOwner("o")
 	for _, tt := range []struct {
@@ -85,6 +86,7 @@ func TestFairLockLateAttemptOfAnEndedAcquisitionTakesNothing(t *testing.T) {
 // The first attempt of a try gets no answer, and a later attempt is refused. The first attempt
 // reaches Redis when the lock is free. It takes nothing.
 func TestFairLockLateAttemptOfARefusedTryTakesNothing(t *testing.T) {
+	t.Parallel()
 	acquireScript := scripts.Load("fairlock/acquire")
 	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -47,7 +47,7 @@ func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
 		name := redistest.Name(t)
 		l := newClient(t, s.Client(t)).FairLock(name)
 		hold := acquire(t, t.Context(), l)
-		n := redistest.Sized(s, 20*scaled(s, 100), 100_000)
+		n := redistest.Sized(s, 20*redistest.Scaled(s, 100), 100_000)
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
@@ -93,7 +93,7 @@ func TestFairLockLateCopiesTakeNothing(t *testing.T) {
 			release(t, await(t, served).hold)
 			requireClean(t, s, name)
 			sent := scriptsOf(p)
-			for range scaled(s, 30) {
+			for range redistest.Scaled(s, 30) {
 				for _, i := range rand.Perm(len(sent)) {
 					_ = again(rdb, sent[i]).Err()
 					require.Empty(t, leftovers(t, s, name), "%v", sent[i].Args)
@@ -111,7 +111,7 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 		l := newClient(t, p.Client(t, patient)).FairLock(name)
 		measured := redistest.Bar(t, s, 1)
 		n, inside := 0, 0
-		each := redistest.Sized(s, scaled(s, 40), 10_000)
+		each := redistest.Sized(s, redistest.Scaled(s, 40), 10_000)
 		p.DropRepliesRandomly(0.4, 7, script)
 		var wg sync.WaitGroup
 		for range 6 {
@@ -146,6 +146,7 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 
 // Without messages, a waiter acquires within the slow poll.
 func TestFairLockPollingCoversLostMessages(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
@@ -177,6 +178,7 @@ func TestFairLockPollingCoversLostMessages(t *testing.T) {
 // All waiters of a client together send one script a second. Live waiters keep their place in the
 // queue, even if their waiter timeout is shorter than that.
 func TestFairLockWaitingIsCheap(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
@@ -214,6 +216,7 @@ func TestFairLockWaitingIsCheap(t *testing.T) {
 
 // A dead waiter delays the next one by its waiter timeout, and no longer.
 func TestFairLockWaiterTimeout(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := newMixed(t, redistest.Embedded(t), "l")
 		p := m.s.Proxy(t)
@@ -237,6 +240,7 @@ func TestFairLockWaiterTimeout(t *testing.T) {
 // A waiter is cancelled, and its command to leave the queue never reaches Redis. The heartbeats of
 // its client do not keep its queue entry alive.
 func TestFairLockStaleQueueEntryTimesOut(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)
@@ -268,6 +272,7 @@ func TestFairLockStaleQueueEntryTimesOut(t *testing.T) {
 
 // Redis loses its data or restarts while many wait. They queue again, and all acquire.
 func TestFairLockWaitersSurviveLostData(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	name := redistest.Name(t)
 	for what, lose := range map[string]func() error{
@@ -299,6 +304,7 @@ func TestFairLockWaitersSurviveLostData(t *testing.T) {
 // A Redis that is out of memory refuses new waiters at once. Earlier waiters stay queued, acquire,
 // and can leave.
 func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
 	name := redistest.Name(t)
 	l := newClient(t, s.Client(t)).FairLock(name)
@@ -328,6 +334,7 @@ func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
 
 // A client that may not publish gets the error before it queues.
 func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	name := redistest.Name(t)
 	admin := s.Client(t)
@@ -353,6 +360,7 @@ func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
 // ReleaseID, ForceRelease and the release of an adopted hold hand off to the next waiter.
 // Acquisitions with the same WithOwner id wait in one queue entry and acquire together.
 func TestFairLockIDs(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		var seen recorder
@@ -409,6 +417,7 @@ func TestFairLockIDs(t *testing.T) {
 
 // On a cluster with sharded pub/sub, waiters of two clients acquire in order.
 func TestFairLockOnACluster(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Cluster(t)
 	name := redistest.Name(t)
 	one := newClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)

@@ -98,6 +98,7 @@ func requireWrongType(t *testing.T, err error) {
 
 // Acquiring a fair lock fails with WRONGTYPE if one of its keys holds a string. It changes nothing.
 func TestFairLockAcquireMeetsForeignKey(t *testing.T) {
+	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		x.overwrite(t)
 		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
@@ -116,6 +117,7 @@ func TestFairLockAcquireMeetsForeignKey(t *testing.T) {
 
 // An acquisition that has to wait does not queue if one of the keys holds a string.
 func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
+	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		for _, others := range []bool{false, true} { // an empty queue, and one with a waiter of another client
 			hold := acquire(t, t.Context(), x.l)
@@ -145,6 +147,7 @@ func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
 // A release frees the lock and returns WRONGTYPE if one of the keys holds a string. The string
 // stays.
 func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
+	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		for _, release := range map[string]func(hold *primitives.Hold) error{
 			"Release":   func(hold *primitives.Hold) error { return hold.Release(t.Context()) },
@@ -169,6 +172,7 @@ func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
 
 // A release that cannot hand off because a key holds a string frees the lock. The string stays.
 func TestFairLockHandoffMeetsForeignKey(t *testing.T) {
+	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		hold := acquire(t, t.Context(), x.l)
 		waiting := start(func() (*primitives.Hold, error) {
@@ -186,6 +190,7 @@ func TestFairLockHandoffMeetsForeignKey(t *testing.T) {
 
 // Waiters return WRONGTYPE and leave the queue when one of the keys becomes a string.
 func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
+	t.Parallel()
 	eachFairKey(t, func(t *testing.T, x *foreignKey) {
 		hold := acquire(t, t.Context(), x.l)
 		var waiting []<-chan result
@@ -207,6 +212,7 @@ func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
 
 // Waiters return WRONGTYPE at the next heartbeat of their client, within a second.
 func TestFairLockWaitersEndWithinASecondWhenAKeyBecomesForeign(t *testing.T) {
+	t.Parallel()
 	for what, key := range fairKeys("l") {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -79,6 +79,7 @@ func TestFairLockHandoffTakesTwoCommands(t *testing.T) {
 
 // A waiter that is cancelled at the moment when it gets the lock hands it off to the next one.
 func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		locks := make([]*primitives.Lock, 4)
@@ -97,7 +98,7 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 			}
 			return nil
 		}
-		n := scaled(s, 25) // miniredis may need seconds for the commands of more
+		n := redistest.Scaled(s, 25) // miniredis may need seconds for the commands of more
 		contend(locks, n, func(i int, l *primitives.Lock) {
 			if i%2 == 0 {
 				if err := l.Do(t.Context(), section); err != nil {
@@ -119,6 +120,7 @@ func TestFairLockCancelledWaiterHandsOff(t *testing.T) {
 // when the queue entry of a dead waiter would. The waiter never believes to hold longer than Redis
 // says. It renews the first lease in time, to the TTL that it asked for.
 func TestFairLockHandoffLease(t *testing.T) {
+	t.Parallel()
 	for _, after := range []time.Duration{0, 1500 * time.Millisecond, 8 * time.Second} {
 		for what, opts := range map[string][]primitives.Option{
 			"watchdog":             nil,
@@ -177,6 +179,7 @@ func TestFairLockHandoffLease(t *testing.T) {
 
 // A waiter ignores a grant message that is malformed, or that belongs to an earlier queue entry.
 func TestFairLockIgnoresStaleGrants(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		rdb := s.Client(t)
@@ -205,6 +208,7 @@ func TestFairLockIgnoresStaleGrants(t *testing.T) {
 
 // A waiter may get the lock before the answer arrives that it is queued.
 func TestFairLockGrantBeforeTheAnswerToTheAttempt(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := redistest.Embedded(t)
 		p := s.Proxy(t)

@@ -16,6 +16,7 @@ import (
 // its heartbeats do not keep those waiters alive. Together they delay the next waiter by one waiter
 // timeout.
 func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
 		s := redistest.Embedded(t)
@@ -52,6 +53,7 @@ func TestFairLockC26WaitersOfAFormerLifeTimeOut(t *testing.T) {
 // C26: clients with the same id, one after the other, subscribe to different channels. So neither
 // gets messages for the other.
 func TestFairLockC26ClientsOfOneIDUseDifferentChannels(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const id = "0a1b2c3d-0000-4000-8000-0123456789ab"
 		s := redistest.Embedded(t)

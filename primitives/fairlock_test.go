@@ -15,6 +15,7 @@ import (
 
 // Waiters of several clients acquire in the order in which they queued.
 func TestFairLockServesInOrder(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx := t.Context()
 		name := redistest.Name(t)

@@ -98,6 +98,7 @@ func (m *mixed) finish(dead ...string) {
 
 // Waiters in Go and in Java acquire in the order in which they queued. Neither drops the other's.
 func TestFairLockOrderWithJava(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, pattern := range []string{"jg", "gj", "jjg", "ggj", "jgg", "jjjjjg", "gggggj"} {
 			for _, first := range []string{"Go", "Java"} {
@@ -108,7 +109,7 @@ func TestFairLockOrderWithJava(t *testing.T) {
 					t.Run(fmt.Sprintf("%s, %s holds, sections of %v", pattern, first, section), func(t *testing.T) {
 						m := newMixed(t, s, redistest.Name(t))
 						release := m.hold(first == "Java")
-						n := min(scaled(s, 200), 20)
+						n := min(redistest.Scaled(s, 200), 20)
 						for i := range n {
 							if pattern[i%len(pattern)] == 'g' {
 								m.joinGo(m.l, i, section)
@@ -129,6 +130,7 @@ func TestFairLockOrderWithJava(t *testing.T) {
 // The same with long sections, in fake time, and with a skewed Java clock: deadlines drift apart,
 // TTLs expire, and the waits that Java computes end.
 func TestFairLockOrderWithJavaInLongSections(t *testing.T) {
+	t.Parallel()
 	for _, pattern := range []string{"jg", "gj", "gjj", "ggj"} {
 		for _, skew := range []time.Duration{0, time.Second, -time.Second} {
 			for _, section := range []time.Duration{700 * time.Millisecond, 12 * time.Second, 200 * time.Second} {
@@ -169,6 +171,7 @@ func longSections(t *testing.T, pattern string, section, skew time.Duration) {
 // Java waiters that time out leave the queue, and the others acquire in order. This holds with a
 // lease and without one, although Redisson then takes the wait's seconds for milliseconds.
 func TestFairLockJavaWaitersTimeOut(t *testing.T) {
+	t.Parallel()
 	for _, leased := range []bool{true, false} {
 		for _, wait := range []time.Duration{2 * time.Second, 10 * time.Second, 250 * time.Second} {
 			t.Run(fmt.Sprintf("lease %v, wait %v", leased, wait), func(t *testing.T) {
@@ -208,6 +211,7 @@ func TestFairLockJavaWaitersTimeOut(t *testing.T) {
 
 // A dead waiter delays the others by its timeout at most, and then they skip it.
 func TestFairLockSkipsDeadWaiters(t *testing.T) {
+	t.Parallel()
 	t.Run("Go waiters die", func(t *testing.T) {
 		for rest, limit := range map[string]time.Duration{
 			"g": 10 * time.Second, "gj": 10 * time.Second, "jg": 10 * time.Second,

@@ -372,6 +372,7 @@ func play(t *testing.T, steps []int) (err error) {
 // The scripts keep the queue of the model: the order of the waiters, their timeouts, the holder and
 // its lease. Clients crash, and late copies of commands come in any order.
 func TestFairLockModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		if err := play(t, rapid.SliceOfN(rapid.IntRange(0, 1<<16), 1, 40).Draw(rt, "steps")); err != nil {
 			rt.Fatal(err)
@@ -384,8 +385,9 @@ const modelSteps = 1500
 
 // The model holds over a long run, in which errors of the scripts could add up.
 func TestFairLockModelLong(t *testing.T) {
+	t.Parallel()
 	steps := make([]int, modelSteps)
-	if testing.Short() {
+	if !redistest.Full() {
 		steps = steps[:modelSteps/10]
 	}
 	for i := range steps {
@@ -397,6 +399,7 @@ func TestFairLockModelLong(t *testing.T) {
 // In these steps no client looks at the queue for 12 s. Then a refresh hands off the free lock, and
 // the new head has a score that lies ahead.
 func TestFairLockModelHandOffAfterSilence(t *testing.T) {
+	t.Parallel()
 	r := rand.New(rand.NewPCG(194, 1))
 	steps := make([]int, 400)
 	for i := range steps {

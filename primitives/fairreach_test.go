@@ -30,6 +30,7 @@ func (c *rawQueue) deadlines() string { return "redisson_lock_timeout:{" + c.nam
 // client wrote that does not know of the field "reach". A newcomer with a longer timeout than all
 // others has all its time.
 func TestFairLockNewcomerHasTheHighestScore(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	q := newRawQueue(t, s, 1) // its timeout is 60 s
 	for _, timeout := range []int{3000, 120000, 500, 60000} {

@@ -29,6 +29,7 @@ func sharedCountsKey(name string) string { return "redisson_unlock_latch:{" + na
 // C4: the counts of a private hold and of WithOwner holds with the same id add up. In any order,
 // each release takes its own count only. The last release hands off to the next waiter.
 func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {1, 2, 0}} { // 0 is the private hold
 			name := redistest.Name(t)
@@ -71,6 +72,7 @@ func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
 
 // C4: a copy of a private release does not take the count of a WithOwner hold with the same id.
 func TestFairLockCopyOfAPrivateReleaseTakesNoSharedCount(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		p := s.Proxy(t)
@@ -90,6 +92,7 @@ func TestFairLockCopyOfAPrivateReleaseTakesNoSharedCount(t *testing.T) {
 // C4: a private waiter and a WithOwner waiter with the same id acquire together, each with its own
 // count.
 func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, privateFirst := range []bool{true, false} {
 			name := redistest.Name(t)
@@ -123,6 +126,7 @@ func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
 
 // C4: a private acquisition adds a count if its id is already held with WithOwner.
 func TestFairLockPrivateAcquisitionAddsToASharedID(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := newRawQueue(t, s, 0) // id 0 holds
 		require.Equal(t, int64(1), c.end(0))
@@ -145,6 +149,7 @@ func TestFairLockPrivateAcquisitionAddsToASharedID(t *testing.T) {
 // C3: an acquisition under a WithOwner hold that Redis no longer has is answered "lost". It takes
 // nothing and does not queue.
 func TestFairLockNestedUnderALostHoldIsLost(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := &rawQueue{
 			t: t, rdb: s.Client(t), name: redistest.Name(t), client: rawQueueClient,

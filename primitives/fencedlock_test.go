@@ -136,6 +136,7 @@ var tokenCases = []struct {
 // C14: each outermost acquisition issues one token, greater than all before it. All cases share one
 // lock.
 func TestC14Token(t *testing.T) {
+	t.Parallel()
 	eachFenced(t, func(t *testing.T, x *fencedTest) {
 		l := x.on(t)
 		last := int64(0)
@@ -155,10 +156,11 @@ func TestC14Token(t *testing.T) {
 
 // Tokens rise in the order in which clients hold the lock.
 func TestC14TokensRiseAcrossClients(t *testing.T) {
+	t.Parallel()
 	eachFenced(t, func(t *testing.T, x *fencedTest) {
 		measured := redistest.Bar(t, x.s, 9)
 		var last int64 // guarded by the lock
-		n := redistest.Sized(x.s, scaled(x.s, 40), 4000)
+		n := redistest.Sized(x.s, redistest.Scaled(x.s, 40), 4000)
 		var wg sync.WaitGroup
 		for range 5 {
 			l := x.on(t)
@@ -187,6 +189,7 @@ func TestC14TokensRiseAcrossClients(t *testing.T) {
 
 // A token key of another type makes the acquisition fail. It is not overwritten.
 func TestC14TokenKeyOfAnotherType(t *testing.T) {
+	t.Parallel()
 	eachFenced(t, func(t *testing.T, x *fencedTest) {
 		l := x.on(t)
 		require.NoError(t, x.rdb.LPush(t.Context(), x.token, "x").Err())
@@ -259,12 +262,13 @@ func (x *fencedTest) useTokens(t *testing.T, use int, n int) (tokens []int64, er
 
 // C14: tokens are exact beyond 2^53, where numbers of Lua are not.
 func TestC14TokensBeyond53Bits(t *testing.T) {
+	t.Parallel()
 	eachFenced(t, func(t *testing.T, x *fencedTest) {
 		for i, use := range tokenUses {
 			t.Run(use.name, func(t *testing.T) {
 				for _, start := range []int64{1<<53 - 2, 1_700_000_000_000_000_000} {
 					require.NoError(t, x.rdb.Set(t.Context(), x.token, start, 0).Err())
-					tokens, errs := x.useTokens(t, i, scaled(x.s, 20))
+					tokens, errs := x.useTokens(t, i, redistest.Scaled(x.s, 20))
 					for _, err := range errs {
 						require.ErrorIs(t, err, primitives.ErrOutcomeUnknown) // all replies to one call were lost
 					}
@@ -286,6 +290,7 @@ func TestC14TokensBeyond53Bits(t *testing.T) {
 // C14: the last token is 2^63-1. Then each acquisition fails and leaves the lock free. Cohorts take single tokens
 // when no block is left.
 func TestC14LastToken(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t) // miniredis counts beyond the end
 	for i, use := range tokenUses {
 		if use.lost > 0 && use.goroutines > 1 {
@@ -322,6 +327,7 @@ func TestC14LastToken(t *testing.T) {
 
 // A counter that is no number makes acquisitions fail. A release that would hand the lock off frees it.
 func TestC14CounterThatIsNoNumber(t *testing.T) {
+	t.Parallel()
 	eachFenced(t, func(t *testing.T, x *fencedTest) {
 		c := newClient(t, x.s.Client(t))
 		for _, counter := range []string{"abc", "1.5", "", " 1", "99999999999999999999", "-7777"} {

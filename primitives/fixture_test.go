@@ -123,7 +123,7 @@ func requireClean(t testing.TB, s *redistest.Server, name string, but ...string)
 // goneIn is how soon nothing may be left of calls that have ended. The bar is a second; other tests only need an
 // end.
 func goneIn(s *redistest.Server) time.Duration {
-	if redistest.Full() && s.Mini() == nil {
+	if redistest.Nightly() && s.Mini() == nil {
 		return time.Second
 	}
 	return soon
@@ -262,15 +262,3 @@ var errTest = errors.New("test")
 
 // errOf returns only the error of a call that returns two values.
 func errOf[T any](_ T, err error) error { return err }
-
-// scaled returns n, or a fraction of it in short mode and on miniredis, which runs scripts about a
-// hundred times slower than Redis.
-func scaled(s *redistest.Server, n int) int {
-	if testing.Short() {
-		n /= 10
-	}
-	if s.Mini() != nil {
-		n /= 20
-	}
-	return max(n, 3)
-}

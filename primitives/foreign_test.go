@@ -215,7 +215,7 @@ func TestForeignDataIsNotReadWhole(t *testing.T) {
 	}
 	s := redistest.Fresh(t)
 	rdb, c := s.Client(t), newClient(t, s.Client(t))
-	n := redistest.Sized(s, 200_000, 1_000_000)
+	n := redistest.Sized(s, redistest.Scaled(s, 200_000), 1_000_000)
 	for name, more := range map[string]string{"counts": "", "mode": "write", "reading": "read"} {
 		require.NoError(t, rdb.Eval(t.Context(), `
 			for i = 1, ARGV[1] do redis.call('hset', KEYS[1], 'field' .. i, ARGV[2] == '' and i or 'text') end

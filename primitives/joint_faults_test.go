@@ -51,6 +51,7 @@ func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
 // TestJointHoldIsLostWithAPartThatTheUserEnds releases or detaches the hold of one member. Another
 // client can acquire that member then.
 func TestJointHoldIsLostWithAPartThatTheUserEnds(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, part *primitives.Hold){
 		"released": func(t *testing.T, part *primitives.Hold) { release(t, part) },
 		"detached": func(t *testing.T, part *primitives.Hold) { require.NotEmpty(t, part.Detach()) },
@@ -85,6 +86,7 @@ func TestJointHoldIsLostWithAPartThatTheUserEnds(t *testing.T) {
 
 // TestJointReleaseAndDetachReportNoLoss: they end the parts themselves.
 func TestJointReleaseAndDetachReportNoLoss(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, kind := range []string{"multi", "red"} {
 			t.Run(kind, func(t *testing.T) {
@@ -106,6 +108,7 @@ func TestJointReleaseAndDetachReportNoLoss(t *testing.T) {
 // A joint hold that was lost still has members. Detach leaves them to their leases: a Release after it does
 // nothing, and they must not be renewed for ever.
 func TestDetachOfALostJointHoldLeavesItsMembers(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, kind := range []string{"multi", "red"} {
 			t.Run(kind, func(t *testing.T) {
@@ -212,6 +215,7 @@ type silentMember struct {
 // TestJointAcquireReturnsInTimeWhenAMemberIsSilent checks in fake time that a silent member does not
 // delay an acquisition beyond the end of its context or its wait.
 func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"multi", "red"} {
 		for _, tt := range []silentMember{
 			{"the first", []int{0}, true},
@@ -307,6 +311,7 @@ func requireEndedBy(t *testing.T, err error, by string) {
 // TestJointCallsReturnWithTheirContextWhenAMemberIsSilent makes calls on a joint hold, and calls by
 // id, in fake time.
 func TestJointCallsReturnWithTheirContextWhenAMemberIsSilent(t *testing.T) {
+	t.Parallel()
 	type call = func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error
 	for name, call := range map[string]call{
 		"check": func(ctx context.Context, _ *primitives.Lock, hold *primitives.Hold) error { return hold.Check(ctx) },
@@ -362,6 +367,7 @@ func jointCallWhenAMemberIsSilent(
 // TestJointCallWithTheContextOfALostHoldIsNoLoss calls Check with a context whose cause is ErrLost.
 // That says nothing about the checked hold.
 func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	for _, kind := range []string{"multi", "red"} {
 		t.Run(kind, func(t *testing.T) {

@@ -95,6 +95,7 @@ func redissonUnlock(t *testing.T, s *redistest.Server, name string) {
 
 // TestJointContract has one row for each rule of joint locks. Most rules apply to both kinds.
 func TestJointContract(t *testing.T) {
+	t.Parallel()
 	rules := []struct {
 		name string
 		only string // "multi" or "red"; "": both
@@ -167,7 +168,7 @@ func jointExcludes(t *testing.T, x *jointTest) {
 	if x.s.Mini() != nil {
 		t.Skip("too slow on miniredis, as in the mutex contract")
 	}
-	n, each := 0, scaled(x.s, 20)
+	n, each := 0, redistest.Scaled(x.s, 20)
 	var wg sync.WaitGroup
 	for i := range 6 {
 		locks := x.locks(x.other(t))
@@ -251,7 +252,7 @@ func jointMixedIDs(t *testing.T, x *jointTest) {
 // Siblings under one hold exclude each other, whether they acquire the joint lock or one member.
 func jointSiblings(t *testing.T, x *jointTest) {
 	outer := acquire(t, t.Context(), x.l)
-	n, each := 0, scaled(x.s, 20)
+	n, each := 0, redistest.Scaled(x.s, 20)
 	var wg sync.WaitGroup
 	for i := range 6 {
 		l := x.l
@@ -277,7 +278,7 @@ func jointSiblings(t *testing.T, x *jointTest) {
 func jointReaderSiblings(t *testing.T, x *jointTest) {
 	reader := x.c.RWLock(x.base + "-rw").Reader()
 	shared := acquire(t, t.Context(), reader)
-	n, each := 0, scaled(x.s, 5)
+	n, each := 0, redistest.Scaled(x.s, 5)
 	var inside atomic.Int32
 	var wg sync.WaitGroup
 	for range 3 {
@@ -494,6 +495,7 @@ func jointKinds(t *testing.T, x *jointTest) {
 }
 
 func TestJointRejectsInvalidMembers(t *testing.T) {
+	t.Parallel()
 	c := newClient(t, redistest.Miniredis(t).Client(t))
 	a, b := c.Lock("a"), c.Lock("b")
 	for name, locks := range map[string][]*primitives.Lock{
@@ -529,8 +531,8 @@ func TestJointCancelledAcquireLeavesNothing(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			measured := redistest.Bar(t, s, 4)
 			x := onJoint(t, s, kind)
-			each, acquired := redistest.Sized(s, scaled(s, 1000), 100_000)/10, 0
-			if kind == "multi" && !redistest.Full() {
+			each, acquired := redistest.Sized(s, redistest.Scaled(s, 100), 10_000), 0
+			if kind == "multi" && !redistest.Nightly() {
 				each *= 2
 			}
 			var mu sync.Mutex
@@ -587,7 +589,7 @@ func TestJointCountsAreExactWhenRepliesAreLost(t *testing.T) {
 						require.NoError(t, f())
 						p.Heal()
 					}
-					n := redistest.Sized(s, scaled(s, 500)/4, fullCuts/2)
+					n := redistest.Sized(s, redistest.Scaled(s, 125), fullCuts/2)
 					for range n {
 						var outer, inner *primitives.Hold
 						step(func() (err error) { outer, err = l.Acquire(ctx, opts...); return err })
@@ -609,6 +611,7 @@ func TestJointCountsAreExactWhenRepliesAreLost(t *testing.T) {
 // TestJointLateReleaseFreesNothing delays the release of a failed attempt until a later attempt has
 // acquired the same member. The late release must not free it.
 func TestJointLateReleaseFreesNothing(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	x := onJoint(t, s, "multi")
 	p := s.Proxy(t)

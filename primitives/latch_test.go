@@ -19,6 +19,7 @@ func latchChannel(key string) string { return "redisson_countdownlatch__channel_
 
 // TestLatchWireFormat checks the number in Redis and the published messages after each call.
 func TestLatchWireFormat(t *testing.T) {
+	t.Parallel()
 	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		latch := c.CountDownLatch(key)
@@ -79,6 +80,7 @@ func awaitAll(t testing.TB, done <-chan error, n int) {
 
 // TestLatchOpeningWakesAllWaiters opens a latch in several ways.
 func TestLatchOpeningWakesAllWaiters(t *testing.T) {
+	t.Parallel()
 	type opener = func(ctx context.Context, latch *primitives.CountDownLatch, rdb *redis.Client, key string) error
 	countDown := func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
 		return latch.CountDown(ctx)
@@ -121,6 +123,7 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 
 // TestLatchWaitersShareOnePoll checks that a client polls once a second for all its waiters.
 func TestLatchWaitersShareOnePoll(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		latch := b.c.CountDownLatch("latch")
 		require.NoError(t, errOf(latch.Init(t.Context(), 1)))
@@ -136,6 +139,7 @@ func TestLatchWaitersShareOnePoll(t *testing.T) {
 
 // TestLatchWaitEndsWithItsContextOrItsClient cancels waiters, and then closes their client.
 func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t)
 		c := newClient(t, s.Client(t))
@@ -166,6 +170,7 @@ func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
 
 // TestLatchWaitEndsWhileCloseAwaitsAHold checks that Close refuses new waits before it returns.
 func TestLatchWaitEndsWhileCloseAwaitsAHold(t *testing.T) {
+	t.Parallel()
 	s := redistest.Miniredis(t)
 	c := newClient(t, s.Client(t))
 	hold := acquire(t, t.Context(), c.Lock("held"))
@@ -181,6 +186,7 @@ func TestLatchWaitEndsWhileCloseAwaitsAHold(t *testing.T) {
 
 // TestLatchConcurrentCountDownsOpenItOnce counts down on many clients at once.
 func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
 		messages := subscribe(t, s, latchChannel(key))
@@ -206,6 +212,7 @@ func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 }
 
 func TestLatchInACluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.Cluster(t)
 	ctx := t.Context()
 	c := newClient(t, cluster.ClusterClient(t))

@@ -128,6 +128,7 @@ func TestC24LingeringLockIsFreedWhenItsTimeIsOver(t *testing.T) {
 
 // A process that dies leaves a lock that lingers to its lease.
 func TestC24LingeringLockOfADeadClient(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	p := s.Proxy(t)
 	l := newClient(t, p.Client(t)).Lock(redistest.Name(t), long, primitives.WithWatchdog(time.Second))
@@ -140,6 +141,7 @@ func TestC24LingeringLockOfADeadClient(t *testing.T) {
 }
 
 func TestC24NegativeLingerIsInvalid(t *testing.T) {
+	t.Parallel()
 	c := newClient(t, redistest.Miniredis(t).Client(t))
 	_, err := c.Lock("x").Acquire(t.Context(), primitives.WithLinger(-1))
 	require.ErrorIs(t, err, primitives.ErrInvalid)

@@ -196,6 +196,7 @@ func TestC12DoSucceedsIfOnlyTheReleaseFails(t *testing.T) {
 // Each command has an attempt without a reply, and copies of all of them come late. Each acquisition
 // still issues exactly one token.
 func TestC14TokenExactlyOnce(t *testing.T) {
+	t.Parallel()
 	eachFenced(t, func(t *testing.T, x *fencedTest) {
 		measured, cuts := redistest.Bar(t, x.s, 1), 0
 		p := x.s.Proxy(t)
@@ -209,7 +210,7 @@ func TestC14TokenExactlyOnce(t *testing.T) {
 			require.Equal(t, want, x.last(t), "late copies issue no token")
 			p.Record()
 		}
-		n := redistest.Sized(x.s, scaled(x.s, 250), 10_000)
+		n := redistest.Sized(x.s, redistest.Scaled(x.s, 250), 10_000)
 		for i := range n {
 			if i > 0 && i%500 == 0 { // requests are remembered for some time only
 				copies()

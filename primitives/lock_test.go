@@ -422,6 +422,7 @@ func TestLockHoldEnds(t *testing.T) {
 // TestC2Memory has goroutines share a map that only the lock guards, so that the race detector
 // checks the memory order. TestMutexContract does the same for the other kinds.
 func TestC2Memory(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		m := map[int]int{}
 		var wg sync.WaitGroup
@@ -441,6 +442,7 @@ func TestC2Memory(t *testing.T) {
 
 // C3: acquisitions with the same outer context are siblings. They exclude each other.
 func TestC3SiblingsTakeTurns(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
 		first := acquire(t, outer.Context(), x.l)
@@ -484,6 +486,7 @@ func (n nested) Do(_ context.Context, f func(context.Context) error, opts ...pri
 // A sibling waits for its turn while the outer hold is released. Its acquisition becomes an
 // outermost one.
 func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
 		first := acquire(t, outer.Context(), x.l)
@@ -502,8 +505,9 @@ func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 // An acquisition that races with the release of its outer hold nests or does not. In both cases it
 // succeeds, and no hold is lost.
 func TestC3NestingRacesWithRelease(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
-		for range scaled(x.s, 200) {
+		for range redistest.Scaled(x.s, 200) {
 			outer := acquire(t, t.Context(), x.l)
 			afterRelease := context.WithoutCancel(outer.Context())
 			racing := start(func() (*primitives.Hold, error) { return x.l.Acquire(afterRelease) })
@@ -517,6 +521,7 @@ func TestC3NestingRacesWithRelease(t *testing.T) {
 // C3: the context carries a hold, and not an owner. Goroutines that share the context of a hold on
 // one lock still exclude each other on another lock.
 func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		outer := acquire(t, t.Context(), x.l)
 		b := x.c.Lock(x.name + "-b")
@@ -533,6 +538,7 @@ func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
 
 // Several waiters with the same WithOwner id acquire together, as soon as the id has the lock.
 func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		hold := acquire(t, t.Context(), x.l)
 		var acquired []<-chan result
@@ -556,6 +562,7 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 
 // C6: WithWait does not limit the hold. The context given to Acquire does.
 func TestC6WaitBoundsOnlyTheWaiting(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) { // a busy machine needs more than a millisecond
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -588,6 +595,7 @@ func TestC9CancellingReleasesNothing(t *testing.T) {
 
 // C11: of several concurrent calls of Release, one succeeds.
 func TestC11ReleaseActsOnce(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		hold := acquire(t, t.Context(), x.l)
 		var mu sync.Mutex

@@ -23,7 +23,7 @@ func TestLockerIsSharedByGoroutines(t *testing.T) {
 		mu, n := x.l.Locker(t.Context()), 0
 		other := x.other(t).Locker(t.Context())
 		var wg sync.WaitGroup
-		goroutines := scaled(x.s, 100)
+		goroutines := redistest.Scaled(x.s, 100)
 		for i := range goroutines {
 			wg.Go(func() {
 				m := mu
@@ -43,6 +43,7 @@ func TestLockerIsSharedByGoroutines(t *testing.T) {
 }
 
 func TestLockerTryLock(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		mu, other := x.l.Locker(t.Context()), x.other(t).Locker(t.Context())
 		require.True(t, mu.TryLock())
@@ -58,6 +59,7 @@ func TestLockerTryLock(t *testing.T) {
 // TestLockerPanicsWhereAMethodCannotReturnAnError covers misuse, a done context, a key of another
 // type, an invalid name and a closed client.
 func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
+	t.Parallel()
 	eachLock(t, func(t *testing.T, x *lockTest) {
 		mu := x.l.Locker(t.Context())
 		require.Panics(t, mu.Unlock, "not locked")

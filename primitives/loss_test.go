@@ -22,6 +22,7 @@ var busy = primitives.WithSafetyMargin(500 * time.Millisecond)
 // TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires cuts off holders silently, at any time of their renewal.
 // A competitor waits for each lock.
 func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	measured := redistest.Bar(t, s, 2)
 	p := s.Proxy(t)
@@ -29,10 +30,10 @@ func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
 	holders, competitors := newClient(t, p.Client(t, slow), busy), newClient(t, s.Client(t))
 	rounds, n := 1, 200
 	switch {
-	case testing.Short():
-		n = 20
-	case redistest.Full():
+	case redistest.Nightly():
 		rounds, n = 50, 20
+	case !redistest.Full():
+		n = 20
 	}
 	const ttl = 2 * time.Second
 	smallest, latest := ttl, -ttl
@@ -171,11 +172,8 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	p := s.Proxy(t)
 	c := newClient(t, p.Client(t))
 	name := redistest.Name(t)
-	n, ttl := redistest.Sized(s, 5000, 100_000), 6*time.Second
-	if testing.Short() {
-		n = 500
-	}
-	if redistest.Full() {
+	n, ttl := redistest.Sized(s, redistest.Scaled(s, 5000), 100_000), 6*time.Second
+	if redistest.Nightly() {
 		ttl = 30 * time.Second
 	}
 	outage, span := ttl/2, 2*ttl-4*time.Second // a hold is valid for two thirds of its TTL at least

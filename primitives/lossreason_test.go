@@ -48,6 +48,7 @@ type lossTest struct {
 // Each case is a hold that is lost, and the reason that everything tells: the cause of its context, its
 // methods, the event and the log.
 func TestC27LossTellsItsReason(t *testing.T) {
+	t.Parallel()
 	named := func(c *primitives.Client) *primitives.Lock { return c.Lock("orders:42") }
 	multi := func(c *primitives.Client) *primitives.Lock {
 		return primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("orders:42")})
@@ -192,6 +193,7 @@ func TestC27LossTellsItsReason(t *testing.T) {
 }
 
 func TestC27DoReturnsTheReason(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		err := b.l.Do(t.Context(), func(ctx context.Context) error {
 			require.NoError(t, b.s.Client(t).Del(t.Context(), "l").Err())
@@ -208,6 +210,7 @@ func TestC27DoReturnsTheReason(t *testing.T) {
 // TestC27FailedRenewalsAreLogged checks that each failed renewal is a warning, and that the first one that
 // works again is told once.
 func TestC27FailedRenewalsAreLogged(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		log, heard := &logBuffer{}, &recorder{}
 		c := newClient(t, b.p.Client(t, hasty), log.logger(), heard.option())
@@ -236,6 +239,7 @@ func TestC27FailedRenewalsAreLogged(t *testing.T) {
 
 // TestC10CallsOfAHoldThatIsLostMeanwhile loses a hold while a call waits for its answer.
 func TestC10CallsOfAHoldThatIsLostMeanwhile(t *testing.T) {
+	t.Parallel()
 	for name, call := range map[string]func(ctx context.Context, hold *primitives.Hold) error{
 		"Check":  func(ctx context.Context, hold *primitives.Hold) error { return hold.Check(ctx) },
 		"Extend": func(ctx context.Context, hold *primitives.Hold) error { return hold.Extend(ctx, time.Minute) },

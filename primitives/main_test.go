@@ -1,7 +1,6 @@
 package primitives_test
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -12,7 +11,6 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4") // parallel tests mostly wait; the -parallel flag overrides it
 	code := redistest.Main(m)
 	var leaked error
 	for range 4 { // half a second each: a pool of go-redis that dialed in vain takes a second to end

@@ -176,7 +176,7 @@ func eachMinHoldKind(t *testing.T, f func(t *testing.T, k minHoldKind, s *redist
 // learnsIn bounds how late a waiter acquires after the end of the rest. One that has not learned the new TTL finds
 // it by its slow poll. The bar is 100 ms on an idle machine.
 func learnsIn() time.Duration {
-	if redistest.Full() {
+	if redistest.Nightly() {
 		return 100 * time.Millisecond
 	}
 	return 600 * time.Millisecond
@@ -235,6 +235,7 @@ func awaitFirst(t testing.TB, a, b <-chan result) (result, <-chan result) {
 
 // Close does not wait for the rest of a minimum. ForceRelease and ReleaseID end it, and Adopt takes the lock over.
 func TestC28TheRestCanBeEnded(t *testing.T) {
+	t.Parallel()
 	for _, end := range takeovers {
 		t.Run(end.name, func(t *testing.T) {
 			eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
@@ -306,6 +307,7 @@ func TestC28OtherwiseReleasesAreOrdinary(t *testing.T) {
 
 // A plain semaphore ignores the minimum.
 func TestC28APlainSemaphoreIgnoresTheMinimum(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		sem := ofOne(t, newClient(t, s.Client(t)).Semaphore(redistest.Name(t), primitives.WithMinHold(time.Hour)))
 		for range 2 {
@@ -348,6 +350,7 @@ func TestC28TheOutermostHoldDecides(t *testing.T) {
 
 // A reader whose minimum is not over keeps writers out, and lets readers in.
 func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t) + "."
 		c := newClient(t, s.Client(t))
@@ -368,6 +371,7 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 
 // A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.
 func TestC28NoCohort(t *testing.T) {
+	t.Parallel()
 	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
 		const d = 200 * time.Millisecond
 		c := newClient(t, s.Client(t))
@@ -388,6 +392,7 @@ func TestC28NoCohort(t *testing.T) {
 // A fair waiter may be granted the lock with a lease that is shorter than its minimum. A crash after that must not
 // free the lock sooner.
 func TestC28AGrantLastsForTheMinimum(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t)
 		c := newClient(t, s.Client(t))
@@ -524,6 +529,7 @@ func TestC28ReleaseOnAFullRedis(t *testing.T) {
 // An owner that enters again during the rest takes a count of its own. The lock is free at the latest when the lease of
 // that acquisition ends.
 func TestC28AnOwnerEntersDuringItsRest(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t) + "."
 		l := newClient(t, s.Client(t)).Lock(key, primitives.WithOwner(javaThread))
@@ -538,6 +544,7 @@ func TestC28AnOwnerEntersDuringItsRest(t *testing.T) {
 
 // A failed attempt of a joint lock frees the members that it took, although the lock has a minimum.
 func TestC28AFailedJointAttemptLeavesNothing(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for name, join := range map[string]join{"multi": primitives.NewMultiLock, "red": primitives.NewRedLock} {
 			t.Run(name, func(t *testing.T) {
@@ -557,6 +564,7 @@ func TestC28AFailedJointAttemptLeavesNothing(t *testing.T) {
 
 // A member's own minimum counts, unless the joint lock or the call has one.
 func TestC28MinimumOfAMember(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		c := newClient(t, s.Client(t))
 		for _, tt := range []struct {

@@ -68,6 +68,7 @@ func multiValidity(t *testing.T, x *jointTest) {
 
 // The lease of the first member nearly expires while the second is awaited. The attempt starts again.
 func TestClockMultiLockStartsAgainBeforeALeaseEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		x := onJoint(t, redistest.Embedded(t), "multi")
 		blocked := acquire(t, t.Context(), x.other(t).Lock(x.names[1]))
@@ -127,8 +128,9 @@ func multiCloseOther(t *testing.T, x *jointTest) {
 // TestMultiLockMakesProgressInAnyOrder has clients acquire 2 to 10 of 10 locks in random order. One
 // client acquires two of them one by one, against the order of multilocks. All of them finish.
 func TestMultiLockMakesProgressInAnyOrder(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
-	base, clients, each := redistest.Name(t), 10, scaled(s, 100)
+	base, clients, each := redistest.Name(t), 10, redistest.Scaled(s, 100)
 	name := func(i int) string { return base + "-" + strconv.Itoa(i) }
 	counters := make([]int, 10)
 	want := make([]int, 10)

@@ -27,7 +27,7 @@ func TestOutageCollectsNothing(t *testing.T) {
 	}
 	outages := []outage{{"replies lost", func(p *redistest.Proxy) { p.BlackHoleReplies(true) }}}
 	length, timeout := 1500*time.Millisecond, time.Second
-	if redistest.Full() {
+	if redistest.Nightly() {
 		outages = append(outages,
 			outage{"commands lost", func(p *redistest.Proxy) { p.BlackHole(true) }},
 			outage{"refused", func(p *redistest.Proxy) { p.Refuse(true); p.Reset() }},
@@ -89,6 +89,7 @@ func TestOutageCollectsNothing(t *testing.T) {
 // A client of go-redis that its user has closed cannot answer any more: every call returns its error at
 // once, and so do waiters, without limit though they are.
 func TestClosedRedisClientEndsCalls(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	for _, kind := range boundedLocks {
 		t.Run(kind.kind, func(t *testing.T) {
@@ -127,6 +128,7 @@ func TestClosedRedisClientEndsCalls(t *testing.T) {
 
 // The cause of a caller's own context says nothing about the client.
 func TestClosedAsACauseIsNoClosedRedisClient(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	l := newClient(t, s.Client(t)).Lock(name)
@@ -142,6 +144,7 @@ func TestClosedAsACauseIsNoClosedRedisClient(t *testing.T) {
 // A call whose context has no end ends with the command timeout on a new connection too, whose handshake
 // alone has several slow replies.
 func TestSlowHandshakeDoesNotOutlastTheCommandTimeout(t *testing.T) {
+	t.Parallel()
 	const timeout = 400 * time.Millisecond
 	for _, tt := range []struct {
 		name string
@@ -170,6 +173,7 @@ func TestSlowHandshakeDoesNotOutlastTheCommandTimeout(t *testing.T) {
 // Close returns within one command timeout of the end of its context, whatever Redis does and whatever the
 // client does. So does a second Close.
 func TestCloseEndsWhenRedisIsSilent(t *testing.T) {
+	t.Parallel()
 	const (
 		timeout = 500 * time.Millisecond
 		grace   = 400 * time.Millisecond

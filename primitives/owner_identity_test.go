@@ -81,6 +81,7 @@ func (x *ownerCase) requireOnly(t *testing.T, hold *primitives.Hold) {
 // C15: a hold whose lock was taken gives nothing back of a later hold with the same id, however late copies of its
 // commands are.
 func TestLostHoldOfAnOwnerTakesNoLaterCount(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		opts []primitives.Option // of the old hold
@@ -303,7 +304,7 @@ func TestManyCountsOfOneOwner(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		l := newClient(t, s.Client(t)).Lock(name, primitives.WithOwner("o"))
-		n := redistest.Sized(s, scaled(s, 400), 5000)
+		n := redistest.Sized(s, 2*redistest.Scaled(s, 200), 5000)
 		holds := make([]*primitives.Hold, n)
 		began := time.Now()
 		for i := range holds {

@@ -72,6 +72,7 @@ func foreignID(n int) string { return fmt.Sprintf("%032x", 0xf00000+n) }
 
 // TestPermitsWireFormat checks the keys in Redis and the published messages after each call.
 func TestPermitsWireFormat(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		permits int // at first; 0: none are set
@@ -209,6 +210,7 @@ func testPermitsWireTTL(t *testing.T, w *permitState) {
 // TestPermitsOfADeletedPoolAreLost deletes the pool while permits are taken. A new pool has all its
 // permits.
 func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := newClient(t, s.Client(t)).PermitExpirableSemaphore(key)
@@ -323,6 +325,7 @@ func TestPermitHolds(t *testing.T) {
 // TestPermitWaiterWakesWhenALeaseEnds checks that a waiter acquires within milliseconds of the end
 // of a lease, which nobody publishes.
 func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
 		c := newClient(t, redistest.Embedded(t).Client(t))
@@ -340,6 +343,7 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 
 // TestPermitsCollectExpiredOnesInSlices collects 10,000 permits whose leases have ended.
 func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
+	t.Parallel()
 	const many = 10_000
 	s := redistest.Redis(t)
 	ctx, key := t.Context(), redistest.Name(t)

@@ -19,6 +19,7 @@ import (
 
 // TestSemaphoreWaitersPollWhenMessagesAreLost drops all messages. Waiters acquire by the slow poll.
 func TestSemaphoreWaitersPollWhenMessagesAreLost(t *testing.T) {
+	t.Parallel()
 	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		t.Parallel()
 		ctx := t.Context()
@@ -40,6 +41,7 @@ func TestSemaphoreWaitersPollWhenMessagesAreLost(t *testing.T) {
 
 // TestSemaphoreCountsAreExactWhenRepliesAreLost drops replies at random.
 func TestSemaphoreCountsAreExactWhenRepliesAreLost(t *testing.T) {
+	t.Parallel()
 	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		measured := redistest.Bar(t, s, 1)
 		ctx := t.Context()
@@ -49,7 +51,7 @@ func TestSemaphoreCountsAreExactWhenRepliesAreLost(t *testing.T) {
 		sem := open(newClient(t, p.Client(t, patient)))
 		initPool(t, sem, 10)
 		want := 10
-		rounds := redistest.Sized(s, scaled(s, 900), 24_000)
+		rounds := redistest.Sized(s, redistest.Scaled(s, 900), 24_000)
 		for i := range rounds { // 2,000 calls, or 10,000 lost replies for each
 			n := 1 + i%3
 			hold := acquire(t, ctx, sem, primitives.WithPermits(n))
@@ -68,6 +70,7 @@ func TestSemaphoreCountsAreExactWhenRepliesAreLost(t *testing.T) {
 // TestSemaphoresRollBackFailedAcquisitions uses a client without retries. Its calls fail when
 // replies are lost, and their permits come back.
 func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
+	t.Parallel()
 	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		ctx := t.Context()
 		rdb := s.Client(t)
@@ -77,7 +80,7 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 		initPool(t, sem, 4)
 		p.DropRepliesRandomly(0.5, 2, script)
 		lost := 0
-		for range scaled(s, 400) {
+		for range redistest.Scaled(s, 400) {
 			hold, err := sem.TryAcquire(ctx, primitives.WithPermits(2))
 			if errors.Is(err, primitives.ErrNotAcquired) {
 				time.Sleep(time.Millisecond) // rollbacks may be under way
@@ -100,13 +103,14 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 
 // TestSemaphoreCancelledAcquireLeavesNothing cancels acquisitions at random times.
 func TestSemaphoreCancelledAcquireLeavesNothing(t *testing.T) {
+	t.Parallel()
 	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		measured := redistest.Bar(t, s, 4)
 		c := newClient(t, s.Client(t))
 		rdb := s.Client(t)
 		sem := open(c)
 		initPool(t, sem, 3)
-		rounds := redistest.Sized(s, scaled(s, 2000), 100_000) / 8
+		rounds := redistest.Sized(s, redistest.Scaled(s, 250), 100_000/8)
 		var wg sync.WaitGroup
 		for i := range 8 {
 			wg.Go(func() {
@@ -140,6 +144,7 @@ func TestSemaphoreCancelledAcquireLeavesNothing(t *testing.T) {
 // TestSemaphoresReleaseWhenRedisIsFull checks that a full server refuses acquisitions, and accepts
 // releases and extensions.
 func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
 	for _, kind := range bothSemaphores {
@@ -173,6 +178,7 @@ func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
 // TestSemaphoresCheckPermissionsBeforeAcquiring uses a client that may not publish on the channel.
 // It acquires nothing, since it could not release.
 func TestSemaphoresCheckPermissionsBeforeAcquiring(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
 	require.NoError(t,
@@ -191,6 +197,7 @@ func TestSemaphoresCheckPermissionsBeforeAcquiring(t *testing.T) {
 // TestLateCopiesChangeNothing executes every recorded command of semaphores and latches again, in
 // other states than before.
 func TestLateCopiesChangeNothing(t *testing.T) {
+	t.Parallel()
 	id := strings.Repeat("ab", 16)
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
@@ -295,10 +302,11 @@ func TestPermitsOfACrashedHolderComeBack(t *testing.T) {
 
 // TestLatchCountIsExactWhenRepliesAreLost drops replies at random. Each CountDown counts once.
 func TestLatchCountIsExactWhenRepliesAreLost(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
 		measured := redistest.Bar(t, s, 1)
-		n := redistest.Sized(s, scaled(s, 1000), 24_000)
+		n := redistest.Sized(s, redistest.Scaled(s, 1000), 24_000)
 		p := s.Proxy(t)
 		p.DropRepliesRandomly(0.3, 3, script)
 		latch := newClient(t, p.Client(t, patient)).CountDownLatch(key)

@@ -98,6 +98,7 @@ func (m *poolModel) common(ctx context.Context, t *rapid.T, sem countable) map[s
 }
 
 func TestSemaphoreModel(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	c, rdb, key := newClient(t, s.Client(t)), s.Client(t), redistest.Name(t)
 	rapid.Check(t, func(t *rapid.T) {
@@ -152,6 +153,7 @@ func TestSemaphoreModel(t *testing.T) {
 }
 
 func TestPermitsModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) { rapid.SyncTest(t, runPermitsModel) })
 }
 

@@ -207,6 +207,7 @@ func TestC25NameAndSubscriptionEndWithTheLastHold(t *testing.T) {
 
 // TestC25CloseDoesNotWaitForTheDeletionOfTheName closes a client while Redis is silent.
 func TestC25CloseDoesNotWaitForTheDeletionOfTheName(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.l)
 		redistest.WaitFor(t, soon, func() bool { return len(clientNames(t, b.s)) == 1 }, "the name is written")
@@ -220,6 +221,7 @@ func TestC25CloseDoesNotWaitForTheDeletionOfTheName(t *testing.T) {
 
 // In fake time, because a hold that lasts for 100 ms is not short.
 func TestC25ShortHoldSendsTwoCommandsAndNoName(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		release(t, acquire(t, t.Context(), b.l)) // loads the scripts
 		time.Sleep(time.Minute)                  // the client is idle

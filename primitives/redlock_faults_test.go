@@ -64,6 +64,7 @@ func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
 // TestRedLockRollsBackOnAPausedServer pauses a server during an attempt. When it resumes, it
 // executes the acquisition and then the rollback.
 func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 3)
 	for _, tt := range []struct {
 		name string
@@ -95,6 +96,7 @@ func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
 // TestRedLockSurvivesTheRestartOfOneServer restarts servers without persistence. The hold survives
 // the loss of one server's data, but not of two.
 func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 3)
 	events := &recorder{}
 	l := q.lock(q.clients(t, events.option()), primitives.WithWatchdog(watched))
@@ -121,6 +123,7 @@ func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 
 // TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires partitions a holder from a majority.
 func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 3)
 	hold := acquire(t, t.Context(), q.lock(q.clients(t, busy), primitives.WithWatchdog(watched)))
 	var others []*primitives.Client // not partitioned

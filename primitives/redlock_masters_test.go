@@ -18,6 +18,7 @@ import (
 // acquired, renewed, handed over and released within its budget. With three down it is refused in time,
 // and leaves nothing on the others.
 func TestRedLockOverFiveMasters(t *testing.T) {
+	t.Parallel()
 	const (
 		budget = 240 * time.Millisecond // of shortTTL
 		slack  = time.Second            // without a budget, the calls below take 5 s or more
@@ -111,6 +112,7 @@ func without(list []int, i int) (rest []int) {
 // empty. A second client finds that one and the other two free. With MinUptime it does not count the
 // restarted server before the holder's lease is over.
 func TestRestartedServerDoesNotShrinkTheQuorum(t *testing.T) {
+	t.Parallel()
 	lease := primitives.WithLease(2 * time.Second)
 	q := newQuorum(t, 5)
 	on := func(tweaks ...func(*redis.Options)) *primitives.Lock {

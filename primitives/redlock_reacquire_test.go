@@ -86,6 +86,7 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 		{"flushed", func(t *testing.T, q *quorum, i int) { q.flush(t, i) }},
 		{"restarted", func(t *testing.T, q *quorum, i int) { require.NoError(t, q.servers[i].Restart()) }},
 		{"down for longer than the TTL", func(t *testing.T, q *quorum, i int) {
+			redistest.NeedFull(t, "the TTL of each of five servers")
 			require.NoError(t, q.servers[i].Kill())
 			time.Sleep(2500 * time.Millisecond)
 			require.NoError(t, q.servers[i].Restart())
@@ -149,6 +150,7 @@ func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 // TestRedLostMajorityIsNotAcquiredAgain flushes three of five servers at once. The hold is lost,
 // although nobody else holds them.
 func TestRedLostMajorityIsNotAcquiredAgain(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 5)
 	hold := acquire(t, t.Context(), q.on(t, shortTTL))
 	for _, p := range q.proxies {
@@ -167,6 +169,7 @@ func TestRedLostMajorityIsNotAcquiredAgain(t *testing.T) {
 // TestRedMemberIsAcquiredAgainAfterItsNewOwner has another owner acquire a lost member. The redlock
 // retries, and acquires it once that owner has released it.
 func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 5)
 	hold := acquire(t, t.Context(), q.on(t, shortTTL))
 	rdb := q.servers[3].Client(t)
@@ -194,6 +197,7 @@ func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
 // TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain: acquiring again would prolong a fixed lease,
 // and could count a shared owner twice.
 func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
+	t.Parallel()
 	for name, opts := range map[string][]primitives.Option{
 		"lease": {primitives.WithLease(time.Minute)},
 		"owner": {longTTL, primitives.WithOwner("me")},
@@ -216,6 +220,7 @@ func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
 // TestRedAttemptAfterTheEndOfItsHoldIsRolledBack delays or drops the reply to an attempt to acquire
 // a member again until the hold has ended.
 func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name           string
 		answered, lost bool
@@ -261,6 +266,7 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 // TestRedAttemptOfUnknownOutcomeIsRetried drops the reply to an attempt to acquire a member again.
 // The next attempt finds that the member is held.
 func TestRedAttemptOfUnknownOutcomeIsRetried(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 3)
 	clients := q.clients(t)
 	hold := acquire(t, t.Context(), q.lock(clients, shortTTL))
@@ -283,6 +289,7 @@ func TestRedAttemptOfUnknownOutcomeIsRetried(t *testing.T) {
 // TestRedMemberThatANestedHoldHasIsCounted lets a nested hold acquire a lost member before the redlock does, with
 // the same id. Its release leaves the member to the redlock.
 func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		x := onJoint(t, s, "red")
 		hold := acquire(t, t.Context(), x.l)
@@ -316,6 +323,7 @@ func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
 // TestRedReleaseOfALostPartDoesNotFreeItsReplacement releases the lost hold of a member after the
 // redlock has acquired the member again.
 func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 3)
 	clients := q.clients(t)
 	hold := acquire(t, t.Context(), q.lock(clients, longTTL))
@@ -359,6 +367,7 @@ func TestRedCloseWhileAMemberIsLost(t *testing.T) {
 // TestRedCloseAfterMembersWereAcquiredAgain: Close meets the replaced parts last, and must not take
 // their end for a loss of the redlock.
 func TestRedCloseAfterMembersWereAcquiredAgain(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		x := onJoint(t, s, "red")
 		hold := acquire(t, t.Context(), x.l)

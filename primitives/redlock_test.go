@@ -106,6 +106,7 @@ const budget = 500 * time.Millisecond
 
 // TestRedLockAttemptOutcomes makes one attempt on five servers, some of them held or down.
 func TestRedLockAttemptOutcomes(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 5)
 	for _, tt := range []struct {
 		name       string
@@ -162,11 +163,12 @@ func TestRedLockAttemptOutcomes(t *testing.T) {
 // TestRedLockRivalsExcludeEachOther runs rivals that acquire different servers first. All of them
 // finish, also while one server is down.
 func TestRedLockRivalsExcludeEachOther(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{3, 5} {
 		q := newQuorum(t, n)
 		q.proxies[n-1].Refuse(n == 5)
 		const rivals = 5
-		count, each := 0, scaled(q.servers[0], 20)
+		count, each := 0, redistest.Scaled(q.servers[0], 20)
 		var wg sync.WaitGroup
 		began := time.Now()
 		for range rivals {
@@ -235,6 +237,7 @@ func awaitAny(t *testing.T, from []<-chan result) result {
 // TestRedLockReleaseWakesWaiters releases different members. The waiter acquires. The engine's tests
 // check in fake time that messages wake it.
 func TestRedLockReleaseWakesWaiters(t *testing.T) {
+	t.Parallel()
 	q := newQuorum(t, 3)
 	l := q.on(t)
 	for _, held := range [][]int{{0, 1, 2}, {0, 1}, {1, 2}, {0, 2}} {

@@ -19,7 +19,7 @@ func TestRWLockReleaseCostWithManyReaders(t *testing.T) {
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
 	n := 10000
-	if testing.Short() {
+	if !redistest.Full() {
 		n = 2000
 	}
 	type cost struct {

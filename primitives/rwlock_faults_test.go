@@ -39,7 +39,7 @@ func TestRWLockCountsAreExactWhenRepliesAreLost(t *testing.T) {
 			}
 		}
 		ctx, none := t.Context(), map[string]string{}
-		n := redistest.Sized(s, scaled(s, 2000)/10, fullCuts)
+		n := redistest.Sized(s, redistest.Scaled(s, 200), fullCuts)
 		for i := range n { // ten steps each, with one lost reply per step on average
 			opts, id := []primitives.Option(nil), func(h *primitives.Hold) string { return h.ID() }
 			if i%2 == 1 {
@@ -103,7 +103,7 @@ func TestRWLockLateCopiesTakeNothing(t *testing.T) {
 		sent := scriptsOf(p)
 		require.Greater(t, len(sent), 20)
 		stop := time.Now().Add(5 * time.Second) // Redis remembers the requests for longer
-		for range scaled(s, 10) {
+		for range redistest.Scaled(s, 10) {
 			for _, i := range rand.Perm(len(sent)) {
 				if time.Now().After(stop) {
 					break
@@ -126,7 +126,7 @@ func TestRWLockCancelledAcquireLeavesNothing(t *testing.T) {
 		measured := redistest.Bar(t, s, 4)
 		name := redistest.Name(t)
 		c := newClient(t, s.Client(t))
-		rounds, meanTimeout := redistest.Sized(s, scaled(s, 2000), 100_000)/20, 4*time.Millisecond
+		rounds, meanTimeout := redistest.Sized(s, redistest.Scaled(s, 100), 5000), 4*time.Millisecond
 		if s.Mini() != nil {
 			meanTimeout *= 20
 		}
@@ -213,6 +213,7 @@ func TestRWLockReleasesWhenRedisIsFull(t *testing.T) {
 // TestRWLockChecksPermissionsBeforeWriting checks that an acquisition fails and writes nothing if
 // its release would lack a permission.
 func TestRWLockChecksPermissionsBeforeWriting(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	name := redistest.Name(t)

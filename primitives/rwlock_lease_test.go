@@ -14,6 +14,7 @@ import (
 
 // TestRWLockLeases checks leases and renewal in fake time.
 func TestRWLockLeases(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		run  func(t *testing.T, x *rwTest)

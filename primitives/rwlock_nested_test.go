@@ -143,7 +143,7 @@ func TestRWLockReleaseDoesNotUndoAConcurrentExtend(t *testing.T) {
 		p := s.Proxy(t)
 		x := onRWNamed(t, s, p.Client(t), redistest.Name(t))
 		outer := acquire(t, t.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
-		for range scaled(s, 60) {
+		for range redistest.Scaled(s, 60) {
 			inner := acquire(t, outer.Context(), x.rw.Reader(), primitives.WithLease(time.Minute))
 			released := start(func() (*primitives.Hold, error) { return nil, inner.Release(context.Background()) })
 			require.NoError(t, outer.Extend(t.Context(), 20*time.Second))

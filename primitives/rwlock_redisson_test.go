@@ -102,6 +102,7 @@ func (r *redissonThread) writeUnlock(t require.TestingT) {
 
 // TestRWLockInteroperatesWithRedisson runs both clients on one lock. redissonThread plays Redisson.
 func TestRWLockInteroperatesWithRedisson(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		run  func(t *testing.T, x *rwTest, redisson *redissonThread)

@@ -157,7 +157,7 @@ func TestRWLockWritersRunAlone(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		times := scaled(s, 100)
+		times := redistest.Scaled(s, 100)
 		n, written := 0, 0 // only the lock guards n
 		var inside, readers, most atomic.Int64
 		var wg sync.WaitGroup
@@ -207,6 +207,7 @@ func TestRWLockWritersRunAlone(t *testing.T) {
 
 // TestRWLockWriterIsNotStarved acquires the writer while readers overlap without a break.
 func TestRWLockWriterIsNotStarved(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -246,6 +247,7 @@ func TestRWLockWriterIsNotStarved(t *testing.T) {
 // TestRWLockWriteReleaseWakesAllReaders has twenty readers of several clients wait for a writer,
 // which may downgrade. All readers acquire after the release.
 func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, downgrade := range []bool{false, true} {
 			x := onRW(t, s)
@@ -300,6 +302,7 @@ func TestRWLockWaitersPollWhenMessagesAreLost(t *testing.T) {
 
 // TestRWLockNestedReadersShareAndNestedWritersExclude nests siblings under one hold.
 func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
+	t.Parallel()
 	eachRW(t, func(t *testing.T, x *rwTest) {
 		r := acquire(t, t.Context(), x.rw.Reader())
 		siblings := []*primitives.Hold{acquire(t, r.Context(), x.rw.Reader()), acquire(t, r.Context(), x.rw.Reader())}
@@ -321,6 +324,7 @@ func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 }
 
 func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
+	t.Parallel()
 	type (
 		Info   = primitives.Info
 		Holder = primitives.Holder
@@ -367,6 +371,7 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 }
 
 func TestRWLockAcceptsAnyName(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, form := range []string{"a{%s}b", "%s}", "{%s", "%s:write", "\xff\x00 %s"} {
 			x := onRWNamed(t, s, s.Client(t), fmt.Sprintf(form, redistest.Name(t)))
@@ -391,6 +396,7 @@ func TestRWLockAcceptsAnyName(t *testing.T) {
 }
 
 func TestRWLockReportsAKeyOfAnotherType(t *testing.T) {
+	t.Parallel()
 	eachRW(t, func(t *testing.T, x *rwTest) {
 		ctx := t.Context()
 		require.NoError(t, x.rdb.Set(ctx, x.name, "mine", 0).Err())

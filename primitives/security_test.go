@@ -494,6 +494,7 @@ func leakedSecret(t *testing.T, s *redistest.Server) {
 
 // Each threat of doc/security.md names tests that exist, and each test of threats is named there.
 func TestThreatsAreDocumented(t *testing.T) {
+	t.Parallel()
 	page, err := os.ReadFile("../doc/security.md")
 	require.NoError(t, err)
 	exists := map[string]bool{}

@@ -44,6 +44,7 @@ func (w *counterState) requireSteps(t *testing.T, steps []wireStep) {
 
 // TestSemaphoreWireFormat checks the number in Redis and the published messages after each call.
 func TestSemaphoreWireFormat(t *testing.T) {
+	t.Parallel()
 	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := c.Semaphore(key)
@@ -182,6 +183,7 @@ func TestSemaphoresRejectInvalidArguments(t *testing.T) {
 // TestSemaphoresLeaveKeysOfOtherTypes calls each method on a key that holds something else. The key
 // stays as it is, and the error says why.
 func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
 	key := redistest.Name(t)
@@ -267,6 +269,7 @@ func TestSemaphoreAcquiresNoPermits(t *testing.T) {
 
 // TestSemaphoreHold checks the methods of a hold that has neither an id nor a lease.
 func TestSemaphoreHold(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
 		rdb := s.Client(t)
@@ -298,6 +301,7 @@ func TestSemaphoreHold(t *testing.T) {
 
 // TestSemaphoreWakesWaitersWhenPermitsAppear makes permits available in several ways.
 func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
+	t.Parallel()
 	rows := []struct {
 		name string
 		n    int // initial permits; below 0: none set
@@ -348,6 +352,7 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 // was deleted while they waited. All of them get to know, those too that made no attempt of their own.
 // With a count they are told nothing of the kind.
 func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
+	t.Parallel()
 	const hint = "(the semaphore has no count: Init sets it)"
 	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		t.Parallel()
@@ -395,6 +400,7 @@ func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 // TestSemaphoreWaiterForManyDoesNotBlockOthers has a waiter for more permits than there are.
 // Waiters for one permit acquire, on the same client and on another.
 func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
+	t.Parallel()
 	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		ctx := t.Context()
 		rdb := s.Client(t)
@@ -435,9 +441,10 @@ func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 
 // TestSemaphoreOfOneExcludes runs 16 clients with 100 critical sections each on one permit.
 func TestSemaphoreOfOneExcludes(t *testing.T) {
+	t.Parallel()
 	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
 		rdb := s.Client(t)
-		times := scaled(s, 100)
+		times := redistest.Scaled(s, 100)
 		var wg sync.WaitGroup
 		for i := range 16 {
 			sem := open(newClient(t, s.Client(t)))
@@ -466,6 +473,7 @@ func TestSemaphoreOfOneExcludes(t *testing.T) {
 }
 
 func TestSemaphoresInACluster(t *testing.T) {
+	t.Parallel()
 	cluster := redistest.Cluster(t)
 	c := newClient(t, cluster.ClusterClient(t))
 	for _, kind := range bothSemaphores {

@@ -13,6 +13,7 @@ import (
 // A master with two replicas and three sentinels fails over twice: first the master hangs and comes back,
 // then, after all sentinels were restarted, its successor dies. Both clients stay the same.
 func TestSentinelFailovers(t *testing.T) {
+	redistest.NeedFull(t, "several fail-overs")
 	t.Parallel()
 	servers := redistest.SentinelReplicas(t, 2)
 	f := &sentinelFailover{

@@ -15,6 +15,7 @@ import (
 // TestStripedMapsKeysAsDocumented: the stripe of a key must be the same in all processes and
 // versions. It is FNV-1a 64 of the key, modulo the number of stripes.
 func TestStripedMapsKeysAsDocumented(t *testing.T) {
+	t.Parallel()
 	c := newClient(t, redistest.Miniredis(t).Client(t))
 	for _, tt := range []struct {
 		key  string
@@ -34,6 +35,7 @@ func TestStripedMapsKeysAsDocumented(t *testing.T) {
 }
 
 func TestStripedSpreadsKeysEvenly(t *testing.T) {
+	t.Parallel()
 	c := newClient(t, redistest.Miniredis(t).Client(t))
 	const n, keys = 16, 16000
 	s := c.Striped("s", n)
@@ -50,6 +52,7 @@ func TestStripedSpreadsKeysEvenly(t *testing.T) {
 }
 
 func TestStripedRejectsInvalidArguments(t *testing.T) {
+	t.Parallel()
 	c := newClient(t, redistest.Miniredis(t).Client(t))
 	for name, s := range map[string]*primitives.Striped{
 		"no stripes":      c.Striped("s", 0),
@@ -71,6 +74,7 @@ func TestStripedRejectsInvalidArguments(t *testing.T) {
 // TestStripedKeysOfOneStripeExclude checks that keys of one stripe exclude each other on all
 // clients, and keys of different stripes do not.
 func TestStripedKeysOfOneStripeExclude(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		const n = 4
@@ -91,7 +95,7 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 		release(t, inner)
 		release(t, hold)
 
-		counters, each := make(map[string]*int), scaled(s, 100)
+		counters, each := make(map[string]*int), redistest.Scaled(s, 100)
 		for i := range n {
 			counters[fmt.Sprintf("%s:%d", name, i)] = new(int)
 		}

@@ -317,6 +317,7 @@ func TestTakeoverIsFoundWhenTheFirstCheckFails(t *testing.T) {
 
 // TestTakeoverDoesNotWaitForItsNotice holds the reply to the notice back.
 func TestTakeoverDoesNotWaitForItsNotice(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, b *bubbled) {
 		hold := acquire(t, t.Context(), b.other, primitives.WithLease(time.Minute))
 		deliver := b.p.HoldReplies(redistest.Named("publish"))

@@ -15,7 +15,7 @@ import (
 
 // turnsFor is how long each part of TestC24OtherClientsGetTheirTurns lasts.
 func turnsFor() time.Duration {
-	if redistest.Full() {
+	if redistest.Nightly() {
 		return 20 * time.Second
 	}
 	return 1500 * time.Millisecond
@@ -92,7 +92,7 @@ func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 				without, without+mine, with, with+mineWith, idle)
 			// One turn after each cohort is all that they can have.
 			possible := 1 / (cohort + 2*tt.away).Seconds()
-			if redistest.Full() && tt.away == 40*time.Millisecond && tt.others == 1 {
+			if redistest.Nightly() && tt.away == 40*time.Millisecond && tt.others == 1 {
 				possible = without
 			}
 			assert.GreaterOrEqual(t, with, min(without, possible)/2)

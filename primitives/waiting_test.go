@@ -28,7 +28,7 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 		for i := range names {
 			names[i] = name + "-" + strconv.Itoa(i)
 		}
-		n := redistest.Sized(s, scaled(s, 5000), 100_000)
+		n := redistest.Sized(s, redistest.Scaled(s, 5000), 100_000)
 		var got atomic.Int64
 		var wg sync.WaitGroup
 		for range 50 {
@@ -112,10 +112,7 @@ func TestC21WaitingIsCheap(t *testing.T) {
 	hold := acquire(t, t.Context(), holder)
 	c := newClient(t, s.Client(t))
 	l := c.Lock("l")
-	n := redistest.Sized(s, 1000, 10_000)
-	if testing.Short() {
-		n = 100
-	}
+	n := redistest.Sized(s, redistest.Scaled(s, 1000), 10_000)
 	_, err := l.TryAcquire(t.Context()) // opens the connections that a client without waiters needs
 	require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	connections := redistest.Connections(t, s)
@@ -159,12 +156,13 @@ func TestC21WaitingIsCheap(t *testing.T) {
 // TestC21CancelledWaiterPassesItsWakeUpOn cancels the first waiter while it is woken up. The second
 // waiter must not wait for the slow poll.
 func TestC21CancelledWaiterPassesItsWakeUpOn(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	name := redistest.Name(t)
 	holder := newClient(t, s.Client(t)).Lock(name)
 	c := newClient(t, s.Client(t))
 	l := c.Lock(name)
-	late, rounds := 0, scaled(s, 300)
+	late, rounds := 0, redistest.Scaled(s, 300)
 	for range rounds {
 		hold := acquire(t, t.Context(), holder)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -98,7 +98,7 @@ func (x *line) free(t *testing.T) {
 func TestHandOverBetweenManyClientsTakesFewCommands(t *testing.T) {
 	t.Parallel()
 	n := 200
-	if testing.Short() {
+	if !redistest.Full() {
 		n = 50
 	}
 	s := redistest.Fresh(t)

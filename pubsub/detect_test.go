@@ -38,6 +38,7 @@ func TestModeIsDetectedOnce(t *testing.T) {
 
 // One node hangs. A new client finds the mode, and the nodes of other channels, without it.
 func TestHungNodeDoesNotDelayDetection(t *testing.T) {
+	t.Parallel()
 	c := redistest.FreshCluster(t, 3)
 	hung := c.Node(t, "a")
 	require.NotSame(t, hung, c.Node(t, "b"))

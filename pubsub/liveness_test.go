@@ -333,6 +333,7 @@ func TestReconnectUsesTheCurrentCredentials(t *testing.T) {
 
 // A hanging master keeps its connections open. The link must find the new master by itself.
 func TestSubscriptionFollowsASentinelFailover(t *testing.T) {
+	t.Parallel()
 	s := redistest.Sentinel(t)
 	h := open(t, s.FailoverClient(t), Config{limits: shortLimits})
 	e := listen(h, "c").awaitConfirmed(t)

@@ -65,6 +65,7 @@ var evals = redistest.Named("evalsha", "eval")
 
 // A failed call reports what is known about the command, after the configured number of attempts.
 func TestFailureReportsItsOutcome(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		fault   func(w *env)

@@ -19,6 +19,7 @@ type wrapped struct{ *redis.ClusterClient }
 // reason to read the slot map, so the next ones reach the new master. The client may be one that
 // embeds a cluster client.
 func TestAttemptsFollowTheSlotMap(t *testing.T) {
+	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	const key = "moved"
 	old := servers.Node(t, key)

@@ -62,10 +62,10 @@ func (m *model) renew(ctx context.Context, group any, batch []Ask) ([]State, err
 	start := time.Now()
 	m.mu.Lock()
 	state, delay := m.state, m.delay
-	nth := make([]int, len(batch))
+	nth, known := make([]int, len(batch)), make([]time.Time, len(batch))
 	for i, a := range batch {
 		l := m.of(a.Lease)
-		nth[i] = l.nth
+		nth[i], known[i] = l.nth, l.granted
 		want := l.terms.TTL
 		if end := l.terms.End; !end.IsZero() && end.Sub(start) < want {
 			want = end.Sub(start).Truncate(time.Millisecond)
@@ -104,7 +104,8 @@ func (m *model) renew(ctx context.Context, group any, batch []Ask) ([]State, err
 		case Renewed:
 			l.confirm(granted)
 		case Lost:
-			l.refused = l.refused || granted.After(l.granted)
+			// What was confirmed since then may be newer than the answer.
+			l.refused = l.refused || granted.After(l.granted) || l.granted.Equal(known[i])
 		case Unknown:
 		}
 	}

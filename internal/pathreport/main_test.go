@@ -10,10 +10,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
 )
 
 // TestReport checks that the figures of this repository are plausible.
 func TestReport(t *testing.T) {
+	redistest.NeedFull(t, "it runs the tests of several packages")
 	r, err := measure(t.Context())
 	require.NoError(t, err)
 

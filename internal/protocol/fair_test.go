@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
 )
 
 // The fair lock: acquisitions with ids of their own join a queue. The script that frees the lock grants it to
@@ -688,17 +690,21 @@ func TestFairProtocol(t *testing.T) {
 		name string
 		in   fairSetup
 		upTo nature
+		long bool // it takes many seconds
 	}{
-		{"three clients", threeClients, copying},
-		{"three clients, one does not wait", oneTry, copying},
-		{"two goroutines of one client, and another client", twoOfOne, copying},
-		{"two goroutines of one client without grants, and another client", twoNotified, copying},
-		{"three clients, one without grants, no late copies", oneNotified, fault},
-		{"three clients, messages alone", threeClients, choice},
-		{"three clients, one without grants, messages alone", oneNotified, choice},
-		{"two goroutines of one client without grants, and another client, messages alone", twoNotified, choice},
+		{"three clients", threeClients, copying, true},
+		{"three clients, one does not wait", oneTry, copying, true},
+		{"two goroutines of one client, and another client", twoOfOne, copying, true},
+		{"two goroutines of one client without grants, and another client", twoNotified, copying, true},
+		{"three clients, one without grants, no late copies", oneNotified, fault, true},
+		{"three clients, messages alone", threeClients, choice, false},
+		{"three clients, one without grants, messages alone", oneNotified, choice, false},
+		{"two goroutines of one client without grants, and another client, messages alone", twoNotified, choice, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if tt.long {
+				redistest.NeedFull(t, "millions of states")
+			}
 			t.Parallel()
 			tt.in.upTo = tt.upTo
 			r := explore(fairModel(&tt.in), nil)

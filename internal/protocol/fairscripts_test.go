@@ -278,6 +278,9 @@ func TestFairScriptsDoWhatTheModelSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			if f != threeClients {
+				redistest.NeedFull(t, "many states of the server")
+			}
 			f.upTo = fault
 			known := map[fairServer]bool{}
 			var states []fairServer

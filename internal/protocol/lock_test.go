@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
 )
 
 // The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
@@ -456,12 +458,16 @@ func TestLockProtocol(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		of   processes
+		long bool // it takes many seconds
 	}{
-		{"three clients", processes{0, 1, 2}},
-		{"two goroutines of one client, and another client", processes{0, 0, 1}},
-		{"three goroutines of one client", processes{0, 0, 0}},
+		{"three clients", processes{0, 1, 2}, false},
+		{"two goroutines of one client, and another client", processes{0, 0, 1}, true},
+		{"three goroutines of one client", processes{0, 0, 0}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			if tt.long {
+				redistest.NeedFull(t, "millions of states")
+			}
 			t.Parallel()
 			r := explore(lockModel(tt.of, lockDefects{}), nil)
 			require.Empty(t, r.violation, "%v", r)

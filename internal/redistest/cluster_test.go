@@ -46,6 +46,7 @@ func TestClusterThroughProxies(t *testing.T) {
 // A cluster with replicas fails over when a master hangs and when it dies. Its slots
 // can be migrated key by key, and nodes come and go.
 func TestReplicatedCluster(t *testing.T) {
+	NeedFull(t, "a fail-over")
 	t.Parallel()
 	c := FreshReplicatedCluster(t)
 	require.Len(t, c.Nodes(), 6)

@@ -9,19 +9,56 @@ import (
 	"github.com/alicebob/miniredis/v2"
 )
 
+// Tests come in three sizes. By default they are small, for the minutes before a pull request. CI sets
+// $REDLATCH_FULL, and runs all of them. $REDLATCH_NIGHTLY adds what takes an hour.
 const (
-	envFull = "REDLATCH_FULL" // not empty: bars run at full size
-	envSkew = "REDLATCH_SKEW" // how far the clock of a miniredis is ahead of the clients', such as 1h or -1h
+	envFull    = "REDLATCH_FULL"    // not empty: all tests, as in CI
+	envNightly = "REDLATCH_NIGHTLY" // not empty: the bars at full size, and tests that wait for minutes
+	envSkew    = "REDLATCH_SKEW"    // how far the clock of a miniredis is ahead of the clients', such as 1h or -1h
 )
 
-// Full reports whether the tests of the bars in doc/faults.md run at full size, because $REDLATCH_FULL is set.
-func Full() bool { return os.Getenv(envFull) != "" }
+// Full reports whether all tests run, because $REDLATCH_FULL or $REDLATCH_NIGHTLY is set. With -short it is
+// false.
+func Full() bool {
+	return !testing.Short() && (os.Getenv(envFull) != "" || Nightly())
+}
 
-// Sized returns n, or full if the bars run at full size and s is a real server. Miniredis runs scripts about a
-// hundred times slower.
-func Sized(s *Server, n, full int) int {
-	if Full() && s.Mini() == nil {
-		return full
+// Nightly reports whether the tests of the bars in doc/faults.md run at full size, because $REDLATCH_NIGHTLY is
+// set.
+func Nightly() bool { return os.Getenv(envNightly) != "" }
+
+// NeedFull skips t unless all tests run. why says what t needs the time for.
+func NeedFull(t testing.TB, why string) {
+	t.Helper()
+	if !Full() {
+		t.Skipf("%s: set %s=1", why, envFull)
+	}
+}
+
+// NeedNightly skips t unless the bars run at full size. why says what t needs the time for.
+func NeedNightly(t testing.TB, why string) {
+	t.Helper()
+	if !Nightly() {
+		t.Skipf("%s: set %s=1", why, envNightly)
+	}
+}
+
+// Scaled returns n if all tests run, and an eighth of it otherwise. On miniredis, which runs scripts about a
+// hundred times slower than Redis, it is a twentieth of that.
+func Scaled(s *Server, n int) int {
+	if !Full() {
+		n /= 8
+	}
+	if s.Mini() != nil {
+		n /= 20
+	}
+	return max(n, 3)
+}
+
+// Sized returns n, or bar if the bars run at full size and s is a real server.
+func Sized(s *Server, n, bar int) int {
+	if Nightly() && s.Mini() == nil {
+		return bar
 	}
 	return n
 }
@@ -30,7 +67,7 @@ func Sized(s *Server, n, full int) int {
 // with the time since this call and what the result of Bar was given: the size, and what was measured.
 func Bar(t testing.TB, s *Server, number int) (measured func(format string, args ...any)) {
 	began, what := time.Now(), ""
-	if Full() && s.Mini() == nil {
+	if Nightly() && s.Mini() == nil {
 		t.Cleanup(func() {
 			result := "ok"
 			if t.Failed() {

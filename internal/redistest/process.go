@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -187,11 +188,20 @@ const (
 	lastPort  = 32000
 )
 
+// nextPort is the port to try next, less firstPort. Ports are tried in order from a
+// random one: a server that is down for a moment, or a proxy that refuses connections,
+// finds its port free again.
+var nextPort = func() *atomic.Int64 {
+	var next atomic.Int64
+	next.Store(rand.Int64N(lastPort - firstPort))
+	return &next
+}()
+
 // listen opens a listener on a free port.
 func listen() (net.Listener, error) {
 	for range 100 {
-		l, err := net.Listen("tcp", loopback(firstPort+rand.IntN(lastPort-firstPort)))
-		if err == nil {
+		port := firstPort + int(nextPort.Add(1)%(lastPort-firstPort))
+		if l, err := net.Listen("tcp", loopback(port)); err == nil {
 			return l, nil
 		}
 	}

@@ -207,10 +207,16 @@ func (p *Proxy) Refuse(on bool) {
 	}
 }
 
-// reopen listens on the old port again. It panics if another process has taken
-// the port meanwhile, which the port range makes unlikely.
+// reopen listens on the old port again. On a busy machine the old listener may
+// not have ended yet, because Accept keeps it open until it returns. reopen panics
+// if another process has taken the port meanwhile, which the port range makes
+// unlikely.
 func (p *Proxy) reopen() {
 	l, err := net.Listen("tcp", p.Addr())
+	for limit := time.Now().Add(setupTimeout); err != nil && time.Now().Before(limit); {
+		time.Sleep(time.Millisecond)
+		l, err = net.Listen("tcp", p.Addr())
+	}
 	if err != nil {
 		panic(fmt.Sprintf("redistest: proxy cannot listen on its port again: %v", err))
 	}

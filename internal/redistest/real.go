@@ -2,6 +2,7 @@ package redistest
 
 import (
 	"errors"
+	"flag"
 	"os"
 	"strconv"
 	"sync"
@@ -17,11 +18,21 @@ var shared struct {
 	dirs    []string
 }
 
-// Main runs the tests, stops the shared servers and returns the exit code. A
+// parallel is how many parallel tests run at a time. Most of them wait, for leases, servers and clocks.
+const parallel = "10"
+
+// Main runs the tests, stops the shared servers and returns the exit code. More tests run at a time than there
+// are processors, unless the flag -parallel says how many. A
 // package whose tests use Redis or Cluster must have
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m *testing.M) int {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		_ = flag.Set("test.parallel", parallel)
+	}
 	code := m.Run()
 	stopShared()
 	return code

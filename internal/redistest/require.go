@@ -46,15 +46,20 @@ func Require(t testing.TB, what string) string {
 // $REDLATCH_REQUIRE contains what, and t.Skip otherwise. It does not return.
 func Missing(t testing.TB, what, reason string) {
 	t.Helper()
-	required, err := requires(os.Getenv(envRequire), what)
-	switch {
-	case err != nil:
-		t.Fatal(err)
-	case required:
+	if Required(t, what) {
 		t.Fatalf("%s is required by %s: %s", what, envRequire, reason)
-	default:
-		t.Skipf("needs %s: %s", what, reason)
 	}
+	t.Skipf("needs %s: %s", what, reason)
+}
+
+// Required reports whether $REDLATCH_REQUIRE contains what. A wrong list ends the test.
+func Required(t testing.TB, what string) bool {
+	t.Helper()
+	required, err := requires(os.Getenv(envRequire), what)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return required
 }
 
 // requires reports whether list contains what. An unknown name is an error,

@@ -21,6 +21,8 @@ func TestReplicasReceiveWrites(t *testing.T) {
 }
 
 func TestSentinelFailsOver(t *testing.T) {
+	NeedFull(t, "a fail-over")
+	t.Parallel()
 	s := Sentinel(t)
 	require.Same(t, s.Master, s.Current(t))
 	rdb := s.FailoverClient(t)
@@ -35,6 +37,8 @@ func TestSentinelFailsOver(t *testing.T) {
 
 // Sentinels that are restarted find each other again, and still elect a new master.
 func TestRestartedSentinelsFailOver(t *testing.T) {
+	NeedFull(t, "a fail-over")
+	t.Parallel()
 	s := SentinelReplicas(t, 2)
 	for _, sentinel := range s.Sentinels {
 		require.NoError(t, sentinel.Restart())

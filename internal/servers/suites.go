@@ -91,7 +91,8 @@ func test(ctx context.Context, s *server, topology string, short bool) (result, 
 func (u suite) test(ctx context.Context, s *server, all *result) error {
 	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=10m", "-parallel=16", "-json",
 		"-run="+u.run, "-skip="+noMiniredis, u.pkg)
-	cmd.Env = append(os.Environ(), "REDIS_SERVER="+s.path, "REDLATCH_REQUIRE=redis,cluster,sentinel")
+	cmd.Env = append(os.Environ(), "REDIS_SERVER="+s.path, "REDLATCH_REQUIRE=redis,cluster,sentinel",
+		"REDLATCH_FULL=1")
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

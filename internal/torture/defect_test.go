@@ -264,6 +264,7 @@ func plant(name string) defect {
 
 // TestKnownDefectsAreFound runs the harness with each defect. The runs mostly wait, so many run at a time.
 func TestKnownDefectsAreFound(t *testing.T) {
+	redistest.NeedFull(t, "a minute of faults")
 	redistest.Require(t, redistest.NeedRedis)
 	t.Parallel()
 	type outcome struct {

@@ -19,9 +19,7 @@ const durationVariable = "REDLATCH_TORTURE"
 // TestTorture breaks everything around the library for a while. Its seed is the time, so that each run tests
 // something else: it is in the output, and repeats the run.
 func TestTorture(t *testing.T) {
-	if testing.Short() {
-		t.Skip("a minute of faults")
-	}
+	redistest.NeedFull(t, "a minute of faults")
 	redistest.Require(t, redistest.NeedRedis)
 	t.Parallel()
 	duration, err := time.ParseDuration(cmp.Or(os.Getenv(durationVariable), "20s"))

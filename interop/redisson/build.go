@@ -34,9 +34,19 @@ var ErrMissing = errors.New("not installed")
 // as described at [redistest.Missing].
 func Build(t testing.TB, version Version) string {
 	t.Helper()
+	needed(t)
 	dir, err := build(t.Context(), version)
 	requireBuilt(t, err)
 	return dir
+}
+
+// needed skips t unless tests with Java are wanted: all tests run, or $REDLATCH_REQUIRE contains redisson. They
+// take minutes.
+func needed(t testing.TB) {
+	t.Helper()
+	if !redistest.Required(t, redistest.NeedRedisson) {
+		redistest.NeedFull(t, "Java")
+	}
 }
 
 // requireBuilt ends the test if err is not nil.

@@ -62,6 +62,7 @@ type hello struct {
 // Java the test ends as described at redistest.Missing.
 func Start(t testing.TB, options Options) *Driver {
 	t.Helper()
+	needed(t)
 	d, err := Open(t.Context(), options)
 	requireBuilt(t, err)
 	t.Cleanup(func() { _ = d.Close() }) // does nothing if the test has killed the driver

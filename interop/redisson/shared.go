@@ -28,6 +28,7 @@ type Shared struct {
 // as described at redistest.Missing.
 func (s *Shared) Driver(t testing.TB) *Driver {
 	t.Helper()
+	needed(t)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.driver != nil && s.driver.running() {
