@@ -2,6 +2,7 @@ package torture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -22,11 +23,13 @@ const (
 	faultStop      = "stop"
 	faultHole      = "black-hole"
 	faultDials     = "dials"
+	faultRefuse    = "refuse"
 	faultReplies   = "replies"
 	faultCopies    = "copies"
 	faultPubSub    = "pubsub"
 	faultMessages  = "messages"
 	faultSlow      = "slow"
+	faultLate      = "late-replies"
 	faultScripts   = "scripts"
 	faultPause     = "pause"
 	faultRestart   = "restart"
@@ -64,6 +67,10 @@ func faults() []fault {
 			name: faultDials, usage: "a client's connections break, and its dials hang",
 			process: (*round).hangDials,
 		},
+		{
+			name: faultRefuse, usage: "a client's connections break, and new ones are refused",
+			process: (*round).refuse,
+		},
 		{name: faultReplies, usage: "replies to a client are lost", process: (*round).loseReplies},
 		{
 			name: faultCopies, usage: "commands arrive seconds late, after their repetitions",
@@ -75,6 +82,10 @@ func faults() []fault {
 			process: (*round).loseMessages,
 		},
 		{name: faultSlow, usage: "a client's replies are late", process: (*round).slow},
+		{
+			name: faultLate, usage: "replies to commands of one kind are held back",
+			process: (*round).lateReplies,
+		},
 		{name: faultScripts, usage: "SCRIPT FLUSH", server: (*round).flushScripts},
 		{name: faultDelete, usage: "an operator deletes a key", server: (*round).deleteKey},
 		{
@@ -86,11 +97,11 @@ func faults() []fault {
 		{name: faultMemory, usage: "full memory", topologies: own, server: (*round).fullMemory},
 		{
 			name: faultRestart, usage: "the server is killed and restarts with its data",
-			topologies: []string{Single}, server: (*round).restart,
+			topologies: []string{Single, Independent}, server: (*round).restart,
 		},
 		{
 			name: faultDataLoss, usage: "the server is killed and restarts empty",
-			topologies: []string{Single}, server: (*round).restartEmpty,
+			topologies: []string{Single, Independent}, server: (*round).restartEmpty,
 		},
 		{
 			name: faultFailover, usage: "the master is killed, and a replica takes over",
@@ -135,6 +146,13 @@ func (r *round) begin(w window) *window {
 	defer r.mu.Unlock()
 	r.windows = append(r.windows, &w)
 	return &w
+}
+
+// endAct notes that what ends holds is over, while the window lasts.
+func (r *round) endAct(w *window) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.acted = monotonic()
 }
 
 func (r *round) finish(w *window) {
@@ -203,6 +221,13 @@ func (r *round) hangDials(p *process, rng *rand.Rand) {
 	_ = p.send(order{Do: "hang"})
 }
 
+func (r *round) refuse(p *process, rng *rand.Rand) {
+	r.disturb(p, faultRefuse, r.outage(rng), func(x *redistest.Proxy) {
+		x.Refuse(true)
+		x.Reset()
+	}, heal)
+}
+
 func isScript(args []string) bool { return strings.HasPrefix(strings.ToLower(args[0]), "eval") }
 
 func (r *round) loseReplies(p *process, rng *rand.Rand) {
@@ -220,7 +245,23 @@ func (r *round) loseMessages(p *process, rng *rand.Rand) {
 }
 
 func (r *round) slow(p *process, rng *rand.Rand) {
-	r.disturb(p, faultSlow, r.outage(rng), func(x *redistest.Proxy) { x.Delay(60 * time.Millisecond) }, heal)
+	d := between(rng, 30*time.Millisecond, r.cfg.TTL/5)
+	r.disturb(p, faultSlow, r.outage(rng), func(x *redistest.Proxy) { x.Delay(d) }, heal)
+}
+
+// lateReplies holds replies back, up to three times. What they answer has been executed long before.
+func (r *round) lateReplies(p *process, rng *rand.Rand) {
+	moment := aMoment(rng)
+	late := func(args []string) bool { return isScript(args) && (moment == "" || momentOf(args) == moment) }
+	for range 1 + rng.IntN(3) {
+		var release []func()
+		r.disturb(p, faultLate, between(rng, 50*time.Millisecond, r.cfg.TTL),
+			func(x *redistest.Proxy) { release = append(release, x.HoldReplies(late)) },
+			func(x *redistest.Proxy) { x.Heal() })
+		for _, f := range release {
+			f()
+		}
+	}
 }
 
 // copyDelay bounds how late a copy of a command arrives. Redis remembers requests for 15 s and more.
@@ -302,7 +343,7 @@ func (r *round) clientPause(rng *rand.Rand) error {
 	defer cancel()
 	d := between(rng, 100*time.Millisecond, r.cfg.TTL)
 	mode := []string{"ALL", "WRITE"}[rng.IntN(2)]
-	if r.d.kind != Single {
+	if r.d.kind == Sentinel || r.d.kind == Cluster {
 		mode = "WRITE" // Sentinels and their PINGs are clients too
 	}
 	w := r.begin(window{fault: faultPause, process: -1})
@@ -338,7 +379,7 @@ func (r *round) fullMemory(rng *rand.Rand) error {
 }
 
 func (r *round) restart(rng *rand.Rand) error {
-	s := r.d.servers[0]
+	s := r.d.servers[rng.IntN(len(r.d.servers))]
 	w := r.begin(window{fault: faultRestart, process: -1})
 	defer r.finish(w)
 	if err := s.Kill(); err != nil {
@@ -349,12 +390,13 @@ func (r *round) restart(rng *rand.Rand) error {
 }
 
 func (r *round) restartEmpty(rng *rand.Rand) error {
-	s := r.d.servers[0]
+	s := r.d.servers[rng.IntN(len(r.d.servers))]
 	w := r.lose(faultDataLoss)
 	defer r.finish(w)
 	if err := s.Kill(); err != nil {
 		return err
 	}
+	r.endAct(w) // nothing that is acquired from now on is lost
 	r.sleep(between(rng, 0, time.Second))
 	if err := r.d.wipe(s); err != nil {
 		return err
@@ -370,46 +412,77 @@ func (r *round) lose(name string) *window {
 	return r.begin(window{fault: name, process: -1, lossy: true})
 }
 
-// aName returns a random name whose keys the operator may change.
-func (r *round) aName(rng *rand.Rand) (primitive, name string) {
-	var candidates []string
-	for _, p := range r.cfg.Primitives {
-		if workloads[p].operator {
-			candidates = append(candidates, p)
+// operable are the primitives that most sessions use now, and whose keys the operator may change; all of them, if
+// none is used now.
+func (r *round) operable() (out []string) {
+	isOperable := func(p string) bool { return workloads[p].operator }
+	for _, names := range [][]string{r.times.at(monotonic()), r.cfg.Primitives} {
+		for _, p := range names {
+			if isOperable(p) {
+				out = append(out, p)
+			}
+		}
+		if len(out) > 0 {
+			break
 		}
 	}
-	if len(candidates) == 0 {
-		return "", ""
-	}
-	primitive = candidates[rng.IntN(len(candidates))]
-	return primitive, lockName(r.tag, primitive, rng.IntN(namesOf))
+	return out
 }
 
-// operate changes a key as an operator would.
-// act reports whether the key was there.
+// operate changes a key of each primitive that is in use, as an operator would, at a moment of its own. act reports
+// whether the key was there. Its window lasts for longer than act.
 func (r *round) operate(
-	name string, rng *rand.Rand, act func(ctx context.Context, primitive, key string) (bool, error),
+	name string, rng *rand.Rand, act func(ctx context.Context, primitive, key string) (bool, error), lasts time.Duration,
 ) error {
-	primitive, key := r.aName(rng)
-	if key == "" {
-		return nil
+	var all errgroup
+	for _, primitive := range r.operable() {
+		key, moment := lockName(r.tag, primitive, rng.IntN(namesOf)), aMoment(rng)
+		all.Go(func() error {
+			r.await(moment, key, r.allProxies())
+			ctx, cancel := soon()
+			defer cancel()
+			w := r.begin(window{fault: name, process: -1, names: []string{key}})
+			hit, err := act(ctx, primitive, key)
+			if r.endAct(w); lasts > 0 {
+				time.Sleep(lasts)
+			}
+			r.finish(w)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			w.hit = hit && err == nil
+			return err
+		})
 	}
-	ctx, cancel := soon()
-	defer cancel()
-	w := r.begin(window{fault: name, process: -1, names: []string{key}})
-	hit, err := act(ctx, primitive, key)
-	r.finish(w)
-	r.mu.Lock()
-	w.hit = hit && err == nil
-	r.mu.Unlock()
-	return err
+	return all.Wait()
+}
+
+// errgroup runs functions at the same time, and joins their errors.
+type errgroup struct {
+	sync.WaitGroup
+
+	mu  sync.Mutex
+	err error
+}
+
+func (g *errgroup) Go(f func() error) {
+	g.WaitGroup.Go(func() {
+		err := f()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.err = errors.Join(g.err, err)
+	})
+}
+
+func (g *errgroup) Wait() error {
+	g.WaitGroup.Wait()
+	return g.err
 }
 
 func (r *round) deleteKey(rng *rand.Rand) error {
 	return r.operate(faultDelete, rng, func(ctx context.Context, _, key string) (bool, error) {
 		n, err := r.d.rdb.Del(ctx, key).Result()
 		return n > 0, err
-	})
+	}, 0)
 }
 
 func (r *round) overwriteKey(rng *rand.Rand) error {
@@ -419,9 +492,8 @@ return there`
 	const lasts = 200 * time.Millisecond
 	return r.operate(faultOverwrite, rng, func(ctx context.Context, _, key string) (bool, error) {
 		n, err := r.d.rdb.Eval(ctx, script, []string{key}, lasts.Milliseconds()).Int()
-		time.Sleep(lasts + 20*time.Millisecond) // the window lasts as long as the key does
 		return n > 0, err
-	})
+	}, lasts+20*time.Millisecond) // the window lasts as long as the key does
 }
 
 func (r *round) forceRelease(rng *rand.Rand) error {
@@ -437,11 +509,11 @@ func (r *round) forceRelease(rng *rand.Rand) error {
 			}
 			b, err := rw.Writer().ForceRelease(ctx)
 			return a || b, err
-		case "fenced", "cohort":
+		case "fenced", "cohort", "linger":
 			return r.client.FencedLock(key).ForceRelease(ctx)
 		}
 		return r.client.Lock(key).ForceRelease(ctx)
-	})
+	}, 0)
 }
 
 // exclusive lets one fault at a time have a server or a process.
@@ -485,13 +557,14 @@ func (r *round) inject(f *fault) bool {
 		})
 		return true
 	}
-	s := r.slots[rng.IntN(len(r.slots))]
+	s := r.slots[rng.IntN(r.victims)]
 	if !r.exclusive.take(s) {
 		return false
 	}
 	r.injected(f.name)
 	r.faults.Go(func() {
 		defer r.exclusive.give(s)
+		r.await(aMoment(rng), "", s.proxies)
 		f.process(r, s.current(), rng)
 	})
 	return true

@@ -21,7 +21,17 @@ type history struct {
 	windows []window
 	copies  []lateCopy
 	stalls  map[int][]interval // by process
-	names   map[string][]*op   // the operations on each name
+	renewed []renewal
+	samples []sample
+	names   map[string][]*op // the operations on each name
+}
+
+// renewal is a renewal of a hold that was answered, or failed.
+type renewal struct {
+	process int
+	at      int64
+	id      string
+	name    string
 }
 
 type interval struct{ begin, end int64 }
@@ -36,6 +46,7 @@ type op struct {
 	waited  int64   // when it was known to wait; 0: it did not wait
 	ended   *record // when the hold's context ended without a release
 	until   int64   // the latest known end of the hold's validity
+	claims  []claim // all that were recorded, but those of Extend
 	release *op     // of an acquisition
 	root    *op     // of a nested acquisition: the outermost one; else itself
 	died    int64   // when its process was killed or stopped for good; never if it was not
@@ -90,14 +101,26 @@ type window struct {
 	process int      // -1: all of them
 	names   []string // what an operator changed
 	lossy   bool     // the servers may forget anything
+	acted   int64    // when what ends holds was over; 0: not before the end
 	hit     bool     // the operator's act found a holder
 }
 
 // ends reports whether the window ends holds of this name.
 func (w *window) ends(name string) bool { return w.lossy || slices.Contains(w.names, name) }
 
-// disturbs reports whether the window may delay or fail what a process does with a name.
+// act is when the window may have ended holds.
+func (w *window) act() interval {
+	if w.acted == 0 {
+		return w.interval
+	}
+	return interval{w.begin, w.acted}
+}
+
+// disturbs reports whether the window may fail what a process does with a name, or lose messages.
 func (w *window) disturbs(process int, name string) bool {
+	if w.isStall() {
+		return false
+	}
 	return w.process == process || w.process == -1 && (len(w.names) == 0 || slices.Contains(w.names, name))
 }
 
@@ -133,6 +156,9 @@ func (h *history) add(process int, records []record, died int64) {
 		case kindReturn:
 			o.ret = new(r)
 			o.learn(r.Until)
+			if r.Until != 0 && o.holds() {
+				o.claims = append(o.claims, claim{r.At, r.Until})
+			}
 			if acquired := ops[o.call.Root]; acquired != nil {
 				if o.call.Do == opExtend {
 					acquired.learn(r.Until)
@@ -143,8 +169,11 @@ func (h *history) add(process int, records []record, died int64) {
 			o.waited = r.At
 		case kindValid:
 			o.learn(r.Until)
+			o.claims = append(o.claims, claim{r.At, r.Until})
 		case kindEnd:
 			o.ended = new(r)
+		case kindRenew:
+			h.renewed = append(h.renewed, renewal{process, r.At, r.ID, r.Names[0]})
 		case kindStall:
 			h.stalls[process] = append(h.stalls[process], interval{r.At - r.Count, r.At})
 		}
@@ -154,6 +183,11 @@ func (h *history) add(process int, records []record, died int64) {
 // sort puts the operations in order. It is called once all are there.
 func (h *history) sort() {
 	slices.SortFunc(h.ops, func(a, b *op) int { return cmp.Compare(a.call.At, b.call.At) })
+	for _, o := range h.ops {
+		if o.root != o && o.holds() && o.root.ret != nil && o.ret.ID != o.root.ret.ID {
+			o.root = o // the release of the outer hold came first
+		}
+	}
 	h.names = map[string][]*op{}
 	for _, o := range h.ops {
 		for _, name := range o.call.Names {
@@ -162,14 +196,23 @@ func (h *history) sort() {
 	}
 }
 
-// stalled is for how long the process did not run between two instants.
+// stalled is for how long the process, a server or the harness did not run between two instants. A stall takes time,
+// and disturbs nothing beyond that.
 func (h *history) stalled(process int, begin, end int64) time.Duration {
 	sum := int64(0)
 	for _, s := range h.stalls[process] {
 		sum += max(0, min(end, s.end)-max(begin, s.begin))
 	}
+	for _, w := range h.windows {
+		if w.isStall() {
+			sum += max(0, min(end, w.end)-max(begin, w.begin))
+		}
+	}
 	return time.Duration(sum)
 }
+
+// isStall reports whether a window is no injected fault.
+func (w *window) isStall() bool { return w.fault == faultStall }
 
 // disturbed reports whether a fault may have affected what a process did with a name between two instants.
 func (h *history) disturbed(process int, name string, begin, end int64) bool {
@@ -191,8 +234,11 @@ func (o *op) takesOver() bool {
 // taken over some of the members.
 func (o *op) isOpen() bool {
 	joint := len(o.call.Names) > 1 || o.call.Primitive == "redlock"
-	return o.outcome() == outcomeUnknown || joint && o.outcome() != outcomeOK
+	return o.outcome() == outcomeUnknown || joint && o.outcome() != outcomeOK || o.isUnconfirmed()
 }
+
+// isUnconfirmed reports whether too few replicas have confirmed an operation, which has then been undone.
+func (o *op) isUnconfirmed() bool { return o.ret != nil && slices.Contains(o.ret.Is, isNotReplicated) }
 
 // effect is when a takeover may have taken effect.
 func (o *op) effect() interval {
@@ -278,11 +324,11 @@ func (h *history) ownershipBegin(o *op) int64 {
 // later member finds the loss, and this one may claim what it does not have.
 func (h *history) isPassedOn(o *op) bool {
 	begin := h.ownershipBegin(o)
-	if o.call.Primitive != "cohort" || begin >= o.root.call.At {
+	if !o.call.Passes || begin >= o.root.call.At {
 		return false
 	}
 	return len(h.takeovers(o, begin, o.ret.At)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {
-		return w.ends(o.call.Names[0]) && w.overlaps(begin, o.ret.At)
+		return w.ends(o.call.Names[0]) && w.act().overlaps(begin, o.ret.At)
 	})
 }
 

@@ -23,8 +23,13 @@ type round struct {
 	seed      uint64
 	tag       string
 	rand      *rand.Rand // of the goroutine that injects faults
-	deck      []*fault   // the faults to come, shuffled: all kinds come equally often
+	theme     theme
+	times     slots // which primitives are used when
 	slots     []*slot
+	length    time.Duration
+	names     int // of each primitive
+	long      int // one hold in so many lasts
+	victims   int // faults of processes and their networks hit so many of the first slots
 	faults    sync.WaitGroup
 	copies    sync.WaitGroup // late copies of commands
 	healing   context.Context
@@ -37,6 +42,7 @@ type round struct {
 	mu         sync.Mutex
 	windows    []*window
 	delivered  []lateCopy
+	samples    []sample
 	processes  []*process
 	counts     map[string]int
 	generation int64
@@ -45,10 +51,11 @@ type round struct {
 
 // slot is a place for a client process: a killed one is replaced.
 type slot struct {
-	proxies []*redistest.Proxy
-	routes  map[string]string
-	mu      sync.Mutex
-	process *process
+	proxies  []*redistest.Proxy
+	routes   map[string]string
+	replicas int // of WithReplicas
+	mu       sync.Mutex
+	process  *process
 }
 
 func (s *slot) current() *process {
@@ -87,26 +94,38 @@ func (r *round) injected(name string) {
 func (r *runner) round(ctx context.Context, seed uint64) error {
 	rd := &round{
 		runner: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
-		rand: seeded(seed, 1), counts: map[string]int{},
+		rand: seeded(seed, 1), counts: map[string]int{}, theme: themeOf(seed, r.enabled),
+		length: r.cfg.Round, names: namesOf, long: r.cfg.long, victims: (r.cfg.Processes + 1) / 2,
 	}
+	each := slotPrimitives
+	if len(rd.theme) == 0 {
+		// All sessions crowd on one name, for a short time each: the clients must take turns.
+		rd.names, rd.long, each = 1, 8*rd.long, 1
+		if len(r.cfg.Primitives) > slotPrimitives {
+			rd.length *= 2
+		}
+	}
+	rd.times = slotsOf(r.cfg.Primitives, each, rd.length, seed)
 	rd.healing, rd.heal = context.WithCancel(ctx)
 	defer rd.heal()
 	defer rd.stopAll()
-	if err := rd.startClients(); err != nil {
-		return err
-	}
-	time.AfterFunc(r.cfg.Round, rd.heal)
 	rd.began = monotonic()
 	probing, stopProbes := context.WithCancel(context.Background())
 	var probes sync.WaitGroup
+	probes.Go(func() { rd.watchItself(probing) })
+	probes.Go(func() { rd.sample(probing) })
 	for _, target := range r.d.targets {
 		probes.Go(func() { rd.probe(probing, target) })
 	}
-	if r.d.own && r.d.kind != Single {
+	if r.d.own && (r.d.kind == Sentinel || r.d.kind == Cluster) {
 		probes.Go(func() { rd.watchMasters(probing) })
 	}
 	defer probes.Wait()
 	defer stopProbes()
+	if err := rd.startClients(); err != nil { // they begin to work at once, so the probes come first
+		return err
+	}
+	time.AfterFunc(rd.length, rd.heal)
 	rd.injectFaults()
 	rd.faults.Wait()
 	if err := rd.failure(); err != nil || ctx.Err() != nil {
@@ -134,8 +153,11 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 }
 
 func (r *round) startClients() error {
-	for range r.cfg.Processes {
+	for i := range r.cfg.Processes {
 		s := &slot{routes: map[string]string{}}
+		if r.d.own && r.d.kind == Sentinel && i == r.cfg.Processes-1 {
+			s.replicas = 1
+		}
 		for _, target := range r.d.targets {
 			p, err := redistest.StartProxy(target, r.d.connectTo(target))
 			if err != nil {
@@ -166,8 +188,9 @@ func (r *round) startClient(s *slot) error {
 	defer r.mu.Unlock()
 	p, err := startProcess(r.cfg.Client(), s, setup{
 		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.cfg.Sessions,
-		Long: r.cfg.long, TTL: r.cfg.TTL, Defect: r.cfg.defect, Endpoint: clientEndpoint{
-			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster,
+		Long: r.long, Names: r.names, Slots: r.times, TTL: r.cfg.TTL,
+		Replicas: s.replicas, Defect: r.cfg.defect, Endpoint: clientEndpoint{
+			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster, Members: r.d.Members,
 			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,
 		},
 	})
@@ -228,8 +251,23 @@ func (r *round) injectFaults() {
 			last = time.Now()
 			r.cfg.Progress(r.progress())
 		}
-		if len(r.enabled) > 0 {
-			r.inject(r.next())
+		if len(r.theme) > 0 {
+			r.inject(r.theme.draw(r.rand))
+		}
+	}
+}
+
+// watchItself notes when this process, through which all traffic passes, does not run.
+func (r *round) watchItself(ctx context.Context) {
+	const pause = 5 * time.Millisecond
+	for ctx.Err() == nil {
+		begin := monotonic()
+		time.Sleep(pause)
+		if end := monotonic(); end-begin > int64(pause+stallAfter) {
+			r.mu.Lock()
+			r.windows = append(r.windows, &window{interval: interval{begin, end}, fault: faultStall, process: -1})
+			r.counts[faultStall]++
+			r.mu.Unlock()
 		}
 	}
 }
@@ -261,19 +299,6 @@ func (r *round) probe(ctx context.Context, target string) {
 		case <-time.After(slowAfter / 4):
 		}
 	}
-}
-
-// next draws a fault.
-func (r *round) next() *fault {
-	if len(r.deck) == 0 {
-		for i := range r.enabled {
-			r.deck = append(r.deck, &r.enabled[i])
-		}
-		r.rand.Shuffle(len(r.deck), func(i, j int) { r.deck[i], r.deck[j] = r.deck[j], r.deck[i] })
-	}
-	f := r.deck[0]
-	r.deck = r.deck[1:]
-	return f
 }
 
 func (r *round) progress() Progress {
@@ -332,7 +357,7 @@ func (r *round) history() *history {
 	for _, w := range r.windows {
 		h.windows = append(h.windows, *w)
 	}
-	h.copies = r.delivered
+	h.copies, h.samples = r.delivered, r.samples
 	for _, p := range r.processes {
 		p.mu.Lock()
 		h.add(p.id, p.records, p.died)
@@ -347,6 +372,7 @@ func (r *round) history() *history {
 func (r *runner) count(rd *round, h *history, undecided []string) {
 	res := r.result
 	res.Rounds++
+	res.Coverage.cover(h)
 	res.Undecided = append(res.Undecided, undecided...)
 	for name, n := range rd.counts {
 		res.Faults[name] += n

@@ -54,7 +54,8 @@ func (s *session) takeOver(l inspectable, call record, nested acquirer) {
 // adopted or released by its id, or left to its lease and to others that take it over.
 func (s *session) letGo(h hold, l, nested acquirer, call record) {
 	t, ok := l.(target)
-	if !ok || call.Primitive == "semaphore" || !s.one(12) {
+	// While the process drains, nothing is left to its lease: it would delay the end of the round.
+	if !ok || call.Primitive == "semaphore" || !s.one(12) || s.draining.Err() != nil {
 		s.release(h, call)
 		return
 	}
@@ -99,7 +100,7 @@ func (s *session) adopt(l target, call record, nested acquirer, id string) {
 	if call.Limit > 0 {
 		call.Permits = 1 + strings.Count(id, ",")
 	}
-	opts := s.lease(&call)
+	opts := s.terms(&call)
 	call = s.call(call)
 	call.Root = call.Op
 	h, err := s.adoptID(ctx, l, id, opts)

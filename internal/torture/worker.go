@@ -38,10 +38,15 @@ func Worker(in io.Reader, out io.Writer) error {
 	w := &worker{setup: s, clock: newClock(), out: recorder{out: out}, network: network{routes: s.Endpoint.Routes}}
 	w.draining, w.drain = context.WithCancel(context.Background())
 	w.rdb = s.Endpoint.client(w.network.dial)
+	opts := []primitives.ClientOption{primitives.WithObserver(w.observe), primitives.WithCommandTimeout(commandTimeout)}
+	if s.Replicas > 0 {
+		opts = append(opts, primitives.WithReplicas(s.Replicas, replicasTimeout))
+	}
 	var err error
-	w.client, err = primitives.New(w.rdb,
-		primitives.WithObserver(w.observe), primitives.WithCommandTimeout(commandTimeout))
-	if err != nil {
+	if w.client, err = primitives.New(w.rdb, opts...); err != nil {
+		return err
+	}
+	if w.members, err = w.memberClients(opts); err != nil {
 		return err
 	}
 	w.out.write(record{Kind: kindReady, At: w.clock.now()})
@@ -73,6 +78,39 @@ func Worker(in io.Reader, out io.Writer) error {
 	}
 }
 
+// replicasTimeout is how long acquisitions wait for the confirmations of replicas.
+const replicasTimeout = 300 * time.Millisecond
+
+// redLockMembers is how many members a redlock has.
+const redLockMembers = 3
+
+// member is a client for the members of redlocks on one server.
+type member struct {
+	rdb    redis.UniversalClient
+	client *primitives.Client
+}
+
+// memberClients returns the client of each member of a redlock: that of the process, or one for each independent
+// server. The first is always that of the process.
+func (w *worker) memberClients(opts []primitives.ClientOption) ([]member, error) {
+	all := []member{{w.rdb, w.client}}
+	for i := 1; i < redLockMembers; i++ {
+		if len(w.Endpoint.Members) == 0 {
+			all = append(all, all[0])
+			continue
+		}
+		e := w.Endpoint
+		e.Addrs = []string{e.Members[i]}
+		m := member{rdb: e.client(w.network.dial)}
+		var err error
+		if m.client, err = primitives.New(m.rdb, opts...); err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
 type discard struct{}
 
 func (discard) Printf(context.Context, string, ...any) {}
@@ -86,6 +124,7 @@ type worker struct {
 	network    network
 	rdb        redis.UniversalClient
 	client     *primitives.Client
+	members    []member // of redlocks
 	ops        atomic.Int64
 	generation atomic.Int64 // part of the names of pools and latches: it changes when one may have lost its content
 	inits      sync.Map     // names of pools that this process has set
@@ -97,7 +136,7 @@ type worker struct {
 func (w *worker) session(n int) {
 	s := &session{worker: w, n: n, rand: seeded(w.Seed, uint64(w.Process)<<32|uint64(n))}
 	for w.draining.Err() == nil {
-		name := w.Primitives[s.rand.IntN(len(w.Primitives))]
+		name := w.Slots.pick(w.clock.now(), s.rand)
 		workloads[name].act(s, name)
 		time.Sleep(between(s.rand, 0, 4*time.Millisecond))
 	}
@@ -108,6 +147,11 @@ func (w *worker) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := w.client.Close(ctx)
+	if len(w.Endpoint.Members) > 0 { // else all members are on the same client
+		for _, m := range w.members[1:] {
+			err = errors.Join(err, m.client.Close(ctx), m.rdb.Close())
+		}
+	}
 	left := int64(0)
 	for range 50 { // a goroutine that has done its work may not have ended yet
 		if left = libraryGoroutines(); left == 0 {
@@ -147,37 +191,30 @@ func (w *worker) watchStalls() {
 	}
 }
 
-// opKey finds the number of an acquisition in the context of its events.
+// opKey finds an acquisition in the context of its events.
 type opKey struct{}
 
+// observed is an acquisition, for the observer.
+type observed struct {
+	op     int64
+	events atomic.Int64 // that told its outcome
+}
+
 func (w *worker) observe(e primitives.Event) {
-	if e.Kind != primitives.EventWait || e.Ctx == nil {
-		return
+	switch e.Kind {
+	case primitives.EventRenewed, primitives.EventRenewFailed:
+		w.out.write(record{Kind: kindRenew, At: w.clock.now(), ID: e.ID, Names: []string{e.Name}})
+	case primitives.EventWait, primitives.EventAcquired, primitives.EventNested, primitives.EventNotAcquired:
+		if e.Ctx == nil {
+			return
+		}
+		of, ok := e.Ctx.Value(opKey{}).(*observed)
+		switch {
+		case !ok:
+		case e.Kind == primitives.EventWait:
+			w.out.write(record{Kind: kindWait, At: w.clock.now(), Op: of.op})
+		default:
+			of.events.Add(1)
+		}
 	}
-	if op, ok := e.Ctx.Value(opKey{}).(int64); ok {
-		w.out.write(record{Kind: kindWait, At: w.clock.now(), Op: op})
-	}
-}
-
-func outcomeOf(err error) string {
-	switch {
-	case err == nil:
-		return outcomeOK
-	case errors.Is(err, primitives.ErrOutcomeUnknown):
-		return outcomeUnknown
-	case errors.Is(err, primitives.ErrLost):
-		return outcomeLost
-	case errors.Is(err, primitives.ErrNotAcquired):
-		return outcomeBusy
-	case errors.Is(err, primitives.ErrNotHeld):
-		return outcomeAbsent
-	}
-	return outcomeFailed
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

@@ -1,0 +1,81 @@
+package torture
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// A round has a theme: one fault, or two that combine, or none. Its time is divided into slots, and in
+// each slot most sessions use the same few primitives. So they meet on few names, and each primitive
+// meets each fault of the round. Consecutive seeds have the themes in turn.
+
+const (
+	slotPrimitives = 4                       // how many primitives most sessions use in a slot
+	slotLength     = 1200 * time.Millisecond // default
+)
+
+// theme is what a round injects.
+type theme []*fault
+
+// fewFaults is how many faults somebody selects who wants to see these. Then no round is without.
+const fewFaults = 4
+
+// themeOf returns the theme of the round with a seed. Some rounds have a second fault, of a client or its network.
+func themeOf(seed uint64, enabled []fault) theme {
+	if len(enabled) == 0 {
+		return nil
+	}
+	n := uint64(len(enabled))
+	if n > fewFaults {
+		n++ // one round without faults
+	}
+	i := seed % n
+	if i == uint64(len(enabled)) {
+		return nil
+	}
+	t := theme{&enabled[i]}
+	rng := seeded(seed, 2)
+	if other := &enabled[rng.IntN(len(enabled))]; other != t[0] && rng.IntN(2) == 0 && other.process != nil {
+		t = append(t, other)
+	}
+	return t
+}
+
+// draw returns a fault of the theme: mostly the first.
+func (t theme) draw(rng *rand.Rand) *fault {
+	if len(t) > 1 && rng.IntN(3) == 0 {
+		return t[1]
+	}
+	return t[0]
+}
+
+// slots says which primitives are used when. It needs no state: all processes read the same clock.
+type slots struct {
+	Length time.Duration `json:"length"`
+	Groups [][]string    `json:"groups"`
+}
+
+// slotsOf divides the time of a round among its primitives, so many to a slot. The seed decides which of them meet.
+func slotsOf(names []string, each int, length time.Duration, seed uint64) slots {
+	names = slices.Clone(names)
+	rng := seeded(seed, 3)
+	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	s := slots{Groups: slices.Collect(slices.Chunk(names, each))}
+	s.Length = max(length/time.Duration(len(s.Groups)), time.Millisecond)
+	return s
+}
+
+// at returns the primitives of the slot at an instant.
+func (s slots) at(now int64) []string {
+	return s.Groups[now/int64(s.Length)%int64(len(s.Groups))]
+}
+
+// pick returns a primitive to use now.
+func (s slots) pick(now int64, rng *rand.Rand) string {
+	group := s.at(now)
+	if rng.IntN(8) == 0 {
+		group = s.Groups[rng.IntN(len(s.Groups))]
+	}
+	return group[rng.IntN(len(group))]
+}
