@@ -100,7 +100,8 @@ func TestRunVerbose(t *testing.T) {
 		lines := strings.Split(strings.TrimSpace(p.errs.String()), "\n")
 		require.Len(t, lines, 3)
 		for i, want := range []string{
-			`waiting for fenced "NAME", held by ` + hold.ID() + ` `, `acquired fenced "NAME" as `, `released fenced "NAME", held for `,
+			`waiting for fenced "NAME", held by ` + hold.ID() + ` `, `acquired fenced "NAME" as `,
+			`released fenced "NAME", held for `,
 		} {
 			line := lines[i]
 			if asJSON {

@@ -572,7 +572,7 @@ func TestClusterAndSentinel(t *testing.T) {
 		{[]string{"semaphore", "init", "--cluster", "--redis", seed, name, "2"}, 0},
 		{[]string{"ls", "--all", "--cluster", "--redis", seed, name}, 0},
 		{[]string{"inspect", "--cluster", "--redis", seed, name}, 0},
-		{[]string{"semaphore", "delete", "--cluster", "--redis", seed, name}, 0},
+		{[]string{"semaphore", "delete", "--yes", "--cluster", "--redis", seed, name}, 0},
 		{[]string{"run", "--cluster", "--redis", seed, name, "--", "true"}, 0},
 		{[]string{"inspect", "--cluster", "--redis", seed, "a{b"}, 1},
 		{[]string{"run", "--cluster", "--redis", seed, "a{b", "--", "true"}, exitUsage},

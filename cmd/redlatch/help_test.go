@@ -266,7 +266,7 @@ func shell(t *testing.T, addr string) func(line string) (code int, output string
 	path, err := os.Executable()
 	require.NoError(t, err)
 	require.NoError(t, os.Symlink(path, filepath.Join(bin, "redlatch")))
-	require.NoError(t, os.WriteFile(filepath.Join(bin, "ship.sh"), []byte("#!/bin/sh\n"), 0o700)) //nolint:gosec // it runs
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "ship.sh"), []byte("#!/bin/sh\n"), 0o700))
 	adapt := strings.NewReplacer("localhost:6379", addr, "--seconds 10", "--seconds 0.3")
 	return func(line string) (int, string) {
 		line = adapt.Replace(line)

@@ -160,7 +160,8 @@ func TestDocumentedRulesOfOperators(t *testing.T) {
 		{"force-release", "--yes", "read"}, {"force-release", "--yes", "write"}, {"force-release", "--yes", "permits"},
 		{"semaphore info", "semaphore"}, {"semaphore add", "semaphore", "1"}, {"semaphore drain", "semaphore"},
 		{"semaphore delete", "--yes", "semaphore"}, {"permits add", "permits", "1"}, {"permits resize", "permits", "2"},
-		{"permits info", "permits"}, {"permits delete", "--yes", "permits"}, {"latch init", "latch", "2"}, {"latch count", "latch"},
+		{"permits info", "permits"}, {"permits delete", "--yes", "permits"},
+		{"latch init", "latch", "2"}, {"latch count", "latch"},
 		{"latch count-down", "latch", "2"}, {"latch wait", "latch"},
 		{"run", "x", "--", "true"}, {"run", "--kind", "fair", "x", "--", "true"},
 	} {
