@@ -69,8 +69,8 @@ var (
 	fairScripts = &lockScriptSet{
 		acquire:       scripts.Load("fairlock/acquire"),
 		release:       scripts.Load("fairlock/release"),
-		releaseShared: scripts.Load("lock/release_shared", "fairlock"),
-		force:         scripts.Load("lock/force", "fairlock"),
+		releaseShared: scripts.Load("fairlock/release_shared"),
+		force:         scripts.Load("fairlock/force"),
 	}
 	fairRefresh    = scripts.Load("fairlock/refresh")
 	fairLeaveQueue = scripts.Load("fairlock/leave_queue")
