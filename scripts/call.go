@@ -71,6 +71,9 @@ func InMillis(d time.Duration) Millis {
 // Command is a command that scripts publish with.
 type Command struct{ name any }
 
+// String is the command's name.
+func (c Command) String() string { return c.name.(string) }
+
 // The commands that scripts publish with. SPublish is that of sharded channels, on a cluster.
 var (
 	Publish  = Command{"publish"}
@@ -94,16 +97,31 @@ func either(key, other any) any {
 }
 
 // Batch is many calls of one script in one command. The zero Batch is empty. Calls are added by their
-// methods AddTo; all must be of the same script.
+// methods AddTo; all must be of the same script. A Batch with calls must not be copied.
 type Batch struct {
 	script     *Script
 	keys, args []any
 	size       int
+
+	// What the above and the reply refer to in a batch of one call, so that it takes no allocations.
+	one struct {
+		keys, args [3]any
+		kept       [1]bool
+	}
 }
 
 // NewBatch returns an empty batch with room for so many calls of two keys and two arguments.
 func NewBatch(room int) Batch {
 	return Batch{keys: make([]any, 0, 2*room), args: make([]any, 0, 2*room)}
+}
+
+// begin adds a call, of which the caller adds the keys and the arguments.
+func (b *Batch) begin(script *Script) {
+	if b.keys == nil {
+		b.keys, b.args = b.one.keys[:0], b.one.args[:0]
+	}
+	b.script = script
+	b.size++
 }
 
 // Key returns the first key, by which the cluster slot is found.
@@ -115,7 +133,10 @@ func (b *Batch) Do(ctx context.Context, by Sender) (Kept, error) {
 	if err != nil {
 		return Kept{Reply: got}, err
 	}
-	kept := Kept{Reply: got, Kept: make([]bool, b.size)}
+	kept := Kept{Reply: got, Kept: b.one.kept[:]}
+	if b.size > 1 {
+		kept.Kept = make([]bool, b.size)
+	}
 	for i := range kept.Kept {
 		kept.Kept[i] = rest.flag()
 	}

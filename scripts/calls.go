@@ -209,7 +209,6 @@ func (c FairLockInfo) Do(ctx context.Context, by Sender) (FairLockInfoReply, err
 type FairLockLeaveQueue struct {
 	LockHash     any
 	Channel      any
-	MemoryKey    any
 	SharedCounts any
 	Queue        any
 	Deadlines    any
@@ -222,7 +221,7 @@ type FairLockLeaveQueue struct {
 
 // Do runs the script.
 func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{c.LockHash, c.Channel, c.LockHash, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
 	args := []any{c.ID, c.Publish.name}
 	return by.send(ctx, fairlockLeaveQueue, keys, 8, args, 2)
 }
@@ -234,7 +233,6 @@ func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
 type FairLockRefresh struct {
 	LockHash     any
 	Channel      any
-	MemoryKey    any
 	SharedCounts any
 	Queue        any
 	Deadlines    any
@@ -266,7 +264,7 @@ type FairLockRefreshReply struct {
 // acquire the lock, ms, and whether it is this client's; the length of the queue; those of the ids
 // that are not in it.
 func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshReply, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{c.LockHash, c.Channel, c.LockHash, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
 	args := append(make([]any, 0, 5), c.Client, c.Publish.name, c.LongestTimeout.value)
 	for _, element := range c.IDs {
 		args = append(args, element)
@@ -442,9 +440,9 @@ type LockAcquire struct {
 	Tokens int64
 	// optional: the client's, in line; "": it polls; missing: neither
 	Place string
-	// optional: when it took that place, as an earlier reply says; 0: not known. If it polls: ttl of
+	// optional: when it took that place, as an earlier reply says; "0": not known. If it polls: ttl of
 	// its mark, ms
-	Since int64
+	Since string
 	// optional: the client has no other waiter
 	IsLast bool
 }
@@ -810,10 +808,9 @@ func (LockRenew) Script() *Script { return lockRenew }
 // AddTo adds c to a batch. Redis returns for each, 1, or 0 when the owner does not hold the lock
 // any more or the key has another type.
 func (c LockRenew) AddTo(b *Batch) {
-	b.script = lockRenew
+	b.begin(lockRenew)
 	b.keys = append(b.keys, c.LockHash)
 	b.args = append(b.args, c.Owner, c.TTL.value)
-	b.size++
 }
 
 // LockRenewShared is a call of lock/renew_shared: extend many locks, each for an acquisition with
@@ -834,10 +831,9 @@ func (LockRenewShared) Script() *Script { return lockRenewShared }
 // AddTo adds c to a batch. Redis returns for each, 1, or 0 when the acquisition has no count any
 // more or the key has another type.
 func (c LockRenewShared) AddTo(b *Batch) {
-	b.script = lockRenewShared
+	b.begin(lockRenewShared)
 	b.keys = append(b.keys, c.LockHash, c.SharedCounts)
 	b.args = append(b.args, c.Field, c.TTL.value, c.MemoryKey)
-	b.size++
 }
 
 // PermitSemaphoreAcquire is a call of permitsemaphore/acquire: acquire permits, all or none, for
@@ -1061,10 +1057,9 @@ func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
 // AddTo adds c to a batch. Redis returns for each, 1, or 0 when not all of its permits are held any
 // more or a key has another type.
 func (c PermitSemaphoreRenew) AddTo(b *Batch) {
-	b.script = permitsemaphoreRenew
+	b.begin(permitsemaphoreRenew)
 	b.keys = append(b.keys, c.PermitsKey, c.Leases)
 	b.args = append(b.args, c.IDs, c.TTL.value)
-	b.size++
 }
 
 // PermitSemaphoreResize is a call of permitsemaphore/resize: set the number of free and acquired
@@ -1314,10 +1309,9 @@ func (RWLockReadRenew) Script() *Script { return rwlockReadRenew }
 // AddTo adds c to a batch. Redis returns for each, 1, or 0 when the reader is dead or the lock's
 // key has another type.
 func (c RWLockReadRenew) AddTo(b *Batch) {
-	b.script = rwlockReadRenew
+	b.begin(rwlockReadRenew)
 	b.keys = append(b.keys, c.LockHash, c.HoldKey)
 	b.args = append(b.args, c.Owner, c.TTL.value)
-	b.size++
 }
 
 // RWLockReadRenewShared is a call of rwlock/read_renew_shared: extend the leases of many readers,
@@ -1341,10 +1335,9 @@ func (RWLockReadRenewShared) Script() *Script { return rwlockReadRenewShared }
 // AddTo adds c to a batch. Redis returns for each, 1, or 0 when the reader is dead, the acquisition
 // has no count any more or the lock's key has another type.
 func (c RWLockReadRenewShared) AddTo(b *Batch) {
-	b.script = rwlockReadRenewShared
+	b.begin(rwlockReadRenewShared)
 	b.keys = append(b.keys, c.LockHash, c.HoldKey, c.SharedCounts)
 	b.args = append(b.args, c.Owner, c.TTL.value, c.MemoryKey)
-	b.size++
 }
 
 // RWLockReadSetCount is a call of rwlock/read_set_count: set the count of a reader's private holds,
@@ -1361,7 +1354,7 @@ type RWLockReadSetCount struct {
 	// of an additional hold; 0 after a release
 	TTL Millis
 	// after a release: what the other holds need; -1 to keep the longest lease
-	Needed int64
+	NeededMs int64
 	// of this change
 	Change    int64
 	MemoryTTL Millis
@@ -1370,7 +1363,7 @@ type RWLockReadSetCount struct {
 // Do runs the script. Redis returns 1, or 0 when the reader is dead, or has no private count.
 func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.SharedCounts, c.LatestChange}
-	args := []any{c.Owner, c.WantedPrivate, c.TTL.value, c.Needed, c.Change, c.MemoryTTL.value}
+	args := []any{c.Owner, c.WantedPrivate, c.TTL.value, c.NeededMs, c.Change, c.MemoryTTL.value}
 	return readNumber(by.send(ctx, rwlockReadSetCount, keys, 3, args, 6))
 }
 

@@ -9,8 +9,8 @@ import (
 // that is not a Redis, such as a proxy. It must not pass for an answer: the call fails, and its outcome is
 // unknown. The functions here return the reply in any case: it says whether the call is in doubt.
 
-// unreadable is the error of a reply of the wrong form. An acquisition that gets one is rolled back.
-func unreadable(value any) error {
+// Unreadable is the error of a reply of the wrong form. An acquisition that gets one is rolled back.
+func Unreadable(value any) error {
 	return &Error{Script: "reply", Outcome: Unknown, Err: fmt.Errorf("a %T that no script returns", value)}
 }
 
@@ -28,7 +28,7 @@ func readNumber(reply Reply, err error) (Number, error) {
 	}
 	n, ok := reply.Value.(int64)
 	if !ok {
-		return got, unreadable(reply.Value)
+		return got, Unreadable(reply.Value)
 	}
 	got.Number = n
 	return got, nil
@@ -126,7 +126,7 @@ func readAcquired(reply Reply, err error) (Acquired, elements, error) {
 		}
 		return got, list, list.err
 	}
-	return got, elements{}, unreadable(reply.Value)
+	return got, elements{}, Unreadable(reply.Value)
 }
 
 // TokenOf returns a fencing token that a script returned as text; 0 if there is none.
@@ -172,7 +172,7 @@ func readReleased(reply Reply, err error) (Released, elements, error) {
 		}
 		return got, list, list.err
 	}
-	return got, elements{}, unreadable(reply.Value)
+	return got, elements{}, Unreadable(reply.Value)
 }
 
 // FairReleased is the reply to the release of a fair lock.
@@ -252,7 +252,7 @@ func readCounted(reply Reply, err error) (Permits, elements, error) {
 func readList(reply Reply, err error) (Reply, elements, error) {
 	list, ok := reply.Value.([]any)
 	if err == nil && !ok {
-		err = unreadable(reply.Value)
+		err = Unreadable(reply.Value)
 	}
 	return reply, elements{rest: list, err: err}, err
 }
@@ -281,7 +281,7 @@ func (e *elements) number() int64 {
 	value := e.next()
 	n, ok := value.(int64)
 	if !ok && e.err == nil {
-		e.err = unreadable(value)
+		e.err = Unreadable(value)
 	}
 	return n
 }
@@ -292,7 +292,7 @@ func (e *elements) text() string {
 	value := e.next()
 	text, ok := value.(string)
 	if !ok && e.err == nil {
-		e.err = unreadable(value)
+		e.err = Unreadable(value)
 	}
 	return text
 }
@@ -302,7 +302,7 @@ func (e *elements) list() elements {
 	value := e.next()
 	list, ok := value.([]any)
 	if !ok && e.err == nil {
-		e.err = unreadable(value)
+		e.err = Unreadable(value)
 	}
 	return elements{list, e.err}
 }

@@ -1,7 +1,8 @@
 -- fairlock/leave_queue: leave the queue.
 -- uses     fairlock/queue, fairlock/hand_off
--- KEYS[1..8]  lock_hash, channel, memory_key, shared_counts, queue, deadlines, waiters, clients:
---             see fair_lock in fairlock/queue
+-- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
+-- KEYS[3]     not used
+-- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
 -- ARGV[1]  id (text): the waiter's
 -- ARGV[2]  publish (command)
 -- returns  nothing

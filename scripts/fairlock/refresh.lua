@@ -1,7 +1,8 @@
 -- fairlock/refresh: one heartbeat for all waiters of a client, and one look at the queue for them.
 -- uses     lib/clock, lib/holder, fairlock/queue, fairlock/hand_off
--- KEYS[1..8]  lock_hash, channel, memory_key, shared_counts, queue, deadlines, waiters, clients:
---             see fair_lock in fairlock/queue
+-- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
+-- KEYS[3]     not used
+-- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
 -- ARGV[1]  client (text): an id that is new after each restart
 -- ARGV[2]  publish (command)
 -- ARGV[3]  longest_timeout (ms): of its waiters

@@ -10,7 +10,7 @@
 -- ARGV[3]  publish (command)
 -- ARGV[4]  tokens (number, optional): how many to reserve, for a fenced lock only
 -- ARGV[5]  place (text, optional): the client's, in line; "": it polls; missing: neither
--- ARGV[6]  since (number, optional): when it took that place, as an earlier reply says; 0: not
+-- ARGV[6]  since (text, optional): when it took that place, as an earlier reply says; "0": not
 --          known. If it polls: ttl of its mark, ms
 -- ARGV[7]  is_last (flag, optional): the client has no other waiter
 -- returns  acquired {since number, must_listen flag}: 0 when acquired, for a fenced lock the last

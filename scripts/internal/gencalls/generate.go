@@ -114,7 +114,7 @@ func (g *generator) script(s *script) {
 	case len(s.args.list) > 0:
 		p := s.args.list[0]
 		g.doc(p)
-		g.line("%s []%s", goName(p.name), goTypes[p.typ])
+		g.line("%s []%s", p.field(), goTypes[p.typ])
 	}
 	g.line("}")
 	if s.keys.group != "" {
@@ -152,7 +152,7 @@ func (g *generator) params(params []param) {
 	for _, p := range params {
 		if p.name != "" {
 			g.doc(p)
-			g.line("%s %s", goName(p.name), goTypes[p.typ])
+			g.line("%s %s", p.field(), goTypes[p.typ])
 		}
 	}
 }
@@ -170,7 +170,7 @@ func (g *generator) doc(p param) {
 
 // value is the expression for a key or an argument.
 func value(of string, p param) string {
-	name := of + "." + goName(p.name)
+	name := of + "." + p.field()
 	switch p.typ {
 	case "ms":
 		return name + ".value"
@@ -215,7 +215,7 @@ func (g *generator) vector(name string, v vector, s *script) string {
 	}
 	g.line("%s := append(make([]any, 0, %d), %s)", name, len(values)+2, list)
 	if v.group == "" {
-		g.line("for _, element := range c.%s {", goName(v.list[0].name))
+		g.line("for _, element := range c.%s {", v.list[0].field())
 		g.line("%s = append(%s, element)", name, name)
 	} else {
 		g.line("for _, element := range c.%s {", goName(v.group))
@@ -246,10 +246,9 @@ func (g *generator) batch(s *script, name string) {
 	g.line("")
 	g.comment("AddTo adds c to a batch. " + returnsDoc(s))
 	g.line("func (c %s) AddTo(b *Batch) {", name)
-	g.line("b.script = %s", varName(s))
+	g.line("b.begin(%s)", varName(s))
 	g.line("b.keys = append(b.keys, %s)", elements(s.keys.list, "c"))
 	g.line("b.args = append(b.args, %s)", elements(s.args.list, "c"))
-	g.line("b.size++")
 	g.line("}")
 }
 
@@ -378,7 +377,7 @@ var spelling = map[string]string{
 // goName is the Go name for a name of Lua.
 func goName(name string) string {
 	var b strings.Builder
-	for w := range strings.SplitSeq(strings.TrimSuffix(name, "_ms"), "_") {
+	for w := range strings.SplitSeq(name, "_") {
 		if special, ok := spelling[w]; ok {
 			b.WriteString(special)
 		} else if w != "" {
@@ -386,6 +385,14 @@ func goName(name string) string {
 		}
 	}
 	return b.String()
+}
+
+// field is the name of a struct's field. Its type says that a duration is in milliseconds.
+func (p param) field() string {
+	if p.typ == "ms" {
+		return goName(strings.TrimSuffix(p.name, "_ms"))
+	}
+	return goName(p.name)
 }
 
 // goVar is the name of a local variable for a name of Lua.

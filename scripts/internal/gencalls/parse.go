@@ -234,13 +234,13 @@ func (s *script) check() error {
 			switch {
 			case p.name == "" && i == 0 && v.isKeys():
 				return fail("KEYS[1] is not used, but the slot is found by it")
-			case p.name != "" && names[goName(p.name)]:
-				return fail("two fields are named %s", goName(p.name))
+			case p.name != "" && names[p.field()]:
+				return fail("two fields are named %s", p.field())
 			case optional && !p.optional && !v.isKeys():
 				return fail("the argument %s follows an optional one", p.name)
 			}
 			optional = p.optional
-			names[goName(p.name)] = true
+			names[p.field()] = true
 		}
 	}
 	each := s.args.group == "each"
