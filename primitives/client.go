@@ -48,13 +48,16 @@ type Client struct {
 
 	core         *engine.Core
 	run          *scripts.Runner
+	calls        scripts.Sender // of scripts that no replica needs to confirm
+	confirmed    scripts.Sender // of scripts that replicas confirm, if the client asks for that
+	once         scripts.Sender // of scripts that the caller repeats
 	hub          *pubsub.Hub
-	remembered   any           // how long scripts remember a request, in ms: an argument
-	answered     any           // how long they keep an answer for repetitions of a call, likewise
-	ttl          any           // the TTL of the defaults in ms: an argument
-	acquisitions atomic.Uint64 // number of the latest acquisition
-	slotted      atomic.Bool   // rdb is no cluster client, but Redis has refused keys of two slots
-	queues       fairQueues    // of waiters for fair locks
+	remembered   scripts.Millis // how long scripts remember a request
+	answered     scripts.Millis // how long they keep an answer for repetitions of a call
+	ttl          scripts.Millis // the TTL of the defaults
+	acquisitions atomic.Uint64  // number of the latest acquisition
+	slotted      atomic.Bool    // rdb is no cluster client, but Redis has refused keys of two slots
+	queues       fairQueues     // of waiters for fair locks
 	presence     presence
 	publishing   publishing
 
@@ -212,8 +215,10 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.closing, c.hurry = context.WithCancelCause(context.Background())
 	c.run = scripts.NewRunner(rdb, c.timeout)
 	c.timeout = c.run.Timeout()
-	c.remembered, c.answered = millis(c.run.Memory()), millis(c.run.AnswerMemory())
-	c.ttl = millis(c.defaults.FirstTTL())
+	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
+	c.confirmed = c.run.ReplicatedSender(c.replicas.n, c.replicas.timeout)
+	c.remembered, c.answered = scripts.InMillis(c.run.Memory()), scripts.InMillis(c.run.AnswerMemory())
+	c.ttl = scripts.InMillis(c.defaults.FirstTTL())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
 	c.presence.init(c)
 	c.run.OnReturn(c.presence.askAll)
@@ -258,10 +263,10 @@ func (c *Client) newOwner() engine.Owner {
 	return engine.Owner{ID: numbered(nil, c.id, n), Number: n}
 }
 
-// rememberFor is how long Redis must remember the release or rollback of o, as an argument. If an attempt to
+// rememberFor is how long Redis must remember the release or rollback of o. If an attempt to
 // acquire o is in doubt, a late copy of that attempt must not acquire again after the release. Otherwise a
 // short time is enough: only repetitions of the release need its answer, and later copies find nothing to do.
-func (c *Client) rememberFor(o *engine.Owner) any {
+func (c *Client) rememberFor(o *engine.Owner) scripts.Millis {
 	if o.InDoubt {
 		return c.remembered
 	}

@@ -1,7 +1,6 @@
 package primitives
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -26,8 +25,7 @@ import (
 // the script that frees it. That saves an attempt, and the lock is never idle meanwhile.
 // This file has the commands. fairqueue.go has the waiting, scripts/fairlock/queue.lua the rules.
 
-// Prefixes of the keys beside the lock's hash. Redisson does not know of the last two. The scripts
-// expect all four in this order.
+// Prefixes of the keys beside the lock's hash. Redisson does not know of the last two.
 const (
 	fairQueueKey    = "redisson_lock_queue"
 	fairTimeoutsKey = "redisson_lock_timeout"
@@ -45,9 +43,9 @@ const (
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "fair", name, opts)
-	d := &fairDriver{newHashDriver(&l.handle, fairScripts,
-		prefixed(fairQueueKey, l.raw), prefixed(fairTimeoutsKey, l.raw),
-		prefixed(fairWaitersKey, l.raw), prefixed(fairClientsKey, l.raw))}
+	d := &fairDriver{newHashDriver(&l.handle)}
+	d.queue, d.deadlines = prefixed(fairQueueKey, l.raw), prefixed(fairTimeoutsKey, l.raw)
+	d.waiters, d.clients = prefixed(fairWaitersKey, l.raw), prefixed(fairClientsKey, l.raw)
 	l.useLock(d, &engine.Traits{
 		Leased: true, Nests: true, NestsInTurn: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
@@ -63,19 +61,10 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 // [engine.Traits].HandsOff, because the release script itself hands the lock to the head of the queue.
 type fairDriver struct{ hashDriver }
 
-// Scripts of fair locks. Where only the notification of waiters differs, the plain lock's script is
-// loaded with this folder's version of notify_free.
-var (
-	fairScripts = &lockScriptSet{
-		acquire:       scripts.Load("fairlock/acquire"),
-		release:       scripts.Load("fairlock/release"),
-		releaseShared: scripts.Load("lock/release_shared", "fairlock"),
-		force:         scripts.Load("lock/force", "fairlock"),
-	}
-	fairRefresh    = scripts.Load("fairlock/refresh")
-	fairLeaveQueue = scripts.Load("fairlock/leave_queue")
-	fairInfo       = scripts.Load("fairlock/info")
-)
+// names implements [namedDriver].
+func (d *fairDriver) names() []any {
+	return []any{&d.channel, &d.h.sharedCounts, d.queue, d.deadlines, d.waiters, d.clients}
+}
 
 // What fairlock/acquire does with a request that it refuses.
 const (
@@ -85,16 +74,15 @@ const (
 )
 
 // TryAcquire implements [engine.Driver] by fairlock/acquire, which also joins the queue when it
-// refuses. The reply is as [readLockReply] says. In the queue it has two more elements: when the waiter
-// joined, and whether Redisson holds the lock or may before it. The pttl is then unknown if this client
-// sent a heartbeat less than half a second ago: it refreshes the queue, which tells the pttl, too.
+// refuses. In the queue the pttl is unknown if this client sent a heartbeat less than half a second ago: it
+// refreshes the queue, which tells the pttl, too.
 //
 // A copy finds the owner in the hash or in the queue, and changes nothing. After a rollback it finds
 // the request's key, and answers "over". With c.life the script distinguishes this client from an earlier
 // one of the same id, whose heartbeats must not keep these waiters alive.
 func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := d.h.c
-	queue := doNotQueue
+	queue := int64(doNotQueue)
 	switch {
 	case q.MayQueue && (q.Shared || c.replicas.n > 0):
 		// Others that share the id hold too, and must try themselves. Nor could a replica confirm a grant.
@@ -103,25 +91,23 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 		queue = queueGranted
 	}
 	q.MustRollback = q.MustRollback || q.MayQueue // a request in the queue must leave it
-	reply, err := c.confirm(ctx, d.lua.acquire, d.keys(d.h.ownerKey(&q.Owner)),
-		q.ID, d.h.ttlArg(q.TTL), c.publish(), flag(q.Shared), flag(q.NonReentrant), queue,
-		millis(q.Terms.WaiterTimeout), c.life, c.id, flag(q.Nested), newStay())
-	if err != nil {
-		return engine.Result{}, err
-	}
-	res, err := readLockReply(reply)
-	if answer, ok := reply.Value.([]any); ok && len(answer) == 4 {
-		if w, ok := q.State.(*fairWaiter); ok {
-			since, _ := answer[2].(string)
-			w.seen = fairPosition{since: since, seen: reply.Sent, foreign: answer[3] == int64(1)}
-		}
+	reply, err := scripts.FairLockAcquire{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
+		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
+		Owner: q.ID, TTL: d.h.ttlArg(q.TTL), Publish: c.publish(), IsShared: q.Shared, RefuseSecond: q.NonReentrant,
+		Joins: queue, Timeout: scripts.InMillis(q.Terms.WaiterTimeout), Client: c.life, ClientID: c.id,
+		IsNested: q.Nested, Random: newStay(),
+	}.Do(ctx, c.confirmed)
+	res, err := lockResult(reply.Acquired, err)
+	if w, ok := q.State.(*fairWaiter); ok && err == nil && !res.Granted && q.MayQueue {
+		w.seen = fairPosition{since: reply.Since, seen: reply.Sent, foreign: reply.IsForeign}
 	}
 	return res, err
 }
 
 // newStay returns a number of 16 random digits for a waiter that joins the queue. A grant repeats it. So somebody
 // who may publish, but not read the keys of the queue, cannot forge a grant.
-func newStay() uint64 { return 1e15 + rand.Uint64N(9e15) } //nolint:gosec // it is ChaCha8 with a random seed
+func newStay() int64 { return 1e15 + rand.Int64N(9e15) } //nolint:gosec // it is ChaCha8 with a random seed
 
 // fairPosition is what a waiter knows of its position in the queue, from the reply to an attempt. A
 // waiter that Redis removed and that joined again has another position.
@@ -185,37 +171,41 @@ func (d *fairDriver) Release(
 }
 
 // free ends what a private owner has: the lock, or a position in the queue. A lock whose minimum hold is not
-// over stays taken for the rest. It runs fairlock/release, which replies:
-//
-//	0                     the owner did not hold the lock
-//	1                     it is free, or stays taken, or was granted to a waiter of another client, by a message
-//	"<id> <since> <ttl>"  it was granted to a waiter of this client
+// over stays taken for the rest. It runs fairlock/release, which may grant the lock to a waiter: of this
+// client by its reply, of another client by a message.
 //
 // The owner's key remembers the reply. So if the reply with a grant was lost, a copy repeats it. If all
 // are lost, the waiter finds the grant by its next refresh. Later copies find the id gone, so the reply is
 // kept for this call only, unless a copy of the acquisition may still arrive.
 func (d *fairDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	c := d.h.c
-	reply, err := c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
-		o.ID, c.publish(), c.rememberFor(o), c.life, millis(rest))
-	if payload, ok := reply.Value.(string); ok {
-		g, ok := readFairGrant(payload)
+	reply, err := scripts.FairLockRelease{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), SharedCounts: &d.h.sharedCounts,
+		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
+		Owner: o.ID, Publish: c.publish(), MemoryTTL: c.rememberFor(o), Client: c.life, Rest: scripts.InMillis(rest),
+	}.Do(ctx, c.calls)
+	if err != nil {
+		return engine.Released{}, err
+	}
+	if reply.Grant != "" {
+		g, ok := readFairGrant(reply.Grant)
 		if !ok {
-			return engine.Released{}, unreadable(reply.Value)
+			return engine.Released{}, scripts.Unreadable(reply.Grant)
 		}
 		g.sent = reply.Sent
 		c.queues.grant(d, g)
-		return engine.Released{}, nil
 	}
-	lost, err := readLost(reply, err)
-	return engine.Released{Lost: lost}, err
+	return engine.Released{Lost: !reply.Held}, nil
 }
 
 // leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. A copy
-// finds the id gone and does nothing, so no memory is needed. KEYS[3] only keeps the keys of all fair
-// scripts in the same places.
+// finds the id gone and does nothing, so nothing is remembered.
 func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
-	_, err := d.h.c.run.Do(ctx, fairLeaveQueue, d.keys(d.h.requestKey("")), id, d.h.c.publish())
+	_, err := scripts.FairLockLeaveQueue{
+		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
+		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
+		ID: id, Publish: d.h.c.publish(),
+	}.Do(ctx, d.h.c.calls)
 	return err
 }
 
@@ -237,15 +227,12 @@ func (d *fairDriver) grantChannel() string { return d.channel.String() + ":" + d
 // info implements [lockDriver] by fairlock/info, which reads the hash and the queue in one step. The
 // queue includes waiters of Redisson, and may include dead ones.
 func (d *fairDriver) info(ctx context.Context) (Info, error) {
-	reply, err := d.h.c.run.Do(ctx, fairInfo, []any{d.h.name, d.extra[0]})
-	answer := elementsOf(reply.Value, err)
-	info := Info{TTL: ttlOf(answer.number())}
-	fields, waiters := answer.list(), answer.list()
-	info.Holders = readHolders(&fields, info.TTL)
-	for waiters.more() {
-		info.Waiters = append(info.Waiters, waiters.text())
+	reply, err := scripts.FairLockInfo{LockHash: d.h.name, Queue: d.queue}.Do(ctx, d.h.c.calls)
+	info := Info{TTL: ttlOf(reply.PTTL), Waiters: reply.Waiters}
+	for _, f := range reply.Fields {
+		addHolder(&info, f.Field, f.Value)
 	}
-	return info, cmp.Or(answer.err, fields.err, waiters.err)
+	return info, err
 }
 
 // fairStatus is the reply to a refresh.
@@ -268,26 +255,21 @@ type fairStatus struct {
 // renews the heartbeat and looks again, so nothing is remembered. A lost reply costs one round: the
 // next refresh finds the same.
 func (d *fairDriver) refresh(ctx context.Context, longest time.Duration, ids []string) (fairStatus, error) {
-	args := make([]any, 0, 3+len(ids))
-	args = append(args, d.h.c.life, d.h.c.publish(), millis(longest))
-	for _, id := range ids {
-		args = append(args, id)
+	reply, err := scripts.FairLockRefresh{
+		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
+		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
+		Client: d.h.c.life, Publish: d.h.c.publish(), LongestTimeout: scripts.InMillis(longest), IDs: ids,
+	}.Do(ctx, d.h.c.calls)
+	if err != nil {
+		return fairStatus{changesIn: -1}, err
 	}
-	status := fairStatus{changesIn: -1}
-	reply, err := d.h.c.run.Do(ctx, fairRefresh, d.keys(d.h.requestKey("")), args...)
-	answer := elementsOf(reply.Value, err)
-	ms := answer.number()
-	status.free, status.holder, status.next = ms == -2, answer.text(), answer.text()
-	nextLeft := answer.number()
-	status.nextOurs, status.waiting = answer.number() == 1, int(answer.number())
-	for answer.more() {
-		status.missing = append(status.missing, answer.text())
+	status := fairStatus{
+		changesIn: -1, free: reply.PTTL == -2, holder: reply.Holder, next: reply.Next, nextOurs: reply.NextIsOurs,
+		waiting: int(reply.Waiting), missing: reply.Missing,
 	}
-	if answer.err != nil {
-		return fairStatus{changesIn: -1}, answer.err
-	}
+	ms := reply.PTTL
 	if status.free && status.next != "" {
-		ms = nextLeft
+		ms = reply.NextLeft
 	}
 	if ms >= 0 {
 		status.changesIn = fromMillis(ms)

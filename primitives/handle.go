@@ -29,11 +29,11 @@ type handle struct {
 	key engine.Key // of res: finds holds in a context
 
 	// Prebuilt arguments of scripts.
-	name         any      // raw
-	ttl          any      // the usual TTL in ms
-	sharedCounts wireName // key of the acquisitions with WithOwner
-	requests     []byte   // prefix of the keys that remember requests
-	names        []byte   // what wireNames refer to, so that they take one allocation
+	name         any            // raw
+	ttl          scripts.Millis // the usual TTL
+	sharedCounts wireName       // key of the acquisitions with WithOwner
+	requests     []byte         // prefix of the keys that remember requests
+	names        []byte         // what wireNames refer to, so that they take one allocation
 }
 
 // init sets everything but the driver. name is the user's; opts add to the client's defaults. An
@@ -45,7 +45,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	h.settings = c.defaults.with(opts)
 	h.name, h.ttl = h.raw, c.ttl
 	if h.settings.FirstTTL() != c.defaults.FirstTTL() {
-		h.ttl = millis(h.settings.FirstTTL())
+		h.ttl = scripts.InMillis(h.settings.FirstTTL())
 	}
 	h.names = make([]byte, 0, 3*len(h.raw)+96) // for sharedCounts, a channel and another key
 	h.names = append(appendPrefixed(h.names, requestPrefix, h.raw), ":"+sharedCounts...)
@@ -56,19 +56,19 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	}
 }
 
-// keyedDriver is a driver of one name. keys returns all keys and channels that its scripts use; request
-// is the one that remembers a request.
-type keyedDriver interface {
+// namedDriver is a driver of one name. names returns the keys and channels that its scripts use, beside
+// the handle's own.
+type namedDriver interface {
 	engine.Driver
-	keys(request string) []any
+	names() []any
 }
 
 // use sets the driver. On a cluster its keys must share a slot, or the handle is invalid. A driver of a
 // leased kind is a [renewer].
-func (h *handle) use(driver keyedDriver, traits *engine.Traits) {
+func (h *handle) use(driver namedDriver, traits *engine.Traits) {
 	h.res.Driver, h.res.Traits = driver, traits
 	if traits.Leased {
-		script := driver.(renewer).renewScript(false)
+		script := driver.(renewer).renewScript()
 		h.res.RenewGroup = script
 		if h.c.enforcesSlots() {
 			h.res.RenewGroup = renewGroup{script, redisutil.Slot(h.raw)}
@@ -77,7 +77,7 @@ func (h *handle) use(driver keyedDriver, traits *engine.Traits) {
 	if !h.c.cluster || h.invalid != nil {
 		return
 	}
-	for _, key := range driver.keys(h.requestKey("")) {
+	for _, key := range append(driver.names(), h.requestKey("")) {
 		if key := fmt.Sprint(key); redisutil.Slot(key) != redisutil.Slot(h.raw) {
 			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, h.raw, key)
 			return
@@ -210,25 +210,23 @@ func (h *handle) acquire(ctx context.Context, opts []Option, once bool, most int
 	return newHold(hold), nil
 }
 
-// change runs a script such as Init or CountDown: one that changes a primitive without acquiring it. It
-// returns the script's answer. wrong is the error of bad arguments, or nil.
+// change runs a script such as that of Init or CountDown, which changes a primitive without acquiring it.
+// It returns the script's answer. wrong is the error of bad arguments, or nil.
 //
-// Each call gets a new number and so a new request key, which remembers the answer. Repetitions after a
-// lost reply, and late copies, then change nothing and give the same answer. All these scripts begin
-// with the same two arguments: the publish command, and for how long to remember.
+// Each call gets a new number and so a new request key, which remembers the answer: memory. Repetitions
+// after a lost reply, and late copies, then change nothing and give the same answer.
 func (h *handle) change(
-	ctx context.Context, op string, s *scripts.Script, keys func(request string) []any, wrong error, args ...any,
+	ctx context.Context, op string, wrong error, run func(memory string) (scripts.Number, error),
 ) (int, error) {
 	if wrong != nil {
 		return 0, h.failed(op, wrong)
 	}
-	var answer int64
+	var answer scripts.Number
 	err := h.call(ctx, op, func() (err error) {
-		args := append([]any{h.c.publish(), h.c.remembered}, args...)
-		answer, err = readNumber(h.c.run.Do(ctx, s, keys(h.requestKey(h.c.newOwner().ID)), args...))
+		answer, err = run(h.requestKey(h.c.newOwner().ID))
 		return err
 	})
-	return int(answer), err
+	return int(answer.Number), err
 }
 
 // requestKey is the key that remembers a request. Its name has the form of Redisson's key for an unlock,
@@ -239,26 +237,74 @@ func (h *handle) requestKey(request string) string { return string(h.requests) +
 // unique, even where many callers share the owner's id.
 func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests, h.c.id, o.Number) }
 
-// withCount appends what names the count of o to the keys and arguments of a renewal, if its id is shared.
-func (h *handle) withCount(keys, args []any, o *engine.Ownership) ([]any, []any) {
-	if !o.Shared {
-		return keys, args
+// extend implements [engine.Driver].Extend for a driver with leases, by a renewal in a batch of one. The script
+// raises the TTL and never shortens it, so copies in any order are harmless.
+func (h *handle) extend(
+	ctx context.Context, d renewer, o *engine.Ownership, ttl time.Duration,
+) (sent time.Time, lost bool, _ error) {
+	var batch scripts.Batch
+	d.renewal(&batch, o, ttl)
+	reply, err := batch.Do(ctx, h.c.confirmed)
+	if err == nil {
+		err = reply.Unconfirmed
 	}
-	return append(keys, &h.sharedCounts), append(args, h.ownerKey(&o.Owner))
+	return reply.Sent, err == nil && !reply.Kept[0], err
 }
 
 // checkCount asks whether o, which has a shared id, still has its count. Others may hold with that id, so the
 // lock's field does not tell. A renewal of 0 ms changes nothing.
 func (h *handle) checkCount(ctx context.Context, d renewer, o *engine.Ownership) (lost bool, err error) {
-	keys, args := d.renewal(nil, nil, o, 0)
-	_, lost, err = readRenewal(h.c.run.Do(ctx, d.renewScript(true), keys, args...))
-	return lost, err
+	var batch scripts.Batch
+	d.renewal(&batch, o, 0)
+	reply, err := batch.Do(ctx, h.c.calls)
+	return err == nil && !reply.Kept[0], err
+}
+
+// renewField adds the renewal of a lock whose owner has one field in the hash to a batch.
+func (h *handle) renewField(batch *scripts.Batch, o *engine.Ownership, field string, ttl time.Duration) {
+	if o.Shared {
+		scripts.LockRenewShared{
+			LockHash: h.name, SharedCounts: &h.sharedCounts, Field: field, TTL: h.ttlArg(ttl), MemoryKey: h.ownerKey(&o.Owner),
+		}.AddTo(batch)
+		return
+	}
+	scripts.LockRenew{LockHash: h.name, Owner: field, TTL: h.ttlArg(ttl)}.AddTo(batch)
+}
+
+// nest sets the count of a private hold to n when another one nests in it, by lock/nested_acquire. The script
+// does so only while the owner holds the lock, so a copy changes nothing. A late copy of an earlier change may
+// restore an older count. That is harmless: the last release of a private id frees the lock, whatever its
+// count. Like every acquisition it is confirmed by replicas, if the client asks for that.
+func (h *handle) nest(ctx context.Context, field string, n int, ttl time.Duration) (time.Time, bool, error) {
+	reply, err := scripts.LockNestedAcquire{
+		LockHash: h.name, SharedCounts: &h.sharedCounts, Field: field, Wanted: int64(n), TTL: scripts.InMillis(ttl),
+	}.Do(ctx, h.c.confirmed)
+	if err == nil {
+		err = reply.Unconfirmed
+	}
+	lost, err := isLost(reply, err)
+	return reply.Sent, lost, err
+}
+
+// unnest sets the count of a private hold to n when a nested one is released, by lock/nested_release. The
+// script sets the count instead of subtracting one, so a copy changes nothing and no memory is needed.
+func (h *handle) unnest(ctx context.Context, o *engine.Ownership, field string, n int) (engine.Released, error) {
+	lost, err := isLost(scripts.LockNestedRelease{
+		LockHash: h.name, SharedCounts: &h.sharedCounts, Field: field, Wanted: int64(n),
+		DefaultTTL: scripts.InMillis(o.TTL),
+	}.Do(ctx, h.c.calls))
+	return engine.Released{Lost: lost}, err
+}
+
+// isLost reads a reply that is 0 if the hold is lost.
+func isLost(reply scripts.Number, err error) (bool, error) {
+	return err == nil && reply.Number == 0, err
 }
 
 // ttlArg is a TTL as an argument, without an allocation for the usual one.
-func (h *handle) ttlArg(ttl time.Duration) any {
+func (h *handle) ttlArg(ttl time.Duration) scripts.Millis {
 	if ttl == h.settings.FirstTTL() {
 		return h.ttl
 	}
-	return millis(ttl)
+	return scripts.InMillis(ttl)
 }

@@ -64,7 +64,7 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 		return err
 	}
 	defer c.core.Leave()
-	_, err := c.run.Do(ctx, lockInfo, []any{key})
+	_, err := scripts.LockInfo{LockHash: key}.Do(ctx, c.calls)
 	if !isWrongType(err) {
 		return err
 	}
@@ -117,13 +117,15 @@ func (c *Client) numberAt(ctx context.Context, key string) (Info, error) {
 		return Info{}, err
 	}
 	defer c.core.Leave()
-	keys := []any{key, suffixed(key, "timeout")}
-	if c.enforcesSlots() && redisutil.Slot(key) != redisutil.Slot(keys[1].(string)) {
-		keys = keys[:1]
+	leases := suffixed(key, "timeout")
+	alone := scripts.SemaphoreList{NumberKey: key}
+	call := scripts.SemaphoreList{NumberKey: key, Leases: leases}
+	if c.enforcesSlots() && redisutil.Slot(key) != redisutil.Slot(leases) {
+		call = alone
 	}
-	reply, err := c.run.Do(ctx, semaphoreList, keys)
-	if len(keys) > 1 && err != nil && (isDivisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
-		reply, err = c.run.Do(ctx, semaphoreList, keys[:1])
+	reply, err := call.Do(ctx, c.calls)
+	if call != alone && err != nil && (isDivisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
+		reply, err = alone.Do(ctx, c.calls)
 	}
 	if err != nil {
 		if isWrongType(err) {
@@ -131,27 +133,16 @@ func (c *Client) numberAt(ctx context.Context, key string) (Info, error) {
 		}
 		return Info{}, err
 	}
-	answer := elementsOf(reply.Value, nil)
-	if !answer.more() {
-		return Info{}, answer.err
-	}
-	kind, ttl, text := answer.text(), ttlOf(answer.number()), answer.text()
-	if answer.err != nil {
-		return Info{}, answer.err
-	}
 	name := strings.TrimPrefix(key, c.prefix)
-	if kind == permitsKind {
+	if reply.Kind == permitsKind {
 		return c.PermitExpirableSemaphore(name).Info(ctx)
 	}
-	n, err := strconv.Atoi(text)
+	n, err := strconv.Atoi(reply.Number)
 	if err != nil {
-		return Info{}, nil // beyond 64 bits: none of ours
+		return Info{}, nil // no number, or beyond 64 bits: none of ours
 	}
-	return Info{Name: name, Kind: kindInteger, TTL: ttl, Permits: n, Available: n}, nil
+	return Info{Name: name, Kind: kindInteger, TTL: ttlOf(reply.PTTL), Permits: n, Available: n}, nil
 }
-
-// semaphoreList reads a number that may be a semaphore's.
-var semaphoreList = scripts.Load("semaphore/list")
 
 // isOurNumber reports whether key is a string that this library or Redisson keeps beside a lock.
 func isOurNumber(key string) bool {

@@ -38,38 +38,53 @@ const latchChannel = "redisson_countdownlatch__channel__"
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
 	l.init(c, "latch", name, nil)
-	l.driver = latchDriver{h: &l.handle, count: l.raw, channel: latchChannel + "{" + l.raw + "}"}
+	l.driver = latchDriver{h: &l.handle, channel: latchChannel + "{" + l.raw + "}"}
 	l.use(&l.driver, &engine.Traits{ManyHolders: true})
 	return l
 }
 
 // Init sets the count, 1 or more, unless there is one, and reports whether it did.
 func (l *CountDownLatch) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := l.change(ctx, "init", latchInit, l.driver.keys, outOfRange(1, n), n)
+	answer, err := l.change(ctx, "init", outOfRange(1, n), func(memory string) (scripts.Number, error) {
+		return scripts.LatchInit{
+			CountKey: l.name, Channel: l.driver.channel, MemoryKey: memory,
+			Publish: l.c.publish(), MemoryTTL: l.c.remembered, Wanted: int64(n),
+		}.Do(ctx, l.c.calls)
+	})
 	return answer == 1, err
 }
 
 // CountDown decrements the count, once: a repetition after a lost reply does not count again. At 0 the
 // latch opens. Without a latch CountDown does nothing.
 func (l *CountDownLatch) CountDown(ctx context.Context) error {
-	_, err := l.change(ctx, "count down", latchCountDown, l.driver.keys, nil)
+	_, err := l.change(ctx, "count down", nil, func(memory string) (scripts.Number, error) {
+		return scripts.LatchCountDown{
+			CountKey: l.name, Channel: l.driver.channel, MemoryKey: memory,
+			Publish: l.c.publish(), MemoryTTL: l.c.remembered,
+		}.Do(ctx, l.c.calls)
+	})
 	return err
 }
 
 // Count returns the count that is left; 0 if there is no latch.
 func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
-	var count int64
+	var count scripts.Number
 	err := l.call(ctx, "count", func() (err error) {
-		count, err = readNumber(l.c.run.Do(ctx, latchInfo, []any{l.driver.count}))
+		count, err = scripts.LatchInfo{CountKey: l.name}.Do(ctx, l.c.calls)
 		return err
 	})
-	return max(count, 0), err // Redisson's trySetCount takes any number
+	return max(count.Number, 0), err // Redisson's trySetCount takes any number
 }
 
 // Delete removes the latch, and reports whether there was one. Waiters go on, because there is nothing
 // left to wait for.
 func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
-	answer, err := l.change(ctx, "delete", latchDelete, l.driver.keys, nil)
+	answer, err := l.change(ctx, "delete", nil, func(memory string) (scripts.Number, error) {
+		return scripts.LatchDelete{
+			CountKey: l.name, Channel: l.driver.channel, MemoryKey: memory,
+			Publish: l.c.publish(), MemoryTTL: l.c.remembered,
+		}.Do(ctx, l.c.calls)
+	})
 	return answer == 1, err
 }
 
@@ -98,19 +113,11 @@ type latchDriver struct {
 	engine.NoLease
 
 	h       *handle
-	count   string
 	channel string
 }
 
-var (
-	latchInit      = scripts.Load("latch/init")
-	latchCountDown = scripts.Load("latch/count_down")
-	latchDelete    = scripts.Load("latch/delete")
-	latchInfo      = scripts.Load("latch/info")
-)
-
-// keys returns the keys of the scripts that change the latch. request is the key that remembers.
-func (d *latchDriver) keys(request string) []any { return []any{d.count, d.channel, request} }
+// names implements [namedDriver].
+func (d *latchDriver) names() []any { return []any{d.channel} }
 
 // Subscribe implements [engine.Driver]. "1" is a reason to look too: it also announces a deletion.
 func (d *latchDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
@@ -120,15 +127,14 @@ func (d *latchDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []eng
 // TryAcquire implements [engine.Driver] by latch/info, which reads the count. At 0 it grants the request,
 // and all others: Free is as large as can be. While the latch is closed nothing says when it will open.
 func (d *latchDriver) TryAcquire(ctx context.Context, _ *engine.Request) (engine.Result, error) {
-	reply, err := d.h.c.run.Do(ctx, latchInfo, []any{d.count})
-	count, err := readNumber(reply, err)
+	count, err := scripts.LatchInfo{CountKey: d.h.name}.Do(ctx, d.h.c.calls)
 	if err != nil {
 		return engine.Result{}, err
 	}
-	if count > 0 {
+	if count.Number > 0 {
 		return engine.Result{RetryAfter: -1}, nil
 	}
-	return engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt}, nil
+	return engine.Result{Granted: true, Sent: count.Sent, Free: math.MaxInt}, nil
 }
 
 // Rollback does nothing: TryAcquire takes nothing.

@@ -153,6 +153,6 @@ func (p *presence) askFor(r *engine.Resource, holder string) {
 	p.c.core.Spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
 		defer cancel()
-		_, _ = p.c.run.Commands(ctx, []any{p.c.publish(), tagged(holderChannel, tagOf(holder)), askPrefix + text})
+		_, _ = p.c.run.Commands(ctx, []any{p.c.publish().String(), tagged(holderChannel, tagOf(holder)), askPrefix + text})
 	})
 }

@@ -36,7 +36,7 @@ type Lock struct {
 // operations on holds that this client may not have. Each is one command; Redis remembers it by the
 // number of q, so that a copy has no further effect.
 type lockDriver interface {
-	keyedDriver
+	namedDriver
 	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if id
 	// holds nothing.
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
@@ -214,14 +214,10 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 	return info, err
 }
 
-// readHolders reads the fields and values of a lock's hash. A value that is no number is no count. It is
-// not from a lock, and is left out.
-func readHolders(fields *elements, ttl time.Duration) (list []Holder) {
-	for fields.more() {
-		id, value := fields.text(), fields.text()
-		if count, err := strconv.Atoi(value); err == nil {
-			list = append(list, Holder{ID: id, Count: count, TTL: ttl})
-		}
+// addHolder adds a field of a lock's hash. A value that is no number is no count. It is not from a lock, and is
+// left out.
+func addHolder(info *Info, field, value string) {
+	if count, err := strconv.Atoi(value); err == nil {
+		info.Holders = append(info.Holders, Holder{ID: field, Count: count, TTL: info.TTL})
 	}
-	return list
 }

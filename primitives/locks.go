@@ -65,17 +65,18 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 		return Info{}, false, err
 	}
 	defer c.core.Leave()
-	keys := []any{key}
-	for _, more := range []string{tokenPrefix, fairQueueKey, fairClientsKey} {
-		keys = append(keys, prefixed(more, key))
+	token := prefixed(tokenPrefix, key)
+	alone := scripts.LockList{LockHash: key}
+	call := scripts.LockList{
+		LockHash: key, TokenKey: token, Queue: prefixed(fairQueueKey, key), Clients: prefixed(fairClientsKey, key),
 	}
-	if c.enforcesSlots() && redisutil.Slot(key) != redisutil.Slot(keys[1].(string)) {
-		keys = keys[:1]
+	if c.enforcesSlots() && redisutil.Slot(key) != redisutil.Slot(token) {
+		call = alone
 	}
-	reply, err := c.run.Do(ctx, lockList, keys)
-	if len(keys) > 1 && err != nil && (isDivisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
+	reply, err := call.Do(ctx, c.calls)
+	if call != alone && err != nil && (isDivisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
 		// Redis refuses the other keys: they are in other slots, have moved, or are forbidden.
-		reply, err = c.run.Do(ctx, lockList, keys[:1])
+		reply, err = alone.Do(ctx, c.calls)
 	}
 	if isWrongType(err) {
 		return Info{}, false, nil // it was a hash a moment ago
@@ -83,13 +84,12 @@ func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
 	if err != nil {
 		return Info{}, false, err
 	}
-	answer := elementsOf(reply.Value, nil)
 	info := Info{
-		Name: strings.TrimPrefix(key, c.prefix), Kind: answer.text(), TTL: ttlOf(answer.number()),
-		Token: tokenOf(answer.next()),
+		Name: strings.TrimPrefix(key, c.prefix), Kind: reply.Kind, TTL: ttlOf(reply.PTTL),
+		Token: scripts.TokenOf(reply.Token),
 	}
-	held := readLock(&info, &answer)
-	return info, held, answer.err
+	held := addHolders(&info, reply.Fields)
+	return info, held, nil
 }
 
 // isOurs reports whether key is a hash that this library keeps beside a lock. Its fields may look like
@@ -99,9 +99,6 @@ func isOurs(key string) bool {
 		strings.HasPrefix(key, requestPrefix+":")
 }
 
-// lockList reads a lock's kind and holders from its keys.
-var lockList = scripts.Load("lock/list")
-
 // isWrongType reports whether a key holds another type than a script expects. Miniredis words it
 // differently.
 func isWrongType(err error) bool { return err != nil && strings.Contains(err.Error(), "WRONGTYPE") }
@@ -109,23 +106,23 @@ func isWrongType(err error) bool { return err != nil && strings.Contains(err.Err
 // redissonID is the form of the ids that Redisson and this library give to holders.
 var redissonID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}:\S+$`)
 
-// readLock fills in the holders from a hash's fields, values and TTLs. It returns false if the hash is no
-// lock, or is not held.
-func readLock(info *Info, fields *elements) bool {
-	for fields.more() {
-		field, value, left := fields.text(), fields.text(), fields.number()
+// addHolders fills in the holders from a hash's fields. It returns false if the hash is no lock, or is not
+// held.
+func addHolders(info *Info, fields []scripts.LockListField) bool {
+	for _, f := range fields {
+		field := f.Field
 		both := info.Kind == "reader" || info.Kind == "writer"
 		if both && field == "mode" {
 			continue
 		}
-		count, err := strconv.Atoi(value)
+		count, err := strconv.Atoi(f.Value)
 		if err != nil || (info.TTL < 0 && !redissonID.MatchString(field)) {
 			return false // no lock: locks expire
 		}
 		if both {
 			field = strings.TrimSuffix(field, ":write")
 		}
-		info.Holders = append(info.Holders, Holder{ID: field, Count: count, TTL: ttlOf(left)})
+		info.Holders = append(info.Holders, Holder{ID: field, Count: count, TTL: ttlOf(f.PTTL)})
 	}
 	return len(info.Holders) > 0
 }

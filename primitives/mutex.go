@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strconv"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -67,15 +68,14 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 		own mutexDriver
 	})
 	m.init(c, kind, name, opts)
-	m.own.hashDriver = newHashDriver(&m.handle, lockScripts)
+	m.own.hashDriver = newHashDriver(&m.handle)
 	m.own.line = m.requestName(lineKey)
-	m.own.more[0] = &m.own.line
-	traits, more := &mutexTraits, 1
+	m.own.queue = &m.own.line
+	traits := &mutexTraits
 	if kind == fencedKind {
-		m.own.more[1] = prefixed(tokenPrefix, m.raw)
-		traits, more = &fencedTraits, 2
+		m.own.token = prefixed(tokenPrefix, m.raw)
+		traits = &fencedTraits
 	}
-	m.own.extra = m.own.more[:more]
 	m.useLock(&m.own, traits)
 	return &m.Lock
 }
@@ -94,48 +94,15 @@ var fencedTraits = func(t engine.Traits) engine.Traits { t.Fenced = true; return
 type hashDriver struct {
 	h       *handle  // its name is the key of the hash
 	channel wireName // of release messages
-	extra   []any    // the last keys: the line and a fenced lock's token, or a fair lock's queue
-	lua     *lockScriptSet
+
+	// Keys for which kinds differ: the line of a plain or a fenced lock, or the queue of a fair one. The others
+	// are of fair locks only.
+	queue, deadlines, waiters, clients any
 }
 
-// lockScriptSet lists the scripts in which kinds of lock differ. Scripts of the same field have the
-// same arguments and replies, so one Go method serves all kinds.
-type lockScriptSet struct {
-	acquire, acquireShared *scripts.Script // for a private id, and for one that others may share
-	release, releaseShared *scripts.Script // likewise
-	force                  *scripts.Script
-}
-
-// lockScripts are the scripts of plain and fenced locks. They mint a token if KEYS names the counter.
-var lockScripts = &lockScriptSet{
-	acquire:       scripts.Load("lock/acquire"),
-	acquireShared: scripts.Load("lock/acquire_shared"),
-	release:       scripts.Load("lock/release"),
-	releaseShared: scripts.Load("lock/release_shared"),
-	force:         scripts.Load("lock/force"),
-}
-
-// Scripts for one field of a hash. Every kind of lock uses them; a writer passes its own field.
-var (
-	lockNestedAcquire = scripts.Load("lock/nested_acquire")
-	lockNestedRelease = scripts.Load("lock/nested_release")
-	lockAdopt         = scripts.Load("lock/adopt")
-	lockCheck         = scripts.Load("lock/check")
-	lockInfo          = scripts.Load("lock/info")
-	lockRenew         = scripts.Load("lock/renew")
-	lockRenewShared   = scripts.Load("lock/renew_shared")
-)
-
-// newHashDriver returns the driver of a handle that has a name. extra are the keys that its kind adds.
-func newHashDriver(h *handle, lua *lockScriptSet, extra ...any) hashDriver {
-	return hashDriver{h: h, channel: h.wireName(lockChannel), extra: extra, lua: lua}
-}
-
-// keys returns the keys of the scripts that take or free the lock. request is the key that remembers
-// the request. Its place is fixed, KEYS[3], as is that of the shared counts, KEYS[4].
-func (d *hashDriver) keys(request string) []any {
-	keys := make([]any, 0, 8) // of fixed size, so that it need not escape
-	return append(append(keys, d.h.name, &d.channel, request, &d.h.sharedCounts), d.extra...)
+// newHashDriver returns the driver of a handle that has a name.
+func newHashDriver(h *handle) hashDriver {
+	return hashDriver{h: h, channel: h.wireName(lockChannel)}
 }
 
 // Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel.
@@ -148,77 +115,45 @@ func (d *hashDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engi
 // payloads are ignored.
 func isUnlockMessage(payload string) bool { return payload == "0" || payload == "1" }
 
-// acquireShared tries to acquire for an id that others may share. It runs lock/acquire_shared, which
-// adds a count. A copy finds the acquisition's count and adds none; after the release it is answered
-// "over".
-func (d *hashDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	reply, err := d.h.c.confirm(ctx, d.lua.acquireShared, d.keys(d.h.ownerKey(&q.Owner)),
-		q.ID, millis(q.TTL), d.h.c.publish(), flag(q.NonReentrant), flag(q.Nested))
-	if err != nil {
-		return engine.Result{}, err
-	}
-	return readLockReply(reply)
-}
+// errOver is the error of a late copy of an acquisition.
+var errOver = fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
 
-// readLockReply reads the reply of the scripts that acquire a lock:
-//
-//	0               granted
-//	digits          granted: the last fencing token that was reserved
-//	{pttl, holder}  refused: somebody else holds it, for pttl ms. More elements are for the caller
-//	"again"         refused: WithNonReentrant forbids a second count
-//	"lost"          refused: the hold to nest under is gone, so its holds must end
-//	"over"          this acquisition was rolled back or released before: a late copy asked
-//
-// A negative pttl means that the hash has no TTL. When to retry is then unknown.
-func readLockReply(reply scripts.Reply) (engine.Result, error) {
+// lockResult returns the result of an acquisition of a lock. "again" means that WithNonReentrant forbids a
+// second count, "lost" that the hold to nest under is gone, so its holds must end. A negative PTTL means that
+// the hash has no TTL, or that it is not known. When to retry is then unknown.
+func lockResult(reply scripts.Acquired, err error) (engine.Result, error) {
 	res := engine.Result{InDoubt: reply.Doubt}
-	switch answer := reply.Value.(type) {
-	case int64:
-		if answer == 0 {
-			res.Granted, res.Sent = true, reply.Sent
-			return res, reply.Unconfirmed
-		}
-	case string:
-		switch answer {
-		case "again":
-			return res, ErrDeadlock
-		case "lost":
-			return res, ErrLost
-		case "over":
-			return res, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
-		}
-		if res.Token = tokenOf(answer); res.Token > 0 {
-			res.Granted, res.Sent, res.Tokens = true, reply.Sent, 1
-			return res, reply.Unconfirmed
-		}
-	case []any: // {pttl of the holder, holder}
-		refused := elementsOf(answer, nil)
-		res.RetryAfter = -1
-		if ms := refused.number(); ms >= 0 {
-			res.RetryAfter = fromMillis(ms)
-		}
-		if refused.more() {
-			res.Holder = refused.text()
-		}
-		return res, refused.err
+	switch {
+	case err != nil:
+		return res, err
+	case reply.Granted:
+		res.Granted, res.Sent, res.Token = true, reply.Sent, reply.Token
+		return res, reply.Unconfirmed
 	}
-	return res, unreadable(reply.Value)
+	switch reply.Refusal {
+	case scripts.Again:
+		return res, ErrDeadlock
+	case scripts.Lost:
+		return res, ErrLost
+	case scripts.Over:
+		return res, errOver
+	}
+	res.RetryAfter, res.Holder = -1, reply.Holder
+	if reply.PTTL >= 0 {
+		res.RetryAfter = fromMillis(reply.PTTL)
+	}
+	return res, nil
 }
 
 // releaseCounts gives back a count of o where that need not free the lock: counts are left, or others
 // may share the id.
-//
-// With counts left it runs lock/nested_release. That script sets the wanted count instead of
-// subtracting one, so a copy changes nothing and no memory is needed. Reply: 0 if o had lost the lock.
 func (d *hashDriver) releaseCounts(
 	ctx context.Context, o *engine.Ownership, left int, rest time.Duration,
 ) (engine.Released, error) {
 	if left == 0 {
 		return d.releaseShared(ctx, &o.Owner, rest)
 	}
-	lost, err := readLost(
-		d.h.c.run.Do(ctx, lockNestedRelease, []any{d.h.name, &d.h.sharedCounts}, o.ID, left, millis(o.TTL)))
-	return engine.Released{Lost: lost}, err
+	return d.h.unnest(ctx, o, o.ID, left)
 }
 
 // releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
@@ -229,10 +164,30 @@ func (d *hashDriver) releaseCounts(
 func (d *hashDriver) releaseShared(
 	ctx context.Context, o *engine.Owner, rest time.Duration,
 ) (engine.Released, error) {
-	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), 1, millis(o.TTL), millis(rest)))
-	return releasedOf(lost, err)
+	call := d.releaseOne(o)
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberFor(o), true, scripts.InMillis(rest)
+	return releasedOf(isLost(d.runReleaseOne(ctx, call)))
 }
+
+// releaseOne returns a call that releases one count of o. o's key remembers it.
+func (d *hashDriver) releaseOne(o *engine.Owner) scripts.LockReleaseShared {
+	return scripts.LockReleaseShared{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), SharedCounts: &d.h.sharedCounts,
+		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
+		Owner: o.ID, Publish: d.h.c.publish(), DefaultTTL: scripts.InMillis(o.TTL),
+	}
+}
+
+// runReleaseOne runs lock/release_shared, or that of fair locks, which has the same keys and arguments.
+func (d *hashDriver) runReleaseOne(ctx context.Context, call scripts.LockReleaseShared) (scripts.Number, error) {
+	if d.isFair() {
+		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
+	}
+	return call.Do(ctx, d.h.c.calls)
+}
+
+// isFair reports whether it is the driver of a fair lock.
+func (d *hashDriver) isFair() bool { return d.clients != nil }
 
 // releasedOf returns the result of a release. If the key holds data of another program by now, the lock is lost.
 func releasedOf(lost bool, err error) (engine.Released, error) {
@@ -242,33 +197,18 @@ func releasedOf(lost bool, err error) (engine.Released, error) {
 	return engine.Released{Lost: lost}, err
 }
 
-// SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the wanted count, and only
-// while o holds the lock, so a copy changes nothing. A late copy of an earlier change may restore an
-// older count. That is harmless: the last release of a private id frees the lock, whatever its count.
-// Like every acquisition it is confirmed by replicas, if the client asks for that.
+// SetCount implements [engine.Driver].
 func (d *hashDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirmChange(ctx, lockNestedAcquire, []any{d.h.name, &d.h.sharedCounts}, o.ID, n, millis(ttl))
-	lost, err := readLost(reply, err)
-	return reply.Sent, lost, err
+	return d.h.nest(ctx, o.ID, n, ttl)
 }
 
-// Extend implements [engine.Driver] by lock/renew or lock/renew_shared, with a batch of one. The script
-// raises the TTL and never shortens it, so copies in any order are harmless.
+// Extend implements [engine.Driver].
 func (d *hashDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	keys, args := d.renewal(nil, nil, o, ttl)
-	return readRenewal(d.h.c.confirmChange(ctx, d.renewScript(o.Shared), keys, args...))
-}
-
-// readRenewal reads the reply of a script that renewed one lease: {1} if it was kept, {0} if it is
-// lost. With an error the lease is not lost: the command may not have been executed.
-func readRenewal(reply scripts.Reply, err error) (sent time.Time, lost bool, _ error) {
-	kept := elementsOf(reply.Value, err)
-	lost = kept.number() == 0
-	return reply.Sent, lost && kept.err == nil, kept.err
+	return d.h.extend(ctx, d, o, ttl)
 }
 
 // Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field? For a
@@ -277,57 +217,62 @@ func (d *hashDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool,
 	if o.Shared {
 		return d.h.checkCount(ctx, d, o)
 	}
-	return readLost(d.h.c.run.Do(ctx, lockCheck, []any{d.h.name}, o.ID))
+	return isLost(scripts.LockCheck{LockHash: d.h.name, Owner: o.ID}.Do(ctx, d.h.c.calls))
 }
 
 // renewScript implements [renewer].
-func (d *hashDriver) renewScript(shared bool) *scripts.Script {
-	if shared {
-		return lockRenewShared
-	}
-	return lockRenew
-}
+func (d *hashDriver) renewScript() *scripts.Script { return scripts.LockRenew{}.Script() }
 
-// renewal implements [renewer]: one key and two arguments for each lock, and one more of both for a shared
-// id. The usual name and TTL are prebuilt values, so a renewal does not allocate them.
-func (d *hashDriver) renewal(
-	keys, args []any, o *engine.Ownership, ttl time.Duration,
-) ([]any, []any) {
-	keys, args = append(keys, d.h.name), append(args, o.ID, d.h.ttlArg(ttl))
-	return d.h.withCount(keys, args, o)
+// renewal implements [renewer].
+func (d *hashDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
+	d.h.renewField(batch, o, o.ID, ttl)
 }
 
 // probe implements [renewer].
 func (d *hashDriver) probe(o *engine.Ownership) []any { return []any{"hexists", d.h.name, o.ID} }
 
 // adopt implements [lockDriver] by lock/adopt. A copy of the command finds q's id in place, and gets the
-// same answer. After q's release it finds the key that the release has left, and takes nothing. Only the
-// first four keys are passed: an adoption mints no token and leaves the queue of a fair lock alone.
+// same answer. After q's release it finds the key that the release has left, and takes nothing. An adoption
+// mints no token and leaves the queue of a fair lock alone.
 func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	reply, err := d.h.c.confirm(ctx, lockAdopt, d.keys(d.h.ownerKey(&q.Owner))[:4],
-		q.ID, millis(q.TTL), d.h.c.publish(), id)
+	reply, err := scripts.LockAdopt{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
+		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(), OldOwner: id,
+	}.Do(ctx, d.h.c.confirmed)
+	return adopted(q, reply, err)
+}
+
+// adopted returns the result of an adoption by q. The reply is the number of counts.
+func adopted(q *engine.Request, reply scripts.Number, err error) (sent time.Time, counts int, _ error) {
 	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
-	counts, err := readNumber(reply, err)
-	if err == nil && counts > 0 {
+	if err == nil && reply.Number > 0 {
 		err = reply.Unconfirmed
 	}
-	return reply.Sent, int(counts), err
+	return reply.Sent, int(reply.Number), err
 }
 
 // releaseID implements [lockDriver] by lock/release_shared: one count, whoever acquired it. Counts of
 // WithOwner go first, the oldest of them before the others; the release of that acquisition then finds that
 // it was lost. q has a new number, and the key of that number remembers the answer for copies.
 func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.releaseShared, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.remembered, 0, millis(q.TTL), 0))
+	call := d.releaseOne(&q.Owner)
+	call.Owner, call.MemoryTTL = id, d.h.c.remembered
+	lost, err := isLost(d.runReleaseOne(ctx, call))
 	return err == nil && !lost, err
 }
 
 // forceRelease implements [lockDriver] by lock/force. It deletes the hash and publishes the release. Redis
 // remembers the ids, so a copy gets them too, and the former holders can be notified.
 func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	return readForced(
-		d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered))
+	call := scripts.LockForce{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
+		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
+		Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
+	}
+	if d.isFair() {
+		return formerHolders(scripts.FairLockForce(call).Do(ctx, d.h.c.calls))
+	}
+	return formerHolders(call.Do(ctx, d.h.c.calls))
 }
 
 // mutexDriver is the driver of plain and fenced locks. Clients that wait stand in line, but whoever tries
@@ -335,15 +280,22 @@ func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids [
 // [engine.LineDriver].
 type mutexDriver struct {
 	hashDriver
-	line wireName // key of the line
-	more [2]any   // what extra refers to, so that it takes no allocation
+	line  wireName // key of the line
+	token any      // key of the token; nil if the lock is not fenced
+}
+
+// names implements [namedDriver].
+func (d *mutexDriver) names() []any {
+	names := []any{&d.channel, &d.h.sharedCounts, &d.line}
+	if d.token != nil {
+		names = append(names, d.token)
+	}
+	return names
 }
 
 // lineKey ends the key of the line, in which clients of this library wait. Users that may use Redisson's keys
 // may use it, too.
 const lineKey = "line"
-
-var lockLeave = scripts.Load("lock/leave")
 
 // placeName is a client's place as a member of the line. Its channel ends with it. It contains the client's
 // life, so that clients that were given the same id have different places.
@@ -373,20 +325,23 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.LineMessage
 // GiveUpPlace implements [engine.LineDriver] by lock/leave. A copy finds the place gone. If the lock is free,
 // it wakes the next client once more, which is harmless.
 func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
-	_, err := d.h.c.run.Do(ctx, lockLeave, d.keys(d.h.requestKey("")), d.placeName(number), d.h.c.publish())
+	_, err := scripts.LockLeave{
+		LockHash: d.h.name, Channel: &d.channel, Line: &d.line, Place: d.placeName(number), Publish: d.h.c.publish(),
+	}.Do(ctx, d.h.c.calls)
 	return err
 }
 
 // info implements [lockDriver] by lock/info, which reads the hash, its TTL and a fenced lock's token in one step.
 func (d *mutexDriver) info(ctx context.Context) (Info, error) {
-	reply, err := d.h.c.run.Do(ctx, lockInfo, append([]any{d.h.name}, d.extra[1:]...)) // without the line
-	answer := elementsOf(reply.Value, err)
-	info := Info{TTL: ttlOf(answer.number()), Token: tokenOf(answer.next())}
-	info.Holders = readHolders(&answer, info.TTL)
-	return info, answer.err
+	reply, err := scripts.LockInfo{LockHash: d.h.name, TokenKey: d.token}.Do(ctx, d.h.c.calls)
+	info := Info{TTL: ttlOf(reply.PTTL), Token: scripts.TokenOf(reply.Token)}
+	for _, f := range reply.Fields {
+		addHolder(&info, f.Field, f.Value)
+	}
+	return info, err
 }
 
-// TryAcquire implements [engine.Driver] by lock/acquire. [readLockReply] lists the replies.
+// TryAcquire implements [engine.Driver] by lock/acquire.
 //
 // If a reply was lost, the next attempt finds q's own id in the hash and is granted the lock again,
 // with the same token. A copy that arrives after the release finds the key that the release has left, and
@@ -395,45 +350,47 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	if q.Shared {
 		return d.acquireShared(ctx, q)
 	}
-	keys := append(append(make([]any, 0, 5), d.h.name, &d.channel, d.h.ownerKey(&q.Owner)), d.extra...)
-	markTTL := pollMarkTTL(q)
-	if markTTL > 0 {
-		keys[3] = d.h.requestKey(pollsKey)
+	call := scripts.LockAcquire{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), Line: &d.line, TokenKey: d.token,
+		Owner: q.ID, TTL: d.h.ttlArg(q.TTL), Publish: d.h.c.publish(),
 	}
-	args := append(make([]any, 0, 7), q.ID, d.h.ttlArg(q.TTL), d.h.c.publish())
-	place := q.Place
-	switch {
-	case d.h.res.Traits.Fenced:
-		args = append(args, max(q.Tokens, 1))
-	case place.Number != 0 || markTTL > 0:
-		args = append(args, 0)
+	if d.token != nil {
+		call.Tokens = int64(max(q.Tokens, 1))
 	}
-	switch {
-	case place.Number != 0:
-		args = append(args, d.placeName(place.Number), place.Since, flag(place.Last))
-	case markTTL > 0:
-		args = append(args, "", markTTL)
+	if q.Place.Number != 0 {
+		call.Place, call.IsLast = d.placeName(q.Place.Number), q.Place.Last
+		call.Since = strconv.FormatInt(q.Place.Since, 10)
 	}
-	reply, err := d.h.c.confirm(ctx, d.lua.acquire, keys, args...)
-	if err != nil {
-		return engine.Result{}, err
+	if ttl := pollMarkTTL(q); ttl > 0 {
+		call.Line, call.Place, call.Since = d.h.requestKey(pollsKey), "", strconv.FormatInt(millis(ttl), 10)
 	}
-	res, err := readLockReply(reply)
+	reply, err := call.Do(ctx, d.h.c.confirmed)
+	res, err := lockResult(reply.Acquired, err)
 	countTokens(&res, q.Tokens)
-	if answer, ok := reply.Value.([]any); ok && len(answer) == 4 {
-		res.Since, _ = answer[2].(int64)
-		res.Quiet = answer[3] == int64(0)
-	}
+	res.Since, res.Quiet = reply.Since, reply.Since != 0 && !reply.MustListen
 	return res, err
 }
 
-// pollMarkTTL is how long the mark of a refused attempt lasts, ms: until the next one, with a reserve. 0: the
+// acquireShared tries to acquire for an id that others may share. It runs lock/acquire_shared, which
+// adds a count. A copy finds the acquisition's count and adds none; after the release it is answered
+// "over".
+func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	res, err := lockResult(scripts.LockAcquireShared{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
+		TokenKey: d.token, Owner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(),
+		RefuseSecond: q.NonReentrant, IsNested: q.Nested,
+	}.Do(ctx, d.h.c.confirmed))
+	countTokens(&res, 1)
+	return res, err
+}
+
+// pollMarkTTL is how long the mark of a refused attempt lasts: until the next one, with a reserve. 0: the
 // request does not poll.
-func pollMarkTTL(q *engine.Request) int64 {
+func pollMarkTTL(q *engine.Request) time.Duration {
 	if !q.MayQueue || q.Terms.PollMin == 0 {
 		return 0
 	}
-	return millis(2*min(q.Terms.PollMax, 5*time.Second) + 100*time.Millisecond)
+	return 2*min(q.Terms.PollMax, 5*time.Second) + 100*time.Millisecond
 }
 
 // Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. If a copy of an
@@ -458,37 +415,33 @@ func (d *mutexDriver) Release(
 }
 
 // free frees the lock of a private owner, makes the successor in next its holder, or leaves it taken for the
-// rest in next. It runs lock/release; [readReleased] reads the reply.
+// rest in next. It runs lock/release.
 //
 // A copy of the release finds the id gone and replies 0, like the release of a lost lock. The engine tells
 // the two apart: see [engine.Released].InDoubt. If the successor has rolled back before, its key says so:
-// then the script frees the lock. KEYS[7], the token, is passed only with a successor: a release alone
-// mints no token.
+// then the script frees the lock. The token is passed only with a successor: a release alone mints none.
 func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
-	memory, memoryTTL := any(&d.h.sharedCounts), any(0) // a key of the slot that the script does not use
+	call := scripts.LockRelease{
+		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line,
+		Owner: o.ID, Publish: d.h.c.publish(), Rest: scripts.InMillis(next.Rest),
+	}
 	if o.InDoubt {
-		memory, memoryTTL = d.h.ownerKey(o), d.h.c.remembered
+		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), d.h.c.remembered
 	}
-	place := ""
 	if next.Place.Number != 0 {
-		place = d.placeName(next.Place.Number)
-	}
-	keys := append(make([]any, 0, 7), d.h.name, &d.channel, memory, &d.h.sharedCounts, &d.line)
-	args := append(make([]any, 0, 8), o.ID, d.h.c.publish(), memoryTTL, place)
-	if next.Rest > 0 || next.Successor != nil {
-		args = append(args, millis(next.Rest))
+		call.Place = d.placeName(next.Place.Number)
 	}
 	if successor := next.Successor; successor != nil {
-		keys = append(append(keys, d.h.ownerKey(successor)), d.extra[1:]...)
-		args = append(args, successor.ID, d.h.ttlArg(successor.TTL))
-		if d.h.res.Traits.Fenced {
-			args = append(args, max(successor.Tokens, 1))
+		call.SuccessorMemory, call.TokenKey = d.h.ownerKey(successor), d.token
+		call.Successor, call.SuccessorTTL = successor.ID, d.h.ttlArg(successor.TTL)
+		if d.token != nil {
+			call.Tokens = int64(max(successor.Tokens, 1))
 		}
 	} else if next.CountPolls {
-		keys = append(keys, d.h.requestKey(pollsKey))
+		call.SuccessorMemory = d.h.requestKey(pollsKey)
 	}
-	reply, err := d.h.c.run.Do(ctx, d.lua.release, keys, args...)
-	got, err := readReleased(reply, err)
+	reply, err := call.Do(ctx, d.h.c.calls)
+	got, err := releasedResult(reply, err)
 	got.InDoubt = reply.Doubt
 	if next.Successor != nil {
 		countTokens(&got.Granted, next.Successor.Tokens)
@@ -507,31 +460,15 @@ func countTokens(res *engine.Result, n int32) {
 	}
 }
 
-// readReleased reads the reply of the scripts that free something or hand it off:
-//
-//	{n}      the successor holds it; n is 0, or the number of permits that are left
-//	{digits} the successor holds it; the last fencing token that was reserved
-//	1 + n    it is free, or stays taken for the rest of the minimum hold; n clients have received the message
-//	0        there was nothing to give back: the hold was lost
-//
-// The successor's lease counts from when the release was sent.
-func readReleased(reply scripts.Reply, err error) (engine.Released, error) {
-	switch answer := reply.Value.(type) {
-	case []any:
-		list := elementsOf(answer, err)
-		granted := engine.Result{Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt}
-		if len(answer) > 0 {
-			granted.Token = tokenOf(answer[0])
-		}
-		if granted.Token == 0 {
-			granted.Token = list.number()
-		}
-		return engine.Released{Granted: granted}, list.err
-	case int64:
-		return engine.Released{Heard: int(answer) - 1, Lost: answer == 0}, err
+// releasedResult returns the result of a release. The successor's lease counts from when the release was sent.
+func releasedResult(reply scripts.Released, err error) (engine.Released, error) {
+	switch {
+	case err != nil:
+		return engine.Released{}, err
+	case reply.HandedOff:
+		return engine.Released{Granted: engine.Result{
+			Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt, Token: reply.Token, Free: int(reply.Left),
+		}}, nil
 	}
-	if err == nil {
-		err = unreadable(reply.Value)
-	}
-	return engine.Released{}, err
+	return engine.Released{Heard: int(reply.Heard), Lost: !reply.Held}, nil
 }

@@ -43,7 +43,7 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	s := &PermitExpirableSemaphore{}
 	s.init(c, permitsKind, name, opts)
 	s.driver = permitDriver{
-		h: &s.handle, free: s.raw, channel: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout"),
+		h: &s.handle, channel: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout"),
 	}
 	s.use(&s.driver, &engine.Traits{
 		Leased: true, ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
@@ -111,12 +111,13 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 	}
 	terms.Permits = len(raw) / permitBytes
 	q := s.res.NewRequest(&terms)
-	reply, err := s.c.confirm(ctx, permitsAdopt, s.driver.keys(s.ownerKey(&q.Owner)),
-		s.c.publish(), raw, rawOf(q.ID), millis(q.TTL))
+	reply, err := scripts.PermitSemaphoreAdopt{
+		PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
+		Publish: s.c.publish(), OldIDs: raw, NewIDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
+	}.Do(ctx, s.c.confirmed)
 	q.InDoubt = q.InDoubt || reply.Doubt
-	lost, err := readLost(reply, err)
 	switch {
-	case lost:
+	case err == nil && reply.Number == 0:
 		err = ErrNotHeld
 	case err == nil:
 		err = reply.Unconfirmed
@@ -133,7 +134,13 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 // behind. It returns [ErrNotHeld] if one of the permits is not held.
 func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) error {
 	raw, wrong := rawPermits(id)
-	held, err := s.change(ctx, "release id", permitsRelease, s.driver.keys, wrong, raw, 1, 0)
+	held, err := s.change(ctx, "release id", wrong, func(memory string) (scripts.Number, error) {
+		reply, err := scripts.PermitSemaphoreRelease{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered, IDs: raw, AllOrNone: true,
+		}.Do(ctx, s.c.calls)
+		return scripts.Number{Reply: reply.Reply, Number: reply.Heard + 1}, err
+	})
 	if err == nil && held == 0 {
 		err = s.failed("release id", ErrNotHeld)
 	}
@@ -147,14 +154,24 @@ func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) err
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *PermitExpirableSemaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := s.change(ctx, "init", permitsInit, s.driver.keys, outOfRange(0, n), n)
+	answer, err := s.change(ctx, "init", outOfRange(0, n), func(memory string) (scripts.Number, error) {
+		return scripts.PermitSemaphoreInit{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered, Permits: int64(n),
+		}.Do(ctx, s.c.calls)
+	})
 	return answer == 1, err
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is free may then be below
 // 0 until permits come back. Add sets a semaphore that was not set.
 func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
-	_, err := s.change(ctx, "add", permitsAdd, s.driver.keys, outOfRange(-maxPermits, delta), delta)
+	_, err := s.change(ctx, "add", outOfRange(-maxPermits, delta), func(memory string) (scripts.Number, error) {
+		return scripts.PermitSemaphoreAdd{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered, More: int64(delta),
+		}.Do(ctx, s.c.calls)
+	})
 	return err
 }
 
@@ -162,14 +179,24 @@ func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
 // with more than n taken, the number that is free is below 0 until enough have come back. It sets a
 // semaphore that was not set.
 func (s *PermitExpirableSemaphore) Resize(ctx context.Context, n int) error {
-	_, err := s.change(ctx, "resize", permitsResize, s.driver.keys, outOfRange(0, n), n)
+	_, err := s.change(ctx, "resize", outOfRange(0, n), func(memory string) (scripts.Number, error) {
+		return scripts.PermitSemaphoreResize{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered, Wanted: int64(n),
+		}.Do(ctx, s.c.calls)
+	})
 	return err
 }
 
 // Delete removes the semaphore, and reports whether there was one. Taken permits are lost. Waiters wait for
 // the next Init.
 func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
-	answer, err := s.change(ctx, "delete", permitsDelete, s.driver.keys, nil)
+	answer, err := s.change(ctx, "delete", nil, func(memory string) (scripts.Number, error) {
+		return scripts.PermitSemaphoreDelete{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered,
+		}.Do(ctx, s.c.calls)
+	})
 	return answer == 1, err
 }
 
@@ -178,15 +205,12 @@ func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
 func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: s.res.Name, Kind: s.res.Kind}
 	err := s.call(ctx, "inspect", func() error {
-		reply, err := s.c.run.Do(ctx, permitsInfo, s.driver.keys(s.requestKey("")))
-		answer := elementsOf(reply.Value, err)
-		now, free := answer.number(), int(answer.number())
-		info.Holders = readPermitHolders(now, &answer)
-		if answer.err != nil {
-			info.Holders = nil
-			return answer.err
+		reply, err := scripts.PermitSemaphoreInfo{PermitsKey: s.name, Leases: s.driver.leases}.Do(ctx, s.c.calls)
+		if err != nil {
+			return err
 		}
-		info.Permits, info.Available = free+len(info.Holders), free
+		info.Holders = permitHolders(reply)
+		info.Permits, info.Available = int(reply.Free)+len(info.Holders), int(reply.Free)
 		s.c.nameClients(ctx, info.Holders, nil)
 		for _, holder := range info.Holders {
 			if holder.TTL < 0 || info.TTL < 0 {
@@ -203,19 +227,18 @@ func (s *PermitExpirableSemaphore) Info(ctx context.Context) (Info, error) {
 // never is Redisson's score for a permit whose lease does not end. This library makes no such permits.
 const never = 922337203685477
 
-// readPermitHolders reads ids, and the times at which their leases end. All times are the server's, in ms
-// since 1970, so the client's clock has no part in the TTLs.
-func readPermitHolders(now int64, answer *elements) []Holder {
-	holders := make([]Holder, 0, len(answer.rest)/2)
-	for answer.more() {
-		id, score := answer.text(), answer.text()
-		ends, _ := strconv.ParseFloat(score, 64)
+// permitHolders returns the holders in a reply. All times are the server's, in ms since 1970, so the client's
+// clock has no part in the TTLs.
+func permitHolders(reply scripts.PermitSemaphoreInfoReply) []Holder {
+	holders := make([]Holder, 0, len(reply.Held))
+	for _, held := range reply.Held {
+		ends, _ := strconv.ParseFloat(held.EndsAt, 64)
 		ttl := time.Duration(-1)
 		if ends != never {
 			// A float, because the score of another program may be beyond any integer.
-			ttl = fromMillis(int64(min(ends-float64(now), float64(maxDuration.Milliseconds()))))
+			ttl = fromMillis(int64(min(ends-float64(reply.Now), float64(maxDuration.Milliseconds()))))
 		}
-		holders = append(holders, Holder{ID: hex.EncodeToString([]byte(id)), Count: 1, TTL: ttl})
+		holders = append(holders, Holder{ID: hex.EncodeToString([]byte(held.ID)), Count: 1, TTL: ttl})
 	}
 	return holders
 }
@@ -226,23 +249,9 @@ func readPermitHolders(now int64, answer *elements) []Holder {
 // may still arrive, and stops that.
 type permitDriver struct {
 	h       *handle
-	free    string
 	channel string // announces permits
-	leases  string
+	leases  any    // the key of the leases
 }
-
-var (
-	permitsAcquire = scripts.Load("permitsemaphore/acquire")
-	permitsRelease = scripts.Load("permitsemaphore/release")
-	permitsRenew   = scripts.Load("permitsemaphore/renew")
-	permitsCheck   = scripts.Load("permitsemaphore/check")
-	permitsAdopt   = scripts.Load("permitsemaphore/adopt")
-	permitsInit    = scripts.Load("permitsemaphore/init")
-	permitsAdd     = scripts.Load("permitsemaphore/add")
-	permitsResize  = scripts.Load("permitsemaphore/resize")
-	permitsDelete  = scripts.Load("permitsemaphore/delete")
-	permitsInfo    = scripts.Load("permitsemaphore/info")
-)
 
 // Ended leases are collected in slices, so that no script blocks Redis for long.
 const (
@@ -250,10 +259,8 @@ const (
 	maxCollections = 10_000 // scripts that one attempt sends for that; the next attempt goes on
 )
 
-// keys returns the keys of all scripts but the renewal. request is the key that remembers.
-func (d *permitDriver) keys(request string) []any {
-	return []any{d.free, d.channel, request, d.leases}
-}
+// names implements [namedDriver].
+func (d *permitDriver) names() []any { return []any{d.channel, d.leases} }
 
 // Subscribe implements [engine.Driver]. The channel is that of a plain semaphore of the same name.
 func (d *permitDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
@@ -266,19 +273,20 @@ func (d *permitDriver) nameOwner(o *engine.Owner) {
 }
 
 // TryAcquire implements [engine.Driver] by permitsemaphore/acquire, which also collects ended leases.
-// [readPermits] lists the replies. RetryAfter 0 means that there are more to collect, so it asks again
-// at once.
+// RetryAfter 0 means that there are more to collect, so it asks again at once.
 //
 // A copy finds the ids among the leases, and is granted again. After a release or a rollback it finds
 // the request's key, and takes nothing. InDoubt covers all rounds: a copy of any of them may arrive.
 func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	for round, inDoubt := 1, false; ; round++ {
-		reply, err := d.h.c.confirm(ctx, permitsAcquire, d.keys(d.h.ownerKey(&q.Owner)),
-			d.h.c.publish(), maxCollected, rawOf(q.ID), millis(q.TTL))
-		if err != nil {
-			return engine.Result{InDoubt: inDoubt}, err
+		reply, err := scripts.PermitSemaphoreAcquire{
+			PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner), Leases: d.leases,
+			Publish: d.h.c.publish(), MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
+		}.Do(ctx, d.h.c.confirmed)
+		res, err := permitsResult(reply.Permits, err)
+		if reply.NextEnd >= 0 {
+			res.RetryAfter = fromMillis(min(reply.NextEnd, maxDuration.Milliseconds()))
 		}
-		res, err := readPermits(reply)
 		inDoubt = inDoubt || res.InDoubt
 		res.InDoubt = inDoubt
 		if err != nil || res.Granted || res.RetryAfter != 0 || ctx.Err() != nil || round == maxCollections {
@@ -302,19 +310,20 @@ func (d *permitDriver) Release(
 	return d.release(ctx, &o.Owner, next)
 }
 
-// release runs permitsemaphore/release for all permits of o. The 0 among the arguments allows it to
-// release the remaining permits if some are lost. ReleaseID passes 1: all or none. If there is a successor,
-// the script also gives the successor's ids as many permits as it asks for. If the minimum hold is not over, the
-// permits stay taken for the rest of it. [readPermitsReleased] reads the reply.
+// release runs permitsemaphore/release for all permits of o. It releases the remaining permits if some are
+// lost, where ReleaseID asks for all or none. If there is a successor, the script also gives the successor's
+// ids as many permits as it asks for. If the minimum hold is not over, the permits stay taken for the rest of it.
 func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	c := d.h.c
-	keys := d.keys(d.h.ownerKey(o))
-	args := []any{c.publish(), c.rememberFor(o), rawOf(o.ID), 0, millis(next.Rest)}
-	if successor := next.Successor; successor != nil {
-		keys = append(keys, d.h.ownerKey(successor))
-		args = append(args, rawOf(successor.ID), millis(successor.TTL))
+	call := scripts.PermitSemaphoreRelease{
+		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(o), Leases: d.leases,
+		Publish: c.publish(), MemoryTTL: c.rememberFor(o), IDs: rawOf(o.ID), Rest: scripts.InMillis(next.Rest),
 	}
-	return readPermitsReleased(c.run.Do(ctx, permitsRelease, keys, args...))
+	if successor := next.Successor; successor != nil {
+		call.SuccessorMemory = d.h.ownerKey(successor)
+		call.SuccessorIDs, call.SuccessorTTL = rawOf(successor.ID), scripts.InMillis(successor.TTL)
+	}
+	return releasedResult(call.Do(ctx, c.calls))
 }
 
 // SetCount is not called: permits do not nest.
@@ -326,24 +335,24 @@ func (d *permitDriver) SetCount(context.Context, *engine.Ownership, int, time.Du
 func (d *permitDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	keys := []any{d.free, d.leases}
-	return readRenewal(d.h.c.confirmChange(ctx, permitsRenew, keys, rawOf(o.ID), millis(ttl)))
+	return d.h.extend(ctx, d, o, ttl)
 }
 
-// Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held? The script
-// writes nothing; the request's key only keeps the other keys in their places.
+// Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held?
 func (d *permitDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	return readLost(d.h.c.run.Do(ctx, permitsCheck, d.keys(d.h.ownerKey(&o.Owner)), rawOf(o.ID)))
+	return isLost(scripts.PermitSemaphoreCheck{
+		PermitsKey: d.h.name, Leases: d.leases, IDs: rawOf(o.ID),
+	}.Do(ctx, d.h.c.calls))
 }
 
 // renewScript implements [renewer].
-func (d *permitDriver) renewScript(bool) *scripts.Script { return permitsRenew }
+func (d *permitDriver) renewScript() *scripts.Script { return scripts.PermitSemaphoreRenew{}.Script() }
 
-// renewal implements [renewer]: two keys and two arguments for each hold, however many permits it has.
-func (d *permitDriver) renewal(
-	keys, args []any, o *engine.Ownership, ttl time.Duration,
-) ([]any, []any) {
-	return append(keys, d.free, d.leases), append(args, rawOf(o.ID), d.h.ttlArg(ttl))
+// renewal implements [renewer], however many permits o has.
+func (d *permitDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
+	scripts.PermitSemaphoreRenew{
+		PermitsKey: d.h.name, Leases: d.leases, IDs: rawOf(o.ID), TTL: d.h.ttlArg(ttl),
+	}.AddTo(batch)
 }
 
 // probe implements [renewer]. It looks for the first permit only: Redis forgets all of them or none.

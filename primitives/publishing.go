@@ -21,11 +21,11 @@ type publishing struct {
 
 // publish returns the command by which scripts publish. Every call that needs Redis has waited for ready
 // before.
-func (c *Client) publish() any {
+func (c *Client) publish() scripts.Command {
 	if c.publishing.sharded.Load() {
-		return "spublish"
+		return scripts.SPublish
 	}
-	return "publish"
+	return scripts.Publish
 }
 
 // ready implements [engine.Config].Ready: it finds out by which command to publish. No call waits longer

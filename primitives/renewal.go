@@ -22,11 +22,11 @@ import (
 // renewer is a driver whose leases are renewed in batches. Every driver with leases implements it:
 // [handle.use] checks that.
 type renewer interface {
-	// renewScript returns the script for batches: of leases with shared ids, or of others. It returns 1 or 0
-	// for each lease: kept, or lost.
-	renewScript(shared bool) *scripts.Script
-	// renewal appends the keys and arguments of one lease. The first key decides its slot.
-	renewal(keys, args []any, o *engine.Ownership, ttl time.Duration) ([]any, []any)
+	// renewScript returns the script that renews leases with ids of their own. Leases of one script may share
+	// a batch. Those with shared ids have batches, and a script, of their own.
+	renewScript() *scripts.Script
+	// renewal adds one lease to a batch.
+	renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration)
 	// probe is a plain command that reads. If its reply is nil or 0, Redis has forgotten the lease, or a part.
 	probe(o *engine.Ownership) []any
 }
@@ -76,24 +76,19 @@ func (c *Client) enforcesSlots() bool { return c.cluster || c.slotted.Load() }
 // renewTogether renews a batch with one command, and returns the state of each lease. Without an answer
 // all are Unknown, the zero value. The command is sent once: the watchdog itself decides when to repeat.
 func (c *Client) renewTogether(ctx context.Context, batch []watchdog.Ask) ([]watchdog.State, error) {
-	first := batch[0].Keeper.(*engine.Ownership)
-	script := renewerOf(first).renewScript(first.Shared) // of all: they are one group
-	keys := make([]any, 0, 2*len(batch))
-	args := make([]any, 0, 2*len(batch))
+	leases := scripts.NewBatch(len(batch))
 	for _, ask := range batch {
 		o := ask.Keeper.(*engine.Ownership)
-		keys, args = renewerOf(o).renewal(keys, args, o, ask.TTL)
+		renewerOf(o).renewal(&leases, o, ask.TTL) // of one script: they are one group
 	}
 	states := make([]watchdog.State, len(batch))
-	reply, err := c.run.Once(ctx, script, keys, args...)
-	answer := elementsOf(reply.Value, err)
-	for i := range states {
-		kept := answer.number()
-		if answer.err != nil {
-			return make([]watchdog.State, len(batch)), answer.err
-		}
+	reply, err := leases.Do(ctx, c.once)
+	if err != nil {
+		return states, err
+	}
+	for i, kept := range reply.Kept {
 		states[i] = watchdog.Lost
-		if kept == 1 {
+		if kept {
 			states[i] = watchdog.Renewed
 		}
 	}
@@ -112,8 +107,9 @@ func bySlot(batch []watchdog.Ask) []renewPart {
 	of := map[uint16]int{}
 	for i, ask := range batch {
 		o := ask.Keeper.(*engine.Ownership)
-		keys, _ := renewerOf(o).renewal(nil, nil, o, ask.TTL)
-		slot := redisutil.Slot(keys[0].(string))
+		var lease scripts.Batch
+		renewerOf(o).renewal(&lease, o, ask.TTL)
+		slot := redisutil.Slot(lease.Key())
 		n, ok := of[slot]
 		if !ok {
 			n = len(parts)

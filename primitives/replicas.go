@@ -1,11 +1,6 @@
 package primitives
 
-import (
-	"context"
-	"time"
-
-	"github.com/redlatch/redlatch/scripts"
-)
+import "time"
 
 // Replicas that confirm what a client acquires ([WithReplicas]).
 //
@@ -18,6 +13,9 @@ import (
 //     know that it was to stop. Without the confirmations nobody holds: the id on the server is the new
 //     one, so the former holder is lost, and the lock is left to its lease.
 //
+// Client.confirmed sends these. If too few replicas have confirmed, Unconfirmed of the reply is the error of an
+// acquisition that was granted. It does not concern one that was refused.
+//
 // The others need none. A forgotten release leaves the lock held until its lease ends. A forgotten renewal
 // leaves the lease of the renewal before, of which two thirds are left, and the next renewal goes to the
 // new master.
@@ -26,25 +24,4 @@ import (
 type replication struct {
 	n       int           // replicas; 0: no confirmation
 	timeout time.Duration // of WAIT
-}
-
-// confirm runs a script that acquires, followed by WAIT if the client asks for replicas. If too few have
-// confirmed, Unconfirmed of the reply is the error of an acquisition that was granted. It does not concern
-// one that was refused.
-func (c *Client) confirm(ctx context.Context, s *scripts.Script, keys []any, args ...any) (scripts.Reply, error) {
-	if c.replicas.n == 0 {
-		return c.run.Do(ctx, s, keys, args...)
-	}
-	return c.run.RunReplicated(ctx, c.replicas.n, c.replicas.timeout, s, keys, args...)
-}
-
-// confirmChange is confirm for a script that changes a hold. It fails if too few replicas have confirmed.
-func (c *Client) confirmChange(
-	ctx context.Context, s *scripts.Script, keys []any, args ...any,
-) (scripts.Reply, error) {
-	reply, err := c.confirm(ctx, s, keys, args...)
-	if err == nil {
-		err = reply.Unconfirmed
-	}
-	return reply, err
 }

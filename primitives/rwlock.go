@@ -36,6 +36,9 @@ const (
 // for a late one. A writer that dies while it waits delays the readers for no longer.
 const reservationTTL = 2500 * time.Millisecond
 
+// reservationMillis is reservationTTL as an argument.
+var reservationMillis = scripts.InMillis(reservationTTL)
+
 // RWLock is any number of readers, or one writer: Redisson's RReadWriteLock. It is a handle with two
 // sides, each of them a [Lock].
 //
@@ -80,21 +83,15 @@ func (rw *RWLock) Writer() *Lock { return &rw.writer }
 type rwDriver struct {
 	h           *handle     // of this side
 	other       *engine.Key // finds holds of the other side in a context
-	hash        string
-	channel     string   // of release messages
-	reservation string   // exists while a writer waits
-	polls       wireName // exists while clients poll
-	lua         *rwScriptSet
+	channel     string      // of release messages
+	reservation string      // exists while a writer waits
+	polls       wireName    // exists while clients poll
 }
 
-// rwScriptSet lists scripts that each side has in its own version. Both versions have the same keys,
-// arguments and replies.
-type rwScriptSet struct{ release, renew, renewShared, adopt, force, info *scripts.Script }
-
 // newRWDriver returns the driver of one side; each needs the key of the other to find its holds.
-func newRWDriver(side, other *Lock, lua *rwScriptSet) rwDriver {
+func newRWDriver(side, other *Lock) rwDriver {
 	return rwDriver{
-		h: &side.handle, other: other.res.Key, hash: side.raw, lua: lua,
+		h: &side.handle, other: other.res.Key,
 		polls:   side.requestName(pollsKey),
 		channel: prefixed(rwChannel, side.raw), reservation: prefixed(rwReservation, side.raw),
 	}
@@ -105,116 +102,32 @@ func (d *rwDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine
 	return d.h.c.subscribe(d.channel, isUnlockMessage, wake)
 }
 
-// keys returns the keys of the scripts that take or free the lock. request is the key that remembers
-// the request. The keys of a reader's counts are not among them: the scripts derive their names.
-func (d *rwDriver) keys(request string) []any {
-	return append(make([]any, 0, 6), d.hash, d.channel, request, d.reservation, &d.h.sharedCounts)
-}
+// names implements [namedDriver]. The keys of a reader's counts are not among them: the scripts derive their
+// names.
+func (d *rwDriver) names() []any { return []any{d.channel, d.reservation, &d.h.sharedCounts} }
 
-// free gives back what o has: its own count of an id that others may share, else all private counts. It
-// runs read_release or write_release. Reply: 0 if o held nothing.
-//
-// o's key remembers the release: a copy gets the same answer, and a late copy of the acquisition takes
-// nothing. The TTL is for a hash without one, and only write_release reads it. Both get it, so that they
-// can share this function. If nothing else is left of o, it stays for the rest of its minimum hold.
-func (d *rwDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
-	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(o)),
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(o), flag(o.Shared), 1, millis(o.TTL), millis(rest)))
-	return releasedOf(lost, err)
-}
-
-// Rollback implements [engine.Driver]. A writer's also removes its reservation.
-func (d *rwDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.free(ctx, &q.Owner, 0)
-	return err
-}
-
-// renewScript implements [renewer].
-func (d *rwDriver) renewScript(shared bool) *scripts.Script {
-	if shared {
-		return d.lua.renewShared
-	}
-	return d.lua.renew
-}
-
-// adopt implements [lockDriver] by read_adopt or write_adopt. The reply is the number of counts, 0 if id
-// holds nothing, or -1 for a reader that also writes. Adopting its reads alone would leave a writer
-// behind that has lost them. A writer's read holds are removed with its old id.
-//
-// A copy finds the new id in place and gets the same answer; after the release of the new id it finds
-// that id's key, and takes nothing.
-func (d *rwDriver) adopt(
-	ctx context.Context, id string, q *engine.Request,
-) (sent time.Time, counts int, err error) {
-	reply, err := d.h.c.confirm(ctx, d.lua.adopt, d.keys(d.h.ownerKey(&q.Owner)),
-		q.ID, millis(q.TTL), d.h.c.publish(), id)
-	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
-	n, err := readNumber(reply, err)
-	if n < 0 {
-		return reply.Sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
-	}
-	if err == nil && n > 0 {
-		err = reply.Unconfirmed
-	}
-	return reply.Sent, int(n), err
-}
-
-// releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
-// number, which remembers the answer for copies. The reply of write_release counts receivers, so
-// anything but 0 means that id has held.
-func (d *rwDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	lost, err := readLost(d.h.c.run.Do(ctx, d.lua.release, d.keys(d.h.ownerKey(&q.Owner)),
-		id, d.h.c.publish(), d.h.c.remembered, 1, 0, millis(q.TTL), 0))
-	return err == nil && !lost, err
-}
-
-// forceRelease implements [lockDriver] by read_force or write_force, which leave the other side alone.
-// Redis remembers the ids, so a copy gets them too.
-func (d *rwDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	return readForced(
-		d.h.c.run.Do(ctx, d.lua.force, d.keys(d.h.ownerKey(&q.Owner)), d.h.c.publish(), d.h.c.remembered))
-}
-
-// info implements [lockDriver] by read_info or write_info. Reply: {pttl of the hash, id, count, pttl, id,
-// count, pttl, ...}, without dead readers. The TTL of the lock is that of its longest-lived holder.
-func (d *rwDriver) info(ctx context.Context) (info Info, err error) {
-	reply, err := d.h.c.run.Do(ctx, d.lua.info, []any{d.hash})
-	answer := elementsOf(reply.Value, err)
-	ttl := ttlOf(answer.number())
-	for answer.more() {
-		holder := Holder{ID: answer.text(), Count: int(answer.number()), TTL: ttlOf(answer.number())}
+// rwInfo returns the holders of one side, without dead readers. pttl is that of the hash. The TTL of the lock is
+// that of its longest-lived holder.
+func rwInfo(pttl int64, holders []scripts.RWLockReadInfoHolder) (info Info) {
+	for _, h := range holders {
+		holder := Holder{ID: h.ID, Count: int(h.Count), TTL: ttlOf(h.PTTL)}
 		info.Holders = append(info.Holders, holder)
 		info.TTL = max(info.TTL, holder.TTL)
 	}
-	if len(info.Holders) > 0 && ttl < 0 {
+	if len(info.Holders) > 0 && ttlOf(pttl) < 0 {
 		info.TTL = -1 // the lock stays when its holders are dead
 	}
-	return info, answer.err
+	return info
 }
 
 // readerDriver is the driver of RReadLock. Each count of a reader has a lease of its own. So nested
 // readers need no turns, but a change of the count needs an order: see SetCount.
 type readerDriver struct{ rwDriver }
 
-// The scripts of the reader side.
-var (
-	readAcquire  = scripts.Load("rwlock/read_acquire")
-	readSetCount = scripts.Load("rwlock/read_set_count")
-	readCheck    = scripts.Load("rwlock/read_check")
-	readScripts  = &rwScriptSet{
-		release:     scripts.Load("rwlock/read_release"),
-		renew:       scripts.Load("rwlock/read_renew"),
-		renewShared: scripts.Load("rwlock/read_renew_shared"),
-		adopt:       scripts.Load("rwlock/read_adopt"),
-		force:       scripts.Load("rwlock/read_force"),
-		info:        scripts.Load("rwlock/read_info"),
-	}
-)
-
 // newReaderDriver gives the reader side its driver. There is no hand-off: when one may read, all may, so
 // one command acquires for all waiting readers of the client. Waiting writers of this client go first.
 func newReaderDriver(reader, writer *Lock) {
-	d := &readerDriver{newRWDriver(reader, writer, readScripts)}
+	d := &readerDriver{newRWDriver(reader, writer)}
 	reader.useLock(d, &engine.Traits{
 		Leased: true, Nests: true, Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
 	})
@@ -251,37 +164,51 @@ func (d *readerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 func (d *readerDriver) acquireBatch(
 	ctx context.Context, q *engine.Request, others []*engine.Request,
 ) (engine.Result, []bool, error) {
-	keys := d.keys(d.h.ownerKey(&q.Owner))
-	args := append(make([]any, 0, 7+2*len(others)),
-		q.ID, millis(q.TTL), d.h.c.publish(), flag(q.Shared), flag(q.NonReentrant), flag(q.Nested))
-	for _, other := range others {
-		keys = append(keys, d.h.ownerKey(&other.Owner))
-		args = append(args, other.ID, millis(other.TTL))
+	call := scripts.RWLockReadAcquire{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Owner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(),
+		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
+	}
+	if len(others) > 0 {
+		call.Companions = make([]scripts.RWLockReadAcquireCompanion, len(others))
+	}
+	for i, other := range others {
+		call.Companions[i] = scripts.RWLockReadAcquireCompanion{
+			MemoryKey: d.h.ownerKey(&other.Owner), Owner: other.ID, TTL: scripts.InMillis(other.TTL),
+		}
 	}
 	if ttl := pollMarkTTL(q); ttl > 0 {
-		keys, args = append(keys, &d.polls), append(args, ttl)
+		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(ttl)
 	}
-	reply, err := d.h.c.confirm(ctx, readAcquire, keys, args...)
-	if err != nil {
-		return engine.Result{}, nil, err
+	reply, err := call.Do(ctx, d.h.c.confirmed)
+	if err == nil && reply.Granted && len(reply.Companions) < len(others) {
+		err = scripts.Unreadable(reply.Value)
 	}
-	if answer, ok := reply.Value.([]any); ok && len(answer) > 0 && answer[0] == "in" {
-		list := elementsOf(answer[1:], nil)
-		granted := make([]bool, len(others))
-		for i := range granted {
-			granted[i] = list.number() == 1
-		}
-		if list.err != nil {
-			return engine.Result{}, nil, list.err
-		}
-		res := engine.Result{Granted: true, Sent: reply.Sent, Free: math.MaxInt, InDoubt: reply.Doubt}
-		return res, granted, reply.Unconfirmed
+	res, err := lockResult(reply.Acquired, err)
+	if !res.Granted {
+		return res, nil, err
 	}
-	res, err := readLockReply(reply)
-	if res.Granted {
-		res.Free = math.MaxInt
-	}
-	return res, nil, err
+	res.Free = math.MaxInt
+	return res, reply.Companions, err
+}
+
+// free gives back what o has: its own count of an id that others may share, else all private counts, by
+// rwlock/read_release. o's key remembers the release: a copy gets the same answer, and a late copy of the
+// acquisition takes nothing. If nothing else is left of o, it stays for the rest of its minimum hold.
+func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
+	return releasedOf(isLost(scripts.RWLockReadRelease{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(o),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Owner: o.ID, Publish: d.h.c.publish(), MemoryTTL: d.h.c.rememberFor(o),
+		IsShared: o.Shared, OnlyOwn: true, Rest: scripts.InMillis(rest),
+	}.Do(ctx, d.h.c.calls)))
+}
+
+// Rollback implements [engine.Driver].
+func (d *readerDriver) Rollback(ctx context.Context, q *engine.Request) error {
+	_, err := d.free(ctx, &q.Owner, 0)
+	return err
 }
 
 // Release implements [engine.Driver]. With holds left it runs rwlock/read_set_count, which also shortens
@@ -301,53 +228,47 @@ func (d *readerDriver) Release(
 	case ttl == 0: // the leases of the holds that are left have ended
 		return d.free(ctx, &o.Owner, next.Rest)
 	}
-	_, lost, err := d.recount(o, func(memoryTTL any) (scripts.Reply, error) {
-		return d.h.c.run.Do(ctx, readSetCount, d.recountKeys(o), o.ID, left, 0, ttl, o.NextChange(), memoryTTL)
-	})
+	_, lost, err := d.recount(ctx, o, scripts.RWLockReadSetCount{WantedPrivate: int64(left), NeededMs: ttl}, d.h.c.calls)
 	o.EndShortening(err)
 	return engine.Released{Lost: lost}, err
 }
 
 // SetCount implements [engine.Driver] by rwlock/read_set_count. The new count gets a key with its own
-// lease. The arguments after the TTL are: -1, no shortening; the number; how long to remember it.
+// lease. No lease is shortened.
 func (d *readerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	return d.recount(o, func(memoryTTL any) (scripts.Reply, error) {
-		return d.h.c.confirmChange(ctx, readSetCount, d.recountKeys(o),
-			o.ID, n, millis(ttl), -1, o.NextChange(), memoryTTL)
-	})
+	return d.recount(ctx, o, scripts.RWLockReadSetCount{
+		WantedPrivate: int64(n), TTL: scripts.InMillis(ttl), NeededMs: -1,
+	}, d.h.c.confirmed)
 }
 
-// recount runs rwlock/read_set_count by do. Unlike a plain lock's, the count must be exact: it says which
-// keys belong to the reader. So each change has a number, and Redis remembers the latest one: a copy of an
-// earlier change then does nothing. It remembers longer if an earlier change was in doubt.
+// recount runs rwlock/read_set_count. Unlike a plain lock's, the count must be exact: it says which keys belong
+// to the reader. So each change has a number, and Redis remembers the latest one: a copy of an earlier change
+// then does nothing. It remembers longer if an earlier change was in doubt. The key that remembers cannot be the
+// owner's key itself, which says that a private owner was released.
 func (d *readerDriver) recount(
-	o *engine.Ownership, do func(memoryTTL any) (scripts.Reply, error),
+	ctx context.Context, o *engine.Ownership, call scripts.RWLockReadSetCount, by scripts.Sender,
 ) (sent time.Time, lost bool, _ error) {
-	memoryTTL := d.h.c.answered
+	call.LockHash, call.SharedCounts, call.LatestChange = d.h.name, &d.h.sharedCounts, d.h.ownerKey(&o.Owner)+":count"
+	call.Owner, call.Change, call.MemoryTTL = o.ID, int64(o.NextChange()), d.h.c.answered
 	if o.ChangeInDoubt() {
-		memoryTTL = d.h.c.remembered
+		call.MemoryTTL = d.h.c.remembered
 	}
-	reply, err := do(memoryTTL)
-	lost, err = readLost(reply, err)
+	reply, err := call.Do(ctx, by)
+	if err == nil {
+		err = reply.Unconfirmed
+	}
+	lost, err = isLost(reply, err)
 	o.Changed(reply.Doubt || scripts.OutcomeOf(err) == scripts.Unknown)
 	return reply.Sent, lost, err
 }
 
-// recountKeys returns the keys of rwlock/read_set_count. The last one remembers the latest change. It
-// cannot be the owner's key itself, which says that a private owner was released.
-func (d *readerDriver) recountKeys(o *engine.Ownership) []any {
-	return []any{d.hash, &d.h.sharedCounts, d.h.ownerKey(&o.Owner) + ":count"}
-}
-
-// Extend implements [engine.Driver] by the script of renewals, with a batch of one. It raises the TTL of all
-// of the reader's counts, and never shortens one.
+// Extend implements [engine.Driver]. It raises the TTL of all of the reader's counts.
 func (d *readerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	keys, args := d.renewal(nil, nil, o, ttl)
-	return readRenewal(d.h.c.confirmChange(ctx, d.renewScript(o.Shared), keys, args...))
+	return d.h.extend(ctx, d, o, ttl)
 }
 
 // Check implements [engine.Driver] by rwlock/read_check: is one of the reader's keys left? For a shared id
@@ -356,15 +277,71 @@ func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 	if o.Shared {
 		return d.h.checkCount(ctx, d, o)
 	}
-	return readLost(d.h.c.run.Do(ctx, readCheck, []any{d.hash, d.firstCountKey(o)}, o.ID))
+	return isLost(scripts.RWLockReadCheck{
+		LockHash: d.h.name, HoldKey: d.firstCountKey(o), Owner: o.ID,
+	}.Do(ctx, d.h.c.calls))
 }
 
-// renewal implements [renewer]: two keys and two arguments for each reader.
-func (d *readerDriver) renewal(
-	keys, args []any, o *engine.Ownership, ttl time.Duration,
-) ([]any, []any) {
-	keys, args = append(keys, d.h.name, d.firstCountKey(o)), append(args, o.ID, d.h.ttlArg(ttl))
-	return d.h.withCount(keys, args, o)
+// renewScript implements [renewer].
+func (d *readerDriver) renewScript() *scripts.Script { return scripts.RWLockReadRenew{}.Script() }
+
+// renewal implements [renewer].
+func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
+	if o.Shared {
+		scripts.RWLockReadRenewShared{
+			LockHash: d.h.name, HoldKey: d.firstCountKey(o), SharedCounts: &d.h.sharedCounts,
+			Owner: o.ID, TTL: d.h.ttlArg(ttl), MemoryKey: d.h.ownerKey(&o.Owner),
+		}.AddTo(batch)
+		return
+	}
+	scripts.RWLockReadRenew{
+		LockHash: d.h.name, HoldKey: d.firstCountKey(o), Owner: o.ID, TTL: d.h.ttlArg(ttl),
+	}.AddTo(batch)
+}
+
+// adopt implements [lockDriver] by read_adopt. It refuses a reader that also writes: adopting its reads alone
+// would leave a writer behind that has lost them.
+//
+// A copy finds the new id in place and gets the same answer; after the release of the new id it finds
+// that id's key, and takes nothing.
+func (d *readerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	reply, err := scripts.RWLockReadAdopt{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(), OldOwner: id,
+	}.Do(ctx, d.h.c.confirmed)
+	sent, counts, err := adopted(q, reply, err)
+	if counts < 0 {
+		return sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
+	}
+	return sent, counts, err
+}
+
+// releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
+// number, which remembers the answer for copies.
+func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
+	lost, err := isLost(scripts.RWLockReadRelease{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Owner: id, Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered, IsShared: true,
+	}.Do(ctx, d.h.c.calls))
+	return err == nil && !lost, err
+}
+
+// forceRelease implements [lockDriver] by read_force, which leaves the writer alone. Redis remembers the ids,
+// so a copy gets them too.
+func (d *readerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
+	return formerHolders(scripts.RWLockReadForce{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
+	}.Do(ctx, d.h.c.calls))
+}
+
+// info implements [lockDriver] by read_info.
+func (d *readerDriver) info(ctx context.Context) (Info, error) {
+	reply, err := scripts.RWLockReadInfo{LockHash: d.h.name}.Do(ctx, d.h.c.calls)
+	return rwInfo(reply.PTTL, reply.Holders), err
 }
 
 // probe implements [renewer].
@@ -374,22 +351,9 @@ func (d *readerDriver) probe(o *engine.Ownership) []any { return []any{"exists",
 // plain lock's scripts for renewals, checks and nested counts.
 type writerDriver struct{ rwDriver }
 
-// The scripts of the writer side.
-var (
-	writeAcquire = scripts.Load("rwlock/write_acquire")
-	writeScripts = &rwScriptSet{
-		release:     scripts.Load("rwlock/write_release"),
-		renew:       lockRenew,
-		renewShared: lockRenewShared,
-		adopt:       scripts.Load("rwlock/write_adopt"),
-		force:       scripts.Load("rwlock/write_force"),
-		info:        scripts.Load("rwlock/write_info"),
-	}
-)
-
 // newWriterDriver gives the writer side its driver.
 func newWriterDriver(writer, reader *Lock) {
-	d := &writerDriver{newRWDriver(writer, reader, writeScripts)}
+	d := &writerDriver{newRWDriver(writer, reader)}
 	// A writer's release is for all waiting readers, so the clients do not take turns.
 	writer.useLock(d, &engine.Traits{
 		Leased: true, Nests: true, Outer: d.outer, NestsInTurn: true, HandsOff: true, Cohorts: true,
@@ -415,31 +379,28 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 // behindWriter is the state of a writer's request that was refused because another writer holds.
 type behindWriter struct{}
 
-// TryAcquire implements [engine.Driver] by rwlock/write_acquire. The reply is as [readLockReply] says. A
-// third element says that the attempt has left a reservation, because readers hold the lock.
+// TryAcquire implements [engine.Driver] by rwlock/write_acquire. The reply also says whether the attempt has
+// left a reservation, because readers hold the lock.
 //
 // A copy finds q's own field and is granted again, or renews the reservation. The rollback removes the
 // reservation, and its memory makes late copies take nothing and leave none.
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	call := scripts.RWLockWriteAcquire{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Owner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(),
+		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
+	}
 	_, waitedForWriter := q.State.(behindWriter)
-	reservation := int64(0)
 	if q.MayQueue && !waitedForWriter {
-		reservation = millis(reservationTTL)
+		call.ClaimTTL = reservationMillis
 	}
-	keys := d.keys(d.h.ownerKey(&q.Owner))
-	args := append(make([]any, 0, 8), q.ID, millis(q.TTL), d.h.c.publish(), flag(q.Shared), flag(q.NonReentrant),
-		reservation, flag(q.Nested))
 	if ttl := pollMarkTTL(q); ttl > 0 {
-		keys, args = append(keys, &d.polls), append(args, ttl)
+		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(ttl)
 	}
-	reply, err := d.h.c.confirm(ctx, writeAcquire, keys, args...)
-	if err != nil {
-		return engine.Result{}, err
-	}
-	if answer, ok := reply.Value.([]any); ok && len(answer) > 2 {
-		q.MustRollback = true // the reservation must go if q gives up
-	}
-	res, err := readLockReply(reply)
+	reply, err := call.Do(ctx, d.h.c.confirmed)
+	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
+	res, err := lockResult(reply.Acquired, err)
 	if err != nil || res.Granted {
 		return res, err
 	}
@@ -456,8 +417,7 @@ func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engin
 }
 
 // Release implements [engine.Driver]. With counts left it runs lock/nested_release on the writer's field.
-// Else it runs rwlock/write_release, which frees the lock, hands it off to another writer, or leaves it taken
-// for the rest of the minimum hold; [readReleased] reads the reply.
+// Else it frees the lock, hands it off to another writer, or leaves it taken for the rest of the minimum hold.
 //
 // If the owner also reads, its read holds stay. The script then frees the lock for readers, and hands
 // nothing off. o's key remembers the release, and the successor's key whether it has given up.
@@ -465,41 +425,56 @@ func (d *writerDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left > 0 {
-		keys := []any{d.hash, &d.h.sharedCounts}
-		lost, err := readLost(d.h.c.run.Do(ctx, lockNestedRelease, keys, d.field(o), left, millis(o.TTL)))
-		return engine.Released{Lost: lost}, err
+		return d.h.unnest(ctx, o, d.field(o), left)
 	}
-	keys := d.keys(d.h.ownerKey(&o.Owner))
-	args := []any{
-		o.ID, d.h.c.publish(), d.h.c.rememberFor(&o.Owner), flag(o.Shared), flag(o.Shared), millis(o.TTL), millis(next.Rest),
-	}
+	return d.free(ctx, &o.Owner, next)
+}
+
+// free gives back what o has: its own count of an id that others may share, else all private counts, by
+// rwlock/write_release. It also removes o's reservation.
+func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
+	call := d.releaseOf(o)
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberFor(o), o.Shared, scripts.InMillis(next.Rest)
 	if s := next.Successor; s != nil {
-		keys, args = append(keys, d.h.ownerKey(s)), append(args, s.ID, millis(s.TTL))
+		call.SuccessorMemory = d.h.ownerKey(s)
+		call.Successor, call.SuccessorTTL = s.ID, scripts.InMillis(s.TTL)
 	} else if next.CountPolls {
-		keys = append(keys, &d.polls)
+		call.SuccessorMemory = &d.polls
 	}
-	got, err := readReleased(d.h.c.run.Do(ctx, d.lua.release, keys, args...))
+	got, err := releasedResult(call.Do(ctx, d.h.c.calls))
 	if isForeign(err) {
 		return releasedOf(true, err)
 	}
 	return got, err
 }
 
-// SetCount implements [engine.Driver] as a plain lock does: see [hashDriver].SetCount.
+// releaseOf returns a call that releases what o has. o's key remembers it.
+func (d *writerDriver) releaseOf(o *engine.Owner) scripts.RWLockWriteRelease {
+	return scripts.RWLockWriteRelease{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(o),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Owner: o.ID, Publish: d.h.c.publish(), IsShared: o.Shared, DefaultTTL: scripts.InMillis(o.TTL),
+	}
+}
+
+// Rollback implements [engine.Driver].
+func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
+	_, err := d.free(ctx, &q.Owner, engine.Next{})
+	return err
+}
+
+// SetCount implements [engine.Driver].
 func (d *writerDriver) SetCount(
 	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
 ) (time.Time, bool, error) {
-	reply, err := d.h.c.confirmChange(ctx, lockNestedAcquire, []any{d.hash, &d.h.sharedCounts}, d.field(o), n, millis(ttl))
-	lost, err := readLost(reply, err)
-	return reply.Sent, lost, err
+	return d.h.nest(ctx, d.field(o), n, ttl)
 }
 
-// Extend implements [engine.Driver] by the script of renewals, with a batch of one.
+// Extend implements [engine.Driver].
 func (d *writerDriver) Extend(
 	ctx context.Context, o *engine.Ownership, ttl time.Duration,
 ) (time.Time, bool, error) {
-	keys, args := d.renewal(nil, nil, o, ttl)
-	return readRenewal(d.h.c.confirmChange(ctx, d.renewScript(o.Shared), keys, args...))
+	return d.h.extend(ctx, d, o, ttl)
 }
 
 // Check implements [engine.Driver] by lock/check. For a shared id see [handle.checkCount].
@@ -507,15 +482,53 @@ func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost boo
 	if o.Shared {
 		return d.h.checkCount(ctx, d, o)
 	}
-	return readLost(d.h.c.run.Do(ctx, lockCheck, []any{d.hash}, d.field(o)))
+	return isLost(scripts.LockCheck{LockHash: d.h.name, Owner: d.field(o)}.Do(ctx, d.h.c.calls))
 }
 
-// renewal implements [renewer]: one key and two arguments for each writer.
-func (d *writerDriver) renewal(
-	keys, args []any, o *engine.Ownership, ttl time.Duration,
-) ([]any, []any) {
-	keys, args = append(keys, d.h.name), append(args, d.field(o), d.h.ttlArg(ttl))
-	return d.h.withCount(keys, args, o)
+// renewScript implements [renewer].
+func (d *writerDriver) renewScript() *scripts.Script { return scripts.LockRenew{}.Script() }
+
+// renewal implements [renewer].
+func (d *writerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
+	d.h.renewField(batch, o, d.field(o), ttl)
+}
+
+// adopt implements [lockDriver] by write_adopt. The writer's read holds are removed with its old id.
+func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
+	reply, err := scripts.RWLockWriteAdopt{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(), OldOwner: id,
+	}.Do(ctx, d.h.c.confirmed)
+	return adopted(q, reply, err)
+}
+
+// releaseID implements [lockDriver], as the reader's does.
+func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
+	call := d.releaseOf(&q.Owner)
+	call.Owner, call.MemoryTTL, call.IsShared = id, d.h.c.remembered, true
+	reply, err := call.Do(ctx, d.h.c.calls)
+	return reply.Held, err
+}
+
+// forceRelease implements [lockDriver] by write_force, which leaves the readers alone. Redis remembers the ids,
+// so a copy gets them too.
+func (d *writerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
+	return formerHolders(scripts.RWLockWriteForce{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
+	}.Do(ctx, d.h.c.calls))
+}
+
+// info implements [lockDriver] by write_info.
+func (d *writerDriver) info(ctx context.Context) (Info, error) {
+	reply, err := scripts.RWLockWriteInfo{LockHash: d.h.name}.Do(ctx, d.h.c.calls)
+	holders := make([]scripts.RWLockReadInfoHolder, len(reply.Holders))
+	for i, h := range reply.Holders {
+		holders[i] = scripts.RWLockReadInfoHolder(h)
+	}
+	return rwInfo(reply.PTTL, holders), err
 }
 
 // probe implements [renewer].

@@ -3,7 +3,6 @@ package primitives
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -49,7 +48,7 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
 	s.driver = semaphoreDriver{
-		h: &s.handle, permits: s.raw, channel: prefixed(semaphoreChannel, s.raw), epoch: s.requestName(epochKey),
+		h: &s.handle, channel: prefixed(semaphoreChannel, s.raw), epoch: s.requestName(epochKey),
 	}
 	s.use(&s.driver, &engine.Traits{
 		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true,
@@ -89,27 +88,47 @@ func (s *Semaphore) Do(ctx context.Context, f func(context.Context) error, opts 
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := s.change(ctx, "init", semaphoreInit, s.driver.keys, outOfRange(0, n), n)
+	answer, err := s.change(ctx, "init", outOfRange(0, n), func(memory string) (scripts.Number, error) {
+		return scripts.SemaphoreInit{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, EpochKey: &s.driver.epoch,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered, Permits: int64(n),
+		}.Do(ctx, s.c.calls)
+	})
 	return answer == 1, err
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is left may then be below
 // 0 until permits come back. Add sets a semaphore that was not set.
 func (s *Semaphore) Add(ctx context.Context, delta int) error {
-	_, err := s.change(ctx, "add", semaphoreAdd, s.driver.keys, outOfRange(-maxPermits, delta), delta)
+	_, err := s.change(ctx, "add", outOfRange(-maxPermits, delta), func(memory string) (scripts.Number, error) {
+		return scripts.SemaphoreAdd{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, EpochKey: &s.driver.epoch,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered, More: int64(delta),
+		}.Do(ctx, s.c.calls)
+	})
 	return err
 }
 
 // Drain removes all permits that are left, for good, and returns how many there were. A number below 0
 // becomes 0, and the result is negative.
 func (s *Semaphore) Drain(ctx context.Context) (int, error) {
-	return s.change(ctx, "drain", semaphoreDrain, s.driver.keys, nil)
+	return s.change(ctx, "drain", nil, func(memory string) (scripts.Number, error) {
+		return scripts.SemaphoreDrain{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered,
+		}.Do(ctx, s.c.calls)
+	})
 }
 
 // Delete removes the semaphore, and reports whether there was one. Holders learn [ErrLost] when they give
 // their permits back. Waiters wait for the next Init.
 func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
-	answer, err := s.change(ctx, "delete", semaphoreDelete, s.driver.keys, nil)
+	answer, err := s.change(ctx, "delete", nil, func(memory string) (scripts.Number, error) {
+		return scripts.SemaphoreDelete{
+			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, EpochKey: &s.driver.epoch,
+			Publish: s.c.publish(), MemoryTTL: s.c.remembered,
+		}.Do(ctx, s.c.calls)
+	})
 	return answer == 1, err
 }
 
@@ -118,8 +137,8 @@ func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 func (s *Semaphore) Info(ctx context.Context) (Info, error) {
 	info := Info{Name: s.res.Name, Kind: s.res.Kind}
 	err := s.call(ctx, "inspect", func() error {
-		left, err := readNumber(s.c.run.Do(ctx, semaphoreInfo, []any{s.driver.permits}))
-		info.Permits, info.Available = int(left), int(left)
+		left, err := scripts.SemaphoreInfo{PermitsKey: s.name}.Do(ctx, s.c.calls)
+		info.Permits, info.Available = int(left.Number), int(left.Number)
 		return err
 	})
 	return info, err
@@ -139,7 +158,6 @@ type semaphoreDriver struct {
 	engine.NoLease
 
 	h       *handle
-	permits string
 	channel string   // announces permits
 	epoch   wireName // key of the epoch
 }
@@ -148,26 +166,17 @@ type semaphoreDriver struct {
 // so the same ACL rules cover it.
 const epochKey = "epoch"
 
-var (
-	semaphoreAcquire = scripts.Load("semaphore/acquire")
-	semaphoreRelease = scripts.Load("semaphore/release")
-	semaphoreInit    = scripts.Load("semaphore/init")
-	semaphoreAdd     = scripts.Load("semaphore/add")
-	semaphoreDrain   = scripts.Load("semaphore/drain")
-	semaphoreDelete  = scripts.Load("semaphore/delete")
-	semaphoreInfo    = scripts.Load("semaphore/info")
-)
-
 // rememberedTaken is how long Redis remembers that an acquisition took its permits. Nothing in Redis
 // distinguishes one permit from another, so an acquisition is known by this memory alone. A release
 // gives back only what the memory says was taken, and ends the memory, so it may be repeated for as long.
 // It also says from which semaphore of this name the permits are.
 const rememberedTaken = 24 * time.Hour
 
-// keys returns the keys of the scripts that change the number. request is the key that remembers.
-func (d *semaphoreDriver) keys(request string) []any {
-	return append(make([]any, 0, 5), d.permits, d.channel, request, &d.epoch) // with room for a successor's
-}
+// takenTTL is rememberedTaken as an argument.
+var takenTTL = scripts.InMillis(rememberedTaken)
+
+// names implements [namedDriver].
+func (d *semaphoreDriver) names() []any { return []any{d.channel, &d.epoch} }
 
 // Subscribe implements [engine.Driver]. Redisson publishes on this channel too.
 func (d *semaphoreDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
@@ -191,98 +200,75 @@ func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 // request's key, takes nothing more and is granted again. After a release or a rollback the same key
 // makes it answer "over".
 func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
-	reply, err := d.h.c.confirm(ctx, semaphoreAcquire, d.keys(d.h.ownerKey(&q.Owner)),
-		d.h.c.publish(), millis(rememberedTaken), q.Permits)
-	if err != nil {
-		return engine.Result{}, err
-	}
-	res, err := readPermits(reply)
-	if answer, ok := reply.Value.([]any); ok && res.Granted {
-		res.Token, err = readEpoch(answer, 2, err)
+	reply, err := scripts.SemaphoreAcquire{
+		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
+		Publish: d.h.c.publish(), MemoryTTL: takenTTL, Wanted: int64(q.Permits),
+	}.Do(ctx, d.h.c.confirmed)
+	res, err := permitsResult(reply, err)
+	if res.Granted {
+		res.Token = reply.Epoch
 	}
 	return res, err
-}
-
-// readEpoch reads the epoch, which is element i of the answer to a granted acquisition. The engine keeps it
-// as the driver's token. err is the call's.
-func readEpoch(answer []any, i int, err error) (int64, error) {
-	if err != nil {
-		return 0, err
-	}
-	list := elementsOf(answer[min(i, len(answer)):], nil)
-	return list.number(), list.err
 }
 
 // errNoCount says why an acquisition waits although nobody has a permit.
 var errNoCount = errors.New("the semaphore has no count: Init sets it")
 
-// readPermits reads the reply of the scripts that acquire permits: {1 or 0 for granted, permits left, ms
-// until the next lease ends}. The last element is there only for permits with leases that are refused;
-// -1 means that no lease will end. {0} means that no number is set. "over" is a late copy of an acquisition
-// that has ended.
-func readPermits(reply scripts.Reply) (engine.Result, error) {
-	res := engine.Result{Sent: reply.Sent, RetryAfter: -1, InDoubt: reply.Doubt}
-	if reply.Value == "over" {
-		return res, fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
-	}
-	answer := elementsOf(reply.Value, nil)
-	granted := answer.number() == 1
-	if !granted && answer.err == nil && !answer.more() {
+// permitsResult is the result of an acquisition of permits. Its RetryAfter says that it is not known when a
+// lease ends.
+func permitsResult(reply scripts.Permits, err error) (engine.Result, error) {
+	res := engine.Result{RetryAfter: -1, InDoubt: reply.Doubt}
+	switch {
+	case err != nil:
+		return res, err
+	case reply.Over:
+		return res, errOver
+	case reply.Unset:
 		res.Met = errNoCount
 		return res, nil
 	}
-	res.Free = int(answer.number())
-	if answer.more() && !granted {
-		if ms := answer.number(); ms >= 0 {
-			res.RetryAfter = fromMillis(min(ms, maxDuration.Milliseconds()))
-		}
-	}
-	if res.Granted = granted && answer.err == nil; res.Granted {
+	res.Free = int(reply.Left)
+	if res.Granted = reply.Granted; res.Granted {
+		res.Sent = reply.Sent
 		return res, reply.Unconfirmed
 	}
-	return res, answer.err
+	return res, nil
 }
 
-// Rollback implements [engine.Driver] by semaphore/release. The last argument, 1, makes it give back only
-// what the memory says was taken. If nothing was, the memory stops late copies of the attempt.
+// Rollback implements [engine.Driver] by semaphore/release, which gives back only what the memory says was
+// taken. If nothing was, the memory stops late copies of the attempt.
 func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error {
-	_, err := d.h.c.run.Do(ctx, semaphoreRelease, d.keys(d.h.ownerKey(&q.Owner)),
-		d.h.c.publish(), d.h.c.rememberFor(&q.Owner), q.Permits, 1, 0)
+	_, err := scripts.SemaphoreRelease{
+		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
+		Publish: d.h.c.publish(), MemoryTTL: d.h.c.rememberFor(&q.Owner),
+		Permits: int64(q.Permits), OnlyIfAcquired: true,
+	}.Do(ctx, d.h.c.calls)
 	return err
 }
 
 // Release implements [engine.Driver] by semaphore/release. Lost: the semaphore is gone, or is another one
 // by now. The successor's permits go to it directly; the script adds the rest to the number and publishes
-// it. [readPermitsReleased] reads the reply.
+// it.
 //
 // After a day Redis has forgotten what o took. Then the script must give the permits back without asking
 // its memory, and remember that: IsRemembered says which is the case.
 func (d *semaphoreDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
-	keys := d.keys(d.h.ownerKey(&o.Owner))
-	isRemembered := o.IsRemembered()
-	memoryTTL := d.h.c.rememberFor(&o.Owner)
-	if !isRemembered {
-		memoryTTL = d.h.c.remembered
+	call := scripts.SemaphoreRelease{
+		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&o.Owner), EpochKey: &d.epoch,
+		Publish: d.h.c.publish(), MemoryTTL: d.h.c.rememberFor(&o.Owner),
+		Permits: int64(o.Permits), OnlyIfAcquired: o.IsRemembered(), KnownEpoch: o.Token,
 	}
-	args := append(make([]any, 0, 7), d.h.c.publish(), memoryTTL, o.Permits, flag(isRemembered), o.Token)
+	if !call.OnlyIfAcquired {
+		call.MemoryTTL = d.h.c.remembered
+	}
 	if s := next.Successor; s != nil {
-		keys = append(keys, d.h.ownerKey(s))
-		args = append(args, s.Permits, millis(rememberedTaken))
+		call.SuccessorMemory = d.h.ownerKey(s)
+		call.SuccessorPermits, call.SuccessorMemoryTTL = int64(s.Permits), takenTTL
 	}
-	reply, err := d.h.c.run.Do(ctx, semaphoreRelease, keys, args...)
-	got, err := readPermitsReleased(reply, err)
-	if answer, ok := reply.Value.([]any); ok {
-		got.Granted.Token, err = readEpoch(answer, 1, err)
-	}
-	return got, err
-}
-
-// readPermitsReleased reads the reply of the scripts that release permits. It is as [readReleased] says, but
-// the element for a successor is the number of permits left.
-func readPermitsReleased(reply scripts.Reply, err error) (engine.Released, error) {
-	got, err := readReleased(reply, err)
-	got.Granted.Free, got.Granted.Token = int(got.Granted.Token), 0
+	reply, err := call.Do(ctx, d.h.c.calls)
+	got, err := releasedResult(reply.Released, err)
+	got.Granted.Token = reply.Epoch
 	return got, err
 }

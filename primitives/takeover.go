@@ -19,19 +19,14 @@ import (
 //
 // The first half of this file sends notices, the second half reads them. presence.go subscribes.
 
-// readForced reads the reply of scripts that force a release: the ids of the former holders, or 0 if there
-// was none.
-func readForced(reply scripts.Reply, err error) (ids []string, held bool, _ error) {
-	if reply.Value == int64(0) {
-		return nil, false, err
-	}
-	fields := elementsOf(reply.Value, err)
-	for fields.more() {
-		if id := fields.text(); id != "mode" {
+// formerHolders returns the ids of the former holders in the reply of a script that forces a release.
+func formerHolders(reply scripts.IDs, err error) (ids []string, held bool, _ error) {
+	for _, id := range reply.IDs {
+		if id != "mode" {
 			ids = append(ids, strings.TrimSuffix(id, ":write"))
 		}
 	}
-	return ids, fields.err == nil, fields.err
+	return ids, reply.Found, err
 }
 
 // announceTakeover notifies the holders of these ids after an operation that ended with err. For a joint
@@ -90,7 +85,7 @@ func (h *handle) notices(ids []string) (commands [][]any) {
 		}
 		texts[tag] = len(commands)
 		text := h.res.Kind + "\n" + h.raw + "\n" + id
-		commands = append(commands, []any{h.c.publish(), tagged(holderChannel, tag), text})
+		commands = append(commands, []any{h.c.publish().String(), tagged(holderChannel, tag), text})
 	}
 	return commands
 }

@@ -27,6 +27,8 @@ import (
 	"strings"
 )
 
+//go:generate go run ./internal/gencalls/main
+
 //go:embed */*.lua
 var files embed.FS
 
@@ -47,14 +49,13 @@ func (s *Script) Text() string { return s.text }
 // SHA returns the digest of Text, by which EVALSHA finds the script.
 func (s *Script) SHA() string { return s.sha }
 
-// Load returns the embedded script with that path, such as "lock/acquire". The "uses" line of a
-// script's header names its libraries. A name with a slash is the path of the library. For a name
-// without a slash Load searches the folders of own, then the script's own folder, then lib/: so one
-// script serves primitives that differ in a detail. Load is meant for package-level variables and
-// panics if there is no such file.
-func Load(name string, own ...string) *Script {
+// Load returns the embedded script with that path, such as "lock/acquire". The "uses" line of a header
+// names the libraries of a file. A name without a slash is searched in the folder of the script that is
+// loaded, then in that of the file, then in lib/. So a script may use one of another folder as it is, with
+// libraries of its own: then it consists of a header. Load panics if there is no such file.
+func Load(name string) *Script {
 	var text strings.Builder
-	include(&text, name, append(own, path.Dir(name)), map[string]bool{})
+	include(&text, name, path.Dir(name), map[string]bool{})
 	return newScript(name, text.String())
 }
 
@@ -64,11 +65,12 @@ func newScript(name, text string) *Script {
 	return &Script{name: name, text: text, sha: sha, digest: sha}
 }
 
-// include writes the libraries that a file uses, each once, and then the file.
-func include(text *strings.Builder, name string, own []string, done map[string]bool) {
+// include writes the libraries that a file uses, each once, and then the file. own is the folder of the
+// script that is loaded.
+func include(text *strings.Builder, name, own string, done map[string]bool) {
 	body := read(name)
 	for _, lib := range uses(body) {
-		lib = library(lib, own)
+		lib = library(lib, own, path.Dir(name))
 		if !done[lib] {
 			done[lib] = true
 			include(text, lib, own, done)
@@ -90,11 +92,11 @@ func uses(body string) []string {
 }
 
 // library returns the path of the library that a "uses" line calls name.
-func library(name string, own []string) string {
+func library(name string, folders ...string) string {
 	if strings.Contains(name, "/") {
 		return name
 	}
-	for _, folder := range own {
+	for _, folder := range folders {
 		if _, err := fs.Stat(files, folder+"/"+name+".lua"); err == nil {
 			return folder + "/" + name
 		}

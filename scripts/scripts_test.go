@@ -1,25 +1,24 @@
 package scripts
 
 import (
-	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/scripts/internal/gencalls"
 )
 
 var (
-	headerLine = regexp.MustCompile(
-		`^--(?:$| (?:(uses|defines|returns) +\S|(KEYS|ARGV)\[(\d+)(\.\.)?\] +\S| *\S))`)
-	reference = regexp.MustCompile(`\b(KEYS|ARGV)\[(\d+)\]`)
-	argument  = regexp.MustCompile(`\b(?:KEYS|ARGV)\b`)
-	toplevel  = regexp.MustCompile(`(?m)^local (?:function )?(\w+)`)
-	signature = regexp.MustCompile(`\b\w+\(`)
+	libraryLine = regexp.MustCompile(`^--(?:$| (?:(uses|defines) +\S| *\S))`)
+	argument    = regexp.MustCompile(`\b(?:KEYS|ARGV)\b`)
+	toplevel    = regexp.MustCompile(`(?m)^local (?:function )?(\w+)`)
+	signature   = regexp.MustCompile(`\b\w+\(`)
 )
 
 // luaFiles returns the text of every Lua file by its path without the extension.
@@ -38,46 +37,35 @@ func luaFiles(t *testing.T) map[string]string {
 // isLibrary reports whether a Lua file is for use by others: its header says what it defines.
 func isLibrary(body string) bool { return strings.Contains(body, "\n-- defines  ") }
 
-// Every file opens with "-- <path>: what it does.", names each KEYS and ARGV in order, and ends its
-// header with what it returns (a script) or what it defines (a library). The header names every
-// KEYS and ARGV that the code uses.
-func TestHeaders(t *testing.T) {
-	for name, body := range luaFiles(t) {
-		t.Run(name, func(t *testing.T) { checkHeader(t, name, body) })
-	}
+// The generated calls are those of the headers. Package gencalls checks the headers of scripts.
+func TestCallsAreUpToDate(t *testing.T) {
+	want, err := gencalls.Generate(files)
+	require.NoError(t, err)
+	got, err := os.ReadFile("calls.go")
+	require.NoError(t, err)
+	require.True(t, string(want) == string(got), "calls.go is not up to date: run go generate ./scripts")
 }
 
-func checkHeader(t *testing.T, name, body string) {
-	lines := strings.Split(body, "\n")
-	require.Regexp(t, `^-- `+regexp.QuoteMeta(name)+`: .+[.:]$`, lines[0])
-	named, next := map[string]bool{}, map[string]int{"KEYS": 1, "ARGV": 1}
-	last, open := "", map[string]bool{}
-	for _, line := range lines[1:] {
-		if !strings.HasPrefix(line, "--") {
-			break
+// A library opens with "-- <path>: what it is for." and its header ends with what it defines.
+func TestHeadersOfLibraries(t *testing.T) {
+	for name, body := range luaFiles(t) {
+		if !isLibrary(body) {
+			continue
 		}
-		m := headerLine.FindStringSubmatch(line)
-		require.NotNil(t, m, "header line %q", line)
-		if kind := m[2]; kind != "" {
-			require.True(t, fmt.Sprint(next[kind]) == m[3] || next[kind] == 1, "header line %q is out of order", line)
-			named[kind+m[3]] = true
-			next[kind], _ = strconv.Atoi(m[3])
-			next[kind]++
-			open[kind] = m[4] != ""
+		lines := strings.Split(body, "\n")
+		require.Regexp(t, `^-- `+regexp.QuoteMeta(name)+`: .+[.:]$`, lines[0])
+		last := ""
+		for _, line := range lines[1:] {
+			if !strings.HasPrefix(line, "--") {
+				break
+			}
+			m := libraryLine.FindStringSubmatch(line)
+			require.NotNil(t, m, "%s: header line %q", name, line)
+			if m[1] != "" {
+				last = m[1]
+			}
 		}
-		if m[1] != "" {
-			last = m[1]
-		}
-	}
-	if last == "defines" {
-		return
-	}
-	require.Equal(t, "returns", last)
-	for kind, n := range next {
-		require.True(t, n == 1 || named[kind+"1"], "the header does not name %s[1]", kind)
-	}
-	for _, m := range reference.FindAllStringSubmatch(code(body), -1) {
-		require.True(t, named[m[1]+m[2]] || open[m[1]], "the header does not name %s[%s]", m[1], m[2])
+		require.Equal(t, "defines", last, name)
 	}
 }
 
@@ -156,9 +144,9 @@ func TestLoadPutsLibrariesInFront(t *testing.T) {
 	require.Panics(t, func() { Load("lock/no-such") })
 }
 
-// A library without a folder in its name is the primitive's own, if there is one.
-func TestLoadPrefersThePrimitivesOwnLibrary(t *testing.T) {
-	plain, fair := Load("lock/force").Text(), Load("lock/force", "fairlock").Text()
+// A script may consist of a header. It is a script of another folder then, with libraries of its own.
+func TestLoadPrefersTheScriptsOwnLibrary(t *testing.T) {
+	plain, fair := Load("lock/force").Text(), Load("fairlock/force").Text()
 	require.NotContains(t, plain, "function hand_off")
 	require.Contains(t, fair, "function hand_off")
 	require.Equal(t, 1, strings.Count(fair, "function now_ms"), "each library is included once")

@@ -15,7 +15,7 @@ import (
 // may name files that do not exist. The report names files that the table lacks.
 var layers = [][]string{
 	// Values without behavior.
-	0: {"names.go", "answer.go", "info.go", "errors.go", "loss.go", "event.go", "options.go", "ids.go", "doc.go"},
+	0: {"names.go", "info.go", "errors.go", "loss.go", "event.go", "options.go", "ids.go", "doc.go"},
 	// The client's machinery.
 	1: {
 		"core.go", "background.go", "holdlist.go", "wire.go", "client.go", "publishing.go", "replicas.go", "presence.go",

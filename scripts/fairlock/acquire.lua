@@ -1,23 +1,24 @@
 -- fairlock/acquire: acquire the lock if it is free and no waiter is before, or join the queue.
 -- uses     lib/acl, lib/clock, lib/extend, lib/holder, lib/shared_counts, fairlock/queue
--- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is that of this
---            acquisition's release: it exists if a late copy must not acquire
--- ARGV[1]  owner id
--- ARGV[2]  ttl, ms
--- ARGV[3]  publish command
--- ARGV[4]  1 when others may share the id; 0 when it belongs to this acquisition alone
--- ARGV[5]  1 to refuse a second count
--- ARGV[6]  1 to join the queue when refused; 2 to be granted the lock there, too
--- ARGV[7]  timeout of this waiter, ms
--- ARGV[8]  its client: an id that is new after each restart
--- ARGV[9]  its client id, with which its owner ids begin
--- ARGV[10] 1 when nested in a hold with the same id, which must still have the lock
--- ARGV[11] 16 random digits, so that nobody else can guess what a grant says
--- returns  0 when acquired; "over" when this acquisition has ended; "again" when a second count is
---          refused; "lost" when the outer hold is gone; when refused {holder's pttl, holder}, and,
---          in the queue, the time at which it joined, and 1 if Redisson holds the lock, or may
---          before it. In the queue the pttl is -1 if the client sent a heartbeat a moment ago: its
---          refresh reads it
+-- KEYS[1..8]  lock_hash, channel, memory_key, shared_counts, queue, deadlines, waiters, clients:
+--             see fair_lock in fairlock/queue. The memory is that of this acquisition's release: it
+--             exists if a late copy must not acquire
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  ttl_ms (ms)
+-- ARGV[3]  publish (command)
+-- ARGV[4]  is_shared (flag): others may share the id; else it belongs to this acquisition alone
+-- ARGV[5]  refuse_second (flag): refuse a second count
+-- ARGV[6]  joins (number): 1 to join the queue when refused; 2 to be granted the lock there, too
+-- ARGV[7]  timeout_ms (ms): of this waiter
+-- ARGV[8]  client (text): an id that is new after each restart
+-- ARGV[9]  client_id (text): with which its owner ids begin
+-- ARGV[10] is_nested (flag): in a hold with the same id, which must still have the lock
+-- ARGV[11] random (number): of 16 digits, so that nobody else can guess what a grant says
+-- returns  acquired {since text, is_foreign flag}: 0 when acquired; "over" when this acquisition
+--          has ended; "again" when a second count is refused; "lost" when the outer hold is gone;
+--          when refused {holder's pttl, holder}, and, in the queue, the time at which it joined,
+--          and 1 if Redisson holds the lock, or may before it. In the queue the pttl is -1 if the
+--          client sent a heartbeat a moment ago: its refresh reads it
 local lock = fair_lock(KEYS)
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, refuse_second, is_nested = ARGV[4] ~= '0', ARGV[5] == '1', ARGV[10] == '1'

@@ -1,8 +1,9 @@
 -- fairlock/info: read who holds the lock, and its waiters.
 -- uses     lib/holder
--- KEYS[1]  lock hash
+-- KEYS[1]  lock_hash
 -- KEYS[2]  queue
--- returns  {pttl, {field, value, ...}, {waiter's id, ...}}
+-- returns  {pttl number, fields {field text, value text}, waiters {id text}}: the fields of the
+--          hash, and the ids in the queue
 local lock_hash, queue = KEYS[1], KEYS[2]
 
 local _, foreign_data = holder_of(lock_hash)

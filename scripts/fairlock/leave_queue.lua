@@ -1,9 +1,11 @@
 -- fairlock/leave_queue: leave the queue.
 -- uses     fairlock/queue, fairlock/hand_off
--- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue
--- ARGV[1]  waiter's id
--- ARGV[2]  publish command
--- returns  nil
+-- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
+-- KEYS[3]     not used
+-- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
+-- ARGV[1]  id (text): the waiter's
+-- ARGV[2]  publish (command)
+-- returns  nothing
 local lock = fair_lock(KEYS)
 local id, publish = ARGV[1], ARGV[2]
 

@@ -1,12 +1,16 @@
 -- fairlock/refresh: one heartbeat for all waiters of a client, and one look at the queue for them.
 -- uses     lib/clock, lib/holder, fairlock/queue, fairlock/hand_off
--- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue
--- ARGV[1]  client: an id that is new after each restart
--- ARGV[2]  publish command
--- ARGV[3]  the longest timeout of its waiters, ms
--- ARGV[4..]  ids that should be in the queue
--- returns  {pttl, holder or "", next owner or "", how long that has to acquire the lock, ms, 1 if
---          it is this client's, length of the queue, those of the ids that are not in it, ...}
+-- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
+-- KEYS[3]     not used
+-- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
+-- ARGV[1]  client (text): an id that is new after each restart
+-- ARGV[2]  publish (command)
+-- ARGV[3]  longest_timeout (ms): of its waiters
+-- ARGV[4..]  ids (text): that should be in the queue
+-- returns  {pttl number, holder text, next text, next_left number, next_is_ours flag,
+--          waiting number, missing (id text)...}: the holder or ""; the next owner or "", how long
+--          that has to acquire the lock, ms, and whether it is this client's; the length of the
+--          queue; those of the ids that are not in it
 local lock = fair_lock(KEYS)
 local client, publish, longest_timeout, all_args = ARGV[1], ARGV[2], ARGV[3], ARGV
 

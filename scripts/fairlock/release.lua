@@ -3,15 +3,16 @@
 -- the rest of it. A late copy of the acquisition acquires nothing. A key of another type beside the
 -- lock hash does not keep the hold.
 -- uses     lib/extend, lib/shared_counts, lib/shorten, fairlock/queue, fairlock/hand_off
--- KEYS[1..]  the keys of a fair lock: see fair_lock in fairlock/queue. The memory is of this
---            release: 0 not held, 1 released, or the answer that named the next holder
--- ARGV[1]  owner id
--- ARGV[2]  publish command
--- ARGV[3]  memory ttl, ms
--- ARGV[4]  its client: an id that is new after each restart
--- ARGV[5]  rest of the minimum hold, ms; 0 or missing: it is over
--- returns  0 when it was not held; else 1, or, if a waiter of the same client holds the lock now,
---          its id, the time at which it joined the queue, and the ttl
+-- KEYS[1..8]  lock_hash, channel, memory_key, shared_counts, queue, deadlines, waiters, clients:
+--             see fair_lock in fairlock/queue. The memory is of this release: 0 not held, 1
+--             released, or the answer that named the next holder
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  publish (command)
+-- ARGV[3]  memory_ttl_ms (ms)
+-- ARGV[4]  client (text): an id that is new after each restart
+-- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
+-- returns  fair_released: 0 when it was not held; else 1, or, if a waiter of the same client holds
+--          the lock now, its id, the time at which it joined the queue, and the ttl
 local lock = fair_lock(KEYS)
 local owner, publish, memory_ttl_ms, client = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local rest_ms = ARGV[5] or '0'

@@ -1,11 +1,11 @@
 -- latch/count_down: lower the count by one; the last one opens the latch and deletes it.
 -- uses     lib/number, lib/remember
--- KEYS[1]  count
+-- KEYS[1]  count_key
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- returns  1
+-- KEYS[3]  memory_key: of this request
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- returns  number: 1
 local count_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]
 

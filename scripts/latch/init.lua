@@ -1,12 +1,12 @@
 -- latch/init: set the count, unless there is one.
 -- uses     lib/number, lib/remember
--- KEYS[1]  count
+-- KEYS[1]  count_key
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- ARGV[3]  wanted count
--- returns  1 when set, 0 when there was one
+-- KEYS[3]  memory_key: of this request
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- ARGV[3]  wanted (number): count
+-- returns  number: 1 when set, 0 when there was one
 local count_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
 

@@ -1,22 +1,23 @@
 -- lock/acquire: acquire the lock for an owner id that belongs to one acquisition alone.
 -- uses     lib/acl, lib/extend, lib/holder, lib/line, lib/polls, lib/token
--- KEYS[1]  lock hash
--- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of this acquisition's release: exists if a late copy must not acquire
--- KEYS[4]  line of waiting clients; for a client that polls, the mark of such clients
--- KEYS[5]  fencing token, for a fenced lock only
--- ARGV[1]  owner id
--- ARGV[2]  ttl, ms
--- ARGV[3]  publish command
--- ARGV[4]  how many tokens to reserve, for a fenced lock only
--- ARGV[5]  the client's place in line; "": it polls; missing: neither
--- ARGV[6]  when it took that place, as an earlier reply says; 0: not known. If it polls: ttl of its
---          mark, ms
--- ARGV[7]  1 if the client has no other waiter
--- returns  0 when acquired, for a fenced lock the last token that was reserved, as text;
---          {holder's pttl, holder} when somebody else holds the lock, '' for a read-write lock, and
---          for a client in line also when it took its place, and 1 if it must listen on the common
---          channel; "over" when this acquisition was released already
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: on which the release will be published
+-- KEYS[3]  memory_key: of this acquisition's release; exists if a late copy must not acquire
+-- KEYS[4]  line: of waiting clients; for a client that polls, the mark of such clients
+-- KEYS[5]  token_key (optional): fencing token, for a fenced lock only
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  ttl_ms (ms)
+-- ARGV[3]  publish (command)
+-- ARGV[4]  tokens (number, optional): how many to reserve, for a fenced lock only
+-- ARGV[5]  place (text, optional): the client's, in line; "": it polls; missing: neither
+-- ARGV[6]  since (text, optional): when it took that place, as an earlier reply says; "0": not
+--          known. If it polls: ttl of its mark, ms
+-- ARGV[7]  is_last (flag, optional): the client has no other waiter
+-- returns  acquired {since number, must_listen flag}: 0 when acquired, for a fenced lock the last
+--          token that was reserved, as text; {holder's pttl, holder} when somebody else holds the
+--          lock, '' for a read-write lock, and for a client in line also when it took its place,
+--          and 1 if it must listen on the common channel; "over" when this acquisition was released
+--          already
 local lock_hash, channel, memory_key, line, token_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, ttl_ms, publish, tokens = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local place, since, is_last = ARGV[5], ARGV[6], ARGV[7] == '1'

@@ -1,19 +1,20 @@
 -- lock/acquire_shared: acquire the lock, or one more count, for an owner id that may be shared.
 -- uses     lib/acl, lib/extend, lib/holder, lib/shared_counts, lib/token
--- KEYS[1]  lock hash
--- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of this acquisition's release: exists if a late copy must not acquire
--- KEYS[4]  shared counts
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: on which the release will be published
+-- KEYS[3]  memory_key: of this acquisition's release; exists if a late copy must not acquire
+-- KEYS[4]  shared_counts
 -- KEYS[5]  not used
--- KEYS[6]  fencing token, for a fenced lock only
--- ARGV[1]  owner id
--- ARGV[2]  ttl, ms
--- ARGV[3]  publish command
--- ARGV[4]  1 to refuse a second count
--- ARGV[5]  1 when nested in a hold with the same id, which must still have the lock
--- returns  0 when acquired, for a fenced lock the token, as text; {holder's pttl, holder} when
---          somebody else holds the lock, '' for a read-write lock; "over" when this acquisition has
---          ended; "again" when a second count is refused; "lost" when the outer hold is gone
+-- KEYS[6]  token_key (optional): fencing token, for a fenced lock only
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  ttl_ms (ms)
+-- ARGV[3]  publish (command)
+-- ARGV[4]  refuse_second (flag): refuse a second count
+-- ARGV[5]  is_nested (flag): in a hold with the same id, which must still have the lock
+-- returns  acquired: 0 when acquired, for a fenced lock the token, as text; {holder's pttl, holder}
+--          when somebody else holds the lock, '' for a read-write lock; "over" when this
+--          acquisition has ended; "again" when a second count is refused; "lost" when the outer
+--          hold is gone
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token_key = KEYS[6]
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]

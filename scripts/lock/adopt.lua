@@ -1,14 +1,14 @@
 -- lock/adopt: replace a holder's owner id by a new one, which takes over all its counts.
 -- uses     lib/acl, lib/count, lib/extend, lib/holder, lib/shared_counts
--- KEYS[1]  lock hash
--- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of the new id's release: exists if a late copy must not adopt
--- KEYS[4]  shared counts
--- ARGV[1]  new owner id
--- ARGV[2]  ttl, ms
--- ARGV[3]  publish command
--- ARGV[4]  the holder's owner id
--- returns  the counts taken over, or 0 when that holder has none
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: on which the release will be published
+-- KEYS[3]  memory_key: of the new id's release; exists if a late copy must not adopt
+-- KEYS[4]  shared_counts
+-- ARGV[1]  new_owner (text): id
+-- ARGV[2]  ttl_ms (ms)
+-- ARGV[3]  publish (command)
+-- ARGV[4]  old_owner (text): the holder's id
+-- returns  number: of counts taken over, or 0 when that holder has none
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

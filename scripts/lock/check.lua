@@ -1,8 +1,8 @@
 -- lock/check: ask whether the owner still holds the lock.
 -- uses     lib/count
--- KEYS[1]  lock hash
--- ARGV[1]  owner id
--- returns  1 or 0
+-- KEYS[1]  lock_hash
+-- ARGV[1]  owner (text): id
+-- returns  number: 1 or 0
 local lock_hash, owner = KEYS[1], ARGV[1]
 
 return read_count(redis.call('hget', lock_hash, owner)) and 1 or 0

@@ -1,14 +1,18 @@
 -- lock/force: free the lock, whoever holds it.
 -- notify_free is in lib/notify_free, and for fair locks in fairlock/notify_free.
 -- uses     lib/holder, lib/remember, notify_free
--- KEYS[1]  lock hash
+-- KEYS[1]  lock_hash
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
--- KEYS[4]  shared counts
--- KEYS[5..]  line of waiting clients, or further keys of a fair lock, for notify_free
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- returns  {the holder's id}, 0 when there was none.
+-- KEYS[3]  memory_key: of this request
+-- KEYS[4]  shared_counts
+-- KEYS[5]  queue: line of waiting clients; of a fair lock, its queue. This one and the next ones
+--          are for notify_free
+-- KEYS[6]  deadlines (optional): of a fair lock only; so are the next two
+-- KEYS[7]  waiters (optional)
+-- KEYS[8]  clients (optional)
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- returns  ids: {the holder's id}, 0 when there was none.
 --          A copy of this request gets the same answer
 local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]

@@ -1,8 +1,9 @@
 -- lock/info: read who holds the lock.
 -- uses     lib/holder
--- KEYS[1]  lock hash
--- KEYS[2]  fenced lock: token
--- returns  {pttl, the last token or '', field, value, field, value, ...}
+-- KEYS[1]  lock_hash
+-- KEYS[2]  token_key (optional): fencing token, for a fenced lock only
+-- returns  {pttl number, token text, fields (field text, value text)...}: the last token or ''; the
+--          fields of the hash
 local lock_hash, token_key = KEYS[1], KEYS[2]
 
 local _, foreign_data = holder_of(lock_hash)

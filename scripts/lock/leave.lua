@@ -1,14 +1,14 @@
 -- lock/leave: give up a client's place in line.
 -- A free lock is passed on, because the client may have been woken for it.
 -- uses     lib/line, lib/notify_free
--- KEYS[1]  lock hash
+-- KEYS[1]  lock_hash
 -- KEYS[2]  channel
 -- KEYS[3]  not used
 -- KEYS[4]  not used
--- KEYS[5]  line of waiting clients
--- ARGV[1]  the client's place
--- ARGV[2]  publish command
--- returns  1 if it passed the lock on, else 0
+-- KEYS[5]  line: of waiting clients
+-- ARGV[1]  place (text): the client's
+-- ARGV[2]  publish (command)
+-- returns  number: 1 if it passed the lock on, else 0
 local lock_hash, line, all_keys = KEYS[1], KEYS[5], KEYS
 local place, publish = ARGV[1], ARGV[2]
 

@@ -1,12 +1,13 @@
 -- lock/list: read the kind of a lock from its keys, and the fields of its hash.
 -- uses     rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  fencing token
--- KEYS[3]  fair queue
--- KEYS[4]  clients with waiters in the fair queue. KEYS[2] to KEYS[4] are missing if they are in
---          another cluster slot
--- returns  {kind, pttl, the last fencing token or '', field, value, pttl of the field's holder,
---          field, ...}, without dead readers. The kind is "lock" if no other key exists
+-- KEYS[1]  lock_hash
+-- KEYS[2]  token_key (optional): fencing token
+-- KEYS[3]  queue (optional): of a fair lock
+-- KEYS[4]  clients (optional): with waiters in the fair queue. KEYS[2] to KEYS[4] are missing if
+--          they are in another cluster slot
+-- returns  {kind text, pttl number, token text, fields (field text, value text, pttl number)...}:
+--          the last fencing token or ''; the fields of the hash, with the pttl of the holder of
+--          each, without dead readers. The kind is "lock" if no other key exists
 local lock_hash, token_key, queue, clients = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 
 local kind, token = 'lock', token_key and redis.pcall('get', token_key)

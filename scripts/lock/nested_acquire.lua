@@ -1,11 +1,11 @@
 -- lock/nested_acquire: set the count of a private hold when another one nests in it.
 -- uses     lib/extend, lib/shared_counts
--- KEYS[1]  lock hash
--- KEYS[2]  shared counts
--- ARGV[1]  field of the owner
--- ARGV[2]  wanted count; 1 confirms an acquisition that was granted again
--- ARGV[3]  ttl, ms; a longer one stays
--- returns  1, or 0 when this owner has no private count any more
+-- KEYS[1]  lock_hash
+-- KEYS[2]  shared_counts
+-- ARGV[1]  field (text): of the owner
+-- ARGV[2]  wanted (number): count; 1 confirms an acquisition that was granted again
+-- ARGV[3]  ttl_ms (ms): a longer one stays
+-- returns  number: 1, or 0 when this owner has no private count any more
 local lock_hash, shared_counts = KEYS[1], KEYS[2]
 local field, wanted, ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 

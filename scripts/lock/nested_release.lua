@@ -1,11 +1,11 @@
 -- lock/nested_release: set the count of a private hold when a nested one is released.
 -- uses     lib/shared_counts
--- KEYS[1]  lock hash
--- KEYS[2]  shared counts
--- ARGV[1]  field of the owner
--- ARGV[2]  wanted count, at least 1
--- ARGV[3]  ttl, ms, if the lock hash has none
--- returns  1, or 0 when this owner has no private count any more
+-- KEYS[1]  lock_hash
+-- KEYS[2]  shared_counts
+-- ARGV[1]  field (text): of the owner
+-- ARGV[2]  wanted (number): count, at least 1
+-- ARGV[3]  default_ttl_ms (ms): if the lock hash has none
+-- returns  number: 1, or 0 when this owner has no private count any more
 local lock_hash, shared_counts = KEYS[1], KEYS[2]
 local field, wanted, default_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 

@@ -6,26 +6,27 @@
 -- under way. So a copy of this script changes nothing, and its answer is that nothing was held. The
 -- client knows whether it has sent a copy.
 -- uses     lib/line, lib/notify_free, lib/shared_counts, lib/shorten, lib/token
--- KEYS[1]  lock hash
+-- KEYS[1]  lock_hash
 -- KEYS[2]  channel
--- KEYS[3]  memory of this release, for late copies of the acquisition
--- KEYS[4]  shared counts
--- KEYS[5]  line of waiting clients
--- KEYS[6]  memory of the successor's release, if there is a successor; without one, the mark of
---          clients that poll, if they count
--- KEYS[7]  fencing token, for a fenced lock with a successor only
--- ARGV[1]  owner id
--- ARGV[2]  publish command
--- ARGV[3]  memory ttl, ms; 0 when no copy of the acquisition can come
--- ARGV[4]  the client's place in line, if it goes to the end of the line now, or if the successor
---          is the client's last waiter; else ""
--- ARGV[5]  rest of the minimum hold, ms; 0 or missing: it is over
--- ARGV[6]  the successor's owner id, which belongs to one acquisition alone; missing: no successor
--- ARGV[7]  the successor's ttl, ms
--- ARGV[8]  how many tokens to reserve for the successor, for a fenced lock only
--- returns  0 when it was not held; {0} when the successor has the lock now, for a fenced lock {the
---          last token that was reserved, as text}; else 1 and how many clients received a message,
---          and 1 more if others poll
+-- KEYS[3]  memory_key (optional): of this release, for late copies of the acquisition
+-- KEYS[4]  shared_counts
+-- KEYS[5]  line: of waiting clients
+-- KEYS[6]  successor_memory (optional): memory of the successor's release, if there is a successor;
+--          without one, the mark of clients that poll, if they count
+-- KEYS[7]  token_key (optional): fencing token, for a fenced lock with a successor only
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  publish (command)
+-- ARGV[3]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come; KEYS[3] is not used then
+-- ARGV[4]  place (text): the client's, in line, if it goes to the end of the line now, or if the
+--          successor is the client's last waiter; else ""
+-- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
+-- ARGV[6]  successor (text, optional): its owner id, which belongs to one acquisition alone;
+--          missing: no successor
+-- ARGV[7]  successor_ttl_ms (ms, optional)
+-- ARGV[8]  tokens (number, optional): how many to reserve for the successor, for a fenced lock only
+-- returns  released: 0 when it was not held; {0} when the successor has the lock now, for a fenced
+--          lock {the last token that was reserved, as text}; else 1 and how many clients received a
+--          message, and 1 more if others poll
 local lock_hash, memory_key, shared_counts, line = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
 local successor_memory, token_key, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]

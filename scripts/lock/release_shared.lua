@@ -4,18 +4,22 @@
 -- The last count stays for the rest of the minimum hold, as if it were a private one.
 -- notify_free and notify_rest are in lib/notify_free, and for fair locks in fairlock/notify_free.
 -- uses     lib/holder, lib/shared_counts, lib/shorten, notify_free
--- KEYS[1]  lock hash
+-- KEYS[1]  lock_hash
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request: 2 released, 3 nothing to release
--- KEYS[4]  shared counts
--- KEYS[5..]  line of waiting clients, or further keys of a fair lock, for notify_free
--- ARGV[1]  owner id
--- ARGV[2]  publish command
--- ARGV[3]  memory ttl, ms
--- ARGV[4]  1 to release the count of this acquisition; 0 to release any count of the id
--- ARGV[5]  ttl, ms, if the lock hash has none
--- ARGV[6]  rest of the minimum hold, ms; 0 or missing: it is over
--- returns  1 when a count was released, 0 when there was none
+-- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
+-- KEYS[4]  shared_counts
+-- KEYS[5]  queue: line of waiting clients; of a fair lock, its queue. This one and the next ones
+--          are for notify_free
+-- KEYS[6]  deadlines (optional): of a fair lock only; so are the next two
+-- KEYS[7]  waiters (optional)
+-- KEYS[8]  clients (optional)
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  publish (command)
+-- ARGV[3]  memory_ttl_ms (ms)
+-- ARGV[4]  only_own (flag): release the count of this acquisition; else any count of the id
+-- ARGV[5]  default_ttl_ms (ms): if the lock hash has none
+-- ARGV[6]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
+-- returns  number: 1 when a count was released, 0 when there was none
 local lock_hash, memory_key, shared_counts, all_keys = KEYS[1], KEYS[3], KEYS[4], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local only_own, default_ttl_ms, rest_ms = ARGV[4] == '1', ARGV[5], ARGV[6] or '0'

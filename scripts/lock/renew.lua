@@ -1,8 +1,8 @@
 -- lock/renew: extend many locks, each for its owner; a longer TTL stays.
 -- uses     lib/count, lib/extend, lib/typed
--- KEYS[1..]  lock hashes
--- ARGV[1..]  owner id and ttl, ms, of each
--- returns    for each, 1, or 0 when the owner does not hold the lock any more or the key has
+-- KEYS[1..]  each.lock_hash
+-- ARGV[1..]  each.owner (text), each.ttl_ms (ms)
+-- returns    kept: for each, 1, or 0 when the owner does not hold the lock any more or the key has
 --            another type
 local lock_hashes, owners_and_ttls = KEYS, ARGV
 

@@ -1,16 +1,16 @@
 -- permitsemaphore/acquire: acquire permits, all or none, for ids of one acquisition alone.
 -- uses     lib/acl, lib/clock, lib/number, permitsemaphore/leases
--- KEYS[1]  free permits
--- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of this acquisition's release
+-- KEYS[1]  permits_key: free permits
+-- KEYS[2]  channel: on which the release will be published
+-- KEYS[3]  memory_key: of this acquisition's release
 -- KEYS[4]  leases
--- ARGV[1]  publish command
--- ARGV[2]  how many expired leases to collect at most
--- ARGV[3]  ids of 16 bytes each
--- ARGV[4]  ttl, ms
--- returns  {1, free permits} when acquired; {0, free permits, ms until a lease ends} when there are
---          too few: -1 when none will end, 0 when more are to be collected; {0} when no number is
---          set; "over" when this acquisition was released already
+-- ARGV[1]  publish (command)
+-- ARGV[2]  max_collected (number): how many expired leases to collect at most
+-- ARGV[3]  ids (text): of 16 bytes each
+-- ARGV[4]  ttl_ms (ms)
+-- returns  leased_permits: {1, free permits} when acquired; {0, free permits, ms until a lease
+--          ends} when there are too few: -1 when none will end, 0 when more are to be collected;
+--          {0} when no number is set; "over" when this acquisition was released already
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, max_collected, ids, ttl_ms = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 

@@ -1,14 +1,14 @@
 -- permitsemaphore/adopt: replace the ids of acquired permits by new ones, all or none.
 -- uses     lib/acl, lib/clock, lib/number, permitsemaphore/leases
--- KEYS[1]  free permits
--- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of the new ids' release
+-- KEYS[1]  permits_key: free permits
+-- KEYS[2]  channel: on which the release will be published
+-- KEYS[3]  memory_key: of the new ids' release
 -- KEYS[4]  leases
--- ARGV[1]  publish command
--- ARGV[2]  old ids of 16 bytes each
--- ARGV[3]  as many new ids
--- ARGV[4]  ttl, ms
--- returns  1, or 0 when not all of the old ids are held
+-- ARGV[1]  publish (command)
+-- ARGV[2]  old_ids (text): of 16 bytes each
+-- ARGV[3]  new_ids (text): as many
+-- ARGV[4]  ttl_ms (ms)
+-- returns  number: 1, or 0 when not all of the old ids are held
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, old_ids, new_ids, ttl_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

@@ -1,12 +1,12 @@
 -- permitsemaphore/delete: delete the semaphore; its acquired permits are lost.
 -- uses     lib/number, lib/remember
--- KEYS[1]  free permits
+-- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
+-- KEYS[3]  memory_key: of this request
 -- KEYS[4]  leases
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- returns  1 when there was one, 0 when not
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- returns  number: 1 when there was one, 0 when not
 local permits_key, memory_key, leases, memory_ttl_ms = KEYS[1], KEYS[3], KEYS[4], ARGV[2]
 
 local memory = redis.call('get', memory_key)

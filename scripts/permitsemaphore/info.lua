@@ -1,12 +1,13 @@
 -- permitsemaphore/info: read how many permits are free, and who holds the others.
 -- It collects no expired leases.
 -- uses     lib/clock, lib/number
--- KEYS[1]  free permits
--- KEYS[2]  channel
--- KEYS[3]  unused
+-- KEYS[1]  permits_key: free permits
+-- KEYS[2]  not used
+-- KEYS[3]  not used
 -- KEYS[4]  leases
--- returns  {now, ms; free permits, including those whose leases have expired; for each held permit
---          its id, and the time at which its lease ends, ms}
+-- returns  {now number, free number, held (id text, ends_at text)...}: now, ms; free permits,
+--          including those whose leases have expired; each held permit, and the time at which its
+--          lease ends, ms
 local permits_key, leases = KEYS[1], KEYS[4]
 
 local now, free = now_ms(), read_number(permits_key)

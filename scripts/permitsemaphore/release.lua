@@ -3,20 +3,20 @@
 -- been made smaller meanwhile. Before their minimum hold is over, the permits stay acquired for the
 -- rest of it. A late copy of the acquisition acquires nothing.
 -- uses     lib/clock, lib/number, lib/publish_permits, lib/remember, permitsemaphore/leases
--- KEYS[1]  free permits
+-- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
+-- KEYS[3]  memory_key: of this request
 -- KEYS[4]  leases
--- KEYS[5]  memory of the successor's release, if there is a successor
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- ARGV[3]  ids of 16 bytes each
--- ARGV[4]  1 to release all or none, 0 to release those that are left
--- ARGV[5]  rest of the minimum hold, ms; 0 or missing: it is over
--- ARGV[6]  the successor's ids; missing: no successor
--- ARGV[7]  the successor's ttl, ms
--- returns  0 when not all were held; {free permits} when the successor has its permits now; else 1
---          and how many received the release message
+-- KEYS[5]  successor_memory (optional): memory of the successor's release, if there is a successor
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- ARGV[3]  ids (text): of 16 bytes each
+-- ARGV[4]  all_or_none (flag): release all or none; else those that are left
+-- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
+-- ARGV[6]  successor_ids (text, optional): missing: no successor
+-- ARGV[7]  successor_ttl_ms (ms, optional)
+-- returns  released: 0 when not all were held; {free permits} when the successor has its permits
+--          now; else 1 and how many received the release message
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, ids, all_or_none = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'

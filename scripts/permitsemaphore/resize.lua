@@ -1,14 +1,14 @@
 -- permitsemaphore/resize: set the number of free and acquired permits together.
 -- If more are acquired, the number of free permits is below 0 until enough are released.
 -- uses     lib/number, lib/publish_permits, lib/remember
--- KEYS[1]  free permits
+-- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
+-- KEYS[3]  memory_key: of this request
 -- KEYS[4]  leases
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- ARGV[3]  wanted permits, free and acquired
--- returns  1
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- ARGV[3]  wanted (number): permits, free and acquired
+-- returns  number: 1
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
 

@@ -1,24 +1,26 @@
 -- rwlock/read_acquire: acquire the lock for reading; if granted, also for companions.
 -- Companions wait for the lock on the same client as the owner.
 -- uses     lib/acl, lib/extend, lib/polls, lib/shared_counts, rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: exists if a late copy must not acquire
--- KEYS[4]  claim of a waiting writer
--- KEYS[5]  shared counts
--- KEYS[6..]  memory of each companion's request; then the mark of clients that poll, if this one
---          does
--- ARGV[1]  owner id
--- ARGV[2]  ttl, ms
--- ARGV[3]  publish command
--- ARGV[4]  1 when others may share the id; 0 when it belongs to this acquisition alone
--- ARGV[5]  1 to refuse a second count
--- ARGV[6]  1 when nested in a hold with the same id, which must still have the lock
--- ARGV[7..]  each companion's owner id, which belongs to one acquisition alone, and its ttl, ms;
---          then the ttl of the mark, ms
--- returns  0 when acquired, with companions {"in", and for each 1 when it acquired, or 0}; {pttl of
---          the obstacle, writer} when refused; "over" when this acquisition has ended; "again" when
---          a second count is refused; "lost" when the outer hold is gone
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: of releases
+-- KEYS[3]  memory_key: of this request; exists if a late copy must not acquire
+-- KEYS[4]  claim_key: of a waiting writer
+-- KEYS[5]  shared_counts
+-- KEYS[6..]  companions.memory_key: of each companion's request
+-- KEYS[-1]  mark (optional): of clients that poll, if this one does
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  ttl_ms (ms)
+-- ARGV[3]  publish (command)
+-- ARGV[4]  is_shared (flag): others may share the id; else it belongs to this acquisition alone
+-- ARGV[5]  refuse_second (flag): refuse a second count
+-- ARGV[6]  is_nested (flag): in a hold with the same id, which must still have the lock
+-- ARGV[7..]  companions.owner (text), companions.ttl_ms (ms): an id that belongs to one acquisition
+--            alone
+-- ARGV[-1]  mark_ttl_ms (ms, optional)
+-- returns  acquired {companions (granted flag)...}: 0 when acquired, with companions {"in", and for
+--          each 1 when it acquired, or 0}; {pttl of the obstacle, writer} when refused; "over" when
+--          this acquisition has ended; "again" when a second count is refused; "lost" when the
+--          outer hold is gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, all_keys = KEYS[5], KEYS
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]

@@ -1,10 +1,10 @@
 -- rwlock/read_check: ask whether a reader is alive.
 -- uses     rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  key of the reader's first hold. The script derives this name itself; it is in KEYS so
---          that Redis answers TRYAGAIN while the slot moves, and the reader does not look dead
--- ARGV[1]  owner id
--- returns  1 or 0
+-- KEYS[1]  lock_hash
+-- KEYS[2]  hold_key: of the reader's first hold. The script derives this name itself; it is in KEYS
+--          so that Redis answers TRYAGAIN while the slot moves, and the reader does not look dead
+-- ARGV[1]  owner (text): id
+-- returns  number: 1 or 0
 local lock_hash, owner = KEYS[1], ARGV[1]
 
 local count = redis.call('hget', lock_hash, owner)

@@ -1,13 +1,13 @@
 -- rwlock/read_force: free the lock of all its readers.
 -- uses     lib/remember, lib/shared_counts, rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request
--- KEYS[4]  claim of a waiting writer
--- KEYS[5]  shared counts
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- returns  the ids of the readers, 0 when there were none.
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: of releases
+-- KEYS[3]  memory_key: of this request
+-- KEYS[4]  claim_key: of a waiting writer
+-- KEYS[5]  shared_counts
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- returns  ids: of the readers, 0 when there were none.
 --          A copy of this request gets the same answer
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]

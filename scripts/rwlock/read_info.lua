@@ -1,7 +1,8 @@
 -- rwlock/read_info: list the live readers.
 -- uses     rwlock/readers
--- KEYS[1]  lock hash
--- returns  {the hash's pttl, id, count, ms left of its longest hold, id, ...}
+-- KEYS[1]  lock_hash
+-- returns  {pttl number, holders (id text, count number, pttl number)...}: of the hash, and of the
+--          longest hold of each
 local lock_hash = KEYS[1]
 
 local prefix = hold_prefix(lock_hash)

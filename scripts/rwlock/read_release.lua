@@ -1,20 +1,20 @@
 -- rwlock/read_release: release a reader's counts; the last reader frees the lock.
 -- Before its minimum hold is over, the reader stays for the rest of it.
 -- uses     lib/shared_counts, lib/shorten, rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 2 released, 3 nothing to release
--- KEYS[4]  claim of a waiting writer
--- KEYS[5]  shared counts
--- ARGV[1]  owner id
--- ARGV[2]  publish command
--- ARGV[3]  memory ttl, ms
--- ARGV[4]  1 to release one count; 0 to release all that are not shared
--- ARGV[5]  with ARGV[4]: 1 to release the count of this acquisition; 0 to release any count, a
---          shared one if there is one
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: of releases
+-- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
+-- KEYS[4]  claim_key: of a waiting writer
+-- KEYS[5]  shared_counts
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  publish (command)
+-- ARGV[3]  memory_ttl_ms (ms)
+-- ARGV[4]  is_shared (flag): release one count; else all that are not shared
+-- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
+--          a shared one if there is one
 -- ARGV[6]  not used
--- ARGV[7]  rest of the minimum hold, ms; 0 or missing: it is over
--- returns  1 when it was held, 0 when not
+-- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
+-- returns  number: 1 when it was held, 0 when not
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local is_shared, only_own = ARGV[4] == '1', ARGV[5] == '1'

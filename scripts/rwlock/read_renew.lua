@@ -1,10 +1,10 @@
 -- rwlock/read_renew: extend the leases of many readers, with all holds; a longer TTL stays.
 -- uses     lib/typed, rwlock/readers
--- KEYS[1..]  of each: lock hash, and the key of its first hold. The script derives that name
---            itself; it is in KEYS so that Redis answers TRYAGAIN while the slot moves, and the
---            reader does not look dead
--- ARGV[1..]  of each: owner id and ttl, ms
--- returns    for each, 1, or 0 when the reader is dead or the lock's key has another type
+-- KEYS[1..]  each.lock_hash, each.hold_key: of its first hold. The script derives that name itself;
+--            it is in KEYS so that Redis answers TRYAGAIN while the slot moves, and the reader does
+--            not look dead
+-- ARGV[1..]  each.owner (text), each.ttl_ms (ms)
+-- returns    kept: for each, 1, or 0 when the reader is dead or the lock's key has another type
 local hashes_and_holds, owners_and_ttls = KEYS, ARGV
 
 local kept = {}

@@ -2,12 +2,12 @@
 -- The acquisitions are those with WithOwner. All holds of a reader are extended; a longer TTL
 -- stays.
 -- uses     lib/extend, lib/shared_counts, lib/typed, rwlock/readers
--- KEYS[1..]  of each: lock hash, the key of its first hold (see rwlock/read_renew), and shared
---            counts
--- ARGV[1..]  of each: owner id, ttl, ms, and the acquisition's memory key. A ttl of 0 extends
---            nothing
--- returns    for each, 1, or 0 when the reader is dead, the acquisition has no count any more or
---            the lock's key has another type
+-- KEYS[1..]  each.lock_hash, each.hold_key, each.shared_counts: hold_key is that of its first hold
+--            (see rwlock/read_renew)
+-- ARGV[1..]  each.owner (text), each.ttl_ms (ms), each.memory_key (text): the acquisition's memory
+--            key. A ttl of 0 extends nothing
+-- returns    kept: for each, 1, or 0 when the reader is dead, the acquisition has no count any more
+--            or the lock's key has another type
 local all_keys, all_args = KEYS, ARGV
 
 local kept = {}

@@ -1,17 +1,18 @@
 -- rwlock/read_set_count: set the count of a reader's private holds, which nest.
 -- Counts of acquisitions that share the id stay.
 -- uses     lib/extend, lib/shared_counts, rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  shared counts
--- KEYS[3]  latest change of this count that was executed: a late copy of an earlier one does
+-- KEYS[1]  lock_hash
+-- KEYS[2]  shared_counts
+-- KEYS[3]  latest_change: of this count that was executed: a late copy of an earlier one does
 --          nothing
--- ARGV[1]  owner id
--- ARGV[2]  wanted count, at least 1
--- ARGV[3]  ttl of an additional hold, ms; 0 after a release
--- ARGV[4]  after a release: ms that the other holds need; -1 to keep the longest lease
--- ARGV[5]  number of this change
--- ARGV[6]  memory ttl, ms
--- returns  1, or 0 when the reader is dead, or has no private count
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  wanted_private (number): count, at least 1
+-- ARGV[3]  ttl_ms (ms): of an additional hold; 0 after a release
+-- ARGV[4]  needed_ms (number): after a release: what the other holds need; -1 to keep the longest
+--          lease
+-- ARGV[5]  change (number): of this change
+-- ARGV[6]  memory_ttl_ms (ms)
+-- returns  number: 1, or 0 when the reader is dead, or has no private count
 local lock_hash, shared_counts, latest_change = KEYS[1], KEYS[2], KEYS[3]
 local owner, wanted_private, ttl_ms, needed_ms = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local change, memory_ttl_ms = ARGV[5], ARGV[6]

@@ -1,22 +1,23 @@
 -- rwlock/write_acquire: acquire the lock for writing, or claim it while there are readers.
 -- uses     lib/acl, lib/extend, lib/polls, lib/shared_counts, rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: exists if a late copy must not acquire
--- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
--- KEYS[5]  shared counts
--- KEYS[6]  mark of clients that poll, if this one does
--- ARGV[1]  owner id
--- ARGV[2]  ttl, ms
--- ARGV[3]  publish command
--- ARGV[4]  1 when others may share the id; 0 when it belongs to this acquisition alone
--- ARGV[5]  1 to refuse a second count
--- ARGV[6]  ttl of the claim, ms; 0 to claim nothing
--- ARGV[7]  1 when nested in a hold with the same id, which must still be the writer
--- ARGV[8]  ttl of the mark, ms
--- returns  0 when acquired; {pttl, holder} when somebody else holds the lock, with a third element
---          when claimed; "over" when this acquisition has ended; "again" when a second count is
---          refused, or its own id is a reader; "lost" when the outer hold is gone
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: of releases
+-- KEYS[3]  memory_key: of this request; exists if a late copy must not acquire
+-- KEYS[4]  claim_key: of a waiting writer; its value is the memory key of the writer's request
+-- KEYS[5]  shared_counts
+-- KEYS[6]  mark (optional): of clients that poll, if this one does
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  ttl_ms (ms)
+-- ARGV[3]  publish (command)
+-- ARGV[4]  is_shared (flag): others may share the id; else it belongs to this acquisition alone
+-- ARGV[5]  refuse_second (flag): refuse a second count
+-- ARGV[6]  claim_ttl_ms (ms): 0 to claim nothing
+-- ARGV[7]  is_nested (flag): in a hold with the same id, which must still be the writer
+-- ARGV[8]  mark_ttl_ms (ms, optional)
+-- returns  acquired {claimed flag}: 0 when acquired; {pttl, holder} when somebody else holds the
+--          lock, with a third element when claimed; "over" when this acquisition has ended; "again"
+--          when a second count is refused, or its own id is a reader; "lost" when the outer hold is
+--          gone
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, mark = KEYS[5], KEYS[6]
 local owner, ttl_ms, publish = ARGV[1], ARGV[2], ARGV[3]

@@ -1,16 +1,16 @@
 -- rwlock/write_adopt: replace a writer's owner id by a new one, which takes over all its counts.
 -- The old id's read holds are removed.
 -- uses     lib/acl, lib/count, lib/extend, lib/shared_counts, rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 1 acquired, 2 released, 3 must not acquire
--- KEYS[4]  claim of a waiting writer
--- KEYS[5]  shared counts
--- ARGV[1]  new owner id
--- ARGV[2]  ttl, ms
--- ARGV[3]  publish command
--- ARGV[4]  the writer's owner id
--- returns  the counts taken over, or 0 when that writer has none
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: of releases
+-- KEYS[3]  memory_key: of this request: 1 acquired, 2 released, 3 must not acquire
+-- KEYS[4]  claim_key: of a waiting writer
+-- KEYS[5]  shared_counts
+-- ARGV[1]  new_owner (text): id
+-- ARGV[2]  ttl_ms (ms)
+-- ARGV[3]  publish (command)
+-- ARGV[4]  old_owner (text): the writer's id
+-- returns  number: of counts taken over, or 0 when that writer has none
 local lock_hash, channel, memory_key, shared_counts = KEYS[1], KEYS[2], KEYS[3], KEYS[5]
 local new_owner, ttl_ms, publish, old_owner = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

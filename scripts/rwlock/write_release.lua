@@ -2,25 +2,26 @@
 -- The successor waits to write and gets the lock at once. The owner's read holds stay. Before its
 -- minimum hold is over, the writer stays for the rest of it.
 -- uses     lib/extend, lib/shared_counts, lib/shorten, rwlock/readers
--- KEYS[1]  lock hash
--- KEYS[2]  channel of releases
--- KEYS[3]  memory of this request: 2 released, 3 nothing to release
--- KEYS[4]  claim of a waiting writer: its value is the memory key of the writer's request
--- KEYS[5]  shared counts
--- KEYS[6]  memory of the successor's request, if there is a successor; without one, the mark of
---          clients that poll, if they count
--- ARGV[1]  owner id
--- ARGV[2]  publish command
--- ARGV[3]  memory ttl, ms
--- ARGV[4]  1 to release one count; 0 to release all that are not shared
--- ARGV[5]  with ARGV[4]: 1 to release the count of this acquisition; 0 to release any count, a
---          shared one if there is one
--- ARGV[6]  ttl, ms, if the hash has none
--- ARGV[7]  rest of the minimum hold, ms; 0 or missing: it is over
--- ARGV[8]  successor's owner id, which belongs to one acquisition alone; missing: no successor
--- ARGV[9]  successor's ttl, ms
--- returns  0 when it was not held; {0} when the successor has the lock now; else 1 and how many
---          received the release message, and 1 more if others poll
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel: of releases
+-- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
+-- KEYS[4]  claim_key: of a waiting writer; its value is the memory key of the writer's request
+-- KEYS[5]  shared_counts
+-- KEYS[6]  successor_memory (optional): memory of the successor's request, if there is a successor;
+--          without one, the mark of clients that poll, if they count
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  publish (command)
+-- ARGV[3]  memory_ttl_ms (ms)
+-- ARGV[4]  is_shared (flag): release one count; else all that are not shared
+-- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
+--          a shared one if there is one
+-- ARGV[6]  default_ttl_ms (ms): if the hash has none
+-- ARGV[7]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
+-- ARGV[8]  successor (text, optional): its owner id, which belongs to one acquisition alone;
+--          missing: no successor
+-- ARGV[9]  successor_ttl_ms (ms, optional)
+-- returns  released: 0 when it was not held; {0} when the successor has the lock now; else 1 and
+--          how many received the release message, and 1 more if others poll
 local lock_hash, channel, memory_key, claim_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local shared_counts, successor_memory, all_keys = KEYS[5], KEYS[6], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]

@@ -1,14 +1,15 @@
 -- semaphore/acquire: acquire permits, all or none.
 -- uses     lib/acl, lib/epoch, lib/number
--- KEYS[1]  permits left
--- KEYS[2]  channel on which the release will be published
--- KEYS[3]  memory of this acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
--- KEYS[4]  epoch of the semaphore
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- ARGV[3]  wanted permits, at least 1
--- returns  {1, permits left, epoch} when acquired; {0, permits left} when there are too few; {0}
---          when no number is set; "over" when this acquisition has ended
+-- KEYS[1]  permits_key: permits left
+-- KEYS[2]  channel: on which the release will be published
+-- KEYS[3]  memory_key: of this acquisition: 1 and the epoch acquired, 2 released, 3 must not
+--          acquire
+-- KEYS[4]  epoch_key: of the semaphore
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- ARGV[3]  wanted (number): permits, at least 1
+-- returns  permits: {1, permits left, epoch} when acquired; {0, permits left} when there are too
+--          few; {0} when no number is set; "over" when this acquisition has ended
 local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
 

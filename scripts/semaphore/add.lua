@@ -1,13 +1,13 @@
 -- semaphore/add: add permits, or take some away; a TTL stays.
 -- uses     lib/epoch, lib/publish_permits, lib/remember
--- KEYS[1]  permits left
+-- KEYS[1]  permits_key: permits left
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
--- KEYS[4]  epoch of the semaphore
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- ARGV[3]  how many to add
--- returns  1
+-- KEYS[3]  memory_key: of this request
+-- KEYS[4]  epoch_key: of the semaphore
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- ARGV[3]  more (number): how many to add
+-- returns  number: 1
 local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, more = ARGV[1], ARGV[2], ARGV[3]
 

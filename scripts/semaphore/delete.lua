@@ -1,12 +1,12 @@
 -- semaphore/delete: delete the semaphore.
 -- uses     lib/number, lib/remember
--- KEYS[1]  permits left
+-- KEYS[1]  permits_key: permits left
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
--- KEYS[4]  epoch of the semaphore
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- returns  1 when there was one, 0 when not
+-- KEYS[3]  memory_key: of this request
+-- KEYS[4]  epoch_key: of the semaphore
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- returns  number: 1 when there was one, 0 when not
 local permits_key, memory_key, epoch_key, memory_ttl_ms = KEYS[1], KEYS[3], KEYS[4], ARGV[2]
 
 local memory = redis.call('get', memory_key)

@@ -1,12 +1,11 @@
 -- semaphore/drain: take all permits that are left; a TTL stays.
 -- uses     lib/number, lib/remember
--- KEYS[1]  permits left
+-- KEYS[1]  permits_key: permits left
 -- KEYS[2]  channel
--- KEYS[3]  memory of this request
--- KEYS[4]  not used
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- returns  how many; below 0 when so many were missing
+-- KEYS[3]  memory_key: of this request
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- returns  number: of permits taken; below 0 when so many were missing
 local permits_key, memory_key, memory_ttl_ms = KEYS[1], KEYS[3], ARGV[2]
 
 local memory = redis.call('get', memory_key)

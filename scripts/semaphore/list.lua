@@ -1,9 +1,9 @@
 -- semaphore/list: read a number, and whether it counts permits with leases.
--- KEYS[1]  number
--- KEYS[2]  leases. Missing if they are in another cluster slot
--- returns  {kind, pttl, number}, the number as text; an empty list if there is no whole number. The
---          kind is "permits" if there are leases, else "integer": the key of a semaphore or a
---          latch looks like any other number
+-- KEYS[1]  number_key
+-- KEYS[2]  leases (optional): missing if they are in another cluster slot
+-- returns  {kind text, pttl number, number text} or {}: the number as text; an empty list if there
+--          is no whole number. The kind is "permits" if there are leases, else "integer": the key
+--          of a semaphore or a latch looks like any other number
 local number_key, leases = KEYS[1], KEYS[2]
 
 -- The beginning is enough: a long text is no number.

@@ -3,20 +3,21 @@
 -- been made smaller meanwhile. A late copy of the acquisition acquires nothing. Permits of an
 -- earlier semaphore of the same name are lost.
 -- uses     lib/number, lib/publish_permits
--- KEYS[1]  permits left
+-- KEYS[1]  permits_key: permits left
 -- KEYS[2]  channel
--- KEYS[3]  memory of the acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
--- KEYS[4]  epoch of the semaphore
--- KEYS[5]  memory of the successor's acquisition, if there is a successor
--- ARGV[1]  publish command
--- ARGV[2]  memory ttl, ms
--- ARGV[3]  its permits
--- ARGV[4]  1 to release only if the memory says that the acquisition acquired
--- ARGV[5]  the epoch in which it acquired, where the memory does not say that
--- ARGV[6]  the successor's permits; missing: no successor
--- ARGV[7]  ttl of the successor's memory, ms
--- returns  0 when there was nothing to release, or no semaphore; {permits left, epoch} when the
---          successor has its permits now; else 1 and how many received the release message
+-- KEYS[3]  memory_key: of the acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
+-- KEYS[4]  epoch_key: of the semaphore
+-- KEYS[5]  successor_memory (optional): memory of the successor's acquisition, if there is one
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- ARGV[3]  permits (number)
+-- ARGV[4]  only_if_acquired (flag): release only if the memory says that the acquisition acquired
+-- ARGV[5]  known_epoch (number): in which it acquired, where the memory does not say that
+-- ARGV[6]  successor_permits (number, optional): missing: no successor
+-- ARGV[7]  successor_memory_ttl_ms (ms, optional)
+-- returns  released {epoch number}: 0 when there was nothing to release, or no semaphore; {permits
+--          left, epoch} when the successor has its permits now; else 1 and how many received the
+--          release message
 local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, permits, only_if_acquired = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'

@@ -1,0 +1,144 @@
+package scripts
+
+import (
+	"context"
+	"time"
+)
+
+// What the generated calls have in common: how they are sent, and the forms of their arguments.
+
+// Sender sends calls with a runner, in one of three ways.
+type Sender struct {
+	runner   *Runner
+	once     bool
+	replicas int
+	timeout  time.Duration
+}
+
+// Sender returns a sender by [Runner.Do].
+func (r *Runner) Sender() Sender { return Sender{runner: r} }
+
+// OnceSender returns a sender by [Runner.Once].
+func (r *Runner) OnceSender() Sender { return Sender{runner: r, once: true} }
+
+// ReplicatedSender returns a sender by [Runner.RunReplicated]. With 0 replicas it is [Runner.Sender].
+func (r *Runner) ReplicatedSender(replicas int, timeout time.Duration) Sender {
+	return Sender{runner: r, replicas: replicas, timeout: timeout}
+}
+
+// send sends a script. Of the keys and the arguments so many must be sent. Of the others, those at the end
+// that are nil or zero are left out. Both slices are the caller's, and do not outlive the call.
+func (s Sender) send(
+	ctx context.Context, script *Script, keys []any, required int, args []any, needed int,
+) (Reply, error) {
+	for len(keys) > required && keys[len(keys)-1] == nil {
+		keys = keys[:len(keys)-1]
+	}
+	for _, key := range keys {
+		if key == nil { // Redis would take the empty name for the key
+			panic("scripts: " + script.name + " without one of its keys")
+		}
+	}
+	for i, arg := range args {
+		if arg == nil { // the zero Millis
+			args[i] = 0
+		}
+	}
+	for n := len(args); n > needed && (args[n-1] == 0 || args[n-1] == int64(0) || args[n-1] == ""); n-- {
+		args = args[:n-1]
+	}
+	switch {
+	case s.once:
+		return s.runner.Once(ctx, script, keys, args...)
+	case s.replicas > 0:
+		return s.runner.RunReplicated(ctx, s.replicas, s.timeout, script, keys, args...)
+	}
+	return s.runner.Do(ctx, script, keys, args...)
+}
+
+// Millis is a duration as an argument: whole milliseconds, rounded up, so that no TTL is 0 or shorter than
+// asked for. One that is used often is made once: a number above 255 takes an allocation.
+type Millis struct{ value any }
+
+// InMillis returns d as an argument.
+func InMillis(d time.Duration) Millis {
+	if d == 0 {
+		return Millis{}
+	}
+	return Millis{int64((d + time.Millisecond - 1) / time.Millisecond)}
+}
+
+// Command is a command that scripts publish with.
+type Command struct{ name any }
+
+// String is the command's name.
+func (c Command) String() string { return c.name.(string) }
+
+// The commands that scripts publish with. SPublish is that of sharded channels, on a cluster.
+var (
+	Publish  = Command{"publish"}
+	SPublish = Command{"spublish"}
+)
+
+// flag is a condition as an argument.
+func flag(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// either returns key, or, if that is nil, another key of the same slot in its place.
+func either(key, other any) any {
+	if key == nil {
+		return other
+	}
+	return key
+}
+
+// Batch is many calls of one script in one command. The zero Batch is empty. Calls are added by their
+// methods AddTo; all must be of the same script. A Batch with calls must not be copied.
+type Batch struct {
+	script     *Script
+	keys, args []any
+	size       int
+
+	// What the above and the reply refer to in a batch of one call, so that it takes no allocations.
+	one struct {
+		keys, args [3]any
+		kept       [1]bool
+	}
+}
+
+// NewBatch returns an empty batch with room for so many calls of two keys and two arguments.
+func NewBatch(room int) Batch {
+	return Batch{keys: make([]any, 0, 2*room), args: make([]any, 0, 2*room)}
+}
+
+// begin adds a call, of which the caller adds the keys and the arguments.
+func (b *Batch) begin(script *Script) {
+	if b.keys == nil {
+		b.keys, b.args = b.one.keys[:0], b.one.args[:0]
+	}
+	b.script = script
+	b.size++
+}
+
+// Key returns the first key, by which the cluster slot is found.
+func (b *Batch) Key() string { return b.keys[0].(string) }
+
+// Do runs the script. Kept of the reply has an element for each call.
+func (b *Batch) Do(ctx context.Context, by Sender) (Kept, error) {
+	got, rest, err := readList(by.send(ctx, b.script, b.keys, len(b.keys), b.args, len(b.args)))
+	if err != nil {
+		return Kept{Reply: got}, err
+	}
+	kept := Kept{Reply: got, Kept: b.one.kept[:]}
+	if b.size > 1 {
+		kept.Kept = make([]bool, b.size)
+	}
+	for i := range kept.Kept {
+		kept.Kept[i] = rest.flag()
+	}
+	return kept, rest.err
+}

@@ -1,0 +1,1745 @@
+// Code generated from the headers of the Lua files by go generate; DO NOT EDIT.
+
+package scripts
+
+import "context"
+
+var (
+	fairlockAcquire        = Load("fairlock/acquire")
+	fairlockForce          = Load("fairlock/force")
+	fairlockInfo           = Load("fairlock/info")
+	fairlockLeaveQueue     = Load("fairlock/leave_queue")
+	fairlockRefresh        = Load("fairlock/refresh")
+	fairlockRelease        = Load("fairlock/release")
+	fairlockReleaseShared  = Load("fairlock/release_shared")
+	latchCountDown         = Load("latch/count_down")
+	latchDelete            = Load("latch/delete")
+	latchInfo              = Load("latch/info")
+	latchInit              = Load("latch/init")
+	lockAcquire            = Load("lock/acquire")
+	lockAcquireShared      = Load("lock/acquire_shared")
+	lockAdopt              = Load("lock/adopt")
+	lockCheck              = Load("lock/check")
+	lockForce              = Load("lock/force")
+	lockInfo               = Load("lock/info")
+	lockLeave              = Load("lock/leave")
+	lockList               = Load("lock/list")
+	lockNestedAcquire      = Load("lock/nested_acquire")
+	lockNestedRelease      = Load("lock/nested_release")
+	lockRelease            = Load("lock/release")
+	lockReleaseShared      = Load("lock/release_shared")
+	lockRenew              = Load("lock/renew")
+	lockRenewShared        = Load("lock/renew_shared")
+	permitsemaphoreAcquire = Load("permitsemaphore/acquire")
+	permitsemaphoreAdd     = Load("permitsemaphore/add")
+	permitsemaphoreAdopt   = Load("permitsemaphore/adopt")
+	permitsemaphoreCheck   = Load("permitsemaphore/check")
+	permitsemaphoreDelete  = Load("permitsemaphore/delete")
+	permitsemaphoreInfo    = Load("permitsemaphore/info")
+	permitsemaphoreInit    = Load("permitsemaphore/init")
+	permitsemaphoreRelease = Load("permitsemaphore/release")
+	permitsemaphoreRenew   = Load("permitsemaphore/renew")
+	permitsemaphoreResize  = Load("permitsemaphore/resize")
+	rwlockReadAcquire      = Load("rwlock/read_acquire")
+	rwlockReadAdopt        = Load("rwlock/read_adopt")
+	rwlockReadCheck        = Load("rwlock/read_check")
+	rwlockReadForce        = Load("rwlock/read_force")
+	rwlockReadInfo         = Load("rwlock/read_info")
+	rwlockReadRelease      = Load("rwlock/read_release")
+	rwlockReadRenew        = Load("rwlock/read_renew")
+	rwlockReadRenewShared  = Load("rwlock/read_renew_shared")
+	rwlockReadSetCount     = Load("rwlock/read_set_count")
+	rwlockWriteAcquire     = Load("rwlock/write_acquire")
+	rwlockWriteAdopt       = Load("rwlock/write_adopt")
+	rwlockWriteForce       = Load("rwlock/write_force")
+	rwlockWriteInfo        = Load("rwlock/write_info")
+	rwlockWriteRelease     = Load("rwlock/write_release")
+	semaphoreAcquire       = Load("semaphore/acquire")
+	semaphoreAdd           = Load("semaphore/add")
+	semaphoreDelete        = Load("semaphore/delete")
+	semaphoreDrain         = Load("semaphore/drain")
+	semaphoreInfo          = Load("semaphore/info")
+	semaphoreInit          = Load("semaphore/init")
+	semaphoreList          = Load("semaphore/list")
+	semaphoreRelease       = Load("semaphore/release")
+)
+
+// FairLockAcquire is a call of fairlock/acquire: acquire the lock if it is free and no waiter is
+// before, or join the queue.
+//
+// See fair_lock in fairlock/queue. The memory is that of this acquisition's release: it exists if a
+// late copy must not acquire.
+type FairLockAcquire struct {
+	LockHash     any
+	Channel      any
+	MemoryKey    any
+	SharedCounts any
+	Queue        any
+	Deadlines    any
+	Waiters      any
+	Clients      any
+	// id
+	Owner   string
+	TTL     Millis
+	Publish Command
+	// others may share the id; else it belongs to this acquisition alone
+	IsShared bool
+	// refuse a second count
+	RefuseSecond bool
+	// 1 to join the queue when refused; 2 to be granted the lock there, too
+	Joins int64
+	// of this waiter
+	Timeout Millis
+	// an id that is new after each restart
+	Client string
+	// with which its owner ids begin
+	ClientID string
+	// in a hold with the same id, which must still have the lock
+	IsNested bool
+	// of 16 digits, so that nobody else can guess what a grant says
+	Random int64
+}
+
+// FairLockAcquireReply is the reply to FairLockAcquire.
+type FairLockAcquireReply struct {
+	Acquired
+
+	Since     string
+	IsForeign bool
+}
+
+// Do runs the script. Redis returns 0 when acquired; "over" when this acquisition has ended;
+// "again" when a second count is refused; "lost" when the outer hold is gone; when refused
+// {holder's pttl, holder}, and, in the queue, the time at which it joined, and 1 if Redisson holds
+// the lock, or may before it. In the queue the pttl is -1 if the client sent a heartbeat a moment
+// ago: its refresh reads it.
+func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireReply, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	args := []any{c.Owner, c.TTL.value, c.Publish.name, flag(c.IsShared), flag(c.RefuseSecond), c.Joins, c.Timeout.value, c.Client, c.ClientID, flag(c.IsNested), c.Random}
+	got, rest, err := readAcquired(by.send(ctx, fairlockAcquire, keys, 8, args, 11))
+	reply := FairLockAcquireReply{Acquired: got}
+	if err != nil || !rest.more() {
+		return reply, err
+	}
+	reply.Since = rest.text()
+	reply.IsForeign = rest.flag()
+	return reply, rest.err
+}
+
+// FairLockForce is a call of fairlock/force: free the lock, whoever holds it; the next waiter gets
+// it.
+type FairLockForce struct {
+	LockHash any
+	Channel  any
+	// of this request
+	MemoryKey    any
+	SharedCounts any
+	// line of waiting clients; of a fair lock, its queue. This one and the next ones are for
+	// notify_free
+	Queue any
+	// optional: of a fair lock only; so are the next two
+	Deadlines any
+	// optional
+	Waiters any
+	// optional
+	Clients   any
+	Publish   Command
+	MemoryTTL Millis
+}
+
+// Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
+// request gets the same answer.
+func (c FairLockForce) Do(ctx context.Context, by Sender) (IDs, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readIDs(by.send(ctx, fairlockForce, keys, 5, args, 2))
+}
+
+// FairLockInfo is a call of fairlock/info: read who holds the lock, and its waiters.
+type FairLockInfo struct {
+	LockHash any
+	Queue    any
+}
+
+// FairLockInfoReply is the reply to FairLockInfo.
+type FairLockInfoReply struct {
+	Reply
+
+	PTTL    int64
+	Fields  []FairLockInfoField
+	Waiters []string
+}
+
+// FairLockInfoField is an element of FairLockInfoReply.Fields.
+type FairLockInfoField struct {
+	Field string
+	Value string
+}
+
+// Do runs the script. Redis returns the fields of the hash, and the ids in the queue.
+func (c FairLockInfo) Do(ctx context.Context, by Sender) (FairLockInfoReply, error) {
+	keys := []any{c.LockHash, c.Queue}
+	var args []any
+	got, rest, err := readList(by.send(ctx, fairlockInfo, keys, 2, args, 0))
+	reply := FairLockInfoReply{Reply: got}
+	if err != nil {
+		return reply, err
+	}
+	reply.PTTL = rest.number()
+	fields := rest.list()
+	for fields.more() {
+		reply.Fields = append(reply.Fields, FairLockInfoField{fields.text(), fields.text()})
+	}
+	if rest.err == nil {
+		rest.err = fields.err
+	}
+	waiters := rest.list()
+	for waiters.more() {
+		reply.Waiters = append(reply.Waiters, waiters.text())
+	}
+	if rest.err == nil {
+		rest.err = waiters.err
+	}
+	return reply, rest.err
+}
+
+// FairLockLeaveQueue is a call of fairlock/leave_queue: leave the queue.
+//
+// See fair_lock in fairlock/queue.
+type FairLockLeaveQueue struct {
+	LockHash     any
+	Channel      any
+	SharedCounts any
+	Queue        any
+	Deadlines    any
+	Waiters      any
+	Clients      any
+	// the waiter's
+	ID      string
+	Publish Command
+}
+
+// Do runs the script.
+func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
+	keys := []any{c.LockHash, c.Channel, c.LockHash, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	args := []any{c.ID, c.Publish.name}
+	return by.send(ctx, fairlockLeaveQueue, keys, 8, args, 2)
+}
+
+// FairLockRefresh is a call of fairlock/refresh: one heartbeat for all waiters of a client, and one
+// look at the queue for them.
+//
+// See fair_lock in fairlock/queue.
+type FairLockRefresh struct {
+	LockHash     any
+	Channel      any
+	SharedCounts any
+	Queue        any
+	Deadlines    any
+	Waiters      any
+	Clients      any
+	// an id that is new after each restart
+	Client  string
+	Publish Command
+	// of its waiters
+	LongestTimeout Millis
+	// that should be in the queue
+	IDs []string
+}
+
+// FairLockRefreshReply is the reply to FairLockRefresh.
+type FairLockRefreshReply struct {
+	Reply
+
+	PTTL       int64
+	Holder     string
+	Next       string
+	NextLeft   int64
+	NextIsOurs bool
+	Waiting    int64
+	Missing    []string
+}
+
+// Do runs the script. Redis returns the holder or ""; the next owner or "", how long that has to
+// acquire the lock, ms, and whether it is this client's; the length of the queue; those of the ids
+// that are not in it.
+func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshReply, error) {
+	keys := []any{c.LockHash, c.Channel, c.LockHash, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	args := append(make([]any, 0, 5), c.Client, c.Publish.name, c.LongestTimeout.value)
+	for _, element := range c.IDs {
+		args = append(args, element)
+	}
+	got, rest, err := readList(by.send(ctx, fairlockRefresh, keys, 8, args, len(args)))
+	reply := FairLockRefreshReply{Reply: got}
+	if err != nil {
+		return reply, err
+	}
+	reply.PTTL = rest.number()
+	reply.Holder = rest.text()
+	reply.Next = rest.text()
+	reply.NextLeft = rest.number()
+	reply.NextIsOurs = rest.flag()
+	reply.Waiting = rest.number()
+	for rest.more() {
+		reply.Missing = append(reply.Missing, rest.text())
+	}
+	return reply, rest.err
+}
+
+// FairLockRelease is a call of fairlock/release: end a private acquisition: its hold, or its place
+// in the queue.
+//
+// See fair_lock in fairlock/queue. The memory is of this release: 0 not held, 1 released, or the
+// answer that named the next holder.
+type FairLockRelease struct {
+	LockHash     any
+	Channel      any
+	MemoryKey    any
+	SharedCounts any
+	Queue        any
+	Deadlines    any
+	Waiters      any
+	Clients      any
+	// id
+	Owner     string
+	Publish   Command
+	MemoryTTL Millis
+	// an id that is new after each restart
+	Client string
+	// optional: rest of the minimum hold; 0 or missing: it is over
+	Rest Millis
+}
+
+// Do runs the script. Redis returns 0 when it was not held; else 1, or, if a waiter of the same
+// client holds the lock now, its id, the time at which it joined the queue, and the ttl.
+func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, c.Client, c.Rest.value}
+	return readFairReleased(by.send(ctx, fairlockRelease, keys, 8, args, 4))
+}
+
+// FairLockReleaseShared is a call of fairlock/release_shared: release one count of an owner id that
+// may be shared.
+type FairLockReleaseShared struct {
+	LockHash any
+	Channel  any
+	// of this request: 2 released, 3 nothing to release
+	MemoryKey    any
+	SharedCounts any
+	// line of waiting clients; of a fair lock, its queue. This one and the next ones are for
+	// notify_free
+	Queue any
+	// optional: of a fair lock only; so are the next two
+	Deadlines any
+	// optional
+	Waiters any
+	// optional
+	Clients any
+	// id
+	Owner     string
+	Publish   Command
+	MemoryTTL Millis
+	// release the count of this acquisition; else any count of the id
+	OnlyOwn bool
+	// if the lock hash has none
+	DefaultTTL Millis
+	// optional: rest of the minimum hold; 0 or missing: it is over
+	Rest Millis
+}
+
+// Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
+func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, flag(c.OnlyOwn), c.DefaultTTL.value, c.Rest.value}
+	return readNumber(by.send(ctx, fairlockReleaseShared, keys, 5, args, 5))
+}
+
+// LatchCountDown is a call of latch/count_down: lower the count by one; the last one opens the
+// latch and deletes it.
+type LatchCountDown struct {
+	CountKey any
+	Channel  any
+	// of this request
+	MemoryKey any
+	Publish   Command
+	MemoryTTL Millis
+}
+
+// Do runs the script. Redis returns 1.
+func (c LatchCountDown) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.CountKey, c.Channel, c.MemoryKey}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readNumber(by.send(ctx, latchCountDown, keys, 3, args, 2))
+}
+
+// LatchDelete is a call of latch/delete: delete the latch; it will not open any more.
+type LatchDelete struct {
+	CountKey any
+	Channel  any
+	// of this request
+	MemoryKey any
+	Publish   Command
+	MemoryTTL Millis
+}
+
+// Do runs the script. Redis returns 1 when there was one, 0 when not.
+func (c LatchDelete) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.CountKey, c.Channel, c.MemoryKey}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readNumber(by.send(ctx, latchDelete, keys, 3, args, 2))
+}
+
+// LatchInfo is a call of latch/info: read the count.
+type LatchInfo struct {
+	CountKey any
+}
+
+// Do runs the script. Redis returns the count, 0 when there is no latch.
+func (c LatchInfo) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.CountKey}
+	var args []any
+	return readNumber(by.send(ctx, latchInfo, keys, 1, args, 0))
+}
+
+// LatchInit is a call of latch/init: set the count, unless there is one.
+type LatchInit struct {
+	CountKey any
+	Channel  any
+	// of this request
+	MemoryKey any
+	Publish   Command
+	MemoryTTL Millis
+	// count
+	Wanted int64
+}
+
+// Do runs the script. Redis returns 1 when set, 0 when there was one.
+func (c LatchInit) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.CountKey, c.Channel, c.MemoryKey}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.Wanted}
+	return readNumber(by.send(ctx, latchInit, keys, 3, args, 3))
+}
+
+// LockAcquire is a call of lock/acquire: acquire the lock for an owner id that belongs to one
+// acquisition alone.
+type LockAcquire struct {
+	LockHash any
+	// on which the release will be published
+	Channel any
+	// of this acquisition's release; exists if a late copy must not acquire
+	MemoryKey any
+	// of waiting clients; for a client that polls, the mark of such clients
+	Line any
+	// optional: fencing token, for a fenced lock only
+	TokenKey any
+	// id
+	Owner   string
+	TTL     Millis
+	Publish Command
+	// optional: how many to reserve, for a fenced lock only
+	Tokens int64
+	// optional: the client's, in line; "": it polls; missing: neither
+	Place string
+	// optional: when it took that place, as an earlier reply says; "0": not known. If it polls: ttl of
+	// its mark, ms
+	Since string
+	// optional: the client has no other waiter
+	IsLast bool
+}
+
+// LockAcquireReply is the reply to LockAcquire.
+type LockAcquireReply struct {
+	Acquired
+
+	Since      int64
+	MustListen bool
+}
+
+// Do runs the script. Redis returns 0 when acquired, for a fenced lock the last token that was
+// reserved, as text; {holder's pttl, holder} when somebody else holds the lock, ” for a read-write
+// lock, and for a client in line also when it took its place, and 1 if it must listen on the common
+// channel; "over" when this acquisition was released already.
+func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.Line, c.TokenKey}
+	args := []any{c.Owner, c.TTL.value, c.Publish.name, c.Tokens, c.Place, c.Since, flag(c.IsLast)}
+	got, rest, err := readAcquired(by.send(ctx, lockAcquire, keys, 4, args, 3))
+	reply := LockAcquireReply{Acquired: got}
+	if err != nil || !rest.more() {
+		return reply, err
+	}
+	reply.Since = rest.number()
+	reply.MustListen = rest.flag()
+	return reply, rest.err
+}
+
+// LockAcquireShared is a call of lock/acquire_shared: acquire the lock, or one more count, for an
+// owner id that may be shared.
+type LockAcquireShared struct {
+	LockHash any
+	// on which the release will be published
+	Channel any
+	// of this acquisition's release; exists if a late copy must not acquire
+	MemoryKey    any
+	SharedCounts any
+	// optional: fencing token, for a fenced lock only
+	TokenKey any
+	// id
+	Owner   string
+	TTL     Millis
+	Publish Command
+	// refuse a second count
+	RefuseSecond bool
+	// in a hold with the same id, which must still have the lock
+	IsNested bool
+}
+
+// Do runs the script. Redis returns 0 when acquired, for a fenced lock the token, as text;
+// {holder's pttl, holder} when somebody else holds the lock, ” for a read-write lock; "over" when
+// this acquisition has ended; "again" when a second count is refused; "lost" when the outer hold is
+// gone.
+func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.LockHash, c.TokenKey}
+	args := []any{c.Owner, c.TTL.value, c.Publish.name, flag(c.RefuseSecond), flag(c.IsNested)}
+	got, _, err := readAcquired(by.send(ctx, lockAcquireShared, keys, 5, args, 5))
+	return got, err
+}
+
+// LockAdopt is a call of lock/adopt: replace a holder's owner id by a new one, which takes over all
+// its counts.
+type LockAdopt struct {
+	LockHash any
+	// on which the release will be published
+	Channel any
+	// of the new id's release; exists if a late copy must not adopt
+	MemoryKey    any
+	SharedCounts any
+	// id
+	NewOwner string
+	TTL      Millis
+	Publish  Command
+	// the holder's id
+	OldOwner string
+}
+
+// Do runs the script. Redis returns of counts taken over, or 0 when that holder has none.
+func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts}
+	args := []any{c.NewOwner, c.TTL.value, c.Publish.name, c.OldOwner}
+	return readNumber(by.send(ctx, lockAdopt, keys, 4, args, 4))
+}
+
+// LockCheck is a call of lock/check: ask whether the owner still holds the lock.
+type LockCheck struct {
+	LockHash any
+	// id
+	Owner string
+}
+
+// Do runs the script. Redis returns 1 or 0.
+func (c LockCheck) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash}
+	args := []any{c.Owner}
+	return readNumber(by.send(ctx, lockCheck, keys, 1, args, 1))
+}
+
+// LockForce is a call of lock/force: free the lock, whoever holds it.
+type LockForce struct {
+	LockHash any
+	Channel  any
+	// of this request
+	MemoryKey    any
+	SharedCounts any
+	// line of waiting clients; of a fair lock, its queue. This one and the next ones are for
+	// notify_free
+	Queue any
+	// optional: of a fair lock only; so are the next two
+	Deadlines any
+	// optional
+	Waiters any
+	// optional
+	Clients   any
+	Publish   Command
+	MemoryTTL Millis
+}
+
+// Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
+// request gets the same answer.
+func (c LockForce) Do(ctx context.Context, by Sender) (IDs, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readIDs(by.send(ctx, lockForce, keys, 5, args, 2))
+}
+
+// LockInfo is a call of lock/info: read who holds the lock.
+type LockInfo struct {
+	LockHash any
+	// optional: fencing token, for a fenced lock only
+	TokenKey any
+}
+
+// LockInfoReply is the reply to LockInfo.
+type LockInfoReply struct {
+	Reply
+
+	PTTL   int64
+	Token  string
+	Fields []LockInfoField
+}
+
+// LockInfoField is an element of LockInfoReply.Fields.
+type LockInfoField struct {
+	Field string
+	Value string
+}
+
+// Do runs the script. Redis returns the last token or ”; the fields of the hash.
+func (c LockInfo) Do(ctx context.Context, by Sender) (LockInfoReply, error) {
+	keys := []any{c.LockHash, c.TokenKey}
+	var args []any
+	got, rest, err := readList(by.send(ctx, lockInfo, keys, 1, args, 0))
+	reply := LockInfoReply{Reply: got}
+	if err != nil {
+		return reply, err
+	}
+	reply.PTTL = rest.number()
+	reply.Token = rest.text()
+	for rest.more() {
+		reply.Fields = append(reply.Fields, LockInfoField{rest.text(), rest.text()})
+	}
+	return reply, rest.err
+}
+
+// LockLeave is a call of lock/leave: give up a client's place in line.
+type LockLeave struct {
+	LockHash any
+	Channel  any
+	// of waiting clients
+	Line any
+	// the client's
+	Place   string
+	Publish Command
+}
+
+// Do runs the script. Redis returns 1 if it passed the lock on, else 0.
+func (c LockLeave) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.Channel, c.LockHash, c.LockHash, c.Line}
+	args := []any{c.Place, c.Publish.name}
+	return readNumber(by.send(ctx, lockLeave, keys, 5, args, 2))
+}
+
+// LockList is a call of lock/list: read the kind of a lock from its keys, and the fields of its
+// hash.
+type LockList struct {
+	LockHash any
+	// optional: fencing token
+	TokenKey any
+	// optional: of a fair lock
+	Queue any
+	// optional: with waiters in the fair queue. KEYS[2] to KEYS[4] are missing if they are in another
+	// cluster slot
+	Clients any
+}
+
+// LockListReply is the reply to LockList.
+type LockListReply struct {
+	Reply
+
+	Kind   string
+	PTTL   int64
+	Token  string
+	Fields []LockListField
+}
+
+// LockListField is an element of LockListReply.Fields.
+type LockListField struct {
+	Field string
+	Value string
+	PTTL  int64
+}
+
+// Do runs the script. Redis returns the last fencing token or ”; the fields of the hash, with the
+// pttl of the holder of each, without dead readers. The kind is "lock" if no other key exists.
+func (c LockList) Do(ctx context.Context, by Sender) (LockListReply, error) {
+	keys := []any{c.LockHash, c.TokenKey, c.Queue, c.Clients}
+	var args []any
+	got, rest, err := readList(by.send(ctx, lockList, keys, 1, args, 0))
+	reply := LockListReply{Reply: got}
+	if err != nil {
+		return reply, err
+	}
+	reply.Kind = rest.text()
+	reply.PTTL = rest.number()
+	reply.Token = rest.text()
+	for rest.more() {
+		reply.Fields = append(reply.Fields, LockListField{rest.text(), rest.text(), rest.number()})
+	}
+	return reply, rest.err
+}
+
+// LockNestedAcquire is a call of lock/nested_acquire: set the count of a private hold when another
+// one nests in it.
+type LockNestedAcquire struct {
+	LockHash     any
+	SharedCounts any
+	// of the owner
+	Field string
+	// count; 1 confirms an acquisition that was granted again
+	Wanted int64
+	// a longer one stays
+	TTL Millis
+}
+
+// Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
+func (c LockNestedAcquire) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.SharedCounts}
+	args := []any{c.Field, c.Wanted, c.TTL.value}
+	return readNumber(by.send(ctx, lockNestedAcquire, keys, 2, args, 3))
+}
+
+// LockNestedRelease is a call of lock/nested_release: set the count of a private hold when a nested
+// one is released.
+type LockNestedRelease struct {
+	LockHash     any
+	SharedCounts any
+	// of the owner
+	Field string
+	// count, at least 1
+	Wanted int64
+	// if the lock hash has none
+	DefaultTTL Millis
+}
+
+// Do runs the script. Redis returns 1, or 0 when this owner has no private count any more.
+func (c LockNestedRelease) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.SharedCounts}
+	args := []any{c.Field, c.Wanted, c.DefaultTTL.value}
+	return readNumber(by.send(ctx, lockNestedRelease, keys, 2, args, 3))
+}
+
+// LockRelease is a call of lock/release: release the lock of an owner id that is not shared, or
+// hand it off.
+type LockRelease struct {
+	LockHash any
+	Channel  any
+	// optional: of this release, for late copies of the acquisition
+	MemoryKey    any
+	SharedCounts any
+	// of waiting clients
+	Line any
+	// optional: memory of the successor's release, if there is a successor; without one, the mark of
+	// clients that poll, if they count
+	SuccessorMemory any
+	// optional: fencing token, for a fenced lock with a successor only
+	TokenKey any
+	// id
+	Owner   string
+	Publish Command
+	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
+	MemoryTTL Millis
+	// the client's, in line, if it goes to the end of the line now, or if the successor is the client's
+	// last waiter; else ""
+	Place string
+	// optional: rest of the minimum hold; 0 or missing: it is over
+	Rest Millis
+	// optional: its owner id, which belongs to one acquisition alone; missing: no successor
+	Successor string
+	// optional
+	SuccessorTTL Millis
+	// optional: how many to reserve for the successor, for a fenced lock only
+	Tokens int64
+}
+
+// Do runs the script. Redis returns 0 when it was not held; {0} when the successor has the lock
+// now, for a fenced lock {the last token that was reserved, as text}; else 1 and how many clients
+// received a message, and 1 more if others poll.
+func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
+	keys := []any{c.LockHash, c.Channel, either(c.MemoryKey, c.LockHash), c.SharedCounts, c.Line, c.SuccessorMemory, c.TokenKey}
+	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, c.Place, c.Rest.value, c.Successor, c.SuccessorTTL.value, c.Tokens}
+	got, _, err := readReleased(by.send(ctx, lockRelease, keys, 5, args, 4))
+	return got, err
+}
+
+// LockReleaseShared is a call of lock/release_shared: release one count of an owner id that may be
+// shared.
+type LockReleaseShared struct {
+	LockHash any
+	Channel  any
+	// of this request: 2 released, 3 nothing to release
+	MemoryKey    any
+	SharedCounts any
+	// line of waiting clients; of a fair lock, its queue. This one and the next ones are for
+	// notify_free
+	Queue any
+	// optional: of a fair lock only; so are the next two
+	Deadlines any
+	// optional
+	Waiters any
+	// optional
+	Clients any
+	// id
+	Owner     string
+	Publish   Command
+	MemoryTTL Millis
+	// release the count of this acquisition; else any count of the id
+	OnlyOwn bool
+	// if the lock hash has none
+	DefaultTTL Millis
+	// optional: rest of the minimum hold; 0 or missing: it is over
+	Rest Millis
+}
+
+// Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
+func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, flag(c.OnlyOwn), c.DefaultTTL.value, c.Rest.value}
+	return readNumber(by.send(ctx, lockReleaseShared, keys, 5, args, 5))
+}
+
+// LockRenew is a call of lock/renew: extend many locks, each for its owner; a longer TTL stays.
+type LockRenew struct {
+	LockHash any
+	Owner    string
+	TTL      Millis
+}
+
+// Script returns the script. Elements of one script may share a batch.
+func (LockRenew) Script() *Script { return lockRenew }
+
+// AddTo adds c to a batch. Redis returns for each, 1, or 0 when the owner does not hold the lock
+// any more or the key has another type.
+func (c LockRenew) AddTo(b *Batch) {
+	b.begin(lockRenew)
+	b.keys = append(b.keys, c.LockHash)
+	b.args = append(b.args, c.Owner, c.TTL.value)
+}
+
+// LockRenewShared is a call of lock/renew_shared: extend many locks, each for an acquisition with
+// WithOwner; a longer TTL stays.
+//
+// Field of the owner, and the acquisition's memory key. A ttl of 0 extends nothing.
+type LockRenewShared struct {
+	LockHash     any
+	SharedCounts any
+	Field        string
+	TTL          Millis
+	MemoryKey    string
+}
+
+// Script returns the script. Elements of one script may share a batch.
+func (LockRenewShared) Script() *Script { return lockRenewShared }
+
+// AddTo adds c to a batch. Redis returns for each, 1, or 0 when the acquisition has no count any
+// more or the key has another type.
+func (c LockRenewShared) AddTo(b *Batch) {
+	b.begin(lockRenewShared)
+	b.keys = append(b.keys, c.LockHash, c.SharedCounts)
+	b.args = append(b.args, c.Field, c.TTL.value, c.MemoryKey)
+}
+
+// PermitSemaphoreAcquire is a call of permitsemaphore/acquire: acquire permits, all or none, for
+// ids of one acquisition alone.
+type PermitSemaphoreAcquire struct {
+	// free permits
+	PermitsKey any
+	// on which the release will be published
+	Channel any
+	// of this acquisition's release
+	MemoryKey any
+	Leases    any
+	Publish   Command
+	// how many expired leases to collect at most
+	MaxCollected int64
+	// of 16 bytes each
+	IDs string
+	TTL Millis
+}
+
+// Do runs the script. Redis returns {1, free permits} when acquired; {0, free permits, ms until a
+// lease ends} when there are too few: -1 when none will end, 0 when more are to be collected; {0}
+// when no number is set; "over" when this acquisition was released already.
+func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (LeasedPermits, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
+	args := []any{c.Publish.name, c.MaxCollected, c.IDs, c.TTL.value}
+	return readLeasedPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
+}
+
+// PermitSemaphoreAdd is a call of permitsemaphore/add: add permits, or take some away; a TTL stays.
+type PermitSemaphoreAdd struct {
+	// free permits
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	Leases    any
+	Publish   Command
+	MemoryTTL Millis
+	// how many to add
+	More int64
+}
+
+// Do runs the script. Redis returns 1.
+func (c PermitSemaphoreAdd) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.More}
+	return readNumber(by.send(ctx, permitsemaphoreAdd, keys, 4, args, 3))
+}
+
+// PermitSemaphoreAdopt is a call of permitsemaphore/adopt: replace the ids of acquired permits by
+// new ones, all or none.
+type PermitSemaphoreAdopt struct {
+	// free permits
+	PermitsKey any
+	// on which the release will be published
+	Channel any
+	// of the new ids' release
+	MemoryKey any
+	Leases    any
+	Publish   Command
+	// of 16 bytes each
+	OldIDs string
+	// as many
+	NewIDs string
+	TTL    Millis
+}
+
+// Do runs the script. Redis returns 1, or 0 when not all of the old ids are held.
+func (c PermitSemaphoreAdopt) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
+	args := []any{c.Publish.name, c.OldIDs, c.NewIDs, c.TTL.value}
+	return readNumber(by.send(ctx, permitsemaphoreAdopt, keys, 4, args, 4))
+}
+
+// PermitSemaphoreCheck is a call of permitsemaphore/check: ask whether permits are still held.
+type PermitSemaphoreCheck struct {
+	// free permits
+	PermitsKey any
+	Leases     any
+	// of 16 bytes each
+	IDs string
+}
+
+// Do runs the script. Redis returns 1 when all are, 0 when not.
+func (c PermitSemaphoreCheck) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.PermitsKey, c.PermitsKey, c.Leases}
+	args := []any{c.IDs}
+	return readNumber(by.send(ctx, permitsemaphoreCheck, keys, 4, args, 1))
+}
+
+// PermitSemaphoreDelete is a call of permitsemaphore/delete: delete the semaphore; its acquired
+// permits are lost.
+type PermitSemaphoreDelete struct {
+	// free permits
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	Leases    any
+	Publish   Command
+	MemoryTTL Millis
+}
+
+// Do runs the script. Redis returns 1 when there was one, 0 when not.
+func (c PermitSemaphoreDelete) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readNumber(by.send(ctx, permitsemaphoreDelete, keys, 4, args, 2))
+}
+
+// PermitSemaphoreInfo is a call of permitsemaphore/info: read how many permits are free, and who
+// holds the others.
+type PermitSemaphoreInfo struct {
+	// free permits
+	PermitsKey any
+	Leases     any
+}
+
+// PermitSemaphoreInfoReply is the reply to PermitSemaphoreInfo.
+type PermitSemaphoreInfoReply struct {
+	Reply
+
+	Now  int64
+	Free int64
+	Held []PermitSemaphoreInfoHeld
+}
+
+// PermitSemaphoreInfoHeld is an element of PermitSemaphoreInfoReply.Held.
+type PermitSemaphoreInfoHeld struct {
+	ID     string
+	EndsAt string
+}
+
+// Do runs the script. Redis returns now, ms; free permits, including those whose leases have
+// expired; each held permit, and the time at which its lease ends, ms.
+func (c PermitSemaphoreInfo) Do(ctx context.Context, by Sender) (PermitSemaphoreInfoReply, error) {
+	keys := []any{c.PermitsKey, c.PermitsKey, c.PermitsKey, c.Leases}
+	var args []any
+	got, rest, err := readList(by.send(ctx, permitsemaphoreInfo, keys, 4, args, 0))
+	reply := PermitSemaphoreInfoReply{Reply: got}
+	if err != nil {
+		return reply, err
+	}
+	reply.Now = rest.number()
+	reply.Free = rest.number()
+	for rest.more() {
+		reply.Held = append(reply.Held, PermitSemaphoreInfoHeld{rest.text(), rest.text()})
+	}
+	return reply, rest.err
+}
+
+// PermitSemaphoreInit is a call of permitsemaphore/init: set the number of permits, unless it is
+// set.
+type PermitSemaphoreInit struct {
+	// free permits
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	Leases    any
+	Publish   Command
+	MemoryTTL Millis
+	Permits   int64
+}
+
+// Do runs the script. Redis returns 1 when set, 0 when it was set before.
+func (c PermitSemaphoreInit) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.Permits}
+	return readNumber(by.send(ctx, permitsemaphoreInit, keys, 4, args, 3))
+}
+
+// PermitSemaphoreRelease is a call of permitsemaphore/release: release permits, or hand them off.
+type PermitSemaphoreRelease struct {
+	// free permits
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	Leases    any
+	// optional: memory of the successor's release, if there is a successor
+	SuccessorMemory any
+	Publish         Command
+	MemoryTTL       Millis
+	// of 16 bytes each
+	IDs string
+	// release all or none; else those that are left
+	AllOrNone bool
+	// optional: rest of the minimum hold; 0 or missing: it is over
+	Rest Millis
+	// optional: missing: no successor
+	SuccessorIDs string
+	// optional
+	SuccessorTTL Millis
+}
+
+// Do runs the script. Redis returns 0 when not all were held; {free permits} when the successor has
+// its permits now; else 1 and how many received the release message.
+func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.IDs, flag(c.AllOrNone), c.Rest.value, c.SuccessorIDs, c.SuccessorTTL.value}
+	got, _, err := readReleased(by.send(ctx, permitsemaphoreRelease, keys, 4, args, 4))
+	return got, err
+}
+
+// PermitSemaphoreRenew is a call of permitsemaphore/renew: extend the permits of many acquisitions;
+// a longer lease stays.
+//
+// Ids of 16 bytes each.
+type PermitSemaphoreRenew struct {
+	PermitsKey any
+	Leases     any
+	IDs        string
+	TTL        Millis
+}
+
+// Script returns the script. Elements of one script may share a batch.
+func (PermitSemaphoreRenew) Script() *Script { return permitsemaphoreRenew }
+
+// AddTo adds c to a batch. Redis returns for each, 1, or 0 when not all of its permits are held any
+// more or a key has another type.
+func (c PermitSemaphoreRenew) AddTo(b *Batch) {
+	b.begin(permitsemaphoreRenew)
+	b.keys = append(b.keys, c.PermitsKey, c.Leases)
+	b.args = append(b.args, c.IDs, c.TTL.value)
+}
+
+// PermitSemaphoreResize is a call of permitsemaphore/resize: set the number of free and acquired
+// permits together.
+type PermitSemaphoreResize struct {
+	// free permits
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	Leases    any
+	Publish   Command
+	MemoryTTL Millis
+	// permits, free and acquired
+	Wanted int64
+}
+
+// Do runs the script. Redis returns 1.
+func (c PermitSemaphoreResize) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.Wanted}
+	return readNumber(by.send(ctx, permitsemaphoreResize, keys, 4, args, 3))
+}
+
+// RWLockReadAcquire is a call of rwlock/read_acquire: acquire the lock for reading; if granted,
+// also for companions.
+//
+// An id that belongs to one acquisition alone.
+type RWLockReadAcquire struct {
+	LockHash any
+	// of releases
+	Channel any
+	// of this request; exists if a late copy must not acquire
+	MemoryKey any
+	// of a waiting writer
+	ClaimKey     any
+	SharedCounts any
+	// optional: of clients that poll, if this one does
+	Mark any
+	// id
+	Owner   string
+	TTL     Millis
+	Publish Command
+	// others may share the id; else it belongs to this acquisition alone
+	IsShared bool
+	// refuse a second count
+	RefuseSecond bool
+	// in a hold with the same id, which must still have the lock
+	IsNested bool
+	// optional
+	MarkTTL    Millis
+	Companions []RWLockReadAcquireCompanion
+}
+
+// RWLockReadAcquireCompanion is an element of RWLockReadAcquire.Companions.
+type RWLockReadAcquireCompanion struct {
+	// of each companion's request
+	MemoryKey any
+	Owner     string
+	TTL       Millis
+}
+
+// RWLockReadAcquireReply is the reply to RWLockReadAcquire.
+type RWLockReadAcquireReply struct {
+	Acquired
+
+	Companions []bool
+}
+
+// Do runs the script. Redis returns 0 when acquired, with companions {"in", and for each 1 when it
+// acquired, or 0}; {pttl of the obstacle, writer} when refused; "over" when this acquisition has
+// ended; "again" when a second count is refused; "lost" when the outer hold is gone.
+func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquireReply, error) {
+	keys := append(make([]any, 0, 7), c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts)
+	for _, element := range c.Companions {
+		keys = append(keys, element.MemoryKey)
+	}
+	if last := c.Mark; last != nil {
+		keys = append(keys, last)
+	}
+	args := append(make([]any, 0, 8), c.Owner, c.TTL.value, c.Publish.name, flag(c.IsShared), flag(c.RefuseSecond), flag(c.IsNested))
+	for _, element := range c.Companions {
+		args = append(args, element.Owner, element.TTL.value)
+	}
+	if last := c.MarkTTL.value; last != nil {
+		args = append(args, last)
+	}
+	got, rest, err := readAcquired(by.send(ctx, rwlockReadAcquire, keys, len(keys), args, len(args)))
+	reply := RWLockReadAcquireReply{Acquired: got}
+	if err != nil || !rest.more() {
+		return reply, err
+	}
+	for rest.more() {
+		reply.Companions = append(reply.Companions, rest.flag())
+	}
+	return reply, rest.err
+}
+
+// RWLockReadAdopt is a call of rwlock/read_adopt: replace a reader's owner id by a new one, which
+// takes over all its holds.
+type RWLockReadAdopt struct {
+	LockHash any
+	// of releases
+	Channel any
+	// of this request: 1 acquired, 2 released, 3 must not acquire
+	MemoryKey any
+	// of a waiting writer
+	ClaimKey     any
+	SharedCounts any
+	// id
+	NewOwner string
+	TTL      Millis
+	Publish  Command
+	// the reader's id
+	OldOwner string
+}
+
+// Do runs the script. Redis returns of counts taken over, 0 when that reader has none, -1 when it
+// is also the writer.
+func (c RWLockReadAdopt) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	args := []any{c.NewOwner, c.TTL.value, c.Publish.name, c.OldOwner}
+	return readNumber(by.send(ctx, rwlockReadAdopt, keys, 5, args, 4))
+}
+
+// RWLockReadCheck is a call of rwlock/read_check: ask whether a reader is alive.
+type RWLockReadCheck struct {
+	LockHash any
+	// of the reader's first hold. The script derives this name itself; it is in KEYS so that Redis
+	// answers TRYAGAIN while the slot moves, and the reader does not look dead
+	HoldKey any
+	// id
+	Owner string
+}
+
+// Do runs the script. Redis returns 1 or 0.
+func (c RWLockReadCheck) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.HoldKey}
+	args := []any{c.Owner}
+	return readNumber(by.send(ctx, rwlockReadCheck, keys, 2, args, 1))
+}
+
+// RWLockReadForce is a call of rwlock/read_force: free the lock of all its readers.
+type RWLockReadForce struct {
+	LockHash any
+	// of releases
+	Channel any
+	// of this request
+	MemoryKey any
+	// of a waiting writer
+	ClaimKey     any
+	SharedCounts any
+	Publish      Command
+	MemoryTTL    Millis
+}
+
+// Do runs the script. Redis returns of the readers, 0 when there were none. A copy of this request
+// gets the same answer.
+func (c RWLockReadForce) Do(ctx context.Context, by Sender) (IDs, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readIDs(by.send(ctx, rwlockReadForce, keys, 5, args, 2))
+}
+
+// RWLockReadInfo is a call of rwlock/read_info: list the live readers.
+type RWLockReadInfo struct {
+	LockHash any
+}
+
+// RWLockReadInfoReply is the reply to RWLockReadInfo.
+type RWLockReadInfoReply struct {
+	Reply
+
+	PTTL    int64
+	Holders []RWLockReadInfoHolder
+}
+
+// RWLockReadInfoHolder is an element of RWLockReadInfoReply.Holders.
+type RWLockReadInfoHolder struct {
+	ID    string
+	Count int64
+	PTTL  int64
+}
+
+// Do runs the script. Redis returns of the hash, and of the longest hold of each.
+func (c RWLockReadInfo) Do(ctx context.Context, by Sender) (RWLockReadInfoReply, error) {
+	keys := []any{c.LockHash}
+	var args []any
+	got, rest, err := readList(by.send(ctx, rwlockReadInfo, keys, 1, args, 0))
+	reply := RWLockReadInfoReply{Reply: got}
+	if err != nil {
+		return reply, err
+	}
+	reply.PTTL = rest.number()
+	for rest.more() {
+		reply.Holders = append(reply.Holders, RWLockReadInfoHolder{rest.text(), rest.number(), rest.number()})
+	}
+	return reply, rest.err
+}
+
+// RWLockReadRelease is a call of rwlock/read_release: release a reader's counts; the last reader
+// frees the lock.
+type RWLockReadRelease struct {
+	LockHash any
+	// of releases
+	Channel any
+	// of this request: 2 released, 3 nothing to release
+	MemoryKey any
+	// of a waiting writer
+	ClaimKey     any
+	SharedCounts any
+	// id
+	Owner     string
+	Publish   Command
+	MemoryTTL Millis
+	// release one count; else all that are not shared
+	IsShared bool
+	// with is_shared: release the count of this acquisition; else any count, a shared one if there is
+	// one
+	OnlyOwn bool
+	// optional: rest of the minimum hold; 0 or missing: it is over
+	Rest Millis
+}
+
+// Do runs the script. Redis returns 1 when it was held, 0 when not.
+func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, flag(c.IsShared), flag(c.OnlyOwn), 0, c.Rest.value}
+	return readNumber(by.send(ctx, rwlockReadRelease, keys, 5, args, 6))
+}
+
+// RWLockReadRenew is a call of rwlock/read_renew: extend the leases of many readers, with all
+// holds; a longer TTL stays.
+//
+// Of its first hold. The script derives that name itself; it is in KEYS so that Redis answers
+// TRYAGAIN while the slot moves, and the reader does not look dead.
+type RWLockReadRenew struct {
+	LockHash any
+	HoldKey  any
+	Owner    string
+	TTL      Millis
+}
+
+// Script returns the script. Elements of one script may share a batch.
+func (RWLockReadRenew) Script() *Script { return rwlockReadRenew }
+
+// AddTo adds c to a batch. Redis returns for each, 1, or 0 when the reader is dead or the lock's
+// key has another type.
+func (c RWLockReadRenew) AddTo(b *Batch) {
+	b.begin(rwlockReadRenew)
+	b.keys = append(b.keys, c.LockHash, c.HoldKey)
+	b.args = append(b.args, c.Owner, c.TTL.value)
+}
+
+// RWLockReadRenewShared is a call of rwlock/read_renew_shared: extend the leases of many readers,
+// each for an owner's acquisition.
+//
+// Hold_key is that of its first hold (see rwlock/read_renew).
+//
+// The acquisition's memory key. A ttl of 0 extends nothing.
+type RWLockReadRenewShared struct {
+	LockHash     any
+	HoldKey      any
+	SharedCounts any
+	Owner        string
+	TTL          Millis
+	MemoryKey    string
+}
+
+// Script returns the script. Elements of one script may share a batch.
+func (RWLockReadRenewShared) Script() *Script { return rwlockReadRenewShared }
+
+// AddTo adds c to a batch. Redis returns for each, 1, or 0 when the reader is dead, the acquisition
+// has no count any more or the lock's key has another type.
+func (c RWLockReadRenewShared) AddTo(b *Batch) {
+	b.begin(rwlockReadRenewShared)
+	b.keys = append(b.keys, c.LockHash, c.HoldKey, c.SharedCounts)
+	b.args = append(b.args, c.Owner, c.TTL.value, c.MemoryKey)
+}
+
+// RWLockReadSetCount is a call of rwlock/read_set_count: set the count of a reader's private holds,
+// which nest.
+type RWLockReadSetCount struct {
+	LockHash     any
+	SharedCounts any
+	// of this count that was executed: a late copy of an earlier one does nothing
+	LatestChange any
+	// id
+	Owner string
+	// count, at least 1
+	WantedPrivate int64
+	// of an additional hold; 0 after a release
+	TTL Millis
+	// after a release: what the other holds need; -1 to keep the longest lease
+	NeededMs int64
+	// of this change
+	Change    int64
+	MemoryTTL Millis
+}
+
+// Do runs the script. Redis returns 1, or 0 when the reader is dead, or has no private count.
+func (c RWLockReadSetCount) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.SharedCounts, c.LatestChange}
+	args := []any{c.Owner, c.WantedPrivate, c.TTL.value, c.NeededMs, c.Change, c.MemoryTTL.value}
+	return readNumber(by.send(ctx, rwlockReadSetCount, keys, 3, args, 6))
+}
+
+// RWLockWriteAcquire is a call of rwlock/write_acquire: acquire the lock for writing, or claim it
+// while there are readers.
+type RWLockWriteAcquire struct {
+	LockHash any
+	// of releases
+	Channel any
+	// of this request; exists if a late copy must not acquire
+	MemoryKey any
+	// of a waiting writer; its value is the memory key of the writer's request
+	ClaimKey     any
+	SharedCounts any
+	// optional: of clients that poll, if this one does
+	Mark any
+	// id
+	Owner   string
+	TTL     Millis
+	Publish Command
+	// others may share the id; else it belongs to this acquisition alone
+	IsShared bool
+	// refuse a second count
+	RefuseSecond bool
+	// 0 to claim nothing
+	ClaimTTL Millis
+	// in a hold with the same id, which must still be the writer
+	IsNested bool
+	// optional
+	MarkTTL Millis
+}
+
+// RWLockWriteAcquireReply is the reply to RWLockWriteAcquire.
+type RWLockWriteAcquireReply struct {
+	Acquired
+
+	Claimed bool
+}
+
+// Do runs the script. Redis returns 0 when acquired; {pttl, holder} when somebody else holds the
+// lock, with a third element when claimed; "over" when this acquisition has ended; "again" when a
+// second count is refused, or its own id is a reader; "lost" when the outer hold is gone.
+func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcquireReply, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Mark}
+	args := []any{c.Owner, c.TTL.value, c.Publish.name, flag(c.IsShared), flag(c.RefuseSecond), c.ClaimTTL.value, flag(c.IsNested), c.MarkTTL.value}
+	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 5, args, 7))
+	reply := RWLockWriteAcquireReply{Acquired: got}
+	if err != nil || !rest.more() {
+		return reply, err
+	}
+	reply.Claimed = rest.flag()
+	return reply, rest.err
+}
+
+// RWLockWriteAdopt is a call of rwlock/write_adopt: replace a writer's owner id by a new one, which
+// takes over all its counts.
+type RWLockWriteAdopt struct {
+	LockHash any
+	// of releases
+	Channel any
+	// of this request: 1 acquired, 2 released, 3 must not acquire
+	MemoryKey any
+	// of a waiting writer
+	ClaimKey     any
+	SharedCounts any
+	// id
+	NewOwner string
+	TTL      Millis
+	Publish  Command
+	// the writer's id
+	OldOwner string
+}
+
+// Do runs the script. Redis returns of counts taken over, or 0 when that writer has none.
+func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	args := []any{c.NewOwner, c.TTL.value, c.Publish.name, c.OldOwner}
+	return readNumber(by.send(ctx, rwlockWriteAdopt, keys, 5, args, 4))
+}
+
+// RWLockWriteForce is a call of rwlock/write_force: free the lock of its writer. The writer's read
+// holds stay.
+type RWLockWriteForce struct {
+	LockHash any
+	// of releases
+	Channel any
+	// of this request
+	MemoryKey any
+	// of a waiting writer
+	ClaimKey     any
+	SharedCounts any
+	Publish      Command
+	MemoryTTL    Millis
+}
+
+// Do runs the script. Redis returns {the writer's id}, 0 when there was none. A copy of this
+// request gets the same answer.
+func (c RWLockWriteForce) Do(ctx context.Context, by Sender) (IDs, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readIDs(by.send(ctx, rwlockWriteForce, keys, 5, args, 2))
+}
+
+// RWLockWriteInfo is a call of rwlock/write_info: read who is the writer.
+type RWLockWriteInfo struct {
+	LockHash any
+}
+
+// RWLockWriteInfoReply is the reply to RWLockWriteInfo.
+type RWLockWriteInfoReply struct {
+	Reply
+
+	PTTL    int64
+	Holders []RWLockWriteInfoHolder
+}
+
+// RWLockWriteInfoHolder is an element of RWLockWriteInfoReply.Holders.
+type RWLockWriteInfoHolder struct {
+	ID    string
+	Count int64
+	PTTL  int64
+}
+
+// Do runs the script. Redis returns of the hash; of the writer, if there is one.
+func (c RWLockWriteInfo) Do(ctx context.Context, by Sender) (RWLockWriteInfoReply, error) {
+	keys := []any{c.LockHash}
+	var args []any
+	got, rest, err := readList(by.send(ctx, rwlockWriteInfo, keys, 1, args, 0))
+	reply := RWLockWriteInfoReply{Reply: got}
+	if err != nil {
+		return reply, err
+	}
+	reply.PTTL = rest.number()
+	for rest.more() {
+		reply.Holders = append(reply.Holders, RWLockWriteInfoHolder{rest.text(), rest.number(), rest.number()})
+	}
+	return reply, rest.err
+}
+
+// RWLockWriteRelease is a call of rwlock/write_release: release a writer's counts and its claim, or
+// hand the lock off.
+type RWLockWriteRelease struct {
+	LockHash any
+	// of releases
+	Channel any
+	// of this request: 2 released, 3 nothing to release
+	MemoryKey any
+	// of a waiting writer; its value is the memory key of the writer's request
+	ClaimKey     any
+	SharedCounts any
+	// optional: memory of the successor's request, if there is a successor; without one, the mark of
+	// clients that poll, if they count
+	SuccessorMemory any
+	// id
+	Owner     string
+	Publish   Command
+	MemoryTTL Millis
+	// release one count; else all that are not shared
+	IsShared bool
+	// with is_shared: release the count of this acquisition; else any count, a shared one if there is
+	// one
+	OnlyOwn bool
+	// if the hash has none
+	DefaultTTL Millis
+	// optional: rest of the minimum hold; 0 or missing: it is over
+	Rest Millis
+	// optional: its owner id, which belongs to one acquisition alone; missing: no successor
+	Successor string
+	// optional
+	SuccessorTTL Millis
+}
+
+// Do runs the script. Redis returns 0 when it was not held; {0} when the successor has the lock
+// now; else 1 and how many received the release message, and 1 more if others poll.
+func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error) {
+	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.SuccessorMemory}
+	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, flag(c.IsShared), flag(c.OnlyOwn), c.DefaultTTL.value, c.Rest.value, c.Successor, c.SuccessorTTL.value}
+	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 5, args, 6))
+	return got, err
+}
+
+// SemaphoreAcquire is a call of semaphore/acquire: acquire permits, all or none.
+type SemaphoreAcquire struct {
+	// permits left
+	PermitsKey any
+	// on which the release will be published
+	Channel any
+	// of this acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
+	MemoryKey any
+	// of the semaphore
+	EpochKey  any
+	Publish   Command
+	MemoryTTL Millis
+	// permits, at least 1
+	Wanted int64
+}
+
+// Do runs the script. Redis returns {1, permits left, epoch} when acquired; {0, permits left} when
+// there are too few; {0} when no number is set; "over" when this acquisition has ended.
+func (c SemaphoreAcquire) Do(ctx context.Context, by Sender) (Permits, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.Wanted}
+	return readPermits(by.send(ctx, semaphoreAcquire, keys, 4, args, 3))
+}
+
+// SemaphoreAdd is a call of semaphore/add: add permits, or take some away; a TTL stays.
+type SemaphoreAdd struct {
+	// permits left
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	// of the semaphore
+	EpochKey  any
+	Publish   Command
+	MemoryTTL Millis
+	// how many to add
+	More int64
+}
+
+// Do runs the script. Redis returns 1.
+func (c SemaphoreAdd) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.More}
+	return readNumber(by.send(ctx, semaphoreAdd, keys, 4, args, 3))
+}
+
+// SemaphoreDelete is a call of semaphore/delete: delete the semaphore.
+type SemaphoreDelete struct {
+	// permits left
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	// of the semaphore
+	EpochKey  any
+	Publish   Command
+	MemoryTTL Millis
+}
+
+// Do runs the script. Redis returns 1 when there was one, 0 when not.
+func (c SemaphoreDelete) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readNumber(by.send(ctx, semaphoreDelete, keys, 4, args, 2))
+}
+
+// SemaphoreDrain is a call of semaphore/drain: take all permits that are left; a TTL stays.
+type SemaphoreDrain struct {
+	// permits left
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	Publish   Command
+	MemoryTTL Millis
+}
+
+// Do runs the script. Redis returns of permits taken; below 0 when so many were missing.
+func (c SemaphoreDrain) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey}
+	args := []any{c.Publish.name, c.MemoryTTL.value}
+	return readNumber(by.send(ctx, semaphoreDrain, keys, 3, args, 2))
+}
+
+// SemaphoreInfo is a call of semaphore/info: read how many permits are left.
+type SemaphoreInfo struct {
+	// permits left
+	PermitsKey any
+}
+
+// Do runs the script. Redis returns of permits left, 0 when there is no semaphore.
+func (c SemaphoreInfo) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey}
+	var args []any
+	return readNumber(by.send(ctx, semaphoreInfo, keys, 1, args, 0))
+}
+
+// SemaphoreInit is a call of semaphore/init: set the number of permits, unless it is set.
+type SemaphoreInit struct {
+	// permits left
+	PermitsKey any
+	Channel    any
+	// of this request
+	MemoryKey any
+	// of the semaphore
+	EpochKey  any
+	Publish   Command
+	MemoryTTL Millis
+	Permits   int64
+}
+
+// Do runs the script. Redis returns 1 when set, 0 when it was set before.
+func (c SemaphoreInit) Do(ctx context.Context, by Sender) (Number, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.Permits}
+	return readNumber(by.send(ctx, semaphoreInit, keys, 4, args, 3))
+}
+
+// SemaphoreList is a call of semaphore/list: read a number, and whether it counts permits with
+// leases.
+type SemaphoreList struct {
+	NumberKey any
+	// optional: missing if they are in another cluster slot
+	Leases any
+}
+
+// SemaphoreListReply is the reply to SemaphoreList.
+type SemaphoreListReply struct {
+	Reply
+
+	Kind   string
+	PTTL   int64
+	Number string
+}
+
+// Do runs the script. Redis returns the number as text; an empty list if there is no whole number.
+// The kind is "permits" if there are leases, else "integer": the key of a semaphore or a latch
+// looks like any other number.
+func (c SemaphoreList) Do(ctx context.Context, by Sender) (SemaphoreListReply, error) {
+	keys := []any{c.NumberKey, c.Leases}
+	var args []any
+	got, rest, err := readList(by.send(ctx, semaphoreList, keys, 1, args, 0))
+	reply := SemaphoreListReply{Reply: got}
+	if err != nil || !rest.more() {
+		return reply, err
+	}
+	reply.Kind = rest.text()
+	reply.PTTL = rest.number()
+	reply.Number = rest.text()
+	return reply, rest.err
+}
+
+// SemaphoreRelease is a call of semaphore/release: release the permits of one acquisition, once, or
+// hand them off.
+type SemaphoreRelease struct {
+	// permits left
+	PermitsKey any
+	Channel    any
+	// of the acquisition: 1 and the epoch acquired, 2 released, 3 must not acquire
+	MemoryKey any
+	// of the semaphore
+	EpochKey any
+	// optional: memory of the successor's acquisition, if there is one
+	SuccessorMemory any
+	Publish         Command
+	MemoryTTL       Millis
+	Permits         int64
+	// release only if the memory says that the acquisition acquired
+	OnlyIfAcquired bool
+	// in which it acquired, where the memory does not say that
+	KnownEpoch int64
+	// optional: missing: no successor
+	SuccessorPermits int64
+	// optional
+	SuccessorMemoryTTL Millis
+}
+
+// SemaphoreReleaseReply is the reply to SemaphoreRelease.
+type SemaphoreReleaseReply struct {
+	Released
+
+	Epoch int64
+}
+
+// Do runs the script. Redis returns 0 when there was nothing to release, or no semaphore; {permits
+// left, epoch} when the successor has its permits now; else 1 and how many received the release
+// message.
+func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseReply, error) {
+	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
+	args := []any{c.Publish.name, c.MemoryTTL.value, c.Permits, flag(c.OnlyIfAcquired), c.KnownEpoch, c.SuccessorPermits, c.SuccessorMemoryTTL.value}
+	got, rest, err := readReleased(by.send(ctx, semaphoreRelease, keys, 4, args, 5))
+	reply := SemaphoreReleaseReply{Released: got}
+	if err != nil || !got.HandedOff {
+		return reply, err
+	}
+	reply.Epoch = rest.number()
+	return reply, rest.err
+}

@@ -1,0 +1,18 @@
+-- fairlock/release_shared: release one count of an owner id that may be shared.
+-- uses     lock/release_shared
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel
+-- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
+-- KEYS[4]  shared_counts
+-- KEYS[5]  queue: line of waiting clients; of a fair lock, its queue. This one and the next ones
+--          are for notify_free
+-- KEYS[6]  deadlines (optional): of a fair lock only; so are the next two
+-- KEYS[7]  waiters (optional)
+-- KEYS[8]  clients (optional)
+-- ARGV[1]  owner (text): id
+-- ARGV[2]  publish (command)
+-- ARGV[3]  memory_ttl_ms (ms)
+-- ARGV[4]  only_own (flag): release the count of this acquisition; else any count of the id
+-- ARGV[5]  default_ttl_ms (ms): if the lock hash has none
+-- ARGV[6]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
+-- returns  number: 1 when a count was released, 0 when there was none

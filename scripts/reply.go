@@ -1,0 +1,308 @@
+package scripts
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// How replies are read. A reply of another form than the script's header states comes from something
+// that is not a Redis, such as a proxy. It must not pass for an answer: the call fails, and its outcome is
+// unknown. The functions here return the reply in any case: it says whether the call is in doubt.
+
+// Unreadable is the error of a reply of the wrong form. An acquisition that gets one is rolled back.
+func Unreadable(value any) error {
+	return &Error{Script: "reply", Outcome: Unknown, Err: fmt.Errorf("a %T that no script returns", value)}
+}
+
+// Number is a reply that is a number.
+type Number struct {
+	Reply
+
+	Number int64
+}
+
+func readNumber(reply Reply, err error) (Number, error) {
+	got := Number{Reply: reply}
+	if err != nil {
+		return got, err
+	}
+	n, ok := reply.Value.(int64)
+	if !ok {
+		return got, Unreadable(reply.Value)
+	}
+	got.Number = n
+	return got, nil
+}
+
+// IDs is the reply of a script that ends what others hold: the ids of the former holders.
+type IDs struct {
+	Reply
+
+	Found bool // somebody held
+	IDs   []string
+}
+
+func readIDs(reply Reply, err error) (IDs, error) {
+	got := IDs{Reply: reply}
+	if reply.Value == int64(0) {
+		return got, err
+	}
+	got.Reply, got.IDs, err = readTexts(reply, err)
+	got.Found = err == nil
+	return got, err
+}
+
+func readTexts(reply Reply, err error) (Reply, []string, error) {
+	_, list, err := readList(reply, err)
+	var texts []string
+	for err == nil && list.more() {
+		texts = append(texts, list.text())
+	}
+	if err == nil {
+		err = list.err
+	}
+	return reply, texts, err
+}
+
+// Kept is the reply to a [Batch]: for each call, whether the lease was kept.
+type Kept struct {
+	Reply
+
+	Kept []bool
+}
+
+// Refusal says why a lock was refused, if not because somebody else holds it.
+type Refusal string
+
+// The refusals.
+const (
+	Over  Refusal = "over"  // this acquisition was rolled back or released before: a late copy asked
+	Again Refusal = "again" // a second count of the same id is forbidden
+	Lost  Refusal = "lost"  // the hold to nest under is gone
+)
+
+// Acquired is the reply of the scripts that acquire a lock.
+type Acquired struct {
+	Reply
+
+	Granted bool
+	Token   int64   // granted: the last fencing token that was reserved; 0: none
+	Refusal Refusal // not granted; "": somebody else holds the lock, or may claim it
+	PTTL    int64   // somebody else holds: how long, ms; negative: not known
+	Holder  string  // the id; "" if nobody is the holder
+}
+
+// readAcquired also returns the elements that follow the holder, or "in".
+func readAcquired(reply Reply, err error) (Acquired, elements, error) {
+	got := Acquired{Reply: reply}
+	if err != nil {
+		return got, elements{}, err
+	}
+	switch value := reply.Value.(type) {
+	case int64:
+		if got.Granted = value == 0; got.Granted {
+			return got, elements{}, nil
+		}
+	case string:
+		switch refusal := Refusal(value); refusal {
+		case Over, Again, Lost:
+			got.Refusal = refusal
+			return got, elements{}, nil
+		}
+		if got.Token = TokenOf(value); got.Token > 0 {
+			got.Granted = true
+			return got, elements{}, nil
+		}
+	case []any:
+		list := elements{rest: value}
+		if len(value) > 0 && value[0] == "in" {
+			list.next()
+			got.Granted = true
+			return got, list, nil
+		}
+		got.PTTL = list.number()
+		if list.more() {
+			got.Holder = list.text()
+		}
+		return got, list, list.err
+	}
+	return got, elements{}, Unreadable(reply.Value)
+}
+
+// TokenOf returns a fencing token that a script returned as text; 0 if there is none.
+func TokenOf(text string) int64 {
+	token, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0
+	}
+	return token
+}
+
+// Released is the reply of the scripts that free something, or hand it off.
+type Released struct {
+	Reply
+
+	Held      bool  // there was something to release
+	HandedOff bool  // to the successor
+	Token     int64 // handed off: the last fencing token that was reserved; 0: none
+	Left      int64 // handed off: the permits that are left
+	Heard     int64 // not handed off: how many clients have received the message
+}
+
+// readReleased also returns the elements that follow the first one, when it was handed off.
+func readReleased(reply Reply, err error) (Released, elements, error) {
+	got := Released{Reply: reply}
+	if err != nil {
+		return got, elements{}, err
+	}
+	switch value := reply.Value.(type) {
+	case int64:
+		got.Held = value != 0
+		got.Heard = value - 1
+		return got, elements{}, nil
+	case []any:
+		list := elements{rest: value}
+		got.Held, got.HandedOff = true, true
+		if len(value) > 0 {
+			text, _ := value[0].(string)
+			got.Token = TokenOf(text)
+		}
+		if got.Token == 0 {
+			got.Left = list.number()
+		}
+		return got, list, list.err
+	}
+	return got, elements{}, Unreadable(reply.Value)
+}
+
+// FairReleased is the reply to the release of a fair lock.
+type FairReleased struct {
+	Reply
+
+	Held  bool   // there was something to release
+	Grant string // the lock was granted to a waiter of the same client: the payload of the grant
+}
+
+func readFairReleased(reply Reply, err error) (FairReleased, error) {
+	if grant, ok := reply.Value.(string); ok && err == nil {
+		return FairReleased{reply, true, grant}, nil
+	}
+	n, err := readNumber(reply, err)
+	return FairReleased{Reply: reply, Held: n.Number != 0}, err
+}
+
+// Permits is the reply to an acquisition of permits.
+type Permits struct {
+	Reply
+
+	Granted bool
+	Over    bool  // this acquisition was rolled back or released before: a late copy asked
+	Unset   bool  // refused: no number is set
+	Left    int64 // how many are left
+	Epoch   int64 // granted: of the semaphore
+}
+
+func readPermits(reply Reply, err error) (Permits, error) {
+	got, list, err := readCounted(reply, err)
+	if err == nil && got.Granted {
+		got.Epoch = list.number()
+		err = list.err
+	}
+	return got, err
+}
+
+// LeasedPermits is the reply to an acquisition of permits with leases.
+type LeasedPermits struct {
+	Permits
+
+	// NextEnd, when refused: ms until a lease ends; -1: none will end; 0: more ended leases are to be
+	// collected.
+	NextEnd int64
+}
+
+func readLeasedPermits(reply Reply, err error) (LeasedPermits, error) {
+	permits, list, err := readCounted(reply, err)
+	got := LeasedPermits{permits, -1}
+	if err == nil && !got.Granted && list.more() {
+		got.NextEnd = list.number()
+		err = list.err
+	}
+	return got, err
+}
+
+// readCounted reads what the replies of both semaphores have in common, and returns the other elements.
+func readCounted(reply Reply, err error) (Permits, elements, error) {
+	got := Permits{Reply: reply}
+	if got.Over = err == nil && reply.Value == "over"; got.Over {
+		return got, elements{}, nil
+	}
+	_, list, err := readList(reply, err)
+	if err != nil {
+		return got, list, err
+	}
+	got.Granted = list.number() == 1
+	if got.Unset = !got.Granted && list.err == nil && !list.more(); !got.Unset {
+		got.Left = list.number()
+	}
+	got.Granted = got.Granted && list.err == nil
+	return got, list, list.err
+}
+
+// readList reads a reply that is a list.
+func readList(reply Reply, err error) (Reply, elements, error) {
+	list, ok := reply.Value.([]any)
+	if err == nil && !ok {
+		err = Unreadable(reply.Value)
+	}
+	return reply, elements{rest: list, err: err}, err
+}
+
+// elements reads the elements of a list one after another. A missing element, or one of another type, sets
+// err, and reads as the zero value.
+type elements struct {
+	rest []any
+	err  error
+}
+
+// more reports whether there is another element, and no error yet.
+func (e *elements) more() bool { return e.err == nil && len(e.rest) > 0 }
+
+// next returns the next element; nil if there is none.
+func (e *elements) next() any {
+	if len(e.rest) == 0 {
+		return nil
+	}
+	value := e.rest[0]
+	e.rest = e.rest[1:]
+	return value
+}
+
+func (e *elements) number() int64 {
+	value := e.next()
+	n, ok := value.(int64)
+	if !ok && e.err == nil {
+		e.err = Unreadable(value)
+	}
+	return n
+}
+
+func (e *elements) flag() bool { return e.number() == 1 }
+
+func (e *elements) text() string {
+	value := e.next()
+	text, ok := value.(string)
+	if !ok && e.err == nil {
+		e.err = Unreadable(value)
+	}
+	return text
+}
+
+// list reads an element that is a list itself.
+func (e *elements) list() elements {
+	value := e.next()
+	list, ok := value.([]any)
+	if !ok && e.err == nil {
+		e.err = Unreadable(value)
+	}
+	return elements{list, e.err}
+}
