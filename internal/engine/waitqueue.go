@@ -141,6 +141,18 @@ func (c *Core) Waiters() (n int) {
 	return n
 }
 
+// Usage is how much of a client is in use, for tests that look for leaks.
+type Usage struct{ Waiters, WaitQueues, Leases, Holds int }
+
+// Usage counts. The counts are not of one moment.
+func (c *Core) Usage() Usage {
+	u := Usage{Waiters: c.Waiters(), Leases: c.dog.Len(), Holds: c.holds.len()}
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	u.WaitQueues = len(c.queues.open)
+	return u
+}
+
 // of returns the queue for requests with these terms, and opens it if there is none. The caller must
 // call Join.
 func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
@@ -170,9 +182,9 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 	return q
 }
 
-// privateQueue returns a queue for one request, which polls. Other requests do not find it, so it delays
+// PrivateQueue returns a queue for one request, which polls. Other requests do not find it, so it delays
 // none of them. The caller must call Join.
-func (c *Core) privateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
+func (c *Core) PrivateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
 	return &waitQueue{queues: &c.queues, r: r, private: true, joining: 1, backoff: backoff}
 }
 
@@ -259,7 +271,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 	q.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
 	res, granted, err := acquireBatch(ctx, w.Request, requests)
-	unknown := r.Core.failure(err).InDoubt
+	unknown := r.Core.FailureOf(err).InDoubt
 	q.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
 		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was
@@ -299,7 +311,7 @@ func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result
 func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
 	q.queues.mu.Lock()
 	w.trying = false
-	w.unanswered = w.unanswered || q.r.Core.failure(err).InDoubt
+	w.unanswered = w.unanswered || q.r.Core.FailureOf(err).InDoubt
 	if q.waiters.First == w {
 		q.scheduleTry(res)
 	}
