@@ -148,8 +148,12 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, parent *Hol
 		r.rollback(trying, q, limit)
 		return nil, err
 	}
+	held := res.Holding
+	if held == nil {
+		held = r.newOwnership(q, res)
+	}
 	// With the caller's context: the end of the wait does not end the hold.
-	hold, err := r.newHold(ctx, r.holdingOf(q, res), q, res.Sent, parent)
+	hold, err := r.newHold(ctx, held, q, res.Sent, parent)
 	if err != nil {
 		// The client began to close while the request was granted. Close does not know this hold, so
 		// nobody but this call would free the lock.

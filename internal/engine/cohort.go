@@ -27,7 +27,7 @@ import (
 
 // cohortTokens is how many fencing tokens a request reserves that may begin a cohort: its own, and one for
 // each hold after it. When they are used up, the next release hands the lock off by a command, which reserves
-// more. The number fits Hold.member.
+// more. The number fits Hold.earlier.
 const cohortTokens = 1000
 
 // inCohort reports whether the hold of q may be part of a cohort.
@@ -93,7 +93,7 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, used bool) *Hold {
 	if o.r.Traits.Fenced && used {
 		o.passed++
 	}
-	next.member = uint16(o.passed)
+	next.earlier = uint16(o.passed)
 	o.holds = next
 	return next
 }

@@ -37,12 +37,11 @@
 //
 //	acquire.go     the path of an acquisition; what a reply means; rollback
 //	wait.go        the waiting loop, and the Queue interface
-//	waitqueue.go   the local queue of a name
+//	waitqueue.go   the local queue of a name; package waitq decides when it is the turn of other clients
 //	waitline.go    how clients with waiters stand in line on the server
 //	handoff.go     a release that makes a local waiter the next holder
 //	cohort.go      the same without a command
 //	linger.go      a lock that stays with its client after its last release
-//	turn.go        when it is the turn of other clients
 //	minhold.go     a lock that stays taken for a minimum time
 //	contact.go     why an acquisition gave up: the lock is busy, or the server is silent
 //	hold.go        one hold: its ends, and the calls of its handle

@@ -10,13 +10,9 @@ import (
 const (
 	CohortTokens    = cohortTokens
 	FirstAttempts   = firstAttempts
-	FirstLook       = firstLook
 	LongestRetry    = longestRetry
 	MaxAttempts     = maxAttempts
 	MaxBatch        = maxBatch
-	MaxStreak       = maxStreak
-	MaxStreakCount  = maxStreakCount
-	MaxTurn         = maxTurn
 	ProbePause      = probePause
 	ReleaseTimeout  = releaseTimeout
 	RollbackGrace   = rollbackGrace

@@ -10,6 +10,7 @@ import (
 
 	. "github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 func TestReleaseHandsOffToTheFirstWaiter(t *testing.T) {
@@ -45,7 +46,7 @@ func TestReleaseDoesNotHandOff(t *testing.T) {
 		{name: "to a waiter with a shared id", waiter: []func(*Terms){OwnedBy("me")}},
 		{name: "to a waiter that polls", waiter: []func(*Terms){Polling(10*ms, 10*ms)}},
 		{name: "where replicas must confirm", config: func(c *Config) { c.NeedsReplicas = true }},
-		{name: "after 10 ms", act: func(*Server, *Client) { Sleep(MaxStreak) }},
+		{name: "after 10 ms", act: func(*Server, *Client) { Sleep(waitq.MaxStreak) }},
 		{name: "what was lost", act: func(s *Server, _ *Client) { s.Forget("x") }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -253,7 +254,8 @@ func TestClientsTakeTurnsAfterAStreakOfHandOffs(t *testing.T) {
 				runs, last = append(runs, 1), id
 			}
 		}
-		assert.Equal(t, []int{MaxStreakCount, MaxStreakCount + 1, MaxStreakCount + 1, MaxStreakCount + 1}, runs[:4])
+		const n = waitq.MaxStreakCount
+		assert.Equal(t, []int{n, n + 1, n + 1, n + 1}, runs[:4])
 		assert.Zero(t, s.Now(), "nobody waits for a poll")
 		Sleep(time.Second)
 		s.RequireFree(t)
@@ -265,13 +267,13 @@ func TestStreakEndsAfterTenMilliseconds(t *testing.T) {
 		r := s.Client(t, "a").Lock("x")
 		holder := Acquire(t, t.Context(), r)
 		first, second := StartAcquire(t, t.Context(), r), StartAcquire(t, t.Context(), r)
-		Sleep(MaxStreak - ms)
+		Sleep(waitq.MaxStreak - ms)
 		Release(t, holder)
 		first.Wait()
 		Sleep(ms) // the series began with the first holder
 		Release(t, first.Hold)
 		second.Wait()
-		assert.Equal(t, MaxStreak, s.Now(), "no other client was told, so it tries at once")
+		assert.Equal(t, waitq.MaxStreak, s.Now(), "no other client was told, so it tries at once")
 		assert.Len(t, s.Sent("handoff", ""), 1)
 		Release(t, second.Hold)
 		Sleep(0)
@@ -291,9 +293,9 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 	}{
 		{"no other client", 0, Fault{}, 0, 0, false},
 		{"no other client, and the message is lost", 0, Fault{}, 0, 0, true},
-		{"another client that does not acquire", 1, Fault{}, FirstLook, MaxStreak, false},
-		{"three others that do not acquire", 3, Fault{}, FirstLook, MaxStreak, false},
-		{"the release is not answered", 1, Fault{Mute: true}, MaxStreak, MaxStreak, false},
+		{"another client that does not acquire", 1, Fault{}, waitq.FirstLook, waitq.MaxStreak, false},
+		{"three others that do not acquire", 3, Fault{}, waitq.FirstLook, waitq.MaxStreak, false},
+		{"the release is not answered", 1, Fault{Mute: true}, waitq.MaxStreak, waitq.MaxStreak, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {

@@ -26,18 +26,18 @@ import (
 //
 // Any goroutine may use it. Fields above mu do not change after newHold, unless they say so.
 type Hold struct {
-	r      *Resource
-	held   Holding         // nil for a hold of nothing (0 permits)
-	group  Group           // of a hold of a member of a joint lock; nil for a user's own hold
-	parent *Hold           // the outer hold whose turn this nested hold has taken; nil if none
-	ctx    context.Context //nolint:containedctx // Acquire's; a member gets its joint hold's, under mu
-	since  Instant         // when the command that acquired it was sent, or when it was passed on
-	ttl    time.Duration   // of the lease, or of each renewal
-	depth  uint16          // set before Acquire returns
-	member uint16          // how many holds of its cohort had a fenced lock before; set before Acquire returns
-	renew  bool
-	listed bool // guarded by holdList: counted by tag
-	taken  bool // a Release or a Detach has begun; guarded by mu
+	r       *Resource
+	held    Holding         // nil for a hold of nothing (0 permits)
+	group   Group           // of a hold of a member of a joint lock; nil for a user's own hold
+	parent  *Hold           // the outer hold whose turn this nested hold has taken; nil if none
+	ctx     context.Context //nolint:containedctx // Acquire's; a member gets its joint hold's, under mu
+	since   Instant         // when the command that acquired it was sent, or when it was passed on
+	ttl     time.Duration   // of the lease, or of each renewal
+	depth   uint16          // set before Acquire returns
+	earlier uint16          // how many holds of its cohort had a fenced lock before; set before Acquire returns
+	renew   bool
+	listed  bool // guarded by holdList: counted by tag
+	taken   bool // a Release or a Detach has begun; guarded by mu
 	// unaccepted: it was passed on to a waiter whose acquisition has not accepted it; guarded by mu
 	unaccepted bool
 
@@ -124,18 +124,14 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	return hold, err
 }
 
-// holdingOf is what the hold of a request that res has granted is of.
-func (r *Resource) holdingOf(q *Request, res Result) Holding {
-	if res.Holding != nil {
-		return res.Holding
-	}
-	return r.newOwnership(q, res)
-}
-
 // NewHold returns a hold of what res has granted to q, by an attempt of the caller's own. If it fails, the
 // client is closing, and the caller rolls back. The caller is a call that Close waits for.
 func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
-	return r.newHold(ctx, r.holdingOf(q, res), q, res.Sent, nil)
+	held := res.Holding
+	if held == nil {
+		held = r.newOwnership(q, res)
+	}
+	return r.newHold(ctx, held, q, res.Sent, nil)
 }
 
 // Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
@@ -158,7 +154,7 @@ func (h *Hold) Token() int64 {
 	if o == nil || !o.r.Traits.Fenced || o.Token == 0 {
 		return 0
 	}
-	return o.Token + int64(h.member)
+	return o.Token + int64(h.earlier)
 }
 
 // Resource is the resource that the hold was acquired from.

@@ -241,9 +241,8 @@ func (t *turnQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// Try, Tried and Confirmed implement [Queue]. They are not called: NextStep grants turns.
+// Try and Confirmed implement [Queue]. They are not called: NextStep grants turns.
 func (t *turnQueue) Try(context.Context, *Waiter) (Result, error) { return Result{}, ErrUnsupported }
-func (t *turnQueue) Tried(*Waiter, Result, error, bool)           {}
 func (t *turnQueue) Confirmed(*Waiter)                            {}
 
 // Heard implements [Queue]. A turn is only ever refused because it is taken.

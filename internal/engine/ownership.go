@@ -158,7 +158,7 @@ func (o *Ownership) Join(h *Hold) {
 	}
 	o.mu.Lock()
 	h.sibling, o.holds = o.holds, h
-	h.member = uint16(o.passed)
+	h.earlier = uint16(o.passed)
 	lost := o.lost
 	if !lost {
 		o.setTerms(h)

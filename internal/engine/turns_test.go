@@ -11,6 +11,7 @@ import (
 
 	. "github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // busy starts goroutines that acquire and release a lock until ctx ends. Each holds it for 1 ms, or for 5 ms as a
@@ -73,7 +74,7 @@ func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 		},
 		{
 			name: "three clients 40 ms away", mine: line, others: line, clients: 3, away: 40 * ms,
-			cycle: 400 * ms, idle: MaxTurn,
+			cycle: 400 * ms, idle: waitq.MaxTurn,
 		},
 		{
 			name: "a client that polls", mine: line, others: line, clients: 1, options: []func(*Terms){poll},
@@ -89,7 +90,7 @@ func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 		},
 		{
 			name: "a writer, and two clients that read", mine: (*Client).CohortWriter, others: (*Client).Reader,
-			clients: 2, cycle: 400 * ms, idle: MaxTurn,
+			clients: 2, cycle: 400 * ms, idle: waitq.MaxTurn,
 		},
 		{
 			name: "a client that polls itself", mine: line, others: line, clients: 1, own: true,
@@ -97,14 +98,17 @@ func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 		},
 		{
 			name: "a writer and its own readers", mine: (*Client).CohortWriter, others: (*Client).Reader,
-			clients: 1, own: true, cycle: 400 * ms, idle: MaxTurn,
+			clients: 1, own: true, cycle: 400 * ms, idle: waitq.MaxTurn,
 		},
 		{
 			name: "a writer and its own readers, 40 ms away", mine: (*Client).CohortWriter, others: (*Client).Reader,
-			clients: 1, own: true, away: 40 * ms, cycle: 500 * ms, idle: MaxTurn,
+			clients: 1, own: true, away: 40 * ms, cycle: 500 * ms, idle: waitq.MaxTurn,
 		},
-		{name: "a client that hangs", mine: line, clients: 1, hangs: true, idle: MaxTurn},
-		{name: "a writer, and two clients that hang", mine: (*Client).CohortWriter, clients: 2, hangs: true, idle: MaxTurn},
+		{name: "a client that hangs", mine: line, clients: 1, hangs: true, idle: waitq.MaxTurn},
+		{
+			name: "a writer, and two clients that hang", mine: (*Client).CohortWriter, clients: 2, hangs: true,
+			idle: waitq.MaxTurn,
+		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			Bubble(t, func(t *testing.T, s *Server) {

@@ -14,7 +14,7 @@ import (
 //
 //	Join -> NextStep -> wait for a wake-up -> NextStep -> ...
 //	                 -> Try -> granted: Leave
-//	                        -> refused: Tried -> NextStep -> ...
+//	                        -> refused: NextStep -> ...
 //	                 -> granted by another: Leave
 //	                 -> give up: Leave
 
@@ -127,11 +127,9 @@ type Queue interface {
 	Join(w *Waiter, refused Result)
 	// NextStep returns what w should do now. If it should wait, the queue wakes it up later.
 	NextStep(w *Waiter) Step
-	// Try makes an attempt for w. It blocks until the reply.
+	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the reply. If w gives
+	// up because of an error that says nothing about the lock, the next waiter must try for the same reason.
 	Try(ctx context.Context, w *Waiter) (Result, error)
-	// Tried reports an attempt that was not granted. passOn: the attempt says nothing about the lock, and
-	// w gives up. So the next waiter must try for the same reason.
-	Tried(w *Waiter, res Result, err error, passOn bool)
 	// Confirmed is called when the channel in the Step was closed.
 	Confirmed(w *Waiter)
 	// Heard returns what the server has answered to the attempts of all waiters, for one that gives up
@@ -218,18 +216,8 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		if err == nil && res.Granted {
 			return res, nil
 		}
-		failure := c.FailureOf(err)
-		switch {
-		case err == nil:
-			queue.Tried(w, res, nil, false)
-		case failure.NotNow:
-			queue.Tried(w, Result{RetryAfter: notNowPause}, err, false)
-		case failure.Retry:
-			// If w gives up now, a message that made it try would be wasted: the next waiter must try.
-			queue.Tried(w, Result{RetryAfter: -1}, err, ctx.Err() != nil || q.Wait.Over())
-		default:
-			queue.Tried(w, Result{RetryAfter: -1}, err, true)
-			return res, err
+		if f := c.FailureOf(err); err != nil && !f.Retry && !f.NotNow {
+			return res, err // waiting would not cure it
 		}
 	}
 }

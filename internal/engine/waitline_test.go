@@ -12,6 +12,7 @@ import (
 
 	. "github.com/redlatch/redlatch/internal/engine"
 	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // crowd makes n clients wait for a lock, each with one waiter, and lets them settle.
@@ -118,7 +119,7 @@ func TestLineWithFaults(t *testing.T) {
 			s.Mu.Lock()
 			defer s.Mu.Unlock()
 			s.Deaf = first
-		}, MaxTurn, true},
+		}, waitq.MaxTurn, true},
 		{"it gives up at that moment", func(s *Server, _ *Client, cancel func()) {
 			s.OnEach(func(cmd Command) Fault {
 				if cmd.Op == "release" {
@@ -129,7 +130,7 @@ func TestLineWithFaults(t *testing.T) {
 		}, 0, false},
 		{"it hangs", func(s *Server, first *Client, _ func()) {
 			s.OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Client == first.ID} })
-		}, MaxTurn, false},
+		}, waitq.MaxTurn, false},
 		{"its attempt is executed, the reply is lost", func(s *Server, first *Client, _ func()) {
 			s.Script("acquire", Fault{Mute: true})
 		}, CommandTimeout + time.Second, true},
@@ -254,7 +255,7 @@ func TestWaiterWithASharedIDListens(t *testing.T) {
 		assert.Equal(t, 3, s.Listening("x"))
 		s.Free("x")
 		drain(t, append(calls, shared, private)...)
-		assert.LessOrEqual(t, s.Now(), 3500*ms+MaxTurn)
+		assert.LessOrEqual(t, s.Now(), 3500*ms+waitq.MaxTurn)
 		s.RequireFree(t)
 	})
 }
@@ -286,7 +287,7 @@ func TestClientsInLineTakeTurns(t *testing.T) {
 			}
 		}
 		assert.Equal(t, []string{"0", "1", "2", "3", "0", "1", "2", "3"}, runs[:2*clients])
-		assert.LessOrEqual(t, s.Now(), 2500*ms+MaxStreak, "nobody waits for a poll")
+		assert.LessOrEqual(t, s.Now(), 2500*ms+waitq.MaxStreak, "nobody waits for a poll")
 		assert.LessOrEqual(t, len(s.Sent("acquire", ""))-attempts, len(runs)+5)
 		Sleep(time.Second)
 		clientsLeft, _ := s.InLine("x")
