@@ -130,10 +130,13 @@ func (r *Resource) OwnershipOf(id string) *Ownership {
 // Resource is the resource that the ownership was acquired from.
 func (o *Ownership) Resource() *Resource { return o.r }
 
-// The methods that need no mutex.
+// leased reports whether it lasts as long as a lease. If not, it lasts until it is released, and cannot be lost.
+func (o *Ownership) leased() bool { return o.r.Traits.Leased }
 
-func (o *Ownership) OwnerID() string   { return o.ID }
-func (o *Ownership) leased() bool      { return o.r.Traits.Leased }
+// OwnerID implements [Holding].
+func (o *Ownership) OwnerID() string { return o.ID }
+
+// Member implements [Holding]: there are no members.
 func (o *Ownership) Member(*Key) *Hold { return nil }
 
 // ValidUntil implements [Holding]: the hold's own limit, or the end of the renewed lease if that comes

@@ -187,6 +187,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 				e.OneByOne = rapid.Bool().Draw(t, "one by one")
 			case OurTurn:
 				e.Told = rapid.Bool().Draw(t, "told")
+			default:
 			}
 			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
 			before := turn
@@ -221,6 +222,7 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 				if patience--; action.Do != TryNow && patience < 0 {
 					t.Fatalf("it stands back for more messages than there were releases")
 				}
+			default:
 			}
 			patience = max(patience, 0)
 		}
