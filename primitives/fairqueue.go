@@ -197,21 +197,18 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 }
 
 // Try implements [engine.Queue]. The attempt also puts a waiter back into the queue that has lost its
-// place there.
+// place there. A refusal shows the position. Without a reply, the next refresh finds it.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
-	return w.d.h.res.Try(ctx, w.q)
-}
-
-// Tried implements [engine.Queue]. It takes in the position that the refused attempt showed.
-func (w *fairWaiter) Tried(_ *engine.Waiter, res engine.Result, err error, _ bool) {
-	if err != nil {
-		return // the next refresh finds the waiter's position
+	res, err := w.d.h.res.Try(ctx, w.q)
+	if err != nil || res.Granted {
+		return res, err
 	}
 	w.queue.queues.mu.Lock()
 	w.position = w.seen
 	w.queue.learn(res)
 	w.queue.queues.mu.Unlock()
 	w.listen()
+	return res, nil
 }
 
 // Heard implements [engine.Queue]. Each waiter makes attempts of its own.

@@ -8,19 +8,20 @@ import (
 	"strings"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/joint"
 )
 
 // Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its own, only
 // its members' keys.
 //
-// The engine acquires and releases joint locks (engine.Joint). This file makes them from their members.
+// Package joint acquires and releases them (joint.Lock). This file makes them from their members.
 // It also has the operations that need no hold: Adopt and ReleaseID ask all members. ForceRelease and
 // Info are not supported.
 
 // jointLock is what a [Lock] has in place of a driver if it is a multi lock or a red lock. It never
 // changes after newJoint.
 type jointLock struct {
-	joint   *engine.Joint
+	joint   *joint.Lock
 	lock    *Lock   // that this belongs to
 	members []*Lock // sorted by name, none twice
 }
@@ -30,7 +31,7 @@ type jointLock struct {
 //
 // The engine finds holds of a joint lock in a context by its kind and members. Its name does not identify
 // it, because members of equal names may live on different clients.
-func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *engine.Joint) {
+func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint.Lock) {
 	l := &Lock{}
 	l.res.Kind = kind
 	members, err := jointMembers(locks)
@@ -58,9 +59,9 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *engine.Joint) 
 		}
 	}
 	l.settings.ForMember = l.memberTerms(&l.settings)
-	joint := &engine.Joint{Resource: &l.res, Members: resources}
-	l.joint = &jointLock{joint: joint, lock: l, members: members}
-	return l, joint
+	whole := &joint.Lock{Resource: &l.res, Members: resources}
+	l.joint = &jointLock{joint: whole, lock: l, members: members}
+	return l, whole
 }
 
 // jointMembers checks the members of a joint lock and sorts them by name. A member given twice counts
@@ -100,7 +101,7 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 // few can succeed.
 func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(i int, m *Lock) error) error {
 	n, need := len(j.members), j.joint.Need
-	return j.lock.c.core.AskAll(ctx, n, need, j.joint.Budget(terms), func(i int) error {
+	return joint.AskAll(ctx, j.lock.c.core, n, need, j.joint.Budget(terms), func(i int) error {
 		m := j.members[i]
 		if err := m.c.core.Begin(ctx); err != nil {
 			return err
@@ -122,7 +123,7 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 		return nil, err
 	}
 	q := j.lock.res.NewRequest(terms)
-	owned := j.joint.NewJointOwnership(q)
+	owned := j.joint.NewOwnership(q)
 	err = j.askMembers(ctx, terms, func(i int, m *Lock) error {
 		mine := m.res.NewRequest(terms.ForMember(i))
 		mine.Name(q.ID, false)
@@ -164,7 +165,7 @@ func orNotHeld(held bool, err error) error {
 // over. The caller waits no longer than noticeLimit, and not at all if it has used up its time.
 func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
 	notify := func(ctx context.Context) {
-		_ = j.lock.c.core.AskAll(ctx, len(j.members), 0, noticeLimit, func(i int) error {
+		_ = joint.AskAll(ctx, j.lock.c.core, len(j.members), 0, noticeLimit, func(i int) error {
 			m := j.members[i]
 			if err := m.c.core.Enter(); err != nil {
 				return err

@@ -1,6 +1,6 @@
 package primitives
 
-import "github.com/redlatch/redlatch/internal/engine"
+import "github.com/redlatch/redlatch/internal/joint"
 
 // NewMultiLock makes one lock of several: Redisson's RedissonMultiLock. It is held while all of its members
 // are. They may live on different clients. The hold has one id, the owner in every member. It is lost
@@ -17,9 +17,9 @@ import "github.com/redlatch/redlatch/internal/engine"
 // Every method of the lock returns [ErrInvalid] if there is no member, or one that is nil or a joint lock.
 // Two kinds of lock on one name of one client are invalid, too.
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
-	l, joint := newJoint("multi", locks, opts)
-	if joint != nil {
-		engine.NewMulti(joint)
+	l, whole := newJoint("multi", locks, opts)
+	if whole != nil {
+		joint.NewMulti(whole)
 	}
 	return l
 }

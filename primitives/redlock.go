@@ -10,7 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/joint"
 )
 
 // NewRedLock makes one lock of several on independent Redis servers: Redisson's RedissonRedLock. It is held
@@ -35,9 +35,9 @@ import (
 //
 // Members, options and identity are as [NewMultiLock] says.
 func NewRedLock(locks []*Lock, opts ...Option) *Lock {
-	l, joint := newJoint("red", locks, opts)
-	if joint != nil {
-		engine.NewRed(joint)
+	l, whole := newJoint("red", locks, opts)
+	if whole != nil {
+		joint.NewRed(whole)
 	}
 	return l
 }

@@ -9,8 +9,8 @@ import (
 // The path of an acquisition:
 //
 //	Acquire                registers the call, emits its event
-//	  acquireNested        under a hold that ctx carries (nest.go)
-//	  acquireOutermost     makes the hold, or rolls the request back
+//	  AcquireNested        under a hold that ctx carries (nest.go)
+//	  AcquireOutermost     makes the hold, or rolls the request back
 //	    obtain             first attempt, then waitIn (wait.go)
 //	      Try, tried       one attempt, and what its reply means
 //
@@ -53,23 +53,23 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	defer c.Leave()
 
 	q := r.NewRequest(terms)
-	q.wait = newWait(ctx, began, limit)
+	q.Wait = newWait(ctx, began, limit)
 	var hold *Hold
 	kind := EventNested
 	// An id that the caller names ignores the holds in ctx: the server alone decides about it.
 	if r.Traits.Nests && terms.Owner == "" {
-		hold, err = r.acquireNested(ctx, q)
+		hold, err = r.AcquireNested(ctx, q)
 	}
 	if hold == nil && err == nil {
 		kind = EventAcquired
-		hold, err = r.acquireOutermost(ctx, q, nil)
+		hold, err = r.AcquireOutermost(ctx, q, nil)
 	}
 
-	waited := q.wait.since(began)
-	if q.wait.waited {
+	waited := q.Wait.since(began)
+	if q.Wait.waited {
 		c.WaitEnded()
 	}
-	if err != nil && c.failure(err).Retry {
+	if err != nil && c.FailureOf(err).Retry {
 		err = q.explain(ctx, c, err)
 	}
 	r.emitResult(ctx, kind, hold, waited, err)
@@ -121,14 +121,14 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 	return q
 }
 
-// acquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
+// AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
 // that nothing is left of q. parent is the hold whose turn a nested acquisition has taken; nil if none.
 //
 // Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
-func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hold) (*Hold, error) {
+func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, parent *Hold) (*Hold, error) {
 	c, began := r.Core, time.Now()
-	trying, stop := q.wait.context(ctx)
+	trying, stop := q.Wait.context(ctx)
 	defer stop()
 	res, err := r.obtain(trying, q)
 	if err == nil && q.passed != nil {
@@ -142,13 +142,13 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 			q.passed.giveBack(c.rollbackLimit(began))
 		}
 		limit := c.rollbackLimit(began)
-		if q.group != nil && trying.Err() != nil {
-			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, see rollbackWait
+		if q.Group != nil && trying.Err() != nil {
+			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 		}
 		r.rollback(trying, q, limit)
 		return nil, err
 	}
-	held := res.holding
+	held := res.Holding
 	if held == nil {
 		held = r.newOwnership(q, res)
 	}
@@ -168,14 +168,14 @@ func (r *Resource) acquireOutermost(ctx context.Context, q *Request, parent *Hol
 func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 	began := time.Now()
 	q := &Request{Owner: Owner{Permits: 1, TTL: terms.TTL}, Terms: terms}
-	q.wait = newWait(ctx, began, -1)
+	q.Wait = newWait(ctx, began, -1)
 	_, err := r.obtain(ctx, q)
 	if err = q.explain(ctx, r.Core, err); errors.Is(err, ErrNotAcquired) {
 		err = notOpened(ctx, err)
 	}
-	if q.wait.waited {
+	if q.Wait.waited {
 		r.Core.WaitEnded()
-		r.Core.emit(Event{Kind: EventWaited, Resource: r, Waited: q.wait.since(began), Err: err, Ctx: ctx})
+		r.Core.emit(Event{Kind: EventWaited, Resource: r, Waited: q.Wait.since(began), Err: err, Ctx: ctx})
 	}
 	return err
 }
@@ -187,7 +187,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	if r.Traits.Cohorts && !q.Nested && r.resume(q) {
 		return Result{Granted: true, Sent: time.Now()}, nil
 	}
-	q.MayQueue = q.wait.limit != 0 && !q.Nested // a nested request may enter at once, or never
+	q.MayQueue = q.Wait.limit != 0 && !q.Nested // a nested request may enter at once, or never
 	var queue Queue
 	if q.MayQueue && r.Traits.NewQueue != nil {
 		var err error
@@ -203,7 +203,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 		switch {
 		case err == nil && res.Granted:
 			return res, nil
-		case q.MayQueue && c.failure(err).NotNow && q.wait.ends(ctx):
+		case q.MayQueue && c.FailureOf(err).NotNow && q.Wait.ends(ctx):
 			refused = Result{RetryAfter: notNowPause, Met: err}
 		case err != nil:
 			return Result{}, err
@@ -213,7 +213,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			refused = res
 		}
 	}
-	q.wait.begin(r, q.ID)
+	q.Wait.Begin(r, q.ID)
 	if queue == nil {
 		queue = c.queues.of(r, q.Terms)
 	}

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"context"
@@ -9,22 +9,25 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
 var errCause = errors.New("the caller stopped")
 
 func TestAcquireTakesAFreeLockWithOneCommand(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
 		assert.Equal(t, "a:1", hold.ID())
-		assert.Equal(t, []string{"a:1"}, s.ids("x"))
-		assert.Len(t, s.log, 1)
+		assert.Equal(t, []string{"a:1"}, s.IDs("x"))
+		assert.Len(t, s.Log, 1)
 		assert.Equal(t, 1, hold.Depth())
 		assert.True(t, hold.Renewed())
-		release(t, hold)
-		s.requireFree(t)
-		assert.Len(t, s.log, 2)
+		Release(t, hold)
+		s.RequireFree(t)
+		assert.Len(t, s.Log, 2)
 	})
 }
 
@@ -33,60 +36,60 @@ func TestAcquireOfAHeldLockEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		limit time.Duration
-		act   func(s *server, c *client, cancel context.CancelCauseFunc) // runs after 3 s
+		act   func(s *Server, c *Client, cancel context.CancelCauseFunc) // runs after 3 s
 		want  error                                                      // nil: acquired
 		cause error                                                      // joined to want
 		not   error                                                      // must not be joined
 		at    time.Duration
 	}{
-		{name: "at once without a wait", limit: noWait, want: ErrNotAcquired, not: context.DeadlineExceeded},
-		{name: "at the limit", limit: 2500 * time.Millisecond, want: ErrNotAcquired, not: errWaitOver,
+		{name: "at once without a wait", limit: NoWait, want: ErrNotAcquired, not: context.DeadlineExceeded},
+		{name: "at the limit", limit: 2500 * time.Millisecond, want: ErrNotAcquired, not: ErrWaitOver,
 			at: 2500 * time.Millisecond},
 		{
-			name: "with its context", limit: forever, want: ErrNotAcquired, cause: errCause, at: 3 * time.Second,
-			act: func(_ *server, _ *client, cancel context.CancelCauseFunc) { cancel(errCause) },
+			name: "with its context", limit: Forever, want: ErrNotAcquired, cause: errCause, at: 3 * time.Second,
+			act: func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errCause) },
 		},
 		{
-			name: "when the client closes", limit: forever, want: ErrClosed, not: ErrNotAcquired, at: 3 * time.Second,
-			act: func(_ *server, c *client, _ context.CancelCauseFunc) {
-				go func() { _ = c.close(context.Background()) }()
+			name: "when the client closes", limit: Forever, want: ErrClosed, not: ErrNotAcquired, at: 3 * time.Second,
+			act: func(_ *Server, c *Client, _ context.CancelCauseFunc) {
+				go func() { _ = c.Shut(context.Background()) }()
 			},
 		},
 		{
-			name: "when the holder releases", limit: forever, at: 3 * time.Second,
-			act: func(s *server, _ *client, _ context.CancelCauseFunc) { s.free("x") },
+			name: "when the holder releases", limit: Forever, at: 3 * time.Second,
+			act: func(s *Server, _ *Client, _ context.CancelCauseFunc) { s.Free("x") },
 		},
-		{name: "when the lease of the holder ends", limit: forever, at: 10501 * time.Millisecond},
+		{name: "when the lease of the holder ends", limit: Forever, at: 10501 * time.Millisecond},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
-				s.seize("x", "other", 10500*time.Millisecond)
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				s.Seize("x", "other", 10500*time.Millisecond)
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
-				call := start(t, func() (*Hold, error) { return c.lock("x").Acquire(ctx, terms(), tt.limit) })
+				call := Start(t, func() (*Hold, error) { return c.Lock("x").Acquire(ctx, NewTerms(), tt.limit) })
 				if tt.act != nil {
-					sleep(3 * time.Second)
+					Sleep(3 * time.Second)
 					tt.act(s, c, cancel)
 				}
-				call.end()
-				assert.Equal(t, tt.at, call.at.Sub(s.start))
+				call.End()
+				assert.Equal(t, tt.at, call.At.Sub(s.Start))
 				if tt.want == nil {
-					require.NoError(t, call.err)
-					release(t, call.hold)
+					require.NoError(t, call.Err)
+					Release(t, call.Hold)
 				} else {
-					require.ErrorIs(t, call.err, tt.want)
-					assert.Nil(t, call.hold)
+					require.ErrorIs(t, call.Err, tt.want)
+					assert.Nil(t, call.Hold)
 				}
 				if tt.cause != nil {
-					require.ErrorIs(t, call.err, tt.cause)
+					require.ErrorIs(t, call.Err, tt.cause)
 				}
 				if tt.not != nil {
-					require.NotErrorIs(t, call.err, tt.not)
+					require.NotErrorIs(t, call.Err, tt.not)
 				}
-				sleep(20 * time.Second)
-				s.requireFree(t)
-				assert.Empty(t, s.sent("rollback", ""), "a refused request leaves nothing")
+				Sleep(20 * time.Second)
+				s.RequireFree(t)
+				assert.Empty(t, s.Sent("rollback", ""), "a refused request leaves nothing")
 			})
 		})
 	}
@@ -96,38 +99,38 @@ func TestAcquireSendsNothingIfItCannotSucceed(t *testing.T) {
 	notReady := errors.New("not ready")
 	for _, tt := range []struct {
 		name  string
-		setUp func(c *client, cancel context.CancelCauseFunc)
+		setUp func(c *Client, cancel context.CancelCauseFunc)
 		want  []error
 		not   error
 	}{
 		{
-			"the context has ended", func(_ *client, cancel context.CancelCauseFunc) { cancel(errCause) },
+			"the context has ended", func(_ *Client, cancel context.CancelCauseFunc) { cancel(errCause) },
 			[]error{ErrNotAcquired, errCause}, nil,
 		},
 		{
-			"the client is closed", func(c *client, _ context.CancelCauseFunc) { _ = c.close(context.Background()) },
+			"the client is closed", func(c *Client, _ context.CancelCauseFunc) { _ = c.Shut(context.Background()) },
 			[]error{ErrClosed}, ErrNotAcquired,
 		},
 		{
-			"the client is not ready", func(c *client, _ context.CancelCauseFunc) {
+			"the client is not ready", func(c *Client, _ context.CancelCauseFunc) {
 				c.Ready = func(context.Context) error { return notReady }
 			},
 			[]error{notReady}, ErrNotAcquired,
 		},
 		{
-			"the context ended before the client was ready", func(c *client, cancel context.CancelCauseFunc) {
+			"the context ended before the client was ready", func(c *Client, cancel context.CancelCauseFunc) {
 				c.Ready = func(context.Context) error { cancel(errCause); return notReady }
 			},
 			[]error{ErrNotAcquired, errCause, notReady}, nil,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
 				ctx, cancel := context.WithCancelCause(t.Context())
 				defer cancel(nil)
 				tt.setUp(c, cancel)
-				hold, err := c.lock("x").Acquire(ctx, terms(), forever)
+				hold, err := c.Lock("x").Acquire(ctx, NewTerms(), Forever)
 				for _, want := range tt.want {
 					require.ErrorIs(t, err, want)
 				}
@@ -135,7 +138,7 @@ func TestAcquireSendsNothingIfItCannotSucceed(t *testing.T) {
 					require.NotErrorIs(t, err, tt.not)
 				}
 				assert.Nil(t, hold)
-				assert.Empty(t, s.log)
+				assert.Empty(t, s.Log)
 			})
 		})
 	}
@@ -146,60 +149,62 @@ func TestAcquireAnswersFailuresOfTheFirstAttempt(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		limit     time.Duration
-		fault     fault
+		fault     Fault
 		ttl       time.Duration
 		want      error // nil: acquired
 		at        time.Duration
 		rollbacks int
 	}{
-		{"an unreachable server fails it", forever, fault{err: errDown}, testTTL, errDown, 0, 0},
-		{"an error of the server fails it", forever, fault{err: errFatal}, testTTL, errFatal, 0, 0},
-		{"not now: it is tried again soon", time.Minute, fault{err: errBusy}, testTTL, nil, 0, 0},
-		{"not now: a wait without an end fails", forever, fault{err: errBusy}, testTTL, ErrUnavailable, 0, 0},
-		{"not now: a single try fails", noWait, fault{err: errBusy}, testTTL, errBusy, 0, 0},
-		{"no answer: it fails, and is rolled back", forever, fault{mute: true}, testTTL, unanswered(nil), testTimeout, 1},
-		{"lost command: it fails, and is rolled back", noWait, fault{lost: true}, testTTL, unanswered(nil), testTimeout, 1},
-		{"a slow answer is used", forever, fault{reply: time.Second}, testTTL, nil, time.Second, 0},
-		{"an answer that is too late for the lease", forever, fault{reply: time.Second}, time.Second, ErrLost,
+		{"an unreachable server fails it", Forever, Fault{Err: ErrDown}, DefaultTTL, ErrDown, 0, 0},
+		{"an error of the server fails it", Forever, Fault{Err: ErrFatal}, DefaultTTL, ErrFatal, 0, 0},
+		{"not now: it is tried again soon", time.Minute, Fault{Err: ErrBusy}, DefaultTTL, nil, 0, 0},
+		{"not now: a wait without an end fails", Forever, Fault{Err: ErrBusy}, DefaultTTL, ErrUnavailable, 0, 0},
+		{"not now: a single try fails", NoWait, Fault{Err: ErrBusy}, DefaultTTL, ErrBusy, 0, 0},
+		{"no answer: it fails, and is rolled back", Forever, Fault{Mute: true}, DefaultTTL, Unanswered(nil),
+			CommandTimeout, 1},
+		{"lost command: it fails, and is rolled back", NoWait, Fault{Lost: true}, DefaultTTL, Unanswered(nil),
+			CommandTimeout, 1},
+		{"a slow answer is used", Forever, Fault{Reply: time.Second}, DefaultTTL, nil, time.Second, 0},
+		{"an answer that is too late for the lease", Forever, Fault{Reply: time.Second}, time.Second, ErrLost,
 			time.Second, 1},
-		{"an answer just after the limit is used", 50 * time.Millisecond, fault{reply: 60 * time.Millisecond}, testTTL,
+		{"an answer just after the limit is used", 50 * time.Millisecond, Fault{Reply: 60 * time.Millisecond}, DefaultTTL,
 			nil, 60 * time.Millisecond, 0},
-		{"an answer long after the limit", 50 * time.Millisecond, fault{reply: 80 * time.Millisecond}, testTTL,
+		{"an answer long after the limit", 50 * time.Millisecond, Fault{Reply: 80 * time.Millisecond}, DefaultTTL,
 			ErrNotAcquired, 70 * time.Millisecond, 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				s.keepLeases()
-				c := s.client(t, "a")
-				s.script("acquire", tt.fault)
-				hold, err := c.lock("x").Acquire(t.Context(), terms(ttl(tt.ttl)), tt.limit)
-				assert.Equal(t, tt.at, s.now())
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				c := s.Client(t, "a")
+				s.Script("acquire", tt.fault)
+				hold, err := c.Lock("x").Acquire(t.Context(), NewTerms(TTL(tt.ttl)), tt.limit)
+				assert.Equal(t, tt.at, s.Now())
 				if tt.want == nil {
 					require.NoError(t, err)
-					release(t, hold)
-				} else if want := error(nil); errors.As(tt.want, new(*netError)) && tt.rollbacks > 0 {
+					Release(t, hold)
+				} else if want := error(nil); errors.As(tt.want, new(*NetError)) && tt.rollbacks > 0 {
 					want = err
-					assert.True(t, classify(want).InDoubt, "%v", want)
+					assert.True(t, Classify(want).InDoubt, "%v", want)
 				} else {
 					require.ErrorIs(t, err, tt.want)
 				}
-				sleep(time.Minute)
-				assert.Len(t, s.sent("rollback", ""), tt.rollbacks)
-				s.requireFree(t)
+				Sleep(time.Minute)
+				assert.Len(t, s.Sent("rollback", ""), tt.rollbacks)
+				s.RequireFree(t)
 			})
 		})
 	}
 }
 
 func TestValidityCountsFromBeforeTheCommandWasSent(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		s.script("acquire", fault{delay: time.Second, reply: time.Second})
-		hold := acquire(t, t.Context(), c.lock("x"))
-		margin := testTTL/100 + 2*time.Millisecond
-		assert.Equal(t, testTTL-margin, hold.ValidUntil().Sub(s.start))
-		assert.Equal(t, testTTL-time.Second, s.lease("x", hold.ID()), "the server counts from later")
-		release(t, hold)
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		s.Script("acquire", Fault{Delay: time.Second, Reply: time.Second})
+		hold := Acquire(t, t.Context(), c.Lock("x"))
+		margin := DefaultTTL/100 + 2*time.Millisecond
+		assert.Equal(t, DefaultTTL-margin, hold.ValidUntil().Sub(s.Start))
+		assert.Equal(t, DefaultTTL-time.Second, s.Lease("x", hold.ID()), "the server counts from later")
+		Release(t, hold)
 	})
 }
 
@@ -222,26 +227,26 @@ func TestAcquireAsksForTheLeaseOfItsTerms(t *testing.T) {
 		terms []func(*Terms)
 		lease time.Duration
 	}{
-		{"renewed", nil, testTTL},
-		{"fixed", []func(*Terms){fixedLease(5 * time.Second)}, 5 * time.Second},
-		{"a longer limit", []func(*Terms){maxHold(time.Hour)}, testTTL},
-		{"a shorter limit", []func(*Terms){maxHold(7 * time.Second)}, 7 * time.Second},
+		{"renewed", nil, DefaultTTL},
+		{"fixed", []func(*Terms){FixedLease(5 * time.Second)}, 5 * time.Second},
+		{"a longer limit", []func(*Terms){MaxHold(time.Hour)}, DefaultTTL},
+		{"a shorter limit", []func(*Terms){MaxHold(7 * time.Second)}, 7 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				hold := acquire(t, t.Context(), s.client(t, "a").lock("x"), tt.terms...)
-				assert.Equal(t, tt.lease, s.lease("x", hold.ID()))
-				release(t, hold)
+			Bubble(t, func(t *testing.T, s *Server) {
+				hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
+				assert.Equal(t, tt.lease, s.Lease("x", hold.ID()))
+				Release(t, hold)
 			})
 		})
 	}
 }
 
 func TestAcquireNothingNeedsNoServer(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		r := c.semaphore("x")
-		hold, err := r.AcquireNothing(t.Context(), terms(permits(0)))
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.Semaphore("x")
+		hold, err := r.AcquireNothing(t.Context(), NewTerms(PermitsOf(0)))
 		require.NoError(t, err)
 		assert.Empty(t, hold.ID())
 		assert.Zero(t, hold.Token())
@@ -253,10 +258,10 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		_, err = r.AcquireNothing(ctx, terms(permits(0)))
+		_, err = r.AcquireNothing(ctx, NewTerms(PermitsOf(0)))
 		require.ErrorIs(t, err, ErrNotAcquired)
-		assert.Equal(t, []EventKind{EventAcquired, EventReleased, EventNotAcquired}, c.kinds())
-		assert.Empty(t, s.log)
+		assert.Equal(t, []EventKind{EventAcquired, EventReleased, EventNotAcquired}, c.Kinds())
+		assert.Empty(t, s.Log)
 	})
 }
 
@@ -264,15 +269,15 @@ func TestAcquireNothingNeedsNoServer(t *testing.T) {
 type gate struct {
 	NoLease
 
-	*driver
+	*FakeDriver
 	open bool // guarded by server.mu
 }
 
 func (g *gate) TryAcquire(ctx context.Context, q *Request) (Result, error) {
-	res, trip, err := do(ctx, g.c, g.command("await", &q.Owner), func() (Result, error) {
+	res, trip, err := Do(ctx, g.Client, g.Command("await", &q.Owner), func() (Result, error) {
 		return Result{Granted: g.open, RetryAfter: -1, Free: 1000}, nil
 	})
-	res.Sent = trip.sent
+	res.Sent = trip.Sent
 	return res, err
 }
 
@@ -287,40 +292,40 @@ func (g *gate) Extend(ctx context.Context, o *Ownership, d time.Duration) (time.
 func (g *gate) Check(ctx context.Context, o *Ownership) (bool, error) { return g.NoLease.Check(ctx, o) }
 
 func TestAwaitWaitsUntilTheDriverGrants(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		g := &gate{driver: &driver{c: c, name: "x", noLease: true}}
-		r := c.resource("latch", "x", g)
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		g := &gate{FakeDriver: &FakeDriver{Client: c, Name: "x", NoLease: true}}
+		r := c.Resource("latch", "x", g)
 		r.Traits = &Traits{ManyHolders: true}
-		await := func(ctx context.Context) *call {
-			return start(t, func() (*Hold, error) {
+		await := func(ctx context.Context) *Call {
+			return Start(t, func() (*Hold, error) {
 				require.NoError(t, c.Begin(ctx))
 				defer c.Leave()
-				return nil, r.Await(ctx, terms())
+				return nil, r.Await(ctx, NewTerms())
 			})
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
 		first, second, leaver := await(t.Context()), await(t.Context()), await(ctx)
-		sleep(3500 * time.Millisecond)
+		Sleep(3500 * time.Millisecond)
 		cancel(errCause)
-		require.ErrorIs(t, leaver.fail(), errCause)
-		s.mu.Lock()
+		require.ErrorIs(t, leaver.Fail(), errCause)
+		s.Mu.Lock()
 		g.open = true
-		s.mu.Unlock()
-		s.message("x")
-		first.wait()
-		second.wait()
-		assert.Equal(t, 3500*time.Millisecond, s.now())
+		s.Mu.Unlock()
+		s.Message("x")
+		first.Wait()
+		second.Wait()
+		assert.Equal(t, 3500*time.Millisecond, s.Now())
 		assert.ElementsMatch(t, []EventKind{
 			EventWait, EventWait, EventWait, EventWaited, EventWaited, EventWaited,
-		}, c.kinds())
+		}, c.Kinds())
 		var errs []error
-		for _, e := range c.events[3:] {
+		for _, e := range c.Events[3:] {
 			assert.Equal(t, 3500*time.Millisecond, e.Waited)
 			errs = append(errs, e.Err)
 		}
 		require.ErrorIs(t, errors.Join(errs...), errCause)
 		assert.Len(t, slices.DeleteFunc(errs, func(err error) bool { return err != nil }), 2)
-		assert.Empty(t, s.sent("rollback", ""))
+		assert.Empty(t, s.Sent("rollback", ""))
 	})
 }

@@ -227,7 +227,7 @@ func (c *Core) begin(server any, l *lane, d *duty) {
 
 // ended takes in the result of an attempt.
 func (c *Core) ended(server any, l *lane, d *duty, err error) {
-	failure := c.failure(err)
+	failure := c.FailureOf(err)
 	ds := &c.duties
 	ds.mu.Lock()
 	defer ds.mu.Unlock()

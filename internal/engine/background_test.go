@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"context"
@@ -9,6 +9,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
 // outage is a server that duties are sent to, in a test.
@@ -26,7 +29,7 @@ func (o *outage) do(ctx context.Context) error {
 	defer o.inFlight.Add(-1)
 	if o.silent.Load() {
 		<-ctx.Done()
-		return unanswered(ctx.Err())
+		return Unanswered(ctx.Err())
 	}
 	time.Sleep(ms)
 	o.ended.Add(1)
@@ -39,30 +42,30 @@ func byFirstLetter(config *Config) { config.Server = func(r *Resource) any { ret
 func TestOutageCollectsDutiesAndNoAttempts(t *testing.T) {
 	for _, length := range []time.Duration{2 * time.Second, time.Minute} {
 		t.Run(length.String(), func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a", byFirstLetter)
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a", byFirstLetter)
 				var dead, live outage
 				dead.silent.Store(true)
 				over := time.Now().Add(time.Hour)
 				const rate = 200
 				duties := int(length.Seconds()) * rate
 				for i := range duties {
-					c.lock(fmt.Sprint("dead", i)).inBackground(t.Context(), over, 0, dead.do)
-					sleep(time.Second / rate)
+					c.Lock(fmt.Sprint("dead", i)).InBackground(t.Context(), over, 0, dead.do)
+					Sleep(time.Second / rate)
 				}
-				assert.LessOrEqual(t, dead.most.Load(), int64(firstAttempts+releaseTimeout/probePause+1))
-				assert.Less(t, dead.attempted.Load(), 3*int64(length/time.Second)+firstAttempts)
+				assert.LessOrEqual(t, dead.most.Load(), int64(FirstAttempts+ReleaseTimeout/ProbePause+1))
+				assert.Less(t, dead.attempted.Load(), 3*int64(length/time.Second)+FirstAttempts)
 
-				began := s.now()
-				c.lock("live").inBackground(t.Context(), over, time.Second, live.do)
+				began := s.Now()
+				c.Lock("live").InBackground(t.Context(), over, time.Second, live.do)
 				assert.Equal(t, int64(1), live.ended.Load())
-				assert.Equal(t, ms, s.now()-began, "the other server's duties do not delay it")
+				assert.Equal(t, ms, s.Now()-began, "the other server's duties do not delay it")
 
 				dead.silent.Store(false)
-				sleep(time.Second + ms*time.Duration(duties)/maxAttempts)
+				Sleep(time.Second + ms*time.Duration(duties)/MaxAttempts)
 				assert.Equal(t, int64(duties), dead.ended.Load())
-				assert.LessOrEqual(t, dead.most.Load(), int64(maxAttempts+releaseTimeout/probePause))
-				assert.Empty(t, c.duties.lanes)
+				assert.LessOrEqual(t, dead.most.Load(), int64(MaxAttempts+ReleaseTimeout/ProbePause))
+				assert.Zero(t, c.Lanes())
 			})
 		})
 	}
@@ -70,58 +73,58 @@ func TestOutageCollectsDutiesAndNoAttempts(t *testing.T) {
 
 // A duty that Redis refuses is repeated at most a second apart, and delays no other.
 func TestDutyThatIsRefused(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
 		var refused, others atomic.Int64
 		over := time.Now().Add(10 * time.Second)
-		for range 2 * maxAttempts {
-			c.lock("x").inBackground(t.Context(), over, 0, func(context.Context) error {
+		for range 2 * MaxAttempts {
+			c.Lock("x").InBackground(t.Context(), over, 0, func(context.Context) error {
 				refused.Add(1)
-				return errFatal
+				return ErrFatal
 			})
 		}
-		c.lock("y").inBackground(t.Context(), over, time.Second, func(context.Context) error {
+		c.Lock("y").InBackground(t.Context(), over, time.Second, func(context.Context) error {
 			others.Add(1)
 			return nil
 		})
-		assert.Zero(t, s.now())
+		assert.Zero(t, s.Now())
 		assert.Equal(t, int64(1), others.Load())
-		sleep(10*time.Second + longestRetry)
-		assert.Greater(t, refused.Load(), int64(2*maxAttempts*10))
-		assert.Empty(t, c.duties.lanes, "their time is over")
+		Sleep(10*time.Second + LongestRetry)
+		assert.Greater(t, refused.Load(), int64(2*MaxAttempts*10))
+		assert.Zero(t, c.Lanes(), "their time is over")
 	})
 }
 
 // Duties that were never tried are dropped, too, when their time is over.
 func TestDutiesEndWithTheirTime(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
 		var o outage
 		o.silent.Store(true)
 		for i := range 1000 {
-			c.lock("x").inBackground(t.Context(), time.Now().Add(time.Duration(20+i%2)*time.Second), 0, o.do)
+			c.Lock("x").InBackground(t.Context(), time.Now().Add(time.Duration(20+i%2)*time.Second), 0, o.do)
 		}
-		sleep(20*time.Second + sweepPause)
-		require.Empty(t, c.duties.lanes)
+		Sleep(20*time.Second + SweepPause)
+		require.Empty(t, c.Lanes())
 		assert.Zero(t, o.inFlight.Load())
 	})
 }
 
 // Close makes one more attempt at each duty. It waits for no server that is silent longer than for a command.
 func TestCloseFinishesDuties(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a", byFirstLetter)
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a", byFirstLetter)
 		var dead, live outage
 		dead.silent.Store(true)
 		for i := range 1000 {
-			c.lock(fmt.Sprint("dead", i)).inBackground(t.Context(), time.Now().Add(time.Hour), 0, dead.do)
-			c.lock(fmt.Sprint("live", i)).inBackground(t.Context(), time.Now().Add(time.Hour), 0, live.do)
+			c.Lock(fmt.Sprint("dead", i)).InBackground(t.Context(), time.Now().Add(time.Hour), 0, dead.do)
+			c.Lock(fmt.Sprint("live", i)).InBackground(t.Context(), time.Now().Add(time.Hour), 0, live.do)
 		}
-		require.NoError(t, c.close(t.Context()))
+		require.NoError(t, c.Shut(t.Context()))
 		assert.Equal(t, int64(1000), live.ended.Load())
-		assert.LessOrEqual(t, s.now(), testTimeout)
+		assert.LessOrEqual(t, s.Now(), CommandTimeout)
 		assert.Zero(t, dead.inFlight.Load())
-		c.lock("late").inBackground(t.Context(), time.Now().Add(time.Hour), time.Hour, live.do)
+		c.Lock("late").InBackground(t.Context(), time.Now().Add(time.Hour), time.Hour, live.do)
 		assert.Equal(t, int64(1000), live.ended.Load(), "too late")
 	})
 }

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"context"
@@ -8,88 +8,91 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
 // startClose closes a client in a goroutine.
-func startClose(t *testing.T, ctx context.Context, c *client) *call {
-	return start(t, func() (*Hold, error) { return nil, c.close(ctx) })
+func startClose(t *testing.T, ctx context.Context, c *Client) *Call {
+	return Start(t, func() (*Hold, error) { return nil, c.Shut(ctx) })
 }
 
 func TestCloseWaitsForHolds(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
-		detached := acquire(t, t.Context(), c.lock("y"))
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
+		detached := Acquire(t, t.Context(), c.Lock("y"))
 		closed := startClose(t, t.Context(), c)
-		sleep(time.Minute)
-		assert.False(t, closed.returned())
+		Sleep(time.Minute)
+		assert.False(t, closed.Returned())
 		assert.True(t, c.IsClosing())
-		assert.NoError(t, carry(hold).Err(), "it is renewed meanwhile")
-		_, err := c.lock("z").Acquire(t.Context(), terms(), forever)
+		assert.NoError(t, Carry(hold).Err(), "it is renewed meanwhile")
+		_, err := c.Lock("z").Acquire(t.Context(), NewTerms(), Forever)
 		require.ErrorIs(t, err, ErrClosed)
-		assert.Empty(t, s.sent("acquire", "z"))
+		assert.Empty(t, s.Sent("acquire", "z"))
 		detached.Detach()
 		require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
-		release(t, hold)
-		closed.wait()
+		Release(t, hold)
+		closed.Wait()
 		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-		assert.Equal(t, []string{detached.ID()}, s.ids("y"))
-		sleep(time.Minute)
-		s.requireFree(t)
+		assert.Equal(t, []string{detached.ID()}, s.IDs("y"))
+		Sleep(time.Minute)
+		s.RequireFree(t)
 	})
 }
 
 func TestCloseAbandonsHoldsWhenItsContextEnds(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
-		inner := acquire(t, carry(hold), c.lock("x"))
-		nothing, err := c.semaphore("s").AcquireNothing(t.Context(), terms())
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
+		inner := Acquire(t, Carry(hold), c.Lock("x"))
+		nothing, err := c.Semaphore("s").AcquireNothing(t.Context(), NewTerms())
 		require.NoError(t, err)
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
-		require.ErrorIs(t, c.close(ctx), context.DeadlineExceeded)
-		assert.Equal(t, 15*time.Second, s.now())
+		require.ErrorIs(t, c.Shut(ctx), context.DeadlineExceeded)
+		assert.Equal(t, 15*time.Second, s.Now())
 		for _, h := range []*Hold{hold, inner, nothing} {
-			require.ErrorIs(t, context.Cause(carry(h)), ErrClosed)
+			require.ErrorIs(t, context.Cause(Carry(h)), ErrClosed)
 			assert.False(t, h.Detach())
 			require.ErrorIs(t, h.Release(t.Context()), ErrClosed)
 		}
-		commands := len(s.log)
-		assert.Equal(t, []string{hold.ID()}, s.ids("x"), "its critical section may still run")
-		sleep(time.Minute)
-		assert.Len(t, s.log, commands)
-		s.requireFree(t)
+		commands := len(s.Log)
+		assert.Equal(t, []string{hold.ID()}, s.IDs("x"), "its critical section may still run")
+		Sleep(time.Minute)
+		assert.Len(t, s.Log, commands)
+		s.RequireFree(t)
 		want := []EventKind{EventAbandoned, EventAbandoned, EventAbandoned}
-		assert.Equal(t, want, c.kinds(EventAcquired, EventNested, EventRenewed))
+		assert.Equal(t, want, c.Kinds(EventAcquired, EventNested, EventRenewed))
 	})
 }
 
 func TestCloseEndsWaiters(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		s.seize("x", "other", 0)
-		turn := acquire(t, t.Context(), c.lock("y"))
-		nested := acquire(t, carry(turn), c.lock("y"))
-		s.subscribe.delay = time.Hour
-		calls := []*call{
-			startAcquire(t, t.Context(), c.lock("x")),
-			startAcquire(t, t.Context(), c.lock("x")),
-			startAcquire(t, t.Context(), c.lock("x"), polling(10*ms, 10*ms)),
-			startAcquire(t, t.Context(), c.semaphore("x")),
-			startAcquire(t, carry(turn), c.lock("y")),
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		s.Seize("x", "other", 0)
+		turn := Acquire(t, t.Context(), c.Lock("y"))
+		nested := Acquire(t, Carry(turn), c.Lock("y"))
+		s.Subscribe.Delay = time.Hour
+		calls := []*Call{
+			StartAcquire(t, t.Context(), c.Lock("x")),
+			StartAcquire(t, t.Context(), c.Lock("x")),
+			StartAcquire(t, t.Context(), c.Lock("x"), Polling(10*ms, 10*ms)),
+			StartAcquire(t, t.Context(), c.Semaphore("x")),
+			StartAcquire(t, Carry(turn), c.Lock("y")),
 		}
-		sleep(5 * ms)
+		Sleep(5 * ms)
 		closed := startClose(t, t.Context(), c)
 		for _, call := range calls {
-			require.ErrorIs(t, call.fail(), ErrClosed)
-			require.NotErrorIs(t, call.err, ErrNotAcquired)
+			require.ErrorIs(t, call.Fail(), ErrClosed)
+			require.NotErrorIs(t, call.Err, ErrNotAcquired)
 		}
-		assert.Equal(t, 5*ms, s.now())
-		release(t, nested)
-		release(t, turn)
-		closed.wait()
-		assert.Empty(t, s.subs)
+		assert.Equal(t, 5*ms, s.Now())
+		Release(t, nested)
+		Release(t, turn)
+		closed.Wait()
+		assert.Empty(t, s.Subs)
 	})
 }
 
@@ -97,31 +100,31 @@ func TestCloseEndsWaiters(t *testing.T) {
 func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		fault fault
+		fault Fault
 	}{
-		{"granted", fault{reply: time.Second}},
-		{"executed late", fault{delay: time.Second}},
-		{"not answered", fault{mute: true}},
+		{"granted", Fault{Reply: time.Second}},
+		{"executed late", Fault{Delay: time.Second}},
+		{"not answered", Fault{Mute: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				s.keepLeases()
-				c := s.client(t, "a")
-				outer := acquire(t, t.Context(), c.lock("y"))
-				s.script("acquire", tt.fault)
-				s.script("nest", tt.fault)
-				acquiring := startAcquire(t, t.Context(), c.lock("x"))
-				nesting := startAcquire(t, carry(outer), c.lock("y"))
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				c := s.Client(t, "a")
+				outer := Acquire(t, t.Context(), c.Lock("y"))
+				s.Script("acquire", tt.fault)
+				s.Script("nest", tt.fault)
+				acquiring := StartAcquire(t, t.Context(), c.Lock("x"))
+				nesting := StartAcquire(t, Carry(outer), c.Lock("y"))
 				closed := startClose(t, t.Context(), c)
-				for _, call := range []*call{acquiring, nesting} {
-					err := call.fail()
-					assert.True(t, errors.Is(err, ErrClosed) || classify(err).InDoubt, "%v", err)
+				for _, call := range []*Call{acquiring, nesting} {
+					err := call.Fail()
+					assert.True(t, errors.Is(err, ErrClosed) || Classify(err).InDoubt, "%v", err)
 				}
-				sleep(time.Second)
-				assert.Equal(t, 1, s.holder("y", outer.ID()).count)
-				release(t, outer)
-				closed.wait()
-				s.requireFree(t)
+				Sleep(time.Second)
+				assert.Equal(t, 1, s.Holder("y", outer.ID()).Count)
+				Release(t, outer)
+				closed.Wait()
+				s.RequireFree(t)
 			})
 		})
 	}
@@ -129,70 +132,70 @@ func TestAcquisitionThatIsGrantedDuringCloseIsRolledBack(t *testing.T) {
 
 // The context of Close ends while a command is not answered.
 func TestCloseHurriesCalls(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a", func(config *Config) { config.CommandTimeout = time.Hour })
-		hold := acquire(t, t.Context(), c.lock("x"))
-		s.script("check", fault{lost: true})
-		check := start(t, func() (*Hold, error) { return nil, hold.Check(t.Context()) })
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = time.Hour })
+		hold := Acquire(t, t.Context(), c.Lock("x"))
+		s.Script("check", Fault{Lost: true})
+		check := Start(t, func() (*Hold, error) { return nil, hold.Check(t.Context()) })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		require.ErrorIs(t, c.close(ctx), context.DeadlineExceeded)
-		assert.Equal(t, time.Second, s.now())
-		_ = check.fail()
+		require.ErrorIs(t, c.Shut(ctx), context.DeadlineExceeded)
+		assert.Equal(t, time.Second, s.Now())
+		_ = check.Fail()
 	})
 }
 
 func TestCloseDoesNotHurryIfNothingIsUnderWay(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
 		ctx, cancel := context.WithCancel(t.Context())
-		require.NoError(t, c.close(ctx))
+		require.NoError(t, c.Shut(ctx))
 		cancel()
-		sleep(0)
-		assert.False(t, isClosed(c.hurried))
+		Sleep(0)
+		assert.False(t, IsClosed(c.Hurried))
 	})
 }
 
 func TestCloseWaitsForCallsAndBackgroundWork(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
 		require.NoError(t, c.Enter())
 		ran := make(chan struct{})
 		c.Spawn(func() { <-c.Stopping(); time.Sleep(time.Second); close(ran) })
 		closed := startClose(t, t.Context(), c)
-		assert.True(t, isClosed(c.Closing()))
-		sleep(time.Second)
-		assert.False(t, isClosed(c.Stopping()), "a call is under way")
+		assert.True(t, IsClosed(c.Closing()))
+		Sleep(time.Second)
+		assert.False(t, IsClosed(c.Stopping()), "a call is under way")
 		c.Leave()
-		closed.wait()
-		assert.True(t, isClosed(ran))
-		assert.Equal(t, 2*time.Second, s.now())
+		closed.Wait()
+		assert.True(t, IsClosed(ran))
+		assert.Equal(t, 2*time.Second, s.Now())
 
 		require.ErrorIs(t, c.Enter(), ErrClosed)
 		require.ErrorIs(t, c.Begin(t.Context()), ErrClosed)
 		c.Spawn(func() { t.Error("a goroutine after Close") })
 		c.Report(Event{Kind: EventLost})
-		_, err := c.semaphore("s").AcquireNothing(t.Context(), terms())
+		_, err := c.Semaphore("s").AcquireNothing(t.Context(), NewTerms())
 		require.ErrorIs(t, err, ErrClosed)
-		sleep(time.Second)
-		assert.Empty(t, c.kinds())
+		Sleep(time.Second)
+		assert.Empty(t, c.Kinds())
 	})
 }
 
 // The holder releases while its client closes: its own waiters have gone, so it frees the lock.
 func TestReleaseDuringCloseDoesNotHandOff(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
-		waiter := startAcquire(t, t.Context(), c.lock("x"))
-		s.script("acquire", fault{lost: true})
-		s.message("x") // the waiter tries, and does not notice the Close
-		sleep(0)
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
+		waiter := StartAcquire(t, t.Context(), c.Lock("x"))
+		s.Script("acquire", Fault{Lost: true})
+		s.Message("x") // the waiter tries, and does not notice the Close
+		Sleep(0)
 		closed := startClose(t, t.Context(), c)
-		release(t, hold)
-		assert.Empty(t, s.sent("handoff", ""))
-		_ = waiter.fail()
-		closed.wait()
-		s.requireFree(t)
+		Release(t, hold)
+		assert.Empty(t, s.Sent("handoff", ""))
+		_ = waiter.Fail()
+		closed.Wait()
+		s.RequireFree(t)
 	})
 }

@@ -27,7 +27,7 @@ import (
 
 // cohortTokens is how many fencing tokens a request reserves that may begin a cohort: its own, and one for
 // each hold after it. When they are used up, the next release hands the lock off by a command, which reserves
-// more. The number fits Hold.member.
+// more. The number fits Hold.earlier.
 const cohortTokens = 1000
 
 // inCohort reports whether the hold of q may be part of a cohort.
@@ -57,7 +57,7 @@ func (o *Ownership) passOn(h *Hold) bool {
 		w.Request.TTL != h.ttl {
 		return false // its hold is kept in another way
 	}
-	next := o.succeed(w.Request.wait.caller, h, true)
+	next := o.succeed(w.Request.Wait.caller, h, true)
 	if next == nil {
 		return false
 	}
@@ -77,7 +77,7 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, used bool) *Hold {
 	switch {
 	case o.holds != h || h.sibling != nil || o.count != 1 || o.otherKind:
 		return nil // it is lost, or h is not the only hold
-	case !h.until().IsZero() || h.extendedUntil() != 0:
+	case !h.Limit().IsZero() || h.extendedUntil() != 0:
 		return nil // h has a lease that the next hold was not promised
 	case o.lease.ValidUntil().Sub(now) < h.ttl/2:
 		return nil // renewals are overdue: let the server decide
@@ -93,7 +93,7 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, used bool) *Hold {
 	if o.r.Traits.Fenced && used {
 		o.passed++
 	}
-	next.member = uint16(o.passed)
+	next.earlier = uint16(o.passed)
 	o.holds = next
 	return next
 }
@@ -131,11 +131,11 @@ func (h *Hold) giveBack(limit time.Duration) {
 		defer close(released)
 		if err := h.take(); err != nil {
 			if errors.Is(err, ErrLost) {
-				h.held.abandon(ctx)
+				h.held.Abandon(ctx)
 			}
 			return
 		}
-		_, _ = h.held.release(ctx, h) // if it is not answered, it goes on in the background
+		_, _ = h.held.Release(ctx, h) // if it is not answered, it goes on in the background
 		h.end(ErrReleased)
 	})
 	awaitFirst(h.ctx, released, limit)

@@ -53,7 +53,7 @@ func (q *Request) asking() {
 }
 
 // membersNote reports whether q is for a joint lock whose members note their answers themselves.
-func (q *Request) membersNote(k *Contact) bool { return k.members && q.group == nil }
+func (q *Request) membersNote(k *Contact) bool { return k.members && q.Group == nil }
 
 // granted notes that id was granted the lock.
 func (k *Contact) granted(id string) {
@@ -97,9 +97,9 @@ func (k *Contact) merge(other *Contact) {
 	k.refused = k.refused || other.refused
 }
 
-// silenceOf is how long an operation that began then had waited when ctx ended. A busy machine may notice the
+// SilenceOf is how long an operation that began then had waited when ctx ended. A busy machine may notice the
 // end of a deadline late.
-func silenceOf(ctx context.Context, began time.Time) time.Duration {
+func SilenceOf(ctx context.Context, began time.Time) time.Duration {
 	silent := time.Since(began)
 	if until, ok := ctx.Deadline(); ok && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		silent = max(0, min(silent, until.Sub(began)))
@@ -120,7 +120,7 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 	if k := q.heard; k != nil && q.membersNote(k) {
 		return
 	}
-	f := r.Core.failure(err)
+	f := r.Core.FailureOf(err)
 	outage := err != nil && f.isOutage(graceOf(ctx))
 	if q.heard == nil && (res.Granted || err != nil && !outage) {
 		return
@@ -153,9 +153,9 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 // explain makes the error of an acquisition that failed with err, which is nil for none. ctx ends with the
 // wait. An error of the server itself, such as WRONGTYPE, stays as it is.
 func (q *Request) explain(ctx context.Context, c *Core, err error) error {
-	f := c.failure(err)
+	f := c.FailureOf(err)
 	switch {
-	case err == nil, stopped(err):
+	case err == nil, IsGiveUp(err):
 		return err
 	case f.Retry && (ctx.Err() != nil || f.Ended): // the time of a joint attempt may end a little earlier
 		if q.heard == nil {
@@ -181,7 +181,7 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 
 // Unavailable makes err match ErrUnavailable if it says that the server does not answer.
 func (c *Core) Unavailable(err error) error {
-	if err == nil || stopped(err) || !c.failure(err).isOutage(0) {
+	if err == nil || IsGiveUp(err) || !c.FailureOf(err).isOutage(0) {
 		return err
 	}
 	return &gaveUpError{failed: err}

@@ -53,7 +53,7 @@ func (c *holdContext) Value(key any) any {
 	h := c.hold
 	switch k := key.(type) {
 	case liveKey:
-		if !h.isLive() {
+		if !h.IsLive() {
 			break
 		}
 		if found := h.find(k.Key); found == h {
@@ -62,7 +62,7 @@ func (c *holdContext) Value(key any) any {
 			return carried{found, nil}
 		}
 	case outerKey:
-		if h.isLive() || (h.isLost() && !h.isReleased()) {
+		if h.IsLive() || (h.isLost() && !h.isReleased()) {
 			if found := h.find(k.Key); found != nil {
 				return found
 			}
@@ -85,7 +85,7 @@ func (h *Hold) find(key *Key) *Hold {
 	if h.held == nil {
 		return nil
 	}
-	return h.held.member(key)
+	return h.held.Member(key)
 }
 
 // HoldFrom returns the nearest live hold of that key that ctx carries, and its handle. The handle is nil

@@ -141,8 +141,8 @@ func (c *Core) Spawn(f func()) {
 	}
 }
 
-// failure is Classify for an error that may be nil: nil is no failure.
-func (c *Core) failure(err error) Failure {
+// FailureOf is Classify for an error that may be nil: nil is no failure.
+func (c *Core) FailureOf(err error) Failure {
 	if err == nil {
 		return Failure{}
 	}
@@ -157,6 +157,9 @@ func (c *Core) Stopping() <-chan struct{} { return c.stopping }
 
 // IsClosing reports whether Close has begun: nothing new may be acquired.
 func (c *Core) IsClosing() bool { return isClosed(c.closing) }
+
+// IsStopping reports whether Close has ended background work.
+func (c *Core) IsStopping() bool { return isClosed(c.stopping) }
 
 // Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx is
 // done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing renews

@@ -37,19 +37,18 @@
 //
 //	acquire.go     the path of an acquisition; what a reply means; rollback
 //	wait.go        the waiting loop, and the Queue interface
-//	waitqueue.go   the local queue of a name
+//	waitqueue.go   the local queue of a name; package waitq decides when it is the turn of other clients
 //	waitline.go    how clients with waiters stand in line on the server
 //	handoff.go     a release that makes a local waiter the next holder
 //	cohort.go      the same without a command
 //	linger.go      a lock that stays with its client after its last release
-//	turn.go        when it is the turn of other clients
 //	minhold.go     a lock that stays taken for a minimum time
 //	contact.go     why an acquisition gave up: the lock is busy, or the server is silent
 //	hold.go        one hold: its ends, and the calls of its handle
 //	ownership.go   id and count on the server; release, renewal, loss
 //	nest.go        acquisitions under a hold that the context carries
 //	log.go         the log of losses and renewals
-//	joint.go       locks made of several: then multi.go, red.go, retake.go
+//	member.go      what package joint needs of the members of a lock made of several
 //	core.go        what belongs to a client; Close
 //	background.go  work that goes on after its call has returned
 //
@@ -57,7 +56,6 @@
 //
 // A mutex on the left may be held while a mutex on its right is taken. No other pair is nested.
 //
-//	JointOwnership.mu -> Hold.mu
 //	Ownership.wire    -> Ownership.mu, Hold.mu, waitQueues.mu, and the mutexes of drivers and scripts
 //	waitQueues.mu     -> Ownership.mu, Contact.mu, the mutexes that Driver.Subscribe takes
 //	Contact.mu        -> Contact.mu: that of a queue before that of a request
@@ -65,7 +63,7 @@
 //	logQueue.mu       -> Core.mu
 //	duties.mu         -> Core.mu
 //
-// Hold.mu, turnQueue.mu, holdList.mu, Core.mu, the mutex in wireLock and the mutex in red.Subscribe are
+// Hold.mu, turnQueue.mu, holdList.mu, Core.mu and the mutex in wireLock are
 // innermost: no mutex is taken while one of them is held.
 //
 // Ownership.wire is held around commands, so it is taken with a context. None of these mutexes is held
@@ -78,7 +76,6 @@
 // for them:
 //
 //   - commands that are repeated in the background (background.go),
-//   - questions to members of joint locks (fanout.go, multi.go, retake.go),
 //   - calls of the observer and of the log that must not delay the watchdog (event.go, log.go).
 //
 // Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of duties, the end

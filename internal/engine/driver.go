@@ -221,12 +221,12 @@ type Request struct {
 	MustRollback bool
 	Place        Place // in line, during an attempt of a waiter
 	State        any   // the driver's own
+	Wait         Wait
+	Group        Group // whose member this acquires; nil for a user's acquisition
 
-	wait   wait
-	heard  *Contact  // nil: the server has granted the first attempt, or has not been asked
-	passed *Hold     // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
-	group  holdGroup // the joint ownership whose member this acquires; nil for a user's acquisition
-	min    *minHold  // nil: none
+	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
+	passed *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
+	min    *minHold // nil: none
 }
 
 // Result is the reply to an attempt.
@@ -249,8 +249,9 @@ type Result struct {
 	Since      int64  // refused: the server's time when the client took its place in line; 0: unknown
 	Quiet      bool   // refused: the client will be woken at its place, so it need not listen otherwise
 
-	streak  streak  // granted by a hand-off: the series of hand-offs that it continues
-	holding holding // granted: a joint lock's ownership; nil for other kinds
+	Holding Holding // granted: what the hold is of, if it is no [Ownership] of the request; nil: one is made
+
+	streak streak // granted by a hand-off: the series of hand-offs that it continues
 }
 
 // Resource is one name of one kind on one client. A handle of package primitives has one. It is

@@ -78,8 +78,6 @@ var (
 	// errOuterEnded: the outer hold ended before the nested acquisition got its turn or its answer. The
 	// caller then acquires as an outermost request.
 	errOuterEnded = errors.New("outer hold ended")
-	// errYield: a joint attempt gave up so that a rival may go first. It may be repeated soon.
-	errYield = errors.New("gave way to another")
 )
 
 // GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
@@ -97,9 +95,5 @@ func GaveUp(ctx context.Context, met error) error {
 	return err
 }
 
-// Reasons for which the engine stops waiting for a command. It passes them to [Config.Unanswered].
-var (
-	errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
-	errTooLate      = errors.New("acquired too late")
-	errBudget       = errors.New("no answer within the budget of a member")
-)
+// errSiblingStuck is a reason to stop waiting for a command, for [Config.Unanswered].
+var errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")

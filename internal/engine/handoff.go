@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // How a lock is handed off.
@@ -27,15 +29,9 @@ import (
 // The command is not answered. The waiter then tries by itself (receive with known false). If its id
 // holds the lock by now, the server grants it again.
 //
-// Other clients must get their turn. A client hands off at most maxStreakCount times, and for at most
-// maxStreak, in a row. Then it frees the lock, and its head stands back for a turn of the others: see turn.go.
-
-// The limits of a streak: how often, and for how long, the waiters of one client may hand a lock off to
-// each other while other clients wait. The idea is lock cohorting (Dice, Marathe and Shavit, 2012).
-const (
-	maxStreakCount = 16
-	maxStreak      = 10 * time.Millisecond
-)
+// Other clients must get their turn. A client hands off at most waitq.MaxStreakCount times, and for at
+// most waitq.MaxStreak, in a row. Then it frees the lock, and its head stands back for a turn of the others: see
+// waitq.Turn.
 
 // streak is a series of hand-offs within one client. Each ownership of the series carries it on.
 type streak struct {
@@ -102,8 +98,7 @@ func (qs *waitQueues) offer(o *Ownership) (next offer) {
 		if len(q.subs) > 0 {
 			next.self = 1
 		}
-		// Before the command is sent: its message may come before its reply, and would make our head try.
-		q.turn.begin(time.Now(), othersTurn(o.cohort()), 1, next.self == 1)
+		q.turn.On(waitq.Event{What: waitq.Left, Now: time.Now(), Cohort: o.cohort(), Told: next.self == 1})
 		return next
 	}
 	w := q.waiters.First
@@ -126,7 +121,7 @@ func (o *Ownership) streakIsOver() bool {
 	if o.cohort() > 0 {
 		return age >= Instant(o.cohort())
 	}
-	return o.streak.count >= maxStreakCount || age >= Instant(maxStreak)
+	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)
 }
 
 // receive gives a waiter the result of a command that tried to acquire for it: a hand-off or a batch. If
@@ -145,56 +140,27 @@ func (w *Waiter) receive(res Result, known bool) {
 }
 
 // yield is called when a release has left the lock to other clients. heard is how many clients were told of it.
-// It decides how long the head stands back, counted from when the release was sent, because the lock has been
-// free since then. It takes waitQueues.mu, and does not block.
-//
-// Where the others acquire one after another, each of them has a turn. With two others, X and Y:
-//
-//  1. our release: not for us. X acquires.
-//  2. X releases:  not for us. Y acquires.
-//  3. Y releases:  the head tries.
-//
-// A client in line is told when its turn comes again, and writers are told by the last reader: for both, the
-// first release of another client ends the turn.
+// It takes waitQueues.mu, and does not block.
 func (qs *waitQueues) yield(next offer, o *Ownership, sent time.Time, heard int) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q, now := next.yielding, time.Now()
-	if q.waiters.First == nil || q.turn.until.IsZero() {
-		return // all have left, or the turn is over
+	q := next.yielding
+	if q.waiters.First == nil {
+		return // all have left
 	}
 	others := heard - next.self
 	if o.cohort() > 0 && qs.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
 		others++ // readers of this client, which share its subscription
 	}
-	lasts := othersTurn(o.cohort())
-	look := lasts
-	switch {
-	case others > 0 && o.r.Traits.ClientsTakeTurns && !q.inLine:
-		q.turn.left = others
-		if o.cohort() == 0 {
-			look = firstLook
-		}
-	case others <= 0:
-		lasts = unknownTurn(o.cohort())
-		look = lasts
-	}
-	q.turn.until = sent.Add(lasts)
-	q.turn.due = sent.Add(look)
-	if !now.Before(q.turn.due) {
-		q.turn = turn{}
-		q.waiters.First.wakeToTry()
-		return
-	}
-	q.tryIn(q.turn.due.Sub(now))
+	q.onTurn(waitq.Event{
+		What: waitq.Answered, Now: time.Now(), Cohort: o.cohort(), Sent: sent, Others: others,
+		OneByOne: o.r.Traits.ClientsTakeTurns && !q.inLine,
+	})
 }
 
 // tryNow makes the head of a queue try. It takes waitQueues.mu, and does not block.
 func (qs *waitQueues) tryNow(q *waitQueue) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q.turn = turn{}
-	if q.waiters.First != nil {
-		q.waiters.First.wakeToTry()
-	}
+	q.onTurn(waitq.Event{What: waitq.Missed})
 }

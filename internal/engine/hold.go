@@ -26,18 +26,18 @@ import (
 //
 // Any goroutine may use it. Fields above mu do not change after newHold, unless they say so.
 type Hold struct {
-	r      *Resource
-	held   holding         // nil for a hold of nothing (0 permits)
-	group  holdGroup       // of a hold of a member of a joint lock; nil for a user's own hold
-	parent *Hold           // the outer hold whose turn this nested hold has taken; nil if none
-	ctx    context.Context //nolint:containedctx // Acquire's; a member gets its joint hold's, under mu
-	since  Instant         // when the command that acquired it was sent, or when it was passed on
-	ttl    time.Duration   // of the lease, or of each renewal
-	depth  uint16          // set before Acquire returns
-	member uint16          // how many holds of its cohort had a fenced lock before; set before Acquire returns
-	renew  bool
-	listed bool // guarded by holdList: counted by tag
-	taken  bool // a Release or a Detach has begun; guarded by mu
+	r       *Resource
+	held    Holding         // nil for a hold of nothing (0 permits)
+	group   Group           // of a hold of a member of a joint lock; nil for a user's own hold
+	parent  *Hold           // the outer hold whose turn this nested hold has taken; nil if none
+	ctx     context.Context //nolint:containedctx // Acquire's; a member gets its joint hold's, under mu
+	since   Instant         // when the command that acquired it was sent, or when it was passed on
+	ttl     time.Duration   // of the lease, or of each renewal
+	depth   uint16          // set before Acquire returns
+	earlier uint16          // how many holds of its cohort had a fenced lock before; set before Acquire returns
+	renew   bool
+	listed  bool // guarded by holdList: counted by tag
+	taken   bool // a Release or a Detach has begun; guarded by mu
 	// unaccepted: it was passed on to a waiter whose acquisition has not accepted it; guarded by mu
 	unaccepted bool
 
@@ -53,60 +53,57 @@ type Hold struct {
 	list.Links[Hold]       // guarded by holdList
 }
 
-// holding is the server's side of a hold: an Ownership, or a JointOwnership with a hold of each member.
-// release, abandon, check and extend send commands and may block. The other methods only compute, or
-// take mutexes for a moment.
-type holding interface {
-	id() string
-	leased() bool          // false: it lasts until it is released, and cannot be lost
-	ownership() *Ownership // nil for a joint lock
-	member(key *Key) *Hold // the live hold of a member of a joint lock; nil if there is none
-	validUntil(h *Hold) time.Time
-	limit(sent time.Time, d time.Duration) time.Time
-	join(h *Hold)   // adds h, once, after h was registered with the client
-	forget(h *Hold) // stops renewing and watching for h; sends nothing
-	loss() Loss     // why it is lost, if a command found that
-	release(ctx context.Context, h *Hold) (lost bool, err error)
-	abandon(ctx context.Context) // the first Release of a lost hold: its critical section is over
-	check(ctx context.Context) error
-	extend(ctx context.Context, h *Hold, d time.Duration) error
+// Holding is what a hold is of: an [Ownership], or the ownership of a joint lock, with a hold of each member.
+// Release, Abandon, Check and Extend send commands and may block. The other methods only compute, or take
+// mutexes for a moment.
+type Holding interface {
+	OwnerID() string
+	Member(key *Key) *Hold        // the live hold of a member of a joint lock; nil if there is none
+	ValidUntil(h *Hold) time.Time // when h is lost unless the server answers before
+	Join(h *Hold)                 // adds h, once, after h was registered with the client
+	Forget(h *Hold)               // stops renewing and watching for h; sends nothing
+	Loss() Loss                   // why it is lost, if a command found that
+	// Release gives back the count of h. lost: there was nothing left to give back.
+	Release(ctx context.Context, h *Hold) (lost bool, err error)
+	Abandon(ctx context.Context) // the first Release of a lost hold: its critical section is over
+	Check(ctx context.Context) error
+	Extend(ctx context.Context, h *Hold, d time.Duration) error
 }
 
-// holdGroup is the joint ownership that holds of members belong to.
-type holdGroup interface {
-	// memberEnded reports that a hold has ended, or is about to be freed by its Release. It is called
+// Group is the ownership of a joint lock, for the holds of its members.
+type Group interface {
+	// MemberEnded reports that a hold has ended, or is about to be freed by its Release. It is called
 	// with no mutex held, and may be called twice for one hold.
-	memberEnded(h *Hold, cause error)
+	MemberEnded(h *Hold, cause error)
 }
 
 // newHold returns a hold of held and registers it with the client. It does not block. It fails when the
 // client is closing; the caller then rolls back. The caller is a call that Close waits for.
-func (r *Resource) newHold(ctx context.Context, held holding, q *Request, sent time.Time, parent *Hold) (*Hold, error) {
+func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent time.Time, parent *Hold) (*Hold, error) {
 	c, terms := r.Core, q.Terms
+	o, _ := held.(*Ownership) // nil for a joint lock, and for a hold of nothing
 	var h *Hold
-	if o, ok := held.(*Ownership); ok && o.first.r == nil {
+	if o != nil && o.first.r == nil {
 		h = &o.first // most ownerships have one hold: one allocation for both
 	} else {
 		h = new(Hold)
 	}
 	*h = Hold{
-		r: r, held: held, group: q.group, parent: parent, ctx: ctx, since: c.Instant(sent),
+		r: r, held: held, group: q.Group, parent: parent, ctx: ctx, since: c.Instant(sent),
 		ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}
 	if parent != nil {
 		h.depth = parent.depth + 1
 	}
-	if d := terms.Limit(); d > 0 && held != nil {
-		if limit := held.limit(sent, d); !limit.IsZero() {
-			h.limit = c.Instant(limit)
-		}
+	if d := terms.Limit(); d > 0 && o != nil && o.leased() {
+		h.limit = c.Instant(sent.Add(d - c.MarginOf(d)))
 	}
 	// Close seals the list first. So either Close sees this hold, or the hold is not made.
 	if !c.addHold(h) {
 		return nil, ErrClosed
 	}
 	if held != nil {
-		held.join(h) // last: the watchdog may end h at once
+		held.Join(h) // last: the watchdog may end h at once
 	}
 	return h, nil
 }
@@ -127,10 +124,20 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	return hold, err
 }
 
+// NewHold returns a hold of what res has granted to q, by an attempt of the caller's own. If it fails, the
+// client is closing, and the caller rolls back. The caller is a call that Close waits for.
+func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
+	held := res.Holding
+	if held == nil {
+		held = r.newOwnership(q, res)
+	}
+	return r.newHold(ctx, held, q, res.Sent, nil)
+}
+
 // Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
 // has replaced the former owner by it. The watchdog renews it from now on.
 func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Hold, error) {
-	return r.newHold(ctx, r.newOwnership(q, Result{Sent: sent}), q, sent, nil)
+	return r.NewHold(ctx, q, Result{Granted: true, Sent: sent})
 }
 
 // ID is the owner's id on the server; "" if there is none. A nil hold has none.
@@ -138,7 +145,7 @@ func (h *Hold) ID() string {
 	if h == nil || h.held == nil {
 		return ""
 	}
-	return h.held.id()
+	return h.held.OwnerID()
 }
 
 // Token is the fencing token; 0 if there is none.
@@ -147,7 +154,7 @@ func (h *Hold) Token() int64 {
 	if o == nil || !o.r.Traits.Fenced || o.Token == 0 {
 		return 0
 	}
-	return o.Token + int64(h.member)
+	return o.Token + int64(h.earlier)
 }
 
 // Resource is the resource that the hold was acquired from.
@@ -161,10 +168,8 @@ func (h *Hold) Renewed() bool { return h.renew }
 
 // Ownership is the ownership that h belongs to; nil for a hold of 0 permits or of a joint lock.
 func (h *Hold) Ownership() *Ownership {
-	if h.held == nil {
-		return nil
-	}
-	return h.held.ownership()
+	o, _ := h.held.(*Ownership)
+	return o
 }
 
 // ValidUntil is when the hold is lost unless the server answers before; zero if it has no lease.
@@ -172,11 +177,11 @@ func (h *Hold) ValidUntil() time.Time {
 	if h.held == nil {
 		return time.Time{}
 	}
-	return h.held.validUntil(h)
+	return h.held.ValidUntil(h)
 }
 
-// until is the hold's own limit; zero if there is none.
-func (h *Hold) until() time.Time {
+// Limit is the hold's own limit; zero if there is none.
+func (h *Hold) Limit() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.limit == 0 {
@@ -191,16 +196,16 @@ func (h *Hold) extendedUntil() Instant {
 	return h.extended
 }
 
-// isLive reports whether h has not ended and its release has not begun. Only then may an acquisition
+// IsLive reports whether h has not ended and its release has not begun. Only then may an acquisition
 // nest under it.
-func (h *Hold) isLive() bool {
+func (h *Hold) IsLive() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.cause == nil && !h.taken
 }
 
-// ended is why the hold has ended, or is about to; nil if it is live.
-func (h *Hold) ended() error {
+// Ended is why the hold has ended, or is about to; nil if it is live.
+func (h *Hold) Ended() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cause == nil && h.taken {
@@ -240,8 +245,8 @@ func (h *Hold) watchLimit() {
 // LeaseLost implements [watchdog.Keeper]: the hold's limit has come. The watchdog calls it with no mutex
 // held, in a goroutine of its own, and must not be delayed.
 func (h *Hold) LeaseLost(*watchdog.Lease, bool) {
-	h.held.forget(h)
-	h.loseInBackground(Loss{Reason: LossLimit})
+	h.held.Forget(h)
+	h.LoseInBackground(Loss{Reason: LossLimit})
 }
 
 // LeaseRenewed is not called: a limit is watched, not renewed.
@@ -264,7 +269,7 @@ func (h *Hold) Release(ctx context.Context) error {
 		if errors.Is(err, ErrLost) && h.held != nil {
 			// The first Release of a lost hold: its critical section is over. A renewal without a reply
 			// may have kept the key alive, and it would block other clients for a whole TTL.
-			h.held.abandon(ctx)
+			h.held.Abandon(ctx)
 		}
 		return err
 	}
@@ -277,7 +282,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	if h.group != nil {
 		// Before the command: as soon as the server has freed a member, another client may acquire it.
 		// The joint hold must not count it then.
-		h.group.memberEnded(h, ErrReleased)
+		h.group.MemberEnded(h, ErrReleased)
 	}
 	if kept := h.linger(ctx); kept != nil {
 		if h.end(ErrReleased) {
@@ -286,7 +291,7 @@ func (h *Hold) Release(ctx context.Context) error {
 		kept.keep()
 		return nil
 	}
-	lost, err := h.held.release(ctx, h)
+	lost, err := h.held.Release(ctx, h)
 	switch {
 	case err != nil:
 		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
@@ -295,7 +300,7 @@ func (h *Hold) Release(ctx context.Context) error {
 		}
 		return err
 	case lost:
-		return h.lose(ctx, h.held.loss())
+		return h.Lose(ctx, h.held.Loss())
 	}
 	if h.end(ErrReleased) {
 		h.emit(ctx, EventReleased, nil)
@@ -346,7 +351,7 @@ func (h *Hold) Detach() bool {
 func (h *Hold) takeAndForget() error {
 	err := h.take()
 	if h.held != nil && (err == nil || errors.Is(err, ErrLost)) {
-		h.held.forget(h)
+		h.held.Forget(h)
 	}
 	return err
 }
@@ -363,7 +368,7 @@ func (h *Hold) Forget() {
 // Check asks the server whether the hold still exists: nil, or ErrLost. It blocks until the reply. An
 // error of the transport changes nothing: the hold stays live until validUntil.
 func (h *Hold) Check(ctx context.Context) error {
-	return h.ask(ctx, func() error { return h.held.check(ctx) })
+	return h.ask(ctx, func() error { return h.held.Check(ctx) })
 }
 
 // Extend makes the hold valid for at least d from now. It blocks until the reply. invalid, if not nil,
@@ -373,7 +378,7 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration, invalid error) error
 		if invalid != nil {
 			return invalid // after the other errors: a lost hold is lost, whatever d is
 		}
-		return h.held.extend(ctx, h, d)
+		return h.held.Extend(ctx, h, d)
 	})
 }
 
@@ -385,12 +390,13 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 		return h.refused(err)
 	}
 	defer h.r.Core.Leave()
-	switch cause := h.ended(); {
+	switch cause := h.Ended(); {
 	case cause != nil:
 		return cause
 	case h.held == nil:
 		return nil
-	case !h.held.leased():
+	}
+	if o := h.Ownership(); o != nil && !o.leased() {
 		return ErrUnsupported
 	}
 	if err := context.Cause(ctx); err != nil {
@@ -401,10 +407,10 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 		return loss
 	}
 	if errors.Is(err, ErrLost) && ctx.Err() == nil {
-		return h.lose(ctx, h.held.loss()) // another goroutine is about to end it
+		return h.Lose(ctx, h.held.Loss()) // another goroutine is about to end it
 	}
-	if o := h.Ownership(); err == nil && o != nil && h.isLive() && !h.ValidUntil().After(time.Now()) {
-		return h.lose(ctx, o.expire(h)) // the answer came too late; the watchdog is about to report the loss
+	if o := h.Ownership(); err == nil && o != nil && h.IsLive() && !h.ValidUntil().After(time.Now()) {
+		return h.Lose(ctx, o.expire(h)) // the answer came too late; the watchdog is about to report the loss
 	}
 	return err
 }
@@ -419,9 +425,9 @@ func (h *Hold) lossCause() error {
 	return nil
 }
 
-// lose ends the hold because the call with ctx found that it is lost, and returns the error for that
+// Lose ends the hold because the call with ctx found that it is lost, and returns the error for that
 // call. It writes the log and calls the observer, so both come before that call returns.
-func (h *Hold) lose(ctx context.Context, loss Loss) error {
+func (h *Hold) Lose(ctx context.Context, loss Loss) error {
 	loss, err := h.explain(loss)
 	if h.end(err) {
 		if h.isAnnounced() {
@@ -434,9 +440,9 @@ func (h *Hold) lose(ctx context.Context, loss Loss) error {
 	return err
 }
 
-// loseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a check
+// LoseInBackground ends the hold when no call of the user found the loss: the watchdog did, or a check
 // after a takeover notice. It waits neither for the observer nor for the log.
-func (h *Hold) loseInBackground(loss Loss) {
+func (h *Hold) LoseInBackground(loss Loss) {
 	loss, err := h.explain(loss)
 	if !h.end(err) {
 		return
@@ -455,7 +461,7 @@ const limitTolerance = 2 * time.Millisecond
 
 // explain completes a loss of h, and returns its error too.
 func (h *Hold) explain(loss Loss) (Loss, error) {
-	if limit := h.until(); loss.Reason == LossExpired && !limit.IsZero() && time.Until(limit) <= limitTolerance {
+	if limit := h.Limit(); loss.Reason == LossExpired && !limit.IsZero() && time.Until(limit) <= limitTolerance {
 		loss = Loss{Reason: LossLimit} // renewals stop there
 	}
 	loss.Resource, loss.ID = h.r, h.ID()
@@ -492,7 +498,7 @@ func (h *Hold) end(cause error) bool {
 	}
 	h.r.Core.holds.remove(h)
 	if h.group != nil {
-		h.group.memberEnded(h, cause)
+		h.group.MemberEnded(h, cause)
 	}
 	return true
 }

@@ -81,9 +81,9 @@ func (l *holdList) abandon() bool {
 	l.mu.Unlock()
 	abandoned := false
 	for _, h := range left {
-		if h.isLive() {
+		if h.IsLive() {
 			if h.held != nil {
-				h.held.forget(h)
+				h.held.Forget(h)
 			}
 			if h.end(ErrClosed) {
 				abandoned = true
@@ -92,6 +92,16 @@ func (l *holdList) abandon() bool {
 		}
 	}
 	return abandoned
+}
+
+// len returns how many holds there are.
+func (l *holdList) len() (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := l.all.First; h != nil; h = h.Next {
+		n++
+	}
+	return n
 }
 
 // tag is the tag of a hold that can be lost. It is "" for other holds, and for joint holds, because

@@ -37,7 +37,7 @@ type keeper struct {
 // lock must have the id of its joint lock.
 func (q *Request) mayPass() bool {
 	t := q.Terms
-	return t.Renew && t.MaxHold == 0 && t.MinHold == 0 && !q.Shared && q.group == nil
+	return t.Renew && t.MaxHold == 0 && t.MinHold == 0 && !q.Shared && q.Group == nil
 }
 
 // lingerID returns the id of a request whose hold may linger: its number begins with a 0. So a client that is
@@ -148,7 +148,7 @@ func (r *Resource) resume(q *Request) bool {
 	o := kept.Ownership()
 	t := q.Terms
 	if q.mayPass() && t.Linger == o.linger() && t.Cohort == o.cohort() && q.TTL == kept.ttl && o.wire.TryLock() {
-		if q.passed = o.succeed(q.wait.caller, kept, true); q.passed != nil {
+		if q.passed = o.succeed(q.Wait.caller, kept, true); q.passed != nil {
 			o.streak = streak{since: q.passed.since} // nobody has waited meanwhile
 		}
 		o.wire.Unlock()

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"context"
@@ -8,45 +8,48 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
 const testLinger = 500 * ms
 
 func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		r := c.lock("x")
-		first := acquire(t, t.Context(), r, lingering(testLinger))
-		last, ctx := first, carry(first)
-		release(t, first)
-		commands := len(s.sent("", ""))
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.Lock("x")
+		first := Acquire(t, t.Context(), r, Lingering(testLinger))
+		last, ctx := first, Carry(first)
+		Release(t, first)
+		commands := len(s.Sent("", ""))
 		for range 20 {
-			sleep(testLinger - ms)
+			Sleep(testLinger - ms)
 			assert.ErrorIs(t, context.Cause(ctx), ErrReleased)
-			assert.Equal(t, []string{first.ID()}, s.ids("x"))
-			hold := acquire(t, t.Context(), r, lingering(testLinger))
+			assert.Equal(t, []string{first.ID()}, s.IDs("x"))
+			hold := Acquire(t, t.Context(), r, Lingering(testLinger))
 			assert.Equal(t, first.ID(), hold.ID())
 			assert.Equal(t, last.Token()+1, hold.Token())
 			assert.Equal(t, 1, hold.Depth())
-			assert.False(t, hold.ValidUntil().After(time.Now().Add(testTTL)))
-			assert.NoError(t, carry(hold).Err())
+			assert.False(t, hold.ValidUntil().After(time.Now().Add(DefaultTTL)))
+			assert.NoError(t, Carry(hold).Err())
 			assert.ErrorIs(t, last.Release(t.Context()), ErrReleased)
-			nested := acquire(t, carry(hold), r, lingering(testLinger))
+			nested := Acquire(t, Carry(hold), r, Lingering(testLinger))
 			assert.Equal(t, hold.Token(), nested.Token())
-			release(t, nested)
-			last, ctx = hold, carry(hold)
-			release(t, hold)
+			Release(t, nested)
+			last, ctx = hold, Carry(hold)
+			Release(t, hold)
 		}
-		assert.Len(t, s.sent("acquire", ""), 1)
-		assert.Empty(t, s.sent("release", ""))
-		assert.Equal(t, commands+2*20, len(s.sent("", ""))-len(s.sent("renew", "")), "two for each nested hold")
-		sleep(testLinger - ms)
-		assert.NotEmpty(t, s.ids("x"))
-		sleep(ms)
-		s.requireFree(t)
-		assert.Len(t, s.sent("release", ""), 1)
+		assert.Len(t, s.Sent("acquire", ""), 1)
+		assert.Empty(t, s.Sent("release", ""))
+		assert.Equal(t, commands+2*20, len(s.Sent("", ""))-len(s.Sent("renew", "")), "two for each nested hold")
+		Sleep(testLinger - ms)
+		assert.NotEmpty(t, s.IDs("x"))
+		Sleep(ms)
+		s.RequireFree(t)
+		assert.Len(t, s.Sent("release", ""), 1)
 		began, ended := 0, 0
-		for _, kind := range c.kinds(EventRenewed) {
+		for _, kind := range c.Kinds(EventRenewed) {
 			switch kind {
 			case EventAcquired, EventNested:
 				began++
@@ -58,69 +61,69 @@ func TestLingeringLockIsAcquiredWithoutACommand(t *testing.T) {
 		}
 		assert.Equal(t, 41, began)
 		assert.Equal(t, began, ended)
-		again := acquire(t, t.Context(), r)
+		again := Acquire(t, t.Context(), r)
 		assert.Greater(t, again.Token(), last.Token())
-		release(t, again)
+		Release(t, again)
 	})
 }
 
 func TestLingeringLockIsRenewed(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		r := c.lock("x")
-		release(t, acquire(t, t.Context(), r, lingering(time.Hour)))
-		sleep(10 * testTTL)
-		hold := acquire(t, t.Context(), r, lingering(time.Hour))
-		assert.Len(t, s.sent("acquire", ""), 1)
-		assert.Greater(t, time.Until(hold.ValidUntil()), testTTL/2)
-		assert.Empty(t, c.kinds(EventAcquired, EventReleased), "nobody holds, so there is no event")
-		release(t, hold)
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.Lock("x")
+		Release(t, Acquire(t, t.Context(), r, Lingering(time.Hour)))
+		Sleep(10 * DefaultTTL)
+		hold := Acquire(t, t.Context(), r, Lingering(time.Hour))
+		assert.Len(t, s.Sent("acquire", ""), 1)
+		assert.Greater(t, time.Until(hold.ValidUntil()), DefaultTTL/2)
+		assert.Empty(t, c.Kinds(EventAcquired, EventReleased), "nobody holds, so there is no event")
+		Release(t, hold)
 	})
 }
 
 // Each case releases a hold, or acquires the lock that lingers.
 func TestLockDoesNotLinger(t *testing.T) {
-	limit := lingering(testLinger)
+	limit := Lingering(testLinger)
 	for _, tt := range []struct {
 		name   string
 		holder []func(*Terms) // beside its linger
 		config func(*Config)
-		act    func(t *testing.T, s *server, holder *Hold)
+		act    func(t *testing.T, s *Server, holder *Hold)
 	}{
-		{name: "with a fixed lease", holder: []func(*Terms){fixedLease(testTTL)}},
-		{name: "with a limit of the hold", holder: []func(*Terms){maxHold(testTTL)}},
-		{name: "with a shared id", holder: []func(*Terms){owner("me")}},
+		{name: "with a fixed lease", holder: []func(*Terms){FixedLease(DefaultTTL)}},
+		{name: "with a limit of the hold", holder: []func(*Terms){MaxHold(DefaultTTL)}},
+		{name: "with a shared id", holder: []func(*Terms){OwnedBy("me")}},
 		{name: "where replicas must confirm", config: func(c *Config) { c.NeedsReplicas = true }},
 		{name: "where the client does not listen", config: func(c *Config) {
 			c.CanLinger = func(context.Context) bool { return false }
 		}},
-		{name: "that was extended", act: func(t *testing.T, _ *server, h *Hold) {
+		{name: "that was extended", act: func(t *testing.T, _ *Server, h *Hold) {
 			require.NoError(t, h.Extend(t.Context(), time.Hour, nil))
 		}},
-		{name: "that another client has asked for", act: func(t *testing.T, s *server, h *Hold) {
-			other := start(t, func() (*Hold, error) {
-				return s.client(t, "b").lock("x").Acquire(t.Context(), terms(), 100*ms)
+		{name: "that another client has asked for", act: func(t *testing.T, s *Server, h *Hold) {
+			other := Start(t, func() (*Hold, error) {
+				return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), 100*ms)
 			})
-			_ = other.fail()
+			_ = other.Fail()
 		}},
-		{name: "that the server has not confirmed for half a TTL", act: func(_ *testing.T, s *server, _ *Hold) {
-			s.onEach(func(c command) fault { return fault{lost: c.op == "renew"} })
-			sleep(testTTL/2 + ms)
-			s.resetFaults()
+		{name: "that the server has not confirmed for half a TTL", act: func(_ *testing.T, s *Server, _ *Hold) {
+			s.OnEach(func(c Command) Fault { return Fault{Lost: c.Op == "renew"} })
+			Sleep(DefaultTTL/2 + ms)
+			s.ResetFaults()
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
+			Bubble(t, func(t *testing.T, s *Server) {
 				if tt.config == nil {
 					tt.config = func(*Config) {}
 				}
-				r := s.client(t, "a", tt.config).lock("x")
-				hold := acquire(t, t.Context(), r, append([]func(*Terms){limit}, tt.holder...)...)
+				r := s.Client(t, "a", tt.config).Lock("x")
+				hold := Acquire(t, t.Context(), r, append([]func(*Terms){limit}, tt.holder...)...)
 				if tt.act != nil {
 					tt.act(t, s, hold)
 				}
-				release(t, hold)
-				s.requireFree(t)
+				Release(t, hold)
+				s.RequireFree(t)
 			})
 		})
 	}
@@ -133,24 +136,24 @@ func TestLocalRequestsEndLingering(t *testing.T) {
 		options []func(*Terms)
 	}{
 		{"without linger", nil},
-		{"with another time", []func(*Terms){lingering(time.Second)}},
-		{"with another TTL", []func(*Terms){lingering(testLinger), ttl(7 * time.Second)}},
-		{"with a fixed lease", []func(*Terms){lingering(testLinger), fixedLease(testTTL)}},
-		{"with a shared id", []func(*Terms){lingering(testLinger), owner("me")}},
-		{"as a part of a cohort", []func(*Terms){lingering(testLinger), inCohort(testCohort)}},
+		{"with another time", []func(*Terms){Lingering(time.Second)}},
+		{"with another TTL", []func(*Terms){Lingering(testLinger), TTL(7 * time.Second)}},
+		{"with a fixed lease", []func(*Terms){Lingering(testLinger), FixedLease(DefaultTTL)}},
+		{"with a shared id", []func(*Terms){Lingering(testLinger), OwnedBy("me")}},
+		{"as a part of a cohort", []func(*Terms){Lingering(testLinger), InCohort(testCohort)}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				r := s.client(t, "a").lock("x")
-				first := acquire(t, t.Context(), r, lingering(testLinger))
-				release(t, first)
-				hold, err := r.Acquire(t.Context(), terms(tt.options...), noWait)
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Lock("x")
+				first := Acquire(t, t.Context(), r, Lingering(testLinger))
+				Release(t, first)
+				hold, err := r.Acquire(t.Context(), NewTerms(tt.options...), NoWait)
 				require.NoError(t, err, "a single try too")
 				assert.NotEqual(t, first.ID(), hold.ID())
-				assert.Zero(t, s.now())
-				release(t, hold)
-				sleep(2 * time.Second)
-				s.requireFree(t)
+				assert.Zero(t, s.Now())
+				Release(t, hold)
+				Sleep(2 * time.Second)
+				s.RequireFree(t)
 			})
 		})
 	}
@@ -158,44 +161,44 @@ func TestLocalRequestsEndLingering(t *testing.T) {
 
 // The lock is released while an attempt of the same client is under way, which Redis has refused already.
 func TestWaiterThatWasRefusedEndsLingering(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		first := acquire(t, t.Context(), r, lingering(time.Hour))
-		s.script("acquire", fault{reply: 10 * ms})
-		waiter := startAcquire(t, t.Context(), r, lingering(time.Hour))
-		release(t, first)
-		release(t, waiter.wait())
-		assert.Equal(t, 10*ms, s.now())
-		assert.Len(t, s.ids("x"), 1, "it lingers again")
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		first := Acquire(t, t.Context(), r, Lingering(time.Hour))
+		s.Script("acquire", Fault{Reply: 10 * ms})
+		waiter := StartAcquire(t, t.Context(), r, Lingering(time.Hour))
+		Release(t, first)
+		Release(t, waiter.Wait())
+		assert.Equal(t, 10*ms, s.Now())
+		assert.Len(t, s.IDs("x"), 1, "it lingers again")
 	})
 }
 
 func TestOtherClientAsksForALingeringLock(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		act  func(s *server, a *client)
+		act  func(s *Server, a *Client)
 		at   time.Duration
 	}{
-		{"at once", func(*server, *client) {}, 0},
-		{"12 ms away", func(s *server, a *client) { s.setAway(a, 12*ms) }, 12 * ms},
-		{"the message is lost: its time ends", func(s *server, a *client) { s.deaf = a }, testLinger},
+		{"at once", func(*Server, *Client) {}, 0},
+		{"12 ms away", func(s *Server, a *Client) { s.SetAway(a, 12*ms) }, 12 * ms},
+		{"the message is lost: its time ends", func(s *Server, a *Client) { s.Deaf = a }, testLinger},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				a := s.client(t, "a")
-				first := acquire(t, t.Context(), a.lock("x"), lingering(testLinger))
-				release(t, first)
+			Bubble(t, func(t *testing.T, s *Server) {
+				a := s.Client(t, "a")
+				first := Acquire(t, t.Context(), a.Lock("x"), Lingering(testLinger))
+				Release(t, first)
 				tt.act(s, a)
-				b := s.client(t, "b").lock("x")
-				_, err := b.Acquire(t.Context(), terms(), noWait)
+				b := s.Client(t, "b").Lock("x")
+				_, err := b.Acquire(t.Context(), NewTerms(), NoWait)
 				require.ErrorIs(t, err, ErrNotAcquired)
-				assert.Empty(t, s.sent("ask", ""), "a single try does not ask")
-				hold := startAcquire(t, t.Context(), b).wait()
-				assert.Equal(t, tt.at, s.now())
-				release(t, hold)
-				sleep(time.Second)
-				s.requireFree(t)
-				assert.Empty(t, a.kinds(EventAcquired, EventReleased))
+				assert.Empty(t, s.Sent("ask", ""), "a single try does not ask")
+				hold := StartAcquire(t, t.Context(), b).Wait()
+				assert.Equal(t, tt.at, s.Now())
+				Release(t, hold)
+				Sleep(time.Second)
+				s.RequireFree(t)
+				assert.Empty(t, a.Kinds(EventAcquired, EventReleased))
 			})
 		})
 	}
@@ -203,13 +206,13 @@ func TestOtherClientAsksForALingeringLock(t *testing.T) {
 
 // The holder's client was asked while the lock was in use.
 func TestReleaseOfALockThatWasAskedForFreesIt(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		first := acquire(t, t.Context(), s.client(t, "a").lock("x"), lingering(testLinger))
-		other := startAcquire(t, t.Context(), s.client(t, "b").lock("x"))
-		release(t, first)
-		release(t, other.wait())
-		assert.Zero(t, s.now())
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		first := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), Lingering(testLinger))
+		other := StartAcquire(t, t.Context(), s.Client(t, "b").Lock("x"))
+		Release(t, first)
+		Release(t, other.Wait())
+		assert.Zero(t, s.Now())
+		s.RequireFree(t)
 	})
 }
 
@@ -217,33 +220,33 @@ func TestReleaseOfALockThatWasAskedForFreesIt(t *testing.T) {
 func TestLossEndsLingering(t *testing.T) {
 	for _, foundBy := range []string{"a renewal", "the end of its time", "the next holder"} {
 		t.Run(foundBy, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
-				r := c.lock("x")
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				r := c.Lock("x")
 				d := map[string]time.Duration{"the end of its time": time.Second}[foundBy]
-				limit := lingering(max(d, testTTL))
+				limit := Lingering(max(d, DefaultTTL))
 				if d > 0 {
-					limit = lingering(d)
+					limit = Lingering(d)
 				}
-				first := acquire(t, t.Context(), r, limit)
-				release(t, first)
-				s.forget("x")
+				first := Acquire(t, t.Context(), r, limit)
+				Release(t, first)
+				s.Forget("x")
 				switch foundBy {
 				case "a renewal":
-					sleep(testTTL / 2)
+					Sleep(DefaultTTL / 2)
 				case "the end of its time":
-					sleep(2 * time.Second)
+					Sleep(2 * time.Second)
 				case "the next holder":
-					hold := acquire(t, t.Context(), r, limit)
+					hold := Acquire(t, t.Context(), r, limit)
 					assert.ErrorIs(t, hold.Check(t.Context()), ErrLost)
 					_ = hold.Release(t.Context())
-					assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.kinds()[2:])
+					assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds()[2:])
 					return
 				}
-				assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.kinds())
-				hold := acquire(t, t.Context(), r, limit)
+				assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+				hold := Acquire(t, t.Context(), r, limit)
 				assert.NotEqual(t, first.ID(), hold.ID())
-				release(t, hold)
+				Release(t, hold)
 			})
 		})
 	}
@@ -252,28 +255,28 @@ func TestLossEndsLingering(t *testing.T) {
 func TestCloseFreesLingeringLocks(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		fault fault
+		fault Fault
 		took  time.Duration
 		free  bool
 	}{
-		{"at once", fault{}, 0, true},
-		{"it waits for the release", fault{reply: 100 * ms}, 100 * ms, true},
-		{"the server is silent", fault{lost: true}, testTimeout, false},
+		{"at once", Fault{}, 0, true},
+		{"it waits for the release", Fault{Reply: 100 * ms}, 100 * ms, true},
+		{"the server is silent", Fault{Lost: true}, CommandTimeout, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
-				release(t, acquire(t, t.Context(), c.lock("x"), lingering(time.Hour)))
-				release(t, acquire(t, t.Context(), c.lock("y"), lingering(ms)))
-				sleep(2 * ms)
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				Release(t, Acquire(t, t.Context(), c.Lock("x"), Lingering(time.Hour)))
+				Release(t, Acquire(t, t.Context(), c.Lock("y"), Lingering(ms)))
+				Sleep(2 * ms)
 				began := time.Now()
-				s.onEach(func(command) fault { return tt.fault })
-				ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+				s.OnEach(func(Command) Fault { return tt.fault })
+				ctx, cancel := context.WithTimeout(t.Context(), CommandTimeout)
 				defer cancel()
-				require.NoError(t, c.close(ctx))
+				require.NoError(t, c.Shut(ctx))
 				assert.LessOrEqual(t, time.Since(began), tt.took)
 				if tt.free {
-					s.requireFree(t)
+					s.RequireFree(t)
 				}
 				synctest.Wait()
 			})
@@ -283,34 +286,34 @@ func TestCloseFreesLingeringLocks(t *testing.T) {
 
 // A process that dies while a lock lingers leaves it to its lease.
 func TestLingeringLockOfADeadClientEndsWithItsLease(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		a := s.client(t, "a")
-		release(t, acquire(t, t.Context(), a.lock("x"), lingering(time.Hour), ttl(2*time.Second)))
-		s.onEach(func(cmd command) fault { return fault{lost: cmd.client == "a"} })
-		s.deaf = a
-		other := startAcquire(t, t.Context(), s.client(t, "b").lock("x"))
-		release(t, other.wait())
-		assert.LessOrEqual(t, s.now(), 2*time.Second+ms)
-		s.resetFaults()
+	Bubble(t, func(t *testing.T, s *Server) {
+		a := s.Client(t, "a")
+		Release(t, Acquire(t, t.Context(), a.Lock("x"), Lingering(time.Hour), TTL(2*time.Second)))
+		s.OnEach(func(cmd Command) Fault { return Fault{Lost: cmd.Client == "a"} })
+		s.Deaf = a
+		other := StartAcquire(t, t.Context(), s.Client(t, "b").Lock("x"))
+		Release(t, other.Wait())
+		assert.LessOrEqual(t, s.Now(), 2*time.Second+ms)
+		s.ResetFaults()
 	})
 }
 
 // Cohort and linger together: local waiters pass the lock on, and the last release keeps it.
 func TestCohortThatLingers(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
 		both := func(t *Terms) { t.Cohort, t.Linger = testCohort, testLinger }
-		first := acquire(t, t.Context(), r, both)
-		waiter := startAcquire(t, t.Context(), r, both)
-		commands := len(s.sent("", ""))
-		release(t, first)
-		release(t, waiter.wait())
-		sleep(100 * ms)
-		hold := acquire(t, t.Context(), r, both)
+		first := Acquire(t, t.Context(), r, both)
+		waiter := StartAcquire(t, t.Context(), r, both)
+		commands := len(s.Sent("", ""))
+		Release(t, first)
+		Release(t, waiter.Wait())
+		Sleep(100 * ms)
+		hold := Acquire(t, t.Context(), r, both)
 		assert.Equal(t, first.ID(), hold.ID())
-		assert.Len(t, s.sent("", ""), commands)
-		release(t, hold)
-		sleep(time.Second)
-		s.requireFree(t)
+		assert.Len(t, s.Sent("", ""), commands)
+		Release(t, hold)
+		Sleep(time.Second)
+		s.RequireFree(t)
 	})
 }

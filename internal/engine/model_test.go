@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"context"
@@ -10,17 +10,20 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
 // world is several clients that share a server, and all holds of theirs. Whenever an acquisition
 // succeeds, it checks that no other hold is valid, by its own clock, that excludes the new one.
 type world struct {
-	s       *server
-	clients []*client
+	s       *Server
+	clients []*Client
 
 	mu           sync.Mutex
 	holds        []*modelHold
-	acquisitions map[*client]int
+	acquisitions map[*Client]int
 	tokens       map[string]int64 // the latest fencing token, by name
 	violation    string           // the first one
 }
@@ -62,20 +65,20 @@ func (w *world) resource(k *task) (r *Resource, names []string) {
 	c := w.clients[k.Client]
 	switch k.Kind {
 	case "reader":
-		return c.reader("rw"), []string{"rw"}
+		return c.Reader("rw"), []string{"rw"}
 	case "writer":
-		return c.writer("rw"), []string{"rw"}
+		return c.Writer("rw"), []string{"rw"}
 	case "semaphore":
-		return c.semaphore("s"), []string{"s"}
+		return c.Semaphore("s"), []string{"s"}
 	case "multi":
-		return c.multiOf("x", "y"), []string{"x", "y"}
+		return c.MultiOf("x", "y"), []string{"x", "y"}
 	}
-	return c.lock(k.Kind), []string{k.Kind}
+	return c.Lock(k.Kind), []string{k.Kind}
 }
 
 // valid reports whether the owner of h may rely on it.
 func (h *modelHold) valid() bool {
-	if h.released || carry(h.Hold).Err() != nil {
+	if h.released || Carry(h.Hold).Err() != nil {
 		return false
 	}
 	until := h.ValidUntil()
@@ -84,7 +87,7 @@ func (h *modelHold) valid() bool {
 
 func (w *world) failf(format string, args ...any) {
 	if w.violation == "" {
-		w.violation = fmt.Sprintf("at %v: ", w.s.now()) + fmt.Sprintf(format, args...)
+		w.violation = fmt.Sprintf("at %v: ", w.s.Now()) + fmt.Sprintf(format, args...)
 	}
 }
 
@@ -117,7 +120,7 @@ func (w *world) granted(hold *Hold, k *task, outer *modelHold) *modelHold {
 				permits++
 			case hold.ID() == sharedID && other.ID() == sharedID:
 			case other.outermost() != h.outermost():
-				w.failf("%s holds %q although %s is valid until %v", hold.ID(), name, other.ID(), other.ValidUntil().Sub(w.s.start))
+				w.failf("%s holds %q although %s is valid until %v", hold.ID(), name, other.ID(), other.ValidUntil().Sub(w.s.Start))
 			}
 		}
 		if permits > modelPermits {
@@ -145,7 +148,7 @@ func (w *world) releasing(h *modelHold) {
 // acquire makes one acquisition; nil if it fails.
 func (w *world) acquire(ctx context.Context, k *task, limit time.Duration, outer *modelHold) *modelHold {
 	r, _ := w.resource(k)
-	tm := terms(ttl(k.TTL), maxHold(k.MaxHold))
+	tm := NewTerms(TTL(k.TTL), MaxHold(k.MaxHold))
 	tm.Renew, tm.Cohort = !k.Fixed, k.Cohort
 	if k.Shared && (k.Kind == "x" || k.Kind == "y") {
 		tm.Owner = sharedID
@@ -181,7 +184,7 @@ func (w *world) run(k *task) {
 		nested.Go(func() {
 			inner := *k
 			inner.Shared = false // under the outer hold
-			if n := w.acquire(carry(h.Hold), &inner, time.Second, h); n != nil {
+			if n := w.acquire(Carry(h.Hold), &inner, time.Second, h); n != nil {
 				time.Sleep(k.Hold / 2)
 				w.releasing(n)
 				_ = n.Release(context.Background())
@@ -213,7 +216,7 @@ func drawTask(rt *rapid.T) task {
 		Kind: rapid.SampledFrom([]string{"x", "x", "x", "y", "reader", "reader", "writer", "semaphore",
 			"multi"}).Draw(rt, "kind"),
 		Start:   duration(0, 2*time.Second).Draw(rt, "start"),
-		Limit:   rapid.SampledFrom([]time.Duration{noWait, forever, forever, 300 * ms, 3 * time.Second}).Draw(rt, "limit"),
+		Limit:   rapid.SampledFrom([]time.Duration{NoWait, Forever, Forever, 300 * ms, 3 * time.Second}).Draw(rt, "limit"),
 		Timeout: rapid.SampledFrom([]time.Duration{0, 0, 0, 700 * ms, 4 * time.Second}).Draw(rt, "timeout"),
 		TTL:     duration(500*ms, 5*time.Second).Draw(rt, "ttl"),
 		Fixed:   rapid.IntRange(0, 3).Draw(rt, "fixed") == 3,
@@ -233,29 +236,29 @@ func drawTask(rt *rapid.T) task {
 	return k
 }
 
-func drawFault(rt *rapid.T) fault {
+func drawFault(rt *rapid.T) Fault {
 	late := duration(ms, 8*time.Second)
 	switch rapid.IntRange(0, 16).Draw(rt, "fault") {
 	case 8:
-		return fault{delay: late.Draw(rt, "delay")}
+		return Fault{Delay: late.Draw(rt, "delay")}
 	case 9:
-		return fault{reply: late.Draw(rt, "reply")}
+		return Fault{Reply: late.Draw(rt, "reply")}
 	case 10:
-		return fault{mute: true}
+		return Fault{Mute: true}
 	case 11:
-		return fault{lost: true}
+		return Fault{Lost: true}
 	case 12:
-		return fault{lost: true, copy: late.Draw(rt, "copy")}
+		return Fault{Lost: true, Copy: late.Draw(rt, "copy")}
 	case 13:
-		return fault{copy: late.Draw(rt, "copy")}
+		return Fault{Copy: late.Draw(rt, "copy")}
 	case 14:
-		return fault{err: errDown}
+		return Fault{Err: ErrDown}
 	case 15:
-		return fault{err: errBusy}
+		return Fault{Err: ErrBusy}
 	case 16:
-		return fault{err: errFatal}
+		return Fault{Err: ErrFatal}
 	}
-	return fault{delay: duration(0, 3*ms).Draw(rt, "delay"), reply: duration(0, 3*ms).Draw(rt, "reply")}
+	return Fault{Delay: duration(0, 3*ms).Draw(rt, "delay"), Reply: duration(0, 3*ms).Draw(rt, "reply")}
 }
 
 // Several clients acquire, nest, extend and release at random, while commands are lost, delayed and
@@ -274,20 +277,20 @@ func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 		silent := rapid.IntRange(0, 3).Draw(rt, "messages are lost") == 3
 		subscribe := rapid.SampledFrom([]time.Duration{0, 0, 50 * ms, time.Minute}).Draw(rt, "subscription delay")
 		rapid.SyncTest(rt, func(rt *rapid.T) {
-			s := newServer()
-			s.setPermits("rw", 100)
-			s.setPermits("s", modelPermits)
-			s.silent, s.subscribe.delay = silent, subscribe
+			s := NewServer()
+			s.SetPermits("rw", 100)
+			s.SetPermits("s", modelPermits)
+			s.Silent, s.Subscribe.Delay = silent, subscribe
 			left := faults
-			s.onEach(func(command) (f fault) { // mu is held
+			s.OnEach(func(Command) (f Fault) { // mu is held
 				if len(left) > 0 {
 					f, left = left[0], left[1:]
 				}
 				return f
 			})
-			w := &world{s: s, acquisitions: map[*client]int{}, tokens: map[string]int64{}}
+			w := &world{s: s, acquisitions: map[*Client]int{}, tokens: map[string]int64{}}
 			for i := range 3 {
-				w.clients = append(w.clients, s.newClient(string(rune('a'+i))))
+				w.clients = append(w.clients, s.NewClient(string(rune('a'+i))))
 			}
 			ended := make(chan struct{})
 			var running sync.WaitGroup
@@ -298,27 +301,27 @@ func TestHoldsExcludeEachOtherAndNothingIsLeft(t *testing.T) {
 			select {
 			case <-ended:
 			case <-time.After(30 * time.Minute): // before the long leases end
-				s.mu.Lock()
-				t.Logf("the first commands: %v", s.log[:min(len(s.log), 100)])
-				s.mu.Unlock()
+				s.Mu.Lock()
+				t.Logf("the first commands: %v", s.Log[:min(len(s.Log), 100)])
+				s.Mu.Unlock()
 				rt.Fatal("a call does not end")
 			}
 			time.Sleep(10 * time.Minute) // late copies, leases and background work
 			synctest.Wait()
-			for _, name := range s.names() {
-				if ids := s.ids(name); len(ids) > 0 {
+			for _, name := range s.Names() {
+				if ids := s.IDs(name); len(ids) > 0 {
 					w.failf("%v still hold %q", ids, name)
 				}
 			}
 			if w.violation != "" {
-				t.Logf("commands: %v", s.log) // a second run may take another way
+				t.Logf("commands: %v", s.Log) // a second run may take another way
 			}
 			require.Empty(rt, w.violation)
 			for _, c := range w.clients {
-				require.NoError(rt, c.close(context.Background()))
-				require.Empty(rt, c.leftovers())
+				require.NoError(rt, c.Shut(context.Background()))
+				require.Empty(rt, c.Leftovers())
 				results := 0
-				for _, kind := range c.kinds() {
+				for _, kind := range c.Kinds() {
 					if kind == EventAcquired || kind == EventNested || kind == EventNotAcquired {
 						results++
 					}

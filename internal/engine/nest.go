@@ -26,12 +26,12 @@ import (
 //   - The lock was lost. Then the acquisition fails with ErrLost, and must take nothing, because another
 //     client may hold the lock by now.
 
-// acquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if ctx
+// AcquireNested acquires under a hold that ctx carries. It returns neither a hold nor an error if ctx
 // carries none. Acquire and joint locks call it. It blocks for a turn, for the wire lock and for the
 // reply.
-func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error) {
+func (r *Resource) AcquireNested(ctx context.Context, q *Request) (*Hold, error) {
 	for {
-		outer, err := r.outer(ctx)
+		outer, err := r.Outer(ctx)
 		if outer == nil || err != nil {
 			return nil, err
 		}
@@ -49,8 +49,8 @@ func (r *Resource) acquireNested(ctx context.Context, q *Request) (*Hold, error)
 	}
 }
 
-// outer finds the hold in ctx to nest under; nil if there is none.
-func (r *Resource) outer(ctx context.Context) (*Hold, error) {
+// Outer finds the hold in ctx to nest under; nil if there is none.
+func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 	if r.Traits.Outer != nil {
 		return r.Traits.Outer(ctx)
 	}
@@ -66,10 +66,10 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 	parent := (*Hold)(nil)
 	if r.Traits.NestsInTurn {
 		if turns := outer.turnsOf(); !turns.tryTake() {
-			if q.wait.limit == 0 {
+			if q.Wait.limit == 0 {
 				return nil, ErrNotAcquired
 			}
-			q.wait.begin(r, outer.ID())
+			q.Wait.Begin(r, outer.ID())
 			if _, err := r.waitIn(ctx, turns, q, Result{RetryAfter: -1}); err != nil {
 				return nil, err
 			}
@@ -90,21 +90,21 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 // acquisition has taken a turn under it, else nil. After a lost reply, Ownership.nest corrects the
 // server's count in the background.
 func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent *Hold) (*Hold, error) {
-	o := outer.held.ownership()
+	o := outer.Ownership()
 	if o == nil {
 		// A joint lock: each member nests under outer's hold of it.
-		return r.acquireOutermost(ctx, q, parent)
+		return r.AcquireOutermost(ctx, q, parent)
 	}
 	if o.Shared || o.r.Kind != r.Kind {
 		return r.reacquire(ctx, outer, q, parent)
 	}
 	ttl := q.Terms.FirstTTL()
-	trying, stop := q.wait.context(ctx)
+	trying, stop := q.Wait.context(ctx)
 	defer stop()
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil {
 		q.learn(trying, r, Result{}, err)
-		if r.Core.failure(err).Retry {
+		if r.Core.FailureOf(err).Retry {
 			err = q.explain(trying, r.Core, err)
 		}
 		return nil, err
@@ -128,25 +128,25 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 // and the caller acquires as an outermost request. Otherwise outer may have been lost without our
 // knowledge, for example by an operator's delete. Then outer is checked.
 func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, parent *Hold) (*Hold, error) {
-	o := outer.held.ownership()
+	o := outer.Ownership()
 	if o.r.Kind != r.Kind && !o.endCohort(outer) {
 		return nil, errOuterEnded
 	}
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
-	inner.Nested, inner.group = true, q.group
+	inner.Nested, inner.Group = true, q.Group
 	inner.TTL, inner.min = q.Terms.FirstTTL(), nil
 	if o.r.Kind == r.Kind { // else the other side has it
 		inner.min = o.min
 	}
-	inner.wait = q.wait // bounds the attempt; it does not queue
+	inner.Wait = q.Wait // bounds the attempt; it does not queue
 	inner.heard = q.heard
-	hold, err := r.acquireOutermost(ctx, inner, parent)
+	hold, err := r.AcquireOutermost(ctx, inner, parent)
 	if errors.Is(err, ErrLost) {
 		if outer.isReleased() {
 			return nil, errOuterEnded
 		}
-		_ = o.check(ctx) // ends outer, if the server confirms the loss
+		_ = o.Check(ctx) // ends outer, if the server confirms the loss
 	}
 	return hold, err
 }
@@ -241,9 +241,8 @@ func (t *turnQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// Try, Tried and Confirmed implement [Queue]. They are not called: NextStep grants turns.
+// Try and Confirmed implement [Queue]. They are not called: NextStep grants turns.
 func (t *turnQueue) Try(context.Context, *Waiter) (Result, error) { return Result{}, ErrUnsupported }
-func (t *turnQueue) Tried(*Waiter, Result, error, bool)           {}
 func (t *turnQueue) Confirmed(*Waiter)                            {}
 
 // Heard implements [Queue]. A turn is only ever refused because it is taken.

@@ -90,7 +90,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
-	if q.group == nil { // else the joint hold begins it
+	if q.Group == nil { // else the joint hold begins it
 		o.min.begin(r.Core)
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
@@ -130,26 +130,19 @@ func (r *Resource) OwnershipOf(id string) *Ownership {
 // Resource is the resource that the ownership was acquired from.
 func (o *Ownership) Resource() *Resource { return o.r }
 
-// The methods of holding that need no mutex.
+// leased reports whether it lasts as long as a lease. If not, it lasts until it is released, and cannot be lost.
+func (o *Ownership) leased() bool { return o.r.Traits.Leased }
 
-func (o *Ownership) id() string            { return o.ID }
-func (o *Ownership) leased() bool          { return o.r.Traits.Leased }
-func (o *Ownership) ownership() *Ownership { return o }
-func (o *Ownership) member(*Key) *Hold     { return nil }
+// OwnerID implements [Holding].
+func (o *Ownership) OwnerID() string { return o.ID }
 
-// limit implements holding: the end of a hold that may last d after sent. It is zero where nothing ends
-// a hold but its release.
-func (o *Ownership) limit(sent time.Time, d time.Duration) time.Time {
-	if !o.leased() {
-		return time.Time{}
-	}
-	return sent.Add(d - o.r.Core.MarginOf(d))
-}
+// Member implements [Holding]: there are no members.
+func (o *Ownership) Member(*Key) *Hold { return nil }
 
-// validUntil implements holding: the hold's own limit, or the end of the renewed lease if that comes
+// ValidUntil implements [Holding]: the hold's own limit, or the end of the renewed lease if that comes
 // first. A fixed lease has only a limit.
-func (o *Ownership) validUntil(h *Hold) time.Time {
-	limit := h.until()
+func (o *Ownership) ValidUntil(h *Hold) time.Time {
+	limit := h.Limit()
 	if !o.leased() || !h.renew {
 		return limit
 	}
@@ -159,23 +152,23 @@ func (o *Ownership) validUntil(h *Hold) time.Time {
 	return limit
 }
 
-// join implements holding: it adds a hold. The watchdog renews while at least one hold is a renewed
+// Join implements [Holding]: it adds a hold. The watchdog renews while at least one hold is a renewed
 // one, and watches the limit of each hold that has one. The ownership may have been lost between the
 // command that added the count and join. Then h ends at once: no event would come for it later.
-func (o *Ownership) join(h *Hold) {
+func (o *Ownership) Join(h *Hold) {
 	if !o.leased() {
 		return
 	}
 	o.mu.Lock()
 	h.sibling, o.holds = o.holds, h
-	h.member = uint16(o.passed)
+	h.earlier = uint16(o.passed)
 	lost := o.lost
 	if !lost {
 		o.setTerms(h)
 	}
 	o.mu.Unlock()
 	if lost {
-		h.loseInBackground(o.loss())
+		h.LoseInBackground(o.Loss())
 		return
 	}
 	if h.limit != 0 { // read without its mutex: the caller has not returned h yet
@@ -229,10 +222,10 @@ func (o *Ownership) setTerms(fresh *Hold) {
 	_ = c.dog.Keep(&o.lease, o, terms, until) // fails after Close, which ends the holds
 }
 
-// forget implements holding: it removes a hold, so that it is neither renewed nor ended by a loss from
+// Forget implements [Holding]: it removes a hold, so that it is neither renewed nor ended by a loss from
 // now on. It sends nothing and does not block. Only the first call has an effect. Its callers are a
 // release, a detach, the end of the hold's limit, and Close.
-func (o *Ownership) forget(h *Hold) {
+func (o *Ownership) Forget(h *Hold) {
 	if !o.leased() {
 		return
 	}
@@ -283,7 +276,7 @@ func (o *Ownership) addCount(delta int) int {
 func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (sent time.Time, err error) {
 	began := time.Now()
 	if !o.wire.LockContext(ctx) {
-		return time.Time{}, o.r.Core.CutShort(context.Cause(ctx), silenceOf(ctx, began))
+		return time.Time{}, o.r.Core.CutShort(context.Cause(ctx), SilenceOf(ctx, began))
 	}
 	if outer.isReleased() {
 		o.wire.Unlock()
@@ -302,7 +295,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	}
 	o.addCount(-1)
 	o.wire.Unlock()
-	if o.r.Core.failure(err).InDoubt {
+	if o.r.Core.FailureOf(err).InDoubt {
 		o.writeCountLater(ctx, o.r.Core.rollbackLimit(began))
 	}
 	return sent, o.judge(ctx, lost, err)
@@ -315,7 +308,7 @@ func (o *Ownership) unnest(ctx context.Context) {
 	o.writeCountLater(ctx, rollbackGrace)
 }
 
-// release implements holding: it gives back the count of h. The last count frees the lock, or hands it
+// Release implements [Holding]: it gives back the count of h. The last count frees the lock, or hands it
 // off. It blocks for the wire lock and for the reply, for releaseTimeout at most, even if ctx has ended.
 // Without a reply the release is repeated in the background.
 //
@@ -324,11 +317,11 @@ func (o *Ownership) unnest(ctx context.Context) {
 //	release of A: count 2 -> 1     release of B: count 1 -> 0
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
-func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error) {
+func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error) {
 	if o.passOn(h) {
 		return false, nil
 	}
-	o.forget(h) // before the command: nothing renews what is being released
+	o.Forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
 	bounded := context.WithoutCancel(ctx)
 	// Usually the wire is free and commands end in time: then no timer is needed.
@@ -359,7 +352,7 @@ func (o *Ownership) release(ctx context.Context, h *Hold) (lost bool, err error)
 	switch {
 	case err != nil:
 		o.writeCountLater(ctx, 0)
-		if !locked && bounded.Err() != nil && !o.r.Core.failure(err).InDoubt {
+		if !locked && bounded.Err() != nil && !o.r.Core.FailureOf(err).InDoubt {
 			// The wire came free when the time was over, so the command was not sent. It will be.
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
@@ -399,7 +392,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 	lost = o.isLoss(got, sent)
 	switch {
 	case err != nil:
-		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.failure(err).InDoubt
+		o.wire.freeInDoubt = o.wire.freeInDoubt || o.r.Core.FailureOf(err).InDoubt
 	case lost:
 		o.wire.outcome = wasNotOurs
 	default:
@@ -415,7 +408,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 //     because others with the same id renew the lock.
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
-	until := o.endsAt()
+	until := o.EndsAt()
 	if o.leased() && !o.Shared {
 		return until
 	}
@@ -433,17 +426,17 @@ const rememberedReserve = time.Hour
 
 // IsRemembered reports whether the server certainly remembers the permits of an acquisition without a
 // lease. Then the driver may have the server release nothing that it does not remember.
-func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.endsAt()) }
+func (o *Ownership) IsRemembered() bool { return time.Now().Before(o.EndsAt()) }
 
 // isLoss reports whether o was lost before its release, which was first sent at that time. Suppose that a
 // repeated release finds nothing, and that the lease had not ended when the first one was sent. Then the
 // first one was executed. It could also be that the lock was taken by force at that moment: the two look
 // the same.
 func (o *Ownership) isLoss(got Released, sent time.Time) bool {
-	return got.Lost && !(got.InDoubt && sent.Before(o.endsAt()))
+	return got.Lost && !(got.InDoubt && sent.Before(o.EndsAt()))
 }
 
-// abandon implements holding: it deletes the key of a lost hold, in case a late renewal extended it.
+// Abandon implements [Holding]: it deletes the key of a lost hold, in case a late renewal extended it.
 //
 //  1. A renewal is sent, and its reply is lost.
 //  2. validUntil passes: the hold is lost here.
@@ -452,17 +445,17 @@ func (o *Ownership) isLoss(got Released, sent time.Time) bool {
 //
 // It waits for Release, because until then the user's critical section may still run. A count of a
 // shared id may also stay because others with the same id renew the lock. It does not block.
-func (o *Ownership) abandon(ctx context.Context) {
+func (o *Ownership) Abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
 	o.mu.Unlock()
-	if o.addCount(-1) == 0 && (o.Shared || time.Now().Before(o.endsAt())) {
+	if o.addCount(-1) == 0 && (o.Shared || time.Now().Before(o.EndsAt())) {
 		o.writeCountLater(ctx, 0)
 	}
 }
 
-// check implements holding: it asks the server, and ends all holds if the lock is lost.
-func (o *Ownership) check(ctx context.Context) error {
+// Check implements [Holding]: it asks the server, and ends all holds if the lock is lost.
+func (o *Ownership) Check(ctx context.Context) error {
 	lost, err := o.r.Driver.Check(ctx, o)
 	return o.judge(ctx, lost, err)
 }
@@ -481,14 +474,14 @@ func (o *Ownership) Verify(ctx context.Context) error {
 
 // Gone reports that the server has said that o does not hold the lock. It ends the holds, and does not wait
 // for the observer.
-func (o *Ownership) Gone() { o.loseInBackground(o.loss()) }
+func (o *Ownership) Gone() { o.loseInBackground(o.Loss()) }
 
 // ValidFor is how long the hold of o that ends first is valid from now; 0 if o has no holds any longer.
 func (o *Ownership) ValidFor() (d time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for h := o.holds; h != nil; h = h.sibling {
-		if left := time.Until(o.validUntil(h)); d == 0 || left < d {
+		if left := time.Until(o.ValidUntil(h)); d == 0 || left < d {
 			d = left
 		}
 	}
@@ -513,21 +506,21 @@ func (c *Core) RenewNow(owned []*Ownership) (fixed []*Ownership) {
 	return fixed
 }
 
-// loss implements holding: the server does not know the id.
-func (o *Ownership) loss() Loss { return Loss{Reason: LossGone} }
+// Loss implements [Holding]: the server does not know the id.
+func (o *Ownership) Loss() Loss { return Loss{Reason: LossGone} }
 
 // expire stops renewing and watching for h, because its validity has passed. It returns why h is lost. The
 // renewed lease of o ends all its holds; the limit of h ends h alone.
 func (o *Ownership) expire(h *Hold) Loss {
-	if limit := h.until(); !h.renew || (!limit.IsZero() && time.Until(limit) <= limitTolerance) {
-		o.forget(h)
+	if limit := h.Limit(); !h.renew || (!limit.IsZero() && time.Until(limit) <= limitTolerance) {
+		o.Forget(h)
 		return Loss{Reason: LossLimit}
 	}
 	loss := o.expiredLoss()
 	o.lastsUntil(time.Now().Add(o.TTL)) // see LeaseLost
 	for _, other := range o.endAll() {
 		if other != h {
-			other.loseInBackground(loss)
+			other.LoseInBackground(loss)
 		}
 	}
 	return loss
@@ -538,10 +531,10 @@ func (o *Ownership) expiredLoss() Loss {
 	return Loss{Reason: LossExpired, Silent: o.lease.Silent()}
 }
 
-// extend implements holding: it keeps the lock, and h, for at least d from now. It blocks for the reply.
+// Extend implements [Holding]: it keeps the lock, and h, for at least d from now. It blocks for the reply.
 // If the reply is lost, validity stays as it was: the server may keep the lock longer than h lasts, which
 // is safe.
-func (o *Ownership) extend(ctx context.Context, h *Hold, d time.Duration) error {
+func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error {
 	if err := o.promise(ctx, h, d); err != nil {
 		return err
 	}
@@ -585,7 +578,7 @@ func (o *Ownership) judge(ctx context.Context, lost bool, err error) error {
 func (o *Ownership) lose(ctx context.Context, except *Hold) {
 	for _, h := range o.endAll() {
 		if h != except {
-			_ = h.lose(ctx, o.loss())
+			_ = h.Lose(ctx, o.Loss())
 		}
 	}
 }
@@ -594,7 +587,7 @@ func (o *Ownership) lose(ctx context.Context, except *Hold) {
 // observer. The watchdog calls it.
 func (o *Ownership) loseInBackground(loss Loss) {
 	for _, h := range o.endAll() {
-		h.loseInBackground(loss)
+		h.LoseInBackground(loss)
 	}
 }
 
@@ -621,9 +614,9 @@ func (o *Ownership) lastsUntil(over time.Time) {
 	o.over = max(o.over, o.r.Core.Instant(over))
 }
 
-// endsAt is when the lease is over at the latest, by the clock of this client. Validity ends earlier.
-// After endsAt there is nothing left to release.
-func (o *Ownership) endsAt() time.Time {
+// EndsAt is when the lease is over at the latest, by the clock of this client. Validity ends earlier.
+// After EndsAt there is nothing left to release.
+func (o *Ownership) EndsAt() time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	over := o.r.Core.Time(o.over)
@@ -667,7 +660,7 @@ func (o *Ownership) LeaseUnknown(_ *watchdog.Lease, err error) {
 // LeaseLost implements [watchdog.Keeper]: a renewal was refused, for example because an operator has
 // deleted the key, or validity has ended without an answer.
 func (o *Ownership) LeaseLost(_ *watchdog.Lease, refused bool) {
-	loss := o.loss()
+	loss := o.Loss()
 	if !refused {
 		// A renewal without an answer may be executed now, and keep the key for a TTL: see abandon.
 		o.lastsUntil(time.Now().Add(o.TTL))

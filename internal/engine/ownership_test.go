@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"context"
@@ -9,25 +9,28 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
-// testMargin is the safety margin of a lease of testTTL.
-const testMargin = testTTL/100 + 2*time.Millisecond
+// testMargin is the safety margin of a lease of DefaultTTL.
+const testMargin = DefaultTTL/100 + 2*time.Millisecond
 
 func TestHoldIsRenewedUntilItIsReleased(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold, other := acquire(t, t.Context(), c.lock("x")), acquire(t, t.Context(), c.lock("y"))
-		sleep(10 * time.Minute)
-		assert.NoError(t, carry(hold).Err())
-		assert.Equal(t, []string{hold.ID()}, s.ids("x"))
-		assert.Len(t, s.sent("renew", ""), 60, "one command for both, three in a TTL")
-		assert.Equal(t, testTTL-testMargin, time.Until(hold.ValidUntil()))
-		release(t, hold)
-		release(t, other)
-		renewals := len(s.sent("renew", ""))
-		sleep(10 * time.Minute)
-		assert.Len(t, s.sent("renew", ""), renewals)
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold, other := Acquire(t, t.Context(), c.Lock("x")), Acquire(t, t.Context(), c.Lock("y"))
+		Sleep(10 * time.Minute)
+		assert.NoError(t, Carry(hold).Err())
+		assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
+		assert.Len(t, s.Sent("renew", ""), 60, "one command for both, three in a TTL")
+		assert.Equal(t, DefaultTTL-testMargin, time.Until(hold.ValidUntil()))
+		Release(t, hold)
+		Release(t, other)
+		renewals := len(s.Sent("renew", ""))
+		Sleep(10 * time.Minute)
+		assert.Len(t, s.Sent("renew", ""), renewals)
 	})
 }
 
@@ -36,7 +39,7 @@ func TestHoldIsLost(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		terms  []func(*Terms)
-		act    func(s *server) // runs after a second
+		act    func(s *Server) // runs after a second
 		at     time.Duration   // when the context ends; 0: not within an hour
 		reason LossReason
 		silent time.Duration
@@ -44,97 +47,98 @@ func TestHoldIsLost(t *testing.T) {
 		failed bool // a renewal failed
 	}{
 		{name: "renewed: never", renews: true},
-		{name: "a fixed lease ends", terms: []func(*Terms){fixedLease(testTTL)}, at: testTTL - testMargin, reason: LossLimit},
+		{name: "a fixed lease ends", terms: []func(*Terms){FixedLease(DefaultTTL)}, at: DefaultTTL - testMargin,
+			reason: LossLimit},
 		{
-			name: "a short maximum hold time", terms: []func(*Terms){maxHold(testTTL)},
-			at: testTTL - testMargin, reason: LossLimit, renews: true,
+			name: "a short maximum hold time", terms: []func(*Terms){MaxHold(DefaultTTL)},
+			at: DefaultTTL - testMargin, reason: LossLimit, renews: true,
 		},
 		{
-			name: "a long maximum hold time", terms: []func(*Terms){maxHold(10 * time.Minute)},
+			name: "a long maximum hold time", terms: []func(*Terms){MaxHold(10 * time.Minute)},
 			at: 10*time.Minute - (6*time.Second + 2*time.Millisecond), reason: LossLimit, renews: true,
 		},
 		{
-			name: "the server does not answer", at: testTTL - testMargin, renews: true, failed: true,
-			reason: LossExpired, silent: testTTL - testMargin,
-			act: func(s *server) { s.onEach(func(command) fault { return fault{mute: true} }) },
+			name: "the server does not answer", at: DefaultTTL - testMargin, renews: true, failed: true,
+			reason: LossExpired, silent: DefaultTTL - testMargin,
+			act: func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Mute: true} }) },
 		},
 		{
-			name: "the server is unreachable", at: testTTL - testMargin, renews: true, failed: true,
-			reason: LossExpired, silent: testTTL - testMargin,
-			act: func(s *server) { s.onEach(func(command) fault { return fault{err: errDown} }) },
+			name: "the server is unreachable", at: DefaultTTL - testMargin, renews: true, failed: true,
+			reason: LossExpired, silent: DefaultTTL - testMargin,
+			act: func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} }) },
 		},
 		{
 			name: "the server has forgotten it", at: 10 * time.Second, reason: LossGone, renews: true,
-			act: func(s *server) { s.forget("x") },
+			act: func(s *Server) { s.Forget("x") },
 		},
 		{
 			name: "another has it", at: 10 * time.Second, reason: LossGone, renews: true,
-			act: func(s *server) { s.forget("x"); s.seize("x", "other", 0) },
+			act: func(s *Server) { s.Forget("x"); s.Seize("x", "other", 0) },
 		},
 		{
 			name: "unreachable for a while: never", renews: true, failed: true,
-			act: func(s *server) {
-				s.onEach(func(command) fault { return fault{err: errDown} })
-				time.AfterFunc(25*time.Second, s.resetFaults)
+			act: func(s *Server) {
+				s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
+				time.AfterFunc(25*time.Second, s.ResetFaults)
 			},
 		},
 		{
 			name: "slow answers: never", renews: true,
-			act: func(s *server) { s.onEach(func(command) fault { return fault{reply: 2 * time.Second} }) },
+			act: func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Reply: 2 * time.Second} }) },
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
-				hold := acquire(t, t.Context(), c.lock("x"), tt.terms...)
-				ctx := carry(hold)
-				sleep(time.Second)
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				hold := Acquire(t, t.Context(), c.Lock("x"), tt.terms...)
+				ctx := Carry(hold)
+				Sleep(time.Second)
 				if tt.act != nil {
 					tt.act(s)
 				}
 				select {
 				case <-ctx.Done():
-					assert.Equal(t, tt.at, s.now())
+					assert.Equal(t, tt.at, s.Now())
 				case <-time.After(time.Hour):
 					assert.Zero(t, tt.at, "it is not lost")
 				}
-				sleep(0)
-				assert.Equal(t, tt.renews, len(s.sent("renew", "")) > 0)
+				Sleep(0)
+				assert.Equal(t, tt.renews, len(s.Sent("renew", "")) > 0)
 				want := []EventKind{EventAcquired}
 				if tt.failed {
-					assert.NotZero(t, c.event(t, EventRenewFailed))
+					assert.NotZero(t, c.Event(t, EventRenewFailed))
 				}
-				s.resetFaults()
+				s.ResetFaults()
 				err := hold.Release(t.Context())
 				if tt.at == 0 {
 					require.NoError(t, err)
 					want = append(want, EventReleased)
 				} else {
 					require.ErrorIs(t, err, ErrLost)
-					loss := lossOf(t, context.Cause(ctx))
-					assert.Equal(t, Loss{tt.reason, hold.r, hold.ID(), tt.silent, nil}, loss)
+					loss := LossOf(t, context.Cause(ctx))
+					assert.Equal(t, Loss{tt.reason, hold.Resource(), hold.ID(), tt.silent, nil}, loss)
 					assert.Equal(t, context.Cause(ctx), err)
-					assert.Equal(t, err, c.event(t, EventLost).Err)
+					assert.Equal(t, err, c.Event(t, EventLost).Err)
 					require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-					assert.Equal(t, tt.at, c.event(t, EventLost).Held)
+					assert.Equal(t, tt.at, c.Event(t, EventLost).Held)
 					want = append(want, EventLost)
 				}
-				assert.Equal(t, want, c.kinds(EventRenewed, EventRenewFailed), "a loss is told once")
+				assert.Equal(t, want, c.Kinds(EventRenewed, EventRenewFailed), "a loss is told once")
 			})
 		})
 	}
 }
 
 func TestServerNeverKeepsALockBeyondItsMaximumHoldTime(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		hold := acquire(t, t.Context(), s.client(t, "a").lock("x"), maxHold(2*time.Minute))
+	Bubble(t, func(t *testing.T, s *Server) {
+		hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), MaxHold(2*time.Minute))
 		for range 119 {
-			assert.LessOrEqual(t, s.now()+s.lease("x", hold.ID()), 2*time.Minute)
-			sleep(time.Second)
+			assert.LessOrEqual(t, s.Now()+s.Lease("x", hold.ID()), 2*time.Minute)
+			Sleep(time.Second)
 		}
-		assert.True(t, hold.isLost())
-		sleep(time.Second)
-		s.requireFree(t)
+		assert.True(t, hold.IsLost())
+		Sleep(time.Second)
+		s.RequireFree(t)
 	})
 }
 
@@ -145,25 +149,25 @@ func TestReleaseOfALostHoldDeletesWhatALateRenewalKept(t *testing.T) {
 		terms []func(*Terms)
 	}{
 		{"an id of its own", nil},
-		{"a shared id", []func(*Terms){owner("me")}},
+		{"a shared id", []func(*Terms){OwnedBy("me")}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				hold := acquire(t, t.Context(), s.client(t, "a").lock("x"), tt.terms...)
-				s.onEach(func(cmd command) fault {
-					if cmd.op == "renew" {
-						return fault{delay: testTTL - 10*time.Second - ms} // just before the lease ends
+			Bubble(t, func(t *testing.T, s *Server) {
+				hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
+				s.OnEach(func(cmd Command) Fault {
+					if cmd.Op == "renew" {
+						return Fault{Delay: DefaultTTL - 10*time.Second - ms} // just before the lease ends
 					}
-					return fault{}
+					return Fault{}
 				})
-				<-carry(hold).Done()
-				sleep(5 * time.Second)
-				assert.Positive(t, s.lease("x", hold.ID()), "it was extended")
+				<-Carry(hold).Done()
+				Sleep(5 * time.Second)
+				assert.Positive(t, s.Lease("x", hold.ID()), "it was extended")
 				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
-				sleep(time.Second)
-				assert.Zero(t, s.lease("x", hold.ID()))
-				sleep(time.Minute)
-				s.requireFree(t)
+				Sleep(time.Second)
+				assert.Zero(t, s.Lease("x", hold.ID()))
+				Sleep(time.Minute)
+				s.RequireFree(t)
 			})
 		})
 	}
@@ -180,32 +184,32 @@ func TestExtend(t *testing.T) {
 		lease time.Duration // on the server
 		lost  time.Duration // when the hold is lost; 0: not within an hour
 	}{
-		{"a fixed lease", []func(*Terms){fixedLease(testTTL)}, long, 10*time.Second + long - longMargin, long,
+		{"a fixed lease", []func(*Terms){FixedLease(DefaultTTL)}, long, 10*time.Second + long - longMargin, long,
 			10*time.Second + long - longMargin},
-		{"never shorter", []func(*Terms){fixedLease(testTTL)}, time.Second, testTTL - testMargin, 20 * time.Second,
-			testTTL - testMargin},
+		{"never shorter", []func(*Terms){FixedLease(DefaultTTL)}, time.Second, DefaultTTL - testMargin, 20 * time.Second,
+			DefaultTTL - testMargin},
 		{"a renewed hold", nil, long, 10*time.Second + long - testMargin, long, 0},
-		{"the limit moves", []func(*Terms){maxHold(time.Minute)}, long, 10*time.Second + long - longMargin, long,
+		{"the limit moves", []func(*Terms){MaxHold(time.Minute)}, long, 10*time.Second + long - longMargin, long,
 			10*time.Second + long - longMargin},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				hold := acquire(t, t.Context(), s.client(t, "a").lock("x"), tt.terms...)
-				sleep(10 * time.Second)
+			Bubble(t, func(t *testing.T, s *Server) {
+				hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), tt.terms...)
+				Sleep(10 * time.Second)
 				require.NoError(t, hold.Extend(t.Context(), tt.d, nil))
-				assert.InDelta(t, tt.valid, hold.ValidUntil().Sub(s.start), float64(3*time.Second))
-				assert.Equal(t, max(tt.lease, s.lease("x", hold.ID())), s.lease("x", hold.ID()))
+				assert.InDelta(t, tt.valid, hold.ValidUntil().Sub(s.Start), float64(3*time.Second))
+				assert.Equal(t, max(tt.lease, s.Lease("x", hold.ID())), s.Lease("x", hold.ID()))
 				if tt.lost > 0 {
-					<-carry(hold).Done()
-					assert.Equal(t, tt.lost, s.now())
+					<-Carry(hold).Done()
+					assert.Equal(t, tt.lost, s.Now())
 					require.ErrorIs(t, hold.Extend(t.Context(), long, nil), ErrLost)
 					_ = hold.Release(t.Context())
 				} else {
-					sleep(time.Hour)
-					release(t, hold)
+					Sleep(time.Hour)
+					Release(t, hold)
 				}
-				sleep(0)
-				s.requireFree(t)
+				Sleep(0)
+				s.RequireFree(t)
 			})
 		})
 	}
@@ -216,45 +220,45 @@ func TestCheckAndExtendTellWhatEndedTheHold(t *testing.T) {
 	invalid := errors.New("not positive")
 	for _, tt := range []struct {
 		name   string
-		act    func(t *testing.T, s *server, c *client, h *Hold)
+		act    func(t *testing.T, s *Server, c *Client, h *Hold)
 		check  error
 		extend error // with an invalid duration
 	}{
-		{"live", func(*testing.T, *server, *client, *Hold) {}, nil, invalid},
-		{"released", func(t *testing.T, _ *server, _ *client, h *Hold) { release(t, h) }, ErrReleased, ErrReleased},
-		{"detached", func(_ *testing.T, _ *server, _ *client, h *Hold) { h.Detach() }, ErrReleased, ErrReleased},
-		{"lost, not known yet", func(_ *testing.T, s *server, _ *client, _ *Hold) { s.forget("x") }, ErrLost, ErrLost},
-		{"lost", func(_ *testing.T, s *server, _ *client, _ *Hold) { s.forget("x"); sleep(time.Minute) }, ErrLost, ErrLost},
-		{"unreachable", func(_ *testing.T, s *server, _ *client, _ *Hold) { s.script("check", fault{err: errDown}) },
-			errDown, invalid},
+		{"live", func(*testing.T, *Server, *Client, *Hold) {}, nil, invalid},
+		{"released", func(t *testing.T, _ *Server, _ *Client, h *Hold) { Release(t, h) }, ErrReleased, ErrReleased},
+		{"detached", func(_ *testing.T, _ *Server, _ *Client, h *Hold) { h.Detach() }, ErrReleased, ErrReleased},
+		{"lost, not known yet", func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Forget("x") }, ErrLost, ErrLost},
+		{"lost", func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Forget("x"); Sleep(time.Minute) }, ErrLost, ErrLost},
+		{"unreachable", func(_ *testing.T, s *Server, _ *Client, _ *Hold) { s.Script("check", Fault{Err: ErrDown}) },
+			ErrDown, invalid},
 		{
-			"its release is under way", func(t *testing.T, s *server, _ *client, h *Hold) {
-				s.script("release", fault{reply: time.Second})
-				startRelease(t, h)
+			"its release is under way", func(t *testing.T, s *Server, _ *Client, h *Hold) {
+				s.Script("release", Fault{Reply: time.Second})
+				StartRelease(t, h)
 			}, ErrReleased, ErrReleased,
 		},
 		{
-			"the client closed", func(_ *testing.T, _ *server, c *client, _ *Hold) {
+			"the client closed", func(_ *testing.T, _ *Server, c *Client, _ *Hold) {
 				ctx, cancel := context.WithCancel(context.Background())
 				cancel()
-				_ = c.close(ctx)
+				_ = c.Shut(ctx)
 			}, ErrClosed, ErrClosed,
 		},
 		{
-			"released, and the client closed", func(t *testing.T, _ *server, c *client, h *Hold) {
-				release(t, h)
-				require.NoError(t, c.close(t.Context()))
+			"released, and the client closed", func(t *testing.T, _ *Server, c *Client, h *Hold) {
+				Release(t, h)
+				require.NoError(t, c.Shut(t.Context()))
 			}, ErrReleased, ErrReleased,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
-				hold := acquire(t, t.Context(), c.lock("x"))
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				hold := Acquire(t, t.Context(), c.Lock("x"))
 				tt.act(t, s, c, hold)
 				require.ErrorIs(t, hold.Check(t.Context()), tt.check)
 				require.ErrorIs(t, hold.Extend(t.Context(), 0, invalid), tt.extend)
-				assert.Empty(t, s.sent("extend", ""))
+				assert.Empty(t, s.Sent("extend", ""))
 				ctx, cancel := context.WithCancelCause(t.Context())
 				cancel(errCause)
 				if tt.check == nil {
@@ -267,126 +271,126 @@ func TestCheckAndExtendTellWhatEndedTheHold(t *testing.T) {
 }
 
 func TestHoldWithoutALeaseCannotBeCheckedOrLost(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		hold := acquire(t, t.Context(), s.client(t, "a").semaphore("x"))
+	Bubble(t, func(t *testing.T, s *Server) {
+		hold := Acquire(t, t.Context(), s.Client(t, "a").Semaphore("x"))
 		require.ErrorIs(t, hold.Check(t.Context()), ErrUnsupported)
 		require.ErrorIs(t, hold.Extend(t.Context(), time.Second, nil), ErrUnsupported)
 		assert.Zero(t, hold.ValidUntil())
 		assert.True(t, hold.Ownership().IsRemembered())
-		sleep(23 * time.Hour)
+		Sleep(23 * time.Hour)
 		assert.False(t, hold.Ownership().IsRemembered(), "an hour in reserve")
-		assert.NoError(t, carry(hold).Err())
-		assert.Empty(t, s.sent("renew", ""))
-		release(t, hold)
-		s.requireFree(t)
+		assert.NoError(t, Carry(hold).Err())
+		assert.Empty(t, s.Sent("renew", ""))
+		Release(t, hold)
+		s.RequireFree(t)
 	})
 }
 
 // The server grants 5 s at first. The first renewal asks for the full TTL.
 func TestShortFirstLeaseIsRenewedInTime(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		r.Driver.(*driver).lease = 5 * time.Second
-		hold := acquire(t, t.Context(), r)
-		assert.Equal(t, 5*time.Second-52*ms, hold.ValidUntil().Sub(s.start))
-		sleep(5*time.Second/3 + 10*ms)
-		assert.Len(t, s.sent("renew", ""), 2, "once for the short lease, and at once for the full one")
-		assert.Greater(t, s.lease("x", hold.ID()), testTTL-time.Second)
-		sleep(time.Hour)
-		release(t, hold)
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		r.Driver.(*FakeDriver).Lease = 5 * time.Second
+		hold := Acquire(t, t.Context(), r)
+		assert.Equal(t, 5*time.Second-52*ms, hold.ValidUntil().Sub(s.Start))
+		Sleep(5*time.Second/3 + 10*ms)
+		assert.Len(t, s.Sent("renew", ""), 2, "once for the short lease, and at once for the full one")
+		assert.Greater(t, s.Lease("x", hold.ID()), DefaultTTL-time.Second)
+		Sleep(time.Hour)
+		Release(t, hold)
+		s.RequireFree(t)
 	})
 }
 
 // A hold is asked about every third of its TTL, whatever lease it was promised beyond that.
 func TestRenewalsGoOnWhateverIsPromised(t *testing.T) {
 	const short = 6 * time.Second
-	extend := func(t *testing.T, _ *client, hold *Hold) {
+	extend := func(t *testing.T, _ *Client, hold *Hold) {
 		require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
 	}
 	for _, tt := range []struct {
 		name  string
 		terms []func(*Terms)
 		grant time.Duration // of the first lease; 0: as asked for
-		act   func(t *testing.T, c *client, hold *Hold)
+		act   func(t *testing.T, c *Client, hold *Hold)
 		every time.Duration
 	}{
-		{name: "extended", act: extend, every: testTTL / 3},
+		{name: "extended", act: extend, every: DefaultTTL / 3},
 		{
-			name: "extended beyond its maximum hold time", terms: []func(*Terms){maxHold(time.Minute)},
-			act: extend, every: testTTL / 3,
+			name: "extended beyond its maximum hold time", terms: []func(*Terms){MaxHold(time.Minute)},
+			act: extend, every: DefaultTTL / 3,
 		},
 		{name: "a short first lease, extended", grant: short, act: extend, every: short / 3},
 		{
-			name: "a nested hold with a long lease", every: testTTL / 3,
-			act: func(t *testing.T, c *client, hold *Hold) {
-				_ = acquire(t, carry(hold), c.lock("x"), fixedLease(time.Hour))
+			name: "a nested hold with a long lease", every: DefaultTTL / 3,
+			act: func(t *testing.T, c *Client, hold *Hold) {
+				_ = Acquire(t, Carry(hold), c.Lock("x"), FixedLease(time.Hour))
 			},
 		},
 		{
-			name: "a nested hold with a long TTL", every: time.Hour / 3 / 128, // the largest of these below testTTL/3
-			act: func(t *testing.T, c *client, hold *Hold) {
-				_ = acquire(t, carry(hold), c.lock("x"), ttl(time.Hour))
+			name: "a nested hold with a long TTL", every: time.Hour / 3 / 128, // the largest of these below DefaultTTL/3
+			act: func(t *testing.T, c *Client, hold *Hold) {
+				_ = Acquire(t, Carry(hold), c.Lock("x"), TTL(time.Hour))
 			},
 		},
 		{
-			name: "an extended nested hold that was released", every: testTTL / 3,
-			act: func(t *testing.T, c *client, hold *Hold) {
-				inner := acquire(t, carry(hold), c.lock("x"))
+			name: "an extended nested hold that was released", every: DefaultTTL / 3,
+			act: func(t *testing.T, c *Client, hold *Hold) {
+				inner := Acquire(t, Carry(hold), c.Lock("x"))
 				require.NoError(t, inner.Extend(t.Context(), time.Hour, nil))
-				release(t, inner)
+				Release(t, inner)
 			},
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
-				r := c.lock("x")
-				r.Driver.(*driver).lease = tt.grant
-				hold := acquire(t, t.Context(), r, tt.terms...)
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				r := c.Lock("x")
+				r.Driver.(*FakeDriver).Lease = tt.grant
+				hold := Acquire(t, t.Context(), r, tt.terms...)
 				tt.act(t, c, hold)
-				s.forget("x")
+				s.Forget("x")
 				select {
-				case <-carry(hold).Done():
+				case <-Carry(hold).Done():
 				case <-time.After(2 * time.Hour):
 				}
-				assert.Equal(t, tt.every, s.now())
-				assert.Equal(t, LossGone, lossOf(t, context.Cause(carry(hold))).Reason)
+				assert.Equal(t, tt.every, s.Now())
+				assert.Equal(t, LossGone, LossOf(t, context.Cause(Carry(hold))).Reason)
 			})
 		})
 	}
 }
 
 func TestLossIsToldToAllNestedHolds(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		r := c.reader("x")
-		outer := acquire(t, t.Context(), r)
-		inner := acquire(t, carry(outer), r)
-		released := acquire(t, carry(outer), r)
-		release(t, released)
-		s.forget("x")
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.Reader("x")
+		outer := Acquire(t, t.Context(), r)
+		inner := Acquire(t, Carry(outer), r)
+		released := Acquire(t, Carry(outer), r)
+		Release(t, released)
+		s.Forget("x")
 		require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
-		require.ErrorIs(t, context.Cause(carry(outer)), ErrLost)
+		require.ErrorIs(t, context.Cause(Carry(outer)), ErrLost)
 		require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
 		assert.Equal(t, []EventKind{
 			EventAcquired, EventNested, EventNested, EventReleased, EventLost, EventLost,
-		}, c.kinds())
+		}, c.Kinds())
 	})
 }
 
 func TestHoldThatJoinsALostOwnershipIsLost(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").reader("x")
-		outer := acquire(t, t.Context(), r)
-		s.script("nest", fault{reply: time.Second})
-		s.script("check", fault{delay: 500 * ms})
-		nested := startAcquire(t, carryLost(outer), r)
-		s.forget("x")
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Reader("x")
+		outer := Acquire(t, t.Context(), r)
+		s.Script("nest", Fault{Reply: time.Second})
+		s.Script("check", Fault{Delay: 500 * ms})
+		nested := StartAcquire(t, carryLost(outer), r)
+		s.Forget("x")
 		require.ErrorIs(t, outer.Check(t.Context()), ErrLost)
-		hold := nested.wait()
-		sleep(0)
-		require.ErrorIs(t, context.Cause(carry(hold)), ErrLost)
+		hold := nested.Wait()
+		Sleep(0)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
 		_ = hold.Release(t.Context())
 		_ = outer.Release(t.Context())
 	})
@@ -394,29 +398,29 @@ func TestHoldThatJoinsALostOwnershipIsLost(t *testing.T) {
 
 // Nested holds share a lease. Each has its own limit.
 func TestNestedHoldsHaveLimitsOfTheirOwn(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").reader("x")
-		outer := acquire(t, t.Context(), r)
-		inner := acquire(t, carry(outer), r, fixedLease(12*time.Second))
-		sleep(12 * time.Second)
-		require.ErrorIs(t, context.Cause(carry(inner)), ErrLost)
-		assert.NoError(t, carry(outer).Err())
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Reader("x")
+		outer := Acquire(t, t.Context(), r)
+		inner := Acquire(t, Carry(outer), r, FixedLease(12*time.Second))
+		Sleep(12 * time.Second)
+		require.ErrorIs(t, context.Cause(Carry(inner)), ErrLost)
+		assert.NoError(t, Carry(outer).Err())
 		require.ErrorIs(t, inner.Release(t.Context()), ErrLost)
-		sleep(time.Minute)
-		assert.NoError(t, carry(outer).Err())
-		release(t, outer)
-		s.requireFree(t)
+		Sleep(time.Minute)
+		assert.NoError(t, Carry(outer).Err())
+		Release(t, outer)
+		s.RequireFree(t)
 
-		outer = acquire(t, t.Context(), r, fixedLease(12*time.Second))
-		inner = acquire(t, carryLost(outer), r)
-		sleep(time.Minute)
-		require.ErrorIs(t, context.Cause(carry(outer)), ErrLost)
+		outer = Acquire(t, t.Context(), r, FixedLease(12*time.Second))
+		inner = Acquire(t, carryLost(outer), r)
+		Sleep(time.Minute)
+		require.ErrorIs(t, context.Cause(Carry(outer)), ErrLost)
 		assert.NoError(t, inner.Context(nil).Err())
 		require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
-		sleep(time.Minute)
-		assert.Equal(t, []string{inner.ID()}, s.ids("x"), "the release of a lapsed hold does not free the others")
-		release(t, inner)
-		s.requireFree(t)
+		Sleep(time.Minute)
+		assert.Equal(t, []string{inner.ID()}, s.IDs("x"), "the release of a lapsed hold does not free the others")
+		Release(t, inner)
+		s.RequireFree(t)
 	})
 }
 
@@ -428,34 +432,34 @@ func TestReleaseShortensTheLease(t *testing.T) {
 		act          func(t *testing.T, outer, inner *Hold)
 		want         time.Duration // the lease after the inner hold's release, at 1 s
 	}{
-		{"to the rest of a fixed lease", []func(*Terms){fixedLease(20 * time.Second)}, nil, nil, 19 * time.Second},
-		{"to the TTL of a renewed hold", []func(*Terms){ttl(10 * time.Second)}, nil, nil, 10 * time.Second},
-		{"to a maximum hold time", []func(*Terms){ttl(10 * time.Second), maxHold(5 * time.Second)}, nil, nil,
+		{"to the rest of a fixed lease", []func(*Terms){FixedLease(20 * time.Second)}, nil, nil, 19 * time.Second},
+		{"to the TTL of a renewed hold", []func(*Terms){TTL(10 * time.Second)}, nil, nil, 10 * time.Second},
+		{"to a maximum hold time", []func(*Terms){TTL(10 * time.Second), MaxHold(5 * time.Second)}, nil, nil,
 			4 * time.Second},
 		{
-			"to what an extension got", []func(*Terms){fixedLease(5 * time.Second)}, nil,
+			"to what an extension got", []func(*Terms){FixedLease(5 * time.Second)}, nil,
 			func(t *testing.T, outer, _ *Hold) { require.NoError(t, outer.Extend(t.Context(), time.Minute, nil)) },
 			time.Minute,
 		},
 		{
-			"not below a detached hold's", []func(*Terms){fixedLease(5 * time.Second)}, nil,
-			func(_ *testing.T, outer, _ *Hold) { outer.Detach() }, testTTL - time.Second,
+			"not below a detached hold's", []func(*Terms){FixedLease(5 * time.Second)}, nil,
+			func(_ *testing.T, outer, _ *Hold) { outer.Detach() }, DefaultTTL - time.Second,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				r := s.client(t, "a").reader("x")
-				outer := acquire(t, t.Context(), r, tt.outer...)
-				inner := acquire(t, carryLost(outer), r, tt.inner...)
-				sleep(time.Second)
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Reader("x")
+				outer := Acquire(t, t.Context(), r, tt.outer...)
+				inner := Acquire(t, carryLost(outer), r, tt.inner...)
+				Sleep(time.Second)
 				if tt.act != nil {
 					tt.act(t, outer, inner)
 				}
-				release(t, inner)
-				assert.InDelta(t, tt.want, s.lease("x", outer.ID()), float64(60*ms))
+				Release(t, inner)
+				assert.InDelta(t, tt.want, s.Lease("x", outer.ID()), float64(60*ms))
 				_ = outer.Release(t.Context())
-				sleep(time.Minute)
-				s.requireFree(t)
+				Sleep(time.Minute)
+				s.RequireFree(t)
 			})
 		})
 	}
@@ -463,13 +467,13 @@ func TestReleaseShortensTheLease(t *testing.T) {
 
 // All that is left is a hold whose limit has come: the release frees the lock.
 func TestReleaseFreesWhatOnlyLapsedHoldsAreLeftOf(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").reader("x")
-		outer := acquire(t, t.Context(), r, fixedLease(5*time.Second))
-		inner := acquire(t, carryLost(outer), r)
-		sleep(10 * time.Second)
-		release(t, inner)
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Reader("x")
+		outer := Acquire(t, t.Context(), r, FixedLease(5*time.Second))
+		inner := Acquire(t, carryLost(outer), r)
+		Sleep(10 * time.Second)
+		Release(t, inner)
+		s.RequireFree(t)
 		require.ErrorIs(t, outer.Release(t.Context()), ErrLost)
 	})
 }
@@ -478,117 +482,117 @@ func TestReleaseFreesWhatOnlyLapsedHoldsAreLeftOf(t *testing.T) {
 func TestExtendWaitsForAShorteningRelease(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		faults []fault       // of the release, and of its repetitions
+		faults []Fault       // of the release, and of its repetitions
 		at     time.Duration // when Extend returns
 		failed bool
 	}{
-		{"answered late", []fault{{delay: time.Second}}, time.Second, false},
-		{"not answered; executed later", []fault{{delay: 10 * time.Second}}, testTimeout, false},
-		{"unreachable", []fault{{err: errDown}}, 0, false},
+		{"answered late", []Fault{{Delay: time.Second}}, time.Second, false},
+		{"not answered; executed later", []Fault{{Delay: 10 * time.Second}}, CommandTimeout, false},
+		{"unreachable", []Fault{{Err: ErrDown}}, 0, false},
 		{
 			"not answered; unreachable since",
-			append([]fault{{delay: 10 * time.Second}}, slices.Repeat([]fault{{err: errDown}}, 20)...), testTimeout, true,
+			append([]Fault{{Delay: 10 * time.Second}}, slices.Repeat([]Fault{{Err: ErrDown}}, 20)...), CommandTimeout, true,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				r := s.client(t, "a").reader("x")
-				outer := acquire(t, t.Context(), r, fixedLease(20*time.Second))
-				inner := acquire(t, carry(outer), r)
-				s.script("count", tt.faults...)
-				released := startRelease(t, inner)
-				extended := start(t, func() (*Hold, error) { return nil, outer.Extend(t.Context(), time.Minute, nil) })
-				extended.end()
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Reader("x")
+				outer := Acquire(t, t.Context(), r, FixedLease(20*time.Second))
+				inner := Acquire(t, Carry(outer), r)
+				s.Script("count", tt.faults...)
+				released := StartRelease(t, inner)
+				extended := Start(t, func() (*Hold, error) { return nil, outer.Extend(t.Context(), time.Minute, nil) })
+				extended.End()
 				if tt.failed {
-					require.ErrorIs(t, extended.err, errDown, "the old release may still shorten the lease")
+					require.ErrorIs(t, extended.Err, ErrDown, "the old release may still shorten the lease")
 				} else {
-					require.NoError(t, extended.err)
+					require.NoError(t, extended.Err)
 				}
-				assert.Equal(t, tt.at, extended.at.Sub(s.start))
-				released.end()
-				sleep(15 * time.Second)
+				assert.Equal(t, tt.at, extended.At.Sub(s.Start))
+				released.End()
+				Sleep(15 * time.Second)
 				if !tt.failed {
-					assert.Greater(t, s.lease("x", outer.ID()), 30*time.Second)
+					assert.Greater(t, s.Lease("x", outer.ID()), 30*time.Second)
 				}
 				_ = outer.Release(t.Context())
-				sleep(time.Minute)
-				s.requireFree(t)
+				Sleep(time.Minute)
+				s.RequireFree(t)
 			})
 		})
 	}
 }
 
 func TestVerifyEndsAHoldThatTheServerDoesNotKnow(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
 		require.NoError(t, hold.Ownership().Verify(t.Context()))
-		s.script("check", fault{err: errDown})
-		require.ErrorIs(t, hold.Ownership().Verify(t.Context()), errDown)
-		s.forget("x")
+		s.Script("check", Fault{Err: ErrDown})
+		require.ErrorIs(t, hold.Ownership().Verify(t.Context()), ErrDown)
+		s.Forget("x")
 		require.ErrorIs(t, hold.Ownership().Verify(t.Context()), ErrLost)
-		sleep(0)
-		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.kinds())
+		Sleep(0)
+		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
 		_ = hold.Release(t.Context())
 	})
 }
 
 func TestDetachLeavesTheLockToItsLease(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
 		assert.True(t, hold.Detach())
 		assert.False(t, hold.Detach())
 		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-		require.ErrorIs(t, context.Cause(carry(hold)), ErrReleased)
-		assert.Len(t, s.log, 1)
-		assert.Equal(t, []string{hold.ID()}, s.ids("x"))
-		sleep(testTTL)
-		s.requireFree(t)
-		assert.Equal(t, []EventKind{EventAcquired, EventDetached}, c.kinds())
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
+		assert.Len(t, s.Log, 1)
+		assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
+		Sleep(DefaultTTL)
+		s.RequireFree(t)
+		assert.Equal(t, []EventKind{EventAcquired, EventDetached}, c.Kinds())
 	})
 }
 
 func TestForgottenHoldIsNotRenewed(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
 		hold.Forget()
 		hold.Forget()
-		sleep(testTTL)
-		s.requireFree(t)
-		assert.Equal(t, []EventKind{EventAcquired, EventLeaked}, c.kinds())
-		assert.Empty(t, s.sent("renew", ""))
+		Sleep(DefaultTTL)
+		s.RequireFree(t)
+		assert.Equal(t, []EventKind{EventAcquired, EventLeaked}, c.Kinds())
+		assert.Empty(t, s.Sent("renew", ""))
 
-		released := acquire(t, t.Context(), c.lock("x"))
-		release(t, released)
+		released := Acquire(t, t.Context(), c.Lock("x"))
+		Release(t, released)
 		released.Forget()
-		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.kinds()[2:])
+		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds()[2:])
 	})
 }
 
 func TestAdoptedHoldIsRenewedAndReleased(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		r := c.lock("x")
-		q := r.NewRequest(terms())
-		s.seize("x", q.ID, testTTL) // as the driver has put it there
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.Lock("x")
+		q := r.NewRequest(NewTerms())
+		s.Seize("x", q.ID, DefaultTTL) // as the driver has put it there
 		hold, err := r.Adopted(t.Context(), q, time.Now())
 		require.NoError(t, err)
-		sleep(time.Hour)
-		assert.Equal(t, []string{hold.ID()}, s.ids("x"))
-		release(t, hold)
-		s.requireFree(t)
-		require.NoError(t, c.close(t.Context()))
+		Sleep(time.Hour)
+		assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
+		Release(t, hold)
+		s.RequireFree(t)
+		require.NoError(t, c.Shut(t.Context()))
 		_, err = r.Adopted(t.Context(), q, time.Now())
 		require.ErrorIs(t, err, ErrClosed)
 	})
 }
 
 func TestHoldTagsCountsHoldsThatAreOldEnough(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		c.holds.tagOf = func(id string) string { return id }
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		c.SetTags(func(id string) string { return id })
 		tags := func() ([]string, time.Duration, time.Duration) {
 			tags, oldest, next := c.HoldTags(c.Instant(time.Now()), time.Minute)
 			return tags, time.Duration(oldest), time.Duration(next)
@@ -598,30 +602,30 @@ func TestHoldTagsCountsHoldsThatAreOldEnough(t *testing.T) {
 		assert.Equal(t, time.Duration(Never), oldest)
 		assert.Equal(t, time.Duration(Never), next)
 
-		first := acquire(t, t.Context(), c.lock("x"))
-		semaphore := acquire(t, t.Context(), c.semaphore("s"))
-		sleep(30 * time.Second)
-		second := acquire(t, t.Context(), c.lock("y"))
+		first := Acquire(t, t.Context(), c.Lock("x"))
+		semaphore := Acquire(t, t.Context(), c.Semaphore("s"))
+		Sleep(30 * time.Second)
+		second := Acquire(t, t.Context(), c.Lock("y"))
 		got, oldest, next = tags()
 		assert.Empty(t, got)
 		assert.Zero(t, oldest)
 		assert.Equal(t, time.Minute, next)
-		sleep(30 * time.Second)
+		Sleep(30 * time.Second)
 		got, _, next = tags()
 		assert.Equal(t, []string{first.ID()}, got)
 		assert.Equal(t, 90*time.Second, next)
-		sleep(30 * time.Second)
+		Sleep(30 * time.Second)
 		got, _, next = tags()
 		assert.ElementsMatch(t, []string{first.ID(), second.ID()}, got)
 		assert.Equal(t, time.Duration(Never), next)
 		owned := c.LeasedOwnerships(func(h *Hold) bool { return h != first })
 		assert.Equal(t, []*Ownership{second.Ownership()}, owned)
-		release(t, first)
-		release(t, semaphore)
+		Release(t, first)
+		Release(t, semaphore)
 		got, oldest, _ = tags()
 		assert.Equal(t, []string{second.ID()}, got)
 		assert.Equal(t, 30*time.Second, oldest)
-		release(t, second)
+		Release(t, second)
 		got, _, _ = tags()
 		assert.Empty(t, got)
 	})

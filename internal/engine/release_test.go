@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"context"
@@ -7,74 +7,78 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
 func TestOnlyTheFirstReleaseFreesTheLock(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
-		ctx := carry(hold)
-		s.script("release", fault{delay: time.Second})
-		first := startRelease(t, hold)
-		second := startRelease(t, hold)
-		require.ErrorIs(t, second.fail(), ErrReleased)
-		require.ErrorIs(t, second.err, ErrNotHeld)
-		first.wait()
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
+		ctx := Carry(hold)
+		s.Script("release", Fault{Delay: time.Second})
+		first := StartRelease(t, hold)
+		second := StartRelease(t, hold)
+		require.ErrorIs(t, second.Fail(), ErrReleased)
+		require.ErrorIs(t, second.Err, ErrNotHeld)
+		first.Wait()
 		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
 		require.ErrorIs(t, context.Cause(ctx), ErrReleased)
-		assert.Len(t, s.sent("release", ""), 1)
-		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.kinds())
-		s.requireFree(t)
+		assert.Len(t, s.Sent("release", ""), 1)
+		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds())
+		s.RequireFree(t)
 	})
 }
 
 func TestReleaseWorksWithAnEndedContext(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
 		ctx, cancel := context.WithCancel(t.Context())
-		hold := acquire(t, ctx, c.lock("x"))
+		hold := Acquire(t, ctx, c.Lock("x"))
 		cancel()
-		require.Error(t, carry(hold).Err(), "the hold's context ends with the caller's")
+		require.Error(t, Carry(hold).Err(), "the hold's context ends with the caller's")
 		require.NoError(t, hold.Release(ctx))
-		s.requireFree(t)
+		s.RequireFree(t)
 	})
 }
 
 // Each case releases with faults. The server is free at some time, whatever they are.
 func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
-	down, lost := fault{err: errDown}, fault{lost: true}
+	down, lost := Fault{Err: ErrDown}, Fault{Lost: true}
 	for _, tt := range []struct {
 		name    string
 		timeout time.Duration // of commands
-		faults  []fault       // of releases
+		faults  []Fault       // of releases
 		at      time.Duration // when Release returns
 		free    time.Duration // when the server is free
 	}{
-		{"unreachable", testTimeout, []fault{down, down, down}, 0, 20 * ms},
-		{"never executed", testTimeout, []fault{lost, lost}, testTimeout, 2*testTimeout + 20*ms},
-		{"executed, not answered", testTimeout, []fault{{mute: true}, {mute: true}}, testTimeout, 0},
-		{"executed when repeated already", testTimeout, []fault{{delay: 10 * time.Second}}, testTimeout, testTimeout},
-		{"a long command timeout does not bind it", time.Minute, []fault{lost}, releaseTimeout, releaseTimeout},
+		{"unreachable", CommandTimeout, []Fault{down, down, down}, 0, 20 * ms},
+		{"never executed", CommandTimeout, []Fault{lost, lost}, CommandTimeout, 2*CommandTimeout + 20*ms},
+		{"executed, not answered", CommandTimeout, []Fault{{Mute: true}, {Mute: true}}, CommandTimeout, 0},
+		{"executed when repeated already", CommandTimeout, []Fault{{Delay: 10 * time.Second}}, CommandTimeout,
+			CommandTimeout},
+		{"a long command timeout does not bind it", time.Minute, []Fault{lost}, ReleaseTimeout, ReleaseTimeout},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				s.keepLeases()
-				c := s.client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
-				hold := acquire(t, t.Context(), c.lock("x"))
-				s.script("release", tt.faults...)
-				released := startRelease(t, hold)
-				require.True(t, classify(released.fail()).Retry)
-				assert.Equal(t, tt.at, released.at.Sub(s.start))
-				require.ErrorIs(t, context.Cause(carry(hold)), ErrReleased)
-				assert.Equal(t, []EventKind{EventAcquired, EventReleaseFailed}, c.kinds())
-				next := start(t, func() (*Hold, error) {
-					return s.client(t, "b").lock("x").Acquire(t.Context(), terms(), forever)
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout })
+				hold := Acquire(t, t.Context(), c.Lock("x"))
+				s.Script("release", tt.faults...)
+				released := StartRelease(t, hold)
+				require.True(t, Classify(released.Fail()).Retry)
+				assert.Equal(t, tt.at, released.At.Sub(s.Start))
+				require.ErrorIs(t, context.Cause(Carry(hold)), ErrReleased)
+				assert.Equal(t, []EventKind{EventAcquired, EventReleaseFailed}, c.Kinds())
+				next := Start(t, func() (*Hold, error) {
+					return s.Client(t, "b").Lock("x").Acquire(t.Context(), NewTerms(), Forever)
 				})
-				release(t, next.wait())
-				assert.InDelta(t, max(tt.free, tt.at), next.at.Sub(s.start), float64(100*ms))
-				sleep(time.Minute)
-				s.requireFree(t)
-				assert.Empty(t, s.sent("renew", ""))
+				Release(t, next.Wait())
+				assert.InDelta(t, max(tt.free, tt.at), next.At.Sub(s.Start), float64(100*ms))
+				Sleep(time.Minute)
+				s.RequireFree(t)
+				assert.Empty(t, s.Sent("renew", ""))
 			})
 		})
 	}
@@ -84,44 +88,44 @@ func TestReleaseWithoutAnAnswerGoesOnInTheBackground(t *testing.T) {
 func TestRepeatedReleaseEnds(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		open  func(c *client) *Resource
+		open  func(c *Client) *Resource
 		terms []func(*Terms)
 		last  time.Duration // of the last repetition, about
 	}{
-		{"with the lease", func(c *client) *Resource { return c.lock("x") }, nil, testTTL},
-		{"with a longer lease", func(c *client) *Resource { return c.lock("x") },
-			[]func(*Terms){fixedLease(5 * time.Minute)}, 5 * time.Minute},
+		{"with the lease", func(c *Client) *Resource { return c.Lock("x") }, nil, DefaultTTL},
+		{"with a longer lease", func(c *Client) *Resource { return c.Lock("x") },
+			[]func(*Terms){FixedLease(5 * time.Minute)}, 5 * time.Minute},
 		{
-			"a shared id: with the lease", func(c *client) *Resource { return c.lock("x") },
-			[]func(*Terms){owner("me"), fixedLease(5 * time.Minute)}, 5 * time.Minute,
+			"a shared id: with the lease", func(c *Client) *Resource { return c.Lock("x") },
+			[]func(*Terms){OwnedBy("me"), FixedLease(5 * time.Minute)}, 5 * time.Minute,
 		},
 		{
-			"a shared id, late: with the time that others may keep its count", func(c *client) *Resource {
-				return c.lock("x")
-			}, []func(*Terms){owner("me"), fixedLease(5 * time.Second)}, 50*time.Second - testTimeout,
+			"a shared id, late: with the time that others may keep its count", func(c *Client) *Resource {
+				return c.Lock("x")
+			}, []func(*Terms){OwnedBy("me"), FixedLease(5 * time.Second)}, 50*time.Second - CommandTimeout,
 		},
 		{
-			"without a lease: with the memory of the acquisition", func(c *client) *Resource {
-				r := c.semaphore("x")
+			"without a lease: with the memory of the acquisition", func(c *Client) *Resource {
+				r := c.Semaphore("x")
 				r.Traits.Remembered = time.Hour + 2*time.Minute
 				return r
 			}, nil, 2 * time.Minute,
 		},
 		{
-			"without a lease, late: with the memory of the release", func(c *client) *Resource {
-				r := c.semaphore("x")
+			"without a lease, late: with the memory of the release", func(c *Client) *Resource {
+				r := c.Semaphore("x")
 				r.Traits.Remembered = time.Hour + time.Second
 				return r
-			}, nil, 50*time.Second - testTimeout,
+			}, nil, 50*time.Second - CommandTimeout,
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				hold := acquire(t, t.Context(), tt.open(s.client(t, "a")), tt.terms...)
-				s.onEach(func(command) fault { return fault{err: errDown} })
-				require.ErrorIs(t, hold.Release(t.Context()), errDown)
-				sleep(time.Hour)
-				sent := s.sent("release", "")
+			Bubble(t, func(t *testing.T, s *Server) {
+				hold := Acquire(t, t.Context(), tt.open(s.Client(t, "a")), tt.terms...)
+				s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
+				require.ErrorIs(t, hold.Release(t.Context()), ErrDown)
+				Sleep(time.Hour)
+				sent := s.Sent("release", "")
 				assert.InDelta(t, tt.last, sent[len(sent)-1], float64(1100*ms))
 			})
 		})
@@ -129,14 +133,14 @@ func TestRepeatedReleaseEnds(t *testing.T) {
 }
 
 func TestReleaseTellsALoss(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		hold := acquire(t, t.Context(), c.lock("x"))
-		s.forget("x")
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		hold := Acquire(t, t.Context(), c.Lock("x"))
+		s.Forget("x")
 		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
 		require.ErrorIs(t, hold.Release(t.Context()), ErrReleased)
-		require.ErrorIs(t, context.Cause(carry(hold)), ErrLost)
-		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.kinds())
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost)
+		assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
 	})
 }
 
@@ -146,38 +150,38 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 	for _, tt := range []struct {
 		name    string
 		timeout time.Duration // of commands
-		fault   fault         // of the command of the inner hold
+		fault   Fault         // of the command of the inner hold
 		at      time.Duration // when the release of the outer hold returns
 		failed  bool
 	}{
-		{"answered soon", testTimeout, fault{delay: time.Second}, time.Second, false},
-		{"given up soon", testTimeout, fault{lost: true}, testTimeout, false},
-		{"stuck for long", time.Minute, fault{delay: 20 * time.Second}, releaseTimeout, true},
+		{"answered soon", CommandTimeout, Fault{Delay: time.Second}, time.Second, false},
+		{"given up soon", CommandTimeout, Fault{Lost: true}, CommandTimeout, false},
+		{"stuck for long", time.Minute, Fault{Delay: 20 * time.Second}, ReleaseTimeout, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				s.keepLeases()
-				r := s.client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).reader("x")
-				outer := acquire(t, t.Context(), r)
-				inner := acquire(t, carry(outer), r)
-				s.script("nest", tt.fault)
-				nested := startAcquire(t, carryLost(inner), r) // has the wire lock
-				released := startRelease(t, outer)
-				released.end()
-				assert.Equal(t, tt.at, released.at.Sub(s.start))
-				assert.Equal(t, tt.failed, released.err != nil)
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				r := s.Client(t, "a", func(config *Config) { config.CommandTimeout = tt.timeout }).Reader("x")
+				outer := Acquire(t, t.Context(), r)
+				inner := Acquire(t, Carry(outer), r)
+				s.Script("nest", tt.fault)
+				nested := StartAcquire(t, carryLost(inner), r) // has the wire lock
+				released := StartRelease(t, outer)
+				released.End()
+				assert.Equal(t, tt.at, released.At.Sub(s.Start))
+				assert.Equal(t, tt.failed, released.Err != nil)
 				if tt.failed {
-					require.ErrorIs(t, released.err, errSiblingStuck)
+					require.ErrorIs(t, released.Err, ErrSiblingStuck)
 				}
-				nested.end()
-				sleep(5 * time.Second)
-				if nested.err == nil {
-					assert.Equal(t, 2, s.holder("x", inner.ID()).count, "the background has written the count")
-					release(t, nested.hold)
+				nested.End()
+				Sleep(5 * time.Second)
+				if nested.Err == nil {
+					assert.Equal(t, 2, s.Holder("x", inner.ID()).Count, "the background has written the count")
+					Release(t, nested.Hold)
 				}
-				assert.Equal(t, 1, s.holder("x", inner.ID()).count)
-				release(t, inner)
-				s.requireFree(t)
+				assert.Equal(t, 1, s.Holder("x", inner.ID()).Count)
+				Release(t, inner)
+				s.RequireFree(t)
 			})
 		})
 	}
@@ -187,25 +191,25 @@ func TestReleaseWhileACommandOfASiblingIsStuck(t *testing.T) {
 // it is left to chance. Either way its command goes out later, so its outcome is unknown.
 func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 	for range 20 {
-		bubble(t, func(t *testing.T, s *server) {
-			c := s.client(t, "a", func(config *Config) { config.CommandTimeout = releaseTimeout })
-			outer := acquire(t, t.Context(), c.reader("x"))
+		Bubble(t, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a", func(config *Config) { config.CommandTimeout = ReleaseTimeout })
+			outer := Acquire(t, t.Context(), c.Reader("x"))
 			holds := []*Hold{outer}
 			for range 3 {
-				holds = append(holds, acquire(t, carry(outer), c.reader("x")))
+				holds = append(holds, Acquire(t, Carry(outer), c.Reader("x")))
 			}
-			s.onEach(func(command) fault { return fault{lost: true} })
-			var releases []*call
+			s.OnEach(func(Command) Fault { return Fault{Lost: true} })
+			var releases []*Call
 			for _, h := range holds {
-				releases = append(releases, startRelease(t, h))
+				releases = append(releases, StartRelease(t, h))
 			}
 			for _, r := range releases {
-				assert.True(t, classify(r.fail()).InDoubt, "%v", r.err)
-				assert.Equal(t, releaseTimeout, r.at.Sub(s.start))
+				assert.True(t, Classify(r.Fail()).InDoubt, "%v", r.Err)
+				assert.Equal(t, ReleaseTimeout, r.At.Sub(s.Start))
 			}
-			s.resetFaults()
-			sleep(time.Minute)
-			s.requireFree(t)
+			s.ResetFaults()
+			Sleep(time.Minute)
+			s.RequireFree(t)
 		})
 	}
 }
@@ -214,61 +218,61 @@ func TestReleaseWhoseTurnComesWhenItsTimeIsOver(t *testing.T) {
 func TestReleasesOfSiblingsAtTheSameTime(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		act   func(s *server)
+		act   func(s *Server)
 		want  error
-		fault fault
+		fault Fault
 	}{
-		{"freed", func(*server) {}, nil, fault{delay: time.Second}},
-		{"lost", func(s *server) { s.forget("x") }, ErrLost, fault{delay: time.Second}},
+		{"freed", func(*Server) {}, nil, Fault{Delay: time.Second}},
+		{"lost", func(s *Server) { s.Forget("x") }, ErrLost, Fault{Delay: time.Second}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				r := s.client(t, "a").reader("x")
-				outer := acquire(t, t.Context(), r)
-				inner := acquire(t, carry(outer), r)
-				third := acquire(t, carry(outer), r)
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Reader("x")
+				outer := Acquire(t, t.Context(), r)
+				inner := Acquire(t, Carry(outer), r)
+				third := Acquire(t, Carry(outer), r)
 				tt.act(s)
-				s.script("count", tt.fault)
-				first, second, last := startRelease(t, inner), startRelease(t, outer), startRelease(t, third)
-				for _, call := range []*call{first, second, last} {
-					call.end()
-					require.ErrorIs(t, call.err, tt.want)
+				s.Script("count", tt.fault)
+				first, second, last := StartRelease(t, inner), StartRelease(t, outer), StartRelease(t, third)
+				for _, call := range []*Call{first, second, last} {
+					call.End()
+					require.ErrorIs(t, call.Err, tt.want)
 				}
-				assert.Len(t, s.sent("release", ""), 1)
-				s.requireFree(t)
+				assert.Len(t, s.Sent("release", ""), 1)
+				s.RequireFree(t)
 			})
 		})
 	}
 }
 
 func TestUnansweredReleaseOfAnInnerHoldWritesTheCountLater(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		outer := acquire(t, t.Context(), r)
-		inner := acquire(t, carry(outer), r)
-		s.script("count", fault{lost: true}, fault{err: errDown})
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		outer := Acquire(t, t.Context(), r)
+		inner := Acquire(t, Carry(outer), r)
+		s.Script("count", Fault{Lost: true}, Fault{Err: ErrDown})
 		require.Error(t, inner.Release(t.Context()))
-		assert.Equal(t, 2, s.holder("x", outer.ID()).count)
-		again := acquire(t, carry(outer), r)
-		sleep(time.Second)
-		assert.Equal(t, 2, s.holder("x", outer.ID()).count, "the count of now, not of then")
-		release(t, again)
-		assert.Equal(t, 1, s.holder("x", outer.ID()).count)
-		release(t, outer)
-		s.requireFree(t)
+		assert.Equal(t, 2, s.Holder("x", outer.ID()).Count)
+		again := Acquire(t, Carry(outer), r)
+		Sleep(time.Second)
+		assert.Equal(t, 2, s.Holder("x", outer.ID()).Count, "the count of now, not of then")
+		Release(t, again)
+		assert.Equal(t, 1, s.Holder("x", outer.ID()).Count)
+		Release(t, outer)
+		s.RequireFree(t)
 	})
 }
 
 func TestHoldsWithoutALeaseAreReleased(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").semaphore("x")
-		s.setPermits("x", 3)
-		hold := acquire(t, t.Context(), r, permits(2))
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Semaphore("x")
+		s.SetPermits("x", 3)
+		hold := Acquire(t, t.Context(), r, PermitsOf(2))
 		assert.Empty(t, hold.ID())
-		s.script("release", fault{mute: true, copy: 30 * time.Second})
+		s.Script("release", Fault{Mute: true, Copy: 30 * time.Second})
 		require.Error(t, hold.Release(t.Context()))
-		sleep(time.Minute)
-		s.requireFree(t)
+		Sleep(time.Minute)
+		s.RequireFree(t)
 	})
 }
 
@@ -277,28 +281,28 @@ func TestHoldsWithoutALeaseAreReleased(t *testing.T) {
 func TestRepeatedReleaseThatFindsNothing(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		fault fault
+		fault Fault
 		taken bool // by force, before the release
 		want  error
 	}{
-		{"the first one was executed", fault{twice: true}, false, nil},
-		{"taken by force, sent once", fault{}, true, ErrLost},
-		{"taken by force and sent twice: it looks released", fault{twice: true}, true, nil},
+		{"the first one was executed", Fault{Twice: true}, false, nil},
+		{"taken by force, sent once", Fault{}, true, ErrLost},
+		{"taken by force and sent twice: it looks released", Fault{Twice: true}, true, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				r := s.client(t, "a").lock("x")
-				hold := acquire(t, t.Context(), r)
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Lock("x")
+				hold := Acquire(t, t.Context(), r)
 				if tt.taken {
-					s.free("x")
+					s.Free("x")
 				}
-				s.script("release", tt.fault)
+				s.Script("release", tt.fault)
 				if err := hold.Release(t.Context()); tt.want == nil {
 					require.NoError(t, err)
 				} else {
 					require.ErrorIs(t, err, tt.want)
 				}
-				s.requireFree(t)
+				s.RequireFree(t)
 			})
 		})
 	}
@@ -308,30 +312,30 @@ func TestRepeatedReleaseThatFindsNothing(t *testing.T) {
 // finds nothing has lost the lock, even if it was sent twice.
 func TestRepeatedReleaseAfterTheLeaseIsALoss(t *testing.T) {
 	repeated := Released{Lost: true, InDoubt: true}
-	bubble(t, func(t *testing.T, s *server) {
-		hold := acquire(t, t.Context(), s.client(t, "a").lock("x"), func(terms *Terms) { terms.Renew = false })
+	Bubble(t, func(t *testing.T, s *Server) {
+		hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"), func(terms *Terms) { terms.Renew = false })
 		o := hold.Ownership()
-		sleep(testTTL - ms)
-		assert.False(t, o.isLoss(repeated, time.Now()))
-		sleep(2 * ms)
-		assert.True(t, o.isLoss(repeated, time.Now()))
+		Sleep(DefaultTTL - ms)
+		assert.False(t, o.IsLoss(repeated, time.Now()))
+		Sleep(2 * ms)
+		assert.True(t, o.IsLoss(repeated, time.Now()))
 	})
 }
 
 // The successor of a hand-off that was sent twice is not in the second reply, so it asks by itself.
 func TestRepeatedHandOffReachesTheSuccessor(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		holder := acquire(t, t.Context(), r)
-		successor := startAcquire(t, t.Context(), r)
-		s.script("handoff", fault{twice: true})
-		release(t, holder)
-		hold := successor.wait()
-		assert.Equal(t, []string{hold.ID()}, s.ids("x"))
-		assert.Equal(t, s.start, successor.at)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		holder := Acquire(t, t.Context(), r)
+		successor := StartAcquire(t, t.Context(), r)
+		s.Script("handoff", Fault{Twice: true})
+		Release(t, holder)
+		hold := successor.Wait()
+		assert.Equal(t, []string{hold.ID()}, s.IDs("x"))
+		assert.Equal(t, s.Start, successor.At)
 		assert.True(t, hold.Ownership().InDoubt, "its release is remembered: a copy may still arrive")
-		release(t, hold)
-		s.requireFree(t)
+		Release(t, hold)
+		s.RequireFree(t)
 	})
 }
 
@@ -340,31 +344,31 @@ func TestRepeatedHandOffReachesTheSuccessor(t *testing.T) {
 func TestReleaseBesideARepetitionThatFrees(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		fault fault // of the first of the two commands
+		fault Fault // of the first of the two commands
 	}{
-		{"answered", fault{}},
-		{"executed, reply lost", fault{mute: true}},
+		{"answered", Fault{}},
+		{"executed, reply lost", Fault{Mute: true}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			for i := range 20 { // either command may be the first
-				bubble(t, func(t *testing.T, s *server) {
-					hold := acquire(t, t.Context(), s.client(t, "a").lock("x"))
+				Bubble(t, func(t *testing.T, s *Server) {
+					hold := Acquire(t, t.Context(), s.Client(t, "a").Lock("x"))
 					o := hold.Ownership()
-					require.True(t, o.wire.TryLock()) // by a command under way
-					repeat := func() (*Hold, error) { o.writeCountLater(t.Context(), testTimeout); return nil, nil }
+					require.True(t, o.LockWire()) // by a command under way
+					repeat := func() (*Hold, error) { o.WriteCountLater(t.Context(), CommandTimeout); return nil, nil }
 					if i%2 == 0 {
-						start(t, repeat)
+						Start(t, repeat)
 					}
-					released := startRelease(t, hold)
+					released := StartRelease(t, hold)
 					if i%2 == 1 {
-						start(t, repeat)
+						Start(t, repeat)
 					}
-					s.script("release", tt.fault)
-					o.wire.Unlock()
-					released.end()
-					require.NotErrorIs(t, released.err, ErrLost)
-					sleep(time.Minute)
-					s.requireFree(t)
+					s.Script("release", tt.fault)
+					o.UnlockWire()
+					released.End()
+					require.NotErrorIs(t, released.Err, ErrLost)
+					Sleep(time.Minute)
+					s.RequireFree(t)
 				})
 			}
 		})

@@ -14,12 +14,12 @@ import (
 //
 //	Join -> NextStep -> wait for a wake-up -> NextStep -> ...
 //	                 -> Try -> granted: Leave
-//	                        -> refused: Tried -> NextStep -> ...
+//	                        -> refused: NextStep -> ...
 //	                 -> granted by another: Leave
 //	                 -> give up: Leave
 
-// wait is how long an acquisition may wait, and whether it has waited. It belongs to its request.
-type wait struct {
+// Wait is how long an acquisition may wait, and whether it has waited. It belongs to its request.
+type Wait struct {
 	limit  time.Duration   // negative: none; 0: do not wait
 	until  time.Time       // zero: no limit
 	caller context.Context //nolint:containedctx // for events
@@ -28,16 +28,25 @@ type wait struct {
 	notify func() // called instead of emitting an event, if not nil
 }
 
-func newWait(ctx context.Context, began time.Time, limit time.Duration) wait {
-	w := wait{limit: limit, caller: ctx}
+func newWait(ctx context.Context, began time.Time, limit time.Duration) Wait {
+	w := Wait{limit: limit, caller: ctx}
 	if limit >= 0 {
 		w.until = began.Add(limit)
 	}
 	return w
 }
 
-// within returns a copy of w, limited to d from now. Joint locks use it for their members.
-func (w wait) within(d time.Duration) wait {
+// MemberWait is the wait of a member's acquisition that tries once. It emits no event.
+func MemberWait() Wait { return Wait{silent: true} }
+
+// ForMember returns the wait of a member's acquisition, which may take as long as w. notify is called, instead of
+// emitting an event, when it has to wait.
+func (w *Wait) ForMember(notify func()) Wait {
+	return Wait{limit: w.limit, until: w.until, notify: notify}
+}
+
+// Within returns a copy of w, limited to d from now.
+func (w Wait) Within(d time.Duration) Wait {
 	if until := time.Now().Add(d); w.until.IsZero() || until.Before(w.until) {
 		w.until, w.limit = until, d
 	}
@@ -46,7 +55,7 @@ func (w wait) within(d time.Duration) wait {
 
 // context bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout
 // alone.
-func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc) {
+func (w *Wait) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
 	}
@@ -57,26 +66,46 @@ func (w *wait) context(ctx context.Context) (context.Context, context.CancelFunc
 	return context.WithDeadlineCause(ctx, w.until.Add(grace), errWaitOver)
 }
 
+// Bound bounds ctx by the end of the wait, without a grace: for an attempt that needs time for its own end.
+func (w *Wait) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if w.limit <= 0 || w.until.IsZero() {
+		return ctx, func() {}
+	}
+	return context.WithDeadlineCause(ctx, w.until, errWaitOver)
+}
+
+// Left is how much of the wait is left. limited is false if it has no limit, or is a single try.
+func (w *Wait) Left() (left time.Duration, limited bool) {
+	return time.Until(w.until), w.limit > 0
+}
+
 // since is how long an acquisition that began then has waited: 0 if and only if it has not waited.
-func (w *wait) since(began time.Time) time.Duration {
+func (w *Wait) since(began time.Time) time.Duration {
 	if !w.waited {
 		return 0
 	}
 	return max(time.Since(began), 1)
 }
 
-func (w *wait) over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
+// Over reports whether the wait is over.
+func (w *Wait) Over() bool { return !w.until.IsZero() && !time.Now().Before(w.until) }
+
+// IsSingleTry reports whether the acquisition does not wait.
+func (w *Wait) IsSingleTry() bool { return w.limit == 0 }
+
+// Waited reports whether the acquisition has had to wait.
+func (w *Wait) Waited() bool { return w.waited }
 
 // ends reports whether the wait ends by itself, by its limit or by a deadline of ctx. Otherwise a server
 // that refuses all commands would be waited for without an end.
-func (w *wait) ends(ctx context.Context) bool {
+func (w *Wait) ends(ctx context.Context) bool {
 	_, limited := ctx.Deadline()
 	return limited || !w.until.IsZero()
 }
 
-// begin notes, once, that the acquisition has to wait, and emits the event. id is the hold's or the
+// Begin notes, once, that the acquisition has to wait, and emits the event. id is the hold's or the
 // holder's id. The caller holds no mutex.
-func (w *wait) begin(r *Resource, id string) {
+func (w *Wait) Begin(r *Resource, id string) {
 	if w.waited {
 		return
 	}
@@ -98,11 +127,9 @@ type Queue interface {
 	Join(w *Waiter, refused Result)
 	// NextStep returns what w should do now. If it should wait, the queue wakes it up later.
 	NextStep(w *Waiter) Step
-	// Try makes an attempt for w. It blocks until the reply.
+	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the reply. If w gives
+	// up because of an error that says nothing about the lock, the next waiter must try for the same reason.
 	Try(ctx context.Context, w *Waiter) (Result, error)
-	// Tried reports an attempt that was not granted. passOn: the attempt says nothing about the lock, and
-	// w gives up. So the next waiter must try for the same reason.
-	Tried(w *Waiter, res Result, err error, passOn bool)
 	// Confirmed is called when the channel in the Step was closed.
 	Confirmed(w *Waiter)
 	// Heard returns what the server has answered to the attempts of all waiters, for one that gives up
@@ -153,8 +180,8 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 	queue.Join(w, refused)
 	defer func() { queue.Leave(w, res) }()
 	var over <-chan time.Time
-	if !q.wait.until.IsZero() {
-		timer := time.NewTimer(time.Until(q.wait.until))
+	if !q.Wait.until.IsZero() {
+		timer := time.NewTimer(time.Until(q.Wait.until))
 		defer timer.Stop()
 		over = timer.C
 	}
@@ -162,7 +189,7 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		// Before NextStep, which uses up the reason to try. A waiter that gives up here leaves its reason
 		// to the next one.
 		switch {
-		case ctx.Err() != nil, q.wait.over():
+		case ctx.Err() != nil, q.Wait.Over():
 			return Result{}, q.gaveUp(ctx, queue.Heard())
 		case c.IsClosing():
 			return Result{}, ErrClosed
@@ -189,18 +216,8 @@ func (r *Resource) waitIn(ctx context.Context, queue Queue, q *Request, refused 
 		if err == nil && res.Granted {
 			return res, nil
 		}
-		failure := c.failure(err)
-		switch {
-		case err == nil:
-			queue.Tried(w, res, nil, false)
-		case failure.NotNow:
-			queue.Tried(w, Result{RetryAfter: notNowPause}, err, false)
-		case failure.Retry:
-			// If w gives up now, a message that made it try would be wasted: the next waiter must try.
-			queue.Tried(w, Result{RetryAfter: -1}, err, ctx.Err() != nil || q.wait.over())
-		default:
-			queue.Tried(w, Result{RetryAfter: -1}, err, true)
-			return res, err
+		if f := c.FailureOf(err); err != nil && !f.Retry && !f.NotNow {
+			return res, err // waiting would not cure it
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package engine_test
 
 import (
 	"context"
@@ -9,53 +9,56 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
 const ms = time.Millisecond
 
 func TestReleaseMessageWakesTheFirstWaiterOnly(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		holder := acquire(t, t.Context(), s.client(t, "b").writer("x"))
-		r := s.client(t, "a").writer("x") // its releases do not hand off
-		var calls []*call
+	Bubble(t, func(t *testing.T, s *Server) {
+		holder := Acquire(t, t.Context(), s.Client(t, "b").Writer("x"))
+		r := s.Client(t, "a").Writer("x") // its releases do not hand off
+		var calls []*Call
 		for range 4 {
-			calls = append(calls, startAcquire(t, t.Context(), r))
+			calls = append(calls, StartAcquire(t, t.Context(), r))
 		}
-		sleep(1500 * ms)
-		before := len(s.sent("acquire", "a"))
-		release(t, holder)
+		Sleep(1500 * ms)
+		before := len(s.Sent("acquire", "a"))
+		Release(t, holder)
 		for i, call := range calls {
-			hold := call.wait()
-			assert.Equal(t, 1500*ms, s.now(), "woken by the message")
+			hold := call.Wait()
+			assert.Equal(t, 1500*ms, s.Now(), "woken by the message")
 			for _, later := range calls[i+1:] {
-				assert.False(t, later.returned(), "in the order of arrival")
+				assert.False(t, later.Returned(), "in the order of arrival")
 			}
-			assert.Len(t, s.sent("acquire", "a"), before+i+1, "one attempt for each message")
-			release(t, hold)
+			assert.Len(t, s.Sent("acquire", "a"), before+i+1, "one attempt for each message")
+			Release(t, hold)
 		}
-		s.requireFree(t)
+		s.RequireFree(t)
 	})
 }
 
 func TestOneAttemptASecondHoweverManyWaiters(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		s.seize("x", "other", 0)
-		r := s.client(t, "a").lock("x")
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.Seize("x", "other", 0)
+		r := s.Client(t, "a").Lock("x")
 		ctx, cancel := context.WithCancel(t.Context())
-		var calls []*call
+		var calls []*Call
 		for range 20 {
-			calls = append(calls, startAcquire(t, ctx, r))
+			calls = append(calls, StartAcquire(t, ctx, r))
 		}
-		sleep(5500 * ms)
+		Sleep(5500 * ms)
 		// The first attempt, the one after the subscription, and the slow poll.
 		assert.Equal(t, []time.Duration{0, 0, 1 * time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second,
 			5 * time.Second},
-			s.sent("acquire", ""))
+			s.Sent("acquire", ""))
 		assert.Equal(t, 20, r.Core.Waiters())
-		assert.Equal(t, int64(20), r.Driver.(*driver).c.waiting.Load())
+		assert.Equal(t, int64(20), r.Driver.(*FakeDriver).Client.Waiting.Load())
 		cancel()
 		for _, call := range calls {
-			_ = call.fail()
+			_ = call.Fail()
 		}
 		assert.Zero(t, r.Core.Waiters())
 	})
@@ -66,103 +69,104 @@ func TestSecondAttemptWaitsForTheSubscription(t *testing.T) {
 	refused := errors.New("no permission")
 	for _, tt := range []struct {
 		name      string
-		subscribe subscribeFault
+		subscribe SubscribeFault
 		silent    bool
 		want      []time.Duration // attempts
 		logged    string
 	}{
-		{"confirmed before the release", subscribeFault{}, false, []time.Duration{0, 0, 100 * ms}, ""},
-		{"confirmed after the release", subscribeFault{delay: 200 * ms}, false, []time.Duration{0, 200 * ms}, ""},
-		{"refused after the release", subscribeFault{200 * ms, refused}, false, []time.Duration{0, 200 * ms},
+		{"confirmed before the release", SubscribeFault{}, false, []time.Duration{0, 0, 100 * ms}, ""},
+		{"confirmed after the release", SubscribeFault{Delay: 200 * ms}, false, []time.Duration{0, 200 * ms}, ""},
+		{"refused after the release", SubscribeFault{Delay: 200 * ms, Err: refused}, false, []time.Duration{0, 200 * ms},
 			"no permission"},
-		{"refused before the release", subscribeFault{50 * ms, refused}, false, []time.Duration{0, 50 * ms, 1050 * ms},
+		{"refused before the release", SubscribeFault{Delay: 50 * ms, Err: refused}, false,
+			[]time.Duration{0, 50 * ms, 1050 * ms},
 			"no permission"},
-		{"never answered", subscribeFault{delay: time.Hour}, false, []time.Duration{0, time.Second}, ""},
-		{"the message is lost", subscribeFault{}, true, []time.Duration{0, 0, time.Second}, ""},
+		{"never answered", SubscribeFault{Delay: time.Hour}, false, []time.Duration{0, time.Second}, ""},
+		{"the message is lost", SubscribeFault{}, true, []time.Duration{0, 0, time.Second}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
-				s.subscribe, s.silent = tt.subscribe, tt.silent
-				s.seize("x", "other", 0)
-				call := startAcquire(t, t.Context(), c.lock("x"))
-				sleep(100 * ms)
-				s.free("x")
-				release(t, call.wait())
-				assert.Equal(t, tt.want, s.sent("acquire", ""))
-				assert.Contains(t, c.logged(), tt.logged)
-				assert.Equal(t, tt.logged == "", c.logged() == "")
-				assert.Empty(t, s.subs, "the last waiter ends the subscription")
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				s.Subscribe, s.Silent = tt.subscribe, tt.silent
+				s.Seize("x", "other", 0)
+				call := StartAcquire(t, t.Context(), c.Lock("x"))
+				Sleep(100 * ms)
+				s.Free("x")
+				Release(t, call.Wait())
+				assert.Equal(t, tt.want, s.Sent("acquire", ""))
+				assert.Contains(t, c.Logged(), tt.logged)
+				assert.Equal(t, tt.logged == "", c.Logged() == "")
+				assert.Empty(t, s.Subs, "the last waiter ends the subscription")
 			})
 		})
 	}
 }
 
 func TestNextHeadWaitsForTheSubscription(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		s.subscribe.delay = 300 * ms
-		s.seize("x", "other", 0)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		s.Subscribe.Delay = 300 * ms
+		s.Seize("x", "other", 0)
 		ctx, cancel := context.WithCancel(t.Context())
-		first, second := startAcquire(t, ctx, r), startAcquire(t, t.Context(), r)
-		sleep(100 * ms)
+		first, second := StartAcquire(t, ctx, r), StartAcquire(t, t.Context(), r)
+		Sleep(100 * ms)
 		cancel()
-		_ = first.fail()
-		sleep(100 * ms)
-		s.free("x") // no client receives the message
-		release(t, second.wait())
-		assert.Equal(t, 300*ms, s.now())
+		_ = first.Fail()
+		Sleep(100 * ms)
+		s.Free("x") // no client receives the message
+		Release(t, second.Wait())
+		assert.Equal(t, 300*ms, s.Now())
 	})
 }
 
 func TestReconnectionIsAReasonToTry(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		s.silent = true
-		s.seize("x", "other", 0)
-		call := startAcquire(t, t.Context(), s.client(t, "a").lock("x"))
-		sleep(300 * ms)
-		s.free("x")
-		sleep(100 * ms)
-		assert.False(t, call.returned())
-		s.reconnected()
-		release(t, call.wait())
-		assert.Equal(t, 400*ms, s.now())
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.Silent = true
+		s.Seize("x", "other", 0)
+		call := StartAcquire(t, t.Context(), s.Client(t, "a").Lock("x"))
+		Sleep(300 * ms)
+		s.Free("x")
+		Sleep(100 * ms)
+		assert.False(t, call.Returned())
+		s.Reconnected()
+		Release(t, call.Wait())
+		assert.Equal(t, 400*ms, s.Now())
 	})
 }
 
 func TestWaitersGoOnAfterPassingFailures(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		faults []fault // of attempts while waiting
+		faults []Fault // of attempts while waiting
 		want   []time.Duration
 	}{
-		{"unreachable", []fault{{err: errDown}, {err: errDown}}, []time.Duration{0, 0, 1 * time.Second, 2 * time.Second}},
-		{"no answer", []fault{{mute: true}}, []time.Duration{0, 0, testTimeout + time.Second}},
-		{"not now", []fault{{err: errBusy}, {err: errBusy}}, []time.Duration{0, 0, 101 * ms, 202 * ms}},
+		{"unreachable", []Fault{{Err: ErrDown}, {Err: ErrDown}}, []time.Duration{0, 0, 1 * time.Second, 2 * time.Second}},
+		{"no answer", []Fault{{Mute: true}}, []time.Duration{0, 0, CommandTimeout + time.Second}},
+		{"not now", []Fault{{Err: ErrBusy}, {Err: ErrBusy}}, []time.Duration{0, 0, 101 * ms, 202 * ms}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				c := s.client(t, "a")
-				s.seize("x", "other", ms)
-				s.script("acquire", append([]fault{{}}, tt.faults...)...)
-				hold := acquire(t, t.Context(), c.writer("x"))
-				sent := s.sent("acquire", "")
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				s.Seize("x", "other", ms)
+				s.Script("acquire", append([]Fault{{}}, tt.faults...)...)
+				hold := Acquire(t, t.Context(), c.Writer("x"))
+				sent := s.Sent("acquire", "")
 				assert.Equal(t, tt.want[:3], sent[:3])
 				assert.Equal(t, tt.want[len(tt.want)-1], sent[len(sent)-1])
-				release(t, hold)
-				s.requireFree(t)
+				Release(t, hold)
+				s.RequireFree(t)
 			})
 		})
 	}
 }
 
 func TestGivingUpTellsTheLastFailure(t *testing.T) {
-	for _, err := range []error{errDown, errBusy} {
-		bubble(t, func(t *testing.T, s *server) {
-			c := s.client(t, "a")
-			s.seize("x", "other", 0)
-			s.script("acquire", fault{}, fault{err: err})
-			_, got := c.lock("x").Acquire(t.Context(), terms(), 50*ms)
+	for _, err := range []error{ErrDown, ErrBusy} {
+		Bubble(t, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			s.Seize("x", "other", 0)
+			s.Script("acquire", Fault{}, Fault{Err: err})
+			_, got := c.Lock("x").Acquire(t.Context(), NewTerms(), 50*ms)
 			require.ErrorIs(t, got, ErrNotAcquired)
 			require.ErrorIs(t, got, err)
 		})
@@ -174,54 +178,54 @@ func TestGivingUpTellsTheLastFailure(t *testing.T) {
 func TestLeavingHeadPassesItsReasonToTryOn(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		fault fault // of the head's attempt after the message
+		fault Fault // of the head's attempt after the message
 		limit time.Duration
 		want  error
 		at    time.Duration // when the next waiter acquires
 	}{
-		{"failed for good", fault{err: errFatal}, forever, errFatal, 300 * ms},
-		{"its context ended while its attempt was unanswered", fault{lost: true}, forever, errCause, 450 * ms},
-		{"gave up while its attempt was unanswered", fault{lost: true}, 400 * ms, ErrNotAcquired, 420 * ms},
-		{"gave up while its attempt failed", fault{delay: 110 * ms, err: errDown}, 400 * ms, ErrNotAcquired, 410 * ms},
+		{"failed for good", Fault{Err: ErrFatal}, Forever, ErrFatal, 300 * ms},
+		{"its context ended while its attempt was unanswered", Fault{Lost: true}, Forever, errCause, 450 * ms},
+		{"gave up while its attempt was unanswered", Fault{Lost: true}, 400 * ms, ErrNotAcquired, 420 * ms},
+		{"gave up while its attempt failed", Fault{Delay: 110 * ms, Err: ErrDown}, 400 * ms, ErrNotAcquired, 410 * ms},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				s.keepLeases()
-				r := s.client(t, "a").writer("x")
-				s.seize("x", "other", 0)
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				r := s.Client(t, "a").Writer("x")
+				s.Seize("x", "other", 0)
 				ctx, cancel := context.WithCancelCause(t.Context())
-				head := start(t, func() (*Hold, error) { return r.Acquire(ctx, terms(), tt.limit) })
-				next := startAcquire(t, t.Context(), r)
-				sleep(300 * ms)
-				s.script("acquire", tt.fault)
-				s.free("x")
-				sleep(150 * ms)
+				head := Start(t, func() (*Hold, error) { return r.Acquire(ctx, NewTerms(), tt.limit) })
+				next := StartAcquire(t, t.Context(), r)
+				Sleep(300 * ms)
+				s.Script("acquire", tt.fault)
+				s.Free("x")
+				Sleep(150 * ms)
 				cancel(errCause)
-				require.ErrorIs(t, head.fail(), tt.want)
-				hold := next.wait()
-				assert.Equal(t, tt.at, next.at.Sub(s.start))
-				release(t, hold)
-				sleep(time.Minute)
-				s.requireFree(t)
+				require.ErrorIs(t, head.Fail(), tt.want)
+				hold := next.Wait()
+				assert.Equal(t, tt.at, next.At.Sub(s.Start))
+				Release(t, hold)
+				Sleep(time.Minute)
+				s.RequireFree(t)
 			})
 		})
 	}
 }
 
 func TestWaiterThatLeavesUnwokenPassesItsReasonToTryOn(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		r := c.lock("x")
-		q := c.queues.of(r, terms())
-		first := &Waiter{Request: r.NewRequest(terms()), resource: r, wakeup: NewSignal()}
-		second := &Waiter{Request: r.NewRequest(terms()), resource: r, wakeup: NewSignal()}
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.Lock("x")
+		q := c.QueueOf(r, NewTerms())
+		first := NewWaiter(r, r.NewRequest(NewTerms()))
+		second := NewWaiter(r, r.NewRequest(NewTerms()))
 		q.Join(first, Result{RetryAfter: -1})
-		q.joining++
+		c.QueueOf(r, NewTerms())
 		q.Join(second, Result{RetryAfter: -1})
 		q.Confirmed(first)
 		assert.True(t, q.NextStep(first).Try)
 		assert.False(t, q.NextStep(first).Try, "used")
-		q.message(false)
+		q.Message(false)
 		assert.False(t, q.NextStep(second).Try)
 		q.Leave(first, Result{})
 		assert.True(t, q.NextStep(second).Try)
@@ -230,50 +234,50 @@ func TestWaiterThatLeavesUnwokenPassesItsReasonToTryOn(t *testing.T) {
 }
 
 func TestNextWaiterTriesWhileTheHeadIsStuck(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").writer("x")
-		s.seize("x", "other", 0)
-		head, second := startAcquire(t, t.Context(), r), startAcquire(t, t.Context(), r)
-		third := startAcquire(t, t.Context(), r)
-		sleep(500 * ms)
-		s.script("acquire", fault{lost: true}, fault{lost: true}) // on a connection that is stuck
-		s.free("x")
-		third.wait()
-		assert.Equal(t, 500*ms+stuckAfter+slowPoll, s.now())
-		assert.False(t, head.returned())
-		assert.False(t, second.returned())
-		release(t, third.hold)
-		release(t, head.wait())
-		release(t, second.wait())
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Writer("x")
+		s.Seize("x", "other", 0)
+		head, second := StartAcquire(t, t.Context(), r), StartAcquire(t, t.Context(), r)
+		third := StartAcquire(t, t.Context(), r)
+		Sleep(500 * ms)
+		s.Script("acquire", Fault{Lost: true}, Fault{Lost: true}) // on a connection that is stuck
+		s.Free("x")
+		third.Wait()
+		assert.Equal(t, 500*ms+StuckAfter+SlowPoll, s.Now())
+		assert.False(t, head.Returned())
+		assert.False(t, second.Returned())
+		Release(t, third.Hold)
+		Release(t, head.Wait())
+		Release(t, second.Wait())
+		s.RequireFree(t)
 	})
 }
 
 // The second waiter has acquired while the head was stuck, and its reply was lost. Only it can find out.
 func TestWaiterWhoseAttemptIsInDoubtAsksAgainAlthoughItIsNotTheHead(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		s.keepLeases()
-		r := s.client(t, "a").writer("x")
-		s.seize("x", "other", 0)
-		head, second := startAcquire(t, t.Context(), r), startAcquire(t, t.Context(), r)
-		sleep(500 * ms)
-		s.script("acquire", fault{lost: true}, fault{mute: true})
-		s.free("x")
-		release(t, second.wait())
-		assert.LessOrEqual(t, s.now(), 500*ms+stuckAfter+testTimeout+slowPoll)
-		release(t, head.wait())
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.KeepLeases()
+		r := s.Client(t, "a").Writer("x")
+		s.Seize("x", "other", 0)
+		head, second := StartAcquire(t, t.Context(), r), StartAcquire(t, t.Context(), r)
+		Sleep(500 * ms)
+		s.Script("acquire", Fault{Lost: true}, Fault{Mute: true})
+		s.Free("x")
+		Release(t, second.Wait())
+		assert.LessOrEqual(t, s.Now(), 500*ms+StuckAfter+CommandTimeout+SlowPoll)
+		Release(t, head.Wait())
+		s.RequireFree(t)
 	})
 }
 
 func TestPollingBacksOffAndDoesNotSubscribe(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		s.seize("x", "other", 0)
-		call := startAcquire(t, t.Context(), r, polling(10*ms, 300*ms))
-		assert.Empty(t, s.subs)
-		sleep(3 * time.Second)
-		sent := s.sent("acquire", "")
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		s.Seize("x", "other", 0)
+		call := StartAcquire(t, t.Context(), r, Polling(10*ms, 300*ms))
+		assert.Empty(t, s.Subs)
+		Sleep(3 * time.Second)
+		sent := s.Sent("acquire", "")
 		pause := 10 * ms
 		for i := 1; i < len(sent); i++ {
 			got := sent[i] - sent[i-1]
@@ -282,26 +286,26 @@ func TestPollingBacksOffAndDoesNotSubscribe(t *testing.T) {
 			pause = min(2*pause, 300*ms)
 		}
 		assert.Greater(t, len(sent), 10)
-		s.free("x")
-		release(t, call.wait())
+		s.Free("x")
+		Release(t, call.Wait())
 	})
 }
 
 func TestPollingBeginsAnewAfterAGrant(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		s.seize("x", "other", 0)
-		head := startAcquire(t, t.Context(), r, polling(10*ms, time.Second))
-		next := startAcquire(t, t.Context(), r, polling(10*ms, time.Second))
-		sleep(10 * time.Second)
-		s.forget("x")
-		hold := head.wait()
-		granted := s.now()
-		sleep(50 * ms)
-		assert.GreaterOrEqual(t, len(s.sent("acquire", "a:2")), 2, "short pauses again")
-		release(t, hold)
-		release(t, next.wait())
-		assert.Less(t, s.now()-granted, 200*ms)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		s.Seize("x", "other", 0)
+		head := StartAcquire(t, t.Context(), r, Polling(10*ms, time.Second))
+		next := StartAcquire(t, t.Context(), r, Polling(10*ms, time.Second))
+		Sleep(10 * time.Second)
+		s.Forget("x")
+		hold := head.Wait()
+		granted := s.Now()
+		Sleep(50 * ms)
+		assert.GreaterOrEqual(t, len(s.Sent("acquire", "a:2")), 2, "short pauses again")
+		Release(t, hold)
+		Release(t, next.Wait())
+		assert.Less(t, s.Now()-granted, 200*ms)
 	})
 }
 
@@ -310,9 +314,9 @@ func TestPollingWithALargeBackoffDoesNotOverflow(t *testing.T) {
 	r := &Resource{Core: c, Kind: "lock", Name: "x"}
 	longest := 100 * 365 * 24 * time.Hour
 	first := time.Duration(1<<34 + 1) // shifted by 30 it is 2^30, without the overflow
-	q := c.queues.of(r, terms(polling(first, longest)))
+	q := c.QueueOf(r, NewTerms(Polling(first, longest)))
 	for n := range 100 {
-		got := q.backoff(n)
+		got := q.Backoff(n)
 		assert.Positive(t, got)
 		assert.GreaterOrEqual(t, got, first)
 		assert.LessOrEqual(t, got, longest+longest/4+1)
@@ -321,18 +325,18 @@ func TestPollingWithALargeBackoffDoesNotOverflow(t *testing.T) {
 
 // Requests that poll and requests that listen do not wait for each other.
 func TestPollingRequestsHaveAQueueOfTheirOwn(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").writer("x")
-		s.seize("x", "other", 0)
-		listening := startAcquire(t, t.Context(), r)
-		polls := startAcquire(t, t.Context(), r, polling(10*ms, 20*ms))
-		sleep(100 * ms)
-		s.forget("x") // without a message
-		hold := polls.wait()
-		assert.Less(t, s.now(), 130*ms)
-		assert.False(t, listening.returned())
-		release(t, hold)
-		release(t, listening.wait())
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Writer("x")
+		s.Seize("x", "other", 0)
+		listening := StartAcquire(t, t.Context(), r)
+		polls := StartAcquire(t, t.Context(), r, Polling(10*ms, 20*ms))
+		Sleep(100 * ms)
+		s.Forget("x") // without a message
+		hold := polls.Wait()
+		assert.Less(t, s.Now(), 130*ms)
+		assert.False(t, listening.Returned())
+		Release(t, hold)
+		Release(t, listening.Wait())
 	})
 }
 
@@ -344,179 +348,180 @@ func TestRequestDoesNotOvertakeAWaiterThatCouldGoFirst(t *testing.T) {
 		mayTry  bool
 		granted bool // one of three permits is free
 	}{
-		{"equal requests wait in order", []func(*Terms){permits(2)}, []func(*Terms){permits(2)}, false, false},
-		{"a larger request waits behind a smaller one", []func(*Terms){permits(2)}, []func(*Terms){permits(3)}, false, false},
-		{"a smaller request may fit", []func(*Terms){permits(2)}, []func(*Terms){permits(1)}, true, true},
+		{"equal requests wait in order", []func(*Terms){PermitsOf(2)}, []func(*Terms){PermitsOf(2)}, false, false},
+		{"a larger request waits behind a smaller one", []func(*Terms){PermitsOf(2)},
+			[]func(*Terms){PermitsOf(3)}, false, false},
+		{"a smaller request may fit", []func(*Terms){PermitsOf(2)}, []func(*Terms){PermitsOf(1)}, true, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, s *server) {
-				r := s.client(t, "a").semaphore("x")
-				s.setPermits("x", 3)
-				holder := acquire(t, t.Context(), s.client(t, "b").semaphore("x"), permits(2))
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Semaphore("x")
+				s.SetPermits("x", 3)
+				holder := Acquire(t, t.Context(), s.Client(t, "b").Semaphore("x"), PermitsOf(2))
 				ctx, cancel := context.WithCancel(t.Context())
-				waits, comes := startAcquire(t, ctx, r, tt.waits...), startAcquire(t, ctx, r, tt.comes...)
-				assert.Equal(t, tt.mayTry, len(s.sent("acquire", "a#2")) > 0)
-				assert.Equal(t, tt.granted, comes.returned())
+				waits, comes := StartAcquire(t, ctx, r, tt.waits...), StartAcquire(t, ctx, r, tt.comes...)
+				assert.Equal(t, tt.mayTry, len(s.Sent("acquire", "a#2")) > 0)
+				assert.Equal(t, tt.granted, comes.Returned())
 				cancel()
-				_ = waits.fail()
-				comes.end()
+				_ = waits.Fail()
+				comes.End()
 				if tt.granted {
-					release(t, comes.hold)
+					Release(t, comes.Hold)
 				}
-				release(t, holder)
-				s.requireFree(t)
+				Release(t, holder)
+				s.RequireFree(t)
 			})
 		})
 	}
 }
 
 func TestSharedIDTriesAlthoughOthersWait(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		outer := acquire(t, t.Context(), r, owner("me"))
-		waiter := startAcquire(t, t.Context(), r)
-		again := acquire(t, t.Context(), r, owner("me"))
-		assert.Zero(t, s.now())
-		assert.Equal(t, 2, s.holder("x", "me").count)
-		release(t, again)
-		release(t, outer)
-		release(t, waiter.wait())
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		outer := Acquire(t, t.Context(), r, OwnedBy("me"))
+		waiter := StartAcquire(t, t.Context(), r)
+		again := Acquire(t, t.Context(), r, OwnedBy("me"))
+		assert.Zero(t, s.Now())
+		assert.Equal(t, 2, s.Holder("x", "me").Count)
+		Release(t, again)
+		Release(t, outer)
+		Release(t, waiter.Wait())
+		s.RequireFree(t)
 	})
 }
 
 // The head is refused, and the reply names the holder. A waiter with the holder's id then tries.
 func TestWaiterWithTheIDOfTheHolderTries(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		s.seize("x", "other", 0)
-		head := startAcquire(t, t.Context(), r)
-		shared := startAcquire(t, t.Context(), r, owner("me"))
-		sleep(500 * ms)
-		s.forget("x")
-		s.seize("x", "me", 0) // elsewhere
-		release(t, shared.wait())
-		assert.Equal(t, time.Second, s.now(), "the head's poll")
-		assert.False(t, head.returned())
-		s.free("x")
-		release(t, head.wait())
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		s.Seize("x", "other", 0)
+		head := StartAcquire(t, t.Context(), r)
+		shared := StartAcquire(t, t.Context(), r, OwnedBy("me"))
+		Sleep(500 * ms)
+		s.Forget("x")
+		s.Seize("x", "me", 0) // elsewhere
+		Release(t, shared.Wait())
+		assert.Equal(t, time.Second, s.Now(), "the head's poll")
+		assert.False(t, head.Returned())
+		s.Free("x")
+		Release(t, head.Wait())
 	})
 }
 
 // Waiters with the id of the waiter that was granted may go too.
 func TestGrantAdmitsWaitersWithTheSameID(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").lock("x")
-		s.seize("x", "other", 0)
-		first := startAcquire(t, t.Context(), r, owner("me"))
-		private := startAcquire(t, t.Context(), r)
-		second := startAcquire(t, t.Context(), r, owner("me"))
-		sleep(500 * ms)
-		s.free("x")
-		first.wait()
-		second.wait()
-		assert.Equal(t, 500*ms, s.now())
-		assert.Equal(t, 2, s.holder("x", "me").count)
-		assert.False(t, private.returned())
-		release(t, first.hold)
-		release(t, second.hold)
-		release(t, private.wait())
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Lock("x")
+		s.Seize("x", "other", 0)
+		first := StartAcquire(t, t.Context(), r, OwnedBy("me"))
+		private := StartAcquire(t, t.Context(), r)
+		second := StartAcquire(t, t.Context(), r, OwnedBy("me"))
+		Sleep(500 * ms)
+		s.Free("x")
+		first.Wait()
+		second.Wait()
+		assert.Equal(t, 500*ms, s.Now())
+		assert.Equal(t, 2, s.Holder("x", "me").Count)
+		assert.False(t, private.Returned())
+		Release(t, first.Hold)
+		Release(t, second.Hold)
+		Release(t, private.Wait())
+		s.RequireFree(t)
 	})
 }
 
 func TestGrantAdmitsWaitersForWhichThereIsRoom(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").semaphore("x")
-		s.setPermits("x", 4)
-		holder := acquire(t, t.Context(), s.client(t, "b").semaphore("x"), permits(4))
-		var calls []*call
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Semaphore("x")
+		s.SetPermits("x", 4)
+		holder := Acquire(t, t.Context(), s.Client(t, "b").Semaphore("x"), PermitsOf(4))
+		var calls []*Call
 		for _, n := range []int{1, 2, 3, 1} {
-			calls = append(calls, startAcquire(t, t.Context(), r, permits(n)))
+			calls = append(calls, StartAcquire(t, t.Context(), r, PermitsOf(n)))
 		}
-		sleep(300 * ms)
-		release(t, holder)
-		sleep(0)
+		Sleep(300 * ms)
+		Release(t, holder)
+		Sleep(0)
 		assert.Equal(t, []bool{true, true, false, true}, returned(calls))
 		for _, i := range []int{0, 1, 3, 2} {
-			release(t, calls[i].wait())
+			Release(t, calls[i].Wait())
 		}
-		assert.Equal(t, 300*ms, s.now())
-		s.requireFree(t)
+		assert.Equal(t, 300*ms, s.Now())
+		s.RequireFree(t)
 	})
 }
 
-func returned(calls []*call) (done []bool) {
+func returned(calls []*Call) (done []bool) {
 	for _, call := range calls {
-		done = append(done, call.returned())
+		done = append(done, call.Returned())
 	}
 	return done
 }
 
 // The head asks for more permits than are free. The refusal says how many are left. Another waiter fits.
 func TestRefusedHeadLetsASmallerRequestTry(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		r := s.client(t, "a").semaphore("x")
-		b := s.client(t, "b").semaphore("x")
-		s.setPermits("x", 3)
-		one, two := acquire(t, t.Context(), b, permits(1)), acquire(t, t.Context(), b, permits(2))
-		big, small := startAcquire(t, t.Context(), r, permits(3)), startAcquire(t, t.Context(), r, permits(1))
-		sleep(300 * ms)
-		release(t, one)
-		small.wait()
-		assert.Equal(t, 300*ms, s.now())
-		assert.False(t, big.returned())
-		release(t, small.hold)
-		release(t, two)
-		release(t, big.wait())
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		r := s.Client(t, "a").Semaphore("x")
+		b := s.Client(t, "b").Semaphore("x")
+		s.SetPermits("x", 3)
+		one, two := Acquire(t, t.Context(), b, PermitsOf(1)), Acquire(t, t.Context(), b, PermitsOf(2))
+		big, small := StartAcquire(t, t.Context(), r, PermitsOf(3)), StartAcquire(t, t.Context(), r, PermitsOf(1))
+		Sleep(300 * ms)
+		Release(t, one)
+		small.Wait()
+		assert.Equal(t, 300*ms, s.Now())
+		assert.False(t, big.Returned())
+		Release(t, small.Hold)
+		Release(t, two)
+		Release(t, big.Wait())
+		s.RequireFree(t)
 	})
 }
 
 func TestReadersDoNotTryAtFirstWhileAWriterOfTheirClientWaits(t *testing.T) {
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		s.setPermits("x", 100)
-		holder := acquire(t, t.Context(), s.client(t, "b").reader("x"))
-		writer := startAcquire(t, t.Context(), c.writer("x"))
-		s.subscribe.delay = 200 * ms
-		reader := startAcquire(t, t.Context(), c.reader("x"))
-		sleep(100 * ms)
-		assert.Empty(t, s.sent("acquire", "a:2"), "it could enter, but waits")
-		release(t, holder)
-		release(t, writer.wait())
-		assert.Equal(t, 100*ms, s.now())
-		release(t, reader.wait())
-		s.requireFree(t)
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		s.SetPermits("x", 100)
+		holder := Acquire(t, t.Context(), s.Client(t, "b").Reader("x"))
+		writer := StartAcquire(t, t.Context(), c.Writer("x"))
+		s.Subscribe.Delay = 200 * ms
+		reader := StartAcquire(t, t.Context(), c.Reader("x"))
+		Sleep(100 * ms)
+		assert.Empty(t, s.Sent("acquire", "a:2"), "it could enter, but waits")
+		Release(t, holder)
+		Release(t, writer.Wait())
+		assert.Equal(t, 100*ms, s.Now())
+		Release(t, reader.Wait())
+		s.RequireFree(t)
 	})
 }
 
 func TestNewQueueDecidesWhereARequestWaits(t *testing.T) {
 	refused := errors.New("no place to wait")
-	bubble(t, func(t *testing.T, s *server) {
-		c := s.client(t, "a")
-		r := c.lock("x")
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.Lock("x")
 		var queue Queue
 		var err error
 		r.Traits.NewQueue = func(context.Context, *Request) (Queue, error) { return queue, err }
 		err = refused
-		_, got := r.Acquire(t.Context(), terms(), forever)
+		_, got := r.Acquire(t.Context(), NewTerms(), Forever)
 		require.ErrorIs(t, got, refused)
-		assert.Empty(t, s.log)
-		hold, got := r.Acquire(t.Context(), terms(), noWait)
+		assert.Empty(t, s.Log)
+		hold, got := r.Acquire(t.Context(), NewTerms(), NoWait)
 		require.NoError(t, got, "a single try needs no queue")
 
-		private := c.privateQueue(r, func(int) time.Duration { return 100 * ms })
+		private := c.PrivateQueue(r, func(int) time.Duration { return 100 * ms })
 		queue, err = private, nil
-		waiter := startAcquire(t, t.Context(), r)
-		assert.Empty(t, c.queues.open)
-		assert.Empty(t, s.subs)
-		release(t, hold)
-		release(t, waiter.wait())
-		assert.Equal(t, 100*ms, s.now())
+		waiter := StartAcquire(t, t.Context(), r)
+		assert.Zero(t, c.Usage().WaitQueues)
+		assert.Empty(t, s.Subs)
+		Release(t, hold)
+		Release(t, waiter.Wait())
+		assert.Equal(t, 100*ms, s.Now())
 		queue = nil // the local queue of the name
-		s.seize("x", "other", 300*ms)
-		release(t, acquire(t, t.Context(), r))
-		assert.True(t, slices.Contains(s.sent("acquire", ""), 401*ms))
+		s.Seize("x", "other", 300*ms)
+		Release(t, Acquire(t, t.Context(), r))
+		assert.True(t, slices.Contains(s.Sent("acquire", ""), 401*ms))
 	})
 }

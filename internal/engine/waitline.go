@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // How clients stand in line.
@@ -26,7 +28,7 @@ import (
 //
 // A listener hears two messages of a release by a client that knows the line: first, at its place, whose
 // turn it is, then the common one. If it is the turn of another client, it leaves the lock to that client for
-// maxTurn, in case that client has died or hangs.
+// waitq.MaxTurn, in case that client has died or hangs.
 //
 // A client leaves the line when its last waiter does: by the command that grants it, or by one of its own.
 
@@ -93,7 +95,7 @@ func (q *waitQueue) learnPlace(w *Waiter, res Result) (needless []Subscription) 
 	switch {
 	case len(q.unsettled) > 0:
 	case res.Quiet:
-		needless, q.subs, q.turn = q.subs, nil, turn{}
+		needless, q.subs, q.turn = q.subs, nil, waitq.Turn{}
 	case len(q.subs) == 0:
 		q.startListening(w.Request)
 	}
@@ -103,7 +105,7 @@ func (q *waitQueue) learnPlace(w *Waiter, res Result) (needless []Subscription) 
 // startListening makes a quiet client a listener. mu is held.
 func (q *waitQueue) startListening(r *Request) {
 	q.listen(r)
-	q.turn = turn{}
+	q.turn = waitq.Turn{}
 	q.waiters.First.Wake() // so that its next step includes the confirmation
 }
 
@@ -118,21 +120,17 @@ func (q *waitQueue) lineMessage(m LineMessage) {
 	listens := len(q.subs) > 0 // then the common message follows
 	switch m {
 	case LineTurn:
-		q.turn.begin(time.Now(), maxTurn, 0, listens)
-		q.turn.tries()
-		q.waiters.First.wakeToTry()
+		q.onTurn(waitq.Event{What: waitq.OurTurn, Now: time.Now(), Told: listens})
 	case LineOthersTurn:
 		if listens {
-			q.turn.begin(time.Now(), maxTurn, 1, true)
-			q.tryWithin(maxTurn)
+			q.onTurn(waitq.Event{What: waitq.OthersTurn, Now: time.Now()})
 		}
 	case LineListen:
 		if !listens {
 			q.startListening(q.waiters.First.Request)
 		}
 	default:
-		q.turn = turn{}
-		q.waiters.First.wakeToTry()
+		q.onTurn(waitq.Event{What: waitq.Missed})
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/list"
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // How requests wait for a lock that has no queue on the server.
@@ -31,7 +32,7 @@ import (
 //	confirmed: tries, is granted
 //
 // A reason to try is used once. A waiter that leaves without using it passes it on (Leave). So does a
-// waiter whose attempt failed and said nothing about the lock (Tried with passOn). Otherwise the lock
+// waiter whose attempt failed and said nothing about the lock (Try). Otherwise the lock
 // could be free with waiters in the queue, until the next slow poll. If the head's attempt hangs, for
 // example on a dead connection, the next waiter tries after stuckAfter.
 //
@@ -91,7 +92,7 @@ type waitQueue struct {
 	heard     Contact                    // the answers to the attempts of all waiters
 	subs      []Subscription             // empty: it polls, or the client stands in line and need not listen
 	unsettled []<-chan struct{}          // of subscriptions that are neither confirmed nor refused
-	turn      turn                       // of other clients
+	turn      waitq.Turn                 // of other clients
 	linePart                             // of kinds whose clients stand in line
 }
 
@@ -141,6 +142,18 @@ func (c *Core) Waiters() (n int) {
 	return n
 }
 
+// Usage is how much of a client is in use, for tests that look for leaks.
+type Usage struct{ Waiters, WaitQueues, Leases, Holds int }
+
+// Usage counts. The counts are not of one moment.
+func (c *Core) Usage() Usage {
+	u := Usage{Waiters: c.Waiters(), Leases: c.dog.Len(), Holds: c.holds.len()}
+	c.queues.mu.Lock()
+	defer c.queues.mu.Unlock()
+	u.WaitQueues = len(c.queues.open)
+	return u
+}
+
 // of returns the queue for requests with these terms, and opens it if there is none. The caller must
 // call Join.
 func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
@@ -170,9 +183,9 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 	return q
 }
 
-// privateQueue returns a queue for one request, which polls. Other requests do not find it, so it delays
+// PrivateQueue returns a queue for one request, which polls. Other requests do not find it, so it delays
 // none of them. The caller must call Join.
-func (c *Core) privateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
+func (c *Core) PrivateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
 	return &waitQueue{queues: &c.queues, r: r, private: true, joining: 1, backoff: backoff}
 }
 
@@ -227,7 +240,7 @@ func (q *waitQueue) NextStep(w *Waiter) Step {
 		w.trying = true
 		w.Request.Place = q.placeFor(w)
 		if q.waiters.First == w {
-			q.turn.tries()
+			q.turn.On(waitq.Event{What: waitq.Trying})
 			q.tryIn(stuckAfter) // if its attempt hangs, onAlarm wakes another waiter
 			q.heard.asking()
 		}
@@ -235,18 +248,60 @@ func (q *waitQueue) NextStep(w *Waiter) Step {
 	return step
 }
 
-// Try implements [Queue]. Where one command can acquire for several requests, such as readers, it
-// acquires for the other waiters too. It blocks for the reply, with queues.mu free.
+// Try implements [Queue]. A waiter that may be granted although w was refused tries now: it needs no more than
+// the free permits, or its shared id holds the lock. If w is about to give up, it keeps the reason for its
+// attempt, and Leave passes it on: the attempt did not use a message that announced a release.
 //
-// Those waiters are marked as offered meanwhile. If the reply is lost, each of them may hold the lock
+// After an attempt without a reply, w counts as unanswered: its id may hold the lock, and the head may
+// be refused because of it. So onAlarm lets w try too, not only the head.
+func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) {
+	if w.Request.Shared || q.r.batches() == nil {
+		res, err = w.resource.Try(ctx, w.Request)
+	} else {
+		res, err = q.tryBatch(ctx, w)
+	}
+	if err == nil && res.Granted {
+		return res, nil
+	}
+	refused, failure := res, q.r.Core.FailureOf(err)
+	switch {
+	case failure.NotNow:
+		refused = Result{RetryAfter: notNowPause}
+	case err != nil:
+		refused = Result{RetryAfter: -1}
+	}
+	givesUp := err != nil && !failure.NotNow && (!failure.Retry || ctx.Err() != nil || w.Request.Wait.Over())
+	q.queues.mu.Lock()
+	w.trying = false
+	w.unanswered = w.unanswered || failure.InDoubt
+	if q.waiters.First == w {
+		q.scheduleTry(refused)
+	}
+	for o := w.Next; o != nil; o = o.Next {
+		if o.Request.Permits <= refused.Free || (o.Request.Shared && o.Request.ID == refused.Holder) {
+			o.wakeToTry()
+			break
+		}
+	}
+	w.wantsTry = w.wantsTry || givesUp
+	q.heard.merge(w.Request.heard)
+	var needless []Subscription
+	if err == nil {
+		needless = q.learnPlace(w, res)
+	}
+	q.queues.mu.Unlock()
+	closeAll(needless)
+	return res, err
+}
+
+// tryBatch makes an attempt for w and for other waiters at once, such as readers. It blocks for the reply, with
+// queues.mu free.
+//
+// The others are marked as offered meanwhile. If the reply is lost, each of them may hold the lock
 // without knowing. So each tries with its own id, which is granted again, or rolls back if it gives up.
 // Without that, their counts on the server would keep writers out until the leases end.
-func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
+func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	r := w.resource
-	acquireBatch := r.batches()
-	if acquireBatch == nil || w.Request.Shared {
-		return r.Try(ctx, w.Request)
-	}
 	q.queues.mu.Lock()
 	var others []*Waiter
 	var requests []*Request
@@ -258,8 +313,8 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (Result, error) {
 	}
 	q.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
-	res, granted, err := acquireBatch(ctx, w.Request, requests)
-	unknown := r.Core.failure(err).InDoubt
+	res, granted, err := r.Traits.AcquireBatch(ctx, w.Request, requests)
+	unknown := r.Core.FailureOf(err).InDoubt
 	q.queues.mu.Lock()
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
 		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was
@@ -291,36 +346,6 @@ func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result
 	return r.Traits.AcquireBatch
 }
 
-// Tried implements [Queue]. A waiter that may be granted although w was refused tries now: it needs no
-// more than the free permits, or its shared id holds the lock.
-//
-// After an attempt without a reply, w counts as unanswered: its id may hold the lock, and the head may
-// be refused because of it. So onAlarm lets w try too, not only the head.
-func (q *waitQueue) Tried(w *Waiter, res Result, err error, passOn bool) {
-	q.queues.mu.Lock()
-	w.trying = false
-	w.unanswered = w.unanswered || q.r.Core.failure(err).InDoubt
-	if q.waiters.First == w {
-		q.scheduleTry(res)
-	}
-	for o := w.Next; o != nil; o = o.Next {
-		if o.Request.Permits <= res.Free || (o.Request.Shared && o.Request.ID == res.Holder) {
-			o.wakeToTry()
-			break
-		}
-	}
-	if passOn {
-		w.wantsTry = true // Leave passes it on
-	}
-	q.heard.merge(w.Request.heard)
-	var needless []Subscription
-	if err == nil {
-		needless = q.learnPlace(w, res)
-	}
-	q.queues.mu.Unlock()
-	closeAll(needless)
-}
-
 // Heard implements [Queue]. The contact has a mutex of its own.
 func (q *waitQueue) Heard() *Contact { return &q.heard }
 
@@ -341,7 +366,7 @@ func (q *waitQueue) Confirmed(w *Waiter) {
 	if q.waiters.First == w { // else the head will see the closed channel itself
 		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
 			w.wantsTry, settled = true, q.subs
-			q.turn = turn{} // it was about a release before the confirmation
+			q.turn = waitq.Turn{} // it was about a release before the confirmation
 		}
 	}
 	q.queues.mu.Unlock()
@@ -377,7 +402,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	q.waiters.Remove(w)
 	if res.Granted {
 		q.heard.granted(w.Request.ID)
-		q.turn.granted()
+		q.turn.On(waitq.Event{What: waitq.Granted})
 	}
 	switch {
 	case q.waiters.First == nil && q.joining == 0:
@@ -405,7 +430,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		q.alarm.Stop()
 		q.alarmAt = time.Time{}
 		subs = append(subs, q.subs...)
-		q.subs, q.unsettled, q.turn = nil, nil, turn{}
+		q.subs, q.unsettled, q.turn = nil, nil, waitq.Turn{}
 	}
 	q.queues.mu.Unlock()
 	if place != 0 {
@@ -438,18 +463,25 @@ func (q *waitQueue) admit(w *Waiter, free int) {
 func (q *waitQueue) message(missed bool) {
 	q.queues.mu.Lock()
 	defer q.queues.mu.Unlock()
-	switch {
-	case q.waiters.First == nil:
+	if q.waiters.First == nil {
 		return
-	case missed:
-		q.turn = turn{}
-	default:
-		if now := time.Now(); !q.turn.hear(now) {
-			q.tryWithin(q.turn.due.Sub(now))
-			return
-		}
 	}
-	q.waiters.First.wakeToTry()
+	what := waitq.Heard
+	if missed {
+		what = waitq.Missed
+	}
+	q.onTurn(waitq.Event{What: what, Now: time.Now()})
+}
+
+// onTurn does what an event means for the turn of other clients. mu is held.
+func (q *waitQueue) onTurn(e waitq.Event) {
+	switch action := q.turn.On(e); {
+	case q.waiters.First == nil:
+	case action.Do == waitq.TryNow:
+		q.waiters.First.wakeToTry()
+	case action.Do == waitq.TryAfter, action.Do == waitq.TryWithin && time.Until(q.tryAt) > action.Pause:
+		q.tryIn(action.Pause)
+	}
 }
 
 // scheduleTry sets when the head tries next after a refusal: when the holder's lease ends, or at the
@@ -464,7 +496,7 @@ func (q *waitQueue) scheduleTry(refused Result) {
 	if refused.RetryAfter >= 0 {
 		pause = min(pause, refused.RetryAfter+time.Millisecond) // Redis rounds a TTL down
 	}
-	q.tryIn(q.turn.pause(time.Now(), pause))
+	q.tryIn(q.turn.Pause(time.Now(), pause))
 }
 
 // tryIn sets when the head tries next by itself. It moves the alarm only to an earlier time: moving it
@@ -480,13 +512,6 @@ func (q *waitQueue) tryIn(pause time.Duration) {
 		return
 	}
 	q.alarmAt = q.tryAt
-}
-
-// tryWithin makes the head try by itself after this pause, if it would not do so before. mu is held.
-func (q *waitQueue) tryWithin(pause time.Duration) {
-	if q.waiters.First != nil && time.Until(q.tryAt) > pause {
-		q.tryIn(pause)
-	}
 }
 
 // onAlarm is the alarm: it makes the head try. It runs in the timer's goroutine, takes queues.mu and does

@@ -10,7 +10,7 @@ import (
 	"slices"
 )
 
-// layers lists the files of primitives and internal/engine, from general to particular. A name with
+// layers lists the files of the measured packages, from general to particular. A name with
 // a folder, such as "engine/hold.go", applies to that folder only and takes precedence. The table
 // may name files that do not exist. The report names files that the table lacks.
 var layers = [][]string{
@@ -18,15 +18,15 @@ var layers = [][]string{
 	0: {"names.go", "info.go", "errors.go", "loss.go", "event.go", "options.go", "ids.go", "doc.go"},
 	// The client's machinery.
 	1: {
-		"core.go", "background.go", "holdlist.go", "wire.go", "client.go", "publishing.go", "replicas.go", "presence.go",
-		"takeover.go", "asking.go",
+		"core.go", "background.go", "contact.go", "holdlist.go", "wire.go", "client.go", "publishing.go", "replicas.go",
+		"presence.go", "takeover.go", "asking.go",
 	},
 	// Code shared by all kinds.
-	2: {"driver.go", "handle.go", "renewal.go"},
+	2: {"driver.go", "handle.go", "renewal.go", "waitq/turn.go"},
 	// One acquisition.
 	3: {
 		"acquire.go", "wait.go", "waitqueue.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go", "lease.go",
-		"nest.go", "hold.go", "context.go", "log.go",
+		"nest.go", "hold.go", "context.go", "log.go", "member.go", "linger.go", "minhold.go",
 	},
 	// The kinds.
 	4: {
@@ -34,7 +34,11 @@ var layers = [][]string{
 		"permitsemaphore.go", "latch.go",
 	},
 	// Joint locks.
-	5: {"joint.go", "fanout.go", "multi.go", "red.go", "retake.go", "multilock.go", "redlock.go", "striped.go"},
+	5: {
+		"joint.go", "multilock.go", "redlock.go", "striped.go",
+		"joint/doc.go", "joint/fanout.go", "joint/lock.go", "joint/ownership.go", "joint/retake.go", "joint/multi.go",
+		"joint/red.go",
+	},
 	6: {"locker.go", "locks.go", "inspect.go"},
 }
 

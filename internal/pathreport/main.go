@@ -22,9 +22,9 @@
 //
 // # Code
 //
-// For each of primitives and internal/engine, the report counts code lines (neither blank nor only
-// a comment), the share of comment lines among code and comment lines, functions, and the
-// interfaces that the package looks for by type assertion or type switch. Test files do not count.
+// For each of primitives, internal/joint, internal/engine and internal/waitq, the report counts code lines
+// (neither blank nor only a comment), the share of comment lines among code and comment lines, functions, and
+// the interfaces that the package looks for by type assertion or type switch. Test files do not count.
 // The longest line is that of all Go files in the repository, tests included. A tab is one character.
 //
 // # Layers

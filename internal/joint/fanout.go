@@ -1,10 +1,12 @@
-package engine
+package joint
 
 import (
 	"context"
 	"errors"
 	"slices"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
 )
 
 // Questions to several members of a joint lock at the same time. The caller often decides before all
@@ -17,16 +19,17 @@ const rollbackWait = 20 * time.Millisecond
 
 // fanOut is one question to several members. The goroutine that asked owns it and receives the answers.
 type fanOut struct {
+	core    *engine.Core
 	answers chan error // has room for all answers, so a late one blocks nobody
 	began   time.Time
 	open    int   // answers that have not been received yet
 	failed  error // the last answer that was an error
 }
 
-// fanOut runs f for all i < n in goroutines that Close waits for. Each ends when its call of f returns.
+// newFanOut runs f for all i < n in goroutines that Close of c waits for. Each ends when its call of f returns.
 // The caller is a call that Close waits for: otherwise Spawn might do nothing, and no answer would come.
-func (c *Core) fanOut(n int, f func(i int) error) *fanOut {
-	o := &fanOut{answers: make(chan error, n), began: time.Now(), open: n}
+func newFanOut(c *engine.Core, n int, f func(i int) error) *fanOut {
+	o := &fanOut{core: c, answers: make(chan error, n), began: time.Now(), open: n}
 	for i := range n {
 		c.Spawn(func() { o.answers <- f(i) })
 	}
@@ -54,23 +57,6 @@ func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, ans
 	return true, answer
 }
 
-// gaveUp is the error of an acquisition that ended before all answers came, or at the same time. A
-// member may have given up for the same reason: its error then says everything, and is not wrapped.
-func (o *fanOut) gaveUp(ctx context.Context, q *Request) error {
-	met := o.failed
-	if stopped(met) && (ctx.Err() == nil || errors.Is(met, context.Cause(ctx))) {
-		return met
-	}
-	err := q.gaveUp(ctx, nil)
-	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
-		g.cut = met
-	}
-	return err
-}
-
-// stopped reports whether err is that of an acquisition that gave up.
-func stopped(err error) bool { return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable) }
-
 // votes are the counted answers of one question. A member that fails is not a refusal: it may or may
 // not hold the lock, so it counts for neither side.
 type votes struct {
@@ -87,7 +73,7 @@ func (v *votes) add(ctx context.Context, answer error) {
 		v.yes++
 	case ctx.Err() != nil && errors.Is(answer, context.Cause(ctx)):
 		v.failed = append(v.failed, answer)
-	case errors.Is(answer, ErrNotAcquired), errors.Is(answer, ErrNotHeld), errors.Is(answer, ErrLost):
+	case errors.Is(answer, engine.ErrNotAcquired), errors.Is(answer, engine.ErrNotHeld), errors.Is(answer, engine.ErrLost):
 		v.no++
 	default:
 		v.failed = append(v.failed, answer)
@@ -96,9 +82,9 @@ func (v *votes) add(ctx context.Context, answer error) {
 
 // count waits for all answers, until ctx is done, and for limit at most if that is not 0. Members
 // without an answer count as failed.
-func (c *Core) count(ctx context.Context, o *fanOut, limit time.Duration) (v votes) {
+func (o *fanOut) count(ctx context.Context, limit time.Duration) (v votes) {
 	o.collect(ctx, limit, &v)
-	c.countMissing(ctx, o, &v)
+	o.countMissing(ctx, &v)
 	return v
 }
 
@@ -121,31 +107,33 @@ func (o *fanOut) collect(ctx context.Context, limit time.Duration, v *votes) {
 }
 
 // countMissing counts members without an answer as failed, in doubt: their command may be executed.
-func (c *Core) countMissing(ctx context.Context, o *fanOut, v *votes) {
+func (o *fanOut) countMissing(ctx context.Context, v *votes) {
 	if o.open == 0 {
 		return
 	}
-	missing := c.Unanswered(errBudget)
+	missing := o.core.Unanswered(errBudget)
 	if cause := context.Cause(ctx); cause != nil {
-		missing = c.CutShort(cause, silenceOf(ctx, o.began))
+		missing = o.core.CutShort(cause, engine.SilenceOf(ctx, o.began))
 	}
 	v.failed = append(v.failed, slices.Repeat([]error{missing}, o.open)...)
 }
 
-// AskAll runs f for all i < n at the same time. It blocks until all have returned, until ctx is done,
-// and for limit at most if that is not 0. Calls of f that have not returned by then go on in the
-// background.
+// AskAll runs f for all i < n at the same time, in goroutines that Close of c waits for. It blocks until all
+// have returned, until ctx is done, and for limit at most if that is not 0. Calls of f that have not returned
+// by then go on in the background.
 //
 // At least need of the calls must succeed. AskAll fails with ErrNotHeld if so many members refused
 // (ErrNotHeld, ErrLost, ErrNotAcquired) that need of them cannot succeed. Otherwise it fails with the
 // other members' errors. The caller is a call that Close waits for.
-func (c *Core) AskAll(ctx context.Context, n, need int, limit time.Duration, f func(i int) error) error {
-	v := c.count(ctx, c.fanOut(n, f), limit)
+func AskAll(
+	ctx context.Context, c *engine.Core, n, need int, limit time.Duration, f func(i int) error,
+) error {
+	v := newFanOut(c, n, f).count(ctx, limit)
 	switch {
 	case v.yes >= need:
 		return nil
 	case v.yes+len(v.failed) < need:
-		return ErrNotHeld
+		return engine.ErrNotHeld
 	}
 	return errors.Join(v.failed...)
 }
@@ -157,7 +145,7 @@ func (c *Core) AskAll(ctx context.Context, n, need int, limit time.Duration, f f
 // acquired members behind either. So each wait for a member (call, settle) ends with the time, and the
 // release of what was acquired goes on in the background.
 type attemptTime struct {
-	c      *Core
+	core   *engine.Core
 	ending context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
 	cancel context.CancelFunc
 	until  time.Time // the end of the wait for rollbacks; zero: the attempt's time is not over
@@ -165,12 +153,9 @@ type attemptTime struct {
 
 // newAttemptTime returns the time of an attempt of the acquisition with ctx and w. Without a limit it
 // needs no timer.
-func (c *Core) newAttemptTime(ctx context.Context, w *wait) *attemptTime {
-	if w.limit <= 0 || w.until.IsZero() {
-		return &attemptTime{c: c, ending: ctx, cancel: func() {}}
-	}
-	ending, cancel := context.WithDeadlineCause(ctx, w.until, errWaitOver)
-	return &attemptTime{c: c, ending: ending, cancel: cancel}
+func newAttemptTime(ctx context.Context, c *engine.Core, w *engine.Wait) *attemptTime {
+	ending, cancel := w.Bound(ctx)
+	return &attemptTime{core: c, ending: ending, cancel: cancel}
 }
 
 // call runs f and returns its error. If the time is over before f returns, f goes on in the background,
@@ -179,7 +164,7 @@ func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
 	if t.ending.Done() == nil { // the time never ends: no goroutine is needed
 		return nil, f()
 	}
-	o := t.c.fanOut(1, func(int) error { return f() })
+	o := newFanOut(t.core, 1, func(int) error { return f() })
 	if ok, answer := o.next(t.ending.Done(), nil); ok {
 		return nil, answer
 	}

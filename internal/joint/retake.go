@@ -1,10 +1,11 @@
-package engine
+package joint
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
 )
 
 // A red lock survives a rolling restart of servers without persistence. A member that has forgotten the
@@ -26,30 +27,30 @@ import (
 // under the enclosing red lock's new hold of it.
 
 // retakes is the state of the goroutine that retakes members of one joint hold. There is at most one
-// such goroutine at a time. JointOwnership.mu guards running and over.
+// such goroutine at a time. Ownership.mu guards running and over.
 type retakes struct {
-	running bool              // the goroutine has not decided to end
-	wakeup  Signal            // sent when a member is lost
-	over    chan struct{}     // closed when the joint hold ends; nil: no member was ever lost
-	pending map[*Hold]*retake // by lost hold; only the goroutine uses it
+	running bool                     // the goroutine has not decided to end
+	wakeup  engine.Signal            // sent when a member is lost
+	over    chan struct{}            // closed when the joint hold ends; nil: no member was ever lost
+	pending map[*engine.Hold]*retake // by lost hold; only the goroutine uses it
 }
 
 // retake replaces one lost hold of a member.
 type retake struct {
-	q     *Request  // the same for all attempts, so that a late copy of one harms no other; nil: none yet
-	after time.Time // do not try before: the release of an earlier hold would free the next one
+	q     *engine.Request // the same for all attempts, so that a late copy of one harms no other; nil: none yet
+	after time.Time       // do not try before: the release of an earlier hold would free the next one
 }
 
-// stop ends the goroutine, if there is one. JointOwnership.end calls it once, with mu held.
+// stop ends the goroutine, if there is one. Ownership.end calls it once, with mu held.
 func (t *retakes) stop() {
 	if t.over != nil {
 		close(t.over)
 	}
 }
 
-// retakeLater starts the goroutine, or wakes it up. memberEnded and join call it. It does not block. It
+// retakeLater starts the goroutine, or wakes it up. MemberEnded and join call it. It does not block. It
 // does nothing for a multi lock, which needs all its members.
-func (o *JointOwnership) retakeLater() {
+func (o *Ownership) retakeLater() {
 	if o.budget == 0 {
 		return
 	}
@@ -60,7 +61,7 @@ func (o *JointOwnership) retakeLater() {
 	}
 	t := &o.retakes
 	if t.over == nil {
-		t.over, t.wakeup, t.pending = make(chan struct{}), NewSignal(), map[*Hold]*retake{}
+		t.over, t.wakeup, t.pending = make(chan struct{}), engine.NewSignal(), map[*engine.Hold]*retake{}
 	}
 	start := !t.running
 	t.running = true
@@ -74,7 +75,7 @@ func (o *JointOwnership) retakeLater() {
 // retakeAll is the goroutine. It tries to acquire each lost member again: at once, a few times soon after
 // that, and then once in a third of its TTL. It ends with the joint hold, when no member is missing, or on
 // stopping.
-func (o *JointOwnership) retakeAll() {
+func (o *Ownership) retakeAll() {
 	for next := shortestRetake; ; next *= 2 {
 		missing := o.missing(false)
 		if len(missing) == 0 {
@@ -88,7 +89,7 @@ func (o *JointOwnership) retakeAll() {
 		pause := longestRetake
 		for _, lost := range missing {
 			o.retakeMember(lost)
-			pause = min(pause, lost.ttl/3)
+			pause = min(pause, lost.TTL()/3)
 		}
 		next = min(next, pause)
 		timer := time.NewTimer(next)
@@ -97,7 +98,7 @@ func (o *JointOwnership) retakeAll() {
 		case <-o.retakes.wakeup:
 			next = shortestRetake
 		case <-o.retakes.over:
-		case <-o.core().stopping:
+		case <-o.core().Stopping():
 		}
 		timer.Stop()
 	}
@@ -113,12 +114,12 @@ const (
 
 // missing returns the lost holds to replace. If there are none and ending is set, it clears running: the
 // caller ends, and the next loss starts another goroutine.
-func (o *JointOwnership) missing(ending bool) (lost []*Hold) {
+func (o *Ownership) missing(ending bool) (lost []*engine.Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !isClosed(o.core().stopping) && !o.closed {
+	if !o.core().IsStopping() && !o.closed {
 		for _, hold := range o.holds {
-			if hold.renew && hold.isLostUnreleased() && !hold.Ownership().Shared {
+			if hold.Renewed() && hold.IsLostUnreleased() && !hold.Ownership().Shared {
 				lost = append(lost, hold)
 			}
 		}
@@ -127,17 +128,10 @@ func (o *JointOwnership) missing(ending bool) (lost []*Hold) {
 	return lost
 }
 
-// isLostUnreleased reports whether h was lost, and its Release has not begun.
-func (h *Hold) isLostUnreleased() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return errors.Is(h.cause, ErrLost) && !h.taken
-}
-
 // retakeMember tries once to replace a lost hold, by the three steps above. It blocks for each of them,
 // for the budget at most. A silent server makes it give up until the next round.
-func (o *JointOwnership) retakeMember(lost *Hold) {
-	m := lost.r
+func (o *Ownership) retakeMember(lost *engine.Hold) {
+	m := lost.Resource()
 	if m.Core.IsClosing() {
 		return
 	}
@@ -145,7 +139,7 @@ func (o *JointOwnership) retakeMember(lost *Hold) {
 	if t != nil && time.Now().Before(t.after) {
 		return
 	}
-	ctx := context.WithoutCancel(o.h.ctx)
+	ctx := o.h.Detached()
 	if m.Core.Begin(ctx) != nil {
 		return
 	}
@@ -157,7 +151,7 @@ func (o *JointOwnership) retakeMember(lost *Hold) {
 	if fresh == nil {
 		return
 	}
-	if fresh.Ownership().confirmCount(ctx, o.budget) && o.isConfirmed(ctx) && o.replace(lost, fresh) {
+	if fresh.Ownership().ConfirmCount(ctx, o.budget) && o.isConfirmed(ctx) && o.replace(lost, fresh) {
 		delete(o.retakes.pending, lost)
 		return
 	}
@@ -168,28 +162,28 @@ func (o *JointOwnership) retakeMember(lost *Hold) {
 	if fresh.Release(ctx) != nil {
 		// The release is repeated in the background, and a late copy of it would free the next hold,
 		// which has the same id. So wait until no copy can have an effect.
-		t.after = fresh.Ownership().endsAt().Add(m.Core.Memory)
+		t.after = fresh.Ownership().EndsAt().Add(m.Core.Memory)
 	}
 }
 
 // isConfirmed asks the servers of all live members, and reports whether enough confirm that they still
 // hold the id. A server that does not answer within the budget does not count.
-func (o *JointOwnership) isConfirmed(ctx context.Context) bool {
-	holds := slices.DeleteFunc(o.memberHolds(), func(member *Hold) bool { return !member.isLive() })
+func (o *Ownership) isConfirmed(ctx context.Context) bool {
+	holds := slices.DeleteFunc(o.memberHolds(), func(member *engine.Hold) bool { return !member.IsLive() })
 	if len(holds) < o.need {
 		return false
 	}
-	fan := o.core().fanOut(len(holds), func(i int) error { return holds[i].Check(ctx) })
-	return o.core().count(ctx, fan, o.budget).yes >= o.need
+	fan := newFanOut(o.core(), len(holds), func(i int) error { return holds[i].Check(ctx) })
+	return fan.count(ctx, o.budget).yes >= o.need
 }
 
 // acquireAgain makes one attempt to acquire the member of a lost hold. It returns nil if that fails. All
 // attempts use one request, so an attempt of unknown outcome is granted again by the next one, or rolled
 // back by withdrawRetakes.
-func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
-	ctx, cancel := context.WithTimeout(ctx, o.budget)
+func (o *Ownership) acquireAgain(ctx context.Context, lost *engine.Hold) *engine.Hold {
+	trying, cancel := context.WithTimeout(ctx, o.budget)
 	defer cancel()
-	m := lost.r
+	m := lost.Resource()
 	terms := o.termsFor(lost)
 	if terms == nil {
 		return nil
@@ -200,14 +194,14 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 		o.retakes.pending[lost] = t
 		// The Release of the lost hold must not free its replacement: both have one id. With this
 		// count, abandon never lowers the count of the lost ownership to 0, and sends nothing.
-		lost.Ownership().addCount(+1)
+		lost.Ownership().KeepForReplacement()
 	}
 	if o.carried {
 		// A nested joint hold: nest under the enclosing joint hold's new hold of this member, if there
 		// is one.
 		q := m.NewRequest(terms)
-		q.wait.silent, q.group = true, o
-		hold, err := m.acquireNested(ctx, q)
+		q.Wait, q.Group = engine.MemberWait(), o
+		hold, err := m.AcquireNested(trying, q)
 		if err != nil {
 			return nil
 		}
@@ -216,13 +210,13 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 	if t.q == nil {
 		t.q = m.NewRequest(terms)
 		t.q.Name(o.ID, false)
-		t.q.group = o
+		t.q.Group = o
 	}
-	res, err := m.Try(ctx, t.q)
+	res, err := m.Try(trying, t.q)
 	if err != nil || !res.Granted {
 		return nil
 	}
-	hold, err := m.newHold(o.h.ctx, m.newOwnership(t.q, res), t.q, res.Sent, nil)
+	hold, err := m.NewHold(ctx, t.q, res)
 	if err != nil {
 		t.q.MustRollback = true
 		return nil
@@ -230,28 +224,12 @@ func (o *JointOwnership) acquireAgain(ctx context.Context, lost *Hold) *Hold {
 	return hold
 }
 
-// confirmCount makes sure that the server counts o, and reports whether it does. A nested acquisition may have
-// acquired the member with the same id before. The server then took the command that acquired o for a copy of one
-// that had counted, and the nested hold's release would free the member.
-//
-// It blocks for limit at most.
-func (o *Ownership) confirmCount(ctx context.Context, limit time.Duration) bool {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	if !o.wire.LockContext(ctx) {
-		return false
-	}
-	defer o.wire.Unlock()
-	_, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(0), o.TTL)
-	return err == nil && !lost
-}
-
 // termsFor returns the terms of lost, with the rest of its maximum hold time. It returns nil if none of
 // that time is left.
-func (o *JointOwnership) termsFor(lost *Hold) *Terms {
-	terms := *o.terms.ForMember(slices.Index(o.j.Members, lost.r))
+func (o *Ownership) termsFor(lost *engine.Hold) *engine.Terms {
+	terms := *o.terms.ForMember(slices.Index(o.lock.Members, lost.Resource()))
 	if terms.MaxHold > 0 {
-		terms.MaxHold = time.Until(lost.until()).Truncate(time.Millisecond)
+		terms.MaxHold = time.Until(lost.Limit()).Truncate(time.Millisecond)
 		if terms.MaxHold < time.Millisecond {
 			return nil
 		}
@@ -261,23 +239,20 @@ func (o *JointOwnership) termsFor(lost *Hold) *Terms {
 
 // replace puts fresh in the place of a lost hold. It reports false if the joint hold has ended, or if
 // fewer members than needed are valid at this moment, by our own clock. The caller then releases fresh.
-func (o *JointOwnership) replace(lost, fresh *Hold) bool {
+func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now, valid := time.Now(), 0
 	for _, other := range o.holds {
-		if other.isLive() && other.ValidUntil().After(now) {
+		if other.IsLive() && other.ValidUntil().After(now) {
 			valid++
 		}
 	}
 	at := slices.Index(o.holds, lost)
-	if o.closed || at < 0 || valid < o.need || !fresh.isLive() {
+	if o.closed || at < 0 || valid < o.need || !fresh.IsLive() {
 		return false
 	}
-	fresh.mu.Lock()
-	fresh.ctx = o.h.ctx // the attempt's context ends with the attempt, the hold's does not
-	fresh.mu.Unlock()
-	fresh.Ownership().min.resume(lost.Ownership().min)
+	fresh.Replace(lost, o.h)
 	o.holds[at] = fresh
 	return true
 }
@@ -285,16 +260,15 @@ func (o *JointOwnership) replace(lost, fresh *Hold) bool {
 // withdrawRetakes ends the retakes that have not succeeded: the joint hold has ended, or the lost member
 // was released. It rolls back their requests, because an attempt without a reply may have acquired the
 // member, or may still do so. The goroutine of the retakes calls it.
-func (o *JointOwnership) withdrawRetakes() {
+func (o *Ownership) withdrawRetakes() {
 	for lost, t := range o.retakes.pending {
 		delete(o.retakes.pending, lost)
-		m := lost.r
+		m := lost.Resource()
 		if m.Core.Enter() != nil {
 			continue
 		}
-		if q := t.q; q != nil && (q.MustRollback || time.Now().Before(lost.Ownership().endsAt())) {
-			q.MustRollback = true
-			m.rollback(context.WithoutCancel(o.h.ctx), q, rollbackTimeout)
+		if q := t.q; q != nil && (q.MustRollback || time.Now().Before(lost.Ownership().EndsAt())) {
+			m.Rollback(o.h.Detached(), q)
 		}
 		m.Core.Leave()
 	}

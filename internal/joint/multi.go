@@ -1,4 +1,4 @@
-package engine
+package joint
 
 import (
 	"context"
@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
 )
 
 // How a multi lock is acquired.
@@ -30,37 +32,37 @@ const (
 )
 
 // multi is the driver of a lock that needs all its members. It acquires them one after another.
-type multi struct{ *Joint }
+type multi struct{ *Lock }
 
-// NewMulti sets up j as a lock that is held while all its members are.
-func NewMulti(j *Joint) {
-	m := &multi{j}
-	j.Need = len(j.Members)
-	j.Resource.Driver = m
-	j.Resource.Traits = &Traits{
-		Leased: true, Nests: true, Outer: j.outer, NestsInTurn: true,
-		NewQueue: func(context.Context, *Request) (Queue, error) { return j.retryQueue(), nil },
+// NewMulti sets up l as a lock that is held while all its members are.
+func NewMulti(l *Lock) {
+	m := &multi{l}
+	l.Need = len(l.Members)
+	l.Resource.Driver = m
+	l.Resource.Traits = &engine.Traits{
+		Leased: true, Nests: true, Outer: l.outer, NestsInTurn: true,
+		NewQueue: func(context.Context, *engine.Request) (engine.Queue, error) { return l.retryQueue(), nil },
 	}
 }
 
-// Subscribe implements [Driver]. It is not used: members wait in queues of their own.
-func (m *multi) Subscribe(*Request, func(bool)) []Subscription { return nil }
+// Subscribe implements [engine.Driver]. It is not used: members wait in queues of their own.
+func (m *multi) Subscribe(*engine.Request, func(bool)) []engine.Subscription { return nil }
 
-// TryAcquire implements [Driver]. A request that may queue waits here, for one member after another, in
+// TryAcquire implements [engine.Driver]. A request that may queue waits here, for one member after another, in
 // the members' queues. On failure it has released what it acquired, or does so in the background.
-func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
+func (m *multi) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := m.Resource.Core
 	if !q.MayQueue {
-		attempt := c.newAttemptTime(ctx, &q.wait)
+		attempt := newAttemptTime(ctx, c, &q.Wait)
 		defer attempt.cancel()
-		res, _, err := m.acquireInOrder(ctx, attempt, q, wait{silent: true}, 0)
+		res, _, err := m.acquireInOrder(ctx, attempt, q, engine.MemberWait(), 0)
 		return res, err
 	}
 	waiting, cancel := m.whileOpen(ctx)
 	defer cancel()
-	attempt := c.newAttemptTime(waiting, &q.wait)
+	attempt := newAttemptTime(waiting, c, &q.Wait)
 	defer attempt.cancel()
-	// A call for a member may go on after the wait is over. It must not change q.wait then.
+	// A call for a member may go on after the wait is over. It must not change q.Wait then.
 	var mu sync.Mutex
 	over := false
 	defer func() {
@@ -68,17 +70,17 @@ func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 		over = true
 		mu.Unlock()
 	}()
-	w := wait{limit: q.wait.limit, until: q.wait.until, notify: func() {
+	w := q.Wait.ForMember(func() {
 		mu.Lock()
 		defer mu.Unlock()
 		if !over {
-			q.wait.begin(m.Resource, q.ID)
+			q.Wait.Begin(m.Resource, q.ID)
 		}
-	}}
+	})
 	waited := func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		return q.wait.waited
+		return q.Wait.Waited()
 	}
 	for patience := firstPatience; ; patience = min(2*patience, longestPatience) {
 		res, missing, err := m.acquireInOrder(waiting, attempt, q, w, patience)
@@ -91,11 +93,11 @@ func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 		case err == nil:
 			return res, nil
 		case ctx.Err() == nil && waiting.Err() != nil:
-			return Result{}, ErrClosed
-		case errors.Is(err, errYield), waited() && c.failure(err).Retry:
-			return Result{RetryAfter: -1, Met: err}, nil
+			return engine.Result{}, engine.ErrClosed
+		case errors.Is(err, errYield), waited() && c.FailureOf(err).Retry:
+			return engine.Result{RetryAfter: -1, Met: err}, nil
 		}
-		return Result{}, err
+		return engine.Result{}, err
 	}
 }
 
@@ -104,13 +106,13 @@ func (m *multi) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 // on closing. The caller must call cancel.
 func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelFunc) {
 	c := m.Resource.Core
-	if !slices.ContainsFunc(m.Members, func(member *Resource) bool { return member.Core != c }) {
+	if !slices.ContainsFunc(m.Members, func(member *engine.Resource) bool { return member.Core != c }) {
 		return ctx, func() {}
 	}
 	waiting, cancel := context.WithCancel(ctx)
 	c.Spawn(func() {
 		select {
-		case <-c.closing:
+		case <-c.Closing():
 			cancel()
 		case <-waiting.Done():
 		}
@@ -120,7 +122,7 @@ func (m *multi) whileOpen(ctx context.Context) (context.Context, context.CancelF
 
 // awaitMember waits until the i-th member can be acquired, acquires it and releases it. Nothing is held
 // while it waits, so no other program waits for us.
-func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *Request, i int, w wait) error {
+func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *engine.Request, i int, w engine.Wait) error {
 	o, err := m.beginAttempt(ctx, q)
 	if err != nil {
 		return err
@@ -134,7 +136,7 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *Reques
 	})
 	if pending != nil {
 		attempt.settle(0, pending)
-		return pending.gaveUp(ctx, q)
+		return q.GaveUp(ctx, pending.failed)
 	}
 	return err
 }
@@ -143,46 +145,46 @@ func (m *multi) awaitMember(ctx context.Context, attempt *attemptTime, q *Reques
 // is the index of the member for which patience was over; otherwise it is negative. If the end of ctx or
 // of the wait cut the attempt short, the error matches ErrNotAcquired or ErrUnavailable.
 func (m *multi) acquireInOrder(
-	ctx context.Context, attempt *attemptTime, q *Request, w wait, patience time.Duration,
-) (res Result, missing int, err error) {
+	ctx context.Context, attempt *attemptTime, q *engine.Request, w engine.Wait, patience time.Duration,
+) (res engine.Result, missing int, err error) {
 	o, err := m.beginAttempt(ctx, q)
 	if err != nil {
-		return Result{}, -1, err
+		return engine.Result{}, -1, err
 	}
 	if o.shortest > 0 {
 		patience = min(patience, o.shortest/2) // leases without renewal run already: leave half of them
 	}
 	for i := range m.Members {
-		mine, cut := w, i > 0 && w.limit != 0
+		mine, cut := w, i > 0 && !w.IsSingleTry()
 		if cut { // at random, so that rivals do not give way at the same time
-			mine = w.within(patience/2 + rand.N(patience)) //nolint:gosec // jitter
+			mine = w.Within(patience/2 + rand.N(patience)) //nolint:gosec // jitter
 		}
 		pending, err := attempt.call(func() error { return o.acquireAndAdd(ctx, i, q, mine) })
 		if pending != nil {
 			// The time is over and the member is silent. releaseMembers seals o, so acquireAndAdd
 			// releases the member if it is acquired late.
 			attempt.settle(0, o.releaseMembers(ctx), pending)
-			return Result{}, -1, pending.gaveUp(ctx, q)
+			return engine.Result{}, -1, q.GaveUp(ctx, pending.failed)
 		}
 		if err == nil {
 			continue
 		}
 		attempt.settle(0, o.releaseMembers(ctx))
-		if cut && mine.over() && stopped(err) && ctx.Err() == nil {
-			return Result{}, i, err
+		if cut && mine.Over() && engine.IsGiveUp(err) && ctx.Err() == nil {
+			return engine.Result{}, i, err
 		}
-		return Result{}, -1, err
+		return engine.Result{}, -1, err
 	}
 	switch {
 	case ctx.Err() != nil:
-		err = GaveUp(ctx, nil)
+		err = engine.GaveUp(ctx, nil)
 	case !o.enough():
-		err = fmt.Errorf("%w: a member was lost meanwhile: %w", ErrNotAcquired, errYield)
+		err = fmt.Errorf("%w: a member was lost meanwhile: %w", engine.ErrNotAcquired, errYield)
 	default:
 		o.seal()
 		stateOf(q).granted = o
-		return Result{Granted: true, Sent: time.Now(), holding: o}, -1, nil
+		return o.granted(), -1, nil
 	}
 	attempt.settle(0, o.releaseMembers(ctx))
-	return Result{}, -1, err
+	return engine.Result{}, -1, err
 }

@@ -1,9 +1,11 @@
-package engine
+package enginetest
 
 import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
 )
 
 // The part of the server in memory where clients stand in line. It does what scripts/lib/line.lua and
@@ -19,39 +21,39 @@ type linePlace struct {
 
 type placeID struct {
 	name   string
-	c      *client
+	c      *Client
 	number uint64
 }
 
-// lineLock is a lock whose clients stand in line.
-func (c *client) lineLock(name string) *Resource {
-	r := c.lock(name)
-	r.Driver.(*driver).lined = true
+// LineLock is a lock whose clients stand in line.
+func (c *Client) LineLock(name string) *engine.Resource {
+	r := c.Lock(name)
+	r.Driver.(*FakeDriver).lined = true
 	return r
 }
 
 // SubscribePlace implements [LineDriver].
-func (d *driver) SubscribePlace(number uint64, hear func(LineMessage)) Subscription {
+func (d *FakeDriver) SubscribePlace(number uint64, hear func(engine.LineMessage)) engine.Subscription {
 	if !d.lined {
 		return nil
 	}
-	sub := d.c.s.newSubscription(d.c, "", func(missed bool) {
+	sub := d.Client.s.NewSubscription(d.Client, "", func(missed bool) {
 		if missed {
-			hear(LineMissed)
+			hear(engine.LineMissed)
 		}
 	})
-	sub.place, sub.hear = placeID{d.name, d.c, number}, hear
+	sub.place, sub.hear = placeID{d.Name, d.Client, number}, hear
 	return sub
 }
 
 // GiveUpPlace implements [LineDriver].
-func (d *driver) GiveUpPlace(ctx context.Context, number uint64) error {
-	s, id := d.c.s, placeID{d.name, d.c, number}
-	cmd := command{op: "leave", name: d.name}
-	_, _, err := do(ctx, d.c, cmd, func() (struct{}, error) {
+func (d *FakeDriver) GiveUpPlace(ctx context.Context, number uint64) error {
+	s, id := d.Client.s, placeID{d.Name, d.Client, number}
+	cmd := Command{Op: "leave", Name: d.Name}
+	_, _, err := Do(ctx, d.Client, cmd, func() (struct{}, error) {
 		s.giveUpPlace(id)
-		if s.lock(d.name).free() > 0 && len(s.line) > 0 {
-			s.publish(d.name, nil)
+		if s.lock(d.Name).free() > 0 && len(s.line) > 0 {
+			s.publish(d.Name, nil)
 		}
 		return struct{}{}, nil
 	})
@@ -59,10 +61,10 @@ func (d *driver) GiveUpPlace(ctx context.Context, number uint64) error {
 }
 
 // execute executes an attempt of a client with that place.
-func (d *driver) execute(a attempt, place Place) (Result, error) {
-	s := d.c.s
+func (d *FakeDriver) execute(a attempt, place engine.Place) (engine.Result, error) {
+	s := d.Client.s
 	res, err := s.acquire(a)
-	id := placeID{d.name, d.c, place.Number}
+	id := placeID{d.Name, d.Client, place.Number}
 	switch {
 	case err != nil || place.Number == 0:
 	case res.Granted && place.Last:
@@ -75,7 +77,7 @@ func (d *driver) execute(a attempt, place Place) (Result, error) {
 	return res, err
 }
 
-func (s *server) takePlace(id placeID, since int64) (int64, bool) {
+func (s *Server) takePlace(id placeID, since int64) (int64, bool) {
 	s.line = slices.DeleteFunc(s.line, func(p *linePlace) bool { return !s.placeLives(p) })
 	p := s.placeOf(id)
 	if p == nil {
@@ -106,9 +108,9 @@ func (s *server) takePlace(id placeID, since int64) (int64, bool) {
 
 // placeLives reports whether a place would still be in a line that ends 3 s after the last attempt. The
 // server forgets single places instead of the whole line, which is stricter.
-func (s *server) placeLives(p *linePlace) bool { return time.Since(p.seen) <= 3*time.Second }
+func (s *Server) placeLives(p *linePlace) bool { return time.Since(p.seen) <= 3*time.Second }
 
-func (s *server) placeOf(id placeID) *linePlace {
+func (s *Server) placeOf(id placeID) *linePlace {
 	for _, p := range s.line {
 		if p.placeID == id {
 			return p
@@ -117,20 +119,20 @@ func (s *server) placeOf(id placeID) *linePlace {
 	return nil
 }
 
-func (s *server) renewPlace(id placeID) {
+func (s *Server) renewPlace(id placeID) {
 	if p := s.placeOf(id); p != nil {
 		s.ticks++
 		p.since = s.ticks
 	}
 }
 
-func (s *server) giveUpPlace(id placeID) {
+func (s *Server) giveUpPlace(id placeID) {
 	s.line = slices.DeleteFunc(s.line, func(p *linePlace) bool { return p.placeID == id })
 }
 
 // wakeFirst returns the messages to places that a release sends, and how many quiet clients it wakes. own is
 // the place of the client that releases, nil if it has none.
-func (s *server) wakeFirst(name string, own *placeID) (mail []placeMail, told int) {
+func (s *Server) wakeFirst(name string, own *placeID) (mail []placeMail, told int) {
 	var line []*linePlace
 	for _, p := range s.line {
 		if p.name == name {
@@ -143,8 +145,8 @@ func (s *server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 		return nil, 0
 	}
 	var woken *linePlace
-	tell := func(p *linePlace, m LineMessage) bool {
-		for _, sub := range s.subs {
+	tell := func(p *linePlace, m engine.LineMessage) bool {
+		for _, sub := range s.Subs {
 			if sub.place == p.placeID && sub.active {
 				mail = append(mail, placeMail{sub, m})
 				return true
@@ -154,7 +156,7 @@ func (s *server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 		return false
 	}
 	for _, p := range others {
-		if tell(p, LineTurn) {
+		if tell(p, engine.LineTurn) {
 			woken = p
 			break
 		}
@@ -168,13 +170,13 @@ func (s *server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 		case !p.listener:
 		case p == woken, own != nil && p.placeID == *own:
 			listeners++
-		case tell(p, LineOthersTurn):
+		case tell(p, engine.LineOthersTurn):
 			listeners++
 		}
 	}
 	if last := line[len(line)-1]; listeners == 0 && last != woken && !last.listener &&
 		(own == nil || last.placeID != *own) {
-		tell(last, LineListen)
+		tell(last, engine.LineListen)
 	}
 	if !woken.listener {
 		told = 1
@@ -189,13 +191,13 @@ func (s *server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 // placeMail is a message to a place.
 type placeMail struct {
 	sub *subscription
-	m   LineMessage
+	m   engine.LineMessage
 }
 
-// inLine returns how many clients stand in line for a name, and how many of them listen.
-func (s *server) inLine(name string) (clients, listeners int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// InLine returns how many clients stand in line for a name, and how many of them listen.
+func (s *Server) InLine(name string) (clients, listeners int) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	for _, p := range s.line {
 		if p.name == name {
 			clients++
@@ -207,11 +209,11 @@ func (s *server) inLine(name string) (clients, listeners int) {
 	return clients, listeners
 }
 
-// listening returns how many clients hear the common channel of a name.
-func (s *server) listening(name string) (n int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, sub := range s.subs {
+// Listening returns how many clients hear the common channel of a name.
+func (s *Server) Listening(name string) (n int) {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	for _, sub := range s.Subs {
 		if sub.name == name {
 			n++
 		}
@@ -219,9 +221,9 @@ func (s *server) listening(name string) (n int) {
 	return n
 }
 
-// dropLine deletes a line, as an operator may.
-func (s *server) dropLine() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// DropLine deletes a line, as an operator may.
+func (s *Server) DropLine() {
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
 	s.line = nil
 }

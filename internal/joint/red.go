@@ -1,4 +1,4 @@
-package engine
+package joint
 
 import (
 	"context"
@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
 )
 
 // How a red lock is acquired.
@@ -26,19 +28,19 @@ import (
 // released; or it returns no hold, and rolls back its own request.
 
 // red is the driver of a lock that needs a majority of its members. It belongs to the handle.
-type red struct{ *Joint }
+type red struct{ *Lock }
 
-// NewRed sets up j as a lock that is held while a majority of its members is.
-func NewRed(j *Joint) {
-	r := &red{j}
-	j.Need, j.Budgeted = len(j.Members)/2+1, true
-	j.Resource.Driver = r
-	j.Resource.Traits = &Traits{Leased: true, Nests: true, Outer: j.outer, NestsInTurn: true, NewQueue: r.newQueue}
+// NewRed sets up l as a lock that is held while a majority of its members is.
+func NewRed(l *Lock) {
+	r := &red{l}
+	l.Need, l.Budgeted = len(l.Members)/2+1, true
+	l.Resource.Driver = r
+	l.Resource.Traits = &engine.Traits{Leased: true, Nests: true, Outer: l.outer, NestsInTurn: true, NewQueue: r.newQueue}
 }
 
 // newQueue returns a queue of its own for a request whose context carries a hold of a member. In the
 // local queue it could be behind a waiter that waits for that very hold: a deadlock.
-func (r *red) newQueue(ctx context.Context, _ *Request) (Queue, error) {
+func (r *red) newQueue(ctx context.Context, _ *engine.Request) (engine.Queue, error) {
 	id, err := r.carriedID(ctx)
 	if err != nil || id == "" {
 		return nil, err
@@ -46,21 +48,21 @@ func (r *red) newQueue(ctx context.Context, _ *Request) (Queue, error) {
 	return r.retryQueue(), nil
 }
 
-// TryAcquire implements [Driver]: it makes one attempt for all members. It blocks for the budget at most,
+// TryAcquire implements [engine.Driver]: it makes one attempt for all members. It blocks for the budget at most,
 // after the pause of a split, and then for the releases of a failed attempt.
-func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
+func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	o, err := r.beginAttempt(ctx, q)
 	if err != nil {
-		return Result{}, err
+		return engine.Result{}, err
 	}
 	c, state := r.Resource.Core, stateOf(q)
-	attempt := c.newAttemptTime(ctx, &q.wait)
+	attempt := newAttemptTime(ctx, c, &q.Wait)
 	defer attempt.cancel()
 	if state.split > 0 {
 		// Rivals held some members each. The pauses are random and long compared to an attempt, so that
 		// one of the rivals finds all members free.
 		pause := rand.N(min(max(16*state.split, 5*time.Millisecond), 250*time.Millisecond)) //nolint:gosec // jitter
-		Pause(attempt.ending, pause, nil)
+		engine.Pause(attempt.ending, pause, nil)
 	}
 	limited, cancel := context.WithTimeout(attempt.ending, o.budget)
 	defer cancel()
@@ -68,27 +70,27 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	asked := r.askAll(ctx, attempt.ending, limited, q, o)
 	var v votes
 	early := o.budget
-	if q.wait.limit > 0 {
+	if left, limited := q.Wait.Left(); limited {
 		// A majority that answers in time must not miss the end of the wait because another member is
 		// slow.
-		early = min(early, time.Until(q.wait.until)*3/4)
+		early = min(early, left*3/4)
 	}
 	asked.collect(attempt.ending, max(early, time.Millisecond), &v)
 	if !o.enough() {
 		asked.collect(attempt.ending, max(o.budget-time.Since(began), time.Millisecond), &v)
 	}
-	c.countMissing(attempt.ending, asked, &v)
+	asked.countMissing(attempt.ending, &v)
 	o.seal()
 	if ctx.Err() == nil && o.enough() {
 		state.granted = o
-		return Result{Granted: true, Sent: time.Now(), holding: o}, nil
+		return o.granted(), nil
 	}
 	cancel()
 	attempt.settle(o.budget, o.releaseMembers(ctx))
 	failed := v.failed
 	if attempt.ending.Err() != nil {
 		attempt.settle(o.budget, asked) // members that are acquired late are released here, too
-		if errors.Is(asked.failed, ErrUnavailable) {
+		if errors.Is(asked.failed, engine.ErrUnavailable) {
 			failed = append([]error{asked.failed}, failed...) // why a member has not answered
 		}
 	}
@@ -98,19 +100,19 @@ func (r *red) TryAcquire(ctx context.Context, q *Request) (Result, error) {
 	}
 	switch tolerated := len(r.Members) - r.Need; {
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
-		return Result{RetryAfter: -1, Met: errors.Join(failures(v.failed)...)}, nil
+		return engine.Result{RetryAfter: -1, Met: errors.Join(failures(v.failed)...)}, nil
 	default:
-		return Result{}, r.joinErrors(failed, tolerated)
+		return engine.Result{}, r.joinErrors(failed, tolerated)
 	}
 }
 
 // askAll tries to acquire all members for q, until limited is done, and adds their holds to o. It does
 // not block: each member has a goroutine, which ends with the member's call. The goroutine releases a
 // hold that comes after o was sealed, because nobody else knows it.
-func (r *red) askAll(ctx, ending, limited context.Context, q *Request, o *JointOwnership) *fanOut {
+func (r *red) askAll(ctx, ending, limited context.Context, q *engine.Request, o *Ownership) *fanOut {
 	c, began := r.Resource.Core, time.Now()
-	return c.fanOut(len(r.Members), func(i int) error {
-		hold, err := o.acquireMember(limited, i, q, wait{silent: true})
+	return newFanOut(c, len(r.Members), func(i int) error {
+		hold, err := o.acquireMember(limited, i, q, engine.MemberWait())
 		switch {
 		case err == nil && o.add(hold):
 			return nil
@@ -118,11 +120,11 @@ func (r *red) askAll(ctx, ending, limited context.Context, q *Request, o *JointO
 			_ = hold.Release(ctx) // goes on in the background if it must
 			return c.Unanswered(errTooLate)
 		case ending.Err() != nil:
-			if !errors.Is(err, ErrUnavailable) {
-				err = c.CutShort(context.Cause(ending), silenceOf(ending, began))
+			if !errors.Is(err, engine.ErrUnavailable) {
+				err = c.CutShort(context.Cause(ending), engine.SilenceOf(ending, began))
 			}
 		case limited.Err() != nil:
-			if !errors.Is(err, ErrUnavailable) {
+			if !errors.Is(err, engine.ErrUnavailable) {
 				err = errBudget
 			}
 			return c.Unanswered(err)
@@ -135,9 +137,7 @@ func (r *red) askAll(ctx, ending, limited context.Context, q *Request, o *JointO
 func failures(errs []error) []error {
 	plain := slices.Clone(errs)
 	for i, err := range plain {
-		if g, ok := errors.AsType[*gaveUpError](err); ok && !g.refused {
-			plain[i] = errors.Join(g.failed, g.cause)
-		}
+		plain[i] = engine.WithoutOutage(err)
 	}
 	return plain
 }
@@ -148,8 +148,8 @@ func failures(errs []error) []error {
 func (r *red) joinErrors(errs []error, tolerated int) error {
 	lasting, passing, late := []error(nil), []error(nil), []error(nil)
 	for _, err := range errs {
-		switch f := r.Resource.Core.failure(err); {
-		case f.Ended && !errors.Is(err, ErrUnavailable):
+		switch f := r.Resource.Core.FailureOf(err); {
+		case f.Ended && !errors.Is(err, engine.ErrUnavailable):
 			late = append(late, err)
 		case f.Retry:
 			passing = append(passing, err)
@@ -166,7 +166,7 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 	return errors.Join(slices.Concat(passing, lasting)...)
 }
 
-// Subscribe implements [Driver]. It wakes the queue when a majority of members has announced a release.
+// Subscribe implements [engine.Driver]. It wakes the queue when a majority of members has announced a release.
 // One member is not enough, because the release of a failed attempt is announced too. Two waiters would
 // then wake each other for ever, while a third client holds a majority:
 //
@@ -176,7 +176,7 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 //	is woken up ...
 //
 // The mutex is innermost: wake is called without it. The listeners run in goroutines of the transport.
-func (r *red) Subscribe(q *Request, wake func(missed bool)) (subs []Subscription) {
+func (r *red) Subscribe(q *engine.Request, wake func(missed bool)) (subs []engine.Subscription) {
 	var mu sync.Mutex
 	announced := map[int]bool{}
 	for i, m := range r.Members {

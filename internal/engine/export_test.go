@@ -1,0 +1,68 @@
+package engine
+
+import (
+	"context"
+	"time"
+)
+
+// What the tests in package engine_test see of the inside.
+
+const (
+	CohortTokens    = cohortTokens
+	FirstAttempts   = firstAttempts
+	LongestRetry    = longestRetry
+	MaxAttempts     = maxAttempts
+	MaxBatch        = maxBatch
+	ProbePause      = probePause
+	ReleaseTimeout  = releaseTimeout
+	RollbackGrace   = rollbackGrace
+	RollbackTimeout = rollbackTimeout
+	SlowPoll        = slowPoll
+	StuckAfter      = stuckAfter
+	SweepPause      = sweepPause
+)
+
+var (
+	ErrSiblingStuck = errSiblingStuck
+	ErrWaitOver     = errWaitOver
+)
+
+func IsClosed(c <-chan struct{}) bool { return isClosed(c) }
+
+func (r *Resource) InBackground(
+	ctx context.Context, over time.Time, limit time.Duration, attempt func(context.Context) error,
+) {
+	r.inBackground(ctx, over, limit, attempt)
+}
+
+// Lanes is how many servers have commands that are repeated.
+func (c *Core) Lanes() int { return len(c.duties.lanes) }
+
+// SetTags replaces the tags of holds.
+func (c *Core) SetTags(tagOf func(ownerID string) string) { c.holds.tagOf = tagOf }
+
+func (h *Hold) IsLost() bool { return h.isLost() }
+
+func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss) }
+func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.isLoss(got, sent) }
+func (o *Ownership) LockWire() bool                           { return o.wire.TryLock() }
+func (o *Ownership) UnlockWire()                              { o.wire.Unlock() }
+func (o *Ownership) WriteCountLater(ctx context.Context, limit time.Duration) {
+	o.writeCountLater(ctx, limit)
+}
+
+// NewWaiter returns a waiter that is in no queue.
+func NewWaiter(r *Resource, q *Request) *Waiter {
+	return &Waiter{Request: q, resource: r, wakeup: NewSignal()}
+}
+
+// Woken reports whether the waiter was woken since it last looked.
+func (w *Waiter) Woken() bool { return len(w.wakeup) > 0 }
+
+func NewTurnQueue() Queue { return &turnQueue{} }
+
+// QueueOf returns the queue of a name. The caller calls Join as often as it called QueueOf.
+func (c *Core) QueueOf(r *Resource, terms *Terms) *waitQueue { return c.queues.of(r, terms) }
+
+func (q *waitQueue) Backoff(n int) time.Duration { return q.backoff(n) }
+func (q *waitQueue) Message(missed bool)         { q.message(missed) }

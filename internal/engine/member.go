@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// What a joint lock needs of the requests and the holds of its members, beyond what a driver needs. Package
+// joint uses it.
+
+// ShareContact makes the requests for the members of q's joint lock note their answers for q: see NoteFor.
+// Without it, each attempt for q has one answer.
+func (q *Request) ShareContact() {
+	if q.heard == nil {
+		q.heard = &Contact{members: true}
+	}
+}
+
+// NoteFor makes q note its answers for the request of its joint lock, which has called ShareContact.
+func (q *Request) NoteFor(joint *Request) { q.heard = joint.heard }
+
+// GaveUp is the error of an acquisition of a joint lock that ended before all members had answered, or at the
+// same time. met is the last error of a member, or nil. A member may have given up for the same reason: its
+// error then says everything, and is not wrapped.
+func (q *Request) GaveUp(ctx context.Context, met error) error {
+	if IsGiveUp(met) && (ctx.Err() == nil || errors.Is(met, context.Cause(ctx))) {
+		return met
+	}
+	err := q.gaveUp(ctx, nil)
+	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
+		g.cut = met
+	}
+	return err
+}
+
+// IsGiveUp reports whether err is that of an acquisition that gave up.
+func IsGiveUp(err error) bool {
+	return errors.Is(err, ErrNotAcquired) || errors.Is(err, ErrUnavailable)
+}
+
+// WithoutOutage returns err without ErrUnavailable, for a member whose silence did not matter.
+func WithoutOutage(err error) error {
+	if g, ok := errors.AsType[*gaveUpError](err); ok && !g.refused {
+		return errors.Join(g.failed, g.cause)
+	}
+	return err
+}
+
+// Rollback removes everything that the server keeps, or may still come to keep, of a request that the caller
+// has tried by itself. It blocks for the first attempt, for a second at most.
+func (r *Resource) Rollback(ctx context.Context, q *Request) {
+	q.MustRollback = true
+	r.rollback(ctx, q, rollbackTimeout)
+}
+
+// JoinAs makes h the hold of a member of the joint hold of: the attempt's context ends with the attempt, and
+// that of the joint hold does not. The minimum hold of the member begins.
+func (h *Hold) JoinAs(of *Hold) {
+	h.follow(of)
+	h.Ownership().min.begin(h.r.Core)
+}
+
+// Replace makes h the hold of a member of the joint hold of, in the place of a lost one, with the rest of its
+// minimum hold.
+func (h *Hold) Replace(lost, of *Hold) {
+	h.follow(of)
+	h.Ownership().min.resume(lost.Ownership().min)
+}
+
+// follow gives h the context of its joint hold.
+func (h *Hold) follow(of *Hold) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ctx = of.ctx
+}
+
+// Detached returns a context with the values of the one that h was acquired with. It never ends.
+func (h *Hold) Detached() context.Context { return context.WithoutCancel(h.ctx) }
+
+// TTL is the length of the lease, or of each renewal.
+func (h *Hold) TTL() time.Duration { return h.ttl }
+
+// IsLostUnreleased reports whether h was lost, and its Release has not begun.
+func (h *Hold) IsLostUnreleased() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return errors.Is(h.cause, ErrLost) && !h.taken
+}
+
+// LoseUnreported ends h as lost. It writes no log and emits no event: a call of the user that is under way
+// calls ReportLoss before it returns. LoseUnreported returns why h has ended, which may be an earlier end.
+func (h *Hold) LoseUnreported(loss Loss) error {
+	_, err := h.explain(loss)
+	if !h.end(err) {
+		err = h.Ended()
+	}
+	return err
+}
+
+// ReportLoss writes the log of a loss and emits its event, for the call with ctx. err is what LoseUnreported
+// has returned.
+func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
+	loss, _ = h.explain(loss)
+	h.r.Core.logNow(ctx, h.lossRecord(loss, err))
+	h.emit(ctx, EventLost, err)
+}
+
+// KeepForReplacement makes sure that no Release of o's holds, all of which are lost, sends anything. It would
+// free their replacement, which has the same id: see Abandon.
+func (o *Ownership) KeepForReplacement() { o.addCount(+1) }
+
+// ConfirmCount makes sure that the server counts o, and reports whether it does. A nested acquisition may have
+// acquired the member with the same id before. The server then took the command that acquired o for a copy of one
+// that had counted, and the nested hold's release would free the member.
+//
+// It blocks for limit at most.
+func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if !o.wire.LockContext(ctx) {
+		return false
+	}
+	defer o.wire.Unlock()
+	_, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(0), o.TTL)
+	return err == nil && !lost
+}

@@ -1,0 +1,322 @@
+package enginetest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/joint"
+)
+
+const (
+	DefaultTTL     = 30 * time.Second
+	CommandTimeout = 3 * time.Second // of a command
+)
+
+// Client is a core on a server.
+type Client struct {
+	*engine.Core
+	s  *Server
+	ID string
+
+	Hurried, stopped chan struct{}
+	owners           atomic.Uint64
+	closeBegun       atomic.Bool   // close was called
+	Closed           chan struct{} // closed when it has returned
+	Waiting          atomic.Int64  // WaitBegan less WaitEnded
+
+	Mu     sync.Mutex
+	Events []engine.Event
+	logs   strings.Builder
+}
+
+// Client returns a new client. When the test ends it is closed, and nothing may be left in it.
+func (s *Server) Client(t testing.TB, id string, options ...func(*engine.Config)) *Client {
+	c := s.NewClient(id, options...)
+	t.Cleanup(func() {
+		if !c.closeBegun.Load() {
+			ended, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = c.Shut(ended)
+		}
+		<-c.Closed
+		assert.Empty(t, c.Leftovers())
+	})
+	return c
+}
+
+// NewClient returns a client that the caller closes.
+func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
+	c := &Client{s: s, ID: id, Hurried: make(chan struct{}), stopped: make(chan struct{}), Closed: make(chan struct{})}
+	config := engine.Config{
+		Renew:      c.renewBatch,
+		Ready:      func(context.Context) error { return nil },
+		Classify:   Classify,
+		Unanswered: Unanswered,
+		CutShort:   cutShort,
+		NewOwner: func() engine.Owner {
+			n := c.owners.Add(1)
+			return engine.Owner{ID: fmt.Sprintf("%s:%d", id, n), Number: n}
+		},
+		Lost:     func(l engine.Loss) error { return &lossError{l} },
+		Describe: func(r *engine.Resource, op string, err error) error { return fmt.Errorf("%s %s: %w", op, r.Name, err) },
+		Observe: func(e engine.Event) {
+			c.Mu.Lock()
+			defer c.Mu.Unlock()
+			c.Events = append(c.Events, e)
+		},
+		HolderTag:      func(id string) string { return strings.SplitN(id, ":", 2)[0] },
+		HoldAdded:      func() {},
+		CanLinger:      func(context.Context) bool { return true },
+		Ask:            func(_ *engine.Resource, holder string) { s.ask(holder) },
+		WaitBegan:      func() { c.Waiting.Add(1) },
+		WaitEnded:      func() { c.Waiting.Add(-1) },
+		Logger:         slog.New(slog.NewTextHandler(c, nil)),
+		Margin:         -1,
+		CommandTimeout: CommandTimeout,
+		Memory:         time.Minute,
+		RepeatFor:      50 * time.Second,
+		LateCopies:     5 * time.Minute,
+	}
+	for _, o := range options {
+		o(&config)
+	}
+	c.Core = engine.NewCore(config)
+	s.Mu.Lock()
+	defer s.Mu.Unlock()
+	s.clients = append(s.clients, c)
+	return c
+}
+
+// Leftovers lists the waiters, queues, leases and holds that are left in a client after its last use.
+func (c *Client) Leftovers() (left []string) {
+	in := c.Usage()
+	for _, part := range []struct {
+		name string
+		n    int
+	}{
+		{"waiters", in.Waiters},
+		{"wait queues", in.WaitQueues},
+		{"calls of WaitBegan without WaitEnded", int(c.Waiting.Load())},
+		{"leases", in.Leases},
+		{"holds", in.Holds},
+	} {
+		if part.n != 0 {
+			left = append(left, fmt.Sprintf("%d %s", part.n, part.name))
+		}
+	}
+	return left
+}
+
+// Write receives the core's log.
+func (c *Client) Write(p []byte) (int, error) {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return c.logs.Write(p)
+}
+
+func (c *Client) Logged() string {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	return c.logs.String()
+}
+
+func (c *Client) Shut(ctx context.Context) error {
+	c.closeBegun.Store(true)
+	defer close(c.Closed)
+	return c.Close(ctx, func() { close(c.Hurried) }, func(bool) { close(c.stopped) })
+}
+
+// Kinds returns the kinds of all events so far except those listed.
+func (c *Client) Kinds(except ...engine.EventKind) []engine.EventKind {
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	kinds := []engine.EventKind{}
+	for _, e := range c.Events {
+		if !slices.Contains(except, e.Kind) {
+			kinds = append(kinds, e.Kind)
+		}
+	}
+	return kinds
+}
+
+// Event returns the last event of a kind.
+func (c *Client) Event(t testing.TB, kind engine.EventKind) engine.Event {
+	t.Helper()
+	c.Mu.Lock()
+	defer c.Mu.Unlock()
+	for _, e := range slices.Backward(c.Events) {
+		if e.Kind == kind {
+			return e
+		}
+	}
+	require.Fail(t, "no event", "%s", kind)
+	return engine.Event{}
+}
+
+// lossError is the error of a loss.
+type lossError struct{ engine.Loss }
+
+func (e *lossError) Error() string        { return fmt.Sprintf("%s lost: %s", e.Resource.Name, e.Reason) }
+func (e *lossError) Is(target error) bool { return target == engine.ErrLost }
+func (e *lossError) Unwrap() []error      { return e.Members }
+
+// LossOf returns the loss in err.
+func LossOf(t testing.TB, err error) engine.Loss {
+	t.Helper()
+	var loss *lossError
+	require.ErrorAs(t, err, &loss)
+	return loss.Loss
+}
+
+// NewTerms returns the terms of a renewed hold.
+func NewTerms(options ...func(*engine.Terms)) *engine.Terms {
+	t := &engine.Terms{Wait: -1, TTL: DefaultTTL, Renew: true, Permits: 1}
+	t.ForMember = func(int) *engine.Terms { return t }
+	for _, o := range options {
+		o(t)
+	}
+	return t
+}
+
+func TTL(d time.Duration) func(*engine.Terms) { return func(t *engine.Terms) { t.TTL = d } }
+func FixedLease(d time.Duration) func(*engine.Terms) {
+	return func(t *engine.Terms) { t.TTL, t.Renew = d, false }
+}
+func MaxHold(d time.Duration) func(*engine.Terms)   { return func(t *engine.Terms) { t.MaxHold = d } }
+func Lingering(d time.Duration) func(*engine.Terms) { return func(t *engine.Terms) { t.Linger = d } }
+func InCohort(d time.Duration) func(*engine.Terms)  { return func(t *engine.Terms) { t.Cohort = d } }
+func PermitsOf(n int) func(*engine.Terms)           { return func(t *engine.Terms) { t.Permits = n } }
+func OwnedBy(id string) func(*engine.Terms)         { return func(t *engine.Terms) { t.Owner = id } }
+func NonReentrant(t *engine.Terms)                  { t.NonReentrant = true }
+func Polling(first, longest time.Duration) func(*engine.Terms) {
+	return func(t *engine.Terms) { t.PollMin, t.PollMax = first, longest }
+}
+
+// noWait and forever are limits of an acquisition.
+const (
+	NoWait  = time.Duration(0)
+	Forever = time.Duration(-1)
+)
+
+// Acquire acquires with no limit, and fails the test if that fails.
+func Acquire(t testing.TB, ctx context.Context, r *engine.Resource, options ...func(*engine.Terms)) *engine.Hold {
+	t.Helper()
+	hold, err := r.Acquire(ctx, NewTerms(options...), Forever)
+	require.NoError(t, err)
+	return hold
+}
+
+// Release releases a hold, and fails the test if that fails.
+func Release(t testing.TB, h *engine.Hold) {
+	t.Helper()
+	require.NoError(t, h.Release(t.Context()))
+}
+
+// Carry returns a context that carries a hold.
+func Carry(h *engine.Hold) context.Context { return h.Context(nil) }
+
+// Call is a call that runs in a goroutine.
+type Call struct {
+	t    testing.TB
+	done chan struct{}
+	Hold *engine.Hold
+	Err  error
+	At   time.Time // when it returned
+}
+
+// Start calls f in a goroutine, and waits until all goroutines are blocked.
+func Start(t testing.TB, f func() (*engine.Hold, error)) *Call {
+	c := &Call{t: t, done: make(chan struct{})}
+	go func() {
+		defer close(c.done)
+		c.Hold, c.Err = f()
+		c.At = time.Now()
+	}()
+	synctest.Wait()
+	return c
+}
+
+// StartAcquire acquires in a goroutine, with no limit.
+func StartAcquire(t testing.TB, ctx context.Context, r *engine.Resource, options ...func(*engine.Terms)) *Call {
+	return Start(t, func() (*engine.Hold, error) { return r.Acquire(ctx, NewTerms(options...), Forever) })
+}
+
+// StartRelease releases in a goroutine.
+func StartRelease(t testing.TB, h *engine.Hold) *Call {
+	return Start(t, func() (*engine.Hold, error) { return nil, h.Release(t.Context()) })
+}
+
+// Returned reports whether the call has returned when all goroutines are blocked.
+func (c *Call) Returned() bool {
+	synctest.Wait()
+	select {
+	case <-c.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Wait waits for the hold of an acquisition that succeeds.
+func (c *Call) Wait() *engine.Hold {
+	c.t.Helper()
+	c.End()
+	require.NoError(c.t, c.Err)
+	return c.Hold
+}
+
+// Fail waits for the error of a call that fails.
+func (c *Call) Fail() error {
+	c.t.Helper()
+	c.End()
+	require.Error(c.t, c.Err)
+	return c.Err
+}
+
+// End waits until the call has returned. Renewals never end, so a call that hangs would hang the test.
+func (c *Call) End() {
+	c.t.Helper()
+	select {
+	case <-c.done:
+	case <-time.After(time.Hour):
+		require.Fail(c.t, "the call does not return")
+	}
+}
+
+// Sleep lets fake time pass, and waits until all goroutines are blocked.
+func Sleep(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+// MultiOf returns a multi lock of locks with these names.
+func (c *Client) MultiOf(names ...string) *engine.Resource {
+	var members []*engine.Resource
+	for _, name := range names {
+		members = append(members, c.Lock(name))
+	}
+	return c.Joint("multi", joint.NewMulti, members...)
+}
+
+// Joint returns a resource for a joint lock of c, and sets it up.
+func (c *Client) Joint(kind string, setUp func(*joint.Lock), members ...*engine.Resource) *engine.Resource {
+	name := ""
+	for _, m := range members {
+		name += m.Name
+	}
+	r := c.Resource(kind, name, nil)
+	setUp(&joint.Lock{Resource: r, Members: members})
+	return r
+}

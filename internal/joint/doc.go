@@ -1,0 +1,32 @@
+// Package joint makes one lock of several: a multi lock needs all its members, a red lock a majority. It is above
+// package engine, which acquires, renews and releases each member, and uses what that exports.
+//
+// A joint lock acquires each of its members in the usual way, on the member's own client, with one id for
+// all. Its hold is of an [Ownership]: one hold of each member. The user's hold of the joint lock is live
+// while enough of these holds are live. Each of them reports its end to the joint ownership, for whatever
+// reason it ended.
+//
+//	user's Hold -> joint.Ownership -> Hold of member 1 -> engine.Ownership on server 1
+//	                               -> Hold of member 2 -> engine.Ownership on server 2
+//
+// The time of an attempt is limited (attemptTime). When it is over, the members acquired so far are
+// released. A member that answers later is released as soon as it answers. The caller does not wait for
+// that.
+//
+// # Where to start
+//
+//	lock.go       what is acquired: members, one attempt, one member
+//	multi.go      all members, one after another
+//	red.go        a majority, all at the same time
+//	ownership.go  what is held: when the joint hold is lost; release, Check and Extend
+//	retake.go     a red lock's member that has forgotten the lock is acquired again
+//	fanout.go     one question to several members
+//
+// # Mutexes
+//
+// A mutex on the left may be held while a mutex on its right is taken.
+//
+//	Ownership.mu -> engine's Hold.mu
+//
+// The mutex in red.Subscribe is innermost.
+package joint

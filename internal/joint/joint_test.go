@@ -1,0 +1,702 @@
+package joint_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+	"github.com/redlatch/redlatch/internal/joint"
+)
+
+const (
+	ms = time.Millisecond
+	// margin is the safety margin of a lease of DefaultTTL.
+	margin = DefaultTTL/100 + 2*ms
+	// answerGrace and rollbackGrace are how much longer than its wait an acquisition waits for an answer, and
+	// for its rollback. A member has half of it.
+	answerGrace   = 20 * ms
+	rollbackGrace = 15 * ms
+)
+
+var cause = errors.New("the caller stopped")
+
+// cluster is independent servers, each with a client of its own.
+type cluster struct {
+	servers []*Server
+	clients []*Client
+}
+
+func newCluster(t testing.TB, n int) *cluster {
+	k := &cluster{}
+	for range n {
+		k.servers = append(k.servers, NewServer())
+	}
+	k.clients = k.join(t, "a")
+	return k
+}
+
+// join returns the clients of one more process, one for each server.
+func (k *cluster) join(t testing.TB, id string) (clients []*Client) {
+	for i, s := range k.servers {
+		clients = append(clients, s.Client(t, fmt.Sprintf("%s%d", id, i)))
+	}
+	return clients
+}
+
+// redOf returns a red lock named "x" on all servers of the clients.
+func redOf(clients []*Client) *Resource {
+	var members []*Resource
+	for _, c := range clients {
+		members = append(members, c.Lock("x"))
+	}
+	return clients[0].Joint("red", joint.NewRed, members...)
+}
+
+// holders returns on how many servers id holds "x".
+func (k *cluster) holders(id string) (n int) {
+	for _, s := range k.servers {
+		if s.Holder("x", id).Count > 0 {
+			n++
+		}
+	}
+	return n
+}
+
+func (k *cluster) requireFree(t testing.TB) {
+	t.Helper()
+	for _, s := range k.servers {
+		s.RequireFree(t)
+	}
+}
+
+// each runs f for the first n servers.
+func (k *cluster) each(n int, f func(s *Server)) {
+	for _, s := range k.servers[:n] {
+		f(s)
+	}
+}
+
+func silent(Command) Fault { return Fault{Mute: true} }
+
+func TestMultiAcquiresItsMembersInOrderWithOneID(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y", "z")
+		hold := Acquire(t, t.Context(), r)
+		var names []string
+		for _, e := range s.Log {
+			assert.Equal(t, "acquire", e.Op)
+			assert.Equal(t, hold.ID(), e.ID)
+			names = append(names, e.Name)
+		}
+		assert.Equal(t, []string{"x", "y", "z"}, names)
+		require.NoError(t, hold.Check(t.Context()))
+		require.NoError(t, hold.Extend(t.Context(), time.Hour, nil))
+		assert.Greater(t, time.Until(hold.ValidUntil()), 50*time.Minute)
+		Sleep(2 * time.Hour)
+		assert.NoError(t, Carry(hold).Err())
+		Release(t, hold)
+		s.RequireFree(t)
+		assert.Equal(t, []EventKind{EventAcquired, EventReleased}, c.Kinds(EventRenewed), "members emit none")
+	})
+}
+
+// Another holds the second of three members.
+func TestMultiHoldsNothingWhileItWaits(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		s.Seize("y", "other", 0)
+		call := StartAcquire(t, t.Context(), c.MultiOf("x", "y", "z"))
+		assert.NotEmpty(t, s.IDs("x"), "for a moment")
+		Sleep(joint.FirstPatience + joint.FirstPatience/2)
+		assert.Empty(t, s.IDs("x"))
+		Sleep(time.Minute)
+		assert.Empty(t, s.IDs("x"))
+		s.Free("y")
+		Release(t, call.Wait())
+		assert.Equal(t, time.Minute+joint.FirstPatience+joint.FirstPatience/2, s.Now())
+		s.RequireFree(t)
+		assert.Equal(t, []EventKind{EventWait, EventAcquired, EventReleased}, c.Kinds(EventRenewed))
+	})
+}
+
+// Another holds the last member. The acquisition ends without it, and nothing is left of the others.
+func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		limit time.Duration
+		act   func(s *Server, c *Client, cancel context.CancelCauseFunc) // after 3 s
+		fault Fault                                                      // of the command for the last member
+		want  error
+		at    time.Duration
+	}{
+		{"a single try", NoWait, nil, Fault{}, ErrNotAcquired, 0},
+		{"the limit", time.Second, nil, Fault{}, ErrNotAcquired, time.Second},
+		{
+			"its context", Forever, func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(cause) },
+			Fault{}, cause, 3 * time.Second,
+		},
+		{
+			"its client closes", Forever, func(_ *Server, c *Client, _ context.CancelCauseFunc) {
+				go func() { _ = c.Shut(context.Background()) }()
+			}, Fault{}, ErrClosed, 3 * time.Second,
+		},
+		{"an error of a member", Forever, nil, Fault{Err: ErrFatal}, ErrFatal, 0},
+		{"a member is unreachable", Forever, nil, Fault{Err: ErrDown}, ErrDown, 0},
+		{"a member does not answer", Forever, nil, Fault{Mute: true}, Unanswered(nil), CommandTimeout},
+		{"a member does not answer before the limit", time.Second, nil, Fault{Mute: true}, ErrUnavailable,
+			time.Second + answerGrace/2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				c := s.Client(t, "a")
+				s.Seize("z", "other", 0)
+				s.OnEach(func(cmd Command) Fault {
+					if cmd.Op == "acquire" && cmd.Name == "z" {
+						return tt.fault
+					}
+					return Fault{}
+				})
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				call := Start(t, func() (*Hold, error) { return c.MultiOf("x", "y", "z").Acquire(ctx, NewTerms(), tt.limit) })
+				if tt.act != nil {
+					Sleep(3 * time.Second)
+					tt.act(s, c, cancel)
+				}
+				err := call.Fail()
+				slack := time.Duration(0)
+				if tt.at == CommandTimeout {
+					slack = 2 * joint.FirstPatience // it gives way at a random time before
+				}
+				assert.InDelta(t, tt.at, call.At.Sub(s.Start), float64(slack))
+				if Classify(tt.want).InDoubt {
+					assert.True(t, Classify(err).InDoubt, "%v", err)
+				} else {
+					require.ErrorIs(t, err, tt.want)
+				}
+				s.Free("z")
+				Sleep(time.Minute)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+func TestMemberThatIsAcquiredTooLateIsReleased(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		s.KeepLeases()
+		s.Script("acquire", Fault{Reply: time.Second + answerGrace/4})
+		_, err := s.Client(t, "a").MultiOf("x", "y").Acquire(t.Context(), NewTerms(), time.Second)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		Sleep(time.Second)
+		s.RequireFree(t)
+	})
+}
+
+func TestMultisInOppositeOrdersBothAcquireInTheEnd(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		a, b := s.Client(t, "a").MultiOf("x", "y"), s.Client(t, "b").MultiOf("y", "x")
+		s.OnEach(func(Command) Fault { return Fault{Delay: 5 * ms} }) // both have the first member
+		var calls []*Call
+		for _, r := range []*Resource{a, b} {
+			calls = append(calls, Start(t, func() (*Hold, error) {
+				hold := Acquire(t, t.Context(), r)
+				time.Sleep(10 * ms)
+				return hold, hold.Release(t.Context())
+			}))
+		}
+		for _, call := range calls {
+			call.Wait()
+		}
+		assert.Less(t, s.Now(), 10*time.Second)
+		s.RequireFree(t)
+	})
+}
+
+func TestMultiIsLostWithAnyMember(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		lose func(t *testing.T, s *Server, h *Hold)
+	}{
+		{"at a renewal", func(*testing.T, *Server, *Hold) { Sleep(15 * time.Second) }},
+		{"at a check", func(t *testing.T, _ *Server, h *Hold) { require.ErrorIs(t, h.Check(t.Context()), ErrLost) }},
+		{"at an extension", func(t *testing.T, _ *Server, h *Hold) {
+			require.ErrorIs(t, h.Extend(t.Context(), time.Hour, nil), ErrLost)
+		}},
+		{"at the release", func(*testing.T, *Server, *Hold) {}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				s.KeepLeases()
+				c := s.Client(t, "a")
+				hold := Acquire(t, t.Context(), c.MultiOf("x", "y", "z"))
+				ctx := Carry(hold)
+				s.Forget("y")
+				tt.lose(t, s, hold)
+				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+				require.ErrorIs(t, context.Cause(ctx), ErrLost)
+				Sleep(time.Second)
+				s.RequireFree(t)
+				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds(EventRenewed))
+			})
+		})
+	}
+}
+
+// A member does not answer a check, or an extension, and its lease ends meanwhile.
+func TestJointHoldIsLostInTimeAlthoughACallIsNotAnswered(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		ask  func(h *Hold) error
+	}{
+		{"check", func(h *Hold) error { return h.Check(context.Background()) }},
+		{"extend", func(h *Hold) error { return h.Extend(context.Background(), time.Second, nil) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				hold := Acquire(t, t.Context(), c.MultiOf("x", "y"), FixedLease(5*time.Second))
+				until := hold.ValidUntil()
+				Sleep(3 * time.Second)
+				s.Script(tt.name, Fault{Lost: true}, Fault{Lost: true})
+				asking := Start(t, func() (*Hold, error) { return nil, tt.ask(hold) })
+				<-Carry(hold).Done()
+				assert.Equal(t, until, time.Now())
+				assert.Equal(t, until, hold.ValidUntil())
+				require.ErrorIs(t, asking.Fail(), ErrLost)
+				assert.Equal(t, 3*time.Second+CommandTimeout, s.Now())
+				require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+				assert.Equal(t, []EventKind{EventAcquired, EventLost}, c.Kinds())
+				Sleep(time.Second)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
+
+// The members' holds can be found and released by the user. The joint hold needs them all.
+func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		hold := Acquire(t, t.Context(), r)
+		member, handle := HoldFrom(Carry(hold), c.Lock("y").Key)
+		require.NotNil(t, member)
+		assert.Nil(t, handle)
+		nested := Acquire(t, Carry(hold), c.Lock("y"))
+		assert.Equal(t, hold.ID(), nested.ID())
+		Release(t, nested)
+		s.Script("release", Fault{Delay: time.Second})
+		released := StartRelease(t, member)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrLost, "before another client can have the member")
+		released.Wait()
+		require.ErrorIs(t, hold.Release(t.Context()), ErrLost)
+		s.RequireFree(t)
+	})
+}
+
+func TestJointHoldsNest(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		outer := Acquire(t, t.Context(), r)
+		inner := Acquire(t, Carry(outer), r)
+		assert.Equal(t, 2, inner.Depth())
+		assert.Equal(t, outer.ID(), inner.ID())
+		assert.Equal(t, 2, s.Holder("y", outer.ID()).Count)
+		other := StartAcquire(t, Carry(outer), r)
+		assert.False(t, other.Returned(), "one at a time")
+		Release(t, inner)
+		Release(t, other.Wait())
+		Release(t, outer)
+		s.RequireFree(t)
+
+		// Under a hold of one member, all members have its id.
+		member := Acquire(t, t.Context(), c.Lock("y"))
+		hold := Acquire(t, Carry(member), r)
+		assert.Equal(t, member.ID(), hold.ID())
+		assert.Equal(t, []string{member.ID()}, s.IDs("x"))
+		Release(t, hold)
+		assert.Equal(t, []string{member.ID()}, s.IDs("y"))
+		assert.Empty(t, s.IDs("x"))
+		Release(t, member)
+		s.RequireFree(t)
+
+		// Under holds of two members with different ids there is no such id.
+		x := Acquire(t, t.Context(), c.Lock("x"))
+		y := Acquire(t, Carry(x), c.Lock("y"))
+		_, err := r.Acquire(Carry(y), NewTerms(), Forever)
+		require.ErrorIs(t, err, ErrDeadlock)
+		Release(t, y)
+		Release(t, x)
+		s.RequireFree(t)
+	})
+}
+
+// Each case acquires a red lock of five servers.
+func TestRedAcquiresAMajority(t *testing.T) {
+	seize := func(s *Server) { s.Seize("x", "other", 0) }
+	down := func(s *Server) { s.OnEach(func(Command) Fault { return Fault{Err: ErrDown} }) }
+	mute := func(s *Server) { s.OnEach(silent) }
+	for _, tt := range []struct {
+		name  string
+		n     int // servers with a fault
+		fault func(*Server)
+		limit time.Duration
+		want  error // nil: acquired
+		at    time.Duration
+	}{
+		{"all answer", 0, nil, Forever, nil, 0},
+		{"two are held", 2, seize, Forever, nil, 0},
+		{"two are unreachable", 2, down, Forever, nil, 0},
+		{"two do not answer", 2, mute, Forever, nil, 2 * time.Second}, // the budget of a member
+		{"two do not answer before the limit", 2, mute, time.Second, nil, 750 * time.Millisecond},
+		{"three are held: a single try", 3, seize, NoWait, ErrNotAcquired, 0},
+		{"three are held: the limit", 3, seize, time.Second, ErrNotAcquired, time.Second},
+		{"three are unreachable", 3, down, Forever, ErrDown, 0},
+		{"three do not answer", 3, mute, Forever, Unanswered(nil), 2 * time.Second},
+		{"three do not answer before the limit", 3, mute, time.Second, ErrUnavailable, time.Second + rollbackGrace/2},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 5)
+				k.each(len(k.servers), (*Server).KeepLeases)
+				began := time.Now()
+				k.each(tt.n, tt.fault)
+				hold, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), tt.limit)
+				switch {
+				case tt.want == nil:
+					require.NoError(t, err)
+					assert.Equal(t, tt.at, time.Since(began))
+					assert.GreaterOrEqual(t, k.holders(hold.ID()), 3)
+					if tt.limit > 0 {
+						assert.Less(t, time.Since(began), tt.limit, "a slow member must not use up the wait")
+					}
+				case Classify(tt.want).InDoubt:
+					assert.True(t, Classify(err).InDoubt, "%v", err)
+				default:
+					require.ErrorIs(t, err, tt.want)
+				}
+				// A failed attempt waits for the releases of what it acquired, within the budget.
+				assert.GreaterOrEqual(t, time.Since(began), tt.at)
+				assert.LessOrEqual(t, time.Since(began), 2*tt.at)
+				k.each(tt.n, func(s *Server) { s.ResetFaults(); s.Forget("x") })
+				if hold != nil {
+					Release(t, hold)
+				}
+				Sleep(time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// Two of five are held, and one is unreachable. It waits, because the holders are to blame.
+func TestRedWaitsForHoldersAlthoughAMemberIsUnreachable(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 5)
+		k.each(2, func(s *Server) { s.Seize("x", "other", 0) })
+		k.servers[2].OnEach(func(Command) Fault { return Fault{Err: ErrDown} })
+		_, err := redOf(k.clients).Acquire(t.Context(), NewTerms(), time.Second)
+		require.ErrorIs(t, err, ErrNotAcquired)
+		require.ErrorIs(t, err, ErrDown)
+		k.each(2, func(s *Server) { s.Forget("x") })
+		Sleep(time.Second)
+		k.requireFree(t)
+	})
+}
+
+// The client of the joint lock closes. From then on, members on other clients are not renewed.
+func TestCloseAbandonsMembersOnOtherClients(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, k.clients[0].Shut(ctx), context.DeadlineExceeded)
+		require.ErrorIs(t, context.Cause(Carry(hold)), ErrClosed)
+		assert.Equal(t, 3, k.holders(hold.ID()))
+		Sleep(DefaultTTL)
+		k.requireFree(t)
+	})
+}
+
+func TestRedWaitsForAMajorityOfMessages(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.each(2, func(s *Server) { s.Seize("x", "other", 0) })
+		call := StartAcquire(t, t.Context(), redOf(k.clients))
+		Sleep(500 * ms)
+		attempts := len(k.servers[2].Sent("acquire", ""))
+		k.servers[0].Forget("x")
+		k.servers[2].Message("x")
+		Sleep(0)
+		assert.Len(t, k.servers[2].Sent("acquire", ""), attempts, "one message is no majority")
+		k.servers[0].Message("x")
+		call.Wait()
+		assert.Less(t, k.servers[0].Now(), 800*ms)
+		Release(t, call.Hold)
+		k.servers[1].Forget("x")
+		k.requireFree(t)
+	})
+}
+
+func TestRedRivalsDoNotBlockEachOther(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		sets := [][]*Client{k.clients, k.join(t, "b"), k.join(t, "c")}
+		for i, s := range k.servers { // each server gets another rival's command first
+			s.OnEach(func(cmd Command) Fault {
+				if cmd.Op == "acquire" && cmd.Client[0] != "abc"[i] {
+					return Fault{Delay: 2 * ms}
+				}
+				return Fault{Delay: ms}
+			})
+		}
+		var calls []*Call
+		for _, clients := range sets {
+			calls = append(calls, Start(t, func() (*Hold, error) {
+				hold := Acquire(t, t.Context(), redOf(clients))
+				return hold, hold.Release(t.Context())
+			}))
+		}
+		for _, call := range calls {
+			call.Wait()
+		}
+		assert.Less(t, k.servers[0].Now(), 5*time.Second)
+		Sleep(time.Second)
+		k.requireFree(t)
+	})
+}
+
+func TestRedHoldLivesWithAMajority(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		n    int // servers that stop answering
+		lost bool
+	}{
+		{"two of five", 2, false},
+		{"three of five", 3, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 5)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				k.each(tt.n, func(s *Server) { s.OnEach(silent) })
+				ctx := Carry(hold)
+				Sleep(DefaultTTL - margin - ms)
+				assert.NoError(t, ctx.Err())
+				if !tt.lost {
+					require.NoError(t, hold.Check(t.Context()))
+					require.NoError(t, hold.Extend(t.Context(), time.Minute, nil))
+				} else {
+					assert.Equal(t, ms, time.Until(hold.ValidUntil()))
+				}
+				Sleep(5 * time.Minute)
+				assert.Equal(t, tt.lost, errors.Is(context.Cause(ctx), ErrLost))
+				err := hold.Release(t.Context())
+				assert.Equal(t, tt.lost, errors.Is(err, ErrLost), "%v", err)
+				k.each(tt.n, (*Server).ResetFaults)
+				Sleep(5 * time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+func TestRedReleaseWithoutAMajorityOfAnswersGoesOnInTheBackground(t *testing.T) {
+	Bubble(t, func(t *testing.T, _ *Server) {
+		k := newCluster(t, 3)
+		k.each(len(k.servers), (*Server).KeepLeases)
+		hold := Acquire(t, t.Context(), redOf(k.clients))
+		k.each(2, func(s *Server) { s.Script("release", Fault{Lost: true}, Fault{Err: ErrDown}) })
+		began := time.Now()
+		err := hold.Release(t.Context())
+		assert.True(t, Classify(err).InDoubt, "%v", err)
+		assert.Equal(t, 2*time.Second, time.Since(began), "the budget of a member")
+		assert.Equal(t, 2, k.holders(hold.ID()))
+		Sleep(5 * time.Second)
+		k.requireFree(t)
+	})
+}
+
+// A server restarts without its data. The member is acquired again, under the same id.
+func TestRedRetakesAMemberThatForgotTheLock(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		act   func(k *cluster) // when the lock was forgotten
+		sleep time.Duration
+		want  int // servers that have the id then
+	}{
+		{"at once", func(*cluster) {}, 11 * time.Second, 3},
+		{"a rival's attempt holds it for a moment", func(k *cluster) {
+			k.servers[0].Seize("x", "other", 10*time.Second+50*ms) // the loss is found after 10 s
+		}, 11 * time.Second, 3},
+		{"held by another for a while", func(k *cluster) { k.servers[0].Seize("x", "other", 20*time.Second) },
+			35 * time.Second, 3},
+		{"held by another", func(k *cluster) { k.servers[0].Seize("x", "other", 0) }, 35 * time.Second, 2},
+		{
+			"an attempt is not answered", func(k *cluster) { k.servers[0].Script("acquire", Fault{Mute: true}) },
+			35 * time.Second, 3,
+		},
+		{
+			"not while too few others confirm", func(k *cluster) {
+				k.servers[1].OnEach(func(cmd Command) Fault { return Fault{Mute: cmd.Op == "check"} })
+			}, 35 * time.Second, 2,
+		},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				k.servers[0].Forget("x")
+				tt.act(k)
+				Sleep(tt.sleep)
+				assert.NoError(t, Carry(hold).Err())
+				assert.Equal(t, tt.want, k.holders(hold.ID()))
+				if tt.name == "not while too few others confirm" {
+					assert.Len(t, k.servers[0].Sent("acquire", ""), 1)
+				}
+				for _, s := range k.servers {
+					s.ResetFaults()
+				}
+				if tt.want == 3 { // one more may fail now
+					k.servers[1].Forget("x")
+					Sleep(time.Hour)
+					assert.NoError(t, Carry(hold).Err())
+					assert.Equal(t, 3, k.holders(hold.ID()))
+				}
+				Release(t, hold)
+				k.servers[0].Free("x")
+				Sleep(time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+// The joint hold ends while a member is being retaken: nothing is left.
+func TestReleaseDuringARetakeLeavesNothing(t *testing.T) {
+	for _, f := range []Fault{{Reply: 5 * time.Second}, {Mute: true}, {Delay: 5 * time.Second}, {Lost: true,
+		Copy: 20 * time.Second}} {
+		t.Run(fmt.Sprintf("%+v", f), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, _ *Server) {
+				k := newCluster(t, 3)
+				k.each(len(k.servers), (*Server).KeepLeases)
+				hold := Acquire(t, t.Context(), redOf(k.clients))
+				k.servers[0].Forget("x")
+				k.servers[0].Script("acquire", f)
+				Sleep(10*time.Second + 500*ms)
+				assert.Len(t, k.servers[0].Sent("acquire", ""), 2, "the retake is under way")
+				Release(t, hold)
+				Sleep(2 * time.Minute)
+				k.requireFree(t)
+			})
+		})
+	}
+}
+
+func TestAskAllNeedsEnoughAnswers(t *testing.T) {
+	fail := errors.New("failed")
+	for _, tt := range []struct {
+		name    string
+		answers []error
+		need    int
+		want    error
+	}{
+		{"all", []error{nil, nil, nil}, 3, nil},
+		{"enough", []error{nil, ErrNotHeld, nil}, 2, nil},
+		{"too few: not held", []error{nil, ErrNotHeld, ErrLost}, 2, ErrNotHeld},
+		{"too few: not acquired", []error{ErrNotAcquired, ErrNotAcquired, fail}, 2, ErrNotHeld},
+		{"errors", []error{nil, fail, ErrNotHeld}, 2, fail},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				err := joint.AskAll(t.Context(), c.Core, len(tt.answers), tt.need, 0, func(i int) error { return tt.answers[i] })
+				require.ErrorIs(t, err, tt.want)
+			})
+		})
+	}
+	t.Run("no answer within the limit", func(t *testing.T) {
+		Bubble(t, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			err := joint.AskAll(t.Context(), c.Core, 3, 3, time.Second,
+				func(i int) error { time.Sleep(time.Duration(i) * time.Minute); return nil })
+			require.ErrorIs(t, err, joint.ErrBudget)
+			assert.Equal(t, time.Second, s.Now())
+		})
+	})
+	t.Run("its context ends", func(t *testing.T) {
+		Bubble(t, func(t *testing.T, s *Server) {
+			c := s.Client(t, "a")
+			ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, ErrLost)
+			defer cancel()
+			err := joint.AskAll(ctx, c.Core, 3, 2, time.Minute,
+				func(i int) error { time.Sleep(time.Duration(i) * time.Hour); return nil })
+			require.ErrorIs(t, err, ErrLost)
+			require.NotErrorIs(t, err, ErrNotHeld, "the loss of another hold is no answer")
+		})
+	})
+}
+
+// spy notes what the attempts of a joint lock have been granted.
+type spy struct {
+	Driver
+	granted *joint.Ownership
+}
+
+func (d *spy) TryAcquire(ctx context.Context, q *Request) (Result, error) {
+	res, err := d.Driver.TryAcquire(ctx, q)
+	d.granted, _ = res.Holding.(*joint.Ownership)
+	return res, err
+}
+
+// A member that was acquired after the attempt was decided is released. How its hold ends says nothing
+// about the joint hold.
+func TestMemberThatNeverJoinedDoesNotCountAgainstTheJointHold(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		r := c.MultiOf("x", "y")
+		attempts := &spy{Driver: r.Driver}
+		r.Driver = attempts
+		hold := Acquire(t, t.Context(), r)
+		m := c.Lock("late")
+		q := m.NewRequest(NewTerms())
+		q.Group = attempts.granted
+		late, err := m.AcquireOutermost(t.Context(), q, nil)
+		require.NoError(t, err)
+		require.False(t, attempts.granted.Add(late), "the attempt is decided")
+		Release(t, late)
+		require.NoError(t, Carry(hold).Err())
+		require.NoError(t, hold.Check(t.Context()))
+		Release(t, hold)
+		s.RequireFree(t)
+	})
+}
+
+func TestMembersOfAJointLockAreInNoCohort(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		c := s.Client(t, "a")
+		holder := Acquire(t, t.Context(), c.Lock("x"), InCohort(time.Second))
+		call := StartAcquire(t, t.Context(), c.MultiOf("x", "y"), InCohort(time.Second))
+		waiter := StartAcquire(t, t.Context(), c.Lock("x"), InCohort(time.Second))
+		Release(t, holder)
+		hold := call.Wait()
+		assert.Equal(t, []string{hold.ID()}, s.IDs("x"), "all members have one id")
+		assert.Equal(t, []string{hold.ID()}, s.IDs("y"))
+		Release(t, hold)
+		assert.NotEqual(t, hold.ID(), waiter.Wait().ID())
+		Release(t, waiter.Hold)
+		s.RequireFree(t)
+	})
+}

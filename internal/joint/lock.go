@@ -1,0 +1,213 @@
+package joint
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
+
+// Lock is one lock made of several members. It is held while enough of them are. It has no keys of its
+// own: it acquires and releases its members, each on the member's client. It is immutable, and belongs to
+// the handle.
+type Lock struct {
+	engine.NoLease // the members have leases
+
+	Resource *engine.Resource
+	Members  []*engine.Resource // in the order in which a multi lock acquires them
+	Need     int                // how many members must be held
+	// Budgeted: no member is waited for longer than its budget, a tenth of the TTL.
+	Budgeted bool
+}
+
+// Budget is how long a member may take to answer; 0: as long as it takes.
+func (l *Lock) Budget(terms *engine.Terms) time.Duration {
+	ttl, _ := l.shortest(terms)
+	return l.budget(ttl)
+}
+
+// budget is Budget for members whose shortest TTL is ttl.
+func (l *Lock) budget(ttl time.Duration) time.Duration {
+	if !l.Budgeted {
+		return 0
+	}
+	return min(max(ttl/10, 100*time.Millisecond), 2*time.Second)
+}
+
+// shortest is the shortest TTL of the members, and the shortest limit of their holds; 0: no limit.
+func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
+	for i := range l.Members {
+		t := terms.ForMember(i)
+		if first := t.FirstTTL(); ttl == 0 || first < ttl {
+			ttl = first
+		}
+		if d := t.Limit(); d > 0 && (limit == 0 || d < limit) {
+			limit = d
+		}
+	}
+	return ttl, limit
+}
+
+// Rollback implements [engine.Driver]: it releases the members that q's last attempt acquired. Earlier attempts
+// have released theirs. It blocks for the answers; after the budget the rest goes on in the background.
+func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
+	if o, ok := q.State.(*attempts); ok && o.granted != nil {
+		o.granted.releaseMembers(ctx).count(ctx, o.granted.budget) // until ctx is done; then in the background
+		o.granted = nil
+	}
+	return nil
+}
+
+// attempts is the driver's state of a request for a joint lock. The goroutine that uses the request
+// owns it.
+type attempts struct {
+	granted *Ownership    // the result of the last attempt, if it was granted
+	split   time.Duration // how long the last attempt took, if rivals held some members each; else 0
+}
+
+// stateOf returns the state of q, and makes it on the first attempt.
+func stateOf(q *engine.Request) *attempts {
+	s, ok := q.State.(*attempts)
+	if !ok {
+		s = &attempts{}
+		q.State = s
+	}
+	return s
+}
+
+// Release implements [engine.Driver]. The engine releases the members instead.
+func (l *Lock) Release(context.Context, *engine.Ownership, int, engine.Next) (engine.Released, error) {
+	return engine.Released{}, engine.ErrUnsupported
+}
+
+// outer is Traits.Outer of a joint lock: the live joint hold that ctx carries, or nil.
+func (l *Lock) outer(ctx context.Context) (*engine.Hold, error) {
+	hold, _ := engine.HoldFrom(ctx, l.Resource.Key)
+	return hold, nil
+}
+
+// carriedID is the id of the members' holds that ctx carries; "" if it carries none. It fails if they
+// have different ids, because a joint hold has one id in all members.
+func (l *Lock) carriedID(ctx context.Context) (id string, err error) {
+	for _, m := range l.Members {
+		outer, err := m.Outer(ctx)
+		switch {
+		case err != nil:
+			return "", err
+		case outer == nil:
+		case id != "" && id != outer.ID():
+			return "", fmt.Errorf("%w: the context carries holds of members that have different ids", engine.ErrDeadlock)
+		default:
+			id = outer.ID()
+		}
+	}
+	return id, nil
+}
+
+// beginAttempt begins one more attempt for q. Each attempt has an id of its own, because the releases of
+// an earlier one may still be under way. With the same id they would free the members of the new attempt:
+//
+//	attempt 1                         attempt 2
+//	acquires A, is refused B
+//	releases A: no reply
+//	                                  acquires A
+//	releases A again, is answered
+//	                                  (A is free, and attempt 2 counts it)
+//
+// If ctx carries a hold of a member, the id is that hold's: a joint hold has one id in all members.
+func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership, error) {
+	ttl, limit := l.shortest(q.Terms)
+	q.TTL = ttl
+	if !l.Budgeted { // a red lock counts the answers of its members
+		q.ShareContact()
+	}
+	o := &Ownership{lock: l, ID: q.ID, need: l.Need, budget: l.budget(ttl), shortest: limit, terms: q.Terms}
+	if q.Shared {
+		return o, nil
+	}
+	id, err := l.carriedID(ctx)
+	if err != nil {
+		return nil, err
+	}
+	o.carried = id != ""
+	if !o.carried {
+		id = l.Resource.Core.NewOwner().ID
+	}
+	o.ID, q.ID = id, id
+	return o, nil
+}
+
+// acquireMember acquires the i-th member for o: under a hold of it that ctx carries, or as an outermost
+// request. It blocks as long as w allows. It registers with the member's client, which may close
+// independently of the joint lock's client.
+func (o *Ownership) acquireMember(
+	ctx context.Context, i int, q *engine.Request, w engine.Wait,
+) (hold *engine.Hold, err error) {
+	m := o.lock.Members[i]
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%s %q: %w", m.Kind, m.Name, err)
+		}
+	}()
+	if m.Core.IsClosing() {
+		return nil, engine.ErrClosed
+	}
+	if err = m.Core.Begin(ctx); err != nil {
+		return nil, err
+	}
+	defer m.Core.Leave()
+	terms := q.Terms.ForMember(i)
+	if terms.Wait >= 0 && !w.IsSingleTry() {
+		w = w.Within(terms.Wait)
+	}
+	mine := m.NewRequest(terms)
+	mine.Wait, mine.Group = w, o
+	if !o.lock.Budgeted {
+		mine.NoteFor(q)
+	}
+	if !q.Shared { // an id that the caller names ignores the holds in ctx
+		if hold, err := m.AcquireNested(ctx, mine); hold != nil || err != nil {
+			return hold, err
+		}
+	}
+	mine.Name(o.ID, q.Shared || o.carried)
+	// Siblings under the same hold may want the same member, and would all enter by the same id. Only
+	// one of them may.
+	mine.NonReentrant = mine.NonReentrant || o.carried
+	hold, err = m.AcquireOutermost(ctx, mine, nil)
+	if o.carried && errors.Is(err, engine.ErrDeadlock) {
+		err = fmt.Errorf("%w: %w", engine.ErrNotAcquired, errYield)
+	}
+	return hold, err
+}
+
+// acquireAndAdd acquires the i-th member and adds it to o. The attempt may have ended meanwhile: then the
+// late hold is released at once. Otherwise nobody would release it.
+func (o *Ownership) acquireAndAdd(ctx context.Context, i int, q *engine.Request, w engine.Wait) error {
+	hold, err := o.acquireMember(ctx, i, q, w)
+	if err != nil || o.add(hold) {
+		return err
+	}
+	_ = hold.Release(ctx) // goes on in the background if it must
+	return o.core().Unanswered(errTooLate)
+}
+
+// retryQueue returns a queue for a joint request that has no message to wait for. Its pauses grow from a
+// few milliseconds to half a second, at random, so that rivals do not come back together.
+func (l *Lock) retryQueue() engine.Queue {
+	return l.Resource.Core.PrivateQueue(l.Resource, func(n int) time.Duration {
+		return time.Millisecond + rand.N(10*time.Millisecond<<min(n, 6)) //nolint:gosec // jitter
+	})
+}
+
+// Reasons for which an attempt fails, or stops waiting for a member. Users see the texts only.
+var (
+	// errYield: an attempt gave up so that a rival may go first. It may be repeated soon.
+	errYield   = errors.New("gave way to another")
+	errTooLate = errors.New("acquired too late")
+	errBudget  = errors.New("no answer within the budget of a member")
+)

@@ -1,0 +1,325 @@
+package joint
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
+
+// Ownership is the ownership behind a hold of a joint lock: one hold of each member, of which enough
+// must be live. Each is renewed by its own client.
+//
+//	open    attempts add holds
+//	sealed  the attempt is over: a late hold is refused, and released by its attempt
+//	closed  the joint hold ends: the ends of the members' holds have no effect any longer
+//
+// An attempt makes it. It seals it when enough members are acquired, and closes it otherwise.
+type Ownership struct {
+	lock    *Lock
+	ID      string // the owner in every member
+	carried bool   // the id is that of a hold in the caller's context
+	need    int
+	budget  time.Duration // how long a member may take to answer; 0: as long as it takes
+	terms   *engine.Terms
+	// shortest is the shortest time that a member may last; 0: no limit.
+	shortest time.Duration
+
+	mu     sync.Mutex     // guards the rest; Hold.mu may be taken while it is held
+	holds  []*engine.Hold // of members
+	sealed bool           // add refuses further holds
+	closed bool           // released, detached or lost
+	h      *engine.Hold   // the user's hold, once it has joined; does not change then
+	asking int            // calls of Check and Extend under way, which report a loss themselves
+	// unreported: a loss ended the hold while a call was asking, and its event is not emitted yet.
+	unreported bool
+	retakes    retakes // of lost members
+}
+
+// NewOwnership returns an ownership without members, for a takeover: the caller adds the members
+// whose owner it has replaced on the server (ReplaceMember), and makes the hold (Adopted).
+func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
+	return &Ownership{lock: l, ID: q.ID, need: l.Need, budget: l.Budget(q.Terms), terms: q.Terms}
+}
+
+// ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does
+// not block. If o is closed already, the member is left to its lease.
+func (o *Ownership) ReplaceMember(ctx context.Context, m *engine.Resource, q *engine.Request, sent time.Time) error {
+	q.Group = o
+	hold, err := m.Adopted(ctx, q, sent)
+	if err == nil && !o.add(hold) {
+		hold.Detach()
+	}
+	return err
+}
+
+// Adopted returns the user's hold of o. If it cannot be made, the members are left to their leases.
+func (o *Ownership) Adopted(ctx context.Context, q *engine.Request) (*engine.Hold, error) {
+	hold, err := o.lock.Resource.NewHold(ctx, q, o.granted())
+	if err != nil {
+		o.DetachMembers()
+	}
+	return hold, err
+}
+
+// DetachMembers closes o and leaves its members to their leases.
+func (o *Ownership) DetachMembers() {
+	for _, hold := range o.close() {
+		hold.Detach()
+	}
+}
+
+func (o *Ownership) core() *engine.Core { return o.lock.Resource.Core }
+
+// OwnerID implements [engine.Holding].
+func (o *Ownership) OwnerID() string { return o.ID }
+
+// granted is the result of an attempt that has acquired enough members.
+func (o *Ownership) granted() engine.Result {
+	return engine.Result{Granted: true, Sent: time.Now(), Holding: o}
+}
+
+// add adds a member's hold. It reports false if o is sealed: then the caller must release the hold.
+func (o *Ownership) add(hold *engine.Hold) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.sealed {
+		return false
+	}
+	o.holds = append(o.holds, hold)
+	return true
+}
+
+// seal refuses further holds. The attempt calls it when it has decided.
+func (o *Ownership) seal() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.sealed = true
+}
+
+// close seals o, ends its retakes, and returns its members' holds. From now on their ends do not end the
+// joint hold. It may be called more than once.
+func (o *Ownership) close() []*engine.Hold {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.end()
+	return slices.Clone(o.holds)
+}
+
+// end is close for callers that hold mu.
+func (o *Ownership) end() {
+	if !o.closed {
+		o.sealed, o.closed = true, true
+		o.retakes.stop()
+	}
+}
+
+// memberHolds returns a copy of the members' holds, for callers that must not hold mu.
+func (o *Ownership) memberHolds() []*engine.Hold {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.holds)
+}
+
+// tooFew reports whether fewer members are live than needed. mu is held; it takes the mutex of each hold.
+func (o *Ownership) tooFew() bool {
+	live := 0
+	for _, hold := range o.holds {
+		if hold.IsLive() {
+			live++
+		}
+	}
+	return live < o.need
+}
+
+// enough reports whether enough members were acquired and are still live.
+func (o *Ownership) enough() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return !o.tooFew()
+}
+
+// MemberEnded implements [engine.Group]. The joint hold is lost as soon as too few members are live. The
+// others may have ended by a loss, by a user's Release of a member, or because a member's client
+// closed. A red lock with enough members left retakes a lost one.
+//
+// Holds of an attempt that has no joint hold yet are ignored here, and so are holds that were refused by
+// add: Join looks at the members again. The caller holds no mutex.
+func (o *Ownership) MemberEnded(member *engine.Hold, cause error) {
+	o.mu.Lock()
+	// The client that ends its holds ends the joint hold too, with ErrClosed.
+	closing := errors.Is(cause, engine.ErrClosed) && member.Resource().Core == o.core()
+	if o.closed || o.h == nil || !slices.Contains(o.holds, member) || closing {
+		o.mu.Unlock()
+		return
+	}
+	lost, asking := o.tooFew(), o.asking > 0
+	if lost {
+		o.end()
+		o.unreported = asking
+	}
+	o.mu.Unlock()
+	loss := o.Loss()
+	switch {
+	case lost && asking:
+		// A Check or Extend is under way, and reports the loss before it returns. The hold ends now all
+		// the same, because that call may wait for a silent member.
+		_ = o.h.LoseUnreported(loss)
+	case lost:
+		o.h.LoseInBackground(loss)
+	case errors.Is(cause, engine.ErrLost):
+		o.retakeLater()
+	}
+}
+
+// Join implements [engine.Holding]: h is the user's hold. Members may have ended before h existed, and
+// MemberEnded could do nothing then. So Join looks at them again.
+func (o *Ownership) Join(h *engine.Hold) {
+	o.mu.Lock()
+	o.h = h
+	lost, someLost := o.tooFew(), false
+	for _, member := range o.holds {
+		member.JoinAs(h)
+		someLost = someLost || member.IsLostUnreleased()
+	}
+	o.mu.Unlock()
+	switch {
+	case lost:
+		o.close()
+		h.LoseInBackground(o.Loss())
+	case someLost:
+		o.retakeLater()
+	}
+}
+
+// ValidUntil implements [engine.Holding]: the instant at which too few members are left if no server answers
+// before. Once too few are live, the ended members count with the last end of their validity.
+func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
+	var ends, ended []time.Time
+	for _, member := range o.memberHolds() {
+		if member.IsLive() {
+			ends = append(ends, member.ValidUntil())
+		} else {
+			ended = append(ended, member.ValidUntil())
+		}
+	}
+	if len(ends) < o.need {
+		ends = append(ends, ended...)
+	}
+	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
+	return ends[o.need-1]
+}
+
+// Member implements [engine.Holding]: the live hold of the member that key names; nil if there is none.
+func (o *Ownership) Member(key *engine.Key) *engine.Hold {
+	for _, member := range o.memberHolds() {
+		if *member.Resource().Key == *key && member.IsLive() {
+			return member
+		}
+	}
+	return nil
+}
+
+// Forget implements [engine.Holding]: the members are left to their leases.
+func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
+
+// Release implements [engine.Holding]: it releases all members, and blocks for their answers, for the budget at
+// most. Silent members are released in the background.
+func (o *Ownership) Release(ctx context.Context, _ *engine.Hold) (lost bool, err error) {
+	return o.decide(o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget))
+}
+
+// Abandon implements [engine.Holding]: the joint hold was lost, and its user has called Release. The members that
+// are left must be released too.
+func (o *Ownership) Abandon(ctx context.Context) {
+	o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget)
+}
+
+// releaseMembers starts to release all members at the same time, even if ctx is done. It does not block.
+// The caller decides how long it waits for the answers; the rest goes on in the background.
+func (o *Ownership) releaseMembers(ctx context.Context) *fanOut {
+	holds := o.close()
+	return newFanOut(o.core(), len(holds), func(i int) error {
+		return describe(holds[i], "release", holds[i].Release(ctx))
+	})
+}
+
+// describe adds the member's name to an error.
+func describe(member *engine.Hold, operation string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return member.Resource().Core.Describe(member.Resource(), operation, err)
+}
+
+// Check implements [engine.Holding].
+func (o *Ownership) Check(ctx context.Context) error {
+	return o.ask(ctx, func(member *engine.Hold) error { return describe(member, "check", member.Check(ctx)) })
+}
+
+// Extend implements [engine.Holding].
+func (o *Ownership) Extend(ctx context.Context, _ *engine.Hold, d time.Duration) error {
+	return o.ask(ctx, func(member *engine.Hold) error { return describe(member, "extend", member.Extend(ctx, d, nil)) })
+}
+
+// ask runs f, a Check or an Extend, for all members, and blocks for the answers, for the budget at most.
+// If too few members are left, it ends the joint hold and emits the event before it returns.
+//
+// A member may also be lost while ask waits. MemberEnded then ends the hold at once and leaves the event
+// to ask (unreported), so that there is one event, and the call that found the loss reports it.
+func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
+	o.mu.Lock()
+	o.asking++
+	holds := slices.Clone(o.holds)
+	o.mu.Unlock()
+	fan := newFanOut(o.core(), len(holds), func(i int) error { return f(holds[i]) })
+	lost, err := o.decide(fan.count(ctx, o.budget))
+	o.mu.Lock()
+	o.asking--
+	unreported := o.unreported
+	o.unreported = false
+	lost = lost || unreported || (o.tooFew() && !o.closed)
+	o.mu.Unlock()
+	if !lost {
+		return err
+	}
+	o.close()
+	loss := o.Loss()
+	if !unreported {
+		return o.h.Lose(ctx, loss)
+	}
+	err = o.h.LoseUnreported(loss) // unless MemberEnded was first
+	if errors.Is(err, engine.ErrLost) {
+		o.h.ReportLoss(ctx, loss, err)
+	}
+	return err
+}
+
+// Loss implements [engine.Holding]: too few members are left. A member that the user has released, or whose client
+// was closed, is a reason too. It stands there as text: the joint hold itself was neither released nor closed.
+func (o *Ownership) Loss() engine.Loss {
+	loss := engine.Loss{Reason: engine.LossMembers}
+	for _, member := range o.memberHolds() {
+		if cause := member.Ended(); errors.Is(cause, engine.ErrLost) {
+			loss.Members = append(loss.Members, cause)
+		} else if cause != nil {
+			loss.Members = append(loss.Members, errors.New(describe(member, "hold", cause).Error()))
+		}
+	}
+	return loss
+}
+
+// decide turns counted answers into a result. lost: so many members refused that too few are left. An
+// error: too few answered, and the silent ones may hold the lock or not.
+func (o *Ownership) decide(v votes) (lost bool, err error) {
+	switch {
+	case v.yes >= o.need:
+		return false, nil
+	case v.yes+len(v.failed) < o.need:
+		return true, nil
+	}
+	return false, errors.Join(v.failed...)
+}

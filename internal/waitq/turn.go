@@ -1,0 +1,209 @@
+package waitq
+
+import "time"
+
+// When it is the turn of other clients.
+//
+// A client that has had a lock for long enough frees it for the others, and its head stands back. A turn
+// says for how long: until the others have released, or until a time, whichever comes first. The time
+// bounds how long the lock can be idle, whatever the messages say. They may be lost, one message may speak
+// for several releases, and a client that was counted may have stopped waiting.
+//
+//	a release leaves the lock to others -> their turn -> they have released:    the head tries
+//	a message gives another its turn    ->            -> the time is over:      the head tries
+//	                                                  -> messages were missed:  the head tries
+//
+// While it lasts, the head tries when it is due, and not because of messages.
+
+const (
+	// MaxTurn is how long a turn lasts at most. A client with a round trip of 80 ms is in time, and a lock
+	// with waiters is idle for less than 100 ms.
+	MaxTurn = 85 * time.Millisecond
+	// FirstLook is when a client without a place in line tries after a streak, in case the others have
+	// stopped waiting.
+	FirstLook = time.Millisecond
+	// MaxStreakCount and MaxStreak are the limits of a streak: how often, and for how long, the waiters of one
+	// client may hand a lock off to each other while other clients wait. The idea is lock cohorting (Dice,
+	// Marathe and Shavit, 2012).
+	MaxStreakCount = 16
+	MaxStreak      = 10 * time.Millisecond
+)
+
+// Turn is a turn of other clients. The zero value: it is nobody's turn, so each message makes the head try.
+type Turn struct {
+	until time.Time     // it ends then
+	lasts time.Duration // for each of the others
+	left  int           // releases of others after which it ends
+	// told: that many of the next messages are of releases that this client knows of. They were its own, or a
+	// message at its place came first.
+	told int
+	due  time.Time // when the head must try; zero: it has tried since the last release
+}
+
+// What is a kind of event.
+type What uint8
+
+// The events of a turn.
+const (
+	Missed     What = iota // messages may have been lost, or whether the lock is free is not known
+	Left                   // a release is about to leave the lock to other clients
+	Answered               // the reply to that release
+	Heard                  // a message of a release
+	OurTurn                // a message at this client's place: it is its turn
+	OthersTurn             // a message at this client's place: it is another client's turn
+	Trying                 // an attempt of the head begins
+	Granted                // a waiter has the lock
+)
+
+// Event is what happens, and when.
+type Event struct {
+	What What
+	Now  time.Time
+	// Left, Answered: how long the client may pass the lock on without a command; 0: it does not.
+	Cohort time.Duration
+	// Left, OurTurn: the message of the release is still to come.
+	Told bool
+	// Answered: when the release was sent, and how many other clients were told of it.
+	Sent   time.Time
+	Others int
+	// Answered: the others acquire one after another, and this client hears each of their releases.
+	OneByOne bool
+}
+
+// Do is what the head of the queue should do.
+type Do uint8
+
+// What the head should do.
+const (
+	Nothing   Do = iota // it goes on as it was
+	TryNow              // try now
+	TryWithin           // try by itself after a pause, if it would not do so before
+	TryAfter            // try by itself after a pause, and not before
+)
+
+// Action is what the head should do, and after which pause.
+type Action struct {
+	Do    Do
+	Pause time.Duration
+}
+
+// On takes an event in, and returns what the head should do.
+//
+// Where the others acquire one after another, each of them has a turn. With two others, X and Y:
+//
+//  1. our release: not for us. X acquires.
+//  2. X releases:  not for us. Y acquires.
+//  3. Y releases:  the head tries.
+//
+// A client in line is told when its turn comes again, and writers are told by the last reader: for both, the
+// first release of another client ends the turn.
+func (t *Turn) On(e Event) Action {
+	switch e.What {
+	case Left:
+		// Before the command is sent: its message may come before its reply, and would make our head try.
+		t.begin(e.Now, OthersTurnFor(e.Cohort), 1, e.Told)
+		return Action{}
+	case Answered:
+		return t.answered(e)
+	case Heard:
+		return t.hear(e.Now)
+	case OthersTurn: // a listener hears the message of the same release, too
+		t.begin(e.Now, MaxTurn, 1, true)
+		return Action{TryWithin, MaxTurn}
+	case OurTurn:
+		t.begin(e.Now, MaxTurn, 0, e.Told)
+		t.due = time.Time{}
+	case Trying:
+		t.due = time.Time{}
+		return Action{}
+	case Granted:
+		// The turn of others is over. The message of the release that made the head try may still come.
+		t.left, t.due = 0, time.Time{}
+		return Action{}
+	default:
+		*t = Turn{}
+	}
+	return Action{Do: TryNow}
+}
+
+// begin begins a turn of others. told: the message of the release with which it begins is still to come. Messages
+// that the last turn has waited for may still come, too.
+func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) {
+	if !now.Before(t.until) {
+		t.told = 0
+	}
+	if told {
+		t.told++
+	}
+	t.until, t.lasts, t.left = now.Add(lasts), lasts, others
+	t.due = t.until
+}
+
+// answered decides how long the head stands back, counted from when the release was sent, because the lock has
+// been free since then. A turn may be over by then.
+func (t *Turn) answered(e Event) Action {
+	if t.until.IsZero() {
+		return Action{}
+	}
+	lasts := OthersTurnFor(e.Cohort)
+	look := lasts
+	switch {
+	case e.Others > 0 && e.OneByOne:
+		t.left = e.Others
+		if e.Cohort == 0 {
+			look = FirstLook
+		}
+	case e.Others <= 0:
+		lasts = UnknownTurnFor(e.Cohort)
+		look = lasts
+	}
+	t.until, t.due = e.Sent.Add(lasts), e.Sent.Add(look)
+	if !e.Now.Before(t.due) {
+		*t = Turn{}
+		return Action{Do: TryNow}
+	}
+	return Action{TryAfter, t.due.Sub(e.Now)}
+}
+
+// hear receives a message of a release.
+func (t *Turn) hear(now time.Time) Action {
+	switch {
+	case !now.Before(t.until): // it is over, or there is none
+	case t.told > 0:
+		t.told--
+		t.due = t.until
+		return Action{TryWithin, t.due.Sub(now)}
+	case t.left > 1:
+		t.left--
+		t.until = now.Add(t.lasts)
+		t.due = t.until
+		return Action{TryWithin, t.due.Sub(now)}
+	}
+	*t = Turn{}
+	return Action{Do: TryNow}
+}
+
+// Pause returns how long the head may pause after a refusal: d, or less if a release was left to others since
+// its attempt began.
+func (t *Turn) Pause(now time.Time, d time.Duration) time.Duration {
+	if t.due.IsZero() {
+		return d
+	}
+	return min(d, t.due.Sub(now))
+}
+
+// OthersTurnFor is how long a turn lasts after a client had the lock for up to cohort; 0: for a streak. It is as
+// long as the cohort, but at most MaxTurn. So a client that is far away is in time, and one that never comes
+// costs at most half of the time.
+func OthersTurnFor(cohort time.Duration) time.Duration { return min(max(cohort, MaxStreak), MaxTurn) }
+
+// UnknownTurnFor is how long a lock stays free after a cohort if no other client is known to wait. Redisson's
+// SpinLock polls without a trace, and then finds the lock free about as often as without cohorts. 0: a turn that
+// is too short for a timer.
+func UnknownTurnFor(cohort time.Duration) time.Duration {
+	d := min(cohort/100, MaxTurn)
+	if d < time.Millisecond {
+		return 0
+	}
+	return d
+}

@@ -1,0 +1,230 @@
+package waitq
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+)
+
+const ms = time.Millisecond
+
+// Each case is a turn of others, and the events after it. An event is a message of a release ("hear"), the start of
+// an attempt ("try"), its refusal ("refused") or its grant, or the next release that leaves the lock to others.
+func TestTurnOfOthers(t *testing.T) {
+	type event struct {
+		at    time.Duration
+		what  string
+		tries bool          // hear: the head tries now
+		due   time.Duration // when it tries by itself; 0: as if there were no turn
+	}
+	const lasts = 50 * ms
+	for _, tt := range []struct {
+		name   string
+		others int
+		told   bool
+		events []event
+	}{
+		{"no message comes", 1, true, []event{{50 * ms, "hear", true, 0}}},
+		{"another client releases", 1, true, []event{{0, "hear", false, 50 * ms}, {10 * ms, "hear", true, 0}}},
+		{"our message is lost", 1, true, []event{{10 * ms, "hear", false, 50 * ms}, {50 * ms, "hear", true, 0}}},
+		{"our message comes when the turn is over", 1, true, []event{{60 * ms, "hear", true, 0}}},
+		{"quiet, so the first message is of another's release", 1, false, []event{{10 * ms, "hear", true, 0}}},
+		{"two others: each has the whole time", 2, true, []event{
+			{0, "hear", false, 50 * ms}, {40 * ms, "hear", false, 90 * ms}, {80 * ms, "hear", true, 0},
+		}},
+		{"two others, one of which does not come", 2, true, []event{
+			{0, "hear", false, 50 * ms}, {40 * ms, "hear", false, 90 * ms}, {90 * ms, "hear", true, 0},
+		}},
+		{"one message for two releases, as of readers", 2, true, []event{
+			{0, "hear", false, 50 * ms}, {10 * ms, "hear", false, 60 * ms}, {60 * ms, "hear", true, 0},
+		}},
+		{"a refusal within the turn, after all messages", 2, true, []event{
+			{0, "hear", false, 50 * ms}, {ms, "try", false, 0}, {2 * ms, "refused", false, 0},
+			{40 * ms, "hear", false, 90 * ms},
+		}},
+		{"a refusal that is older than the last message", 2, true, []event{
+			{0, "hear", false, 50 * ms}, {ms, "try", false, 0}, {10 * ms, "hear", false, 60 * ms},
+			{11 * ms, "refused", false, 60 * ms},
+		}},
+		{"a refusal that is older than our release", 1, true, []event{{ms, "refused", false, 50 * ms}}},
+		{"granted, before the message that we were told of", 1, true, []event{
+			{0, "granted", false, 0}, {ms, "hear", false, 50 * ms}, {2 * ms, "hear", true, 0},
+		}},
+		{"both our messages come late", 1, true, []event{
+			{ms, "granted", false, 0}, {10 * ms, "release", false, 60 * ms}, {11 * ms, "hear", false, 60 * ms},
+			{12 * ms, "hear", false, 60 * ms}, {13 * ms, "hear", true, 0},
+		}},
+		{"the message of an earlier release was lost", 1, true, []event{
+			{60 * ms, "release", false, 110 * ms}, {61 * ms, "hear", false, 110 * ms}, {62 * ms, "hear", true, 0},
+		}},
+		{"granted, and the next message is heard", 2, false, []event{{0, "granted", false, 0}, {ms, "hear", true, 0}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			start := time.Now()
+			var turn Turn
+			turn.begin(start, lasts, tt.others, tt.told)
+			for _, e := range tt.events {
+				now := start.Add(e.at)
+				switch e.what {
+				case "hear":
+					assert.Equal(t, e.tries, turn.On(Event{What: Heard, Now: now}).Do == TryNow, "%v", e)
+				case "try":
+					assert.Zero(t, turn.On(Event{What: Trying, Now: now}))
+				case "release": // after another turn of ours
+					turn.On(Event{What: Left, Now: now, Cohort: lasts, Told: true})
+				case "granted":
+					assert.Zero(t, turn.On(Event{What: Granted, Now: now}))
+				}
+				pause := time.Hour
+				if e.due > 0 {
+					pause = e.due - e.at
+				}
+				assert.Equal(t, pause, turn.Pause(now, time.Hour), "%v", e)
+			}
+		})
+	}
+}
+
+func TestLengthOfATurn(t *testing.T) {
+	assert.Less(t, MaxTurn, 100*ms, "a lock with waiters is not idle for longer")
+	for _, tt := range []struct{ cohort, others, unknown time.Duration }{
+		{0, MaxStreak, 0},
+		{5 * ms, MaxStreak, 0},
+		{50 * ms, 50 * ms, 0},
+		{300 * ms, MaxTurn, 3 * ms},
+		{time.Hour, MaxTurn, MaxTurn},
+	} {
+		assert.Equal(t, tt.others, OthersTurnFor(tt.cohort), "%v", tt.cohort)
+		assert.Equal(t, tt.unknown, UnknownTurnFor(tt.cohort), "%v", tt.cohort)
+	}
+}
+
+// Each case is the reply to a release that was sent 2 ms ago and left the lock to other clients.
+func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
+	const cohort = 50 * ms
+	for _, tt := range []struct {
+		name     string
+		cohort   time.Duration
+		others   int
+		oneByOne bool
+		want     Action
+		hear     []Do // what the next messages lead to
+	}{
+		{"nobody else waits", 0, 0, true, Action{Do: TryNow}, []Do{TryNow}},
+		{"nobody is known to wait, after a short cohort", cohort, 0, true, Action{Do: TryNow}, []Do{TryNow}},
+		{"nobody is known to wait, after a long cohort", time.Second, 0, true, Action{TryAfter, 8 * ms}, []Do{TryNow}},
+		{"after a streak: a look, in case they have gone", 0, 2, true, Action{Do: TryNow}, []Do{TryNow}},
+		{"one other", cohort, 1, true, Action{TryAfter, 48 * ms}, []Do{TryNow}},
+		{"three others, one by one", cohort, 3, true, Action{TryAfter, 48 * ms}, []Do{TryWithin, TryWithin, TryNow}},
+		{"three others, all at once", cohort, 3, false, Action{TryAfter, 48 * ms}, []Do{TryNow}},
+		{"no turn is longer than the longest", time.Hour, 1, false, Action{TryAfter, MaxTurn - 2*ms}, []Do{TryNow}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			sent := time.Now()
+			now := sent.Add(2 * ms)
+			var turn Turn
+			assert.Zero(t, turn.On(Event{What: Left, Now: sent, Cohort: tt.cohort}))
+			got := turn.On(Event{
+				What: Answered, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others, OneByOne: tt.oneByOne,
+			})
+			assert.Equal(t, tt.want, got)
+			for _, want := range tt.hear {
+				assert.Equal(t, want, turn.On(Event{What: Heard, Now: now}).Do)
+			}
+		})
+	}
+}
+
+// Without a turn each message makes the head try. So does the news that messages may have been lost, and the reply
+// to a release after which the head has tried already.
+func TestWithoutATurnTheHeadTries(t *testing.T) {
+	now := time.Now()
+	var turn Turn
+	assert.Equal(t, Action{Do: TryNow}, turn.On(Event{What: Heard, Now: now}))
+	assert.Equal(t, Action{Do: TryNow}, turn.On(Event{What: OurTurn, Now: now, Told: true}))
+	assert.Equal(t, Action{TryWithin, MaxTurn}, turn.On(Event{What: OthersTurn, Now: now}))
+	assert.Equal(t, Action{Do: TryNow}, turn.On(Event{What: Missed}))
+	assert.Zero(t, turn)
+	turn.On(Event{What: Left, Now: now})
+	turn.On(Event{What: Heard, Now: now})
+	assert.Zero(t, turn.On(Event{What: Answered, Now: now, Sent: now, Others: 1}))
+}
+
+// Whatever comes in whatever order: after each event that may have freed the lock, the head tries at once or within
+// MaxTurn, so the lock is never idle for 100 ms with waiters. No message is eaten: the head tries because of it, or
+// when the others have had their turn. And it stands back for as many messages as there were releases of others.
+func TestTheLockIsNeverIdleForLong(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		start := time.Now()
+		now := start
+		var turn Turn
+		var tryAt time.Time // when the head tries by itself; zero: at the next slow poll only
+		var pending bool    // a release was sent, and is not answered
+		patience := 0       // messages for which the head may stand back
+		for range rapid.IntRange(1, 40).Draw(t, "events") {
+			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Microsecond, ms, 9 * ms, 40 * ms, 90 * ms}).Draw(t, "pause"))
+			if !tryAt.IsZero() && !now.Before(tryAt) { // the alarm was first
+				now, tryAt = tryAt, time.Time{}
+				turn.On(Event{What: Trying, Now: now})
+			}
+			e := Event{Now: now, What: rapid.SampledFrom([]What{
+				Missed, Left, Answered, Heard, Heard, Heard, OurTurn, OthersTurn, Trying, Granted,
+			}).Draw(t, "what")}
+			switch e.What {
+			case Left:
+				if pending {
+					continue
+				}
+				pending, e.Told = true, rapid.Bool().Draw(t, "told")
+			case Answered:
+				if !pending {
+					continue
+				}
+				pending, e.Sent = false, now.Add(-rapid.SampledFrom([]time.Duration{0, ms, 80 * ms}).Draw(t, "took"))
+				e.Others = rapid.IntRange(-1, 4).Draw(t, "others")
+				e.OneByOne = rapid.Bool().Draw(t, "one by one")
+			case OurTurn:
+				e.Told = rapid.Bool().Draw(t, "told")
+			default:
+			}
+			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
+			before := turn
+			action := turn.On(e)
+			switch action.Do {
+			case TryNow:
+				tryAt = time.Time{}
+			case TryWithin, TryAfter:
+				if action.Pause <= 0 || action.Pause > MaxTurn {
+					t.Fatalf("%v: it pauses for %v", e, action.Pause)
+				}
+				if at := now.Add(action.Pause); action.Do == TryAfter || tryAt.IsZero() || at.Before(tryAt) {
+					tryAt = at
+				}
+			case Nothing:
+				if e.What == Heard || e.What == Missed || e.What == OthersTurn || e.What == OurTurn {
+					t.Fatalf("%v was eaten", e)
+				}
+				if e.What == Answered && before != (Turn{}) {
+					t.Fatalf("%v: nobody knows when the head tries", e)
+				}
+			}
+			if pause := turn.Pause(now, time.Second); pause > time.Second {
+				t.Fatalf("a refusal makes it pause for %v", pause)
+			}
+			switch e.What {
+			case Left, OurTurn, OthersTurn:
+				patience += 2
+			case Answered:
+				patience += max(e.Others, 0)
+			case Heard:
+				if patience--; action.Do != TryNow && patience < 0 {
+					t.Fatalf("it stands back for more messages than there were releases")
+				}
+			default:
+			}
+			patience = max(patience, 0)
+		}
+	})
+}
