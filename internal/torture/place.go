@@ -36,7 +36,7 @@ var moments = map[string][]*scripts.Script{
 	},
 	momentRelease: {
 		scripts.Load("lock/release"), scripts.Load("lock/release_shared"),
-		scripts.Load("lock/release_shared", "fairlock"), scripts.Load("fairlock/release"),
+		scripts.Load("fairlock/release_shared"), scripts.Load("fairlock/release"),
 		scripts.Load("rwlock/read_release"), scripts.Load("rwlock/write_release"),
 		scripts.Load("semaphore/release"), scripts.Load("permitsemaphore/release"),
 	},
