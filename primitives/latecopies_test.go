@@ -176,6 +176,7 @@ func TestC16CopiesOfThreeMinutesChangeNothing(t *testing.T) {
 	t.Parallel()
 	for _, tt := range lateCopies() {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			t.Run("embedded", func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { tt.run(t, redistest.Embedded(t)) })
 			})
