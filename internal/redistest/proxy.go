@@ -316,6 +316,17 @@ func (p *Proxy) Duplicate(match Match) {
 	p.add(&rule{effect: sendTwice, match: match, fires: always})
 }
 
+// Watch calls seen for each command that the proxy receives, before it is forwarded, until stop is called or
+// Heal ends the faults. seen must not block, and must not call the proxy.
+func (p *Proxy) Watch(seen func(args []string)) (stop func()) {
+	r := &rule{match: func(args []string) bool {
+		seen(args)
+		return false
+	}, fires: always}
+	p.add(r)
+	return func() { p.remove(r) }
+}
+
 // BlackHole discards all data in both directions. The server receives no
 // commands. Connections stay open, even if the server dies. New connections are
 // accepted and get no replies.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/anishathalye/porcupine"
@@ -15,7 +14,6 @@ const (
 	promptness = 50 * time.Millisecond  // of doc/contract.md, C5
 	tolerance  = 250 * time.Millisecond // for the scheduler, beyond the stalls that were seen
 	notice     = 200 * time.Millisecond // of doc/contract.md, C15: a holder learns of a takeover
-	patience   = 3 * time.Second        // for a waiter of a lock that nobody can hold: it polls once a second
 	recovery   = 3 * time.Second        // to connect again, and to poll, after a fault
 	solving    = 20 * time.Second       // for porcupine, for one name
 )
@@ -40,6 +38,12 @@ const (
 	checkReason   = "loss"        // a hold was lost without a reason
 	checkNotice   = "notice"      // the holder learned of a loss too late
 	checkFree     = "wait"        // a waiter waited although nobody could hold
+	checkWake     = "wake-up"     // a waiter was not woken up
+	checkTurn     = "turn"        // a client got no turn, while another got many
+	checkRelease  = "release"     // a release told nothing of a loss
+	checkLease    = "validity"    // a hold claimed more than it was promised
+	checkWhy      = "reason"      // a loss gave a wrong reason
+	checkEvent    = "event"       // an acquisition did not emit one event of its outcome
 	checkOwner    = "owner"       // an owner was kept out of its own lock
 	checkError    = "error"       // an error that no fault explains
 	checkForever  = "end"         // a call did not return at all
@@ -58,7 +62,14 @@ func (h *history) check() (violations []Violation, undecided []string) {
 		violations = append(violations, v...)
 		violations = append(violations, h.checkLosses(name, ops)...)
 		violations = append(violations, h.checkNotices(name, ops)...)
+		violations = append(violations, h.checkReleases(name, ops)...)
+		violations = append(violations, h.checkLeases(name, ops)...)
+		violations = append(violations, h.checkReasons(name, ops)...)
+		violations = append(violations, h.checkSiblings(name, ops)...)
+		violations = append(violations, h.checkTurns(name, ops)...)
 	}
+	violations = append(violations, h.checkSilence()...)
+	violations = append(violations, h.checkEvents()...)
 	violations = append(violations, h.checkReturns()...)
 	violations = append(violations, h.checkErrors()...)
 	violations = append(violations, h.checkWaits()...)
@@ -80,7 +91,8 @@ func (h *history) checkReturns() (out []Violation) {
 			continue
 		}
 		late := time.Duration(o.ret.At - max(o.call.Bound, o.call.At))
-		allowed := promptness + tolerance + h.stalled(o.process, o.call.At, o.ret.At) + h.paused(o)
+		allowed := promptness + tolerance + h.stalled(o.process, o.call.At, o.ret.At) +
+			h.stopped(o.process, o.call.At, o.ret.At)
 		if late > allowed {
 			out = append(out, violation(checkPrompt, o, o.call.Names[0],
 				"%s returned %v after the end of its time: %s %s", o.call.Do, late.Round(time.Millisecond),
@@ -90,22 +102,11 @@ func (h *history) checkReturns() (out []Violation) {
 	return out
 }
 
-// paused is for how long the process was stopped during the call: by how much its own timers are late.
-func (h *history) paused(o *op) time.Duration {
-	sum := int64(0)
-	for _, w := range h.windows {
-		if w.fault == faultStop && w.process == o.process {
-			sum += max(0, min(o.ret.At, w.end)-max(o.call.At, w.begin))
-		}
-	}
-	return time.Duration(sum)
-}
-
 // checkLosses finds holds that were lost without a reason: nobody took them, and no fault kept them from
 // being renewed.
 func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
-		if !o.holds() || o.call.Fixed || o.root.call.Fixed || o.until == 0 {
+		if !o.holds() || o.call.Fixed || o.root.call.Fixed || o.call.MaxHold > 0 || o.root.call.MaxHold > 0 || o.until == 0 {
 			continue
 		}
 		at := int64(0)
@@ -119,7 +120,7 @@ func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 		}
 		begin := h.ownershipBegin(o)
 		ended := len(h.takeovers(o, begin, at)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {
-			return slices.ContainsFunc(o.call.Names, w.ends) && w.overlaps(begin, at)
+			return slices.ContainsFunc(o.call.Names, w.ends) && w.act().overlaps(begin, at)
 		})
 		byTime := at >= o.until-int64(5*time.Millisecond)
 		silent := o.until - int64(o.call.TTL)
@@ -199,107 +200,6 @@ func (h *history) troubled(process int, begin, end int64) bool {
 	})
 }
 
-// unexpected are parts of errors that only a bug causes, and the fault that excuses them.
-var unexpected = map[string]string{
-	"NOSCRIPT": "", "Error running script": "", "CROSSSLOT": "", "wrong number": "", "attempt to": "",
-	"WRONGTYPE": faultOverwrite, "OOM ": faultMemory,
-}
-
-// checkErrors finds errors that no fault explains.
-func (h *history) checkErrors() (out []Violation) {
-	for _, o := range h.ops {
-		if o.ret == nil || o.ret.Err == "" {
-			continue
-		}
-		for part, excuse := range unexpected {
-			if !strings.Contains(o.ret.Err, part) {
-				continue
-			}
-			// A waiter behind others reports the latest failure of its client, which may be from before its call.
-			excused := slices.ContainsFunc(h.windows, func(w window) bool {
-				return w.fault == excuse && w.overlaps(o.call.At-int64(recovery), o.ret.At)
-			})
-			if !excused {
-				out = append(out, violation(checkError, o, o.call.Names[0], "%s: %s", o.call.Do, o.ret.Err))
-			}
-		}
-	}
-	return out
-}
-
-// checkWaits finds waiters that waited for a lock that nobody can have held.
-func (h *history) checkWaits() (out []Violation) {
-	for _, o := range h.ops {
-		if o.call.Do != opAcquire || o.root != o || o.ret == nil || o.call.Limit > 0 || o.call.Primitive == "latch" {
-			continue
-		}
-		if o.ret.At-o.call.At < int64(patience) {
-			continue
-		}
-		var covered []interval
-		for _, name := range o.call.Names {
-			for _, other := range h.names[name] {
-				if i, ok := h.possible(other, name); ok && other.root != o {
-					covered = append(covered, i)
-				}
-			}
-		}
-		for _, w := range h.windows {
-			if w.disturbs(o.process, o.call.Names[0]) {
-				covered = append(covered, interval{w.begin, w.end + int64(recovery)})
-			}
-		}
-		covered = append(covered, h.stalls[o.process]...)
-		if at, gap := widestGap(covered, o.call.At, o.ret.At); gap > patience {
-			out = append(out, violation(checkFree, o, o.call.Names[0],
-				"process %d waited for %v from %v after the begin of the round, while nobody can have held it", o.process,
-				gap.Round(time.Millisecond), time.Duration(at-h.begin).Round(time.Millisecond)))
-		}
-	}
-	return out
-}
-
-// possible returns when an acquisition may have held its names in Redis.
-func (h *history) possible(o *op, name string) (interval, bool) {
-	if o.call.Do != opAcquire && o.call.Do != opAdopt {
-		return interval{}, false
-	}
-	const slack = int64(time.Second)
-	ttl := int64(o.call.TTL) + slack
-	if workloads[o.call.Primitive].fair {
-		ttl += int64(waiterTimeout) // a dead waiter at the head of the queue
-	}
-	disturbed := h.disturbed(o.process, name, o.call.At, min(o.returned(), o.died))
-	switch {
-	case o.call.Do == opAdopt && o.isOpen(): // it is not undone
-		return interval{o.call.At, min(o.returned(), o.died, h.end) + int64(copyDelay) + ttl}, true
-	case o.ret == nil:
-		return interval{o.call.At, min(o.died, h.end) + ttl}, true
-	case o.holds():
-		i := interval{o.ret.At - slack/2, o.claimEnd() + ttl}
-		if o.release != nil && o.release.outcome() == outcomeOK {
-			i.end = o.release.ret.At
-		} else if o.root.call.Owner != "" {
-			i.end = h.end // others of its owner renew what it did not give back
-		}
-		for _, t := range h.takeovers(o, o.ret.At, i.end) {
-			// One that began before this acquisition returned may have ended an earlier hold.
-			if t.call.At > o.ret.At && t.outcome() == outcomeOK && !h.hasCounts(o) {
-				i.end = min(i.end, t.ret.At)
-			}
-		}
-		if disturbed {
-			i.begin = o.call.At
-		}
-		return i, true
-	case disturbed:
-		return interval{o.call.At, o.ret.At + ttl}, true
-	case o.outcome() == outcomeUnknown:
-		return interval{o.ret.At - slack/2, o.ret.At + slack}, true
-	}
-	return interval{}, false
-}
-
 // checkOwners finds attempts that were refused although their owner had the lock all the time.
 func (h *history) checkOwners() (out []Violation) {
 	for _, o := range h.ops {
@@ -318,17 +218,4 @@ func (h *history) checkOwners() (out []Violation) {
 		}
 	}
 	return out
-}
-
-// widestGap returns the longest part of [begin, end] that no interval covers, and where it begins.
-func widestGap(covered []interval, begin, end int64) (at int64, gap time.Duration) {
-	slices.SortFunc(covered, func(a, b interval) int { return cmp.Compare(a.begin, b.begin) })
-	covered = append(covered, interval{end, end})
-	for _, i := range covered {
-		if d := time.Duration(min(i.begin, end) - begin); d > gap {
-			at, gap = begin, d
-		}
-		begin = max(begin, i.end)
-	}
-	return at, gap
 }

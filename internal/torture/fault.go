@@ -27,6 +27,7 @@ const (
 	faultPubSub    = "pubsub"
 	faultMessages  = "messages"
 	faultSlow      = "slow"
+	faultLate      = "late-replies"
 	faultScripts   = "scripts"
 	faultPause     = "pause"
 	faultRestart   = "restart"
@@ -75,6 +76,10 @@ func faults() []fault {
 			process: (*round).loseMessages,
 		},
 		{name: faultSlow, usage: "a client's replies are late", process: (*round).slow},
+		{
+			name: faultLate, usage: "replies to commands of one kind are held back",
+			process: (*round).lateReplies,
+		},
 		{name: faultScripts, usage: "SCRIPT FLUSH", server: (*round).flushScripts},
 		{name: faultDelete, usage: "an operator deletes a key", server: (*round).deleteKey},
 		{
@@ -135,6 +140,13 @@ func (r *round) begin(w window) *window {
 	defer r.mu.Unlock()
 	r.windows = append(r.windows, &w)
 	return &w
+}
+
+// endAct notes that what ends holds is over, while the window lasts.
+func (r *round) endAct(w *window) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w.acted = monotonic()
 }
 
 func (r *round) finish(w *window) {
@@ -220,7 +232,23 @@ func (r *round) loseMessages(p *process, rng *rand.Rand) {
 }
 
 func (r *round) slow(p *process, rng *rand.Rand) {
-	r.disturb(p, faultSlow, r.outage(rng), func(x *redistest.Proxy) { x.Delay(60 * time.Millisecond) }, heal)
+	d := between(rng, 30*time.Millisecond, r.cfg.TTL/5)
+	r.disturb(p, faultSlow, r.outage(rng), func(x *redistest.Proxy) { x.Delay(d) }, heal)
+}
+
+// lateReplies holds replies back, up to three times. What they answer has been executed long before.
+func (r *round) lateReplies(p *process, rng *rand.Rand) {
+	moment := aMoment(rng)
+	late := func(args []string) bool { return isScript(args) && (moment == "" || momentOf(args) == moment) }
+	for range 1 + rng.IntN(3) {
+		var release []func()
+		r.disturb(p, faultLate, between(rng, 50*time.Millisecond, r.cfg.TTL),
+			func(x *redistest.Proxy) { release = append(release, x.HoldReplies(late)) },
+			func(x *redistest.Proxy) { x.Heal() })
+		for _, f := range release {
+			f()
+		}
+	}
 }
 
 // copyDelay bounds how late a copy of a command arrives. Redis remembers requests for 15 s and more.
@@ -355,6 +383,7 @@ func (r *round) restartEmpty(rng *rand.Rand) error {
 	if err := s.Kill(); err != nil {
 		return err
 	}
+	r.endAct(w) // nothing that is acquired from now on is lost
 	r.sleep(between(rng, 0, time.Second))
 	if err := r.d.wipe(s); err != nil {
 		return err
@@ -373,9 +402,16 @@ func (r *round) lose(name string) *window {
 // aName returns a random name whose keys the operator may change.
 func (r *round) aName(rng *rand.Rand) (primitive, name string) {
 	var candidates []string
-	for _, p := range r.cfg.Primitives {
+	for _, p := range r.times.at(monotonic()) {
 		if workloads[p].operator {
 			candidates = append(candidates, p)
+		}
+	}
+	if len(candidates) == 0 {
+		for _, p := range r.cfg.Primitives {
+			if workloads[p].operator {
+				candidates = append(candidates, p)
+			}
 		}
 	}
 	if len(candidates) == 0 {
@@ -388,7 +424,7 @@ func (r *round) aName(rng *rand.Rand) (primitive, name string) {
 // operate changes a key as an operator would.
 // act reports whether the key was there.
 func (r *round) operate(
-	name string, rng *rand.Rand, act func(ctx context.Context, primitive, key string) (bool, error),
+	name string, rng *rand.Rand, act func(ctx context.Context, primitive, key string) (bool, error), lasts time.Duration,
 ) error {
 	primitive, key := r.aName(rng)
 	if key == "" {
@@ -396,8 +432,12 @@ func (r *round) operate(
 	}
 	ctx, cancel := soon()
 	defer cancel()
+	r.await(aMoment(rng), key, r.allProxies())
 	w := r.begin(window{fault: name, process: -1, names: []string{key}})
 	hit, err := act(ctx, primitive, key)
+	if r.endAct(w); lasts > 0 {
+		time.Sleep(lasts)
+	}
 	r.finish(w)
 	r.mu.Lock()
 	w.hit = hit && err == nil
@@ -409,7 +449,7 @@ func (r *round) deleteKey(rng *rand.Rand) error {
 	return r.operate(faultDelete, rng, func(ctx context.Context, _, key string) (bool, error) {
 		n, err := r.d.rdb.Del(ctx, key).Result()
 		return n > 0, err
-	})
+	}, 0)
 }
 
 func (r *round) overwriteKey(rng *rand.Rand) error {
@@ -419,9 +459,8 @@ return there`
 	const lasts = 200 * time.Millisecond
 	return r.operate(faultOverwrite, rng, func(ctx context.Context, _, key string) (bool, error) {
 		n, err := r.d.rdb.Eval(ctx, script, []string{key}, lasts.Milliseconds()).Int()
-		time.Sleep(lasts + 20*time.Millisecond) // the window lasts as long as the key does
 		return n > 0, err
-	})
+	}, lasts+20*time.Millisecond) // the window lasts as long as the key does
 }
 
 func (r *round) forceRelease(rng *rand.Rand) error {
@@ -437,11 +476,11 @@ func (r *round) forceRelease(rng *rand.Rand) error {
 			}
 			b, err := rw.Writer().ForceRelease(ctx)
 			return a || b, err
-		case "fenced", "cohort":
+		case "fenced", "cohort", "linger":
 			return r.client.FencedLock(key).ForceRelease(ctx)
 		}
 		return r.client.Lock(key).ForceRelease(ctx)
-	})
+	}, 0)
 }
 
 // exclusive lets one fault at a time have a server or a process.
@@ -485,13 +524,14 @@ func (r *round) inject(f *fault) bool {
 		})
 		return true
 	}
-	s := r.slots[rng.IntN(len(r.slots))]
+	s := r.slots[rng.IntN(r.victims)]
 	if !r.exclusive.take(s) {
 		return false
 	}
 	r.injected(f.name)
 	r.faults.Go(func() {
 		defer r.exclusive.give(s)
+		r.await(aMoment(rng), "", s.proxies)
 		f.process(r, s.current(), rng)
 	})
 	return true

@@ -21,7 +21,16 @@ type history struct {
 	windows []window
 	copies  []lateCopy
 	stalls  map[int][]interval // by process
-	names   map[string][]*op   // the operations on each name
+	renewed []renewal
+	names   map[string][]*op // the operations on each name
+}
+
+// renewal is a renewal of a hold that was answered, or failed.
+type renewal struct {
+	process int
+	at      int64
+	id      string
+	name    string
 }
 
 type interval struct{ begin, end int64 }
@@ -90,11 +99,20 @@ type window struct {
 	process int      // -1: all of them
 	names   []string // what an operator changed
 	lossy   bool     // the servers may forget anything
+	acted   int64    // when what ends holds was over; 0: not before the end
 	hit     bool     // the operator's act found a holder
 }
 
 // ends reports whether the window ends holds of this name.
 func (w *window) ends(name string) bool { return w.lossy || slices.Contains(w.names, name) }
+
+// act is when the window may have ended holds.
+func (w *window) act() interval {
+	if w.acted == 0 {
+		return w.interval
+	}
+	return interval{w.begin, w.acted}
+}
 
 // disturbs reports whether the window may delay or fail what a process does with a name.
 func (w *window) disturbs(process int, name string) bool {
@@ -145,6 +163,8 @@ func (h *history) add(process int, records []record, died int64) {
 			o.learn(r.Until)
 		case kindEnd:
 			o.ended = new(r)
+		case kindRenew:
+			h.renewed = append(h.renewed, renewal{process, r.At, r.ID, r.Names[0]})
 		case kindStall:
 			h.stalls[process] = append(h.stalls[process], interval{r.At - r.Count, r.At})
 		}
@@ -154,6 +174,11 @@ func (h *history) add(process int, records []record, died int64) {
 // sort puts the operations in order. It is called once all are there.
 func (h *history) sort() {
 	slices.SortFunc(h.ops, func(a, b *op) int { return cmp.Compare(a.call.At, b.call.At) })
+	for _, o := range h.ops {
+		if o.root != o && o.holds() && o.root.ret != nil && o.ret.ID != o.root.ret.ID {
+			o.root = o // the release of the outer hold came first
+		}
+	}
 	h.names = map[string][]*op{}
 	for _, o := range h.ops {
 		for _, name := range o.call.Names {
@@ -278,11 +303,11 @@ func (h *history) ownershipBegin(o *op) int64 {
 // later member finds the loss, and this one may claim what it does not have.
 func (h *history) isPassedOn(o *op) bool {
 	begin := h.ownershipBegin(o)
-	if o.call.Primitive != "cohort" || begin >= o.root.call.At {
+	if !o.call.Passes || begin >= o.root.call.At {
 		return false
 	}
 	return len(h.takeovers(o, begin, o.ret.At)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {
-		return w.ends(o.call.Names[0]) && w.overlaps(begin, o.ret.At)
+		return w.ends(o.call.Names[0]) && w.act().overlaps(begin, o.ret.At)
 	})
 }
 

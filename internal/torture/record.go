@@ -16,6 +16,7 @@ const (
 	kindValid  = "valid"  // the hold's ValidUntil has moved
 	kindEnd    = "end"    // the hold's context has ended without a release
 	kindStall  = "stall"  // the process did not run for a while
+	kindRenew  = "renew"  // a renewal of the id was answered, or failed
 	kindDone   = "done"   // all sessions have ended; Count is the number of goroutines left by the library
 )
 
@@ -68,15 +69,23 @@ type record struct {
 	Target    string        `json:"target,omitempty"`  // the id that is adopted or released
 	Try       bool          `json:"try,omitempty"`     // it does not wait
 	TTL       time.Duration `json:"ttl,omitempty"`
-	Fixed     bool          `json:"fixed,omitempty"` // a lease that is not renewed
-	Bound     int64         `json:"bound,omitempty"` // when the call must have returned
+	Fixed     bool          `json:"fixed,omitempty"`  // a lease that is not renewed
+	MaxHold   time.Duration `json:"max,omitempty"`    // of WithMaxHold
+	MinHold   time.Duration `json:"min,omitempty"`    // of WithMinHold
+	Passes    bool          `json:"passes,omitempty"` // it may be passed on within its client without a command
+	Bound     int64         `json:"bound,omitempty"`  // when the call must have returned
 
 	// Of a return, a new validity or an end.
 	Outcome string `json:"o,omitempty"`
 	Err     string `json:"err,omitempty"`
-	ID      string `json:"id,omitempty"`
-	Token   int64  `json:"token,omitempty"`
-	Until   int64  `json:"until,omitempty"` // the hold's ValidUntil
+	// Is are the errors of the library that Err matches, by errors.Is.
+	Is     []string      `json:"is,omitempty"`
+	Reason string        `json:"reason,omitempty"` // of a loss
+	Silent time.Duration `json:"silent,omitempty"` // of a loss
+	Events int           `json:"events,omitempty"` // of an acquisition: how many told its outcome
+	ID     string        `json:"id,omitempty"`
+	Token  int64         `json:"token,omitempty"`
+	Until  int64         `json:"until,omitempty"` // the hold's ValidUntil
 	// Count is that of a latch, or the permits that Drain or Info has found; 1 if Init has created something, or
 	// ForceRelease has found a holder; the length of a stall, in ns.
 	Count int64 `json:"count,omitempty"`
@@ -106,6 +115,7 @@ type setup struct {
 	Primitives []string       `json:"primitives"`
 	Sessions   int            `json:"sessions"`
 	Long       int            `json:"long"` // one hold in so many lasts
+	Slots      slots          `json:"slots"`
 	TTL        time.Duration  `json:"ttl"`
 	Defect     string         `json:"defect,omitempty"`
 	Endpoint   clientEndpoint `json:"endpoint"`

@@ -164,5 +164,8 @@ func (r *Result) Print(out io.Writer) error {
 	for _, log := range r.Logs {
 		fmt.Fprintf(out, "\nall operations and faults of the round: %s\n", log)
 	}
-	return nil
+	if len(r.Enabled) == 0 {
+		return nil
+	}
+	return r.Coverage.print(out, r.injectedFaults(), r.usedPrimitives())
 }

@@ -23,8 +23,10 @@ type round struct {
 	seed      uint64
 	tag       string
 	rand      *rand.Rand // of the goroutine that injects faults
-	deck      []*fault   // the faults to come, shuffled: all kinds come equally often
+	theme     theme
+	times     slots // which primitives are used when
 	slots     []*slot
+	victims   int // faults of processes and their networks hit so many of the first slots
 	faults    sync.WaitGroup
 	copies    sync.WaitGroup // late copies of commands
 	healing   context.Context
@@ -87,7 +89,8 @@ func (r *round) injected(name string) {
 func (r *runner) round(ctx context.Context, seed uint64) error {
 	rd := &round{
 		runner: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
-		rand: seeded(seed, 1), counts: map[string]int{},
+		rand: seeded(seed, 1), counts: map[string]int{}, theme: themeOf(seed, r.enabled),
+		times: slotsOf(r.cfg.Primitives, r.cfg.Round, seed), victims: (r.cfg.Processes + 1) / 2,
 	}
 	rd.healing, rd.heal = context.WithCancel(ctx)
 	defer rd.heal()
@@ -166,7 +169,7 @@ func (r *round) startClient(s *slot) error {
 	defer r.mu.Unlock()
 	p, err := startProcess(r.cfg.Client(), s, setup{
 		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.cfg.Sessions,
-		Long: r.cfg.long, TTL: r.cfg.TTL, Defect: r.cfg.defect, Endpoint: clientEndpoint{
+		Long: r.cfg.long, Slots: r.times, TTL: r.cfg.TTL, Defect: r.cfg.defect, Endpoint: clientEndpoint{
 			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster,
 			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,
 		},
@@ -228,8 +231,8 @@ func (r *round) injectFaults() {
 			last = time.Now()
 			r.cfg.Progress(r.progress())
 		}
-		if len(r.enabled) > 0 {
-			r.inject(r.next())
+		if len(r.theme) > 0 {
+			r.inject(r.theme.draw(r.rand))
 		}
 	}
 }
@@ -261,19 +264,6 @@ func (r *round) probe(ctx context.Context, target string) {
 		case <-time.After(slowAfter / 4):
 		}
 	}
-}
-
-// next draws a fault.
-func (r *round) next() *fault {
-	if len(r.deck) == 0 {
-		for i := range r.enabled {
-			r.deck = append(r.deck, &r.enabled[i])
-		}
-		r.rand.Shuffle(len(r.deck), func(i, j int) { r.deck[i], r.deck[j] = r.deck[j], r.deck[i] })
-	}
-	f := r.deck[0]
-	r.deck = r.deck[1:]
-	return f
 }
 
 func (r *round) progress() Progress {
@@ -347,6 +337,7 @@ func (r *round) history() *history {
 func (r *runner) count(rd *round, h *history, undecided []string) {
 	res := r.result
 	res.Rounds++
+	res.Coverage.cover(h)
 	res.Undecided = append(res.Undecided, undecided...)
 	for name, n := range rd.counts {
 		res.Faults[name] += n

@@ -15,15 +15,15 @@ import (
 // Config says what to test, with what, and for how long. The zero values of its durations and numbers
 // stand for the defaults.
 type Config struct {
-	Duration   time.Duration // default: one round
-	Round      time.Duration // length of a round; default 20 s
-	Seed       uint64        // of the first round; each further round adds 1
-	Faults     []string      // default: all that can be injected
-	Primitives []string      // default: all
-	Topology   string        // of servers that are started; default Single. Ignored with an Endpoint
-	Endpoint   *Endpoint     // servers of somebody else
-	Prefix     string        // of all names
-	Every      [2]time.Duration
+	Duration   time.Duration    // default: one round
+	Round      time.Duration    // length of a round; default 1.2 s for each 3 primitives
+	Seed       uint64           // of the first round; each further round adds 1
+	Faults     []string         // default: all that can be injected
+	Primitives []string         // default: all
+	Topology   string           // of servers that are started; default Single. Ignored with an Endpoint
+	Endpoint   *Endpoint        // servers of somebody else
+	Prefix     string           // of all names
+	Every      [2]time.Duration // between two faults
 	Processes  int
 	Sessions   int           // goroutines of each process
 	TTL        time.Duration // of half of the names; the others have four times as much
@@ -59,6 +59,8 @@ type Result struct {
 	Outcomes    map[string]int `json:"outcomes"`
 	Unknown     int            `json:"unknown"`
 	Faults      map[string]int `json:"faults"`
+	Enabled     []string       `json:"enabled"`            // faults that could be injected
+	Coverage    Coverage       `json:"coverage"`           // by fault, primitive and phase: how many operations met the fault
 	LeftOut     []string       `json:"left_out,omitempty"` // faults that cannot be injected here
 	Lost        int            `json:"lost"`               // holds
 	LongestWait time.Duration  `json:"-"`
@@ -93,11 +95,10 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	set(&c.Duration, 20*time.Second)
-	set(&c.Round, min(c.Duration, 20*time.Second))
 	set(&c.TTL, 1500*time.Millisecond)
 	set(&c.drain, drainLimit)
-	set(&c.Every[0], 2*time.Second)
-	set(&c.Every[1], 5*time.Second)
+	set(&c.Every[0], 200*time.Millisecond)
+	set(&c.Every[1], 600*time.Millisecond)
 	if c.Processes == 0 {
 		c.Processes = 4
 	}
@@ -119,6 +120,8 @@ func (c Config) withDefaults() (Config, error) {
 	if len(c.Primitives) == 0 {
 		c.Primitives = Primitives
 	}
+	groups := (len(c.Primitives) + slotPrimitives - 1) / slotPrimitives
+	set(&c.Round, min(c.Duration, time.Duration(max(groups, 2))*slotLength))
 	for _, p := range c.Primitives {
 		if !slices.Contains(Primitives, p) {
 			return c, fmt.Errorf("%w: no primitive %q; there are %s", ErrConfig, p, strings.Join(Primitives, ", "))
@@ -184,13 +187,14 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}()
 	r.result = &Result{
 		Topology: d.kind, Seed: c.Seed, Operations: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{},
-		Violations: []Violation{},
+		Coverage: Coverage{}, Enabled: []string{}, Violations: []Violation{},
 	}
 	for _, f := range faults() {
 		wanted := len(c.Faults) == 0 || slices.Contains(c.Faults, f.name)
 		switch {
 		case wanted && f.possible(d):
 			r.enabled = append(r.enabled, f)
+			r.result.Enabled = append(r.result.Enabled, f.name)
 		case wanted:
 			r.result.LeftOut = append(r.result.LeftOut, f.name)
 		}

@@ -24,8 +24,9 @@ func (w *worker) call(r record) record {
 
 // finish records that an operation has returned.
 func (w *worker) finish(call record, err error, r record) {
-	r.Kind, r.Op, r.At, r.Outcome = kindReturn, call.Op, w.clock.now(), outcomeOf(err)
-	r.Err = errorText(err)
+	of := failure(err)
+	r.Kind, r.Op, r.At = kindReturn, call.Op, w.clock.now()
+	r.Outcome, r.Err, r.Is, r.Reason, r.Silent = of.Outcome, of.Err, of.Is, of.Reason, of.Silent
 	w.out.write(r)
 }
 
@@ -47,7 +48,7 @@ func (s *session) hold(l acquirer, call record, nested acquirer) {
 // acquire acquires l in one of the ways that callers have. It completes call, and returns nil if it
 // failed. end ends the context of the acquisition, and so that of the hold.
 func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold, end func()) {
-	opts := s.lease(call)
+	opts := s.terms(call)
 	if call.Permits > 0 {
 		opts = append(opts, primitives.WithPermits(call.Permits))
 	}
@@ -88,22 +89,38 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	if root == 0 {
 		call.Root = call.Op
 	}
-	ctx = context.WithValue(ctx, opKey{}, call.Op) // the observer finds the operation by it
+	seen := &observed{op: call.Op}
+	ctx = context.WithValue(ctx, opKey{}, seen) // the observer finds the operation by it
 	h, err := attempt{session: s, ctx: ctx, lock: l, call: call, opts: opts}.run()
+	events := int(seen.events.Load())
 	if err != nil {
-		s.finish(*call, err, record{})
+		s.finish(*call, err, record{Events: events})
 		return nil, end
 	}
-	s.finish(*call, nil, record{ID: h.ID(), Token: h.Token(), Until: s.clock.at(h.ValidUntil())})
+	s.finish(*call, nil, record{
+		ID: h.ID(), Token: h.Token(), Until: s.clock.at(h.ValidUntil()), Events: events,
+	})
 	return h, end
 }
 
-// lease returns the option for the lease of a hold. Most holds are renewed.
-func (s *session) lease(call *record) []primitives.Option {
-	if call.Fixed = s.one(8); call.Fixed {
-		return []primitives.Option{primitives.WithLease(call.TTL)}
+// terms returns the options for the lease of a hold. Most holds are renewed.
+func (s *session) terms(call *record) []primitives.Option {
+	call.Fixed, call.MaxHold, call.MinHold = false, 0, 0
+	if call.Do != opAdopt && call.Root == 0 && call.Owner == "" && !call.Passes && call.Primitive != "semaphore" && s.one(10) {
+		call.MinHold = between(s.rand, s.TTL/20, s.TTL/5)
 	}
-	return []primitives.Option{primitives.WithWatchdog(call.TTL)}
+	minimum := primitives.WithMinHold(call.MinHold)
+	if call.Fixed = s.one(8); call.Fixed {
+		return []primitives.Option{primitives.WithLease(call.TTL), minimum}
+	}
+	if call.Root == 0 && s.one(12) {
+		call.MaxHold = between(s.rand, call.MinHold+s.TTL/10, s.TTL*2/3)
+	}
+	opts := []primitives.Option{primitives.WithWatchdog(call.TTL), minimum}
+	if call.MaxHold > 0 {
+		opts = append(opts, primitives.WithMaxHold(call.MaxHold))
+	}
+	return opts
 }
 
 // withTimeout is context.WithTimeout, with a plain func.
@@ -127,14 +144,15 @@ type hold interface {
 func (s *session) section(h hold, nested acquirer, call record) {
 	ctx := h.Context()
 	stop := context.AfterFunc(ctx, func() {
-		s.out.write(record{
-			Kind: kindEnd, Op: call.Op, At: s.clock.now(),
-			Outcome: outcomeOf(context.Cause(ctx)), Err: errorText(context.Cause(ctx)),
-		})
+		r := failure(context.Cause(ctx))
+		r.Kind, r.Op, r.At = kindEnd, call.Op, s.clock.now()
+		s.out.write(r)
 	})
 	defer stop()
 	d := between(s.rand, 0, 5*time.Millisecond)
 	switch {
+	case (call.Fixed && s.one(3) || call.MaxHold > 0 && s.one(2)) && call.TTL <= s.TTL: // to the end
+		d = call.TTL + s.TTL/4
 	case s.one(s.Long): // some renewals
 		d = between(s.rand, s.TTL/4, min(call.TTL, 2*s.TTL)*3/2)
 	case s.one(6):

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/anishathalye/porcupine"
 )
@@ -198,6 +199,9 @@ func (s *stepper) acquisition(o *op) {
 	if o.release != nil && o.release.outcome() == outcomeOK {
 		done = o.release.ret.At
 	}
+	if least := s.leastEnd(o); least > end {
+		end, done = least, never
+	}
 	end = max(end, begin)
 	// The hold of a shared owner may also end with the count of one that was taken over before.
 	lenient := o.root.call.Owner != "" || len(s.takeovers(o, o.root.call.At, never)) > 0
@@ -217,10 +221,11 @@ func (s *stepper) target(o *op) int {
 
 // isVague reports whether a takeover may have found what the model does not know: an acquisition of unknown
 // outcome, a grant that its waiter had not seen, one of several counts of an id, or data that came back after a
-// failover.
+// failover; or a hold that was released before its minimum was over.
 func (s *stepper) isVague(o *op) bool {
 	from := s.target(o)
-	return from < 0 || !s.wasTold(s.name, o) || s.hasCounts(s.ops[from]) || s.lossy(0, o.returned())
+	return from < 0 || !s.wasTold(s.name, o) || s.hasCounts(s.ops[from]) || s.lossy(0, o.returned()) ||
+		s.ops[from].call.MinHold > 0
 }
 
 // takeover emits what an operation does to holds of others. What an adoption takes, it takes in its own step.
@@ -303,6 +308,25 @@ func describe(o *op, s step) string {
 	return text + fmt.Sprintf(" (process %d, %s)", o.process, o.ret.ID)
 }
 
+// leastEnd returns until when a hold that was released keeps the lock for its minimum; 0: it has none. It was
+// confirmed before the acquisition returned.
+func (h *history) leastEnd(o *op) int64 {
+	if o.call.MinHold == 0 || o.release == nil || o.release.outcome() != outcomeOK || o.detached {
+		return 0
+	}
+	end := o.ret.At + int64(o.call.MinHold-minHoldTolerance-h.stalled(o.process, o.call.At, o.release.ret.At))
+	ended := len(h.takeovers(o, o.call.At, end)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {
+		return slices.ContainsFunc(o.call.Names, w.ends) && w.act().overlaps(o.call.At, end)
+	})
+	if ended || h.disturbed(o.process, o.call.Names[0], o.call.At, o.release.ret.At) {
+		return 0
+	}
+	return end
+}
+
+// minHoldTolerance is how long an acquisition may take to return after it was confirmed.
+const minHoldTolerance = 30 * time.Millisecond
+
 // clip returns when the claim of a hold ends, for the check of exclusion. An operator or a loss of data
 // may end it earlier than its holder can know, even before the acquisition returns.
 func (h *history) clip(o *op) int64 {
@@ -310,7 +334,7 @@ func (h *history) clip(o *op) int64 {
 	begin := h.ownershipBegin(o)
 	for i := range h.windows {
 		w := &h.windows[i]
-		if slices.ContainsFunc(o.call.Names, w.ends) && w.overlaps(begin, end) {
+		if slices.ContainsFunc(o.call.Names, w.ends) && w.act().overlaps(begin, end) {
 			end = min(end, max(o.call.At, w.begin))
 		}
 	}

@@ -99,7 +99,7 @@ func (s *session) adopt(l target, call record, nested acquirer, id string) {
 	if call.Limit > 0 {
 		call.Permits = 1 + strings.Count(id, ",")
 	}
-	opts := s.lease(&call)
+	opts := s.terms(&call)
 	call = s.call(call)
 	call.Root = call.Op
 	h, err := s.adoptID(ctx, l, id, opts)

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"runtime/pprof"
@@ -97,7 +96,7 @@ type worker struct {
 func (w *worker) session(n int) {
 	s := &session{worker: w, n: n, rand: seeded(w.Seed, uint64(w.Process)<<32|uint64(n))}
 	for w.draining.Err() == nil {
-		name := w.Primitives[s.rand.IntN(len(w.Primitives))]
+		name := w.Slots.pick(w.clock.now(), s.rand)
 		workloads[name].act(s, name)
 		time.Sleep(between(s.rand, 0, 4*time.Millisecond))
 	}
@@ -147,37 +146,30 @@ func (w *worker) watchStalls() {
 	}
 }
 
-// opKey finds the number of an acquisition in the context of its events.
+// opKey finds an acquisition in the context of its events.
 type opKey struct{}
 
+// observed is an acquisition, for the observer.
+type observed struct {
+	op     int64
+	events atomic.Int64 // that told its outcome
+}
+
 func (w *worker) observe(e primitives.Event) {
-	if e.Kind != primitives.EventWait || e.Ctx == nil {
-		return
+	switch e.Kind {
+	case primitives.EventRenewed, primitives.EventRenewFailed:
+		w.out.write(record{Kind: kindRenew, At: w.clock.now(), ID: e.ID, Names: []string{e.Name}})
+	case primitives.EventWait, primitives.EventAcquired, primitives.EventNested, primitives.EventNotAcquired:
+		if e.Ctx == nil {
+			return
+		}
+		of, ok := e.Ctx.Value(opKey{}).(*observed)
+		switch {
+		case !ok:
+		case e.Kind == primitives.EventWait:
+			w.out.write(record{Kind: kindWait, At: w.clock.now(), Op: of.op})
+		default:
+			of.events.Add(1)
+		}
 	}
-	if op, ok := e.Ctx.Value(opKey{}).(int64); ok {
-		w.out.write(record{Kind: kindWait, At: w.clock.now(), Op: op})
-	}
-}
-
-func outcomeOf(err error) string {
-	switch {
-	case err == nil:
-		return outcomeOK
-	case errors.Is(err, primitives.ErrOutcomeUnknown):
-		return outcomeUnknown
-	case errors.Is(err, primitives.ErrLost):
-		return outcomeLost
-	case errors.Is(err, primitives.ErrNotAcquired):
-		return outcomeBusy
-	case errors.Is(err, primitives.ErrNotHeld):
-		return outcomeAbsent
-	}
-	return outcomeFailed
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }

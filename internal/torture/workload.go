@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/redlatch/redlatch/primitives"
@@ -25,7 +26,8 @@ type workload struct {
 
 // Primitives are the names of all workloads.
 var Primitives = []string{
-	"lock", "owner", "cohort", "fenced", "fair", "rwlock", "semaphore", "permits", "latch", "multi", "redlock",
+	"lock", "owner", "nested", "spin", "cohort", "linger", "fenced", "fair", "rwlock", "semaphore", "permits",
+	"latch", "multi", "redlock",
 }
 
 var workloads map[string]*workload
@@ -34,7 +36,10 @@ func init() {
 	workloads = map[string]*workload{
 		"lock":      {act: (*session).useLock, operator: true},
 		"owner":     {act: (*session).useOwner, operator: true},
+		"nested":    {act: (*session).useNested, operator: true},
+		"spin":      {act: (*session).useSpin, operator: true},
 		"cohort":    {act: (*session).useCohort, operator: true},
+		"linger":    {act: (*session).useLinger, operator: true},
 		"fenced":    {act: (*session).useFenced, operator: true},
 		"fair":      {act: (*session).useFair, operator: true, fair: true},
 		"rwlock":    {act: (*session).useRWLock, operator: true},
@@ -106,8 +111,55 @@ func (s *session) useOwner(primitive string) {
 
 func (s *session) useCohort(primitive string) {
 	name, ttl := s.name(primitive)
-	cohort := primitives.WithCohort(50 * time.Millisecond)
-	s.use(s.client.FencedLock(name, cohort), record{Primitive: primitive, Names: []string{name}, TTL: ttl}, nil)
+	l := s.client.FencedLock(name, primitives.WithCohort(cohortTime))
+	s.use(l, record{Primitive: primitive, Names: []string{name}, TTL: ttl, Passes: true}, nil)
+}
+
+// cohortTime is how long the holds of a client may pass a lock on among themselves.
+const cohortTime = 50 * time.Millisecond
+
+// lingerTime is how long a released lock may stay with its client.
+const lingerTime = 100 * time.Millisecond
+
+// useLinger does not take over: an id that lingers holds nothing for anybody.
+func (s *session) useLinger(primitive string) {
+	name, ttl := s.name(primitive)
+	l := s.client.FencedLock(name, primitives.WithLinger(lingerTime))
+	s.hold(l, record{Primitive: primitive, Names: []string{name}, TTL: ttl, Passes: true}, nil)
+}
+
+func (s *session) useSpin(primitive string) {
+	name, ttl := s.name(primitive)
+	l := s.client.Lock(name, primitives.WithPolling(2*time.Millisecond, 40*time.Millisecond))
+	s.use(l, record{Primitive: primitive, Names: []string{name}, TTL: ttl}, nil)
+}
+
+// useNested releases a hold while others nest in it. Each of those is nested, or it is an outermost one.
+func (s *session) useNested(primitive string) {
+	name, ttl := s.name(primitive)
+	l := s.client.Lock(name)
+	call := record{Session: s.n, Primitive: primitive, Names: []string{name}, TTL: ttl}
+	h, end := s.acquire(context.Background(), l, &call)
+	defer end()
+	if h == nil {
+		return
+	}
+	var siblings sync.WaitGroup
+	for i := range 1 + s.rand.IntN(2) {
+		sibling := &session{
+			worker: s.worker, n: s.n + (i+1)*s.Sessions, rand: seeded(s.rand.Uint64(), s.rand.Uint64()),
+		}
+		siblings.Go(func() {
+			inner := call
+			inner.Session = sibling.n
+			time.Sleep(between(sibling.rand, 0, 2*time.Millisecond))
+			sibling.inside(context.WithoutCancel(h.Context()), l, inner)
+		})
+	}
+	s.section(h, l, call)
+	time.Sleep(between(s.rand, 0, 2*time.Millisecond))
+	s.release(h, call)
+	siblings.Wait()
 }
 
 func (s *session) useFenced(primitive string) {
@@ -123,8 +175,12 @@ func (s *session) useFair(primitive string) {
 
 func (s *session) useRWLock(primitive string) {
 	name, ttl := s.name(primitive)
-	rw := s.client.RWLock(name)
 	call := record{Primitive: primitive, Names: []string{name}, TTL: ttl, Read: !s.one(3)}
+	rw := s.client.RWLock(name)
+	if ttl > s.TTL {
+		rw = s.client.RWLock(name, primitives.WithCohort(cohortTime))
+		call.Passes = !call.Read
+	}
 	if call.Read {
 		s.use(rw.Reader(), call, nil)
 	} else {

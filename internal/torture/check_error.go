@@ -1,0 +1,130 @@
+package torture
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The checks of what calls return.
+
+// checkErrors finds errors that no fault explains.
+func (h *history) checkErrors() (out []Violation) {
+	for _, o := range h.ops {
+		if o.ret == nil {
+			continue
+		}
+		for _, class := range o.ret.Is {
+			if !h.explains(o, class) {
+				out = append(out, violation(checkError, o, o.call.Names[0], "%s: %s (%s)", o.call.Do, o.ret.Err,
+					strings.Join(o.ret.Is, ", ")))
+				break
+			}
+		}
+	}
+	return out
+}
+
+// explains reports whether an operation may return an error of a class. A waiter behind others reports the
+// latest failure of its client, which may be from before its call.
+func (h *history) explains(o *op, class string) bool {
+	begin, end := o.call.At-int64(recovery), o.ret.At
+	during := func(fault string) bool {
+		return slices.ContainsFunc(h.windows, func(w window) bool { return w.fault == fault && w.overlaps(begin, end) })
+	}
+	switch class {
+	case isNotAcquired, isLost, isNotHeld, isEnded: // other checks judge them
+		return true
+	case isForeign:
+		return during(faultOverwrite)
+	case isFull:
+		return during(faultMemory)
+	case isUnknown:
+		if slices.Contains(o.ret.Is, isEnded) { // its caller has gone while a command was under way
+			return true
+		}
+		fallthrough
+	case isUnavailable, isTransport:
+		if o.ret.At-o.call.At < int64(silence+tolerance) && slices.Contains(o.ret.Is, isEnded) {
+			return true // a busy machine may take so long for one answer
+		}
+		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At, end) > silence/2
+	}
+	return false
+}
+
+// silence is how long Redis must not have answered before a call may say so.
+const silence = 100 * time.Millisecond
+
+// checkSilence finds calls that say that somebody else holds, although Redis has answered nothing since before
+// they began. A call that waits behind another goes by that one's answers, until the next poll has failed.
+func (h *history) checkSilence() (out []Violation) {
+	const settled, polled = 60 * time.Millisecond, 1500 * time.Millisecond
+	for _, w := range h.windows {
+		if w.fault != faultHole {
+			continue
+		}
+		for _, o := range h.ops {
+			if o.call.Do == opAcquire && o.process == w.process && o.root == o && o.outcome() == outcomeBusy &&
+				o.call.At > w.begin+int64(settled) && o.ret.At < w.end && o.ret.At-o.call.At > int64(polled) &&
+				!slices.Contains(o.ret.Is, isUnavailable) {
+				out = append(out, violation(checkError, o, o.call.Names[0],
+					"Redis was silent for the %v of the call, which says that somebody else holds: %s",
+					time.Duration(o.ret.At-o.call.At).Round(time.Millisecond), o.ret.Err))
+			}
+		}
+	}
+	return out
+}
+
+// checkEvents finds acquisitions that did not emit one event of their outcome.
+func (h *history) checkEvents() (out []Violation) {
+	for _, o := range h.ops {
+		if o.call.Do == opAcquire && o.ret != nil && o.ret.Events != 1 {
+			out = append(out, violation(checkEvent, o, o.call.Names[0], "%d events told the outcome of an acquisition: %s %s",
+				o.ret.Events, o.ret.Outcome, o.ret.Err))
+		}
+	}
+	return out
+}
+
+// checkReleases finds releases that say nothing of a loss.
+func (h *history) checkReleases(name string, ops []*op) (out []Violation) {
+	for _, o := range ops {
+		if !o.holds() || o.release == nil || o.release.outcome() != outcomeOK || name != o.call.Names[0] {
+			continue
+		}
+		if o.ended != nil && o.ended.Outcome == outcomeLost && o.ended.At < o.release.call.At {
+			out = append(out, violation(checkRelease, o, name, "the release of %s returned nil, %v after its context had told "+
+				"the loss", o.ret.ID, time.Duration(o.release.call.At-o.ended.At).Round(time.Microsecond)))
+			continue
+		}
+		if by := h.takenBy(o, name); by != "" {
+			out = append(out, violation(checkRelease, o, name, "the release of %s returned nil, after %s", o.ret.ID, by))
+		}
+	}
+	return out
+}
+
+// takenBy says what has certainly ended a hold before its release began; "" if nothing has.
+func (h *history) takenBy(o *op, name string) string {
+	if o.root != o || o.call.Passes || o.call.Owner != "" || o.call.Limit > 0 || len(o.call.Names) > 1 || h.hasCounts(o) {
+		return ""
+	}
+	release := o.release
+	for _, t := range h.names[name] {
+		// A release that is repeated may find nothing, and cannot tell why.
+		if t.ends(o) && t.outcome() == outcomeOK && t.call.At > o.ret.At && t.ret.At < release.call.At &&
+			!(t.call.Do == opForce && t.ret.Count == 0) && !h.troubled(o.process, t.call.At, release.ret.At) {
+			return fmt.Sprintf("%s of process %d", t.call.Do, t.process)
+		}
+	}
+	for _, w := range h.windows {
+		if w.hit && slices.Contains(w.names, name) && o.ret.At < w.begin && w.act().end < release.call.At &&
+			!h.troubled(o.process, w.begin, release.ret.At) {
+			return w.fault
+		}
+	}
+	return ""
+}

@@ -1,0 +1,151 @@
+package torture
+
+import (
+	"slices"
+	"time"
+)
+
+// The checks of a hold by itself: how long it is valid, and why it was lost.
+
+// marginOf is what a hold's validity leaves of its TTL: doc/contract.md, C10.
+func marginOf(ttl time.Duration) time.Duration { return ttl/100 + 2*time.Millisecond }
+
+// checkLeases finds holds that are valid for longer than what Redis has confirmed, or than their own limit, and
+// holds that outlived their validity.
+func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
+	for _, o := range ops {
+		if !o.holds() || o.ret.Until == 0 || name != o.call.Names[0] || h.wasExtended(o, never) {
+			continue
+		}
+		ttl := o.call.TTL
+		if o.call.MaxHold > 0 {
+			ttl = min(ttl, o.call.MaxHold)
+		}
+		confirmed := time.Duration(o.ret.Until - o.ret.At)
+		if limit := ttl - marginOf(ttl); confirmed > limit+time.Millisecond && o.root == o {
+			out = append(out, violation(checkLease, o, name, "%s is valid for %v after its acquisition has returned, and "+
+				"should be for %v at most", o.ret.ID, confirmed, limit))
+		}
+		if all := time.Duration(o.until - o.ret.At); (o.call.Fixed || o.call.MaxHold > 0) && all > ttl {
+			out = append(out, violation(checkLease, o, name, "%s is valid for %v, although it may last for %v at most",
+				o.ret.ID, all, ttl))
+		}
+		if o.detached || o.died != never || o.release == nil {
+			continue
+		}
+		end := o.release.call.At
+		if o.ended != nil {
+			end = min(end, o.ended.At)
+		}
+		late := time.Duration(end - o.until)
+		if late > tolerance+h.stalled(o.process, o.until, end)+h.stopped(o.process, o.until, end) {
+			out = append(out, violation(checkLease, o, name, "%s was not told of its end until %v after its validity",
+				o.ret.ID, late.Round(time.Millisecond)))
+		}
+	}
+	return out
+}
+
+// checkReasons finds losses whose reason cannot be true.
+func (h *history) checkReasons(name string, ops []*op) (out []Violation) {
+	for _, o := range ops {
+		lost := o.loss()
+		if lost == nil || name != o.call.Names[0] {
+			continue
+		}
+		if why := h.doubt(o, lost, name); why != "" {
+			out = append(out, violation(checkWhy, o, name, "process %d lost %s, with the reason %q, although %s: %s", o.process,
+				o.ret.ID, lost.Reason, why, lost.Err))
+		}
+	}
+	return out
+}
+
+// loss returns the record that told the holder of its loss first; nil if it was not lost.
+func (o *op) loss() *record {
+	switch {
+	case !o.holds():
+		return nil
+	case o.ended != nil && o.ended.Outcome == outcomeLost:
+		return o.ended
+	case o.release != nil && o.release.outcome() == outcomeLost:
+		return o.release.ret
+	}
+	return nil
+}
+
+// doubt says why the reason of a loss cannot be true; "" if it can.
+func (h *history) doubt(o *op, lost *record, name string) string {
+	joint := o.call.Primitive == "multi" || o.call.Primitive == "redlock"
+	limited := o.call.Fixed || o.call.MaxHold > 0 || o.root.call.Fixed || o.root.call.MaxHold > 0
+	begin := h.ownershipBegin(o)
+	taken := len(h.takeovers(o, begin, lost.At)) > 0
+	ended := taken || slices.ContainsFunc(h.windows, func(w window) bool {
+		return slices.ContainsFunc(o.call.Names, w.ends) && w.act().overlaps(begin, lost.At)
+	})
+	since := o.until - int64(o.call.TTL+recovery)
+	hindered := h.disturbed(o.process, name, since, lost.At) || h.stalled(o.process, since, lost.At) > o.call.TTL/3
+	switch lost.Reason {
+	case "limit":
+		if !limited {
+			return "it has no limit"
+		}
+	case "expired":
+		switch {
+		case o.call.Fixed && !joint:
+			return "it is not renewed"
+		case !hindered:
+			return "nothing kept it from being renewed"
+		case !joint && !o.call.Passes && o.root == o && o.call.MaxHold == 0 && lost.Silent < o.call.TTL/2:
+			return "Redis had confirmed it shortly before"
+		}
+	case "forced":
+		forced := slices.ContainsFunc(h.windows, func(w window) bool {
+			return w.fault == faultForce && slices.Contains(w.names, name) && w.overlaps(begin, lost.At)
+		})
+		if !taken && !forced {
+			return "nobody took it"
+		}
+	case "gone":
+		if !ended && !hindered && !limited {
+			return "nobody took it"
+		}
+	case "members":
+		if !joint {
+			return "it has no members"
+		}
+	default:
+		return "there is no such reason"
+	}
+	return ""
+}
+
+// stopped is for how long a process was stopped between two instants.
+func (h *history) stopped(process int, begin, end int64) time.Duration {
+	sum := int64(0)
+	for _, w := range h.windows {
+		if w.fault == faultStop && w.process == process {
+			sum += max(0, min(end, w.end)-max(begin, w.begin))
+		}
+	}
+	return time.Duration(sum)
+}
+
+// checkSiblings finds holds that were nested under one hold at the same time. Readers may be.
+func (h *history) checkSiblings(name string, ops []*op) (out []Violation) {
+	for i, a := range ops {
+		if a.call.Do != opAcquire || a.root == a || !a.holds() || a.call.Read || a.call.Owner != "" {
+			continue
+		}
+		for _, b := range ops[i+1:] {
+			if b.call.At > a.claimEnd() {
+				break
+			}
+			if b.root == a.root && b.call.Do == opAcquire && b.holds() && b.ret.At < a.claimEnd() && a.ret.At < b.claimEnd() {
+				out = append(out, violation(checkOrder, a, name, "two holds nest in %s at the same time: operations %d and %d of "+
+					"process %d", a.ret.ID, a.call.Op, b.call.Op, a.process))
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,231 @@
+package torture
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// The checks of waiters: nobody waits for what is free, and every client has its turn.
+
+const (
+	patience  = 3 * time.Second        // for a waiter of a lock that nobody can hold: it polls once a second
+	wakeUp    = 700 * time.Millisecond // the same where nothing can have delayed or lost its wake-up
+	turnTime  = time.Second            // a client that has a lock for so long, while another waits,
+	turnHolds = 20                     // in that many holds
+)
+
+// checkWaits finds waiters that waited for a lock that nobody can have held, or for permits that were free.
+func (h *history) checkWaits() (out []Violation) {
+	for _, o := range h.ops {
+		if o.call.Do != opAcquire || o.root != o || o.ret == nil || o.call.Primitive == "latch" {
+			continue
+		}
+		if o.ret.At-o.call.At < int64(wakeUp) {
+			continue
+		}
+		var busy []load
+		for _, name := range o.call.Names {
+			if h.resized(name) {
+				busy = append(busy, load{interval{o.call.At, o.ret.At}, blocking})
+			}
+			for _, other := range h.names[name] {
+				if i, ok := h.possible(other, name); ok && other.root != o {
+					busy = append(busy, load{i, weightOf(other)})
+				}
+			}
+		}
+		room := 0 // others may have so many permits
+		if o.call.Limit > 0 {
+			room = o.call.Limit - o.call.Permits
+		}
+		if at, gap := widestGap(slices.Concat(busy, h.excuses(o, recovery)), room, o.call.At, o.ret.At); gap > patience {
+			out = append(out, violation(checkFree, o, o.call.Names[0],
+				"process %d waited for %v from %v after the begin of the round, while nobody can have held it", o.process,
+				gap.Round(time.Millisecond), time.Duration(at-h.begin).Round(time.Millisecond)))
+			continue
+		}
+		// Others may have some members of a joint lock for a while, and then give up.
+		if len(o.call.Names) > 1 || o.call.Primitive == "multi" || o.call.Primitive == "redlock" || o.waited == 0 {
+			continue
+		}
+		begin := max(o.waited, o.call.At)
+		at, gap := widestGap(slices.Concat(busy, h.excuses(o, 2*recovery)), room, begin, o.ret.At)
+		if gap > wakeUp+h.stalled(o.process, at, at+int64(gap)) {
+			out = append(out, violation(checkWake, o, o.call.Names[0],
+				"process %d waited for %v from %v after the begin of the round, while nobody can have held it and nothing can "+
+					"have lost its wake-up", o.process,
+				gap.Round(time.Millisecond), time.Duration(at-h.begin).Round(time.Millisecond)))
+		}
+	}
+	return out
+}
+
+// load is how many permits somebody may have during an interval.
+type load struct {
+	interval
+
+	permits int
+}
+
+// blocking is the load of a lock that is held, or of an excuse.
+const blocking = 1 << 20
+
+func weightOf(o *op) int {
+	if o.call.Limit > 0 {
+		return o.call.Permits
+	}
+	return blocking
+}
+
+// excuses are the times in which a waiter may have been delayed, and for after longer.
+func (h *history) excuses(o *op, after time.Duration) (out []load) {
+	for _, w := range h.windows {
+		if w.disturbs(o.process, o.call.Names[0]) {
+			out = append(out, load{interval{w.begin, w.end + int64(after)}, blocking})
+		}
+	}
+	for _, s := range h.stalls[o.process] {
+		out = append(out, load{s, blocking})
+	}
+	return out
+}
+
+// resized reports whether a pool has had other sizes, or may have lost permits.
+func (h *history) resized(name string) bool {
+	return h.lossy(h.begin, h.end) || slices.ContainsFunc(h.names[name], func(o *op) bool {
+		switch o.call.Do {
+		case opAdd, opDrain, opResize:
+			return true
+		case opInit:
+			return o.outcome() != outcomeOK
+		}
+		// A plain semaphore's permits of unknown whereabouts may be gone for ever.
+		return o.call.Primitive == "semaphore" && (o.ret == nil || o.died != never)
+	})
+}
+
+// possible returns when an acquisition may have held its names in Redis.
+func (h *history) possible(o *op, name string) (interval, bool) {
+	if o.call.Do != opAcquire && o.call.Do != opAdopt {
+		return interval{}, false
+	}
+	const slack = int64(time.Second)
+	ttl := int64(o.call.TTL) + slack
+	if workloads[o.call.Primitive].fair {
+		ttl += int64(waiterTimeout) // a dead waiter at the head of the queue
+	}
+	disturbed := h.disturbed(o.process, name, o.call.At, min(o.returned(), o.died))
+	switch {
+	case o.call.Do == opAdopt && o.isOpen(): // it is not undone
+		return interval{o.call.At, min(o.returned(), o.died, h.end) + int64(copyDelay) + ttl}, true
+	case o.ret == nil:
+		return interval{o.call.At, min(o.died, h.end) + ttl}, true
+	case o.holds():
+		i := interval{o.ret.At - slack/2, o.claimEnd() + ttl}
+		if o.release != nil && o.release.outcome() == outcomeOK {
+			i.end = max(o.release.ret.At, o.ret.At+int64(o.call.MinHold))
+			if o.call.Passes && h.disturbed(o.process, name, o.release.ret.At, o.release.ret.At+2*int64(lingerTime)) {
+				i.end += ttl // it lingered, and its client could not free it
+			}
+		} else if o.root.call.Owner != "" {
+			i.end = h.end // others of its owner renew what it did not give back
+		}
+		for _, t := range h.takeovers(o, o.ret.At, i.end) {
+			// One that began before this acquisition returned may have ended an earlier hold.
+			if t.call.At > o.ret.At && t.outcome() == outcomeOK && !h.hasCounts(o) {
+				i.end = min(i.end, t.ret.At)
+			}
+		}
+		if disturbed {
+			i.begin = o.call.At
+		}
+		return i, true
+	case disturbed:
+		return interval{o.call.At, o.ret.At + ttl}, true
+	case o.outcome() == outcomeUnknown:
+		return interval{o.ret.At - slack/2, o.ret.At + slack}, true
+	}
+	return interval{}, false
+}
+
+// widestGap returns the longest part of [begin, end] in which the loads are at most room, and where it begins.
+func widestGap(loads []load, room int, begin, end int64) (at int64, gap time.Duration) {
+	type change struct {
+		at      int64
+		permits int
+	}
+	var changes []change
+	for _, l := range loads {
+		if l.end > begin && l.begin < end {
+			changes = append(changes, change{max(l.begin, begin), l.permits}, change{min(l.end, end), -l.permits})
+		}
+	}
+	slices.SortFunc(changes, func(a, b change) int { // an interval that begins where another ends leaves no gap
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(b.permits, a.permits))
+	})
+	sum, since := 0, begin
+	for _, c := range append(changes, change{end, blocking}) {
+		was := sum
+		sum += c.permits
+		if was <= room && sum > room {
+			if d := time.Duration(c.at - since); d > gap {
+				at, gap = since, d
+			}
+		}
+		if was > room && sum <= room {
+			since = c.at
+		}
+	}
+	return at, gap
+}
+
+// checkTurns finds clients that had a lock all the time, although another client waited and nothing kept it from
+// acquiring.
+func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
+	var grants []*op
+	for _, o := range ops {
+		if o.call.Do == opAcquire && o.holds() && o.root == o && o.call.Limit == 0 {
+			grants = append(grants, o)
+		}
+	}
+	slices.SortFunc(grants, func(a, b *op) int { return cmp.Compare(a.ret.At, b.ret.At) })
+	for first := 0; first < len(grants); {
+		last := first
+		for last+1 < len(grants) && grants[last+1].process == grants[first].process {
+			last++
+		}
+		if v, ok := h.starved(name, grants[first:last+1]); ok {
+			out = append(out, v)
+		}
+		first = last + 1
+	}
+	return out
+}
+
+// starved finds a waiter that another client's streak kept out.
+func (h *history) starved(name string, streak []*op) (Violation, bool) {
+	begin, end := streak[0].ret.At, streak[len(streak)-1].ret.At
+	if len(streak) < turnHolds || end-begin < int64(turnTime) {
+		return Violation{}, false
+	}
+	for _, o := range h.names[name] {
+		if o.call.Do != opAcquire || o.process == streak[0].process || o.waited == 0 || len(o.call.Names) > 1 {
+			continue
+		}
+		from, to := max(begin, o.waited), min(end, o.returned(), o.died)
+		during := 0
+		for _, g := range streak {
+			if from <= g.ret.At && g.ret.At <= to {
+				during++
+			}
+		}
+		allowed := turnTime + h.stalled(o.process, from, to)
+		quiet := !h.disturbed(o.process, name, from-2*int64(recovery), to)
+		if quiet && during >= turnHolds && time.Duration(to-from) > allowed {
+			return violation(checkTurn, o, name, "process %d waited for %v, while process %d had %d holds in a row", o.process,
+				time.Duration(to-from).Round(time.Millisecond), streak[0].process, during), true
+		}
+	}
+	return Violation{}, false
+}

@@ -1,0 +1,85 @@
+package torture
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// A round has a theme: one fault, or two that combine, or none. Its time is divided into slots, and in
+// each slot most sessions use the same few primitives. So they meet on few names, and each primitive
+// meets each fault of the round. Consecutive seeds have the themes in turn.
+
+const (
+	slotPrimitives = 3                       // how many primitives most sessions use in a slot
+	slotLength     = 1200 * time.Millisecond // default
+)
+
+// theme is what a round injects.
+type theme []*fault
+
+// String is the theme as text, such as "slow and kill".
+func (t theme) String() string {
+	switch len(t) {
+	case 0:
+		return NoFaults
+	case 1:
+		return t[0].name
+	}
+	return t[0].name + " and " + t[1].name
+}
+
+// themeOf returns the theme of the round with a seed. Every second round with a fault of a client or its
+// network has a second one of that kind.
+func themeOf(seed uint64, enabled []fault) theme {
+	n := uint64(len(enabled)) + 1 // and one round without faults
+	i := seed % n
+	if i == 0 {
+		return nil
+	}
+	t := theme{&enabled[i-1]}
+	rng := seeded(seed, 2)
+	j := rng.IntN(len(enabled))
+	if other := &enabled[j]; other != t[0] && rng.IntN(2) == 0 && other.process != nil {
+		t = append(t, other)
+	}
+	return t
+}
+
+// draw returns a fault of the theme: mostly the first.
+func (t theme) draw(rng *rand.Rand) *fault {
+	if len(t) > 1 && rng.IntN(3) == 0 {
+		return t[1]
+	}
+	return t[0]
+}
+
+// slots says which primitives are used when. It needs no state: all processes read the same clock.
+type slots struct {
+	Length time.Duration `json:"length"`
+	Groups [][]string    `json:"groups"`
+}
+
+// slotsOf divides the time of a round among its primitives. The seed decides which of them meet.
+func slotsOf(names []string, length time.Duration, seed uint64) slots {
+	names = slices.Clone(names)
+	rng := seeded(seed, 3)
+	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
+	s := slots{Groups: slices.Collect(slices.Chunk(names, slotPrimitives))}
+	s.Length = max(length/time.Duration(len(s.Groups)), time.Millisecond)
+	return s
+}
+
+// at returns the primitives of the slot at an instant.
+func (s slots) at(now int64) []string {
+	return s.Groups[now/int64(s.Length)%int64(len(s.Groups))]
+}
+
+// pick returns a primitive to use now.
+func (s slots) pick(now int64, rng *rand.Rand) string {
+	group := s.at(now)
+	if rng.IntN(8) == 0 {
+		group = s.Groups[rng.IntN(len(s.Groups))]
+	}
+	return group[rng.IntN(len(group))]
+}
