@@ -28,6 +28,7 @@ type Config struct {
 	Sessions   int           // goroutines of each process
 	TTL        time.Duration // of half of the names; the others have four times as much
 	Timelines  string        // directory for the timelines of violations; default: the current one
+	FailFast   bool   // stop after the first round with a violation
 	Progress   func(Progress)
 	// Client returns the command that starts a client process, which calls Worker.
 	Client func() *exec.Cmd
@@ -201,6 +202,9 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	}
 	for seed := c.Seed; ctx.Err() == nil && (seed == c.Seed || time.Since(r.began) < c.Duration); seed++ {
 		if err = r.round(ctx, seed); err != nil {
+			break
+		}
+		if c.FailFast && len(r.result.Violations) > 0 {
 			break
 		}
 		if slices.ContainsFunc(r.result.Violations, func(v Violation) bool { return slices.Contains(c.until, v.Check) }) {

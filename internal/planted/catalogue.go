@@ -1,0 +1,272 @@
+package main
+
+// Defect is a mistake in the library, as a few replacements in its files.
+type Defect struct {
+	Name    string
+	Promise string // the section of doc/contract.md that it breaks
+	Edits   []Edit
+	// Find are further arguments of torture that find it sooner, such as --primitives lock. Without --directed
+	// they are not used.
+	Find []string
+	// Suite is a test that finds it where torture does not look: its package and its name.
+	Suite [2]string
+}
+
+// Edit replaces a text that occurs exactly once in a file.
+type Edit struct{ File, Old, New string }
+
+// Catalogue are all defects. To add one, list it here: TestDefectsApply checks it.
+var Catalogue = []Defect{
+	// Mistakes in the engine and the watchdog.
+	{
+		Name: "validity 20 ms too long", Promise: "C10",
+		Edits: []Edit{{"internal/engine/core.go", "return min(margin, ttl/2)", "return min(margin, ttl/2) - 20*time.Millisecond"}},
+	},
+	{
+		Name: "validity counted from the reply", Promise: "C10",
+		Edits: []Edit{{
+			"scripts/attempt.go", "return Reply{Value: c.Val(), Sent: sent}, nil",
+			"_ = sent\n\treturn Reply{Value: c.Val(), Sent: time.Now()}, nil",
+		}},
+		Find: []string{"--faults", "slow,late-replies"},
+	},
+	{
+		Name: "a renewal counts from its reply", Promise: "C10",
+		Edits: []Edit{{
+			"watchdog/schedule.go", "d.confirm(l, c.start, c.start.add(a.TTL), now)", "d.confirm(l, now, now.add(a.TTL), now)",
+		}},
+		Find: []string{"--faults", "late-replies,black-hole", "--primitives", "lock,fenced"},
+	},
+	{
+		Name: "a failed renewal counts as renewed", Promise: "C10",
+		Edits: []Edit{{
+			"watchdog/schedule.go", "		state := Unknown\n		if i < len(states) {", "		state := Renewed\n		if i < len(states) && err == nil {",
+		}},
+		Find: []string{"--faults", "black-hole,dials", "--primitives", "lock,fenced"},
+	},
+	{
+		Name: "a loss that a renewal finds is not reported", Promise: "C10",
+		Edits: []Edit{{
+			"internal/engine/ownership.go", "	loss := o.loss()\n	if !refused {", "	loss := o.loss()\n	if refused {\n		return\n	}\n	if !refused {",
+		}},
+		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
+	},
+	{
+		Name: "granted before the release is executed", Promise: "C2",
+		Edits: []Edit{
+			{
+				"internal/engine/handoff.go", "	sent := time.Now()\n	got, err := r.Driver.Release(ctx, o, 0, next)",
+				"	sent := time.Now()\n	if offered.successor != nil {\n		qs.mu.Lock()\n		offered.successor.receive(Result{Granted: true, Sent: sent}, true)\n" +
+					"		qs.mu.Unlock()\n	}\n	got, err := r.Driver.Release(ctx, o, 0, next)",
+			},
+			{
+				"internal/engine/handoff.go", "		offered.successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))\n", "",
+			},
+		},
+	},
+	{
+		Name: "Release returns nil for a lost hold", Promise: "C11",
+		Edits: []Edit{{"internal/engine/hold.go", "		return h.lose(ctx, h.held.loss())\n	}\n	if h.end(ErrReleased) {\n		h.emit(ctx, EventReleased, nil)", "		_ = h.lose(ctx, h.held.loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n		h.emit(ctx, EventReleased, nil)"}},
+		Find:  []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
+	},
+	{
+		Name: "Release returns nil once the loss was told", Promise: "C11",
+		Edits: []Edit{{
+			"internal/engine/hold.go", "			h.held.abandon(ctx)\n		}\n		return err\n	}\n	if h.held == nil {",
+			"			h.held.abandon(ctx)\n			return nil\n		}\n		return err\n	}\n	if h.held == nil {",
+		}},
+	},
+	{
+		Name: "a release without an answer is not repeated", Promise: "C11",
+		Edits: []Edit{{
+			"internal/engine/ownership.go", "	case err != nil:\n		o.writeCountLater(ctx, 0)\n		if !locked", "	case err != nil:\n		if !locked",
+		}},
+		Suite: [2]string{"./internal/engine", "Release"},
+	},
+	{
+		Name: "nesting and release race unguarded", Promise: "C3",
+		Edits: []Edit{
+			{
+				"internal/engine/ownership.go", "	if outer.isReleased() {\n		o.wire.Unlock()\n		return time.Time{}, errOuterEnded\n	}\n",
+				"	o.wire.Unlock()\n	time.Sleep(time.Millisecond)\n",
+			},
+			{"internal/engine/ownership.go", "		o.shortLease = 0\n		o.mu.Unlock()\n		o.wire.Unlock()\n		return sent, nil", "		o.shortLease = 0\n		o.mu.Unlock()\n		return sent, nil"},
+			{"internal/engine/ownership.go", "	o.addCount(-1)\n	o.wire.Unlock()\n", "	o.addCount(-1)\n"},
+		},
+		Find: []string{"--primitives", "nested"},
+	},
+	{
+		Name: "siblings under one hold do not take turns", Promise: "C3",
+		Edits: []Edit{{"internal/engine/nest.go", "	if r.Traits.NestsInTurn {", "	if false && r.Traits.NestsInTurn {"}},
+		Find:  []string{"--primitives", "nested"},
+	},
+	{
+		Name: "the inner release frees the lock", Promise: "C3",
+		Edits: []Edit{{"internal/engine/ownership.go", "	case left > 0:\n", "	case left > 1:\n"}},
+	},
+	{
+		Name: "a streak of hand-overs without limit", Promise: "C21",
+		Edits: []Edit{{
+			"internal/engine/handoff.go", "	return o.streak.count >= maxStreakCount || age >= Instant(maxStreak)", "	return false && age > 0",
+		}},
+		Find: []string{"--faults", "none", "--primitives", "lock,fenced"},
+	},
+	{
+		Name: "a cohort without an end", Promise: "C24",
+		Edits: []Edit{{"internal/engine/handoff.go", "		return age >= Instant(o.cohort())", "		return false && age > 0"}},
+		Find:  []string{"--faults", "none", "--primitives", "cohort"},
+	},
+	{
+		Name: "a member of a cohort gets the token of the one before", Promise: "C14",
+		Edits: []Edit{{"internal/engine/hold.go", "	return o.Token + int64(h.member)", "	return o.Token + int64(h.member)/2"}},
+	},
+	{
+		Name: "a lingering lock is not given up when its time is over", Promise: "C24",
+		Edits: []Edit{{"internal/engine/linger.go", "time.AfterFunc(o.linger(), func() {", "time.AfterFunc(time.Hour, func() {"}},
+	},
+	{
+		Name: "a lock lingers although others have asked for it", Promise: "C24",
+		Edits: []Edit{
+			{"internal/engine/linger.go", "	case !q.MayQueue || !mayLinger(holder):\n", "	case true:\n"},
+			{"internal/engine/linger.go", "time.AfterFunc(o.linger(), func() {", "time.AfterFunc(20*o.linger(), func() {"},
+		},
+	},
+	{
+		Name: "the minimum hold is over at once", Promise: "C28",
+		Edits: []Edit{{"internal/engine/minhold.go", "	return max(m.d-time.Duration(now)+time.Duration(m.since.Load()), 0)", "	return 0"}},
+	},
+	{
+		Name: "WithMaxHold does not end a hold", Promise: "C13",
+		Edits: []Edit{{"internal/engine/driver.go", "	return t.MaxHold\n", "	return 0\n"}},
+	},
+	{
+		Name: "a fixed lease is renewed", Promise: "C13",
+		Edits: []Edit{{"internal/engine/driver.go", "	if !t.Renew {\n		return t.TTL\n	}\n	return t.MaxHold", "	if !t.Renew {\n		return 3 * t.TTL\n	}\n	return t.MaxHold"}},
+	},
+	{
+		Name: "a canceled acquisition leaves the lock behind", Promise: "C5",
+		Edits: []Edit{{"internal/engine/acquire.go", "	if !q.MustRollback {\n		return\n	}", "	if !q.MustRollback || ctx.Err() != nil {\n		return\n	}"}},
+	},
+	{
+		Name: "silence is reported as a refusal", Promise: "C7",
+		Edits: []Edit{{"internal/engine/contact.go", "		facts = append(facts, ErrUnavailable)", "		facts = append(facts, ErrNotAcquired)"}},
+	},
+	{
+		Name: "an acquisition emits two events", Promise: "C23",
+		Edits: []Edit{{"internal/engine/acquire.go", "	r.Core.emit(e)\n}\n\n// EmitAcquired", "	r.Core.emit(e)\n	r.Core.emit(e)\n}\n\n// EmitAcquired"}},
+	},
+	{
+		Name: "a redlock without a majority", Promise: "RedLock",
+		Edits: []Edit{{"internal/engine/red.go", "j.Need, j.Budgeted = len(j.Members)/2+1, true", "j.Need, j.Budgeted = len(j.Members)/2, true"}},
+	},
+	{
+		Name: "a takeover sends no notice", Promise: "C15",
+		Edits: []Edit{{"primitives/takeover.go", "	notices := h.notices(ids)\n", "	notices := h.notices(nil)\n"}},
+		Find:  []string{"--faults", "force", "--primitives", "lock,fenced"},
+	},
+	{
+		Name: "every loss is a limit", Promise: "C27",
+		Edits: []Edit{{"internal/engine/ownership.go", "func (o *Ownership) loss() Loss { return Loss{Reason: LossGone} }", "func (o *Ownership) loss() Loss { return Loss{Reason: LossLimit} }"}},
+	},
+
+	// Mistakes in the scripts.
+	{
+		Name: "a renewal ignores the owner", Promise: "C10",
+		Edits: []Edit{{
+			"scripts/lock/renew.lua", "kept[i] = read_count(call_typed('hash', 'hget', lock_hash, owner)) and 1 or 0",
+			"kept[i] = redis.call('exists', lock_hash)",
+		}},
+		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
+	},
+	{
+		Name: "a release publishes nothing", Promise: "C21",
+		Edits: []Edit{{"scripts/lib/notify_free.lua", "  return redis.call(publish, channel, '0') + told", "  return told"}},
+	},
+	{
+		Name: "a release publishes nothing, not even in line", Promise: "C21",
+		Edits: []Edit{{
+			"scripts/lib/notify_free.lua", "local function notify_free(keys, publish, own_place, is_line_empty)\n",
+			"local function notify_free(keys, publish, own_place, is_line_empty)\n  if true then return 0 end\n",
+		}},
+	},
+	{
+		Name: "a semaphore's release publishes nothing", Promise: "C21",
+		Edits: []Edit{{"scripts/lib/publish_permits.lua", "  if permits >= 0 then", "  if permits >= 1000 then"}},
+	},
+	{
+		Name: "a hand-off gives the token of the holder before", Promise: "C14",
+		Edits: []Edit{{"scripts/lock/release.lua", "    last = reserve_tokens(token_key, tokens)", "    last = last_token(token_key, tokens)"}},
+	},
+	{
+		Name: "a late copy of an acquisition acquires after the release", Promise: "C16",
+		Edits: []Edit{
+			{"scripts/lock/acquire.lua", "if redis.call('exists', lock_hash, memory_key) == 0 then", "if redis.call('exists', lock_hash) == 0 then"},
+		},
+		Find: []string{"--faults", "copies", "--primitives", "lock,fenced"},
+	},
+	{
+		Name: "a repeated release of permits counts twice", Promise: "C16",
+		Edits: []Edit{
+			{"scripts/semaphore/release.lua", "elseif memory == '2' then\n", "elseif memory == '4' then\n"},
+			{"scripts/semaphore/release.lua", "local acquired_in = memory and string.match(memory, '^1 (%d+)$')", "local acquired_in = memory and (memory == '2' and epoch or string.match(memory, '^1 (%d+)$'))"},
+		},
+		Find: []string{"--faults", "replies,copies", "--primitives", "semaphore"},
+	},
+	{
+		Name: "a repeated count-down counts twice", Promise: "C16",
+		Edits: []Edit{{"scripts/latch/count_down.lua", "if redis.call('exists', memory_key) == 1 then", "if false then"}},
+		Find:  []string{"--faults", "replies,copies", "--primitives", "latch"},
+	},
+	{
+		Name: "a latch that opens publishes nothing", Promise: "C21",
+		Edits: []Edit{{"scripts/latch/count_down.lua", "  redis.call(publish, channel, '0')\n", ""}},
+		Suite: [2]string{"./primitives", "Latch"},
+	},
+	{
+		Name: "one release of WithOwner frees the lock of all", Promise: "C4",
+		Edits: []Edit{{"scripts/lock/release_shared.lua", "if count > 1 then", "if count > 1000 then"}},
+		Find:  []string{"--primitives", "owner"},
+	},
+	{
+		Name: "Adopt leaves the former holder's count", Promise: "C15",
+		Edits: []Edit{{"scripts/lock/adopt.lua", "redis.call('hdel', lock_hash, old_owner)\n", ""}},
+	},
+	{
+		Name: "a late waiter goes first in a fair lock", Promise: "FairLock",
+		Edits: []Edit{{"scripts/fairlock/acquire.lua", "redis.pcall('rpush', lock.queue, owner)", "redis.pcall('lpush', lock.queue, owner)"}},
+		Find:  []string{"--primitives", "fair"},
+	},
+	{
+		Name: "readers enter beside a writer", Promise: "RWLock",
+		Edits: []Edit{{"scripts/rwlock/read_acquire.lua", "  if mode ~= 'read' and is_taken then", "  if mode ~= 'read' and mode ~= 'write' and is_taken then"}},
+		Find:  []string{"--primitives", "rwlock"},
+	},
+	{
+		Name: "a reader's release ends the leases of the others", Promise: "RWLock",
+		Edits: []Edit{{"scripts/rwlock/read_release.lua", "if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then", "if mode ~= 'write' and redis.call('del', lock_hash) == 1 then"}},
+		Find:  []string{"--primitives", "rwlock"},
+	},
+	{
+		Name: "a permit is not renewed", Promise: "C10",
+		Edits: []Edit{{"scripts/permitsemaphore/renew.lua", "      redis.call('zadd', leases, 'xx', ends_at, id)\n", ""}},
+		Find:  []string{"--primitives", "permits"},
+	},
+	{
+		Name: "Resize counts free permits only", Promise: "PermitExpirableSemaphore",
+		Edits: []Edit{{"scripts/permitsemaphore/resize.lua", "local more = free and wanted - (free + acquired)", "local more = free and wanted - free"}},
+		Find:  []string{"--primitives", "permits"},
+	},
+	{
+		Name: "Drain leaves the permits", Promise: "Semaphore",
+		Edits: []Edit{{"scripts/semaphore/drain.lua", "  redis.call('decrby', permits_key, left)\n", ""}},
+		Find:  []string{"--primitives", "semaphore"},
+	},
+
+	// Mistakes that no client of torture can see.
+	{
+		Name: "WithWait bounds the hold", Promise: "C6",
+		Edits: []Edit{{
+			"internal/engine/acquire.go", "	hold, err := r.newHold(ctx, held, q, res.Sent, parent)\n	if err != nil {\n		// The client", "	hold, err := r.newHold(trying, held, q, res.Sent, parent)\n	if err != nil {\n		// The client",
+		}},
+	},
+}

@@ -1,0 +1,176 @@
+// Command planted plants known defects in the library, one at a time, and reports what finds each of them, and
+// after how long. This is how the tests themselves are tested.
+//
+//	go run ./internal/planted                              # each defect: three minutes of the default torture at most
+//	go run ./internal/planted -duration 1m -only renewal   # those with "renewal" in their names
+//	go run ./internal/planted -directed                    # with the faults and primitives that find it
+//	go run ./internal/planted -list
+//
+// The defects are in catalogue.go. They are built with an overlay: the tree is not changed. The exit code is 1
+// if something was not found, or cannot be built.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+type options struct {
+	duration time.Duration
+	only     string
+	topology string
+	directed bool
+	keep     string // directory for timelines and logs
+	share    [2]int // the defects whose number leaves the first, divided by the second
+}
+
+func main() {
+	var o options
+	var share string
+	flag.DurationVar(&o.duration, "duration", 3*time.Minute, "how long torture looks for each defect")
+	flag.StringVar(&o.only, "only", "", "plant the defects with this text in their names")
+	flag.StringVar(&o.topology, "topology", "single", "topology of the servers")
+	flag.BoolVar(&o.directed, "directed", false, "run torture with the faults and primitives that find the defect")
+	flag.StringVar(&o.keep, "timelines", "", "directory for timelines and logs (default: none are kept)")
+	flag.StringVar(&share, "share", "0/1", "plant every n-th defect from the i-th: `i/n`")
+	list := flag.Bool("list", false, "list the defects")
+	flag.Parse()
+	if *list {
+		for _, d := range Catalogue {
+			fmt.Printf("%-26s %s\n", d.Promise, d.Name)
+		}
+		return
+	}
+	if _, err := fmt.Sscanf(share, "%d/%d", &o.share[0], &o.share[1]); err != nil || o.share[1] < 1 {
+		fmt.Fprintf(os.Stderr, "planted: -share %q: want i/n\n", share)
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "planted:", err)
+		os.Exit(1)
+	}
+}
+
+// run plants the defects one after another, and prints a line of a table for each.
+func run(ctx context.Context, o options) error {
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Println("| Planted | Promise | Found by | After |\n|---|---|---|---|")
+	found, missed := 0, 0
+	for i, d := range Catalogue {
+		if !strings.Contains(d.Name, o.only) || i%o.share[1] != o.share[0] {
+			continue
+		}
+		by, after, err := find(ctx, root, d, o)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			by = "error: " + strings.ReplaceAll(err.Error(), "\n", " ")
+			missed++
+		case by == "":
+			by = "missed"
+			missed++
+		default:
+			found++
+		}
+		fmt.Printf("| %s | %s | %s | %v |\n", d.Name, d.Promise, by, after.Round(100*time.Millisecond))
+	}
+	fmt.Printf("\n%d of %d were found\n", found, found+missed)
+	if missed > 0 {
+		return fmt.Errorf("%d were not found", missed)
+	}
+	return nil
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	return strings.TrimSpace(string(out)), err
+}
+
+// find plants one defect and returns what has found it; "" if nothing has.
+func find(ctx context.Context, root string, d Defect, o options) (by string, after time.Duration, err error) {
+	dir, err := os.MkdirTemp("", "redlatch-planted-")
+	if err != nil {
+		return "", 0, err
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	planted := &overlay{root: root}
+	if err := planted.plant(d); err != nil {
+		return "", 0, err
+	}
+	description, err := planted.write(dir)
+	if err != nil {
+		return "", 0, err
+	}
+	program := filepath.Join(dir, "redlatch")
+	build := exec.CommandContext(ctx, "go", "build", "-overlay", description, "-o", program, "./cmd/redlatch")
+	build.Dir = root
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", 0, fmt.Errorf("%w: %s", err, out)
+	}
+	began := time.Now()
+	by, err = torture(ctx, program, dir, d, o)
+	if by != "" || err != nil || d.Suite[0] == "" {
+		return by, time.Since(began), err
+	}
+	began = time.Now()
+	test := exec.CommandContext(ctx, "go", "test", "-overlay", description, "-count=1", "-run", d.Suite[1], d.Suite[0])
+	test.Dir = root
+	if out, err := test.CombinedOutput(); err != nil && bytes.Contains(out, []byte("--- FAIL")) {
+		by = "tests " + d.Suite[1] + " of " + d.Suite[0]
+	}
+	return by, time.Since(began), nil
+}
+
+// torture runs torture until the first round with a violation, and returns the checks that failed.
+func torture(ctx context.Context, program, dir string, d Defect, o options) (string, error) {
+	if o.keep != "" {
+		dir = filepath.Join(o.keep, strings.ReplaceAll(d.Name, " ", "-"))
+		if err := os.MkdirAll(dir, 0o750); err != nil {
+			return "", err
+		}
+	}
+	args := []string{
+		"torture", "--json", "--fail-fast", "--duration", o.duration.String(), "--topology", o.topology, "--timelines", dir,
+	}
+	if o.directed {
+		args = append(args, d.Find...)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return "", err
+	}
+	var result struct {
+		Violations []struct {
+			Check string `json:"check"`
+		} `json:"violations"`
+	}
+	if jsonErr := json.Unmarshal(out, &result); jsonErr != nil {
+		// Without a result, torture itself could not go on with this library.
+		return "", fmt.Errorf("torture: %w: %s", errors.Join(err, jsonErr), exit.Stderr)
+	}
+	var checks []string
+	for _, v := range result.Violations {
+		checks = append(checks, v.Check)
+	}
+	slices.Sort(checks)
+	return strings.Join(slices.Compact(checks), ", "), nil
+}
