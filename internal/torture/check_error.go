@@ -46,8 +46,8 @@ func (h *history) explains(o *op, class string) bool {
 		}
 		fallthrough
 	case isUnavailable, isTransport:
-		if o.ret.At-o.call.At < int64(silence+tolerance) && slices.Contains(o.ret.Is, isEnded) {
-			return true // a busy machine may take so long for one answer
+		if slices.Contains(o.ret.Is, isNotAcquired) && slices.Contains(o.ret.Is, isEnded) {
+			return true // refused, and then one answer took longer than silence, as on a busy machine
 		}
 		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At, end) > silence/2
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // What a run has tested: which faults met which primitives, and in which phases of their use. A green run says
@@ -31,8 +32,11 @@ var phaseLetters = []struct{ letter, phase string }{
 	{"R", phaseRelease}, {"H", phaseHandOver}, {"T", phaseTakeOver}, {"C", phaseChange},
 }
 
-// Coverage counts the operations that were in a phase during a fault: by fault, primitive and phase.
+// Coverage counts the operations that were in a phase during a fault, or shortly after: by fault, primitive and phase.
 type Coverage map[string]map[string]map[string]int
+
+// felt is for how long a fault that takes no time, such as a deleted key, is felt.
+const felt = 50 * time.Millisecond
 
 func (c Coverage) add(fault, primitive, phase string) {
 	if c[fault] == nil {
@@ -59,6 +63,7 @@ func (c Coverage) cover(h *history) {
 		renewed[r.id] = append(renewed[r.id], r)
 	}
 	for _, w := range h.windows {
+		w.end = max(w.end, w.begin+int64(felt))
 		if w.fault == faultStall || w.fault == faultUnplanned {
 			continue
 		}

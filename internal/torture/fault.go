@@ -2,6 +2,7 @@ package torture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -399,50 +400,70 @@ func (r *round) lose(name string) *window {
 	return r.begin(window{fault: name, process: -1, lossy: true})
 }
 
-// aName returns a random name whose keys the operator may change.
-func (r *round) aName(rng *rand.Rand) (primitive, name string) {
-	var candidates []string
-	for _, p := range r.times.at(monotonic()) {
-		if workloads[p].operator {
-			candidates = append(candidates, p)
-		}
-	}
-	if len(candidates) == 0 {
-		for _, p := range r.cfg.Primitives {
-			if workloads[p].operator {
-				candidates = append(candidates, p)
+// operable are the primitives that most sessions use now, and whose keys the operator may change; all of them, if
+// none is used now.
+func (r *round) operable() (out []string) {
+	isOperable := func(p string) bool { return workloads[p].operator }
+	for _, names := range [][]string{r.times.at(monotonic()), r.cfg.Primitives} {
+		for _, p := range names {
+			if isOperable(p) {
+				out = append(out, p)
 			}
 		}
+		if len(out) > 0 {
+			break
+		}
 	}
-	if len(candidates) == 0 {
-		return "", ""
-	}
-	primitive = candidates[rng.IntN(len(candidates))]
-	return primitive, lockName(r.tag, primitive, rng.IntN(namesOf))
+	return out
 }
 
-// operate changes a key as an operator would.
-// act reports whether the key was there.
+// operate changes a key of each primitive that is in use, as an operator would, at a moment of its own. act reports
+// whether the key was there. Its window lasts for longer than act.
 func (r *round) operate(
 	name string, rng *rand.Rand, act func(ctx context.Context, primitive, key string) (bool, error), lasts time.Duration,
 ) error {
-	primitive, key := r.aName(rng)
-	if key == "" {
-		return nil
+	var all errgroup
+	for _, primitive := range r.operable() {
+		key, moment := lockName(r.tag, primitive, rng.IntN(namesOf)), aMoment(rng)
+		all.Go(func() error {
+			r.await(moment, key, r.allProxies())
+			ctx, cancel := soon()
+			defer cancel()
+			w := r.begin(window{fault: name, process: -1, names: []string{key}})
+			hit, err := act(ctx, primitive, key)
+			if r.endAct(w); lasts > 0 {
+				time.Sleep(lasts)
+			}
+			r.finish(w)
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			w.hit = hit && err == nil
+			return err
+		})
 	}
-	ctx, cancel := soon()
-	defer cancel()
-	r.await(aMoment(rng), key, r.allProxies())
-	w := r.begin(window{fault: name, process: -1, names: []string{key}})
-	hit, err := act(ctx, primitive, key)
-	if r.endAct(w); lasts > 0 {
-		time.Sleep(lasts)
-	}
-	r.finish(w)
-	r.mu.Lock()
-	w.hit = hit && err == nil
-	r.mu.Unlock()
-	return err
+	return all.Wait()
+}
+
+// errgroup runs functions at the same time, and joins their errors.
+type errgroup struct {
+	sync.WaitGroup
+
+	mu  sync.Mutex
+	err error
+}
+
+func (g *errgroup) Go(f func() error) {
+	g.WaitGroup.Go(func() {
+		err := f()
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.err = errors.Join(g.err, err)
+	})
+}
+
+func (g *errgroup) Wait() error {
+	g.WaitGroup.Wait()
+	return g.err
 }
 
 func (r *round) deleteKey(rng *rand.Rand) error {

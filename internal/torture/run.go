@@ -16,7 +16,7 @@ import (
 // stand for the defaults.
 type Config struct {
 	Duration   time.Duration    // default: one round
-	Round      time.Duration    // length of a round; default 1.2 s for each 3 primitives
+	Round      time.Duration    // length of a round; default 1.2 s for each 4 primitives
 	Seed       uint64           // of the first round; each further round adds 1
 	Faults     []string         // default: all that can be injected
 	Primitives []string         // default: all
@@ -26,9 +26,9 @@ type Config struct {
 	Every      [2]time.Duration // between two faults
 	Processes  int
 	Sessions   int           // goroutines of each process
-	TTL        time.Duration // of half of the names; the others have four times as much
+	TTL        time.Duration // of half of the names; the others have three times as much
 	Timelines  string        // directory for the timelines of violations; default: the current one
-	FailFast   bool   // stop after the first round with a violation
+	FailFast   bool          // stop after the first round with a violation
 	Progress   func(Progress)
 	// Client returns the command that starts a client process, which calls Worker.
 	Client func() *exec.Cmd

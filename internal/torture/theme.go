@@ -11,7 +11,7 @@ import (
 // meets each fault of the round. Consecutive seeds have the themes in turn.
 
 const (
-	slotPrimitives = 3                       // how many primitives most sessions use in a slot
+	slotPrimitives = 4                       // how many primitives most sessions use in a slot
 	slotLength     = 1200 * time.Millisecond // default
 )
 

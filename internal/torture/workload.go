@@ -71,9 +71,12 @@ func (s *session) name(primitive string) (string, time.Duration) {
 
 func lockName(tag, primitive string, i int) string { return fmt.Sprintf("%s:%s:%d", tag, primitive, i) }
 
+// longTTL is how many times longer the TTL of every second name is.
+const longTTL = 3
+
 func ttlOf(ttl time.Duration, i int) time.Duration {
 	if i%2 == 1 {
-		return 4 * ttl
+		return longTTL * ttl
 	}
 	return ttl
 }
