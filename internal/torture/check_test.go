@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -26,6 +27,9 @@ func (h *testHistory) do(process int, from, to int64, call, result record) int64
 	}
 	call.Kind, call.Op, call.At, call.Names = kindCall, h.last, from*ms, []string{"name"}
 	result.Kind, result.Op, result.At = kindReturn, h.last, to*ms
+	if call.Do == opAcquire {
+		result.Events++
+	}
 	h.records[process] = append(h.records[process], call, result)
 	return h.last
 }
@@ -38,12 +42,31 @@ func (h *testHistory) hold(process int, at int64, id string) int64 {
 func (h *testHistory) holdOf(primitive string, process int, from, to int64, id string) int64 {
 	ttl := 3 * time.Second
 	return h.do(process, from, to, record{Do: opAcquire, Primitive: primitive, TTL: ttl},
-		record{Outcome: outcomeOK, ID: id, Until: to*ms + int64(ttl)})
+		record{Outcome: outcomeOK, ID: id, Until: to*ms + int64(ttl-marginOf(ttl))})
 }
 
 // waits marks an acquisition as refused at first.
 func (h *testHistory) waits(process int, acquisition, at int64) {
 	h.records[process] = append(h.records[process], record{Kind: kindWait, Op: acquisition, At: at * ms})
+}
+
+// permits adds an acquisition of permits.
+func (h *testHistory) permits(process int, from, to int64, n int) int64 {
+	return h.do(process, from, to, record{Do: opAcquire, Primitive: "permits", Permits: n, Limit: 3, TTL: 3 * time.Second},
+		record{Outcome: outcomeOK, ID: fmt.Sprint("p", from), Until: (to + 2900) * ms})
+}
+
+// nested adds a hold under another one of process 0.
+func (h *testHistory) nested(outer, at int64) int64 {
+	return h.do(0, at, at, record{Do: opAcquire, Root: outer, TTL: 3 * time.Second},
+		record{Outcome: outcomeOK, ID: "a1", Until: (at + 2900) * ms})
+}
+
+// operator adds an act of the operator that found a holder.
+func (h *testHistory) operator(fault string, from, acted, to int64) {
+	h.windows = append(h.windows, window{
+		interval: interval{from * ms, to * ms}, fault: fault, process: -1, names: []string{"name"}, acted: acted * ms, hit: true,
+	})
 }
 
 // valid is the end of a hold's validity after a renewal.
@@ -53,7 +76,13 @@ func (h *testHistory) valid(process int, hold, until int64) {
 
 // lost ends a hold: its holder learned of its loss.
 func (h *testHistory) lost(process int, hold, at int64) {
-	h.records[process] = append(h.records[process], record{Kind: kindEnd, Op: hold, At: at * ms, Outcome: outcomeLost})
+	h.lostBy(process, hold, at, "gone", 0)
+}
+
+func (h *testHistory) lostBy(process int, hold, at int64, reason string, silent time.Duration) {
+	h.records[process] = append(h.records[process], record{
+		Kind: kindEnd, Op: hold, At: at * ms, Outcome: outcomeLost, Reason: reason, Silent: silent,
+	})
 }
 
 func (h *testHistory) release(process int, hold, from, to int64) {
@@ -71,8 +100,19 @@ func (h *testHistory) force(process int, from, to int64) {
 }
 
 // failing adds an acquisition that failed.
-func (h *testHistory) failing(from, to int64, err string) {
-	h.do(0, from, to, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeFailed, Err: err})
+func (h *testHistory) failing(from, to int64, class string) {
+	h.do(0, from, to, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeFailed, Err: class, Is: []string{class}})
+}
+
+// quick adds a hold that is released at once.
+func (h *testHistory) quick(process int, at int64, id string) {
+	h.release(process, h.hold(process, at, id), at+1, at+2)
+}
+
+// limited adds a hold that is not renewed, or that has a maximum or a minimum.
+func (h *testHistory) limited(at int64, call record, valid time.Duration) int64 {
+	call.Do, call.TTL = opAcquire, 3*time.Second
+	return h.do(0, at, at, call, record{Outcome: outcomeOK, ID: "a1", Until: at*ms + int64(valid)})
 }
 
 // passesB is the history of a fair lock that A passes to C, although B has waited for longer.
@@ -114,7 +154,7 @@ func TestChecks(t *testing.T) {
 
 		{"a loss without a reason", func(h *testHistory) {
 			h.lost(0, h.hold(0, 10_000, "a1"), 11_000)
-		}, []string{checkReason}},
+		}, []string{checkReason, checkWhy}},
 		{"a loss by a black hole", func(h *testHistory) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lost(0, h.hold(0, 10_000, "a1"), 13_000)
@@ -122,7 +162,7 @@ func TestChecks(t *testing.T) {
 		{"a black hole elsewhere", func(h *testHistory) {
 			h.fault("black-hole", 1, 10_100, 13_100)
 			h.lost(0, h.hold(0, 10_000, "a1"), 13_000)
-		}, []string{checkReason}},
+		}, []string{checkReason, checkWhy}},
 		{"a loss before the validity ends, in a black hole", func(h *testHistory) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lost(0, h.hold(0, 10_000, "a1"), 12_000)
@@ -167,22 +207,142 @@ func TestChecks(t *testing.T) {
 		}, []string{checkNotice}},
 
 		{"an error of the library", func(h *testHistory) {
-			h.failing(10_000, 10_001, "NOSCRIPT no matching script")
+			h.failing(10_000, 10_001, isOther)
 		}, []string{checkError}},
 		{"an error of the network", func(h *testHistory) {
-			h.failing(10_000, 10_001, "connection refused")
+			h.fault("dials", 0, 9_000, 9_500)
+			h.failing(10_000, 10_001, isTransport)
+		}, nil},
+		{"an error of the network that no fault explains", func(h *testHistory) {
+			h.failing(10_000, 10_001, isTransport)
+		}, []string{checkError}},
+		{"a deadlock that nobody has made", func(h *testHistory) {
+			h.failing(10_000, 10_001, isDeadlock)
+		}, []string{checkError}},
+		{"a refusal in silence", func(h *testHistory) {
+			h.fault(faultHole, 0, 10_000, 13_000)
+			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired, isEnded}})
+		}, []string{checkError}},
+		{"a refusal, and then silence", func(h *testHistory) {
+			h.fault(faultHole, 0, 10_000, 13_000)
+			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired, isUnavailable}})
+		}, nil},
+		{"an acquisition with two events", func(h *testHistory) {
+			h.do(0, 10_000, 10_001, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeBusy, Events: 1})
+		}, []string{checkEvent}},
+
+		{"a release after the context has told the loss", func(h *testHistory) {
+			h.fault("black-hole", 0, 10_100, 13_100)
+			a := h.hold(0, 10_000, "a1")
+			h.lost(0, a, 12_968)
+			h.release(0, a, 13_000, 13_001)
+		}, []string{checkRelease}},
+		{"a release after another process has taken the lock", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.force(1, 10_500, 10_501)
+			h.release(0, a, 10_600, 10_601)
+		}, []string{checkRelease}},
+		{"a release while another process takes the lock", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.force(1, 10_500, 10_601)
+			h.release(0, a, 10_600, 10_602)
+		}, nil},
+		{"a release after the key was deleted", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.operator(faultDelete, 10_500, 10_501, 10_501)
+			h.release(0, a, 10_600, 10_601)
+		}, []string{checkRelease}},
+		{"a release whose first answer may be lost", func(h *testHistory) {
+			h.fault(faultReplies, 0, 10_400, 10_700)
+			a := h.hold(0, 10_000, "a1")
+			h.operator(faultDelete, 10_500, 10_501, 10_501)
+			h.release(0, a, 10_600, 10_601)
+		}, nil},
+
+		{"a validity that is too long", func(h *testHistory) {
+			h.limited(10_000, record{}, 3*time.Second-10*time.Millisecond)
+		}, []string{checkLease}},
+		{"a fixed lease that is renewed", func(h *testHistory) {
+			a := h.limited(10_000, record{Fixed: true}, 2900*time.Millisecond)
+			h.valid(0, a, 14_000)
+		}, []string{checkLease}},
+		{"a maximum that does not count", func(h *testHistory) {
+			h.limited(10_000, record{MaxHold: time.Second}, 2*time.Second)
+		}, []string{checkLease}},
+		{"a loss that is told late", func(h *testHistory) {
+			h.fault("black-hole", 0, 10_100, 14_000)
+			a := h.hold(0, 10_000, "a1")
+			h.lost(0, a, 13_500)
+			h.do(0, 13_600, 13_601, record{Do: opRelease, Root: a}, record{Outcome: outcomeLost, Reason: "gone"})
+		}, []string{checkLease}},
+		{"a minimum that is over too early", func(h *testHistory) {
+			a := h.limited(10_000, record{MinHold: 500 * time.Millisecond}, 2900*time.Millisecond)
+			h.release(0, a, 10_010, 10_011)
+			h.hold(1, 10_100, "b1")
+		}, []string{checkOrder}},
+		{"a minimum that is over", func(h *testHistory) {
+			a := h.limited(10_000, record{MinHold: 500 * time.Millisecond}, 2900*time.Millisecond)
+			h.release(0, a, 10_010, 10_011)
+			h.hold(1, 10_500, "b1")
+		}, nil},
+
+		{"a limit of a hold without one", func(h *testHistory) {
+			h.fault("black-hole", 0, 10_100, 13_100)
+			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "limit", 0)
+		}, []string{checkWhy}},
+		{"an expiry shortly after a confirmation", func(h *testHistory) {
+			h.fault("black-hole", 0, 10_100, 13_100)
+			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", time.Second)
+		}, []string{checkWhy}},
+		{"an expiry", func(h *testHistory) {
+			h.fault("black-hole", 0, 10_100, 13_100)
+			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", 2968*time.Millisecond)
+		}, nil},
+		{"force by nobody", func(h *testHistory) {
+			h.operator(faultDelete, 10_500, 10_501, 10_501)
+			h.lostBy(0, h.hold(0, 10_000, "a1"), 10_600, "forced", 0)
+		}, []string{checkWhy}},
+
+		{"two holds nested in one", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			b := h.nested(a, 10_100)
+			c := h.nested(a, 10_200)
+			h.release(0, b, 10_300, 10_301)
+			h.release(0, c, 10_300, 10_301)
+		}, []string{checkOrder}},
+		{"two holds nested in one, one after the other", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			b := h.nested(a, 10_100)
+			h.release(0, b, 10_150, 10_151)
+			h.release(0, h.nested(a, 10_200), 10_300, 10_301)
+		}, nil},
+		{"a hold that was acquired after the data was lost", func(h *testHistory) {
+			h.windows = append(h.windows, window{
+				interval: interval{10_000 * ms, 12_000 * ms}, fault: faultDataLoss, process: -1, lossy: true, acted: 10_100 * ms,
+			})
+			h.hold(0, 10_500, "a1")
+			h.hold(1, 10_600, "b1")
+		}, []string{checkOrder}},
+		{"a hold that was acquired before the data was lost", func(h *testHistory) {
+			h.windows = append(h.windows, window{
+				interval: interval{10_000 * ms, 12_000 * ms}, fault: faultDataLoss, process: -1, lossy: true, acted: 10_100 * ms,
+			})
+			h.hold(0, 9_500, "a1")
+			h.hold(1, 10_600, "b1")
 		}, nil},
 		{"an error of full memory", func(h *testHistory) {
 			h.fault(faultMemory, -1, 10_000, 11_000)
-			h.failing(10_500, 10_600, "OOM command not allowed")
+			h.failing(10_500, 10_600, isFull)
 		}, nil},
 		{"an error of full memory, reported a little later", func(h *testHistory) {
 			h.fault(faultMemory, -1, 10_000, 11_000)
-			h.failing(13_900, 13_950, "OOM command not allowed")
+			h.failing(13_900, 13_950, isFull)
 		}, nil},
 		{"an error of full memory, long after", func(h *testHistory) {
 			h.fault(faultMemory, -1, 10_000, 11_000)
-			h.failing(14_100, 14_200, "OOM command not allowed")
+			h.failing(14_100, 14_200, isFull)
 		}, []string{checkError}},
 
 		{"a waiter of a free lock", func(h *testHistory) {
@@ -206,9 +366,43 @@ func TestChecks(t *testing.T) {
 			h.holdOf("lock", 1, 10_050, 13_900, "b1")
 		}, nil},
 
+		{"a waiter that is not woken up", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.release(0, a, 10_500, 10_501)
+			h.waits(1, h.holdOf("lock", 1, 10_100, 11_300, "b1"), 10_101)
+		}, []string{checkWake}},
+		{"a waiter whose wake-up may be lost", func(h *testHistory) {
+			h.fault(faultMessages, 1, 10_000, 10_600)
+			a := h.hold(0, 10_000, "a1")
+			h.release(0, a, 10_500, 10_501)
+			h.waits(1, h.holdOf("lock", 1, 10_100, 11_300, "b1"), 10_101)
+		}, nil},
+		{"a waiter for permits that are free", func(h *testHistory) {
+			h.permits(0, 10_000, 10_000, 1)
+			h.waits(1, h.permits(1, 10_100, 11_300, 2), 10_101)
+		}, []string{checkWake}},
+		{"a waiter for permits that are not free", func(h *testHistory) {
+			h.permits(0, 10_000, 10_000, 2)
+			h.waits(1, h.do(1, 10_100, 11_300, record{Do: opAcquire, Primitive: "permits", Permits: 2, Limit: 3},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}}), 10_101)
+		}, nil},
+		{"a client that keeps the lock", func(h *testHistory) {
+			for at := int64(10_000); at < 11_500; at += 50 {
+				h.quick(0, at, fmt.Sprint("a", at))
+			}
+			h.waits(1, h.holdOf("lock", 1, 10_010, 11_600, "b1"), 10_011)
+		}, []string{checkTurn}},
+		{"a client that passes the lock on", func(h *testHistory) {
+			for at := int64(10_000); at < 11_500; at += 50 {
+				h.quick(0, at, fmt.Sprint("a", at))
+			}
+			h.quick(2, 10_720, "c1")
+			h.waits(1, h.holdOf("lock", 1, 10_010, 11_600, "b1"), 10_011)
+		}, nil},
+
 		{"an owner that is refused", func(h *testHistory) {
 			h.do(0, 10_000, 10_001, record{Do: opAcquire, Primitive: "owner", Owner: "o", TTL: time.Second},
-				record{Outcome: outcomeOK, ID: "o", Until: 11_000 * ms})
+				record{Outcome: outcomeOK, ID: "o", Until: 10_900 * ms})
 			h.do(1, 10_100, 10_101, record{Do: opAcquire, Primitive: "owner", Owner: "o", TTL: time.Second, Try: true},
 				record{Outcome: outcomeBusy})
 		}, []string{checkOwner}},
