@@ -54,7 +54,8 @@ func (s *session) takeOver(l inspectable, call record, nested acquirer) {
 // adopted or released by its id, or left to its lease and to others that take it over.
 func (s *session) letGo(h hold, l, nested acquirer, call record) {
 	t, ok := l.(target)
-	if !ok || call.Primitive == "semaphore" || !s.one(12) {
+	// While the process drains, nothing is left to its lease: it would delay the end of the round.
+	if !ok || call.Primitive == "semaphore" || !s.one(12) || s.draining.Err() != nil {
 		s.release(h, call)
 		return
 	}
