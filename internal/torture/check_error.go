@@ -36,6 +36,8 @@ func (h *history) explains(o *op, class string) bool {
 	switch class {
 	case isNotAcquired, isLost, isNotHeld, isEnded: // other checks judge them
 		return true
+	case isNotReplicated: // WithReplicas: a replica was late, or is gone
+		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At, end) > silence/2
 	case isForeign:
 		return during(faultOverwrite)
 	case isFull:

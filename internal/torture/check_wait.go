@@ -143,6 +143,8 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 		return i, true
 	case disturbed:
 		return interval{o.call.At, o.ret.At + ttl}, true
+	case o.isUnconfirmed():
+		return interval{o.call.At, o.ret.At + slack}, true
 	case o.outcome() == outcomeUnknown:
 		return interval{o.ret.At - slack/2, o.ret.At + slack}, true
 	}

@@ -16,6 +16,7 @@ type Endpoint struct {
 	Addrs    []string // the server, the Sentinels, or seeds of the cluster
 	Master   string   // the name of the master that the Sentinels watch
 	Cluster  bool
+	Members  []string // independent servers, for the members of a redlock; Addrs if it is empty
 	Username string
 	Password string
 	DB       int
@@ -28,6 +29,7 @@ type clientEndpoint struct {
 	Addrs    []string          `json:"addrs"`
 	Master   string            `json:"master,omitempty"`
 	Cluster  bool              `json:"cluster,omitempty"`
+	Members  []string          `json:"members,omitempty"`
 	Username string            `json:"username,omitempty"`
 	Password string            `json:"password,omitempty"`
 	DB       int               `json:"db,omitempty"`

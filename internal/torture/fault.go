@@ -92,11 +92,11 @@ func faults() []fault {
 		{name: faultMemory, usage: "full memory", topologies: own, server: (*round).fullMemory},
 		{
 			name: faultRestart, usage: "the server is killed and restarts with its data",
-			topologies: []string{Single}, server: (*round).restart,
+			topologies: []string{Single, Independent}, server: (*round).restart,
 		},
 		{
 			name: faultDataLoss, usage: "the server is killed and restarts empty",
-			topologies: []string{Single}, server: (*round).restartEmpty,
+			topologies: []string{Single, Independent}, server: (*round).restartEmpty,
 		},
 		{
 			name: faultFailover, usage: "the master is killed, and a replica takes over",
@@ -331,7 +331,7 @@ func (r *round) clientPause(rng *rand.Rand) error {
 	defer cancel()
 	d := between(rng, 100*time.Millisecond, r.cfg.TTL)
 	mode := []string{"ALL", "WRITE"}[rng.IntN(2)]
-	if r.d.kind != Single {
+	if r.d.kind == Sentinel || r.d.kind == Cluster {
 		mode = "WRITE" // Sentinels and their PINGs are clients too
 	}
 	w := r.begin(window{fault: faultPause, process: -1})
@@ -367,7 +367,7 @@ func (r *round) fullMemory(rng *rand.Rand) error {
 }
 
 func (r *round) restart(rng *rand.Rand) error {
-	s := r.d.servers[0]
+	s := r.d.servers[rng.IntN(len(r.d.servers))]
 	w := r.begin(window{fault: faultRestart, process: -1})
 	defer r.finish(w)
 	if err := s.Kill(); err != nil {
@@ -378,7 +378,7 @@ func (r *round) restart(rng *rand.Rand) error {
 }
 
 func (r *round) restartEmpty(rng *rand.Rand) error {
-	s := r.d.servers[0]
+	s := r.d.servers[rng.IntN(len(r.d.servers))]
 	w := r.lose(faultDataLoss)
 	defer r.finish(w)
 	if err := s.Kill(); err != nil {

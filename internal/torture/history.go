@@ -216,8 +216,11 @@ func (o *op) takesOver() bool {
 // taken over some of the members.
 func (o *op) isOpen() bool {
 	joint := len(o.call.Names) > 1 || o.call.Primitive == "redlock"
-	return o.outcome() == outcomeUnknown || joint && o.outcome() != outcomeOK
+	return o.outcome() == outcomeUnknown || joint && o.outcome() != outcomeOK || o.isUnconfirmed()
 }
+
+// isUnconfirmed reports whether too few replicas have confirmed an operation, which has then been undone.
+func (o *op) isUnconfirmed() bool { return o.ret != nil && slices.Contains(o.ret.Is, isNotReplicated) }
 
 // effect is when a takeover may have taken effect.
 func (o *op) effect() interval {

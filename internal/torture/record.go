@@ -116,6 +116,7 @@ type setup struct {
 	Sessions   int            `json:"sessions"`
 	Long       int            `json:"long"` // one hold in so many lasts
 	Slots      slots          `json:"slots"`
+	Replicas   int            `json:"replicas,omitempty"` // of WithReplicas
 	TTL        time.Duration  `json:"ttl"`
 	Defect     string         `json:"defect,omitempty"`
 	Endpoint   clientEndpoint `json:"endpoint"`

@@ -47,10 +47,11 @@ type round struct {
 
 // slot is a place for a client process: a killed one is replaced.
 type slot struct {
-	proxies []*redistest.Proxy
-	routes  map[string]string
-	mu      sync.Mutex
-	process *process
+	proxies  []*redistest.Proxy
+	routes   map[string]string
+	replicas int // of WithReplicas
+	mu       sync.Mutex
+	process  *process
 }
 
 func (s *slot) current() *process {
@@ -105,7 +106,7 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	for _, target := range r.d.targets {
 		probes.Go(func() { rd.probe(probing, target) })
 	}
-	if r.d.own && r.d.kind != Single {
+	if r.d.own && (r.d.kind == Sentinel || r.d.kind == Cluster) {
 		probes.Go(func() { rd.watchMasters(probing) })
 	}
 	defer probes.Wait()
@@ -137,8 +138,11 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 }
 
 func (r *round) startClients() error {
-	for range r.cfg.Processes {
+	for i := range r.cfg.Processes {
 		s := &slot{routes: map[string]string{}}
+		if r.d.own && r.d.kind == Sentinel && i == r.cfg.Processes-1 {
+			s.replicas = 1
+		}
 		for _, target := range r.d.targets {
 			p, err := redistest.StartProxy(target, r.d.connectTo(target))
 			if err != nil {
@@ -169,8 +173,9 @@ func (r *round) startClient(s *slot) error {
 	defer r.mu.Unlock()
 	p, err := startProcess(r.cfg.Client(), s, setup{
 		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.cfg.Sessions,
-		Long: r.cfg.long, Slots: r.times, TTL: r.cfg.TTL, Defect: r.cfg.defect, Endpoint: clientEndpoint{
-			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster,
+		Long: r.cfg.long, Slots: r.times, TTL: r.cfg.TTL,
+		Replicas: s.replicas, Defect: r.cfg.defect, Endpoint: clientEndpoint{
+			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster, Members: r.d.Members,
 			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,
 		},
 	})

@@ -19,13 +19,14 @@ import (
 
 // Topologies of servers that the harness starts itself.
 const (
-	Single   = "single"
-	Sentinel = "sentinel"
-	Cluster  = "cluster"
+	Single      = "single"
+	Sentinel    = "sentinel"
+	Cluster     = "cluster"
+	Independent = "independent" // three servers: a redlock has a member on each
 )
 
 // Topologies are all of them.
-var Topologies = []string{Single, Sentinel, Cluster}
+var Topologies = []string{Single, Sentinel, Cluster, Independent}
 
 // startTimeout bounds how long servers take to find each other.
 const startTimeout = 30 * time.Second
@@ -86,6 +87,8 @@ func start(topology string) (*deployment, error) {
 	switch topology {
 	case Single:
 		err = d.startSingle()
+	case Independent:
+		err = d.startIndependent()
 	case Sentinel:
 		err = d.startSentinel()
 	case Cluster:
@@ -144,6 +147,19 @@ func (d *deployment) startSingle() error {
 		return err
 	}
 	d.Addrs = []string{s.Addr()}
+	return nil
+}
+
+// startIndependent starts servers that know nothing of each other. The first one has all but the redlocks.
+func (d *deployment) startIndependent() error {
+	for i := range redLockMembers {
+		s, err := d.launch("server" + strconv.Itoa(i))
+		if err != nil {
+			return err
+		}
+		d.Members = append(d.Members, s.Addr())
+	}
+	d.Addrs = d.Members[:1]
 	return nil
 }
 
@@ -278,6 +294,14 @@ func (d *deployment) connectTo(addr string) func() (net.Conn, error) {
 
 // eachNode calls f with a client of each server that can be reached: masters only, in a cluster.
 func (d *deployment) eachNode(ctx context.Context, f func(ctx context.Context, rdb *redis.Client) error) error {
+	if d.kind == Independent {
+		for _, s := range d.servers {
+			if _, err := on(s, func(ctx context.Context, rdb *redis.Client) (any, error) { return nil, f(ctx, rdb) }); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	switch rdb := d.rdb.(type) {
 	case *redis.ClusterClient:
 		return rdb.ForEachMaster(ctx, f)

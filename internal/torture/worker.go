@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"runtime/pprof"
@@ -37,10 +38,15 @@ func Worker(in io.Reader, out io.Writer) error {
 	w := &worker{setup: s, clock: newClock(), out: recorder{out: out}, network: network{routes: s.Endpoint.Routes}}
 	w.draining, w.drain = context.WithCancel(context.Background())
 	w.rdb = s.Endpoint.client(w.network.dial)
+	opts := []primitives.ClientOption{primitives.WithObserver(w.observe), primitives.WithCommandTimeout(commandTimeout)}
+	if s.Replicas > 0 {
+		opts = append(opts, primitives.WithReplicas(s.Replicas, replicasTimeout))
+	}
 	var err error
-	w.client, err = primitives.New(w.rdb,
-		primitives.WithObserver(w.observe), primitives.WithCommandTimeout(commandTimeout))
-	if err != nil {
+	if w.client, err = primitives.New(w.rdb, opts...); err != nil {
+		return err
+	}
+	if w.members, err = w.memberClients(opts); err != nil {
 		return err
 	}
 	w.out.write(record{Kind: kindReady, At: w.clock.now()})
@@ -72,6 +78,39 @@ func Worker(in io.Reader, out io.Writer) error {
 	}
 }
 
+// replicasTimeout is how long acquisitions wait for the confirmations of replicas.
+const replicasTimeout = 300 * time.Millisecond
+
+// redLockMembers is how many members a redlock has.
+const redLockMembers = 3
+
+// member is a client for the members of redlocks on one server.
+type member struct {
+	rdb    redis.UniversalClient
+	client *primitives.Client
+}
+
+// memberClients returns the client of each member of a redlock: that of the process, or one for each independent
+// server. The first is always that of the process.
+func (w *worker) memberClients(opts []primitives.ClientOption) ([]member, error) {
+	all := []member{{w.rdb, w.client}}
+	for i := 1; i < redLockMembers; i++ {
+		if len(w.Endpoint.Members) == 0 {
+			all = append(all, all[0])
+			continue
+		}
+		e := w.Endpoint
+		e.Addrs = []string{e.Members[i]}
+		m := member{rdb: e.client(w.network.dial)}
+		var err error
+		if m.client, err = primitives.New(m.rdb, opts...); err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
+}
+
 type discard struct{}
 
 func (discard) Printf(context.Context, string, ...any) {}
@@ -85,6 +124,7 @@ type worker struct {
 	network    network
 	rdb        redis.UniversalClient
 	client     *primitives.Client
+	members    []member // of redlocks
 	ops        atomic.Int64
 	generation atomic.Int64 // part of the names of pools and latches: it changes when one may have lost its content
 	inits      sync.Map     // names of pools that this process has set
@@ -107,6 +147,11 @@ func (w *worker) close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	err := w.client.Close(ctx)
+	if len(w.Endpoint.Members) > 0 { // else all members are on the same client
+		for _, m := range w.members[1:] {
+			err = errors.Join(err, m.client.Close(ctx), m.rdb.Close())
+		}
+	}
 	left := int64(0)
 	for range 50 { // a goroutine that has done its work may not have ended yet
 		if left = libraryGoroutines(); left == 0 {

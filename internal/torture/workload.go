@@ -211,8 +211,8 @@ func (s *session) useMulti(primitive string) {
 func (s *session) useRedLock(primitive string) {
 	name := lockName(s.Tag, primitive, 0)
 	var locks []*primitives.Lock
-	for i := range 3 {
-		locks = append(locks, s.client.Lock(fmt.Sprintf("%s:%d", name, i)))
+	for i, m := range s.members {
+		locks = append(locks, m.client.Lock(fmt.Sprintf("%s:%d", name, i)))
 	}
 	s.hold(primitives.NewRedLock(locks), record{Primitive: primitive, Names: []string{name}, TTL: s.TTL}, nil)
 }
