@@ -96,10 +96,6 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	rd.healing, rd.heal = context.WithCancel(ctx)
 	defer rd.heal()
 	defer rd.stopAll()
-	if err := rd.startClients(); err != nil {
-		return err
-	}
-	time.AfterFunc(r.cfg.Round, rd.heal)
 	rd.began = monotonic()
 	probing, stopProbes := context.WithCancel(context.Background())
 	var probes sync.WaitGroup
@@ -111,6 +107,10 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	}
 	defer probes.Wait()
 	defer stopProbes()
+	if err := rd.startClients(); err != nil { // they begin to work at once, so the probes come first
+		return err
+	}
+	time.AfterFunc(r.cfg.Round, rd.heal)
 	rd.injectFaults()
 	rd.faults.Wait()
 	if err := rd.failure(); err != nil || ctx.Err() != nil {
