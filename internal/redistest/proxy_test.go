@@ -126,6 +126,24 @@ func TestProxyHoldsReplies(t *testing.T) {
 	require.NoError(t, rdb.Incr(t.Context(), key).Err(), "the fault has ended")
 }
 
+// A watcher sees each command, and changes nothing.
+func TestProxyWatches(t *testing.T) {
+	Each(t, func(t *testing.T, s *Server) {
+		p := s.Proxy(t)
+		seen := make(chan string, 100)
+		stop := p.Watch(func(args []string) { seen <- args[0] })
+		rdb := p.Client(t, once)
+		require.NoError(t, rdb.Incr(t.Context(), Name(t)).Err())
+		for name := ""; name != "incr"; {
+			name = <-seen
+		}
+		stop()
+		require.NoError(t, rdb.Incr(t.Context(), Name(t)).Err())
+		require.Empty(t, seen)
+		require.Equal(t, "2", value(t, s, Name(t)))
+	})
+}
+
 func TestProxyBlackHolesTimeOut(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -60,6 +60,9 @@ var classes = []struct {
 
 // classesOf returns what an error says; isOther if it says nothing that is known.
 func classesOf(err error) (out []string) {
+	if err == nil {
+		return nil
+	}
 	for _, c := range classes {
 		if errors.Is(err, c.err) {
 			out = append(out, c.name)

@@ -18,29 +18,25 @@ const (
 // theme is what a round injects.
 type theme []*fault
 
-// String is the theme as text, such as "slow and kill".
-func (t theme) String() string {
-	switch len(t) {
-	case 0:
-		return NoFaults
-	case 1:
-		return t[0].name
-	}
-	return t[0].name + " and " + t[1].name
-}
+// fewFaults is how many faults somebody selects who wants to see these. Then no round is without.
+const fewFaults = 4
 
-// themeOf returns the theme of the round with a seed. Every second round with a fault of a client or its
-// network has a second one of that kind.
+// themeOf returns the theme of the round with a seed. Some rounds have a second fault, of a client or its network.
 func themeOf(seed uint64, enabled []fault) theme {
-	n := uint64(len(enabled)) + 1 // and one round without faults
-	i := seed % n
-	if i == 0 {
+	if len(enabled) == 0 {
 		return nil
 	}
-	t := theme{&enabled[i-1]}
+	n := uint64(len(enabled))
+	if n > fewFaults {
+		n++ // one round without faults
+	}
+	i := seed % n
+	if i == uint64(len(enabled)) {
+		return nil
+	}
+	t := theme{&enabled[i]}
 	rng := seeded(seed, 2)
-	j := rng.IntN(len(enabled))
-	if other := &enabled[j]; other != t[0] && rng.IntN(2) == 0 && other.process != nil {
+	if other := &enabled[rng.IntN(len(enabled))]; other != t[0] && rng.IntN(2) == 0 && other.process != nil {
 		t = append(t, other)
 	}
 	return t

@@ -1,0 +1,89 @@
+package torture
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Rounds with consecutive seeds have each fault as their theme, and one round has none. A seed repeats its theme.
+func TestThemes(t *testing.T) {
+	enabled := faults()
+	met := map[string]int{}
+	for seed := range uint64(len(enabled) + 1) {
+		theme := themeOf(1000+seed, enabled)
+		require.Equal(t, theme, themeOf(1000+seed, enabled))
+		if len(theme) == 0 {
+			met[NoFaults]++
+			continue
+		}
+		met[theme[0].name]++
+		require.Contains(t, theme, theme.draw(seeded(seed, 0)))
+	}
+	require.Len(t, met, len(enabled)+1)
+	for seed := range uint64(10) {
+		require.NotEmpty(t, themeOf(seed, enabled[:2]), "a round without the faults that somebody has selected")
+		require.Empty(t, themeOf(seed, nil))
+	}
+}
+
+// The slots of a round have each primitive once, and follow each other.
+func TestSlots(t *testing.T) {
+	s := slotsOf(Primitives, 4*time.Second, 7)
+	var all []string
+	for i := range s.Groups {
+		group := s.at(int64(i) * int64(s.Length))
+		require.LessOrEqual(t, len(group), slotPrimitives)
+		all = append(all, group...)
+	}
+	slices.Sort(all)
+	require.Equal(t, slices.Sorted(slices.Values(Primitives)), all)
+	require.Equal(t, s.at(0), s.at(int64(s.Length)*int64(len(s.Groups))))
+	require.Contains(t, Primitives, s.pick(0, seeded(1, 1)))
+}
+
+// The moments for which faults wait are those of the library's own commands.
+func TestMoments(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	proxy := s.Proxy(t)
+	seen := make(chan string, 100)
+	stop := proxy.Watch(func(args []string) { seen <- momentOf(args) })
+	client, err := primitives.New(proxy.Client(t))
+	require.NoError(t, err)
+	defer func() { require.NoError(t, client.Close(t.Context())) }()
+	wait := func(want string) {
+		t.Helper()
+		for timeout := time.After(5 * time.Second); ; {
+			select {
+			case got := <-seen:
+				if got == want {
+					return
+				}
+			case <-timeout:
+				t.Fatalf("no command of moment %q", want)
+			}
+		}
+	}
+	for _, l := range []*primitives.Lock{
+		client.Lock("a"), client.FencedLock("b"), client.FairLock("c"), client.RWLock("d").Reader(), client.RWLock("e").Writer(),
+	} {
+		hold, err := l.Acquire(t.Context(), primitives.WithWatchdog(600*time.Millisecond))
+		require.NoError(t, err)
+		wait(momentAcquire)
+		inner, err := l.Acquire(hold.Context())
+		require.NoError(t, err)
+		wait(momentNest)
+		wait(momentRenew)
+		require.NoError(t, inner.Release(t.Context()))
+		require.NoError(t, hold.Release(t.Context()))
+		wait(momentRelease)
+	}
+	stop()
+	require.Empty(t, momentOf([]string{"PING"}))
+}
