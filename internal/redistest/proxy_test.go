@@ -129,18 +129,18 @@ func TestProxyHoldsReplies(t *testing.T) {
 // A watcher sees each command, and changes nothing.
 func TestProxyWatches(t *testing.T) {
 	Each(t, func(t *testing.T, s *Server) {
-		p := s.Proxy(t)
+		p, key := s.Proxy(t), Name(t)
 		seen := make(chan string, 100)
 		stop := p.Watch(func(args []string) { seen <- args[0] })
 		rdb := p.Client(t, once)
-		require.NoError(t, rdb.Incr(t.Context(), Name(t)).Err())
+		require.NoError(t, rdb.Incr(t.Context(), key).Err())
 		for name := ""; name != "incr"; {
 			name = <-seen
 		}
 		stop()
-		require.NoError(t, rdb.Incr(t.Context(), Name(t)).Err())
+		require.NoError(t, rdb.Incr(t.Context(), key).Err())
 		require.Empty(t, seen)
-		require.Equal(t, "2", value(t, s, Name(t)))
+		require.Equal(t, "2", value(t, s, key))
 	})
 }
 

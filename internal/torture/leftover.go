@@ -16,9 +16,9 @@ import (
 func (r *round) leftovers(h *history) []Violation {
 	const limit = int64(3 * time.Second)
 	until := max(monotonic(), r.lastLease(h)) + limit
-	pools := h.pools()
+	due := expected{pools: h.pools(), tokens: h.tokens()}
 	for {
-		left, err := r.left(pools)
+		left, err := r.left(due)
 		switch {
 		case err == nil && len(left) == 0:
 			return nil
@@ -34,12 +34,12 @@ func (r *round) leftovers(h *history) []Violation {
 }
 
 // left lists the round's keys and subscriptions that are still in Redis, although nobody holds or waits any more.
-func (r *round) left(pools map[string]pool) (out []string, err error) {
+func (r *round) left(due expected) (out []string, err error) {
 	ctx, cancel := soon()
 	defer cancel()
 	var mu sync.Mutex
 	err = r.d.eachNode(ctx, func(ctx context.Context, rdb *redis.Client) error {
-		found, err := r.leftOn(ctx, rdb, pools)
+		found, err := r.leftOn(ctx, rdb, due)
 		mu.Lock()
 		defer mu.Unlock()
 		out = append(out, found...)
@@ -48,25 +48,31 @@ func (r *round) left(pools map[string]pool) (out []string, err error) {
 	return out, err
 }
 
-func (r *round) leftOn(ctx context.Context, rdb *redis.Client, pools map[string]pool) (out []string, err error) {
+func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (out []string, err error) {
 	keys := rdb.Scan(ctx, 0, "*"+r.tag+"*", 1000).Iterator()
 	for keys.Next(ctx) {
 		key := keys.Val()
 		switch {
 		case strings.HasPrefix(key, "redisson_lock_token:"): // counts for ever
+			name := strings.Trim(strings.TrimPrefix(key, "redisson_lock_token:"), "{}")
+			if last, err := rdb.Get(ctx, key).Int64(); err == nil && last < due.tokens[name] {
+				out = append(out, fmt.Sprintf("%s is %d, after token %d", key, last, due.tokens[name]))
+			}
 		case strings.HasSuffix(key, ":epoch"): // lasts as long as its semaphore
 		case strings.HasPrefix(key, "redisson_unlock_latch:"), strings.HasPrefix(key, "redlatch_rwlock_claim:"),
 			strings.Contains(key, ":rwlock_timeout:") && r.hadOperators(): // the operator knows only the lock's key
 			if ttl := rdb.PTTL(ctx, key).Val(); ttl < 0 && ttl != -2 {
 				out = append(out, fmt.Sprintf("key %s without a TTL", key))
+			} else if ttl > rememberedOf(key) {
+				out = append(out, fmt.Sprintf("key %s for another %v", key, ttl))
 			}
 		case r.isPool(key):
 			n, err := rdb.Get(ctx, key).Int()
-			if low, high := r.permitsLeft(key, pools); err == nil && (n < low || n > high) {
+			if low, high := r.permitsLeft(key, due.pools); err == nil && (n < low || n > high) {
 				out = append(out, fmt.Sprintf("%s has %d permits, and should have %d to %d", key, n, low, high))
 			}
 		case r.hadDeaths() && (strings.HasPrefix(key, "redisson_lock_") || strings.HasPrefix(key, "redlatch_lock_")),
-			(r.hadDeaths() || pools[leased(key)].orphans) && strings.HasSuffix(key, ":timeout"):
+			(r.hadDeaths() || due.pools[leased(key)].orphans) && strings.HasSuffix(key, ":timeout"):
 			// the queue of a fair lock where nobody has waited since a waiter died; permits of a dead process
 		default:
 			out = append(out, "key "+key)
@@ -85,6 +91,31 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, pools map[string]
 		}
 	}
 	return out, nil
+}
+
+// expected is what Redis should hold once nobody holds or waits any more.
+type expected struct {
+	pools  map[string]pool
+	tokens map[string]int64 // the highest that a hold of the name had
+}
+
+// tokens returns the highest token of each name. Servers that lost data may have lost their counters, too.
+func (h *history) tokens() map[string]int64 {
+	out := map[string]int64{}
+	for _, o := range h.ops {
+		if o.holds() && o.ret.Token > 0 && !h.lossy(o.call.At, h.end) {
+			out[o.call.Names[0]] = max(out[o.call.Names[0]], o.ret.Token)
+		}
+	}
+	return out
+}
+
+// rememberedOf is for how long Redis remembers a request at most: doc/contract.md, C16.
+func rememberedOf(key string) time.Duration {
+	if strings.Contains(key, ":semaphore:") {
+		return 24 * time.Hour
+	}
+	return 3 * time.Minute
 }
 
 // isPool reports whether key is the count of a semaphore or a latch.
