@@ -12,7 +12,8 @@ type Defect struct {
 	Suite [2]string
 }
 
-// Edit replaces a text that occurs exactly once in a file.
+// Edit replaces a text that occurs exactly once in a file. If the file does not have it, the text has moved, and
+// must occur exactly once in the tree.
 type Edit struct{ File, Old, New string }
 
 // Catalogue are all defects. To add one, list it here: TestDefectsApply checks it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -53,12 +54,22 @@ func TestDefectsApply(t *testing.T) {
 	}
 }
 
-// A text that occurs twice, or not at all, is an error: the patch would change something else.
-func TestAmbiguousEditIsRefused(t *testing.T) {
-	o := &overlay{root: "../.."}
-	for _, old := range []string{"package", "no such text"} {
-		err := o.plant(Defect{Name: "x", Edits: []Edit{{"internal/engine/doc.go", old, "y"}}})
-		require.ErrorContains(t, err, "should have it once")
+// A text that occurs twice, or not at all, is an error: the patch would change something else. A text that has moved
+// to another file is found.
+func TestEditNeedsOneText(t *testing.T) {
+	root := t.TempDir()
+	for _, dir := range []string{"primitives", "scripts", "pubsub", "watchdog", "internal"} {
+		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o750))
 	}
-	require.Empty(t, o.files)
+	for file, text := range map[string]string{"internal/a.go": "one two two", "scripts/b.lua": "three", "internal/a_test.go": "four"} {
+		require.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(text), 0o600))
+	}
+	o := &overlay{root: root}
+	for _, old := range []string{"two", "four", "five"} {
+		err := o.plant(Defect{Name: "x", Edits: []Edit{{"internal/a.go", "one", "1"}, {"internal/a.go", old, "y"}}})
+		require.ErrorContains(t, err, "should have it once")
+		require.Empty(t, o.files)
+	}
+	require.NoError(t, o.plant(Defect{Name: "x", Edits: []Edit{{"internal/a.go", "one", "1"}, {"internal/gone.go", "three", "3"}}}))
+	require.Equal(t, map[string]string{"internal/a.go": "1 two two", "scripts/b.lua": "3"}, o.files)
 }
