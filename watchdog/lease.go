@@ -58,6 +58,7 @@ type Lease struct {
 	ttl      time.Duration
 	margin   time.Duration
 	end      instant            // never: no limit
+	heard    instant            // start of the last confirmed command, except one that extended beyond a TTL
 	granted  instant            // confirmed by the server: the latest start + TTL
 	next     instant            // when to make the next attempt
 	due      instant            // when the next regular renewal is, or was, due
@@ -101,7 +102,7 @@ func (l *Lease) Silent() time.Duration {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return time.Duration(d.now() - l.due.add(-l.period()))
+	return time.Duration(d.now() - l.heard)
 }
 
 // valid returns the end of validity. It is atomic, so that ValidUntil needs no lock.

@@ -544,3 +544,19 @@ func TestLateCountsFromWhenTheRenewalWasDue(t *testing.T) {
 		})
 	}
 }
+
+// The silence counts from when the last confirmed command was sent, even if its answer came so late that the
+// first renewal was due at once.
+func TestSilenceCountsFromTheCommand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(always(reply{hang: true}))
+		d := New(s.renew)
+		defer d.Close()
+		k := newKeeper()
+		time.Sleep(ttl / 2) // for the answer
+		require.NoError(t, d.Keep(&k.Lease, k, Terms{Group: "a", TTL: ttl, Margin: margin}, k.start.Add(ttl-margin)))
+		require.Equal(t, ttl/2, k.Silent())
+		time.Sleep(ttl)
+		require.Equal(t, ttl*3/2, k.Silent())
+	})
+}

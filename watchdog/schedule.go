@@ -128,6 +128,7 @@ func (d *Dog) lose(l *Lease, how event) {
 // schedule does not depend on granted: renewals also find out that the lease is gone.
 func (d *Dog) confirm(l *Lease, start, granted, now instant) {
 	l.extend(granted)
+	l.heard = max(l.heard, start)
 	l.due = max(l.due, start.add(l.period()))
 	l.failures = 0
 	for _, c := range l.attempts {

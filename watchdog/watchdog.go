@@ -192,9 +192,14 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	}
 	l.extend(d.instant(validUntil).add(t.Margin))
 	l.next, l.due = never, never
+	start := l.granted.add(-l.ttl)
+	if start <= now {
+		l.heard = start
+	} else if due == never {
+		l.heard = now // or before: nobody knows. A lease that was kept before keeps what is known
+	}
 	if t.Group != nil {
 		l.group = d.groupOf(t.Group)
-		start := l.granted.add(-l.ttl)
 		if start > now { // valid for longer than a TTL: it is unknown when the last command was sent
 			start = now
 		} else {

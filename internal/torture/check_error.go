@@ -43,13 +43,13 @@ func (h *history) explains(o *op, class string) bool {
 	case isFull:
 		return during(faultMemory)
 	case isUnknown:
-		if slices.Contains(o.ret.Is, isEnded) { // its caller has gone while a command was under way
+		if slices.Contains(o.ret.Is, isNotAcquired) { // its time was over while a command was under way
 			return true
 		}
 		fallthrough
 	case isUnavailable, isTransport:
-		if slices.Contains(o.ret.Is, isNotAcquired) && slices.Contains(o.ret.Is, isEnded) {
-			return true // refused, and then one answer took longer than silence, as on a busy machine
+		if slices.Contains(o.ret.Is, isEnded) { // on a busy machine one answer may take longer than silence
+			return true
 		}
 		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At, end) > silence/2
 	}

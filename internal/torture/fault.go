@@ -23,6 +23,7 @@ const (
 	faultStop      = "stop"
 	faultHole      = "black-hole"
 	faultDials     = "dials"
+	faultRefuse    = "refuse"
 	faultReplies   = "replies"
 	faultCopies    = "copies"
 	faultPubSub    = "pubsub"
@@ -65,6 +66,10 @@ func faults() []fault {
 		{
 			name: faultDials, usage: "a client's connections break, and its dials hang",
 			process: (*round).hangDials,
+		},
+		{
+			name: faultRefuse, usage: "a client's connections break, and new ones are refused",
+			process: (*round).refuse,
 		},
 		{name: faultReplies, usage: "replies to a client are lost", process: (*round).loseReplies},
 		{
@@ -214,6 +219,13 @@ func (r *round) hangDials(p *process, rng *rand.Rand) {
 	_ = p.send(order{Do: "hang", On: true}) // a dead process is noticed elsewhere
 	r.disturb(p, faultDials, r.outage(rng), func(x *redistest.Proxy) { x.Reset() }, heal)
 	_ = p.send(order{Do: "hang"})
+}
+
+func (r *round) refuse(p *process, rng *rand.Rand) {
+	r.disturb(p, faultRefuse, r.outage(rng), func(x *redistest.Proxy) {
+		x.Refuse(true)
+		x.Reset()
+	}, heal)
 }
 
 func isScript(args []string) bool { return strings.HasPrefix(strings.ToLower(args[0]), "eval") }

@@ -99,6 +99,7 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	rd.began = monotonic()
 	probing, stopProbes := context.WithCancel(context.Background())
 	var probes sync.WaitGroup
+	probes.Go(func() { rd.watchItself(probing) })
 	for _, target := range r.d.targets {
 		probes.Go(func() { rd.probe(probing, target) })
 	}
@@ -238,6 +239,21 @@ func (r *round) injectFaults() {
 		}
 		if len(r.theme) > 0 {
 			r.inject(r.theme.draw(r.rand))
+		}
+	}
+}
+
+// watchItself notes when this process, through which all traffic passes, does not run.
+func (r *round) watchItself(ctx context.Context) {
+	const pause = 5 * time.Millisecond
+	for ctx.Err() == nil {
+		begin := monotonic()
+		time.Sleep(pause)
+		if end := monotonic(); end-begin > int64(pause+stallAfter) {
+			r.mu.Lock()
+			r.windows = append(r.windows, &window{interval: interval{begin, end}, fault: faultStall, process: -1})
+			r.counts[faultStall]++
+			r.mu.Unlock()
 		}
 	}
 }

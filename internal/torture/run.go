@@ -104,7 +104,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Processes = 4
 	}
 	if c.long == 0 {
-		c.long = 12
+		c.long = 8
 	}
 	if c.Sessions == 0 {
 		c.Sessions = 10
