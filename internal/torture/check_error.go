@@ -37,7 +37,7 @@ func (h *history) explains(o *op, class string) bool {
 	case isNotAcquired, isLost, isNotHeld, isEnded: // other checks judge them
 		return true
 	case isNotReplicated: // WithReplicas: a replica was late, or is gone
-		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At, end) > silence/2
+		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At-int64(tolerance), end) > silence/2
 	case isForeign:
 		return during(faultOverwrite)
 	case isFull:
@@ -51,7 +51,7 @@ func (h *history) explains(o *op, class string) bool {
 		if slices.Contains(o.ret.Is, isEnded) { // on a busy machine one answer may take longer than silence
 			return true
 		}
-		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At, end) > silence/2
+		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At-int64(tolerance), end) > silence/2
 	}
 	return false
 }

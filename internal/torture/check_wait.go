@@ -88,6 +88,11 @@ func (h *history) excuses(o *op, after time.Duration) (out []load) {
 	for _, s := range h.stalls[o.process] {
 		out = append(out, load{s, blocking})
 	}
+	for _, w := range h.windows {
+		if w.isStall() {
+			out = append(out, load{interval{w.begin, w.end + int64(silence)}, blocking})
+		}
+	}
 	return out
 }
 

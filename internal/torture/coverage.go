@@ -64,7 +64,7 @@ func (c Coverage) cover(h *history) {
 	}
 	for _, w := range h.windows {
 		w.end = max(w.end, w.begin+int64(felt))
-		if w.fault == faultStall || w.fault == faultUnplanned {
+		if w.isStall() || w.fault == faultUnplanned {
 			continue
 		}
 		for _, o := range h.ops {

@@ -114,8 +114,11 @@ func (w *window) act() interval {
 	return interval{w.begin, w.acted}
 }
 
-// disturbs reports whether the window may delay or fail what a process does with a name.
+// disturbs reports whether the window may fail what a process does with a name, or lose messages.
 func (w *window) disturbs(process int, name string) bool {
+	if w.isStall() {
+		return false
+	}
 	return w.process == process || w.process == -1 && (len(w.names) == 0 || slices.Contains(w.names, name))
 }
 
@@ -187,14 +190,23 @@ func (h *history) sort() {
 	}
 }
 
-// stalled is for how long the process did not run between two instants.
+// stalled is for how long the process, a server or the harness did not run between two instants. A stall takes time,
+// and disturbs nothing beyond that.
 func (h *history) stalled(process int, begin, end int64) time.Duration {
 	sum := int64(0)
 	for _, s := range h.stalls[process] {
 		sum += max(0, min(end, s.end)-max(begin, s.begin))
 	}
+	for _, w := range h.windows {
+		if w.isStall() {
+			sum += max(0, min(end, w.end)-max(begin, w.begin))
+		}
+	}
 	return time.Duration(sum)
 }
+
+// isStall reports whether a window is no injected fault.
+func (w *window) isStall() bool { return w.fault == faultStall }
 
 // disturbed reports whether a fault may have affected what a process did with a name between two instants.
 func (h *history) disturbed(process int, name string, begin, end int64) bool {
