@@ -176,7 +176,7 @@ func (h *history) checkNotice(o *op, name, by string, at interval, told bool) []
 	case quiet && told && at.begin-o.root.ret.At > int64(time.Second):
 		limit = min(limit, notice+4*tolerance) // the notice takes two more processes and the server
 	case quiet && !o.call.Fixed && !h.wasExtended(o, at.begin):
-		limit = min(limit, o.call.TTL/3+time.Second)
+		limit = min(limit, o.call.TTL/3+2*tolerance) // its next renewal
 	}
 	if after <= limit+h.stalled(o.process, at.begin, o.claimEnd()) {
 		return nil

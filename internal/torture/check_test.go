@@ -396,7 +396,8 @@ func TestChecks(t *testing.T) {
 			for at := int64(10_000); at < 11_500; at += 50 {
 				h.quick(0, at, fmt.Sprint("a", at))
 			}
-			h.quick(2, 10_720, "c1")
+			h.quick(2, 10_470, "c0")
+			h.quick(2, 10_920, "c1")
 			h.waits(1, h.holdOf("lock", 1, 10_010, 11_600, "b1"), 10_011)
 		}, nil},
 

@@ -11,7 +11,7 @@ import (
 const (
 	patience  = 3 * time.Second        // for a waiter of a lock that nobody can hold: it polls once a second
 	wakeUp    = 700 * time.Millisecond // the same where nothing can have delayed or lost its wake-up
-	turnTime  = time.Second            // a client that has a lock for so long, while another waits,
+	turnTime  = 500 * time.Millisecond // a client that has a lock for so long, while another waits,
 	turnHolds = 20                     // in that many holds
 )
 

@@ -114,7 +114,8 @@ type setup struct {
 	Tag        string         `json:"tag"` // begins all names of the round
 	Primitives []string       `json:"primitives"`
 	Sessions   int            `json:"sessions"`
-	Long       int            `json:"long"` // one hold in so many lasts
+	Long       int            `json:"long"`  // one hold in so many lasts
+	Names      int            `json:"names"` // of each primitive
 	Slots      slots          `json:"slots"`
 	Replicas   int            `json:"replicas,omitempty"` // of WithReplicas
 	TTL        time.Duration  `json:"ttl"`

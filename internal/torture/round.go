@@ -26,6 +26,9 @@ type round struct {
 	theme     theme
 	times     slots // which primitives are used when
 	slots     []*slot
+	length    time.Duration
+	names     int // of each primitive
+	long      int // one hold in so many lasts
 	victims   int // faults of processes and their networks hit so many of the first slots
 	faults    sync.WaitGroup
 	copies    sync.WaitGroup // late copies of commands
@@ -91,8 +94,17 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	rd := &round{
 		runner: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
 		rand: seeded(seed, 1), counts: map[string]int{}, theme: themeOf(seed, r.enabled),
-		times: slotsOf(r.cfg.Primitives, r.cfg.Round, seed), victims: (r.cfg.Processes + 1) / 2,
+		length: r.cfg.Round, names: namesOf, long: r.cfg.long, victims: (r.cfg.Processes + 1) / 2,
 	}
+	each := slotPrimitives
+	if len(rd.theme) == 0 {
+		// All sessions crowd on one name, for a short time each: the clients must take turns.
+		rd.names, rd.long, each = 1, 8*rd.long, 1
+		if len(r.cfg.Primitives) > slotPrimitives {
+			rd.length *= 2
+		}
+	}
+	rd.times = slotsOf(r.cfg.Primitives, each, rd.length, seed)
 	rd.healing, rd.heal = context.WithCancel(ctx)
 	defer rd.heal()
 	defer rd.stopAll()
@@ -111,7 +123,7 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	if err := rd.startClients(); err != nil { // they begin to work at once, so the probes come first
 		return err
 	}
-	time.AfterFunc(r.cfg.Round, rd.heal)
+	time.AfterFunc(rd.length, rd.heal)
 	rd.injectFaults()
 	rd.faults.Wait()
 	if err := rd.failure(); err != nil || ctx.Err() != nil {
@@ -174,7 +186,7 @@ func (r *round) startClient(s *slot) error {
 	defer r.mu.Unlock()
 	p, err := startProcess(r.cfg.Client(), s, setup{
 		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.cfg.Sessions,
-		Long: r.cfg.long, Slots: r.times, TTL: r.cfg.TTL,
+		Long: r.long, Names: r.names, Slots: r.times, TTL: r.cfg.TTL,
 		Replicas: s.replicas, Defect: r.cfg.defect, Endpoint: clientEndpoint{
 			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster, Members: r.d.Members,
 			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,

@@ -154,7 +154,7 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	case (call.Fixed && s.one(3) || call.MaxHold > 0 && s.one(2)) && call.TTL <= s.TTL: // to the end
 		d = call.TTL + s.TTL/4
 	case s.one(s.Long): // some renewals
-		d = between(s.rand, s.TTL/4, min(call.TTL, 2*s.TTL)*3/2)
+		d = between(s.rand, s.TTL/4, min(call.TTL, 2*s.TTL)*2)
 	case s.one(6):
 		d = between(s.rand, 0, 100*time.Millisecond)
 	}

@@ -56,12 +56,12 @@ type slots struct {
 	Groups [][]string    `json:"groups"`
 }
 
-// slotsOf divides the time of a round among its primitives. The seed decides which of them meet.
-func slotsOf(names []string, length time.Duration, seed uint64) slots {
+// slotsOf divides the time of a round among its primitives, so many to a slot. The seed decides which of them meet.
+func slotsOf(names []string, each int, length time.Duration, seed uint64) slots {
 	names = slices.Clone(names)
 	rng := seeded(seed, 3)
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	s := slots{Groups: slices.Collect(slices.Chunk(names, slotPrimitives))}
+	s := slots{Groups: slices.Collect(slices.Chunk(names, each))}
 	s.Length = max(length/time.Duration(len(s.Groups)), time.Millisecond)
 	return s
 }

@@ -34,7 +34,7 @@ func TestThemes(t *testing.T) {
 
 // The slots of a round have each primitive once, and follow each other.
 func TestSlots(t *testing.T) {
-	s := slotsOf(Primitives, 4*time.Second, 7)
+	s := slotsOf(Primitives, slotPrimitives, 4*time.Second, 7)
 	var all []string
 	for i := range s.Groups {
 		group := s.at(int64(i) * int64(s.Length))

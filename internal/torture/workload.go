@@ -10,7 +10,7 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// namesOf is how many names each primitive has in a round. Few, so that sessions meet.
+// namesOf is how many names each primitive has in a round with faults. Few, so that sessions meet.
 const namesOf = 2
 
 // waiterTimeout is how long a silent waiter of a fair lock keeps its place.
@@ -65,7 +65,7 @@ func (s *session) one(n int) bool { return s.rand.IntN(n) == 0 }
 // name returns one of the names of a primitive, and the TTL that its holds have. The TTLs differ: with a
 // short one holds expire often, with a long one whatever is left behind is seen.
 func (s *session) name(primitive string) (string, time.Duration) {
-	i := s.rand.IntN(namesOf)
+	i := s.rand.IntN(s.Names)
 	return lockName(s.Tag, primitive, i), ttlOf(s.TTL, i)
 }
 
