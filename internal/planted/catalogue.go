@@ -265,6 +265,13 @@ var Catalogue = []Defect{
 
 	// Mistakes that no client of torture can see.
 	{
+		Name: "a forgotten hold is renewed for ever", Promise: "C17",
+		Edits: []Edit{{
+			"internal/engine/hold.go", "	if h.takeAndForget() == nil && h.end(ErrReleased) {", "	if h.take() == nil && h.end(ErrReleased) {",
+		}},
+		Suite: [2]string{"./primitives", "TestC17"},
+	},
+	{
 		Name: "WithWait bounds the hold", Promise: "C6",
 		Edits: []Edit{{
 			"internal/engine/acquire.go", "	hold, err := r.newHold(ctx, held, q, res.Sent, parent)\n	if err != nil {\n		// The client", "	hold, err := r.newHold(trying, held, q, res.Sent, parent)\n	if err != nil {\n		// The client",

@@ -68,6 +68,7 @@ func (h *history) check() (violations []Violation, undecided []string) {
 		violations = append(violations, h.checkSiblings(name, ops)...)
 		violations = append(violations, h.checkTurns(name, ops)...)
 	}
+	violations = append(violations, h.checkSamples()...)
 	violations = append(violations, h.checkSilence()...)
 	violations = append(violations, h.checkEvents()...)
 	violations = append(violations, h.checkReturns()...)

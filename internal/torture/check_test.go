@@ -264,6 +264,16 @@ func TestChecks(t *testing.T) {
 		{"a validity that is too long", func(h *testHistory) {
 			h.limited(10_000, record{}, 3*time.Second-10*time.Millisecond)
 		}, []string{checkLease}},
+		{"a validity that is longer than the lease in Redis", func(h *testHistory) {
+			h.valid(0, h.hold(0, 10_000, "a1"), 14_000)
+			h.records[0][len(h.records[0])-1].At = 11_000 * ms
+			h.samples = []sample{{"name", "a1", 11_500 * ms, 11_501 * ms, 13_000 * ms}}
+		}, []string{checkLease}},
+		{"a validity that was renewed after Redis was asked", func(h *testHistory) {
+			h.valid(0, h.hold(0, 10_000, "a1"), 14_000)
+			h.records[0][len(h.records[0])-1].At = 11_600 * ms
+			h.samples = []sample{{"name", "a1", 11_500 * ms, 11_501 * ms, 13_000 * ms}}
+		}, nil},
 		{"a fixed lease that is renewed", func(h *testHistory) {
 			a := h.limited(10_000, record{Fixed: true}, 2900*time.Millisecond)
 			h.valid(0, a, 14_000)

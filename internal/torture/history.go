@@ -22,6 +22,7 @@ type history struct {
 	copies  []lateCopy
 	stalls  map[int][]interval // by process
 	renewed []renewal
+	samples []sample
 	names   map[string][]*op // the operations on each name
 }
 
@@ -45,6 +46,7 @@ type op struct {
 	waited  int64   // when it was known to wait; 0: it did not wait
 	ended   *record // when the hold's context ended without a release
 	until   int64   // the latest known end of the hold's validity
+	claims  []claim // all that were recorded, but those of Extend
 	release *op     // of an acquisition
 	root    *op     // of a nested acquisition: the outermost one; else itself
 	died    int64   // when its process was killed or stopped for good; never if it was not
@@ -154,6 +156,9 @@ func (h *history) add(process int, records []record, died int64) {
 		case kindReturn:
 			o.ret = new(r)
 			o.learn(r.Until)
+			if r.Until != 0 && o.holds() {
+				o.claims = append(o.claims, claim{r.At, r.Until})
+			}
 			if acquired := ops[o.call.Root]; acquired != nil {
 				if o.call.Do == opExtend {
 					acquired.learn(r.Until)
@@ -164,6 +169,7 @@ func (h *history) add(process int, records []record, died int64) {
 			o.waited = r.At
 		case kindValid:
 			o.learn(r.Until)
+			o.claims = append(o.claims, claim{r.At, r.Until})
 		case kindEnd:
 			o.ended = new(r)
 		case kindRenew:

@@ -42,6 +42,7 @@ type round struct {
 	mu         sync.Mutex
 	windows    []*window
 	delivered  []lateCopy
+	samples    []sample
 	processes  []*process
 	counts     map[string]int
 	generation int64
@@ -112,6 +113,7 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	probing, stopProbes := context.WithCancel(context.Background())
 	var probes sync.WaitGroup
 	probes.Go(func() { rd.watchItself(probing) })
+	probes.Go(func() { rd.sample(probing) })
 	for _, target := range r.d.targets {
 		probes.Go(func() { rd.probe(probing, target) })
 	}
@@ -355,7 +357,7 @@ func (r *round) history() *history {
 	for _, w := range r.windows {
 		h.windows = append(h.windows, *w)
 	}
-	h.copies = r.delivered
+	h.copies, h.samples = r.delivered, r.samples
 	for _, p := range r.processes {
 		p.mu.Lock()
 		h.add(p.id, p.records, p.died)
