@@ -48,7 +48,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
-			"internal/engine/ownership.go", "	loss := o.loss()\n	if !refused {", "	loss := o.loss()\n	if refused {\n		return\n	}\n	if !refused {",
+			"internal/engine/ownership.go", "	loss := o.Loss()\n	if !refused {", "	loss := o.Loss()\n	if refused {\n		return\n	}\n	if !refused {",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
@@ -67,14 +67,14 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
-		Edits: []Edit{{"internal/engine/hold.go", "		return h.lose(ctx, h.held.loss())\n	}\n	if h.end(ErrReleased) {\n		h.emit(ctx, EventReleased, nil)", "		_ = h.lose(ctx, h.held.loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n		h.emit(ctx, EventReleased, nil)"}},
+		Edits: []Edit{{"internal/engine/hold.go", "		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n		h.emit(ctx, EventReleased, nil)", "		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n		h.emit(ctx, EventReleased, nil)"}},
 		Find:  []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},
 	{
 		Name: "Release returns nil once the loss was told", Promise: "C11",
 		Edits: []Edit{{
-			"internal/engine/hold.go", "			h.held.abandon(ctx)\n		}\n		return err\n	}\n	if h.held == nil {",
-			"			h.held.abandon(ctx)\n			return nil\n		}\n		return err\n	}\n	if h.held == nil {",
+			"internal/engine/hold.go", "			h.held.Abandon(ctx)\n		}\n		return err\n	}\n	if h.held == nil {",
+			"			h.held.Abandon(ctx)\n			return nil\n		}\n		return err\n	}\n	if h.held == nil {",
 		}},
 	},
 	{
@@ -108,7 +108,7 @@ var Catalogue = []Defect{
 	{
 		Name: "a streak of hand-overs without limit", Promise: "C21",
 		Edits: []Edit{{
-			"internal/engine/handoff.go", "	return o.streak.count >= maxStreakCount || age >= Instant(maxStreak)", "	return false && age > 0",
+			"internal/engine/handoff.go", "	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)", "	return false && age > Instant(waitq.MaxStreak)",
 		}},
 		Find: []string{"--faults", "none", "--primitives", "lock,fenced"},
 	},
@@ -119,7 +119,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a member of a cohort gets the token of the one before", Promise: "C14",
-		Edits: []Edit{{"internal/engine/hold.go", "	return o.Token + int64(h.member)", "	return o.Token + int64(h.member)/2"}},
+		Edits: []Edit{{"internal/engine/hold.go", "	return o.Token + int64(h.earlier)", "	return o.Token + int64(h.earlier)/2"}},
 	},
 	{
 		Name: "a lingering lock is not given up when its time is over", Promise: "C24",
@@ -158,7 +158,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a redlock without a majority", Promise: "RedLock",
-		Edits: []Edit{{"internal/engine/red.go", "j.Need, j.Budgeted = len(j.Members)/2+1, true", "j.Need, j.Budgeted = len(j.Members)/2, true"}},
+		Edits: []Edit{{"internal/joint/red.go", "l.Need, l.Budgeted = len(l.Members)/2+1, true", "l.Need, l.Budgeted = len(l.Members)/2, true"}},
 	},
 	{
 		Name: "a takeover sends no notice", Promise: "C15",
@@ -167,7 +167,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "every loss is a limit", Promise: "C27",
-		Edits: []Edit{{"internal/engine/ownership.go", "func (o *Ownership) loss() Loss { return Loss{Reason: LossGone} }", "func (o *Ownership) loss() Loss { return Loss{Reason: LossLimit} }"}},
+		Edits: []Edit{{"internal/engine/ownership.go", "func (o *Ownership) Loss() Loss { return Loss{Reason: LossGone} }", "func (o *Ownership) Loss() Loss { return Loss{Reason: LossLimit} }"}},
 	},
 
 	// Mistakes in the scripts.
