@@ -1,9 +1,6 @@
 package primitives
 
-import (
-	"strconv"
-	"time"
-)
+import "time"
 
 // What Info and Locks return.
 
@@ -37,15 +34,4 @@ func ttlOf(ms int64) time.Duration {
 		return 0
 	}
 	return fromMillis(ms)
-}
-
-// tokenOf reads a fencing token, which scripts return as text: numbers of Lua are not exact beyond 2^53. It
-// returns 0 if value is no token.
-func tokenOf(value any) int64 {
-	text, _ := value.(string)
-	token, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return 0
-	}
-	return token
 }

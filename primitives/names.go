@@ -72,11 +72,3 @@ func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / t
 func fromMillis(ms int64) time.Duration {
 	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond
 }
-
-// flag is a condition as scripts take it.
-func flag(on bool) int {
-	if on {
-		return 1
-	}
-	return 0
-}

@@ -43,7 +43,7 @@ func TestCallsAreUpToDate(t *testing.T) {
 	require.NoError(t, err)
 	got, err := os.ReadFile("calls.go")
 	require.NoError(t, err)
-	require.True(t, string(want) == string(got), "calls.go is not up to date: run go generate ./scripts")
+	require.Equal(t, string(want), string(got), "calls.go is not up to date: run go generate ./scripts")
 }
 
 // A library opens with "-- <path>: what it is for." and its header ends with what it defines.

@@ -29,8 +29,8 @@ func tortureCommand() *cli.Command {
 		Name:  "torture",
 		Usage: "inject faults while clients use all primitives, and check the promises",
 		Description: withExamples("Client processes use all primitives, while faults of one or two kinds are injected.\n"+
-			"Each round of a few seconds has other faults. All operations are recorded, and the history is checked: while a hold is valid, nobody else holds; tokens rise;\n"+
-			"nothing waits for ever; nothing is left behind; every call returns in time. doc/torture.md has the details.\n\n"+
+			"Each round of a few seconds has other faults. All operations are recorded, and the history is checked:\n"+
+			"while a hold is valid, nobody else holds; tokens rise; nothing waits for ever; nothing is left behind; every call returns in time. doc/torture.md has the details.\n\n"+
 			"It starts its own redis-server, whatever REDIS_URL says. With --redis it uses yours: then it leaves out\n"+
 			"the faults that would disturb others, and says so. Run it on a Redis that may be slow for a while.\n\n"+
 			"Faults:\n"+strings.TrimSuffix(list.String(), "\n"),
@@ -68,7 +68,8 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 	config := torture.Config{
 		Duration: c.Duration("duration"), Seed: c.Uint64("seed"), Topology: c.String("topology"),
 		Faults: commaList(c.String("faults")), Primitives: commaList(c.String("primitives")),
-		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: startTortureClient, FailFast: c.Bool("fail-fast"),
+		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: startTortureClient,
+		FailFast: c.Bool("fail-fast"),
 		Progress: func(p torture.Progress) { printProgress(c.Root().ErrWriter, p) },
 	}
 	switch {

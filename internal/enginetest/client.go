@@ -312,11 +312,11 @@ func (c *Client) MultiOf(names ...string) *engine.Resource {
 
 // Joint returns a resource for a joint lock of c, and sets it up.
 func (c *Client) Joint(kind string, setUp func(*joint.Lock), members ...*engine.Resource) *engine.Resource {
-	name := ""
+	var name strings.Builder
 	for _, m := range members {
-		name += m.Name
+		name.WriteString(m.Name)
 	}
-	r := c.Resource(kind, name, nil)
+	r := c.Resource(kind, name.String(), nil)
 	setUp(&joint.Lock{Resource: r, Members: members})
 	return r
 }

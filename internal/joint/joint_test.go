@@ -25,7 +25,7 @@ const (
 	rollbackGrace = 15 * ms
 )
 
-var cause = errors.New("the caller stopped")
+var errStopped = errors.New("the caller stopped")
 
 // cluster is independent servers, each with a client of its own.
 type cluster struct {
@@ -140,8 +140,8 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		{"a single try", NoWait, nil, Fault{}, ErrNotAcquired, 0},
 		{"the limit", time.Second, nil, Fault{}, ErrNotAcquired, time.Second},
 		{
-			"its context", Forever, func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(cause) },
-			Fault{}, cause, 3 * time.Second,
+			"its context", Forever, func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errStopped) },
+			Fault{}, errStopped, 3 * time.Second,
 		},
 		{
 			"its client closes", Forever, func(_ *Server, c *Client, _ context.CancelCauseFunc) {

@@ -61,7 +61,8 @@ func (o *overlay) locate(changed map[string]string, e Edit) (file, text string, 
 		}
 	}
 	if n != 1 {
-		return "", "", fmt.Errorf("%s, or else the tree, has this text %d times, and should have it once:\n%s", e.File, n, e.Old)
+		return "", "", fmt.Errorf("%s, or else the tree, has this text %d times, and should have it once:\n%s",
+			e.File, n, e.Old)
 	}
 	return file, text, nil
 }

@@ -64,7 +64,9 @@ func TestEditNeedsOneText(t *testing.T) {
 	for _, dir := range []string{"primitives", "scripts", "pubsub", "watchdog", "internal"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(root, dir), 0o750))
 	}
-	for file, text := range map[string]string{"internal/a.go": "one two two", "scripts/b.lua": "three", "internal/a_test.go": "four"} {
+	for file, text := range map[string]string{
+		"internal/a.go": "one two two", "scripts/b.lua": "three", "internal/a_test.go": "four",
+	} {
 		require.NoError(t, os.WriteFile(filepath.Join(root, file), []byte(text), 0o600))
 	}
 	o := &overlay{root: root}
@@ -73,6 +75,7 @@ func TestEditNeedsOneText(t *testing.T) {
 		require.ErrorContains(t, err, "should have it once")
 		require.Empty(t, o.files)
 	}
-	require.NoError(t, o.plant(Defect{Name: "x", Edits: []Edit{{"internal/a.go", "one", "1"}, {"internal/gone.go", "three", "3"}}}))
+	moved := []Edit{{"internal/a.go", "one", "1"}, {"internal/gone.go", "three", "3"}}
+	require.NoError(t, o.plant(Defect{Name: "x", Edits: moved}))
 	require.Equal(t, map[string]string{"internal/a.go": "1 two two", "scripts/b.lua": "3"}, o.files)
 }

@@ -65,7 +65,8 @@ func (h *testHistory) nested(outer, at int64) int64 {
 // operator adds an act of the operator that found a holder.
 func (h *testHistory) operator(fault string, from, acted, to int64) {
 	h.windows = append(h.windows, window{
-		interval: interval{from * ms, to * ms}, fault: fault, process: -1, names: []string{"name"}, acted: acted * ms, hit: true,
+		interval: interval{from * ms, to * ms}, fault: fault, process: -1, names: []string{"name"},
+		acted: acted * ms, hit: true,
 	})
 }
 
@@ -101,7 +102,8 @@ func (h *testHistory) force(process int, from, to int64) {
 
 // failing adds an acquisition that failed.
 func (h *testHistory) failing(from, to int64, class string) {
-	h.do(0, from, to, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeFailed, Err: class, Is: []string{class}})
+	failed := record{Outcome: outcomeFailed, Err: class, Is: []string{class}}
+	h.do(0, from, to, record{Do: opAcquire, TTL: time.Second}, failed)
 }
 
 // quick adds a hold that is released at once.

@@ -92,8 +92,7 @@ func failure(err error) (r record) {
 		return r
 	}
 	r.Err, r.Is = err.Error(), classesOf(err)
-	var loss *primitives.LossError
-	if errors.As(err, &loss) {
+	if loss, ok := errors.AsType[*primitives.LossError](err); ok {
 		r.Reason, r.Silent = string(loss.Reason), loss.Silent
 	}
 	return r

@@ -61,7 +61,7 @@ type Result struct {
 	Unknown     int            `json:"unknown"`
 	Faults      map[string]int `json:"faults"`
 	Enabled     []string       `json:"enabled"`            // faults that could be injected
-	Coverage    Coverage       `json:"coverage"`           // by fault, primitive and phase: how many operations met the fault
+	Coverage    Coverage       `json:"coverage"`           // operations that met a fault, by fault, primitive and phase
 	LeftOut     []string       `json:"left_out,omitempty"` // faults that cannot be injected here
 	Lost        int            `json:"lost"`               // holds
 	LongestWait time.Duration  `json:"-"`

@@ -95,7 +95,8 @@ func (h *history) checkSamples() (out []Violation) {
 	seen := map[*op]bool{}
 	for _, s := range h.samples {
 		for _, o := range h.names[s.name] {
-			if seen[o] || !o.holds() || o.call.Read || o.ret.ID != s.id || o.claimEnd() <= s.after || h.lossy(o.call.At, s.until) {
+			if seen[o] || !o.holds() || o.call.Read || o.ret.ID != s.id ||
+				o.claimEnd() <= s.after || h.lossy(o.call.At, s.until) {
 				continue
 			}
 			for _, c := range o.claims {

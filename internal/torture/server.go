@@ -296,7 +296,8 @@ func (d *deployment) connectTo(addr string) func() (net.Conn, error) {
 func (d *deployment) eachNode(ctx context.Context, f func(ctx context.Context, rdb *redis.Client) error) error {
 	if d.kind == Independent {
 		for _, s := range d.servers {
-			if _, err := on(s, func(ctx context.Context, rdb *redis.Client) (any, error) { return nil, f(ctx, rdb) }); err != nil {
+			each := func(ctx context.Context, rdb *redis.Client) (any, error) { return nil, f(ctx, rdb) }
+			if _, err := on(s, each); err != nil {
 				return err
 			}
 		}

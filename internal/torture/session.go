@@ -106,7 +106,8 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 // terms returns the options for the lease of a hold. Most holds are renewed.
 func (s *session) terms(call *record) []primitives.Option {
 	call.Fixed, call.MaxHold, call.MinHold = false, 0, 0
-	if call.Do != opAdopt && call.Root == 0 && call.Owner == "" && !call.Passes && call.Primitive != "semaphore" && s.one(10) {
+	private := call.Root == 0 && call.Owner == "" && !call.Passes
+	if call.Do != opAdopt && private && call.Primitive != "semaphore" && s.one(10) {
 		call.MinHold = between(s.rand, s.TTL/20, s.TTL/5)
 	}
 	minimum := primitives.WithMinHold(call.MinHold)

@@ -71,7 +71,8 @@ func TestMoments(t *testing.T) {
 		}
 	}
 	for _, l := range []*primitives.Lock{
-		client.Lock("a"), client.FencedLock("b"), client.FairLock("c"), client.RWLock("d").Reader(), client.RWLock("e").Writer(),
+		client.Lock("a"), client.FencedLock("b"), client.FairLock("c"),
+		client.RWLock("d").Reader(), client.RWLock("e").Writer(),
 	} {
 		hold, err := l.Acquire(t.Context(), primitives.WithWatchdog(600*time.Millisecond))
 		require.NoError(t, err)

@@ -127,7 +127,10 @@ func TestBadHeaders(t *testing.T) {
 		{key + "-- KEYS[2]  lock_hash\n" + returns, ":1: two fields are named LockHash"},
 		{key + "-- ARGV[1]  owner\n" + returns, ":3: owner has no type: one of text, number, ms, flag, command"},
 		{key + "-- ARGV[1]  owner (string)\n" + returns, ":3: owner has no type"},
-		{key + "-- ARGV[1]  a (text, optional)\n-- ARGV[2]  b (text)\n" + returns, ":1: the argument b follows an optional one"},
+		{
+			key + "-- ARGV[1]  a (text, optional)\n-- ARGV[2]  b (text)\n" + returns,
+			":1: the argument b follows an optional one",
+		},
 		{key, ":1: the header has 0 lines that begin with returns"},
 		{key + returns + returns, ":1: the header has 2 lines that begin with returns"},
 		{returns, ":1: the header names no key"},
@@ -138,7 +141,10 @@ func TestBadHeaders(t *testing.T) {
 		{key + "-- returns  {a (b text)..., c text}\n", `:3: after the element a: want "}", got ", c text}"`},
 		{key + "-- returns  {a text\n", ":3: element a has no type"},
 		{key + "-- returns  kept: 1\n", ":1: a batch, and nothing else, returns kept"},
-		{"-- KEYS[1..]  each.a\n-- ARGV[1]  b (text)\n-- returns  kept\n", ":1: keys and arguments of a batch are both lists named each"},
+		{
+			"-- KEYS[1..]  each.a\n-- ARGV[1]  b (text)\n-- returns  kept\n",
+			":1: keys and arguments of a batch are both lists named each",
+		},
 		{key + returns + "local a = KEYS[1]\n", ":4: KEYS[1] is called a, and in the header lock_hash"},
 		{key + returns + "local a = ARGV[1]\n", ":4: the header does not name ARGV[1]"},
 		{key + "-- KEYS[2]  not used\n" + returns + "local a = KEYS[2]\n", ":5: the header does not name KEYS[2]"},

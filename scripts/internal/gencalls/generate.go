@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"go/format"
 	"io/fs"
+	"strconv"
 	"strings"
 )
 
@@ -73,7 +74,7 @@ func (g *generator) line(format string, args ...any) { fmt.Fprintf(&g.out, forma
 // comment prints a comment, in lines of about 100 columns.
 func (g *generator) comment(text string) {
 	line := "//"
-	for _, w := range strings.Fields(text) {
+	for w := range strings.FieldsSeq(text) {
 		if len(line)+1+len(w) > 100 {
 			g.line("%s", line)
 			line = "//"
@@ -211,7 +212,7 @@ func (g *generator) vector(name string, v vector, s *script) string {
 		return "0"
 	case len(v.list) == 0:
 		g.line("%s := []any{%s}", name, list)
-		return fmt.Sprint(required)
+		return strconv.Itoa(required)
 	}
 	g.line("%s := append(make([]any, 0, %d), %s)", name, len(values)+2, list)
 	if v.group == "" {
