@@ -119,7 +119,7 @@ func answers(err error) bool {
 func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
 	r := b.r
 	began := time.Now()
-	if b.maySendHere(ctx, began) {
+	if !c.script.slow && b.maySendHere(ctx, began) {
 		reply, doubt, err := b.sendHere(ctx, c)
 		failed.doubt = failed.doubt || doubt
 		if err != errElsewhere { //nolint:errorlint // as sendHere returns it

@@ -16,6 +16,8 @@ import (
 //
 // Only a client that sends much gains from this, and it soon has enough answers to tell that the server is quick.
 //
+// Scripts that may be slow on a quick server are sent by other goroutines.
+//
 // An attempt that ends so costs its connection, of which a batcher uses at most maxDirect at a time. A server
 // that stalls for a moment, or a process that is stopped, would cost them again and again. All commands are
 // therefore sent by other goroutines for herePause after that, and for twice as long each time, up to

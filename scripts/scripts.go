@@ -37,7 +37,8 @@ type Script struct {
 	name   string
 	text   string
 	sha    string
-	digest any // sha as an argument, so that a call does not allocate it
+	digest any  // sha as an argument, so that a call does not allocate it
+	slow   bool // may look at many keys: one for each hold of a reader
 }
 
 // Name returns the script's path without its extension, such as "lock/acquire".
@@ -62,7 +63,7 @@ func Load(name string) *Script {
 func newScript(name, text string) *Script {
 	sum := sha1.Sum([]byte(text)) //nolint:gosec // see the import
 	sha := hex.EncodeToString(sum[:])
-	return &Script{name: name, text: text, sha: sha, digest: sha}
+	return &Script{name: name, text: text, sha: sha, digest: sha, slow: strings.Contains(text, "holds_of(")}
 }
 
 // include writes the libraries that a file uses, each once, and then the file. own is the folder of the

@@ -93,7 +93,9 @@ func TestRunTellsTheCommandWhatItHolds(t *testing.T) {
 			var env map[string]string
 			require.NoError(t, json.Unmarshal([]byte(p.line()), &env))
 			require.Zero(t, p.wait(), p.errs)
-			delete(env, "REDLATCH_REQUIRE") // the test's own
+			for _, own := range []string{"REDLATCH_REQUIRE", "REDLATCH_FULL", "REDLATCH_NIGHTLY"} {
+				delete(env, own) // the test's
+			}
 			want := map[string]string{"REDLATCH_NAME": name, "REDLATCH_KIND": kind, "REDLATCH_ID": env["REDLATCH_ID"]}
 			switch kind {
 			case kindFenced:

@@ -128,7 +128,7 @@ var acquisitionDefects = []knownDefect{
 		}},
 	},
 	{
-		name: "wake-up lost, and no poll", primitives: []string{"lock"}, checks: []string{checkFree},
+		name: "wake-up lost, and no poll", primitives: []string{"lock"}, checks: []string{checkFree, checkWake},
 		defect: defect{acquire: func(a attempt) (hold, error) {
 			return a.with(primitives.WithPolling(5*time.Second, 5*time.Second))
 		}},

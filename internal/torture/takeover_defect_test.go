@@ -29,7 +29,7 @@ var takeoverDefects = []knownDefect{
 		defect: defect{acquire: wrapped(func(_ *session, h *faultyHold) { h.detach = h.hold.ID })},
 	},
 	{
-		name: "Adopt takes nothing", primitives: []string{"fair"}, checks: []string{checkOrder},
+		name: "Adopt takes nothing", primitives: []string{"fair"}, checks: []string{checkOrder, checkRelease},
 		defect: defect{
 			adopt: func(context.Context, *session, target, string, []primitives.Option) (hold, error) {
 				return &faultyHold{ctx: context.Background()}, nil

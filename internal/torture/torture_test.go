@@ -91,7 +91,7 @@ func TestGivenServer(t *testing.T) {
 	s := redistest.Fresh(t)
 	r, err := Run(t.Context(), Config{
 		Client: testClient, Seed: 1, Duration: 3 * time.Second, Endpoint: &Endpoint{Addrs: []string{s.Addr()}},
-		Timelines: t.TempDir(), TTL: 300 * time.Millisecond, Processes: 2, Sessions: 4,
+		Timelines: t.TempDir(), TTL: 600 * time.Millisecond, Processes: 2, Sessions: 4,
 		Every: [2]time.Duration{100 * time.Millisecond, 200 * time.Millisecond},
 	})
 	require.NoError(t, err)
