@@ -29,6 +29,7 @@ type copyTest struct {
 	c       *primitives.Client
 	p       *redistest.Proxy
 	name    string
+	lock    handle // for rows that need the same handle twice
 	holds   []*primitives.Hold
 	options []primitives.Option
 }
@@ -128,23 +129,22 @@ func lateCopies() (list []lateCopy) {
 			func(x *copyTest) { release(x, acquire(x, x.holds[0].Context(), kind.open(x), x.options...)) })
 	}
 	for _, kind := range slices.Concat(mutexes, readers) {
-		var l handle
 		add(kind.name+": acquisition, in doubt",
-			func(x *copyTest) { l = kind.open(x, x.c, x.name) },
-			func(x *copyTest) { x.p.DropReplies(1, script); x.hold(l) },
+			func(x *copyTest) { x.lock = kind.open(x, x.c, x.name) },
+			func(x *copyTest) { x.p.DropReplies(1, script); x.hold(x.lock) },
 			func(x *copyTest) { release(x, x.holds[0]) })
 		add(kind.name+": release, in doubt",
-			func(x *copyTest) { l = kind.open(x, x.c, x.name); x.hold(l) },
+			func(x *copyTest) { x.lock = kind.open(x, x.c, x.name); x.hold(x.lock) },
 			func(x *copyTest) { x.p.DropReplies(1, script); release(x, x.holds[0]) },
-			func(x *copyTest) { x.hold(l) })
+			func(x *copyTest) { x.hold(x.lock) })
 		add(kind.name+": rolled back acquisition, in doubt",
-			func(x *copyTest) { l = kind.open(x, x.c, x.name) },
+			func(x *copyTest) { x.lock = kind.open(x, x.c, x.name) },
 			func(x *copyTest) {
 				x.p.DropCommands(1000, script)
-				_, err := l.TryAcquire(ctx, x.options...)
+				_, err := x.lock.TryAcquire(ctx, x.options...)
 				require.Error(x, err)
 			},
-			func(x *copyTest) { release(x, acquire(x, ctx, l, x.options...)) })
+			func(x *copyTest) { release(x, acquire(x, ctx, x.lock, x.options...)) })
 	}
 	return list
 }

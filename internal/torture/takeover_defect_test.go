@@ -37,11 +37,11 @@ var takeoverDefects = []knownDefect{
 		},
 	},
 	{
-		name: "adopted hold is not renewed", primitives: []string{"fenced"}, checks: []string{checkOrder},
+		name: "adopted hold is not renewed", primitives: []string{"fenced"}, checks: []string{checkOrder, checkReason},
 		defect: defect{adopt: adoptWithoutRenewal},
 	},
 	{
-		name: "adopted permit is not renewed", primitives: []string{"permits"}, checks: []string{checkOrder},
+		name: "adopted permit is not renewed", primitives: []string{"permits"}, checks: []string{checkOrder, checkReason},
 		defect: defect{adopt: adoptWithoutRenewal},
 	},
 	{
