@@ -30,7 +30,8 @@ func tortureCommand() *cli.Command {
 		Usage: "inject faults while clients use all primitives, and check the promises",
 		Description: withExamples("Client processes use all primitives, while faults of one or two kinds are injected.\n"+
 			"Each round of a few seconds has other faults. All operations are recorded, and the history is checked:\n"+
-			"while a hold is valid, nobody else holds; tokens rise; nothing waits for ever; nothing is left behind; every call returns in time. doc/torture.md has the details.\n\n"+
+			"while a hold is valid, nobody else holds; tokens rise; nothing waits for ever; nothing is left\n"+
+			"behind; every call returns in time. doc/torture.md has the details.\n\n"+
 			"It starts its own redis-server, whatever REDIS_URL says. With --redis it uses yours: then it leaves out\n"+
 			"the faults that would disturb others, and says so. Run it on a Redis that may be slow for a while.\n\n"+
 			"Faults:\n"+strings.TrimSuffix(list.String(), "\n"),
