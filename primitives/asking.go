@@ -105,9 +105,9 @@ func (c *Client) forgotten(owned []*engine.Ownership) (suspects []*engine.Owners
 	return suspects
 }
 
-// askAbout asks Redis whether it still has these ownerships, which have fixed leases. The holds of those that
-// it does not have end. Questions without an answer are repeated for about a second. After that, the client
-// asks again the next time that Redis comes back.
+// askAbout asks Redis whether these ownerships still exist. Their leases are fixed, so no renewal would find out.
+// Holds of ownerships that Redis has forgotten end. Questions without an answer are repeated for about a second.
+// After that, the client asks again the next time that Redis comes back.
 func (p *presence) askAbout(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()

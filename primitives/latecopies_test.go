@@ -454,7 +454,7 @@ func requireExpiring(t *testing.T, rdb *redis.Client, before []string) (n int) {
 	}
 }
 
-// While other clients wait for a fair lock, Redis forgets those that have stopped waiting.
+// Redis forgets clients that no longer wait for a fair lock, even while others do.
 func TestClientsThatNoLongerWaitAreForgotten(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -362,7 +362,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		call.Since = strconv.FormatInt(q.Place.Since, 10)
 	}
 	if ttl := pollMarkTTL(q); ttl > 0 {
-		call.Line, call.Place, call.Since = d.h.requestKey(pollsKey), "", strconv.FormatInt(millis(ttl), 10)
+		call.Line, call.Place, call.Since = d.h.requestKey(pollsKey), "", strconv.FormatInt(scripts.CeilMillis(ttl), 10)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := lockResult(reply.Acquired, err)

@@ -64,10 +64,6 @@ func (n *wireName) MarshalBinary() ([]byte, error) { return *n, nil }
 // String returns the name, for hooks that log commands.
 func (n *wireName) String() string { return string(*n) }
 
-// millis is a duration as Redis takes it: whole milliseconds, rounded up, so that no TTL is 0 or shorter
-// than asked for.
-func millis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
-
 // fromMillis returns ms milliseconds, or the longest Duration if that is too short.
 func fromMillis(ms int64) time.Duration {
 	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond

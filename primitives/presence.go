@@ -219,7 +219,7 @@ func (p *presence) write(done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
 	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
-	_, err := p.c.run.Commands(ctx, []any{"psetex", tagged(clientName, p.tag), millis(nameTTL), p.name})
+	_, err := p.c.run.Commands(ctx, []any{"psetex", tagged(clientName, p.tag), scripts.CeilMillis(nameTTL), p.name})
 	pause, warn := nameRefresh, false
 	failed, _ := errors.AsType[*scripts.Error](err)
 	p.mu.Lock()

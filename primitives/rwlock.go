@@ -106,10 +106,20 @@ func (d *rwDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine
 // names.
 func (d *rwDriver) names() []any { return []any{d.channel, d.reservation, &d.h.sharedCounts} }
 
+// force is the call that frees one side, whoever holds it. Both sides' scripts have the same parameters.
+func (d *rwDriver) force(q *engine.Request) scripts.RWLockReadForce {
+	return scripts.RWLockReadForce{
+		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
+		Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
+	}
+}
+
 // rwInfo returns the holders of one side, without dead readers. pttl is that of the hash. The TTL of the lock is
 // that of its longest-lived holder.
-func rwInfo(pttl int64, holders []scripts.RWLockReadInfoHolder) (info Info) {
-	for _, h := range holders {
+func rwInfo[H scripts.RWLockReadInfoHolder | scripts.RWLockWriteInfoHolder](pttl int64, holders []H) (info Info) {
+	for _, each := range holders {
+		h := scripts.RWLockReadInfoHolder(each)
 		holder := Holder{ID: h.ID, Count: int(h.Count), TTL: ttlOf(h.PTTL)}
 		info.Holders = append(info.Holders, holder)
 		info.TTL = max(info.TTL, holder.TTL)
@@ -221,7 +231,7 @@ func (d *readerDriver) Release(
 		return d.free(ctx, &o.Owner, next.Rest)
 	}
 	need, known := o.BeginShortening(left)
-	ttl := millis(need)
+	ttl := scripts.CeilMillis(need)
 	switch {
 	case !known:
 		ttl = -1 // leave the lease as it is
@@ -331,11 +341,7 @@ func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 // forceRelease implements [lockDriver] by read_force, which leaves the writer alone. Redis remembers the ids,
 // so a copy gets them too.
 func (d *readerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	return formerHolders(scripts.RWLockReadForce{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
-	}.Do(ctx, d.h.c.calls))
+	return formerHolders(d.force(q).Do(ctx, d.h.c.calls))
 }
 
 // info implements [lockDriver] by read_info.
@@ -514,21 +520,13 @@ func (d *writerDriver) releaseID(ctx context.Context, id string, q *engine.Reque
 // forceRelease implements [lockDriver] by write_force, which leaves the readers alone. Redis remembers the ids,
 // so a copy gets them too.
 func (d *writerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
-	return formerHolders(scripts.RWLockWriteForce{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
-	}.Do(ctx, d.h.c.calls))
+	return formerHolders(scripts.RWLockWriteForce(d.force(q)).Do(ctx, d.h.c.calls))
 }
 
 // info implements [lockDriver] by write_info.
 func (d *writerDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.RWLockWriteInfo{LockHash: d.h.name}.Do(ctx, d.h.c.calls)
-	holders := make([]scripts.RWLockReadInfoHolder, len(reply.Holders))
-	for i, h := range reply.Holders {
-		holders[i] = scripts.RWLockReadInfoHolder(h)
-	}
-	return rwInfo(reply.PTTL, holders), err
+	return rwInfo(reply.PTTL, reply.Holders), err
 }
 
 // probe implements [renewer].

@@ -89,9 +89,9 @@ func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
 	return b
 }
 
-// piped returns the pipelines for an attempt whose context ends with its call: those of the client itself, if
-// its timeouts are short enough. When the server is silent, or the runner closes, the deadline of the context
-// ends all that go-redis does for the attempt, so that nothing is in flight for longer.
+// piped returns the pipelines for an attempt whose context ends with its call. Normally the client's own timeouts
+// end the attempt, if they are short enough. While the server is silent, and once the runner closes, the deadline
+// of the context does, so that nothing stays in flight for longer.
 func (b *batcher) piped() *pipelines {
 	if b.endsInTime && !b.r.silent.Load() && !b.r.isStopped() {
 		return b.plain
@@ -119,8 +119,8 @@ func answers(err error) bool {
 func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, error) {
 	r := b.r
 	began := time.Now()
-	if !c.script.slow && b.maySendHere(ctx, began) {
-		reply, doubt, err := b.sendHere(ctx, c)
+	if b.maySendHere(ctx, c.script, began) {
+		reply, doubt, err := b.sendHere(ctx, c, began)
 		failed.doubt = failed.doubt || doubt
 		if err != errElsewhere { //nolint:errorlint // as sendHere returns it
 			return reply, err

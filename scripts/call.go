@@ -56,8 +56,8 @@ func (s Sender) send(
 	return s.runner.Do(ctx, script, keys, args...)
 }
 
-// Millis is a duration as an argument: whole milliseconds, rounded up, so that no TTL is 0 or shorter than
-// asked for. One that is used often is made once: a number above 255 takes an allocation.
+// Millis is a duration as an argument, see [CeilMillis]. One that is used often is made once: a number above
+// 255 takes an allocation.
 type Millis struct{ value any }
 
 // InMillis returns d as an argument.
@@ -65,8 +65,11 @@ func InMillis(d time.Duration) Millis {
 	if d == 0 {
 		return Millis{}
 	}
-	return Millis{int64((d + time.Millisecond - 1) / time.Millisecond)}
+	return Millis{CeilMillis(d)}
 }
+
+// CeilMillis returns d in whole milliseconds, rounded up, so that no TTL is 0 or shorter than asked for.
+func CeilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
 // Command is a command that scripts publish with.
 type Command struct{ name any }

@@ -114,8 +114,29 @@ type FairLockAcquireReply struct {
 // the lock, or may before it. In the queue the pttl is -1 if the client sent a heartbeat a moment
 // ago: its refresh reads it.
 func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireReply, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
-	args := []any{c.Owner, c.TTL.value, c.Publish.name, flag(c.IsShared), flag(c.RefuseSecond), c.Joins, c.Timeout.value, c.Client, c.ClientID, flag(c.IsNested), c.Random}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
+	args := []any{
+		c.Owner,
+		c.TTL.value,
+		c.Publish.name,
+		flag(c.IsShared),
+		flag(c.RefuseSecond),
+		c.Joins,
+		c.Timeout.value,
+		c.Client,
+		c.ClientID,
+		flag(c.IsNested),
+		c.Random,
+	}
 	got, rest, err := readAcquired(by.send(ctx, fairlockAcquire, keys, 8, args, 11))
 	reply := FairLockAcquireReply{Acquired: got}
 	if err != nil || !rest.more() {
@@ -150,7 +171,16 @@ type FairLockForce struct {
 // Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
 // request gets the same answer.
 func (c FairLockForce) Do(ctx context.Context, by Sender) (IDs, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
 	args := []any{c.Publish.name, c.MemoryTTL.value}
 	return readIDs(by.send(ctx, fairlockForce, keys, 5, args, 2))
 }
@@ -221,7 +251,16 @@ type FairLockLeaveQueue struct {
 
 // Do runs the script.
 func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
-	keys := []any{c.LockHash, c.Channel, c.LockHash, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.LockHash,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
 	args := []any{c.ID, c.Publish.name}
 	return by.send(ctx, fairlockLeaveQueue, keys, 8, args, 2)
 }
@@ -260,11 +299,20 @@ type FairLockRefreshReply struct {
 	Missing    []string
 }
 
-// Do runs the script. Redis returns the holder or ""; the next owner or "", how long that has to
-// acquire the lock, ms, and whether it is this client's; the length of the queue; those of the ids
-// that are not in it.
+// Do runs the script. Redis returns the holder or ""; the next owner or "", how many ms it has left
+// to acquire the lock, and whether it belongs to this client; the length of the queue; which of the
+// ids are missing from the queue.
 func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshReply, error) {
-	keys := []any{c.LockHash, c.Channel, c.LockHash, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.LockHash,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
 	args := append(make([]any, 0, 5), c.Client, c.Publish.name, c.LongestTimeout.value)
 	for _, element := range c.IDs {
 		args = append(args, element)
@@ -313,7 +361,16 @@ type FairLockRelease struct {
 // Do runs the script. Redis returns 0 when it was not held; else 1, or, if a waiter of the same
 // client holds the lock now, its id, the time at which it joined the queue, and the ttl.
 func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
 	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, c.Client, c.Rest.value}
 	return readFairReleased(by.send(ctx, fairlockRelease, keys, 8, args, 4))
 }
@@ -349,8 +406,24 @@ type FairLockReleaseShared struct {
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
 func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
-	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, flag(c.OnlyOwn), c.DefaultTTL.value, c.Rest.value}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
+	args := []any{
+		c.Owner,
+		c.Publish.name,
+		c.MemoryTTL.value,
+		flag(c.OnlyOwn),
+		c.DefaultTTL.value,
+		c.Rest.value,
+	}
 	return readNumber(by.send(ctx, fairlockReleaseShared, keys, 5, args, 5))
 }
 
@@ -565,7 +638,16 @@ type LockForce struct {
 // Do runs the script. Redis returns {the holder's id}, 0 when there was none. A copy of this
 // request gets the same answer.
 func (c LockForce) Do(ctx context.Context, by Sender) (IDs, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
 	args := []any{c.Publish.name, c.MemoryTTL.value}
 	return readIDs(by.send(ctx, lockForce, keys, 5, args, 2))
 }
@@ -753,8 +835,25 @@ type LockRelease struct {
 // now, for a fenced lock {the last token that was reserved, as text}; else 1 and how many clients
 // received a message, and 1 more if others poll.
 func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
-	keys := []any{c.LockHash, c.Channel, either(c.MemoryKey, c.LockHash), c.SharedCounts, c.Line, c.SuccessorMemory, c.TokenKey}
-	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, c.Place, c.Rest.value, c.Successor, c.SuccessorTTL.value, c.Tokens}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		either(c.MemoryKey, c.LockHash),
+		c.SharedCounts,
+		c.Line,
+		c.SuccessorMemory,
+		c.TokenKey,
+	}
+	args := []any{
+		c.Owner,
+		c.Publish.name,
+		c.MemoryTTL.value,
+		c.Place,
+		c.Rest.value,
+		c.Successor,
+		c.SuccessorTTL.value,
+		c.Tokens,
+	}
 	got, _, err := readReleased(by.send(ctx, lockRelease, keys, 5, args, 4))
 	return got, err
 }
@@ -790,8 +889,24 @@ type LockReleaseShared struct {
 
 // Do runs the script. Redis returns 1 when a count was released, 0 when there was none.
 func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.Queue, c.Deadlines, c.Waiters, c.Clients}
-	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, flag(c.OnlyOwn), c.DefaultTTL.value, c.Rest.value}
+	keys := []any{
+		c.LockHash,
+		c.Channel,
+		c.MemoryKey,
+		c.SharedCounts,
+		c.Queue,
+		c.Deadlines,
+		c.Waiters,
+		c.Clients,
+	}
+	args := []any{
+		c.Owner,
+		c.Publish.name,
+		c.MemoryTTL.value,
+		flag(c.OnlyOwn),
+		c.DefaultTTL.value,
+		c.Rest.value,
+	}
 	return readNumber(by.send(ctx, lockReleaseShared, keys, 5, args, 5))
 }
 
@@ -1021,7 +1136,7 @@ type PermitSemaphoreRelease struct {
 	MemoryTTL       Millis
 	// of 16 bytes each
 	IDs string
-	// release all or none; else those that are left
+	// release all of them or none; without it, release those that are still taken
 	AllOrNone bool
 	// optional: rest of the minimum hold; 0 or missing: it is over
 	Rest Millis
@@ -1035,7 +1150,15 @@ type PermitSemaphoreRelease struct {
 // its permits now; else 1 and how many received the release message.
 func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.IDs, flag(c.AllOrNone), c.Rest.value, c.SuccessorIDs, c.SuccessorTTL.value}
+	args := []any{
+		c.Publish.name,
+		c.MemoryTTL.value,
+		c.IDs,
+		flag(c.AllOrNone),
+		c.Rest.value,
+		c.SuccessorIDs,
+		c.SuccessorTTL.value,
+	}
 	got, _, err := readReleased(by.send(ctx, permitsemaphoreRelease, keys, 4, args, 4))
 	return got, err
 }
@@ -1140,7 +1263,14 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 	if last := c.Mark; last != nil {
 		keys = append(keys, last)
 	}
-	args := append(make([]any, 0, 8), c.Owner, c.TTL.value, c.Publish.name, flag(c.IsShared), flag(c.RefuseSecond), flag(c.IsNested))
+	args := append(make([]any, 0, 8),
+		c.Owner,
+		c.TTL.value,
+		c.Publish.name,
+		flag(c.IsShared),
+		flag(c.RefuseSecond),
+		flag(c.IsNested),
+	)
 	for _, element := range c.Companions {
 		args = append(args, element.Owner, element.TTL.value)
 	}
@@ -1287,7 +1417,15 @@ type RWLockReadRelease struct {
 // Do runs the script. Redis returns 1 when it was held, 0 when not.
 func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, flag(c.IsShared), flag(c.OnlyOwn), 0, c.Rest.value}
+	args := []any{
+		c.Owner,
+		c.Publish.name,
+		c.MemoryTTL.value,
+		flag(c.IsShared),
+		flag(c.OnlyOwn),
+		0,
+		c.Rest.value,
+	}
 	return readNumber(by.send(ctx, rwlockReadRelease, keys, 5, args, 6))
 }
 
@@ -1408,7 +1546,16 @@ type RWLockWriteAcquireReply struct {
 // second count is refused, or its own id is a reader; "lost" when the outer hold is gone.
 func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcquireReply, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.Mark}
-	args := []any{c.Owner, c.TTL.value, c.Publish.name, flag(c.IsShared), flag(c.RefuseSecond), c.ClaimTTL.value, flag(c.IsNested), c.MarkTTL.value}
+	args := []any{
+		c.Owner,
+		c.TTL.value,
+		c.Publish.name,
+		flag(c.IsShared),
+		flag(c.RefuseSecond),
+		c.ClaimTTL.value,
+		flag(c.IsNested),
+		c.MarkTTL.value,
+	}
 	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 5, args, 7))
 	reply := RWLockWriteAcquireReply{Acquired: got}
 	if err != nil || !rest.more() {
@@ -1540,7 +1687,17 @@ type RWLockWriteRelease struct {
 // now; else 1 and how many received the release message, and 1 more if others poll.
 func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.SuccessorMemory}
-	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, flag(c.IsShared), flag(c.OnlyOwn), c.DefaultTTL.value, c.Rest.value, c.Successor, c.SuccessorTTL.value}
+	args := []any{
+		c.Owner,
+		c.Publish.name,
+		c.MemoryTTL.value,
+		flag(c.IsShared),
+		flag(c.OnlyOwn),
+		c.DefaultTTL.value,
+		c.Rest.value,
+		c.Successor,
+		c.SuccessorTTL.value,
+	}
 	got, _, err := readReleased(by.send(ctx, rwlockWriteRelease, keys, 5, args, 6))
 	return got, err
 }
@@ -1734,7 +1891,15 @@ type SemaphoreReleaseReply struct {
 // message.
 func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseReply, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.Permits, flag(c.OnlyIfAcquired), c.KnownEpoch, c.SuccessorPermits, c.SuccessorMemoryTTL.value}
+	args := []any{
+		c.Publish.name,
+		c.MemoryTTL.value,
+		c.Permits,
+		flag(c.OnlyIfAcquired),
+		c.KnownEpoch,
+		c.SuccessorPermits,
+		c.SuccessorMemoryTTL.value,
+	}
 	got, rest, err := readReleased(by.send(ctx, semaphoreRelease, keys, 4, args, 5))
 	reply := SemaphoreReleaseReply{Released: got}
 	if err != nil || !got.HandedOff {

@@ -14,18 +14,17 @@ import (
 // Without an answer by then its outcome is unknown, and the same command is sent again at once, by another
 // goroutine. That is the same attempt for the caller and for the configured number of retries.
 //
-// Only a client that sends much gains from this, and it soon has enough answers to tell that the server is quick.
+// Only a client that sends many commands gains from this. It soon has enough answers to tell that the server is
+// quick. Scripts that may be slow on a quick server are always sent by other goroutines.
 //
-// Scripts that may be slow on a quick server are sent by other goroutines.
-//
-// An attempt that ends so costs its connection, of which a batcher uses at most maxDirect at a time. A server
-// that stalls for a moment, or a process that is stopped, would cost them again and again. All commands are
-// therefore sent by other goroutines for herePause after that, and for twice as long each time, up to
-// maxHerePause; hereReset without such an attempt ends the doubling.
+// Without an answer go-redis closes the connection. A batcher uses at most maxDirect connections at a time, but a
+// server that stalls again and again, or a process that is stopped again and again, would cost them each time.
+// After such an attempt all commands are therefore sent by other goroutines: for herePause, and for twice as long
+// each time, up to maxHerePause. After hereReset without such an attempt it begins with herePause again.
 const (
 	hereTimeout  = 30 * time.Millisecond // well below the 50 ms in which a call returns after its context has ended
 	quickAnswer  = 5 * time.Millisecond
-	quickAnswers = 32 // that took less than quickAnswer, one after another, make the server a quick one
+	quickAnswers = 32 // the server is quick after so many answers in a row that took less than quickAnswer
 	herePause    = time.Second
 	maxHerePause = 30 * time.Second
 	hereReset    = 2 * maxHerePause
@@ -33,12 +32,12 @@ const (
 
 // here says whether callers may send by themselves. It is guarded by the batcher's mu.
 type here struct {
-	quick int           // the latest answers that were quick
+	quick int           // how many of the latest answers in a row were quick
 	until time.Time     // nobody sends by itself before
 	pause time.Duration // the latest one
 }
 
-// note notes how an attempt ended that was sent then.
+// note counts the answer to an attempt that was sent then, or its absence.
 func (h *here) note(answered bool, sent time.Time) {
 	if h.quick++; !answered || time.Since(sent) >= quickAnswer {
 		h.quick = 0
@@ -60,10 +59,10 @@ func (h *here) late(now time.Time) {
 	h.until = now.Add(h.pause)
 }
 
-// maySendHere reports whether a caller may send its command by itself now, and counts it as a direct one if
-// so. The caller then calls sendHere.
-func (b *batcher) maySendHere(ctx context.Context, now time.Time) bool {
-	if b.hook == nil || b.hook.covered.Load() || b.r.timeout <= 2*hereTimeout || b.r.isStopped() {
+// maySendHere reports whether a caller may send a command by itself now, and counts it in direct if so. The
+// caller then calls sendHere.
+func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) bool {
+	if s.slow || b.hook == nil || b.hook.covered.Load() || b.r.timeout <= 2*hereTimeout || b.r.isStopped() {
 		return false
 	}
 	if end, ok := ctx.Deadline(); ok && end.Sub(now) <= hereTimeout {
@@ -82,10 +81,10 @@ func (b *batcher) maySendHere(ctx context.Context, now time.Time) bool {
 // errElsewhere is the error of sendHere if the command must be sent by another goroutine.
 var errElsewhere = errors.New("scripts: to be sent by another goroutine")
 
-// sendHere makes one attempt at c in the caller's goroutine. If it returns errElsewhere, the attempt goes on in
-// another goroutine; doubt says that the command may have been executed already.
-func (b *batcher) sendHere(ctx context.Context, c call) (reply Reply, doubt bool, err error) {
-	end := b.hereEnds.within(time.Now(), hereTimeout*3/4, hereTimeout)
+// sendHere makes one attempt at c, which began then, in the caller's goroutine. If it returns errElsewhere, the
+// attempt goes on in another goroutine; doubt says that the command may have been executed already.
+func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply Reply, doubt bool, err error) {
+	end := b.hereEnds.within(began, hereTimeout*3/4, hereTimeout)
 	c.memory.here = joinedContext{end, ctx, end.until}
 	cmd := newCmd(&c.memory.here, c.firstKey, c.args...)
 	sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
@@ -104,14 +103,14 @@ func (b *batcher) sendHere(ctx context.Context, c call) (reply Reply, doubt bool
 	b.mu.Unlock()
 	switch {
 	case late && ctx.Err() != nil:
-		ended := interruption(ctx, sent)
+		ended := interruption(ctx, began)
 		ended.notSent = !doubt
 		return Reply{}, doubt, ended
 	case late:
 		return Reply{}, doubt, errElsewhere
 	case repliedWith(err, "NOSCRIPT", "MOVED ", "ASK "): // it was not executed
 		if ctx.Err() != nil {
-			return Reply{}, false, notSent(ctx, sent)
+			return Reply{}, false, notSent(ctx, began)
 		}
 		return Reply{}, false, errElsewhere
 	}

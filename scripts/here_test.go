@@ -94,6 +94,7 @@ func TestCallerSendsWhileAnswersAreQuick(t *testing.T) {
 		})
 		t.Run("short command timeout", func(t *testing.T) {
 			r, s := newSenders(t, w, 2*hereTimeout)
+			r.batch.here.quick = quickAnswers
 			_, _ = r.Do(t.Context(), check, []any{"k"}, "x")
 			_, _ = r.Do(t.Context(), check, []any{"k"}, "x")
 			require.Zero(t, s.here.Load())
@@ -110,6 +111,30 @@ func TestCallerSendsWhileAnswersAreQuick(t *testing.T) {
 			}, "the server is quick again")
 		})
 	})
+}
+
+// A caller sends nothing by itself that may take long: beside batches, or by a script that may be slow.
+func TestCallerSendsNothingThatMayTakeLong(t *testing.T) {
+	r := newEnv(t, redistest.Redis(t)).r
+	b := r.batch
+	may := func(s *Script) bool {
+		b.here.quick, b.direct = quickAnswers, 0
+		return b.maySendHere(t.Context(), s, time.Now())
+	}
+	require.True(t, may(check))
+	require.False(t, may(Load("rwlock/read_acquire")), "it looks at all holds of a reader")
+	for _, busy := range []*int{&b.slots, &b.late} {
+		*busy = 1
+		require.False(t, may(check))
+		*busy = 0
+	}
+	b.full = true
+	require.False(t, may(check))
+	b.full = false
+	require.True(t, may(check))
+	r.Stop()
+	require.False(t, may(check))
+	b.direct = 0
 }
 
 // Without an answer the same command is sent again at once, by another goroutine, and so are the next ones.
@@ -135,7 +160,8 @@ func TestLateAnswerInTheCallersGoroutine(t *testing.T) {
 				}()
 				reply := s.do(t, t.Context(), r, 1, 1)
 				require.Equal(t, fault.doubt, reply.Doubt)
-				require.False(t, s.do(t, t.Context(), r, 0, 1).Doubt)
+				r.batch.here.quick = quickAnswers
+				require.False(t, s.do(t, t.Context(), r, 0, 1).Doubt, "a pause, though the server is quick again")
 				r.batch.here = here{quick: quickAnswers} // as if the pause were over
 				s.do(t, t.Context(), r, 1, 0)
 			})
@@ -157,9 +183,10 @@ func TestCallerThatSendsReturnsInTime(t *testing.T) {
 		require.ErrorIs(t, err, io.ErrNoProgress)
 		require.Equal(t, Unknown, OutcomeOf(err))
 		require.Less(t, time.Since(began), 2*hereTimeout)
+		w.p.Heal()
+		r.Close()
 		require.Equal(t, int32(1), s.here.Load())
 		require.Equal(t, int32(1), s.elsewhere.Load(), "not sent again")
-		w.p.Heal()
 	})
 }
 
@@ -235,6 +262,6 @@ func TestCallerSendsToANodeOfACluster(t *testing.T) {
 	b := (*r.shards.batches.Load())[node]
 	require.NotNil(t, b)
 	b.here.quick = quickAnswers
-	require.True(t, b.maySendHere(t.Context(), time.Now()))
+	require.True(t, b.maySendHere(t.Context(), check, time.Now()))
 	b.leave(time.Now(), nil)
 }

@@ -12,33 +12,32 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// punctual lets single commands of a go-redis client end with the deadline of their context. go-redis does that
-// only if the whole client is configured so (ContextTimeoutEnabled). A copy of the client can be, and shares its
-// connections, but has no hooks: those of the application would miss the commands.
+// punctual makes chosen commands of a go-redis client end with the deadline of their context. go-redis does that
+// only if the whole client is configured so (ContextTimeoutEnabled). A copy of the client can be configured
+// differently and shares its connections, but it has no hooks, so the application's hooks would miss the commands.
 //
-// punctual is therefore a hook itself. It is added to the client once, and passes the pipelines that are marked
-// so to such a copy. All hooks that were added before it have seen them by then.
+// punctual is therefore a hook itself. It is added to the client once, and passes marked pipelines on to such a
+// copy. All hooks that were added before it have seen the pipeline by then.
 type punctual struct {
 	copy    *redis.Client
 	send    redis.ProcessPipelineHook // of the copy
 	covered atomic.Bool               // a hook was added after this one: it does not see marked commands
 }
 
-// punctuals has the hook of each client, for all runners of the client.
-var punctuals sync.Map // of weak.Pointer[redis.Client] to weak.Pointer[punctual]; the client keeps its hook
+// punctuals has the hook of each client, which all runners of the client share. It keeps neither alive.
+var punctuals = struct {
+	sync.Mutex
 
-// adding makes sure that each client gets one hook.
-var adding sync.Mutex
+	of map[weak.Pointer[redis.Client]]weak.Pointer[punctual]
+}{of: map[weak.Pointer[redis.Client]]weak.Pointer[punctual]{}}
 
 // punctualOf returns the hook of rdb, and adds it if there is none.
 func punctualOf(rdb *redis.Client) *punctual {
-	adding.Lock()
-	defer adding.Unlock()
+	punctuals.Lock()
+	defer punctuals.Unlock()
 	key := weak.Make(rdb)
-	if known, ok := punctuals.Load(key); ok {
-		if p := known.(weak.Pointer[punctual]).Value(); p != nil {
-			return p
-		}
+	if p := punctuals.of[key].Value(); p != nil {
+		return p
 	}
 	o := rdb.Options()
 	p := &punctual{copy: rdb.WithTimeout(o.ReadTimeout)} // with options of its own
@@ -46,8 +45,12 @@ func punctualOf(rdb *redis.Client) *punctual {
 	p.copy.Options().ContextTimeoutEnabled = true
 	p.copy.AddHook(p) // sets send
 	rdb.AddHook(p)
-	punctuals.Store(key, weak.Make(p))
-	runtime.AddCleanup(rdb, func(key weak.Pointer[redis.Client]) { punctuals.Delete(key) }, key)
+	punctuals.of[key] = weak.Make(p)
+	runtime.AddCleanup(rdb, func(key weak.Pointer[redis.Client]) {
+		punctuals.Lock()
+		defer punctuals.Unlock()
+		delete(punctuals.of, key)
+	}, key)
 	return p
 }
 

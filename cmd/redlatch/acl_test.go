@@ -22,7 +22,7 @@ func rulesOf(t *testing.T, user string, args ...string) []string {
 	return strings.Fields(rules)
 }
 
-// The rules must equal those of doc/operations.md. Tests of the library run with exactly those rights.
+// The printed rules match doc/operations.md, whose rules the tests of the library run with.
 func TestACLPrintsTheDocumentedRules(t *testing.T) {
 	t.Parallel()
 	documented := slices.Concat(redistest.DocumentedRules(t, "locks")...)

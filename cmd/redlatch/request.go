@@ -114,7 +114,7 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 	return got.hold, nil
 }
 
-// removeRest frees in Redis what a hold that has ended may have left there: of permits, those that are still taken.
+// removeRest removes from Redis what is left of a hold that has ended, such as the permits that are still taken.
 func (r *request) removeRest(ctx context.Context, s *session, hold *primitives.Hold) {
 	if holder, ok := s.acquirer(r.kind, r.name).(releaser); ok {
 		for id := range strings.SplitSeq(hold.ID(), ",") {

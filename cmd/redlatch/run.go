@@ -275,9 +275,8 @@ func (j *job) environment(hold *primitives.Hold) []string {
 	return env
 }
 
-// release releases the hold, and returns why it was lost before, if it was. It also removes what is left of
-// a hold that ended by time: the child is gone, so others need not wait for the end of the lease. A minimum
-// hold is kept all the same.
+// release releases the hold. If the hold was lost, it returns the reason, and removes what is left of the hold in
+// Redis: the child is gone, so others need not wait for the lease to expire. A minimum hold stays.
 func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost error) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()

@@ -18,7 +18,7 @@
 //	lock.go       what is acquired: members, one attempt, one member
 //	multi.go      all members, one after another
 //	red.go        a majority, all at the same time
-//	ownership.go  what is held: when the joint hold is lost; release, Check and Extend
+//	ownership.go  what is held: when it counts as lost; Release, Check and Extend
 //	retake.go     a red lock's member that has forgotten the lock is acquired again
 //	fanout.go     one question to several members
 //

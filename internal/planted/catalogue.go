@@ -21,7 +21,11 @@ var Catalogue = []Defect{
 	// Mistakes in the engine and the watchdog.
 	{
 		Name: "validity 20 ms too long", Promise: "C10",
-		Edits: []Edit{{"internal/engine/core.go", "return min(margin, ttl/2)", "return min(margin, ttl/2) - 20*time.Millisecond"}},
+		Edits: []Edit{{
+			"internal/engine/core.go",
+			"return min(margin, ttl/2)",
+			"return min(margin, ttl/2) - 20*time.Millisecond",
+		}},
 	},
 	{
 		Name: "validity counted from the reply", Promise: "C10",
@@ -41,14 +45,18 @@ var Catalogue = []Defect{
 	{
 		Name: "a failed renewal counts as renewed", Promise: "C10",
 		Edits: []Edit{{
-			"watchdog/schedule.go", "		state := Unknown\n		if i < len(states) {", "		state := Renewed\n		if i < len(states) && err == nil {",
+			"watchdog/schedule.go",
+			"		state := Unknown\n		if i < len(states) {",
+			"		state := Renewed\n		if i < len(states) && err == nil {",
 		}},
 		Find: []string{"--faults", "black-hole,dials", "--primitives", "lock,fenced"},
 	},
 	{
 		Name: "a loss that a renewal finds is not reported", Promise: "C10",
 		Edits: []Edit{{
-			"internal/engine/ownership.go", "	loss := o.Loss()\n	if !refused {", "	loss := o.Loss()\n	if refused {\n		return\n	}\n	if !refused {",
+			"internal/engine/ownership.go",
+			"	loss := o.Loss()\n	if !refused {",
+			"	loss := o.Loss()\n	if refused {\n		return\n	}\n	if !refused {",
 		}},
 		Find: []string{"--faults", "delete", "--primitives", "lock,fenced"},
 	},
@@ -57,18 +65,27 @@ var Catalogue = []Defect{
 		Edits: []Edit{
 			{
 				"internal/engine/handoff.go", "	sent := time.Now()\n	got, err := r.Driver.Release(ctx, o, 0, next)",
-				"	sent := time.Now()\n	if offered.successor != nil {\n		qs.mu.Lock()\n		offered.successor.receive(Result{Granted: true, Sent: sent}, true)\n" +
+				"	sent := time.Now()\n	if offered.successor != nil {\n		qs.mu.Lock()\n" +
+					"		offered.successor.receive(Result{Granted: true, Sent: sent}, true)\n" +
 					"		qs.mu.Unlock()\n	}\n	got, err := r.Driver.Release(ctx, o, 0, next)",
 			},
 			{
-				"internal/engine/handoff.go", "		offered.successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))\n", "",
+				"internal/engine/handoff.go",
+				"		offered.successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))\n",
+				"",
 			},
 		},
 	},
 	{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
-		Edits: []Edit{{"internal/engine/hold.go", "		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n		h.emit(ctx, EventReleased, nil)", "		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n		h.emit(ctx, EventReleased, nil)"}},
-		Find:  []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
+		Edits: []Edit{{
+			"internal/engine/hold.go",
+			"		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n" +
+				"		h.emit(ctx, EventReleased, nil)",
+			"		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n" +
+				"		h.emit(ctx, EventReleased, nil)",
+		}},
+		Find: []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},
 	{
 		Name: "Release returns nil once the loss was told", Promise: "C11",
@@ -80,7 +97,9 @@ var Catalogue = []Defect{
 	{
 		Name: "a release without an answer is not repeated", Promise: "C11",
 		Edits: []Edit{{
-			"internal/engine/ownership.go", "	case err != nil:\n		o.writeCountLater(ctx, 0)\n		if !locked", "	case err != nil:\n		if !locked",
+			"internal/engine/ownership.go",
+			"	case err != nil:\n		o.writeCountLater(ctx, 0)\n		if !locked",
+			"	case err != nil:\n		if !locked",
 		}},
 		Suite: [2]string{"./internal/engine", "Release"},
 	},
@@ -88,10 +107,16 @@ var Catalogue = []Defect{
 		Name: "nesting and release race unguarded", Promise: "C3",
 		Edits: []Edit{
 			{
-				"internal/engine/ownership.go", "	if outer.isReleased() {\n		o.wire.Unlock()\n		return time.Time{}, errOuterEnded\n	}\n",
+				"internal/engine/ownership.go",
+				"	if outer.isReleased() {\n		o.wire.Unlock()\n		return time.Time{}, errOuterEnded\n" +
+					"	}\n",
 				"	o.wire.Unlock()\n	time.Sleep(time.Millisecond)\n",
 			},
-			{"internal/engine/ownership.go", "		o.shortLease = 0\n		o.mu.Unlock()\n		o.wire.Unlock()\n		return sent, nil", "		o.shortLease = 0\n		o.mu.Unlock()\n		return sent, nil"},
+			{
+				"internal/engine/ownership.go",
+				"		o.shortLease = 0\n		o.mu.Unlock()\n		o.wire.Unlock()\n		return sent, nil",
+				"		o.shortLease = 0\n		o.mu.Unlock()\n		return sent, nil",
+			},
 			{"internal/engine/ownership.go", "	o.addCount(-1)\n	o.wire.Unlock()\n", "	o.addCount(-1)\n"},
 		},
 		Find: []string{"--primitives", "nested"},
@@ -108,7 +133,9 @@ var Catalogue = []Defect{
 	{
 		Name: "a streak of hand-overs without limit", Promise: "C21",
 		Edits: []Edit{{
-			"internal/engine/handoff.go", "	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)", "	return false && age > Instant(waitq.MaxStreak)",
+			"internal/engine/handoff.go",
+			"	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)",
+			"	return false && age > Instant(waitq.MaxStreak)",
 		}},
 		Find: []string{"--faults", "none", "--primitives", "lock,fenced"},
 	},
@@ -119,11 +146,19 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a member of a cohort gets the token of the one before", Promise: "C14",
-		Edits: []Edit{{"internal/engine/hold.go", "	return o.Token + int64(h.earlier)", "	return o.Token + int64(h.earlier)/2"}},
+		Edits: []Edit{{
+			"internal/engine/hold.go",
+			"	return o.Token + int64(h.earlier)",
+			"	return o.Token + int64(h.earlier)/2",
+		}},
 	},
 	{
 		Name: "a lingering lock is not given up when its time is over", Promise: "C24",
-		Edits: []Edit{{"internal/engine/linger.go", "time.AfterFunc(o.linger(), func() {", "time.AfterFunc(time.Hour, func() {"}},
+		Edits: []Edit{{
+			"internal/engine/linger.go",
+			"time.AfterFunc(o.linger(), func() {",
+			"time.AfterFunc(time.Hour, func() {",
+		}},
 	},
 	{
 		Name: "a lock lingers although others have asked for it", Promise: "C24",
@@ -134,7 +169,11 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "the minimum hold is over at once", Promise: "C28",
-		Edits: []Edit{{"internal/engine/minhold.go", "	return max(m.d-time.Duration(now)+time.Duration(m.since.Load()), 0)", "	return 0"}},
+		Edits: []Edit{{
+			"internal/engine/minhold.go",
+			"	return max(m.d-time.Duration(now)+time.Duration(m.since.Load()), 0)",
+			"	return 0",
+		}},
 	},
 	{
 		Name: "WithMaxHold does not end a hold", Promise: "C13",
@@ -142,23 +181,43 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a fixed lease is renewed", Promise: "C13",
-		Edits: []Edit{{"internal/engine/driver.go", "	if !t.Renew {\n		return t.TTL\n	}\n	return t.MaxHold", "	if !t.Renew {\n		return 3 * t.TTL\n	}\n	return t.MaxHold"}},
+		Edits: []Edit{{
+			"internal/engine/driver.go",
+			"	if !t.Renew {\n		return t.TTL\n	}\n	return t.MaxHold",
+			"	if !t.Renew {\n		return 3 * t.TTL\n	}\n	return t.MaxHold",
+		}},
 	},
 	{
 		Name: "a canceled acquisition leaves the lock behind", Promise: "C5",
-		Edits: []Edit{{"internal/engine/acquire.go", "	if !q.MustRollback {\n		return\n	}", "	if !q.MustRollback || ctx.Err() != nil {\n		return\n	}"}},
+		Edits: []Edit{{
+			"internal/engine/acquire.go",
+			"	if !q.MustRollback {\n		return\n	}",
+			"	if !q.MustRollback || ctx.Err() != nil {\n		return\n	}",
+		}},
 	},
 	{
 		Name: "silence is reported as a refusal", Promise: "C7",
-		Edits: []Edit{{"internal/engine/contact.go", "		facts = append(facts, ErrUnavailable)", "		facts = append(facts, ErrNotAcquired)"}},
+		Edits: []Edit{{
+			"internal/engine/contact.go",
+			"		facts = append(facts, ErrUnavailable)",
+			"		facts = append(facts, ErrNotAcquired)",
+		}},
 	},
 	{
 		Name: "an acquisition emits two events", Promise: "C23",
-		Edits: []Edit{{"internal/engine/acquire.go", "	r.Core.emit(e)\n}\n\n// EmitAcquired", "	r.Core.emit(e)\n	r.Core.emit(e)\n}\n\n// EmitAcquired"}},
+		Edits: []Edit{{
+			"internal/engine/acquire.go",
+			"	r.Core.emit(e)\n}\n\n// EmitAcquired",
+			"	r.Core.emit(e)\n	r.Core.emit(e)\n}\n\n// EmitAcquired",
+		}},
 	},
 	{
 		Name: "a redlock without a majority", Promise: "RedLock",
-		Edits: []Edit{{"internal/joint/red.go", "l.Need, l.Budgeted = len(l.Members)/2+1, true", "l.Need, l.Budgeted = len(l.Members)/2, true"}},
+		Edits: []Edit{{
+			"internal/joint/red.go",
+			"l.Need, l.Budgeted = len(l.Members)/2+1, true",
+			"l.Need, l.Budgeted = len(l.Members)/2, true",
+		}},
 	},
 	{
 		Name: "a takeover sends no notice", Promise: "C15",
@@ -167,7 +226,11 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "every loss is a limit", Promise: "C27",
-		Edits: []Edit{{"internal/engine/ownership.go", "func (o *Ownership) Loss() Loss { return Loss{Reason: LossGone} }", "func (o *Ownership) Loss() Loss { return Loss{Reason: LossLimit} }"}},
+		Edits: []Edit{{
+			"internal/engine/ownership.go",
+			"func (o *Ownership) Loss() Loss { return Loss{Reason: LossGone} }",
+			"func (o *Ownership) Loss() Loss { return Loss{Reason: LossLimit} }",
+		}},
 	},
 
 	// Mistakes in the scripts.
@@ -196,12 +259,20 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a hand-off gives the token of the holder before", Promise: "C14",
-		Edits: []Edit{{"scripts/lock/release.lua", "    last = reserve_tokens(token_key, tokens)", "    last = last_token(token_key, tokens)"}},
+		Edits: []Edit{{
+			"scripts/lock/release.lua",
+			"    last = reserve_tokens(token_key, tokens)",
+			"    last = last_token(token_key, tokens)",
+		}},
 	},
 	{
 		Name: "a late copy of an acquisition acquires after the release", Promise: "C16",
 		Edits: []Edit{
-			{"scripts/lock/acquire.lua", "if redis.call('exists', lock_hash, memory_key) == 0 then", "if redis.call('exists', lock_hash) == 0 then"},
+			{
+				"scripts/lock/acquire.lua",
+				"if redis.call('exists', lock_hash, memory_key) == 0 then",
+				"if redis.call('exists', lock_hash) == 0 then",
+			},
 		},
 		Find: []string{"--faults", "copies", "--primitives", "lock,fenced"},
 	},
@@ -209,7 +280,11 @@ var Catalogue = []Defect{
 		Name: "a repeated release of permits counts twice", Promise: "C16",
 		Edits: []Edit{
 			{"scripts/semaphore/release.lua", "elseif memory == '2' then\n", "elseif memory == '4' then\n"},
-			{"scripts/semaphore/release.lua", "local acquired_in = memory and string.match(memory, '^1 (%d+)$')", "local acquired_in = memory and (memory == '2' and epoch or string.match(memory, '^1 (%d+)$'))"},
+			{
+				"scripts/semaphore/release.lua",
+				"local acquired_in = memory and string.match(memory, '^1 (%d+)$')",
+				"local acquired_in = memory and (memory == '2' and epoch or string.match(memory, '^1 (%d+)$'))",
+			},
 		},
 		Find: []string{"--faults", "replies,copies", "--primitives", "semaphore"},
 	},
@@ -234,18 +309,30 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a late waiter goes first in a fair lock", Promise: "FairLock",
-		Edits: []Edit{{"scripts/fairlock/acquire.lua", "redis.pcall('rpush', lock.queue, owner)", "redis.pcall('lpush', lock.queue, owner)"}},
-		Find:  []string{"--primitives", "fair"},
+		Edits: []Edit{{
+			"scripts/fairlock/acquire.lua",
+			"redis.pcall('rpush', lock.queue, owner)",
+			"redis.pcall('lpush', lock.queue, owner)",
+		}},
+		Find: []string{"--primitives", "fair"},
 	},
 	{
 		Name: "readers enter beside a writer", Promise: "RWLock",
-		Edits: []Edit{{"scripts/rwlock/read_acquire.lua", "  if mode ~= 'read' and is_taken then", "  if mode ~= 'read' and mode ~= 'write' and is_taken then"}},
-		Find:  []string{"--primitives", "rwlock"},
+		Edits: []Edit{{
+			"scripts/rwlock/read_acquire.lua",
+			"  if mode ~= 'read' and is_taken then",
+			"  if mode ~= 'read' and mode ~= 'write' and is_taken then",
+		}},
+		Find: []string{"--primitives", "rwlock"},
 	},
 	{
 		Name: "a reader's release ends the leases of the others", Promise: "RWLock",
-		Edits: []Edit{{"scripts/rwlock/read_release.lua", "if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then", "if mode ~= 'write' and redis.call('del', lock_hash) == 1 then"}},
-		Find:  []string{"--primitives", "rwlock"},
+		Edits: []Edit{{
+			"scripts/rwlock/read_release.lua",
+			"if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then",
+			"if mode ~= 'write' and redis.call('del', lock_hash) == 1 then",
+		}},
+		Find: []string{"--primitives", "rwlock"},
 	},
 	{
 		Name: "a permit is not renewed", Promise: "C10",
@@ -254,8 +341,12 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "Resize counts free permits only", Promise: "PermitExpirableSemaphore",
-		Edits: []Edit{{"scripts/permitsemaphore/resize.lua", "local more = free and wanted - (free + acquired)", "local more = free and wanted - free"}},
-		Find:  []string{"--primitives", "permits"},
+		Edits: []Edit{{
+			"scripts/permitsemaphore/resize.lua",
+			"local more = free and wanted - (free + acquired)",
+			"local more = free and wanted - free",
+		}},
+		Find: []string{"--primitives", "permits"},
 	},
 	{
 		Name: "Drain leaves the permits", Promise: "Semaphore",
@@ -267,14 +358,20 @@ var Catalogue = []Defect{
 	{
 		Name: "a forgotten hold is renewed for ever", Promise: "C17",
 		Edits: []Edit{{
-			"internal/engine/hold.go", "	if h.takeAndForget() == nil && h.end(ErrReleased) {", "	if h.take() == nil && h.end(ErrReleased) {",
+			"internal/engine/hold.go",
+			"	if h.takeAndForget() == nil && h.end(ErrReleased) {",
+			"	if h.take() == nil && h.end(ErrReleased) {",
 		}},
 		Suite: [2]string{"./primitives", "TestC17"},
 	},
 	{
 		Name: "WithWait bounds the hold", Promise: "C6",
 		Edits: []Edit{{
-			"internal/engine/acquire.go", "	hold, err := r.newHold(ctx, held, q, res.Sent, parent)\n	if err != nil {\n		// The client", "	hold, err := r.newHold(trying, held, q, res.Sent, parent)\n	if err != nil {\n		// The client",
+			"internal/engine/acquire.go",
+			"	hold, err := r.newHold(ctx, held, q, res.Sent, parent)\n	if err != nil {\n" +
+				"		// The client",
+			"	hold, err := r.newHold(trying, held, q, res.Sent, parent)\n	if err != nil {\n" +
+				"		// The client",
 		}},
 	},
 }

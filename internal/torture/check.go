@@ -107,22 +107,12 @@ func (h *history) checkReturns() (out []Violation) {
 // being renewed.
 func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
-		if !o.holds() || o.call.Fixed || o.root.call.Fixed || o.call.MaxHold > 0 || o.root.call.MaxHold > 0 || o.until == 0 {
+		lost := o.loss()
+		if lost == nil || o.isLimited() || o.until == 0 {
 			continue
 		}
-		at := int64(0)
-		switch {
-		case o.ended != nil && o.ended.Outcome == outcomeLost:
-			at = o.ended.At
-		case o.release != nil && o.release.outcome() == outcomeLost:
-			at = o.release.ret.At
-		default:
-			continue
-		}
-		begin := h.ownershipBegin(o)
-		ended := len(h.takeovers(o, begin, at)) > 0 || slices.ContainsFunc(h.windows, func(w window) bool {
-			return slices.ContainsFunc(o.call.Names, w.ends) && w.act().overlaps(begin, at)
-		})
+		at, begin := lost.At, h.ownershipBegin(o)
+		ended := len(h.takeovers(o, begin, at)) > 0 || h.endedByFault(o, begin, at)
 		byTime := at >= o.until-int64(5*time.Millisecond)
 		silent := o.until - int64(o.call.TTL)
 		reason := h.disturbed(o.process, name, silent-int64(recovery), at) ||

@@ -74,20 +74,29 @@ func (o *op) loss() *record {
 	return nil
 }
 
+// isLimited reports whether a hold, or the one in which it nests, ends even if all renewals succeed.
+func (o *op) isLimited() bool {
+	return o.call.Fixed || o.call.MaxHold > 0 || o.root.call.Fixed || o.root.call.MaxHold > 0
+}
+
+// endedByFault reports whether a fault took what an operation holds, between two instants.
+func (h *history) endedByFault(o *op, begin, end int64) bool {
+	return slices.ContainsFunc(h.windows, func(w window) bool {
+		return slices.ContainsFunc(o.call.Names, w.ends) && w.act().overlaps(begin, end)
+	})
+}
+
 // doubt says why the reason of a loss cannot be true; "" if it can.
 func (h *history) doubt(o *op, lost *record, name string) string {
 	joint := o.call.Primitive == "multi" || o.call.Primitive == "redlock"
-	limited := o.call.Fixed || o.call.MaxHold > 0 || o.root.call.Fixed || o.root.call.MaxHold > 0
 	begin := h.ownershipBegin(o)
 	taken := len(h.takeovers(o, begin, lost.At)) > 0
-	ended := taken || slices.ContainsFunc(h.windows, func(w window) bool {
-		return slices.ContainsFunc(o.call.Names, w.ends) && w.act().overlaps(begin, lost.At)
-	})
+	ended := taken || h.endedByFault(o, begin, lost.At)
 	since := o.until - int64(o.call.TTL+recovery)
 	hindered := h.disturbed(o.process, name, since, lost.At) || h.stalled(o.process, since, lost.At) > o.call.TTL/3
 	switch lost.Reason {
 	case "limit":
-		if !limited {
+		if !o.isLimited() {
 			return "it has no limit"
 		}
 	case "expired":
@@ -107,7 +116,7 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 			return "nobody took it"
 		}
 	case "gone":
-		if !ended && !hindered && !limited {
+		if !ended && !hindered && !o.isLimited() {
 			return "nobody took it"
 		}
 	case "members":
@@ -125,7 +134,7 @@ func (h *history) stopped(process int, begin, end int64) time.Duration {
 	sum := int64(0)
 	for _, w := range h.windows {
 		if w.fault == faultStop && w.process == process {
-			sum += max(0, min(end, w.end)-max(begin, w.begin))
+			sum += w.within(begin, end)
 		}
 	}
 	return time.Duration(sum)

@@ -38,6 +38,9 @@ type interval struct{ begin, end int64 }
 
 func (i interval) overlaps(begin, end int64) bool { return i.begin <= end && begin <= i.end }
 
+// within is how much of i lies between two instants.
+func (i interval) within(begin, end int64) int64 { return max(0, min(end, i.end)-max(begin, i.begin)) }
+
 // op is one operation of a client process.
 type op struct {
 	process int
@@ -46,7 +49,7 @@ type op struct {
 	waited  int64   // when it was known to wait; 0: it did not wait
 	ended   *record // when the hold's context ended without a release
 	until   int64   // the latest known end of the hold's validity
-	claims  []claim // all that were recorded, but those of Extend
+	claims  []claim // all recorded ones, except those of Extend
 	release *op     // of an acquisition
 	root    *op     // of a nested acquisition: the outermost one; else itself
 	died    int64   // when its process was killed or stopped for good; never if it was not
@@ -201,11 +204,11 @@ func (h *history) sort() {
 func (h *history) stalled(process int, begin, end int64) time.Duration {
 	sum := int64(0)
 	for _, s := range h.stalls[process] {
-		sum += max(0, min(end, s.end)-max(begin, s.begin))
+		sum += s.within(begin, end)
 	}
 	for _, w := range h.windows {
 		if w.isStall() {
-			sum += max(0, min(end, w.end)-max(begin, w.begin))
+			sum += w.within(begin, end)
 		}
 	}
 	return time.Duration(sum)

@@ -18,7 +18,7 @@ const (
 	sampleTolerance = 3 * time.Millisecond
 )
 
-// sample is what Redis has said of a lock: who has it, and how long it would keep it.
+// sample is an answer of Redis about a lock: who holds it, and when the lease ends.
 type sample struct {
 	name   string
 	id     string

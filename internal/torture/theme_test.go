@@ -47,7 +47,7 @@ func TestSlots(t *testing.T) {
 	require.Contains(t, Primitives, s.pick(0, seeded(1, 1)))
 }
 
-// The moments for which faults wait are those of the library's own commands.
+// Faults wait for moments. The library's own commands begin them.
 func TestMoments(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)

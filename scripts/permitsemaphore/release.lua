@@ -11,7 +11,8 @@
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
 -- ARGV[3]  ids (text): of 16 bytes each
--- ARGV[4]  all_or_none (flag): release all or none; else those that are left
+-- ARGV[4]  all_or_none (flag): release all of them or none; without it, release those that are
+--          still taken
 -- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- ARGV[6]  successor_ids (text, optional): missing: no successor
 -- ARGV[7]  successor_ttl_ms (ms, optional)

@@ -183,6 +183,9 @@ func value(of string, p param) string {
 	return name
 }
 
+// maxValues is how many characters of keys or arguments stand in one line.
+const maxValues = 85
+
 // vector prints the statement that makes the keys or the arguments of a call. It returns how many of them
 // must be sent, as an expression.
 func (g *generator) vector(name string, v vector, s *script) string {
@@ -206,6 +209,9 @@ func (g *generator) vector(name string, v vector, s *script) string {
 		}
 	}
 	list := strings.Join(values, ", ")
+	if len(list) > maxValues {
+		list = "\n" + strings.Join(values, ",\n") + ",\n"
+	}
 	switch {
 	case len(values) == 0:
 		g.line("var %s []any", name)
