@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -23,43 +24,42 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// badServer returns the address of something that is no working Redis.
-type badServer func(t *testing.T) string
+// dialer connects to something that is no working Redis.
+type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
 
-// closedPort refuses connections.
-func closedPort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	require.NoError(t, l.Close())
-	return l.Addr().String()
+// dialing returns a dialer whose connections are served one by one, and then closed.
+func dialing(serve func(conn net.Conn)) dialer {
+	return func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		go func() {
+			defer func() { _ = server.Close() }()
+			serve(server)
+		}()
+		return client, nil
+	}
 }
 
-// serving accepts connections and serves each until the test ends.
-func serving(serve func(conn net.Conn)) badServer {
-	return func(t *testing.T) string { return redistest.Serve(t, serve) }
+// refused is the error of a dial to a closed port.
+func refused(context.Context, string, string) (net.Conn, error) {
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
 }
 
 var (
-	silentServer    = func(t *testing.T) string { return redistest.ServeSilence(t) }
-	resettingServer = serving(func(conn net.Conn) { _ = conn.(*net.TCPConn).SetLinger(0) })
-	// loadingServer answers as a Redis that reads its data, for ever.
-	loadingServer = serving(func(conn net.Conn) {
-		in := bufio.NewReader(conn)
-		line := func() string { s, _ := in.ReadString('\n'); return strings.TrimSpace(s) }
+	silent    = dialing(func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	hangingUp = dialing(func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1<<16)) })
+	// loading answers as a Redis that reads its data, for ever.
+	loading = dialing(func(conn net.Conn) {
+		in := bufio.NewReaderSize(conn, 1<<20) // holds what a client writes at once: a pipe has no buffer
 		for {
-			n, err := strconv.Atoi(strings.TrimPrefix(line(), "*"))
-			if err != nil || n < 1 {
+			args, err := readCommand(in)
+			if err != nil || len(args) == 0 {
 				return
 			}
-			args := make([]string, n)
-			for i := range args {
-				line()
-				args[i] = strings.ToLower(line())
-			}
 			answer := "-LOADING Redis is loading the dataset in memory\r\n"
-			if args[0] == "hello" {
+			switch strings.ToLower(args[0]) {
+			case "hello":
 				answer = "-ERR unknown command\r\n"
-			} else if args[0] == "client" {
+			case "client":
 				answer = "+OK\r\n"
 			}
 			if _, err := io.WriteString(conn, answer); err != nil {
@@ -68,6 +68,28 @@ var (
 		}
 	})
 )
+
+// readCommand reads a command as clients send it: *N, and then $LENGTH and the bytes of each argument.
+func readCommand(in *bufio.Reader) (args []string, err error) {
+	number := func(sign string) (n int) {
+		line, readErr := in.ReadString('\n')
+		if err = readErr; err == nil {
+			n, err = strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(line), sign))
+		}
+		return n
+	}
+	for range number("*") {
+		arg := make([]byte, number("$")+len("\r\n"))
+		if err == nil {
+			_, err = io.ReadFull(in, arg)
+		}
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, strings.TrimSuffix(string(arg), "\r\n"))
+	}
+	return args, err
+}
 
 // acquisitions are one call of each kind that waits.
 func acquisitions(c *primitives.Client, name string) map[string]func(context.Context, ...primitives.Option) error {
@@ -92,66 +114,81 @@ var errGone = errors.New("the caller has gone")
 // C7: with Redis dead, no acquisition says that somebody else holds the lock, however it ends.
 func TestC7DeadIsNotBusy(t *testing.T) {
 	t.Parallel()
-	var calls sync.WaitGroup // at the same time: most of them only wait
-	defer calls.Wait()
-	for server, tt := range map[string]struct {
-		server badServer
-		is     error // the reason, unless the caller cancels
-		text   string
+	for _, tt := range []struct {
+		name string
+		dial dialer
+		is   error // the reason, unless the caller cancels
+		text string
 	}{
-		"refused": {closedPort, syscall.ECONNREFUSED, "connection refused"},
-		"silent":  {silentServer, os.ErrDeadlineExceeded, "no answer"},
-		"reset":   {resettingServer, nil, ""}, // EOF, a reset connection or a broken pipe
-		"loading": {loadingServer, nil, "LOADING"},
+		{"refused", refused, syscall.ECONNREFUSED, "connection refused"},
+		{"silent", silent, os.ErrDeadlineExceeded, "no answer"},
+		{"hanging up", hangingUp, nil, ""}, // EOF or a closed connection
+		{"loading", loading, nil, "LOADING"},
 	} {
-		rdb := redis.NewClient(&redis.Options{Addr: tt.server(t), ReadTimeout: time.Second, PoolSize: 1000})
-		t.Cleanup(func() { _ = rdb.Close() })
-		c := newClient(t, rdb, primitives.WithCommandTimeout(350*time.Millisecond))
-		const wait = 250 * time.Millisecond
-		for _, end := range []struct {
-			name string
-			opts []primitives.Option
-			ctx  func() (context.Context, context.CancelFunc)
-		}{
-			{"its wait", []primitives.Option{primitives.WithWait(wait)}, nil},
-			{"a deadline", nil, func() (context.Context, context.CancelFunc) {
-				return context.WithTimeoutCause(context.Background(), wait, errGone)
-			}},
-			{"a cancellation", nil, func() (context.Context, context.CancelFunc) {
-				ctx, cancel := context.WithCancelCause(context.Background())
-				time.AfterFunc(wait, func() { cancel(errGone) })
-				return ctx, func() { cancel(nil) }
-			}},
-			{"the command timeout", nil, nil},
-			{"the command timeout of a single try", []primitives.Option{primitives.WithWait(0)}, nil},
-		} {
-			for kind, call := range acquisitions(c, redistest.Name(t)) {
-				if kind == "latch" && end.opts != nil {
-					continue
-				}
-				what := fmt.Sprintf("%s, %s, ended by %s", server, kind, end.name)
-				calls.Go(func() {
-					ctx := context.Background()
-					if end.ctx != nil {
-						var cancel context.CancelFunc
-						ctx, cancel = end.ctx()
-						defer cancel()
-					}
-					began := time.Now()
-					err := call(ctx, end.opts...)
-					assert.ErrorIs(t, err, primitives.ErrUnavailable, what)
-					assert.NotErrorIs(t, err, primitives.ErrNotAcquired, what)
-					assert.ErrorContains(t, err, "Redis unavailable", what)
-					assert.ErrorContains(t, err, tt.text, what)
-					if tt.is != nil && (end.name != "a cancellation" || !errors.Is(tt.is, os.ErrDeadlineExceeded)) {
-						assert.ErrorIs(t, err, tt.is, what)
-					}
-					if context.Cause(ctx) != nil {
-						assert.ErrorIs(t, err, errGone, what)
-					}
-					assert.Less(t, time.Since(began), soon/3, what)
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rdb := redis.NewClient(&redis.Options{
+					Addr: "127.0.0.1:1", Dialer: tt.dial, ReadTimeout: time.Second, PoolSize: 1000,
 				})
+				t.Cleanup(func() {
+					_ = rdb.Close()
+					time.Sleep(time.Minute) // its goroutines that still dial notice that
+				})
+				requireUnavailable(t, rdb, tt.is, tt.text)
+			})
+		})
+	}
+}
+
+// requireUnavailable lets acquisitions of all kinds end in all ways on a Redis that does not work.
+func requireUnavailable(t *testing.T, rdb *redis.Client, is error, text string) {
+	const wait, timeout = 250 * time.Millisecond, 350 * time.Millisecond
+	c := newClient(t, rdb, primitives.WithCommandTimeout(timeout))
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for _, end := range []struct {
+		name string
+		opts []primitives.Option
+		ctx  func() (context.Context, context.CancelFunc)
+	}{
+		{"its wait", []primitives.Option{primitives.WithWait(wait)}, nil},
+		{"a deadline", nil, func() (context.Context, context.CancelFunc) {
+			return context.WithTimeoutCause(context.Background(), wait, errGone)
+		}},
+		{"a cancellation", nil, func() (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancelCause(context.Background())
+			time.AfterFunc(wait, func() { cancel(errGone) })
+			return ctx, func() { cancel(nil) }
+		}},
+		{"the command timeout", nil, nil},
+		{"the command timeout of a single try", []primitives.Option{primitives.WithWait(0)}, nil},
+	} {
+		for kind, call := range acquisitions(c, "name") {
+			if kind == "latch" && end.opts != nil {
+				continue
 			}
+			what := kind + ", ended by " + end.name
+			calls.Go(func() {
+				ctx := context.Background()
+				if end.ctx != nil {
+					var cancel context.CancelFunc
+					ctx, cancel = end.ctx()
+					defer cancel()
+				}
+				began := time.Now()
+				err := call(ctx, end.opts...)
+				assert.ErrorIs(t, err, primitives.ErrUnavailable, what)
+				assert.NotErrorIs(t, err, primitives.ErrNotAcquired, what)
+				assert.ErrorContains(t, err, "Redis unavailable", what)
+				assert.ErrorContains(t, err, text, what)
+				if is != nil && (end.name != "a cancellation" || !errors.Is(is, os.ErrDeadlineExceeded)) {
+					assert.ErrorIs(t, err, is, what)
+				}
+				if context.Cause(ctx) != nil {
+					assert.ErrorIs(t, err, errGone, what)
+				}
+				assert.Less(t, time.Since(began), 2*timeout, what)
+			})
 		}
 	}
 }
@@ -159,7 +196,7 @@ func TestC7DeadIsNotBusy(t *testing.T) {
 // C7: a wait or a context that ends within 100 ms says nothing about a Redis that has not answered by then.
 func TestC7TooShortToTell(t *testing.T) {
 	t.Parallel()
-	rdb := redis.NewClient(&redis.Options{Addr: silentServer(t), ReadTimeout: 300 * time.Millisecond})
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.ServeSilence(t), ReadTimeout: 300 * time.Millisecond})
 	t.Cleanup(func() { _ = rdb.Close() })
 	c := newClient(t, rdb, primitives.WithCommandTimeout(300*time.Millisecond))
 	for kind, call := range acquisitions(c, redistest.Name(t)) {
@@ -184,47 +221,48 @@ func TestC7TooShortToTell(t *testing.T) {
 // C7: every call that Redis does not answer says so, not only acquisitions.
 func TestC7EveryCallSaysThatRedisIsUnavailable(t *testing.T) {
 	t.Parallel()
-	s := redistest.Miniredis(t)
-	p := s.Proxy(t)
-	c := newClient(t, p.Client(t, hasty), primitives.WithCommandTimeout(200*time.Millisecond))
-	hold := acquire(t, t.Context(), c.Lock("held"))
-	l, sem, permits, latch := c.Lock("l"), c.Semaphore("s"), c.PermitExpirableSemaphore("p"), c.CountDownLatch("c")
-	calls := map[string]func(context.Context) error{
-		"Check":         hold.Check,
-		"Extend":        func(ctx context.Context) error { return hold.Extend(ctx, time.Minute) },
-		"nested":        func(context.Context) error { return errOf(c.Lock("held").TryAcquire(hold.Context())) },
-		"Info":          func(ctx context.Context) error { return errOf(l.Info(ctx)) },
-		"Adopt":         func(ctx context.Context) error { return errOf(l.Adopt(ctx, "id")) },
-		"ReleaseID":     func(ctx context.Context) error { return l.ReleaseID(ctx, "id") },
-		"ForceRelease":  func(ctx context.Context) error { return errOf(l.ForceRelease(ctx)) },
-		"Init":          func(ctx context.Context) error { return errOf(sem.Init(ctx, 1)) },
-		"Drain":         func(ctx context.Context) error { return errOf(sem.Drain(ctx)) },
-		"Resize":        func(ctx context.Context) error { return permits.Resize(ctx, 1) },
-		"permits' Info": func(ctx context.Context) error { return errOf(permits.Info(ctx)) },
-		"Count":         func(ctx context.Context) error { return errOf(latch.Count(ctx)) },
-		"CountDown":     latch.CountDown,
-	}
-	p.BlackHole(true)
-	var running sync.WaitGroup
-	for name, call := range calls {
-		running.Go(func() {
-			err := call(context.Background())
-			assert.ErrorIs(t, err, primitives.ErrUnavailable, name)
-			assert.NotErrorIs(t, err, primitives.ErrNotAcquired, name)
-			assert.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
-			if name == "nested" { // its context is the hold's
-				return
-			}
-			ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Millisecond, errGone)
-			defer cancel()
-			err = call(ctx)
-			assert.NotErrorIs(t, err, primitives.ErrUnavailable, "%s: the caller's time was too short to tell", name)
-			assert.ErrorIs(t, err, errGone, name)
-		})
-	}
-	running.Wait()
-	require.ErrorIs(t, hold.Release(context.Background()), primitives.ErrUnavailable)
-	p.Heal()
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		c := newClient(t, p.Client(t, hasty), primitives.WithCommandTimeout(200*time.Millisecond))
+		hold := acquire(t, t.Context(), c.Lock("held"))
+		l, sem, permits, latch := c.Lock("l"), c.Semaphore("s"), c.PermitExpirableSemaphore("p"), c.CountDownLatch("c")
+		calls := map[string]func(context.Context) error{
+			"Check":         hold.Check,
+			"Extend":        func(ctx context.Context) error { return hold.Extend(ctx, time.Minute) },
+			"nested":        func(context.Context) error { return errOf(c.Lock("held").TryAcquire(hold.Context())) },
+			"Info":          func(ctx context.Context) error { return errOf(l.Info(ctx)) },
+			"Adopt":         func(ctx context.Context) error { return errOf(l.Adopt(ctx, "id")) },
+			"ReleaseID":     func(ctx context.Context) error { return l.ReleaseID(ctx, "id") },
+			"ForceRelease":  func(ctx context.Context) error { return errOf(l.ForceRelease(ctx)) },
+			"Init":          func(ctx context.Context) error { return errOf(sem.Init(ctx, 1)) },
+			"Drain":         func(ctx context.Context) error { return errOf(sem.Drain(ctx)) },
+			"Resize":        func(ctx context.Context) error { return permits.Resize(ctx, 1) },
+			"permits' Info": func(ctx context.Context) error { return errOf(permits.Info(ctx)) },
+			"Count":         func(ctx context.Context) error { return errOf(latch.Count(ctx)) },
+			"CountDown":     latch.CountDown,
+		}
+		p.BlackHole(true)
+		var running sync.WaitGroup
+		for name, call := range calls {
+			running.Go(func() {
+				err := call(context.Background())
+				assert.ErrorIs(t, err, primitives.ErrUnavailable, name)
+				assert.NotErrorIs(t, err, primitives.ErrNotAcquired, name)
+				assert.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
+				if name == "nested" { // its context is the hold's
+					return
+				}
+				ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Millisecond, errGone)
+				defer cancel()
+				err = call(ctx)
+				assert.NotErrorIs(t, err, primitives.ErrUnavailable, "%s: the caller's time was too short to tell", name)
+				assert.ErrorIs(t, err, errGone, name)
+			})
+		}
+		running.Wait()
+		require.ErrorIs(t, hold.Release(context.Background()), primitives.ErrUnavailable)
+		p.Heal()
+	})
 }
 
 // C7: first Redis says that somebody else holds it, then it falls silent. The error says both.
@@ -289,7 +327,7 @@ func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
 	t.Parallel()
 	x := redistest.Miniredis(t)
 	name := redistest.Name(t)
-	dead := redis.NewClient(&redis.Options{Addr: closedPort(t), MaxRetries: -1, DialerRetries: 1})
+	dead := redis.NewClient(&redis.Options{Dialer: refused, MaxRetries: -1, DialerRetries: 1})
 	t.Cleanup(func() { _ = dead.Close() })
 	c, down := newClient(t, x.Client(t)), newClient(t, dead)
 	var held []*primitives.Hold
@@ -312,7 +350,7 @@ func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
 func TestC7DialsToFindOutWhyAreFew(t *testing.T) {
 	t.Parallel()
 	dials := make(chan struct{}, 1000)
-	silent := silentServer(t)
+	silent := redistest.ServeSilence(t)
 	rdb := redis.NewClient(&redis.Options{
 		Addr: silent, PoolSize: 1, PipelinePoolSize: -1,
 		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -61,7 +61,7 @@ func (o Outcome) String() string {
 type Error struct {
 	Script  string
 	Outcome Outcome // of all attempts: Unknown if one of them is
-	NotNow  bool    // Redis refused for a temporary reason, such as LOADING
+	NotNow  bool    // Redis refused for a temporary reason, such as LOADING, and has not answered since
 	Closed  bool    // the redis client is closed: no later command can succeed
 	// Ended: the caller's context ended the call, and no attempt of it had failed before.
 	Ended bool
@@ -90,8 +90,12 @@ func failure(script string, err error, outcome Outcome) *Error {
 	e := &Error{
 		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err),
 	}
-	if i, ok := errors.AsType[*interrupted](err); ok && i.ended && !i.failed {
-		e.Ended, e.Silent = true, i.silent
+	if i, ok := errors.AsType[*interrupted](err); ok {
+		e.Ended = i.ended && i.before == nil
+		if e.Ended {
+			e.Silent = i.silent
+		}
+		e.NotNow = !i.ended && i.before != nil && classify(i.before).notNow
 	}
 	return e
 }
@@ -158,7 +162,7 @@ type interrupted struct {
 	limit   bool          // ended by a deadline, not by a cancellation
 	silent  time.Duration // how long the attempt had waited
 	why     error         // why there was no answer, as far as that is known
-	failed  bool          // an earlier attempt of the call failed
+	before  error         // why the attempt before failed; nil: there was none
 }
 
 // Error names the silence first: it is what has to be mended.

@@ -287,7 +287,7 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		// Add why the attempt before failed. classify looks at the interruption first, so this does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
-			i.why, i.failed = errors.Join(i.why, fmt.Errorf("before that: %w", failed.reason)), true
+			i.why, i.before = errors.Join(i.why, fmt.Errorf("before that: %w", failed.reason)), failed.reason
 		}
 		outcome := got.outcome
 		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says

@@ -1,7 +1,9 @@
 package scripts
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -144,6 +146,45 @@ func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
 		require.ErrorContains(t, err, "i/o timeout")
 		w.p.Heal()
 	})
+}
+
+// A call whose command timeout ends an attempt, after Redis has said "not now", is not over for a caller that
+// waits.
+func TestTimeoutAfterARefusalIsNotNow(t *testing.T) {
+	t.Parallel()
+	s := redistest.Serve(t, func(conn net.Conn) {
+		for answers := 0; answers < 2; { // the third command gets none
+			command := make([]byte, 1<<16)
+			n, err := conn.Read(command)
+			if err != nil {
+				return
+			}
+			answer := "-ERR unknown command\r\n"
+			if bytes.Contains(bytes.ToLower(command[:n]), []byte("evalsha")) {
+				answer, answers = "-TRYAGAIN later\r\n", answers+1
+			}
+			_, _ = io.WriteString(conn, answer)
+		}
+		_, _ = io.Copy(io.Discard, conn)
+	})
+	rdb := redis.NewClient(&redis.Options{Addr: s, Protocol: 2, DisableIdentity: true, PoolSize: 1, PipelinePoolSize: -1})
+	t.Cleanup(func() { _ = rdb.Close() })
+	r := NewRunner(rdb, 300*time.Millisecond)
+	defer r.Close()
+	_, err := r.Do(t.Context(), check, []any{"key"}, "x")
+	failed, ok := errors.AsType[*Error](err)
+	require.True(t, ok)
+	require.ErrorContains(t, err, "TRYAGAIN")
+	require.ErrorIs(t, err, ErrNoAnswer)
+	require.Equal(t, Unknown, failed.Outcome)
+	require.True(t, failed.NotNow)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	_, err = r.Do(ctx, check, []any{"key"}, "x")
+	failed, ok = errors.AsType[*Error](err)
+	require.True(t, ok)
+	require.False(t, failed.NotNow, "its caller ended it")
 }
 
 type reply string
