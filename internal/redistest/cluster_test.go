@@ -58,8 +58,8 @@ func TestReplicatedCluster(t *testing.T) {
 	requireServed := func(on *Server) {
 		t.Helper()
 		require.Same(t, on, c.Node(t, a))
-		for _, key := range []string{a, b} {
-			require.Equal(t, key, rdb.Get(t.Context(), key).Val())
+		for _, key := range []string{a, b} { // a node that has just become a replica may be loading
+			WaitFor(t, setupTimeout, func() bool { return rdb.Get(t.Context(), key).Val() == key }, "served")
 		}
 	}
 	first := c.Node(t, a)
@@ -91,5 +91,6 @@ func TestReplicatedCluster(t *testing.T) {
 
 	require.NoError(t, second.Kill())
 	require.Same(t, first, c.AwaitFailover(t, a, second))
-	require.Equal(t, a, first.Client(t).Get(t.Context(), a).Val())
+	again := first.Client(t)
+	WaitFor(t, setupTimeout, func() bool { return again.Get(t.Context(), a).Val() == a }, "served")
 }
