@@ -9,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -80,10 +81,10 @@ var (
 	_ holdable = (*primitives.Lock)(nil)
 	_ holdable = (*primitives.Semaphore)(nil)
 	_ holdable = (*primitives.PermitExpirableSemaphore)(nil)
-	_ pool     = (*primitives.Semaphore)(nil)
-	_ pool     = (*primitives.PermitExpirableSemaphore)(nil)
-	_ byID     = (*primitives.Lock)(nil)
-	_ byID     = (*primitives.PermitExpirableSemaphore)(nil)
+	_ Pool     = (*primitives.Semaphore)(nil)
+	_ Pool     = (*primitives.PermitExpirableSemaphore)(nil)
+	_ ByID     = (*primitives.Lock)(nil)
+	_ ByID     = (*primitives.PermitExpirableSemaphore)(nil)
 
 	_ interface {
 		HoldFrom(context.Context) *primitives.Hold
@@ -148,18 +149,4 @@ type holdable interface {
 	Acquire(context.Context, ...primitives.Option) (*primitives.Hold, error)
 	TryAcquire(context.Context, ...primitives.Option) (*primitives.Hold, error)
 	Do(context.Context, func(context.Context) error, ...primitives.Option) error
-}
-
-// pool is what both semaphores have in common.
-type pool interface {
-	Info(context.Context) (primitives.Info, error)
-	Init(context.Context, int) (bool, error)
-	Add(context.Context, int) error
-	Delete(context.Context) (bool, error)
-}
-
-// byID is what primitives whose holds have ids have in common.
-type byID interface {
-	Adopt(context.Context, string, ...primitives.Option) (*primitives.Hold, error)
-	ReleaseID(context.Context, string) error
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -70,7 +71,7 @@ func BenchmarkSameLockAgain(b *testing.B) {
 	})
 	for _, d := range []time.Duration{0, 5 * time.Millisecond} {
 		b.Run("linger "+d.String(), func(b *testing.B) {
-			c, name := newClient(b, s.Client(b)), redistest.Name(b)
+			c, name := NewClient(b, s.Client(b)), redistest.Name(b)
 			pair(ctx, b, c.Lock(name, primitives.WithLinger(d))) // it also subscribes
 			b.ReportAllocs()
 			for b.Loop() {
@@ -85,7 +86,7 @@ func BenchmarkSameLockAgain(b *testing.B) {
 func BenchmarkPair(b *testing.B) {
 	s := redistest.Fresh(b)
 	rdb := s.Client(b)
-	f, l := newFloor(b, rdb, "floor"), newClient(b, rdb).Lock("l")
+	f, l := newFloor(b, rdb, "floor"), NewClient(b, rdb).Lock("l")
 	b.Run("floor", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
@@ -111,7 +112,7 @@ func BenchmarkPairs(b *testing.B) {
 	const n = 64
 	s := redistest.Fresh(b)
 	rdb := s.Client(b, func(o *redis.Options) { o.PoolSize = n })
-	c := newClient(b, rdb)
+	c := NewClient(b, rdb)
 	b.Run("floor", func(b *testing.B) {
 		concurrently(b, n, func(i int) func() {
 			f := newFloor(b, rdb, "floor"+string(rune('a'+i)))
@@ -132,7 +133,7 @@ func BenchmarkContended(b *testing.B) {
 	const n = 100
 	s := redistest.Fresh(b)
 	rdb := s.Client(b, func(o *redis.Options) { o.PoolSize = n })
-	f, l := newFloor(b, rdb, "floor"), newClient(b, rdb).Lock("l")
+	f, l := newFloor(b, rdb, "floor"), NewClient(b, rdb).Lock("l")
 	queue := make(chan struct{}, 1)
 	b.Run("floor", func(b *testing.B) {
 		concurrently(b, n, func(int) func() {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -18,19 +19,19 @@ import (
 // cannot be confused with a client's.
 func TestC22CommandsCarryNoClientTime(t *testing.T) {
 	t.Parallel()
-	for _, kind := range renewedKinds {
-		t.Run(kind.name, func(t *testing.T) {
+	for _, kind := range RenewedKinds {
+		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Miniredis(t)
 			s.Mini().SetTime(time.Date(2001, time.February, 3, 4, 5, 6, 0, time.UTC))
 			p := s.Proxy(t)
-			c := newClient(t, p.Client(t))
+			c := NewClient(t, p.Client(t))
 			p.Record()
-			hold, err := kind.acquire(t.Context(), c, "l")
+			hold, err := kind.Acquire(t.Context(), c, "l")
 			require.NoError(t, err)
-			waiting := start(func() (*primitives.Hold, error) { return kind.acquire(t.Context(), c, "l") })
-			if kind.name == "fair lock" {
-				redistest.WaitFor(t, soon, func() bool {
+			waiting := Start(func() (*primitives.Hold, error) { return kind.Acquire(t.Context(), c, "l") })
+			if kind.Name == "fair lock" {
+				redistest.WaitFor(t, Soon, func() bool {
 					return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool {
 						return len(c.Args) > 1 && c.Args[1] == scripts.Load("fairlock/refresh").SHA()
 					})
@@ -38,8 +39,8 @@ func TestC22CommandsCarryNoClientTime(t *testing.T) {
 			}
 			require.NoError(t, hold.Check(t.Context()))
 			require.NoError(t, hold.Extend(t.Context(), time.Minute))
-			release(t, hold)
-			release(t, awaitHold(t, waiting))
+			Release(t, hold)
+			Release(t, AwaitHold(t, waiting))
 			today := strconv.FormatInt(time.Now().UnixMilli(), 10)[:5]
 			for _, c := range p.Commands() {
 				for _, arg := range c.Args {

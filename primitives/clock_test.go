@@ -8,59 +8,28 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/redlatch/redlatch/internal/redistest"
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/primitives"
 )
-
-// bubble runs f in a synctest bubble, whose time is fake, with an embedded server and two clients.
-// The first client connects through a proxy.
-func bubble(t *testing.T, f func(t *testing.T, b *bubbled)) {
-	synctest.Test(t, func(t *testing.T) {
-		s := redistest.Embedded(t)
-		b := &bubbled{s: s, p: s.Proxy(t), heard: &recorder{}}
-		b.c = newClient(t, b.p.Client(t), b.heard.option())
-		b.l, b.other = b.c.Lock("l"), newClient(t, s.Client(t)).Lock("l")
-		f(t, b)
-	})
-}
-
-// bubbled is the fixture of bubble.
-type bubbled struct {
-	s        *redistest.Server
-	p        *redistest.Proxy
-	c        *primitives.Client
-	l, other *primitives.Lock
-	heard    *recorder
-}
-
-// tries counts the scripts that came through the proxy since Record.
-func (b *bubbled) tries() (n int) {
-	for _, c := range b.p.Commands() {
-		if c.Args[0] == "evalsha" {
-			n++
-		}
-	}
-	return n
-}
 
 // The watchdog renews a lock every third of its TTL for an hour, and not after its release.
 func TestClockWatchdogRenewsUntilRelease(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
-		hold := acquire(t, t.Context(), b.l)
-		b.p.Record()
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.L)
+		b.P.Record()
 		// The extra second keeps the release away from the instant of a renewal, which might be
 		// under way.
 		time.Sleep(time.Hour + time.Second)
-		requireLive(t, hold.Context())
+		RequireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
-		require.InDelta(t, 361, b.tries(), 25)
-		require.InDelta(t, 30, b.s.Mini().TTL("l").Seconds(), 11)
-		release(t, hold)
-		b.p.Record()
+		require.InDelta(t, 361, b.Tries(), 25)
+		require.InDelta(t, 30, b.S.Mini().TTL("l").Seconds(), 11)
+		Release(t, hold)
+		b.P.Record()
 		time.Sleep(time.Hour)
-		require.Zero(t, b.tries())
-		require.Empty(t, b.s.Mini().Keys())
+		require.Zero(t, b.Tries())
+		require.Empty(t, b.S.Mini().Keys())
 	})
 }
 
@@ -79,26 +48,26 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 		{"at most half a TTL", time.Hour, 15 * time.Second},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *bubbled) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
 				var opts []primitives.ClientOption
 				if tt.margin >= 0 {
 					opts = append(opts, primitives.WithSafetyMargin(tt.margin))
 				}
-				l := newClient(t, b.p.Client(t), opts...).Lock("l")
+				l := NewClient(t, b.P.Client(t), opts...).Lock("l")
 				began := time.Now()
-				hold := acquire(t, t.Context(), l)
+				hold := Acquire(t, t.Context(), l)
 				require.Equal(t, began.Add(30*time.Second-tt.want), hold.ValidUntil())
-				b.p.BlackHole(true)
-				waiting := start(func() (*primitives.Hold, error) { return b.other.Acquire(t.Context()) })
+				b.P.BlackHole(true)
+				waiting := Start(func() (*primitives.Hold, error) { return b.Other.Acquire(t.Context()) })
 				<-hold.Context().Done()
 				require.Equal(t, 30*time.Second-tt.want, time.Since(began))
 				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
 				require.Empty(t, waiting)
 				r := <-waiting
-				require.NoError(t, r.err)
-				require.GreaterOrEqual(t, r.at.Sub(began), 30*time.Second)
-				require.Less(t, r.at.Sub(began), 30*time.Second+10*time.Millisecond)
-				release(t, r.hold)
+				require.NoError(t, r.Err)
+				require.GreaterOrEqual(t, r.At.Sub(began), 30*time.Second)
+				require.Less(t, r.At.Sub(began), 30*time.Second+10*time.Millisecond)
+				Release(t, r.Hold)
 			})
 		})
 	}
@@ -107,20 +76,20 @@ func TestClockLossIsReportedAtTheDeadline(t *testing.T) {
 // Outages that are shorter than the validity of a hold do not end it.
 func TestClockShortOutagesLoseNothing(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
-		hold := acquire(t, t.Context(), b.l)
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.L)
 		for range 20 {
 			time.Sleep(5 * time.Second)
-			b.p.Refuse(true)
-			b.p.Reset()
+			b.P.Refuse(true)
+			b.P.Reset()
 			time.Sleep(18 * time.Second)
-			b.p.Heal()
+			b.P.Heal()
 			time.Sleep(3 * time.Second)
 		}
-		requireLive(t, hold.Context())
+		RequireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
-		require.NotEmpty(t, b.heard.all(primitives.EventRenewFailed))
-		release(t, hold)
+		require.NotEmpty(t, b.Heard.All(primitives.EventRenewFailed))
+		Release(t, hold)
 	})
 }
 
@@ -128,16 +97,16 @@ func TestClockShortOutagesLoseNothing(t *testing.T) {
 // that others need not wait for the safety margin to pass.
 func TestClockLease(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
+	Bubble(t, func(t *testing.T, b *Bubbled) {
 		began := time.Now()
-		hold := acquire(t, t.Context(), b.l, primitives.WithLease(10*time.Second))
-		b.p.Record()
+		hold := Acquire(t, t.Context(), b.L, primitives.WithLease(10*time.Second))
+		b.P.Record()
 		<-hold.Context().Done()
 		require.Equal(t, 10*time.Second-102*time.Millisecond, time.Since(began))
-		require.Zero(t, b.tries(), "a lease is not renewed")
+		require.Zero(t, b.Tries(), "a lease is not renewed")
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		time.Sleep(50 * time.Millisecond)
-		_, err := b.other.TryAcquire(t.Context(), primitives.WithLease(time.Second))
+		_, err := b.Other.TryAcquire(t.Context(), primitives.WithLease(time.Second))
 		require.NoError(t, err, "the lock is free before its TTL ends")
 	})
 }
@@ -146,18 +115,18 @@ func TestClockLease(t *testing.T) {
 // acquires in time.
 func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
+	Bubble(t, func(t *testing.T, b *Bubbled) {
 		began := time.Now()
-		hold := acquire(t, t.Context(), b.l, primitives.WithMaxHold(time.Minute))
+		hold := Acquire(t, t.Context(), b.L, primitives.WithMaxHold(time.Minute))
 		time.Sleep(55 * time.Second)
-		requireLive(t, hold.Context())
+		RequireLive(t, hold.Context())
 		<-hold.Context().Done()
 		require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
-		next := acquire(t, t.Context(), b.other)
+		next := Acquire(t, t.Context(), b.Other)
 		require.LessOrEqual(t, time.Since(began), time.Minute, "no renewal extends the TTL beyond the maximum")
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		require.NoError(t, next.Check(t.Context()))
-		release(t, next)
+		Release(t, next)
 	})
 }
 
@@ -165,50 +134,50 @@ func TestClockMaxHoldEndsARenewedHold(t *testing.T) {
 func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 	t.Parallel()
 	t.Run("a renewed hold outlives the outer lease", func(t *testing.T) {
-		bubble(t, func(t *testing.T, b *bubbled) {
+		Bubble(t, func(t *testing.T, b *Bubbled) {
 			began := time.Now()
-			outer := acquire(t, t.Context(), b.l, primitives.WithLease(20*time.Second))
-			inner := acquire(t, context.WithoutCancel(outer.Context()), b.l)
+			outer := Acquire(t, t.Context(), b.L, primitives.WithLease(20*time.Second))
+			inner := Acquire(t, context.WithoutCancel(outer.Context()), b.L)
 			<-outer.Context().Done()
 			require.Equal(t, 20*time.Second-202*time.Millisecond, time.Since(began))
 			time.Sleep(10 * time.Minute)
-			requireLive(t, inner.Context())
+			RequireLive(t, inner.Context())
 			require.NoError(t, inner.Check(t.Context()))
 			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
 			require.NoError(t, inner.Check(t.Context()))
-			release(t, inner)
-			require.Empty(t, b.s.Mini().HGet("l", inner.ID()))
+			Release(t, inner)
+			require.Empty(t, b.S.Mini().HGet("l", inner.ID()))
 		})
 	})
 	t.Run("the outer hold is renewed beyond nested leases", func(t *testing.T) {
-		bubble(t, func(t *testing.T, b *bubbled) {
-			outer := acquire(t, t.Context(), b.l)
-			inner := acquire(t, outer.Context(), b.l, primitives.WithLease(time.Second))
-			long := acquire(t, inner.Context(), b.l, primitives.WithLease(time.Hour))
-			require.Equal(t, time.Hour, b.s.Mini().TTL("l"))
+		Bubble(t, func(t *testing.T, b *Bubbled) {
+			outer := Acquire(t, t.Context(), b.L)
+			inner := Acquire(t, outer.Context(), b.L, primitives.WithLease(time.Second))
+			long := Acquire(t, inner.Context(), b.L, primitives.WithLease(time.Hour))
+			require.Equal(t, time.Hour, b.S.Mini().TTL("l"))
 			<-inner.Context().Done()
-			requireLive(t, outer.Context())
+			RequireLive(t, outer.Context())
 			time.Sleep(50 * time.Minute)
 			require.NoError(t, outer.Check(t.Context()))
 			require.NoError(t, long.Check(t.Context()))
 			require.ErrorIs(t, inner.Release(t.Context()), primitives.ErrLost)
-			release(t, long)
+			Release(t, long)
 			time.Sleep(time.Hour)
 			require.NoError(t, outer.Check(t.Context()), "the outer hold is still renewed")
-			release(t, outer)
+			Release(t, outer)
 		})
 	})
 	t.Run("renewal ends with the release of the renewed hold", func(t *testing.T) {
-		bubble(t, func(t *testing.T, b *bubbled) {
+		Bubble(t, func(t *testing.T, b *Bubbled) {
 			began := time.Now()
-			outer := acquire(t, t.Context(), b.l, primitives.WithLease(time.Minute))
-			inner := acquire(t, outer.Context(), b.l)
+			outer := Acquire(t, t.Context(), b.L, primitives.WithLease(time.Minute))
+			inner := Acquire(t, outer.Context(), b.L)
 			time.Sleep(15 * time.Second)
-			release(t, inner)
-			b.p.Record()
+			Release(t, inner)
+			b.P.Record()
 			<-outer.Context().Done()
 			require.Equal(t, time.Minute-602*time.Millisecond, time.Since(began))
-			require.Zero(t, b.tries())
+			require.Zero(t, b.Tries())
 			// The call also keeps outer reachable: the garbage collector would end it as a leaked
 			// hold.
 			require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
@@ -219,9 +188,9 @@ func TestClockNestedHoldsKeepTheirOwnLeases(t *testing.T) {
 // Extend moves the deadline of a lease, which then ends exactly there.
 func TestClockExtend(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
+	Bubble(t, func(t *testing.T, b *Bubbled) {
 		began := time.Now()
-		hold := acquire(t, t.Context(), b.l, primitives.WithLease(10*time.Second))
+		hold := Acquire(t, t.Context(), b.L, primitives.WithLease(10*time.Second))
 		time.Sleep(5 * time.Second)
 		require.NoError(t, hold.Extend(t.Context(), 20*time.Second))
 		require.Equal(t, began.Add(25*time.Second-202*time.Millisecond), hold.ValidUntil())
@@ -235,15 +204,15 @@ func TestClockExtend(t *testing.T) {
 // It subscribes to nothing.
 func TestClockPollingBacksOff(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
-		hold := acquire(t, t.Context(), b.other)
-		b.p.Record()
-		l := b.c.Lock("l", primitives.WithPolling(100*time.Millisecond, 10*time.Second))
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.Other)
+		b.P.Record()
+		l := b.C.Lock("l", primitives.WithPolling(100*time.Millisecond, 10*time.Second))
 		began := time.Now()
-		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 		time.Sleep(5 * time.Minute)
 		var at []time.Duration
-		for _, c := range b.p.Commands() {
+		for _, c := range b.P.Commands() {
 			require.NotEqual(t, "subscribe", c.Args[0])
 			if c.Args[0] == "evalsha" {
 				at = append(at, c.Time.Sub(began))
@@ -256,10 +225,10 @@ func TestClockPollingBacksOff(t *testing.T) {
 			require.LessOrEqual(t, pause, want*5/4+time.Millisecond, "pause %d", i)
 		}
 		require.Greater(t, len(at), 20)
-		release(t, hold)
+		Release(t, hold)
 		r := <-waiting
-		require.NoError(t, r.err)
-		release(t, r.hold)
+		require.NoError(t, r.Err)
+		Release(t, r.Hold)
 	})
 }
 
@@ -267,20 +236,20 @@ func TestClockPollingBacksOff(t *testing.T) {
 // for a lost message.
 func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
-		hold := acquire(t, t.Context(), b.other)
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.Other)
 		ctx, cancel := context.WithCancel(t.Context())
-		var waiting []<-chan result
+		var waiting []<-chan Result
 		for range 50 {
-			waiting = append(waiting, start(func() (*primitives.Hold, error) { return b.l.Acquire(ctx) }))
+			waiting = append(waiting, Start(func() (*primitives.Hold, error) { return b.L.Acquire(ctx) }))
 		}
 		time.Sleep(5 * time.Second)
-		b.p.Record()
+		b.P.Record()
 		time.Sleep(time.Minute)
-		require.InDelta(t, 60, b.tries(), 2)
-		b.p.DropMessages(true)
+		require.InDelta(t, 60, b.Tries(), 2)
+		b.P.DropMessages(true)
 		released := time.Now()
-		release(t, hold)
+		Release(t, hold)
 		synctest.Wait()
 		time.Sleep(time.Second)
 		synctest.Wait()
@@ -288,13 +257,13 @@ func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 		for _, w := range waiting {
 			select {
 			case r := <-w:
-				require.NoError(t, r.err)
-				got = r.hold
+				require.NoError(t, r.Err)
+				got = r.Hold
 			default:
 			}
 		}
 		require.NotNil(t, got, "no waiter has acquired after %v", time.Since(released))
-		release(t, got)
+		Release(t, got)
 		cancel()
 	})
 }
@@ -302,18 +271,18 @@ func TestClockSlowPollIsSharedByWaiters(t *testing.T) {
 // A wait ends exactly at its limit, or with its context.
 func TestClockWaitEndsAtItsLimit(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
-		hold := acquire(t, t.Context(), b.other)
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.Other)
 		began := time.Now()
-		_, err := b.l.Acquire(t.Context(), primitives.WithWait(1500*time.Millisecond))
+		_, err := b.L.Acquire(t.Context(), primitives.WithWait(1500*time.Millisecond))
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.Equal(t, 1500*time.Millisecond, time.Since(began))
 		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
 		defer cancel()
-		_, err = b.l.Acquire(ctx)
+		_, err = b.L.Acquire(ctx)
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		require.Equal(t, 2200*time.Millisecond, time.Since(began))
-		release(t, hold)
+		Release(t, hold)
 	})
 }

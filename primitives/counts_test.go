@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -44,11 +45,11 @@ func insideScripts(t *testing.T, s *redistest.Server, f func()) (calls int64) {
 
 // A handle is made for each acquisition in most applications. Making one sends nothing.
 func TestCountsHandle(t *testing.T) {
-	if raced {
+	if Raced {
 		t.Skip("the race detector allocates, too")
 	}
 	s := redistest.Fresh(t)
-	c := newClient(t, s.Client(t))
+	c := NewClient(t, s.Client(t))
 	for _, kind := range []struct {
 		name   string
 		handle func() any
@@ -67,7 +68,7 @@ func TestCountsHandle(t *testing.T) {
 // An uncontended acquisition takes one command, and so does its release.
 func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 	s := redistest.Fresh(t)
-	c := newClient(t, s.Client(t))
+	c := NewClient(t, s.Client(t))
 	l, rw := c.Lock("l"), c.RWLock("rw")
 	newHandle := func(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
 		return c.Lock("l").Acquire(ctx, opts...)
@@ -111,7 +112,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 			}
 			calls := redistest.Commands(t, s).Since(before)
 			require.Equal(t, int64(2*n), calls["evalsha"]+calls["eval"])
-			if !raced { // the race detector allocates, too
+			if !Raced { // the race detector allocates, too
 				require.LessOrEqual(t, testing.AllocsPerRun(n, pair), kind.allocs)
 			}
 		})
@@ -130,7 +131,7 @@ func contended(
 	var wg sync.WaitGroup
 	total := sent(t, s, func() {
 		for i := range clients {
-			l := lock(newClient(t, s.Client(t, func(o *redis.Options) { o.PoolSize = goroutines + 10 })))
+			l := lock(NewClient(t, s.Client(t, func(o *redis.Options) { o.PoolSize = goroutines + 10 })))
 			for range goroutines {
 				wg.Go(func() {
 					for {
@@ -197,8 +198,8 @@ func TestCountsManyWaiters(t *testing.T) {
 	redistest.NeedFull(t, "thousands of waiters, for seconds")
 	s := redistest.Fresh(t)
 	const clients, waiters = 8, 1000
-	holder := newClient(t, s.Client(t))
-	hold := acquire(t, t.Context(), holder.Lock("l"))
+	holder := NewClient(t, s.Client(t))
+	hold := Acquire(t, t.Context(), holder.Lock("l"))
 	locks := make([]*primitives.Lock, clients)
 	var waiting atomic.Int64
 	observe := primitives.WithObserver(func(e primitives.Event) {
@@ -219,15 +220,15 @@ func TestCountsManyWaiters(t *testing.T) {
 		})
 	}
 	for i := range locks {
-		locks[i] = newClient(t, s.Client(t), observe).Lock("l")
+		locks[i] = NewClient(t, s.Client(t), observe).Lock("l")
 		wait(locks[i])
 	}
-	redistest.WaitFor(t, soon, func() bool { return waiting.Load() == clients }, "each client has a waiter")
+	redistest.WaitFor(t, Soon, func() bool { return waiting.Load() == clients }, "each client has a waiter")
 	// The holder's client subscribes too, to learn of a takeover. Its connection must not count
 	// below.
-	awaitWaiter(t, s, "redlatch_holder:")
+	AwaitWaiter(t, s, "redlatch_holder:")
 	rdb := s.Client(t)
-	redistest.WaitFor(t, soon, func() bool {
+	redistest.WaitFor(t, Soon, func() bool {
 		return rdb.ZCount(t.Context(), "redisson_unlock_latch:{l}:line", "1", "+inf").Val() == clients
 	}, "each client stands in line")
 	connections, before := redistest.Connections(t, s), heap()
@@ -235,18 +236,18 @@ func TestCountsManyWaiters(t *testing.T) {
 	for i := range waiters - clients {
 		wait(locks[i%clients])
 	}
-	redistest.WaitFor(t, soon, func() bool { return waiting.Load() == waiters }, "all waiters wait")
+	redistest.WaitFor(t, Soon, func() bool { return waiting.Load() == waiters }, "all waiters wait")
 	began := time.Now()
 	polls := sent(t, s, func() { time.Sleep(3 * time.Second) })
 	require.LessOrEqual(t, polls, clients*(time.Since(began).Seconds()+1))
 	require.LessOrEqual(t, redistest.Connections(t, s), connections+clients)
 	const more = 100 // work in the background; two goroutines for each waiter would be a thousand more
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+waiters-clients+more)
-	if !raced {
+	if !Raced {
 		const goroutine = 480 // the size of the runtime's record of a goroutine, without the stack
 		requireSettles(t, 700.0+goroutine, func() float64 { return float64(heap()-before) / (waiters - clients) })
 	}
-	release(t, hold)
+	Release(t, hold)
 	wg.Wait()
 }
 
@@ -264,7 +265,7 @@ func heap() int64 {
 func requireSettles(t *testing.T, limit float64, figure func() float64) {
 	t.Helper()
 	var last float64
-	redistest.WaitFor(t, soon, func() bool { last = figure(); return last < limit }, "few bytes for each")
+	redistest.WaitFor(t, Soon, func() bool { last = figure(); return last < limit }, "few bytes for each")
 	t.Logf("%.0f bytes for each", last)
 }
 
@@ -272,19 +273,19 @@ func requireSettles(t *testing.T, limit float64, figure func() float64) {
 func TestCountsManyHolds(t *testing.T) {
 	redistest.NeedFull(t, "thousands of holds, for seconds")
 	s := redistest.Fresh(t)
-	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
+	c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
 	const n = 5000
 	locks := make([]*primitives.Lock, n)
 	for i := range locks {
 		locks[i] = c.Lock("l" + strconv.Itoa(i))
 	}
-	release(t, acquire(t, t.Context(), c.Lock("first")))
+	Release(t, Acquire(t, t.Context(), c.Lock("first")))
 	holds := make([]*primitives.Hold, n)
 	before, goroutines := heap(), runtime.NumGoroutine()
 	for i, l := range locks {
-		holds[i] = acquire(t, t.Context(), l)
+		holds[i] = Acquire(t, t.Context(), l)
 	}
-	if !raced {
+	if !Raced {
 		requireSettles(t, 800, func() float64 { return float64(heap()-before) / n })
 	}
 	require.LessOrEqual(t, runtime.NumGoroutine(), goroutines+20)
@@ -292,6 +293,6 @@ func TestCountsManyHolds(t *testing.T) {
 	renewals := sent(t, s, func() { time.Sleep(4 * time.Second) })
 	require.LessOrEqual(t, renewals, 60*time.Since(began).Seconds())
 	for _, hold := range holds {
-		release(t, hold)
+		Release(t, hold)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -27,7 +28,7 @@ func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
 		"polling order": primitives.WithPolling(2*time.Second, time.Second),
 	}
 	for _, d := range []time.Duration{
-		0, -1, math.MinInt64, 1, time.Millisecond - 1, century + 1, math.MaxInt64,
+		0, -1, math.MinInt64, 1, time.Millisecond - 1, Century + 1, math.MaxInt64,
 	} {
 		bad[fmt.Sprint("lease ", d)] = primitives.WithLease(d)
 		bad[fmt.Sprint("watchdog ", d)] = primitives.WithWatchdog(d)
@@ -39,50 +40,47 @@ func TestC20OptionsOutOfRangeAreInvalid(t *testing.T) {
 		bad[fmt.Sprint("polling min ", d)] = primitives.WithPolling(d, time.Second)
 		bad[fmt.Sprint("polling max ", d)] = primitives.WithPolling(time.Millisecond, d)
 	}
-	c := newClient(t, rdb)
+	c := NewClient(t, rdb)
 	for name, o := range bad {
 		t.Run(name, func(t *testing.T) {
-			require.ErrorIs(t, errOf(primitives.New(rdb, primitives.WithDefaults(o))), primitives.ErrInvalid)
+			require.ErrorIs(t, ErrOf(primitives.New(rdb, primitives.WithDefaults(o))), primitives.ErrInvalid)
 			// Valid options after an invalid one do not hide it.
 			overridden := c.Lock("l", o, primitives.WithLease(time.Second), primitives.WithWait(0),
 				primitives.WithOwner("x"), primitives.WithPermits(1))
 			for _, l := range []*primitives.Lock{c.Lock("l", o), overridden} {
-				require.ErrorIs(t, errOf(l.Acquire(t.Context())), primitives.ErrInvalid)
-				require.ErrorIs(t, errOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
 				require.ErrorIs(t, l.Do(t.Context(), nil), primitives.ErrInvalid)
-				require.ErrorIs(t, errOf(l.Info(t.Context())), primitives.ErrInvalid)
+				require.ErrorIs(t, ErrOf(l.Info(t.Context())), primitives.ErrInvalid)
 			}
 			_, err := c.Lock("l").Acquire(t.Context(), o)
 			require.ErrorIs(t, err, primitives.ErrInvalid)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.ErrorIs(t, errOf(c.Lock("l").Adopt(t.Context(), "id", o)), primitives.ErrInvalid)
+			require.ErrorIs(t, ErrOf(c.Lock("l").Adopt(t.Context(), "id", o)), primitives.ErrInvalid)
 		})
 	}
-	require.ErrorIs(t, errOf(c.Lock("").Acquire(t.Context())), primitives.ErrInvalid)
+	require.ErrorIs(t, ErrOf(c.Lock("").Acquire(t.Context())), primitives.ErrInvalid)
 	require.Empty(t, p.Commands())
 }
-
-// century is the longest valid duration.
-const century = 100 * 365 * 24 * time.Hour
 
 // C20: the longest and the shortest valid durations work.
 func TestC20ExtremeDurationsAreValid(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
+	EachLock(t, func(t *testing.T, x *LockTest) {
 		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(century)},
-			{primitives.WithWatchdog(century)},
-			{primitives.WithWatchdog(century), primitives.WithMaxHold(century)},
+			{primitives.WithLease(Century)},
+			{primitives.WithWatchdog(Century)},
+			{primitives.WithWatchdog(Century), primitives.WithMaxHold(Century)},
 			{primitives.WithWait(math.MaxInt64)},
 			{{}},
 		} {
-			hold := acquire(t, t.Context(), x.l, opts...)
-			require.NoError(t, hold.Extend(t.Context(), century))
-			release(t, hold)
+			hold := Acquire(t, t.Context(), x.L, opts...)
+			require.NoError(t, hold.Extend(t.Context(), Century))
+			Release(t, hold)
 		}
-		hold, err := x.l.Acquire(t.Context(), primitives.WithLease(time.Millisecond))
+		hold, err := x.L.Acquire(t.Context(), primitives.WithLease(time.Millisecond))
 		if err == nil {
-			requireEnds(t, hold.Context(), primitives.ErrLost)
+			RequireEnds(t, hold.Context(), primitives.ErrLost)
 		} else {
 			require.ErrorIs(t, err, primitives.ErrLost, "the answer came after the lease")
 		}
@@ -94,21 +92,21 @@ func TestC20Names(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
-		c := newClient(t, s.Client(t))
+		c := NewClient(t, s.Client(t))
 		for i, name := range []string{
 			"a", "a:b", "{a}:b", "a{b}c", "{a{b}}", "{}", "}{", "ключ", "\x00\xff\n", string(make([]byte, 1<<16)),
 		} {
 			name = fmt.Sprint(name, "-", i)
-			hold := acquire(t, t.Context(), c.Lock(name))
+			hold := Acquire(t, t.Context(), c.Lock(name))
 			require.Equal(t, map[string]string{hold.ID(): "1"}, rdb.HGetAll(t.Context(), name).Val())
-			release(t, hold)
+			Release(t, hold)
 			require.Zero(t, rdb.Exists(t.Context(), name).Val())
 		}
-		prefixed := newClient(t, s.Client(t), primitives.WithPrefix("app:"))
-		hold := acquire(t, t.Context(), prefixed.Lock("n"))
+		prefixed := NewClient(t, s.Client(t), primitives.WithPrefix("app:"))
+		hold := Acquire(t, t.Context(), prefixed.Lock("n"))
 		require.Equal(t, []any{"n", "n"}, []any{hold.Name(), prefixed.Lock("n").Name()})
 		require.EqualValues(t, 1, rdb.Exists(t.Context(), "app:n").Val())
-		release(t, hold)
+		Release(t, hold)
 	})
 }
 
@@ -116,23 +114,23 @@ func TestC20Names(t *testing.T) {
 // spin.
 func TestC20KeyWithoutExpiryIsHeld(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		require.NoError(t, x.rdb.HSet(t.Context(), x.name, "somebody", 1).Err())
-		p := x.s.Proxy(t)
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		require.NoError(t, x.Rdb.HSet(t.Context(), x.Name, "somebody", 1).Err())
+		p := x.S.Proxy(t)
 		p.Record()
-		_, err := newClient(t, p.Client(t)).Lock(x.name).Acquire(t.Context(), primitives.WithWait(200*time.Millisecond))
+		_, err := NewClient(t, p.Client(t)).Lock(x.Name).Acquire(t.Context(), primitives.WithWait(200*time.Millisecond))
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		tries := 0
 		for _, c := range p.Commands() {
-			if script(c.Args) {
+			if Script(c.Args) {
 				tries++
 			}
 		}
 		require.Less(t, tries, 10, "an attempt, another one when subscribed, and slow polls")
-		info, err := x.l.Info(t.Context())
+		info, err := x.L.Info(t.Context())
 		require.NoError(t, err)
 		require.Equal(t, time.Duration(-1), info.TTL)
-		require.NoError(t, x.l.ReleaseID(t.Context(), "somebody"))
+		require.NoError(t, x.L.ReleaseID(t.Context(), "somebody"))
 	})
 }
 
@@ -142,10 +140,10 @@ func TestNearestOptionScopeWins(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
 	defaults := primitives.WithDefaults(primitives.WithLease(time.Hour), primitives.WithWait(time.Hour))
-	c := newClient(t, s.Client(t), defaults)
+	c := NewClient(t, s.Client(t), defaults)
 	ttl := func(l *primitives.Lock, opts ...primitives.Option) time.Duration {
-		hold := acquire(t, t.Context(), l, opts...)
-		defer release(t, hold)
+		hold := Acquire(t, t.Context(), l, opts...)
+		defer Release(t, hold)
 		return time.Until(hold.ValidUntil()).Round(time.Minute)
 	}
 	lease, watchdog := primitives.WithLease, primitives.WithWatchdog
@@ -156,10 +154,10 @@ func TestNearestOptionScopeWins(t *testing.T) {
 	maxHold := primitives.WithMaxHold(10 * time.Minute)
 	require.Equal(t, 10*time.Minute, ttl(c.Lock("l", watchdog(20*time.Minute), maxHold)))
 
-	hold := acquire(t, t.Context(), c.Lock("l"))
+	hold := Acquire(t, t.Context(), c.Lock("l"))
 	_, err := c.Lock("l").TryAcquire(t.Context(), primitives.WithWait(time.Hour))
 	require.ErrorIs(t, err, primitives.ErrNotAcquired, "TryAcquire is WithWait(0) over all scopes")
-	release(t, hold)
+	Release(t, hold)
 }
 
 // New refuses clients that cannot work and options out of range, and accepts the zero ClientOption.
@@ -172,7 +170,7 @@ func TestNewChecksItsArguments(t *testing.T) {
 	for name, rdb := range map[string]redis.UniversalClient{
 		"nil": nil, "a nil pointer": (*redis.Client)(nil), "a ring": ring,
 	} {
-		require.ErrorIs(t, errOf(primitives.New(rdb)), primitives.ErrInvalid, name)
+		require.ErrorIs(t, ErrOf(primitives.New(rdb)), primitives.ErrInvalid, name)
 	}
 	for name, o := range map[string]primitives.ClientOption{
 		"upper case":        primitives.WithClientID("6F1ED002-AB5F-4A5C-9B3A-A0A9A9A9A9A9"),
@@ -183,37 +181,37 @@ func TestNewChecksItsArguments(t *testing.T) {
 		"no logger":         primitives.WithLogger(nil),
 		"sharded":           primitives.WithShardedPubSub(true),
 	} {
-		require.ErrorIs(t, errOf(primitives.New(rdb, o)), primitives.ErrInvalid, name)
+		require.ErrorIs(t, ErrOf(primitives.New(rdb, o)), primitives.ErrInvalid, name)
 	}
-	c := newClient(t, rdb, primitives.ClientOption{}, primitives.WithClientID("6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9"),
+	c := NewClient(t, rdb, primitives.ClientOption{}, primitives.WithClientID("6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9"),
 		primitives.WithLogger(slog.New(slog.DiscardHandler)), primitives.WithSafetyMargin(0),
 		primitives.WithReplicas(0, 0), primitives.WithShardedPubSub(false))
 	require.Equal(t, "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9", c.ID())
-	hold := acquire(t, t.Context(), c.Lock("l"))
+	hold := Acquire(t, t.Context(), c.Lock("l"))
 	require.Regexp(t, "^"+c.ID()+":[0-9]+$", hold.ID())
-	release(t, hold)
-	require.NotEqual(t, newClient(t, rdb).ID(), newClient(t, rdb).ID())
+	Release(t, hold)
+	require.NotEqual(t, NewClient(t, rdb).ID(), NewClient(t, rdb).ID())
 }
 
 func TestExtendNeverShortensTheLease(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
+	EachLock(t, func(t *testing.T, x *LockTest) {
 		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(brief)}, {primitives.WithOwner("o")}, nil,
+			{primitives.WithLease(Brief)}, {primitives.WithOwner("o")}, nil,
 		} {
-			hold := acquire(t, t.Context(), x.l, opts...)
+			hold := Acquire(t, t.Context(), x.L, opts...)
 			for _, d := range []time.Duration{0, -1, time.Millisecond - 1, math.MaxInt64} {
 				require.ErrorIs(t, hold.Extend(t.Context(), d), primitives.ErrInvalid)
 			}
 			require.NoError(t, hold.Extend(t.Context(), time.Hour))
 			require.NoError(t, hold.Extend(t.Context(), time.Second), "a shorter extension succeeds")
 			require.Greater(t, time.Until(hold.ValidUntil()), 59*time.Minute)
-			require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 59*time.Minute)
+			require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 59*time.Minute)
 			if len(opts) > 0 {
-				time.Sleep(brief) // the original lease passes
-				requireLive(t, hold.Context())
+				time.Sleep(Brief) // the original lease passes
+				RequireLive(t, hold.Context())
 			}
-			release(t, hold)
+			Release(t, hold)
 			require.ErrorIs(t, hold.Extend(t.Context(), time.Second), primitives.ErrReleased)
 			require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrReleased)
 		}
@@ -222,16 +220,16 @@ func TestExtendNeverShortensTheLease(t *testing.T) {
 
 func TestDetachStopsTheRenewalAndKeepsTheLock(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		p := x.s.Proxy(t)
-		c := newClient(t, p.Client(t))
-		hold := acquire(t, t.Context(), c.Lock(x.name), primitives.WithWatchdog(brief))
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		p := x.S.Proxy(t)
+		c := NewClient(t, p.Client(t))
+		hold := Acquire(t, t.Context(), c.Lock(x.Name), primitives.WithWatchdog(Brief))
 		hold.Detach()
 		p.Record()
 		require.NoError(t, c.Close(t.Context()), "Close does not wait for a detached hold")
-		require.Empty(t, scriptsOf(p))
-		require.Equal(t, "1", x.count(t, hold.ID()), "the lock stays until the lease expires")
-		redistest.WaitFor(t, soon, func() bool { return len(fields(t, x.s, x.name)) == 0 }, "the lease has expired")
+		require.Empty(t, ScriptsOf(p))
+		require.Equal(t, "1", x.Count(t, hold.ID()), "the lock stays until the lease expires")
+		redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, x.S, x.Name)) == 0 }, "the lease has expired")
 	})
 }
 
@@ -239,26 +237,26 @@ func TestDetachStopsTheRenewalAndKeepsTheLock(t *testing.T) {
 // the times.
 func TestEventsOfAnAcquisitionAndAWaiter(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		hold := acquire(t, t.Context(), x.l)
-		e := x.heard.await(t, primitives.EventAcquired)
-		require.Equal(t, primitives.Event{Kind: "acquired", Lock: "lock", Name: x.name, ID: hold.ID(), Ctx: t.Context()}, e)
-		other := &recorder{}
-		l := newClient(t, x.s.Client(t), other.option()).Lock(x.name)
-		waiting := start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
-		other.await(t, primitives.EventWait)
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		hold := Acquire(t, t.Context(), x.L)
+		e := x.Heard.Await(t, primitives.EventAcquired)
+		require.Equal(t, primitives.Event{Kind: "acquired", Lock: "lock", Name: x.Name, ID: hold.ID(), Ctx: t.Context()}, e)
+		other := &Recorder{}
+		l := NewClient(t, x.S.Client(t), other.Option()).Lock(x.Name)
+		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		other.Await(t, primitives.EventWait)
 		time.Sleep(20 * time.Millisecond) // the least time waited and held that the events must have
-		release(t, hold)
-		e = x.heard.await(t, primitives.EventReleased)
+		Release(t, hold)
+		e = x.Heard.Await(t, primitives.EventReleased)
 		require.GreaterOrEqual(t, e.Held, 20*time.Millisecond)
 		require.Zero(t, e.Waited)
-		next := awaitHold(t, waiting)
-		e = other.await(t, primitives.EventAcquired)
+		next := AwaitHold(t, waiting)
+		e = other.Await(t, primitives.EventAcquired)
 		require.GreaterOrEqual(t, e.Waited, 20*time.Millisecond)
 		require.Zero(t, e.Held)
-		release(t, next)
-		require.Equal(t, []primitives.EventKind{"acquired", "released"}, x.heard.kinds())
-		require.Equal(t, []primitives.EventKind{"wait", "acquired", "released"}, other.kinds())
+		Release(t, next)
+		require.Equal(t, []primitives.EventKind{"acquired", "released"}, x.Heard.Kinds())
+		require.Equal(t, []primitives.EventKind{"wait", "acquired", "released"}, other.Kinds())
 	})
 }
 
@@ -270,7 +268,7 @@ func TestLocksListsHeldLocks(t *testing.T) {
 		name := redistest.Name(t)
 		rdb := s.Client(t)
 		for _, prefix := range []string{"", "app*[x]:"} {
-			c := newClient(t, s.Client(t), primitives.WithPrefix(prefix), primitives.WithClientName(""))
+			c := NewClient(t, s.Client(t), primitives.WithPrefix(prefix), primitives.WithClientName(""))
 			list := func(match string) map[string]primitives.Info {
 				found := map[string]primitives.Info{}
 				for info, err := range c.Locks(t.Context(), match) {
@@ -282,7 +280,7 @@ func TestLocksListsHeldLocks(t *testing.T) {
 			}
 			var holds []*primitives.Hold
 			for i := range 25 {
-				holds = append(holds, acquire(t, t.Context(), c.Lock(fmt.Sprint(name, i))))
+				holds = append(holds, Acquire(t, t.Context(), c.Lock(fmt.Sprint(name, i))))
 			}
 			for key, fields := range map[string][]any{
 				"-read":  {"mode", "read", c.ID() + ":7", 1},
@@ -309,7 +307,7 @@ func TestLocksListsHeldLocks(t *testing.T) {
 			require.Len(t, list(name+"1?"), 10)
 			require.Empty(t, list("app*"+name+"*"))
 			for _, hold := range holds {
-				release(t, hold)
+				Release(t, hold)
 			}
 			require.Len(t, list(name+"*"), 2)
 			for _, err := range c.Locks(t.Context(), "*") { // the iteration may stop early
@@ -317,7 +315,7 @@ func TestLocksListsHeldLocks(t *testing.T) {
 				break
 			}
 			done, cancel := context.WithCancelCause(t.Context())
-			cancel(errTest)
+			cancel(ErrTest)
 			var got []error
 			for info, err := range c.Locks(done, name+"*") {
 				require.Zero(t, info)

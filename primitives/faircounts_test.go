@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
@@ -33,20 +34,20 @@ func TestFairCountsServerCallsOfAHandOver(t *testing.T) {
 	t.Parallel()
 	for _, waiters := range []int{2, 1000} {
 		s := redistest.Fresh(t)
-		q := newRawQueue(t, s, waiters)
+		q := NewRawQueue(t, s, waiters)
 		const n = 50
 		// The attempts below find a recent heartbeat, however slow the machine is.
-		clients, later := "redlatch_lock_clients:{"+q.name+"}", time.Now().Add(time.Hour).UnixMilli()
-		require.NoError(t, q.rdb.HSet(t.Context(), clients, q.client, later).Err())
-		release := scriptCalls(t, s, 1, func() { require.Equal(t, int64(1), q.end(q.first)) })
-		q.first++
+		clients, later := "redlatch_lock_clients:{"+q.Name+"}", time.Now().Add(time.Hour).UnixMilli()
+		require.NoError(t, q.Rdb.HSet(t.Context(), clients, q.Client, later).Err())
+		release := scriptCalls(t, s, 1, func() { require.Equal(t, int64(1), q.End(q.First)) })
+		q.First++
 		require.Equal(t, map[string]float64{
 			"hget": 1, "hdel": 2, // no acquisition with WithOwner has the id; the hold and the entry end
 			"lrange": 1, "hmget": 2, "time": 1, // the next owner, and that it is alive
 			"zrem": 1, "lpop": 1, // it leaves Redisson's queue
 			"hset": 1, "pexpire": 1, "publish": 1, "set": 1, // it holds, its client learns it, a copy of the release too
 		}, release, "%d waiters", waiters)
-		join := scriptCalls(t, s, n, func() { q.join(n) })
+		join := scriptCalls(t, s, n, func() { q.Join(n) })
 		require.Equal(t, map[string]float64{
 			"get": 1, "hkeys": 1, "hget": 1, // the acquisition has not ended, and another holds the lock
 			"hmget": 1, "time": 1, "hlen": 2, // the heartbeat is recent, and no waiter of Redisson is there
@@ -59,8 +60,8 @@ func TestFairCountsServerCallsOfAHandOver(t *testing.T) {
 func TestFairCountsServerCallsOfAnUncontendedPair(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	l := newClient(t, s.Client(t)).FairLock("l")
-	pair := func() { release(t, acquire(t, t.Context(), l)) }
+	l := NewClient(t, s.Client(t)).FairLock("l")
+	pair := func() { Release(t, Acquire(t, t.Context(), l)) }
 	pair() // loads the scripts
 	require.Equal(t, map[string]float64{
 		"get": 1, "hlen": 1, "exists": 2, "hincrby": 1, "pexpire": 1,

@@ -3,12 +3,14 @@ package primitives_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -52,4 +54,33 @@ func TestFairLockServesInOrder(t *testing.T) {
 		require.Empty(t, redistest.Keys(t, s, "redisson_lock_*{"+name+"}*"))
 		require.Empty(t, redistest.Keys(t, s, "redlatch_*{"+name+"}*"))
 	})
+}
+
+// Who may publish on a client's channel can send grants to ids of nobody, of any size. They are not kept.
+func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	rdb, name := s.Client(t), redistest.Name(t)
+	near, far := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+	hold := Acquire(t, t.Context(), near.FairLock(name))
+	waiting := Start(func() (*primitives.Hold, error) { return far.FairLock(name).Acquire(t.Context()) })
+	AwaitFair(t, far.FairLock(name), 1)
+	prefix := "redisson_lock__channel:{" + name + "}:"
+	var channel string
+	redistest.WaitFor(t, Soon, func() bool {
+		for _, open := range redistest.Channels(t, s) {
+			if suffix, ok := strings.CutPrefix(open, prefix); ok && !strings.Contains(suffix, ":") {
+				channel = open
+			}
+		}
+		return channel != ""
+	}, "the waiter's client listens for grants")
+	for i := range 100 {
+		for _, id := range []string{strings.Repeat("x", 10_000), far.ID() + ":" + strings.Repeat("0", 10_000)} {
+			require.NoError(t, rdb.Publish(t.Context(), channel, fmt.Sprint(id, i, " 1 30000")).Err())
+		}
+	}
+	Release(t, hold) // its grant comes after them
+	Release(t, AwaitHold(t, waiting))
+	require.Zero(t, primitives.EarlyGrants(far))
 }

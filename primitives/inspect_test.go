@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -17,7 +18,7 @@ func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		prefix := redistest.Name(t) + ":"
 		rdb := s.Client(t)
-		c := newClient(t, s.Client(t), primitives.WithPrefix(prefix))
+		c := NewClient(t, s.Client(t), primitives.WithPrefix(prefix))
 		ctx := t.Context()
 		inspect := func(name string) primitives.Info {
 			t.Helper()
@@ -26,13 +27,13 @@ func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
 			require.Equal(t, name, info.Name)
 			return info
 		}
-		plain := acquire(t, ctx, c.Lock("plain"))
+		plain := Acquire(t, ctx, c.Lock("plain"))
 		require.Equal(t, "lock", inspect("plain").Kind)
 		require.Equal(t, plain.ID(), inspect("plain").Holders[0].ID)
-		release(t, plain)
+		Release(t, plain)
 		require.Empty(t, inspect("plain").Kind)
 
-		fenced := acquire(t, ctx, c.FencedLock("fenced"))
+		fenced := Acquire(t, ctx, c.FencedLock("fenced"))
 		require.Equal(t, "fenced", inspect("fenced").Kind)
 		require.EqualValues(t, 1, inspect("fenced").Token)
 		info, err := c.FencedLock("fenced").Info(ctx)
@@ -42,24 +43,24 @@ func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
 			require.NoError(t, err)
 			require.EqualValues(t, 1, listed.Token)
 		}
-		release(t, fenced)
+		Release(t, fenced)
 		require.Equal(t, primitives.Info{Name: "fenced", Kind: "fenced", Token: 1}, inspect("fenced"))
 
-		acquire(t, ctx, c.RWLock("rw").Reader())
+		Acquire(t, ctx, c.RWLock("rw").Reader())
 		require.Equal(t, "reader", inspect("rw").Kind)
 
-		fair := acquire(t, ctx, c.FairLock("fair"))
-		waiting := start(func() (*primitives.Hold, error) { return c.FairLock("fair").Acquire(ctx) })
-		redistest.WaitFor(t, soon, func() bool { return len(inspect("fair").Waiters) == 1 }, "the waiter is in the queue")
+		fair := Acquire(t, ctx, c.FairLock("fair"))
+		waiting := Start(func() (*primitives.Hold, error) { return c.FairLock("fair").Acquire(ctx) })
+		redistest.WaitFor(t, Soon, func() bool { return len(inspect("fair").Waiters) == 1 }, "the waiter is in the queue")
 		require.Equal(t, "fair", inspect("fair").Kind)
-		release(t, fair)
-		release(t, awaitHold(t, waiting))
+		Release(t, fair)
+		Release(t, AwaitHold(t, waiting))
 
 		_, err = c.PermitExpirableSemaphore("permits").Init(ctx, 3)
 		require.NoError(t, err)
 		require.Equal(t,
 			primitives.Info{Name: "permits", Kind: "integer", TTL: -1, Permits: 3, Available: 3}, inspect("permits"))
-		permit := acquire(t, ctx, c.PermitExpirableSemaphore("permits"))
+		permit := Acquire(t, ctx, c.PermitExpirableSemaphore("permits"))
 		found := inspect("permits")
 		require.Equal(t, "permits", found.Kind)
 		require.Equal(t, []int{3, 2}, []int{found.Permits, found.Available})
@@ -71,7 +72,7 @@ func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
 		}
 		for _, text := range []string{"", "7.5", "seven", "7 of 9", strings.Repeat("9", 40)} {
 			require.NoError(t, rdb.Set(ctx, prefix+"number", text, time.Hour).Err())
-			requireForeign(t, errOf(c.Inspect(ctx, "number")), "a string")
+			RequireForeign(t, ErrOf(c.Inspect(ctx, "number")), "a string")
 		}
 		require.NoError(t, rdb.HSet(ctx, prefix+"hash", "field", 1).Err())
 		require.NoError(t, rdb.RPush(ctx, prefix+"list", 1).Err())
@@ -79,8 +80,8 @@ func TestInspectTellsTheKindFromTheKeys(t *testing.T) {
 		for _, name := range []string{"hash", "nothing"} {
 			require.Equal(t, primitives.Info{Name: name}, inspect(name), name)
 		}
-		requireForeign(t, errOf(c.Inspect(ctx, "list")), "a list")
-		requireForeign(t, errOf(c.Inspect(ctx, "user")), "a hash with 2 fields")
+		RequireForeign(t, ErrOf(c.Inspect(ctx, "list")), "a list")
+		RequireForeign(t, ErrOf(c.Inspect(ctx, "user")), "a hash with 2 fields")
 		_, err = c.Inspect(ctx, "")
 		require.ErrorIs(t, err, primitives.ErrInvalid)
 	})
@@ -91,18 +92,18 @@ func TestNumbersLeavesOutWhatBelongsToLocks(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		c := newClient(t, s.Client(t))
+		c := NewClient(t, s.Client(t))
 		ctx := t.Context()
-		acquire(t, ctx, c.FencedLock(name+"fenced"))
-		acquire(t, ctx, c.RWLock(name+"rw").Reader())
+		Acquire(t, ctx, c.FencedLock(name+"fenced"))
+		Acquire(t, ctx, c.RWLock(name+"rw").Reader())
 		_, err := c.Semaphore(name+"semaphore").Init(ctx, 2)
 		require.NoError(t, err)
-		acquire(t, ctx, c.Semaphore(name+"semaphore"))
+		Acquire(t, ctx, c.Semaphore(name+"semaphore"))
 		_, err = c.CountDownLatch(name+"latch").Init(ctx, 5)
 		require.NoError(t, err)
 		_, err = c.PermitExpirableSemaphore(name+"permits").Init(ctx, 3)
 		require.NoError(t, err)
-		acquire(t, ctx, c.PermitExpirableSemaphore(name+"permits"))
+		Acquire(t, ctx, c.PermitExpirableSemaphore(name+"permits"))
 		require.NoError(t, s.Client(t).Set(ctx, name+"text", "x", 0).Err())
 		found := map[string]string{}
 		for info, err := range c.Numbers(ctx, "*"+name+"*") {
@@ -114,7 +115,7 @@ func TestNumbersLeavesOutWhatBelongsToLocks(t *testing.T) {
 		}, found)
 	})
 	cut := redistest.Redis(t).Proxy(t)
-	c := newClient(t, cut.Client(t), primitives.WithCommandTimeout(time.Second))
+	c := NewClient(t, cut.Client(t), primitives.WithCommandTimeout(time.Second))
 	cut.BlackHole(true)
 	errs := 0
 	for info, err := range c.Numbers(t.Context(), "*") {

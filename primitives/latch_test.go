@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -23,7 +24,7 @@ func TestLatchWireFormat(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		latch := c.CountDownLatch(key)
-		w := &counterState{s.Client(t), key, subscribe(t, s, latchChannel(key))}
+		w := &counterState{s.Client(t), key, Subscribe(t, s, latchChannel(key))}
 		down := func() (any, error) { return nil, latch.CountDown(ctx) }
 		count := func() (any, error) { return latch.Count(ctx) }
 		wait := func() (any, error) { return nil, latch.Wait(ctx) }
@@ -72,7 +73,7 @@ func awaitAll(t testing.TB, done <-chan error, n int) {
 		select {
 		case err := <-done:
 			require.NoError(t, err)
-		case <-time.After(soon):
+		case <-time.After(Soon):
 			require.FailNow(t, "still waiting")
 		}
 	}
@@ -92,7 +93,7 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 	}{
 		{"count down", false, countDown},
 		{"delete", false, func(ctx context.Context, latch *primitives.CountDownLatch, _ *redis.Client, _ string) error {
-			return errOf(latch.Delete(ctx))
+			return ErrOf(latch.Delete(ctx))
 		}},
 		{"count down by Redisson", false,
 			func(ctx context.Context, _ *primitives.CountDownLatch, rdb *redis.Client, key string) error {
@@ -106,16 +107,16 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 				ctx, key, rdb := t.Context(), redistest.Name(t), s.Client(t)
 				p := s.Proxy(t)
 				p.DropMessages(row.mute)
-				latch := newClient(t, p.Client(t)).CountDownLatch(key)
-				require.NoError(t, errOf(latch.Init(ctx, 1)))
+				latch := NewClient(t, p.Client(t)).CountDownLatch(key)
+				require.NoError(t, ErrOf(latch.Init(ctx, 1)))
 				const waiters = 10
 				done := waitAll(ctx, latch, waiters)
-				awaitWaiter(t, s, key)
+				AwaitWaiter(t, s, key)
 				began := time.Now()
 				require.NoError(t, row.open(ctx, latch, rdb, key))
 				awaitAll(t, done, waiters)
-				require.Less(t, time.Since(began), slowPoll)
-				requireClean(t, s, key)
+				require.Less(t, time.Since(began), SlowPoll)
+				RequireClean(t, s, key)
 			})
 		}
 	})
@@ -124,14 +125,14 @@ func TestLatchOpeningWakesAllWaiters(t *testing.T) {
 // TestLatchWaitersShareOnePoll checks that a client polls once a second for all its waiters.
 func TestLatchWaitersShareOnePoll(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
-		latch := b.c.CountDownLatch("latch")
-		require.NoError(t, errOf(latch.Init(t.Context(), 1)))
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		latch := b.C.CountDownLatch("latch")
+		require.NoError(t, ErrOf(latch.Init(t.Context(), 1)))
 		done := waitAll(t.Context(), latch, 100)
 		time.Sleep(2500 * time.Millisecond) // all wait, and the client has subscribed
-		b.p.Record()
+		b.P.Record()
 		time.Sleep(10 * time.Second)
-		require.Equal(t, 10, b.tries())
+		require.Equal(t, 10, b.Tries())
 		require.NoError(t, latch.CountDown(t.Context()))
 		awaitAll(t, done, 100)
 	})
@@ -142,23 +143,23 @@ func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		key := redistest.Name(t)
-		c := newClient(t, s.Client(t))
+		c := NewClient(t, s.Client(t))
 		latch := c.CountDownLatch(key)
-		require.NoError(t, errOf(latch.Init(t.Context(), 1)))
+		require.NoError(t, ErrOf(latch.Init(t.Context(), 1)))
 
 		ctx, cancel := context.WithCancelCause(t.Context())
 		done := waitAll(ctx, latch, 2)
-		awaitWaiter(t, s, key)
-		cancel(errTest)
+		AwaitWaiter(t, s, key)
+		cancel(ErrTest)
 		for range 2 {
 			err := <-done
-			require.ErrorIs(t, err, errTest)
+			require.ErrorIs(t, err, ErrTest)
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 		}
-		require.ErrorIs(t, latch.Wait(ctx), errTest, "the context is already done")
+		require.ErrorIs(t, latch.Wait(ctx), ErrTest, "the context is already done")
 
 		done = waitAll(t.Context(), latch, 2)
-		awaitWaiter(t, s, key)
+		AwaitWaiter(t, s, key)
 		require.NoError(t, c.Close(t.Context()))
 		for range 2 {
 			require.ErrorIs(t, <-done, primitives.ErrClosed)
@@ -172,15 +173,15 @@ func TestLatchWaitEndsWithItsContextOrItsClient(t *testing.T) {
 func TestLatchWaitEndsWhileCloseAwaitsAHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Miniredis(t)
-	c := newClient(t, s.Client(t))
-	hold := acquire(t, t.Context(), c.Lock("held"))
+	c := NewClient(t, s.Client(t))
+	hold := Acquire(t, t.Context(), c.Lock("held"))
 	latch := c.CountDownLatch("latch")
 	closed := make(chan error)
 	go func() { closed <- c.Close(context.Background()) }()
-	redistest.WaitFor(t, soon, func() bool {
+	redistest.WaitFor(t, Soon, func() bool {
 		return errors.Is(latch.Wait(t.Context()), primitives.ErrClosed)
 	}, "Wait is refused")
-	release(t, hold)
+	Release(t, hold)
 	require.NoError(t, <-closed)
 }
 
@@ -189,14 +190,14 @@ func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		messages := subscribe(t, s, latchChannel(key))
+		messages := Subscribe(t, s, latchChannel(key))
 		const clients, each = 8, 10
-		latch := newClient(t, s.Client(t)).CountDownLatch(key)
-		require.NoError(t, errOf(latch.Init(ctx, clients*each)))
+		latch := NewClient(t, s.Client(t)).CountDownLatch(key)
+		require.NoError(t, ErrOf(latch.Init(ctx, clients*each)))
 		done := waitAll(ctx, latch, 5)
 		var wg sync.WaitGroup
 		for range clients {
-			latch := newClient(t, s.Client(t)).CountDownLatch(key)
+			latch := NewClient(t, s.Client(t)).CountDownLatch(key)
 			wg.Go(func() {
 				for range each {
 					if err := latch.CountDown(ctx); err != nil {
@@ -207,7 +208,7 @@ func TestLatchConcurrentCountDownsOpenItOnce(t *testing.T) {
 		}
 		wg.Wait()
 		awaitAll(t, done, 5)
-		require.Equal(t, []string{"1", "0"}, messages.received(t))
+		require.Equal(t, []string{"1", "0"}, messages.Received(t))
 	})
 }
 
@@ -215,13 +216,13 @@ func TestLatchInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
 	ctx := t.Context()
-	c := newClient(t, cluster.ClusterClient(t))
+	c := NewClient(t, cluster.ClusterClient(t))
 	for _, name := range []string{"{a}b", "{}x", "a}b", "a{b"} {
-		require.ErrorIs(t, errOf(c.CountDownLatch(name).Init(ctx, 1)), primitives.ErrInvalid, name)
+		require.ErrorIs(t, ErrOf(c.CountDownLatch(name).Init(ctx, 1)), primitives.ErrInvalid, name)
 		require.ErrorIs(t, c.CountDownLatch(name).Wait(ctx), primitives.ErrInvalid, name)
 	}
 	latch := c.CountDownLatch(redistest.Name(t))
-	require.NoError(t, errOf(latch.Init(ctx, 1)))
+	require.NoError(t, ErrOf(latch.Init(ctx, 1)))
 	done := waitAll(ctx, latch, 3)
 	require.NoError(t, latch.CountDown(ctx))
 	awaitAll(t, done, 3)

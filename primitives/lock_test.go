@@ -11,308 +11,256 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// lockTest is the fixture of most tests of the plain lock: a server, a client with its events, and
-// a lock.
-type lockTest struct {
-	s     *redistest.Server
-	c     *primitives.Client
-	l     *primitives.Lock
-	name  string
-	heard *recorder
-	rdb   *redis.Client
-}
-
-// eachLock runs f on both servers, each time with a new client and lock. When f returns, no key and
-// no channel of the lock may be left.
-func eachLock(t *testing.T, f func(t *testing.T, x *lockTest)) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		x := onLock(t, s)
-		f(t, x)
-		requireClean(t, s, x.name)
-	})
-}
-
-// onLock returns a fixture on s.
-func onLock(t *testing.T, s *redistest.Server, opts ...primitives.ClientOption) *lockTest {
-	// The suffix keeps one name from being a prefix of another, which requireClean relies on.
-	x := &lockTest{s: s, name: redistest.Name(t) + ".", heard: &recorder{}, rdb: s.Client(t)}
-	x.c = newClient(t, s.Client(t), append([]primitives.ClientOption{x.heard.option()}, opts...)...)
-	x.l = x.c.Lock(x.name)
-	return x
-}
-
-// other returns the same lock on another client.
-func (x *lockTest) other(t *testing.T) *primitives.Lock {
-	return newClient(t, x.s.Client(t)).Lock(x.name)
-}
-
-// count returns the hold count of an id in Redis, or "" if it has none.
-func (x *lockTest) count(t *testing.T, id string) string { return fields(t, x.s, x.name)[id] }
-
-// nest acquires the lock n times, each time with the context of the hold before.
-func (x *lockTest) nest(t *testing.T, n int) (holds []*primitives.Hold) {
-	ctx := t.Context()
-	for range n {
-		holds = append(holds, acquire(t, ctx, x.l))
-		ctx = holds[len(holds)-1].Context()
-	}
-	t.Cleanup(func() { runtime.KeepAlive(holds) }) // a hold that is collected ends
-	return holds
-}
-
 // ctxKey is the key of a test's own context values.
 type ctxKey struct{}
 
-// javaThread is an owner id as Redisson makes them.
-const javaThread = "6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:7"
-
-var lockOwner = primitives.WithOwner(javaThread)
+var lockOwner = primitives.WithOwner(JavaThread)
 
 // lockCases are the behaviour of a plain lock. Each case has a new client and lock, makes a situation,
 // and returns the result of a call in it. Holds may be left.
 var lockCases = []struct {
 	name string
 	want error // nil: the call succeeds
-	call func(t *testing.T, x *lockTest) error
+	call func(t *testing.T, x *LockTest) error
 }{
-	{"C1: an id is the client's id and a new number", nil, func(t *testing.T, x *lockTest) error {
+	{"C1: an id is the client's id and a new number", nil, func(t *testing.T, x *LockTest) error {
 		seen := map[string]bool{}
 		for range 3 {
-			hold := acquire(t, t.Context(), x.l)
-			require.True(t, strings.HasPrefix(hold.ID(), x.c.ID()+":"))
-			require.Equal(t, map[string]string{hold.ID(): "1"}, fields(t, x.s, x.name))
-			other := acquire(t, t.Context(), x.c.Lock(x.name+"-2"))
+			hold := Acquire(t, t.Context(), x.L)
+			require.True(t, strings.HasPrefix(hold.ID(), x.C.ID()+":"))
+			require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, x.S, x.Name))
+			other := Acquire(t, t.Context(), x.C.Lock(x.Name+"-2"))
 			seen[hold.ID()], seen[other.ID()] = true, true
-			release(t, hold)
-			release(t, other)
+			Release(t, hold)
+			Release(t, other)
 		}
 		require.Len(t, seen, 6)
 		return nil
 	}},
 
-	{"C3: nested holds add to one count and end in any order", nil, func(t *testing.T, x *lockTest) error {
-		holds := x.nest(t, 3)
+	{"C3: nested holds add to one count and end in any order", nil, func(t *testing.T, x *LockTest) error {
+		holds := x.Nest(t, 3)
 		id := holds[0].ID()
 		for i, hold := range holds {
 			require.Equal(t, []any{id, i + 1}, []any{hold.ID(), hold.Depth()})
 		}
-		require.Equal(t, "3", x.count(t, id))
-		release(t, holds[0])
-		require.Equal(t, "2", x.count(t, id))
-		release(t, holds[2])
-		require.Equal(t, "1", x.count(t, id))
-		release(t, holds[1])
-		require.Len(t, x.heard.all(primitives.EventNested), 2)
-		require.Len(t, x.heard.all(primitives.EventAcquired), 1)
-		require.Len(t, x.heard.all(primitives.EventReleased), 3)
+		require.Equal(t, "3", x.Count(t, id))
+		Release(t, holds[0])
+		require.Equal(t, "2", x.Count(t, id))
+		Release(t, holds[2])
+		require.Equal(t, "1", x.Count(t, id))
+		Release(t, holds[1])
+		require.Len(t, x.Heard.All(primitives.EventNested), 2)
+		require.Len(t, x.Heard.All(primitives.EventAcquired), 1)
+		require.Len(t, x.Heard.All(primitives.EventReleased), 3)
 		return nil
 	}},
-	{"C3: a nested hold shortens the lease only when left alone", nil, func(t *testing.T, x *lockTest) error {
-		outer := acquire(t, t.Context(), x.l)
-		inner := acquire(t, outer.Context(), x.c.Lock(x.name), primitives.WithWatchdog(watched))
+	{"C3: a nested hold shortens the lease only when left alone", nil, func(t *testing.T, x *LockTest) error {
+		outer := Acquire(t, t.Context(), x.L)
+		inner := Acquire(t, outer.Context(), x.C.Lock(x.Name), primitives.WithWatchdog(Watched))
 		require.Equal(t, outer.ID(), inner.ID())
-		ttl, err := x.rdb.PTTL(t.Context(), x.name).Result()
+		ttl, err := x.Rdb.PTTL(t.Context(), x.Name).Result()
 		require.NoError(t, err)
 		require.Greater(t, ttl, 20*time.Second)
-		release(t, outer)
-		require.LessOrEqual(t, time.Until(inner.ValidUntil()), watched)
+		Release(t, outer)
+		require.LessOrEqual(t, time.Until(inner.ValidUntil()), Watched)
 		return inner.Release(t.Context())
 	}},
-	{"C3: HoldFrom finds the innermost hold in a context", nil, func(t *testing.T, x *lockTest) error {
-		inner := x.nest(t, 2)[1]
-		require.Same(t, inner, x.l.HoldFrom(inner.Context()))
-		require.Same(t, inner, x.l.HoldFrom(context.WithValue(inner.Context(), ctxKey{}, 1)))
-		require.Nil(t, x.l.HoldFrom(t.Context()))
-		require.Nil(t, x.c.Lock("else").HoldFrom(inner.Context()))
-		require.Nil(t, x.other(t).HoldFrom(inner.Context()), "the lock of another client")
+	{"C3: HoldFrom finds the innermost hold in a context", nil, func(t *testing.T, x *LockTest) error {
+		inner := x.Nest(t, 2)[1]
+		require.Same(t, inner, x.L.HoldFrom(inner.Context()))
+		require.Same(t, inner, x.L.HoldFrom(context.WithValue(inner.Context(), ctxKey{}, 1)))
+		require.Nil(t, x.L.HoldFrom(t.Context()))
+		require.Nil(t, x.C.Lock("else").HoldFrom(inner.Context()))
+		require.Nil(t, x.Other(t).HoldFrom(inner.Context()), "the lock of another client")
 		return nil
 	}},
-	{"C3: TryAcquire beside a sibling", primitives.ErrNotAcquired, func(t *testing.T, x *lockTest) error {
-		outer := x.nest(t, 2)[0]
-		return errOf(x.l.TryAcquire(outer.Context()))
+	{"C3: TryAcquire beside a sibling", primitives.ErrNotAcquired, func(t *testing.T, x *LockTest) error {
+		outer := x.Nest(t, 2)[0]
+		return ErrOf(x.L.TryAcquire(outer.Context()))
 	}},
-	{"C3: a limited wait for a sibling", primitives.ErrNotAcquired, func(t *testing.T, x *lockTest) error {
-		outer := x.nest(t, 2)[0]
-		return errOf(x.l.Acquire(outer.Context(), primitives.WithWait(20*time.Millisecond)))
+	{"C3: a limited wait for a sibling", primitives.ErrNotAcquired, func(t *testing.T, x *LockTest) error {
+		outer := x.Nest(t, 2)[0]
+		return ErrOf(x.L.Acquire(outer.Context(), primitives.WithWait(20*time.Millisecond)))
 	}},
-	{"C3: WithNonReentrant refuses to nest", primitives.ErrDeadlock, func(t *testing.T, x *lockTest) error {
-		outer := acquire(t, t.Context(), x.l, primitives.WithNonReentrant())
-		return errOf(x.c.Lock(x.name, primitives.WithNonReentrant()).Acquire(outer.Context()))
+	{"C3: WithNonReentrant refuses to nest", primitives.ErrDeadlock, func(t *testing.T, x *LockTest) error {
+		outer := Acquire(t, t.Context(), x.L, primitives.WithNonReentrant())
+		return ErrOf(x.C.Lock(x.Name, primitives.WithNonReentrant()).Acquire(outer.Context()))
 	}},
-	{"C3: the option of the inner call decides: a polling lock nests", nil, func(t *testing.T, x *lockTest) error {
-		outer := acquire(t, t.Context(), x.l, primitives.WithNonReentrant())
-		polling := x.c.Lock(x.name, primitives.WithPolling(time.Millisecond, time.Millisecond))
-		inner := acquire(t, outer.Context(), polling)
+	{"C3: the option of the inner call decides: a polling lock nests", nil, func(t *testing.T, x *LockTest) error {
+		outer := Acquire(t, t.Context(), x.L, primitives.WithNonReentrant())
+		polling := x.C.Lock(x.Name, primitives.WithPolling(time.Millisecond, time.Millisecond))
+		inner := Acquire(t, outer.Context(), polling)
 		require.Equal(t, 2, inner.Depth())
 		return errors.Join(inner.Release(t.Context()), outer.Release(t.Context()))
 	}},
 
-	{"C4: holds of one owner id add to its count, on any client", nil, func(t *testing.T, x *lockTest) error {
-		one := acquire(t, t.Context(), x.l, lockOwner)
-		two := acquire(t, t.Context(), x.other(t), lockOwner)
-		require.Equal(t, map[string]string{javaThread: "2"}, fields(t, x.s, x.name))
-		inner := acquire(t, one.Context(), x.l)
-		require.Equal(t, "3", x.count(t, javaThread))
-		require.Equal(t, []any{javaThread, 1, javaThread, 2}, []any{one.ID(), one.Depth(), inner.ID(), inner.Depth()})
+	{"C4: holds of one owner id add to its count, on any client", nil, func(t *testing.T, x *LockTest) error {
+		one := Acquire(t, t.Context(), x.L, lockOwner)
+		two := Acquire(t, t.Context(), x.Other(t), lockOwner)
+		require.Equal(t, map[string]string{JavaThread: "2"}, Fields(t, x.S, x.Name))
+		inner := Acquire(t, one.Context(), x.L)
+		require.Equal(t, "3", x.Count(t, JavaThread))
+		require.Equal(t, []any{JavaThread, 1, JavaThread, 2}, []any{one.ID(), one.Depth(), inner.ID(), inner.Depth()})
 		for i, hold := range []*primitives.Hold{one, inner, two} {
-			release(t, hold)
-			require.Equal(t, []string{"2", "1", ""}[i], x.count(t, javaThread))
+			Release(t, hold)
+			require.Equal(t, []string{"2", "1", ""}[i], x.Count(t, JavaThread))
 		}
 		return nil
 	}},
-	{"C4: an owner id overrides the hold in ctx", primitives.ErrNotAcquired, func(t *testing.T, x *lockTest) error {
-		hold := acquire(t, t.Context(), x.l, lockOwner)
-		return errOf(x.l.TryAcquire(hold.Context(), primitives.WithOwner("somebody")))
+	{"C4: an owner id overrides the hold in ctx", primitives.ErrNotAcquired, func(t *testing.T, x *LockTest) error {
+		hold := Acquire(t, t.Context(), x.L, lockOwner)
+		return ErrOf(x.L.TryAcquire(hold.Context(), primitives.WithOwner("somebody")))
 	}},
-	{"C4: WithNonReentrant refuses an owner that holds", primitives.ErrDeadlock, func(t *testing.T, x *lockTest) error {
-		acquire(t, t.Context(), x.l, lockOwner)
-		return errOf(x.l.TryAcquire(t.Context(), lockOwner, primitives.WithNonReentrant()))
+	{"C4: WithNonReentrant refuses an owner that holds", primitives.ErrDeadlock, func(t *testing.T, x *LockTest) error {
+		Acquire(t, t.Context(), x.L, lockOwner)
+		return ErrOf(x.L.TryAcquire(t.Context(), lockOwner, primitives.WithNonReentrant()))
 	}},
-	{"C4: no id, mode, and ids that end in :write are invalid", nil, func(t *testing.T, x *lockTest) error {
+	{"C4: no id, mode, and ids that end in :write are invalid", nil, func(t *testing.T, x *LockTest) error {
 		for _, id := range []string{"", "mode", "a:write"} {
-			require.ErrorIs(t, errOf(x.l.Acquire(t.Context(), primitives.WithOwner(id))), primitives.ErrInvalid, "%q", id)
-			require.ErrorIs(t, errOf(x.l.Adopt(t.Context(), id)), primitives.ErrInvalid, "%q", id)
-			require.ErrorIs(t, x.l.ReleaseID(t.Context(), id), primitives.ErrInvalid, "%q", id)
+			require.ErrorIs(t, ErrOf(x.L.Acquire(t.Context(), primitives.WithOwner(id))), primitives.ErrInvalid, "%q", id)
+			require.ErrorIs(t, ErrOf(x.L.Adopt(t.Context(), id)), primitives.ErrInvalid, "%q", id)
+			require.ErrorIs(t, x.L.ReleaseID(t.Context(), id), primitives.ErrInvalid, "%q", id)
 		}
 		return nil
 	}},
 
-	{"C8: a hold has one context, with the values of Acquire's", nil, func(t *testing.T, x *lockTest) error {
-		hold := acquire(t, context.WithValue(t.Context(), ctxKey{}, "value"), x.l)
+	{"C8: a hold has one context, with the values of Acquire's", nil, func(t *testing.T, x *LockTest) error {
+		hold := Acquire(t, context.WithValue(t.Context(), ctxKey{}, "value"), x.L)
 		require.Equal(t, "value", hold.Context().Value(ctxKey{}))
 		require.Same(t, hold.Context(), hold.Context())
 		return nil
 	}},
-	{"C8: cancelling Acquire's context ends the hold's", errTest, func(t *testing.T, x *lockTest) error {
+	{"C8: cancelling Acquire's context ends the hold's", ErrTest, func(t *testing.T, x *LockTest) error {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		hold := acquire(t, ctx, x.l)
-		cancel(errTest)
+		hold := Acquire(t, ctx, x.L)
+		cancel(ErrTest)
 		<-hold.Context().Done()
-		release(t, hold)
+		Release(t, hold)
 		return context.Cause(hold.Context())
 	}},
 
-	{"C11: a loss ends all nested holds, with an event each", primitives.ErrLost, func(t *testing.T, x *lockTest) error {
-		holds := x.nest(t, 2)
-		require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
+	{"C11: a loss ends all nested holds, with an event each", primitives.ErrLost, func(t *testing.T, x *LockTest) error {
+		holds := x.Nest(t, 2)
+		require.NoError(t, x.Rdb.Del(t.Context(), x.Name).Err())
 		require.ErrorIs(t, holds[1].Release(t.Context()), primitives.ErrLost)
-		requireEnds(t, holds[0].Context(), primitives.ErrLost)
+		RequireEnds(t, holds[0].Context(), primitives.ErrLost)
 		err := holds[0].Release(t.Context())
-		redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventLost)) == 2 }, "two events")
-		require.Empty(t, x.heard.all(primitives.EventReleased))
+		redistest.WaitFor(t, Soon, func() bool { return len(x.Heard.All(primitives.EventLost)) == 2 }, "two events")
+		require.Empty(t, x.Heard.All(primitives.EventReleased))
 		return err
 	}},
-	{"C11: a lost hold does not release the next one", nil, func(t *testing.T, x *lockTest) error {
-		hold := acquire(t, t.Context(), x.l)
-		require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
-		next := acquire(t, t.Context(), x.other(t))
+	{"C11: a lost hold does not release the next one", nil, func(t *testing.T, x *LockTest) error {
+		hold := Acquire(t, t.Context(), x.L)
+		require.NoError(t, x.Rdb.Del(t.Context(), x.Name).Err())
+		next := Acquire(t, t.Context(), x.Other(t))
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		return errors.Join(next.Check(t.Context()), next.Release(t.Context()))
 	}},
 
-	{"C12: Do joins the error of its function with ErrLost", errTest, func(t *testing.T, x *lockTest) error {
-		err := x.l.Do(t.Context(), func(ctx context.Context) error {
-			require.NotNil(t, x.l.HoldFrom(ctx))
-			require.NoError(t, x.rdb.Del(ctx, x.name).Err())
-			return errTest
+	{"C12: Do joins the error of its function with ErrLost", ErrTest, func(t *testing.T, x *LockTest) error {
+		err := x.L.Do(t.Context(), func(ctx context.Context) error {
+			require.NotNil(t, x.L.HoldFrom(ctx))
+			require.NoError(t, x.Rdb.Del(ctx, x.Name).Err())
+			return ErrTest
 		})
 		require.ErrorIs(t, err, primitives.ErrLost)
 		return err
 	}},
-	{"C12: Do nests in Do", nil, func(t *testing.T, x *lockTest) error {
-		return x.l.Do(t.Context(), func(ctx context.Context) error {
-			return x.l.Do(ctx, func(ctx context.Context) error {
-				require.Equal(t, 2, x.l.HoldFrom(ctx).Depth())
+	{"C12: Do nests in Do", nil, func(t *testing.T, x *LockTest) error {
+		return x.L.Do(t.Context(), func(ctx context.Context) error {
+			return x.L.Do(ctx, func(ctx context.Context) error {
+				require.Equal(t, 2, x.L.HoldFrom(ctx).Depth())
 				return nil
 			})
 		})
 	}},
-	{"C12: Do reports that its lease ended", primitives.ErrLost, func(t *testing.T, x *lockTest) error {
-		return x.l.Do(t.Context(), func(ctx context.Context) error {
+	{"C12: Do reports that its lease ended", primitives.ErrLost, func(t *testing.T, x *LockTest) error {
+		return x.L.Do(t.Context(), func(ctx context.Context) error {
 			<-ctx.Done()
 			return context.Cause(ctx)
 		}, primitives.WithLease(50*time.Millisecond))
 	}},
-	{"C12: Do releases when its function panics or exits", nil, func(t *testing.T, x *lockTest) error {
-		require.Panics(t, func() { _ = x.l.Do(t.Context(), func(context.Context) error { panic("x") }) })
+	{"C12: Do releases when its function panics or exits", nil, func(t *testing.T, x *LockTest) error {
+		require.Panics(t, func() { _ = x.L.Do(t.Context(), func(context.Context) error { panic("x") }) })
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			_ = x.l.Do(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
+			_ = x.L.Do(t.Context(), func(context.Context) error { runtime.Goexit(); return nil })
 		}()
 		<-done
-		return errOf(x.l.TryAcquire(t.Context()))
+		return ErrOf(x.L.TryAcquire(t.Context()))
 	}},
 
-	{"C15: ReleaseID of an id that does not hold", primitives.ErrNotHeld, func(t *testing.T, x *lockTest) error {
-		acquire(t, t.Context(), x.l)
-		return x.other(t).ReleaseID(t.Context(), "nobody")
+	{"C15: ReleaseID of an id that does not hold", primitives.ErrNotHeld, func(t *testing.T, x *LockTest) error {
+		Acquire(t, t.Context(), x.L)
+		return x.Other(t).ReleaseID(t.Context(), "nobody")
 	}},
-	{"C15: ReleaseID takes one count; the last is a loss", primitives.ErrLost, func(t *testing.T, x *lockTest) error {
-		holds, other := x.nest(t, 2), x.other(t)
+	{"C15: ReleaseID takes one count; the last is a loss", primitives.ErrLost, func(t *testing.T, x *LockTest) error {
+		holds, other := x.Nest(t, 2), x.Other(t)
 		id := holds[0].ID()
 		require.NoError(t, other.ReleaseID(t.Context(), id))
-		require.Equal(t, "1", x.count(t, id))
+		require.Equal(t, "1", x.Count(t, id))
 		require.NoError(t, other.ReleaseID(t.Context(), id))
 		require.ErrorIs(t, other.ReleaseID(t.Context(), id), primitives.ErrNotHeld)
 		require.ErrorIs(t, holds[0].Check(t.Context()), primitives.ErrLost)
-		requireEnds(t, holds[1].Context(), primitives.ErrLost)
-		return errOf(x.l.Acquire(holds[0].Context()))
+		RequireEnds(t, holds[1].Context(), primitives.ErrLost)
+		return ErrOf(x.L.Acquire(holds[0].Context()))
 	}},
-	{"C15: ForceRelease tells whether it was held, and wakes a waiter", nil, func(t *testing.T, x *lockTest) error {
-		held, err := x.l.ForceRelease(t.Context())
+	{"C15: ForceRelease tells whether it was held, and wakes a waiter", nil, func(t *testing.T, x *LockTest) error {
+		held, err := x.L.ForceRelease(t.Context())
 		require.NoError(t, err)
 		require.False(t, held)
-		hold, other := acquire(t, t.Context(), x.l), x.other(t)
-		waiting := start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
-		awaitWaiter(t, x.s, x.name)
-		held, err = x.l.ForceRelease(t.Context())
+		hold, other := Acquire(t, t.Context(), x.L), x.Other(t)
+		waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+		AwaitWaiter(t, x.S, x.Name)
+		held, err = x.L.ForceRelease(t.Context())
 		require.NoError(t, err)
 		require.True(t, held)
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		return awaitHold(t, waiting).Release(t.Context())
+		return AwaitHold(t, waiting).Release(t.Context())
 	}},
-	{"C15: Adopt of an id that does not hold", primitives.ErrNotHeld, func(t *testing.T, x *lockTest) error {
-		return errOf(x.other(t).Adopt(t.Context(), x.c.ID()+":1"))
+	{"C15: Adopt of an id that does not hold", primitives.ErrNotHeld, func(t *testing.T, x *LockTest) error {
+		return ErrOf(x.Other(t).Adopt(t.Context(), x.C.ID()+":1"))
 	}},
-	{"C15: Adopt moves all counts to a new id", nil, func(t *testing.T, x *lockTest) error {
-		former := x.nest(t, 2)
-		adopted, err := x.other(t).Adopt(t.Context(), former[0].ID(), primitives.WithWatchdog(watched))
+	{"C15: Adopt moves all counts to a new id", nil, func(t *testing.T, x *LockTest) error {
+		former := x.Nest(t, 2)
+		adopted, err := x.Other(t).Adopt(t.Context(), former[0].ID(), primitives.WithWatchdog(Watched))
 		require.NoError(t, err)
 		require.Equal(t, []any{1, int64(0)}, []any{adopted.Depth(), adopted.Token()})
-		require.Equal(t, map[string]string{adopted.ID(): "2"}, fields(t, x.s, x.name))
+		require.Equal(t, map[string]string{adopted.ID(): "2"}, Fields(t, x.S, x.Name))
 		require.ErrorIs(t, former[1].Release(t.Context()), primitives.ErrLost)
 		require.ErrorIs(t, former[0].Release(t.Context()), primitives.ErrLost)
 		before := adopted.ValidUntil()
-		redistest.WaitFor(t, soon, func() bool { return adopted.ValidUntil().After(before) }, "the adopter renews it")
-		release(t, adopted)
-		require.Empty(t, fields(t, x.s, x.name))
+		redistest.WaitFor(t, Soon, func() bool { return adopted.ValidUntil().After(before) }, "the adopter renews it")
+		Release(t, adopted)
+		require.Empty(t, Fields(t, x.S, x.Name))
 		return nil
 	}},
-	{"C15: a detached hold can be adopted", nil, func(t *testing.T, x *lockTest) error {
-		hold := acquire(t, t.Context(), x.l)
+	{"C15: a detached hold can be adopted", nil, func(t *testing.T, x *LockTest) error {
+		hold := Acquire(t, t.Context(), x.L)
 		id := hold.Detach()
 		require.Equal(t, hold.ID(), id)
-		adopted, err := x.other(t).Adopt(t.Context(), id, primitives.WithLease(time.Minute))
+		adopted, err := x.Other(t).Adopt(t.Context(), id, primitives.WithLease(time.Minute))
 		require.NoError(t, err)
 		return adopted.Release(t.Context())
 	}},
 
-	{"Info of a free lock has no holder", nil, func(t *testing.T, x *lockTest) error {
-		info, err := x.l.Info(t.Context())
-		require.Equal(t, primitives.Info{Name: x.name, Kind: "lock"}, info)
+	{"Info of a free lock has no holder", nil, func(t *testing.T, x *LockTest) error {
+		info, err := x.L.Info(t.Context())
+		require.Equal(t, primitives.Info{Name: x.Name, Kind: "lock"}, info)
 		return err
 	}},
-	{"Info has the holder with its count and TTL", nil, func(t *testing.T, x *lockTest) error {
-		hold := x.nest(t, 2)[0]
-		info, err := x.other(t).Info(t.Context())
+	{"Info has the holder with its count and TTL", nil, func(t *testing.T, x *LockTest) error {
+		hold := x.Nest(t, 2)[0]
+		info, err := x.Other(t).Info(t.Context())
 		require.NoError(t, err)
 		require.InDelta(t, 30, info.TTL.Seconds(), 2)
 		require.Len(t, info.Holders, 1)
@@ -320,10 +268,10 @@ var lockCases = []struct {
 		require.Equal(t, []primitives.Holder{{ID: hold.ID(), Count: 2, TTL: info.TTL}}, info.Holders)
 		return nil
 	}},
-	{"Info ends with its context", errTest, func(t *testing.T, x *lockTest) error {
+	{"Info ends with its context", ErrTest, func(t *testing.T, x *LockTest) error {
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errTest)
-		return errOf(x.l.Info(ctx))
+		cancel(ErrTest)
+		return ErrOf(x.L.Info(ctx))
 	}},
 }
 
@@ -332,13 +280,13 @@ func TestLock(t *testing.T) {
 	for _, tt := range lockCases {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			eachLock(t, func(t *testing.T, x *lockTest) {
+			EachLock(t, func(t *testing.T, x *LockTest) {
 				err := tt.call(t, x)
 				require.ErrorIs(t, err, tt.want)
 				if errors.Is(tt.want, primitives.ErrDeadlock) {
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 				}
-				require.NoError(t, errOf(x.other(t).ForceRelease(t.Context())))
+				require.NoError(t, ErrOf(x.Other(t).ForceRelease(t.Context())))
 			})
 		})
 	}
@@ -350,30 +298,30 @@ var lockEnds = []struct {
 	name string
 	err  error
 	left string
-	end  func(t *testing.T, x *lockTest, hold *primitives.Hold) error
+	end  func(t *testing.T, x *LockTest, hold *primitives.Hold) error
 }{
-	{"Release", primitives.ErrReleased, "", func(t *testing.T, _ *lockTest, hold *primitives.Hold) error {
+	{"Release", primitives.ErrReleased, "", func(t *testing.T, _ *LockTest, hold *primitives.Hold) error {
 		return hold.Release(t.Context())
 	}},
-	{"Detach", primitives.ErrReleased, "1", func(t *testing.T, _ *lockTest, hold *primitives.Hold) error {
+	{"Detach", primitives.ErrReleased, "1", func(t *testing.T, _ *LockTest, hold *primitives.Hold) error {
 		require.Equal(t, hold.ID(), hold.Detach())
 		require.Empty(t, hold.Detach())
 		return nil
 	}},
-	{"the key is deleted", primitives.ErrLost, "", func(t *testing.T, x *lockTest, _ *primitives.Hold) error {
-		return x.rdb.Del(t.Context(), x.name).Err()
+	{"the key is deleted", primitives.ErrLost, "", func(t *testing.T, x *LockTest, _ *primitives.Hold) error {
+		return x.Rdb.Del(t.Context(), x.Name).Err()
 	}},
-	{"ForceRelease", primitives.ErrLost, "", func(t *testing.T, x *lockTest, _ *primitives.Hold) error {
-		return errOf(x.other(t).ForceRelease(t.Context()))
+	{"ForceRelease", primitives.ErrLost, "", func(t *testing.T, x *LockTest, _ *primitives.Hold) error {
+		return ErrOf(x.Other(t).ForceRelease(t.Context()))
 	}},
-	{"ReleaseID", primitives.ErrLost, "", func(t *testing.T, x *lockTest, hold *primitives.Hold) error {
-		return x.other(t).ReleaseID(t.Context(), hold.ID())
+	{"ReleaseID", primitives.ErrLost, "", func(t *testing.T, x *LockTest, hold *primitives.Hold) error {
+		return x.Other(t).ReleaseID(t.Context(), hold.ID())
 	}},
-	{"Adopt", primitives.ErrLost, "", func(t *testing.T, x *lockTest, hold *primitives.Hold) error {
-		return errOf(x.other(t).Adopt(t.Context(), hold.ID()))
+	{"Adopt", primitives.ErrLost, "", func(t *testing.T, x *LockTest, hold *primitives.Hold) error {
+		return ErrOf(x.Other(t).Adopt(t.Context(), hold.ID()))
 	}},
-	{"Close", primitives.ErrClosed, "1", func(_ *testing.T, x *lockTest, _ *primitives.Hold) error {
-		shut(x.c)
+	{"Close", primitives.ErrClosed, "1", func(_ *testing.T, x *LockTest, _ *primitives.Hold) error {
+		Shut(x.C)
 		return nil
 	}},
 }
@@ -390,29 +338,29 @@ func TestLockHoldEnds(t *testing.T) {
 	for _, tt := range lockEnds {
 		for i, first := range []string{"Check", "Extend", "Release"} {
 			t.Run(tt.name+"/"+first+" is first", func(t *testing.T) {
-				eachLock(t, func(t *testing.T, x *lockTest) {
-					p := x.s.Proxy(t)
-					x.c = newClient(t, p.Client(t), x.heard.option())
-					hold := acquire(t, t.Context(), x.c.Lock(x.name))
+				EachLock(t, func(t *testing.T, x *LockTest) {
+					p := x.S.Proxy(t)
+					x.C = NewClient(t, p.Client(t), x.Heard.Option())
+					hold := Acquire(t, t.Context(), x.C.Lock(x.Name))
 					if i > 0 { // else Context is called for the first time after the end
-						requireLive(t, hold.Context())
+						RequireLive(t, hold.Context())
 					}
 					require.NoError(t, tt.end(t, x, hold))
 					p.Record()
 					for _, method := range methods[i:] {
 						require.ErrorIs(t, method(hold), tt.err)
-						requireEnds(t, hold.Context(), tt.err)
+						RequireEnds(t, hold.Context(), tt.err)
 					}
 					if errors.Is(tt.err, primitives.ErrLost) {
-						x.heard.await(t, primitives.EventLost)
-						require.Len(t, x.heard.all(primitives.EventLost), 1)
-						require.Empty(t, x.heard.all(primitives.EventReleased))
+						x.Heard.Await(t, primitives.EventLost)
+						require.Len(t, x.Heard.All(primitives.EventLost), 1)
+						require.Empty(t, x.Heard.All(primitives.EventReleased))
 					} else {
-						require.Empty(t, scriptsOf(p))
-						require.Empty(t, x.heard.all(primitives.EventLost))
+						require.Empty(t, ScriptsOf(p))
+						require.Empty(t, x.Heard.All(primitives.EventLost))
 					}
-					require.Equal(t, tt.left, x.count(t, hold.ID()))
-					require.NoError(t, errOf(x.other(t).ForceRelease(t.Context())))
+					require.Equal(t, tt.left, x.Count(t, hold.ID()))
+					require.NoError(t, ErrOf(x.Other(t).ForceRelease(t.Context())))
 				})
 			})
 		}
@@ -423,13 +371,13 @@ func TestLockHoldEnds(t *testing.T) {
 // checks the memory order. TestMutexContract does the same for the other kinds.
 func TestC2Memory(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
+	EachLock(t, func(t *testing.T, x *LockTest) {
 		m := map[int]int{}
 		var wg sync.WaitGroup
 		for g := range 4 {
 			wg.Go(func() {
 				for range 5 {
-					if err := x.l.Do(t.Context(), func(context.Context) error { m[g]++; return nil }); err != nil {
+					if err := x.L.Do(t.Context(), func(context.Context) error { m[g]++; return nil }); err != nil {
 						t.Error(err)
 					}
 				}
@@ -443,25 +391,25 @@ func TestC2Memory(t *testing.T) {
 // C3: acquisitions with the same outer context are siblings. They exclude each other.
 func TestC3SiblingsTakeTurns(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		outer := acquire(t, t.Context(), x.l)
-		first := acquire(t, outer.Context(), x.l)
-		second := start(func() (*primitives.Hold, error) { return x.l.Acquire(outer.Context()) })
-		x.heard.await(t, primitives.EventWait)
-		release(t, first)
-		next := awaitHold(t, second)
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		outer := Acquire(t, t.Context(), x.L)
+		first := Acquire(t, outer.Context(), x.L)
+		second := Start(func() (*primitives.Hold, error) { return x.L.Acquire(outer.Context()) })
+		x.Heard.Await(t, primitives.EventWait)
+		Release(t, first)
+		next := AwaitHold(t, second)
 		require.Equal(t, 2, next.Depth())
-		release(t, next)
+		Release(t, next)
 
 		n := 0
 		var wg sync.WaitGroup
 		for range 8 {
-			wg.Go(func() { increment(t, acts(nested{x.l, outer.Context()}), &n, 3) })
+			wg.Go(func() { Increment(t, Acts(nested{x.L, outer.Context()}), &n, 3) })
 		}
 		wg.Wait()
 		require.Equal(t, 24, n)
-		require.Equal(t, "1", x.count(t, outer.ID()))
-		release(t, outer)
+		require.Equal(t, "1", x.Count(t, outer.ID()))
+		Release(t, outer)
 	})
 }
 
@@ -487,18 +435,18 @@ func (n nested) Do(_ context.Context, f func(context.Context) error, opts ...pri
 // outermost one.
 func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		outer := acquire(t, t.Context(), x.l)
-		first := acquire(t, outer.Context(), x.l)
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		outer := Acquire(t, t.Context(), x.L)
+		first := Acquire(t, outer.Context(), x.L)
 		afterRelease := context.WithoutCancel(outer.Context())
-		waiting := start(func() (*primitives.Hold, error) { return x.l.Acquire(afterRelease) })
-		x.heard.await(t, primitives.EventWait)
-		release(t, outer)
-		release(t, first)
-		next := awaitHold(t, waiting)
+		waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(afterRelease) })
+		x.Heard.Await(t, primitives.EventWait)
+		Release(t, outer)
+		Release(t, first)
+		next := AwaitHold(t, waiting)
 		require.Equal(t, 1, next.Depth())
 		require.NotEqual(t, outer.ID(), next.ID())
-		release(t, next)
+		Release(t, next)
 	})
 }
 
@@ -506,15 +454,15 @@ func TestC3SiblingOfAReleasedOuterHoldDoesNotNest(t *testing.T) {
 // succeeds, and no hold is lost.
 func TestC3NestingRacesWithRelease(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		for range redistest.Scaled(x.s, 200) {
-			outer := acquire(t, t.Context(), x.l)
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		for range redistest.Scaled(x.S, 200) {
+			outer := Acquire(t, t.Context(), x.L)
 			afterRelease := context.WithoutCancel(outer.Context())
-			racing := start(func() (*primitives.Hold, error) { return x.l.Acquire(afterRelease) })
-			release(t, outer)
-			release(t, awaitHold(t, racing))
+			racing := Start(func() (*primitives.Hold, error) { return x.L.Acquire(afterRelease) })
+			Release(t, outer)
+			Release(t, AwaitHold(t, racing))
 		}
-		require.Empty(t, x.heard.all(primitives.EventLost))
+		require.Empty(t, x.Heard.All(primitives.EventLost))
 	})
 }
 
@@ -522,40 +470,40 @@ func TestC3NestingRacesWithRelease(t *testing.T) {
 // one lock still exclude each other on another lock.
 func TestC3ForkedSiblingsExcludeEachOtherOnAnotherLock(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		outer := acquire(t, t.Context(), x.l)
-		b := x.c.Lock(x.name + "-b")
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		outer := Acquire(t, t.Context(), x.L)
+		b := x.C.Lock(x.Name + "-b")
 		n := 0
 		var wg sync.WaitGroup
 		for range 8 {
-			wg.Go(func() { increment(t, acts(nested{b, outer.Context()}), &n, 3) })
+			wg.Go(func() { Increment(t, Acts(nested{b, outer.Context()}), &n, 3) })
 		}
 		wg.Wait()
 		require.Equal(t, 24, n)
-		release(t, outer)
+		Release(t, outer)
 	})
 }
 
 // Several waiters with the same WithOwner id acquire together, as soon as the id has the lock.
 func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		hold := acquire(t, t.Context(), x.l)
-		var acquired []<-chan result
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		hold := Acquire(t, t.Context(), x.L)
+		var acquired []<-chan Result
 		for range 3 {
-			acquired = append(acquired, start(func() (*primitives.Hold, error) {
-				return x.l.Acquire(t.Context(), primitives.WithOwner("o"))
+			acquired = append(acquired, Start(func() (*primitives.Hold, error) {
+				return x.L.Acquire(t.Context(), primitives.WithOwner("o"))
 			}))
 		}
-		redistest.WaitFor(t, soon, func() bool { return len(x.heard.all(primitives.EventWait)) == 3 }, "three wait")
-		release(t, hold)
+		redistest.WaitFor(t, Soon, func() bool { return len(x.Heard.All(primitives.EventWait)) == 3 }, "three wait")
+		Release(t, hold)
 		var holds []*primitives.Hold
 		for _, e := range acquired {
-			holds = append(holds, awaitHold(t, e))
+			holds = append(holds, AwaitHold(t, e))
 		}
-		require.Equal(t, "3", x.count(t, "o"))
+		require.Equal(t, "3", x.Count(t, "o"))
 		for _, hold := range holds {
-			release(t, hold)
+			Release(t, hold)
 		}
 	})
 }
@@ -563,41 +511,41 @@ func TestC4WaitersOfOneOwnerAcquireTogether(t *testing.T) {
 // C6: WithWait does not limit the hold. The context given to Acquire does.
 func TestC6WaitBoundsOnlyTheWaiting(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) { // a busy machine needs more than a millisecond
+	Bubble(t, func(t *testing.T, b *Bubbled) { // a busy machine needs more than a millisecond
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		hold := acquire(t, ctx, b.l, primitives.WithWait(time.Millisecond))
+		hold := Acquire(t, ctx, b.L, primitives.WithWait(time.Millisecond))
 		time.Sleep(time.Second) // the wait limit passes
-		requireLive(t, hold.Context())
+		RequireLive(t, hold.Context())
 		cancel()
-		requireEnds(t, hold.Context(), context.Canceled)
+		RequireEnds(t, hold.Context(), context.Canceled)
 		require.NoError(t, hold.Check(t.Context()))
-		release(t, hold)
+		Release(t, hold)
 	})
 }
 
 // C9: a cancelled context neither releases the hold nor stops its renewal.
 func TestC9CancellingReleasesNothing(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
+	EachLock(t, func(t *testing.T, x *LockTest) {
 		ctx, cancel := context.WithCancel(t.Context())
-		hold := acquire(t, ctx, x.l, primitives.WithWatchdog(watched))
+		hold := Acquire(t, ctx, x.L, primitives.WithWatchdog(Watched))
 		cancel()
 		before := hold.ValidUntil()
-		redistest.WaitFor(t, soon, func() bool {
+		redistest.WaitFor(t, Soon, func() bool {
 			return hold.ValidUntil().Sub(before) > 300*time.Millisecond
 		}, "the hold is renewed")
 		require.NoError(t, hold.Check(t.Context()))
-		require.NotEmpty(t, x.heard.all(primitives.EventRenewed))
-		release(t, hold)
+		require.NotEmpty(t, x.Heard.All(primitives.EventRenewed))
+		Release(t, hold)
 	})
 }
 
 // C11: of several concurrent calls of Release, one succeeds.
 func TestC11ReleaseActsOnce(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		hold := acquire(t, t.Context(), x.l)
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		hold := Acquire(t, t.Context(), x.L)
 		var mu sync.Mutex
 		freed, wg := 0, sync.WaitGroup{}
 		for range 8 {
@@ -620,16 +568,16 @@ func TestC11ReleaseActsOnce(t *testing.T) {
 // C13: a hold with WithLease or WithMaxHold ends with ErrLost when its time is over.
 func TestC13Lease(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
+	EachLock(t, func(t *testing.T, x *LockTest) {
 		for _, opts := range [][]primitives.Option{
-			{primitives.WithLease(brief)},
-			{primitives.WithWatchdog(brief), primitives.WithMaxHold(2 * brief)},
+			{primitives.WithLease(Brief)},
+			{primitives.WithWatchdog(Brief), primitives.WithMaxHold(2 * Brief)},
 		} {
 			began := time.Now()
-			hold := acquire(t, t.Context(), x.l, opts...)
-			require.WithinRange(t, hold.ValidUntil(), began, time.Now().Add(brief))
-			requireEnds(t, hold.Context(), primitives.ErrLost)
-			require.GreaterOrEqual(t, time.Since(began), brief*9/10)
+			hold := Acquire(t, t.Context(), x.L, opts...)
+			require.WithinRange(t, hold.ValidUntil(), began, time.Now().Add(Brief))
+			RequireEnds(t, hold.Context(), primitives.ErrLost)
+			require.GreaterOrEqual(t, time.Since(began), Brief*9/10)
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		}
 	})
@@ -638,80 +586,80 @@ func TestC13Lease(t *testing.T) {
 // C17: the garbage collector finds a hold that is unreachable and not released. Its renewal stops.
 func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
+	EachLock(t, func(t *testing.T, x *LockTest) {
 		id := func() string {
-			hold := acquire(t, t.Context(), x.l, primitives.WithWatchdog(watched))
-			requireLive(t, hold.Context())
+			hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(Watched))
+			RequireLive(t, hold.Context())
 			return hold.ID()
 		}()
-		redistest.WaitFor(t, soon, func() bool {
+		redistest.WaitFor(t, Soon, func() bool {
 			runtime.GC()
-			return len(x.heard.all(primitives.EventLeaked)) == 1
+			return len(x.Heard.All(primitives.EventLeaked)) == 1
 		}, "a leaked event")
-		require.Equal(t, id, x.heard.all(primitives.EventLeaked)[0].ID)
-		release(t, acquire(t, t.Context(), x.l)) // waits until the lease expires
+		require.Equal(t, id, x.Heard.All(primitives.EventLeaked)[0].ID)
+		Release(t, Acquire(t, t.Context(), x.L)) // waits until the lease expires
 
-		_ = x.l.Do(t.Context(), func(context.Context) error {
+		_ = x.L.Do(t.Context(), func(context.Context) error {
 			runtime.GC()
 			time.Sleep(10 * time.Millisecond) // a cleanup would run
 			runtime.GC()
 			return nil
 		})
-		require.Len(t, x.heard.all(primitives.EventLeaked), 1, "a hold in use does not leak")
+		require.Len(t, x.Heard.All(primitives.EventLeaked), 1, "a hold in use does not leak")
 	})
 }
 
 // C18: Close refuses new acquisitions and waits for holds.
 func TestC18Close(t *testing.T) {
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		c := newClient(t, x.s.Client(t))
-		l := c.Lock(x.name)
-		require.NoError(t, newClient(t, x.s.Client(t)).Close(t.Context()), "a client without work")
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		c := NewClient(t, x.S.Client(t))
+		l := c.Lock(x.Name)
+		require.NoError(t, NewClient(t, x.S.Client(t)).Close(t.Context()), "a client without work")
 
-		hold := acquire(t, t.Context(), l)
+		hold := Acquire(t, t.Context(), l)
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close(context.Background()) }()
-		redistest.WaitFor(t, soon, func() bool {
+		redistest.WaitFor(t, Soon, func() bool {
 			_, err := l.TryAcquire(t.Context())
 			return errors.Is(err, primitives.ErrClosed)
 		}, "new acquisitions are refused")
-		requireLive(t, hold.Context())
+		RequireLive(t, hold.Context())
 		require.NoError(t, hold.Check(t.Context()))
-		release(t, hold)
+		Release(t, hold)
 		require.NoError(t, <-closed)
 		require.NoError(t, c.Close(t.Context()))
 	})
 	t.Run("remaining holds end and send nothing", func(t *testing.T) {
-		eachLock(t, closeWithHolds)
+		EachLock(t, closeWithHolds)
 	})
 	t.Run("no goroutine is left, and no event follows", closeLeavesNothing)
 }
 
 // closeWithHolds checks that Close ends the remaining holds when its context is done, and that no
 // method sends a command after that.
-func closeWithHolds(t *testing.T, x *lockTest) {
-	p := x.s.Proxy(t)
-	c := newClient(t, p.Client(t))
-	l := c.Lock(x.name)
-	outer := acquire(t, t.Context(), l)
-	inner := acquire(t, outer.Context(), l)
+func closeWithHolds(t *testing.T, x *LockTest) {
+	p := x.S.Proxy(t)
+	c := NewClient(t, p.Client(t))
+	l := c.Lock(x.Name)
+	outer := Acquire(t, t.Context(), l)
+	inner := Acquire(t, outer.Context(), l)
 	done, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, c.Close(done), context.DeadlineExceeded)
 	require.ErrorIs(t, c.Close(t.Context()), context.DeadlineExceeded, "each call returns the same error")
-	requireEnds(t, inner.Context(), primitives.ErrClosed)
-	requireEnds(t, outer.Context(), primitives.ErrClosed)
-	require.NotEmpty(t, fields(t, x.s, x.name), "Close frees no lock whose section may still run")
+	RequireEnds(t, inner.Context(), primitives.ErrClosed)
+	RequireEnds(t, outer.Context(), primitives.ErrClosed)
+	require.NotEmpty(t, Fields(t, x.S, x.Name), "Close frees no lock whose section may still run")
 	p.Record()
 	for name, f := range map[string]func() error{
 		"release": func() error { return outer.Release(t.Context()) },
 		"check":   func() error { return inner.Check(t.Context()) },
 		"extend":  func() error { return inner.Extend(t.Context(), time.Second) },
-		"info":    func() error { return errOf(l.Info(t.Context())) },
-		"adopt":   func() error { return errOf(l.Adopt(t.Context(), "x")) },
+		"info":    func() error { return ErrOf(l.Info(t.Context())) },
+		"adopt":   func() error { return ErrOf(l.Adopt(t.Context(), "x")) },
 		"id":      func() error { return l.ReleaseID(t.Context(), "x") },
-		"force":   func() error { return errOf(l.ForceRelease(t.Context())) },
-		"acquire": func() error { return errOf(l.Acquire(t.Context())) },
+		"force":   func() error { return ErrOf(l.ForceRelease(t.Context())) },
+		"acquire": func() error { return ErrOf(l.Acquire(t.Context())) },
 		"locks": func() (last error) {
 			for _, err := range c.Locks(t.Context(), "*") {
 				last = err
@@ -723,7 +671,7 @@ func closeWithHolds(t *testing.T, x *lockTest) {
 	}
 	require.Empty(t, inner.Detach())
 	require.Empty(t, p.Commands())
-	require.NoError(t, errOf(x.l.ForceRelease(t.Context())))
+	require.NoError(t, ErrOf(x.L.ForceRelease(t.Context())))
 }
 
 // closeLeavesNothing closes a client at different moments of its work.
@@ -735,11 +683,11 @@ func closeLeavesNothing(t *testing.T) {
 
 // closeAfter closes a client that has worked for d.
 func closeAfter(t *testing.T, d time.Duration) {
-	checkLeaks(t)
+	CheckLeaks(t)
 	s := redistest.Miniredis(t)
 	var mu sync.Mutex
 	closed := false
-	c := newClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
+	c := NewClient(t, s.Client(t), primitives.WithObserver(func(e primitives.Event) {
 		mu.Lock()
 		defer mu.Unlock()
 		if closed {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
@@ -19,11 +20,11 @@ var _ sync.Locker = (*primitives.Locker)(nil)
 // TestLockerIsSharedByGoroutines uses two Lockers of one name as mutexes.
 func TestLockerIsSharedByGoroutines(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		mu, n := x.l.Locker(t.Context()), 0
-		other := x.other(t).Locker(t.Context())
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		mu, n := x.L.Locker(t.Context()), 0
+		other := x.Other(t).Locker(t.Context())
 		var wg sync.WaitGroup
-		goroutines := redistest.Scaled(x.s, 100)
+		goroutines := redistest.Scaled(x.S, 100)
 		for i := range goroutines {
 			wg.Go(func() {
 				m := mu
@@ -44,8 +45,8 @@ func TestLockerIsSharedByGoroutines(t *testing.T) {
 
 func TestLockerTryLock(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		mu, other := x.l.Locker(t.Context()), x.other(t).Locker(t.Context())
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		mu, other := x.L.Locker(t.Context()), x.Other(t).Locker(t.Context())
 		require.True(t, mu.TryLock())
 		require.False(t, mu.TryLock())
 		require.False(t, other.TryLock())
@@ -60,37 +61,37 @@ func TestLockerTryLock(t *testing.T) {
 // type, an invalid name and a closed client.
 func TestLockerPanicsWhereAMethodCannotReturnAnError(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		mu := x.l.Locker(t.Context())
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		mu := x.L.Locker(t.Context())
 		require.Panics(t, mu.Unlock, "not locked")
 		mu.Lock()
 		mu.Unlock() //nolint:staticcheck // the critical section is empty: the test is about locking
 		require.Panics(t, mu.Unlock)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
-		bounded := x.l.Locker(ctx)
+		bounded := x.L.Locker(ctx)
 		bounded.Lock()
 		waiting := make(chan any, 1)
 		go func() {
 			defer func() { waiting <- recover() }()
 			bounded.Lock()
 		}()
-		cancel(errTest)
-		require.ErrorIs(t, (<-waiting).(error), errTest)
-		requirePanics(t, errTest, func() { bounded.TryLock() })
+		cancel(ErrTest)
+		require.ErrorIs(t, (<-waiting).(error), ErrTest)
+		requirePanics(t, ErrTest, func() { bounded.TryLock() })
 		bounded.Unlock() // a done context still releases
-		requirePanics(t, errTest, bounded.Lock)
-		requirePanics(t, errTest, func() { bounded.TryLock() })
+		requirePanics(t, ErrTest, bounded.Lock)
+		requirePanics(t, ErrTest, func() { bounded.TryLock() })
 
-		require.NoError(t, x.rdb.Set(t.Context(), x.name, "not a lock", 0).Err())
+		require.NoError(t, x.Rdb.Set(t.Context(), x.Name, "not a lock", 0).Err())
 		require.Panics(t, mu.Lock)
 		require.Panics(t, func() { mu.TryLock() })
-		require.NoError(t, x.rdb.Del(t.Context(), x.name).Err())
+		require.NoError(t, x.Rdb.Del(t.Context(), x.Name).Err())
 		require.True(t, mu.TryLock(), "the Locker works again")
 		mu.Unlock()
 
-		requirePanics(t, primitives.ErrInvalid, x.c.Lock("").Locker(t.Context()).Lock)
-		require.NoError(t, x.c.Close(t.Context()))
+		requirePanics(t, primitives.ErrInvalid, x.C.Lock("").Locker(t.Context()).Lock)
+		require.NoError(t, x.C.Close(t.Context()))
 		requirePanics(t, primitives.ErrClosed, mu.Lock)
 		requirePanics(t, primitives.ErrClosed, func() { mu.TryLock() })
 	})
@@ -103,7 +104,7 @@ func TestLockerPanicsIfRightsAreMissing(t *testing.T) {
 	s.SetUser(t, "bob", "on", ">"+redistest.Password, "~*", "&*", "+@all", "-@hash")
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
-	mu := newClient(t, s.As("bob").Client(t)).Lock(redistest.Name(t)).Locker(ctx)
+	mu := NewClient(t, s.As("bob").Client(t)).Lock(redistest.Name(t)).Locker(ctx)
 	defer func() {
 		err, ok := recover().(error)
 		require.True(t, ok, "a panic with an error")
@@ -128,15 +129,15 @@ func requirePanics(t *testing.T, want error, f func()) {
 // reports a loss to the observer.
 func TestLockerIgnoresTheWaitOfItsHandle(t *testing.T) {
 	t.Parallel()
-	eachLock(t, func(t *testing.T, x *lockTest) {
-		hold := acquire(t, t.Context(), x.l, primitives.WithLease(brief))
-		mu := x.c.Lock(x.name, primitives.WithWait(0)).Locker(t.Context())
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		hold := Acquire(t, t.Context(), x.L, primitives.WithLease(Brief))
+		mu := x.C.Lock(x.Name, primitives.WithWait(0)).Locker(t.Context())
 		mu.Lock()
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-		require.NoError(t, errOf(x.l.ForceRelease(t.Context())))
+		require.NoError(t, ErrOf(x.L.ForceRelease(t.Context())))
 		mu.Unlock()
-		redistest.WaitFor(t, soon, func() bool {
-			return slices.ContainsFunc(x.heard.all(primitives.EventLost), func(e primitives.Event) bool {
+		redistest.WaitFor(t, Soon, func() bool {
+			return slices.ContainsFunc(x.Heard.All(primitives.EventLost), func(e primitives.Event) bool {
 				return e.ID != hold.ID()
 			})
 		}, "the loss of the locker's hold is reported")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -15,20 +16,20 @@ import (
 // duration, and waiters go on.
 func TestTTLBeyondADuration(t *testing.T) {
 	t.Parallel()
-	x := onRW(t, redistest.Redis(t))
-	hold := acquire(t, t.Context(), x.rw.Writer())
-	require.NoError(t, x.rdb.Do(t.Context(), "pexpire", x.name, int64(1e14)).Err())
-	info, err := x.rw.Writer().Info(t.Context())
+	x := OnRW(t, redistest.Redis(t))
+	hold := Acquire(t, t.Context(), x.Rw.Writer())
+	require.NoError(t, x.Rdb.Do(t.Context(), "pexpire", x.Name, int64(1e14)).Err())
+	info, err := x.Rw.Writer().Info(t.Context())
 	require.NoError(t, err)
 	require.Greater(t, info.TTL, 290*365*24*time.Hour)
-	for info, err := range x.c.Locks(t.Context(), x.name) {
+	for info, err := range x.C.Locks(t.Context(), x.Name) {
 		require.NoError(t, err)
 		require.Greater(t, info.TTL, 290*365*24*time.Hour)
 	}
-	waiting := start(func() (*primitives.Hold, error) { return x.other(t).Writer().Acquire(t.Context()) })
-	x.awaitWaiter(t)
-	release(t, hold)
-	release(t, awaitHold(t, waiting))
+	waiting := Start(func() (*primitives.Hold, error) { return x.Other(t).Writer().Acquire(t.Context()) })
+	x.AwaitWaiter(t)
+	Release(t, hold)
+	Release(t, AwaitHold(t, waiting))
 }
 
 // TestLocksReportsKindsAndLiveReaders lists locks of all kinds. Expired readers are not listed.
@@ -37,20 +38,20 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		rdb := s.Client(t)
-		c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithLease(time.Minute)))
+		c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithLease(time.Minute)))
 		lease := primitives.WithLease(20 * time.Second)
-		acquire(t, t.Context(), c.Lock(name+"plain"))
-		acquire(t, t.Context(), c.FencedLock(name+"fenced"))
-		acquire(t, t.Context(), c.FairLock(name+"fair"))
-		waiting := start(func() (*primitives.Hold, error) { return c.FairLock(name + "fair").Acquire(t.Context()) })
-		redistest.WaitFor(t, soon, func() bool {
+		Acquire(t, t.Context(), c.Lock(name+"plain"))
+		Acquire(t, t.Context(), c.FencedLock(name+"fenced"))
+		Acquire(t, t.Context(), c.FairLock(name+"fair"))
+		waiting := Start(func() (*primitives.Hold, error) { return c.FairLock(name + "fair").Acquire(t.Context()) })
+		redistest.WaitFor(t, Soon, func() bool {
 			return rdb.LLen(t.Context(), "redisson_lock_queue:{"+name+"fair}").Val() == 1
 		}, "the waiter is in the queue")
-		long := acquire(t, t.Context(), c.RWLock(name+"read").Reader())
-		short := acquire(t, t.Context(), c.RWLock(name+"read").Reader(), lease)
-		expired := acquire(t, t.Context(), c.RWLock(name+"read").Reader())
-		allExpired := acquire(t, t.Context(), c.RWLock(name+"expired").Reader())
-		acquire(t, t.Context(), c.RWLock(name+"write").Writer(), primitives.WithOwner("o"))
+		long := Acquire(t, t.Context(), c.RWLock(name+"read").Reader())
+		short := Acquire(t, t.Context(), c.RWLock(name+"read").Reader(), lease)
+		expired := Acquire(t, t.Context(), c.RWLock(name+"read").Reader())
+		allExpired := Acquire(t, t.Context(), c.RWLock(name+"expired").Reader())
+		Acquire(t, t.Context(), c.RWLock(name+"write").Writer(), primitives.WithOwner("o"))
 		require.NoError(t, rdb.Del(t.Context(), "{"+name+"read}:"+expired.ID()+":rwlock_timeout:1",
 			"{"+name+"expired}:"+allExpired.ID()+":rwlock_timeout:1").Err())
 		found := map[string]primitives.Info{}
@@ -76,7 +77,7 @@ func TestLocksReportsKindsAndLiveReaders(t *testing.T) {
 		hold, _, err := rdb.HScan(t.Context(), name+"fair", 0, "*", 10).Result()
 		require.NoError(t, err)
 		require.NoError(t, c.FairLock(name+"fair").ReleaseID(t.Context(), hold[0]))
-		release(t, awaitHold(t, waiting))
+		Release(t, AwaitHold(t, waiting))
 	})
 }
 
@@ -86,7 +87,7 @@ func TestLocksListsANameWhoseKeysAreInTwoSlots(t *testing.T) {
 	servers := redistest.Cluster(t)
 	name := redistest.Name(t) + "a}b"
 	rdb := servers.ClusterClient(t)
-	c := newClient(t, servers.ClusterClient(t))
+	c := NewClient(t, servers.ClusterClient(t))
 	require.NoError(t, rdb.HSet(t.Context(), name, c.ID()+":1", 1).Err())
 	require.NoError(t, rdb.PExpire(t.Context(), name, time.Minute).Err())
 	t.Cleanup(func() { rdb.Del(context.Background(), name) })
@@ -98,7 +99,7 @@ func TestLocksListsANameWhoseKeysAreInTwoSlots(t *testing.T) {
 	}
 	require.Equal(t, 1, listed)
 	// A plain client of a server that enforces slots lists it too.
-	node := newClient(t, servers.Node(t, name).Client(t))
+	node := NewClient(t, servers.Node(t, name).Client(t))
 	for info, err := range node.Locks(t.Context(), "*"+name) {
 		require.NoError(t, err)
 		require.Equal(t, "lock", info.Kind)

@@ -2,10 +2,7 @@ package primitives_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"log/slog"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,34 +11,17 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// logger returns a logger that writes JSON to the buffer.
-func (l *logBuffer) logger() primitives.ClientOption {
-	return primitives.WithLogger(slog.New(slog.NewJSONHandler(l, nil)))
-}
-
-// records returns the attributes of all records with that message.
-func (l *logBuffer) records(t testing.TB, message string) (list []map[string]any) {
-	t.Helper()
-	for line := range strings.Lines(l.String()) {
-		var record map[string]any
-		require.NoError(t, json.Unmarshal([]byte(line), &record))
-		if record[slog.MessageKey] == message {
-			list = append(list, record)
-		}
-	}
-	return list
-}
-
 // lossTest is a hold in a bubble, of a client whose events and log are recorded.
 type lossTest struct {
-	*bubbled
+	*Bubbled
 	c     *primitives.Client
-	heard *recorder
-	log   *logBuffer
+	heard *Recorder
+	log   *LogBuffer
 	hold  *primitives.Hold
 }
 
@@ -54,7 +34,7 @@ func TestC27LossTellsItsReason(t *testing.T) {
 		return primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("orders:42")})
 	}
 	forget := func(t *testing.T, x *lossTest) {
-		require.NoError(t, x.s.Client(t).Del(t.Context(), "orders:42").Err())
+		require.NoError(t, x.S.Client(t).Del(t.Context(), "orders:42").Err())
 	}
 	for _, tt := range []struct {
 		name   string
@@ -78,7 +58,7 @@ func TestC27LossTellsItsReason(t *testing.T) {
 		},
 		{
 			name: "released by force", lose: func(t *testing.T, x *lossTest) {
-				held, err := named(newClient(t, x.s.Client(t))).ForceRelease(t.Context())
+				held, err := named(NewClient(t, x.S.Client(t))).ForceRelease(t.Context())
 				require.NoError(t, err)
 				require.True(t, held)
 			},
@@ -88,7 +68,7 @@ func TestC27LossTellsItsReason(t *testing.T) {
 		{
 			name: "a fixed lease, released by id", opts: []primitives.Option{primitives.WithLease(time.Hour)},
 			lose: func(t *testing.T, x *lossTest) {
-				require.NoError(t, named(newClient(t, x.s.Client(t))).ReleaseID(t.Context(), x.hold.ID()))
+				require.NoError(t, named(NewClient(t, x.S.Client(t))).ReleaseID(t.Context(), x.hold.ID()))
 			},
 			within: 200 * time.Millisecond, reason: primitives.LossForced,
 			text: `lost: forced: released or taken over by id or by force`,
@@ -96,20 +76,20 @@ func TestC27LossTellsItsReason(t *testing.T) {
 		{
 			name: "adopted", lock: func(c *primitives.Client) *primitives.Lock { return c.FencedLock("orders:42") },
 			lose: func(t *testing.T, x *lossTest) {
-				_, err := newClient(t, x.s.Client(t)).FencedLock("orders:42").Adopt(t.Context(), x.hold.ID())
+				_, err := NewClient(t, x.S.Client(t)).FencedLock("orders:42").Adopt(t.Context(), x.hold.ID())
 				require.NoError(t, err)
 			},
 			within: 200 * time.Millisecond, reason: primitives.LossForced,
 			text: `lost: forced: released or taken over by id or by force`,
 		},
 		{
-			name: "no answer", lose: func(_ *testing.T, x *lossTest) { x.p.BlackHole(true) },
+			name: "no answer", lose: func(_ *testing.T, x *lossTest) { x.P.BlackHole(true) },
 			within: 30 * time.Second, reason: primitives.LossExpired, text: `lost: expired: no answer from Redis for 29.7s`,
 		},
 		{
 			name: "no answer after an extension", lose: func(t *testing.T, x *lossTest) {
 				require.NoError(t, x.hold.Extend(t.Context(), time.Minute))
-				x.p.BlackHole(true)
+				x.P.BlackHole(true)
 			},
 			within: time.Minute, reason: primitives.LossExpired, text: `lost: expired: no answer from Redis for 1m1`,
 		},
@@ -135,14 +115,14 @@ func TestC27LossTellsItsReason(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *bubbled) {
-				x := &lossTest{bubbled: b, heard: &recorder{}, log: &logBuffer{}}
-				x.c = newClient(t, b.p.Client(t), x.heard.option(), x.log.logger())
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				x := &lossTest{Bubbled: b, heard: &Recorder{}, log: &LogBuffer{}}
+				x.c = NewClient(t, b.P.Client(t), x.heard.Option(), x.log.Logger())
 				if tt.lock == nil {
 					tt.lock = named
 				}
 				l := tt.lock(x.c)
-				x.hold = acquire(t, t.Context(), l, tt.opts...)
+				x.hold = Acquire(t, t.Context(), l, tt.opts...)
 				ctx := x.hold.Context()
 				time.Sleep(2 * time.Second)
 				require.NoError(t, x.hold.Check(t.Context()))
@@ -157,16 +137,16 @@ func TestC27LossTellsItsReason(t *testing.T) {
 
 				loss, ok := errors.AsType[*primitives.LossError](context.Cause(ctx))
 				require.True(t, ok, "%v", context.Cause(ctx))
-				kind := x.heard.all(primitives.EventAcquired)[0].Lock
+				kind := x.heard.All(primitives.EventAcquired)[0].Lock
 				assert.Equal(t, []any{tt.reason, kind, l.Name(), x.hold.ID()}, []any{loss.Reason, loss.Kind, loss.Name, loss.ID})
 				assert.Equal(t, tt.reason == primitives.LossExpired, loss.Silent > 0)
 				require.ErrorIs(t, loss, primitives.ErrLost)
 				require.ErrorContains(t, loss, "redlatch: "+kind+` "`+l.Name()+`" `+tt.text)
 
-				require.Len(t, x.heard.all(primitives.EventLost), 1)
-				require.ErrorIs(t, x.heard.all(primitives.EventLost)[0].Err, loss)
+				require.Len(t, x.heard.All(primitives.EventLost), 1)
+				require.ErrorIs(t, x.heard.All(primitives.EventLost)[0].Err, loss)
 				var mine []map[string]any
-				for _, record := range x.log.records(t, "hold lost") {
+				for _, record := range x.log.Records(t, "hold lost") {
 					if record["kind"] == kind {
 						mine = append(mine, record)
 					}
@@ -178,7 +158,7 @@ func TestC27LossTellsItsReason(t *testing.T) {
 					assert.Equal(t, want, mine[0][key], key)
 				}
 
-				x.p.Heal()
+				x.P.Heal()
 				for operation, err := range map[string]error{
 					"check": x.hold.Check(t.Context()), "extend": x.hold.Extend(t.Context(), time.Minute),
 					"release": x.hold.Release(t.Context()),
@@ -194,9 +174,9 @@ func TestC27LossTellsItsReason(t *testing.T) {
 
 func TestC27DoReturnsTheReason(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
-		err := b.l.Do(t.Context(), func(ctx context.Context) error {
-			require.NoError(t, b.s.Client(t).Del(t.Context(), "l").Err())
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		err := b.L.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, b.S.Client(t).Del(t.Context(), "l").Err())
 			<-ctx.Done()
 			return context.Cause(ctx)
 		})
@@ -211,19 +191,19 @@ func TestC27DoReturnsTheReason(t *testing.T) {
 // works again is told once.
 func TestC27FailedRenewalsAreLogged(t *testing.T) {
 	t.Parallel()
-	bubble(t, func(t *testing.T, b *bubbled) {
-		log, heard := &logBuffer{}, &recorder{}
-		c := newClient(t, b.p.Client(t, hasty), log.logger(), heard.option())
-		holds := []*primitives.Hold{acquire(t, t.Context(), c.Lock("x")), acquire(t, t.Context(), c.Lock("y"))}
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		log, heard := &LogBuffer{}, &Recorder{}
+		c := NewClient(t, b.P.Client(t, Hasty), log.Logger(), heard.Option())
+		holds := []*primitives.Hold{Acquire(t, t.Context(), c.Lock("x")), Acquire(t, t.Context(), c.Lock("y"))}
 		time.Sleep(9 * time.Second)
-		b.p.Refuse(true)
-		b.p.Reset()
+		b.P.Refuse(true)
+		b.P.Reset()
 		time.Sleep(10 * time.Second)
-		b.p.Heal()
+		b.P.Heal()
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
-		failed, again := log.records(t, "renewal failed"), log.records(t, "renewal works again")
-		require.Len(t, failed, len(heard.all(primitives.EventRenewFailed)))
+		failed, again := log.Records(t, "renewal failed"), log.Records(t, "renewal works again")
+		require.Len(t, failed, len(heard.All(primitives.EventRenewFailed)))
 		require.Greater(t, len(failed), 4)
 		require.Len(t, again, len(holds))
 		for i, hold := range holds {
@@ -233,7 +213,7 @@ func TestC27FailedRenewalsAreLogged(t *testing.T) {
 			require.NotEmpty(t, failed[i]["error"])
 			require.Equal(t, "INFO", again[i]["level"])
 		}
-		require.Empty(t, log.records(t, "hold lost"))
+		require.Empty(t, log.Records(t, "hold lost"))
 	})
 }
 
@@ -245,20 +225,20 @@ func TestC10CallsOfAHoldThatIsLostMeanwhile(t *testing.T) {
 		"Extend": func(ctx context.Context, hold *primitives.Hold) error { return hold.Extend(ctx, time.Minute) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, b *bubbled) {
-				log := &logBuffer{}
-				c := newClient(t, b.p.Client(t, func(o *redis.Options) { o.ReadTimeout = 20 * time.Second }),
-					primitives.WithCommandTimeout(20*time.Second), log.logger())
-				hold := acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(5*time.Second))
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				log := &LogBuffer{}
+				c := NewClient(t, b.P.Client(t, func(o *redis.Options) { o.ReadTimeout = 20 * time.Second }),
+					primitives.WithCommandTimeout(20*time.Second), log.Logger())
+				hold := Acquire(t, t.Context(), c.Lock("l"), primitives.WithLease(5*time.Second))
 				require.NoError(t, hold.Check(t.Context())) // loads the script
 				_ = hold.Extend(t.Context(), time.Second)
-				b.p.Delay(6 * time.Second)
+				b.P.Delay(6 * time.Second)
 				err := call(t.Context(), hold)
 				require.ErrorIs(t, err, primitives.ErrLost)
 				require.ErrorIs(t, err, context.Cause(hold.Context()))
 				synctest.Wait()
-				require.Len(t, log.records(t, "hold lost"), 1)
-				b.p.Heal()
+				require.Len(t, log.Records(t, "hold lost"), 1)
+				b.P.Heal()
 				time.Sleep(time.Minute)
 			})
 		})
@@ -270,14 +250,14 @@ func TestC10CallsOfAHoldThatIsLostMeanwhile(t *testing.T) {
 func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	c := newClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
+	c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(3*time.Second)))
 	nest := func(l *primitives.Lock, opts ...primitives.Option) *primitives.Hold {
-		outer := acquire(t, t.Context(), l)
-		_ = acquire(t, outer.Context(), l, opts...)
+		outer := Acquire(t, t.Context(), l)
+		_ = Acquire(t, outer.Context(), l, opts...)
 		return outer
 	}
-	extended := func(l handle, opts ...primitives.Option) *primitives.Hold {
-		hold := acquire(t, t.Context(), l, opts...)
+	extended := func(l Handle, opts ...primitives.Option) *primitives.Hold {
+		hold := Acquire(t, t.Context(), l, opts...)
 		require.NoError(t, hold.Extend(t.Context(), 20*time.Second))
 		return hold
 	}
@@ -296,17 +276,17 @@ func TestC10LossIsFoundAsSoonAfterAnExtension(t *testing.T) {
 		"beside a nested hold with a lease":    nest(c.Lock("lease"), primitives.WithLease(20*time.Second)),
 		"beside a nested hold with a long TTL": nest(c.Lock("long"), primitives.WithWatchdog(time.Minute)),
 		"beside an extended nested hold":       nest(c.Lock("nested")),
-		"with a maximum hold time below a TTL": acquire(t, t.Context(), c.Lock("max"),
+		"with a maximum hold time below a TTL": Acquire(t, t.Context(), c.Lock("max"),
 			primitives.WithMaxHold(2900*time.Millisecond)),
 	}
 	time.Sleep(1500 * time.Millisecond)
 	for _, hold := range holds {
-		requireLive(t, hold.Context())
+		RequireLive(t, hold.Context())
 	}
 	require.NoError(t, s.Client(t).FlushAll(t.Context()).Err())
 	began := time.Now()
 	for name, hold := range holds {
-		requireEnds(t, hold.Context(), primitives.ErrLost)
+		RequireEnds(t, hold.Context(), primitives.ErrLost)
 		assert.Less(t, time.Since(began), 4*time.Second, "the TTL is 3 s: %s", name)
 		loss, _ := errors.AsType[*primitives.LossError](context.Cause(hold.Context()))
 		t.Log(name, time.Since(began).Round(time.Millisecond), loss.Reason)
@@ -329,23 +309,23 @@ func TestC10RestartWithoutDataIsToldAtOnce(t *testing.T) {
 			t.Parallel()
 			s := redistest.Fresh(t)
 			lease := primitives.WithLease(time.Minute)
-			old, young := newClient(t, s.Client(t)), newClient(t, s.Client(t))
+			old, young := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 			holds := map[string]*primitives.Hold{
-				"old, renewed":     acquire(t, t.Context(), old.Lock("a")),
-				"old, fixed lease": acquire(t, t.Context(), old.RWLock("b").Reader(), lease),
+				"old, renewed":     Acquire(t, t.Context(), old.Lock("a")),
+				"old, fixed lease": Acquire(t, t.Context(), old.RWLock("b").Reader(), lease),
 			}
-			extended := acquire(t, t.Context(), old.Lock("e"))
+			extended := Acquire(t, t.Context(), old.Lock("e"))
 			require.NoError(t, extended.Extend(t.Context(), time.Hour))
 			holds["old, extended"] = extended
-			awaitWaiter(t, s, "redlatch_holder:")
+			AwaitWaiter(t, s, "redlatch_holder:")
 			for key, c := range map[string]*primitives.Client{"young": young, "young, of a client that listens": old} {
-				holds[key+", renewed"] = acquire(t, t.Context(), c.FairLock(key))
-				holds[key+", fixed lease"] = acquire(t, t.Context(), c.FencedLock(key+"f"), lease)
+				holds[key+", renewed"] = Acquire(t, t.Context(), c.FairLock(key))
+				holds[key+", fixed lease"] = Acquire(t, t.Context(), c.FencedLock(key+"f"), lease)
 			}
 			stop(t, s)
 			began := time.Now()
 			for key, hold := range holds {
-				requireEnds(t, hold.Context(), primitives.ErrLost)
+				RequireEnds(t, hold.Context(), primitives.ErrLost)
 				assert.Less(t, time.Since(began), 3*time.Second, key)
 				t.Log(key, time.Since(began).Round(time.Millisecond))
 			}

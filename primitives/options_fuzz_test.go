@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -21,10 +22,10 @@ func FuzzDurations(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
 	rdb := s.Client(f)
-	var sent countingHook
+	var sent CountingHook
 	rdb.AddHook(&sent)
 	for _, d := range []int64{
-		0, 1, -1, 999_999, 1_000_000, 1_000_001, int64(time.Second), int64(century), int64(century) + 1, math.MaxInt64,
+		0, 1, -1, 999_999, 1_000_000, 1_000_001, int64(time.Second), int64(Century), int64(Century) + 1, math.MaxInt64,
 		math.MinInt64,
 	} {
 		for option := range byte(11) {
@@ -34,7 +35,7 @@ func FuzzDurations(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, which byte, first, second int64) {
 		d, d2 := time.Duration(first), time.Duration(second)
-		sendable := func(d time.Duration) bool { return d >= time.Millisecond && d <= century }
+		sendable := func(d time.Duration) bool { return d >= time.Millisecond && d <= Century }
 		ctx := t.Context()
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		var option primitives.Option
@@ -53,12 +54,12 @@ func FuzzDurations(f *testing.F) {
 		case 5:
 			option, valid = primitives.WithWait(d), d >= 0
 		case 6:
-			option, valid = primitives.WithCohort(d), d >= 0 && d <= century
+			option, valid = primitives.WithCohort(d), d >= 0 && d <= Century
 		case 7:
 			c, err := primitives.New(rdb, primitives.WithSafetyMargin(d), primitives.WithCommandTimeout(d2))
 			require.Equal(t, d < 0 || !sendable(d2), errors.Is(err, primitives.ErrInvalid), "%v, %v: %v", d, d2, err)
 			if err == nil {
-				shut(c)
+				Shut(c)
 			}
 			return
 		case 8:
@@ -68,8 +69,8 @@ func FuzzDurations(f *testing.F) {
 			require.Equal(t, wrong, errors.Is(err, primitives.ErrInvalid), "%v, %v: %v", n, d2, err)
 			return
 		case 9:
-			c := newClient(t, rdb)
-			hold := acquire(t, ctx, c.Lock("x"))
+			c := NewClient(t, rdb)
+			hold := Acquire(t, ctx, c.Lock("x"))
 			err := hold.Extend(ctx, d)
 			require.Equal(t, !valid, errors.Is(err, primitives.ErrInvalid), "%v: %v", d, err)
 			ttl := admin.PTTL(ctx, "x").Val()
@@ -78,13 +79,13 @@ func FuzzDurations(f *testing.F) {
 		case 10:
 			option, valid = primitives.WithMinHold(d), d == 0 || sendable(d)
 		}
-		c := newClient(t, rdb)
+		c := NewClient(t, rdb)
 		for _, l := range []*primitives.Lock{c.Lock("x", option), c.FairLock("y", option), c.RWLock("z", option).Reader()} {
-			before := sent.n.Load()
+			before := sent.N.Load()
 			hold, err := l.Acquire(ctx)
 			if !valid {
 				require.ErrorIs(t, err, primitives.ErrInvalid)
-				require.Equal(t, before, sent.n.Load(), "nothing is sent")
+				require.Equal(t, before, sent.N.Load(), "nothing is sent")
 				continue
 			}
 			late := errors.Is(err, primitives.ErrLost) || which%11 == 5 && errors.Is(err, primitives.ErrNotAcquired)
@@ -112,7 +113,7 @@ func FuzzIDs(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
 	rdb := s.Client(f)
-	var sent countingHook
+	var sent CountingHook
 	rdb.AddHook(&sent)
 	permit := strings.Repeat("0123456789abcdef", 2)
 	for _, id := range []string{
@@ -132,16 +133,16 @@ func FuzzIDs(f *testing.F) {
 		client, err := primitives.New(rdb, primitives.WithClientID(id))
 		require.Equal(t, !modelUUID.MatchString(id), errors.Is(err, primitives.ErrInvalid), "%v", err)
 		if err == nil {
-			shut(client)
+			Shut(client)
 		}
-		c := newClient(t, rdb)
+		c := NewClient(t, rdb)
 		refuses := func(wrong bool, call func() error, otherwise error) {
 			t.Helper()
-			before := sent.n.Load()
+			before := sent.N.Load()
 			err := call()
 			if wrong {
 				require.ErrorIs(t, err, primitives.ErrInvalid)
-				require.Equal(t, before, sent.n.Load(), "nothing is sent")
+				require.Equal(t, before, sent.N.Load(), "nothing is sent")
 			} else {
 				require.ErrorIs(t, err, otherwise)
 			}
@@ -149,7 +150,7 @@ func FuzzIDs(f *testing.F) {
 		badOwner := id == "" || id == "mode" || strings.HasSuffix(id, ":write")
 		for _, l := range []*primitives.Lock{c.Lock("l"), c.FairLock("f"), c.RWLock("r").Reader(), c.RWLock("w").Writer()} {
 			refuses(badOwner, func() error { return l.ReleaseID(ctx, id) }, primitives.ErrNotHeld)
-			refuses(badOwner, func() error { return errOf(l.Adopt(ctx, id)) }, primitives.ErrNotHeld)
+			refuses(badOwner, func() error { return ErrOf(l.Adopt(ctx, id)) }, primitives.ErrNotHeld)
 			refuses(badOwner, func() error {
 				hold, err := l.Acquire(ctx, primitives.WithOwner(id))
 				if err != nil {
@@ -168,6 +169,6 @@ func FuzzIDs(f *testing.F) {
 		badPermits := slices.ContainsFunc(strings.Split(id, ","),
 			func(id string) bool { return !modelPermit.MatchString(id) })
 		refuses(badPermits, func() error { return p.ReleaseID(ctx, id) }, primitives.ErrNotHeld)
-		refuses(badPermits, func() error { return errOf(p.Adopt(ctx, id)) }, primitives.ErrNotHeld)
+		refuses(badPermits, func() error { return ErrOf(p.Adopt(ctx, id)) }, primitives.ErrNotHeld)
 	})
 }

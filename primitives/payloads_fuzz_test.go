@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -16,17 +17,17 @@ import (
 // payloadTarget is a primitive that a client holds, another one that waits for it, and the name's channels.
 type payloadTarget struct {
 	name    string
-	of      func(c *primitives.Client, name string) handle
+	of      func(c *primitives.Client, name string) Handle
 	channel string // its prefix
 }
 
 var payloadTargets = []payloadTarget{
-	{"lock", func(c *primitives.Client, name string) handle { return c.Lock(name) }, "redisson_lock__channel"},
-	{"fair", func(c *primitives.Client, name string) handle { return c.FairLock(name) }, "redisson_lock__channel"},
-	{"writer", func(c *primitives.Client, name string) handle { return c.RWLock(name).Writer() }, "redisson_rwlock"},
-	{"semaphore", func(c *primitives.Client, name string) handle { return c.Semaphore(name) }, "redisson_sc"},
+	{"lock", func(c *primitives.Client, name string) Handle { return c.Lock(name) }, "redisson_lock__channel"},
+	{"fair", func(c *primitives.Client, name string) Handle { return c.FairLock(name) }, "redisson_lock__channel"},
+	{"writer", func(c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() }, "redisson_rwlock"},
+	{"semaphore", func(c *primitives.Client, name string) Handle { return c.Semaphore(name) }, "redisson_sc"},
 	{
-		"permits", func(c *primitives.Client, name string) handle { return c.PermitExpirableSemaphore(name) },
+		"permits", func(c *primitives.Client, name string) Handle { return c.PermitExpirableSemaphore(name) },
 		"redisson_sc",
 	},
 }
@@ -50,20 +51,20 @@ func FuzzPayloads(f *testing.F) {
 		ctx := t.Context()
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		rdb := s.Client(t)
-		var sent countingHook
+		var sent CountingHook
 		rdb.AddHook(&sent)
-		holder, waiter := newClient(t, s.Client(t)), newClient(t, rdb)
+		holder, waiter := NewClient(t, s.Client(t)), NewClient(t, rdb)
 		switch target.name {
 		case "semaphore":
 			require.NoError(t, holder.Semaphore("x").Add(ctx, 1))
 		case "permits":
 			require.NoError(t, holder.PermitExpirableSemaphore("x").Add(ctx, 1))
 		}
-		hold := acquire(t, ctx, target.of(holder, "x"))
-		waiting := start(func() (*primitives.Hold, error) { return target.of(waiter, "x").Acquire(ctx) })
-		awaitWaiter(t, s, "{x}")
+		hold := Acquire(t, ctx, target.of(holder, "x"))
+		waiting := Start(func() (*primitives.Hold, error) { return target.of(waiter, "x").Acquire(ctx) })
+		AwaitWaiter(t, s, "{x}")
 		channels := append(redistest.Channels(t, s), target.channel+":{x}", target.channel+":{x}:"+payload)
-		before := sent.n.Load()
+		before := sent.N.Load()
 		const times = 20
 		for range times {
 			for _, channel := range channels {
@@ -72,14 +73,14 @@ func FuzzPayloads(f *testing.F) {
 			primitives.Notice(holder, payload)
 			primitives.Notice(waiter, payload)
 		}
-		requireLive(t, hold.Context())
-		release(t, hold)
-		release(t, awaitHold(t, waiting))
-		if n := sent.n.Load() - before; n > 3*times*int64(len(channels))+20 {
+		RequireLive(t, hold.Context())
+		Release(t, hold)
+		Release(t, AwaitHold(t, waiting))
+		if n := sent.N.Load() - before; n > 3*times*int64(len(channels))+20 {
 			t.Fatalf("%d commands", n)
 		}
-		shut(waiter)
-		shut(holder)
+		Shut(waiter)
+		Shut(holder)
 		for _, key := range redistest.Keys(t, s, "*") {
 			known := strings.HasPrefix(key, "redisson_unlock_latch:") || strings.HasPrefix(key, "redlatch_client:") ||
 				key == "x" && (target.name == "semaphore" || target.name == "permits")
@@ -92,8 +93,8 @@ func FuzzPayloads(f *testing.F) {
 // no more than a few.
 func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	s := redistest.Miniredis(t)
-	c := newClient(t, s.Client(t))
-	hold := acquire(t, t.Context(), c.Lock("l"))
+	c := NewClient(t, s.Client(t))
+	hold := Acquire(t, t.Context(), c.Lock("l"))
 	var ids strings.Builder
 	for i := range 16_000 {
 		ids.WriteString(strconv.FormatInt(int64(i), 36) + ",")
@@ -113,6 +114,6 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(512<<20))
 		})
 	}
-	requireLive(t, hold.Context())
-	release(t, hold)
+	RequireLive(t, hold.Context())
+	Release(t, hold)
 }

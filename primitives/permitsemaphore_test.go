@@ -13,12 +13,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
-
-// never is the score that Redisson gives a permit without a lease.
-const never = 922337203685477
 
 // permitState is a pool of permits in Redis, and the leases of its taken permits.
 type permitState struct {
@@ -32,7 +30,7 @@ type permitState struct {
 // watchPermits subscribes to the pool's channel.
 func watchPermits(t testing.TB, s *redistest.Server, key string) *permitState {
 	t.Helper()
-	state := counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}
+	state := counterState{s.Client(t), key, Subscribe(t, s, "redisson_sc:{"+key+"}")}
 	return &permitState{counterState: state, s: s, leases: "{" + key + "}:timeout"}
 }
 
@@ -56,15 +54,7 @@ func (w *permitState) taken(t testing.TB) map[string]time.Duration {
 func (w *permitState) takeForeign(t testing.TB, id string, ends int64) {
 	t.Helper()
 	require.NoError(t, w.rdb.Decr(t.Context(), w.key).Err())
-	require.NoError(t, w.rdb.ZAdd(t.Context(), w.leases, redis.Z{Score: float64(ends), Member: unhex(t, id)}).Err())
-}
-
-// unhex returns the bytes of an id.
-func unhex(t testing.TB, id string) string {
-	t.Helper()
-	raw, err := hex.DecodeString(id)
-	require.NoError(t, err)
-	return string(raw)
+	require.NoError(t, w.rdb.ZAdd(t.Context(), w.leases, redis.Z{Score: float64(ends), Member: Unhex(t, id)}).Err())
 }
 
 // foreignID returns the nth id of another client.
@@ -89,8 +79,8 @@ func TestPermitsWireFormat(t *testing.T) {
 				w := watchPermits(t, s, key)
 				w.sem = c.PermitExpirableSemaphore(key)
 				if tt.permits > 0 {
-					initPool(t, w.sem, tt.permits)
-					w.received(t)
+					InitPool(t, w.sem, tt.permits)
+					w.Received(t)
 				}
 				tt.run(t, w)
 			})
@@ -117,7 +107,7 @@ func testPermitsWireAcquire(t *testing.T, w *permitState) {
 	w.requireSteps(t, []wireStep{
 		{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
 		{"the second Init changes nothing", func() (any, error) { return sem.Init(ctx, 5) }, false, "3", ""},
-		{"Acquire 2", func() (any, error) { w.hold = acquire(t, ctx, sem, two); return nil, nil }, nil, "1", ""},
+		{"Acquire 2", func() (any, error) { w.hold = Acquire(t, ctx, sem, two); return nil, nil }, nil, "1", ""},
 		{"the ids are hexadecimal", func() (any, error) {
 			require.Regexp(t, "^[0-9a-f]{32},[0-9a-f]{32}$", w.hold.ID())
 			return nil, nil
@@ -129,7 +119,7 @@ func testPermitsWireAcquire(t *testing.T, w *permitState) {
 		{"the second is extended", w.lasts(t, id(1), time.Hour, 2), true, "1", ""},
 		{"Extend by less", extend(time.Minute), nil, "1", ""},
 		{"Extend never shortens", w.lasts(t, id(0), time.Hour, 2), true, "1", ""},
-		{"2 of 1 are refused", func() (any, error) { return nil, errOf(sem.TryAcquire(ctx, two)) },
+		{"2 of 1 are refused", func() (any, error) { return nil, ErrOf(sem.TryAcquire(ctx, two)) },
 			primitives.ErrNotAcquired, "1", ""},
 		{"Release", func() (any, error) { return nil, w.hold.Release(ctx) }, nil, "3", "3"},
 		{"none is taken", func() (any, error) { return w.taken(t), nil }, map[string]time.Duration{}, "3", ""},
@@ -139,7 +129,7 @@ func testPermitsWireAcquire(t *testing.T, w *permitState) {
 func testPermitsWireForeign(t *testing.T, w *permitState) {
 	ctx, sem := t.Context(), w.sem
 	// Redisson takes two permits: one without a lease, and one with a lease of an hour.
-	w.takeForeign(t, foreignID(1), never)
+	w.takeForeign(t, foreignID(1), Never)
 	w.takeForeign(t, foreignID(2), time.Now().Add(time.Hour).UnixMilli())
 	info, err := sem.Info(ctx)
 	require.NoError(t, err)
@@ -196,12 +186,12 @@ func testPermitsWireTTL(t *testing.T, w *permitState) {
 	ctx, sem, key := t.Context(), w.sem, w.key
 	// The leases get the TTL of the pool.
 	require.NoError(t, w.rdb.PExpire(ctx, key, time.Hour).Err())
-	hold := acquire(t, ctx, sem)
+	hold := Acquire(t, ctx, sem)
 	require.InDelta(t, time.Hour, w.rdb.PTTL(ctx, w.leases).Val(), float64(2*time.Second))
 	require.NoError(t, sem.Add(ctx, 1))
 	require.Positive(t, w.rdb.PTTL(ctx, key).Val())
 	require.NoError(t, w.rdb.Persist(ctx, key).Err())
-	second := acquire(t, ctx, sem)
+	second := Acquire(t, ctx, sem)
 	require.Equal(t, time.Duration(-1), w.rdb.PTTL(ctx, w.leases).Val())
 	require.NoError(t, second.Release(ctx))
 	require.NoError(t, hold.Release(ctx))
@@ -213,27 +203,27 @@ func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
-		sem := newClient(t, s.Client(t)).PermitExpirableSemaphore(key)
+		sem := NewClient(t, s.Client(t)).PermitExpirableSemaphore(key)
 		w := watchPermits(t, s, key)
 		calls := map[string]func() error{
-			"init":   func() error { return errOf(sem.Init(ctx, 3)) },
+			"init":   func() error { return ErrOf(sem.Init(ctx, 3)) },
 			"add":    func() error { return sem.Add(ctx, 3) },
 			"resize": func() error { return sem.Resize(ctx, 3) },
 		}
 		for name, create := range calls {
 			t.Run(name, func(t *testing.T) {
-				require.NoError(t, errOf(sem.Delete(ctx)))
-				initPool(t, sem, 3)
+				require.NoError(t, ErrOf(sem.Delete(ctx)))
+				InitPool(t, sem, 3)
 				hold := make([]*primitives.Hold, 3)
 				for i := range hold {
-					hold[i] = acquire(t, ctx, sem)
+					hold[i] = Acquire(t, ctx, sem)
 				}
 				require.NoError(t, w.rdb.Del(ctx, key).Err())
-				w.received(t)
+				w.Received(t)
 				require.ErrorIs(t, hold[0].Check(ctx), primitives.ErrLost)
 				require.ErrorIs(t, hold[1].Release(ctx), primitives.ErrLost)
 				require.ErrorIs(t, hold[2].Extend(ctx, time.Minute), primitives.ErrLost)
-				requireEnds(t, hold[0].Context(), primitives.ErrLost)
+				RequireEnds(t, hold[0].Context(), primitives.ErrLost)
 				w.requireStep(t, "")
 				info, err := sem.Info(ctx)
 				require.NoError(t, err)
@@ -248,17 +238,17 @@ func TestPermitsOfADeletedPoolAreLost(t *testing.T) {
 
 func TestPermitsRejectInvalidArguments(t *testing.T) {
 	s := redistest.Miniredis(t)
-	sem := newClient(t, s.Client(t)).PermitExpirableSemaphore("n")
+	sem := NewClient(t, s.Client(t)).PermitExpirableSemaphore("n")
 	rows := map[string]func(ctx context.Context) error{
 		"resize below 0": func(ctx context.Context) error { return sem.Resize(ctx, -1) },
 		"too many permits": func(ctx context.Context) error {
-			return errOf(sem.Acquire(ctx, primitives.WithPermits(100_001)))
+			return ErrOf(sem.Acquire(ctx, primitives.WithPermits(100_001)))
 		},
 	}
 	for name, id := range map[string]string{"no id": "", "no hex": strings.Repeat("x", 32), "short": "abcd",
 		"long": strings.Repeat("ab", 17), "comma": foreignID(1) + ","} {
 		rows["release "+name] = func(ctx context.Context) error { return sem.ReleaseID(ctx, id) }
-		rows["adopt "+name] = func(ctx context.Context) error { return errOf(sem.Adopt(ctx, id)) }
+		rows["adopt "+name] = func(ctx context.Context) error { return ErrOf(sem.Adopt(ctx, id)) }
 	}
 	for name, do := range rows {
 		t.Run(name, func(t *testing.T) { require.ErrorIs(t, do(t.Context()), primitives.ErrInvalid) })
@@ -275,17 +265,17 @@ var permitCases = []struct {
 	call func(t *testing.T, w *permitState) error
 }{
 	{"Adopt takes the permits from their holder", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
-		adopted, err := newClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key).Adopt(t.Context(), w.hold.ID())
+		adopted, err := NewClient(t, w.s.Client(t)).PermitExpirableSemaphore(w.key).Adopt(t.Context(), w.hold.ID())
 		require.NoError(t, err)
 		require.Equal(t, 1, adopted.Depth())
 		require.ErrorIs(t, w.hold.Check(t.Context()), primitives.ErrLost)
-		requireEnds(t, w.hold.Context(), primitives.ErrLost)
+		RequireEnds(t, w.hold.Context(), primitives.ErrLost)
 		require.NoError(t, adopted.Check(t.Context()))
 		return w.hold.Release(t.Context())
 	}},
 	{"Detach leaves the permits taken", primitives.ErrReleased, 2, func(t *testing.T, w *permitState) error {
 		require.Equal(t, w.hold.ID(), w.hold.Detach())
-		requireEnds(t, w.hold.Context(), primitives.ErrReleased)
+		RequireEnds(t, w.hold.Context(), primitives.ErrReleased)
 		return w.hold.Release(t.Context())
 	}},
 	{"ReleaseID frees the permits of a detached hold", nil, 4, func(t *testing.T, w *permitState) error {
@@ -296,11 +286,11 @@ var permitCases = []struct {
 		return w.hold.Release(t.Context())
 	}},
 	{"permits come back when their lease ends", primitives.ErrLost, 2, func(t *testing.T, w *permitState) error {
-		leased := acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(brief))
-		requireEnds(t, leased.Context(), primitives.ErrLost)
+		leased := Acquire(t, t.Context(), w.sem, primitives.WithPermits(2), primitives.WithLease(Brief))
+		RequireEnds(t, leased.Context(), primitives.ErrLost)
 		lost := leased.Release(t.Context())
-		next := acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
-		release(t, next)
+		next := Acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
+		Release(t, next)
 		return lost
 	}},
 }
@@ -312,11 +302,11 @@ func TestPermitHolds(t *testing.T) {
 			t.Parallel()
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				w := watchPermits(t, s, redistest.Name(t))
-				w.sem = newClient(t, s.Client(t)).PermitExpirableSemaphore(w.key)
-				initPool(t, w.sem, 4)
-				w.hold = acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
+				w.sem = NewClient(t, s.Client(t)).PermitExpirableSemaphore(w.key)
+				InitPool(t, w.sem, 4)
+				w.hold = Acquire(t, t.Context(), w.sem, primitives.WithPermits(2))
 				require.ErrorIs(t, tt.call(t, w), tt.want)
-				require.Equal(t, tt.left, available(t, w.rdb, w.key))
+				require.Equal(t, tt.left, Available(t, w.rdb, w.key))
 			})
 		})
 	}
@@ -328,16 +318,16 @@ func TestPermitWaiterWakesWhenALeaseEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		c := newClient(t, redistest.Embedded(t).Client(t))
+		c := NewClient(t, redistest.Embedded(t).Client(t))
 		sem := c.PermitExpirableSemaphore("n")
-		initPool(t, sem, 2)
-		require.NoError(t, errOf(sem.Acquire(ctx)))
-		require.NoError(t, errOf(sem.Acquire(ctx, primitives.WithLease(300*time.Millisecond))))
+		InitPool(t, sem, 2)
+		require.NoError(t, ErrOf(sem.Acquire(ctx)))
+		require.NoError(t, ErrOf(sem.Acquire(ctx, primitives.WithLease(300*time.Millisecond))))
 		began := time.Now()
-		hold := acquire(t, ctx, sem)
+		hold := Acquire(t, ctx, sem)
 		require.InDelta(t, 302*time.Millisecond, time.Since(began), float64(3*time.Millisecond))
 		require.NoError(t, hold.Release(ctx))
-		shut(c)
+		Shut(c)
 	})
 }
 
@@ -347,12 +337,12 @@ func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
 	const many = 10_000
 	s := redistest.Redis(t)
 	ctx, key := t.Context(), redistest.Name(t)
-	sem := newClient(t, s.Client(t)).PermitExpirableSemaphore(key)
+	sem := NewClient(t, s.Client(t)).PermitExpirableSemaphore(key)
 	w := watchPermits(t, s, key)
-	initPool(t, sem, 0)
+	InitPool(t, sem, 0)
 	members := make([]redis.Z, many)
 	for i := range members {
-		members[i] = redis.Z{Score: float64(i + 1), Member: unhex(t, foreignID(i))}
+		members[i] = redis.Z{Score: float64(i + 1), Member: Unhex(t, foreignID(i))}
 	}
 	require.NoError(t, w.rdb.ZAdd(ctx, w.leases, members...).Err())
 	info, err := sem.Info(ctx)
@@ -360,15 +350,15 @@ func TestPermitsCollectExpiredOnesInSlices(t *testing.T) {
 	require.Equal(t, many, info.Available)
 	one, err := sem.TryAcquire(ctx)
 	require.NoError(t, err)
-	require.Equal(t, 999, available(t, w.rdb, key), "one slice of 1,000")
+	require.Equal(t, 999, Available(t, w.rdb, key), "one slice of 1,000")
 	began := time.Now()
 	all, err := sem.TryAcquire(ctx, primitives.WithPermits(many-1))
 	require.NoError(t, err)
 	t.Log("10,000 permits collected and acquired in", time.Since(began))
 	require.Len(t, w.taken(t), many)
-	require.Equal(t, 0, available(t, w.rdb, key))
+	require.Equal(t, 0, Available(t, w.rdb, key))
 	require.NoError(t, all.Extend(ctx, time.Minute))
 	require.NoError(t, all.Release(ctx))
 	require.NoError(t, one.Release(ctx))
-	require.Equal(t, many, available(t, w.rdb, key))
+	require.Equal(t, many, Available(t, w.rdb, key))
 }

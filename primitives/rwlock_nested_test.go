@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -43,16 +44,16 @@ func TestRWLockNestedReadTakesItsLeaseWithIt(t *testing.T) {
 		{"outer lease expired", lease(10 * s), lease(60 * s), 20 * s, 0, false, -2, -2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, x *rwTest) { testNestedRead(t, x, tt) })
+			InBubble(t, func(t *testing.T, x *RWTest) { testNestedRead(t, x, tt) })
 		})
 	}
-	t.Run("a detached hold keeps its lease", func(t *testing.T) { inBubble(t, testNestedReadDetached) })
-	t.Run("other readers keep their leases", func(t *testing.T) { inBubble(t, testNestedReadBesideOthers) })
+	t.Run("a detached hold keeps its lease", func(t *testing.T) { InBubble(t, testNestedReadDetached) })
+	t.Run("other readers keep their leases", func(t *testing.T) { InBubble(t, testNestedReadBesideOthers) })
 }
 
-func testNestedRead(t *testing.T, x *rwTest, tt nestedReadCase) {
-	outer := acquire(t, t.Context(), x.rw.Reader(), tt.outer)
-	inner := acquire(t, outer.Context(), x.rw.Reader(), tt.inner)
+func testNestedRead(t *testing.T, x *RWTest, tt nestedReadCase) {
+	outer := Acquire(t, t.Context(), x.Rw.Reader(), tt.outer)
+	inner := Acquire(t, outer.Context(), x.Rw.Reader(), tt.inner)
 	time.Sleep(tt.pause)
 	synctest.Wait()
 	first, last := inner, outer
@@ -62,9 +63,9 @@ func testNestedRead(t *testing.T, x *rwTest, tt nestedReadCase) {
 	if tt.extend > 0 {
 		require.NoError(t, outer.Extend(t.Context(), tt.extend))
 	}
-	release(t, first)
-	for _, key := range []string{x.name, x.timeoutKey(outer.ID(), 1)} {
-		left := x.rdb.PTTL(t.Context(), key).Val()
+	Release(t, first)
+	for _, key := range []string{x.Name, x.TimeoutKey(outer.ID(), 1)} {
+		left := x.Rdb.PTTL(t.Context(), key).Val()
 		require.GreaterOrEqual(t, left, tt.low)
 		require.LessOrEqual(t, left, tt.high)
 		if left > 0 {
@@ -79,29 +80,29 @@ func testNestedRead(t *testing.T, x *rwTest, tt nestedReadCase) {
 	}
 	require.NoError(t, last.Check(t.Context()))
 	synctest.Wait()
-	next := acquire(t, context.WithoutCancel(last.Context()), x.rw.Reader(), primitives.WithWatchdog(time.Second))
-	require.LessOrEqual(t, time.Until(next.ValidUntil()), x.ttl(t), "nor a lease that was shortened")
-	release(t, next)
-	release(t, last)
-	requireNothingLeft(t, x)
+	next := Acquire(t, context.WithoutCancel(last.Context()), x.Rw.Reader(), primitives.WithWatchdog(time.Second))
+	require.LessOrEqual(t, time.Until(next.ValidUntil()), x.Ttl(t), "nor a lease that was shortened")
+	Release(t, next)
+	Release(t, last)
+	RequireNothingLeft(t, x)
 }
 
-func testNestedReadDetached(t *testing.T, x *rwTest) {
-	outer := acquire(t, t.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
-	middle := acquire(t, outer.Context(), x.rw.Reader(), primitives.WithLease(40*time.Second))
-	inner := acquire(t, middle.Context(), x.rw.Reader(), primitives.WithLease(60*time.Second))
+func testNestedReadDetached(t *testing.T, x *RWTest) {
+	outer := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
+	middle := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(40*time.Second))
+	inner := Acquire(t, middle.Context(), x.Rw.Reader(), primitives.WithLease(60*time.Second))
 	middle.Detach()
-	release(t, inner)
-	require.GreaterOrEqual(t, x.rdb.PTTL(t.Context(), x.name).Val(), 40*time.Second)
+	Release(t, inner)
+	require.GreaterOrEqual(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 40*time.Second)
 }
 
-func testNestedReadBesideOthers(t *testing.T, x *rwTest) {
-	other := acquire(t, t.Context(), x.other(t).Reader(), primitives.WithLease(30*time.Second))
-	outer := acquire(t, t.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
-	release(t, acquire(t, outer.Context(), x.rw.Reader(), primitives.WithLease(60*time.Second)))
-	require.Equal(t, 30*time.Second, x.rdb.PTTL(t.Context(), x.name).Val())
-	require.Equal(t, 10*time.Second, x.rdb.PTTL(t.Context(), x.timeoutKey(outer.ID(), 1)).Val())
-	require.Equal(t, 30*time.Second, x.rdb.PTTL(t.Context(), x.timeoutKey(other.ID(), 1)).Val())
+func testNestedReadBesideOthers(t *testing.T, x *RWTest) {
+	other := Acquire(t, t.Context(), x.Other(t).Reader(), primitives.WithLease(30*time.Second))
+	outer := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
+	Release(t, Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(60*time.Second)))
+	require.Equal(t, 30*time.Second, x.Rdb.PTTL(t.Context(), x.Name).Val())
+	require.Equal(t, 10*time.Second, x.Rdb.PTTL(t.Context(), x.TimeoutKey(outer.ID(), 1)).Val())
+	require.Equal(t, 30*time.Second, x.Rdb.PTTL(t.Context(), x.TimeoutKey(other.ID(), 1)).Val())
 }
 
 // TestRWLockLateCopyOfANestedReleaseFreesNothing (C16) executes a nested release again after the
@@ -110,28 +111,28 @@ func TestRWLockLateCopyOfANestedReleaseFreesNothing(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
-		x := onRWNamed(t, s, p.Client(t), redistest.Name(t))
+		x := OnRWNamed(t, s, p.Client(t), redistest.Name(t))
 		lease := primitives.WithLease
-		outer := acquire(t, t.Context(), x.rw.Reader(), lease(10*time.Second))
-		inner := acquire(t, outer.Context(), x.rw.Reader(), lease(time.Minute))
+		outer := Acquire(t, t.Context(), x.Rw.Reader(), lease(10*time.Second))
+		inner := Acquire(t, outer.Context(), x.Rw.Reader(), lease(time.Minute))
 		p.Record()
-		release(t, inner)
+		Release(t, inner)
 		var copied []any
 		for _, command := range p.Commands() {
-			if script(command.Args) {
+			if Script(command.Args) {
 				for _, arg := range command.Args {
 					copied = append(copied, arg)
 				}
 			}
 		}
-		again := acquire(t, outer.Context(), x.rw.Reader(), lease(time.Minute))
-		require.Equal(t, int64(1), x.rdb.Do(t.Context(), copied...).Val())
-		require.Equal(t, "2", fields(t, s, x.name)[outer.ID()])
-		require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 50*time.Second)
-		release(t, again)
-		require.LessOrEqual(t, x.rdb.PTTL(t.Context(), x.name).Val(), 10*time.Second)
-		release(t, outer)
-		requireNothingLeft(t, x)
+		again := Acquire(t, outer.Context(), x.Rw.Reader(), lease(time.Minute))
+		require.Equal(t, int64(1), x.Rdb.Do(t.Context(), copied...).Val())
+		require.Equal(t, "2", Fields(t, s, x.Name)[outer.ID()])
+		require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 50*time.Second)
+		Release(t, again)
+		require.LessOrEqual(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 10*time.Second)
+		Release(t, outer)
+		RequireNothingLeft(t, x)
 	})
 }
 
@@ -141,46 +142,46 @@ func TestRWLockReleaseDoesNotUndoAConcurrentExtend(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
-		x := onRWNamed(t, s, p.Client(t), redistest.Name(t))
-		outer := acquire(t, t.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
+		x := OnRWNamed(t, s, p.Client(t), redistest.Name(t))
+		outer := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
 		for range redistest.Scaled(s, 60) {
-			inner := acquire(t, outer.Context(), x.rw.Reader(), primitives.WithLease(time.Minute))
-			released := start(func() (*primitives.Hold, error) { return nil, inner.Release(context.Background()) })
+			inner := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(time.Minute))
+			released := Start(func() (*primitives.Hold, error) { return nil, inner.Release(context.Background()) })
 			require.NoError(t, outer.Extend(t.Context(), 20*time.Second))
-			require.NoError(t, await(t, released).err)
-			left := x.rdb.PTTL(t.Context(), x.name).Val()
+			require.NoError(t, Await(t, released).Err)
+			left := x.Rdb.PTTL(t.Context(), x.Name).Val()
 			require.GreaterOrEqual(t, left+time.Millisecond, time.Until(outer.ValidUntil()))
 		}
 		// Hold back the reply to the release while Extend runs.
-		inner := acquire(t, outer.Context(), x.rw.Reader(), primitives.WithLease(time.Minute))
-		deliver := p.HoldReplies(script)
-		released := start(func() (*primitives.Hold, error) { return nil, inner.Release(context.Background()) })
-		redistest.WaitFor(t, soon, func() bool { return p.Held() == 1 }, "the release is executed")
-		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, errTest)
+		inner := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(time.Minute))
+		deliver := p.HoldReplies(Script)
+		released := Start(func() (*primitives.Hold, error) { return nil, inner.Release(context.Background()) })
+		redistest.WaitFor(t, Soon, func() bool { return p.Held() == 1 }, "the release is executed")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 50*time.Millisecond, ErrTest)
 		defer cancel()
-		require.ErrorIs(t, outer.Extend(ctx, 30*time.Second), errTest)
+		require.ErrorIs(t, outer.Extend(ctx, 30*time.Second), ErrTest)
 		require.Equal(t, 1, p.Held(), "Extend sends nothing while the effect of the release is unknown")
 		deliver()
-		require.NoError(t, await(t, released).err)
+		require.NoError(t, Await(t, released).Err)
 		require.NoError(t, outer.Extend(t.Context(), 30*time.Second))
-		require.Greater(t, x.rdb.PTTL(t.Context(), x.name).Val(), 25*time.Second)
-		release(t, outer)
-		requireNothingLeft(t, x)
+		require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 25*time.Second)
+		Release(t, outer)
+		RequireNothingLeft(t, x)
 	})
 }
 
 func TestRWLockInfoOfALockWithoutExpiry(t *testing.T) {
 	t.Parallel()
-	eachRW(t, func(t *testing.T, x *rwTest) {
-		for _, side := range x.rwSides() {
-			hold := acquire(t, t.Context(), side.lock, primitives.WithLease(time.Minute))
-			require.NoError(t, x.rdb.Persist(t.Context(), x.name).Err())
-			info, err := side.lock.Info(t.Context())
+	EachRW(t, func(t *testing.T, x *RWTest) {
+		for _, side := range x.RwSides() {
+			hold := Acquire(t, t.Context(), side.Lock, primitives.WithLease(time.Minute))
+			require.NoError(t, x.Rdb.Persist(t.Context(), x.Name).Err())
+			info, err := side.Lock.Info(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, time.Duration(-1), info.TTL)
 			require.Len(t, info.Holders, 1)
-			release(t, hold)
-			info, err = side.lock.Info(t.Context())
+			Release(t, hold)
+			info, err = side.Lock.Info(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, info.TTL)
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -24,7 +25,7 @@ type rwOptions = []primitives.Option
 // rwAdmissionCase is a state of the lock, and the result of one attempt to acquire each side.
 type rwAdmissionCase struct {
 	name        string
-	setUp       func(t *testing.T, x *rwTest) (context.Context, rwOptions) // returns the arguments
+	setUp       func(t *testing.T, x *RWTest) (context.Context, rwOptions) // returns the arguments
 	read, write error
 }
 
@@ -36,49 +37,49 @@ var (
 )
 
 func rwAdmissionCases() []rwAdmissionCase {
-	plain := func(f func(t *testing.T, x *rwTest)) func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-		return func(t *testing.T, x *rwTest) (context.Context, rwOptions) { f(t, x); return t.Context(), nil }
+	plain := func(f func(t *testing.T, x *RWTest)) func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+		return func(t *testing.T, x *RWTest) (context.Context, rwOptions) { f(t, x); return t.Context(), nil }
 	}
 	return []rwAdmissionCase{
-		{"free", plain(func(*testing.T, *rwTest) {}), rwYes, rwYes},
-		{"a reader", plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.rw.Reader()) }), rwYes, rwNo},
-		{"two readers", plain(func(t *testing.T, x *rwTest) {
-			acquire(t, t.Context(), x.rw.Reader())
-			acquire(t, t.Context(), x.other(t).Reader())
+		{"free", plain(func(*testing.T, *RWTest) {}), rwYes, rwYes},
+		{"a reader", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.Rw.Reader()) }), rwYes, rwNo},
+		{"two readers", plain(func(t *testing.T, x *RWTest) {
+			Acquire(t, t.Context(), x.Rw.Reader())
+			Acquire(t, t.Context(), x.Other(t).Reader())
 		}), rwYes, rwNo},
-		{"a writer", plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.rw.Writer()) }), rwNo, rwNo},
-		{"a writer of another client", plain(func(t *testing.T, x *rwTest) {
-			acquire(t, t.Context(), x.other(t).Writer())
+		{"a writer", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.Rw.Writer()) }), rwNo, rwNo},
+		{"a writer of another client", plain(func(t *testing.T, x *RWTest) {
+			Acquire(t, t.Context(), x.Other(t).Writer())
 		}), rwNo, rwNo},
-		{"a writer that also reads", plain(func(t *testing.T, x *rwTest) {
-			acquire(t, acquire(t, t.Context(), x.rw.Writer()).Context(), x.rw.Reader())
+		{"a writer that also reads", plain(func(t *testing.T, x *RWTest) {
+			Acquire(t, Acquire(t, t.Context(), x.Rw.Writer()).Context(), x.Rw.Reader())
 		}), rwNo, rwNo},
-		{"a writer downgraded to a reader", plain(func(t *testing.T, x *rwTest) {
-			w := acquire(t, t.Context(), x.rw.Writer())
-			acquire(t, w.Context(), x.rw.Reader())
-			release(t, w)
+		{"a writer downgraded to a reader", plain(func(t *testing.T, x *RWTest) {
+			w := Acquire(t, t.Context(), x.Rw.Writer())
+			Acquire(t, w.Context(), x.Rw.Reader())
+			Release(t, w)
 		}), rwYes, rwNo},
-		{"ctx carries a read hold", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			return acquire(t, t.Context(), x.rw.Reader()).Context(), nil
+		{"ctx carries a read hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			return Acquire(t, t.Context(), x.Rw.Reader()).Context(), nil
 		}, rwYes, rwDeadlock},
-		{"ctx carries a read hold nested in a write hold", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			return acquire(t, acquire(t, t.Context(), x.rw.Writer()).Context(), x.rw.Reader()).Context(), nil
+		{"ctx carries a read hold nested in a write hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			return Acquire(t, Acquire(t, t.Context(), x.Rw.Writer()).Context(), x.Rw.Reader()).Context(), nil
 		}, rwYes, rwYes},
-		{"ctx carries a write hold", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			return acquire(t, t.Context(), x.rw.Writer()).Context(), nil
+		{"ctx carries a write hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			return Acquire(t, t.Context(), x.Rw.Writer()).Context(), nil
 		}, rwYes, rwYes},
-		{"ctx carries a released read hold", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			r := acquire(t, t.Context(), x.rw.Reader())
-			release(t, r)
+		{"ctx carries a released read hold", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			r := Acquire(t, t.Context(), x.Rw.Reader())
+			Release(t, r)
 			return context.WithoutCancel(r.Context()), nil
 		}, rwYes, rwYes},
-		{"a Redisson reader", plain(func(t *testing.T, x *rwTest) {
-			require.True(t, x.redisson(1).readLock(t, time.Minute))
+		{"a Redisson reader", plain(func(t *testing.T, x *RWTest) {
+			require.True(t, x.Redisson(1).ReadLock(t, time.Minute))
 		}), rwYes, rwNo},
-		{"a Redisson writer", plain(func(t *testing.T, x *rwTest) {
-			require.True(t, x.redisson(1).writeLock(t, time.Minute))
+		{"a Redisson writer", plain(func(t *testing.T, x *RWTest) {
+			require.True(t, x.Redisson(1).WriteLock(t, time.Minute))
 		}), rwNo, rwNo},
-		{"a plain lock", plain(func(t *testing.T, x *rwTest) { acquire(t, t.Context(), x.c.Lock(x.name)) }), rwNo, rwNo},
+		{"a plain lock", plain(func(t *testing.T, x *RWTest) { Acquire(t, t.Context(), x.C.Lock(x.Name)) }), rwNo, rwNo},
 	}
 }
 
@@ -86,35 +87,35 @@ func rwAdmissionCases() []rwAdmissionCase {
 func rwOwnerAdmissionCases() []rwAdmissionCase {
 	owner := primitives.WithOwner("owner")
 	return []rwAdmissionCase{
-		{"the owner reads", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			acquire(t, t.Context(), x.other(t).Reader(), owner)
+		{"the owner reads", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			Acquire(t, t.Context(), x.Other(t).Reader(), owner)
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwDeadlock},
-		{"the owner and another reader", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			acquire(t, t.Context(), x.other(t).Reader(), owner)
-			acquire(t, t.Context(), x.rw.Reader())
+		{"the owner and another reader", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			Acquire(t, t.Context(), x.Other(t).Reader(), owner)
+			Acquire(t, t.Context(), x.Rw.Reader())
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwDeadlock},
-		{"an expired read of the owner, another reader", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			acquire(t, t.Context(), x.rw.Reader())
-			require.NoError(t, x.rdb.HSet(t.Context(), x.name, "owner", 1).Err())
+		{"an expired read of the owner, another reader", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			Acquire(t, t.Context(), x.Rw.Reader())
+			require.NoError(t, x.Rdb.HSet(t.Context(), x.Name, "owner", 1).Err())
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwNo},
-		{"the owner writes", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			acquire(t, t.Context(), x.other(t).Writer(), owner)
+		{"the owner writes", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			Acquire(t, t.Context(), x.Other(t).Writer(), owner)
 			return t.Context(), rwOptions{owner}
 		}, rwYes, rwYes},
-		{"another owner writes", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			acquire(t, t.Context(), x.other(t).Writer(), owner)
+		{"another owner writes", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			Acquire(t, t.Context(), x.Other(t).Writer(), owner)
 			return t.Context(), rwOptions{primitives.WithOwner("another")}
 		}, rwNo, rwNo},
-		{"the owner is a Redisson thread that writes", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			require.True(t, x.redisson(1).writeLock(t, time.Minute))
-			return t.Context(), rwOptions{primitives.WithOwner(x.redisson(1).id)}
+		{"the owner is a Redisson thread that writes", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			require.True(t, x.Redisson(1).WriteLock(t, time.Minute))
+			return t.Context(), rwOptions{primitives.WithOwner(x.Redisson(1).Id)}
 		}, rwYes, rwYes},
-		{"the owner is a Redisson thread that reads", func(t *testing.T, x *rwTest) (context.Context, rwOptions) {
-			require.True(t, x.redisson(1).readLock(t, time.Minute))
-			return t.Context(), rwOptions{primitives.WithOwner(x.redisson(1).id)}
+		{"the owner is a Redisson thread that reads", func(t *testing.T, x *RWTest) (context.Context, rwOptions) {
+			require.True(t, x.Redisson(1).ReadLock(t, time.Minute))
+			return t.Context(), rwOptions{primitives.WithOwner(x.Redisson(1).Id)}
 		}, rwYes, rwDeadlock},
 	}
 }
@@ -125,29 +126,29 @@ func TestRWLockAdmission(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				for side, want := range map[string]error{"read": tt.read, "write": tt.write} {
-					t.Run(side, func(t *testing.T) { testRWAdmission(t, onRW(t, s), tt, side, want) })
+					t.Run(side, func(t *testing.T) { testRWAdmission(t, OnRW(t, s), tt, side, want) })
 				}
 			})
 		})
 	}
 }
 
-func testRWAdmission(t *testing.T, x *rwTest, tt rwAdmissionCase, side string, want error) {
+func testRWAdmission(t *testing.T, x *RWTest, tt rwAdmissionCase, side string, want error) {
 	ctx, opts := tt.setUp(t, x)
-	l := x.rw.Reader()
+	l := x.Rw.Reader()
 	if side == "write" {
-		l = x.rw.Writer()
+		l = x.Rw.Writer()
 	}
 	hold, err := l.TryAcquire(ctx, opts...)
 	require.ErrorIs(t, err, want)
 	if hold != nil {
-		release(t, hold)
+		Release(t, hold)
 	}
 	if errors.Is(want, primitives.ErrDeadlock) {
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-		require.ErrorIs(t, errOf(l.Acquire(ctx, opts...)), primitives.ErrDeadlock, "Acquire does not wait for itself")
+		require.ErrorIs(t, ErrOf(l.Acquire(ctx, opts...)), primitives.ErrDeadlock, "Acquire does not wait for itself")
 	}
-	_, err = x.s.Client(t).Get(t.Context(), "redlatch_rwlock_claim:{"+x.name+"}").Result()
+	_, err = x.S.Client(t).Get(t.Context(), "redlatch_rwlock_claim:{"+x.Name+"}").Result()
 	require.ErrorIs(t, err, redis.Nil, "TryAcquire claims nothing")
 }
 
@@ -162,7 +163,7 @@ func TestRWLockWritersRunAlone(t *testing.T) {
 		var inside, readers, most atomic.Int64
 		var wg sync.WaitGroup
 		for i := range 16 {
-			rw := newClient(t, s.Client(t)).RWLock(name)
+			rw := NewClient(t, s.Client(t)).RWLock(name)
 			for j := range times {
 				if (i+j)%4 == 0 {
 					written++
@@ -201,7 +202,7 @@ func TestRWLockWritersRunAlone(t *testing.T) {
 		wg.Wait()
 		require.Equal(t, written, n)
 		require.Greater(t, most.Load(), int64(1), "readers run concurrently")
-		requireClean(t, s, name)
+		RequireClean(t, s, name)
 	})
 }
 
@@ -214,7 +215,7 @@ func TestRWLockWriterIsNotStarved(t *testing.T) {
 		var wg sync.WaitGroup
 		var reads atomic.Int64
 		for range 4 {
-			reader := newClient(t, s.Client(t)).RWLock(name).Reader()
+			reader := NewClient(t, s.Client(t)).RWLock(name).Reader()
 			for range 3 {
 				wg.Go(func() {
 					for ctx.Err() == nil {
@@ -227,20 +228,20 @@ func TestRWLockWriterIsNotStarved(t *testing.T) {
 				})
 			}
 		}
-		redistest.WaitFor(t, soon, func() bool { return reads.Load() > 12 }, "readers run")
-		writer := newClient(t, s.Client(t)).RWLock(name).Writer()
+		redistest.WaitFor(t, Soon, func() bool { return reads.Load() > 12 }, "readers run")
+		writer := NewClient(t, s.Client(t)).RWLock(name).Writer()
 		for range 5 {
 			began, before := time.Now(), reads.Load()
 			// Without a claim the writer would never find the lock free.
-			hold := acquire(t, t.Context(), writer, primitives.WithWait(soon))
+			hold := Acquire(t, t.Context(), writer, primitives.WithWait(Soon))
 			t.Logf("acquired after %v and %d readers", time.Since(began), reads.Load()-before)
-			release(t, hold)
+			Release(t, hold)
 			before = reads.Load()
-			redistest.WaitFor(t, soon, func() bool { return reads.Load() > before+12 }, "readers run again")
+			redistest.WaitFor(t, Soon, func() bool { return reads.Load() > before+12 }, "readers run again")
 		}
 		cancel()
 		wg.Wait()
-		requireClean(t, s, name)
+		RequireClean(t, s, name)
 	})
 }
 
@@ -250,27 +251,27 @@ func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, downgrade := range []bool{false, true} {
-			x := onRW(t, s)
-			w := acquire(t, t.Context(), x.rw.Writer())
+			x := OnRW(t, s)
+			w := Acquire(t, t.Context(), x.Rw.Writer())
 			if downgrade {
-				acquire(t, w.Context(), x.rw.Reader())
+				Acquire(t, w.Context(), x.Rw.Reader())
 			}
-			var waiting []<-chan result
+			var waiting []<-chan Result
 			for range 4 {
-				c := newClient(t, s.Client(t))
-				reader := c.RWLock(x.name).Reader()
+				c := NewClient(t, s.Client(t))
+				reader := c.RWLock(x.Name).Reader()
 				for range 5 {
-					waiting = append(waiting, start(func() (*primitives.Hold, error) { return reader.Acquire(t.Context()) }))
+					waiting = append(waiting, Start(func() (*primitives.Hold, error) { return reader.Acquire(t.Context()) }))
 				}
-				awaitLocalWaiters(t, c, 5)
+				AwaitWaiters(t, c, 5)
 			}
-			x.awaitWaiter(t)
+			x.AwaitWaiter(t)
 			released := time.Now()
-			release(t, w)
+			Release(t, w)
 			for _, c := range waiting {
-				got := await(t, c)
-				require.NoError(t, got.err)
-				require.Less(t, got.at.Sub(released), slowPoll)
+				got := Await(t, c)
+				require.NoError(t, got.Err)
+				require.Less(t, got.At.Sub(released), SlowPoll)
 			}
 		}
 	})
@@ -282,20 +283,20 @@ func TestRWLockWaitersPollWhenMessagesAreLost(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
 		p.DropMessages(true)
-		x := onRWNamed(t, s, p.Client(t), redistest.Name(t))
-		other := x.other(t)
+		x := OnRWNamed(t, s, p.Client(t), redistest.Name(t))
+		other := x.Other(t)
 		for _, tt := range []struct{ first, then *primitives.Lock }{
-			{other.Writer(), x.rw.Reader()}, {other.Reader(), x.rw.Writer()}, {other.Writer(), x.rw.Writer()},
+			{other.Writer(), x.Rw.Reader()}, {other.Reader(), x.Rw.Writer()}, {other.Writer(), x.Rw.Writer()},
 		} {
-			hold := acquire(t, t.Context(), tt.first)
-			waiting := start(func() (*primitives.Hold, error) { return tt.then.Acquire(t.Context()) })
-			x.awaitWaiter(t)
+			hold := Acquire(t, t.Context(), tt.first)
+			waiting := Start(func() (*primitives.Hold, error) { return tt.then.Acquire(t.Context()) })
+			x.AwaitWaiter(t)
 			released := time.Now()
-			release(t, hold)
-			got := await(t, waiting)
-			require.NoError(t, got.err)
-			require.Less(t, got.at.Sub(released), slowPoll)
-			release(t, got.hold)
+			Release(t, hold)
+			got := Await(t, waiting)
+			require.NoError(t, got.Err)
+			require.Less(t, got.At.Sub(released), SlowPoll)
+			Release(t, got.Hold)
 		}
 	})
 }
@@ -303,23 +304,23 @@ func TestRWLockWaitersPollWhenMessagesAreLost(t *testing.T) {
 // TestRWLockNestedReadersShareAndNestedWritersExclude nests siblings under one hold.
 func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 	t.Parallel()
-	eachRW(t, func(t *testing.T, x *rwTest) {
-		r := acquire(t, t.Context(), x.rw.Reader())
-		siblings := []*primitives.Hold{acquire(t, r.Context(), x.rw.Reader()), acquire(t, r.Context(), x.rw.Reader())}
-		require.Equal(t, "3", fields(t, x.s, x.name)[r.ID()])
-		release(t, r)
-		release(t, siblings[0])
-		release(t, siblings[1])
-		w := acquire(t, t.Context(), x.rw.Writer())
-		first := acquire(t, w.Context(), x.rw.Writer())
-		require.ErrorIs(t, errOf(x.rw.Writer().TryAcquire(w.Context())), primitives.ErrNotAcquired)
+	EachRW(t, func(t *testing.T, x *RWTest) {
+		r := Acquire(t, t.Context(), x.Rw.Reader())
+		siblings := []*primitives.Hold{Acquire(t, r.Context(), x.Rw.Reader()), Acquire(t, r.Context(), x.Rw.Reader())}
+		require.Equal(t, "3", Fields(t, x.S, x.Name)[r.ID()])
+		Release(t, r)
+		Release(t, siblings[0])
+		Release(t, siblings[1])
+		w := Acquire(t, t.Context(), x.Rw.Writer())
+		first := Acquire(t, w.Context(), x.Rw.Writer())
+		require.ErrorIs(t, ErrOf(x.Rw.Writer().TryAcquire(w.Context())), primitives.ErrNotAcquired)
 		for range 2 {
-			release(t, acquire(t, first.Context(), x.rw.Reader()))
+			Release(t, Acquire(t, first.Context(), x.Rw.Reader()))
 		}
-		require.ErrorIs(t, errOf(x.rw.Reader().Acquire(w.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
-		release(t, first)
-		release(t, w)
-		requireClean(t, x.s, x.name)
+		require.ErrorIs(t, ErrOf(x.Rw.Reader().Acquire(w.Context(), primitives.WithNonReentrant())), primitives.ErrDeadlock)
+		Release(t, first)
+		Release(t, w)
+		RequireClean(t, x.S, x.Name)
 	})
 }
 
@@ -329,7 +330,7 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 		Info   = primitives.Info
 		Holder = primitives.Holder
 	)
-	inBubble(t, func(t *testing.T, x *rwTest) {
+	InBubble(t, func(t *testing.T, x *RWTest) {
 		ctx := t.Context()
 		info := func(l *primitives.Lock, want Info) {
 			t.Helper()
@@ -339,33 +340,33 @@ func TestRWLockInfoListsTheHoldersOfItsSide(t *testing.T) {
 			require.Equal(t, want, got)
 		}
 		noReader, noWriter := Info{Name: "n", Kind: "reader"}, Info{Name: "n", Kind: "writer"}
-		info(x.rw.Reader(), noReader)
-		info(x.rw.Writer(), noWriter)
-		a := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(10*time.Second))
-		b := acquire(t, ctx, x.rw.Reader(), primitives.WithLease(20*time.Second))
-		in := acquire(t, a.Context(), x.rw.Reader(), primitives.WithLease(15*time.Second))
-		info(x.rw.Reader(), Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []Holder{
+		info(x.Rw.Reader(), noReader)
+		info(x.Rw.Writer(), noWriter)
+		a := Acquire(t, ctx, x.Rw.Reader(), primitives.WithLease(10*time.Second))
+		b := Acquire(t, ctx, x.Rw.Reader(), primitives.WithLease(20*time.Second))
+		in := Acquire(t, a.Context(), x.Rw.Reader(), primitives.WithLease(15*time.Second))
+		info(x.Rw.Reader(), Info{Name: "n", Kind: "reader", TTL: 20 * time.Second, Holders: []Holder{
 			{ID: a.ID(), Count: 2, TTL: 15 * time.Second}, {ID: b.ID(), Count: 1, TTL: 20 * time.Second},
 		}})
-		info(x.rw.Writer(), noWriter)
+		info(x.Rw.Writer(), noWriter)
 		for _, h := range []*primitives.Hold{a, b, in} {
-			release(t, h)
+			Release(t, h)
 		}
-		w := acquire(t, ctx, x.rw.Writer(), primitives.WithLease(time.Minute))
-		info(x.rw.Reader(), noReader)
-		info(x.rw.Writer(), Info{Name: "n", Kind: "writer", TTL: time.Minute, Holders: []Holder{
+		w := Acquire(t, ctx, x.Rw.Writer(), primitives.WithLease(time.Minute))
+		info(x.Rw.Reader(), noReader)
+		info(x.Rw.Writer(), Info{Name: "n", Kind: "writer", TTL: time.Minute, Holders: []Holder{
 			{ID: w.ID(), Count: 1, TTL: time.Minute},
 		}})
-		r := acquire(t, w.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
-		info(x.rw.Reader(), Info{Name: "n", Kind: "reader", TTL: 10 * time.Second, Holders: []Holder{
+		r := Acquire(t, w.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
+		info(x.Rw.Reader(), Info{Name: "n", Kind: "reader", TTL: 10 * time.Second, Holders: []Holder{
 			{ID: r.ID(), Count: 1, TTL: 10 * time.Second},
 		}})
-		require.Nil(t, x.rw.Reader().HoldFrom(w.Context()))
-		require.Nil(t, x.rw.Writer().HoldFrom(ctx))
-		require.Same(t, w, x.rw.Writer().HoldFrom(r.Context()))
-		require.Same(t, r, x.rw.Reader().HoldFrom(r.Context()))
-		require.Same(t, x.rw.Reader(), x.rw.Reader())
-		require.Equal(t, []string{"n", "n", "n"}, []string{x.rw.Name(), r.Name(), w.Name()})
+		require.Nil(t, x.Rw.Reader().HoldFrom(w.Context()))
+		require.Nil(t, x.Rw.Writer().HoldFrom(ctx))
+		require.Same(t, w, x.Rw.Writer().HoldFrom(r.Context()))
+		require.Same(t, r, x.Rw.Reader().HoldFrom(r.Context()))
+		require.Same(t, x.Rw.Reader(), x.Rw.Reader())
+		require.Equal(t, []string{"n", "n", "n"}, []string{x.Rw.Name(), r.Name(), w.Name()})
 		require.Zero(t, r.Token())
 	})
 }
@@ -374,39 +375,39 @@ func TestRWLockAcceptsAnyName(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, form := range []string{"a{%s}b", "%s}", "{%s", "%s:write", "\xff\x00 %s"} {
-			x := onRWNamed(t, s, s.Client(t), fmt.Sprintf(form, redistest.Name(t)))
-			r := acquire(t, t.Context(), x.rw.Reader())
-			b := acquire(t, t.Context(), x.rw.Reader(), primitives.WithLease(10*time.Second))
-			x.requireState(t, mergeStates(reads(r.ID(), 1), reads(b.ID(), 1)))
-			release(t, r)
-			x.requireTTL(t, x.name, 10*time.Second)
-			release(t, b)
-			x.requireState(t, nil, "0")
-			w := acquire(t, t.Context(), x.rw.Writer())
-			x.requireState(t, writes(w.ID(), 1))
-			release(t, w)
-			x.requireState(t, nil, "1")
+			x := OnRWNamed(t, s, s.Client(t), fmt.Sprintf(form, redistest.Name(t)))
+			r := Acquire(t, t.Context(), x.Rw.Reader())
+			b := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
+			x.RequireState(t, MergeStates(Reads(r.ID(), 1), Reads(b.ID(), 1)))
+			Release(t, r)
+			x.RequireTTL(t, x.Name, 10*time.Second)
+			Release(t, b)
+			x.RequireState(t, nil, "0")
+			w := Acquire(t, t.Context(), x.Rw.Writer())
+			x.RequireState(t, Writes(w.ID(), 1))
+			Release(t, w)
+			x.RequireState(t, nil, "1")
 		}
-		x := onRW(t, s, primitives.WithPrefix("p:"))
-		r := acquire(t, t.Context(), x.rw.Reader())
-		require.Equal(t, "1", x.rdb.Get(t.Context(), "{p:"+x.name+"}:"+r.ID()+":rwlock_timeout:1").Val())
-		require.Equal(t, x.name, r.Name())
-		release(t, r)
+		x := OnRW(t, s, primitives.WithPrefix("p:"))
+		r := Acquire(t, t.Context(), x.Rw.Reader())
+		require.Equal(t, "1", x.Rdb.Get(t.Context(), "{p:"+x.Name+"}:"+r.ID()+":rwlock_timeout:1").Val())
+		require.Equal(t, x.Name, r.Name())
+		Release(t, r)
 	})
 }
 
 func TestRWLockReportsAKeyOfAnotherType(t *testing.T) {
 	t.Parallel()
-	eachRW(t, func(t *testing.T, x *rwTest) {
+	EachRW(t, func(t *testing.T, x *RWTest) {
 		ctx := t.Context()
-		require.NoError(t, x.rdb.Set(ctx, x.name, "mine", 0).Err())
-		for _, l := range []*primitives.Lock{x.rw.Reader(), x.rw.Writer()} {
+		require.NoError(t, x.Rdb.Set(ctx, x.Name, "mine", 0).Err())
+		for _, l := range []*primitives.Lock{x.Rw.Reader(), x.Rw.Writer()} {
 			for _, call := range []func() error{
-				func() error { return errOf(l.Acquire(ctx)) },
-				func() error { return errOf(l.Acquire(ctx, primitives.WithOwner("o"))) },
-				func() error { return errOf(l.Info(ctx)) },
-				func() error { return errOf(l.ForceRelease(ctx)) },
-				func() error { return errOf(l.Adopt(ctx, "o")) },
+				func() error { return ErrOf(l.Acquire(ctx)) },
+				func() error { return ErrOf(l.Acquire(ctx, primitives.WithOwner("o"))) },
+				func() error { return ErrOf(l.Info(ctx)) },
+				func() error { return ErrOf(l.ForceRelease(ctx)) },
+				func() error { return ErrOf(l.Adopt(ctx, "o")) },
 				func() error { return l.ReleaseID(ctx, "o") },
 			} {
 				err := call()
@@ -414,37 +415,37 @@ func TestRWLockReportsAKeyOfAnotherType(t *testing.T) {
 				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 			}
 			for _, id := range []string{"", "mode", "x:write"} {
-				require.ErrorIs(t, errOf(l.Acquire(ctx, primitives.WithOwner(id))), primitives.ErrInvalid)
+				require.ErrorIs(t, ErrOf(l.Acquire(ctx, primitives.WithOwner(id))), primitives.ErrInvalid)
 				require.ErrorIs(t, l.ReleaseID(ctx, id), primitives.ErrInvalid)
 			}
 		}
-		require.Equal(t, "mine", x.rdb.Get(ctx, x.name).Val())
-		require.ErrorIs(t, errOf(x.c.RWLock("").Reader().Acquire(ctx)), primitives.ErrInvalid)
+		require.Equal(t, "mine", x.Rdb.Get(ctx, x.Name).Val())
+		require.ErrorIs(t, ErrOf(x.C.RWLock("").Reader().Acquire(ctx)), primitives.ErrInvalid)
 	})
 }
 
 func TestRWLockInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
-	c := newClient(t, cluster.ClusterClient(t))
+	c := NewClient(t, cluster.ClusterClient(t))
 	for _, name := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}x"} {
 		rw := c.RWLock(name)
-		a := acquire(t, t.Context(), rw.Reader())
-		b := acquire(t, t.Context(), rw.Reader(), primitives.WithLease(time.Minute))
-		other := newClient(t, cluster.ClusterClient(t))
-		waiting := start(func() (*primitives.Hold, error) { return other.RWLock(name).Writer().Acquire(t.Context()) })
-		release(t, b)
+		a := Acquire(t, t.Context(), rw.Reader())
+		b := Acquire(t, t.Context(), rw.Reader(), primitives.WithLease(time.Minute))
+		other := NewClient(t, cluster.ClusterClient(t))
+		waiting := Start(func() (*primitives.Hold, error) { return other.RWLock(name).Writer().Acquire(t.Context()) })
+		Release(t, b)
 		require.NoError(t, a.Extend(t.Context(), time.Minute))
-		awaitLocalWaiters(t, other, 1)
-		release(t, a)
-		next := awaitHold(t, waiting)
-		third := newClient(t, cluster.ClusterClient(t)).RWLock(name).Reader()
-		release(t, acquire(t, next.Context(), third, primitives.WithOwner(next.ID())))
-		release(t, next)
+		AwaitWaiters(t, other, 1)
+		Release(t, a)
+		next := AwaitHold(t, waiting)
+		third := NewClient(t, cluster.ClusterClient(t)).RWLock(name).Reader()
+		Release(t, Acquire(t, next.Context(), third, primitives.WithOwner(next.ID())))
+		Release(t, next)
 	}
 	for _, name := range []string{"{}x", "a{b", "a}b"} {
 		for _, l := range []*primitives.Lock{c.RWLock(name).Reader(), c.RWLock(name).Writer()} {
-			require.ErrorIs(t, errOf(l.Acquire(t.Context())), primitives.ErrInvalid, name)
+			require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid, name)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -48,13 +49,13 @@ func TestSemaphoreWireFormat(t *testing.T) {
 	eachNetwork(t, func(t *testing.T, s *redistest.Server, c *primitives.Client) {
 		ctx, key := t.Context(), redistest.Name(t)
 		sem := c.Semaphore(key)
-		w := &counterState{s.Client(t), key, subscribe(t, s, "redisson_sc:{"+key+"}")}
+		w := &counterState{s.Client(t), key, Subscribe(t, s, "redisson_sc:{"+key+"}")}
 		var hold *primitives.Hold
 		take := func(n int) (any, error) {
-			hold = acquire(t, ctx, sem, primitives.WithPermits(n))
+			hold = Acquire(t, ctx, sem, primitives.WithPermits(n))
 			return nil, nil
 		}
-		try := func(n int) (any, error) { return nil, errOf(sem.TryAcquire(ctx, primitives.WithPermits(n))) }
+		try := func(n int) (any, error) { return nil, ErrOf(sem.TryAcquire(ctx, primitives.WithPermits(n))) }
 		negative := primitives.Info{Name: key, Kind: "semaphore", Permits: -2, Available: -2}
 		w.requireSteps(t, []wireStep{
 			{"Init", func() (any, error) { return sem.Init(ctx, 3) }, true, "3", "3"},
@@ -89,93 +90,34 @@ func TestSemaphoreWireFormat(t *testing.T) {
 	})
 }
 
-// countable has the methods that both kinds of semaphores share.
-type countable interface {
-	handle
-	Init(ctx context.Context, n int) (bool, error)
-	Add(ctx context.Context, delta int) error
-	Delete(ctx context.Context) (bool, error)
-	Info(ctx context.Context) (primitives.Info, error)
-}
-
-// bothSemaphores has a row for each kind.
-var bothSemaphores = []struct {
-	name string
-	open func(c *primitives.Client, key string, opts ...primitives.Option) countable
-}{
-	{"semaphore", func(c *primitives.Client, key string, opts ...primitives.Option) countable {
-		return c.Semaphore(key, opts...)
-	}},
-	{"permits", func(c *primitives.Client, key string, opts ...primitives.Option) countable {
-		return c.PermitExpirableSemaphore(key, opts...)
-	}},
-}
-
-// openSemaphore makes a semaphore of one kind and name on a client.
-type openSemaphore = func(*primitives.Client, ...primitives.Option) countable
-
-// eachSemaphore runs f for both kinds on each kind of server. open makes the semaphore on a client.
-func eachSemaphore(t *testing.T, f func(t *testing.T, s *redistest.Server, open openSemaphore, key string)) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, row := range bothSemaphores {
-			t.Run(row.name, func(t *testing.T) {
-				key := redistest.Name(t)
-				f(t, s, func(c *primitives.Client, opts ...primitives.Option) countable {
-					return row.open(c, key, opts...)
-				}, key)
-			})
-		}
-	})
-}
-
-// initPool sets the number of permits.
-func initPool(t testing.TB, sem countable, n int) {
-	t.Helper()
-	require.NoError(t, errOf(sem.Init(t.Context(), n)))
-}
-
-// ofOne returns sem with one permit, as a mutex.
-func ofOne(t testing.TB, sem countable) countable {
-	initPool(t, sem, 1)
-	return sem
-}
-
-// available returns the number in Redis.
-func available(t testing.TB, rdb *redis.Client, key string) int {
-	t.Helper()
-	n, err := rdb.Get(t.Context(), key).Int()
-	require.NoError(t, err)
-	return n
-}
-
 func TestSemaphoresRejectInvalidArguments(t *testing.T) {
-	acquire := func(opt primitives.Option) func(ctx context.Context, sem countable) error {
-		return func(ctx context.Context, sem countable) error { return errOf(sem.Acquire(ctx, opt)) }
+	acquire := func(opt primitives.Option) func(ctx context.Context, sem Countable) error {
+		return func(ctx context.Context, sem Countable) error { return ErrOf(sem.Acquire(ctx, opt)) }
 	}
 	rows := []struct {
 		name string
-		do   func(ctx context.Context, sem countable) error
+		do   func(ctx context.Context, sem Countable) error
 	}{
-		{"init below 0", func(ctx context.Context, sem countable) error { return errOf(sem.Init(ctx, -1)) }},
-		{"init beyond 32 bits", func(ctx context.Context, sem countable) error { return errOf(sem.Init(ctx, 1<<31)) }},
-		{"add beyond 32 bits", func(ctx context.Context, sem countable) error { return sem.Add(ctx, -1<<31) }},
-		{"try permits below 0", func(ctx context.Context, sem countable) error {
-			return errOf(sem.TryAcquire(ctx, primitives.WithPermits(-1)))
+		{"init below 0", func(ctx context.Context, sem Countable) error { return ErrOf(sem.Init(ctx, -1)) }},
+		{"init beyond 32 bits", func(ctx context.Context, sem Countable) error { return ErrOf(sem.Init(ctx, 1<<31)) }},
+		{"add beyond 32 bits", func(ctx context.Context, sem Countable) error { return sem.Add(ctx, -1<<31) }},
+		{"try permits below 0", func(ctx context.Context, sem Countable) error {
+			return ErrOf(sem.TryAcquire(ctx, primitives.WithPermits(-1)))
 		}},
 		{"permits below 0", acquire(primitives.WithPermits(-1))},
 		{"too many permits", acquire(primitives.WithPermits(1 << 31))},
 		{"lease of 0", acquire(primitives.WithLease(0))},
 		{"wait below 0", acquire(primitives.WithWait(-1))},
 	}
-	for _, kind := range bothSemaphores {
+	for _, kind := range BothSemaphores {
 		s := redistest.Miniredis(t)
-		sem := kind.open(newClient(t, s.Client(t)), "n")
+		sem := kind.Open(NewClient(t, s.Client(t)), "n")
 		for _, row := range rows {
-			t.Run(kind.name+"/"+row.name, func(t *testing.T) {
+			t.Run(kind.Name+"/"+row.name, func(t *testing.T) {
 				require.ErrorIs(t, row.do(t.Context(), sem), primitives.ErrInvalid)
 			})
 		}
-		require.ErrorIs(t, errOf(kind.open(newClient(t, s.Client(t)), "").Acquire(t.Context())), primitives.ErrInvalid)
+		require.ErrorIs(t, ErrOf(kind.Open(NewClient(t, s.Client(t)), "").Acquire(t.Context())), primitives.ErrInvalid)
 		require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 	}
 }
@@ -187,28 +129,28 @@ func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
 	key := redistest.Name(t)
-	c := newClient(t, rdb)
+	c := NewClient(t, rdb)
 	sem, permits, latch := c.Semaphore(key), c.PermitExpirableSemaphore(key), c.CountDownLatch(key)
 	id := strings.Repeat("ab", 16)
 	calls := map[string]func(ctx context.Context) error{
-		"init":           func(ctx context.Context) error { return errOf(sem.Init(ctx, 1)) },
+		"init":           func(ctx context.Context) error { return ErrOf(sem.Init(ctx, 1)) },
 		"add":            func(ctx context.Context) error { return sem.Add(ctx, 1) },
-		"drain":          func(ctx context.Context) error { return errOf(sem.Drain(ctx)) },
-		"delete":         func(ctx context.Context) error { return errOf(sem.Delete(ctx)) },
-		"info":           func(ctx context.Context) error { return errOf(sem.Info(ctx)) },
-		"acquire":        func(ctx context.Context) error { return errOf(sem.Acquire(ctx)) },
-		"permits init":   func(ctx context.Context) error { return errOf(permits.Init(ctx, 1)) },
+		"drain":          func(ctx context.Context) error { return ErrOf(sem.Drain(ctx)) },
+		"delete":         func(ctx context.Context) error { return ErrOf(sem.Delete(ctx)) },
+		"info":           func(ctx context.Context) error { return ErrOf(sem.Info(ctx)) },
+		"acquire":        func(ctx context.Context) error { return ErrOf(sem.Acquire(ctx)) },
+		"permits init":   func(ctx context.Context) error { return ErrOf(permits.Init(ctx, 1)) },
 		"permits add":    func(ctx context.Context) error { return permits.Add(ctx, 1) },
 		"permits resize": func(ctx context.Context) error { return permits.Resize(ctx, 1) },
-		"permits delete": func(ctx context.Context) error { return errOf(permits.Delete(ctx)) },
-		"permits info":   func(ctx context.Context) error { return errOf(permits.Info(ctx)) },
-		"permits take":   func(ctx context.Context) error { return errOf(permits.Acquire(ctx)) },
-		"permits adopt":  func(ctx context.Context) error { return errOf(permits.Adopt(ctx, id)) },
+		"permits delete": func(ctx context.Context) error { return ErrOf(permits.Delete(ctx)) },
+		"permits info":   func(ctx context.Context) error { return ErrOf(permits.Info(ctx)) },
+		"permits take":   func(ctx context.Context) error { return ErrOf(permits.Acquire(ctx)) },
+		"permits adopt":  func(ctx context.Context) error { return ErrOf(permits.Adopt(ctx, id)) },
 		"permits id":     func(ctx context.Context) error { return permits.ReleaseID(ctx, id) },
-		"latch init":     func(ctx context.Context) error { return errOf(latch.Init(ctx, 1)) },
-		"latch count":    func(ctx context.Context) error { return errOf(latch.Count(ctx)) },
+		"latch init":     func(ctx context.Context) error { return ErrOf(latch.Init(ctx, 1)) },
+		"latch count":    func(ctx context.Context) error { return ErrOf(latch.Count(ctx)) },
 		"latch down":     func(ctx context.Context) error { return latch.CountDown(ctx) },
-		"latch delete":   func(ctx context.Context) error { return errOf(latch.Delete(ctx)) },
+		"latch delete":   func(ctx context.Context) error { return ErrOf(latch.Delete(ctx)) },
 		"latch wait":     func(ctx context.Context) error { return latch.Wait(ctx) },
 	}
 	foreign := []struct {
@@ -246,22 +188,22 @@ func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
 
 // TestSemaphoreAcquiresNoPermits acquires 0 permits.
 func TestSemaphoreAcquiresNoPermits(t *testing.T) {
-	for _, kind := range bothSemaphores {
-		t.Run(kind.name, func(t *testing.T) {
+	for _, kind := range BothSemaphores {
+		t.Run(kind.Name, func(t *testing.T) {
 			s := redistest.Miniredis(t)
-			c := newClient(t, s.Client(t))
-			sem := kind.open(c, "n")
-			hold := acquire(t, t.Context(), sem, primitives.WithPermits(0))
+			c := NewClient(t, s.Client(t))
+			sem := kind.Open(c, "n")
+			hold := Acquire(t, t.Context(), sem, primitives.WithPermits(0))
 			require.Empty(t, hold.ID())
-			requireLive(t, hold.Context())
+			RequireLive(t, hold.Context())
 			require.NoError(t, hold.Release(t.Context()))
 			require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
-			requireEnds(t, hold.Context(), primitives.ErrReleased)
+			RequireEnds(t, hold.Context(), primitives.ErrReleased)
 			done, cancel := context.WithCancel(t.Context())
 			cancel()
-			require.ErrorIs(t, errOf(sem.Acquire(done, primitives.WithPermits(0))), primitives.ErrNotAcquired)
+			require.ErrorIs(t, ErrOf(sem.Acquire(done, primitives.WithPermits(0))), primitives.ErrNotAcquired)
 			require.NoError(t, c.Close(t.Context()))
-			require.ErrorIs(t, errOf(sem.Acquire(t.Context(), primitives.WithPermits(0))), primitives.ErrClosed)
+			require.ErrorIs(t, ErrOf(sem.Acquire(t.Context(), primitives.WithPermits(0))), primitives.ErrClosed)
 			require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 		})
 	}
@@ -273,29 +215,29 @@ func TestSemaphoreHold(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		ctx, key := t.Context(), redistest.Name(t)
 		rdb := s.Client(t)
-		c := newClient(t, s.Client(t),
+		c := NewClient(t, s.Client(t),
 			primitives.WithDefaults(primitives.WithLease(time.Millisecond), primitives.WithOwner("x")))
 		sem := c.Semaphore(key)
-		initPool(t, sem, 3)
-		hold := acquire(t, ctx, sem)
+		InitPool(t, sem, 3)
+		hold := Acquire(t, ctx, sem)
 		require.Empty(t, hold.ID())
 		require.Zero(t, hold.Token())
 		require.Equal(t, 1, hold.Depth())
 		require.True(t, hold.ValidUntil().IsZero())
 		require.ErrorIs(t, hold.Check(ctx), primitives.ErrUnsupported)
 		require.ErrorIs(t, hold.Extend(ctx, time.Second), primitives.ErrUnsupported)
-		second := acquire(t, hold.Context(), sem)
+		second := Acquire(t, hold.Context(), sem)
 		require.Equal(t, 1, second.Depth(), "semaphores do not nest")
-		require.Equal(t, 1, available(t, rdb, key))
+		require.Equal(t, 1, Available(t, rdb, key))
 		require.Empty(t, second.Detach())
-		requireEnds(t, second.Context(), primitives.ErrReleased)
+		RequireEnds(t, second.Context(), primitives.ErrReleased)
 		require.ErrorIs(t, second.Release(ctx), primitives.ErrReleased)
-		require.Equal(t, 1, available(t, rdb, key), "a detached permit stays taken")
+		require.Equal(t, 1, Available(t, rdb, key), "a detached permit stays taken")
 		require.NoError(t, rdb.Del(ctx, key).Err())
 		time.Sleep(20 * time.Millisecond) // longer than the lease, which a plain semaphore ignores
-		requireLive(t, hold.Context())
-		shut(c)
-		requireEnds(t, hold.Context(), primitives.ErrClosed)
+		RequireLive(t, hold.Context())
+		Shut(c)
+		RequireEnds(t, hold.Context(), primitives.ErrClosed)
 	})
 }
 
@@ -306,45 +248,45 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 		name string
 		n    int // initial permits; below 0: none set
 		want int
-		do   func(ctx context.Context, sem countable, rdb *redis.Client, key string) error
+		do   func(ctx context.Context, sem Countable, rdb *redis.Client, key string) error
 	}{
-		{"init", -1, 2, func(ctx context.Context, sem countable, _ *redis.Client, _ string) error {
-			return errOf(sem.Init(ctx, 2))
+		{"init", -1, 2, func(ctx context.Context, sem Countable, _ *redis.Client, _ string) error {
+			return ErrOf(sem.Init(ctx, 2))
 		}},
-		{"add", 1, 3, func(ctx context.Context, sem countable, _ *redis.Client, _ string) error {
+		{"add", 1, 3, func(ctx context.Context, sem Countable, _ *redis.Client, _ string) error {
 			return sem.Add(ctx, 2)
 		}},
-		{"release by Redisson", 0, 1, func(ctx context.Context, _ countable, rdb *redis.Client, key string) error {
+		{"release by Redisson", 0, 1, func(ctx context.Context, _ Countable, rdb *redis.Client, key string) error {
 			return errors.Join(rdb.Incr(ctx, key).Err(), rdb.Publish(ctx, "redisson_sc:{"+key+"}", "1").Err())
 		}},
-		{"set without a message", -1, 1, func(ctx context.Context, _ countable, rdb *redis.Client, key string) error {
+		{"set without a message", -1, 1, func(ctx context.Context, _ Countable, rdb *redis.Client, key string) error {
 			return rdb.Set(ctx, key, 1, 0).Err()
 		}},
 	}
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
 		t.Parallel()
 		rdb := s.Client(t)
 		for _, row := range rows {
 			t.Run(row.name, func(t *testing.T) {
 				ctx := t.Context()
-				sem := open(newClient(t, rdb))
+				sem := open(NewClient(t, rdb))
 				if row.n >= 0 {
-					initPool(t, sem, row.n)
+					InitPool(t, sem, row.n)
 				}
-				waiting := start(func() (*primitives.Hold, error) {
+				waiting := Start(func() (*primitives.Hold, error) {
 					return sem.Acquire(ctx, primitives.WithPermits(row.want))
 				})
-				awaitWaiter(t, s, key)
+				AwaitWaiter(t, s, key)
 				changed := time.Now()
 				require.NoError(t, row.do(ctx, sem, rdb, key))
-				got := await(t, waiting)
-				require.NoError(t, got.err)
-				require.Less(t, got.at.Sub(changed), slowPoll)
-				require.NoError(t, got.hold.Release(ctx))
-				require.NoError(t, errOf(sem.Delete(ctx)))
+				got := Await(t, waiting)
+				require.NoError(t, got.Err)
+				require.Less(t, got.At.Sub(changed), SlowPoll)
+				require.NoError(t, got.Hold.Release(ctx))
+				require.NoError(t, ErrOf(sem.Delete(ctx)))
 			})
 		}
-		requireClean(t, s, key)
+		RequireClean(t, s, key)
 	})
 }
 
@@ -354,11 +296,11 @@ func TestSemaphoreWakesWaitersWhenPermitsAppear(t *testing.T) {
 func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 	t.Parallel()
 	const hint = "(the semaphore has no count: Init sets it)"
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
 		t.Parallel()
 		ctx := t.Context()
 		proxy, rdb := s.Proxy(t), s.Client(t)
-		c := newClient(t, proxy.Client(t))
+		c := NewClient(t, proxy.Client(t))
 		sem := open(c)
 		_, err := sem.TryAcquire(ctx)
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
@@ -367,29 +309,29 @@ func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.ErrorContains(t, err, hint)
 
-		initPool(t, sem, 0)
+		InitPool(t, sem, 0)
 		_, err = sem.Acquire(ctx, primitives.WithWait(50*time.Millisecond))
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 		require.NotContains(t, err.Error(), hint)
 
 		waiting, cancel := context.WithCancel(ctx)
-		var waiters []<-chan result
+		var waiters []<-chan Result
 		for i := range 3 {
-			waiters = append(waiters, start(func() (*primitives.Hold, error) { return sem.Acquire(waiting) }))
-			awaitLocalWaiters(t, c, i+1)
+			waiters = append(waiters, Start(func() (*primitives.Hold, error) { return sem.Acquire(waiting) }))
+			AwaitWaiters(t, c, i+1)
 		}
 		require.NoError(t, rdb.Del(ctx, key).Err()) // announces nothing: a poll would find it within a second
 		proxy.Record()
 		for attempts := 1; attempts <= 2; attempts++ { // when the second one is sent, the first was answered
 			require.NoError(t, rdb.Publish(ctx, "redisson_sc:{"+key+"}", "1").Err())
-			redistest.WaitFor(t, soon, func() bool {
-				return len(recorded(proxy, redistest.Mentions(key))) >= attempts
+			redistest.WaitFor(t, Soon, func() bool {
+				return len(Recorded(proxy, redistest.Mentions(key))) >= attempts
 			}, "a waiter tries")
 		}
-		awaitQuiet(t, proxy, redistest.Mentions(key)) // no attempt is under way, whose error would say that
+		AwaitQuiet(t, proxy, redistest.Mentions(key)) // no attempt is under way, whose error would say that
 		cancel()
 		for _, waiter := range waiters {
-			err := await(t, waiter).err
+			err := Await(t, waiter).Err
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			require.ErrorIs(t, err, context.Canceled)
 			require.ErrorContains(t, err, hint)
@@ -401,55 +343,55 @@ func TestSemaphoreWithoutACountSaysSo(t *testing.T) {
 // Waiters for one permit acquire, on the same client and on another.
 func TestSemaphoreWaiterForManyDoesNotBlockOthers(t *testing.T) {
 	t.Parallel()
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
 		ctx := t.Context()
 		rdb := s.Client(t)
-		c := newClient(t, s.Client(t))
-		sem, other := open(c), open(newClient(t, s.Client(t)))
-		initPool(t, sem, 3)
-		all := acquire(t, ctx, sem, primitives.WithPermits(3))
-		many := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx, primitives.WithPermits(5)) })
-		awaitWaiter(t, s, key)
-		few := make([]<-chan result, 3)
+		c := NewClient(t, s.Client(t))
+		sem, other := open(c), open(NewClient(t, s.Client(t)))
+		InitPool(t, sem, 3)
+		all := Acquire(t, ctx, sem, primitives.WithPermits(3))
+		many := Start(func() (*primitives.Hold, error) { return sem.Acquire(ctx, primitives.WithPermits(5)) })
+		AwaitWaiter(t, s, key)
+		few := make([]<-chan Result, 3)
 		for i := range few {
-			few[i] = start(func() (*primitives.Hold, error) {
+			few[i] = Start(func() (*primitives.Hold, error) {
 				if i == 2 {
 					return other.Acquire(ctx)
 				}
 				return sem.Acquire(ctx)
 			})
 		}
-		awaitLocalWaiters(t, c, 3)
+		AwaitWaiters(t, c, 3)
 		released := time.Now()
 		require.NoError(t, all.Release(ctx))
 		holds := make([]*primitives.Hold, len(few))
 		for i := range few {
-			got := await(t, few[i])
-			require.NoError(t, got.err)
-			require.Less(t, got.at.Sub(released), slowPoll)
-			holds[i] = got.hold
+			got := Await(t, few[i])
+			require.NoError(t, got.Err)
+			require.Less(t, got.At.Sub(released), SlowPoll)
+			holds[i] = got.Hold
 		}
 		require.Empty(t, many)
 		require.NoError(t, sem.Add(ctx, 2))
 		for _, hold := range holds {
 			require.NoError(t, hold.Release(ctx))
 		}
-		release(t, awaitHold(t, many))
-		require.Equal(t, 5, available(t, rdb, key))
+		Release(t, AwaitHold(t, many))
+		require.Equal(t, 5, Available(t, rdb, key))
 	})
 }
 
 // TestSemaphoreOfOneExcludes runs 16 clients with 100 critical sections each on one permit.
 func TestSemaphoreOfOneExcludes(t *testing.T) {
 	t.Parallel()
-	eachSemaphore(t, func(t *testing.T, s *redistest.Server, open openSemaphore, key string) {
+	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
 		rdb := s.Client(t)
 		times := redistest.Scaled(s, 100)
 		var wg sync.WaitGroup
 		for i := range 16 {
-			sem := open(newClient(t, s.Client(t)))
+			sem := open(NewClient(t, s.Client(t)))
 			if i == 0 {
-				initPool(t, sem, 1)
+				InitPool(t, sem, 1)
 			}
 			wg.Go(func() {
 				for range times {
@@ -468,28 +410,28 @@ func TestSemaphoreOfOneExcludes(t *testing.T) {
 		}
 		wg.Wait()
 		require.Equal(t, strconv.Itoa(16*times), rdb.Get(t.Context(), key+"-sum").Val())
-		require.Equal(t, 1, available(t, rdb, key))
+		require.Equal(t, 1, Available(t, rdb, key))
 	})
 }
 
 func TestSemaphoresInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
-	c := newClient(t, cluster.ClusterClient(t))
-	for _, kind := range bothSemaphores {
-		t.Run(kind.name, func(t *testing.T) {
+	c := NewClient(t, cluster.ClusterClient(t))
+	for _, kind := range BothSemaphores {
+		t.Run(kind.Name, func(t *testing.T) {
 			ctx := t.Context()
 			for _, name := range []string{"{}x", "a{b", "a}b"} {
-				require.ErrorIs(t, errOf(kind.open(c, name).Init(ctx, 1)), primitives.ErrInvalid, name)
+				require.ErrorIs(t, ErrOf(kind.Open(c, name).Init(ctx, 1)), primitives.ErrInvalid, name)
 			}
 			for _, name := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}b"} {
-				sem := kind.open(c, name)
-				initPool(t, sem, 2)
-				hold := acquire(t, ctx, sem, primitives.WithPermits(2))
-				waiting := start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
+				sem := kind.Open(c, name)
+				InitPool(t, sem, 2)
+				hold := Acquire(t, ctx, sem, primitives.WithPermits(2))
+				waiting := Start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
 				require.NoError(t, hold.Release(ctx))
-				release(t, awaitHold(t, waiting))
-				require.NoError(t, errOf(sem.Delete(ctx)))
+				Release(t, AwaitHold(t, waiting))
+				require.NoError(t, ErrOf(sem.Delete(ctx)))
 			}
 		})
 	}

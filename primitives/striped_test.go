@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -16,7 +17,7 @@ import (
 // versions. It is FNV-1a 64 of the key, modulo the number of stripes.
 func TestStripedMapsKeysAsDocumented(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, redistest.Miniredis(t).Client(t))
+	c := NewClient(t, redistest.Miniredis(t).Client(t))
 	for _, tt := range []struct {
 		key  string
 		hash uint64 // published FNV-1a 64 values
@@ -36,7 +37,7 @@ func TestStripedMapsKeysAsDocumented(t *testing.T) {
 
 func TestStripedSpreadsKeysEvenly(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, redistest.Miniredis(t).Client(t))
+	c := NewClient(t, redistest.Miniredis(t).Client(t))
 	const n, keys = 16, 16000
 	s := c.Striped("s", n)
 	counts := map[string]int{}
@@ -53,7 +54,7 @@ func TestStripedSpreadsKeysEvenly(t *testing.T) {
 
 func TestStripedRejectsInvalidArguments(t *testing.T) {
 	t.Parallel()
-	c := newClient(t, redistest.Miniredis(t).Client(t))
+	c := NewClient(t, redistest.Miniredis(t).Client(t))
 	for name, s := range map[string]*primitives.Striped{
 		"no stripes":      c.Striped("s", 0),
 		"negative number": c.Striped("s", -3),
@@ -62,9 +63,9 @@ func TestStripedRejectsInvalidArguments(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := s.Lock("key")
-			require.ErrorIs(t, errOf(l.Acquire(t.Context())), primitives.ErrInvalid)
-			require.ErrorIs(t, errOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
-			require.ErrorIs(t, errOf(primitives.NewMultiLock([]*primitives.Lock{l}).Acquire(t.Context())), primitives.ErrInvalid)
+			require.ErrorIs(t, ErrOf(l.Acquire(t.Context())), primitives.ErrInvalid)
+			require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrInvalid)
+			require.ErrorIs(t, ErrOf(primitives.NewMultiLock([]*primitives.Lock{l}).Acquire(t.Context())), primitives.ErrInvalid)
 			require.Panics(t, func() { l.Locker(t.Context()).Lock() })
 		})
 	}
@@ -78,8 +79,8 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
 		const n = 4
-		one, other := newClient(t, s.Client(t)).Striped(name, n), newClient(t, s.Client(t)).Striped(name, n)
-		hold := acquire(t, t.Context(), one.Lock("key"))
+		one, other := NewClient(t, s.Client(t)).Striped(name, n), NewClient(t, s.Client(t)).Striped(name, n)
+		hold := Acquire(t, t.Context(), one.Lock("key"))
 		for i := range 20 {
 			key := fmt.Sprint(i)
 			got, err := other.Lock(key).TryAcquire(t.Context())
@@ -88,12 +89,12 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 				continue
 			}
 			require.NoError(t, err)
-			release(t, got)
+			Release(t, got)
 		}
-		inner := acquire(t, hold.Context(), one.Lock("key"))
+		inner := Acquire(t, hold.Context(), one.Lock("key"))
 		require.Equal(t, 2, inner.Depth())
-		release(t, inner)
-		release(t, hold)
+		Release(t, inner)
+		Release(t, hold)
 
 		counters, each := make(map[string]*int), redistest.Scaled(s, 100)
 		for i := range n {
@@ -101,7 +102,7 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 		}
 		var wg sync.WaitGroup
 		for range 4 {
-			striped := newClient(t, s.Client(t)).Striped(name, n)
+			striped := NewClient(t, s.Client(t)).Striped(name, n)
 			wg.Go(func() {
 				for i := range each {
 					l := striped.Lock(fmt.Sprint(i))
@@ -120,6 +121,6 @@ func TestStripedKeysOfOneStripeExclude(t *testing.T) {
 			total += *n
 		}
 		require.Equal(t, 4*each, total)
-		requireClean(t, s, name)
+		RequireClean(t, s, name)
 	})
 }

@@ -213,11 +213,10 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 			refused = res
 		}
 	}
-	q.Wait.Begin(r, q.ID)
 	if queue == nil {
 		queue = c.queues.of(r, q.Terms)
 	}
-	return r.waitIn(ctx, queue, q, refused)
+	return r.waitIn(ctx, queue, q, q.ID, refused)
 }
 
 // Try makes one attempt. If it is granted, the caller may keep it: the lease is still valid, and ctx

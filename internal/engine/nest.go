@@ -69,8 +69,7 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 			if q.Wait.limit == 0 {
 				return nil, ErrNotAcquired
 			}
-			q.Wait.Begin(r, outer.ID())
-			if _, err := r.waitIn(ctx, turns, q, Result{RetryAfter: -1}); err != nil {
+			if _, err := r.waitIn(ctx, turns, q, outer.ID(), Result{RetryAfter: -1}); err != nil {
 				return nil, err
 			}
 		}

@@ -23,7 +23,7 @@
 // which is no help with differences between servers. $REDIS_SERVER selects the server, so a failure
 // can be repeated:
 //
-//	REDIS_SERVER=<the path that was printed> go test ./primitives -run TestMutexContract
+//	REDIS_SERVER=<the path that was printed> go test ./tests/contract -run TestMutexContract
 package main
 
 import (

@@ -100,6 +100,8 @@ func TestSuitesAreValid(t *testing.T) {
 		require.Contains(t, topologies, u.topology)
 		_, err := regexp.Compile(u.run)
 		require.NoError(t, err)
-		require.DirExists(t, filepath.Join("../..", u.pkg))
+		for _, dir := range strings.Fields(u.packages) {
+			require.DirExists(t, filepath.Join("../..", dir))
+		}
 	}
 }

@@ -21,10 +21,10 @@ const (
 
 var topologies = []string{oneServer, cluster, failOver}
 
-// suite is a selection of the tests of one package.
+// suite is a selection of the tests of some packages.
 type suite struct {
 	topology string
-	pkg      string
+	packages string // their paths, separated by spaces
 	run      string // regular expression of the names of tests
 	short    bool   // also part of the short run
 }
@@ -32,18 +32,18 @@ type suite struct {
 // suites selects the tests that depend on the server: the contract, exclusion under load, wake-ups and
 // hand-offs, what remains after faults, and the replies of the scripts.
 var suites = []suite{
-	{oneServer, "./primitives", "^Test(MutexContract|SharedContract|JointContract)$", true},
-	{oneServer, "./primitives", "^Test(Conformance(Locks|RWLock|Semaphores|Permits|Fair.*|Tokens)|C16Repeated.*|" +
+	{oneServer, "./primitives ./tests/contract", "^Test(MutexContract|SharedContract|JointContract)$", true},
+	{oneServer, "./primitives ./tests/contract ./tests/faults ./tests/wire", "^Test(Conformance(Locks|RWLock|Semaphores|Permits|Fair.*|Tokens)|C16Repeated.*|" +
 		"ScriptFlush.*|ACL.*|Handoff.*|ReleaseHandsOff.*|C15FormerHolder.*AtOnce|C21.*|FairLockServesInOrder|" +
 		"FairLockHandoffLease|RWLock.*Wakes.*|RWLockWriter.*|Semaphore.*Wakes.*|Latch.*Wakes.*|Permit.*Wakes.*)$", false},
 	{oneServer, "./pubsub", "^Test(Listeners.*|HungServer.*|RestartedServer.*|Refusal.*|Reconnect.*)$", false},
 	{oneServer, "./scripts", "^Test(AnswersOfAllKinds|UnknownScript.*|Batch.*|MemoryOutlives.*|Hashes)$", false},
-	{cluster, "./primitives", "^TestCluster$", true},
-	{cluster, "./primitives", "^Test(Cluster.+|.*(In|On)ACluster|RenewalWh.*|C20NamesInTwoSlots.*)$", false},
+	{cluster, "./tests/topology", "^TestCluster$", true},
+	{cluster, "./primitives ./tests/contract ./tests/topology", "^Test(Cluster.+|.*(In|On)ACluster|RenewalWh.*|C20NamesInTwoSlots.*)$", false},
 	{cluster, "./pubsub", "^Test(ShardedPubSub.*|PlainPubSub.*|Subscriptions.*Slot)$", true},
 	{cluster, "./pubsub", "^Test(ShardedDetects.*|SlotOf.*|DeadShard.*)$", false},
 	{cluster, "./scripts", "^Test(RunnerOnCluster|SilentShard.*|Shard.*|Moved.*|Asked.*|Node.*)$", false},
-	{failOver, "./primitives", "^Test(Sentinel.*|TooFewReplicas.*)$", false},
+	{failOver, "./tests/topology", "^Test(Sentinel.*|TooFewReplicas.*)$", false},
 	{failOver, "./pubsub", "^Test.*SentinelFailover$", false},
 }
 
@@ -81,7 +81,7 @@ func test(ctx context.Context, s *server, topology string, short bool) (result, 
 			continue
 		}
 		if err := suite.test(ctx, s, &all); err != nil {
-			return all, fmt.Errorf("%s, %s: %w", s, suite.pkg, err)
+			return all, fmt.Errorf("%s, %s: %w", s, suite.packages, err)
 		}
 	}
 	all.took = time.Since(began)
@@ -89,8 +89,8 @@ func test(ctx context.Context, s *server, topology string, short bool) (result, 
 }
 
 func (u suite) test(ctx context.Context, s *server, all *result) error {
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-timeout=10m", "-parallel=16", "-json",
-		"-run="+u.run, "-skip="+noMiniredis, u.pkg)
+	args := []string{"test", "-count=1", "-timeout=10m", "-parallel=16", "-json", "-run=" + u.run, "-skip=" + noMiniredis}
+	cmd := exec.CommandContext(ctx, "go", append(args, strings.Fields(u.packages)...)...)
 	cmd.Env = append(os.Environ(), "REDIS_SERVER="+s.path, "REDLATCH_REQUIRE=redis,cluster,sentinel",
 		"REDLATCH_FULL=1")
 	cmd.Stderr = os.Stderr
@@ -106,7 +106,7 @@ func (u suite) test(ctx context.Context, s *server, all *result) error {
 		return err
 	}
 	if err := cmd.Wait(); err != nil && len(all.failed) == failures {
-		all.failed = append(all.failed, u.pkg) // it does not build, or panicked
+		all.failed = append(all.failed, u.packages) // it does not build, or panicked
 	}
 	return nil
 }

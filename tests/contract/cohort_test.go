@@ -1,0 +1,310 @@
+package contract
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// cohortLocks are the locks that cohorts concern.
+var cohortLocks = map[string]func(c *primitives.Client, name string, opts ...primitives.Option) *primitives.Lock{
+	"lock":   (*primitives.Client).Lock,
+	"fenced": (*primitives.Client).FencedLock,
+	"writer": func(c *primitives.Client, name string, opts ...primitives.Option) *primitives.Lock {
+		return c.RWLock(name, opts...).Writer()
+	},
+}
+
+// eachCohortLock runs f for each kind of lock on each server.
+func eachCohortLock(t *testing.T, f func(t *testing.T, s *redistest.Server, kind string)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for kind := range cohortLocks {
+			t.Run(kind, func(t *testing.T) { f(t, s, kind) })
+		}
+	})
+}
+
+// Goroutines of two clients work on one lock. At most one is inside, tokens rise, most releases send nothing,
+// and nothing is left.
+func TestC24CohortsExcludeEachOther(t *testing.T) {
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		const clients, goroutines, sections = 2, 8, 50
+		name := redistest.Name(t)
+		var inside atomic.Int32
+		var token int64 // of the last holder; guarded by the lock
+		var wg sync.WaitGroup
+		before := redistest.Commands(t, s)
+		for range clients {
+			l := cohortLocks[kind](NewClient(t, s.Client(t)), name, primitives.WithCohort(20*time.Millisecond))
+			for range goroutines {
+				wg.Go(func() {
+					for range sections {
+						hold, err := l.Acquire(t.Context())
+						if !assert.NoError(t, err) {
+							return
+						}
+						assert.EqualValues(t, 1, inside.Add(1), "somebody else holds")
+						if kind == "fenced" {
+							assert.Greater(t, hold.Token(), token)
+						} else {
+							assert.Zero(t, hold.Token())
+						}
+						token = hold.Token()
+						inside.Add(-1)
+						assert.NoError(t, hold.Release(t.Context()))
+					}
+				})
+			}
+		}
+		wg.Wait()
+		scripts := redistest.Commands(t, s).Since(before)["evalsha"]
+		t.Logf("%d scripts for %d acquisitions", scripts, clients*goroutines*sections)
+		require.Less(t, scripts, int64(clients*goroutines*sections), "a hand-off by a command takes one each")
+		RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+	})
+}
+
+// One client's goroutines would keep the lock for ever. Another client gets it when the cohort's time is over.
+func TestC24OtherClientsGoFirstWhenTheTimeIsOver(t *testing.T) {
+	t.Parallel()
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		name := redistest.Name(t)
+		busy := cohortLocks[kind](NewClient(t, s.Client(t)), name, primitives.WithCohort(100*time.Millisecond))
+		other := cohortLocks[kind](NewClient(t, s.Client(t)), name)
+		keepBusy(t, busy)
+		for range 3 {
+			began := time.Now()
+			hold, err := other.Acquire(t.Context(), primitives.WithWait(Soon))
+			require.NoError(t, err, "cohorts follow each other without a break")
+			t.Logf("the other client waited for %v", time.Since(began))
+			Release(t, hold)
+		}
+	})
+}
+
+// passOn returns a hold that was passed on within a cohort, and a waiter behind it.
+func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives.Hold, <-chan Result) {
+	t.Helper()
+	acquireOne := func() (*primitives.Hold, error) { return l.Acquire(t.Context()) }
+	for range 100 {
+		first := Acquire(t, t.Context(), l)
+		second := Start(acquireOne)
+		AwaitWaiters(t, c, 1)
+		third := Start(acquireOne)
+		AwaitWaiters(t, c, 2)
+		Release(t, first)
+		member := Await(t, second)
+		require.NoError(t, member.Err)
+		if member.Hold.ID() == first.ID() {
+			return member.Hold, third
+		}
+		// An attempt of the waiter was under way, so the lock was handed off by a command.
+		Release(t, member.Hold)
+		last := Await(t, third)
+		require.NoError(t, last.Err)
+		Release(t, last.Hold)
+	}
+	require.FailNow(t, "no hold was passed on")
+	return nil, nil
+}
+
+// The lock is taken by force while a cohort has it. The member that holds it learns of the loss, and the next
+// waiters begin anew.
+func TestC24LossEndsTheCohort(t *testing.T) {
+	t.Parallel()
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		name := redistest.Name(t)
+		c := NewClient(t, s.Client(t))
+		l := cohortLocks[kind](c, name, primitives.WithCohort(time.Minute))
+		member, waiter := passOn(t, c, l)
+
+		forced, err := cohortLocks[kind](NewClient(t, s.Client(t)), name).ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.True(t, forced)
+		require.ErrorIs(t, member.Check(t.Context()), primitives.ErrLost)
+		require.ErrorIs(t, member.Release(t.Context()), primitives.ErrLost)
+		last := Await(t, waiter)
+		require.NoError(t, last.Err)
+		require.NotEqual(t, member.ID(), last.Hold.ID())
+		Release(t, last.Hold)
+		RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+	})
+}
+
+// A writer goes on reading after its release: a downgrade. The next writer waits for the reader, which has the
+// same id on the wire.
+func TestC24WriterThatStillReadsIsNotPassedOn(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := NewClient(t, s.Client(t))
+		rw := c.RWLock(redistest.Name(t), primitives.WithCohort(time.Minute))
+		first := Acquire(t, t.Context(), rw.Writer())
+		waiter := Start(func() (*primitives.Hold, error) { return rw.Writer().Acquire(t.Context()) })
+		AwaitWaiters(t, c, 1)
+		reader := Acquire(t, context.WithoutCancel(first.Context()), rw.Reader())
+		Release(t, first)
+		require.NoError(t, reader.Check(t.Context()))
+		require.Empty(t, waiter, "a writer and a reader at once")
+		Release(t, reader)
+		next := Await(t, waiter)
+		require.NoError(t, next.Err)
+		Release(t, next.Hold)
+	})
+}
+
+// The reply to the acquisition that begins a cohort is lost, or comes twice. Its tokens are reserved
+// once. A hand-off by a command takes the next token after the block.
+func TestC24TokensAreReservedOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		c := NewClient(t, p.Client(t, Quick))
+		l := c.FencedLock(name, primitives.WithCohort(time.Minute))
+		Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+		tokens := func() int64 {
+			n, err := s.Client(t).Get(t.Context(), "redisson_lock_token:{"+name+"}").Int64()
+			require.NoError(t, err)
+			return n
+		}
+		reserved := tokens()
+		p.DropReplies(1, Script)
+		hold := Acquire(t, t.Context(), l)
+		require.Equal(t, reserved+1, hold.Token())
+		require.Equal(t, 2*reserved, tokens(), "a second block")
+
+		waiter := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithCohort(0)) })
+		AwaitWaiters(t, c, 1)
+		p.DropReplies(1, Script)
+		Release(t, hold)
+		next := Await(t, waiter)
+		require.NoError(t, next.Err)
+		require.Equal(t, 2*reserved+1, next.Hold.Token(), "handed off by a command")
+		require.Equal(t, 2*reserved+1, tokens(), "a waiter without a cohort needs one token")
+		Release(t, next.Hold)
+	})
+}
+
+// Other kinds ignore the option: each hold has an id of its own, or none.
+func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithCohort(time.Minute)))
+		name := redistest.Name(t)
+		sem := c.Semaphore(name + "s")
+		permits := c.PermitExpirableSemaphore(name + "p")
+		for _, init := range []func(context.Context, int) (bool, error){sem.Init, permits.Init} {
+			_, err := init(t.Context(), 1)
+			require.NoError(t, err)
+		}
+		for kind, acquire := range map[string]func(context.Context, ...primitives.Option) (*primitives.Hold, error){
+			"fair": c.FairLock(name + "f").Acquire, "reader": c.RWLock(name + "r").Reader().Acquire,
+			"semaphore": sem.Acquire, "permits": permits.Acquire,
+		} {
+			t.Run(kind, func(t *testing.T) {
+				first, err := acquire(t.Context())
+				require.NoError(t, err)
+				second := Start(func() (*primitives.Hold, error) { return acquire(t.Context()) })
+				if kind != "reader" {
+					redistest.WaitFor(t, Soon, func() bool { return Waiters(c) == 1 || kind == "fair" }, "it waits")
+				}
+				Release(t, first)
+				got := Await(t, second)
+				require.NoError(t, got.Err)
+				if kind != "semaphore" {
+					require.NotEqual(t, first.ID(), got.Hold.ID())
+				}
+				Release(t, got.Hold)
+			})
+		}
+	})
+}
+
+// Waiters give up at random times. Whatever was passed on to them is passed on again, or freed.
+func TestC24CancelledWaitersLeaveNothing(t *testing.T) {
+	t.Parallel()
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		measured := redistest.Bar(t, s, 4)
+		name := redistest.Name(t)
+		c := NewClient(t, s.Client(t))
+		l := cohortLocks[kind](c, name, primitives.WithCohort(10*time.Millisecond))
+		each := redistest.Sized(s, 40, 100_000/8)
+		var inside atomic.Int32
+		var wg sync.WaitGroup
+		for i := range 8 {
+			wg.Go(func() {
+				for n := range each {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i*31+n*17)%50)*100*time.Microsecond)
+					hold, err := l.Acquire(ctx)
+					cancel()
+					if err != nil {
+						assert.ErrorIs(t, err, primitives.ErrNotAcquired)
+						continue
+					}
+					assert.EqualValues(t, 1, inside.Add(1), "somebody else holds, "+strconv.Itoa(n))
+					inside.Add(-1)
+					assert.NoError(t, hold.Release(t.Context()))
+				}
+			})
+		}
+		wg.Wait()
+		clean := RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+		require.NoError(t, c.Close(t.Context()))
+		measured("%d acquisitions with a deadline, nothing left after %v", 8*each, clean)
+	})
+}
+
+// Writers of one client would pass the lock on for ever. Readers, on the same client or on another, get it when
+// the cohort's time is over.
+func TestC24ReadersGoFirstWhenTheTimeOfTheWritersIsOver(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, readers := range []string{"of the same client", "of another client"} {
+			t.Run(readers, func(t *testing.T) {
+				name, busy := redistest.Name(t), NewClient(t, s.Client(t))
+				writer := busy.RWLock(name, primitives.WithCohort(50*time.Millisecond)).Writer()
+				reader := busy.RWLock(name).Reader()
+				if readers == "of another client" {
+					reader = NewClient(t, s.Client(t)).RWLock(name).Reader()
+				}
+				sections := keepBusy(t, writer)
+				for range 10 {
+					began, before := time.Now(), sections.Load()
+					hold, err := reader.Acquire(t.Context(), primitives.WithWait(Soon))
+					require.NoError(t, err)
+					t.Logf("the reader waited for %v and %d sections", time.Since(began), sections.Load()-before)
+					Release(t, hold)
+				}
+			})
+		}
+	})
+}
+
+// keepBusy has 8 goroutines acquire and release a lock until the test ends, and counts their sections.
+func keepBusy(t *testing.T, l *primitives.Lock) *atomic.Int64 {
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	t.Cleanup(func() { stop(); wg.Wait() })
+	var sections atomic.Int64
+	for range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if hold, err := l.Acquire(ctx); err == nil {
+					sections.Add(1)
+					assert.NoError(t, hold.Release(context.Background()))
+				}
+			}
+		})
+	}
+	redistest.WaitFor(t, Soon, func() bool { return sections.Load() > 20 }, "the busy client is at work")
+	return &sections
+}

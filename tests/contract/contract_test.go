@@ -1,0 +1,545 @@
+package contract
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// mutexRow is one row of the contract's table.
+type mutexRow struct {
+	name string
+	// open returns a handle on one client and key. By default it waits without a limit and its
+	// holds are renewed. A key may be opened many times; all handles of one key exclude each other,
+	// on the same client and on others.
+	open func(t testing.TB, c *primitives.Client, key string) Acquirer
+
+	nests   bool          // Acquire with a hold's context nests (C3)
+	leases  bool          // WithLease ends a hold's context (C13)
+	ids     bool          // Hold.ID is "<client id>:<n>" (C1)
+	noHolds bool          // for Locker, whose Release and Context report neither ErrReleased nor loss
+	poll    time.Duration // the longest polling interval; 0: waiters subscribe
+	lease   time.Duration // a short lease that a busy machine can keep; 0: 2 s
+	// keeps returns the keys that stay when nobody holds the mutex, such as a pool; nil: none.
+	keeps func(key string) []string
+}
+
+// itself is the keeps function of a primitive whose key is a pool.
+func itself(key string) []string { return []string{key} }
+
+var mutexRows = []mutexRow{
+	{
+		name: "lock", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.Lock(key)) },
+	},
+	{
+		name: "polling lock", nests: true, leases: true, ids: true, poll: 20 * time.Millisecond,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
+			return Acts(c.Lock(key, primitives.WithPolling(2*time.Millisecond, 20*time.Millisecond)))
+		},
+	},
+	{
+		name: "lock with owners", leases: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(owned{c.Lock(key), c.ID()}) },
+	},
+	{
+		name: "locker", noHolds: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return lockers{c.Lock(key)} },
+	},
+	{
+		name: "fair lock", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.FairLock(key)) },
+	},
+	{
+		name: "fenced lock", nests: true, leases: true, ids: true,
+		open:  func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.FencedLock(key)) },
+		keeps: func(key string) []string { return []string{"redisson_lock_token:{" + key + "}"} },
+	},
+	{
+		name: "multi of 2", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
+			return Acts(primitives.NewMultiLock(Members(c, key, 2)))
+		},
+	},
+	{
+		name: "red of 3", nests: true, leases: true, ids: true,
+		lease: 4 * time.Second, // a member has a tenth of the lease to answer
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
+			return Acts(primitives.NewRedLock(Members(c, key, 3)))
+		},
+	},
+	{
+		name: "stripe", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
+			return Acts(c.Striped(key, 4).Lock("x"))
+		},
+	},
+	{
+		name: "writer", nests: true, leases: true, ids: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.RWLock(key).Writer()) },
+	},
+	{
+		name: "semaphore of 1", keeps: itself,
+		open: func(t testing.TB, c *primitives.Client, key string) Acquirer { return Acts(OfOne(t, c.Semaphore(key))) },
+	},
+	{
+		name: "permit of 1", leases: true, keeps: itself,
+		open: func(t testing.TB, c *primitives.Client, key string) Acquirer {
+			return Acts(OfOne(t, c.PermitExpirableSemaphore(key)))
+		},
+	},
+}
+
+// owned makes each acquisition with WithOwner and an id of its own.
+type owned struct {
+	l      *primitives.Lock
+	client string
+}
+
+// ownerIDs counts the ids that all owned handles have used.
+var ownerIDs atomic.Int64
+
+func (o owned) with(opts []primitives.Option) []primitives.Option {
+	id := fmt.Sprintf("%s:owner-%d", o.client, ownerIDs.Add(1))
+	return append([]primitives.Option{primitives.WithOwner(id)}, opts...)
+}
+
+func (o owned) Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
+	return o.l.Acquire(ctx, o.with(opts)...)
+}
+
+func (o owned) TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error) {
+	return o.l.TryAcquire(ctx, o.with(opts)...)
+}
+
+func (o owned) Do(ctx context.Context, f func(context.Context) error, opts ...primitives.Option) error {
+	return o.l.Do(ctx, f, o.with(opts)...)
+}
+
+// lockers makes each acquisition with a Locker of its own. The hold's context is the Locker's, and
+// a panic of Lock becomes the error.
+type lockers struct{ l *primitives.Lock }
+
+func (a lockers) Acquire(ctx context.Context, opts ...primitives.Option) (h Holder, err error) {
+	if len(opts) > 0 { // Locker takes no options
+		return Held(a.l.Acquire(ctx, opts...))
+	}
+	mu := a.l.Locker(ctx)
+	defer func() {
+		if p := recover(); p != nil {
+			h, err = nil, p.(error)
+		}
+	}()
+	mu.Lock()
+	return locked{mu, ctx}, nil
+}
+
+func (a lockers) TryAcquire(ctx context.Context, _ ...primitives.Option) (Holder, error) {
+	mu := a.l.Locker(ctx)
+	if !mu.TryLock() {
+		return nil, primitives.ErrNotAcquired
+	}
+	return locked{mu, ctx}, nil
+}
+
+func (a lockers) Do(ctx context.Context, f func(context.Context) error, _ ...primitives.Option) error {
+	h, err := a.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Release(ctx) }()
+	return f(ctx)
+}
+
+// locked is a Locker that lockers has locked.
+type locked struct {
+	mu  *primitives.Locker
+	ctx context.Context
+}
+
+func (l locked) Release(context.Context) error { l.mu.Unlock(); return nil }
+func (l locked) Context() context.Context      { return l.ctx }
+
+// mutexCase is the input of one clause of the contract.
+type mutexCase struct {
+	mutexRow
+	s   *redistest.Server
+	key string
+}
+
+// on opens the mutex on a new client.
+func (m *mutexCase) on(t testing.TB, opts ...primitives.ClientOption) Acquirer {
+	t.Helper()
+	return m.open(t, NewClient(t, m.s.Client(t), opts...), m.key)
+}
+
+// through opens the mutex on a new client that connects through p.
+func (m *mutexCase) through(t testing.TB, p *redistest.Proxy) Acquirer {
+	t.Helper()
+	return m.open(t, NewClient(t, p.Client(t)), m.key)
+}
+
+// TestMutexContract tests every primitive that can act as a mutex against one contract, on both
+// servers, with the rights of doc/operations.md.
+func TestMutexContract(t *testing.T) {
+	t.Parallel()
+	clauses := []struct {
+		name  string
+		check func(t *testing.T, m *mutexCase)
+	}{
+		{"clients exclude each other", clientsExclude},
+		{"goroutines on one handle exclude each other", goroutinesExclude},
+		{"TryAcquire fails while it is held", tryFails},
+		{"the wait is bounded", waitIsBounded},
+		{"cancelling ends the wait", cancelEndsWait},
+		{"a done context sends nothing", doneContext},
+		{"a release wakes a waiter", releaseWakes},
+		{"polling covers lost notifications", pollCovers},
+		{"a second release fails", releaseIsFinal},
+		{"Do releases on return, error and panic", doReleases},
+		{"a lost reply changes nothing", lostReplies},
+		{"a nested acquisition is counted", nests},
+		{"a lease expires", leaseEnds},
+		{"ids start with the client id", idsAreClients},
+		{"a closed client refuses", closedRefuses},
+	}
+	for _, row := range mutexRows {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel() // the clauses mostly wait
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				s = LeastRights(t, s)
+				for _, clause := range clauses {
+					t.Run(clause.name, func(t *testing.T) {
+						// The suffix keeps one name from being a prefix of another, which
+						// requireClean relies on.
+						m := &mutexCase{mutexRow: row, s: s, key: Permitted + redistest.Name(t) + "."}
+						clause.check(t, m)
+						var keeps []string
+						if row.keeps != nil {
+							keeps = row.keeps(m.key)
+						}
+						RequireClean(t, s, m.key, keeps...)
+					})
+				}
+			})
+		})
+	}
+}
+
+// clientsExclude increments a counter from many clients.
+func clientsExclude(t *testing.T, m *mutexCase) {
+	clients, each := 16, redistest.Scaled(m.s, 100)
+	if m.s.Mini() != nil {
+		clients = 4
+	}
+	n := 0
+	var wg sync.WaitGroup
+	for range clients {
+		a := m.on(t)
+		wg.Go(func() { Increment(t, a, &n, each) })
+	}
+	wg.Wait()
+	require.Equal(t, clients*each, n)
+}
+
+// goroutinesExclude increments a counter from many goroutines that share one handle.
+func goroutinesExclude(t *testing.T, m *mutexCase) {
+	a := m.on(t)
+	n, goroutines := 0, redistest.Scaled(m.s, 100)
+	var wg sync.WaitGroup
+	for range goroutines {
+		wg.Go(func() { Increment(t, a, &n, 2) })
+	}
+	wg.Wait()
+	require.Equal(t, 2*goroutines, n)
+}
+
+// tryFails checks that TryAcquire fails on the holder's own handle and on another client, and
+// succeeds after the release.
+func tryFails(t *testing.T, m *mutexCase) {
+	one, other := m.on(t), m.on(t)
+	h, err := one.TryAcquire(t.Context())
+	require.NoError(t, err)
+	for _, a := range []Acquirer{one, other} {
+		_, err := a.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	}
+	require.NoError(t, h.Release(t.Context()))
+	h, err = other.TryAcquire(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, h.Release(t.Context()))
+}
+
+// waitIsBounded checks that WithWait ends the wait in time, with an error that is not a context's.
+func waitIsBounded(t *testing.T, m *mutexCase) {
+	h, err := m.on(t).Acquire(t.Context())
+	require.NoError(t, err)
+	other := m.on(t)
+	began := time.Now()
+	_, err = other.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.NotErrorIs(t, err, context.DeadlineExceeded)
+	require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
+	require.NoError(t, h.Release(t.Context()))
+}
+
+// cancelEndsWait checks that the error of a cancelled waiter matches both ErrNotAcquired and the
+// cause.
+func cancelEndsWait(t *testing.T, m *mutexCase) {
+	h, err := m.on(t).Acquire(t.Context())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	failed := make(chan error, 1)
+	other := m.on(t)
+	go func() {
+		_, err := other.Acquire(ctx)
+		failed <- err
+	}()
+	if m.poll == 0 {
+		AwaitWaiter(t, m.s, m.key)
+	}
+	cancel(ErrTest)
+	err = <-failed
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, err, ErrTest)
+	require.NoError(t, h.Release(t.Context()))
+}
+
+// doneContext checks that an acquisition with a done context fails before it sends a command.
+func doneContext(t *testing.T, m *mutexCase) {
+	p := m.s.Proxy(t)
+	a := m.through(t, p)
+	p.Record()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ErrTest)
+	_, err := a.Acquire(ctx)
+	require.ErrorIs(t, err, ErrTest)
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.Empty(t, p.Commands())
+}
+
+// releaseWakes checks that a release wakes up a waiter on another client.
+func releaseWakes(t *testing.T, m *mutexCase) {
+	one, other := m.on(t), m.on(t)
+	h, err := one.Acquire(t.Context())
+	require.NoError(t, err)
+	got := make(chan Holder, 1)
+	go func() {
+		h, err := other.Acquire(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		got <- h
+	}()
+	if m.poll == 0 {
+		AwaitWaiter(t, m.s, m.key)
+	}
+	require.Empty(t, got)
+	require.NoError(t, h.Release(t.Context()))
+	select {
+	case h := <-got:
+		require.NoError(t, h.Release(t.Context()))
+	case <-time.After(Soon):
+		require.FailNow(t, "timed out waiting for the waiter to wake up")
+	}
+}
+
+// pollCovers checks that a waiter that receives no notification acquires within the slow poll.
+func pollCovers(t *testing.T, m *mutexCase) {
+	p := m.s.Proxy(t)
+	p.DropMessages(true)
+	one, other := m.on(t), m.through(t, p)
+	h, err := one.Acquire(t.Context())
+	require.NoError(t, err)
+	got := make(chan time.Time, 1)
+	go func() {
+		if h, err := other.Acquire(t.Context()); err != nil {
+			t.Error(err)
+		} else if err := h.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+		got <- time.Now()
+	}()
+	if m.poll == 0 {
+		AwaitWaiter(t, m.s, m.key)
+	}
+	released := time.Now()
+	require.NoError(t, h.Release(t.Context()))
+	require.Less(t, (<-got).Sub(released), SlowPoll)
+}
+
+// releaseIsFinal checks that the first release works with a done context, and that the second fails
+// without a command.
+func releaseIsFinal(t *testing.T, m *mutexCase) {
+	if m.noHolds {
+		t.Skip("no hold to release twice")
+	}
+	p := m.s.Proxy(t)
+	a := m.through(t, p)
+	h, err := a.Acquire(t.Context())
+	require.NoError(t, err)
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.NoError(t, h.Release(done), "Release sends its command even if ctx is done")
+	RequireEnds(t, h.Context(), primitives.ErrReleased)
+	p.Record()
+	err = h.Release(t.Context())
+	require.ErrorIs(t, err, primitives.ErrReleased)
+	require.ErrorIs(t, err, primitives.ErrNotHeld)
+	require.Empty(t, ScriptsOf(p)) // the client's name may be written at any time
+}
+
+// doReleases checks that the mutex is free after each way to leave Do.
+func doReleases(t *testing.T, m *mutexCase) {
+	a := m.on(t)
+	free := func() {
+		t.Helper()
+		h, err := a.TryAcquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, h.Release(t.Context()))
+	}
+	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
+	free()
+	require.ErrorIs(t, a.Do(t.Context(), func(context.Context) error { return ErrTest }), ErrTest)
+	free()
+	require.PanicsWithError(t, "test", func() {
+		_ = a.Do(t.Context(), func(context.Context) error { panic(ErrTest) })
+	})
+	free()
+}
+
+// lostReplies drops replies to the scripts. The client repeats them, and each acts once: one hold,
+// one release.
+func lostReplies(t *testing.T, m *mutexCase) {
+	p := m.s.Proxy(t)
+	a, other := m.through(t, p), m.on(t)
+	for _, lost := range []int{1, 2} {
+		p.DropReplies(lost, Script)
+		h, err := a.Acquire(t.Context())
+		require.NoError(t, err)
+		_, err = other.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		p.DropReplies(lost, Script)
+		require.NoError(t, h.Release(t.Context()))
+		h, err = other.TryAcquire(t.Context())
+		require.NoError(t, err, "one release frees the lock")
+		require.NoError(t, h.Release(t.Context()))
+	}
+}
+
+// nests checks that the mutex is free only after both the outer and the inner hold are released, in
+// either order.
+func nests(t *testing.T, m *mutexCase) {
+	if !m.nests {
+		t.Skip("does not nest")
+	}
+	a, other := m.on(t), m.on(t)
+	for _, outerFirst := range []bool{false, true} {
+		outer, err := a.Acquire(t.Context())
+		require.NoError(t, err)
+		inner, err := a.Acquire(outer.Context())
+		require.NoError(t, err)
+		order := []Holder{inner, outer}
+		if outerFirst {
+			order = []Holder{outer, inner}
+		}
+		require.NoError(t, order[0].Release(t.Context()))
+		_, err = other.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.NoError(t, order[1].Release(t.Context()))
+		h, err := other.TryAcquire(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, h.Release(t.Context()))
+		_, err = a.Acquire(outer.Context(), primitives.WithWait(0))
+		require.ErrorIs(t, err, primitives.ErrReleased, "a released hold does not nest")
+	}
+	outer, err := a.Acquire(t.Context())
+	require.NoError(t, err)
+	_, err = a.Acquire(outer.Context(), primitives.WithNonReentrant())
+	require.ErrorIs(t, err, primitives.ErrDeadlock)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	require.NoError(t, outer.Release(t.Context()))
+}
+
+// leaseEnds checks that the loss of an expired lease is reported before a waiter acquires. The
+// safety margin of busy keeps that order on a slow machine.
+func leaseEnds(t *testing.T, m *mutexCase) {
+	if !m.leases {
+		t.Skip("no leases")
+	}
+	one, other := m.on(t, Busy), m.on(t)
+	began := time.Now()
+	h, err := one.Acquire(t.Context(), primitives.WithLease(cmp.Or(m.lease, 2*time.Second)))
+	require.NoError(t, err)
+	got := make(chan error, 1)
+	go func() {
+		g, err := other.Acquire(t.Context())
+		if err == nil {
+			if context.Cause(h.Context()) == nil {
+				err = errors.New("acquired before the former hold was reported lost")
+			}
+			err = errors.Join(err, g.Release(context.Background()))
+		}
+		got <- err
+	}()
+	RequireEnds(t, h.Context(), primitives.ErrLost)
+	if hold, ok := h.(*primitives.Hold); ok {
+		require.WithinRange(t, hold.ValidUntil(), began, time.Now(), "a lost hold keeps the end of its validity")
+	}
+	require.NoError(t, <-got)
+	require.ErrorIs(t, h.Release(t.Context()), primitives.ErrLost)
+	require.ErrorIs(t, h.Release(t.Context()), primitives.ErrReleased)
+}
+
+// idsAreClients checks that every acquisition has an id of its own, made of the client's id and a
+// number.
+func idsAreClients(t *testing.T, m *mutexCase) {
+	if !m.ids {
+		t.Skip("the caller chooses the ids")
+	}
+	c := NewClient(t, m.s.Client(t))
+	a := m.open(t, c, m.key)
+	seen := map[string]bool{}
+	for range 3 {
+		h, err := a.Acquire(t.Context())
+		require.NoError(t, err)
+		id := h.(*primitives.Hold).ID()
+		require.Regexp(t, "^"+c.ID()+`:\d+$`, id)
+		require.False(t, seen[id])
+		seen[id] = true
+		require.NoError(t, h.Release(t.Context()))
+	}
+}
+
+// closedRefuses checks that Close ends a waiter, and that later acquisitions fail.
+func closedRefuses(t *testing.T, m *mutexCase) {
+	c := NewClient(t, m.s.Client(t))
+	a := m.open(t, c, m.key)
+	h, err := m.on(t).Acquire(t.Context())
+	require.NoError(t, err)
+	failed := make(chan error, 1)
+	go func() {
+		_, err := a.Acquire(context.Background())
+		failed <- err
+	}()
+	if m.poll == 0 {
+		AwaitWaiter(t, m.s, m.key)
+	}
+	require.NoError(t, c.Close(t.Context()))
+	require.ErrorIs(t, <-failed, primitives.ErrClosed)
+	_, err = a.Acquire(context.Background())
+	require.ErrorIs(t, err, primitives.ErrClosed)
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	require.NoError(t, h.Release(t.Context()))
+}

@@ -1,0 +1,149 @@
+package contract
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// long is longer than any test waits for a lock that lingers.
+var long = primitives.WithLinger(time.Minute)
+
+// lingers acquires and releases a lock once, and checks that it lingers.
+func lingers(t *testing.T, s *redistest.Server, l *primitives.Lock, opts ...primitives.Option) (id string) {
+	t.Helper()
+	hold, err := l.Acquire(t.Context(), opts...)
+	require.NoError(t, err)
+	Release(t, hold)
+	require.NotEmpty(t, redistest.Keys(t, s, l.Name()), "it was freed")
+	return hold.ID()
+}
+
+func TestC24LingeringLockSendsNothing(t *testing.T) {
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		c := NewClient(t, s.Client(t))
+		l := cohortLocks[kind](c, redistest.Name(t), long)
+		id := lingers(t, s, l)
+		before := redistest.Commands(t, s)
+		var last *primitives.Hold
+		for range 100 {
+			hold := Acquire(t, t.Context(), l)
+			require.Equal(t, id, hold.ID())
+			if last != nil {
+				require.ErrorIs(t, context.Cause(last.Context()), primitives.ErrReleased)
+				if kind == "fenced" {
+					require.Equal(t, last.Token()+1, hold.Token())
+				}
+			}
+			require.NoError(t, hold.Context().Err())
+			require.False(t, hold.ValidUntil().Before(time.Now()))
+			Release(t, hold)
+			last = hold
+		}
+		sent := redistest.Commands(t, s).Since(before)
+		assert.Zero(t, sent["evalsha"]+sent["eval"], "%v", sent)
+		_, err := cohortLocks[kind](NewClient(t, s.Client(t)), l.Name()).TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+
+		require.NoError(t, c.Close(t.Context()))
+		RequireClean(t, s, l.Name(), "redisson_lock_token:{"+l.Name()+"}")
+	})
+}
+
+// Another client that waits asks for the lock, or somebody of the same client who needs it in another way.
+func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		own   bool // the rival is of the same client
+		rival func(kind string, c *primitives.Client, name string) *primitives.Lock
+		opts  []primitives.Option
+		only  string
+	}{
+		{name: "another client", rival: rivalOf},
+		{name: "another client that polls", rival: rivalOf, opts: polls},
+		{name: "another client with WithOwner", rival: rivalOf, opts: []primitives.Option{primitives.WithOwner("me")}},
+		{name: "the same client, without linger", own: true, rival: rivalOf},
+		{name: "a reader", only: "writer", rival: func(_ string, c *primitives.Client, name string) *primitives.Lock {
+			return c.RWLock(name).Reader()
+		}},
+		{name: "a reader of the same client", own: true, only: "writer", rival: func(
+			_ string, c *primitives.Client, name string,
+		) *primitives.Lock {
+			return c.RWLock(name).Reader()
+		}},
+		{name: "a joint lock", rival: func(kind string, c *primitives.Client, name string) *primitives.Lock {
+			return primitives.NewMultiLock([]*primitives.Lock{rivalOf(kind, c, name), c.Lock(name + "-2")})
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+				if tt.only != "" && tt.only != kind {
+					return
+				}
+				c := NewClient(t, s.Client(t))
+				l := cohortLocks[kind](c, redistest.Name(t), long)
+				lingers(t, s, l)
+				other := c
+				if !tt.own {
+					other = NewClient(t, s.Client(t))
+				}
+				began := time.Now()
+				hold, err := tt.rival(kind, other, l.Name()).Acquire(t.Context(), append(tt.opts, primitives.WithWait(Soon))...)
+				require.NoError(t, err)
+				assert.Less(t, time.Since(began), 900*time.Millisecond, "the next poll asks again")
+				Release(t, hold)
+				lingers(t, s, l)
+			})
+		})
+	}
+}
+
+func rivalOf(kind string, c *primitives.Client, name string) *primitives.Lock {
+	return cohortLocks[kind](c, name)
+}
+
+// Redisson cannot ask. It hears the message when the time is over.
+func TestC24LingeringLockIsFreedWhenItsTimeIsOver(t *testing.T) {
+	const d = 200 * time.Millisecond
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := NewClient(t, s.Client(t)).Lock(redistest.Name(t), primitives.WithLinger(d))
+		sub := s.Client(t).Subscribe(t.Context(), "redisson_lock__channel:{"+l.Name()+"}")
+		_, err := sub.Receive(t.Context())
+		require.NoError(t, err)
+		lingers(t, s, l)
+		released := time.Now()
+		_, err = sub.ReceiveMessage(t.Context())
+		require.NoError(t, err)
+		assert.InDelta(t, d.Seconds(), time.Since(released).Seconds(), 0.15)
+		require.NoError(t, sub.Close())
+		RequireClean(t, s, l.Name())
+	})
+}
+
+// A process that dies leaves a lock that lingers to its lease.
+func TestC24LingeringLockOfADeadClient(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	p := s.Proxy(t)
+	l := NewClient(t, p.Client(t)).Lock(redistest.Name(t), long, primitives.WithWatchdog(time.Second))
+	lingers(t, s, l)
+	p.BlackHole(true)
+	began := time.Now()
+	Release(t, Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(l.Name())))
+	assert.Less(t, time.Since(began), 2*time.Second)
+	p.Heal()
+}
+
+func TestC24NegativeLingerIsInvalid(t *testing.T) {
+	t.Parallel()
+	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	_, err := c.Lock("x").Acquire(t.Context(), primitives.WithLinger(-1))
+	require.ErrorIs(t, err, primitives.ErrInvalid)
+}

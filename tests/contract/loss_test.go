@@ -1,0 +1,216 @@
+package contract
+
+import (
+	"context"
+	"runtime"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires cuts off holders silently, at any time of their renewal.
+// A competitor waits for each lock.
+func TestC10HoldersLearnOfTheirLossBeforeTheNextAcquires(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	measured := redistest.Bar(t, s, 2)
+	p := s.Proxy(t)
+	slow := func(o *redis.Options) { o.ReadTimeout = 700 * time.Millisecond }
+	holders, competitors := NewClient(t, p.Client(t, slow), Busy), NewClient(t, s.Client(t))
+	rounds, n := 1, 200
+	switch {
+	case redistest.Nightly():
+		rounds, n = 50, 20
+	case !redistest.Full():
+		n = 20
+	}
+	const ttl = 2 * time.Second
+	smallest, latest := ttl, -ttl
+	for round := range rounds {
+		name := redistest.Name(t) + "-" + strconv.Itoa(round)
+		lock := func(c *primitives.Client, i int) *primitives.Lock { return c.Lock(name + "-" + strconv.Itoa(i) + ".") }
+		holds := make([]*primitives.Hold, n)
+		for i := range holds {
+			holds[i] = Acquire(t, t.Context(), lock(holders, i), primitives.WithWatchdog(ttl))
+		}
+		time.Sleep(time.Duration(round) * ttl / time.Duration(rounds))
+		p.BlackHole(true)
+		ended := make([]time.Time, n)    // when the holder learned of its loss
+		acquired := make([]time.Time, n) // when the competitor acquired
+		var wg sync.WaitGroup
+		for i, hold := range holds {
+			ctx := hold.Context()
+			wg.Go(func() {
+				<-ctx.Done()
+				ended[i] = time.Now()
+			})
+			wg.Go(func() {
+				got, err := lock(competitors, i).Acquire(t.Context())
+				lost := context.Cause(ctx) != nil // read first: the competitor holds the lock now
+				acquired[i] = time.Now()
+				if !lost {
+					t.Errorf("lock %d has two holders", i)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = got.Release(t.Context())
+			})
+		}
+		wg.Wait()
+		for i, hold := range holds {
+			require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+			smallest = min(smallest, acquired[i].Sub(ended[i]))
+			latest = max(latest, ended[i].Sub(hold.ValidUntil()))
+		}
+		p.Heal()
+		p.Reset() // what was sent meanwhile is lost
+	}
+	require.Positive(t, smallest)
+	measured("%d holders cut off in %d partitions; told %v after their validity at the latest, "+
+		"and %v before a competitor acquired at least", rounds*n, rounds, latest.Round(time.Millisecond),
+		smallest.Round(time.Millisecond))
+}
+
+// TestC10RefusedRenewalIsALoss deletes the lock in Redis. The next renewal reports the loss, and
+// nothing acquires the lock again.
+func TestC10RefusedRenewalIsALoss(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		const ttl = 9 * time.Second
+		hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(ttl))
+		ctx := hold.Context()
+		require.NoError(t, x.Rdb.Del(t.Context(), x.Name).Err())
+		began := time.Now()
+		RequireEnds(t, ctx, primitives.ErrLost)
+		require.Less(t, time.Since(began), ttl*2/3, "the next renewal comes after a third of the TTL")
+		e := x.Heard.Await(t, primitives.EventLost)
+		require.Equal(t, []any{"lock", x.Name, hold.ID()}, []any{e.Lock, e.Name, e.ID})
+		require.ErrorIs(t, e.Err, primitives.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		require.Empty(t, Fields(t, x.S, x.Name))
+		require.Len(t, x.Heard.All(primitives.EventLost), 1)
+	})
+}
+
+// TestC10TransientErrorsDoNotEndRenewal checks that renewal is retried while the lease is valid.
+func TestC10TransientErrorsDoNotEndRenewal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	p := s.Proxy(t)
+	events := &Recorder{}
+	l := NewClient(t, p.Client(t, Hasty), events.Option()).Lock(redistest.Name(t))
+	hold := Acquire(t, t.Context(), l, primitives.WithWatchdog(6*time.Second))
+	for _, fault := range []func(){
+		func() { p.Refuse(true); p.Reset() },
+		func() { p.BlackHole(true) },
+		func() { p.DropReplies(3, Script) },
+	} {
+		before := len(events.All(primitives.EventRenewFailed))
+		fault()
+		redistest.WaitFor(t, Soon, func() bool {
+			return len(events.All(primitives.EventRenewFailed)) > before
+		}, "a renewal fails")
+		p.Heal()
+		renewed := len(events.All(primitives.EventRenewed))
+		redistest.WaitFor(t, Soon, func() bool {
+			return len(events.All(primitives.EventRenewed)) > renewed
+		}, "renewed again")
+		require.NoError(t, hold.Check(t.Context()))
+	}
+	require.Error(t, events.All(primitives.EventRenewFailed)[0].Err)
+	Release(t, hold)
+}
+
+// TestC10RestartWithoutPersistenceIsALoss restarts a server, which loses its data. The holder
+// learns of the loss, and the lock is not created again.
+func TestC10RestartWithoutPersistenceIsALoss(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	x := OnLock(t, s)
+	hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(2*time.Second))
+	require.NoError(t, s.Restart())
+	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	require.Empty(t, Fields(t, s, x.Name))
+	Release(t, Acquire(t, t.Context(), x.L))
+}
+
+// TestC10HoldSurvivesARestartWithPersistence restarts a server within the validity of the lease.
+func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t, "--appendonly", "yes", "--appendfsync", "always")
+	x := OnLock(t, s)
+	hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(10*time.Second))
+	waiting := Start(func() (*primitives.Hold, error) { return x.Other(t).Acquire(t.Context()) })
+	AwaitWaiter(t, s, x.Name)
+	require.NoError(t, s.Restart())
+	redistest.WaitFor(t, Soon, func() bool { return hold.Check(t.Context()) == nil }, "still held")
+	Release(t, hold)
+	r := Await(t, waiting)
+	require.NoError(t, r.Err)
+	Release(t, r.Hold)
+}
+
+// TestC10ManyHoldsAreRenewedInBatches holds many locks through many renewals, and through an outage that is shorter
+// than their validity. None is lost, and none has a goroutine of its own.
+func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
+	s := redistest.Fresh(t)
+	measured := redistest.Bar(t, s, 5)
+	p := s.Proxy(t)
+	c := NewClient(t, p.Client(t))
+	name := redistest.Name(t)
+	n, ttl := redistest.Sized(s, redistest.Scaled(s, 5000), 100_000), 6*time.Second
+	if redistest.Nightly() {
+		ttl = 30 * time.Second
+	}
+	outage, span := ttl/2, 2*ttl-4*time.Second // a hold is valid for two thirds of its TTL at least
+	goroutines := runtime.NumGoroutine()
+	holds := make([]*primitives.Hold, n)
+	var wg sync.WaitGroup
+	for g := range 50 {
+		wg.Go(func() {
+			for i := g; i < n; i += 50 {
+				holds[i] = Acquire(t, t.Context(), c.Lock(name+time.Duration(i).String()), primitives.WithWatchdog(ttl))
+			}
+		})
+	}
+	wg.Wait()
+	before, began := redistest.Commands(t, s), time.Now()
+	time.Sleep((span - outage) / 2)
+	p.Refuse(true)
+	p.Reset()
+	time.Sleep(outage)
+	p.Heal()
+	time.Sleep((span - outage) / 2)
+	spent := redistest.Commands(t, s).Since(before)
+	more := runtime.NumGoroutine() - goroutines
+	require.Less(t, more, 200)
+	rate := float64(spent["evalsha"]) / time.Since(began).Seconds()
+	for _, hold := range holds {
+		RequireLive(t, hold.Context())
+	}
+	for _, i := range []int{0, n / 2, n - 1} {
+		require.NoError(t, holds[i].Check(t.Context()))
+	}
+	require.LessOrEqual(t, rate, float64(n)*60/5000+10)
+	for g := range 50 {
+		wg.Go(func() {
+			for i := g; i < n; i += 50 {
+				Release(t, holds[i])
+			}
+		})
+	}
+	wg.Wait()
+	measured("%d locks with a TTL of %v, an outage of %v: none lost; %.1f EVALSHA per second, %d goroutines",
+		n, ttl, outage, rate, more)
+}

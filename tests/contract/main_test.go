@@ -1,0 +1,9 @@
+package contract
+
+import (
+	"testing"
+
+	"github.com/redlatch/redlatch/internal/fixture"
+)
+
+func TestMain(m *testing.M) { fixture.Main(m) }

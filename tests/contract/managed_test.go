@@ -1,0 +1,147 @@
+package contract
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// refusable lists commands that proxies and managed services refuse. The library works without any of
+// them.
+var refusable = []string{"hello", "client", "info", "config", "wait", "acl", "script", "psetex", "pubsub", "ping"}
+
+// TestLocksWorkWithoutRefusedCommands uses locks and semaphores on servers that refuse commands, by an
+// ACL and as if the commands did not exist, and with the old protocol.
+func TestLocksWorkWithoutRefusedCommands(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	without := func(commands ...string) func(*redis.Options) {
+		user := strings.Join(commands, "-")
+		args := []any{"acl", "setuser", user, "on", ">pw", "~*", "&*", "+@all"}
+		for _, command := range commands {
+			args = append(args, "-"+command)
+		}
+		require.NoError(t, admin.Do(t.Context(), args...).Err())
+		return func(o *redis.Options) { o.Username, o.Password = user, "pw" }
+	}
+	oldProtocol := func(o *redis.Options) { o.Protocol = 2 }
+	for _, command := range refusable {
+		t.Run("ACL without "+command, func(t *testing.T) {
+			t.Parallel()
+			useLocks(t, s, s.Client(t, without(command)))
+		})
+	}
+	t.Run("ACL without all of them", func(t *testing.T) {
+		t.Parallel()
+		useLocks(t, s, s.Client(t, without(refusable...)))
+	})
+	t.Run("RESP2", func(t *testing.T) {
+		t.Parallel()
+		useLocks(t, s, s.Client(t, oldProtocol))
+	})
+	t.Run("unknown commands", func(t *testing.T) {
+		t.Parallel()
+		var renamed []string // not CLIENT and INFO, which redistest itself needs
+		for _, command := range []string{"hello", "config", "wait", "acl", "script", "psetex"} {
+			renamed = append(renamed, "--rename-command", command, "")
+		}
+		bare := redistest.Fresh(t, renamed...)
+		t.Run("RESP3", func(t *testing.T) {
+			t.Parallel()
+			useLocks(t, bare, bare.Client(t))
+		})
+		t.Run("RESP2", func(t *testing.T) {
+			t.Parallel()
+			useLocks(t, bare, bare.Client(t, oldProtocol))
+		})
+	})
+	t.Run("a plain client of a cluster", func(t *testing.T) {
+		t.Parallel()
+		node := redistest.FreshCluster(t, 1).Nodes()[0]
+		useLocks(t, node, node.Client(t, oldProtocol))
+	})
+}
+
+// useLocks acquires, renews and releases each kind, and lets a second client wait for it.
+func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) {
+	t.Helper()
+	watchdog := primitives.WithDefaults(primitives.WithWatchdog(Watched))
+	first, second := NewClient(t, rdb, watchdog), NewClient(t, rdb, watchdog)
+	name := redistest.Name(t)
+	var renewed []*primitives.Hold
+	var handOver []func()
+	add := func(kind string, leased bool, of func(c *primitives.Client, name string) Handle) {
+		hold := Acquire(t, t.Context(), of(first, name+kind))
+		if leased {
+			renewed = append(renewed, hold)
+		}
+		waiting := Start(func() (*primitives.Hold, error) {
+			return of(second, name+kind).Acquire(t.Context())
+		})
+		AwaitWaiter(t, s, name+kind)
+		handOver = append(handOver, func() {
+			Release(t, hold)
+			Release(t, AwaitHold(t, waiting))
+		})
+	}
+	add("lock", true, func(c *primitives.Client, name string) Handle { return c.Lock(name) })
+	add("fair", true, func(c *primitives.Client, name string) Handle { return c.FairLock(name) })
+	add("writer", true, func(c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() })
+	add("semaphore", false, func(c *primitives.Client, name string) Handle {
+		_, err := c.Semaphore(name).Init(t.Context(), 1)
+		require.NoError(t, err)
+		return c.Semaphore(name)
+	})
+	add("permits", true, func(c *primitives.Client, name string) Handle {
+		_, err := c.PermitExpirableSemaphore(name).Init(t.Context(), 1)
+		require.NoError(t, err)
+		return c.PermitExpirableSemaphore(name)
+	})
+	AwaitRenewal(t, 1, renewed...)
+	for _, f := range handOver {
+		f()
+	}
+}
+
+// TestErrorNamesTheCommandThatIsMissing refuses commands that the library needs.
+func TestErrorNamesTheCommandThatIsMissing(t *testing.T) {
+	t.Parallel()
+	master := redistest.Replicated(t, 1).Master
+	admin := master.Client(t)
+	for _, tt := range []struct {
+		command string
+		opts    []primitives.ClientOption
+	}{
+		{"evalsha", nil},
+		{"publish", nil},
+		{"wait", []primitives.ClientOption{primitives.WithReplicas(1, time.Second)}},
+	} {
+		t.Run(tt.command, func(t *testing.T) {
+			user := "no-" + tt.command
+			require.NoError(t, admin.Do(t.Context(),
+				"acl", "setuser", user, "on", ">pw", "~*", "&*", "+@all", "-"+tt.command).Err())
+			c := NewClient(t, master.Client(t, func(o *redis.Options) {
+				o.Username, o.Password = user, "pw"
+			}), tt.opts...)
+			name := redistest.Name(t)
+			began := time.Now()
+			_, err := c.Lock(name).Acquire(t.Context())
+			require.ErrorContains(t, err, tt.command)
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			require.Less(t, time.Since(began), SlowPoll, "the refusal is not retried")
+			redistest.WaitFor(t, Soon, func() bool {
+				n, err := admin.Exists(context.Background(), name).Result()
+				return err == nil && n == 0
+			}, "nothing is held")
+		})
+	}
+}

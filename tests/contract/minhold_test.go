@@ -1,0 +1,590 @@
+package contract
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// minHoldKind is a kind of primitive that WithMinHold concerns. A rival is a handle that the hold excludes.
+type minHoldKind struct {
+	open  func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle
+	rival func(c *primitives.Client, key string) Handle // nil: open
+	// parts are the handles whose holders and TTLs Redis knows; nil: open itself.
+	parts func(c *primitives.Client, key string) []informed
+	opts  []primitives.Option // for each acquisition of the holder
+	polls bool                // waiters do not look when a lease ends
+}
+
+// takeableHandle is a handle whose holds have ids.
+type takeableHandle interface {
+	Handle
+	takeable
+}
+
+// informed is a handle that can say who holds it.
+type informed interface {
+	Info(ctx context.Context) (primitives.Info, error)
+}
+
+// asRival returns another client's handle.
+func (k minHoldKind) asRival(c *primitives.Client, key string) Handle {
+	if k.rival != nil {
+		return k.rival(c, key)
+	}
+	return k.open(c, key)
+}
+
+// holders returns the holders of each part.
+func (k minHoldKind) holders(t testing.TB, c *primitives.Client, key string) (list [][]primitives.Holder) {
+	t.Helper()
+	parts := []informed{}
+	if k.parts != nil {
+		parts = k.parts(c, key)
+	} else {
+		parts = append(parts, k.open(c, key).(informed))
+	}
+	for _, part := range parts {
+		info, err := part.Info(t.Context())
+		require.NoError(t, err)
+		list = append(list, info.Holders)
+	}
+	return list
+}
+
+// requireRest checks that id holds all parts, for d at most, and returns the longest TTL.
+func (k minHoldKind) requireRest(
+	t testing.TB, c *primitives.Client, key, id string, d time.Duration,
+) (longest time.Duration) {
+	t.Helper()
+	for _, holders := range k.holders(t, c, key) {
+		require.Len(t, holders, 1)
+		require.Equal(t, id, holders[0].ID)
+		require.Equal(t, 1, holders[0].Count)
+		require.Positive(t, holders[0].TTL)
+		require.LessOrEqual(t, holders[0].TTL, d+2*time.Millisecond) // a permit's end is rounded up
+		longest = max(longest, holders[0].TTL)
+	}
+	return longest
+}
+
+// keys returns the key of each part.
+func (k minHoldKind) keys(key string) []string {
+	if k.parts == nil {
+		return []string{key}
+	}
+	return []string{key + "-0", key + "-1", key + "-2"}
+}
+
+// scriptOn matches the commands that run scripts on a key.
+func scriptOn(key string) redistest.Match {
+	return func(args []string) bool { return Script(args) && slices.Contains(args, key) }
+}
+
+// isFree reports whether nobody holds any part.
+func (k minHoldKind) isFree(t testing.TB, c *primitives.Client, key string) bool {
+	t.Helper()
+	for _, holders := range k.holders(t, c, key) {
+		if len(holders) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func minHoldKinds() map[string]minHoldKind {
+	joined := func(join Join, polls bool) minHoldKind {
+		return minHoldKind{
+			polls: polls,
+			open: func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
+				return join(Members(c, key, 3), opts...)
+			},
+			parts: func(c *primitives.Client, key string) (list []informed) {
+				for _, member := range Members(c, key, 3) {
+					list = append(list, member)
+				}
+				return list
+			},
+		}
+	}
+	lock := func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
+		return c.Lock(key, opts...)
+	}
+	fair := func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
+		return c.FairLock(key, opts...)
+	}
+	reader := func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
+		return c.RWLock(key, opts...).Reader()
+	}
+	writer := func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
+		return c.RWLock(key, opts...).Writer()
+	}
+	owner := []primitives.Option{primitives.WithOwner(JavaThread)}
+	write := func(c *primitives.Client, key string) Handle { return c.RWLock(key).Writer() }
+	return map[string]minHoldKind{
+		"lock":               {open: lock},
+		"lock of an owner":   {open: lock, opts: owner},
+		"fair":               {open: fair},
+		"fair of an owner":   {open: fair, opts: owner},
+		"reader":             {open: reader, rival: write},
+		"reader of an owner": {open: reader, rival: write, opts: owner},
+		"writer":             {open: writer},
+		"writer of an owner": {open: writer, opts: owner},
+		"writer and readers": {open: writer, rival: func(c *primitives.Client, key string) Handle {
+			return c.RWLock(key).Reader()
+		}},
+		"fenced": {open: func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
+			return c.FencedLock(key, opts...)
+		}},
+		"permits": {open: func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
+			return c.PermitExpirableSemaphore(key, opts...)
+		}},
+		"multi": joined(primitives.NewMultiLock, false),
+		"red":   joined(primitives.NewRedLock, true),
+	}
+}
+
+// eachMinHoldKind runs f for each kind on each server.
+func eachMinHoldKind(t *testing.T, f func(t *testing.T, k minHoldKind, s *redistest.Server, key string)) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for name, k := range minHoldKinds() {
+			if s.Mini() != nil && !redistest.Full() && (k.opts != nil || k.parts != nil || k.rival != nil) {
+				continue // their scripts run on the real server
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				key := redistest.Name(t) + "."
+				if name == "permits" {
+					InitPool(t, NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), 1)
+				}
+				f(t, k, s, key)
+			})
+		}
+	})
+}
+
+// learnsIn bounds how late a waiter acquires after the end of the rest. One that has not learned the new TTL finds
+// it by its slow poll. The bar is 100 ms on an idle machine.
+func learnsIn() time.Duration {
+	if redistest.Nightly() {
+		return 100 * time.Millisecond
+	}
+	return 600 * time.Millisecond
+}
+
+// A release within the minimum ends the hold at once, and leaves the lock taken. The release is announced, and
+// whoever waits acquires as soon as the minimum is over.
+func TestC28ReleaseWithinTheMinimumLeavesTheLockTaken(t *testing.T) {
+	const d = 300 * time.Millisecond
+	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
+		heard := &Recorder{}
+		c, other := NewClient(t, s.Client(t), heard.Option()), NewClient(t, s.Client(t))
+		l, rival := k.open(c, key, primitives.WithMinHold(d)), k.asRival(other, key)
+		local := k.asRival(c, key) // waits at the client that holds, and would get the lock by a hand-off
+		began := time.Now()
+		hold := Acquire(t, t.Context(), l, k.opts...)
+		waiting := Start(func() (*primitives.Hold, error) { return rival.Acquire(t.Context()) })
+		waitingHere := Start(func() (*primitives.Hold, error) { return local.Acquire(t.Context()) })
+		time.Sleep(100 * time.Millisecond) // both have tried, and have subscribed
+		messages := s.Client(t).PSubscribe(t.Context(), "*"+key+"*")
+		require.NoError(t, ErrOf(messages.Receive(t.Context())))
+
+		require.NoError(t, hold.Release(t.Context()))
+		RequireEnds(t, hold.Context(), primitives.ErrReleased)
+		require.Len(t, heard.All(primitives.EventReleased), 1)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
+		rest := k.requireRest(t, other, key, hold.ID(), d)
+		require.ErrorIs(t, ErrOf(rival.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		require.NoError(t, ErrOf(messages.ReceiveTimeout(t.Context(), Soon)), "the release is announced")
+
+		first, second := awaitFirst(t, waiting, waitingHere)
+		require.GreaterOrEqual(t, first.At.Sub(began), d-2*time.Millisecond, "nobody acquires before the minimum is over")
+		if !k.polls {
+			require.Less(t, first.At.Sub(began), d+learnsIn(), "it waited for the rest alone, %v", rest)
+		}
+		Release(t, first.Hold)
+		Release(t, AwaitHold(t, second))
+	})
+}
+
+// awaitFirst waits for the first of two acquisitions, and returns the other one too.
+func awaitFirst(t testing.TB, a, b <-chan Result) (Result, <-chan Result) {
+	t.Helper()
+	var r Result
+	rest := b
+	select {
+	case r = <-a:
+	case r = <-b:
+		rest = a
+	case <-time.After(Soon):
+		require.FailNow(t, "timed out waiting for an acquisition to return")
+	}
+	require.NoError(t, r.Err)
+	return r, rest
+}
+
+// Close does not wait for the rest of a minimum. ForceRelease and ReleaseID end it, and Adopt takes the lock over.
+func TestC28TheRestCanBeEnded(t *testing.T) {
+	t.Parallel()
+	for _, end := range takeovers {
+		t.Run(end.name, func(t *testing.T) {
+			eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
+				_, isLock := k.open(NewClient(t, s.Client(t)), key).(*primitives.Lock)
+				if end.name == "ForceRelease" && (k.parts != nil || !isLock) {
+					t.Skip("this kind has no ForceRelease")
+				}
+				c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+				hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(time.Hour)), k.opts...)
+				Release(t, hold)
+				k.requireRest(t, other, key, hold.ID(), time.Hour)
+				require.NoError(t, c.Close(t.Context()))
+				require.NoError(t, end.take(t.Context(), k.open(other, key), hold.ID()))
+				Release(t, Acquire(t, t.Context(), k.asRival(other, key), primitives.WithWait(0)))
+				require.True(t, k.isFree(t, other, key))
+			})
+		})
+	}
+}
+
+// A holder that crashes, or detaches, leaves the lock taken for its minimum, even if its lease is shorter. A
+// lease that ends within the minimum ends the hold, and its Release leaves the rest.
+func TestC28TheMinimumOutlivesTheLease(t *testing.T) {
+	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
+		const d = time.Minute
+		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+		const lapsing = 500 * time.Millisecond
+		for _, lease := range []primitives.Option{primitives.WithWatchdog(lapsing), primitives.WithLease(lapsing)} {
+			l := k.open(c, key, lease, primitives.WithMinHold(d))
+			hold := Acquire(t, t.Context(), l, k.opts...)
+			require.Less(t, time.Until(hold.ValidUntil()), lapsing, "the hold is trusted for its lease")
+			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-Soon)
+			require.Equal(t, hold.ID(), hold.Detach())
+			require.Greater(t, k.requireRest(t, other, key, hold.ID(), d), d-Soon)
+			require.NoError(t, k.open(other, key).ReleaseID(t.Context(), hold.ID()))
+		}
+		// The hold is lost when its lease ends, and its Release leaves the rest.
+		l := k.open(c, key, primitives.WithMinHold(d), primitives.WithLease(lapsing))
+		hold := Acquire(t, t.Context(), l, k.opts...)
+		RequireEnds(t, hold.Context(), primitives.ErrLost)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		time.Sleep(20 * time.Millisecond) // a release in the background
+		k.requireRest(t, other, key, hold.ID(), d)
+		require.ErrorIs(t, ErrOf(k.asRival(other, key).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+	})
+}
+
+// A release after the minimum frees the lock, and an acquisition that fails leaves nothing.
+func TestC28OtherwiseReleasesAreOrdinary(t *testing.T) {
+	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
+		c := NewClient(t, s.Client(t))
+		const d = 50 * time.Millisecond
+		hold := Acquire(t, t.Context(), k.open(c, key), append(k.opts, primitives.WithMinHold(d))...)
+		k.requireRest(t, c, key, hold.ID(), time.Minute)
+		time.Sleep(d)
+		Release(t, hold)
+		require.True(t, k.isFree(t, c, key))
+
+		p := s.Proxy(t)
+		cut := k.open(NewClient(t, p.Client(t, Quick, NoRetries)), key, primitives.WithMinHold(time.Hour))
+		p.DropReplies(1, Script)
+		if hold, err := cut.TryAcquire(t.Context(), k.opts...); err == nil { // the others of a red lock, or a repetition
+			require.NoError(t, k.open(c, key).ReleaseID(t.Context(), hold.ID()))
+		}
+		p.Heal()
+		redistest.WaitFor(t, Soon, func() bool { return k.isFree(t, c, key) }, "nothing is left of a failed acquisition")
+	})
+}
+
+// A plain semaphore ignores the minimum.
+func TestC28APlainSemaphoreIgnoresTheMinimum(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		sem := OfOne(t, NewClient(t, s.Client(t)).Semaphore(redistest.Name(t), primitives.WithMinHold(time.Hour)))
+		for range 2 {
+			Release(t, Acquire(t, t.Context(), sem, primitives.WithWait(0)))
+		}
+	})
+}
+
+// The outermost hold decides, in whichever order the holds are released.
+func TestC28TheOutermostHoldDecides(t *testing.T) {
+	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
+		if strings.Contains(t.Name(), "permits") {
+			t.Skip("permits do not nest")
+		}
+		c := NewClient(t, s.Client(t))
+		for _, tt := range []struct {
+			name       string
+			outer      time.Duration
+			innerFirst bool
+		}{{"inner first", time.Hour, true}, {"outer first", time.Hour, false}, {"inner alone has one", 0, true}} {
+			l := k.open(c, key)
+			outer := Acquire(t, t.Context(), l, append(k.opts, primitives.WithMinHold(tt.outer))...)
+			inner := Acquire(t, outer.Context(), l, primitives.WithMinHold(2*time.Hour), primitives.WithLease(time.Minute))
+			holds := []*primitives.Hold{outer, inner}
+			if tt.innerFirst {
+				holds = []*primitives.Hold{inner, outer}
+			}
+			Release(t, holds[0])
+			require.NoError(t, holds[1].Check(t.Context()), tt.name)
+			Release(t, holds[1])
+			if tt.outer == 0 {
+				require.True(t, k.isFree(t, c, key), tt.name)
+				continue
+			}
+			require.Greater(t, k.requireRest(t, c, key, outer.ID(), tt.outer), tt.outer-Soon, tt.name)
+			require.NoError(t, l.ReleaseID(t.Context(), outer.ID()))
+		}
+	})
+}
+
+// A reader whose minimum is not over keeps writers out, and lets readers in.
+func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		key := redistest.Name(t) + "."
+		c := NewClient(t, s.Client(t))
+		rw := c.RWLock(key)
+		hold := Acquire(t, t.Context(), rw.Reader(), primitives.WithMinHold(time.Hour))
+		Release(t, hold)
+		other := Acquire(t, t.Context(), rw.Reader(), primitives.WithWait(0))
+		require.ErrorIs(t, ErrOf(rw.Writer().TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		Release(t, other)
+		info, err := rw.Reader().Info(t.Context())
+		require.NoError(t, err)
+		require.Len(t, info.Holders, 1)
+		require.Greater(t, info.TTL, time.Hour-Soon, "the hash lasts as long as the rest")
+		require.NoError(t, rw.Reader().ReleaseID(t.Context(), hold.ID()))
+		RequireClean(t, s, key)
+	})
+}
+
+// A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.
+func TestC28NoCohort(t *testing.T) {
+	t.Parallel()
+	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+		const d = 200 * time.Millisecond
+		c := NewClient(t, s.Client(t))
+		l := cohortLocks[kind](c, redistest.Name(t), primitives.WithCohort(time.Minute), primitives.WithMinHold(d))
+		began := time.Now()
+		hold := Acquire(t, t.Context(), l)
+		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		AwaitWaiters(t, c, 1)
+		Release(t, hold)
+		r := Await(t, waiting)
+		require.NoError(t, r.Err)
+		require.NotEqual(t, hold.ID(), r.Hold.ID())
+		require.GreaterOrEqual(t, r.At.Sub(began), d-2*time.Millisecond)
+		Release(t, r.Hold)
+	})
+}
+
+// A fair waiter may be granted the lock with a lease that is shorter than its minimum. A crash after that must not
+// free the lock sooner.
+func TestC28AGrantLastsForTheMinimum(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		key := redistest.Name(t)
+		c := NewClient(t, s.Client(t))
+		first := Acquire(t, t.Context(), c.FairLock(key))
+		waiting := Start(func() (*primitives.Hold, error) {
+			l := c.FairLock(key, primitives.WithMinHold(time.Hour), primitives.WithWatchdog(3*time.Second))
+			return l.Acquire(t.Context())
+		})
+		redistest.WaitFor(t, Soon, func() bool {
+			info, err := c.FairLock(key).Info(t.Context())
+			return err == nil && len(info.Waiters) == 1
+		}, "it is in the queue")
+		Release(t, first)
+		hold := AwaitHold(t, waiting)
+		require.Greater(t, s.Client(t).PTTL(t.Context(), key).Val(), time.Hour-Soon)
+		Release(t, hold)
+		require.NoError(t, c.FairLock(key).ReleaseID(t.Context(), hold.ID()))
+	})
+}
+
+// renewals are the digests of the scripts that renew leases.
+var renewals = func() (digests []string) {
+	for _, name := range []string{
+		"lock/renew", "lock/renew_shared", "rwlock/read_renew", "rwlock/read_renew_shared", "permitsemaphore/renew",
+	} {
+		digests = append(digests, scripts.Load(name).SHA())
+	}
+	return digests
+}()
+
+// C16: replies of the acquisition and of the release are lost, so go-redis repeats both. Copies of all commands arrive
+// in any order, during the rest and after it, when somebody else holds the lock. The rest never grows, and no copy
+// touches the next holder.
+func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
+	const d = 400 * time.Millisecond
+	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
+		p, rdb := s.Proxy(t), s.Client(t)
+		c, other := NewClient(t, p.Client(t, Quick)), NewClient(t, s.Client(t))
+		l := k.open(c, key, primitives.WithMinHold(d))
+		p.Record()
+		loseReplies := func() {
+			for _, key := range k.keys(key) {
+				p.DropReplies(1, scriptOn(key))
+			}
+		}
+		loseReplies()
+		hold := Acquire(t, t.Context(), l, k.opts...)
+		loseReplies()
+		Release(t, hold)
+		p.Heal()
+		over := time.Now().Add(d)
+		// Of a renewal a late copy may keep the lock longer. The client renews when a connection breaks.
+		copies := slices.DeleteFunc(ScriptsOf(p), func(c redistest.Command) bool {
+			return slices.Contains(renewals, c.Args[1])
+		})
+		require.GreaterOrEqual(t, len(copies), 3*len(k.keys(key))) // a lost reply may have been that of a renewal
+		repeat := func() {
+			for _, i := range rand.Perm(len(copies)) {
+				_ = Again(rdb, copies[i]).Err()
+			}
+		}
+		for range 10 {
+			repeat()
+			limit := time.Until(over) + 20*time.Millisecond // before Redis is asked: the TTL is no longer than that
+			if k.isFree(t, other, key) {
+				require.Less(t, time.Until(over), 50*time.Millisecond, "a copy frees it too soon")
+				break // the machine is slow
+			}
+			for _, holders := range k.holders(t, other, key) {
+				for _, holder := range holders {
+					require.Equal(t, hold.ID(), holder.ID)
+					require.LessOrEqual(t, holder.TTL, limit)
+				}
+			}
+		}
+		next := AwaitHold(t, Start(func() (*primitives.Hold, error) { return k.asRival(other, key).Acquire(t.Context()) }))
+		for range 3 {
+			repeat()
+			require.NoError(t, next.Check(t.Context()))
+		}
+		Release(t, next)
+		repeat()
+		require.True(t, k.isFree(t, other, key))
+	})
+}
+
+// A release that Redis never answers is repeated in the background. If none was executed, the lock stays taken until
+// its lease ends; as soon as one is, for the rest.
+func TestC28AnUnansweredReleaseIsRepeated(t *testing.T) {
+	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
+		const d = 10 * time.Second
+		p := s.Proxy(t)
+		c, other := NewClient(t, p.Client(t, Quick, NoRetries)), NewClient(t, s.Client(t))
+		hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(d), primitives.WithLease(time.Hour)), k.opts...)
+		for _, key := range k.keys(key) {
+			p.DropCommands(1, scriptOn(key))
+		}
+		require.Error(t, hold.Release(t.Context()))
+		redistest.WaitFor(t, Soon, func() bool {
+			for _, holders := range k.holders(t, other, key) {
+				if len(holders) > 0 && holders[0].TTL > d {
+					return false
+				}
+			}
+			return true
+		}, "a repetition shortens the TTL")
+		if !k.isFree(t, other, key) { // else it took longer than d
+			require.NoError(t, k.open(other, key).ReleaseID(t.Context(), hold.ID()))
+		}
+	})
+}
+
+// Redis has no memory left, and the release still shortens the TTL.
+func TestC28ReleaseOnAFullRedis(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	c := NewClient(t, s.Client(t))
+	rdb := s.Client(t)
+	for name, k := range minHoldKinds() {
+		t.Run(name, func(t *testing.T) {
+			key := redistest.Name(t) + "."
+			if name == "permits" {
+				InitPool(t, c.PermitExpirableSemaphore(key), 1)
+			}
+			hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(20*time.Second)), k.opts...)
+			require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+			defer rdb.ConfigSet(t.Context(), "maxmemory", "0")
+			require.NoError(t, hold.Release(t.Context()))
+			k.requireRest(t, c, key, hold.ID(), 20*time.Second)
+		})
+	}
+}
+
+// An owner that enters again during the rest takes a count of its own. The lock is free at the latest when the lease of
+// that acquisition ends.
+func TestC28AnOwnerEntersDuringItsRest(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		key := redistest.Name(t) + "."
+		l := NewClient(t, s.Client(t)).Lock(key, primitives.WithOwner(JavaThread))
+		Release(t, Acquire(t, t.Context(), l, primitives.WithMinHold(time.Hour)))
+		hold := Acquire(t, t.Context(), l, primitives.WithWait(0))
+		require.NoError(t, hold.Check(t.Context()))
+		Release(t, hold)
+		require.NoError(t, l.ReleaseID(t.Context(), JavaThread))
+		RequireClean(t, s, key)
+	})
+}
+
+// A failed attempt of a joint lock frees the members that it took, although the lock has a minimum.
+func TestC28AFailedJointAttemptLeavesNothing(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for name, join := range map[string]Join{"multi": primitives.NewMultiLock, "red": primitives.NewRedLock} {
+			t.Run(name, func(t *testing.T) {
+				key := redistest.Name(t)
+				c := NewClient(t, s.Client(t))
+				locks := Members(c, key, 3)
+				for _, l := range locks[1:] {
+					Acquire(t, t.Context(), l)
+				}
+				joint := join(locks, primitives.WithMinHold(time.Hour), primitives.WithWait(50*time.Millisecond))
+				require.ErrorIs(t, ErrOf(joint.Acquire(t.Context())), primitives.ErrNotAcquired)
+				redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, key+"-0")) == 0 }, "the member is free")
+			})
+		}
+	})
+}
+
+// A member's own minimum counts, unless the joint lock or the call has one.
+func TestC28MinimumOfAMember(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := NewClient(t, s.Client(t))
+		for _, tt := range []struct {
+			name string
+			opts []primitives.Option
+			most time.Duration // 0: free
+		}{
+			{"its own", nil, time.Hour},
+			{"the call's", []primitives.Option{primitives.WithMinHold(time.Minute)}, time.Minute},
+			{"the call's, none", []primitives.Option{primitives.WithMinHold(0)}, 0},
+		} {
+			key := redistest.Name(t)
+			member := c.Lock(key, primitives.WithMinHold(time.Hour))
+			hold := Acquire(t, t.Context(), primitives.NewMultiLock([]*primitives.Lock{member}), tt.opts...)
+			Release(t, hold)
+			info, err := member.Info(t.Context())
+			require.NoError(t, err)
+			require.LessOrEqual(t, info.TTL, tt.most, tt.name)
+			require.Equal(t, tt.most > 0, info.TTL > max(tt.most-Soon, 0), tt.name)
+		}
+	})
+}

@@ -1,0 +1,272 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// awaitHolderOf returns when the only holder in info is of that client.
+func awaitHolderOf(t testing.TB, client string, info func(context.Context) (primitives.Info, error)) {
+	t.Helper()
+	redistest.WaitFor(t, Soon, func() bool {
+		got, err := info(t.Context())
+		require.NoError(t, err)
+		require.Len(t, got.Holders, 1)
+		return got.Holders[0].Client == client
+	}, "the holder's client is "+client)
+}
+
+func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		base := redistest.Name(t)
+		holding, other := NewClient(t, s.Client(t), primitives.WithClientName("worker 7")), NewClient(t, s.Client(t))
+		for name, open := range map[string]func(c *primitives.Client, name string) *primitives.Lock{
+			"lock":   func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) },
+			"fair":   func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) },
+			"fenced": func(c *primitives.Client, name string) *primitives.Lock { return c.FencedLock(name) },
+			"reader": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() },
+			"writer": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() },
+		} {
+			hold := Acquire(t, t.Context(), open(holding, base+name))
+			awaitHolderOf(t, "worker 7", open(other, base+name).Info)
+			defer Release(t, hold)
+		}
+		found := 0
+		for info, err := range other.Locks(t.Context(), base+"*") {
+			require.NoError(t, err)
+			require.Equal(t, "worker 7", info.Holders[0].Client, info.Name)
+			found++
+		}
+		require.Equal(t, 5, found)
+		pool := other.PermitExpirableSemaphore(base + "permits")
+		_, err := pool.Init(t.Context(), 3)
+		require.NoError(t, err)
+		hold, err := holding.PermitExpirableSemaphore(base + "permits").Acquire(t.Context())
+		require.NoError(t, err)
+		awaitHolderOf(t, "worker 7", pool.Info)
+		Release(t, hold)
+		hold, err = pool.Acquire(t.Context())
+		require.NoError(t, err)
+		host, err := os.Hostname()
+		require.NoError(t, err)
+		awaitHolderOf(t, fmt.Sprint(host, ":", os.Getpid()), pool.Info)
+		Release(t, hold)
+	})
+}
+
+func TestC25ClientWithAnEmptyNameWritesNone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	unnamed := NewClient(t, s.Client(t), primitives.WithClientName(""))
+	hold := Acquire(t, t.Context(), unnamed.Lock("l"))
+	AwaitWaiter(t, s, "redlatch_holder:") // a name would be written earlier
+	require.Empty(t, ClientNames(t, s))
+	info, err := unnamed.Lock("l").Info(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, info.Holders[0].Client)
+	Release(t, hold)
+}
+
+// TestC25WaitersWriteTheirClientsName waits in each way. The name is deleted after the wait.
+func TestC25WaitersWriteTheirClientsName(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	holder := NewClient(t, s.Client(t), primitives.WithClientName(""))
+	for name, wait := range map[string]func(ctx context.Context, c *primitives.Client) error{
+		"lock": func(ctx context.Context, c *primitives.Client) error {
+			_, err := c.Lock("l").Acquire(ctx)
+			return err
+		},
+		"fair": func(ctx context.Context, c *primitives.Client) error {
+			_, err := c.FairLock("l").Acquire(ctx)
+			return err
+		},
+		"multi": func(ctx context.Context, c *primitives.Client) error {
+			_, err := primitives.NewMultiLock([]*primitives.Lock{c.Lock("k"), c.Lock("l")}).Acquire(ctx)
+			return err
+		},
+		"nested": func(ctx context.Context, c *primitives.Client) error {
+			outer, err := c.Lock("outer").Acquire(ctx)
+			if err != nil {
+				return err
+			}
+			inner, err := c.Lock("outer").Acquire(outer.Context())
+			if err != nil {
+				return err
+			}
+			_, err = c.Lock("outer").Acquire(outer.Context())
+			_, _ = inner.Release(context.Background()), outer.Release(context.Background())
+			return err
+		},
+		"latch": func(ctx context.Context, c *primitives.Client) error {
+			_, err := c.CountDownLatch("latch").Init(ctx, 1)
+			if err != nil {
+				return err
+			}
+			return c.CountDownLatch("latch").Wait(ctx)
+		},
+	} {
+		hold := Acquire(t, t.Context(), holder.Lock("l"))
+		c := NewClient(t, s.Client(t), primitives.WithClientName(name))
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- wait(ctx, c) }()
+		redistest.WaitFor(t, Soon, func() bool {
+			return strings.Join(ClientNames(t, s), ",") == name
+		}, "the waiter's name is written")
+		cancel()
+		require.Error(t, <-done)
+		redistest.WaitFor(t, Soon, func() bool {
+			return len(ClientNames(t, s)) == 0
+		}, "the name is deleted after the wait: "+name)
+		Release(t, hold)
+	}
+}
+
+// TestC25NameIsRefreshedWhileTheClientHolds waits until the TTL of the name has been refreshed.
+func TestC25NameIsRefreshedWhileTheClientHolds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("l"))
+	redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 1 }, "the name is written")
+	key := redistest.Keys(t, s, "redlatch_client:*")[0]
+	ttl := func() time.Duration { return s.Client(t).PTTL(t.Context(), key).Val() }
+	first := ttl()
+	require.InDelta(t, 30, first.Seconds(), 2)
+	redistest.WaitFor(t, Soon, func() bool { return ttl() < 25*time.Second }, "the TTL decreases")
+	redistest.WaitFor(t, Soon, func() bool { return ttl() > 28*time.Second }, "the TTL is refreshed")
+	Release(t, hold)
+}
+
+// TestC25NameAndSubscriptionEndWithTheLastHold checks when the name and the holder channel of a
+// client go.
+func TestC25NameAndSubscriptionEndWithTheLastHold(t *testing.T) {
+	t.Parallel()
+	holding := func(t testing.TB, s *redistest.Server) (*primitives.Client, *primitives.Hold) {
+		c := NewClient(t, s.Client(t), primitives.WithClientName("me"))
+		hold := Acquire(t, t.Context(), c.Lock("l"))
+		AwaitWaiter(t, s, "redlatch_holder:")
+		require.Equal(t, []string{"me"}, ClientNames(t, s))
+		return c, hold
+	}
+	t.Run("released", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := redistest.Embedded(t)
+			c, hold := holding(t, s)
+			young := Acquire(t, t.Context(), c.Lock("young"), primitives.WithLease(time.Minute))
+			released := time.Now()
+			Release(t, hold)
+			redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
+			require.Less(t, time.Since(released), 300*time.Millisecond, "a younger hold does not delay it")
+			released = time.Now()
+			Release(t, young)
+			redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 0 }, "the name is deleted")
+			require.Less(t, time.Since(released), 1500*time.Millisecond)
+		})
+	})
+	t.Run("closed", func(t *testing.T) {
+		s := redistest.Fresh(t)
+		c, hold := holding(t, s)
+		Release(t, hold)
+		require.NoError(t, c.Close(t.Context()))
+		// Close waits for the deletion for a moment only. The TTL of the name is 30 s.
+		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 0 }, "the name is deleted")
+		redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "unsubscribed")
+	})
+	t.Run("closed with holds", func(t *testing.T) {
+		s := redistest.Fresh(t)
+		c, _ := holding(t, s)
+		Shut(c)
+		require.Equal(t, []string{"me"}, ClientNames(t, s), "it names the holder until its TTL ends")
+	})
+}
+
+// TestC25CloseDoesNotWaitForTheDeletionOfTheName closes a client while Redis is silent.
+func TestC25CloseDoesNotWaitForTheDeletionOfTheName(t *testing.T) {
+	t.Parallel()
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		hold := Acquire(t, t.Context(), b.L)
+		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, b.S)) == 1 }, "the name is written")
+		Release(t, hold)
+		b.P.BlackHole(true)
+		began := time.Now()
+		require.NoError(t, b.C.Close(t.Context()))
+		require.Less(t, time.Since(began), 200*time.Millisecond, "go-redis waits for seconds")
+	})
+}
+
+// In fake time, because a hold that lasts for 100 ms is not short.
+func TestC25ShortHoldSendsTwoCommandsAndNoName(t *testing.T) {
+	t.Parallel()
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		Release(t, Acquire(t, t.Context(), b.L)) // loads the scripts
+		time.Sleep(time.Minute)                  // the client is idle
+		b.P.Record()
+		Release(t, Acquire(t, t.Context(), b.L))
+		require.NoError(t, b.C.Close(t.Context()))
+		var commands []string
+		for _, command := range b.P.Commands() {
+			commands = append(commands, command.Args[0])
+		}
+		require.Equal(t, []string{"evalsha", "evalsha"}, commands)
+	})
+}
+
+// TestC25ManyShortHoldsWriteNoName checks that a stream of short holds writes no name and
+// subscribes to no channel.
+func TestC25ManyShortHoldsWriteNoName(t *testing.T) {
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		Release(t, Acquire(t, t.Context(), b.L)) // loads the scripts
+		before := redistest.Commands(t, b.S)
+		for range 200 {
+			hold := Acquire(t, t.Context(), b.L)
+			time.Sleep(90 * time.Millisecond)
+			Release(t, hold)
+		}
+		calls := redistest.Commands(t, b.S).Since(before)
+		require.Equal(t, int64(400), calls["evalsha"])
+		require.Zero(t, calls["subscribe"])
+		require.Zero(t, calls["psetex"])
+	})
+}
+
+// TestC25RefusedNameAndChannelAreOnlyLogged uses an ACL that allows neither the name's key nor the
+// holder channel. Locks work without them.
+func TestC25RefusedNameAndChannelAreOnlyLogged(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	require.NoError(t,
+		s.Client(t).Do(t.Context(), "acl", "setuser", "locks", "on", ">secret", "resetkeys", "resetchannels",
+			"~l", "~redisson_*", "~redlatch_shared_counts*", "&redisson_*", "+@all").Err())
+	log := &LogBuffer{}
+	events := &Recorder{}
+	c := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "locks", "secret" }),
+		primitives.WithLogger(slog.New(slog.NewTextHandler(log, nil))), events.Option())
+	hold := Acquire(t, t.Context(), c.Lock("l"))
+	redistest.WaitFor(t, Soon, func() bool {
+		return strings.Contains(log.String(), "redlatch_holder:")
+	}, "the refused channel is logged")
+	require.Equal(t, 1, strings.Count(log.String(), "redlatch_client:"), log.String())
+	info, err := c.Lock("l").Info(t.Context())
+	require.NoError(t, err)
+	require.Empty(t, info.Holders[0].Client)
+	held, err := c.Lock("l").ForceRelease(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+	require.Empty(t, events.All(primitives.EventRenewFailed))
+}

@@ -1,0 +1,209 @@
+package contract
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestKeyOfAnotherTypeEndsNoOtherRenewal overwrites the key of one of five holds that are renewed
+// in one batch.
+func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range RenewedKinds {
+			t.Run(kind.Name, func(t *testing.T) {
+				t.Parallel()
+				name := redistest.Name(t)
+				c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+				var holds []*primitives.Hold
+				for i := range 5 {
+					hold, err := kind.Acquire(t.Context(), c, name+strconv.Itoa(i))
+					require.NoError(t, err)
+					holds = append(holds, hold)
+				}
+				AwaitRenewal(t, 1, holds...) // in one batch from now on
+				overwrite(t, s, kind.Key(name+"0"))
+				RequireEnds(t, holds[0].Context(), primitives.ErrLost)
+				AwaitRenewal(t, 2, holds[1:]...)
+				for _, hold := range holds[1:] {
+					require.NoError(t, hold.Check(t.Context()))
+					Release(t, hold)
+				}
+				require.NoError(t, s.Client(t).Del(t.Context(), kind.Key(name+"0")).Err())
+			})
+		}
+	})
+}
+
+// overwrite gives the key a type that no lock and no pool of permits has.
+func overwrite(t testing.TB, s *redistest.Server, key string) {
+	t.Helper()
+	rdb := s.Client(t)
+	_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Del(t.Context(), key)
+		p.RPush(t.Context(), key, "x")
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+// TestForbiddenKeyEndsNoOtherRenewal takes away the permission for the key of one hold.
+func TestForbiddenKeyEndsNoOtherRenewal(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "on", ">pw", "+@all", "~*", "&*").Err())
+	c := NewClient(t, s.Client(t, func(o *redis.Options) {
+		o.Username, o.Password = "u", "pw"
+	}), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+	var holds []*primitives.Hold
+	for _, name := range []string{"forbidden", "a", "b", "c"} {
+		holds = append(holds, Acquire(t, t.Context(), c.Lock(name)))
+	}
+	AwaitRenewal(t, 1, holds...)
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "u", "resetkeys", "~a", "~b", "~c", "~redisson*").Err())
+	RequireEnds(t, holds[0].Context(), primitives.ErrLost)
+	AwaitRenewal(t, 1, holds[1:]...)
+	for _, hold := range holds[1:] {
+		Release(t, hold)
+	}
+}
+
+// TestRenewalWhereAPlainClientMeetsSlots uses a client without cluster support on a server that
+// refuses keys of two slots in one command, such as a one-node cluster.
+func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
+	t.Parallel()
+	node := redistest.FreshCluster(t, 1).Nodes()[0]
+	p := node.Proxy(t)
+	c := NewClient(t, p.Client(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+	var holds []*primitives.Hold
+	for _, kind := range RenewedKinds[:6] {
+		for i := range 4 {
+			hold, err := kind.Acquire(t.Context(), c, fmt.Sprint(kind.Name, i))
+			require.NoError(t, err)
+			holds = append(holds, hold)
+		}
+	}
+	same := Acquire(t, t.Context(), c.Lock("{lock0}"))
+	holds = append(holds, same)
+	AwaitRenewal(t, 2, holds...)
+	// New holds are renewed by slot from the start, and Locks lists by slot.
+	late := Acquire(t, t.Context(), c.Lock("late"))
+	AwaitRenewal(t, 1, append(holds, late)...)
+	listed := 0
+	for info, err := range c.Locks(t.Context(), "*") {
+		require.NoError(t, err)
+		require.NotEmpty(t, info.Holders)
+		listed++
+	}
+	require.Equal(t, 22, listed)
+	overwrite(t, node, "lock0")
+	RequireEnds(t, holds[0].Context(), primitives.ErrLost)
+	AwaitRenewal(t, 1, append(holds[1:], late)...)
+	for _, hold := range append(holds[1:], late) {
+		Release(t, hold)
+	}
+}
+
+// movingSlot is a slot that is migrated from one master of a cluster to another.
+type movingSlot struct {
+	from, to *redistest.Server
+	source   *redis.Client
+	target   *redis.Client
+	slot     int64
+}
+
+// moveSlot starts the migration of a key's slot. It moves no key.
+func moveSlot(t testing.TB, servers *redistest.ClusterServers, key string) *movingSlot {
+	t.Helper()
+	m := &movingSlot{from: servers.Node(t, key)}
+	for _, s := range servers.Nodes() {
+		if s != m.from {
+			m.to = s
+		}
+	}
+	m.source, m.target = m.from.Client(t), m.to.Client(t)
+	var err error
+	m.slot, err = m.source.ClusterKeySlot(t.Context(), key).Result()
+	require.NoError(t, err)
+	source, err := m.source.Do(t.Context(), "cluster", "myid").Text()
+	require.NoError(t, err)
+	target, err := m.target.Do(t.Context(), "cluster", "myid").Text()
+	require.NoError(t, err)
+	require.NoError(t, m.target.Do(t.Context(), "cluster", "setslot", m.slot, "importing", source).Err())
+	require.NoError(t, m.source.Do(t.Context(), "cluster", "setslot", m.slot, "migrating", target).Err())
+	return m
+}
+
+// move migrates keys.
+func (m *movingSlot) move(t testing.TB, keys ...string) {
+	t.Helper()
+	host, port, err := net.SplitHostPort(m.target.Options().Addr)
+	require.NoError(t, err)
+	args := []any{"migrate", host, port, "", 0, 5000, "keys"}
+	for _, key := range keys {
+		args = append(args, key)
+	}
+	require.Equal(t, "OK", m.source.Do(t.Context(), args...).Val())
+}
+
+// TestRenewalWhileASlotMoves checks that holds are renewed on the master that has their keys. A
+// hold whose keys are on two masters is not lost; it is renewed when all of them have moved.
+func TestRenewalWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshCluster(t, 3)
+	c := NewClient(t, servers.ClusterClient(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+	var holds []*primitives.Hold
+	hold := func(l *primitives.Lock) *primitives.Hold {
+		h := Acquire(t, t.Context(), l)
+		holds = append(holds, h)
+		return h
+	}
+	for i := range 3 {
+		hold(c.Lock("{n}lock" + strconv.Itoa(i)))
+	}
+	reader := hold(c.RWLock("{n}read").Reader())
+	other := hold(c.RWLock("{n}read2").Reader())
+	writer := hold(c.RWLock("{n}write").Writer())
+	m := moveSlot(t, servers, "{n}")
+	AwaitRenewal(t, 2, holds...)
+	m.move(t, "{n}lock0", "{n}write")
+	AwaitRenewal(t, 2, holds...)
+	m.move(t, "{n}read")
+	began := time.Now()
+	AwaitRenewal(t, 1, holds[0], holds[1], holds[2], other, writer)
+	briefly, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.Error(t, reader.Check(briefly),
+		"Redis replies TRYAGAIN while half of the keys have moved, and Check retries")
+	require.Less(t, time.Since(began), Watched+Soon, "nothing is lost")
+	m.move(t, "{n}read:"+reader.ID()+":rwlock_timeout:1")
+	require.NoError(t, reader.Check(t.Context()))
+	AwaitRenewal(t, 2, holds...)
+	for _, key := range m.source.Keys(t.Context(), "*").Val() {
+		if strings.Contains(key, "{n}") {
+			m.move(t, key)
+		}
+	}
+	AwaitRenewal(t, 1, holds...)
+	for _, s := range servers.Nodes() {
+		id := m.target.Do(t.Context(), "cluster", "myid").Val()
+		require.NoError(t, s.Client(t).Do(t.Context(), "cluster", "setslot", m.slot, "node", id).Err())
+	}
+	AwaitRenewal(t, 1, holds...)
+	for _, hold := range holds {
+		Release(t, hold)
+	}
+}

@@ -1,0 +1,299 @@
+package contract
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// permitCount is the number of permits of the semaphores in the shared contract, and the number of
+// holds that a clause makes of a primitive without a limit.
+const permitCount = 5
+
+// sharedRow is one row of the contract of primitives that several may hold at once.
+type sharedRow struct {
+	name string
+	// open returns a handle that waits without a limit by default.
+	open func(t testing.TB, c *primitives.Client, key string) Acquirer
+	// block makes every acquisition fail or wait until free is called.
+	block func(t testing.TB, c *primitives.Client, key string) (free func())
+	// keeps returns the keys that stay when there are no holds; nil: none.
+	keeps func(key string) []string
+	// limited says that there can be no more than permitCount holds.
+	limited bool
+	// leases says that WithLease ends a hold's context.
+	leases bool
+}
+
+var sharedRows = []sharedRow{
+	{
+		name: "reader", leases: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.RWLock(key).Reader()) },
+		block: func(t testing.TB, c *primitives.Client, key string) func() {
+			hold := Acquire(t, context.Background(), c.RWLock(key).Writer())
+			return func() { Release(t, hold) }
+		},
+	},
+	{
+		name: "reader with owners", leases: true,
+		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
+			return Acts(owned{c.RWLock(key).Reader(), c.ID()})
+		},
+		block: func(t testing.TB, c *primitives.Client, key string) func() {
+			hold := Acquire(t, context.Background(), c.RWLock(key).Writer())
+			return func() { Release(t, hold) }
+		},
+	},
+	{
+		name: "semaphore", limited: true, keeps: itself,
+		open: func(t testing.TB, c *primitives.Client, key string) Acquirer {
+			return Acts(ofSome(t, c.Semaphore(key)))
+		},
+		block: func(t testing.TB, c *primitives.Client, key string) func() { return takeAll(t, c.Semaphore(key)) },
+	},
+	{
+		name: "permits", limited: true, leases: true, keeps: itself,
+		open: func(t testing.TB, c *primitives.Client, key string) Acquirer {
+			return Acts(ofSome(t, c.PermitExpirableSemaphore(key)))
+		},
+		block: func(t testing.TB, c *primitives.Client, key string) func() {
+			return takeAll(t, c.PermitExpirableSemaphore(key))
+		},
+	},
+}
+
+// ofSome gives sem its permits.
+func ofSome(t testing.TB, sem Countable) Countable {
+	InitPool(t, sem, permitCount)
+	return sem
+}
+
+// takeAll acquires all permits of sem and returns a function that releases them.
+func takeAll(t testing.TB, sem Countable) func() {
+	hold, err := ofSome(t, sem).Acquire(context.Background(), primitives.WithPermits(permitCount))
+	require.NoError(t, err)
+	return func() { Release(t, hold) }
+}
+
+// sharedCase is the input of one clause of the contract.
+type sharedCase struct {
+	sharedRow
+	s   *redistest.Server
+	key string
+}
+
+// on opens the primitive on a new client.
+func (m *sharedCase) on(t testing.TB) Acquirer {
+	t.Helper()
+	return m.open(t, NewClient(t, m.s.Client(t)), m.key)
+}
+
+// blocked makes every acquisition fail or wait until free is called.
+func (m *sharedCase) blocked(t testing.TB) (free func()) {
+	t.Helper()
+	return m.block(t, NewClient(t, m.s.Client(t)), m.key)
+}
+
+// TestSharedContract tests every primitive that several may hold at once against one contract, on
+// both servers, with the rights of doc/operations.md.
+func TestSharedContract(t *testing.T) {
+	t.Parallel()
+	clauses := []struct {
+		name  string
+		check func(t *testing.T, m *sharedCase)
+	}{
+		{"several hold at once", severalHold},
+		{"a release frees one place only", releaseFreesOne},
+		{"acquiring fails while it is blocked", blockedFails},
+		{"all waiters wake up", wakesAll},
+		{"polling covers lost notifications", sharedPollCovers},
+		{"cancelling ends the wait", sharedCancelEnds},
+		{"a lost reply changes nothing", sharedLostReplies},
+		{"one lease expires without the others", sharedLeaseEnds},
+	}
+	for _, row := range sharedRows {
+		t.Run(row.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				s = LeastRights(t, s)
+				for _, clause := range clauses {
+					t.Run(clause.name, func(t *testing.T) {
+						m := &sharedCase{sharedRow: row, s: s, key: Permitted + redistest.Name(t)}
+						clause.check(t, m)
+						redistest.WaitFor(t, Soon, func() bool {
+							left := Leftovers(t, s, m.key)
+							return len(left) == 0 || (m.keeps != nil && len(left) == 1 && left[0] == m.keeps(m.key)[0])
+						}, "no key and no channel is left")
+					})
+				}
+			})
+		})
+	}
+}
+
+// fill makes permitCount holds from two clients.
+func (m *sharedCase) fill(t testing.TB) (holds []Holder) {
+	t.Helper()
+	sides := []Acquirer{m.on(t), m.on(t)}
+	for i := range permitCount {
+		h, err := sides[i%2].TryAcquire(context.Background())
+		require.NoError(t, err)
+		holds = append(holds, h)
+	}
+	return holds
+}
+
+// severalHold checks that permitCount holds exist at once, on two clients, and that one more is
+// refused if the primitive is limited.
+func severalHold(t *testing.T, m *sharedCase) {
+	holds := m.fill(t)
+	h, err := m.on(t).TryAcquire(t.Context())
+	if m.limited {
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	} else {
+		require.NoError(t, err)
+		holds = append(holds, h)
+	}
+	for _, h := range holds {
+		RequireLive(t, h.Context())
+		require.NoError(t, h.Release(t.Context()))
+	}
+}
+
+// releaseFreesOne checks that one release makes room for one hold and leaves the others.
+func releaseFreesOne(t *testing.T, m *sharedCase) {
+	holds := m.fill(t)
+	require.NoError(t, holds[2].Release(t.Context()))
+	require.ErrorIs(t, holds[2].Release(t.Context()), primitives.ErrReleased)
+	h, err := m.on(t).TryAcquire(t.Context())
+	require.NoError(t, err, "a permit is free again")
+	require.NoError(t, h.Release(t.Context()))
+	for i, h := range holds {
+		if i != 2 {
+			require.NoError(t, h.Release(t.Context()), "the others still hold")
+		}
+	}
+}
+
+// blockedFails checks that TryAcquire and a bounded wait fail while the primitive is blocked.
+func blockedFails(t *testing.T, m *sharedCase) {
+	free := m.blocked(t)
+	a := m.on(t)
+	_, err := a.TryAcquire(t.Context())
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	began := time.Now()
+	_, err = a.Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.GreaterOrEqual(t, time.Since(began), 50*time.Millisecond)
+	free()
+	require.NoError(t, a.Do(t.Context(), func(context.Context) error { return nil }))
+}
+
+// waitAll starts n waiters. The function it returns waits until all have acquired and returns when
+// the last one did. The holds are released when t ends.
+func (m *sharedCase) waitAll(t *testing.T, a Acquirer, n int) (acquired func() time.Time) {
+	var wg sync.WaitGroup
+	var last atomic.Int64
+	for range n {
+		wg.Go(func() {
+			h, err := a.Acquire(context.Background())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			last.Store(max(last.Load(), time.Now().UnixNano()))
+			t.Cleanup(func() { _ = h.Release(context.Background()) })
+		})
+	}
+	AwaitWaiter(t, m.s, m.key)
+	return func() time.Time { wg.Wait(); return time.Unix(0, last.Load()) }
+}
+
+// wakesAll checks that all waiters of a client acquire after the primitive is free. The engine's tests
+// check in fake time that a message wakes them all.
+func wakesAll(t *testing.T, m *sharedCase) {
+	t.Run("waiting", func(t *testing.T) {
+		free := m.blocked(t)
+		acquired := m.waitAll(t, m.on(t), permitCount)
+		freed := time.Now()
+		free()
+		require.Less(t, acquired().Sub(freed), SlowPoll)
+	})
+}
+
+// sharedPollCovers checks that waiters that receive no notification acquire within the slow poll.
+func sharedPollCovers(t *testing.T, m *sharedCase) {
+	t.Run("waiting", func(t *testing.T) {
+		p := m.s.Proxy(t)
+		p.DropMessages(true)
+		free := m.blocked(t)
+		acquired := m.waitAll(t, m.open(t, NewClient(t, p.Client(t)), m.key), permitCount)
+		freed := time.Now()
+		free()
+		require.Less(t, acquired().Sub(freed), SlowPoll)
+	})
+}
+
+// sharedCancelEnds checks that a cancelled waiter returns its cause and takes no permit.
+func sharedCancelEnds(t *testing.T, m *sharedCase) {
+	free := m.blocked(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	failed := make(chan error, 1)
+	c := NewClient(t, m.s.Client(t))
+	a := m.open(t, c, m.key)
+	go func() {
+		_, err := a.Acquire(ctx)
+		failed <- err
+	}()
+	AwaitWaiter(t, m.s, m.key)
+	cancel(ErrTest)
+	err := <-failed
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, err, ErrTest)
+	require.NoError(t, c.Close(t.Context())) // no attempt is under way any longer
+	free()
+	for _, h := range m.fill(t) {
+		require.NoError(t, h.Release(t.Context()), "the cancelled waiter took no permit")
+	}
+}
+
+// sharedLostReplies drops replies to the scripts. The client repeats them, and each acts once.
+func sharedLostReplies(t *testing.T, m *sharedCase) {
+	p := m.s.Proxy(t)
+	a := m.open(t, NewClient(t, p.Client(t)), m.key)
+	for _, lost := range []int{1, 2} {
+		p.DropReplies(lost, Script)
+		h, err := a.Acquire(t.Context())
+		require.NoError(t, err)
+		other, err := m.on(t).TryAcquire(t.Context())
+		require.NoError(t, err)
+		p.DropReplies(lost, Script)
+		require.NoError(t, h.Release(t.Context()))
+		require.NoError(t, other.Release(t.Context()), "one release ends one hold")
+		m.blocked(t)()
+	}
+}
+
+// sharedLeaseEnds checks that an expired lease ends its own hold only.
+func sharedLeaseEnds(t *testing.T, m *sharedCase) {
+	if !m.leases {
+		t.Skip("no leases")
+	}
+	a := m.on(t)
+	short, err := a.Acquire(t.Context(), primitives.WithLease(Brief))
+	require.NoError(t, err)
+	long, err := a.Acquire(t.Context())
+	require.NoError(t, err)
+	RequireEnds(t, short.Context(), primitives.ErrLost)
+	RequireLive(t, long.Context())
+	require.ErrorIs(t, short.Release(t.Context()), primitives.ErrLost)
+	require.NoError(t, long.Release(t.Context()))
+	m.blocked(t)()
+}

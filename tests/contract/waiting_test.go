@@ -1,0 +1,262 @@
+package contract
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestC5CancelledAcquireLeavesNothing cancels acquisitions at random times, from before the first
+// command to long after the acquisition.
+func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		CheckLeaks(t)
+		measured := redistest.Bar(t, s, 4)
+		c := NewClient(t, s.Client(t))
+		name := redistest.Name(t)
+		names := make([]string, 20)
+		for i := range names {
+			names[i] = name + "-" + strconv.Itoa(i)
+		}
+		n := redistest.Sized(s, redistest.Scaled(s, 5000), 100_000)
+		var got atomic.Int64
+		var wg sync.WaitGroup
+		for range 50 {
+			wg.Go(func() {
+				for range n/50 + 1 {
+					l := c.Lock(names[rand.IntN(len(names))])
+					ctx, cancel := context.WithCancelCause(context.Background())
+					timer := time.AfterFunc(time.Duration(rand.ExpFloat64()*float64(5*time.Millisecond)), func() {
+						cancel(ErrTest)
+					})
+					var opts []primitives.Option
+					if rand.IntN(4) == 0 {
+						opts = append(opts, primitives.WithOwner("o"+strconv.FormatUint(rand.Uint64(), 16)))
+					}
+					hold, err := l.Acquire(ctx, opts...)
+					switch {
+					case err == nil:
+						got.Add(1)
+						if err := hold.Release(ctx); err != nil {
+							t.Error(err)
+						}
+					case !errors.Is(err, primitives.ErrNotAcquired) || !errors.Is(err, ErrTest):
+						t.Error(err)
+					}
+					timer.Stop()
+					cancel(nil)
+				}
+			})
+		}
+		wg.Wait()
+		clean := RequireClean(t, s, name)        // a lock that is left would expire after 30 s
+		require.NoError(t, c.Close(t.Context())) // it waits for holds, so none is left
+		measured("%d acquisitions, %d of them cancelled in time; nothing left after %v", n, n-int(got.Load()), clean)
+	})
+}
+
+// TestC5CancelledInFlightIsRolledBack cancels an acquisition while its command is in flight. The
+// outcome is rolled back, by the call or in the background.
+func TestC5CancelledInFlightIsRolledBack(t *testing.T) {
+	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+		EachLock(t, func(t *testing.T, x *LockTest) {
+			p := x.S.Proxy(t)
+			l := NewClient(t, p.Client(t)).Lock(x.Name)
+			acquireCancelled := func(ctx context.Context) error { // returns while the reply is held back
+				t.Helper()
+				deliver := p.HoldReplies(Script)
+				defer deliver()
+				ctx, cancel := context.WithCancelCause(ctx)
+				inFlight := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
+				redistest.WaitFor(t, Soon, func() bool { return p.Held() == 1 }, "the command is in flight")
+				cancel(ErrTest)
+				return Await(t, inFlight).Err
+			}
+			Release(t, Acquire(t, t.Context(), l, opts...))
+			err := acquireCancelled(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, err, ErrTest)
+			rolledBack := "rolled back, after the call's return if that takes longer than a moment"
+			redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, x.S, x.Name)) == 0 }, rolledBack)
+
+			// Replies to the rollback above may still be under way, so the nested acquisition needs a client
+			// and a proxy of its own.
+			p = x.S.Proxy(t)
+			l = NewClient(t, p.Client(t)).Lock(x.Name)
+			outer := Acquire(t, t.Context(), l, opts...)
+			err = acquireCancelled(outer.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			redistest.WaitFor(t, Soon, func() bool { return x.Count(t, outer.ID()) == "1" }, rolledBack)
+			Release(t, outer)
+		})
+	}
+}
+
+// TestC21WaitingIsCheap has a thousand waiters for one lock. They share a connection and a slow
+// poll.
+func TestC21WaitingIsCheap(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	measured := redistest.Bar(t, s, 6)
+	holder := NewClient(t, s.Client(t)).Lock("l")
+	hold := Acquire(t, t.Context(), holder)
+	c := NewClient(t, s.Client(t))
+	l := c.Lock("l")
+	n := redistest.Sized(s, redistest.Scaled(s, 1000), 10_000)
+	_, err := l.TryAcquire(t.Context()) // opens the connections that a client without waiters needs
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	connections := redistest.Connections(t, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting := make(chan Result, n)
+	for i := range n {
+		go func() {
+			hold, err := l.Acquire(ctx)
+			waiting <- Result{Hold: hold, Err: err, At: time.Now()}
+		}()
+		if i == 0 { // later ones queue behind the first without an attempt
+			AwaitWaiter(t, s, "l")
+		}
+	}
+	AwaitWaiters(t, c, n)
+	more := redistest.Connections(t, s) - connections
+	require.LessOrEqual(t, more, 2)
+	before, began := redistest.Commands(t, s), time.Now()
+	const span = 3 * time.Second
+	time.Sleep(span)
+	spent := redistest.Commands(t, s).Since(before)
+	t.Logf("commands in %v: %v", span, spent)
+	require.LessOrEqual(t, float64(spent["evalsha"]), time.Since(began).Seconds()+1)
+	require.LessOrEqual(t, spent.Total(), int64(60), "including the commands of this test")
+	const releases = 20
+	for range releases {
+		Release(t, hold)
+		hold = AwaitHold(t, waiting)
+		require.Empty(t, waiting, "one waiter wins")
+	}
+	cancel()
+	for range n - releases {
+		require.ErrorIs(t, (<-waiting).Err, context.Canceled)
+	}
+	Release(t, hold)
+	redistest.WaitFor(t, Soon, func() bool { return len(redistest.Channels(t, s)) == 0 }, "the client unsubscribes")
+	measured("%d waiters: %d more connections, %d scripts in %v; %d releases, one winner each",
+		n, more, spent["evalsha"], span, releases)
+}
+
+// TestC21CancelledWaiterPassesItsWakeUpOn cancels the first waiter while it is woken up. The second
+// waiter must not wait for the slow poll.
+func TestC21CancelledWaiterPassesItsWakeUpOn(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	holder := NewClient(t, s.Client(t)).Lock(name)
+	c := NewClient(t, s.Client(t))
+	l := c.Lock(name)
+	late, rounds := 0, redistest.Scaled(s, 300)
+	for range rounds {
+		hold := Acquire(t, t.Context(), holder)
+		ctx, cancel := context.WithCancel(t.Context())
+		first := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
+		AwaitWaiter(t, s, name)
+		second := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		time.Sleep(time.Duration(rand.IntN(300)) * time.Microsecond)
+		go cancel()
+		released := time.Now()
+		Release(t, hold)
+		if r := Await(t, first); r.Err == nil {
+			Release(t, r.Hold)
+		}
+		r := Await(t, second)
+		require.NoError(t, r.Err)
+		if r.At.Sub(released) > 500*time.Millisecond {
+			late++
+		}
+		Release(t, r.Hold)
+	}
+	// The engine's tests check in fake time that no wake-up is lost. A busy machine delays some.
+	require.LessOrEqual(t, late, rounds/20, "no waiter waits for the slow poll")
+	RequireClean(t, s, name)
+}
+
+// TestC21WaitersSurviveCutSubscriptions cuts the connection for messages while a waiter waits.
+func TestC21WaitersSurviveCutSubscriptions(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	p := s.Proxy(t)
+	name := redistest.Name(t)
+	holder, l := NewClient(t, s.Client(t)).Lock(name), NewClient(t, p.Client(t)).Lock(name)
+	for range 5 {
+		hold := Acquire(t, t.Context(), holder)
+		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		AwaitWaiter(t, s, name)
+		p.CutPubSub()
+		released := time.Now()
+		Release(t, hold)
+		r := Await(t, waiting)
+		require.NoError(t, r.Err)
+		require.Less(t, r.At.Sub(released), SlowPoll)
+		Release(t, r.Hold)
+	}
+	RequireClean(t, s, name)
+}
+
+// TestC21WaiterTriesWhenTheLeaseEnds: nobody publishes the end of a lease. In fake time,
+// TestClockLossIsReportedAtTheDeadline checks that the waiter tries at once.
+func TestC21WaiterTriesWhenTheLeaseEnds(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		other := x.Other(t)
+		began := time.Now()
+		hold := Acquire(t, t.Context(), x.L, primitives.WithLease(Brief))
+		require.NotEmpty(t, hold.Detach())
+		next := Acquire(t, t.Context(), other)
+		require.Less(t, time.Since(began), Brief+SlowPoll)
+		Release(t, next)
+	})
+}
+
+// TestForeignMessagesWakeNobody publishes payloads of other programs on a lock's channel.
+func TestForeignMessagesWakeNobody(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		hold := Acquire(t, t.Context(), x.L)
+		p := x.S.Proxy(t)
+		other := NewClient(t, p.Client(t)).Lock(x.Name)
+		waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+		AwaitWaiter(t, x.S, x.Name)
+		p.Record()
+		began := time.Now()
+		for range 50 {
+			for _, payload := range []string{"", "2", "-1", "null", "\x00\xff", "00"} {
+				require.NoError(t, x.Rdb.Publish(t.Context(), "redisson_lock__channel:{"+x.Name+"}", payload).Err())
+			}
+		}
+		attempts := 0
+		for _, c := range p.Commands() {
+			if Script(c.Args) {
+				attempts++
+			}
+		}
+		require.LessOrEqual(t, float64(attempts), time.Since(began).Seconds()+2,
+			"slow polls, and one attempt when the client has subscribed")
+		for _, payload := range []string{"1", "0"} { // valid payloads, but the lock is still held
+			require.NoError(t, x.Rdb.Publish(t.Context(), "redisson_lock__channel:{"+x.Name+"}", payload).Err())
+		}
+		require.Empty(t, waiting)
+		Release(t, hold)
+		r := Await(t, waiting)
+		require.NoError(t, r.Err)
+		Release(t, r.Hold)
+	})
+}

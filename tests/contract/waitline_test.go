@@ -1,0 +1,235 @@
+package contract
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// line is many clients that wait for one lock, each with one waiter.
+type line struct {
+	s     *redistest.Server
+	rdb   *redis.Client
+	name  string
+	locks []*primitives.Lock
+	wg    sync.WaitGroup
+
+	mu        sync.Mutex
+	acquired  []int // clients in the order in which they acquired
+	last      time.Time
+	longest   time.Duration // between a release and the next acquisition
+	firstHold time.Time
+}
+
+func newLine(t *testing.T, s *redistest.Server, clients int) *line {
+	x := &line{s: s, rdb: s.Client(t), name: redistest.Name(t)}
+	for range clients {
+		c := NewClient(t, s.Client(t, func(o *redis.Options) { o.PoolSize = 2 }))
+		x.locks = append(x.locks, c.Lock(x.name))
+	}
+	return x
+}
+
+// key is the line in Redis.
+func (x *line) key() string { return "redisson_unlock_latch:{" + x.name + "}:line" }
+
+func (x *line) channel() string { return "redisson_lock__channel:{" + x.name + "}" }
+
+// wait makes all clients wait, and waits until they stand in line.
+func (x *line) wait(t *testing.T) {
+	for i, l := range x.locks {
+		x.wg.Go(func() {
+			hold, err := l.Acquire(t.Context())
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			now := time.Now()
+			x.mu.Lock()
+			if x.acquired = append(x.acquired, i); x.last.IsZero() {
+				x.firstHold = now
+			} else {
+				x.longest = max(x.longest, now.Sub(x.last))
+			}
+			x.last = time.Now()
+			x.mu.Unlock()
+			if err := hold.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	x.await(t, len(x.locks))
+}
+
+// await waits until that many clients stand in line, and no more than two hear the common channel.
+func (x *line) await(t *testing.T, clients int) {
+	t.Helper()
+	redistest.WaitFor(t, Soon, func() bool {
+		inLine := x.rdb.ZCount(context.Background(), x.key(), "1", "+inf").Val()
+		return inLine == int64(clients) && x.listening() <= 2
+	}, "all clients stand in line")
+}
+
+// listening returns how many clients hear the common channel.
+func (x *line) listening() int64 {
+	return x.rdb.PubSubNumSub(context.Background(), x.channel()).Val()[x.channel()]
+}
+
+// free frees the lock as Redisson does: it knows nothing of the line.
+func (x *line) free(t *testing.T) {
+	_, err := x.rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Del(t.Context(), x.name)
+		p.Publish(t.Context(), x.channel(), "0")
+		return nil
+	})
+	require.NoError(t, err)
+}
+
+// However many clients wait, a hand-over takes the release and about one attempt, and Redisson's waiters hear
+// each release.
+func TestHandOverBetweenManyClientsTakesFewCommands(t *testing.T) {
+	t.Parallel()
+	n := 200
+	if !redistest.Full() {
+		n = 50
+	}
+	s := redistest.Fresh(t)
+	x := newLine(t, s, n)
+	hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(x.name))
+	x.wait(t)
+	java := x.rdb.Subscribe(t.Context(), x.channel())
+	defer java.Close()
+	_, err := java.Receive(t.Context())
+	require.NoError(t, err)
+	messages := java.Channel(redis.WithChannelSize(2 * n))
+
+	before := redistest.Commands(t, s)
+	Release(t, hold)
+	x.wg.Wait()
+	spent := redistest.Commands(t, s).Since(before)
+	t.Logf("%v; the longest hand-over took %v", spent, x.longest)
+	require.LessOrEqual(t, float64(spent["evalsha"])/float64(n), 4.0)
+	require.LessOrEqual(t, float64(spent["publish"])/float64(n), 4.0)
+	require.Less(t, x.longest, SlowPoll/10)
+	for range n + 1 {
+		select {
+		case m := <-messages:
+			require.Equal(t, "0", m.Payload)
+		case <-time.After(Soon):
+			require.FailNow(t, "a release was not published")
+		}
+	}
+	require.NoError(t, java.Close())
+	RequireClean(t, s, x.name)
+}
+
+func TestJavaReleaseWakesClientsInLine(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	for _, n := range []int{1, 2, 50} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			x := newLine(t, s, n)
+			require.NoError(t, x.rdb.HSet(t.Context(), x.name, "java:1", 1).Err())
+			require.NoError(t, x.rdb.PExpire(t.Context(), x.name, time.Minute).Err())
+			x.wait(t)
+			freed := time.Now()
+			x.free(t)
+			x.wg.Wait()
+			t.Logf("%d clients: the first acquired after %v", n, x.firstHold.Sub(freed))
+			require.Less(t, x.firstHold.Sub(freed), 500*time.Millisecond) // the engine's test is exact
+			RequireClean(t, s, x.name)
+		})
+	}
+}
+
+// In each case the client whose turn it is does not take the lock.
+func TestClientInLineThatMissesItsTurn(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	for _, tt := range []struct {
+		name string
+		miss func(p *redistest.Proxy, cancel func())
+	}{
+		{"killed", func(p *redistest.Proxy, _ func()) { p.Close() }},
+		{"hangs", func(p *redistest.Proxy, _ func()) { p.BlackHole(true) }},
+		{"gives up", func(_ *redistest.Proxy, cancel func()) { cancel() }},
+		{"its link breaks", func(p *redistest.Proxy, _ func()) { p.CutPubSub() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := newLine(t, s, 1)
+			hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(x.name))
+			p := s.Proxy(t)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			first := Start(func() (*primitives.Hold, error) {
+				return NewClient(t, p.Client(t, Hasty)).Lock(x.name).Acquire(ctx)
+			})
+			x.await(t, 1)
+			second := Start(func() (*primitives.Hold, error) { return x.locks[0].Acquire(t.Context()) })
+			x.await(t, 2)
+			tt.miss(p, cancel)
+			released := time.Now()
+			Release(t, hold)
+			next := Await(t, second)
+			require.NoError(t, next.Err)
+			require.Less(t, next.At.Sub(released), 500*time.Millisecond)
+			Release(t, next.Hold)
+			cancel()
+			if tt.name == "hangs" {
+				p.BlackHole(false)
+			}
+			if r := Await(t, first); r.Err == nil {
+				Release(t, r.Hold)
+			}
+			RequireClean(t, s, x.name)
+		})
+	}
+}
+
+// The line is a help only: an operator deletes it, another program has taken its key, Redis is full.
+func TestLineThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
+	for _, tt := range []struct {
+		name  string
+		spoil func(x *line) error
+	}{
+		{"deleted", func(x *line) error { return x.rdb.Del(context.Background(), x.key()).Err() }},
+		{"another type", func(x *line) error { return x.rdb.Set(context.Background(), x.key(), "x", time.Minute).Err() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			x := newLine(t, s, 5)
+			hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(x.name))
+			x.wait(t)
+			require.NoError(t, tt.spoil(x))
+			Release(t, hold)
+			x.wg.Wait()
+			require.Less(t, x.longest, SlowPoll)
+			require.NoError(t, x.rdb.Del(t.Context(), x.key()).Err())
+			RequireClean(t, s, x.name)
+		})
+	}
+	t.Run("full memory", func(t *testing.T) {
+		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("full"))
+		waiting := Start(func() (*primitives.Hold, error) {
+			return NewClient(t, s.Client(t)).Lock("full").Acquire(t.Context())
+		})
+		rdb := s.Client(t)
+		AwaitWaiter(t, s, "full")
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+		time.Sleep(1500 * time.Millisecond) // the waiter polls, and is refused as ever
+		require.Empty(t, waiting)
+		Release(t, hold)
+		require.ErrorContains(t, Await(t, waiting).Err, "OOM")
+		require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	})
+}

@@ -1,0 +1,301 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// methodsOf uses the methods of the primitives, each in the way that needs the most rights. It returns the
+// first error. All names begin with name. one and two are clients of users with the same rights.
+func methodsOf(ctx context.Context, one, two *primitives.Client, name string) error {
+	pool, far := one.PermitExpirableSemaphore(name+"p"), two.PermitExpirableSemaphore(name+"p")
+	if err := first(
+		func() error { return countingPermits(ctx, one.Semaphore(name+"s"), two.Semaphore(name+"s")) },
+		func() error { return leasingPermits(ctx, pool, far) },
+		func() error { return countingPermits(ctx, pool, far) },
+		func() error { return openingLatch(ctx, one.CountDownLatch(name+"l"), two.CountDownLatch(name+"l")) },
+		func() error { return readersAndWriters(ctx, one.RWLock(name+"rw"), two.RWLock(name+"rw")) },
+	); err != nil {
+		return err
+	}
+	for kind, open := range LockKinds {
+		l, far := open(one, name+kind), open(two, name+kind)
+		if err := first(
+			func() error { return locking(ctx, l) },
+			func() error { return takingOver(ctx, l, far) },
+			func() error { return handOver(ctx, l, far) },
+		); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// first calls functions until one fails.
+func first(calls ...func() error) error {
+	for _, call := range calls {
+		if err := call(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// locking acquires and releases with all options that change the commands.
+func locking(ctx context.Context, l *primitives.Lock) error {
+	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("job 7")}} {
+		outer, err := l.Acquire(ctx, opts...)
+		if err != nil {
+			return err
+		}
+		inner, err := l.Acquire(outer.Context(), opts...)
+		if err == nil {
+			err = errors.Join(inner.Check(ctx), inner.Extend(ctx, time.Minute), ErrOf(l.Info(ctx)), inner.Release(ctx))
+		}
+		if err = errors.Join(err, outer.Release(ctx)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// handOver makes two requests of far wait until l is released. Of a reader they need not wait.
+func handOver(ctx context.Context, l, far Handle) error {
+	hold, err := l.Acquire(ctx, primitives.WithOwner("first"), primitives.WithLease(time.Minute))
+	if err != nil {
+		return err
+	}
+	return whileWaiting(ctx, func(ctx context.Context) error {
+		next, err := far.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		return next.Release(ctx)
+	}, func() error {
+		if next, err := far.TryAcquire(ctx); err == nil {
+			return errors.Join(next.Release(ctx), hold.Release(ctx))
+		} else if !errors.Is(err, primitives.ErrNotAcquired) {
+			return err
+		}
+		return hold.Release(ctx)
+	})
+}
+
+// whileWaiting runs f while two calls of wait wait for it. If f fails, they are cancelled.
+func whileWaiting(ctx context.Context, wait func(ctx context.Context) error, f func() error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	const waiters = 2
+	ended := make(chan error, waiters)
+	for range waiters {
+		go func() { ended <- wait(ctx) }()
+	}
+	time.Sleep(20 * time.Millisecond) // usually they have subscribed
+	failed := f()
+	if failed != nil {
+		cancel()
+	}
+	for range waiters {
+		if err := <-ended; failed == nil && err != nil {
+			failed = err
+			cancel()
+		}
+	}
+	return failed
+}
+
+// takingOver takes holds of l over.
+func takingOver(ctx context.Context, l, far *primitives.Lock) error {
+	for _, take := range []func(id string) error{
+		func(id string) error {
+			hold, err := far.Adopt(ctx, id)
+			if err != nil {
+				return err
+			}
+			return hold.Release(ctx)
+		},
+		func(id string) error { return far.ReleaseID(ctx, id) },
+		func(string) error { return ErrOf(far.ForceRelease(ctx)) },
+	} {
+		hold, err := l.Acquire(ctx, primitives.WithLease(time.Minute))
+		if err != nil {
+			return err
+		}
+		if err := take(hold.Detach()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readersAndWriters uses both sides of a read-write lock together.
+func readersAndWriters(ctx context.Context, rw, far *primitives.RWLock) error {
+	w, err := rw.Writer().Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := rw.Reader().Acquire(context.WithoutCancel(w.Context())) // a downgrade
+	if err != nil {
+		return err
+	}
+	if err := w.Release(ctx); err != nil {
+		return err
+	}
+	other, err := far.Reader().Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	return whileWaiting(ctx, func(ctx context.Context) error {
+		w, err := far.Writer().Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		return w.Release(ctx)
+	}, func() error { return errors.Join(r.Release(ctx), other.Release(ctx)) })
+}
+
+// counted is a semaphore of either kind.
+type counted interface {
+	Handle
+	Init(ctx context.Context, n int) (bool, error)
+	Add(ctx context.Context, delta int) error
+	Info(ctx context.Context) (primitives.Info, error)
+	Delete(ctx context.Context) (bool, error)
+}
+
+func countingPermits(ctx context.Context, s, far counted) error {
+	if err := first(
+		func() error { return errors.Join(ErrOf(s.Init(ctx, 3)), s.Add(ctx, -2), ErrOf(s.Info(ctx))) },
+		func() error { return handOver(ctx, s, far) },
+	); err != nil {
+		return err
+	}
+	if s, ok := s.(*primitives.Semaphore); ok {
+		if _, err := s.Drain(ctx); err != nil {
+			return err
+		}
+	}
+	return ErrOf(s.Delete(ctx))
+}
+
+func leasingPermits(ctx context.Context, s, far *primitives.PermitExpirableSemaphore) error {
+	if err := errors.Join(ErrOf(s.Init(ctx, 3)), s.Resize(ctx, 2)); err != nil {
+		return err
+	}
+	hold, err := s.Acquire(ctx, primitives.WithPermits(2))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(hold.Check(ctx), hold.Extend(ctx, time.Minute), ErrOf(s.Info(ctx))); err != nil {
+		return err
+	}
+	adopted, err := far.Adopt(ctx, hold.Detach())
+	if err != nil {
+		return err
+	}
+	return errors.Join(far.ReleaseID(ctx, adopted.Detach()), ErrOf(s.Delete(ctx)))
+}
+
+func openingLatch(ctx context.Context, l, far *primitives.CountDownLatch) error {
+	if err := errors.Join(ErrOf(l.Init(ctx, 2)), l.CountDown(ctx), ErrOf(l.Count(ctx))); err != nil {
+		return err
+	}
+	if err := whileWaiting(ctx, far.Wait, func() error { return l.CountDown(ctx) }); err != nil {
+		return err
+	}
+	return errors.Join(ErrOf(l.Init(ctx, 1)), ErrOf(l.Delete(ctx)))
+}
+
+// dispensable are the rules of an application that the library can do without, and what it then lacks.
+var dispensable = map[string]string{
+	"+script|load": "scripts are sent as text",
+	"+eval":        "only after SCRIPT FLUSH at a bad moment",
+	"+subscribe":   "waiters poll",
+	"+unsubscribe": "the server goes on sending messages",
+	"+ping":        "broken connections are noticed later",
+	// Without these two, what waiters leave behind stays for seconds.
+	"+lrem":             "a fair lock's waiter that gives up keeps its place until it counts as dead",
+	"+zremrangebyscore": "a dead client keeps its place in line until the line expires",
+}
+
+// deniedError matches what Redis says if a right is missing. Redis 7.0 does not say NOPERM inside a script.
+var deniedError = regexp.MustCompile(`NOPERM|The user executing the script can't`)
+
+// TestEachRuleIsNeeded takes one rule at a time from the application of doc/operations.md. A method then fails
+// with NOPERM, or everything works without it.
+func TestEachRuleIsNeeded(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	all := redistest.DocumentedRules(t, "locks")[0]
+	try := func(t *testing.T, rules []string) error {
+		user := redistest.Name(t)
+		s.SetUser(t, user, rules...)
+		ctx, cancel := context.WithTimeout(t.Context(), Soon)
+		defer cancel()
+		one, two := NewClient(t, s.As(user).Client(t)), NewClient(t, s.As(user).Client(t))
+		return methodsOf(ctx, one, two, Permitted+user)
+	}
+	t.Run("all rules", func(t *testing.T) {
+		t.Parallel()
+		require.NoError(t, try(t, all))
+	})
+	for i, rule := range all {
+		if !strings.ContainsRune("~&+", rune(rule[0])) {
+			continue
+		}
+		t.Run("without "+rule, func(t *testing.T) {
+			t.Parallel()
+			err := try(t, slices.Delete(slices.Clone(all), i, i+1))
+			if dispensable[rule] != "" {
+				require.NoError(t, err)
+				return
+			}
+			var typed *primitives.Error
+			require.ErrorAs(t, err, &typed)
+			require.Regexp(t, deniedError, err.Error())
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+		})
+	}
+}
+
+// The other rules of doc/operations.md for a Go application: in a cluster, for lists of locks, for names and
+// notices.
+func TestDocumentedRulesOfACluster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.FreshCluster(t, 3)
+	rules := append(redistest.DocumentedRules(t, "locks")[0], strings.Fields(
+		"+cluster|slots +cluster|shards +cluster|nodes +command "+
+			"+pubsub|shardnumsub +spublish +ssubscribe +sunsubscribe +scan +getrange")...)
+	for _, s := range servers.Nodes() {
+		s.SetUser(t, "locks", rules...)
+	}
+	open := func() *primitives.Client {
+		return NewClient(t, servers.ClusterClient(t, func(o *redis.ClusterOptions) {
+			o.Username, o.Password = "locks", redistest.Password
+		}))
+	}
+	one, two := open(), open()
+	name := Permitted + redistest.Name(t)
+	require.NoError(t, methodsOf(t.Context(), one, two, name))
+	hold := Acquire(t, t.Context(), one.Lock(name))
+	listed := 0
+	for info, err := range two.Locks(t.Context(), name+"*") {
+		require.NoError(t, err)
+		require.Equal(t, name, info.Name)
+		listed++
+	}
+	require.Equal(t, 1, listed)
+	Release(t, hold)
+}

@@ -1,0 +1,593 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// mutexes lists the primitives that can act as a mutex. open returns a handle on a client and a
+// name.
+var mutexes = []struct {
+	name string
+	open func(t testing.TB, c *primitives.Client, name string) Handle
+}{
+	{"lock", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.Lock(name) }},
+	{"fair", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.FairLock(name) }},
+	{"fenced", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.FencedLock(name) }},
+	{"writer", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() }},
+	{"semaphore", func(t testing.TB, c *primitives.Client, name string) Handle {
+		s := c.Semaphore(name)
+		_, err := s.Init(t.Context(), 1)
+		require.NoError(t, err)
+		return s
+	}},
+	{"permits", func(t testing.TB, c *primitives.Client, name string) Handle {
+		s := c.PermitExpirableSemaphore(name)
+		_, err := s.Init(t.Context(), 1)
+		require.NoError(t, err)
+		return s
+	}},
+}
+
+// The first attempt of a try gets no answer, and a later attempt is refused. A copy of the first
+// attempt that Redis executes later must not take the lock, since nobody would release it.
+func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
+	t.Parallel()
+	for _, kind := range mutexes {
+		for _, owner := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			if owner != nil && (kind.name == "semaphore" || kind.name == "permits") {
+				continue
+			}
+			t.Run(fmt.Sprint(kind.name, " shared: ", owner != nil), func(t *testing.T) {
+				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+					name, p := redistest.Name(t), s.Proxy(t)
+					direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, Quick))
+					mine, theirs := kind.open(t, direct, name), kind.open(t, doubtful, name)
+					hold, err := mine.Acquire(t.Context())
+					require.NoError(t, err)
+					_, err = theirs.TryAcquire(t.Context(), owner...) // loads the scripts
+					require.ErrorIs(t, err, primitives.ErrNotAcquired)
+					p.Record()
+					p.DropCommands(1, Script)
+					_, err = theirs.TryAcquire(t.Context(), owner...)
+					require.ErrorIs(t, err, primitives.ErrNotAcquired)
+					lost := ScriptsOf(p)[:1]
+					p.Heal()
+					redistest.WaitFor(t, Soon, func() bool { return len(ScriptsOf(p)) >= 3 }, "the attempts are rolled back")
+					Release(t, hold)
+					Replay(t, s.Client(t), lost)
+					hold, err = mine.TryAcquire(t.Context())
+					require.NoError(t, err, "the late copy took the lock")
+					Release(t, hold)
+				})
+			})
+		}
+	}
+}
+
+// A client acquires for all its waiting readers in one command. If its outcome is unknown, it is
+// rolled back for each of them, and a late copy acquires for none.
+func TestLateCopyAdmitsNoReaders(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, Quick))
+		writer := Acquire(t, t.Context(), direct.RWLock(name).Writer())
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		const readers = 3
+		memoriesIn := func(args []string) (memories []string) { // of the requests in a batch
+			for _, key := range args {
+				if strings.HasPrefix(key, "redisson_unlock_latch:") && !strings.HasSuffix(key, ":owners") {
+					memories = append(memories, key)
+				}
+			}
+			return memories
+		}
+		isBatch := func(args []string) bool { return Script(args) && len(memoriesIn(args)) == readers }
+		var waiting []<-chan Result
+		reader := doubtful.RWLock(name).Reader()
+		for range readers {
+			waiting = append(waiting, Start(func() (*primitives.Hold, error) { return reader.Acquire(ctx) }))
+		}
+		AwaitWaiters(t, doubtful, readers)
+		p.Record()
+		p.DropCommands(1, isBatch) // that the next slow poll sends
+		redistest.WaitFor(t, Soon, func() bool { return len(Recorded(p, isBatch)) >= 2 }, "the batch is repeated")
+		lost := Recorded(p, isBatch)[:1]
+		p.Heal()
+		cancel()
+		for _, w := range waiting {
+			require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
+		}
+		memories := memoriesIn(lost[0].Args)
+		redistest.WaitFor(t, Soon, func() bool {
+			values, err := s.Client(t).MGet(t.Context(), memories...).Result()
+			require.NoError(t, err)
+			return !slices.ContainsFunc(values, func(value any) bool { return value != "3" })
+		}, "the attempts are rolled back")
+		Release(t, writer)
+		Replay(t, s.Client(t), lost)
+		require.Empty(t, Fields(t, s, name), "the late copy acquired for readers")
+	})
+}
+
+// A hold whose release has been sent is no longer an outer hold, even if its context was kept and the
+// outcome of the release is unknown. The acquisition becomes an outermost one.
+func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		c := NewClient(t, p.Client(t, Quick))
+		l := c.Lock(name)
+		outer := Acquire(t, t.Context(), l)
+		inner := Acquire(t, outer.Context(), l) // the next sibling waits for its release
+		nested := Start(func() (*primitives.Hold, error) {
+			return l.Acquire(context.WithoutCancel(outer.Context()), primitives.WithWait(10*time.Second))
+		})
+		Release(t, inner)
+		first := Await(t, nested)
+		require.NoError(t, first.Err)
+		Release(t, first.Hold)
+
+		p.DropCommands(1000, Script)
+		require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrOutcomeUnknown)
+		late := Start(func() (*primitives.Hold, error) {
+			return l.Acquire(context.WithoutCancel(outer.Context()), primitives.WithWait(10*time.Second))
+		})
+		p.Heal()
+		r := Await(t, late)
+		require.NoError(t, r.Err)
+		require.NotEqual(t, outer.ID(), r.Hold.ID(), "an outermost acquisition has its own id")
+		require.Equal(t, map[string]string{r.Hold.ID(): "1"}, Fields(t, s, name))
+		require.NoError(t, r.Hold.Check(t.Context()))
+		Release(t, r.Hold)
+	})
+}
+
+// A private hold and a WithOwner hold may have the same id. Each release takes its own count only.
+func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []struct {
+		name string
+		open func(c *primitives.Client, name string) *primitives.Lock
+	}{
+		{"lock", func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) }},
+		{"fair", func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) }},
+		{"fenced", func(c *primitives.Client, name string) *primitives.Lock { return c.FencedLock(name) }},
+		{"reader", func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }},
+		{"writer", func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() }},
+	} {
+		for _, order := range []string{"private first", "shared first"} {
+			t.Run(kind.name+", "+order, func(t *testing.T) {
+				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+					name := redistest.Name(t)
+					l := kind.open(NewClient(t, s.Client(t)), name)
+					other := kind.open(NewClient(t, s.Client(t)), name)
+					private := Acquire(t, t.Context(), l)
+					shared := Acquire(t, t.Context(), other, primitives.WithOwner(private.ID()))
+					nested := Acquire(t, private.Context(), l)
+					info, err := l.Info(t.Context())
+					require.NoError(t, err)
+					require.Equal(t, 3, info.Holders[0].Count)
+					Release(t, nested)
+					first, last := private, shared
+					if order == "shared first" {
+						first, last = shared, private
+					}
+					Release(t, first)
+					require.NoError(t, last.Check(t.Context()), "the first release took the other count too")
+					require.NotEmpty(t, Fields(t, s, name))
+					Release(t, last)
+					require.Empty(t, Fields(t, s, name))
+					RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+				})
+			})
+		}
+	}
+}
+
+// Each kind: WithOwner acquires with the id of a private hold whose lock was deleted. Nothing in Redis belongs to the
+// private hold then.
+func TestReleaseOfALostHoldWhoseIDHoldsAgain(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"lock", "fair", "fenced", "reader", "writer"} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name := redistest.Name(t)
+				l := LockKinds[kind](NewClient(t, s.Client(t)), name)
+				private := Acquire(t, t.Context(), l)
+				require.NoError(t, s.Client(t).Del(t.Context(), name, "{"+name+"}:"+private.ID()+":rwlock_timeout:1").Err())
+				shared := Acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
+				require.ErrorIs(t, private.Release(t.Context()), primitives.ErrLost)
+				require.NoError(t, shared.Check(t.Context()))
+				Release(t, shared)
+				RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
+			})
+		})
+	}
+}
+
+// Acquiring with the context of a hold that Redis no longer has gives ErrLost and takes nothing.
+func TestNestingUnderALostHoldTakesNothing(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		outer func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option)
+		inner func(c *primitives.Client, name string) *primitives.Lock
+	}{
+		{"lock", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.Lock(name), nil
+		}, nil},
+		{"lock with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.Lock(name), []primitives.Option{primitives.WithOwner("o")}
+		}, nil},
+		{"fair with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.FairLock(name), []primitives.Option{primitives.WithOwner("o")}
+		}, nil},
+		{"writer with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.RWLock(name).Writer(), []primitives.Option{primitives.WithOwner("o")}
+		}, nil},
+		{"reader with an owner", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.RWLock(name).Reader(), []primitives.Option{primitives.WithOwner("o")}
+		}, nil},
+		{"reader under a writer", func(c *primitives.Client, name string) (*primitives.Lock, []primitives.Option) {
+			return c.RWLock(name).Writer(), nil
+		}, func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				name := redistest.Name(t)
+				var seen Recorder
+				c := NewClient(t, s.Client(t), seen.Option())
+				l, opts := tt.outer(c, name)
+				inner := l
+				if tt.inner != nil {
+					inner = tt.inner(c, name)
+				}
+				outer := Acquire(t, t.Context(), l, opts...)
+				require.NoError(t, s.Client(t).Del(t.Context(), name).Err()) // as an operator might do
+				kept := context.WithoutCancel(outer.Context())
+				_, err := inner.Acquire(kept)
+				require.ErrorIs(t, err, primitives.ErrLost)
+				require.Empty(t, Fields(t, s, name), "the nested acquisition took the lock")
+				require.Len(t, seen.All(primitives.EventLost), 1, "the loss is reported before Acquire returns")
+				RequireEnds(t, outer.Context(), primitives.ErrLost)
+				_, err = inner.Acquire(kept)
+				require.ErrorIs(t, err, primitives.ErrLost, "the hold is already known to be lost")
+				require.Empty(t, Fields(t, s, name))
+				require.ErrorIs(t, outer.Release(t.Context()), primitives.ErrLost)
+				Release(t, Acquire(t, kept, inner)) // the outer hold is released, so this one is outermost
+			})
+		})
+	}
+}
+
+// lifeCalls is how many calls of a kind each life of a client makes.
+const lifeCalls = 10
+
+// Two clients with the same WithClientID, one after the other, use different numbers. So the second
+// never meets remembered requests or holds of the first.
+func TestLivesOfOneClientIDDoNotMeet(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		const uuid = "0f0e0d0c-0b0a-4908-8706-050403020100"
+		open := func() *primitives.Client { return NewClient(t, s.Client(t), primitives.WithClientID(uuid)) }
+		first := open()
+		latch := first.CountDownLatch(name + "-latch")
+		_, err := latch.Init(t.Context(), 2*lifeCalls)
+		require.NoError(t, err)
+		countDowns := func(c *primitives.Client) {
+			for range lifeCalls {
+				require.NoError(t, c.CountDownLatch(name+"-latch").CountDown(t.Context()))
+			}
+		}
+		countDowns(first)
+		for range lifeCalls {
+			Release(t, Acquire(t, t.Context(), first.Lock(name+"-released")))
+		}
+		held := Acquire(t, t.Context(), first.Lock(name))
+		second := open()
+		require.NotEqual(t, first.Lock(name+"-x"), second.Lock(name+"-x"))
+		countDowns(second)
+		count, err := latch.Count(t.Context())
+		require.NoError(t, err)
+		require.Zero(t, count, "Redis took a count-down of the second client for a copy")
+		for range lifeCalls {
+			Release(t, Acquire(t, t.Context(), second.Lock(name+"-released")))
+		}
+		for range 4 * lifeCalls { // more than the first client has made
+			_, err = second.Lock(name).TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired, "the first client still holds it")
+		}
+		Release(t, held)
+		one, two := Acquire(t, t.Context(), first.Lock(name)), Acquire(t, t.Context(), second.Lock(name+"-2"))
+		require.NotEqual(t, one.ID(), two.ID())
+	})
+}
+
+// A permit without a lease leaks if its release is lost. So the release is repeated until it is
+// answered, and the permit's own memory keeps it idempotent.
+func TestSemaphorePermitDoesNotLeak(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		direct := NewClient(t, s.Client(t)).Semaphore(name)
+		_, err := direct.Init(t.Context(), 2)
+		require.NoError(t, err)
+		sem := NewClient(t, p.Client(t, Quick)).Semaphore(name)
+		hold, err := sem.Acquire(t.Context())
+		require.NoError(t, err)
+		Release(t, hold) // loads the scripts
+		hold, err = sem.Acquire(t.Context())
+		require.NoError(t, err)
+		memories := redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*")
+		require.NotEmpty(t, memories)
+		longest := time.Duration(0)
+		for _, key := range memories {
+			longest = max(longest, s.Client(t).PTTL(t.Context(), key).Val())
+		}
+		require.Greater(t, longest, 23*time.Hour, "Redis remembers the permit for as long as it may be released")
+		p.DropReplies(1000, Script)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrOutcomeUnknown)
+		// Redis forgets the release before the next copy arrives.
+		for _, key := range redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*") {
+			require.NoError(t, s.Client(t).Del(t.Context(), key).Err())
+		}
+		p.Heal()
+		redistest.WaitFor(t, Soon, func() bool {
+			return len(redistest.Keys(t, s, "redisson_unlock_latch:{"+name+"}:*")) > 0
+		}, "the release is repeated in the background")
+		info, err := direct.Info(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, 2, info.Available, "the permit is released once")
+	})
+}
+
+// Siblings that release at the same time each return within the time limit of one release, even if
+// Redis is silent.
+func TestSiblingsReleaseWithinFiveSeconds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name, p := redistest.Name(t), s.Proxy(t)
+	l := NewClient(t, p.Client(t)).RWLock(name).Reader()
+	outer := Acquire(t, t.Context(), l)
+	holds := []*primitives.Hold{outer}
+	for range 3 {
+		holds = append(holds, Acquire(t, outer.Context(), l))
+	}
+	p.BlackHole(true)
+	began := time.Now()
+	var wg sync.WaitGroup
+	for _, h := range holds {
+		wg.Go(func() {
+			if err := h.Release(t.Context()); !errors.Is(err, primitives.ErrOutcomeUnknown) {
+				t.Errorf("Release returned %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	t.Logf("four siblings returned from Release after %v", took)
+	require.Less(t, took, 9*time.Second, "two releases, one after the other, would take 10 s")
+	p.Heal()
+	p.Reset() // or each repetition could wait for a reply on another silent connection
+	redistest.WaitFor(t, 2*Soon, func() bool { return len(Fields(t, s, name)) == 0 }, "the releases go on")
+}
+
+// A waiter acquires a free lock although the try of the waiter before it hangs in a stuck
+// connection.
+func TestStuckConnectionHoldsUpNoOtherWaiter(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name, p := redistest.Name(t), s.Proxy(t)
+	holder := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(name))
+	c := NewClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 2 * Soon }),
+		primitives.WithCommandTimeout(2*Soon))
+	l := c.Lock(name)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	acquireOne := func() (*primitives.Hold, error) { return l.Acquire(ctx) }
+	first := Start(acquireOne)
+	AwaitWaiters(t, c, 1)
+	second := Start(acquireOne)
+	AwaitWaiters(t, c, 2)
+	var tries atomic.Int32
+	free := p.HoldReplies(func(args []string) bool { return Script(args) && tries.Add(1) == 1 })
+	defer free()
+	redistest.WaitFor(t, Soon, func() bool { return p.Held() > 0 }, "the first waiter's try is stuck")
+	released := time.Now()
+	Release(t, holder)
+	r := Await(t, second)
+	require.NoError(t, r.Err)
+	took := r.At.Sub(released)
+	t.Logf("the second waiter acquired after %v", took)
+	require.Less(t, took, SlowPoll, "the stuck command ends after 30 s")
+	Release(t, r.Hold)
+	free()
+	r = Await(t, first)
+	require.NoError(t, r.Err)
+	Release(t, r.Hold)
+}
+
+// Locker.Lock ignores a default WithWait: it waits in the queue, and does not time out and start
+// over.
+func TestLockerIgnoresADefaultWait(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(name))
+		seen := &Recorder{}
+		defaults := primitives.WithDefaults(primitives.WithWait(5 * time.Millisecond))
+		c := NewClient(t, s.Client(t), defaults, seen.Option())
+		locker := c.Lock(name).Locker(t.Context())
+		locked := make(chan time.Time, 1)
+		go func() {
+			locker.Lock()
+			locked <- time.Now()
+		}()
+		AwaitWaiter(t, s, name)
+		AwaitWaiters(t, c, 1) // it is in the queue, and not asleep between two attempts
+		released := time.Now()
+		Release(t, hold)
+		require.Less(t, (<-locked).Sub(released), SlowPoll)
+		require.Empty(t, seen.All(primitives.EventNotAcquired), "one acquisition waits all the time")
+		locker.Unlock()
+	})
+}
+
+// Check, Extend or Release finds a loss. The observer gets the event, with the caller's context,
+// before the call returns. The cause of the hold's context names the lock.
+func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	for _, tt := range []struct {
+		name string
+		find func(ctx context.Context, h *primitives.Hold) error
+	}{
+		{"Check", func(ctx context.Context, h *primitives.Hold) error { return h.Check(ctx) }},
+		{"Extend", func(ctx context.Context, h *primitives.Hold) error { return h.Extend(ctx, time.Minute) }},
+		{"Release", func(ctx context.Context, h *primitives.Hold) error { return h.Release(ctx) }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				var seen Recorder
+				name := redistest.Name(t)
+				hold := Acquire(t, t.Context(), NewClient(t, s.Client(t), seen.Option()).Lock(name))
+				section := hold.Context()
+				require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
+				ctx := context.WithValue(t.Context(), key{}, "mine")
+				require.ErrorIs(t, tt.find(ctx, hold), primitives.ErrLost)
+				lost := seen.All(primitives.EventLost)
+				require.Len(t, lost, 1)
+				require.Equal(t, "mine", lost[0].Ctx.Value(key{}))
+				cause := context.Cause(section)
+				require.ErrorIs(t, cause, primitives.ErrLost)
+				require.ErrorContains(t, cause, `redlatch: lock "`+name+`" lost: gone: `)
+			})
+		})
+	}
+}
+
+// Every failed acquisition emits one event with its error, the caller's context and the time
+// waited.
+func TestEveryFailedAcquisitionIsReported(t *testing.T) {
+	type key struct{}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range mutexes {
+			t.Run(kind.name, func(t *testing.T) {
+				name := redistest.Name(t)
+				var seen Recorder
+				c := NewClient(t, s.Client(t), seen.Option())
+				a := kind.open(t, c, name)
+				hold, err := a.Acquire(t.Context())
+				require.NoError(t, err)
+				ctx := context.WithValue(t.Context(), key{}, "mine")
+				done, cancel := context.WithCancel(ctx)
+				cancel()
+				for i, acquire := range []func() error{
+					func() error { _, err := a.TryAcquire(ctx); return err },
+					func() error { _, err := a.Acquire(ctx, primitives.WithWait(20*time.Millisecond)); return err },
+					func() error { _, err := a.Acquire(done); return err },
+					func() error { _, err := a.Acquire(ctx, primitives.WithLease(-1)); return err },
+				} {
+					err := acquire()
+					require.Error(t, err)
+					events := seen.All(primitives.EventNotAcquired)
+					require.Len(t, events, i+1)
+					e := events[i]
+					require.ErrorIs(t, err, e.Err)
+					require.Equal(t, "mine", e.Ctx.Value(key{}))
+					require.Equal(t, name, e.Name)
+					require.Equal(t, i == 1, e.Waited > 0, "waited %v", e.Waited)
+				}
+				Release(t, hold)
+				require.Len(t, seen.All(primitives.EventAcquired), 1)
+				require.Equal(t, t.Context(), seen.All(primitives.EventAcquired)[0].Ctx)
+			})
+		}
+	})
+}
+
+// Extend beyond WithMaxHold moves ValidUntil before it returns.
+func TestExtendBeyondMaxHoldCountsAtOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		l := NewClient(t, s.Client(t)).Lock(redistest.Name(t))
+		hold := Acquire(t, t.Context(), l, primitives.WithMaxHold(5*time.Second))
+		require.NoError(t, hold.Extend(t.Context(), time.Hour))
+		require.Greater(t, time.Until(hold.ValidUntil()), 50*time.Minute)
+		Release(t, hold)
+	})
+}
+
+// The error of Do reports a loss once, even if its function returns the same loss.
+func TestDoReportsALossOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		l := NewClient(t, s.Client(t)).Lock(name)
+		err := l.Do(t.Context(), func(ctx context.Context) error {
+			require.NoError(t, s.Client(t).Del(t.Context(), name).Err())
+			require.ErrorIs(t, l.HoldFrom(ctx).Check(ctx), primitives.ErrLost)
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+		require.ErrorIs(t, err, primitives.ErrLost)
+		require.Equal(t, 1, strings.Count(err.Error(), "lost"), err.Error())
+	})
+}
+
+// A second wake-up arrives while the first waiter's try is under way, and that try succeeds. The
+// wake-up must not be dropped: it lets the second waiter try.
+func TestSemaphoreWakeUpDuringATryIsKept(t *testing.T) {
+	t.Parallel()
+	Bubble(t, func(t *testing.T, b *Bubbled) {
+		direct := NewClient(t, b.S.Client(t)).Semaphore("n")
+		InitPool(t, direct, 2)
+		one, err := direct.Acquire(t.Context())
+		require.NoError(t, err)
+		two, err := direct.Acquire(t.Context())
+		require.NoError(t, err)
+		sem := b.C.Semaphore("n")
+		acquireOne := func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) }
+		waiting := []<-chan Result{Start(acquireOne)}
+		AwaitWaiters(t, b.C, 1)
+		waiting = append(waiting, Start(acquireOne))
+		time.Sleep(2500 * time.Millisecond) // half way between two slow polls
+		answer := b.P.HoldReplies(Script)
+		Release(t, one) // the first waiter's try succeeds; the proxy holds its answer back
+		synctest.Wait()
+		require.Equal(t, 1, b.P.Held())
+		Release(t, two) // the second waiter needs this wake-up
+		synctest.Wait()
+		released := time.Now()
+		answer()
+		var holds []*primitives.Hold
+		for _, w := range waiting { // both, before one of them is released and wakes the other
+			r := <-w
+			require.NoError(t, r.Err)
+			require.Less(t, r.At.Sub(released), 10*time.Millisecond, "a permit was free, but the waiter slept")
+			holds = append(holds, r.Hold)
+		}
+		for _, hold := range holds {
+			Release(t, hold)
+		}
+	})
+}

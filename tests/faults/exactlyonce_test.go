@@ -1,0 +1,470 @@
+package faults
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// C16: the proxy drops replies at random and go-redis retries as it does by default. After each
+// step Redis has the count that one execution gives.
+func TestC16LostReplies(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		opts []primitives.Option
+	}{
+		{"private ids", nil},
+		{"shared ids", []primitives.Option{primitives.WithOwner("owner")}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			EachLock(t, func(t *testing.T, x *LockTest) {
+				measured, cuts := redistest.Bar(t, x.S, 1), 0
+				p := x.S.Proxy(t)
+				l := NewClient(t, p.Client(t, Quick)).Lock(x.Name)
+				step := func(f func() error, count string) {
+					t.Helper()
+					lost := rand.IntN(3) // up to two of the four attempts
+					cuts += lost
+					p.DropReplies(lost, Script)
+					require.NoError(t, f())
+					p.Heal()
+					for id, n := range Fields(t, x.S, x.Name) {
+						require.Equal(t, count, n, id)
+					}
+					if count == "" {
+						require.Empty(t, Fields(t, x.S, x.Name))
+					}
+				}
+				n := redistest.Sized(x.S, redistest.Scaled(x.S, 175), FullCuts) // about 1000 dropped replies for each kind of id
+				for range n {
+					var outer, inner *primitives.Hold
+					step(func() (err error) { outer, err = l.Acquire(t.Context(), tt.opts...); return err }, "1")
+					step(func() (err error) { inner, err = l.Acquire(outer.Context()); return err }, "2")
+					first, second := inner, outer
+					if rand.IntN(2) == 0 {
+						first, second = outer, inner
+					}
+					step(func() error { return first.Release(t.Context()) }, "1")
+					step(func() error { return second.Release(t.Context()) }, "")
+					step(func() (err error) { outer, err = l.Acquire(t.Context(), tt.opts...); return err }, "1")
+					step(func() error { return outer.Release(t.Context()) }, "")
+				}
+				measured("%d replies lost in %d times six calls: acquire and release, twice, and both nested", cuts, n)
+			})
+		})
+	}
+}
+
+// C16: a command that was sent again, because its reply was lost, has the effect and the answer of the
+// first execution. This holds for every method of a lock.
+func TestC16RepeatedCommandsActOnce(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		p := x.S.Proxy(t)
+		l := NewClient(t, p.Client(t, Quick)).Lock(x.Name)
+		for _, lost := range []int{1, 2} {
+			repeat := func() { p.Heal(); p.DropReplies(lost, Script) }
+			ctx, name := t.Context(), strconv.Itoa(lost)+" lost replies"
+			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+				repeat()
+				hold := Acquire(t, ctx, l, opts...)
+				require.Equal(t, "1", x.Count(t, hold.ID()), name)
+				repeat()
+				in := Acquire(t, hold.Context(), l)
+				require.Equal(t, "2", x.Count(t, hold.ID()), name)
+				repeat()
+				require.NoError(t, in.Extend(ctx, time.Minute))
+				repeat()
+				require.NoError(t, in.Check(ctx))
+				repeat()
+				require.NoError(t, l.ReleaseID(ctx, hold.ID()))
+				require.Equal(t, "1", x.Count(t, hold.ID()), name)
+				repeat()
+				adopted, err := l.Adopt(ctx, hold.ID())
+				require.NoError(t, err, name)
+				require.Equal(t, map[string]string{adopted.ID(): "1"}, Fields(t, x.S, x.Name))
+				repeat()
+				require.NoError(t, adopted.Release(ctx))
+				require.Empty(t, Fields(t, x.S, x.Name))
+				Acquire(t, ctx, l, opts...)
+				repeat()
+				held, err := l.ForceRelease(ctx)
+				require.NoError(t, err)
+				require.True(t, held, name)
+				repeat()
+				require.ErrorIs(t, l.ReleaseID(ctx, "nobody"), primitives.ErrNotHeld)
+			}
+		}
+	})
+}
+
+// C16: where an attempt was not answered, Redis may execute copies of the command after everything is
+// released, and in any order. None of them takes the lock.
+func TestC16LateCopies(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		p := x.S.Proxy(t)
+		l := NewClient(t, p.Client(t)).Lock(x.Name)
+		p.Record()
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			loseReply := func() { p.DropReplies(1, Script) }
+			loseReply()
+			hold := Acquire(t, t.Context(), l, opts...)
+			loseReply()
+			in := Acquire(t, hold.Context(), l)
+			loseReply()
+			require.NoError(t, in.Extend(t.Context(), time.Minute))
+			_, err := NewClient(t, x.S.Client(t)).Lock(x.Name).TryAcquire(t.Context())
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			loseReply()
+			Release(t, hold)
+			loseReply()
+			adopted, err := l.Adopt(t.Context(), hold.ID())
+			require.NoError(t, err)
+			loseReply()
+			Release(t, adopted)
+			require.ErrorIs(t, in.Release(t.Context()), primitives.ErrLost)
+			p.Heal()
+		}
+		sent := ScriptsOf(p)
+		require.Greater(t, len(sent), 8)
+		for range redistest.Scaled(x.S, 60) {
+			for _, i := range rand.Perm(len(sent)) {
+				_ = Again(x.Rdb, sent[i]).Err()
+				require.Empty(t, Fields(t, x.S, x.Name), "%v", sent[i].Args)
+			}
+		}
+	})
+}
+
+// C16: an id of WithOwner may come back after it was adopted. A late copy of the adoption does not take it.
+func TestC16LateCopyOfAnAdoptionTakesNothing(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		p := x.S.Proxy(t)
+		l := NewClient(t, p.Client(t)).Lock(x.Name)
+		hold := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		p.DropReplies(1, Script)
+		p.Record()
+		adopted, err := l.Adopt(t.Context(), hold.ID())
+		require.NoError(t, err)
+		adoption := p.Commands()[0]
+		p.Heal()
+		Release(t, adopted)
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		later := Acquire(t, t.Context(), l, primitives.WithOwner("o"))
+		require.Equal(t, int64(0), Again(x.Rdb, adoption).Val())
+		require.Equal(t, map[string]string{"o": "1"}, Fields(t, x.S, x.Name))
+		Release(t, later)
+	})
+}
+
+// C16: a late copy of an acquisition does not shorten the TTL that Extend has set since.
+func TestC16LateCopyDoesNotShortenTheTTL(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		p := x.S.Proxy(t)
+		l := NewClient(t, p.Client(t)).Lock(x.Name)
+		againAll := func() {
+			for _, c := range ScriptsOf(p) {
+				_ = Again(x.Rdb, c).Err()
+				require.Greater(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 50*time.Minute)
+			}
+		}
+		p.Record()
+		hold := Acquire(t, t.Context(), l)
+		require.NoError(t, hold.Extend(t.Context(), time.Hour))
+		againAll()
+		adopted, err := l.Adopt(t.Context(), hold.ID())
+		require.NoError(t, err)
+		require.NoError(t, adopted.Extend(t.Context(), time.Hour))
+		againAll()
+		Release(t, adopted)
+	})
+}
+
+// C16: the same for the leases of permits, and for a copy of the release that has handed them off.
+func TestC16LateCopyDoesNotShortenTheLeaseOfPermits(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		p := s.Proxy(t)
+		c := NewClient(t, p.Client(t))
+		sem := c.PermitExpirableSemaphore(redistest.Name(t))
+		InitPool(t, sem, 1)
+		p.Record()
+		extendAndRepeatAll := func(hold *primitives.Hold) {
+			require.NoError(t, hold.Extend(t.Context(), time.Hour))
+			for _, command := range ScriptsOf(p) {
+				_ = Again(s.Client(t), command).Err()
+				info, err := sem.Info(t.Context())
+				require.NoError(t, err)
+				require.Greater(t, info.TTL, 50*time.Minute, "%q", command.Args)
+			}
+		}
+		first := Acquire(t, t.Context(), sem)
+		extendAndRepeatAll(first)
+		waiter := Start(func() (*primitives.Hold, error) { return sem.Acquire(t.Context()) })
+		AwaitWaiters(t, c, 1)
+		Release(t, first)
+		second := Await(t, waiter)
+		require.NoError(t, second.Err)
+		extendAndRepeatAll(second.Hold)
+		adopted, err := sem.Adopt(t.Context(), second.Hold.ID())
+		require.NoError(t, err)
+		extendAndRepeatAll(adopted)
+		Release(t, adopted)
+	})
+}
+
+// C16: an acquisition that gets no answer is rolled back, before the call returns or in the
+// background.
+func TestC16AcquisitionOfUnknownOutcomeIsRolledBack(t *testing.T) {
+	t.Parallel()
+	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+		EachLock(t, func(t *testing.T, x *LockTest) {
+			p := x.S.Proxy(t)
+			l := NewClient(t, p.Client(t, Quick, NoRetries)).Lock(x.Name)
+			Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+			p.DropReplies(1, Script)
+			_, err := l.Acquire(t.Context(), opts...)
+			require.Error(t, err)
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			require.Empty(t, Fields(t, x.S, x.Name))
+			p.DropReplies(2, Script) // of the acquisition and of the first rollback
+			_, err = l.Acquire(t.Context(), opts...)
+			require.Error(t, err)
+			redistest.WaitFor(t, Soon, func() bool {
+				return len(Fields(t, x.S, x.Name)) == 0
+			}, "rolled back in the background")
+
+			// The rollback above may still be repeated, and would use up the dropped reply, so the nested
+			// acquisition needs a client and a proxy of its own.
+			p = x.S.Proxy(t)
+			l = NewClient(t, p.Client(t, Quick, NoRetries)).Lock(x.Name)
+			outer := Acquire(t, t.Context(), l, opts...)
+			p.DropReplies(1, Script)
+			_, err = l.Acquire(outer.Context())
+			require.Error(t, err)
+			require.Equal(t, "1", x.Count(t, outer.ID()), "the nested count is rolled back")
+			Release(t, outer)
+		})
+	}
+}
+
+// C16: the server is stopped while locks are acquired and released. When it goes on, it executes
+// the commands in its socket buffers, whose calls have long returned. All locks must be free
+// afterwards.
+func TestC16HungServerLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	c := NewClient(t, s.Client(t, Hasty))
+	name := redistest.Name(t)
+	lock := func(i int) *primitives.Lock { return c.Lock(name + strconv.Itoa(i)) }
+	const n = 30
+	holds := make([]*primitives.Hold, n)
+	for i := range holds {
+		holds[i] = Acquire(t, t.Context(), lock(i))
+	}
+	require.NoError(t, s.Pause())
+	failed := make(chan error, 2*n)
+	for i := range n {
+		go func() { failed <- holds[i].Release(t.Context()) }()
+		go func() { _, err := lock(n + i).Acquire(t.Context()); failed <- err }()
+	}
+	for range 2 * n {
+		require.Error(t, <-failed)
+	}
+	require.NoError(t, s.Resume())
+	// After two commands, the server has read all its sockets, and so executed all late copies.
+	for range 2 {
+		require.NoError(t, s.Client(t).Ping(t.Context()).Err())
+	}
+	RequireClean(t, s, name)
+	for i := range 2 * n {
+		hold, err := lock(i).TryAcquire(t.Context())
+		require.NoError(t, err)
+		Release(t, hold)
+	}
+}
+
+// C16: CLIENT PAUSE delays a release and a waiter, and nothing is executed twice.
+func TestC16PausedServerExecutesOnce(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	x := OnLock(t, s)
+	hold := Acquire(t, t.Context(), x.L)
+	other := NewClient(t, s.Client(t, Hasty)).Lock(x.Name)
+	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+	AwaitWaiter(t, s, x.Name)
+	require.NoError(t, x.Rdb.Do(t.Context(), "client", "pause", "1000", "all").Err())
+	require.NoError(t, hold.Release(t.Context()))
+	r := Await(t, waiting)
+	require.NoError(t, r.Err)
+	require.Equal(t, map[string]string{r.Hold.ID(): "1"}, Fields(t, s, x.Name))
+	Release(t, r.Hold)
+	RequireClean(t, s, x.Name)
+}
+
+// C16: a client whose MaxRetries is off sends each command once.
+func TestC16NoRetries(t *testing.T) {
+	t.Parallel()
+	EachLock(t, func(t *testing.T, x *LockTest) {
+		p := x.S.Proxy(t)
+		l := NewClient(t, p.Client(t, NoRetries)).Lock(x.Name)
+		p.Record()
+		Release(t, Acquire(t, t.Context(), l))
+		p.DropReplies(1, Script)
+		_, err := l.Acquire(t.Context())
+		require.Error(t, err, "the library repeats no command that the client would not")
+		Release(t, Acquire(t, t.Context(), l))
+	})
+}
+
+// Callers do not notice SCRIPT FLUSH: a script that Redis does not know is loaded again.
+func TestScriptFlushIsInvisible(t *testing.T) {
+	t.Parallel()
+	for _, s := range []*redistest.Server{redistest.Miniredis(t), redistest.Fresh(t)} {
+		t.Run(s.Name(), func(t *testing.T) {
+			x := OnLock(t, s)
+			flush := func() { require.NoError(t, x.Rdb.ScriptFlush(t.Context()).Err()) }
+			for range redistest.Scaled(s, 400) {
+				flush()
+				hold := Acquire(t, t.Context(), x.L)
+				flush()
+				in := Acquire(t, hold.Context(), x.L)
+				flush()
+				require.NoError(t, in.Check(t.Context()))
+				flush()
+				require.NoError(t, in.Extend(t.Context(), time.Minute))
+				flush()
+				Release(t, in)
+				flush()
+				Release(t, hold)
+			}
+			// The same with concurrent flushes.
+			done := make(chan struct{})
+			ctx, cancel := context.WithCancel(t.Context())
+			flusher := s.Client(t)
+			go func() {
+				defer close(done)
+				for ctx.Err() == nil {
+					flusher.ScriptFlush(ctx)
+				}
+			}()
+			for range redistest.Scaled(s, 200) {
+				Release(t, Acquire(t, t.Context(), x.L))
+			}
+			cancel()
+			<-done
+			RequireClean(t, s, x.Name)
+		})
+	}
+}
+
+// A Redis that is out of memory refuses new acquisitions at once. Renewing and releasing still
+// work.
+func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
+	x := OnLock(t, s)
+	rdb := x.Rdb
+	shared := x.C.Lock(x.Name + "-shared")
+	outer := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(Watched))
+	inner := Acquire(t, outer.Context(), x.L, primitives.WithWatchdog(Watched))
+	one := Acquire(t, t.Context(), shared, primitives.WithOwner("o"))
+	two := Acquire(t, t.Context(), shared, primitives.WithOwner("o"))
+	byID := Acquire(t, t.Context(), x.C.Lock(x.Name+"-id"))
+	Acquire(t, t.Context(), x.C.Lock(x.Name+"-force"))
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+
+	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("p")}} {
+		_, err := x.C.Lock(x.Name+"-new").Acquire(t.Context(), opts...)
+		require.ErrorContains(t, err, "OOM")
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	}
+	_, err := x.L.Acquire(inner.Context())
+	require.ErrorContains(t, err, "OOM")
+	_, err = x.C.Lock(x.Name + "-none").ForceRelease(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, x.C.Lock(x.Name+"-none").ReleaseID(t.Context(), "x"), primitives.ErrNotHeld)
+	require.NoError(t, outer.Extend(t.Context(), Watched+time.Second))
+	before := outer.ValidUntil()
+	redistest.WaitFor(t, Soon, func() bool { return outer.ValidUntil().After(before) }, "the hold is renewed")
+	Release(t, inner)
+	require.Equal(t, "1", rdb.HGet(t.Context(), x.Name, outer.ID()).Val())
+	Release(t, outer)
+	Release(t, one)
+	Release(t, two)
+	require.NoError(t, x.C.Lock(x.Name+"-id").ReleaseID(t.Context(), byID.ID()))
+	held, err := x.C.Lock(x.Name + "-force").ForceRelease(t.Context())
+	require.NoError(t, err)
+	require.True(t, held)
+	RequireClean(t, s, x.Name)
+}
+
+// An ACL that forbids what the release needs makes the acquisition fail. A client that may not
+// subscribe polls.
+func TestACLIsCheckedByTheAcquisition(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	name := redistest.Name(t)
+	as := func(rules string) *primitives.Lock {
+		user := redistest.Name(t)
+		args := []any{"acl", "setuser", user, "on", ">pw", "+@all", "resetchannels", "resetkeys"}
+		for rule := range strings.FieldsSeq(rules) {
+			args = append(args, rule)
+		}
+		require.NoError(t, admin.Do(t.Context(), args...).Err())
+		return NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = user, "pw" })).Lock(name)
+	}
+	for _, tt := range []struct{ name, rules string }{
+		{"no channel", "~*"},
+		{"another channel", "~* &other"},
+		{"no memory key", "~" + name + " &*"},
+		{"no publish", "~* &* -publish"},
+		{"no lock key", "~redisson* &*"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := as(tt.rules)
+			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+				_, err := l.Acquire(t.Context(), opts...)
+				require.Error(t, err)
+				require.True(t, strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "No permissions"), err)
+				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+				require.Empty(t, Fields(t, s, name))
+			}
+		})
+	}
+	t.Run("the least rights", func(t *testing.T) {
+		// The scripts get the channel as one of their KEYS, as Redisson's do, so it needs a key
+		// rule too.
+		channel := "redisson_lock__channel:{" + name + "}"
+		l := as("~" + name + " ~redisson_unlock_latch:{" + name + "}:* ~" + channel + " &" + channel)
+		Release(t, Acquire(t, t.Context(), l))
+	})
+	t.Run("no subscription", func(t *testing.T) {
+		l := as("~* &* -subscribe")
+		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(name))
+		_, err := l.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		time.Sleep(50 * time.Millisecond) // it waits by then, most likely; the result does not depend on it
+		Release(t, hold)
+		r := Await(t, waiting)
+		require.NoError(t, r.Err)
+		Release(t, r.Hold)
+	})
+	RequireClean(t, s, name)
+}

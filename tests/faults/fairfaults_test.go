@@ -1,0 +1,414 @@
+package faults
+
+import (
+	"context"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// requireSameMembers checks that the queue of a name and its set of deadlines have the same
+// members.
+func requireSameMembers(t testing.TB, rdb *redis.Client, name string) {
+	t.Helper()
+	list := rdb.LRange(context.Background(), "redisson_lock_queue:{"+name+"}", 0, -1).Val()
+	set := rdb.ZRange(context.Background(), "redisson_lock_timeout:{"+name+"}", 0, -1).Val()
+	require.ElementsMatch(t, list, set)
+}
+
+// A waiter that is cancelled at any moment leaves no queue entry, no subscription and no goroutine.
+func TestFairLockCancelledWaiterLeavesNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		CheckLeaks(t)
+		measured := redistest.Bar(t, s, 4)
+		name := redistest.Name(t)
+		l := NewClient(t, s.Client(t)).FairLock(name)
+		hold := Acquire(t, t.Context(), l)
+		n := redistest.Sized(s, 20*redistest.Scaled(s, 100), 100_000)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				for range n / 20 {
+					ctx, cancel := context.WithTimeout(context.Background(), rand.N(4*time.Millisecond))
+					if _, err := l.Acquire(ctx); err == nil {
+						t.Error("acquired a held lock")
+					}
+					cancel()
+				}
+			})
+		}
+		wg.Wait()
+		// A rollback that takes longer than the call may goes on in the background.
+		over := time.Now()
+		redistest.WaitFor(t, GoneIn(s), func() bool { return len(FairWaiters(t, l)) == 0 }, "the queue is empty")
+		Release(t, hold)
+		RequireClean(t, s, name)
+		measured("%d cancelled waiters, nothing left after %v", n, time.Since(over).Round(time.Millisecond))
+	})
+}
+
+// Late copies of any command neither take the lock nor join the queue.
+func TestFairLockLateCopiesTakeNothing(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			name := redistest.Name(t)
+			p, rdb := s.Proxy(t), s.Client(t)
+			c := NewClient(t, p.Client(t))
+			l := c.FairLock(name)
+			p.Record()
+			hold := Acquire(t, t.Context(), l)
+			ctx, cancel := context.WithCancel(t.Context())
+			cancelled := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, opts...) })
+			AwaitFair(t, l, 1)
+			served := Start(func() (*primitives.Hold, error) {
+				return l.Acquire(t.Context(), append(slices.Clone(opts), primitives.WithOwner("p"))...)
+			})
+			AwaitFair(t, l, 2)
+			cancel()
+			require.ErrorIs(t, Await(t, cancelled).Err, context.Canceled)
+			Release(t, hold)
+			Release(t, Await(t, served).Hold)
+			RequireClean(t, s, name)
+			sent := ScriptsOf(p)
+			for range redistest.Scaled(s, 30) {
+				for _, i := range rand.Perm(len(sent)) {
+					_ = Again(rdb, sent[i]).Err()
+					require.Empty(t, Leftovers(t, s, name), "%v", sent[i].Args)
+				}
+			}
+		}
+	})
+}
+
+// Callers do not notice lost replies, whatever the command.
+func TestFairLockSurvivesLostReplies(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		p, rdb := s.Proxy(t), s.Client(t)
+		l := NewClient(t, p.Client(t, Patient)).FairLock(name)
+		measured := redistest.Bar(t, s, 1)
+		n, inside := 0, 0
+		each := redistest.Sized(s, redistest.Scaled(s, 40), 10_000)
+		p.DropRepliesRandomly(0.4, 7, Script)
+		var wg sync.WaitGroup
+		for range 6 {
+			wg.Go(func() {
+				for range each {
+					err := l.Do(context.Background(), func(ctx context.Context) error {
+						inside++
+						defer func() { inside-- }()
+						n++
+						if inside != 1 {
+							t.Errorf("%d hold the lock", inside)
+						}
+						if rand.IntN(4) > 0 {
+							return nil
+						}
+						return l.Do(ctx, func(context.Context) error { return nil })
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		p.Heal()
+		require.Equal(t, 6*each, n)
+		requireSameMembers(t, rdb, name)
+		measured("%d acquisitions in turn and a quarter as many nested ones, with 0.67 lost replies for each command", n)
+		RequireClean(t, s, name)
+	})
+}
+
+// Without messages, a waiter acquires within the slow poll.
+func TestFairLockPollingCoversLostMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		p := s.Proxy(t)
+		p.DropMessages(true)
+		l := NewClient(t, p.Client(t)).FairLock("l")
+		hold := Acquire(t, t.Context(), l)
+		var got []time.Time
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				err := l.Do(context.Background(), func(context.Context) error { got = append(got, time.Now()); return nil })
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			AwaitFair(t, l, i+1)
+		}
+		last := time.Now()
+		Release(t, hold)
+		wg.Wait()
+		for _, at := range got {
+			require.LessOrEqual(t, at.Sub(last), time.Second+10*time.Millisecond)
+			last = at
+		}
+		RequireClean(t, s, "l")
+	})
+}
+
+// All waiters of a client together send one script a second. Live waiters keep their place in the
+// queue, even if their waiter timeout is shorter than that.
+func TestFairLockWaitingIsCheap(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		p := s.Proxy(t)
+		c := NewClient(t, p.Client(t))
+		l := c.FairLock("l")
+		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock("l"))
+		var wg sync.WaitGroup
+		var order []int
+		join := func(l *primitives.Lock, i int) {
+			wg.Go(func() {
+				err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil })
+				if err != nil {
+					t.Error(err)
+				}
+			})
+			AwaitFair(t, l, i+1)
+		}
+		for i := range 20 {
+			join(l, i)
+		}
+		p.Record()
+		time.Sleep(30 * time.Second)
+		scriptCommands := slices.DeleteFunc(p.Commands(), func(c redistest.Command) bool { return c.Args[0] != "evalsha" })
+		require.InDelta(t, 30, len(scriptCommands), 8)
+		join(NewClient(t, s.Client(t)).FairLock("l", primitives.WithWaiterTimeout(90*time.Millisecond)), 20)
+		join(l, 21)
+		time.Sleep(15500 * time.Millisecond) // half way between two heartbeats of the others
+		Release(t, hold)
+		wg.Wait()
+		require.Len(t, order, 22)
+		require.IsIncreasing(t, order)
+		RequireClean(t, s, "l")
+	})
+}
+
+// A waiter is cancelled, and its command to leave the queue never reaches Redis. The heartbeats of
+// its client do not keep its queue entry alive.
+func TestFairLockStaleQueueEntryTimesOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		p := s.Proxy(t)
+		other := NewClient(t, s.Client(t)).FairLock("l")
+		hold := Acquire(t, t.Context(), other)
+		l := NewClient(t, p.Client(t, Hasty, NoRetries)).FairLock("l")
+		ctx, cancel := context.WithCancel(t.Context())
+		old := Start(func() (*primitives.Hold, error) {
+			return l.Acquire(ctx, primitives.WithOwner("gone"), primitives.WithLease(time.Second))
+		})
+		AwaitFair(t, other, 1)
+		p.DropCommands(math.MaxInt, func(cmd []string) bool { return Script(cmd) && slices.Contains(cmd, "gone") })
+		cancel()
+		require.ErrorIs(t, (<-old).Err, context.Canceled)
+		next := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		AwaitFair(t, other, 2)
+		time.Sleep(2 * time.Minute) // the client has stopped repeating the command
+		p.Heal()
+		require.Equal(t, "gone", FairWaiters(t, other)[0])
+		Release(t, hold)
+		began := time.Now()
+		r := <-next
+		require.NoError(t, r.Err)
+		require.Less(t, time.Since(began), 12*time.Second)
+		require.Empty(t, FairWaiters(t, other))
+		Release(t, r.Hold)
+	})
+}
+
+// Redis loses its data or restarts while many wait. They queue again, and all acquire.
+func TestFairLockWaitersSurviveLostData(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	name := redistest.Name(t)
+	for what, lose := range map[string]func() error{
+		"flush":   func() error { return s.Client(t).FlushAll(context.Background()).Err() },
+		"restart": s.Restart,
+	} {
+		t.Run(what, func(t *testing.T) {
+			c := NewClient(t, s.Client(t))
+			l := c.FairLock(name)
+			Acquire(t, t.Context(), l)
+			served := 0
+			var wg sync.WaitGroup
+			for range 30 {
+				wg.Go(func() {
+					if err := l.Do(context.Background(), func(context.Context) error { served++; return nil }); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			AwaitFair(t, l, 30)
+			require.NoError(t, lose())
+			wg.Wait()
+			require.Equal(t, 30, served)
+			RequireClean(t, s, name)
+		})
+	}
+}
+
+// A Redis that is out of memory refuses new waiters at once. Earlier waiters stay queued, acquire,
+// and can leave.
+func TestFairLockFullMemoryRefusesNewWaiters(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
+	name := redistest.Name(t)
+	l := NewClient(t, s.Client(t)).FairLock(name)
+	hold := Acquire(t, t.Context(), l)
+	ctx, cancel := context.WithCancel(t.Context())
+	leaving := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx) })
+	AwaitFair(t, l, 1)
+	waiting := Start(func() (*primitives.Hold, error) {
+		return l.Acquire(t.Context(), primitives.WithWaiterTimeout(2*time.Second))
+	})
+	AwaitFair(t, l, 2)
+	rdb := s.Client(t)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	_, err := l.Acquire(t.Context())
+	require.ErrorContains(t, err, "OOM")
+	cancel()
+	require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
+	require.Len(t, FairWaiters(t, l), 1)
+	time.Sleep(2500 * time.Millisecond) // longer than the waiter timeout, so it needs heartbeats
+	require.Len(t, FairWaiters(t, l), 1)
+	requireSameMembers(t, rdb, name)
+	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "0").Err())
+	Release(t, hold)
+	Release(t, Await(t, waiting).Hold)
+	RequireClean(t, s, name)
+}
+
+// A client that may not publish gets the error before it queues.
+func TestFairLockACLIsCheckedBeforeQueuing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	name := redistest.Name(t)
+	admin := s.Client(t)
+	for user, channels := range map[string]string{"mute": "&none", "fine": "&redisson_lock__channel:{" + name + "}:*"} {
+		rules := []any{"acl", "setuser", user, "on", ">pw", "+@all", "resetchannels", "~*", channels}
+		require.NoError(t, admin.Do(t.Context(), rules...).Err())
+		l := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = user, "pw" })).FairLock(name)
+		hold := Acquire(t, t.Context(), NewClient(t, admin).FairLock(name))
+		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		if user == "mute" {
+			require.ErrorContains(t, Await(t, waiting).Err, "NOPERM")
+			require.Empty(t, FairWaiters(t, NewClient(t, admin).FairLock(name)))
+			Release(t, hold)
+			continue
+		}
+		AwaitFair(t, l, 1)
+		Release(t, hold)
+		Release(t, Await(t, waiting).Hold)
+	}
+	RequireClean(t, s, name)
+}
+
+// ReleaseID, ForceRelease and the release of an adopted hold hand off to the next waiter.
+// Acquisitions with the same WithOwner id wait in one queue entry and acquire together.
+func TestFairLockIDs(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		var seen Recorder
+		l := NewClient(t, s.Client(t), seen.Option()).FairLock(name)
+		startWaiter := func() <-chan Result {
+			w := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			AwaitFair(t, l, 1)
+			return w
+		}
+		hold := Acquire(t, t.Context(), l)
+		w := startWaiter()
+		require.NoError(t, l.ReleaseID(t.Context(), hold.ID()))
+		hold = Await(t, w).Hold
+		w = startWaiter()
+		adopted, err := l.Adopt(t.Context(), hold.ID())
+		require.NoError(t, err)
+		inner := Acquire(t, adopted.Context(), l)
+		require.Equal(t, 2, inner.Depth())
+		Release(t, inner)
+		Release(t, adopted)
+		Await(t, w)
+		w = startWaiter()
+		held, err := l.ForceRelease(t.Context())
+		require.NoError(t, err)
+		require.True(t, held)
+		hold = Await(t, w).Hold
+		_, err = l.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.Empty(t, FairWaiters(t, l), "TryAcquire does not queue")
+
+		own := func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("o")) }
+		before := len(seen.All(primitives.EventWait))
+		first := Start(own)
+		AwaitFair(t, l, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancelled := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, primitives.WithOwner("o")) })
+		second := Start(own)
+		redistest.WaitFor(t, Soon, func() bool {
+			return len(seen.All(primitives.EventWait)) == before+3
+		}, "all three wait")
+		cancel()
+		require.Error(t, Await(t, cancelled).Err)
+		require.Equal(t, []string{"o"}, FairWaiters(t, l), "the others still share the queue entry")
+		began := time.Now()
+		Release(t, hold)
+		one, two := Await(t, first).Hold, Await(t, second).Hold
+		require.Less(t, time.Since(began), SlowPoll)
+		require.Equal(t, map[string]string{"o": "2"}, Fields(t, s, name))
+		Release(t, one)
+		Release(t, two)
+		RequireClean(t, s, name)
+	})
+}
+
+// On a cluster with sharded pub/sub, waiters of two clients acquire in order.
+func TestFairLockOnACluster(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t)
+	name := redistest.Name(t)
+	one := NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
+	two := NewClient(t, servers.ClusterClient(t), primitives.WithShardedPubSub(true)).FairLock(name)
+	hold := Acquire(t, t.Context(), one)
+	var order []int
+	var wg sync.WaitGroup
+	for i := range 20 {
+		l := one
+		if i%3 == 0 {
+			l = two
+		}
+		wg.Go(func() {
+			err := l.Do(context.Background(), func(context.Context) error { order = append(order, i); return nil })
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		AwaitFair(t, one, i+1)
+	}
+	began := time.Now()
+	Release(t, hold)
+	wg.Wait()
+	require.IsIncreasing(t, order)
+	require.Less(t, time.Since(began), 10*time.Second, "without messages, twenty slow polls take 20 s")
+	for _, s := range servers.Nodes() {
+		RequireClean(t, s, name)
+	}
+}

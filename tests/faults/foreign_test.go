@@ -1,0 +1,247 @@
+package faults
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// foreignData is what other programs may keep under a lock's name. What says it to the caller.
+var foreignData = []struct {
+	name, what string
+	command    []any // without the key; its first argument comes before the key
+}{
+	{"two fields", "a hash with 2 fields", []any{"hset", "me", "1", "age", "7"}},
+	{"counts of several owners", "a hash with 3 fields", []any{"hset", "me", "1", "you", "2", "they", "3"}},
+	{"text", "a hash with 1 field", []any{"hset", "me", "Ann"}},
+	{"empty text", "a hash with 1 field", []any{"hset", "me", ""}},
+	{"zero", "a hash with 1 field", []any{"hset", "me", "0"}},
+	{"negative", "a hash with 1 field", []any{"hset", "me", "-1"}},
+	{"fraction", "a hash with 1 field", []any{"hset", "me", "1.5"}},
+	{"more than 2^53", "a hash with 1 field", []any{"hset", "me", "9223372036854775807"}},
+	{"a mode only", "a hash with 1 field", []any{"hset", "mode", "dark"}},
+	{"a mode of its own", "a hash with 2 fields", []any{"hset", "mode", "dark", "me", "1"}},
+	{"mode read and text", "a hash with 3 fields", []any{"hset", "mode", "read", "me", "1", "name", "Ann"}},
+	{"mode write and text", "a hash with 3 fields", []any{"hset", "mode", "write", "me:write", "1", "name", "Ann"}},
+	{"list", "", []any{"rpush", "me"}},
+	{"set", "", []any{"sadd", "me"}},
+	{"string", "", []any{"set", "me"}},
+}
+
+// lockCalls are the calls that look at a lock's key. The ids are fields of the foreign hashes.
+func lockCalls(l *primitives.Lock) map[string]func(ctx context.Context) error {
+	owner := primitives.WithOwner("me")
+	return map[string]func(ctx context.Context) error{
+		"acquire":            func(ctx context.Context) error { return ErrOf(l.Acquire(ctx)) },
+		"try":                func(ctx context.Context) error { return ErrOf(l.TryAcquire(ctx)) },
+		"acquire with owner": func(ctx context.Context) error { return ErrOf(l.Acquire(ctx, owner)) },
+		"adopt":              func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, "me")) },
+		"release id":         func(ctx context.Context) error { return l.ReleaseID(ctx, "me") },
+		"force":              func(ctx context.Context) error { return ErrOf(l.ForceRelease(ctx)) },
+		"info":               func(ctx context.Context) error { return ErrOf(l.Info(ctx)) },
+		"locker": func(ctx context.Context) (err error) {
+			defer func() { err = recover().(error) }()
+			l.Locker(ctx).Lock()
+			return nil
+		},
+	}
+}
+
+// locksOf returns a lock of each kind.
+func locksOf(c *primitives.Client, name string) map[string]*primitives.Lock {
+	return map[string]*primitives.Lock{
+		"lock": c.Lock(name), "fenced": c.FencedLock(name), "fair": c.FairLock(name),
+		"reader": c.RWLock(name).Reader(), "writer": c.RWLock(name).Writer(),
+		"cohort": c.Lock(name, primitives.WithCohort(time.Second)),
+		"multi":  primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.Lock(name + "2")}),
+	}
+}
+
+// content returns what is at a key, with its TTL.
+func content(t testing.TB, s *redistest.Server, rdb *redis.Client, key string) string {
+	t.Helper()
+	ctx := t.Context()
+	if s.Mini() == nil {
+		return fmt.Sprint(rdb.PTTL(ctx, key).Val(), rdb.Dump(ctx, key).Val())
+	}
+	return fmt.Sprint(rdb.PTTL(ctx, key).Val(), rdb.Type(ctx, key).Val(), rdb.HGetAll(ctx, key).Val(),
+		rdb.LRange(ctx, key, 0, -1).Val(), rdb.SMembers(ctx, key).Val(), rdb.Get(ctx, key).Val())
+}
+
+// C15: data of another program under a lock's name is no lock. Each call says at once what it is, and changes
+// nothing.
+func TestC15ForeignData(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb := s.Client(t)
+		c := NewClient(t, s.Client(t))
+		for _, data := range foreignData {
+			t.Run(data.name, func(t *testing.T) {
+				name := redistest.Name(t)
+				command := append([]any{data.command[0], name}, data.command[1:]...)
+				require.NoError(t, rdb.Do(t.Context(), command...).Err())
+				before := content(t, s, rdb, name)
+				for kind, l := range locksOf(c, name) {
+					for call, do := range lockCalls(l) {
+						if kind == "multi" && !strings.Contains("acquire try locker", call) {
+							continue // unsupported, or the other member is not held
+						}
+						err := do(t.Context())
+						require.ErrorIs(t, err, primitives.ErrForeign, "%s: %s", kind, call)
+						RequireForeign(t, err, data.what)
+						require.Equal(t, before, content(t, s, rdb, name), "%s: %s", kind, call)
+					}
+				}
+				RequireForeign(t, ErrOf(c.Inspect(t.Context(), name)), data.what)
+				require.NoError(t, rdb.Del(t.Context(), name).Err())
+				RequireClean(t, s, name)
+			})
+		}
+	})
+}
+
+// The error says what the key holds, and what to do.
+func TestForeignDataText(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	require.NoError(t, s.Client(t).HSet(t.Context(), name, "name", "Ann", "age", 7).Err())
+	err := ErrOf(NewClient(t, s.Client(t)).Lock(name).Acquire(t.Context()))
+	require.EqualError(t, err, fmt.Sprintf(
+		"redlatch: acquire lock %q: the key holds a hash with 2 fields that is no lock; use another name", name))
+}
+
+// A lock of another kind is no foreign data: it is held. But only its own kind may free it.
+func TestForceReleaseOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c, name := NewClient(t, s.Client(t)), redistest.Name(t)
+		rw, ctx := c.RWLock(name), t.Context()
+		for _, l := range []*primitives.Lock{rw.Reader(), rw.Writer()} {
+			hold := Acquire(t, ctx, l)
+			for _, other := range []*primitives.Lock{c.Lock(name), c.FencedLock(name), c.FairLock(name)} {
+				require.ErrorIs(t, ErrOf(other.TryAcquire(ctx)), primitives.ErrNotAcquired)
+				require.ErrorIs(t, other.ReleaseID(ctx, hold.ID()), primitives.ErrNotHeld)
+				RequireForeign(t, ErrOf(other.ForceRelease(ctx)), "a read-write lock")
+			}
+			require.NoError(t, hold.Check(ctx))
+			Release(t, hold)
+		}
+		hold := Acquire(t, ctx, c.Lock(name))
+		for _, l := range []*primitives.Lock{rw.Reader(), rw.Writer()} {
+			require.ErrorIs(t, ErrOf(l.TryAcquire(ctx)), primitives.ErrNotAcquired)
+			RequireForeign(t, l.ReleaseID(ctx, hold.ID()), "no read-write lock")
+			RequireForeign(t, ErrOf(l.ForceRelease(ctx)), "no read-write lock")
+		}
+		require.NoError(t, hold.Check(ctx))
+		Release(t, hold)
+		RequireClean(t, s, name)
+	})
+}
+
+// A lock whose key was replaced by foreign data is lost. Check, renewal and release change nothing.
+func TestForeignDataInThePlaceOfAHold(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, c := s.Client(t), NewClient(t, s.Client(t))
+		for _, owner := range []string{"", "me"} {
+			for kind, l := range locksOf(c, redistest.Name(t)) {
+				if kind == "multi" {
+					continue
+				}
+				var opts []primitives.Option
+				if owner != "" {
+					opts = append(opts, primitives.WithOwner(owner))
+				}
+				hold := Acquire(t, t.Context(), l, opts...)
+				name := l.Name()
+				require.NoError(t, rdb.Del(t.Context(), name).Err())
+				require.NoError(t, rdb.HSet(t.Context(), name, "me", "x", "me:write", "y", "mode", "read").Err())
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost, "%s %s", kind, owner)
+				require.Equal(t, map[string]string{"me": "x", "me:write": "y", "mode": "read"}, Fields(t, s, name))
+				require.EqualValues(t, -1, rdb.PTTL(t.Context(), name).Val())
+				require.NoError(t, rdb.Del(t.Context(), name).Err())
+			}
+		}
+	})
+}
+
+// Waiters return at once when the key comes to hold foreign data.
+func TestForeignDataEndsTheWaiting(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	rdb, c := s.Client(t), NewClient(t, s.Client(t))
+	for _, kind := range []string{"lock", "fenced", "fair", "reader", "writer"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			l := locksOf(c, name)[kind]
+			hold := Acquire(t, t.Context(), c.RWLock(name).Writer())
+			if kind == "fair" || kind == "lock" || kind == "fenced" {
+				require.NoError(t, hold.Release(t.Context()))
+				hold = Acquire(t, t.Context(), l)
+			}
+			waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			time.Sleep(20 * time.Millisecond)
+			require.NoError(t, rdb.HSet(t.Context(), name, "name", "Ann").Err())
+			RequireForeign(t, Await(t, waiting).Err, "that is no lock")
+			_ = hold.Release(t.Context())
+			require.NoError(t, rdb.Del(t.Context(), name).Err())
+		})
+	}
+}
+
+// A hash with a million fields costs no more than a small one.
+func TestForeignDataIsNotReadWhole(t *testing.T) {
+	if Raced {
+		t.Skip("the server needs the time of the processors")
+	}
+	s := redistest.Fresh(t)
+	rdb, c := s.Client(t), NewClient(t, s.Client(t))
+	n := redistest.Sized(s, redistest.Scaled(s, 200_000), 1_000_000)
+	for name, more := range map[string]string{"counts": "", "mode": "write", "reading": "read"} {
+		require.NoError(t, rdb.Eval(t.Context(), `
+			for i = 1, ARGV[1] do redis.call('hset', KEYS[1], 'field' .. i, ARGV[2] == '' and i or 'text') end
+			if ARGV[2] ~= '' then redis.call('hset', KEYS[1], 'mode', ARGV[2]) end
+			return redis.call('hset', KEYS[1], 'me', '1')`, []string{name}, n, more).Err())
+		for kind, l := range locksOf(c, name) {
+			for call, do := range lockCalls(l) {
+				if kind == "multi" {
+					continue
+				}
+				_ = do(t.Context()) // loads the script
+				began := time.Now()
+				RequireForeign(t, do(t.Context()), "fields that is no lock")
+				require.Less(t, time.Since(began), 30*time.Millisecond, "%s %s: %s", name, kind, call)
+			}
+		}
+	}
+}
+
+// A string that is no number is no semaphore and no latch. TestForeignKeys has all calls.
+func TestForeignStringText(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		rdb, c, name := s.Client(t), NewClient(t, s.Client(t)), redistest.Name(t)
+		require.NoError(t, rdb.Set(t.Context(), name, "text", 0).Err())
+		for call, err := range map[string]error{
+			"semaphore": ErrOf(c.Semaphore(name).Acquire(t.Context())),
+			"add":       c.Semaphore(name).Add(t.Context(), 1),
+			"permits":   ErrOf(c.PermitExpirableSemaphore(name).Acquire(t.Context())),
+			"delete":    ErrOf(c.PermitExpirableSemaphore(name).Delete(t.Context())),
+			"latch":     ErrOf(c.CountDownLatch(name).Delete(t.Context())),
+		} {
+			RequireForeign(t, err, fmt.Sprintf("%q: the key holds a string that is not an integer; use another name", name))
+			require.Equal(t, "text", rdb.Get(t.Context(), name).Val(), call)
+		}
+	})
+}

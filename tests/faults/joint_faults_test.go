@@ -1,0 +1,385 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestJointHeldDoesNotIncludeTheWait checks that Event.Held starts when all members that are needed
+// are held.
+func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
+	t.Run("multi", func(t *testing.T) {
+		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			x := OnJoint(t, s, "multi")
+			rival := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[0]))
+			waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+			AwaitWaiter(t, s, x.Names[0])
+			released := time.Now()
+			Release(t, rival)
+			r := Await(t, waiting)
+			require.NoError(t, r.Err)
+			Release(t, r.Hold)
+			require.LessOrEqual(t, x.Events.Await(t, primitives.EventReleased).Held, time.Since(released))
+		})
+	})
+	t.Run("red", func(t *testing.T) {
+		q := NewQuorum(t, 3)
+		events := &Recorder{}
+		l := q.Lock(q.Clients(t, events.Option()), BudgetTTL)
+		q.Proxies[2].BlackHole(true) // uses up its budget
+		began := time.Now()
+		hold := Acquire(t, t.Context(), l)
+		acquired := time.Now()
+		Release(t, hold)
+		require.Greater(t, acquired.Sub(began), Budget/2, "the silent member was waited for")
+		// On a busy machine the hold may start a moment before Acquire returns.
+		require.Less(t, events.Await(t, primitives.EventReleased).Held, time.Since(acquired)+Budget/4)
+	})
+}
+
+// TestJointHoldIsLostWithAPartThatTheUserEnds releases or detaches the hold of one member. Another
+// client can acquire that member then.
+func TestJointHoldIsLostWithAPartThatTheUserEnds(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(t *testing.T, part *primitives.Hold){
+		"released": func(t *testing.T, part *primitives.Hold) { Release(t, part) },
+		"detached": func(t *testing.T, part *primitives.Hold) { require.NotEmpty(t, part.Detach()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				for _, kind := range []string{"multi", "red"} {
+					t.Run(kind, func(t *testing.T) {
+						x := OnJoint(t, s, kind)
+						hold := Acquire(t, t.Context(), x.L)
+						ctx := hold.Context()
+						part := func(i int) *primitives.Hold { return x.C.Lock(x.Names[i]).HoldFrom(ctx) }
+						end(t, part(0))
+						if kind == "red" {
+							RequireLive(t, ctx)
+							require.NoError(t, hold.Check(t.Context()))
+							end(t, part(1))
+						}
+						require.ErrorIs(t, context.Cause(ctx), primitives.ErrLost, "lost by the time the part is free")
+						require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+						require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+						require.Empty(t, Fields(t, s, x.Names[2]), "the other members are released")
+						x.Events.Await(t, primitives.EventLost)
+						require.Len(t, x.Events.All(primitives.EventLost), 1)
+						x.Rdb.Del(t.Context(), x.Names...)
+					})
+				}
+			})
+		})
+	}
+}
+
+// TestJointReleaseAndDetachReportNoLoss: they end the parts themselves.
+func TestJointReleaseAndDetachReportNoLoss(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range []string{"multi", "red"} {
+			t.Run(kind, func(t *testing.T) {
+				x := OnJoint(t, s, kind)
+				hold := Acquire(t, t.Context(), x.L)
+				Release(t, hold)
+				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrReleased)
+				hold = Acquire(t, t.Context(), x.L)
+				require.NotEmpty(t, hold.Detach())
+				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrReleased)
+				require.NoError(t, x.C.Close(t.Context()))
+				require.Empty(t, x.Events.All(primitives.EventLost))
+				x.Rdb.Del(t.Context(), x.Names...)
+			})
+		}
+	})
+}
+
+// A joint hold that was lost still has members. Detach leaves them to their leases: a Release after it does
+// nothing, and they must not be renewed for ever.
+func TestDetachOfALostJointHoldLeavesItsMembers(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, kind := range []string{"multi", "red"} {
+			t.Run(kind, func(t *testing.T) {
+				x := OnJoint(t, s, kind)
+				hold := Acquire(t, t.Context(), x.L)
+				left := x.C.Lock(x.Names[2]).HoldFrom(hold.Context())
+				x.Rdb.Del(t.Context(), x.Names[:2]...)
+				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+				RequireLive(t, left.Context())
+				require.Empty(t, hold.Detach())
+				RequireEnds(t, left.Context(), primitives.ErrReleased)
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
+				x.Rdb.Del(t.Context(), x.Names...)
+			})
+		}
+	})
+}
+
+// longTimeouts makes go-redis wait for replies for longer than the tests do.
+func longTimeouts(o *redis.Options) { o.ReadTimeout, o.MaxRetries = 2*time.Second, -1 }
+
+// awaitRelease returns when p has recorded a release, and sends no further one. p must record.
+func awaitRelease(t *testing.T, p *redistest.Proxy) {
+	t.Helper()
+	redistest.WaitFor(t, Soon, func() bool {
+		return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool { return Releases(c.Args) })
+	}, "a release is sent")
+	AwaitQuiet(t, p, Releases)
+}
+
+// TestRedLatePartDoesNotCountAgainstTheQuorum delays a member's reply until the redlock is
+// acquired, and deletes that member. The hold does not depend on it.
+func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
+	q := NewQuorum(t, 3)
+	var clients []*primitives.Client
+	for _, p := range q.Proxies {
+		clients = append(clients, NewClient(t, p.Client(t, longTimeouts)))
+	}
+	l := q.Lock(clients, BudgetTTL)
+	Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+	q.Proxies[2].Record()
+	deliver := q.Proxies[2].HoldReplies(Script)
+	hold := Acquire(t, t.Context(), l)
+	q.Servers[2].Client(t).FlushAll(t.Context())
+	deliver()
+	awaitRelease(t, q.Proxies[2])
+	RequireLive(t, hold.Context())
+	require.NoError(t, hold.Check(t.Context()))
+	Release(t, hold)
+	q.RequireFree(t, All(3)...)
+}
+
+// TestRedLateRollbackLeavesANestedHoldItsMember delays the rollback of a member that replied too
+// late. In the meantime its lease ends, and a nested acquisition takes the member with the same id.
+// The rollback must not free it.
+func TestRedLateRollbackLeavesANestedHoldItsMember(t *testing.T) {
+	q := NewQuorum(t, 3)
+	l := q.On(t, BudgetTTL)
+	Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+	q.Proxies[2].DropCommands(1000, Releases)
+	q.Proxies[2].Record()
+	deliver := q.Proxies[2].HoldReplies(Script)
+	outer := Acquire(t, t.Context(), l)
+	require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, q.Servers[2], q.Name),
+		"acquired, but the reply is late")
+	awaitRelease(t, q.Proxies[2]) // which is dropped: the redlock has given up the member
+	deliver()
+	require.NoError(t, q.Servers[2].Client(t).Del(t.Context(), q.Name).Err()) // as if its lease were over
+
+	inner := Acquire(t, outer.Context(), l)
+	require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, q.Servers[2], q.Name),
+		"the nested hold has the member")
+	q.Proxies[2].Record()
+	q.Proxies[2].Heal()
+	awaitRelease(t, q.Proxies[2])
+	require.Equal(t, map[string]string{outer.ID(): "1"}, Fields(t, q.Servers[2], q.Name),
+		"the nested hold still has the member")
+	Release(t, inner)
+	Release(t, outer)
+	q.RequireFree(t, All(3)...)
+}
+
+// returnGrace is how long after the end of its context or wait a call may return (C5).
+const returnGrace = 50 * time.Millisecond
+
+// silentMember is a case of a joint lock with members that do not answer.
+type silentMember struct {
+	name      string
+	silent    []int // the members
+	connected bool  // the connections are made before the silence
+}
+
+// TestJointAcquireReturnsInTimeWhenAMemberIsSilent checks in fake time that a silent member does not
+// delay an acquisition beyond the end of its context or its wait.
+func TestJointAcquireReturnsInTimeWhenAMemberIsSilent(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"multi", "red"} {
+		for _, tt := range []silentMember{
+			{"the first", []int{0}, true},
+			{"the last", []int{2}, true},
+			{"the last, from the first dial on", []int{2}, false},
+			{"a majority", []int{1, 2}, true},
+		} {
+			for _, by := range []string{"ctx", "cancel", "wait"} {
+				t.Run(kind+", "+tt.name+", by "+by, func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) { tt.acquire(t, kind, by) })
+				})
+			}
+		}
+	}
+}
+
+// acquire makes an acquisition. by says what ends it: the deadline of its context, a cancellation or
+// its wait.
+func (tt silentMember) acquire(t *testing.T, kind, by string) {
+	const limit = 300 * time.Millisecond
+	q := QuorumOf(t, redistest.Embedded(t), redistest.Embedded(t), redistest.Embedded(t))
+	var locks []*primitives.Lock
+	for i, p := range q.Proxies {
+		client := NewClient(t, p.Client(t, longTimeouts, func(o *redis.Options) {
+			o.WriteTimeout, o.DialTimeout, o.PoolTimeout, o.MaxRetries = 2*time.Second, 2*time.Second, 2*time.Second, 1
+		}))
+		locks = append(locks, client.Lock(q.Name+strconv.Itoa(i)))
+	}
+	l := primitives.NewMultiLock(locks)
+	if kind == "red" {
+		l = primitives.NewRedLock(locks)
+	}
+	if tt.connected {
+		Release(t, Acquire(t, t.Context(), l))
+	}
+	for _, i := range tt.silent {
+		q.Proxies[i].BlackHole(true)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var opts []primitives.Option
+	switch by {
+	case "ctx":
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	case "cancel":
+		time.AfterFunc(limit, cancel)
+	case "wait":
+		opts = append(opts, primitives.WithWait(limit))
+	}
+	began := time.Now()
+	hold, err := l.Acquire(ctx, opts...)
+	took := time.Since(began)
+	t.Logf("returned %v after its end: %v", took-limit, err)
+	require.LessOrEqual(t, took, limit+returnGrace)
+	if kind == "red" && by == "wait" && len(tt.silent) <= 1 {
+		require.NoError(t, err, "a majority answered within the wait")
+		require.NoError(t, hold.Release(t.Context()))
+	} else {
+		// A majority that answers too late says nothing bad about Redis.
+		silent := kind != "red" || len(tt.silent) > 1
+		require.Equal(t, silent, errors.Is(err, primitives.ErrUnavailable), "%v", err)
+		require.Equal(t, !silent, errors.Is(err, primitives.ErrNotAcquired), "%v", err)
+		requireEndedBy(t, err, by)
+	}
+	for i := range q.Servers {
+		if !slices.Contains(tt.silent, i) {
+			require.Empty(t, Fields(t, q.Servers[i], q.Name+strconv.Itoa(i)), "released by the time it returns")
+		}
+	}
+	for _, i := range tt.silent {
+		q.Proxies[i].Heal()
+		q.Proxies[i].Reset() // or the client would wait for a reply
+	}
+	for i := range q.Servers {
+		RequireClean(t, q.Servers[i], q.Name)
+	}
+}
+
+// requireEndedBy requires the error of an acquisition that was ended in that way.
+func requireEndedBy(t *testing.T, err error, by string) {
+	t.Helper()
+	switch by {
+	case "ctx":
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	case "cancel":
+		require.ErrorIs(t, err, context.Canceled)
+	default:
+		require.NotErrorIs(t, err, context.DeadlineExceeded)
+	}
+}
+
+// TestJointCallsReturnWithTheirContextWhenAMemberIsSilent makes calls on a joint hold, and calls by
+// id, in fake time.
+func TestJointCallsReturnWithTheirContextWhenAMemberIsSilent(t *testing.T) {
+	t.Parallel()
+	type call = func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error
+	for name, call := range map[string]call{
+		"check": func(ctx context.Context, _ *primitives.Lock, hold *primitives.Hold) error { return hold.Check(ctx) },
+		"extend": func(ctx context.Context, _ *primitives.Lock, hold *primitives.Hold) error {
+			return hold.Extend(ctx, time.Minute)
+		},
+		"release id": func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
+			return l.ReleaseID(ctx, "nobody")
+		},
+		"adopt": func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
+			_, err := l.Adopt(ctx, "nobody")
+			return err
+		},
+	} {
+		for _, kind := range []string{"multi", "red"} {
+			t.Run(kind+"/"+name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { jointCallWhenAMemberIsSilent(t, kind, call) })
+			})
+		}
+	}
+}
+
+func jointCallWhenAMemberIsSilent(
+	t *testing.T, kind string, call func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error,
+) {
+	const limit = 300 * time.Millisecond
+	x := OnJoint(t, redistest.Embedded(t), kind)
+	p := x.S.Proxy(t)
+	slow := NewClient(t, p.Client(t, longTimeouts))
+	locks := x.Locks(x.C)
+	locks[0], locks[1] = slow.Lock(locks[0].Name()), slow.Lock(locks[1].Name())
+	l := x.Join(locks)
+	hold := Acquire(t, t.Context(), l)
+	require.NoError(t, hold.Check(t.Context()))
+	p.BlackHole(true)
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	began := time.Now()
+	err := call(ctx, l, hold)
+	took := time.Since(began)
+	t.Logf("returned %v after the end of its context: %v", took-limit, err)
+	if !errors.Is(err, primitives.ErrNotHeld) { // a multilock needs one reply only
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	require.LessOrEqual(t, took, limit+returnGrace)
+	RequireLive(t, hold.Context())
+	p.Heal()
+	p.Reset()
+	Release(t, hold)
+	RequireClean(t, x.S, x.Base)
+}
+
+// TestJointCallWithTheContextOfALostHoldIsNoLoss calls Check with a context whose cause is ErrLost.
+// That says nothing about the checked hold.
+func TestJointCallWithTheContextOfALostHoldIsNoLoss(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, kind := range []string{"multi", "red"} {
+		t.Run(kind, func(t *testing.T) {
+			x := OnJoint(t, s, kind)
+			p := s.Proxy(t)
+			slow := NewClient(t, p.Client(t, longTimeouts))
+			hold := Acquire(t, t.Context(), x.On(slow))
+			lost := Acquire(t, t.Context(), x.C.Lock(x.Base))
+			ctx := lost.Context()
+			p.BlackHole(true)
+			checked := make(chan error, 1)
+			go func() { checked <- hold.Check(ctx) }()
+			_, err := x.Other(t).Lock(x.Base).ForceRelease(t.Context())
+			require.NoError(t, err)
+			require.ErrorIs(t, lost.Check(t.Context()), primitives.ErrLost)
+			require.ErrorIs(t, <-checked, primitives.ErrLost, "the cause of the context")
+			RequireLive(t, hold.Context())
+			p.Heal()
+			p.Reset()
+			require.NoError(t, hold.Check(t.Context()))
+			Release(t, hold)
+			RequireClean(t, s, x.Base)
+		})
+	}
+}

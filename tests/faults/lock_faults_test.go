@@ -1,0 +1,276 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// C7: which errors match ErrNotAcquired, and which are returned as they are.
+func TestC7Errors(t *testing.T) {
+	t.Parallel()
+	t.Run("a transport error of the first try is returned", transportErrorOfFirstTry)
+	t.Run("a waiter retries after transport errors", transportErrorsWhileWaiting)
+	t.Run("a cancelled waiter joins the last transport error", func(t *testing.T) {
+		synctest.Test(t, transportErrorJoined)
+	})
+	t.Run("an error reply of Redis is returned", func(t *testing.T) {
+		EachLock(t, func(t *testing.T, x *LockTest) {
+			require.NoError(t, x.Rdb.Set(t.Context(), x.Name, "not a lock", 0).Err())
+			err := ErrOf(x.L.Acquire(t.Context()))
+			require.ErrorContains(t, err, "WRONGTYPE")
+			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorContains(t, ErrOf(x.L.ForceRelease(t.Context())), "WRONGTYPE")
+			require.ErrorContains(t, ErrOf(x.L.Info(t.Context())), "WRONGTYPE")
+			require.Equal(t, "not a lock", x.Rdb.Get(t.Context(), x.Name).Val())
+			require.NoError(t, x.Rdb.Del(t.Context(), x.Name).Err())
+		})
+	})
+	t.Run("the error has the operation, the kind and the name", func(t *testing.T) {
+		c := NewClient(t, redistest.Miniredis(t).Client(t))
+		_, err := c.Lock("").Acquire(t.Context())
+		e, ok := errors.AsType[*primitives.Error](err)
+		require.True(t, ok)
+		require.Equal(t, []string{"acquire", "lock", ""}, []string{e.Op, e.Kind, e.Name})
+		require.ErrorIs(t, primitives.ErrReleased, primitives.ErrNotHeld)
+		require.NotErrorIs(t, primitives.ErrNotHeld, primitives.ErrReleased)
+	})
+}
+
+// transportErrorOfFirstTry makes Redis unreachable, once by refused connections and once by
+// silence.
+func transportErrorOfFirstTry(t *testing.T) {
+	for _, fault := range []func(p *redistest.Proxy){
+		func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
+		func(p *redistest.Proxy) { p.BlackHole(true) },
+	} {
+		s := redistest.Miniredis(t)
+		p := s.Proxy(t)
+		l := NewClient(t, p.Client(t, Hasty)).Lock("l")
+		fault(p)
+		_, err := l.Acquire(t.Context())
+		require.Error(t, err)
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+		p.Heal()
+		Release(t, Acquire(t, t.Context(), l))
+	}
+}
+
+// transportErrorsWhileWaiting makes Redis unreachable for two waiters. The bounded one times out,
+// and the other acquires once Redis is back.
+func transportErrorsWhileWaiting(t *testing.T) {
+	x := OnLock(t, redistest.Redis(t))
+	p := x.S.Proxy(t)
+	hold := Acquire(t, t.Context(), x.L)
+	c := NewClient(t, p.Client(t, Hasty))
+	other := c.Lock(x.Name)
+	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+	bounded := Start(func() (*primitives.Hold, error) {
+		return other.Acquire(t.Context(), primitives.WithWait(3*time.Second))
+	})
+	AwaitWaiter(t, x.S, x.Name)
+	AwaitWaiters(t, c, 2) // or the outage could meet the first attempt of one of them
+	p.Refuse(true)
+	p.Reset()
+	r := Await(t, bounded)
+	require.ErrorIs(t, r.Err, primitives.ErrNotAcquired)
+	require.Empty(t, waiting, "a waiter without a limit retries")
+	p.Heal()
+	Release(t, hold)
+	Release(t, AwaitHold(t, waiting))
+	RequireClean(t, x.S, x.Name)
+}
+
+// transportErrorJoined cancels a waiter while Redis is unreachable. Its error has all three causes.
+// It runs in fake time.
+func transportErrorJoined(t *testing.T) {
+	x := OnLock(t, redistest.Embedded(t))
+	p := x.S.Proxy(t)
+	hold := Acquire(t, t.Context(), x.L)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	other := NewClient(t, p.Client(t, Hasty)).Lock(x.Name)
+	waiting := Start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
+	AwaitWaiter(t, x.S, x.Name)
+	p.Refuse(true)
+	p.Reset()
+	time.Sleep(1500 * time.Millisecond) // at least one slow poll fails
+	cancel(ErrTest)
+	r := Await(t, waiting)
+	require.ErrorIs(t, r.Err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, r.Err, ErrTest)
+	require.ErrorIs(t, r.Err, primitives.ErrUnavailable)
+	require.ErrorContains(t, r.Err, "connection refused")
+	Release(t, hold)
+}
+
+// C11: Release ends in bounded time, and is retried in the background.
+func TestC11ReleaseWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	t.Run("a release without an answer is retried in the background", releaseWithoutAnswer)
+	t.Run("Release returns within 5 s, whatever the client's timeouts", func(t *testing.T) {
+		synctest.Test(t, releaseReturnsWithin5s)
+	})
+	t.Run("a background retry does not restore a count", func(t *testing.T) {
+		synctest.Test(t, backgroundReleaseOutOfOrder)
+	})
+}
+
+func releaseWithoutAnswer(t *testing.T) {
+	x := OnLock(t, redistest.Redis(t))
+	p := x.S.Proxy(t)
+	heard := &Recorder{}
+	l := NewClient(t, p.Client(t, Hasty), heard.Option()).Lock(x.Name)
+	hold := Acquire(t, t.Context(), l)
+	p.BlackHole(true)
+	began := time.Now()
+	err := hold.Release(t.Context())
+	require.Error(t, err)
+	require.NotErrorIs(t, err, primitives.ErrLost)
+	require.Less(t, time.Since(began), 10*time.Second, "it would be repeated for the lease, 30 s")
+	require.Len(t, heard.All(primitives.EventReleaseFailed), 1)
+	RequireEnds(t, hold.Context(), primitives.ErrReleased)
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrReleased)
+	p.Heal()
+	Release(t, Acquire(t, t.Context(), x.L)) // a retry in the background has freed it
+	RequireClean(t, x.S, x.Name)
+}
+
+// releaseReturnsWithin5s runs in fake time.
+func releaseReturnsWithin5s(t *testing.T) {
+	x := OnLock(t, redistest.Embedded(t))
+	p := x.S.Proxy(t)
+	l := NewClient(t, p.Client(t, func(o *redis.Options) { o.ReadTimeout = 7 * time.Second })).Lock(x.Name)
+	hold := Acquire(t, t.Context(), l)
+	p.BlackHole(true)
+	began := time.Now()
+	require.Error(t, hold.Release(t.Context()))
+	require.Equal(t, 5*time.Second, time.Since(began))
+	p.Reset()
+	p.Heal()
+	Release(t, Acquire(t, t.Context(), x.L))
+}
+
+// backgroundReleaseOutOfOrder checks that the background retry of the inner release, which writes
+// the count that it wants, does not undo the release of the middle hold that came after it. It runs in
+// fake time.
+func backgroundReleaseOutOfOrder(t *testing.T) {
+	x := OnLock(t, redistest.Embedded(t))
+	p := x.S.Proxy(t)
+	l := NewClient(t, p.Client(t, Hasty, NoRetries)).Lock(x.Name)
+	outer := Acquire(t, t.Context(), l)
+	middle := Acquire(t, outer.Context(), l)
+	inner := Acquire(t, middle.Context(), l)
+	p.DropCommands(1, Script)
+	require.Error(t, inner.Release(t.Context()))
+	Release(t, middle)
+	require.Equal(t, "1", x.Count(t, outer.ID()))
+	time.Sleep(20 * time.Second) // time for retries in the background
+	require.Equal(t, "1", x.Count(t, outer.ID()))
+	Release(t, outer)
+	RequireClean(t, x.S, x.Name)
+}
+
+// C12: a release without an answer is not an error of Do.
+func TestC12DoSucceedsIfOnlyTheReleaseFails(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	p := s.Proxy(t)
+	heard := &Recorder{}
+	name := redistest.Name(t)
+	l := NewClient(t, p.Client(t, Hasty), heard.Option()).Lock(name)
+	require.NoError(t, l.Do(t.Context(), func(context.Context) error { p.BlackHole(true); return nil }))
+	require.Len(t, heard.All(primitives.EventReleaseFailed), 1)
+	p.Heal()
+	RequireClean(t, s, name)
+}
+
+// Each command has an attempt without a reply, and copies of all of them come late. Each acquisition
+// still issues exactly one token.
+func TestC14TokenExactlyOnce(t *testing.T) {
+	t.Parallel()
+	EachFenced(t, func(t *testing.T, x *FencedTest) {
+		measured, cuts := redistest.Bar(t, x.S, 1), 0
+		p := x.S.Proxy(t)
+		l := NewClient(t, p.Client(t, Quick)).FencedLock(x.Name)
+		want := int64(0)
+		p.Record()
+		copies := func() {
+			p.Heal()
+			require.Equal(t, want, x.Last(t))
+			Replay(t, x.Rdb, ScriptsOf(p))
+			require.Equal(t, want, x.Last(t), "late copies issue no token")
+			p.Record()
+		}
+		n := redistest.Sized(x.S, redistest.Scaled(x.S, 250), 10_000)
+		for i := range n {
+			if i > 0 && i%500 == 0 { // requests are remembered for some time only
+				copies()
+			}
+			var opts []primitives.Option
+			if i%3 == 0 {
+				opts = []primitives.Option{primitives.WithOwner("me")}
+			}
+			disturb := func() {
+				lost := 1 + rand.IntN(2)
+				cuts += lost
+				p.Heal()
+				p.DropReplies(lost, Script)
+			}
+			want++
+			disturb()
+			hold := Acquire(t, t.Context(), l, opts...)
+			require.Equal(t, want, hold.Token())
+			disturb()
+			inner := Acquire(t, hold.Context(), l, opts...)
+			require.Equal(t, want, inner.Token())
+			disturb()
+			Release(t, inner)
+			disturb()
+			Release(t, hold)
+		}
+		copies()
+		measured("%d replies lost in %d times four calls: acquire and release, and both nested", cuts, n)
+	})
+}
+
+// TestLockerRetriesDuringAnOutage checks that Lock waits for the end of an outage and reports it to
+// the observer. TryLock returns.
+func TestLockerRetriesDuringAnOutage(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	p := s.Proxy(t)
+	events := &Recorder{}
+	name := redistest.Name(t)
+	mu := NewClient(t, p.Client(t, Hasty), events.Option()).Lock(name).Locker(t.Context())
+	p.Refuse(true)
+	require.False(t, mu.TryLock())
+	require.Error(t, events.Await(t, primitives.EventWait).Err)
+	locked := make(chan struct{})
+	go func() {
+		mu.Lock()
+		close(locked)
+	}()
+	redistest.WaitFor(t, Soon, func() bool {
+		return len(events.All(primitives.EventWait)) > 2
+	}, "the outage is reported")
+	select {
+	case <-locked:
+		require.FailNow(t, "locked without Redis")
+	default:
+	}
+	p.Heal()
+	<-locked
+	require.Len(t, Fields(t, s, name), 1)
+	mu.Unlock()
+	RequireClean(t, s, name)
+}

@@ -1,0 +1,158 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestRedLockWorksWhileAMinorityIsDown takes a minority of the servers down in several ways. Each
+// call succeeds, and takes no longer than one budget.
+func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
+	for _, n := range []int{3, 5} {
+		q := NewQuorum(t, n)
+		down := All(n)[n/2+1:]
+		heal := func(i int) { q.Proxies[i].Heal() }
+		for _, tt := range []struct {
+			name          string
+			fail, recover func(i int)
+		}{
+			{"refusing", func(i int) { q.Proxies[i].Refuse(true) }, func(i int) { q.Proxies[i].Refuse(false) }},
+			{"black-holed", func(i int) { q.Proxies[i].BlackHole(true) }, heal},
+			{"replies black-holed", func(i int) { q.Proxies[i].BlackHoleReplies(true) }, heal},
+			{"stopped", func(i int) { _ = q.Servers[i].Pause() }, func(i int) { _ = q.Servers[i].Resume() }},
+		} {
+			if n == 5 && tt.name != "black-holed" {
+				continue
+			}
+			t.Run(tt.name+"/"+string(rune('0'+n)), func(t *testing.T) {
+				l := q.Lock(q.PatientClients(t), BudgetTTL)
+				Release(t, Acquire(t, t.Context(), l)) // loads the scripts
+				for _, i := range down {
+					tt.fail(i)
+				}
+				inTime := func(what string, f func()) {
+					t.Helper()
+					began := time.Now()
+					f()
+					// Without a budget, a release would take 5 s and other calls 30 s.
+					require.Less(t, time.Since(began), Budget+3*time.Second, what)
+				}
+				var hold, inner *primitives.Hold
+				inTime("acquire", func() { hold = Acquire(t, t.Context(), l) })
+				inTime("nested", func() { inner = Acquire(t, hold.Context(), l) })
+				inTime("check", func() { require.NoError(t, hold.Check(t.Context())) })
+				inTime("extend", func() { require.NoError(t, hold.Extend(t.Context(), 6*time.Second)) })
+				inTime("release", func() { Release(t, inner) })
+				inTime("release", func() { Release(t, hold) })
+				for _, i := range down {
+					tt.recover(i)
+					q.Proxies[i].Reset() // or the client would wait for replies on silent connections
+				}
+				q.RequireFree(t, All(n)...)
+			})
+		}
+	}
+}
+
+// TestRedLockRollsBackOnAPausedServer pauses a server during an attempt. When it resumes, it
+// executes the acquisition and then the rollback.
+func TestRedLockRollsBackOnAPausedServer(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 3)
+	for _, tt := range []struct {
+		name string
+		held []int // by other owners
+	}{
+		{"acquired on the others", nil},
+		{"failed", []int{0, 1}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := q.On(t, primitives.WithLease(time.Minute)) // what is free by the end was rolled back
+			others := q.Hold(t, tt.held...)
+			require.NoError(t, q.Servers[2].Pause())
+			hold, err := l.TryAcquire(t.Context())
+			if tt.held == nil {
+				require.NoError(t, err)
+				Release(t, hold)
+			} else {
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			}
+			require.NoError(t, q.Servers[2].Resume())
+			for _, other := range others {
+				Release(t, other)
+			}
+			q.RequireFree(t, 0, 1, 2)
+		})
+	}
+}
+
+// TestRedLockSurvivesTheRestartOfOneServer restarts servers without persistence. The hold survives
+// the loss of one server's data, but not of two.
+func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 3)
+	events := &Recorder{}
+	l := q.Lock(q.Clients(t, events.Option()), primitives.WithWatchdog(Watched))
+	hold := Acquire(t, t.Context(), l)
+	restart := func(i int) {
+		require.NoError(t, q.Servers[i].Kill())
+		require.NoError(t, q.Servers[i].Restart())
+	}
+	restart(0)
+	redistest.WaitFor(t, Soon, func() bool {
+		return Fields(t, q.Servers[0], q.Name)[hold.ID()] == "1"
+	}, "acquired again")
+	require.NoError(t, hold.Check(t.Context()))
+	RequireLive(t, hold.Context())
+	require.NoError(t, q.Servers[0].Kill())
+	restart(1)
+	require.NoError(t, q.Servers[0].Restart())
+	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	q.RequireFree(t, 0, 1, 2)
+	redistest.WaitFor(t, Soon, func() bool { return len(events.All(primitives.EventLost)) > 0 }, "the loss is reported")
+	require.Len(t, events.All(primitives.EventLost), 1)
+}
+
+// TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires partitions a holder from a majority.
+func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 3)
+	hold := Acquire(t, t.Context(), q.Lock(q.Clients(t, Busy), primitives.WithWatchdog(Watched)))
+	var others []*primitives.Client // not partitioned
+	for _, s := range q.Servers {
+		others = append(others, NewClient(t, s.Client(t)))
+	}
+	for _, p := range q.Proxies[:2] {
+		p.BlackHole(true)
+	}
+	r := Await(t, Start(func() (*primitives.Hold, error) {
+		next, err := q.Lock(others).Acquire(t.Context())
+		return next, errors.Join(err, stillHeld(hold))
+	}))
+	require.NoError(t, r.Err)
+	require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+	for _, p := range q.Proxies {
+		p.Heal()
+	}
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	require.NoError(t, r.Hold.Check(t.Context()))
+	Release(t, r.Hold)
+	q.RequireFree(t, 0, 1, 2)
+}
+
+// stillHeld returns an error if the context of hold has not ended.
+func stillHeld(hold *primitives.Hold) error {
+	if hold.Context().Err() == nil {
+		return errors.New("the former holder has not learned of its loss")
+	}
+	return nil
+}

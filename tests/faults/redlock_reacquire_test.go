@@ -1,0 +1,345 @@
+package faults
+
+import (
+	"context"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// longTTL outlasts the tests: a member that is free by then was released.
+var longTTL = primitives.WithWatchdog(time.Minute)
+
+// awaitNextRetry outlasts the interval at which a redlock with shortTTL retries lost members. Tests
+// that nothing is retried have no event to await.
+func awaitNextRetry() { time.Sleep(time.Second) }
+
+// requireClosed closes clients, which waits for their background work.
+func requireClosed(t *testing.T, clients []*primitives.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), Soon)
+	defer cancel()
+	for _, c := range clients {
+		require.NoError(t, c.Close(ctx))
+	}
+}
+
+// TestRedHoldSurvivesARollingRestart lets all servers lose their data, one after another. The
+// redlock acquires each of them again. A rival that keeps trying never acquires.
+func TestRedHoldSurvivesARollingRestart(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		restart func(t *testing.T, q *Quorum, i int)
+	}{
+		{"flushed", func(t *testing.T, q *Quorum, i int) { q.Flush(t, i) }},
+		{"restarted", func(t *testing.T, q *Quorum, i int) { require.NoError(t, q.Servers[i].Restart()) }},
+		{"down for longer than the TTL", func(t *testing.T, q *Quorum, i int) {
+			require.NoError(t, q.Servers[i].Kill())
+			time.Sleep(2500 * time.Millisecond)
+			require.NoError(t, q.Servers[i].Restart())
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if tt.name == "down for longer than the TTL" {
+				redistest.NeedFull(t, "the TTL of each of five servers")
+			}
+			q := NewQuorum(t, 5)
+			events := &Recorder{}
+			clients := q.Clients(t, events.Option())
+			l, rival := q.Lock(clients, ShortTTL), q.On(t)
+			outer := Acquire(t, t.Context(), l)
+			inner := Acquire(t, outer.Context(), l)
+			stop, stopped := make(chan struct{}), make(chan struct{})
+			var tries, acquired atomic.Int32
+			go func() {
+				defer close(stopped)
+				for {
+					select {
+					case <-stop:
+						return
+					case <-time.After(10 * time.Millisecond):
+					}
+					tries.Add(1)
+					if hold, err := rival.TryAcquire(context.Background()); err == nil {
+						acquired.Add(1)
+						_ = hold.Release(context.Background())
+					}
+				}
+			}()
+			for i := range q.Servers {
+				tt.restart(t, q, i)
+				redistest.WaitFor(t, Soon, func() bool {
+					return q.Has(t, i, outer.ID(), "2")
+				}, "acquired again, for both holds")
+				RequireLive(t, inner.Context())
+			}
+			close(stop)
+			<-stopped
+			for i := range q.Servers {
+				redistest.WaitFor(t, Soon, func() bool {
+					return q.Has(t, i, outer.ID(), "2")
+				}, "all servers have the id")
+			}
+			t.Logf("a rival tried %d times", tries.Load())
+			require.Positive(t, tries.Load())
+			require.Zero(t, acquired.Load())
+			require.NoError(t, inner.Check(t.Context()))
+			require.NoError(t, outer.Check(t.Context()))
+			Release(t, inner)
+			for i := range q.Servers { // a release that a member answers too late goes on in the background
+				redistest.WaitFor(t, Soon, func() bool { return q.Has(t, i, outer.ID(), "1") }, "one hold is left")
+			}
+			Release(t, outer)
+			requireClosed(t, clients)
+			q.RequireFree(t, All(5)...)
+			require.Empty(t, events.All(primitives.EventLost))
+		})
+	}
+}
+
+// TestRedLostMajorityIsNotAcquiredAgain flushes three of five servers at once. The hold is lost,
+// although nobody else holds them.
+func TestRedLostMajorityIsNotAcquiredAgain(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 5)
+	hold := Acquire(t, t.Context(), q.On(t, ShortTTL))
+	for _, p := range q.Proxies {
+		p.Record()
+	}
+	q.Flush(t, 1, 2, 4)
+	RequireEnds(t, hold.Context(), primitives.ErrLost)
+	awaitNextRetry()
+	for i := range q.Servers {
+		require.Zero(t, q.Attempts(i, hold.ID()), "server %d", i)
+	}
+	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+	q.RequireFree(t, All(5)...)
+}
+
+// TestRedMemberIsAcquiredAgainAfterItsNewOwner has another owner acquire a lost member. The redlock
+// retries, and acquires it once that owner has released it.
+func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 5)
+	hold := Acquire(t, t.Context(), q.On(t, ShortTTL))
+	rdb := q.Servers[3].Client(t)
+	const other = "8a0a8ea4-7f4f-4b0e-8d2b-9d6c3a5f1e11:42"
+	q.Proxies[3].Record()
+	_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+		p.Del(t.Context(), q.Name)
+		p.HSet(t.Context(), q.Name, other, 1)
+		p.PExpire(t.Context(), q.Name, 30*time.Second)
+		return nil
+	})
+	require.NoError(t, err)
+	redistest.WaitFor(t, Soon, func() bool { return q.Attempts(3, hold.ID()) > 1 }, "the redlock retries")
+	require.True(t, q.Has(t, 3, other, "1"))
+	RequireLive(t, hold.Context())
+	RedissonUnlock(t, q.Servers[3], q.Name)
+	redistest.WaitFor(t, Soon, func() bool {
+		RequireLive(t, hold.Context())
+		return q.Has(t, 3, hold.ID(), "1")
+	}, "acquired again")
+	Release(t, hold)
+	q.RequireFree(t, All(5)...)
+}
+
+// TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain: acquiring again would prolong a fixed lease,
+// and could count a shared owner twice.
+func TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain(t *testing.T) {
+	t.Parallel()
+	for name, opts := range map[string][]primitives.Option{
+		"lease": {primitives.WithLease(time.Minute)},
+		"owner": {longTTL, primitives.WithOwner("me")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := NewQuorum(t, 3)
+			hold := Acquire(t, t.Context(), q.On(t, opts...))
+			q.Proxies[0].Record()
+			q.Flush(t, 0)
+			require.NoError(t, hold.Check(t.Context())) // finds the loss: a redlock that retries does so at once
+			awaitNextRetry()
+			require.Zero(t, q.Attempts(0, hold.ID()))
+			RequireLive(t, hold.Context())
+			Release(t, hold)
+			q.RequireFree(t, All(3)...)
+		})
+	}
+}
+
+// TestRedAttemptAfterTheEndOfItsHoldIsRolledBack delays or drops the reply to an attempt to acquire
+// a member again until the hold has ended.
+func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name           string
+		answered, lost bool
+	}{
+		{"released, late reply", true, false},
+		{"released, no reply", false, false},
+		{"lost, late reply", true, true},
+		{"lost, no reply", false, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			q := NewQuorum(t, 3)
+			clients := q.Clients(t)
+			hold := Acquire(t, t.Context(), q.Lock(clients, longTTL))
+			q.Flush(t, 0)
+			attempt := func(args []string) bool { return Acquires(args, hold.ID()) }
+			deliver := func() {}
+			q.Proxies[0].Record()
+			if tt.answered {
+				deliver = q.Proxies[0].HoldReplies(attempt)
+			} else {
+				q.Proxies[0].DropReplies(1000, attempt)
+			}
+			require.NoError(t, hold.Check(t.Context()))
+			redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
+			if !tt.answered {
+				AwaitQuiet(t, q.Proxies[0], attempt) // the attempt has failed
+			}
+			if tt.lost {
+				q.Flush(t, 1)
+				require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
+				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+			} else {
+				Release(t, hold)
+			}
+			deliver()
+			q.RequireFree(t, All(3)...)
+			requireClosed(t, clients)
+			q.RequireFree(t, All(3)...)
+		})
+	}
+}
+
+// TestRedAttemptOfUnknownOutcomeIsRetried drops the reply to an attempt to acquire a member again.
+// The next attempt finds that the member is held.
+func TestRedAttemptOfUnknownOutcomeIsRetried(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 3)
+	clients := q.Clients(t)
+	hold := Acquire(t, t.Context(), q.Lock(clients, ShortTTL))
+	q.Proxies[0].DropReplies(3, func(args []string) bool { return Acquires(args, hold.ID()) })
+	q.Flush(t, 0)
+	redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
+	redistest.WaitFor(t, Soon, func() bool {
+		part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
+		return part != nil && part.Check(t.Context()) == nil
+	}, "the redlock knows that it holds the first member")
+	q.Flush(t, 1)
+	redistest.WaitFor(t, Soon, func() bool {
+		return q.Has(t, 1, hold.ID(), "1")
+	}, "acquired with the first member's vote")
+	require.NoError(t, hold.Check(t.Context()))
+	Release(t, hold)
+	q.RequireFree(t, All(3)...)
+}
+
+// TestRedMemberThatANestedHoldHasIsCounted lets a nested hold acquire a lost member before the redlock does, with
+// the same id. Its release leaves the member to the redlock.
+func TestRedMemberThatANestedHoldHasIsCounted(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		x := OnJoint(t, s, "red")
+		hold := Acquire(t, t.Context(), x.L)
+		name := x.Names[0]
+		set := func(keys ...string) { // each a hash with one field, and its value
+			_, err := x.Rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+				p.Del(t.Context(), name)
+				for i := 0; i < len(keys); i += 3 {
+					p.HSet(t.Context(), keys[i], keys[i+1], keys[i+2])
+					p.PExpire(t.Context(), keys[i], time.Minute)
+				}
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		set(name, "a rival", "1") // so that the nested hold is first
+		require.NoError(t, hold.Check(t.Context()))
+		require.Nil(t, x.C.Lock(name).HoldFrom(hold.Context()), "the member is lost")
+		set(name, hold.ID(), "1", "redisson_unlock_latch:{"+name+"}:owners", hold.ID(), "0123456789abcdef ")
+		redistest.WaitFor(t, Soon, func() bool {
+			return x.C.Lock(name).HoldFrom(hold.Context()) != nil
+		}, "acquired again")
+		require.Equal(t, map[string]string{hold.ID(): "2"}, Fields(t, s, name))
+		require.NoError(t, x.C.Lock(name).ReleaseID(t.Context(), hold.ID())) // by the nested hold
+		require.NoError(t, x.C.Lock(name).HoldFrom(hold.Context()).Check(t.Context()))
+		Release(t, hold)
+		RequireClean(t, s, name)
+	})
+}
+
+// TestRedReleaseOfALostPartDoesNotFreeItsReplacement releases the lost hold of a member after the
+// redlock has acquired the member again.
+func TestRedReleaseOfALostPartDoesNotFreeItsReplacement(t *testing.T) {
+	t.Parallel()
+	q := NewQuorum(t, 3)
+	clients := q.Clients(t)
+	hold := Acquire(t, t.Context(), q.Lock(clients, longTTL))
+	part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
+	q.Flush(t, 0)
+	require.NoError(t, hold.Check(t.Context()))
+	redistest.WaitFor(t, Soon, func() bool {
+		again := clients[0].Lock(q.Name).HoldFrom(hold.Context())
+		return again != nil && again.Check(t.Context()) == nil
+	}, "acquired again")
+	q.Proxies[0].Record()
+	require.ErrorIs(t, part.Release(t.Context()), primitives.ErrLost)
+	time.Sleep(100 * time.Millisecond) // a release in the background begins after 20 ms
+	require.False(t, slices.ContainsFunc(q.Proxies[0].Commands(), func(c redistest.Command) bool {
+		return Releases(c.Args)
+	}))
+	require.True(t, q.Has(t, 0, hold.ID(), "1"))
+	Release(t, hold)
+	q.RequireFree(t, All(3)...)
+}
+
+// TestRedCloseWhileAMemberIsLost checks that Close ends the hold with ErrClosed, and stops the
+// retries.
+func TestRedCloseWhileAMemberIsLost(t *testing.T) {
+	CheckLeaks(t)
+	q := NewQuorum(t, 3)
+	clients := q.Clients(t)
+	hold := Acquire(t, t.Context(), q.Lock(clients, ShortTTL))
+	q.Proxies[0].Refuse(true)
+	q.Proxies[0].Reset()
+	redistest.WaitFor(t, Soon, func() bool {
+		return clients[0].Lock(q.Name).HoldFrom(hold.Context()) == nil
+	}, "one member is lost")
+	RequireLive(t, hold.Context())
+	Shut(clients[0])
+	RequireEnds(t, hold.Context(), primitives.ErrClosed)
+	Shut(clients[1])
+	Shut(clients[2])
+}
+
+// TestRedCloseAfterMembersWereAcquiredAgain: Close meets the replaced parts last, and must not take
+// their end for a loss of the redlock.
+func TestRedCloseAfterMembersWereAcquiredAgain(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		x := OnJoint(t, s, "red")
+		hold := Acquire(t, t.Context(), x.L)
+		for _, name := range x.Names[:2] {
+			require.NoError(t, x.Rdb.Del(t.Context(), name).Err())
+			require.NoError(t, hold.Check(t.Context()))
+			redistest.WaitFor(t, Soon, func() bool {
+				part := x.C.Lock(name).HoldFrom(hold.Context())
+				return part != nil && part.Check(t.Context()) == nil
+			}, "acquired again")
+		}
+		Shut(x.C)
+		RequireEnds(t, hold.Context(), primitives.ErrClosed)
+		require.Empty(t, x.Events.All(primitives.EventLost))
+		x.Rdb.Del(t.Context(), x.Names...)
+	})
+}

@@ -1,0 +1,131 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// requireRefused checks that a call failed at once, with an error of Redis of this form, and that the client
+// sent few commands.
+func requireRefused(t *testing.T, err error, form string, began time.Time, sent int64) {
+	t.Helper()
+	var reply redis.Error
+	require.ErrorAs(t, err, &reply)
+	require.Regexp(t, form, reply.Error())
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorAs(t, err, new(*primitives.Error))
+	require.Less(t, time.Since(began), SlowPoll)
+	require.Less(t, sent, int64(20))
+}
+
+// Users that lack one key or channel of a primitive: either the acquisition fails with Redis's own error and
+// leaves nothing, or the primitive works and can be released.
+func TestUserWithoutOneKeyOrChannel(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	for _, kind := range namedKinds {
+		t.Run(kind.kind, func(t *testing.T) {
+			model := modelOf(kind.kind, "x")
+			keys := slices.Concat(model.keys, []string{model.requests + "*"})
+			if kind.kind == "reader" || kind.kind == "writer" {
+				keys = append(keys, "{x}:*") // the readers' leases
+			}
+			var rules [][]string
+			for _, key := range slices.Concat(keys, model.channels) {
+				rules = append(rules, []string{"~" + key})
+			}
+			for _, channel := range model.channels {
+				rules = append(rules, []string{"&" + channel, "&" + channel + ":*"})
+			}
+			refused := 0
+			for missing := range len(rules) + 1 {
+				require.NoError(t, admin.FlushAll(t.Context()).Err())
+				all := kind.of(NewClient(t, admin), "x")
+				switch p := all.(type) {
+				case *primitives.Semaphore:
+					require.NoError(t, p.Add(t.Context(), 1))
+				case *primitives.PermitExpirableSemaphore:
+					require.NoError(t, p.Add(t.Context(), 1))
+				}
+				args := []any{"acl", "setuser", redistest.Name(t), "on", ">pw", "+@all", "resetkeys", "resetchannels"}
+				for i, rule := range rules {
+					for _, part := range rule {
+						if i != missing {
+							args = append(args, part)
+						}
+					}
+				}
+				require.NoError(t, admin.Do(t.Context(), args...).Err())
+				rdb := s.Client(t, func(o *redis.Options) { o.Username, o.Password = args[2].(string), "pw" })
+				var sent CountingHook
+				rdb.AddHook(&sent)
+				h := kind.of(NewClient(t, rdb, primitives.WithClientName("")), "x")
+				for _, opts := range [][]primitives.Option{nil, {primitives.WithWait(0)}, {primitives.WithOwner("o")}} {
+					began, before := time.Now(), sent.N.Load()
+					hold, err := h.Acquire(t.Context(), opts...)
+					if err == nil {
+						require.NoError(t, hold.Release(t.Context()), "without %v", rules[min(missing, len(rules)-1)])
+					} else {
+						refused++
+						require.Less(t, missing, len(rules), err)
+						requireRefused(t, err, "NOPERM", began, sent.N.Load()-before)
+					}
+				}
+				Release(t, Acquire(t, t.Context(), all, primitives.WithWait(0))) // nobody holds it
+			}
+			require.GreaterOrEqual(t, refused, 6)
+		})
+	}
+}
+
+// A client that cannot log in gets Redis's refusal from the first call of every method, at once.
+func TestWrongPassword(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "bob", "on", ">right", "+@all", "~*", "&*").Err())
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "off", "off", ">right", "+@all", "~*", "&*").Err())
+	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "default", "resetpass", ">right").Err())
+	// Redis answers NOAUTH only to commands of up to 10 words.
+	for _, tt := range []struct{ name, user, password, refusal string }{
+		{"wrong password", "bob", "wrong", "^WRONGPASS"},
+		{"no such user", "nobody", "right", "^WRONGPASS"},
+		{"user that is off", "off", "right", "^WRONGPASS"},
+		{"no password", "", "", "^(NOAUTH|ERR Protocol error: unauthenticated)"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			rdb := s.Client(t, func(o *redis.Options) { o.Username, o.Password = tt.user, tt.password })
+			var sent CountingHook
+			rdb.AddHook(&sent)
+			c := NewClient(t, rdb)
+			for kind := range strangeKinds[:9] { // all but the joint locks
+				for _, op := range strangeOps {
+					session := &session{c: c, p: strangeKinds[kind](c, "x"), name: "x", ctx: t.Context()}
+					began, before := time.Now(), sent.N.Load()
+					err := session.do(op.call)
+					if errors.Is(err, errNoSuchCall) || op.name == "locker" {
+						continue
+					}
+					if op.name == "wait" && errors.Is(err, context.DeadlineExceeded) {
+						continue // the test gives it a millisecond only
+					}
+					requireRefused(t, err, tt.refusal, began, sent.N.Load()-before)
+					require.NotContains(t, err.Error(), "wrong\"", "no password in an error")
+				}
+			}
+		})
+	}
+	right := s.Client(t, func(o *redis.Options) { o.Password = "right" })
+	require.Zero(t, right.DBSize(t.Context()).Val(), "nothing is left")
+}

@@ -1,0 +1,429 @@
+package faults
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// dialer connects to something that is no working Redis.
+type dialer func(ctx context.Context, network, addr string) (net.Conn, error)
+
+// dialing returns a dialer whose connections are served one by one, and then closed.
+func dialing(serve func(conn net.Conn)) dialer {
+	return func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe()
+		go func() {
+			defer func() { _ = server.Close() }()
+			serve(server)
+		}()
+		return client, nil
+	}
+}
+
+// refused is the error of a dial to a closed port.
+func refused(context.Context, string, string) (net.Conn, error) {
+	return nil, &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+}
+
+var (
+	silent    = dialing(func(conn net.Conn) { _, _ = io.Copy(io.Discard, conn) })
+	hangingUp = dialing(func(conn net.Conn) { _, _ = conn.Read(make([]byte, 1<<16)) })
+	// loading answers as a Redis that reads its data, for ever.
+	loading = dialing(func(conn net.Conn) {
+		in := bufio.NewReaderSize(conn, 1<<20) // holds what a client writes at once: a pipe has no buffer
+		for {
+			args, err := readCommand(in)
+			if err != nil || len(args) == 0 {
+				return
+			}
+			answer := "-LOADING Redis is loading the dataset in memory\r\n"
+			switch strings.ToLower(args[0]) {
+			case "hello":
+				answer = "-ERR unknown command\r\n"
+			case "client":
+				answer = "+OK\r\n"
+			}
+			if _, err := io.WriteString(conn, answer); err != nil {
+				return
+			}
+		}
+	})
+)
+
+// readCommand reads a command as clients send it: *N, and then $LENGTH and the bytes of each argument.
+func readCommand(in *bufio.Reader) (args []string, err error) {
+	number := func(sign string) (n int) {
+		line, readErr := in.ReadString('\n')
+		if err = readErr; err == nil {
+			n, err = strconv.Atoi(strings.TrimPrefix(strings.TrimSpace(line), sign))
+		}
+		return n
+	}
+	for range number("*") {
+		arg := make([]byte, number("$")+len("\r\n"))
+		if err == nil {
+			_, err = io.ReadFull(in, arg)
+		}
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, strings.TrimSuffix(string(arg), "\r\n"))
+	}
+	return args, err
+}
+
+// acquisitions are one call of each kind that waits.
+func acquisitions(c *primitives.Client, name string) map[string]func(context.Context, ...primitives.Option) error {
+	calls := map[string]func(context.Context, ...primitives.Option) error{}
+	for kind, l := range map[string]Handle{
+		"lock": c.Lock(name), "fenced": c.FencedLock(name), "fair": c.FairLock(name),
+		"reader": c.RWLock(name).Reader(), "writer": c.RWLock(name).Writer(),
+		"multi":     primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.FairLock(name + "2")}),
+		"red":       primitives.NewRedLock([]*primitives.Lock{c.Lock(name), c.Lock(name + "2"), c.Lock(name + "3")}),
+		"semaphore": c.Semaphore(name), "permits": c.PermitExpirableSemaphore(name),
+		"polling": c.Lock(name, primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond)),
+		"owner":   c.Lock(name, primitives.WithOwner("me")),
+	} {
+		calls[kind] = func(ctx context.Context, opts ...primitives.Option) error { return ErrOf(l.Acquire(ctx, opts...)) }
+	}
+	calls["latch"] = func(ctx context.Context, _ ...primitives.Option) error { return c.CountDownLatch(name).Wait(ctx) }
+	return calls
+}
+
+var errGone = errors.New("the caller has gone")
+
+// C7: with Redis dead, no acquisition says that somebody else holds the lock, however it ends.
+func TestC7DeadIsNotBusy(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		dial dialer
+		is   error // the reason, unless the caller cancels
+		text string
+	}{
+		{"refused", refused, syscall.ECONNREFUSED, "connection refused"},
+		{"silent", silent, os.ErrDeadlineExceeded, "no answer"},
+		{"hanging up", hangingUp, nil, ""}, // EOF or a closed connection
+		{"loading", loading, nil, "LOADING"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				rdb := redis.NewClient(&redis.Options{
+					Addr: "127.0.0.1:1", Dialer: tt.dial, ReadTimeout: time.Second, PoolSize: 1000,
+				})
+				t.Cleanup(func() {
+					_ = rdb.Close()
+					time.Sleep(time.Minute) // its goroutines that still dial notice that
+				})
+				requireUnavailable(t, rdb, tt.is, tt.text)
+			})
+		})
+	}
+}
+
+// requireUnavailable lets acquisitions of all kinds end in all ways on a Redis that does not work.
+func requireUnavailable(t *testing.T, rdb *redis.Client, is error, text string) {
+	const wait, timeout = 250 * time.Millisecond, 350 * time.Millisecond
+	c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	for _, end := range []struct {
+		name string
+		opts []primitives.Option
+		ctx  func() (context.Context, context.CancelFunc)
+	}{
+		{"its wait", []primitives.Option{primitives.WithWait(wait)}, nil},
+		{"a deadline", nil, func() (context.Context, context.CancelFunc) {
+			return context.WithTimeoutCause(context.Background(), wait, errGone)
+		}},
+		{"a cancellation", nil, func() (context.Context, context.CancelFunc) {
+			ctx, cancel := context.WithCancelCause(context.Background())
+			time.AfterFunc(wait, func() { cancel(errGone) })
+			return ctx, func() { cancel(nil) }
+		}},
+		{"the command timeout", nil, nil},
+		{"the command timeout of a single try", []primitives.Option{primitives.WithWait(0)}, nil},
+	} {
+		for kind, call := range acquisitions(c, "name") {
+			if kind == "latch" && end.opts != nil {
+				continue
+			}
+			what := kind + ", ended by " + end.name
+			calls.Go(func() {
+				ctx := context.Background()
+				if end.ctx != nil {
+					var cancel context.CancelFunc
+					ctx, cancel = end.ctx()
+					defer cancel()
+				}
+				began := time.Now()
+				err := call(ctx, end.opts...)
+				assert.ErrorIs(t, err, primitives.ErrUnavailable, what)
+				assert.NotErrorIs(t, err, primitives.ErrNotAcquired, what)
+				assert.ErrorContains(t, err, "Redis unavailable", what)
+				assert.ErrorContains(t, err, text, what)
+				if is != nil && (end.name != "a cancellation" || !errors.Is(is, os.ErrDeadlineExceeded)) {
+					assert.ErrorIs(t, err, is, what)
+				}
+				if context.Cause(ctx) != nil {
+					assert.ErrorIs(t, err, errGone, what)
+				}
+				assert.Less(t, time.Since(began), 2*timeout, what)
+			})
+		}
+	}
+}
+
+// C7: a wait or a context that ends within 100 ms says nothing about a Redis that has not answered by then.
+func TestC7TooShortToTell(t *testing.T) {
+	t.Parallel()
+	rdb := redis.NewClient(&redis.Options{Addr: redistest.ServeSilence(t), ReadTimeout: 300 * time.Millisecond})
+	t.Cleanup(func() { _ = rdb.Close() })
+	c := NewClient(t, rdb, primitives.WithCommandTimeout(300*time.Millisecond))
+	for kind, call := range acquisitions(c, redistest.Name(t)) {
+		if kind == "latch" { // it acquires nothing
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Millisecond, errGone)
+			defer cancel()
+			for _, err := range []error{
+				call(ctx), call(ctx), // the second one has ended before
+				call(context.Background(), primitives.WithWait(20*time.Millisecond)),
+			} {
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				require.NotErrorIs(t, err, primitives.ErrUnavailable)
+			}
+			require.ErrorIs(t, call(ctx), errGone)
+		})
+	}
+}
+
+// C7: every call that Redis does not answer says so, not only acquisitions.
+func TestC7EveryCallSaysThatRedisIsUnavailable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		c := NewClient(t, p.Client(t, Hasty), primitives.WithCommandTimeout(200*time.Millisecond))
+		hold := Acquire(t, t.Context(), c.Lock("held"))
+		l, sem, permits, latch := c.Lock("l"), c.Semaphore("s"), c.PermitExpirableSemaphore("p"), c.CountDownLatch("c")
+		calls := map[string]func(context.Context) error{
+			"Check":         hold.Check,
+			"Extend":        func(ctx context.Context) error { return hold.Extend(ctx, time.Minute) },
+			"nested":        func(context.Context) error { return ErrOf(c.Lock("held").TryAcquire(hold.Context())) },
+			"Info":          func(ctx context.Context) error { return ErrOf(l.Info(ctx)) },
+			"Adopt":         func(ctx context.Context) error { return ErrOf(l.Adopt(ctx, "id")) },
+			"ReleaseID":     func(ctx context.Context) error { return l.ReleaseID(ctx, "id") },
+			"ForceRelease":  func(ctx context.Context) error { return ErrOf(l.ForceRelease(ctx)) },
+			"Init":          func(ctx context.Context) error { return ErrOf(sem.Init(ctx, 1)) },
+			"Drain":         func(ctx context.Context) error { return ErrOf(sem.Drain(ctx)) },
+			"Resize":        func(ctx context.Context) error { return permits.Resize(ctx, 1) },
+			"permits' Info": func(ctx context.Context) error { return ErrOf(permits.Info(ctx)) },
+			"Count":         func(ctx context.Context) error { return ErrOf(latch.Count(ctx)) },
+			"CountDown":     latch.CountDown,
+		}
+		p.BlackHole(true)
+		var running sync.WaitGroup
+		for name, call := range calls {
+			running.Go(func() {
+				err := call(context.Background())
+				assert.ErrorIs(t, err, primitives.ErrUnavailable, name)
+				assert.NotErrorIs(t, err, primitives.ErrNotAcquired, name)
+				assert.ErrorIs(t, err, os.ErrDeadlineExceeded, name)
+				if name == "nested" { // its context is the hold's
+					return
+				}
+				ctx, cancel := context.WithTimeoutCause(context.Background(), 20*time.Millisecond, errGone)
+				defer cancel()
+				err = call(ctx)
+				assert.NotErrorIs(t, err, primitives.ErrUnavailable, "%s: the caller's time was too short to tell", name)
+				assert.ErrorIs(t, err, errGone, name)
+			})
+		}
+		running.Wait()
+		require.ErrorIs(t, hold.Release(context.Background()), primitives.ErrUnavailable)
+		p.Heal()
+	})
+}
+
+// C7: first Redis says that somebody else holds it, then it falls silent. The error says both.
+func TestC7BusyThenSilent(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(p *redistest.Proxy){
+		"silent":  func(p *redistest.Proxy) { p.BlackHole(true) },
+		"refused": func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			x := OnLock(t, redistest.Redis(t))
+			p := x.S.Proxy(t)
+			hold := Acquire(t, t.Context(), x.L)
+			c := NewClient(t, p.Client(t), primitives.WithCommandTimeout(500*time.Millisecond))
+			l := c.Lock(x.Name, primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond))
+			waiting := Start(func() (*primitives.Hold, error) {
+				return l.Acquire(context.Background(), primitives.WithWait(600*time.Millisecond))
+			})
+			AwaitWaiters(t, c, 1)
+			fault(p)
+			err := Await(t, waiting).Err
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			require.ErrorIs(t, err, primitives.ErrUnavailable)
+			require.ErrorContains(t, err, "held by "+hold.ID())
+			if name == "refused" {
+				require.ErrorIs(t, err, syscall.ECONNREFUSED)
+			}
+			p.Heal()
+			Release(t, hold)
+		})
+	}
+}
+
+// C7: the text of a refusal says who holds it, for how long.
+func TestC7BusyNamesTheHolder(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	holder, c := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+	for kind, of := range map[string]func(c *primitives.Client) *primitives.Lock{
+		"lock":   func(c *primitives.Client) *primitives.Lock { return c.Lock(name) },
+		"fenced": func(c *primitives.Client) *primitives.Lock { return c.FencedLock(name + "f") },
+		"multi": func(c *primitives.Client) *primitives.Lock {
+			return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name + "m1"), c.Lock(name + "m2")})
+		},
+	} {
+		hold := Acquire(t, t.Context(), of(holder))
+		err := ErrOf(of(c).TryAcquire(t.Context()))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.NotErrorIs(t, err, primitives.ErrUnavailable)
+		assert.Regexp(t, "not acquired: held by "+hold.ID()+` for another (30|29\.\d+)s$`, err.Error())
+		if kind == "multi" {
+			assert.ErrorContains(t, err, fmt.Sprintf("lock %q: not acquired", name+"m1"))
+		}
+		Release(t, hold)
+	}
+}
+
+// A red lock that enough members refuse is busy, though another member is down. The failure is joined.
+func TestC7RedLockThatIsRefusedWithAMemberDown(t *testing.T) {
+	t.Parallel()
+	x := redistest.Miniredis(t)
+	name := redistest.Name(t)
+	dead := redis.NewClient(&redis.Options{Dialer: refused, MaxRetries: -1, DialerRetries: 1})
+	t.Cleanup(func() { _ = dead.Close() })
+	c, down := NewClient(t, x.Client(t)), NewClient(t, dead)
+	var held []*primitives.Hold
+	for _, n := range []string{"1", "2"} {
+		held = append(held, Acquire(t, t.Context(), NewClient(t, x.Client(t)).Lock(name+n)))
+	}
+	red := primitives.NewRedLock([]*primitives.Lock{c.Lock(name + "1"), c.Lock(name + "2"), down.Lock(name + "3")})
+	for _, wait := range []time.Duration{0, 150 * time.Millisecond} {
+		err := ErrOf(red.Acquire(t.Context(), primitives.WithWait(wait)))
+		require.ErrorIs(t, err, primitives.ErrNotAcquired)
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
+		require.NotErrorIs(t, err, primitives.ErrUnavailable, "enough members have answered")
+	}
+	for _, hold := range held {
+		Release(t, hold)
+	}
+}
+
+// A dead Redis is dialled a few times a second to find out why, however many calls wait for it.
+func TestC7DialsToFindOutWhyAreFew(t *testing.T) {
+	t.Parallel()
+	dials := make(chan struct{}, 1000)
+	silent := redistest.ServeSilence(t)
+	rdb := redis.NewClient(&redis.Options{
+		Addr: silent, PoolSize: 1, PipelinePoolSize: -1,
+		Dialer: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			dials <- struct{}{}
+			return (&net.Dialer{}).DialContext(ctx, network, addr)
+		},
+	})
+	t.Cleanup(func() { _ = rdb.Close() })
+	c := NewClient(t, rdb, primitives.WithCommandTimeout(time.Second))
+	results := make(chan error)
+	for i := range 50 {
+		go func() {
+			results <- ErrOf(c.Lock(fmt.Sprint("l", i)).Acquire(context.Background(), primitives.WithWait(400*time.Millisecond)))
+		}()
+	}
+	for range 50 {
+		require.ErrorIs(t, <-results, primitives.ErrUnavailable)
+	}
+	require.LessOrEqual(t, len(dials), 6)
+}
+
+// A wrong key is named by its type, without Redis's place in the script. Redis's own error stays in the chain.
+func TestWrongTypeSaysWhatTheKeyHolds(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	rdb := s.Client(t)
+	c := NewClient(t, s.Client(t))
+	list, hash := redistest.Name(t)+"list", redistest.Name(t)+"hash"
+	require.NoError(t, rdb.RPush(t.Context(), list, "a").Err())
+	require.NoError(t, rdb.HSet(t.Context(), hash, "a", "b").Err())
+	ofLocks := acquisitions(c, list)
+	delete(ofLocks, "red") // one member of three
+	delete(ofLocks, "polling")
+	for kind, acquire := range ofLocks {
+		requireWrong(t, acquire(t.Context(), primitives.WithWait(0)), "list", kind)
+	}
+	requireWrong(t, ErrOf(c.Lock(list).Info(t.Context())), "list", "Info")
+	requireWrong(t, ErrOf(c.Lock(list).ForceRelease(t.Context())), "list", "ForceRelease")
+	requireWrong(t, c.Lock(list).ReleaseID(t.Context(), "me"), "list", "ReleaseID")
+	requireWrong(t, c.CountDownLatch(hash).Wait(t.Context()), "hash", "latch")
+	requireWrong(t, ErrOf(c.CountDownLatch(hash).Count(t.Context())), "hash", "Count")
+	requireWrong(t, ErrOf(c.Semaphore(hash).TryAcquire(t.Context())), "hash", "semaphore")
+	require.NoError(t, rdb.Del(t.Context(), list, hash).Err())
+}
+
+func requireWrong(t *testing.T, err error, holds, call string) {
+	t.Helper()
+	require.Error(t, err, call)
+	assert.NotErrorIs(t, err, primitives.ErrNotAcquired, call)
+	assert.NotErrorIs(t, err, primitives.ErrUnavailable, call)
+	text := err.Error()
+	assert.Contains(t, text, "WRONGTYPE", call)
+	assert.Contains(t, text, "holds a "+holds, call)
+	assert.Contains(t, text, "another name", call)
+	assert.NotContains(t, text, "user_script", call)
+	reply, ok := errors.AsType[redis.Error](err)
+	require.True(t, ok, call)
+	assert.True(t, redis.HasErrorPrefix(reply, "WRONGTYPE"), call)
+}
+
+// Texts that users see.
+func TestErrorTexts(t *testing.T) {
+	t.Parallel()
+	s := redistest.Miniredis(t)
+	c := NewClient(t, s.Client(t))
+	hold := Acquire(t, t.Context(), c.Lock("a"))
+	Release(t, hold)
+	require.EqualError(t, hold.Release(t.Context()), `redlatch: release lock "a": already released`)
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	defer func() { _ = ring.Close() }()
+	_, err := primitives.New(ring)
+	require.ErrorIs(t, err, primitives.ErrInvalid)
+	require.ErrorContains(t, err, "redis.Ring")
+	require.ErrorContains(t, err, "NewRedLock")
+}

@@ -1,0 +1,104 @@
+package topology
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Over TLS, with a client certificate, a username and a password: acquire, renew, wake up a waiter, release.
+func TestTLSWithClientCertificateAndUser(t *testing.T) {
+	t.Parallel()
+	s, overTLS := redistest.FreshTLS(t)
+	s = LeastRights(t, s)
+	require.Error(t, s.Client(t, overTLS, func(o *redis.Options) {
+		o.TLSConfig.Certificates, o.MaxRetries, o.DialerRetries = nil, -1, 1
+	}).Ping(t.Context()).Err(), "the server requires a certificate")
+
+	one := NewClient(t, s.Client(t, overTLS))
+	two := NewClient(t, s.Client(t, overTLS))
+	requireHandOver(t, one, two)
+	hold := Acquire(t, t.Context(), one.FairLock("orders:fair"), primitives.WithWatchdog(Watched))
+	before := hold.ValidUntil()
+	redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
+	Release(t, hold)
+	RequireClean(t, s, "orders:")
+}
+
+// requireHandOver checks that a message, and not a poll, wakes up a waiter.
+func requireHandOver(t *testing.T, one, two *primitives.Client) {
+	t.Helper()
+	redistest.WaitFor(t, Soon, func() bool {
+		hold := Acquire(t, t.Context(), one.Lock("orders:handed over"))
+		waiting := Start(func() (*primitives.Hold, error) {
+			return two.Lock("orders:handed over").Acquire(t.Context())
+		})
+		time.Sleep(100 * time.Millisecond) // until the waiter has subscribed; it polls after a second
+		released := time.Now()
+		Release(t, hold)
+		r := Await(t, waiting)
+		require.NoError(t, r.Err)
+		Release(t, r.Hold)
+		return r.At.Sub(released) < 500*time.Millisecond
+	}, "a message hands over")
+}
+
+// The password of the user changes while a lock is held and waited for, and all connections are closed. The
+// client goes on with the new one. If the client learns it late, holds survive for as long as their leases,
+// and waiters end with the server's refusal.
+func TestRotatedCredentials(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name         string
+		clientsFirst bool
+	}{{"both passwords are valid for a while", true}, {"clients learn the new password late", false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Fresh(t)
+			admin := s.Client(t)
+			do := func(args ...any) { require.NoError(t, admin.Do(t.Context(), args...).Err()) }
+			LeastRights(t, s)
+			var password atomic.Value
+			password.Store(redistest.Password)
+			provider := func(o *redis.Options) {
+				o.CredentialsProvider = func() (string, string) { return "locks", password.Load().(string) }
+			}
+			var events Recorder
+			one, two := NewClient(t, s.Client(t, provider), events.Option()), NewClient(t, s.Client(t, provider))
+			hold := Acquire(t, t.Context(), one.Lock("orders:1"), primitives.WithWatchdog(10*time.Second))
+			waiting := Start(func() (*primitives.Hold, error) { return two.Lock("orders:1").Acquire(t.Context()) })
+			AwaitWaiter(t, s, "orders:1")
+
+			if tt.clientsFirst {
+				do("acl", "setuser", "locks", ">new")
+				password.Store("new")
+				do("acl", "setuser", "locks", "<"+redistest.Password)
+			} else {
+				do("acl", "setuser", "locks", ">new", "<"+redistest.Password)
+			}
+			for _, kind := range []string{"normal", "pubsub"} {
+				do("client", "kill", "type", kind, "user", "locks")
+			}
+			if !tt.clientsFirst {
+				require.ErrorContains(t, Await(t, waiting).Err, "WRONGPASS")
+				require.ErrorContains(t, events.Await(t, primitives.EventRenewFailed).Err, "WRONGPASS")
+				RequireLive(t, hold.Context())
+				password.Store("new")
+				waiting = Start(func() (*primitives.Hold, error) { return two.Lock("orders:1").Acquire(t.Context()) })
+			}
+			before := hold.ValidUntil()
+			redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
+			AwaitWaiter(t, s, "orders:1")
+			Release(t, hold)
+			Release(t, AwaitHold(t, waiting))
+			requireHandOver(t, one, two)
+		})
+	}
+}

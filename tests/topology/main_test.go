@@ -1,0 +1,9 @@
+package topology
+
+import (
+	"testing"
+
+	"github.com/redlatch/redlatch/internal/fixture"
+)
+
+func TestMain(m *testing.M) { fixture.Main(m) }

@@ -1,0 +1,121 @@
+package topology
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// While no replica confirms, what is held stays held: others are refused as usual. An Adopt fails; then the
+// former holder has lost the lock, and nobody has it.
+func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1)
+	holder := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 5*time.Second))
+	other := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 20*time.Millisecond))
+	require.NoError(t, ErrOf(holder.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
+	handles := func(c *primitives.Client) map[string]Handle {
+		return map[string]Handle{
+			"lock": c.Lock("lock"), "fenced": c.FencedLock("fenced"), "fair": c.FairLock("fair"),
+			"reader": c.RWLock("reader").Reader(), "writer": c.RWLock("writer").Writer(),
+			"permits": c.PermitExpirableSemaphore("permits"),
+		}
+	}
+	rivals := handles(other)
+	rivals["reader"] = other.RWLock("reader").Writer()
+	holds := map[string]*primitives.Hold{}
+	for kind, l := range handles(holder) {
+		holds[kind] = Acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
+		require.NoError(t, holds[kind].Extend(t.Context(), 2*time.Minute))
+	}
+	require.NoError(t, servers.Replicas[0].Kill())
+	for kind, rival := range rivals {
+		_, err := rival.TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired, kind)
+		require.NotErrorIs(t, err, primitives.ErrNotReplicated, kind)
+	}
+	easy := handles(NewClient(t, servers.Master.Client(t))) // asks for no replicas
+	for kind, l := range handles(other) {
+		adopted, err := easy[kind].(ByID).Adopt(t.Context(), holds[kind].ID(), primitives.WithLease(time.Minute))
+		require.NoError(t, err, kind)
+		_, err = l.(ByID).Adopt(t.Context(), adopted.ID(), primitives.WithLease(time.Minute))
+		require.ErrorIs(t, err, primitives.ErrNotReplicated, kind)
+		require.ErrorIs(t, adopted.Check(t.Context()), primitives.ErrLost, kind)
+		_, err = l.(ByID).Adopt(t.Context(), "nobody", primitives.WithLease(time.Minute))
+		require.NotErrorIs(t, err, primitives.ErrNotReplicated, kind)
+	}
+}
+
+// While no replica confirms, an Extend and a nested acquisition fail without effect on their hold.
+func TestChangesWithoutReplicasToConfirm(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1)
+	c := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, time.Second))
+	require.NoError(t, ErrOf(c.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
+	locks := map[string]Handle{
+		"lock": c.Lock("lock"), "fenced": c.FencedLock("fenced"), "fair": c.FairLock("fair"),
+		"reader": c.RWLock("reader").Reader(), "writer": c.RWLock("writer").Writer(),
+		"permits": c.PermitExpirableSemaphore("permits"),
+	}
+	holds := map[string]*primitives.Hold{}
+	for kind, l := range locks {
+		holds[kind] = Acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
+	}
+	require.NoError(t, servers.Replicas[0].Kill())
+	var calls sync.WaitGroup
+	for kind, hold := range holds {
+		calls.Go(func() {
+			before := hold.ValidUntil()
+			assert.ErrorIs(t, hold.Extend(t.Context(), time.Hour), primitives.ErrNotReplicated, kind)
+			assert.Equal(t, before, hold.ValidUntil(), kind)
+			if kind != "permits" {
+				_, err := locks[kind].Acquire(hold.Context())
+				assert.ErrorIs(t, err, primitives.ErrNotReplicated, kind)
+			}
+			assert.NoError(t, hold.Context().Err(), kind)
+			assert.NoError(t, hold.Release(t.Context()), kind)
+		})
+	}
+	calls.Wait()
+	for kind, l := range locks {
+		if l, ok := l.(*primitives.Lock); ok {
+			info, err := l.Info(t.Context())
+			require.NoError(t, err)
+			require.Empty(t, info.Holders, kind)
+		}
+	}
+}
+
+// All attempts of a client may hold a connection each. None may need a second one to load its script.
+func TestReplicasNeedOneConnectionEach(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1)
+	for _, tt := range []struct{ connections, goroutines int }{{1, 4}, {3, 60}} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			rdb := servers.Master.Client(t, func(o *redis.Options) { o.PoolSize = tt.connections })
+			c := NewClient(t, rdb, primitives.WithReplicas(1, 5*time.Second))
+			for _, occasion := range []string{"first use", "after SCRIPT FLUSH"} {
+				require.NoError(t, servers.Master.Client(t).ScriptFlush(t.Context()).Err())
+				var calls sync.WaitGroup
+				for i := range tt.goroutines {
+					calls.Go(func() {
+						hold, err := c.Lock(fmt.Sprint(redistest.Name(t), i)).TryAcquire(t.Context())
+						if assert.NoError(t, err, occasion) {
+							assert.NoError(t, hold.Release(t.Context()))
+						}
+					})
+				}
+				calls.Wait()
+			}
+		})
+	}
+}

@@ -1,0 +1,100 @@
+package topology
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// A master with two replicas and three sentinels fails over twice: first the master hangs and comes back,
+// then, after all sentinels were restarted, its successor dies. Both clients stay the same.
+func TestSentinelFailovers(t *testing.T) {
+	redistest.NeedFull(t, "several fail-overs")
+	t.Parallel()
+	servers := redistest.SentinelReplicas(t, 2)
+	f := &sentinelFailover{
+		servers: servers,
+		one:     NewClient(t, servers.FailoverClient(t)),
+		two:     NewClient(t, servers.FailoverClient(t)),
+	}
+	requireHandOver(t, f.one, f.two)
+
+	f.run(t, 15*time.Second, (*redistest.Server).Pause)
+	hung := servers.Master
+	across := Acquire(t, t.Context(), f.one.Lock("across"))
+	require.NoError(t, hung.Resume())
+	servers.AwaitHealthy(t, servers.Current(t))
+	requireHandOver(t, f.one, f.two)
+	require.NoError(t, across.Check(t.Context()), "the resumed master changes nothing")
+
+	for _, sentinel := range servers.Sentinels {
+		require.NoError(t, sentinel.Restart())
+		servers.AwaitHealthy(t, servers.Current(t))
+	}
+	f.run(t, 10*time.Second, (*redistest.Server).Kill)
+	require.NoError(t, across.Check(t.Context()))
+	Release(t, across)
+}
+
+type sentinelFailover struct {
+	servers  *redistest.SentinelServers
+	one, two *primitives.Client
+}
+
+// run breaks the master and checks what happens to holders and waiters. limit is the bar for a waiter.
+func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*redistest.Server) error) {
+	old := f.servers.Current(t)
+	name := redistest.Name(t)
+	held := Acquire(t, t.Context(), f.one.Lock(name))
+	brief := Acquire(t, t.Context(), f.one.Lock(name+"-brief"), primitives.WithWatchdog(Brief))
+	waiting := Start(func() (*primitives.Hold, error) { return f.two.Lock(name).Acquire(t.Context()) })
+	free := Start(func() (*primitives.Hold, error) { // tries while the master is down
+		<-brief.Context().Done()
+		return f.two.Lock(name+"-free").Acquire(t.Context(), primitives.WithWait(time.Minute))
+	})
+	AwaitWaiter(t, old, name)
+	token := f.token(t)
+	awaitReplicas(t, old, "")
+
+	began := time.Now()
+	require.NoError(t, fail(old))
+	// A TTL shorter than the failover: lost, and told in time.
+	RequireEnds(t, brief.Context(), primitives.ErrLost)
+	require.Less(t, time.Since(brief.ValidUntil()), 200*time.Millisecond)
+
+	current := f.servers.AwaitFailover(t, old)
+	elected := time.Since(began)
+	for held.Release(t.Context()) != nil { // a release that fails is also repeated in the background
+		require.Less(t, time.Since(began), limit)
+	}
+	handedOver := Await(t, waiting)
+	require.NoError(t, handedOver.Err)
+	require.Less(t, handedOver.At.Sub(began), limit)
+	Release(t, handedOver.Hold)
+	acquired := Await(t, free)
+	require.NoError(t, acquired.Err)
+	require.Less(t, acquired.At.Sub(began), limit)
+	Release(t, acquired.Hold)
+	require.Greater(t, f.token(t), token)
+
+	// Subscriptions follow.
+	waiting = Start(func() (*primitives.Hold, error) { return f.two.Lock("moved").Acquire(t.Context()) })
+	Release(t, AwaitHold(t, waiting))
+	requireHandOver(t, f.one, f.two)
+	t.Logf("new master after %v, hand-over after %v, new lock after %v, message after at most %v",
+		elected, handedOver.At.Sub(began), acquired.At.Sub(began), time.Since(began))
+	require.Less(t, time.Since(began), limit)
+	require.NotSame(t, old, current)
+}
+
+// token acquires a fenced lock for a moment.
+func (f *sentinelFailover) token(t *testing.T) int64 {
+	hold := Acquire(t, t.Context(), f.one.FencedLock("fenced"))
+	defer Release(t, hold)
+	return hold.Token()
+}

@@ -1,0 +1,237 @@
+package wire
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// foreignValue is a string that another program stores under a key of the fair lock.
+const foreignValue = "not ours"
+
+// fairKeys returns the keys of a fair lock by their purpose.
+func fairKeys(name string) map[string]string {
+	return map[string]string{
+		"lock":       name,
+		"queue":      "redisson_lock_queue:{" + name + "}",
+		"deadlines":  "redisson_lock_timeout:{" + name + "}",
+		"waiters":    "redlatch_lock_waiters:{" + name + "}",
+		"heartbeats": "redlatch_lock_clients:{" + name + "}",
+	}
+}
+
+// eachFairKey runs f on both servers for each key of a fair lock.
+func eachFairKey(t *testing.T, f func(t *testing.T, x *foreignKey)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for what := range fairKeys("") {
+			t.Run(what, func(t *testing.T) {
+				t.Parallel()
+				name := redistest.Name(t)
+				c := NewClient(t, s.Client(t))
+				f(t, &foreignKey{
+					s: s, rdb: s.Client(t), c: c, l: c.FairLock(name), name: name,
+					what: what, key: fairKeys(name)[what],
+				})
+			})
+		}
+	})
+}
+
+// foreignKey is the fixture of a test in which one key of a fair lock holds a foreign string.
+type foreignKey struct {
+	s    *redistest.Server
+	rdb  *redis.Client
+	c    *primitives.Client
+	l    *primitives.Lock
+	name string
+	what string // the purpose of the key
+	key  string
+}
+
+// overwrite replaces the key by the foreign string.
+func (x *foreignKey) overwrite(t *testing.T) {
+	require.NoError(t, x.rdb.Set(context.Background(), x.key, foreignValue, 0).Err())
+}
+
+// requireIntact checks that the foreign string is still there, without a TTL.
+func (x *foreignKey) requireIntact(t *testing.T) {
+	t.Helper()
+	require.Equal(t, foreignValue, x.rdb.Get(context.Background(), x.key).Val())
+	require.Equal(t, time.Duration(-1), x.rdb.PTTL(context.Background(), x.key).Val(), "it has no TTL")
+}
+
+// requireFree checks that the lock hash is gone, unless the foreign string is there.
+func (x *foreignKey) requireFree(t *testing.T) {
+	t.Helper()
+	if x.what != "lock" {
+		require.Zero(t, x.rdb.Exists(context.Background(), x.name).Val(), "the lock is free")
+	}
+}
+
+// requireNoWaiters waits until no entry of a waiter is left under the other keys.
+func (x *foreignKey) requireNoWaiters(t *testing.T) {
+	t.Helper()
+	redistest.WaitFor(t, Soon, func() bool {
+		left := int64(0)
+		for what, key := range fairKeys(x.name) {
+			if what != "lock" && what != "heartbeats" && what != x.what {
+				left += x.rdb.Exists(context.Background(), key).Val()
+			}
+		}
+		return left == 0
+	}, "all waiters have left the queue")
+}
+
+// requireWrongType checks that err is Redis's WRONGTYPE error, and not ErrNotAcquired.
+func requireWrongType(t *testing.T, err error) {
+	t.Helper()
+	require.ErrorContains(t, err, "WRONGTYPE")
+	require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+}
+
+// Acquiring a fair lock fails with WRONGTYPE if one of its keys holds a string. It changes nothing.
+func TestFairLockAcquireMeetsForeignKey(t *testing.T) {
+	t.Parallel()
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		x.overwrite(t)
+		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+			_, err := x.l.Acquire(t.Context(), opts...)
+			requireWrongType(t, err)
+			_, err = x.l.TryAcquire(t.Context(), opts...)
+			requireWrongType(t, err)
+		}
+		x.requireIntact(t)
+		RequireClean(t, x.s, x.name, x.key)
+		require.NoError(t, x.rdb.Del(t.Context(), x.key).Err())
+		Release(t, Acquire(t, t.Context(), x.l))
+		RequireClean(t, x.s, x.name)
+	})
+}
+
+// An acquisition that has to wait does not queue if one of the keys holds a string.
+func TestFairLockWaiterMeetsForeignKeyBeforeItJoins(t *testing.T) {
+	t.Parallel()
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		for _, others := range []bool{false, true} { // an empty queue, and one with a waiter of another client
+			hold := Acquire(t, t.Context(), x.l)
+			ctx, cancel := context.WithCancel(t.Context())
+			if others {
+				other := NewClient(t, x.s.Client(t)).FairLock(x.name)
+				Start(func() (*primitives.Hold, error) { return other.Acquire(ctx) })
+				AwaitFair(t, x.l, 1)
+			}
+			x.overwrite(t)
+			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+				_, err := x.l.Acquire(t.Context(), opts...)
+				requireWrongType(t, err)
+			}
+			x.requireIntact(t)
+			cancel()
+			_ = hold.Release(t.Context())
+			x.requireFree(t)
+			x.requireNoWaiters(t)
+			x.requireIntact(t)
+			require.NoError(t, x.rdb.Del(t.Context(), x.key, fairKeys(x.name)["heartbeats"]).Err())
+			RequireClean(t, x.s, x.name)
+		}
+	})
+}
+
+// A release frees the lock and returns WRONGTYPE if one of the keys holds a string. The string
+// stays.
+func TestFairLockReleaseMeetsForeignKey(t *testing.T) {
+	t.Parallel()
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		for _, release := range map[string]func(hold *primitives.Hold) error{
+			"Release":   func(hold *primitives.Hold) error { return hold.Release(t.Context()) },
+			"ReleaseID": func(hold *primitives.Hold) error { return x.l.ReleaseID(t.Context(), hold.ID()) },
+			"ForceRelease": func(*primitives.Hold) error {
+				_, err := x.l.ForceRelease(t.Context())
+				return err
+			},
+		} {
+			hold := Acquire(t, t.Context(), x.l)
+			x.overwrite(t)
+			requireWrongType(t, release(hold))
+			x.requireFree(t)
+			x.requireIntact(t)
+			_ = hold.Release(t.Context())
+			x.requireIntact(t)
+			require.NoError(t, x.rdb.Del(t.Context(), x.key).Err())
+			RequireClean(t, x.s, x.name)
+		}
+	})
+}
+
+// A release that cannot hand off because a key holds a string frees the lock. The string stays.
+func TestFairLockHandoffMeetsForeignKey(t *testing.T) {
+	t.Parallel()
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		hold := Acquire(t, t.Context(), x.l)
+		waiting := Start(func() (*primitives.Hold, error) {
+			return NewClient(t, x.s.Client(t)).FairLock(x.name).Acquire(t.Context())
+		})
+		AwaitFair(t, x.l, 1)
+		x.overwrite(t)
+		requireWrongType(t, hold.Release(t.Context()))
+		x.requireFree(t)
+		requireWrongType(t, Await(t, waiting).Err)
+		x.requireNoWaiters(t)
+		x.requireIntact(t)
+	})
+}
+
+// Waiters return WRONGTYPE and leave the queue when one of the keys becomes a string.
+func TestFairLockWaitersEndWhenAKeyBecomesForeign(t *testing.T) {
+	t.Parallel()
+	eachFairKey(t, func(t *testing.T, x *foreignKey) {
+		hold := Acquire(t, t.Context(), x.l)
+		var waiting []<-chan Result
+		for i := range 10 {
+			waiting = append(waiting, Start(func() (*primitives.Hold, error) { return x.l.Acquire(t.Context()) }))
+			AwaitFair(t, x.l, i+1)
+		}
+		x.overwrite(t)
+		for _, w := range waiting {
+			requireWrongType(t, Await(t, w).Err)
+		}
+		x.requireIntact(t)
+		_ = hold.Release(t.Context())
+		x.requireFree(t)
+		x.requireNoWaiters(t)
+		x.requireIntact(t)
+	})
+}
+
+// Waiters return WRONGTYPE at the next heartbeat of their client, within a second.
+func TestFairLockWaitersEndWithinASecondWhenAKeyBecomesForeign(t *testing.T) {
+	t.Parallel()
+	for what, key := range fairKeys("l") {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := redistest.Embedded(t)
+				l := NewClient(t, s.Client(t)).FairLock("l")
+				Acquire(t, t.Context(), NewClient(t, s.Client(t)).FairLock("l"))
+				var waiting []<-chan Result
+				for i := range 10 {
+					waiting = append(waiting, Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) }))
+					AwaitFair(t, l, i+1)
+				}
+				require.NoError(t, s.Client(t).Set(t.Context(), key, foreignValue, 0).Err())
+				began := time.Now()
+				for _, w := range waiting {
+					requireWrongType(t, (<-w).Err)
+				}
+				require.LessOrEqual(t, time.Since(began), time.Second+10*time.Millisecond)
+			})
+		})
+	}
+}

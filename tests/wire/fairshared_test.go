@@ -1,0 +1,158 @@
+package wire
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// C4: the counts of a private hold and of WithOwner holds with the same id add up. In any order,
+// each release takes its own count only. The last release hands off to the next waiter.
+func TestFairLockReleaseTakesItsOwnCountOnly(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, order := range [][]int{{0, 1, 2}, {1, 0, 2}, {1, 2, 0}} { // 0 is the private hold
+			name := redistest.Name(t)
+			p := s.Proxy(t)
+			l := NewClient(t, p.Client(t)).FairLock(name)
+			other := NewClient(t, s.Client(t)).FairLock(name)
+			p.Record()
+			private := Acquire(t, t.Context(), l)
+			holds := []*primitives.Hold{private}
+			for range 2 {
+				holds = append(holds, Acquire(t, t.Context(), l, primitives.WithOwner(private.ID())))
+			}
+			require.Equal(t, map[string]string{private.ID(): "3"}, Fields(t, s, name))
+			require.Equal(t, map[string]int{private.ID(): 2}, SharedCounts(t, s, name))
+			sharedTTL := s.Client(t).PTTL(t.Context(), SharedCountsKey(name)).Val()
+			require.Greater(t, sharedTTL, 20*time.Second)
+			require.LessOrEqual(t, sharedTTL, 30*time.Second, "it lives as long as the lock")
+			next := Start(func() (*primitives.Hold, error) { return other.Acquire(t.Context()) })
+			AwaitFair(t, l, 1)
+			for i, n := range order {
+				require.Len(t, FairWaiters(t, l), 1, "the lock has not been handed off yet")
+				Release(t, holds[n])
+				if left := 2 - i; left > 0 {
+					require.Equal(t, map[string]string{private.ID(): string(rune('0' + left))}, Fields(t, s, name))
+				}
+			}
+			hold := Await(t, next).Hold
+			require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, name))
+			require.Empty(t, SharedCounts(t, s, name))
+			sent := ScriptsOf(p)
+			for _, i := range rand.Perm(len(sent)) {
+				_ = Again(s.Client(t), sent[i]).Err()
+				require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, name), "a late copy: %v", sent[i].Args)
+			}
+			Release(t, hold)
+			RequireClean(t, s, name)
+		}
+	})
+}
+
+// C4: a copy of a private release does not take the count of a WithOwner hold with the same id.
+func TestFairLockCopyOfAPrivateReleaseTakesNoSharedCount(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name := redistest.Name(t)
+		p := s.Proxy(t)
+		l := NewClient(t, p.Client(t)).FairLock(name)
+		private := Acquire(t, t.Context(), l)
+		shared := Acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
+		p.Duplicate(Script)
+		require.NoError(t, private.Release(t.Context()))
+		p.Heal()
+		require.Equal(t, map[string]string{private.ID(): "1"}, Fields(t, s, name))
+		require.NoError(t, shared.Check(t.Context()))
+		Release(t, shared)
+		RequireClean(t, s, name)
+	})
+}
+
+// C4: a private waiter and a WithOwner waiter with the same id acquire together, each with its own
+// count.
+func TestFairLockWaitersThatShareAnIDEachCount(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, privateFirst := range []bool{true, false} {
+			name := redistest.Name(t)
+			var seen Recorder
+			l := NewClient(t, s.Client(t), seen.Option()).FairLock(name)
+			other := NewClient(t, s.Client(t)).FairLock(name)
+			hold := Acquire(t, t.Context(), other)
+			waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			AwaitFair(t, l, 1)
+			id := FairWaiters(t, l)[0]
+			shared := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner(id)) })
+			redistest.WaitFor(t, Soon, func() bool { return len(seen.All(primitives.EventWait)) == 2 }, "both waiters wait")
+			require.Equal(t, []string{id}, FairWaiters(t, l), "both waiters share one queue entry")
+			Release(t, hold)
+			private, with := Await(t, waiting), Await(t, shared)
+			require.NoError(t, private.Err)
+			require.NoError(t, with.Err)
+			require.Equal(t, map[string]string{id: "2"}, Fields(t, s, name))
+			require.Equal(t, map[string]int{id: 1}, SharedCounts(t, s, name))
+			first, second := private.Hold, with.Hold
+			if !privateFirst {
+				first, second = second, first
+			}
+			Release(t, first)
+			require.Equal(t, map[string]string{id: "1"}, Fields(t, s, name))
+			Release(t, second)
+			RequireClean(t, s, name)
+		}
+	})
+}
+
+// C4: a private acquisition adds a count if its id is already held with WithOwner.
+func TestFairLockPrivateAcquisitionAddsToASharedID(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := NewRawQueue(t, s, 0) // id 0 holds
+		require.Equal(t, int64(1), c.End(0))
+		shared := c.Command(c.Acquire, 1000, c.Id(0), 60000, "PUBLISH", 15000, 0, 0, 60000, c.Client, c.Client, 0)
+		require.Equal(t, int64(0), c.Rdb.Do(t.Context(), shared...).Val())
+		// Redis remembers that request 0 was released. Request 2000 with the same id is a new one.
+		private := c.Command(c.Acquire, 2000, c.Id(0), 60000, "PUBLISH", 0, 0, 2, 60000, c.Client, c.Client, 0)
+		for range 2 { // the second is a copy
+			require.Equal(t, int64(0), c.Rdb.Do(t.Context(), private...).Val())
+			require.Equal(t, map[string]string{c.Id(0): "2"}, Fields(t, s, c.Name))
+		}
+		release := c.Command(c.Release, 2000, c.Id(0), "PUBLISH", 15000, "another")
+		for range 2 {
+			require.Equal(t, int64(1), c.Rdb.Do(t.Context(), release...).Val())
+			require.Equal(t, map[string]string{c.Id(0): "1"}, Fields(t, s, c.Name))
+		}
+	})
+}
+
+// C3: an acquisition under a WithOwner hold that Redis no longer has is answered "lost". It takes
+// nothing and does not queue.
+func TestFairLockNestedUnderALostHoldIsLost(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		c := &RawQueue{
+			T: t, Rdb: s.Client(t), Name: redistest.Name(t), Client: RawQueueClient,
+			Acquire: scripts.Load("fairlock/acquire"),
+		}
+		require.NoError(t, c.Rdb.ScriptLoad(t.Context(), c.Acquire.Text()).Err())
+		nested := func() any {
+			command := c.Command(c.Acquire, 1000, "o", 60000, "PUBLISH", 15000, 0, 1, 60000, c.Client, c.Client, 1)
+			return c.Rdb.Do(t.Context(), command...).Val()
+		}
+		require.Equal(t, "lost", nested())
+		require.Empty(t, Leftovers(t, s, c.Name))
+		c.Join(2) // a holder and a waiter
+		before := redistest.Keys(t, s, "*"+c.Name+"*")
+		require.Equal(t, "lost", nested())
+		require.ElementsMatch(t, before, redistest.Keys(t, s, "*"+c.Name+"*"))
+		require.Equal(t, []string{c.Id(1)}, c.Rdb.LRange(t.Context(), "redisson_lock_queue:{"+c.Name+"}", 0, -1).Val())
+	})
+}

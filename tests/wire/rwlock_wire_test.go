@@ -1,0 +1,264 @@
+package wire
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// TestRWLockWireFormat checks the keys and messages in Redis after each step. The result must not
+// depend on what the network repeats. The last reader publishes "0" when it releases the lock. A
+// writer publishes "1", and so does one that withdraws its claim.
+func TestRWLockWireFormat(t *testing.T) {
+	t.Parallel()
+	cases := []struct {
+		name string
+		run  func(t *testing.T, x *RWTest)
+	}{
+		{"reader", testWireReader},
+		{"writer", testWireWriter},
+		{"downgrade", testWireDowngrade},
+		{"read released before the write", testWireReadReleasedBeforeWrite},
+		{"caller-chosen owner", testWireOwners},
+		{"adopt and release a reader by id", testWireReaderByID},
+		{"adopt and release a writer by id", testWireWriterByID},
+		{"force release", testWireForceRelease},
+		{"claim of a waiting writer", testWireWriterClaim},
+	}
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, network := range Networks {
+			t.Run(network.Name, func(t *testing.T) {
+				for _, tt := range cases {
+					t.Run(tt.name, func(t *testing.T) {
+						tt.run(t, OnRWNamed(t, s, network.Open(t, s), redistest.Name(t)))
+					})
+				}
+			})
+		}
+	})
+}
+
+// testWireReader: each read hold has a timeout key, and the hash lives as long as the longest one.
+func testWireReader(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	a := Acquire(t, ctx, x.Rw.Reader(), primitives.WithLease(20*time.Second))
+	x.RequireState(t, Reads(a.ID(), 1))
+	x.RequireTTL(t, x.Name, 20*time.Second)
+	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), 20*time.Second)
+	in := Acquire(t, a.Context(), x.Rw.Reader())
+	require.Equal(t, a.ID(), in.ID())
+	require.Equal(t, 2, in.Depth())
+	x.RequireState(t, Reads(a.ID(), 2))
+	x.RequireTTL(t, x.Name, 30*time.Second)
+	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), 20*time.Second)
+	x.RequireTTL(t, x.TimeoutKey(a.ID(), 2), 30*time.Second)
+	Release(t, a)
+	x.RequireState(t, Reads(a.ID(), 1))
+	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), 30*time.Second)
+	b := Acquire(t, ctx, x.Rw.Reader(), primitives.WithLease(time.Minute))
+	x.RequireState(t, MergeStates(Reads(a.ID(), 1), Reads(b.ID(), 1)))
+	x.RequireTTL(t, x.Name, time.Minute)
+	Release(t, b)
+	x.RequireState(t, Reads(a.ID(), 1))
+	x.RequireTTL(t, x.Name, 30*time.Second)
+	require.NoError(t, in.Extend(ctx, time.Hour))
+	x.RequireTTL(t, x.Name, time.Hour)
+	x.RequireTTL(t, x.TimeoutKey(a.ID(), 1), time.Hour)
+	require.NoError(t, in.Check(ctx))
+	_, err := x.Rw.Writer().TryAcquire(ctx)
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	x.RequireState(t, Reads(a.ID(), 1)) // a refused attempt publishes nothing
+	Release(t, in)
+	x.RequireState(t, nil, "0")
+}
+
+// testWireWriter: the hash carries the writer's TTL, and nested holds are counted in its field.
+func testWireWriter(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	a := Acquire(t, ctx, x.Rw.Writer())
+	x.RequireState(t, Writes(a.ID(), 1))
+	x.RequireTTL(t, x.Name, 30*time.Second)
+	in := Acquire(t, a.Context(), x.Rw.Writer(), primitives.WithLease(time.Minute))
+	x.RequireState(t, Writes(a.ID(), 2))
+	x.RequireTTL(t, x.Name, time.Minute)
+	require.NoError(t, in.Extend(ctx, time.Hour))
+	x.RequireTTL(t, x.Name, time.Hour)
+	require.NoError(t, in.Check(ctx))
+	Release(t, in)
+	x.RequireState(t, Writes(a.ID(), 1))
+	Release(t, a)
+	x.RequireState(t, nil, "1")
+}
+
+// testWireDowngrade: the writer's id also counts as a reader, which stays when the writer leaves.
+func testWireDowngrade(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	w := Acquire(t, ctx, x.Rw.Writer(), primitives.WithLease(time.Minute))
+	r := Acquire(t, context.WithoutCancel(w.Context()), x.Rw.Reader())
+	require.Equal(t, w.ID(), r.ID())
+	require.Equal(t, 2, r.Depth())
+	x.RequireState(t, MergeStates(Writes(w.ID(), 1), Reads(w.ID(), 1)))
+	sibling := Acquire(t, w.Context(), x.Rw.Reader())
+	x.RequireState(t, MergeStates(Writes(w.ID(), 1), Reads(w.ID(), 2)))
+	Release(t, sibling)
+	x.RequireState(t, MergeStates(Writes(w.ID(), 1), Reads(w.ID(), 1)))
+	x.RequireTTL(t, x.Name, time.Minute)
+	Release(t, w)
+	x.RequireState(t, Reads(w.ID(), 1), "1")
+	x.RequireTTL(t, x.Name, 30*time.Second)
+	RequireLive(t, r.Context())
+	in := Acquire(t, r.Context(), x.Rw.Reader())
+	require.Equal(t, 3, in.Depth())
+	x.RequireState(t, Reads(w.ID(), 2))
+	Release(t, r)
+	Release(t, in)
+	x.RequireState(t, nil, "0")
+}
+
+func testWireReadReleasedBeforeWrite(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	w := Acquire(t, ctx, x.Rw.Writer())
+	r := Acquire(t, w.Context(), x.Rw.Reader())
+	Release(t, r)
+	x.RequireState(t, Writes(w.ID(), 1))
+	Release(t, w)
+	x.RequireState(t, nil, "1")
+}
+
+// testWireOwners: holds of one owner share its id and are counted.
+func testWireOwners(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	opt := primitives.WithOwner("o")
+	a, b := Acquire(t, ctx, x.Rw.Reader(), opt), Acquire(t, ctx, x.Rw.Reader(), opt)
+	x.RequireState(t, Reads("o", 2))
+	Release(t, a)
+	x.RequireState(t, Reads("o", 1))
+	Release(t, b)
+	x.RequireState(t, nil, "0")
+	w, v := Acquire(t, ctx, x.Rw.Writer(), opt), Acquire(t, ctx, x.Rw.Writer(), opt)
+	x.RequireState(t, Writes("o", 2))
+	a = Acquire(t, ctx, x.Rw.Reader(), opt)
+	x.RequireState(t, MergeStates(Writes("o", 2), Reads("o", 1)))
+	Release(t, w)
+	x.RequireState(t, MergeStates(Writes("o", 1), Reads("o", 1)))
+	Release(t, v)
+	x.RequireState(t, Reads("o", 1), "1")
+	Release(t, a)
+	x.RequireState(t, nil, "0")
+}
+
+// testWireReaderByID: Adopt replaces the id and ends the former hold.
+func testWireReaderByID(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	a := Acquire(t, ctx, x.Rw.Reader())
+	Acquire(t, a.Context(), x.Rw.Reader())
+	b, err := x.Rw.Reader().Adopt(ctx, a.ID(), primitives.WithLease(time.Minute))
+	require.NoError(t, err)
+	require.NotEqual(t, a.ID(), b.ID())
+	x.RequireState(t, Reads(b.ID(), 2))
+	x.RequireTTL(t, x.Name, time.Minute)
+	require.ErrorIs(t, a.Check(ctx), primitives.ErrLost)
+	c, err := x.Rw.Reader().Adopt(ctx, b.ID(), primitives.WithLease(20*time.Second))
+	require.NoError(t, err)
+	x.RequireState(t, Reads(c.ID(), 2))
+	x.RequireTTL(t, x.Name, 20*time.Second)
+	require.NoError(t, x.Rw.Reader().ReleaseID(ctx, c.ID()))
+	x.RequireState(t, Reads(c.ID(), 1))
+	require.ErrorIs(t, x.Rw.Writer().ReleaseID(ctx, c.ID()), primitives.ErrNotHeld)
+	Release(t, c)
+	x.RequireState(t, nil, "0")
+	require.ErrorIs(t, x.Rw.Reader().ReleaseID(ctx, c.ID()), primitives.ErrNotHeld)
+	_, err = x.Rw.Reader().Adopt(ctx, c.ID())
+	require.ErrorIs(t, err, primitives.ErrNotHeld)
+}
+
+func testWireWriterByID(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	w := Acquire(t, ctx, x.Rw.Writer())
+	Acquire(t, w.Context(), x.Rw.Writer())
+	r := Acquire(t, w.Context(), x.Rw.Reader())
+	_, err := x.Rw.Reader().Adopt(ctx, w.ID())
+	require.ErrorIs(t, err, primitives.ErrUnsupported)
+	v, err := x.Rw.Writer().Adopt(ctx, w.ID())
+	require.NoError(t, err)
+	x.RequireState(t, Writes(v.ID(), 2))
+	require.ErrorIs(t, r.Check(ctx), primitives.ErrLost)
+	require.ErrorIs(t, w.Check(ctx), primitives.ErrLost)
+	require.NoError(t, x.Rw.Writer().ReleaseID(ctx, v.ID()))
+	x.RequireState(t, Writes(v.ID(), 1))
+	require.NoError(t, x.Rw.Writer().ReleaseID(ctx, v.ID()))
+	x.RequireState(t, nil, "1")
+	require.ErrorIs(t, v.Release(ctx), primitives.ErrLost)
+}
+
+// testWireForceRelease: each side releases its own holders only.
+func testWireForceRelease(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	force := func(l *primitives.Lock, want bool) {
+		t.Helper()
+		held, err := l.ForceRelease(ctx)
+		require.NoError(t, err)
+		require.Equal(t, want, held)
+	}
+	force(x.Rw.Reader(), false)
+	force(x.Rw.Writer(), false)
+	x.RequireState(t, nil)
+	a := Acquire(t, ctx, x.Rw.Reader())
+	Acquire(t, ctx, x.Rw.Reader())
+	force(x.Rw.Writer(), false)
+	force(x.Rw.Reader(), true)
+	x.RequireState(t, nil, "0")
+	require.ErrorIs(t, a.Release(ctx), primitives.ErrLost)
+	w := Acquire(t, ctx, x.Rw.Writer())
+	Acquire(t, w.Context(), x.Rw.Reader())
+	force(x.Rw.Reader(), true)
+	x.RequireState(t, Writes(w.ID(), 1))
+	force(x.Rw.Reader(), false)
+	Acquire(t, w.Context(), x.Rw.Reader())
+	force(x.Rw.Writer(), true)
+	x.RequireState(t, Reads(w.ID(), 1), "1")
+	require.ErrorIs(t, w.Release(ctx), primitives.ErrLost)
+	force(x.Rw.Reader(), true)
+	x.RequireState(t, nil, "0")
+}
+
+// testWireWriterClaim: the claim of a waiting writer keeps new readers out, but not nested ones.
+func testWireWriterClaim(t *testing.T, x *RWTest) {
+	ctx := t.Context()
+	claim := "redlatch_rwlock_claim:{" + x.Name + "}"
+	r := Acquire(t, ctx, x.Rw.Reader())
+	cancelled, cancel := context.WithCancel(ctx)
+	w := Start(func() (*primitives.Hold, error) { return x.Rw.Writer().Acquire(cancelled) })
+	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 }, "the writer claims")
+	x.RequireTTL(t, claim, 2500*time.Millisecond)
+	_, err := x.Other(t).Reader().TryAcquire(ctx)
+	require.ErrorIs(t, err, primitives.ErrNotAcquired, "a reader waits behind a waiting writer")
+	_, err = x.Other(t).Reader().TryAcquire(ctx, primitives.WithOwner("o"))
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	in := Acquire(t, r.Context(), x.Rw.Reader())
+	x.RequireState(t, Reads(r.ID(), 2))
+	Release(t, in)
+	require.True(t, x.Redisson(1).ReadLock(t, time.Minute), "Redisson does not know claims")
+	x.Redisson(1).ReadUnlock(t)
+	cancel()
+	require.ErrorIs(t, Await(t, w).Err, primitives.ErrNotAcquired)
+	// The call waits for the withdrawal for a moment only. The message below shows that the claim has not
+	// just expired.
+	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 0 }, "the claim is withdrawn")
+	x.RequireState(t, Reads(r.ID(), 1), "1")
+	w = Start(func() (*primitives.Hold, error) { return x.Rw.Writer().Acquire(ctx) })
+	redistest.WaitFor(t, Soon, func() bool { return x.Rdb.Exists(ctx, claim).Val() == 1 }, "the writer claims again")
+	Release(t, r)
+	got := Await(t, w)
+	require.NoError(t, got.Err)
+	x.RequireState(t, Writes(got.Hold.ID(), 1), "0")
+	require.Zero(t, x.Rdb.Exists(ctx, claim).Val())
+	Release(t, got.Hold)
+	x.RequireState(t, nil, "1")
+}
