@@ -8,63 +8,49 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/locktest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// acquirer is the part of the API common to all kinds.
-type acquirer interface {
-	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
-	TryAcquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
-}
-
-// kinds lists every kind of hold that Lose supports. holder makes the object to hold, waiter the
-// object to wait for meanwhile.
-var kinds = []struct {
+// loss is a kind of hold that Lose supports, and what waits for it meanwhile.
+type loss struct {
 	name           string
-	holder, waiter func(c *primitives.Client, name string) acquirer
-}{
-	{"lock", plain, plain},
-	{"polling lock", plain, func(c *primitives.Client, name string) acquirer {
-		return c.Lock(name, primitives.WithPolling(time.Millisecond, 10*time.Millisecond))
-	}},
-	{"fair", fair, fair},
-	{"fenced", fenced, fenced},
-	{"reader", reader, writer},
-	{"writer, reader waits", writer, reader},
-	{"writer, writer waits", writer, writer},
-	{"multi", multi, multi},
-	{"multi, a member waits", multi, plain},
-	{"multi of several kinds", mixed, mixed},
-	{"red", red, red},
-	{"permits", pool, pool},
+	holder, waiter func(c *primitives.Client, name string, opts ...primitives.Option) kinds.Handle
+	pool           bool
 }
 
-func plain(c *primitives.Client, name string) acquirer  { return c.Lock(name) }
-func fair(c *primitives.Client, name string) acquirer   { return c.FairLock(name) }
-func fenced(c *primitives.Client, name string) acquirer { return c.FencedLock(name) }
-func reader(c *primitives.Client, name string) acquirer { return c.RWLock(name).Reader() }
-func writer(c *primitives.Client, name string) acquirer { return c.RWLock(name).Writer() }
-func pool(c *primitives.Client, name string) acquirer   { return c.PermitExpirableSemaphore(name) }
-
-func multi(c *primitives.Client, name string) acquirer {
-	return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.Lock(name + " 2")})
+func losses() (rows []loss) {
+	for _, k := range append(kinds.Leased(), kinds.Joints()...) {
+		rows = append(rows, loss{k.Name, k.Open, k.Rival, k.Pool})
+	}
+	plain := kinds.Of("lock").Open
+	return append(rows,
+		loss{name: "polling lock", holder: plain, waiter: func(
+			c *primitives.Client, name string, _ ...primitives.Option,
+		) kinds.Handle {
+			return c.Lock(name, primitives.WithPolling(time.Millisecond, 10*time.Millisecond))
+		}},
+		loss{name: "writer, reader waits", holder: kinds.Of("writer").Open, waiter: kinds.Of("reader").Open},
+		loss{name: "multi, a member waits", holder: kinds.Of("multi").Open, waiter: func(
+			c *primitives.Client, name string, _ ...primitives.Option,
+		) kinds.Handle {
+			return plain(c, kinds.Member(name, 0))
+		}},
+		loss{name: "multi of several kinds", holder: mixed, waiter: mixed},
+	)
 }
 
-func mixed(c *primitives.Client, name string) acquirer {
+func mixed(c *primitives.Client, name string, _ ...primitives.Option) kinds.Handle {
 	return primitives.NewMultiLock([]*primitives.Lock{
 		c.Lock(name), c.FairLock(name + " 2"), c.RWLock(name + " 3").Reader(), c.RWLock(name + " 4").Writer(),
 	})
 }
 
-func red(c *primitives.Client, name string) acquirer {
-	return primitives.NewRedLock([]*primitives.Lock{c.Lock(name), c.Lock(name + " 2"), c.Lock(name + " 3")})
-}
-
 // The owner learns of the loss and a message wakes up a waiter, for every kind and name. Fake time
 // distinguishes a message from a poll: a message takes no time.
 func TestLoseOfEveryKindWakesWaiters(t *testing.T) {
-	for _, kind := range kinds {
+	for _, kind := range losses() {
 		t.Run(kind.name, func(t *testing.T) {
 			for _, name := range []string{"a", "a,b", "{a},{b}", "a{b", "größe, 日本"} {
 				t.Run(name, func(t *testing.T) {
@@ -76,7 +62,7 @@ func TestLoseOfEveryKindWakesWaiters(t *testing.T) {
 						_, err := owner.PermitExpirableSemaphore(name+" pool").Init(t.Context(), 2)
 						require.NoError(t, err)
 						object := name
-						if kind.name == "permits" {
+						if kind.pool {
 							object = name + " pool"
 						}
 						hold, err := kind.holder(owner, object).Acquire(t.Context(), both)

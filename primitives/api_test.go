@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -78,13 +78,13 @@ var (
 	_ sync.Locker                 = (*primitives.Locker)(nil)
 	_ interface{ TryLock() bool } = (*primitives.Locker)(nil)
 
-	_ holdable = (*primitives.Lock)(nil)
-	_ holdable = (*primitives.Semaphore)(nil)
-	_ holdable = (*primitives.PermitExpirableSemaphore)(nil)
-	_ Pool     = (*primitives.Semaphore)(nil)
-	_ Pool     = (*primitives.PermitExpirableSemaphore)(nil)
-	_ ByID     = (*primitives.Lock)(nil)
-	_ ByID     = (*primitives.PermitExpirableSemaphore)(nil)
+	_ holdable       = (*primitives.Lock)(nil)
+	_ holdable       = (*primitives.Semaphore)(nil)
+	_ holdable       = (*primitives.PermitExpirableSemaphore)(nil)
+	_ kinds.Pool     = (*primitives.Semaphore)(nil)
+	_ kinds.Pool     = (*primitives.PermitExpirableSemaphore)(nil)
+	_ kinds.Takeable = (*primitives.Lock)(nil)
+	_ kinds.Takeable = (*primitives.PermitExpirableSemaphore)(nil)
 
 	_ interface {
 		HoldFrom(context.Context) *primitives.Hold

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
@@ -19,7 +20,7 @@ import (
 // cannot be confused with a client's.
 func TestC22CommandsCarryNoClientTime(t *testing.T) {
 	t.Parallel()
-	for _, kind := range RenewedKinds {
+	for _, kind := range kinds.Leased() {
 		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Miniredis(t)
@@ -27,10 +28,10 @@ func TestC22CommandsCarryNoClientTime(t *testing.T) {
 			p := s.Proxy(t)
 			c := NewClient(t, p.Client(t))
 			p.Record()
-			hold, err := kind.Acquire(t.Context(), c, "l")
-			require.NoError(t, err)
-			waiting := Start(func() (*primitives.Hold, error) { return kind.Acquire(t.Context(), c, "l") })
-			if kind.Name == "fair lock" {
+			l := kind.One(t, c, "l")
+			hold := Acquire(t, t.Context(), l)
+			waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+			if kind.Name == "fair" {
 				redistest.WaitFor(t, Soon, func() bool {
 					return slices.ContainsFunc(p.Commands(), func(c redistest.Command) bool {
 						return len(c.Args) > 1 && c.Args[1] == scripts.Load("fairlock/refresh").SHA()

@@ -2,6 +2,7 @@ package primitives_test
 
 import (
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -10,27 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
-
-// payloadTarget is a primitive that a client holds, another one that waits for it, and the name's channels.
-type payloadTarget struct {
-	name    string
-	of      func(c *primitives.Client, name string) Handle
-	channel string // its prefix
-}
-
-var payloadTargets = []payloadTarget{
-	{"lock", func(c *primitives.Client, name string) Handle { return c.Lock(name) }, "redisson_lock__channel"},
-	{"fair", func(c *primitives.Client, name string) Handle { return c.FairLock(name) }, "redisson_lock__channel"},
-	{"writer", func(c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() }, "redisson_rwlock"},
-	{"semaphore", func(c *primitives.Client, name string) Handle { return c.Semaphore(name) }, "redisson_sc"},
-	{
-		"permits", func(c *primitives.Client, name string) Handle { return c.PermitExpirableSemaphore(name) },
-		"redisson_sc",
-	},
-}
 
 // FuzzPayloads publishes arbitrary payloads on every channel of a primitive that is held and waited for, and on
 // the holder's own channels. The hold must survive, each message may cost only a few commands, and the waiter
@@ -38,7 +22,7 @@ var payloadTargets = []payloadTarget{
 func FuzzPayloads(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
-	for kind := range byte(len(payloadTargets)) {
+	for kind := range byte(len(kinds.Mutexes())) {
 		for _, payload := range []string{
 			"0", "1", "2", "", "-1", "99999999999999999999", "id 1 1000", " 1 1", "x  99", "\x00\xff",
 			"lock\nx\n6f1ed002-ab5f-4a5c-9b3a-a0a9a9a9a9a9:1", "permits\nx\n,,,", "\n\n", strings.Repeat("7", 300),
@@ -47,23 +31,18 @@ func FuzzPayloads(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, kind byte, payload string) {
-		target := payloadTargets[int(kind)%len(payloadTargets)]
+		targets := kinds.Mutexes()
+		target := targets[int(kind)%len(targets)]
 		ctx := t.Context()
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		rdb := s.Client(t)
 		var sent CountingHook
 		rdb.AddHook(&sent)
 		holder, waiter := NewClient(t, s.Client(t)), NewClient(t, rdb)
-		switch target.name {
-		case "semaphore":
-			require.NoError(t, holder.Semaphore("x").Add(ctx, 1))
-		case "permits":
-			require.NoError(t, holder.PermitExpirableSemaphore("x").Add(ctx, 1))
-		}
-		hold := Acquire(t, ctx, target.of(holder, "x"))
-		waiting := Start(func() (*primitives.Hold, error) { return target.of(waiter, "x").Acquire(ctx) })
+		hold := Acquire(t, ctx, target.One(t, holder, "x"))
+		waiting := Start(func() (*primitives.Hold, error) { return target.Open(waiter, "x").Acquire(ctx) })
 		AwaitWaiter(t, s, "{x}")
-		channels := append(redistest.Channels(t, s), target.channel+":{x}", target.channel+":{x}:"+payload)
+		channels := append(redistest.Channels(t, s), target.Channel("x"), target.Channel("x")+":"+payload)
 		before := sent.N.Load()
 		const times = 20
 		for range times {
@@ -83,7 +62,7 @@ func FuzzPayloads(f *testing.F) {
 		Shut(holder)
 		for _, key := range redistest.Keys(t, s, "*") {
 			known := strings.HasPrefix(key, "redisson_unlock_latch:") || strings.HasPrefix(key, "redlatch_client:") ||
-				key == "x" && (target.name == "semaphore" || target.name == "permits")
+				slices.Contains(target.Stays("x"), key)
 			require.True(t, known, "%q is left", key)
 		}
 	})

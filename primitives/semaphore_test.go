@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -109,15 +110,15 @@ func TestSemaphoresRejectInvalidArguments(t *testing.T) {
 		{"lease of 0", acquire(primitives.WithLease(0))},
 		{"wait below 0", acquire(primitives.WithWait(-1))},
 	}
-	for _, kind := range BothSemaphores {
+	for _, kind := range kinds.Pools() {
 		s := redistest.Miniredis(t)
-		sem := kind.Open(NewClient(t, s.Client(t)), "n")
+		sem := kind.OpenPool(NewClient(t, s.Client(t)), "n")
 		for _, row := range rows {
 			t.Run(kind.Name+"/"+row.name, func(t *testing.T) {
 				require.ErrorIs(t, row.do(t.Context(), sem), primitives.ErrInvalid)
 			})
 		}
-		require.ErrorIs(t, ErrOf(kind.Open(NewClient(t, s.Client(t)), "").Acquire(t.Context())), primitives.ErrInvalid)
+		require.ErrorIs(t, ErrOf(kind.OpenPool(NewClient(t, s.Client(t)), "").Acquire(t.Context())), primitives.ErrInvalid)
 		require.Zero(t, redistest.Commands(t, s).Total(), "no command is sent")
 	}
 }
@@ -188,11 +189,11 @@ func TestSemaphoresLeaveKeysOfOtherTypes(t *testing.T) {
 
 // TestSemaphoreAcquiresNoPermits acquires 0 permits.
 func TestSemaphoreAcquiresNoPermits(t *testing.T) {
-	for _, kind := range BothSemaphores {
+	for _, kind := range kinds.Pools() {
 		t.Run(kind.Name, func(t *testing.T) {
 			s := redistest.Miniredis(t)
 			c := NewClient(t, s.Client(t))
-			sem := kind.Open(c, "n")
+			sem := kind.OpenPool(c, "n")
 			hold := Acquire(t, t.Context(), sem, primitives.WithPermits(0))
 			require.Empty(t, hold.ID())
 			RequireLive(t, hold.Context())
@@ -418,14 +419,14 @@ func TestSemaphoresInACluster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t)
 	c := NewClient(t, cluster.ClusterClient(t))
-	for _, kind := range BothSemaphores {
+	for _, kind := range kinds.Pools() {
 		t.Run(kind.Name, func(t *testing.T) {
 			ctx := t.Context()
 			for _, name := range []string{"{}x", "a{b", "a}b"} {
-				require.ErrorIs(t, ErrOf(kind.Open(c, name).Init(ctx, 1)), primitives.ErrInvalid, name)
+				require.ErrorIs(t, ErrOf(kind.OpenPool(c, name).Init(ctx, 1)), primitives.ErrInvalid, name)
 			}
 			for _, name := range []string{redistest.Name(t), "{" + redistest.Name(t) + "}b"} {
-				sem := kind.Open(c, name)
+				sem := kind.OpenPool(c, name)
 				InitPool(t, sem, 2)
 				hold := Acquire(t, ctx, sem, primitives.WithPermits(2))
 				waiting := Start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })

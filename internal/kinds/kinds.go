@@ -60,7 +60,9 @@ type Kind struct {
 var all = []Kind{
 	{
 		Name: "lock", Leased: true, Cohorts: true, channel: "redisson_lock__channel",
-		open: func(c *primitives.Client, name string, opts ...primitives.Option) Handle { return c.Lock(name, opts...) },
+		open: func(c *primitives.Client, name string, opts ...primitives.Option) Handle {
+			return c.Lock(name, opts...)
+		},
 	},
 	{
 		Name: "fair", Leased: true, channel: "redisson_lock__channel",
@@ -133,8 +135,8 @@ func Joints() []Kind { return Select(Kind.Joint) }
 // Pools returns both semaphores.
 func Pools() []Kind { return Select(func(k Kind) bool { return k.Pool }) }
 
-// Leased returns the kinds whose holds end unless they are renewed.
-func Leased() []Kind { return Select(func(k Kind) bool { return k.Leased }) }
+// Leased returns the kinds with one name whose holds end unless they are renewed.
+func Leased() []Kind { return Select(Kind.named, func(k Kind) bool { return k.Leased }) }
 
 // Cohorts returns the kinds of locks that WithCohort and WithLinger concern.
 func Cohorts() []Kind { return Select(func(k Kind) bool { return k.Cohorts }) }
@@ -184,6 +186,11 @@ func (k Kind) Lock(c *primitives.Client, name string, opts ...primitives.Option)
 	return k.Open(c, name, opts...).(*primitives.Lock)
 }
 
+// OpenPool makes a handle of a semaphore.
+func (k Kind) OpenPool(c *primitives.Client, name string, opts ...primitives.Option) Pool {
+	return k.Open(c, name, opts...).(Pool)
+}
+
 // Takeable makes a handle of a kind with leases.
 func (k Kind) Takeable(c *primitives.Client, name string, opts ...primitives.Option) Takeable {
 	return k.Open(c, name, opts...).(Takeable)
@@ -225,6 +232,14 @@ func Members(c *primitives.Client, name string, n int) (list []*primitives.Lock)
 
 // Member returns the name of a member of a joint lock.
 func Member(name string, i int) string { return fmt.Sprintf("%s-%d", name, i) }
+
+// MemberNames returns the names of the members of a joint lock that is on one client.
+func (k Kind) MemberNames(name string) (list []string) {
+	for i := range k.members {
+		list = append(list, Member(name, i))
+	}
+	return list
+}
 
 // Stays returns the keys that stay when nobody holds it.
 func (k Kind) Stays(name string) []string {

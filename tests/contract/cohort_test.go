@@ -12,32 +12,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// cohortLocks are the locks that cohorts concern.
-var cohortLocks = map[string]func(c *primitives.Client, name string, opts ...primitives.Option) *primitives.Lock{
-	"lock":   (*primitives.Client).Lock,
-	"fenced": (*primitives.Client).FencedLock,
-	"writer": func(c *primitives.Client, name string, opts ...primitives.Option) *primitives.Lock {
-		return c.RWLock(name, opts...).Writer()
-	},
-}
-
-// eachCohortLock runs f for each kind of lock on each server.
-func eachCohortLock(t *testing.T, f func(t *testing.T, s *redistest.Server, kind string)) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for kind := range cohortLocks {
-			t.Run(kind, func(t *testing.T) { f(t, s, kind) })
-		}
-	})
-}
-
 // Goroutines of two clients work on one lock. At most one is inside, tokens rise, most releases send nothing,
 // and nothing is left.
 func TestC24CohortsExcludeEachOther(t *testing.T) {
-	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		const clients, goroutines, sections = 2, 8, 50
 		name := redistest.Name(t)
 		var inside atomic.Int32
@@ -45,7 +28,7 @@ func TestC24CohortsExcludeEachOther(t *testing.T) {
 		var wg sync.WaitGroup
 		before := redistest.Commands(t, s)
 		for range clients {
-			l := cohortLocks[kind](NewClient(t, s.Client(t)), name, primitives.WithCohort(20*time.Millisecond))
+			l := kind.Lock(NewClient(t, s.Client(t)), name, primitives.WithCohort(20*time.Millisecond))
 			for range goroutines {
 				wg.Go(func() {
 					for range sections {
@@ -54,7 +37,7 @@ func TestC24CohortsExcludeEachOther(t *testing.T) {
 							return
 						}
 						assert.EqualValues(t, 1, inside.Add(1), "somebody else holds")
-						if kind == "fenced" {
+						if kind.Name == "fenced" {
 							assert.Greater(t, hold.Token(), token)
 						} else {
 							assert.Zero(t, hold.Token())
@@ -77,10 +60,10 @@ func TestC24CohortsExcludeEachOther(t *testing.T) {
 // One client's goroutines would keep the lock for ever. Another client gets it when the cohort's time is over.
 func TestC24OtherClientsGoFirstWhenTheTimeIsOver(t *testing.T) {
 	t.Parallel()
-	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		name := redistest.Name(t)
-		busy := cohortLocks[kind](NewClient(t, s.Client(t)), name, primitives.WithCohort(100*time.Millisecond))
-		other := cohortLocks[kind](NewClient(t, s.Client(t)), name)
+		busy := kind.Lock(NewClient(t, s.Client(t)), name, primitives.WithCohort(100*time.Millisecond))
+		other := kind.Lock(NewClient(t, s.Client(t)), name)
 		keepBusy(t, busy)
 		for range 3 {
 			began := time.Now()
@@ -122,13 +105,13 @@ func passOn(t *testing.T, c *primitives.Client, l *primitives.Lock) (*primitives
 // waiters begin anew.
 func TestC24LossEndsTheCohort(t *testing.T) {
 	t.Parallel()
-	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		name := redistest.Name(t)
 		c := NewClient(t, s.Client(t))
-		l := cohortLocks[kind](c, name, primitives.WithCohort(time.Minute))
+		l := kind.Lock(c, name, primitives.WithCohort(time.Minute))
 		member, waiter := passOn(t, c, l)
 
-		forced, err := cohortLocks[kind](NewClient(t, s.Client(t)), name).ForceRelease(t.Context())
+		forced, err := kind.Lock(NewClient(t, s.Client(t)), name).ForceRelease(t.Context())
 		require.NoError(t, err)
 		require.True(t, forced)
 		require.ErrorIs(t, member.Check(t.Context()), primitives.ErrLost)
@@ -232,11 +215,11 @@ func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
 // Waiters give up at random times. Whatever was passed on to them is passed on again, or freed.
 func TestC24CancelledWaitersLeaveNothing(t *testing.T) {
 	t.Parallel()
-	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		measured := redistest.Bar(t, s, 4)
 		name := redistest.Name(t)
 		c := NewClient(t, s.Client(t))
-		l := cohortLocks[kind](c, name, primitives.WithCohort(10*time.Millisecond))
+		l := kind.Lock(c, name, primitives.WithCohort(10*time.Millisecond))
 		each := redistest.Sized(s, 40, 100_000/8)
 		var inside atomic.Int32
 		var wg sync.WaitGroup

@@ -14,39 +14,32 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
 // conformKind is one kind of lock that Redisson has.
 type conformKind struct {
-	name         string
-	open         func(c *primitives.Client, key string) *primitives.Lock
-	rival        func(c *primitives.Client, key string) *primitives.Lock // the lock that it excludes; nil: itself
-	keeps        func(key string) []string                               // keys that stay when it is free
-	nonReentrant bool                                                    // a nested acquisition gives ErrDeadlock
+	kinds.Kind
+	opts         []primitives.Option
+	nonReentrant bool // a nested acquisition gives ErrDeadlock
 }
 
-// writerOf returns the write lock of key.
-func writerOf(c *primitives.Client, key string) *primitives.Lock { return c.RWLock(key).Writer() }
+func (k conformKind) open(c *primitives.Client, key string) *primitives.Lock {
+	return k.Lock(c, key, k.opts...)
+}
 
-var conformKinds = []conformKind{
-	{name: "lock", open: func(c *primitives.Client, key string) *primitives.Lock { return c.Lock(key) }},
-	{name: "spin", open: func(c *primitives.Client, key string) *primitives.Lock {
-		return c.Lock(key, primitives.WithPolling(2*time.Millisecond, 50*time.Millisecond))
-	}},
-	{name: "non-reentrant", nonReentrant: true, open: func(c *primitives.Client, key string) *primitives.Lock {
-		return c.Lock(key, primitives.WithNonReentrant())
-	}},
-	{name: "fair", open: func(c *primitives.Client, key string) *primitives.Lock { return c.FairLock(key) }},
-	{
-		name: "fenced", open: func(c *primitives.Client, key string) *primitives.Lock { return c.FencedLock(key) },
-		keeps: func(key string) []string { return []string{"redisson_lock_token:{" + key + "}"} },
-	},
-	{name: "read", rival: writerOf, open: func(c *primitives.Client, key string) *primitives.Lock {
-		return c.RWLock(key).Reader()
-	}},
-	{name: "write", open: writerOf},
+// conformKinds has a row for each kind of lock, and one for each other lock that Redisson has.
+func conformKinds() (rows []conformKind) {
+	for _, k := range kinds.Locks() {
+		rows = append(rows, conformKind{Kind: k})
+	}
+	spin := conformKind{Kind: kinds.Of("lock")}
+	spin.Name, spin.opts = "spin", []primitives.Option{primitives.WithPolling(2*time.Millisecond, 50*time.Millisecond)}
+	once := conformKind{Kind: kinds.Of("lock"), nonReentrant: true}
+	once.Name, once.opts = "non-reentrant", []primitives.Option{primitives.WithNonReentrant()}
+	return append(rows, spin, once)
 }
 
 // conformCase is the input of one behaviour.
@@ -66,8 +59,8 @@ func onKind(t *testing.T, s *redistest.Server, kind conformKind) *conformCase {
 	x := &conformCase{conformKind: kind, s: s, key: Permitted + redistest.Name(t) + ".", heard: &Recorder{}}
 	x.farClient = NewClient(t, s.Client(t), x.heard.Option())
 	x.l, x.far = kind.open(NewClient(t, s.Client(t)), x.key), kind.open(x.farClient, x.key)
-	if x.excludes = x.far; kind.rival != nil {
-		x.excludes = kind.rival(x.farClient, x.key)
+	if x.excludes = x.far; kind.Shared {
+		x.excludes = kind.Rival(x.farClient, x.key).(*primitives.Lock)
 	}
 	return x
 }
@@ -116,19 +109,15 @@ func TestConformanceLocks(t *testing.T) {
 		{"a failed try leaves nothing behind", failedTryLeavesNothing},
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, kind := range conformKinds {
-			t.Run(kind.name, func(t *testing.T) {
+		for _, kind := range conformKinds() {
+			t.Run(kind.Name, func(t *testing.T) {
 				t.Parallel()
 				for _, b := range behaviours {
 					t.Run(b.name, func(t *testing.T) {
 						t.Parallel()
 						x := onKind(t, s, kind)
 						b.test(t, x)
-						var keeps []string
-						if kind.keeps != nil {
-							keeps = kind.keeps(x.key)
-						}
-						RequireClean(t, s, x.key, keeps...)
+						RequireClean(t, s, x.key, kind.Stays(x.key)...)
 					})
 				}
 			})
@@ -831,7 +820,7 @@ func TestConformanceMulti(t *testing.T) {
 	t.Run("one of many tries succeeds", func(t *testing.T) {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			key := redistest.Name(t)
-			l := primitives.NewMultiLock(Members(NewClient(t, s.Client(t)), key, 3))
+			l := primitives.NewMultiLock(kinds.Members(NewClient(t, s.Client(t)), key, 3))
 			var tries []<-chan Result
 			for range 10 {
 				tries = append(tries, Start(func() (*primitives.Hold, error) { return l.TryAcquire(t.Context()) }))
@@ -882,7 +871,7 @@ func TestConformanceRedOfSeven(t *testing.T) {
 	servers := []*redistest.Server{redistest.Miniredis(t), redistest.Miniredis(t)}
 	var locks []*primitives.Lock
 	for i, c := range []*primitives.Client{NewClient(t, servers[0].Client(t)), NewClient(t, servers[1].Client(t))} {
-		locks = append(locks, Members(c, "r"+strconv.Itoa(i), 2+3*i)...)
+		locks = append(locks, kinds.Members(c, "r"+strconv.Itoa(i), 2+3*i)...)
 	}
 	l, n := primitives.NewRedLock(locks, primitives.WithLease(10*time.Second)), 0
 	var wg sync.WaitGroup

@@ -1,7 +1,6 @@
 package contract
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,97 +12,58 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// mutexRow is one row of the contract's table.
+// mutexRow is a kind that one caller may hold at a time, and a way to use it.
 type mutexRow struct {
-	name string
+	kinds.Kind
 	// open returns a handle on one client and key. By default it waits without a limit and its
 	// holds are renewed. A key may be opened many times; all handles of one key exclude each other,
 	// on the same client and on others.
 	open func(t testing.TB, c *primitives.Client, key string) Acquirer
 
-	nests   bool          // Acquire with a hold's context nests (C3)
-	leases  bool          // WithLease ends a hold's context (C13)
-	ids     bool          // Hold.ID is "<client id>:<n>" (C1)
-	noHolds bool          // for Locker, whose Release and Context report neither ErrReleased nor loss
-	poll    time.Duration // the longest polling interval; 0: waiters subscribe
-	lease   time.Duration // a short lease that a busy machine can keep; 0: 2 s
-	// keeps returns the keys that stay when nobody holds the mutex, such as a pool; nil: none.
-	keeps func(key string) []string
+	nests bool          // Acquire with a hold's context nests (C3)
+	ids   bool          // Hold.ID is "<client id>:<n>" (C1)
+	holds bool          // Release and Context report ErrReleased and loss; a Locker's do not
+	poll  time.Duration // the longest polling interval; 0: waiters subscribe
+	lease time.Duration // a short lease that a busy machine can keep
 }
 
-// itself is the keeps function of a primitive whose key is a pool.
-func itself(key string) []string { return []string{key} }
-
-var mutexRows = []mutexRow{
-	{
-		name: "lock", nests: true, leases: true, ids: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.Lock(key)) },
-	},
-	{
-		name: "polling lock", nests: true, leases: true, ids: true, poll: 20 * time.Millisecond,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
-			return Acts(c.Lock(key, primitives.WithPolling(2*time.Millisecond, 20*time.Millisecond)))
-		},
-	},
-	{
-		name: "lock with owners", leases: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(owned{c.Lock(key), c.ID()}) },
-	},
-	{
-		name: "locker", noHolds: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return lockers{c.Lock(key)} },
-	},
-	{
-		name: "fair lock", nests: true, leases: true, ids: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.FairLock(key)) },
-	},
-	{
-		name: "fenced lock", nests: true, leases: true, ids: true,
-		open:  func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.FencedLock(key)) },
-		keeps: func(key string) []string { return []string{"redisson_lock_token:{" + key + "}"} },
-	},
-	{
-		name: "multi of 2", nests: true, leases: true, ids: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
-			return Acts(primitives.NewMultiLock(Members(c, key, 2)))
-		},
-	},
-	{
-		name: "red of 3", nests: true, leases: true, ids: true,
-		lease: 4 * time.Second, // a member has a tenth of the lease to answer
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
-			return Acts(primitives.NewRedLock(Members(c, key, 3)))
-		},
-	},
-	{
-		name: "stripe", nests: true, leases: true, ids: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
-			return Acts(c.Striped(key, 4).Lock("x"))
-		},
-	},
-	{
-		name: "writer", nests: true, leases: true, ids: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.RWLock(key).Writer()) },
-	},
-	{
-		name: "semaphore of 1", keeps: itself,
-		open: func(t testing.TB, c *primitives.Client, key string) Acquirer { return Acts(OfOne(t, c.Semaphore(key))) },
-	},
-	{
-		name: "permit of 1", leases: true, keeps: itself,
-		open: func(t testing.TB, c *primitives.Client, key string) Acquirer {
-			return Acts(OfOne(t, c.PermitExpirableSemaphore(key)))
-		},
-	},
+// mutexRows has a row for each kind, and one for each other way to use a lock.
+func mutexRows() (rows []mutexRow) {
+	for _, k := range append(kinds.Mutexes(), kinds.Joints()...) {
+		row := mutexRow{Kind: k, nests: !k.Pool, ids: !k.Pool, holds: true, lease: 2 * time.Second}
+		if k.Name == "red" {
+			row.lease = 4 * time.Second // a member has a tenth of the lease to answer
+		}
+		row.open = func(t testing.TB, c *primitives.Client, key string) Acquirer { return Acts(k.One(t, c, key)) }
+		rows = append(rows, row)
+	}
+	used := func(name string, open func(c *primitives.Client, key string) Acquirer) *mutexRow {
+		row := mutexRow{Kind: kinds.Of("lock"), holds: true, lease: 2 * time.Second}
+		row.Name = name
+		row.open = func(_ testing.TB, c *primitives.Client, key string) Acquirer { return open(c, key) }
+		rows = append(rows, row)
+		return &rows[len(rows)-1]
+	}
+	polling := used("polling lock", func(c *primitives.Client, key string) Acquirer {
+		return Acts(c.Lock(key, primitives.WithPolling(2*time.Millisecond, 20*time.Millisecond)))
+	})
+	polling.nests, polling.ids, polling.poll = true, true, 20*time.Millisecond
+	stripe := used("stripe", func(c *primitives.Client, key string) Acquirer { return Acts(c.Striped(key, 4).Lock("x")) })
+	stripe.nests, stripe.ids = true, true
+	used("lock with owners", func(c *primitives.Client, key string) Acquirer { return Acts(owned{c.Lock(key), c.ID()}) })
+	locker := used("locker", func(c *primitives.Client, key string) Acquirer { return lockers{c.Lock(key)} })
+	locker.Leased, locker.holds = false, false
+	return rows
 }
 
 // owned makes each acquisition with WithOwner and an id of its own.
 type owned struct {
-	l      *primitives.Lock
+	l      Handle
 	client string
 }
 
@@ -214,8 +174,8 @@ func TestMutexContract(t *testing.T) {
 		{"ids start with the client id", idsAreClients},
 		{"a closed client refuses", closedRefuses},
 	}
-	for _, row := range mutexRows {
-		t.Run(row.name, func(t *testing.T) {
+	for _, row := range mutexRows() {
+		t.Run(row.Name, func(t *testing.T) {
 			t.Parallel() // the clauses mostly wait
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				s = LeastRights(t, s)
@@ -225,11 +185,7 @@ func TestMutexContract(t *testing.T) {
 						// requireClean relies on.
 						m := &mutexCase{mutexRow: row, s: s, key: Permitted + redistest.Name(t) + "."}
 						clause.check(t, m)
-						var keeps []string
-						if row.keeps != nil {
-							keeps = row.keeps(m.key)
-						}
-						RequireClean(t, s, m.key, keeps...)
+						RequireClean(t, s, m.key, row.Stays(m.key)...)
 					})
 				}
 			})
@@ -382,7 +338,7 @@ func pollCovers(t *testing.T, m *mutexCase) {
 // releaseIsFinal checks that the first release works with a done context, and that the second fails
 // without a command.
 func releaseIsFinal(t *testing.T, m *mutexCase) {
-	if m.noHolds {
+	if !m.holds {
 		t.Skip("no hold to release twice")
 	}
 	p := m.s.Proxy(t)
@@ -475,12 +431,12 @@ func nests(t *testing.T, m *mutexCase) {
 // leaseEnds checks that the loss of an expired lease is reported before a waiter acquires. The
 // safety margin of busy keeps that order on a slow machine.
 func leaseEnds(t *testing.T, m *mutexCase) {
-	if !m.leases {
+	if !m.Leased {
 		t.Skip("no leases")
 	}
 	one, other := m.on(t, Busy), m.on(t)
 	began := time.Now()
-	h, err := one.Acquire(t.Context(), primitives.WithLease(cmp.Or(m.lease, 2*time.Second)))
+	h, err := one.Acquire(t.Context(), primitives.WithLease(m.lease))
 	require.NoError(t, err)
 	got := make(chan error, 1)
 	go func() {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -27,9 +28,9 @@ func lingers(t *testing.T, s *redistest.Server, l *primitives.Lock, opts ...prim
 }
 
 func TestC24LingeringLockSendsNothing(t *testing.T) {
-	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		c := NewClient(t, s.Client(t))
-		l := cohortLocks[kind](c, redistest.Name(t), long)
+		l := kind.Lock(c, redistest.Name(t), long)
 		id := lingers(t, s, l)
 		before := redistest.Commands(t, s)
 		var last *primitives.Hold
@@ -38,7 +39,7 @@ func TestC24LingeringLockSendsNothing(t *testing.T) {
 			require.Equal(t, id, hold.ID())
 			if last != nil {
 				require.ErrorIs(t, context.Cause(last.Context()), primitives.ErrReleased)
-				if kind == "fenced" {
+				if kind.Name == "fenced" {
 					require.Equal(t, last.Token()+1, hold.Token())
 				}
 			}
@@ -49,7 +50,7 @@ func TestC24LingeringLockSendsNothing(t *testing.T) {
 		}
 		sent := redistest.Commands(t, s).Since(before)
 		assert.Zero(t, sent["evalsha"]+sent["eval"], "%v", sent)
-		_, err := cohortLocks[kind](NewClient(t, s.Client(t)), l.Name()).TryAcquire(t.Context())
+		_, err := kind.Lock(NewClient(t, s.Client(t)), l.Name()).TryAcquire(t.Context())
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 
 		require.NoError(t, c.Close(t.Context()))
@@ -62,7 +63,7 @@ func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		own   bool // the rival is of the same client
-		rival func(kind string, c *primitives.Client, name string) *primitives.Lock
+		rival func(kind kinds.Kind, c *primitives.Client, name string) *primitives.Lock
 		opts  []primitives.Option
 		only  string
 	}{
@@ -70,25 +71,25 @@ func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 		{name: "another client that polls", rival: rivalOf, opts: polls},
 		{name: "another client with WithOwner", rival: rivalOf, opts: []primitives.Option{primitives.WithOwner("me")}},
 		{name: "the same client, without linger", own: true, rival: rivalOf},
-		{name: "a reader", only: "writer", rival: func(_ string, c *primitives.Client, name string) *primitives.Lock {
+		{name: "a reader", only: "writer", rival: func(_ kinds.Kind, c *primitives.Client, name string) *primitives.Lock {
 			return c.RWLock(name).Reader()
 		}},
 		{name: "a reader of the same client", own: true, only: "writer", rival: func(
-			_ string, c *primitives.Client, name string,
+			_ kinds.Kind, c *primitives.Client, name string,
 		) *primitives.Lock {
 			return c.RWLock(name).Reader()
 		}},
-		{name: "a joint lock", rival: func(kind string, c *primitives.Client, name string) *primitives.Lock {
+		{name: "a joint lock", rival: func(kind kinds.Kind, c *primitives.Client, name string) *primitives.Lock {
 			return primitives.NewMultiLock([]*primitives.Lock{rivalOf(kind, c, name), c.Lock(name + "-2")})
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
-				if tt.only != "" && tt.only != kind {
+			EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+				if tt.only != "" && tt.only != kind.Name {
 					return
 				}
 				c := NewClient(t, s.Client(t))
-				l := cohortLocks[kind](c, redistest.Name(t), long)
+				l := kind.Lock(c, redistest.Name(t), long)
 				lingers(t, s, l)
 				other := c
 				if !tt.own {
@@ -105,8 +106,8 @@ func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 	}
 }
 
-func rivalOf(kind string, c *primitives.Client, name string) *primitives.Lock {
-	return cohortLocks[kind](c, name)
+func rivalOf(kind kinds.Kind, c *primitives.Client, name string) *primitives.Lock {
+	return kind.Lock(c, name)
 }
 
 // Redisson cannot ask. It hears the message when the time is over.

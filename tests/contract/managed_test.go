@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -79,33 +80,18 @@ func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) {
 	name := redistest.Name(t)
 	var renewed []*primitives.Hold
 	var handOver []func()
-	add := func(kind string, leased bool, of func(c *primitives.Client, name string) Handle) {
-		hold := Acquire(t, t.Context(), of(first, name+kind))
-		if leased {
+	for _, k := range kinds.Mutexes() {
+		hold := Acquire(t, t.Context(), k.One(t, first, name+k.Name))
+		if k.Leased {
 			renewed = append(renewed, hold)
 		}
-		waiting := Start(func() (*primitives.Hold, error) {
-			return of(second, name+kind).Acquire(t.Context())
-		})
-		AwaitWaiter(t, s, name+kind)
+		waiting := Start(func() (*primitives.Hold, error) { return k.Open(second, name+k.Name).Acquire(t.Context()) })
+		AwaitWaiter(t, s, name+k.Name)
 		handOver = append(handOver, func() {
 			Release(t, hold)
 			Release(t, AwaitHold(t, waiting))
 		})
 	}
-	add("lock", true, func(c *primitives.Client, name string) Handle { return c.Lock(name) })
-	add("fair", true, func(c *primitives.Client, name string) Handle { return c.FairLock(name) })
-	add("writer", true, func(c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() })
-	add("semaphore", false, func(c *primitives.Client, name string) Handle {
-		_, err := c.Semaphore(name).Init(t.Context(), 1)
-		require.NoError(t, err)
-		return c.Semaphore(name)
-	})
-	add("permits", true, func(c *primitives.Client, name string) Handle {
-		_, err := c.PermitExpirableSemaphore(name).Init(t.Context(), 1)
-		require.NoError(t, err)
-		return c.PermitExpirableSemaphore(name)
-	})
 	AwaitRenewal(t, 1, renewed...)
 	for _, f := range handOver {
 		f()

@@ -11,25 +11,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// minHoldKind is a kind of primitive that WithMinHold concerns. A rival is a handle that the hold excludes.
+// minHoldKind is a kind, and how its holder acquires.
 type minHoldKind struct {
-	open  func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle
-	rival func(c *primitives.Client, key string) Handle // nil: open
-	// parts are the handles whose holders and TTLs Redis knows; nil: open itself.
-	parts func(c *primitives.Client, key string) []informed
+	kinds.Kind
+	rival func(c *primitives.Client, key string, opts ...primitives.Option) Handle
 	opts  []primitives.Option // for each acquisition of the holder
-	polls bool                // waiters do not look when a lease ends
 }
 
-// takeableHandle is a handle whose holds have ids.
-type takeableHandle interface {
-	Handle
-	takeable
+// polls reports whether waiters do not look when a lease ends.
+func (k minHoldKind) polls() bool { return k.Name == "red" }
+
+// open makes a handle.
+func (k minHoldKind) open(c *primitives.Client, key string, opts ...primitives.Option) kinds.Takeable {
+	return k.Takeable(c, key, opts...)
 }
 
 // informed is a handle that can say who holds it.
@@ -37,22 +37,15 @@ type informed interface {
 	Info(ctx context.Context) (primitives.Info, error)
 }
 
-// asRival returns another client's handle.
-func (k minHoldKind) asRival(c *primitives.Client, key string) Handle {
-	if k.rival != nil {
-		return k.rival(c, key)
-	}
-	return k.open(c, key)
-}
-
 // holders returns the holders of each part.
 func (k minHoldKind) holders(t testing.TB, c *primitives.Client, key string) (list [][]primitives.Holder) {
 	t.Helper()
-	parts := []informed{}
-	if k.parts != nil {
-		parts = k.parts(c, key)
-	} else {
-		parts = append(parts, k.open(c, key).(informed))
+	parts := []informed{k.open(c, key).(informed)}
+	if k.Joint() {
+		parts = nil
+		for _, key := range k.keys(key) {
+			parts = append(parts, c.Lock(key))
+		}
 	}
 	for _, part := range parts {
 		info, err := part.Info(t.Context())
@@ -80,10 +73,10 @@ func (k minHoldKind) requireRest(
 
 // keys returns the key of each part.
 func (k minHoldKind) keys(key string) []string {
-	if k.parts == nil {
+	if !k.Joint() {
 		return []string{key}
 	}
-	return []string{key + "-0", key + "-1", key + "-2"}
+	return k.MemberNames(key)
 }
 
 // scriptOn matches the commands that run scripts on a key.
@@ -102,72 +95,34 @@ func (k minHoldKind) isFree(t testing.TB, c *primitives.Client, key string) bool
 	return true
 }
 
-func minHoldKinds() map[string]minHoldKind {
-	joined := func(join Join, polls bool) minHoldKind {
-		return minHoldKind{
-			polls: polls,
-			open: func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
-				return join(Members(c, key, 3), opts...)
-			},
-			parts: func(c *primitives.Client, key string) (list []informed) {
-				for _, member := range Members(c, key, 3) {
-					list = append(list, member)
-				}
-				return list
-			},
-		}
+// minHoldKinds has a row for each kind with leases, one more for each kind of lock with an owner, and one for
+// readers that wait for a writer.
+func minHoldKinds() (rows []minHoldKind) {
+	for _, k := range append(kinds.Leased(), kinds.Joints()...) {
+		rows = append(rows, minHoldKind{Kind: k, rival: k.Rival})
 	}
-	lock := func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
-		return c.Lock(key, opts...)
+	for _, k := range kinds.Locks() {
+		k.Name += " of an owner"
+		owner := []primitives.Option{primitives.WithOwner(JavaThread)}
+		rows = append(rows, minHoldKind{Kind: k, rival: k.Rival, opts: owner})
 	}
-	fair := func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
-		return c.FairLock(key, opts...)
-	}
-	reader := func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
-		return c.RWLock(key, opts...).Reader()
-	}
-	writer := func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
-		return c.RWLock(key, opts...).Writer()
-	}
-	owner := []primitives.Option{primitives.WithOwner(JavaThread)}
-	write := func(c *primitives.Client, key string) Handle { return c.RWLock(key).Writer() }
-	return map[string]minHoldKind{
-		"lock":               {open: lock},
-		"lock of an owner":   {open: lock, opts: owner},
-		"fair":               {open: fair},
-		"fair of an owner":   {open: fair, opts: owner},
-		"reader":             {open: reader, rival: write},
-		"reader of an owner": {open: reader, rival: write, opts: owner},
-		"writer":             {open: writer},
-		"writer of an owner": {open: writer, opts: owner},
-		"writer and readers": {open: writer, rival: func(c *primitives.Client, key string) Handle {
-			return c.RWLock(key).Reader()
-		}},
-		"fenced": {open: func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
-			return c.FencedLock(key, opts...)
-		}},
-		"permits": {open: func(c *primitives.Client, key string, opts ...primitives.Option) takeableHandle {
-			return c.PermitExpirableSemaphore(key, opts...)
-		}},
-		"multi": joined(primitives.NewMultiLock, false),
-		"red":   joined(primitives.NewRedLock, true),
-	}
+	reads := minHoldKind{Kind: kinds.Of("writer"), rival: kinds.Of("reader").Open}
+	reads.Name = "writer and readers"
+	return append(rows, reads)
 }
 
 // eachMinHoldKind runs f for each kind on each server.
 func eachMinHoldKind(t *testing.T, f func(t *testing.T, k minHoldKind, s *redistest.Server, key string)) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for name, k := range minHoldKinds() {
-			if s.Mini() != nil && !redistest.Full() && (k.opts != nil || k.parts != nil || k.rival != nil) {
+		for i, k := range minHoldKinds() {
+			if s.Mini() != nil && !redistest.Full() && (i >= len(kinds.Leased()) || k.Shared) {
 				continue // their scripts run on the real server
 			}
-			t.Run(name, func(t *testing.T) {
+			t.Run(k.Name, func(t *testing.T) {
 				t.Parallel()
 				key := redistest.Name(t) + "."
-				if name == "permits" {
-					InitPool(t, NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), 1)
-				}
+				k.One(t, NewClient(t, s.Client(t)), key)
 				f(t, k, s, key)
 			})
 		}
@@ -190,8 +145,8 @@ func TestC28ReleaseWithinTheMinimumLeavesTheLockTaken(t *testing.T) {
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		heard := &Recorder{}
 		c, other := NewClient(t, s.Client(t), heard.Option()), NewClient(t, s.Client(t))
-		l, rival := k.open(c, key, primitives.WithMinHold(d)), k.asRival(other, key)
-		local := k.asRival(c, key) // waits at the client that holds, and would get the lock by a hand-off
+		l, rival := k.open(c, key, primitives.WithMinHold(d)), k.rival(other, key)
+		local := k.rival(c, key) // waits at the client that holds, and would get the lock by a hand-off
 		began := time.Now()
 		hold := Acquire(t, t.Context(), l, k.opts...)
 		waiting := Start(func() (*primitives.Hold, error) { return rival.Acquire(t.Context()) })
@@ -210,7 +165,7 @@ func TestC28ReleaseWithinTheMinimumLeavesTheLockTaken(t *testing.T) {
 
 		first, second := awaitFirst(t, waiting, waitingHere)
 		require.GreaterOrEqual(t, first.At.Sub(began), d-2*time.Millisecond, "nobody acquires before the minimum is over")
-		if !k.polls {
+		if !k.polls() {
 			require.Less(t, first.At.Sub(began), d+learnsIn(), "it waited for the rest alone, %v", rest)
 		}
 		Release(t, first.Hold)
@@ -241,7 +196,7 @@ func TestC28TheRestCanBeEnded(t *testing.T) {
 		t.Run(end.name, func(t *testing.T) {
 			eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 				_, isLock := k.open(NewClient(t, s.Client(t)), key).(*primitives.Lock)
-				if end.name == "ForceRelease" && (k.parts != nil || !isLock) {
+				if end.name == "ForceRelease" && (k.Joint() || !isLock) {
 					t.Skip("this kind has no ForceRelease")
 				}
 				c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
@@ -250,7 +205,7 @@ func TestC28TheRestCanBeEnded(t *testing.T) {
 				k.requireRest(t, other, key, hold.ID(), time.Hour)
 				require.NoError(t, c.Close(t.Context()))
 				require.NoError(t, end.take(t.Context(), k.open(other, key), hold.ID()))
-				Release(t, Acquire(t, t.Context(), k.asRival(other, key), primitives.WithWait(0)))
+				Release(t, Acquire(t, t.Context(), k.rival(other, key), primitives.WithWait(0)))
 				require.True(t, k.isFree(t, other, key))
 			})
 		})
@@ -280,7 +235,7 @@ func TestC28TheMinimumOutlivesTheLease(t *testing.T) {
 		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
 		time.Sleep(20 * time.Millisecond) // a release in the background
 		k.requireRest(t, other, key, hold.ID(), d)
-		require.ErrorIs(t, ErrOf(k.asRival(other, key).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		require.ErrorIs(t, ErrOf(k.rival(other, key).TryAcquire(t.Context())), primitives.ErrNotAcquired)
 	})
 }
 
@@ -373,10 +328,10 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 // A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.
 func TestC28NoCohort(t *testing.T) {
 	t.Parallel()
-	eachCohortLock(t, func(t *testing.T, s *redistest.Server, kind string) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		const d = 200 * time.Millisecond
 		c := NewClient(t, s.Client(t))
-		l := cohortLocks[kind](c, redistest.Name(t), primitives.WithCohort(time.Minute), primitives.WithMinHold(d))
+		l := kind.Lock(c, redistest.Name(t), primitives.WithCohort(time.Minute), primitives.WithMinHold(d))
 		began := time.Now()
 		hold := Acquire(t, t.Context(), l)
 		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
@@ -469,7 +424,7 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 				}
 			}
 		}
-		next := AwaitHold(t, Start(func() (*primitives.Hold, error) { return k.asRival(other, key).Acquire(t.Context()) }))
+		next := AwaitHold(t, Start(func() (*primitives.Hold, error) { return k.rival(other, key).Acquire(t.Context()) }))
 		for range 3 {
 			repeat()
 			require.NoError(t, next.Check(t.Context()))
@@ -512,12 +467,10 @@ func TestC28ReleaseOnAFullRedis(t *testing.T) {
 	s := redistest.Fresh(t)
 	c := NewClient(t, s.Client(t))
 	rdb := s.Client(t)
-	for name, k := range minHoldKinds() {
-		t.Run(name, func(t *testing.T) {
+	for _, k := range minHoldKinds() {
+		t.Run(k.Name, func(t *testing.T) {
 			key := redistest.Name(t) + "."
-			if name == "permits" {
-				InitPool(t, c.PermitExpirableSemaphore(key), 1)
-			}
+			k.One(t, c, key)
 			hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(20*time.Second)), k.opts...)
 			require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
 			defer rdb.ConfigSet(t.Context(), "maxmemory", "0")
@@ -551,7 +504,7 @@ func TestC28AFailedJointAttemptLeavesNothing(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				key := redistest.Name(t)
 				c := NewClient(t, s.Client(t))
-				locks := Members(c, key, 3)
+				locks := kinds.Members(c, key, 3)
 				for _, l := range locks[1:] {
 					Acquire(t, t.Context(), l)
 				}

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -19,7 +19,7 @@ import (
 type ownerCase struct {
 	s    *redistest.Server
 	name string
-	open func(c *primitives.Client, name string) *primitives.Lock
+	open func(c *primitives.Client, name string, opts ...primitives.Option) *primitives.Lock
 	p    *redistest.Proxy
 	l    *primitives.Lock // on a client that is connected by p
 }
@@ -27,10 +27,10 @@ type ownerCase struct {
 // eachOwnerKind runs f for each kind of lock, on both servers.
 func eachOwnerKind(t *testing.T, f func(t *testing.T, x *ownerCase)) {
 	t.Parallel()
-	for _, kind := range slices.Sorted(maps.Keys(LockKinds)) {
-		t.Run(kind, func(t *testing.T) {
+	for _, kind := range kinds.Locks() {
+		t.Run(kind.Name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				x := &ownerCase{s: s, name: redistest.Name(t), open: LockKinds[kind], p: s.Proxy(t)}
+				x := &ownerCase{s: s, name: redistest.Name(t), open: kind.Lock, p: s.Proxy(t)}
 				x.l = x.open(NewClient(t, x.p.Client(t, Quick)), x.name)
 				f(t, x)
 			})

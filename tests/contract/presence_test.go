@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -34,13 +35,8 @@ func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		base := redistest.Name(t)
 		holding, other := NewClient(t, s.Client(t), primitives.WithClientName("worker 7")), NewClient(t, s.Client(t))
-		for name, open := range map[string]func(c *primitives.Client, name string) *primitives.Lock{
-			"lock":   func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) },
-			"fair":   func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) },
-			"fenced": func(c *primitives.Client, name string) *primitives.Lock { return c.FencedLock(name) },
-			"reader": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() },
-			"writer": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() },
-		} {
+		for _, kind := range kinds.Locks() {
+			name, open := kind.Name, kind.Lock
 			hold := Acquire(t, t.Context(), open(holding, base+name))
 			awaitHolderOf(t, "worker 7", open(other, base+name).Info)
 			defer Release(t, hold)
@@ -51,7 +47,7 @@ func TestC25InfoAndLocksShowTheNameOfTheHoldersClient(t *testing.T) {
 			require.Equal(t, "worker 7", info.Holders[0].Client, info.Name)
 			found++
 		}
-		require.Equal(t, 5, found)
+		require.Len(t, kinds.Locks(), found)
 		pool := other.PermitExpirableSemaphore(base + "permits")
 		_, err := pool.Init(t.Context(), 3)
 		require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -21,27 +22,37 @@ import (
 // in one batch.
 func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
 	t.Parallel()
+	type keyOf struct {
+		kinds.Kind
+		key func(name string) string
+	}
+	var keys []keyOf
+	for _, kind := range kinds.Leased() {
+		keys = append(keys, keyOf{kind, kind.Renewed})
+		if kind.Pool {
+			kind.Name += " without a pool"
+			keys = append(keys, keyOf{kind, func(name string) string { return name }})
+		}
+	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, kind := range RenewedKinds {
+		for _, kind := range keys {
 			t.Run(kind.Name, func(t *testing.T) {
 				t.Parallel()
 				name := redistest.Name(t)
 				c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
 				var holds []*primitives.Hold
 				for i := range 5 {
-					hold, err := kind.Acquire(t.Context(), c, name+strconv.Itoa(i))
-					require.NoError(t, err)
-					holds = append(holds, hold)
+					holds = append(holds, Acquire(t, t.Context(), kind.One(t, c, name+strconv.Itoa(i))))
 				}
 				AwaitRenewal(t, 1, holds...) // in one batch from now on
-				overwrite(t, s, kind.Key(name+"0"))
+				overwrite(t, s, kind.key(name+"0"))
 				RequireEnds(t, holds[0].Context(), primitives.ErrLost)
 				AwaitRenewal(t, 2, holds[1:]...)
 				for _, hold := range holds[1:] {
 					require.NoError(t, hold.Check(t.Context()))
 					Release(t, hold)
 				}
-				require.NoError(t, s.Client(t).Del(t.Context(), kind.Key(name+"0")).Err())
+				require.NoError(t, s.Client(t).Del(t.Context(), kind.key(name+"0")).Err())
 			})
 		}
 	})
@@ -89,11 +100,9 @@ func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 	p := node.Proxy(t)
 	c := NewClient(t, p.Client(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
 	var holds []*primitives.Hold
-	for _, kind := range RenewedKinds[:6] {
+	for _, kind := range kinds.Leased() {
 		for i := range 4 {
-			hold, err := kind.Acquire(t.Context(), c, fmt.Sprint(kind.Name, i))
-			require.NoError(t, err)
-			holds = append(holds, hold)
+			holds = append(holds, Acquire(t, t.Context(), kind.One(t, c, fmt.Sprint(kind.Name, i))))
 		}
 	}
 	same := Acquire(t, t.Context(), c.Lock("{lock0}"))

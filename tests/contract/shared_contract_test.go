@@ -2,6 +2,7 @@ package contract
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -18,68 +20,40 @@ import (
 // holds that a clause makes of a primitive without a limit.
 const permitCount = 5
 
-// sharedRow is one row of the contract of primitives that several may hold at once.
+// sharedRow is a kind that several may hold at once, and a way to use it.
 type sharedRow struct {
-	name string
-	// open returns a handle that waits without a limit by default.
-	open func(t testing.TB, c *primitives.Client, key string) Acquirer
-	// block makes every acquisition fail or wait until free is called.
-	block func(t testing.TB, c *primitives.Client, key string) (free func())
-	// keeps returns the keys that stay when there are no holds; nil: none.
-	keeps func(key string) []string
-	// limited says that there can be no more than permitCount holds.
-	limited bool
-	// leases says that WithLease ends a hold's context.
-	leases bool
+	kinds.Kind
+	owners bool // each acquisition has an owner of its own
 }
 
-var sharedRows = []sharedRow{
-	{
-		name: "reader", leases: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer { return Acts(c.RWLock(key).Reader()) },
-		block: func(t testing.TB, c *primitives.Client, key string) func() {
-			hold := Acquire(t, context.Background(), c.RWLock(key).Writer())
-			return func() { Release(t, hold) }
-		},
-	},
-	{
-		name: "reader with owners", leases: true,
-		open: func(_ testing.TB, c *primitives.Client, key string) Acquirer {
-			return Acts(owned{c.RWLock(key).Reader(), c.ID()})
-		},
-		block: func(t testing.TB, c *primitives.Client, key string) func() {
-			hold := Acquire(t, context.Background(), c.RWLock(key).Writer())
-			return func() { Release(t, hold) }
-		},
-	},
-	{
-		name: "semaphore", limited: true, keeps: itself,
-		open: func(t testing.TB, c *primitives.Client, key string) Acquirer {
-			return Acts(ofSome(t, c.Semaphore(key)))
-		},
-		block: func(t testing.TB, c *primitives.Client, key string) func() { return takeAll(t, c.Semaphore(key)) },
-	},
-	{
-		name: "permits", limited: true, leases: true, keeps: itself,
-		open: func(t testing.TB, c *primitives.Client, key string) Acquirer {
-			return Acts(ofSome(t, c.PermitExpirableSemaphore(key)))
-		},
-		block: func(t testing.TB, c *primitives.Client, key string) func() {
-			return takeAll(t, c.PermitExpirableSemaphore(key))
-		},
-	},
+func sharedRows() (rows []sharedRow) {
+	for _, k := range kinds.Select(func(k kinds.Kind) bool { return k.Pool || k.Shared }) {
+		rows = append(rows, sharedRow{Kind: k})
+		if k.Shared {
+			k.Name += " with owners"
+			rows = append(rows, sharedRow{Kind: k, owners: true})
+		}
+	}
+	return rows
 }
 
-// ofSome gives sem its permits.
-func ofSome(t testing.TB, sem Countable) Countable {
-	InitPool(t, sem, permitCount)
-	return sem
+// open returns a handle that waits without a limit by default. A pool has permitCount permits: no more holds.
+func (r sharedRow) open(t testing.TB, c *primitives.Client, key string) Acquirer {
+	l := r.Some(t, c, key, permitCount)
+	if r.owners {
+		l = owned{l, c.ID()}
+	}
+	return Acts(l)
 }
 
-// takeAll acquires all permits of sem and returns a function that releases them.
-func takeAll(t testing.TB, sem Countable) func() {
-	hold, err := ofSome(t, sem).Acquire(context.Background(), primitives.WithPermits(permitCount))
-	require.NoError(t, err)
+// block makes every acquisition fail or wait until free is called.
+func (r sharedRow) block(t testing.TB, c *primitives.Client, key string) (free func()) {
+	var opts []primitives.Option
+	if r.Pool {
+		r.Some(t, c, key, permitCount)
+		opts = append(opts, primitives.WithPermits(permitCount))
+	}
+	hold := Acquire(t, context.Background(), r.Rival(c, key), opts...)
 	return func() { Release(t, hold) }
 }
 
@@ -119,8 +93,8 @@ func TestSharedContract(t *testing.T) {
 		{"a lost reply changes nothing", sharedLostReplies},
 		{"one lease expires without the others", sharedLeaseEnds},
 	}
-	for _, row := range sharedRows {
-		t.Run(row.name, func(t *testing.T) {
+	for _, row := range sharedRows() {
+		t.Run(row.Name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				s = LeastRights(t, s)
 				for _, clause := range clauses {
@@ -129,7 +103,7 @@ func TestSharedContract(t *testing.T) {
 						clause.check(t, m)
 						redistest.WaitFor(t, Soon, func() bool {
 							left := Leftovers(t, s, m.key)
-							return len(left) == 0 || (m.keeps != nil && len(left) == 1 && left[0] == m.keeps(m.key)[0])
+							return len(left) == 0 || slices.Equal(left, m.Stays(m.key))
 						}, "no key and no channel is left")
 					})
 				}
@@ -155,7 +129,7 @@ func (m *sharedCase) fill(t testing.TB) (holds []Holder) {
 func severalHold(t *testing.T, m *sharedCase) {
 	holds := m.fill(t)
 	h, err := m.on(t).TryAcquire(t.Context())
-	if m.limited {
+	if m.Pool {
 		require.ErrorIs(t, err, primitives.ErrNotAcquired)
 	} else {
 		require.NoError(t, err)
@@ -283,7 +257,7 @@ func sharedLostReplies(t *testing.T, m *sharedCase) {
 
 // sharedLeaseEnds checks that an expired lease ends its own hold only.
 func sharedLeaseEnds(t *testing.T, m *sharedCase) {
-	if !m.leases {
+	if !m.Leased {
 		t.Skip("no leases")
 	}
 	a := m.on(t)

@@ -12,76 +12,39 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// takeable has the methods by which another client takes a hold over.
-type takeable interface {
-	Acquire(ctx context.Context, opts ...primitives.Option) (*primitives.Hold, error)
-	Adopt(ctx context.Context, id string, opts ...primitives.Option) (*primitives.Hold, error)
-	ReleaseID(ctx context.Context, id string) error
+// takeables returns all kinds whose holds can be taken over.
+func takeables() []kinds.Kind { return append(kinds.Leased(), kinds.Joints()...) }
+
+// openOver makes a handle for a participant, who has one client per server.
+func openOver(t testing.TB, k kinds.Kind, key string, clients []*primitives.Client) kinds.Takeable {
+	if k.Pool {
+		k.One(t, clients[0], key)
+	}
+	return k.Over(clients, key).(kinds.Takeable)
 }
 
-// takeableRow is one kind of lock. open makes a handle for a participant, which has one client per
-// server.
-type takeableRow struct {
-	name    string
-	forced  bool // ForceRelease is supported
-	servers int
-	open    openTakeable
-}
-
-type openTakeable func(t testing.TB, key string, clients []*primitives.Client) takeable
-
-func takeableRows() []takeableRow {
-	lock := func(f func(c *primitives.Client, key string) *primitives.Lock) openTakeable {
-		return func(_ testing.TB, key string, c []*primitives.Client) takeable { return f(c[0], key) }
-	}
-	joint := func(join Join) openTakeable {
-		return func(_ testing.TB, key string, clients []*primitives.Client) takeable {
-			var members []*primitives.Lock
-			for i, c := range clients {
-				members = append(members, c.Lock(fmt.Sprint(key, "-", i)))
-			}
-			return join(members)
-		}
-	}
-	return []takeableRow{
-		{"lock", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock { return c.Lock(key) })},
-		{"fair", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock { return c.FairLock(key) })},
-		{"fenced", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock { return c.FencedLock(key) })},
-		{"reader", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock {
-			return c.RWLock(key).Reader()
-		})},
-		{"writer", true, 1, lock(func(c *primitives.Client, key string) *primitives.Lock {
-			return c.RWLock(key).Writer()
-		})},
-		{"multi", false, 3, joint(primitives.NewMultiLock)},
-		{"red", false, 3, joint(primitives.NewRedLock)},
-		{"permits", false, 1, func(t testing.TB, key string, c []*primitives.Client) takeable {
-			pool := c[0].PermitExpirableSemaphore(key)
-			_, err := pool.Init(context.Background(), 5)
-			require.NoError(t, err)
-			return pool
-		}},
-	}
-}
+// canForce reports whether ForceRelease is supported.
+func canForce(k kinds.Kind) bool { return !k.Pool && !k.Joint() }
 
 // takeovers are the calls that take a hold over.
 var takeovers = []struct {
 	name string
-	take func(ctx context.Context, from takeable, id string) error
+	take func(ctx context.Context, from kinds.Takeable, id string) error
 }{
-	{"ForceRelease", func(ctx context.Context, from takeable, _ string) error {
+	{"ForceRelease", func(ctx context.Context, from kinds.Takeable, _ string) error {
 		held, err := from.(*primitives.Lock).ForceRelease(ctx)
 		if err == nil && !held {
 			err = errors.New("nobody held it")
 		}
 		return err
 	}},
-	{"ReleaseID", func(ctx context.Context, from takeable, id string) error { return from.ReleaseID(ctx, id) }},
-	{"Adopt", func(ctx context.Context, from takeable, id string) error {
+	{"ReleaseID", func(ctx context.Context, from kinds.Takeable, id string) error { return from.ReleaseID(ctx, id) }},
+	{"Adopt", func(ctx context.Context, from kinds.Takeable, id string) error {
 		hold, err := from.Adopt(ctx, id)
 		if err == nil {
 			err = hold.Release(ctx)
@@ -124,23 +87,27 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 		}
 		return clients
 	}
-	for _, row := range takeableRows() {
+	for _, row := range takeables() {
+		needed := 1
+		if row.Joint() {
+			needed = 3
+		}
 		for _, takeover := range takeovers {
-			if takeover.name == "ForceRelease" && !row.forced {
+			if takeover.name == "ForceRelease" && !canForce(row) {
 				continue
 			}
 			for kind, opt := range longHolds {
-				t.Run(row.name+"/"+takeover.name+"/"+kind, func(t *testing.T) {
+				t.Run(row.Name+"/"+takeover.name+"/"+kind, func(t *testing.T) {
 					t.Parallel()
 					events := &Recorder{}
 					key := redistest.Name(t)
-					holders := participant(t, row.servers, events.Option())
+					holders := participant(t, needed, events.Option())
 					began := time.Now()
-					hold, err := row.open(t, key, holders).Acquire(t.Context(), opt)
+					hold, err := openOver(t, row, key, holders).Acquire(t.Context(), opt)
 					require.NoError(t, err)
-					awaitSubscribedHolder(t, began, holders[0], servers[:row.servers]...)
+					awaitSubscribedHolder(t, began, holders[0], servers[:needed]...)
 					RequireLive(t, hold.Context())
-					other := row.open(t, key, participant(t, row.servers))
+					other := openOver(t, row, key, participant(t, needed))
 					began = time.Now()
 					require.NoError(t, takeover.take(t.Context(), other, hold.ID()))
 					RequireEnds(t, hold.Context(), primitives.ErrLost)
@@ -160,23 +127,20 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 func TestC15ForceReleaseWithALostReplyNotifiesTheHolder(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	for _, row := range takeableRows() {
-		if !row.forced || row.servers != 1 {
-			continue
-		}
-		t.Run(row.name, func(t *testing.T) {
+	for _, row := range kinds.Locks() {
+		t.Run(row.Name, func(t *testing.T) {
 			t.Parallel()
 			key, p := redistest.Name(t), s.Proxy(t)
 			other := []*primitives.Client{NewClient(t, p.Client(t))}
 			force := func(key string) bool {
-				held, err := row.open(t, key, other).(*primitives.Lock).ForceRelease(t.Context())
+				held, err := openOver(t, row, key, other).(*primitives.Lock).ForceRelease(t.Context())
 				require.NoError(t, err)
 				return held
 			}
 			require.False(t, force(key+"other")) // loads the script
 			holder := NewClient(t, s.Client(t))
 			began := time.Now()
-			hold, err := row.open(t, key, []*primitives.Client{holder}).Acquire(t.Context(), primitives.WithLease(time.Minute))
+			hold, err := openOver(t, row, key, []*primitives.Client{holder}).Acquire(t.Context(), primitives.WithLease(time.Minute))
 			require.NoError(t, err)
 			awaitSubscribedHolder(t, began, holder, s)
 			p.DropReplies(1, Script)

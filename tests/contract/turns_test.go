@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -67,12 +68,12 @@ func TestC24OtherClientsGetTheirTurns(t *testing.T) {
 						})
 					}
 				}
-				work(cohortLocks[tt.kind](NewClient(t, s.Client(t)), name, opts...), &sections, time.Millisecond, 8)
+				work(kinds.Of(tt.kind).Lock(NewClient(t, s.Client(t)), name, opts...), &sections, time.Millisecond, 8)
 				for range tt.others {
 					p := s.Proxy(t)
 					p.Delay(tt.away)
 					c := NewClient(t, p.Client(t))
-					l, goroutines := cohortLocks[tt.kind](c, name, tt.options...), 1
+					l, goroutines := kinds.Of(tt.kind).Lock(c, name, tt.options...), 1
 					if tt.readers {
 						l, goroutines = c.RWLock(name, tt.options...).Reader(), 4
 					}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -30,7 +31,8 @@ func methodsOf(ctx context.Context, one, two *primitives.Client, name string) er
 	); err != nil {
 		return err
 	}
-	for kind, open := range LockKinds {
+	for _, k := range kinds.Locks() {
+		kind, open := k.Name, k.Lock
 		l, far := open(one, name+kind), open(two, name+kind)
 		if err := first(
 			func() error { return locking(ctx, l) },

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -112,7 +113,7 @@ type boundedCall struct {
 
 // boundedCalls returns a call of each method.
 func boundedCalls() (calls []boundedCall) {
-	for _, l := range boundedLocks {
+	for _, l := range boundedLocks() {
 		calls = append(calls, l.acquireCalls()...)
 		calls = append(calls, l.holdCalls()...)
 	}
@@ -132,22 +133,13 @@ func boundedCalls() (calls []boundedCall) {
 }
 
 // boundedLock is a kind of lock.
-type boundedLock struct {
-	kind string
-	open func(c *primitives.Client, name string) *primitives.Lock
-}
+type boundedLock struct{ kinds.Kind }
 
-var boundedLocks = []boundedLock{
-	{"Lock", func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) }},
-	{"FairLock", func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) }},
-	{"Reader", func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }},
-	{"Writer", func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() }},
-	{"MultiLock", func(c *primitives.Client, name string) *primitives.Lock {
-		return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name + "-a"), c.Lock(name + "-b")})
-	}},
-	{"RedLock", func(c *primitives.Client, name string) *primitives.Lock {
-		return primitives.NewRedLock([]*primitives.Lock{c.Lock(name + "-a"), c.Lock(name + "-b"), c.Lock(name + "-c")})
-	}},
+func boundedLocks() (list []boundedLock) {
+	for _, k := range append(kinds.Locks(), kinds.Joints()...) {
+		list = append(list, boundedLock{k})
+	}
+	return list
 }
 
 // call is a call of one method. All methods but the acquisitions get a hold.
@@ -155,14 +147,14 @@ func (l boundedLock) call(
 	method string, waits bool, f func(ctx context.Context, l *primitives.Lock, hold *primitives.Hold) error,
 ) boundedCall {
 	prepare := func(t testing.TB, c *primitives.Client, name string) func(context.Context) error {
-		lock := l.open(c, name)
+		lock := l.Lock(c, name)
 		var hold *primitives.Hold
 		if !strings.HasPrefix(method, "Acquire") && method != "TryAcquire" {
 			hold = Acquire(t, t.Context(), lock)
 		}
 		return func(ctx context.Context) error { return f(ctx, lock, hold) }
 	}
-	return boundedCall{l.kind + "." + method, prepare, waits}
+	return boundedCall{l.Name + "." + method, prepare, waits}
 }
 
 func (l boundedLock) acquireCalls() (calls []boundedCall) {
@@ -206,7 +198,7 @@ func (l boundedLock) holdCalls() (calls []boundedCall) {
 		_, err := l.Adopt(ctx, h.ID())
 		return err
 	})
-	if l.kind != "MultiLock" && l.kind != "RedLock" {
+	if !l.Joint() {
 		on("Info", false, func(ctx context.Context, l *primitives.Lock, _ *primitives.Hold) error {
 			_, err := l.Info(ctx)
 			return err

@@ -16,48 +16,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
-
-// mutexes lists the primitives that can act as a mutex. open returns a handle on a client and a
-// name.
-var mutexes = []struct {
-	name string
-	open func(t testing.TB, c *primitives.Client, name string) Handle
-}{
-	{"lock", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.Lock(name) }},
-	{"fair", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.FairLock(name) }},
-	{"fenced", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.FencedLock(name) }},
-	{"writer", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() }},
-	{"semaphore", func(t testing.TB, c *primitives.Client, name string) Handle {
-		s := c.Semaphore(name)
-		_, err := s.Init(t.Context(), 1)
-		require.NoError(t, err)
-		return s
-	}},
-	{"permits", func(t testing.TB, c *primitives.Client, name string) Handle {
-		s := c.PermitExpirableSemaphore(name)
-		_, err := s.Init(t.Context(), 1)
-		require.NoError(t, err)
-		return s
-	}},
-}
 
 // The first attempt of a try gets no answer, and a later attempt is refused. A copy of the first
 // attempt that Redis executes later must not take the lock, since nobody would release it.
 func TestLateCopyOfARefusedAttemptTakesNothing(t *testing.T) {
 	t.Parallel()
-	for _, kind := range mutexes {
+	for _, kind := range kinds.Mutexes() {
 		for _, owner := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
-			if owner != nil && (kind.name == "semaphore" || kind.name == "permits") {
+			if owner != nil && kind.Pool {
 				continue
 			}
-			t.Run(fmt.Sprint(kind.name, " shared: ", owner != nil), func(t *testing.T) {
+			t.Run(fmt.Sprint(kind.Name, " shared: ", owner != nil), func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					name, p := redistest.Name(t), s.Proxy(t)
 					direct, doubtful := NewClient(t, s.Client(t)), NewClient(t, p.Client(t, Quick))
-					mine, theirs := kind.open(t, direct, name), kind.open(t, doubtful, name)
+					mine, theirs := kind.One(t, direct, name), kind.One(t, doubtful, name)
 					hold, err := mine.Acquire(t.Context())
 					require.NoError(t, err)
 					_, err = theirs.TryAcquire(t.Context(), owner...) // loads the scripts
@@ -163,22 +140,13 @@ func TestNestingUnderAReleaseOfUnknownOutcomeWaits(t *testing.T) {
 // A private hold and a WithOwner hold may have the same id. Each release takes its own count only.
 func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []struct {
-		name string
-		open func(c *primitives.Client, name string) *primitives.Lock
-	}{
-		{"lock", func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) }},
-		{"fair", func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) }},
-		{"fenced", func(c *primitives.Client, name string) *primitives.Lock { return c.FencedLock(name) }},
-		{"reader", func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() }},
-		{"writer", func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() }},
-	} {
+	for _, kind := range kinds.Locks() {
 		for _, order := range []string{"private first", "shared first"} {
-			t.Run(kind.name+", "+order, func(t *testing.T) {
+			t.Run(kind.Name+", "+order, func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 					name := redistest.Name(t)
-					l := kind.open(NewClient(t, s.Client(t)), name)
-					other := kind.open(NewClient(t, s.Client(t)), name)
+					l := kind.Lock(NewClient(t, s.Client(t)), name)
+					other := kind.Lock(NewClient(t, s.Client(t)), name)
 					private := Acquire(t, t.Context(), l)
 					shared := Acquire(t, t.Context(), other, primitives.WithOwner(private.ID()))
 					nested := Acquire(t, private.Context(), l)
@@ -206,11 +174,11 @@ func TestPrivateAndSharedReleasesGiveBackTheirOwn(t *testing.T) {
 // private hold then.
 func TestReleaseOfALostHoldWhoseIDHoldsAgain(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []string{"lock", "fair", "fenced", "reader", "writer"} {
-		t.Run(kind, func(t *testing.T) {
+	for _, kind := range kinds.Locks() {
+		t.Run(kind.Name, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				name := redistest.Name(t)
-				l := LockKinds[kind](NewClient(t, s.Client(t)), name)
+				l := kind.Lock(NewClient(t, s.Client(t)), name)
 				private := Acquire(t, t.Context(), l)
 				require.NoError(t, s.Client(t).Del(t.Context(), name, "{"+name+"}:"+private.ID()+":rwlock_timeout:1").Err())
 				shared := Acquire(t, t.Context(), l, primitives.WithOwner(private.ID()))
@@ -490,12 +458,12 @@ func TestLossIsReportedBeforeTheCallReturns(t *testing.T) {
 func TestEveryFailedAcquisitionIsReported(t *testing.T) {
 	type key struct{}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, kind := range mutexes {
-			t.Run(kind.name, func(t *testing.T) {
+		for _, kind := range kinds.Mutexes() {
+			t.Run(kind.Name, func(t *testing.T) {
 				name := redistest.Name(t)
 				var seen Recorder
 				c := NewClient(t, s.Client(t), seen.Option())
-				a := kind.open(t, c, name)
+				a := kind.One(t, c, name)
 				hold, err := a.Acquire(t.Context())
 				require.NoError(t, err)
 				ctx := context.WithValue(t.Context(), key{}, "mine")

@@ -99,16 +99,16 @@ func isWholeNumber(text string) bool {
 func FuzzForeignKeys(f *testing.F) {
 	s := redistest.Fresh(f)
 	admin := s.Client(f)
-	for kind := range byte(9) {
+	for kind := range byte(ofOneName()) {
 		for key := range byte(6) {
 			for what := range byte(6) {
 				f.Add(kind, key, []byte{0, 0, what, kind + key + what, what + 10}, []byte{0, 16, what, 1, key, 16})
 			}
 		}
 	}
-	f.Add(byte(7), byte(0), []byte("B"), []byte("2")) // permits "01"
+	f.Add(strangeKind("permits"), byte(0), []byte("B"), []byte("2")) // "01"
 	readerHash := []byte{1, 0, 4, 0, 18, 1, 14}
-	f.Add(byte(4), byte(0), readerHash, []byte{5, 1, 16, 18, 19, 4}) // a reader with 1.7e12 holds
+	f.Add(strangeKind("reader"), byte(0), readerHash, []byte{5, 1, 16, 18, 19, 4}) // with 1.7e12 holds
 	f.Add(byte(0), byte(0), readerHash, []byte{18, 19})
 	f.Fuzz(func(t *testing.T, kind, at byte, content, ops []byte) {
 		ctx := context.Background()
@@ -123,9 +123,9 @@ func FuzzForeignKeys(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer Shut(c)
-		n := int(kind) % 9 // not the joint locks
-		session := &session{c: c, p: strangeKinds[n](c, "x"), name: "x", ctx: ctx}
-		keys := keysOfKind(session.p, n == 2, n == 3, "x")
+		n := int(kind) % ofOneName()
+		session := &session{c: c, p: strangeKinds()[n](c, "x"), name: "x", ctx: ctx}
+		keys := keysOfKind(session.p, byte(n) == strangeKind("fenced"), byte(n) == strangeKind("fair"), "x")
 		key := keys[int(at)%len(keys)]
 		choose := &choices{data: content}
 		stored, command := foreign(choose, key.name)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -58,12 +59,14 @@ func lockCalls(l *primitives.Lock) map[string]func(ctx context.Context) error {
 
 // locksOf returns a lock of each kind.
 func locksOf(c *primitives.Client, name string) map[string]*primitives.Lock {
-	return map[string]*primitives.Lock{
-		"lock": c.Lock(name), "fenced": c.FencedLock(name), "fair": c.FairLock(name),
-		"reader": c.RWLock(name).Reader(), "writer": c.RWLock(name).Writer(),
+	locks := map[string]*primitives.Lock{
 		"cohort": c.Lock(name, primitives.WithCohort(time.Second)),
 		"multi":  primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.Lock(name + "2")}),
 	}
+	for _, k := range kinds.Locks() {
+		locks[k.Name] = k.Lock(c, name)
+	}
+	return locks
 }
 
 // content returns what is at a key, with its TTL.
@@ -180,16 +183,12 @@ func TestForeignDataEndsTheWaiting(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
 	rdb, c := s.Client(t), NewClient(t, s.Client(t))
-	for _, kind := range []string{"lock", "fenced", "fair", "reader", "writer"} {
-		t.Run(kind, func(t *testing.T) {
+	for _, kind := range kinds.Locks() {
+		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
-			l := locksOf(c, name)[kind]
-			hold := Acquire(t, t.Context(), c.RWLock(name).Writer())
-			if kind == "fair" || kind == "lock" || kind == "fenced" {
-				require.NoError(t, hold.Release(t.Context()))
-				hold = Acquire(t, t.Context(), l)
-			}
+			l := kind.Lock(c, name)
+			hold := Acquire(t, t.Context(), kind.Rival(c, name))
 			waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
 			time.Sleep(20 * time.Millisecond)
 			require.NoError(t, rdb.HSet(t.Context(), name, "name", "Ann").Err())

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -97,49 +98,41 @@ func lateCopies() (list []lateCopy) {
 		func(x *copyTest) { x.ok(ErrOf(x.permits().Init(ctx, 5))); x.hold(x.permits()) },
 		func(x *copyTest) { x.ok(x.permits().ReleaseID(ctx, x.holds[0].ID())) },
 		func(x *copyTest) { x.hold(x.permits()) })
-	for _, kind := range []struct {
-		name string
-		open func(x *copyTest) *primitives.Lock
-	}{
-		{"lock", func(x *copyTest) *primitives.Lock { return x.c.Lock(x.name) }},
-		{"fair", func(x *copyTest) *primitives.Lock { return x.c.FairLock(x.name) }},
-		{"fenced", func(x *copyTest) *primitives.Lock { return x.c.FencedLock(x.name) }},
-		{"reader", func(x *copyTest) *primitives.Lock { return x.c.RWLock(x.name).Reader() }},
-		{"writer", func(x *copyTest) *primitives.Lock { return x.c.RWLock(x.name).Writer() }},
-	} {
-		take := func(x *copyTest) { x.hold(kind.open(x)) }
-		shared := func(x *copyTest) { x.hold(kind.open(x), owner) }
+	for _, kind := range kinds.Locks() {
+		open := func(x *copyTest) *primitives.Lock { return kind.Lock(x.c, x.name) }
+		take := func(x *copyTest) { x.hold(open(x)) }
+		shared := func(x *copyTest) { x.hold(open(x), owner) }
 		twice := func(x *copyTest) { shared(x); shared(x); shared(x) }
-		add(kind.name+": force release", take,
-			func(x *copyTest) { x.ok(ErrOf(kind.open(x).ForceRelease(ctx))) }, take)
-		add(kind.name+": release by id", twice,
-			func(x *copyTest) { x.ok(kind.open(x).ReleaseID(ctx, "o")) }, nothing)
-		add(kind.name+": release of an owner's count", twice, func(x *copyTest) { Release(x, x.holds[0]) }, nothing)
-		add(kind.name+": acquisition of an owner's count, in doubt", shared,
+		add(kind.Name+": force release", take,
+			func(x *copyTest) { x.ok(ErrOf(open(x).ForceRelease(ctx))) }, take)
+		add(kind.Name+": release by id", twice,
+			func(x *copyTest) { x.ok(open(x).ReleaseID(ctx, "o")) }, nothing)
+		add(kind.Name+": release of an owner's count", twice, func(x *copyTest) { Release(x, x.holds[0]) }, nothing)
+		add(kind.Name+": acquisition of an owner's count, in doubt", shared,
 			func(x *copyTest) { x.p.DropReplies(1, Script); shared(x) },
 			func(x *copyTest) { Release(x, x.holds[1]) })
-		if kind.name != "reader" {
+		if kind.Name != "reader" {
 			continue // their last release frees the lock, whatever count a copy has set
 		}
-		add(kind.name+": nested acquisition and release, in doubt",
+		add(kind.Name+": nested acquisition and release, in doubt",
 			func(x *copyTest) { take(x) },
 			func(x *copyTest) {
 				x.p.DropReplies(1, Script)
-				Release(x, Acquire(x, x.holds[0].Context(), kind.open(x), x.options...))
+				Release(x, Acquire(x, x.holds[0].Context(), open(x), x.options...))
 			},
-			func(x *copyTest) { Release(x, Acquire(x, x.holds[0].Context(), kind.open(x), x.options...)) })
+			func(x *copyTest) { Release(x, Acquire(x, x.holds[0].Context(), open(x), x.options...)) })
 	}
-	for _, kind := range slices.Concat(mutexes, readers) {
-		add(kind.name+": acquisition, in doubt",
-			func(x *copyTest) { x.lock = kind.open(x, x.c, x.name) },
+	for _, kind := range kinds.Named() {
+		add(kind.Name+": acquisition, in doubt",
+			func(x *copyTest) { x.lock = kind.One(x, x.c, x.name) },
 			func(x *copyTest) { x.p.DropReplies(1, Script); x.hold(x.lock) },
 			func(x *copyTest) { Release(x, x.holds[0]) })
-		add(kind.name+": release, in doubt",
-			func(x *copyTest) { x.lock = kind.open(x, x.c, x.name); x.hold(x.lock) },
+		add(kind.Name+": release, in doubt",
+			func(x *copyTest) { x.lock = kind.One(x, x.c, x.name); x.hold(x.lock) },
 			func(x *copyTest) { x.p.DropReplies(1, Script); Release(x, x.holds[0]) },
 			func(x *copyTest) { x.hold(x.lock) })
-		add(kind.name+": rolled back acquisition, in doubt",
-			func(x *copyTest) { x.lock = kind.open(x, x.c, x.name) },
+		add(kind.Name+": rolled back acquisition, in doubt",
+			func(x *copyTest) { x.lock = kind.One(x, x.c, x.name) },
 			func(x *copyTest) {
 				x.p.DropCommands(1000, Script)
 				_, err := x.lock.TryAcquire(ctx, x.options...)
@@ -148,27 +141,6 @@ func lateCopies() (list []lateCopy) {
 			func(x *copyTest) { Release(x, Acquire(x, ctx, x.lock, x.options...)) })
 	}
 	return list
-}
-
-// readers is the kind of readers, as mutexes lists the others.
-var readers = []struct {
-	name string
-	open func(t testing.TB, c *primitives.Client, name string) Handle
-}{
-	{"reader", func(_ testing.TB, c *primitives.Client, name string) Handle { return c.RWLock(name).Reader() }},
-}
-
-// joints are the joint locks, as mutexes lists the others.
-var joints = []struct {
-	name string
-	open func(t testing.TB, c *primitives.Client, name string) Handle
-}{
-	{"multi", func(_ testing.TB, c *primitives.Client, name string) Handle {
-		return primitives.NewMultiLock(Members(c, name, 2))
-	}},
-	{"red", func(_ testing.TB, c *primitives.Client, name string) Handle {
-		return primitives.NewRedLock(Members(c, name, 3))
-	}},
 }
 
 // C16: copies of a command that are minutes late change nothing. Fake time in the embedded server, real time in
@@ -366,17 +338,17 @@ const copiesTime = 3 * time.Minute
 // the nightly run waits for it.
 func TestNothingStaysOfAcquisitions(t *testing.T) {
 	t.Parallel()
-	for _, kind := range slices.Concat(mutexes, readers, joints) {
+	for _, kind := range kinds.All() {
 		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
-			if opts != nil && (kind.name == "semaphore" || kind.name == "permits") {
+			if opts != nil && kind.Pool {
 				continue
 			}
-			t.Run(fmt.Sprint(kind.name, " shared: ", opts != nil), func(t *testing.T) {
+			t.Run(fmt.Sprint(kind.Name, " shared: ", opts != nil), func(t *testing.T) {
 				t.Parallel()
 				s := redistest.Fresh(t)
 				rdb := s.Client(t)
 				clients := []*primitives.Client{NewClient(t, s.Client(t)), NewClient(t, s.Client(t))}
-				handles := []Handle{kind.open(t, clients[0], "x"), kind.open(t, clients[1], "x")}
+				handles := []Handle{kind.One(t, clients[0], "x"), kind.One(t, clients[1], "x")}
 				Release(t, Acquire(t, t.Context(), handles[0], opts...))
 				n := redistest.Sized(s, redistest.Scaled(s, 3000), 1_000_000)
 				before := rdb.Keys(t.Context(), "*").Val()

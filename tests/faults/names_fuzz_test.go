@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -86,20 +87,6 @@ func (m modelNames) oneSlot() bool {
 	return len(slots) == 1
 }
 
-// namedKinds make the primitives of all kinds that have keys.
-var namedKinds = []struct {
-	kind string
-	of   func(c *primitives.Client, name string) Handle
-}{
-	{"lock", func(c *primitives.Client, name string) Handle { return c.Lock(name) }},
-	{"fenced", func(c *primitives.Client, name string) Handle { return c.FencedLock(name) }},
-	{"fair", func(c *primitives.Client, name string) Handle { return c.FairLock(name) }},
-	{"reader", func(c *primitives.Client, name string) Handle { return c.RWLock(name).Reader() }},
-	{"writer", func(c *primitives.Client, name string) Handle { return c.RWLock(name).Writer() }},
-	{"semaphore", func(c *primitives.Client, name string) Handle { return c.Semaphore(name) }},
-	{"permits", func(c *primitives.Client, name string) Handle { return c.PermitExpirableSemaphore(name) }},
-}
-
 // keysHook records the keys of scripts.
 type keysHook struct {
 	redis.Hook
@@ -153,31 +140,29 @@ func FuzzNames(f *testing.F) {
 		"a", "a:b", "{a}:b", "a{b}c", "{a{b}}", "{}", "{}x", "}{", "a}b", "a{b", "", "ключ", "\x00\xff\n", "*[x]?\\",
 		"[a-z", "redisson_lock_queue:{a}", strings.Repeat("n", 1<<16),
 	} {
-		for kind := range byte(len(namedKinds)) {
+		for kind := range byte(len(kinds.Named())) {
 			f.Add(kind, "", name)
 		}
 		f.Add(byte(0), "app*:", name)
 		f.Add(byte(3), "{app}", name)
 	}
 	f.Fuzz(func(t *testing.T, at byte, prefix, name string) {
-		kind := namedKinds[int(at)%len(namedKinds)]
+		named := kinds.Named()
+		kind := named[int(at)%len(named)]
 		ctx := t.Context()
 		require.NoError(t, admin.FlushAll(ctx).Err())
 		rdb := s.Client(t)
 		hook := &keysHook{}
 		rdb.AddHook(hook)
 		c := NewClient(t, rdb, primitives.WithPrefix(prefix), primitives.WithClientName(""))
-		handle := kind.of(c, name)
+		handle := kind.Open(c, name)
 		if name == "" {
 			require.ErrorIs(t, ErrOf(handle.TryAcquire(ctx)), primitives.ErrInvalid)
 			require.Empty(t, hook.keys)
 			return
 		}
-		model := modelOf(kind.kind, prefix+name)
-		switch p := handle.(type) {
-		case *primitives.Semaphore:
-			require.NoError(t, p.Add(ctx, 1))
-		case *primitives.PermitExpirableSemaphore:
+		model := modelOf(kind.Name, prefix+name)
+		if p, ok := handle.(kinds.Pool); ok {
 			require.NoError(t, p.Add(ctx, 1))
 		}
 		hold := Acquire(t, ctx, handle, primitives.WithWait(5*time.Second))
@@ -190,7 +175,7 @@ func FuzzNames(f *testing.F) {
 		})
 		info, err := described.Info(ctx)
 		require.NoError(t, err)
-		require.Equal(t, []string{name, name, kind.kind}, []string{info.Name, described.Name(), info.Kind})
+		require.Equal(t, []string{name, name, kind.Name}, []string{info.Name, described.Name(), info.Kind})
 		if _, ok := handle.(*primitives.Lock); ok && !strings.HasPrefix(prefix+name, "redlatch_") &&
 			!strings.HasPrefix(prefix+name, "redisson_unlock_latch:") {
 			glob := strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(name)
@@ -207,16 +192,16 @@ func FuzzNames(f *testing.F) {
 		for _, key := range slices.Concat(keys, hook.keys, redistest.Keys(t, s, "*")) {
 			if !slices.Contains(model.keys, key) && !slices.Contains(model.channels, key) &&
 				!strings.HasPrefix(key, model.requests) &&
-				!(kind.kind == "reader" && strings.HasPrefix(key, model.keys[2])) &&
+				!(kind.Name == "reader" && strings.HasPrefix(key, model.keys[2])) &&
 				!slices.Contains(modelOf("fenced", prefix+name).keys, key) &&
 				!slices.Contains(modelOf("fair", prefix+name).keys, key) {
-				t.Fatalf("%q is no key of the %s %q", key, kind.kind, prefix+name)
+				t.Fatalf("%q is no key of the %s %q", key, kind.Name, prefix+name)
 			}
 		}
 
-		onCluster := kind.of(cluster, name)
+		onCluster := kind.Open(cluster, name)
 		_, err = onCluster.TryAcquire(done)
-		require.Equal(t, !modelOf(kind.kind, name).oneSlot(), errors.Is(err, primitives.ErrInvalid), "%q: %v", name, err)
+		require.Equal(t, !modelOf(kind.Name, name).oneSlot(), errors.Is(err, primitives.ErrInvalid), "%q: %v", name, err)
 		err = cluster.CountDownLatch(name).Wait(done)
 		require.Equal(t, !modelOf("latch", name).oneSlot(), errors.Is(err, primitives.ErrInvalid), "%q: %v", name, err)
 	})

@@ -93,16 +93,16 @@ func TestOutageCollectsNothing(t *testing.T) {
 func TestClosedRedisClientEndsCalls(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	for _, kind := range boundedLocks {
-		t.Run(kind.kind, func(t *testing.T) {
+	for _, kind := range boundedLocks() {
+		t.Run(kind.Name, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
 			rdb := s.Client(t)
 			c := NewClient(t, rdb)
-			other := Acquire(t, t.Context(), kind.open(NewClient(t, s.Client(t)), name))
-			if kind.kind == "Reader" { // readers do not wait for each other
+			other := Acquire(t, t.Context(), kind.Lock(NewClient(t, s.Client(t)), name))
+			if kind.Shared { // readers do not wait for each other
 				Release(t, other)
-				other = Acquire(t, t.Context(), NewClient(t, s.Client(t)).RWLock(name).Writer())
+				other = Acquire(t, t.Context(), kind.Rival(NewClient(t, s.Client(t)), name))
 			}
 			defer Release(t, other)
 			var waiting Recorder
@@ -110,7 +110,7 @@ func TestClosedRedisClientEndsCalls(t *testing.T) {
 			waiters := []<-chan Result{}
 			for range 3 {
 				waiters = append(waiters, Start(func() (*primitives.Hold, error) {
-					return kind.open(c, name).Acquire(context.Background())
+					return kind.Lock(c, name).Acquire(context.Background())
 				}))
 			}
 			redistest.WaitFor(t, Soon, func() bool { return len(waiting.All(primitives.EventWait)) == 3 }, "they wait")
@@ -121,7 +121,7 @@ func TestClosedRedisClientEndsCalls(t *testing.T) {
 				require.ErrorIs(t, err, redis.ErrClosed)
 				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 			}
-			_, err := kind.open(c, name).Acquire(context.Background())
+			_, err := kind.Lock(c, name).Acquire(context.Background())
 			require.ErrorIs(t, err, redis.ErrClosed)
 			require.Less(t, time.Since(closed), 5*time.Second)
 		})

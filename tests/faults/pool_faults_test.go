@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -148,10 +149,10 @@ func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
-	for _, kind := range BothSemaphores {
+	for _, kind := range kinds.Pools() {
 		t.Run(kind.Name, func(t *testing.T) {
 			ctx := t.Context()
-			sem := kind.Open(NewClient(t, rdb), redistest.Name(t))
+			sem := kind.OpenPool(NewClient(t, rdb), redistest.Name(t))
 			latch := NewClient(t, rdb).CountDownLatch(redistest.Name(t))
 			InitPool(t, sem, 3)
 			require.NoError(t, ErrOf(latch.Init(ctx, 2)))
@@ -184,12 +185,12 @@ func TestSemaphoresCheckPermissionsBeforeAcquiring(t *testing.T) {
 	rdb := s.Client(t)
 	require.NoError(t,
 		rdb.Do(t.Context(), "acl", "setuser", "mute", "on", "nopass", "+@all", "~*", "resetchannels").Err())
-	for _, kind := range BothSemaphores {
+	for _, kind := range kinds.Pools() {
 		t.Run(kind.Name, func(t *testing.T) {
 			key := redistest.Name(t)
-			InitPool(t, kind.Open(NewClient(t, rdb), key), 1)
+			InitPool(t, kind.OpenPool(NewClient(t, rdb), key), 1)
 			mute := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "mute", "any" }))
-			require.ErrorContains(t, ErrOf(kind.Open(mute, key).Acquire(t.Context())), "NOPERM")
+			require.ErrorContains(t, ErrOf(kind.OpenPool(mute, key).Acquire(t.Context())), "NOPERM")
 			require.Equal(t, 1, Available(t, rdb, key))
 		})
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -34,11 +35,11 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
-	for _, kind := range namedKinds {
-		t.Run(kind.kind, func(t *testing.T) {
-			model := modelOf(kind.kind, "x")
+	for _, kind := range kinds.Named() {
+		t.Run(kind.Name, func(t *testing.T) {
+			model := modelOf(kind.Name, "x")
 			keys := slices.Concat(model.keys, []string{model.requests + "*"})
-			if kind.kind == "reader" || kind.kind == "writer" {
+			if kind.Name == "reader" || kind.Name == "writer" {
 				keys = append(keys, "{x}:*") // the readers' leases
 			}
 			var rules [][]string
@@ -51,11 +52,8 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 			refused := 0
 			for missing := range len(rules) + 1 {
 				require.NoError(t, admin.FlushAll(t.Context()).Err())
-				all := kind.of(NewClient(t, admin), "x")
-				switch p := all.(type) {
-				case *primitives.Semaphore:
-					require.NoError(t, p.Add(t.Context(), 1))
-				case *primitives.PermitExpirableSemaphore:
+				all := kind.Open(NewClient(t, admin), "x")
+				if p, ok := all.(kinds.Pool); ok {
 					require.NoError(t, p.Add(t.Context(), 1))
 				}
 				args := []any{"acl", "setuser", redistest.Name(t), "on", ">pw", "+@all", "resetkeys", "resetchannels"}
@@ -70,7 +68,7 @@ func TestUserWithoutOneKeyOrChannel(t *testing.T) {
 				rdb := s.Client(t, func(o *redis.Options) { o.Username, o.Password = args[2].(string), "pw" })
 				var sent CountingHook
 				rdb.AddHook(&sent)
-				h := kind.of(NewClient(t, rdb, primitives.WithClientName("")), "x")
+				h := kind.Open(NewClient(t, rdb, primitives.WithClientName("")), "x")
 				for _, opts := range [][]primitives.Option{nil, {primitives.WithWait(0)}, {primitives.WithOwner("o")}} {
 					began, before := time.Now(), sent.N.Load()
 					hold, err := h.Acquire(t.Context(), opts...)
@@ -109,9 +107,9 @@ func TestWrongPassword(t *testing.T) {
 			var sent CountingHook
 			rdb.AddHook(&sent)
 			c := NewClient(t, rdb)
-			for kind := range strangeKinds[:9] { // all but the joint locks
+			for _, open := range strangeKinds()[:ofOneName()] {
 				for _, op := range strangeOps {
-					session := &session{c: c, p: strangeKinds[kind](c, "x"), name: "x", ctx: t.Context()}
+					session := &session{c: c, p: open(c, "x"), name: "x", ctx: t.Context()}
 					began, before := time.Now(), sent.N.Load()
 					err := session.do(op.call)
 					if errors.Is(err, errNoSuchCall) || op.name == "locker" {

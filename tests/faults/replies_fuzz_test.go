@@ -9,6 +9,7 @@ import (
 	"math/big"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -133,7 +135,7 @@ func (s *strangeServer) counts() (sent, scripts, strange int) {
 // FuzzReplies gives every script's command any reply. No method may panic, hang, send commands without
 // end, or take a reply that no script returns for success; and nothing may be left of a client.
 func FuzzReplies(f *testing.F) {
-	for kind := range byte(len(strangeKinds)) {
+	for kind := range byte(len(strangeKinds())) {
 		for op := range byte(len(strangeOps)) {
 			if !redistest.Full() && (op+kind)%4 != 0 {
 				continue // each call in a session of some kind, and each kind with some calls
@@ -142,7 +144,7 @@ func FuzzReplies(f *testing.F) {
 			f.Add(kind, []byte{op, 16}, []byte{4, op, kind, 0, 1})
 		}
 	}
-	f.Add(byte(7), []byte{1}, []byte{4, 3, 0, 0, 0, 0, 0, 0}) // permits: always more leases to collect
+	f.Add(strangeKind("permits"), []byte{1}, []byte{4, 3, 0, 0, 0, 0, 0, 0}) // always more leases to collect
 	f.Fuzz(func(t *testing.T, kind byte, ops, replies []byte) {
 		before := runtime.NumGoroutine()
 		s := &strangeServer{replies: choices{data: replies}}
@@ -183,24 +185,30 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
-// strangeKinds make a primitive of each kind.
-var strangeKinds = []func(c *primitives.Client, name string) any{
-	func(c *primitives.Client, name string) any { return c.Lock(name) },
-	func(c *primitives.Client, name string) any { return c.Lock(name, primitives.WithOwner("me")) },
-	func(c *primitives.Client, name string) any { return c.FencedLock(name) },
-	func(c *primitives.Client, name string) any { return c.FairLock(name) },
-	func(c *primitives.Client, name string) any { return c.RWLock(name).Reader() },
-	func(c *primitives.Client, name string) any { return c.RWLock(name).Writer() },
-	func(c *primitives.Client, name string) any { return c.Semaphore(name) },
-	func(c *primitives.Client, name string) any { return c.PermitExpirableSemaphore(name) },
-	func(c *primitives.Client, name string) any { return c.CountDownLatch(name) },
-	func(c *primitives.Client, name string) any {
-		return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.FairLock(name + "2")})
-	},
-	func(c *primitives.Client, name string) any {
-		return primitives.NewRedLock([]*primitives.Lock{c.Lock(name), c.RWLock(name + "2").Reader(),
-			c.RWLock(name + "3").Writer()})
-	},
+// strangeKinds make a primitive of each kind, and some in other ways. Joint locks come last: see ofOneName.
+func strangeKinds() (list []func(c *primitives.Client, name string) any) {
+	for _, k := range kinds.Named() {
+		list = append(list, func(c *primitives.Client, name string) any { return k.Open(c, name) })
+	}
+	return append(list,
+		func(c *primitives.Client, name string) any { return c.Lock(name, primitives.WithOwner("me")) },
+		func(c *primitives.Client, name string) any { return c.CountDownLatch(name) },
+		func(c *primitives.Client, name string) any {
+			return primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.FairLock(name + "2")})
+		},
+		func(c *primitives.Client, name string) any {
+			return primitives.NewRedLock([]*primitives.Lock{c.Lock(name), c.RWLock(name + "2").Reader(),
+				c.RWLock(name + "3").Writer()})
+		},
+	)
+}
+
+// ofOneName is the number of strangeKinds that are no joint locks.
+func ofOneName() int { return len(strangeKinds()) - 2 }
+
+// strangeKind returns the number of a kind in strangeKinds.
+func strangeKind(name string) byte {
+	return byte(slices.IndexFunc(kinds.Named(), func(k kinds.Kind) bool { return k.Name == name }))
 }
 
 // session is one sequence of calls, with the holds that it has.
@@ -332,7 +340,8 @@ func (s *session) do(op func(*session) error) (err error) {
 
 // strangeSession runs calls until one fails in a way that goes on in the background. It returns their names.
 func strangeSession(t *testing.T, server *strangeServer, c *primitives.Client, kind int, ops []byte) (path []string) {
-	s := &session{c: c, p: strangeKinds[kind%len(strangeKinds)](c, "x"), name: "x", ctx: t.Context()}
+	all := strangeKinds()
+	s := &session{c: c, p: all[kind%len(all)](c, "x"), name: "x", ctx: t.Context()}
 	for _, op := range ops {
 		call := strangeOps[int(op)%len(strangeOps)]
 		path = append(path, fmt.Sprintf("%T %s", s.p, call.name))

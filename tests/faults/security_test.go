@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -75,7 +76,8 @@ func otherApplication(t *testing.T, s *redistest.Server) {
 
 	rdb := theirs.Client(t)
 	other := NewClient(t, rdb)
-	for kind, open := range LockKinds {
+	for _, k := range kinds.Locks() {
+		kind, open := k.Name, k.Lock
 		_, err := open(other, "orders:1").TryAcquire(t.Context())
 		require.ErrorContains(t, err, "NOPERM", kind)
 		_, err = open(other, "orders:1").ForceRelease(t.Context())
@@ -472,7 +474,8 @@ func leakedSecret(t *testing.T, s *redistest.Server) {
 		rdb := redis.NewClient(o)
 		t.Cleanup(func() { _ = rdb.Close() })
 		c := NewClient(t, rdb, primitives.WithLogger(logger), events.Option(), primitives.WithCommandTimeout(2*time.Second))
-		for kind, open := range LockKinds {
+		for _, k := range kinds.Locks() {
+			kind, open := k.Name, k.Lock
 			_, err := open(c, "l").Acquire(t.Context(), primitives.WithWait(50*time.Millisecond))
 			require.Error(t, err, name+kind)
 			_, infoErr := open(c, "l").Info(t.Context())

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -95,17 +96,14 @@ func readCommand(in *bufio.Reader) (args []string, err error) {
 // acquisitions are one call of each kind that waits.
 func acquisitions(c *primitives.Client, name string) map[string]func(context.Context, ...primitives.Option) error {
 	calls := map[string]func(context.Context, ...primitives.Option) error{}
-	for kind, l := range map[string]Handle{
-		"lock": c.Lock(name), "fenced": c.FencedLock(name), "fair": c.FairLock(name),
-		"reader": c.RWLock(name).Reader(), "writer": c.RWLock(name).Writer(),
-		"multi":     primitives.NewMultiLock([]*primitives.Lock{c.Lock(name), c.FairLock(name + "2")}),
-		"red":       primitives.NewRedLock([]*primitives.Lock{c.Lock(name), c.Lock(name + "2"), c.Lock(name + "3")}),
-		"semaphore": c.Semaphore(name), "permits": c.PermitExpirableSemaphore(name),
-		"polling": c.Lock(name, primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond)),
-		"owner":   c.Lock(name, primitives.WithOwner("me")),
-	} {
+	add := func(kind string, l Handle) {
 		calls[kind] = func(ctx context.Context, opts ...primitives.Option) error { return ErrOf(l.Acquire(ctx, opts...)) }
 	}
+	for _, k := range kinds.All() {
+		add(k.Name, k.Open(c, name))
+	}
+	add("polling", c.Lock(name, primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond)))
+	add("owner", c.Lock(name, primitives.WithOwner("me")))
 	calls["latch"] = func(ctx context.Context, _ ...primitives.Option) error { return c.CountDownLatch(name).Wait(ctx) }
 	return calls
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -71,10 +72,8 @@ func TestClusterFailover(t *testing.T) {
 			}
 			keeper, waiter, other := client(i == 0), client(false), client(i == 1)
 			var holds []*primitives.Hold
-			for n, kind := range RenewedKinds {
-				hold, err := kind.Acquire(t.Context(), keeper, tag+kind.Name+strconv.Itoa(n))
-				require.NoError(t, err)
-				holds = append(holds, hold)
+			for _, kind := range kinds.Leased() {
+				holds = append(holds, Acquire(t, t.Context(), kind.One(t, keeper, tag+kind.Name)))
 			}
 			short := Acquire(t, t.Context(), keeper.Lock(tag+"short"), primitives.WithWatchdog(Brief))
 			told := make(chan time.Time, 1)

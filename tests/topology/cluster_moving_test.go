@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
@@ -26,14 +27,12 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 
 	// Each kind has a hold that is released, one under which an acquisition nests, and a free name.
 	released, outer := map[string]*primitives.Hold{}, map[string]*primitives.Hold{}
-	for kind, open := range LockKinds {
+	for _, k := range kinds.Locks() {
+		kind, open := k.Name, k.Lock
 		released[kind] = Acquire(t, ctx, open(c, "{n}released"+kind))
 		outer[kind] = Acquire(t, ctx, open(c, "{n}outer"+kind))
 	}
-	pools := map[string]interface {
-		Handle
-		Pool
-	}{
+	pools := map[string]kinds.Pool{
 		"semaphore": c.Semaphore("{n}semaphore"),
 		"permits":   c.PermitExpirableSemaphore("{n}permits"),
 	}
@@ -64,7 +63,8 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	for kind, p := range pools {
 		begin("acquire "+kind, func() (*primitives.Hold, error) { return p.Acquire(ctx) })
 	}
-	for kind, open := range LockKinds {
+	for _, k := range kinds.Locks() {
+		kind, open := k.Name, k.Lock
 		begin("acquire "+kind, func() (*primitives.Hold, error) { return open(c, "{n}free"+kind).Acquire(ctx) })
 		begin("acquire with wait "+kind, func() (*primitives.Hold, error) {
 			return open(hasty, "{n}awaited"+kind).Acquire(ctx, primitives.WithWait(Soon))

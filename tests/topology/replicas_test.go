@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -24,33 +25,31 @@ func TestHoldsWithoutReplicasToConfirm(t *testing.T) {
 	other := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, 20*time.Millisecond))
 	require.NoError(t, ErrOf(holder.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
 	handles := func(c *primitives.Client) map[string]Handle {
-		return map[string]Handle{
-			"lock": c.Lock("lock"), "fenced": c.FencedLock("fenced"), "fair": c.FairLock("fair"),
-			"reader": c.RWLock("reader").Reader(), "writer": c.RWLock("writer").Writer(),
-			"permits": c.PermitExpirableSemaphore("permits"),
+		list := map[string]Handle{}
+		for _, k := range kinds.Leased() {
+			list[k.Name] = k.Open(c, k.Name)
 		}
+		return list
 	}
-	rivals := handles(other)
-	rivals["reader"] = other.RWLock("reader").Writer()
 	holds := map[string]*primitives.Hold{}
 	for kind, l := range handles(holder) {
 		holds[kind] = Acquire(t, t.Context(), l, primitives.WithLease(time.Minute))
 		require.NoError(t, holds[kind].Extend(t.Context(), 2*time.Minute))
 	}
 	require.NoError(t, servers.Replicas[0].Kill())
-	for kind, rival := range rivals {
-		_, err := rival.TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired, kind)
-		require.NotErrorIs(t, err, primitives.ErrNotReplicated, kind)
+	for _, k := range kinds.Leased() {
+		_, err := k.Rival(other, k.Name).TryAcquire(t.Context())
+		require.ErrorIs(t, err, primitives.ErrNotAcquired, k.Name)
+		require.NotErrorIs(t, err, primitives.ErrNotReplicated, k.Name)
 	}
 	easy := handles(NewClient(t, servers.Master.Client(t))) // asks for no replicas
 	for kind, l := range handles(other) {
-		adopted, err := easy[kind].(ByID).Adopt(t.Context(), holds[kind].ID(), primitives.WithLease(time.Minute))
+		adopted, err := easy[kind].(kinds.Takeable).Adopt(t.Context(), holds[kind].ID(), primitives.WithLease(time.Minute))
 		require.NoError(t, err, kind)
-		_, err = l.(ByID).Adopt(t.Context(), adopted.ID(), primitives.WithLease(time.Minute))
+		_, err = l.(kinds.Takeable).Adopt(t.Context(), adopted.ID(), primitives.WithLease(time.Minute))
 		require.ErrorIs(t, err, primitives.ErrNotReplicated, kind)
 		require.ErrorIs(t, adopted.Check(t.Context()), primitives.ErrLost, kind)
-		_, err = l.(ByID).Adopt(t.Context(), "nobody", primitives.WithLease(time.Minute))
+		_, err = l.(kinds.Takeable).Adopt(t.Context(), "nobody", primitives.WithLease(time.Minute))
 		require.NotErrorIs(t, err, primitives.ErrNotReplicated, kind)
 	}
 }
@@ -61,10 +60,9 @@ func TestChangesWithoutReplicasToConfirm(t *testing.T) {
 	servers := redistest.Replicated(t, 1)
 	c := NewClient(t, servers.Master.Client(t), primitives.WithReplicas(1, time.Second))
 	require.NoError(t, ErrOf(c.PermitExpirableSemaphore("permits").Init(t.Context(), 1)))
-	locks := map[string]Handle{
-		"lock": c.Lock("lock"), "fenced": c.FencedLock("fenced"), "fair": c.FairLock("fair"),
-		"reader": c.RWLock("reader").Reader(), "writer": c.RWLock("writer").Writer(),
-		"permits": c.PermitExpirableSemaphore("permits"),
+	locks := map[string]Handle{}
+	for _, k := range kinds.Leased() {
+		locks[k.Name] = k.Open(c, k.Name)
 	}
 	holds := map[string]*primitives.Hold{}
 	for kind, l := range locks {
