@@ -2,8 +2,6 @@ package primitives_test
 
 import (
 	"context"
-	"errors"
-	"math/rand/v2"
 	"runtime"
 	"slices"
 	"strings"
@@ -456,91 +454,6 @@ func TestJointRejectsInvalidMembers(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestJointCancelledAcquireLeavesNothing cancels acquisitions at random times.
-func TestJointCancelledAcquireLeavesNothing(t *testing.T) {
-	CheckLeaks(t)
-	s := redistest.Redis(t)
-	for _, kind := range []string{"multi", "red"} {
-		t.Run(kind, func(t *testing.T) {
-			measured := redistest.Bar(t, s, 4)
-			x := OnJoint(t, s, kind)
-			each, acquired := redistest.Sized(s, redistest.Scaled(s, 100), 10_000), 0
-			if kind == "multi" && !redistest.Nightly() {
-				each *= 2
-			}
-			var mu sync.Mutex
-			var wg sync.WaitGroup
-			for range 10 {
-				c := x.Other(t)
-				wg.Go(func() {
-					l := x.On(c)
-					for range each {
-						ctx, cancel := context.WithTimeout(context.Background(), rand.N(12*time.Millisecond))
-						hold, err := l.Acquire(ctx)
-						if err == nil {
-							err = hold.Release(context.Background())
-							mu.Lock()
-							acquired++
-							mu.Unlock()
-						} else if errors.Is(err, primitives.ErrNotAcquired) && errors.Is(err, context.DeadlineExceeded) {
-							err = nil
-						}
-						cancel()
-						if err != nil {
-							t.Error(err)
-						}
-					}
-				})
-			}
-			wg.Wait()
-			clean := RequireClean(t, s, x.Base)
-			measured("%d cancelled acquisitions, %d others; nothing left after %v", 10*each-acquired, acquired, clean)
-			hold, err := x.L.TryAcquire(t.Context())
-			require.NoError(t, err)
-			Release(t, hold)
-		})
-	}
-}
-
-// TestJointCountsAreExactWhenRepliesAreLost drops replies at random.
-func TestJointCountsAreExactWhenRepliesAreLost(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, kind := range []string{"multi", "red"} {
-			for name, opts := range map[string][]primitives.Option{"private id": nil,
-				"owner": {primitives.WithOwner("owner")}} {
-				t.Run(kind+", "+name, func(t *testing.T) {
-					x := OnJoint(t, s, kind)
-					p := s.Proxy(t)
-					l := x.On(NewClient(t, p.Client(t, Quick)))
-					measured, cuts := redistest.Bar(t, s, 1), 0
-					ctx := t.Context()
-					step := func(f func() error) {
-						t.Helper()
-						lost := rand.IntN(3)
-						cuts += lost
-						p.DropReplies(lost, Script)
-						require.NoError(t, f())
-						p.Heal()
-					}
-					n := redistest.Sized(s, redistest.Scaled(s, 125), FullCuts/2)
-					for range n {
-						var outer, inner *primitives.Hold
-						step(func() (err error) { outer, err = l.Acquire(ctx, opts...); return err })
-						x.RequireCounts(t, outer.ID(), "1", "1", "1")
-						step(func() (err error) { inner, err = l.Acquire(outer.Context()); return err })
-						x.RequireCounts(t, outer.ID(), "2", "2", "2")
-						step(func() error { return inner.Release(ctx) })
-						x.RequireCounts(t, outer.ID(), "1", "1", "1")
-						step(func() error { return outer.Release(ctx) })
-						x.RequireCounts(t, "", "", "", "")
-					}
-					measured("%d replies lost in %d times four calls: acquire and release, and both nested", cuts, n)
-				})
-			}
-		}
-	})
 }
 
 // TestJointLateReleaseFreesNothing delays the release of a failed attempt until a later attempt has

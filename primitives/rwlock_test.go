@@ -277,30 +277,6 @@ func TestRWLockWriteReleaseWakesAllReaders(t *testing.T) {
 	})
 }
 
-// TestRWLockWaitersPollWhenMessagesAreLost drops all messages. Waiters acquire by the slow poll.
-func TestRWLockWaitersPollWhenMessagesAreLost(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		p := s.Proxy(t)
-		p.DropMessages(true)
-		x := OnRWNamed(t, s, p.Client(t), redistest.Name(t))
-		other := x.Other(t)
-		for _, tt := range []struct{ first, then *primitives.Lock }{
-			{other.Writer(), x.Rw.Reader()}, {other.Reader(), x.Rw.Writer()}, {other.Writer(), x.Rw.Writer()},
-		} {
-			hold := Acquire(t, t.Context(), tt.first)
-			waiting := Start(func() (*primitives.Hold, error) { return tt.then.Acquire(t.Context()) })
-			x.AwaitWaiter(t)
-			released := time.Now()
-			Release(t, hold)
-			got := Await(t, waiting)
-			require.NoError(t, got.Err)
-			require.Less(t, got.At.Sub(released), SlowPoll)
-			Release(t, got.Hold)
-		}
-	})
-}
-
 // TestRWLockNestedReadersShareAndNestedWritersExclude nests siblings under one hold.
 func TestRWLockNestedReadersShareAndNestedWritersExclude(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package contract
 
 import (
 	"context"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -209,40 +208,6 @@ func TestC24OtherKindsIgnoreCohorts(t *testing.T) {
 				Release(t, got.Hold)
 			})
 		}
-	})
-}
-
-// Waiters give up at random times. Whatever was passed on to them is passed on again, or freed.
-func TestC24CancelledWaitersLeaveNothing(t *testing.T) {
-	t.Parallel()
-	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
-		measured := redistest.Bar(t, s, 4)
-		name := redistest.Name(t)
-		c := NewClient(t, s.Client(t))
-		l := kind.Lock(c, name, primitives.WithCohort(10*time.Millisecond))
-		each := redistest.Sized(s, 40, 100_000/8)
-		var inside atomic.Int32
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				for n := range each {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration((i*31+n*17)%50)*100*time.Microsecond)
-					hold, err := l.Acquire(ctx)
-					cancel()
-					if err != nil {
-						assert.ErrorIs(t, err, primitives.ErrNotAcquired)
-						continue
-					}
-					assert.EqualValues(t, 1, inside.Add(1), "somebody else holds, "+strconv.Itoa(n))
-					inside.Add(-1)
-					assert.NoError(t, hold.Release(t.Context()))
-				}
-			})
-		}
-		wg.Wait()
-		clean := RequireClean(t, s, name, "redisson_lock_token:{"+name+"}")
-		require.NoError(t, c.Close(t.Context()))
-		measured("%d acquisitions with a deadline, nothing left after %v", 8*each, clean)
 	})
 }
 

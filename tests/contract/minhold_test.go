@@ -461,25 +461,6 @@ func TestC28AnUnansweredReleaseIsRepeated(t *testing.T) {
 	})
 }
 
-// Redis has no memory left, and the release still shortens the TTL.
-func TestC28ReleaseOnAFullRedis(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	c := NewClient(t, s.Client(t))
-	rdb := s.Client(t)
-	for _, k := range minHoldKinds() {
-		t.Run(k.Name, func(t *testing.T) {
-			key := redistest.Name(t) + "."
-			k.One(t, c, key)
-			hold := Acquire(t, t.Context(), k.open(c, key, primitives.WithMinHold(20*time.Second)), k.opts...)
-			require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-			defer rdb.ConfigSet(t.Context(), "maxmemory", "0")
-			require.NoError(t, hold.Release(t.Context()))
-			k.requireRest(t, c, key, hold.ID(), 20*time.Second)
-		})
-	}
-}
-
 // An owner that enters again during the rest takes a count of its own. The lock is free at the latest when the lease of
 // that acquisition ends.
 func TestC28AnOwnerEntersDuringItsRest(t *testing.T) {

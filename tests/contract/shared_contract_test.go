@@ -202,16 +202,35 @@ func wakesAll(t *testing.T, m *sharedCase) {
 	})
 }
 
-// sharedPollCovers checks that waiters that receive no notification acquire within the slow poll.
+// sharedPollCovers checks that waiters that receive no notification acquire within the slow poll, and so does what the
+// kind excludes.
 func sharedPollCovers(t *testing.T, m *sharedCase) {
 	t.Run("waiting", func(t *testing.T) {
 		p := m.s.Proxy(t)
 		p.DropMessages(true)
+		deaf := NewClient(t, p.Client(t))
 		free := m.blocked(t)
-		acquired := m.waitAll(t, m.open(t, NewClient(t, p.Client(t)), m.key), permitCount)
+		acquired := m.waitAll(t, m.open(t, deaf, m.key), permitCount)
 		freed := time.Now()
 		free()
 		require.Less(t, acquired().Sub(freed), SlowPoll)
+	})
+	if m.Pool {
+		return
+	}
+	t.Run("the rival", func(t *testing.T) {
+		p := m.s.Proxy(t)
+		p.DropMessages(true)
+		deaf := NewClient(t, p.Client(t))
+		h, err := m.on(t).Acquire(t.Context())
+		require.NoError(t, err)
+		waiting := Start(func() (*primitives.Hold, error) { return m.Rival(deaf, m.key).Acquire(t.Context()) })
+		AwaitWaiters(t, deaf, 1)
+		freed := time.Now()
+		require.NoError(t, h.Release(t.Context()))
+		rival := AwaitHold(t, waiting)
+		require.Less(t, time.Since(freed), SlowPoll)
+		Release(t, rival)
 	})
 }
 

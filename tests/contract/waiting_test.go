@@ -2,11 +2,7 @@ package contract
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
-	"strconv"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,55 +12,6 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
-
-// TestC5CancelledAcquireLeavesNothing cancels acquisitions at random times, from before the first
-// command to long after the acquisition.
-func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		CheckLeaks(t)
-		measured := redistest.Bar(t, s, 4)
-		c := NewClient(t, s.Client(t))
-		name := redistest.Name(t)
-		names := make([]string, 20)
-		for i := range names {
-			names[i] = name + "-" + strconv.Itoa(i)
-		}
-		n := redistest.Sized(s, redistest.Scaled(s, 5000), 100_000)
-		var got atomic.Int64
-		var wg sync.WaitGroup
-		for range 50 {
-			wg.Go(func() {
-				for range n/50 + 1 {
-					l := c.Lock(names[rand.IntN(len(names))])
-					ctx, cancel := context.WithCancelCause(context.Background())
-					timer := time.AfterFunc(time.Duration(rand.ExpFloat64()*float64(5*time.Millisecond)), func() {
-						cancel(ErrTest)
-					})
-					var opts []primitives.Option
-					if rand.IntN(4) == 0 {
-						opts = append(opts, primitives.WithOwner("o"+strconv.FormatUint(rand.Uint64(), 16)))
-					}
-					hold, err := l.Acquire(ctx, opts...)
-					switch {
-					case err == nil:
-						got.Add(1)
-						if err := hold.Release(ctx); err != nil {
-							t.Error(err)
-						}
-					case !errors.Is(err, primitives.ErrNotAcquired) || !errors.Is(err, ErrTest):
-						t.Error(err)
-					}
-					timer.Stop()
-					cancel(nil)
-				}
-			})
-		}
-		wg.Wait()
-		clean := RequireClean(t, s, name)        // a lock that is left would expire after 30 s
-		require.NoError(t, c.Close(t.Context())) // it waits for holds, so none is left
-		measured("%d acquisitions, %d of them cancelled in time; nothing left after %v", n, n-int(got.Load()), clean)
-	})
-}
 
 // TestC5CancelledInFlightIsRolledBack cancels an acquisition while its command is in flight. The
 // outcome is rolled back, by the call or in the background.

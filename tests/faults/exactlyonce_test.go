@@ -2,69 +2,16 @@ package faults
 
 import (
 	"context"
-	"math/rand/v2"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
-
-// C16: the proxy drops replies at random and go-redis retries as it does by default. After each
-// step Redis has the count that one execution gives.
-func TestC16LostReplies(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct {
-		name string
-		opts []primitives.Option
-	}{
-		{"private ids", nil},
-		{"shared ids", []primitives.Option{primitives.WithOwner("owner")}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			EachLock(t, func(t *testing.T, x *LockTest) {
-				measured, cuts := redistest.Bar(t, x.S, 1), 0
-				p := x.S.Proxy(t)
-				l := NewClient(t, p.Client(t, Quick)).Lock(x.Name)
-				step := func(f func() error, count string) {
-					t.Helper()
-					lost := rand.IntN(3) // up to two of the four attempts
-					cuts += lost
-					p.DropReplies(lost, Script)
-					require.NoError(t, f())
-					p.Heal()
-					for id, n := range Fields(t, x.S, x.Name) {
-						require.Equal(t, count, n, id)
-					}
-					if count == "" {
-						require.Empty(t, Fields(t, x.S, x.Name))
-					}
-				}
-				n := redistest.Sized(x.S, redistest.Scaled(x.S, 175), FullCuts) // about 1000 dropped replies for each kind of id
-				for range n {
-					var outer, inner *primitives.Hold
-					step(func() (err error) { outer, err = l.Acquire(t.Context(), tt.opts...); return err }, "1")
-					step(func() (err error) { inner, err = l.Acquire(outer.Context()); return err }, "2")
-					first, second := inner, outer
-					if rand.IntN(2) == 0 {
-						first, second = outer, inner
-					}
-					step(func() error { return first.Release(t.Context()) }, "1")
-					step(func() error { return second.Release(t.Context()) }, "")
-					step(func() (err error) { outer, err = l.Acquire(t.Context(), tt.opts...); return err }, "1")
-					step(func() error { return outer.Release(t.Context()) }, "")
-				}
-				measured("%d replies lost in %d times six calls: acquire and release, twice, and both nested", cuts, n)
-			})
-		})
-	}
-}
 
 // C16: a command that was sent again, because its reply was lost, has the effect and the answer of the
 // first execution. This holds for every method of a lock.
@@ -104,45 +51,6 @@ func TestC16RepeatedCommandsActOnce(t *testing.T) {
 				require.True(t, held, name)
 				repeat()
 				require.ErrorIs(t, l.ReleaseID(ctx, "nobody"), primitives.ErrNotHeld)
-			}
-		}
-	})
-}
-
-// C16: where an attempt was not answered, Redis may execute copies of the command after everything is
-// released, and in any order. None of them takes the lock.
-func TestC16LateCopies(t *testing.T) {
-	t.Parallel()
-	EachLock(t, func(t *testing.T, x *LockTest) {
-		p := x.S.Proxy(t)
-		l := NewClient(t, p.Client(t)).Lock(x.Name)
-		p.Record()
-		for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
-			loseReply := func() { p.DropReplies(1, Script) }
-			loseReply()
-			hold := Acquire(t, t.Context(), l, opts...)
-			loseReply()
-			in := Acquire(t, hold.Context(), l)
-			loseReply()
-			require.NoError(t, in.Extend(t.Context(), time.Minute))
-			_, err := NewClient(t, x.S.Client(t)).Lock(x.Name).TryAcquire(t.Context())
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			loseReply()
-			Release(t, hold)
-			loseReply()
-			adopted, err := l.Adopt(t.Context(), hold.ID())
-			require.NoError(t, err)
-			loseReply()
-			Release(t, adopted)
-			require.ErrorIs(t, in.Release(t.Context()), primitives.ErrLost)
-			p.Heal()
-		}
-		sent := ScriptsOf(p)
-		require.Greater(t, len(sent), 8)
-		for range redistest.Scaled(x.S, 60) {
-			for _, i := range rand.Perm(len(sent)) {
-				_ = Again(x.Rdb, sent[i]).Err()
-				require.Empty(t, Fields(t, x.S, x.Name), "%v", sent[i].Args)
 			}
 		}
 	})
@@ -370,101 +278,4 @@ func TestScriptFlushIsInvisible(t *testing.T) {
 			RequireClean(t, s, x.Name)
 		})
 	}
-}
-
-// A Redis that is out of memory refuses new acquisitions at once. Renewing and releasing still
-// work.
-func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
-	x := OnLock(t, s)
-	rdb := x.Rdb
-	shared := x.C.Lock(x.Name + "-shared")
-	outer := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(Watched))
-	inner := Acquire(t, outer.Context(), x.L, primitives.WithWatchdog(Watched))
-	one := Acquire(t, t.Context(), shared, primitives.WithOwner("o"))
-	two := Acquire(t, t.Context(), shared, primitives.WithOwner("o"))
-	byID := Acquire(t, t.Context(), x.C.Lock(x.Name+"-id"))
-	Acquire(t, t.Context(), x.C.Lock(x.Name+"-force"))
-	require.NoError(t, rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-
-	for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("p")}} {
-		_, err := x.C.Lock(x.Name+"-new").Acquire(t.Context(), opts...)
-		require.ErrorContains(t, err, "OOM")
-		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-	}
-	_, err := x.L.Acquire(inner.Context())
-	require.ErrorContains(t, err, "OOM")
-	_, err = x.C.Lock(x.Name + "-none").ForceRelease(t.Context())
-	require.NoError(t, err)
-	require.ErrorIs(t, x.C.Lock(x.Name+"-none").ReleaseID(t.Context(), "x"), primitives.ErrNotHeld)
-	require.NoError(t, outer.Extend(t.Context(), Watched+time.Second))
-	before := outer.ValidUntil()
-	redistest.WaitFor(t, Soon, func() bool { return outer.ValidUntil().After(before) }, "the hold is renewed")
-	Release(t, inner)
-	require.Equal(t, "1", rdb.HGet(t.Context(), x.Name, outer.ID()).Val())
-	Release(t, outer)
-	Release(t, one)
-	Release(t, two)
-	require.NoError(t, x.C.Lock(x.Name+"-id").ReleaseID(t.Context(), byID.ID()))
-	held, err := x.C.Lock(x.Name + "-force").ForceRelease(t.Context())
-	require.NoError(t, err)
-	require.True(t, held)
-	RequireClean(t, s, x.Name)
-}
-
-// An ACL that forbids what the release needs makes the acquisition fail. A client that may not
-// subscribe polls.
-func TestACLIsCheckedByTheAcquisition(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	admin := s.Client(t)
-	name := redistest.Name(t)
-	as := func(rules string) *primitives.Lock {
-		user := redistest.Name(t)
-		args := []any{"acl", "setuser", user, "on", ">pw", "+@all", "resetchannels", "resetkeys"}
-		for rule := range strings.FieldsSeq(rules) {
-			args = append(args, rule)
-		}
-		require.NoError(t, admin.Do(t.Context(), args...).Err())
-		return NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = user, "pw" })).Lock(name)
-	}
-	for _, tt := range []struct{ name, rules string }{
-		{"no channel", "~*"},
-		{"another channel", "~* &other"},
-		{"no memory key", "~" + name + " &*"},
-		{"no publish", "~* &* -publish"},
-		{"no lock key", "~redisson* &*"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			l := as(tt.rules)
-			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
-				_, err := l.Acquire(t.Context(), opts...)
-				require.Error(t, err)
-				require.True(t, strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "No permissions"), err)
-				require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-				require.Empty(t, Fields(t, s, name))
-			}
-		})
-	}
-	t.Run("the least rights", func(t *testing.T) {
-		// The scripts get the channel as one of their KEYS, as Redisson's do, so it needs a key
-		// rule too.
-		channel := "redisson_lock__channel:{" + name + "}"
-		l := as("~" + name + " ~redisson_unlock_latch:{" + name + "}:* ~" + channel + " &" + channel)
-		Release(t, Acquire(t, t.Context(), l))
-	})
-	t.Run("no subscription", func(t *testing.T) {
-		l := as("~* &* -subscribe")
-		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock(name))
-		_, err := l.TryAcquire(t.Context())
-		require.ErrorIs(t, err, primitives.ErrNotAcquired)
-		waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
-		time.Sleep(50 * time.Millisecond) // it waits by then, most likely; the result does not depend on it
-		Release(t, hold)
-		r := Await(t, waiting)
-		require.NoError(t, r.Err)
-		Release(t, r.Hold)
-	})
-	RequireClean(t, s, name)
 }

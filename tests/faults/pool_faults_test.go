@@ -3,10 +3,7 @@ package faults
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
-	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,60 +11,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
-	"github.com/redlatch/redlatch/internal/kinds"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
-
-// TestSemaphoreWaitersPollWhenMessagesAreLost drops all messages. Waiters acquire by the slow poll.
-func TestSemaphoreWaitersPollWhenMessagesAreLost(t *testing.T) {
-	t.Parallel()
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
-		t.Parallel()
-		ctx := t.Context()
-		p := s.Proxy(t)
-		p.DropMessages(true)
-		sem, other := open(NewClient(t, p.Client(t))), open(NewClient(t, s.Client(t)))
-		InitPool(t, other, 1)
-		hold := Acquire(t, ctx, other)
-		waiting := Start(func() (*primitives.Hold, error) { return sem.Acquire(ctx) })
-		AwaitWaiter(t, s, key)
-		require.NoError(t, hold.Release(ctx))
-		released := time.Now()
-		got := Await(t, waiting)
-		require.NoError(t, got.Err)
-		require.Less(t, got.At.Sub(released), SlowPoll)
-		require.NoError(t, got.Hold.Release(ctx))
-	})
-}
-
-// TestSemaphoreCountsAreExactWhenRepliesAreLost drops replies at random.
-func TestSemaphoreCountsAreExactWhenRepliesAreLost(t *testing.T) {
-	t.Parallel()
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
-		measured := redistest.Bar(t, s, 1)
-		ctx := t.Context()
-		rdb := s.Client(t)
-		p := s.Proxy(t)
-		p.DropRepliesRandomly(0.3, 1, Script)
-		sem := open(NewClient(t, p.Client(t, Patient)))
-		InitPool(t, sem, 10)
-		want := 10
-		rounds := redistest.Sized(s, redistest.Scaled(s, 900), 24_000)
-		for i := range rounds { // 2,000 calls, or 10,000 lost replies for each
-			n := 1 + i%3
-			hold := Acquire(t, ctx, sem, primitives.WithPermits(n))
-			require.Equal(t, want-n, Available(t, rdb, key))
-			require.NoError(t, hold.Release(ctx))
-			if i%5 == 0 {
-				require.NoError(t, sem.Add(ctx, 1))
-				want++
-			}
-			require.Equal(t, want, Available(t, rdb, key))
-		}
-		measured("%d acquisitions and as many releases, with 0.43 lost replies for each", rounds)
-	})
-}
 
 // TestSemaphoresRollBackFailedAcquisitions uses a client without retries. Its calls fail when
 // replies are lost, and their permits come back.
@@ -101,99 +47,6 @@ func TestSemaphoresRollBackFailedAcquisitions(t *testing.T) {
 		require.NoError(t, c.Close(t.Context())) // no rollback is under way any longer
 		require.Equal(t, 4, Available(t, rdb, key), "no permit is returned twice")
 	})
-}
-
-// TestSemaphoreCancelledAcquireLeavesNothing cancels acquisitions at random times.
-func TestSemaphoreCancelledAcquireLeavesNothing(t *testing.T) {
-	t.Parallel()
-	EachSemaphore(t, func(t *testing.T, s *redistest.Server, open OpenSemaphore, key string) {
-		measured := redistest.Bar(t, s, 4)
-		c := NewClient(t, s.Client(t))
-		rdb := s.Client(t)
-		sem := open(c)
-		InitPool(t, sem, 3)
-		rounds := redistest.Sized(s, redistest.Scaled(s, 250), 100_000/8)
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				random := rand.New(rand.NewPCG(uint64(i), 0))
-				for range rounds {
-					ctx, cancel := context.WithTimeout(t.Context(), time.Duration(random.IntN(3000))*time.Microsecond)
-					hold, err := sem.Acquire(ctx, primitives.WithPermits(1+random.IntN(3)))
-					if err == nil {
-						err = hold.Release(ctx)
-					} else if errors.Is(err, primitives.ErrNotAcquired) && errors.Is(err, context.DeadlineExceeded) {
-						err = nil
-					}
-					if err != nil {
-						t.Error(err)
-					}
-					cancel()
-				}
-			})
-		}
-		wg.Wait()
-		over := time.Now()
-		redistest.WaitFor(t, GoneIn(s), func() bool { return Available(t, rdb, key) == 3 }, "all permits are back")
-		redistest.WaitFor(t, GoneIn(s), func() bool {
-			return slices.Equal([]string{key}, Leftovers(t, s, key))
-		}, "nothing is left but the pool")
-		measured("%d cancelled acquisitions, nothing left after %v", 8*rounds, time.Since(over).Round(time.Millisecond))
-		require.NoError(t, c.Close(t.Context()))
-	})
-}
-
-// TestSemaphoresReleaseWhenRedisIsFull checks that a full server refuses acquisitions, and accepts
-// releases and extensions.
-func TestSemaphoresReleaseWhenRedisIsFull(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	rdb := s.Client(t)
-	for _, kind := range kinds.Pools() {
-		t.Run(kind.Name, func(t *testing.T) {
-			ctx := t.Context()
-			sem := kind.OpenPool(NewClient(t, rdb), redistest.Name(t))
-			latch := NewClient(t, rdb).CountDownLatch(redistest.Name(t))
-			InitPool(t, sem, 3)
-			require.NoError(t, ErrOf(latch.Init(ctx, 2)))
-			hold := Acquire(t, ctx, sem)
-			require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
-			defer rdb.ConfigSet(context.Background(), "maxmemory", "0")
-			_, err := sem.Acquire(ctx)
-			require.ErrorContains(t, err, "OOM")
-			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			if kind.Name == "permits" {
-				require.NoError(t, hold.Extend(ctx, time.Hour))
-				require.Greater(t, time.Until(hold.ValidUntil()), 50*time.Minute)
-			}
-			require.NoError(t, hold.Release(ctx))
-			info, err := sem.Info(ctx)
-			require.NoError(t, err)
-			require.Equal(t, 3, info.Available)
-			require.NoError(t, latch.CountDown(ctx))
-			require.NoError(t, latch.CountDown(ctx))
-			require.NoError(t, latch.Wait(ctx))
-		})
-	}
-}
-
-// TestSemaphoresCheckPermissionsBeforeAcquiring uses a client that may not publish on the channel.
-// It acquires nothing, since it could not release.
-func TestSemaphoresCheckPermissionsBeforeAcquiring(t *testing.T) {
-	t.Parallel()
-	s := redistest.Fresh(t)
-	rdb := s.Client(t)
-	require.NoError(t,
-		rdb.Do(t.Context(), "acl", "setuser", "mute", "on", "nopass", "+@all", "~*", "resetchannels").Err())
-	for _, kind := range kinds.Pools() {
-		t.Run(kind.Name, func(t *testing.T) {
-			key := redistest.Name(t)
-			InitPool(t, kind.OpenPool(NewClient(t, rdb), key), 1)
-			mute := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = "mute", "any" }))
-			require.ErrorContains(t, ErrOf(kind.OpenPool(mute, key).Acquire(t.Context())), "NOPERM")
-			require.Equal(t, 1, Available(t, rdb, key))
-		})
-	}
 }
 
 // TestLateCopiesChangeNothing executes every recorded command of semaphores and latches again, in

@@ -1,0 +1,511 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// Each fault here meets each kind. What a kind does beyond the others is in the files of that name.
+
+// use is a kind, and the options with which it is used.
+type use struct {
+	kinds.Kind
+	how    string // what its name does not say
+	owned  bool   // with WithOwner
+	cohort bool   // with WithCohort
+}
+
+// uses returns all kinds, and all kinds of locks with an owner too.
+func uses() (list []use) {
+	for _, k := range kinds.All() {
+		list = append(list, use{Kind: k})
+		if !k.Pool {
+			list = append(list, use{Kind: k, how: " of an owner", owned: true})
+		}
+	}
+	return list
+}
+
+func (u use) String() string { return u.Name + u.how }
+
+// opts are the options for each acquisition.
+func (u use) opts() (list []primitives.Option) {
+	if u.owned {
+		list = append(list, primitives.WithOwner("o"))
+	}
+	return list
+}
+
+// eachUse runs f for each use on each server, all at a time.
+func eachUse(t *testing.T, of []use, f func(t *testing.T, s *redistest.Server, u use)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for _, u := range of {
+			t.Run(u.String(), func(t *testing.T) {
+				t.Parallel()
+				f(t, s, u)
+			})
+		}
+	})
+}
+
+// handles returns the locks of one name each that l consists of, on c: the members of a joint lock, or l itself.
+func (u use) handles(c *primitives.Client, name string) (list []*primitives.Lock) {
+	if !u.Joint() {
+		return []*primitives.Lock{u.Lock(c, name)}
+	}
+	for _, member := range u.MemberNames(name) {
+		list = append(list, c.Lock(member))
+	}
+	return list
+}
+
+// requireCount requires that id holds the lock n times, in Redis, and nobody else does.
+func (u use) requireCount(t *testing.T, s *redistest.Server, name, id string, n int) {
+	t.Helper()
+	want := map[string]string{}
+	if n > 0 {
+		want[id] = strconv.Itoa(n)
+	}
+	names := []string{name}
+	if u.Joint() {
+		names = u.MemberNames(name)
+	}
+	for _, name := range names {
+		got := Fields(t, s, name)
+		delete(got, "mode")
+		if count, ok := got[id+":write"]; ok {
+			delete(got, id+":write")
+			got[id] = count
+		}
+		require.Equal(t, want, got, name)
+	}
+}
+
+// C16: the proxy drops replies at random and go-redis retries as it does by default. After each step Redis has the
+// count that one execution gives.
+func TestC16LostReplies(t *testing.T) {
+	t.Parallel()
+	eachUse(t, uses(), func(t *testing.T, s *redistest.Server, u use) {
+		measured, cuts := redistest.Bar(t, s, 1), 0
+		name, p := redistest.Name(t), s.Proxy(t)
+		l := u.Some(t, NewClient(t, p.Client(t, Quick)), name, 10)
+		step := func(f func() error) {
+			t.Helper()
+			lost := rand.IntN(3) // up to two of the four attempts
+			cuts += lost
+			p.DropReplies(lost, Script)
+			require.NoError(t, f())
+			p.Heal()
+		}
+		take := func(hold **primitives.Hold, ctx context.Context, l Handle, opts ...primitives.Option) {
+			t.Helper()
+			step(func() (err error) { *hold, err = l.Acquire(ctx, opts...); return err })
+		}
+		end := func(hold *primitives.Hold) { t.Helper(); step(func() error { return hold.Release(t.Context()) }) }
+		// At full size 10,000 replies of each call are lost.
+		n := redistest.Sized(s, redistest.Scaled(s, 125), FullCuts)
+		for i := range n {
+			var outer, inner *primitives.Hold
+			if pool, ok := l.(kinds.Pool); ok {
+				rdb := s.Client(t)
+				permits := 1 + i%3
+				take(&outer, t.Context(), l, primitives.WithPermits(permits))
+				require.Equal(t, 10-permits, Available(t, rdb, name))
+				end(outer)
+				step(func() error { return pool.Add(t.Context(), 1) })
+				require.Equal(t, 11, Available(t, rdb, name))
+				step(func() error { return pool.Add(t.Context(), -1) })
+				require.Equal(t, 10, Available(t, rdb, name))
+				require.NoError(t, rdb.Close())
+				continue
+			}
+			take(&outer, t.Context(), l, u.opts()...)
+			u.requireCount(t, s, name, outer.ID(), 1)
+			take(&inner, outer.Context(), l)
+			u.requireCount(t, s, name, outer.ID(), 2)
+			first, second := inner, outer
+			if rand.IntN(2) == 0 {
+				first, second = outer, inner
+			}
+			end(first)
+			u.requireCount(t, s, name, outer.ID(), 1)
+			end(second)
+			u.requireCount(t, s, name, "", 0)
+		}
+		measured("%d replies lost in %d times acquire and release, and both nested", cuts, n)
+		RequireClean(t, s, name, u.Stays(name)...)
+	})
+}
+
+// C16: the same for a writer that reads too, which leaves a reader behind.
+func TestC16LostRepliesOfADowngrade(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		measured := redistest.Bar(t, s, 1)
+		name, p := redistest.Name(t), s.Proxy(t)
+		rw := NewClient(t, p.Client(t, Quick)).RWLock(name)
+		n := redistest.Sized(s, redistest.Scaled(s, 100), FullCuts)
+		for range n {
+			for _, opts := range [][]primitives.Option{nil, {primitives.WithOwner("o")}} {
+				lose := func() { p.Heal(); p.DropReplies(rand.IntN(3), Script) }
+				lose()
+				w := Acquire(t, t.Context(), rw.Writer(), opts...)
+				lose()
+				r := Acquire(t, context.WithoutCancel(w.Context()), rw.Reader())
+				require.Equal(t, map[string]string{"mode": "write", w.ID(): "1", w.ID() + ":write": "1"}, Fields(t, s, name))
+				lose()
+				Release(t, w)
+				require.Equal(t, map[string]string{"mode": "read", w.ID(): "1"}, Fields(t, s, name))
+				lose()
+				Release(t, r)
+				require.Empty(t, Fields(t, s, name))
+			}
+		}
+		p.Heal()
+		measured("%d times four calls, with one lost reply each on average", 2*n)
+		RequireClean(t, s, name)
+	})
+}
+
+// C16: where an attempt was not answered, Redis may execute copies of the command after everything is released, and in
+// any order. None of them takes the lock.
+func TestC16LateCopies(t *testing.T) {
+	t.Parallel()
+	locks := slices.DeleteFunc(uses(), func(u use) bool { return u.Pool || u.Joint() })
+	eachUse(t, locks, func(t *testing.T, s *redistest.Server, u use) {
+		name, p, rdb := redistest.Name(t), s.Proxy(t), s.Client(t)
+		c := NewClient(t, p.Client(t, Quick))
+		l, other := u.Lock(c, name), u.Lock(NewClient(t, s.Client(t)), name)
+		loseReply := func() { p.DropReplies(1, Script) }
+		p.Record()
+		loseReply()
+		hold := Acquire(t, t.Context(), l, u.opts()...)
+		loseReply()
+		in := Acquire(t, hold.Context(), l)
+		loseReply()
+		require.NoError(t, in.Extend(t.Context(), time.Minute))
+		require.ErrorIs(t, ErrOf(u.Rival(NewClient(t, s.Client(t)), name).TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		var reading *primitives.Hold
+		if u.Name == "writer" {
+			reading = Acquire(t, in.Context(), c.RWLock(name).Reader())
+		}
+		loseReply()
+		Release(t, hold)
+		if reading != nil {
+			Release(t, reading)
+		}
+		loseReply()
+		adopted, err := l.Adopt(t.Context(), hold.ID())
+		require.NoError(t, err)
+		loseReply()
+		Release(t, adopted)
+		require.ErrorIs(t, in.Release(t.Context()), primitives.ErrLost)
+		switch u.Name {
+		case "fair": // a waiter gives up, and another one is served
+			hold = Acquire(t, t.Context(), other)
+			ctx, cancel := context.WithCancel(t.Context())
+			leaving := Start(func() (*primitives.Hold, error) { return l.Acquire(ctx, u.opts()...) })
+			AwaitFair(t, l, 1)
+			served := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), primitives.WithOwner("p")) })
+			AwaitFair(t, l, 2)
+			cancel()
+			require.ErrorIs(t, Await(t, leaving).Err, context.Canceled)
+			Release(t, hold)
+			Release(t, AwaitHold(t, served))
+		case "reader", "writer": // a writer claims its turn, and gives up
+			reader := Acquire(t, t.Context(), NewClient(t, s.Client(t)).RWLock(name).Reader())
+			_, err = c.RWLock(name).Writer().Acquire(t.Context(), primitives.WithWait(20*time.Millisecond))
+			require.ErrorIs(t, err, primitives.ErrNotAcquired)
+			Release(t, reader)
+		}
+		p.Heal()
+		RequireClean(t, s, name, u.Stays(name)...)
+		sent := ScriptsOf(p)
+		require.Greater(t, len(sent), 8)
+		stop := time.Now().Add(5 * time.Second) // Redis remembers the requests for longer
+		for range redistest.Scaled(s, 30) {
+			for _, i := range rand.Perm(len(sent)) {
+				if time.Now().After(stop) {
+					break
+				}
+				_ = Again(rdb, sent[i]).Err()
+				left := slices.DeleteFunc(Leftovers(t, s, name), func(key string) bool { return slices.Contains(u.Stays(name), key) })
+				require.Empty(t, left, "%v", sent[i].Args)
+			}
+		}
+		Release(t, Acquire(t, t.Context(), other))
+	})
+}
+
+// C5: acquisitions that are cancelled at any moment, from before the first command to long after the acquisition,
+// leave no key, no place in a queue, no subscription and no goroutine, whether the lock is free at times or held all
+// the time.
+func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
+	CheckLeaks(t)
+	all := uses()
+	for _, k := range kinds.Cohorts() {
+		all = append(all, use{Kind: k, how: " in cohorts", cohort: true})
+	}
+	t.Run("all", func(t *testing.T) {
+		eachUse(t, all, func(t *testing.T, s *redistest.Server, u use) {
+			measured := redistest.Bar(t, s, 4)
+			name := redistest.Name(t)
+			c := NewClient(t, s.Client(t))
+			const callers = 20
+			each := redistest.Sized(s, redistest.Scaled(s, 1500)/callers+1, 100_000/callers)
+			patience := 5 * time.Millisecond
+			if s.Mini() != nil || u.Joint() {
+				patience *= 4
+			}
+			var got, inside atomic.Int64
+			cancelled := func(free bool) {
+				var wg sync.WaitGroup
+				for i := range callers {
+					l := u.Some(t, c, name, 3)
+					wg.Go(func() {
+						for range each {
+							ctx, cancel := context.WithCancelCause(t.Context())
+							timer := time.AfterFunc(time.Duration(rand.ExpFloat64()*float64(patience)), func() { cancel(ErrTest) })
+							hold, err := l.Acquire(ctx, u.cancelledOptions(i)...)
+							switch {
+							case err == nil && !free:
+								t.Error("acquired what somebody else holds")
+							case err == nil:
+								got.Add(1)
+								if n := inside.Add(1); n > 1 && !u.Shared && !u.Pool {
+									t.Errorf("%d hold it", n)
+								}
+								inside.Add(-1)
+								assert.NoError(t, hold.Release(context.WithoutCancel(ctx)))
+							default:
+								assert.ErrorIs(t, err, ErrTest)
+								assert.True(t, errors.Is(err, primitives.ErrNotAcquired) || errors.Is(err, primitives.ErrUnavailable), err)
+							}
+							timer.Stop()
+							cancel(nil)
+						}
+					})
+				}
+				wg.Wait()
+			}
+			cancelled(true)
+			stays := u.Stays(name)
+			clean := RequireClean(t, s, name, stays...) // a lock that is left would expire after 30 s
+			holder := u.Rival(NewClient(t, s.Client(t)), name)
+			var opts []primitives.Option
+			if u.Pool {
+				require.Equal(t, 3, Available(t, s.Client(t), name))
+				opts = append(opts, primitives.WithPermits(3))
+			}
+			hold := Acquire(t, t.Context(), holder, opts...)
+			cancelled(false)
+			if u.Name == "fair" {
+				redistest.WaitFor(t, GoneIn(s), func() bool { return len(FairWaiters(t, u.Lock(c, name))) == 0 }, "no queue")
+			}
+			Release(t, hold)
+			RequireClean(t, s, name, stays...)
+			require.NoError(t, c.Close(t.Context())) // it waits for holds, so none is left
+			measured("%d acquisitions, %d of them cancelled in time; nothing left after %v",
+				callers*each, callers*each-int(got.Load()), clean)
+		})
+	})
+}
+
+// cancelledOptions returns the options of a caller: each owner has an id of its own, or they would hold together.
+func (u use) cancelledOptions(caller int) []primitives.Option {
+	switch {
+	case u.Pool:
+		return []primitives.Option{primitives.WithPermits(1 + caller%3)}
+	case u.cohort:
+		return []primitives.Option{primitives.WithCohort(10 * time.Millisecond)}
+	case u.owned:
+		return []primitives.Option{primitives.WithOwner(fmt.Sprint("o", caller, "-", rand.Uint64()))}
+	}
+	return nil
+}
+
+// A Redis that is out of memory refuses new acquisitions at once. Renewing, extending and releasing still work.
+func TestFullMemoryRefusesOnlyAcquisitions(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t, "--maxmemory-policy", "noeviction")
+	c, rdb, ctx := NewClient(t, s.Client(t)), s.Client(t), t.Context()
+	renewed := primitives.WithWatchdog(Watched)
+	type held struct {
+		use
+		name             string
+		holds            []*primitives.Hold
+		outer, byID, rdw *primitives.Hold
+	}
+	var all []*held
+	var toRenew []*primitives.Hold
+	for _, u := range uses() {
+		x := &held{use: u, name: redistest.Name(t) + "."} // no name begins another one
+		all = append(all, x)
+		l := u.Some(t, c, x.name, 3)
+		if u.Pool {
+			x.outer = Acquire(t, ctx, l)
+			x.holds = []*primitives.Hold{x.outer}
+			continue
+		}
+		x.outer = Acquire(t, ctx, l, append(u.opts(), renewed)...)
+		inner := Acquire(t, x.outer.Context(), l, renewed)
+		toRenew = append(toRenew, x.outer, inner)
+		x.holds = []*primitives.Hold{inner, x.outer}
+		if u.owned {
+			x.holds = append(x.holds, Acquire(t, ctx, l, u.opts()...))
+		}
+		x.byID = Acquire(t, ctx, u.Open(c, x.name+"-id"))
+		if !u.Joint() {
+			Acquire(t, ctx, u.Open(c, x.name+"-force"))
+		}
+		rested := u.Open(c, x.name+"-rest", primitives.WithMinHold(20*time.Second))
+		x.rdw = Acquire(t, ctx, rested, u.opts()...)
+		if u.Name == "writer" { // a downgrade
+			r := Acquire(t, context.WithoutCancel(x.outer.Context()), c.RWLock(x.name).Reader(), renewed)
+			x.holds, toRenew = append(x.holds, r), append(toRenew, r)
+		}
+	}
+	latch := c.CountDownLatch(redistest.Name(t))
+	require.NoError(t, ErrOf(latch.Init(ctx, 2)))
+	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	refused := func(err error, what string) {
+		t.Helper()
+		require.ErrorContains(t, err, "OOM", what)
+		require.NotErrorIs(t, err, primitives.ErrNotAcquired, what)
+	}
+	for _, x := range all {
+		if x.Pool {
+			refused(ErrOf(x.Open(c, x.name).Acquire(ctx)), x.String())
+			if x.Leased {
+				require.NoError(t, x.outer.Extend(ctx, time.Hour))
+				require.Greater(t, time.Until(x.outer.ValidUntil()), 50*time.Minute)
+			}
+			continue
+		}
+		refused(ErrOf(x.Open(c, x.name+"-new").Acquire(ctx, x.opts()...)), x.String())
+		refused(ErrOf(x.Open(c, x.name).Acquire(x.holds[0].Context())), x.String()+", nested")
+		require.NoError(t, x.outer.Extend(ctx, Watched+time.Second), x.String())
+		require.ErrorIs(t, x.Takeable(c, x.name+"-none").ReleaseID(ctx, "x"), primitives.ErrNotHeld, x.String())
+		if !x.Joint() {
+			require.NoError(t, ErrOf(x.Lock(c, x.name+"-none").ForceRelease(ctx)), x.String())
+		}
+	}
+	AwaitRenewal(t, 2, toRenew...)
+	for _, x := range all {
+		for _, hold := range x.holds {
+			if x.Leased {
+				require.NoError(t, hold.Check(ctx), x.String())
+			}
+		}
+		for _, hold := range x.holds {
+			require.NoError(t, hold.Release(ctx), x.String())
+		}
+		if x.Pool {
+			info, err := x.OpenPool(c, x.name).Info(ctx)
+			require.NoError(t, err)
+			require.Equal(t, 3, info.Available)
+			continue
+		}
+		for _, l := range x.handles(c, x.name) {
+			require.Empty(t, Fields(t, s, l.Name()), x.String())
+		}
+		require.NoError(t, x.Takeable(c, x.name+"-id").ReleaseID(ctx, x.byID.ID()), x.String())
+		if !x.Joint() {
+			forced, err := x.Lock(c, x.name+"-force").ForceRelease(ctx)
+			require.NoError(t, err, x.String())
+			require.True(t, forced, x.String())
+		}
+		require.NoError(t, x.rdw.Release(ctx), "the release only shortens the TTL")
+		for _, l := range x.handles(c, x.name+"-rest") {
+			info, err := l.Info(ctx)
+			require.NoError(t, err)
+			require.Len(t, info.Holders, 1, x.String())
+			require.LessOrEqual(t, info.Holders[0].TTL, 20*time.Second, x.String())
+			require.NoError(t, ErrOf(l.ForceRelease(ctx)))
+		}
+	}
+	require.NoError(t, latch.CountDown(ctx))
+	require.NoError(t, latch.CountDown(ctx))
+	require.NoError(t, latch.Wait(ctx))
+	require.NoError(t, rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+	for _, x := range all {
+		RequireClean(t, s, x.name, append(x.Stays(x.name), x.staysOfAll(x.name)...)...)
+	}
+}
+
+// staysOfAll returns what stays of the names of the test above.
+func (u use) staysOfAll(name string) (list []string) {
+	for _, end := range []string{"-id", "-force", "-rest"} {
+		list = append(list, u.Stays(name+end)...)
+	}
+	return list
+}
+
+// An ACL that forbids what the release needs makes the acquisition fail, before anything is written. A client that may
+// not subscribe polls. TestUserWithoutOneKeyOrChannel takes away one key or channel after another.
+func TestACLIsCheckedByTheAcquisition(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	admin := s.Client(t)
+	for lack, rules := range map[string]func(name string) []any{
+		"no channel":      func(string) []any { return []any{"~*"} },
+		"another channel": func(string) []any { return []any{"~*", "&other"} },
+		"no publish":      func(string) []any { return []any{"~*", "&*", "-publish"} },
+		"no memory key":   func(name string) []any { return []any{"~" + name + "*", "&*"} },
+		"no lock key":     func(string) []any { return []any{"~redisson*", "&*"} },
+		"no subscription": func(string) []any { return []any{"~*", "&*", "-subscribe", "-ssubscribe"} },
+	} {
+		for _, u := range uses() {
+			t.Run(lack+", "+u.String(), func(t *testing.T) {
+				t.Parallel()
+				name := redistest.Name(t)
+				args := append([]any{"acl", "setuser", name, "on", ">pw", "+@all", "resetchannels", "resetkeys"}, rules(name)...)
+				require.NoError(t, admin.Do(t.Context(), args...).Err())
+				rightful := u.One(t, NewClient(t, admin), name)
+				c := NewClient(t, s.Client(t, func(o *redis.Options) { o.Username, o.Password = name, "pw" }))
+				l := u.Open(c, name)
+				if lack == "no subscription" {
+					hold := Acquire(t, t.Context(), u.Rival(NewClient(t, admin), name))
+					require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+					waiting := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context(), u.opts()...) })
+					AwaitWaiters(t, c, 1)
+					Release(t, hold)
+					Release(t, AwaitHold(t, waiting))
+					return
+				}
+				refused := func() {
+					t.Helper()
+					err := ErrOf(l.Acquire(t.Context(), append(u.opts(), primitives.WithWait(SlowPoll))...))
+					require.Error(t, err)
+					require.Regexp(t, "NOPERM|No permissions", err)
+					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+				}
+				refused()
+				require.Equal(t, u.Pool, len(Leftovers(t, s, name)) > 0, "nothing but a pool is left")
+				if u.Name == "fair" {
+					hold := Acquire(t, t.Context(), rightful)
+					refused() // it does not queue
+					Release(t, hold)
+				}
+				RequireClean(t, s, name, u.Stays(name)...)
+			})
+		}
+	}
+}
