@@ -19,6 +19,7 @@ import (
 )
 
 func TestShardedDetectsTheMode(t *testing.T) {
+	t.Parallel()
 	yes, no := new(bool), new(bool)
 	*yes = true
 	cluster := func(t *testing.T) redis.UniversalClient { return redistest.Cluster(t).ClusterClient(t) }
@@ -82,6 +83,7 @@ func clusterClient(t *testing.T, o *redis.ClusterOptions) *redis.ClusterClient {
 
 // A failed lookup is repeated. A successful one is cached, even if the server goes down later.
 func TestShardedCachesAnswersButNotErrors(t *testing.T) {
+	t.Parallel()
 	c := redistest.Cluster(t)
 	var down atomic.Bool
 	down.Store(true)

@@ -14,6 +14,7 @@ import (
 
 // All first calls of a client share one question to the cluster.
 func TestModeIsDetectedOnce(t *testing.T) {
+	t.Parallel()
 	c := redistest.FreshCluster(t, 3)
 	h := open(t, c.ClusterClient(t), Config{})
 	var wg sync.WaitGroup

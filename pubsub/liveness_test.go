@@ -295,6 +295,7 @@ func TestRestartedServerIsResubscribed(t *testing.T) {
 // A link asks for the credentials on every dial, and retries until they are right. Servers refuse
 // in two ways: a wrong password fails the handshake, a missing one fails the first SUBSCRIBE.
 func TestReconnectUsesTheCurrentCredentials(t *testing.T) {
+	t.Parallel()
 	for _, wrong := range []string{"", "wrong"} {
 		t.Run(fmt.Sprintf("%q", wrong), func(t *testing.T) {
 			s := redistest.Fresh(t)

@@ -107,6 +107,7 @@ func TestRefusalOnReconnectSignalsOnce(t *testing.T) {
 
 // Where UNSUBSCRIBE is forbidden, waiters that come and go leave the link, and its other listeners, alone.
 func TestForbiddenUnsubscribeKeepsTheLink(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	require.NoError(t, admin.Do(t.Context(), "acl", "setuser", "bob", "on", ">pw", "allkeys", "+@all", "&*",

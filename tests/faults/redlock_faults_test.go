@@ -16,6 +16,7 @@ import (
 // TestRedLockWorksWhileAMinorityIsDown takes a minority of the servers down in several ways. Each
 // call succeeds, and takes no longer than one budget.
 func TestRedLockWorksWhileAMinorityIsDown(t *testing.T) {
+	t.Parallel()
 	for _, n := range []int{3, 5} {
 		q := NewQuorum(t, n)
 		down := All(n)[n/2+1:]

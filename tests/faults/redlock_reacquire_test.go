@@ -35,6 +35,7 @@ func requireClosed(t *testing.T, clients []*primitives.Client) {
 // TestRedHoldSurvivesARollingRestart lets all servers lose their data, one after another. The
 // redlock acquires each of them again. A rival that keeps trying never acquires.
 func TestRedHoldSurvivesARollingRestart(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name    string
 		restart func(t *testing.T, q *Quorum, i int)
