@@ -76,7 +76,8 @@ func TestFairLockKeepsNoGrantsOfOthers(t *testing.T) {
 		return channel != ""
 	}, "the waiter's client listens for grants")
 	for i := range 100 {
-		for _, id := range []string{"nobody:", far.ID() + ":" + strings.Repeat("0", 30), far.ID() + ":" + strings.Repeat("0", 100_000)} {
+		own := far.ID() + ":"
+		for _, id := range []string{"nobody:", own + strings.Repeat("0", 30), own + strings.Repeat("0", 100_000)} {
 			require.NoError(t, rdb.Publish(t.Context(), channel, fmt.Sprint(id, i, " 1 30000")).Err())
 		}
 	}

@@ -100,7 +100,7 @@ func TestSuitesAreValid(t *testing.T) {
 		require.Contains(t, topologies, u.topology)
 		_, err := regexp.Compile(u.run)
 		require.NoError(t, err)
-		for _, dir := range strings.Fields(u.packages) {
+		for dir := range strings.FieldsSeq(u.packages) {
 			require.DirExists(t, filepath.Join("../..", dir))
 		}
 	}

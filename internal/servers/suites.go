@@ -33,13 +33,15 @@ type suite struct {
 // hand-offs, what remains after faults, and the replies of the scripts.
 var suites = []suite{
 	{oneServer, "./primitives ./tests/contract", "^Test(MutexContract|SharedContract|JointContract)$", true},
-	{oneServer, "./primitives ./tests/contract ./tests/faults ./tests/wire", "^Test(Conformance(Locks|RWLock|Semaphores|Permits|Fair.*|Tokens)|C16Repeated.*|" +
+	{oneServer, "./primitives ./tests/contract ./tests/faults ./tests/wire", "^Test(" +
+		"Conformance(Locks|RWLock|Semaphores|Permits|Fair.*|Tokens)|C16Repeated.*|" +
 		"ScriptFlush.*|ACL.*|Handoff.*|ReleaseHandsOff.*|C15FormerHolder.*AtOnce|C21.*|FairLockServesInOrder|" +
 		"FairLockHandoffLease|RWLock.*Wakes.*|RWLockWriter.*|Semaphore.*Wakes.*|Latch.*Wakes.*|Permit.*Wakes.*)$", false},
 	{oneServer, "./pubsub", "^Test(Listeners.*|HungServer.*|RestartedServer.*|Refusal.*|Reconnect.*)$", false},
 	{oneServer, "./scripts", "^Test(AnswersOfAllKinds|UnknownScript.*|Batch.*|MemoryOutlives.*|Hashes)$", false},
 	{cluster, "./tests/topology", "^TestCluster$", true},
-	{cluster, "./primitives ./tests/contract ./tests/topology", "^Test(Cluster.+|.*(In|On)ACluster|RenewalWh.*|C20NamesInTwoSlots.*)$", false},
+	{cluster, "./primitives ./tests/contract ./tests/faults ./tests/topology",
+		"^Test(Cluster.+|.*(In|On)ACluster|RenewalWh.*|C20NamesInTwoSlots.*)$", false},
 	{cluster, "./pubsub", "^Test(ShardedPubSub.*|PlainPubSub.*|Subscriptions.*Slot)$", true},
 	{cluster, "./pubsub", "^Test(ShardedDetects.*|SlotOf.*|DeadShard.*)$", false},
 	{cluster, "./scripts", "^Test(RunnerOnCluster|SilentShard.*|Shard.*|Moved.*|Asked.*|Node.*)$", false},

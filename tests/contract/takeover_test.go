@@ -140,7 +140,8 @@ func TestC15ForceReleaseWithALostReplyNotifiesTheHolder(t *testing.T) {
 			require.False(t, force(key+"other")) // loads the script
 			holder := NewClient(t, s.Client(t))
 			began := time.Now()
-			hold, err := openOver(t, row, key, []*primitives.Client{holder}).Acquire(t.Context(), primitives.WithLease(time.Minute))
+			mine := openOver(t, row, key, []*primitives.Client{holder})
+			hold, err := mine.Acquire(t.Context(), primitives.WithLease(time.Minute))
 			require.NoError(t, err)
 			awaitSubscribedHolder(t, began, holder, s)
 			p.DropReplies(1, Script)

@@ -246,7 +246,9 @@ func TestC16LateCopies(t *testing.T) {
 					break
 				}
 				_ = Again(rdb, sent[i]).Err()
-				left := slices.DeleteFunc(Leftovers(t, s, name), func(key string) bool { return slices.Contains(u.Stays(name), key) })
+				left := slices.DeleteFunc(Leftovers(t, s, name), func(key string) bool {
+					return slices.Contains(u.Stays(name), key)
+				})
 				require.Empty(t, left, "%v", sent[i].Args)
 			}
 		}
