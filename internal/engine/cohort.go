@@ -43,16 +43,15 @@ func (o *Ownership) passOn(h *Hold) bool {
 	qs := &o.r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
-	q := qs.successorQueue(o.r)
+	q := qs.open[queueKey{o.r.Kind, o.r.Name, false}]
 	if q == nil || o.streakIsOver() {
 		return false
 	}
-	w := q.waiters.First
-	// The attempt of a waiter may be under way or in doubt. If it were executed after the cohort, the waiter's
-	// own id would hold the lock, and nobody would release it.
-	if w.trying || w.offered || w.inDoubt || w.Request.MustRollback {
+	successor := q.state.Successor()
+	if successor == nil {
 		return false
 	}
+	w := successor.Of.(*Waiter)
 	if !w.Request.inCohort() || w.Request.Terms.Cohort != o.cohort() || w.Request.Terms.Linger != o.linger() ||
 		w.Request.TTL != h.ttl {
 		return false // its hold is kept in another way
@@ -62,8 +61,7 @@ func (o *Ownership) passOn(h *Hold) bool {
 		return false
 	}
 	w.Request.passed = next
-	w.granted = &Result{Granted: true, Sent: time.Now()}
-	w.Wake()
+	q.answer(w, Result{Granted: true, Sent: time.Now()}, true, false)
 	return true
 }
 

@@ -53,13 +53,6 @@ type LineDriver interface {
 	GiveUpPlace(ctx context.Context, number uint64) error
 }
 
-// Place is a client's place in line, as an attempt sends it. The zero value: the client does not stand in line.
-type Place struct {
-	Number uint64 // unique on the client
-	Since  int64  // the server's time when the client took the place; 0: the server knows, if it is there
-	Last   bool   // the request is the client's only waiter: if it is granted, the place is given up
-}
-
 // Next says what follows a release. The zero value: the lock is free, for nobody in particular.
 type Next struct {
 	// Rest is the part of the minimum hold that is not over. If it is not 0, the lock stays taken for that long,

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"time"
+
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // What the tests in package engine_test see of the inside.
@@ -12,13 +14,13 @@ const (
 	FirstAttempts   = firstAttempts
 	LongestRetry    = longestRetry
 	MaxAttempts     = maxAttempts
-	MaxBatch        = maxBatch
+	MaxBatch        = waitq.MaxBatch
 	ProbePause      = probePause
 	ReleaseTimeout  = releaseTimeout
 	RollbackGrace   = rollbackGrace
 	RollbackTimeout = rollbackTimeout
-	SlowPoll        = slowPoll
-	StuckAfter      = stuckAfter
+	SlowPoll        = waitq.SlowPoll
+	StuckAfter      = waitq.StuckAfter
 	SweepPause      = sweepPause
 )
 
@@ -64,5 +66,5 @@ func NewTurnQueue() Queue { return &turnQueue{} }
 // QueueOf returns the queue of a name. The caller calls Join as often as it called QueueOf.
 func (c *Core) QueueOf(r *Resource, terms *Terms) *waitQueue { return c.queues.of(r, terms) }
 
-func (q *waitQueue) Backoff(n int) time.Duration { return q.backoff(n) }
+func (q *waitQueue) Backoff(n int) time.Duration { return q.state.Backoff(n) }
 func (q *waitQueue) Message(missed bool)         { q.message(missed) }

@@ -45,74 +45,43 @@ type streak struct {
 // command, but not around it.
 func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error) {
 	r := o.r
-	qs := &r.Core.queues
-	var offered offer
-	rest := o.rest()
-	if r.Traits.HandsOff && !o.Shared && rest == 0 {
-		offered = qs.offer(o)
-	}
-	next := Next{Rest: rest, Place: offered.place, CountPolls: offered.yielding != nil && o.cohort() > 0}
-	if offered.successor != nil {
-		next.Successor = &offered.successor.Request.Owner
+	next := Next{Rest: o.rest()}
+	var q *waitQueue
+	var offered waitq.Action
+	if r.Traits.HandsOff && !o.Shared && next.Rest == 0 {
+		q, offered = r.Core.queues.offer(o)
+		next.Place = offered.Place
+		if offered.Do == waitq.Offer {
+			next.Successor = &waiterOf(offered).Request.Owner
+		}
+		next.CountPolls = offered.Do == waitq.Yield && o.cohort() > 0
 	}
 	sent := time.Now()
 	got, err := r.Driver.Release(ctx, o, 0, next)
-	switch {
-	case offered.successor != nil:
+	if q != nil {
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
-		qs.mu.Lock()
-		offered.successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))
-		qs.mu.Unlock()
-	case offered.yielding != nil && err != nil:
-		qs.tryNow(offered.yielding)
-	case offered.yielding != nil:
-		qs.yield(offered, o, sent, got.Heard)
+		q.released(offered, o, sent, got, err)
 	}
 	return o.freed(got, sent, err), err
 }
 
-// offer is what a release does for the local waiters. The zero value: nothing.
-type offer struct {
-	successor *Waiter    // gets the lock
-	yielding  *waitQueue // leaves the lock to other clients
-	self      int        // 1 if the queue that yields hears the message of the release, else 0
-	place     Place      // for Next
-}
-
-// offer picks the successor of o, the first local waiter, and marks it as offered. There is none if the
-// client's streak is over: then the queue leaves the lock to other clients. It takes waitQueues.mu and does
-// not block.
-func (qs *waitQueues) offer(o *Ownership) (next offer) {
+// offer asks the local queue who gets what o releases: a waiter, or other clients. q is nil if nobody waits. It takes
+// waitQueues.mu and does not block.
+func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
 	r := o.r
-	q := qs.successorQueue(r)
-	if q == nil {
-		return next
+	if q = qs.open[queueKey{r.Kind, r.Name, false}]; q == nil {
+		return nil, offered
 	}
-	if o.streakIsOver() {
-		if !r.Traits.ClientsTakeTurns && o.cohort() == 0 {
-			return next
-		}
-		next.yielding, next.place = q, q.toTheEnd()
-		if len(q.subs) > 0 {
-			next.self = 1
-		}
-		q.turn.On(waitq.Event{What: waitq.Left, Now: time.Now(), Cohort: o.cohort(), Told: next.self == 1})
-		return next
+	actions := q.on(waitq.Event{
+		What: waitq.Releasing, Permits: o.Permits, Cohort: o.cohort(), Over: o.streakIsOver(),
+		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
+	})
+	if len(actions) == 0 {
+		return nil, offered
 	}
-	w := q.waiters.First
-	// Not to a shared id, because the server counts it; not to a waiter for which another command tries
-	// already. A closing client frees the lock: its waiters are leaving.
-	if w.Request.Shared || w.offered || w.Request.Permits > o.Permits || r.Core.NeedsReplicas || r.Core.IsClosing() {
-		return next
-	}
-	w.offered = true
-	next.successor = w
-	if w.givesUpPlace = q.inLine && q.isLast(w); w.givesUpPlace {
-		next.place = Place{Number: q.place.Number, Last: true}
-	}
-	return next
+	return q, actions[0]
 }
 
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
@@ -124,43 +93,24 @@ func (o *Ownership) streakIsOver() bool {
 	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)
 }
 
-// receive gives a waiter the result of a command that tried to acquire for it: a hand-off or a batch. If
-// it was refused, or if the result is not known, it tries by itself at once. In the second case it stays
-// offered: its id may hold the lock, and then the server grants the attempt. If it did not try, the lock
-// could stay taken, with no hold, until the lease ends. waitQueues.mu is held.
-func (w *Waiter) receive(res Result, known bool) {
-	w.offered = !known
-	w.inDoubt = w.inDoubt || res.InDoubt
-	if known && res.Granted {
-		w.granted = &res
-		w.Wake()
-		return
+// released tells the queue what the server has answered to the release of o that was sent at that time. It takes
+// waitQueues.mu, and does not block.
+func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time, got Released, err error) {
+	q.queues.mu.Lock()
+	defer q.unlock()
+	switch {
+	case offered.Do == waitq.Offer:
+		q.answer(waiterOf(offered), got.Granted, err == nil && !(got.Lost && got.InDoubt), false)
+	case err != nil:
+		q.on(waitq.Event{What: waitq.Missed})
+	default:
+		others := got.Heard
+		if offered.Told {
+			others--
+		}
+		if o.cohort() > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
+			others++ // readers of this client, which share its subscription
+		}
+		q.on(waitq.Event{What: waitq.Yielded, Cohort: o.cohort(), Sent: sent, Others: others})
 	}
-	w.wakeToTry()
-}
-
-// yield is called when a release has left the lock to other clients. heard is how many clients were told of it.
-// It takes waitQueues.mu, and does not block.
-func (qs *waitQueues) yield(next offer, o *Ownership, sent time.Time, heard int) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	q := next.yielding
-	if q.waiters.First == nil {
-		return // all have left
-	}
-	others := heard - next.self
-	if o.cohort() > 0 && qs.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
-		others++ // readers of this client, which share its subscription
-	}
-	q.onTurn(waitq.Event{
-		What: waitq.Answered, Now: time.Now(), Cohort: o.cohort(), Sent: sent, Others: others,
-		OneByOne: o.r.Traits.ClientsTakeTurns && !q.inLine,
-	})
-}
-
-// tryNow makes the head of a queue try. It takes waitQueues.mu, and does not block.
-func (qs *waitQueues) tryNow(q *waitQueue) {
-	qs.mu.Lock()
-	defer qs.mu.Unlock()
-	q.onTurn(waitq.Event{What: waitq.Missed})
 }

@@ -357,7 +357,7 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error)
 			err = o.r.Core.Unanswered(errSiblingStuck)
 		}
 	case lost:
-		o.lose(ctx, h)
+		o.lose(ctx)
 	}
 	return lost, err
 }
@@ -567,19 +567,17 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 // caller must not hold wire.
 func (o *Ownership) judge(ctx context.Context, lost bool, err error) error {
 	if err == nil && lost {
-		o.lose(ctx, nil)
+		o.lose(ctx)
 		return ErrLost
 	}
 	return err
 }
 
-// lose ends all holds but except, because the call with ctx found that the lock is lost. Release ends
-// its own hold, which is except, itself.
-func (o *Ownership) lose(ctx context.Context, except *Hold) {
+// lose ends all holds, because the call with ctx found that the lock is lost. A hold whose release has found it is not
+// among them any longer: Hold.Release ends it.
+func (o *Ownership) lose(ctx context.Context) {
 	for _, h := range o.endAll() {
-		if h != except {
-			_ = h.Lose(ctx, o.Loss())
-		}
+		_ = h.Lose(ctx, o.Loss())
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/redlatch/redlatch/internal/list"
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // Waiting is one loop (waitIn) over one kind of waiter. The queues differ: a Queue decides in which order
@@ -156,15 +156,8 @@ type Waiter struct {
 	wakeup   Signal
 
 	// The mutex of its queue guards these fields.
-	list.Links[Waiter]
-	wantsTry   bool    // there is a reason to try
-	trying     bool    // an attempt is under way
-	offered    bool    // another request's command may acquire for it: under way, or of unknown outcome
-	inDoubt    bool    // a copy of such a command may still arrive
-	granted    *Result // the result of such a command, if it was granted
-	unanswered bool    // an attempt of its own has an unknown outcome: its id may hold the lock
-	// givesUpPlace: the command that tries for it gives up the client's place in line if it succeeds.
-	givesUpPlace bool
+	queued  waitq.Waiter // in a local wait queue
+	granted *Result      // the result of a command of another request that has acquired for it
 }
 
 // Wake makes the waiter ask its queue for the next step. It does not block, and any goroutine may call

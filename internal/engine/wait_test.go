@@ -311,7 +311,7 @@ func TestPollingBeginsAnewAfterAGrant(t *testing.T) {
 
 func TestPollingWithALargeBackoffDoesNotOverflow(t *testing.T) {
 	c := NewCore(Config{})
-	r := &Resource{Core: c, Kind: "lock", Name: "x"}
+	r := &Resource{Core: c, Kind: "lock", Name: "x", Traits: &Traits{}}
 	longest := 100 * 365 * 24 * time.Hour
 	first := time.Duration(1<<34 + 1) // shifted by 30 it is 2^30, without the overflow
 	q := c.QueueOf(r, NewTerms(Polling(first, longest)))

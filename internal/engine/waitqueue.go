@@ -8,46 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redlatch/redlatch/internal/list"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
 
-// How requests wait for a lock that has no queue on the server.
-//
-// All requests of one client for one name are in one queue, in order of arrival. The server does not know
-// them. Only the head watches the lock, so a thousand waiters cost one subscription and one attempt a
-// second. The head has a reason to try when
-//
-//   - its subscription is confirmed: a release before that was not heard,
-//   - a message announces a release, or messages may have been missed,
-//   - the lease of the holder ends, according to the last refusal,
-//   - a second has passed: a message may have been lost.
-//
-// The confirmation matters because of this order of events:
-//
-//	waiter                          holder
-//	tries: refused
-//	                                releases, publishes a message
-//	subscribes                      (the message was not for the waiter)
-//	confirmed: tries, is granted
-//
-// A reason to try is used once. A waiter that leaves without using it passes it on (Leave). So does a
-// waiter whose attempt failed and said nothing about the lock (Try). Otherwise the lock
-// could be free with waiters in the queue, until the next slow poll. If the head's attempt hangs, for
-// example on a dead connection, the next waiter tries after stuckAfter.
-//
-// Most grants come without an attempt: the client that releases hands the lock off to the head of its own
-// queue (handoff.go).
-
-const (
-	// slowPoll is the pause after which the head of a queue tries in case a message was lost. That is one
-	// attempt a second for each client and name, however many requests wait.
-	slowPoll = time.Second
-	// stuckAfter is how long the head's attempt may take before another waiter tries.
-	stuckAfter = slowPoll / 4
-	// maxBatch is the largest number of waiters for which one command acquires.
-	maxBatch = 64
-)
+// The local wait queue of a name. Package waitq decides which of its waiters tries, and when: this file tells it
+// what happens, and does what it says. It has the mutex, the subscriptions, the alarm and the commands.
 
 // waitQueues are a client's local wait queues, one for each kind and name with waiters. It is a part of
 // Core. One mutex for all queues is enough: it is held for moments, and never around a command.
@@ -65,35 +30,24 @@ type queueKey struct {
 	polling bool
 }
 
-// waitQueue is the local queue for one name. Only its head watches the lock. Another waiter tries only
-// if it may succeed where the head does not:
-//
-//   - the head was granted, and there is room for more,
-//   - it asks for less than the head,
-//   - it has the shared id that holds the lock,
-//   - the head's attempt is stuck.
-//
-// The first request that waits opens the queue (of), and the last one that leaves closes it.
+// waitQueue is the local queue for one name. The first request that waits opens it (of), and the last one that leaves
+// closes it.
 type waitQueue struct {
-	queues  *waitQueues
-	key     queueKey
-	private bool // not in queues.open: it has one waiter
-	r       *Resource
-	// backoff returns the pause before the n-th attempt of a queue that polls; nil: listen for messages.
-	backoff func(n int) time.Duration
+	queues *waitQueues
+	key    queueKey // zero for a private queue, which is not in queues.open
+	r      *Resource
 
 	// queues.mu guards the rest.
-	joining   int                        // requests between of and Join: the queue must stay open for them
-	waiters   list.List[Waiter, *Waiter] // the first is the head
-	tryAt     time.Time                  // when the head tries again by itself
-	alarm     *time.Timer                // calls onAlarm
-	alarmAt   time.Time                  // when alarm is set for, at or before tryAt; zero: it is not set
-	polls     int                        // attempts since the last grant, if it polls
-	heard     Contact                    // the answers to the attempts of all waiters
-	subs      []Subscription             // empty: it polls, or the client stands in line and need not listen
-	unsettled []<-chan struct{}          // of subscriptions that are neither confirmed nor refused
-	turn      waitq.Turn                 // of other clients
-	linePart                             // of kinds whose clients stand in line
+	state     waitq.Queue
+	alarm     *time.Timer       // calls onAlarm
+	alarmAt   time.Time         // when alarm is set for, at or before state.TryAt; zero: it is not set
+	heard     Contact           // the answers to the attempts of all waiters
+	subs      []Subscription    // to the common messages; empty: it polls, or need not listen
+	atPlace   Subscription      // to the messages to its place in line; nil: it has none
+	unsettled []<-chan struct{} // of subscriptions that are neither confirmed nor refused
+	// For unlock: what must not be done with queues.mu held.
+	needless  []Subscription
+	leftPlace uint64 // 0: none
 }
 
 // mustWait reports whether q must join the queue without an attempt, because of a local waiter that
@@ -112,22 +66,7 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	if queue == nil {
 		return false
 	}
-	for w := queue.waiters.First; w != nil; w = w.Next {
-		if !w.Request.Shared && w.Request.Permits <= q.Permits {
-			return true
-		}
-	}
-	return false
-}
-
-// successorQueue returns the queue whose head may get what a release of r frees, nil if nobody waits. Waiters
-// that poll are not in it. mu is held.
-func (qs *waitQueues) successorQueue(r *Resource) *waitQueue {
-	q := qs.open[queueKey{r.Kind, r.Name, false}]
-	if q == nil || q.waiters.First == nil {
-		return nil
-	}
-	return q
+	return queue.state.MustWait(q.Permits)
 }
 
 // Waiters returns how many requests wait in local queues, for tests.
@@ -135,9 +74,7 @@ func (c *Core) Waiters() (n int) {
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
 	for _, q := range c.queues.open {
-		for w := q.waiters.First; w != nil; w = w.Next {
-			n++
-		}
+		n += q.state.Len()
 	}
 	return n
 }
@@ -162,10 +99,11 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 	key := queueKey{r.Kind, r.Name, terms.PollMin > 0}
 	q := qs.open[key]
 	if q == nil {
-		q = &waitQueue{queues: qs, key: key, r: r}
+		q = r.newQueue(nil)
+		q.key = key
 		if key.polling {
 			first, longest := terms.PollMin, terms.PollMax
-			q.backoff = func(n int) time.Duration {
+			q.state.Backoff = func(n int) time.Duration {
 				pause := first
 				for ; n > 0 && pause < longest; n-- {
 					pause *= 2 // a shift could overflow
@@ -179,36 +117,107 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 		}
 		qs.open[key] = q
 	}
-	q.joining++
+	q.on(waitq.Event{What: waitq.Coming})
 	return q
+}
+
+func (r *Resource) newQueue(backoff func(n int) time.Duration) *waitQueue {
+	return &waitQueue{queues: &r.Core.queues, r: r, state: waitq.Queue{
+		Backoff: backoff, ManyHolders: r.Traits.ManyHolders, Batches: r.batches() != nil,
+		TakeTurns: r.Traits.ClientsTakeTurns,
+	}}
 }
 
 // PrivateQueue returns a queue for one request, which polls. Other requests do not find it, so it delays
 // none of them. The caller must call Join.
 func (c *Core) PrivateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
-	return &waitQueue{queues: &c.queues, r: r, private: true, joining: 1, backoff: backoff}
+	q := r.newQueue(backoff)
+	q.on(waitq.Event{What: waitq.Coming})
+	return q
+}
+
+// on takes an event in, and does what the queue says, but for what only the caller can do. It returns all actions.
+// mu is held, also while the caller reads them.
+func (q *waitQueue) on(e waitq.Event) []waitq.Action {
+	e.Now = time.Now()
+	actions := q.state.On(e)
+	for _, a := range actions {
+		switch a.Do {
+		case waitq.Wake:
+			waiterOf(a).Wake()
+		case waitq.Subscribe:
+			q.listen(waiterOf(a).Request)
+		case waitq.StandInLine:
+			q.standInLine(waiterOf(a).Request.Number)
+		case waitq.Unsubscribe:
+			q.needless, q.subs, q.unsettled = append(q.needless, q.subs...), nil, nil
+		case waitq.LeaveLine:
+			q.needless, q.atPlace, q.leftPlace = append(q.needless, q.atPlace), nil, a.Place.Number
+		default: // the caller's
+		}
+	}
+	q.setAlarm(e.Now)
+	return actions
+}
+
+func waiterOf(a waitq.Action) *Waiter { return a.Who.Of.(*Waiter) }
+
+// unlock frees queues.mu, ends subscriptions that nobody needs, and gives the place up. Close of a subscription waits
+// for the listener, which takes the mutex.
+func (q *waitQueue) unlock() {
+	place, needless := q.leftPlace, q.needless
+	q.leftPlace, q.needless = 0, nil
+	q.queues.mu.Unlock()
+	if place != 0 {
+		q.r.giveUpPlace(place)
+	}
+	for _, sub := range needless {
+		sub.Close()
+	}
+}
+
+// setAlarm sets the alarm for TryAt. It moves the alarm only to an earlier time: moving it for each attempt would cost
+// more than an alarm that comes too early and is set again. mu is held.
+func (q *waitQueue) setAlarm(now time.Time) {
+	at := q.state.TryAt
+	switch {
+	case at.IsZero() && q.alarmAt.IsZero():
+		return
+	case at.IsZero():
+		q.alarm.Stop()
+	case q.alarm == nil:
+		q.alarm = time.AfterFunc(at.Sub(now), q.onAlarm)
+	case q.alarmAt.IsZero() || at.Before(q.alarmAt):
+		q.alarm.Reset(at.Sub(now))
+	default:
+		return
+	}
+	q.alarmAt = at
+}
+
+// onAlarm is the alarm. It runs in the timer's goroutine, takes queues.mu and does not block. The alarm may come after
+// the last waiter has left, or too early.
+func (q *waitQueue) onAlarm() {
+	q.queues.mu.Lock()
+	defer q.unlock()
+	q.alarmAt = time.Time{}
+	q.on(waitq.Event{What: waitq.Alarm})
 }
 
 // Join implements [Queue]. The first waiter subscribes for the whole queue, with queues.mu held. So a
 // message that comes at once waits until the waiter is in the queue.
 func (q *waitQueue) Join(w *Waiter, refused Result) {
 	q.queues.mu.Lock()
-	defer q.queues.mu.Unlock()
-	q.joining--
-	if w.Request.heard != nil { // else it has made no attempt
-		q.heard.merge(w.Request.heard)
+	defer q.unlock()
+	r := w.Request
+	if r.heard != nil { // else it has made no attempt
+		q.heard.merge(r.heard)
 	}
-	q.waiters.Append(w)
+	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: r.Permits}
+	w.queued.Doubt = r.MustRollback
+	q.on(waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
 	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
 		kept.giveBack(0) // it was released during the attempt of w
-	}
-	if q.waiters.First != w {
-		return
-	}
-	q.scheduleTry(refused)
-	if q.backoff == nil {
-		q.listen(w.Request)
-		q.subscribePlace(w.Request.Number)
 	}
 }
 
@@ -219,41 +228,32 @@ func (q *waitQueue) listen(r *Request) {
 	for _, sub := range q.subs {
 		q.unsettled = append(q.unsettled, sub.Confirmed())
 	}
-}
-
-// isLast reports whether no other request waits in the queue, or is about to. mu is held.
-func (q *waitQueue) isLast(w *Waiter) bool {
-	return q.joining == 0 && q.waiters.First == w && w.Next == nil
+	q.state.Subscribed(len(q.subs), 0)
 }
 
 // NextStep implements [Queue]. It uses up the waiter's reason to try. The head also waits for the
 // subscriptions that are not confirmed yet, one after another.
-func (q *waitQueue) NextStep(w *Waiter) Step {
+func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	q.queues.mu.Lock()
-	defer q.queues.mu.Unlock()
-	step := Step{Granted: w.granted, Try: w.wantsTry}
-	if q.waiters.First == w && len(q.unsettled) > 0 {
-		step.Confirmed = q.unsettled[0]
-	}
-	w.wantsTry = false
-	if step.Granted == nil && step.Try {
-		w.trying = true
-		w.Request.Place = q.placeFor(w)
-		if q.waiters.First == w {
-			q.turn.On(waitq.Event{What: waitq.Trying})
-			q.tryIn(stuckAfter) // if its attempt hangs, onAlarm wakes another waiter
+	defer q.unlock()
+	isHead := q.state.Head() == &w.queued
+	switch {
+	case w.granted != nil:
+		step.Granted = w.granted
+	case w.queued.State == waitq.Due:
+		begun := q.on(waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: q.isPlaceHeard()})
+		step.Try, w.Request.Place = true, begun[0].Place
+		if isHead {
 			q.heard.asking()
 		}
+	case isHead && len(q.unsettled) > 0:
+		step.Confirmed = q.unsettled[0]
 	}
 	return step
 }
 
-// Try implements [Queue]. A waiter that may be granted although w was refused tries now: it needs no more than
-// the free permits, or its shared id holds the lock. If w is about to give up, it keeps the reason for its
-// attempt, and Leave passes it on: the attempt did not use a message that announced a release.
-//
-// After an attempt without a reply, w counts as unanswered: its id may hold the lock, and the head may
-// be refused because of it. So onAlarm lets w try too, not only the head.
+// Try implements [Queue]. If w is about to give up, its attempt has not used its reason to try, such as a message that
+// announced a release.
 func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) {
 	if w.Request.Shared || q.r.batches() == nil {
 		res, err = w.resource.Try(ctx, w.Request)
@@ -263,34 +263,22 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	if err == nil && res.Granted {
 		return res, nil
 	}
-	refused, failure := res, q.r.Core.FailureOf(err)
+	failure := q.r.Core.FailureOf(err)
+	e := waitq.Event{
+		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.MustRollback,
+		GivesUp: err != nil && !failure.NotNow && (!failure.Retry || ctx.Err() != nil || w.Request.Wait.Over()),
+	}
 	switch {
 	case failure.NotNow:
-		refused = Result{RetryAfter: notNowPause}
-	case err != nil:
-		refused = Result{RetryAfter: -1}
+		e.RetryAfter = notNowPause
+	case err == nil:
+		e.RetryAfter, e.Free, e.Holder = res.RetryAfter, res.Free, res.Holder
+		e.InLine, e.Since, e.Quiet = true, res.Since, res.Quiet
 	}
-	givesUp := err != nil && !failure.NotNow && (!failure.Retry || ctx.Err() != nil || w.Request.Wait.Over())
 	q.queues.mu.Lock()
-	w.trying = false
-	w.unanswered = w.unanswered || failure.InDoubt
-	if q.waiters.First == w {
-		q.scheduleTry(refused)
-	}
-	for o := w.Next; o != nil; o = o.Next {
-		if o.Request.Permits <= refused.Free || (o.Request.Shared && o.Request.ID == refused.Holder) {
-			o.wakeToTry()
-			break
-		}
-	}
-	w.wantsTry = w.wantsTry || givesUp
+	defer q.unlock()
 	q.heard.merge(w.Request.heard)
-	var needless []Subscription
-	if err == nil {
-		needless = q.learnPlace(w, res)
-	}
-	q.queues.mu.Unlock()
-	closeAll(needless)
+	q.on(e)
 	return res, err
 }
 
@@ -305,11 +293,8 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	q.queues.mu.Lock()
 	var others []*Waiter
 	var requests []*Request
-	for o := q.waiters.First; o != nil && len(others) < maxBatch; o = o.Next {
-		if o != w && !o.Request.Shared && !o.offered {
-			o.offered = true
-			others, requests = append(others, o), append(requests, o.Request)
-		}
+	for _, a := range q.on(waitq.Event{What: waitq.Batching, Who: &w.queued}) {
+		others, requests = append(others, waiterOf(a)), append(requests, waiterOf(a).Request)
 	}
 	q.queues.mu.Unlock()
 	// An offered waiter that gives up meanwhile rolls back its own request: see Leave.
@@ -319,16 +304,10 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	for i, o := range others { // with mu held throughout: all have their result before one of them goes on
 		// An earlier copy of this command may still arrive, and acquire for all, even if this copy was
 		// refused.
-		o.inDoubt = o.inDoubt || res.InDoubt
-		switch {
-		case unknown:
-			o.receive(Result{}, false)
-		case granted == nil:
-			o.offered = false // the command did not try for it, so it has no new reason to try
-		default:
+		if granted != nil {
 			res.Granted = granted[i]
-			o.receive(res, true)
 		}
+		q.answer(o, res, !unknown, granted == nil)
 	}
 	q.queues.mu.Unlock()
 	if granted != nil {
@@ -346,16 +325,22 @@ func (r *Resource) batches() func(context.Context, *Request, []*Request) (Result
 	return r.Traits.AcquireBatch
 }
 
+// answer gives a waiter the result of a command that tried to acquire for it: a hand-off or a batch. If
+// it was refused, or if the result is not known, it tries by itself at once. In the second case its id may hold the
+// lock, and then the server grants the attempt. If it did not try, the lock could stay taken, with no hold, until the
+// lease ends. mu is held.
+func (q *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
+	granted := known && res.Granted
+	if granted {
+		w.granted = &res
+	}
+	q.on(waitq.Event{
+		What: waitq.Answered, Who: &w.queued, Granted: granted, Doubt: res.InDoubt || !known, Untried: known && untried,
+	})
+}
+
 // Heard implements [Queue]. The contact has a mutex of its own.
 func (q *waitQueue) Heard() *Contact { return &q.heard }
-
-// closeAll ends subscriptions. waitQueues.mu must be free: Close waits for the listener, and the listener
-// takes the mutex.
-func closeAll(subs []Subscription) {
-	for _, sub := range subs {
-		sub.Close()
-	}
-}
 
 // Confirmed implements [Queue]: one more subscription is confirmed, or was refused. After the last one,
 // the head makes its second attempt. From then on each release causes a message. If a subscription was
@@ -363,13 +348,13 @@ func closeAll(subs []Subscription) {
 func (q *waitQueue) Confirmed(w *Waiter) {
 	q.queues.mu.Lock()
 	var settled []Subscription
-	if q.waiters.First == w { // else the head will see the closed channel itself
+	if q.state.Head() == &w.queued { // else the head will see the closed channel itself
 		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
-			w.wantsTry, settled = true, q.subs
-			q.turn = waitq.Turn{} // it was about a release before the confirmation
+			settled = q.subs
 		}
+		q.on(waitq.Event{What: waitq.Confirmed, Who: &w.queued})
 	}
-	q.queues.mu.Unlock()
+	q.unlock()
 	var refused error
 	for _, sub := range settled {
 		refused = errors.Join(refused, sub.Err())
@@ -380,80 +365,29 @@ func (q *waitQueue) Confirmed(w *Waiter) {
 	}
 }
 
-// Leave implements [Queue]. It passes on what w does not need any longer:
-//
-//   - w was the head: the next waiter is the head from now on, and waits for the confirmations.
-//   - w has an unused reason to try, and gives up: the head tries. A message is not lost with w.
-//   - w was granted: waiters for which there is room too try now.
-//   - w is the last waiter: the queue closes, and its subscriptions end.
+// Leave implements [Queue].
 //
 // If another request's command may have acquired for w, w's request is in doubt. If w gives up, it is
 // rolled back: otherwise the lock would stay taken for an id without a hold. If w was granted, the
 // server remembers its release longer, so that a late copy of that command takes nothing.
 func (q *waitQueue) Leave(w *Waiter, res Result) {
 	q.queues.mu.Lock()
-	wasHead, unused := q.waiters.First == w, w.wantsTry
-	if w.offered || w.inDoubt {
-		w.Request.MustRollback, w.Request.InDoubt = true, true
+	defer q.unlock()
+	r := w.Request
+	if w.queued.InDoubt() {
+		r.MustRollback, r.InDoubt = true, true
 	}
-	if w.granted != nil && !res.Granted && w.Request.passed == nil {
-		w.Request.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
+	if w.granted != nil && !res.Granted && r.passed == nil {
+		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
-	q.waiters.Remove(w)
 	if res.Granted {
-		q.heard.granted(w.Request.ID)
-		q.turn.On(waitq.Event{What: waitq.Granted})
+		q.heard.granted(r.ID)
 	}
-	switch {
-	case q.waiters.First == nil && q.joining == 0:
-		if !q.private {
-			delete(q.queues.open, q.key)
-		}
-	case q.waiters.First == nil:
-	case res.Granted:
-		if wasHead {
-			q.polls = 0
-			q.scheduleTry(Result{RetryAfter: w.Request.TTL})
-		}
-		q.admit(w, res.Free)
-		if unused && q.r.Traits.ManyHolders {
-			q.waiters.First.wakeToTry() // the message may announce room that the attempt did not see
-		}
-	case unused:
-		q.waiters.First.wakeToTry()
-	}
-	if wasHead && q.waiters.First != nil && len(q.unsettled) > 0 {
-		q.waiters.First.Wake() // so that its next step includes the confirmations
-	}
-	place, subs := q.leavePlace(w, res)
-	if q.waiters.First == nil {
-		q.alarm.Stop()
-		q.alarmAt = time.Time{}
-		subs = append(subs, q.subs...)
-		q.subs, q.unsettled, q.turn = nil, nil, waitq.Turn{}
-	}
-	q.queues.mu.Unlock()
-	if place != 0 {
-		q.r.giveUpPlace(place)
-	}
-	closeAll(subs)
-}
-
-// admit makes waiters try after w was granted: as many as fit into the free permits, and all with w's
-// shared id. Where one command acquires for several requests, only the first of them tries, for all. mu
-// is held.
-func (q *waitQueue) admit(w *Waiter, free int) {
-	batches, led := q.r.batches() != nil, false
-	for o := q.waiters.First; o != nil; o = o.Next {
-		switch {
-		case o.Request.Shared && w.Request.Shared && o.Request.ID == w.Request.ID:
-			o.wakeToTry()
-		case o.Request.Permits > free, batches && led && !o.Request.Shared:
-		default:
-			free -= o.Request.Permits
-			led = led || !o.Request.Shared
-			o.wakeToTry()
-		}
+	q.on(waitq.Event{
+		What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL, Passed: r.passed != nil,
+	})
+	if q.state.IsIdle() {
+		delete(q.queues.open, q.key)
 	}
 }
 
@@ -461,93 +395,17 @@ func (q *waitQueue) admit(w *Waiter, free int) {
 // it, in a goroutine of package pubsub. It takes queues.mu and does not block. A message that comes when
 // the last waiter has left has no effect.
 func (q *waitQueue) message(missed bool) {
-	q.queues.mu.Lock()
-	defer q.queues.mu.Unlock()
-	if q.waiters.First == nil {
-		return
-	}
-	what := waitq.Heard
 	if missed {
-		what = waitq.Missed
-	}
-	q.onTurn(waitq.Event{What: what, Now: time.Now()})
-}
-
-// onTurn does what an event means for the turn of other clients. mu is held.
-func (q *waitQueue) onTurn(e waitq.Event) {
-	switch action := q.turn.On(e); {
-	case q.waiters.First == nil:
-	case action.Do == waitq.TryNow:
-		q.waiters.First.wakeToTry()
-	case action.Do == waitq.TryAfter, action.Do == waitq.TryWithin && time.Until(q.tryAt) > action.Pause:
-		q.tryIn(action.Pause)
+		q.lineMessage(waitq.Missed)
+	} else {
+		q.lineMessage(waitq.Heard)
 	}
 }
 
-// scheduleTry sets when the head tries next after a refusal: when the holder's lease ends, or at the
-// next slow poll if that is sooner. It covers a holder that crashed, and a lost message. A release that was
-// left to others during the attempt may make it sooner. mu is held.
-func (q *waitQueue) scheduleTry(refused Result) {
-	pause := slowPoll
-	if q.backoff != nil {
-		pause = q.backoff(q.polls)
-		q.polls++
-	}
-	if refused.RetryAfter >= 0 {
-		pause = min(pause, refused.RetryAfter+time.Millisecond) // Redis rounds a TTL down
-	}
-	q.tryIn(q.turn.Pause(time.Now(), pause))
-}
-
-// tryIn sets when the head tries next by itself. It moves the alarm only to an earlier time: moving it
-// for each attempt would cost more than an alarm that comes too early and is set again. mu is held.
-func (q *waitQueue) tryIn(pause time.Duration) {
-	q.tryAt = time.Now().Add(pause)
-	switch {
-	case q.alarm == nil:
-		q.alarm = time.AfterFunc(pause, q.onAlarm)
-	case q.alarmAt.IsZero() || q.tryAt.Before(q.alarmAt):
-		q.alarm.Reset(pause)
-	default:
-		return
-	}
-	q.alarmAt = q.tryAt
-}
-
-// onAlarm is the alarm: it makes the head try. It runs in the timer's goroutine, takes queues.mu and does
-// not block. The alarm may come after the last waiter has left, or too early: then it only looks.
-//
-// Two cases of silence need more than the head:
-//
-//   - The head's attempt hangs on its connection. The first waiter that is not trying tries instead.
-//   - A waiter's own attempt was not answered. Its id may hold the lock, and the head would be refused
-//     until that lease ends. So unanswered waiters try too: only they can find out.
-func (q *waitQueue) onAlarm() {
+// lineMessage is message for the messages to a place. If the last waiter has left, or is leaving, lock/leave passes the
+// turn on.
+func (q *waitQueue) lineMessage(m LineMessage) {
 	q.queues.mu.Lock()
-	defer q.queues.mu.Unlock()
-	if q.waiters.First == nil {
-		return
-	}
-	if left := time.Until(q.tryAt); left > 0 {
-		q.alarm.Reset(left)
-		q.alarmAt = q.tryAt
-		return
-	}
-	q.alarmAt = time.Time{}
-	if q.waiters.First.trying {
-		q.tryIn(slowPoll)
-	}
-	first := true
-	for w := q.waiters.First; w != nil; w = w.Next {
-		if !w.trying && (first || w.unanswered) {
-			first = false
-			w.wakeToTry()
-		}
-	}
-}
-
-// wakeToTry gives the waiter a reason to try, and wakes it. queues.mu is held.
-func (w *Waiter) wakeToTry() {
-	w.wantsTry = true
-	w.Wake()
+	defer q.unlock()
+	q.on(waitq.Event{What: m})
 }

@@ -22,7 +22,10 @@ var layers = [][]string{
 		"presence.go", "takeover.go", "asking.go",
 	},
 	// Code shared by all kinds.
-	2: {"driver.go", "handle.go", "renewal.go", "waitq/turn.go"},
+	2: {
+		"driver.go", "handle.go", "renewal.go",
+		"waitq/event.go", "waitq/line.go", "waitq/queue.go", "waitq/turn.go", "waitq/waiter.go",
+	},
 	// One acquisition.
 	3: {
 		"acquire.go", "wait.go", "waitqueue.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go", "lease.go",

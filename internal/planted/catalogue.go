@@ -65,14 +65,14 @@ var Catalogue = []Defect{
 		Edits: []Edit{
 			{
 				"internal/engine/handoff.go", "	sent := time.Now()\n	got, err := r.Driver.Release(ctx, o, 0, next)",
-				"	sent := time.Now()\n	if offered.successor != nil {\n		qs.mu.Lock()\n" +
-					"		offered.successor.receive(Result{Granted: true, Sent: sent}, true)\n" +
-					"		qs.mu.Unlock()\n	}\n	got, err := r.Driver.Release(ctx, o, 0, next)",
+				"	sent := time.Now()\n	if offered.Do == waitq.Offer {\n" +
+					"		q.released(offered, o, sent, Released{Granted: Result{Granted: true, Sent: sent}}, nil)\n" +
+					"	}\n	got, err := r.Driver.Release(ctx, o, 0, next)",
 			},
 			{
 				"internal/engine/handoff.go",
-				"		offered.successor.receive(got.Granted, err == nil && !(got.Lost && got.InDoubt))\n",
-				"",
+				"	if q != nil {\n		got.Granted.streak",
+				"	if q != nil && offered.Do != waitq.Offer {\n		got.Granted.streak",
 			},
 		},
 	},

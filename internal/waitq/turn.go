@@ -40,54 +40,24 @@ type Turn struct {
 	due  time.Time // when the head must try; zero: it has tried since the last release
 }
 
-// What is a kind of event.
-type What uint8
+// When is when the head of the queue should try.
+type When uint8
 
-// The events of a turn.
+// When the head should try.
 const (
-	Missed     What = iota // messages may have been lost, or whether the lock is free is not known
-	Left                   // a release is about to leave the lock to other clients
-	Answered               // the reply to that release
-	Heard                  // a message of a release
-	OurTurn                // a message at this client's place: it is its turn
-	OthersTurn             // a message at this client's place: it is another client's turn
-	Trying                 // an attempt of the head begins
-	Granted                // a waiter has the lock
+	AsBefore  When = iota // it goes on as it was
+	TryNow                // try now
+	TryWithin             // try by itself after a pause, if it would not do so before
+	TryAfter              // try by itself after a pause, and not before
 )
 
-// Event is what happens, and when.
-type Event struct {
-	What What
-	Now  time.Time
-	// Left, Answered: how long the client may pass the lock on without a command; 0: it does not.
-	Cohort time.Duration
-	// Left, OurTurn: the message of the release is still to come.
-	Told bool
-	// Answered: when the release was sent, and how many other clients were told of it.
-	Sent   time.Time
-	Others int
-	// Answered: the others acquire one after another, and this client hears each of their releases.
-	OneByOne bool
-}
-
-// Do is what the head of the queue should do.
-type Do uint8
-
-// What the head should do.
-const (
-	Nothing   Do = iota // it goes on as it was
-	TryNow              // try now
-	TryWithin           // try by itself after a pause, if it would not do so before
-	TryAfter            // try by itself after a pause, and not before
-)
-
-// Action is what the head should do, and after which pause.
-type Action struct {
-	Do    Do
+// Plan is when the head should try, and after which pause.
+type Plan struct {
+	When  When
 	Pause time.Duration
 }
 
-// On takes an event in, and returns what the head should do.
+// On takes an event in, and returns when the head should try.
 //
 // Where the others acquire one after another, each of them has a turn. With two others, X and Y:
 //
@@ -97,33 +67,33 @@ type Action struct {
 //
 // A client in line is told when its turn comes again, and writers are told by the last reader: for both, the
 // first release of another client ends the turn.
-func (t *Turn) On(e Event) Action {
+func (t *Turn) On(e Event) Plan {
 	switch e.What {
-	case Left:
+	case Yielding:
 		// Before the command is sent: its message may come before its reply, and would make our head try.
 		t.begin(e.Now, OthersTurnFor(e.Cohort), 1, e.Told)
-		return Action{}
-	case Answered:
-		return t.answered(e)
+		return Plan{}
+	case Yielded:
+		return t.yielded(e)
 	case Heard:
 		return t.hear(e.Now)
 	case OthersTurn: // a listener hears the message of the same release, too
 		t.begin(e.Now, MaxTurn, 1, true)
-		return Action{TryWithin, MaxTurn}
+		return Plan{TryWithin, MaxTurn}
 	case OurTurn:
 		t.begin(e.Now, MaxTurn, 0, e.Told)
 		t.due = time.Time{}
-	case Trying:
+	case Begins:
 		t.due = time.Time{}
-		return Action{}
-	case Granted:
+		return Plan{}
+	case Acquired:
 		// The turn of others is over. The message of the release that made the head try may still come.
 		t.left, t.due = 0, time.Time{}
-		return Action{}
+		return Plan{}
 	default:
 		*t = Turn{}
 	}
-	return Action{Do: TryNow}
+	return Plan{When: TryNow}
 }
 
 // begin begins a turn of others. told: the message of the release with which it begins is still to come. Messages
@@ -139,11 +109,11 @@ func (t *Turn) begin(now time.Time, lasts time.Duration, others int, told bool) 
 	t.due = t.until
 }
 
-// answered decides how long the head stands back, counted from when the release was sent, because the lock has
+// yielded decides how long the head stands back, counted from when the release was sent, because the lock has
 // been free since then. A turn may be over by then.
-func (t *Turn) answered(e Event) Action {
+func (t *Turn) yielded(e Event) Plan {
 	if t.until.IsZero() {
-		return Action{}
+		return Plan{}
 	}
 	lasts := OthersTurnFor(e.Cohort)
 	look := lasts
@@ -160,27 +130,27 @@ func (t *Turn) answered(e Event) Action {
 	t.until, t.due = e.Sent.Add(lasts), e.Sent.Add(look)
 	if !e.Now.Before(t.due) {
 		*t = Turn{}
-		return Action{Do: TryNow}
+		return Plan{When: TryNow}
 	}
-	return Action{TryAfter, t.due.Sub(e.Now)}
+	return Plan{TryAfter, t.due.Sub(e.Now)}
 }
 
 // hear receives a message of a release.
-func (t *Turn) hear(now time.Time) Action {
+func (t *Turn) hear(now time.Time) Plan {
 	switch {
 	case !now.Before(t.until): // it is over, or there is none
 	case t.told > 0:
 		t.told--
 		t.due = t.until
-		return Action{TryWithin, t.due.Sub(now)}
+		return Plan{TryWithin, t.due.Sub(now)}
 	case t.left > 1:
 		t.left--
 		t.until = now.Add(t.lasts)
 		t.due = t.until
-		return Action{TryWithin, t.due.Sub(now)}
+		return Plan{TryWithin, t.due.Sub(now)}
 	}
 	*t = Turn{}
-	return Action{Do: TryNow}
+	return Plan{When: TryNow}
 }
 
 // Pause returns how long the head may pause after a refusal: d, or less if a release was left to others since

@@ -69,13 +69,13 @@ func TestTurnOfOthers(t *testing.T) {
 				now := start.Add(e.at)
 				switch e.what {
 				case "hear":
-					assert.Equal(t, e.tries, turn.On(Event{What: Heard, Now: now}).Do == TryNow, "%v", e)
+					assert.Equal(t, e.tries, turn.On(Event{What: Heard, Now: now}).When == TryNow, "%v", e)
 				case "try":
-					assert.Zero(t, turn.On(Event{What: Trying, Now: now}))
+					assert.Zero(t, turn.On(Event{What: Begins, Now: now}))
 				case "release": // after another turn of ours
-					turn.On(Event{What: Left, Now: now, Cohort: lasts, Told: true})
+					turn.On(Event{What: Yielding, Now: now, Cohort: lasts, Told: true})
 				case "granted":
-					assert.Zero(t, turn.On(Event{What: Granted, Now: now}))
+					assert.Zero(t, turn.On(Event{What: Acquired, Now: now}))
 				}
 				pause := time.Hour
 				if e.due > 0 {
@@ -109,29 +109,29 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 		cohort   time.Duration
 		others   int
 		oneByOne bool
-		want     Action
-		hear     []Do // what the next messages lead to
+		want     Plan
+		hear     []When // what the next messages lead to
 	}{
-		{"nobody else waits", 0, 0, true, Action{Do: TryNow}, []Do{TryNow}},
-		{"nobody is known to wait, after a short cohort", cohort, 0, true, Action{Do: TryNow}, []Do{TryNow}},
-		{"nobody is known to wait, after a long cohort", time.Second, 0, true, Action{TryAfter, 8 * ms}, []Do{TryNow}},
-		{"after a streak: a look, in case they have gone", 0, 2, true, Action{Do: TryNow}, []Do{TryNow}},
-		{"one other", cohort, 1, true, Action{TryAfter, 48 * ms}, []Do{TryNow}},
-		{"three others, one by one", cohort, 3, true, Action{TryAfter, 48 * ms}, []Do{TryWithin, TryWithin, TryNow}},
-		{"three others, all at once", cohort, 3, false, Action{TryAfter, 48 * ms}, []Do{TryNow}},
-		{"no turn is longer than the longest", time.Hour, 1, false, Action{TryAfter, MaxTurn - 2*ms}, []Do{TryNow}},
+		{"nobody else waits", 0, 0, true, Plan{When: TryNow}, []When{TryNow}},
+		{"nobody is known to wait, after a short cohort", cohort, 0, true, Plan{When: TryNow}, []When{TryNow}},
+		{"nobody is known to wait, after a long cohort", time.Second, 0, true, Plan{TryAfter, 8 * ms}, []When{TryNow}},
+		{"after a streak: a look, in case they have gone", 0, 2, true, Plan{When: TryNow}, []When{TryNow}},
+		{"one other", cohort, 1, true, Plan{TryAfter, 48 * ms}, []When{TryNow}},
+		{"three others, one by one", cohort, 3, true, Plan{TryAfter, 48 * ms}, []When{TryWithin, TryWithin, TryNow}},
+		{"three others, all at once", cohort, 3, false, Plan{TryAfter, 48 * ms}, []When{TryNow}},
+		{"no turn is longer than the longest", time.Hour, 1, false, Plan{TryAfter, MaxTurn - 2*ms}, []When{TryNow}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			sent := time.Now()
 			now := sent.Add(2 * ms)
 			var turn Turn
-			assert.Zero(t, turn.On(Event{What: Left, Now: sent, Cohort: tt.cohort}))
+			assert.Zero(t, turn.On(Event{What: Yielding, Now: sent, Cohort: tt.cohort}))
 			got := turn.On(Event{
-				What: Answered, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others, OneByOne: tt.oneByOne,
+				What: Yielded, Now: now, Sent: sent, Cohort: tt.cohort, Others: tt.others, OneByOne: tt.oneByOne,
 			})
 			assert.Equal(t, tt.want, got)
 			for _, want := range tt.hear {
-				assert.Equal(t, want, turn.On(Event{What: Heard, Now: now}).Do)
+				assert.Equal(t, want, turn.On(Event{What: Heard, Now: now}).When)
 			}
 		})
 	}
@@ -142,14 +142,14 @@ func TestHowLongTheHeadStandsBackAfterARelease(t *testing.T) {
 func TestWithoutATurnTheHeadTries(t *testing.T) {
 	now := time.Now()
 	var turn Turn
-	assert.Equal(t, Action{Do: TryNow}, turn.On(Event{What: Heard, Now: now}))
-	assert.Equal(t, Action{Do: TryNow}, turn.On(Event{What: OurTurn, Now: now, Told: true}))
-	assert.Equal(t, Action{TryWithin, MaxTurn}, turn.On(Event{What: OthersTurn, Now: now}))
-	assert.Equal(t, Action{Do: TryNow}, turn.On(Event{What: Missed}))
+	assert.Equal(t, Plan{When: TryNow}, turn.On(Event{What: Heard, Now: now}))
+	assert.Equal(t, Plan{When: TryNow}, turn.On(Event{What: OurTurn, Now: now, Told: true}))
+	assert.Equal(t, Plan{TryWithin, MaxTurn}, turn.On(Event{What: OthersTurn, Now: now}))
+	assert.Equal(t, Plan{When: TryNow}, turn.On(Event{What: Missed}))
 	assert.Zero(t, turn)
-	turn.On(Event{What: Left, Now: now})
+	turn.On(Event{What: Yielding, Now: now})
 	turn.On(Event{What: Heard, Now: now})
-	assert.Zero(t, turn.On(Event{What: Answered, Now: now, Sent: now, Others: 1}))
+	assert.Zero(t, turn.On(Event{What: Yielded, Now: now, Sent: now, Others: 1}))
 }
 
 // Whatever comes in whatever order: after each event that may have freed the lock, the head tries at once or within
@@ -167,18 +167,18 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			now = now.Add(rapid.SampledFrom([]time.Duration{0, time.Microsecond, ms, 9 * ms, 40 * ms, 90 * ms}).Draw(t, "pause"))
 			if !tryAt.IsZero() && !now.Before(tryAt) { // the alarm was first
 				now, tryAt = tryAt, time.Time{}
-				turn.On(Event{What: Trying, Now: now})
+				turn.On(Event{What: Begins, Now: now})
 			}
 			e := Event{Now: now, What: rapid.SampledFrom([]What{
-				Missed, Left, Answered, Heard, Heard, Heard, OurTurn, OthersTurn, Trying, Granted,
+				Missed, Yielding, Yielded, Heard, Heard, Heard, OurTurn, OthersTurn, Begins, Acquired,
 			}).Draw(t, "what")}
 			switch e.What {
-			case Left:
+			case Yielding:
 				if pending {
 					continue
 				}
 				pending, e.Told = true, rapid.Bool().Draw(t, "told")
-			case Answered:
+			case Yielded:
 				if !pending {
 					continue
 				}
@@ -192,21 +192,21 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 			e.Cohort = rapid.SampledFrom([]time.Duration{0, 5 * ms, 60 * ms, time.Hour}).Draw(t, "cohort")
 			before := turn
 			action := turn.On(e)
-			switch action.Do {
+			switch action.When {
 			case TryNow:
 				tryAt = time.Time{}
 			case TryWithin, TryAfter:
 				if action.Pause <= 0 || action.Pause > MaxTurn {
 					t.Fatalf("%v: it pauses for %v", e, action.Pause)
 				}
-				if at := now.Add(action.Pause); action.Do == TryAfter || tryAt.IsZero() || at.Before(tryAt) {
+				if at := now.Add(action.Pause); action.When == TryAfter || tryAt.IsZero() || at.Before(tryAt) {
 					tryAt = at
 				}
-			case Nothing:
+			case AsBefore:
 				if e.What == Heard || e.What == Missed || e.What == OthersTurn || e.What == OurTurn {
 					t.Fatalf("%v was eaten", e)
 				}
-				if e.What == Answered && before != (Turn{}) {
+				if e.What == Yielded && before != (Turn{}) {
 					t.Fatalf("%v: nobody knows when the head tries", e)
 				}
 			}
@@ -214,12 +214,12 @@ func TestTheLockIsNeverIdleForLong(t *testing.T) {
 				t.Fatalf("a refusal makes it pause for %v", pause)
 			}
 			switch e.What {
-			case Left, OurTurn, OthersTurn:
+			case Yielding, OurTurn, OthersTurn:
 				patience += 2
-			case Answered:
+			case Yielded:
 				patience += max(e.Others, 0)
 			case Heard:
-				if patience--; action.Do != TryNow && patience < 0 {
+				if patience--; action.When != TryNow && patience < 0 {
 					t.Fatalf("it stands back for more messages than there were releases")
 				}
 			default:

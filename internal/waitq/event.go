@@ -1,0 +1,95 @@
+package waitq
+
+import "time"
+
+// What is a kind of event.
+type What uint8
+
+// The events of a queue.
+const (
+	Coming    What = iota // a request is about to join
+	Joined                // a request waits
+	Confirmed             // the head has seen that one more subscription is confirmed, or was refused
+	Begins                // the attempt of a waiter that is due begins
+	Batching              // that attempt is about to acquire for others too
+	Tried                 // an attempt has ended, and has not acquired
+	Answered              // a waiter was offered the lock, and the command has ended
+	Left                  // a waiter leaves
+	Alarm                 // the time is TryAt
+	Releasing             // a release by this client is about to be sent
+	Yielded               // the reply to a release that left the lock to other clients
+
+	// Messages.
+	Missed     // messages may have been lost, or whether the lock is free is not known
+	Heard      // a message of a release
+	OurTurn    // a message at this client's place: it is its turn
+	OthersTurn // a message at this client's place: it is another client's turn
+	Listen     // a message at this client's place: hear the common messages too
+
+	// Of the turn of other clients only.
+	Yielding // a release is about to leave the lock to other clients
+	Acquired // a waiter has the lock
+)
+
+// Event is what happens, and when.
+type Event struct {
+	What What
+	Now  time.Time
+	Who  *Waiter // Joined to Left: the waiter
+
+	// Joined, Tried, Left: when the lease of the holder ends; negative: unknown.
+	RetryAfter time.Duration
+	Granted    bool   // Answered, Left: it has the lock
+	Doubt      bool   // Tried, Answered: see [Progress]
+	Untried    bool   // Answered: the command did not try for it after all
+	GivesUp    bool   // Tried: see [Progress.Tried]
+	Free       int    // Tried, Left: permits that are left for others
+	Holder     string // Tried: the id that holds the lock
+	InLine     bool   // Begins: messages to the place are heard; Tried: the reply is about the place
+	Since      int64  // Tried: when the client took its place; 0: unknown
+	Quiet      bool   // Tried: the client need not listen
+	Passed     bool   // Left: it holds under the id of another request
+
+	HandsOff bool // Releasing: it may hand the lock off
+	Over     bool // Releasing: the client has had the lock for long enough
+	Permits  int  // Releasing: as many are released
+	// Releasing, Yielded: how long the client may pass the lock on without a command; 0: it does not.
+	Cohort time.Duration
+	// Yielded: when the release was sent, and how many other clients were told of it.
+	Sent   time.Time
+	Others int
+	// Yielded: the others acquire one after another, and this client hears each of their releases. The queue sets it.
+	OneByOne bool
+	// Yielding, OurTurn: the message of the release is still to come. The queue sets it.
+	Told bool
+}
+
+// Do is a kind of action.
+type Do uint8
+
+// What is to be done.
+const (
+	Wake        Do = iota // let a waiter look at its state
+	Try                   // send its attempt, with the place
+	Offer                 // try for it too, or release in its favor, with the place
+	Yield                 // release, and move the place to the end of the line
+	Subscribe             // to the common messages, with the request of the waiter: see [Queue.Subscribed]
+	StandInLine           // subscribe to a place, if the kind has a line: see [Queue.Subscribed]
+	Unsubscribe           // from the common messages
+	LeaveLine             // unsubscribe from the place, and give up the one with that number, if it is not 0
+)
+
+// Action is something to be done.
+type Action struct {
+	Do    Do
+	Who   *Waiter
+	Place Place
+	Told  bool // Yield: this client hears the message of the release
+}
+
+// Place is a client's place in line, as a command sends it. The zero value: the client does not stand in line.
+type Place struct {
+	Number uint64 // unique on the client
+	Since  int64  // the server's time when the client took the place; 0: the server knows, if it is there
+	Last   bool   // the request is the client's only waiter: if it is granted, the place is given up
+}

@@ -1,0 +1,391 @@
+package waitq
+
+import (
+	"time"
+
+	"github.com/redlatch/redlatch/internal/list"
+)
+
+// How requests wait for a lock that has no queue on the server.
+//
+// All requests of one client for one name are in one queue, in order of arrival. The server does not know
+// them. Only the head watches the lock, so a thousand waiters cost one subscription and one attempt a
+// second. The head has a reason to try when
+//
+//   - its subscription is confirmed: a release before that was not heard,
+//   - a message announces a release, or messages may have been missed,
+//   - the lease of the holder ends, according to the last refusal,
+//   - a second has passed: a message may have been lost.
+//
+// The confirmation matters because of this order of events:
+//
+//	waiter                          holder
+//	tries: refused
+//	                                releases, publishes a message
+//	subscribes                      (the message was not for the waiter)
+//	confirmed: tries, is granted
+//
+// A reason to try is used once. A waiter that leaves without using it passes it on. So does a waiter whose attempt
+// failed and said nothing about the lock, and then gives up. Otherwise the lock could be free with waiters in the
+// queue, until the next slow poll.
+//
+// Another waiter tries only if it may succeed where the head does not:
+//
+//   - the head was granted, and there is room for more,
+//   - it asks for less than the head,
+//   - it has the shared id that holds the lock,
+//   - the head's attempt is stuck, for example on a dead connection,
+//   - an attempt of its own has an unknown outcome: its id may hold the lock, and the head may be refused because of
+//     it.
+//
+// Most grants come without an attempt: the client that releases offers the lock to the head of its own queue.
+
+const (
+	// SlowPoll is the pause after which the head of a queue tries in case a message was lost. That is one
+	// attempt a second for each client and name, however many requests wait.
+	SlowPoll = time.Second
+	// StuckAfter is how long the head's attempt may take before another waiter tries.
+	StuckAfter = SlowPoll / 4
+	// MaxBatch is the largest number of waiters for which one command acquires.
+	MaxBatch = 64
+)
+
+// Queue is the requests of one client that wait for one name. It is not safe for concurrent use, and must not be
+// copied after its first event. Fields above TryAt do not change after that either.
+type Queue struct {
+	// Backoff returns the pause before the n-th attempt of a queue that polls; nil: listen for messages.
+	Backoff     func(n int) time.Duration
+	ManyHolders bool // a message that comes during a successful attempt may announce room for another
+	Batches     bool // one command acquires for several waiters
+	TakeTurns   bool // only one of the clients that hear a release can acquire
+
+	TryAt time.Time // when the head tries again by itself, and Alarm is due; zero: it is about to, or nobody waits
+
+	coming    int // requests between Coming and Joined: the queue must stay open for them
+	waiters   list.List[Waiter, *Waiter]
+	unused    bool // there was a reason to try when all waiters were granted: for the next one
+	polls     int  // attempts since the last grant, if it polls
+	unsettled int  // subscriptions that are neither confirmed nor refused
+	listens   bool // it subscribes to the common messages
+	turn      Turn // of other clients
+	place     Place
+	inLine    bool // an attempt has taken the place, or may have
+
+	actions []Action
+	buffer  [4]Action // enough for most events
+}
+
+// On takes an event in, and returns what is to be done. The result is valid until the next event.
+func (q *Queue) On(e Event) []Action {
+	if q.actions == nil {
+		q.actions = q.buffer[:]
+	}
+	q.actions = q.actions[:0]
+	w := e.Who
+	switch e.What {
+	case Coming:
+		q.coming++
+	case Joined:
+		q.join(e)
+	case Confirmed:
+		if q.unsettled--; q.unsettled == 0 {
+			q.turn = Turn{} // it was about a release before the confirmation
+			q.wake(w)
+		}
+	case Begins:
+		w.State = Trying
+		q.do(Action{Do: Try, Who: w, Place: q.placeFor(w, e.InLine)})
+		if w == q.Head() {
+			q.turn.On(e)
+			q.TryAt = e.Now.Add(StuckAfter)
+		}
+	case Batching:
+		n := 0
+		for o := q.waiters.First; o != nil && n < MaxBatch; o = o.Next {
+			if o != w && !o.Shared && o.MayOffer() {
+				o.Offered = true
+				q.do(Action{Do: Offer, Who: o})
+				n++
+			}
+		}
+	case Tried:
+		q.tried(e)
+	case Answered:
+		switch unused := w.Answered(e.Granted, e.Doubt); {
+		case e.Granted:
+			q.do(Action{Do: Wake, Who: w})
+			if unused && q.ManyHolders {
+				q.wakeHead()
+			}
+		case !e.Untried:
+			q.wake(w)
+		}
+	case Left:
+		q.left(e)
+	case Alarm:
+		q.alarm(e.Now)
+	case Releasing:
+		q.release(e)
+	case Listen:
+		if q.waiters.First != nil && !q.listens {
+			q.listenToo()
+		}
+	default: // a turn of other clients begins, goes on or ends
+		if q.waiters.First != nil && (e.What != OthersTurn || q.listens) { // else a listener leaves the lock alone
+			e.Told, e.OneByOne = q.listens, q.TakeTurns && !q.inLine
+			q.follow(e.Now, q.turn.On(e))
+		}
+	}
+	return q.actions
+}
+
+func (q *Queue) do(a Action) { q.actions = append(q.actions, a) }
+
+// Head returns the waiter that watches the lock: the first that was not granted. It is nil if there is none.
+func (q *Queue) Head() *Waiter {
+	w := q.waiters.First
+	for w != nil && w.State == Granted {
+		w = w.Next
+	}
+	return w
+}
+
+// Successor returns the waiter that may be given a hold without a command; nil if there is none.
+func (q *Queue) Successor() *Waiter {
+	if w := q.Head(); w != nil && w.MayPass() {
+		return w
+	}
+	return nil
+}
+
+// Len is how many requests wait.
+func (q *Queue) Len() (n int) {
+	for w := q.waiters.First; w != nil; w = w.Next {
+		n++
+	}
+	return n
+}
+
+// IsIdle reports whether no request waits, or is about to.
+func (q *Queue) IsIdle() bool { return q.coming == 0 && q.waiters.First == nil }
+
+// MustWait reports whether a request for so many permits must not try before it has joined, because of a waiter that
+// needs no more. An attempt would be refused, or it would overtake that waiter.
+func (q *Queue) MustWait(permits int) bool {
+	for w := q.waiters.First; w != nil; w = w.Next {
+		if !w.Shared && w.Permits <= permits {
+			return true
+		}
+	}
+	return false
+}
+
+// Subscribed says how many subscriptions the last action has made, and the number of the client's place if they are to
+// its messages. The head waits for their confirmations.
+func (q *Queue) Subscribed(subscriptions int, place uint64) {
+	q.unsettled += subscriptions
+	if place != 0 {
+		q.place = Place{Number: place}
+	} else {
+		q.listens = subscriptions > 0
+	}
+}
+
+// wake gives a waiter a reason to try.
+func (q *Queue) wake(w *Waiter) {
+	if w.Wake() {
+		q.do(Action{Do: Wake, Who: w})
+	}
+}
+
+// wakeHead gives the head a reason to try, or keeps it for the next one.
+func (q *Queue) wakeHead() {
+	if w := q.Head(); w != nil {
+		q.wake(w)
+	} else {
+		q.unused = true
+	}
+}
+
+// join adds a waiter. The first one subscribes for the whole queue.
+func (q *Queue) join(e Event) {
+	q.coming--
+	q.waiters.Append(e.Who)
+	switch {
+	case q.waiters.First == e.Who:
+		q.schedule(e)
+		if q.Backoff == nil {
+			q.do(Action{Do: Subscribe, Who: e.Who})
+			q.do(Action{Do: StandInLine, Who: e.Who})
+		}
+	case q.unused:
+		q.unused = false
+		q.wake(e.Who)
+	}
+}
+
+// tried decides what follows from an attempt that has not acquired. A waiter that may be granted although this one was
+// refused tries now.
+func (q *Queue) tried(e Event) {
+	w := e.Who
+	w.Tried(e.Doubt, e.GivesUp)
+	if w == q.Head() {
+		q.schedule(e)
+	}
+	for o := w.Next; o != nil; o = o.Next {
+		if o.Permits <= e.Free || (o.Shared && o.ID == e.Holder) {
+			q.wake(o)
+			break
+		}
+	}
+	if q.place.Number == 0 || !e.InLine {
+		return
+	}
+	w.last = false
+	if e.Since != 0 {
+		q.place.Since = e.Since
+	}
+	switch {
+	case q.unsettled > 0:
+	case e.Quiet:
+		q.listens, q.turn = false, Turn{}
+		q.do(Action{Do: Unsubscribe})
+	case !q.listens:
+		q.listenToo()
+	}
+}
+
+// left removes a waiter, and passes on what it does not need any longer:
+//
+//   - It was the first: the next waiter watches the lock from now on, and waits for the confirmations.
+//   - It has an unused reason to try, and gives up: the head tries. A message is not lost with it.
+//   - It was granted: waiters for which there is room too try now.
+//   - It has given up the place, and others came meanwhile: the head must take the place again.
+//   - It was the last: nothing is subscribed to any longer.
+func (q *Queue) left(e Event) {
+	w := e.Who
+	wasFirst := q.waiters.First == w
+	q.waiters.Remove(w)
+	if e.Granted {
+		q.turn.On(Event{What: Acquired})
+		q.place.Since = 0 // the server has moved the place to the end of the line
+		q.inLine = q.inLine && !w.last
+	}
+	if q.waiters.First == nil {
+		q.do(Action{Do: Unsubscribe})
+		if q.place.Number != 0 {
+			// A place that is left behind by a cohort has no subscriber: the next release drops it.
+			if !q.inLine || e.Passed {
+				q.place = Place{}
+			}
+			q.do(Action{Do: LeaveLine, Place: q.place})
+		}
+		q.TryAt, q.unused, q.unsettled, q.listens = time.Time{}, false, 0, false
+		q.turn, q.place, q.inLine = Turn{}, Place{}, false
+		return
+	}
+	if e.Granted {
+		if wasFirst {
+			q.polls = 0
+			q.schedule(e)
+		}
+		q.admit(w, e.Free)
+	}
+	if w.last || w.isDue() && (!e.Granted || q.ManyHolders) {
+		q.wakeHead()
+	}
+	if wasFirst && q.unsettled > 0 {
+		q.do(Action{Do: Wake, Who: q.waiters.First}) // so that its next step includes the confirmations
+	}
+}
+
+// admit makes waiters try after w was granted: as many as fit into the free permits, and all with w's
+// shared id. Where one command acquires for several requests, only the first of them tries, for all.
+func (q *Queue) admit(w *Waiter, free int) {
+	led := false
+	for o := q.waiters.First; o != nil; o = o.Next {
+		switch {
+		case o.Shared && w.Shared && o.ID == w.ID:
+			q.wake(o)
+		case o.Permits > free, q.Batches && led && !o.Shared:
+		default:
+			free -= o.Permits
+			led = led || !o.Shared
+			q.wake(o)
+		}
+	}
+}
+
+// alarm makes the head try. Two cases of silence need more than the head:
+//
+//   - The head's attempt hangs on its connection. The first waiter that is not trying tries instead.
+//   - A waiter is in doubt. Its id may hold the lock, and the head would be refused until that lease ends. So waiters
+//     in doubt try too: only they can find out.
+func (q *Queue) alarm(now time.Time) {
+	if now.Before(q.TryAt) {
+		return // it comes too early
+	}
+	q.TryAt = time.Time{}
+	head := q.Head()
+	if head != nil && head.isTrying() {
+		q.TryAt = now.Add(SlowPoll)
+	}
+	first := true
+	for w := head; w != nil; w = w.Next {
+		if !w.isTrying() && w.State != Granted && (first || w.Doubt) {
+			first = false
+			q.wake(w)
+		}
+	}
+}
+
+// schedule sets when the head tries next after a refusal: when the holder's lease ends, or at the
+// next slow poll if that is sooner. It covers a holder that crashed, and a lost message. A release that was
+// left to others during the attempt may make it sooner.
+func (q *Queue) schedule(e Event) {
+	pause := SlowPoll
+	if q.Backoff != nil {
+		pause = q.Backoff(q.polls)
+		q.polls++
+	}
+	if e.RetryAfter >= 0 {
+		pause = min(pause, e.RetryAfter+time.Millisecond) // Redis rounds a TTL down
+	}
+	q.TryAt = e.Now.Add(q.turn.Pause(e.Now, pause))
+}
+
+// follow does what a turn of other clients means for the head.
+func (q *Queue) follow(now time.Time, p Plan) {
+	switch {
+	case p.When == TryNow:
+		q.wakeHead()
+	case p.When == TryAfter, p.When == TryWithin && q.TryAt.Sub(now) > p.Pause:
+		q.TryAt = now.Add(p.Pause)
+	}
+}
+
+// release decides what a release does for the waiters: it offers the lock to the head, or leaves it to other clients
+// if the time of this one is over. Not to a shared id, because the server counts it; nor to a waiter for which another
+// command tries already.
+func (q *Queue) release(e Event) {
+	w := q.Head()
+	switch {
+	case w == nil:
+	case e.Over && (q.TakeTurns || e.Cohort > 0):
+		a := Action{Do: Yield, Told: q.listens}
+		if q.inLine {
+			q.place.Since = 0 // it moves to the end of the line
+			a.Place = q.place
+		}
+		e.What, e.Told = Yielding, q.listens
+		q.turn.On(e)
+		q.do(a)
+	case !e.Over && e.HandsOff && !w.Shared && w.MayOffer() && w.Permits <= e.Permits:
+		w.Offered = true
+		a := Action{Do: Offer, Who: w}
+		if w.last = q.inLine && q.isLast(w); w.last {
+			a.Place = Place{Number: q.place.Number, Last: true}
+		}
+		q.do(a)
+	}
+}
