@@ -11,12 +11,13 @@
 //   - The server in the model does what the Lua scripts do: each step of it is compared with the script
 //     on a Redis.
 //
-// There are models of the plain lock, with hand-offs and cohorts (1.2 million states), and of the fair lock
+// There are models of the plain lock, with hand-offs and cohorts (1.3 million states), and of the fair lock
 // (5.9 million). Both have three acquisitions of up to three clients. Copies of a command that nobody waits
 // for any longer may be executed at any later time, in any number: so two copies in any order are included.
 // States count once if they differ in the names of acquisitions only.
 //
 // The tests are built without the race detector only: they use one goroutine, and it would make them slow.
 //
-// The client in a model follows package engine, which the tests of that package check.
+// A waiter of the plain lock is the one of package waitq, which the engine uses: its states and its doubt are no
+// copy. The rest of the client follows package engine, which the tests of that package check.
 package protocol

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/internal/waitq"
 )
 
 // The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
@@ -49,12 +50,11 @@ const (
 
 // acquisition is the client's side of one Acquire, and of the hold that follows.
 type acquisition struct {
-	phase   phase
-	latest  answer // to the latest attempt
-	doubt   bool   // an attempt was not answered: a copy may still arrive
-	offered bool   // a release may hand the lock off to it
-	stale   bool   // the lease that it was granted has ended before it knew
-	wire    int8   // of a hold: the id that the server knows, another one's within a cohort
+	phase          phase
+	waitq.Progress        // while it waits; of a hold, Doubt is left
+	latest         answer // to the latest attempt
+	stale          bool   // the lease that it was granted has ended before it knew
+	wire           int8   // of a hold: the id that the server knows, another one's within a cohort
 	// clean: the client was told that its id holds nothing, or has sent nothing that could make it hold.
 	clean bool
 }
@@ -66,6 +66,7 @@ type release struct {
 	doubt     bool // a copy was not answered
 	by        int8 // the acquisition that waits for the answer
 	successor int8
+	told      bool // the successor was told that the outcome of the hand-off is unknown
 	remember  bool
 }
 
@@ -88,6 +89,8 @@ type lockDefects struct {
 	forgetsDoubt         bool // the answer to a later attempt settles an earlier one
 	leavesWithoutAsking  bool // a waiter that gives up in doubt rolls nothing back
 	offeredLeavesFreely  bool // a waiter that may be handed the lock gives up without a rollback
+	grantedLeavesFreely  bool // a waiter that was handed the lock gives up without a rollback
+	forgetsUnknown       bool // a waiter forgets a hand-off whose outcome is unknown
 	forgetsOffer         bool // a waiter that acquires by itself forgets that a release may hand it the lock
 	handsToDeparted      bool // a hand-off does not ask whether the successor has given up
 	releasesByName       bool // a release frees the lock whoever holds it
@@ -131,7 +134,7 @@ func lockModel(of processes, d lockDefects) model[lockState] {
 	start := lockState{server: lockServer{holder: nobody}}
 	for i := range start.released {
 		start.released[i].successor, start.released[i].by = nobody, nobody
-		start.acquired[i].wire = nobody
+		start.acquired[i].phase, start.acquired[i].wire = waiting, nobody
 	}
 	return model[lockState]{
 		start: start,
@@ -186,10 +189,7 @@ func (s *lockState) normalize() {
 		}
 		a := &s.acquired[i]
 		if a.phase == holding || a.phase == ending || a.phase == ended {
-			a.latest, a.offered, a.stale = notSent, false, false
-			if !used[i] {
-				a.doubt = false
-			}
+			a.latest, a.Progress, a.stale = notSent, waitq.Progress{Doubt: a.Doubt && used[i]}, false
 		}
 		if a.phase == ended {
 			a.wire = nobody
@@ -201,7 +201,7 @@ func (s *lockState) normalize() {
 func (s *lockState) rank(i int) (n uint64) {
 	a, r := &s.acquired[i], &s.released[i]
 	for _, bit := range []bool{
-		a.doubt, a.offered, a.stale, a.clean, r.doubt, r.remember, s.server.over[i], s.server.holder == int8(i),
+		a.Doubt, a.Offered, a.stale, a.clean, r.doubt, r.told, r.remember, s.server.over[i], s.server.holder == int8(i),
 		a.wire == int8(i), r.successor == nobody, r.late, s.late[i],
 	} {
 		n <<= 1
@@ -209,7 +209,7 @@ func (s *lockState) rank(i int) (n uint64) {
 			n |= 1
 		}
 	}
-	for _, digit := range []uint64{uint64(a.phase), uint64(a.latest), uint64(r.latest)} {
+	for _, digit := range []uint64{uint64(a.phase), uint64(a.State), uint64(a.latest), uint64(r.latest)} {
 		n = n<<4 | digit
 	}
 	return n
@@ -265,46 +265,31 @@ func (s *lockState) endBy(by int, id, successor int8, remember bool) {
 // giveUp ends an acquisition without a hold.
 func (s *lockState) giveUp(i int, d *lockDefects) {
 	a := &s.acquired[i]
-	doubt, offered := a.doubt, a.offered
-	if d.leavesWithoutAsking {
-		doubt = false
-	}
-	if d.offeredLeavesFreely {
-		offered = false
-	}
-	if doubt || offered {
+	p := a.Progress
+	p.Doubt = p.Doubt && !d.leavesWithoutAsking
+	p.Offered = p.Offered && !d.offeredLeavesFreely
+	if p.InDoubt() || (p.State == waitq.Granted && !d.grantedLeavesFreely) {
 		s.endBy(i, int8(i), nobody, true)
 		return
 	}
 	a.phase, a.clean = ended, true
 }
 
-// grant makes i a holder, unless its lease is over already.
+// grant makes i a holder, unless its lease is over already. A command that offers it the lock may still be executed.
 func (s *lockState) grant(i int, d *lockDefects) {
 	a := &s.acquired[i]
-	a.phase, a.wire, a.offered = holding, int8(i), false
+	a.Doubt = a.Doubt || (a.Offered && !d.forgetsOffer)
+	a.phase, a.wire, a.Offered = holding, int8(i), false
 	if a.stale && !d.countsFromAnswer {
 		a.phase = ended
 	}
 }
 
-// acquireSteps lists the steps of an acquisition until it holds, or gives up.
+// acquireSteps lists the steps of an acquisition until it holds, or gives up. It may have a reason to try at any time.
 func acquireSteps(s *lockState, i int, d *lockDefects, do func(string, int, func(*lockState))) {
-	send := func(s *lockState) {
-		a := &s.acquired[i]
-		a.phase, a.latest = trying, inFlight
-	}
 	a := &s.acquired[i]
 	switch {
-	case a.phase == idle:
-		do("%s tries", i, send)
-	case a.phase == waiting:
-		do("%s tries again", i, send)
-		do("%s gives up", i, func(s *lockState) { s.giveUp(i, d) })
-	case a.phase != trying:
-	case a.latest == notSent:
-		do("%s repeats its attempt", i, send)
-		do("%s gives up", i, func(s *lockState) { s.giveUp(i, d) })
+	case a.phase != waiting:
 	case a.latest == inFlight:
 		do("%s's attempt is executed", i, func(s *lockState) {
 			a := &s.acquired[i]
@@ -314,31 +299,40 @@ func acquireSteps(s *lockState, i int, d *lockDefects, do func(string, int, func
 		})
 		do("%s stops waiting for its attempt, which is under way", i, func(s *lockState) {
 			a := &s.acquired[i]
-			a.latest, a.doubt = notSent, true
+			a.latest = notSent
+			a.Tried(true, false)
 			s.late[i] = true
+		})
+	case a.latest == notSent:
+		do("%s gives up", i, func(s *lockState) { s.giveUp(i, d) })
+		if a.State == waitq.Granted {
+			do("%s takes the lock that it was handed", i, func(s *lockState) { s.grant(i, d) })
+			return
+		}
+		do("%s tries", i, func(s *lockState) {
+			a := &s.acquired[i]
+			a.Wake()
+			a.State, a.latest = waitq.Trying, inFlight
 		})
 	default:
 		do("%s gets the answer to its attempt", i, func(s *lockState) {
 			a := &s.acquired[i]
 			got := a.latest
 			a.latest = notSent
-			if d.forgetsDoubt {
-				a.doubt = false
-			}
+			a.Doubt = a.Doubt && !d.forgetsDoubt
 			switch got {
 			case granted:
-				// The command that offers it the lock may still be executed.
-				a.doubt = a.doubt || a.offered && !d.forgetsOffer
 				s.grant(i, d)
 			case refused:
-				a.phase = waiting
+				a.Tried(false, false)
 			default:
 				a.phase = ended
 			}
 		})
 		do("the answer to %s's attempt is lost", i, func(s *lockState) {
 			a := &s.acquired[i]
-			a.latest, a.doubt = notSent, true
+			a.latest = notSent
+			a.Tried(true, false)
 		})
 	}
 }
@@ -356,19 +350,21 @@ func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string
 	if a.phase != holding {
 		return
 	}
-	remember := s.acquired[id].doubt && !(d.cohortForgetsDoubt && id != int8(i))
+	remember := s.acquired[id].Doubt && !(d.cohortForgetsDoubt && id != int8(i))
 	do("%s's validity ends", i, func(s *lockState) { s.acquired[i].phase = ended })
 	do("%s releases", i, func(s *lockState) { s.endBy(i, id, nobody, remember) })
 	for j := range s.acquired {
 		w := &s.acquired[j]
-		if of[j] != of[i] || w.phase != waiting || w.offered {
+		if of[j] != of[i] || w.phase != waiting {
 			continue
 		}
-		do(handOffTo[j], i, func(s *lockState) {
-			s.acquired[j].offered = true
-			s.endBy(i, id, int8(j), remember)
-		})
-		if !w.doubt || d.passesInDoubt {
+		if w.MayOffer() {
+			do(handOffTo[j], i, func(s *lockState) {
+				s.acquired[j].Offered = true
+				s.endBy(i, id, int8(j), remember)
+			})
+		}
+		if w.MayPass() || (d.passesInDoubt && w.State == waitq.Idle && !w.Offered) {
 			do(passOnTo[j], i, func(s *lockState) {
 				s.acquired[i].phase = ended
 				w := &s.acquired[j]
@@ -387,13 +383,16 @@ func releaseSteps(s *lockState, i int, d *lockDefects, do func(string, int, func
 	switch r.latest {
 	case notSent:
 		do("the release of %s is repeated", i, func(s *lockState) { s.released[i].latest = inFlight })
-		// The successor, if there is one, stays offered: the lock may be its own by now.
 		do("the release of %s fails", i, func(s *lockState) {
+			s.tell(i, notSent, d)
 			r := &s.released[i]
 			s.acquired[r.by].phase = ended
 			s.acquired[i].clean = d.rollbackIsNotTracked
 			r.by = nobody
 		})
+		if r.successor != nobody && !r.told {
+			do("the successor of %s is told that the outcome is unknown", i, func(s *lockState) { s.tell(i, notSent, d) })
+		}
 	case inFlight:
 		do("the release of %s is executed", i, func(s *lockState) {
 			s.released[i].latest = s.executeRelease(int8(i), d)
@@ -418,19 +417,23 @@ func (s *lockState) endOf(id int, d *lockDefects) {
 	s.acquired[r.by].phase = ended
 	s.acquired[id].clean = true
 	r.by = nobody
-	if r.successor == nobody {
+	s.tell(id, got, d)
+}
+
+// tell tells the successor of a release what has become of the hand-off, once: got is the answer, or notSent.
+func (s *lockState) tell(id int, got answer, d *lockDefects) {
+	r := &s.released[id]
+	if r.successor == nobody || r.told {
 		return
 	}
+	r.told = true
 	w := &s.acquired[r.successor]
-	w.doubt = w.doubt || r.doubt
-	switch {
-	case w.phase != waiting && w.phase != trying: // it has given up, and rolls back
-	case got == handedOff && w.phase == waiting:
-		s.grant(int(r.successor), d)
-	case got == nothing && r.doubt: // an earlier copy may have handed off: the successor finds out
-	case got != handedOff:
-		w.offered = false
+	if w.phase != waiting { // it has given up, and rolls back; or its own attempt has acquired
+		return
 	}
+	// If there was nothing to release, an earlier copy may have handed off.
+	unknown := got == notSent || (got == nothing && r.doubt)
+	w.Answered(got == handedOff, (r.doubt || unknown) && !d.forgetsUnknown)
 }
 
 // checkLock returns the invariant that a state violates.
@@ -483,6 +486,8 @@ func TestLockProtocolFindsDefects(t *testing.T) {
 		"a waiter in doubt gives up without a rollback":     {leavesWithoutAsking: true},
 		"an offered waiter gives up without a rollback":     {offeredLeavesFreely: true},
 		"a waiter that acquires forgets that it is offered": {forgetsOffer: true},
+		"a waiter that was handed the lock just leaves":     {grantedLeavesFreely: true},
+		"a hand-off of unknown outcome is forgotten":        {forgetsUnknown: true},
 		"a hand-off to a waiter that has given up":          {handsToDeparted: true},
 		"a release frees the lock whoever holds it":         {releasesByName: true},
 		"a lease counts from the answer":                    {countsFromAnswer: true},
