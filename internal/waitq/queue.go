@@ -64,6 +64,7 @@ type Queue struct {
 	coming    int // requests between Coming and Joined: the queue must stay open for them
 	waiters   list.List[Waiter, *Waiter]
 	unused    bool // there was a reason to try when all waiters were granted: for the next one
+	spare     int  // permits that the latest reply has left, for requests that are about to join
 	polls     int  // attempts since the last grant, if it polls
 	unsettled int  // subscriptions that are neither confirmed nor refused
 	listens   bool // it subscribes to the common messages
@@ -218,8 +219,8 @@ func (q *Queue) join(e Event) {
 			q.do(Action{Do: Subscribe, Who: e.Who})
 			q.do(Action{Do: StandInLine, Who: e.Who})
 		}
-	case q.unused:
-		q.unused = false
+	case q.unused || e.Who.Permits <= q.spare:
+		q.unused, q.spare = false, 0
 		q.wake(e.Who)
 	}
 }
@@ -232,11 +233,14 @@ func (q *Queue) tried(e Event) {
 	if w == q.Head() {
 		q.schedule(e)
 	}
-	for o := w.Next; o != nil; o = o.Next {
-		if o.Permits <= e.Free || (o.Shared && o.ID == e.Holder) {
-			q.wake(o)
-			break
-		}
+	o := w.Next
+	for o != nil && o.Permits > e.Free && (!o.Shared || o.ID != e.Holder) {
+		o = o.Next
+	}
+	if o != nil {
+		q.wake(o)
+	} else if q.coming > 0 {
+		q.spare = e.Free
 	}
 	if q.place.Number == 0 || !e.InLine {
 		return
@@ -280,7 +284,7 @@ func (q *Queue) left(e Event) {
 			}
 			q.do(Action{Do: LeaveLine, Place: q.place})
 		}
-		q.TryAt, q.unused, q.unsettled, q.listens = time.Time{}, false, 0, false
+		q.TryAt, q.unused, q.spare, q.unsettled, q.listens = time.Time{}, false, 0, 0, false
 		q.turn, q.place, q.inLine = Turn{}, Place{}, false
 		return
 	}
@@ -289,7 +293,9 @@ func (q *Queue) left(e Event) {
 			q.polls = 0
 			q.schedule(e)
 		}
-		q.admit(w, e.Free)
+		if left := q.admit(w, e.Free); q.coming > 0 {
+			q.spare = left
+		}
 	}
 	if w.last || w.isDue() && (!e.Granted || q.ManyHolders) {
 		q.wakeHead()
@@ -300,8 +306,9 @@ func (q *Queue) left(e Event) {
 }
 
 // admit makes waiters try after w was granted: as many as fit into the free permits, and all with w's
-// shared id. Where one command acquires for several requests, only the first of them tries, for all.
-func (q *Queue) admit(w *Waiter, free int) {
+// shared id. Where one command acquires for several requests, only the first of them tries, for all. It returns how
+// many permits are left.
+func (q *Queue) admit(w *Waiter, free int) (left int) {
 	led := false
 	for o := q.waiters.First; o != nil; o = o.Next {
 		switch {
@@ -314,6 +321,7 @@ func (q *Queue) admit(w *Waiter, free int) {
 			q.wake(o)
 		}
 	}
+	return free
 }
 
 // alarm makes the head try. Two cases of silence need more than the head:

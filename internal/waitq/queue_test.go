@@ -1,0 +1,314 @@
+package waitq
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// A script is what happens to a queue, line by line, and what the queue says. Waiters are a, b and so on; they want one
+// permit, or more as in "a2", and "A" has the shared id "me".
+type script struct {
+	*testing.T
+	q       Queue
+	now     time.Time
+	waiters map[string]*Waiter
+}
+
+func newScript(t *testing.T) *script {
+	s := &script{T: t, now: time.Unix(1000, 0), waiters: map[string]*Waiter{}}
+	s.q.TakeTurns = true
+	return s
+}
+
+// on gives the queue an event about a waiter, if it has a name, and returns its actions.
+func (s *script) on(name string, e Event) string {
+	e.Now = s.now
+	if name != "" {
+		w := s.waiters[name]
+		if w == nil {
+			w = &Waiter{Of: name, ID: name, Permits: 1}
+			if len(name) > 1 {
+				w.Permits = int(name[1] - '0')
+			}
+			if name == strings.ToUpper(name) {
+				w.ID, w.Shared = "me", true
+			}
+			s.waiters[name] = w
+		}
+		e.Who = w
+	}
+	var said []string
+	for _, a := range s.q.On(e) {
+		text := [...]string{
+			"wake", "try", "offer", "yield", "subscribe", "stand in line", "unsubscribe", "leave line",
+		}[a.Do]
+		if a.Who != nil {
+			text += " " + a.Who.Of.(string)
+		}
+		if a.Place != (Place{}) {
+			text += fmt.Sprint(" ", a.Place)
+		}
+		said = append(said, text)
+	}
+	for _, a := range s.q.actions {
+		switch {
+		case a.Do == Subscribe:
+			s.q.Subscribed(1, 0)
+		case a.Do == StandInLine && s.q.ManyHolders: // no line
+		case a.Do == StandInLine:
+			s.q.Subscribed(1, 7)
+		}
+	}
+	return strings.Join(said, ", ")
+}
+
+// join makes waiters join, and lets the first see that its subscriptions are confirmed.
+func (s *script) join(names ...string) {
+	for _, name := range names {
+		s.on("", Event{What: Coming})
+		s.on(name, Event{What: Joined, RetryAfter: -1})
+	}
+	for s.q.unsettled > 0 {
+		s.on(names[0], Event{What: Confirmed})
+	}
+	s.refuse(names[0])
+}
+
+// refuse lets a waiter try, and be refused.
+func (s *script) refuse(name string) string {
+	s.on(name, Event{What: Begins, InLine: true})
+	return s.on(name, Event{What: Tried, RetryAfter: -1, InLine: true, Since: 5})
+}
+
+// Each case is what happens when waiters have joined, and the first has been refused twice.
+func TestWhatTheQueueSays(t *testing.T) {
+	type row struct {
+		at   time.Duration
+		who  string
+		e    Event
+		want string
+	}
+	try := Event{What: Begins, InLine: true}
+	refused := Event{What: Tried, RetryAfter: -1, InLine: true}
+	granted := Event{What: Left, Granted: true, RetryAfter: time.Minute}
+	heard := Event{What: Heard}
+	release := Event{What: Releasing, HandsOff: true, Permits: 1}
+	for _, tt := range []struct {
+		name string
+		wait string // who waits
+		many bool   // several may hold
+		rows []row
+	}{
+		{"a message is for the head alone", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "", heard, ""}, {0, "a", try, "try a {7 5 false}"},
+		}},
+		{"a message during an attempt is a reason for the next one", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", heard, ""}, {0, "a", refused, ""},
+			{0, "a", try, "try a {7 5 false}"},
+		}},
+		{"who gives up passes its reason on", "a b", false, []row{{0, "", heard, "wake a"}, {0, "a", Event{What: Left}, "wake b"}}},
+		{"an attempt that says nothing has not used its reason", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"},
+			{0, "a", Event{What: Tried, RetryAfter: -1, GivesUp: true}, ""}, {0, "a", Event{What: Left}, "wake b"},
+		}},
+		{"the poll is for the head", "a b", false, []row{{SlowPoll, "", Event{What: Alarm}, "wake a"}}},
+		{"an alarm that comes too early", "a", false, []row{{SlowPoll - 1, "", Event{What: Alarm}, ""}}},
+		{"the head is stuck", "a b c", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {StuckAfter, "", Event{What: Alarm}, "wake b"},
+			{0, "b", try, "try b {7 5 false}"}, {SlowPoll - 1, "", Event{What: Alarm}, ""},
+			{1, "", Event{What: Alarm}, "wake c"},
+		}},
+		{"a waiter in doubt asks, though it is not the head", "a b c", false, []row{
+			{0, "c", Event{What: Answered, Doubt: true}, "wake c"}, {0, "c", try, "try c {7 5 false}"}, {0, "c", refused, ""},
+			{SlowPoll, "", Event{What: Alarm}, "wake a, wake c"},
+		}},
+		{"a hand-off", "a b", false, []row{
+			{0, "", release, "offer a"}, {0, "", release, ""},
+			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, "wake b"}, {0, "a", granted, ""},
+		}},
+		{"a hand-off that fails", "a", false, []row{
+			{0, "", release, "offer a {7 0 true}"}, {0, "a", Event{What: Answered}, "wake a"}, {0, "a", try, "try a {7 5 true}"},
+		}},
+		{"a hand-off during an attempt", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", release, "offer a"},
+			{0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "a", refused, ""}, {0, "a", granted, ""},
+		}},
+		{"no hand-off to a shared id", "A b", false, []row{{0, "", release, ""}}},
+		{"no hand-off to who wants more", "a2 b", true, []row{{0, "", release, ""}}},
+		{"a streak is over", "a b", false, []row{
+			{0, "", Event{What: Releasing, HandsOff: true, Permits: 1, Over: true}, "yield {7 0 false}"}, {0, "", heard, ""},
+			{ms, "", heard, "wake a"},
+		}},
+		{"a second message announces more room", "a b", true, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a"}, {0, "", heard, ""}, {0, "a", granted, "wake b"},
+		}},
+		{"an exclusive lock needs no second message", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", heard, ""}, {0, "a", granted, ""},
+		}},
+		{"an unused reason of who is handed permits", "a b", true, []row{
+			{0, "", heard, "wake a"}, {0, "", release, "offer a"},
+			{0, "a", Event{What: Answered, Granted: true}, "wake a, wake b"},
+		}},
+		{"a message that comes when all were granted", "a", true, []row{
+			{0, "", release, "offer a"}, {0, "a", Event{What: Answered, Granted: true}, "wake a"}, {0, "", heard, ""},
+			{0, "", Event{What: Coming}, ""}, {0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
+		}},
+		{"permits that are left when a request is about to join", "a2", true, []row{
+			{0, "", Event{What: Coming}, ""}, {0, "", heard, "wake a2"}, {0, "a2", try, "try a2"},
+			{0, "a2", Event{What: Tried, RetryAfter: -1, Free: 1}, ""},
+			{0, "b", Event{What: Joined, RetryAfter: -1}, "wake b"},
+		}},
+		{"permits that a grant leaves when a request is about to join", "a b2", true, []row{
+			{0, "", Event{What: Coming}, ""}, {0, "a", Event{What: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, ""},
+			{0, "c", Event{What: Joined, RetryAfter: -1}, "wake c"},
+		}},
+		{"who wants less tries where the head does not fit", "a3 b3 c2", true, []row{
+			{0, "", heard, "wake a3"}, {0, "a3", try, "try a3"},
+			{0, "a3", Event{What: Tried, RetryAfter: -1, Free: 2}, "wake c2"},
+		}},
+		{"who has the id of the holder tries", "a b C", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"},
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Holder: "me"}, "wake C"},
+		}},
+		{"who fits into the room of a grant", "a b2 c", true, []row{
+			{0, "a", Event{What: Left, Granted: true, Free: 1, RetryAfter: time.Minute}, "wake c"},
+		}},
+		{"the next head waits for the confirmation too", "a b", false, []row{
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
+			{0, "", Event{What: Listen}, "subscribe a, wake a"}, {0, "a", Event{What: Left}, "wake b"},
+		}},
+		{"told to be quiet, and to listen", "a", false, []row{
+			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
+			{0, "", Event{What: OthersTurn}, ""}, {MaxTurn, "", Event{What: Alarm}, ""},
+			{0, "", Event{What: OurTurn}, "wake a"},
+			{0, "a", refused, "subscribe a, wake a"}, {0, "", Event{What: Listen}, ""},
+		}},
+		{"the turn of others, for a listener", "a", false, []row{
+			{0, "", Event{What: OthersTurn}, ""}, {0, "", heard, ""}, {MaxTurn, "", Event{What: Alarm}, "wake a"},
+		}},
+		{"the last waiter leaves the line", "a", false, []row{{0, "a", Event{What: Left}, "unsubscribe, leave line {7 5 false}"}}},
+		{"its grant has given up the place", "a", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", granted, "unsubscribe, leave line"},
+		}},
+		{"others came when the place was given up", "a", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "", Event{What: Coming}, ""},
+			{0, "b", Event{What: Joined, RetryAfter: -1}, ""}, {0, "a", granted, "wake b"}, {0, "b", try, "try b {7 0 true}"},
+		}},
+		{"a cohort leaves the place behind", "a", false, []row{
+			{0, "a", Event{What: Left, Granted: true, Passed: true}, "unsubscribe, leave line"},
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newScript(t)
+			s.q.ManyHolders = tt.many
+			s.join(strings.Fields(tt.wait)...)
+			for i, row := range tt.rows {
+				s.now = s.now.Add(row.at)
+				assert.Equal(t, row.want, s.on(row.who, row.e), "row %d", i)
+			}
+		})
+	}
+}
+
+func TestWhenTheHeadTriesByItself(t *testing.T) {
+	s := newScript(t)
+	s.join("a", "b")
+	since := func() time.Duration { return s.q.TryAt.Sub(s.now) }
+	assert.Equal(t, SlowPoll, since())
+	s.on("a", Event{What: Tried, RetryAfter: 300 * ms})
+	assert.Equal(t, 301*ms, since(), "when the lease ends")
+	s.on("b", Event{What: Tried, RetryAfter: 100 * ms})
+	assert.Equal(t, 301*ms, since(), "another waiter's refusal changes nothing")
+	s.now = s.q.TryAt
+	s.on("", Event{What: Alarm})
+	assert.Zero(t, s.q.TryAt, "it is about to")
+	s.on("a", Event{What: Begins})
+	assert.Equal(t, StuckAfter, since())
+	s.on("a", Event{What: Left, Granted: true, RetryAfter: 10 * ms})
+	assert.Equal(t, 11*ms, since(), "when the lease of the waiter that was granted ends")
+	s.on("b", Event{What: Left})
+	assert.Zero(t, s.q.TryAt)
+	assert.True(t, s.q.IsIdle())
+
+	var asked []int
+	p := newScript(t)
+	p.q.Backoff = func(n int) time.Duration {
+		asked = append(asked, n)
+		return time.Duration(n+1) * ms
+	}
+	p.join("a", "b")
+	assert.Equal(t, 2*ms, p.q.TryAt.Sub(p.now))
+	p.on("a", Event{What: Left, Granted: true, RetryAfter: time.Minute})
+	assert.Equal(t, []int{0, 1, 0}, asked, "short pauses again after a grant")
+}
+
+// One command acquires for the waiters that no other command tries for.
+func TestBatch(t *testing.T) {
+	s := newScript(t)
+	s.q.Batches, s.q.ManyHolders = true, true
+	s.join("a", "b", "C", "d", "e")
+	s.on("d", Event{What: Answered, Granted: true})
+	assert.Equal(t, "offer b, offer e", s.on("a", Event{What: Batching}))
+	assert.Equal(t, "offer a", s.on("b", Event{What: Batching}), "the others have an offer")
+}
+
+func TestWhoMustWait(t *testing.T) {
+	s := newScript(t)
+	s.join("A", "b2")
+	assert.False(t, s.q.MustWait(1))
+	assert.True(t, s.q.MustWait(2))
+	assert.Equal(t, 2, s.q.Len())
+}
+
+// The whole table of a waiter: every state, with every thing that can happen to it.
+func TestProgress(t *testing.T) {
+	for _, tt := range []struct{ from, reason, tried, givesUp State }{
+		{Idle, Due, Idle, Due},
+		{Due, Due, Idle, Due},
+		{Trying, Again, Idle, Due},
+		{Again, Again, Due, Due},
+		{Granted, Granted, Granted, Granted},
+	} {
+		p := Progress{State: tt.from}
+		assert.Equal(t, tt.from == Idle, p.Wake(), "only a sleeping waiter is woken")
+		assert.Equal(t, tt.reason, p.State)
+		p = Progress{State: tt.from}
+		p.Tried(false, false)
+		assert.Equal(t, Progress{State: tt.tried}, p)
+		p = Progress{State: tt.from}
+		p.Tried(true, true)
+		assert.Equal(t, Progress{State: tt.givesUp, Doubt: true}, p)
+		p = Progress{State: tt.from, Offered: true}
+		assert.True(t, p.InDoubt())
+		assert.False(t, p.MayOffer())
+		assert.False(t, p.MayPass())
+		assert.Equal(t, tt.from == Due || tt.from == Again, p.Answered(true, false))
+		assert.Equal(t, Progress{State: Granted}, p)
+		assert.False(t, p.MayOffer())
+		p = Progress{State: tt.from, Offered: true, Doubt: true}
+		assert.False(t, p.Answered(false, false))
+		assert.Equal(t, Progress{State: tt.from, Doubt: true}, p, "no later answer settles a doubt")
+		assert.False(t, p.MayPass())
+		p = Progress{State: tt.from}
+		assert.Equal(t, tt.from == Idle || tt.from == Due, p.MayPass())
+		assert.Equal(t, tt.from != Granted, p.MayOffer())
+	}
+}
+
+// The usual events allocate nothing.
+func TestEventsAllocateNothing(t *testing.T) {
+	s := newScript(t)
+	s.join("a", "b")
+	a := s.waiters["a"]
+	assert.Zero(t, testing.AllocsPerRun(100, func() {
+		s.q.On(Event{What: Heard, Now: s.now})
+		s.q.On(Event{What: Begins, Now: s.now, Who: a})
+		s.q.On(Event{What: Tried, Now: s.now, Who: a})
+		s.q.On(Event{What: Releasing, Now: s.now, HandsOff: true, Permits: 1})
+		s.q.On(Event{What: Answered, Now: s.now, Who: a})
+	}))
+}
