@@ -39,10 +39,10 @@ func (o *Ownership) passOn(h *Hold) bool {
 	if o.cohort() == 0 || !o.wire.TryLock() {
 		return false
 	}
-	defer o.wire.Unlock()
 	qs := &o.r.Core.queues
 	qs.mu.Lock()
 	defer qs.mu.Unlock()
+	defer o.wire.Unlock() // before mu: the waiter may give up at once, and pass the lock on
 	q := qs.open[queueKey{o.r.Kind, o.r.Name, false}]
 	if q == nil || o.streakIsOver() {
 		return false

@@ -37,8 +37,8 @@
 //
 //	acquire.go     the path of an acquisition; what a reply means; rollback
 //	wait.go        the waiting loop, and the Queue interface
-//	waitqueue.go   the local queue of a name; package waitq decides when it is the turn of other clients
-//	waitline.go    how clients with waiters stand in line on the server
+//	waitqueue.go   the local queue of a name: package waitq decides, and this file does what it says
+//	waitline.go    the subscription and the commands of a client that stands in line
 //	handoff.go     a release that makes a local waiter the next holder
 //	cohort.go      the same without a command
 //	linger.go      a lock that stays with its client after its last release
