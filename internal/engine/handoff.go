@@ -18,15 +18,15 @@ import (
 // The waiter gives up while the command is under way. The command may make it the holder all the same:
 //
 //	releasing goroutine                 waiter W
-//	offer: W.offered = true
+//	offer: W is marked as offered
 //	sends "hand off to W"
-//	                                    its context ends. Leave: offered, so MustRollback
+//	                                    its context ends. Leave: in doubt, so MustRollback
 //	                                    rolls back its request
 //
 // If the server executes the rollback last, it frees the lock. If it executes the rollback first, it
 // remembers that W was rolled back, and the hand-off frees the lock instead.
 //
-// The command is not answered. The waiter then tries by itself (receive with known false). If its id
+// The command is not answered. The waiter then tries by itself (answer). If its id
 // holds the lock by now, the server grants it again.
 //
 // Other clients must get their turn. A client hands off at most waitq.MaxStreakCount times, and for at

@@ -132,7 +132,7 @@ func (r *Resource) newQueue(backoff func(n int) time.Duration) *waitQueue {
 // none of them. The caller must call Join.
 func (c *Core) PrivateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
 	q := r.newQueue(backoff)
-	q.on(waitq.Event{What: waitq.Coming})
+	q.state.On(waitq.Event{What: waitq.Coming})
 	return q
 }
 

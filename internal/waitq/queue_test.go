@@ -110,7 +110,9 @@ func TestWhatTheQueueSays(t *testing.T) {
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"}, {0, "", heard, ""}, {0, "a", refused, ""},
 			{0, "a", try, "try a {7 5 false}"},
 		}},
-		{"who gives up passes its reason on", "a b", false, []row{{0, "", heard, "wake a"}, {0, "a", Event{What: Left}, "wake b"}}},
+		{"who gives up passes its reason on", "a b", false, []row{
+			{0, "", heard, "wake a"}, {0, "a", Event{What: Left}, "wake b"},
+		}},
 		{"an attempt that says nothing has not used its reason", "a b", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 false}"},
 			{0, "a", Event{What: Tried, RetryAfter: -1, GivesUp: true}, ""}, {0, "a", Event{What: Left}, "wake b"},
@@ -190,7 +192,9 @@ func TestWhatTheQueueSays(t *testing.T) {
 		{"the turn of others, for a listener", "a", false, []row{
 			{0, "", Event{What: OthersTurn}, ""}, {0, "", heard, ""}, {MaxTurn, "", Event{What: Alarm}, "wake a"},
 		}},
-		{"the last waiter leaves the line", "a", false, []row{{0, "a", Event{What: Left}, "unsubscribe, leave line {7 5 false}"}}},
+		{"the last waiter leaves the line", "a", false, []row{
+			{0, "a", Event{What: Left}, "unsubscribe, leave line {7 5 false}"},
+		}},
 		{"its grant has given up the place", "a", false, []row{
 			{0, "", heard, "wake a"}, {0, "a", try, "try a {7 5 true}"}, {0, "a", granted, "unsubscribe, leave line"},
 		}},
