@@ -279,6 +279,7 @@ func id(t *testing.T, s *redistest.Server) string {
 // While one shard is down the others work. When another shard takes over its slots, its channels
 // follow.
 func TestDeadShardDoesNotAffectOtherShards(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	c := redistest.FreshCluster(t, 3)
 	for _, s := range c.Nodes() {

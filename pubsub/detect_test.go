@@ -14,6 +14,7 @@ import (
 
 // All first calls of a client share one question to the cluster.
 func TestModeIsDetectedOnce(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	c := redistest.FreshCluster(t, 3)
 	h := open(t, c.ClusterClient(t), Config{})
@@ -39,6 +40,7 @@ func TestModeIsDetectedOnce(t *testing.T) {
 
 // One node hangs. A new client finds the mode, and the nodes of other channels, without it.
 func TestHungNodeDoesNotDelayDetection(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	c := redistest.FreshCluster(t, 3)
 	hung := c.Node(t, "a")

@@ -334,6 +334,7 @@ func TestReconnectUsesTheCurrentCredentials(t *testing.T) {
 
 // A hanging master keeps its connections open. The link must find the new master by itself.
 func TestSubscriptionFollowsASentinelFailover(t *testing.T) {
+	redistest.NeedFull(t, "a fail-over")
 	t.Parallel()
 	s := redistest.Sentinel(t)
 	h := open(t, s.FailoverClient(t), Config{limits: shortLimits})

@@ -34,6 +34,7 @@ func plainOn(t *testing.T, rdb redis.UniversalClient, s *redistest.Server, cfg C
 
 // A node leaves the cluster, as with redis-cli's del-node. It still answers, but gets no messages.
 func TestPlainPubSubLeavesARemovedNode(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	c := redistest.FreshCluster(t, 3)
 	removed, other := c.Nodes()[0], c.Nodes()[1]
@@ -57,6 +58,7 @@ func TestPlainPubSubLeavesARemovedNode(t *testing.T) {
 // with the limits of production get what is published later. Redis passes messages on to replicas, so a link
 // to a replica may stay.
 func TestSubscriptionsFollowAClusterFailover(t *testing.T) {
+	redistest.NeedFull(t, "a fail-over")
 	t.Parallel()
 	c := redistest.FreshReplicatedCluster(t)
 	old := c.Node(t, "a")
@@ -129,6 +131,7 @@ func repeatUntilDelivered(t *testing.T, e *recorder, publish func(text string) e
 
 // A slot moves to and fro while waiters for names of that slot come and go. Whatever crosses, no link is lost.
 func TestSlotMovesDoNotEndLinks(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	c := redistest.FreshCluster(t, 3)
 	rdb := c.ClusterClient(t)

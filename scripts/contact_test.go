@@ -54,7 +54,7 @@ func TestReturnIsTheFirstAnswerAfterABrokenConnection(t *testing.T) {
 func TestReturnIsNoticedByEachCommand(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
 		returns := make(chan struct{}, 100)
-		r := NewRunner(w.p.Client(t, fastRetries), time.Second)
+		r := NewRunner(w.p.Client(t, fastRetries, dialsOnce), time.Second)
 		defer r.Close()
 		r.OnReturn(func() { returns <- struct{}{} })
 		key := redistest.Name(t)

@@ -247,6 +247,7 @@ func TestHooksOfAClientWhoseCallersSend(t *testing.T) {
 
 // On a cluster the client of the node sends; pipelines of the application beside it do not matter.
 func TestCallerSendsToANodeOfACluster(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	rdb := redistest.Cluster(t).ClusterClient(t)
 	r := NewRunner(rdb, 0)
 	defer r.Close()

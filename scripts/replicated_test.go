@@ -112,6 +112,7 @@ type opaque struct{ redis.UniversalClient }
 // is and wherever the slot is going. The script has one key: a node that receives a slot refuses scripts
 // with several, which C7 rides out, until it has all of them.
 func TestRunReplicatedOnCluster(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	from, to := servers.Node(t, "{k}"), servers.Nodes()[0]

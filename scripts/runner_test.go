@@ -49,9 +49,12 @@ func newEnv(t *testing.T, s *redistest.Server, tweaks ...func(*redis.Options)) *
 	return w
 }
 
-func eachServer(t *testing.T, f func(t *testing.T, w *env)) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) { f(t, newEnv(t, s)) })
+func eachServer(t *testing.T, f func(t *testing.T, w *env), tweaks ...func(*redis.Options)) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) { f(t, newEnv(t, s, tweaks...)) })
 }
+
+// dialsOnce makes a refused dial fail at once. go-redis would dial five times.
+func dialsOnce(o *redis.Options) { o.DialerRetries = 1 }
 
 // sent counts the commands with that name since Record.
 func (w *env) sent(name string) (n int) {
@@ -105,7 +108,7 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 				w.p.Reset()
 				_, err = w.r.Do(t.Context(), check, []any{key}, "x")
 				require.NoError(t, err)
-			})
+			}, dialsOnce)
 		})
 	}
 	t.Run("error of Redis", func(t *testing.T) {
@@ -619,8 +622,7 @@ func TestDialTimeoutIsRetried(t *testing.T) {
 			var timeouts atomic.Int32
 			w := newEnv(t, redistest.Redis(t), func(o *redis.Options) {
 				dial := redis.NewDialer(o)
-				o.DialerRetries = 1
-				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+							o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if timeouts.Add(1) <= 2 {
 						return net.DialTimeout(network, addr, time.Nanosecond)
 					}

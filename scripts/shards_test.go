@@ -237,6 +237,7 @@ func TestAbandonedMovedCommandIsNotSentAgain(t *testing.T) {
 // While a slot migrates, commands whose key has left are sent to the other node with ASKING, and
 // executed once. The other commands of the slot are executed where their key still is.
 func TestAskedCommandInABatch(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	e := newClusterEnv(t, servers)
@@ -296,6 +297,7 @@ func TestBrokenBatchOfAShard(t *testing.T) {
 // A node dies with a batch. The outcome of its commands is unknown, although the node refuses the
 // connections of their retries.
 func TestNodeDiesWithABatch(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	e := newClusterEnv(t, servers, func(o *redis.ClusterOptions) { o.MaxRedirects = 1 })
@@ -316,6 +318,7 @@ func TestNodeDiesWithABatch(t *testing.T) {
 
 // Only the shard that does not know a script loads it.
 func TestShardLoadsUnknownScripts(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	e := newClusterEnv(t, redistest.FreshCluster(t, 3))
 	keys := keyPerNode(t, e.servers)

@@ -19,6 +19,7 @@ type wrapped struct{ *redis.ClusterClient }
 // reason to read the slot map, so the next ones reach the new master. The client may be one that
 // embeds a cluster client.
 func TestAttemptsFollowTheSlotMap(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
 	const key = "moved"
@@ -90,6 +91,7 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 
 // A thousand calls that fail make few readings of the slot map.
 func TestFailedCallsReadTheSlotMapSeldom(t *testing.T) {
+	redistest.NeedFull(t, "a cluster of its own")
 	e := newClusterEnv(t, redistest.Cluster(t), func(o *redis.ClusterOptions) { o.MaxRedirects = 1 })
 	keys := keyPerNode(t, e.servers)
 	e.warm(t, keys...)
