@@ -42,6 +42,7 @@ const (
 	checkTurn     = "turn"        // a client got no turn, while another got many
 	checkRelease  = "release"     // a release told nothing of a loss
 	checkLease    = "validity"    // a hold claimed more than it was promised
+	checkKept     = "kept"        // Redis kept a hold that was released
 	checkWhy      = "reason"      // a loss gave a wrong reason
 	checkEvent    = "event"       // an acquisition did not emit one event of its outcome
 	checkOwner    = "owner"       // an owner was kept out of its own lock
@@ -135,7 +136,7 @@ func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 		}
 		for _, o := range ops {
 			if o.holds() {
-				out = append(out, h.checkNotice(o, name, w.fault, w.interval, w.fault == faultForce)...)
+				out = append(out, h.checkNotice(o, name, w.fault, w.interval, w.fault == faultForce, 0)...)
 			}
 		}
 	}
@@ -147,16 +148,17 @@ func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 		for _, o := range ops {
 			// ReleaseID gives back one count, and others may be left.
 			if t.ends(o) && (t.call.Do != opReleaseID || !h.hasCounts(o)) {
-				out = append(out, h.checkNotice(o, name, t.call.Do, interval{t.call.At, t.ret.At}, quiet)...)
+				late := h.stalled(t.process, t.ret.At, o.claimEnd())
+				out = append(out, h.checkNotice(o, name, t.call.Do, interval{t.call.At, t.ret.At}, quiet, late)...)
 			}
 		}
 	}
 	return out
 }
 
-// checkNotice checks when a holder learned that it was ended during a time. told: it was sent a notice. If others
-// have its id, it may go on with what they have acquired since.
-func (h *history) checkNotice(o *op, name, by string, at interval, told bool) []Violation {
+// checkNotice checks when a holder learned that it was ended during a time. told: it was sent a notice, late by so
+// much at most. If others have its id, it may go on with what they have acquired since.
+func (h *history) checkNotice(o *op, name, by string, at interval, told bool, late time.Duration) []Violation {
 	if o.detached || o.ret.At >= at.begin || o.claimEnd() <= at.end || o.root.call.Owner != "" && h.sharesID(o) {
 		return nil
 	}
@@ -165,7 +167,7 @@ func (h *history) checkNotice(o *op, name, by string, at interval, told bool) []
 	quiet := !h.troubled(o.process, at.begin-int64(recovery), o.claimEnd())
 	switch {
 	case quiet && told && at.begin-o.root.ret.At > int64(time.Second):
-		limit = min(limit, notice+4*tolerance) // the notice takes two more processes and the server
+		limit = min(limit, notice+2*tolerance+late) // the notice takes two more processes and the server
 	case quiet && !o.call.Fixed && !h.wasExtended(o, at.begin):
 		limit = min(limit, o.call.TTL/3+2*tolerance) // its next renewal
 	}

@@ -269,12 +269,37 @@ func TestChecks(t *testing.T) {
 		{"a validity that is longer than the lease in Redis", func(h *testHistory) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_000)
 			h.records[0][len(h.records[0])-1].At = 11_000 * ms
-			h.samples = []sample{{"name", "a1", 11_500 * ms, 11_501 * ms, 13_000 * ms}}
+			h.samples = []sample{{"name", []string{"a1"}, 11_500 * ms, 11_501 * ms, 13_000 * ms}}
 		}, []string{checkLease}},
 		{"a validity that was renewed after Redis was asked", func(h *testHistory) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_000)
 			h.records[0][len(h.records[0])-1].At = 11_600 * ms
-			h.samples = []sample{{"name", "a1", 11_500 * ms, 11_501 * ms, 13_000 * ms}}
+			h.samples = []sample{{"name", []string{"a1"}, 11_500 * ms, 11_501 * ms, 13_000 * ms}}
+		}, nil},
+		{"a renewal of what Redis had forgotten", func(h *testHistory) {
+			h.valid(0, h.hold(0, 10_000, "a1"), 14_700)
+			h.records[0][len(h.records[0])-1].At = 11_760 * ms
+			h.samples = []sample{{"name", []string{"b1"}, 11_500 * ms, 11_501 * ms, 13_000 * ms}}
+		}, []string{checkLease}},
+		{"a renewal before Redis forgot the hold", func(h *testHistory) {
+			h.valid(0, h.hold(0, 10_000, "a1"), 14_700)
+			h.records[0][len(h.records[0])-1].At = 11_760 * ms
+			h.samples = []sample{{"name", nil, 11_735 * ms, 11_736 * ms, 0}}
+		}, nil},
+		{"a release that Redis does not know of", func(h *testHistory) {
+			h.release(0, h.hold(0, 10_000, "a1"), 10_100, 10_101)
+			h.samples = []sample{{"name", []string{"a1"}, 12_000 * ms, 12_001 * ms, 13_000 * ms}}
+		}, []string{checkKept}},
+		{"a release that is repeated after a fault", func(h *testHistory) {
+			h.release(0, h.hold(0, 10_000, "a1"), 10_100, 10_101)
+			h.fault(faultHole, 0, 10_050, 10_500)
+			h.samples = []sample{{"name", []string{"a1"}, 12_000 * ms, 12_001 * ms, 13_000 * ms}}
+		}, nil},
+		{"a nested hold that lasts for longer than the outer one", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.nested(a, 10_050)
+			h.release(0, a, 10_100, 10_101)
+			h.samples = []sample{{"name", []string{"a1"}, 12_000 * ms, 12_001 * ms, 13_000 * ms}}
 		}, nil},
 		{"a fixed lease that is renewed", func(h *testHistory) {
 			a := h.limited(10_000, record{Fixed: true}, 2900*time.Millisecond)

@@ -278,13 +278,14 @@ func TestKnownDefectsAreFound(t *testing.T) {
 			Client: testClient, Topology: Single, Timelines: t.TempDir(), Primitives: d.primitives, Faults: d.faults,
 			Duration: 55 * time.Second, Round: 1500 * time.Millisecond, TTL: 300 * time.Millisecond, Seed: 1,
 			Processes: 2, Sessions: 6, long: 4, Every: [2]time.Duration{50 * time.Millisecond, 200 * time.Millisecond},
-			defect: d.name, until: d.checks, drain: 4 * time.Second,
+			defect: d.name, until: d.checks, drain: 4 * time.Second, single: true, pace: paceMixed,
 		}
 		if d.faults == nil {
 			c.Faults = []string{NoFaults}
 		}
 		if slices.Contains(d.checks, checkWake) {
 			c.Round, c.drain, c.TTL = patience, 20*time.Second, time.Second // waits must be longer than the patience
+			c.pace = paceCalm
 		}
 		done := make(chan outcome, 1)
 		runs = append(runs, done)

@@ -251,7 +251,7 @@ func (r *round) slow(p *process, rng *rand.Rand) {
 
 // lateReplies holds replies back, up to three times. What they answer has been executed long before.
 func (r *round) lateReplies(p *process, rng *rand.Rand) {
-	moment := aMoment(rng)
+	moment := []string{"", momentAcquire, momentNest, momentRenew, momentRenew, momentRelease}[rng.IntN(6)]
 	late := func(args []string) bool { return isScript(args) && (moment == "" || momentOf(args) == moment) }
 	for range 1 + rng.IntN(3) {
 		var release []func()
@@ -438,7 +438,7 @@ func (r *round) operate(
 	for _, primitive := range r.operable() {
 		key, moment := lockName(r.tag, primitive, rng.IntN(namesOf)), aMoment(rng)
 		all.Go(func() error {
-			r.await(moment, key, r.allProxies())
+			r.await(moment, key, r.slots)
 			ctx, cancel := soon()
 			defer cancel()
 			w := r.begin(window{fault: name, process: -1, names: []string{key}})
@@ -564,7 +564,7 @@ func (r *round) inject(f *fault) bool {
 	r.injected(f.name)
 	r.faults.Go(func() {
 		defer r.exclusive.give(s)
-		r.await(aMoment(rng), "", s.proxies)
+		r.await(aMoment(rng), "", []*slot{s})
 		f.process(r, s.current(), rng)
 	})
 	return true

@@ -7,12 +7,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/scripts"
 )
 
 // Faults at random instants rarely hit the few milliseconds in which something can go wrong. So most of
-// them wait for a moment: a command of a certain kind that passes a proxy.
+// them wait for a moment: a command of a certain kind that passes a proxy, or the begin of a hold that lasts.
 
 // The moments.
 const (
@@ -20,7 +19,12 @@ const (
 	momentNest    = "nest"
 	momentRenew   = "renew"
 	momentRelease = "release" // frees, or hands off
+	momentStay    = "stay"    // a hold begins that will last for some renewals
+	momentOld     = "old"     // a hold has lasted for long enough to be notified of a takeover
 )
+
+// oldAge is when a hold is old: doc/contract.md, C15.
+const oldAge = 1100 * time.Millisecond
 
 // moments are the scripts whose commands begin a moment.
 var moments = map[string][]*scripts.Script{
@@ -60,31 +64,42 @@ func momentOf(args []string) string {
 	return momentOfScript[args[1]]
 }
 
-// aMoment returns a random moment. Every sixth is "": now.
+// aMoment returns a random moment. Every eighth is "": now.
 func aMoment(rng *rand.Rand) string {
-	return []string{"", momentAcquire, momentNest, momentRenew, momentRelease, momentRelease}[rng.IntN(6)]
+	return []string{
+		"", momentAcquire, momentNest, momentRenew, momentRelease, momentRelease, momentStay, momentOld,
+	}[rng.IntN(8)]
 }
 
 // placing is how long a fault waits for its moment.
 const placing = 400 * time.Millisecond
 
-// await waits until a command that begins a moment passes one of the proxies, for a name if it is not "".
-// It gives up after a while.
-func (r *round) await(moment, name string, proxies []*redistest.Proxy) {
+// await waits until a moment begins in one of the processes, for a name if it is not "". It gives up after a while.
+func (r *round) await(moment, name string, among []*slot) {
 	if moment == "" {
 		return
 	}
 	seen := make(chan struct{})
 	var once sync.Once
-	for _, p := range proxies {
-		stop := p.Watch(func(args []string) {
-			if momentOf(args) == moment && (name == "" || slices.ContainsFunc(args[2:], func(arg string) bool {
-				return strings.Contains(arg, name)
-			})) {
-				once.Do(func() { close(seen) })
+	begins := func() { once.Do(func() { close(seen) }) }
+	if moment == momentStay || moment == momentOld {
+		defer r.stays.watch(func(s *slot, m string, names []string) {
+			if m == moment && slices.Contains(among, s) && (name == "" || slices.Contains(names, name)) {
+				begins()
 			}
-		})
-		defer stop()
+		})()
+	} else {
+		for _, s := range among {
+			for _, p := range s.proxies {
+				defer p.Watch(func(args []string) {
+					if momentOf(args) == moment && (name == "" || slices.ContainsFunc(args[2:], func(arg string) bool {
+						return strings.Contains(arg, name)
+					})) {
+						begins()
+					}
+				})()
+			}
+		}
 	}
 	select {
 	case <-seen:
@@ -93,10 +108,34 @@ func (r *round) await(moment, name string, proxies []*redistest.Proxy) {
 	}
 }
 
-// allProxies are the proxies of all processes.
-func (r *round) allProxies() (out []*redistest.Proxy) {
-	for _, s := range r.slots {
-		out = append(out, s.proxies...)
+// stays tells those who watch when a process begins a hold that lasts.
+type stays struct {
+	mu       sync.Mutex
+	last     int
+	watchers map[int]func(s *slot, moment string, names []string)
+}
+
+// watch calls seen, which must not block, until stop is called.
+func (s *stays) watch(seen func(s *slot, moment string, names []string)) (stop func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.watchers == nil {
+		s.watchers = map[int]func(*slot, string, []string){}
 	}
-	return out
+	s.last++
+	n := s.last
+	s.watchers[n] = seen
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.watchers, n)
+	}
+}
+
+func (s *stays) tell(at *slot, moment string, names []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, seen := range s.watchers {
+		seen(at, moment, names)
+	}
 }

@@ -58,10 +58,14 @@ func (s *session) usePermits(primitive string) {
 }
 
 func (s *session) permitsOf(primitive, name string, ttl time.Duration) record {
-	return record{
+	call := record{
 		Session: s.n, Primitive: primitive, Names: []string{name}, TTL: ttl,
 		Permits: 1 + s.rand.IntN(2), Limit: poolSize,
 	}
+	if s.Pace == paceCalm {
+		call.Permits = poolSize // else nobody would wait
+	}
+	return call
 }
 
 // create sets the size of a pool, unless this process has done so, and reports whether it has one.

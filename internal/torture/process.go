@@ -17,6 +17,7 @@ import (
 type process struct {
 	id      int
 	slot    *slot
+	stays   func(moment string, names []string) // is called at moments of long holds
 	cmd     *exec.Cmd
 	in      io.WriteCloser
 	errors  bytes.Buffer // standard error; to be read once it has exited
@@ -32,9 +33,9 @@ type process struct {
 }
 
 // startProcess starts a client process. It ends with this one.
-func startProcess(cmd *exec.Cmd, sl *slot, s setup) (*process, error) {
+func startProcess(cmd *exec.Cmd, sl *slot, s setup, stays func(moment string, names []string)) (*process, error) {
 	p := &process{
-		id: s.Process, slot: sl, cmd: cmd, died: never,
+		id: s.Process, slot: sl, cmd: cmd, died: never, stays: stays,
 		exited: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}),
 	}
 	cmd.Stderr = &p.errors
@@ -92,6 +93,9 @@ func (p *process) read(out io.Reader) {
 		case r.Kind == kindDone && !done:
 			done = true
 			close(p.drained)
+			continue
+		case r.Kind == kindStay:
+			p.stays(r.Do, r.Names)
 			continue
 		}
 		p.mu.Lock()

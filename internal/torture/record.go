@@ -14,6 +14,7 @@ const (
 	kindWait   = "wait"   // an acquisition was refused at its first attempt
 	kindReturn = "return" // an operation ended
 	kindValid  = "valid"  // the hold's ValidUntil has moved
+	kindStay   = "stay"   // a moment of a hold that lasts
 	kindEnd    = "end"    // the hold's context has ended without a release
 	kindStall  = "stall"  // the process did not run for a while
 	kindRenew  = "renew"  // a renewal of the id was answered, or failed
@@ -117,6 +118,7 @@ type setup struct {
 	Long       int            `json:"long"`  // one hold in so many lasts
 	Names      int            `json:"names"` // of each primitive
 	Slots      slots          `json:"slots"`
+	Pace       pace           `json:"pace,omitempty"`
 	Replicas   int            `json:"replicas,omitempty"` // of WithReplicas
 	TTL        time.Duration  `json:"ttl"`
 	Defect     string         `json:"defect,omitempty"`

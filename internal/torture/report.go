@@ -16,6 +16,7 @@ import (
 // report adds violations to the result, and writes the timelines of those that have one, and a log of the
 // round that begins with the violations.
 func (r *runner) report(rd *round, h *history, violations []Violation) error {
+	var logs []string
 	if len(violations) > 0 {
 		log := filepath.Join(r.cfg.Timelines, fmt.Sprintf("redlatch-torture-%d.log", rd.seed))
 		err := writeFile(log, func(out io.Writer) error {
@@ -27,7 +28,7 @@ func (r *runner) report(rd *round, h *history, violations []Violation) error {
 		if err != nil {
 			return err
 		}
-		r.result.Logs = append(r.result.Logs, log)
+		logs = append(logs, log)
 	}
 	for i := range violations {
 		v := &violations[i]
@@ -42,7 +43,10 @@ func (r *runner) report(rd *round, h *history, violations []Violation) error {
 		}
 		v.Timeline = file
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.result.Violations = append(r.result.Violations, violations...)
+	r.result.Logs = append(r.result.Logs, logs...)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,23 +19,27 @@ import (
 // round is a part of a run with its own names, client processes and history. All holds are
 // released before it ends, so that anything left behind shows.
 type round struct {
-	*runner
+	*lane
 
 	seed      uint64
 	tag       string
 	rand      *rand.Rand // of the goroutine that injects faults
 	theme     theme
+	pace      pace
 	times     slots // which primitives are used when
 	slots     []*slot
 	length    time.Duration
 	names     int // of each primitive
 	long      int // one hold in so many lasts
+	ttl       time.Duration
+	sessions  int // of each process
 	victims   int // faults of processes and their networks hit so many of the first slots
 	faults    sync.WaitGroup
 	copies    sync.WaitGroup // late copies of commands
 	healing   context.Context
 	heal      context.CancelFunc
 	exclusive exclusive
+	stays     stays
 	losses    atomic.Int64
 	changing  atomic.Int64 // faults that make replicas take over
 	began     int64
@@ -91,21 +96,25 @@ func (r *round) injected(name string) {
 }
 
 // round runs one round and adds what it found to the result.
-func (r *runner) round(ctx context.Context, seed uint64) error {
+func (r *lane) round(ctx context.Context, seed uint64) error {
+	theme, pace := themeOf(seed, r.enabled)
+	pace = cmp.Or(r.cfg.pace, pace)
 	rd := &round{
-		runner: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
-		rand: seeded(seed, 1), counts: map[string]int{}, theme: themeOf(seed, r.enabled),
-		length: r.cfg.Round, names: namesOf, long: r.cfg.long, victims: (r.cfg.Processes + 1) / 2,
+		lane: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
+		rand: seeded(seed, 1), counts: map[string]int{}, theme: theme, pace: pace,
+		length: r.cfg.Round, names: namesOf, long: r.cfg.long, ttl: r.cfg.TTL, sessions: r.cfg.Sessions,
+		victims: (r.cfg.Processes + 1) / 2,
 	}
-	each := slotPrimitives
-	if len(rd.theme) == 0 {
-		// All sessions crowd on one name, for a short time each: the clients must take turns.
-		rd.names, rd.long, each = 1, 8*rd.long, 1
-		if len(r.cfg.Primitives) > slotPrimitives {
-			rd.length *= 2
-		}
+	switch pace {
+	case paceCrowd:
+		rd.names, rd.long = 1, 8*rd.long
+	case paceCalm: // a poll must not come soon, because a lease ends
+		rd.names, rd.sessions, rd.ttl = 1, 1, longTTL*rd.ttl
 	}
-	rd.times = slotsOf(r.cfg.Primitives, each, rd.length, seed)
+	if pace != paceMixed && len(r.cfg.Primitives) > slotPrimitives {
+		rd.length += rd.length / 2
+	}
+	rd.times = slotsOf(r.cfg.Primitives, pace, rd.length, seed)
 	rd.healing, rd.heal = context.WithCancel(ctx)
 	defer rd.heal()
 	defer rd.stopAll()
@@ -122,6 +131,8 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	}
 	defer probes.Wait()
 	defer stopProbes()
+	r.begins(rd)
+	defer r.ends(rd)
 	if err := rd.startClients(); err != nil { // they begin to work at once, so the probes come first
 		return err
 	}
@@ -148,6 +159,7 @@ func (r *runner) round(ctx context.Context, seed uint64) error {
 	probes.Wait()
 	found, undecided := h.check()
 	violations = slices.Concat(violations, found, left)
+	r.ends(rd)
 	r.count(rd, h, undecided)
 	return r.report(rd, h, violations)
 }
@@ -187,13 +199,13 @@ func (r *round) startClient(s *slot) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p, err := startProcess(r.cfg.Client(), s, setup{
-		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.cfg.Sessions,
-		Long: r.long, Names: r.names, Slots: r.times, TTL: r.cfg.TTL,
+		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.sessions,
+		Long: r.long, Names: r.names, Slots: r.times, Pace: r.pace, TTL: r.ttl,
 		Replicas: s.replicas, Defect: r.cfg.defect, Endpoint: clientEndpoint{
 			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster, Members: r.d.Members,
 			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,
 		},
-	})
+	}, func(moment string, names []string) { r.stays.tell(s, moment, names) })
 	if err != nil {
 		return err
 	}
@@ -301,25 +313,51 @@ func (r *round) probe(ctx context.Context, target string) {
 	}
 }
 
-func (r *round) progress() Progress {
+// begins and ends note which rounds are under way, for the progress.
+func (r *runner) begins(rd *round) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.running[rd] = true
+}
+
+func (r *runner) ends(rd *round) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.running, rd)
+}
+
+// progress counts what is over and what is under way.
+func (r *runner) progress() Progress {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	p := Progress{
-		Elapsed: time.Since(r.runner.began), Round: r.result.Rounds + 1, Operations: r.result.Total(),
+		Elapsed: time.Since(r.began), Round: r.result.Rounds + 1, Operations: r.result.Total(),
 		Violations: len(r.result.Violations), LongestWait: r.result.LongestWait,
 	}
 	for _, n := range r.result.Faults {
 		p.Faults += n
 	}
+	for rd := range r.running {
+		faults, operations := rd.soFar()
+		p.Faults += faults
+		p.Operations += operations
+	}
+	return p
+}
+
+// soFar counts the faults and the operations of a round that is under way.
+func (r *round) soFar() (faults, operations int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range r.counts {
-		p.Faults += n
+		faults += n
 	}
-	for _, c := range r.processes {
-		c.mu.Lock()
-		p.Operations += len(c.records) / 2
-		c.mu.Unlock()
+	for _, p := range r.processes {
+		p.mu.Lock()
+		operations += len(p.records) / 2
+		p.mu.Unlock()
 	}
-	return p
+	return faults, operations
 }
 
 // drainLimit is how long sessions may take to end: a wait, a release and a repetition of each.
@@ -351,7 +389,7 @@ func (r *round) drain() (out []Violation) {
 
 // history collects what the processes have recorded.
 func (r *round) history() *history {
-	h := &history{tag: r.tag, ttl: r.cfg.TTL, begin: r.began, stalls: map[int][]interval{}}
+	h := &history{tag: r.tag, ttl: r.ttl, begin: r.began, stalls: map[int][]interval{}}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, w := range r.windows {
@@ -370,6 +408,8 @@ func (r *round) history() *history {
 
 // count adds a round to the result.
 func (r *runner) count(rd *round, h *history, undecided []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	res := r.result
 	res.Rounds++
 	res.Coverage.cover(h)

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redlatch/redlatch/primitives"
@@ -34,6 +35,8 @@ type Config struct {
 	Client func() *exec.Cmd
 
 	defect string
+	single bool          // one lane
+	pace   pace          // of all rounds; default: as their themes say
 	drain  time.Duration // how long sessions may take to end
 	long   int           // one hold in so many lasts
 	until  []string      // stop after the first round in which one of these checks has failed
@@ -96,10 +99,10 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	set(&c.Duration, 20*time.Second)
-	set(&c.TTL, 1500*time.Millisecond)
+	set(&c.TTL, 600*time.Millisecond)
 	set(&c.drain, drainLimit)
-	set(&c.Every[0], 200*time.Millisecond)
-	set(&c.Every[1], 600*time.Millisecond)
+	set(&c.Every[0], 150*time.Millisecond)
+	set(&c.Every[1], 450*time.Millisecond)
 	if c.Processes == 0 {
 		c.Processes = 4
 	}
@@ -149,12 +152,92 @@ func (c Config) withDefaults() (Config, error) {
 // runner is a run.
 type runner struct {
 	cfg     Config
-	d       *deployment
-	client  *primitives.Client // of the operator
 	enabled []fault
 	nonce   string // makes names of different runs differ
 	began   time.Time
+
+	mu      sync.Mutex // guards the rest
+	seed    uint64     // of the next round
+	running map[*round]bool
 	result  *Result
+}
+
+// lane makes one round after another, on servers of its own. A round mostly waits: for leases to end, for calls to
+// return, for processes to start. So several lanes meet more in the same time.
+type lane struct {
+	*runner
+
+	d      *deployment
+	client *primitives.Client // of the operator
+}
+
+// lanes is how many lanes a run has on servers of its own. Sets of replicas need more servers.
+func (c *Config) lanes() int {
+	switch {
+	case c.Endpoint != nil || c.single:
+		return 1
+	case c.Topology == Sentinel || c.Topology == Cluster:
+		return 2
+	}
+	return 3
+}
+
+func newLane(r *runner) (*lane, error) {
+	l := &lane{runner: r}
+	var err error
+	if r.cfg.Endpoint != nil {
+		l.d, err = connect(*r.cfg.Endpoint)
+	} else {
+		l.d, err = start(r.cfg.Topology)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if l.client, err = operator(l.d.rdb); err != nil {
+		l.d.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *lane) close() {
+	ctx, cancel := soon()
+	defer cancel()
+	_ = l.client.Close(ctx)
+	l.d.close()
+}
+
+// run makes rounds until the time is over, or until enough is found: then it stops the other lanes.
+func (l *lane) run(ctx context.Context, stop func()) error {
+	for {
+		seed, ok := l.next()
+		if !ok || ctx.Err() != nil {
+			return nil
+		}
+		err := l.round(ctx, seed)
+		if err != nil || l.foundEnough() {
+			stop()
+			return err
+		}
+	}
+}
+
+// next returns the seed of the next round, unless the time is over.
+func (r *runner) next() (seed uint64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	seed = r.seed
+	r.seed++
+	return seed, seed == r.cfg.Seed || time.Since(r.began) < r.cfg.Duration
+}
+
+// foundEnough reports whether the run should end before its time.
+func (r *runner) foundEnough() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.result.Violations, func(v Violation) bool {
+		return r.cfg.FailFast || slices.Contains(r.cfg.until, v.Check)
+	})
 }
 
 // Run tests the library. It returns what it has found, and an error if it could not go on. When ctx ends,
@@ -167,31 +250,38 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	var d *deployment
-	if c.Endpoint != nil {
-		d, err = connect(*c.Endpoint)
-	} else {
-		d, err = start(c.Topology)
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer d.close()
-	r := &runner{cfg: c, d: d, nonce: fmt.Sprintf("%x", time.Now().UnixMilli()), began: time.Now()}
-	if r.client, err = operator(d.rdb); err != nil {
-		return nil, err
-	}
-	defer func() {
-		ctx, cancel := soon()
-		defer cancel()
-		_ = r.client.Close(ctx)
-	}()
+	r := &runner{cfg: c, nonce: fmt.Sprintf("%x", time.Now().UnixMilli()), began: time.Now(), seed: c.Seed, running: map[*round]bool{}}
 	r.result = &Result{
-		Topology: d.kind, Seed: c.Seed, Operations: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{},
+		Topology: c.Topology, Seed: c.Seed, Operations: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{},
 		Coverage: Coverage{}, Enabled: []string{}, Violations: []Violation{},
 	}
+	var lanes []*lane
+	for range c.lanes() {
+		l, err := newLane(r)
+		if err != nil {
+			return nil, err
+		}
+		defer l.close()
+		lanes = append(lanes, l)
+	}
+	r.choose(lanes[0].d)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var all errgroup
+	for _, l := range lanes {
+		all.Go(func() error { return l.run(ctx, stop) })
+	}
+	err = all.Wait()
+	r.result.Elapsed = time.Since(r.began)
+	r.result.ElapsedMS, r.result.LongestMS = r.result.Elapsed.Milliseconds(), r.result.LongestWait.Milliseconds()
+	return r.result, err
+}
+
+// choose finds out which of the wanted faults can be injected.
+func (r *runner) choose(d *deployment) {
+	r.result.Topology = d.kind
 	for _, f := range faults() {
-		wanted := len(c.Faults) == 0 || slices.Contains(c.Faults, f.name)
+		wanted := len(r.cfg.Faults) == 0 || slices.Contains(r.cfg.Faults, f.name)
 		switch {
 		case wanted && f.possible(d):
 			r.enabled = append(r.enabled, f)
@@ -200,18 +290,4 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 			r.result.LeftOut = append(r.result.LeftOut, f.name)
 		}
 	}
-	for seed := c.Seed; ctx.Err() == nil && (seed == c.Seed || time.Since(r.began) < c.Duration); seed++ {
-		if err = r.round(ctx, seed); err != nil {
-			break
-		}
-		if c.FailFast && len(r.result.Violations) > 0 {
-			break
-		}
-		if slices.ContainsFunc(r.result.Violations, func(v Violation) bool { return slices.Contains(c.until, v.Check) }) {
-			break
-		}
-	}
-	r.result.Elapsed = time.Since(r.began)
-	r.result.ElapsedMS, r.result.LongestMS = r.result.Elapsed.Milliseconds(), r.result.LongestWait.Milliseconds()
-	return r.result, err
 }

@@ -2,6 +2,8 @@ package torture
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -9,7 +11,8 @@ import (
 )
 
 // The harness looks at the locks in Redis while clients use them. So it sees a hold that claims to be valid for
-// longer than Redis keeps it, even if nobody else acquires in that time.
+// longer than Redis keeps it, or that claims a renewal after Redis had forgotten it, even if nobody else acquires in
+// that time; and a hold that was released and is still there.
 
 const (
 	sampling      = 100 * time.Millisecond
@@ -18,13 +21,17 @@ const (
 	sampleTolerance = 3 * time.Millisecond
 )
 
+// keeping is how long Redis may keep a hold after its release, when nothing disturbs its client: a release without
+// an answer is repeated after a second at most.
+const keeping = 1500 * time.Millisecond
+
 // sample is an answer of Redis about a lock: who holds it, and when the lease ends.
 type sample struct {
 	name   string
-	id     string
-	before int64 // the command was sent
-	after  int64 // it was answered
-	until  int64 // the latest end of the lease
+	ids    []string // none if nobody holds it
+	before int64    // the command was sent
+	after  int64    // it was answered
+	until  int64    // the latest end of the lease
 }
 
 // claim is a validity that a holder has seen.
@@ -76,38 +83,97 @@ func (r *round) sampleOnce(ctx context.Context, names []string) {
 	defer r.mu.Unlock()
 	for i, reply := range replies {
 		fields, err := reply.Slice()
-		if err != nil || len(fields) < 2 {
-			continue // no answer, or not held
+		if err != nil || len(fields) == 0 {
+			continue // no answer
 		}
 		left, _ := fields[0].(int64)
+		at := sample{name: names[i], before: before, after: after, until: after + left*int64(time.Millisecond)}
 		for _, field := range fields[1:] {
 			id, _ := field.(string)
-			r.samples = append(r.samples, sample{
-				names[i], strings.TrimSuffix(id, ":write"), before, after, after + left*int64(time.Millisecond),
-			})
+			at.ids = append(at.ids, strings.TrimSuffix(id, ":write"))
 		}
+		r.samples = append(r.samples, at)
 	}
 }
 
-// checkSamples finds holds that claimed to be valid for longer than Redis would keep them. Readers have leases of
-// their own.
+// checkSamples compares the holds with what Redis has said.
 func (h *history) checkSamples() (out []Violation) {
 	seen := map[*op]bool{}
 	for _, s := range h.samples {
 		for _, o := range h.names[s.name] {
-			if seen[o] || !o.holds() || o.call.Read || o.ret.ID != s.id ||
-				o.claimEnd() <= s.after || h.lossy(o.call.At, s.until) {
+			if seen[o] || !o.holds() || h.lossy(o.call.At, max(s.until, o.until)) {
 				continue
 			}
-			for _, c := range o.claims {
-				if over := time.Duration(c.until - s.until); c.at <= s.before && over > sampleTolerance {
-					seen[o] = true
-					out = append(out, violation(checkLease, o, s.name, "%s was valid for its holder for %v longer than Redis kept it",
-						s.id, over.Round(time.Millisecond)))
-					break
-				}
+			if why := s.contradicts(o); why != "" {
+				seen[o] = true
+				out = append(out, violation(checkLease, o, s.name, "%s %s", o.ret.ID, why))
+			}
+		}
+		for _, id := range s.ids {
+			if o := h.keptAfterRelease(s, id); o != nil && !seen[o] {
+				seen[o] = true
+				out = append(out, violation(checkKept, o, s.name, "Redis still had %s %v after its release", id,
+					time.Duration(s.before-o.release.ret.At).Round(time.Millisecond)))
 			}
 		}
 	}
 	return out
+}
+
+// contradicts says what is wrong with what a holder believed; "" if nothing is.
+func (s *sample) contradicts(o *op) string {
+	there := slices.Contains(s.ids, o.ret.ID)
+	for _, c := range o.claims {
+		switch {
+		// Readers have leases of their own.
+		case there && !o.call.Read && c.at <= s.before && o.claimEnd() > s.after:
+			if over := time.Duration(c.until - s.until); over > sampleTolerance {
+				return fmt.Sprintf("was valid for its holder for %v longer than Redis kept it", over.Round(time.Millisecond))
+			}
+		// A shared id, and that of a cohort, may come back.
+		case !there && o.root.call.Owner == "" && !o.call.Passes && o.ret.At < s.before && c.at > s.after:
+			confirmed := c.until - int64(o.call.TTL-marginOf(o.call.TTL)) // a command that was sent then
+			if since := time.Duration(confirmed - s.after); since > sampleTolerance {
+				return fmt.Sprintf("was renewed for its holder, %v after Redis had it no more", since.Round(time.Millisecond))
+			}
+		}
+	}
+	return ""
+}
+
+// keptAfterRelease returns a hold that Redis still has, although all that share its id were released long before;
+// nil if there is none.
+func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
+	last := int64(0)
+	for _, o := range h.names[s.name] {
+		if o.call.At > s.after {
+			break
+		}
+		switch {
+		case o.call.Do != opAcquire && o.call.Do != opAdopt || o.root.ret == nil || o.root.ret.ID != id:
+			continue
+		case o.ret == nil, o.died != never, o.detached, o.ended != nil, o.call.Passes, o.root.call.Owner != "",
+			h.lossy(o.call.At, s.after):
+			return nil
+		case !o.holds(): // it may have been counted, and is taken back
+			last = max(last, o.ret.At)
+			continue
+		case o.release == nil, o.release.ret == nil, o.release.outcome() == outcomeLost:
+			return nil
+		}
+		last = max(last, o.release.ret.At, o.ret.At+int64(o.call.MinHold))
+		kept = o
+	}
+	if kept == nil {
+		return nil
+	}
+	for _, w := range h.windows {
+		if w.disturbs(kept.process, s.name) && w.begin < s.before && w.end > kept.root.call.At {
+			last = max(last, w.end)
+		}
+	}
+	if time.Duration(s.before-last) <= keeping+tolerance+h.stalled(kept.process, last, s.before) {
+		return nil
+	}
+	return kept
 }

@@ -59,8 +59,11 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	end = func() {}
 	now := time.Now()
 	how := s.rand.IntN(6)
-	if call.Try {
+	switch {
+	case call.Try:
 		how = 0
+	case s.Pace == paceCalm:
+		how = 5 // long enough to miss a wake-up
 	}
 	switch how {
 	case 0:
@@ -152,6 +155,8 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	defer stop()
 	d := between(s.rand, 0, 5*time.Millisecond)
 	switch {
+	case s.Pace == paceCalm:
+		d = between(s.rand, 20*time.Millisecond, 200*time.Millisecond)
 	case (call.Fixed && s.one(3) || call.MaxHold > 0 && s.one(2)) && call.TTL <= s.TTL: // to the end
 		d = call.TTL + s.TTL/4
 	case s.one(s.Long): // some renewals
@@ -194,8 +199,12 @@ func (s *session) inside(ctx context.Context, l acquirer, call record) {
 // stay holds for d, and records each new end of the validity: if this process is killed, that is how long
 // it has held.
 func (s *session) stay(h hold, call record, d time.Duration) {
+	begins := func(moment string) {
+		s.out.write(record{Kind: kindStay, Do: moment, Op: call.Op, At: s.clock.now(), Names: call.Names})
+	}
+	begins(momentStay)
 	until := h.ValidUntil()
-	end := time.After(d)
+	end, old := time.After(d), time.After(oldAge)
 	for {
 		select {
 		case <-end:
@@ -204,6 +213,8 @@ func (s *session) stay(h hold, call record, d time.Duration) {
 			return
 		case <-h.Context().Done():
 			return
+		case <-old:
+			begins(momentOld)
 		case <-time.After(25 * time.Millisecond):
 			if u := h.ValidUntil(); u.After(until) {
 				until = u

@@ -18,28 +18,46 @@ const (
 // theme is what a round injects.
 type theme []*fault
 
+// pace is how the sessions of a round go on. Without faults they go on in two ways, in turn.
+type pace string
+
+const (
+	paceMixed pace = "mixed" // many short holds, and some that last for renewals
+	// paceCrowd: all sessions are on one name at a time, for a short time each. The clients must take turns.
+	paceCrowd pace = "crowd"
+	// paceCalm: few sessions, with pauses. Often one client waits alone, and only the release can wake it up.
+	paceCalm pace = "calm"
+)
+
 // fewFaults is how many faults somebody selects who wants to see these. Then no round is without.
 const fewFaults = 4
 
-// themeOf returns the theme of the round with a seed. Some rounds have a second fault, of a client or its network.
-func themeOf(seed uint64, enabled []fault) theme {
-	if len(enabled) == 0 {
-		return nil
-	}
+// themeOf returns the theme of the round with a seed. Some rounds have a second fault, of a client, its network or
+// an operator.
+func themeOf(seed uint64, enabled []fault) (theme, pace) {
 	n := uint64(len(enabled))
-	if n > fewFaults {
-		n++ // one round without faults
+	rounds := n
+	if n == 0 || n > fewFaults {
+		rounds += 2
 	}
-	i := seed % n
-	if i == uint64(len(enabled)) {
-		return nil
+	switch i := seed % rounds; {
+	case i == n:
+		return nil, paceCrowd
+	case i > n:
+		return nil, paceCalm
+	default:
+		t := theme{&enabled[i]}
+		rng := seeded(seed, 2)
+		if other := &enabled[rng.IntN(len(enabled))]; other != t[0] && rng.IntN(2) == 0 && other.combines() {
+			t = append(t, other)
+		}
+		return t, paceMixed
 	}
-	t := theme{&enabled[i]}
-	rng := seeded(seed, 2)
-	if other := &enabled[rng.IntN(len(enabled))]; other != t[0] && rng.IntN(2) == 0 && other.process != nil {
-		t = append(t, other)
-	}
-	return t
+}
+
+// combines reports whether the fault can be the second one of a theme.
+func (f *fault) combines() bool {
+	return f.process != nil || f.name == faultDelete || f.name == faultForce || f.name == faultScripts
 }
 
 // draw returns a fault of the theme: mostly the first.
@@ -57,11 +75,19 @@ type slots struct {
 }
 
 // slotsOf divides the time of a round among its primitives, so many to a slot. The seed decides which of them meet.
-func slotsOf(names []string, each int, length time.Duration, seed uint64) slots {
+// Without faults a slot must be longer than the patience of the checks, so there are only some of the primitives.
+func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	names = slices.Clone(names)
 	rng := seeded(seed, 3)
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
-	s := slots{Groups: slices.Collect(slices.Chunk(names, each))}
+	each, most := slotPrimitives, len(names)
+	switch p {
+	case paceCrowd:
+		each, most = 1, slotPrimitives
+	case paceCalm:
+		each, most = 2, slotPrimitives
+	}
+	s := slots{Groups: slices.Collect(slices.Chunk(names[:min(most, len(names))], each))}
 	s.Length = max(length/time.Duration(len(s.Groups)), time.Millisecond)
 	return s
 }

@@ -11,30 +11,35 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// Rounds with consecutive seeds have each fault as their theme, and one round has none. A seed repeats its theme.
+// Rounds with consecutive seeds have each fault as their theme, and two rounds have none. A seed repeats its theme.
 func TestThemes(t *testing.T) {
 	enabled := faults()
 	met := map[string]int{}
-	for seed := range uint64(len(enabled) + 1) {
-		theme := themeOf(1000+seed, enabled)
-		require.Equal(t, theme, themeOf(1000+seed, enabled))
+	for seed := range uint64(len(enabled) + 2) {
+		theme, pace := themeOf(1000+seed, enabled)
+		again, _ := themeOf(1000+seed, enabled)
+		require.Equal(t, theme, again)
 		if len(theme) == 0 {
-			met[NoFaults]++
+			met[string(pace)]++
 			continue
 		}
+		require.Equal(t, paceMixed, pace)
 		met[theme[0].name]++
 		require.Contains(t, theme, theme.draw(seeded(seed, 0)))
 	}
-	require.Len(t, met, len(enabled)+1)
+	require.Len(t, met, len(enabled)+2)
 	for seed := range uint64(10) {
-		require.NotEmpty(t, themeOf(seed, enabled[:2]), "a round without the faults that somebody has selected")
-		require.Empty(t, themeOf(seed, nil))
+		theme, _ := themeOf(seed, enabled[:2])
+		require.NotEmpty(t, theme, "a round without the faults that somebody has selected")
+		theme, pace := themeOf(seed, nil)
+		require.Empty(t, theme)
+		require.NotEqual(t, paceMixed, pace)
 	}
 }
 
 // The slots of a round have each primitive once, and follow each other.
 func TestSlots(t *testing.T) {
-	s := slotsOf(Primitives, slotPrimitives, 4*time.Second, 7)
+	s := slotsOf(Primitives, paceMixed, 4*time.Second, 7)
 	var all []string
 	for i := range s.Groups {
 		group := s.at(int64(i) * int64(s.Length))
@@ -45,6 +50,9 @@ func TestSlots(t *testing.T) {
 	require.Equal(t, slices.Sorted(slices.Values(Primitives)), all)
 	require.Equal(t, s.at(0), s.at(int64(s.Length)*int64(len(s.Groups))))
 	require.Contains(t, Primitives, s.pick(0, seeded(1, 1)))
+	for _, p := range []pace{paceCrowd, paceCalm} {
+		require.Greater(t, slotsOf(Primitives, p, 4800*time.Millisecond, 7).Length, turnTime+wakeUp/2, "of %s", p)
+	}
 }
 
 // Faults wait for moments. The library's own commands begin them.

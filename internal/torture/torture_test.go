@@ -54,7 +54,7 @@ func TestViolationIsExplained(t *testing.T) {
 	r, err := Run(t.Context(), Config{
 		Client: testClient, Seed: 7, Duration: time.Second, Timelines: dir, Primitives: []string{"lock"},
 		Faults: []string{NoFaults}, TTL: 300 * time.Millisecond, Processes: 2, Sessions: 6,
-		defect: "client clock in a script", drain: 4 * time.Second,
+		defect: "client clock in a script", drain: 4 * time.Second, single: true, pace: paceMixed,
 	})
 	require.NoError(t, err)
 	require.NotEmpty(t, r.Violations)

@@ -138,7 +138,19 @@ func (w *worker) session(n int) {
 	for w.draining.Err() == nil {
 		name := w.Slots.pick(w.clock.now(), s.rand)
 		workloads[name].act(s, name)
+		s.pause()
+	}
+}
+
+// pause passes the time between two actions.
+func (s *session) pause() {
+	if s.Pace != paceCalm {
 		time.Sleep(between(s.rand, 0, 4*time.Millisecond))
+		return
+	}
+	select {
+	case <-time.After(between(s.rand, 200*time.Millisecond, 1500*time.Millisecond)):
+	case <-s.draining.Done():
 	}
 }
 
