@@ -23,6 +23,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -33,6 +34,7 @@ type options struct {
 	directed bool
 	keep     string // directory for timelines and logs
 	share    [2]int // the defects whose number leaves the first, divided by the second
+	parallel int    // how many run at a time
 }
 
 func main() {
@@ -44,6 +46,7 @@ func main() {
 	flag.BoolVar(&o.directed, "directed", false, "run torture with the faults and primitives that find the defect")
 	flag.StringVar(&o.keep, "timelines", "", "directory for timelines and logs (default: none are kept)")
 	flag.StringVar(&share, "share", "0/1", "plant every n-th defect from the i-th: `i/n`")
+	flag.IntVar(&o.parallel, "parallel", 1, "how many defects run at a time: torture mostly waits")
 	list := flag.Bool("list", false, "list the defects")
 	flag.Parse()
 	if *list {
@@ -52,8 +55,8 @@ func main() {
 		}
 		return
 	}
-	if _, err := fmt.Sscanf(share, "%d/%d", &o.share[0], &o.share[1]); err != nil || o.share[1] < 1 {
-		fmt.Fprintf(os.Stderr, "planted: -share %q: want i/n\n", share)
+	if _, err := fmt.Sscanf(share, "%d/%d", &o.share[0], &o.share[1]); err != nil || o.share[1] < 1 || o.parallel < 1 {
+		fmt.Fprintf(os.Stderr, "planted: -share %q: want i/n; -parallel %d: want 1 or more\n", share, o.parallel)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -64,36 +67,50 @@ func main() {
 	}
 }
 
-// run plants the defects one after another, and prints a line of a table for each.
+// run plants the defects and prints a table of what finds them, a line as soon as it is known.
 func run(ctx context.Context, o options) error {
 	root, err := moduleRoot(ctx)
 	if err != nil {
 		return err
 	}
-	fmt.Println("| Planted | Promise | Found by | After |\n|---|---|---|---|")
-	found, missed := 0, 0
+	var chosen []Defect
 	for i, d := range Catalogue {
-		if !strings.Contains(d.Name, o.only) || i%o.share[1] != o.share[0] {
-			continue
+		if strings.Contains(d.Name, o.only) && i%o.share[1] == o.share[0] {
+			chosen = append(chosen, d)
 		}
-		by, after, err := find(ctx, root, d, o)
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case err != nil:
-			by = "error: " + strings.ReplaceAll(err.Error(), "\n", " ")
-			missed++
-		case by == "":
-			by = "missed"
-			missed++
-		default:
-			found++
-		}
-		fmt.Printf("| %s | %s | %s | %v |\n", d.Name, d.Promise, by, after.Round(100*time.Millisecond))
 	}
-	fmt.Printf("\n%d of %d were found\n", found, found+missed)
-	if missed > 0 {
-		return fmt.Errorf("%d were not found", missed)
+	fmt.Println("| Planted | Promise | Found by | After |\n|---|---|---|---|")
+	var mu sync.Mutex
+	var missed []string
+	var all sync.WaitGroup
+	running := make(chan struct{}, o.parallel)
+	for _, d := range chosen {
+		running <- struct{}{}
+		all.Go(func() {
+			defer func() { <-running }()
+			by, after, err := find(ctx, root, d, o)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				by = "error: " + strings.ReplaceAll(err.Error(), "\n", " ")
+				missed = append(missed, d.Name)
+			case by == "":
+				by = "**missed**"
+				missed = append(missed, d.Name)
+			}
+			fmt.Printf("| %s | %s | %s | %v |\n", d.Name, d.Promise, by, after.Round(100*time.Millisecond))
+		})
+	}
+	all.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	fmt.Printf("\n%d of %d were found\n", len(chosen)-len(missed), len(chosen))
+	if len(missed) > 0 {
+		return fmt.Errorf("not found: %s", strings.Join(missed, "; "))
 	}
 	return nil
 }
