@@ -1,6 +1,7 @@
 package torture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,13 +20,22 @@ import (
 // one of the checks must find it.
 var knownDefects = slices.Concat(acquisitionDefects, takeoverDefects)
 
+// knownDefect is a row. A run makes rounds until one of its checks has failed. Other checks may fail, too.
 type knownDefect struct {
 	name       string
 	primitives []string
 	faults     []string
-	checks     []string // one of them must fail
+	pace       pace  // default: paceMixed
+	rates      rates // default: usualRates
+	// checks are those for which the defect alone is a reason to fail. Which of them fails first depends on what the
+	// other sessions do next.
+	checks []string
 	defect
 }
+
+// heldByNobody are the checks that fail when Redis has a lock taken that nobody holds: others wait for it in vain
+// while the round lasts, or it is still there at the end.
+var heldByNobody = []string{checkFree, checkWake, checkKept, checkLeft}
 
 // acquisitionDefects show in the life of an acquisition, from the call to the release.
 var acquisitionDefects = []knownDefect{
@@ -50,7 +60,7 @@ var acquisitionDefects = []knownDefect{
 		})},
 	},
 	{
-		name: "orphan after a cancel", primitives: []string{"lock"}, checks: []string{checkLeft, checkFree},
+		name: "orphan after a cancel", primitives: []string{"lock"}, checks: heldByNobody,
 		defect: defect{acquire: func(a attempt) (hold, error) {
 			h, err := a.plainly()
 			if err != nil && a.ctx.Err() != nil {
@@ -60,7 +70,7 @@ var acquisitionDefects = []knownDefect{
 		}},
 	},
 	{
-		name: "lost reply, retried with another id", primitives: []string{"fenced"}, checks: []string{checkLeft, checkFree},
+		name: "lost reply, retried with another id", primitives: []string{"fenced"}, checks: heldByNobody,
 		defect: defect{acquire: func(a attempt) (hold, error) {
 			if a.one(20) {
 				orphan(a.lock)
@@ -128,13 +138,13 @@ var acquisitionDefects = []knownDefect{
 		}},
 	},
 	{
-		name: "wake-up lost, and no poll", primitives: []string{"lock"}, checks: []string{checkFree, checkWake},
+		name: "wake-up lost, and no poll", primitives: []string{"lock"}, pace: paceCalm, checks: []string{checkFree, checkWake},
 		defect: defect{acquire: func(a attempt) (hold, error) {
 			return a.with(primitives.WithPolling(5*time.Second, 5*time.Second))
 		}},
 	},
 	{
-		name: "counted twice, released once", primitives: []string{"lock"}, checks: []string{checkLeft, checkFree},
+		name: "counted twice, released once", primitives: []string{"lock"}, checks: heldByNobody,
 		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
 			id := h.hold.ID()
 			h.release = func(ctx context.Context) error {
@@ -264,7 +274,7 @@ func plant(name string) defect {
 
 // TestKnownDefectsAreFound runs the harness with each defect. The runs mostly wait, so many run at a time.
 func TestKnownDefectsAreFound(t *testing.T) {
-	redistest.NeedFull(t, "a minute of faults")
+	redistest.NeedFull(t, "minutes of faults")
 	redistest.Require(t, redistest.NeedRedis)
 	t.Parallel()
 	type outcome struct {
@@ -274,19 +284,7 @@ func TestKnownDefectsAreFound(t *testing.T) {
 	running := make(chan struct{}, 5)
 	var runs []chan outcome
 	for _, d := range knownDefects {
-		c := Config{
-			Client: testClient, Topology: Single, Timelines: t.TempDir(), Primitives: d.primitives, Faults: d.faults,
-			Duration: 55 * time.Second, Round: 1500 * time.Millisecond, TTL: 300 * time.Millisecond, Seed: 1,
-			Processes: 2, Sessions: 6, long: 4, Every: [2]time.Duration{50 * time.Millisecond, 200 * time.Millisecond},
-			defect: d.name, until: d.checks, drain: 4 * time.Second, single: true, pace: paceMixed,
-		}
-		if d.faults == nil {
-			c.Faults = []string{NoFaults}
-		}
-		if slices.Contains(d.checks, checkWake) {
-			c.Round, c.drain, c.TTL = patience, 20*time.Second, time.Second // waits must be longer than the patience
-			c.pace = paceCalm
-		}
+		c := d.config(t)
 		done := make(chan outcome, 1)
 		runs = append(runs, done)
 		go func() {
@@ -310,4 +308,24 @@ func TestKnownDefectsAreFound(t *testing.T) {
 				"wanted one of %v", d.checks)
 		})
 	}
+}
+
+// config is a run in which the situation of the defect comes in almost every round. It lasts for many rounds, and
+// ends as soon as the defect is found.
+func (d *knownDefect) config(t *testing.T) Config {
+	t.Helper()
+	c := Config{
+		Client: testClient, Topology: Single, Timelines: t.TempDir(), Primitives: d.primitives, Faults: d.faults,
+		Duration: 3 * time.Minute, Round: 1500 * time.Millisecond, TTL: 300 * time.Millisecond, Seed: 1,
+		Processes: 2, Sessions: 6, long: 4, Every: [2]time.Duration{50 * time.Millisecond, 200 * time.Millisecond},
+		defect: d.name, until: d.checks, drain: 4 * time.Second, single: true,
+		pace: cmp.Or(d.pace, paceMixed), rates: d.rates,
+	}
+	if d.faults == nil {
+		c.Faults = []string{NoFaults}
+	}
+	if c.pace == paceCalm { // waits must be longer than the patience of the checks
+		c.Round, c.drain, c.TTL = patience, 20*time.Second, time.Second
+	}
+	return c
 }

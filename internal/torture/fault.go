@@ -554,6 +554,9 @@ func (r *round) inject(f *fault) bool {
 			if err := f.server(r, rng); err != nil {
 				r.fail(fmt.Errorf("fault %s: %w", f.name, err))
 			}
+			if len(f.topologies) > 0 { // a server that is mostly away tests little
+				r.sleep(between(rng, 300*time.Millisecond, 1500*time.Millisecond))
+			}
 		})
 		return true
 	}

@@ -174,8 +174,9 @@ func (h *history) pools() map[string]pool {
 			case o.call.Do == opDrain && unknown:
 				p.low, p.high = math.MinInt/2, math.MaxInt/2
 			case unknown && (o.call.Do == opAdopt || o.call.Do == opReleaseID), o.detached && !wasGivenBack(o, ops),
-				o.call.Do == opDetach && !known, // of several permits, one was lost
-				o.holds() && o.call.MinHold > 0, // released, and left to the rest of their minimum
+				o.call.Do == opDetach && !known,                                            // of several permits, one was lost
+				o.holds() && o.call.MinHold > 0,                                            // released, and left to the rest of their minimum
+				o.loss() != nil, o.release != nil && o.release.outcome() == outcomeUnknown, // repeated until the lease ends
 				h.mayReturn(o, name):
 				p.orphans = true
 			}

@@ -121,9 +121,19 @@ type setup struct {
 	Pace       pace           `json:"pace,omitempty"`
 	Replicas   int            `json:"replicas,omitempty"` // of WithReplicas
 	TTL        time.Duration  `json:"ttl"`
+	Rates      rates          `json:"rates"`
 	Defect     string         `json:"defect,omitempty"`
 	Endpoint   clientEndpoint `json:"endpoint"`
 }
+
+// rates say how rare an act is: one in so many.
+type rates struct {
+	TakeOver int `json:"take_over"` // of uses
+	Detach   int `json:"detach"`    // of holds that are let go
+	Leave    int `json:"leave"`     // of holds that were detached: they are left to their leases
+}
+
+var usualRates = rates{TakeOver: 25, Detach: 12, Leave: 6}
 
 // order is a further line that a client process reads.
 type order struct {

@@ -201,7 +201,7 @@ func (r *round) startClient(s *slot) error {
 	p, err := startProcess(r.cfg.Client(), s, setup{
 		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.sessions,
 		Long: r.long, Names: r.names, Slots: r.times, Pace: r.pace, TTL: r.ttl,
-		Replicas: s.replicas, Defect: r.cfg.defect, Endpoint: clientEndpoint{
+		Replicas: s.replicas, Rates: r.cfg.rates, Defect: r.cfg.defect, Endpoint: clientEndpoint{
 			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster, Members: r.d.Members,
 			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,
 		},

@@ -36,6 +36,7 @@ type Config struct {
 
 	defect string
 	single bool          // one lane
+	rates  rates         // default: usualRates
 	pace   pace          // of all rounds; default: as their themes say
 	drain  time.Duration // how long sessions may take to end
 	long   int           // one hold in so many lasts
@@ -105,6 +106,9 @@ func (c Config) withDefaults() (Config, error) {
 	set(&c.Every[1], 450*time.Millisecond)
 	if c.Processes == 0 {
 		c.Processes = 4
+	}
+	if c.rates == (rates{}) {
+		c.rates = usualRates
 	}
 	if c.long == 0 {
 		c.long = 8

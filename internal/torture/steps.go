@@ -89,6 +89,7 @@ type stepper struct {
 	roots   map[*op]int
 	owners  map[string]int // of WithOwner
 	ids     map[string]int
+	seen    map[string]int64 // until when somebody may have found an id in Redis
 
 	acquired map[[2]int64]*op // by the process and the number of the operation
 	out      []porcupine.Operation
@@ -98,10 +99,13 @@ func (h *history) holderSteps(name string, ops []*op) []porcupine.Operation {
 	s := &stepper{
 		history: h, name: name, ops: ops, horizon: h.end + 1, cut: never,
 		lanes: lanes{}, roots: map[*op]int{}, owners: map[string]int{}, ids: map[string]int{},
-		acquired: map[[2]int64]*op{},
+		seen: map[string]int64{}, acquired: map[[2]int64]*op{},
 	}
 	for i, o := range ops {
 		s.number(o, i)
+	}
+	for _, o := range ops {
+		s.find(o)
 	}
 	if limitOf(ops) > 0 {
 		s.cut = h.firstLoss(ops)
@@ -158,6 +162,29 @@ func (s *stepper) number(o *op, i int) {
 	}
 }
 
+// find notes which ids an operation may have found.
+func (s *stepper) find(o *op) {
+	found := o.call.Target
+	if o.call.Do == opCheck || o.call.Do == opExtend {
+		if acquired := s.acquired[[2]int64{int64(o.process), o.call.Root}]; acquired != nil && acquired.holds() {
+			found = acquired.ret.ID
+		}
+	}
+	for id := range strings.SplitSeq(found, ",") {
+		s.seen[id] = max(s.seen[id], o.returned())
+	}
+}
+
+// isSeen reports whether somebody may have found the id of a hold after an instant.
+func (s *stepper) isSeen(o *op, after int64) bool {
+	for id := range strings.SplitSeq(o.ret.ID, ",") {
+		if s.seen[id] > after {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *stepper) emit(o *op, begin, end int64, in step) {
 	begin = min(begin, s.horizon) // a lease may end after the round
 	s.out = append(s.out, porcupine.Operation{
@@ -203,6 +230,10 @@ func (s *stepper) acquisition(o *op) {
 		end, done = least, never
 	}
 	end = max(end, begin)
+	if o.root.call.Owner == "" && !s.isSeen(o, end) {
+		// Nothing but its id being found forbids that it ends as soon as it can, and then the search is short.
+		done = max(end, o.ret.At)
+	}
 	// The hold of a shared owner may also end with the count of one that was taken over before.
 	lenient := o.root.call.Owner != "" || len(s.takeovers(o, o.root.call.At, never)) > 0
 	s.emit(o, end, done, step{

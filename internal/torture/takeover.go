@@ -55,7 +55,7 @@ func (s *session) takeOver(l inspectable, call record, nested acquirer) {
 func (s *session) letGo(h hold, l, nested acquirer, call record) {
 	t, ok := l.(target)
 	// While the process drains, nothing is left to its lease: it would delay the end of the round.
-	if !ok || call.Primitive == "semaphore" || !s.one(12) || s.draining.Err() != nil {
+	if !ok || call.Primitive == "semaphore" || !s.one(s.Rates.Detach) || s.draining.Err() != nil {
 		s.release(h, call)
 		return
 	}
@@ -65,7 +65,7 @@ func (s *session) letGo(h hold, l, nested acquirer, call record) {
 	}
 	time.Sleep(between(s.rand, 0, 10*time.Millisecond))
 	switch {
-	case s.one(6) && call.Limit == 0: // permits that expire are collected only by the next acquisition
+	case s.one(s.Rates.Leave) && call.Limit == 0: // permits that expire are collected only by the next acquisition
 	case s.one(2):
 		s.adopt(t, call, nested, id)
 	default:

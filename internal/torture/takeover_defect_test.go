@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 // the size of a pool changes.
 var takeoverDefects = []knownDefect{
 	{
-		name: "Detach frees the lock", primitives: []string{"lock"}, checks: []string{checkOrder},
+		name: "Detach frees the lock", primitives: []string{"lock"},
+		rates: manyTakeovers, checks: []string{checkOrder},
 		defect: defect{acquire: wrapped(func(_ *session, h *faultyHold) {
 			h.detach = func() string {
 				if h.hold.Release(context.Background()) != nil {
@@ -25,11 +27,13 @@ var takeoverDefects = []knownDefect{
 		})},
 	},
 	{
-		name: "Detach goes on renewing", primitives: []string{"permits", "lock"}, checks: []string{checkLeft, checkFree},
+		name: "Detach goes on renewing", primitives: []string{"permits", "lock"}, checks: heldByNobody,
+		rates:  rates{TakeOver: math.MaxInt32, Detach: 3, Leave: 2}, // whoever takes it over ends the renewals
 		defect: defect{acquire: wrapped(func(_ *session, h *faultyHold) { h.detach = h.hold.ID })},
 	},
 	{
-		name: "Adopt takes nothing", primitives: []string{"fair"}, checks: []string{checkOrder, checkRelease},
+		name: "Adopt takes nothing", primitives: []string{"fair"},
+		rates: manyTakeovers, checks: []string{checkOrder, checkRelease},
 		defect: defect{
 			adopt: func(context.Context, *session, target, string, []primitives.Option) (hold, error) {
 				return &faultyHold{ctx: context.Background()}, nil
@@ -37,26 +41,31 @@ var takeoverDefects = []knownDefect{
 		},
 	},
 	{
-		name: "adopted hold is not renewed", primitives: []string{"fenced"}, checks: []string{checkOrder, checkReason},
+		name: "adopted hold is not renewed", primitives: []string{"fenced"},
+		rates: manyTakeovers, checks: []string{checkOrder, checkReason},
 		defect: defect{adopt: adoptWithoutRenewal},
 	},
 	{
-		name: "adopted permit is not renewed", primitives: []string{"permits"}, checks: []string{checkOrder, checkReason},
+		name: "adopted permit is not renewed", primitives: []string{"permits"},
+		rates: manyTakeovers, checks: []string{checkOrder, checkReason},
 		defect: defect{adopt: adoptWithoutRenewal},
 	},
 	{
-		name: "takeover unnoticed", primitives: []string{"rwlock"}, checks: []string{checkNotice, checkOrder},
+		name: "takeover unnoticed", primitives: []string{"rwlock"},
+		rates: manyTakeovers, checks: []string{checkNotice, checkOrder},
 		defect: defect{acquire: wrapped(func(s *session, h *faultyHold) {
 			h.ctx = context.Background()
 			h.until = func() time.Time { return time.Now().Add(s.TTL) }
 		})},
 	},
 	{
-		name: "ReleaseID releases nothing", primitives: []string{"lock"}, checks: []string{checkOrder, checkFree},
+		name: "ReleaseID releases nothing", primitives: []string{"lock"}, rates: manyTakeovers,
+		checks: append([]string{checkOrder}, heldByNobody...),
 		defect: defect{releaseID: func(context.Context, *session, target, string) error { return nil }},
 	},
 	{
-		name: "ReleaseID of nothing succeeds", primitives: []string{"permits"}, checks: []string{checkOrder},
+		name: "ReleaseID of nothing succeeds", primitives: []string{"permits"},
+		rates: manyTakeovers, checks: []string{checkOrder},
 		defect: defect{releaseID: func(ctx context.Context, _ *session, l target, id string) error {
 			if err := l.ReleaseID(ctx, id); !errors.Is(err, primitives.ErrNotHeld) {
 				return err
@@ -65,7 +74,8 @@ var takeoverDefects = []knownDefect{
 		}},
 	},
 	{
-		name: "ReleaseID frees the lock whoever holds it", primitives: []string{"fenced"}, checks: []string{checkOrder},
+		name: "ReleaseID frees the lock whoever holds it", primitives: []string{"fenced"},
+		rates: manyTakeovers, checks: []string{checkOrder},
 		defect: defect{releaseID: func(ctx context.Context, _ *session, l target, id string) error {
 			err := l.ReleaseID(ctx, id)
 			if errors.Is(err, primitives.ErrNotHeld) {
@@ -75,11 +85,13 @@ var takeoverDefects = []knownDefect{
 		}},
 	},
 	{
-		name: "ForceRelease frees nothing", primitives: []string{"lock"}, checks: []string{checkNotice, checkOrder},
+		name: "ForceRelease frees nothing", primitives: []string{"lock"},
+		rates: manyTakeovers, checks: []string{checkNotice, checkOrder},
 		defect: defect{force: func(context.Context, forcible) (bool, error) { return true, nil }},
 	},
 	{
-		name: "ForceRelease overlooks the holder", primitives: []string{"fair"}, checks: []string{checkOrder},
+		name: "ForceRelease overlooks the holder", primitives: []string{"fair"},
+		rates: manyTakeovers, checks: []string{checkOrder},
 		defect: defect{force: func(context.Context, forcible) (bool, error) { return false, nil }},
 	},
 	{
@@ -149,6 +161,9 @@ var takeoverDefects = []knownDefect{
 		}},
 	},
 }
+
+// manyTakeovers makes takeovers as frequent as other uses.
+var manyTakeovers = rates{TakeOver: 4, Detach: 3, Leave: 6}
 
 // adoptWithoutRenewal adopts with a short lease that is not renewed, and claims to hold for an hour.
 func adoptWithoutRenewal(

@@ -88,7 +88,7 @@ type acquirer interface {
 
 // use acquires a lock, or takes it over from its holder.
 func (s *session) use(l inspectable, call record, nested acquirer) {
-	if s.one(25) {
+	if s.one(s.Rates.TakeOver) {
 		s.takeOver(l, call, nested)
 	} else {
 		s.hold(l, call, nested)
