@@ -48,9 +48,10 @@ func (h *history) explains(o *op, class string) bool {
 		}
 		fallthrough
 	case isUnavailable, isTransport:
-		// On a busy machine an answer may take longer than silence: at the end of a call, or to the waiter before it.
+		// On a busy machine an answer may take longer than silence: at the end of a call, to the waiter before it, or
+		// from a member of a redlock, which has a tenth of the TTL.
 		if slices.Contains(o.ret.Is, isEnded) || slices.Contains(o.ret.Is, isNotAcquired) ||
-			o.call.Do == opAcquire && o.ret.At-o.call.At > int64(silence) {
+			(o.call.Do == opAcquire || o.call.Primitive == "redlock") && o.ret.At-o.call.At > int64(silence) {
 			return true
 		}
 		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At-int64(tolerance), end) > silence/2

@@ -60,7 +60,7 @@ var acquisitionDefects = []knownDefect{
 		})},
 	},
 	{
-		name: "orphan after a cancel", primitives: []string{"lock"}, checks: heldByNobody,
+		name: "orphan after a cancel", primitives: []string{"lock"}, checks: heldByNobody, rates: rareTakeovers,
 		defect: defect{acquire: func(a attempt) (hold, error) {
 			h, err := a.plainly()
 			if err != nil && a.ctx.Err() != nil {
@@ -71,8 +71,9 @@ var acquisitionDefects = []knownDefect{
 	},
 	{
 		name: "lost reply, retried with another id", primitives: []string{"fenced"}, checks: heldByNobody,
+		rates: rareTakeovers,
 		defect: defect{acquire: func(a attempt) (hold, error) {
-			if a.one(20) {
+			if a.one(5) {
 				orphan(a.lock)
 			}
 			return a.plainly()

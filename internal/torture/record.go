@@ -133,7 +133,10 @@ type rates struct {
 	Leave    int `json:"leave"`     // of holds that were detached: they are left to their leases
 }
 
-var usualRates = rates{TakeOver: 25, Detach: 12, Leave: 6}
+var (
+	usualRates    = rates{TakeOver: 25, Detach: 12, Leave: 6}
+	rareTakeovers = rates{TakeOver: 500, Detach: 500, Leave: 6}
+)
 
 // order is a further line that a client process reads.
 type order struct {

@@ -30,6 +30,7 @@ type round struct {
 	slots     []*slot
 	length    time.Duration
 	names     int // of each primitive
+	rates     rates
 	long      int // one hold in so many lasts
 	ttl       time.Duration
 	sessions  int // of each process
@@ -102,12 +103,12 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	rd := &round{
 		lane: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
 		rand: seeded(seed, 1), counts: map[string]int{}, theme: theme, pace: pace,
-		length: r.cfg.Round, names: namesOf, long: r.cfg.long, ttl: r.cfg.TTL, sessions: r.cfg.Sessions,
+		length: r.cfg.Round, names: namesOf, long: r.cfg.long, ttl: r.cfg.TTL, sessions: r.cfg.Sessions, rates: r.cfg.rates,
 		victims: (r.cfg.Processes + 1) / 2,
 	}
 	switch pace {
 	case paceCrowd:
-		rd.names, rd.long = 1, 8*rd.long
+		rd.names, rd.long, rd.rates = 1, 8*rd.long, rareTakeovers // each ends a streak
 	case paceCalm: // a poll must not come soon, because a lease ends
 		rd.names, rd.sessions, rd.ttl = 1, 1, longTTL*rd.ttl
 	}
@@ -201,7 +202,7 @@ func (r *round) startClient(s *slot) error {
 	p, err := startProcess(r.cfg.Client(), s, setup{
 		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.sessions,
 		Long: r.long, Names: r.names, Slots: r.times, Pace: r.pace, TTL: r.ttl,
-		Replicas: s.replicas, Rates: r.cfg.rates, Defect: r.cfg.defect, Endpoint: clientEndpoint{
+		Replicas: s.replicas, Rates: r.rates, Defect: r.cfg.defect, Endpoint: clientEndpoint{
 			Addrs: r.d.Addrs, Master: r.d.Master, Cluster: r.d.Cluster, Members: r.d.Members,
 			Username: r.d.Username, Password: r.d.Password, DB: r.d.DB, Routes: s.routes,
 		},

@@ -109,7 +109,7 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 // terms returns the options for the lease of a hold. Most holds are renewed.
 func (s *session) terms(call *record) []primitives.Option {
 	call.Fixed, call.MaxHold, call.MinHold = false, 0, 0
-	private := call.Root == 0 && call.Owner == "" && !call.Passes
+	private := call.Root == 0 && call.Owner == "" && !call.Passes && s.Pace != paceCrowd
 	if call.Do != opAdopt && private && call.Primitive != "semaphore" && s.one(10) {
 		call.MinHold = between(s.rand, s.TTL/20, s.TTL/5)
 	}
@@ -157,7 +157,7 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	switch {
 	case s.Pace == paceCalm:
 		d = between(s.rand, 20*time.Millisecond, 200*time.Millisecond)
-	case (call.Fixed && s.one(3) || call.MaxHold > 0 && s.one(2)) && call.TTL <= s.TTL: // to the end
+	case (call.Fixed && s.one(3) || call.MaxHold > 0 && s.one(2)) && call.TTL <= s.TTL && s.Pace != paceCrowd: // to the end
 		d = call.TTL + s.TTL/4
 	case s.one(s.Long): // some renewals
 		d = between(s.rand, s.TTL/4, min(call.TTL, 2*s.TTL)*2)

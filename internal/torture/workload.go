@@ -214,5 +214,6 @@ func (s *session) useRedLock(primitive string) {
 	for i, m := range s.members {
 		locks = append(locks, m.client.Lock(fmt.Sprintf("%s:%d", name, i)))
 	}
-	s.hold(primitives.NewRedLock(locks), record{Primitive: primitive, Names: []string{name}, TTL: s.TTL}, nil)
+	// A tenth of the TTL is what a member may take to answer.
+	s.hold(primitives.NewRedLock(locks), record{Primitive: primitive, Names: []string{name}, TTL: ttlOf(s.TTL, 1)}, nil)
 }
