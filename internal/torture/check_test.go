@@ -154,6 +154,16 @@ func TestChecks(t *testing.T) {
 			h.hold(1, 13_001, "b1")
 		}, nil},
 
+		{"an acquisition that returns after its validity", func(h *testHistory) {
+			h.do(0, 10_000, 14_000, record{Do: opAcquire, TTL: 3 * time.Second}, record{Outcome: outcomeOK, ID: "a1", Until: 12_968 * ms})
+			h.fault(faultStop, 0, 10_000, 14_000)
+			h.hold(1, 13_500, "b1")
+		}, nil},
+		{"an acquisition that is valid when it returns", func(h *testHistory) {
+			h.do(0, 10_000, 13_800, record{Do: opAcquire, TTL: 4 * time.Second}, record{Outcome: outcomeOK, ID: "a1", Until: 13_900 * ms})
+			h.hold(1, 13_850, "b1")
+		}, []string{checkOrder}},
+
 		{"a loss without a reason", func(h *testHistory) {
 			h.lost(0, h.hold(0, 10_000, "a1"), 11_000)
 		}, []string{checkReason, checkWhy}},
