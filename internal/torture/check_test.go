@@ -160,8 +160,8 @@ func TestChecks(t *testing.T) {
 			h.hold(1, 13_500, "b1")
 		}, nil},
 		{"an acquisition that is valid when it returns", func(h *testHistory) {
-			h.do(0, 10_000, 13_800, record{Do: opAcquire, TTL: 4 * time.Second}, record{Outcome: outcomeOK, ID: "a1", Until: 13_900 * ms})
-			h.hold(1, 13_850, "b1")
+			h.do(0, 10_000, 10_500, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeOK, ID: "a1", Until: 10_900 * ms})
+			h.hold(1, 10_700, "b1")
 		}, []string{checkOrder}},
 
 		{"a loss without a reason", func(h *testHistory) {
