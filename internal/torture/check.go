@@ -43,6 +43,7 @@ const (
 	checkRelease  = "release"     // a release told nothing of a loss
 	checkLease    = "validity"    // a hold claimed more than it was promised
 	checkKept     = "kept"        // Redis kept a hold that was released
+	checkCopy     = "copy"        // a copy of a command that came minutes late has changed something
 	checkWhy      = "reason"      // a loss gave a wrong reason
 	checkEvent    = "event"       // an acquisition did not emit one event of its outcome
 	checkOwner    = "owner"       // an owner was kept out of its own lock

@@ -155,7 +155,8 @@ func TestChecks(t *testing.T) {
 		}, nil},
 
 		{"an acquisition that returns after its validity", func(h *testHistory) {
-			h.do(0, 10_000, 14_000, record{Do: opAcquire, TTL: 3 * time.Second}, record{Outcome: outcomeOK, ID: "a1", Until: 12_968 * ms})
+			h.do(0, 10_000, 14_000, record{Do: opAcquire, TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "a1", Until: 12_968 * ms})
 			h.fault(faultStop, 0, 10_000, 14_000)
 			h.hold(1, 13_500, "b1")
 		}, nil},

@@ -139,6 +139,17 @@ var acquisitionDefects = []knownDefect{
 		}},
 	},
 	{
+		name: "count-down not remembered", primitives: []string{"latch"}, pace: paceCrowd, checks: []string{checkCopy},
+		defect: defect{countDown: func(ctx context.Context, s *session, latch *primitives.CountDownLatch) error {
+			err := latch.CountDown(ctx)
+			memories, _ := s.rdb.Keys(ctx, "redisson_unlock_latch:*"+s.Tag+"*").Result()
+			for _, key := range memories {
+				s.rdb.Del(ctx, key)
+			}
+			return err
+		}},
+	},
+	{
 		name: "wake-up lost, and no poll", primitives: []string{"lock"}, pace: paceCalm, checks: []string{checkFree, checkWake},
 		defect: defect{acquire: func(a attempt) (hold, error) {
 			return a.with(primitives.WithPolling(5*time.Second, 5*time.Second))
@@ -324,6 +335,9 @@ func (d *knownDefect) config(t *testing.T) Config {
 	}
 	if d.faults == nil {
 		c.Faults = []string{NoFaults}
+	}
+	if slices.Contains(d.checks, checkCopy) {
+		c.copyAge = time.Second
 	}
 	if c.pace == paceCalm { // waits must be longer than the patience of the checks
 		c.Round, c.drain, c.TTL = patience, 20*time.Second, time.Second

@@ -174,9 +174,9 @@ func (h *history) pools() map[string]pool {
 			case o.call.Do == opDrain && unknown:
 				p.low, p.high = math.MinInt/2, math.MaxInt/2
 			case unknown && (o.call.Do == opAdopt || o.call.Do == opReleaseID), o.detached && !wasGivenBack(o, ops),
-				o.call.Do == opDetach && !known,                                            // of several permits, one was lost
-				o.holds() && o.call.MinHold > 0,                                            // released, and left to the rest of their minimum
-				o.loss() != nil, o.release != nil && o.release.outcome() == outcomeUnknown, // repeated until the lease ends
+				o.call.Do == opDetach && !known, // of several permits, one was lost
+				o.holds() && o.call.MinHold > 0, // released, and left to the rest of their minimum
+				o.wasLeft(),
 				h.mayReturn(o, name):
 				p.orphans = true
 			}
@@ -193,6 +193,11 @@ func (h *history) pools() map[string]pool {
 // if somebody else ended the hold by its id, and could not know that an attempt was in doubt.
 func (h *history) mayReturn(o *op, name string) bool {
 	return o.holds() && h.disturbed(o.process, name, o.call.At, o.ret.At) && len(h.takeovers(o, o.call.At, never)) > 0
+}
+
+// wasLeft reports whether a hold was lost, or its release was repeated, perhaps until its lease had ended.
+func (o *op) wasLeft() bool {
+	return o.loss() != nil || o.holds() && o.release != nil && o.release.outcome() == outcomeUnknown
 }
 
 // wasGivenBack reports whether a detached hold was adopted or released for certain.

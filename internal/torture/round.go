@@ -137,6 +137,7 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	if err := rd.startClients(); err != nil { // they begin to work at once, so the probes come first
 		return err
 	}
+	kept := rd.keepCommands()
 	time.AfterFunc(rd.length, rd.heal)
 	rd.injectFaults()
 	rd.faults.Wait()
@@ -144,6 +145,7 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 		return err
 	}
 	violations := rd.drain()
+	r.keep(rd, kept)
 	rd.copies.Wait()
 	h := rd.history()
 	left := rd.leftovers(h)

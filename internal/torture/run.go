@@ -34,13 +34,14 @@ type Config struct {
 	// Client returns the command that starts a client process, which calls Worker.
 	Client func() *exec.Cmd
 
-	defect string
-	single bool          // one lane
-	rates  rates         // default: usualRates
-	pace   pace          // of all rounds; default: as their themes say
-	drain  time.Duration // how long sessions may take to end
-	long   int           // one hold in so many lasts
-	until  []string      // stop after the first round in which one of these checks has failed
+	defect  string
+	single  bool          // one lane
+	copyAge time.Duration // of copies that are sent between rounds
+	rates   rates         // default: usualRates
+	pace    pace          // of all rounds; default: as their themes say
+	drain   time.Duration // how long sessions may take to end
+	long    int           // one hold in so many lasts
+	until   []string      // stop after the first round in which one of these checks has failed
 }
 
 // Progress is how far a run is.
@@ -102,6 +103,7 @@ func (c Config) withDefaults() (Config, error) {
 	set(&c.Duration, 20*time.Second)
 	set(&c.TTL, 600*time.Millisecond)
 	set(&c.drain, drainLimit)
+	set(&c.copyAge, copyAge)
 	set(&c.Every[0], 150*time.Millisecond)
 	set(&c.Every[1], 450*time.Millisecond)
 	if c.Processes == 0 {
@@ -173,6 +175,7 @@ type lane struct {
 
 	d      *deployment
 	client *primitives.Client // of the operator
+	kept   []keptCommand
 }
 
 // lanes is how many lanes a run has on servers of its own. Sets of replicas need more servers.
@@ -219,6 +222,9 @@ func (l *lane) run(ctx context.Context, stop func()) error {
 			return nil
 		}
 		err := l.round(ctx, seed)
+		if err == nil {
+			err = l.sendCopies()
+		}
 		if err != nil || l.foundEnough() {
 			stop()
 			return err
@@ -254,7 +260,10 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{cfg: c, nonce: fmt.Sprintf("%x", time.Now().UnixMilli()), began: time.Now(), seed: c.Seed, running: map[*round]bool{}}
+	r := &runner{
+		cfg: c, nonce: fmt.Sprintf("%x", time.Now().UnixMilli()), began: time.Now(), seed: c.Seed,
+		running: map[*round]bool{},
+	}
 	r.result = &Result{
 		Topology: c.Topology, Seed: c.Seed, Operations: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{},
 		Coverage: Coverage{}, Enabled: []string{}, Violations: []Violation{},
