@@ -26,10 +26,10 @@ type process struct {
 	drained chan struct{} // closed when all of its sessions have ended
 
 	mu        sync.Mutex
-	err       error // of Wait; set before exited is closed
-	records   []record
-	stoppedAt int64 // not 0 while it is stopped
-	died      int64 // when it was killed; never if it was not
+	err       error    // of Wait; set before exited is closed
+	lines     [][]byte // records; parsed at the end of the round
+	stoppedAt int64    // not 0 while it is stopped
+	died      int64    // when it was killed; never if it was not
 }
 
 // startProcess starts a client process. It ends with this one.
@@ -82,26 +82,43 @@ func (p *process) read(out io.Reader) {
 		if err != nil {
 			return // the last line may be incomplete: the process was killed while it wrote
 		}
-		var r record
-		if err := json.Unmarshal(line, &r); err != nil {
-			continue
-		}
 		switch {
-		case r.Kind == kindReady:
+		case isKind(line, kindReady):
 			close(p.ready)
 			continue
-		case r.Kind == kindDone && !done:
+		case isKind(line, kindDone) && !done:
 			done = true
 			close(p.drained)
 			continue
-		case r.Kind == kindStay:
-			p.stays(r.Do, r.Names)
+		case isKind(line, kindStay):
+			var r record
+			if json.Unmarshal(line, &r) == nil {
+				p.stays(r.Do, r.Names)
+			}
 			continue
 		}
 		p.mu.Lock()
-		p.records = append(p.records, r)
+		p.lines = append(p.lines, line)
 		p.mu.Unlock()
 	}
+}
+
+// isKind reports whether a line is a record of a kind, which is its first field. Most lines are not parsed while the
+// round lasts: the process waits if nobody reads what it writes.
+func isKind(line []byte, kind string) bool { return bytes.HasPrefix(line, []byte(`{"k":"`+kind+`"`)) }
+
+// records returns what the process has written.
+func (p *process) records() (out []record) {
+	p.mu.Lock()
+	lines := p.lines
+	p.mu.Unlock()
+	for _, line := range lines {
+		var r record
+		if json.Unmarshal(line, &r) == nil {
+			out = append(out, r)
+		}
+	}
+	return out
 }
 
 // send writes a line to the process. It fails if the process has exited.
@@ -128,10 +145,12 @@ func (p *process) kill() {
 	_ = p.cmd.Process.Kill()
 }
 
-func (p *process) alive() bool {
+func (p *process) alive() bool { return p.diedAt() == never }
+
+func (p *process) diedAt() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.died == never
+	return p.died
 }
 
 func (p *process) stop(on bool) {
@@ -161,7 +180,7 @@ func (p *process) close(limit time.Duration) error {
 	if p.err != nil {
 		return p.failure(p.err)
 	}
-	for _, r := range p.records {
+	for _, r := range p.records() {
 		if r.Kind == kindDone && r.Count > 0 {
 			return fmt.Errorf("process %d left %d goroutines of the library behind", p.id, r.Count)
 		}

@@ -94,18 +94,29 @@ type record struct {
 
 // recorder writes records, one JSON object a line, each with one write: the process may be killed at any time.
 type recorder struct {
-	mu  sync.Mutex
-	out io.Writer
+	clock clock
+	mu    sync.Mutex
+	out   io.Writer
 }
 
+// write blocks while the harness does not read. That is a stall of this process: the library calls it, too.
 func (r *recorder) write(rec record) {
-	line, err := json.Marshal(rec)
+	line := rec.line()
+	begin := time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	_, _ = r.out.Write(line) // fails only when the parent has gone, and then so does this process
+	if d := time.Since(begin); d > stallAfter {
+		_, _ = r.out.Write(record{Kind: kindStall, At: r.clock.now(), Count: int64(d)}.line())
+	}
+}
+
+func (r record) line() []byte {
+	line, err := json.Marshal(r)
 	if err != nil {
 		panic(err) // a record has only plain fields
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, _ = r.out.Write(append(line, '\n')) // fails only when the parent has gone, and then so does this process
+	return append(line, '\n')
 }
 
 // setup is the first line that a client process reads.

@@ -160,7 +160,9 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	}
 	stopProbes()
 	probes.Wait()
+	r.checking.Lock() // it computes, while the other lanes forward what their clients send
 	found, undecided := h.check()
+	r.checking.Unlock()
 	violations = slices.Concat(violations, found, left)
 	r.ends(rd)
 	r.count(rd, h, undecided)
@@ -357,7 +359,7 @@ func (r *round) soFar() (faults, operations int) {
 	}
 	for _, p := range r.processes {
 		p.mu.Lock()
-		operations += len(p.records) / 2
+		operations += len(p.lines) / 2
 		p.mu.Unlock()
 	}
 	return faults, operations
@@ -400,9 +402,7 @@ func (r *round) history() *history {
 	}
 	h.copies, h.samples = r.delivered, r.samples
 	for _, p := range r.processes {
-		p.mu.Lock()
-		h.add(p.id, p.records, p.died)
-		p.mu.Unlock()
+		h.add(p.id, p.records(), p.diedAt())
 	}
 	h.end = monotonic()
 	h.sort()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -162,6 +163,8 @@ type runner struct {
 	nonce   string // makes names of different runs differ
 	began   time.Time
 
+	checking sync.Mutex // held while a history is checked
+
 	mu      sync.Mutex // guards the rest
 	seed    uint64     // of the next round
 	running map[*round]bool
@@ -186,7 +189,7 @@ func (c *Config) lanes() int {
 	case c.Topology == Sentinel || c.Topology == Cluster:
 		return 2
 	}
-	return 3
+	return min(max(runtime.NumCPU(), 2), 3)
 }
 
 func newLane(r *runner) (*lane, error) {

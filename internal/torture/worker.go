@@ -35,7 +35,8 @@ func Worker(in io.Reader, out io.Writer) error {
 		return fmt.Errorf("torture: no setup: %w", err)
 	}
 	redis.SetLogger(discard{})
-	w := &worker{setup: s, clock: newClock(), out: recorder{out: out}, network: network{routes: s.Endpoint.Routes}}
+	w := &worker{setup: s, clock: newClock(), network: network{routes: s.Endpoint.Routes}}
+	w.out = recorder{clock: w.clock, out: out}
 	w.draining, w.drain = context.WithCancel(context.Background())
 	w.rdb = s.Endpoint.client(w.network.dial)
 	opts := []primitives.ClientOption{primitives.WithObserver(w.observe), primitives.WithCommandTimeout(commandTimeout)}
