@@ -117,8 +117,7 @@ func (h *history) checkLosses(name string, ops []*op) (out []Violation) {
 		ended := len(h.takeovers(o, begin, at)) > 0 || h.endedByFault(o, begin, at)
 		byTime := at >= o.until-int64(5*time.Millisecond)
 		silent := o.until - int64(o.call.TTL)
-		reason := h.disturbed(o.process, name, silent-int64(recovery), at) ||
-			h.stalled(o.process, silent, at) > o.call.TTL/3
+		reason := h.disturbed(o.process, name, silent-int64(recovery), at) || h.isBusy(o.process, silent, at)
 		if !ended && !(byTime && reason) {
 			out = append(out, violation(checkReason, o, name,
 				"process %d lost %s %v before the end of its validity, although nobody took it and no fault explains it",

@@ -33,13 +33,14 @@ func (h *history) explains(o *op, class string) bool {
 	during := func(fault string) bool {
 		return slices.ContainsFunc(h.windows, func(w window) bool { return w.fault == fault && w.overlaps(begin, end) })
 	}
+	if slices.Contains(o.ret.Is, isForeign) { // an earlier attempt may have failed in another way
+		return during(faultOverwrite)
+	}
 	switch class {
 	case isNotAcquired, isLost, isNotHeld, isEnded: // other checks judge them
 		return true
 	case isNotReplicated: // WithReplicas: a replica was late, or is gone
-		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At-int64(tolerance), end) > silence/2
-	case isForeign:
-		return during(faultOverwrite)
+		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end)
 	case isFull:
 		return during(faultMemory)
 	case isUnknown:
@@ -54,7 +55,7 @@ func (h *history) explains(o *op, class string) bool {
 			(o.call.Do == opAcquire || o.call.Primitive == "redlock") && o.ret.At-o.call.At > int64(silence) {
 			return true
 		}
-		return h.troubled(o.process, begin, end) || h.stalled(o.process, o.call.At-int64(tolerance), end) > silence/2
+		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end)
 	}
 	return false
 }

@@ -93,7 +93,8 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 	taken := len(h.takeovers(o, begin, lost.At)) > 0
 	ended := taken || h.endedByFault(o, begin, lost.At)
 	since := o.until - int64(o.call.TTL+recovery)
-	hindered := h.disturbed(o.process, name, since, lost.At) || h.stalled(o.process, since, lost.At) > o.call.TTL/3
+	hindered := h.disturbed(o.process, name, since, lost.At) ||
+		h.isBusy(o.process, o.until-int64(o.call.TTL), lost.At)
 	switch lost.Reason {
 	case "limit":
 		if !o.isLimited() {

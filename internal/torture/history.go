@@ -214,6 +214,12 @@ func (h *history) stalled(process int, begin, end int64) time.Duration {
 	return time.Duration(sum)
 }
 
+// isBusy reports whether the machine was so busy between two instants that answers may have come late: what did not
+// run for long at a time is not seen.
+func (h *history) isBusy(process int, begin, end int64) bool {
+	return h.stalled(process, begin, end) > stallAfter
+}
+
 // isStall reports whether a window is no injected fault.
 func (w *window) isStall() bool { return w.fault == faultStall }
 

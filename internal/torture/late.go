@@ -24,11 +24,11 @@ const (
 )
 
 // countingScripts are those whose copies Redis must remember, because they count. What they change has no lease, so
-// that nothing else changes it once the round is over.
+// that nothing else changes it once the round is over. A refused acquisition is not remembered.
 var countingScripts = func() map[string]*scripts.Script {
 	out := map[string]*scripts.Script{}
 	for _, name := range []string{
-		"latch/count_down", "semaphore/acquire", "semaphore/release", "semaphore/add", "semaphore/drain",
+		"latch/count_down", "semaphore/release", "semaphore/add", "semaphore/drain",
 	} {
 		s := scripts.Load(name)
 		out[s.SHA()] = s

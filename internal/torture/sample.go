@@ -142,7 +142,7 @@ func (s *sample) contradicts(o *op) string {
 }
 
 // keptAfterRelease returns a hold that Redis still has, although all that share its id were released long before;
-// nil if there is none.
+// nil if there is none. Fields of readers stay as long as the lock has others.
 func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 	last := int64(0)
 	for _, o := range h.names[s.name] {
@@ -152,7 +152,8 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		switch {
 		case o.call.Do != opAcquire && o.call.Do != opAdopt || o.root.ret == nil || o.root.ret.ID != id:
 			continue
-		case o.ret == nil, o.died != never, o.detached, o.ended != nil, o.call.Passes, o.root.call.Owner != "",
+		case o.ret == nil, o.died != never, o.detached, o.ended != nil, o.call.Passes, o.call.Read,
+			o.root.call.Owner != "",
 			h.lossy(o.call.At, s.after):
 			return nil
 		case !o.holds(): // it may have been counted, and is taken back

@@ -272,6 +272,9 @@ func (s *stepper) takeover(o *op) {
 			in.do = opReleaseID
 		}
 	case o.outcome() == outcomeAbsent:
+		if in.from >= 0 && s.ops[in.from].call.Permits > in.permits {
+			return // of several permits of one acquisition, the model does not know which are left
+		}
 		in.do = stepAbsent
 	case o.outcome() != outcomeOK || o.call.Do == opAdopt:
 		return
