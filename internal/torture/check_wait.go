@@ -128,12 +128,14 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 		return interval{o.call.At, min(o.died, h.end) + ttl}, true
 	case o.holds():
 		i := interval{o.ret.At - slack/2, o.claimEnd() + ttl}
-		if o.release != nil && o.release.outcome() == outcomeOK {
-			i.end = max(o.release.ret.At, o.ret.At+int64(o.call.MinHold))
+		switch {
+		case o.root.call.MinHold > 0: // a renewal after its release may keep it for that lease
+		case o.release != nil && o.release.outcome() == outcomeOK:
+			i.end = o.release.ret.At
 			if o.call.Passes && h.disturbed(o.process, name, o.release.ret.At, o.release.ret.At+2*int64(lingerTime)) {
 				i.end += ttl // it lingered, and its client could not free it
 			}
-		} else if o.root.call.Owner != "" {
+		case o.root.call.Owner != "":
 			i.end = h.end // others of its owner renew what it did not give back
 		}
 		for _, t := range h.takeovers(o, o.ret.At, i.end) {

@@ -152,6 +152,8 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		switch {
 		case o.call.Do != opAcquire && o.call.Do != opAdopt || o.root.ret == nil || o.root.ret.ID != id:
 			continue
+		case o.call.MinHold > 0: // a renewal after its release may keep it
+			return nil
 		case o.ret == nil, o.died != never, o.detached, o.ended != nil, o.call.Passes, o.call.Read,
 			o.root.call.Owner != "",
 			h.lossy(o.call.At, s.after):
@@ -162,7 +164,7 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		case o.release == nil, o.release.ret == nil, o.release.outcome() == outcomeLost:
 			return nil
 		}
-		last = max(last, o.release.ret.At, o.ret.At+int64(o.call.MinHold))
+		last = max(last, o.release.ret.At)
 		kept = o
 	}
 	if kept == nil {
