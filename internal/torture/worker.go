@@ -19,9 +19,9 @@ import (
 	"github.com/redlatch/redlatch/primitives"
 )
 
-// commandTimeout bounds the calls of client processes that have no end of their own. It is short, so that
-// a round ends soon after its last fault.
-const commandTimeout = 2 * time.Second
+// commandTimeout bounds the calls of client processes that have no end of their own. It is shorter than many faults,
+// so that calls end in doubt, and a round ends soon after its last fault.
+const commandTimeout = 700 * time.Millisecond
 
 // stallAfter is the shortest time without running that a client process reports.
 const stallAfter = 30 * time.Millisecond

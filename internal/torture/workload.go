@@ -72,7 +72,7 @@ func (s *session) name(primitive string) (string, time.Duration) {
 func lockName(tag, primitive string, i int) string { return fmt.Sprintf("%s:%s:%d", tag, primitive, i) }
 
 // longTTL is how many times longer the TTL of every second name is.
-const longTTL = 5
+const longTTL = 7
 
 func ttlOf(ttl time.Duration, i int) time.Duration {
 	if i%2 == 1 {
