@@ -312,6 +312,15 @@ func TestChecks(t *testing.T) {
 			h.release(0, a, 10_100, 10_101)
 			h.samples = []sample{{"name", []string{"a1"}, 12_000 * ms, 12_001 * ms, 13_000 * ms}}
 		}, nil},
+		{"a Detach that tells the loss", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.force(1, 10_500, 10_501)
+			h.do(0, 10_600, 10_600, record{Do: opDetach, Root: a}, record{Outcome: outcomeLost})
+		}, nil},
+		{"a loss that nobody tells", func(h *testHistory) {
+			h.hold(0, 10_000, "a1")
+			h.force(1, 10_500, 10_501)
+		}, []string{checkNotice}},
 		{"a fixed lease that is renewed", func(h *testHistory) {
 			a := h.limited(10_000, record{Fixed: true}, 2900*time.Millisecond)
 			h.valid(0, a, 14_000)

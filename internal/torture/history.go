@@ -54,7 +54,8 @@ type op struct {
 	root    *op     // of a nested acquisition: the outermost one; else itself
 	died    int64   // when its process was killed or stopped for good; never if it was not
 
-	detached bool // an acquisition that was left to its lease
+	detached bool  // an acquisition that was left to its lease
+	lostAt   int64 // when Detach was called, and told the loss; 0: it did not
 }
 
 func (o *op) outcome() string {
@@ -89,6 +90,9 @@ func (o *op) claimEnd() int64 {
 	}
 	if o.ended != nil {
 		end = min(end, o.ended.At)
+	}
+	if o.lostAt != 0 {
+		end = min(end, o.lostAt)
 	}
 	if o.until != 0 {
 		end = min(end, o.until)
@@ -166,7 +170,13 @@ func (h *history) add(process int, records []record, died int64) {
 				if o.call.Do == opExtend {
 					acquired.learn(r.Until)
 				}
-				acquired.detached = acquired.detached || o.call.Do == opDetach && r.Outcome == outcomeOK
+				switch {
+				case o.call.Do != opDetach:
+				case r.Outcome == outcomeOK:
+					acquired.detached = true
+				default:
+					acquired.lostAt = o.call.At
+				}
 			}
 		case kindWait:
 			o.waited = r.At
