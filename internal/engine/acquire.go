@@ -139,7 +139,7 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, parent *Hol
 	if err != nil {
 		err = q.explain(trying, c, err)
 		if q.passed != nil {
-			q.passed.giveBack(c.rollbackLimit(began))
+			q.passed.giveBack(trying, c.rollbackLimit(began))
 		}
 		limit := c.rollbackLimit(began)
 		if q.Group != nil && trying.Err() != nil {
@@ -184,7 +184,7 @@ func (r *Resource) Await(ctx context.Context, terms *Terms) error {
 // caller rolls q back if obtain fails.
 func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	c := r.Core
-	if r.Traits.Cohorts && !q.Nested && r.resume(q) {
+	if r.Traits.Cohorts && !q.Nested && r.resume(ctx, q) {
 		return Result{Granted: true, Sent: time.Now()}, nil
 	}
 	q.MayQueue = q.Wait.limit != 0 && !q.Nested // a nested request may enter at once, or never

@@ -119,10 +119,10 @@ func (h *Hold) accept() error {
 }
 
 // giveBack releases a hold without a user: one that was passed on to a waiter that had given up, or that kept a
-// lingering lock. It waits for the release for limit at most. The observer does not hear of the hold. The
-// goroutine ends within releaseTimeout. It is no duty, which could wait behind others: the hold is renewed
-// until it ends.
-func (h *Hold) giveBack(limit time.Duration) {
+// lingering lock. It waits for the release for limit at most, and not for long once the caller's ctx has ended. The
+// observer does not hear of the hold. The goroutine ends within releaseTimeout. It is no duty, which could wait
+// behind others: the hold is renewed until it ends.
+func (h *Hold) giveBack(caller context.Context, limit time.Duration) {
 	c, ctx := h.r.Core, context.WithoutCancel(h.ctx)
 	released := make(chan struct{})
 	c.Spawn(func() {
@@ -136,5 +136,5 @@ func (h *Hold) giveBack(limit time.Duration) {
 		_, _ = h.held.Release(ctx, h) // if it is not answered, it goes on in the background
 		h.end(ErrReleased)
 	})
-	awaitFirst(h.ctx, released, limit)
+	awaitFirst(caller, released, limit)
 }

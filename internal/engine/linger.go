@@ -100,7 +100,7 @@ func (h *Hold) keep() {
 	qs.mu.Lock()
 	if o.wanted || qs.isWanted(o.r) || c.IsClosing() {
 		qs.mu.Unlock()
-		h.giveBack(0)
+		h.giveBack(context.Background(), 0)
 		return
 	}
 	if qs.lingering == nil {
@@ -121,7 +121,7 @@ func (qs *waitQueues) giveUp(key queueKey, which func(*Hold) bool) {
 	}
 	qs.mu.Unlock()
 	if kept != nil {
-		kept.giveBack(0)
+		kept.giveBack(context.Background(), 0)
 	}
 }
 
@@ -136,8 +136,8 @@ func (qs *waitQueues) keeperOf(key queueKey) *Hold {
 }
 
 // resume gives q the lingering lock, if there is one, and reports whether it did. If q is to be kept in another
-// way, it waits until the lock is given up.
-func (r *Resource) resume(q *Request) bool {
+// way, it waits until the lock is given up, or until ctx ends.
+func (r *Resource) resume(ctx context.Context, q *Request) bool {
 	qs := &r.Core.queues
 	qs.mu.Lock()
 	kept := qs.keeperOf(queueKey{r.Kind, r.Name, false})
@@ -155,7 +155,7 @@ func (r *Resource) resume(q *Request) bool {
 	}
 	qs.mu.Unlock()
 	if q.passed == nil {
-		kept.giveBack(r.Core.rollbackLimit(time.Now()))
+		kept.giveBack(ctx, r.Core.rollbackLimit(time.Now()))
 		return false
 	}
 	kept.end(ErrReleased)
@@ -183,6 +183,6 @@ func (c *Core) EndLingering() {
 	}
 	c.queues.mu.Unlock()
 	for _, h := range kept {
-		h.giveBack(0)
+		h.giveBack(context.Background(), 0)
 	}
 }

@@ -217,7 +217,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	w.queued.Doubt = r.MustRollback
 	q.on(waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
 	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
-		kept.giveBack(0) // it was released during the attempt of w
+		kept.giveBack(context.Background(), 0) // it was released during the attempt of w
 	}
 }
 

@@ -1,0 +1,44 @@
+package engine_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/engine"
+	. "github.com/redlatch/redlatch/internal/enginetest"
+)
+
+// An acquisition that cannot go on with a lingering lock waits until that is free, but not beyond its own end: the
+// server may not answer.
+func TestLingeringLockThatIsNotGivenUpDelaysNobody(t *testing.T) {
+	for name, acquire := range map[string]func(context.Context, *Resource) error{
+		"its context ends": func(ctx context.Context, r *Resource) error {
+			ctx, cancel := context.WithTimeout(ctx, 50*ms)
+			defer cancel()
+			_, err := r.Acquire(ctx, NewTerms(), Forever)
+			return err
+		},
+		"its wait is over": func(ctx context.Context, r *Resource) error {
+			_, err := r.Acquire(ctx, NewTerms(), 50*ms)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				r := s.Client(t, "a").Lock("x")
+				Release(t, Acquire(t, t.Context(), r, Lingering(testLinger)))
+				s.OnEach(func(Command) Fault { return Fault{Lost: true} })
+				began := time.Now()
+				require.Error(t, acquire(t.Context(), r))
+				assert.LessOrEqual(t, time.Since(began), 100*ms)
+				s.OnEach(nil)
+				Sleep(10 * time.Second)
+				s.RequireFree(t)
+			})
+		})
+	}
+}
