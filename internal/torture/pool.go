@@ -26,6 +26,8 @@ func (s *session) useSemaphore(primitive string) {
 	call := s.permitsOf(primitive, name, ttl)
 	switch {
 	case !s.create(primitive, name, sem.Init):
+	case s.Pace == paceCalm: // with fewer permits, some would wait for ever
+		s.hold(sem, call, nil)
 	case s.one(20):
 		s.addAndRemove(sem, call)
 	case s.one(20):
@@ -43,6 +45,8 @@ func (s *session) usePermits(primitive string) {
 	call := s.permitsOf(primitive, name, ttl)
 	switch {
 	case !s.create(primitive, name, sem.Init):
+	case s.Pace == paceCalm:
+		s.hold(sem, call, nil)
 	case s.one(20):
 		call.Do, call.Permits = opResize, poolSize-1+s.rand.IntN(3)
 		s.change(call, func(ctx context.Context, _ *record) error {

@@ -83,7 +83,7 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 		end = func() { timer.Stop(); cancel() }
 		call.Bound = s.clock.at(now.Add(early))
 	default:
-		ctx, end = withTimeout(ctx, 8*s.TTL)
+		ctx, end = withTimeout(ctx, min(8*s.TTL, 12*time.Second))
 		call.Bound = s.clock.at(now.Add(20 * time.Second))
 	}
 	call.Do, call.Target = opAcquire, ""
