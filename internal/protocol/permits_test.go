@@ -89,6 +89,7 @@ func (s *permitState) release(i int, d *permitDefects) answer {
 			}
 			return nothing
 		}
+	case hasPermit:
 	}
 	s.left++
 	s.taken[i] = false

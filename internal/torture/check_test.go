@@ -161,7 +161,8 @@ func TestChecks(t *testing.T) {
 			h.hold(1, 13_500, "b1")
 		}, nil},
 		{"an acquisition that is valid when it returns", func(h *testHistory) {
-			h.do(0, 10_000, 10_500, record{Do: opAcquire, TTL: time.Second}, record{Outcome: outcomeOK, ID: "a1", Until: 10_900 * ms})
+			h.do(0, 10_000, 10_500, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeOK, ID: "a1", Until: 10_900 * ms})
 			h.hold(1, 10_700, "b1")
 		}, []string{checkOrder}},
 

@@ -150,7 +150,8 @@ var acquisitionDefects = []knownDefect{
 		}},
 	},
 	{
-		name: "wake-up lost, and no poll", primitives: []string{"lock"}, pace: paceCalm, checks: []string{checkFree, checkWake},
+		name: "wake-up lost, and no poll", primitives: []string{"lock"}, pace: paceCalm,
+		checks: []string{checkFree, checkWake},
 		defect: defect{acquire: func(a attempt) (hold, error) {
 			return a.with(primitives.WithPolling(5*time.Second, 5*time.Second))
 		}},

@@ -107,6 +107,7 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 		victims: (r.cfg.Processes + 1) / 2,
 	}
 	switch pace {
+	case paceMixed:
 	case paceCrowd:
 		rd.names, rd.long, rd.rates = 1, 8*rd.long, rareTakeovers // each ends a streak
 	case paceCalm: // a poll must not come soon, because a lease ends

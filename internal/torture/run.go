@@ -268,7 +268,8 @@ func Run(ctx context.Context, c Config) (*Result, error) {
 		running: map[*round]bool{},
 	}
 	r.result = &Result{
-		Topology: c.Topology, Seed: c.Seed, Operations: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{},
+		Topology: c.Topology, Seed: c.Seed,
+		Operations: map[string]int{}, Outcomes: map[string]int{}, Faults: map[string]int{},
 		Coverage: Coverage{}, Enabled: []string{}, Violations: []Violation{},
 	}
 	var lanes []*lane

@@ -82,6 +82,7 @@ func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	each, most := slotPrimitives, len(names)
 	switch p {
+	case paceMixed:
 	case paceCrowd:
 		each, most = 1, slotPrimitives
 	case paceCalm:
