@@ -39,7 +39,8 @@ func (h *history) checkWaits() (out []Violation) {
 		if o.call.Limit > 0 {
 			room = o.call.Limit - o.call.Permits
 		}
-		if at, gap := widestGap(slices.Concat(busy, h.excuses(o, recovery)), room, o.call.At, o.ret.At); gap > patience {
+		excused := slices.Concat(busy, h.excuses(o, recovery), h.allStalls(o))
+		if at, gap := widestGap(excused, room, o.call.At, o.ret.At); gap > patience {
 			out = append(out, violation(checkFree, o, o.call.Names[0],
 				"process %d waited for %v from %v after the begin of the round, while nobody can have held it", o.process,
 				gap.Round(time.Millisecond), time.Duration(at-h.begin).Round(time.Millisecond)))
@@ -85,6 +86,11 @@ func (h *history) excuses(o *op, after time.Duration) (out []load) {
 			out = append(out, load{interval{w.begin, w.end + int64(after)}, blocking})
 		}
 	}
+	return out
+}
+
+// allStalls are the times in which a waiter, a server or the harness did not run.
+func (h *history) allStalls(o *op) (out []load) {
 	for _, s := range h.stalls[o.process] {
 		out = append(out, load{s, blocking})
 	}

@@ -29,6 +29,9 @@ const (
 	paceCalm pace = "calm"
 )
 
+// withoutFaults is how many rounds have no fault, while each fault has its round: crowds and calm rounds in turn.
+const withoutFaults = 4
+
 // fewFaults is how many faults somebody selects who wants to see these. Then no round is without.
 const fewFaults = 4
 
@@ -38,12 +41,12 @@ func themeOf(seed uint64, enabled []fault) (theme, pace) {
 	n := uint64(len(enabled))
 	rounds := n
 	if n == 0 || n > fewFaults {
-		rounds += 2
+		rounds += withoutFaults
 	}
 	switch i := seed % rounds; {
-	case i == n:
+	case i >= n && (i-n)%2 == 0:
 		return nil, paceCrowd
-	case i > n:
+	case i >= n:
 		return nil, paceCalm
 	default:
 		t := theme{&enabled[i]}
