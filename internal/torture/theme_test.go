@@ -96,3 +96,38 @@ func TestMoments(t *testing.T) {
 	stop()
 	require.Empty(t, momentOf([]string{"PING"}))
 }
+
+// A fault that waits for a long hold begins with one of its own process, moment and name.
+func TestStays(t *testing.T) {
+	ours, others := &slot{}, &slot{}
+	r := &round{healing: t.Context()}
+	began := make(chan struct{})
+	go func() {
+		defer close(began)
+		r.await(momentOld, "a", []*slot{ours})
+	}()
+	require.Eventually(t, func() bool {
+		r.stays.mu.Lock()
+		defer r.stays.mu.Unlock()
+		return len(r.stays.watchers) == 1
+	}, time.Second, time.Millisecond)
+	for _, tt := range []struct {
+		at     *slot
+		moment string
+		name   string
+	}{{others, momentOld, "a"}, {ours, momentStay, "a"}, {ours, momentOld, "b"}} {
+		r.stays.tell(tt.at, tt.moment, []string{tt.name})
+		select {
+		case <-began:
+			t.Fatalf("it began with %v", tt)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+	r.stays.tell(ours, momentOld, []string{"b", "a"})
+	select {
+	case <-began:
+	case <-time.After(placing / 2):
+		t.Fatal("it has not begun")
+	}
+	require.Empty(t, r.stays.watchers)
+}
