@@ -157,7 +157,8 @@ func (s *session) section(h hold, nested acquirer, call record) {
 	switch {
 	case s.Pace == paceCalm:
 		d = between(s.rand, 20*time.Millisecond, 200*time.Millisecond)
-	case s.Pace != paceCrowd && call.TTL <= s.TTL && (call.Fixed && s.one(3) || call.MaxHold > 0 && s.one(2)): // to the end
+	// To its end.
+	case s.Pace != paceCrowd && call.TTL <= s.TTL && (call.Fixed && s.one(3) || call.MaxHold > 0 && s.one(2)):
 		d = call.TTL + s.TTL/4
 	case s.one(s.Long): // some renewals
 		d = between(s.rand, s.TTL/4, min(call.TTL, 2*s.TTL)*2)

@@ -81,6 +81,9 @@ type slots struct {
 // Without faults a slot must be longer than the patience of the checks, so there are only some of the primitives.
 func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	names = slices.Clone(names)
+	if p == paceCalm && slices.ContainsFunc(names, isWokenUp) {
+		names = slices.DeleteFunc(names, func(name string) bool { return !isWokenUp(name) })
+	}
 	rng := seeded(seed, 3)
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	each, most := slotPrimitives, len(names)
@@ -94,6 +97,12 @@ func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	s := slots{Groups: slices.Collect(slices.Chunk(names[:min(most, len(names))], each))}
 	s.Length = max(length/time.Duration(len(s.Groups)), time.Millisecond)
 	return s
+}
+
+// isWokenUp reports whether the check of wake-ups judges the waiters of a primitive: they do not poll, and wait for one
+// name.
+func isWokenUp(primitive string) bool {
+	return !slices.Contains([]string{"spin", "latch", "multi", "redlock"}, primitive)
 }
 
 // at returns the primitives of the slot at an instant.

@@ -50,6 +50,8 @@ func TestSlots(t *testing.T) {
 	require.Equal(t, slices.Sorted(slices.Values(Primitives)), all)
 	require.Equal(t, s.at(0), s.at(int64(s.Length)*int64(len(s.Groups))))
 	require.Contains(t, Primitives, s.pick(0, seeded(1, 1)))
+	require.NotContains(t, slices.Concat(slotsOf([]string{"spin", "lock"}, paceCalm, time.Second, 7).Groups...), "spin")
+	require.NotEmpty(t, slotsOf([]string{"spin"}, paceCalm, time.Second, 7).Groups)
 	for _, p := range []pace{paceCrowd, paceCalm} {
 		require.Greater(t, slotsOf(Primitives, p, 4800*time.Millisecond, 7).Length, turnTime+wakeUp/2, "of %s", p)
 	}
