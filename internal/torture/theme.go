@@ -81,8 +81,9 @@ type slots struct {
 // Without faults a slot must be longer than the patience of the checks, so there are only some of the primitives.
 func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	names = slices.Clone(names)
-	if p == paceCalm && slices.ContainsFunc(names, isWokenUp) {
-		names = slices.DeleteFunc(names, func(name string) bool { return !isWokenUp(name) })
+	judged := func(name string) bool { return p.judges(name) }
+	if slices.ContainsFunc(names, judged) {
+		names = slices.DeleteFunc(names, func(name string) bool { return !judged(name) })
 	}
 	rng := seeded(seed, 3)
 	rng.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
@@ -90,7 +91,7 @@ func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	switch p {
 	case paceMixed:
 	case paceCrowd:
-		each, most = 1, slotPrimitives
+		each, most = 1, 3
 	case paceCalm:
 		each, most = 2, slotPrimitives
 	}
@@ -99,10 +100,16 @@ func slotsOf(names []string, p pace, length time.Duration, seed uint64) slots {
 	return s
 }
 
-// isWokenUp reports whether the check of wake-ups judges the waiters of a primitive: they do not poll, and wait for one
-// name.
-func isWokenUp(primitive string) bool {
-	return !slices.Contains([]string{"spin", "latch", "multi", "redlock"}, primitive)
+// judges reports whether the check that a pace is for judges a primitive: that of turns, or that of wake-ups.
+func (p pace) judges(primitive string) bool {
+	switch p {
+	case paceCrowd:
+		return !slices.Contains([]string{"semaphore", "permits", "latch", "multi", "redlock"}, primitive)
+	case paceCalm:
+		return !slices.Contains([]string{"spin", "latch", "multi", "redlock"}, primitive)
+	case paceMixed:
+	}
+	return true
 }
 
 // at returns the primitives of the slot at an instant.
