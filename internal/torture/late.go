@@ -12,15 +12,15 @@ import (
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// Copies that arrive minutes late. A round is over by then, so a lane keeps some commands of its rounds without
-// faults, whose commands are all answered. It sends them again between later rounds: they must change nothing.
+// Copies that arrive minutes late. A round is over by then, so a lane keeps some commands of processes that no fault
+// disturbs: they are all executed. It sends them again between later rounds: they must change nothing.
 
 const (
 	// copyAge is how old they are at least, and copyAgeLimit at most: doc/contract.md, C16.
 	copyAge      = time.Minute
 	copyAgeLimit = 150 * time.Second
 
-	keptOfScript = 5 // in each round
+	keptOfScript = 3 // in each round
 )
 
 // countingScripts are those whose copies Redis must remember, because they count. What they change has no lease, so
@@ -71,11 +71,11 @@ func (k *keeper) see(args []string) {
 	}
 }
 
-// keepCommands begins to keep commands of a round without faults.
+// keepCommands begins to keep commands of the processes that no fault disturbs, unless one disturbs the servers.
 func (r *round) keepCommands() *keeper {
 	k := &keeper{seed: r.seed, count: map[*scripts.Script]int{}}
-	if len(r.theme) == 0 {
-		for _, s := range r.slots {
+	if !slices.ContainsFunc(r.theme, func(f *fault) bool { return len(f.topologies) > 0 }) {
+		for _, s := range r.slots[r.victims:] {
 			for _, p := range s.proxies {
 				p.Watch(k.see) // as long as the proxy lives
 			}
