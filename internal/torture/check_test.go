@@ -313,6 +313,15 @@ func TestChecks(t *testing.T) {
 			h.release(0, a, 10_100, 10_101)
 			h.samples = []sample{{"name", []string{"a1"}, 12_000 * ms, 12_001 * ms, 13_000 * ms}}
 		}, nil},
+		{"a loss to an adoption that found nothing when it was repeated", func(h *testHistory) {
+			h.do(1, 10_400, 11_000, record{Do: opAdopt, Target: "a1"}, record{Outcome: outcomeAbsent})
+			h.fault(faultDials, 1, 10_450, 10_900)
+			h.lost(0, h.hold(0, 10_000, "a1"), 10_800)
+		}, nil},
+		{"a loss beside an adoption that found nothing", func(h *testHistory) {
+			h.do(1, 10_400, 11_000, record{Do: opAdopt, Target: "a1"}, record{Outcome: outcomeAbsent})
+			h.lost(0, h.hold(0, 10_000, "a1"), 10_800)
+		}, []string{checkReason, checkWhy}},
 		{"a Detach that tells the loss", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
 			h.force(1, 10_500, 10_501)

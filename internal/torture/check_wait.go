@@ -138,7 +138,8 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 		case o.root.call.MinHold > 0: // a renewal after its release may keep it for that lease
 		case o.release != nil && o.release.outcome() == outcomeOK:
 			i.end = o.release.ret.At
-			if o.call.Passes && h.disturbed(o.process, name, o.release.ret.At, o.release.ret.At+2*int64(lingerTime)) {
+			since := o.release.ret.At - int64(recovery) // it may have missed that others ask for it
+			if o.call.Passes && h.disturbed(o.process, name, since, o.release.ret.At+2*int64(lingerTime)) {
 				i.end += ttl // it lingered, and its client could not free it
 			}
 		case o.root.call.Owner != "":
@@ -154,7 +155,7 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 			i.begin = o.call.At
 		}
 		return i, true
-	case disturbed:
+	case disturbed, o.outcome() == outcomeUnknown && h.isBusy(o.process, o.call.At-slack, o.ret.At+slack):
 		return interval{o.call.At, o.ret.At + ttl}, true
 	case o.isUnconfirmed():
 		return interval{o.call.At, o.ret.At + slack}, true

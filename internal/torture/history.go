@@ -295,12 +295,20 @@ func sharePermits(a, b string) bool {
 func (h *history) takeovers(o *op, begin, end int64) (out []*op) {
 	for _, name := range o.call.Names {
 		for _, t := range h.names[name] {
-			if t.takesOver() && (t.ends(o) || t.ends(o.root)) && t.effect().overlaps(begin, end) {
+			ends := t.ends(o) || t.ends(o.root) || h.mayHaveTaken(t, o)
+			if ends && t.effect().overlaps(begin, end) {
 				out = append(out, t)
 			}
 		}
 	}
 	return out
+}
+
+// mayHaveTaken reports whether an adoption that found nothing may have been executed before, without an answer: then
+// its repetition does not find the id.
+func (h *history) mayHaveTaken(t, held *op) bool {
+	return t.call.Do == opAdopt && t.outcome() == outcomeAbsent && held.holds() &&
+		sharePermits(t.call.Target, held.ret.ID) && h.disturbed(t.process, t.call.Names[0], t.call.At, t.ret.At)
 }
 
 // keptPlace reports whether a waiter of a fair lock certainly kept its place until its call returned: nothing
