@@ -225,8 +225,18 @@ func (r *round) refuse(p *process, rng *rand.Rand) {
 	r.disturb(p, faultRefuse, r.outage(rng), func(x *redistest.Proxy) {
 		x.Refuse(true)
 		x.Reset()
-	}, heal)
+	}, func(x *redistest.Proxy) {
+		began := time.Now()
+		x.Heal()
+		if time.Since(began) > portTaken {
+			r.void.Store(true)
+		}
+	})
 }
+
+// portTaken is how long it takes to listen on a port again, if another program has not taken it meanwhile. Then the
+// clients may have talked to that program.
+const portTaken = time.Second
 
 func isScript(args []string) bool { return strings.HasPrefix(strings.ToLower(args[0]), "eval") }
 

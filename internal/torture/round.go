@@ -42,6 +42,7 @@ type round struct {
 	exclusive exclusive
 	stays     stays
 	losses    atomic.Int64
+	void      atomic.Bool  // something that is no fault has disturbed it
 	changing  atomic.Int64 // faults that make replicas take over
 	began     int64
 
@@ -146,6 +147,9 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 		return err
 	}
 	violations := rd.drain()
+	if rd.void.Load() {
+		return nil
+	}
 	r.keep(rd, kept)
 	rd.copies.Wait()
 	h := rd.history()
