@@ -312,10 +312,10 @@ func (h *history) mayHaveTaken(t, held *op) bool {
 }
 
 // keptPlace reports whether a waiter of a fair lock certainly kept its place until its call returned: nothing
-// interrupted its polling for long enough to lose it.
+// interrupted its polling for long enough to lose it, and nothing that its client has to repeat is under way.
 func (h *history) keptPlace(o *op, name string) bool {
 	begin, end := o.call.At, min(o.returned(), o.died)
-	return !h.disturbed(o.process, name, begin, end) && h.stalled(o.process, begin, end) < waiterTimeout/2 &&
+	return !h.disturbed(o.process, name, begin-int64(recovery), end) && h.stalled(o.process, begin, end) < waiterTimeout/2 &&
 		!h.mayJoinAgain(name, begin, end)
 }
 
