@@ -119,8 +119,11 @@ func (h *history) takenBy(o *op, name string) string {
 		return ""
 	}
 	release := o.release
+	// A release that is repeated may find nothing, and cannot tell why. So it is when its answer is late.
+	if h.isBusy(o.process, release.call.At, release.ret.At) {
+		return ""
+	}
 	for _, t := range h.names[name] {
-		// A release that is repeated may find nothing, and cannot tell why.
 		if t.ends(o) && t.outcome() == outcomeOK && t.call.At > o.ret.At && t.ret.At < release.call.At &&
 			!(t.call.Do == opForce && t.ret.Count == 0) && !h.troubled(o.process, t.call.At, release.ret.At) {
 			return fmt.Sprintf("%s of process %d", t.call.Do, t.process)
