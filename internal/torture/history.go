@@ -315,8 +315,8 @@ func (h *history) mayHaveTaken(t, held *op) bool {
 // interrupted its polling for long enough to lose it, and nothing that its client has to repeat is under way.
 func (h *history) keptPlace(o *op, name string) bool {
 	begin, end := o.call.At, min(o.returned(), o.died)
-	return !h.disturbed(o.process, name, begin-int64(recovery), end) && h.stalled(o.process, begin, end) < waiterTimeout/2 &&
-		!h.mayJoinAgain(name, begin, end)
+	return !h.disturbed(o.process, name, begin-int64(recovery), end) &&
+		h.stalled(o.process, begin, end) < waiterTimeout/2 && !h.mayJoinAgain(name, begin, end)
 }
 
 // mayJoinAgain reports whether a grant may have been ended between two instants without its waiter having seen it.
