@@ -622,7 +622,7 @@ func TestDialTimeoutIsRetried(t *testing.T) {
 			var timeouts atomic.Int32
 			w := newEnv(t, redistest.Redis(t), func(o *redis.Options) {
 				dial := redis.NewDialer(o)
-							o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+				o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
 					if timeouts.Add(1) <= 2 {
 						return net.DialTimeout(network, addr, time.Nanosecond)
 					}
