@@ -117,7 +117,7 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 		}
 		qs.open[key] = q
 	}
-	q.on(waitq.Event{What: waitq.Coming})
+	q.state.On(waitq.Event{What: waitq.Coming})
 	return q
 }
 
@@ -139,7 +139,9 @@ func (c *Core) PrivateQueue(r *Resource, backoff func(n int) time.Duration) *wai
 // on takes an event in, and does what the queue says, but for what only the caller can do. It returns all actions.
 // mu is held, also while the caller reads them.
 func (q *waitQueue) on(e waitq.Event) []waitq.Action {
-	e.Now = time.Now()
+	if e.What != waitq.Answered { // it needs no time, and is on the path of each hold of a cohort
+		e.Now = time.Now()
+	}
 	actions := q.state.On(e)
 	for _, a := range actions {
 		switch a.Do {

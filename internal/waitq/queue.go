@@ -87,7 +87,7 @@ func (q *Queue) On(e Event) []Action {
 	case Coming:
 		q.coming++
 	case Joined:
-		q.join(e)
+		q.join(&e)
 	case Confirmed:
 		if q.unsettled--; q.unsettled == 0 {
 			q.turn = Turn{} // it was about a release before the confirmation
@@ -110,7 +110,7 @@ func (q *Queue) On(e Event) []Action {
 			}
 		}
 	case Tried:
-		q.tried(e)
+		q.tried(&e)
 	case Answered:
 		switch unused := w.Answered(e.Granted, e.Doubt); {
 		case e.Granted:
@@ -122,11 +122,11 @@ func (q *Queue) On(e Event) []Action {
 			q.wake(w)
 		}
 	case Left:
-		q.left(e)
+		q.left(&e)
 	case Alarm:
 		q.alarm(e.Now)
 	case Releasing:
-		q.release(e)
+		q.release(&e)
 	case Listen:
 		if q.waiters.First != nil && !q.listens {
 			q.listenToo()
@@ -209,7 +209,7 @@ func (q *Queue) wakeHead() {
 }
 
 // join adds a waiter. The first one subscribes for the whole queue.
-func (q *Queue) join(e Event) {
+func (q *Queue) join(e *Event) {
 	q.coming--
 	q.waiters.Append(e.Who)
 	switch {
@@ -227,7 +227,7 @@ func (q *Queue) join(e Event) {
 
 // tried decides what follows from an attempt that has not acquired. A waiter that may be granted although this one was
 // refused tries now.
-func (q *Queue) tried(e Event) {
+func (q *Queue) tried(e *Event) {
 	w := e.Who
 	w.Tried(e.Doubt, e.GivesUp)
 	if w == q.Head() {
@@ -266,7 +266,7 @@ func (q *Queue) tried(e Event) {
 //   - It was granted: waiters for which there is room too try now.
 //   - It has given up the place, and others came meanwhile: the head must take the place again.
 //   - It was the last: nothing is subscribed to any longer.
-func (q *Queue) left(e Event) {
+func (q *Queue) left(e *Event) {
 	w := e.Who
 	wasFirst := q.waiters.First == w
 	q.waiters.Remove(w)
@@ -350,7 +350,7 @@ func (q *Queue) alarm(now time.Time) {
 // schedule sets when the head tries next after a refusal: when the holder's lease ends, or at the
 // next slow poll if that is sooner. It covers a holder that crashed, and a lost message. A release that was
 // left to others during the attempt may make it sooner.
-func (q *Queue) schedule(e Event) {
+func (q *Queue) schedule(e *Event) {
 	pause := SlowPoll
 	if q.Backoff != nil {
 		pause = q.Backoff(q.polls)
@@ -375,7 +375,7 @@ func (q *Queue) follow(now time.Time, p Plan) {
 // release decides what a release does for the waiters: it offers the lock to the head, or leaves it to other clients
 // if the time of this one is over. Not to a shared id, because the server counts it; nor to a waiter for which another
 // command tries already.
-func (q *Queue) release(e Event) {
+func (q *Queue) release(e *Event) {
 	w := q.Head()
 	switch {
 	case w == nil:
@@ -386,7 +386,7 @@ func (q *Queue) release(e Event) {
 			a.Place = q.place
 		}
 		e.What, e.Told = Yielding, q.listens
-		q.turn.On(e)
+		q.turn.On(*e)
 		q.do(a)
 	case !e.Over && e.HandsOff && !w.Shared && w.MayOffer() && w.Permits <= e.Permits:
 		w.Offered = true
