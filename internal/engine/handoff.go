@@ -74,7 +74,7 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 	if q = qs.open[queueKey{r.Kind, r.Name, false}]; q == nil {
 		return nil, offered
 	}
-	actions := q.on(waitq.Event{
+	actions := q.on(&waitq.Event{
 		What: waitq.Releasing, Permits: o.Permits, Cohort: o.cohort(), Over: o.streakIsOver(),
 		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
@@ -102,7 +102,7 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 	case offered.Do == waitq.Offer:
 		q.answer(waiterOf(offered), got.Granted, err == nil && !(got.Lost && got.InDoubt), false)
 	case err != nil:
-		q.on(waitq.Event{What: waitq.Missed})
+		q.on(&waitq.Event{What: waitq.Missed})
 	default:
 		others := got.Heard
 		if offered.Told {
@@ -111,6 +111,6 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 		if o.cohort() > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
 			others++ // readers of this client, which share its subscription
 		}
-		q.on(waitq.Event{What: waitq.Yielded, Cohort: o.cohort(), Sent: sent, Others: others})
+		q.on(&waitq.Event{What: waitq.Yielded, Cohort: o.cohort(), Sent: sent, Others: others})
 	}
 }

@@ -117,7 +117,7 @@ func (qs *waitQueues) of(r *Resource, terms *Terms) *waitQueue {
 		}
 		qs.open[key] = q
 	}
-	q.state.On(waitq.Event{What: waitq.Coming})
+	q.state.On(&waitq.Event{What: waitq.Coming})
 	return q
 }
 
@@ -132,13 +132,13 @@ func (r *Resource) newQueue(backoff func(n int) time.Duration) *waitQueue {
 // none of them. The caller must call Join.
 func (c *Core) PrivateQueue(r *Resource, backoff func(n int) time.Duration) *waitQueue {
 	q := r.newQueue(backoff)
-	q.state.On(waitq.Event{What: waitq.Coming})
+	q.state.On(&waitq.Event{What: waitq.Coming})
 	return q
 }
 
 // on takes an event in, and does what the queue says, but for what only the caller can do. It returns all actions.
 // mu is held, also while the caller reads them.
-func (q *waitQueue) on(e waitq.Event) []waitq.Action {
+func (q *waitQueue) on(e *waitq.Event) []waitq.Action {
 	if e.What != waitq.Answered { // it needs no time, and is on the path of each hold of a cohort
 		e.Now = time.Now()
 	}
@@ -203,7 +203,7 @@ func (q *waitQueue) onAlarm() {
 	q.queues.mu.Lock()
 	defer q.unlock()
 	q.alarmAt = time.Time{}
-	q.on(waitq.Event{What: waitq.Alarm})
+	q.on(&waitq.Event{What: waitq.Alarm})
 }
 
 // Join implements [Queue]. The first waiter subscribes for the whole queue, with queues.mu held. So a
@@ -217,7 +217,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	}
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: r.Permits}
 	w.queued.Doubt = r.MustRollback
-	q.on(waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
+	q.on(&waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
 	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {
 		kept.giveBack(context.Background(), 0) // it was released during the attempt of w
 	}
@@ -243,7 +243,7 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 	case w.granted != nil:
 		step.Granted = w.granted
 	case w.queued.State == waitq.Due:
-		begun := q.on(waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: q.isPlaceHeard()})
+		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: q.isPlaceHeard()})
 		step.Try, w.Request.Place = true, begun[0].Place
 		if isHead {
 			q.heard.asking()
@@ -280,7 +280,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	q.queues.mu.Lock()
 	defer q.unlock()
 	q.heard.merge(w.Request.heard)
-	q.on(e)
+	q.on(&e)
 	return res, err
 }
 
@@ -295,7 +295,7 @@ func (q *waitQueue) tryBatch(ctx context.Context, w *Waiter) (Result, error) {
 	q.queues.mu.Lock()
 	var others []*Waiter
 	var requests []*Request
-	for _, a := range q.on(waitq.Event{What: waitq.Batching, Who: &w.queued}) {
+	for _, a := range q.on(&waitq.Event{What: waitq.Batching, Who: &w.queued}) {
 		others, requests = append(others, waiterOf(a)), append(requests, waiterOf(a).Request)
 	}
 	q.queues.mu.Unlock()
@@ -336,7 +336,7 @@ func (q *waitQueue) answer(w *Waiter, res Result, known, untried bool) {
 	if granted {
 		w.granted = &res
 	}
-	q.on(waitq.Event{
+	q.on(&waitq.Event{
 		What: waitq.Answered, Who: &w.queued, Granted: granted, Doubt: res.InDoubt || !known, Untried: known && untried,
 	})
 }
@@ -354,7 +354,7 @@ func (q *waitQueue) Confirmed(w *Waiter) {
 		if q.unsettled = q.unsettled[1:]; len(q.unsettled) == 0 {
 			settled = q.subs
 		}
-		q.on(waitq.Event{What: waitq.Confirmed, Who: &w.queued})
+		q.on(&waitq.Event{What: waitq.Confirmed, Who: &w.queued})
 	}
 	q.unlock()
 	var refused error
@@ -385,7 +385,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if res.Granted {
 		q.heard.granted(r.ID)
 	}
-	q.on(waitq.Event{
+	q.on(&waitq.Event{
 		What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL, Passed: r.passed != nil,
 	})
 	if q.state.IsIdle() {
@@ -409,5 +409,5 @@ func (q *waitQueue) message(missed bool) {
 func (q *waitQueue) lineMessage(m LineMessage) {
 	q.queues.mu.Lock()
 	defer q.unlock()
-	q.on(waitq.Event{What: m})
+	q.on(&waitq.Event{What: m})
 }

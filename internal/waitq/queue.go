@@ -77,7 +77,7 @@ type Queue struct {
 }
 
 // On takes an event in, and returns what is to be done. The result is valid until the next event.
-func (q *Queue) On(e Event) []Action {
+func (q *Queue) On(e *Event) []Action {
 	if q.actions == nil {
 		q.actions = q.buffer[:]
 	}
@@ -87,7 +87,7 @@ func (q *Queue) On(e Event) []Action {
 	case Coming:
 		q.coming++
 	case Joined:
-		q.join(&e)
+		q.join(e)
 	case Confirmed:
 		if q.unsettled--; q.unsettled == 0 {
 			q.turn = Turn{} // it was about a release before the confirmation
@@ -97,7 +97,7 @@ func (q *Queue) On(e Event) []Action {
 		w.State = Trying
 		q.do(Action{Do: Try, Who: w, Place: q.placeFor(w, e.InLine)})
 		if w == q.Head() {
-			q.turn.On(e)
+			q.turn.On(*e)
 			q.TryAt = e.Now.Add(StuckAfter)
 		}
 	case Batching:
@@ -110,7 +110,7 @@ func (q *Queue) On(e Event) []Action {
 			}
 		}
 	case Tried:
-		q.tried(&e)
+		q.tried(e)
 	case Answered:
 		switch unused := w.Answered(e.Granted, e.Doubt); {
 		case e.Granted:
@@ -122,11 +122,11 @@ func (q *Queue) On(e Event) []Action {
 			q.wake(w)
 		}
 	case Left:
-		q.left(&e)
+		q.left(e)
 	case Alarm:
 		q.alarm(e.Now)
 	case Releasing:
-		q.release(&e)
+		q.release(e)
 	case Listen:
 		if q.waiters.First != nil && !q.listens {
 			q.listenToo()
@@ -134,7 +134,7 @@ func (q *Queue) On(e Event) []Action {
 	default: // a turn of other clients begins, goes on or ends
 		if q.waiters.First != nil && (e.What != OthersTurn || q.listens) { // else a listener leaves the lock alone
 			e.Told, e.OneByOne = q.listens, q.TakeTurns && !q.inLine
-			q.follow(e.Now, q.turn.On(e))
+			q.follow(e.Now, q.turn.On(*e))
 		}
 	}
 	return q.actions

@@ -77,7 +77,7 @@ func newWorld(t *rapid.T) *world {
 // on gives the queue an event, and does what it says.
 func (w *world) on(e Event) []Action {
 	e.Now = w.now
-	actions := append([]Action(nil), w.q.On(e)...)
+	actions := append([]Action(nil), w.q.On(&e)...)
 	for _, a := range actions {
 		switch a.Do {
 		case Wake:

@@ -42,7 +42,7 @@ func (s *script) on(name string, e Event) string {
 		e.Who = w
 	}
 	var said []string
-	for _, a := range s.q.On(e) {
+	for _, a := range s.q.On(&e) {
 		text := [...]string{
 			"wake", "try", "offer", "yield", "subscribe", "stand in line", "unsubscribe", "leave line",
 		}[a.Do]
@@ -309,10 +309,10 @@ func TestEventsAllocateNothing(t *testing.T) {
 	s.join("a", "b")
 	a := s.waiters["a"]
 	assert.Zero(t, testing.AllocsPerRun(100, func() {
-		s.q.On(Event{What: Heard, Now: s.now})
-		s.q.On(Event{What: Begins, Now: s.now, Who: a})
-		s.q.On(Event{What: Tried, Now: s.now, Who: a})
-		s.q.On(Event{What: Releasing, Now: s.now, HandsOff: true, Permits: 1})
-		s.q.On(Event{What: Answered, Now: s.now, Who: a})
+		s.q.On(&Event{What: Heard, Now: s.now})
+		s.q.On(&Event{What: Begins, Now: s.now, Who: a})
+		s.q.On(&Event{What: Tried, Now: s.now, Who: a})
+		s.q.On(&Event{What: Releasing, Now: s.now, HandsOff: true, Permits: 1})
+		s.q.On(&Event{What: Answered, Now: s.now, Who: a})
 	}))
 }
