@@ -1,14 +1,32 @@
 package primitives
 
-import "github.com/redlatch/redlatch/internal/joint"
+import (
+	"context"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/joint"
+	"github.com/redlatch/redlatch/internal/redisutil"
+	"github.com/redlatch/redlatch/scripts"
+)
 
 // NewMultiLock makes one lock of several: Redisson's RedissonMultiLock. It is held while all of its members
 // are. They may live on different clients. The hold has one id, the owner in every member. It is lost
 // when one member is lost.
 //
-// The members are acquired one after another, sorted by name, whatever order they were given in. So of
-// two rivals that come at the same time, one wins. If somebody else holds a member, the multi lock soon
-// releases the others, and waits for that member while it holds none.
+// Plain locks ([Client.Lock]) of one client are acquired by one command, all or none, if Redis has them on one
+// server; on a cluster, in one hash slot. So are they renewed and released. Of rivals that come at the same
+// time one wins, and a waiter holds nothing. It tries when a member that it was refused is released, and gets
+// the lock if all members are free at that moment. Waiters of one client for the same members go in
+// order of arrival. No order is promised among clients, nor between waiters for one member and waiters for
+// several: a multi lock of many busy members may wait for long.
+//
+// Other members are acquired one after another, sorted by name, whatever order they were given in. If somebody
+// else holds a member, the multi lock soon releases the others, and waits for that member while it holds none.
+// That also holds for plain locks with different options of their own, for [WithOwner] and [WithPolling], and
+// for an acquisition with the context of a hold of a member.
 //
 // The multi lock's client (defaults, observer, ids, Close) is that of the first member by name. Options
 // given here or to a call replace the members' same options; their other options stay. A member given
@@ -19,7 +37,113 @@ import "github.com/redlatch/redlatch/internal/joint"
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
 	l, whole := newJoint("multi", locks, opts)
 	if whole != nil {
+		if together := newTogether(l.joint.members); together != nil {
+			whole.Whole = together
+		}
 		joint.NewMulti(whole)
 	}
 	return l
+}
+
+// maxTogether is the most members that one command acquires: Redis does nothing else meanwhile.
+const maxTogether = 100
+
+// together acquires and releases the members of a multi lock by one command each. It implements [joint.Whole],
+// and belongs to the handle.
+//
+//	lock/acquire_all  acquires all members, or names the first one that is taken
+//	lock/release_all  frees all members, and publishes on the channel of each
+//
+// Each key has the content that it would have if the member were acquired alone. The commands are also as safe to
+// repeat: see mutex.go. For the acquisition each member has a memory key, so that the release or the rollback
+// of any member stops a late copy.
+type together struct {
+	c       *Client
+	members []*mutexDriver
+}
+
+// newTogether returns nil if the members need a command each, whatever the terms of an acquisition.
+func newTogether(members []*Lock) *together {
+	first := members[0]
+	t := &together{c: first.c}
+	if len(members) > maxTogether {
+		return nil
+	}
+	t.members = make([]*mutexDriver, len(members))
+	for i, m := range members {
+		plain, ok := m.driver.(*mutexDriver)
+		// Requests wait in the local queue of the multi lock's name, and names with commas may be ambiguous.
+		if !ok || plain.token != nil || m.c != first.c || strings.Contains(m.res.Name, ",") ||
+			!sameLease(&m.settings.Terms, &first.settings.Terms) {
+			return nil
+		}
+		t.members[i] = plain
+	}
+	return t
+}
+
+// sameLease reports whether two members are acquired, kept and waited for in the same way.
+func sameLease(a, b *engine.Terms) bool {
+	return a.Wait == b.Wait && a.TTL == b.TTL && a.Renew == b.Renew && a.MaxHold == b.MaxHold &&
+		a.MinHold == b.MinHold && a.PollMin == b.PollMin && a.PollMax == b.PollMax
+}
+
+// Fits implements [joint.Whole].
+func (t *together) Fits(terms, member *engine.Terms) bool {
+	if terms.PollMin > 0 || member.PollMin > 0 {
+		return false
+	}
+	if member.Wait >= 0 && (terms.Wait < 0 || terms.Wait > member.Wait) {
+		return false // the members have a limit of their own
+	}
+	return !t.c.enforcesSlots() || t.isInOneSlot()
+}
+
+func (t *together) isInOneSlot() bool {
+	slot := redisutil.Slot(t.members[0].h.raw)
+	for _, d := range t.members[1:] {
+		if redisutil.Slot(d.h.raw) != slot {
+			return false
+		}
+	}
+	return true
+}
+
+// TryAcquire implements [joint.Whole] by lock/acquire_all.
+func (t *together) TryAcquire(ctx context.Context, o *engine.Owner) (engine.Result, error) {
+	keys := make([]scripts.LockAcquireAllMember, len(t.members))
+	for i, d := range t.members {
+		keys[i] = scripts.LockAcquireAllMember{LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o)}
+	}
+	reply, err := scripts.LockAcquireAll{
+		Owner: o.ID, TTL: t.members[0].h.ttlArg(o.TTL), Publish: t.c.publish(), Members: keys,
+	}.Do(ctx, t.c.confirmed)
+	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
+		t.c.slotted.Store(true)
+	}
+	return lockResult(reply.Acquired, err)
+}
+
+// Release implements [joint.Whole] by lock/release_all. A copy finds the id gone, and changes nothing.
+func (t *together) Release(ctx context.Context, o *engine.Owner) (held []bool, inDoubt bool, err error) {
+	keys := make([]scripts.LockReleaseAllMember, len(t.members))
+	for i, d := range t.members {
+		keys[i] = scripts.LockReleaseAllMember{
+			LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line,
+		}
+	}
+	reply, err := scripts.LockReleaseAll{Owner: o.ID, Publish: t.c.publish(), Members: keys}.Do(ctx, t.c.calls)
+	if err == nil && len(reply.Held) != len(keys) {
+		err = scripts.Unreadable(reply.Value)
+	}
+	return reply.Held, reply.Doubt, err
+}
+
+// Subscribe implements [joint.Whole]: it listens for the release of any member.
+func (t *together) Subscribe(wake func(missed bool)) []engine.Subscription {
+	subs := make([]engine.Subscription, 0, len(t.members))
+	for _, d := range t.members {
+		subs = append(subs, d.Subscribe(nil, wake)...)
+	}
+	return subs
 }

@@ -17,6 +17,7 @@ var (
 	latchInfo              = Load("latch/info")
 	latchInit              = Load("latch/init")
 	lockAcquire            = Load("lock/acquire")
+	lockAcquireAll         = Load("lock/acquire_all")
 	lockAcquireShared      = Load("lock/acquire_shared")
 	lockAdopt              = Load("lock/adopt")
 	lockCheck              = Load("lock/check")
@@ -27,6 +28,7 @@ var (
 	lockNestedAcquire      = Load("lock/nested_acquire")
 	lockNestedRelease      = Load("lock/nested_release")
 	lockRelease            = Load("lock/release")
+	lockReleaseAll         = Load("lock/release_all")
 	lockReleaseShared      = Load("lock/release_shared")
 	lockRenew              = Load("lock/renew")
 	lockRenewShared        = Load("lock/renew_shared")
@@ -545,6 +547,51 @@ func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error
 	return reply, rest.err
 }
 
+// LockAcquireAll is a call of lock/acquire_all: acquire several locks, all or none, for an owner id
+// of one acquisition alone.
+//
+// The channel on which its release will be published; the memory of its release, which exists if a
+// late copy must not acquire.
+type LockAcquireAll struct {
+	// id
+	Owner   string
+	TTL     Millis
+	Publish Command
+	Members []LockAcquireAllMember
+}
+
+// LockAcquireAllMember is an element of LockAcquireAll.Members.
+type LockAcquireAllMember struct {
+	LockHash  any
+	Channel   any
+	MemoryKey any
+}
+
+// LockAcquireAllReply is the reply to LockAcquireAll.
+type LockAcquireAllReply struct {
+	Acquired
+
+	Busy int64
+}
+
+// Do runs the script. Redis returns 0 when all were acquired; {holder's pttl, holder, index} of the
+// first lock that somebody else holds, the holder is ” for a read-write lock; "over" when this
+// acquisition was released already.
+func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply, error) {
+	keys := make([]any, 0, 3*len(c.Members))
+	for _, element := range c.Members {
+		keys = append(keys, element.LockHash, element.Channel, element.MemoryKey)
+	}
+	args := []any{c.Owner, c.TTL.value, c.Publish.name}
+	got, rest, err := readAcquired(by.send(ctx, lockAcquireAll, keys, len(keys), args, 3))
+	reply := LockAcquireAllReply{Acquired: got}
+	if err != nil || !rest.more() {
+		return reply, err
+	}
+	reply.Busy = rest.number()
+	return reply, rest.err
+}
+
 // LockAcquireShared is a call of lock/acquire_shared: acquire the lock, or one more count, for an
 // owner id that may be shared.
 type LockAcquireShared struct {
@@ -856,6 +903,50 @@ func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	}
 	got, _, err := readReleased(by.send(ctx, lockRelease, keys, 5, args, 4))
 	return got, err
+}
+
+// LockReleaseAll is a call of lock/release_all: release several locks of an owner id that is not
+// shared.
+//
+// Line of waiting clients.
+type LockReleaseAll struct {
+	// id
+	Owner   string
+	Publish Command
+	Members []LockReleaseAllMember
+}
+
+// LockReleaseAllMember is an element of LockReleaseAll.Members.
+type LockReleaseAllMember struct {
+	LockHash     any
+	Channel      any
+	SharedCounts any
+	Line         any
+}
+
+// LockReleaseAllReply is the reply to LockReleaseAll.
+type LockReleaseAllReply struct {
+	Reply
+
+	Held []bool
+}
+
+// Do runs the script. Redis returns for each lock.
+func (c LockReleaseAll) Do(ctx context.Context, by Sender) (LockReleaseAllReply, error) {
+	keys := make([]any, 0, 4*len(c.Members))
+	for _, element := range c.Members {
+		keys = append(keys, element.LockHash, element.Channel, element.SharedCounts, element.Line)
+	}
+	args := []any{c.Owner, c.Publish.name}
+	got, rest, err := readList(by.send(ctx, lockReleaseAll, keys, len(keys), args, 2))
+	reply := LockReleaseAllReply{Reply: got}
+	if err != nil {
+		return reply, err
+	}
+	for rest.more() {
+		reply.Held = append(reply.Held, rest.flag())
+	}
+	return reply, rest.err
 }
 
 // LockReleaseShared is a call of lock/release_shared: release one count of an owner id that may be

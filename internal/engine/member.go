@@ -125,3 +125,80 @@ func (o *Ownership) ConfirmCount(ctx context.Context, limit time.Duration) bool 
 	_, lost, err := o.r.Driver.SetCount(ctx, o, o.addCount(0), o.TTL)
 	return err == nil && !lost
 }
+
+// Member returns a request for a member of q's joint lock that has been acquired by the command for q. The owner
+// is q's. One such request may serve all members.
+func (q *Request) Member(terms *Terms, of Group) *Request {
+	m := &Request{Owner: q.Owner, Terms: terms, Group: of, min: newMinHold(terms.MinHold)}
+	m.TTL = terms.WireTTL()
+	return m
+}
+
+// ReleaseTogether releases holds of members with one id by one command, free. That returns for each whether
+// the server still had it, and whether an earlier attempt of the call has an unknown outcome. done is false if
+// a hold must be released by a command of its own, for example because another one is nested in it: then nothing
+// has been done. Otherwise ReleaseTogether does for each hold what its Release would, but it hands no lock off.
+func ReleaseTogether(
+	ctx context.Context, holds []*Hold, free func(ctx context.Context) (held []bool, inDoubt bool, err error),
+) (done, lost bool, err error) {
+	for i, h := range holds {
+		if !h.Ownership().lockForRelease(h) {
+			for _, locked := range holds[:i] {
+				locked.Ownership().wire.Unlock()
+			}
+			return false, false, nil
+		}
+	}
+	bounded := context.WithoutCancel(ctx)
+	if c := holds[0].r.Core; c.CommandTimeout > releaseTimeout {
+		var stop context.CancelFunc
+		bounded, stop = context.WithTimeout(bounded, releaseTimeout)
+		defer stop()
+	}
+	for _, h := range holds {
+		// If it has ended a moment ago, what ended it may be about to send a release. That finds it freed.
+		if taken := h.take(); taken == nil || errors.Is(taken, ErrLost) {
+			h.Ownership().Forget(h)
+			h.Ownership().addCount(-1)
+		}
+	}
+	sent := time.Now()
+	held, inDoubt, err := free(bounded)
+	gone := make([]bool, len(holds))
+	for i, h := range holds {
+		o := h.Ownership()
+		gone[i] = o.freed(Released{InDoubt: inDoubt, Lost: err == nil && !held[i]}, sent, err)
+		o.wire.Unlock()
+	}
+	for i, h := range holds {
+		switch o := h.Ownership(); {
+		case err != nil:
+			o.writeCountLater(ctx, 0)
+			h.end(ErrReleased)
+		case gone[i]:
+			lost = true
+			o.lose(ctx, h)
+			_ = h.Lose(ctx, o.Loss())
+		default:
+			lost = lost || h.isLost()
+			h.end(ErrReleased)
+		}
+	}
+	return true, lost, err
+}
+
+// lockForRelease takes the wire lock of o, and reports whether it has. It does not if the release of h needs more
+// than a command that frees the lock, or is about to be sent by somebody else. It does not block.
+func (o *Ownership) lockForRelease(h *Hold) bool {
+	if o.Shared || o.InDoubt || o.rest() > 0 || !h.IsLive() || !o.wire.TryLock() {
+		return false
+	}
+	o.mu.Lock()
+	alone := o.holds == h && h.sibling == nil && o.count == 1 && !o.lost
+	o.mu.Unlock()
+	if alone && o.wire.outcome == notFreed && !o.wire.freeInDoubt && !o.wire.changeInDoubt {
+		return true
+	}
+	o.wire.Unlock()
+	return false
+}

@@ -22,6 +22,8 @@ type Lock struct {
 	Need     int                // how many members must be held
 	// Budgeted: no member is waited for longer than its budget, a tenth of the TTL.
 	Budgeted bool
+	// Whole acquires all members of a multi lock by one command; nil: that is not possible.
+	Whole Whole
 }
 
 // Budget is how long a member may take to answer; 0: as long as it takes.
@@ -55,9 +57,14 @@ func (l *Lock) shortest(terms *engine.Terms) (ttl, limit time.Duration) {
 // Rollback implements [engine.Driver]: it releases the members that q's last attempt acquired. Earlier attempts
 // have released theirs. It blocks for the answers; after the budget the rest goes on in the background.
 func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
-	if o, ok := q.State.(*attempts); ok && o.granted != nil {
-		o.granted.releaseMembers(ctx).count(ctx, o.granted.budget) // until ctx is done; then in the background
-		o.granted = nil
+	s, ok := q.State.(*attempts)
+	switch {
+	case !ok:
+	case s.granted != nil:
+		s.granted.releaseMembers(ctx).count(ctx, s.granted.budget) // until ctx is done; then in the background
+		s.granted = nil
+	case s.whole != nil:
+		return l.rollbackWhole(ctx, q, s.whole)
 	}
 	return nil
 }
@@ -67,6 +74,8 @@ func (l *Lock) Rollback(ctx context.Context, q *engine.Request) error {
 type attempts struct {
 	granted *Ownership    // the result of the last attempt, if it was granted
 	split   time.Duration // how long the last attempt took, if rivals held some members each; else 0
+	decided bool          // whether the members are acquired as a whole
+	whole   *engine.Terms // of each member, if they are; else nil
 }
 
 // stateOf returns the state of q, and makes it on the first attempt.

@@ -12,7 +12,7 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 )
 
-// How a multi lock is acquired.
+// How a multi lock is acquired whose members need a command each. For the others see whole.go.
 //
 // It acquires its members one after another. Among multi locks the order of the members prevents a
 // deadlock. But another program, such as one with Redisson, may acquire them in another order:
@@ -41,16 +41,39 @@ func NewMulti(l *Lock) {
 	l.Resource.Driver = m
 	l.Resource.Traits = &engine.Traits{
 		Leased: true, Nests: true, Outer: l.outer, NestsInTurn: true,
-		NewQueue: func(context.Context, *engine.Request) (engine.Queue, error) { return l.retryQueue(), nil },
+		NewQueue: m.newQueue,
 	}
 }
 
-// Subscribe implements [engine.Driver]. It is not used: members wait in queues of their own.
-func (m *multi) Subscribe(*engine.Request, func(bool)) []engine.Subscription { return nil }
+// newQueue returns nil, the local queue of its name, for a request that acquires all members as a whole. Others
+// wait in the queues of the members.
+func (m *multi) newQueue(ctx context.Context, q *engine.Request) (engine.Queue, error) {
+	if m.wholeTerms(ctx, q) != nil {
+		return nil, nil //nolint:nilnil // as Traits.NewQueue says
+	}
+	return m.retryQueue(), nil
+}
 
-// TryAcquire implements [engine.Driver]. A request that may queue waits here, for one member after another, in
-// the members' queues. On failure it has released what it acquired, or does so in the background.
+// Subscribe implements [engine.Driver], for requests that acquire all members as a whole.
+func (m *multi) Subscribe(_ *engine.Request, wake func(bool)) []engine.Subscription {
+	return m.Whole.Subscribe(wake)
+}
+
+// TryAcquire implements [engine.Driver].
 func (m *multi) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
+	if terms := m.wholeTerms(ctx, q); terms != nil {
+		res, err := m.tryWhole(ctx, q, terms)
+		if err == nil || m.Whole.Fits(q.Terms, terms) {
+			return res, err
+		}
+		stateOf(q).whole = nil // the answer says that the members need a command each
+	}
+	return m.tryInOrder(ctx, q)
+}
+
+// tryInOrder acquires the members by a command each. A request that may queue waits here, for one member after
+// another, in the members' queues. On failure it has released what it acquired, or does so in the background.
+func (m *multi) tryInOrder(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	c := m.Resource.Core
 	if !q.MayQueue {
 		attempt := newAttemptTime(ctx, c, &q.Wait)

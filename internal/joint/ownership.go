@@ -22,6 +22,7 @@ type Ownership struct {
 	lock    *Lock
 	ID      string // the owner in every member
 	carried bool   // the id is that of a hold in the caller's context
+	whole   bool   // one command has acquired all members
 	need    int
 	budget  time.Duration // how long a member may take to answer; 0: as long as it takes
 	terms   *engine.Terms
@@ -229,6 +230,9 @@ func (o *Ownership) Forget(*engine.Hold) { o.DetachMembers() }
 // Release implements [engine.Holding]: it releases all members, and blocks for their answers, for the budget at
 // most. Silent members are released in the background.
 func (o *Ownership) Release(ctx context.Context, _ *engine.Hold) (lost bool, err error) {
+	if done, lost, err := o.releaseWhole(ctx); done {
+		return lost, err
+	}
 	return o.decide(o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget))
 }
 

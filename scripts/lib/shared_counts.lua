@@ -21,7 +21,8 @@
 --          has_shared_count(shared_counts, field, memory_key),
 --          add_shared_count(shared_counts, field, memory_key, is_first, ttl_ms),
 --          remove_shared_count(shared_counts, field, memory_key),
---          forget_shared_count(shared_counts, field)
+--          forget_shared_count(shared_counts, field),
+--          keep_shared_counts(shared_counts, lock_hash, field)
 
 local function identity_of(memory_key)
   return string.sub(redis.sha1hex(memory_key), 1, 16) .. ' '
@@ -75,4 +76,20 @@ end
 -- forget_shared_count removes all counts of a field that is gone.
 local function forget_shared_count(shared_counts, field)
   redis.pcall('hdel', shared_counts, field)
+end
+
+-- keep_shared_counts removes the private counts of a field that has shared counts, too. It returns
+-- nil if it has none, else whether there were private counts.
+local function keep_shared_counts(shared_counts, lock_hash, field)
+  if redis.pcall('hexists', shared_counts, field) ~= 1 then
+    return nil
+  end
+  local count = tonumber(redis.call('hget', lock_hash, field) or 0) or 0
+  local shared = shared_count(shared_counts, field, count)
+  if shared == 0 then
+    return nil
+  end
+  redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), 1))
+  redis.call('hset', lock_hash, field, shared)
+  return count > shared
 end

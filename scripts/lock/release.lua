@@ -44,15 +44,13 @@ end
 -- One call for the usual case: no shared counts, and nobody waits.
 local is_plain = redis.call('exists', shared_counts, line) == 0
 -- In all branches the first write is one that a full Redis allows; the others then pass, too.
-if not is_plain and redis.pcall('hexists', shared_counts, owner) == 1 then
-  local count = tonumber(redis.call('hget', lock_hash, owner) or 0) or 0
-  local shared = shared_count(shared_counts, owner, count)
-  if shared > 0 then
-    redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), 1))
-    redis.call('hset', lock_hash, owner, shared)
-    remember_release()
-    return count > shared and 1 or 0
-  end
+local had_own
+if not is_plain then
+  had_own = keep_shared_counts(shared_counts, lock_hash, owner)
+end
+if had_own ~= nil then
+  remember_release()
+  return had_own and 1 or 0
 end
 if rest_ms ~= '0' and redis.call('hexists', lock_hash, owner) == 1 then
   shorten(lock_hash, rest_ms)

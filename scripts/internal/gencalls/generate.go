@@ -213,14 +213,17 @@ func (g *generator) vector(name string, v vector, s *script) string {
 		list = "\n" + strings.Join(values, ",\n") + ",\n"
 	}
 	switch {
-	case len(values) == 0:
+	case len(values) == 0 && len(v.list) == 0:
 		g.line("var %s []any", name)
 		return "0"
+	case len(values) == 0:
+		g.line("%s := make([]any, 0, %d*len(c.%s))", name, len(v.list), goName(v.group))
 	case len(v.list) == 0:
 		g.line("%s := []any{%s}", name, list)
 		return strconv.Itoa(required)
+	default:
+		g.line("%s := append(make([]any, 0, %d), %s)", name, len(values)+2, list)
 	}
-	g.line("%s := append(make([]any, 0, %d), %s)", name, len(values)+2, list)
 	if v.group == "" {
 		g.line("for _, element := range c.%s {", v.list[0].field())
 		g.line("%s = append(%s, element)", name, name)

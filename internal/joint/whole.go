@@ -1,0 +1,112 @@
+package joint
+
+import (
+	"context"
+
+	"github.com/redlatch/redlatch/internal/engine"
+)
+
+// How a multi lock is acquired as a whole.
+//
+// If one server can acquire all members by one command, it acquires all of them or none. So the multi lock
+// holds nothing while it waits, and no two multi locks can wait for each other. It waits in the local queue of its
+// own name, and tries when a member is released.
+//
+// What is held is the same as if the members had been acquired one after another: a hold of each member, with
+// an ownership of its own. So the rest of the library need not know the difference. The release sends one command, too,
+// unless a member needs a command of its own: see [engine.ReleaseTogether].
+
+// Whole acquires and releases all members of a multi lock by one command each. Package primitives
+// implements it.
+type Whole interface {
+	// Fits reports whether acquisitions with these terms, of the joint lock and of its first member, can be made
+	// as a whole. It only computes.
+	Fits(terms, member *engine.Terms) bool
+	// TryAcquire tries once to acquire all members for o, which has an id of its own. As
+	// [engine.Driver].TryAcquire, it may be repeated.
+	TryAcquire(ctx context.Context, o *engine.Owner) (engine.Result, error)
+	// Release frees all members, and returns for each whether it was held.
+	Release(ctx context.Context, o *engine.Owner) (held []bool, inDoubt bool, err error)
+	// Subscribe is [engine.Driver].Subscribe for the members that make an acquisition wait.
+	Subscribe(wake func(missed bool)) []engine.Subscription
+}
+
+// wholeTerms returns the terms of the members if q is to acquire them as a whole, else nil. An id that the caller
+// names is counted by the server. If ctx carries a hold of a member, the others need its id, and that member nests.
+func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms {
+	s := stateOf(q)
+	if !s.decided {
+		s.decided = true
+		if m.Whole != nil && !q.Shared && !m.carriesMember(ctx) {
+			if terms := q.Terms.ForMember(0); m.Whole.Fits(q.Terms, terms) {
+				s.whole = terms
+				q.TTL = terms.FirstTTL()
+			}
+		}
+	}
+	return s.whole
+}
+
+// carriesMember reports whether ctx carries a hold of a member.
+func (m *multi) carriesMember(ctx context.Context) bool {
+	for _, member := range m.Members {
+		if outer, err := member.Outer(ctx); outer != nil || err != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// tryWhole makes one attempt to acquire all members by one command. terms are those of each member.
+func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.Terms) (engine.Result, error) {
+	owner := q.Owner
+	owner.TTL = terms.WireTTL()
+	res, err := m.Whole.TryAcquire(ctx, &owner)
+	if err != nil || !res.Granted {
+		return res, err
+	}
+	o := &Ownership{
+		lock: m.Lock, ID: q.ID, need: m.Need, shortest: terms.Limit(), terms: q.Terms, whole: true,
+		holds: make([]*engine.Hold, 0, len(m.Members)),
+	}
+	member := q.Member(terms, o)
+	member.InDoubt = q.InDoubt || res.InDoubt
+	for _, r := range m.Members {
+		hold, err := r.NewHold(ctx, member, res)
+		if err != nil { // the client closes: nobody has seen the holds so far
+			o.DetachMembers()
+			q.MustRollback = true
+			return engine.Result{}, err
+		}
+		o.holds = append(o.holds, hold)
+	}
+	o.sealed = true
+	stateOf(q).granted = o
+	res.Holding = o
+	return res, nil
+}
+
+// rollbackWhole removes what an attempt to acquire the members by one command may have taken, or may still take.
+// The first command that is executed keeps late copies of the attempt from taking anything. It blocks
+// for the answers.
+func (l *Lock) rollbackWhole(ctx context.Context, q *engine.Request, terms *engine.Terms) error {
+	member := q.Member(terms, nil)
+	for _, r := range l.Members {
+		if err := r.Driver.Rollback(ctx, member); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// releaseWhole releases all members by one command. done is false if that is not possible: then it has done
+// nothing.
+func (o *Ownership) releaseWhole(ctx context.Context) (done, lost bool, err error) {
+	if !o.whole {
+		return false, false, nil
+	}
+	holds := o.close()
+	return engine.ReleaseTogether(ctx, holds, func(ctx context.Context) ([]bool, bool, error) {
+		return o.lock.Whole.Release(ctx, &holds[0].Ownership().Owner)
+	})
+}
