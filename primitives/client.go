@@ -58,6 +58,7 @@ type Client struct {
 	acquisitions atomic.Uint64  // number of the latest acquisition
 	slotted      atomic.Bool    // rdb is no cluster client, but Redis has refused keys of two slots
 	queues       fairQueues     // of waiters for fair locks
+	multiEars    multiEars
 	presence     presence
 	publishing   publishing
 

@@ -3,6 +3,7 @@ package primitives
 import (
 	"context"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 
@@ -37,8 +38,8 @@ import (
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
 	l, whole := newJoint("multi", locks, opts)
 	if whole != nil {
-		if together := newTogether(l.joint.members); together != nil {
-			whole.Whole = together
+		if t := newTogether(l.res.Name, l.joint.members); t != nil {
+			whole.Whole = t
 		}
 		joint.NewMulti(whole)
 	}
@@ -59,13 +60,14 @@ const maxTogether = 100
 // of any member stops a late copy.
 type together struct {
 	c       *Client
+	name    string // of the multi lock
 	members []*mutexDriver
 }
 
 // newTogether returns nil if the members need a command each, whatever the terms of an acquisition.
-func newTogether(members []*Lock) *together {
+func newTogether(name string, members []*Lock) *together {
 	first := members[0]
-	t := &together{c: first.c}
+	t := &together{c: first.c, name: name}
 	if len(members) > maxTogether {
 		return nil
 	}
@@ -115,13 +117,21 @@ func (t *together) TryAcquire(ctx context.Context, o *engine.Owner) (engine.Resu
 	for i, d := range t.members {
 		keys[i] = scripts.LockAcquireAllMember{LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o)}
 	}
+	ear := t.c.multiEars.of(t.name)
+	ear.trying()
 	reply, err := scripts.LockAcquireAll{
 		Owner: o.ID, TTL: t.members[0].h.ttlArg(o.TTL), Publish: t.c.publish(), Members: keys,
 	}.Do(ctx, t.c.confirmed)
 	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
 		t.c.slotted.Store(true)
 	}
-	return lockResult(reply.Acquired, err)
+	res, err := lockResult(reply.Acquired, err)
+	busy := unknownMember
+	if err == nil && !res.Granted && reply.Busy >= 0 && int(reply.Busy) < len(t.members) {
+		busy = int(reply.Busy)
+	}
+	ear.tried(res.Granted, busy)
+	return res, err
 }
 
 // Release implements [joint.Whole] by lock/release_all. A copy finds the id gone, and changes nothing.
@@ -139,11 +149,119 @@ func (t *together) Release(ctx context.Context, o *engine.Owner) (held []bool, i
 	return reply.Held, reply.Doubt, err
 }
 
-// Subscribe implements [joint.Whole]: it listens for the release of any member.
+// Subscribe implements [joint.Whole]: it listens to all members. See [multiEar].
 func (t *together) Subscribe(wake func(missed bool)) []engine.Subscription {
-	subs := make([]engine.Subscription, 0, len(t.members))
-	for _, d := range t.members {
-		subs = append(subs, d.Subscribe(nil, wake)...)
+	ear := t.c.multiEars.open(t.name, len(t.members), wake)
+	subs := make([]engine.Subscription, len(t.members))
+	for i, d := range t.members {
+		subs[i] = d.Subscribe(nil, func(missed bool) { ear.hear(i, missed) })[0]
 	}
+	subs[0] = &multiSubscription{subs[0], func() { t.c.multiEars.close(t.name, ear) }}
 	return subs
+}
+
+// multiSubscription is a subscription that does more when it is closed.
+type multiSubscription struct {
+	engine.Subscription
+
+	closed func()
+}
+
+func (s *multiSubscription) Close() {
+	s.Subscription.Close()
+	s.closed()
+}
+
+// multiEars are those of a client's multi locks, by name, for which requests wait.
+type multiEars struct {
+	mu     sync.Mutex // guards byName; innermost
+	byName map[string]*multiEar
+}
+
+// of returns nil if no request waits.
+func (e *multiEars) of(name string) *multiEar {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.byName[name]
+}
+
+func (e *multiEars) open(name string, members int, wake func(missed bool)) *multiEar {
+	ear := &multiEar{wake: wake, heard: make([]bool, members), busy: unknownMember}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byName == nil {
+		e.byName = map[string]*multiEar{}
+	}
+	e.byName[name] = ear
+	return ear
+}
+
+func (e *multiEars) close(name string, ear *multiEar) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.byName[name] == ear { // else requests wait again
+		delete(e.byName, name)
+	}
+}
+
+// multiEar hears the releases of the members of a multi lock for which requests wait. An attempt that was
+// refused because of one member cannot succeed before that member is released. So the releases of the others wake
+// nobody: a busy member that does not matter now costs no attempts.
+//
+// A message may overtake the reply to the attempt that was refused before it. So messages during attempts are
+// noted. All methods but hear accept nil: no request waits.
+type multiEar struct {
+	wake func(missed bool) // takes the mutex of the wait queues
+
+	mu    sync.Mutex // guards the rest; innermost
+	busy  int        // the member that has refused the latest attempt, or unknownMember
+	tries int        // attempts under way
+	heard []bool     // during those
+}
+
+// unknownMember: the release of any member is a reason to try.
+const unknownMember = -1
+
+// hear receives a message of the release of a member.
+func (e *multiEar) hear(member int, missed bool) {
+	e.mu.Lock()
+	e.heard[member] = true
+	matters := e.busy == member || e.busy == unknownMember
+	e.mu.Unlock()
+	if matters || missed {
+		e.wake(missed)
+	}
+}
+
+// trying is called before each attempt.
+func (e *multiEar) trying() {
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.tries == 0 {
+		clear(e.heard)
+	}
+	e.tries++
+}
+
+// tried is called after each attempt, with the member that has refused it; unknownMember if there is none.
+func (e *multiEar) tried(granted bool, busy int) {
+	if e == nil {
+		return
+	}
+	e.mu.Lock()
+	e.tries--
+	e.busy = busy
+	matters := false
+	for member, heard := range e.heard {
+		if heard && !granted && (member == busy || busy == unknownMember) {
+			matters, e.heard[member] = true, false // a reason for one attempt
+		}
+	}
+	e.mu.Unlock()
+	if matters {
+		e.wake(false)
+	}
 }
