@@ -3,8 +3,8 @@ package primitives
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -39,15 +39,12 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint.Lock) {
 		l.invalid = err
 		return l, nil
 	}
-	names, identity := make([]string, len(members)), make([]string, len(members))
-	resources := make([]*engine.Resource, len(members))
+	names, resources := make([]string, len(members)), make([]*engine.Resource, len(members))
 	for i, m := range members {
 		names[i], resources[i] = m.res.Name, &m.res
-		identity[i] = fmt.Sprintf("%p %s %q", m.c, m.res.Kind, m.res.Name)
 	}
-	slices.Sort(identity)
 	l.init(members[0].c, kind, strings.Join(names, ","), nil)
-	l.res.Key = &engine.Key{Kind: kind, Name: strings.Join(identity, ",")}
+	l.key = engine.Key{Kind: kind, Name: identityOf(members)}
 	l.settings.given = 0 // the client's defaults do not replace the members' options
 	l.settings = l.settings.with(opts)
 	l.invalid = l.settings.err
@@ -64,14 +61,21 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint.Lock) {
 	return l, whole
 }
 
+// identityOf is the same for joint locks of the same members, and only for them.
+func identityOf(members []*Lock) string {
+	parts := make([]string, 0, 8)
+	var buf [128]byte
+	for _, m := range members {
+		b := append(append(append(append(buf[:0], m.c.life...), ' '), m.res.Kind...), ' ')
+		parts = append(parts, string(strconv.AppendQuote(b, m.res.Name)))
+	}
+	slices.Sort(parts) // members of equal names are in the order in which they were given
+	return strings.Join(parts, ",")
+}
+
 // jointMembers checks the members of a joint lock and sorts them by name. A member given twice counts
 // once. Two kinds of lock on one name would wait for each other for ever, so that is invalid.
 func jointMembers(locks []*Lock) (members []*Lock, err error) {
-	type place struct {
-		c    *Client
-		name string
-	}
-	kinds := map[place]string{}
 	for _, l := range locks {
 		switch {
 		case l == nil || l.res.Kind == "":
@@ -81,18 +85,24 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 		case l.invalid != nil:
 			return nil, l.invalid
 		}
-		at := place{l.c, l.res.Name}
-		if kind, twice := kinds[at]; twice && kind != l.res.Kind {
-			return nil, invalid("members %s and %s of the same name %q", kind, l.res.Kind, l.res.Name)
-		} else if !twice {
-			kinds[at] = l.res.Kind
+	}
+	if len(locks) == 0 {
+		return nil, invalid("no locks to join")
+	}
+	sorted := slices.Clone(locks)
+	slices.SortStableFunc(sorted, func(a, b *Lock) int { return strings.Compare(a.res.Name, b.res.Name) })
+	members = sorted[:0]
+	for _, l := range sorted {
+		twice := false
+		for i := len(members) - 1; i >= 0 && members[i].res.Name == l.res.Name && !twice; i-- {
+			if twice = members[i].c == l.c; twice && members[i].res.Kind != l.res.Kind {
+				return nil, invalid("members %s and %s of the same name %q", members[i].res.Kind, l.res.Kind, l.res.Name)
+			}
+		}
+		if !twice {
 			members = append(members, l)
 		}
 	}
-	if len(members) == 0 {
-		return nil, invalid("no locks to join")
-	}
-	slices.SortStableFunc(members, func(a, b *Lock) int { return strings.Compare(a.res.Name, b.res.Name) })
 	return members, nil
 }
 

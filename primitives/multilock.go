@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 
@@ -129,10 +130,17 @@ func (t *together) TryAcquire(ctx context.Context, o *engine.Owner) (engine.Resu
 	busy := unknownMember
 	if err == nil && !res.Granted && reply.Busy >= 0 && int(reply.Busy) < len(t.members) {
 		busy = int(reply.Busy)
+		res.Busy = &t.members[busy].h.res
+		res.Met = (*busyMember)(res.Busy)
 	}
 	ear.tried(res.Granted, busy)
 	return res, err
 }
+
+// busyMember is the reason of a refusal: the member that somebody else holds.
+type busyMember engine.Resource
+
+func (m *busyMember) Error() string { return fmt.Sprintf("%s %q", m.Kind, m.Name) }
 
 // Release implements [joint.Whole] by lock/release_all. A copy finds the id gone, and changes nothing.
 func (t *together) Release(ctx context.Context, o *engine.Owner) (held []bool, inDoubt bool, err error) {

@@ -244,7 +244,11 @@ func (r *Resource) tried(ctx context.Context, q *Request, res Result, err error)
 	trusted := min(q.TTL, q.Terms.FirstTTL())
 	switch {
 	case err == nil && !res.Granted:
-		r.askFor(q, res.Holder)
+		if res.Busy != nil {
+			res.Busy.askFor(q, res.Holder, true)
+		} else {
+			r.askFor(q, res.Holder, false)
+		}
 		return res, nil
 	case err != nil:
 		return res, err

@@ -238,9 +238,11 @@ type Result struct {
 	// RetryAfter, when refused, is how soon the holder's lease ends. Negative: unknown.
 	RetryAfter time.Duration
 	Holder     string // refused: the id of the holder, if there is one
-	Met        error  // refused: a failure on the way, or why, for the error of an acquisition that gives up
-	Since      int64  // refused: the server's time when the client took its place in line; 0: unknown
-	Quiet      bool   // refused: the client will be woken at its place, so it need not listen otherwise
+	// Busy is what the holder holds, when refused, if that is a member of the joint lock that was asked for.
+	Busy  *Resource
+	Met   error // refused: a failure on the way, or why, for the error of an acquisition that gives up
+	Since int64 // refused: the server's time when the client took its place in line; 0: unknown
+	Quiet bool  // refused: the client will be woken at its place, so it need not listen otherwise
 
 	Holding Holding // granted: what the hold is of, if it is no [Ownership] of the request; nil: one is made
 

@@ -54,14 +54,16 @@ func mayLinger(id string) bool {
 }
 
 // askFor asks the holder that has refused q to give a lingering lock up. Waiters of the same kind on this client
-// need not ask: see isWanted.
-func (r *Resource) askFor(q *Request, holder string) {
+// need not ask: see isWanted. isMember: q is for a joint lock, and r is the member that refused it.
+func (r *Resource) askFor(q *Request, holder string, isMember bool) {
 	switch at := strings.LastIndexByte(holder, ':') + 1; {
 	case !q.MayQueue || !mayLinger(holder):
 	case q.Shared || !strings.HasPrefix(q.ID, holder[:at]):
 		r.Core.Ask(r, holder)
 	default:
-		r.Core.Wanted(func(h *Hold) bool { return h.ID() == holder && h.r.Name == r.Name && h.r.Kind != r.Kind })
+		r.Core.Wanted(func(h *Hold) bool {
+			return h.ID() == holder && h.r.Name == r.Name && (isMember || h.r.Kind != r.Kind)
+		})
 	}
 }
 
@@ -160,6 +162,24 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 	}
 	kept.end(ErrReleased)
 	return true
+}
+
+// GiveUpLingering gives resources up that linger, before a command that acquires them together. It waits for the
+// answers.
+func (c *Core) GiveUpLingering(resources []*Resource) {
+	var kept []*Hold
+	c.queues.mu.Lock()
+	if len(c.queues.lingering) > 0 {
+		for _, r := range resources {
+			if h := c.queues.keeperOf(queueKey{r.Kind, r.Name, false}); h != nil {
+				kept = append(kept, h)
+			}
+		}
+	}
+	c.queues.mu.Unlock()
+	for _, h := range kept {
+		h.giveBack(c.rollbackLimit(time.Now()))
+	}
 }
 
 // Wanted gives lingering locks up because another client has asked for them. match reports whether a hold is one

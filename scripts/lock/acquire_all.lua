@@ -57,7 +57,9 @@ if denied then
 end
 for i = 1, #members, 3 do
   -- A copy of this request finds its own locks, which may have been extended or nested in since.
-  redis.call('hsetnx', members[i], owner, 1)
+  if redis.call('hexists', members[i], owner) == 0 then
+    redis.call('hset', members[i], owner, 1)
+  end
   extend(members[i], ttl_ms)
 end
 return 0
