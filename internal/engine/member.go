@@ -177,7 +177,7 @@ func ReleaseTogether(
 			h.end(ErrReleased)
 		case gone[i]:
 			lost = true
-			o.lose(ctx, h)
+			o.lose(ctx)
 			_ = h.Lose(ctx, o.Loss())
 		default:
 			lost = lost || h.isLost()

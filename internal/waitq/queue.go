@@ -374,9 +374,12 @@ func (q *Queue) follow(now time.Time, p Plan) {
 
 // release decides what a release does for the waiters: it offers the lock to the head, or leaves it to other clients
 // if the time of this one is over. Not to a shared id, because the server counts it; nor to a waiter for which another
-// command tries already.
+// command tries already. Of several holders that release at the same time, each offers to another waiter.
 func (q *Queue) release(e *Event) {
 	w := q.Head()
+	for !e.Over && q.ManyHolders && w != nil && (!w.MayOffer() || w.isTrying()) {
+		w = w.Next
+	}
 	switch {
 	case w == nil:
 	case e.Over && (q.TakeTurns || e.Cohort > 0):
