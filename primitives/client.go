@@ -274,6 +274,15 @@ func (c *Client) rememberFor(o *engine.Owner) scripts.Millis {
 	return c.answered
 }
 
+// rememberDoubt is rememberFor where copies of a release find nothing to release, and the engine takes that
+// answer of a repetition for the first one: see [engine.Released]. Without a doubt Redis remembers nothing.
+func (c *Client) rememberDoubt(o *engine.Owner) scripts.Millis {
+	if o.InDoubt {
+		return c.remembered
+	}
+	return scripts.Millis{}
+}
+
 // Close refuses new acquisitions ([ErrClosed]) and ends waiting ones. Then it waits until all holds are
 // released or ctx is done. Give ctx a deadline: without one, Close waits for a forgotten hold for ever.
 //

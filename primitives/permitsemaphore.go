@@ -139,7 +139,7 @@ func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) err
 			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
 			Publish: s.c.publish(), MemoryTTL: s.c.remembered, IDs: raw, AllOrNone: true,
 		}.Do(ctx, s.c.calls)
-		return scripts.Number{Reply: reply.Reply, Number: reply.Heard + 1}, err
+		return scripts.Number{Reply: reply.Reply, Number: max(reply.Heard+1, 0)}, err
 	})
 	if err == nil && held == 0 {
 		err = s.failed("release id", ErrNotHeld)
@@ -244,9 +244,8 @@ func permitHolders(reply scripts.PermitSemaphoreInfoReply) []Holder {
 }
 
 // permitDriver is the driver of RPermitExpirableSemaphore. It never changes after its constructor. An id
-// belongs to one permit, so a copy of a release cannot free another one: it finds the ids gone. The memory
-// of a release makes its repetitions give the first answer. It lasts longer where a copy of the acquisition
-// may still arrive, and stops that.
+// belongs to one permit, so a copy of a release cannot free another one: it finds the ids gone. A release leaves a
+// memory only where a copy of the acquisition may still arrive, and stops that.
 type permitDriver struct {
 	h       *handle
 	channel string // announces permits
@@ -317,13 +316,16 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 	c := d.h.c
 	call := scripts.PermitSemaphoreRelease{
 		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(o), Leases: d.leases,
-		Publish: c.publish(), MemoryTTL: c.rememberFor(o), IDs: rawOf(o.ID), Rest: scripts.InMillis(next.Rest),
+		Publish: c.publish(), MemoryTTL: c.rememberDoubt(o), IDs: rawOf(o.ID), Rest: scripts.InMillis(next.Rest),
 	}
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory = d.h.ownerKey(successor)
 		call.SuccessorIDs, call.SuccessorTTL = rawOf(successor.ID), scripts.InMillis(successor.TTL)
 	}
-	return releasedResult(call.Do(ctx, c.calls))
+	reply, err := call.Do(ctx, c.calls)
+	got, err := releasedResult(reply, err)
+	got.InDoubt = reply.Doubt && !reply.Gone && !o.InDoubt // else the memory has the first answer
+	return got, err
 }
 
 // SetCount is not called: permits do not nest.

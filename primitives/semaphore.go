@@ -241,7 +241,7 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 	_, err := scripts.SemaphoreRelease{
 		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
 		Publish: d.h.c.publish(), MemoryTTL: d.h.c.rememberFor(&q.Owner),
-		Permits: int64(q.Permits), OnlyIfAcquired: true,
+		Permits: int64(q.Permits), OnlyIfAcquired: true, RemembersRelease: true,
 	}.Do(ctx, d.h.c.calls)
 	return err
 }
@@ -249,6 +249,9 @@ func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error
 // Release implements [engine.Driver] by semaphore/release. Lost: the semaphore is gone, or is another one
 // by now. The successor's permits go to it directly; the script adds the rest to the number and publishes
 // it.
+//
+// The release ends the memory of the acquisition, so a copy finds none, and gives nothing back. The engine takes
+// that answer of a repetition for the first one: see [engine.Released].
 //
 // After a day Redis has forgotten what o took. Then the script must give the permits back without asking
 // its memory, and remember that: IsRemembered says which is the case.
@@ -260,6 +263,7 @@ func (d *semaphoreDriver) Release(
 		Publish: d.h.c.publish(), MemoryTTL: d.h.c.rememberFor(&o.Owner),
 		Permits: int64(o.Permits), OnlyIfAcquired: o.IsRemembered(), KnownEpoch: o.Token,
 	}
+	call.RemembersRelease = o.InDoubt || !call.OnlyIfAcquired
 	if !call.OnlyIfAcquired {
 		call.MemoryTTL = d.h.c.remembered
 	}
@@ -269,6 +273,6 @@ func (d *semaphoreDriver) Release(
 	}
 	reply, err := call.Do(ctx, d.h.c.calls)
 	got, err := releasedResult(reply.Released, err)
-	got.Granted.Token = reply.Epoch
+	got.InDoubt, got.Granted.Token = reply.Doubt && !reply.Gone, reply.Epoch
 	return got, err
 }

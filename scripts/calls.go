@@ -1224,7 +1224,8 @@ type PermitSemaphoreRelease struct {
 	// optional: memory of the successor's release, if there is a successor
 	SuccessorMemory any
 	Publish         Command
-	MemoryTTL       Millis
+	// 0 when no copy of the acquisition can come; KEYS[3] is not set then
+	MemoryTTL Millis
 	// of 16 bytes each
 	IDs string
 	// release all of them or none; without it, release those that are still taken
@@ -1237,8 +1238,9 @@ type PermitSemaphoreRelease struct {
 	SuccessorTTL Millis
 }
 
-// Do runs the script. Redis returns 0 when not all were held; {free permits} when the successor has
-// its permits now; else 1 and how many received the release message.
+// Do runs the script. Redis returns 0 when not all were held, -1 when the semaphore is gone; {free
+// permits} when the successor has its permits now; else 1 and how many received the release
+// message.
 func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
 	args := []any{
@@ -1964,6 +1966,9 @@ type SemaphoreRelease struct {
 	OnlyIfAcquired bool
 	// in which it acquired, where the memory does not say that
 	KnownEpoch int64
+	// a copy of the acquisition may come, or the memory has ended. Else a copy of this request finds no
+	// memory, and its answer is 0
+	RemembersRelease bool
 	// optional: missing: no successor
 	SuccessorPermits int64
 	// optional
@@ -1977,9 +1982,9 @@ type SemaphoreReleaseReply struct {
 	Epoch int64
 }
 
-// Do runs the script. Redis returns 0 when there was nothing to release, or no semaphore; {permits
-// left, epoch} when the successor has its permits now; else 1 and how many received the release
-// message.
+// Do runs the script. Redis returns 0 when there was nothing to release; -1 when the semaphore is
+// gone; {permits left, epoch} when the successor has its permits now; else 1 and how many received
+// the release message.
 func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseReply, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
 	args := []any{
@@ -1988,10 +1993,11 @@ func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseRe
 		c.Permits,
 		flag(c.OnlyIfAcquired),
 		c.KnownEpoch,
+		flag(c.RemembersRelease),
 		c.SuccessorPermits,
 		c.SuccessorMemoryTTL.value,
 	}
-	got, rest, err := readReleased(by.send(ctx, semaphoreRelease, keys, 4, args, 5))
+	got, rest, err := readReleased(by.send(ctx, semaphoreRelease, keys, 4, args, 6))
 	reply := SemaphoreReleaseReply{Released: got}
 	if err != nil || !got.HandedOff {
 		return reply, err

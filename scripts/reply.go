@@ -143,6 +143,7 @@ type Released struct {
 	Reply
 
 	Held      bool  // there was something to release
+	Gone      bool  // there was nothing, and no copy of this call can be the reason
 	HandedOff bool  // to the successor
 	Token     int64 // handed off: the last fencing token that was reserved; 0: none
 	Left      int64 // handed off: the permits that are left
@@ -157,7 +158,7 @@ func readReleased(reply Reply, err error) (Released, elements, error) {
 	}
 	switch value := reply.Value.(type) {
 	case int64:
-		got.Held = value != 0
+		got.Held, got.Gone = value > 0, value < 0
 		got.Heard = value - 1
 		return got, elements{}, nil
 	case []any:

@@ -32,7 +32,15 @@ if #own > 0 then
   remove_leases(leases, own)
   free = redis.call('incrby', permits_key, #own)
 end
-local expired = math.min(redis.call('zcount', leases, '-inf', now), max_collected)
+
+local function first_end()
+  return tonumber(redis.call('zrange', leases, 0, 0, 'withscores')[2])
+end
+
+local expired, next_end = 0, first_end()
+if next_end and next_end <= now then
+  expired = math.min(redis.call('zcount', leases, '-inf', now), max_collected)
+end
 local enough = free + expired >= wanted
 if enough or expired > 0 then
   local denied = publish_denied(publish, channel)
@@ -63,8 +71,10 @@ if enough then
   end
   return {1, free}
 end
-local first_end = redis.call('zrange', leases, 0, 0, 'withscores')[2]
-if not first_end or tonumber(first_end) == never_ends then
+if expired > 0 then
+  next_end = first_end()
+end
+if not next_end or next_end == never_ends then
   return {0, free, -1}
 end
-return {0, free, math.max(tonumber(first_end) - now, 0)}
+return {0, free, math.max(next_end - now, 0)}

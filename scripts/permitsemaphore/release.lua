@@ -2,6 +2,10 @@
 -- The successor waits for as many permits or fewer, and gets them at once, unless the semaphore has
 -- been made smaller meanwhile. Before their minimum hold is over, the permits stay acquired for the
 -- rest of it. A late copy of the acquisition acquires nothing.
+--
+-- Ids that hold nothing will never hold again, unless a copy of their acquisition is still under
+-- way. So without a memory a copy of this script changes nothing either, and its answer is that
+-- they were not held.
 -- uses     lib/clock, lib/number, lib/publish_permits, lib/remember, permitsemaphore/leases
 -- KEYS[1]  permits_key: free permits
 -- KEYS[2]  channel
@@ -9,14 +13,14 @@
 -- KEYS[4]  leases
 -- KEYS[5]  successor_memory (optional): memory of the successor's release, if there is a successor
 -- ARGV[1]  publish (command)
--- ARGV[2]  memory_ttl_ms (ms)
+-- ARGV[2]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come; KEYS[3] is not set then
 -- ARGV[3]  ids (text): of 16 bytes each
 -- ARGV[4]  all_or_none (flag): release all of them or none; without it, release those that are
 --          still taken
 -- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- ARGV[6]  successor_ids (text, optional): missing: no successor
 -- ARGV[7]  successor_ttl_ms (ms, optional)
--- returns  released: 0 when not all were held; {free permits} when the successor has its permits
+-- returns  released: 0 when not all were held, -1 when the semaphore is gone; {free permits} when the successor has its permits
 --          now; else 1 and how many received the release message
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
@@ -25,7 +29,7 @@ local rest_ms, successor_ids, successor_ttl_ms = ARGV[5] or '0', ARGV[6], ARGV[7
 
 local now = now_ms()
 local free = read_number(permits_key)
-local memory = redis.call('get', memory_key)
+local memory = memory_ttl_ms ~= '0' and redis.call('get', memory_key)
 if memory then
   if successor_ids and memory == '1'
     and #acquired_permits(leases, successor_ids, now) == #successor_ids / 16 then
@@ -37,13 +41,14 @@ if memory then
 end
 local own, live = acquired_permits(leases, ids, now)
 local held = free and live == #ids / 16
--- The first write is one that a full Redis allows.
-redis.call('del', memory_key)
 -- A successor that has its permits already, or has given up, must not get them. Nor may it get
 -- what is missing: fewer than 0 are free after permits were removed.
 local hands_off = held and successor_ids and free + #own >= #successor_ids / 16
   and redis.call('exists', successor_memory) == 0
   and #acquired_permits(leases, successor_ids, now) == 0
+if memory_ttl_ms ~= '0' or hands_off or rest_ms ~= '0' then
+  redis.call('del', memory_key) -- a full Redis allows this, and then the writes after it
+end
 local receivers = 0
 if rest_ms ~= '0' and #own > 0 then
   shorten_leases(leases, own, now + 1 + rest_ms) -- now is rounded down
@@ -63,5 +68,8 @@ elseif held or not all_or_none then
     receivers = publish_permits(publish, channel, free) or 0
   end
 end
-remember(memory_key, held and 1 or 0, memory_ttl_ms)
-return hands_off and {free} or (held and 1 + receivers or 0)
+local lost = free and 0 or -1
+if memory_ttl_ms ~= '0' then
+  remember(memory_key, held and 1 or lost, memory_ttl_ms)
+end
+return hands_off and {free} or (held and 1 + receivers or lost)

@@ -13,20 +13,23 @@
 -- ARGV[3]  permits (number)
 -- ARGV[4]  only_if_acquired (flag): release only if the memory says that the acquisition acquired
 -- ARGV[5]  known_epoch (number): in which it acquired, where the memory does not say that
--- ARGV[6]  successor_permits (number, optional): missing: no successor
--- ARGV[7]  successor_memory_ttl_ms (ms, optional)
--- returns  released {epoch number}: 0 when there was nothing to release, or no semaphore; {permits
---          left, epoch} when the successor has its permits now; else 1 and how many received the
---          release message
+-- ARGV[6]  remembers_release (flag): a copy of the acquisition may come, or the memory has ended.
+--          Else a copy of this request finds no memory, and its answer is 0
+-- ARGV[7]  successor_permits (number, optional): missing: no successor
+-- ARGV[8]  successor_memory_ttl_ms (ms, optional)
+-- returns  released {epoch number}: 0 when there was nothing to release; -1 when the semaphore is
+--          gone; {permits left, epoch} when the successor has its permits now; else 1 and how many
+--          received the release message
 local permits_key, channel, memory_key, epoch_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, permits, only_if_acquired = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
-local known_epoch, successor_permits, successor_memory_ttl_ms = ARGV[5], ARGV[6], ARGV[7]
+local known_epoch, remembers_release = ARGV[5], ARGV[6] ~= '0'
+local successor_permits, successor_memory_ttl_ms = ARGV[7], ARGV[8]
 
 local memory, epoch = redis.call('get', memory_key), redis.call('get', epoch_key)
 epoch = epoch or '0'
 if memory == '3' then
-  return 0
+  return -1
 elseif memory == '2' then
   local handed_off = successor_memory
     and string.match(redis.call('get', successor_memory) or '', '^1 (%d+)$')
@@ -38,8 +41,10 @@ local before = acquired_in == epoch and read_number(permits_key)
 -- The first write is one that a full Redis allows.
 redis.call('del', memory_key)
 if not before then
-  redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
-  return 0
+  if acquired_in or remembers_release then
+    redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
+  end
+  return acquired_in and -1 or 0
 end
 local returned = permits
 -- A successor that has its permits already, or has given up, must not get them. Nor may it get
@@ -51,6 +56,8 @@ if hands_off then
   returned = returned - successor_permits
 end
 local left = returned == 0 and before or redis.call('incrby', permits_key, returned)
-redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
+if remembers_release then
+  redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
+end
 local receivers = returned ~= 0 and publish_permits(publish, channel, left) or 0
 return hands_off and {left, tonumber(epoch)} or 1 + receivers
