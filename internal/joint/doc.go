@@ -16,6 +16,7 @@
 // # Where to start
 //
 //	lock.go       what is acquired: members, one attempt, one member
+//	whole.go      all members by one command, where a server can do that
 //	multi.go      all members, one after another
 //	red.go        a majority, all at the same time
 //	ownership.go  what is held: when it counts as lost; Release, Check and Extend
