@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -40,20 +41,15 @@ var multiWays = []struct {
 	}, false},
 }
 
-// multiOfKinds is a multi lock whose members are acquired one after another.
-func multiOfKinds(c *primitives.Client, name string) *primitives.Lock {
-	return primitives.NewMultiLock(append(members(c, name, 1), c.FairLock(name+"-fair")))
-}
-
 // One command acquires all members, and one releases them, with and without contention.
 func TestCountsMultiLock(t *testing.T) {
 	for _, way := range multiWays {
 		t.Run(way.name, func(t *testing.T) {
 			s := redistest.Fresh(t)
-			c := newClient(t, s.Client(t))
+			c := NewClient(t, s.Client(t))
 			locks := way.members(c, "l")
 			l := primitives.NewMultiLock(locks)
-			pair := func() { release(t, acquire(t, t.Context(), l)) }
+			pair := func() { Release(t, Acquire(t, t.Context(), l)) }
 			pair() // loads the scripts
 			want := 2 * len(locks)
 			if way.whole {
@@ -72,12 +68,12 @@ func TestCountsMultiLock(t *testing.T) {
 // then EXISTS, HDEL and PUBLISH for each.
 func TestCountsMultiLockOfThree(t *testing.T) {
 	s := redistest.Fresh(t)
-	c := newClient(t, s.Client(t))
+	c := NewClient(t, s.Client(t))
 	l := primitives.NewMultiLock(members(c, "l", 3))
-	pair := func() { release(t, acquire(t, t.Context(), l)) }
+	pair := func() { Release(t, Acquire(t, t.Context(), l)) }
 	pair()
 	require.EqualValues(t, 1+6+9, insideScripts(t, s, pair))
-	if !raced {
+	if !Raced {
 		require.LessOrEqual(t, testing.AllocsPerRun(100, pair), 54.0)
 	}
 }
@@ -89,14 +85,14 @@ func TestClockMultiLockIsRenewedByOneCommand(t *testing.T) {
 	for i, n := range []int{1, 50} {
 		synctest.Test(t, func(t *testing.T) {
 			p := redistest.Embedded(t).Proxy(t)
-			l := primitives.NewMultiLock(members(newClient(t, p.Client(t), primitives.WithClientName("")), "l", n))
-			hold := acquire(t, t.Context(), l)
+			l := primitives.NewMultiLock(members(NewClient(t, p.Client(t), primitives.WithClientName("")), "l", n))
+			hold := Acquire(t, t.Context(), l)
 			time.Sleep(5 * time.Second) // in the middle between two renewals
 			p.Record()
 			time.Sleep(time.Minute)
-			renewals[i] = len(scriptsOf(p))
+			renewals[i] = len(ScriptsOf(p))
 			require.NoError(t, hold.Check(t.Context()))
-			release(t, hold)
+			Release(t, hold)
 		})
 	}
 	require.Equal(t, renewals[0], renewals[1])
@@ -106,27 +102,27 @@ func TestClockMultiLockIsRenewedByOneCommand(t *testing.T) {
 // The release of another member than the busy one wakes no waiter.
 func TestCountsMultiLockWaitsForTheBusyMember(t *testing.T) {
 	s := redistest.Fresh(t)
-	c, rival := newClient(t, s.Client(t)), newClient(t, s.Client(t))
+	c, rival := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 	names := members(rival, "l", 3)
-	busy := acquire(t, t.Context(), names[1])
-	waiting := start(func() (*primitives.Hold, error) {
+	busy := Acquire(t, t.Context(), names[1])
+	waiting := Start(func() (*primitives.Hold, error) {
 		return primitives.NewMultiLock(members(c, "l", 3)).Acquire(t.Context())
 	})
-	awaitLocalWaiters(t, c, 1)
+	AwaitWaiters(t, c, 1)
 	for i := range 3 {
-		awaitWaiter(t, s, names[i].Name())
+		AwaitWaiter(t, s, names[i].Name())
 	}
 	time.Sleep(50 * time.Millisecond)
-	release(t, acquire(t, t.Context(), names[0])) // loads the script
+	Release(t, Acquire(t, t.Context(), names[0])) // loads the script
 	const n = 50
 	require.LessOrEqual(t, sent(t, s, func() {
 		for range n {
-			release(t, acquire(t, t.Context(), names[0]))
-			release(t, acquire(t, t.Context(), names[2]))
+			Release(t, Acquire(t, t.Context(), names[0]))
+			Release(t, Acquire(t, t.Context(), names[2]))
 		}
 	}), float64(4*n+3), "the waiter polls once a second")
-	release(t, busy)
-	release(t, awaitHold(t, waiting))
+	Release(t, busy)
+	Release(t, AwaitHold(t, waiting))
 }
 
 // A waiter holds nothing, whichever member is busy.
@@ -135,27 +131,27 @@ func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for i := range 3 {
 			name := redistest.Name(t)
-			c, rival := newClient(t, s.Client(t)), newClient(t, s.Client(t))
-			busy := acquire(t, t.Context(), members(rival, name, 3)[i])
-			waiting := start(func() (*primitives.Hold, error) {
+			c, rival := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
+			busy := Acquire(t, t.Context(), members(rival, name, 3)[i])
+			waiting := Start(func() (*primitives.Hold, error) {
 				return primitives.NewMultiLock(members(c, name, 3)).Acquire(t.Context())
 			})
-			awaitLocalWaiters(t, c, 1)
+			AwaitWaiters(t, c, 1)
 			for range 20 {
 				for j, m := range members(rival, name, 3) {
 					if j != i {
-						require.Empty(t, fields(t, s, m.Name()))
+						require.Empty(t, Fields(t, s, m.Name()))
 					}
 				}
 				time.Sleep(time.Millisecond)
 			}
-			release(t, busy)
-			hold := awaitHold(t, waiting)
+			Release(t, busy)
+			hold := AwaitHold(t, waiting)
 			for _, m := range members(rival, name, 3) {
-				require.Equal(t, map[string]string{hold.ID(): "1"}, fields(t, s, m.Name()))
+				require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, m.Name()))
 			}
-			release(t, hold)
-			requireClean(t, s, name)
+			Release(t, hold)
+			RequireClean(t, s, name)
 		}
 	})
 }
@@ -166,37 +162,37 @@ func TestMultiLockWakesWaitersForItsMembers(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		name := redistest.Name(t)
-		c, other := newClient(t, s.Client(t)), newClient(t, s.Client(t))
+		c, other := NewClient(t, s.Client(t)), NewClient(t, s.Client(t))
 		for range redistest.Scaled(s, 30) {
-			hold := acquire(t, t.Context(), primitives.NewMultiLock(members(c, name, 3)))
-			var waiting []<-chan result
+			hold := Acquire(t, t.Context(), primitives.NewMultiLock(members(c, name, 3)))
+			var waiting []<-chan Result
 			for i := range 3 {
 				for _, by := range []*primitives.Client{c, other} {
-					waiting = append(waiting, start(func() (*primitives.Hold, error) {
+					waiting = append(waiting, Start(func() (*primitives.Hold, error) {
 						return members(by, name, 3)[i].Acquire(t.Context())
 					}))
 				}
 			}
-			awaitLocalWaiters(t, c, 3)
-			awaitLocalWaiters(t, other, 3)
-			multi := start(func() (*primitives.Hold, error) {
+			AwaitWaiters(t, c, 3)
+			AwaitWaiters(t, other, 3)
+			multi := Start(func() (*primitives.Hold, error) {
 				return primitives.NewMultiLock(members(other, name, 3)).Acquire(t.Context())
 			})
-			awaitLocalWaiters(t, other, 4)
+			AwaitWaiters(t, other, 4)
 			began := time.Now()
-			release(t, hold)
+			Release(t, hold)
 			for _, w := range append(waiting, multi) {
 				go func() {
-					if r := <-w; r.err == nil {
-						_ = r.hold.Release(context.Background())
+					if r := <-w; r.Err == nil {
+						_ = r.Hold.Release(context.Background())
 					} else {
-						t.Error(r.err)
+						t.Error(r.Err)
 					}
 				}()
 			}
-			awaitLocalWaiters(t, c, 0)
-			awaitLocalWaiters(t, other, 0)
-			require.Less(t, time.Since(began), slowPoll)
+			AwaitWaiters(t, c, 0)
+			AwaitWaiters(t, other, 0)
+			require.Less(t, time.Since(began), SlowPoll)
 		}
 	})
 }
@@ -211,7 +207,7 @@ func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 		for _, m := range []string{"a", "b", "c", "d"} {
 			inside[name+m] = new(int) // guarded by the locks
 		}
-		clients := []*primitives.Client{newClient(t, s.Client(t)), newClient(t, s.Client(t))}
+		clients := []*primitives.Client{NewClient(t, s.Client(t)), NewClient(t, s.Client(t))}
 		var wg sync.WaitGroup
 		n := redistest.Scaled(s, 200)
 		for i := range 8 {
@@ -271,7 +267,7 @@ func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 			total += *k
 		}
 		require.Greater(t, total, 8*n)
-		requireClean(t, s, name)
+		RequireClean(t, s, name)
 	})
 }
 
@@ -279,27 +275,27 @@ func TestMultiLocksThatOverlapExcludeEachOther(t *testing.T) {
 func TestMultiLockAcquiredAsAWholeNests(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		x := onJoint(t, s, "multi")
-		hold := acquire(t, t.Context(), x.l)
-		member := acquire(t, hold.Context(), x.c.Lock(x.names[1]))
-		x.requireCounts(t, hold.ID(), "1", "2", "1")
-		again := acquire(t, member.Context(), x.l)
-		x.requireCounts(t, hold.ID(), "2", "3", "2")
-		release(t, hold)
-		x.requireCounts(t, hold.ID(), "1", "2", "1")
-		release(t, again)
-		x.requireCounts(t, hold.ID(), "", "1", "")
+		x := OnJoint(t, s, "multi")
+		hold := Acquire(t, t.Context(), x.L)
+		member := Acquire(t, hold.Context(), x.C.Lock(x.Names[1]))
+		x.RequireCounts(t, hold.ID(), "1", "2", "1")
+		again := Acquire(t, member.Context(), x.L)
+		x.RequireCounts(t, hold.ID(), "2", "3", "2")
+		Release(t, hold)
+		x.RequireCounts(t, hold.ID(), "1", "2", "1")
+		Release(t, again)
+		x.RequireCounts(t, hold.ID(), "", "1", "")
 		require.NoError(t, member.Check(t.Context()))
-		release(t, member)
-		x.requireCounts(t, hold.ID(), "", "", "")
+		Release(t, member)
+		x.RequireCounts(t, hold.ID(), "", "", "")
 		// The other way round: the id is that of the hold of the member.
-		member = acquire(t, t.Context(), x.c.Lock(x.names[1]))
-		hold = acquire(t, member.Context(), x.l)
+		member = Acquire(t, t.Context(), x.C.Lock(x.Names[1]))
+		hold = Acquire(t, member.Context(), x.L)
 		require.Equal(t, member.ID(), hold.ID())
-		x.requireCounts(t, hold.ID(), "1", "2", "1")
-		release(t, hold)
-		release(t, member)
-		requireClean(t, s, x.base)
+		x.RequireCounts(t, hold.ID(), "1", "2", "1")
+		Release(t, hold)
+		Release(t, member)
+		RequireClean(t, s, x.Base)
 	})
 }
 
@@ -308,19 +304,19 @@ func TestMultiLockWithAForeignMember(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for i := range 3 {
-			x := onJoint(t, s, "multi")
-			require.NoError(t, x.rdb.Set(t.Context(), x.names[i], "text", 0).Err())
-			err := errOf(x.l.Acquire(t.Context(), primitives.WithWait(soon)))
-			require.ErrorContains(t, err, fmt.Sprintf("key %q holds a string", x.names[i]))
+			x := OnJoint(t, s, "multi")
+			require.NoError(t, x.Rdb.Set(t.Context(), x.Names[i], "text", 0).Err())
+			err := ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(Soon)))
+			require.ErrorContains(t, err, fmt.Sprintf("key %q holds a string", x.Names[i]))
 			require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-			require.NoError(t, x.rdb.Del(t.Context(), x.names[i]).Err())
-			require.NoError(t, x.rdb.HSet(t.Context(), x.names[i], "name", "Ann").Err())
-			busy := acquire(t, t.Context(), x.other(t).Lock(x.names[(i+1)%3]))
-			require.ErrorIs(t, errOf(x.l.Acquire(t.Context(), primitives.WithWait(soon))), primitives.ErrForeign, "even if another member is busy")
-			release(t, busy)
-			require.Equal(t, map[string]string{"name": "Ann"}, fields(t, s, x.names[i]))
-			require.NoError(t, x.rdb.Del(t.Context(), x.names[i]).Err())
-			requireClean(t, s, x.base)
+			require.NoError(t, x.Rdb.Del(t.Context(), x.Names[i]).Err())
+			require.NoError(t, x.Rdb.HSet(t.Context(), x.Names[i], "name", "Ann").Err())
+			busy := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[(i+1)%3]))
+			require.ErrorIs(t, ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(Soon))), primitives.ErrForeign, "even if another member is busy")
+			Release(t, busy)
+			require.Equal(t, map[string]string{"name": "Ann"}, Fields(t, s, x.Names[i]))
+			require.NoError(t, x.Rdb.Del(t.Context(), x.Names[i]).Err())
+			RequireClean(t, s, x.Base)
 		}
 	})
 }
@@ -330,20 +326,20 @@ func TestMultiLockWithAForeignMember(t *testing.T) {
 func TestMultiLockReleaseOfALostMember(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for name, lose := range map[string]func(x *jointTest, key string) error{
-			"deleted":     func(x *jointTest, key string) error { return x.rdb.Del(t.Context(), key).Err() },
-			"overwritten": func(x *jointTest, key string) error { return x.rdb.Set(t.Context(), key, "text", 0).Err() },
+		for name, lose := range map[string]func(x *JointTest, key string) error{
+			"deleted":     func(x *JointTest, key string) error { return x.Rdb.Del(t.Context(), key).Err() },
+			"overwritten": func(x *JointTest, key string) error { return x.Rdb.Set(t.Context(), key, "text", 0).Err() },
 		} {
 			for i := range 3 {
-				x := onJoint(t, s, "multi")
-				hold := acquire(t, t.Context(), x.l)
-				require.NoError(t, lose(x, x.names[i]))
+				x := OnJoint(t, s, "multi")
+				hold := Acquire(t, t.Context(), x.L)
+				require.NoError(t, lose(x, x.Names[i]))
 				require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost, name)
 				require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
-				require.Len(t, x.events.all(primitives.EventLost), 1)
+				require.Len(t, x.Events.All(primitives.EventLost), 1)
 				require.Equal(t, primitives.LossMembers, lossOf(t, context.Cause(hold.Context())).Reason)
-				require.NoError(t, x.rdb.Del(t.Context(), x.names[i]).Err())
-				requireClean(t, s, x.base)
+				require.NoError(t, x.Rdb.Del(t.Context(), x.Names[i]).Err())
+				RequireClean(t, s, x.Base)
 			}
 		}
 	})
@@ -360,15 +356,15 @@ func lossOf(t *testing.T, err error) *primitives.LossError {
 func TestMultiLockOnAFullRedis(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
-	x := onJoint(t, s, "multi")
-	hold := acquire(t, t.Context(), x.l)
-	nested := acquire(t, hold.Context(), x.l)
-	release(t, nested)
-	require.NoError(t, x.rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
-	release(t, hold)
-	x.requireCounts(t, "", "", "", "")
-	require.ErrorContains(t, errOf(x.l.Acquire(t.Context())), "OOM")
-	x.requireCounts(t, "", "", "", "")
+	x := OnJoint(t, s, "multi")
+	hold := Acquire(t, t.Context(), x.L)
+	nested := Acquire(t, hold.Context(), x.L)
+	Release(t, nested)
+	require.NoError(t, x.Rdb.ConfigSet(t.Context(), "maxmemory", "1").Err())
+	Release(t, hold)
+	x.RequireCounts(t, "", "", "", "")
+	require.ErrorContains(t, ErrOf(x.L.Acquire(t.Context())), "OOM")
+	x.RequireCounts(t, "", "", "", "")
 }
 
 // The outcome of each command is the same if its reply is lost.
@@ -376,25 +372,25 @@ func TestMultiLockRepliesAreLost(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		p := s.Proxy(t)
-		name, events := redistest.Name(t), &recorder{}
-		c := newClient(t, p.Client(t, quick), events.option())
+		name, events := redistest.Name(t), &Recorder{}
+		c := NewClient(t, p.Client(t, Quick), events.Option())
 		l := primitives.NewMultiLock(members(c, name, 3))
 		for range redistest.Scaled(s, 20) {
-			p.DropReplies(1, script)
-			hold := acquire(t, t.Context(), l)
+			p.DropReplies(1, Script)
+			hold := Acquire(t, t.Context(), l)
 			for _, m := range members(c, name, 3) {
-				require.Equal(t, map[string]string{hold.ID(): "1"}, fields(t, s, m.Name()))
+				require.Equal(t, map[string]string{hold.ID(): "1"}, Fields(t, s, m.Name()))
 			}
-			p.DropReplies(1, script)
-			release(t, hold)
-			requireClean(t, s, name)
+			p.DropReplies(1, Script)
+			Release(t, hold)
+			RequireClean(t, s, name)
 			// Without doubt about the acquisition: one command releases all members.
-			hold = acquire(t, t.Context(), l)
-			p.DropReplies(1, script)
-			release(t, hold)
-			requireClean(t, s, name)
+			hold = Acquire(t, t.Context(), l)
+			p.DropReplies(1, Script)
+			Release(t, hold)
+			RequireClean(t, s, name)
 		}
-		require.Empty(t, events.all(primitives.EventLost))
+		require.Empty(t, events.All(primitives.EventLost))
 	})
 }
 
@@ -402,14 +398,14 @@ func TestMultiLockRepliesAreLost(t *testing.T) {
 func TestMultiLockReleaseKeepsSharedCounts(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		x := onJoint(t, s, "multi")
-		hold := acquire(t, t.Context(), x.l)
-		shared := acquire(t, t.Context(), x.other(t).Lock(x.names[1]), primitives.WithOwner(hold.ID()))
-		x.requireCounts(t, hold.ID(), "1", "2", "1")
-		release(t, hold)
-		x.requireCounts(t, hold.ID(), "", "1", "")
-		release(t, shared)
-		requireClean(t, s, x.base)
+		x := OnJoint(t, s, "multi")
+		hold := Acquire(t, t.Context(), x.L)
+		shared := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]), primitives.WithOwner(hold.ID()))
+		x.RequireCounts(t, hold.ID(), "1", "2", "1")
+		Release(t, hold)
+		x.RequireCounts(t, hold.ID(), "", "1", "")
+		Release(t, shared)
+		RequireClean(t, s, x.Base)
 	})
 }
 
@@ -428,7 +424,7 @@ func TestMultiLockOnACluster(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			seen := 0
-			c := newClient(t, k.ClusterClient(t, func(o *redis.ClusterOptions) {
+			c := NewClient(t, k.ClusterClient(t, func(o *redis.ClusterOptions) {
 				o.NewClient = func(opt *redis.Options) *redis.Client {
 					rdb := redis.NewClient(opt)
 					rdb.AddHook(counting{&seen})
@@ -442,14 +438,14 @@ func TestMultiLockOnACluster(t *testing.T) {
 				return list
 			}
 			l := primitives.NewMultiLock(locks(c))
-			release(t, acquire(t, t.Context(), l))
+			Release(t, Acquire(t, t.Context(), l))
 			countingMu.Lock()
 			seen = 0
 			countingMu.Unlock()
-			hold := acquire(t, t.Context(), l)
-			require.ErrorIs(t, errOf(locks(newClient(t, k.ClusterClient(t)))[2].TryAcquire(t.Context())),
+			hold := Acquire(t, t.Context(), l)
+			require.ErrorIs(t, ErrOf(locks(NewClient(t, k.ClusterClient(t)))[2].TryAcquire(t.Context())),
 				primitives.ErrNotAcquired)
-			release(t, hold)
+			Release(t, hold)
 			countingMu.Lock()
 			defer countingMu.Unlock()
 			require.Equal(t, tt.want, seen)
@@ -492,28 +488,28 @@ func (c counting) count(cmd redis.Cmder) {
 func TestMultiLockGetsMembersThatLinger(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		x := onJoint(t, s, "multi")
+		x := OnJoint(t, s, "multi")
 		use := func(c *primitives.Client) {
-			redistest.WaitFor(t, soon, func() bool { // a busy machine may subscribe late
-				release(t, acquire(t, t.Context(), c.Lock(x.names[1], primitives.WithLinger(time.Hour))))
-				return len(fields(t, s, x.names[1])) > 0
+			redistest.WaitFor(t, Soon, func() bool { // a busy machine may subscribe late
+				Release(t, Acquire(t, t.Context(), c.Lock(x.Names[1], primitives.WithLinger(time.Hour))))
+				return len(Fields(t, s, x.Names[1])) > 0
 			}, "it lingers")
 		}
-		use(x.c)
-		hold, err := x.l.TryAcquire(t.Context())
+		use(x.C)
+		hold, err := x.L.TryAcquire(t.Context())
 		require.NoError(t, err)
-		release(t, hold)
-		use(x.other(t))
-		require.ErrorIs(t, errOf(x.l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
-		release(t, acquire(t, t.Context(), x.l, primitives.WithWait(soon)))
+		Release(t, hold)
+		use(x.Other(t))
+		require.ErrorIs(t, ErrOf(x.L.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+		Release(t, Acquire(t, t.Context(), x.L, primitives.WithWait(Soon)))
 		// It is in use when the multi lock asks.
-		busy := acquire(t, t.Context(), x.c.Lock(x.names[1], primitives.WithLinger(time.Hour)))
-		waiting := start(func() (*primitives.Hold, error) { return x.l.Acquire(t.Context()) })
-		awaitLocalWaiters(t, x.c, 1)
+		busy := Acquire(t, t.Context(), x.C.Lock(x.Names[1], primitives.WithLinger(time.Hour)))
+		waiting := Start(func() (*primitives.Hold, error) { return x.L.Acquire(t.Context()) })
+		AwaitWaiters(t, x.C, 1)
 		time.Sleep(20 * time.Millisecond)
-		release(t, busy)
-		release(t, awaitHold(t, waiting))
-		requireClean(t, s, x.base)
+		Release(t, busy)
+		Release(t, AwaitHold(t, waiting))
+		RequireClean(t, s, x.Base)
 	})
 }
 
@@ -521,14 +517,22 @@ func TestMultiLockGetsMembersThatLinger(t *testing.T) {
 func TestMultiLockSaysWhichMemberIsBusy(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		x := onJoint(t, s, "multi")
-		busy := acquire(t, t.Context(), x.other(t).Lock(x.names[1]))
+		x := OnJoint(t, s, "multi")
+		busy := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
 		for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
-			err := errOf(x.l.Acquire(t.Context(), primitives.WithWait(wait)))
+			err := ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(wait)))
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			require.ErrorContains(t, err, fmt.Sprintf("lock %q", x.names[1]))
+			require.ErrorContains(t, err, fmt.Sprintf("lock %q", x.Names[1]))
 			require.ErrorContains(t, err, busy.ID())
 		}
-		release(t, busy)
+		Release(t, busy)
 	})
+}
+
+// members returns n plain locks with different names.
+func members(c *primitives.Client, name string, n int) (list []*primitives.Lock) {
+	for i := range n {
+		list = append(list, c.Lock(fmt.Sprintf("%s-%d", name, i)))
+	}
+	return list
 }

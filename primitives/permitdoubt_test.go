@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
 )
@@ -14,30 +15,30 @@ import (
 // was deleted, the caller gets ErrLost all the same.
 func TestReleaseOfPermitsInDoubt(t *testing.T) {
 	t.Parallel()
-	for kind, open := range map[string]func(c *primitives.Client, name string) countable{
-		"semaphore": func(c *primitives.Client, name string) countable { return c.Semaphore(name) },
-		"permits":   func(c *primitives.Client, name string) countable { return c.PermitExpirableSemaphore(name) },
+	for kind, open := range map[string]func(c *primitives.Client, name string) Countable{
+		"semaphore": func(c *primitives.Client, name string) Countable { return c.Semaphore(name) },
+		"permits":   func(c *primitives.Client, name string) Countable { return c.PermitExpirableSemaphore(name) },
 	} {
 		t.Run(kind, func(t *testing.T) {
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				p, name := s.Proxy(t), redistest.Name(t)
-				c := newClient(t, p.Client(t, quick), primitives.WithClientName(""))
+				c := NewClient(t, p.Client(t, Quick), primitives.WithClientName(""))
 				sem, rdb := open(c, name), s.Client(t)
-				require.NoError(t, errOf(sem.Init(t.Context(), 3)))
-				release(t, acquire(t, t.Context(), sem)) // loads the scripts
+				require.NoError(t, ErrOf(sem.Init(t.Context(), 3)))
+				Release(t, Acquire(t, t.Context(), sem)) // loads the scripts
 				keys := len(redistest.Keys(t, s, "*"+name+"*"))
-				hold := acquire(t, t.Context(), sem)
+				hold := Acquire(t, t.Context(), sem)
 				p.Record()
-				p.DropReplies(1, script)
-				release(t, hold)
+				p.DropReplies(1, Script)
+				Release(t, hold)
 				p.Heal()
 				require.Equal(t, "3", rdb.Get(t.Context(), name).Val())
 				require.Len(t, redistest.Keys(t, s, "*"+name+"*"), keys, "nothing is remembered")
-				other := acquire(t, t.Context(), sem)
-				replay(t, rdb, scriptsOf(p))
+				other := Acquire(t, t.Context(), sem)
+				Replay(t, rdb, ScriptsOf(p))
 				require.Equal(t, "2", rdb.Get(t.Context(), name).Val(), "a late copy gives nothing back")
-				require.NoError(t, errOf(sem.Delete(t.Context())))
-				p.DropReplies(1, script)
+				require.NoError(t, ErrOf(sem.Delete(t.Context())))
+				p.DropReplies(1, Script)
 				require.ErrorIs(t, other.Release(t.Context()), primitives.ErrLost)
 				require.Zero(t, rdb.Exists(t.Context(), name).Val())
 			})

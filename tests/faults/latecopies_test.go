@@ -122,7 +122,7 @@ func lateCopies() (list []lateCopy) {
 			},
 			func(x *copyTest) { Release(x, Acquire(x, x.holds[0].Context(), open(x), x.options...)) })
 	}
-	for _, kind := range kinds.Named() {
+	for _, kind := range append(kinds.Named(), kinds.Of("multi")) {
 		add(kind.Name+": acquisition, in doubt",
 			func(x *copyTest) { x.lock = kind.One(x, x.c, x.name) },
 			func(x *copyTest) { x.p.DropReplies(1, Script); x.hold(x.lock) },
