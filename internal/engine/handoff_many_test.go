@@ -8,7 +8,7 @@ import (
 	. "github.com/redlatch/redlatch/internal/enginetest"
 )
 
-// Permits that are released at the same time go to as many waiters: one command each, and no further attempt.
+// Permits that are released at the same time go to as many waiters, by one command each.
 func TestReleasesAtTheSameTimeHandOffToSeveralWaiters(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {
 		r := s.Client(t, "a").Semaphore("x")
@@ -22,7 +22,6 @@ func TestReleasesAtTheSameTimeHandOffToSeveralWaiters(t *testing.T) {
 		for i := range waiters {
 			waiters[i] = StartAcquire(t, t.Context(), r)
 		}
-		attempts := len(s.Sent("acquire", ""))
 		slow := Fault{Delay: 10 * ms}
 		s.Script("handoff", slow, slow, slow) // all are under way together
 		var releases [n]*Call
@@ -34,7 +33,7 @@ func TestReleasesAtTheSameTimeHandOffToSeveralWaiters(t *testing.T) {
 			releases[i].End()
 		}
 		assert.Len(t, s.Sent("handoff", ""), n)
-		assert.Len(t, s.Sent("acquire", ""), attempts, "no waiter tries")
+		assert.Len(t, s.Sent("release", ""), n, "only the waiters' own: the holders' were hand-offs")
 		s.RequireFree(t)
 	})
 }
