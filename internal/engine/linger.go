@@ -166,7 +166,7 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 
 // GiveUpLingering gives resources up that linger, before a command that acquires them together. It waits for the
 // answers.
-func (c *Core) GiveUpLingering(resources []*Resource) {
+func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	var kept []*Hold
 	c.queues.mu.Lock()
 	if len(c.queues.lingering) > 0 {
@@ -178,7 +178,7 @@ func (c *Core) GiveUpLingering(resources []*Resource) {
 	}
 	c.queues.mu.Unlock()
 	for _, h := range kept {
-		h.giveBack(c.rollbackLimit(time.Now()))
+		h.giveBack(ctx, c.rollbackLimit(time.Now()))
 	}
 }
 

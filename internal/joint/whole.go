@@ -59,7 +59,7 @@ func (m *multi) carriesMember(ctx context.Context) bool {
 
 // tryWhole makes one attempt to acquire all members by one command. terms are those of each member.
 func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.Terms) (engine.Result, error) {
-	m.Resource.Core.GiveUpLingering(m.Members)
+	m.Resource.Core.GiveUpLingering(ctx, m.Members)
 	owner := q.Owner
 	owner.TTL = terms.WireTTL()
 	res, err := m.Whole.TryAcquire(ctx, &owner)
