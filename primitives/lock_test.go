@@ -588,7 +588,8 @@ func TestC17UnreachableHoldIsNotRenewed(t *testing.T) {
 	t.Parallel()
 	EachLock(t, func(t *testing.T, x *LockTest) {
 		id := func() string {
-			hold := Acquire(t, t.Context(), x.L, primitives.WithWatchdog(Watched))
+			hold, err := x.L.Acquire(t.Context(), primitives.WithWatchdog(Watched))
+			require.NoError(t, err)
 			RequireLive(t, hold.Context())
 			return hold.ID()
 		}()

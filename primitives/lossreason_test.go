@@ -3,6 +3,7 @@ package primitives_test
 import (
 	"context"
 	"errors"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -76,7 +77,8 @@ func TestC27LossTellsItsReason(t *testing.T) {
 		{
 			name: "adopted", lock: func(c *primitives.Client) *primitives.Lock { return c.FencedLock("orders:42") },
 			lose: func(t *testing.T, x *lossTest) {
-				_, err := NewClient(t, x.S.Client(t)).FencedLock("orders:42").Adopt(t.Context(), x.hold.ID())
+				hold, err := NewClient(t, x.S.Client(t)).FencedLock("orders:42").Adopt(t.Context(), x.hold.ID())
+				t.Cleanup(func() { runtime.KeepAlive(hold) })
 				require.NoError(t, err)
 			},
 			within: 200 * time.Millisecond, reason: primitives.LossForced,

@@ -99,7 +99,8 @@ func multiExtend(t *testing.T, x *JointTest) {
 func multiLeakedLost(t *testing.T, x *JointTest) {
 	c := x.Other(t)
 	func() {
-		hold := Acquire(t, t.Context(), x.On(c))
+		hold, err := x.On(c).Acquire(t.Context())
+		require.NoError(t, err)
 		require.NoError(t, ErrOf(c.Lock(x.Names[0]).ForceRelease(t.Context())))
 		require.ErrorIs(t, hold.Check(t.Context()), primitives.ErrLost)
 	}()

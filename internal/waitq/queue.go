@@ -377,7 +377,7 @@ func (q *Queue) follow(now time.Time, p Plan) {
 // command tries already. Of several holders that release at the same time, each offers to another waiter.
 func (q *Queue) release(e *Event) {
 	w := q.Head()
-	for !e.Over && q.ManyHolders && w != nil && (!w.MayOffer() || w.isTrying()) {
+	for !e.Over && q.ManyHolders && w != nil && !w.MayOffer() {
 		w = w.Next
 	}
 	switch {

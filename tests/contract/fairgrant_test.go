@@ -240,5 +240,6 @@ func TestFairLockGrantBeforeTheAnswerToTheAttempt(t *testing.T) {
 		}
 		Release(t, r.Hold)
 		Release(t, (<-third).Hold)
+		require.ErrorIs(t, lost.Release(t.Context()), primitives.ErrLost)
 	})
 }
