@@ -298,7 +298,7 @@ func jointByID(t *testing.T, x *JointTest) {
 }
 
 func jointLeaked(t *testing.T, x *JointTest) {
-	func() { Acquire(t, t.Context(), x.L) }()
+	require.NoError(t, ErrOf(x.L.Acquire(t.Context())))
 	redistest.WaitFor(t, Soon, func() bool {
 		runtime.GC()
 		return len(x.Events.All(primitives.EventLeaked)) > 0
