@@ -6,6 +6,8 @@ import (
 	"go/token"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -74,7 +76,27 @@ func TestReport(t *testing.T) {
 	var table bytes.Buffer
 	r.markdown(&table)
 	require.Contains(t, table.String(), "| Path: acquire a free lock | ")
+	requireCurrent(t, r)
 }
+
+// requireCurrent checks that the figures in doc/design.md are about those of r.
+func requireCurrent(t *testing.T, r *report) {
+	t.Helper()
+	page, err := os.ReadFile(filepath.Join("..", "..", "doc", "design.md"))
+	require.NoError(t, err)
+	documented := map[string]string{}
+	for _, row := range pathRow.FindAllStringSubmatch(string(page), -1) {
+		documented[row[1]] = row[2]
+	}
+	for _, p := range r.Paths {
+		functions, err := strconv.Atoi(documented[p.Title])
+		require.NoError(t, err, p.Title)
+		require.InDelta(t, len(p.Functions), functions, 3, "%s: run make paths, and put its table into doc/design.md", p.Title)
+	}
+}
+
+// pathRow matches the row of a path in the table of figures.
+var pathRow = regexp.MustCompile(`(?m)^\| Path: (.+?) \| (\d+) functions`)
 
 func TestCountLines(t *testing.T) {
 	code, comments := countLines([]byte(strings.Join([]string{

@@ -383,7 +383,9 @@ func TestWrongTypeSaysWhatTheKeyHolds(t *testing.T) {
 	ofLocks := acquisitions(c, list)
 	delete(ofLocks, "red") // one member of three
 	multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock(list), c.Lock(list + "free")})
-	ofLocks["multi"] = func(ctx context.Context, opts ...primitives.Option) error { return ErrOf(multi.Acquire(ctx, opts...)) }
+	ofLocks["multi"] = func(ctx context.Context, opts ...primitives.Option) error {
+		return ErrOf(multi.Acquire(ctx, opts...))
+	}
 	delete(ofLocks, "polling")
 	for kind, acquire := range ofLocks {
 		requireWrong(t, acquire(t.Context(), primitives.WithWait(0)), "list", kind)
