@@ -84,7 +84,7 @@ func (s *permitState) release(i int, d *permitDefects) answer {
 		return freed
 	case unknown:
 		if !s.side[i].forgotten {
-			if !d.forgetsRollback {
+			if s.side[i].remembers() && !d.forgetsRollback {
 				s.memory[i] = mustNotAgain
 			}
 			return nothing
@@ -93,12 +93,16 @@ func (s *permitState) release(i int, d *permitDefects) answer {
 	}
 	s.left++
 	s.taken[i] = false
-	s.memory[i] = gaveBack
-	if d.forgetsRelease {
-		s.memory[i] = unknown
+	s.memory[i] = unknown
+	if s.side[i].remembers() && !d.forgetsRelease {
+		s.memory[i] = gaveBack
 	}
 	return freed
 }
+
+// remembers reports whether Redis is to remember a release or a rollback: a copy of the acquisition may come, or a
+// copy of the release would return what Redis does not remember. Else a copy of the release finds nothing to return.
+func (a *permitSide) remembers() bool { return a.doubt || a.forgotten }
 
 func permitModel(limit int8, d permitDefects) model[permitState] {
 	start := permitState{left: limit}

@@ -62,13 +62,13 @@ func TestPermitScriptsDoWhatTheModelSays(t *testing.T) {
 					}
 					return refused
 				})
-			for _, forgotten := range []bool{false, true} {
-				s.side[id].forgotten = forgotten
-				check(s, fmt.Sprintf("release, also what is not remembered: %v", forgotten),
+			for _, side := range []permitSide{{}, {doubt: true}, {forgotten: true}} {
+				s.side[id] = side
+				check(s, "release",
 					func(s *permitState) answer { return s.release(id, &permitDefects{}) },
 					func() answer {
-						onlyIfAcquired := map[bool]int{false: 1, true: 0}[forgotten]
-						if do(release, "publish", memoryMS, 1, onlyIfAcquired, epoch) == int64(0) {
+						reply := do(release, "publish", memoryMS, 1, flag(!side.forgotten), epoch, flag(side.remembers()))
+						if reply.(int64) <= 0 {
 							return nothing
 						}
 						return freed
@@ -76,4 +76,12 @@ func TestPermitScriptsDoWhatTheModelSays(t *testing.T) {
 			}
 		}
 	}
+}
+
+// flag is a condition as an argument.
+func flag(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
 }
