@@ -33,7 +33,9 @@ func All() map[string]Contender {
 	for _, c := range []Contender{
 		{
 			Name: Floor, Family: FamilyFloor,
-			Prepare: loadScripts(acquireScript, releaseScript, shardedReleaseScript), Open: openPlain,
+			Prepare: loadScripts(acquireScript, releaseScript, shardedReleaseScript,
+				acquireAllScript, releaseAllScript),
+			Open: openPlain,
 		},
 		{
 			Name: FloorPipelined, Family: FamilyFloor,

@@ -69,6 +69,34 @@ end
 redis.call('hset', KEYS[1], ARGV[2], 1)
 redis.call('pexpire', KEYS[1], ARGV[1])
 return 1`
+
+	// KEYS[1..]  lock hashes
+	// ARGV[1]    lease, ms
+	// ARGV[2]    owner id
+	// returns    nil if all were acquired, else 0
+	acquireAllScript = `
+if redis.call('exists', unpack(KEYS)) > 0 then
+  return 0
+end
+for _, key in ipairs(KEYS) do
+  redis.call('hincrby', key, ARGV[2], 1)
+  redis.call('pexpire', key, ARGV[1])
+end
+return nil`
+
+	// KEYS[1..]  lock hashes and their wake-up channels, in turn
+	// ARGV[1]    owner id
+	// ARGV[2]    message
+	// returns    1 if released, 0 if the owner does not hold all of them
+	releaseAllScript = `
+for i = 1, #KEYS, 2 do
+  if redis.call('hexists', KEYS[i], ARGV[1]) == 0 then
+    return 0
+  end
+  redis.call('del', KEYS[i])
+  redis.call('publish', KEYS[i + 1], ARGV[2])
+end
+return 1`
 )
 
 // script is the text of a Lua script. Prepare loads it, so that floors send nothing but EVALSHA.
@@ -120,6 +148,20 @@ func newEvalLock(rdb redis.Scripter, name, owner string) *evalLock {
 			[]any{owner, releasedMessage},
 		},
 	}
+}
+
+// threeOf returns the names of the three locks that are acquired at once.
+func threeOf(name string) []string { return []string{name + ":1", name + ":2", name + ":3"} }
+
+// newEvalLockOfThree returns a lock of three names, acquired and released by one EVALSHA each.
+func newEvalLockOfThree(rdb redis.Scripter, name, owner string) *evalLock {
+	l := newEvalLock(rdb, name, owner)
+	l.acquire.sha, l.release.sha = script(acquireAllScript).sha(), script(releaseAllScript).sha()
+	l.acquire.keys, l.release.keys = threeOf(name), nil
+	for _, key := range l.acquire.keys {
+		l.release.keys = append(l.release.keys, key, channelOf(key))
+	}
+	return l
 }
 
 func channelOf(name string) string { return "redisson_lock__channel:{" + name + "}" }
@@ -178,13 +220,19 @@ func (c *floorClient) newLock(rdb redis.Scripter, name string) *evalLock {
 func (c *floorClient) Close() error { return c.rdb.Close() }
 
 // plainFloor sends two EVALSHA per section.
-type plainFloor struct{ *floorClient }
+type plainFloor struct {
+	*floorClient
+	three bool // three locks at once
+}
 
 func openPlain(_ context.Context, c ClientConfig) (Client, error) {
-	return plainFloor{newFloorClient(c)}, nil
+	return plainFloor{newFloorClient(c), c.Workload.Primitive == Three}, nil
 }
 
 func (c plainFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
+	if c.three {
+		return newEvalLockOfThree(c.rdb, name, c.newOwner()), nil
+	}
 	return c.newLock(c.rdb, name), nil
 }
 

@@ -30,29 +30,34 @@ const (
 type bsmClient struct {
 	rdb    redis.UniversalClient
 	client *redislock.Client
+	three  bool // three locks at once
 }
 
 func openBSM(_ context.Context, c ClientConfig) (Client, error) {
 	rdb := c.Dial()
-	return &bsmClient{rdb, redislock.New(rdb)}, nil
+	return &bsmClient{rdb, redislock.New(rdb), c.Workload.Primitive == Three}, nil
 }
 
 func (c *bsmClient) Locker(_ context.Context, name string, _ bool) (Locker, error) {
-	return &bsmLocker{c.client, name, &redislock.Options{RetryStrategy: redislock.LinearBackoff(pollInterval)}}, nil
+	names := []string{name}
+	if c.three {
+		names = threeOf(name)
+	}
+	return &bsmLocker{c.client, names, &redislock.Options{RetryStrategy: redislock.LinearBackoff(pollInterval)}}, nil
 }
 
 func (c *bsmClient) Close() error { return c.rdb.Close() }
 
 type bsmLocker struct {
 	client  *redislock.Client
-	name    string
+	names   []string
 	options *redislock.Options
 }
 
 // Acquire calls Obtain until it succeeds: a single call gives up after the TTL.
 func (l *bsmLocker) Acquire(ctx context.Context) (Hold, error) {
 	for {
-		lock, err := l.client.Obtain(ctx, l.name, lease, l.options)
+		lock, err := l.client.ObtainMulti(ctx, l.names, lease, l.options)
 		if err == nil {
 			return lock, nil
 		}

@@ -16,6 +16,9 @@ const redlatchModule = "github.com/redlatch/redlatch"
 // cohortLimit is how long a client's workers pass a Cohort lock on without a command.
 const cohortLimit = 5 * time.Millisecond
 
+// lingerLimit is how long a client keeps a Linger lock after a release.
+const lingerLimit = 5 * time.Millisecond
+
 // closeTimeout bounds Client.Close, which releases the remaining holds.
 const closeTimeout = 5 * time.Second
 
@@ -83,6 +86,14 @@ func (c *redlatchClient) newHandles(name string) (handle, reader redlatchLocker)
 		handle.redlatchAcquirer = c.client.FairLock(name)
 	case Cohort:
 		handle.redlatchAcquirer = c.client.Lock(name, primitives.WithCohort(cohortLimit))
+	case Linger:
+		handle.redlatchAcquirer = c.client.Lock(name, primitives.WithLinger(lingerLimit))
+	case Three:
+		var members []*primitives.Lock
+		for _, member := range threeOf(name) {
+			members = append(members, c.client.Lock(member))
+		}
+		handle.redlatchAcquirer = primitives.NewMultiLock(members)
 	case RW:
 		rw := c.client.RWLock(name)
 		handle.redlatchAcquirer, reader.redlatchAcquirer = rw.Writer(), rw.Reader()

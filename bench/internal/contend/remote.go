@@ -41,6 +41,8 @@ const (
 	Semaphore Primitive = "semaphore" // getSemaphore
 	Permits   Primitive = "permits"   // getPermitExpirableSemaphore
 	Cohort    Primitive = "cohort"    // none: a lock with WithCohort
+	Linger    Primitive = "linger"    // none: a lock with WithLinger
+	Three     Primitive = "three"     // getMultiLock: three locks at once
 )
 
 // Workload describes what the workers do. It is sent to other processes as JSON, with durations in

@@ -38,6 +38,7 @@ type Spec struct {
 const (
 	fair      = "redlatch fair"
 	cohort    = "redlatch cohort"     // WithCohort(5ms)
+	linger    = "redlatch linger"     // WithLinger(5ms)
 	newHandle = "redlatch new handle" // for each acquisition
 	semaphore = "redlatch semaphore"
 	permits   = "redlatch permits"
@@ -57,7 +58,44 @@ const sectionDuration = 500 * time.Millisecond
 // Specs returns the workloads. If long is set, W6 has its full size.
 func Specs(long bool) []Spec {
 	local := localSpecs(long)
-	return append(local, remoteSpecs(local)...)
+	return slices.Concat(local, remoteSpecs(local), repeatedSpecs())
+}
+
+// repeatedSpecs returns workloads of one goroutine that acquires and releases again and again, beside W1.
+func repeatedSpecs() []Spec {
+	workload := contend.Workload{
+		Kind: contend.Section, Primitive: contend.Linger, Keys: 1, Clients: 1, Goroutines: 1,
+		Duration: sectionDuration,
+	}
+	metrics := []string{
+		report.Ops, report.WaitP50, report.WaitP99, report.CommandsPerOp, report.AllocsPerOp, report.CPUPerOp,
+		report.ServerPerOp,
+	}
+	three := workload
+	three.Primitive = contend.Three
+	return []Spec{
+		{
+			ID:       "W15",
+			Title:    "W1 with a lock that lingers at its client for 5 ms; the floor is two EVALSHA",
+			Workload: workload, Metrics: metrics, Forks: true,
+			Rows: []Row{
+				{Contender: contend.Floor, Primitive: contend.Lock},
+				{Name: linger, Contender: contend.Redlatch},
+				{Contender: contend.BSM, Primitive: contend.Lock},
+			},
+		},
+		{
+			ID:       "W16",
+			Title:    "one goroutine acquires and releases three free locks at once; the floor is two EVALSHA",
+			Workload: three, Metrics: metrics, Forks: true,
+			Rows: []Row{
+				{Contender: contend.Floor},
+				{Contender: contend.Redlatch},
+				{Name: newHandle, Contender: contend.Redlatch, NewHandle: true},
+				{Contender: contend.BSM},
+			},
+		},
+	}
 }
 
 // localSpecs returns the workloads on a single server on this machine.
