@@ -40,6 +40,7 @@ var layers = [][]string{
 	5: {
 		"joint.go", "multilock.go", "redlock.go", "striped.go",
 		"joint/doc.go", "joint/fanout.go", "joint/lock.go", "joint/ownership.go", "joint/retake.go", "joint/multi.go",
+		"joint/whole.go",
 		"joint/red.go",
 	},
 	6: {"locker.go", "locks.go", "inspect.go"},

@@ -91,7 +91,8 @@ func requireCurrent(t *testing.T, r *report) {
 	for _, p := range r.Paths {
 		functions, err := strconv.Atoi(documented[p.Title])
 		require.NoError(t, err, p.Title)
-		require.InDelta(t, len(p.Functions), functions, 3, "%s: run make paths, and put its table into doc/design.md", p.Title)
+		require.InDelta(t, len(p.Functions), functions, 3,
+			"%s: run make paths, and put its table into doc/design.md", p.Title)
 	}
 }
 
