@@ -20,8 +20,8 @@
 -- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- ARGV[6]  successor_ids (text, optional): missing: no successor
 -- ARGV[7]  successor_ttl_ms (ms, optional)
--- returns  released: 0 when not all were held, -1 when the semaphore is gone; {free permits} when the successor has its permits
---          now; else 1 and how many received the release message
+-- returns  released: 0 when not all were held, -1 when the semaphore is gone; {free permits} when
+--          the successor has its permits now; else 1 and how many received the release message
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local successor_memory = KEYS[5]
 local publish, memory_ttl_ms, ids, all_or_none = ARGV[1], ARGV[2], ARGV[3], ARGV[4] ~= '0'
