@@ -46,21 +46,21 @@ type Client struct {
 	sharded  *bool
 	timeout  time.Duration // how long a call waits for Redis's answer
 
-	core         *engine.Core
-	run          *scripts.Runner
-	calls        scripts.Sender // of scripts that no replica needs to confirm
-	confirmed    scripts.Sender // of scripts that replicas confirm, if the client asks for that
-	once         scripts.Sender // of scripts that the caller repeats
-	hub          *pubsub.Hub
-	remembered   scripts.Millis // how long scripts remember a request
-	answered     scripts.Millis // how long they keep an answer for repetitions of a call
-	ttl          scripts.Millis // the TTL of the defaults
-	acquisitions atomic.Uint64  // number of the latest acquisition
-	slotted      atomic.Bool    // rdb is no cluster client, but Redis has refused keys of two slots
-	queues       fairQueues     // of waiters for fair locks
-	multiEars    multiEars
-	presence     presence
-	publishing   publishing
+	core           *engine.Core
+	run            *scripts.Runner
+	calls          scripts.Sender // of scripts that no replica needs to confirm
+	confirmed      scripts.Sender // of scripts that replicas confirm, if the client asks for that
+	once           scripts.Sender // of scripts that the caller repeats
+	hub            *pubsub.Hub
+	remembered     scripts.Millis // how long scripts remember a request
+	answered       scripts.Millis // how long they keep an answer for repetitions of a call
+	ttl            scripts.Millis // the TTL of the defaults
+	acquisitions   atomic.Uint64  // number of the latest acquisition
+	slotted        atomic.Bool    // rdb is no cluster client, but Redis has refused keys of two slots
+	queues         fairQueues     // of waiters for fair locks
+	multiListeners multiListeners
+	presence       presence
+	publishing     publishing
 
 	closer  sync.Once
 	closing context.Context         // of Close: ends with the context of any of its callers

@@ -39,18 +39,18 @@ import (
 func NewMultiLock(locks []*Lock, opts ...Option) *Lock {
 	l, whole := newJoint("multi", locks, opts)
 	if whole != nil {
-		if t := newTogether(l.res.Name, l.joint.members); t != nil {
-			whole.Whole = t
+		if w := newWholeDriver(l.res.Name, l.joint.members); w != nil {
+			whole.Whole = w
 		}
 		joint.NewMulti(whole)
 	}
 	return l
 }
 
-// maxTogether is the most members that one command acquires: Redis does nothing else meanwhile.
-const maxTogether = 100
+// maxWhole is how many members one command acquires at most: Redis does nothing else meanwhile.
+const maxWhole = 100
 
-// together acquires and releases the members of a multi lock by one command each. It implements [joint.Whole],
+// wholeDriver acquires and releases the members of a multi lock by one command each. It implements [joint.Whole],
 // and belongs to the handle.
 //
 //	lock/acquire_all  acquires all members, or names the first one that is taken
@@ -59,20 +59,20 @@ const maxTogether = 100
 // Each key has the content that it would have if the member were acquired alone. The commands are also as safe to
 // repeat: see mutex.go. For the acquisition each member has a memory key, so that the release or the rollback
 // of any member stops a late copy.
-type together struct {
+type wholeDriver struct {
 	c       *Client
 	name    string // of the multi lock
 	members []*mutexDriver
 }
 
-// newTogether returns nil if the members need a command each, whatever the terms of an acquisition.
-func newTogether(name string, members []*Lock) *together {
+// newWholeDriver returns nil if the members need a command each, whatever the terms of an acquisition.
+func newWholeDriver(name string, members []*Lock) *wholeDriver {
 	first := members[0]
-	t := &together{c: first.c, name: name}
-	if len(members) > maxTogether {
+	w := &wholeDriver{c: first.c, name: name}
+	if len(members) > maxWhole {
 		return nil
 	}
-	t.members = make([]*mutexDriver, len(members))
+	w.members = make([]*mutexDriver, len(members))
 	for i, m := range members {
 		plain, ok := m.driver.(*mutexDriver)
 		// Requests wait in the local queue of the multi lock's name, and names with commas may be ambiguous.
@@ -80,9 +80,9 @@ func newTogether(name string, members []*Lock) *together {
 			!sameLease(&m.settings.Terms, &first.settings.Terms) {
 			return nil
 		}
-		t.members[i] = plain
+		w.members[i] = plain
 	}
-	return t
+	return w
 }
 
 // sameLease reports whether two members are acquired, kept and waited for in the same way.
@@ -92,19 +92,19 @@ func sameLease(a, b *engine.Terms) bool {
 }
 
 // Fits implements [joint.Whole].
-func (t *together) Fits(terms, member *engine.Terms) bool {
+func (w *wholeDriver) Fits(terms, member *engine.Terms) bool {
 	if terms.PollMin > 0 || member.PollMin > 0 {
 		return false
 	}
 	if member.Wait >= 0 && (terms.Wait < 0 || terms.Wait > member.Wait) {
 		return false // the members have a limit of their own
 	}
-	return !t.c.enforcesSlots() || t.isInOneSlot()
+	return !w.c.enforcesSlots() || w.isInOneSlot()
 }
 
-func (t *together) isInOneSlot() bool {
-	slot := redisutil.Slot(t.members[0].h.raw)
-	for _, d := range t.members[1:] {
+func (w *wholeDriver) isInOneSlot() bool {
+	slot := redisutil.Slot(w.members[0].h.raw)
+	for _, d := range w.members[1:] {
 		if redisutil.Slot(d.h.raw) != slot {
 			return false
 		}
@@ -113,27 +113,27 @@ func (t *together) isInOneSlot() bool {
 }
 
 // TryAcquire implements [joint.Whole] by lock/acquire_all.
-func (t *together) TryAcquire(ctx context.Context, o *engine.Owner) (engine.Result, error) {
-	keys := make([]scripts.LockAcquireAllMember, len(t.members))
-	for i, d := range t.members {
+func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.Result, error) {
+	keys := make([]scripts.LockAcquireAllMember, len(w.members))
+	for i, d := range w.members {
 		keys[i] = scripts.LockAcquireAllMember{LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o)}
 	}
-	ear := t.c.multiEars.of(t.name)
-	ear.trying()
+	listener := w.c.multiListeners.of(w.name)
+	listener.trying()
 	reply, err := scripts.LockAcquireAll{
-		Owner: o.ID, TTL: t.members[0].h.ttlArg(o.TTL), Publish: t.c.publish(), Members: keys,
-	}.Do(ctx, t.c.confirmed)
+		Owner: o.ID, TTL: w.members[0].h.ttlArg(o.TTL), Publish: w.c.publish(), Members: keys,
+	}.Do(ctx, w.c.confirmed)
 	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
-		t.c.slotted.Store(true)
+		w.c.slotted.Store(true)
 	}
 	res, err := lockResult(reply.Acquired, err)
 	busy := unknownMember
-	if err == nil && !res.Granted && reply.Busy >= 0 && int(reply.Busy) < len(t.members) {
+	if err == nil && !res.Granted && reply.Busy >= 0 && int(reply.Busy) < len(w.members) {
 		busy = int(reply.Busy)
-		res.Busy = &t.members[busy].h.res
+		res.Busy = &w.members[busy].h.res
 		res.Met = (*busyMember)(res.Busy)
 	}
-	ear.tried(res.Granted, busy)
+	listener.tried(res.Granted, busy)
 	return res, err
 }
 
@@ -143,28 +143,28 @@ type busyMember engine.Resource
 func (m *busyMember) Error() string { return fmt.Sprintf("%s %q", m.Kind, m.Name) }
 
 // Release implements [joint.Whole] by lock/release_all. A copy finds the id gone, and changes nothing.
-func (t *together) Release(ctx context.Context, o *engine.Owner) (held []bool, inDoubt bool, err error) {
-	keys := make([]scripts.LockReleaseAllMember, len(t.members))
-	for i, d := range t.members {
+func (w *wholeDriver) Release(ctx context.Context, o *engine.Owner) (held []bool, inDoubt bool, err error) {
+	keys := make([]scripts.LockReleaseAllMember, len(w.members))
+	for i, d := range w.members {
 		keys[i] = scripts.LockReleaseAllMember{
 			LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line,
 		}
 	}
-	reply, err := scripts.LockReleaseAll{Owner: o.ID, Publish: t.c.publish(), Members: keys}.Do(ctx, t.c.calls)
+	reply, err := scripts.LockReleaseAll{Owner: o.ID, Publish: w.c.publish(), Members: keys}.Do(ctx, w.c.calls)
 	if err == nil && len(reply.Held) != len(keys) {
 		err = scripts.Unreadable(reply.Value)
 	}
 	return reply.Held, reply.Doubt, err
 }
 
-// Subscribe implements [joint.Whole]: it listens to all members. See [multiEar].
-func (t *together) Subscribe(wake func(missed bool)) []engine.Subscription {
-	ear := t.c.multiEars.open(t.name, len(t.members), wake)
-	subs := make([]engine.Subscription, len(t.members))
-	for i, d := range t.members {
-		subs[i] = d.Subscribe(nil, func(missed bool) { ear.hear(i, missed) })[0]
+// Subscribe implements [joint.Whole]: it listens to all members. See [multiListener].
+func (w *wholeDriver) Subscribe(wake func(missed bool)) []engine.Subscription {
+	listener := w.c.multiListeners.open(w.name, len(w.members), wake)
+	subs := make([]engine.Subscription, len(w.members))
+	for i, d := range w.members {
+		subs[i] = d.Subscribe(nil, func(missed bool) { listener.message(i, missed) })[0]
 	}
-	subs[0] = &multiSubscription{subs[0], func() { t.c.multiEars.close(t.name, ear) }}
+	subs[0] = &multiSubscription{subs[0], func() { w.c.multiListeners.close(w.name, listener) }}
 	return subs
 }
 
@@ -180,45 +180,45 @@ func (s *multiSubscription) Close() {
 	s.closed()
 }
 
-// multiEars are those of a client's multi locks, by name, for which requests wait.
-type multiEars struct {
+// multiListeners has a listener for each multi lock of a client for which requests wait.
+type multiListeners struct {
 	mu     sync.Mutex // guards byName; innermost
-	byName map[string]*multiEar
+	byName map[string]*multiListener
 }
 
 // of returns nil if no request waits.
-func (e *multiEars) of(name string) *multiEar {
+func (e *multiListeners) of(name string) *multiListener {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.byName[name]
 }
 
-func (e *multiEars) open(name string, members int, wake func(missed bool)) *multiEar {
-	ear := &multiEar{wake: wake, heard: make([]bool, members), busy: unknownMember}
+func (e *multiListeners) open(name string, members int, wake func(missed bool)) *multiListener {
+	listener := &multiListener{wake: wake, heard: make([]bool, members), busy: unknownMember}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.byName == nil {
-		e.byName = map[string]*multiEar{}
+		e.byName = map[string]*multiListener{}
 	}
-	e.byName[name] = ear
-	return ear
+	e.byName[name] = listener
+	return listener
 }
 
-func (e *multiEars) close(name string, ear *multiEar) {
+func (e *multiListeners) close(name string, listener *multiListener) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.byName[name] == ear { // else requests wait again
+	if e.byName[name] == listener { // else requests wait again
 		delete(e.byName, name)
 	}
 }
 
-// multiEar hears the releases of the members of a multi lock for which requests wait. An attempt that was
-// refused because of one member cannot succeed before that member is released. So the releases of the others wake
-// nobody: a busy member that does not matter now costs no attempts.
+// multiListener receives the messages of all members of a multi lock for which requests wait. An attempt that
+// one member has refused cannot succeed before that member is released, so only messages of that member wake
+// the waiters.
 //
 // A message may overtake the reply to the attempt that was refused before it. So messages during attempts are
-// noted. All methods but hear accept nil: no request waits.
-type multiEar struct {
+// noted. A nil listener stands for a multi lock for which no request waits: trying and tried accept it.
+type multiListener struct {
 	wake func(missed bool) // takes the mutex of the wait queues
 
 	mu    sync.Mutex // guards the rest; innermost
@@ -230,8 +230,8 @@ type multiEar struct {
 // unknownMember: the release of any member is a reason to try.
 const unknownMember = -1
 
-// hear receives a message of the release of a member.
-func (e *multiEar) hear(member int, missed bool) {
+// message receives a message of the release of a member.
+func (e *multiListener) message(member int, missed bool) {
 	e.mu.Lock()
 	e.heard[member] = true
 	matters := e.busy == member || e.busy == unknownMember
@@ -242,7 +242,7 @@ func (e *multiEar) hear(member int, missed bool) {
 }
 
 // trying is called before each attempt.
-func (e *multiEar) trying() {
+func (e *multiListener) trying() {
 	if e == nil {
 		return
 	}
@@ -255,7 +255,7 @@ func (e *multiEar) trying() {
 }
 
 // tried is called after each attempt, with the member that has refused it; unknownMember if there is none.
-func (e *multiEar) tried(granted bool, busy int) {
+func (e *multiListener) tried(granted bool, busy int) {
 	if e == nil {
 		return
 	}
