@@ -149,12 +149,8 @@ func ReleaseTogether(
 			return false, false, nil
 		}
 	}
-	bounded := context.WithoutCancel(ctx)
-	if c := holds[0].r.Core; c.CommandTimeout > releaseTimeout {
-		var stop context.CancelFunc
-		bounded, stop = context.WithTimeout(bounded, releaseTimeout)
-		defer stop()
-	}
+	bounded, stop := holds[0].r.Core.releaseContext(ctx, true)
+	defer stop()
 	for _, h := range holds {
 		// If it has ended a moment ago, what ended it may be about to send a release. That finds it freed.
 		if taken := h.take(); taken == nil || errors.Is(taken, ErrLost) {

@@ -323,18 +323,13 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error)
 	}
 	o.Forget(h) // before the command: nothing renews what is being released
 	o.addCount(-1)
-	bounded := context.WithoutCancel(ctx)
-	// Usually the wire is free and commands end in time: then no timer is needed.
 	locked := o.wire.TryLock()
-	if !locked || o.r.Core.CommandTimeout > releaseTimeout {
-		var stop context.CancelFunc
-		bounded, stop = context.WithTimeout(bounded, releaseTimeout)
-		defer stop()
-		if !locked && !o.wire.LockContext(bounded) {
-			// A command of another hold is stuck on its connection. Our count goes out after it.
-			o.writeCountLater(ctx, 0)
-			return false, o.r.Core.Unanswered(errSiblingStuck)
-		}
+	bounded, stop := o.r.Core.releaseContext(ctx, locked)
+	defer stop()
+	if !locked && !o.wire.LockContext(bounded) {
+		// A command of another hold is stuck on its connection. Our count goes out after it.
+		o.writeCountLater(ctx, 0)
+		return false, o.r.Core.Unanswered(errSiblingStuck)
 	}
 	// The count is read with wire held: siblings may have been released meanwhile.
 	left := o.addCount(0)
@@ -360,6 +355,16 @@ func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error)
 		o.lose(ctx)
 	}
 	return lost, err
+}
+
+// releaseContext returns the context of a release, which ends within releaseTimeout and not with ctx. Usually the
+// wire is locked already, and commands end in time: then no timer is needed.
+func (c *Core) releaseContext(ctx context.Context, locked bool) (context.Context, context.CancelFunc) {
+	ctx = context.WithoutCancel(ctx)
+	if locked && c.CommandTimeout <= releaseTimeout {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, releaseTimeout)
 }
 
 // writeCountLater sends the count in the background until the server has answered. Each repetition
