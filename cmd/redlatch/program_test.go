@@ -4,7 +4,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -19,6 +18,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/redlatch/redlatch/internal/fixture"
 )
 
 // Real processes: the test binary runs as redlatch, and as the command that redlatch runs.
@@ -52,7 +53,7 @@ type program struct {
 	cmd    *exec.Cmd
 	lines  chan string // of standard output
 	done   chan int    // the exit code
-	errs   *lockedBuffer
+	errs   *fixture.LogBuffer
 	waited sync.Once
 	code   int
 }
@@ -64,7 +65,7 @@ func start(t testing.TB, url string, args ...string) *program {
 		"GORACE=atexit_sleep_ms=0") // the race detector delays exits by a second
 	stdout, err := cmd.StdoutPipe()
 	require.NoError(t, err)
-	p := &program{t: t, cmd: cmd, lines: make(chan string, 100_000), done: make(chan int, 1), errs: &lockedBuffer{}}
+	p := &program{t: t, cmd: cmd, lines: make(chan string, 100_000), done: make(chan int, 1), errs: &fixture.LogBuffer{}}
 	cmd.Stderr = p.errs
 	require.NoError(t, cmd.Start())
 	go func() {
@@ -118,23 +119,6 @@ func (p *program) rest() (lines []string) {
 		lines = append(lines, line)
 	}
 	return lines
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // childMain is the command that redlatch runs in tests.

@@ -114,7 +114,7 @@ func (r *request) acquire(ctx context.Context, s *session, signals chan os.Signa
 	return got.hold, nil
 }
 
-// removeRest removes from Redis what is left of a hold that has ended, such as the permits that are still taken.
+// removeRest deletes from Redis whatever a hold that has ended left there, such as permits that are still taken.
 func (r *request) removeRest(ctx context.Context, s *session, hold *primitives.Hold) {
 	if holder, ok := s.acquirer(r.kind, r.name).(releaser); ok {
 		for id := range strings.SplitSeq(hold.ID(), ",") {

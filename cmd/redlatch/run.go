@@ -275,8 +275,8 @@ func (j *job) environment(hold *primitives.Hold) []string {
 	return env
 }
 
-// release releases the hold. If the hold was lost, it returns the reason, and removes what is left of the hold in
-// Redis: the child is gone, so others need not wait for the lease to expire. A minimum hold stays.
+// release releases the hold. If the hold was lost, it returns the reason, and deletes whatever the hold left in
+// Redis: the child is gone, so nobody needs to wait for the lease to expire. A minimum hold stays.
 func (j *job) release(s *session, hold *primitives.Hold, began time.Time) (lost error) {
 	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
 	defer cancel()
