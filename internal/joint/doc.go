@@ -19,7 +19,7 @@
 //	whole.go      all members by one command, where a server can do that
 //	multi.go      all members, one after another
 //	red.go        a majority, all at the same time
-//	ownership.go  what is held: when it counts as lost; Release, Check and Extend
+//	ownership.go  the ownership of a joint hold: when it is lost; Release, Check and Extend
 //	retake.go     a red lock's member that has forgotten the lock is acquired again
 //	fanout.go     one question to several members
 //

@@ -27,7 +27,7 @@ type knownDefect struct {
 	faults     []string
 	pace       pace  // default: paceMixed
 	rates      rates // default: usualRates
-	// checks are those for which the defect alone is a reason to fail. Which of them fails first depends on what the
+	// checks lists the checks that this defect alone can make fail. Which of them fails first depends on what the
 	// other sessions do next.
 	checks []string
 	defect

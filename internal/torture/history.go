@@ -49,7 +49,7 @@ type op struct {
 	waited  int64   // when it was known to wait; 0: it did not wait
 	ended   *record // when the hold's context ended without a release
 	until   int64   // the latest known end of the hold's validity
-	claims  []claim // all recorded ones, except those of Extend
+	claims  []claim // all that were recorded, except claims made by Extend
 	release *op     // of an acquisition
 	root    *op     // of a nested acquisition: the outermost one; else itself
 	died    int64   // when its process was killed or stopped for good; never if it was not

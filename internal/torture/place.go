@@ -108,7 +108,7 @@ func (r *round) await(moment, name string, among []*slot) {
 	}
 }
 
-// stays tells those who watch when a process begins a hold that lasts.
+// stays tells watchers about moments of long holds: see momentStay and momentOld.
 type stays struct {
 	mu       sync.Mutex
 	last     int
