@@ -40,8 +40,8 @@ type streak struct {
 }
 
 // releaseOrHandOff frees the lock, or hands it off to the first local waiter, unless the minimum hold is not
-// over. It blocks for the reply. The caller is the last release of o, and holds o.wire. It takes waitQueues.mu before and after the
-// command, but not around it.
+// over. It blocks for the reply. The caller is the last release of o, and holds o.wire. It takes waitQueues.mu
+// before and after the command, but not around it.
 func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error) {
 	r := o.r
 	next := Next{Rest: o.rest()}
