@@ -48,6 +48,7 @@ func TestRWLockNestedReadTakesItsLeaseWithIt(t *testing.T) {
 		})
 	}
 	t.Run("a detached hold keeps its lease", func(t *testing.T) { InBubble(t, testNestedReadDetached) })
+	t.Run("a hold after one that expired", func(t *testing.T) { InBubble(t, testNestedReadAfterAnExpiredOne) })
 	t.Run("other readers keep their leases", func(t *testing.T) { InBubble(t, testNestedReadBesideOthers) })
 }
 
@@ -94,6 +95,20 @@ func testNestedReadDetached(t *testing.T, x *RWTest) {
 	middle.Detach()
 	Release(t, inner)
 	require.GreaterOrEqual(t, x.Rdb.PTTL(t.Context(), x.Name).Val(), 40*time.Second)
+}
+
+// The count of a hold that expired stays in Redis. The next hold with that count needs a key with its own lease.
+func testNestedReadAfterAnExpiredOne(t *testing.T, x *RWTest) {
+	outer := Acquire(t, t.Context(), x.Rw.Reader(), primitives.WithLease(40*time.Second))
+	expired := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(10*time.Second))
+	time.Sleep(14 * time.Second)
+	require.ErrorIs(t, expired.Release(t.Context()), primitives.ErrLost)
+	synctest.Wait()
+	next := Acquire(t, outer.Context(), x.Rw.Reader(), primitives.WithLease(40*time.Second))
+	require.Equal(t, 40*time.Second, x.Rdb.PTTL(t.Context(), x.TimeoutKey(outer.ID(), 2)).Val())
+	time.Sleep(30 * time.Second)
+	require.NoError(t, next.Check(t.Context()), "it outlives the outer hold")
+	require.ErrorIs(t, ErrOf(x.Other(t).Writer().TryAcquire(t.Context())), primitives.ErrNotAcquired)
 }
 
 func testNestedReadBesideOthers(t *testing.T, x *RWTest) {

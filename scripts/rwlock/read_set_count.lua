@@ -33,11 +33,14 @@ if count == shared and not (wanted_private == '1' and ttl_ms ~= '0') then
 end
 local wanted = tonumber(wanted_private) + shared
 if ttl_ms ~= '0' then
+  -- The count of a hold whose lease has ended may still be there, without its key.
+  local key = hold_key(prefix, owner, wanted)
+  if redis.call('pttl', key) < tonumber(ttl_ms) then
+    redis.call('set', key, '1', 'px', ttl_ms)
+  end
   if wanted > count then
-    redis.call('set', hold_key(prefix, owner, wanted), '1', 'px', ttl_ms)
     redis.call('hset', lock_hash, owner, wanted)
   end
-  extend(hold_key(prefix, owner, wanted), ttl_ms)
   extend(lock_hash, ttl_ms)
 else
   redis.call('del', latest_change) -- a full Redis allows what follows
