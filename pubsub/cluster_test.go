@@ -109,6 +109,7 @@ func TestShardedCachesAnswersButNotErrors(t *testing.T) {
 }
 
 func TestSlotOfMatchesTheServer(t *testing.T) {
+	t.Parallel()
 	rdb := redistest.Cluster(t).ClusterClient(t)
 	for _, name := range []string{
 		"", "a", "redisson_lock__channel:{a}", "{a}b", "{}x", "a{b", "a}b", "redisson_lock__channel:{a}b}",

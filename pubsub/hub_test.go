@@ -63,6 +63,7 @@ func TestListenersShareOneConnection(t *testing.T) {
 // times. Once the last listener is confirmed, it must get every message, regardless of earlier
 // answers.
 func TestSubscribeRightAfterCloseGetsMessages(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
 		h := open(t, rdb, Config{})
@@ -87,6 +88,7 @@ func TestSubscribeRightAfterCloseGetsMessages(t *testing.T) {
 // A confirmation belongs to the SUBSCRIBE that it answers. The answer to an earlier SUBSCRIBE must
 // not confirm a later listener.
 func TestEarlierConfirmationDoesNotConfirmALaterListener(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	proxy := s.Proxy(t)
 	h := open(t, proxy.Client(t), Config{})
@@ -168,6 +170,7 @@ func churn(t *testing.T, h *Hub) {
 
 // A listener may be called until Close returns, and never after.
 func TestNoSignalAfterSubscriptionClose(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	rdb := s.Client(t)
 	h := open(t, rdb, Config{})
@@ -209,6 +212,7 @@ func TestNoSignalAfterSubscriptionClose(t *testing.T) {
 // A listener may subscribe. The new subscription gets the messages published after its
 // confirmation.
 func TestListenerMaySubscribe(t *testing.T) {
+	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		rdb := s.Client(t)
 		h := open(t, rdb, Config{})
@@ -273,6 +277,7 @@ func TestHubCloseEndsAllSubscriptions(t *testing.T) {
 
 // 10,000 channels take one connection and a few commands. So does the replacement of a broken link.
 func TestTenThousandChannelsTakeFewCommands(t *testing.T) {
+	t.Parallel()
 	const n = 10_000
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)

@@ -39,6 +39,7 @@ func requireStoppedNow(t *testing.T, h *Hub) {
 }
 
 func TestIdleLinkIsClosed(t *testing.T) {
+	t.Parallel()
 	withFakeTime(t, func(t *testing.T, s *redistest.Server, _ *redistest.Proxy, h *Hub) {
 		e := listen(h, "c").awaitConfirmed(t)
 		time.Sleep(time.Hour) // a listener keeps the link open
@@ -63,6 +64,7 @@ func TestIdleLinkIsClosed(t *testing.T) {
 
 // However a link fails, every listener gets one signal within seconds after the server is back.
 func TestSilentLinkIsReplaced(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name          string
 		begin, end    func(*redistest.Proxy)
@@ -122,6 +124,7 @@ func TestSilentLinkIsReplaced(t *testing.T) {
 
 // Whenever the server goes silent, the link is replaced within 10.5 s.
 func TestSilentLinkIsReplacedWithinTenSeconds(t *testing.T) {
+	t.Parallel()
 	for _, phase := range []time.Duration{
 		0, time.Second, defaultLimits.quiet - time.Millisecond, defaultLimits.quiet, 3 * defaultLimits.quiet / 2,
 	} {
@@ -146,6 +149,7 @@ func TestSilentLinkIsReplacedWithinTenSeconds(t *testing.T) {
 
 // A link sends a PING only after nothing has arrived for a while: no message and no answer.
 func TestPingIsSentOnlyAfterSilence(t *testing.T) {
+	t.Parallel()
 	withFakeTime(t, func(t *testing.T, s *redistest.Server, proxy *redistest.Proxy, h *Hub) {
 		e := listen(h, "c").awaitConfirmed(t)
 		time.Sleep(time.Minute)
@@ -204,6 +208,7 @@ func TestDialsBackOff(t *testing.T) {
 
 // Close returns at once while the server is silent, in every phase of a link.
 func TestHubCloseDoesNotWaitForASilentServer(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		wait time.Duration // in the black hole
@@ -246,6 +251,7 @@ func TestHubCloseDoesNotWaitForASilentServer(t *testing.T) {
 
 // Closing the last subscription of a silent link returns at once, and nothing is left behind.
 func TestSubscriptionCloseDoesNotWaitForASilentServer(t *testing.T) {
+	t.Parallel()
 	withFakeTime(t, func(t *testing.T, s *redistest.Server, proxy *redistest.Proxy, h *Hub) {
 		e := listen(h, "c").awaitConfirmed(t)
 		proxy.BlackHole(true)
@@ -279,6 +285,7 @@ func TestHungServerIsResubscribed(t *testing.T) {
 }
 
 func TestRestartedServerIsResubscribed(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	rdb := s.Client(t)
 	h := open(t, rdb, Config{})

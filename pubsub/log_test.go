@@ -50,6 +50,7 @@ func (l *logged) all() []string {
 // A log handler may subscribe and close subscriptions. A deadlock would block Close too, so the hub
 // is closed only after the handler has returned.
 func TestLogHandlerMayUseTheHub(t *testing.T) {
+	t.Parallel()
 	down := func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("down") }
 	sharded := true
 	for _, tt := range []struct {

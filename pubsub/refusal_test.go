@@ -18,6 +18,7 @@ func as(user string) func(*redis.Options) {
 
 // A refused channel ends its own subscriptions and no others, on the same connection.
 func TestRefusalEndsOnlyTheRefusedChannel(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	ctx := t.Context()
@@ -78,6 +79,7 @@ func TestRefusalEndsOnlyTheRefusedChannel(t *testing.T) {
 // A channel that is refused on a new link signals its listeners a last time. Once it is allowed
 // again, it can be subscribed again.
 func TestRefusalOnReconnectSignalsOnce(t *testing.T) {
+	t.Parallel()
 	s := redistest.Fresh(t)
 	admin := s.Client(t)
 	ctx := t.Context()

@@ -135,6 +135,7 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 
 // The error of a call that ran out of time says why its earlier attempts failed.
 func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
+	t.Parallel()
 	eachServer(t, func(t *testing.T, w *env) {
 		r := NewRunner(w.p.Client(t, fastRetries), time.Second)
 		defer r.Close()
@@ -451,6 +452,7 @@ func TestMemoryOutlivesCopies(t *testing.T) {
 }
 
 func TestHashes(t *testing.T) {
+	t.Parallel()
 	for name, open := range map[string]func(t *testing.T) redis.UniversalClient{
 		"miniredis": func(t *testing.T) redis.UniversalClient { return redistest.Miniredis(t).Client(t) },
 		"redis":     func(t *testing.T) redis.UniversalClient { return redistest.Redis(t).Client(t) },
@@ -497,6 +499,7 @@ func TestHashes(t *testing.T) {
 }
 
 func TestRunnerOnCluster(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Cluster(t)
 	r := NewRunner(servers.ClusterClient(t), 0)
 	defer r.Close()

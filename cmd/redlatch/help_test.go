@@ -68,6 +68,7 @@ func prepare(t *testing.T, s *redistest.Server, command string) {
 	c := client(t, s)
 	switch words := strings.Fields(command); {
 	case command == "redlatch torture":
+		redistest.NeedFull(t, "half a minute of faults")
 		redistest.Require(t, redistest.NeedRedis)
 	case command == "redlatch inspect" || command == "redlatch ls":
 		for _, lock := range []*primitives.Lock{c.Lock("orders:42"), c.FairLock("printer")} {

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
 )
 
 // The plain semaphore: acquisitions of one permit each, their rollbacks and releases, and what Redis remembers of
@@ -284,6 +286,9 @@ func (s *permitState) swap(i, j int8) {
 func TestPermitProtocol(t *testing.T) {
 	for _, limit := range []int8{1, 2} {
 		t.Run(fmt.Sprintf("%d of 3", limit), func(t *testing.T) {
+			if limit > 1 {
+				redistest.NeedFull(t, "half a million states")
+			}
 			t.Parallel()
 			r := explore(permitModel(limit, permitDefects{}), nil)
 			require.Empty(t, r.violation, "%v", r)

@@ -4,6 +4,7 @@ package protocol
 
 import (
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -298,9 +299,22 @@ func (s *sharedState) swap(i, j int8) {
 	s.server.has[i], s.server.has[j] = s.server.has[j], s.server.has[i]
 }
 
+// exploreShared explores the model once for all tests, and returns the states of its server, too.
+var exploreShared = sync.OnceValues(func() (result, []sharedServer) {
+	seen := map[sharedServer]bool{}
+	var servers []sharedServer
+	r := explore(sharedModel(sharedDefects{}), func(s sharedState) {
+		if !seen[s.server] {
+			seen[s.server] = true
+			servers = append(servers, s.server)
+		}
+	})
+	return r, servers
+})
+
 func TestSharedProtocol(t *testing.T) {
 	t.Parallel()
-	r := explore(sharedModel(sharedDefects{}), nil)
+	r, _ := exploreShared()
 	require.Empty(t, r.violation, "%v", r)
 	t.Log(r)
 }
@@ -376,13 +390,10 @@ func TestSharedScriptsDoWhatTheModelSays(t *testing.T) {
 		}
 		return fmt.Sprint(s.count)
 	}
-	seen := map[sharedServer]bool{}
-	explore(sharedModel(sharedDefects{}), func(s sharedState) {
-		if seen[s.server] {
-			return
-		}
-		seen[s.server] = true
-		for i := range s.side {
+	_, servers := exploreShared()
+	require.NotEmpty(t, servers)
+	for _, s := range servers {
+		for i := range s.has {
 			for what, commands := range map[string]struct {
 				model  func(*sharedServer) answer
 				script func(int) answer
@@ -390,20 +401,19 @@ func TestSharedScriptsDoWhatTheModelSays(t *testing.T) {
 				"acquire": {func(m *sharedServer) answer { return m.acquire(i, &sharedDefects{}) }, tryAcquire},
 				"release": {func(m *sharedServer) answer { return m.release(i, &sharedDefects{}) }, tryRelease},
 			} {
-				want := s.server
+				want := s
 				wanted := commands.model(&want)
-				reach(s.server)
-				require.Equal(t, wanted, commands.script(i), "%s of %d in %+v", what, i, s.server)
+				reach(s)
+				require.Equal(t, wanted, commands.script(i), "%s of %d in %+v", what, i, s)
 				left := ""
 				if want.owner != nobody {
 					left = ownerOf(want.owner)
 				}
-				require.Equal(t, count(want), rdb.HGet(t.Context(), lockKey, left).Val(), "%s of %d in %+v", what, i, s.server)
+				require.Equal(t, count(want), rdb.HGet(t.Context(), lockKey, left).Val(), "%s of %d in %+v", what, i, s)
 				remembered := rdb.Get(t.Context(), memoryKeyOf(int8(i))).Val()
 				require.Equal(t, map[memory]string{gaveBack: "2", mustNotAgain: "3"}[want.memory[i]], remembered,
-					"%s of %d in %+v", what, i, s.server)
+					"%s of %d in %+v", what, i, s)
 			}
 		}
-	})
-	require.NotEmpty(t, seen)
+	}
 }

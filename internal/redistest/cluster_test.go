@@ -10,6 +10,7 @@ import (
 )
 
 func TestClusterIsSharedAndSpreadsKeys(t *testing.T) {
+	t.Parallel()
 	c := Cluster(t)
 	require.Same(t, c, Cluster(t))
 	require.Len(t, c.Nodes(), 3)

@@ -37,9 +37,15 @@ func sanitize(s string) string {
 
 // Each runs f as two subtests: "miniredis" on a new miniredis, and "redis" on the
 // shared redis-server. The latter ends as described at Missing if there is no
-// binary.
+// binary. If there is one, the former runs only with all tests (Full), because
+// redis-server says the same, and sooner.
 func Each(t *testing.T, f func(t *testing.T, s *Server)) {
 	t.Helper()
-	t.Run("miniredis", func(t *testing.T) { f(t, Miniredis(t)) })
+	t.Run("miniredis", func(t *testing.T) {
+		if _, err := binary(); err == nil {
+			NeedFull(t, "this test runs on redis-server")
+		}
+		f(t, Miniredis(t))
+	})
 	t.Run("redis", func(t *testing.T) { f(t, Redis(t)) })
 }

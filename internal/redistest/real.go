@@ -19,19 +19,26 @@ var shared struct {
 }
 
 // parallel is how many parallel tests run at a time. Most of them wait, for leases, servers and clocks.
-const parallel = "10"
+const parallel = "16"
+
+// checks is how many random cases rapid.Check tries, unless all tests run.
+const checks = "25"
 
 // Main runs the tests, stops the shared servers and returns the exit code. More tests run at a time than there
-// are processors, unless the flag -parallel says how many. A
+// are processors, unless the flag -parallel says how many, and properties are checked with fewer cases than
+// rapid's default, unless all tests run or -rapid.checks says how many. A
 // package whose tests use Redis or Cluster must have
 //
 //	func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
 func Main(m *testing.M) int {
 	flag.Parse()
-	given := false
-	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
-	if !given {
+	given := map[string]bool{}
+	flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	if !given["test.parallel"] {
 		_ = flag.Set("test.parallel", parallel)
+	}
+	if !given["rapid.checks"] && !Full() {
+		_ = flag.Set("rapid.checks", checks) // an error: the package has no such tests
 	}
 	code := m.Run()
 	stopShared()

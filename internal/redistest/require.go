@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -30,15 +31,16 @@ var needs = []string{NeedRedis, NeedCluster, NeedSentinel, NeedRedisson}
 // Without a binary the test ends as described at Missing.
 func Require(t testing.TB, what string) string {
 	t.Helper()
-	name := os.Getenv(envServer)
-	if name == "" {
-		name = "redis-server"
-	}
-	path, err := exec.LookPath(name)
+	path, err := binary()
 	if err != nil {
-		Missing(t, what, fmt.Sprintf("no %s (set %s): %v", name, envServer, err))
+		Missing(t, what, fmt.Sprintf("no redis-server (set %s): %v", envServer, err))
 	}
 	return path
+}
+
+// binary returns the path of the redis-server that Require describes.
+func binary() (string, error) {
+	return exec.LookPath(cmp.Or(os.Getenv(envServer), "redis-server"))
 }
 
 // Missing ends the test because a requirement is not met, for the given reason.

@@ -56,3 +56,31 @@ func TestMissingServerSkipsUnlessRequired(t *testing.T) {
 		require.Equal(t, tt.want, e.how, "%q", tt.list)
 	}
 }
+
+// By default, a test for each server needs one server: redis-server, or else miniredis. All tests use both.
+func TestEachServerThatIsHere(t *testing.T) {
+	t.Setenv(envRequire, "")
+	t.Setenv(envNightly, "")
+	here, err := binary()
+	if err != nil {
+		here = ""
+	}
+	for _, tt := range []struct {
+		binary, full string
+		want         []string
+	}{
+		{"no-such-server", "", []string{"miniredis"}},
+		{"no-such-server", "1", []string{"miniredis"}},
+		{here, "", []string{"redis"}},
+		{here, "1", []string{"miniredis", "redis"}},
+	} {
+		if tt.binary == "" || tt.full != "" && testing.Short() {
+			continue
+		}
+		t.Setenv(envServer, tt.binary)
+		t.Setenv(envFull, tt.full)
+		var got []string
+		Each(t, func(_ *testing.T, s *Server) { got = append(got, s.Name()) })
+		require.Equal(t, tt.want, got, "%s %s", tt.binary, tt.full)
+	}
+}

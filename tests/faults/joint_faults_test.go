@@ -20,6 +20,7 @@ import (
 // TestJointHeldDoesNotIncludeTheWait checks that Event.Held starts when all members that are needed
 // are held.
 func TestJointHeldDoesNotIncludeTheWait(t *testing.T) {
+	t.Parallel()
 	t.Run("multi", func(t *testing.T) {
 		redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 			x := OnJoint(t, s, "multi")
@@ -143,6 +144,7 @@ func awaitRelease(t *testing.T, p *redistest.Proxy) {
 // TestRedLatePartDoesNotCountAgainstTheQuorum delays a member's reply until the redlock is
 // acquired, and deletes that member. The hold does not depend on it.
 func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
+	t.Parallel()
 	q := NewQuorum(t, 3)
 	var clients []*primitives.Client
 	for _, p := range q.Proxies {
@@ -166,6 +168,7 @@ func TestRedLatePartDoesNotCountAgainstTheQuorum(t *testing.T) {
 // late. In the meantime its lease ends, and a nested acquisition takes the member with the same id.
 // The rollback must not free it.
 func TestRedLateRollbackLeavesANestedHoldItsMember(t *testing.T) {
+	t.Parallel()
 	q := NewQuorum(t, 3)
 	l := q.On(t, BudgetTTL)
 	Release(t, Acquire(t, t.Context(), l)) // loads the scripts
