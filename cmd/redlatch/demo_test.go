@@ -18,7 +18,7 @@ func TestScenesPassAndLeaveNoKeys(t *testing.T) {
 		t.Run(sc.name, func(t *testing.T) {
 			t.Parallel() // the scenes wait most of the time
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				prefix := redistest.Name(t)
+				prefix := redistest.Name(t) + "." // no other test's prefix begins with it
 				code, stdout, stderr := redlatch(t.Context(), "demo",
 					"--redis", "redis://"+s.Addr(), "--only", sc.name, "--key-prefix", prefix)
 				require.Zero(t, code, stdout)

@@ -15,7 +15,8 @@
 //
 // # Choosing a server
 //
-//   - Each runs a test on Miniredis and on Redis. It is the usual choice.
+//   - Each runs a test on Redis, or on Miniredis if there is no binary; with all
+//     tests (Full) on both. It is the usual choice.
 //   - Embedded works with testing/synctest: an hour of TTLs takes a millisecond.
 //   - Redis and Cluster are shared by all tests of a test binary. Tests use
 //     different key names (Name). They cannot pause, kill or restart the servers.
