@@ -135,7 +135,6 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 
 // The error of a call that ran out of time says why its earlier attempts failed.
 func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
-	t.Parallel()
 	eachServer(t, func(t *testing.T, w *env) {
 		r := NewRunner(w.p.Client(t, fastRetries), time.Second)
 		defer r.Close()
