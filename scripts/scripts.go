@@ -50,8 +50,9 @@ func (s *Script) Text() string { return s.text }
 // SHA returns the digest of Text, by which EVALSHA finds the script.
 func (s *Script) SHA() string { return s.sha }
 
-// Load returns the embedded script with that path, such as "lock/acquire". The "uses" line of a header
-// names the libraries of a file. A name without a slash is searched in the folder of the script that is
+// Load returns the embedded script with that path, such as "lock/acquire". A "uses" line names libraries, which
+// take its place. It stands in the header, or behind code that needs none of their functions: Redis makes each
+// function anew for each call of a script. A name without a slash is searched in the folder of the script that is
 // loaded, then in that of the file, then in lib/. So a script may use one of another folder as it is, with
 // libraries of its own: then it consists of a header. Load panics if there is no such file.
 func Load(name string) *Script {
@@ -75,27 +76,30 @@ func newScript(name, text string) *Script {
 // include writes the libraries that a file uses, each once, and then the file. own is the folder of the
 // script that is loaded.
 func include(text *strings.Builder, name, own string, done map[string]bool) {
-	body := read(name)
-	for _, lib := range uses(body) {
-		lib = library(lib, own, path.Dir(name))
-		if !done[lib] {
-			done[lib] = true
-			include(text, lib, own, done)
+	body, at := read(name), 0
+	for _, m := range usesLine.FindAllStringIndex(body, -1) {
+		text.WriteString(code(body[at:m[0]]))
+		at = m[1]
+		for _, lib := range uses(body[m[0]:m[1]]) {
+			lib = library(lib, own, path.Dir(name))
+			if !done[lib] {
+				done[lib] = true
+				include(text, lib, own, done)
+			}
 		}
 	}
-	text.WriteString(code(body))
+	text.WriteString(code(body[at:]))
 }
 
-// usesLine matches the header line that names the libraries of a file.
+// usesLine matches a line that names libraries of a file.
 var usesLine = regexp.MustCompile(`(?m)^-- uses +(.+)$`)
 
-// uses returns the libraries that the file's header names.
-func uses(body string) []string {
-	m := usesLine.FindStringSubmatch(body)
-	if m == nil {
-		return nil
+// uses returns the libraries that a file names.
+func uses(body string) (libraries []string) {
+	for _, m := range usesLine.FindAllStringSubmatch(body, -1) {
+		libraries = append(libraries, strings.Split(strings.ReplaceAll(m[1], " ", ""), ",")...)
 	}
-	return strings.Split(strings.ReplaceAll(m[1], " ", ""), ",")
+	return libraries
 }
 
 // library returns the path of the library that a "uses" line calls name.

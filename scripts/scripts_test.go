@@ -139,12 +139,17 @@ func TestUsesAndDefinesAreComplete(t *testing.T) {
 	}
 }
 
-func TestLoadPutsLibrariesInFront(t *testing.T) {
+// A library takes the place of the line that names it: what stands above it does not wait for its functions.
+func TestLoadPutsLibrariesInTheirPlaces(t *testing.T) {
 	s := Load("lock/acquire")
 	require.Equal(t, "lock/acquire", s.Name())
 	require.Len(t, s.SHA(), 40)
 	require.True(t, strings.HasPrefix(s.Text(), "local function publish_denied"))
 	require.NotContains(t, s.Text(), "\n--")
+	usual, later, found := strings.Cut(s.Text(), "redis.call('pexpire', lock_hash, ttl_ms)\n    return 0\n")
+	require.True(t, found)
+	require.NotContains(t, usual, "function renew_place")
+	require.Contains(t, later, "function renew_place")
 	require.Panics(t, func() { Load("lock/no-such") })
 }
 

@@ -244,14 +244,20 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a release publishes nothing", Promise: "C21",
-		Edits: []Edit{{"scripts/lib/notify_free.lua", "  return redis.call(publish, channel, '0') + told", "  return told"}},
+		Edits: []Edit{
+			{"scripts/lib/notify_free.lua", "  return redis.call(publish, channel, '0') + told", "  return told"},
+			{"scripts/lock/release.lua", "  return 1 + redis.call(publish, channel, '0')", "  return 1"},
+		},
 	},
 	{
 		Name: "a release publishes nothing, not even in line", Promise: "C21",
-		Edits: []Edit{{
-			"scripts/lib/notify_free.lua", "local function notify_free(keys, publish, own_place, is_line_empty)\n",
-			"local function notify_free(keys, publish, own_place, is_line_empty)\n  if true then return 0 end\n",
-		}},
+		Edits: []Edit{
+			{
+				"scripts/lib/notify_free.lua", "local function notify_free(keys, publish, own_place, is_line_empty)\n",
+				"local function notify_free(keys, publish, own_place, is_line_empty)\n  if true then return 0 end\n",
+			},
+			{"scripts/lock/release.lua", "  return 1 + redis.call(publish, channel, '0')", "  return 1"},
+		},
 	},
 	{
 		Name: "a semaphore's release publishes nothing", Promise: "C21",

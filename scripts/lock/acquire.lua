@@ -1,5 +1,5 @@
 -- lock/acquire: acquire the lock for an owner id that belongs to one acquisition alone.
--- uses     lib/acl, lib/extend, lib/holder, lib/line, lib/polls, lib/token
+-- uses     lib/acl
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: on which the release will be published
 -- KEYS[3]  memory_key: of this acquisition's release; exists if a late copy must not acquire
@@ -26,6 +26,22 @@ if place == '' then
   place, mark, mark_ttl_ms = nil, line, since
 end
 
+local is_free = false
+if redis.call('exists', lock_hash, memory_key) == 0 then
+  local denied = publish_denied(publish, channel)
+  if denied then
+    return denied
+  end
+  is_free = true
+  if not token_key and not place then -- the usual case needs no function of the libraries below
+    redis.call('hset', lock_hash, owner, 1)
+    redis.call('pexpire', lock_hash, ttl_ms)
+    return 0
+  end
+end
+
+-- uses     lib/extend, lib/holder, lib/line, lib/polls, lib/token
+
 -- leave_or_renew ends the place in line of a client without more waiters. Another client's turn
 -- comes again after all others.
 local function leave_or_renew()
@@ -36,12 +52,7 @@ local function leave_or_renew()
   end
 end
 
--- One call for the usual case: the lock is free, and this acquisition was not released.
-if redis.call('exists', lock_hash, memory_key) == 0 then
-  local denied = publish_denied(publish, channel)
-  if denied then
-    return denied
-  end
+if is_free then
   local last, unusable = 0, nil
   if token_key then
     last, unusable = reserve_tokens(token_key, tokens)

@@ -5,7 +5,6 @@
 -- An owner id that holds nothing will never hold again, unless a copy of its acquisition is still
 -- under way. So a copy of this script changes nothing, and its answer is that nothing was held. The
 -- client knows whether it has sent a copy.
--- uses     lib/line, lib/notify_free, lib/shared_counts, lib/shorten, lib/token
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key (optional): of this release, for late copies of the acquisition
@@ -27,11 +26,25 @@
 -- returns  released: 0 when it was not held; {0} when the successor has the lock now, for a fenced
 --          lock {the last token that was reserved, as text}; else 1 and how many clients received a
 --          message, and 1 more if others poll
-local lock_hash, memory_key, shared_counts, line = KEYS[1], KEYS[3], KEYS[4], KEYS[5]
+local lock_hash, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
+local shared_counts, line = KEYS[4], KEYS[5]
 local successor_memory, token_key, all_keys = KEYS[6], KEYS[7], KEYS
 local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local place = ARGV[4] ~= '' and ARGV[4] or nil
 local rest_ms, successor, successor_ttl_ms, tokens = ARGV[5] or '0', ARGV[6], ARGV[7], ARGV[8]
+
+-- One call for the usual case: no shared counts, and nobody waits.
+local is_plain = redis.call('exists', shared_counts, line) == 0
+if is_plain and not successor_memory and memory_ttl_ms == '0' and rest_ms == '0' then
+  -- The usual case needs no function of the libraries below. The owner is the only field: Redis
+  -- deletes the hash with it.
+  if redis.call('hdel', lock_hash, owner) == 0 then
+    return 0
+  end
+  return 1 + redis.call(publish, channel, '0')
+end
+
+-- uses     lib/line, lib/notify_free, lib/shared_counts, lib/shorten, lib/token
 
 -- remember_release makes late copies of the acquisition acquire nothing.
 local function remember_release()
@@ -41,8 +54,6 @@ local function remember_release()
   end
 end
 
--- One call for the usual case: no shared counts, and nobody waits.
-local is_plain = redis.call('exists', shared_counts, line) == 0
 -- In all branches the first write is one that a full Redis allows; the others then pass, too.
 local had_own
 if not is_plain then
@@ -77,7 +88,6 @@ if successor and redis.call('exists', successor_memory) == 0
     return {last}
   end
 end
--- The owner is the only field: Redis deletes the hash with it.
 if redis.call('hdel', lock_hash, owner) == 1 then
   remember_release()
   local polls = not successor and all_keys[6] and redis.call('exists', all_keys[6]) or 0
