@@ -111,7 +111,8 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 				pair()
 			}
 			calls := redistest.Commands(t, s).Since(before)
-			require.Equal(t, int64(2*n), calls["evalsha"]+calls["eval"])
+			// A command is sent again if the machine stalls for longer than a caller waits by itself.
+			require.InDelta(t, 2*n, calls["evalsha"]+calls["eval"], n/20)
 			if !Raced { // the race detector allocates, too
 				require.LessOrEqual(t, testing.AllocsPerRun(n, pair), kind.allocs)
 			}

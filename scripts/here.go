@@ -15,32 +15,45 @@ import (
 // goroutine. That is the same attempt for the caller and for the configured number of retries.
 //
 // Only a client that sends many commands gains from this. It soon has enough answers to tell that the server is
-// quick. Scripts that may be slow on a quick server are always sent by other goroutines.
+// quick. On a busy machine a few answers are slow although the server is quick, so they count only if there are more.
+// Scripts that may be slow on a quick server are always sent by other goroutines.
 //
 // Without an answer go-redis closes the connection. A batcher uses at most maxDirect connections at a time, but a
 // server that stalls again and again, or a process that is stopped again and again, would cost them each time.
 // After such an attempt all commands are therefore sent by other goroutines: for herePause, and for twice as long
-// each time, up to maxHerePause. After hereReset without such an attempt it begins with herePause again.
+// each time, up to maxHerePause. After hereReset without such an attempt, and after each manyAnswers quick ones, it
+// begins with herePause again: a new connection costs less than so many commands by other goroutines.
 const (
 	hereTimeout  = 30 * time.Millisecond // well below the 50 ms in which a call returns after its context has ended
 	quickAnswer  = 5 * time.Millisecond
-	quickAnswers = 32 // the server is quick after so many answers in a row that took less than quickAnswer
-	herePause    = time.Second
+	quickAnswers = 32 // the server is quick after so many answers that took less than quickAnswer
+	slowCost     = 16 // a slow answer cancels so many quick ones
+	manyAnswers  = 10_000
+	herePause    = 100 * time.Millisecond
 	maxHerePause = 30 * time.Second
 	hereReset    = 2 * maxHerePause
 )
 
 // here says whether callers may send by themselves. It is guarded by the batcher's mu.
 type here struct {
-	quick int           // how many of the latest answers in a row were quick
+	quick int           // quick answers, less those that slow ones cancel; at most 2*quickAnswers
+	count int           // quick answers since they last set pause to 0
 	until time.Time     // nobody sends by itself before
 	pause time.Duration // the latest one
 }
 
 // note counts the answer to an attempt that was sent then, or its absence.
 func (h *here) note(answered bool, sent time.Time) {
-	if h.quick++; !answered || time.Since(sent) >= quickAnswer {
+	switch {
+	case !answered:
 		h.quick = 0
+	case time.Since(sent) >= quickAnswer:
+		h.quick = max(h.quick-slowCost, 0)
+	default:
+		h.quick = min(h.quick+1, 2*quickAnswers)
+		if h.count++; h.count >= manyAnswers {
+			h.count, h.pause = 0, 0
+		}
 	}
 }
 
@@ -53,7 +66,7 @@ func (h *here) late(now time.Time) {
 		return
 	}
 	h.pause = min(2*h.pause, maxHerePause)
-	if now.Sub(h.until) > hereReset {
+	if h.pause == 0 || now.Sub(h.until) > hereReset {
 		h.pause = herePause
 	}
 	h.until = now.Add(h.pause)

@@ -160,7 +160,8 @@ func TestLateAnswerInTheCallersGoroutine(t *testing.T) {
 				}()
 				reply := s.do(t, t.Context(), r, 1, 1)
 				require.Equal(t, fault.doubt, reply.Doubt)
-				r.batch.here.quick = quickAnswers
+				require.Equal(t, herePause, r.batch.here.pause)
+				r.batch.here.quick, r.batch.here.until = quickAnswers, r.batch.here.until.Add(time.Minute)
 				require.False(t, s.do(t, t.Context(), r, 0, 1).Doubt, "a pause, though the server is quick again")
 				r.batch.here = here{quick: quickAnswers} // as if the pause were over
 				s.do(t, t.Context(), r, 1, 0)
@@ -190,6 +191,45 @@ func TestCallerThatSendsReturnsInTime(t *testing.T) {
 	})
 }
 
+// A few slow answers among many quick ones do not stop callers that send, as on a busy machine. More of them do.
+func TestFewSlowAnswersStopNobody(t *testing.T) {
+	var h here
+	now := time.Now()
+	note := func(n int, after time.Duration) {
+		for range n {
+			h.note(true, time.Now().Add(-after))
+		}
+	}
+	note(quickAnswers-1, 0)
+	require.False(t, h.allowed(now))
+	note(1, 0)
+	require.True(t, h.allowed(now))
+	note(10*quickAnswers, 0)
+	note(quickAnswers/slowCost, quickAnswer)
+	require.True(t, h.allowed(now))
+	note(1, quickAnswer)
+	require.False(t, h.allowed(now))
+	note(slowCost, 0)
+	require.True(t, h.allowed(now))
+	for range 10 * quickAnswers {
+		note(slowCost-1, 0)
+		note(1, quickAnswer)
+	}
+	require.False(t, h.allowed(now), "every sixteenth answer is slow")
+	note(10*quickAnswers, 0)
+	h.note(false, time.Now())
+	require.False(t, h.allowed(now), "no answer")
+}
+
+// After many quick answers the pauses begin with the shortest again.
+func TestManyQuickAnswersEndTheDoublingOfPauses(t *testing.T) {
+	h := here{pause: maxHerePause}
+	for n := range 2 * manyAnswers {
+		h.note(n%2 == 0, time.Now())
+		require.Equal(t, n < 2*(manyAnswers-1), h.pause > 0, "%d attempts, of which half were answered", n+1)
+	}
+}
+
 // A script that the server does not know is loaded by another goroutine, without doubt.
 func TestCallerMeetsAnUnknownScript(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
@@ -214,9 +254,13 @@ func TestPausesOfCallersThatSend(t *testing.T) {
 		{10 * time.Second, 4 * herePause},
 		{20 * time.Second, 8 * herePause},
 		{30 * time.Second, 16 * herePause},
-		{50 * time.Second, maxHerePause},
-		{85 * time.Second, maxHerePause},
-		{85*time.Second + maxHerePause + hereReset + time.Second, herePause},
+		{40 * time.Second, 32 * herePause},
+		{50 * time.Second, 64 * herePause},
+		{60 * time.Second, 128 * herePause},
+		{75 * time.Second, 256 * herePause},
+		{85*time.Second + maxHerePause, maxHerePause},
+		{85*time.Second + 2*maxHerePause, maxHerePause},
+		{85*time.Second + 3*maxHerePause + hereReset + time.Second, herePause},
 	} {
 		h.late(at(tt.after))
 		require.Equal(t, tt.pause, h.pause, tt.after)
