@@ -224,7 +224,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.presence.init(c)
 	c.run.OnReturn(c.presence.askAll)
 	c.core = engine.NewCore(engine.Config{
-		Renew: c.renew, Ready: c.ready, Classify: classify, Unanswered: unanswered, CutShort: cutShort,
+		Renew: c.renew, Ready: c.readiness(), Classify: classify, Unanswered: unanswered, CutShort: cutShort,
 		Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: tagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,

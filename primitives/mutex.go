@@ -366,7 +366,9 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := lockResult(reply.Acquired, err)
-	countTokens(&res, q.Tokens)
+	if d.token != nil {
+		countTokens(&res, q.Tokens)
+	}
 	res.Since, res.Quiet = reply.Since, reply.Since != 0 && !reply.MustListen
 	return res, err
 }

@@ -28,11 +28,18 @@ func (c *Client) publish() scripts.Command {
 	return scripts.Publish
 }
 
-// ready implements [engine.Config].Ready: it finds out by which command to publish. No call waits longer
-// than its context or the command timeout. The error says that nothing was executed, so a waiting
-// acquisition retries.
+// readiness returns [engine.Config].Ready: nil without a cluster.
+func (c *Client) readiness() func(context.Context) error {
+	if !c.cluster {
+		return nil
+	}
+	return c.ready
+}
+
+// ready finds out by which command to publish on a cluster. No call waits longer than its context or the
+// command timeout. The error says that nothing was executed, so a waiting acquisition retries.
 func (c *Client) ready(caller context.Context) error {
-	if !c.cluster || c.publishing.known.Load() {
+	if c.publishing.known.Load() {
 		return nil
 	}
 	began := time.Now()

@@ -161,13 +161,16 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 // send makes one attempt at c, with the batcher of its shard if there is one. It notes in failed if the
 // command was sent more than once.
 func (r *Runner) send(ctx context.Context, c call, failed *failures) (Reply, error) {
-	if err := r.slots.await(ctx, c.end.Done()); err != nil {
-		return Reply{}, err
+	b := r.batch
+	if r.slots.client != nil {
+		if err := r.slots.await(ctx, c.end.Done()); err != nil {
+			return Reply{}, err
+		}
+		if shard := r.shards.batcher(ctx, c); shard != nil {
+			b = shard
+		}
 	}
-	if b := r.shards.batcher(ctx, c); b != nil {
-		return b.do(ctx, c, failed)
-	}
-	return r.batch.do(ctx, c, failed)
+	return b.do(ctx, c, failed)
 }
 
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.
@@ -413,7 +416,7 @@ type deadline struct {
 // with ctx's values. It ends when the earlier of the two ends. go-redis checks that while it waits for
 // a connection or dials. The context is joined, which nobody else must use.
 func (ds *deadlines) after(ctx context.Context, d time.Duration, joined *joinedContext) (*deadline, context.Context) {
-	end := ds.in(d)
+	end := ds.within(time.Now(), d-d/100, d)
 	if until, ok := ctx.Deadline(); ok && until.Before(end.until) {
 		*joined = joinedContext{ctx, ctx, end.until}
 	} else {

@@ -92,18 +92,6 @@ type Terms struct {
 	End time.Time
 }
 
-func (t Terms) check() error {
-	switch {
-	case t.Group != nil && t.TTL <= 0:
-		return fmt.Errorf("%w: TTL %v", ErrInvalid, t.TTL)
-	case t.Period < 0:
-		return fmt.Errorf("%w: period %v", ErrInvalid, t.Period)
-	case t.Margin < 0:
-		return fmt.Errorf("%w: margin %v", ErrInvalid, t.Margin)
-	}
-	return nil
-}
-
 // halvings is how often TTL/3 must be halved. A lease stores this byte, and not the period: many leases exist.
 func (t Terms) halvings() (n uint8) {
 	for period := t.TTL / 3; t.Period > 0 && period > t.Period; period /= 2 {
@@ -168,8 +156,13 @@ func New(renew Renew, opts ...Option) *Dog {
 // attempts in flight are ignored. A lease belongs to the first Dog that keeps it: with another Dog
 // Keep returns ErrInvalid. After Close it returns ErrClosed.
 func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
-	if err := t.check(); err != nil {
-		return err
+	switch {
+	case t.Group != nil && t.TTL <= 0:
+		return fmt.Errorf("%w: TTL %v", ErrInvalid, t.TTL)
+	case t.Period < 0:
+		return fmt.Errorf("%w: period %v", ErrInvalid, t.Period)
+	case t.Margin < 0:
+		return fmt.Errorf("%w: margin %v", ErrInvalid, t.Margin)
 	}
 	// Fields of a lease are guarded by the mu of its Dog, so a lease cannot change to another Dog.
 	if !l.dog.CompareAndSwap(nil, d) && l.dog.Load() != d {

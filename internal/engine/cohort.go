@@ -36,7 +36,7 @@ func (q *Request) inCohort() bool { return q.Terms.Cohort > 0 && q.mayPass() }
 // passOn makes the first local waiter the holder in the place of h, and reports whether it did. If not, the
 // caller releases h by a command. It never blocks.
 func (o *Ownership) passOn(h *Hold) bool {
-	if o.cohort() == 0 || !o.wire.TryLock() {
+	if !o.wire.TryLock() {
 		return false
 	}
 	qs := &o.r.Core.queues

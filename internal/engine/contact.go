@@ -44,14 +44,6 @@ func (k *Contact) asking() {
 	k.asked = time.Now()
 }
 
-// asking notes that an attempt of q begins. Without a contact it notes nothing: the error of the attempt
-// will say how long it took.
-func (q *Request) asking() {
-	if k := q.heard; k != nil && !q.membersNote(k) {
-		k.asking()
-	}
-}
-
 // membersNote reports whether q is for a joint lock whose members note their answers themselves.
 func (q *Request) membersNote(k *Contact) bool { return k.members && q.Group == nil }
 
@@ -117,15 +109,15 @@ func graceOf(ctx context.Context) time.Duration {
 
 // learn notes the outcome of an attempt. A grant needs no note unless an earlier attempt has failed.
 func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error) {
-	if k := q.heard; k != nil && q.membersNote(k) {
+	if q.heard == nil && res.Granted || q.heard != nil && q.membersNote(q.heard) {
 		return
 	}
 	f := r.Core.FailureOf(err)
 	outage := err != nil && f.isOutage(graceOf(ctx))
-	if q.heard == nil && (res.Granted || err != nil && !outage) {
-		return
-	}
 	if q.heard == nil {
+		if err != nil && !outage {
+			return
+		}
 		q.heard = &Contact{}
 	}
 	k := q.heard

@@ -18,7 +18,8 @@ import (
 type Config struct {
 	// Renew extends leases in batches: see [watchdog.Renew]. The keeper of each is an [*Ownership].
 	Renew watchdog.Renew
-	// Ready prepares the client for its first command. Every call that needs the server waits for it.
+	// Ready prepares the client for its first command. Every call that needs the server waits for it. Nil: there is
+	// nothing to prepare.
 	Ready func(ctx context.Context) error
 	// Classify reports what may have become of a command that failed with err. err is not nil.
 	Classify func(err error) Failure
@@ -121,11 +122,11 @@ func (c *Core) Leave() { c.calls.Done() }
 // Begin is Enter for a call that needs the server. It waits for Config.Ready, up to the end of ctx.
 // The caller must not call Leave if Begin fails.
 func (c *Core) Begin(ctx context.Context) error {
-	if err := c.Enter(); err != nil {
+	err := c.Enter()
+	if err != nil || c.Ready == nil {
 		return err
 	}
-	err := c.Ready(ctx)
-	if err != nil {
+	if err = c.Ready(ctx); err != nil {
 		c.Leave()
 	}
 	return err

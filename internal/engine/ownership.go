@@ -90,7 +90,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
-	if q.Group == nil { // else the joint hold begins it
+	if o.min != nil && q.Group == nil { // else the joint hold begins it
 		o.min.begin(r.Core)
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
@@ -318,7 +318,7 @@ func (o *Ownership) unnest(ctx context.Context) {
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
 func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error) {
-	if o.passOn(h) {
+	if o.cohort() > 0 && o.passOn(h) {
 		return false, nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released

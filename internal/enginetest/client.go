@@ -61,7 +61,6 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 	c := &Client{s: s, ID: id, Hurried: make(chan struct{}), stopped: make(chan struct{}), Closed: make(chan struct{})}
 	config := engine.Config{
 		Renew:      c.renewBatch,
-		Ready:      func(context.Context) error { return nil },
 		Classify:   Classify,
 		Unanswered: Unanswered,
 		CutShort:   cutShort,
