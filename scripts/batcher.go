@@ -22,10 +22,14 @@ import (
 // in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
 // gets its slot.
 //
-// A server that is silent must not collect goroutines and connections. When maxLate batches have lost
-// their slots, or after a batch without any answer, a slot passes on only quietPasses times in a command
-// timeout. Batches are small then: each only asks whether the server answers again. Commands whose
-// callers give up meanwhile are withdrawn from the queue, and were never sent.
+// Whatever is in flight occupies a connection, and many callers must not make many connections while the
+// first ones are being dialed, or while the server stalls. Without a slot therefore at most maxOthers
+// commands and batches are in flight. While they are, a slot passes on only quietPasses times in a command
+// timeout, in case all connections are dead.
+//
+// A server that is silent must not collect goroutines either. After a batch without any answer, a slot
+// passes on that seldom, too. Batches are small then: each only asks whether the server answers again.
+// Commands whose callers give up meanwhile are withdrawn from the queue, and were never sent.
 //
 // On a cluster, each master has its own batcher; see shards.
 //
@@ -38,6 +42,7 @@ type batcher struct {
 	timed     *pipelines // that end with their context; plain, if the client is of a type that cannot do that
 	hook      *punctual  // of timed; nil: the client cannot do that
 	maxDirect int        // commands in flight alone; 0: all are sent alone
+	maxOthers int        // commands alone and batches without a slot, in flight
 	idle      sync.Pool  // of *pending
 	probe     *prober    // of the server
 
@@ -57,13 +62,12 @@ type batcher struct {
 }
 
 const (
-	maxDirect   = 8                     // commands in flight alone, on a single server
+	maxDirect   = 6                     // commands in flight alone, and maxOthers, on a single server
 	maxInFlight = 2                     // batches in flight with a slot
 	maxBatch    = 100                   // commands in a batch
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
 
-	maxLate       = 8 // batches that have lost their slots at slotTimeout
-	quietPasses   = 5 // how often a slot passes on in a command timeout, while the server is silent
+	quietPasses   = 5 // how often a slot passes on in a command timeout, without room or after a silence
 	maxQuietBatch = 8 // commands in a batch then
 )
 
@@ -78,8 +82,10 @@ type pending struct {
 	done  chan struct{} // capacity 1: gets one value when reply and err are set
 }
 
-func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect int) *batcher {
-	b := &batcher{r: r, plain: &pipelines{rdb: rdb}, maxDirect: maxDirect, probe: newProber(r, rdb)}
+func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect, maxOthers int) *batcher {
+	b := &batcher{
+		r: r, plain: &pipelines{rdb: rdb}, maxDirect: maxDirect, maxOthers: maxOthers, probe: newProber(r, rdb),
+	}
 	b.timed = b.plain
 	if node, ok := rdb.(*redis.Client); ok { // not a type that embeds one, and may override its methods
 		b.hook, b.timed = punctualOf(node), &pipelines{rdb: node, punctual: true}
@@ -133,7 +139,7 @@ func (b *batcher) do(ctx context.Context, c call, failed *failures) (Reply, erro
 		p.run = func() { b.sendDirect(p) }
 	}
 	p.call = c
-	if b.enter(p) {
+	if b.enter(p, began) {
 		// The caller is still registered, so running is above zero here, and Close will wait for this
 		// attempt too.
 		r.running.Add(1)
@@ -183,10 +189,10 @@ func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Repl
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
 // and calls leave. If not, enter queues p, and starts a worker if a slot is free; the caller is
 // registered in running.
-func (b *batcher) enter(p *pending) (alone bool) {
+func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.maxDirect == 0 || !b.full && b.direct < b.maxDirect {
+	if b.maxDirect == 0 || !b.full && b.hasRoom(now) {
 		b.direct++
 		return true
 	}
@@ -262,46 +268,54 @@ func (b *batcher) take(batch []*pending) []*pending {
 	return batch
 }
 
+// hasRoom reports whether one more command may be sent alone. The caller holds mu.
+func (b *batcher) hasRoom(now time.Time) bool {
+	return b.direct < b.maxDirect && b.others(now) < b.maxOthers
+}
+
+// others returns how many connections are in use beside those of the batches that have a slot, or are being
+// dialed. The caller holds mu.
+func (b *batcher) others(now time.Time) int { return b.direct + b.late + b.here.dialing(now) }
+
 // keepsSlot runs f, and reports whether the worker still has its slot. If f takes longer than
-// slotTimeout, or than patience while the server is silent, the slot goes to another worker while f goes
-// on.
+// slotTimeout, the slot goes to another worker while f goes on, as soon as mayPass allows it.
 func (b *batcher) keepsSlot(f func()) bool {
-	lost := make(chan struct{})
-	late := time.AfterFunc(b.patience(), func() {
-		b.countLate(1)
-		b.passSlot()
-		close(lost)
+	began, over, lost := time.Now(), false, false
+	b.mu.Lock() // guards all three, and late
+	var late *time.Timer
+	late = time.AfterFunc(slotTimeout, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		switch now := time.Now(); {
+		case over:
+		case b.mayPass(now, began):
+			lost = true
+			b.late++
+			b.passSlot()
+		default:
+			late.Reset(slotTimeout)
+		}
 	})
-	f()
-	if late.Stop() {
-		return true
-	}
-	// Wait for passSlot: it may add a worker to running, which must not have come to zero by then.
-	<-lost
-	b.countLate(-1)
-	return false
-}
-
-func (b *batcher) countLate(n int) {
-	b.mu.Lock()
-	b.late += n
 	b.mu.Unlock()
-}
-
-// patience returns how long a batch that begins now keeps its slot.
-func (b *batcher) patience() time.Duration {
+	f()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.quiet || b.late >= maxLate {
-		return max(slotTimeout, b.r.timeout/quietPasses)
+	over = true
+	late.Stop()
+	if lost {
+		b.late--
 	}
-	return slotTimeout
+	return !lost
 }
 
-// passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty.
+// mayPass reports whether a batch that began then, and takes longer than slotTimeout, loses its slot now.
+// The caller holds mu.
+func (b *batcher) mayPass(now, began time.Time) bool {
+	return !b.quiet && b.others(now) < b.maxOthers || now.Sub(began) >= b.r.timeout/quietPasses
+}
+
+// passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty. The caller holds mu.
 func (b *batcher) passSlot() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	b.updateFull()
 	if len(b.queue) == 0 {
 		b.slots--

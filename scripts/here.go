@@ -18,7 +18,7 @@ import (
 // quick. On a busy machine a few answers are slow although the server is quick, so they count only if there are more.
 // Scripts that may be slow on a quick server are always sent by other goroutines.
 //
-// Without an answer go-redis closes the connection. A batcher uses at most maxDirect connections at a time, but a
+// Without an answer go-redis closes the connection. A batcher uses few connections at a time, but a
 // server that stalls again and again, or a process that is stopped again and again, would cost them each time.
 // After such an attempt all commands are therefore sent by other goroutines: for herePause, and for twice as long
 // each time, up to maxHerePause. After hereReset without such an attempt, and after each manyAnswers quick ones, it
@@ -40,6 +40,7 @@ type here struct {
 	count int           // quick answers since they last set pause to 0
 	until time.Time     // nobody sends by itself before
 	pause time.Duration // the latest one
+	dials int           // attempts that ended while go-redis dialed for them, since that pause began
 }
 
 // note counts the answer to an attempt that was sent then, or its absence.
@@ -60,16 +61,33 @@ func (h *here) note(answered bool, sent time.Time) {
 // allowed reports whether callers may send by themselves now.
 func (h *here) allowed(now time.Time) bool { return h.quick >= quickAnswers && !now.Before(h.until) }
 
-// late notes that an attempt in a caller's goroutine got no answer in time. Several at once count as one.
-func (h *here) late(now time.Time) {
+// dialing returns how many dials may go on for attempts that have ended: go-redis keeps the connection for
+// later commands. They count until the pause is over, because nobody learns when they end.
+func (h *here) dialing(now time.Time) int {
 	if now.Before(h.until) {
-		return
+		return h.dials
 	}
+	return 0
+}
+
+// late notes that an attempt in a caller's goroutine got no answer in time, or no connection. Several at once
+// begin one pause.
+func (h *here) late(now time.Time, connected bool) {
+	if !now.Before(h.until) {
+		h.begin(now)
+	}
+	if !connected {
+		h.dials++
+	}
+}
+
+// begin begins a pause.
+func (h *here) begin(now time.Time) {
 	h.pause = min(2*h.pause, maxHerePause)
 	if h.pause == 0 || now.Sub(h.until) > hereReset {
 		h.pause = herePause
 	}
-	h.until = now.Add(h.pause)
+	h.until, h.dials = now.Add(h.pause), 0
 }
 
 // maySendHere reports whether a caller may send a command by itself now, and counts it in direct if so. The
@@ -84,7 +102,7 @@ func (b *batcher) maySendHere(ctx context.Context, s *Script, now time.Time) boo
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	// Beside batches a command may wait for many others to be executed.
-	if !b.here.allowed(now) || b.full || b.slots+b.late > 0 || b.direct >= b.maxDirect {
+	if !b.here.allowed(now) || b.full || b.slots+b.late > 0 || !b.hasRoom(now) {
 		return false
 	}
 	b.direct++
@@ -111,7 +129,7 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 	b.quiet = !answered
 	b.here.note(answered, sent)
 	if late {
-		b.here.late(time.Now())
+		b.here.late(time.Now(), doubt)
 	}
 	b.mu.Unlock()
 	switch {

@@ -3,13 +3,16 @@ package scripts
 import (
 	"context"
 	"io"
+	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -262,9 +265,54 @@ func TestPausesOfCallersThatSend(t *testing.T) {
 		{85*time.Second + 2*maxHerePause, maxHerePause},
 		{85*time.Second + 3*maxHerePause + hereReset + time.Second, herePause},
 	} {
-		h.late(at(tt.after))
+		h.late(at(tt.after), true)
 		require.Equal(t, tt.pause, h.pause, tt.after)
 	}
+}
+
+// A dial goes on when the attempt for which it began has ended. Until the pause is over it counts as in flight, so
+// that no further connection is dialed for a command that is sent alone.
+func TestDialsOfCallersThatSend(t *testing.T) {
+	p := redistest.Redis(t).Proxy(t)
+	var dials atomic.Int32
+	hang := make(chan struct{})
+	mend := sync.OnceFunc(func() { close(hang); p.Heal() })
+	r := NewRunner(p.Client(t, longTimeouts, func(o *redis.Options) {
+		dial := redis.NewDialer(o)
+		o.Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			if dials.Add(1) > 1 {
+				<-hang
+			}
+			return dial(ctx, network, addr)
+		}
+	}), 0)
+	t.Cleanup(r.Close)
+	t.Cleanup(mend)
+	b := r.batch
+	run := func() {
+		_, err := r.Do(t.Context(), check, []any{"k"}, "x")
+		assert.NoError(t, err)
+	}
+	run()
+	p.HoldReplies(evals)
+	var calls sync.WaitGroup
+	calls.Go(run) // occupies the only connection
+	redistest.WaitFor(t, testTimeout, func() bool { return p.Held() == 1 }, "occupied")
+	b.mu.Lock()
+	b.here.quick = quickAnswers
+	b.mu.Unlock()
+	for range maxDirect - 1 { // few, since others wait while commands are queued
+		calls.Go(run)
+	}
+	time.Sleep(5 * hereTimeout)
+	const probe = 1 // asks why the server is silent
+	require.LessOrEqual(t, dials.Load(), int32(maxDirect+maxInFlight+probe))
+	mend()
+	calls.Wait()
+	require.Positive(t, b.here.dialing(b.here.until.Add(-1)))
+	require.Zero(t, b.here.dialing(b.here.until), "after the pause")
+	b.here.late(b.here.until, true)
+	require.Zero(t, b.here.dialing(b.here.until.Add(-1)), "in the next pause")
 }
 
 // Hooks see the commands that callers send. If one is added later, callers send nothing by themselves.

@@ -107,7 +107,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 	lastAttempt := r.timeout + max(readTimeout, 0)
 	r.memory = max(lastAttempt+maxCopyDelay, minMemory)
 	r.answers = lastAttempt + answerReserve
-	r.batch = newBatcher(r, rdb, direct)
+	r.batch = newBatcher(r, rdb, direct, direct)
 	return r
 }
 

@@ -39,8 +39,11 @@ func (r *Runner) Server(key string) any {
 	return node
 }
 
-// maxDirectShard is maxDirect of a shard. A cluster has several.
-const maxDirectShard = 2
+// Limits of a shard. A cluster has several, and other connections for commands that are sent alone.
+const (
+	maxDirectShard = 2
+	maxOthersShard = 3
+)
 
 // batcher returns the batcher of the shard that has c's keys. It returns nil if the client is not a
 // cluster client, or does not know the shard; c is then sent alone. The client has a slot map, so
@@ -78,7 +81,7 @@ func (s *shards) add(node *redis.Client, end *deadline) *batcher {
 			batches[other] = b
 		}
 	}
-	b := newBatcher(s.r, node, maxDirectShard)
+	b := newBatcher(s.r, node, maxDirectShard, maxOthersShard)
 	b.latest.Store(end)
 	batches[node] = b
 	s.batches.Store(&batches)
