@@ -13,10 +13,12 @@ import (
 
 // A Redis that comes back may have forgotten everything: a restart without data, or a failover. So the client
 // then asks it about all holds at once. Otherwise a renewed hold would learn of its loss at its next renewal,
-// and one with a fixed lease never. These are the occasions:
+// and one with a fixed lease never. After questions about every hold it repeats its latest releases, which Redis
+// may have forgotten, too ([engine.Core.RepeatReleases]). These are the occasions:
 //
 //   - The connection of the client's takeover notices was made again: every hold.
 //   - A command is answered after one that found the connection broken ([scripts.Runner.OnReturn]): every hold.
+//   - A name has another server than when the client released it: every hold.
 //   - The client begins to listen for takeover notices: the holds of that tag. They are older than the
 //     connection, so Redis may have restarted in between. That is unlikely, so a plain command looks first.
 //
@@ -78,6 +80,9 @@ func (p *presence) runAsking() {
 			owned = p.c.forgotten(owned)
 		}
 		p.askAbout(p.c.core.RenewNow(owned))
+		if all {
+			p.c.core.RepeatReleases()
+		}
 		engine.Pause(context.Background(), askEvery-time.Since(began), p.c.core.Stopping())
 		if isClosed(p.c.core.Stopping()) {
 			return

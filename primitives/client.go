@@ -227,6 +227,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		Renew: c.renew, Ready: c.readiness(), Classify: classify, Unanswered: unanswered, CutShort: cutShort,
 		Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: tagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
+		HasReplicas: c.hasReplicas(), Touch: c.touch, Moved: c.presence.askAll,
 		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
 		CanLinger: c.presence.canLinger, Ask: c.presence.askFor,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
@@ -252,6 +253,19 @@ func isNil(rdb redis.UniversalClient) bool {
 func isCluster(rdb redis.UniversalClient) bool {
 	_, ok := rdb.(interface{ Options() *redis.ClusterOptions })
 	return ok
+}
+
+// hasReplicas reports whether a replica may take the place of a master: on a cluster, with Sentinel, and wherever
+// replicas confirm acquisitions.
+func (c *Client) hasReplicas() bool {
+	node, ok := c.rdb.(interface{ Options() *redis.Options })
+	return c.cluster || c.replicas.n > 0 || ok && node.Options().Addr == "FailoverClient" // as go-redis names it
+}
+
+// touch implements [engine.Config].Touch. A connection that is not to the master any longer fails or is replaced,
+// and a node that has lost the name redirects the command.
+func (c *Client) touch(ctx context.Context, r *engine.Resource) {
+	_, _ = c.run.Commands(ctx, []any{"exists", c.prefix + r.Name})
 }
 
 // ID returns the uuid with which every owner id of this client begins on the wire.

@@ -2,6 +2,7 @@ package scripts
 
 import (
 	"context"
+	"net"
 	"reflect"
 	"runtime"
 	"strings"
@@ -22,6 +23,7 @@ type punctual struct {
 	copy    *redis.Client
 	send    redis.ProcessPipelineHook // of the copy
 	covered atomic.Bool               // a hook was added after this one: it does not see marked commands
+	server  atomic.Pointer[string]    // the address of the latest connection; nil: none, or unknown
 }
 
 // punctuals has the hook of each client, which all runners of the client share. It keeps neither alive.
@@ -54,8 +56,19 @@ func punctualOf(rdb *redis.Client) *punctual {
 	return p
 }
 
-// DialHook implements [redis.Hook].
-func (p *punctual) DialHook(next redis.DialHook) redis.DialHook { return next }
+// DialHook implements [redis.Hook]. It notes the address of the server. With Sentinel, that is another one after
+// a fail-over, although addr stays.
+func (p *punctual) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := next(ctx, network, addr)
+		if err == nil && conn.RemoteAddr() != nil {
+			if now, was := conn.RemoteAddr().String(), p.server.Load(); was == nil || *was != now {
+				p.server.Store(&now)
+			}
+		}
+		return conn, err
+	}
+}
 
 // ProcessHook implements [redis.Hook].
 func (p *punctual) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }

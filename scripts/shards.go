@@ -26,9 +26,12 @@ type shards struct {
 	batches atomic.Pointer[map[*redis.Client]*batcher] // of each node that had commands; the map is not changed
 }
 
-// Server returns what stands for the server that has a key now: nil if there is only one, or if it is not
-// known. It sends nothing.
+// Server returns what stands for the server that has a key now; nil if it is not known. Another server that takes its
+// place, as after a fail-over by Sentinel, has another value. Server sends nothing.
 func (r *Runner) Server(key string) any {
+	if r.batch.hook != nil {
+		return r.batch.hook.server.Load()
+	}
 	if r.shards.cluster == nil || !r.slots.loaded.Load() {
 		return nil
 	}

@@ -150,10 +150,7 @@ func (c *Core) addDuty(d *duty) {
 
 // enqueue puts a duty into the lane of the server that has its resource now. duties.mu is held.
 func (c *Core) enqueue(d *duty) {
-	server := any(nil)
-	if c.Server != nil {
-		server = c.Server(d.r)
-	}
+	server := c.serverOf(d.r)
 	l := c.duties.lanes[server]
 	if l == nil {
 		if c.duties.lanes == nil {

@@ -43,6 +43,12 @@ type Config struct {
 	// Server returns what stands for the server that has a resource now: resources of equal servers fail
 	// together. It must only compute. Nil: there is one server.
 	Server func(r *Resource) any
+	// HasReplicas: another server may take the place of one, without its latest commands. Then Touch sends a small
+	// command to the server of a resource, and Moved is called when that resource has another server than before.
+	// Moved must ask about all holds and then call [Core.RepeatReleases]. It must not block.
+	HasReplicas bool
+	Touch       func(ctx context.Context, r *Resource)
+	Moved       func()
 	// HoldAdded is called for each new hold, and WaitBegan and WaitEnded for each acquisition that
 	// waits. They must not block.
 	HoldAdded, WaitBegan, WaitEnded func()
@@ -79,6 +85,7 @@ type Core struct {
 	holds  holdList
 	log    logQueue
 	duties duties
+	recent recentReleases
 
 	closing  chan struct{} // closed when Close begins: acquisitions fail, and waiters give up
 	stopping chan struct{} // closed when Close has waited for all calls: background work ends

@@ -13,12 +13,14 @@ const (
 	CohortTokens    = cohortTokens
 	FirstAttempts   = firstAttempts
 	LongestRetry    = longestRetry
+	MaxRecent       = maxRecent
 	MaxAttempts     = maxAttempts
 	MaxBatch        = waitq.MaxBatch
 	ProbePause      = probePause
 	ReleaseTimeout  = releaseTimeout
 	RollbackGrace   = rollbackGrace
 	RollbackTimeout = rollbackTimeout
+	SettledAfter    = settledAfter
 	SlowPoll        = waitq.SlowPoll
 	StuckAfter      = waitq.StuckAfter
 	SweepPause      = sweepPause

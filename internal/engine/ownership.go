@@ -402,6 +402,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 		o.wire.outcome = wasNotOurs
 	default:
 		o.wire.outcome = freed
+		o.r.Core.remember(o)
 	}
 	return lost
 }

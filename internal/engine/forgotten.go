@@ -1,0 +1,173 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Releases that a fail-over forgets.
+//
+// A master may answer a release after its replica was promoted, or die before the replica has received it:
+//
+//	client A                 old master            replica
+//	sends a release
+//	                         executes it
+//	is answered                                    is promoted: A still holds the lock
+//
+// On the promoted replica the lock would stay taken for the rest of A's lease, or for ever without one. A client
+// of servers with replicas therefore remembers its latest releases, and repeats them when another server may have
+// taken the master's place. The repetition is a rollback of the acquisition, so it changes nothing on a server that
+// has executed the release.
+//
+// The client notices a fail-over by the first answer after a broken connection, or because the name has another
+// server now. An idle client would notice neither, so a goroutine sends a small command to each of those servers
+// until the releases are old.
+//
+// A release may have handed the lock off. The promoted server has forgotten that, too, so the successor has to
+// learn of its loss before the lock becomes free there: the repetitions come a moment after the questions about
+// all holds (Config.Moved).
+
+const (
+	maxRecent     = 4096                   // releases that a client remembers, about half a megabyte
+	recentFor     = time.Minute            // how long it remembers a release
+	settledAfter  = 5 * time.Second        // a release that is older is repeated once
+	lookPause     = time.Second            // between looks for another server
+	repeatPause   = 500 * time.Millisecond // between the questions about holds and the repetitions
+	touchTimeout  = time.Second            // of the command of a look
+	touchesAtMost = 16                     // commands of a look, for that many servers
+)
+
+// recentRelease is a release that a server has answered.
+type recentRelease struct {
+	r      *Resource
+	owner  Owner
+	min    *minHold
+	server any     // that had the resource
+	at     Instant // when it was answered
+	over   Instant // when a repetition must end
+}
+
+// recentReleases are the latest releases of a client. It is a part of Core.
+type recentReleases struct {
+	mu      sync.Mutex // guards the rest
+	list    []recentRelease
+	next    int  // the oldest one, when the list is full: the next to be replaced
+	looking bool // lookForMoves runs
+}
+
+// remember remembers the release of o, which the server has just answered. It does not block.
+func (c *Core) remember(o *Ownership) {
+	if !c.HasReplicas {
+		return
+	}
+	now := time.Now()
+	over := now.Add(recentFor)
+	if until := o.repeatUntil(); until.Before(over) {
+		over = until
+	}
+	release := recentRelease{o.r, o.Owner, o.min, c.serverOf(o.r), c.Instant(now), c.Instant(over)}
+	rs := &c.recent
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	if len(rs.list) < maxRecent {
+		rs.list = append(rs.list, release)
+	} else {
+		rs.list[rs.next] = release
+		rs.next = (rs.next + 1) % maxRecent
+	}
+	if !rs.looking {
+		rs.looking = true
+		c.Spawn(c.lookForMoves)
+	}
+}
+
+// RepeatReleases repeats the latest releases in the background, because another server may have taken the place of
+// the one that answered them. It does not block. A young release may be repeated again: the server that has
+// answered now may be the old master still.
+func (c *Core) RepeatReleases() {
+	now := time.Now()
+	rs := &c.recent
+	rs.mu.Lock()
+	all := rs.drop(func(release *recentRelease) bool {
+		release.server = c.serverOf(release.r)
+		return c.Instant(now)-release.at > Instant(settledAfter)
+	})
+	rs.mu.Unlock()
+	for _, release := range all {
+		// On a server that has the release, the lock stays taken for the minimum hold.
+		due := now.Add(repeatPause + release.min.left(c.Instant(now)))
+		c.addDuty(&duty{
+			r: release.r, ctx: context.Background(), due: due, delay: firstRetry, over: c.Time(release.over),
+			do: func(ctx context.Context) error {
+				return release.r.Driver.Rollback(ctx, &Request{Owner: release.owner})
+			},
+		})
+	}
+}
+
+// drop removes the releases for which which is true, and returns what the list was, oldest first. mu is held.
+func (rs *recentReleases) drop(which func(*recentRelease) bool) (all []recentRelease) {
+	all = append(append(make([]recentRelease, 0, len(rs.list)), rs.list[rs.next:]...), rs.list[:rs.next]...)
+	var kept []recentRelease
+	for i := range all {
+		if !which(&all[i]) {
+			kept = append(kept, all[i])
+		}
+	}
+	rs.list, rs.next = kept, 0
+	return all
+}
+
+// lookForMoves calls Config.Moved when the resource of a recent release has another server. It runs while there
+// are recent releases, or until the core stops.
+func (c *Core) lookForMoves() {
+	for {
+		Pause(context.Background(), lookPause, c.stopping)
+		if c.IsStopping() {
+			return
+		}
+		servers := c.recentServers()
+		if servers == nil {
+			return
+		}
+		moved, touches := false, 0
+		for server, r := range servers {
+			if touches++; touches <= touchesAtMost {
+				ctx, cancel := context.WithTimeout(context.Background(), touchTimeout)
+				c.Touch(ctx, r)
+				cancel()
+			}
+			moved = moved || c.serverOf(r) != server
+		}
+		if moved {
+			c.Moved()
+		}
+	}
+}
+
+// recentServers forgets old releases, and returns a resource of each server that the others were sent to. Without
+// any it returns nil, and the caller, lookForMoves, ends.
+func (c *Core) recentServers() (servers map[any]*Resource) {
+	now := c.Instant(time.Now())
+	rs := &c.recent
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	rs.drop(func(release *recentRelease) bool { return now >= release.over })
+	for _, release := range rs.list {
+		if servers == nil {
+			servers = map[any]*Resource{}
+		}
+		servers[release.server] = release.r
+	}
+	rs.looking = servers != nil
+	return servers
+}
+
+// serverOf is Config.Server, which may be nil.
+func (c *Core) serverOf(r *Resource) any {
+	if c.Server == nil {
+		return nil
+	}
+	return c.Server(r)
+}

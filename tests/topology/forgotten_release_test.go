@@ -1,0 +1,58 @@
+package topology
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	. "github.com/redlatch/redlatch/internal/fixture"
+	"github.com/redlatch/redlatch/internal/kinds"
+	"github.com/redlatch/redlatch/internal/redistest"
+	"github.com/redlatch/redlatch/primitives"
+)
+
+// The old master answers releases after the replica was promoted. The client, which sends nothing more, repeats
+// them, so the locks and permits are free on the new master long before their leases end.
+func TestReleasesThatAFailoverForgetsAreRepeated(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Sentinel(t)
+	one, other := NewClient(t, servers.FailoverClient(t)), NewClient(t, servers.FailoverClient(t))
+	var holds []*primitives.Hold
+	rivals := map[string]kinds.Handle{}
+	hold := func(kind kinds.Kind, name string, opts ...primitives.Option) *primitives.Hold {
+		h := Acquire(t, t.Context(), kind.One(t, one, name), opts...)
+		holds, rivals[name] = append(holds, h), kind.Rival(other, name)
+		return h
+	}
+	for _, kind := range kinds.All() {
+		hold(kind, kind.Name)
+		if kind.Leased && !kind.Joint() {
+			hold(kind, kind.Name+"-owner", primitives.WithOwner("job"))
+		}
+	}
+	outer := hold(kinds.Of("lock"), "nested")
+	holds = append(holds, Acquire(t, outer.Context(), one.Lock("nested")))
+	handed := hold(kinds.Of("lock"), "handed")
+	waiting := Start(func() (*primitives.Hold, error) { return one.Lock("handed").Acquire(t.Context()) })
+	AwaitWaiters(t, one, 1)
+	awaitReplicas(t, servers.Master, "")
+
+	promoted := servers.Replicas[0].Client(t)
+	require.NoError(t, promoted.Do(t.Context(), "replicaof", "no", "one").Err())
+	for _, h := range holds {
+		Release(t, h)
+	}
+	successor := AwaitHold(t, waiting)
+	require.ErrorIs(t, handed.Release(t.Context()), primitives.ErrReleased)
+	forgotten := time.Now()
+	require.NoError(t, servers.Sentinels[0].Client(t).Do(t.Context(), "sentinel", "failover", "main").Err())
+	servers.AwaitFailover(t, servers.Master)
+	for name, rival := range rivals {
+		h, err := rival.Acquire(t.Context(), primitives.WithWait(8*time.Second))
+		require.NoError(t, err, name)
+		Release(t, h)
+	}
+	t.Logf("all free %v after the releases", time.Since(forgotten))
+	RequireEnds(t, successor.Context(), primitives.ErrLost)
+}
