@@ -107,14 +107,14 @@ func (p *process) read(out io.Reader) {
 // round lasts: the process waits if nobody reads what it writes.
 func isKind(line []byte, kind string) bool { return bytes.HasPrefix(line, []byte(`{"k":"`+kind+`"`)) }
 
-// records returns what the process has written.
-func (p *process) records() (out []record) {
+// records returns what the process has written: the records of a kind, or all of them if it is "".
+func (p *process) records(kind string) (out []record) {
 	p.mu.Lock()
 	lines := p.lines
 	p.mu.Unlock()
 	for _, line := range lines {
 		var r record
-		if json.Unmarshal(line, &r) == nil {
+		if (kind == "" || isKind(line, kind)) && json.Unmarshal(line, &r) == nil {
 			out = append(out, r)
 		}
 	}
@@ -180,11 +180,11 @@ func (p *process) close(limit time.Duration) error {
 	if p.err != nil {
 		return p.failure(p.err)
 	}
-	for _, r := range p.records() {
-		if r.Kind == kindDone && r.Count > 0 {
+	for _, r := range p.records(kindDone) {
+		if r.Count > 0 {
 			return fmt.Errorf("process %d left %d goroutines of the library behind", p.id, r.Count)
 		}
-		if r.Kind == kindDone && r.Err != "" {
+		if r.Err != "" {
 			return fmt.Errorf("process %d: Close: %s", p.id, r.Err)
 		}
 	}

@@ -407,7 +407,7 @@ func (r *round) history() *history {
 	}
 	h.copies, h.samples = r.delivered, r.samples
 	for _, p := range r.processes {
-		h.add(p.id, p.records(), p.diedAt())
+		h.add(p.id, p.records(""), p.diedAt())
 	}
 	h.end = monotonic()
 	h.sort()
