@@ -104,6 +104,11 @@ var Catalogue = []Defect{
 		Suite: [2]string{"./internal/engine", "Release"},
 	},
 	{
+		Name: "a release that a fail-over forgets is not repeated", Promise: "C11",
+		Edits: []Edit{{"internal/engine/forgotten.go", "	if !c.HasReplicas {", "	if c.HasReplicas || c != nil {"}},
+		Suite: [2]string{"./tests/topology", "TestReleasesThatAFailoverForgetsAreRepeated"},
+	},
+	{
 		Name: "nesting and release race unguarded", Promise: "C3",
 		Edits: []Edit{
 			{
@@ -143,6 +148,7 @@ var Catalogue = []Defect{
 		Name: "a cohort without an end", Promise: "C24",
 		Edits: []Edit{{"internal/engine/handoff.go", "		return age >= Instant(o.cohort())", "		return false && age > 0"}},
 		Find:  []string{"--faults", "none", "--primitives", "cohort"},
+		Suite: [2]string{"./internal/engine", "TestOtherClientsGoFirstWhenACohortIsOver"},
 	},
 	{
 		Name: "a member of a cohort gets the token of the one before", Promise: "C14",
@@ -223,6 +229,7 @@ var Catalogue = []Defect{
 		Name: "a takeover sends no notice", Promise: "C15",
 		Edits: []Edit{{"primitives/takeover.go", "	notices := h.notices(ids)\n", "	notices := h.notices(nil)\n"}},
 		Find:  []string{"--faults", "force", "--primitives", "lock,fenced"},
+		Suite: [2]string{"./tests/contract", "TestC15FormerHolderLearnsOfATakeoverAtOnce$"},
 	},
 	{
 		Name: "every loss is a limit", Promise: "C27",

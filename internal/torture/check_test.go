@@ -95,6 +95,13 @@ func (h *testHistory) fault(kind string, process int, from, to int64) {
 	h.windows = append(h.windows, window{interval: interval{from * ms, to * ms}, fault: kind, process: process})
 }
 
+// switchover adds one by Sentinel, which had made another server the master at that time; 0: data was lost otherwise.
+func (h *testHistory) switchover(from, turned, to int64) {
+	h.windows = append(h.windows, window{
+		interval: interval{from * ms, to * ms}, fault: faultSwitch, process: -1, lossy: true, turned: turned * ms,
+	})
+}
+
 // force adds a ForceRelease that ended a holder.
 func (h *testHistory) force(process int, from, to int64) {
 	h.do(process, from, to, record{Do: opForce}, record{Outcome: outcomeOK, Count: 1})
@@ -297,6 +304,24 @@ func TestChecks(t *testing.T) {
 			h.valid(0, h.hold(0, 10_000, "a1"), 14_700)
 			h.records[0][len(h.records[0])-1].At = 11_760 * ms
 			h.samples = []sample{{"name", nil, 11_735 * ms, 11_736 * ms, 0}}
+		}, nil},
+		{"a release that a switchover has forgotten", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.release(0, a, 10_100, 10_101)
+			h.switchover(10_050, 10_200, 19_000)
+			h.samples = []sample{{"name", []string{"a1"}, 15_000 * ms, 15_001 * ms, 16_000 * ms}}
+		}, []string{checkKept}},
+		{"a release that a switchover has forgotten a moment ago", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.release(0, a, 10_100, 10_101)
+			h.switchover(10_050, 10_200, 19_000)
+			h.samples = []sample{{"name", []string{"a1"}, 14_900 * ms, 14_901 * ms, 16_000 * ms}}
+		}, nil},
+		{"a release that was forgotten with all data", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.release(0, a, 10_100, 10_101)
+			h.switchover(10_050, 0, 11_000)
+			h.samples = []sample{{"name", []string{"a1"}, 17_000 * ms, 17_001 * ms, 18_000 * ms}}
 		}, nil},
 		{"a release that Redis does not know of", func(h *testHistory) {
 			h.release(0, h.hold(0, 10_000, "a1"), 10_100, 10_101)

@@ -110,6 +110,7 @@ type window struct {
 	lossy   bool     // the servers may forget anything
 	acted   int64    // when what ends holds was over; 0: not before the end
 	hit     bool     // the operator's act found a holder
+	turned  int64    // when Sentinel had made another server the master; 0: something else happened
 }
 
 // ends reports whether the window ends holds of this name.

@@ -117,6 +117,9 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	if pace != paceMixed && len(r.cfg.Primitives) > slotPrimitives {
 		rd.length += rd.length / 2
 	}
+	if r.d.kind == Sentinel && theme.has(faultSwitch) { // a release that is forgotten is seen, if no lease ends soon
+		rd.ttl *= 3
+	}
 	rd.times = slotsOf(r.cfg.Primitives, pace, rd.length, seed)
 	rd.healing, rd.heal = context.WithCancel(ctx)
 	defer rd.heal()

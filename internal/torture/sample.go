@@ -25,6 +25,10 @@ const (
 // an answer is repeated after a second at most.
 const keeping = 1500 * time.Millisecond
 
+// repeating is how long it may take a client to repeat the releases that a switchover has forgotten: it looks for
+// another master once a second.
+const repeating = 3 * time.Second
+
 // sample is an answer of Redis about a lock: who holds it, and when the lease ends.
 type sample struct {
 	name   string
@@ -142,7 +146,8 @@ func (s *sample) contradicts(o *op) string {
 }
 
 // keptAfterRelease returns a hold that Redis still has, although all that share its id were released long before;
-// nil if there is none. Fields of readers stay as long as the lock has others.
+// nil if there is none. Fields of readers stay as long as the lock has others. A switchover by Sentinel may forget a
+// release, and the client must repeat it. Other losses of data excuse everything.
 func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 	last := int64(0)
 	for _, o := range h.names[s.name] {
@@ -155,8 +160,7 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		case o.call.MinHold > 0: // a renewal after its release may keep it
 			return nil
 		case o.ret == nil, o.died != never, o.detached, o.ended != nil, o.call.Passes, o.call.Read,
-			o.root.call.Owner != "",
-			h.lossy(o.call.At, s.after):
+			o.root.call.Owner != "":
 			return nil
 		case !o.holds(): // it may have been counted, and is taken back
 			last = max(last, o.ret.At)
@@ -171,7 +175,12 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		return nil
 	}
 	for _, w := range h.windows {
-		if w.disturbs(kept.process, s.name) && w.begin < s.before && w.end > kept.root.call.At {
+		switch {
+		case w.lossy && w.turned != 0 && w.overlaps(kept.root.call.At, s.after):
+			last = max(last, w.turned+int64(repeating))
+		case w.lossy && w.overlaps(kept.root.call.At, s.after):
+			return nil
+		case w.disturbs(kept.process, s.name) && w.begin < s.before && w.end > kept.root.call.At:
 			last = max(last, w.end)
 		}
 	}

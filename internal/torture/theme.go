@@ -58,6 +58,11 @@ func themeOf(seed uint64, enabled []fault) (theme, pace) {
 	}
 }
 
+// has reports whether the fault of that name is part of the theme.
+func (t theme) has(name string) bool {
+	return slices.ContainsFunc(t, func(f *fault) bool { return f.name == name })
+}
+
 // combines reports whether the fault can be the second one of a theme.
 func (f *fault) combines() bool {
 	return f.process != nil || f.name == faultDelete || f.name == faultForce || f.name == faultScripts
