@@ -51,6 +51,7 @@
 //	member.go      what package joint needs of the members of a lock made of several
 //	core.go        what belongs to a client; Close
 //	background.go  work that goes on after its call has returned
+//	forgotten.go   releases that a fail-over forgets
 //
 // # Mutexes
 //
@@ -62,6 +63,7 @@
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	logQueue.mu       -> Core.mu
 //	duties.mu         -> Core.mu
+//	recentReleases.mu -> Core.mu
 //
 // Hold.mu, turnQueue.mu, holdList.mu, Core.mu and the mutex in wireLock are
 // innermost: no mutex is taken while one of them is held.
@@ -76,6 +78,7 @@
 // for them:
 //
 //   - commands that are repeated in the background (background.go),
+//   - the look for another server after a release, where there are replicas (forgotten.go),
 //   - calls of the observer and of the log that must not delay the watchdog (event.go, log.go).
 //
 // Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of duties, the end

@@ -133,6 +133,9 @@ func (c *Core) lookForMoves() {
 		}
 		moved, touches := false, 0
 		for server, r := range servers {
+			if c.IsStopping() {
+				return
+			}
 			if touches++; touches <= touchesAtMost {
 				ctx, cancel := context.WithTimeout(context.Background(), touchTimeout)
 				c.Touch(ctx, r)

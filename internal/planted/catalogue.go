@@ -229,7 +229,7 @@ var Catalogue = []Defect{
 		Name: "a takeover sends no notice", Promise: "C15",
 		Edits: []Edit{{"primitives/takeover.go", "	notices := h.notices(ids)\n", "	notices := h.notices(nil)\n"}},
 		Find:  []string{"--faults", "force", "--primitives", "lock,fenced"},
-		Suite: [2]string{"./tests/contract", "TestC15FormerHolderLearnsOfATakeoverAtOnce$"},
+		Suite: [2]string{"./tests/contract", "TestC15FormerHolderLearnsOfATakeoverAtOnce$/^lock$"},
 	},
 	{
 		Name: "every loss is a limit", Promise: "C27",
