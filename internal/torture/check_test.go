@@ -437,6 +437,20 @@ func TestChecks(t *testing.T) {
 			h.failing(14_100, 14_200, isFull)
 		}, []string{checkError}},
 
+		{"an adoption of what was released by its id", func(h *testHistory) {
+			h.lost(1, h.hold(1, 10_000, "a1"), 10_450)
+			h.do(1, 10_400, 10_401, record{Do: opReleaseID, Target: "a1"}, record{Outcome: outcomeOK, Count: 1})
+			h.do(2, 11_000, 11_001, record{Do: opAdopt, Target: "a1", TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "b1", Until: 13_900 * ms})
+		}, []string{checkOrder}},
+		{"an adoption of what was released by its id, and acquired once more by a late copy", func(h *testHistory) {
+			h.fault(faultCopies, 1, 9_900, 10_100)
+			h.lost(1, h.hold(1, 10_000, "a1"), 10_450)
+			h.do(1, 10_400, 10_401, record{Do: opReleaseID, Target: "a1"}, record{Outcome: outcomeOK, Count: 1})
+			h.do(2, 11_000, 11_001, record{Do: opAdopt, Target: "a1", TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "b1", Until: 13_900 * ms})
+		}, nil},
+
 		{"a waiter of a free lock", func(h *testHistory) {
 			h.holdOf("lock", 0, 10_000, 13_100, "a1")
 		}, []string{checkFree}},

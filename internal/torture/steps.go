@@ -252,11 +252,22 @@ func (s *stepper) target(o *op) int {
 
 // isVague reports whether a takeover may have found what the model does not know: an acquisition of unknown
 // outcome, a grant that its waiter had not seen, one of several counts of an id, or data that came back after a
-// failover; or a hold that was released before its minimum was over.
+// failover; a hold that was released before its minimum was over; or one that a late copy has acquired once more.
 func (s *stepper) isVague(o *op) bool {
 	from := s.target(o)
 	return from < 0 || !s.wasTold(s.name, o) || s.hasCounts(s.ops[from]) || s.lossy(0, o.returned()) ||
-		s.ops[from].call.MinHold > 0
+		s.ops[from].call.MinHold > 0 || s.hasReturned(s.ops[from], o)
+}
+
+// hasReturned reports whether a late copy of an acquisition may have acquired again before a takeover: somebody else
+// had ended the hold, and could not know that an attempt was in doubt.
+func (s *stepper) hasReturned(held, takeover *op) bool {
+	if !s.disturbed(held.process, s.name, held.call.At, held.ret.At) {
+		return false
+	}
+	return slices.ContainsFunc(s.takeovers(held, held.call.At, takeover.returned()), func(t *op) bool {
+		return t != takeover && t.outcome() == outcomeOK
+	})
 }
 
 // takeover emits what an operation does to holds of others. What an adoption takes, it takes in its own step.
