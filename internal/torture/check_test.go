@@ -437,6 +437,13 @@ func TestChecks(t *testing.T) {
 			h.failing(14_100, 14_200, isFull)
 		}, []string{checkError}},
 
+		{"a repeated adoption that found nothing, because another one had found its id", func(h *testHistory) {
+			h.fault(faultReplies, 1, 10_350, 10_500)
+			h.lost(1, h.hold(1, 10_000, "a1"), 10_450)
+			h.do(1, 10_400, 10_410, record{Do: opAdopt, Target: "a1"}, record{Outcome: outcomeAbsent})
+			h.do(2, 10_405, 10_408, record{Do: opAdopt, Target: "a2", TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "b1", Until: 13_300 * ms})
+		}, nil},
 		{"an adoption of what was released by its id", func(h *testHistory) {
 			h.lost(1, h.hold(1, 10_000, "a1"), 10_450)
 			h.do(1, 10_400, 10_401, record{Do: opReleaseID, Target: "a1"}, record{Outcome: outcomeOK, Count: 1})

@@ -287,6 +287,9 @@ func (s *stepper) takeover(o *op) {
 			return // of several permits of one acquisition, the model does not know which are left
 		}
 		in.do = stepAbsent
+		if in.from >= 0 && s.mayHaveTaken(o, s.ops[in.from]) {
+			in.do, in.lenient, in.both = opReleaseID, true, true
+		}
 	case o.outcome() != outcomeOK || o.call.Do == opAdopt:
 		return
 	case o.call.Do == opForce:
