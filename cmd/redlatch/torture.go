@@ -57,6 +57,9 @@ func tortureCommand() *cli.Command {
 			},
 			&cli.BoolFlag{Name: "fail-fast", HideDefault: true, Usage: "stop after the first round with a violation"},
 			&cli.StringFlag{Name: "timelines", Value: ".", Usage: "`DIRECTORY` for the timelines and logs of violations"},
+			&cli.StringFlag{
+				Name: "html", Usage: "`FILE` for a page with the timelines of clients, holds and faults, for a browser",
+			},
 		},
 		Action: runTorture,
 	}
@@ -70,7 +73,7 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		Duration: c.Duration("duration"), Seed: c.Uint64("seed"), Topology: c.String("topology"),
 		Faults: commaList(c.String("faults")), Primitives: commaList(c.String("primitives")),
 		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: startTortureClient,
-		FailFast: c.Bool("fail-fast"),
+		FailFast: c.Bool("fail-fast"), Pictures: c.IsSet("html"),
 		Progress: func(p torture.Progress) { printProgress(c.Root().ErrWriter, p) },
 	}
 	switch {
@@ -98,7 +101,18 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 		}
 		config.Endpoint = endpoint
 	}
+	var page *os.File
+	if config.Pictures {
+		var err error
+		if page, err = os.Create(c.String("html")); err != nil { // before the run, which may take an hour
+			return badUsage("--html: %w", err)
+		}
+		defer func() { _ = page.Close() }()
+	}
 	result, err := torture.Run(ctx, config)
+	if page != nil && result != nil {
+		err = errors.Join(err, result.Page(page))
+	}
 	switch {
 	case errors.Is(err, torture.ErrConfig), errors.Is(err, exec.ErrNotFound), errors.Is(err, errors.ErrUnsupported):
 		return &codedError{exitUsage, err}

@@ -4,6 +4,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -23,6 +25,7 @@ func TestTortureExitCodes(t *testing.T) {
 		"topology":           {[]string{"--topology", "ring"}, exitUsage, `no topology "ring"`},
 		"no time":            {[]string{"--minutes", "0"}, exitUsage, "a duration of 0s"},
 		"two durations":      {[]string{"--minutes", "1", "--duration", "1m"}, exitUsage, "exclude each other"},
+		"page":               {[]string{"--html", "/no/such/directory/page.html"}, exitUsage, "--html: open /no/such"},
 		"argument":           {[]string{"lock"}, exitUsage, "unexpected argument"},
 		"topology of others": {[]string{"--redis", defaultURL, "--topology", "cluster"}, exitUsage, "--topology"},
 		"no address":         {[]string{"--cluster"}, exitUsage, "needs --redis"},
@@ -39,12 +42,13 @@ func TestTortureExitCodes(t *testing.T) {
 	}
 }
 
-// A run on a given server prints one JSON object, and says which faults it left out.
+// A run on a given server prints one JSON object, says which faults it left out, and writes a page.
 func TestTortureJSON(t *testing.T) {
 	t.Parallel()
 	s := redistest.Fresh(t)
+	page := filepath.Join(t.TempDir(), "page.html")
 	p := start(t, "", "torture", "--json", "--duration", "2s", "--seed", "3", "--redis", "redis://"+s.Addr(),
-		"--primitives", "lock,latch", "--timelines", t.TempDir())
+		"--primitives", "lock,latch", "--timelines", t.TempDir(), "--html", page)
 	var result struct {
 		Seed       uint64         `json:"seed"`
 		Operations map[string]int `json:"operations"`
@@ -59,4 +63,8 @@ func TestTortureJSON(t *testing.T) {
 	require.Contains(t, result.LeftOut, "restart")
 	require.NotNil(t, result.Violations)
 	require.Empty(t, result.Violations)
+	html, err := os.ReadFile(page)
+	require.NoError(t, err)
+	require.Contains(t, string(html), `<details id="round-3" open=""`)
+	require.Contains(t, string(html), "client 0")
 }

@@ -47,6 +47,9 @@ func (r *runner) report(rd *round, h *history, violations []Violation) error {
 	defer r.mu.Unlock()
 	r.result.Violations = append(r.result.Violations, violations...)
 	r.result.Logs = append(r.result.Logs, logs...)
+	if r.cfg.Pictures {
+		r.result.keepPicture(h.picture(rd.seed, rd.theme, rd.pace, violations))
+	}
 	return nil
 }
 

@@ -30,6 +30,7 @@ type Config struct {
 	Sessions   int           // goroutines of each process
 	TTL        time.Duration // of half of the names; the others have three times as much
 	Timelines  string        // directory for the timelines of violations; default: the current one
+	Pictures   bool          // keep what Result.Page draws
 	FailFast   bool          // stop after the first round with a violation
 	Progress   func(Progress)
 	// Client returns the command that starts a client process, which calls Worker.
@@ -75,6 +76,8 @@ type Result struct {
 	Undecided   []string       `json:"undecided,omitempty"` // names whose history porcupine could not decide in time
 	Violations  []Violation    `json:"violations"`
 	Logs        []string       `json:"logs,omitempty"` // of the rounds with violations
+
+	pictures []*pageRound
 }
 
 // Total is the number of operations of all primitives.
