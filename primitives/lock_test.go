@@ -285,6 +285,7 @@ func TestLock(t *testing.T) {
 				require.ErrorIs(t, err, tt.want)
 				if errors.Is(tt.want, primitives.ErrDeadlock) {
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
+					require.ErrorContains(t, err, "would deadlock: ") // and the reason
 				}
 				require.NoError(t, ErrOf(x.Other(t).ForceRelease(t.Context())))
 			})

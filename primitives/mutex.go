@@ -132,7 +132,7 @@ func lockResult(reply scripts.Acquired, err error) (engine.Result, error) {
 	}
 	switch reply.Refusal {
 	case scripts.Again:
-		return res, ErrDeadlock
+		return res, fmt.Errorf("%w: its owner holds it already, and would wait for itself", ErrDeadlock)
 	case scripts.Lost:
 		return res, ErrLost
 	case scripts.Over:

@@ -377,7 +377,7 @@ func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
 		return outer, nil
 	}
 	if reader, _ := engine.HoldFrom(ctx, d.other); reader != nil {
-		return nil, ErrDeadlock
+		return nil, fmt.Errorf("%w: the context holds the reader: release it before you write", ErrDeadlock)
 	}
 	return nil, nil
 }

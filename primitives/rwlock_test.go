@@ -146,7 +146,9 @@ func testRWAdmission(t *testing.T, x *RWTest, tt rwAdmissionCase, side string, w
 	}
 	if errors.Is(want, primitives.ErrDeadlock) {
 		require.NotErrorIs(t, err, primitives.ErrNotAcquired)
-		require.ErrorIs(t, ErrOf(l.Acquire(ctx, opts...)), primitives.ErrDeadlock, "Acquire does not wait for itself")
+		err := ErrOf(l.Acquire(ctx, opts...))
+		require.ErrorIs(t, err, primitives.ErrDeadlock, "Acquire does not wait for itself")
+		require.ErrorContains(t, err, "would deadlock: ") // and the reason
 	}
 	_, err = x.S.Client(t).Get(t.Context(), "redlatch_rwlock_claim:{"+x.Name+"}").Result()
 	require.ErrorIs(t, err, redis.Nil, "TryAcquire claims nothing")

@@ -3,6 +3,7 @@ package scripts
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"regexp"
@@ -185,6 +186,17 @@ func (e *interrupted) Unwrap() []error {
 		return []error{e.cause, e.why}
 	}
 	return []error{e.cause}
+}
+
+// follows notes why the attempt before failed. Its text appears once.
+func (e *interrupted) follows(before error) {
+	e.before = before
+	switch {
+	case e.why == nil:
+		e.why = fmt.Errorf("before that: %w", before)
+	case e.why.Error() != before.Error():
+		e.why = fmt.Errorf("%w: before that: %w", e.why, before)
+	}
 }
 
 // Is reports whether target is [os.ErrDeadlineExceeded] and a time limit ended a silence.

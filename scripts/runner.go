@@ -3,7 +3,6 @@ package scripts
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -290,7 +289,7 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		// Add why the attempt before failed. classify looks at the interruption first, so this does not
 		// decide what the error means.
 		if i, ok := errors.AsType[*interrupted](err); ok && failed.reason != nil {
-			i.why, i.before = errors.Join(i.why, fmt.Errorf("before that: %w", failed.reason)), failed.reason
+			i.follows(failed.reason)
 		}
 		outcome := got.outcome
 		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says

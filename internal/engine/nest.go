@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -36,7 +37,7 @@ func (r *Resource) AcquireNested(ctx context.Context, q *Request) (*Hold, error)
 			return nil, err
 		}
 		if q.Terms.NonReentrant {
-			return nil, ErrDeadlock
+			return nil, fmt.Errorf("%w: the context has a hold of it, and WithNonReentrant forbids another one", ErrDeadlock)
 		}
 		hold, err := r.nestUnder(ctx, outer, q)
 		if !errors.Is(err, errOuterEnded) {

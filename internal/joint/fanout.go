@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -135,8 +136,29 @@ func AskAll(
 	case v.yes+len(v.failed) < need:
 		return engine.ErrNotHeld
 	}
-	return errors.Join(v.failed...)
+	return join(v.failed)
 }
+
+// joined is what [errors.Join] returns, on one line.
+type joined struct{ errs []error }
+
+func join(errs []error) error {
+	errs = slices.DeleteFunc(slices.Clone(errs), func(err error) bool { return err == nil })
+	if len(errs) == 0 {
+		return nil
+	}
+	return &joined{errs}
+}
+
+func (j *joined) Error() string {
+	texts := make([]string, len(j.errs))
+	for i, err := range j.errs {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (j *joined) Unwrap() []error { return j.errs }
 
 // attemptTime is the time that one joint attempt has. The attempt makes it, and calls cancel at its end.
 // One goroutine uses it.

@@ -325,5 +325,5 @@ func (o *Ownership) decide(v votes) (lost bool, err error) {
 	case v.yes+len(v.failed) < o.need:
 		return true, nil
 	}
-	return false, errors.Join(v.failed...)
+	return false, join(v.failed)
 }

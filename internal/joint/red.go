@@ -100,7 +100,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	}
 	switch tolerated := len(r.Members) - r.Need; {
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
-		return engine.Result{RetryAfter: -1, Met: errors.Join(failures(v.failed)...)}, nil
+		return engine.Result{RetryAfter: -1, Met: join(failures(v.failed))}, nil
 	default:
 		return engine.Result{}, r.joinErrors(failed, tolerated)
 	}
@@ -161,9 +161,9 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 		passing = late
 	}
 	if len(lasting) > tolerated {
-		return errors.Join(slices.Concat(lasting, passing)...)
+		return join(slices.Concat(lasting, passing))
 	}
-	return errors.Join(slices.Concat(passing, lasting)...)
+	return join(slices.Concat(passing, lasting))
 }
 
 // Subscribe implements [engine.Driver]. It wakes the queue when a majority of members has announced a release.

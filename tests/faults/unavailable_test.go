@@ -180,6 +180,10 @@ func requireUnavailable(t *testing.T, rdb *redis.Client, is error, text string) 
 				assert.NotErrorIs(t, err, primitives.ErrNotAcquired, what)
 				assert.ErrorContains(t, err, "Redis unavailable", what)
 				assert.ErrorContains(t, err, text, what)
+				assert.NotContains(t, err.Error(), "\n", what)
+				if kind == "lock" && text != "" {
+					assert.Equal(t, 1, strings.Count(err.Error(), text), "%s: %v", what, err)
+				}
 				if is != nil && (end.name != "a cancellation" || !errors.Is(is, os.ErrDeadlineExceeded)) {
 					assert.ErrorIs(t, err, is, what)
 				}
