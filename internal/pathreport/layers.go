@@ -23,7 +23,7 @@ var layers = [][]string{
 	},
 	// Code shared by all kinds.
 	2: {
-		"driver.go", "handle.go", "renewal.go",
+		"driver.go", "handle.go", "renewal.go", "forgotten.go",
 		"waitq/event.go", "waitq/line.go", "waitq/queue.go", "waitq/turn.go", "waitq/waiter.go",
 	},
 	// One acquisition.
