@@ -23,13 +23,13 @@ var layers = [][]string{
 	},
 	// Code shared by all kinds.
 	2: {
-		"driver.go", "handle.go", "renewal.go", "forgotten.go",
+		"driver.go", "handle.go", "renewal.go",
 		"waitq/event.go", "waitq/line.go", "waitq/queue.go", "waitq/turn.go", "waitq/waiter.go",
 	},
 	// One acquisition.
 	3: {
 		"acquire.go", "wait.go", "waitqueue.go", "waitline.go", "handoff.go", "cohort.go", "ownership.go", "lease.go",
-		"nest.go", "hold.go", "context.go", "log.go", "member.go", "linger.go", "minhold.go",
+		"forgotten.go", "nest.go", "hold.go", "context.go", "log.go", "member.go", "linger.go", "minhold.go",
 	},
 	// The kinds.
 	4: {
