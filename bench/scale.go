@@ -13,7 +13,7 @@ import (
 	"github.com/redlatch/redlatch/bench/internal/scale"
 )
 
-const scaleDescription = `Measures what one lock, renewal, poll, waiter and hand-over cost, at small sizes. Then
+const scaleDescription = `Measures what one lock, renewal, poll, waiter and hand-off cost, at small sizes. Then
 measures up to a million held locks, 100,000 waiters and 1,000 clients, and compares that with what the small sizes
 predict. Starts its own redis-server, and then a cluster of three. Takes about 15 minutes and 4 GB of memory; with
 -soak 5m ten minutes more.`

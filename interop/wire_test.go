@@ -22,7 +22,7 @@ func TestWireFormatOfRedisson(t *testing.T) {
 		{"lease of an object", "3", wireLease},
 		{"fenced as lock", "3", wireFencedAsLock},
 		{"lock name with braces", "3", wireBraces},
-		{"lock handed over", "3", wireHandOver},
+		{"lock handed off", "3", wireHandOff},
 		{"spin", "3", wireSpin},
 		{"nonreentrant", "4", wireNonReentrant},
 		{"fair", "3", func(w *wire) { wireFair(w, "fair") }},
@@ -95,7 +95,7 @@ func wireBraces(w *wire) {
 	w.step(latch.CountDown(w.ctx), state{}, "redisson_countdownlatch__channel__{N{tag}} 0")
 }
 
-func wireHandOver(w *wire) {
+func wireHandOff(w *wire) {
 	lock := w.client.Lock(w.name)
 	a, b := lock.On(w.owner("A")), lock.On(w.owner("B"))
 	w.step(a.Lock(w.ctx), state{"N": "A=1 ttl=30s"})

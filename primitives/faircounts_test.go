@@ -27,10 +27,10 @@ func scriptCalls(t *testing.T, s *redistest.Server, n int, f func()) map[string]
 	return each
 }
 
-// A hand-over in a queue without Redisson's waiters takes 21 calls inside the scripts: 13 of the
+// A hand-off in a queue without Redisson's waiters takes 21 calls inside the scripts: 13 of the
 // release that grants the lock, and 8 of the attempt that joins the queue. Their number does not
 // depend on the number of waiters.
-func TestFairCountsServerCallsOfAHandOver(t *testing.T) {
+func TestFairCountsServerCallsOfAHandOff(t *testing.T) {
 	t.Parallel()
 	for _, waiters := range []int{2, 1000} {
 		s := redistest.Fresh(t)

@@ -59,7 +59,7 @@ func TestOnlyTwoClientsInLineListen(t *testing.T) {
 	}
 }
 
-// Each hand-over takes two commands: the release, and the attempt of the client whose turn it is.
+// Each hand-off takes two commands: the release, and the attempt of the client whose turn it is.
 func TestClientsInLineAcquireInOrder(t *testing.T) {
 	for _, n := range []int{1, 2, 3, 50} {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {

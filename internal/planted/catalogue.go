@@ -136,7 +136,7 @@ var Catalogue = []Defect{
 		Edits: []Edit{{"internal/engine/ownership.go", "	case left > 0:\n", "	case left > 1:\n"}},
 	},
 	{
-		Name: "a streak of hand-overs without limit", Promise: "C21",
+		Name: "a streak of hand-offs without limit", Promise: "C21",
 		Edits: []Edit{{
 			"internal/engine/handoff.go",
 			"	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)",

@@ -22,14 +22,14 @@ const (
 	phaseRenew    = "renew"     // a renewal was answered, or failed
 	phaseCheck    = "check"     // Check and Extend
 	phaseRelease  = "release"   //
-	phaseHandOver = "hand-over" // a release, while others wait
+	phaseHandOff  = "hand-off"  // a release, while others wait
 	phaseTakeOver = "take-over" // Detach, Adopt, ReleaseID and ForceRelease
 	phaseChange   = "change"    // pools and latches: their numbers are read or changed
 )
 
 var phaseLetters = []struct{ letter, phase string }{
 	{"a", phaseAcquire}, {"w", phaseWait}, {"n", phaseNest}, {"h", phaseHold}, {"r", phaseRenew}, {"c", phaseCheck},
-	{"R", phaseRelease}, {"H", phaseHandOver}, {"T", phaseTakeOver}, {"C", phaseChange},
+	{"R", phaseRelease}, {"H", phaseHandOff}, {"T", phaseTakeOver}, {"C", phaseChange},
 }
 
 // Coverage counts the operations that were in a phase during a fault, or shortly after: by fault, primitive and phase.
@@ -80,7 +80,7 @@ func (c Coverage) cover(h *history) {
 				slices.ContainsFunc(waits[o.call.Names[0]], func(i interval) bool {
 					return i.overlaps(o.release.call.At, o.release.returned())
 				}) {
-				c.add(w.fault, o.call.Primitive, phaseHandOver)
+				c.add(w.fault, o.call.Primitive, phaseHandOff)
 			}
 			if !o.holds() {
 				continue

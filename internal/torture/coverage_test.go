@@ -29,7 +29,7 @@ func TestCoverage(t *testing.T) {
 	c := Coverage{}
 	c.cover(h.history)
 	require.Equal(t, Coverage{faultSlow: {"lock": {
-		phaseWait: 1, phaseHold: 1, phaseRenew: 1, phaseRelease: 1, phaseHandOver: 1,
+		phaseWait: 1, phaseHold: 1, phaseRenew: 1, phaseRelease: 1, phaseHandOff: 1,
 	}}}, c)
 	var out bytes.Buffer
 	require.NoError(t, c.print(&out, []string{faultSlow, faultKill}, []string{"lock", "latch"}))

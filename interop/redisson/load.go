@@ -52,15 +52,15 @@ type Usage struct {
 
 // Outcome is the result of a run.
 //
-// An operation is one entry and leave of a section. A hand-over is an operation whose predecessor on
+// An operation is one entry and leave of a section. A hand-off is an operation whose predecessor on
 // the same key was by another thread. Results include the operations that ended during the run. The
-// fields AllOperations and AllHandOvers also include operations that ended after it.
+// fields AllOperations and AllHandOffs also include operations that ended after it.
 type Outcome struct {
 	// Took is the measured time. For a crowd it starts just before the release and ends when the last
 	// thread has left.
 	Took       time.Duration `json:"nanos"`
 	Operations int64         `json:"operations"`
-	HandOvers  int64         `json:"handOvers"`
+	HandOffs   int64         `json:"handOffs"`
 	Reads      int64         `json:"reads"`
 	PerThread  []int64       `json:"perThread"` // operations by thread
 	// Waits are the times until each entry, and the times of abandoned waits. For a crowd they start just
@@ -68,9 +68,9 @@ type Outcome struct {
 	Waits []time.Duration `json:"waits"`
 	// Stuck is the number of waits abandoned at the end, after two seconds without any entry.
 	Stuck         int64           `json:"stuck"`
-	HandOverTimes []time.Duration `json:"handOverTimes"` // from just before a leave to the next entry
+	HandOffTimes  []time.Duration `json:"handOffTimes"` // from just before a leave to the next entry
 	AllOperations int64           `json:"allOperations"`
-	AllHandOvers  int64           `json:"allHandOvers"`
+	AllHandOffs   int64           `json:"allHandOffs"`
 	Overlaps      int64           `json:"overlaps"` // entries that exceeded the capacity of the section
 	// LostUpdates counts lost updates of a counter that each section reads first and writes last.
 	LostUpdates int64         `json:"lostUpdates"`

@@ -36,24 +36,24 @@ func TestSectionsAreMeasured(t *testing.T) {
 		load  Load
 		check func(t *testing.T, o Outcome)
 	}{
-		{"lock", Load{Primitive: "lock", Threads: 2}, handsOver},
-		{"fair", Load{Primitive: "fair", Threads: 2}, handsOver},
-		{"write", Load{Primitive: "rw", Threads: 2}, handsOver},
+		{"lock", Load{Primitive: "lock", Threads: 2}, handsOff},
+		{"fair", Load{Primitive: "fair", Threads: 2}, handsOff},
+		{"write", Load{Primitive: "rw", Threads: 2}, handsOff},
 		{"read and write", Load{Primitive: "rw", Threads: 2, Reads: 50, Inside: time.Millisecond},
 			func(t *testing.T, o Outcome) {
 				require.Positive(t, o.Reads)
 				require.Less(t, o.Reads, o.Operations)
 			}},
-		{"semaphore", Load{Primitive: "semaphore", Threads: 2, Permits: 3, Inside: time.Millisecond}, handsOver},
-		{"permits", Load{Primitive: "permits", Threads: 2, Permits: 3, Inside: time.Millisecond}, handsOver},
+		{"semaphore", Load{Primitive: "semaphore", Threads: 2, Permits: 3, Inside: time.Millisecond}, handsOff},
+		{"permits", Load{Primitive: "permits", Threads: 2, Permits: 3, Inside: time.Millisecond}, handsOff},
 		{"keys", Load{Primitive: "lock", Threads: 2, Keys: 4}, func(t *testing.T, o Outcome) {
-			require.Zero(t, o.AllHandOvers)
+			require.Zero(t, o.AllHandOffs)
 		}},
 		{"turns", Load{Primitive: "lock", Threads: 1, Turns: true, Inside: time.Millisecond},
 			func(t *testing.T, o Outcome) {
-				require.InDelta(t, o.Operations, o.HandOvers, 1)
+				require.InDelta(t, o.Operations, o.HandOffs, 1)
 			}},
-		{"queued", Load{Primitive: "fair", Threads: 4, Queued: true}, handsOver},
+		{"queued", Load{Primitive: "fair", Threads: 4, Queued: true}, handsOff},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -65,11 +65,11 @@ func TestSectionsAreMeasured(t *testing.T) {
 			require.Len(t, o.PerThread, 2*load.Threads)
 			require.Equal(t, o.Operations, sum(o.PerThread))
 			require.Len(t, o.Waits, int(o.Operations+o.Stuck))
-			require.Len(t, o.HandOverTimes, int(o.HandOvers))
+			require.Len(t, o.HandOffTimes, int(o.HandOffs))
 			require.Positive(t, sum(o.Waits))
-			require.LessOrEqual(t, o.HandOvers, o.Operations)
+			require.LessOrEqual(t, o.HandOffs, o.Operations)
 			require.LessOrEqual(t, o.Operations, o.AllOperations)
-			require.LessOrEqual(t, o.HandOvers, o.AllHandOvers)
+			require.LessOrEqual(t, o.HandOffs, o.AllHandOffs)
 			require.GreaterOrEqual(t, o.Took, length-rounding)
 			require.Positive(t, o.CPU)
 			require.Zero(t, o.Overlaps)
@@ -88,14 +88,14 @@ const (
 	rounding = 2 * time.Millisecond
 )
 
-// runUntilBusy runs the load until a run has enough hand-overs, or enough operations if threads do not
+// runUntilBusy runs the load until a run has enough hand-offs, or enough operations if threads do not
 // share keys. The first runs of a Java process can be slow.
 func runUntilBusy(t *testing.T, s *Session, load Load) Outcome {
 	t.Helper()
 	for range 20 {
 		o, err := s.Run(t.Context(), length)
 		require.NoError(t, err)
-		if o.HandOvers > 4 || load.Keys > 1 && o.Operations > 4 {
+		if o.HandOffs > 4 || load.Keys > 1 && o.Operations > 4 {
 			return o
 		}
 	}
@@ -103,10 +103,10 @@ func runUntilBusy(t *testing.T, s *Session, load Load) Outcome {
 	return Outcome{}
 }
 
-// handsOver checks that there were hand-overs and that they took time.
-func handsOver(t *testing.T, o Outcome) {
-	require.Positive(t, o.HandOvers)
-	require.Positive(t, sum(o.HandOverTimes))
+// handsOff checks that there were hand-offs and that they took time.
+func handsOff(t *testing.T, o Outcome) {
+	require.Positive(t, o.HandOffs)
+	require.Positive(t, sum(o.HandOffTimes))
 }
 
 // The semaphore has more permits than the load expects, so entries overlap.
@@ -155,7 +155,7 @@ func TestCrowdEntersAfterTheRelease(t *testing.T) {
 	require.Equal(t, []int64{1, 1, 1, 1, 1, 1, 1, 1, 1, 1}, o.PerThread)
 	require.Len(t, o.Waits, 10)
 	require.LessOrEqual(t, slices.Max(o.Waits), o.Took)
-	require.EqualValues(t, 10, o.HandOvers)
+	require.EqualValues(t, 10, o.HandOffs)
 	require.Zero(t, o.Overlaps)
 	require.Zero(t, o.LostUpdates)
 	require.NoError(t, s.Close(t.Context()))

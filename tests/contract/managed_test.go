@@ -79,7 +79,7 @@ func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) {
 	first, second := NewClient(t, rdb, watchdog), NewClient(t, rdb, watchdog)
 	name := redistest.Name(t)
 	var renewed []*primitives.Hold
-	var handOver []func()
+	var handOff []func()
 	for _, k := range kinds.Mutexes() {
 		hold := Acquire(t, t.Context(), k.One(t, first, name+k.Name))
 		if k.Leased {
@@ -87,13 +87,13 @@ func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) {
 		}
 		waiting := Start(func() (*primitives.Hold, error) { return k.Open(second, name+k.Name).Acquire(t.Context()) })
 		AwaitWaiter(t, s, name+k.Name)
-		handOver = append(handOver, func() {
+		handOff = append(handOff, func() {
 			Release(t, hold)
 			Release(t, AwaitHold(t, waiting))
 		})
 	}
 	AwaitRenewal(t, 1, renewed...)
-	for _, f := range handOver {
+	for _, f := range handOff {
 		f()
 	}
 }

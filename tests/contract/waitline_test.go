@@ -94,9 +94,9 @@ func (x *line) free(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// However many clients wait, a hand-over takes the release and about one attempt, and Redisson's waiters hear
+// However many clients wait, a hand-off takes the release and about one attempt, and Redisson's waiters hear
 // each release.
-func TestHandOverBetweenManyClientsTakesFewCommands(t *testing.T) {
+func TestHandOffBetweenManyClientsTakesFewCommands(t *testing.T) {
 	t.Parallel()
 	n := 200
 	if !redistest.Full() {
@@ -116,7 +116,7 @@ func TestHandOverBetweenManyClientsTakesFewCommands(t *testing.T) {
 	Release(t, hold)
 	x.wg.Wait()
 	spent := redistest.Commands(t, s).Since(before)
-	t.Logf("%v; the longest hand-over took %v", spent, x.longest)
+	t.Logf("%v; the longest hand-off took %v", spent, x.longest)
 	require.LessOrEqual(t, float64(spent["evalsha"])/float64(n), 4.0)
 	require.LessOrEqual(t, float64(spent["publish"])/float64(n), 4.0)
 	require.Less(t, x.longest, SlowPoll/10)

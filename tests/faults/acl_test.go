@@ -37,7 +37,7 @@ func methodsOf(ctx context.Context, one, two *primitives.Client, name string) er
 		if err := first(
 			func() error { return locking(ctx, l) },
 			func() error { return takingOver(ctx, l, far) },
-			func() error { return handOver(ctx, l, far) },
+			func() error { return handOff(ctx, l, far) },
 		); err != nil {
 			return err
 		}
@@ -73,8 +73,8 @@ func locking(ctx context.Context, l *primitives.Lock) error {
 	return nil
 }
 
-// handOver makes two requests of far wait until l is released. Of a reader they need not wait.
-func handOver(ctx context.Context, l, far Handle) error {
+// handOff makes two requests of far wait until l is released. Of a reader they need not wait.
+func handOff(ctx context.Context, l, far Handle) error {
 	hold, err := l.Acquire(ctx, primitives.WithOwner("first"), primitives.WithLease(time.Minute))
 	if err != nil {
 		return err
@@ -180,7 +180,7 @@ type counted interface {
 func countingPermits(ctx context.Context, s, far counted) error {
 	if err := first(
 		func() error { return errors.Join(ErrOf(s.Init(ctx, 3)), s.Add(ctx, -2), ErrOf(s.Info(ctx))) },
-		func() error { return handOver(ctx, s, far) },
+		func() error { return handOff(ctx, s, far) },
 	); err != nil {
 		return err
 	}

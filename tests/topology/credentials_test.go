@@ -24,7 +24,7 @@ func TestTLSWithClientCertificateAndUser(t *testing.T) {
 
 	one := NewClient(t, s.Client(t, overTLS))
 	two := NewClient(t, s.Client(t, overTLS))
-	requireHandOver(t, one, two)
+	requireHandOff(t, one, two)
 	hold := Acquire(t, t.Context(), one.FairLock("orders:fair"), primitives.WithWatchdog(Watched))
 	before := hold.ValidUntil()
 	redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "the hold is renewed")
@@ -32,13 +32,13 @@ func TestTLSWithClientCertificateAndUser(t *testing.T) {
 	RequireClean(t, s, "orders:")
 }
 
-// requireHandOver checks that a message, and not a poll, wakes up a waiter.
-func requireHandOver(t *testing.T, one, two *primitives.Client) {
+// requireHandOff checks that a message, and not a poll, wakes up a waiter.
+func requireHandOff(t *testing.T, one, two *primitives.Client) {
 	t.Helper()
 	redistest.WaitFor(t, Soon, func() bool {
-		hold := Acquire(t, t.Context(), one.Lock("orders:handed over"))
+		hold := Acquire(t, t.Context(), one.Lock("orders:handed off"))
 		waiting := Start(func() (*primitives.Hold, error) {
-			return two.Lock("orders:handed over").Acquire(t.Context())
+			return two.Lock("orders:handed off").Acquire(t.Context())
 		})
 		time.Sleep(100 * time.Millisecond) // until the waiter has subscribed; it polls after a second
 		released := time.Now()
@@ -47,7 +47,7 @@ func requireHandOver(t *testing.T, one, two *primitives.Client) {
 		require.NoError(t, r.Err)
 		Release(t, r.Hold)
 		return r.At.Sub(released) < 500*time.Millisecond
-	}, "a message hands over")
+	}, "a message hands off")
 }
 
 // The password of the user changes while a lock is held and waited for, and all connections are closed. The
@@ -98,7 +98,7 @@ func TestRotatedCredentials(t *testing.T) {
 			AwaitWaiter(t, s, "orders:1")
 			Release(t, hold)
 			Release(t, AwaitHold(t, waiting))
-			requireHandOver(t, one, two)
+			requireHandOff(t, one, two)
 		})
 	}
 }

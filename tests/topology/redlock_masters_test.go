@@ -16,7 +16,7 @@ import (
 )
 
 // TestRedLockOverFiveMasters takes masters down in each way that they fail. With two down, a redlock is
-// acquired, renewed, handed over and released within its budget. With three down it is refused in time,
+// acquired, renewed, handed off and released within its budget. With three down it is refused in time,
 // and leaves nothing on the others.
 func TestRedLockOverFiveMasters(t *testing.T) {
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestRedLockOverFiveMasters(t *testing.T) {
 			redistest.WaitFor(t, Soon, func() bool { return hold.ValidUntil().After(before) }, "renewed")
 			RequireLive(t, hold.Context())
 			var next *primitives.Hold
-			within(t, 2*budget, "hand over", func() {
+			within(t, 2*budget, "hand off", func() {
 				within(t, budget, "release", func() { Release(t, hold) })
 				next = AwaitHold(t, waiting)
 			})

@@ -22,14 +22,14 @@ func TestSentinelFailovers(t *testing.T) {
 		one:     NewClient(t, servers.FailoverClient(t)),
 		two:     NewClient(t, servers.FailoverClient(t)),
 	}
-	requireHandOver(t, f.one, f.two)
+	requireHandOff(t, f.one, f.two)
 
 	f.run(t, 15*time.Second, (*redistest.Server).Pause)
 	hung := servers.Master
 	across := Acquire(t, t.Context(), f.one.Lock("across"))
 	require.NoError(t, hung.Resume())
 	servers.AwaitHealthy(t, servers.Current(t))
-	requireHandOver(t, f.one, f.two)
+	requireHandOff(t, f.one, f.two)
 	require.NoError(t, across.Check(t.Context()), "the resumed master changes nothing")
 
 	for _, sentinel := range servers.Sentinels {
@@ -85,8 +85,8 @@ func (f *sentinelFailover) run(t *testing.T, limit time.Duration, fail func(*red
 	// Subscriptions follow.
 	waiting = Start(func() (*primitives.Hold, error) { return f.two.Lock("moved").Acquire(t.Context()) })
 	Release(t, AwaitHold(t, waiting))
-	requireHandOver(t, f.one, f.two)
-	t.Logf("new master after %v, hand-over after %v, new lock after %v, message after at most %v",
+	requireHandOff(t, f.one, f.two)
+	t.Logf("new master after %v, hand-off after %v, new lock after %v, message after at most %v",
 		elected, handedOver.At.Sub(began), acquired.At.Sub(began), time.Since(began))
 	require.Less(t, time.Since(began), limit)
 	require.NotSame(t, old, current)

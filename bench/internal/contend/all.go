@@ -15,7 +15,7 @@ const (
 	Floor          = "floor"
 	FloorPipelined = "floor, pipelined"
 	FloorQueue     = "floor, queue"
-	FloorHandOver  = "floor, hand-over"
+	FloorHandOff   = "floor, hand-off"
 	FloorBLPOP     = "floor, BLPOP"
 	FloorPubsub    = "floor, pub/sub"
 	FloorPublish   = "floor, PUBLISH"
@@ -46,8 +46,8 @@ func All() map[string]Contender {
 			Prepare: loadScripts(acquireScript, releaseScript), Open: openQueue,
 		},
 		{
-			Name: FloorHandOver, Family: FamilyFloor,
-			Prepare: loadScripts(acquireScript, handOverScript), Open: openHandOver,
+			Name: FloorHandOff, Family: FamilyFloor,
+			Prepare: loadScripts(acquireScript, handOffScript), Open: openHandOff,
 		},
 		{
 			Name: FloorBLPOP, Family: FamilyFloor,

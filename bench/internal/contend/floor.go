@@ -61,8 +61,8 @@ return 1`
 	// ARGV[1]  lease, ms
 	// ARGV[2]  owner id
 	// ARGV[3]  previous owner's id
-	// returns  1 if handed over, 0 if the previous owner does not hold the lock
-	handOverScript = `
+	// returns  1 if handed off, 0 if the previous owner does not hold the lock
+	handOffScript = `
 if redis.call('hdel', KEYS[1], ARGV[3]) == 0 then
   return 0
 end
@@ -301,18 +301,18 @@ func (l *queueLock) Release(ctx context.Context) error {
 	return l.evalLock.Release(ctx)
 }
 
-// handOverFloor puts a FIFO queue in the process in front of one EVALSHA that changes the owner. It
+// handOffFloor puts a FIFO queue in the process in front of one EVALSHA that changes the owner. It
 // works with one client only, and never frees the lock.
-type handOverFloor struct {
+type handOffFloor struct {
 	*floorClient
 	lastOwners map[string]chan string // by key
 }
 
-func openHandOver(_ context.Context, c ClientConfig) (Client, error) {
-	return &handOverFloor{newFloorClient(c), map[string]chan string{}}, nil
+func openHandOff(_ context.Context, c ClientConfig) (Client, error) {
+	return &handOffFloor{newFloorClient(c), map[string]chan string{}}, nil
 }
 
-func (c *handOverFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
+func (c *handOffFloor) Locker(_ context.Context, name string, _ bool) (Locker, error) {
 	last, ok := c.lastOwners[name]
 	if !ok {
 		last = make(chan string, 1)
@@ -320,20 +320,20 @@ func (c *handOverFloor) Locker(_ context.Context, name string, _ bool) (Locker, 
 		c.lastOwners[name] = last
 	}
 	owner := c.newOwner()
-	handOver := evalCall{script(handOverScript).sha(), []string{name}, []any{lease.Milliseconds(), owner, ""}}
-	return &handOverLock{newEvalLock(c.rdb, name, owner), handOver, owner, last}, nil
+	handOff := evalCall{script(handOffScript).sha(), []string{name}, []any{lease.Milliseconds(), owner, ""}}
+	return &handOffLock{newEvalLock(c.rdb, name, owner), handOff, owner, last}, nil
 }
 
-type handOverLock struct {
+type handOffLock struct {
 	*evalLock
-	handOver evalCall
-	owner    string
+	handOff evalCall
+	owner   string
 	// lastOwner is empty while a worker is in its section. Otherwise it contains the id that Redis
 	// has as owner, or "" before the first acquisition.
 	lastOwner chan string
 }
 
-func (l *handOverLock) Acquire(ctx context.Context) (Hold, error) {
+func (l *handOffLock) Acquire(ctx context.Context) (Hold, error) {
 	var previous string
 	select {
 	case previous = <-l.lastOwner:
@@ -347,20 +347,20 @@ func (l *handOverLock) Acquire(ctx context.Context) (Hold, error) {
 	return l, err
 }
 
-func (l *handOverLock) acquireFrom(ctx context.Context, previous string) error {
+func (l *handOffLock) acquireFrom(ctx context.Context, previous string) error {
 	if previous == "" {
 		_, err := l.evalLock.Acquire(ctx)
 		return err
 	}
-	l.handOver.args[2] = previous
-	n, err := l.handOver.run(ctx, l.rdb).Int()
+	l.handOff.args[2] = previous
+	n, err := l.handOff.run(ctx, l.rdb).Int()
 	if err == nil && n != 1 {
-		err = errors.New("contend: the floor handed over a lock that it did not hold")
+		err = errors.New("contend: the floor handed off a lock that it did not hold")
 	}
 	return err
 }
 
-func (l *handOverLock) Release(context.Context) error {
+func (l *handOffLock) Release(context.Context) error {
 	l.lastOwner <- l.owner
 	return nil
 }

@@ -216,9 +216,9 @@ func (s *redissonSession) result(w Workload, o redisson.Outcome) Result {
 	usage := s.load.Usage()
 	r := Result{
 		Elapsed: o.Took,
-		Ops:     o.Operations, HandOvers: o.HandOvers, Reads: o.Reads,
+		Ops:     o.Operations, HandOffs: o.HandOffs, Reads: o.Reads,
 		PerWorker: o.PerThread, Waits: nanoseconds(o.Waits),
-		AllOps: o.AllOperations, AllHandOvers: o.AllHandOvers, Unseen: unlockDELs(w, o), Stuck: o.Stuck,
+		AllOps: o.AllOperations, AllHandOffs: o.AllHandOffs, Unseen: unlockDELs(w, o), Stuck: o.Stuck,
 		Overlaps: o.Overlaps, Lost: o.LostUpdates,
 		CPU: o.CPU, Heap: usage.Heap, Goroutines: usage.Threads,
 	}
@@ -226,7 +226,7 @@ func (s *redissonSession) result(w Workload, o redisson.Outcome) Result {
 		r.Elapsed, r.Drain = w.Duration, o.Took
 	}
 	if w.Turns {
-		r.HandOverTimes = nanoseconds(o.HandOverTimes)
+		r.HandOffTimes = nanoseconds(o.HandOffTimes)
 	}
 	return r
 }

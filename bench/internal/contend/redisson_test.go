@@ -55,14 +55,14 @@ func redissonCases() []redissonCase {
 		{
 			"section", Workload{Kind: Section, Primitive: Lock, Keys: 1, Clients: 2, Goroutines: 2},
 			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
-				require.Positive(t, r.HandOvers)
-				require.Empty(t, r.HandOverTimes)
+				require.Positive(t, r.HandOffs)
+				require.Empty(t, r.HandOffTimes)
 			},
 		},
 		{
 			"keys", Workload{Kind: Section, Primitive: Lock, Keys: 4, Clients: 2, Goroutines: 2},
 			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
-				require.Zero(t, r.AllHandOvers)
+				require.Zero(t, r.AllHandOffs)
 			},
 		},
 		{
@@ -72,14 +72,14 @@ func redissonCases() []redissonCase {
 				Turns: true, Inside: time.Millisecond,
 			},
 			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
-				require.Len(t, r.HandOverTimes, int(r.HandOvers))
-				require.InDelta(t, r.Ops, r.HandOvers, 1)
+				require.Len(t, r.HandOffTimes, int(r.HandOffs))
+				require.InDelta(t, r.Ops, r.HandOffs, 1)
 			},
 		},
 		{
 			"fair", Workload{Kind: Section, Primitive: Fair, Keys: 1, Clients: 1, Goroutines: 5, Queued: true},
 			func(t *testing.T, _ *redis.Client, _ Workload, r Result) {
-				require.Positive(t, r.HandOvers)
+				require.Positive(t, r.HandOffs)
 			},
 		},
 		{
@@ -131,7 +131,7 @@ func testRedissonWorkloads(t *testing.T, server *redistest.Server, remote *redis
 			require.NoError(t, err)
 			// The first runs of a Java process can be slow: repeat a section until it is busy.
 			for range 20 {
-				if w.Kind != Section || r.HandOvers > 4 || w.Keys > 1 && r.Ops > 4 {
+				if w.Kind != Section || r.HandOffs > 4 || w.Keys > 1 && r.Ops > 4 {
 					break
 				}
 				r, err = session.Run(t.Context(), w)

@@ -67,7 +67,7 @@ type Workload struct {
 	TTL     time.Duration `json:"ttl,omitempty"`     // watchdog TTL; 0: the contender's default
 
 	// Turns makes a worker wait after its release until another worker has acquired the lock. The
-	// result then contains HandOverTimes.
+	// result then contains HandOffTimes.
 	Turns bool `json:"turns,omitempty"`
 
 	// NewHandle makes a worker use a new handle for each acquisition. Only redlatch supports it.
@@ -86,13 +86,13 @@ func (w Workload) Workers() int { return w.Clients * w.Goroutines }
 // Result is the outcome of one Run. It is received from other processes as JSON, with durations in
 // nanoseconds. Fields that do not apply or are unknown are zero.
 //
-// A hand-over is an acquisition by a different worker than the previous one.
+// A hand-off is an acquisition by a different worker than the previous one.
 type Result struct {
 	Elapsed time.Duration `json:"elapsed"` // the measured duration
 
 	// Counted within Duration.
-	Ops       int64   `json:"ops"`       // completed sections
-	HandOvers int64   `json:"handOvers"` // sections that began with a hand-over
+	Ops       int64   `json:"ops"`      // completed sections
+	HandOffs  int64   `json:"handOffs"` // sections that began with a hand-off
 	Reads     int64   `json:"reads,omitempty"`
 	PerWorker []int64 `json:"perWorker,omitempty"` // Ops of each worker, client by client
 
@@ -102,8 +102,8 @@ type Result struct {
 
 	// Counted until Run returns: these include each worker's last section, which may end after
 	// Duration. Commands are counted over the same time.
-	AllOps       int64 `json:"allOps"`
-	AllHandOvers int64 `json:"allHandOvers"`
+	AllOps      int64 `json:"allOps"`
+	AllHandOffs int64 `json:"allHandOffs"`
 
 	// Unseen counts commands that a client sent and that scripts call too, such as DEL. INFO
 	// commandstats does not distinguish the two, so the contender counts them.
@@ -112,9 +112,9 @@ type Result struct {
 	// them.
 	Stuck int64 `json:"stuck,omitempty"`
 
-	// HandOverTimes is set if Workload.Turns is: ns from just before the release until another
+	// HandOffTimes is set if Workload.Turns is: ns from just before the release until another
 	// worker's Acquire has returned.
-	HandOverTimes []int64 `json:"handOverTimes,omitempty"`
+	HandOffTimes []int64 `json:"handOffTimes,omitempty"`
 
 	// Violations found by the guard. Overlaps counts sections that were entered while too many
 	// workers were inside. Lost counts lost updates of a counter, which each exclusive section reads

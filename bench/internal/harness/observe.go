@@ -179,15 +179,15 @@ func (o observation) addSection(f report.Figures) {
 	r := o.result
 	seconds := r.Elapsed.Seconds()
 	f[report.Ops] = measure.Quotient(r.Ops, seconds)
-	f[report.HandOvers] = measure.Quotient(r.HandOvers, seconds)
-	f[report.HandOverTime] = measure.Quotient(int64(r.Elapsed), r.HandOvers)
+	f[report.HandOffs] = measure.Quotient(r.HandOffs, seconds)
+	f[report.HandOffTime] = measure.Quotient(int64(r.Elapsed), r.HandOffs)
 	if o.w.Primitive == contend.RW {
 		f[report.Reads] = measure.Quotient(r.Reads, seconds)
 		f[report.Writes] = measure.Quotient(r.Ops-r.Reads, seconds)
 	}
 	// Commands, allocations and processor time are counted until Run returns, so divide by all ops.
 	f[report.CommandsPerOp] = measure.Quotient(o.run.commands, r.AllOps)
-	f[report.CommandsEach] = measure.Quotient(o.run.commands, r.AllHandOvers)
+	f[report.CommandsEach] = measure.Quotient(o.run.commands, r.AllHandOffs)
 	f[report.Commands] = o.run.commandsPerSecond()
 	if r.Allocs > 0 {
 		f[report.AllocsPerOp] = measure.Quotient(r.Allocs, r.AllOps)
@@ -195,10 +195,10 @@ func (o observation) addSection(f report.Figures) {
 	f[report.CPUPerOp] = measure.Quotient(int64(r.CPU), r.AllOps)
 	f[report.ServerPerOp] = measure.Quotient(int64(o.run.cpu), r.AllOps)
 	o.addWaits(f)
-	if len(r.HandOverTimes) > 0 {
-		slices.Sort(r.HandOverTimes)
-		f[report.HandOverP50] = float64(measure.Percentile(r.HandOverTimes, 50))
-		f[report.HandOverP99] = float64(measure.Percentile(r.HandOverTimes, 99))
+	if len(r.HandOffTimes) > 0 {
+		slices.Sort(r.HandOffTimes)
+		f[report.HandOffP50] = float64(measure.Percentile(r.HandOffTimes, 50))
+		f[report.HandOffP99] = float64(measure.Percentile(r.HandOffTimes, 99))
 	}
 	f[report.JainWorkers] = measure.Jain(r.PerWorker)
 	f[report.JainClients] = measure.Jain(measure.GroupSums(r.PerWorker, o.w.Goroutines))

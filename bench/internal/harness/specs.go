@@ -110,7 +110,7 @@ func localSpecs(long bool) []Spec {
 		w6Title = "50,000 locks held for 35 s and renewed with a TTL of 30 s; the floor renews 100 locks per EVALSHA"
 	}
 	contended := []string{
-		report.HandOvers, report.Ops, report.CommandsEach, report.Commands, report.AllocsPerOp,
+		report.HandOffs, report.Ops, report.CommandsEach, report.Commands, report.AllocsPerOp,
 		report.CPUPerOp, report.ServerPerOp, report.WaitP50, report.WaitP99, report.WaitMax, report.JainWorkers,
 	}
 	return []Spec{
@@ -167,7 +167,7 @@ func localSpecs(long bool) []Spec {
 			},
 			Rows: []Row{
 				{Contender: contend.FloorQueue},
-				{Contender: contend.FloorHandOver},
+				{Contender: contend.FloorHandOff},
 				{Contender: contend.Redlatch},
 				{Name: cohort, Contender: contend.Redlatch, Primitive: contend.Cohort},
 				{Name: fair, Contender: contend.Redlatch, Primitive: contend.Fair},
@@ -253,7 +253,7 @@ func localSpecs(long bool) []Spec {
 				{Contender: contend.Rueidis},
 				{Contender: contend.Redisson},
 			},
-			Metrics: []string{report.HandOverP50, report.HandOverP99, report.HandOvers, report.CommandsEach},
+			Metrics: []string{report.HandOffP50, report.HandOffP99, report.HandOffs, report.CommandsEach},
 		},
 		{
 			ID: "W8",
@@ -309,7 +309,7 @@ func localSpecs(long bool) []Spec {
 				{Name: redissonFair10, Contender: contend.Redisson, Waiters: 5, Base: redissonFair10},
 				{Name: redissonFair1000, Contender: contend.Redisson, Waiters: 500, Base: redissonFair10},
 			},
-			Metrics: []string{report.HandOverTime, report.HandOvers, report.CommandsEach},
+			Metrics: []string{report.HandOffTime, report.HandOffs, report.CommandsEach},
 		},
 	}
 }

@@ -12,8 +12,8 @@ import (
 // remoteSpecs returns some of the local workloads in a cluster and over a network.
 func remoteSpecs(local []Spec) []Spec {
 	network := []string{RoundTrip500us, RoundTrip2ms}
-	handOvers := []string{
-		report.HandOvers, report.HandOverTime, report.CommandsEach, report.WaitP50, report.WaitP99,
+	handOffs := []string{
+		report.HandOffs, report.HandOffTime, report.CommandsEach, report.WaitP50, report.WaitP99,
 		report.JainWorkers,
 	}
 	return []Spec{
@@ -38,11 +38,11 @@ func remoteSpecs(local []Spec) []Spec {
 			ID: "W13", Title: "over a network", Networks: network,
 			Rows: []Row{
 				{Contender: contend.FloorQueue},
-				{Contender: contend.FloorHandOver},
+				{Contender: contend.FloorHandOff},
 				{Contender: contend.Redlatch},
 				{Name: cohort, Contender: contend.Redlatch, Primitive: contend.Cohort},
 			},
-			Metrics: handOvers, Workload: contend.Workload{Duration: longSection},
+			Metrics: handOffs, Workload: contend.Workload{Duration: longSection},
 		}),
 		elsewhere(local, "W4", Spec{
 			ID: "W14", Title: "over a network", Networks: network,
@@ -51,12 +51,12 @@ func remoteSpecs(local []Spec) []Spec {
 				{Contender: contend.Redlatch},
 				{Name: cohort, Contender: contend.Redlatch, Primitive: contend.Cohort},
 			},
-			Metrics: append(handOvers, report.JainClients), Workload: contend.Workload{Duration: longSection},
+			Metrics: append(handOffs, report.JainClients), Workload: contend.Workload{Duration: longSection},
 		}),
 	}
 }
 
-// longSection is the duration where a hand-over takes milliseconds.
+// longSection is the duration where a hand-off takes milliseconds.
 const longSection = 800 * time.Millisecond
 
 // elsewhere returns s with the workload of a local spec, and with its duration and metrics if s has

@@ -9,12 +9,12 @@ import (
 // The keys of the metrics, as in Figures and in the JSON results.
 const (
 	Ops           = "ops"
-	HandOvers     = "handOvers"
-	HandOverTime  = "handOverTime"
+	HandOffs      = "handOffs"
+	HandOffTime   = "handOffTime"
 	Reads         = "reads"
 	Writes        = "writes"
 	CommandsPerOp = "commandsPerOp"
-	CommandsEach  = "commandsPerHandOver"
+	CommandsEach  = "commandsPerHandOff"
 	Commands      = "commands"
 	AllocsPerOp   = "allocsPerOp"
 	CPUPerOp      = "cpuPerOp"
@@ -23,8 +23,8 @@ const (
 	WaitP50       = "waitP50"
 	WaitP99       = "waitP99"
 	WaitMax       = "waitMax"
-	HandOverP50   = "handOverP50"
-	HandOverP99   = "handOverP99"
+	HandOffP50    = "handOffP50"
+	HandOffP99    = "handOffP99"
 	JainWorkers   = "jainWorkers"
 	JainClients   = "jainClients"
 	Connections   = "connections"
@@ -54,10 +54,10 @@ func MetricOf(key string) Metric {
 	switch key {
 	case Ops:
 		return Metric{"ops/s", number, false}
-	case HandOvers:
-		return Metric{"hand-overs/s", number, false}
-	case HandOverTime:
-		return Metric{"time per hand-over", duration, true}
+	case HandOffs:
+		return Metric{"hand-offs/s", number, false}
+	case HandOffTime:
+		return Metric{"time per hand-off", duration, true}
 	case Reads:
 		return Metric{"reads/s", number, false}
 	case Writes:
@@ -65,7 +65,7 @@ func MetricOf(key string) Metric {
 	case CommandsPerOp:
 		return Metric{"commands/op", number, true}
 	case CommandsEach:
-		return Metric{"commands/hand-over", number, true}
+		return Metric{"commands/hand-off", number, true}
 	case Commands:
 		return Metric{"commands/s", number, true}
 	case AllocsPerOp:
@@ -82,10 +82,10 @@ func MetricOf(key string) Metric {
 		return Metric{"acquire p99", duration, true}
 	case WaitMax:
 		return Metric{"acquire max", duration, true}
-	case HandOverP50:
-		return Metric{"hand-over p50", duration, true}
-	case HandOverP99:
-		return Metric{"hand-over p99", duration, true}
+	case HandOffP50:
+		return Metric{"hand-off p50", duration, true}
+	case HandOffP99:
+		return Metric{"hand-off p99", duration, true}
 	case JainWorkers:
 		return Metric{"Jain, goroutines", number, false}
 	case JainClients:

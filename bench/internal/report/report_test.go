@@ -18,32 +18,32 @@ import (
 // sample returns a report with a row of each status.
 func sample() *Report {
 	w := Workload{
-		ID: "W4", Title: "many want one <lock>; the floor is a token", Rounds: 3, Metrics: []string{HandOvers, WaitP50},
+		ID: "W4", Title: "many want one <lock>; the floor is a token", Rounds: 3, Metrics: []string{HandOffs, WaitP50},
 		Rows: []Row{
 			{
 				Name: "floor", Family: "floor", Network: "unix", Base: "floor",
 				Rounds: []Figures{
-					{HandOvers: 100, WaitP50: 1e6}, {HandOvers: 200, WaitP50: 1e6}, {HandOvers: 400, WaitP50: 0},
+					{HandOffs: 100, WaitP50: 1e6}, {HandOffs: 200, WaitP50: 1e6}, {HandOffs: 400, WaitP50: 0},
 				},
 			},
 			{
 				Name: "redlatch", Family: "redlatch", Network: "unix", Base: "floor",
 				Rounds: []Figures{
-					{HandOvers: 50, WaitP50: 2e6}, {HandOvers: 120, WaitP50: 3e6}, {HandOvers: 280, WaitP50: 4e6},
+					{HandOffs: 50, WaitP50: 2e6}, {HandOffs: 120, WaitP50: 3e6}, {HandOffs: 280, WaitP50: 4e6},
 				},
 			},
 			{
 				Name: "failed", Family: "bsm", Network: "unix", Base: "floor", Error: "connection refused",
-				Rounds: []Figures{{HandOvers: 10}, nil, {HandOvers: 40}},
+				Rounds: []Figures{{HandOffs: 10}, nil, {HandOffs: 40}},
 			},
 			{
 				Name: "broken", Family: "bsm", Network: "unix", Base: "floor", Broke: "2 overlaps",
-				Rounds: []Figures{{HandOvers: 10}, {HandOvers: 10}, {HandOvers: 10}},
+				Rounds: []Figures{{HandOffs: 10}, {HandOffs: 10}, {HandOffs: 10}},
 			},
 			{Name: "skipped", Family: "redisson", Network: "tcp", Base: "floor", Skipped: "no Java"},
 			{
 				Name: "stuck", Family: "redisson", Network: "tcp", Base: "floor", Note: "3 waits stuck",
-				Rounds: []Figures{{HandOvers: 10}},
+				Rounds: []Figures{{HandOffs: 10}},
 			},
 		},
 	}
@@ -61,12 +61,12 @@ func sample() *Report {
 
 func TestSummarizeComparesRoundByRound(t *testing.T) {
 	rows := sample().Workloads[0].Rows
-	require.Equal(t, measure.Spread{Median: 200, Min: 100, Max: 400}, rows[0].Values[HandOvers])
-	require.Equal(t, measure.Spread{Median: 1, Min: 1, Max: 1}, rows[0].Ratios[HandOvers])
-	require.Equal(t, measure.Spread{Median: 0.6, Min: 0.5, Max: 0.7}, rows[1].Ratios[HandOvers],
+	require.Equal(t, measure.Spread{Median: 200, Min: 100, Max: 400}, rows[0].Values[HandOffs])
+	require.Equal(t, measure.Spread{Median: 1, Min: 1, Max: 1}, rows[0].Ratios[HandOffs])
+	require.Equal(t, measure.Spread{Median: 0.6, Min: 0.5, Max: 0.7}, rows[1].Ratios[HandOffs],
 		"each round is compared with the same round of the base")
 	require.Equal(t, measure.Spread{Median: 2.5, Min: 2, Max: 3}, rows[1].Ratios[WaitP50], "a base of 0 has no ratio")
-	require.Equal(t, measure.Spread{Median: 0.1, Min: 0.1, Max: 0.1}, rows[2].Ratios[HandOvers],
+	require.Equal(t, measure.Spread{Median: 0.1, Min: 0.1, Max: 0.1}, rows[2].Ratios[HandOffs],
 		"a failed round has no ratio")
 }
 
@@ -82,7 +82,7 @@ func TestTablesShowRatiosAndNotes(t *testing.T) {
 	require.NoError(t, sample().Tables(&out))
 	for _, want := range []string{
 		"W4  many want one <lock>; the floor is a token (median of 3 rounds)",
-		"ratio of hand-overs/s", "0.60 (0.50..0.70)", "3 ms",
+		"ratio of hand-offs/s", "0.60 (0.50..0.70)", "3 ms",
 		"FAILED", "failed (unix): FAILED: connection refused", "BROKE", "broken (unix): BROKE: 2 overlaps",
 		"skipped (tcp): skipped: no Java", "stuck (tcp): 3 waits stuck",
 	} {
@@ -122,10 +122,10 @@ func TestSVGIsWellFormed(t *testing.T) {
 
 func TestPerformanceInvertsMetricsWhereLessIsBetter(t *testing.T) {
 	row := Row{Ratios: map[string]measure.Spread{
-		HandOvers: {Median: 2, Min: 1, Max: 4},
-		WaitP50:   {Median: 2, Min: 1, Max: 4},
+		HandOffs: {Median: 2, Min: 1, Max: 4},
+		WaitP50:  {Median: 2, Min: 1, Max: 4},
 	}}
-	require.Equal(t, measure.Spread{Median: 2, Min: 1, Max: 4}, row.performance(HandOvers))
+	require.Equal(t, measure.Spread{Median: 2, Min: 1, Max: 4}, row.performance(HandOffs))
 	require.Equal(t, measure.Spread{Median: 0.5, Min: 0.25, Max: 1}, row.performance(WaitP50))
 	require.Equal(t, measure.Spread{Median: 1, Min: 1, Max: 1}, row.performance(Drain))
 }

@@ -1,7 +1,7 @@
 // Package scale measures how the cost of redlatch grows with locks, waiters, clients and shards, and
 // compares it with a model.
 //
-// The model is a handful of constants: what one renewal, one poll, one hand-over and so on cost the
+// The model is a handful of constants: what one renewal, one poll, one hand-off and so on cost the
 // server and the client. They are measured first, at small sizes. The checks then measure large sizes,
 // and divide each figure by what the constants predict.
 //

@@ -32,10 +32,10 @@ type Constants struct {
 	WakeUpClient       float64 `json:"wake_up_client"`
 
 	// Between two clients, which need no line, and between more.
-	PairHandOver        float64 `json:"pair_hand_over"` // server
-	PairHandOverScripts float64 `json:"pair_hand_over_scripts"`
-	HandOver            float64 `json:"hand_over"` // server
-	HandOverScripts     float64 `json:"hand_over_scripts"`
+	PairHandOff        float64 `json:"pair_hand_over"` // server
+	PairHandOffScripts float64 `json:"pair_hand_over_scripts"`
+	HandOff            float64 `json:"hand_over"` // server
+	HandOffScripts     float64 `json:"hand_over_scripts"`
 
 	PollServer float64 `json:"poll_server"` // of one waited-for name
 	PollClient float64 `json:"poll_client"`
@@ -71,7 +71,7 @@ const wakeUps = 1000
 func (s *system) calibrate(ctx context.Context) (Constants, error) {
 	c := Constants{System: s.name}
 	for _, step := range []func(context.Context, *Constants) error{
-		s.calibrateIdle, s.calibrateFree, s.calibrateRenewals, s.calibrateWaiting, s.calibrateHandOver,
+		s.calibrateIdle, s.calibrateFree, s.calibrateRenewals, s.calibrateWaiting, s.calibrateHandOff,
 	} {
 		if err := step(ctx, &c); err != nil {
 			return c, err
@@ -194,20 +194,20 @@ func (s *system) calibrateWaiting(ctx context.Context, c *Constants) error {
 	return nil
 }
 
-func (s *system) calibrateHandOver(ctx context.Context, c *Constants) error {
+func (s *system) calibrateHandOff(ctx context.Context, c *Constants) error {
 	for _, size := range []struct {
 		clients      int
 		cost, number *float64
 	}{
-		{2, &c.PairHandOver, &c.PairHandOverScripts},
-		{calibrationCrowd, &c.HandOver, &c.HandOverScripts},
+		{2, &c.PairHandOff, &c.PairHandOffScripts},
+		{calibrationCrowd, &c.HandOff, &c.HandOffScripts},
 	} {
 		crowd, err := s.contendFor(ctx, size.clients, length)
 		if err != nil {
 			return err
 		}
-		*size.cost = micros(crowd.usage.server, crowd.handOvers)
-		*size.number = float64(crowd.usage.scripts) / float64(crowd.handOvers)
+		*size.cost = micros(crowd.usage.server, crowd.handOffs)
+		*size.number = float64(crowd.usage.scripts) / float64(crowd.handOffs)
 	}
 	return nil
 }
@@ -240,12 +240,12 @@ func (c *Constants) waiting(names int) cost {
 	return cost{c.IdleServer + float64(names)*c.PollServer, c.IdleClient + float64(names)*c.PollClient}
 }
 
-// handOver returns the server's time and the number of scripts for each hand-over, if that many clients make
+// handOff returns the server's time and the number of scripts for each hand-off, if that many clients make
 // rate of them in a second. Each client that waits also polls.
-func (c *Constants) handOver(clients int, rate float64) (server, scripts float64) {
+func (c *Constants) handOff(clients int, rate float64) (server, scripts float64) {
 	if clients <= 2 {
-		return c.PairHandOver, c.PairHandOverScripts
+		return c.PairHandOff, c.PairHandOffScripts
 	}
 	polls := float64(clients) / rate
-	return c.HandOver + polls*c.PollServer, c.HandOverScripts + polls
+	return c.HandOff + polls*c.PollServer, c.HandOffScripts + polls
 }

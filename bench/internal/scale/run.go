@@ -49,8 +49,8 @@ const (
 	curveClientMemory = "client memory of held locks"
 	curveServerCPU    = "server processor of held locks"
 	curveClientCPU    = "client processor of held locks"
-	curveScripts      = "scripts for each hand-over between clients"
-	curveHandOver     = "server time for each hand-over between clients"
+	curveScripts      = "scripts for each hand-off between clients"
+	curveHandOff      = "server time for each hand-off between clients"
 	curveWaitMemory   = "client memory of waiters"
 	curveWaitCPU      = "server processor of waiters"
 )
@@ -185,15 +185,15 @@ func (r *Report) checkCrowd(ctx context.Context, s *system, c *Constants, n int)
 	if err != nil {
 		return err
 	}
-	if crowd.handOvers == 0 {
+	if crowd.handOffs == 0 {
 		return fmt.Errorf("scale: %d clients: nobody acquired the lock", n)
 	}
-	rate := crowd.usage.perSecond(crowd.handOvers)
-	note := fmt.Sprintf("%.0f hand-overs/s", rate)
-	server, scripts := c.handOver(n, rate)
+	rate := crowd.usage.perSecond(crowd.handOffs)
+	note := fmt.Sprintf("%.0f hand-offs/s", rate)
+	server, scripts := c.handOff(n, rate)
 	r.add(s, &crowd.usage, curveScripts, "clients", n,
-		float64(crowd.usage.scripts)/float64(crowd.handOvers), scripts, "scripts", note)
-	r.add(s, &crowd.usage, curveHandOver, "clients", n, micros(crowd.usage.server, crowd.handOvers), server, "µs", note)
+		float64(crowd.usage.scripts)/float64(crowd.handOffs), scripts, "scripts", note)
+	r.add(s, &crowd.usage, curveHandOff, "clients", n, micros(crowd.usage.server, crowd.handOffs), server, "µs", note)
 	return nil
 }
 

@@ -116,7 +116,7 @@ func TestMeasurements(t *testing.T) {
 
 	crowd, err := s.contendFor(ctx, 3, 200*time.Millisecond)
 	require.NoError(t, err)
-	require.Positive(t, crowd.handOvers)
+	require.Positive(t, crowd.handOffs)
 	keys, err := s.nodes[0].Admin.Keys(ctx, "*").Result()
 	require.NoError(t, err)
 	for _, key := range keys {

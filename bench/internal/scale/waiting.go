@@ -91,9 +91,9 @@ func (s *system) wait(ctx context.Context, names, each int, length time.Duration
 
 // crowd is the result of clients that contend for one name, with one goroutine each.
 type crowd struct {
-	clients   int
-	handOvers int64 // sections, each by another client than the one before, or by the same
-	usage     usage
+	clients  int
+	handOffs int64 // sections, each by another client than the one before, or by the same
+	usage    usage
 }
 
 // contendFor lets n clients acquire and release one lock as fast as they can.
@@ -142,12 +142,12 @@ func (s *system) contendFor(ctx context.Context, n int, length time.Duration) (c
 	if err := hold.Release(ctx); err != nil {
 		return result, err
 	}
-	if err := sleep(ctx, length/4); err != nil { // the first hand-overs also make connections
+	if err := sleep(ctx, length/4); err != nil { // the first hand-offs also make connections
 		return result, err
 	}
 	before := sections.Load()
 	result.usage, err = s.run(ctx, func() error { return sleep(ctx, length) })
-	result.handOvers = sections.Load() - before
+	result.handOffs = sections.Load() - before
 	stopped.Store(true)
 	cancel()
 	wg.Wait()

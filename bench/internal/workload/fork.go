@@ -109,13 +109,13 @@ func merge(results []contend.Result) contend.Result {
 	for _, r := range results {
 		sum.Elapsed = max(sum.Elapsed, r.Elapsed)
 		sum.Ops += r.Ops
-		sum.HandOvers += r.HandOvers
+		sum.HandOffs += r.HandOffs
 		sum.Reads += r.Reads
 		sum.AllOps += r.AllOps
-		sum.AllHandOvers += r.AllHandOvers
+		sum.AllHandOffs += r.AllHandOffs
 		sum.PerWorker = append(sum.PerWorker, r.PerWorker...)
 		sum.Waits = append(sum.Waits, r.Waits...)
-		sum.HandOverTimes = append(sum.HandOverTimes, r.HandOverTimes...)
+		sum.HandOffTimes = append(sum.HandOffTimes, r.HandOffTimes...)
 		sum.Overlaps += r.Overlaps
 		sum.Lost += r.Lost
 		sum.Drain = max(sum.Drain, r.Drain)

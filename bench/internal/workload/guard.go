@@ -57,10 +57,10 @@ func (a access) exclusive() bool { return a.weight == a.limit }
 
 // entry is one worker's presence in a section.
 type entry struct {
-	access       access
-	counter      int64 // Guard.counter at the start
-	handOver     bool  // a different worker entered before
-	handOverTime time.Duration
+	access      access
+	counter     int64 // Guard.counter at the start
+	handOff     bool  // a different worker entered before
+	handOffTime time.Duration
 }
 
 // enter records that the worker has acquired the lock at the time now.
@@ -70,9 +70,9 @@ func (g *Guard) enter(a access, worker int, now time.Time) entry {
 		g.overlaps.Add(1)
 	}
 	if last := g.last.Swap(int64(worker) + 1); last != int64(worker)+1 && last != 0 {
-		e.handOver = true
+		e.handOff = true
 		if g.released.Load() != 0 { // only some workloads record releases
-			e.handOverTime = g.sinceRelease(now)
+			e.handOffTime = g.sinceRelease(now)
 		}
 	}
 	if a.exclusive() {

@@ -26,9 +26,9 @@ type worker struct {
 // tally is a worker's counts of one run. Only the worker writes to it, without a lock. sum reads it
 // after the worker has ended.
 type tally struct {
-	ops, handOvers, reads int64 // within the window
-	allOps, allHandOvers  int64
-	waits, handOverTimes  []int64 // ns
+	ops, handOffs, reads int64 // within the window
+	allOps, allHandOffs  int64
+	waits, handOffTimes  []int64 // ns
 }
 
 // newWorkers makes the workers of all clients in this process.
@@ -183,8 +183,8 @@ func (w *worker) runSection(ctx context.Context, wl contend.Workload, window *wi
 // count adds a section to the tally. inWindow is false for sections that only the totals include.
 func (t *tally) count(e entry, reading bool, waited time.Duration, inWindow bool) {
 	t.allOps++
-	if e.handOver {
-		t.allHandOvers++
+	if e.handOff {
+		t.allHandOffs++
 	}
 	if !inWindow {
 		return
@@ -194,11 +194,11 @@ func (t *tally) count(e entry, reading bool, waited time.Duration, inWindow bool
 	if reading {
 		t.reads++
 	}
-	if e.handOver {
-		t.handOvers++
+	if e.handOff {
+		t.handOffs++
 	}
-	if e.handOverTime > 0 {
-		t.handOverTimes = append(t.handOverTimes, int64(e.handOverTime))
+	if e.handOffTime > 0 {
+		t.handOffTimes = append(t.handOffTimes, int64(e.handOffTime))
 	}
 }
 
@@ -216,13 +216,13 @@ func (s *session) sum() contend.Result {
 	guards := map[*Guard]struct{}{s.guard: {}}
 	for _, w := range s.workers {
 		r.Ops += w.ops
-		r.HandOvers += w.handOvers
+		r.HandOffs += w.handOffs
 		r.Reads += w.reads
 		r.AllOps += w.allOps
-		r.AllHandOvers += w.allHandOvers
+		r.AllHandOffs += w.allHandOffs
 		r.PerWorker = append(r.PerWorker, w.ops)
 		r.Waits = append(r.Waits, w.waits...)
-		r.HandOverTimes = append(r.HandOverTimes, w.handOverTimes...)
+		r.HandOffTimes = append(r.HandOffTimes, w.handOffTimes...)
 		guards[w.guard] = struct{}{}
 	}
 	for g := range guards {

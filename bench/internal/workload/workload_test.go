@@ -132,8 +132,8 @@ func TestSectionCounts(t *testing.T) {
 	require.Zero(t, r.Lost)
 	require.Positive(t, r.Ops)
 	require.LessOrEqual(t, r.Ops, r.AllOps)
-	require.LessOrEqual(t, r.HandOvers, r.Ops)
-	require.Positive(t, r.HandOvers)
+	require.LessOrEqual(t, r.HandOffs, r.Ops)
+	require.Positive(t, r.HandOffs)
 	require.Len(t, r.PerWorker, 6)
 	require.Len(t, r.Waits, int(r.Ops))
 	require.Equal(t, 50*time.Millisecond, r.Elapsed)
@@ -207,10 +207,10 @@ func TestTurnsAlternateWorkers(t *testing.T) {
 	w := section(t)
 	w.Goroutines, w.Turns, w.Inside = 1, true, time.Millisecond
 	r := run(t, greedy, w)
-	require.Positive(t, r.HandOvers)
-	require.GreaterOrEqual(t, r.HandOvers, r.Ops-1, "no worker enters twice in a row")
-	require.InDelta(t, r.HandOvers, len(r.HandOverTimes), 1)
-	for _, took := range r.HandOverTimes {
+	require.Positive(t, r.HandOffs)
+	require.GreaterOrEqual(t, r.HandOffs, r.Ops-1, "no worker enters twice in a row")
+	require.InDelta(t, r.HandOffs, len(r.HandOffTimes), 1)
+	for _, took := range r.HandOffTimes {
 		require.Positive(t, took)
 		require.Less(t, took, int64(time.Second))
 	}
@@ -221,7 +221,7 @@ func TestCrowdAcquiresOncePerWorker(t *testing.T) {
 	w.Kind = contend.Crowd
 	r := run(t, correct, w)
 	require.EqualValues(t, 6, r.AllOps)
-	require.EqualValues(t, 6, r.AllHandOvers)
+	require.EqualValues(t, 6, r.AllHandOffs)
 	require.Len(t, r.Waits, 6)
 	require.Positive(t, r.Drain)
 	require.Less(t, r.Drain, time.Second)

@@ -291,7 +291,7 @@ func (b *bench) wakeUp(ctx context.Context, d time.Duration) (Result, error) {
 		}
 	}
 	return alternate(ctx, d,
-		several(func() (time.Duration, error) { return b.handOver(ctx, pause) }),
+		several(func() (time.Duration, error) { return b.handOff(ctx, pause) }),
 		several(func() (time.Duration, error) {
 			time.Sleep(pause) // so that both start with idle connections
 			start := time.Now()
@@ -306,8 +306,8 @@ func (b *bench) wakeUp(ctx context.Context, d time.Duration) (Result, error) {
 		}))
 }
 
-// handOver releases a lock in one client and returns when the other client has it.
-func (b *bench) handOver(ctx context.Context, pause time.Duration) (time.Duration, error) {
+// handOff releases a lock in one client and returns when the other client has it.
+func (b *bench) handOff(ctx context.Context, pause time.Duration) (time.Duration, error) {
 	hold, err := b.holder.Lock(b.name).Acquire(ctx)
 	if err != nil {
 		return 0, err

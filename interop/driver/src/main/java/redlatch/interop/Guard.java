@@ -7,12 +7,12 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.function.BooleanSupplier;
 
 /**
- * Observes the critical section of one key: it counts overlaps and hand-overs. It does not exclude
+ * Observes the critical section of one key: it counts overlaps and hand-offs. It does not exclude
  * anybody, and its counts are correct with and without mutual exclusion.
  */
 final class Guard {
   /** The state of the section at an entry. {@code nanos} is the time since the last leave. */
-  record Entry(long updates, boolean handOver, long nanos) {}
+  record Entry(long updates, boolean handOff, long nanos) {}
 
   private static final int NOBODY = -1;
   private static final long LOOK_NANOS = TimeUnit.MICROSECONDS.toNanos(50);
@@ -38,8 +38,8 @@ final class Guard {
     }
     entries.increment();
     int before = last.getAndSet(thread);
-    boolean handOver = before != thread && before != NOBODY;
-    return new Entry(updates, handOver, nanos);
+    boolean handOff = before != thread && before != NOBODY;
+    return new Entry(updates, handOff, nanos);
   }
 
   /** Called last in the section, so that the whole section is between the read and the write. */

@@ -18,15 +18,15 @@ final class Member {
 
   // Passes that counted.
   final Waits waits = new Waits();
-  final Waits handOverTimes = new Waits();
+  final Waits handOffTimes = new Waits();
   long operations;
-  long handOvers;
+  long handOffs;
   long reads;
 
   // All passes, and the end of the last one.
   long end;
   long allOperations;
-  long allHandOvers;
+  long allHandOffs;
 
   /** A pass counts if {@code counting} is true at its end. */
   Member(int index, Guard guard, long insideNanos, BooleanSupplier counting) {
@@ -42,7 +42,7 @@ final class Member {
     section.run(() -> inside(weight));
     end = System.nanoTime();
     allOperations++;
-    allHandOvers += entry.handOver() ? 1 : 0;
+    allHandOffs += entry.handOff() ? 1 : 0;
     if (counting.getAsBoolean()) {
       count(read);
     }
@@ -61,9 +61,9 @@ final class Member {
     operations++;
     reads += read ? 1 : 0;
     waits.add(wait);
-    if (entry.handOver()) {
-      handOvers++;
-      handOverTimes.add(entry.nanos());
+    if (entry.handOff()) {
+      handOffs++;
+      handOffTimes.add(entry.nanos());
     }
   }
 

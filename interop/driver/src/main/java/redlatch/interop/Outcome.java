@@ -4,7 +4,7 @@ import java.util.List;
 import java.util.function.ToLongFunction;
 
 /**
- * The result of a run. An operation is one entry and leave. A hand-over is an operation whose
+ * The result of a run. An operation is one entry and leave. A hand-off is an operation whose
  * predecessor on the same key was by another thread. Counts include operations that ended during the
  * run; those named "all" include later operations too.
  *
@@ -12,7 +12,7 @@ import java.util.function.ToLongFunction;
  * @param perThread operations of each thread
  * @param waits nanoseconds until each entry, including abandoned waits
  * @param stuck number of abandoned waits
- * @param handOverTimes nanoseconds from just before a leave to the next entry
+ * @param handOffTimes nanoseconds from just before a leave to the next entry
  * @param overlaps entries that exceeded the capacity of the section
  * @param lostUpdates lost updates of a plain counter
  * @param cpuNanos CPU time of the process
@@ -20,14 +20,14 @@ import java.util.function.ToLongFunction;
 record Outcome(
     long nanos,
     long operations,
-    long handOvers,
+    long handOffs,
     long reads,
     long[] perThread,
     long[] waits,
     long stuck,
-    long[] handOverTimes,
+    long[] handOffTimes,
     long allOperations,
-    long allHandOvers,
+    long allHandOffs,
     long overlaps,
     long lostUpdates,
     long cpuNanos) {
@@ -36,14 +36,14 @@ record Outcome(
     return new Outcome(
         nanos,
         sum(members, member -> member.operations),
-        sum(members, member -> member.handOvers),
+        sum(members, member -> member.handOffs),
         sum(members, member -> member.reads),
         members.stream().mapToLong(member -> member.operations).toArray(),
         Waits.all(members.stream().map(member -> member.waits).toList()),
         stuck,
-        Waits.all(members.stream().map(member -> member.handOverTimes).toList()),
+        Waits.all(members.stream().map(member -> member.handOffTimes).toList()),
         sum(members, member -> member.allOperations),
-        sum(members, member -> member.allHandOvers),
+        sum(members, member -> member.allHandOffs),
         sum(guards, Guard::overlaps),
         sum(guards, Guard::lostUpdates),
         cpuNanos);
