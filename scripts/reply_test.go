@@ -103,6 +103,10 @@ func TestRepliesThatNoScriptReturns(t *testing.T) {
 		rapid.Map(rapid.SampledFrom([]string{"", "over", "in", "x", "-1", "1e3"}), func(s string) any { return s }),
 		rapid.Just[any](1.5), rapid.Just[any](true),
 	)
+	for _, v := range []any{nil, int64(1), int64(-1), "", "x", "-1", 1.5, []any{}, []any{"x"}, []any{int64(1), int64(2)}} {
+		_, _, err := readAcquired(value(v), nil)
+		require.True(t, outcome(t, err), fmt.Sprint(v))
+	}
 	anything := rapid.OneOf(scalar, rapid.Map(rapid.SliceOfN(scalar, 0, 4), func(list []any) any { return list }))
 	rapid.Check(t, func(t *rapid.T) {
 		v := anything.Draw(t, "reply")
