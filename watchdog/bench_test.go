@@ -50,10 +50,10 @@ func BenchmarkKeepDrop(b *testing.B) {
 			for range bb.others {
 				keepIdle(b, d, new(idle))
 			}
-			k, tm := new(idle), terms()
+			k, sched := new(idle), schedule()
 			b.ReportAllocs()
 			for b.Loop() {
-				_ = d.Keep(&k.Lease, k, tm, time.Now().Add(ttl-margin))
+				_ = d.Keep(&k.Lease, k, sched, time.Now().Add(ttl-margin))
 				d.Drop(&k.Lease)
 			}
 		})
@@ -62,7 +62,7 @@ func BenchmarkKeepDrop(b *testing.B) {
 
 func keepIdle(b *testing.B, d *Dog, k *idle) {
 	b.Helper()
-	require.NoError(b, d.Keep(&k.Lease, k, terms(), time.Now().Add(ttl-margin)))
+	require.NoError(b, d.Keep(&k.Lease, k, schedule(), time.Now().Add(ttl-margin)))
 }
 
 func BenchmarkConfirm(b *testing.B) {

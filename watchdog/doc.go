@@ -5,8 +5,8 @@
 //	dog := watchdog.New(renew)
 //	defer dog.Close()
 //
-//	terms := watchdog.Terms{Group: slot, TTL: ttl, Margin: margin}
-//	err := dog.Keep(&hold.lease, hold, terms, start.Add(ttl-margin))
+//	schedule := watchdog.Schedule{Group: slot, TTL: ttl, Margin: margin}
+//	err := dog.Keep(&hold.lease, hold, schedule, start.Add(ttl-margin))
 //	...
 //	dog.Drop(&hold.lease)
 //
@@ -31,7 +31,7 @@
 //
 // # Timing
 //
-// With period = TTL/3, halved until it is not longer than Terms.Period:
+// With period = TTL/3, halved until it is not longer than Schedule.Period:
 //
 //	first attempt   a period after the start of the last confirmed command
 //	batching        a batch also takes leases of its group that are due within period/10,

@@ -17,9 +17,9 @@ func TestHangingRenewalIsNotHedgedOnceEndIsConfirmed(t *testing.T) {
 		})
 		d, k := New(s.renew), newKeeper()
 		defer d.Close()
-		tm := terms()
-		tm.TTL, tm.End = 30_003*time.Millisecond, time.Now().Add(45*time.Second)
-		keep(t, d, k, tm)
+		sched := schedule()
+		sched.TTL, sched.End = 30_003*time.Millisecond, time.Now().Add(45*time.Second)
+		keep(t, d, k, sched)
 		sleep(25010 * time.Millisecond) // the third one is answered
 		require.Len(t, s.requests(), 3)
 		sleep(9 * time.Second)

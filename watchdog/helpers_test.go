@@ -129,13 +129,13 @@ func (k *keeper) eventsWithout(kind string) []string {
 // validFor returns how long the lease is valid, counted from the start of the test.
 func (k *keeper) validFor() time.Duration { return k.ValidUntil().Sub(k.start) }
 
-// terms returns the default terms of the tests.
-func terms() Terms { return Terms{Group: "g", TTL: ttl, Margin: margin} }
+// schedule returns the default schedule of the tests.
+func schedule() Schedule { return Schedule{Group: "g", TTL: ttl, Margin: margin} }
 
 // keep registers a lease that was acquired at this instant.
-func keep(t testing.TB, d *Dog, k *keeper, tm Terms) {
+func keep(t testing.TB, d *Dog, k *keeper, sched Schedule) {
 	t.Helper()
-	require.NoError(t, d.Keep(&k.Lease, k, tm, time.Now().Add(tm.TTL-tm.Margin)))
+	require.NoError(t, d.Keep(&k.Lease, k, sched, time.Now().Add(sched.TTL-sched.Margin)))
 }
 
 // sleep passes fake time and waits for all goroutines to become idle.

@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// leaseCase is the life of one lease, kept at the start of a bubble on terms().
+// leaseCase is the life of one lease, kept at the start of a bubble on schedule().
 type leaseCase struct {
 	name     string
-	terms    func(*Terms) // changes the terms
+	schedule func(*Schedule) // changes the schedule
 	reply    func(request) reply
 	act      func(d *Dog, k *keeper) // runs after Keep
 	run      time.Duration           // of the whole case
@@ -24,7 +24,7 @@ type leaseCase struct {
 	len      int
 }
 
-// valid is the validity of a lease on terms().
+// valid is the validity of a lease on schedule().
 const valid = ttl - margin
 
 var (
@@ -57,11 +57,11 @@ func runLeaseCases(t *testing.T, cases []leaseCase) {
 				s, k := newServer(tt.reply), newKeeper()
 				d := New(s.renew)
 				defer d.Close()
-				tm := terms()
-				if tt.terms != nil {
-					tt.terms(&tm)
+				sched := schedule()
+				if tt.schedule != nil {
+					tt.schedule(&sched)
 				}
-				keep(t, d, k, tm)
+				keep(t, d, k, sched)
 				if tt.act != nil {
 					tt.act(d, k)
 				}
@@ -111,9 +111,9 @@ var renewalCases = []leaseCase{
 		want: []string{"expired@29.7s"}, valid: valid,
 	},
 	{
-		name:  "a short TTL is not renewed early",
-		terms: func(tm *Terms) { tm.TTL, tm.Margin = 90*time.Millisecond, 0 },
-		reply: always(renewed), run: 100 * time.Millisecond,
+		name:     "a short TTL is not renewed early",
+		schedule: func(sched *Schedule) { sched.TTL, sched.Margin = 90*time.Millisecond, 0 },
+		reply:    always(renewed), run: 100 * time.Millisecond,
 		want:  []string{"renewed@30ms", "renewed@60ms", "renewed@90ms"},
 		valid: 180 * time.Millisecond, len: 1,
 	},
@@ -193,22 +193,22 @@ func TestLateAnswersNeverExtendValidityTooFar(t *testing.T) { runLeaseCases(t, l
 // Limits of the lifetime, and leases without renewals.
 var endCases = []leaseCase{
 	{
-		name:  "End: renewals request the time left",
-		terms: func(tm *Terms) { tm.End = time.Now().Add(44 * time.Second) },
-		reply: always(renewed), run: time.Minute,
+		name:     "End: renewals request the time left",
+		schedule: func(sched *Schedule) { sched.End = time.Now().Add(44 * time.Second) },
+		reply:    always(renewed), run: time.Minute,
 		want:     []string{"renewed@10s", "renewed@20s", "renewed@30s", "renewed@40s", "expired@43.7s"},
 		requests: []string{"30s@10s", "24s@20s", "14s@30s", "4s@40s"}, valid: 44*time.Second - margin,
 	},
 	{
-		name:  "End is cut to whole milliseconds",
-		terms: func(tm *Terms) { tm.End = time.Now().Add(34*time.Second + 1234567) },
-		reply: always(renewed), run: time.Minute,
+		name:     "End is cut to whole milliseconds",
+		schedule: func(sched *Schedule) { sched.End = time.Now().Add(34*time.Second + 1234567) },
+		reply:    always(renewed), run: time.Minute,
 		want:     []string{"renewed@10s", "renewed@20s", "renewed@30s", "expired@33.701s"},
 		requests: []string{"24.001s@10s", "14.001s@20s", "4.001s@30s"}, valid: 34001*time.Millisecond - margin,
 	},
 	{
-		name:  "End before the first validity ends",
-		terms: func(tm *Terms) { tm.End = time.Now().Add(5 * time.Second) }, reply: always(renewed),
+		name:     "End before the first validity ends",
+		schedule: func(sched *Schedule) { sched.End = time.Now().Add(5 * time.Second) }, reply: always(renewed),
 		run:      time.Minute,
 		want:     []string{"expired@5s"},
 		requests: []string{}, valid: 5 * time.Second,
@@ -217,9 +217,9 @@ var endCases = []leaseCase{
 		name:  "no renewal for less than a millisecond",
 		reply: calls(reply{state: Lost, after: 13 * time.Second}, renewed), run: time.Minute,
 		act: func(d *Dog, k *keeper) {
-			tm := terms()
-			tm.End = time.Now().Add(13*time.Second + 500*time.Microsecond)
-			_ = d.Keep(&k.Lease, k, tm, time.Now().Add(5*time.Second))
+			sched := schedule()
+			sched.End = time.Now().Add(13*time.Second + 500*time.Microsecond)
+			_ = d.Keep(&k.Lease, k, sched, time.Now().Add(5*time.Second))
 			sleep(2 * time.Second)
 			d.Confirm(&k.Lease, time.Now().Add(ttl))
 		},
@@ -227,14 +227,14 @@ var endCases = []leaseCase{
 		requests: []string{"13s@0s", "11s@2s", "1s@12s"}, valid: 13*time.Second + 500*time.Microsecond,
 	},
 	{
-		name:  "a far End is no limit",
-		terms: func(tm *Terms) { tm.End = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) },
-		reply: always(renewed), run: 15 * time.Second,
+		name:     "a far End is no limit",
+		schedule: func(sched *Schedule) { sched.End = time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC) },
+		reply:    always(renewed), run: 15 * time.Second,
 		want: []string{"renewed@10s"}, valid: 10*time.Second + valid, len: 1,
 	},
 	{
-		name:  "a lease without a group is only watched",
-		terms: func(tm *Terms) { tm.Group = nil }, reply: always(renewed), run: time.Minute,
+		name:     "a lease without a group is only watched",
+		schedule: func(sched *Schedule) { sched.Group = nil }, reply: always(renewed), run: time.Minute,
 		want:     []string{"expired@29.7s"},
 		requests: []string{}, valid: valid,
 	},
@@ -242,13 +242,13 @@ var endCases = []leaseCase{
 		name:  "a validity of centuries",
 		reply: always(renewed), run: 200 * 365 * 24 * time.Hour,
 		act: func(d *Dog, k *keeper) {
-			_ = d.Keep(&k.Lease, k, Terms{Margin: time.Hour}, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))
+			_ = d.Keep(&k.Lease, k, Schedule{Margin: time.Hour}, time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))
 		},
 		requests: []string{}, valid: math.MaxInt64 - time.Hour, len: 1,
 	},
 	{
-		name:  "a TTL of a hundred years",
-		terms: func(tm *Terms) { tm.TTL = 100 * 365 * 24 * time.Hour }, reply: always(renewed),
+		name:     "a TTL of a hundred years",
+		schedule: func(sched *Schedule) { sched.TTL = 100 * 365 * 24 * time.Hour }, reply: always(renewed),
 		run:      40 * 365 * 24 * time.Hour,
 		want:     []string{"renewed@292000h0m0s"},
 		requests: []string{"876000h0m0s@292000h0m0s"},
@@ -279,8 +279,8 @@ var confirmCases = []leaseCase{
 		valid: valid, len: 1,
 	},
 	{
-		name:  "Confirm extends a watched lease",
-		terms: func(tm *Terms) { tm.Group = nil }, reply: always(renewed), run: 40 * time.Second,
+		name:     "Confirm extends a watched lease",
+		schedule: func(sched *Schedule) { sched.Group = nil }, reply: always(renewed), run: 40 * time.Second,
 		act: func(d *Dog, k *keeper) {
 			sleep(20 * time.Second)
 			d.Confirm(&k.Lease, time.Now().Add(valid))
@@ -288,9 +288,9 @@ var confirmCases = []leaseCase{
 		valid: 20*time.Second + valid, len: 1,
 	},
 	{
-		name:  "Confirm is cut to End",
-		terms: func(tm *Terms) { tm.End = time.Now().Add(40 * time.Second) },
-		reply: always(unknown), run: time.Minute, without: "unknown",
+		name:     "Confirm is cut to End",
+		schedule: func(sched *Schedule) { sched.End = time.Now().Add(40 * time.Second) },
+		reply:    always(unknown), run: time.Minute, without: "unknown",
 		act: func(d *Dog, k *keeper) {
 			sleep(5 * time.Second)
 			d.Confirm(&k.Lease, time.Now().Add(time.Hour))
@@ -364,9 +364,9 @@ var extendedCases = []leaseCase{
 		want: []string{"renewed@10s", "refused@20s"}, valid: time.Hour + 11*time.Second,
 	},
 	{
-		name:  "an extension up to End",
-		terms: func(tm *Terms) { tm.End = time.Now().Add(40 * time.Second) },
-		reply: until(15*time.Second, renewed, refused), run: time.Minute,
+		name:     "an extension up to End",
+		schedule: func(sched *Schedule) { sched.End = time.Now().Add(40 * time.Second) },
+		reply:    until(15*time.Second, renewed, refused), run: time.Minute,
 		act:  func(d *Dog, k *keeper) { d.Confirm(&k.Lease, time.Now().Add(40*time.Second)) },
 		want: []string{"renewed@10s", "refused@20s"}, valid: 40 * time.Second,
 	},
@@ -382,7 +382,7 @@ var extendedCases = []leaseCase{
 	{
 		name:  "kept with a longer validity: renewed in a period",
 		reply: always(renewed), run: 15 * time.Second,
-		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, terms(), time.Now().Add(time.Hour)) },
+		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, schedule(), time.Now().Add(time.Hour)) },
 		want: []string{"renewed@10s"}, valid: time.Hour, len: 1,
 	},
 	{
@@ -391,21 +391,21 @@ var extendedCases = []leaseCase{
 		act: func(d *Dog, k *keeper) {
 			for range 5 {
 				sleep(time.Second)
-				_ = d.Keep(&k.Lease, k, terms(), time.Now().Add(time.Hour))
+				_ = d.Keep(&k.Lease, k, schedule(), time.Now().Add(time.Hour))
 			}
 		},
 		want: []string{"renewed@10s"}, valid: time.Hour + 5*time.Second, len: 1,
 	},
 	{
-		name:  "a period of its own: requests are for the whole TTL",
-		terms: func(tm *Terms) { tm.Period = 4 * time.Second },
-		reply: until(7*time.Second, renewed, refused), run: time.Minute,
+		name:     "a period of its own: requests are for the whole TTL",
+		schedule: func(sched *Schedule) { sched.Period = 4 * time.Second },
+		reply:    until(7*time.Second, renewed, refused), run: time.Minute,
 		want:     []string{"renewed@2.5s", "renewed@5s", "refused@7.5s"},
 		requests: []string{"30s@2.5s", "30s@5s", "30s@7.5s"}, valid: 5*time.Second + valid,
 	},
 	{
-		name:  "a period is never longer than a third of the TTL",
-		terms: func(tm *Terms) { tm.Period = time.Minute }, reply: always(renewed), run: 15 * time.Second,
+		name:     "a period is never longer than a third of the TTL",
+		schedule: func(sched *Schedule) { sched.Period = time.Minute }, reply: always(renewed), run: 15 * time.Second,
 		want: []string{"renewed@10s"}, valid: 10*time.Second + valid, len: 1,
 	},
 	{
@@ -428,7 +428,7 @@ func TestOutageWithinAnExtendedValidity(t *testing.T) {
 					s, k := newServer(until(time.Hour, down, reply{state: answer})), newKeeper()
 					d := New(s.renew)
 					defer d.Close()
-					keep(t, d, k, terms())
+					keep(t, d, k, schedule())
 					d.Confirm(&k.Lease, time.Now().Add(2*time.Hour))
 					sleep(time.Hour + ttl/3)
 					last := time.Duration(0)
@@ -467,9 +467,9 @@ var registrationCases = []leaseCase{
 		reply: calls(reply{state: Renewed, after: 2 * time.Second}, renewed), run: 14 * time.Second,
 		act: func(d *Dog, k *keeper) {
 			sleep(11 * time.Second)
-			tm := terms()
-			tm.TTL = 6 * time.Second
-			_ = d.Keep(&k.Lease, k, tm, time.Now().Add(tm.TTL-margin))
+			sched := schedule()
+			sched.TTL = 6 * time.Second
+			_ = d.Keep(&k.Lease, k, sched, time.Now().Add(sched.TTL-margin))
 		},
 		want:     []string{"renewed@13s"},
 		requests: []string{"30s@10s", "6s@13s"}, valid: 19*time.Second - margin, len: 1,
@@ -479,7 +479,7 @@ var registrationCases = []leaseCase{
 		reply: always(renewed), run: time.Minute,
 		act: func(d *Dog, k *keeper) {
 			sleep(11 * time.Second)
-			_ = d.Keep(&k.Lease, k, Terms{}, time.Now().Add(7*time.Second))
+			_ = d.Keep(&k.Lease, k, Schedule{}, time.Now().Add(7*time.Second))
 		},
 		want:     []string{"renewed@10s", "expired@18s"},
 		requests: []string{"30s@10s"}, valid: 18 * time.Second,
@@ -487,13 +487,13 @@ var registrationCases = []leaseCase{
 	{
 		name:  "kept after its validity has ended",
 		reply: always(renewed), run: time.Second,
-		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, terms(), time.Now().Add(-time.Second)) },
+		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, schedule(), time.Now().Add(-time.Second)) },
 		want: []string{"expired@0s"}, valid: -time.Second,
 	},
 	{
 		name:  "acquired for less than the TTL: renewed at once",
 		reply: always(renewed), run: time.Second,
-		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, terms(), time.Now().Add(5*time.Second)) },
+		act:  func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, schedule(), time.Now().Add(5*time.Second)) },
 		want: []string{"renewed@0s"}, valid: valid, len: 1,
 	},
 }
@@ -524,9 +524,9 @@ func TestLateCountsFromWhenTheRenewalWasDue(t *testing.T) {
 			reply: calls(reply{state: Renewed, after: 2 * time.Second}, renewed), after: 21 * time.Second,
 		},
 		{
-			name:  "new terms that are due at once are not late",
+			name:  "new schedule that are due at once are not late",
 			reply: always(renewed), after: time.Second,
-			act: func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, terms(), time.Now().Add(5*time.Second)) },
+			act: func(d *Dog, k *keeper) { _ = d.Keep(&k.Lease, k, schedule(), time.Now().Add(5*time.Second)) },
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -534,7 +534,7 @@ func TestLateCountsFromWhenTheRenewalWasDue(t *testing.T) {
 				k := newKeeper()
 				d := New(newServer(tt.reply).renew)
 				defer d.Close()
-				keep(t, d, k, terms())
+				keep(t, d, k, schedule())
 				if tt.act != nil {
 					tt.act(d, k)
 				}
@@ -554,7 +554,7 @@ func TestSilenceCountsFromTheCommand(t *testing.T) {
 		defer d.Close()
 		k := newKeeper()
 		time.Sleep(ttl / 2) // for the answer
-		require.NoError(t, d.Keep(&k.Lease, k, Terms{Group: "a", TTL: ttl, Margin: margin}, k.start.Add(ttl-margin)))
+		require.NoError(t, d.Keep(&k.Lease, k, Schedule{Group: "a", TTL: ttl, Margin: margin}, k.start.Add(ttl-margin)))
 		require.Equal(t, ttl/2, k.Silent())
 		time.Sleep(ttl)
 		require.Equal(t, ttl*3/2, k.Silent())

@@ -27,7 +27,7 @@ func withFakeTime(t *testing.T, r func(request) reply, f func(t *testing.T, d *D
 func TestLeaseIsRenewedOncePerPeriod(t *testing.T) {
 	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, s *server) {
 		k := newKeeper()
-		keep(t, d, k, terms())
+		keep(t, d, k, schedule())
 		sleep(time.Hour)
 		require.Len(t, s.requests(), 360)
 		require.Len(t, k.events(), 360)
@@ -44,7 +44,7 @@ func TestUnknownIsRetriedWithBackoffUntilTheEnd(t *testing.T) {
 		return reply{}
 	}, func(t *testing.T, d *Dog, s *server) {
 		k := newKeeper()
-		keep(t, d, k, terms())
+		keep(t, d, k, schedule())
 		sleep(ttl)
 		require.Equal(t, 1, d.Len())
 
@@ -85,19 +85,19 @@ func TestLeasesShareBatches(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			withFakeTime(t, always(reply{state: Renewed, after: tt.answer}), func(t *testing.T, d *Dog, s *server) {
-				tm := Terms{Group: "g", TTL: short, Margin: 32 * time.Millisecond}
+				sched := Schedule{Group: "g", TTL: short, Margin: 32 * time.Millisecond}
 				leases := make([]*keeper, n)
 				for i := range leases {
 					time.Sleep(tt.wait(i))
 					leases[i] = newKeeper()
-					keep(t, d, leases[i], tm)
+					keep(t, d, leases[i], sched)
 				}
 				for range 7 * tt.churn {
 					sleep(time.Second / time.Duration(tt.churn))
 					i := rand.N(n)
 					d.Drop(&leases[i].Lease)
 					leases[i] = newKeeper()
-					keep(t, d, leases[i], tm)
+					keep(t, d, leases[i], sched)
 				}
 				if tt.churn == 0 {
 					sleep(7 * time.Second)
@@ -134,10 +134,10 @@ func TestBatchesDoNotMixGroups(t *testing.T) {
 		type slot struct{ n int }
 		of := map[*Lease]any{}
 		for i := range 500 {
-			k, tm := newKeeper(), terms()
-			tm.Group = slot{i % 3}
-			of[&k.Lease] = tm.Group
-			keep(t, d, k, tm)
+			k, sched := newKeeper(), schedule()
+			sched.Group = slot{i % 3}
+			of[&k.Lease] = sched.Group
+			keep(t, d, k, sched)
 		}
 		sleep(10 * time.Second)
 		require.Len(t, s.requests(), 6)
@@ -184,11 +184,11 @@ func TestStuckGroupDoesNotAffectOthers(t *testing.T) {
 				stuckLeases, healthyLeases := make([]*keeper, 7000), make([]*keeper, 250)
 				for i := range stuckLeases {
 					stuckLeases[i] = newKeeper()
-					keep(t, d, stuckLeases[i], Terms{Group: "stuck", TTL: ttl, Margin: margin})
+					keep(t, d, stuckLeases[i], Schedule{Group: "stuck", TTL: ttl, Margin: margin})
 				}
 				for i := range healthyLeases {
 					healthyLeases[i] = newKeeper()
-					keep(t, d, healthyLeases[i], Terms{Group: "healthy", TTL: ttl, Margin: margin})
+					keep(t, d, healthyLeases[i], Schedule{Group: "healthy", TTL: ttl, Margin: margin})
 				}
 				sleep(65 * time.Second)
 
@@ -207,7 +207,7 @@ func TestStuckGroupDoesNotAffectOthers(t *testing.T) {
 				late := make([]*keeper, 2*Batch)
 				for i := range late {
 					late[i] = newKeeper()
-					keep(t, d, late[i], Terms{Group: "stuck", TTL: ttl, Margin: margin})
+					keep(t, d, late[i], Schedule{Group: "stuck", TTL: ttl, Margin: margin})
 				}
 				sleep(ttl)
 				for _, k := range late {
@@ -233,7 +233,7 @@ func TestHangingCallsDoNotBlockTheQueue(t *testing.T) {
 		ks := make([]*keeper, 5000)
 		for i := range ks {
 			ks[i] = newKeeper()
-			keep(t, d, ks[i], terms())
+			keep(t, d, ks[i], schedule())
 		}
 		sleep(10 * time.Second)
 		require.Len(t, s.requests(), maxOnTime)
@@ -258,7 +258,7 @@ func TestConfirmFreesTheSlotsOfHangingCalls(t *testing.T) {
 		for range (maxOnTime + 1) * Batch {
 			k := newKeeper()
 			of[&k.Lease] = k
-			keep(t, d, k, terms())
+			keep(t, d, k, schedule())
 		}
 		sleep(12 * time.Second)
 		require.Len(t, s.requests(), maxOnTime)
@@ -282,10 +282,10 @@ func TestExpiredLeaseIsNotRenewedAfterAPause(t *testing.T) {
 		d.running, d.armed = true, never // no scheduler runs
 		lost, kept := newKeeper(), newKeeper()
 		// Due after kept, so that it would join the batch of kept.
-		short := terms()
+		short := schedule()
 		short.TTL = 3 * time.Second
 		require.NoError(t, d.Keep(&lost.Lease, lost, short, time.Now().Add(34*time.Second)))
-		keep(t, d, kept, terms())
+		keep(t, d, kept, schedule())
 		sleep(15 * time.Second)
 		d.Confirm(&kept.Lease, time.Now().Add(ttl-margin))
 		sleep(20 * time.Second)
@@ -302,8 +302,8 @@ func TestExpiredLeaseIsNotRenewedAfterAPause(t *testing.T) {
 func TestContextOfACallEndsWithItsLastLease(t *testing.T) {
 	withFakeTime(t, always(reply{hang: true}), func(t *testing.T, d *Dog, s *server) {
 		a, b := newKeeper(), newKeeper()
-		keep(t, d, a, terms())
-		keep(t, d, b, terms())
+		keep(t, d, a, schedule())
+		keep(t, d, b, schedule())
 		sleep(11 * time.Second)
 		d.Drop(&a.Lease)
 		synctest.Wait()
@@ -341,8 +341,8 @@ func TestEventsOfALeaseDoNotOverlap(t *testing.T) {
 					}
 				}
 				other := newKeeper()
-				keep(t, d, k, terms())
-				require.NoError(t, d.Keep(&other.Lease, other, Terms{}, time.Now().Add(20*time.Second)))
+				keep(t, d, k, schedule())
+				require.NoError(t, d.Keep(&other.Lease, other, Schedule{}, time.Now().Add(20*time.Second)))
 				sleep(45 * time.Second)
 				require.Equal(t, []string{"expired@20s"}, other.events())
 				if tt.drop {
@@ -360,8 +360,8 @@ func TestBlockingKeeperDelaysNoOtherKeeper(t *testing.T) {
 	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, _ *server) {
 		slow, other := newKeeper(), newKeeper()
 		slow.hook = func(string) { time.Sleep(time.Minute) }
-		require.NoError(t, d.Keep(&slow.Lease, slow, Terms{}, time.Now().Add(15*time.Second)))
-		require.NoError(t, d.Keep(&other.Lease, other, Terms{}, time.Now().Add(20*time.Second)))
+		require.NoError(t, d.Keep(&slow.Lease, slow, Schedule{}, time.Now().Add(15*time.Second)))
+		require.NoError(t, d.Keep(&other.Lease, other, Schedule{}, time.Now().Add(20*time.Second)))
 		sleep(ttl)
 		require.Equal(t, []string{"expired@20s"}, other.events())
 	})
@@ -376,10 +376,10 @@ func TestKeeperMayCallTheDog(t *testing.T) {
 			d.Confirm(&k.Lease, time.Now())
 			if event == "refused" {
 				d.Drop(&k.Lease)
-				keep(t, d, k, terms())
+				keep(t, d, k, schedule())
 			}
 		}
-		keep(t, d, k, terms())
+		keep(t, d, k, schedule())
 		sleep(21 * time.Second)
 		require.Len(t, k.events(), 3)
 		require.Equal(t, 1, d.Len())
@@ -392,7 +392,7 @@ func TestCloseStopsRenewals(t *testing.T) {
 			ks := make([]*keeper, 250)
 			for i := range ks {
 				ks[i] = newKeeper()
-				keep(t, d, ks[i], terms())
+				keep(t, d, ks[i], schedule())
 			}
 			sleep(11 * time.Second)
 			require.Len(t, s.requests(), 3)
@@ -406,7 +406,7 @@ func TestCloseStopsRenewals(t *testing.T) {
 				require.Equal(t, ttl-margin, k.validFor())
 				d.Drop(&k.Lease)
 				d.Confirm(&k.Lease, time.Now().Add(ttl))
-				require.ErrorIs(t, d.Keep(&k.Lease, k, terms(), time.Now().Add(ttl)), ErrClosed)
+				require.ErrorIs(t, d.Keep(&k.Lease, k, schedule(), time.Now().Add(ttl)), ErrClosed)
 			}
 			require.Zero(t, d.Len())
 		})
@@ -414,7 +414,7 @@ func TestCloseStopsRenewals(t *testing.T) {
 	t.Run("waits for a call that ignores its context", func(t *testing.T) {
 		withFakeTime(t, always(reply{state: Renewed, after: 7 * time.Second}), func(t *testing.T, d *Dog, s *server) {
 			k := newKeeper()
-			keep(t, d, k, terms())
+			keep(t, d, k, schedule())
 			sleep(11 * time.Second)
 			d.Close()
 			require.Equal(t, 17*time.Second, time.Since(k.start))
@@ -435,7 +435,7 @@ func TestSchedulerEndsWithoutLeasesAndStartsAgain(t *testing.T) {
 		d := New(s.renew) // never closed
 		for i := range 3 {
 			k := newKeeper()
-			keep(t, d, k, terms())
+			keep(t, d, k, schedule())
 			sleep(15 * time.Second)
 			require.Equal(t, []string{"renewed@10s"}, k.events())
 			d.Drop(&k.Lease)
@@ -446,25 +446,25 @@ func TestSchedulerEndsWithoutLeasesAndStartsAgain(t *testing.T) {
 	})
 }
 
-func TestKeepRejectsInvalidTerms(t *testing.T) {
+func TestKeepRejectsInvalidSchedules(t *testing.T) {
 	d, other := New(nil), New(nil)
 	defer d.Close()
 	defer other.Close()
 	var mine Lease
 	require.Zero(t, mine.ValidUntil())
-	require.NoError(t, d.Keep(&mine, newKeeper(), Terms{}, time.Now().Add(time.Hour)))
+	require.NoError(t, d.Keep(&mine, newKeeper(), Schedule{}, time.Now().Add(time.Hour)))
 	for _, tt := range []struct {
-		name  string
-		dog   *Dog
-		lease *Lease
-		terms Terms
+		name     string
+		dog      *Dog
+		lease    *Lease
+		schedule Schedule
 	}{
-		{"no TTL", d, new(Lease), Terms{Group: 1}},
-		{"negative margin", d, new(Lease), Terms{Group: 1, TTL: 1, Margin: -1}},
-		{"lease of another dog", other, &mine, terms()},
+		{"no TTL", d, new(Lease), Schedule{Group: 1}},
+		{"negative margin", d, new(Lease), Schedule{Group: 1, TTL: 1, Margin: -1}},
+		{"lease of another dog", other, &mine, schedule()},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			require.ErrorIs(t, tt.dog.Keep(tt.lease, newKeeper(), tt.terms, time.Now()), ErrInvalid)
+			require.ErrorIs(t, tt.dog.Keep(tt.lease, newKeeper(), tt.schedule, time.Now()), ErrInvalid)
 		})
 	}
 	other.Drop(&mine)
@@ -477,19 +477,19 @@ func TestKeepRejectsInvalidTerms(t *testing.T) {
 func TestSchedulerWakesOnlyForEarlierAlarms(t *testing.T) {
 	withFakeTime(t, always(reply{state: Renewed}), func(t *testing.T, d *Dog, _ *server) {
 		first := newKeeper()
-		keep(t, d, first, terms())
+		keep(t, d, first, schedule())
 		synctest.Wait()
 		d.wake = make(chan struct{}, 1) // the sleeping scheduler waits for the old channel
 		for range 100 {
 			k := newKeeper()
-			keep(t, d, k, terms())
+			keep(t, d, k, schedule())
 			d.Confirm(&k.Lease, time.Now().Add(ttl))
 			d.Drop(&k.Lease)
 			require.Empty(t, d.wake)
 		}
-		tm := terms()
-		tm.TTL /= 2
-		keep(t, d, newKeeper(), tm)
+		sched := schedule()
+		sched.TTL /= 2
+		keep(t, d, newKeeper(), sched)
 		require.Len(t, d.wake, 1)
 	})
 }
@@ -500,7 +500,7 @@ func TestLeaseUnknownGetsTheError(t *testing.T) {
 			var got error
 			d := New(func(context.Context, any, []Ask) ([]State, error) { return nil, err })
 			k := unknownFunc(func(err error) { got = err })
-			require.NoError(t, d.Keep(new(Lease), k, terms(), time.Now().Add(ttl-margin)))
+			require.NoError(t, d.Keep(new(Lease), k, schedule(), time.Now().Add(ttl-margin)))
 			sleep(10 * time.Second)
 			require.Error(t, got)
 			require.Equal(t, err == nil, errors.Is(got, ErrNoAnswer), fmt.Sprint(got))
@@ -527,7 +527,7 @@ func TestRenewNowAsksAboutAllLeasesAtOnce(t *testing.T) {
 				var leases []*Lease
 				for i := range ks {
 					ks[i] = newKeeper()
-					keep(t, d, ks[i], terms())
+					keep(t, d, ks[i], schedule())
 					leases = append(leases, &ks[i].Lease)
 				}
 				sleep(13*time.Second + time.Microsecond) // hanging calls are not overdue
@@ -551,7 +551,7 @@ func TestRenewNowAsksAboutAllLeasesAtOnce(t *testing.T) {
 func TestRenewNowIsRepeatedSoon(t *testing.T) {
 	withFakeTime(t, until(29*time.Second, unknown, refused), func(t *testing.T, d *Dog, _ *server) {
 		k := newKeeper()
-		keep(t, d, k, terms())
+		keep(t, d, k, schedule())
 		d.Confirm(&k.Lease, time.Now().Add(time.Hour))
 		sleep(28800 * time.Millisecond)
 		d.RenewNow(&k.Lease)

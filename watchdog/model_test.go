@@ -31,7 +31,7 @@ type modelLease struct {
 	Lease
 	m *model
 
-	terms      Terms
+	schedule   Schedule
 	nth        int // number of the registration
 	registered bool
 	refused    bool      // the server has refused
@@ -45,8 +45,8 @@ func (m *model) failf(format string, args ...any) {
 }
 
 func (l *modelLease) valid() time.Time {
-	valid := l.granted.Add(-l.terms.Margin)
-	if end := l.terms.End; !end.IsZero() && valid.After(end) {
+	valid := l.granted.Add(-l.schedule.Margin)
+	if end := l.schedule.End; !end.IsZero() && valid.After(end) {
 		return end
 	}
 	return valid
@@ -66,8 +66,8 @@ func (m *model) renew(ctx context.Context, group any, batch []Ask) ([]State, err
 	for i, a := range batch {
 		l := m.of(a.Lease)
 		nth[i], known[i] = l.nth, l.granted
-		want := l.terms.TTL
-		if end := l.terms.End; !end.IsZero() && end.Sub(start) < want {
+		want := l.schedule.TTL
+		if end := l.schedule.End; !end.IsZero() && end.Sub(start) < want {
 			want = end.Sub(start).Truncate(time.Millisecond)
 		}
 		switch {
@@ -75,8 +75,8 @@ func (m *model) renew(ctx context.Context, group any, batch []Ask) ([]State, err
 			m.failf("renewal of a lease that is not registered")
 		case a.Keeper != Keeper(l):
 			m.failf("renewal with another keeper")
-		case l.terms.Group != group:
-			m.failf("renewal in group %v, not %v", group, l.terms.Group)
+		case l.schedule.Group != group:
+			m.failf("renewal in group %v, not %v", group, l.schedule.Group)
 		case a.TTL != want:
 			m.failf("TTL %v requested, not %v", a.TTL, want)
 		case !start.Before(l.valid()):
@@ -194,20 +194,20 @@ func TestValidityMatchesTheModel(t *testing.T) {
 				},
 				"keep": func(rt *rapid.T) {
 					l := pickOne(rt)
-					tm := Terms{
+					sched := Schedule{
 						Group:  rapid.SampledFrom([]any{nil, "a", "b"}).Draw(rt, "group"),
 						TTL:    duration(10*time.Millisecond, 10*time.Second).Draw(rt, "ttl"),
 						Margin: duration(0, 4*time.Millisecond).Draw(rt, "margin"),
 					}
 					if rapid.Bool().Draw(rt, "ends") {
-						tm.End = time.Now().Add(duration(1, 20*time.Second).Draw(rt, "end"))
+						sched.End = time.Now().Add(duration(1, 20*time.Second).Draw(rt, "end"))
 					}
 					m.mu.Lock()
-					l.terms, l.registered, l.refused = tm, true, false
+					l.schedule, l.registered, l.refused = sched, true, false
 					l.nth++
-					l.granted = time.Now().Add(tm.TTL)
+					l.granted = time.Now().Add(sched.TTL)
 					m.mu.Unlock()
-					require.NoError(rt, d.Keep(&l.Lease, l, tm, time.Now().Add(tm.TTL-tm.Margin)))
+					require.NoError(rt, d.Keep(&l.Lease, l, sched, time.Now().Add(sched.TTL-sched.Margin)))
 				},
 				"drop": func(rt *rapid.T) {
 					l := pickOne(rt)
@@ -221,7 +221,7 @@ func TestValidityMatchesTheModel(t *testing.T) {
 					until := time.Now().Add(duration(0, 10*time.Second).Draw(rt, "until"))
 					m.mu.Lock()
 					if l.registered {
-						l.confirm(until.Add(l.terms.Margin))
+						l.confirm(until.Add(l.schedule.Margin))
 					}
 					m.mu.Unlock()
 					d.Confirm(&l.Lease, until)
@@ -300,8 +300,8 @@ func TestConcurrentUseKeepsKeeperCallsApart(t *testing.T) {
 					d.Drop(&held[i].Lease)
 				}
 				held[i] = &stressed{faults: &faults, events: &events}
-				tm := Terms{Group: g % 3, TTL: 6 * time.Millisecond, Margin: time.Millisecond}
-				if d.Keep(&held[i].Lease, held[i], tm, time.Now().Add(rand.N(5*time.Millisecond))) != nil {
+				sched := Schedule{Group: g % 3, TTL: 6 * time.Millisecond, Margin: time.Millisecond}
+				if d.Keep(&held[i].Lease, held[i], sched, time.Now().Add(rand.N(5*time.Millisecond))) != nil {
 					faults.Add(1)
 				}
 				time.Sleep(rand.N(200 * time.Microsecond))

@@ -17,8 +17,8 @@ const Batch = 100
 var (
 	// ErrClosed is returned by [Dog.Keep] after [Dog.Close].
 	ErrClosed = errors.New("watchdog: closed")
-	// ErrInvalid is returned by [Dog.Keep] for invalid terms, and for a lease of another Dog.
-	ErrInvalid = errors.New("watchdog: invalid terms")
+	// ErrInvalid is returned by [Dog.Keep] for an invalid schedule, and for a lease of another Dog.
+	ErrInvalid = errors.New("watchdog: invalid schedule")
 	// ErrNoAnswer is passed to [Keeper.LeaseUnknown] when a renewal has not answered in time, or
 	// has failed without an error.
 	ErrNoAnswer = errors.New("watchdog: no answer")
@@ -41,7 +41,7 @@ type Ask struct {
 	Lease *Lease
 	// Keeper is the keeper of the lease when the batch was made.
 	Keeper Keeper
-	// TTL is the TTL to set: that of the Terms, or the time left until their End, in whole
+	// TTL is the TTL to set: that of the schedule, or the time left until its End, in whole
 	// milliseconds.
 	TTL time.Duration
 }
@@ -71,8 +71,8 @@ type Keeper interface {
 	LeaseLost(l *Lease, refused bool)
 }
 
-// Terms say how a lease is kept.
-type Terms struct {
+// A Schedule says how a lease is kept.
+type Schedule struct {
 	// Group must be comparable. Leases of equal groups share batches: a script and a slot, for
 	// example. If nil, the lease is never renewed, and the Dog only reports the end of its
 	// validity.
@@ -93,8 +93,8 @@ type Terms struct {
 }
 
 // halvings is how often TTL/3 must be halved. A lease stores this byte, and not the period: many leases exist.
-func (t Terms) halvings() (n uint8) {
-	for period := t.TTL / 3; t.Period > 0 && period > t.Period; period /= 2 {
+func (s Schedule) halvings() (n uint8) {
+	for period := s.TTL / 3; s.Period > 0 && period > s.Period; period /= 2 {
 		n++
 	}
 	return n
@@ -144,7 +144,7 @@ func New(renew Renew, opts ...Option) *Dog {
 	return d
 }
 
-// Keep registers l. From then on the Dog renews l on terms t and reports its events to k. validUntil
+// Keep registers l. From then on the Dog renews l on schedule s and reports its events to k. validUntil
 // is the validity from the command that acquired the lease: its start + TTL - Margin. If it has
 // passed, another goroutine reports the loss at once.
 //
@@ -152,17 +152,17 @@ func New(renew Renew, opts ...Option) *Dog {
 // command has extended it, the renewal is due a period from now, or when the former registration of the
 // lease was due.
 //
-// Keep on a registered lease starts over with the new keeper, terms and validity. Answers of
+// Keep on a registered lease starts over with the new keeper, schedule and validity. Answers of
 // attempts in flight are ignored. A lease belongs to the first Dog that keeps it: with another Dog
 // Keep returns ErrInvalid. After Close it returns ErrClosed.
-func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
+func (d *Dog) Keep(l *Lease, k Keeper, s Schedule, validUntil time.Time) error {
 	switch {
-	case t.Group != nil && t.TTL <= 0:
-		return fmt.Errorf("%w: TTL %v", ErrInvalid, t.TTL)
-	case t.Period < 0:
-		return fmt.Errorf("%w: period %v", ErrInvalid, t.Period)
-	case t.Margin < 0:
-		return fmt.Errorf("%w: margin %v", ErrInvalid, t.Margin)
+	case s.Group != nil && s.TTL <= 0:
+		return fmt.Errorf("%w: TTL %v", ErrInvalid, s.TTL)
+	case s.Period < 0:
+		return fmt.Errorf("%w: period %v", ErrInvalid, s.Period)
+	case s.Margin < 0:
+		return fmt.Errorf("%w: margin %v", ErrInvalid, s.Margin)
 	}
 	// Fields of a lease are guarded by the mu of its Dog, so a lease cannot change to another Dog.
 	if !l.dog.CompareAndSwap(nil, d) && l.dog.Load() != d {
@@ -179,11 +179,11 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	}
 	d.remove(l)
 	l.reset(k)
-	l.ttl, l.halvings, l.margin, l.end = t.TTL, t.halvings(), t.Margin, never
-	if !t.End.IsZero() {
-		l.end = d.instant(t.End)
+	l.ttl, l.halvings, l.margin, l.end = s.TTL, s.halvings(), s.Margin, never
+	if !s.End.IsZero() {
+		l.end = d.instant(s.End)
 	}
-	l.extend(d.instant(validUntil).add(t.Margin))
+	l.extend(d.instant(validUntil).add(s.Margin))
 	l.next, l.due = never, never
 	start := l.granted.add(-l.ttl)
 	if start <= now {
@@ -191,15 +191,15 @@ func (d *Dog) Keep(l *Lease, k Keeper, t Terms, validUntil time.Time) error {
 	} else if due == never {
 		l.heard = now // or before: nobody knows. A lease that was kept before keeps what is known
 	}
-	if t.Group != nil {
-		l.group = d.groupOf(t.Group)
+	if s.Group != nil {
+		l.group = d.groupOf(s.Group)
 		if start > now { // valid for longer than a TTL: it is unknown when the last command was sent
 			start = now
 		} else {
 			due = never
 		}
 		l.next = min(start.add(l.period()), due)
-		l.due = max(l.next, now) // new terms may be due at once, and are not late for that
+		l.due = max(l.next, now) // a new schedule may be due at once, and is not late for that
 		heap.Push(&l.group.due, l)
 	}
 	heap.Push(&d.alarms, l) // after next is set: the heap orders by it

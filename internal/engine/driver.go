@@ -258,7 +258,7 @@ type Resource struct {
 	Key    *Key   // finds holds of this name in a context
 	Driver Driver
 	Traits *Traits // usually shared by all resources of a kind
-	// RenewGroup: leases of equal groups are renewed by one command. See [watchdog.Terms].
+	// RenewGroup: leases of equal groups are renewed by one command. See [watchdog.Schedule].
 	RenewGroup any
 }
 

@@ -239,7 +239,7 @@ func (h *Hold) watchLimit() {
 	}
 	lapse := h.lapse
 	h.mu.Unlock()
-	_ = h.r.Core.dog.Keep(lapse, h, watchdog.Terms{}, h.r.Core.Time(limit)) // fails after Close, which ends h
+	_ = h.r.Core.dog.Keep(lapse, h, watchdog.Schedule{}, h.r.Core.Time(limit)) // fails after Close, which ends h
 }
 
 // LeaseLost implements [watchdog.Keeper]: the hold's limit has come. The watchdog calls it with no mutex

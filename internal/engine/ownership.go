@@ -164,7 +164,7 @@ func (o *Ownership) Join(h *Hold) {
 	h.earlier = uint16(o.passed)
 	lost := o.lost
 	if !lost {
-		o.setTerms(h)
+		o.setSchedule(h)
 	}
 	o.mu.Unlock()
 	if lost {
@@ -176,13 +176,13 @@ func (o *Ownership) Join(h *Hold) {
 	}
 }
 
-// setTerms updates the watchdog's terms after the holds have changed: renew for the longest of their
+// setSchedule updates the watchdog's schedule after the holds have changed: renew for the longest of their
 // TTLs, up to the last of their limits if all have one. fresh, if not nil, is a new hold: the server has
 // just confirmed its TTL. mu is held.
 //
 // When a hold leaves, validity may shrink. Its release may shorten the lease on the server, and an
 // answer to an older renewal says nothing about the lease after that.
-func (o *Ownership) setTerms(fresh *Hold) {
+func (o *Ownership) setSchedule(fresh *Hold) {
 	c, all := o.r.Core, o.renewed()
 	if all.ttl == 0 { // no hold is renewed: each has a limit of its own
 		c.dog.Drop(&o.lease)
@@ -190,22 +190,22 @@ func (o *Ownership) setTerms(fresh *Hold) {
 		return
 	}
 	// The key has one TTL: the longest. But each hold learns of a loss as soon as without the others.
-	terms := watchdog.Terms{Group: o.r.RenewGroup, TTL: all.ttl, Period: all.shortest / 3}
+	schedule := watchdog.Schedule{Group: o.r.RenewGroup, TTL: all.ttl, Period: all.shortest / 3}
 	if o.Shared {
-		terms.Group = sharedGroup{o.r.RenewGroup}
+		schedule.Group = sharedGroup{o.r.RenewGroup}
 	}
 	if o.shortLease > 0 {
-		terms.TTL = min(terms.TTL, o.shortLease) // until the first renewal
+		schedule.TTL = min(schedule.TTL, o.shortLease) // until the first renewal
 	}
-	terms.Margin = c.MarginOf(terms.TTL)
+	schedule.Margin = c.MarginOf(schedule.TTL)
 	if all.limited {
-		terms.End = c.Time(all.limit).Add(terms.Margin) // validity ends at the limit, not before
+		schedule.End = c.Time(all.limit).Add(schedule.Margin) // validity ends at the limit, not before
 	}
 	until := o.lease.ValidUntil()
 	if fresh == nil {
 		// A hold has left, or a limit was raised. Trust only the lease that the remaining holds need.
 		now := time.Now()
-		if own := now.Add(all.lease(c, c.Instant(now)) - terms.Margin); own.Before(until) {
+		if own := now.Add(all.lease(c, c.Instant(now)) - schedule.Margin); own.Before(until) {
 			until = own
 		}
 	} else {
@@ -219,7 +219,7 @@ func (o *Ownership) setTerms(fresh *Hold) {
 		}
 	}
 	o.kept = true
-	_ = c.dog.Keep(&o.lease, o, terms, until) // fails after Close, which ends the holds
+	_ = c.dog.Keep(&o.lease, o, schedule, until) // fails after Close, which ends the holds
 }
 
 // Forget implements [Holding]: it removes a hold, so that it is neither renewed nor ended by a loss from
@@ -243,7 +243,7 @@ func (o *Ownership) Forget(h *Hold) {
 		o.lapsed++ // its limit has come, and the server still counts it until its Release: see abandon
 	}
 	if !o.lost {
-		o.setTerms(nil)
+		o.setSchedule(nil)
 	}
 }
 
@@ -560,7 +560,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	if raised { // before Confirm, which never extends validity beyond the limits
 		o.mu.Lock()
 		if !o.lost && o.has(h) {
-			o.setTerms(nil)
+			o.setSchedule(nil)
 		}
 		o.mu.Unlock()
 		h.watchLimit()
@@ -642,7 +642,7 @@ func (o *Ownership) LeaseRenewed(l *watchdog.Lease) {
 	if o.shortLease > 0 && o.holds != nil {
 		// The first lease was shorter than the holds asked for. Renew for their TTLs from now on.
 		o.shortLease = 0
-		o.setTerms(nil)
+		o.setSchedule(nil)
 	}
 	o.mu.Unlock()
 	if recovered {
