@@ -152,7 +152,7 @@ func classify(err error) engine.Failure {
 		f.InDoubt = failure.Outcome == scripts.Unknown
 		f.NotNow = failure.NotNow
 		f.Retry = !f.Closed && (failure.Outcome != scripts.Executed || failure.NotNow)
-		f.Ended, f.Silent = failure.Ended, failure.Silent
+		f.Ended, f.Silent, f.Answered = failure.Ended, failure.Silent, failure.Answered
 	}
 	// Redis executed the command; without the replicas' confirmation the acquisition does not count.
 	f.InDoubt = f.InDoubt || errors.Is(err, ErrNotReplicated)

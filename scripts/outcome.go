@@ -64,6 +64,8 @@ type Error struct {
 	Outcome Outcome // of all attempts: Unknown if one of them is
 	NotNow  bool    // Redis refused for a temporary reason, such as LOADING, and has not answered since
 	Closed  bool    // the redis client is closed: no later command can succeed
+	// Answered: Redis answered the last attempt with an error of its own, whatever became of those before.
+	Answered bool
 	// Ended: the caller's context ended the call, and no attempt of it had failed before.
 	Ended bool
 	// Silent is how long the last attempt of a call that Ended had waited in vain.

@@ -295,7 +295,9 @@ func (r *Runner) again(ctx context.Context, c call, failed *failures, err error)
 		if failed.doubt { // an earlier attempt may have been executed, whatever the last one says
 			outcome = Unknown
 		}
-		return failure(c.script.name, err, outcome)
+		e := failure(c.script.name, err, outcome)
+		e.Answered = got.outcome == Executed
+		return e
 	}
 	failed.attempts++
 	failed.reason = err

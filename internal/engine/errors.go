@@ -56,6 +56,8 @@ type Failure struct {
 	Retry   bool // the server was not reached, or refuses for the moment: a waiter keeps waiting
 	NotNow  bool // the server refuses for a reason that will pass soon
 	Closed  bool // the transport is closed for good: repetition in the background ends
+	// Answered: the server has executed the last attempt, and refused it for good.
+	Answered bool
 	// Ended: the context of the command ended it, and no attempt of it had failed before. Silent is how long
 	// it had waited for the answer by then.
 	Ended  bool
@@ -68,7 +70,7 @@ const silentAfter = 100 * time.Millisecond
 // isOutage reports whether the failure says that the server does not answer: an attempt failed, or waited
 // for long. grace is how much longer than its caller's time the attempt was allowed to wait.
 func (f Failure) isOutage(grace time.Duration) bool {
-	return f.Retry && (!f.Ended || f.Silent-grace >= silentAfter)
+	return f.Retry && !f.Answered && (!f.Ended || f.Silent-grace >= silentAfter)
 }
 
 var (

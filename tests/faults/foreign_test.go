@@ -112,6 +112,24 @@ func TestC15ForeignData(t *testing.T) {
 	})
 }
 
+// Redis is not unavailable if it has said what the key holds, even if it did so only to the second attempt.
+func TestForeignDataAfterALostReply(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		name, p := redistest.Name(t), s.Proxy(t)
+		c := NewClient(t, p.Client(t, Quick))
+		require.NoError(t, s.Client(t).HSet(t.Context(), name, "name", "Ann", "age", 7).Err())
+		for kind, l := range locksOf(c, name) {
+			p.DropReplies(1, Script)
+			err := ErrOf(l.TryAcquire(t.Context()))
+			p.Heal()
+			RequireForeign(t, err, "a hash with 2 fields")
+			require.ErrorContains(t, err, "the key holds a hash", kind)
+			require.NotContains(t, err.Error(), "unavailable", kind)
+		}
+	})
+}
+
 // The error says what the key holds, and what to do.
 func TestForeignDataText(t *testing.T) {
 	t.Parallel()
