@@ -133,9 +133,26 @@ type rueidisLocker struct {
 	name   string
 }
 
+// rueidisWait is how long an acquisition waits before it begins again. A waiter of rueidislock waits for a message
+// alone, and was seen to wait for ever for a lock that was free. It is long enough not to matter otherwise.
+const rueidisWait = time.Second
+
 func (l *rueidisLocker) Acquire(ctx context.Context) (Hold, error) {
-	held, cancel, err := l.locker.WithContext(ctx, l.name)
-	return &rueidisHold{held, cancel}, err
+	for {
+		waiting, end := context.WithCancel(ctx)
+		late := time.AfterFunc(rueidisWait, end)
+		held, cancel, err := l.locker.WithContext(waiting, l.name)
+		switch inTime := late.Stop() || ctx.Err() != nil; {
+		case inTime && err == nil:
+			return &rueidisHold{held, func() { cancel(); end() }}, nil
+		case inTime:
+			end()
+			return nil, err
+		case err == nil: // it came just too late: its context has ended
+			cancel()
+		}
+		end()
+	}
 }
 
 // rueidisHold is released by its cancel function, which returns no error.
