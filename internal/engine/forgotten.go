@@ -106,12 +106,12 @@ func (c *Core) RepeatReleases() {
 	}
 }
 
-// drop removes the releases for which which is true, and returns what the list was, oldest first. mu is held.
-func (rs *recentReleases) drop(which func(*recentRelease) bool) (all []recentRelease) {
+// drop removes the releases that match, and returns what the list was, oldest first. mu is held.
+func (rs *recentReleases) drop(match func(*recentRelease) bool) (all []recentRelease) {
 	all = append(append(make([]recentRelease, 0, len(rs.list)), rs.list[rs.next:]...), rs.list[:rs.next]...)
 	var kept []recentRelease
 	for i := range all {
-		if !which(&all[i]) {
+		if !match(&all[i]) {
 			kept = append(kept, all[i])
 		}
 	}
