@@ -35,7 +35,7 @@ func ExampleRWLock() {
 	// Output:
 	// readers: 2
 	// redlatch: acquire writer "prices": not acquired
-	// redlatch: acquire writer "prices": would deadlock
+	// redlatch: acquire writer "prices": would deadlock: the context holds the reader: release it before you write
 	// others read: true
 	// released: true
 }

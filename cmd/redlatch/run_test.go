@@ -301,10 +301,10 @@ func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 		cut    bool // from Redis
 		reason primitives.LossReason
 	}{
-		"lease":             {"stubborn", []string{"--lease", "3s"}, false, primitives.LossLimit},
-		"lease, grandchild": {"parent", []string{"--lease", "3s"}, false, primitives.LossLimit},
-		"max hold":          {"stubborn", []string{"--max-hold", "3s"}, false, primitives.LossLimit},
-		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "3s"}, false, primitives.LossLimit},
+		"lease":             {"stubborn", []string{"--lease", "8s"}, false, primitives.LossLimit},
+		"lease, grandchild": {"parent", []string{"--lease", "8s"}, false, primitives.LossLimit},
+		"max hold":          {"stubborn", []string{"--max-hold", "8s"}, false, primitives.LossLimit},
+		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "8s"}, false, primitives.LossLimit},
 		"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true, primitives.LossExpired},
 	} {
 		t.Run(name, func(t *testing.T) {
