@@ -526,7 +526,7 @@ func TestMultiLockSaysWhichMemberIsBusy(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		x := OnJoint(t, s, "multi")
 		busy := Acquire(t, t.Context(), x.Other(t).Lock(x.Names[1]))
-		for _, wait := range []time.Duration{0, 20 * time.Millisecond} {
+		for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
 			err := ErrOf(x.L.Acquire(t.Context(), primitives.WithWait(wait)))
 			require.ErrorIs(t, err, primitives.ErrNotAcquired)
 			require.ErrorContains(t, err, fmt.Sprintf("lock %q", x.Names[1]))
