@@ -26,8 +26,8 @@ import (
 const (
 	hereTimeout  = 30 * time.Millisecond // well below the 50 ms in which a call returns after its context has ended
 	quickAnswer  = 5 * time.Millisecond
-	quickAnswers = 32 // the server is quick after so many answers that took less than quickAnswer
-	slowCost     = 16 // a slow answer cancels so many quick ones
+	quickAnswers = 32 // the score of a server that is quick; the highest score is twice that
+	slowCost     = 16 // how many quick answers it takes to make up for a slow one
 	manyAnswers  = 10_000
 	herePause    = 100 * time.Millisecond
 	maxHerePause = 30 * time.Second
@@ -36,8 +36,8 @@ const (
 
 // here says whether callers may send by themselves. It is guarded by the batcher's mu.
 type here struct {
-	quick int           // quick answers, less those that slow ones cancel; at most 2*quickAnswers
-	count int           // quick answers since they last set pause to 0
+	quick int           // a score: 1 more for a quick answer, slowCost less for a slow one
+	count int           // quick answers since their number last reached manyAnswers
 	until time.Time     // nobody sends by itself before
 	pause time.Duration // the latest one
 	dials int           // attempts that ended while go-redis dialed for them, since that pause began

@@ -43,7 +43,7 @@ type Driver interface {
 }
 
 // LineDriver is a driver whose clients stand in line on the server while they wait: see line.go of package waitq.
-// The engine calls its methods under the same rules as those of Driver.
+// Its methods are called by the same rules as those of Driver.
 type LineDriver interface {
 	// SubscribePlace listens for the messages to one place. It returns nil if the server cannot tell who
 	// listens: then this client does not stand in line. The engine calls it with waitQueues.mu held, and

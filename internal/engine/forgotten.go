@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 )
@@ -89,10 +90,14 @@ func (c *Core) RepeatReleases() {
 	now := time.Now()
 	rs := &c.recent
 	rs.mu.Lock()
-	all := rs.drop(func(release *recentRelease) bool {
-		release.server = c.serverOf(release.r)
+	rs.sort()
+	all := slices.Clone(rs.list)
+	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool {
 		return c.Instant(now)-release.at > Instant(settledAfter)
 	})
+	for i := range rs.list {
+		rs.list[i].server = c.serverOf(rs.list[i].r)
+	}
 	rs.mu.Unlock()
 	for _, release := range all {
 		// On a server that has the release, the lock stays taken for the minimum hold.
@@ -106,17 +111,11 @@ func (c *Core) RepeatReleases() {
 	}
 }
 
-// drop removes the releases that match, and returns what the list was, oldest first. mu is held.
-func (rs *recentReleases) drop(match func(*recentRelease) bool) (all []recentRelease) {
-	all = append(append(make([]recentRelease, 0, len(rs.list)), rs.list[rs.next:]...), rs.list[:rs.next]...)
-	var kept []recentRelease
-	for i := range all {
-		if !match(&all[i]) {
-			kept = append(kept, all[i])
-		}
+// sort puts the oldest release first. mu is held.
+func (rs *recentReleases) sort() {
+	if rs.next > 0 {
+		rs.list, rs.next = slices.Concat(rs.list[rs.next:], rs.list[:rs.next]), 0
 	}
-	rs.list, rs.next = kept, 0
-	return all
 }
 
 // lookForMoves calls Config.Moved when the resource of a recent release has another server. It runs while there
@@ -156,7 +155,8 @@ func (c *Core) recentServers() (servers map[any]*Resource) {
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.drop(func(release *recentRelease) bool { return now >= release.over })
+	rs.sort()
+	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool { return now >= release.over })
 	for _, release := range rs.list {
 		if servers == nil {
 			servers = map[any]*Resource{}

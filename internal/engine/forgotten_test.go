@@ -111,6 +111,27 @@ func TestTheLatestReleasesAreRememberedForAMinute(t *testing.T) {
 	})
 }
 
+// The same when older releases were forgotten, in a list that was full.
+func TestTheOldestReleaseIsReplacedFirst(t *testing.T) {
+	Bubble(t, func(t *testing.T, s *Server) {
+		f := newFailing(t, s)
+		for range MaxRecent + 1 {
+			f.use(t, "x")
+		}
+		Sleep(SettledAfter + time.Second)
+		f.RepeatReleases() // the last time for all of them
+		Sleep(time.Second)
+		first, second := f.use(t, "x"), f.use(t, "x")
+		for range MaxRecent - 1 {
+			f.use(t, "x")
+		}
+		f.RepeatReleases()
+		Sleep(time.Second)
+		assert.Empty(t, s.Sent("rollback", first), "a later release has replaced it")
+		assert.Len(t, s.Sent("rollback", second), 1)
+	})
+}
+
 // Nothing is repeated for a hold that was lost, nor without replicas.
 func TestWhatIsNotRepeated(t *testing.T) {
 	Bubble(t, func(t *testing.T, s *Server) {

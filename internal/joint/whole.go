@@ -57,7 +57,7 @@ func (m *multi) carriesMember(ctx context.Context) bool {
 	return false
 }
 
-// tryWhole makes one attempt to acquire all members with one command. The terms are those of each member.
+// tryWhole makes one attempt to acquire all members with one command. The terms apply to every member.
 func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.Terms) (engine.Result, error) {
 	m.Resource.Core.GiveUpLingering(ctx, m.Members)
 	owner := q.Owner
