@@ -15,7 +15,7 @@
 // The command builds itself a second time, with coverage of the library, and runs that worker once
 // per path against an in-process miniredis. The worker warms up, then repeats the path. Each
 // repetition resets the coverage counters before the path and writes them after it. A function
-// counts if every repetition executed it, which leaves out timers that fire now and then. The worker
+// counts if most repetitions executed it, which leaves out timers that fire now and then. The worker
 // uses contexts that never end: the library then sends most commands in the caller's goroutine, so
 // the stack reaches up to the public method. Commands of the pub/sub connection do not pass through
 // go-redis and are not counted.

@@ -141,7 +141,7 @@ func learnsIn() time.Duration {
 // A release within the minimum ends the hold at once, and leaves the lock taken. The release is announced, and
 // whoever waits acquires as soon as the minimum is over.
 func TestC28ReleaseWithinTheMinimumLeavesTheLockTaken(t *testing.T) {
-	const d = 300 * time.Millisecond
+	const d = time.Second
 	eachMinHoldKind(t, func(t *testing.T, k minHoldKind, s *redistest.Server, key string) {
 		heard := &Recorder{}
 		c, other := NewClient(t, s.Client(t), heard.Option()), NewClient(t, s.Client(t))
