@@ -153,11 +153,11 @@ func (l *line) copy(to, from net.Conn) {
 
 // deliver writes each piece when it is due.
 func (l *line) deliver() {
-	runtime.LockOSThread() // see sleepUntil
+	runtime.LockOSThread() // see SleepUntil
 	defer runtime.UnlockOSThread()
 	sharpen()
 	for p := range l.sent {
-		sleepUntil(p.due)
+		SleepUntil(p.due)
 		if p.data == nil {
 			p.to.Close()
 			continue

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/redlatch/redlatch/bench/internal/contend"
+	"github.com/redlatch/redlatch/bench/internal/delay"
 )
 
 // worker runs sections one after another, in one goroutine.
@@ -168,7 +169,7 @@ func (w *worker) runSection(ctx context.Context, wl contend.Workload, window *wi
 	// before Release. So it never reports an overlap of a correct lock.
 	e := w.guard.enter(accessOf(wl, reading), w.number, acquired)
 	if wl.Inside > 0 {
-		time.Sleep(wl.Inside)
+		delay.SleepUntil(acquired.Add(wl.Inside))
 	}
 	w.guard.leave(e)
 	if wl.Turns {
