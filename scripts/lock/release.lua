@@ -33,11 +33,20 @@ local owner, publish, memory_ttl_ms = ARGV[1], ARGV[2], ARGV[3]
 local place = ARGV[4] ~= '' and ARGV[4] or nil
 local rest_ms, successor, successor_ttl_ms, tokens = ARGV[5] or '0', ARGV[6], ARGV[7], ARGV[8]
 
--- One call for the usual case: no shared counts, and nobody waits.
+-- The usual cases need no function of the libraries below: there is a successor that is not its
+-- client's last waiter, or nobody waits.
+local is_usual = memory_ttl_ms == '0' and rest_ms == '0'
+if is_usual and successor and not token_key and not place
+  and redis.call('exists', shared_counts, successor_memory) == 0
+  and redis.call('hexists', lock_hash, owner) == 1 then
+  redis.call('pexpire', lock_hash, successor_ttl_ms)
+  redis.call('hset', lock_hash, successor, 1)
+  redis.call('hdel', lock_hash, owner)
+  return {0}
+end
 local is_plain = redis.call('exists', shared_counts, line) == 0
-if is_plain and not successor_memory and memory_ttl_ms == '0' and rest_ms == '0' then
-  -- The usual case needs no function of the libraries below. The owner is the only field: Redis
-  -- deletes the hash with it.
+if is_plain and is_usual and not successor_memory then
+  -- The owner is the only field: Redis deletes the hash with it.
   if redis.call('hdel', lock_hash, owner) == 0 then
     return 0
   end
@@ -54,7 +63,8 @@ local function remember_release()
   end
 end
 
--- In all branches the first write is one that a full Redis allows; the others then pass, too.
+-- In all branches, as in the ones above, the first write is one that a full Redis allows; the
+-- others then pass, too.
 local had_own
 if not is_plain then
   had_own = keep_shared_counts(shared_counts, lock_hash, owner)
