@@ -13,7 +13,12 @@ import (
 )
 
 // The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
-// cohorts, in which a hold is passed on without a command and another acquisition releases its id.
+// cohorts, in which a hold is passed on without a command and another acquisition releases its id. A lock may linger
+// after its release, until it is given up, or until an acquisition of the same client that has not tried yet resumes
+// it. When it is given up, linger_test.go says.
+//
+// Beside the clients of the model there may be any number of others, which acquire and release the lock too. Their ids
+// are their own, and whatever becomes of their commands, the others know only that they hold the lock, or do not.
 //
 // At most one copy of a command is awaited. Once a client has stopped waiting for a copy, copies of it may be
 // executed at any later time, in any number, or never. Answers may be lost.
@@ -31,6 +36,7 @@ const (
 	holding       // its hold is valid
 	ending        // waits for the answer to its release or rollback
 	ended         // also of a hold that has ended by time
+	lingers       // it was released, and keeps the lock: no command was sent
 )
 
 // answer is what the server answered to a copy, or why there is no answer yet.
@@ -70,6 +76,9 @@ type release struct {
 	remember  bool
 }
 
+// others is the holder if the lock belongs to none of the model's acquisitions.
+const others = acquisitions
+
 // lockServer is what Redis knows.
 type lockServer struct {
 	holder int8
@@ -78,6 +87,7 @@ type lockServer struct {
 
 type lockState struct {
 	server   lockServer
+	others   bool // a hold of another client is valid
 	acquired [acquisitions]acquisition
 	late     [acquisitions]bool // copies of attempts may be executed for which nobody waits
 	released [acquisitions]release
@@ -99,6 +109,16 @@ type lockDefects struct {
 	noticesLossLate      bool // a hold is used after its lease has ended
 	cohortForgetsDoubt   bool // the release of a cohort does not know that its first attempt was in doubt
 	rollbackIsNotTracked bool // a rollback counts as done although it was not answered
+	lingersUnrenewed     bool // nobody renews the lease of a lock that lingers
+	resumesInDoubt       bool // an acquisition resumes although an attempt of it is in doubt
+	resumesTwice         bool // two acquisitions resume the same lock
+}
+
+// lockSetup is what never changes in a model of a plain lock.
+type lockSetup struct {
+	of      processes
+	lingers bool // the locks of all clients may linger
+	defects lockDefects
 }
 
 // The server's side: what the scripts lock/acquire and lock/release do.
@@ -128,13 +148,16 @@ func (s *lockServer) release(id, successor int8, remember bool, d *lockDefects) 
 	return got
 }
 
-// lockModel returns the model for acquisitions of these processes.
-func lockModel(of processes, d lockDefects) model[lockState] {
+func lockModel(f *lockSetup) model[lockState] {
+	of, d := f.of, f.defects
 	equal := of.equals()
 	start := lockState{server: lockServer{holder: nobody}}
 	for i := range start.released {
 		start.released[i].successor, start.released[i].by = nobody, nobody
 		start.acquired[i].phase, start.acquired[i].wire = waiting, nobody
+		if f.lingers {
+			start.acquired[i].phase = idle
+		}
 	}
 	return model[lockState]{
 		start: start,
@@ -151,6 +174,9 @@ func lockModel(of processes, d lockDefects) model[lockState] {
 			for i := range s.acquired {
 				acquireSteps(&s, i, &d, do)
 				holdSteps(&s, i, of, &d, do)
+				if f.lingers {
+					lingerSteps(&s, i, of, &d, do)
+				}
 				releaseSteps(&s, i, &d, do)
 				if s.late[i] {
 					do("a late copy of %s's attempt is executed", i, func(s *lockState) { s.server.acquire(int8(i)) })
@@ -159,7 +185,11 @@ func lockModel(of processes, d lockDefects) model[lockState] {
 					do("a late copy of %s's release is executed", i, func(s *lockState) { s.executeRelease(int8(i), &d) })
 				}
 			}
-			if h := s.server.holder; h != nobody && (d.noticesLossLate || !s.isUsed(h)) {
+			if h := s.server.holder; h == nobody {
+				do("another client acquires", 0, func(s *lockState) { s.server.holder, s.others = others, true })
+			} else if h == others {
+				do("another client releases", 0, func(s *lockState) { s.server.holder, s.others = nobody, false })
+			} else if h != nobody && (d.noticesLossLate || !s.isUsed(h, !d.lingersUnrenewed)) {
 				do("%s's lease ends", int(h), func(s *lockState) {
 					s.server.holder = nobody
 					s.acquired[h].stale = true
@@ -174,7 +204,7 @@ func lockModel(of processes, d lockDefects) model[lockState] {
 func (s *lockState) normalize() {
 	used := [acquisitions]bool{} // by a cohort's hold
 	for i := range s.acquired {
-		if a := &s.acquired[i]; a.phase == holding {
+		if a := &s.acquired[i]; a.phase == holding || a.phase == lingers {
 			used[a.wire] = true
 		}
 	}
@@ -188,7 +218,7 @@ func (s *lockState) normalize() {
 			*r = release{by: nobody, successor: nobody}
 		}
 		a := &s.acquired[i]
-		if a.phase == holding || a.phase == ending || a.phase == ended {
+		if a.phase >= holding {
 			a.latest, a.Progress, a.stale = notSent, waitq.Progress{Doubt: a.Doubt && used[i]}, false
 		}
 		if a.phase == ended {
@@ -237,10 +267,11 @@ func (s *lockState) swap(i, j int8) {
 	}
 }
 
-// isUsed reports whether a valid hold relies on the id.
-func (s *lockState) isUsed(id int8) bool {
+// isUsed reports whether a valid hold relies on the id, or a lock that lingers, if these count.
+func (s *lockState) isUsed(id int8, lingering bool) bool {
 	for i := range s.acquired {
-		if s.acquired[i].phase == holding && s.acquired[i].wire == id {
+		a := &s.acquired[i]
+		if a.wire == id && (a.phase == holding || lingering && a.phase == lingers) {
 			return true
 		}
 	}
@@ -341,13 +372,14 @@ func acquireSteps(s *lockState, i int, d *lockDefects, do func(string, int, func
 var (
 	handOffTo = [acquisitions]string{"%s hands off to A", "%s hands off to B", "%s hands off to C"}
 	passOnTo  = [acquisitions]string{"%s passes on to A", "%s passes on to B", "%s passes on to C"}
+	resumedBy = [acquisitions]string{"A resumes the lock of %s", "B resumes the lock of %s", "C resumes the lock of %s"}
 )
 
 // holdSteps lists the steps of a hold.
 func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string, int, func(*lockState))) {
 	a := &s.acquired[i]
 	id := a.wire
-	if a.phase != holding {
+	if a.phase != holding && a.phase != lingers { // a lock that lingers is given up in the same ways
 		return
 	}
 	remember := s.acquired[id].Doubt && !(d.cohortForgetsDoubt && id != int8(i))
@@ -371,6 +403,31 @@ func holdSteps(s *lockState, i int, of processes, d *lockDefects, do func(string
 				w.phase, w.wire, w.clean = holding, id, true // it will never use its own id
 			})
 		}
+	}
+}
+
+// lingerSteps lists how an acquisition begins if locks linger, and how a lock comes to linger.
+func lingerSteps(s *lockState, i int, of processes, d *lockDefects, do func(string, int, func(*lockState))) {
+	switch a := &s.acquired[i]; {
+	case a.phase == idle:
+		do("%s finds no lock that lingers", i, func(s *lockState) { s.acquired[i].phase = waiting })
+	case a.phase == holding:
+		do("%s releases, and the lock lingers", i, func(s *lockState) { s.acquired[i].phase = lingers })
+	case a.phase == lingers:
+		for j := range s.acquired {
+			w := &s.acquired[j]
+			if of[j] != of[i] || w.phase != idle && !(d.resumesInDoubt && w.phase == waiting && w.latest == notSent) {
+				continue
+			}
+			do(resumedBy[j], i, func(s *lockState) {
+				k, w := &s.acquired[i], &s.acquired[j]
+				w.phase, w.wire, w.clean = holding, k.wire, true // it will never use its own id
+				if !d.resumesTwice {
+					k.phase = ended
+				}
+			})
+		}
+	default:
 	}
 }
 
@@ -451,7 +508,10 @@ func checkLock(s lockState) string {
 			return fmt.Sprintf("%c has nothing left to release, and its id holds the lock", "ABC"[i])
 		}
 	}
-	if holders > 1 {
+	switch {
+	case s.others && s.server.holder != others:
+		return "another client has a valid hold, and Redis does not know it"
+	case holders > 1:
 		return "two holds are valid"
 	}
 	return ""
@@ -460,19 +520,20 @@ func checkLock(s lockState) string {
 func TestLockProtocol(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		of   processes
+		in   lockSetup
 		long bool // it takes many seconds
 	}{
-		{"three clients", processes{0, 1, 2}, false},
-		{"two goroutines of one client, and another client", processes{0, 0, 1}, true},
-		{"three goroutines of one client", processes{0, 0, 0}, true},
+		{"three clients", lockSetup{of: processes{0, 1, 2}}, false},
+		{"two goroutines of one client, and another client", lockSetup{of: processes{0, 0, 1}}, true},
+		{"three goroutines of one client", lockSetup{of: processes{0, 0, 0}}, true},
+		{"two goroutines of a client, another client, locks linger", lockSetup{of: processes{0, 0, 1}, lingers: true}, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.long {
 				redistest.NeedFull(t, "millions of states")
 			}
 			t.Parallel()
-			r := explore(lockModel(tt.of, lockDefects{}), nil)
+			r := explore(lockModel(&tt.in), nil)
 			require.Empty(t, r.violation, "%v", r)
 			t.Log(r)
 		})
@@ -495,10 +556,14 @@ func TestLockProtocolFindsDefects(t *testing.T) {
 		"a loss is noticed late":                            {noticesLossLate: true},
 		"a cohort forgets that its acquisition is in doubt": {cohortForgetsDoubt: true},
 		"a rollback counts as done without an answer":       {rollbackIsNotTracked: true},
+		"nobody renews the lease of a lock that lingers":    {lingersUnrenewed: true},
+		"an acquisition in doubt resumes a lock":            {resumesInDoubt: true},
+		"two acquisitions resume a lock":                    {resumesTwice: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := explore(lockModel(processes{0, 0, 1}, d), nil)
+			lingers := d.lingersUnrenewed || d.resumesInDoubt || d.resumesTwice
+			r := explore(lockModel(&lockSetup{of: processes{0, 0, 1}, lingers: lingers, defects: d}), nil)
 			require.NotEmpty(t, r.violation, "the model does not find the defect")
 			t.Log(r)
 		})
