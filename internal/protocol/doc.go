@@ -12,7 +12,7 @@
 //     on a Redis.
 //
 // There are models of the plain lock, with hand-offs, cohorts and locks that linger (2.7 million states), of the fair
-// lock (5.9 million), of the read-write lock (5.2 million), of shared ids (1.1 million) and of the plain semaphore (0.6
+// lock (5.9 million), of the read-write lock (3.0 million), of shared ids (1.1 million) and of the plain semaphore (0.6
 // million). In the last three, what Redis remembers expires. Each has three acquisitions of up to three clients; the
 // plain lock has any number of other clients, too. Copies of a command that nobody waits for any longer may be executed
 // at any later time, in any number: so two copies in any order are included. States count once if they differ in the
