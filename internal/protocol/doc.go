@@ -16,7 +16,7 @@
 // million). In the last three, what Redis remembers expires. Each has three acquisitions of up to three clients; the
 // plain lock has any number of other clients, too. Copies of a command that nobody waits for any longer may be executed
 // at any later time, in any number: so two copies in any order are included. States count once if they differ in the
-// names of acquisitions only.
+// names of acquisitions only. Two small models are of nested holds, and of when a lingering lock is given up.
 //
 // The tests are built without the race detector only: they use one goroutine, and it would make them slow.
 //

@@ -20,8 +20,8 @@ import (
 // remembers of a release is forgotten at any time, unless an attempt was in doubt. The lease of a reader that is dead
 // has ended, but its field may stay.
 //
-// Not part of the model: nested acquisitions, such as a writer that also reads, and cohorts of writers, which the
-// model of the plain lock has.
+// Not part of the model: nested acquisitions, such as a writer that also reads, and cohorts of writers, which are
+// those of the plain lock.
 
 // Further answers to an attempt.
 const (
