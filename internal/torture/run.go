@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -155,6 +156,10 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Duration < 0 || c.Client == nil {
 		return c, fmt.Errorf("%w: a negative duration, or no client", ErrConfig)
+	}
+	// Now, not when there is a violation to report.
+	if err := os.MkdirAll(c.Timelines, 0o750); err != nil {
+		return c, fmt.Errorf("%w: the directory for timelines: %w", ErrConfig, err)
 	}
 	return c, nil
 }

@@ -50,7 +50,7 @@ func violationsOf(r *Result) (out []string) {
 func TestViolationIsExplained(t *testing.T) {
 	redistest.Require(t, redistest.NeedRedis)
 	t.Parallel()
-	dir := t.TempDir()
+	dir := filepath.Join(t.TempDir(), "new")
 	r, err := Run(t.Context(), Config{
 		Client: testClient, Seed: 7, Duration: time.Second, Timelines: dir, Primitives: []string{"lock"},
 		Faults: []string{NoFaults}, TTL: 300 * time.Millisecond, Processes: 2, Sessions: 6,
@@ -76,6 +76,7 @@ func TestBadConfigurationIsRefused(t *testing.T) {
 		"primitive": {Primitives: []string{"barrier"}},
 		"topology":  {Topology: "ring"},
 		"duration":  {Duration: -time.Second},
+		"timelines": {Timelines: "run.go"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.Client = testClient
