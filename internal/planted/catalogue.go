@@ -208,6 +208,15 @@ var Catalogue = []Defect{
 			"		facts = append(facts, ErrUnavailable)",
 			"		facts = append(facts, ErrNotAcquired)",
 		}},
+		Find: []string{"--faults", "black-hole"},
+	},
+	{
+		Name: "a refusal is reported as silence, too", Promise: "C7",
+		Edits: []Edit{{
+			"internal/engine/contact.go",
+			"		facts = append(facts, ErrNotAcquired)",
+			"		facts = append(facts, ErrNotAcquired, ErrUnavailable)",
+		}},
 	},
 	{
 		Name: "an acquisition emits two events", Promise: "C23",

@@ -49,22 +49,31 @@ func (h *history) explains(o *op, class string) bool {
 		}
 		fallthrough
 	case isUnavailable, isTransport:
-		// On a busy machine an answer may take longer than silence: at the end of a call, to the waiter before it, or
-		// from a member of a redlock, which has a tenth of the TTL.
-		if slices.Contains(o.ret.Is, isEnded) || slices.Contains(o.ret.Is, isNotAcquired) ||
-			(o.call.Do == opAcquire || o.call.Primitive == "redlock") && o.ret.At-o.call.At > int64(silence) {
+		if class == isTransport && (slices.Contains(o.ret.Is, isEnded) || slices.Contains(o.ret.Is, isNotAcquired)) {
+			return true // its time was over during an attempt
+		}
+		// On a busy machine an answer may take longer than silence, at the end of a call or to the waiter before it. Then
+		// some process has noticed a stall, or the clients are still connecting. The members of a redlock have less time:
+		// a tenth of the TTL.
+		if o.call.Primitive == "redlock" && (slices.Contains(o.ret.Is, isEnded) ||
+			slices.Contains(o.ret.Is, isNotAcquired) || o.ret.At-o.call.At > int64(silence)) {
 			return true
 		}
-		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end)
+		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end) || h.isAnyBusy(begin, end) ||
+			o.call.At-h.begin < int64(connecting)
 	}
 	return false
 }
+
+// connecting is how long answers may take longer at the begin of a round.
+const connecting = 500 * time.Millisecond
 
 // silence is how long Redis must not have answered before a call may say so.
 const silence = 100 * time.Millisecond
 
 // checkSilence finds calls that say that somebody else holds, although Redis has answered nothing since before
-// they began. A call that waits behind another goes by that one's answers, until the next poll has failed.
+// they began. A call that waits behind another goes by that one's answers, until the next poll has failed. A call that
+// does not wait asks Redis itself.
 func (h *history) checkSilence() (out []Violation) {
 	const settled, polled = 60 * time.Millisecond, 1500 * time.Millisecond
 	for _, w := range h.windows {
@@ -72,12 +81,16 @@ func (h *history) checkSilence() (out []Violation) {
 			continue
 		}
 		for _, o := range h.ops {
-			if o.call.Do == opAcquire && o.process == w.process && o.root == o && o.outcome() == outcomeBusy &&
-				o.call.At > w.begin+int64(settled) && o.ret.At < w.end && o.ret.At-o.call.At > int64(polled) &&
-				!slices.Contains(o.ret.Is, isUnavailable) {
+			if o.call.Do != opAcquire || o.process != w.process || o.root != o || o.ret == nil ||
+				o.call.At <= w.begin+int64(settled) || o.ret.At >= w.end || slices.Contains(o.ret.Is, isUnavailable) {
+				continue
+			}
+			took := time.Duration(o.ret.At - o.call.At)
+			if o.call.Once && slices.Contains(o.ret.Is, isNotAcquired) && took > 2*silence ||
+				o.outcome() == outcomeBusy && took > polled {
 				out = append(out, violation(checkError, o, o.call.Names[0],
 					"Redis was silent for the %v of the call, which says that somebody else holds: %s",
-					time.Duration(o.ret.At-o.call.At).Round(time.Millisecond), o.ret.Err))
+					took.Round(time.Millisecond), o.ret.Err))
 			}
 		}
 	}

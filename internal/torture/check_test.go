@@ -245,8 +245,27 @@ func TestChecks(t *testing.T) {
 			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
 				record{Outcome: outcomeBusy, Is: []string{isNotAcquired, isEnded}})
 		}, []string{checkError}},
+		{"a refusal in silence of a call that does not wait", func(h *testHistory) {
+			h.fault(faultHole, 0, 10_000, 13_000)
+			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second, Once: true},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}})
+		}, []string{checkError}},
+		{"a refusal in silence of a call that waits behind others", func(h *testHistory) {
+			h.fault(faultHole, 0, 10_000, 13_000)
+			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}})
+		}, nil},
 		{"a refusal, and then silence", func(h *testHistory) {
 			h.fault(faultHole, 0, 10_000, 13_000)
+			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired, isUnavailable}})
+		}, nil},
+		{"a refusal that speaks of silence, although Redis has answered", func(h *testHistory) {
+			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired, isUnavailable}})
+		}, []string{checkError}},
+		{"a refusal that speaks of silence, on a busy machine", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{11_000 * ms, 11_040 * ms}}}
 			h.do(0, 10_100, 11_900, record{Do: opAcquire, TTL: time.Second},
 				record{Outcome: outcomeBusy, Is: []string{isNotAcquired, isUnavailable}})
 		}, nil},

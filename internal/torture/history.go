@@ -231,6 +231,16 @@ func (h *history) isBusy(process int, begin, end int64) bool {
 	return h.stalled(process, begin, end) > stallAfter
 }
 
+// isAnyBusy reports whether any process did not run for a moment between two instants.
+func (h *history) isAnyBusy(begin, end int64) bool {
+	for _, stalls := range h.stalls {
+		if slices.ContainsFunc(stalls, func(s interval) bool { return s.overlaps(begin, end) }) {
+			return true
+		}
+	}
+	return false
+}
+
 // isStall reports whether a window is no injected fault.
 func (w *window) isStall() bool { return w.fault == faultStall }
 

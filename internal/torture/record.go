@@ -68,7 +68,8 @@ type record struct {
 	Root      int64         `json:"root,omitempty"`    // the acquisition of the outermost hold; of a release, its own
 	Owner     string        `json:"owner,omitempty"`   // of WithOwner
 	Target    string        `json:"target,omitempty"`  // the id that is adopted or released
-	Try       bool          `json:"try,omitempty"`     // it does not wait
+	Try       bool          `json:"try,omitempty"`     // it does not wait, and its owner has the lock
+	Once      bool          `json:"once,omitempty"`    // it does not wait
 	TTL       time.Duration `json:"ttl,omitempty"`
 	Fixed     bool          `json:"fixed,omitempty"`  // a lease that is not renewed
 	MaxHold   time.Duration `json:"max,omitempty"`    // of WithMaxHold

@@ -68,6 +68,7 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	switch how {
 	case 0:
 		opts = append(opts, primitives.WithWait(0))
+		call.Once = true
 		call.Bound = s.clock.at(now.Add(commandTimeout))
 	case 1:
 		opts = append(opts, primitives.WithWait(wait))
