@@ -643,35 +643,36 @@ func TestLoadPeakLeavesNothingBehind(t *testing.T) {
 // answers again, all are answered.
 func TestSilentServerGetsFewCommands(t *testing.T) {
 	const timeout = 500 * time.Millisecond
-	p := redistest.Redis(t).Proxy(t)
-	r := NewRunner(p.Client(t, longTimeouts), timeout)
-	key := redistest.Name(t)
-	_, err := r.Do(t.Context(), counted, []any{key}, "warm")
-	require.NoError(t, err)
-	p.BlackHole(true)
-	var calls sync.WaitGroup
-	most := 0
-	for began, i := time.Now(), 0; time.Since(began) < 2*timeout; i++ {
-		calls.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), timeout/5)
-			defer cancel()
-			_, _ = r.Do(ctx, counted, []any{key}, fmt.Sprint("silent", i))
-		})
-		time.Sleep(time.Millisecond)
-		r.batch.mu.Lock()
-		most = max(most, r.batch.direct+r.batch.slots+r.batch.late)
-		r.batch.mu.Unlock()
-	}
-	require.LessOrEqual(t, most, maxDirect+maxInFlight+maxInFlight*quietPasses)
-	p.Heal()
-	for i := range 100 {
-		calls.Go(func() {
-			_, err := r.Do(t.Context(), counted, []any{key}, fmt.Sprint("healed", i))
-			assert.NoError(t, err)
-		})
-	}
-	calls.Wait()
-	requireIdle(t, r)
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		r := NewRunner(p.Client(t, longTimeouts), timeout)
+		_, err := r.Do(t.Context(), counted, []any{"k"}, "warm")
+		require.NoError(t, err)
+		p.BlackHole(true)
+		var calls sync.WaitGroup
+		most := 0
+		for began, i := time.Now(), 0; time.Since(began) < 2*timeout; i++ {
+			calls.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), timeout/5)
+				defer cancel()
+				_, _ = r.Do(ctx, counted, []any{"k"}, fmt.Sprint("silent", i))
+			})
+			time.Sleep(time.Millisecond)
+			r.batch.mu.Lock()
+			most = max(most, r.batch.direct+r.batch.slots+r.batch.late)
+			r.batch.mu.Unlock()
+		}
+		require.LessOrEqual(t, most, maxDirect+maxInFlight+maxInFlight*quietPasses)
+		p.Heal()
+		for i := range 100 {
+			calls.Go(func() {
+				_, err := r.Do(t.Context(), counted, []any{"k"}, fmt.Sprint("healed", i))
+				assert.NoError(t, err)
+			})
+		}
+		calls.Wait()
+		requireIdle(t, r)
+	})
 }
 
 // A dial that takes longer than its call sends nothing when it succeeds: so no command is sent

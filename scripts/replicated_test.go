@@ -23,6 +23,7 @@ func acquireReplicated(r *Runner, n int, timeout time.Duration, id string) (Repl
 }
 
 func TestRunReplicated(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Replicated(t, 2)
 	// WAIT blocks for longer than the read timeout of this client allows.
 	w := newEnv(t, servers.Master, func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond })
@@ -84,6 +85,7 @@ func autoNotifications() *maintnotifications.Config {
 // WAIT needs a connection of its own. Under the race detector this fails if that connection shares options
 // with others that are opened at the same time.
 func TestRunReplicatedBesideMaintenanceNotifications(t *testing.T) {
+	t.Parallel()
 	s := redistest.Redis(t)
 	for range 5 { // each with new connections
 		rdb := s.Client(t, func(o *redis.Options) { o.MaintNotificationsConfig = autoNotifications() })

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -135,19 +136,19 @@ func TestFailureReportsItsOutcome(t *testing.T) {
 
 // The error of a call that ran out of time says why its earlier attempts failed.
 func TestTimeoutTellsTheFailureBeforeIt(t *testing.T) {
-	eachServer(t, func(t *testing.T, w *env) {
-		r := NewRunner(w.p.Client(t, fastRetries), time.Second)
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		r := NewRunner(p.Client(t, fastRetries), time.Second)
 		defer r.Close()
-		key := redistest.Name(t)
-		_, err := r.Do(t.Context(), check, []any{key}, "x")
+		_, err := r.Do(t.Context(), check, []any{"k"}, "x")
 		require.NoError(t, err)
-		w.p.BlackHole(true)
-		_, err = r.Do(t.Context(), check, []any{key}, "x")
+		p.BlackHole(true)
+		_, err = r.Do(t.Context(), check, []any{"k"}, "x")
 		require.ErrorIs(t, err, ErrNoAnswer)
 		require.ErrorIs(t, err, ErrOutcomeUnknown)
 		require.ErrorContains(t, err, "before that")
 		require.ErrorContains(t, err, "i/o timeout")
-		w.p.Heal()
+		p.Heal()
 	})
 }
 
@@ -502,12 +503,11 @@ func TestRunnerOnCluster(t *testing.T) {
 	servers := redistest.Cluster(t)
 	r := NewRunner(servers.ClusterClient(t), 0)
 	defer r.Close()
-	for _, s := range servers.Nodes() {
-		require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
-	}
+	unknown := newScript("unknown", "return #KEYS -- "+redistest.Name(t)) // to all nodes
 	for i := range 20 {
-		_, err := r.Do(t.Context(), check, []any{fmt.Sprint("k", i)}, "x")
+		reply, err := r.Do(t.Context(), unknown, []any{fmt.Sprint("k", i)})
 		require.NoError(t, err)
+		require.EqualValues(t, 1, reply.Value)
 	}
 	reply, err := r.RunReplicated(t.Context(), 1, 50*time.Millisecond, check, []any{"k"}, "x")
 	require.NoError(t, err)

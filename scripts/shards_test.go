@@ -103,6 +103,7 @@ func sentTo(p *redistest.Proxy, name, arg string) (n int) {
 
 // A shard that does not answer delays no command of another one, alone or in a batch.
 func TestSilentShardDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	e := newClusterEnv(t, redistest.Cluster(t))
 	keys := keyPerNode(t, e.servers)
 	e.warm(t, keys...)
@@ -134,6 +135,7 @@ func TestSilentShardDelaysNoOther(t *testing.T) {
 
 // Many commands are sent in few pipelines, each to one node.
 func TestShardsBatchCommands(t *testing.T) {
+	t.Parallel()
 	e := newClusterEnv(t, redistest.Cluster(t))
 	keys := keyPerNode(t, e.servers)
 	e.warm(t, keys...)
@@ -159,6 +161,7 @@ func TestShardsBatchCommands(t *testing.T) {
 // The runner's client has an old slot map. A command that is answered MOVED is executed once, on the
 // other node. The other commands of its batch succeed without waiting for that.
 func TestMovedCommandInABatch(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Cluster(t)
 	keys := keyPerNode(t, servers)
 	here, moved := keys[0], keys[1]
@@ -210,6 +213,7 @@ func oneNode(s *redistest.Server) func(*redis.ClusterOptions) {
 // The caller of a moved command gives up before the answer. The command is not sent again: it could
 // be executed after the caller's rollback.
 func TestAbandonedMovedCommandIsNotSentAgain(t *testing.T) {
+	t.Parallel()
 	servers := redistest.Cluster(t)
 	keys := keyPerNode(t, servers)
 	e := newClusterEnv(t, servers, oneNode(servers.Nodes()[0]))
@@ -269,6 +273,7 @@ func TestAskedCommandInABatch(t *testing.T) {
 // When a node breaks the connection of a batch, the outcome of the commands that it has not answered
 // is unknown. With retries, each is counted once, and marked as in doubt.
 func TestBrokenBatchOfAShard(t *testing.T) {
+	t.Parallel()
 	for _, redirects := range []int{-1, 3} {
 		t.Run(fmt.Sprint("redirects ", redirects), func(t *testing.T) {
 			const n, lost = 12, 5
@@ -339,6 +344,7 @@ func TestShardLoadsUnknownScripts(t *testing.T) {
 // Until a command was answered, the runner does not ask the client for a node: the client would read
 // the slot map from the cluster, and ignore the context.
 func TestFirstCommandReturnsInTime(t *testing.T) {
+	t.Parallel()
 	e := newClusterEnv(t, redistest.Cluster(t))
 	for _, p := range e.proxies {
 		p.BlackHole(true)
@@ -393,6 +399,7 @@ func (c *embedded) Process(ctx context.Context, cmd redis.Cmder) error {
 
 // Commands of a type that embeds a cluster client are sent alone, by its own method.
 func TestEmbeddedClusterClient(t *testing.T) {
+	t.Parallel()
 	const n = 30
 	rdb := &embedded{ClusterClient: redistest.Cluster(t).ClusterClient(t)}
 	r := NewRunner(rdb, 0)

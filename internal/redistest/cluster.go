@@ -40,8 +40,8 @@ type ClusterServers struct {
 func Cluster(t testing.TB) *ClusterServers {
 	t.Helper()
 	binary := Require(t, NeedCluster)
-	shared.Lock()
-	defer shared.Unlock()
+	shared.clusterLock.Lock()
+	defer shared.clusterLock.Unlock()
 	if shared.cluster != nil {
 		return shared.cluster
 	}
@@ -480,8 +480,9 @@ func (c *ClusterServers) form(masters int) error {
 	return c.await(ctx, roles, "cluster", "nodes")
 }
 
-// introduce makes the first node meet the others, and waits until each node reports the cluster as complete. On a
-// busy machine a handshake may fail, so the nodes meet again if that takes long.
+// introduce makes all nodes meet each other, which is faster than the gossip of the first one, and waits until each
+// node reports the cluster as complete. On a busy machine a handshake may fail, so the nodes meet again if that
+// takes long.
 func (c *ClusterServers) introduce(ctx context.Context, masters int) error {
 	complete := []string{
 		"cluster_state:ok",
@@ -489,9 +490,11 @@ func (c *ClusterServers) introduce(ctx context.Context, masters int) error {
 		fmt.Sprintf("cluster_size:%d", masters),
 	}
 	for {
-		for _, s := range c.nodes[1:] {
-			if err := c.nodes[0].meet(ctx, s); err != nil {
-				return err
+		for i, s := range c.nodes {
+			for _, other := range c.nodes[i+1:] {
+				if err := s.meet(ctx, other); err != nil {
+					return err
+				}
 			}
 		}
 		bounded, cancel := context.WithTimeout(ctx, setupTimeout/4)

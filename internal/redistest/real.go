@@ -10,12 +10,17 @@ import (
 )
 
 // shared holds the servers that all tests of this test binary use. It is package
-// state because it must outlive every test.
+// state because it must outlive every test. A cluster takes seconds to start, so it
+// has a lock of its own: tests that need none go on meanwhile.
 var shared struct {
-	sync.Mutex
-	redis   *Server
-	cluster *ClusterServers
-	dirs    []string
+	redisLock sync.Mutex
+	redis     *Server
+
+	clusterLock sync.Mutex
+	cluster     *ClusterServers
+
+	dirsLock sync.Mutex
+	dirs     []string
 }
 
 // parallel is how many parallel tests run at a time. Most of them wait, for leases, servers and clocks.
@@ -46,8 +51,12 @@ func Main(m *testing.M) int {
 }
 
 func stopShared() {
-	shared.Lock()
-	defer shared.Unlock()
+	shared.redisLock.Lock()
+	defer shared.redisLock.Unlock()
+	shared.clusterLock.Lock()
+	defer shared.clusterLock.Unlock()
+	shared.dirsLock.Lock()
+	defer shared.dirsLock.Unlock()
 	if shared.redis != nil {
 		_ = shared.redis.proc.stop()
 	}
@@ -62,8 +71,10 @@ func stopShared() {
 	shared.redis, shared.cluster, shared.dirs = nil, nil, nil
 }
 
-// sharedDir makes a directory that stopShared removes. The caller holds the lock.
+// sharedDir makes a directory that stopShared removes.
 func sharedDir() (string, error) {
+	shared.dirsLock.Lock()
+	defer shared.dirsLock.Unlock()
 	dir, err := os.MkdirTemp("", "redistest-")
 	if err == nil {
 		shared.dirs = append(shared.dirs, dir)
@@ -78,8 +89,8 @@ func sharedDir() (string, error) {
 func Redis(t testing.TB) *Server {
 	t.Helper()
 	binary := Require(t, NeedRedis)
-	shared.Lock()
-	defer shared.Unlock()
+	shared.redisLock.Lock()
+	defer shared.redisLock.Unlock()
 	if shared.redis != nil {
 		return shared.redis
 	}
