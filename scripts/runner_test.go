@@ -514,7 +514,7 @@ func TestRunnerOnCluster(t *testing.T) {
 	require.ErrorIs(t, reply.Unconfirmed, ErrNotReplicated)
 }
 
-// Plain commands are not retried, and Commands returns when its context ends.
+// Plain commands are not retried.
 func TestCommands(t *testing.T) {
 	eachServer(t, func(t *testing.T, w *env) {
 		key := redistest.Name(t)
@@ -530,17 +530,30 @@ func TestCommands(t *testing.T) {
 		require.Equal(t, []any{"v"}, values)
 		_, err = w.r.Commands(t.Context(), []any{"hkeys", key})
 		require.Equal(t, Executed, OutcomeOf(err))
-		w.p.BlackHole(true)
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		_, err = w.r.Commands(ctx, []any{"get", key})
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		require.Equal(t, Unknown, OutcomeOf(err))
-		began := time.Now()
 		w.r.Close()
-		require.Less(t, time.Since(began), time.Second, "the attempt ends testTimeout after its context")
 		_, err = w.r.Commands(t.Context(), []any{"get", key})
 		require.ErrorIs(t, err, ErrClosed)
+	}, longTimeouts)
+}
+
+// Commands returns when its context ends, and so does its attempt.
+func TestCommandsEndWithTheirContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := redistest.Embedded(t).Proxy(t)
+		r := NewRunner(p.Client(t, fastRetries), 0)
+		_, err := r.Commands(t.Context(), []any{"get", "k"})
+		require.NoError(t, err)
+		p.BlackHole(true)
+		const limit = 20 * time.Millisecond
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		began := time.Now()
+		_, err = r.Commands(ctx, []any{"get", "k"})
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.Equal(t, Unknown, OutcomeOf(err))
+		require.Equal(t, limit, time.Since(began))
+		r.Close()
+		require.Equal(t, limit, time.Since(began), "nothing is left to wait for")
 	})
 }
 
