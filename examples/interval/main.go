@@ -43,6 +43,9 @@ func oncePerInterval(ctx context.Context, lock *primitives.Lock, job func(*primi
 	if errors.Is(err, primitives.ErrNotAcquired) {
 		return nil
 	}
+	if errors.Is(err, primitives.ErrLost) {
+		return nil // the answer came after the lease: this interval is without a run
+	}
 	if err != nil {
 		return err // Redis did not answer: nobody may have run the job, and the lock may be taken
 	}

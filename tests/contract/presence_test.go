@@ -80,72 +80,77 @@ func TestC25ClientWithAnEmptyNameWritesNone(t *testing.T) {
 // TestC25WaitersWriteTheirClientsName waits in each way. The name is deleted after the wait.
 func TestC25WaitersWriteTheirClientsName(t *testing.T) {
 	t.Parallel()
-	s := redistest.Fresh(t)
-	holder := NewClient(t, s.Client(t), primitives.WithClientName(""))
-	for name, wait := range map[string]func(ctx context.Context, c *primitives.Client) error{
-		"lock": func(ctx context.Context, c *primitives.Client) error {
-			_, err := c.Lock("l").Acquire(ctx)
-			return err
-		},
-		"fair": func(ctx context.Context, c *primitives.Client) error {
-			_, err := c.FairLock("l").Acquire(ctx)
-			return err
-		},
-		"multi": func(ctx context.Context, c *primitives.Client) error {
-			_, err := primitives.NewMultiLock([]*primitives.Lock{c.Lock("k"), c.Lock("l")}).Acquire(ctx)
-			return err
-		},
-		"nested": func(ctx context.Context, c *primitives.Client) error {
-			outer, err := c.Lock("outer").Acquire(ctx)
-			if err != nil {
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		holder := NewClient(t, s.Client(t), primitives.WithClientName(""))
+		for name, wait := range map[string]func(ctx context.Context, c *primitives.Client) error{
+			"lock": func(ctx context.Context, c *primitives.Client) error {
+				_, err := c.Lock("l").Acquire(ctx)
 				return err
-			}
-			inner, err := c.Lock("outer").Acquire(outer.Context())
-			if err != nil {
+			},
+			"fair": func(ctx context.Context, c *primitives.Client) error {
+				_, err := c.FairLock("l").Acquire(ctx)
 				return err
-			}
-			_, err = c.Lock("outer").Acquire(outer.Context())
-			_, _ = inner.Release(context.Background()), outer.Release(context.Background())
-			return err
-		},
-		"latch": func(ctx context.Context, c *primitives.Client) error {
-			_, err := c.CountDownLatch("latch").Init(ctx, 1)
-			if err != nil {
+			},
+			"multi": func(ctx context.Context, c *primitives.Client) error {
+				_, err := primitives.NewMultiLock([]*primitives.Lock{c.Lock("k"), c.Lock("l")}).Acquire(ctx)
 				return err
-			}
-			return c.CountDownLatch("latch").Wait(ctx)
-		},
-	} {
-		hold := Acquire(t, t.Context(), holder.Lock("l"))
-		c := NewClient(t, s.Client(t), primitives.WithClientName(name))
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- wait(ctx, c) }()
-		redistest.WaitFor(t, Soon, func() bool {
-			return strings.Join(ClientNames(t, s), ",") == name
-		}, "the waiter's name is written")
-		cancel()
-		require.Error(t, <-done)
-		redistest.WaitFor(t, Soon, func() bool {
-			return len(ClientNames(t, s)) == 0
-		}, "the name is deleted after the wait: "+name)
-		Release(t, hold)
-	}
+			},
+			"nested": func(ctx context.Context, c *primitives.Client) error {
+				outer, err := c.Lock("outer").Acquire(ctx)
+				if err != nil {
+					return err
+				}
+				inner, err := c.Lock("outer").Acquire(outer.Context())
+				if err != nil {
+					return err
+				}
+				_, err = c.Lock("outer").Acquire(outer.Context())
+				_, _ = inner.Release(context.Background()), outer.Release(context.Background())
+				return err
+			},
+			"latch": func(ctx context.Context, c *primitives.Client) error {
+				_, err := c.CountDownLatch("latch").Init(ctx, 1)
+				if err != nil {
+					return err
+				}
+				return c.CountDownLatch("latch").Wait(ctx)
+			},
+		} {
+			hold := Acquire(t, t.Context(), holder.Lock("l"))
+			c := NewClient(t, s.Client(t), primitives.WithClientName(name))
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan error)
+			go func() { done <- wait(ctx, c) }()
+			redistest.WaitFor(t, Soon, func() bool {
+				return strings.Join(ClientNames(t, s), ",") == name
+			}, "the waiter's name is written")
+			cancel()
+			require.Error(t, <-done)
+			redistest.WaitFor(t, Soon, func() bool {
+				return len(ClientNames(t, s)) == 0
+			}, "the name is deleted after the wait: "+name)
+			Release(t, hold)
+		}
+	})
 }
 
 // TestC25NameIsRefreshedWhileTheClientHolds waits until the TTL of the name has been refreshed.
 func TestC25NameIsRefreshedWhileTheClientHolds(t *testing.T) {
 	t.Parallel()
-	s := redistest.Fresh(t)
-	hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("l"))
-	redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 1 }, "the name is written")
-	key := redistest.Keys(t, s, "redlatch_client:*")[0]
-	ttl := func() time.Duration { return s.Client(t).PTTL(t.Context(), key).Val() }
-	first := ttl()
-	require.InDelta(t, 30, first.Seconds(), 2)
-	redistest.WaitFor(t, Soon, func() bool { return ttl() < 25*time.Second }, "the TTL decreases")
-	redistest.WaitFor(t, Soon, func() bool { return ttl() > 28*time.Second }, "the TTL is refreshed")
-	Release(t, hold)
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		hold := Acquire(t, t.Context(), NewClient(t, s.Client(t)).Lock("l"))
+		redistest.WaitFor(t, Soon, func() bool { return len(ClientNames(t, s)) == 1 }, "the name is written")
+		key := redistest.Keys(t, s, "redlatch_client:*")[0]
+		rdb := s.Client(t)
+		ttl := func() time.Duration { return rdb.PTTL(t.Context(), key).Val() }
+		first := ttl()
+		require.InDelta(t, 30, first.Seconds(), 2)
+		redistest.WaitFor(t, Soon, func() bool { return ttl() < 25*time.Second }, "the TTL decreases")
+		redistest.WaitFor(t, Soon, func() bool { return ttl() > 28*time.Second }, "the TTL is refreshed")
+		Release(t, hold)
+	})
 }
 
 // TestC25NameAndSubscriptionEndWithTheLastHold checks when the name and the holder channel of a

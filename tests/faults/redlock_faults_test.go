@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -126,28 +127,30 @@ func TestRedLockSurvivesTheRestartOfOneServer(t *testing.T) {
 // TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires partitions a holder from a majority.
 func TestRedLockHolderLearnsOfItsLossBeforeTheNextAcquires(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 3)
-	hold := Acquire(t, t.Context(), q.Lock(q.Clients(t, Busy), primitives.WithWatchdog(Watched)))
-	var others []*primitives.Client // not partitioned
-	for _, s := range q.Servers {
-		others = append(others, NewClient(t, s.Client(t)))
-	}
-	for _, p := range q.Proxies[:2] {
-		p.BlackHole(true)
-	}
-	r := Await(t, Start(func() (*primitives.Hold, error) {
-		next, err := q.Lock(others).Acquire(t.Context())
-		return next, errors.Join(err, stillHeld(hold))
-	}))
-	require.NoError(t, r.Err)
-	require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
-	for _, p := range q.Proxies {
-		p.Heal()
-	}
-	require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
-	require.NoError(t, r.Hold.Check(t.Context()))
-	Release(t, r.Hold)
-	q.RequireFree(t, 0, 1, 2)
+	synctest.Test(t, func(t *testing.T) {
+		q := EmbeddedQuorum(t, 3)
+		hold := Acquire(t, t.Context(), q.Lock(q.Clients(t), primitives.WithWatchdog(Watched)))
+		var others []*primitives.Client // not partitioned
+		for _, s := range q.Servers {
+			others = append(others, NewClient(t, s.Client(t)))
+		}
+		for _, p := range q.Proxies[:2] {
+			p.BlackHole(true)
+		}
+		r := Await(t, Start(func() (*primitives.Hold, error) {
+			next, err := q.Lock(others).Acquire(t.Context())
+			return next, errors.Join(err, stillHeld(hold))
+		}))
+		require.NoError(t, r.Err)
+		require.ErrorIs(t, context.Cause(hold.Context()), primitives.ErrLost)
+		for _, p := range q.Proxies {
+			p.Heal()
+		}
+		require.ErrorIs(t, hold.Release(t.Context()), primitives.ErrLost)
+		require.NoError(t, r.Hold.Check(t.Context()))
+		Release(t, r.Hold)
+		q.RequireFree(t, 0, 1, 2)
+	})
 }
 
 // stillHeld returns an error if the context of hold has not ended.

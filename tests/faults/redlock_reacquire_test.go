@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -36,74 +37,88 @@ func requireClosed(t *testing.T, clients []*primitives.Client) {
 // redlock acquires each of them again. A rival that keeps trying never acquires.
 func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct {
-		name    string
-		restart func(t *testing.T, q *Quorum, i int)
-	}{
-		{"flushed", func(t *testing.T, q *Quorum, i int) { q.Flush(t, i) }},
-		{"restarted", func(t *testing.T, q *Quorum, i int) { require.NoError(t, q.Servers[i].Restart()) }},
-		{"down for longer than the TTL", func(t *testing.T, q *Quorum, i int) {
-			require.NoError(t, q.Servers[i].Kill())
-			time.Sleep(2500 * time.Millisecond)
-			require.NoError(t, q.Servers[i].Restart())
-		}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			if tt.name == "down for longer than the TTL" {
-				redistest.NeedFull(t, "the TTL of each of five servers")
-			}
-			q := NewQuorum(t, 5)
-			events := &Recorder{}
-			clients := q.Clients(t, events.Option())
-			l, rival := q.Lock(clients, ShortTTL), q.On(t)
-			outer := Acquire(t, t.Context(), l)
-			inner := Acquire(t, outer.Context(), l)
-			stop, stopped := make(chan struct{}), make(chan struct{})
-			var tries, acquired atomic.Int32
-			go func() {
-				defer close(stopped)
-				for {
-					select {
-					case <-stop:
-						return
-					case <-time.After(10 * time.Millisecond):
+	for name, down := range map[string]time.Duration{"flushed": 0, "down for longer than the TTL": 2500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				q := EmbeddedQuorum(t, 5)
+				survivesARollingRestart(t, q, q.Clients, ShortTTL, func(i int) {
+					q.Proxies[i].Refuse(down > 0)
+					if down > 0 {
+						q.Proxies[i].Reset()
 					}
-					tries.Add(1)
-					if hold, err := rival.TryAcquire(context.Background()); err == nil {
-						acquired.Add(1)
-						_ = hold.Release(context.Background())
-					}
-				}
-			}()
-			for i := range q.Servers {
-				tt.restart(t, q, i)
-				redistest.WaitFor(t, Soon, func() bool {
-					return q.Has(t, i, outer.ID(), "2")
-				}, "acquired again, for both holds")
-				RequireLive(t, inner.Context())
-			}
-			close(stop)
-			<-stopped
-			for i := range q.Servers {
-				redistest.WaitFor(t, Soon, func() bool {
-					return q.Has(t, i, outer.ID(), "2")
-				}, "all servers have the id")
-			}
-			t.Logf("a rival tried %d times", tries.Load())
-			require.Positive(t, tries.Load())
-			require.Zero(t, acquired.Load())
-			require.NoError(t, inner.Check(t.Context()))
-			require.NoError(t, outer.Check(t.Context()))
-			Release(t, inner)
-			for i := range q.Servers { // a release that a member answers too late goes on in the background
-				redistest.WaitFor(t, Soon, func() bool { return q.Has(t, i, outer.ID(), "1") }, "one hold is left")
-			}
-			Release(t, outer)
-			requireClosed(t, clients)
-			q.RequireFree(t, All(5)...)
-			require.Empty(t, events.All(primitives.EventLost))
+					time.Sleep(down)
+					q.Flush(t, i)
+					q.Proxies[i].Heal()
+				}, nil)
+			})
 		})
 	}
+	t.Run("restarted", func(t *testing.T) {
+		q := NewQuorum(t, 5)
+		patient := func(t *testing.T, opts ...primitives.ClientOption) []*primitives.Client {
+			return q.PatientClients(t, opts...)
+		}
+		survivesARollingRestart(t, q, patient, longTTL, func(i int) {
+			require.NoError(t, q.Servers[i].Restart())
+		}, func(hold *primitives.Hold) { _ = hold.Check(t.Context()) }) // finds the loss long before the watchdog does
+	})
+}
+
+// survivesARollingRestart restarts each server of q. While a member is lost, find is called, if it is not nil.
+func survivesARollingRestart(
+	t *testing.T, q *Quorum, open func(*testing.T, ...primitives.ClientOption) []*primitives.Client,
+	ttl primitives.Option, restart func(i int), find func(*primitives.Hold),
+) {
+	events := &Recorder{}
+	clients := open(t, events.Option())
+	l, rival := q.Lock(clients, ttl), q.Lock(open(t))
+	outer := Acquire(t, t.Context(), l)
+	inner := Acquire(t, outer.Context(), l)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	var tries, acquired atomic.Int32
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+			}
+			tries.Add(1)
+			if hold, err := rival.TryAcquire(context.Background()); err == nil {
+				acquired.Add(1)
+				_ = hold.Release(context.Background())
+			}
+		}
+	}()
+	for i := range q.Servers {
+		restart(i)
+		redistest.WaitFor(t, Soon, func() bool {
+			if find != nil {
+				find(inner)
+			}
+			return q.Has(t, i, outer.ID(), "2")
+		}, "acquired again, for both holds")
+		RequireLive(t, inner.Context())
+	}
+	close(stop)
+	<-stopped
+	for i := range q.Servers {
+		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, i, outer.ID(), "2") }, "all servers have the id")
+	}
+	t.Logf("a rival tried %d times", tries.Load())
+	require.Positive(t, tries.Load())
+	require.Zero(t, acquired.Load())
+	require.NoError(t, inner.Check(t.Context()))
+	require.NoError(t, outer.Check(t.Context()))
+	Release(t, inner)
+	for i := range q.Servers { // a release that a member answers too late goes on in the background
+		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, i, outer.ID(), "1") }, "one hold is left")
+	}
+	Release(t, outer)
+	requireClosed(t, clients)
+	q.RequireFree(t, All(5)...)
+	require.Empty(t, events.All(primitives.EventLost))
 }
 
 // TestRedLostMajorityIsNotAcquiredAgain flushes three of five servers at once. The hold is lost,
@@ -129,28 +144,30 @@ func TestRedLostMajorityIsNotAcquiredAgain(t *testing.T) {
 // retries, and acquires it once that owner has released it.
 func TestRedMemberIsAcquiredAgainAfterItsNewOwner(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 5)
-	hold := Acquire(t, t.Context(), q.On(t, ShortTTL))
-	rdb := q.Servers[3].Client(t)
-	const other = "8a0a8ea4-7f4f-4b0e-8d2b-9d6c3a5f1e11:42"
-	q.Proxies[3].Record()
-	_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
-		p.Del(t.Context(), q.Name)
-		p.HSet(t.Context(), q.Name, other, 1)
-		p.PExpire(t.Context(), q.Name, 30*time.Second)
-		return nil
-	})
-	require.NoError(t, err)
-	redistest.WaitFor(t, Soon, func() bool { return q.Attempts(3, hold.ID()) > 1 }, "the redlock retries")
-	require.True(t, q.Has(t, 3, other, "1"))
-	RequireLive(t, hold.Context())
-	RedissonUnlock(t, q.Servers[3], q.Name)
-	redistest.WaitFor(t, Soon, func() bool {
+	synctest.Test(t, func(t *testing.T) {
+		q := EmbeddedQuorum(t, 5)
+		hold := Acquire(t, t.Context(), q.On(t, ShortTTL))
+		rdb := q.Servers[3].Client(t)
+		const other = "8a0a8ea4-7f4f-4b0e-8d2b-9d6c3a5f1e11:42"
+		q.Proxies[3].Record()
+		_, err := rdb.TxPipelined(t.Context(), func(p redis.Pipeliner) error {
+			p.Del(t.Context(), q.Name)
+			p.HSet(t.Context(), q.Name, other, 1)
+			p.PExpire(t.Context(), q.Name, 30*time.Second)
+			return nil
+		})
+		require.NoError(t, err)
+		redistest.WaitFor(t, Soon, func() bool { return q.Attempts(3, hold.ID()) > 1 }, "the redlock retries")
+		require.True(t, q.Has(t, 3, other, "1"))
 		RequireLive(t, hold.Context())
-		return q.Has(t, 3, hold.ID(), "1")
-	}, "acquired again")
-	Release(t, hold)
-	q.RequireFree(t, All(5)...)
+		RedissonUnlock(t, q.Servers[3], q.Name)
+		redistest.WaitFor(t, Soon, func() bool {
+			RequireLive(t, hold.Context())
+			return q.Has(t, 3, hold.ID(), "1")
+		}, "acquired again")
+		Release(t, hold)
+		q.RequireFree(t, All(5)...)
+	})
 }
 
 // TestRedHoldWithALeaseOrAnOwnerIsNotAcquiredAgain: acquiring again would prolong a fixed lease,
@@ -226,23 +243,25 @@ func TestRedAttemptAfterTheEndOfItsHoldIsRolledBack(t *testing.T) {
 // The next attempt finds that the member is held.
 func TestRedAttemptOfUnknownOutcomeIsRetried(t *testing.T) {
 	t.Parallel()
-	q := NewQuorum(t, 3)
-	clients := q.Clients(t)
-	hold := Acquire(t, t.Context(), q.Lock(clients, ShortTTL))
-	q.Proxies[0].DropReplies(3, func(args []string) bool { return Acquires(args, hold.ID()) })
-	q.Flush(t, 0)
-	redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
-	redistest.WaitFor(t, Soon, func() bool {
-		part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
-		return part != nil && part.Check(t.Context()) == nil
-	}, "the redlock knows that it holds the first member")
-	q.Flush(t, 1)
-	redistest.WaitFor(t, Soon, func() bool {
-		return q.Has(t, 1, hold.ID(), "1")
-	}, "acquired with the first member's vote")
-	require.NoError(t, hold.Check(t.Context()))
-	Release(t, hold)
-	q.RequireFree(t, All(3)...)
+	synctest.Test(t, func(t *testing.T) {
+		q := EmbeddedQuorum(t, 3)
+		clients := q.Clients(t)
+		hold := Acquire(t, t.Context(), q.Lock(clients, ShortTTL))
+		q.Proxies[0].DropReplies(3, func(args []string) bool { return Acquires(args, hold.ID()) })
+		q.Flush(t, 0)
+		redistest.WaitFor(t, Soon, func() bool { return q.Has(t, 0, hold.ID(), "1") }, "the attempt is executed")
+		redistest.WaitFor(t, Soon, func() bool {
+			part := clients[0].Lock(q.Name).HoldFrom(hold.Context())
+			return part != nil && part.Check(t.Context()) == nil
+		}, "the redlock knows that it holds the first member")
+		q.Flush(t, 1)
+		redistest.WaitFor(t, Soon, func() bool {
+			return q.Has(t, 1, hold.ID(), "1")
+		}, "acquired with the first member's vote")
+		require.NoError(t, hold.Check(t.Context()))
+		Release(t, hold)
+		q.RequireFree(t, All(3)...)
+	})
 }
 
 // TestRedMemberThatANestedHoldHasIsCounted lets a nested hold acquire a lost member before the redlock does, with

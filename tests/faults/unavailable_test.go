@@ -276,26 +276,25 @@ func TestC7BusyThenSilent(t *testing.T) {
 		"refused": func(p *redistest.Proxy) { p.Refuse(true); p.Reset() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			x := OnLock(t, redistest.Redis(t))
-			p := x.S.Proxy(t)
-			hold := Acquire(t, t.Context(), x.L)
-			c := NewClient(t, p.Client(t), primitives.WithCommandTimeout(500*time.Millisecond))
-			l := c.Lock(x.Name, primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond))
-			waiting := Start(func() (*primitives.Hold, error) {
-				return l.Acquire(context.Background(), primitives.WithWait(600*time.Millisecond))
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				hold := Acquire(t, t.Context(), b.Other)
+				c := NewClient(t, b.P.Client(t, DialsOnce), primitives.WithCommandTimeout(500*time.Millisecond))
+				l := c.Lock("l", primitives.WithPolling(10*time.Millisecond, 20*time.Millisecond))
+				waiting := Start(func() (*primitives.Hold, error) {
+					return l.Acquire(context.Background(), primitives.WithWait(600*time.Millisecond))
+				})
+				AwaitWaiters(t, c, 1)
+				fault(b.P)
+				err := Await(t, waiting).Err
+				require.ErrorIs(t, err, primitives.ErrNotAcquired)
+				require.ErrorIs(t, err, primitives.ErrUnavailable)
+				require.ErrorContains(t, err, "held by "+hold.ID())
+				if name == "refused" {
+					require.ErrorIs(t, err, syscall.ECONNREFUSED)
+				}
+				b.P.Heal()
+				Release(t, hold)
 			})
-			AwaitWaiters(t, c, 1)
-			fault(p)
-			err := Await(t, waiting).Err
-			require.ErrorIs(t, err, primitives.ErrNotAcquired)
-			require.ErrorIs(t, err, primitives.ErrUnavailable)
-			require.ErrorContains(t, err, "held by "+hold.ID())
-			if name == "refused" {
-				require.ErrorIs(t, err, syscall.ECONNREFUSED)
-			}
-			p.Heal()
-			Release(t, hold)
 		})
 	}
 }
