@@ -3,6 +3,7 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -236,6 +237,19 @@ func TestLossEndsTheCohort(t *testing.T) {
 	}
 }
 
+// lateContext has ended for those who ask, but wakes nobody up.
+type lateContext struct {
+	context.Context
+	ended atomic.Bool
+}
+
+func (c *lateContext) Err() error {
+	if c.ended.Load() {
+		return context.Canceled
+	}
+	return c.Context.Err()
+}
+
 // A waiter gives up at the instant at which the lock was passed on to it.
 func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 	for _, next := range []string{"to the next waiter", "to the server", "to the server, which is silent"} {
@@ -244,7 +258,7 @@ func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 				c := s.Client(t, "a")
 				r := c.Lock("x")
 				first := Acquire(t, t.Context(), r, InCohort(testCohort))
-				ctx, cancel := context.WithCancel(t.Context())
+				ctx := &lateContext{Context: t.Context()}
 				waiter := StartAcquire(t, ctx, r, InCohort(testCohort))
 				var second *Call
 				if next == "to the next waiter" {
@@ -253,7 +267,7 @@ func TestWaiterThatGivesUpPassesTheLockOn(t *testing.T) {
 				if next == "to the server, which is silent" {
 					s.Script("release", Fault{Lost: true}, Fault{Mute: true})
 				}
-				cancel() // its goroutine does not run before both have happened
+				ctx.ended.Store(true)
 				Release(t, first)
 				assert.ErrorIs(t, waiter.Fail(), context.Canceled)
 				if second != nil {
