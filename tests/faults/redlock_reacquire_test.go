@@ -37,7 +37,9 @@ func requireClosed(t *testing.T, clients []*primitives.Client) {
 // redlock acquires each of them again. A rival that keeps trying never acquires.
 func TestRedHoldSurvivesARollingRestart(t *testing.T) {
 	t.Parallel()
-	for name, down := range map[string]time.Duration{"flushed": 0, "down for longer than the TTL": 2500 * time.Millisecond} {
+	for name, down := range map[string]time.Duration{
+		"flushed": 0, "down for longer than the TTL": 2500 * time.Millisecond,
+	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				q := EmbeddedQuorum(t, 5)
