@@ -50,6 +50,9 @@ func validOwner(id string) bool {
 	return id != "" && id != "mode" && !strings.HasSuffix(id, ":write")
 }
 
+// badOwner is the format of the error for an id that [validOwner] refuses.
+const badOwner = `owner id %q: it must not be empty or "mode", or end with ":write"`
+
 // tagDigits is the length of a client's tag: the first hexadecimal digits of its uuid.
 const tagDigits = 16
 

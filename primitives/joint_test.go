@@ -393,8 +393,13 @@ func jointCloseWaiting(t *testing.T, x *JointTest) {
 }
 
 func jointUnsupported(t *testing.T, x *JointTest) {
-	require.ErrorIs(t, ErrOf(x.L.ForceRelease(t.Context())), primitives.ErrUnsupported)
-	require.ErrorIs(t, ErrOf(x.L.Info(t.Context())), primitives.ErrUnsupported)
+	err := ErrOf(x.L.ForceRelease(t.Context()))
+	require.ErrorIs(t, err, primitives.ErrUnsupported)
+	require.ErrorContains(t, err, "redlatch: force release "+x.Kind+" ")
+	require.ErrorContains(t, err, ": unsupported: free each of its locks")
+	err = ErrOf(x.L.Info(t.Context()))
+	require.ErrorIs(t, err, primitives.ErrUnsupported)
+	require.ErrorContains(t, err, ": unsupported: ask each of its locks")
 }
 
 func jointKinds(t *testing.T, x *JointTest) {

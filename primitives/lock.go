@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -120,7 +121,7 @@ func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, err
 		case l.c.core.IsClosing():
 			return ErrClosed
 		case !validOwner(id):
-			return invalid("id %q", id)
+			return invalid(badOwner, id)
 		}
 		terms := s.Terms
 		terms.Owner = "" // the new id is always private
@@ -160,7 +161,7 @@ func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*e
 func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 	return l.call(ctx, "release id", func() error {
 		if !validOwner(id) {
-			return invalid("id %q", id)
+			return invalid(badOwner, id)
 		}
 		q := l.res.NewRequest(&l.settings.Terms)
 		var held bool
@@ -188,7 +189,7 @@ func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 	held := false
 	err := l.call(ctx, "force release", func() (err error) {
 		if l.joint != nil {
-			return ErrUnsupported
+			return fmt.Errorf("%w: free each of its locks", ErrUnsupported)
 		}
 		var ids []string
 		ids, held, err = l.driver.forceRelease(ctx, l.res.NewRequest(&l.settings.Terms))
@@ -204,7 +205,7 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 	var info Info
 	err := l.call(ctx, "inspect", func() (err error) {
 		if l.joint != nil {
-			return ErrUnsupported
+			return fmt.Errorf("%w: ask each of its locks", ErrUnsupported)
 		}
 		info, err = l.driver.info(ctx)
 		l.c.nameClients(ctx, info.Holders, nil)

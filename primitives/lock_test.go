@@ -125,9 +125,15 @@ var lockCases = []struct {
 	}},
 	{"C4: no id, mode, and ids that end in :write are invalid", nil, func(t *testing.T, x *LockTest) error {
 		for _, id := range []string{"", "mode", "a:write"} {
-			require.ErrorIs(t, ErrOf(x.L.Acquire(t.Context(), primitives.WithOwner(id))), primitives.ErrInvalid, "%q", id)
-			require.ErrorIs(t, ErrOf(x.L.Adopt(t.Context(), id)), primitives.ErrInvalid, "%q", id)
-			require.ErrorIs(t, x.L.ReleaseID(t.Context(), id), primitives.ErrInvalid, "%q", id)
+			for op, err := range map[string]error{
+				"acquire":    ErrOf(x.L.Acquire(t.Context(), primitives.WithOwner(id))),
+				"adopt":      ErrOf(x.L.Adopt(t.Context(), id)),
+				"release id": x.L.ReleaseID(t.Context(), id),
+			} {
+				require.ErrorIs(t, err, primitives.ErrInvalid, "%s %q", op, id)
+				require.EqualError(t, err, fmt.Sprintf(`redlatch: %s lock %q: invalid: owner id %q: `, op, x.Name, id)+
+					`it must not be empty or "mode", or end with ":write"`)
+			}
 		}
 		return nil
 	}},

@@ -187,7 +187,7 @@ func (s *settings) apply(o *Option) {
 		s.check(o.n >= 0, "%d permits", o.n)
 		s.Permits = o.n
 	case optOwner:
-		s.check(validOwner(o.s), "owner id %q: it must not be empty or \"mode\", or end with \":write\"", o.s)
+		s.check(validOwner(o.s), badOwner, o.s)
 		s.Owner = o.s
 	case optNonReentrant:
 		s.NonReentrant = true

@@ -637,6 +637,9 @@ func TestDataOfAnotherProgram(t *testing.T) {
 					strings.HasPrefix(data.what, "a hash") && !strings.Contains(c.verbs, "delete") {
 					require.Contains(t, stderr, data.what, c.verbs)
 				} // else Redis says that the key has another type
+				if verb, _, _ := strings.Cut(c.verbs, " "); strings.HasSuffix(verb, "release") {
+					require.Contains(t, stderr, "redlatch: "+strings.ReplaceAll(verb, "-", " ")+" ", "not: inspect")
+				}
 				require.Equal(t, before, rdb.Dump(t.Context(), name).Val(), c.verbs)
 			}
 			code, stdout, _ := on(t, s, "ls --all", name)

@@ -46,7 +46,7 @@ func releaseCommand() *cli.Command {
 			}
 			name, id := args[0], args[1]
 			return withSession(ctx, c, func(s *session) error {
-				kind, err := s.heldKind(ctx, kind, name)
+				kind, err := s.heldKind(ctx, "release", kind, name)
 				if err != nil {
 					return notOurs(err)
 				}
@@ -63,12 +63,15 @@ func releaseCommand() *cli.Command {
 	}
 }
 
-// heldKind returns kind, or what the keys tell if it is "".
-func (s *session) heldKind(ctx context.Context, kind, name string) (string, error) {
+// heldKind returns kind, or what the keys tell if it is "". Errors name op, for which the kind is needed.
+func (s *session) heldKind(ctx context.Context, op, kind, name string) (string, error) {
 	if kind != "" {
 		return kind, nil
 	}
 	info, err := s.client.Inspect(ctx, name)
+	if failed, ok := errors.AsType[*primitives.Error](err); ok {
+		failed.Op = op
+	}
 	switch kind = kindOf(info.Kind); {
 	case err != nil:
 		return "", err
@@ -175,7 +178,7 @@ func confirm(ctx context.Context, c *cli.Command, e *entry, question string) err
 // lock included.
 func (s *session) forceRelease(ctx context.Context, kind, name string) (freed string, held bool, err error) {
 	both := kind == ""
-	if kind, err = s.heldKind(ctx, kind, name); err != nil {
+	if kind, err = s.heldKind(ctx, "force release", kind, name); err != nil {
 		return kind, false, err
 	}
 	if kind == kindPermits {
