@@ -1,6 +1,12 @@
 package main
 
-import "strings"
+import (
+	"strings"
+	"time"
+)
+
+// soon bounds what is awaited. On a busy machine processes start slowly.
+const soon = 20 * time.Second
 
 func cutSpace(s string) (before, after string, found bool) { return strings.Cut(s, " ") }
 

@@ -24,10 +24,7 @@ import (
 
 // Real processes: the test binary runs as redlatch, and as the command that redlatch runs.
 
-const (
-	childArgument = "test-child"
-	soon          = 20 * time.Second // bounds what is awaited; on a busy machine processes start slowly
-)
+const childArgument = "test-child"
 
 func init() {
 	asProgram = func() {
