@@ -126,14 +126,17 @@ func (h *history) checkReleases(name string, ops []*op) (out []Violation) {
 	return out
 }
 
+// repeatedAfter is less than the time without an answer after which a client sends a release again.
+const repeatedAfter = 20 * time.Millisecond
+
 // takenBy says what has certainly ended a hold before its release began; "" if nothing has.
 func (h *history) takenBy(o *op, name string) string {
 	if o.root != o || o.call.Passes || o.call.Owner != "" || o.call.Limit > 0 || len(o.call.Names) > 1 || h.hasCounts(o) {
 		return ""
 	}
 	release := o.release
-	// A release that is repeated may find nothing, and cannot tell why. So it is when its answer is late.
-	if h.isBusy(o.process, release.call.At, release.ret.At) {
+	// A release that is repeated may find nothing, and cannot tell why. It is repeated if its answer is late.
+	if release.ret.At-release.call.At >= int64(repeatedAfter) {
 		return ""
 	}
 	for _, t := range h.names[name] {

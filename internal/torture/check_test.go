@@ -284,6 +284,11 @@ func TestChecks(t *testing.T) {
 			h.force(1, 10_500, 10_501)
 			h.release(0, a, 10_600, 10_601)
 		}, []string{checkRelease}},
+		{"a release that is answered late, after another process has taken the lock", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.force(1, 10_500, 10_501)
+			h.release(0, a, 10_600, 10_640)
+		}, nil},
 		{"a release while another process takes the lock", func(h *testHistory) {
 			a := h.hold(0, 10_000, "a1")
 			h.force(1, 10_500, 10_601)
