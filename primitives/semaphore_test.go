@@ -3,6 +3,7 @@ package primitives_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -95,18 +96,20 @@ func TestSemaphoresRejectInvalidArguments(t *testing.T) {
 	acquire := func(opt primitives.Option) func(ctx context.Context, sem Countable) error {
 		return func(ctx context.Context, sem Countable) error { return ErrOf(sem.Acquire(ctx, opt)) }
 	}
+	tooMany := math.MaxInt32
+	tooMany++ // below 0 where an int has 32 bits
 	rows := []struct {
 		name string
 		do   func(ctx context.Context, sem Countable) error
 	}{
 		{"init below 0", func(ctx context.Context, sem Countable) error { return ErrOf(sem.Init(ctx, -1)) }},
-		{"init beyond 32 bits", func(ctx context.Context, sem Countable) error { return ErrOf(sem.Init(ctx, 1<<31)) }},
+		{"init beyond 32 bits", func(ctx context.Context, sem Countable) error { return ErrOf(sem.Init(ctx, tooMany)) }},
 		{"add beyond 32 bits", func(ctx context.Context, sem Countable) error { return sem.Add(ctx, -1<<31) }},
 		{"try permits below 0", func(ctx context.Context, sem Countable) error {
 			return ErrOf(sem.TryAcquire(ctx, primitives.WithPermits(-1)))
 		}},
 		{"permits below 0", acquire(primitives.WithPermits(-1))},
-		{"too many permits", acquire(primitives.WithPermits(1 << 31))},
+		{"too many permits", acquire(primitives.WithPermits(tooMany))},
 		{"lease of 0", acquire(primitives.WithLease(0))},
 		{"wait below 0", acquire(primitives.WithWait(-1))},
 	}
