@@ -216,7 +216,7 @@ func TestC14LastToken(t *testing.T) {
 					}
 					require.NotErrorIs(t, err, primitives.ErrNotAcquired)
 				}
-				require.EqualValues(t, int64(math.MaxInt64), x.Last(t))
+				require.Equal(t, int64(math.MaxInt64), x.Last(t))
 				RequireClean(t, s, x.Name, x.Token)
 			}
 		})
