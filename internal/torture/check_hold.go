@@ -94,7 +94,7 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 	ended := taken || h.endedByFault(o, begin, lost.At)
 	since := o.until - int64(o.call.TTL+recovery)
 	hindered := h.disturbed(o.process, name, since, lost.At) ||
-		h.isBusy(o.process, o.until-int64(o.call.TTL), lost.At)
+		h.isBusy(o.process, o.until-int64(o.call.TTL), lost.At) || h.isAnyBusy(o.until-int64(o.call.TTL), lost.At)
 	switch lost.Reason {
 	case "limit":
 		if !o.isLimited() {

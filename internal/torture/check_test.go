@@ -412,6 +412,13 @@ func TestChecks(t *testing.T) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", time.Second)
 		}, []string{checkWhy}},
+		{"an expiry that nothing explains", func(h *testHistory) {
+			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", 2968*time.Millisecond)
+		}, []string{checkReason, checkWhy}},
+		{"an expiry while another process did not run", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{11_000 * ms, 11_040 * ms}}}
+			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", 2968*time.Millisecond)
+		}, []string{checkReason}},
 		{"an expiry", func(h *testHistory) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", 2968*time.Millisecond)

@@ -102,20 +102,20 @@ func TestLateCopiesChangeNothing(t *testing.T) {
 			during()
 			p.Record()
 			everything()
-			copies := p.Commands()
+			copies := ScriptsOf(p)
 			for j, after := range states { // the state that their copies find
 				after()
-				before := state()
+				before, unknown := state(), 0
 				for _, command := range copies {
-					if Script(command.Args) {
-						args := make([]any, len(command.Args))
-						for k, arg := range command.Args {
-							args[k] = arg
-						}
-						require.NoError(t, ignoreNil(rdb.Do(ctx, args...).Err()))
-						require.Equal(t, before, state(), "%d, %d: %q", i, j, command.Args)
+					err := Again(rdb, command).Err()
+					if redis.HasErrorPrefix(err, "NOSCRIPT") {
+						unknown++ // sent in the background a moment ago: the client has not loaded its script yet
+						continue
 					}
+					require.NoError(t, ignoreNil(err))
+					require.Equal(t, before, state(), "%d, %d: %q", i, j, command.Args)
 				}
+				require.Less(t, unknown, len(copies)/2)
 			}
 		}
 	})
