@@ -273,8 +273,8 @@ func (b *batcher) hasRoom(now time.Time) bool {
 	return b.direct < b.maxDirect && b.others(now) < b.maxOthers
 }
 
-// others returns how many connections are in use or being dialed, without those of the batches that have a
-// slot. The caller holds mu.
+// others returns how many connections are in use or being dialed. Connections of batches that have a slot do not
+// count. The caller holds mu.
 func (b *batcher) others(now time.Time) int { return b.direct + b.late + b.here.dialing(now) }
 
 // keepsSlot runs f, and reports whether the worker still has its slot. If f takes longer than

@@ -237,7 +237,7 @@ func TestLossEndsTheCohort(t *testing.T) {
 	}
 }
 
-// lateContext has ended for those who ask, but wakes nobody up.
+// lateContext is a context that can end without closing its Done channel: Err reports the end, but no waiter wakes up.
 type lateContext struct {
 	context.Context
 	ended atomic.Bool

@@ -43,7 +43,7 @@ type Driver interface {
 }
 
 // LineDriver is a driver whose clients stand in line on the server while they wait: see line.go of package waitq.
-// Its methods are called by the same rules as those of Driver.
+// What Driver says about its callers holds for these methods too.
 type LineDriver interface {
 	// SubscribePlace listens for the messages to one place. It returns nil if the server cannot tell who
 	// listens: then this client does not stand in line. The engine calls it with waitQueues.mu held, and

@@ -57,8 +57,8 @@ func measurePaths(ctx context.Context, m *module) ([]pathFigures, error) {
 	return list, nil
 }
 
-// measure runs the worker and keeps the functions that most repetitions executed: on a busy machine one of
-// them may take a side way.
+// measure runs the worker and keeps the functions that most repetitions executed: on a busy machine, one repetition
+// may take another path.
 func (f *pathFigures) measure(ctx context.Context, worker, dir string, index map[string][]function) error {
 	out, err := command(ctx, "", worker, "-worker", f.Name, "-out", dir)
 	if err != nil {

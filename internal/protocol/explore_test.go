@@ -7,6 +7,9 @@ import (
 	"hash/maphash"
 	"slices"
 	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // step is a transition of a model with states of type S.
@@ -43,6 +46,29 @@ func (r result) String() string {
 		return fmt.Sprintf("%d states, %d steps, no violation", r.states, r.steps)
 	}
 	return fmt.Sprintf("%s\n\t%s", r.violation, strings.Join(r.trace, "\n\t"))
+}
+
+func (r result) requireNoViolation(t *testing.T) {
+	t.Helper()
+	require.Empty(t, r.violation, "%v", r)
+	t.Log(r)
+}
+
+// requireViolation checks that a model with a planted defect shows it.
+func (r result) requireViolation(t *testing.T) {
+	t.Helper()
+	require.NotEmpty(t, r.violation, "the model does not find the defect")
+	t.Log(r)
+}
+
+// rename changes a name as it must when two acquisitions exchange theirs.
+func rename(name *int8, i, j int8) {
+	switch *name {
+	case i:
+		*name = j
+	case j:
+		*name = i
+	}
 }
 
 // explore visits all states that a model can reach, the nearest first. It ends with the first violation.

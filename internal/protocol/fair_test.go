@@ -7,8 +7,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
@@ -615,19 +613,11 @@ func (s *fairState) swap(i, j int8, f *fairSetup) {
 	ci, cj := f.of[i], f.of[j]
 	v.fresh[ci], v.fresh[cj] = v.fresh[cj], v.fresh[ci]
 	s.silent[ci], s.silent[cj] = s.silent[cj], s.silent[ci]
-	rename := func(name *int8) {
-		switch *name {
-		case i:
-			*name = j
-		case j:
-			*name = i
-		}
-	}
-	rename(&v.holder)
+	rename(&v.holder, i, j)
 	for k := range s.waiters {
-		rename(&v.queue[k])
-		rename(&v.memory[k].grant.to)
-		rename(&s.waiters[k].grant.to)
+		rename(&v.queue[k], i, j)
+		rename(&v.memory[k].grant.to, i, j)
+		rename(&s.waiters[k].grant.to, i, j)
 	}
 }
 
@@ -708,8 +698,7 @@ func TestFairProtocol(t *testing.T) {
 			t.Parallel()
 			tt.in.upTo = tt.upTo
 			r := explore(fairModel(&tt.in), nil)
-			require.Empty(t, r.violation, "%v", r)
-			t.Log(r)
+			r.requireNoViolation(t)
 		})
 	}
 }
@@ -747,8 +736,7 @@ func TestFairProtocolFindsDefects(t *testing.T) {
 			t.Parallel()
 			tt.in.upTo, tt.in.defects = tt.upTo, tt.d
 			r := explore(fairModel(&tt.in), nil)
-			require.NotEmpty(t, r.violation, "the model does not find the defect")
-			t.Log(r)
+			r.requireViolation(t)
 		})
 	}
 }

@@ -4,8 +4,6 @@ package protocol
 
 import (
 	"testing"
-
-	"github.com/stretchr/testify/require"
 )
 
 // When a lingering lock is given up. Each step is what package engine does with its mutex held, so that others come in
@@ -251,8 +249,7 @@ func TestLingerProtocol(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := explore(lingerModel(of, lingerDefects{}), nil)
-			require.Empty(t, r.violation, "%v", r)
-			t.Log(r)
+			r.requireNoViolation(t)
 		})
 	}
 }
@@ -269,8 +266,7 @@ func TestLingerProtocolFindsDefects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := explore(lingerModel(processes{0, 0, 1}, d), nil)
-			require.NotEmpty(t, r.violation, "the model does not find the defect")
-			t.Log(r)
+			r.requireViolation(t)
 		})
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
@@ -15,7 +13,7 @@ import (
 // The plain lock: acquisitions with ids of their own, releases, hand-offs to a waiter of the same client, and
 // cohorts, in which a hold is passed on without a command and another acquisition releases its id. A lock may linger
 // after its release, until it is given up, or until an acquisition of the same client that has not tried yet resumes
-// it. When it is given up, linger_test.go says.
+// it. The model in linger_test.go says when it is given up.
 //
 // Beside the clients of the model there may be any number of others, which acquire and release the lock too. Their ids
 // are their own, and whatever becomes of their commands, the others know only that they hold the lock, or do not.
@@ -185,11 +183,12 @@ func lockModel(f *lockSetup) model[lockState] {
 					do("a late copy of %s's release is executed", i, func(s *lockState) { s.executeRelease(int8(i), &d) })
 				}
 			}
-			if h := s.server.holder; h == nobody {
+			switch h := s.server.holder; {
+			case h == nobody:
 				do("another client acquires", 0, func(s *lockState) { s.server.holder, s.others = others, true })
-			} else if h == others {
+			case h == others:
 				do("another client releases", 0, func(s *lockState) { s.server.holder, s.others = nobody, false })
-			} else if h != nobody && (d.noticesLossLate || !s.isUsed(h, !d.lingersUnrenewed)) {
+			case d.noticesLossLate || !s.isUsed(h, !d.lingersUnrenewed):
 				do("%s's lease ends", int(h), func(s *lockState) {
 					s.server.holder = nobody
 					s.acquired[h].stale = true
@@ -251,19 +250,11 @@ func (s *lockState) swap(i, j int8) {
 	s.late[i], s.late[j] = s.late[j], s.late[i]
 	s.released[i], s.released[j] = s.released[j], s.released[i]
 	s.server.over[i], s.server.over[j] = s.server.over[j], s.server.over[i]
-	rename := func(name *int8) {
-		switch *name {
-		case i:
-			*name = j
-		case j:
-			*name = i
-		}
-	}
-	rename(&s.server.holder)
+	rename(&s.server.holder, i, j)
 	for k := range s.acquired {
-		rename(&s.acquired[k].wire)
-		rename(&s.released[k].by)
-		rename(&s.released[k].successor)
+		rename(&s.acquired[k].wire, i, j)
+		rename(&s.released[k].by, i, j)
+		rename(&s.released[k].successor, i, j)
 	}
 }
 
@@ -534,8 +525,7 @@ func TestLockProtocol(t *testing.T) {
 			}
 			t.Parallel()
 			r := explore(lockModel(&tt.in), nil)
-			require.Empty(t, r.violation, "%v", r)
-			t.Log(r)
+			r.requireNoViolation(t)
 		})
 	}
 }
@@ -564,8 +554,7 @@ func TestLockProtocolFindsDefects(t *testing.T) {
 			t.Parallel()
 			lingers := d.lingersUnrenewed || d.resumesInDoubt || d.resumesTwice
 			r := explore(lockModel(&lockSetup{of: processes{0, 0, 1}, lingers: lingers, defects: d}), nil)
-			require.NotEmpty(t, r.violation, "the model does not find the defect")
-			t.Log(r)
+			r.requireViolation(t)
 		})
 	}
 }

@@ -50,7 +50,7 @@ type nestedState struct {
 	server nestedServer
 	stage  [acquisitions]nestedStage
 	count  int8 // that the server should have
-	wire   int8 // who has the wire lock: a hold, background, or nobody
+	wire   int8 // the owner of the wire lock: a hold, background, or nobody
 	nestedCommand
 	latest    answer // to the command of wire
 	late      [2][acquisitions + 1]bool
@@ -275,8 +275,7 @@ func TestNestedProtocol(t *testing.T) {
 	t.Parallel()
 	servers := map[nestedServer]bool{}
 	r := explore(nestedModel(nestedDefects{}), func(s nestedState) { servers[s.server] = true })
-	require.Empty(t, r.violation, "%v", r)
-	t.Log(r)
+	r.requireNoViolation(t)
 	compareNested(t, servers)
 }
 
@@ -293,8 +292,7 @@ func TestNestedProtocolFindsDefects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := explore(nestedModel(d), nil)
-			require.NotEmpty(t, r.violation, "the model does not find the defect")
-			t.Log(r)
+			r.requireViolation(t)
 		})
 	}
 }

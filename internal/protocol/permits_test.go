@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
@@ -291,8 +289,7 @@ func TestPermitProtocol(t *testing.T) {
 			}
 			t.Parallel()
 			r := explore(permitModel(limit, permitDefects{}), nil)
-			require.Empty(t, r.violation, "%v", r)
-			t.Log(r)
+			r.requireNoViolation(t)
 		})
 	}
 }
@@ -315,8 +312,7 @@ func TestPermitProtocolFindsDefects(t *testing.T) {
 			if r.violation == "" {
 				r = explore(permitModel(2, d), nil)
 			}
-			require.NotEmpty(t, r.violation, "the model does not find the defect")
-			t.Log(r)
+			r.requireViolation(t)
 		})
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/internal/waitq"
 )
@@ -20,8 +18,8 @@ import (
 // remembers of a release is forgotten at any time, unless an attempt was in doubt. The lease of a reader that is dead
 // has ended, but its field may stay.
 //
-// Not part of the model: nested acquisitions, such as a writer that also reads, and cohorts of writers, which are
-// those of the plain lock.
+// Not part of the model: nested acquisitions, such as a writer that also reads, and cohorts of writers, which work as
+// those of the plain lock do.
 
 // Further answers to an attempt.
 const (
@@ -572,18 +570,10 @@ func (s *rwState) swap(i, j int8) {
 	v.field[i], v.field[j] = v.field[j], v.field[i]
 	v.alive[i], v.alive[j] = v.alive[j], v.alive[i]
 	v.memory[i], v.memory[j] = v.memory[j], v.memory[i]
-	rename := func(name *int8) {
-		switch *name {
-		case i:
-			*name = j
-		case j:
-			*name = i
-		}
-	}
-	rename(&v.writer)
-	rename(&v.claim)
+	rename(&v.writer, i, j)
+	rename(&v.claim, i, j)
 	for k := range s.side {
-		rename(&s.side[k].successor)
+		rename(&s.side[k].successor, i, j)
 	}
 }
 
@@ -612,8 +602,7 @@ func TestRWProtocol(t *testing.T) {
 			t.Parallel()
 			known := map[rwServer]bool{}
 			r := explore(rwModel(&f), func(s rwState) { known[s.server] = true })
-			require.Empty(t, r.violation, "%v", r)
-			t.Log(r)
+			r.requireNoViolation(t)
 			compareRW(t, &f, known)
 		})
 	}
@@ -643,8 +632,7 @@ func TestRWProtocolFindsDefects(t *testing.T) {
 			t.Parallel()
 			tt.in.defects = tt.d
 			r := explore(rwModel(&tt.in), nil)
-			require.NotEmpty(t, r.violation, "the model does not find the defect")
-			t.Log(r)
+			r.requireViolation(t)
 		})
 	}
 }

@@ -315,8 +315,7 @@ var exploreShared = sync.OnceValues(func() (result, []sharedServer) {
 func TestSharedProtocol(t *testing.T) {
 	t.Parallel()
 	r, _ := exploreShared()
-	require.Empty(t, r.violation, "%v", r)
-	t.Log(r)
+	r.requireNoViolation(t)
 }
 
 func TestSharedProtocolFindsDefects(t *testing.T) {
@@ -335,8 +334,7 @@ func TestSharedProtocolFindsDefects(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := explore(sharedModel(d), nil)
-			require.NotEmpty(t, r.violation, "the model does not find the defect")
-			t.Log(r)
+			r.requireViolation(t)
 		})
 	}
 }

@@ -65,7 +65,7 @@ func (h *history) explains(o *op, class string) bool {
 	return false
 }
 
-// connecting is how long answers may take longer at the begin of a round.
+// connecting is how long answers may take longer at the beginning of a round.
 const connecting = 500 * time.Millisecond
 
 // silence is how long Redis must not have answered before a call may say so.
@@ -126,7 +126,8 @@ func (h *history) checkReleases(name string, ops []*op) (out []Violation) {
 	return out
 }
 
-// repeatedAfter is less than the time without an answer after which a client sends a release again.
+// repeatedAfter is how long a release takes at least if it was sent twice. A client repeats a command without an answer
+// after 22 to 30 ms.
 const repeatedAfter = 20 * time.Millisecond
 
 // takenBy says what has certainly ended a hold before its release began; "" if nothing has.

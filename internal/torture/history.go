@@ -231,7 +231,7 @@ func (h *history) isBusy(process int, begin, end int64) bool {
 	return h.stalled(process, begin, end) > stallAfter
 }
 
-// isAnyBusy reports whether any process did not run for a moment between two instants.
+// isAnyBusy reports whether any process noticed between two instants that it had not run for a while.
 func (h *history) isAnyBusy(begin, end int64) bool {
 	for _, stalls := range h.stalls {
 		if slices.ContainsFunc(stalls, func(s interval) bool { return s.overlaps(begin, end) }) {
