@@ -269,12 +269,12 @@ func TestC5CancelledAcquireLeavesNothing(t *testing.T) {
 		eachUse(t, all, func(t *testing.T, s *redistest.Server, u use) {
 			measured := redistest.Bar(t, s, 4)
 			name := redistest.Name(t)
-			c := NewClient(t, s.Client(t))
+			c := NewClient(t, s.Client(t), primitives.WithCommandTimeout(Soon))
 			callers := 20
-			if s.Mini() != nil { // it serves the callers of all kinds, one at a time
-				callers = 5
+			if s.Mini() != nil { // it runs the scripts of all kinds one at a time
+				callers = 2
 			}
-			each := redistest.Sized(s, redistest.Scaled(s, 1500)/callers+1, 100_000/callers)
+			each := redistest.Sized(s, redistest.Scaled(s, 1500)/20+1, 100_000/callers)
 			patience := 5 * time.Millisecond
 			if s.Mini() != nil || u.Joint() {
 				patience *= 4
