@@ -251,8 +251,9 @@ func (h *history) place(at int64) int64 { return 10_000 * (at - h.begin) / (h.en
 
 func percent(hundredths int64) float64 { return float64(hundredths) / 100 }
 
+// seconds says when an instant was, since the beginning of the round.
 func (h *history) seconds(at int64) string {
-	if at == never {
+	if at == never || at == 0 {
 		return "never"
 	}
 	return fmt.Sprintf("%.3f s", float64(at-h.begin)/float64(time.Second))

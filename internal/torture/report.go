@@ -23,7 +23,8 @@ func (r *runner) report(rd *round, h *history, violations []Violation) error {
 			for _, v := range violations {
 				fmt.Fprintf(out, "violation: %s of %s %s: %s\n", v.Check, v.Primitive, v.Name, v.Detail)
 			}
-			return h.print(out)
+			h.print(out, violations)
+			return nil
 		})
 		if err != nil {
 			return err
@@ -65,61 +66,67 @@ func writeFile(name string, write func(io.Writer) error) error {
 	return err
 }
 
-// print writes all that happened in a round, by name. Times are seconds since its begin.
-func (h *history) print(out io.Writer) error {
-	at := func(t int64) string {
-		if t == never || t == 0 {
-			return "never"
-		}
-		return fmt.Sprintf("%.3f", float64(t-h.begin)/1e9)
-	}
+// print writes all that happened in a round, by name, those with violations first.
+func (h *history) print(out io.Writer, violations []Violation) {
 	for _, w := range h.windows {
 		fmt.Fprintf(out, "%s to %s: fault %s, process %d, %v hit=%v\n",
-			at(w.begin), at(w.end), w.fault, w.process, w.names, w.hit)
+			h.seconds(w.begin), h.seconds(w.end), w.fault, w.process, w.names, w.hit)
 	}
 	for _, process := range slices.Sorted(maps.Keys(h.stalls)) {
 		for _, s := range h.stalls[process] {
-			fmt.Fprintf(out, "%s to %s: process %d did not run\n", at(s.begin), at(s.end), process)
+			fmt.Fprintf(out, "%s to %s: process %d did not run\n", h.seconds(s.begin), h.seconds(s.end), process)
 		}
 	}
 	for _, c := range h.copies {
 		fmt.Fprintf(out, "%s: a command of process %d arrived %v late: %.300q, reply %.100q\n",
-			at(c.at), c.process, c.delay, c.args, c.reply)
+			h.seconds(c.at), c.process, c.delay, c.args, c.reply)
 	}
-	for _, name := range slices.Sorted(maps.Keys(h.names)) {
-		fmt.Fprintf(out, "\n%s\n", name)
-		for _, o := range h.names[name] {
-			fmt.Fprintf(out, "%s to %s: process %d.%d op %d %s: %s", at(o.call.At), at(o.returned()), o.process, o.call.Session,
-				o.call.Op, o.call.Do, o.outcome())
-			if o.call.Bound != 0 {
-				fmt.Fprintf(out, " (until %s)", at(o.call.Bound))
+	violated := map[string]bool{}
+	for _, v := range violations {
+		violated[v.Name] = true
+	}
+	names := slices.Sorted(maps.Keys(h.names))
+	for _, now := range []bool{true, false} {
+		for _, name := range names {
+			if violated[name] == now {
+				h.printName(out, name)
 			}
-			if o.call.Root != 0 && o.call.Root != o.call.Op {
-				fmt.Fprintf(out, " of op %d", o.call.Root)
-			}
-			if o.call.Target != "" {
-				fmt.Fprintf(out, " of %s", o.call.Target)
-			}
-			if o.call.Permits != 0 {
-				fmt.Fprintf(out, ", permits %d", o.call.Permits)
-			}
-			if o.ret != nil && o.ret.Count != 0 {
-				fmt.Fprintf(out, ", count %d", o.ret.Count)
-			}
-			if o.holds() {
-				fmt.Fprintf(out, ", read=%v fixed=%v ttl %v, id %s token %d, held to %s, valid to %s", o.call.Read, o.call.Fixed,
-					o.call.TTL, o.ret.ID, o.ret.Token, at(o.claimEnd()), at(o.until))
-			}
-			if o.waited != 0 {
-				fmt.Fprintf(out, ", waited at %s", at(o.waited))
-			}
-			if o.ret != nil && o.ret.Err != "" {
-				fmt.Fprintf(out, ", %s", o.ret.Err)
-			}
-			fmt.Fprintln(out)
 		}
 	}
-	return nil
+}
+
+func (h *history) printName(out io.Writer, name string) {
+	fmt.Fprintf(out, "\n%s\n", name)
+	for _, o := range h.names[name] {
+		fmt.Fprintf(out, "%s to %s: process %d.%d op %d %s: %s", h.seconds(o.call.At), h.seconds(o.returned()), o.process, o.call.Session,
+			o.call.Op, o.call.Do, o.outcome())
+		if o.call.Bound != 0 {
+			fmt.Fprintf(out, " (until %s)", h.seconds(o.call.Bound))
+		}
+		if o.call.Root != 0 && o.call.Root != o.call.Op {
+			fmt.Fprintf(out, " of op %d", o.call.Root)
+		}
+		if o.call.Target != "" {
+			fmt.Fprintf(out, " of %s", o.call.Target)
+		}
+		if o.call.Permits != 0 {
+			fmt.Fprintf(out, ", permits %d", o.call.Permits)
+		}
+		if o.ret != nil && o.ret.Count != 0 {
+			fmt.Fprintf(out, ", count %d", o.ret.Count)
+		}
+		if o.holds() {
+			fmt.Fprintf(out, ", read=%v fixed=%v ttl %v, id %s token %d, held to %s, valid to %s", o.call.Read, o.call.Fixed,
+				o.call.TTL, o.ret.ID, o.ret.Token, h.seconds(o.claimEnd()), h.seconds(o.until))
+		}
+		if o.waited != 0 {
+			fmt.Fprintf(out, ", waited at %s", h.seconds(o.waited))
+		}
+		if o.ret != nil && o.ret.Err != "" {
+			fmt.Fprintf(out, ", %s", o.ret.Err)
+		}
+		fmt.Fprintln(out)
+	}
 }
 
 // Print writes a result as a table.
