@@ -1,5 +1,5 @@
 -- fairlock/acquire: acquire the lock if it is free and no waiter is before, or join the queue.
--- uses     lib/acl, lib/clock, lib/extend, lib/holder, lib/shared_counts, fairlock/queue
+-- uses     lib/acl, lib/clock, lib/holder, fairlock/queue
 -- KEYS[1..8]  lock_hash, channel, memory_key, shared_counts, queue, deadlines, waiters, clients:
 --             see fair_lock in fairlock/queue. The memory is that of this acquisition's release: it
 --             exists if a late copy must not acquire
@@ -37,26 +37,6 @@ if is_nested and not held then
   return 'lost'
 end
 
-if held then
-  local has_count -- the lock has a count of this acquisition already
-  if is_shared then
-    has_count = has_shared_count(lock.shared_counts, owner, lock.memory)
-  else
-    local shared = shared_count(lock.shared_counts, owner, math.huge)
-    has_count = shared == 0 or tonumber(redis.call('hget', lock.hash, owner)) > shared
-  end
-  if has_count then -- a copy of this request, or the lock was granted in the queue
-    extend(lock.hash, ttl_ms)
-    if is_shared then
-      extend(lock.shared_counts, ttl_ms)
-    end
-    return 0
-  end
-  if refuse_second then
-    return 'again'
-  end
-end
-
 local contended = holder
   or redis.call('exists', lock.queue, lock.deadlines, lock.waiters, lock.clients) > 0
 local now, known, holder_client = nil, {}, nil
@@ -73,14 +53,45 @@ local noted_client, longest_timeout = known[6], tonumber(known[7]) or 0
 -- A recent heartbeat need not be renewed, and its client has been found to be allowed to publish.
 local age = last_heartbeat and now - last_heartbeat
 local is_recent = age and age < heartbeat_interval and age < timeout_ms / 4
-if not is_recent then
-  local denied = publish_denied(publish, lock.channel .. ':' .. owner)
-  if denied then
-    return denied
-  end
+local denied = not is_recent and publish_denied(publish, lock.channel .. ':' .. owner)
+if denied and not held then
+  return denied
+end
+
+-- The usual cases need no function of the libraries below.
+if not contended and not is_shared then
+  redis.call('hset', lock.hash, owner, '1')
+  redis.call('pexpire', lock.hash, ttl_ms)
+  return 0
 end
 
 if held or not holder then
+-- uses     lib/extend, lib/shared_counts
+
+  if held then
+    local has_count -- the lock has a count of this acquisition already
+    if is_shared then
+      has_count = has_shared_count(lock.shared_counts, owner, lock.memory)
+    else
+      local shared = shared_count(lock.shared_counts, owner, math.huge)
+      has_count = shared == 0 or tonumber(redis.call('hget', lock.hash, owner)) > shared
+    end
+    if has_count then -- a copy of this request, or the lock was granted in the queue
+      extend(lock.hash, ttl_ms)
+      if is_shared then
+        extend(lock.shared_counts, ttl_ms)
+      end
+      return 0
+    end
+    if refuse_second then
+      return 'again'
+    end
+  end
+
+  if denied then
+    return denied
+  end
+
   -- acquire adds a count to the lock. It changes the shared counts first: if that key has another
   -- type, nothing has changed yet.
   local function acquire()

@@ -2,7 +2,7 @@
 -- The next owner gets the lock. Before its minimum hold is over, the lock stays with its owner for
 -- the rest of it. A late copy of the acquisition acquires nothing. A key of another type beside the
 -- lock hash does not keep the hold.
--- uses     lib/extend, lib/shared_counts, lib/shorten, fairlock/queue, fairlock/hand_off
+-- uses     fairlock/queue, fairlock/hand_off
 -- KEYS[1..8]  lock_hash, channel, memory_key, shared_counts, queue, deadlines, waiters, clients:
 --             see fair_lock in fairlock/queue. The memory is of this release: 0 not held, 1
 --             released, or the answer that named the next holder
@@ -18,38 +18,57 @@ local owner, publish, memory_ttl_ms, client = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local rest_ms = ARGV[5] or '0'
 
 -- Faults are errors of Redis: a key beside the lock hash has another type.
-local second_fault
-local shared, fault = shared_count(lock.shared_counts, owner, math.huge)
-local private = true -- no acquisition with WithOwner holds the lock by this id
-if shared > 0 then
-  local count = tonumber(try_call(redis.call, 'hget', lock.hash, owner) or 0)
-  private = count == 0
-  if count > shared then
-    -- The first write is one that a full Redis allows.
-    redis.call('pexpire', lock.shared_counts, redis.call('pttl', lock.shared_counts) + 1)
-    redis.call('hset', lock.hash, owner, shared)
-    redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
-    return 1
-  end
-end
-if private and rest_ms ~= '0' and redis.pcall('hexists', lock.hash, owner) == 1 then
-  shorten(lock.hash, rest_ms)
-  redis.call('hset', lock.hash, owner, 1)
-  local _, tell_fault = try_call(tell_head, lock, publish)
-  redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
-  return fault or tell_fault or 1
-end
-local held = 0
-if private then
+local fault, second_fault
+
+-- hand_over ends the hold, and hands the lock off. It returns nil if the lock was not held.
+local function hand_over()
   -- The owner is the only field: Redis deletes the hash with it.
-  held = redis.pcall('hdel', lock.hash, owner)
-  fault = fault or type(held) == 'table' and held
-end
-if held == 1 then
+  local held = redis.pcall('hdel', lock.hash, owner)
+  if held ~= 1 then
+    fault = fault or type(held) == 'table' and held
+    return nil
+  end
   local grant_text
   grant_text, second_fault = try_call(hand_off, lock, publish, false, client)
   redis.call('set', lock.memory, grant_text or '1', 'px', memory_ttl_ms)
   return fault or second_fault or grant_text or 1
+end
+
+-- The usual case needs no function of the libraries below.
+local is_usual = rest_ms == '0' and redis.pcall('hexists', lock.shared_counts, owner) == 0
+local answer = is_usual and hand_over()
+if answer then
+  return answer
+end
+
+-- uses     lib/extend, lib/shared_counts, lib/shorten
+
+if not is_usual then
+  local shared
+  shared, fault = shared_count(lock.shared_counts, owner, math.huge)
+  local private = true -- no acquisition with WithOwner holds the lock by this id
+  if shared > 0 then
+    local count = tonumber(try_call(redis.call, 'hget', lock.hash, owner) or 0)
+    private = count == 0
+    if count > shared then
+      -- The first write is one that a full Redis allows.
+      redis.call('pexpire', lock.shared_counts, redis.call('pttl', lock.shared_counts) + 1)
+      redis.call('hset', lock.hash, owner, shared)
+      redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
+      return 1
+    end
+  end
+  if private and rest_ms ~= '0' and redis.pcall('hexists', lock.hash, owner) == 1 then
+    shorten(lock.hash, rest_ms)
+    redis.call('hset', lock.hash, owner, 1)
+    local _, tell_fault = try_call(tell_head, lock, publish)
+    redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
+    return fault or tell_fault or 1
+  end
+  answer = private and hand_over()
+  if answer then
+    return answer
+  end
 end
 local memory = redis.call('get', lock.memory)
 if not memory then

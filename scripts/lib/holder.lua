@@ -37,9 +37,9 @@ local function holder_of(lock_hash)
   if fields == 0 then
     return nil
   elseif fields == 1 then
-    local id = redis.call('hkeys', lock_hash)[1]
-    if id ~= 'mode' and read_count(redis.call('hget', lock_hash, id)) then
-      return id
+    local entry = redis.call('hgetall', lock_hash)
+    if entry[1] ~= 'mode' and read_count(entry[2]) then
+      return entry[1]
     end
   end
   local mode = redis.call('hget', lock_hash, 'mode')
