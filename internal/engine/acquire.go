@@ -62,10 +62,13 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	}
 	if hold == nil && err == nil {
 		kind = EventAcquired
-		hold, err = r.AcquireOutermost(ctx, q, nil)
+		hold, err = r.AcquireOutermost(ctx, q, nil, began)
 	}
 
-	waited := q.Wait.since(began)
+	var waited time.Duration
+	if c.Observe != nil {
+		waited = q.Wait.since(began)
+	}
 	if q.Wait.waited {
 		c.WaitEnded()
 	}
@@ -122,12 +125,15 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 }
 
 // AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
-// that nothing is left of q. parent is the hold whose turn a nested acquisition has taken; nil if none.
+// that nothing is left of q. parent is the hold whose turn a nested acquisition has taken; nil if none. began is
+// when the call began: see rollbackLimit.
 //
 // Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
-func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, parent *Hold) (*Hold, error) {
-	c, began := r.Core, time.Now()
+func (r *Resource) AcquireOutermost(
+	ctx context.Context, q *Request, parent *Hold, began time.Time,
+) (*Hold, error) {
+	c := r.Core
 	trying, stop := q.Wait.context(ctx)
 	defer stop()
 	res, err := r.obtain(trying, q)

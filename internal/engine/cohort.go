@@ -44,7 +44,8 @@ func (o *Ownership) passOn(h *Hold) bool {
 	defer qs.mu.Unlock()
 	defer o.wire.Unlock() // before mu: the waiter may give up at once, and pass the lock on
 	q := qs.open[queueKey{o.r.Kind, o.r.Name, false}]
-	if q == nil || o.streakIsOver() {
+	now := time.Now()
+	if q == nil || o.streakIsOver(now) {
 		return false
 	}
 	successor := q.state.Successor()
@@ -56,20 +57,20 @@ func (o *Ownership) passOn(h *Hold) bool {
 		w.Request.TTL != h.ttl {
 		return false // its hold is kept in another way
 	}
-	next := o.succeed(w.Request.Wait.caller, h, true)
+	next := o.succeed(w.Request.Wait.caller, h, now, true)
 	if next == nil {
 		return false
 	}
 	w.Request.passed = next
-	q.answer(w, Result{Granted: true, Sent: time.Now()}, true, false)
+	q.answer(w, Result{Granted: true, Sent: now}, true, false)
 	return true
 }
 
 // succeed replaces h, the only hold of o, by a new hold. ctx is the context of the new hold's caller. used: the
 // new hold gets a fencing token of its own. succeed returns nil if the lock may not be passed on. The caller
 // holds o.wire and waitQueues.mu.
-func (o *Ownership) succeed(ctx context.Context, h *Hold, used bool) *Hold {
-	c, now := o.r.Core, time.Now()
+func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bool) *Hold {
+	c := o.r.Core
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {

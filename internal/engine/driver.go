@@ -225,12 +225,13 @@ type Request struct {
 // Result is the reply to an attempt.
 type Result struct {
 	Granted bool
-	Sent    time.Time // before the answered attempt was sent: the lease counts from here
-	InDoubt bool      // an earlier attempt of the same call has an unknown outcome
+	InDoubt bool  // an earlier attempt of the same call has an unknown outcome
+	Quiet   bool  // refused: the client will be woken at its place, so it need not listen otherwise
+	Tokens  int32 // granted: how many are reserved; a cohort may get fewer than it asked for
 	// Token, when granted, is the fencing token of a fenced lock, the first one reserved. Of another kind it is
 	// the driver's own, which the ownership keeps for its release.
-	Token  int64
-	Tokens int32 // granted: how many are reserved; a cohort may get fewer than it asked for
+	Token int64
+	Sent  time.Time // before the answered attempt was sent: the lease counts from here
 	// Lease, if not 0, is the length of the lease: shorter than the request asked for.
 	Lease time.Duration
 	Free  int // how many permits are left for others
@@ -242,7 +243,6 @@ type Result struct {
 	Busy  *Resource
 	Met   error // refused: a failure on the way, or why, for the error of an acquisition that gives up
 	Since int64 // refused: the server's time when the client took its place in line; 0: unknown
-	Quiet bool  // refused: the client will be woken at its place, so it need not listen otherwise
 
 	Holding Holding // granted: what the hold is of, if it is no [Ownership] of the request; nil: one is made
 

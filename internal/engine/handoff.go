@@ -74,7 +74,7 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 		return nil, offered
 	}
 	actions := q.on(&waitq.Event{
-		What: waitq.Releasing, Permits: o.Permits, Cohort: o.cohort(), Over: o.streakIsOver(),
+		What: waitq.Releasing, Permits: o.Permits, Cohort: o.cohort(), Over: o.streakIsOver(time.Now()),
 		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
 	if len(actions) == 0 {
@@ -84,8 +84,8 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 }
 
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
-func (o *Ownership) streakIsOver() bool {
-	age := o.r.Core.Instant(time.Now()) - o.streak.since
+func (o *Ownership) streakIsOver(now time.Time) bool {
+	age := o.r.Core.Instant(now) - o.streak.since
 	if o.cohort() > 0 {
 		return age >= Instant(o.cohort())
 	}

@@ -91,7 +91,7 @@ func (h *Hold) linger(ctx context.Context) *Hold {
 	if o.wanted || qs.isWanted(o.r) {
 		return nil
 	}
-	return o.succeed(context.Background(), h, false)
+	return o.succeed(context.Background(), h, time.Now(), false)
 }
 
 // keep lets the next acquisition have the lock that h keeps. The hold before it has ended.
@@ -150,7 +150,7 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 	o := kept.Ownership()
 	t := q.Terms
 	if q.mayPass() && t.Linger == o.linger() && t.Cohort == o.cohort() && q.TTL == kept.ttl && o.wire.TryLock() {
-		if q.passed = o.succeed(q.Wait.caller, kept, true); q.passed != nil {
+		if q.passed = o.succeed(q.Wait.caller, kept, time.Now(), true); q.passed != nil {
 			o.streak = streak{since: q.passed.since} // nobody has waited meanwhile
 		}
 		o.wire.Unlock()

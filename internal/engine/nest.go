@@ -93,7 +93,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 	o := outer.Ownership()
 	if o == nil {
 		// A joint lock: each member nests under outer's hold of it.
-		return r.AcquireOutermost(ctx, q, parent)
+		return r.AcquireOutermost(ctx, q, parent, time.Now())
 	}
 	if o.Shared || o.r.Kind != r.Kind {
 		return r.reacquire(ctx, outer, q, parent)
@@ -141,7 +141,7 @@ func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, paren
 	}
 	inner.Wait = q.Wait // bounds the attempt; it does not queue
 	inner.heard = q.heard
-	hold, err := r.AcquireOutermost(ctx, inner, parent)
+	hold, err := r.AcquireOutermost(ctx, inner, parent, time.Now())
 	if errors.Is(err, ErrLost) {
 		if outer.isReleased() {
 			return nil, errOuterEnded

@@ -139,7 +139,7 @@ func (c *Core) PrivateQueue(r *Resource, backoff func(n int) time.Duration) *wai
 // on takes an event in, and does what the queue says, but for what only the caller can do. It returns all actions.
 // mu is held, also while the caller reads them.
 func (q *waitQueue) on(e *waitq.Event) []waitq.Action {
-	if e.What != waitq.Answered { // it needs no time, and is on the path of each hold of a cohort
+	if q.state.NeedsTime(e) {
 		e.Now = time.Now()
 	}
 	actions := q.state.On(e)

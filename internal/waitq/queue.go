@@ -76,6 +76,12 @@ type Queue struct {
 	buffer  [4]Action // enough for most events
 }
 
+// NeedsTime reports whether what follows from an event depends on the time. Each hold of a cohort causes events for
+// which it does not.
+func (q *Queue) NeedsTime(e *Event) bool {
+	return e.What != Answered && (e.What != Joined || q.waiters.First == nil)
+}
+
 // On takes an event in, and returns what is to be done. The result is valid until the next event.
 func (q *Queue) On(e *Event) []Action {
 	if q.actions == nil {
