@@ -37,8 +37,9 @@ func (h *history) checkLeases(name string, ops []*op) (out []Violation) {
 		if o.ended != nil {
 			end = min(end, o.ended.At)
 		}
-		late := time.Duration(end - o.until)
-		if late > tolerance+h.stalled(o.process, o.until, end)+h.stopped(o.process, o.until, end) {
+		over := max(o.until, o.ret.At) // while the call waits for its answer, nobody can be told
+		late := time.Duration(end - over)
+		if late > tolerance+h.stalled(o.process, over, end)+h.stopped(o.process, over, end) {
 			out = append(out, violation(checkLease, o, name, "%s was not told of its end until %v after its validity",
 				o.ret.ID, late.Round(time.Millisecond)))
 		}

@@ -393,6 +393,13 @@ func TestChecks(t *testing.T) {
 			h.lost(0, a, 13_500)
 			h.do(0, 13_600, 13_601, record{Do: opRelease, Root: a}, record{Outcome: outcomeLost, Reason: "gone"})
 		}, []string{checkLease}},
+		{"an adoption that is over when its answer comes", func(h *testHistory) {
+			h.fault(faultDials, 0, 9_000, 10_500)
+			a := h.do(0, 10_000, 10_500, record{Do: opAdopt, MaxHold: 100 * time.Millisecond, TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "a1", Until: 10_100 * ms})
+			h.lost(0, a, 10_501)
+			h.do(0, 10_600, 10_601, record{Do: opRelease, Root: a}, record{Outcome: outcomeLost, Reason: "limit"})
+		}, nil},
 		{"a minimum that is over too early", func(h *testHistory) {
 			a := h.limited(10_000, record{MinHold: 500 * time.Millisecond}, 2900*time.Millisecond)
 			h.release(0, a, 10_010, 10_011)
