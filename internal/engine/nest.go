@@ -241,9 +241,5 @@ func (t *turnQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// Try and Confirmed implement [Queue]. They are not called: NextStep grants turns.
-func (t *turnQueue) Try(context.Context, *Waiter) (Result, error) { return Result{}, ErrUnsupported }
-func (t *turnQueue) Confirmed(*Waiter)                            {}
-
 // Heard implements [Queue]. A turn is only ever refused because it is taken.
 func (t *turnQueue) Heard() *Contact { return &Contact{refused: true} }

@@ -121,23 +121,28 @@ func (w *Wait) Begin(r *Resource, id string) {
 
 // Queue is where requests for one resource wait: the local wait queue of a name, this client's part of
 // a fair lock's queue, or the turns under one hold. waitIn calls its methods, in the waiters'
-// goroutines. Only Try blocks.
+// goroutines. They do not block.
 type Queue interface {
 	// Join adds a waiter at the end. refused is the reply to its first attempt.
 	Join(w *Waiter, refused Result)
 	// NextStep returns what w should do now. If it should wait, the queue wakes it up later.
 	NextStep(w *Waiter) Step
-	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the reply. If w gives
-	// up because of an error that says nothing about the lock, the next waiter must try for the same reason.
-	Try(ctx context.Context, w *Waiter) (Result, error)
-	// Confirmed is called when the channel in the Step was closed.
-	Confirmed(w *Waiter)
 	// Heard returns what the server has answered to the attempts of all waiters, for one that gives up
 	// without an attempt of its own; nil if the queue does not know.
 	Heard() *Contact
 	// Leave removes a waiter, with the result that it takes along: not granted if it gives up. An unused
 	// reason to try must then reach the next waiter.
 	Leave(w *Waiter, res Result)
+}
+
+// Trier is a queue whose waiters make attempts. Only a Trier returns a Step with Try or Confirmed.
+type Trier interface {
+	Queue
+	// Try makes an attempt for w, and decides what follows from its reply. It blocks until the reply. If w gives
+	// up because of an error that says nothing about the lock, the next waiter must try for the same reason.
+	Try(ctx context.Context, w *Waiter) (Result, error)
+	// Confirmed is called when the channel in the Step was closed. It does not block.
+	Confirmed(w *Waiter)
 }
 
 // Step is what a waiter should do next: the first of these that is set. If none is, it waits.
@@ -172,6 +177,7 @@ func (r *Resource) waitIn(
 ) (res Result, err error) {
 	c := r.Core
 	w := &Waiter{Request: q, resource: r, wakeup: NewSignal()}
+	trier, _ := queue.(Trier)
 	queue.Join(w, refused)
 	defer func() { queue.Leave(w, res) }()
 	q.Wait.Begin(r, id)
@@ -200,7 +206,7 @@ func (r *Resource) waitIn(
 			select {
 			case <-w.wakeup:
 			case <-step.Confirmed:
-				queue.Confirmed(w)
+				trier.Confirmed(w)
 			case <-over:
 			case <-ctx.Done():
 			case <-c.closing:
@@ -208,7 +214,7 @@ func (r *Resource) waitIn(
 			continue
 		}
 
-		res, err = queue.Try(ctx, w)
+		res, err = trier.Try(ctx, w)
 		if err == nil && res.Granted {
 			return res, nil
 		}
