@@ -98,8 +98,8 @@ func (h *history) print(out io.Writer, violations []Violation) {
 func (h *history) printName(out io.Writer, name string) {
 	fmt.Fprintf(out, "\n%s\n", name)
 	for _, o := range h.names[name] {
-		fmt.Fprintf(out, "%s to %s: process %d.%d op %d %s: %s", h.seconds(o.call.At), h.seconds(o.returned()), o.process, o.call.Session,
-			o.call.Op, o.call.Do, o.outcome())
+		fmt.Fprintf(out, "%s to %s: process %d.%d op %d %s: %s", h.seconds(o.call.At), h.seconds(o.returned()),
+			o.process, o.call.Session, o.call.Op, o.call.Do, o.outcome())
 		if o.call.Bound != 0 {
 			fmt.Fprintf(out, " (until %s)", h.seconds(o.call.Bound))
 		}

@@ -456,7 +456,8 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 			for _, holders := range k.holders(t, other, key) {
 				for _, holder := range holders {
 					require.Equal(t, hold.ID(), holder.ID)
-					if !slices.ContainsFunc(ScriptsOf(p), renews) {
+					// The clock of miniredis goes on between the PTTL and the PEXPIRE of a script.
+					if s.Mini() == nil && !slices.ContainsFunc(ScriptsOf(p), renews) {
 						require.LessOrEqual(t, holder.TTL, limit)
 					}
 				}

@@ -373,8 +373,8 @@ func TestCallsReturnInTimeWhenRedisIsSilent(t *testing.T) {
 
 var preparing sync.Mutex
 
-// prepareAlone calls prepare while no other call is prepared: on a busy machine, the answers to 40 calls at a time could
-// take longer than the command timeout.
+// prepareAlone calls prepare while no other call is prepared: on a busy machine, the answers to 40 calls at a time
+// could take longer than the command timeout.
 func (call boundedCall) prepareAlone(t *testing.T, c *primitives.Client) func(context.Context) error {
 	preparing.Lock()
 	defer preparing.Unlock()
