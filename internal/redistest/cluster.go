@@ -77,7 +77,7 @@ func FreshReplicatedCluster(t testing.TB) *ClusterServers {
 
 func freshCluster(t testing.TB, masters, replicas int) *ClusterServers {
 	t.Helper()
-	c, err := startCluster(Require(t, NeedCluster), t.TempDir(), masters, replicas)
+	c, err := startCluster(Require(t, NeedCluster), testDir(t), masters, replicas)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -75,7 +75,7 @@ func stopShared() {
 func sharedDir() (string, error) {
 	shared.dirsLock.Lock()
 	defer shared.dirsLock.Unlock()
-	dir, err := os.MkdirTemp("", "redistest-")
+	dir, err := MakeDir("redistest-")
 	if err == nil {
 		shared.dirs = append(shared.dirs, dir)
 	}
@@ -117,7 +117,7 @@ func Fresh(t testing.TB, args ...string) *Server {
 
 func fresh(t testing.TB, name, binary string, args ...string) *Server {
 	t.Helper()
-	s, err := startServer(name, binary, t.TempDir(), args)
+	s, err := startServer(name, binary, testDir(t), args)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,7 +81,7 @@ func SentinelReplicas(t testing.TB, n int) *SentinelServers {
 	binary := Require(t, NeedSentinel)
 	s := &SentinelServers{ReplicaServers: *replicated(t, binary, n)}
 	for range sentinels {
-		sentinel, err := startSentinel(binary, t.TempDir(), s.Master.addr)
+		sentinel, err := startSentinel(binary, testDir(t), s.Master.addr)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -641,3 +641,21 @@ func TestPermitsLeftToTheirLeases(t *testing.T) {
 		})
 	}
 }
+
+// A server that has stopped answering explains what its clients report, whether it answers later or not.
+func TestServerStallIsNoted(t *testing.T) {
+	long, short := monotonic()-int64(time.Second), monotonic()
+	r := &round{
+		lane: &lane{runner: &runner{}}, counts: map[string]int{},
+		asked: map[string]int64{"a": long, "b": long, "c": short},
+	}
+	r.answered("a")
+	r.answered("c")
+	require.Equal(t, 1, r.counts[faultStall])
+	h := r.history()
+	require.Len(t, h.windows, 2, "of a, that has answered, and of b")
+	for _, w := range h.windows {
+		require.True(t, w.isStall())
+		require.Equal(t, long, w.begin)
+	}
+}

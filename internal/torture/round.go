@@ -52,6 +52,7 @@ type round struct {
 	samples    []sample
 	processes  []*process
 	counts     map[string]int
+	asked      map[string]int64 // by server: since when it has not answered its probe
 	generation int64
 	err        error
 }
@@ -103,7 +104,7 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	pace = cmp.Or(r.cfg.pace, pace)
 	rd := &round{
 		lane: r, seed: seed, tag: fmt.Sprintf("%storture:%s:%d", r.cfg.Prefix, r.nonce, seed),
-		rand: seeded(seed, 1), counts: map[string]int{}, theme: theme, pace: pace,
+		rand: seeded(seed, 1), counts: map[string]int{}, asked: map[string]int64{}, theme: theme, pace: pace,
 		length: r.cfg.Round, names: namesOf, long: r.cfg.long, ttl: r.cfg.TTL, sessions: r.cfg.Sessions, rates: r.cfg.rates,
 		victims: (r.cfg.Processes + 1) / 2,
 	}
@@ -297,8 +298,9 @@ func (r *round) watchItself(ctx context.Context) {
 	}
 }
 
-// slowAfter is how late an answer of a server is that may delay its clients.
-const slowAfter = 100 * time.Millisecond
+// slowAfter is how late an answer of a server is that may delay its clients: a call may need two answers before it may
+// speak of silence.
+const slowAfter = silence / 2
 
 // faultStall is not an injected fault: a server did not answer for a while, for example because its disk is slow.
 const faultStall = "server stall"
@@ -311,19 +313,42 @@ func (r *round) probe(ctx context.Context, target string) {
 	})
 	defer func() { _ = rdb.Close() }()
 	for ctx.Err() == nil {
-		begin := monotonic()
-		err := rdb.Ping(ctx).Err()
-		if end := monotonic(); end-begin > int64(slowAfter) && (err == nil || ctx.Err() == nil) {
-			r.mu.Lock()
-			r.windows = append(r.windows, &window{interval: interval{begin, end}, fault: faultStall, process: -1})
-			r.counts[faultStall]++
-			r.mu.Unlock()
-		}
+		r.asks(target)
+		_ = rdb.Ping(ctx).Err() // late, or not at all
+		r.answered(target)
 		select {
 		case <-ctx.Done():
-		case <-time.After(slowAfter / 4):
+		case <-time.After(slowAfter / 2):
 		}
 	}
+}
+
+// asks notes that a server is asked for an answer.
+func (r *round) asks(target string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked[target] = monotonic()
+}
+
+// answered notes that a server has answered, and a stall if that took long.
+func (r *round) answered(target string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since := r.asked[target]
+	delete(r.asked, target)
+	if stall := stallSince(since); stall != nil {
+		r.windows = append(r.windows, stall)
+		r.counts[faultStall]++
+	}
+}
+
+// stallSince returns the stall of a server that was asked at an instant, or nil if it may still answer in time.
+func stallSince(asked int64) *window {
+	now := monotonic()
+	if now-asked <= int64(slowAfter) {
+		return nil
+	}
+	return &window{interval: interval{asked, now}, fault: faultStall, process: -1}
 }
 
 // begins and ends note which rounds are under way, for the progress.
@@ -407,6 +432,11 @@ func (r *round) history() *history {
 	defer r.mu.Unlock()
 	for _, w := range r.windows {
 		h.windows = append(h.windows, *w)
+	}
+	for _, since := range r.asked {
+		if stall := stallSince(since); stall != nil {
+			h.windows = append(h.windows, *stall)
+		}
 	}
 	h.copies, h.samples = r.delivered, r.samples
 	for _, p := range r.processes {

@@ -79,7 +79,7 @@ func connect(e Endpoint) (*deployment, error) {
 
 // start starts servers of a topology.
 func start(topology string) (*deployment, error) {
-	dir, err := os.MkdirTemp("", "redlatch-torture-")
+	dir, err := redistest.MakeDir("redlatch-torture-")
 	if err != nil {
 		return nil, err
 	}
