@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redlatch/redlatch/internal/duty"
 	"github.com/redlatch/redlatch/watchdog"
 )
 
@@ -84,7 +85,7 @@ type Core struct {
 	queues waitQueues
 	holds  holdList
 	log    logQueue
-	duties duties
+	duties *duty.Lanes
 	recent recentReleases
 
 	closing  chan struct{} // closed when Close begins: acquisitions fail, and waiters give up
@@ -106,6 +107,7 @@ func NewCore(config Config) *Core {
 		closing: make(chan struct{}), stopping: make(chan struct{}),
 	}
 	c.dog = watchdog.New(config.Renew)
+	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
 	c.holds = holdList{drained: make(chan struct{}), tagOf: config.HolderTag}
 	return c
 }
@@ -198,7 +200,7 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	c.mu.Unlock()
 	defer context.AfterFunc(ctx, hurry)()
 	c.calls.Wait() // ends: no call waits for a lock now, and commands have the client's timeouts
-	c.finishDuties()
+	c.duties.Finish(c.CommandTimeout)
 	close(c.stopping)
 	c.dog.Close()
 	stop(left != nil)

@@ -62,7 +62,7 @@
 //	Contact.mu        -> Contact.mu: that of a queue before that of a request
 //	Ownership.mu      -> Hold.mu, holdList.mu, Core.mu, Dog.mu of package watchdog
 //	logQueue.mu       -> Core.mu
-//	duties.mu         -> Core.mu
+//	Lanes.mu of duty  -> Core.mu
 //	recentReleases.mu -> Core.mu
 //
 // Hold.mu, turnQueue.mu, holdList.mu, Core.mu and the mutex in wireLock are
@@ -81,6 +81,6 @@
 //   - the look for another server after a release, where there are replicas (forgotten.go),
 //   - calls of the observer and of the log that must not delay the watchdog (event.go, log.go).
 //
-// Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of duties, the end
+// Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of package duty, the end
 // of a linger, and hurry of Close.
 package engine

@@ -11,19 +11,14 @@ import (
 
 const (
 	CohortTokens    = cohortTokens
-	FirstAttempts   = firstAttempts
-	LongestRetry    = longestRetry
 	MaxRecent       = maxRecent
-	MaxAttempts     = maxAttempts
 	MaxBatch        = waitq.MaxBatch
-	ProbePause      = probePause
 	ReleaseTimeout  = releaseTimeout
 	RollbackGrace   = rollbackGrace
 	RollbackTimeout = rollbackTimeout
 	SettledAfter    = settledAfter
 	SlowPoll        = waitq.SlowPoll
 	StuckAfter      = waitq.StuckAfter
-	SweepPause      = sweepPause
 )
 
 var (
@@ -32,15 +27,6 @@ var (
 )
 
 func IsClosed(c <-chan struct{}) bool { return isClosed(c) }
-
-func (r *Resource) InBackground(
-	ctx context.Context, over time.Time, limit time.Duration, attempt func(context.Context) error,
-) {
-	r.inBackground(ctx, over, limit, attempt)
-}
-
-// Lanes is how many servers have commands that are repeated.
-func (c *Core) Lanes() int { return len(c.duties.lanes) }
 
 // SetTags replaces the tags of holds.
 func (c *Core) SetTags(tagOf func(ownerID string) string) { c.holds.tagOf = tagOf }

@@ -102,11 +102,8 @@ func (c *Core) RepeatReleases() {
 	for _, release := range all {
 		// On a server that has the release, the lock stays taken for the minimum hold.
 		due := now.Add(repeatPause + release.min.left(c.Instant(now)))
-		c.addDuty(&duty{
-			r: release.r, ctx: context.Background(), due: due, delay: firstRetry, over: c.Time(release.over),
-			do: func(ctx context.Context) error {
-				return release.r.Driver.Rollback(ctx, &Request{Owner: release.owner})
-			},
+		release.r.addDuty(context.Background(), due, c.Time(release.over), func(ctx context.Context) error {
+			return release.r.Driver.Rollback(ctx, &Request{Owner: release.owner})
 		})
 	}
 }
