@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -34,10 +36,12 @@ type Client struct {
 	_ noCopy
 
 	id       string
+	tag      []byte                // begins the ids of its permits
 	life     string                // unique to this client, even if another was given the same id
 	rdb      redis.UniversalClient // the user's; never closed here
 	cluster  bool
 	prefix   string
+	name     string // for people; "": none
 	defaults settings
 	logger   *slog.Logger
 	observe  []func(Event)
@@ -59,7 +63,7 @@ type Client struct {
 	slotted        atomic.Bool    // rdb is no cluster client, but Redis has refused keys of two slots
 	queues         fairQueues     // of waiters for fair locks
 	multiListeners multiListeners
-	presence       presence
+	presence       *presence.Presence
 	publishing     publishing
 
 	closer  sync.Once
@@ -200,7 +204,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	}
 	c := &Client{
 		id: newUUID(), life: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(),
-		logger: slog.New(slog.DiscardHandler), margin: -1, presence: presence{name: defaultClientName()},
+		logger: slog.New(slog.DiscardHandler), margin: -1, name: presence.DefaultName(),
 	}
 	for _, o := range opts {
 		if o.apply == nil {
@@ -221,18 +225,25 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.remembered, c.answered = scripts.InMillis(c.run.Memory()), scripts.InMillis(c.run.AnswerMemory())
 	c.ttl = scripts.InMillis(c.defaults.FirstTTL())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
-	c.presence.init(c)
-	c.run.OnReturn(c.presence.askAll)
+	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
+	c.presence = presence.New(presence.Config{
+		ID: c.id, Name: c.name, Prefix: c.prefix, Runner: c.run, Hub: c.hub, Logger: c.logger,
+		Publish: c.publish, Renew: c.renew,
+		Probe:   func(o *engine.Ownership) []any { return renewerOf(o).probe(o) },
+		ManyIDs: func(kind string) bool { return kind == permitsKind },
+	})
+	c.run.OnReturn(c.presence.AskAll)
 	c.core = engine.NewCore(engine.Config{
 		Renew: c.renew, Ready: c.readiness(), Classify: classify, Unanswered: unanswered, CutShort: cutShort,
 		Describe: failed, Lost: newLossError,
-		NewOwner: c.newOwner, HolderTag: tagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
-		HasReplicas: c.hasReplicas(), Touch: c.touch, Moved: c.presence.askAll,
-		HoldAdded: c.presence.wake, WaitBegan: c.presence.waitBegan, WaitEnded: c.presence.waitEnded,
-		CanLinger: c.presence.canLinger, Ask: c.presence.askFor,
+		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
+		HasReplicas: c.hasReplicas(), Touch: c.touch, Moved: c.presence.AskAll,
+		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
+		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
 		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	})
+	c.presence.Use(c.core)
 	return c, nil
 }
 
@@ -316,7 +327,7 @@ func (c *Client) Close(ctx context.Context) error {
 	c.closer.Do(func() { // the others wait here
 		// The presence goes first, because it sends and subscribes; the runner last.
 		c.left = c.core.Close(c.closing, c.run.Stop, func(abandoned bool) {
-			c.presence.close(abandoned)
+			c.presence.Close(abandoned)
 			c.hub.Close()
 			c.run.Close()
 		})

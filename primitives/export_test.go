@@ -4,7 +4,7 @@ import "github.com/redlatch/redlatch/pubsub"
 
 // Notice passes a payload to c as if it came on the channel of its holders.
 func Notice(c *Client, payload string) {
-	c.presence.receive(pubsub.Signal{Payload: payload})
+	c.presence.Receive(pubsub.Signal{Payload: payload})
 }
 
 // EarlyGrants returns the number of grants that c keeps for waiters that it does not know yet.

@@ -192,7 +192,7 @@ func (h *handle) acquire(ctx context.Context, opts []Option, once bool, most int
 		return nil, h.failed("acquire", err)
 	}
 	if s.Linger > 0 && h.res.Traits.Cohorts {
-		h.c.presence.hearAsks() // before the release
+		h.c.presence.HearAsks() // before the release
 	}
 	limit := s.Wait
 	if once {

@@ -4,8 +4,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
-	"hash/fnv"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,7 +11,7 @@ import (
 
 // The ids on the wire. A lock's owner has "<client uuid>:<number>", as Redisson has "<uuid>:<thread id>".
 // A permit has 16 bytes. Both contain the tag of the client that made them, the first half of its uuid.
-// The tag names the client's key and its channel for takeovers (presence.go).
+// The tag names the client's key and its channel for takeovers: see package presence.
 
 // uuidForm is what WithClientID accepts.
 
@@ -52,39 +50,6 @@ func validOwner(id string) bool {
 
 // badOwner is the format of the error for an id that [validOwner] refuses.
 const badOwner = `owner id %q: it must not be empty or "mode", or end with ":write"`
-
-// tagDigits is the length of a client's tag: the first hexadecimal digits of its uuid.
-const tagDigits = 16
-
-// clientTag is the tag of a client uuid.
-func clientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:tagDigits] }
-
-// tagOf returns the tag of the client that made an id. An id that no client made, such as one of
-// [WithOwner], has a hash for a tag. All users of the id compute the same one.
-func tagOf(id string) string {
-	switch at := strings.IndexAny(id, ":,"); {
-	case at == uuidLength && id[at] == ':' && isUUID(id[:at]):
-		return clientTag(id[:at])
-	case at < 0 && isHex(id, 2*permitBytes), at >= 0 && id[at] == ',' && isHex(id[:at], 2*permitBytes):
-		return id[:tagDigits]
-	}
-	sum := fnv.New64a()
-	_, _ = sum.Write([]byte(id))
-	return fmt.Sprintf("%016x", sum.Sum64())
-}
-
-// uuidLength is the length of a uuid with its dashes.
-const uuidLength = 36
-
-// isUUID reports whether s, which has the length of a uuid, is one in lower case.
-func isUUID(s string) bool {
-	return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && isHex(strings.ReplaceAll(s, "-", ""), 32)
-}
-
-// isHex reports whether s has n digits, hexadecimal and in lower case.
-func isHex(s string, n int) bool {
-	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
-}
 
 // maxPermitIDs is the most ids that one script should handle: Redis does nothing else meanwhile.
 const maxPermitIDs = 100_000

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/internal/presence"
 	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 )
@@ -146,7 +147,7 @@ func (c *Client) numberAt(ctx context.Context, key string) (Info, error) {
 
 // isOurNumber reports whether key is a string that this library or Redisson keeps beside a lock.
 func isOurNumber(key string) bool {
-	for _, prefix := range []string{tokenPrefix, requestPrefix, rwReservation, clientName} {
+	for _, prefix := range []string{tokenPrefix, requestPrefix, rwReservation, presence.ClientName} {
 		if strings.HasPrefix(key, prefix+":") {
 			return true
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/internal/joint"
+	"github.com/redlatch/redlatch/internal/presence"
 )
 
 // Joint locks: Redisson's RedissonMultiLock and RedissonRedLock. A joint lock has no keys of its own, only
@@ -172,10 +173,10 @@ func orNotHeld(held bool, err error) error {
 }
 
 // announceTakeover notifies the holders of the members. Whatever err is, some members may have been taken
-// over. The caller waits no longer than noticeLimit, and not at all if it has used up its time.
+// over. The caller waits no longer than presence.NoticeLimit, and not at all if it has used up its time.
 func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
 	notify := func(ctx context.Context) {
-		_ = joint.AskAll(ctx, j.lock.c.core, len(j.members), 0, noticeLimit, func(i int) error {
+		_ = joint.AskAll(ctx, j.lock.c.core, len(j.members), 0, presence.NoticeLimit, func(i int) error {
 			m := j.members[i]
 			if err := m.c.core.Enter(); err != nil {
 				return err

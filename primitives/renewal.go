@@ -153,7 +153,7 @@ const (
 )
 
 // renewApart renews the parts of a batch with a command each, up to 8 at a time. It waits for a third of the
-// shortest TTL at most, or until ctx ends if the batch is a question (see asking.go). So parts with an answer
+// shortest TTL at most, or until ctx ends if the batch is a question (see package presence). So parts with an answer
 // are confirmed in time even if another part hangs. The leases of a part without an answer are Unknown, and
 // the watchdog asks again.
 //

@@ -2,22 +2,37 @@ package primitives
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"strings"
-	"time"
 
-	"github.com/redlatch/redlatch/internal/engine"
-	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
 )
 
-// A takeover is what ForceRelease, ReleaseID or Adopt does to a holder. The client that did it publishes
-// a notice on the channel of the holder's client: "<kind>\n<raw name>\n<id>". The holder's client then
-// asks Redis whether it still has the hold (verify). A notice proves nothing: a forged one costs a check.
-// If a notice is lost, the next renewal finds the loss.
+// What the client's presence (package presence) shows of it, and how calls of primitives use it.
+
+// WithClientName sets the name that [Holder].Client shows to people. Default: host:pid. With "" the
+// client does not show who it is.
 //
-// The first half of this file sends notices, the second half reads them. presence.go subscribes.
+// A client that holds or waits for longer than about 100 ms writes its name to a key of its own,
+// redlatch_client:{<tag>}, in the background. The key has a TTL of 30 s, and the client deletes it
+// once it has been idle for about a second. A failure, such as NOPERM, never affects an acquisition.
+func WithClientName(name string) ClientOption {
+	return ClientOption{func(c *Client) error { c.name = name; return nil }}
+}
+
+// nameClients fills in the names of the holders' clients. known, which may be nil, has names by tag that
+// need not be read again. New names are added to it. It is best effort: a name that cannot be read is "".
+func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[string]string) {
+	if known == nil {
+		known = map[string]string{}
+	}
+	ids := make([]string, len(holders))
+	for i, holder := range holders {
+		ids[i] = holder.ID
+	}
+	for i, name := range c.presence.Names(ctx, ids, known) {
+		holders[i].Client = name
+	}
+}
 
 // formerHolders returns the ids of the former holders in the reply of a script that forces a release.
 func formerHolders(reply scripts.IDs, err error) (ids []string, held bool, _ error) {
@@ -40,184 +55,10 @@ func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
 }
 
 // announceTakeover notifies the clients of these ids that they may have lost h, after an operation that
-// ended with err. If the operation certainly failed, it sends nothing. It is best effort: the caller waits
-// no longer than noticeLimit, and not at all if Redis did not answer the operation. A goroutine of the
-// core sends the notices, for noticeTimeout at most.
+// ended with err. If the operation certainly failed, it sends nothing. The caller waits for a moment at most, and
+// not at all if Redis did not answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
-	if len(ids) == 0 || (err != nil && !classify(err).InDoubt) {
-		return
-	}
-	notices := h.notices(ids)
-	done := make(chan struct{})
-	h.c.core.Spawn(func() {
-		defer close(done)
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), noticeTimeout)
-		defer cancel()
-		for batch := range slices.Chunk(notices, pipelined) {
-			if _, err := h.c.run.Commands(ctx, batch...); err != nil {
-				return
-			}
-		}
-	})
-	if err != nil {
-		return
-	}
-	timer := time.NewTimer(noticeLimit)
-	defer timer.Stop()
-	select {
-	case <-done:
-	case <-timer.C:
-	case <-ctx.Done():
-	}
-}
-
-// notices returns the commands that publish to the clients of these ids. Permits of one client share
-// notices, because one operation may take thousands of them.
-func (h *handle) notices(ids []string) (commands [][]any) {
-	texts := map[string]int{} // by tag
-	for _, id := range ids {
-		tag := tagOf(id)
-		if at, ok := texts[tag]; ok && h.res.Kind == permitsKind {
-			if text := commands[at][2].(string); len(text) < maxNotice {
-				commands[at][2] = text + "," + id
-				continue
-			}
-		}
-		texts[tag] = len(commands)
-		text := h.res.Kind + "\n" + h.raw + "\n" + id
-		commands = append(commands, []any{h.c.publish().String(), tagged(holderChannel, tag), text})
-	}
-	return commands
-}
-
-// noticeTimeout bounds the sending of notices in the background.
-const noticeTimeout = time.Second
-
-// receive is the listener of a tag's channel. A goroutine of the hub calls it, so it must not block: it
-// only queues the notice. The first notice in the queue starts a goroutine that reads all of them.
-func (p *presence) receive(sig pubsub.Signal) {
-	if sig.Resubscribed {
-		p.askAll() // a notice may have been missed, and Redis may have forgotten all holds
-		return
-	}
-	if strings.HasPrefix(sig.Payload, askPrefix) {
-		return // hear receives it
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.notices) >= maxNotices || p.noticeBytes+len(sig.Payload) > maxNoticeBytes {
-		return
-	}
-	p.notices = append(p.notices, sig.Payload)
-	p.noticeBytes += len(sig.Payload)
-	if len(p.notices) == 1 {
-		p.c.core.Spawn(p.readNotices)
-	}
-}
-
-// Bounds of the notices of one client. Further ones are dropped: the next renewal finds the loss.
-const (
-	maxNotice      = 16 << 10 // bytes of a notice to which further ids are added
-	maxNotices     = 10_000   // that wait to be read, in case somebody floods the channel
-	maxNoticeBytes = 1 << 20  // of all waiting notices
-)
-
-// readNotices checks the holds that the queued notices name. It walks the client's holds once, however many
-// notices there are. A notice with an unknown name or id matches no hold. The kind only says how to read
-// the ids: the client that took the lock over may use it as another kind.
-func (p *presence) readNotices() {
-	p.mu.Lock()
-	notices := p.notices
-	p.notices, p.noticeBytes = nil, 0
-	p.mu.Unlock()
-	// The parts are not joined: a notice could have many ids for a long name.
-	type holder struct {
-		hold string // "<raw name>\n<id>", of a lock; "<raw name>\n" of permits
-		id   string // of a permit
-	}
-	named := map[holder]bool{}
-	for _, notice := range notices {
-		kind, rest, _ := strings.Cut(notice, "\n")
-		if at := strings.LastIndexByte(rest, '\n'); kind == permitsKind && at >= 0 {
-			name, ids := rest[:at+1], rest[at+1:]
-			for id := range strings.SplitSeq(ids, ",") {
-				named[holder{name, id}] = true
-			}
-			continue
-		}
-		named[holder{rest, ""}] = true
-	}
-	var key []byte
-	p.checkHolds(func(h *engine.Hold) bool {
-		r := h.Resource()
-		key = append(append(append(key[:0], p.c.prefix...), r.Name...), '\n')
-		if r.Kind != permitsKind {
-			return named[holder{string(append(key, h.ID()...)), ""}]
-		}
-		name := string(key)
-		for id := range strings.SplitSeq(h.ID(), ",") {
-			if named[holder{name, id}] {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// checkHolds starts a check (verify) of each ownership with a hold for which match is true. If one is being
-// checked already, it will be checked once more.
-func (p *presence) checkHolds(match func(*engine.Hold) bool) {
-	for _, o := range p.c.core.LeasedOwnerships(match) {
-		p.mu.Lock()
-		if p.suspects == nil {
-			p.suspects = map[*engine.Ownership]bool{}
-		}
-		_, checking := p.suspects[o]
-		p.suspects[o] = checking // the check under way may come too early to see the takeover
-		p.mu.Unlock()
-		if !checking {
-			p.c.core.Spawn(func() { p.verify(o) })
-		}
-	}
-}
-
-// verifyPauses are the pauses between two checks of one hold.
-var verifyPauses = [...]time.Duration{
-	10 * time.Millisecond, 50 * time.Millisecond, 200 * time.Millisecond, 600 * time.Millisecond,
-}
-
-// verify asks Redis whether o still holds, and ends its holds if not. At most one check of o is in flight,
-// however many notices come. If Redis does not answer, verify repeats the question for about a second;
-// after that the next renewal finds a loss. It runs in a goroutine of the core, which ends with the last
-// answer or when the core stops.
-func (p *presence) verify(o *engine.Ownership) {
-	tries := 0
-	for {
-		err := o.Verify(context.Background())
-		p.mu.Lock()
-		again := p.suspects[o]
-		switch {
-		case errors.Is(err, ErrLost):
-			again = false
-		case err != nil && isPassing(err):
-			tries++
-			again = again || tries < len(verifyPauses)
-		default:
-			tries = 0
-		}
-		if !again {
-			delete(p.suspects, o)
-			p.mu.Unlock()
-			return
-		}
-		p.suspects[o] = false
-		p.mu.Unlock()
-		timer := time.NewTimer(verifyPauses[min(tries, len(verifyPauses)-1)])
-		select {
-		case <-timer.C:
-		case <-p.c.core.Stopping():
-			timer.Stop()
-			return
-		}
+	if len(ids) > 0 && (err == nil || classify(err).InDoubt) {
+		h.c.presence.Announce(ctx, h.res.Kind, h.raw, ids, err == nil)
 	}
 }

@@ -15,11 +15,12 @@ import (
 // may name files that do not exist. The report names files that the table lacks.
 var layers = [][]string{
 	// Values without behavior.
-	0: {"names.go", "info.go", "errors.go", "loss.go", "event.go", "options.go", "ids.go", "doc.go"},
+	0: {"names.go", "info.go", "errors.go", "loss.go", "event.go", "options.go", "ids.go", "doc.go", "presence/tag.go"},
 	// The client's machinery.
 	1: {
 		"core.go", "background.go", "contact.go", "holdlist.go", "wire.go", "client.go", "publishing.go", "replicas.go",
-		"presence.go", "takeover.go", "asking.go",
+		"takeover.go", "duty/lanes.go", "presence/presence.go", "presence/notices.go", "presence/asking.go",
+		"presence/lingering.go",
 	},
 	// Code shared by all kinds.
 	2: {

@@ -113,7 +113,8 @@ func (m *module) find(name string) *pkg {
 
 // designed returns the packages covered by the code and layer figures.
 func (m *module) designed() []*pkg {
-	list := []*pkg{m.find("primitives"), m.find("internal/joint"), m.find("internal/engine"), m.find("internal/waitq")}
+	list := []*pkg{m.find("primitives"), m.find("internal/joint"), m.find("internal/engine"), m.find("internal/waitq"),
+		m.find("internal/presence"), m.find("internal/duty")}
 	return slices.DeleteFunc(list, func(p *pkg) bool { return p == nil })
 }
 

@@ -236,7 +236,11 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a takeover sends no notice", Promise: "C15",
-		Edits: []Edit{{"primitives/takeover.go", "	notices := h.notices(ids)\n", "	notices := h.notices(nil)\n"}},
+		Edits: []Edit{{
+			"internal/presence/notices.go",
+			"	notices := p.notices(kind, name, ids)\n",
+			"	notices := p.notices(kind, name, nil)\n",
+		}},
 		Find:  []string{"--faults", "force", "--primitives", "lock,fenced"},
 		Suite: [2]string{"./tests/contract", "TestC15FormerHolderLearnsOfATakeoverAtOnce$/^lock$"},
 	},

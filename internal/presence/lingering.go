@@ -1,4 +1,4 @@
-package primitives
+package presence
 
 import (
 	"context"
@@ -38,8 +38,8 @@ type lingering struct {
 	lastAskAt engine.Instant
 }
 
-// hearAsks subscribes, if the client does not listen yet. It does not block.
-func (p *presence) hearAsks() *pubsub.Subscription {
+// HearAsks subscribes, if the client does not listen yet. It does not block.
+func (p *Presence) HearAsks() *pubsub.Subscription {
 	if p.hears.Load() {
 		return nil
 	}
@@ -47,14 +47,14 @@ func (p *presence) hearAsks() *pubsub.Subscription {
 	defer p.mu.Unlock()
 	now := p.now()
 	if p.sub == nil && !p.closed && now >= p.refused {
-		p.sub, p.subSince = p.c.hub.Subscribe(tagged(holderChannel, p.tag), p.hear), now
+		p.sub, p.subSince = p.Hub.Subscribe(tagged(holderChannel, p.tag), p.hear), now
 	}
 	return p.sub
 }
 
-// canLinger implements [engine.Config].CanLinger.
-func (p *presence) canLinger(ctx context.Context) bool {
-	sub := p.hearAsks()
+// CanLinger implements [engine.Config].CanLinger.
+func (p *Presence) CanLinger(ctx context.Context) bool {
+	sub := p.HearAsks()
 	if p.hears.Load() {
 		return true
 	}
@@ -88,7 +88,7 @@ func (p *presence) canLinger(ctx context.Context) bool {
 }
 
 // stopHearing ends the subscription of an idle client. No lock lingers then: its keeper is a hold.
-func (p *presence) stopHearing() {
+func (p *Presence) stopHearing() {
 	p.mu.Lock()
 	sub := p.sub
 	p.sub = nil
@@ -100,9 +100,9 @@ func (p *presence) stopHearing() {
 }
 
 // hear is the listener. A goroutine of the hub calls it, so it only queues.
-func (p *presence) hear(sig pubsub.Signal) {
+func (p *Presence) hear(sig pubsub.Signal) {
 	if sig.Resubscribed {
-		p.c.core.EndLingering() // somebody may have asked meanwhile
+		p.core.EndLingering() // somebody may have asked meanwhile
 		return
 	}
 	ask, ok := strings.CutPrefix(sig.Payload, askPrefix)
@@ -115,12 +115,12 @@ func (p *presence) hear(sig pubsub.Signal) {
 		return
 	}
 	if p.asks = append(p.asks, ask); len(p.asks) == 1 {
-		p.c.core.Spawn(p.readAsks)
+		p.core.Spawn(p.readAsks)
 	}
 }
 
 // readAsks gives up the locks that the queued asks name.
-func (p *presence) readAsks() {
+func (p *Presence) readAsks() {
 	p.mu.Lock()
 	asks := p.asks
 	p.asks = nil
@@ -130,16 +130,16 @@ func (p *presence) readAsks() {
 		wanted[ask] = true
 	}
 	var key []byte
-	p.c.core.Wanted(func(h *engine.Hold) bool {
-		key = append(append(append(key[:0], p.c.prefix...), h.Resource().Name...), '\n')
+	p.core.Wanted(func(h *engine.Hold) bool {
+		key = append(append(append(key[:0], p.Prefix...), h.Resource().Name...), '\n')
 		return wanted[string(append(key, h.ID()...))]
 	})
 }
 
-// askFor implements [engine.Config].Ask. A goroutine of the core sends the message. It is best effort: a waiter asks
+// AskFor implements [engine.Config].Ask. A goroutine of the core sends the message. It is best effort: a waiter asks
 // again with its next poll, and the lock is freed when its time is over.
-func (p *presence) askFor(r *engine.Resource, holder string) {
-	text := p.c.prefix + r.Name + "\n" + holder
+func (p *Presence) AskFor(r *engine.Resource, holder string) {
+	text := p.Prefix + r.Name + "\n" + holder
 	now := p.now()
 	p.mu.Lock()
 	again := p.lastAsk == text && now < p.lastAskAt+engine.Instant(askAgain)
@@ -150,9 +150,9 @@ func (p *presence) askFor(r *engine.Resource, holder string) {
 	if again {
 		return
 	}
-	p.c.core.Spawn(func() {
+	p.core.Spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
 		defer cancel()
-		_, _ = p.c.run.Commands(ctx, []any{p.c.publish().String(), tagged(holderChannel, tagOf(holder)), askPrefix + text})
+		_, _ = p.Runner.Commands(ctx, []any{p.Publish().String(), tagged(holderChannel, TagOf(holder)), askPrefix + text})
 	})
 }

@@ -1,4 +1,4 @@
-package primitives
+package presence
 
 import (
 	"context"
@@ -43,25 +43,25 @@ type asking struct {
 	tags    []string   // about the holds of these tags
 }
 
-// askAll asks about every hold, in the background. It does not block. Any goroutine may call it.
-func (p *presence) askAll() { p.ask(func(a *asking) { a.all = true }) }
+// AskAll asks about every hold, in the background. It does not block. Any goroutine may call it.
+func (p *Presence) AskAll() { p.ask(func(a *asking) { a.all = true }) }
 
 // askTag asks about the holds of a tag, in the background. It does not block.
-func (p *presence) askTag(tag string) { p.ask(func(a *asking) { a.tags = append(a.tags, tag) }) }
+func (p *Presence) askTag(tag string) { p.ask(func(a *asking) { a.tags = append(a.tags, tag) }) }
 
-func (p *presence) ask(add func(*asking)) {
+func (p *Presence) ask(add func(*asking)) {
 	a := &p.asking
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	add(a)
 	if !a.running {
 		a.running = true
-		p.c.core.Spawn(p.runAsking)
+		p.core.Spawn(p.runAsking)
 	}
 }
 
 // runAsking is the goroutine of ask. It ends when nothing is left to ask, or when the core stops.
-func (p *presence) runAsking() {
+func (p *Presence) runAsking() {
 	a := &p.asking
 	for {
 		a.mu.Lock()
@@ -73,18 +73,18 @@ func (p *presence) runAsking() {
 			return
 		}
 		began := time.Now()
-		owned := p.c.core.LeasedOwnerships(func(h *engine.Hold) bool {
-			return all || slices.Contains(tags, tagOf(h.ID()))
+		owned := p.core.LeasedOwnerships(func(h *engine.Hold) bool {
+			return all || slices.Contains(tags, TagOf(h.ID()))
 		})
 		if !all {
-			owned = p.c.forgotten(owned)
+			owned = p.forgotten(owned)
 		}
-		p.askAbout(p.c.core.RenewNow(owned))
+		p.askAbout(p.core.RenewNow(owned))
 		if all {
-			p.c.core.RepeatReleases()
+			p.core.RepeatReleases()
 		}
-		engine.Pause(context.Background(), askEvery-time.Since(began), p.c.core.Stopping())
-		if isClosed(p.c.core.Stopping()) {
+		engine.Pause(context.Background(), askEvery-time.Since(began), p.core.Stopping())
+		if isClosed(p.core.Stopping()) {
 			return
 		}
 	}
@@ -92,15 +92,15 @@ func (p *presence) runAsking() {
 
 // forgotten returns the ownerships whose locks are missing in Redis. It sends plain commands, which cost less
 // than scripts.
-func (c *Client) forgotten(owned []*engine.Ownership) (suspects []*engine.Ownership) {
+func (p *Presence) forgotten(owned []*engine.Ownership) (suspects []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
 	for chunk := range slices.Chunk(owned, pipelined) {
 		probes := make([][]any, len(chunk))
 		for i, o := range chunk {
-			probes[i] = renewerOf(o).probe(o)
+			probes[i] = p.Probe(o)
 		}
-		replies, _ := c.run.Commands(ctx, probes...)
+		replies, _ := p.Runner.Commands(ctx, probes...)
 		for i, o := range chunk {
 			if i >= len(replies) || replies[i] == nil || replies[i] == int64(0) {
 				suspects = append(suspects, o)
@@ -113,20 +113,20 @@ func (c *Client) forgotten(owned []*engine.Ownership) (suspects []*engine.Owners
 // askAbout asks Redis whether these ownerships still exist. Their leases are fixed, so no renewal would find out.
 // Holds of ownerships that Redis has forgotten end. Questions without an answer are repeated for about a second.
 // After that, the client asks again the next time that Redis comes back.
-func (p *presence) askAbout(owned []*engine.Ownership) {
+func (p *Presence) askAbout(owned []*engine.Ownership) {
 	ctx, cancel := context.WithTimeout(context.Background(), askAtMost)
 	defer cancel()
 	for _, pause := range append(verifyPauses[:], 0) {
 		if owned = p.askRound(ctx, owned); len(owned) == 0 || pause == 0 {
 			return
 		}
-		engine.Pause(ctx, pause, p.c.core.Stopping())
+		engine.Pause(ctx, pause, p.core.Stopping())
 	}
 }
 
 // askRound asks once about each of these ownerships, in batches. It returns those without an answer. It blocks
 // until its workers have ended. If Redis does not answer at all, they stop soon.
-func (p *presence) askRound(ctx context.Context, owned []*engine.Ownership) (unanswered []*engine.Ownership) {
+func (p *Presence) askRound(ctx context.Context, owned []*engine.Ownership) (unanswered []*engine.Ownership) {
 	batches := questionsAbout(owned)
 	var next, silent atomic.Int64 // the next batch; questions in a row without an answer
 	var workers sync.WaitGroup    // they end before runAsking, which Close waits for
@@ -137,7 +137,7 @@ func (p *presence) askRound(ctx context.Context, owned []*engine.Ownership) (una
 				if n >= len(batches) {
 					return
 				}
-				if p.c.askOnce(ctx, batches[n]) {
+				if p.askOnce(ctx, batches[n]) {
 					silent.Store(0)
 				} else {
 					silent.Add(1)
@@ -188,10 +188,10 @@ func questionsAbout(owned []*engine.Ownership) (batches []*question) {
 
 // askOnce sends a question, and ends the holds that Redis does not have. It reports whether there was an
 // answer.
-func (c *Client) askOnce(ctx context.Context, q *question) bool {
+func (p *Presence) askOnce(ctx context.Context, q *question) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	q.states, _ = c.renew(ctx, q.group, q.asks)
+	q.states, _ = p.Renew(ctx, q.group, q.asks)
 	for i, state := range q.states {
 		if state == watchdog.Lost {
 			q.asks[i].Keeper.(*engine.Ownership).Gone()

@@ -1,8 +1,23 @@
-package primitives
+// Package presence is what a client shows of itself to others, and what it hears from them about its holds. While
+// a client holds or waits, it keeps its name in a key with a TTL. For holds that last, it subscribes to a channel
+// on which takeovers are announced. Neither is part of an acquisition, and a failure of either affects none.
+// Redisson has nothing like it.
+//
+//	redlatch_client:{<tag>}  string: the client's name, with a TTL of 30 s
+//	redlatch_holder:{<tag>}  channel: notices of takeovers, and requests for locks that linger
+//
+// One goroutine per client does both. It starts with the first hold or waiter, and ends when the client
+// has been idle for a while, or closes.
+//
+//	presence.go   the name, the subscriptions, and the goroutine
+//	notices.go    takeovers: announced, and checked by the client that held
+//	asking.go     questions about all holds, when Redis comes back
+//	lingering.go  requests for locks that linger
+//	tag.go        which client an id belongs to
+package presence
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"log/slog"
 	"os"
@@ -14,21 +29,12 @@ import (
 	"github.com/redlatch/redlatch/internal/engine"
 	"github.com/redlatch/redlatch/pubsub"
 	"github.com/redlatch/redlatch/scripts"
+	"github.com/redlatch/redlatch/watchdog"
 )
-
-// While a client holds or waits, it keeps its name in a key with a TTL. For holds that last, it subscribes
-// to a channel on which takeovers are announced (takeover.go). Neither is part of an acquisition, and a
-// failure of either affects none. Redisson has nothing like it.
-//
-//	redlatch_client:{<tag>}  string: the client's name, with a TTL of 30 s
-//	redlatch_holder:{<tag>}  channel: notices of takeovers
-//
-// One goroutine per client does both. It starts with the first hold or waiter, and ends when the client
-// has been idle for a while, or closes.
 
 // Prefixes of the key of a client's name and of the channel of its holds.
 const (
-	clientName    = "redlatch_client"
+	ClientName    = "redlatch_client"
 	holderChannel = "redlatch_holder"
 )
 
@@ -37,7 +43,7 @@ const (
 const (
 	nameAfter    = 100 * time.Millisecond // a client that holds or waits for less never writes its name
 	listenAfter  = 700 * time.Millisecond
-	lookEvery    = 250 * time.Millisecond // pause between looks; shorter than listenAfter: see presence.wake
+	lookEvery    = 250 * time.Millisecond // pause between looks; shorter than listenAfter: see Presence.Wake
 	confirmPause = 50 * time.Millisecond  // the same while a subscription is not confirmed
 	listenRetry  = time.Minute            // after a refused subscription
 	idleAfter    = time.Second            // an idle client deletes its name then
@@ -46,22 +52,12 @@ const (
 	nameRetry    = time.Second
 	nameTimeout  = 5 * time.Second        // of writing it
 	nameRead     = 500 * time.Millisecond // bounds how long Info waits for names
-	noticeLimit  = 100 * time.Millisecond // bounds how long a call waits for best-effort work
+	NoticeLimit  = 100 * time.Millisecond // bounds how long a call waits for best-effort work
 	pipelined    = 100                    // commands in one pipeline
 )
 
-// WithClientName sets the name that [Holder].Client shows to people. Default: host:pid. With "" the
-// client does not show who it is.
-//
-// A client that holds or waits for longer than about 100 ms writes its name to a key of its own,
-// redlatch_client:{<tag>}, in the background. The key has a TTL of 30 s, and the client deletes it
-// once it has been idle for about a second. A failure, such as NOPERM, never affects an acquisition.
-func WithClientName(name string) ClientOption {
-	return ClientOption{func(c *Client) error { c.presence.name = name; return nil }}
-}
-
-// defaultClientName returns host:pid. It is computed once: neither changes while the process runs.
-var defaultClientName = sync.OnceValue(func() string {
+// DefaultName returns host:pid. It is computed once: neither changes while the process runs.
+var DefaultName = sync.OnceValue(func() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
@@ -72,13 +68,33 @@ var defaultClientName = sync.OnceValue(func() string {
 // tagged is the key or channel of a tag.
 func tagged(prefix, tag string) string { return prefix + ":{" + tag + "}" }
 
-// presence is a client's name and its subscriptions to takeover notices. The client owns it. One goroutine
-// (run) keeps both up to date while the client holds or waits.
-type presence struct {
-	c    *Client
-	name string // set by an option before the client is used; "": none
+// Config is what a presence needs of its client. It does not change.
+type Config struct {
+	ID     string // the client's uuid
+	Name   string // "": the client does not show who it is
+	Prefix string // of every name on the wire
+
+	Runner *scripts.Runner
+	Hub    *pubsub.Hub
+	Logger *slog.Logger
+	// Publish is the command by which this client publishes. It is called after the engine is ready.
+	Publish func() scripts.Command
+	// Renew extends leases, as the watchdog asks it to. A question about a fixed lease is a renewal for less than
+	// what is left of it.
+	Renew watchdog.Renew
+	// Probe is a plain command whose reply is nil or 0 if Redis does not have the ownership.
+	Probe func(o *engine.Ownership) []any
+	// ManyIDs reports whether the ids of a kind's holds are lists, separated by commas.
+	ManyIDs func(kind string) bool
+}
+
+// Presence is a client's name and its subscriptions to takeover notices. The client makes one with [New], gives it
+// its core with [Presence.Use], and ends it with [Presence.Close]. One goroutine (run) keeps both up to date while
+// the client holds or waits.
+type Presence struct {
+	Config
+	core *engine.Core
 	tag  string
-	raw  []byte // the tag's bytes
 
 	running atomic.Bool  // run runs
 	waiting atomic.Int64 // acquisitions that wait
@@ -98,49 +114,49 @@ type presence struct {
 	writing     chan struct{}              // closed when the write under way has ended; nil: there is none
 	due         engine.Instant             // when the name is to be written again
 	warned      bool                       // a refused name has been logged
-	notices     []string                   // of takeovers, not read yet
-	noticeBytes int                        // in notices
+	unread      []string                   // notices of takeovers
+	unreadBytes int                        // in unread
 	suspects    map[*engine.Ownership]bool // under check; true: to be checked once more
-	lingering                              // locks that linger: see linger.go
+	lingering                              // locks that linger: see lingering.go
 }
 
-// init is called by [New]. It sends nothing.
-func (p *presence) init(c *Client) {
-	p.c, p.tag = c, clientTag(c.id)
-	p.raw, _ = hex.DecodeString(p.tag)
-}
+// New returns the presence of a client. It sends nothing.
+func New(config Config) *Presence { return &Presence{Config: config, tag: ClientTag(config.ID)} }
 
-// wake starts the goroutine. It is called for each new hold and each waiter, so it costs one load when
+// Use sets the engine of the client, before any other method is called.
+func (p *Presence) Use(core *engine.Core) { p.core = core }
+
+// Wake starts the goroutine. It is called for each new hold and each waiter, so it costs one load when
 // the goroutine runs. The goroutine looks often enough to find a hold before it is due to listen.
-func (p *presence) wake() {
+func (p *Presence) Wake() {
 	if !p.running.Load() && p.running.CompareAndSwap(false, true) {
-		p.c.core.Spawn(p.run)
+		p.core.Spawn(p.run)
 	}
 }
 
-// waitBegan and waitEnded are called for each acquisition that waits, in its caller's goroutine. They count
+// WaitBegan and waitEnded are called for each acquisition that waits, in its caller's goroutine. They count
 // waiters, so that the name is shown for clients that wait but hold nothing.
-func (p *presence) waitBegan() {
+func (p *Presence) WaitBegan() {
 	if p.waiting.Add(1) == 1 {
 		p.since.Store(int64(p.now()))
 	}
-	p.wake()
+	p.Wake()
 }
 
-// waitEnded: see waitBegan.
-func (p *presence) waitEnded() { p.waiting.Add(-1) }
+// WaitEnded: see WaitBegan.
+func (p *Presence) WaitEnded() { p.waiting.Add(-1) }
 
-func (p *presence) now() engine.Instant { return p.c.core.Instant(time.Now()) }
+func (p *Presence) now() engine.Instant { return p.core.Instant(time.Now()) }
 
 // run is the presence's one goroutine; wake starts it. It looks when something is due, and at least every
 // lookEvery. It ends in rest, when the client is idle, or when the core stops its background work.
-func (p *presence) run() {
+func (p *Presence) run() {
 	timer := time.NewTimer(nameAfter)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
-		case <-p.c.core.Stopping():
+		case <-p.core.Stopping():
 			p.listen(nil)
 			return
 		}
@@ -154,12 +170,12 @@ func (p *presence) run() {
 
 // look does what is due: it subscribes for holds that last, and has the name written. It returns the time
 // until the next look; 0: the client has been idle for long enough.
-func (p *presence) look() time.Duration {
+func (p *Presence) look() time.Duration {
 	if !p.hears.Load() {
-		p.c.core.EndLingering() // a lock that began to linger when the subscription ended: see rest
+		p.core.EndLingering() // a lock that began to linger when the subscription ended: see rest
 	}
 	now := p.now()
-	tags, oldest, next := p.c.core.HoldTags(now, listenAfter)
+	tags, oldest, next := p.core.HoldTags(now, listenAfter)
 	p.listen(tags)
 	busy := oldest
 	if p.waiting.Load() > 0 {
@@ -184,12 +200,12 @@ func (p *presence) look() time.Duration {
 // rest prepares the end of the goroutine of an idle client. It reports whether run should end. A hold or
 // waiter that came meanwhile may have found it running, and so has not started another one. So rest looks
 // once more after it has cleared the flag.
-func (p *presence) rest() bool {
+func (p *Presence) rest() bool {
 	p.idleSince = 0
 	p.stopHearing()
 	p.erase()
 	p.running.Store(false)
-	_, oldest, _ := p.c.core.HoldTags(p.now(), listenAfter)
+	_, oldest, _ := p.core.HoldTags(p.now(), listenAfter)
 	busy := oldest != engine.Never || p.waiting.Load() > 0
 	return !busy || !p.running.CompareAndSwap(false, true) // another goroutine has been started
 }
@@ -197,29 +213,29 @@ func (p *presence) rest() bool {
 // show starts to write the name when it is due, and returns when it is due next. The client holds or waits
 // since busy. At most one write is in flight. write sets when the next one is due, and the following look
 // finds that.
-func (p *presence) show(now, busy engine.Instant) engine.Instant {
+func (p *Presence) show(now, busy engine.Instant) engine.Instant {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	due := max(p.due, busy+engine.Instant(nameAfter))
 	switch {
-	case p.name == "" || p.closed || p.writing != nil:
+	case p.Name == "" || p.closed || p.writing != nil:
 		return engine.Never
 	case now < due:
 		return due
 	}
 	done := make(chan struct{})
 	p.writing, p.written = done, true
-	p.c.core.Spawn(func() { p.write(done) })
+	p.core.Spawn(func() { p.write(done) })
 	return engine.Never
 }
 
 // write writes the name, in a goroutine of its own that show starts. It ends after nameTimeout at most. A
 // refusal of Redis, such as NOPERM, is logged once.
-func (p *presence) write(done chan struct{}) {
+func (p *Presence) write(done chan struct{}) {
 	ctx, cancel := context.WithTimeout(context.Background(), nameTimeout)
 	defer cancel()
 	// PSETEX and GETDEL are used by no script, so INFO commandstats counts the names apart.
-	_, err := p.c.run.Commands(ctx, []any{"psetex", tagged(clientName, p.tag), scripts.CeilMillis(nameTTL), p.name})
+	_, err := p.Runner.Commands(ctx, []any{"psetex", tagged(ClientName, p.tag), scripts.CeilMillis(nameTTL), p.Name})
 	pause, warn := nameRefresh, false
 	failed, _ := errors.AsType[*scripts.Error](err)
 	p.mu.Lock()
@@ -231,26 +247,26 @@ func (p *presence) write(done chan struct{}) {
 		p.warned, warn = true, true
 	}
 	p.writing = nil
-	p.due = p.c.core.Instant(time.Now().Add(pause))
+	p.due = p.core.Instant(time.Now().Add(pause))
 	p.mu.Unlock()
 	close(done)
 	if warn { // without the mutex: a handler may call back
-		p.c.logger.Warn("client name refused", slog.String("key", tagged(clientName, p.tag)), slog.Any("error", err))
+		p.Logger.Warn("client name refused", slog.String("key", tagged(ClientName, p.tag)), slog.Any("error", err))
 	}
 }
 
 // erase deletes the name. It is best effort, and not tried while Redis does not answer. If it fails, the
 // TTL ends the name.
-func (p *presence) erase() {
+func (p *Presence) erase() {
 	p.mu.Lock()
 	written, writing := p.written, p.writing
-	silent := !p.c.run.Answering()
+	silent := !p.Runner.Answering()
 	p.written, p.due = false, 0
 	p.mu.Unlock()
 	if !written || silent {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), noticeLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), NoticeLimit)
 	defer cancel()
 	if writing != nil {
 		select {
@@ -260,12 +276,12 @@ func (p *presence) erase() {
 		}
 	}
 	// Not DEL, which go-redis may split among the nodes of a cluster.
-	_, _ = p.c.run.Commands(ctx, []any{"getdel", tagged(clientName, p.tag)})
+	_, _ = p.Runner.Commands(ctx, []any{"getdel", tagged(ClientName, p.tag)})
 }
 
-// close ends the presence of a client that closes. If the client leaves holds behind, its name stays until
+// Close ends the presence of a client that closes. If the client leaves holds behind, its name stays until
 // its TTL ends, because it shows whose holds they are.
-func (p *presence) close(holdsLeft bool) {
+func (p *Presence) Close(holdsLeft bool) {
 	p.mu.Lock()
 	p.closed = true
 	p.mu.Unlock()
@@ -277,7 +293,7 @@ func (p *presence) close(holdsLeft bool) {
 // listen subscribes to the channels of these tags, and to no others. Most clients have one tag, their own.
 // Holds with the id of another client, or of a caller, have further ones. After a refused subscription it
 // waits for listenRetry. Only run calls it.
-func (p *presence) listen(tags []string) {
+func (p *Presence) listen(tags []string) {
 	if len(tags)+len(p.subs) == 0 {
 		return
 	}
@@ -289,7 +305,7 @@ func (p *presence) listen(tags []string) {
 			p.notBefore, l = now+engine.Instant(listenRetry), nil
 		}
 		if l == nil && now >= p.notBefore {
-			l = &listening{sub: p.c.hub.Subscribe(tagged(holderChannel, tag), p.receive)}
+			l = &listening{sub: p.Hub.Subscribe(tagged(holderChannel, tag), p.Receive)}
 		}
 		if l != nil {
 			wanted[tag] = l
@@ -326,28 +342,25 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// nameClients fills in the names of the holders' clients. known, which may be nil, has names by tag that
-// need not be read again. New names are added to it. The reads go in pipelines of up to 100. It is best
-// effort, within nameRead: a name that cannot be read in time is "".
-func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[string]string) {
-	if known == nil {
-		known = map[string]string{}
-	}
+// Names returns the names of the clients of these ids, in the same order. known has names by tag that need not be read
+// again; new ones are added to it. The reads go in pipelines of up to 100. It is best effort, within nameRead: a
+// name that cannot be read in time is "".
+func (p *Presence) Names(ctx context.Context, ids []string, known map[string]string) []string {
 	var tags []string
 	var commands [][]any
-	for _, holder := range holders {
-		tag := tagOf(holder.ID)
+	for _, id := range ids {
+		tag := TagOf(id)
 		if _, ok := known[tag]; !ok {
 			known[tag] = ""
 			tags = append(tags, tag)
-			commands = append(commands, []any{"get", tagged(clientName, tag)})
+			commands = append(commands, []any{"get", tagged(ClientName, tag)})
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, nameRead)
 	defer cancel()
 	for len(tags) > 0 {
 		n := min(len(tags), pipelined)
-		values, _ := c.run.Commands(ctx, commands[:n]...)
+		values, _ := p.Runner.Commands(ctx, commands[:n]...)
 		if values == nil {
 			break
 		}
@@ -356,7 +369,9 @@ func (c *Client) nameClients(ctx context.Context, holders []Holder, known map[st
 		}
 		tags, commands = tags[n:], commands[n:]
 	}
-	for i := range holders {
-		holders[i].Client = known[tagOf(holders[i].ID)]
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = known[TagOf(id)]
 	}
+	return names
 }

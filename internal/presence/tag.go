@@ -1,0 +1,43 @@
+package presence
+
+import (
+	"fmt"
+	"hash/fnv"
+	"strings"
+)
+
+// tagDigits is the length of a client's tag: the first hexadecimal digits of its uuid.
+const tagDigits = 16
+
+// ClientTag is the tag of a client uuid.
+func ClientTag(uuid string) string { return strings.ReplaceAll(uuid, "-", "")[:tagDigits] }
+
+// TagOf returns the tag of the client that made an id. An id that no client made, such as one of
+// [WithOwner], has a hash for a tag. All users of the id compute the same one.
+func TagOf(id string) string {
+	switch at := strings.IndexAny(id, ":,"); {
+	case at == uuidLength && id[at] == ':' && isUUID(id[:at]):
+		return ClientTag(id[:at])
+	case at < 0 && isHex(id, permitDigits), at >= 0 && id[at] == ',' && isHex(id[:at], permitDigits):
+		return id[:tagDigits]
+	}
+	sum := fnv.New64a()
+	_, _ = sum.Write([]byte(id))
+	return fmt.Sprintf("%016x", sum.Sum64())
+}
+
+// uuidLength is the length of a uuid with its dashes.
+const uuidLength = 36
+
+// isUUID reports whether s, which has the length of a uuid, is one in lower case.
+func isUUID(s string) bool {
+	return s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' && isHex(strings.ReplaceAll(s, "-", ""), 32)
+}
+
+// isHex reports whether s has n digits, hexadecimal and in lower case.
+func isHex(s string, n int) bool {
+	return len(s) == n && strings.Trim(s, "0123456789abcdef") == ""
+}
+
+// permitDigits is the length of a permit's id. It begins with the tag of its client.
+const permitDigits = 32
