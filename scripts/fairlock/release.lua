@@ -41,7 +41,7 @@ if answer then
   return answer
 end
 
--- uses     lib/extend, lib/shared_counts, lib/shorten
+-- uses     lib/extend, lib/set_count, lib/shared_counts
 
 if not is_usual then
   local shared
@@ -59,8 +59,7 @@ if not is_usual then
     end
   end
   if private and rest_ms ~= '0' and redis.pcall('hexists', lock.hash, owner) == 1 then
-    shorten(lock.hash, rest_ms)
-    redis.call('hset', lock.hash, owner, 1)
+    set_count(lock.hash, owner, 1, shorter_ttl(lock.hash, rest_ms))
     local _, tell_fault = try_call(tell_head, lock, publish)
     redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
     return fault or tell_fault or 1

@@ -89,7 +89,11 @@ local function keep_shared_counts(shared_counts, lock_hash, field)
   if shared == 0 then
     return nil
   end
-  redis.call('pexpire', lock_hash, math.max(redis.call('pttl', lock_hash), 1))
+  local ttl_ms = redis.call('pttl', lock_hash)
+  redis.call('persist', lock_hash)
   redis.call('hset', lock_hash, field, shared)
+  if ttl_ms >= 0 then -- last, because it deletes a hash in its last millisecond
+    redis.call('pexpire', lock_hash, math.max(ttl_ms, 1))
+  end
   return count > shared
 end

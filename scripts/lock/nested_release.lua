@@ -1,5 +1,5 @@
 -- lock/nested_release: set the count of a private hold when a nested one is released.
--- uses     lib/shared_counts
+-- uses     lib/set_count, lib/shared_counts
 -- KEYS[1]  lock_hash
 -- KEYS[2]  shared_counts
 -- ARGV[1]  field (text): of the owner
@@ -14,8 +14,6 @@ local shared = count and shared_count(shared_counts, field, count)
 if not count or count == shared then -- all counts are of acquisitions with WithOwner
   return 0
 end
--- The first write is one that a full Redis allows; HSET then passes, too.
 local ttl_ms = redis.call('pttl', lock_hash)
-redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
-redis.call('hset', lock_hash, field, wanted + shared)
+set_count(lock_hash, field, wanted + shared, ttl_ms < 0 and default_ttl_ms or ttl_ms)
 return 1

@@ -53,7 +53,7 @@ if is_plain and is_usual and not successor_memory then
   return 1 + redis.call(publish, channel, '0')
 end
 
--- uses     lib/line, lib/notify_free, lib/shared_counts, lib/shorten, lib/token
+-- uses     lib/line, lib/notify_free, lib/set_count, lib/shared_counts, lib/token
 
 -- remember_release makes late copies of the acquisition acquire nothing.
 local function remember_release()
@@ -74,8 +74,7 @@ if had_own ~= nil then
   return had_own and 1 or 0
 end
 if rest_ms ~= '0' and redis.call('hexists', lock_hash, owner) == 1 then
-  shorten(lock_hash, rest_ms)
-  redis.call('hset', lock_hash, owner, 1)
+  set_count(lock_hash, owner, 1, shorter_ttl(lock_hash, rest_ms))
   remember_release()
   return 1 + notify_free(all_keys, publish, nil, is_plain)
 end

@@ -3,7 +3,7 @@
 -- have acquired with the same id since. So a copy changes nothing, however late it is.
 -- The last count stays for the rest of the minimum hold, as if it were a private one.
 -- notify_free and notify_rest are in lib/notify_free, and for fair locks in fairlock/notify_free.
--- uses     lib/holder, lib/shared_counts, lib/shorten, notify_free
+-- uses     lib/holder, lib/set_count, lib/shared_counts, notify_free
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
@@ -44,11 +44,10 @@ end
 -- too.
 if count > 1 then
   local ttl_ms = redis.call('pttl', lock_hash)
-  redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
-  redis.call('hincrby', lock_hash, owner, -1)
+  set_count(lock_hash, owner, count - 1, ttl_ms < 0 and default_ttl_ms or ttl_ms)
   remove_shared_count(shared_counts, owner, only_own and memory_key)
 elseif rest_ms ~= '0' then
-  shorten(lock_hash, rest_ms)
+  set_count(lock_hash, owner, 1, shorter_ttl(lock_hash, rest_ms))
   forget_shared_count(shared_counts, owner)
   notify_rest(all_keys, publish)
 else

@@ -1,6 +1,6 @@
 -- rwlock/read_release: release a reader's counts; the last reader frees the lock.
 -- Before its minimum hold is over, the reader stays for the rest of it.
--- uses     lib/shared_counts, lib/shorten, rwlock/readers
+-- uses     lib/set_count, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
@@ -55,7 +55,8 @@ elseif left > 0 and rest_ms ~= '0' then
   -- One hold stays, with the rest as its lease. A writer that also reads keeps the hash's TTL.
   redis.call('del', memory_key)
   lower_count(lock_hash, prefix, owner, count, 1, left)
-  shorten(hold_key(prefix, owner, 1), rest_ms)
+  local key = hold_key(prefix, owner, 1)
+  redis.call('pexpire', key, shorter_ttl(key, rest_ms))
   if is_shared then
     forget_shared_count(shared_counts, owner)
   end

@@ -1,7 +1,7 @@
 -- rwlock/write_release: release a writer's counts and its claim, or hand the lock off.
 -- The successor waits to write and gets the lock at once. The owner's read holds stay. Before its
 -- minimum hold is over, the writer stays for the rest of it.
--- uses     lib/extend, lib/shared_counts, lib/shorten, rwlock/readers
+-- uses     lib/extend, lib/set_count, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
@@ -78,16 +78,14 @@ if successor_field and to_release == count and redis.call('exists', successor_me
   answer = {0}
 elseif to_release < count then
   local ttl_ms = redis.call('pttl', lock_hash)
-  redis.call('pexpire', lock_hash, ttl_ms > 0 and ttl_ms or default_ttl_ms)
-  redis.call('hset', lock_hash, field, count - to_release)
+  set_count(lock_hash, field, count - to_release, ttl_ms < 0 and default_ttl_ms or ttl_ms)
   if is_shared then
     remove_shared_count(shared_counts, field, only_own and memory_key)
   end
 elseif rest_ms ~= '0' then
   -- Its read holds need the hash too. The writer then stays for as long as they do.
   local reads = reader_ttl(prefix, owner, redis.call('hget', lock_hash, owner))
-  shorten(lock_hash, math.max(rest_ms, reads))
-  redis.call('hset', lock_hash, field, 1)
+  set_count(lock_hash, field, 1, shorter_ttl(lock_hash, math.max(rest_ms, reads)))
   if is_shared then
     forget_shared_count(shared_counts, field)
   end

@@ -297,6 +297,39 @@ func TestC28OtherwiseReleasesAreOrdinary(t *testing.T) {
 	})
 }
 
+// A release in the last millisecond of the minimum leaves no key that never expires: a PEXPIRE of 0 would delete the
+// key, and the next write would make it again without a TTL. It is a matter of a millisecond, so it is tried often,
+// and on a real server only: miniredis has another clock.
+func TestC28ReleaseInTheLastMillisecondLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, k := range minHoldKinds() {
+		if k.Joint() {
+			continue // their members are plain locks
+		}
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			key := redistest.Name(t) + "."
+			c := NewClient(t, s.Client(t))
+			k.One(t, c, key)
+			const d, tries = 10 * time.Millisecond, 100
+			l := k.open(c, key, primitives.WithMinHold(2*d), primitives.WithLease(time.Second), primitives.WithWait(Soon))
+			rdb := s.Client(t)
+			for range tries {
+				hold := Acquire(t, t.Context(), l, k.opts...)
+				for _, key := range redistest.Keys(t, s, "*"+key+"*") {
+					if rdb.PTTL(t.Context(), key).Val() > time.Millisecond {
+						rdb.PExpire(t.Context(), key, d)
+					}
+				}
+				time.Sleep(d - time.Duration(rand.Int64N(int64(2*time.Millisecond))))
+				_ = hold.Release(t.Context()) // it may be lost by now
+			}
+			redistest.WaitFor(t, Soon, func() bool { return k.isFree(t, c, key) }, "the lock becomes free")
+		})
+	}
+}
+
 // A plain semaphore ignores the minimum.
 func TestC28APlainSemaphoreIgnoresTheMinimum(t *testing.T) {
 	t.Parallel()
