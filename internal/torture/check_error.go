@@ -43,6 +43,8 @@ func (h *history) explains(o *op, class string) bool {
 		return h.troubled(o.process, begin, end) || h.isBusy(o.process, begin, end)
 	case isFull:
 		return during(faultMemory)
+	case isUnsupported: // a reader that also writes can only be adopted as the writer
+		return o.call.Do == opAdopt && h.writesAndReads(o.call.Target)
 	case isUnknown:
 		if slices.Contains(o.ret.Is, isNotAcquired) { // its time was over while a command was under way
 			return true
@@ -63,6 +65,14 @@ func (h *history) explains(o *op, class string) bool {
 			o.call.At-h.begin < int64(connecting)
 	}
 	return false
+}
+
+// writesAndReads reports whether an id was that of a writer and of a reader.
+func (h *history) writesAndReads(id string) bool {
+	acquired := func(read bool) bool {
+		return slices.ContainsFunc(h.ops, func(o *op) bool { return o.holds() && o.ret.ID == id && o.call.Read == read })
+	}
+	return acquired(false) && acquired(true)
 }
 
 // connecting is how long answers may take longer at the beginning of a round.

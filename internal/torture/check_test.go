@@ -237,6 +237,19 @@ func TestChecks(t *testing.T) {
 		{"an error of the network that no fault explains", func(h *testHistory) {
 			h.failing(10_000, 10_001, isTransport)
 		}, []string{checkError}},
+		{"a reader that also writes is not adopted", func(h *testHistory) {
+			a := h.holdOf("rwlock", 0, 10_000, 10_001, "a1")
+			h.do(0, 10_002, 10_003, record{Do: opAcquire, Primitive: "rwlock", TTL: 3 * time.Second, Read: true, Root: a},
+				record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
+			h.do(1, 10_004, 10_005, record{Do: opAdopt, Primitive: "rwlock", Target: "a1"},
+				record{Outcome: outcomeFailed, Is: []string{isUnsupported}})
+		}, nil},
+		{"a reader that does not write is not adopted", func(h *testHistory) {
+			h.do(0, 10_002, 10_003, record{Do: opAcquire, Primitive: "rwlock", TTL: 3 * time.Second, Read: true},
+				record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
+			h.do(1, 10_004, 10_005, record{Do: opAdopt, Primitive: "rwlock", Target: "a1"},
+				record{Outcome: outcomeFailed, Is: []string{isUnsupported}})
+		}, []string{checkError}},
 		{"a deadlock that nobody has made", func(h *testHistory) {
 			h.failing(10_000, 10_001, isDeadlock)
 		}, []string{checkError}},
