@@ -87,6 +87,15 @@ func (h *history) endedByFault(o *op, begin, end int64) bool {
 	})
 }
 
+// confirmedFor is how long a hold was to be valid after the last confirmation. A fair lock may be granted for less
+// than its TTL, to a waiter whose heartbeat was old.
+func (o *op) confirmedFor() time.Duration {
+	if o.call.Primitive == "fair" && o.until == o.ret.Until {
+		return min(o.call.TTL, time.Duration(o.until-o.ret.At))
+	}
+	return o.call.TTL
+}
+
 // doubt says why the reason of a loss cannot be true; "" if it can.
 func (h *history) doubt(o *op, lost *record, name string) string {
 	joint := o.call.Primitive == "multi" || o.call.Primitive == "redlock"
@@ -107,7 +116,7 @@ func (h *history) doubt(o *op, lost *record, name string) string {
 			return "it is not renewed"
 		case !hindered:
 			return "nothing kept it from being renewed"
-		case !joint && !o.call.Passes && o.root == o && o.call.MaxHold == 0 && lost.Silent < o.call.TTL/2:
+		case !joint && !o.call.Passes && o.root == o && o.call.MaxHold == 0 && lost.Silent < o.confirmedFor()/2:
 			return "Redis had confirmed it shortly before"
 		}
 	case "forced":

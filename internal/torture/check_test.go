@@ -432,6 +432,12 @@ func TestChecks(t *testing.T) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", time.Second)
 		}, []string{checkWhy}},
+		{"an expiry of a fair lock that was granted for a short time", func(h *testHistory) {
+			h.fault("black-hole", 0, 10_100, 13_100)
+			a := h.do(0, 10_000, 10_000, record{Do: opAcquire, Primitive: "fair", TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "a1", Until: 11_400 * ms})
+			h.lostBy(0, a, 11_400, "expired", 1400*time.Millisecond)
+		}, nil},
 		{"an expiry that nothing explains", func(h *testHistory) {
 			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", 2968*time.Millisecond)
 		}, []string{checkReason, checkWhy}},
