@@ -428,6 +428,16 @@ func TestChecks(t *testing.T) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "limit", 0)
 		}, []string{checkWhy}},
+		{"a latch that a switchover forgets, set while it lasts", func(h *testHistory) {
+			h.switchover(9_000, 0, 11_000)
+			h.do(0, 10_000, 10_001, record{Do: opInit, Primitive: "latch", Permits: 5}, record{Outcome: outcomeOK, Count: 1})
+			h.do(1, 10_002, 10_003, record{Do: opInit, Primitive: "latch", Permits: 5}, record{Outcome: outcomeOK, Count: 1})
+		}, nil},
+		{"a latch that nothing forgets", func(h *testHistory) {
+			h.switchover(9_000, 0, 9_500)
+			h.do(0, 10_000, 10_001, record{Do: opInit, Primitive: "latch", Permits: 5}, record{Outcome: outcomeOK, Count: 1})
+			h.do(1, 10_002, 10_003, record{Do: opInit, Primitive: "latch", Permits: 5}, record{Outcome: outcomeOK, Count: 1})
+		}, []string{checkOrder}},
 		{"an expiry shortly after a confirmation", func(h *testHistory) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lostBy(0, h.hold(0, 10_000, "a1"), 12_968, "expired", time.Second)

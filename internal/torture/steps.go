@@ -397,12 +397,12 @@ func (h *history) lossy(begin, end int64) bool {
 	return slices.ContainsFunc(h.windows, func(w window) bool { return w.lossy && w.overlaps(begin, end) })
 }
 
-// firstLoss returns when the servers may first have forgotten a name that was in use. A pool or latch that
-// was lost is not used again, except by calls that are under way.
+// firstLoss returns when the servers may first have forgotten a name that was in use, which may have come into use
+// while they forget. A pool or latch that was lost is not used again, except by calls that are under way.
 func (h *history) firstLoss(ops []*op) int64 {
 	first := int64(never)
 	for _, w := range h.windows {
-		if w.lossy && w.begin > ops[0].call.At {
+		if w.lossy && w.end > ops[0].call.At {
 			first = min(first, w.begin)
 		}
 	}
