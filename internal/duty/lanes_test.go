@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	. "github.com/redlatch/redlatch/internal/duty"
+	"github.com/redlatch/redlatch/internal/duty"
 )
 
 const (
@@ -21,19 +21,19 @@ const (
 
 // client has the lanes of a test, and waits for its goroutines.
 type client struct {
-	*Lanes
+	*duty.Lanes
 	running sync.WaitGroup
 }
 
 func newClient() *client {
 	c := &client{}
-	c.Lanes = NewLanes(c.running.Go, attemptLimit)
+	c.Lanes = duty.NewLanes(c.running.Go, attemptLimit)
 	return c
 }
 
 // add adds a duty for a server that lasts until over.
-func (c *client) add(t *testing.T, server string, over time.Time, do func(context.Context) Answer) <-chan struct{} {
-	return c.Add(t.Context(), &Duty{Do: do, Server: func() any { return server }, Due: time.Now(), Over: over})
+func (c *client) add(t *testing.T, server string, over time.Time, do func(context.Context) duty.Answer) <-chan struct{} {
+	return c.Add(t.Context(), &duty.Duty{Do: do, Server: func() any { return server }, Due: time.Now(), Over: over})
 }
 
 // outage is a server that duties are sent to, in a test.
@@ -45,17 +45,17 @@ type outage struct {
 
 // do is the command of a duty. While the server is silent, no attempt is answered. Attempts that begin then are
 // not answered later either.
-func (o *outage) do(ctx context.Context) Answer {
+func (o *outage) do(ctx context.Context) duty.Answer {
 	o.attempted.Add(1)
 	o.most.Store(max(o.most.Load(), o.inFlight.Add(1)))
 	defer o.inFlight.Add(-1)
 	if o.silent.Load() {
 		<-ctx.Done()
-		return Silent
+		return duty.Silent
 	}
 	time.Sleep(ms)
 	o.ended.Add(1)
-	return Done
+	return duty.Done
 }
 
 func TestOutageCollectsDutiesAndNoAttempts(t *testing.T) {
@@ -72,8 +72,8 @@ func TestOutageCollectsDutiesAndNoAttempts(t *testing.T) {
 					c.add(t, "dead", over, dead.do)
 					time.Sleep(time.Second / rate)
 				}
-				assert.LessOrEqual(t, dead.most.Load(), int64(FirstAttempts+attemptLimit/ProbePause+1))
-				assert.Less(t, dead.attempted.Load(), 3*int64(length/time.Second)+FirstAttempts)
+				assert.LessOrEqual(t, dead.most.Load(), int64(duty.FirstAttempts+attemptLimit/duty.ProbePause+1))
+				assert.Less(t, dead.attempted.Load(), 3*int64(length/time.Second)+duty.FirstAttempts)
 
 				began := time.Now()
 				<-c.add(t, "live", over, live.do)
@@ -81,9 +81,9 @@ func TestOutageCollectsDutiesAndNoAttempts(t *testing.T) {
 				assert.Equal(t, ms, time.Since(began), "the other server's duties do not delay it")
 
 				dead.silent.Store(false)
-				time.Sleep(time.Second + ms*time.Duration(duties)/MaxAttempts)
+				time.Sleep(time.Second + ms*time.Duration(duties)/duty.MaxAttempts)
 				assert.Equal(t, int64(duties), dead.ended.Load())
-				assert.LessOrEqual(t, dead.most.Load(), int64(MaxAttempts+attemptLimit/ProbePause))
+				assert.LessOrEqual(t, dead.most.Load(), int64(duty.MaxAttempts+attemptLimit/duty.ProbePause))
 				assert.Zero(t, c.Len())
 			})
 		})
@@ -97,20 +97,20 @@ func TestDutyThatIsRefused(t *testing.T) {
 		began := time.Now()
 		var refused, others atomic.Int64
 		over := began.Add(10 * time.Second)
-		for range 2 * MaxAttempts {
-			c.add(t, "x", over, func(context.Context) Answer {
+		for range 2 * duty.MaxAttempts {
+			c.add(t, "x", over, func(context.Context) duty.Answer {
 				refused.Add(1)
-				return Failed
+				return duty.Failed
 			})
 		}
-		<-c.add(t, "y", over, func(context.Context) Answer {
+		<-c.add(t, "y", over, func(context.Context) duty.Answer {
 			others.Add(1)
-			return Done
+			return duty.Done
 		})
 		assert.Zero(t, time.Since(began))
 		assert.Equal(t, int64(1), others.Load())
-		time.Sleep(10*time.Second + LongestRetry)
-		assert.Greater(t, refused.Load(), int64(2*MaxAttempts*10))
+		time.Sleep(10*time.Second + duty.LongestRetry)
+		assert.Greater(t, refused.Load(), int64(2*duty.MaxAttempts*10))
 		assert.Zero(t, c.Len(), "their time is over")
 	})
 }
@@ -119,9 +119,9 @@ func TestFinalAnswerEndsADuty(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClient()
 		var attempts atomic.Int64
-		<-c.add(t, "x", time.Now().Add(time.Hour), func(context.Context) Answer {
+		<-c.add(t, "x", time.Now().Add(time.Hour), func(context.Context) duty.Answer {
 			attempts.Add(1)
-			return Final
+			return duty.Final
 		})
 		time.Sleep(time.Minute)
 		assert.Equal(t, int64(1), attempts.Load())
@@ -138,7 +138,7 @@ func TestDutiesEndWithTheirTime(t *testing.T) {
 		for i := range 1000 {
 			c.add(t, "x", time.Now().Add(time.Duration(20+i%2)*time.Second), o.do)
 		}
-		time.Sleep(20*time.Second + SweepPause)
+		time.Sleep(20*time.Second + duty.SweepPause)
 		assert.Zero(t, c.Len())
 		assert.Zero(t, o.inFlight.Load())
 	})

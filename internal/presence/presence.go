@@ -143,7 +143,7 @@ func (p *Presence) WaitBegan() {
 	p.Wake()
 }
 
-// WaitEnded: see WaitBegan.
+// WaitEnded undoes WaitBegan.
 func (p *Presence) WaitEnded() { p.waiting.Add(-1) }
 
 func (p *Presence) now() engine.Instant { return p.core.Instant(time.Now()) }
