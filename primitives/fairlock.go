@@ -43,7 +43,8 @@ const (
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	l.init(c, "fair", name, opts)
-	d := &fairDriver{newHashDriver(&l.handle)}
+	d := &fairDriver{hashDriver: newHashDriver(&l.handle)}
+	d.fair = &d.fairKeys
 	d.queue, d.deadlines = prefixed(fairQueueKey, l.raw), prefixed(fairTimeoutsKey, l.raw)
 	d.waiters, d.clients = prefixed(fairWaitersKey, l.raw), prefixed(fairClientsKey, l.raw)
 	l.useLock(d, &engine.Traits{
@@ -59,7 +60,13 @@ func (c *Client) FairLock(name string, opts ...Option) *Lock {
 
 // fairDriver is the driver of RFairLock: the plain lock's hash, with a queue before it. It has not
 // [engine.Traits].HandsOff, because the release script itself hands the lock to the head of the queue.
-type fairDriver struct{ hashDriver }
+type fairDriver struct {
+	hashDriver
+	fairKeys
+}
+
+// fairKeys are the keys of a fair lock beside its hash and its queue.
+type fairKeys struct{ deadlines, waiters, clients any }
 
 // names implements [namedDriver].
 func (d *fairDriver) names() []any {

@@ -21,10 +21,8 @@ type handle struct {
 	res      engine.Resource
 	raw      string // the name with the client's prefix: Redisson's keys derive from it
 	settings settings
-	invalid  error // what is wrong with the name or the options; every call returns it
-	// memberTerms, of a joint lock, returns the terms for acquiring its members with given settings.
-	memberTerms func(s *settings) func(i int) *engine.Terms
-	members     []*Lock // of a joint lock
+	invalid  error        // what is wrong with the name or the options; every call returns it
+	members  *memberLocks // nil for all but joint locks
 
 	key engine.Key // of res: finds holds in a context
 
@@ -32,8 +30,14 @@ type handle struct {
 	name         any            // raw
 	ttl          scripts.Millis // the usual TTL
 	sharedCounts wireName       // key of the acquisitions with WithOwner
-	requests     []byte         // prefix of the keys that remember requests
 	names        []byte         // what wireNames refer to, so that they take one allocation
+}
+
+// memberLocks are the members of a joint lock.
+type memberLocks struct {
+	all []*Lock
+	// terms returns the terms for acquiring the members with given settings.
+	terms func(s *settings) func(i int) *engine.Terms
 }
 
 // init sets everything but the driver. name is the user's; opts add to the client's defaults. An
@@ -49,7 +53,7 @@ func (h *handle) init(c *Client, kind, name string, opts []Option) {
 	}
 	h.names = make([]byte, 0, 3*len(h.raw)+96) // for sharedCounts, a channel and another key
 	h.names = append(appendPrefixed(h.names, requestPrefix, h.raw), ":"+sharedCounts...)
-	h.sharedCounts, h.requests = h.names, h.names[:len(h.names)-len(sharedCounts)]
+	h.sharedCounts = h.names
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
@@ -95,7 +99,7 @@ func (h *handle) wireName(prefix string) wireName {
 // requestName returns requestKey(request) as an argument of scripts.
 func (h *handle) requestName(request string) wireName {
 	start := len(h.names)
-	h.names = append(append(h.names, h.requests...), request...)
+	h.names = append(append(h.names, h.requests()...), request...)
 	return h.names[start:len(h.names):len(h.names)]
 }
 
@@ -109,8 +113,8 @@ func (h *handle) with(opts []Option) (*settings, error) {
 		return &h.settings, h.invalid
 	}
 	s := h.settings.with(opts)
-	if h.memberTerms != nil {
-		s.ForMember = h.memberTerms(&s)
+	if h.members != nil {
+		s.ForMember = h.members.terms(&s)
 	}
 	return &s, s.err
 }
@@ -145,7 +149,7 @@ func (h *handle) withType(ctx context.Context, err error) error {
 	keys := []*handle{h}
 	if h.members != nil {
 		keys = nil
-		for _, m := range h.members {
+		for _, m := range h.members.all {
 			keys = append(keys, &m.handle)
 		}
 	}
@@ -229,13 +233,16 @@ func (h *handle) change(
 	return int(answer.Number), err
 }
 
+// requests is the prefix of the keys that remember requests. It is that of sharedCounts, too.
+func (h *handle) requests() []byte { return h.sharedCounts[:len(h.sharedCounts)-len(sharedCounts)] }
+
 // requestKey is the key that remembers a request. Its name has the form of Redisson's key for an unlock,
 // so the same ACL rules cover it.
-func (h *handle) requestKey(request string) string { return string(h.requests) + request }
+func (h *handle) requestKey(request string) string { return string(h.requests()) + request }
 
 // ownerKey is the key that remembers the acquisition of an owner and its release. The number makes it
 // unique, even where many callers share the owner's id.
-func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests, h.c.id, o.Number) }
+func (h *handle) ownerKey(o *engine.Owner) string { return numbered(h.requests(), h.c.id, o.Number) }
 
 // extend implements [engine.Driver].Extend for a driver with leases, by a renewal in a batch of one. The script
 // raises the TTL and never shortens it, so copies in any order are harmless.

@@ -49,14 +49,13 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint.Lock) {
 	l.settings.given = 0 // the client's defaults do not replace the members' options
 	l.settings = l.settings.with(opts)
 	l.invalid = l.settings.err
-	l.handle.members = members
-	l.memberTerms = func(s *settings) func(int) *engine.Terms {
+	l.handle.members = &memberLocks{members, func(s *settings) func(int) *engine.Terms {
 		return func(i int) *engine.Terms {
 			member := members[i].settings.forMember(s)
 			return &member.Terms
 		}
-	}
-	l.settings.ForMember = l.memberTerms(&l.settings)
+	}}
+	l.settings.ForMember = l.handle.members.terms(&l.settings)
 	whole := &joint.Lock{Resource: &l.res, Members: resources}
 	l.joint = &jointLock{joint: whole, lock: l, members: members}
 	return l, whole

@@ -95,9 +95,8 @@ type hashDriver struct {
 	h       *handle  // its name is the key of the hash
 	channel wireName // of release messages
 
-	// Keys for which kinds differ: the line of a plain or a fenced lock, or the queue of a fair one. The others
-	// are of fair locks only.
-	queue, deadlines, waiters, clients any
+	queue any       // key: the line of a plain or a fenced lock, or the queue of a fair one
+	fair  *fairKeys // nil: not a fair lock
 }
 
 // newHashDriver returns the driver of a handle that has a name.
@@ -171,11 +170,14 @@ func (d *hashDriver) releaseShared(
 
 // releaseOne returns a call that releases one count of o. o's key remembers it.
 func (d *hashDriver) releaseOne(o *engine.Owner) scripts.LockReleaseShared {
-	return scripts.LockReleaseShared{
+	call := scripts.LockReleaseShared{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), SharedCounts: &d.h.sharedCounts,
-		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Owner: o.ID, Publish: d.h.c.publish(), DefaultTTL: scripts.InMillis(o.TTL),
+		Queue: d.queue, Owner: o.ID, Publish: d.h.c.publish(), DefaultTTL: scripts.InMillis(o.TTL),
 	}
+	if f := d.fair; f != nil {
+		call.Deadlines, call.Waiters, call.Clients = f.deadlines, f.waiters, f.clients
+	}
+	return call
 }
 
 // runReleaseOne runs lock/release_shared, or that of fair locks, which has the same keys and arguments.
@@ -187,7 +189,7 @@ func (d *hashDriver) runReleaseOne(ctx context.Context, call scripts.LockRelease
 }
 
 // isFair reports whether it is the driver of a fair lock.
-func (d *hashDriver) isFair() bool { return d.clients != nil }
+func (d *hashDriver) isFair() bool { return d.fair != nil }
 
 // releasedOf returns the result of a release. If the key holds data of another program by now, the lock is lost.
 func releasedOf(lost bool, err error) (engine.Released, error) {
@@ -266,10 +268,10 @@ func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request
 func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
 	call := scripts.LockForce{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
+		Queue: d.queue, Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
 	}
-	if d.isFair() {
+	if f := d.fair; f != nil {
+		call.Deadlines, call.Waiters, call.Clients = f.deadlines, f.waiters, f.clients
 		return formerHolders(scripts.FairLockForce(call).Do(ctx, d.h.c.calls))
 	}
 	return formerHolders(call.Do(ctx, d.h.c.calls))
@@ -454,7 +456,7 @@ func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Nex
 // countTokens turns the last token of a block of n, which the script has reserved, into the first one. Near the
 // end of the counter the script reserves one instead of a block, so only the last token of a block that
 // ends there is used.
-func countTokens(res *engine.Result, n int32) {
+func countTokens(res *engine.Result, n int16) {
 	if block := int64(n); block > 1 && res.Token >= block && res.Token <= math.MaxInt64-block {
 		res.Token, res.Tokens = res.Token-block+1, n
 	} else if res.Token > 0 {

@@ -268,7 +268,7 @@ func (d *permitDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []en
 
 // nameOwner implements [engine.Traits].NameOwner: each permit of an acquisition gets a new random id.
 func (d *permitDriver) nameOwner(o *engine.Owner) {
-	o.Name(newPermits(d.h.c.tag, o.Permits), false)
+	o.Name(newPermits(d.h.c.tag, int(o.Permits)), false)
 }
 
 // TryAcquire implements [engine.Driver] by permitsemaphore/acquire, which also collects ended leases.

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"math"
 	"time"
 )
 
@@ -108,7 +109,8 @@ func (r *Resource) ReportNotAcquired(ctx context.Context, err error) {
 // serves one acquisition: a second one with the same number would pass for a copy of the first.
 func (r *Resource) NewRequest(terms *Terms) *Request {
 	q := &Request{Owner: r.Core.NewOwner(), Terms: terms, NonReentrant: terms.NonReentrant}
-	q.TTL, q.Permits, q.min = terms.WireTTL(), terms.Permits, newMinHold(terms.MinHold)
+	q.TTL, q.min = terms.WireTTL(), newMinHold(terms.MinHold)
+	q.Permits = int32(min(terms.Permits, math.MaxInt32)) // semaphores refuse more
 	if terms.Owner != "" {
 		q.Name(terms.Owner, true)
 	}

@@ -152,9 +152,9 @@ type Owner struct {
 	Number  uint64 // the server remembers a private acquisition by it
 	Shared  bool   // others may use the same id, so the server counts
 	InDoubt bool   // an attempt to acquire has an unknown outcome: a copy may still arrive
-	Tokens  int32  // how many fencing tokens to reserve; 0 and 1: one
+	Tokens  int16  // how many fencing tokens to reserve; 0 and 1: one
+	Permits int32
 	TTL     time.Duration
-	Permits int
 }
 
 // Name gives the owner another id.
@@ -164,11 +164,11 @@ func (o *Owner) Name(id string, shared bool) { o.ID, o.Shared = id, shared }
 type Terms struct {
 	Wait          time.Duration // limit of waiting; negative: none
 	TTL           time.Duration // of the lease, or of each renewal
-	Renew         bool
 	MaxHold       time.Duration // of a renewed hold; 0: no limit
-	Permits       int
-	Owner         string // "": an id of its own
+	Renew         bool
 	NonReentrant  bool
+	Permits       int
+	Owner         string        // "": an id of its own
 	PollMin       time.Duration // 0: wait for messages
 	PollMax       time.Duration
 	WaiterTimeout time.Duration // of a fair waiter
@@ -227,7 +227,7 @@ type Result struct {
 	Granted bool
 	InDoubt bool  // an earlier attempt of the same call has an unknown outcome
 	Quiet   bool  // refused: the client will be woken at its place, so it need not listen otherwise
-	Tokens  int32 // granted: how many are reserved; a cohort may get fewer than it asked for
+	Tokens  int16 // granted: how many are reserved; a cohort may get fewer than it asked for
 	// Token, when granted, is the fencing token of a fenced lock, the first one reserved. Of another kind it is
 	// the driver's own, which the ownership keeps for its release.
 	Token int64

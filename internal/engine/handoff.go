@@ -74,7 +74,7 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 		return nil, offered
 	}
 	actions := q.on(&waitq.Event{
-		What: waitq.Releasing, Permits: o.Permits, Cohort: o.cohort(), Over: o.streakIsOver(time.Now()),
+		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.cohort(), Over: o.streakIsOver(time.Now()),
 		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
 	if len(actions) == 0 {

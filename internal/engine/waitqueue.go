@@ -66,7 +66,7 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	if queue == nil {
 		return false
 	}
-	return queue.state.MustWait(q.Permits)
+	return queue.state.MustWait(int(q.Permits))
 }
 
 // Waiters returns how many requests wait in local queues, for tests.
@@ -215,7 +215,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	if r.heard != nil { // else it has made no attempt
 		q.heard.merge(r.heard)
 	}
-	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: r.Permits}
+	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
 	w.queued.Doubt = r.MustRollback
 	q.on(&waitq.Event{What: waitq.Joined, Who: &w.queued, RetryAfter: refused.RetryAfter})
 	if kept := q.queues.keeperOf(queueKey{q.r.Kind, q.r.Name, false}); kept != nil {

@@ -101,8 +101,8 @@ func (d *FakeDriver) Command(op string, o *engine.Owner) Command {
 
 func (d *FakeDriver) attempt(q *engine.Request) attempt {
 	a := attempt{
-		name: d.Name, key: d.key(&q.Owner), id: d.id(&q.Owner), permits: q.Permits, ttl: d.ttl(&q.Owner),
-		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.Nested, tokens: q.Tokens,
+		name: d.Name, key: d.key(&q.Owner), id: d.id(&q.Owner), permits: int(q.Permits), ttl: d.ttl(&q.Owner),
+		shared: q.Shared, nonReentrant: q.NonReentrant, nested: q.Nested, tokens: int32(q.Tokens),
 	}
 	if d.exclusive {
 		a.permits = -1
@@ -228,8 +228,8 @@ func (d *FakeDriver) free(ctx context.Context, o *engine.Ownership, to engine.Ne
 	if successor != nil {
 		op = "handoff"
 		next = attempt{
-			name: d.Name, key: d.key(successor), id: d.id(successor), permits: successor.Permits, ttl: d.ttl(successor),
-			tokens: successor.Tokens,
+			name: d.Name, key: d.key(successor), id: d.id(successor), permits: int(successor.Permits), ttl: d.ttl(successor),
+			tokens: int32(successor.Tokens),
 		}
 		if d.exclusive {
 			next.permits = -1

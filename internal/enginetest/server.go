@@ -333,7 +333,7 @@ func (s *Server) acquire(a attempt) (res engine.Result, err error) {
 	}
 	m.counted = true
 	h.keep(a.ttl)
-	return engine.Result{Granted: true, Free: l.free(), Token: h.token, Tokens: max(a.tokens, 1)}, nil
+	return engine.Result{Granted: true, Free: l.free(), Token: h.token, Tokens: int16(max(a.tokens, 1))}, nil
 }
 
 // keep extends the lease; ttl 0: there is none.
