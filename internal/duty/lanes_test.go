@@ -32,7 +32,9 @@ func newClient() *client {
 }
 
 // add adds a duty for a server that lasts until over.
-func (c *client) add(t *testing.T, server string, over time.Time, do func(context.Context) duty.Answer) <-chan struct{} {
+func (c *client) add(
+	t *testing.T, server string, over time.Time, do func(context.Context) duty.Answer,
+) (first <-chan struct{}) {
 	return c.Add(t.Context(), &duty.Duty{Do: do, Server: func() any { return server }, Due: time.Now(), Over: over})
 }
 
