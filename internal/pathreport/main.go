@@ -123,7 +123,9 @@ func (r *report) markdown(w io.Writer) {
 	for _, p := range r.Packages {
 		row(p.Package, "%d code lines in %d files, %d functions, %.1f %% comments",
 			p.Code, p.Files, p.Functions, p.CommentShare())
-		row(p.Package+": interfaces found by type assertion", "%d in %d places", len(p.Interfaces), p.Assertions)
+		if p.Assertions > 0 {
+			row(p.Package+": interfaces found by type assertion", "%d in %d places", len(p.Interfaces), p.Assertions)
+		}
 	}
 	row("References against the layers", "%d of %d file pairs", len(r.Layers.Against), r.Layers.Pairs)
 	row("Files without a layer", "%d %s", len(r.Layers.Unknown), strings.Join(r.Layers.Unknown, " "))

@@ -182,6 +182,16 @@ var Catalogue = []Defect{
 		}},
 	},
 	{
+		Name: "a release in the last millisecond leaves a lock without a TTL", Promise: "C28",
+		Edits: []Edit{{
+			"scripts/lib/set_count.lua",
+			"  redis.call('persist', lock_hash)\n  redis.call('hset', lock_hash, field, count)\n" +
+				"  redis.call('pexpire', lock_hash, math.max(ttl_ms, 1))\n",
+			"  redis.call('pexpire', lock_hash, ttl_ms)\n  redis.call('hset', lock_hash, field, count)\n",
+		}},
+		Suite: [2]string{"./tests/contract", "TestC28ReleaseInTheLastMillisecondLeavesNothing"},
+	},
+	{
 		Name: "WithMaxHold does not end a hold", Promise: "C13",
 		Edits: []Edit{{"internal/engine/driver.go", "	return t.MaxHold\n", "	return 0\n"}},
 	},

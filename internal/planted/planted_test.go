@@ -10,14 +10,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	lua "github.com/yuin/gopher-lua/parse"
+
+	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// Every defect applies to the present tree, and what it changes compiles. Defects that do not touch the same
-// text are compiled together.
+// Every defect applies to the present tree, and what it changes compiles, which only CI tries: it takes long. Defects
+// that do not touch the same text are compiled together.
 func TestDefectsApply(t *testing.T) {
-	if testing.Short() {
-		t.Skip("compiles the library a few times")
-	}
 	root, err := filepath.Abs("../..")
 	require.NoError(t, err)
 	names := map[string]bool{}
@@ -47,14 +46,17 @@ func TestDefectsApply(t *testing.T) {
 			together = append(together, alone)
 		}
 	}
-	for _, o := range together {
-		description, err := o.write(t.TempDir())
-		require.NoError(t, err)
-		build := exec.CommandContext(t.Context(), "go", "build", "-overlay", description, "./primitives") // not linked
-		build.Dir = root
-		out, err := build.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
+	t.Run("the result compiles", func(t *testing.T) {
+		redistest.NeedFull(t, "compiles the library a few times")
+		for _, o := range together {
+			description, err := o.write(t.TempDir())
+			require.NoError(t, err)
+			build := exec.CommandContext(t.Context(), "go", "build", "-overlay", description, "./primitives") // not linked
+			build.Dir = root
+			out, err := build.CombinedOutput()
+			require.NoError(t, err, "%s", out)
+		}
+	})
 }
 
 // A text that occurs twice, or not at all, is an error: the patch would change something else. A text that has moved
