@@ -473,7 +473,12 @@ func TestC28CopiesNeverKeepTheLockLonger(t *testing.T) {
 		// Of a renewal a late copy may keep the lock longer. The client renews when a connection breaks.
 		renews := func(c redistest.Command) bool { return slices.Contains(renewals, c.Args[1]) }
 		copies := slices.DeleteFunc(ScriptsOf(p), renews)
-		require.GreaterOrEqual(t, len(copies), 3*len(k.keys(key))) // a lost reply may have been that of a renewal
+		acquisitions := len(k.keys(key))
+		if k.Name == "multi" { // one command acquires all members
+			acquisitions = 1
+		}
+		// Each acquisition is repeated. The lost reply after that may have been a renewal's instead of a release's.
+		require.GreaterOrEqual(t, len(copies), 2*acquisitions+len(k.keys(key)))
 		repeat := func() {
 			for _, i := range rand.Perm(len(copies)) {
 				_ = Again(rdb, copies[i]).Err()
