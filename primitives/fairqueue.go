@@ -53,6 +53,7 @@ type fairQueue struct {
 	queues *fairQueues
 	d      *fairDriver          // of the first waiter's handle; all handles of a name have equal ones
 	grants *pubsub.Subscription // to grantChannel; closed by the last waiter
+	heard  engine.Contact       // the answers to refreshes, and to the attempts of all waiters
 
 	refreshNow engine.Signal // refresh soon
 	reschedule engine.Signal // the next refresh is due earlier than it was
@@ -113,6 +114,7 @@ func (w *fairWaiter) Join(waiter *engine.Waiter, refused engine.Result) {
 		q = qs.begin(w.d)
 	}
 	w.queue = q
+	q.heard.Note(w.q)
 	q.add(w)
 	q.learn(refused)
 	if g, ok := qs.early[w.q.ID]; ok {
@@ -200,6 +202,7 @@ func (w *fairWaiter) takeGrant() *engine.Result {
 // place there. A refusal shows the position. Without a reply, the next refresh finds it.
 func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, error) {
 	res, err := w.d.h.res.Try(ctx, w.q)
+	w.queue.heard.Note(w.q)
 	if err != nil || res.Granted {
 		return res, err
 	}
@@ -211,8 +214,9 @@ func (w *fairWaiter) Try(ctx context.Context, _ *engine.Waiter) (engine.Result, 
 	return res, nil
 }
 
-// Heard implements [engine.Queue]. Each waiter makes attempts of its own.
-func (w *fairWaiter) Heard() *engine.Contact { return nil }
+// Heard implements [engine.Queue]. A waiter that has its place makes no attempts, so refreshes show
+// whether Redis still answers.
+func (w *fairWaiter) Heard() *engine.Contact { return &w.queue.heard }
 
 // Confirmed implements [engine.Trier]. Messages before the confirmation did not arrive, so a refresh
 // looks for what they said.
@@ -423,7 +427,14 @@ func (q *fairQueue) refresh() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), refreshTimeout)
 	defer cancel()
+	began := time.Now()
+	q.heard.Asking()
 	status, err := q.d.refresh(ctx, longest, ids)
+	if err != nil {
+		q.heard.Failed(q.d.h.c.core, err, began)
+	} else {
+		q.heard.Answered(status.holder, status.changesIn)
+	}
 	if q.update(status, err, longest) {
 		_ = q.d.leaveQueue(ctx, status.next) // if it fails, the next refresh finds the orphan again
 	}

@@ -37,6 +37,36 @@ type Contact struct {
 	again   bool      // more than one attempt was not answered
 }
 
+// Asking notes that a queue sends a command for all its waiters. Answered or Failed notes the outcome.
+func (k *Contact) Asking() { k.asking() }
+
+// Answered notes the answer to that command: the waiters still wait for the lock. holder is who has it, for
+// the time left; "" is unknown, and so is a negative time.
+func (k *Contact) Answered(holder string, left time.Duration) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.answered()
+	k.refused, k.reason = true, nil
+	k.holder, k.until = holder, time.Time{}
+	if left >= 0 {
+		k.until = time.Now().Add(left)
+	}
+}
+
+// Failed notes why that command, which was sent at began, failed. Only an outage counts.
+func (k *Contact) Failed(c *Core, err error, began time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if c.FailureOf(err).isOutage(0) {
+		k.unanswered(err, time.Since(began))
+	} else {
+		k.asked = time.Time{}
+	}
+}
+
+// Note takes over what q has heard by its latest attempt, which is over.
+func (k *Contact) Note(q *Request) { k.merge(q.heard) }
+
 // asking notes that an attempt begins.
 func (k *Contact) asking() {
 	k.mu.Lock()

@@ -285,17 +285,42 @@ func TestC7BusyThenSilent(t *testing.T) {
 				})
 				AwaitWaiters(t, c, 1)
 				fault(b.P)
-				err := Await(t, waiting).Err
-				require.ErrorIs(t, err, primitives.ErrNotAcquired)
-				require.ErrorIs(t, err, primitives.ErrUnavailable)
-				require.ErrorContains(t, err, "held by "+hold.ID())
-				if name == "refused" {
-					require.ErrorIs(t, err, syscall.ECONNREFUSED)
-				}
+				requireBusyThenSilent(t, Await(t, waiting).Err, hold, name)
 				b.P.Heal()
 				Release(t, hold)
 			})
+			// A waiter that has its place in the queue of a fair lock makes no attempts. The client's refreshes
+			// show that Redis is silent.
+			t.Run("fair", func(t *testing.T) {
+				Bubble(t, func(t *testing.T, b *Bubbled) {
+					hold := Acquire(t, t.Context(), NewClient(t, b.S.Client(t)).FairLock("f"))
+					c := NewClient(t, b.P.Client(t, DialsOnce))
+					waiting := Start(func() (*primitives.Hold, error) {
+						return c.FairLock("f").Acquire(context.Background(), primitives.WithWait(5*time.Second))
+					})
+					AwaitWaiters(t, c, 1)
+					time.Sleep(1500 * time.Millisecond) // answered refreshes come first
+					fault(b.P)
+					requireBusyThenSilent(t, Await(t, waiting).Err, hold, name)
+
+					b.P.Heal()
+					err := ErrOf(c.FairLock("f").Acquire(context.Background(), primitives.WithWait(3*time.Second)))
+					require.ErrorIs(t, err, primitives.ErrNotAcquired)
+					require.NotErrorIs(t, err, primitives.ErrUnavailable, "Redis answers again")
+					Release(t, hold)
+				})
+			})
 		})
+	}
+}
+
+func requireBusyThenSilent(t *testing.T, err error, hold *primitives.Hold, fault string) {
+	t.Helper()
+	require.ErrorIs(t, err, primitives.ErrNotAcquired)
+	require.ErrorIs(t, err, primitives.ErrUnavailable)
+	require.ErrorContains(t, err, "held by "+hold.ID())
+	if fault == "refused" {
+		require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	}
 }
 
