@@ -320,17 +320,21 @@ func (c *Client) rememberDoubt(o *engine.Owner) scripts.Millis {
 // the timeouts of the redis client.) Rollbacks and releases that Redis has not answered by then are
 // dropped: the locks become free when their leases end.
 //
-// Close returns nil, or ctx's error if holds were left. Later calls return the same. Calls at the same
+// Close returns nil, or an error that matches ctx's error and names the holds that were left. Later calls
+// return the same. Calls at the same
 // time end together, as soon as one of their contexts allows.
 func (c *Client) Close(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.hurry(ctx.Err()) })()
 	c.closer.Do(func() { // the others wait here
 		// The presence goes first, because it sends and subscribes; the runner last.
-		c.left = c.core.Close(c.closing, c.run.Stop, func(abandoned bool) {
+		left := c.core.Close(c.closing, c.run.Stop, func(abandoned bool) {
 			c.presence.Close(abandoned)
 			c.hub.Close()
 			c.run.Close()
 		})
+		if left != nil {
+			c.left = fmt.Errorf("redlatch: close client: %w", left)
+		}
 	})
 	return c.left
 }

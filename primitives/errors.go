@@ -137,6 +137,9 @@ func isForeign(err error) bool {
 	return ok && strings.HasPrefix(reply.Error(), foreignReply)
 }
 
+// notHeldBy returns [ErrNotHeld] with the id that holds nothing.
+func notHeldBy(id string) error { return fmt.Errorf("%w by %q", ErrNotHeld, id) }
+
 // invalid returns [ErrInvalid] with a reason.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)

@@ -153,14 +153,27 @@ func (h *handle) withType(ctx context.Context, err error) error {
 			keys = append(keys, &m.handle)
 		}
 	}
-	text := fmt.Sprintf("WRONGTYPE: a key of this %s holds another type", h.res.Kind)
+	text := fmt.Sprintf("WRONGTYPE: the key does not hold %s", inWords(h.res.Kind))
 	for _, key := range keys {
 		if found := key.foundType(ctx); found != "" {
-			text = fmt.Sprintf("WRONGTYPE: key %q holds a %s, not a %s", key.raw, found, key.res.Kind)
+			text = fmt.Sprintf("WRONGTYPE: key %q holds a %s, not %s", key.raw, found, inWords(key.res.Kind))
 			break
 		}
 	}
 	return &foreignError{text + ": use another name, or delete the key", err}
+}
+
+// inWords is a kind with its article.
+func inWords(kind string) string {
+	switch kind {
+	case "fair", "fenced":
+		return "a " + kind + " lock"
+	case "reader", "writer":
+		return "a read-write lock"
+	case permitsKind:
+		return "a semaphore"
+	}
+	return "a " + kind
 }
 
 const typeTimeout = 500 * time.Millisecond

@@ -149,7 +149,7 @@ func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*e
 		return nil, err
 	}
 	if counts == 0 {
-		return nil, ErrNotHeld
+		return nil, notHeldBy(id)
 	}
 	return l.res.Adopted(ctx, q, sent) // its release gives back all counts
 }
@@ -159,7 +159,7 @@ func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*e
 // before the others. The holder learns [ErrLost] if that was its last count, as with ForceRelease.
 // ReleaseID returns [ErrNotHeld] if id holds nothing.
 func (l *Lock) ReleaseID(ctx context.Context, id string) error {
-	return l.call(ctx, "release id", func() error {
+	return l.call(ctx, "release", func() error {
 		if !validOwner(id) {
 			return invalid(badOwner, id)
 		}
@@ -172,7 +172,7 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 			held, err = l.driver.releaseID(ctx, id, q)
 		}
 		if err == nil && !held {
-			err = ErrNotHeld
+			err = notHeldBy(id)
 		}
 		l.announceTakeover(ctx, err, id)
 		return err

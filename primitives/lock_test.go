@@ -126,9 +126,9 @@ var lockCases = []struct {
 	{"C4: no id, mode, and ids that end in :write are invalid", nil, func(t *testing.T, x *LockTest) error {
 		for _, id := range []string{"", "mode", "a:write"} {
 			for op, err := range map[string]error{
-				"acquire":    ErrOf(x.L.Acquire(t.Context(), primitives.WithOwner(id))),
-				"adopt":      ErrOf(x.L.Adopt(t.Context(), id)),
-				"release id": x.L.ReleaseID(t.Context(), id),
+				"acquire": ErrOf(x.L.Acquire(t.Context(), primitives.WithOwner(id))),
+				"adopt":   ErrOf(x.L.Adopt(t.Context(), id)),
+				"release": x.L.ReleaseID(t.Context(), id),
 			} {
 				require.ErrorIs(t, err, primitives.ErrInvalid, "%s %q", op, id)
 				require.EqualError(t, err, fmt.Sprintf(`redlatch: %s lock %q: invalid: owner id %q: `, op, x.Name, id)+

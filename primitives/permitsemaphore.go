@@ -118,7 +118,7 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 	q.InDoubt = q.InDoubt || reply.Doubt
 	switch {
 	case err == nil && reply.Number == 0:
-		err = ErrNotHeld
+		err = notHeldBy(id)
 	case err == nil:
 		err = reply.Unconfirmed
 	}
@@ -134,7 +134,7 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 // behind. It returns [ErrNotHeld] if one of the permits is not held.
 func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) error {
 	raw, wrong := rawPermits(id)
-	held, err := s.change(ctx, "release id", wrong, func(memory string) (scripts.Number, error) {
+	held, err := s.change(ctx, "release", wrong, func(memory string) (scripts.Number, error) {
 		reply, err := scripts.PermitSemaphoreRelease{
 			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
 			Publish: s.c.publish(), MemoryTTL: s.c.remembered, IDs: raw, AllOrNone: true,
@@ -142,7 +142,7 @@ func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) err
 		return scripts.Number{Reply: reply.Reply, Number: max(reply.Heard+1, 0)}, err
 	})
 	if err == nil && held == 0 {
-		err = s.failed("release id", ErrNotHeld)
+		err = s.failed("release", notHeldBy(id))
 	}
 	if s.c.core.Enter() == nil { // the call in change has ended; Close must wait for this one too
 		defer s.c.core.Leave()

@@ -191,8 +191,8 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	select {
 	case <-c.holds.drained:
 	case <-ctx.Done():
-		if c.holds.abandon() {
-			left = context.Cause(ctx)
+		if abandoned := c.holds.abandon(); len(abandoned) > 0 {
+			left = newHoldsLeft(ctx, abandoned)
 		}
 	}
 	c.mu.Lock()

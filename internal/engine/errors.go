@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -48,6 +50,10 @@ type Loss struct {
 	Silent   time.Duration // expired: how long the server has not answered
 	Members  []error       // members: why holds of members of a joint lock ended
 }
+
+// errNoLease is the answer to Check and Extend of a hold of a plain semaphore.
+var errNoLease = fmt.Errorf("%w: its permits have no holder and no lease in Redis; "+
+	"use a PermitExpirableSemaphore", ErrUnsupported)
 
 // Failure is the class of an error: whether the failed command may have been executed, and whether
 // another attempt makes sense. Several may be true.
@@ -99,3 +105,41 @@ func GaveUp(ctx context.Context, met error) error {
 
 // errSiblingStuck is a reason to stop waiting for a command, for [Config.Unanswered].
 var errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
+
+// holdsLeft is the error of Close when its context ended before all holds were released.
+type holdsLeft struct {
+	text  string
+	cause error // of the context
+}
+
+// mostLeft bounds how many holds the text names.
+const mostLeft = 3
+
+// newHoldsLeft makes the error of Close. ctx has ended; left are the holds that Close has ended, at least one.
+func newHoldsLeft(ctx context.Context, left []*Hold) error {
+	if outer := slices.DeleteFunc(slices.Clone(left), (*Hold).isSilent); len(outer) > 0 {
+		left = outer // members are named by their joint hold
+	}
+	var named []string
+	for _, h := range left[:min(len(left), mostLeft)] {
+		name := fmt.Sprintf("%s %q", h.r.Kind, h.r.Name)
+		if id := h.ID(); id != "" {
+			name += " (" + id + ")"
+		}
+		named = append(named, name)
+	}
+	if more := len(left) - len(named); more > 0 {
+		named = append(named, fmt.Sprintf("and %d more", more))
+	}
+	holds := "1 hold was"
+	if len(left) > 1 {
+		holds = fmt.Sprintf("%d holds were", len(left))
+	}
+	return &holdsLeft{
+		text:  fmt.Sprintf("%s not released: %s: %v", holds, strings.Join(named, ", "), context.Cause(ctx)),
+		cause: context.Cause(ctx),
+	}
+}
+
+func (e *holdsLeft) Error() string { return e.text }
+func (e *holdsLeft) Unwrap() error { return e.cause }

@@ -397,7 +397,7 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 		return nil
 	}
 	if o := h.Ownership(); o != nil && !o.leased() {
-		return ErrUnsupported
+		return errNoLease
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err

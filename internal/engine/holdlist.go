@@ -68,9 +68,9 @@ func (l *holdList) closeIfDrained() {
 	}
 }
 
-// abandon ends holds with ErrClosed, unless their release is under way, and reports whether there were
-// any. Close calls it when its context ends. It sends nothing: the leases end by themselves.
-func (l *holdList) abandon() bool {
+// abandon ends holds with ErrClosed, unless their release is under way, and returns them. Close calls it when
+// its context ends. It sends nothing: the leases end by themselves.
+func (l *holdList) abandon() (abandoned []*Hold) {
 	// A copy of the list, newest first, so that nested holds end before their outer ones. Hold.end takes
 	// mu to remove a hold, so mu must be free by then.
 	l.mu.Lock()
@@ -79,14 +79,13 @@ func (l *holdList) abandon() bool {
 		left = append(left, h)
 	}
 	l.mu.Unlock()
-	abandoned := false
 	for _, h := range left {
 		if h.IsLive() {
 			if h.held != nil {
 				h.held.Forget(h)
 			}
 			if h.end(ErrClosed) {
-				abandoned = true
+				abandoned = append(abandoned, h)
 				h.emitEnd(EventAbandoned, ErrClosed)
 			}
 		}

@@ -456,4 +456,57 @@ func TestErrorTexts(t *testing.T) {
 	require.ErrorIs(t, err, primitives.ErrInvalid)
 	require.ErrorContains(t, err, "redis.Ring")
 	require.ErrorContains(t, err, "NewRedLock")
+
+	require.EqualError(t, c.Lock("a").ReleaseID(t.Context(), "me"), `redlatch: release lock "a": not held by "me"`)
+	require.EqualError(t, ErrOf(c.Lock("a").Adopt(t.Context(), "me")), `redlatch: adopt lock "a": not held by "me"`)
+
+	pool := c.Semaphore("pool")
+	_, err = pool.Init(t.Context(), 1)
+	require.NoError(t, err)
+	permit := Acquire(t, t.Context(), pool)
+	for op, err := range map[string]error{
+		"check": permit.Check(t.Context()), "extend": permit.Extend(t.Context(), time.Second),
+	} {
+		require.ErrorIs(t, err, primitives.ErrUnsupported)
+		require.EqualError(t, err, "redlatch: "+op+` semaphore "pool": unsupported: its permits have no holder `+
+			"and no lease in Redis; use a PermitExpirableSemaphore")
+	}
+	Release(t, permit)
+
+	for want, acquire := range map[string]func() (*primitives.Hold, error){
+		"a fair lock":       func() (*primitives.Hold, error) { return c.FairLock("list").TryAcquire(t.Context()) },
+		"a read-write lock": func() (*primitives.Hold, error) { return c.RWLock("list").Reader().TryAcquire(t.Context()) },
+		"a semaphore": func() (*primitives.Hold, error) {
+			return c.PermitExpirableSemaphore("list").TryAcquire(t.Context())
+		},
+	} {
+		s.Client(t).RPush(t.Context(), "list", "x")
+		require.ErrorContains(t, ErrOf(acquire()), `key "list" holds a list, not `+want+": use another name")
+	}
+}
+
+// C18: the error of Close names the holds that are left, and matches the context's error.
+func TestCloseNamesTheHoldsThatAreLeft(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithDeadline(context.Background(), time.Now())
+	defer cancel()
+	for held, want := range map[int]string{
+		1: `^redlatch: close client: 1 hold was not released: lock "l0" \(%s:1\): context deadline exceeded$`,
+		5: `^redlatch: close client: 5 holds were not released: lock "l4" \(%s:5\), .*, and 2 more: context deadline exceeded$`,
+	} {
+		c := NewClient(t, redistest.Miniredis(t).Client(t))
+		for i := range held {
+			Acquire(t, t.Context(), c.Lock(fmt.Sprint("l", i)))
+		}
+		for range 2 {
+			err := c.Close(ctx)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			require.NotErrorIs(t, err, context.Canceled)
+			require.Regexp(t, fmt.Sprintf(want, c.ID()), err.Error())
+		}
+	}
+	c := NewClient(t, redistest.Miniredis(t).Client(t))
+	multi := primitives.NewMultiLock([]*primitives.Lock{c.Lock("a"), c.Lock("b")})
+	Acquire(t, t.Context(), multi)
+	require.ErrorContains(t, c.Close(ctx), `1 hold was not released: multi "a,b"`, "members are not counted")
 }
