@@ -69,7 +69,7 @@ func finish(ctx context.Context, err error, asJSON bool, stderr io.Writer) int {
 	if coded, ok := errors.AsType[*codedError](err); ok && coded.err == nil {
 		return code
 	}
-	text := strings.Join(strings.Fields(err.Error()), " ")
+	text := strings.TrimPrefix(strings.Join(strings.Fields(err.Error()), " "), "redlatch: ")
 	if asJSON {
 		_ = json.NewEncoder(stderr).Encode(struct {
 			Error string `json:"error"`
@@ -77,7 +77,7 @@ func finish(ctx context.Context, err error, asJSON bool, stderr io.Writer) int {
 		}{text, code})
 		return code
 	}
-	fmt.Fprintln(stderr, "redlatch:", harmless(strings.TrimPrefix(text, "redlatch: ")))
+	fmt.Fprintln(stderr, "redlatch:", harmless(text))
 	return code
 }
 

@@ -255,7 +255,12 @@ func remove(k *call) (string, error) {
 	return fmt.Sprintf("%s %q: deleted", k.kind, k.name), nil
 }
 
-func (k *call) missing() error { return failure("there is no %s %q", k.kind, k.name) }
+func (k *call) missing() error {
+	if k.kind == kindPermits {
+		return failure("there are no permits %q", k.name)
+	}
+	return failure("there is no %s %q", k.kind, k.name)
+}
 
 // showInfo tells a number that is 0 from none, which the library's Info does not.
 func showInfo(k *call) (string, error) {
@@ -312,14 +317,14 @@ func waitForLatch(k *call) (string, error) {
 		return opened, latch.Wait(ctx)
 	}
 	limit := k.c.Duration("wait")
-	over := fmt.Errorf("latch %q is not open after %v: %w", k.name, limit, primitives.ErrNotAcquired)
+	over := fmt.Errorf("latch %q is not open after %v", k.name, limit)
 	switch {
 	case limit < 0:
 		return "", badUsage("--wait %v is negative", limit)
 	case limit == 0: // look once, and wait for the answer
 		count, err := latch.Count(ctx)
 		if err == nil && count > 0 {
-			err = over
+			err = &codedError{exitNotAcquired, over}
 		}
 		return opened, err
 	}
@@ -333,7 +338,7 @@ func waitForLatch(k *call) (string, error) {
 	case err != nil:
 		return "", err
 	case count > 0:
-		return "", over // without the library's prefix, which names the latch, too
+		return "", &codedError{exitNotAcquired, over} // without the library's prefix, which names the latch, too
 	}
 	return opened, nil
 }

@@ -41,7 +41,7 @@ func requestFlags(kinds []string) []cli.Flag {
 // newRequest reads the flags of requestFlags.
 func newRequest(c *cli.Command, name string) (request, error) {
 	r := request{kind: c.String("kind"), name: name, notes: notesOf(c)}
-	pooled := r.kind == kindSemaphore || r.kind == kindPermits
+	pooled := r.isCounted()
 	permits := c.Int("permits")
 	switch {
 	case !slices.Contains(runKinds, r.kind):
@@ -149,7 +149,13 @@ func (r *request) explain(ctx context.Context, s *session, err error) error {
 	default:
 		return err
 	}
-	if held := r.inWords(info); held != "" {
+	held := r.inWords(info)
+	if failed == nil && r.isCounted() && len(info.Holders) == 0 && info.Available <= 0 {
+		if e, err := s.inspect(ctx, r.kind, r.name); err == nil && e.isNothing() {
+			held = fmt.Sprintf("it has no count yet; set it with: redlatch %s init NAME N", r.kind)
+		}
+	}
+	if held != "" {
 		return &codedError{exitNotAcquired, fmt.Errorf("%s %q was not acquired: %s", r.kind, r.name, held)}
 	}
 	return err
@@ -170,6 +176,9 @@ func (r *request) obstacle(ctx context.Context, s *session) (primitives.Info, er
 	return info, err
 }
 
+// isCounted reports whether the kind has a number of permits, which somebody must set first.
+func (r *request) isCounted() bool { return r.kind == kindSemaphore || r.kind == kindPermits }
+
 // inWords says who or what keeps r waiting; "" if nothing is known to.
 func (r *request) inWords(info primitives.Info) string {
 	var held []string
@@ -189,7 +198,7 @@ func (r *request) inWords(info primitives.Info) string {
 	if len(held) > 0 {
 		text = "held by " + strings.Join(held, ", ")
 	}
-	if r.kind == kindSemaphore || r.kind == kindPermits {
+	if r.isCounted() {
 		free := fmt.Sprintf("%d permits are free", max(info.Available, 0))
 		text = strings.TrimPrefix(text+"; "+free, "; ")
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -114,4 +115,36 @@ func TestRefusalNamesTheHolder(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pool that nobody has set up is a mistake more often than a busy one, so the message says what to do.
+func TestRefusalOfAPoolWithoutACount(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	for _, kind := range []string{kindSemaphore, kindPermits} {
+		name := redistest.Name(t)
+		code, _, stderr := on(t, s, "run --kind "+kind, "-n", name, "--", "true")
+		require.Equal(t, exitNotAcquired, code, stderr)
+		require.Contains(t, stderr, "it has no count yet; set it with: redlatch "+kind+" init NAME N")
+	}
+}
+
+// Texts with --json are those for people, without the program's name.
+func TestJSONErrorsDoNotNameTheProgram(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	code, _, stderr := on(t, s, "semaphore init --json", redistest.Name(t), "-1")
+	require.Equal(t, exitUsage, code, stderr)
+	require.Contains(t, stderr, `{"error":"init semaphore`)
+}
+
+func TestTextOfALatchThatStaysShut(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	name := redistest.Name(t)
+	code, _, stderr := on(t, s, "latch init", name, "1")
+	require.Zero(t, code, stderr)
+	code, _, stderr = on(t, s, "latch wait -w 50ms", name)
+	require.Equal(t, exitNotAcquired, code, stderr)
+	require.Equal(t, fmt.Sprintf("redlatch: latch %q is not open after 50ms\n", name), stderr)
 }
