@@ -282,3 +282,13 @@ func shell(t *testing.T, addr string) func(line string) (code int, output string
 		return cmd.ProcessState.ExitCode(), string(output)
 	}
 }
+
+// The parser's own text names a flag with one hyphen, which nobody has typed.
+func TestUnknownFlagIsNamedAsItWasTyped(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"--foo", "-q"} {
+		code, _, stderr := redlatch(t.Context(), "run", flag, "x", "--", "true")
+		require.Equal(t, exitUsage, code)
+		require.Equal(t, "redlatch: no flag "+flag+" (see redlatch run --help)\n", stderr)
+	}
+}

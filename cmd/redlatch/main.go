@@ -9,8 +9,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/urfave/cli/v3"
@@ -80,5 +82,16 @@ func app(args []string, stdout, stderr io.Writer) *cli.Command {
 }
 
 func wrongUsage(_ context.Context, c *cli.Command, err error, _ bool) error {
+	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: "); ok {
+		err = fmt.Errorf("no flag %s", dashed(strings.TrimLeft(name, "-")))
+	}
 	return badUsage("%w (see %s --help)", err, c.FullName())
+}
+
+// dashed is the name of a flag as users write it.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
 }
