@@ -321,8 +321,7 @@ func (c *Client) rememberDoubt(o *engine.Owner) scripts.Millis {
 // dropped: the locks become free when their leases end.
 //
 // Close returns nil, or an error that matches ctx's error and names the holds that were left. Later calls
-// return the same. Calls at the same
-// time end together, as soon as one of their contexts allows.
+// return the same. Calls at the same time end together, as soon as one of their contexts allows.
 func (c *Client) Close(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() { c.hurry(ctx.Err()) })()
 	c.closer.Do(func() { // the others wait here
