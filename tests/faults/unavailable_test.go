@@ -492,7 +492,8 @@ func TestCloseNamesTheHoldsThatAreLeft(t *testing.T) {
 	defer cancel()
 	for held, want := range map[int]string{
 		1: `^redlatch: close client: 1 hold was not released: lock "l0" \(%s:1\): context deadline exceeded$`,
-		5: `^redlatch: close client: 5 holds were not released: lock "l4" \(%s:5\), .*, and 2 more: context deadline exceeded$`,
+		5: `^redlatch: close client: 5 holds were not released: lock "l4" \(%s:5\), .*, and 2 more: ` +
+			`context deadline exceeded$`,
 	} {
 		c := NewClient(t, redistest.Miniredis(t).Client(t))
 		for i := range held {
