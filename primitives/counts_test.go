@@ -252,8 +252,8 @@ func TestCountsManyWaiters(t *testing.T) {
 	wg.Wait()
 }
 
-// warmUp makes n goroutines wait at once. The runtime keeps the records of goroutines that have ended, and of what
-// they waited for, so those of the goroutines of a test do not count later.
+// warmUp makes n goroutines wait at once. When they end, the runtime keeps their records and reuses them, so the
+// goroutines of the test allocate none.
 func warmUp(n int) {
 	var waiting, ended sync.WaitGroup
 	waiting.Add(n)

@@ -129,7 +129,7 @@ func TestRefusalOfAPoolWithoutACount(t *testing.T) {
 	}
 }
 
-// Texts with --json are those for people, without the program's name.
+// With --json an error has the same text, but without the program's name.
 func TestJSONErrorsDoNotNameTheProgram(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)

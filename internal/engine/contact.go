@@ -40,8 +40,8 @@ type Contact struct {
 // Asking notes that a queue sends a command for all its waiters. Answered or Failed notes the outcome.
 func (k *Contact) Asking() { k.asking() }
 
-// Answered notes the answer to that command: the waiters still wait for the lock. holder is who has it, for
-// the time left; "" is unknown, and so is a negative time.
+// Answered notes the answer to that command: the waiters still wait for the lock. holder is the holder's id,
+// "" if it is unknown. left is the time until the holder's lease ends, negative if it is unknown.
 func (k *Contact) Answered(holder string, left time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -79,8 +79,8 @@ type Config struct {
 	Logger *slog.Logger
 	// Publish is the command by which this client publishes. It is called after the engine is ready.
 	Publish func() scripts.Command
-	// Renew extends leases, as the watchdog asks it to. A question about a fixed lease is a renewal for less than
-	// what is left of it.
+	// Renew extends leases. A question about a fixed lease is a renewal with a TTL below the remaining one, so it
+	// changes nothing.
 	Renew watchdog.Renew
 	// Probe is a plain command whose reply is nil or 0 if Redis does not have the ownership.
 	Probe func(o *engine.Ownership) []any
