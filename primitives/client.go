@@ -58,7 +58,6 @@ type Client struct {
 	hub            *pubsub.Hub
 	remembered     scripts.Millis // how long scripts remember a request
 	answered       scripts.Millis // how long they keep an answer for repetitions of a call
-	ttl            scripts.Millis // the TTL of the defaults
 	acquisitions   atomic.Uint64  // number of the latest acquisition
 	slotted        atomic.Bool    // rdb is no cluster client, but Redis has refused keys of two slots
 	queues         fairQueues     // of waiters for fair locks
@@ -223,7 +222,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.calls, c.once = c.run.Sender(), c.run.OnceSender()
 	c.confirmed = c.run.ReplicatedSender(c.replicas.n, c.replicas.timeout)
 	c.remembered, c.answered = scripts.InMillis(c.run.Memory()), scripts.InMillis(c.run.AnswerMemory())
-	c.ttl = scripts.InMillis(c.defaults.FirstTTL())
+	c.defaults.firstTTL = scripts.InMillis(c.defaults.FirstTTL())
 	c.hub = pubsub.New(rdb, pubsub.Config{Sharded: c.sharded, Logger: c.logger, LinkLost: c.linkLost})
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
 	c.presence = presence.New(presence.Config{
@@ -340,8 +339,8 @@ func (c *Client) Close(ctx context.Context) error {
 
 // server implements [engine.Config].Server.
 func (c *Client) server(r *engine.Resource) any {
-	if r.Key.Core == nil { // a joint lock: its members have servers
-		return r.Key
+	if r.Identity != nil { // a joint lock: its members have servers
+		return r
 	}
 	return c.run.Server(c.prefix + r.Name)
 }

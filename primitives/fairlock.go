@@ -42,11 +42,11 @@ const (
 // configuration says (5 minutes by default).
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
-	l.init(c, "fair", name, opts)
-	d := &fairDriver{hashDriver: newHashDriver(&l.handle)}
+	names := l.init(c, "fair", name, opts)
+	d := &fairDriver{hashDriver: hashDriver{h: &l.handle, channel: names.next(lockChannel, "")}}
 	d.fair = &d.fairKeys
-	d.queue, d.deadlines = prefixed(fairQueueKey, l.raw), prefixed(fairTimeoutsKey, l.raw)
-	d.waiters, d.clients = prefixed(fairWaitersKey, l.raw), prefixed(fairClientsKey, l.raw)
+	d.queue, d.deadlines = prefixed(fairQueueKey, l.raw()), prefixed(fairTimeoutsKey, l.raw())
+	d.waiters, d.clients = prefixed(fairWaitersKey, l.raw()), prefixed(fairClientsKey, l.raw())
 	l.useLock(d, &engine.Traits{
 		Leased: true, Nests: true, NestsInTurn: true,
 		NewQueue: func(_ context.Context, q *engine.Request) (engine.Queue, error) {
@@ -65,8 +65,8 @@ type fairDriver struct {
 	fairKeys
 }
 
-// fairKeys are the keys of a fair lock beside its hash and its queue.
-type fairKeys struct{ deadlines, waiters, clients any }
+// fairKeys are the keys of a fair lock beside its hash.
+type fairKeys struct{ queue, deadlines, waiters, clients any }
 
 // names implements [namedDriver].
 func (d *fairDriver) names() []any {

@@ -19,45 +19,28 @@ import (
 type handle struct {
 	c        *Client
 	res      engine.Resource
-	raw      string // the name with the client's prefix: Redisson's keys derive from it
-	settings settings
-	invalid  error        // what is wrong with the name or the options; every call returns it
-	members  *memberLocks // nil for all but joint locks
-
-	key engine.Key // of res: finds holds in a context
+	settings *settings  // the client's, unless the handle has options of its own
+	invalid  error      // what is wrong with the name or the options; every call returns it
+	joint    *jointLock // nil for all but joint locks
 
 	// Prebuilt arguments of scripts.
-	name         any            // raw
-	ttl          scripts.Millis // the usual TTL
-	sharedCounts wireName       // key of the acquisitions with WithOwner
-	names        []byte         // what wireNames refer to, so that they take one allocation
+	name         any      // raw, which is a string
+	sharedCounts wireName // key of the acquisitions with WithOwner
 }
 
-// memberLocks are the members of a joint lock.
-type memberLocks struct {
-	all []*Lock
-	// terms returns the terms for acquiring the members with given settings.
-	terms func(s *settings) func(i int) *engine.Terms
-}
-
-// init sets everything but the driver. name is the user's; opts add to the client's defaults. An
-// application may make a handle for each acquisition, so this allocates little.
-func (h *handle) init(c *Client, kind, name string, opts []Option) {
-	h.c, h.raw = c, c.prefix+name
-	h.key = engine.Key{Core: c.core, Kind: kind, Name: name}
-	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name, Key: &h.key}
-	h.settings = c.defaults.with(opts)
-	h.name, h.ttl = h.raw, c.ttl
-	if h.settings.FirstTTL() != c.defaults.FirstTTL() {
-		h.ttl = scripts.InMillis(h.settings.FirstTTL())
-	}
-	h.names = make([]byte, 0, 3*len(h.raw)+96) // for sharedCounts, a channel and another key
-	h.names = append(appendPrefixed(h.names, requestPrefix, h.raw), ":"+sharedCounts...)
-	h.sharedCounts = h.names
+// init sets everything but the driver, and returns what makes further names. name is the user's; opts add to the
+// client's defaults. An application may make a handle for each acquisition, so this allocates little.
+func (h *handle) init(c *Client, kind, name string, opts []Option) wireNames {
+	raw := c.prefix + name
+	h.c, h.name, h.settings = c, raw, c.defaults.and(opts)
+	h.res = engine.Resource{Core: c.core, Kind: kind, Name: name}
 	h.invalid = h.settings.err
 	if name == "" {
 		h.invalid = invalid("an empty name")
 	}
+	names := newWireNames(raw)
+	h.sharedCounts = names.next(requestPrefix, ":"+sharedCounts)
+	return names
 }
 
 // namedDriver is a driver of one name. names returns the keys and channels that its scripts use, beside
@@ -75,33 +58,22 @@ func (h *handle) use(driver namedDriver, traits *engine.Traits) {
 		script := driver.(renewer).renewScript()
 		h.res.RenewGroup = script
 		if h.c.enforcesSlots() {
-			h.res.RenewGroup = renewGroup{script, redisutil.Slot(h.raw)}
+			h.res.RenewGroup = renewGroup{script, redisutil.Slot(h.raw())}
 		}
 	}
 	if !h.c.cluster || h.invalid != nil {
 		return
 	}
 	for _, key := range append(driver.names(), h.requestKey("")) {
-		if key := fmt.Sprint(key); redisutil.Slot(key) != redisutil.Slot(h.raw) {
-			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, h.raw, key)
+		if key := fmt.Sprint(key); redisutil.Slot(key) != redisutil.Slot(h.raw()) {
+			h.invalid = invalid("name %q: its keys %q and %q fall into two cluster slots", h.res.Name, h.raw(), key)
 			return
 		}
 	}
 }
 
-// wireName returns prefixed(prefix, raw) as an argument of scripts.
-func (h *handle) wireName(prefix string) wireName {
-	start := len(h.names)
-	h.names = appendPrefixed(h.names, prefix, h.raw)
-	return h.names[start:len(h.names):len(h.names)]
-}
-
-// requestName returns requestKey(request) as an argument of scripts.
-func (h *handle) requestName(request string) wireName {
-	start := len(h.names)
-	h.names = append(append(h.names, h.requests()...), request...)
-	return h.names[start:len(h.names):len(h.names)]
-}
+// raw is the name with the client's prefix: Redisson's keys derive from it.
+func (h *handle) raw() string { return h.name.(string) }
 
 // Name is the user's name, without the client's prefix.
 func (h *handle) Name() string { return h.res.Name }
@@ -110,11 +82,11 @@ func (h *handle) Name() string { return h.res.Name }
 // it returns the handle's own settings, which the caller must not change.
 func (h *handle) with(opts []Option) (*settings, error) {
 	if h.invalid != nil || len(opts) == 0 {
-		return &h.settings, h.invalid
+		return h.settings, h.invalid
 	}
 	s := h.settings.with(opts)
-	if h.members != nil {
-		s.ForMember = h.members.terms(&s)
+	if h.joint != nil {
+		s.ForMember = h.joint.terms(&s)
 	}
 	return &s, s.err
 }
@@ -147,16 +119,16 @@ func (h *handle) withType(ctx context.Context, err error) error {
 	ctx, cancel := context.WithTimeout(ctx, typeTimeout)
 	defer cancel()
 	keys := []*handle{h}
-	if h.members != nil {
+	if h.joint != nil {
 		keys = nil
-		for _, m := range h.members.all {
+		for _, m := range h.joint.members {
 			keys = append(keys, &m.handle)
 		}
 	}
 	text := fmt.Sprintf("WRONGTYPE: the key does not hold %s", inWords(h.res.Kind))
 	for _, key := range keys {
 		if found := key.foundType(ctx); found != "" {
-			text = fmt.Sprintf("WRONGTYPE: key %q holds a %s, not %s", key.raw, found, inWords(key.res.Kind))
+			text = fmt.Sprintf("WRONGTYPE: key %q holds a %s, not %s", key.raw(), found, inWords(key.res.Kind))
 			break
 		}
 	}
@@ -181,7 +153,7 @@ const typeTimeout = 500 * time.Millisecond
 // foundType returns the type of h's main key if it is not that of h's kind; "" if it is, if there is none,
 // or if Redis does not tell.
 func (h *handle) foundType(ctx context.Context) string {
-	values, err := h.c.run.Commands(ctx, []any{"type", h.raw})
+	values, err := h.c.run.Commands(ctx, []any{"type", h.raw()})
 	if err != nil {
 		return ""
 	}
@@ -324,7 +296,7 @@ func isLost(reply scripts.Number, err error) (bool, error) {
 // ttlArg is a TTL as an argument, without an allocation for the usual one.
 func (h *handle) ttlArg(ttl time.Duration) scripts.Millis {
 	if ttl == h.settings.FirstTTL() {
-		return h.ttl
+		return h.settings.firstTTL
 	}
 	return scripts.InMillis(ttl)
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -25,9 +25,7 @@ type Hold struct {
 
 	hold    *engine.Hold // does not refer back, so that an unreachable Hold is collected
 	cleanup runtime.Cleanup
-
-	mu  sync.Mutex      // guards ctx
-	ctx context.Context //nolint:containedctx // made when first asked for
+	ctx     atomic.Pointer[engine.HoldContext] // made when first asked for
 }
 
 // newHold returns the user's handle of a hold. The cleanup runs once the handle is unreachable, unless
@@ -65,12 +63,10 @@ func (h *Hold) ValidUntil() time.Time { return h.hold.ValidUntil() }
 // It has the values and the cancellation of the context that was given to Acquire. Acquiring the same
 // lock with it nests. Cancelling a context neither releases the hold nor stops its renewal.
 func (h *Hold) Context() context.Context {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ctx == nil {
-		h.ctx = h.hold.Context(h)
+	if h.ctx.Load() == nil {
+		h.ctx.CompareAndSwap(nil, h.hold.Context(h)) // another goroutine may be faster
 	}
-	return h.ctx
+	return h.ctx.Load()
 }
 
 // Release ends the hold and frees the lock or permits, once no other hold shares them. The first call

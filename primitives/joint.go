@@ -44,21 +44,26 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint.Lock) {
 	for i, m := range members {
 		names[i], resources[i] = m.res.Name, &m.res
 	}
-	l.init(members[0].c, kind, strings.Join(names, ","), nil)
-	l.key = engine.Key{Kind: kind, Name: identityOf(members)}
-	l.settings.given = 0 // the client's defaults do not replace the members' options
-	l.settings = l.settings.with(opts)
-	l.invalid = l.settings.err
-	l.handle.members = &memberLocks{members, func(s *settings) func(int) *engine.Terms {
-		return func(i int) *engine.Terms {
-			member := members[i].settings.forMember(s)
-			return &member.Terms
-		}
-	}}
-	l.settings.ForMember = l.handle.members.terms(&l.settings)
+	first := members[0].c
+	l.init(first, kind, strings.Join(names, ","), nil)
+	identity := identityOf(members)
+	l.res.Identity = &identity
+	own := first.defaults
+	own.given = 0 // the client's defaults do not replace the members' options
+	own = own.with(opts)
 	whole := &joint.Lock{Resource: &l.res, Members: resources}
 	l.joint = &jointLock{joint: whole, lock: l, members: members}
+	own.ForMember = l.joint.terms(&own)
+	l.settings, l.invalid = &own, own.err
 	return l, whole
+}
+
+// terms returns the terms for acquiring the i-th member of a joint lock with these settings.
+func (j *jointLock) terms(s *settings) func(i int) *engine.Terms {
+	return func(i int) *engine.Terms {
+		member := j.members[i].settings.forMember(s)
+		return &member.Terms
+	}
 }
 
 // identityOf is the same for joint locks of the same members, and only for them.
@@ -126,7 +131,7 @@ func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(
 // their leases, because the former holder's critical section may still run.
 func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
 	err := j.askMembers(ctx, terms, func(_ int, m *Lock) error {
-		lost, err := m.driver.Check(ctx, m.res.OwnershipOf(id))
+		lost, err := m.driver().Check(ctx, m.res.OwnershipOf(id))
 		return orNotHeld(!lost, err)
 	})
 	if err != nil {
@@ -137,7 +142,7 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 	err = j.askMembers(ctx, terms, func(i int, m *Lock) error {
 		mine := m.res.NewRequest(terms.ForMember(i))
 		mine.Name(q.ID, false)
-		sent, counts, err := m.driver.adopt(ctx, id, mine)
+		sent, counts, err := m.driver().adopt(ctx, id, mine)
 		if err = orNotHeld(counts > 0, err); err != nil {
 			return err
 		}
@@ -154,7 +159,7 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 // lock, a majority of a red lock.
 func (j *jointLock) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
 	err = j.askMembers(ctx, q.Terms, func(_ int, m *Lock) error {
-		held, err := m.driver.releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms))
+		held, err := m.driver().releaseID(ctx, id, m.res.NewRequest(&m.settings.Terms))
 		return orNotHeld(held, err)
 	})
 	if errors.Is(err, ErrNotHeld) {

@@ -38,7 +38,7 @@ const latchChannel = "redisson_countdownlatch__channel__"
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
 	l.init(c, "latch", name, nil)
-	l.driver = latchDriver{h: &l.handle, channel: latchChannel + "{" + l.raw + "}"}
+	l.driver = latchDriver{h: &l.handle, channel: latchChannel + "{" + l.raw() + "}"}
 	l.use(&l.driver, &engine.Traits{ManyHolders: true})
 	return l
 }

@@ -28,9 +28,6 @@ import (
 type Lock struct {
 	_ noCopy
 	handle
-
-	driver lockDriver // nil for a joint lock
-	joint  *jointLock // nil for all but joint locks
 }
 
 // lockDriver is the driver of a lock that is not joint. Beside acquiring and releasing it serves the
@@ -50,11 +47,11 @@ type lockDriver interface {
 	info(ctx context.Context) (Info, error)
 }
 
-// useLock sets the driver, also for the engine: see [handle.use].
-func (l *Lock) useLock(driver lockDriver, traits *engine.Traits) {
-	l.driver = driver
-	l.use(driver, traits)
-}
+// useLock is [handle.use] for a lock that is not joint.
+func (l *Lock) useLock(driver lockDriver, traits *engine.Traits) { l.use(driver, traits) }
+
+// driver is the driver of a lock that is not joint.
+func (l *Lock) driver() lockDriver { return l.res.Driver.(lockDriver) }
 
 // Acquire acquires the lock, and waits for it if somebody else holds it. It gives up when ctx is done
 // ([ErrNotAcquired] and ctx's cause) or when the limit of [WithWait] is over ([ErrNotAcquired]). On
@@ -90,10 +87,10 @@ func (l *Lock) Do(ctx context.Context, f func(context.Context) error, opts ...Op
 
 // HoldFrom returns the nearest live hold of this lock that ctx carries; nil if there is none.
 func (l *Lock) HoldFrom(ctx context.Context) *Hold {
-	if l.res.Key == nil {
+	if l.res.Core == nil {
 		return nil
 	}
-	hold, handle := engine.HoldFrom(ctx, l.res.Key)
+	hold, handle := engine.HoldFrom(ctx, &l.res)
 	if hold == nil {
 		return nil
 	}
@@ -144,7 +141,7 @@ func (l *Lock) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, err
 // the former holder's critical section may still run.
 func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*engine.Hold, error) {
 	q := l.res.NewRequest(terms)
-	sent, counts, err := l.driver.adopt(ctx, id, q)
+	sent, counts, err := l.driver().adopt(ctx, id, q)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +166,7 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 		if l.joint != nil {
 			held, err = l.joint.releaseID(ctx, id, q)
 		} else {
-			held, err = l.driver.releaseID(ctx, id, q)
+			held, err = l.driver().releaseID(ctx, id, q)
 		}
 		if err == nil && !held {
 			err = notHeldBy(id)
@@ -192,7 +189,7 @@ func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 			return fmt.Errorf("%w: free each of its locks", ErrUnsupported)
 		}
 		var ids []string
-		ids, held, err = l.driver.forceRelease(ctx, l.res.NewRequest(&l.settings.Terms))
+		ids, held, err = l.driver().forceRelease(ctx, l.res.NewRequest(&l.settings.Terms))
 		l.announceTakeover(ctx, err, ids...)
 		return err
 	})
@@ -207,7 +204,7 @@ func (l *Lock) Info(ctx context.Context) (Info, error) {
 		if l.joint != nil {
 			return fmt.Errorf("%w: ask each of its locks", ErrUnsupported)
 		}
-		info, err = l.driver.info(ctx)
+		info, err = l.driver().info(ctx)
 		l.c.nameClients(ctx, info.Holders, nil)
 		info.Name, info.Kind = l.res.Name, l.res.Kind
 		return err

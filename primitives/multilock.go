@@ -74,7 +74,7 @@ func newWholeDriver(name string, members []*Lock) *wholeDriver {
 	}
 	w.members = make([]*mutexDriver, len(members))
 	for i, m := range members {
-		plain, ok := m.driver.(*mutexDriver)
+		plain, ok := m.res.Driver.(*mutexDriver)
 		// Requests wait in the local queue of the multi lock's name, and names with commas may be ambiguous.
 		if !ok || plain.token != nil || m.c != first.c || strings.Contains(m.res.Name, ",") ||
 			!sameLease(&m.settings.Terms, &first.settings.Terms) {
@@ -103,9 +103,9 @@ func (w *wholeDriver) Fits(terms, member *engine.Terms) bool {
 }
 
 func (w *wholeDriver) isInOneSlot() bool {
-	slot := redisutil.Slot(w.members[0].h.raw)
+	slot := redisutil.Slot(w.members[0].h.raw())
 	for _, d := range w.members[1:] {
-		if redisutil.Slot(d.h.raw) != slot {
+		if redisutil.Slot(d.h.raw()) != slot {
 			return false
 		}
 	}

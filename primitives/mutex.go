@@ -67,13 +67,12 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 		Lock
 		own mutexDriver
 	})
-	m.init(c, kind, name, opts)
-	m.own.hashDriver = newHashDriver(&m.handle)
-	m.own.line = m.requestName(lineKey)
-	m.own.queue = &m.own.line
+	names := m.init(c, kind, name, opts)
+	m.own.hashDriver = hashDriver{h: &m.handle, channel: names.next(lockChannel, "")}
+	m.own.line = names.next(requestPrefix, ":"+lineKey)
 	traits := &mutexTraits
 	if kind == fencedKind {
-		m.own.token = prefixed(tokenPrefix, m.raw)
+		m.own.token = prefixed(tokenPrefix, m.raw())
 		traits = &fencedTraits
 	}
 	m.useLock(&m.own, traits)
@@ -95,13 +94,8 @@ type hashDriver struct {
 	h       *handle  // its name is the key of the hash
 	channel wireName // of release messages
 
-	queue any       // key: the line of a plain or a fenced lock, or the queue of a fair one
-	fair  *fairKeys // nil: not a fair lock
-}
-
-// newHashDriver returns the driver of a handle that has a name.
-func newHashDriver(h *handle) hashDriver {
-	return hashDriver{h: h, channel: h.wireName(lockChannel)}
+	line wireName  // key of the line; of plain and fenced locks only
+	fair *fairKeys // nil: not a fair lock
 }
 
 // Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel.
@@ -172,10 +166,10 @@ func (d *hashDriver) releaseShared(
 func (d *hashDriver) releaseOne(o *engine.Owner) scripts.LockReleaseShared {
 	call := scripts.LockReleaseShared{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), SharedCounts: &d.h.sharedCounts,
-		Queue: d.queue, Owner: o.ID, Publish: d.h.c.publish(), DefaultTTL: scripts.InMillis(o.TTL),
+		Queue: &d.line, Owner: o.ID, Publish: d.h.c.publish(), DefaultTTL: scripts.InMillis(o.TTL),
 	}
 	if f := d.fair; f != nil {
-		call.Deadlines, call.Waiters, call.Clients = f.deadlines, f.waiters, f.clients
+		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
 	}
 	return call
 }
@@ -268,10 +262,10 @@ func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request
 func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
 	call := scripts.LockForce{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		Queue: d.queue, Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
+		Queue: &d.line, Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
 	}
 	if f := d.fair; f != nil {
-		call.Deadlines, call.Waiters, call.Clients = f.deadlines, f.waiters, f.clients
+		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
 		return formerHolders(scripts.FairLockForce(call).Do(ctx, d.h.c.calls))
 	}
 	return formerHolders(call.Do(ctx, d.h.c.calls))
@@ -282,8 +276,7 @@ func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids [
 // [engine.LineDriver].
 type mutexDriver struct {
 	hashDriver
-	line  wireName // key of the line
-	token any      // key of the token; nil if the lock is not fenced
+	token any // key of the token; nil if the lock is not fenced
 }
 
 // names implements [namedDriver].

@@ -64,6 +64,22 @@ func (n *wireName) MarshalBinary() ([]byte, error) { return *n, nil }
 // String returns the name, for hooks that log commands.
 func (n *wireName) String() string { return string(*n) }
 
+// wireNames makes several wireNames with one allocation.
+type wireNames struct {
+	raw    string
+	buffer []byte
+}
+
+// newWireNames makes room for three names: that is enough for a plain lock. Further ones take an allocation.
+func newWireNames(raw string) wireNames { return wireNames{raw, make([]byte, 0, 3*len(raw)+85)} }
+
+// next returns prefixed(prefix, raw) and suffix.
+func (n *wireNames) next(prefix, suffix string) wireName {
+	start := len(n.buffer)
+	n.buffer = append(appendPrefixed(n.buffer, prefix, n.raw), suffix...)
+	return n.buffer[start:len(n.buffer):len(n.buffer)]
+}
+
 // fromMillis returns ms milliseconds, or the longest Duration if that is too short.
 func fromMillis(ms int64) time.Duration {
 	return time.Duration(min(ms, int64(math.MaxInt64/time.Millisecond))) * time.Millisecond

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // The options of acquisitions. An Option is a small value instead of a func, so that the options of a call
@@ -149,6 +150,8 @@ type settings struct {
 
 	err   error  // of the first option that was out of range
 	given uint16 // a bit for each optionKind that was given: members of a joint lock need to know
+
+	firstTTL scripts.Millis // of a client or a handle: FirstTTL as a prebuilt argument
 }
 
 // defaultSettings are the settings without any option. All defaults are here.
@@ -156,6 +159,18 @@ func defaultSettings() settings {
 	return settings{Terms: engine.Terms{
 		Wait: -1, TTL: 30 * time.Second, Renew: true, Permits: 1, WaiterTimeout: 10 * time.Second,
 	}}
+}
+
+// and returns s, or for a handle with options of its own a copy with these.
+func (s *settings) and(opts []Option) *settings {
+	if len(opts) == 0 {
+		return s
+	}
+	own := s.with(opts)
+	if own.FirstTTL() != s.FirstTTL() {
+		own.firstTTL = scripts.InMillis(own.FirstTTL())
+	}
+	return &own
 }
 
 // with returns s with opts applied in order.

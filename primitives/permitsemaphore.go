@@ -43,7 +43,7 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	s := &PermitExpirableSemaphore{}
 	s.init(c, permitsKind, name, opts)
 	s.driver = permitDriver{
-		h: &s.handle, channel: prefixed(semaphoreChannel, s.raw), leases: suffixed(s.raw, "timeout"),
+		h: &s.handle, channel: prefixed(semaphoreChannel, s.raw()), leases: suffixed(s.raw(), "timeout"),
 	}
 	s.use(&s.driver, &engine.Traits{
 		Leased: true, ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,

@@ -81,19 +81,19 @@ func (rw *RWLock) Writer() *Lock { return &rw.writer }
 // rwDriver has the commands that both sides share. It never changes after its constructor, so it needs
 // no mutex.
 type rwDriver struct {
-	h           *handle     // of this side
-	other       *engine.Key // finds holds of the other side in a context
-	channel     string      // of release messages
-	reservation string      // exists while a writer waits
-	polls       wireName    // exists while clients poll
+	h           *handle          // of this side
+	other       *engine.Resource // the other side
+	channel     string           // of release messages
+	reservation string           // exists while a writer waits
+	polls       wireName         // exists while clients poll
 }
 
-// newRWDriver returns the driver of one side; each needs the key of the other to find its holds.
+// newRWDriver returns the driver of one side; each finds holds of the other.
 func newRWDriver(side, other *Lock) rwDriver {
 	return rwDriver{
-		h: &side.handle, other: other.res.Key,
-		polls:   side.requestName(pollsKey),
-		channel: prefixed(rwChannel, side.raw), reservation: prefixed(rwReservation, side.raw),
+		h: &side.handle, other: &other.res,
+		polls:   wireName(side.requestKey(pollsKey)),
+		channel: prefixed(rwChannel, side.raw()), reservation: prefixed(rwReservation, side.raw()),
 	}
 }
 
@@ -147,12 +147,12 @@ func newReaderDriver(reader, writer *Lock) {
 // for one case. While a cluster moves the lock's slot, the hash may have moved and this key not. Redis
 // then answers TRYAGAIN. Without the key in KEYS the script would run, and the reader look dead.
 func (d *readerDriver) firstCountKey(o *engine.Ownership) any {
-	return suffixed(d.h.raw, o.ID) + ":rwlock_timeout:1"
+	return suffixed(d.h.raw(), o.ID) + ":rwlock_timeout:1"
 }
 
 // outer implements [engine.Traits].Outer: a reader nests in a reader, or in a writer, which still writes.
 func (d *readerDriver) outer(ctx context.Context) (*engine.Hold, error) {
-	if outer := engine.OuterFrom(ctx, d.h.res.Key); outer != nil {
+	if outer := engine.OuterFrom(ctx, &d.h.res); outer != nil {
 		return outer, nil
 	}
 	return engine.OuterFrom(ctx, d.other), nil
@@ -373,7 +373,7 @@ func (d *writerDriver) field(o *engine.Ownership) string { return o.ID + ":write
 // outer implements [engine.Traits].Outer: a writer nests in a writer. In a reader it would wait for
 // itself.
 func (d *writerDriver) outer(ctx context.Context) (*engine.Hold, error) {
-	if outer := engine.OuterFrom(ctx, d.h.res.Key); outer != nil {
+	if outer := engine.OuterFrom(ctx, &d.h.res); outer != nil {
 		return outer, nil
 	}
 	if reader, _ := engine.HoldFrom(ctx, d.other); reader != nil {

@@ -48,7 +48,7 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
 	s.driver = semaphoreDriver{
-		h: &s.handle, channel: prefixed(semaphoreChannel, s.raw), epoch: s.requestName(epochKey),
+		h: &s.handle, channel: prefixed(semaphoreChannel, s.raw()), epoch: wireName(s.requestKey(epochKey)),
 	}
 	s.use(&s.driver, &engine.Traits{
 		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true,

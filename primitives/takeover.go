@@ -59,6 +59,6 @@ func (l *Lock) announceTakeover(ctx context.Context, err error, ids ...string) {
 // not at all if Redis did not answer the operation.
 func (h *handle) announceTakeover(ctx context.Context, err error, ids ...string) {
 	if len(ids) > 0 && (err == nil || classify(err).InDoubt) {
-		h.c.presence.Announce(ctx, h.res.Kind, h.raw, ids, err == nil)
+		h.c.presence.Announce(ctx, h.res.Kind, h.raw(), ids, err == nil)
 	}
 }

@@ -12,58 +12,58 @@ import "context"
 // All contexts of a hold share one cancellable context, which the hold keeps. It is made on the first
 // call, because many holds never need one. It does not refer to a handle, so a forgotten handle can be
 // collected: see [Hold.Forget].
-func (h *Hold) Context(handle any) context.Context {
+func (h *Hold) Context(handle any) *HoldContext {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.inner == nil {
 		ctx, cancel := context.WithCancelCause(h.ctx)
-		h.inner = &innerContext{ctx, cancel}
+		h.inner = &innerContext{ctx, cancel, h}
 		if h.cause != nil { // the hold has ended already
 			cancel(h.cause)
 		}
 	}
-	return &holdContext{Context: h.inner.Context, hold: h, handle: handle}
+	return &HoldContext{h.inner, handle}
 }
 
 // innerContext ends with the hold: Hold.end cancels it.
 type innerContext struct {
 	context.Context //nolint:containedctx // it is one
 	cancel          context.CancelCauseFunc
+	hold            *Hold
 }
 
-// holdContext carries a hold, and through a joint lock's hold the live holds of its members. It is
+// HoldContext carries a hold, and through a joint lock's hold the live holds of its members. It is
 // immutable.
-type holdContext struct {
-	context.Context //nolint:containedctx // it is one
-	hold            *Hold
-	handle          any
+type HoldContext struct {
+	*innerContext
+	handle any
 }
 
 // liveKey asks a context for a live hold. outerKey asks for a hold whose release has not begun, even a
 // lost one: an acquisition under a lost hold must fail with ErrLost. If it skipped the lost hold, it
 // would acquire the lock anew inside a critical section that is no longer protected.
 type (
-	liveKey  struct{ *Key }
-	outerKey struct{ *Key }
+	liveKey  struct{ *Resource }
+	outerKey struct{ *Resource }
 )
 
 // Value returns the nearest hold for a liveKey or an outerKey. It passes other keys on to the outer
 // context. It takes the mutex of each hold on the way, one after another.
-func (c *holdContext) Value(key any) any {
+func (c *HoldContext) Value(key any) any {
 	h := c.hold
 	switch k := key.(type) {
 	case liveKey:
 		if !h.IsLive() {
 			break
 		}
-		if found := h.find(k.Key); found == h {
+		if found := h.find(k.Resource); found == h {
 			return carried{h, c.handle}
 		} else if found != nil {
 			return carried{found, nil}
 		}
 	case outerKey:
 		if h.IsLive() || (h.isLost() && !h.isReleased()) {
-			if found := h.find(k.Key); found != nil {
+			if found := h.find(k.Resource); found != nil {
 				return found
 			}
 		}
@@ -77,27 +77,26 @@ type carried struct {
 	handle any
 }
 
-// find returns h if key names it, the hold of the member that key names, or nil.
-func (h *Hold) find(key *Key) *Hold {
-	if *key == *h.r.Key {
+// find returns h if it is a hold of r, the hold of its member that is, or nil.
+func (h *Hold) find(r *Resource) *Hold {
+	if r.Is(h.r) {
 		return h
 	}
 	if h.held == nil {
 		return nil
 	}
-	return h.held.Member(key)
+	return h.held.Member(r)
 }
 
-// HoldFrom returns the nearest live hold of that key that ctx carries, and its handle. The handle is nil
-// for a hold of a member of a joint lock.
-func HoldFrom(ctx context.Context, key *Key) (hold *Hold, handle any) {
-	found, _ := ctx.Value(liveKey{key}).(carried)
+// HoldFrom returns the nearest live hold of r that ctx carries, and its handle. The handle is nil for a hold of a
+// member of a joint lock.
+func HoldFrom(ctx context.Context, r *Resource) (hold *Hold, handle any) {
+	found, _ := ctx.Value(liveKey{r}).(carried)
 	return found.hold, found.handle
 }
 
-// OuterFrom returns the nearest hold of that key that ctx carries and whose release has not begun. It
-// may be lost.
-func OuterFrom(ctx context.Context, key *Key) *Hold {
-	hold, _ := ctx.Value(outerKey{key}).(*Hold)
+// OuterFrom returns the nearest hold of r that ctx carries and whose release has not begun. It may be lost.
+func OuterFrom(ctx context.Context, r *Resource) *Hold {
+	hold, _ := ctx.Value(outerKey{r}).(*Hold)
 	return hold
 }

@@ -252,20 +252,29 @@ type Result struct {
 // Resource is one name of one kind on one client. A handle of package primitives has one. It is
 // immutable, so many goroutines may use it.
 type Resource struct {
-	Core   *Core
-	Kind   string
-	Name   string // the user's
-	Key    *Key   // finds holds of this name in a context
-	Driver Driver
-	Traits *Traits // usually shared by all resources of a kind
+	Core *Core
+	Kind string
+	Name string // the user's
+	// Identity, if not nil, tells joint locks apart. Their names do not: members of equal names may be on different
+	// clients.
+	Identity *string
+	Driver   Driver
+	Traits   *Traits // usually shared by all resources of a kind
 	// RenewGroup: leases of equal groups are renewed by one command. See [watchdog.Schedule].
 	RenewGroup any
 }
 
-// Key finds a hold in a context. Keys are compared by value, so two handles of one name find the same
-// holds.
-type Key struct {
-	Core *Core
-	Kind string
-	Name string
+// Is reports whether r and other are the same name of the same kind on the same client, or joint locks of the
+// same members. Two handles may have equal resources, and find each other's holds in a context.
+func (r *Resource) Is(other *Resource) bool {
+	if r == other {
+		return true
+	}
+	if r.Kind != other.Kind || (r.Identity == nil) != (other.Identity == nil) {
+		return false
+	}
+	if r.Identity != nil {
+		return *r.Identity == *other.Identity
+	}
+	return r.Core == other.Core && r.Name == other.Name
 }

@@ -55,7 +55,7 @@ func (r *Resource) Outer(ctx context.Context) (*Hold, error) {
 	if r.Traits.Outer != nil {
 		return r.Traits.Outer(ctx)
 	}
-	return OuterFrom(ctx, r.Key), nil
+	return OuterFrom(ctx, r), nil
 }
 
 // nestUnder waits for the turn under outer, if r's kind takes turns, and then acquires. The new hold

@@ -137,7 +137,7 @@ func (o *Ownership) leased() bool { return o.r.Traits.Leased }
 func (o *Ownership) OwnerID() string { return o.ID }
 
 // Member implements [Holding]: there are no members.
-func (o *Ownership) Member(*Key) *Hold { return nil }
+func (o *Ownership) Member(*Resource) *Hold { return nil }
 
 // ValidUntil implements [Holding]: the hold's own limit, or the end of the renewed lease if that comes
 // first. A fixed lease has only a limit.

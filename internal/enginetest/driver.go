@@ -70,7 +70,7 @@ func (c *Client) Semaphore(name string) *engine.Resource {
 
 func (c *Client) Resource(kind, name string, d engine.Driver) *engine.Resource {
 	return &engine.Resource{
-		Core: c.Core, Kind: kind, Name: name, Key: &engine.Key{Core: c.Core, Kind: kind, Name: name}, Driver: d,
+		Core: c.Core, Kind: kind, Name: name, Driver: d,
 		RenewGroup: kind,
 	}
 }

@@ -289,7 +289,7 @@ func TestMultiIsLostWhenAMemberIsReleased(t *testing.T) {
 		c := s.Client(t, "a")
 		r := c.MultiOf("x", "y")
 		hold := Acquire(t, t.Context(), r)
-		member, handle := HoldFrom(Carry(hold), c.Lock("y").Key)
+		member, handle := HoldFrom(Carry(hold), c.Lock("y"))
 		require.NotNil(t, member)
 		assert.Nil(t, handle)
 		nested := Acquire(t, Carry(hold), c.Lock("y"))

@@ -95,7 +95,7 @@ func (l *Lock) Release(context.Context, *engine.Ownership, int, engine.Next) (en
 
 // outer is Traits.Outer of a joint lock: the live joint hold that ctx carries, or nil.
 func (l *Lock) outer(ctx context.Context) (*engine.Hold, error) {
-	hold, _ := engine.HoldFrom(ctx, l.Resource.Key)
+	hold, _ := engine.HoldFrom(ctx, l.Resource)
 	return hold, nil
 }
 

@@ -214,10 +214,10 @@ func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 	return ends[o.need-1]
 }
 
-// Member implements [engine.Holding]: the live hold of the member that key names; nil if there is none.
-func (o *Ownership) Member(key *engine.Key) *engine.Hold {
+// Member implements [engine.Holding]: the live hold of the member that r is; nil if there is none.
+func (o *Ownership) Member(r *engine.Resource) *engine.Hold {
 	for _, member := range o.memberHolds() {
-		if *member.Resource().Key == *key && member.IsLive() {
+		if r.Is(member.Resource()) && member.IsLive() {
 			return member
 		}
 	}
