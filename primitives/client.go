@@ -61,9 +61,9 @@ type Client struct {
 	acquisitions   atomic.Uint64  // number of the latest acquisition
 	slotted        atomic.Bool    // rdb is no cluster client, but Redis has refused keys of two slots
 	queues         fairQueues     // of waiters for fair locks
-	multiListeners multiListeners
+	multiListeners sync.Map       // of *multiListener, by the name of a multi lock for which requests wait
 	presence       *presence.Presence
-	publishing     publishing
+	knowsPublish   atomic.Bool // whether the cluster has sharded pub/sub: see ready
 
 	closer  sync.Once
 	closing context.Context         // of Close: ends with the context of any of its callers
@@ -193,28 +193,9 @@ func WithCommandTimeout(d time.Duration) ClientOption {
 // New adds a hook to rdb, once: commands of the library can then end with a deadline of their own. Add hooks that
 // must see all commands of the library before.
 func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
-	if isNil(rdb) {
-		return nil, fmt.Errorf("redlatch: new client: %w", invalid("a nil redis client"))
-	}
-	if _, ok := rdb.(*redis.Ring); ok {
-		return nil, fmt.Errorf("redlatch: new client: %w", invalid(
-			"a *redis.Ring: when a server leaves the ring, its keys move to another one, and locks are forgotten; "+
-				"use a *redis.ClusterClient, or one client for each server and NewRedLock"))
-	}
-	c := &Client{
-		id: newUUID(), life: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(),
-		logger: slog.New(slog.DiscardHandler), margin: -1, name: presence.DefaultName(),
-	}
-	for _, o := range opts {
-		if o.apply == nil {
-			continue
-		}
-		if err := o.apply(c); err != nil {
-			return nil, fmt.Errorf("redlatch: new client: %w", err)
-		}
-	}
-	if c.sharded != nil && *c.sharded && !c.cluster {
-		return nil, fmt.Errorf("redlatch: new client: %w", invalid("sharded pub/sub without a cluster"))
+	c, err := configure(rdb, opts)
+	if err != nil {
+		return nil, fmt.Errorf("redlatch: new client: %w", err)
 	}
 	c.closing, c.hurry = context.WithCancelCause(context.Background())
 	c.run = scripts.NewRunner(rdb, c.timeout)
@@ -227,13 +208,13 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	c.tag, _ = hex.DecodeString(presence.ClientTag(c.id))
 	c.presence = presence.New(presence.Config{
 		ID: c.id, Name: c.name, Prefix: c.prefix, Runner: c.run, Hub: c.hub, Logger: c.logger,
-		Publish: c.publish, Renew: c.renew,
+		Renew:   c.renew,
 		Probe:   func(o *engine.Ownership) []any { return renewerOf(o).probe(o) },
 		ManyIDs: func(kind string) bool { return kind == permitsKind },
 	})
 	c.run.OnReturn(c.presence.AskAll)
 	c.core = engine.NewCore(engine.Config{
-		Renew: c.renew, Ready: c.readiness(), Classify: classify, Unanswered: unanswered, CutShort: cutShort,
+		Renew: c.renew, Ready: c.readiness(), Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
 		HasReplicas: c.hasReplicas(), Touch: c.touch, Moved: c.presence.AskAll,
@@ -246,17 +227,37 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 	return c, nil
 }
 
-// isNil reports whether rdb is nil, or a nil pointer of go-redis in an interface.
-func isNil(rdb redis.UniversalClient) bool {
-	switch c := rdb.(type) {
-	case nil:
-		return true
+// configure returns a client with its options and without parts.
+func configure(rdb redis.UniversalClient, opts []ClientOption) (*Client, error) {
+	isNil := rdb == nil
+	switch typed := rdb.(type) {
 	case *redis.Client:
-		return c == nil
+		isNil = typed == nil
 	case *redis.ClusterClient:
-		return c == nil
+		isNil = typed == nil
+	case *redis.Ring:
+		return nil, invalid("a *redis.Ring: when a server leaves the ring, its keys move to another one, and locks are " +
+			"forgotten; use a *redis.ClusterClient, or one client for each server and NewRedLock")
 	}
-	return false
+	if isNil {
+		return nil, invalid("a nil redis client")
+	}
+	c := &Client{
+		id: newUUID(), life: newUUID(), rdb: rdb, cluster: isCluster(rdb), defaults: defaultSettings(),
+		logger: slog.New(slog.DiscardHandler), margin: -1, name: presence.DefaultName(),
+	}
+	for _, o := range opts {
+		if o.apply == nil {
+			continue
+		}
+		if err := o.apply(c); err != nil {
+			return nil, err
+		}
+	}
+	if c.sharded != nil && *c.sharded && !c.cluster {
+		return nil, invalid("sharded pub/sub without a cluster")
+	}
+	return c, nil
 }
 
 // isCluster reports whether rdb is a cluster client, by its options rather than by its type: users wrap it.
@@ -270,6 +271,18 @@ func isCluster(rdb redis.UniversalClient) bool {
 func (c *Client) hasReplicas() bool {
 	node, ok := c.rdb.(interface{ Options() *redis.Options })
 	return c.cluster || c.replicas.n > 0 || ok && node.Options().Addr == "FailoverClient" // as go-redis names it
+}
+
+// during runs f as a call that Close waits for. If ctx has ended, f does not run.
+func (c *Client) during(ctx context.Context, f func() error) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if err := c.core.Begin(ctx); err != nil {
+		return err
+	}
+	defer c.core.Leave()
+	return f()
 }
 
 // touch implements [engine.Config].Touch. A connection that is not to the master any longer fails or is replaced,
@@ -343,17 +356,4 @@ func (c *Client) server(r *engine.Resource) any {
 		return r
 	}
 	return c.run.Server(c.prefix + r.Name)
-}
-
-// subscribe listens on a channel for the payloads that wake a waiter. A new connection counts as one,
-// because messages may have been lost with the old one. A goroutine of the hub calls wake, which must
-// not block.
-func (c *Client) subscribe(
-	channel string, isWakeup func(payload string) bool, wake func(missed bool),
-) []engine.Subscription {
-	return []engine.Subscription{c.hub.Subscribe(channel, func(s pubsub.Signal) {
-		if s.Resubscribed || isWakeup(s.Payload) {
-			wake(s.Resubscribed)
-		}
-	})}
 }

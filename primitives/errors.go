@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -166,11 +165,6 @@ func classify(err error) engine.Failure {
 // in flight, whose outcome is therefore unknown.
 func unanswered(cause error) error {
 	return &scripts.Error{Script: "engine", Outcome: scripts.Unknown, Err: cause}
-}
-
-// cutShort implements [engine.Config].CutShort.
-func cutShort(cause error, silent time.Duration) error {
-	return scripts.CutShort(cause, silent)
 }
 
 // isPassing reports whether err is a failure to reach Redis, or a refusal for the moment. A waiter rides

@@ -43,7 +43,7 @@ const (
 func (c *Client) FairLock(name string, opts ...Option) *Lock {
 	l := &Lock{}
 	names := l.init(c, "fair", name, opts)
-	d := &fairDriver{hashDriver: hashDriver{h: &l.handle, channel: names.next(lockChannel, "")}}
+	d := &fairDriver{hashDriver: newHashDriver(&l.handle, &names)}
 	d.fair = &d.fairKeys
 	d.queue, d.deadlines = prefixed(fairQueueKey, l.raw()), prefixed(fairTimeoutsKey, l.raw())
 	d.waiters, d.clients = prefixed(fairWaitersKey, l.raw()), prefixed(fairClientsKey, l.raw())
@@ -67,11 +67,6 @@ type fairDriver struct {
 
 // fairKeys are the keys of a fair lock beside its hash.
 type fairKeys struct{ queue, deadlines, waiters, clients any }
-
-// names implements [namedDriver].
-func (d *fairDriver) names() []any {
-	return []any{&d.channel, &d.h.sharedCounts, d.queue, d.deadlines, d.waiters, d.clients}
-}
 
 // What fairlock/acquire does with a request that it refuses.
 const (
@@ -101,7 +96,7 @@ func (d *fairDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.
 	reply, err := scripts.FairLockAcquire{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
 		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Owner: q.ID, TTL: d.h.ttlArg(q.TTL), Publish: c.publish(), IsShared: q.Shared, RefuseSecond: q.NonReentrant,
+		Owner: q.ID, TTL: d.h.ttlArg(q.TTL), IsShared: q.Shared, RefuseSecond: q.NonReentrant,
 		Joins: queue, Timeout: scripts.InMillis(q.Terms.WaiterTimeout), Client: c.life, ClientID: c.id,
 		IsNested: q.Nested, Random: newStay(),
 	}.Do(ctx, c.confirmed)
@@ -189,7 +184,7 @@ func (d *fairDriver) free(ctx context.Context, o *engine.Owner, rest time.Durati
 	reply, err := scripts.FairLockRelease{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), SharedCounts: &d.h.sharedCounts,
 		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Owner: o.ID, Publish: c.publish(), MemoryTTL: c.rememberFor(o), Client: c.life, Rest: scripts.InMillis(rest),
+		Owner: o.ID, MemoryTTL: c.rememberFor(o), Client: c.life, Rest: scripts.InMillis(rest),
 	}.Do(ctx, c.calls)
 	if err != nil {
 		return engine.Released{}, err
@@ -211,15 +206,9 @@ func (d *fairDriver) leaveQueue(ctx context.Context, id string) error {
 	_, err := scripts.FairLockLeaveQueue{
 		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
 		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		ID: id, Publish: d.h.c.publish(),
+		ID: id,
 	}.Do(ctx, d.h.c.calls)
 	return err
-}
-
-// Subscribe implements [engine.Driver]. Fair waiters subscribe in [fairWaiter.listen] instead. A member
-// of a red lock does not queue, so nobody publishes on the channel that it gets here: it polls.
-func (d *fairDriver) Subscribe(q *engine.Request, wake func(missed bool)) []engine.Subscription {
-	return d.h.c.subscribe(d.waiterChannel(q.ID), isUnlockMessage, wake)
 }
 
 // waiterChannel is the channel of one waiter. Redisson publishes there that the lock is free, and so do
@@ -265,7 +254,7 @@ func (d *fairDriver) refresh(ctx context.Context, longest time.Duration, ids []s
 	reply, err := scripts.FairLockRefresh{
 		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
 		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Client: d.h.c.life, Publish: d.h.c.publish(), LongestTimeout: scripts.InMillis(longest), IDs: ids,
+		Client: d.h.c.life, LongestTimeout: scripts.InMillis(longest), IDs: ids,
 	}.Do(ctx, d.h.c.calls)
 	if err != nil {
 		return fairStatus{changesIn: -1}, err

@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -110,15 +109,4 @@ func (h *Hold) Extend(ctx context.Context, d time.Duration) error {
 		wrong = invalid("an extension of %v (from 1ms to 100 years)", d)
 	}
 	return failed(h.hold.Resource(), "extend", h.hold.Extend(ctx, d, wrong))
-}
-
-// do runs f with the hold's context, and releases the hold, also if f panics.
-func (h *Hold) do(ctx context.Context, f func(context.Context) error) (err error) {
-	defer func() {
-		// A release that failed otherwise goes to the observer: the work is done, and must not look undone.
-		if released := h.Release(ctx); errors.Is(released, ErrLost) && !errors.Is(err, ErrLost) {
-			err = errors.Join(err, released)
-		}
-	}()
-	return f(h.Context())
 }

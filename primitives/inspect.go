@@ -59,24 +59,29 @@ func (c *Client) inspect(ctx context.Context, name string) (Info, error) {
 	return info, err
 }
 
+// typeAt returns the type of a key; "none" if there is no such key.
+func (c *Client) typeAt(ctx context.Context, key string) (string, error) {
+	values, err := c.run.Commands(ctx, []any{"type", key})
+	if err != nil {
+		return "", err
+	}
+	found, _ := values[0].(string)
+	return found, nil
+}
+
 // foreignAt returns [ErrForeign] if a key holds what is neither a lock nor a number.
 func (c *Client) foreignAt(ctx context.Context, key string) error {
-	if err := c.core.Begin(ctx); err != nil {
-		return err
-	}
-	defer c.core.Leave()
-	_, err := scripts.LockInfo{LockHash: key}.Do(ctx, c.calls)
-	if !isWrongType(err) {
-		return err
-	}
-	found, failed := c.run.Commands(ctx, []any{"type", key})
-	if failed != nil {
+	return c.during(ctx, func() error {
+		_, err := scripts.LockInfo{LockHash: key}.Do(ctx, c.calls)
+		if !isWrongType(err) {
+			return err
+		}
+		found, failed := c.typeAt(ctx, key)
+		if failed == nil && found != "none" {
+			failed = &foreignError{holds("a " + found), err}
+		}
 		return failed
-	}
-	if what, _ := found[0].(string); what != "none" {
-		return &foreignError{holds("a " + what), err}
-	}
-	return nil
+	})
 }
 
 // Numbers lists whole numbers: semaphores, permits, latches, and counters of others. match is a Redis glob
@@ -86,23 +91,36 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 // Numbers runs SCAN on every master and reads the beginning of every string that matches. On a large Redis
 // that takes long, but blocks nobody. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, error] {
+	return c.list("numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"), isOurNumber,
+		func(key string) (Info, bool, error) {
+			info, err := c.numberAt(ctx, key)
+			return info, info.Kind != "", err
+		})
+}
+
+// list yields what read finds at each of the keys, once, and ends with the first error. read also reports whether
+// what it has found belongs in the list. Keys that this library keeps beside others are skipped.
+func (c *Client) list(
+	kind, match string, keys iter.Seq2[string, error], skip func(key string) bool,
+	read func(key string) (Info, bool, error),
+) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		r := &engine.Resource{Kind: "numbers", Name: match}
 		seen := map[string]bool{}
-		for key, err := range c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string") {
-			if err == nil && (seen[key] || isOurNumber(key)) {
+		for key, err := range keys {
+			if err == nil && (seen[key] || skip(key)) {
 				continue
 			}
 			var info Info
+			var listed bool
 			if err == nil {
 				seen[key] = true
-				info, err = c.numberAt(ctx, key)
+				info, listed, err = read(key)
 			}
 			if err != nil {
-				yield(Info{}, failed(r, "list", err))
+				yield(Info{}, failed(&engine.Resource{Kind: kind, Name: match}, "list", err))
 				return
 			}
-			if info.Kind != "" && !yield(info, nil) {
+			if listed && !yield(info, nil) {
 				return
 			}
 		}
@@ -110,24 +128,10 @@ func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, erro
 }
 
 // numberAt reads the number at a key by semaphore/list. The Kind is "" if there is none.
-func (c *Client) numberAt(ctx context.Context, key string) (Info, error) {
-	if err := context.Cause(ctx); err != nil {
-		return Info{}, err
-	}
-	if err := c.core.Begin(ctx); err != nil {
-		return Info{}, err
-	}
-	defer c.core.Leave()
+func (c *Client) numberAt(ctx context.Context, key string) (info Info, err error) {
 	leases := suffixed(key, "timeout")
-	alone := scripts.SemaphoreList{NumberKey: key}
-	call := scripts.SemaphoreList{NumberKey: key, Leases: leases}
-	if c.enforcesSlots() && redisutil.Slot(key) != redisutil.Slot(leases) {
-		call = alone
-	}
-	reply, err := call.Do(ctx, c.calls)
-	if call != alone && err != nil && (isDivisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
-		reply, err = alone.Do(ctx, c.calls)
-	}
+	reply, err := withOthers(ctx, c, key, leases,
+		scripts.SemaphoreList{NumberKey: key, Leases: leases}, scripts.SemaphoreList{NumberKey: key})
 	if err != nil {
 		if isWrongType(err) {
 			err = nil
@@ -143,6 +147,24 @@ func (c *Client) numberAt(ctx context.Context, key string) (Info, error) {
 		return Info{}, nil // no number, or beyond 64 bits: none of ours
 	}
 	return Info{Name: name, Kind: kindInteger, TTL: ttlOf(reply.PTTL), Permits: n, Available: n}, nil
+}
+
+// withOthers runs a script that also reads other keys. If Redis refuses those, it runs the call that reads one key
+// alone: the others are in other slots, have moved, or are forbidden. other is one of the others.
+func withOthers[R any, C interface {
+	Do(ctx context.Context, by scripts.Sender) (R, error)
+}](ctx context.Context, c *Client, key, other string, all, alone C) (reply R, err error) {
+	err = c.during(ctx, func() error {
+		if !c.enforcesSlots() || redisutil.Slot(key) == redisutil.Slot(other) {
+			reply, err = all.Do(ctx, c.calls)
+			if !isDivisible(err) && !redis.HasErrorPrefix(err, "CROSSSLOT") {
+				return err
+			}
+		}
+		reply, err = alone.Do(ctx, c.calls)
+		return err
+	})
+	return reply, err
 }
 
 // isOurNumber reports whether key is a string that this library or Redisson keeps beside a lock.

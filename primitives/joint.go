@@ -22,9 +22,18 @@ import (
 // jointLock is what a [Lock] has in place of a driver if it is a multi lock or a red lock. It never
 // changes after newJoint.
 type jointLock struct {
-	joint   *joint.Lock
-	lock    *Lock   // that this belongs to
-	members []*Lock // sorted by name, none twice
+	*joint.Lock
+
+	members []*Lock  // sorted by name, none twice
+	opts    []Option // replace the members' same options
+}
+
+// terms returns the terms for acquiring each member, for a call with further options.
+func (j *jointLock) terms(owner string, call []Option) func(i int) *engine.Terms {
+	return func(i int) *engine.Terms {
+		member := j.members[i].settings.forMember(owner, j.opts, call)
+		return &member.Terms
+	}
 }
 
 // newJoint returns a joint lock without a driver: the caller adds that of its kind. If the members do not
@@ -48,22 +57,11 @@ func newJoint(kind string, locks []*Lock, opts []Option) (*Lock, *joint.Lock) {
 	l.init(first, kind, strings.Join(names, ","), nil)
 	identity := identityOf(members)
 	l.res.Identity = &identity
-	own := first.defaults
-	own.given = 0 // the client's defaults do not replace the members' options
-	own = own.with(opts)
-	whole := &joint.Lock{Resource: &l.res, Members: resources}
-	l.joint = &jointLock{joint: whole, lock: l, members: members}
-	own.ForMember = l.joint.terms(&own)
+	own := first.defaults.with(opts)
+	l.joint = &jointLock{&joint.Lock{Resource: &l.res, Members: resources}, members, slices.Clone(opts)}
+	own.ForMember = l.joint.terms(own.Owner, nil)
 	l.settings, l.invalid = &own, own.err
-	return l, whole
-}
-
-// terms returns the terms for acquiring the i-th member of a joint lock with these settings.
-func (j *jointLock) terms(s *settings) func(i int) *engine.Terms {
-	return func(i int) *engine.Terms {
-		member := j.members[i].settings.forMember(s)
-		return &member.Terms
-	}
+	return l, l.joint.Lock
 }
 
 // identityOf is the same for joint locks of the same members, and only for them.
@@ -115,14 +113,9 @@ func jointMembers(locks []*Lock) (members []*Lock, err error) {
 // answered or their budget is over. It fails with ErrNotHeld if so many members answered with it that too
 // few can succeed.
 func (j *jointLock) askMembers(ctx context.Context, terms *engine.Terms, f func(i int, m *Lock) error) error {
-	n, need := len(j.members), j.joint.Need
-	return joint.AskAll(ctx, j.lock.c.core, n, need, j.joint.Budget(terms), func(i int) error {
+	return joint.AskAll(ctx, j.Resource.Core, len(j.members), j.Need, j.Budget(terms), func(i int) error {
 		m := j.members[i]
-		if err := m.c.core.Begin(ctx); err != nil {
-			return err
-		}
-		defer m.c.core.Leave()
-		return f(i, m)
+		return m.c.during(ctx, func() error { return f(i, m) })
 	})
 }
 
@@ -137,8 +130,8 @@ func (j *jointLock) adopt(ctx context.Context, id string, terms *engine.Terms) (
 	if err != nil {
 		return nil, err
 	}
-	q := j.lock.res.NewRequest(terms)
-	owned := j.joint.NewOwnership(q)
+	q := j.Resource.NewRequest(terms)
+	owned := j.NewOwnership(q)
 	err = j.askMembers(ctx, terms, func(i int, m *Lock) error {
 		mine := m.res.NewRequest(terms.ForMember(i))
 		mine.Name(q.ID, false)
@@ -180,7 +173,7 @@ func orNotHeld(held bool, err error) error {
 // over. The caller waits no longer than presence.NoticeLimit, and not at all if it has used up its time.
 func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...string) {
 	notify := func(ctx context.Context) {
-		_ = joint.AskAll(ctx, j.lock.c.core, len(j.members), 0, presence.NoticeLimit, func(i int) error {
+		_ = joint.AskAll(ctx, j.Resource.Core, len(j.members), 0, presence.NoticeLimit, func(i int) error {
 			m := j.members[i]
 			if err := m.c.core.Enter(); err != nil {
 				return err
@@ -191,7 +184,7 @@ func (j *jointLock) announceTakeover(ctx context.Context, err error, ids ...stri
 		})
 	}
 	if errors.Is(err, ErrOutcomeUnknown) { // the call has used up its time
-		j.lock.c.core.Spawn(func() { notify(context.WithoutCancel(ctx)) })
+		j.Resource.Core.Spawn(func() { notify(context.WithoutCancel(ctx)) })
 		return
 	}
 	notify(ctx)

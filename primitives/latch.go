@@ -38,31 +38,22 @@ const latchChannel = "redisson_countdownlatch__channel__"
 func (c *Client) CountDownLatch(name string) *CountDownLatch {
 	l := &CountDownLatch{}
 	l.init(c, "latch", name, nil)
-	l.driver = latchDriver{h: &l.handle, channel: latchChannel + "{" + l.raw() + "}"}
-	l.use(&l.driver, &engine.Traits{ManyHolders: true})
+	channel := latchChannel + "{" + l.raw() + "}"
+	l.driver = latchDriver{base{h: &l.handle, channel: wireName(channel)}}
+	l.use(&l.driver, &engine.Traits{ManyHolders: true}, channel)
 	return l
 }
 
 // Init sets the count, 1 or more, unless there is one, and reports whether it did.
 func (l *CountDownLatch) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := l.change(ctx, "init", outOfRange(1, n), func(memory string) (scripts.Number, error) {
-		return scripts.LatchInit{
-			CountKey: l.name, Channel: l.driver.channel, MemoryKey: memory,
-			Publish: l.c.publish(), MemoryTTL: l.c.remembered, Wanted: int64(n),
-		}.Do(ctx, l.c.calls)
-	})
+	answer, err := l.driver.change(ctx, "init", outOfRange(1, n), nil, scripts.LatchInit, n)
 	return answer == 1, err
 }
 
 // CountDown decrements the count, once: a repetition after a lost reply does not count again. At 0 the
 // latch opens. Without a latch CountDown does nothing.
 func (l *CountDownLatch) CountDown(ctx context.Context) error {
-	_, err := l.change(ctx, "count down", nil, func(memory string) (scripts.Number, error) {
-		return scripts.LatchCountDown{
-			CountKey: l.name, Channel: l.driver.channel, MemoryKey: memory,
-			Publish: l.c.publish(), MemoryTTL: l.c.remembered,
-		}.Do(ctx, l.c.calls)
-	})
+	_, err := l.driver.change(ctx, "count down", nil, nil, scripts.LatchCountDown, 0)
 	return err
 }
 
@@ -79,12 +70,7 @@ func (l *CountDownLatch) Count(ctx context.Context) (int64, error) {
 // Delete removes the latch, and reports whether there was one. Waiters go on, because there is nothing
 // left to wait for.
 func (l *CountDownLatch) Delete(ctx context.Context) (bool, error) {
-	answer, err := l.change(ctx, "delete", nil, func(memory string) (scripts.Number, error) {
-		return scripts.LatchDelete{
-			CountKey: l.name, Channel: l.driver.channel, MemoryKey: memory,
-			Publish: l.c.publish(), MemoryTTL: l.c.remembered,
-		}.Do(ctx, l.c.calls)
-	})
+	answer, err := l.driver.change(ctx, "delete", nil, nil, scripts.LatchDelete, 0)
 	return answer == 1, err
 }
 
@@ -107,22 +93,9 @@ func (l *CountDownLatch) Wait(ctx context.Context) error {
 	})
 }
 
-// latchDriver is the driver of RCountDownLatch. It never changes after its constructor. Waiters take
-// nothing, so there is nothing to release, to renew or to roll back.
-type latchDriver struct {
-	engine.NoLease
-
-	h       *handle
-	channel string
-}
-
-// names implements [namedDriver].
-func (d *latchDriver) names() []any { return []any{d.channel} }
-
-// Subscribe implements [engine.Driver]. "1" is a reason to look too: it also announces a deletion.
-func (d *latchDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
-	return d.h.c.subscribe(d.channel, isUnlockMessage, wake)
-}
+// latchDriver is the driver of RCountDownLatch. A message "1" is a reason to look too: it also announces a
+// deletion. Waiters take nothing, so there is nothing to release, to renew or to roll back.
+type latchDriver struct{ base }
 
 // TryAcquire implements [engine.Driver] by latch/info, which reads the count. At 0 it grants the request,
 // and all others: Free is as large as can be. While the latch is closed nothing says when it will open.

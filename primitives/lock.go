@@ -34,7 +34,7 @@ type Lock struct {
 // operations on holds that this client may not have. Each is one command; Redis remembers it by the
 // number of q, so that a copy has no further effect.
 type lockDriver interface {
-	namedDriver
+	engine.Driver
 	// adopt replaces the id of a holder by that of q, which takes over all counts. counts is 0 if id
 	// holds nothing.
 	adopt(ctx context.Context, id string, q *engine.Request) (sent time.Time, counts int, err error)
@@ -66,23 +66,19 @@ func (l *Lock) driver() lockDriver { return l.res.Driver.(lockDriver) }
 // refused before, the error matches [ErrNotAcquired] too. Errors of Redis itself, such as WRONGTYPE or
 // NOPERM, end the waiting.
 func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return l.acquire(ctx, opts, false, 0)
+	return l.acquire(ctx, opts, asSet)
 }
 
 // TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
 func (l *Lock) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return l.acquire(ctx, opts, true, 0)
+	return l.acquire(ctx, opts, 0)
 }
 
 // Do runs f with the lock held, and with the hold's context. It releases the lock when f returns, fails
 // or panics. It returns f's error, joined with [ErrLost] if the lock was lost before f ended. Any other
 // failure of the release goes to the observer.
 func (l *Lock) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	hold, err := l.Acquire(ctx, opts...)
-	if err != nil {
-		return err
-	}
-	return hold.do(ctx, f)
+	return l.do(ctx, f, opts)
 }
 
 // HoldFrom returns the nearest live hold of this lock that ctx carries; nil if there is none.

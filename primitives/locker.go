@@ -54,15 +54,12 @@ func (l *Locker) Lock() {
 		panic(l.lock.failed("lock", engine.GaveUp(l.ctx, nil)))
 	}
 	for pause := firstLockerPause; ; pause = min(2*pause, longestLockerPause) {
-		err := l.lock.invalid
+		hold, err := l.lock.acquire(l.ctx, nil, -1)
 		if err == nil {
-			var hold *engine.Hold
-			if hold, err = l.lock.res.Acquire(l.ctx, &l.lock.settings.Terms, -1); err == nil {
-				l.hold.Store(newHold(hold))
-				return
-			}
+			l.hold.Store(hold)
+			return
 		}
-		l.failed(l.lock.failed("acquire", l.lock.withType(l.ctx, err)))
+		l.failed(err)
 		engine.Pause(l.ctx, pause, l.lock.c.core.Closing())
 	}
 }

@@ -7,10 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/redlatch/redlatch/internal/engine"
-	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/scripts"
 )
 
@@ -27,57 +23,25 @@ import (
 // takes long, but blocks nobody. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
-		r := &engine.Resource{Kind: "locks", Name: match}
-		seen, names := map[string]bool{}, map[string]string{}
-		var err error
-		for key, failed := range c.run.Hashes(ctx, escapeGlob(c.prefix)+match) {
-			if err = failed; err != nil {
-				break
-			}
-			if seen[key] || isOurs(key) {
-				continue
-			}
-			seen[key] = true
-			info, held, failed := c.lockAt(ctx, key)
-			if err = failed; err != nil {
-				break
-			}
-			if held {
-				c.nameClients(ctx, info.Holders, names)
-			}
-			if held && !yield(info, nil) {
-				return
-			}
-		}
-		if err != nil {
-			yield(Info{}, failed(r, "list", err))
-		}
+		names := map[string]string{}
+		c.list("locks", match, c.run.Hashes(ctx, escapeGlob(c.prefix)+match), isOurs,
+			func(key string) (Info, bool, error) {
+				info, held, err := c.lockAt(ctx, key)
+				if held {
+					c.nameClients(ctx, info.Holders, names)
+				}
+				return info, held, err
+			})(yield)
 	}
 }
 
 // lockAt reads the lock at a key by lock/list. It returns false if there is none. The other keys show the
 // kind. If Redis refuses them, it reads the hash alone, and the kind is then "lock" at worst.
 func (c *Client) lockAt(ctx context.Context, key string) (Info, bool, error) {
-	if err := context.Cause(ctx); err != nil {
-		return Info{}, false, err
-	}
-	if err := c.core.Begin(ctx); err != nil {
-		return Info{}, false, err
-	}
-	defer c.core.Leave()
 	token := prefixed(tokenPrefix, key)
-	alone := scripts.LockList{LockHash: key}
-	call := scripts.LockList{
+	reply, err := withOthers(ctx, c, key, token, scripts.LockList{
 		LockHash: key, TokenKey: token, Queue: prefixed(fairQueueKey, key), Clients: prefixed(fairClientsKey, key),
-	}
-	if c.enforcesSlots() && redisutil.Slot(key) != redisutil.Slot(token) {
-		call = alone
-	}
-	reply, err := call.Do(ctx, c.calls)
-	if call != alone && err != nil && (isDivisible(err) || redis.HasErrorPrefix(err, "CROSSSLOT")) {
-		// Redis refuses the other keys: they are in other slots, have moved, or are forbidden.
-		reply, err = alone.Do(ctx, c.calls)
-	}
+	}, scripts.LockList{LockHash: key})
 	if isWrongType(err) {
 		return Info{}, false, nil // it was a hash a moment ago
 	}

@@ -118,10 +118,11 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	for i, d := range w.members {
 		keys[i] = scripts.LockAcquireAllMember{LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o)}
 	}
-	listener := w.c.multiListeners.of(w.name)
+	found, _ := w.c.multiListeners.Load(w.name)
+	listener, _ := found.(*multiListener) // nil: no request waits
 	listener.trying()
 	reply, err := scripts.LockAcquireAll{
-		Owner: o.ID, TTL: w.members[0].h.ttlArg(o.TTL), Publish: w.c.publish(), Members: keys,
+		Owner: o.ID, TTL: w.members[0].h.ttlArg(o.TTL), Members: keys,
 	}.Do(ctx, w.c.confirmed)
 	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
 		w.c.slotted.Store(true)
@@ -150,7 +151,7 @@ func (w *wholeDriver) Release(ctx context.Context, o *engine.Owner) (held []bool
 			LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line,
 		}
 	}
-	reply, err := scripts.LockReleaseAll{Owner: o.ID, Publish: w.c.publish(), Members: keys}.Do(ctx, w.c.calls)
+	reply, err := scripts.LockReleaseAll{Owner: o.ID, Members: keys}.Do(ctx, w.c.calls)
 	if err == nil && len(reply.Held) != len(keys) {
 		err = scripts.Unreadable(reply.Value)
 	}
@@ -159,12 +160,15 @@ func (w *wholeDriver) Release(ctx context.Context, o *engine.Owner) (held []bool
 
 // Subscribe implements [joint.Whole]: it listens to all members. See [multiListener].
 func (w *wholeDriver) Subscribe(wake func(missed bool)) []engine.Subscription {
-	listener := w.c.multiListeners.open(w.name, len(w.members), wake)
+	listener := &multiListener{wake: wake, heard: make([]bool, len(w.members)), busy: unknownMember}
+	w.c.multiListeners.Store(w.name, listener)
 	subs := make([]engine.Subscription, len(w.members))
 	for i, d := range w.members {
 		subs[i] = d.Subscribe(nil, func(missed bool) { listener.message(i, missed) })[0]
 	}
-	subs[0] = &multiSubscription{subs[0], func() { w.c.multiListeners.close(w.name, listener) }}
+	subs[0] = &multiSubscription{subs[0], func() {
+		w.c.multiListeners.CompareAndDelete(w.name, listener) // another one is there if requests wait again
+	}}
 	return subs
 }
 
@@ -178,38 +182,6 @@ type multiSubscription struct {
 func (s *multiSubscription) Close() {
 	s.Subscription.Close()
 	s.closed()
-}
-
-// multiListeners has a listener for each multi lock of a client for which requests wait.
-type multiListeners struct {
-	mu     sync.Mutex // guards byName; innermost
-	byName map[string]*multiListener
-}
-
-// of returns nil if no request waits.
-func (e *multiListeners) of(name string) *multiListener {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.byName[name]
-}
-
-func (e *multiListeners) open(name string, members int, wake func(missed bool)) *multiListener {
-	listener := &multiListener{wake: wake, heard: make([]bool, members), busy: unknownMember}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.byName == nil {
-		e.byName = map[string]*multiListener{}
-	}
-	e.byName[name] = listener
-	return listener
-}
-
-func (e *multiListeners) close(name string, listener *multiListener) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.byName[name] == listener { // else requests wait again
-		delete(e.byName, name)
-	}
 }
 
 // multiListener receives the messages of all members of a multi lock for which requests wait. An attempt that

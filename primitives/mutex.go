@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"strconv"
 	"time"
@@ -68,7 +67,7 @@ func (c *Client) newMutex(kind, name string, opts []Option) *Lock {
 		own mutexDriver
 	})
 	names := m.init(c, kind, name, opts)
-	m.own.hashDriver = hashDriver{h: &m.handle, channel: names.next(lockChannel, "")}
+	m.own.hashDriver = newHashDriver(&m.handle, &names)
 	m.own.line = names.next(requestPrefix, ":"+lineKey)
 	traits := &mutexTraits
 	if kind == fencedKind {
@@ -88,54 +87,17 @@ var mutexTraits = engine.Traits{
 // fencedTraits are those of plain locks, with tokens.
 var fencedTraits = func(t engine.Traits) engine.Traits { t.Fenced = true; return t }(mutexTraits)
 
-// hashDriver has the commands that all locks with one holder share: plain, fenced and fair ones. Each
-// handle has one. It never changes after its constructor, so it needs no mutex.
+// hashDriver has the commands that all locks with one holder share: plain, fenced and fair ones.
 type hashDriver struct {
-	h       *handle  // its name is the key of the hash
-	channel wireName // of release messages
+	fieldDriver
 
 	line wireName  // key of the line; of plain and fenced locks only
 	fair *fairKeys // nil: not a fair lock
 }
 
-// Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel.
-func (d *hashDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
-	return d.h.c.subscribe(d.channel.String(), isUnlockMessage, wake)
-}
-
-// isUnlockMessage reports whether a payload announces that a lock is free. In Redisson "0" wakes one
-// waiter and "1" wakes all. Here both are a reason to try, and the queue decides who tries. Other
-// payloads are ignored.
-func isUnlockMessage(payload string) bool { return payload == "0" || payload == "1" }
-
-// errOver is the error of a late copy of an acquisition.
-var errOver = fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
-
-// lockResult returns the result of an acquisition of a lock. "again" means that WithNonReentrant forbids a
-// second count, "lost" that the hold to nest under is gone, so its holds must end. A negative PTTL means that
-// the hash has no TTL, or that it is not known. When to retry is then unknown.
-func lockResult(reply scripts.Acquired, err error) (engine.Result, error) {
-	res := engine.Result{InDoubt: reply.Doubt}
-	switch {
-	case err != nil:
-		return res, err
-	case reply.Granted:
-		res.Granted, res.Sent, res.Token = true, reply.Sent, reply.Token
-		return res, reply.Unconfirmed
-	}
-	switch reply.Refusal {
-	case scripts.Again:
-		return res, fmt.Errorf("%w: its owner holds it already, and would wait for itself", ErrDeadlock)
-	case scripts.Lost:
-		return res, ErrLost
-	case scripts.Over:
-		return res, errOver
-	}
-	res.RetryAfter, res.Holder = -1, reply.Holder
-	if reply.PTTL >= 0 {
-		res.RetryAfter = fromMillis(reply.PTTL)
-	}
-	return res, nil
+// newHashDriver returns the driver of a handle that has a name.
+func newHashDriver(h *handle, names *wireNames) hashDriver {
+	return hashDriver{fieldDriver: fieldDriver{base: base{h: h, channel: names.next(lockChannel, "")}}}
 }
 
 // releaseCounts gives back a count of o where that need not free the lock: counts are left, or others
@@ -146,7 +108,7 @@ func (d *hashDriver) releaseCounts(
 	if left == 0 {
 		return d.releaseShared(ctx, &o.Owner, rest)
 	}
-	return d.h.unnest(ctx, o, o.ID, left)
+	return d.unnest(ctx, o, left)
 }
 
 // releaseShared gives back the count of an acquisition whose id others may share, by lock/release_shared.
@@ -166,7 +128,7 @@ func (d *hashDriver) releaseShared(
 func (d *hashDriver) releaseOne(o *engine.Owner) scripts.LockReleaseShared {
 	call := scripts.LockReleaseShared{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), SharedCounts: &d.h.sharedCounts,
-		Queue: &d.line, Owner: o.ID, Publish: d.h.c.publish(), DefaultTTL: scripts.InMillis(o.TTL),
+		Queue: &d.line, Owner: o.ID, DefaultTTL: scripts.InMillis(o.TTL),
 	}
 	if f := d.fair; f != nil {
 		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
@@ -176,56 +138,11 @@ func (d *hashDriver) releaseOne(o *engine.Owner) scripts.LockReleaseShared {
 
 // runReleaseOne runs lock/release_shared, or that of fair locks, which has the same keys and arguments.
 func (d *hashDriver) runReleaseOne(ctx context.Context, call scripts.LockReleaseShared) (scripts.Number, error) {
-	if d.isFair() {
+	if d.fair != nil {
 		return scripts.FairLockReleaseShared(call).Do(ctx, d.h.c.calls)
 	}
 	return call.Do(ctx, d.h.c.calls)
 }
-
-// isFair reports whether it is the driver of a fair lock.
-func (d *hashDriver) isFair() bool { return d.fair != nil }
-
-// releasedOf returns the result of a release. If the key holds data of another program by now, the lock is lost.
-func releasedOf(lost bool, err error) (engine.Released, error) {
-	if isForeign(err) {
-		return engine.Released{Lost: true}, nil
-	}
-	return engine.Released{Lost: lost}, err
-}
-
-// SetCount implements [engine.Driver].
-func (d *hashDriver) SetCount(
-	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
-) (time.Time, bool, error) {
-	return d.h.nest(ctx, o.ID, n, ttl)
-}
-
-// Extend implements [engine.Driver].
-func (d *hashDriver) Extend(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration,
-) (time.Time, bool, error) {
-	return d.h.extend(ctx, d, o, ttl)
-}
-
-// Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field? For a
-// shared id see [handle.checkCount].
-func (d *hashDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	if o.Shared {
-		return d.h.checkCount(ctx, d, o)
-	}
-	return isLost(scripts.LockCheck{LockHash: d.h.name, Owner: o.ID}.Do(ctx, d.h.c.calls))
-}
-
-// renewScript implements [renewer].
-func (d *hashDriver) renewScript() *scripts.Script { return scripts.LockRenew{}.Script() }
-
-// renewal implements [renewer].
-func (d *hashDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
-	d.h.renewField(batch, o, o.ID, ttl)
-}
-
-// probe implements [renewer].
-func (d *hashDriver) probe(o *engine.Ownership) []any { return []any{"hexists", d.h.name, o.ID} }
 
 // adopt implements [lockDriver] by lock/adopt. A copy of the command finds q's id in place, and gets the
 // same answer. After q's release it finds the key that the release has left, and takes nothing. An adoption
@@ -233,18 +150,9 @@ func (d *hashDriver) probe(o *engine.Ownership) []any { return []any{"hexists", 
 func (d *hashDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
 	reply, err := scripts.LockAdopt{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(), OldOwner: id,
+		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id,
 	}.Do(ctx, d.h.c.confirmed)
 	return adopted(q, reply, err)
-}
-
-// adopted returns the result of an adoption by q. The reply is the number of counts.
-func adopted(q *engine.Request, reply scripts.Number, err error) (sent time.Time, counts int, _ error) {
-	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
-	if err == nil && reply.Number > 0 {
-		err = reply.Unconfirmed
-	}
-	return reply.Sent, int(reply.Number), err
 }
 
 // releaseID implements [lockDriver] by lock/release_shared: one count, whoever acquired it. Counts of
@@ -262,7 +170,7 @@ func (d *hashDriver) releaseID(ctx context.Context, id string, q *engine.Request
 func (d *hashDriver) forceRelease(ctx context.Context, q *engine.Request) (ids []string, held bool, err error) {
 	call := scripts.LockForce{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		Queue: &d.line, Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
+		Queue: &d.line, MemoryTTL: d.h.c.remembered,
 	}
 	if f := d.fair; f != nil {
 		call.Queue, call.Deadlines, call.Waiters, call.Clients = f.queue, f.deadlines, f.waiters, f.clients
@@ -279,15 +187,6 @@ type mutexDriver struct {
 	token any // key of the token; nil if the lock is not fenced
 }
 
-// names implements [namedDriver].
-func (d *mutexDriver) names() []any {
-	names := []any{&d.channel, &d.h.sharedCounts, &d.line}
-	if d.token != nil {
-		names = append(names, d.token)
-	}
-	return names
-}
-
 // lineKey ends the key of the line, in which clients of this library wait. Users that may use Redisson's keys
 // may use it, too.
 const lineKey = "line"
@@ -300,7 +199,7 @@ func (d *mutexDriver) placeName(number uint64) string { return numbered(nil, d.h
 // receives its messages: subscribers may be connected to other masters.
 func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.LineMessage)) engine.Subscription {
 	c := d.h.c
-	if c.cluster && !c.publishing.sharded.Load() {
+	if c.cluster && c.run.Publish() == scripts.Publish {
 		return nil
 	}
 	return c.hub.Subscribe(d.channel.String()+":"+d.placeName(number), func(s pubsub.Signal) {
@@ -321,7 +220,7 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.LineMessage
 // it wakes the next client once more, which is harmless.
 func (d *mutexDriver) GiveUpPlace(ctx context.Context, number uint64) error {
 	_, err := scripts.LockLeave{
-		LockHash: d.h.name, Channel: &d.channel, Line: &d.line, Place: d.placeName(number), Publish: d.h.c.publish(),
+		LockHash: d.h.name, Channel: &d.channel, Line: &d.line, Place: d.placeName(number),
 	}.Do(ctx, d.h.c.calls)
 	return err
 }
@@ -347,7 +246,7 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 	}
 	call := scripts.LockAcquire{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), Line: &d.line, TokenKey: d.token,
-		Owner: q.ID, TTL: d.h.ttlArg(q.TTL), Publish: d.h.c.publish(),
+		Owner: q.ID, TTL: d.h.ttlArg(q.TTL),
 	}
 	if d.token != nil {
 		call.Tokens = int64(max(q.Tokens, 1))
@@ -356,8 +255,9 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 		call.Place, call.IsLast = d.placeName(q.Place.Number), q.Place.Last
 		call.Since = strconv.FormatInt(q.Place.Since, 10)
 	}
-	if ttl := pollMarkTTL(q); ttl > 0 {
-		call.Line, call.Place, call.Since = d.h.requestKey(pollsKey), "", strconv.FormatInt(scripts.CeilMillis(ttl), 10)
+	if q.MayQueue && q.Terms.PollMin > 0 {
+		mark := scripts.CeilMillis(pollMarkTTL(q.Terms))
+		call.Line, call.Place, call.Since = d.h.requestKey(pollsKey), "", strconv.FormatInt(mark, 10)
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	res, err := lockResult(reply.Acquired, err)
@@ -374,20 +274,11 @@ func (d *mutexDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine
 func (d *mutexDriver) acquireShared(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	res, err := lockResult(scripts.LockAcquireShared{
 		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), SharedCounts: &d.h.sharedCounts,
-		TokenKey: d.token, Owner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(),
+		TokenKey: d.token, Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 	}.Do(ctx, d.h.c.confirmed))
 	countTokens(&res, 1)
 	return res, err
-}
-
-// pollMarkTTL is how long the mark of a refused attempt lasts: until the next one, with a reserve. 0: the
-// request does not poll.
-func pollMarkTTL(q *engine.Request) time.Duration {
-	if !q.MayQueue || q.Terms.PollMin == 0 {
-		return 0
-	}
-	return 2*min(q.Terms.PollMax, 5*time.Second) + 100*time.Millisecond
 }
 
 // Rollback implements [engine.Driver]. It is a release, whether or not q holds the lock. If a copy of an
@@ -420,7 +311,7 @@ func (d *mutexDriver) Release(
 func (d *mutexDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	call := scripts.LockRelease{
 		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts, Line: &d.line,
-		Owner: o.ID, Publish: d.h.c.publish(), Rest: scripts.InMillis(next.Rest),
+		Owner: o.ID, Rest: scripts.InMillis(next.Rest),
 	}
 	if o.InDoubt {
 		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), d.h.c.remembered
@@ -455,17 +346,4 @@ func countTokens(res *engine.Result, n int16) {
 	} else if res.Token > 0 {
 		res.Tokens = 1
 	}
-}
-
-// releasedResult returns the result of a release. The successor's lease counts from when the release was sent.
-func releasedResult(reply scripts.Released, err error) (engine.Released, error) {
-	switch {
-	case err != nil:
-		return engine.Released{}, err
-	case reply.HandedOff:
-		return engine.Released{Granted: engine.Result{
-			Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt, Token: reply.Token, Free: int(reply.Left),
-		}}, nil
-	}
-	return engine.Released{Heard: int(reply.Heard), Lost: !reply.Held}, nil
 }

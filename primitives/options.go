@@ -148,9 +148,7 @@ func WithMinHold(d time.Duration) Option { return Option{kind: optMinHold, d: d}
 type settings struct {
 	engine.Terms
 
-	err   error  // of the first option that was out of range
-	given uint16 // a bit for each optionKind that was given: members of a joint lock need to know
-
+	err      error          // of the first option that was out of range
 	firstTTL scripts.Millis // of a client or a handle: FirstTTL as a prebuilt argument
 }
 
@@ -183,7 +181,6 @@ func (s settings) with(opts []Option) settings {
 
 // apply sets one option. A bad value is set too: err makes the call fail before it is used.
 func (s *settings) apply(o *Option) {
-	s.given |= 1 << o.kind
 	switch o.kind {
 	case optNone:
 	case optWait:
@@ -227,32 +224,21 @@ func (s *settings) apply(o *Option) {
 	}
 }
 
-// forMember returns the settings for acquiring a member of a joint lock. s are the member's own. Options
-// that were given to the joint lock, or to a call of it, replace them.
-func (s settings) forMember(joint *settings) settings {
-	has := func(k optionKind) bool { return joint.given&(1<<k) != 0 }
-	if has(optLease) || has(optWatchdog) {
-		s.TTL, s.Renew = joint.TTL, joint.Renew
+// forMember returns s, the settings of a member of a joint lock, with the options that were given to the joint lock
+// and to a call of it. owner is that of the joint lock.
+func (s settings) forMember(owner string, given ...[]Option) settings {
+	for _, opts := range given {
+		for i := range opts {
+			switch opts[i].kind {
+			case optPermits, optCohort, optLinger: // they do not concern members
+			default:
+				s.apply(&opts[i])
+			case optWait:
+				s.Wait = -1 // the joint lock itself waits no longer
+			}
+		}
 	}
-	if has(optMaxHold) {
-		s.MaxHold = joint.MaxHold
-	}
-	if has(optNonReentrant) {
-		s.NonReentrant = true
-	}
-	if has(optPolling) {
-		s.PollMin, s.PollMax = joint.PollMin, joint.PollMax
-	}
-	if has(optWaiterTimeout) {
-		s.WaiterTimeout = joint.WaiterTimeout
-	}
-	if has(optMinHold) {
-		s.MinHold = joint.MinHold
-	}
-	if has(optWait) {
-		s.Wait = -1 // the joint lock itself waits no longer
-	}
-	s.Owner = joint.Owner
+	s.Owner = owner
 	return s
 }
 

@@ -43,8 +43,10 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	s := &PermitExpirableSemaphore{}
 	s.init(c, permitsKind, name, opts)
 	s.driver = permitDriver{
-		h: &s.handle, channel: prefixed(semaphoreChannel, s.raw()), leases: suffixed(s.raw(), "timeout"),
+		base{h: &s.handle, channel: wireName(prefixed(semaphoreChannel, s.raw())), counts: true},
+		suffixed(s.raw(), "timeout"),
 	}
+	s.maxPermits = maxPermitIDs
 	s.use(&s.driver, &engine.Traits{
 		Leased: true, ManyHolders: true, HandsOff: true, ClientsTakeTurns: true, NameOwner: s.driver.nameOwner,
 	})
@@ -59,23 +61,19 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 // There is no queue among clients. A request for few permits does not wait behind a request for many,
 // so the latter may wait for long. Semaphores do not nest.
 func (s *PermitExpirableSemaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, false, maxPermitIDs)
+	return s.acquire(ctx, opts, asSet)
 }
 
 // TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
 func (s *PermitExpirableSemaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, true, maxPermitIDs)
+	return s.acquire(ctx, opts, 0)
 }
 
 // Do runs f with permits held, and with the hold's context. It gives the permits back when f returns or
 // panics. It returns f's error, joined with [ErrLost] if the permits were lost before f ended.
 // Any other failure of the release goes to the observer.
 func (s *PermitExpirableSemaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	hold, err := s.Acquire(ctx, opts...)
-	if err != nil {
-		return err
-	}
-	return hold.do(ctx, f)
+	return s.do(ctx, f, opts)
 }
 
 // Adopt takes over the permits of these ids (comma-separated, all or none) under new ids. Use it to hand
@@ -112,8 +110,8 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 	terms.Permits = len(raw) / permitBytes
 	q := s.res.NewRequest(&terms)
 	reply, err := scripts.PermitSemaphoreAdopt{
-		PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
-		Publish: s.c.publish(), OldIDs: raw, NewIDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
+		PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
+		OldIDs: raw, NewIDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
 	}.Do(ctx, s.c.confirmed)
 	q.InDoubt = q.InDoubt || reply.Doubt
 	switch {
@@ -133,45 +131,34 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 // counts once). Use it to free permits that another process, or an earlier life of this one, has left
 // behind. It returns [ErrNotHeld] if one of the permits is not held.
 func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) error {
-	raw, wrong := rawPermits(id)
-	held, err := s.change(ctx, "release", wrong, func(memory string) (scripts.Number, error) {
+	return s.call(ctx, "release", func() error {
+		raw, err := rawPermits(id)
+		if err != nil {
+			return err
+		}
 		reply, err := scripts.PermitSemaphoreRelease{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered, IDs: raw, AllOrNone: true,
+			PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.requestKey(s.c.newOwner().ID),
+			Leases: s.driver.leases, MemoryTTL: s.c.remembered, IDs: raw, AllOrNone: true,
 		}.Do(ctx, s.c.calls)
-		return scripts.Number{Reply: reply.Reply, Number: max(reply.Heard+1, 0)}, err
-	})
-	if err == nil && held == 0 {
-		err = s.failed("release", notHeldBy(id))
-	}
-	if s.c.core.Enter() == nil { // the call in change has ended; Close must wait for this one too
-		defer s.c.core.Leave()
+		if err == nil && !reply.Held {
+			err = notHeldBy(id)
+		}
 		s.announceTakeover(ctx, err, splitPermits(id)...)
-	}
-	return err
+		return err
+	})
 }
 
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *PermitExpirableSemaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := s.change(ctx, "init", outOfRange(0, n), func(memory string) (scripts.Number, error) {
-		return scripts.PermitSemaphoreInit{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered, Permits: int64(n),
-		}.Do(ctx, s.c.calls)
-	})
+	answer, err := s.driver.change(ctx, "init", outOfRange(0, n), s.driver.leases, scripts.PermitSemaphoreInit, n)
 	return answer == 1, err
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is free may then be below
 // 0 until permits come back. Add sets a semaphore that was not set.
 func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
-	_, err := s.change(ctx, "add", outOfRange(-maxPermits, delta), func(memory string) (scripts.Number, error) {
-		return scripts.PermitSemaphoreAdd{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered, More: int64(delta),
-		}.Do(ctx, s.c.calls)
-	})
+	_, err := s.driver.change(ctx, "add", outOfRange(-maxPermits, delta), s.driver.leases, scripts.PermitSemaphoreAdd, delta)
 	return err
 }
 
@@ -179,24 +166,14 @@ func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
 // with more than n taken, the number that is free is below 0 until enough have come back. It sets a
 // semaphore that was not set.
 func (s *PermitExpirableSemaphore) Resize(ctx context.Context, n int) error {
-	_, err := s.change(ctx, "resize", outOfRange(0, n), func(memory string) (scripts.Number, error) {
-		return scripts.PermitSemaphoreResize{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered, Wanted: int64(n),
-		}.Do(ctx, s.c.calls)
-	})
+	_, err := s.driver.change(ctx, "resize", outOfRange(0, n), s.driver.leases, scripts.PermitSemaphoreResize, n)
 	return err
 }
 
 // Delete removes the semaphore, and reports whether there was one. Taken permits are lost. Waiters wait for
 // the next Init.
 func (s *PermitExpirableSemaphore) Delete(ctx context.Context) (bool, error) {
-	answer, err := s.change(ctx, "delete", nil, func(memory string) (scripts.Number, error) {
-		return scripts.PermitSemaphoreDelete{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, Leases: s.driver.leases,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered,
-		}.Do(ctx, s.c.calls)
-	})
+	answer, err := s.driver.change(ctx, "delete", nil, s.driver.leases, scripts.PermitSemaphoreDelete, 0)
 	return answer == 1, err
 }
 
@@ -243,13 +220,13 @@ func permitHolders(reply scripts.PermitSemaphoreInfoReply) []Holder {
 	return holders
 }
 
-// permitDriver is the driver of RPermitExpirableSemaphore. It never changes after its constructor. An id
-// belongs to one permit, so a copy of a release cannot free another one: it finds the ids gone. A release leaves a
-// memory only where a copy of the acquisition may still arrive, and stops that.
+// permitDriver is the driver of RPermitExpirableSemaphore. An id belongs to one permit, so a copy of a release
+// cannot free another one: it finds the ids gone. A release leaves a memory only where a copy of the acquisition
+// may still arrive, and stops that.
 type permitDriver struct {
-	h       *handle
-	channel string // announces permits
-	leases  any    // the key of the leases
+	base
+
+	leases any // the key of the leases
 }
 
 // Ended leases are collected in slices, so that no script blocks Redis for long.
@@ -257,14 +234,6 @@ const (
 	maxCollected   = 1000   // leases that one script collects
 	maxCollections = 10_000 // scripts that one attempt sends for that; the next attempt goes on
 )
-
-// names implements [namedDriver].
-func (d *permitDriver) names() []any { return []any{d.channel, d.leases} }
-
-// Subscribe implements [engine.Driver]. The channel is that of a plain semaphore of the same name.
-func (d *permitDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
-	return d.h.c.subscribe(d.channel, isNumber, wake)
-}
 
 // nameOwner implements [engine.Traits].NameOwner: each permit of an acquisition gets a new random id.
 func (d *permitDriver) nameOwner(o *engine.Owner) {
@@ -279,8 +248,8 @@ func (d *permitDriver) nameOwner(o *engine.Owner) {
 func (d *permitDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	for round, inDoubt := 1, false; ; round++ {
 		reply, err := scripts.PermitSemaphoreAcquire{
-			PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner), Leases: d.leases,
-			Publish: d.h.c.publish(), MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
+			PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), Leases: d.leases,
+			MaxCollected: maxCollected, IDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
 		}.Do(ctx, d.h.c.confirmed)
 		res, err := permitsResult(reply.Permits, err)
 		if reply.NextEnd >= 0 {
@@ -315,8 +284,8 @@ func (d *permitDriver) Release(
 func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	c := d.h.c
 	call := scripts.PermitSemaphoreRelease{
-		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(o), Leases: d.leases,
-		Publish: c.publish(), MemoryTTL: c.rememberDoubt(o), IDs: rawOf(o.ID), Rest: scripts.InMillis(next.Rest),
+		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), Leases: d.leases,
+		MemoryTTL: c.rememberDoubt(o), IDs: rawOf(o.ID), Rest: scripts.InMillis(next.Rest),
 	}
 	if successor := next.Successor; successor != nil {
 		call.SuccessorMemory = d.h.ownerKey(successor)
@@ -326,18 +295,6 @@ func (d *permitDriver) release(ctx context.Context, o *engine.Owner, next engine
 	got, err := releasedResult(reply, err)
 	got.InDoubt = reply.Doubt && !reply.Gone && !o.InDoubt // else the memory has the first answer
 	return got, err
-}
-
-// SetCount is not called: permits do not nest.
-func (d *permitDriver) SetCount(context.Context, *engine.Ownership, int, time.Duration) (time.Time, bool, error) {
-	return time.Time{}, false, ErrUnsupported
-}
-
-// Extend implements [engine.Driver] by permitsemaphore/renew, with a batch of one. No lease is shortened.
-func (d *permitDriver) Extend(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration,
-) (time.Time, bool, error) {
-	return d.h.extend(ctx, d, o, ttl)
 }
 
 // Check implements [engine.Driver] by permitsemaphore/check: are all of o's permits held?

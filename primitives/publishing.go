@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 
 	"github.com/redlatch/redlatch/scripts"
@@ -10,23 +9,8 @@ import (
 
 // Scripts publish the messages of releases with PUBLISH, or with SPUBLISH on a cluster with sharded
 // pub/sub. The command is an argument of the scripts, as in Redisson. A subscriber receives only the
-// messages of one of the two, so all clients of a cluster, Redisson's included, must use the same one.
-
-// publishing is what a client knows of the command by which scripts publish. On a cluster the hub asks for
-// it, as Redisson does. Elsewhere it is PUBLISH, and nothing is asked.
-type publishing struct {
-	known   atomic.Bool // the cluster has answered
-	sharded atomic.Bool // by SPUBLISH
-}
-
-// publish returns the command by which scripts publish. Every call that needs Redis has waited for ready
-// before.
-func (c *Client) publish() scripts.Command {
-	if c.publishing.sharded.Load() {
-		return scripts.SPublish
-	}
-	return scripts.Publish
-}
+// messages of one of the two, so all clients of a cluster, Redisson's included, must use the same one. On a
+// cluster the hub asks for it, as Redisson does. Elsewhere it is PUBLISH, and nothing is asked.
 
 // readiness returns [engine.Config].Ready: nil without a cluster.
 func (c *Client) readiness() func(context.Context) error {
@@ -39,7 +23,7 @@ func (c *Client) readiness() func(context.Context) error {
 // ready finds out by which command to publish on a cluster. No call waits longer than its context or the
 // command timeout. The error says that nothing was executed, so a waiting acquisition retries.
 func (c *Client) ready(caller context.Context) error {
-	if c.publishing.known.Load() {
+	if c.knowsPublish.Load() {
 		return nil
 	}
 	began := time.Now()
@@ -52,7 +36,9 @@ func (c *Client) ready(caller context.Context) error {
 			Ended: caller.Err() != nil, Silent: time.Since(began),
 		}
 	}
-	c.publishing.sharded.Store(sharded)
-	c.publishing.known.Store(true)
+	if sharded {
+		c.run.PublishSharded()
+	}
+	c.knowsPublish.Store(true)
 	return nil
 }

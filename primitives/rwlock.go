@@ -78,40 +78,37 @@ func (rw *RWLock) Reader() *Lock { return &rw.reader }
 // ForceRelease concern the writer only.
 func (rw *RWLock) Writer() *Lock { return &rw.writer }
 
-// rwDriver has the commands that both sides share. It never changes after its constructor, so it needs
-// no mutex.
+// rwDriver has the commands that both sides share.
 type rwDriver struct {
-	h           *handle          // of this side
+	fieldDriver // the writer's; a reader has leases of its own, and other commands for them
+
 	other       *engine.Resource // the other side
-	channel     string           // of release messages
-	reservation string           // exists while a writer waits
-	polls       wireName         // exists while clients poll
+	reservation string           // key that exists while a writer waits
+	polls       wireName         // key that exists while clients poll
 }
 
 // newRWDriver returns the driver of one side; each finds holds of the other.
-func newRWDriver(side, other *Lock) rwDriver {
+func newRWDriver(side, other *Lock, writes bool) rwDriver {
+	b := base{h: &side.handle, channel: wireName(prefixed(rwChannel, side.raw()))}
 	return rwDriver{
-		h: &side.handle, other: &other.res,
-		polls:   wireName(side.requestKey(pollsKey)),
-		channel: prefixed(rwChannel, side.raw()), reservation: prefixed(rwReservation, side.raw()),
+		fieldDriver: fieldDriver{b, writes}, other: &other.res,
+		reservation: prefixed(rwReservation, side.raw()), polls: wireName(side.requestKey(pollsKey)),
 	}
 }
-
-// Subscribe implements [engine.Driver]. Both sides listen to one channel.
-func (d *rwDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
-	return d.h.c.subscribe(d.channel, isUnlockMessage, wake)
-}
-
-// names implements [namedDriver]. The keys of a reader's counts are not among them: the scripts derive their
-// names.
-func (d *rwDriver) names() []any { return []any{d.channel, d.reservation, &d.h.sharedCounts} }
 
 // force is the call that frees one side, whoever holds it. Both sides' scripts have the same parameters.
 func (d *rwDriver) force(q *engine.Request) scripts.RWLockReadForce {
 	return scripts.RWLockReadForce{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered,
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), ClaimKey: d.reservation,
+		SharedCounts: &d.h.sharedCounts, MemoryTTL: d.h.c.remembered,
+	}
+}
+
+// adoption is the call by which q takes over one side from id. Both sides' scripts have the same parameters.
+func (d *rwDriver) adoption(id string, q *engine.Request) scripts.RWLockReadAdopt {
+	return scripts.RWLockReadAdopt{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), ClaimKey: d.reservation,
+		SharedCounts: &d.h.sharedCounts, NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), OldOwner: id,
 	}
 }
 
@@ -137,7 +134,7 @@ type readerDriver struct{ rwDriver }
 // newReaderDriver gives the reader side its driver. There is no hand-off: when one may read, all may, so
 // one command acquires for all waiting readers of the client. Waiting writers of this client go first.
 func newReaderDriver(reader, writer *Lock) {
-	d := &readerDriver{newRWDriver(reader, writer)}
+	d := &readerDriver{newRWDriver(reader, writer, false)}
 	reader.useLock(d, &engine.Traits{
 		Leased: true, Nests: true, Outer: d.outer, ManyHolders: true, AcquireBatch: d.acquireBatch, YieldsTo: writer.res.Kind,
 	})
@@ -175,9 +172,9 @@ func (d *readerDriver) acquireBatch(
 	ctx context.Context, q *engine.Request, others []*engine.Request,
 ) (engine.Result, []bool, error) {
 	call := scripts.RWLockReadAcquire{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
 		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Owner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(),
+		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 	}
 	if len(others) > 0 {
@@ -188,8 +185,8 @@ func (d *readerDriver) acquireBatch(
 			MemoryKey: d.h.ownerKey(&other.Owner), Owner: other.ID, TTL: scripts.InMillis(other.TTL),
 		}
 	}
-	if ttl := pollMarkTTL(q); ttl > 0 {
-		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(ttl)
+	if q.MayQueue && q.Terms.PollMin > 0 {
+		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(pollMarkTTL(q.Terms))
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	if err == nil && reply.Granted && len(reply.Companions) < len(others) {
@@ -207,12 +204,17 @@ func (d *readerDriver) acquireBatch(
 // rwlock/read_release. o's key remembers the release: a copy gets the same answer, and a late copy of the
 // acquisition takes nothing. If nothing else is left of o, it stays for the rest of its minimum hold.
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
-	return releasedOf(isLost(scripts.RWLockReadRelease{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(o),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Owner: o.ID, Publish: d.h.c.publish(), MemoryTTL: d.h.c.rememberFor(o),
-		IsShared: o.Shared, OnlyOwn: true, Rest: scripts.InMillis(rest),
-	}.Do(ctx, d.h.c.calls)))
+	call := d.releaseOf(o)
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberFor(o), true, scripts.InMillis(rest)
+	return releasedOf(isLost(call.Do(ctx, d.h.c.calls)))
+}
+
+// releaseOf returns a call that releases what o has. o's key remembers it.
+func (d *readerDriver) releaseOf(o *engine.Owner) scripts.RWLockReadRelease {
+	return scripts.RWLockReadRelease{
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), ClaimKey: d.reservation,
+		SharedCounts: &d.h.sharedCounts, Owner: o.ID, IsShared: o.Shared,
+	}
 }
 
 // Rollback implements [engine.Driver].
@@ -274,18 +276,11 @@ func (d *readerDriver) recount(
 	return reply.Sent, lost, err
 }
 
-// Extend implements [engine.Driver]. It raises the TTL of all of the reader's counts.
-func (d *readerDriver) Extend(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration,
-) (time.Time, bool, error) {
-	return d.h.extend(ctx, d, o, ttl)
-}
-
 // Check implements [engine.Driver] by rwlock/read_check: is one of the reader's keys left? For a shared id
 // see [handle.checkCount].
 func (d *readerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
 	if o.Shared {
-		return d.h.checkCount(ctx, d, o)
+		return d.checkCount(ctx, o)
 	}
 	return isLost(scripts.RWLockReadCheck{
 		LockHash: d.h.name, HoldKey: d.firstCountKey(o), Owner: o.ID,
@@ -315,11 +310,7 @@ func (d *readerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl ti
 // A copy finds the new id in place and gets the same answer; after the release of the new id it finds
 // that id's key, and takes nothing.
 func (d *readerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	reply, err := scripts.RWLockReadAdopt{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(), OldOwner: id,
-	}.Do(ctx, d.h.c.confirmed)
+	reply, err := d.adoption(id, q).Do(ctx, d.h.c.confirmed)
 	sent, counts, err := adopted(q, reply, err)
 	if counts < 0 {
 		return sent, 0, fmt.Errorf("%w: %s writes too; adopt the writer", ErrUnsupported, id)
@@ -330,11 +321,9 @@ func (d *readerDriver) adopt(ctx context.Context, id string, q *engine.Request) 
 // releaseID implements [lockDriver]. It is the release of one count, under a request key of its own
 // number, which remembers the answer for copies.
 func (d *readerDriver) releaseID(ctx context.Context, id string, q *engine.Request) (held bool, err error) {
-	lost, err := isLost(scripts.RWLockReadRelease{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Owner: id, Publish: d.h.c.publish(), MemoryTTL: d.h.c.remembered, IsShared: true,
-	}.Do(ctx, d.h.c.calls))
+	call := d.releaseOf(&q.Owner)
+	call.Owner, call.MemoryTTL, call.IsShared = id, d.h.c.remembered, true
+	lost, err := isLost(call.Do(ctx, d.h.c.calls))
 	return err == nil && !lost, err
 }
 
@@ -359,16 +348,13 @@ type writerDriver struct{ rwDriver }
 
 // newWriterDriver gives the writer side its driver.
 func newWriterDriver(writer, reader *Lock) {
-	d := &writerDriver{newRWDriver(writer, reader)}
+	d := &writerDriver{newRWDriver(writer, reader, true)}
 	// A writer's release is for all waiting readers, so the clients do not take turns.
 	writer.useLock(d, &engine.Traits{
 		Leased: true, Nests: true, Outer: d.outer, NestsInTurn: true, HandsOff: true, Cohorts: true,
 		SharesWith: reader.res.Kind,
 	})
 }
-
-// field is the writer's field in the hash.
-func (d *writerDriver) field(o *engine.Ownership) string { return o.ID + ":write" }
 
 // outer implements [engine.Traits].Outer: a writer nests in a writer. In a reader it would wait for
 // itself.
@@ -392,17 +378,17 @@ type behindWriter struct{}
 // reservation, and its memory makes late copies take nothing and leave none.
 func (d *writerDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	call := scripts.RWLockWriteAcquire{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
 		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Owner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(),
+		Owner: q.ID, TTL: scripts.InMillis(q.TTL),
 		IsShared: q.Shared, RefuseSecond: q.NonReentrant, IsNested: q.Nested,
 	}
 	_, waitedForWriter := q.State.(behindWriter)
 	if q.MayQueue && !waitedForWriter {
 		call.ClaimTTL = reservationMillis
 	}
-	if ttl := pollMarkTTL(q); ttl > 0 {
-		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(ttl)
+	if q.MayQueue && q.Terms.PollMin > 0 {
+		call.Mark, call.MarkTTL = &d.polls, scripts.InMillis(pollMarkTTL(q.Terms))
 	}
 	reply, err := call.Do(ctx, d.h.c.confirmed)
 	q.MustRollback = q.MustRollback || reply.Claimed // the reservation must go if q gives up
@@ -431,7 +417,7 @@ func (d *writerDriver) Release(
 	ctx context.Context, o *engine.Ownership, left int, next engine.Next,
 ) (engine.Released, error) {
 	if left > 0 {
-		return d.h.unnest(ctx, o, d.field(o), left)
+		return d.unnest(ctx, o, left)
 	}
 	return d.free(ctx, &o.Owner, next)
 }
@@ -457,9 +443,9 @@ func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Ne
 // releaseOf returns a call that releases what o has. o's key remembers it.
 func (d *writerDriver) releaseOf(o *engine.Owner) scripts.RWLockWriteRelease {
 	return scripts.RWLockWriteRelease{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(o),
+		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o),
 		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		Owner: o.ID, Publish: d.h.c.publish(), IsShared: o.Shared, DefaultTTL: scripts.InMillis(o.TTL),
+		Owner: o.ID, IsShared: o.Shared, DefaultTTL: scripts.InMillis(o.TTL),
 	}
 }
 
@@ -469,43 +455,9 @@ func (d *writerDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	return err
 }
 
-// SetCount implements [engine.Driver].
-func (d *writerDriver) SetCount(
-	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
-) (time.Time, bool, error) {
-	return d.h.nest(ctx, d.field(o), n, ttl)
-}
-
-// Extend implements [engine.Driver].
-func (d *writerDriver) Extend(
-	ctx context.Context, o *engine.Ownership, ttl time.Duration,
-) (time.Time, bool, error) {
-	return d.h.extend(ctx, d, o, ttl)
-}
-
-// Check implements [engine.Driver] by lock/check. For a shared id see [handle.checkCount].
-func (d *writerDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
-	if o.Shared {
-		return d.h.checkCount(ctx, d, o)
-	}
-	return isLost(scripts.LockCheck{LockHash: d.h.name, Owner: d.field(o)}.Do(ctx, d.h.c.calls))
-}
-
-// renewScript implements [renewer].
-func (d *writerDriver) renewScript() *scripts.Script { return scripts.LockRenew{}.Script() }
-
-// renewal implements [renewer].
-func (d *writerDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
-	d.h.renewField(batch, o, d.field(o), ttl)
-}
-
 // adopt implements [lockDriver] by write_adopt. The writer's read holds are removed with its old id.
 func (d *writerDriver) adopt(ctx context.Context, id string, q *engine.Request) (time.Time, int, error) {
-	reply, err := scripts.RWLockWriteAdopt{
-		LockHash: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner),
-		ClaimKey: d.reservation, SharedCounts: &d.h.sharedCounts,
-		NewOwner: q.ID, TTL: scripts.InMillis(q.TTL), Publish: d.h.c.publish(), OldOwner: id,
-	}.Do(ctx, d.h.c.confirmed)
+	reply, err := scripts.RWLockWriteAdopt(d.adoption(id, q)).Do(ctx, d.h.c.confirmed)
 	return adopted(q, reply, err)
 }
 
@@ -527,9 +479,4 @@ func (d *writerDriver) forceRelease(ctx context.Context, q *engine.Request) (ids
 func (d *writerDriver) info(ctx context.Context) (Info, error) {
 	reply, err := scripts.RWLockWriteInfo{LockHash: d.h.name}.Do(ctx, d.h.c.calls)
 	return rwInfo(reply.PTTL, reply.Holders), err
-}
-
-// probe implements [renewer].
-func (d *writerDriver) probe(o *engine.Ownership) []any {
-	return []any{"hexists", d.h.name, d.field(o)}
 }

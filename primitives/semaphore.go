@@ -3,7 +3,6 @@ package primitives
 import (
 	"context"
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -48,8 +47,10 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
 	s.init(c, "semaphore", name, opts)
 	s.driver = semaphoreDriver{
-		h: &s.handle, channel: prefixed(semaphoreChannel, s.raw()), epoch: wireName(s.requestKey(epochKey)),
+		base{h: &s.handle, channel: wireName(prefixed(semaphoreChannel, s.raw())), counts: true},
+		wireName(s.requestKey(epochKey)),
 	}
+	s.maxPermits = maxPermits
 	s.use(&s.driver, &engine.Traits{
 		ManyHolders: true, HandsOff: true, ClientsTakeTurns: true,
 		NameOwner: s.driver.nameOwner, Remembered: rememberedTaken,
@@ -66,69 +67,45 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 // so the latter may wait for long. Semaphores do not nest: with the context of a hold, Acquire acquires
 // further permits.
 func (s *Semaphore) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, false, maxPermits)
+	return s.acquire(ctx, opts, asSet)
 }
 
 // TryAcquire makes one attempt. It is Acquire with [WithWait](0), whatever other scopes say.
 func (s *Semaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, error) {
-	return s.acquire(ctx, opts, true, maxPermits)
+	return s.acquire(ctx, opts, 0)
 }
 
 // Do runs f with permits held, and gives them back when f returns or panics. It returns f's error, joined
 // with [ErrLost] if the semaphore was gone when they were given back. Any other failure of the release
 // goes to the observer, and the release is repeated in the background.
 func (s *Semaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
-	hold, err := s.Acquire(ctx, opts...)
-	if err != nil {
-		return err
-	}
-	return hold.do(ctx, f)
+	return s.do(ctx, f, opts)
 }
 
 // Init sets the number of permits, 0 or more, unless the semaphore has been set before. It reports whether
 // it did.
 func (s *Semaphore) Init(ctx context.Context, n int) (created bool, err error) {
-	answer, err := s.change(ctx, "init", outOfRange(0, n), func(memory string) (scripts.Number, error) {
-		return scripts.SemaphoreInit{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, EpochKey: &s.driver.epoch,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered, Permits: int64(n),
-		}.Do(ctx, s.c.calls)
-	})
+	answer, err := s.driver.change(ctx, "init", outOfRange(0, n), &s.driver.epoch, scripts.SemaphoreInit, n)
 	return answer == 1, err
 }
 
 // Add adds delta permits. A negative delta takes permits away. The number that is left may then be below
 // 0 until permits come back. Add sets a semaphore that was not set.
 func (s *Semaphore) Add(ctx context.Context, delta int) error {
-	_, err := s.change(ctx, "add", outOfRange(-maxPermits, delta), func(memory string) (scripts.Number, error) {
-		return scripts.SemaphoreAdd{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, EpochKey: &s.driver.epoch,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered, More: int64(delta),
-		}.Do(ctx, s.c.calls)
-	})
+	_, err := s.driver.change(ctx, "add", outOfRange(-maxPermits, delta), &s.driver.epoch, scripts.SemaphoreAdd, delta)
 	return err
 }
 
 // Drain removes all permits that are left, for good, and returns how many there were. A number below 0
 // becomes 0, and the result is negative.
 func (s *Semaphore) Drain(ctx context.Context) (int, error) {
-	return s.change(ctx, "drain", nil, func(memory string) (scripts.Number, error) {
-		return scripts.SemaphoreDrain{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered,
-		}.Do(ctx, s.c.calls)
-	})
+	return s.driver.change(ctx, "drain", nil, nil, scripts.SemaphoreDrain, 0)
 }
 
 // Delete removes the semaphore, and reports whether there was one. Holders learn [ErrLost] when they give
 // their permits back. Waiters wait for the next Init.
 func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
-	answer, err := s.change(ctx, "delete", nil, func(memory string) (scripts.Number, error) {
-		return scripts.SemaphoreDelete{
-			PermitsKey: s.name, Channel: s.driver.channel, MemoryKey: memory, EpochKey: &s.driver.epoch,
-			Publish: s.c.publish(), MemoryTTL: s.c.remembered,
-		}.Do(ctx, s.c.calls)
-	})
+	answer, err := s.driver.change(ctx, "delete", nil, &s.driver.epoch, scripts.SemaphoreDelete, 0)
 	return answer == 1, err
 }
 
@@ -152,14 +129,12 @@ func outOfRange(least, n int) error {
 	return nil
 }
 
-// semaphoreDriver is the driver of RSemaphore. Like its handle it never changes. Its holds have no lease,
-// so the engine never renews, extends or checks them.
+// semaphoreDriver is the driver of RSemaphore. Its holds have no lease, so the engine never renews, extends or
+// checks them.
 type semaphoreDriver struct {
-	engine.NoLease
+	base
 
-	h       *handle
-	channel string   // announces permits
-	epoch   wireName // key of the epoch
+	epoch wireName // key of the epoch
 }
 
 // epochKey ends the name of the key of a semaphore's epoch. The name has the prefix of remembered requests,
@@ -175,20 +150,6 @@ const rememberedTaken = 24 * time.Hour
 // takenTTL is rememberedTaken as an argument.
 var takenTTL = scripts.InMillis(rememberedTaken)
 
-// names implements [namedDriver].
-func (d *semaphoreDriver) names() []any { return []any{d.channel, &d.epoch} }
-
-// Subscribe implements [engine.Driver]. Redisson publishes on this channel too.
-func (d *semaphoreDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
-	return d.h.c.subscribe(d.channel, isNumber, wake)
-}
-
-// isNumber reports whether a payload announces permits: it is their number.
-func isNumber(payload string) bool {
-	_, err := strconv.ParseInt(payload, 10, 64)
-	return err == nil
-}
-
 // nameOwner implements [engine.Traits].NameOwner: a permit has no id and no lease. The owner's number
 // remains, and names the key that remembers the acquisition.
 func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
@@ -201,8 +162,8 @@ func (d *semaphoreDriver) nameOwner(o *engine.Owner) {
 // makes it answer "over".
 func (d *semaphoreDriver) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result, error) {
 	reply, err := scripts.SemaphoreAcquire{
-		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
-		Publish: d.h.c.publish(), MemoryTTL: takenTTL, Wanted: int64(q.Permits),
+		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
+		MemoryTTL: takenTTL, Wanted: int64(q.Permits),
 	}.Do(ctx, d.h.c.confirmed)
 	res, err := permitsResult(reply, err)
 	if res.Granted {
@@ -239,9 +200,9 @@ func permitsResult(reply scripts.Permits, err error) (engine.Result, error) {
 // taken. If nothing was, the memory stops late copies of the attempt.
 func (d *semaphoreDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	_, err := scripts.SemaphoreRelease{
-		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
-		Publish: d.h.c.publish(), MemoryTTL: d.h.c.rememberFor(&q.Owner),
-		Permits: int64(q.Permits), OnlyIfAcquired: true, RemembersRelease: true,
+		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&q.Owner), EpochKey: &d.epoch,
+		MemoryTTL: d.h.c.rememberFor(&q.Owner),
+		Permits:   int64(q.Permits), OnlyIfAcquired: true, RemembersRelease: true,
 	}.Do(ctx, d.h.c.calls)
 	return err
 }
@@ -259,9 +220,9 @@ func (d *semaphoreDriver) Release(
 	ctx context.Context, o *engine.Ownership, _ int, next engine.Next,
 ) (engine.Released, error) {
 	call := scripts.SemaphoreRelease{
-		PermitsKey: d.h.name, Channel: d.channel, MemoryKey: d.h.ownerKey(&o.Owner), EpochKey: &d.epoch,
-		Publish: d.h.c.publish(), MemoryTTL: d.h.c.rememberFor(&o.Owner),
-		Permits: int64(o.Permits), OnlyIfAcquired: o.IsRemembered(), KnownEpoch: o.Token,
+		PermitsKey: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(&o.Owner), EpochKey: &d.epoch,
+		MemoryTTL: d.h.c.rememberFor(&o.Owner),
+		Permits:   int64(o.Permits), OnlyIfAcquired: o.IsRemembered(), KnownEpoch: o.Token,
 	}
 	call.RemembersRelease = o.InDoubt || !call.OnlyIfAcquired
 	if !call.OnlyIfAcquired {

@@ -19,6 +19,7 @@ type call struct {
 	script   *Script
 	args     []any // "evalsha", digest, number of keys, keys, arguments
 	firstKey int8  // index of the first key in args, by which a cluster client routes; 0: no keys
+	key      any   // the first key; nil: no keys
 
 	// Both are made once for all attempts, by deadlines.after. Once leaves them nil.
 	end *deadline       // when the call gives up, unless its caller's context ends before
@@ -38,18 +39,10 @@ func newCall(s *Script, keys, args []any) call {
 	c := call{script: s, memory: new(callMemory)}
 	c.args = append(c.memory.args[:0], "evalsha", s.digest, len(keys))
 	if len(keys) > 0 {
-		c.firstKey = 3
+		c.firstKey, c.key = 3, keys[0]
 	}
 	c.args = append(append(c.args, keys...), args...)
 	return c
-}
-
-// key returns the first key; nil if there is none.
-func (c *call) key() any {
-	if c.firstKey == 0 {
-		return nil
-	}
-	return c.args[c.firstKey]
 }
 
 // evalArgs returns the same call as an EVAL, with the script's text.
@@ -70,7 +63,7 @@ func (r *Runner) attempt(ctx context.Context, via processor, c call) (Reply, err
 		cmd.SetStepCount(1) // else a cluster client asks any node for it (COMMAND), perhaps one that hangs
 		sent := time.Now()  // before the command is written: a TTL that it sets counts from no later than this
 		reply, err := cmd.reply(sent, via.Process(ctx, cmd))
-		r.contact.note(c.key(), err)
+		r.contact.note(c.key, err)
 		switch {
 		case err == nil, withText, !repliedWith(err, "NOSCRIPT"):
 			return reply, err
@@ -161,15 +154,18 @@ func (c *singleCmd) reply(sent time.Time, err error) (Reply, error) {
 // pipelines sends each command in a pipeline of its own. go-redis keeps connections for pipelines
 // alone, so commands that block, such as an application's BLPOP, cannot use them up.
 type pipelines struct {
-	rdb      redis.UniversalClient
-	punctual bool      // all end with the deadline of their context; rdb has the hook for it
+	punctual bool      // all end with the deadline of their context; the client has the hook for it
 	idle     sync.Pool // of redis.Pipeliner
+}
+
+func newPipelines(rdb redis.UniversalClient, punctual bool) *pipelines {
+	return &pipelines{punctual: punctual, idle: sync.Pool{New: func() any { return rdb.Pipeline() }}}
 }
 
 // Process implements [processor]. The command is a [singleCmd].
 func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
 	cmd.(*singleCmd).punctual = p.punctual
-	pipe := p.pipeline()
+	pipe := p.idle.Get().(redis.Pipeliner)
 	_ = pipe.Process(ctx, cmd) // only queues cmd
 	return p.exec(ctx, pipe)
 }
@@ -177,7 +173,7 @@ func (p *pipelines) Process(ctx context.Context, cmd redis.Cmder) error {
 // batch sends all commands in one pipeline. The first one is a [singleCmd].
 func (p *pipelines) batch(ctx context.Context, cmds []redis.Cmder) error {
 	cmds[0].(*singleCmd).punctual = p.punctual
-	pipe := p.pipeline()
+	pipe := p.idle.Get().(redis.Pipeliner)
 	_ = pipe.BatchProcess(ctx, cmds...) // only queues them
 	return p.exec(ctx, pipe)
 }
@@ -185,13 +181,6 @@ func (p *pipelines) batch(ctx context.Context, cmds []redis.Cmder) error {
 // load loads a script into the server.
 func (p *pipelines) load(ctx context.Context, s *Script) error {
 	return p.Process(ctx, newCmd(ctx, 0, "script", "load", s.text))
-}
-
-func (p *pipelines) pipeline() redis.Pipeliner {
-	if pipe, ok := p.idle.Get().(redis.Pipeliner); ok {
-		return pipe
-	}
-	return p.rdb.Pipeline()
 }
 
 func (p *pipelines) exec(ctx context.Context, pipe redis.Pipeliner) error {

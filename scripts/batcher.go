@@ -84,11 +84,11 @@ type pending struct {
 
 func newBatcher(r *Runner, rdb redis.UniversalClient, maxDirect, maxOthers int) *batcher {
 	b := &batcher{
-		r: r, plain: &pipelines{rdb: rdb}, maxDirect: maxDirect, maxOthers: maxOthers, probe: newProber(r, rdb),
+		r: r, plain: newPipelines(rdb, false), maxDirect: maxDirect, maxOthers: maxOthers, probe: newProber(r, rdb),
 	}
 	b.timed = b.plain
 	if node, ok := rdb.(*redis.Client); ok { // not a type that embeds one, and may override its methods
-		b.hook, b.timed = punctualOf(node), &pipelines{rdb: node, punctual: true}
+		b.hook, b.timed = punctualOf(node), newPipelines(node, true)
 		o := node.Options()
 		b.endsInTime = min(o.ReadTimeout, o.WriteTimeout) > 0 && max(o.ReadTimeout, o.WriteTimeout) <= r.timeout
 	}
@@ -103,14 +103,6 @@ func (b *batcher) piped() *pipelines {
 		return b.plain
 	}
 	return b.timed
-}
-
-// alone returns what sends one command alone. Only a cluster client follows redirections.
-func (b *batcher) alone() processor {
-	if b.maxDirect == maxDirect {
-		return b.piped()
-	}
-	return b.r.rdb
 }
 
 // answers reports whether the error of an attempt, or its absence, shows that the server has answered.
@@ -187,7 +179,7 @@ func (b *batcher) finish(ctx context.Context, p *pending, began time.Time) (Repl
 }
 
 // enter reports whether a command may be sent alone, and counts it if so. The caller then sends it
-// and calls leave. If not, enter queues p, and starts a worker if a slot is free; the caller is
+// with sendDirect. If not, enter queues p, and starts a worker if a slot is free; the caller is
 // registered in running.
 func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 	b.mu.Lock()
@@ -205,22 +197,21 @@ func (b *batcher) enter(p *pending, now time.Time) (alone bool) {
 	return false
 }
 
-// leave ends what enter began for a command that was sent alone then, with this result.
-func (b *batcher) leave(sent time.Time, err error) {
-	b.mu.Lock()
-	b.direct--
-	b.quiet = !answers(err)
-	b.here.note(!b.quiet, sent)
-	b.mu.Unlock()
-}
-
 // sendDirect makes one attempt at p alone, in a goroutine of its own. do has counted it in direct
 // and in running.
 func (b *batcher) sendDirect(p *pending) {
 	defer b.r.running.Done()
+	via := processor(b.r.rdb) // only a cluster client follows redirections
+	if b.maxDirect == maxDirect {
+		via = b.piped()
+	}
 	sent := time.Now()
-	p.reply, p.err = b.r.attempt(p.ctx, b.alone(), p.call)
-	b.leave(sent, p.err) // before the caller continues: its next command finds the place free
+	p.reply, p.err = b.r.attempt(p.ctx, via, p.call)
+	b.mu.Lock() // before the caller continues: its next command finds the place free
+	b.direct--
+	b.quiet = !answers(p.err)
+	b.here.note(!b.quiet, sent)
+	b.mu.Unlock()
 	p.done <- struct{}{}
 }
 
@@ -268,14 +259,11 @@ func (b *batcher) take(batch []*pending) []*pending {
 	return batch
 }
 
-// hasRoom reports whether one more command may be sent alone. The caller holds mu.
+// hasRoom reports whether one more command may be sent alone. Connections that are in use or being dialed count,
+// but not those of batches that have a slot. The caller holds mu.
 func (b *batcher) hasRoom(now time.Time) bool {
-	return b.direct < b.maxDirect && b.others(now) < b.maxOthers
+	return b.direct < min(b.maxDirect, b.maxOthers-b.late-b.here.dialing(now))
 }
-
-// others returns how many connections are in use or being dialed. Connections of batches that have a slot do not
-// count. The caller holds mu.
-func (b *batcher) others(now time.Time) int { return b.direct + b.late + b.here.dialing(now) }
 
 // keepsSlot runs f, and reports whether the worker still has its slot. If f takes longer than
 // slotTimeout, the slot goes to another worker while f goes on, as soon as mayPass allows it.
@@ -311,7 +299,8 @@ func (b *batcher) keepsSlot(f func()) bool {
 // mayPass reports whether a batch that began then, and takes longer than slotTimeout, loses its slot now.
 // The caller holds mu.
 func (b *batcher) mayPass(now, began time.Time) bool {
-	return !b.quiet && b.others(now) < b.maxOthers || now.Sub(began) >= b.r.timeout/quietPasses
+	crowded := b.direct+b.late+b.here.dialing(now) >= b.maxOthers
+	return !b.quiet && !crowded || now.Sub(began) >= b.r.timeout/quietPasses
 }
 
 // passSlot gives a worker's slot to a new worker, or gives it up if the queue is empty. The caller holds mu.
@@ -370,7 +359,7 @@ func (b *batcher) send(ctx context.Context, pipe *pipelines, batch []*pending) [
 	unknown := batch[:0]
 	for _, p := range batch {
 		p.reply, p.err = p.cmd.reply(sent, broken)
-		b.r.contact.note(p.key(), p.err)
+		b.r.contact.note(p.key, p.err)
 		noScript := repliedWith(p.err, "NOSCRIPT")
 		redirected := b.r.shards.cluster != nil && repliedWith(p.err, "MOVED ", "ASK ")
 		switch {

@@ -27,7 +27,7 @@ func (r *Runner) ReplicatedSender(replicas int, timeout time.Duration) Sender {
 }
 
 // send sends a script. Of the keys and the arguments so many must be sent. Of the others, those at the end
-// that are nil or zero are left out. Both slices are the caller's, and do not outlive the call.
+// that are nil, zero or false are left out. Both slices are the caller's, and do not outlive the call.
 func (s Sender) send(
 	ctx context.Context, script *Script, keys []any, required int, args []any, needed int,
 ) (Reply, error) {
@@ -44,7 +44,7 @@ func (s Sender) send(
 			args[i] = 0
 		}
 	}
-	for n := len(args); n > needed && (args[n-1] == 0 || args[n-1] == int64(0) || args[n-1] == ""); n-- {
+	for n := len(args); n > needed && (args[n-1] == 0 || args[n-1] == int64(0) || args[n-1] == false || args[n-1] == ""); n-- {
 		args = args[:n-1]
 	}
 	switch {
@@ -71,32 +71,31 @@ func InMillis(d time.Duration) Millis {
 // CeilMillis returns d in whole milliseconds, rounded up, so that no TTL is 0 or shorter than asked for.
 func CeilMillis(d time.Duration) int64 { return int64((d + time.Millisecond - 1) / time.Millisecond) }
 
-// Command is a command that scripts publish with.
-type Command struct{ name any }
-
-// String is the command's name.
-func (c Command) String() string { return c.name.(string) }
-
-// The commands that scripts publish with. SPublish is that of sharded channels, on a cluster.
-var (
-	Publish  = Command{"publish"}
-	SPublish = Command{"spublish"}
+// The commands by which scripts publish. SPublish is that of sharded channels, on a cluster.
+const (
+	Publish  = "publish"
+	SPublish = "spublish"
 )
 
-// flag is a condition as an argument.
-func flag(on bool) int {
-	if on {
-		return 1
-	}
-	return 0
+// Publish is the command by which scripts publish.
+func (r *Runner) Publish() string { return r.publish.Load().(string) }
+
+// PublishSharded makes scripts publish by SPublish from now on.
+func (r *Runner) PublishSharded() { r.publish.Store(SPublish) }
+
+// Change is a call of a script that changes a number, such as that of a semaphore's permits. Redis remembers
+// the answer at the memory key, and gives it to each copy.
+type Change struct {
+	Key, Channel, MemoryKey any
+	Other                   any // a key that belongs to the number; nil: none
+	MemoryTTL               Millis
+	Amount                  int64 // for the scripts that need one
 }
 
-// either returns key, or, if that is nil, another key of the same slot in its place.
-func either(key, other any) any {
-	if key == nil {
-		return other
-	}
-	return key
+func (c Change) do(ctx context.Context, by Sender, script *Script) (Number, error) {
+	keys := []any{c.Key, c.Channel, c.MemoryKey, c.Other}
+	args := []any{by.runner.publish.Load(), c.MemoryTTL.value, c.Amount}
+	return readNumber(by.send(ctx, script, keys, 3, args, 3))
 }
 
 // Batch is many calls of one script in one command. The zero Batch is empty. Calls are added by their

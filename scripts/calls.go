@@ -81,9 +81,8 @@ type FairLockAcquire struct {
 	Waiters      any
 	Clients      any
 	// id
-	Owner   string
-	TTL     Millis
-	Publish Command
+	Owner string
+	TTL   Millis
 	// others may share the id; else it belongs to this acquisition alone
 	IsShared bool
 	// refuse a second count
@@ -129,19 +128,19 @@ func (c FairLockAcquire) Do(ctx context.Context, by Sender) (FairLockAcquireRepl
 	args := []any{
 		c.Owner,
 		c.TTL.value,
-		c.Publish.name,
-		flag(c.IsShared),
-		flag(c.RefuseSecond),
+		by.runner.publish.Load(),
+		c.IsShared,
+		c.RefuseSecond,
 		c.Joins,
 		c.Timeout.value,
 		c.Client,
 		c.ClientID,
-		flag(c.IsNested),
+		c.IsNested,
 		c.Random,
 	}
 	got, rest, err := readAcquired(by.send(ctx, fairlockAcquire, keys, 8, args, 11))
 	reply := FairLockAcquireReply{Acquired: got}
-	if err != nil || !rest.more() {
+	if err != nil || len(rest.rest) == 0 {
 		return reply, err
 	}
 	reply.Since = rest.text()
@@ -166,7 +165,6 @@ type FairLockForce struct {
 	Waiters any
 	// optional
 	Clients   any
-	Publish   Command
 	MemoryTTL Millis
 }
 
@@ -183,7 +181,7 @@ func (c FairLockForce) Do(ctx context.Context, by Sender) (IDs, error) {
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
+	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
 	return readIDs(by.send(ctx, fairlockForce, keys, 5, args, 2))
 }
 
@@ -247,8 +245,7 @@ type FairLockLeaveQueue struct {
 	Waiters      any
 	Clients      any
 	// the waiter's
-	ID      string
-	Publish Command
+	ID string
 }
 
 // Do runs the script.
@@ -263,7 +260,7 @@ func (c FairLockLeaveQueue) Do(ctx context.Context, by Sender) (Reply, error) {
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{c.ID, c.Publish.name}
+	args := []any{c.ID, by.runner.publish.Load()}
 	return by.send(ctx, fairlockLeaveQueue, keys, 8, args, 2)
 }
 
@@ -280,8 +277,7 @@ type FairLockRefresh struct {
 	Waiters      any
 	Clients      any
 	// an id that is new after each restart
-	Client  string
-	Publish Command
+	Client string
 	// of its waiters
 	LongestTimeout Millis
 	// that should be in the queue
@@ -315,7 +311,7 @@ func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshRepl
 		c.Waiters,
 		c.Clients,
 	}
-	args := append(make([]any, 0, 5), c.Client, c.Publish.name, c.LongestTimeout.value)
+	args := append(make([]any, 0, 5), c.Client, by.runner.publish.Load(), c.LongestTimeout.value)
 	for _, element := range c.IDs {
 		args = append(args, element)
 	}
@@ -352,7 +348,6 @@ type FairLockRelease struct {
 	Clients      any
 	// id
 	Owner     string
-	Publish   Command
 	MemoryTTL Millis
 	// an id that is new after each restart
 	Client string
@@ -373,7 +368,7 @@ func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{c.Owner, c.Publish.name, c.MemoryTTL.value, c.Client, c.Rest.value}
+	args := []any{c.Owner, by.runner.publish.Load(), c.MemoryTTL.value, c.Client, c.Rest.value}
 	return readFairReleased(by.send(ctx, fairlockRelease, keys, 8, args, 4))
 }
 
@@ -396,7 +391,6 @@ type FairLockReleaseShared struct {
 	Clients any
 	// id
 	Owner     string
-	Publish   Command
 	MemoryTTL Millis
 	// release the count of this acquisition; else any count of the id
 	OnlyOwn bool
@@ -420,48 +414,25 @@ func (c FairLockReleaseShared) Do(ctx context.Context, by Sender) (Number, error
 	}
 	args := []any{
 		c.Owner,
-		c.Publish.name,
+		by.runner.publish.Load(),
 		c.MemoryTTL.value,
-		flag(c.OnlyOwn),
+		c.OnlyOwn,
 		c.DefaultTTL.value,
 		c.Rest.value,
 	}
 	return readNumber(by.send(ctx, fairlockReleaseShared, keys, 5, args, 5))
 }
 
-// LatchCountDown is a call of latch/count_down: lower the count by one; the last one opens the
-// latch and deletes it.
-type LatchCountDown struct {
-	CountKey any
-	Channel  any
-	// of this request
-	MemoryKey any
-	Publish   Command
-	MemoryTTL Millis
+// LatchCountDown runs latch/count_down: lower the count by one; the last one opens the latch and
+// deletes it. Redis returns 1.
+func LatchCountDown(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, latchCountDown)
 }
 
-// Do runs the script. Redis returns 1.
-func (c LatchCountDown) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.CountKey, c.Channel, c.MemoryKey}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
-	return readNumber(by.send(ctx, latchCountDown, keys, 3, args, 2))
-}
-
-// LatchDelete is a call of latch/delete: delete the latch; it will not open any more.
-type LatchDelete struct {
-	CountKey any
-	Channel  any
-	// of this request
-	MemoryKey any
-	Publish   Command
-	MemoryTTL Millis
-}
-
-// Do runs the script. Redis returns 1 when there was one, 0 when not.
-func (c LatchDelete) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.CountKey, c.Channel, c.MemoryKey}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
-	return readNumber(by.send(ctx, latchDelete, keys, 3, args, 2))
+// LatchDelete runs latch/delete: delete the latch; it will not open any more. Redis returns 1 when
+// there was one, 0 when not.
+func LatchDelete(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, latchDelete)
 }
 
 // LatchInfo is a call of latch/info: read the count.
@@ -476,23 +447,10 @@ func (c LatchInfo) Do(ctx context.Context, by Sender) (Number, error) {
 	return readNumber(by.send(ctx, latchInfo, keys, 1, args, 0))
 }
 
-// LatchInit is a call of latch/init: set the count, unless there is one.
-type LatchInit struct {
-	CountKey any
-	Channel  any
-	// of this request
-	MemoryKey any
-	Publish   Command
-	MemoryTTL Millis
-	// count
-	Wanted int64
-}
-
-// Do runs the script. Redis returns 1 when set, 0 when there was one.
-func (c LatchInit) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.CountKey, c.Channel, c.MemoryKey}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.Wanted}
-	return readNumber(by.send(ctx, latchInit, keys, 3, args, 3))
+// LatchInit runs latch/init: set the count, unless there is one. Redis returns 1 when set, 0 when
+// there was one.
+func LatchInit(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, latchInit)
 }
 
 // LockAcquire is a call of lock/acquire: acquire the lock for an owner id that belongs to one
@@ -508,9 +466,8 @@ type LockAcquire struct {
 	// optional: fencing token, for a fenced lock only
 	TokenKey any
 	// id
-	Owner   string
-	TTL     Millis
-	Publish Command
+	Owner string
+	TTL   Millis
 	// optional: how many to reserve, for a fenced lock only
 	Tokens int64
 	// optional: the client's, in line; "": it polls; missing: neither
@@ -536,10 +493,10 @@ type LockAcquireReply struct {
 // channel; "over" when this acquisition was released already.
 func (c LockAcquire) Do(ctx context.Context, by Sender) (LockAcquireReply, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.Line, c.TokenKey}
-	args := []any{c.Owner, c.TTL.value, c.Publish.name, c.Tokens, c.Place, c.Since, flag(c.IsLast)}
+	args := []any{c.Owner, c.TTL.value, by.runner.publish.Load(), c.Tokens, c.Place, c.Since, c.IsLast}
 	got, rest, err := readAcquired(by.send(ctx, lockAcquire, keys, 4, args, 3))
 	reply := LockAcquireReply{Acquired: got}
-	if err != nil || !rest.more() {
+	if err != nil || len(rest.rest) == 0 {
 		return reply, err
 	}
 	reply.Since = rest.number()
@@ -556,7 +513,6 @@ type LockAcquireAll struct {
 	// id
 	Owner   string
 	TTL     Millis
-	Publish Command
 	Members []LockAcquireAllMember
 }
 
@@ -582,10 +538,10 @@ func (c LockAcquireAll) Do(ctx context.Context, by Sender) (LockAcquireAllReply,
 	for _, element := range c.Members {
 		keys = append(keys, element.LockHash, element.Channel, element.MemoryKey)
 	}
-	args := []any{c.Owner, c.TTL.value, c.Publish.name}
+	args := []any{c.Owner, c.TTL.value, by.runner.publish.Load()}
 	got, rest, err := readAcquired(by.send(ctx, lockAcquireAll, keys, len(keys), args, 3))
 	reply := LockAcquireAllReply{Acquired: got}
-	if err != nil || !rest.more() {
+	if err != nil || len(rest.rest) == 0 {
 		return reply, err
 	}
 	reply.Busy = rest.number()
@@ -604,9 +560,8 @@ type LockAcquireShared struct {
 	// optional: fencing token, for a fenced lock only
 	TokenKey any
 	// id
-	Owner   string
-	TTL     Millis
-	Publish Command
+	Owner string
+	TTL   Millis
 	// refuse a second count
 	RefuseSecond bool
 	// in a hold with the same id, which must still have the lock
@@ -619,7 +574,7 @@ type LockAcquireShared struct {
 // gone.
 func (c LockAcquireShared) Do(ctx context.Context, by Sender) (Acquired, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts, c.LockHash, c.TokenKey}
-	args := []any{c.Owner, c.TTL.value, c.Publish.name, flag(c.RefuseSecond), flag(c.IsNested)}
+	args := []any{c.Owner, c.TTL.value, by.runner.publish.Load(), c.RefuseSecond, c.IsNested}
 	got, _, err := readAcquired(by.send(ctx, lockAcquireShared, keys, 5, args, 5))
 	return got, err
 }
@@ -636,7 +591,6 @@ type LockAdopt struct {
 	// id
 	NewOwner string
 	TTL      Millis
-	Publish  Command
 	// the holder's id
 	OldOwner string
 }
@@ -644,7 +598,7 @@ type LockAdopt struct {
 // Do runs the script. Redis returns of counts taken over, or 0 when that holder has none.
 func (c LockAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.SharedCounts}
-	args := []any{c.NewOwner, c.TTL.value, c.Publish.name, c.OldOwner}
+	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, lockAdopt, keys, 4, args, 4))
 }
 
@@ -678,7 +632,6 @@ type LockForce struct {
 	Waiters any
 	// optional
 	Clients   any
-	Publish   Command
 	MemoryTTL Millis
 }
 
@@ -695,7 +648,7 @@ func (c LockForce) Do(ctx context.Context, by Sender) (IDs, error) {
 		c.Waiters,
 		c.Clients,
 	}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
+	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
 	return readIDs(by.send(ctx, lockForce, keys, 5, args, 2))
 }
 
@@ -745,14 +698,13 @@ type LockLeave struct {
 	// of waiting clients
 	Line any
 	// the client's
-	Place   string
-	Publish Command
+	Place string
 }
 
 // Do runs the script. Redis returns 1 if it passed the lock on, else 0.
 func (c LockLeave) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.LockHash, c.LockHash, c.Line}
-	args := []any{c.Place, c.Publish.name}
+	args := []any{c.Place, by.runner.publish.Load()}
 	return readNumber(by.send(ctx, lockLeave, keys, 5, args, 2))
 }
 
@@ -861,8 +813,7 @@ type LockRelease struct {
 	// optional: fencing token, for a fenced lock with a successor only
 	TokenKey any
 	// id
-	Owner   string
-	Publish Command
+	Owner string
 	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
 	MemoryTTL Millis
 	// the client's, in line, if it goes to the end of the line now, or if the successor is the client's
@@ -882,10 +833,13 @@ type LockRelease struct {
 // now, for a fenced lock {the last token that was reserved, as text}; else 1 and how many clients
 // received a message, and 1 more if others poll.
 func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
+	if c.MemoryKey == nil {
+		c.MemoryKey = c.LockHash // any key of the slot
+	}
 	keys := []any{
 		c.LockHash,
 		c.Channel,
-		either(c.MemoryKey, c.LockHash),
+		c.MemoryKey,
 		c.SharedCounts,
 		c.Line,
 		c.SuccessorMemory,
@@ -893,7 +847,7 @@ func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	}
 	args := []any{
 		c.Owner,
-		c.Publish.name,
+		by.runner.publish.Load(),
 		c.MemoryTTL.value,
 		c.Place,
 		c.Rest.value,
@@ -912,7 +866,6 @@ func (c LockRelease) Do(ctx context.Context, by Sender) (Released, error) {
 type LockReleaseAll struct {
 	// id
 	Owner   string
-	Publish Command
 	Members []LockReleaseAllMember
 }
 
@@ -937,7 +890,7 @@ func (c LockReleaseAll) Do(ctx context.Context, by Sender) (LockReleaseAllReply,
 	for _, element := range c.Members {
 		keys = append(keys, element.LockHash, element.Channel, element.SharedCounts, element.Line)
 	}
-	args := []any{c.Owner, c.Publish.name}
+	args := []any{c.Owner, by.runner.publish.Load()}
 	got, rest, err := readList(by.send(ctx, lockReleaseAll, keys, len(keys), args, 2))
 	reply := LockReleaseAllReply{Reply: got}
 	if err != nil {
@@ -968,7 +921,6 @@ type LockReleaseShared struct {
 	Clients any
 	// id
 	Owner     string
-	Publish   Command
 	MemoryTTL Millis
 	// release the count of this acquisition; else any count of the id
 	OnlyOwn bool
@@ -992,9 +944,9 @@ func (c LockReleaseShared) Do(ctx context.Context, by Sender) (Number, error) {
 	}
 	args := []any{
 		c.Owner,
-		c.Publish.name,
+		by.runner.publish.Load(),
 		c.MemoryTTL.value,
-		flag(c.OnlyOwn),
+		c.OnlyOwn,
 		c.DefaultTTL.value,
 		c.Rest.value,
 	}
@@ -1052,7 +1004,6 @@ type PermitSemaphoreAcquire struct {
 	// of this acquisition's release
 	MemoryKey any
 	Leases    any
-	Publish   Command
 	// how many expired leases to collect at most
 	MaxCollected int64
 	// of 16 bytes each
@@ -1065,29 +1016,14 @@ type PermitSemaphoreAcquire struct {
 // when no number is set; "over" when this acquisition was released already.
 func (c PermitSemaphoreAcquire) Do(ctx context.Context, by Sender) (LeasedPermits, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{c.Publish.name, c.MaxCollected, c.IDs, c.TTL.value}
+	args := []any{by.runner.publish.Load(), c.MaxCollected, c.IDs, c.TTL.value}
 	return readLeasedPermits(by.send(ctx, permitsemaphoreAcquire, keys, 4, args, 4))
 }
 
-// PermitSemaphoreAdd is a call of permitsemaphore/add: add permits, or take some away; a TTL stays.
-type PermitSemaphoreAdd struct {
-	// free permits
-	PermitsKey any
-	Channel    any
-	// of this request
-	MemoryKey any
-	Leases    any
-	Publish   Command
-	MemoryTTL Millis
-	// how many to add
-	More int64
-}
-
-// Do runs the script. Redis returns 1.
-func (c PermitSemaphoreAdd) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.More}
-	return readNumber(by.send(ctx, permitsemaphoreAdd, keys, 4, args, 3))
+// PermitSemaphoreAdd runs permitsemaphore/add: add permits, or take some away; a TTL stays. Redis
+// returns 1.
+func PermitSemaphoreAdd(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, permitsemaphoreAdd)
 }
 
 // PermitSemaphoreAdopt is a call of permitsemaphore/adopt: replace the ids of acquired permits by
@@ -1100,7 +1036,6 @@ type PermitSemaphoreAdopt struct {
 	// of the new ids' release
 	MemoryKey any
 	Leases    any
-	Publish   Command
 	// of 16 bytes each
 	OldIDs string
 	// as many
@@ -1111,7 +1046,7 @@ type PermitSemaphoreAdopt struct {
 // Do runs the script. Redis returns 1, or 0 when not all of the old ids are held.
 func (c PermitSemaphoreAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{c.Publish.name, c.OldIDs, c.NewIDs, c.TTL.value}
+	args := []any{by.runner.publish.Load(), c.OldIDs, c.NewIDs, c.TTL.value}
 	return readNumber(by.send(ctx, permitsemaphoreAdopt, keys, 4, args, 4))
 }
 
@@ -1131,24 +1066,10 @@ func (c PermitSemaphoreCheck) Do(ctx context.Context, by Sender) (Number, error)
 	return readNumber(by.send(ctx, permitsemaphoreCheck, keys, 4, args, 1))
 }
 
-// PermitSemaphoreDelete is a call of permitsemaphore/delete: delete the semaphore; its acquired
-// permits are lost.
-type PermitSemaphoreDelete struct {
-	// free permits
-	PermitsKey any
-	Channel    any
-	// of this request
-	MemoryKey any
-	Leases    any
-	Publish   Command
-	MemoryTTL Millis
-}
-
-// Do runs the script. Redis returns 1 when there was one, 0 when not.
-func (c PermitSemaphoreDelete) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
-	return readNumber(by.send(ctx, permitsemaphoreDelete, keys, 4, args, 2))
+// PermitSemaphoreDelete runs permitsemaphore/delete: delete the semaphore; its acquired permits are
+// lost. Redis returns 1 when there was one, 0 when not.
+func PermitSemaphoreDelete(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, permitsemaphoreDelete)
 }
 
 // PermitSemaphoreInfo is a call of permitsemaphore/info: read how many permits are free, and who
@@ -1192,25 +1113,10 @@ func (c PermitSemaphoreInfo) Do(ctx context.Context, by Sender) (PermitSemaphore
 	return reply, rest.err
 }
 
-// PermitSemaphoreInit is a call of permitsemaphore/init: set the number of permits, unless it is
-// set.
-type PermitSemaphoreInit struct {
-	// free permits
-	PermitsKey any
-	Channel    any
-	// of this request
-	MemoryKey any
-	Leases    any
-	Publish   Command
-	MemoryTTL Millis
-	Permits   int64
-}
-
-// Do runs the script. Redis returns 1 when set, 0 when it was set before.
-func (c PermitSemaphoreInit) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.Permits}
-	return readNumber(by.send(ctx, permitsemaphoreInit, keys, 4, args, 3))
+// PermitSemaphoreInit runs permitsemaphore/init: set the number of permits, unless it is set. Redis
+// returns 1 when set, 0 when it was set before.
+func PermitSemaphoreInit(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, permitsemaphoreInit)
 }
 
 // PermitSemaphoreRelease is a call of permitsemaphore/release: release permits, or hand them off.
@@ -1223,7 +1129,6 @@ type PermitSemaphoreRelease struct {
 	Leases    any
 	// optional: memory of the successor's release, if there is a successor
 	SuccessorMemory any
-	Publish         Command
 	// 0 when no copy of the acquisition can come; KEYS[3] is not set then
 	MemoryTTL Millis
 	// of 16 bytes each
@@ -1244,10 +1149,10 @@ type PermitSemaphoreRelease struct {
 func (c PermitSemaphoreRelease) Do(ctx context.Context, by Sender) (Released, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases, c.SuccessorMemory}
 	args := []any{
-		c.Publish.name,
+		by.runner.publish.Load(),
 		c.MemoryTTL.value,
 		c.IDs,
-		flag(c.AllOrNone),
+		c.AllOrNone,
 		c.Rest.value,
 		c.SuccessorIDs,
 		c.SuccessorTTL.value,
@@ -1278,26 +1183,10 @@ func (c PermitSemaphoreRenew) AddTo(b *Batch) {
 	b.args = append(b.args, c.IDs, c.TTL.value)
 }
 
-// PermitSemaphoreResize is a call of permitsemaphore/resize: set the number of free and acquired
-// permits together.
-type PermitSemaphoreResize struct {
-	// free permits
-	PermitsKey any
-	Channel    any
-	// of this request
-	MemoryKey any
-	Leases    any
-	Publish   Command
-	MemoryTTL Millis
-	// permits, free and acquired
-	Wanted int64
-}
-
-// Do runs the script. Redis returns 1.
-func (c PermitSemaphoreResize) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.Leases}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.Wanted}
-	return readNumber(by.send(ctx, permitsemaphoreResize, keys, 4, args, 3))
+// PermitSemaphoreResize runs permitsemaphore/resize: set the number of free and acquired permits
+// together. Redis returns 1.
+func PermitSemaphoreResize(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, permitsemaphoreResize)
 }
 
 // RWLockReadAcquire is a call of rwlock/read_acquire: acquire the lock for reading; if granted,
@@ -1316,9 +1205,8 @@ type RWLockReadAcquire struct {
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
-	Owner   string
-	TTL     Millis
-	Publish Command
+	Owner string
+	TTL   Millis
 	// others may share the id; else it belongs to this acquisition alone
 	IsShared bool
 	// refuse a second count
@@ -1359,10 +1247,10 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 	args := append(make([]any, 0, 8),
 		c.Owner,
 		c.TTL.value,
-		c.Publish.name,
-		flag(c.IsShared),
-		flag(c.RefuseSecond),
-		flag(c.IsNested),
+		by.runner.publish.Load(),
+		c.IsShared,
+		c.RefuseSecond,
+		c.IsNested,
 	)
 	for _, element := range c.Companions {
 		args = append(args, element.Owner, element.TTL.value)
@@ -1372,7 +1260,7 @@ func (c RWLockReadAcquire) Do(ctx context.Context, by Sender) (RWLockReadAcquire
 	}
 	got, rest, err := readAcquired(by.send(ctx, rwlockReadAcquire, keys, len(keys), args, len(args)))
 	reply := RWLockReadAcquireReply{Acquired: got}
-	if err != nil || !rest.more() {
+	if err != nil || len(rest.rest) == 0 {
 		return reply, err
 	}
 	for rest.more() {
@@ -1395,7 +1283,6 @@ type RWLockReadAdopt struct {
 	// id
 	NewOwner string
 	TTL      Millis
-	Publish  Command
 	// the reader's id
 	OldOwner string
 }
@@ -1404,7 +1291,7 @@ type RWLockReadAdopt struct {
 // is also the writer.
 func (c RWLockReadAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.NewOwner, c.TTL.value, c.Publish.name, c.OldOwner}
+	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockReadAdopt, keys, 5, args, 4))
 }
 
@@ -1435,7 +1322,6 @@ type RWLockReadForce struct {
 	// of a waiting writer
 	ClaimKey     any
 	SharedCounts any
-	Publish      Command
 	MemoryTTL    Millis
 }
 
@@ -1443,7 +1329,7 @@ type RWLockReadForce struct {
 // gets the same answer.
 func (c RWLockReadForce) Do(ctx context.Context, by Sender) (IDs, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
+	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
 	return readIDs(by.send(ctx, rwlockReadForce, keys, 5, args, 2))
 }
 
@@ -1496,7 +1382,6 @@ type RWLockReadRelease struct {
 	SharedCounts any
 	// id
 	Owner     string
-	Publish   Command
 	MemoryTTL Millis
 	// release one count; else all that are not shared
 	IsShared bool
@@ -1512,10 +1397,10 @@ func (c RWLockReadRelease) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
 	args := []any{
 		c.Owner,
-		c.Publish.name,
+		by.runner.publish.Load(),
 		c.MemoryTTL.value,
-		flag(c.IsShared),
-		flag(c.OnlyOwn),
+		c.IsShared,
+		c.OnlyOwn,
 		0,
 		c.Rest.value,
 	}
@@ -1612,9 +1497,8 @@ type RWLockWriteAcquire struct {
 	// optional: of clients that poll, if this one does
 	Mark any
 	// id
-	Owner   string
-	TTL     Millis
-	Publish Command
+	Owner string
+	TTL   Millis
 	// others may share the id; else it belongs to this acquisition alone
 	IsShared bool
 	// refuse a second count
@@ -1642,16 +1526,16 @@ func (c RWLockWriteAcquire) Do(ctx context.Context, by Sender) (RWLockWriteAcqui
 	args := []any{
 		c.Owner,
 		c.TTL.value,
-		c.Publish.name,
-		flag(c.IsShared),
-		flag(c.RefuseSecond),
+		by.runner.publish.Load(),
+		c.IsShared,
+		c.RefuseSecond,
 		c.ClaimTTL.value,
-		flag(c.IsNested),
+		c.IsNested,
 		c.MarkTTL.value,
 	}
 	got, rest, err := readAcquired(by.send(ctx, rwlockWriteAcquire, keys, 5, args, 7))
 	reply := RWLockWriteAcquireReply{Acquired: got}
-	if err != nil || !rest.more() {
+	if err != nil || len(rest.rest) == 0 {
 		return reply, err
 	}
 	reply.Claimed = rest.flag()
@@ -1672,7 +1556,6 @@ type RWLockWriteAdopt struct {
 	// id
 	NewOwner string
 	TTL      Millis
-	Publish  Command
 	// the writer's id
 	OldOwner string
 }
@@ -1680,7 +1563,7 @@ type RWLockWriteAdopt struct {
 // Do runs the script. Redis returns of counts taken over, or 0 when that writer has none.
 func (c RWLockWriteAdopt) Do(ctx context.Context, by Sender) (Number, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.NewOwner, c.TTL.value, c.Publish.name, c.OldOwner}
+	args := []any{c.NewOwner, c.TTL.value, by.runner.publish.Load(), c.OldOwner}
 	return readNumber(by.send(ctx, rwlockWriteAdopt, keys, 5, args, 4))
 }
 
@@ -1695,7 +1578,6 @@ type RWLockWriteForce struct {
 	// of a waiting writer
 	ClaimKey     any
 	SharedCounts any
-	Publish      Command
 	MemoryTTL    Millis
 }
 
@@ -1703,7 +1585,7 @@ type RWLockWriteForce struct {
 // request gets the same answer.
 func (c RWLockWriteForce) Do(ctx context.Context, by Sender) (IDs, error) {
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
+	args := []any{by.runner.publish.Load(), c.MemoryTTL.value}
 	return readIDs(by.send(ctx, rwlockWriteForce, keys, 5, args, 2))
 }
 
@@ -1759,7 +1641,6 @@ type RWLockWriteRelease struct {
 	SuccessorMemory any
 	// id
 	Owner     string
-	Publish   Command
 	MemoryTTL Millis
 	// release one count; else all that are not shared
 	IsShared bool
@@ -1782,10 +1663,10 @@ func (c RWLockWriteRelease) Do(ctx context.Context, by Sender) (Released, error)
 	keys := []any{c.LockHash, c.Channel, c.MemoryKey, c.ClaimKey, c.SharedCounts, c.SuccessorMemory}
 	args := []any{
 		c.Owner,
-		c.Publish.name,
+		by.runner.publish.Load(),
 		c.MemoryTTL.value,
-		flag(c.IsShared),
-		flag(c.OnlyOwn),
+		c.IsShared,
+		c.OnlyOwn,
 		c.DefaultTTL.value,
 		c.Rest.value,
 		c.Successor,
@@ -1805,7 +1686,6 @@ type SemaphoreAcquire struct {
 	MemoryKey any
 	// of the semaphore
 	EpochKey  any
-	Publish   Command
 	MemoryTTL Millis
 	// permits, at least 1
 	Wanted int64
@@ -1815,68 +1695,25 @@ type SemaphoreAcquire struct {
 // there are too few; {0} when no number is set; "over" when this acquisition has ended.
 func (c SemaphoreAcquire) Do(ctx context.Context, by Sender) (Permits, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.Wanted}
+	args := []any{by.runner.publish.Load(), c.MemoryTTL.value, c.Wanted}
 	return readPermits(by.send(ctx, semaphoreAcquire, keys, 4, args, 3))
 }
 
-// SemaphoreAdd is a call of semaphore/add: add permits, or take some away; a TTL stays.
-type SemaphoreAdd struct {
-	// permits left
-	PermitsKey any
-	Channel    any
-	// of this request
-	MemoryKey any
-	// of the semaphore
-	EpochKey  any
-	Publish   Command
-	MemoryTTL Millis
-	// how many to add
-	More int64
+// SemaphoreAdd runs semaphore/add: add permits, or take some away; a TTL stays. Redis returns 1.
+func SemaphoreAdd(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, semaphoreAdd)
 }
 
-// Do runs the script. Redis returns 1.
-func (c SemaphoreAdd) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.More}
-	return readNumber(by.send(ctx, semaphoreAdd, keys, 4, args, 3))
+// SemaphoreDelete runs semaphore/delete: delete the semaphore. Redis returns 1 when there was one,
+// 0 when not.
+func SemaphoreDelete(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, semaphoreDelete)
 }
 
-// SemaphoreDelete is a call of semaphore/delete: delete the semaphore.
-type SemaphoreDelete struct {
-	// permits left
-	PermitsKey any
-	Channel    any
-	// of this request
-	MemoryKey any
-	// of the semaphore
-	EpochKey  any
-	Publish   Command
-	MemoryTTL Millis
-}
-
-// Do runs the script. Redis returns 1 when there was one, 0 when not.
-func (c SemaphoreDelete) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
-	return readNumber(by.send(ctx, semaphoreDelete, keys, 4, args, 2))
-}
-
-// SemaphoreDrain is a call of semaphore/drain: take all permits that are left; a TTL stays.
-type SemaphoreDrain struct {
-	// permits left
-	PermitsKey any
-	Channel    any
-	// of this request
-	MemoryKey any
-	Publish   Command
-	MemoryTTL Millis
-}
-
-// Do runs the script. Redis returns of permits taken; below 0 when so many were missing.
-func (c SemaphoreDrain) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey}
-	args := []any{c.Publish.name, c.MemoryTTL.value}
-	return readNumber(by.send(ctx, semaphoreDrain, keys, 3, args, 2))
+// SemaphoreDrain runs semaphore/drain: take all permits that are left; a TTL stays. Redis returns
+// of permits taken; below 0 when so many were missing.
+func SemaphoreDrain(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, semaphoreDrain)
 }
 
 // SemaphoreInfo is a call of semaphore/info: read how many permits are left.
@@ -1892,25 +1729,10 @@ func (c SemaphoreInfo) Do(ctx context.Context, by Sender) (Number, error) {
 	return readNumber(by.send(ctx, semaphoreInfo, keys, 1, args, 0))
 }
 
-// SemaphoreInit is a call of semaphore/init: set the number of permits, unless it is set.
-type SemaphoreInit struct {
-	// permits left
-	PermitsKey any
-	Channel    any
-	// of this request
-	MemoryKey any
-	// of the semaphore
-	EpochKey  any
-	Publish   Command
-	MemoryTTL Millis
-	Permits   int64
-}
-
-// Do runs the script. Redis returns 1 when set, 0 when it was set before.
-func (c SemaphoreInit) Do(ctx context.Context, by Sender) (Number, error) {
-	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey}
-	args := []any{c.Publish.name, c.MemoryTTL.value, c.Permits}
-	return readNumber(by.send(ctx, semaphoreInit, keys, 4, args, 3))
+// SemaphoreInit runs semaphore/init: set the number of permits, unless it is set. Redis returns 1
+// when set, 0 when it was set before.
+func SemaphoreInit(ctx context.Context, by Sender, c Change) (Number, error) {
+	return c.do(ctx, by, semaphoreInit)
 }
 
 // SemaphoreList is a call of semaphore/list: read a number, and whether it counts permits with
@@ -1959,7 +1781,6 @@ type SemaphoreRelease struct {
 	EpochKey any
 	// optional: memory of the successor's acquisition, if there is one
 	SuccessorMemory any
-	Publish         Command
 	MemoryTTL       Millis
 	Permits         int64
 	// release only if the memory says that the acquisition acquired
@@ -1988,12 +1809,12 @@ type SemaphoreReleaseReply struct {
 func (c SemaphoreRelease) Do(ctx context.Context, by Sender) (SemaphoreReleaseReply, error) {
 	keys := []any{c.PermitsKey, c.Channel, c.MemoryKey, c.EpochKey, c.SuccessorMemory}
 	args := []any{
-		c.Publish.name,
+		by.runner.publish.Load(),
 		c.MemoryTTL.value,
 		c.Permits,
-		flag(c.OnlyIfAcquired),
+		c.OnlyIfAcquired,
 		c.KnownEpoch,
-		flag(c.RemembersRelease),
+		c.RemembersRelease,
 		c.SuccessorPermits,
 		c.SuccessorMemoryTTL.value,
 	}

@@ -120,7 +120,7 @@ func (b *batcher) sendHere(ctx context.Context, c call, began time.Time) (reply 
 	cmd := newCmd(&c.memory.here, c.firstKey, c.args...)
 	sent := time.Now() // before the command is written: a TTL that it sets counts from no later than this
 	reply, err = cmd.reply(sent, b.timed.Process(&c.memory.here, cmd))
-	b.r.contact.note(c.key(), err)
+	b.r.contact.note(c.key, err)
 	answered := answers(err)
 	doubt = errors.Is(err, os.ErrDeadlineExceeded)            // of a read or write
 	late := doubt || errors.Is(err, context.DeadlineExceeded) // of the wait for a connection

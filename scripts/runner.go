@@ -41,7 +41,8 @@ type Runner struct {
 	memory   time.Duration // how long Redis remembers a request
 	answers  time.Duration // how long Redis keeps an answer that only repetitions of a call need
 
-	batch   *batcher // of the commands without a shard
+	publish atomic.Value // the command by which scripts publish: see call.go
+	batch   *batcher     // of the commands without a shard
 	slots   slotMap
 	shards  shards
 	ends    deadlines
@@ -80,6 +81,7 @@ func NewRunner(rdb redis.UniversalClient, timeout time.Duration) *Runner {
 		rdb: rdb, retries: 3, minDelay: 10 * time.Millisecond, maxDelay: time.Second,
 		closing: make(chan struct{}),
 	}
+	r.publish.Store(Publish)
 	readTimeout, direct := 5*time.Second, 0
 	switch c := rdb.(type) {
 	case interface{ Options() *redis.Options }:
@@ -146,7 +148,14 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	c.end, c.ctx = r.ends.after(ctx, r.timeout, &c.memory.joined)
 	var failed failures
 	for {
-		reply, err := r.send(ctx, c, &failed)
+		b, err := r.batch, error(nil)
+		if r.slots.client != nil {
+			b, err = r.shardOf(ctx, c)
+		}
+		var reply Reply
+		if err == nil {
+			reply, err = b.do(ctx, c, &failed)
+		}
 		if err == nil {
 			reply.Doubt = failed.doubt
 			return reply, nil
@@ -157,19 +166,15 @@ func (r *Runner) Do(ctx context.Context, s *Script, keys []any, args ...any) (Re
 	}
 }
 
-// send makes one attempt at c, with the batcher of its shard if there is one. It notes in failed if the
-// command was sent more than once.
-func (r *Runner) send(ctx context.Context, c call, failed *failures) (Reply, error) {
-	b := r.batch
-	if r.slots.client != nil {
-		if err := r.slots.await(ctx, c.end.Done()); err != nil {
-			return Reply{}, err
-		}
-		if shard := r.shards.batcher(ctx, c); shard != nil {
-			b = shard
-		}
+// shardOf returns the batcher of the master of a cluster that serves c; that of all masters if it is not known.
+func (r *Runner) shardOf(ctx context.Context, c call) (*batcher, error) {
+	if err := r.slots.await(ctx, c.end.Done()); err != nil {
+		return nil, err
 	}
-	return b.do(ctx, c, failed)
+	if shard := r.shards.batcher(ctx, c); shard != nil {
+		return shard, nil
+	}
+	return r.batch, nil
 }
 
 // Once makes one attempt, for callers that retry by themselves and run in a goroutine of their own.

@@ -44,13 +44,12 @@ type Lease struct {
 
 	// dog.mu guards all fields below. Only notifyOne reads gen without it.
 
-	gen        atomic.Uint32 // counts registrations and drops; older events are not delivered
-	alarmIndex int32         // index in dog.alarms + 1; 0: not registered
-	dueIndex   int32         // index in group.due + 1; 0: not in a group
-	failures   uint8         // failed attempts since the last confirmation
-	events     event         // not delivered yet
-	notifying  bool          // a goroutine calls the keeper; it delivers later events too
-	halvings   uint8         // how often TTL/3 is halved for the period
+	gen       atomic.Uint32 // counts registrations and drops; older events are not delivered
+	index     [2]int32      // by heapOrder: in group.due and in dog.alarms, + 1; 0: not in there
+	failures  uint8         // failed attempts since the last confirmation
+	events    event         // not delivered yet
+	notifying bool          // a goroutine calls the keeper; it delivers later events too
+	halvings  uint8         // how often TTL/3 is halved for the period
 
 	keeper   Keeper
 	err      error // belongs to eventUnknown
@@ -112,7 +111,7 @@ func (l *Lease) valid() instant { return instant(l.until.Load()) }
 func (l *Lease) alarmAt() instant { return min(l.next, l.valid()) }
 
 // registered reports whether l is between Keep and its drop or loss.
-func (l *Lease) registered() bool { return l.alarmIndex != 0 }
+func (l *Lease) registered() bool { return l.index[byAlarm] != 0 }
 
 // reset clears the state of the last registration. Undelivered events are dropped: notifyOne sees
 // the new gen.
@@ -238,53 +237,46 @@ func (l *Lease) takeEvent() (e event, err error) {
 	return e, err
 }
 
-// alarms is a heap of leases, ordered by when the scheduler has to act on them. Each lease knows
-// its index, so that it can be moved and removed in logarithmic time.
-type alarms []*Lease
-
-func (h alarms) Len() int           { return len(h) }
-func (h alarms) Less(i, j int) bool { return h[i].alarmAt() < h[j].alarmAt() }
-func (h alarms) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].alarmIndex, h[j].alarmIndex = int32(i+1), int32(j+1)
+// leaseHeap is a heap of leases. Each lease knows its index in it, so that it can be moved and removed in
+// logarithmic time.
+type leaseHeap struct {
+	order  heapOrder
+	leases []*Lease
 }
 
-func (h *alarms) Push(x any) {
+// heapOrder says by which time a heap is ordered. A lease is in at most one heap of each order.
+type heapOrder uint8
+
+const (
+	byNext  heapOrder = iota // the next attempt: the leases of a group
+	byAlarm                  // when the scheduler has to act on them: all leases
+)
+
+func (h *leaseHeap) Len() int { return len(h.leases) }
+
+func (h *leaseHeap) Less(i, j int) bool {
+	if h.order == byAlarm {
+		return h.leases[i].alarmAt() < h.leases[j].alarmAt()
+	}
+	return h.leases[i].next < h.leases[j].next
+}
+
+func (h *leaseHeap) Swap(i, j int) {
+	h.leases[i], h.leases[j] = h.leases[j], h.leases[i]
+	h.leases[i].index[h.order], h.leases[j].index[h.order] = int32(i+1), int32(j+1)
+}
+
+func (h *leaseHeap) Push(x any) {
 	l := x.(*Lease)
-	*h = append(*h, l)
-	l.alarmIndex = int32(len(*h))
+	h.leases = append(h.leases, l)
+	l.index[h.order] = int32(len(h.leases))
 }
 
-func (h *alarms) Pop() any {
-	last := len(*h) - 1
-	l := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	l.alarmIndex = 0
-	return l
-}
-
-// dueHeap is a heap of the leases of one group, ordered by their next attempt.
-type dueHeap []*Lease
-
-func (h dueHeap) Len() int           { return len(h) }
-func (h dueHeap) Less(i, j int) bool { return h[i].next < h[j].next }
-func (h dueHeap) Swap(i, j int) {
-	h[i], h[j] = h[j], h[i]
-	h[i].dueIndex, h[j].dueIndex = int32(i+1), int32(j+1)
-}
-
-func (h *dueHeap) Push(x any) {
-	l := x.(*Lease)
-	*h = append(*h, l)
-	l.dueIndex = int32(len(*h))
-}
-
-func (h *dueHeap) Pop() any {
-	last := len(*h) - 1
-	l := (*h)[last]
-	(*h)[last] = nil
-	*h = (*h)[:last]
-	l.dueIndex = 0
+func (h *leaseHeap) Pop() any {
+	last := len(h.leases) - 1
+	l := h.leases[last]
+	h.leases[last] = nil
+	h.leases = h.leases[:last]
+	l.index[h.order] = 0
 	return l
 }

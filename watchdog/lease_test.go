@@ -334,7 +334,7 @@ var confirmCases = []leaseCase{
 			sleep(10 * time.Second)
 			d.Confirm(&k.Lease, time.Now().Add(time.Second))
 			synctest.Wait()
-			if len(d.alarms) != 1 || d.alarms[0].failures != 1 {
+			if len(d.alarms.leases) != 1 || d.alarms.leases[0].failures != 1 {
 				panic("the failure count was reset")
 			}
 		},

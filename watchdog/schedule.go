@@ -36,10 +36,10 @@ const idleTime = 100 * time.Millisecond
 // group is a set of leases that share batches. It exists while it has leases or calls.
 type group struct {
 	key      any
-	due      dueHeap // all leases of the group
-	queue    []*call // batches that wait until fewer calls are in flight
-	onTime   int     // calls in flight that count against maxOnTime
-	inFlight int     // calls in flight
+	due      leaseHeap // all leases of the group
+	queue    []*call   // batches that wait until fewer calls are in flight
+	onTime   int       // calls in flight that count against maxOnTime
+	inFlight int       // calls in flight
 }
 
 // call is one batch: first queued, then in flight.
@@ -89,7 +89,7 @@ func (d *Dog) groupOf(key any) *group {
 // release deletes a group without leases and calls. It becomes the spare one, so that a caller that
 // acquires and releases in turn does not allocate.
 func (d *Dog) release(g *group) {
-	if len(g.due) > 0 || g.inFlight > 0 {
+	if len(g.due.leases) > 0 || g.inFlight > 0 {
 		return
 	}
 	delete(d.groups, g.key)
@@ -102,13 +102,13 @@ func (d *Dog) remove(l *Lease) {
 	if !l.registered() {
 		return
 	}
-	heap.Remove(&d.alarms, int(l.alarmIndex-1))
+	heap.Remove(&d.alarms, int(l.index[byAlarm]-1))
 	g := l.group
 	if g == nil {
 		return
 	}
 	l.group = nil
-	heap.Remove(&g.due, int(l.dueIndex-1))
+	heap.Remove(&g.due, int(l.index[byNext]-1))
 	for _, c := range l.attempts {
 		if c != nil {
 			l.leave(c)
@@ -149,19 +149,19 @@ func (d *Dog) confirm(l *Lease, start, granted, now instant) {
 // plan sets the time of l's next attempt and restores the order of both heaps.
 func (d *Dog) plan(l *Lease, next instant) {
 	l.next = next
-	heap.Fix(&d.alarms, int(l.alarmIndex-1))
+	heap.Fix(&d.alarms, int(l.index[byAlarm]-1))
 	if l.group != nil {
-		heap.Fix(&l.group.due, int(l.dueIndex-1))
+		heap.Fix(&l.group.due, int(l.index[byNext]-1))
 	}
 }
 
 // arm makes the scheduler wake up in time for the first alarm. Every method that may move an alarm
 // forward calls it before it unlocks mu. The scheduler is not woken up for later alarms.
 func (d *Dog) arm() {
-	if len(d.alarms) == 0 {
+	if len(d.alarms.leases) == 0 {
 		return
 	}
-	first := d.alarms[0].alarmAt()
+	first := d.alarms.leases[0].alarmAt()
 	switch {
 	case !d.running:
 		d.running, d.armed = true, first
@@ -202,8 +202,8 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 	defer d.mu.Unlock()
 	now := d.now()
 	var toNotify []*Lease
-	for len(d.alarms) > 0 && d.alarms[0].alarmAt() <= now {
-		l := d.alarms[0]
+	for len(d.alarms.leases) > 0 && d.alarms.leases[0].alarmAt() <= now {
+		l := d.alarms.leases[0]
 		// The end of validity comes first: after a pause of the process an expired lease must not
 		// be renewed.
 		if l.valid() <= now {
@@ -217,7 +217,7 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 		// In a goroutine of its own, so that no keeper blocks the scheduler.
 		d.wg.Go(func() { d.notify(toNotify) })
 	}
-	if len(d.alarms) == 0 {
+	if len(d.alarms.leases) == 0 {
 		// The first time without alarms: stay for idleTime. The second time in a row: end. running
 		// changes with mu held, so arm starts a new scheduler if this one ends.
 		d.running, d.idle = !d.idle, !d.idle
@@ -225,7 +225,7 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 		return idleTime, d.running
 	}
 	d.idle = false
-	d.armed = d.alarms[0].alarmAt()
+	d.armed = d.alarms.leases[0].alarmAt()
 	return time.Duration(d.armed.add(-time.Duration(now))), true
 }
 
@@ -236,9 +236,9 @@ func (d *Dog) step() (wait time.Duration, ok bool) {
 // A wake-up of the scheduler costs as much as a batch, so it also takes full batches of leases that
 // are due soon. It adds them only up to a multiple of maxOnTime, because no more may be in flight.
 func (d *Dog) makeBatches(g *group, now instant, toNotify []*Lease) []*Lease {
-	for n := 0; n%maxOnTime != 0 || g.due[0].next <= now; n++ {
-		due := g.due[0].next <= now
-		c := &call{group: g, start: never, batch: make([]Ask, 0, min(Batch, len(g.due)))}
+	for n := 0; n%maxOnTime != 0 || g.due.leases[0].next <= now; n++ {
+		due := g.due.leases[0].next <= now
+		c := &call{group: g, start: never, batch: make([]Ask, 0, min(Batch, len(g.due.leases)))}
 		toNotify = d.fill(c, now, toNotify)
 		if !due && len(c.batch) < Batch {
 			d.unfill(c)
@@ -253,8 +253,8 @@ func (d *Dog) makeBatches(g *group, now instant, toNotify []*Lease) []*Lease {
 // fill adds batchable leases to c.
 func (d *Dog) fill(c *call, now instant, toNotify []*Lease) []*Lease {
 	g := c.group
-	for len(c.batch) < Batch && g.due[0].batchable(now) {
-		l := g.due[0]
+	for len(c.batch) < Batch && g.due.leases[0].batchable(now) {
+		l := g.due.leases[0]
 		if l.checkOverdue(now) {
 			l.fail(ErrNoAnswer)
 			toNotify = append(toNotify, l)

@@ -120,10 +120,10 @@ type Dog struct {
 
 	mu      sync.Mutex // never held while Renew or a keeper runs
 	closed  bool
-	running bool    // the scheduler runs; always true while there are alarms
-	idle    bool    // the scheduler found no alarms and ends if there are none the next time
-	armed   instant // when the scheduler wakes up unless wake is signaled before
-	alarms  alarms  // all registered leases
+	running bool      // the scheduler runs; always true while there are alarms
+	idle    bool      // the scheduler found no alarms and ends if there are none the next time
+	armed   instant   // when the scheduler wakes up unless wake is signaled before
+	alarms  leaseHeap // all registered leases
 	groups  map[any]*group
 	spare   *group // the last group that became empty, reused for the next one
 }
@@ -136,6 +136,7 @@ func New(renew Renew, opts ...Option) *Dog {
 		epoch:  time.Now(),
 		wake:   make(chan struct{}, 1),
 		groups: make(map[any]*group),
+		alarms: leaseHeap{order: byAlarm},
 	}
 	d.ctx, d.cancel = context.WithCancel(context.Background())
 	for _, opt := range opts {
@@ -277,7 +278,7 @@ func (d *Dog) RenewNow(leases ...*Lease) {
 func (d *Dog) Len() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return len(d.alarms)
+	return len(d.alarms.leases)
 }
 
 // Close stops all renewals, delivers no more events and cancels the calls in flight. It waits for
@@ -285,11 +286,11 @@ func (d *Dog) Len() int {
 func (d *Dog) Close() {
 	d.mu.Lock()
 	d.closed = true
-	for _, l := range d.alarms {
-		l.alarmIndex, l.dueIndex, l.group = 0, 0, nil
+	for _, l := range d.alarms.leases {
+		l.index, l.group = [2]int32{}, nil
 		l.reset(nil)
 	}
-	d.alarms, d.groups, d.spare = nil, nil, nil
+	d.alarms.leases, d.groups, d.spare = nil, nil, nil
 	d.mu.Unlock()
 	d.cancel()
 	d.wg.Wait()

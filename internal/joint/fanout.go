@@ -81,6 +81,18 @@ func (v *votes) add(ctx context.Context, answer error) {
 	}
 }
 
+// decide turns the answers into a result, where need members must agree. refused: so many have refused that too few
+// are left. An error: too few answered, and the silent ones may hold the lock or not.
+func (v votes) decide(need int) (refused bool, err error) {
+	switch {
+	case v.yes >= need:
+		return false, nil
+	case v.yes+len(v.failed) < need:
+		return true, nil
+	}
+	return false, join(v.failed)
+}
+
 // count waits for all answers, until ctx is done, and for limit at most if that is not 0. Members
 // without an answer count as failed.
 func (o *fanOut) count(ctx context.Context, limit time.Duration) (v votes) {
@@ -129,14 +141,11 @@ func (o *fanOut) countMissing(ctx context.Context, v *votes) {
 func AskAll(
 	ctx context.Context, c *engine.Core, n, need int, limit time.Duration, f func(i int) error,
 ) error {
-	v := newFanOut(c, n, f).count(ctx, limit)
-	switch {
-	case v.yes >= need:
-		return nil
-	case v.yes+len(v.failed) < need:
+	refused, err := newFanOut(c, n, f).count(ctx, limit).decide(need)
+	if refused {
 		return engine.ErrNotHeld
 	}
-	return join(v.failed)
+	return err
 }
 
 // joined is what [errors.Join] returns, on one line.
@@ -197,29 +206,14 @@ func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
 // over, it waits for another rollbackWait at most, in all calls together. A member usually answers
 // within that. Then nothing is held when the acquisition returns.
 func (t *attemptTime) settle(limit time.Duration, pending ...*fanOut) {
-	var late <-chan time.Time
-	if limit > 0 {
-		timer := time.NewTimer(limit)
-		defer timer.Stop()
-		late = timer.C
-	}
-	ended := t.ending.Done()
+	var answers votes // nobody needs them
 	for _, o := range pending {
-		for o.open > 0 {
-			ok, _ := o.next(ended, late)
-			switch {
-			case ok:
-			case ended != nil && t.ending.Err() != nil:
-				// The time is over now: from here on only rollbackWait counts.
-				if t.until.IsZero() {
-					t.until = time.Now().Add(rollbackWait)
-				}
-				timer := time.NewTimer(time.Until(t.until))
-				defer timer.Stop()
-				ended, late = nil, timer.C
-			default:
-				return
+		o.collect(t.ending, limit, &answers)
+		if o.open > 0 && t.ending.Err() != nil {
+			if t.until.IsZero() {
+				t.until = time.Now().Add(rollbackWait)
 			}
+			o.collect(context.Background(), max(time.Until(t.until), 1), &answers)
 		}
 	}
 }

@@ -134,7 +134,7 @@ func (l *Lock) beginAttempt(ctx context.Context, q *engine.Request) (*Ownership,
 	if !l.Budgeted { // a red lock counts the answers of its members
 		q.ShareContact()
 	}
-	o := &Ownership{lock: l, ID: q.ID, need: l.Need, budget: l.budget(ttl), shortest: limit, terms: q.Terms}
+	o := &Ownership{lock: l, ID: q.ID, budget: l.budget(ttl), shortest: limit, terms: q.Terms}
 	if q.Shared {
 		return o, nil
 	}

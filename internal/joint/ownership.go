@@ -20,10 +20,9 @@ import (
 // An attempt makes it. It seals it when enough members are acquired, and closes it otherwise.
 type Ownership struct {
 	lock    *Lock
-	ID      string // the owner in every member
-	carried bool   // the id is that of a hold in the caller's context
-	whole   bool   // one command has acquired all members
-	need    int
+	ID      string        // the owner in every member
+	carried bool          // the id is that of a hold in the caller's context
+	whole   bool          // one command has acquired all members
 	budget  time.Duration // how long a member may take to answer; 0: as long as it takes
 	terms   *engine.Terms
 	// shortest is the shortest time that a member may last; 0: no limit.
@@ -43,7 +42,7 @@ type Ownership struct {
 // NewOwnership returns an ownership without members, for a takeover: the caller adds the members
 // whose owner it has replaced on the server (ReplaceMember), and makes the hold (Adopted).
 func (l *Lock) NewOwnership(q *engine.Request) *Ownership {
-	return &Ownership{lock: l, ID: q.ID, need: l.Need, budget: l.Budget(q.Terms), terms: q.Terms}
+	return &Ownership{lock: l, ID: q.ID, budget: l.Budget(q.Terms), terms: q.Terms}
 }
 
 // ReplaceMember adds the hold of a member on whose server o's id has replaced the former owner. It does
@@ -133,7 +132,7 @@ func (o *Ownership) tooFew() bool {
 			live++
 		}
 	}
-	return live < o.need
+	return live < o.lock.Need
 }
 
 // enough reports whether enough members were acquired and are still live.
@@ -207,11 +206,11 @@ func (o *Ownership) ValidUntil(*engine.Hold) time.Time {
 			ended = append(ended, member.ValidUntil())
 		}
 	}
-	if len(ends) < o.need {
+	if len(ends) < o.lock.Need {
 		ends = append(ends, ended...)
 	}
 	slices.SortFunc(ends, func(a, b time.Time) int { return b.Compare(a) })
-	return ends[o.need-1]
+	return ends[o.lock.Need-1]
 }
 
 // Member implements [engine.Holding]: the live hold of the member that r is; nil if there is none.
@@ -233,7 +232,7 @@ func (o *Ownership) Release(ctx context.Context, _ *engine.Hold) (lost bool, err
 	if done, lost, err := o.releaseWhole(ctx); done {
 		return lost, err
 	}
-	return o.decide(o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget))
+	return o.releaseMembers(ctx).count(context.WithoutCancel(ctx), o.budget).decide(o.lock.Need)
 }
 
 // Abandon implements [engine.Holding]: the joint hold was lost, and its user has called Release. The members that
@@ -280,7 +279,7 @@ func (o *Ownership) ask(ctx context.Context, f func(*engine.Hold) error) error {
 	holds := slices.Clone(o.holds)
 	o.mu.Unlock()
 	fan := newFanOut(o.core(), len(holds), func(i int) error { return f(holds[i]) })
-	lost, err := o.decide(fan.count(ctx, o.budget))
+	lost, err := fan.count(ctx, o.budget).decide(o.lock.Need)
 	o.mu.Lock()
 	o.asking--
 	unreported := o.unreported
@@ -314,16 +313,4 @@ func (o *Ownership) Loss() engine.Loss {
 		}
 	}
 	return loss
-}
-
-// decide turns counted answers into a result. lost: so many members refused that too few are left. An
-// error: too few answered, and the silent ones may hold the lock or not.
-func (o *Ownership) decide(v votes) (lost bool, err error) {
-	switch {
-	case v.yes >= o.need:
-		return false, nil
-	case v.yes+len(v.failed) < o.need:
-		return true, nil
-	}
-	return false, join(v.failed)
 }

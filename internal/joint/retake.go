@@ -26,12 +26,11 @@ import (
 // server counts for them, and a repeated acquisition could count twice. The member of a nested joint hold nests
 // under the enclosing red lock's new hold of it.
 
-// retakes is the state of the goroutine that retakes members of one joint hold. There is at most one
-// such goroutine at a time. Ownership.mu guards running and over.
+// retakes is the state of the goroutine that retakes members of one joint hold. It starts with the first loss, and
+// ends with the joint hold. Ownership.mu guards over; the other fields do not change once it is set.
 type retakes struct {
-	running bool                     // the goroutine has not decided to end
-	wakeup  engine.Signal            // sent when a member is lost
 	over    chan struct{}            // closed when the joint hold ends; nil: no member was ever lost
+	wakeup  engine.Signal            // sent when a member is lost
 	pending map[*engine.Hold]*retake // by lost hold; only the goroutine uses it
 }
 
@@ -60,11 +59,10 @@ func (o *Ownership) retakeLater() {
 		return
 	}
 	t := &o.retakes
-	if t.over == nil {
-		t.over, t.wakeup, t.pending = make(chan struct{}), engine.NewSignal(), map[*engine.Hold]*retake{}
+	start := t.over == nil
+	if start {
+		*t = retakes{make(chan struct{}), engine.NewSignal(), map[*engine.Hold]*retake{}}
 	}
-	start := !t.running
-	t.running = true
 	o.mu.Unlock()
 	t.wakeup.Send()
 	if start {
@@ -73,18 +71,13 @@ func (o *Ownership) retakeLater() {
 }
 
 // retakeAll is the goroutine. It tries to acquire each lost member again: at once, a few times soon after
-// that, and then once in a third of its TTL. It ends with the joint hold, when no member is missing, or on
-// stopping.
+// that, and then once in a third of its TTL. It ends with the joint hold, or on stopping.
 func (o *Ownership) retakeAll() {
+	defer o.withdrawRetakes()
 	for next := shortestRetake; ; next *= 2 {
-		missing := o.missing(false)
+		missing := o.missing()
 		if len(missing) == 0 {
-			// Look once more after that: a member that was lost meanwhile has found running set, and has
-			// started no other goroutine.
-			o.withdrawRetakes()
-			if missing = o.missing(true); len(missing) == 0 {
-				return
-			}
+			o.withdrawRetakes() // a lost member was released
 		}
 		pause := longestRetake
 		for _, lost := range missing {
@@ -98,7 +91,9 @@ func (o *Ownership) retakeAll() {
 		case <-o.retakes.wakeup:
 			next = shortestRetake
 		case <-o.retakes.over:
+			return
 		case <-o.core().Stopping():
+			return
 		}
 		timer.Stop()
 	}
@@ -112,19 +107,18 @@ const (
 	longestRetake = 24 * time.Hour
 )
 
-// missing returns the lost holds to replace. If there are none and ending is set, it clears running: the
-// caller ends, and the next loss starts another goroutine.
-func (o *Ownership) missing(ending bool) (lost []*engine.Hold) {
+// missing returns the lost holds to replace: none once the joint hold has ended.
+func (o *Ownership) missing() (lost []*engine.Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.core().IsStopping() && !o.closed {
-		for _, hold := range o.holds {
-			if hold.Renewed() && hold.IsLostUnreleased() && !hold.Ownership().Shared {
-				lost = append(lost, hold)
-			}
+	if o.closed || o.core().IsStopping() {
+		return nil
+	}
+	for _, hold := range o.holds {
+		if hold.Renewed() && hold.IsLostUnreleased() && !hold.Ownership().Shared {
+			lost = append(lost, hold)
 		}
 	}
-	o.retakes.running = len(lost) > 0 || !ending
 	return lost
 }
 
@@ -170,11 +164,11 @@ func (o *Ownership) retakeMember(lost *engine.Hold) {
 // hold the id. A server that does not answer within the budget does not count.
 func (o *Ownership) isConfirmed(ctx context.Context) bool {
 	holds := slices.DeleteFunc(o.memberHolds(), func(member *engine.Hold) bool { return !member.IsLive() })
-	if len(holds) < o.need {
+	if len(holds) < o.lock.Need {
 		return false
 	}
 	fan := newFanOut(o.core(), len(holds), func(i int) error { return holds[i].Check(ctx) })
-	return fan.count(ctx, o.budget).yes >= o.need
+	return fan.count(ctx, o.budget).yes >= o.lock.Need
 }
 
 // acquireAgain makes one attempt to acquire the member of a lost hold. It returns nil if that fails. All
@@ -249,7 +243,7 @@ func (o *Ownership) replace(lost, fresh *engine.Hold) bool {
 		}
 	}
 	at := slices.Index(o.holds, lost)
-	if o.closed || at < 0 || valid < o.need || !fresh.IsLive() {
+	if o.closed || at < 0 || valid < o.lock.Need || !fresh.IsLive() {
 		return false
 	}
 	fresh.Replace(lost, o.h)

@@ -37,24 +37,16 @@ func (m *multi) wholeTerms(ctx context.Context, q *engine.Request) *engine.Terms
 	s := stateOf(q)
 	if !s.decided {
 		s.decided = true
-		if m.Whole != nil && !q.Shared && !m.carriesMember(ctx) {
-			if terms := q.Terms.ForMember(0); m.Whole.Fits(q.Terms, terms) {
-				s.whole = terms
-				q.TTL = terms.FirstTTL()
-			}
+		if m.Whole == nil || q.Shared {
+			return nil
+		}
+		carried, err := m.carriedID(ctx)
+		if terms := q.Terms.ForMember(0); carried == "" && err == nil && m.Whole.Fits(q.Terms, terms) {
+			s.whole = terms
+			q.TTL = terms.FirstTTL()
 		}
 	}
 	return s.whole
-}
-
-// carriesMember reports whether ctx carries a hold of a member.
-func (m *multi) carriesMember(ctx context.Context) bool {
-	for _, member := range m.Members {
-		if outer, err := member.Outer(ctx); outer != nil || err != nil {
-			return true
-		}
-	}
-	return false
 }
 
 // tryWhole makes one attempt to acquire all members with one command. The terms apply to every member.
@@ -67,7 +59,7 @@ func (m *multi) tryWhole(ctx context.Context, q *engine.Request, terms *engine.T
 		return res, err
 	}
 	o := &Ownership{
-		lock: m.Lock, ID: q.ID, need: m.Need, shortest: terms.Limit(), terms: q.Terms, whole: true,
+		lock: m.Lock, ID: q.ID, shortest: terms.Limit(), terms: q.Terms, whole: true,
 		holds: make([]*engine.Hold, 0, len(m.Members)),
 	}
 	member := q.Member(terms, o)

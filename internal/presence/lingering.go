@@ -153,6 +153,6 @@ func (p *Presence) AskFor(r *engine.Resource, holder string) {
 	p.core.Spawn(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), noticeTimeout)
 		defer cancel()
-		_, _ = p.Runner.Commands(ctx, []any{p.Publish().String(), tagged(holderChannel, TagOf(holder)), askPrefix + text})
+		_, _ = p.Runner.Commands(ctx, []any{p.Runner.Publish(), tagged(holderChannel, TagOf(holder)), askPrefix + text})
 	})
 }

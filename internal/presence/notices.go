@@ -53,7 +53,7 @@ func (p *Presence) notices(kind, name string, ids []string) (commands [][]any) {
 		}
 		texts[tag] = len(commands)
 		text := kind + "\n" + name + "\n" + id
-		commands = append(commands, []any{p.Publish().String(), tagged(holderChannel, tag), text})
+		commands = append(commands, []any{p.Runner.Publish(), tagged(holderChannel, tag), text})
 	}
 	return commands
 }

@@ -77,8 +77,6 @@ type Config struct {
 	Runner *scripts.Runner
 	Hub    *pubsub.Hub
 	Logger *slog.Logger
-	// Publish is the command by which this client publishes. It is called after the engine is ready.
-	Publish func() scripts.Command
 	// Renew extends leases. A question about a fixed lease is a renewal with a TTL below the remaining one, so it
 	// changes nothing.
 	Renew watchdog.Renew

@@ -5,7 +5,7 @@
 -- KEYS[3]  memory_key: of this request
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
--- returns  number: 1 when there was one, 0 when not
+-- returns  change: 1 when there was one, 0 when not
 local count_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local publish, memory_ttl_ms = ARGV[1], ARGV[2]
 

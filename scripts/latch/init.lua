@@ -6,7 +6,7 @@
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
 -- ARGV[3]  wanted (number): count
--- returns  number: 1 when set, 0 when there was one
+-- returns  change: 1 when set, 0 when there was one
 local count_key, channel, memory_key = KEYS[1], KEYS[2], KEYS[3]
 local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
 

@@ -7,7 +7,7 @@
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
 -- ARGV[3]  permits (number)
--- returns  number: 1 when set, 0 when it was set before
+-- returns  change: 1 when set, 0 when it was set before
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, permits = ARGV[1], ARGV[2], ARGV[3]
 

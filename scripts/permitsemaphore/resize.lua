@@ -8,7 +8,7 @@
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
 -- ARGV[3]  wanted (number): permits, free and acquired
--- returns  number: 1
+-- returns  change: 1
 local permits_key, channel, memory_key, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local publish, memory_ttl_ms, wanted = ARGV[1], ARGV[2], ARGV[3]
 

@@ -6,7 +6,7 @@
 -- KEYS[4]  epoch_key: of the semaphore
 -- ARGV[1]  publish (command)
 -- ARGV[2]  memory_ttl_ms (ms)
--- returns  number: 1 when there was one, 0 when not
+-- returns  change: 1 when there was one, 0 when not
 local permits_key, memory_key, epoch_key, memory_ttl_ms = KEYS[1], KEYS[3], KEYS[4], ARGV[2]
 
 local memory = redis.call('get', memory_key)

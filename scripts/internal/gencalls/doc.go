@@ -20,7 +20,7 @@
 //	number   int64
 //	ms       scripts.Millis: a duration
 //	flag     bool: 1 or 0
-//	command  scripts.Command: PUBLISH or SPUBLISH
+//	command  no field: PUBLISH or SPUBLISH, as the runner knows
 //
 // A key is a string, or another value that go-redis sends. The last keys and arguments may be optional:
 // they are left out as long as they are nil or zero. An optional key before others may be nil, too. The
@@ -37,6 +37,8 @@
 //
 //	nothing      the reply does not matter
 //	number       and other words: a type that package scripts defines, see words in generate.go
+//	change       a number. The script has the keys and the arguments of a [scripts.Change], so it
+//	             becomes a function with such a call as its parameter
 //	{a text, b number, c flag}
 //	             a list with these elements; "or {}": it may be empty
 //	released {epoch number}

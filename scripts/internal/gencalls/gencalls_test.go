@@ -35,8 +35,9 @@ local is_last, all_keys = ARGV[4] == '1', KEYS
 	for _, want := range []string{
 		"// LockExample is a call of lock/example: do it.\n",
 		"\t// optional: what it is, and more\n\tMemoryKey any\n",
-		"keys := []any{c.LockHash, c.LockHash, either(c.MemoryKey, c.LockHash), c.Line, c.TokenKey}\n",
-		"args := []any{c.Owner, c.TTL.value, c.Publish.name, flag(c.IsLast), c.Tokens}\n",
+		"\tif c.MemoryKey == nil {\n\t\tc.MemoryKey = c.LockHash // any key of the slot\n\t}\n",
+		"keys := []any{c.LockHash, c.LockHash, c.MemoryKey, c.Line, c.TokenKey}\n",
+		"args := []any{c.Owner, c.TTL.value, by.runner.publish.Load(), c.IsLast, c.Tokens}\n",
 		"// Do runs the script. Redis returns 1 or 0.\n",
 		"return readNumber(by.send(ctx, lockExample, keys, 4, args, 4))\n",
 	} {
@@ -80,6 +81,23 @@ func TestBatches(t *testing.T) {
 	require.NotContains(t, text, "Do(")
 }
 
+func TestChanges(t *testing.T) {
+	text, err := generated(`-- lock/example: do it.
+-- KEYS[1]  lock_hash
+-- KEYS[2]  channel
+-- KEYS[3]  memory_key
+-- ARGV[1]  publish (command)
+-- ARGV[2]  memory_ttl_ms (ms)
+-- ARGV[3]  count (number)
+-- returns  change: 1 or 0
+`)
+	require.NoError(t, err)
+	require.Contains(t, text, "// LockExample runs lock/example: do it. Redis returns 1 or 0.\n"+
+		"func LockExample(ctx context.Context, by Sender, c Change) (Number, error) {\n"+
+		"\treturn c.do(ctx, by, lockExample)\n}\n")
+	require.NotContains(t, text, "struct")
+}
+
 func TestReplies(t *testing.T) {
 	const head = "-- lock/example: do it.\n-- KEYS[1]  lock_hash\n-- returns  "
 	for returns, want := range map[string][]string{
@@ -91,7 +109,7 @@ func TestReplies(t *testing.T) {
 		},
 		"{kind text} or {}: maybe": {"if err != nil || !rest.more() {"},
 		"acquired":                 {"got, _, err := readAcquired(", "(Acquired, error)"},
-		"acquired {since number}":  {"if err != nil || !rest.more() {", "reply := LockExampleReply{Acquired: got}"},
+		"acquired {since number}":  {"if err != nil || len(rest.rest) == 0 {", "reply := LockExampleReply{Acquired: got}"},
 		"released {epoch number}":  {"if err != nil || !got.HandedOff {", "reply.Epoch = rest.number()\n"},
 	} {
 		text, err := generated(head + returns + "\n")
@@ -141,6 +159,7 @@ func TestBadHeaders(t *testing.T) {
 		{key + "-- returns  {a (b text)..., c text}\n", `:3: after the element a: want "}", got ", c text}"`},
 		{key + "-- returns  {a text\n", ":3: element a has no type"},
 		{key + "-- returns  kept: 1\n", ":1: a batch, and nothing else, returns kept"},
+		{key + "-- returns  change: 1\n", ":1: a change has a key, a channel, a memory"},
 		{
 			"-- KEYS[1..]  each.a\n-- ARGV[1]  b (text)\n-- returns  kept\n",
 			":1: keys and arguments of a batch are both lists named each",

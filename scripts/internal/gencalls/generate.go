@@ -12,16 +12,17 @@ import (
 // word is a reply of which package scripts has the type and the function that reads it.
 type word struct {
 	typ  string // "": the method of a batch reads it
-	rest string // when elements follow that the header names: a condition; "": never
+	rest string // when no elements follow that the header names: a condition; "": always
 }
 
 // words are the replies that a header may name. The function that reads the type Number is readNumber.
 var words = map[string]word{
 	"number":         {typ: "Number"},
+	"change":         {typ: "Number"},
 	"ids":            {typ: "IDs"},
 	"kept":           {},
-	"acquired":       {typ: "Acquired", rest: "rest.more()"},
-	"released":       {typ: "Released", rest: "got.HandedOff"},
+	"acquired":       {typ: "Acquired", rest: "len(rest.rest) == 0"},
+	"released":       {typ: "Released", rest: "!got.HandedOff"},
 	"fair_released":  {typ: "FairReleased"},
 	"permits":        {typ: "Permits"},
 	"leased_permits": {typ: "LeasedPermits"},
@@ -87,6 +88,13 @@ func (g *generator) comment(text string) {
 func (g *generator) script(s *script) {
 	name := typeName(s)
 	g.line("")
+	if s.returns.word == "change" {
+		g.comment(fmt.Sprintf("%s runs %s: %s. %s", name, s.path, s.purpose, returnsDoc(s)))
+		g.line("func %s(ctx context.Context, by Sender, c Change) (Number, error) {", name)
+		g.line("return c.do(ctx, by, %s)", varName(s))
+		g.line("}")
+		return
+	}
 	g.comment(fmt.Sprintf("%s is a call of %s: %s.", name, s.path, s.purpose))
 	for _, note := range s.notes {
 		g.line("//")
@@ -145,13 +153,13 @@ func returnsDoc(s *script) string {
 }
 
 var goTypes = map[string]string{
-	"key": "any", "text": "string", "number": "int64", "ms": "Millis", "flag": "bool", "command": "Command",
+	"key": "any", "text": "string", "number": "int64", "ms": "Millis", "flag": "bool",
 }
 
 // params prints the fields of a struct.
 func (g *generator) params(params []param) {
 	for _, p := range params {
-		if p.name != "" {
+		if p.name != "" && p.typ != "command" {
 			g.doc(p)
 			g.line("%s %s", p.field(), goTypes[p.typ])
 		}
@@ -176,9 +184,7 @@ func value(of string, p param) string {
 	case "ms":
 		return name + ".value"
 	case "command":
-		return name + ".name"
-	case "flag":
-		return "flag(" + name + ")"
+		return "by.runner.publish.Load()"
 	}
 	return name
 }
@@ -205,7 +211,9 @@ func (g *generator) vector(name string, v vector, s *script) string {
 				values[i] = value("c", s.keys.fixed[0])
 			}
 		case p.optional && i < required:
-			values[i] = fmt.Sprintf("either(%s, %s)", values[i], value("c", s.keys.fixed[0]))
+			g.line("if %s == nil {", values[i])
+			g.line("%s = %s // any key of the slot", values[i], value("c", s.keys.fixed[0]))
+			g.line("}")
 		}
 	}
 	list := strings.Join(values, ", ")
@@ -340,7 +348,7 @@ func (g *generator) read(s *script, result, send string) {
 	}
 	g.line("got, rest, err := read%s(%s)", words[r.word].typ, send)
 	g.line("reply := %s{%s: got}", result, words[r.word].typ)
-	g.line("if err != nil || !%s {", strings.TrimPrefix(words[r.word].rest, "!"))
+	g.line("if err != nil || %s {", words[r.word].rest)
 	g.line("return reply, err")
 	g.line("}")
 	g.fields("reply", "rest", r.fields, typeName(s))

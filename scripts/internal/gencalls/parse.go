@@ -250,7 +250,20 @@ func (s *script) check() error {
 	if s.isBatch() != (s.returns.word == "kept") {
 		return fail("a batch, and nothing else, returns kept")
 	}
+	if s.returns.word == "change" && !s.isChange() {
+		return fail("a change has a key, a channel, a memory and one more key at most; " +
+			"publish, memory_ttl_ms and one more number at most")
+	}
 	return nil
+}
+
+// isChange reports whether the script has the keys and the arguments of a [scripts.Change].
+func (s *script) isChange() bool {
+	keys, args := s.keys.fixed, s.args.fixed
+	return len(s.keys.list)+len(s.args.list) == 0 &&
+		(len(keys) == 3 || len(keys) == 4) && keys[1].name == "channel" && keys[2].name == "memory_key" &&
+		(len(args) == 2 || len(args) == 3 && args[2].typ == "number") &&
+		args[0].name == "publish" && args[1].name == "memory_ttl_ms"
 }
 
 var (

@@ -1,0 +1,234 @@
+package primitives
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/redlatch/redlatch/internal/engine"
+	"github.com/redlatch/redlatch/pubsub"
+	"github.com/redlatch/redlatch/scripts"
+)
+
+// What the drivers of several kinds share.
+
+// base is embedded in all drivers. It never changes after the constructor of its handle, so it needs no
+// mutex. A driver whose holds have leases is a [renewer], and has SetCount and Check of its own.
+type base struct {
+	engine.NoLease
+
+	h       *handle  // its name is the main key
+	channel wireName // of messages for waiters
+	counts  bool     // the messages are numbers of permits
+}
+
+// Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel. A new
+// connection counts as a message, because messages may have been lost with the old one.
+func (d *base) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
+	return []engine.Subscription{d.h.c.hub.Subscribe(d.channel.String(), func(s pubsub.Signal) {
+		if s.Resubscribed || d.isWakeup(s.Payload) {
+			wake(s.Resubscribed)
+		}
+	})}
+}
+
+// isWakeup reports whether a message is a reason to try.
+func (d *base) isWakeup(payload string) bool {
+	if d.counts {
+		_, err := strconv.ParseInt(payload, 10, 64)
+		return err == nil
+	}
+	return isUnlockMessage(payload)
+}
+
+// isUnlockMessage reports whether a payload announces that a lock is free. In Redisson "0" wakes one
+// waiter and "1" wakes all. Here both are a reason to try, and the queue decides who tries. Other
+// payloads are ignored.
+func isUnlockMessage(payload string) bool { return payload == "0" || payload == "1" }
+
+// Extend implements [engine.Driver] by a renewal in a batch of one. The script raises the TTL and never
+// shortens it, so copies in any order are harmless.
+func (d *base) Extend(
+	ctx context.Context, o *engine.Ownership, ttl time.Duration,
+) (sent time.Time, lost bool, _ error) {
+	var batch scripts.Batch
+	renewerOf(o).renewal(&batch, o, ttl)
+	reply, err := batch.Do(ctx, d.h.c.confirmed)
+	if err == nil {
+		err = reply.Unconfirmed
+	}
+	return reply.Sent, err == nil && !reply.Kept[0], err
+}
+
+// checkCount asks whether o, which has a shared id, still has its count. Others may hold with that id, so the
+// lock's field does not tell. A renewal of 0 ms changes nothing.
+func (d *base) checkCount(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
+	var batch scripts.Batch
+	renewerOf(o).renewal(&batch, o, 0)
+	reply, err := batch.Do(ctx, d.h.c.calls)
+	return err == nil && !reply.Kept[0], err
+}
+
+// change runs a script such as that of Init or CountDown, which changes a number without acquiring it. It
+// returns the script's answer. wrong is the error of bad arguments, or nil; other is a key beside the number.
+//
+// Each call gets a new number and so a new request key, which remembers the answer. Repetitions after a lost
+// reply, and late copies, then change nothing and give the same answer.
+func (d *base) change(
+	ctx context.Context, op string, wrong error, other any,
+	run func(context.Context, scripts.Sender, scripts.Change) (scripts.Number, error), amount int,
+) (int, error) {
+	if wrong != nil {
+		return 0, d.h.failed(op, wrong)
+	}
+	var answer scripts.Number
+	err := d.h.call(ctx, op, func() (err error) {
+		answer, err = run(ctx, d.h.c.calls, scripts.Change{
+			Key: d.h.name, Channel: &d.channel, MemoryKey: d.h.requestKey(d.h.c.newOwner().ID), Other: other,
+			MemoryTTL: d.h.c.remembered, Amount: int64(amount),
+		})
+		return err
+	})
+	return int(answer.Number), err
+}
+
+// fieldDriver has the commands of locks whose owner is a field of the hash: all but the readers of a read-write
+// lock.
+type fieldDriver struct {
+	base
+
+	writes bool // the owner is a writer
+}
+
+// field is the owner's field in the hash.
+func (d *fieldDriver) field(o *engine.Ownership) string {
+	if d.writes {
+		return o.ID + ":write"
+	}
+	return o.ID
+}
+
+// SetCount implements [engine.Driver] by lock/nested_acquire. The script sets the count only while the owner
+// holds the lock, so a copy changes nothing. A late copy of an earlier change may restore an older count. That
+// is harmless: the last release of a private id frees the lock, whatever its count. Like every acquisition
+// it is confirmed by replicas, if the client asks for that.
+func (d *fieldDriver) SetCount(
+	ctx context.Context, o *engine.Ownership, n int, ttl time.Duration,
+) (time.Time, bool, error) {
+	reply, err := scripts.LockNestedAcquire{
+		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), Wanted: int64(n),
+		TTL: scripts.InMillis(ttl),
+	}.Do(ctx, d.h.c.confirmed)
+	if err == nil {
+		err = reply.Unconfirmed
+	}
+	lost, err := isLost(reply, err)
+	return reply.Sent, lost, err
+}
+
+// unnest sets the count of a private hold to n when a nested one is released, by lock/nested_release. The
+// script sets the count instead of subtracting one, so a copy changes nothing and no memory is needed.
+func (d *fieldDriver) unnest(ctx context.Context, o *engine.Ownership, n int) (engine.Released, error) {
+	lost, err := isLost(scripts.LockNestedRelease{
+		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), Wanted: int64(n),
+		DefaultTTL: scripts.InMillis(o.TTL),
+	}.Do(ctx, d.h.c.calls))
+	return engine.Released{Lost: lost}, err
+}
+
+// Check implements [engine.Driver] by lock/check, which only reads: does the hash have o's field?
+func (d *fieldDriver) Check(ctx context.Context, o *engine.Ownership) (lost bool, err error) {
+	if o.Shared {
+		return d.checkCount(ctx, o)
+	}
+	return isLost(scripts.LockCheck{LockHash: d.h.name, Owner: d.field(o)}.Do(ctx, d.h.c.calls))
+}
+
+// renewScript implements [renewer].
+func (d *fieldDriver) renewScript() *scripts.Script { return scripts.LockRenew{}.Script() }
+
+// renewal implements [renewer].
+func (d *fieldDriver) renewal(batch *scripts.Batch, o *engine.Ownership, ttl time.Duration) {
+	if !o.Shared {
+		scripts.LockRenew{LockHash: d.h.name, Owner: d.field(o), TTL: d.h.ttlArg(ttl)}.AddTo(batch)
+		return
+	}
+	scripts.LockRenewShared{
+		LockHash: d.h.name, SharedCounts: &d.h.sharedCounts, Field: d.field(o), TTL: d.h.ttlArg(ttl),
+		MemoryKey: d.h.ownerKey(&o.Owner),
+	}.AddTo(batch)
+}
+
+// probe implements [renewer].
+func (d *fieldDriver) probe(o *engine.Ownership) []any { return []any{"hexists", d.h.name, d.field(o)} }
+
+// lockResult returns the result of an acquisition of a lock. "again" means that WithNonReentrant forbids a
+// second count, "lost" that the hold to nest under is gone, so its holds must end. A negative PTTL means that
+// the hash has no TTL, or that it is not known. When to retry is then unknown.
+func lockResult(reply scripts.Acquired, err error) (engine.Result, error) {
+	res := engine.Result{InDoubt: reply.Doubt}
+	switch {
+	case err != nil:
+		return res, err
+	case reply.Granted:
+		res.Granted, res.Sent, res.Token = true, reply.Sent, reply.Token
+		return res, reply.Unconfirmed
+	}
+	switch reply.Refusal {
+	case scripts.Again:
+		return res, fmt.Errorf("%w: its owner holds it already, and would wait for itself", ErrDeadlock)
+	case scripts.Lost:
+		return res, ErrLost
+	case scripts.Over:
+		return res, errOver
+	}
+	res.RetryAfter, res.Holder = -1, reply.Holder
+	if reply.PTTL >= 0 {
+		res.RetryAfter = fromMillis(reply.PTTL)
+	}
+	return res, nil
+}
+
+// errOver is the error of a late copy of an acquisition.
+var errOver = fmt.Errorf("this acquisition was given back already: %w", ErrReleased)
+
+// releasedResult returns the result of a release. The successor's lease counts from when the release was sent.
+func releasedResult(reply scripts.Released, err error) (engine.Released, error) {
+	switch {
+	case err != nil:
+		return engine.Released{}, err
+	case reply.HandedOff:
+		return engine.Released{Granted: engine.Result{
+			Granted: true, Sent: reply.Sent, InDoubt: reply.Doubt, Token: reply.Token, Free: int(reply.Left),
+		}}, nil
+	}
+	return engine.Released{Heard: int(reply.Heard), Lost: !reply.Held}, nil
+}
+
+// releasedOf returns the result of a release. If the key holds data of another program by now, the lock is lost.
+func releasedOf(lost bool, err error) (engine.Released, error) {
+	if isForeign(err) {
+		return engine.Released{Lost: true}, nil
+	}
+	return engine.Released{Lost: lost}, err
+}
+
+// adopted returns the result of an adoption by q. The reply is the number of counts.
+func adopted(q *engine.Request, reply scripts.Number, err error) (sent time.Time, counts int, _ error) {
+	q.InDoubt = q.InDoubt || reply.Doubt // a shared id may come back, and a copy must not take it
+	if err == nil && reply.Number > 0 {
+		err = reply.Unconfirmed
+	}
+	return reply.Sent, int(reply.Number), err
+}
+
+// isLost reads a reply that is 0 if the hold is lost.
+func isLost(reply scripts.Number, err error) (bool, error) {
+	return err == nil && reply.Number == 0, err
+}
+
+// pollMarkTTL is how long the mark of a refused attempt lasts: until the next one, with a reserve.
+func pollMarkTTL(terms *engine.Terms) time.Duration {
+	return 2*min(terms.PollMax, 5*time.Second) + 100*time.Millisecond
+}
