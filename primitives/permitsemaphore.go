@@ -41,9 +41,9 @@ type PermitExpirableSemaphore struct {
 // that there is no count.
 func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitExpirableSemaphore {
 	s := &PermitExpirableSemaphore{}
-	s.init(c, permitsKind, name, opts)
+	names := s.init(c, permitsKind, name, opts)
 	s.driver = permitDriver{
-		base{h: &s.handle, channel: wireName(prefixed(semaphoreChannel, s.raw())), counts: true},
+		base{h: &s.handle, channel: names.next(semaphoreChannel, ""), counts: true},
 		suffixed(s.raw(), "timeout"),
 	}
 	s.maxPermits = maxPermitIDs

@@ -45,10 +45,10 @@ const maxPermits = 1<<31 - 1
 // earlier acquisitions wait for that. If they give up, their error says that there is no count.
 func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	s := &Semaphore{}
-	s.init(c, "semaphore", name, opts)
+	names := s.init(c, "semaphore", name, opts)
 	s.driver = semaphoreDriver{
-		base{h: &s.handle, channel: wireName(prefixed(semaphoreChannel, s.raw())), counts: true},
-		wireName(s.requestKey(epochKey)),
+		base{h: &s.handle, channel: names.next(semaphoreChannel, ""), counts: true},
+		names.next(requestPrefix, ":"+epochKey),
 	}
 	s.maxPermits = maxPermits
 	s.use(&s.driver, &engine.Traits{
