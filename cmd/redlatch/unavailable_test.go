@@ -180,12 +180,12 @@ func TestMessageAboutTLS(t *testing.T) {
 	_, secure := redistest.FreshTLS(t)
 	var o redis.Options
 	secure(&o)
-	for url, want := range map[string]string{
-		"rediss://" + plain.Addr(): "no answer within 1s: does the server use TLS, as rediss:// says?",
-		"redis://" + o.Addr:        "EOF: does the server expect TLS (rediss://)?",
+	for url, tt := range map[string]struct{ timeout, want string }{
+		"rediss://" + plain.Addr(): {"1s", "no answer within 1s: does the server use TLS, as rediss:// says?"},
+		"redis://" + o.Addr:        {"20s", "EOF: does the server expect TLS (rediss://)?"},
 	} {
-		code, _, stderr := redlatch(t.Context(), "ls", "--timeout", "1s", "--redis", url)
+		code, _, stderr := redlatch(t.Context(), "ls", "--timeout", tt.timeout, "--redis", url)
 		require.Equal(t, exitUnreachable, code, stderr)
-		require.Contains(t, stderr, want)
+		require.Contains(t, stderr, tt.want)
 	}
 }
