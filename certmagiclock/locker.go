@@ -6,7 +6,7 @@
 //		*certmagiclock.Locker // keeps hosts from obtaining the same one at the same time
 //	}
 //
-//	// Both fields have these methods, so the storage says which it means.
+//	// Both fields have these methods, so the storage chooses.
 //	func (s storage) Lock(ctx context.Context, name string) error   { return s.Locker.Lock(ctx, name) }
 //	func (s storage) Unlock(ctx context.Context, name string) error { return s.Locker.Unlock(ctx, name) }
 //

@@ -129,9 +129,9 @@ func WithObserver(observe func(Event)) ClientOption {
 
 // WithReplicas confirms each acquisition, nested ones included, with WAIT. If fewer than n replicas confirm
 // it within timeout, the acquisition is rolled back and fails with [ErrNotReplicated]. [Hold.Extend] is
-// confirmed too, and fails without effect. So is Adopt: if it fails so, nobody holds, because the former
-// holder has lost the lock on the server, and the lock becomes free when its lease ends. 0 replicas, the
-// default, confirms nothing.
+// confirmed too, and fails without effect. Adopt is confirmed, too: if that fails, nobody holds the lock,
+// because the former holder has lost the lock on the server, and the lock becomes free when its lease ends. 0
+// replicas, the default, confirms nothing.
 //
 // So a failover to one of these replicas does not forget the lock. A replica that has not confirmed may
 // still be promoted. An acquisition takes a round trip to the replicas longer, and locks are not handed

@@ -34,10 +34,10 @@
 //
 // # What is not promised
 //
-// No lock stops a critical section that runs on after its context has ended. The resource that it writes
-// to can refuse it by the fencing token of a [Client.FencedLock]. A single Redis that loses its memory, or
-// fails over to a replica that had not received a lock yet, may grant it twice. [WithReplicas] and
-// [NewRedLock] make that less likely.
+// No lock stops a critical section that continues after its context has ended. The resource that it writes to
+// can refuse it by the fencing token of a [Client.FencedLock]. A single Redis that loses its memory, or fails
+// over to a replica that had not received a lock yet, may grant it twice. [WithReplicas] and [NewRedLock]
+// make that less likely.
 //
 // # On the wire
 //

@@ -16,16 +16,16 @@ import (
 
 // The errors that callers act upon, for [errors.Is].
 var (
-	// ErrNotAcquired: somebody else held it, or was before us, when the wait or the context ended. Redis has
-	// said so. If Redis has fallen silent since, the error matches ErrUnavailable too.
+	// ErrNotAcquired: somebody else held it, or was earlier in the queue, when the wait or the context ended.
+	// Redis has said so. If Redis has fallen silent since, the error matches ErrUnavailable too.
 	//
 	// It is also the error of a wait or a context that was too short for an answer: below 100 ms, nothing
 	// is known to be wrong.
 	ErrNotAcquired = engine.ErrNotAcquired
-	// ErrUnavailable: Redis did not answer, however the call ended: an attempt failed, or had waited for
-	// 100 ms or more for its answer or for a connection. The error also matches the reason, such as
-	// [syscall.ECONNREFUSED] or [os.ErrDeadlineExceeded]. Redis counts as not answering, too, while it
-	// refuses all commands, such as with LOADING or CLUSTERDOWN.
+	// ErrUnavailable: Redis did not answer: an attempt failed, or had waited for 100 ms or more for its
+	// answer or for a connection. The error also matches the reason, such as [syscall.ECONNREFUSED] or
+	// [os.ErrDeadlineExceeded]. Redis counts as not answering, too, while it refuses all commands, such as
+	// with LOADING or CLUSTERDOWN.
 	ErrUnavailable = engine.ErrUnavailable
 	// ErrLost: the hold ended before it was released. Somebody else may hold the lock. A [*LossError] says
 	// why.

@@ -25,7 +25,7 @@ const (
 	// EventWait: the first attempt was refused, and the caller waits. With Err it is something else: an
 	// attempt of [Locker.Lock] has failed, and is repeated.
 	EventWait          EventKind = "wait"
-	EventWaited        EventKind = "waited"         // a wait for a latch is over, with Waited; Err if in vain
+	EventWaited        EventKind = "waited"         // a wait for a latch is over, with Waited; Err if it failed
 	EventAcquired      EventKind = "acquired"       // with Waited
 	EventNotAcquired   EventKind = "not-acquired"   // with the error in Err, and Waited if it waited
 	EventNested        EventKind = "nested"         // acquired under a hold that the context carried

@@ -80,9 +80,9 @@ func (h *Hold) Release(ctx context.Context) error {
 	return failed(h.hold.Resource(), "release", h.hold.Release(ctx))
 }
 
-// Detach ends the hold here, and leaves the lock or permits taken in Redis. Nothing renews them, so they
-// stay until the lease ends, or until somebody adopts or releases the id. Detach returns that id. It
-// returns "" if the hold has ended, or has no id. A plain semaphore's permit stays taken for good.
+// Detach ends the hold here, and leaves the lock or permits taken in Redis. Nothing renews them, so they stay
+// until the lease ends, or until somebody adopts or releases the id. Detach returns that id. It returns "" if
+// the hold has ended, or has no id. A plain semaphore's permit stays taken for ever.
 func (h *Hold) Detach() string {
 	h.cleanup.Stop()
 	if !h.hold.Detach() {

@@ -89,7 +89,7 @@ func (c *Client) foreignAt(ctx context.Context, key string) error {
 // comes with a zero Info. The numbers that this library and Redisson keep beside a lock are left out.
 //
 // Numbers runs SCAN on every master and reads the beginning of every string that matches. On a large Redis
-// that takes long, but blocks nobody. Not a snapshot: concurrent changes may or may not appear.
+// that takes long, but does not block the server. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Numbers(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return c.list("numbers", match, c.run.Keys(ctx, escapeGlob(c.prefix)+match, "string"), isOurNumber,
 		func(key string) (Info, bool, error) {

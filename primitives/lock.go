@@ -61,10 +61,9 @@ func (l *Lock) driver() lockDriver { return l.res.Driver.(lockDriver) }
 // If ctx carries a hold of the same lock, the new hold nests: it has the same id, and the count grows by
 // one. The context of a hold ([Hold.Context]) carries it, as do contexts derived from that.
 //
-// If Redis does not answer, the error is [ErrUnavailable] with the reason, however the call ended. A
-// transport error of the first attempt is returned at once. While Acquire waits, it retries; if Redis has
-// refused before, the error matches [ErrNotAcquired] too. Errors of Redis itself, such as WRONGTYPE or
-// NOPERM, end the waiting.
+// If Redis does not answer, the error is [ErrUnavailable] with the reason. A transport error of the first
+// attempt is returned at once. While Acquire waits, it retries; if Redis has refused before, the error
+// matches [ErrNotAcquired] too. Errors of Redis itself, such as WRONGTYPE or NOPERM, end the waiting.
 func (l *Lock) Acquire(ctx context.Context, opts ...Option) (*Hold, error) {
 	return l.acquire(ctx, opts, asSet)
 }
@@ -97,9 +96,9 @@ func (l *Lock) HoldFrom(ctx context.Context) *Hold {
 }
 
 // Adopt takes over the hold of id, with all its counts, under a new id. Use it to hand a lock from one
-// process to another: the first one calls [Hold.Detach] and passes on the id. The lock is renewed, or
-// has a lease, from now on, and one Release gives back all counts. A former holder that has not
-// detached learns [ErrLost], as with ForceRelease.
+// process to another: the first one calls [Hold.Detach] and passes on the id. The lock is renewed, or has a
+// lease, from now on, and one Release releases all counts. A former holder that has not detached gets
+// [ErrLost], as with ForceRelease.
 //
 // Adopt returns [ErrNotHeld] if id holds nothing. If Redis does not answer, the lock may stay taken until
 // its lease ends: it is not freed, because the former holder's critical section may still run.
@@ -147,10 +146,10 @@ func (l *Lock) adoptOne(ctx context.Context, id string, terms *engine.Terms) (*e
 	return l.res.Adopted(ctx, q, sent) // its release gives back all counts
 }
 
-// ReleaseID gives back one count of the holder of id. Use it to free a lock that another process, or an
-// earlier life of this one, has left behind. Counts of acquisitions with [WithOwner] go first, the oldest
-// before the others. The holder learns [ErrLost] if that was its last count, as with ForceRelease.
-// ReleaseID returns [ErrNotHeld] if id holds nothing.
+// ReleaseID releases one count of the holder of id. Use it to free a lock that another process, or an earlier
+// life of this one, has left behind. Counts of acquisitions with [WithOwner] go first, the oldest before the
+// others. The holder gets [ErrLost] if that was its last count, as with ForceRelease. ReleaseID returns
+// [ErrNotHeld] if id holds nothing.
 func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 	return l.call(ctx, "release", func() error {
 		if !validOwner(id) {
@@ -175,9 +174,9 @@ func (l *Lock) ReleaseID(ctx context.Context, id string) error {
 // ForceRelease frees the lock, whoever holds it, and reports whether anybody did. It does not stop the
 // holder's critical section: that must watch its context.
 //
-// The holder learns [ErrLost]. It does so within 200 ms if it has held for longer than a second and its
-// client receives messages, with a fixed lease too. Else it learns at its next renewal, Check or
-// Release. Joint locks return [ErrUnsupported].
+// The holder gets [ErrLost], within 200 ms if it has held for longer than a second and its client receives
+// messages, with a fixed lease too. Else it learns at its next renewal, Check or Release. Joint locks return
+// [ErrUnsupported].
 func (l *Lock) ForceRelease(ctx context.Context) (bool, error) {
 	held := false
 	err := l.call(ctx, "force release", func() (err error) {

@@ -16,12 +16,12 @@ import (
 // Locker adapts a lock to [sync.Locker]. Goroutines first take a local lock, so Unlock releases the hold of
 // the goroutine that locked. It is safe to share.
 //
-// Lock never returns without the lock. It retries while Redis is down, and reports that to the observer.
-// It panics if the Locker's context ends, or on an error that will not go away. Unlock panics if the
-// Locker is not locked, as package sync does.
+// Lock never returns without the lock. It retries while Redis is down, and reports that to the observer. It
+// panics if the Locker's context ends, or on a permanent error. Unlock panics if the Locker is not locked, as
+// package sync does.
 //
-// A [sync.Locker] cannot report a loss. Only the observer learns of it. Where that matters, use [Lock.Do]
-// or [Lock.Acquire].
+// A [sync.Locker] cannot report a loss. Only the observer learns of it. If that matters, use [Lock.Do] or
+// [Lock.Acquire].
 type Locker struct {
 	_ noCopy
 
@@ -45,8 +45,8 @@ const (
 	longestLockerPause = time.Second
 )
 
-// Lock locks, and waits as long as it takes: a default [WithWait] does not apply. It panics when the
-// Locker's context is done, and on errors that will not go away, such as WRONGTYPE, NOPERM or [ErrClosed].
+// Lock locks, and waits as long as it takes: a default [WithWait] does not apply. It panics when the Locker's
+// context is done, and on permanent errors, such as WRONGTYPE, NOPERM or [ErrClosed].
 func (l *Locker) Lock() {
 	select {
 	case l.local <- struct{}{}:

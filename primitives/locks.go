@@ -19,8 +19,8 @@ import (
 // reader has its own TTL. A hash without expiry is listed only if every field is an id of Redisson's form,
 // and a hash of several fields only if one of them is the mode of a read-write lock.
 //
-// Locks runs SCAN on every master, and one script for each hash that it finds. On a large Redis that
-// takes long, but blocks nobody. Not a snapshot: concurrent changes may or may not appear.
+// Locks runs SCAN on every master, and one script for each hash that it finds. On a large Redis that takes
+// long, but does not block the server. Not a snapshot: concurrent changes may or may not appear.
 func (c *Client) Locks(ctx context.Context, match string) iter.Seq2[Info, error] {
 	return func(yield func(Info, error) bool) {
 		names := map[string]string{}

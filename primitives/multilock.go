@@ -18,10 +18,10 @@ import (
 // are. They may live on different clients. The hold has one id, the owner in every member. It is lost
 // when one member is lost.
 //
-// Plain locks ([Client.Lock]) of one client are acquired by one command, all or none, if Redis has them on one
-// server; on a cluster, in one hash slot. So are they renewed and released. Of rivals that come at the same
-// time one wins, and a waiter holds nothing. It tries when a member that it was refused is released, and gets
-// the lock if all members are free at that moment. Waiters of one client for the same members go in
+// Plain locks ([Client.Lock]) of one client are acquired by one command, all or none, if they are on one
+// server; on a cluster, in one hash slot. One command also renews or releases them. Of rivals that come at
+// the same time one wins, and a waiter holds nothing. It tries when a member that it was refused is released,
+// and gets the lock if all members are free at that moment. Waiters of one client for the same members go in
 // order of arrival. No order is promised among clients, nor between waiters for one member and waiters for
 // several: a multi lock of many busy members may wait for long.
 //

@@ -45,11 +45,10 @@ func (c *Client) Lock(name string, opts ...Option) *Lock { return c.newMutex("lo
 // tokenPrefix begins the key of a fenced lock's counter. The key has no TTL: tokens must never repeat.
 const tokenPrefix = "redisson_lock_token"
 
-// FencedLock returns the fenced lock of that name: Redisson's RFencedLock. Each outermost hold has a
-// fencing token ([Hold.Token]), greater than that of every earlier holder, Java's included. The
-// resource that the holder writes to should refuse a smaller token than it has seen. That stops a
-// holder that goes on after its loss, which no lock can do by itself. (Martin Kleppmann, "How to do
-// distributed locking", 2016.)
+// FencedLock returns the fenced lock of that name: Redisson's RFencedLock. Each outermost hold has a fencing
+// token ([Hold.Token]), greater than that of every earlier holder, Java's included. The resource that the
+// holder writes to should refuse a smaller token than it has seen. That stops a holder that continues after
+// its loss, which no lock can do by itself. (Martin Kleppmann, "How to do distributed locking", 2016.)
 //
 // A nested hold has the outer hold's token. An adopted hold has none (0). The counter never expires. It
 // rises as long as Redis keeps it, and starts again at 1 on a Redis that has lost its data.

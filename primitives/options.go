@@ -66,10 +66,10 @@ func WithMaxHold(d time.Duration) Option { return Option{kind: optMaxHold, d: d}
 // Default 1.
 func WithPermits(n int) Option { return Option{kind: optPermits, n: n} }
 
-// WithOwner acquires under an id that the caller manages, such as a Java thread's "<uuid>:<thread id>".
-// Equal ids are one holder, in whichever process they are used: they do not exclude each other, and the
-// server counts their holds. The empty id, "mode" and ids that end in ":write" are [ErrInvalid], because
-// Redisson's format gives them a meaning.
+// WithOwner acquires under an id that the caller manages, such as a Java thread's "<uuid>:<thread id>". Equal
+// ids are one holder, in any process: they do not exclude each other, and the server counts their holds. The
+// empty id, "mode" and ids that end in ":write" are [ErrInvalid], because Redisson's format gives them a
+// meaning.
 func WithOwner(id string) Option { return Option{kind: optOwner, s: id} }
 
 // WithNonReentrant makes a nested acquisition fail with [ErrDeadlock].
@@ -85,59 +85,60 @@ func WithPolling(min, max time.Duration) Option { return Option{kind: optPolling
 // a short one costs commands. Default 10 s. From 1 ms to 100 years.
 func WithWaiterTimeout(d time.Duration) Option { return Option{kind: optWaiterTimeout, d: d} }
 
-// WithCohort lets the waiters of one client pass a lock on among themselves without asking Redis, for up to
-// d after the client acquired it. Then other clients, Java's included, go first: the lock is left to them until
-// one of them has released it, or for as long as d, from 10 to 85 ms. It makes a contended lock
-// many times faster within one process, and lets other clients wait for up to d longer. Default 0: every
-// hand-off asks Redis. At most 100 years.
+// WithCohort lets the waiters of one client pass a lock on among themselves without asking Redis, for up to d
+// after the client acquired it. Then other clients, Java's included, go first: the lock is left to them until
+// one of them has released it, or for as long as d, from 10 to 85 ms. It makes a contended lock many times
+// faster within one process. Other clients wait for up to d longer. Default 0: every hand-off asks Redis. At
+// most 100 years.
 //
-// It concerns [Client.Lock], [Client.FencedLock] and [RWLock.Writer]; others ignore it. A hold is passed on
+// It applies to [Client.Lock], [Client.FencedLock] and [RWLock.Writer]; others ignore it. A hold is passed on
 // to a waiter with the same d and the same TTL. Both must be renewed: no [WithLease], [WithMaxHold],
 // [WithOwner] or [WithReplicas], no joint lock. Other waiters get the lock by a command.
 //
-// The holds of a cohort have one id on the wire, [Hold.ID]. Do not give it to [WithOwner]: that hold would not
-// exclude later members. Each member has a context and a fencing token of its own; tokens are reserved in
+// The holds of a cohort have one id on the wire, [Hold.ID]. Do not give it to [WithOwner]: that hold would
+// not exclude later members. Each member has a context and a fencing token of its own; tokens are reserved in
 // blocks, so they rise in larger steps. [Hold.ValidUntil] is counted from the last command that Redis
-// confirmed, as ever.
+// confirmed, as always.
 //
-// What it gives up: a release within a cohort asks nobody, so it returns nil although the lock may have been
+// The price: a release within a cohort does not ask Redis, so it returns nil although the lock may have been
 // taken by force, or forgotten by a failover, while the hold lasted. A later member finds that loss, or the
-// next renewal does, and it ends the cohort. Where each release must know, use [Client.FencedLock] and have
-// the resource check the token, or do without a cohort. (Lock cohorting: Dice, Marathe and Shavit, 2012.)
+// next renewal does, and it ends the cohort. If each release must know, use [Client.FencedLock] and let the
+// resource check the token, or do not use a cohort. (Lock cohorting: Dice, Marathe and Shavit, 2012.)
 func WithCohort(d time.Duration) Option { return Option{kind: optCohort, d: d} }
 
-// WithLinger leaves a lock with its client for up to d after the last release, if nobody is known to wait. The next
-// acquisition of the same kind and name then takes it without asking Redis. It makes a lock that one client uses
-// again and again, such as one for each partition or tenant, many times faster. Default 0: the last release frees
-// the lock. At most 100 years.
+// WithLinger lets a client keep a lock for up to d after the last release, if nobody is known to wait. The
+// next acquisition of the same kind and name then takes it without asking Redis. It makes a lock that one
+// client uses again and again, such as one for each partition or tenant, many times faster. Default 0: the
+// last release frees the lock. At most 100 years.
 //
-// It concerns [Client.Lock], [Client.FencedLock] and [RWLock.Writer]; others ignore it. Each hold has a context and
-// a fencing token of its own. The hold before it has ended, and the lock goes on being renewed in between. As in a
-// cohort ([WithCohort]), the holds share the id on the wire, and a loss may be found by a later hold than the one
-// that had the lock then. An acquisition with another d, cohort or TTL, or with [WithLease], [WithMaxHold] or
-// [WithOwner], asks Redis, and its hold may not linger. Nor does one with [WithReplicas], or a member of a joint
-// lock.
+// It applies to [Client.Lock], [Client.FencedLock] and [RWLock.Writer]; others ignore it. Each hold has a
+// context and a fencing token of its own. The hold before it has ended, and the lock goes on being renewed in
+// between. As in a cohort ([WithCohort]), the holds share the id on the wire, and a loss may be found by a
+// later hold than the one that had the lock then. An acquisition with another d, cohort or TTL, or with
+// [WithLease], [WithMaxHold] or [WithOwner], asks Redis, and its hold may not linger. A hold with
+// [WithReplicas] does not linger either, nor does a member of a joint lock.
 //
-// A client of this library that waits asks for the lock, and gets it at once. Redisson cannot ask: it waits for up
-// to d after the release. TryAcquire of another client fails while the lock lingers. Close frees it. If the process
-// crashes, it is free when its lease ends.
+// A waiting client of this library asks for the lock, and gets it at once. Redisson cannot ask: it waits for
+// up to d after the release. TryAcquire of another client fails while the lock lingers. Close frees it. If
+// the process crashes, it is free when its lease ends.
 //
-// The client listens for other clients that ask. Where it cannot subscribe, nothing lingers.
+// The client listens for other clients that ask. If it cannot subscribe, nothing lingers.
 func WithLinger(d time.Duration) Option { return Option{kind: optLinger, d: d} }
 
 // WithMinHold keeps a lock from being free again before d after its acquisition, however soon it is released. It
 // is for jobs that must run once although the clocks of their hosts differ: a job that takes a second, on hosts
 // whose clocks differ by at most a minute, needs a d of some minutes. Default 0. From 1 ms to 100 years.
 //
-// A Release before that ends the hold as ever, and returns at once. But the key stays for the rest of d, under
-// the hold's id, and nobody else acquires the lock. Waiters learn the new TTL, and acquire when it ends. If the
-// process dies instead, or calls [Hold.Detach], the lock stays taken for d or for its lease, whichever is longer.
-// [Lock.ForceRelease] and ReleaseID free it at once, and Adopt takes it over.
+// A Release before that ends the hold as usual, and returns at once. But the key stays for the rest of d,
+// under the hold's id, and nobody else acquires the lock. Waiters learn the new TTL, and acquire when it
+// ends. If the process dies instead, or calls [Hold.Detach], the lock stays taken for d or for its lease,
+// whichever is longer. [Lock.ForceRelease] and ReleaseID free it at once, and Adopt takes it over.
 //
-// It concerns all locks, and [PermitExpirableSemaphore]; a plain semaphore ignores it. A reader keeps writers
-// out, not other readers. d counts from the moment when the acquisition was confirmed, by the monotonic clock of
-// its process. The outermost hold decides: nested holds ignore the option. With a [WithLease] or [WithMaxHold]
-// shorter than d, the hold is lost as ever, and the key stays. Such a hold belongs to no cohort ([WithCohort]).
+// It applies to all locks, and to [PermitExpirableSemaphore]; a plain semaphore ignores it. A reader keeps
+// writers out, not other readers. d counts from the moment when the acquisition was confirmed, by the
+// monotonic clock of its process. The outermost hold decides: nested holds ignore the option. With a
+// [WithLease] or [WithMaxHold] shorter than d, the hold is lost as usual, and the key stays. Such a hold
+// belongs to no cohort ([WithCohort]).
 //
 // With [WithOwner], an acquisition with the same id may enter during the rest, and the lock then stays taken
 // until the lease of that acquisition ends. If the id has other holds when it is released, the last one decides.

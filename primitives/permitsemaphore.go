@@ -53,10 +53,10 @@ func (c *Client) PermitExpirableSemaphore(name string, opts ...Option) *PermitEx
 	return s
 }
 
-// Acquire acquires as many permits as [WithPermits] says (1 by default, at most 100,000), all or none,
-// and waits until there are enough. It gives up when ctx is done ([ErrNotAcquired] and ctx's cause) or
-// when the limit of [WithWait] is over ([ErrNotAcquired]). On failure it has none: permits that an
-// attempt may have taken are given back in the background.
+// Acquire acquires as many permits as [WithPermits] says (1 by default, at most 100,000), all or none, and
+// waits until there are enough. It gives up when ctx is done ([ErrNotAcquired] and ctx's cause) or when the
+// limit of [WithWait] is over ([ErrNotAcquired]). On failure it has none: permits that an attempt may have
+// taken are released in the background.
 //
 // There is no queue among clients. A request for few permits does not wait behind a request for many,
 // so the latter may wait for long. Semaphores do not nest.
@@ -69,17 +69,17 @@ func (s *PermitExpirableSemaphore) TryAcquire(ctx context.Context, opts ...Optio
 	return s.acquire(ctx, opts, 0)
 }
 
-// Do runs f with permits held, and with the hold's context. It gives the permits back when f returns or
-// panics. It returns f's error, joined with [ErrLost] if the permits were lost before f ended.
-// Any other failure of the release goes to the observer.
+// Do runs f with permits held, and with the hold's context. It releases the permits when f returns or panics.
+// It returns f's error, joined with [ErrLost] if the permits were lost before f ended. Any other failure of
+// the release goes to the observer.
 func (s *PermitExpirableSemaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
 	return s.do(ctx, f, opts)
 }
 
 // Adopt takes over the permits of these ids (comma-separated, all or none) under new ids. Use it to hand
-// permits from one process to another. They are renewed, or have a lease, from now on. The former holder
-// learns [ErrLost], as with [Lock.ForceRelease]. Adopt returns [ErrNotHeld] if one of the permits is not
-// held, and [ErrInvalid] if id has another form than [Hold.ID] returns.
+// permits from one process to another. They are renewed, or have a lease, from now on. The former holder gets
+// [ErrLost], as with [Lock.ForceRelease]. Adopt returns [ErrNotHeld] if one of the permits is not held, and
+// [ErrInvalid] if id has another form than [Hold.ID] returns.
 func (s *PermitExpirableSemaphore) Adopt(ctx context.Context, id string, opts ...Option) (*Hold, error) {
 	set, err := s.with(opts)
 	if err != nil {
@@ -127,9 +127,9 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 	return s.res.Adopted(ctx, q, reply.Sent)
 }
 
-// ReleaseID gives back the permits of these ids (comma-separated, all or none; an id that is named twice
-// counts once). Use it to free permits that another process, or an earlier life of this one, has left
-// behind. It returns [ErrNotHeld] if one of the permits is not held.
+// ReleaseID releases the permits of these ids (comma-separated, all or none; an id that is named twice counts
+// once). Use it to free permits that another process, or an earlier life of this one, has left behind. It
+// returns [ErrNotHeld] if one of the permits is not held.
 func (s *PermitExpirableSemaphore) ReleaseID(ctx context.Context, id string) error {
 	return s.call(ctx, "release", func() error {
 		raw, err := rawPermits(id)

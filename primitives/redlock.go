@@ -19,7 +19,7 @@ import (
 // waits that long for a dead server.
 //
 // A member whose server was restarted empty has forgotten the lock. A renewed RedLock acquires it again if
-// nobody else holds it, provided that the other members have been a majority all the time. So the lock
+// nobody else holds it, provided that the other members have been a majority all the time. Therefore the lock
 // survives a rolling restart. A majority that was lost is never acquired again.
 //
 // The algorithm was published as Redlock
@@ -28,7 +28,7 @@ import (
 //   - Clocks drift by no more than the margin. [WithSafetyMargin] is by default as published: a hundredth
 //     of the TTL plus 2 ms.
 //   - A server that crashes without its data on disk stays away for as long as the longest TTL:
-//     [MinUptime] sees to that.
+//     [MinUptime] ensures that.
 //
 // Martin Kleppmann's "How to do distributed locking" (2016) explains what follows if they do not hold.
 // A RedLock has no fencing token.

@@ -49,6 +49,9 @@ func TestRedLockAttemptOutcomes(t *testing.T) {
 			} else {
 				require.Error(t, err)
 				require.Equal(t, tt.refused, errors.Is(err, primitives.ErrNotAcquired), "%v", err)
+				if tt.refused && len(tt.held) > 0 {
+					require.Regexp(t, `held by [0-9a-f-]{36}:\d+ for another `, err.Error(), "one of the holders")
+				}
 				_, transport := errors.AsType[*scripts.Error](err)
 				require.Equal(t, tt.transport, transport, "%v", err)
 			}

@@ -46,9 +46,9 @@ var reservationMillis = scripts.InMillis(reservationTTL)
 // after the writer's release, it acquires with context.WithoutCancel of that context (a downgrade). A
 // reader may not write: that returns [ErrDeadlock].
 //
-// While a writer waits for readers to leave, new readers wait behind it, as with sync.RWMutex. So a
-// goroutine that reads must not wait for another goroutine to start reading. Nest with the hold's
-// context instead. Redisson's readers do not wait for a writer, and may keep it out.
+// While a writer waits for readers to leave, new readers wait behind it, as with sync.RWMutex. A goroutine
+// that reads must therefore not wait for another goroutine to start reading. Nest with the hold's context
+// instead. Redisson's readers do not wait for a writer, and may keep it out.
 type RWLock struct {
 	_ noCopy
 

@@ -22,12 +22,12 @@ import (
 // Semaphore is a number of permits that all clients of its name share: Redisson's RSemaphore
 // ([Client.Semaphore]). It is a handle: immutable, shareable, and made without I/O.
 //
-// Redis keeps a number and nothing else, so it does not know which clients have permits. If a process
-// dies, its permits are missing until somebody adds as many, or deletes the semaphore and sets it anew.
-// Where that matters, use [Client.PermitExpirableSemaphore].
+// Redis keeps a number and nothing else, so it does not know which clients have permits. If a process dies,
+// its permits are missing until somebody adds as many, or deletes the semaphore and sets it anew. If that
+// matters, use [Client.PermitExpirableSemaphore].
 //
-// A hold's context ends with the release and with the caller's own context, but never by a loss, which
-// nobody can see. [Hold.Check] and [Hold.Extend] return [ErrUnsupported].
+// A hold's context ends with the release and with the caller's own context, but never by a loss, because
+// Redis does not know the holders. [Hold.Check] and [Hold.Extend] return [ErrUnsupported].
 type Semaphore struct {
 	_ noCopy
 	handle
@@ -58,10 +58,10 @@ func (c *Client) Semaphore(name string, opts ...Option) *Semaphore {
 	return s
 }
 
-// Acquire acquires as many permits as [WithPermits] says (1 by default), all or none, and waits until
-// there are enough. It gives up when ctx is done ([ErrNotAcquired] and ctx's cause) or when the limit of
-// [WithWait] is over ([ErrNotAcquired]). On failure it has none: permits that an attempt may have taken
-// are given back in the background.
+// Acquire acquires as many permits as [WithPermits] says (1 by default), all or none, and waits until there
+// are enough. It gives up when ctx is done ([ErrNotAcquired] and ctx's cause) or when the limit of [WithWait]
+// is over ([ErrNotAcquired]). On failure it has none: permits that an attempt may have taken are released in
+// the background.
 //
 // There is no queue among clients. A request for few permits does not wait behind a request for many,
 // so the latter may wait for long. Semaphores do not nest: with the context of a hold, Acquire acquires
@@ -75,9 +75,9 @@ func (s *Semaphore) TryAcquire(ctx context.Context, opts ...Option) (*Hold, erro
 	return s.acquire(ctx, opts, 0)
 }
 
-// Do runs f with permits held, and gives them back when f returns or panics. It returns f's error, joined
-// with [ErrLost] if the semaphore was gone when they were given back. Any other failure of the release
-// goes to the observer, and the release is repeated in the background.
+// Do runs f with permits held, and releases them when f returns or panics. It returns f's error, joined with
+// [ErrLost] if the semaphore no longer existed at the release. Any other failure of the release goes to the
+// observer, and the release is repeated in the background.
 func (s *Semaphore) Do(ctx context.Context, f func(context.Context) error, opts ...Option) error {
 	return s.do(ctx, f, opts)
 }
@@ -102,8 +102,8 @@ func (s *Semaphore) Drain(ctx context.Context) (int, error) {
 	return s.driver.change(ctx, "drain", nil, nil, scripts.SemaphoreDrain, 0)
 }
 
-// Delete removes the semaphore, and reports whether there was one. Holders learn [ErrLost] when they give
-// their permits back. Waiters wait for the next Init.
+// Delete removes the semaphore, and reports whether there was one. Holders get [ErrLost] when they release
+// their permits. Waiters wait for the next Init.
 func (s *Semaphore) Delete(ctx context.Context) (bool, error) {
 	answer, err := s.driver.change(ctx, "delete", nil, &s.driver.epoch, scripts.SemaphoreDelete, 0)
 	return answer == 1, err

@@ -94,3 +94,42 @@ func TestACLRefusesWhatCannotBePasted(t *testing.T) {
 		})
 	}
 }
+
+// A user with the rights of redlatch acl cannot list locks, nor find a kind by its keys. The message says what is
+// missing, and what else to do.
+func TestMessagesToAUserOfALimitedACL(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	s.SetUser(t, "shop", append([]string{">" + redistest.Password}, rulesOf(t, "shop", "--prefix", "a:")...)...)
+	url := "redis://shop:" + redistest.Password + "@" + s.Addr()
+	for name, tt := range map[string]struct {
+		args []string
+		want string
+	}{
+		"ls":            {[]string{"ls"}, "ls needs +scan and +getrange"},
+		"inspect":       {[]string{"inspect"}, "without --kind, inspect needs +getrange"},
+		"another name":  {[]string{"inspect", "--kind", "lock", "--prefix", "b:"}, "this user may not use the name: check --prefix"},
+		"run elsewhere": {[]string{"run", "--nonblock", "--prefix", "b:"}, "this user may not use the name: check --prefix"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			args := []string{tt.args[0], "--redis", url, "--prefix", "a:"}
+			args = append(append(args, tt.args[1:]...), "name")
+			if tt.args[0] == "run" {
+				args = append(args, "--", "true")
+			}
+			code, _, stderr := redlatch(t.Context(), args...)
+			require.Equal(t, exitUnreachable, code, stderr)
+			require.Contains(t, stderr, tt.want)
+		})
+	}
+	// What the message names is enough.
+	s.SetUser(t, "shop", "+scan", "+getrange")
+	hold, err := client(t, s, primitives.WithPrefix("a:")).Lock("held").Acquire(t.Context())
+	require.NoError(t, err)
+	defer func() { _ = hold.Release(t.Context()) }()
+	code, stdout, stderr := redlatch(t.Context(), "ls", "--redis", url, "--prefix", "a:")
+	require.Zero(t, code, stderr)
+	require.Contains(t, stdout, "held")
+	code, _, stderr = redlatch(t.Context(), "inspect", "--redis", url, "--prefix", "a:", "held")
+	require.Zero(t, code, stderr)
+}

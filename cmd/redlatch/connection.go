@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -127,15 +128,33 @@ func (s *session) ping(ctx context.Context, timeout time.Duration) error {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause // without it, errors of a deadline differ by where go-redis noticed it
 		}
-		if errors.Is(err, context.DeadlineExceeded) {
+		late := errors.Is(err, context.DeadlineExceeded)
+		if late {
 			err = fmt.Errorf("no answer within %v", timeout)
 		}
 		if _, ok := errors.AsType[*signalError](err); ok {
 			return err
 		}
+		// A server without TLS waits for the end of what it takes for a command; one with TLS hangs up.
+		switch usesTLS := usesTLS(s.rdb); {
+		case usesTLS && (late || errors.Is(err, io.EOF)):
+			err = fmt.Errorf("%w: does the server use TLS, as rediss:// says?", err)
+		case !usesTLS && errors.Is(err, io.EOF):
+			err = fmt.Errorf("%w: does the server expect TLS (rediss://)?", err)
+		}
 		return &codedError{exitUnreachable, fmt.Errorf("cannot use Redis: %w", err)}
 	}
 	return nil
+}
+
+func usesTLS(rdb redis.UniversalClient) bool {
+	switch c := rdb.(type) {
+	case *redis.Client:
+		return c.Options().TLSConfig != nil
+	case *redis.ClusterClient:
+		return c.Options().TLSConfig != nil
+	}
+	return false
 }
 
 // connect returns a client of the Redis that the flags describe. It sends nothing.

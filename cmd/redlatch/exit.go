@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/redlatch/redlatch/internal/redisutil"
 	"github.com/redlatch/redlatch/primitives"
 )
 
@@ -117,6 +118,24 @@ func notOurs(err error) error {
 		return &codedError{exitFailed, err}
 	}
 	return err
+}
+
+// withAdvice adds to the error of a command that an ACL has refused what the user lacks.
+func withAdvice(err error, command string) error {
+	if !redisutil.LacksRights(err) {
+		return err
+	}
+	advice := "redlatch doctor names the rights that this user lacks"
+	switch {
+	case strings.Contains(err.Error(), "one of the keys"):
+		advice = "this user may not use the name: check --prefix"
+	case command == "ls":
+		advice = "ls needs +scan and +getrange, which redlatch acl leaves out, because SCAN shows the names of all " +
+			"keys; to grant them: ACL SETUSER <user> +scan +getrange"
+	case slices.Contains([]string{"inspect", "release", "force-release"}, command):
+		advice = "without --kind, " + command + " needs +getrange, which redlatch acl leaves out: give --kind"
+	}
+	return fmt.Errorf("%w; %s", err, advice)
 }
 
 // isOfRedis reports whether err is an error reply, or a failure to get a reply. Those are all errors of

@@ -19,7 +19,7 @@ func lsCommand() *cli.Command {
 		Description: withExamples(
 			"Lists the locks that are held, the shortest TTL first. PATTERN is a glob of Redis, such as\n"+
 				"\"orders:*\".\n\n"+
-				"With --all it also lists semaphores, permits and latches. In Redis they are plain numbers. So the kind is\n"+
+				"With --all it also lists semaphores, permits and latches. In Redis they are plain numbers. The kind is\n"+
 				"\"integer\" if a number may be a semaphore, permits that are all free, a latch, or a counter of another\n"+
 				"program.\n\n"+
 				"It walks through all keys with SCAN. That takes long on a large Redis, but does not block it.",

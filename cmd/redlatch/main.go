@@ -34,6 +34,9 @@ func (discard) Printf(context.Context, string, ...any) {}
 // run runs the command line args and returns the exit code. It prints an error on stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	err := app(args, stdout, stderr).Run(ctx, args)
+	if len(args) > 1 {
+		err = withAdvice(err, args[1])
+	}
 	return finish(ctx, err, wantsJSON(args), stderr)
 }
 

@@ -42,7 +42,7 @@ func runCommand(args []string) *cli.Command {
 				"waits for NAME, they end it.\n\n"+
 				"If NAME is lost, the group gets SIGTERM, and SIGKILL after --grace. If its TTL is about to end, SIGKILL\n"+
 				"comes before anybody else can acquire NAME. The exit code is then 76.\n\n"+
-				"With --min-hold NAME stays held for that long after it was acquired, however soon CMD ends. So a job that\n"+
+				"With --min-hold NAME stays held for that long after it was acquired, however soon CMD ends: a job that\n"+
 				"several hosts start runs once, although their clocks differ. redlatch does not wait for it.",
 			"redlatch run orders:42 -- echo shipped",
 			"redlatch run --nonblock --min-hold 10m nightly -- echo 'runs once, on whichever host cron starts it first'",

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
@@ -147,4 +148,44 @@ func TestTextOfALatchThatStaysShut(t *testing.T) {
 	code, _, stderr = on(t, s, "latch wait -w 50ms", name)
 	require.Equal(t, exitNotAcquired, code, stderr)
 	require.Equal(t, fmt.Sprintf("redlatch: latch %q is not open after 50ms\n", name), stderr)
+}
+
+// A latch that was mistyped looks like one that has opened, so the verbs that succeed say that there is none.
+func TestVerbsOfALatchSayThatThereIsNone(t *testing.T) {
+	t.Parallel()
+	s := redistest.Redis(t)
+	const hint = `redlatch: there is no latch "typo": it has opened, or was never set` + "\n"
+	for verb, stdout := range map[string]string{
+		"count": "latch \"typo\": 0\n", "count-down": "latch \"typo\": 0\n", "wait": "latch \"typo\" is open\n",
+	} {
+		code, out, stderr := on(t, s, "latch "+verb+" --prefix "+redistest.Name(t), "typo")
+		require.Zero(t, code, stderr)
+		require.Equal(t, stdout, out)
+		require.Equal(t, hint, stderr)
+	}
+	name := redistest.Name(t)
+	_, err := client(t, s).CountDownLatch(name).Init(t.Context(), 2)
+	require.NoError(t, err)
+	for _, verb := range []string{"count", "count-down", "count-down"} { // the last one opens it
+		code, _, stderr := on(t, s, "latch "+verb, name)
+		require.Zero(t, code, stderr)
+		require.Empty(t, stderr)
+	}
+}
+
+// A URL with the wrong scheme gets no answer, or an end of the connection: the message asks about TLS.
+func TestMessageAboutTLS(t *testing.T) {
+	t.Parallel()
+	plain := redistest.Fresh(t)
+	_, secure := redistest.FreshTLS(t)
+	var o redis.Options
+	secure(&o)
+	for url, tt := range map[string]struct{ timeout, want string }{
+		"rediss://" + plain.Addr(): {"1s", "no answer within 1s: does the server use TLS, as rediss:// says?"},
+		"redis://" + o.Addr:        {"20s", "EOF: does the server expect TLS (rediss://)?"},
+	} {
+		code, _, stderr := redlatch(t.Context(), "ls", "--timeout", tt.timeout, "--redis", url)
+		require.Equal(t, exitUnreachable, code, stderr)
+		require.Contains(t, stderr, tt.want)
+	}
 }

@@ -81,7 +81,7 @@ func candidate(ctx context.Context, options redis.Options, number int, e *electi
 		err := leadership.Do(ctx, func(ctx context.Context) error { return e.term(ctx, number, network) })
 		switch {
 		case errors.Is(err, primitives.ErrLost): // stand again
-		case errors.Is(err, primitives.ErrNotAcquired) && ctx.Err() != nil: // the election is over
+		case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)): // the election is over
 			return nil
 		default:
 			return err

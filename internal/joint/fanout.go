@@ -61,9 +61,10 @@ func (o *fanOut) next(done <-chan struct{}, late <-chan time.Time) (ok bool, ans
 // votes are the counted answers of one question. A member that fails is not a refusal: it may or may
 // not hold the lock, so it counts for neither side.
 type votes struct {
-	yes    int
-	no     int     // refused: another client holds it, or this one does not
-	failed []error // neither: no answer, or an error of the server
+	yes     int
+	no      int     // refused: another client holds it, or this one does not
+	refusal error   // the last ErrNotAcquired, which names a holder
+	failed  []error // neither: no answer, or an error of the server
 }
 
 // add counts an answer. An error that only reports the end of ctx is no refusal, even if its cause is
@@ -76,6 +77,9 @@ func (v *votes) add(ctx context.Context, answer error) {
 		v.failed = append(v.failed, answer)
 	case errors.Is(answer, engine.ErrNotAcquired), errors.Is(answer, engine.ErrNotHeld), errors.Is(answer, engine.ErrLost):
 		v.no++
+		if errors.Is(answer, engine.ErrNotAcquired) && !errors.Is(answer, engine.ErrUnavailable) {
+			v.refusal = answer
+		}
 	default:
 		v.failed = append(v.failed, answer)
 	}

@@ -100,7 +100,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	}
 	switch tolerated := len(r.Members) - r.Need; {
 	case v.no > tolerated, len(v.failed) <= tolerated: // see the head of this file
-		return engine.Result{RetryAfter: -1, Met: join(failures(v.failed))}, nil
+		return engine.Result{RetryAfter: -1, Met: join(failures(append([]error{v.refusal}, v.failed...)))}, nil
 	default:
 		return engine.Result{}, r.joinErrors(failed, tolerated)
 	}
@@ -133,7 +133,7 @@ func (r *red) askAll(ctx, ending, limited context.Context, q *engine.Request, o 
 	})
 }
 
-// failures returns the errors of members without ErrUnavailable: enough others have answered.
+// failures returns the errors of members, some of them nil, without ErrUnavailable: enough others have answered.
 func failures(errs []error) []error {
 	plain := slices.Clone(errs)
 	for i, err := range plain {

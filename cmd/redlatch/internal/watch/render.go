@@ -79,7 +79,9 @@ func status(m *model, now time.Time) line {
 		if m.snap != nil {
 			age = "last answer " + short(now.Sub(m.snap.At)) + " ago"
 		}
-		return line{fmt.Sprintf("No answer from Redis, trying again; %s: %s", age, printable(oneLine(m.fault))), alarm}
+		text := trouble(m.fault)
+		text = strings.ToUpper(text[:1]) + text[1:]
+		return line{fmt.Sprintf("%s, trying again; %s: %s", text, age, printable(oneLine(m.fault))), alarm}
 	case m.snap == nil:
 		return line{"Waiting for Redis", dim}
 	case now.Sub(m.snap.At) > silentAfter:

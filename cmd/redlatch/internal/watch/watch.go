@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // Config is what Run needs.
@@ -166,6 +168,14 @@ func fullScreen(ctx context.Context, cfg Config, out *os.File, results <-chan re
 	}
 }
 
+// trouble says in a few words why a look has failed.
+func trouble(err error) string {
+	if redisutil.LacksRights(err) {
+		return "Redis refuses (watch needs +scan, +dbsize, +getrange and +pubsub|numsub, which redlatch acl leaves out)"
+	}
+	return "no answer from Redis"
+}
+
 // record is a line of JSON.
 type record struct {
 	At       time.Time `json:"at"`
@@ -199,7 +209,7 @@ func writeLines(ctx context.Context, cfg Config, results <-chan result, crashed 
 		if r.err != nil {
 			line.Error = oneLine(r.err)
 			if !failing {
-				fmt.Fprintln(cfg.Errs, "redlatch: no answer from Redis, trying again:", printable(line.Error))
+				fmt.Fprintf(cfg.Errs, "redlatch: %s, trying again: %s\n", trouble(r.err), printable(line.Error))
 			}
 		} else {
 			if failing {
