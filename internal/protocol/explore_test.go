@@ -5,11 +5,14 @@ package protocol
 import (
 	"fmt"
 	"hash/maphash"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
 )
 
 // step is a transition of a model with states of type S.
@@ -125,6 +128,44 @@ func explore[S comparable](m model[S], visit func(S)) (r result) {
 		}
 	}
 	return r
+}
+
+// reached are the states of a model's server, in the order in which they were found.
+type reached[V comparable] struct {
+	seen map[V]bool
+	list []V
+}
+
+func (r *reached[V]) add(v V) {
+	if r.seen[v] {
+		return
+	}
+	if r.seen == nil {
+		r.seen = map[V]bool{}
+	}
+	r.seen[v] = true
+	r.list = append(r.list, v)
+}
+
+// samples is how many states of a model's server are compared with Redis where comparing all takes long.
+const samples = 100
+
+// sample returns n states, always the same ones, or all if there are fewer.
+func (r *reached[V]) sample(t testing.TB, n int) []V {
+	require.NotEmpty(t, r.list)
+	n = min(n, len(r.list))
+	t.Logf("%d states of the server, of which %d are compared", len(r.list), n)
+	list := slices.Clone(r.list)
+	rand.New(rand.NewPCG(1, 2)).Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	return list[:n]
+}
+
+// sampleUnlessFull returns all states if all tests run, and samples of them otherwise.
+func (r *reached[V]) sampleUnlessFull(t testing.TB) []V {
+	if redistest.Full() {
+		return r.sample(t, len(r.list))
+	}
+	return r.sample(t, samples)
 }
 
 // way is how a state was found: by a step of an earlier state.

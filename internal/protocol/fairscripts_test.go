@@ -4,7 +4,6 @@ package protocol
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
@@ -263,9 +262,6 @@ func (l *redisFair) refresh(client int8) fairGrant {
 	return message
 }
 
-// fairSamples is how many states of a model's server are compared with Redis.
-const fairSamples = 100
-
 // The server of the fair lock's model does what the scripts do: each command, from a sample of the states that
 // the server can reach.
 func TestFairScriptsDoWhatTheModelSays(t *testing.T) {
@@ -282,19 +278,9 @@ func TestFairScriptsDoWhatTheModelSays(t *testing.T) {
 				redistest.NeedFull(t, "many states of the server")
 			}
 			f.upTo = fault
-			known := map[fairServer]bool{}
-			var states []fairServer
-			r := explore(fairModel(&f), func(s fairState) {
-				if !known[s.server] {
-					known[s.server] = true
-					states = append(states, s.server)
-				}
-			})
+			var servers reached[fairServer]
+			r := explore(fairModel(&f), func(s fairState) { servers.add(s.server) })
 			require.Empty(t, r.violation)
-			t.Logf("%d states of the server, of which %d are compared", len(states), min(len(states), fairSamples))
-			rand.New(rand.NewPCG(1, 2)).Shuffle(len(states), func(i, j int) {
-				states[i], states[j] = states[j], states[i]
-			})
 			rdb := redistest.Miniredis(t).Client(t)
 			pubsub := rdb.PSubscribe(t.Context(), "channel:*")
 			t.Cleanup(func() { _ = pubsub.Close() })
@@ -302,7 +288,7 @@ func TestFairScriptsDoWhatTheModelSays(t *testing.T) {
 			require.NoError(t, err)
 			l := &redisFair{fairSetup: &f, t: t, rdb: rdb, run: scripts.NewRunner(rdb, 0), messages: pubsub.Channel()}
 			t.Cleanup(l.run.Close)
-			for _, s := range states[:min(len(states), fairSamples)] {
+			for _, s := range servers.sample(t, samples) {
 				l.compare(s)
 			}
 		})
