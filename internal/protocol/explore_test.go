@@ -5,7 +5,7 @@ package protocol
 import (
 	"fmt"
 	"hash/maphash"
-	"math/rand/v2"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -40,13 +40,18 @@ type model[S comparable] struct {
 // result is what explore found.
 type result struct {
 	states, steps int
+	cut           bool     // there are more states
 	violation     string   // "": none
 	trace         []string // the shortest way to the violation
 }
 
 func (r result) String() string {
 	if r.violation == "" {
-		return fmt.Sprintf("%d states, %d steps, no violation", r.states, r.steps)
+		which := ""
+		if r.cut {
+			which = "the first "
+		}
+		return fmt.Sprintf("%s%d states, %d steps, no violation", which, r.states, r.steps)
 	}
 	return fmt.Sprintf("%s\n\t%s", r.violation, strings.Join(r.trace, "\n\t"))
 }
@@ -79,7 +84,24 @@ func rename(name *int8, i, j int8) {
 //
 // It remembers a hash of each state, not the state: 64 bits with a new seed in each run. With ten million
 // states, two have the same hash in one run of 300,000. Then it would miss states.
-func explore[S comparable](m model[S], visit func(S)) (r result) {
+func explore[S comparable](m model[S], visit func(S)) result {
+	return exploreUpTo(m, visit, math.MaxInt)
+}
+
+// exploreByDefault is how many states of a large model are visited unless all tests run.
+const exploreByDefault = 100_000
+
+// exploreUnlessFull is like explore if all tests run, and otherwise visits only the nearest states.
+func exploreUnlessFull[S comparable](m model[S], visit func(S)) result {
+	if redistest.Full() {
+		return explore(m, visit)
+	}
+	return exploreUpTo(m, visit, exploreByDefault)
+}
+
+// exploreUpTo is explore with a limit to the number of states. If there are more, it does not find waiters that
+// wait for ever.
+func exploreUpTo[S comparable](m model[S], visit func(S), limit int) (r result) {
 	seed := maphash.MakeSeed()
 	key := func(s S) uint64 { return maphash.Comparable(seed, m.same(s)) }
 	found := map[uint64]int32{key(m.start): 0} // numbers of states, in the order in which they were found
@@ -88,6 +110,10 @@ func explore[S comparable](m model[S], visit func(S)) (r result) {
 	var done []bool
 	var steps []step[S]
 	for queue := []S{m.start}; len(queue) > 0; {
+		if r.states == limit {
+			r.cut = true
+			return r
+		}
 		s, number := queue[0], int32(r.states)
 		queue = queue[1:]
 		r.states++
@@ -145,27 +171,6 @@ func (r *reached[V]) add(v V) {
 	}
 	r.seen[v] = true
 	r.list = append(r.list, v)
-}
-
-// samples is how many states of a model's server are compared with Redis where comparing all takes long.
-const samples = 100
-
-// sample returns n states, always the same ones, or all if there are fewer.
-func (r *reached[V]) sample(t testing.TB, n int) []V {
-	require.NotEmpty(t, r.list)
-	n = min(n, len(r.list))
-	t.Logf("%d states of the server, of which %d are compared", len(r.list), n)
-	list := slices.Clone(r.list)
-	rand.New(rand.NewPCG(1, 2)).Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
-	return list[:n]
-}
-
-// sampleUnlessFull returns all states if all tests run, and samples of them otherwise.
-func (r *reached[V]) sampleUnlessFull(t testing.TB) []V {
-	if redistest.Full() {
-		return r.sample(t, len(r.list))
-	}
-	return r.sample(t, samples)
 }
 
 // way is how a state was found: by a step of an earlier state.
