@@ -162,12 +162,9 @@ func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 }
 
 // TestC10ManyHoldsAreRenewedInBatches holds many locks through many renewals, and through an outage that is shorter
-// than their validity. None is lost, and none has a goroutine of its own. That can be counted only while no other
-// test runs, which needs the time of the full tests.
+// than their validity. None is lost, and none has a goroutine of its own.
 func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
-	if !redistest.Full() {
-		t.Parallel()
-	}
+	alone := redistest.Alone(t)
 	s := redistest.Fresh(t)
 	measured := redistest.Bar(t, s, 5)
 	p := s.Proxy(t)
@@ -198,7 +195,7 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	time.Sleep((span - outage) / 2)
 	spent := redistest.Commands(t, s).Since(before)
 	more := runtime.NumGoroutine() - goroutines
-	if redistest.Full() {
+	if alone {
 		require.Less(t, more, 200)
 	}
 	rate := float64(spent["evalsha"]) / time.Since(began).Seconds()

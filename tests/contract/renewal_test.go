@@ -128,6 +128,10 @@ func TestRenewalWhereAPlainClientMeetsSlots(t *testing.T) {
 // hold whose keys are on two masters is not lost; it is renewed when all of them have moved.
 func TestRenewalWhileASlotMoves(t *testing.T) {
 	t.Parallel()
+	rounds := 1
+	if redistest.Full() {
+		rounds = 2 // one may have been under way
+	}
 	servers := redistest.FreshCluster(t, 3)
 	c := NewClient(t, servers.ClusterClient(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
 	var holds []*primitives.Hold
@@ -143,9 +147,9 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 	other := hold(c.RWLock("{n}read2").Reader())
 	writer := hold(c.RWLock("{n}write").Writer())
 	m := servers.Migrate(t, "{n}", servers.AnotherNode(t, "{n}"))
-	AwaitRenewal(t, 2, holds...)
+	AwaitRenewal(t, rounds, holds...)
 	m.Move(t, "{n}lock0", "{n}write")
-	AwaitRenewal(t, 2, holds...)
+	AwaitRenewal(t, rounds, holds...)
 	m.Move(t, "{n}read")
 	began := time.Now()
 	AwaitRenewal(t, 1, holds[0], holds[1], holds[2], other, writer)
@@ -156,7 +160,7 @@ func TestRenewalWhileASlotMoves(t *testing.T) {
 	require.Less(t, time.Since(began), Watched+Soon, "nothing is lost")
 	m.Move(t, "{n}read:"+reader.ID()+":rwlock_timeout:1")
 	require.NoError(t, reader.Check(t.Context()))
-	AwaitRenewal(t, 2, holds...)
+	AwaitRenewal(t, rounds, holds...)
 	m.Move(t, m.Keys(t)...)
 	AwaitRenewal(t, 1, holds...)
 	m.Finish(t)
