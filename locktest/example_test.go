@@ -124,7 +124,8 @@ func ExampleLink() {
 func ExampleDial() {
 	s := locktest.Start()
 	defer s.Close()
-	o := &redis.Options{Addr: s.Addr()} // or the address of a real Redis
+	// Addr may be that of a real Redis. Commands end with their context rather than after ReadTimeout.
+	o := &redis.Options{Addr: s.Addr(), ContextTimeoutEnabled: true}
 
 	var dial locktest.Dial = redis.NewDialer(o)
 	link := locktest.NewLink(dial)

@@ -99,6 +99,7 @@ func TestRedLockRivalsExcludeEachOther(t *testing.T) {
 // TestRedLockWaitersDoNotWakeEachOther has waiters behind a holder of two of three members. Their
 // attempts acquire and release the third, which must not wake up the others.
 func TestRedLockWaitersDoNotWakeEachOther(t *testing.T) {
+	t.Parallel()
 	q := NewQuorum(t, 3)
 	holds := q.Hold(t, 0, 1)
 	const waiters = 4

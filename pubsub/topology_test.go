@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/redlatch/redlatch/internal/redistest"
-	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 // plainOn returns a hub with plain pub/sub that is connected to s. A hub chooses a random master.
@@ -152,12 +151,11 @@ func TestSlotMovesDoNotEndLinks(t *testing.T) {
 			}
 		})
 	}
-	from := c.Node(t, "a")
-	to := c.Nodes()[(slices.Index(c.Nodes(), from)+1)%3]
+	from, to := c.Node(t, "a"), c.AnotherNode(t, "a")
 	var slowest time.Duration
 	for range 20 {
 		began := time.Now()
-		migrate(t, c, redisutil.Slot("a"), from, to)
+		c.Migrate(t, "a", to).Finish(t)
 		steady.awaitResubscribed(t)
 		slowest = max(slowest, time.Since(began))
 		from, to = to, from

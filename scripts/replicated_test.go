@@ -117,10 +117,7 @@ func TestRunReplicatedOnCluster(t *testing.T) {
 	redistest.NeedFull(t, "a cluster of its own")
 	t.Parallel()
 	servers := redistest.FreshCluster(t, 3)
-	from, to := servers.Node(t, "{k}"), servers.Nodes()[0]
-	if from == to {
-		to = servers.Nodes()[1]
-	}
+	from, to := servers.Node(t, "{k}"), servers.AnotherNode(t, "{k}")
 	clients := map[string]func() redis.UniversalClient{
 		"cluster client": func() redis.UniversalClient { return newClusterEnv(t, servers, auto).rdb },
 		"wrapped":        func() redis.UniversalClient { return wrapped{newClusterEnv(t, servers, auto).rdb} },

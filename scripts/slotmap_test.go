@@ -75,11 +75,7 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 		}
 		tt.warm(t, key)
 	}
-	to := servers.Nodes()[0]
-	if to == old {
-		to = servers.Nodes()[1]
-	}
-	servers.Migrate(t, key, to).Finish(t)
+	servers.Migrate(t, key, servers.AnotherNode(t, key)).Finish(t)
 	for _, tt := range cases {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.fault(tt.proxies[old])

@@ -360,6 +360,7 @@ func TestLatchThatDoesNotOpenIsNamedOnce(t *testing.T) {
 
 // Contradictions and nonsense exit with 2, before Redis is asked.
 func TestBadUse(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{
 		{"nonsense"},
 		{"ls", "--nonsense"},
@@ -429,7 +430,7 @@ func TestBadUse(t *testing.T) {
 		{"ls", "--timeout", "soon"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			t.Setenv(urlVariable, "redis://127.0.0.1:1")
+			t.Parallel()
 			code, stdout, stderr := redlatch(t.Context(), args...)
 			require.Equal(t, exitUsage, code, stderr)
 			require.Empty(t, stdout)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -33,9 +34,10 @@ func TestScenesPassAndLeaveNoKeys(t *testing.T) {
 	}
 }
 
-// The demo without flags runs all scenes on a server inside the process.
+// The demo without flags runs all scenes on a server inside the process, whatever REDIS_URL says.
 func TestDemoWithoutFlags(t *testing.T) {
-	t.Setenv("REDIS_URL", "redis://127.0.0.1:1") // the demo must not use this server
+	t.Parallel()
+	require.Equal(t, unreachable, os.Getenv(urlVariable))
 	code, stdout, stderr := redlatch(t.Context(), "demo")
 	require.Zero(t, code, stdout)
 	require.Empty(t, stderr)
@@ -76,6 +78,7 @@ func TestDemoWithoutFlags(t *testing.T) {
 
 // The red scene needs three servers. If there is only one, the demo says so.
 func TestRedSceneOnOneServer(t *testing.T) {
+	t.Parallel()
 	s := locktest.NewServer(t)
 	code, stdout, _ := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", "red")
 	require.Zero(t, code, stdout)

@@ -21,8 +21,12 @@ func TestMain(m *testing.M) {
 		asProgram() // the tests of run start this binary again
 	}
 	redis.SetLogger(discard{}) // as main does
+	_ = os.Setenv(urlVariable, unreachable)
 	os.Exit(redistest.Main(m))
 }
+
+// unreachable is the URL in the environment of all tests: none of them must use a server that it does not name.
+const unreachable = "redis://127.0.0.1:1"
 
 // redlatch runs the command line and returns its exit code and output.
 func redlatch(ctx context.Context, args ...string) (code int, stdout, stderr string) {
@@ -119,7 +123,7 @@ func TestBadURLFromTheEnvironment(t *testing.T) {
 }
 
 func TestRedisFromTheEnvironment(t *testing.T) {
-	t.Setenv("REDLATCH_REDIS", "redis://127.0.0.1:1")
+	t.Setenv("REDLATCH_REDIS", unreachable)
 	code, _, stderr := redlatch(t.Context(), "demo")
 	require.Equal(t, exitUsage, code)
 	require.Contains(t, stderr, "127.0.0.1:1")

@@ -18,6 +18,9 @@
 // at any later time, in any number: so two copies in any order are included. States count once if they differ in the
 // names of acquisitions only. Two small models are of nested holds, and of when a lingering lock is given up.
 //
+// Unless all tests run ($REDLATCH_FULL), each large model is explored in one of its variants, and only up to 100,000
+// states, the nearest to its start.
+//
 // The tests are built without the race detector only: they use one goroutine, and it would make them slow.
 //
 // A waiter of the plain lock is the one of package waitq, which the engine uses: its states and its doubt are no

@@ -5,11 +5,14 @@ package protocol
 import (
 	"fmt"
 	"hash/maphash"
+	"math"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/redistest"
 )
 
 // step is a transition of a model with states of type S.
@@ -37,13 +40,18 @@ type model[S comparable] struct {
 // result is what explore found.
 type result struct {
 	states, steps int
+	cut           bool     // there are more states
 	violation     string   // "": none
 	trace         []string // the shortest way to the violation
 }
 
 func (r result) String() string {
 	if r.violation == "" {
-		return fmt.Sprintf("%d states, %d steps, no violation", r.states, r.steps)
+		which := ""
+		if r.cut {
+			which = "the first "
+		}
+		return fmt.Sprintf("%s%d states, %d steps, no violation", which, r.states, r.steps)
 	}
 	return fmt.Sprintf("%s\n\t%s", r.violation, strings.Join(r.trace, "\n\t"))
 }
@@ -76,7 +84,24 @@ func rename(name *int8, i, j int8) {
 //
 // It remembers a hash of each state, not the state: 64 bits with a new seed in each run. With ten million
 // states, two have the same hash in one run of 300,000. Then it would miss states.
-func explore[S comparable](m model[S], visit func(S)) (r result) {
+func explore[S comparable](m model[S], visit func(S)) result {
+	return exploreUpTo(m, visit, math.MaxInt)
+}
+
+// exploreByDefault is how many states of a large model are visited unless all tests run.
+const exploreByDefault = 100_000
+
+// exploreUnlessFull is like explore if all tests run, and otherwise visits only the nearest states.
+func exploreUnlessFull[S comparable](m model[S], visit func(S)) result {
+	if redistest.Full() {
+		return explore(m, visit)
+	}
+	return exploreUpTo(m, visit, exploreByDefault)
+}
+
+// exploreUpTo is explore with a limit to the number of states. If there are more, it does not find waiters that
+// wait for ever.
+func exploreUpTo[S comparable](m model[S], visit func(S), limit int) (r result) {
 	seed := maphash.MakeSeed()
 	key := func(s S) uint64 { return maphash.Comparable(seed, m.same(s)) }
 	found := map[uint64]int32{key(m.start): 0} // numbers of states, in the order in which they were found
@@ -85,6 +110,10 @@ func explore[S comparable](m model[S], visit func(S)) (r result) {
 	var done []bool
 	var steps []step[S]
 	for queue := []S{m.start}; len(queue) > 0; {
+		if r.states == limit {
+			r.cut = true
+			return r
+		}
 		s, number := queue[0], int32(r.states)
 		queue = queue[1:]
 		r.states++
@@ -125,6 +154,23 @@ func explore[S comparable](m model[S], visit func(S)) (r result) {
 		}
 	}
 	return r
+}
+
+// reached are the states of a model's server, in the order in which they were found.
+type reached[V comparable] struct {
+	seen map[V]bool
+	list []V
+}
+
+func (r *reached[V]) add(v V) {
+	if r.seen[v] {
+		return
+	}
+	if r.seen == nil {
+		r.seen = map[V]bool{}
+	}
+	r.seen[v] = true
+	r.list = append(r.list, v)
 }
 
 // way is how a state was found: by a step of an earlier state.

@@ -282,15 +282,10 @@ func TestFairScriptsDoWhatTheModelSays(t *testing.T) {
 				redistest.NeedFull(t, "many states of the server")
 			}
 			f.upTo = fault
-			known := map[fairServer]bool{}
-			var states []fairServer
-			r := explore(fairModel(&f), func(s fairState) {
-				if !known[s.server] {
-					known[s.server] = true
-					states = append(states, s.server)
-				}
-			})
+			var servers reached[fairServer]
+			r := explore(fairModel(&f), func(s fairState) { servers.add(s.server) })
 			require.Empty(t, r.violation)
+			states := servers.list
 			t.Logf("%d states of the server, of which %d are compared", len(states), min(len(states), fairSamples))
 			rand.New(rand.NewPCG(1, 2)).Shuffle(len(states), func(i, j int) {
 				states[i], states[j] = states[j], states[i]

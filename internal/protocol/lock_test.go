@@ -524,7 +524,7 @@ func TestLockProtocol(t *testing.T) {
 				redistest.NeedFull(t, "millions of states")
 			}
 			t.Parallel()
-			r := explore(lockModel(&tt.in), nil)
+			r := exploreUnlessFull(lockModel(&tt.in), nil)
 			r.requireNoViolation(t)
 		})
 	}

@@ -288,7 +288,7 @@ func TestPermitProtocol(t *testing.T) {
 				redistest.NeedFull(t, "half a million states")
 			}
 			t.Parallel()
-			r := explore(permitModel(limit, permitDefects{}), nil)
+			r := exploreUnlessFull(permitModel(limit, permitDefects{}), nil)
 			r.requireNoViolation(t)
 		})
 	}

@@ -102,6 +102,14 @@ func (c *ClusterServers) Node(t testing.TB, key string) *Server {
 	return c.owner(t, key, nil)
 }
 
+// AnotherNode returns a master that does not serve key's slot. The cluster must have
+// no replicas.
+func (c *ClusterServers) AnotherNode(t testing.TB, key string) *Server {
+	t.Helper()
+	serving := c.Node(t, key)
+	return c.nodes[slices.IndexFunc(c.nodes, func(s *Server) bool { return s != serving })]
+}
+
 // AwaitFailover waits until another master than old serves key's slot, and
 // returns it. It may be used for a slot that is migrated, too.
 func (c *ClusterServers) AwaitFailover(t testing.TB, key string, old *Server) *Server {

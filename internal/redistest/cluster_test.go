@@ -28,6 +28,7 @@ func TestClusterIsSharedAndSpreadsKeys(t *testing.T) {
 }
 
 func TestClusterThroughProxies(t *testing.T) {
+	t.Parallel()
 	c := Cluster(t)
 	var proxies []*Proxy
 	for _, s := range c.Nodes() {

@@ -35,6 +35,15 @@ func NeedFull(t testing.TB, why string) {
 	}
 }
 
+// Alone reports whether t runs while no other test of its package does, so that it can count the goroutines of the
+// process. It does if all tests run. Otherwise Alone makes t parallel.
+func Alone(t *testing.T) bool {
+	if !Full() {
+		t.Parallel()
+	}
+	return Full()
+}
+
 // NeedNightly skips t unless the bars run at full size. why says what t needs the time for.
 func NeedNightly(t testing.TB, why string) {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 )
 
 func TestReplicasReceiveWrites(t *testing.T) {
+	t.Parallel()
 	r := Replicated(t, 2)
 	rdb := r.Master.Client(t)
 	require.NoError(t, rdb.Set(t.Context(), "k", "v", 0).Err())

@@ -196,8 +196,11 @@ func TestMutexContract(t *testing.T) {
 // clientsExclude increments a counter from many clients.
 func clientsExclude(t *testing.T, m *mutexCase) {
 	clients, each := 16, redistest.Scaled(m.s, 100)
-	if m.s.Mini() != nil {
+	switch {
+	case m.s.Mini() != nil:
 		clients = 4
+	case !redistest.Full():
+		clients = 8
 	}
 	n := 0
 	var wg sync.WaitGroup

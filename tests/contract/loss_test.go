@@ -164,6 +164,7 @@ func TestC10HoldSurvivesARestartWithPersistence(t *testing.T) {
 // TestC10ManyHoldsAreRenewedInBatches holds many locks through many renewals, and through an outage that is shorter
 // than their validity. None is lost, and none has a goroutine of its own.
 func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
+	alone := redistest.Alone(t)
 	s := redistest.Fresh(t)
 	measured := redistest.Bar(t, s, 5)
 	p := s.Proxy(t)
@@ -194,7 +195,9 @@ func TestC10ManyHoldsAreRenewedInBatches(t *testing.T) {
 	time.Sleep((span - outage) / 2)
 	spent := redistest.Commands(t, s).Since(before)
 	more := runtime.NumGoroutine() - goroutines
-	require.Less(t, more, 200)
+	if alone {
+		require.Less(t, more, 200)
+	}
 	rate := float64(spent["evalsha"]) / time.Since(began).Seconds()
 	for _, hold := range holds {
 		RequireLive(t, hold.Context())

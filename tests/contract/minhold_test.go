@@ -312,10 +312,10 @@ func TestC28ReleaseInTheLastMillisecondLeavesNothing(t *testing.T) {
 			key := redistest.Name(t) + "."
 			c := NewClient(t, s.Client(t))
 			k.One(t, c, key)
-			const d, tries = 10 * time.Millisecond, 100
+			const d = 10 * time.Millisecond
 			l := k.open(c, key, primitives.WithMinHold(2*d), primitives.WithLease(time.Second), primitives.WithWait(Soon))
 			rdb := s.Client(t)
-			for range tries {
+			for range redistest.Scaled(s, 100) {
 				hold := Acquire(t, t.Context(), l, k.opts...)
 				for _, key := range redistest.Keys(t, s, "*"+key+"*") {
 					if rdb.PTTL(t.Context(), key).Val() > time.Millisecond {

@@ -329,6 +329,8 @@ func TestCallsReturnInTimeWhenRedisIsSilent(t *testing.T) {
 	grace := 5 * time.Second
 	if os.Getenv("REDLATCH_BOUNDED") == "strict" {
 		grace = boundedGrace
+	} else {
+		t.Parallel()
 	}
 	s := redistest.Redis(t)
 	type cell struct{ method, silence string }

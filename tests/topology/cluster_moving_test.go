@@ -44,7 +44,7 @@ func TestC7CallsRideOutAMovingSlot(t *testing.T) {
 	waitedFor := Acquire(t, ctx, c.Lock("{n}waited"))
 	waiting := Start(func() (*primitives.Hold, error) { return hasty.Lock("{n}waited").Acquire(ctx) })
 	AwaitWaiters(t, hasty, 1)
-	m := servers.Migrate(t, "{n}", anotherMaster(servers, servers.Node(t, "{n}")))
+	m := servers.Migrate(t, "{n}", servers.AnotherNode(t, "{n}"))
 	for i, key := range m.Keys(t) {
 		if i%2 == 0 {
 			m.Move(t, key)
@@ -138,14 +138,4 @@ func TestC7CallsRideOutAClusterThatIsDown(t *testing.T) {
 	r := Await(t, acquired)
 	require.NoError(t, r.Err)
 	Release(t, r.Hold)
-}
-
-// anotherMaster returns a master of a cluster without replicas.
-func anotherMaster(servers *redistest.ClusterServers, than *redistest.Server) *redistest.Server {
-	for _, s := range servers.Nodes() {
-		if s != than {
-			return s
-		}
-	}
-	panic("one node")
 }

@@ -1,20 +1,22 @@
-// Package kubernetes_test checks the manifests of this folder.
-package kubernetes_test
+//go:build unix
+
+package main
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/redlatch/redlatch/locktest"
+	"github.com/redlatch/redlatch/internal/redistest"
 )
+
+// manifests is the folder of the example for Kubernetes.
+const manifests = "../../examples/kubernetes/"
 
 type pod struct {
 	Spec struct {
@@ -52,17 +54,17 @@ const (
 
 func TestManifestsGiveTimeToClose(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("README.md")
+	page, err := os.ReadFile(manifests + "README.md")
 	require.NoError(t, err)
 	require.Contains(t, string(page), "context.WithTimeout(context.Background(), 20*time.Second)")
-	files, err := filepath.Glob("*.yaml")
+	files, err := filepath.Glob(manifests + "*.yaml")
 	require.NoError(t, err)
 	require.Len(t, files, 2)
 	for _, file := range files {
-		t.Run(file, func(t *testing.T) {
-			t.Parallel()
-			m := parse(t, file)
-			require.Contains(t, string(page), "("+file+")")
+		name := filepath.Base(file)
+		t.Run(name, func(t *testing.T) {
+			m := parseManifest(t, name)
+			require.Contains(t, string(page), "("+name+")")
 			if m.Kind == "Deployment" {
 				require.Equal(t, 3, m.Spec.Replicas)
 				require.Equal(t, m.Spec.Selector.MatchLabels, m.Spec.Template.Metadata.Labels)
@@ -78,27 +80,21 @@ func TestManifestsGiveTimeToClose(t *testing.T) {
 // The command of each container runs, with another program in the place of the image's.
 func TestCommandsOfTheManifestsRun(t *testing.T) {
 	t.Parallel()
-	binary := filepath.Join(t.TempDir(), "redlatch.exe")
-	output, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../../cmd/redlatch").CombinedOutput()
-	require.NoError(t, err, string(output))
-	server := locktest.NewServer(t)
+	url := "redis://" + redistest.Miniredis(t).Addr()
 	for _, file := range []string{"leader.yaml", "migration.yaml"} {
-		command := parse(t, file).Spec.Template.Spec.Containers[0].Command
+		command := parseManifest(t, file).Spec.Template.Spec.Containers[0].Command
 		end := slices.Index(command, "--")
 		require.Positive(t, end)
 		require.Equal(t, "redlatch", command[0])
-		args := append(command[1:end+1:end+1], binary, "version")
-		cmd := exec.CommandContext(t.Context(), binary, args...)
-		cmd.Env = append(os.Environ(), "REDIS_URL=redis://"+server.Addr())
-		output, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s: %s", file, output)
-		require.True(t, strings.HasPrefix(string(output), "redlatch "), string(output))
+		p := start(t, url, append(command[1:end:end], childArgs(t, "env")...)...)
+		require.Contains(t, p.line(), "REDLATCH_NAME", file)
+		require.Zero(t, p.wait(), "%s: %s", file, p.errs)
 	}
 }
 
-func parse(t *testing.T, file string) (m manifest) {
+func parseManifest(t *testing.T, file string) (m manifest) {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(manifests + file)
 	require.NoError(t, err)
 	require.NoError(t, yaml.Unmarshal(text, &m))
 	require.Len(t, m.Spec.Template.Spec.Containers, 1)
