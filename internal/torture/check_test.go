@@ -227,6 +227,33 @@ func TestChecks(t *testing.T) {
 			h.lost(0, a, 12_900)
 		}, []string{checkNotice}},
 
+		{"a hold that an operator had deleted before another one was taken over", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 14_900)
+			h.operator(faultDelete, 12_000, 12_001, 12_001)
+			b := h.hold(2, 12_010, "b1")
+			h.force(1, 12_100, 12_101)
+			h.lost(2, b, 12_110)
+			h.lost(0, a, 12_990)
+		}, nil},
+		{"a hold that was adopted without a notice before another one was taken over", func(h *testHistory) {
+			h.fault(faultHole, 1, 9_500, 10_000)
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 14_900)
+			b := h.do(1, 12_000, 12_001, record{Do: opAdopt, Target: "a1", TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "b1", Until: 14_900 * ms})
+			h.force(2, 12_100, 12_101)
+			h.lost(1, b, 12_110)
+			h.lost(0, a, 12_990)
+		}, nil},
+		{"a hold that was taken over after an operator had deleted an earlier one", func(h *testHistory) {
+			h.operator(faultDelete, 9_000, 9_001, 9_001)
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 14_900)
+			h.force(1, 12_000, 12_001)
+			h.lost(0, a, 12_990)
+		}, []string{checkNotice}},
+
 		{"an error of the library", func(h *testHistory) {
 			h.failing(10_000, 10_001, isOther)
 		}, []string{checkError}},
