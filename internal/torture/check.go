@@ -15,7 +15,7 @@ const (
 	tolerance  = 250 * time.Millisecond // for the scheduler, beyond the stalls that were seen
 	notice     = 200 * time.Millisecond // of doc/contract.md, C15: a holder learns of a takeover
 	recovery   = 3 * time.Second        // to connect again, and to poll, after a fault
-	solving    = 20 * time.Second       // for porcupine, for one name
+	solving    = 10 * time.Second       // for the search for an order, and for porcupine, for one name
 )
 
 // Violation is a promise of doc/contract.md that was broken.
