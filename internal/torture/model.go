@@ -271,6 +271,7 @@ var latchModel = porcupine.Model{
 		}
 		return true, count
 	},
+	Equal:             func(a, b any) bool { return a == b },
 	DescribeOperation: func(input, _ any) string { return input.(step).text },
 	DescribeState:     func(state any) string { return fmt.Sprintf("count %d", state) },
 }

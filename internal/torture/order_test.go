@@ -25,6 +25,26 @@ func TestOrderAgreesWithPorcupine(t *testing.T) {
 		}
 	}
 	require.InDelta(t, histories/2, orders, histories/4)
+	for range histories {
+		history := randomLatch(rng)
+		found, known := findOrder(latchModel, history, time.Minute)
+		require.True(t, known)
+		require.Equal(t, porcupine.CheckOperations(latchModel, history), found, "%v", history)
+	}
+}
+
+// randomLatch is a history of a latch whose operations overlap at random.
+func randomLatch(rng *rand.Rand) (out []porcupine.Operation) {
+	out = append(out, at(0, 1, step{do: opInit, permits: 3, result: 1}))
+	for range 3 + rng.IntN(4) {
+		called := 2 + rng.Int64N(20)
+		in := step{do: []string{opCountDown, opCount, opAwait}[rng.IntN(3)]}
+		if in.do == opCount {
+			in.result = rng.Int64N(4)
+		}
+		out = append(out, at(called, called+rng.Int64N(20), in))
+	}
+	return out
 }
 
 // randomHistory is one of a few holds that overlap at random, of takeovers, and of waiters of a fair lock.
