@@ -715,3 +715,25 @@ func TestServerStallIsNoted(t *testing.T) {
 		require.Equal(t, long, w.begin)
 	}
 }
+
+// Another build that records no events is too old: every acquisition of its would seem to emit none.
+func TestOthersThatAreTooOld(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		others []int
+		events int
+		want   bool
+	}{
+		{"as this build", []int{0}, 1, false},
+		{"too old", []int{0}, 0, true},
+		{"no other build", nil, 0, false},
+		{"that has acquired nothing", []int{1}, 0, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newTestHistory(func(h *testHistory) { h.hold(0, 10_000, "a1") })
+			h.others = tt.others
+			h.ops[0].ret.Events = tt.events
+			require.Equal(t, tt.want, h.areOthersTooOld())
+		})
+	}
+}

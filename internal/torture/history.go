@@ -24,6 +24,22 @@ type history struct {
 	renewed []renewal
 	samples []sample
 	names   map[string][]*op // the operations on each name
+	others  []int            // processes of another build
+}
+
+// areOthersTooOld reports whether another build writes records without what the checks need: its acquisitions seem to
+// emit no events at all.
+func (h *history) areOthersTooOld() bool {
+	acquired := false
+	for _, o := range h.ops {
+		if slices.Contains(h.others, o.process) && o.call.Do == opAcquire && o.holds() {
+			if o.ret.Events > 0 {
+				return false
+			}
+			acquired = true
+		}
+	}
+	return acquired
 }
 
 // renewal is a renewal of a hold that was answered, or failed.
