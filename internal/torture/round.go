@@ -152,6 +152,9 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 		return err
 	}
 	violations := rd.drain()
+	if err := rd.failure(); err != nil {
+		return err
+	}
 	if rd.void.Load() {
 		return nil
 	}
@@ -245,7 +248,7 @@ func (r *round) startClient(s *slot) error {
 func (r *round) replace(p *process) {
 	r.nextGeneration()
 	if err := r.startClient(p.slot); err != nil {
-		r.fail(err)
+		r.fail(p.slot.blame(err))
 	}
 }
 
@@ -424,7 +427,11 @@ func (r *round) drain() (out []Violation) {
 		select {
 		case <-p.drained:
 		case <-p.exited:
-			out = append(out, Violation{Check: checkProcess, Detail: p.failure(errors.New("it ended by itself")).Error()})
+			err := p.failure(errors.New("it ended by itself"))
+			if s.other && p.speaks == 0 { // it may have been too old for what it was told
+				r.fail(s.blame(err))
+			}
+			out = append(out, Violation{Check: checkProcess, Detail: err.Error()})
 		case <-limit:
 			out = append(out, Violation{
 				Check: checkForever, Detail: fmt.Sprintf("process %d: calls have not returned for %v", p.id, r.cfg.drain),
