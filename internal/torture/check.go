@@ -94,8 +94,10 @@ func (h *history) checkReturns() (out []Violation) {
 			continue
 		}
 		late := time.Duration(o.ret.At - max(o.call.Bound, o.call.At))
-		allowed := promptness + tolerance + h.stalled(o.process, o.call.At, o.ret.At) +
-			h.stopped(o.process, o.call.At, o.ret.At)
+		allowed := promptness + tolerance + h.overloaded(o.call.At, o.ret.At) + h.stopped(o.process, o.call.At, o.ret.At)
+		if o.call.At-h.begin < int64(connecting) {
+			allowed += connecting
+		}
 		if late > allowed {
 			out = append(out, violation(checkPrompt, o, o.call.Names[0],
 				"%s returned %v after the end of its time: %s %s", o.call.Do, late.Round(time.Millisecond),

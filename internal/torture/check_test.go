@@ -617,6 +617,23 @@ func TestChecks(t *testing.T) {
 		{"a call that returns late", func(h *testHistory) {
 			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
 		}, []string{checkPrompt}},
+		{"a call that returns late, while the clients of the round connect", func(h *testHistory) {
+			h.begin = 9_800 * ms
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, nil},
+		{"a call that returns late, while another process waits for its turn", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{10_450 * ms, 10_800 * ms}}, 2: {{10_700 * ms, 10_850 * ms}}}
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, nil},
+		{"a call that returns later than others wait for their turn", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{10_450 * ms, 10_500 * ms}}, 2: {{10_450 * ms, 10_500 * ms}}}
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, []string{checkPrompt}},
+		{"a call that returns late, while another process is stopped", func(h *testHistory) {
+			h.fault(faultStop, 1, 10_450, 10_800)
+			h.stalls = map[int][]interval{1: {{10_450 * ms, 10_800 * ms}}}
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, []string{checkPrompt}},
 		{"a call of a process that was stopped", func(h *testHistory) {
 			h.fault(faultStop, 0, 10_100, 10_800)
 			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})

@@ -241,6 +241,32 @@ func (h *history) stalled(process int, begin, end int64) time.Duration {
 	return time.Duration(sum)
 }
 
+// overloaded is for how long some process, a server or the harness did not run between two instants. When the machine
+// keeps any of them waiting for its turn, it does so with others for as long, which cannot notice each wait of each
+// goroutine. A process that was stopped says nothing about the machine.
+func (h *history) overloaded(begin, end int64) time.Duration {
+	var all []interval
+	for process, stalls := range h.stalls {
+		for _, s := range stalls {
+			if h.stopped(process, s.begin, s.end) == 0 {
+				all = append(all, s)
+			}
+		}
+	}
+	for _, w := range h.windows {
+		if w.isStall() {
+			all = append(all, w.interval)
+		}
+	}
+	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.begin, b.begin) })
+	sum, at := int64(0), begin
+	for _, s := range all {
+		sum += s.within(at, end)
+		at = max(at, s.end)
+	}
+	return time.Duration(sum)
+}
+
 // isBusy reports whether the machine was so busy between two instants that answers may have come late: what did not
 // run for long at a time is not seen.
 func (h *history) isBusy(process int, begin, end int64) bool {
