@@ -136,6 +136,14 @@ func passesB(h *testHistory) {
 	h.release(1, b, 11_300, 11_301)
 }
 
+// absentAndReleased detaches the latest hold, the permit p10000. When its lease is over, it is absent, and then there.
+func absentAndReleased(h *testHistory) {
+	call := record{Do: opReleaseID, Primitive: "permits", Permits: 1, Limit: 3, Target: "p10000"}
+	h.do(1, 10_400, 10_401, record{Do: opDetach, Root: h.last}, record{Outcome: outcomeOK})
+	h.do(1, 13_300, 13_310, call, record{Outcome: outcomeAbsent})
+	h.do(2, 13_400, 13_410, call, record{Outcome: outcomeOK})
+}
+
 func newTestHistory(f func(*testHistory)) *testHistory {
 	h := &testHistory{history: &history{ttl: 3 * time.Second, end: 30_000 * ms, stalls: map[int][]interval{}}}
 	f(h)
@@ -290,6 +298,17 @@ func TestChecks(t *testing.T) {
 			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second, Once: true},
 				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}})
 		}, []string{checkError}},
+		{"a refusal while connections are refused, of a call that does not wait", func(h *testHistory) {
+			h.fault(faultRefuse, 0, 10_000, 13_000)
+			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second, Once: true},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}})
+		}, []string{checkError}},
+		{"a refusal in silence that may have begun late", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{10_020 * ms, 10_140 * ms}}}
+			h.fault(faultHole, 0, 10_000, 13_000)
+			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second, Once: true},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}})
+		}, nil},
 		{"a refusal in silence of a call that waits behind others", func(h *testHistory) {
 			h.fault(faultHole, 0, 10_000, 13_000)
 			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second},
@@ -550,6 +569,16 @@ func TestChecks(t *testing.T) {
 			h.do(1, 10_400, 10_401, record{Do: opReleaseID, Target: "a1"}, record{Outcome: outcomeOK, Count: 1})
 			h.do(2, 11_000, 11_001, record{Do: opAdopt, Target: "a1", TTL: 3 * time.Second},
 				record{Outcome: outcomeOK, ID: "b1", Until: 13_900 * ms})
+		}, nil},
+
+		{"a permit that was absent and then released, although it was acquired once", func(h *testHistory) {
+			h.permits(1, 10_000, 10_300, 1)
+			absentAndReleased(h)
+		}, []string{checkOrder}},
+		{"a permit that was absent, and acquired once more by a copy that a stall has delayed", func(h *testHistory) {
+			h.fault(faultStall, -1, 10_020, 10_290)
+			h.permits(1, 10_000, 10_300, 1)
+			absentAndReleased(h)
 		}, nil},
 
 		{"a waiter of a free lock", func(h *testHistory) {

@@ -261,13 +261,15 @@ func (s *stepper) isVague(o *op) bool {
 }
 
 // hasReturned reports whether a late copy of an acquisition may have acquired again before a takeover: somebody else
-// had ended the hold, and could not know that an attempt was in doubt.
+// had ended the hold, or had found it ended by time, and could not know that an attempt was in doubt.
 func (s *stepper) hasReturned(held, takeover *op) bool {
-	if !s.disturbed(held.process, s.name, held.call.At, held.ret.At) {
+	if !s.inDoubt(held, s.name) {
 		return false
 	}
-	return slices.ContainsFunc(s.takeovers(held, held.call.At, takeover.returned()), func(t *op) bool {
-		return t != takeover && t.outcome() == outcomeOK
+	return slices.ContainsFunc(s.names[s.name], func(t *op) bool {
+		absent := t.outcome() == outcomeAbsent && sharePermits(t.call.Target, held.ret.ID)
+		return t != takeover && (absent || t.ends(held) && t.outcome() == outcomeOK) &&
+			t.effect().overlaps(held.call.At, takeover.returned())
 	})
 }
 
