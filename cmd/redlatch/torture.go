@@ -55,6 +55,9 @@ func tortureCommand() *cli.Command {
 				Name: "topology", Value: torture.Single,
 				Usage: "`TOPOLOGY` of the servers to start: " + strings.Join(torture.Topologies, ", "),
 			},
+			&cli.StringFlag{
+				Name: "other", Usage: "another build of redlatch, a `FILE`: every second client process is of that version",
+			},
 			&cli.BoolFlag{Name: "fail-fast", HideDefault: true, Usage: "stop after the first round with a violation"},
 			&cli.StringFlag{Name: "timelines", Value: ".", Usage: "`DIRECTORY` for the timelines and logs of violations"},
 			&cli.StringFlag{
@@ -72,7 +75,7 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 	config := torture.Config{
 		Duration: c.Duration("duration"), Seed: c.Uint64("seed"), Topology: c.String("topology"),
 		Faults: commaList(c.String("faults")), Primitives: commaList(c.String("primitives")),
-		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: startTortureClient,
+		Timelines: c.String("timelines"), Prefix: c.String("prefix"), Client: tortureClientOf(ownPath()),
 		FailFast: c.Bool("fail-fast"), Pictures: c.IsSet("html"),
 		Progress: func(p torture.Progress) { printProgress(c.Root().ErrWriter, p) },
 	}
@@ -84,6 +87,13 @@ func runTorture(ctx context.Context, c *cli.Command) error {
 	}
 	if config.Duration <= 0 {
 		return badUsage("a duration of %v", config.Duration)
+	}
+	if c.IsSet("other") {
+		path, err := exec.LookPath(c.String("other"))
+		if err != nil {
+			return badUsage("--other: %w", err)
+		}
+		config.Other = tortureClientOf(path)
 	}
 	if !c.IsSet("seed") {
 		config.Seed = rand.Uint64N(1_000_000) //nolint:gosec // it only has to differ from run to run
@@ -177,12 +187,20 @@ func tortureEndpoint(c *cli.Command) (*torture.Endpoint, error) {
 	return &e, nil
 }
 
-func startTortureClient() *exec.Cmd {
+// ownPath is the path of this program.
+func ownPath() string {
 	path, err := os.Executable()
 	if err != nil {
-		path = os.Args[0]
+		return os.Args[0]
 	}
-	return exec.Command(path, tortureClient) //nolint:gosec,noctx // it is this program, and the harness ends it
+	return path
+}
+
+// tortureClientOf starts client processes of a build of this program.
+func tortureClientOf(path string) func() *exec.Cmd {
+	return func() *exec.Cmd {
+		return exec.Command(path, tortureClient) //nolint:gosec,noctx // the user names it, and the harness ends it
+	}
 }
 
 // tortureClientCommand is a client process of torture.

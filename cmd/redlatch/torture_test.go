@@ -26,6 +26,7 @@ func TestTortureExitCodes(t *testing.T) {
 		"no time":            {[]string{"--minutes", "0"}, exitUsage, "a duration of 0s"},
 		"two durations":      {[]string{"--minutes", "1", "--duration", "1m"}, exitUsage, "exclude each other"},
 		"page":               {[]string{"--html", "/no/such/directory/page.html"}, exitUsage, "--html: open /no/such"},
+		"no other build":     {[]string{"--other", "/no/such/redlatch"}, exitUsage, "--other: exec: "},
 		"argument":           {[]string{"lock"}, exitUsage, "unexpected argument"},
 		"topology of others": {[]string{"--redis", defaultURL, "--topology", "cluster"}, exitUsage, "--topology"},
 		"no address":         {[]string{"--cluster"}, exitUsage, "needs --redis"},
@@ -67,4 +68,45 @@ func TestTortureJSON(t *testing.T) {
 	require.NoError(t, err)
 	require.Contains(t, string(html), `<details id="round-3" open=""`)
 	require.Contains(t, string(html), "client 0")
+}
+
+// Clients of two builds share names. Here the other build is the same program.
+func TestTortureWithAnotherBuild(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	p := start(t, "", "torture", "--json", "--duration", "2s", "--seed", "3", "--redis", "redis://"+s.Addr(),
+		"--primitives", "lock,rwlock", "--timelines", t.TempDir(), "--other", self(t))
+	var result struct {
+		Operations map[string]int `json:"operations"`
+		Other      int            `json:"other_operations"`
+		Violations []any          `json:"violations"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(p.line()), &result))
+	require.Zero(t, p.wait())
+	require.Empty(t, result.Violations)
+	require.Positive(t, result.Other)
+	require.Less(t, result.Other, result.Operations["lock"]+result.Operations["rwlock"])
+}
+
+// A program that is no other build of redlatch, or that speaks another protocol, is bad use.
+func TestTortureNeedsABuildThatSpeaks(t *testing.T) {
+	t.Parallel()
+	s := redistest.Fresh(t)
+	for name, tt := range map[string]struct{ script, want string }{
+		"another program": {"echo unknown command >&2; exit 64", ": unknown command"},
+		"an old build":    {`echo '{"k":"ready"}'; sleep 0.5; echo panic >&2; exit 2`, "it ended by itself: panic"},
+		"a newer build":   {`echo '{"k":"ready","protocol":99}'; exec cat`, "speaks the protocol 99, and not 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "other")
+			require.NoError(t, os.WriteFile(file, []byte("#!/bin/sh\n"+tt.script+"\n"), 0o700))
+			p := start(t, "", "torture", "--duration", "1s", "--redis", "redis://"+s.Addr(), "--timelines", t.TempDir(),
+				"--other", file)
+			require.Equal(t, exitUsage, p.wait())
+			require.Contains(t, p.errs.String(), "the other build cannot be a client: process ")
+			require.Contains(t, p.errs.String(), tt.want)
+			require.Empty(t, p.rest())
+		})
+	}
 }

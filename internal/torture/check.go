@@ -15,7 +15,7 @@ const (
 	tolerance  = 250 * time.Millisecond // for the scheduler, beyond the stalls that were seen
 	notice     = 200 * time.Millisecond // of doc/contract.md, C15: a holder learns of a takeover
 	recovery   = 3 * time.Second        // to connect again, and to poll, after a fault
-	solving    = 20 * time.Second       // for porcupine, for one name
+	solving    = 10 * time.Second       // for the search for an order, and for porcupine, for one name
 )
 
 // Violation is a promise of doc/contract.md that was broken.
@@ -94,8 +94,10 @@ func (h *history) checkReturns() (out []Violation) {
 			continue
 		}
 		late := time.Duration(o.ret.At - max(o.call.Bound, o.call.At))
-		allowed := promptness + tolerance + h.stalled(o.process, o.call.At, o.ret.At) +
-			h.stopped(o.process, o.call.At, o.ret.At)
+		allowed := promptness + tolerance + h.overloaded(o.call.At, o.ret.At) + h.stopped(o.process, o.call.At, o.ret.At)
+		if o.call.At-h.begin < int64(connecting) {
+			allowed += connecting
+		}
 		if late > allowed {
 			out = append(out, violation(checkPrompt, o, o.call.Names[0],
 				"%s returned %v after the end of its time: %s %s", o.call.Do, late.Round(time.Millisecond),
@@ -135,25 +137,45 @@ func (h *history) checkNotices(name string, ops []*op) (out []Violation) {
 			continue
 		}
 		for _, o := range ops {
-			if o.holds() {
+			if o.holds() && !h.hasEnded(o, name, w.begin) {
 				out = append(out, h.checkNotice(o, name, w.fault, w.interval, w.fault == faultForce, 0)...)
 			}
 		}
 	}
 	for _, t := range ops {
-		if !t.takesOver() || t.outcome() != outcomeOK || t.call.Do == opForce && t.ret.Count == 0 {
+		if !t.takesOver() || t.outcome() != outcomeOK {
 			continue
 		}
 		quiet := !h.troubled(t.process, t.call.At-int64(recovery), t.ret.At)
 		for _, o := range ops {
-			// ReleaseID gives back one count, and others may be left.
-			if t.ends(o) && (t.call.Do != opReleaseID || !h.hasCounts(o)) {
+			if h.hasTaken(t, o) && !h.hasEnded(o, name, t.call.At) {
 				late := h.stalled(t.process, t.ret.At, o.claimEnd())
 				out = append(out, h.checkNotice(o, name, t.call.Do, interval{t.call.At, t.ret.At}, quiet, late)...)
 			}
 		}
 	}
 	return out
+}
+
+// hasTaken reports whether a takeover that succeeded has certainly ended a hold, if it was there.
+func (h *history) hasTaken(t, o *op) bool {
+	switch {
+	case !t.ends(o) || t.outcome() != outcomeOK:
+		return false
+	case t.call.Do == opForce:
+		return t.ret.Count > 0
+	}
+	return t.call.Do != opReleaseID || !h.hasCounts(o) // it gives back one count, and others may be left
+}
+
+// hasEnded reports whether an operator or a takeover had ended a hold before an instant. Who takes the lock then takes
+// it from somebody else, and this holder gets no notice.
+func (h *history) hasEnded(o *op, name string, before int64) bool {
+	return slices.ContainsFunc(h.windows, func(w window) bool {
+		return slices.Contains(w.names, name) && w.begin > o.ret.At && w.act().end < before
+	}) || slices.ContainsFunc(h.names[name], func(t *op) bool {
+		return h.hasTaken(t, o) && t.call.At > o.ret.At && t.ret.At < before
+	})
 }
 
 // checkNotice checks when a holder learned that it was ended during a time. told: it was sent a notice, late by so

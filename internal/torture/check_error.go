@@ -87,7 +87,8 @@ const silence = 100 * time.Millisecond
 func (h *history) checkSilence() (out []Violation) {
 	const settled, polled = 60 * time.Millisecond, 1500 * time.Millisecond
 	for _, w := range h.windows {
-		if w.fault != faultHole {
+		// The fault may have begun late on a busy machine.
+		if w.fault != faultHole && w.fault != faultRefuse || h.overloaded(w.begin, w.begin+int64(settled)) > 0 {
 			continue
 		}
 		for _, o := range h.ops {

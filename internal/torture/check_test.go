@@ -136,6 +136,14 @@ func passesB(h *testHistory) {
 	h.release(1, b, 11_300, 11_301)
 }
 
+// absentAndReleased detaches the latest hold, the permit p10000. When its lease is over, it is absent, and then there.
+func absentAndReleased(h *testHistory) {
+	call := record{Do: opReleaseID, Primitive: "permits", Permits: 1, Limit: 3, Target: "p10000"}
+	h.do(1, 10_400, 10_401, record{Do: opDetach, Root: h.last}, record{Outcome: outcomeOK})
+	h.do(1, 13_300, 13_310, call, record{Outcome: outcomeAbsent})
+	h.do(2, 13_400, 13_410, call, record{Outcome: outcomeOK})
+}
+
 func newTestHistory(f func(*testHistory)) *testHistory {
 	h := &testHistory{history: &history{ttl: 3 * time.Second, end: 30_000 * ms, stalls: map[int][]interval{}}}
 	f(h)
@@ -227,6 +235,33 @@ func TestChecks(t *testing.T) {
 			h.lost(0, a, 12_900)
 		}, []string{checkNotice}},
 
+		{"a hold that an operator had deleted before another one was taken over", func(h *testHistory) {
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 14_900)
+			h.operator(faultDelete, 12_000, 12_001, 12_001)
+			b := h.hold(2, 12_010, "b1")
+			h.force(1, 12_100, 12_101)
+			h.lost(2, b, 12_110)
+			h.lost(0, a, 12_990)
+		}, nil},
+		{"a hold that was adopted without a notice before another one was taken over", func(h *testHistory) {
+			h.fault(faultHole, 1, 9_500, 10_000)
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 14_900)
+			b := h.do(1, 12_000, 12_001, record{Do: opAdopt, Target: "a1", TTL: 3 * time.Second},
+				record{Outcome: outcomeOK, ID: "b1", Until: 14_900 * ms})
+			h.force(2, 12_100, 12_101)
+			h.lost(1, b, 12_110)
+			h.lost(0, a, 12_990)
+		}, nil},
+		{"a hold that was taken over after an operator had deleted an earlier one", func(h *testHistory) {
+			h.operator(faultDelete, 9_000, 9_001, 9_001)
+			a := h.hold(0, 10_000, "a1")
+			h.valid(0, a, 14_900)
+			h.force(1, 12_000, 12_001)
+			h.lost(0, a, 12_990)
+		}, []string{checkNotice}},
+
 		{"an error of the library", func(h *testHistory) {
 			h.failing(10_000, 10_001, isOther)
 		}, []string{checkError}},
@@ -263,6 +298,17 @@ func TestChecks(t *testing.T) {
 			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second, Once: true},
 				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}})
 		}, []string{checkError}},
+		{"a refusal while connections are refused, of a call that does not wait", func(h *testHistory) {
+			h.fault(faultRefuse, 0, 10_000, 13_000)
+			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second, Once: true},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}})
+		}, []string{checkError}},
+		{"a refusal in silence that may have begun late", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{10_020 * ms, 10_140 * ms}}}
+			h.fault(faultHole, 0, 10_000, 13_000)
+			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second, Once: true},
+				record{Outcome: outcomeBusy, Is: []string{isNotAcquired}})
+		}, nil},
 		{"a refusal in silence of a call that waits behind others", func(h *testHistory) {
 			h.fault(faultHole, 0, 10_000, 13_000)
 			h.do(0, 10_100, 10_800, record{Do: opAcquire, TTL: time.Second},
@@ -525,6 +571,16 @@ func TestChecks(t *testing.T) {
 				record{Outcome: outcomeOK, ID: "b1", Until: 13_900 * ms})
 		}, nil},
 
+		{"a permit that was absent and then released, although it was acquired once", func(h *testHistory) {
+			h.permits(1, 10_000, 10_300, 1)
+			absentAndReleased(h)
+		}, []string{checkOrder}},
+		{"a permit that was absent, and acquired once more by a copy that a stall has delayed", func(h *testHistory) {
+			h.fault(faultStall, -1, 10_020, 10_290)
+			h.permits(1, 10_000, 10_300, 1)
+			absentAndReleased(h)
+		}, nil},
+
 		{"a waiter of a free lock", func(h *testHistory) {
 			h.holdOf("lock", 0, 10_000, 13_100, "a1")
 		}, []string{checkFree}},
@@ -588,6 +644,23 @@ func TestChecks(t *testing.T) {
 				record{Outcome: outcomeBusy})
 		}, []string{checkOwner}},
 		{"a call that returns late", func(h *testHistory) {
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, []string{checkPrompt}},
+		{"a call that returns late, while the clients of the round connect", func(h *testHistory) {
+			h.begin = 9_800 * ms
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, nil},
+		{"a call that returns late, while another process waits for its turn", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{10_450 * ms, 10_800 * ms}}, 2: {{10_700 * ms, 10_850 * ms}}}
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, nil},
+		{"a call that returns later than others wait for their turn", func(h *testHistory) {
+			h.stalls = map[int][]interval{1: {{10_450 * ms, 10_500 * ms}}, 2: {{10_450 * ms, 10_500 * ms}}}
+			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, []string{checkPrompt}},
+		{"a call that returns late, while another process is stopped", func(h *testHistory) {
+			h.fault(faultStop, 1, 10_450, 10_800)
+			h.stalls = map[int][]interval{1: {{10_450 * ms, 10_800 * ms}}}
 			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
 		}, []string{checkPrompt}},
 		{"a call of a process that was stopped", func(h *testHistory) {
@@ -686,5 +759,27 @@ func TestServerStallIsNoted(t *testing.T) {
 	for _, w := range h.windows {
 		require.True(t, w.isStall())
 		require.Equal(t, long, w.begin)
+	}
+}
+
+// Another build that records no events is too old: every acquisition of its would seem to emit none.
+func TestOthersThatAreTooOld(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		others []int
+		events int
+		want   bool
+	}{
+		{"as this build", []int{0}, 1, false},
+		{"too old", []int{0}, 0, true},
+		{"no other build", nil, 0, false},
+		{"that has acquired nothing", []int{1}, 0, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			h := newTestHistory(func(h *testHistory) { h.hold(0, 10_000, "a1") })
+			h.others = tt.others
+			h.ops[0].ret.Events = tt.events
+			require.Equal(t, tt.want, h.areOthersTooOld())
+		})
 	}
 }

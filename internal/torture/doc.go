@@ -5,8 +5,8 @@
 // calls and of what returns, with the time on the machine's monotonic clock (record.go). At the end of a
 // round the records of all processes become one history, and the history is checked (check.go):
 //
-//   - Exclusion: there is an order of the operations that a sequential model allows (model.go). Porcupine
-//     looks for it. A hold counts from the return of Acquire until the earliest of the call of Release, the
+//   - Exclusion: there is an order of the operations that a sequential model allows (model.go,
+//     order.go). A hold counts from the return of Acquire until the earliest of the call of Release, the
 //     end of its context, the end of its validity, and the death of its process. Tokens rise in that order,
 //     and a fair lock goes by the order of arrival.
 //   - Every call returns in time, and no waiter waits although nobody can hold.

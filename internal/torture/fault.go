@@ -177,6 +177,15 @@ func seeded(a, b uint64) *rand.Rand {
 // outage is a random length of a fault: shorter and longer than the holds last.
 func (r *round) outage(rng *rand.Rand) time.Duration { return between(rng, r.cfg.TTL/4, 2*r.cfg.TTL) }
 
+// silentTime is a random length of a fault in which a client hears nothing. Half of them are so long that calls begin and
+// end within them.
+func (r *round) silentTime(rng *rand.Rand) time.Duration {
+	if rng.IntN(2) == 0 {
+		return r.outage(rng)
+	}
+	return between(rng, 2*r.cfg.TTL, 4*r.cfg.TTL)
+}
+
 func (r *round) kill(p *process, _ *rand.Rand) {
 	w := r.begin(window{fault: faultKill, process: p.id})
 	p.kill()
@@ -209,7 +218,7 @@ func (r *round) disturb(p *process, name string, d time.Duration, on, off func(*
 func heal(p *redistest.Proxy) { p.Heal() }
 
 func (r *round) blackHole(p *process, rng *rand.Rand) {
-	r.disturb(p, faultHole, r.outage(rng), func(x *redistest.Proxy) { x.BlackHole(true) }, func(x *redistest.Proxy) {
+	r.disturb(p, faultHole, r.silentTime(rng), func(x *redistest.Proxy) { x.BlackHole(true) }, func(x *redistest.Proxy) {
 		x.Heal()
 		x.Reset() // connections that lost data stay silent: TCP would have resent it, or reset the connection
 	})
@@ -222,7 +231,7 @@ func (r *round) hangDials(p *process, rng *rand.Rand) {
 }
 
 func (r *round) refuse(p *process, rng *rand.Rand) {
-	r.disturb(p, faultRefuse, r.outage(rng), func(x *redistest.Proxy) {
+	r.disturb(p, faultRefuse, r.silentTime(rng), func(x *redistest.Proxy) {
 		x.Refuse(true)
 		x.Reset()
 	}, func(x *redistest.Proxy) {

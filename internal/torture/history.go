@@ -24,6 +24,22 @@ type history struct {
 	renewed []renewal
 	samples []sample
 	names   map[string][]*op // the operations on each name
+	others  []int            // processes of another build
+}
+
+// areOthersTooOld reports whether another build writes records without what the checks need: its acquisitions seem to
+// emit no events at all.
+func (h *history) areOthersTooOld() bool {
+	acquired := false
+	for _, o := range h.ops {
+		if slices.Contains(h.others, o.process) && o.call.Do == opAcquire && o.holds() {
+			if o.ret.Events > 0 {
+				return false
+			}
+			acquired = true
+		}
+	}
+	return acquired
 }
 
 // renewal is a renewal of a hold that was answered, or failed.
@@ -221,6 +237,32 @@ func (h *history) stalled(process int, begin, end int64) time.Duration {
 		if w.isStall() {
 			sum += w.within(begin, end)
 		}
+	}
+	return time.Duration(sum)
+}
+
+// overloaded is for how long some process, a server or the harness did not run between two instants. When the machine
+// keeps any of them waiting for its turn, it does so with others for as long, which cannot notice each wait of each
+// goroutine. A process that was stopped says nothing about the machine.
+func (h *history) overloaded(begin, end int64) time.Duration {
+	var all []interval
+	for process, stalls := range h.stalls {
+		for _, s := range stalls {
+			if h.stopped(process, s.begin, s.end) == 0 {
+				all = append(all, s)
+			}
+		}
+	}
+	for _, w := range h.windows {
+		if w.isStall() {
+			all = append(all, w.interval)
+		}
+	}
+	slices.SortFunc(all, func(a, b interval) int { return cmp.Compare(a.begin, b.begin) })
+	sum, at := int64(0), begin
+	for _, s := range all {
+		sum += s.within(at, end)
+		at = max(at, s.end)
 	}
 	return time.Duration(sum)
 }

@@ -192,7 +192,13 @@ func (h *history) pools() map[string]pool {
 // mayReturn reports whether a late copy of an acquisition may acquire again, until its lease ends. That can happen
 // if somebody else ended the hold by its id, and could not know that an attempt was in doubt.
 func (h *history) mayReturn(o *op, name string) bool {
-	return o.holds() && h.disturbed(o.process, name, o.call.At, o.ret.At) && len(h.takeovers(o, o.call.At, never)) > 0
+	return o.holds() && h.inDoubt(o, name) && len(h.takeovers(o, o.call.At, never)) > 0
+}
+
+// inDoubt reports whether an acquisition may have been sent more than once: its answer was lost, or late. A server that
+// does not run for a while executes all copies later.
+func (h *history) inDoubt(o *op, name string) bool {
+	return h.disturbed(o.process, name, o.call.At, o.ret.At) || h.isBusy(o.process, o.call.At, o.ret.At)
 }
 
 // wasLeft reports whether a hold was lost, or its release was repeated, perhaps until its lease had ended.

@@ -24,6 +24,8 @@ type step struct {
 	result  int64
 	text    string // for people
 	ordered bool   // a fair lock: nobody that has joined the queue before may be overtaken
+	called  int64  // of a waiter of a fair lock: it joined the queue after this instant,
+	joined  int64  // and before this one
 	lenient bool   // what it ends may have ended before
 	both    bool   // it takes over a writer with its readers
 	total   bool   // it sees how many permits there are, not how many are free
@@ -34,7 +36,6 @@ const (
 	stepEnd     = "end"     // a hold ends
 	stepLoss    = "loss"    // the server may have forgotten everything
 	stepJoin    = "join"    // an acquisition is in the queue
-	stepLeave   = "leave"   // an acquisition has left the queue without the lock
 	stepPresent = "present" // somebody sees that an id holds something
 	stepAbsent  = "absent"  // somebody sees that an id holds nothing
 )
@@ -54,7 +55,14 @@ type holders struct {
 	held  []held
 	used  int // permits
 	token int64
-	queue []int
+	queue []place
+}
+
+// place is a waiter that was in the queue of a fair lock before an instant. Of waiters that joined at about the same time
+// nobody knows who was first, and a queue in one order of many would take long to find.
+type place struct {
+	root   int
+	joined int64
 }
 
 func (s holders) equal(t holders) bool {
@@ -76,7 +84,7 @@ func (s holders) String() string {
 		parts = append(parts, fmt.Sprintf("token %d", s.token))
 	}
 	if len(s.queue) > 0 {
-		parts = append(parts, fmt.Sprintf("queue %v", s.queue))
+		parts = append(parts, fmt.Sprintf("%d in the queue", len(s.queue)))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -111,10 +119,11 @@ func (s holders) take(in step) (bool, holders) {
 			}
 			s.token = in.token
 		}
-		if i := slices.Index(s.queue, in.root); i > 0 && in.ordered || i < 0 && in.ordered && len(s.queue) > 0 {
-			return false, s
-		} else if i >= 0 {
-			s.queue = slices.Delete(slices.Clone(s.queue), i, i+1)
+		if in.ordered {
+			if slices.ContainsFunc(s.queue, func(p place) bool { return p.root != in.root && p.joined < in.called }) {
+				return false, s
+			}
+			s.queue = slices.DeleteFunc(slices.Clone(s.queue), func(p place) bool { return p.root == in.root })
 		}
 		return true, s.add(in)
 	case opAdopt:
@@ -131,14 +140,7 @@ func (s holders) take(in step) (bool, holders) {
 		s.token = 0
 		return true, s
 	case stepJoin:
-		s.queue = append(slices.Clone(s.queue), in.root)
-		return true, s
-	case stepLeave:
-		i := slices.Index(s.queue, in.root)
-		if i < 0 {
-			return false, s
-		}
-		s.queue = slices.Delete(slices.Clone(s.queue), i, i+1)
+		s.queue = append(slices.Clone(s.queue), place{in.root, in.joined})
 		return true, s
 	}
 	return s.end(in)
@@ -269,6 +271,7 @@ var latchModel = porcupine.Model{
 		}
 		return true, count
 	},
+	Equal:             func(a, b any) bool { return a == b },
 	DescribeOperation: func(input, _ any) string { return input.(step).text },
 	DescribeState:     func(state any) string { return fmt.Sprintf("count %d", state) },
 }

@@ -2,6 +2,7 @@ package torture
 
 import (
 	"testing"
+	"time"
 
 	"github.com/anishathalye/porcupine"
 	"github.com/stretchr/testify/require"
@@ -22,8 +23,12 @@ func token(root int, n int64) step {
 func permits(root, n int) step { return step{do: opAcquire, root: root, permits: n} }
 
 func TestModels(t *testing.T) {
-	queued := func(root int) step { return step{do: opAcquire, root: root, ordered: true} }
-	join := func(root int) step { return step{do: stepJoin, root: root} }
+	queued := func(root int, called int64) step {
+		return step{do: opAcquire, root: root, ordered: true, called: called}
+	}
+	join := func(root int, joined int64) porcupine.Operation {
+		return at(joined, joined, step{do: stepJoin, root: root, joined: joined})
+	}
 	for _, tt := range []struct {
 		name    string
 		model   porcupine.Model
@@ -72,13 +77,17 @@ func TestModels(t *testing.T) {
 			at(1, 2, permits(1, 2)), at(3, 4, permits(2, 2)), at(5, 6, endsOf(1, 2)), at(5, 6, endsOf(2, 2)),
 		}, false},
 		{"a queue in order", holdersModel(0), []porcupine.Operation{
-			at(1, 2, acquire(1)), at(3, 4, join(2)), at(5, 6, join(3)), at(7, 8, ends(1)), at(4, 9, queued(2)),
-			at(10, 11, ends(2)), at(6, 13, queued(3)), at(14, 15, ends(3)),
+			at(1, 2, acquire(1)), join(2, 4), join(3, 6), at(7, 8, ends(1)), at(4, 9, queued(2, 3)),
+			at(10, 11, ends(2)), at(6, 13, queued(3, 5)), at(14, 15, ends(3)),
 		}, true},
 		{"a queue overtaken", holdersModel(0), []porcupine.Operation{
-			at(1, 2, acquire(1)), at(3, 4, join(2)), at(5, 6, join(3)), at(7, 8, ends(1)), at(6, 9, queued(3)),
-			at(10, 11, ends(3)), at(4, 13, queued(2)), at(14, 15, ends(2)),
+			at(1, 2, acquire(1)), join(2, 4), join(3, 6), at(7, 8, ends(1)), at(6, 9, queued(3, 5)),
+			at(10, 11, ends(3)), at(4, 13, queued(2, 3)), at(14, 15, ends(2)),
 		}, false},
+		{"a queue that two have joined at about the same time", holdersModel(0), []porcupine.Operation{
+			at(1, 2, acquire(1)), join(2, 4), join(3, 6), at(7, 8, ends(1)), at(6, 9, queued(3, 4)),
+			at(10, 11, ends(3)), at(4, 13, queued(2, 3)), at(14, 15, ends(2)),
+		}, true},
 		{"adopted", holdersModel(0), []porcupine.Operation{
 			at(1, 2, has(1)), at(3, 4, adopts(2, 1)), at(5, 6, gone(1)), at(7, 8, ends(2)), at(9, 10, acquire(3)),
 		}, true},
@@ -145,6 +154,9 @@ func TestModels(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			require.Equal(t, tt.allowed, porcupine.CheckOperations(tt.model, tt.history))
+			found, known := findOrder(tt.model, tt.history, time.Minute)
+			require.True(t, known)
+			require.Equal(t, tt.allowed, found)
 		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -25,6 +26,7 @@ type process struct {
 	ready   chan struct{} // closed when it has started
 	drained chan struct{} // closed when all of its sessions have ended
 
+	speaks    int // its protocol; set before ready is closed
 	mu        sync.Mutex
 	err       error    // of Wait; set before exited is closed
 	lines     [][]byte // records; parsed at the end of the round
@@ -53,7 +55,25 @@ func startProcess(cmd *exec.Cmd, sl *slot, s setup, stays func(moment string, na
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("torture: client process: %w", err)
 	}
-	return p, p.send(s)
+	if err := p.send(s); err != nil {
+		return nil, p.failure(err)
+	}
+	return p, nil
+}
+
+// started waits until the process is ready, and checks that it speaks the protocol.
+func (p *process) started() error {
+	select {
+	case <-p.ready:
+	case <-p.exited:
+		return p.failure(errors.New("it ended by itself"))
+	case <-time.After(startTimeout):
+		return fmt.Errorf("process %d has not started within %v", p.id, startTimeout)
+	}
+	if p.speaks > protocol || p.speaks < protocol-1 { // 0 is 1, before it had a number
+		return fmt.Errorf("process %d speaks the protocol %d, and not %d", p.id, p.speaks, protocol)
+	}
+	return nil
 }
 
 // run starts the process and reads what it writes. It keeps its thread: Linux kills a child when the thread
@@ -84,6 +104,9 @@ func (p *process) read(out io.Reader) {
 		}
 		switch {
 		case isKind(line, kindReady):
+			var r record
+			_ = json.Unmarshal(line, &r)
+			p.speaks = r.Protocol
 			close(p.ready)
 			continue
 		case isKind(line, kindDone) && !done:
@@ -195,7 +218,7 @@ func (p *process) close(limit time.Duration) error {
 func (p *process) failure(err error) error {
 	select {
 	case <-p.exited:
-		text := p.errors.String()
+		text := strings.TrimSpace(p.errors.String())
 		lines := strings.SplitN(text, "\n", 12)
 		return fmt.Errorf("process %d: %w: %s", p.id, err, strings.Join(lines[:min(len(lines), 11)], " | "))
 	case <-time.After(time.Second):

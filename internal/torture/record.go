@@ -7,6 +7,11 @@ import (
 	"time"
 )
 
+// protocol is the number of what a client process reads and writes. Raise it with every change that makes builds from
+// before and after it misunderstand each other: of a workload, of a setup, or of what a record says. A field that may be
+// missing is no such change.
+const protocol = 1
+
 // Kinds of records.
 const (
 	kindReady  = "ready"  // the process has started
@@ -88,6 +93,8 @@ type record struct {
 	ID     string        `json:"id,omitempty"`
 	Token  int64         `json:"token,omitempty"`
 	Until  int64         `json:"until,omitempty"` // the hold's ValidUntil
+	// Protocol is that of a process that has started; 0: it was built before protocols had numbers.
+	Protocol int `json:"protocol,omitempty"`
 	// Count is that of a latch, or the permits that Drain or Info has found; 1 if Init has created something, or
 	// ForceRelease has found a holder; the length of a stall, in ns.
 	Count int64 `json:"count,omitempty"`

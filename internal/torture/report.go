@@ -68,6 +68,9 @@ func writeFile(name string, write func(io.Writer) error) error {
 
 // print writes all that happened in a round, by name, those with violations first.
 func (h *history) print(out io.Writer, violations []Violation) {
+	if len(h.others) > 0 {
+		fmt.Fprintf(out, "processes of the other build: %v\n", h.others)
+	}
 	for _, w := range h.windows {
 		fmt.Fprintf(out, "%s to %s: fault %s, process %d, %v hit=%v\n",
 			h.seconds(w.begin), h.seconds(w.end), w.fault, w.process, w.names, w.hit)
@@ -139,6 +142,9 @@ func (r *Result) Print(out io.Writer) error {
 	line("operations", r.Total())
 	for _, name := range slices.Sorted(maps.Keys(r.Operations)) {
 		line("  "+name, r.Operations[name])
+	}
+	if r.Others > 0 {
+		line("  of them by the other build", r.Others)
 	}
 	line("outcomes", "")
 	for _, name := range slices.Sorted(maps.Keys(r.Outcomes)) {

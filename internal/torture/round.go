@@ -61,7 +61,8 @@ type round struct {
 type slot struct {
 	proxies  []*redistest.Proxy
 	routes   map[string]string
-	replicas int // of WithReplicas
+	replicas int  // of WithReplicas
+	other    bool // its processes are of another build
 	mu       sync.Mutex
 	process  *process
 }
@@ -151,6 +152,9 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 		return err
 	}
 	violations := rd.drain()
+	if err := rd.failure(); err != nil {
+		return err
+	}
 	if rd.void.Load() {
 		return nil
 	}
@@ -169,6 +173,9 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	}
 	stopProbes()
 	probes.Wait()
+	if h.areOthersTooOld() {
+		return fmt.Errorf("%w: the other build is too old: it does not record the events of acquisitions", ErrConfig)
+	}
 	r.checking.Lock() // it computes, while the other lanes forward what their clients send
 	found, undecided := h.check()
 	r.checking.Unlock()
@@ -180,7 +187,7 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 
 func (r *round) startClients() error {
 	for i := range r.cfg.Processes {
-		s := &slot{routes: map[string]string{}}
+		s := &slot{routes: map[string]string{}, other: r.cfg.Other != nil && i%2 == 1}
 		if r.d.own && r.d.kind == Sentinel && i == r.cfg.Processes-1 {
 			s.replicas = 1
 		}
@@ -194,25 +201,33 @@ func (r *round) startClients() error {
 		}
 		r.slots = append(r.slots, s)
 		if err := r.startClient(s); err != nil {
-			return err
+			return s.blame(err)
 		}
 	}
 	for _, p := range r.processes {
-		select {
-		case <-p.ready:
-		case <-p.exited:
-			return p.failure(errors.New("it ended by itself"))
-		case <-time.After(startTimeout):
-			return fmt.Errorf("torture: process %d has not started within %v", p.id, startTimeout)
+		if err := p.started(); err != nil {
+			return p.slot.blame(err)
 		}
 	}
 	return nil
 }
 
+// blame says whose error it is that a client process did not start.
+func (s *slot) blame(err error) error {
+	if s.other {
+		return fmt.Errorf("%w: the other build cannot be a client: %w", ErrConfig, err)
+	}
+	return fmt.Errorf("torture: %w", err)
+}
+
 func (r *round) startClient(s *slot) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p, err := startProcess(r.cfg.Client(), s, setup{
+	client := r.cfg.Client
+	if s.other {
+		client = r.cfg.Other
+	}
+	p, err := startProcess(client(), s, setup{
 		Process: len(r.processes), Seed: r.seed, Tag: r.tag, Primitives: r.cfg.Primitives, Sessions: r.sessions,
 		Long: r.long, Names: r.names, Slots: r.times, Pace: r.pace, TTL: r.ttl,
 		Replicas: s.replicas, Rates: r.rates, Defect: r.cfg.defect, Endpoint: clientEndpoint{
@@ -233,7 +248,7 @@ func (r *round) startClient(s *slot) error {
 func (r *round) replace(p *process) {
 	r.nextGeneration()
 	if err := r.startClient(p.slot); err != nil {
-		r.fail(err)
+		r.fail(p.slot.blame(err))
 	}
 }
 
@@ -412,7 +427,11 @@ func (r *round) drain() (out []Violation) {
 		select {
 		case <-p.drained:
 		case <-p.exited:
-			out = append(out, Violation{Check: checkProcess, Detail: p.failure(errors.New("it ended by itself")).Error()})
+			err := p.failure(errors.New("it ended by itself"))
+			if s.other && p.speaks == 0 { // it may have been too old for what it was told
+				r.fail(s.blame(err))
+			}
+			out = append(out, Violation{Check: checkProcess, Detail: err.Error()})
 		case <-limit:
 			out = append(out, Violation{
 				Check: checkForever, Detail: fmt.Sprintf("process %d: calls have not returned for %v", p.id, r.cfg.drain),
@@ -441,6 +460,9 @@ func (r *round) history() *history {
 	h.copies, h.samples = r.delivered, r.samples
 	for _, p := range r.processes {
 		h.add(p.id, p.records(""), p.diedAt())
+		if p.slot.other {
+			h.others = append(h.others, p.id)
+		}
 	}
 	h.end = monotonic()
 	h.sort()
@@ -460,6 +482,9 @@ func (r *runner) count(rd *round, h *history, undecided []string) {
 	}
 	for _, o := range h.ops {
 		res.Operations[o.call.Primitive]++
+		if slices.Contains(h.others, o.process) {
+			res.Others++
+		}
 		res.Outcomes[o.outcome()]++
 		if o.outcome() == outcomeUnknown {
 			res.Unknown++

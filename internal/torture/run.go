@@ -36,6 +36,8 @@ type Config struct {
 	Progress   func(Progress)
 	// Client returns the command that starts a client process, which calls Worker.
 	Client func() *exec.Cmd
+	// Other, if not nil, returns the same for another build of this program. Every second client process is one.
+	Other func() *exec.Cmd
 
 	defect  string
 	single  bool          // one lane
@@ -64,7 +66,8 @@ type Result struct {
 	Rounds      int            `json:"rounds"`
 	Elapsed     time.Duration  `json:"-"`
 	ElapsedMS   int64          `json:"elapsed_ms"`
-	Operations  map[string]int `json:"operations"` // by primitive
+	Operations  map[string]int `json:"operations"`                 // by primitive
+	Others      int            `json:"other_operations,omitempty"` // those of the other build
 	Outcomes    map[string]int `json:"outcomes"`
 	Unknown     int            `json:"unknown"`
 	Faults      map[string]int `json:"faults"`

@@ -18,17 +18,19 @@ func (h *history) linearize(name string, ops []*op) (violations []Violation, kno
 	} else {
 		model, history = holdersModel(limitOf(ops)), h.holderSteps(name, ops)
 	}
-	switch result, info := porcupine.CheckOperationsVerbose(model, history, solving); result {
-	case porcupine.Ok:
+	found, known := findOrder(model, history, solving)
+	if found {
 		return nil, true
-	case porcupine.Unknown:
-		return nil, false
-	default:
-		h.annotate(&info, name)
-		v := violation(checkOrder, ops[0], name, "%s", explain(history, info))
-		v.result, v.model = &info, model
-		return []Violation{v}, true
 	}
+	// Porcupine draws a timeline of what is wrong, and may decide what the search could not.
+	result, info := porcupine.CheckOperationsVerbose(model, history, solving)
+	if result == porcupine.Ok || result == porcupine.Unknown && !known {
+		return nil, result == porcupine.Ok
+	}
+	h.annotate(&info, name)
+	v := violation(checkOrder, ops[0], name, "%s", explain(history, info))
+	v.result, v.model = &info, model
+	return []Violation{v}, true
 }
 
 // limitOf returns the size of a pool, or 0 for locks.
@@ -198,17 +200,16 @@ func (s *stepper) acquisition(o *op) {
 	begin := o.call.At
 	outermost := o.root == o
 	queued := workloads[o.call.Primitive].fair && outermost && o.waited != 0 && s.keptPlace(o, s.name)
-	if queued && (o.holds() || o.outcome() == outcomeBusy) {
-		s.emit(o, o.call.At, o.waited, step{do: stepJoin, root: in.root, text: fmt.Sprintf("join #%d", in.root)})
-		begin = o.waited
-		if !o.holds() {
-			s.emit(o, o.waited, o.returned(), step{do: stepLeave, root: in.root, text: fmt.Sprintf("leave #%d", in.root)})
-		}
-	}
 	if !o.holds() || o.ret.At >= s.cut || s.isPassedOn(o) {
-		return
+		return // a waiter that gives up may have left the queue at once
 	}
-	in.ordered = queued
+	if queued {
+		begin = o.waited
+		s.emit(o, o.waited, o.waited, step{
+			do: stepJoin, root: in.root, joined: o.waited, text: fmt.Sprintf("join #%d", in.root),
+		})
+	}
+	in.ordered, in.called = queued, o.call.At
 	in.id = s.ids[o.ret.ID]
 	// While servers change over, two of them may count. So tokens of that time are not compared.
 	if outermost && !s.lossy(o.call.At, o.ret.At) {
@@ -260,13 +261,15 @@ func (s *stepper) isVague(o *op) bool {
 }
 
 // hasReturned reports whether a late copy of an acquisition may have acquired again before a takeover: somebody else
-// had ended the hold, and could not know that an attempt was in doubt.
+// had ended the hold, or had found it ended by time, and could not know that an attempt was in doubt.
 func (s *stepper) hasReturned(held, takeover *op) bool {
-	if !s.disturbed(held.process, s.name, held.call.At, held.ret.At) {
+	if !s.inDoubt(held, s.name) {
 		return false
 	}
-	return slices.ContainsFunc(s.takeovers(held, held.call.At, takeover.returned()), func(t *op) bool {
-		return t != takeover && t.outcome() == outcomeOK
+	return slices.ContainsFunc(s.names[s.name], func(t *op) bool {
+		absent := t.outcome() == outcomeAbsent && sharePermits(t.call.Target, held.ret.ID)
+		return t != takeover && (absent || t.ends(held) && t.outcome() == outcomeOK) &&
+			t.effect().overlaps(held.call.At, takeover.returned())
 	})
 }
 

@@ -50,7 +50,7 @@ func Worker(in io.Reader, out io.Writer) error {
 	if w.members, err = w.memberClients(opts); err != nil {
 		return err
 	}
-	w.out.write(record{Kind: kindReady, At: w.clock.now()})
+	w.out.write(record{Kind: kindReady, At: w.clock.now(), Protocol: protocol})
 	var sessions sync.WaitGroup
 	for n := range s.Sessions {
 		sessions.Go(func() { w.session(n) })
