@@ -339,11 +339,12 @@ func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshRepl
 // FairLockRelease is a call of fairlock/release: end a private acquisition: its hold, or its place
 // in the queue.
 //
-// See fair_lock in fairlock/queue. The memory is of this release: 0 not held, 1 released, or the
-// answer that named the next holder.
+// See fair_lock in fairlock/queue.
 type FairLockRelease struct {
-	LockHash     any
-	Channel      any
+	LockHash any
+	Channel  any
+	// optional: of this release, for late copies of the acquisition: 0 not held, 1 released, or the
+	// answer that named the next holder
 	MemoryKey    any
 	SharedCounts any
 	Queue        any
@@ -351,8 +352,9 @@ type FairLockRelease struct {
 	Waiters      any
 	Clients      any
 	// id
-	Owner     string
-	Publish   Command
+	Owner   string
+	Publish Command
+	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
 	MemoryTTL Millis
 	// an id that is new after each restart
 	Client string
@@ -366,7 +368,7 @@ func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error
 	keys := []any{
 		c.LockHash,
 		c.Channel,
-		c.MemoryKey,
+		either(c.MemoryKey, c.LockHash),
 		c.SharedCounts,
 		c.Queue,
 		c.Deadlines,
