@@ -78,7 +78,7 @@ func TestDemoWithoutFlags(t *testing.T) {
 
 // The red scene needs three servers. If there is only one, the demo says so.
 func TestRedSceneOnOneServer(t *testing.T) {
-	t.Parallel()
+	redistest.Alone(t)
 	s := locktest.NewServer(t)
 	code, stdout, _ := redlatch(t.Context(), "demo", "--redis", "redis://"+s.Addr(), "--only", "red")
 	require.Zero(t, code, stdout)

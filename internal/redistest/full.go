@@ -36,7 +36,7 @@ func NeedFull(t testing.TB, why string) {
 }
 
 // Alone reports whether t runs while no other test of its package does, so that it can count the goroutines of the
-// process. It does if all tests run. Otherwise Alone makes t parallel.
+// process, and has the processors to itself. It does if all tests run. Otherwise Alone makes t parallel.
 func Alone(t *testing.T) bool {
 	if !Full() {
 		t.Parallel()

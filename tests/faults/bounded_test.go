@@ -327,10 +327,12 @@ const (
 // logged as a table.
 func TestCallsReturnInTimeWhenRedisIsSilent(t *testing.T) {
 	grace := 5 * time.Second
-	if os.Getenv("REDLATCH_BOUNDED") == "strict" {
+	timeout := boundedTimeout
+	switch {
+	case os.Getenv("REDLATCH_BOUNDED") == "strict":
 		grace = boundedGrace
-	} else {
-		t.Parallel()
+	case !redistest.Alone(t):
+		timeout *= 2 // the other tests delay the commands that prepare a call
 	}
 	s := redistest.Redis(t)
 	type cell struct{ method, silence string }
@@ -345,7 +347,8 @@ func TestCallsReturnInTimeWhenRedisIsSilent(t *testing.T) {
 					slots <- struct{}{}
 					defer func() { <-slots }()
 					t.Run(call.name, func(t *testing.T) {
-						late := max(call.measure(t, s, silence, grace, true), call.measure(t, s, silence, grace, false))
+						late := max(call.measure(t, s, silence, timeout, grace, true),
+							call.measure(t, s, silence, timeout, grace, false))
 						mu.Lock()
 						defer mu.Unlock()
 						excess[cell{call.name, silence.name}] = late
@@ -385,20 +388,21 @@ func (call boundedCall) prepareAlone(t *testing.T, c *primitives.Client) func(co
 
 // measure returns how long after its bound the call ended: that of its context or its wait if
 // limited, else the command timeout.
-func (call boundedCall) measure(t *testing.T, s *redistest.Server, silence silence, grace time.Duration,
-	limited bool) time.Duration {
+func (call boundedCall) measure(
+	t *testing.T, s *redistest.Server, silence silence, commandTimeout, grace time.Duration, limited bool,
+) time.Duration {
 	if !limited && (call.waits || call.name == "Latch.Wait") {
 		return 0 // it has a wait of its own; a latch's Wait ends only with its context
 	}
 	rdb, begin := silence.client(t, s)
-	timeout := boundedTimeout
+	timeout := commandTimeout
 	if limited {
 		timeout = Soon // or it could hide that the limit is not kept
 	}
 	c := NewClient(t, rdb, primitives.WithCommandTimeout(timeout))
 	run := call.prepareAlone(t, c)
 	begin()
-	ctx, bound := t.Context(), boundedTimeout
+	ctx, bound := t.Context(), commandTimeout
 	if limited {
 		bound = boundedWait
 	}

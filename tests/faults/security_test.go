@@ -513,7 +513,7 @@ func TestThreatsAreDocumented(t *testing.T) {
 	named := map[string]bool{}
 	for _, section := range strings.Split(string(page), "\n### ")[1:] {
 		title, text, _ := strings.Cut(section, "\n")
-		_, tests, found := strings.Cut(text, "\n- **Tests:** ")
+		_, tests, found := strings.Cut(text, "\n- **Tests:**")
 		require.True(t, found, title)
 		tests, _, _ = strings.Cut(tests, "\n#")
 		names := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(tests, -1)
