@@ -158,7 +158,8 @@ func (s *PermitExpirableSemaphore) Init(ctx context.Context, n int) (created boo
 // Add adds delta permits. A negative delta takes permits away. The number that is free may then be below
 // 0 until permits come back. Add sets a semaphore that was not set.
 func (s *PermitExpirableSemaphore) Add(ctx context.Context, delta int) error {
-	_, err := s.driver.change(ctx, "add", outOfRange(-maxPermits, delta), s.driver.leases, scripts.PermitSemaphoreAdd, delta)
+	_, err := s.driver.change(
+		ctx, "add", outOfRange(-maxPermits, delta), s.driver.leases, scripts.PermitSemaphoreAdd, delta)
 	return err
 }
 

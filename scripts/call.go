@@ -44,7 +44,10 @@ func (s Sender) send(
 			args[i] = 0
 		}
 	}
-	for n := len(args); n > needed && (args[n-1] == 0 || args[n-1] == int64(0) || args[n-1] == false || args[n-1] == ""); n-- {
+	for n := len(args); n > needed; n-- {
+		if last := args[n-1]; last != 0 && last != int64(0) && last != false && last != "" {
+			break
+		}
 		args = args[:n-1]
 	}
 	switch {
