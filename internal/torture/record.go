@@ -75,6 +75,7 @@ type record struct {
 	Target    string        `json:"target,omitempty"`  // the id that is adopted or released
 	Try       bool          `json:"try,omitempty"`     // it does not wait, and its owner has the lock
 	Once      bool          `json:"once,omitempty"`    // it does not wait
+	Endless   bool          `json:"endless,omitempty"` // the context of the acquisition does not end
 	TTL       time.Duration `json:"ttl,omitempty"`
 	Fixed     bool          `json:"fixed,omitempty"`  // a lease that is not renewed
 	MaxHold   time.Duration `json:"max,omitempty"`    // of WithMaxHold
