@@ -67,8 +67,8 @@ func (h *history) checkReasons(name string, ops []*op) (out []Violation) {
 func (h *history) checkContexts(name string, ops []*op) (out []Violation) {
 	for _, o := range ops {
 		if o.holds() && o.call.Endless && o.ended != nil && o.ended.Outcome != outcomeLost && name == o.call.Names[0] {
-			out = append(out, violation(checkReason, o, name, "the context of %s ended, although that of its acquisition did not "+
-				"and it was not lost: %s", o.ret.ID, o.ended.Err))
+			out = append(out, violation(checkReason, o, name, "the context of %s ended, although that of its acquisition did "+
+				"not and it was not lost: %s", o.ret.ID, o.ended.Err))
 		}
 	}
 	return out

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// protocol is the number of what a client process reads and writes. Raise it with every change that makes builds from
-// before and after it misunderstand each other: of a workload, of a setup, or of what a record says. A field that may be
-// missing is no such change.
+// protocol is the number of what a client process reads and writes. Raise it with every change that makes
+// builds from before and after it misunderstand each other: of a workload, of a setup, or of what a record
+// says. A field that may be missing is no such change.
 const protocol = 1
 
 // Kinds of records.
