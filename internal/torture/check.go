@@ -67,6 +67,7 @@ func (h *history) check() (violations []Violation, undecided []string) {
 		violations = append(violations, h.checkReleases(name, ops)...)
 		violations = append(violations, h.checkLeases(name, ops)...)
 		violations = append(violations, h.checkReasons(name, ops)...)
+		violations = append(violations, h.checkContexts(name, ops)...)
 		violations = append(violations, h.checkSiblings(name, ops)...)
 		violations = append(violations, h.checkTurns(name, ops)...)
 	}

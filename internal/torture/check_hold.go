@@ -62,6 +62,18 @@ func (h *history) checkReasons(name string, ops []*op) (out []Violation) {
 	return out
 }
 
+// checkContexts finds holds whose context ended without a loss and without a release, although that of the acquisition
+// did not end.
+func (h *history) checkContexts(name string, ops []*op) (out []Violation) {
+	for _, o := range ops {
+		if o.holds() && o.call.Endless && o.ended != nil && o.ended.Outcome != outcomeLost && name == o.call.Names[0] {
+			out = append(out, violation(checkReason, o, name, "the context of %s ended, although that of its acquisition did "+
+				"not and it was not lost: %s", o.ret.ID, o.ended.Err))
+		}
+	}
+	return out
+}
+
 // loss returns the record that told the holder of its loss first; nil if it was not lost.
 func (o *op) loss() *record {
 	switch {

@@ -144,6 +144,14 @@ func absentAndReleased(h *testHistory) {
 	h.do(2, 13_400, 13_410, call, record{Outcome: outcomeOK})
 }
 
+// endsUnlost ends the context of a hold that was not lost. endless: that of its acquisition does not end.
+func endsUnlost(h *testHistory, endless bool) {
+	a := h.do(0, 10_000, 10_001, record{Do: opAcquire, TTL: 3 * time.Second, Endless: endless},
+		record{Outcome: outcomeOK, ID: "a1", Until: 12_900 * ms})
+	h.records[0] = append(h.records[0], record{Kind: kindEnd, Op: a, At: 10_100 * ms, Outcome: outcomeFailed})
+	h.release(0, a, 10_110, 10_111)
+}
+
 func newTestHistory(f func(*testHistory)) *testHistory {
 	h := &testHistory{history: &history{ttl: 3 * time.Second, end: 30_000 * ms, stalls: map[int][]interval{}}}
 	f(h)
@@ -184,6 +192,8 @@ func TestChecks(t *testing.T) {
 		{"a loss without a reason", func(h *testHistory) {
 			h.lost(0, h.hold(0, 10_000, "a1"), 11_000)
 		}, []string{checkReason, checkWhy}},
+		{"a wait that bounds the hold", func(h *testHistory) { endsUnlost(h, true) }, []string{checkReason}},
+		{"a context that bounds the hold", func(h *testHistory) { endsUnlost(h, false) }, nil},
 		{"a loss by a black hole", func(h *testHistory) {
 			h.fault("black-hole", 0, 10_100, 13_100)
 			h.lost(0, h.hold(0, 10_000, "a1"), 13_000)

@@ -177,8 +177,8 @@ func seeded(a, b uint64) *rand.Rand {
 // outage is a random length of a fault: shorter and longer than the holds last.
 func (r *round) outage(rng *rand.Rand) time.Duration { return between(rng, r.cfg.TTL/4, 2*r.cfg.TTL) }
 
-// silentTime is a random length of a fault in which a client hears nothing. Half of them are so long that calls begin and
-// end within them.
+// silentTime is a random length of a fault in which a client hears nothing. Half of them are so long
+// that calls begin and end within them.
 func (r *round) silentTime(rng *rand.Rand) time.Duration {
 	if rng.IntN(2) == 0 {
 		return r.outage(rng)

@@ -58,8 +58,9 @@ type holders struct {
 	queue []place
 }
 
-// place is a waiter that was in the queue of a fair lock before an instant. Of waiters that joined at about the same time
-// nobody knows who was first, and a queue in one order of many would take long to find.
+// place is a waiter that was in the queue of a fair lock before an instant. Of waiters that joined at
+// about the same time nobody knows who was first, and a queue in one order of many would take long to
+// find.
 type place struct {
 	root   int
 	joined int64

@@ -9,10 +9,12 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// findOrder looks for an order of the operations that the model allows. known is false if the time was over before.
+// findOrder looks for an order of the operations that the model allows. known is false if the time was
+// over before.
 //
-// It tries the operation that must take effect soonest first. Porcupine tries the one that was called first: while many
-// wait, that is one that gets its turn much later, and the search goes back again and again.
+// It tries the operation that must take effect soonest first. Porcupine tries the one that was called
+// first: while many wait, that is one that gets its turn much later, and the search goes back again and
+// again.
 func findOrder(model porcupine.Model, history []porcupine.Operation, limit time.Duration) (found, known bool) {
 	ops := slices.Clone(history)
 	slices.SortStableFunc(ops, func(a, b porcupine.Operation) int {
@@ -30,7 +32,8 @@ type orderSearch struct {
 	seen  map[uint64][]seenState
 }
 
-// seenState is where the search has been: which operations had taken effect, and the state after them.
+// seenState is where the search has been: the operations that had taken effect, and the state after
+// them.
 type seenState struct {
 	done  string
 	state any
@@ -83,8 +86,8 @@ func (s *orderSearch) first() int {
 	return len(s.ops)
 }
 
-// step returns an operation from next on that can take effect now and leads to a new state; len(s.ops) if there is none.
-// None can that was called after another one has returned, which has not taken effect.
+// step returns an operation from next on that can take effect now and leads to a new state;
+// len(s.ops) if there is none. Operations that were called after the return of first must wait for it.
 func (s *orderSearch) step(state any, first, next int) (op int, after any) {
 	for i := next; i < len(s.ops); i++ {
 		if s.isDone(i) || s.ops[i].Call > s.ops[first].Return {

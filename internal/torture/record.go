@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// protocol is the number of what a client process reads and writes. Raise it with every change that makes builds from
-// before and after it misunderstand each other: of a workload, of a setup, or of what a record says. A field that may be
-// missing is no such change.
+// protocol is the number of what a client process reads and writes. Raise it with every change that makes
+// builds from before and after it misunderstand each other: of a workload, of a setup, or of what a record
+// says. A field that may be missing is no such change.
 const protocol = 1
 
 // Kinds of records.
@@ -75,6 +75,7 @@ type record struct {
 	Target    string        `json:"target,omitempty"`  // the id that is adopted or released
 	Try       bool          `json:"try,omitempty"`     // it does not wait, and its owner has the lock
 	Once      bool          `json:"once,omitempty"`    // it does not wait
+	Endless   bool          `json:"endless,omitempty"` // the context of the acquisition does not end
 	TTL       time.Duration `json:"ttl,omitempty"`
 	Fixed     bool          `json:"fixed,omitempty"`  // a lease that is not renewed
 	MaxHold   time.Duration `json:"max,omitempty"`    // of WithMaxHold

@@ -65,6 +65,7 @@ func (s *session) acquire(ctx context.Context, l acquirer, call *record) (h hold
 	case s.Pace == paceCalm:
 		how = 5 // long enough to miss a wake-up
 	}
+	call.Endless = how < 2 && ctx.Done() == nil
 	switch how {
 	case 0:
 		opts = append(opts, primitives.WithWait(0))
