@@ -176,16 +176,22 @@ func (d *fairDriver) Release(
 // over stays taken for the rest. It runs fairlock/release, which may grant the lock to a waiter: of this
 // client by its reply, of another client by a message.
 //
-// The owner's key remembers the reply. So if the reply with a grant was lost, a copy repeats it. If all
-// are lost, the waiter finds the grant by its next refresh. Later copies find the id gone, so the reply is
-// kept for this call only, unless a copy of the acquisition may still arrive.
+// A copy finds the id gone. If a reply was lost, so was the grant in it: a refresh then finds the waiter that
+// holds the lock. Redis remembers the release only if a copy of the acquisition may still arrive.
 func (d *fairDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	c := d.h.c
-	reply, err := scripts.FairLockRelease{
-		LockHash: d.h.name, Channel: &d.channel, MemoryKey: d.h.ownerKey(o), SharedCounts: &d.h.sharedCounts,
+	call := scripts.FairLockRelease{
+		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
 		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
-		Owner: o.ID, MemoryTTL: c.rememberFor(o), Client: c.life, Rest: scripts.InMillis(rest),
-	}.Do(ctx, c.calls)
+		Owner: o.ID, Client: c.life, Rest: scripts.InMillis(rest),
+	}
+	if o.InDoubt {
+		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), c.remembered
+	}
+	reply, err := call.Do(ctx, c.calls)
+	if err != nil || reply.Doubt {
+		c.queues.refresh(d)
+	}
 	if err != nil {
 		return engine.Released{}, err
 	}
@@ -197,7 +203,7 @@ func (d *fairDriver) free(ctx context.Context, o *engine.Owner, rest time.Durati
 		g.sent = reply.Sent
 		c.queues.grant(d, g)
 	}
-	return engine.Released{Lost: !reply.Held}, nil
+	return engine.Released{Lost: !reply.Held, InDoubt: reply.Doubt}, nil
 }
 
 // leaveQueue removes an id from the queue, and hands a free lock on if that was the next owner. A copy

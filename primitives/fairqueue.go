@@ -310,6 +310,16 @@ func (qs *fairQueues) grant(d *fairDriver, g fairGrant) {
 	qs.early[g.id] = g
 }
 
+// refresh makes this client's waiters for a lock, if there are any, look soon at who holds it: the lock may have
+// been granted to one of them by a reply that was lost.
+func (qs *fairQueues) refresh(d *fairDriver) {
+	qs.mu.Lock()
+	defer qs.mu.Unlock()
+	if q := qs.open[d.h.res.Name]; q != nil {
+		q.refreshNow.Send()
+	}
+}
+
 // hasWaiter reports whether this client has a waiter with that id.
 func (qs *fairQueues) hasWaiter(d *fairDriver, id string) bool {
 	qs.mu.Lock()

@@ -335,11 +335,12 @@ func (c FairLockRefresh) Do(ctx context.Context, by Sender) (FairLockRefreshRepl
 // FairLockRelease is a call of fairlock/release: end a private acquisition: its hold, or its place
 // in the queue.
 //
-// See fair_lock in fairlock/queue. The memory is of this release: 0 not held, 1 released, or the
-// answer that named the next holder.
+// See fair_lock in fairlock/queue.
 type FairLockRelease struct {
-	LockHash     any
-	Channel      any
+	LockHash any
+	Channel  any
+	// optional: of this release, for late copies of the acquisition: 0 not held, 1 released, or the
+	// answer that named the next holder
 	MemoryKey    any
 	SharedCounts any
 	Queue        any
@@ -347,7 +348,8 @@ type FairLockRelease struct {
 	Waiters      any
 	Clients      any
 	// id
-	Owner     string
+	Owner string
+	// 0 when no copy of the acquisition can come; KEYS[3] is not used then
 	MemoryTTL Millis
 	// an id that is new after each restart
 	Client string
@@ -358,6 +360,9 @@ type FairLockRelease struct {
 // Do runs the script. Redis returns 0 when it was not held; else 1, or, if a waiter of the same
 // client holds the lock now, its id, the time at which it joined the queue, and the ttl.
 func (c FairLockRelease) Do(ctx context.Context, by Sender) (FairReleased, error) {
+	if c.MemoryKey == nil {
+		c.MemoryKey = c.LockHash // any key of the slot
+	}
 	keys := []any{
 		c.LockHash,
 		c.Channel,

@@ -1,21 +1,27 @@
 -- fairlock/release: end a private acquisition: its hold, or its place in the queue.
 -- The next owner gets the lock. Before its minimum hold is over, the lock stays with its owner for
--- the rest of it. A late copy of the acquisition acquires nothing. A key of another type beside the
--- lock hash does not keep the hold.
+-- the rest of it. A key of another type beside the lock hash does not keep the hold.
+--
+-- An owner id that has nothing will never have anything again, unless a copy of its acquisition is
+-- still under way: the memory then makes that copy acquire nothing. Without a memory, a copy of
+-- this script finds nothing, and its answer is that nothing was held. The client knows whether it
+-- has sent a copy, and then looks for a grant that the lost answer may have named.
 -- uses     fairlock/queue, fairlock/hand_off
--- KEYS[1..8]  lock_hash, channel, memory_key, shared_counts, queue, deadlines, waiters, clients:
---             see fair_lock in fairlock/queue. The memory is of this release: 0 not held, 1
---             released, or the answer that named the next holder
+-- KEYS[1..2]  lock_hash, channel: see fair_lock in fairlock/queue
+-- KEYS[3]     memory_key (optional): of this release, for late copies of the acquisition: 0 not
+--             held, 1 released, or the answer that named the next holder
+-- KEYS[4..8]  shared_counts, queue, deadlines, waiters, clients
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
--- ARGV[3]  memory_ttl_ms (ms)
+-- ARGV[3]  memory_ttl_ms (ms): 0 when no copy of the acquisition can come; KEYS[3] is not used
+--          then
 -- ARGV[4]  client (text): an id that is new after each restart
 -- ARGV[5]  rest_ms (ms, optional): rest of the minimum hold; 0 or missing: it is over
 -- returns  fair_released: 0 when it was not held; else 1, or, if a waiter of the same client holds
 --          the lock now, its id, the time at which it joined the queue, and the ttl
 local lock = fair_lock(KEYS)
 local owner, publish, memory_ttl_ms, client = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local rest_ms = ARGV[5] or '0'
+local remembers, rest_ms = memory_ttl_ms ~= '0', ARGV[5] or '0'
 
 -- Faults are errors of Redis: a key beside the lock hash has another type.
 local fault, second_fault
@@ -30,7 +36,9 @@ local function hand_over()
   end
   local grant_text
   grant_text, second_fault = try_call(hand_off, lock, publish, false, client)
-  redis.call('set', lock.memory, grant_text or '1', 'px', memory_ttl_ms)
+  if remembers then
+    redis.call('set', lock.memory, grant_text or '1', 'px', memory_ttl_ms)
+  end
   return fault or second_fault or grant_text or 1
 end
 
@@ -54,14 +62,18 @@ if not is_usual then
       -- The first write is one that a full Redis allows.
       redis.call('pexpire', lock.shared_counts, redis.call('pttl', lock.shared_counts) + 1)
       redis.call('hset', lock.hash, owner, shared)
-      redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
+      if remembers then
+        redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
+      end
       return 1
     end
   end
   if private and rest_ms ~= '0' and redis.pcall('hexists', lock.hash, owner) == 1 then
     set_count(lock.hash, owner, 1, shorter_ttl(lock.hash, rest_ms))
     local _, tell_fault = try_call(tell_head, lock, publish)
-    redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
+    if remembers then
+      redis.call('set', lock.memory, 1, 'px', memory_ttl_ms)
+    end
     return fault or tell_fault or 1
   end
   answer = private and hand_over()
@@ -69,10 +81,12 @@ if not is_usual then
     return answer
   end
 end
-local memory = redis.call('get', lock.memory)
+local memory = remembers and redis.call('get', lock.memory)
 if not memory then
-  redis.call('del', lock.memory)
-  redis.call('set', lock.memory, 0, 'px', memory_ttl_ms)
+  if remembers then
+    redis.call('del', lock.memory)
+    redis.call('set', lock.memory, 0, 'px', memory_ttl_ms)
+  end
   second_fault = leave_queue(lock, owner, publish)
   return fault or second_fault or 0
 end
