@@ -68,6 +68,30 @@ func TestFairLockSurvivesLostReplies(t *testing.T) {
 	})
 }
 
+// A release grants the lock to a waiter of the same client, and its reply, which says so, is lost. The client
+// looks for the grant as soon as the repeated release finds nothing.
+func TestFairLockFindsTheGrantInALostReply(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := redistest.Embedded(t)
+		p := s.Proxy(t)
+		l := NewClient(t, p.Client(t, Patient)).FairLock("l")
+		Release(t, Acquire(t, t.Context(), l)) // Redis knows the scripts
+		hold := Acquire(t, t.Context(), l)
+		waiter := Start(func() (*primitives.Hold, error) { return l.Acquire(t.Context()) })
+		AwaitFair(t, l, 1)
+		synctest.Wait()
+		p.DropReplies(1, Script)
+		began := time.Now()
+		Release(t, hold)
+		got := Await(t, waiter)
+		require.NoError(t, got.Err)
+		require.Less(t, time.Since(began), 100*time.Millisecond)
+		Release(t, got.Hold)
+		RequireClean(t, s, "l")
+	})
+}
+
 // Without messages, a waiter acquires within the slow poll.
 func TestFairLockPollingCoversLostMessages(t *testing.T) {
 	t.Parallel()
