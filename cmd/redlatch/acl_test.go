@@ -102,14 +102,15 @@ func TestMessagesToAUserOfALimitedACL(t *testing.T) {
 	s := redistest.Fresh(t)
 	s.SetUser(t, "shop", append([]string{">" + redistest.Password}, rulesOf(t, "shop", "--prefix", "a:")...)...)
 	url := "redis://shop:" + redistest.Password + "@" + s.Addr()
+	const otherName = "this user may not use the name: check --prefix"
 	for name, tt := range map[string]struct {
 		args []string
 		want string
 	}{
 		"ls":            {[]string{"ls"}, "ls needs +scan and +getrange"},
 		"inspect":       {[]string{"inspect"}, "without --kind, inspect needs +getrange"},
-		"another name":  {[]string{"inspect", "--kind", "lock", "--prefix", "b:"}, "this user may not use the name: check --prefix"},
-		"run elsewhere": {[]string{"run", "--nonblock", "--prefix", "b:"}, "this user may not use the name: check --prefix"},
+		"another name":  {[]string{"inspect", "--kind", "lock", "--prefix", "b:"}, otherName},
+		"run elsewhere": {[]string{"run", "--nonblock", "--prefix", "b:"}, otherName},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := []string{tt.args[0], "--redis", url, "--prefix", "a:"}

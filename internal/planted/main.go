@@ -147,9 +147,14 @@ func find(ctx context.Context, root string, d Defect, o options) (by string, aft
 		return by, time.Since(began), err
 	}
 	began = time.Now()
-	test := exec.CommandContext(ctx, "go", "test", "-overlay", description, "-count=1", "-run", d.Suite[1], d.Suite[0])
+	test := exec.CommandContext(ctx, "go", "test", "-overlay", description, "-count=1", "-timeout", "2m",
+		"-run", d.Suite[1], d.Suite[0])
 	test.Dir = root
-	if out, err := test.CombinedOutput(); err != nil && bytes.Contains(out, []byte("--- FAIL")) {
+	// A test that waits for what the defect prevents ends with the timeout.
+	failed := func(out []byte) bool {
+		return bytes.Contains(out, []byte("--- FAIL")) || bytes.Contains(out, []byte("panic: test timed out"))
+	}
+	if out, err := test.CombinedOutput(); err != nil && failed(out) {
 		by = "tests " + d.Suite[1] + " of " + d.Suite[0]
 	}
 	return by, time.Since(began), nil
