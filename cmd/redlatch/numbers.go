@@ -279,27 +279,14 @@ func showInfo(k *call) (string, error) {
 }
 
 func showCount(k *call) (string, error) {
-	count, err := k.count(k.ctx)
+	count, err := k.s.client.CountDownLatch(k.name).Count(k.ctx)
 	k.answer.Count = new(int(count))
 	return fmt.Sprintf("latch %q: %d", k.name, count), err
-}
-
-// count returns the count of a latch. If there is no latch, it says so on standard error: a name that was mistyped
-// looks like a latch that has opened, so the exit code cannot tell them apart.
-func (k *call) count(ctx context.Context) (int64, error) {
-	count, err := k.s.client.CountDownLatch(k.name).Count(ctx)
-	if err == nil && count == 0 {
-		notesOf(k.c).note("hint", "there is no latch %q: it has opened, or was never set", k.name)
-	}
-	return count, err
 }
 
 func countDown(k *call) (string, error) {
 	if k.n < 1 {
 		return "", badUsage("N is %d: at least 1", k.n)
-	}
-	if _, err := k.count(k.ctx); err != nil {
-		return "", err
 	}
 	latch := k.s.client.CountDownLatch(k.name)
 	for range k.n {
@@ -307,9 +294,7 @@ func countDown(k *call) (string, error) {
 			return "", err
 		}
 	}
-	count, err := latch.Count(k.ctx)
-	k.answer.Count = new(int(count))
-	return fmt.Sprintf("latch %q: %d", k.name, count), err
+	return showCount(k)
 }
 
 func waitForLatch(k *call) (string, error) {
@@ -323,7 +308,9 @@ func waitForLatch(k *call) (string, error) {
 	latch := k.s.client.CountDownLatch(k.name)
 	k.answer.Count = new(0)
 	opened := fmt.Sprintf("latch %q is open", k.name)
-	if count, err := k.count(ctx); err == nil && count == 0 {
+	if count, err := latch.Count(ctx); err == nil && count == 0 {
+		// A name that was mistyped looks the same. The exit code is 0, because there is nothing to wait for.
+		notesOf(k.c).note("hint", "there is no latch %q: it has opened, or was never set", k.name)
 		return opened, nil
 	}
 	if !k.c.IsSet("wait") {

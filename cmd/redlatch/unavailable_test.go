@@ -150,29 +150,6 @@ func TestTextOfALatchThatStaysShut(t *testing.T) {
 	require.Equal(t, fmt.Sprintf("redlatch: latch %q is not open after 50ms\n", name), stderr)
 }
 
-// A latch that was mistyped looks like one that has opened, so the verbs that succeed say that there is none.
-func TestVerbsOfALatchSayThatThereIsNone(t *testing.T) {
-	t.Parallel()
-	s := redistest.Redis(t)
-	const hint = `redlatch: there is no latch "typo": it has opened, or was never set` + "\n"
-	for verb, stdout := range map[string]string{
-		"count": "latch \"typo\": 0\n", "count-down": "latch \"typo\": 0\n", "wait": "latch \"typo\" is open\n",
-	} {
-		code, out, stderr := on(t, s, "latch "+verb+" --prefix "+redistest.Name(t), "typo")
-		require.Zero(t, code, stderr)
-		require.Equal(t, stdout, out)
-		require.Equal(t, hint, stderr)
-	}
-	name := redistest.Name(t)
-	_, err := client(t, s).CountDownLatch(name).Init(t.Context(), 2)
-	require.NoError(t, err)
-	for _, verb := range []string{"count", "count-down", "count-down"} { // the last one opens it
-		code, _, stderr := on(t, s, "latch "+verb, name)
-		require.Zero(t, code, stderr)
-		require.Empty(t, stderr)
-	}
-}
-
 // A URL with the wrong scheme gets no answer, or an end of the connection: the message asks about TLS.
 func TestMessageAboutTLS(t *testing.T) {
 	t.Parallel()
