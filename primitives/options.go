@@ -232,10 +232,10 @@ func (s settings) forMember(owner string, given ...[]Option) settings {
 		for i := range opts {
 			switch opts[i].kind {
 			case optPermits, optCohort, optLinger: // they do not concern members
-			default:
-				s.apply(&opts[i])
 			case optWait:
 				s.Wait = -1 // the joint lock itself waits no longer
+			default:
+				s.apply(&opts[i])
 			}
 		}
 	}

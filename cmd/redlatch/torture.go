@@ -199,7 +199,7 @@ func ownPath() string {
 // tortureClientOf starts client processes of a build of this program.
 func tortureClientOf(path string) func() *exec.Cmd {
 	return func() *exec.Cmd {
-		return exec.Command(path, tortureClient) //nolint:gosec,noctx // the user names it, and the harness ends it
+		return exec.Command(path, tortureClient) //nolint:noctx // the user names it, and the harness ends it
 	}
 }
 
