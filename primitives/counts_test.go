@@ -87,7 +87,7 @@ func TestCountsUncontendedAcquireAndRelease(t *testing.T) {
 		{"lock", l.Acquire, 6, 29},
 		{"lock with a new handle", newHandle, 6, 32},
 		{"fenced", c.FencedLock("fenced").Acquire, 8, 31}, // GET after INCRBY: the exact token, as text,
-		{"fair", c.FairLock("fair").Acquire, 10, 42},
+		{"fair", c.FairLock("fair").Acquire, 9, 42},
 		{"reader", rw.Reader().Acquire, 19, 50},
 		{"writer", rw.Writer().Acquire, 12, 50},
 		{"semaphore", sem.Acquire, 13, 50}, // with the epoch, which both scripts read and one keeps

@@ -147,7 +147,7 @@ func readFairGrant(payload string) (g fairGrant, ok bool) {
 // it may share with other waiters.
 func (d *fairDriver) Rollback(ctx context.Context, q *engine.Request) error {
 	if !q.Shared {
-		_, err := d.free(ctx, &q.Owner, 0)
+		_, err := d.free(ctx, &q.Owner, 0, d.h.c.rememberFor(&q.Owner))
 		return err
 	}
 	// In this order: after the first command, a late copy of the acquisition cannot join the queue again.
@@ -169,7 +169,7 @@ func (d *fairDriver) Release(
 	if left > 0 || o.Shared {
 		return d.releaseCounts(ctx, o, left, next.Rest)
 	}
-	return d.free(ctx, &o.Owner, next.Rest)
+	return d.free(ctx, &o.Owner, next.Rest, d.h.c.rememberDoubt(&o.Owner))
 }
 
 // free ends what a private owner has: the lock, or a position in the queue. A lock whose minimum hold is not
@@ -177,16 +177,18 @@ func (d *fairDriver) Release(
 // client by its reply, of another client by a message.
 //
 // A copy finds the id gone. If a reply was lost, so was the grant in it: a refresh then finds the waiter that
-// holds the lock. Redis remembers the release only if a copy of the acquisition may still arrive.
-func (d *fairDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
+// holds the lock. Redis remembers a rollback for memory, and a release if a copy of the acquisition may still arrive.
+func (d *fairDriver) free(
+	ctx context.Context, o *engine.Owner, rest time.Duration, memory scripts.Millis,
+) (engine.Released, error) {
 	c := d.h.c
 	call := scripts.FairLockRelease{
 		LockHash: d.h.name, Channel: &d.channel, SharedCounts: &d.h.sharedCounts,
 		Queue: d.queue, Deadlines: d.deadlines, Waiters: d.waiters, Clients: d.clients,
 		Owner: o.ID, Client: c.life, Rest: scripts.InMillis(rest),
 	}
-	if o.InDoubt {
-		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), c.remembered
+	if memory != (scripts.Millis{}) {
+		call.MemoryKey, call.MemoryTTL = d.h.ownerKey(o), memory
 	}
 	reply, err := call.Do(ctx, c.calls)
 	if err != nil || reply.Doubt {
