@@ -177,7 +177,8 @@ func (d *fairDriver) Release(
 // client by its reply, of another client by a message.
 //
 // A copy finds the id gone. If a reply was lost, so was the grant in it: a refresh then finds the waiter that
-// holds the lock. Redis remembers a rollback for memory, and a release if a copy of the acquisition may still arrive.
+// holds the lock. memory is how long Redis remembers the call, so that a late copy of the acquisition takes
+// nothing; zero: it does not.
 func (d *fairDriver) free(
 	ctx context.Context, o *engine.Owner, rest time.Duration, memory scripts.Millis,
 ) (engine.Released, error) {

@@ -67,7 +67,7 @@ type Result struct {
 	Elapsed     time.Duration  `json:"-"`
 	ElapsedMS   int64          `json:"elapsed_ms"`
 	Operations  map[string]int `json:"operations"`                 // by primitive
-	Others      int            `json:"other_operations,omitempty"` // those of the other build
+	Others      int            `json:"other_operations,omitempty"` // performed by the build that --other names
 	Outcomes    map[string]int `json:"outcomes"`
 	Unknown     int            `json:"unknown"`
 	Faults      map[string]int `json:"faults"`
