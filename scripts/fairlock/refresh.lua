@@ -24,6 +24,8 @@ redis.call('pexpire', lock.waiters, keep_ms)
 redis.call('pexpire', lock.clients, keep_ms)
 redis.call('hset', lock.clients, client, now)
 redis.call('pexpire', lock.clients, keep_ms)
+-- The rest deletes the hash of clients if no redlatch waiter is left: do not write it after that.
+rules.forget_clients(lock, now)
 local head, head_left, head_client = rules.live_head(lock, now)
 if head and redis.call('exists', lock.hash) == 0 then
   -- The lock expired, or the message to the head was lost.
@@ -31,9 +33,6 @@ if head and redis.call('exists', lock.hash) == 0 then
   head, head_left, head_client = rules.live_head(lock, now)
 else
   rules.update_scores(lock, now, false)
-end
-if head then
-  rules.forget_clients(lock, now)
 end
 local holder, foreign_data = holder_of(lock.hash)
 if foreign_data then

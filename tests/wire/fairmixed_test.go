@@ -13,6 +13,7 @@ import (
 	. "github.com/redlatch/redlatch/internal/fixture"
 	"github.com/redlatch/redlatch/internal/redistest"
 	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/scripts"
 )
 
 // A dead waiter delays the next one by its waiter timeout, and no longer.
@@ -190,6 +191,31 @@ func longSections(t *testing.T, pattern string, section, skew time.Duration) {
 	release()
 	m.finish()
 	require.Len(t, m.order, 8)
+}
+
+// A refresh that comes late, when only waiters of Redisson are left in the queue, leaves no key.
+func TestFairLockLateRefreshLeavesNothing(t *testing.T) {
+	t.Parallel()
+	refresh := scripts.Load("fairlock/refresh").SHA()
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		m := newMixed(t, s, redistest.Name(t))
+		p := s.Proxy(t)
+		p.Record()
+		l := NewClient(t, p.Client(t)).FairLock(m.name)
+		release := m.hold(true)
+		ctx, leave := context.WithCancel(t.Context())
+		m.join(func() { _, _ = l.Acquire(ctx) })
+		sent := func() []redistest.Command {
+			return Recorded(p, func(args []string) bool { return len(args) > 1 && args[1] == refresh })
+		}
+		redistest.WaitFor(t, Soon, func() bool { return len(sent()) > 0 }, "the waiter's client has sent a refresh")
+		m.joinJava(0, 0)
+		leave()
+		redistest.WaitFor(t, Soon, func() bool { return len(m.queue()) == 1 }, "only the waiter of Redisson is left")
+		require.NoError(t, Again(s.Client(t), sent()[0]).Err())
+		release()
+		m.finish()
+	})
 }
 
 // Java waiters that time out leave the queue, and the others acquire in order. This holds with a
