@@ -124,7 +124,7 @@ func (w *wholeDriver) TryAcquire(ctx context.Context, o *engine.Owner) (engine.R
 	reply, err := scripts.LockAcquireAll{
 		Owner: o.ID, TTL: w.members[0].h.ttlArg(o.TTL), Members: keys,
 	}.Do(ctx, w.c.confirmed)
-	if redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
+	if err != nil && redis.HasErrorPrefix(err, "CROSSSLOT") { // the server of a plain client enforces slots
 		w.c.slotted.Store(true)
 	}
 	res, err := lockResult(reply.Acquired, err)

@@ -95,7 +95,7 @@ func TestTortureNeedsABuildThatSpeaks(t *testing.T) {
 	for name, tt := range map[string]struct{ script, want string }{
 		"another program": {"echo unknown command >&2; exit 64", ": unknown command"},
 		"an old build":    {`echo '{"k":"ready"}'; sleep 0.5; echo panic >&2; exit 2`, "it ended by itself: panic"},
-		"a newer build":   {`echo '{"k":"ready","protocol":99}'; exec cat`, "speaks the protocol 99, and not 1"},
+		"a newer build":   {`echo '{"k":"ready","protocol":99}'; cat`, "speaks the protocol 99, and not 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -34,14 +34,15 @@ type process struct {
 	died      int64    // when it was killed; never if it was not
 }
 
-// startProcess starts a client process. It ends with this one.
+// startProcess starts a client process, with a process group of its own: it may be a script that starts the client. It
+// ends with this one.
 func startProcess(cmd *exec.Cmd, sl *slot, s setup, stays func(moment string, names []string)) (*process, error) {
 	p := &process{
 		id: s.Process, slot: sl, cmd: cmd, died: never, stays: stays,
 		exited: make(chan struct{}), ready: make(chan struct{}), drained: make(chan struct{}),
 	}
 	cmd.Stderr = &p.errors
-	cmd.SysProcAttr = killWithParent()
+	cmd.SysProcAttr = asGroup()
 	var err error
 	if p.in, err = cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -165,7 +166,7 @@ func (p *process) kill() {
 	if p.stoppedAt != 0 {
 		p.died = p.stoppedAt
 	}
-	_ = p.cmd.Process.Kill()
+	_ = killGroup(p.cmd.Process)
 }
 
 func (p *process) alive() bool { return p.diedAt() == never }
@@ -181,10 +182,10 @@ func (p *process) stop(on bool) {
 	defer p.mu.Unlock()
 	if on {
 		p.stoppedAt = monotonic()
-		_ = pause(p.cmd.Process)
+		_ = pauseGroup(p.cmd.Process)
 		return
 	}
-	_ = resume(p.cmd.Process)
+	_ = resumeGroup(p.cmd.Process)
 	p.stoppedAt = 0
 }
 

@@ -2,5 +2,7 @@ package torture
 
 import "syscall"
 
-// killWithParent makes the kernel kill a client process when this one ends for any reason.
-func killWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }
+// asGroup gives a client process a group of its own, and makes the kernel kill it when this one ends for any reason.
+func asGroup() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+}

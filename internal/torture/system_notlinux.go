@@ -1,8 +1,8 @@
-//go:build !linux
+//go:build unix && !linux
 
 package torture
 
 import "syscall"
 
-// killWithParent has no effect here: a client process ends when its input does.
-func killWithParent() *syscall.SysProcAttr { return nil }
+// asGroup gives a client process a group of its own. It ends when its input does.
+func asGroup() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

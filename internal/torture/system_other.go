@@ -5,6 +5,7 @@ package torture
 import (
 	"errors"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -15,6 +16,11 @@ var started = time.Now()
 // monotonic is not shared by processes here.
 func monotonic() int64 { return int64(time.Since(started)) }
 
-func pause(*os.Process) error { return errors.ErrUnsupported }
+func pauseGroup(*os.Process) error { return errors.ErrUnsupported }
 
-func resume(*os.Process) error { return errors.ErrUnsupported }
+func resumeGroup(*os.Process) error { return errors.ErrUnsupported }
+
+func killGroup(p *os.Process) error { return p.Kill() }
+
+// asGroup has no effect here: a client process ends when its input does.
+func asGroup() *syscall.SysProcAttr { return nil }

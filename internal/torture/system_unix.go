@@ -5,7 +5,6 @@ package torture
 import (
 	"fmt"
 	"os"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,6 +22,11 @@ func monotonic() int64 {
 	return t.Nano()
 }
 
-func pause(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+func pauseGroup(p *os.Process) error { return signalGroup(p, unix.SIGSTOP) }
 
-func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }
+func resumeGroup(p *os.Process) error { return signalGroup(p, unix.SIGCONT) }
+
+func killGroup(p *os.Process) error { return signalGroup(p, unix.SIGKILL) }
+
+// signalGroup sends a signal to a client process and to all that it has started.
+func signalGroup(p *os.Process, s unix.Signal) error { return unix.Kill(-p.Pid, s) }

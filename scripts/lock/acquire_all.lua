@@ -1,5 +1,5 @@
 -- lock/acquire_all: acquire several locks, all or none, for an owner id of one acquisition alone.
--- uses     lib/acl, lib/extend, lib/holder
+-- uses     lib/acl
 -- KEYS[1..]  members.lock_hash, members.channel, members.memory_key: the channel on which its
 --            release will be published; the memory of its release, which exists if a late copy must
 --            not acquire
@@ -20,7 +20,8 @@ local function first_denied()
   end
 end
 
--- One call for the usual case: all locks are free, and this acquisition was not released.
+-- The usual case needs one look, and no function of the libraries below: all locks are free, and
+-- this acquisition was not released.
 if redis.call('exists', unpack(members)) == 0 then
   local denied = first_denied()
   if denied then
@@ -32,6 +33,9 @@ if redis.call('exists', unpack(members)) == 0 then
   end
   return 0
 end
+
+-- uses     lib/extend, lib/holder
+
 -- Look at all locks before the first write.
 local refused
 for i = 1, #members, 3 do
