@@ -56,6 +56,22 @@ func (h *testHistory) permits(process int, from, to int64, n int) int64 {
 		record{Outcome: outcomeOK, ID: fmt.Sprint("p", from), Until: (to + 2900) * ms})
 }
 
+// adoptFromSmallerPool adds the adoption of a permit that was released, while no other permit is free.
+func (h *testHistory) adoptFromSmallerPool(minHold time.Duration) {
+	pool := record{Primitive: "permits", Permits: 1, Limit: 3, TTL: 3 * time.Second, MinHold: minHold}
+	does := func(do string, permits int) record {
+		call := pool
+		call.Do, call.Permits = do, permits
+		return call
+	}
+	h.permits(0, 10_000, 10_001, 2)
+	a := h.do(1, 10_002, 10_003, does(opAcquire, 1), record{Outcome: outcomeOK, ID: "p1", Until: 12_900 * ms})
+	h.do(2, 10_004, 10_005, does(opResize, 2), record{Outcome: outcomeOK})
+	h.release(1, a, 10_010, 10_011)
+	pool.Target, pool.MinHold = "p1", 0
+	h.do(2, 10_020, 10_021, does(opAdopt, 1), record{Outcome: outcomeOK, ID: "p2", Until: 12_900 * ms})
+}
+
 // nested adds a hold under another one of process 0.
 func (h *testHistory) nested(outer, at int64) int64 {
 	return h.do(0, at, at, record{Do: opAcquire, Root: outer, TTL: 3 * time.Second},
@@ -462,6 +478,10 @@ func TestChecks(t *testing.T) {
 			h.lost(0, a, 13_500)
 			h.do(0, 13_600, 13_601, record{Do: opRelease, Root: a}, record{Outcome: outcomeLost, Reason: "gone"})
 		}, []string{checkLease}},
+		{"a permit that was released before its minimum was over, and adopted when the pool had become smaller",
+			func(h *testHistory) { h.adoptFromSmallerPool(500 * time.Millisecond) }, nil},
+		{"a permit that was released, and adopted when the pool had become smaller",
+			func(h *testHistory) { h.adoptFromSmallerPool(0) }, []string{checkOrder}},
 		{"an adoption that is over when its answer comes", func(h *testHistory) {
 			h.fault(faultDials, 0, 9_000, 10_500)
 			a := h.do(0, 10_000, 10_500, record{Do: opAdopt, MaxHold: 100 * time.Millisecond, TTL: 3 * time.Second},

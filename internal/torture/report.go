@@ -119,8 +119,8 @@ func (h *history) printName(out io.Writer, name string) {
 			fmt.Fprintf(out, ", count %d", o.ret.Count)
 		}
 		if o.holds() {
-			fmt.Fprintf(out, ", read=%v fixed=%v ttl %v, id %s token %d, held to %s, valid to %s", o.call.Read, o.call.Fixed,
-				o.call.TTL, o.ret.ID, o.ret.Token, h.seconds(o.claimEnd()), h.seconds(o.until))
+			fmt.Fprintf(out, ", read=%v fixed=%v ttl %v min %v, id %s token %d, held to %s, valid to %s", o.call.Read,
+				o.call.Fixed, o.call.TTL, o.call.MinHold, o.ret.ID, o.ret.Token, h.seconds(o.claimEnd()), h.seconds(o.until))
 		}
 		if o.waited != 0 {
 			fmt.Fprintf(out, ", waited at %s", h.seconds(o.waited))

@@ -224,7 +224,7 @@ func (s *stepper) acquisition(o *op) {
 		s.emit(o, begin, o.ret.At, in)
 	}
 	end, done := s.clip(o), int64(never)
-	if o.release != nil && o.release.outcome() == outcomeOK {
+	if o.release != nil && o.release.outcome() == outcomeOK && o.call.MinHold == 0 { // else somebody may adopt the rest
 		done = o.release.ret.At
 	}
 	if least := s.leastEnd(o); least > end {
