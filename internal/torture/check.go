@@ -62,13 +62,14 @@ func (h *history) check() (violations []Violation, undecided []string) {
 			undecided = append(undecided, name)
 		}
 		violations = append(violations, v...)
-		violations = append(violations, h.checkLosses(name, ops)...)
-		violations = append(violations, h.checkNotices(name, ops)...)
-		violations = append(violations, h.checkReleases(name, ops)...)
-		violations = append(violations, h.checkLeases(name, ops)...)
-		violations = append(violations, h.checkReasons(name, ops)...)
-		violations = append(violations, h.checkContexts(name, ops)...)
-		violations = append(violations, h.checkSiblings(name, ops)...)
+		ours := ofOurs(ops)
+		violations = append(violations, h.checkLosses(name, ours)...)
+		violations = append(violations, h.checkNotices(name, ours)...)
+		violations = append(violations, h.checkReleases(name, ours)...)
+		violations = append(violations, h.checkLeases(name, ours)...)
+		violations = append(violations, h.checkReasons(name, ours)...)
+		violations = append(violations, h.checkContexts(name, ours)...)
+		violations = append(violations, h.checkSiblings(name, ours)...)
 		violations = append(violations, h.checkTurns(name, ops)...)
 	}
 	violations = append(violations, h.checkSamples()...)
@@ -90,7 +91,7 @@ func violation(check string, o *op, name, format string, args ...any) Violation 
 
 // checkReturns finds calls that returned too late.
 func (h *history) checkReturns() (out []Violation) {
-	for _, o := range h.ops {
+	for _, o := range ofOurs(h.ops) {
 		if o.ret == nil || o.call.Bound == 0 {
 			continue
 		}

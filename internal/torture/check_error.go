@@ -11,7 +11,7 @@ import (
 
 // checkErrors finds errors that no fault explains.
 func (h *history) checkErrors() (out []Violation) {
-	for _, o := range h.ops {
+	for _, o := range ofOurs(h.ops) {
 		if o.ret == nil {
 			continue
 		}
@@ -91,7 +91,7 @@ func (h *history) checkSilence() (out []Violation) {
 		if w.fault != faultHole && w.fault != faultRefuse || h.overloaded(w.begin, w.begin+int64(settled)) > 0 {
 			continue
 		}
-		for _, o := range h.ops {
+		for _, o := range ofOurs(h.ops) {
 			if o.call.Do != opAcquire || o.process != w.process || o.root != o || o.ret == nil ||
 				o.call.At <= w.begin+int64(settled) || o.ret.At >= w.end || slices.Contains(o.ret.Is, isUnavailable) {
 				continue
@@ -110,7 +110,7 @@ func (h *history) checkSilence() (out []Violation) {
 
 // checkEvents finds acquisitions that did not emit one event of their outcome.
 func (h *history) checkEvents() (out []Violation) {
-	for _, o := range h.ops {
+	for _, o := range ofOurs(h.ops) {
 		if o.call.Do == opAcquire && o.ret != nil && o.ret.Events != 1 {
 			out = append(out, violation(checkEvent, o, o.call.Names[0], "%d events told the outcome of an acquisition: %s %s",
 				o.ret.Events, o.ret.Outcome, o.ret.Err))

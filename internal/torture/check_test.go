@@ -14,6 +14,7 @@ type testHistory struct {
 	*history
 
 	records [3][]record // by process
+	outside int         // the process that uses another library; 0: none does
 	last    int64       // the number of the latest operation
 }
 
@@ -172,7 +173,7 @@ func newTestHistory(f func(*testHistory)) *testHistory {
 	h := &testHistory{history: &history{ttl: 3 * time.Second, end: 30_000 * ms, stalls: map[int][]interval{}}}
 	f(h)
 	for process, records := range h.records {
-		h.add(process, records, never)
+		h.add(process, records, never, process > 0 && process == h.outside)
 	}
 	h.sort()
 	return h

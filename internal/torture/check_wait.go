@@ -17,9 +17,12 @@ const (
 
 // checkWaits finds waiters that waited for a lock that nobody can have held, or for permits that were free.
 func (h *history) checkWaits() (out []Violation) {
-	for _, o := range h.ops {
+	for _, o := range ofOurs(h.ops) {
 		if o.call.Do != opAcquire || o.root != o || o.ret == nil || o.call.Primitive == "latch" {
 			continue
+		}
+		if o.call.Primitive == "fair" && h.hasOutsiders(o.call.Names[0]) {
+			continue // their waiters keep their places for long after they have gone
 		}
 		if o.ret.At-o.call.At < int64(wakeUp) {
 			continue
@@ -128,6 +131,8 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 	}
 	disturbed := h.disturbed(o.process, name, o.call.At, min(o.returned(), o.died))
 	switch {
+	case o.outside:
+		return h.possibleOutside(o, name), o.outcome() != outcomeBusy || disturbed
 	case o.call.Do == opAdopt && o.isOpen(): // it is not undone
 		return interval{o.call.At, min(o.returned(), o.died, h.end) + int64(copyDelay) + ttl}, true
 	case o.ret == nil:
@@ -163,6 +168,20 @@ func (h *history) possible(o *op, name string) (interval, bool) {
 		return interval{o.ret.At - slack/2, o.ret.At + slack}, true
 	}
 	return interval{}, false
+}
+
+// possibleOutside returns when an acquisition by another library may have held its names: what is in doubt, it leaves
+// to its lease.
+func (h *history) possibleOutside(o *op, name string) interval {
+	i := interval{o.call.At, min(o.returned(), o.died, h.end)}
+	released := o.holds() && o.release != nil && o.release.outcome() == outcomeOK
+	if released {
+		i.end = o.release.ret.At
+	}
+	if !released || h.disturbed(o.process, name, i.begin, i.end) { // commands may arrive late
+		i.end = max(i.end, o.until) + int64(o.call.TTL+copyDelay)
+	}
+	return i
 }
 
 // widestGap returns the longest part of [begin, end] in which the loads are at most room, and where it begins.
@@ -222,7 +241,7 @@ func (h *history) checkTurns(name string, ops []*op) (out []Violation) {
 // starved finds a waiter that another client's streak kept out.
 func (h *history) starved(name string, streak []*op) (Violation, bool) {
 	begin, end := streak[0].ret.At, streak[len(streak)-1].ret.At
-	if len(streak) < turnHolds || end-begin < int64(turnTime) {
+	if len(streak) < turnHolds || end-begin < int64(turnTime) || streak[0].outside {
 		return Violation{}, false
 	}
 	for _, o := range h.names[name] {

@@ -32,7 +32,7 @@ type history struct {
 func (h *history) areOthersTooOld() bool {
 	acquired := false
 	for _, o := range h.ops {
-		if slices.Contains(h.others, o.process) && o.call.Do == opAcquire && o.holds() {
+		if slices.Contains(h.others, o.process) && !o.outside && o.call.Do == opAcquire && o.holds() {
 			if o.ret.Events > 0 {
 				return false
 			}
@@ -69,6 +69,7 @@ type op struct {
 	release *op     // of an acquisition
 	root    *op     // of a nested acquisition: the outermost one; else itself
 	died    int64   // when its process was killed or stopped for good; never if it was not
+	outside bool    // its process uses another library: only exclusion is checked
 
 	detached bool  // an acquisition that was left to its lease
 	lostAt   int64 // when Detach was called, and told the loss; 0: it did not
@@ -155,14 +156,24 @@ func (o *op) learn(until int64) {
 	}
 }
 
+// ofOurs returns the operations of redlatch.
+func ofOurs(ops []*op) []*op {
+	return slices.DeleteFunc(slices.Clone(ops), func(o *op) bool { return o.outside })
+}
+
+// hasOutsiders reports whether processes that use another library have used a name.
+func (h *history) hasOutsiders(name string) bool {
+	return slices.ContainsFunc(h.names[name], func(o *op) bool { return o.outside })
+}
+
 // add makes operations of the records of a process. died is when it was killed, or never.
-func (h *history) add(process int, records []record, died int64) {
+func (h *history) add(process int, records []record, died int64, outside bool) {
 	ops := map[int64]*op{}
 	for _, r := range records {
 		o := ops[r.Op]
 		switch r.Kind {
 		case kindCall:
-			o = &op{process: process, call: r, died: died}
+			o = &op{process: process, call: r, died: died, outside: outside}
 			o.root = o
 			ops[r.Op] = o
 			h.ops = append(h.ops, o)

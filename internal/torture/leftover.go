@@ -71,9 +71,10 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (ou
 			if low, high := r.permitsLeft(key, due.pools); err == nil && (n < low || n > high) {
 				out = append(out, fmt.Sprintf("%s has %d permits, and should have %d to %d", key, n, low, high))
 			}
-		case r.hadDeaths() && (strings.HasPrefix(key, "redisson_lock_") || strings.HasPrefix(key, "redlatch_lock_")),
+		case (r.hadDeaths() || r.hasOutsiders()) && (strings.HasPrefix(key, "redisson_lock_") || strings.HasPrefix(key, "redlatch_lock_")),
 			(r.hadDeaths() || due.pools[leased(key)].orphans) && strings.HasSuffix(key, ":timeout"):
-			// the queue of a fair lock where nobody has waited since a waiter died; permits of a dead process
+			// the queue of a fair lock where nobody has waited since a waiter died, or one of another library gave up;
+			// permits of a dead process
 		default:
 			out = append(out, "key "+key)
 		}
@@ -239,6 +240,13 @@ func (r *round) hadOperators() bool {
 	return slices.ContainsFunc(r.windows, func(w *window) bool { return len(w.names) > 0 })
 }
 
+// hasOutsiders reports whether there are processes that use another library.
+func (r *round) hasOutsiders() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.processes, func(p *process) bool { return p.library != "" })
+}
+
 func (r *round) hadDeaths() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -246,7 +254,7 @@ func (r *round) hadDeaths() bool {
 }
 
 // lastLease returns when the last lease ends that nobody renews and nobody gives back: of processes that have
-// died, of servers that forgot a release, of holds that were detached or adopted with an unknown outcome, and of
+// died, or that use another library; of servers that forgot a release, of holds that were detached or adopted with an unknown outcome, and of
 // acquisitions in doubt that were ended by their id. A count of a shared owner that was not given back lasts for as
 // long as others of that owner renew the lock.
 func (r *round) lastLease(h *history) (end int64) {
@@ -258,6 +266,9 @@ func (r *round) lastLease(h *history) (end int64) {
 	}
 	for _, o := range h.ops {
 		switch {
+		case o.outside && (o.outcome() == outcomeUnknown || o.holds()):
+			i := h.possibleOutside(o, o.call.Names[0])
+			end = max(end, i.end)
 		case o.call.Do == opAdopt && o.isOpen(), h.mayReturn(o, o.call.Names[0]):
 			end = max(end, o.call.At+int64(copyDelay)+longest)
 		case o.detached:

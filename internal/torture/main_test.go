@@ -2,6 +2,7 @@ package torture
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"testing"
@@ -15,9 +16,13 @@ import (
 const clientVariable = "REDLATCH_TORTURE_CLIENT"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(clientVariable) != "" {
+	if kind := os.Getenv(clientVariable); kind != "" {
 		planted = plant
-		if err := Worker(os.Stdin, os.Stdout); err != nil {
+		work := Worker
+		if open, ok := testLibraries[kind]; ok {
+			work = func(in io.Reader, out io.Writer) error { return LibraryWorker(in, out, open) }
+		}
+		if err := work(os.Stdin, os.Stdout); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -27,8 +32,11 @@ func TestMain(m *testing.M) {
 	os.Exit(redistest.Main(m))
 }
 
-func testClient() *exec.Cmd {
+func testClient() *exec.Cmd { return testClientOf("redlatch") }
+
+// testClientOf starts a client process with redlatch, or with one of testLibraries.
+func testClientOf(library string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), clientVariable+"=1")
+	cmd.Env = append(os.Environ(), clientVariable+"="+library)
 	return cmd
 }

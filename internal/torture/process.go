@@ -26,7 +26,8 @@ type process struct {
 	ready   chan struct{} // closed when it has started
 	drained chan struct{} // closed when all of its sessions have ended
 
-	speaks    int // its protocol; set before ready is closed
+	speaks    int    // its protocol; set before ready is closed
+	library   string // what it uses in place of redlatch; set before ready is closed
 	mu        sync.Mutex
 	err       error    // of Wait; set before exited is closed
 	lines     [][]byte // records; parsed at the end of the round
@@ -107,7 +108,7 @@ func (p *process) read(out io.Reader) {
 		case isKind(line, kindReady):
 			var r record
 			_ = json.Unmarshal(line, &r)
-			p.speaks = r.Protocol
+			p.speaks, p.library = r.Protocol, r.Library
 			close(p.ready)
 			continue
 		case isKind(line, kindDone) && !done:

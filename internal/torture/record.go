@@ -96,6 +96,8 @@ type record struct {
 	Until  int64         `json:"until,omitempty"` // the hold's ValidUntil
 	// Protocol is that of a process that has started; 0: it was built before protocols had numbers.
 	Protocol int `json:"protocol,omitempty"`
+	// Library is what a process that has started uses in place of redlatch.
+	Library string `json:"library,omitempty"`
 	// Count is that of a latch, or the permits that Drain or Info has found; 1 if Init has created something, or
 	// ForceRelease has found a holder; the length of a stall, in ns.
 	Count int64 `json:"count,omitempty"`

@@ -161,16 +161,10 @@ func (r *lane) round(ctx context.Context, seed uint64) error {
 	r.keep(rd, kept)
 	rd.copies.Wait()
 	h := rd.history()
+	outside := func(p *process) bool { return p.library != "" }
+	violations = append(violations, rd.closeClients(outside)...) // what they leave behind, they may
 	left := rd.leftovers(h)
-	for _, s := range rd.slots {
-		p := s.current()
-		if !p.alive() {
-			continue // drain has killed it
-		}
-		if err := p.close(15 * time.Second); err != nil {
-			violations = append(violations, Violation{Check: checkProcess, Detail: err.Error()})
-		}
-	}
+	violations = append(violations, rd.closeClients(func(p *process) bool { return !outside(p) })...)
 	stopProbes()
 	probes.Wait()
 	if h.areOthersTooOld() {
@@ -210,6 +204,20 @@ func (r *round) startClients() error {
 		}
 	}
 	return nil
+}
+
+// closeClients ends some of the client processes, unless drain has killed them.
+func (r *round) closeClients(which func(*process) bool) (out []Violation) {
+	for _, s := range r.slots {
+		p := s.current()
+		if !p.alive() || !which(p) {
+			continue
+		}
+		if err := p.close(15 * time.Second); err != nil {
+			out = append(out, Violation{Check: checkProcess, Detail: err.Error()})
+		}
+	}
+	return out
 }
 
 // blame says whose error it is that a client process did not start.
@@ -459,7 +467,7 @@ func (r *round) history() *history {
 	}
 	h.copies, h.samples = r.delivered, r.samples
 	for _, p := range r.processes {
-		h.add(p.id, p.records(""), p.diedAt())
+		h.add(p.id, p.records(""), p.diedAt(), p.library != "")
 		if p.slot.other {
 			h.others = append(h.others, p.id)
 		}

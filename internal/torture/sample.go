@@ -105,7 +105,7 @@ func (h *history) checkSamples() (out []Violation) {
 	seen := map[*op]bool{}
 	for _, s := range h.samples {
 		for _, o := range h.names[s.name] {
-			if seen[o] || !o.holds() || h.lossy(o.call.At, max(s.until, o.until)) {
+			if seen[o] || o.outside || !o.holds() || h.lossy(o.call.At, max(s.until, o.until)) {
 				continue
 			}
 			if why := s.contradicts(o); why != "" {
@@ -157,6 +157,8 @@ func (h *history) keptAfterRelease(s sample, id string) (kept *op) {
 		switch {
 		case o.call.Do != opAcquire && o.call.Do != opAdopt || o.root.ret == nil || o.root.ret.ID != id:
 			continue
+		case o.outside: // it may fail to release, and does not try again
+			return nil
 		case o.call.MinHold > 0: // a renewal after its release may keep it
 			return nil
 		case o.ret == nil, o.died != never, o.detached, o.ended != nil, o.call.Passes, o.call.Read,

@@ -29,36 +29,55 @@ const stallAfter = 30 * time.Millisecond
 // Worker is a client process: it reads its setup and its orders from in, and writes records to out. It
 // returns when it is told to close, or when in ends.
 func Worker(in io.Reader, out io.Writer) error {
-	lines := json.NewDecoder(bufio.NewReader(in))
-	var s setup
-	if err := lines.Decode(&s); err != nil {
-		return fmt.Errorf("torture: no setup: %w", err)
+	w, err := newWorker(in, out)
+	if err != nil {
+		return err
 	}
-	redis.SetLogger(discard{})
-	w := &worker{setup: s, clock: newClock(), network: network{routes: s.Endpoint.Routes}}
+	if err := w.connect(); err != nil {
+		return err
+	}
+	return w.run(record{}, w.session, w.close)
+}
+
+// newWorker reads the setup.
+func newWorker(in io.Reader, out io.Writer) (*worker, error) {
+	w := &worker{in: json.NewDecoder(bufio.NewReader(in)), clock: newClock()}
+	if err := w.in.Decode(&w.setup); err != nil {
+		return nil, fmt.Errorf("torture: no setup: %w", err)
+	}
 	w.out = recorder{clock: w.clock, out: out}
 	w.draining, w.drain = context.WithCancel(context.Background())
-	w.rdb = s.Endpoint.client(w.network.dial)
+	return w, nil
+}
+
+// connect makes the clients.
+func (w *worker) connect() (err error) {
+	redis.SetLogger(discard{})
+	w.network.routes = w.Endpoint.Routes
+	w.rdb = w.Endpoint.client(w.network.dial)
 	opts := []primitives.ClientOption{primitives.WithObserver(w.observe), primitives.WithCommandTimeout(commandTimeout)}
-	if s.Replicas > 0 {
-		opts = append(opts, primitives.WithReplicas(s.Replicas, replicasTimeout))
+	if w.Replicas > 0 {
+		opts = append(opts, primitives.WithReplicas(w.Replicas, replicasTimeout))
 	}
-	var err error
 	if w.client, err = primitives.New(w.rdb, opts...); err != nil {
 		return err
 	}
-	if w.members, err = w.memberClients(opts); err != nil {
-		return err
-	}
-	w.out.write(record{Kind: kindReady, At: w.clock.now(), Protocol: protocol})
+	w.members, err = w.memberClients(opts)
+	return err
+}
+
+// run starts the sessions, and does what it is told until it is told to close. ready says more about the process.
+func (w *worker) run(ready record, session func(n int), end func() error) error {
+	ready.Kind, ready.At, ready.Protocol = kindReady, w.clock.now(), protocol
+	w.out.write(ready)
 	var sessions sync.WaitGroup
-	for n := range s.Sessions {
-		sessions.Go(func() { w.session(n) })
+	for n := range w.Sessions {
+		sessions.Go(func() { session(n) })
 	}
 	go w.watchStalls()
 	for {
 		var order order
-		if err := lines.Decode(&order); err != nil {
+		if err := w.in.Decode(&order); err != nil {
 			return nil // the harness has gone
 		}
 		switch order.Do {
@@ -74,7 +93,7 @@ func Worker(in io.Reader, out io.Writer) error {
 			}()
 		case "close":
 			sessions.Wait()
-			return w.close()
+			return end()
 		}
 	}
 }
@@ -120,6 +139,7 @@ func (discard) Printf(context.Context, string, ...any) {}
 type worker struct {
 	setup
 
+	in         *json.Decoder
 	clock      clock
 	out        recorder
 	network    network
@@ -135,12 +155,16 @@ type worker struct {
 
 // session runs random actions, one after another, until the process drains.
 func (w *worker) session(n int) {
-	s := &session{worker: w, n: n, rand: seeded(w.Seed, uint64(w.Process)<<32|uint64(n))}
+	s := w.newSession(n)
 	for w.draining.Err() == nil {
 		name := w.Slots.pick(w.clock.now(), s.rand)
 		workloads[name].act(s, name)
 		s.pause()
 	}
+}
+
+func (w *worker) newSession(n int) *session {
+	return &session{worker: w, n: n, rand: seeded(w.Seed, uint64(w.Process)<<32|uint64(n))}
 }
 
 // pause passes the time between two actions.
