@@ -16,6 +16,9 @@
 // An operation of unknown outcome may take effect at any time after its call. An operator who deletes a key
 // and a server that loses its data end the holds that they may have ended, and no others.
 //
+// Some of the processes may use another library, such as Redisson ([LibraryWorker]). Only exclusion is checked of
+// those.
+//
 // The tests of this package plant known defects in the client processes (defect_test.go), and each check
 // must find those that are meant for it.
 package torture

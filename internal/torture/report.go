@@ -144,7 +144,7 @@ func (r *Result) Print(out io.Writer) error {
 		line("  "+name, r.Operations[name])
 	}
 	if r.Others > 0 {
-		line("  of them by the other build", r.Others)
+		line("  of them by the other program", r.Others)
 	}
 	line("outcomes", "")
 	for _, name := range slices.Sorted(maps.Keys(r.Outcomes)) {

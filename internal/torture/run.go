@@ -36,7 +36,8 @@ type Config struct {
 	Progress   func(Progress)
 	// Client returns the command that starts a client process, which calls Worker.
 	Client func() *exec.Cmd
-	// Other, if not nil, returns the same for another build of this program. Every second client process is one.
+	// Other, if not nil, returns the same for another build of this program, or for a program that calls LibraryWorker.
+	// Every second client process is one.
 	Other func() *exec.Cmd
 
 	defect  string
@@ -67,7 +68,7 @@ type Result struct {
 	Elapsed     time.Duration  `json:"-"`
 	ElapsedMS   int64          `json:"elapsed_ms"`
 	Operations  map[string]int `json:"operations"`                 // by primitive
-	Others      int            `json:"other_operations,omitempty"` // performed by the build that --other names
+	Others      int            `json:"other_operations,omitempty"` // performed by the program that --other names
 	Outcomes    map[string]int `json:"outcomes"`
 	Unknown     int            `json:"unknown"`
 	Faults      map[string]int `json:"faults"`
