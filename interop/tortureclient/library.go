@@ -64,7 +64,14 @@ func (l *library) Lock(kind torture.LockKind, name string, session int) torture.
 }
 
 // Close ends the Java process, and with it all connections.
-func (l *library) Close() error { return l.driver.Close() }
+func (l *library) Close() error {
+	select {
+	case <-l.driver.Done():
+		return errors.New("the Java process has ended by itself")
+	default:
+		return l.driver.Close()
+	}
+}
 
 // lock is a Redisson lock with an owner in place of the current thread. Only the asynchronous methods take one.
 type lock struct {

@@ -123,7 +123,9 @@ func TestLibrary(t *testing.T) {
 				if kind != torture.ReadKind && kind != torture.WriteKind {
 					b = lib.Lock(kind, name, 0)
 				}
-				require.ErrorIs(t, a.Unlock(ctx), torture.ErrNotOwner)
+				if kind != torture.FairKind { // Redisson returns no error if nobody has a fair lock
+					require.ErrorIs(t, a.Unlock(ctx), torture.ErrNotOwner)
+				}
 				locked, err := a.TryLock(ctx, 0, lease)
 				require.NoError(t, err)
 				require.True(t, locked)
