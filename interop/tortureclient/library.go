@@ -26,7 +26,7 @@ type library struct {
 }
 
 func open(s torture.LibrarySetup) (torture.Library, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
 	defer cancel()
 	driver, err := redisson.Open(ctx, redisson.Options{})
 	if err != nil {
@@ -47,11 +47,16 @@ func open(s torture.LibrarySetup) (torture.Library, error) {
 	if s.Password != "" {
 		config.Server["password"] = s.Password
 	}
-	client, err := driver.Connect(ctx, config)
-	if err != nil {
-		return nil, errors.Join(err, driver.Close())
+	for {
+		client, err := driver.Connect(ctx, config)
+		if err == nil {
+			return &library{driver: driver, client: client}, nil
+		}
+		if ctx.Err() != nil || errors.Is(err, redisson.ErrEnded) {
+			return nil, errors.Join(err, driver.Close())
+		}
+		// A fault has begun before this process, or Java starts slowly. Redisson does not try again.
 	}
-	return &library{driver: driver, client: client}, nil
 }
 
 func (l *library) Name() string { return "Redisson " + l.driver.Redisson() }
