@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"slices"
 	"testing"
 	"time"
@@ -25,8 +26,9 @@ type knownDefect struct {
 	name       string
 	primitives []string
 	faults     []string
-	pace       pace  // default: paceMixed
-	rates      rates // default: usualRates
+	pace       pace   // default: paceMixed
+	rates      rates  // default: usualRates
+	library    string // one of testLibraries, in every second process
 	// checks lists the checks that this defect alone can make fail. Which of them fails first depends on what the
 	// other sessions do next.
 	checks []string
@@ -266,6 +268,14 @@ var acquisitionDefects = []knownDefect{
 		}},
 	},
 	{
+		name: "keys that another library does not use", primitives: []string{"lock"}, library: "another library",
+		checks: []string{checkOrder},
+		defect: defect{acquire: func(a attempt) (hold, error) {
+			a.lock = a.client.Lock(a.call.Names[0] + ":other")
+			return a.plainly()
+		}},
+	},
+	{
 		name: "panic", primitives: []string{"fair"}, checks: []string{checkProcess},
 		defect: defect{acquire: func(a attempt) (hold, error) {
 			if a.one(20) {
@@ -333,6 +343,9 @@ func (d *knownDefect) config(t *testing.T) Config {
 		Processes: 2, Sessions: 6, long: 4, Every: [2]time.Duration{50 * time.Millisecond, 200 * time.Millisecond},
 		defect: d.name, until: d.checks, drain: 4 * time.Second, single: true,
 		pace: cmp.Or(d.pace, paceMixed), rates: d.rates,
+	}
+	if d.library != "" {
+		c.Other = func() *exec.Cmd { return testClientOf(d.library) }
 	}
 	if d.faults == nil {
 		c.Faults = []string{NoFaults}
