@@ -25,7 +25,9 @@ type library struct {
 	owners atomic.Int64
 }
 
-func open(s torture.LibrarySetup) (torture.Library, error) {
+func open(s torture.LibrarySetup) (torture.Library, error) { return openWith(s, commandTimeout) }
+
+func openWith(s torture.LibrarySetup, timeout time.Duration) (torture.Library, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 25*time.Second)
 	defer cancel()
 	driver, err := redisson.Open(ctx, redisson.Options{})
@@ -34,11 +36,11 @@ func open(s torture.LibrarySetup) (torture.Library, error) {
 	}
 	config := redisson.Config{
 		Addr: s.Addr, Watchdog: s.Watchdog, FairWait: fairWait,
-		Timeout: commandTimeout, RetryAttempts: -1, // else copies of a command may come late
+		Timeout: timeout, RetryAttempts: -1, // else copies of a command may come late
 		Settings: map[string]any{"threads": 4, "nettyThreads": 4},
 		Server: map[string]any{
-			"database": s.DB, "connectTimeout": commandTimeout.Milliseconds(),
-			"subscriptionTimeout": commandTimeout.Milliseconds(),
+			"database": s.DB, "connectTimeout": timeout.Milliseconds(),
+			"subscriptionTimeout": timeout.Milliseconds(),
 		},
 	}
 	if s.Username != "" {

@@ -97,7 +97,7 @@ func TestTortureWithRedisson(t *testing.T) {
 			} else {
 				require.Empty(t, r.Violations, "timelines and logs are in %s", timelines)
 			}
-			require.Greater(t, r.Others, 100)
+			require.Greater(t, r.Others, 20) // a busy machine starts Java slowly
 			require.Greater(t, r.Total()-r.Others, 100)
 			require.NoError(t, os.RemoveAll(timelines))
 		})
@@ -108,7 +108,7 @@ func TestTortureWithRedisson(t *testing.T) {
 func TestLibrary(t *testing.T) {
 	redisson.Build(t, "")
 	addr := redistest.Fresh(t).Addr()
-	lib, err := open(torture.LibrarySetup{Addr: addr, Watchdog: 3 * time.Second})
+	lib, err := openWith(torture.LibrarySetup{Addr: addr, Watchdog: 3 * time.Second}, 10*time.Second)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, lib.Close()) }()
 	require.Contains(t, lib.Name(), "Redisson ")
@@ -138,13 +138,14 @@ func TestLibrary(t *testing.T) {
 				if lease == 0 {
 					want = 3 * time.Second
 				}
-				require.InDelta(t, want, ttl, float64(time.Second))
+				require.Greater(t, ttl, want-2*time.Second)
+				require.LessOrEqual(t, ttl, want)
 				if kind == torture.FencedKind {
 					token, err := a.Token(ctx)
 					require.NoError(t, err)
 					require.EqualValues(t, 1, token)
 				}
-				locked, err = b.TryLock(ctx, 20*time.Millisecond, lease)
+				locked, err = b.TryLock(ctx, 0, lease)
 				require.NoError(t, err)
 				require.False(t, locked)
 				held, err = b.IsHeld(ctx)
