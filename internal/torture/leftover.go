@@ -71,7 +71,8 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (ou
 			if low, high := r.permitsLeft(key, due.pools); err == nil && (n < low || n > high) {
 				out = append(out, fmt.Sprintf("%s has %d permits, and should have %d to %d", key, n, low, high))
 			}
-		case (r.hadDeaths() || r.hasOutsiders()) && (strings.HasPrefix(key, "redisson_lock_") || strings.HasPrefix(key, "redlatch_lock_")),
+		case (r.hadDeaths() || r.hasOutsiders()) &&
+			(strings.HasPrefix(key, "redisson_lock_") || strings.HasPrefix(key, "redlatch_lock_")),
 			(r.hadDeaths() || due.pools[leased(key)].orphans) && strings.HasSuffix(key, ":timeout"):
 			// the queue of a fair lock where nobody has waited since a waiter died, or one of another library gave up;
 			// permits of a dead process
@@ -254,9 +255,9 @@ func (r *round) hadDeaths() bool {
 }
 
 // lastLease returns when the last lease ends that nobody renews and nobody gives back: of processes that have
-// died, or that use another library; of servers that forgot a release, of holds that were detached or adopted with an unknown outcome, and of
-// acquisitions in doubt that were ended by their id. A count of a shared owner that was not given back lasts for as
-// long as others of that owner renew the lock.
+// died, or that use another library; of servers that forgot a release, of holds that were detached or adopted with
+// an unknown outcome, and of acquisitions in doubt that were ended by their id. A count of a shared owner that was
+// not given back lasts for as long as others of that owner renew the lock.
 func (r *round) lastLease(h *history) (end int64) {
 	longest := longTTL*int64(r.ttl) + int64(waiterTimeout)
 	for _, w := range h.windows {

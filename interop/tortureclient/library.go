@@ -18,7 +18,7 @@ const (
 	fairWait = 500 * time.Millisecond
 )
 
-// library is Redisson in a Java process of its own. That process ends with this one, even if this one is killed.
+// library is Redisson in a Java process. It is stopped and killed with this one, as it is in the same process group.
 type library struct {
 	driver *redisson.Driver
 	client *redisson.Client
