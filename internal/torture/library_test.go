@@ -189,6 +189,21 @@ func TestChecksOfAnotherLibrary(t *testing.T) {
 			h.do(1, 10_000, 10_010, record{Do: opAcquire, TTL: 3 * time.Second}, record{Outcome: outcomeUnknown})
 			waits(h, 10_050, 14_000)
 		}, nil},
+		{"a wait in a fair lock behind a waiter that has gone", func(h *testHistory) {
+			h.do(1, 10_000, 10_010, record{Do: opAcquire, Primitive: "fair", TTL: 3 * time.Second},
+				record{Outcome: outcomeBusy})
+			a := h.holdOf("fair", 0, 10_050, 14_000, "a1")
+			h.waits(0, a, 10_051)
+		}, nil},
+		{"a release that Redis does not know of", func(h *testHistory) {
+			h.release(1, h.hold(1, 10_000, "b1"), 10_100, 10_101)
+			h.samples = []sample{{"name", []string{"b1"}, 12_000 * ms, 12_001 * ms, 13_000 * ms}}
+		}, nil},
+		{"a validity that is longer than the lease in Redis", func(h *testHistory) {
+			h.valid(1, h.hold(1, 10_000, "b1"), 14_000)
+			h.records[1][len(h.records[1])-1].At = 11_000 * ms
+			h.samples = []sample{{"name", []string{"b1"}, 11_500 * ms, 11_501 * ms, 13_000 * ms}}
+		}, nil},
 		{"many holds in a row", func(h *testHistory) {
 			waits(h, 10_000, 12_000)
 			for i := range int64(95) {
