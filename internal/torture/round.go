@@ -194,13 +194,32 @@ func (r *round) startClients() error {
 			s.routes[target] = p.Addr()
 		}
 		r.slots = append(r.slots, s)
+	}
+	// Java takes seconds to start, and much processor time. The others wait for it: they would have all locks to
+	// themselves, and be late.
+	if err := r.startSlots(true); err != nil {
+		return err
+	}
+	r.began = monotonic()
+	return r.startSlots(false)
+}
+
+// startSlots starts the client processes of another build, or of this one, and waits until they are ready.
+func (r *round) startSlots(other bool) error {
+	var all []*slot
+	for _, s := range r.slots {
+		if s.other == other {
+			all = append(all, s)
+		}
+	}
+	for _, s := range all {
 		if err := r.startClient(s); err != nil {
 			return s.blame(err)
 		}
 	}
-	for _, p := range r.processes {
-		if err := p.started(); err != nil {
-			return p.slot.blame(err)
+	for _, s := range all {
+		if err := s.current().started(); err != nil {
+			return s.blame(err)
 		}
 	}
 	return nil
