@@ -49,6 +49,7 @@ func (r *round) left(due expected) (out []string, err error) {
 }
 
 func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (out []string, err error) {
+	abandoned := r.hadDeaths() || r.hasOutsiders() // a waiter died, or one of another library gave up
 	keys := rdb.Scan(ctx, 0, "*"+r.tag+"*", 1000).Iterator()
 	for keys.Next(ctx) {
 		key := keys.Val()
@@ -60,6 +61,7 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (ou
 			}
 		case strings.HasSuffix(key, ":epoch"): // lasts as long as its semaphore
 		case strings.HasPrefix(key, "redisson_unlock_latch:"), strings.HasPrefix(key, "redlatch_rwlock_claim:"),
+			abandoned && strings.HasPrefix(key, "redlatch_lock_"),
 			strings.Contains(key, ":rwlock_timeout:") && r.hadOperators(): // the operator knows only the lock's key
 			if ttl := rdb.PTTL(ctx, key).Val(); ttl < 0 && ttl != -2 {
 				out = append(out, fmt.Sprintf("key %s without a TTL", key))
@@ -71,11 +73,8 @@ func (r *round) leftOn(ctx context.Context, rdb *redis.Client, due expected) (ou
 			if low, high := r.permitsLeft(key, due.pools); err == nil && (n < low || n > high) {
 				out = append(out, fmt.Sprintf("%s has %d permits, and should have %d to %d", key, n, low, high))
 			}
-		case (r.hadDeaths() || r.hasOutsiders()) &&
-			(strings.HasPrefix(key, "redisson_lock_") || strings.HasPrefix(key, "redlatch_lock_")),
-			(r.hadDeaths() || due.pools[leased(key)].orphans) && strings.HasSuffix(key, ":timeout"):
-			// the queue of a fair lock where nobody has waited since a waiter died, or one of another library gave up;
-			// permits of a dead process
+		case abandoned && strings.HasPrefix(key, "redisson_lock_"), // the queue of a fair lock, if nobody has waited since
+			(r.hadDeaths() || due.pools[leased(key)].orphans) && strings.HasSuffix(key, ":timeout"): // permits of a dead process
 		default:
 			out = append(out, "key "+key)
 		}
