@@ -685,9 +685,13 @@ func TestChecks(t *testing.T) {
 			h.stalls = map[int][]interval{1: {{10_450 * ms, 10_800 * ms}}, 2: {{10_700 * ms, 10_850 * ms}}}
 			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
 		}, nil},
+		{"a call that returns later than its process waits for its turn, again and again", func(h *testHistory) {
+			h.stalls = map[int][]interval{0: {{10_400 * ms, 10_700 * ms}, {10_750 * ms, 11_000 * ms}}}
+			h.do(0, 10_000, 11_450, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+		}, nil},
 		{"a call that returns later than others wait for their turn", func(h *testHistory) {
 			h.stalls = map[int][]interval{1: {{10_450 * ms, 10_500 * ms}}, 2: {{10_450 * ms, 10_500 * ms}}}
-			h.do(0, 10_000, 10_900, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
+			h.do(0, 10_000, 10_950, record{Do: opCheck, Bound: 10_500 * ms}, record{Outcome: outcomeUnknown})
 		}, []string{checkPrompt}},
 		{"a call that returns late, while another process is stopped", func(h *testHistory) {
 			h.fault(faultStop, 1, 10_450, 10_800)
