@@ -95,14 +95,28 @@ func (h *Hold) linger(ctx context.Context) *Hold {
 }
 
 // keep lets the next acquisition have the lock that h keeps. The hold before it has ended.
+//
+// There may be a keeper already, of another acquisition. One of the two has lost the lock, and nobody knows which:
+//
+//	Acquire by a -> command            the server: id 7 holds
+//	                                   an operator deletes the key
+//	Acquire by b -> command            the server: id 8 holds
+//	Release by b -> the keeper of 8
+//	Release by a -> the keeper of 7
+//
+// Then the client gives both up.
 func (h *Hold) keep() {
 	o := h.Ownership()
 	c, key := o.r.Core, queueKey{o.r.Kind, o.r.Name, false}
 	qs := &c.queues
 	qs.mu.Lock()
-	if o.wanted || qs.isWanted(o.r) || c.IsClosing() {
+	other := qs.keeperOf(key)
+	if other != nil || o.wanted || qs.isWanted(o.r) || c.IsClosing() {
 		qs.mu.Unlock()
 		h.giveBack(context.Background(), 0)
+		if other != nil {
+			other.giveBack(context.Background(), 0)
+		}
 		return
 	}
 	if qs.lingering == nil {

@@ -2,6 +2,8 @@ package engine_test
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -247,6 +249,32 @@ func TestLossEndsLingering(t *testing.T) {
 				hold := Acquire(t, t.Context(), r, limit)
 				assert.NotEqual(t, first.ID(), hold.ID())
 				Release(t, hold)
+			})
+		})
+	}
+}
+
+// A lock is deleted while it is held, and its client acquires it again before the holder learns of that. When both
+// have released it, neither acquisition keeps it from others for longer than it may linger.
+func TestLockThatWasLostAndAcquiredAgainDoesNotLinger(t *testing.T) {
+	for _, lostFirst := range []bool{true, false} {
+		t.Run(fmt.Sprint("the lost hold is released first: ", lostFirst), func(t *testing.T) {
+			Bubble(t, func(t *testing.T, s *Server) {
+				c := s.Client(t, "a")
+				r := c.Lock("x")
+				holds := []*Hold{Acquire(t, t.Context(), r, Lingering(time.Hour))}
+				s.Forget("x")
+				holds = append(holds, Acquire(t, t.Context(), r, Lingering(time.Hour)))
+				require.NotEqual(t, holds[0].ID(), holds[1].ID())
+				if !lostFirst {
+					slices.Reverse(holds)
+				}
+				for _, hold := range holds {
+					_ = hold.Release(t.Context()) // the lost one may say so
+				}
+				synctest.Wait()
+				s.RequireFree(t)
+				Release(t, Acquire(t, t.Context(), s.Client(t, "b").Lock("x")))
 			})
 		})
 	}

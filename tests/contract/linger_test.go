@@ -58,6 +58,19 @@ func TestC24LingeringLockSendsNothing(t *testing.T) {
 	})
 }
 
+// The key of a lock is deleted while it is held, and its client acquires it again. After both releases nothing keeps
+// it from others.
+func TestC24LockThatWasLostAndAcquiredAgainDoesNotLinger(t *testing.T) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)
+		lost := Acquire(t, t.Context(), l)
+		require.NoError(t, s.Client(t).Del(t.Context(), l.Name()).Err())
+		Release(t, Acquire(t, t.Context(), l))
+		_ = lost.Release(t.Context()) // it may say that it was lost
+		redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, l.Name())) == 0 }, "the lock is free")
+	})
+}
+
 // Another client that waits asks for the lock, or somebody of the same client who needs it in another way.
 func TestC24LingeringLockIsGivenUpWhenSomebodyAsks(t *testing.T) {
 	for _, tt := range []struct {
