@@ -128,7 +128,7 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 
 // AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
 // that nothing is left of q. parent is the hold whose turn a nested acquisition has taken; nil if none. began is
-// when the call began: see rollbackLimit.
+// when the call began: see RollbackLimit.
 //
 // Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
@@ -147,9 +147,9 @@ func (r *Resource) AcquireOutermost(
 	if err != nil {
 		err = q.explain(trying, c, err)
 		if q.passed != nil {
-			q.passed.giveBack(trying, c.rollbackLimit(began))
+			q.passed.giveBack(trying, c.RollbackLimit(began))
 		}
-		limit := c.rollbackLimit(began)
+		limit := c.RollbackLimit(began)
 		if q.Group != nil && trying.Err() != nil {
 			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 		}
@@ -166,7 +166,7 @@ func (r *Resource) AcquireOutermost(
 		// The client began to close while the request was granted. Close does not know this hold, so
 		// nobody but this call would free the lock.
 		q.MustRollback = true
-		r.rollback(ctx, q, c.rollbackLimit(time.Now()))
+		r.rollback(ctx, q, c.RollbackLimit(time.Now()))
 	}
 	return hold, err
 }

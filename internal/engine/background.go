@@ -79,8 +79,8 @@ func awaitFirst(ctx context.Context, first <-chan struct{}, limit time.Duration)
 	}
 }
 
-// rollbackLimit is how long a call that began then may wait for its rollback. A server that was silent
+// RollbackLimit is how long a call that began then may wait for its rollback. A server that was silent
 // for the whole command timeout will probably not answer the rollback either, so then it is short.
-func (c *Core) rollbackLimit(began time.Time) time.Duration {
+func (c *Core) RollbackLimit(began time.Time) time.Duration {
 	return min(max(c.CommandTimeout-time.Since(began), rollbackGrace), rollbackTimeout)
 }

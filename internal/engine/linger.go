@@ -171,7 +171,7 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 	}
 	qs.mu.Unlock()
 	if q.passed == nil {
-		kept.giveBack(ctx, r.Core.rollbackLimit(time.Now()))
+		kept.giveBack(ctx, r.Core.RollbackLimit(time.Now()))
 		return false
 	}
 	kept.end(ErrReleased)
@@ -192,7 +192,7 @@ func (c *Core) GiveUpLingering(ctx context.Context, resources []*Resource) {
 	}
 	c.queues.mu.Unlock()
 	for _, h := range kept {
-		h.giveBack(ctx, c.rollbackLimit(time.Now()))
+		h.giveBack(ctx, c.RollbackLimit(time.Now()))
 	}
 }
 

@@ -296,7 +296,7 @@ func (o *Ownership) nest(ctx context.Context, outer *Hold, ttl time.Duration) (s
 	o.addCount(-1)
 	o.wire.Unlock()
 	if o.r.Core.FailureOf(err).InDoubt {
-		o.writeCountLater(ctx, o.r.Core.rollbackLimit(began))
+		o.writeCountLater(ctx, o.r.Core.RollbackLimit(began))
 	}
 	return sent, o.judge(ctx, lost, err)
 }

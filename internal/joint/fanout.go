@@ -181,6 +181,7 @@ func (j *joined) Unwrap() []error { return j.errs }
 // release of what was acquired goes on in the background.
 type attemptTime struct {
 	core   *engine.Core
+	began  time.Time
 	ending context.Context //nolint:containedctx // done when the caller's ctx is, or when the wait is over
 	cancel context.CancelFunc
 	until  time.Time // the end of the wait for rollbacks; zero: the attempt's time is not over
@@ -190,7 +191,7 @@ type attemptTime struct {
 // needs no timer.
 func newAttemptTime(ctx context.Context, c *engine.Core, w *engine.Wait) *attemptTime {
 	ending, cancel := w.Bound(ctx)
-	return &attemptTime{core: c, ending: ending, cancel: cancel}
+	return &attemptTime{core: c, began: time.Now(), ending: ending, cancel: cancel}
 }
 
 // call runs f and returns its error. If the time is over before f returns, f goes on in the background,
@@ -204,6 +205,16 @@ func (t *attemptTime) call(f func() error) (pending *fanOut, err error) {
 		return nil, answer
 	}
 	return o, nil
+}
+
+// settleAfter is settle after a member has failed with err. If that member was silent, others may be, too: the releases
+// then take no more than the time of one command, together with what came before.
+func (t *attemptTime) settleAfter(err error, releases *fanOut) {
+	limit := time.Duration(0)
+	if t.core.FailureOf(err).InDoubt {
+		limit = t.core.RollbackLimit(t.began)
+	}
+	t.settle(limit, releases)
 }
 
 // settle waits until all members have answered, for limit at most if that is not 0. When the time is

@@ -127,6 +127,9 @@ func TestMultiHoldsNothingWhileItWaits(t *testing.T) {
 	})
 }
 
+// silence is the fault of the command for the last member, and then of all releases.
+var silence = Fault{Mute: true, Delay: ms}
+
 // Another holds the last member. The acquisition ends without it, and nothing is left of the others.
 func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 	for _, tt := range []struct {
@@ -138,6 +141,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 		at    time.Duration
 	}{
 		{"a single try", NoWait, nil, Fault{}, ErrNotAcquired, 0},
+		{"no member answers any longer", NoWait, nil, silence, Unanswered(nil), CommandTimeout + rollbackGrace},
 		{"the limit", time.Second, nil, Fault{}, ErrNotAcquired, time.Second},
 		{
 			"its context", Forever, func(_ *Server, _ *Client, cancel context.CancelCauseFunc) { cancel(errStopped) },
@@ -160,7 +164,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 				c := s.Client(t, "a")
 				s.Seize("z", "other", 0)
 				s.OnEach(func(cmd Command) Fault {
-					if cmd.Op == "acquire" && cmd.Name == "z" {
+					if cmd.Op == "acquire" && cmd.Name == "z" || cmd.Op == "release" && tt.fault == silence {
 						return tt.fault
 					}
 					return Fault{}
@@ -183,6 +187,7 @@ func TestMultiThatGivesUpLeavesNothing(t *testing.T) {
 				} else {
 					require.ErrorIs(t, err, tt.want)
 				}
+				s.ResetFaults()
 				s.Free("z")
 				Sleep(time.Minute)
 				s.RequireFree(t)

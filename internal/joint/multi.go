@@ -192,7 +192,7 @@ func (m *multi) acquireInOrder(
 		if err == nil {
 			continue
 		}
-		attempt.settle(0, o.releaseMembers(ctx))
+		attempt.settleAfter(err, o.releaseMembers(ctx))
 		if cut && mine.Over() && engine.IsGiveUp(err) && ctx.Err() == nil {
 			return engine.Result{}, i, err
 		}
