@@ -269,7 +269,7 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 	for _, tt := range []struct {
 		mode  string
 		grace time.Duration
-	}{{"term", time.Minute}, {"stubborn", 300 * time.Millisecond}, {"parent", 300 * time.Millisecond}} {
+	}{{"term", time.Minute}, {"stubborn", time.Second}, {"parent", time.Second}} {
 		t.Run(tt.mode, func(t *testing.T) {
 			t.Parallel()
 			name := redistest.Name(t)
@@ -283,7 +283,7 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 			requireError(t, p.errs.String(), exitLost)
 			require.Regexp(t, `lost: (forced|gone): `, p.errs.String()) // a young hold is not told of the takeover
 			if tt.mode != "term" {
-				require.GreaterOrEqual(t, lastBeat(t, p.rest()).Sub(began), tt.grace-50*time.Millisecond, "the full grace")
+				require.GreaterOrEqual(t, lastBeat(t, p.rest()).Sub(began), tt.grace*3/4, "the full grace, on a busy machine")
 			}
 			require.Empty(t, redistest.Keys(t, s, name))
 		})
