@@ -259,8 +259,8 @@ func (b *batcher) take(batch []*pending) []*pending {
 	return batch
 }
 
-// hasRoom reports whether one more command may be sent alone. It counts the connections that are in use or being
-// dialed, except those of batches with a slot. The caller holds mu.
+// hasRoom reports whether one more command may be sent alone. The limit applies to all connections that are in use or
+// being dialed, other than those of batches that have a slot. The caller holds mu.
 func (b *batcher) hasRoom(now time.Time) bool {
 	return b.direct < min(b.maxDirect, b.maxOthers-b.late-b.here.dialing(now))
 }

@@ -86,12 +86,13 @@ const silence = 100 * time.Millisecond
 // does not wait asks Redis itself.
 func (h *history) checkSilence() (out []Violation) {
 	const settled, polled = 60 * time.Millisecond, 1500 * time.Millisecond
+	ours := ofOurs(h.ops)
 	for _, w := range h.windows {
 		// The fault may have begun late on a busy machine.
 		if w.fault != faultHole && w.fault != faultRefuse || h.overloaded(w.begin, w.begin+int64(settled)) > 0 {
 			continue
 		}
-		for _, o := range ofOurs(h.ops) {
+		for _, o := range ours {
 			if o.call.Do != opAcquire || o.process != w.process || o.root != o || o.ret == nil ||
 				o.call.At <= w.begin+int64(settled) || o.ret.At >= w.end || slices.Contains(o.ret.Is, isUnavailable) {
 				continue

@@ -13,7 +13,7 @@ import (
 // Client processes that use another library, which keeps the same locks in Redis. It promises less than
 // redlatch: so its operations are only checked for exclusion, and must not make checks of the others fail.
 
-// Library is another library. Its processes compete with those of redlatch for locks.
+// Library is a lock library other than redlatch. Processes that use it compete for locks with those that use redlatch.
 type Library interface {
 	// Name is the name and the version.
 	Name() string
