@@ -46,6 +46,7 @@ type limits struct {
 	answer  time.Duration // how long it then waits for any data; also bounds each write
 	connect time.Duration // dial and handshake together
 	idle    time.Duration // how long a link without channels stays open
+	leave   time.Duration // how long a channel without listeners stays subscribed
 }
 
 // silence is how long a link without incoming data stays open.
@@ -60,6 +61,7 @@ var defaultLimits = limits{
 	answer:  3 * time.Second,
 	connect: 5 * time.Second,
 	idle:    300 * time.Millisecond,
+	leave:   10 * time.Millisecond,
 }
 
 // Bounds of the delay before a server is dialed again, and before a channel that could not be
@@ -260,7 +262,7 @@ func (h *Hub) Close() {
 		delete(h.channels, name)
 	}
 	for _, l := range h.links {
-		l.idle.Stop()
+		l.stopTimers()
 	}
 	h.mu.Unlock()
 	h.cancel()
@@ -288,7 +290,7 @@ func (h *Hub) lastListenerClosed(c *channel) {
 	case c.link == nil:
 		h.remove(c) // the placer skips it
 	case c.subscribeSent:
-		c.link.markDirty(c)
+		c.link.leave(c)
 	case c.unanswered == 0:
 		c.link.remove(c) // nothing was sent, so there is nothing to undo
 	}

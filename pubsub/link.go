@@ -43,18 +43,20 @@ type link struct {
 	cancel     context.CancelFunc
 	wakeWriter chan struct{}   // capacity 1: there are dirty channels or split commands
 	idle       *time.Timer     // runs expire; started when the last channel leaves
+	leaving    *time.Timer     // runs wake; started by leave
 	started    time.Time       // heard counts from here, in ns
 	heard      atomic.Int64    // when the reader began to wait for data
 	toSignal   []*Subscription // used by the reader only; reused to avoid allocations
 
 	// The fields below are guarded by hub.mu.
 
-	channels map[*channel]struct{}
-	dirty    []*channel   // channels for which a command may have to be sent
-	split    [][]*channel // parts of a refused SUBSCRIBE; each part is sent again as one command
-	inflight []*command   // sent, in order, and not fully answered
-	served   bool         // the server has confirmed at least one channel
-	leftover int          // channels whose UNSUBSCRIBE was refused: the server still sends their messages
+	channels  map[*channel]struct{}
+	dirty     []*channel   // channels for which a command may have to be sent
+	isLeaving bool         // the timer leaving runs
+	split     [][]*channel // parts of a refused SUBSCRIBE; each part is sent again as one command
+	inflight  []*command   // sent, in order, and not fully answered
+	served    bool         // the server has confirmed at least one channel
+	leftover  int          // channels whose UNSUBSCRIBE was refused: the server still sends their messages
 }
 
 // maxLeftover limits the subscriptions without listeners that a server keeps for one link because it
@@ -88,6 +90,8 @@ func newLink(h *Hub, s server) *link {
 	l.inflight = []*command{{word: ping}} // connect leaves the reply to its PING unread
 	l.idle = time.AfterFunc(h.cfg.limits.idle, l.expire)
 	l.idle.Stop() // a new link gets a channel at once
+	l.leaving = time.AfterFunc(h.cfg.limits.leave, l.unsubscribeNow)
+	l.leaving.Stop()
 	return l
 }
 
@@ -101,10 +105,33 @@ func (l *link) place(c *channel) {
 // markDirty makes the writer check whether a command has to be sent for the channel. The writer
 // decides when it sends, so a quick close and subscribe cancel each other out. hub.mu is held.
 func (l *link) markDirty(c *channel) {
+	l.addDirty(c)
+	l.wake()
+}
+
+func (l *link) addDirty(c *channel) {
 	if !c.dirty {
 		c.dirty = true
 		l.dirty = append(l.dirty, c)
 	}
+}
+
+// leave has a channel without listeners unsubscribed, a moment later or with the next command. A waiter closes its
+// subscriptions when it has just acquired, and waking the writer would delay it. The next waiter often comes
+// soon, and then nothing is sent. hub.mu is held.
+func (l *link) leave(c *channel) {
+	l.addDirty(c)
+	if !l.isLeaving {
+		l.isLeaving = true
+		l.leaving.Reset(l.hub.cfg.limits.leave)
+	}
+}
+
+// unsubscribeNow runs when the timer leaving fires. The link may have ended since.
+func (l *link) unsubscribeNow() {
+	l.hub.mu.Lock()
+	defer l.hub.mu.Unlock()
+	l.isLeaving = false
 	l.wake()
 }
 
@@ -144,10 +171,15 @@ func (l *link) expire() {
 
 // unregister deletes the link from the hub, so that no channel is placed on it. hub.mu is held.
 func (l *link) unregister() {
-	l.idle.Stop()
+	l.stopTimers()
 	if l.hub.links[l.server.name] == l {
 		delete(l.hub.links, l.server.name)
 	}
+}
+
+func (l *link) stopTimers() {
+	l.idle.Stop()
+	l.leaving.Stop()
 }
 
 // run serves the link until it ends, then gives its channels back to the hub.

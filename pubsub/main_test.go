@@ -24,6 +24,7 @@ var shortLimits = limits{
 	answer:  500 * time.Millisecond,
 	connect: time.Second,
 	idle:    50 * time.Millisecond,
+	leave:   time.Millisecond,
 }
 
 // open returns a hub that is closed when the test ends.
