@@ -33,14 +33,14 @@ if redis.call('exists', lock_hash, memory_key) == 0 then
     return denied
   end
   is_free = true
-  if not token_key and not place then -- the usual case needs no function of the libraries below
+  if not token_key and not place then -- each case comes before the libraries that it does not need
     redis.call('hset', lock_hash, owner, 1)
     redis.call('pexpire', lock_hash, ttl_ms)
     return 0
   end
 end
 
--- uses     lib/extend, lib/holder, lib/line, lib/polls, lib/token
+-- uses     lib/line
 
 -- leave_or_renew ends the place in line of a client without more waiters. Another client's turn
 -- comes again after all others.
@@ -52,41 +52,50 @@ local function leave_or_renew()
   end
 end
 
-if is_free then
-  local last, unusable = 0, nil
-  if token_key then
-    last, unusable = reserve_tokens(token_key, tokens)
-    if unusable then
-      return unusable
-    end
-  end
+if is_free and not token_key then
   redis.call('hset', lock_hash, owner, 1)
   redis.call('pexpire', lock_hash, ttl_ms)
   leave_or_renew()
-  return last
+  return 0
 end
-if redis.call('exists', memory_key) == 1 then
+if not is_free and redis.call('exists', memory_key) == 1 then
   return 'over'
 end
-if redis.call('hexists', lock_hash, owner) == 1 then
-  -- A copy of this request, or the lock was handed off to this owner. It may have been extended
-  -- since.
+-- Is it a copy of this request, or was the lock handed off to this owner?
+local is_ours = not is_free and redis.call('hexists', lock_hash, owner) == 1
+
+-- uses     lib/holder, lib/polls
+
+if not is_free and not is_ours then
+  local holder, foreign_data = holder_of(lock_hash)
+  if foreign_data then
+    return foreign_data
+  end
+  local refused = {redis.call('pttl', lock_hash), holder}
+  if place then
+    refused[3], refused[4] = take_place(line, place, since)
+  elseif mark then
+    mark_poll(mark, mark_ttl_ms)
+  end
+  return refused
+end
+
+-- uses     lib/extend, lib/token
+
+if is_ours then
   local last, unusable = 0, nil
   if token_key then
     last, unusable = last_token(token_key, tokens)
   end
-  extend(lock_hash, ttl_ms)
+  extend(lock_hash, ttl_ms) -- it may have been extended since
   leave_or_renew()
   return unusable or last
 end
-local holder, foreign_data = holder_of(lock_hash)
-if foreign_data then
-  return foreign_data
+local last, unusable = reserve_tokens(token_key, tokens)
+if unusable then
+  return unusable
 end
-local refused = {redis.call('pttl', lock_hash), holder}
-if place then
-  refused[3], refused[4] = take_place(line, place, since)
-elseif mark then
-  mark_poll(mark, mark_ttl_ms)
-end
-return refused
+redis.call('hset', lock_hash, owner, 1)
+redis.call('pexpire', lock_hash, ttl_ms)
+leave_or_renew()
+return last

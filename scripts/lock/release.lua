@@ -53,7 +53,19 @@ if is_plain and is_usual and not successor_memory then
   return 1 + redis.call(publish, channel, '0')
 end
 
--- uses     lib/line, lib/notify_free, lib/set_count, lib/shared_counts, lib/token
+-- uses     lib/line, lib/notify_free
+
+-- Other clients wait, and nobody has a shared count.
+local has_no_shared = is_plain or redis.call('exists', shared_counts) == 0
+if has_no_shared and is_usual and not successor then
+  if redis.call('hdel', lock_hash, owner) == 0 then
+    return 0
+  end
+  local polls = all_keys[6] and redis.call('exists', all_keys[6]) or 0
+  return 1 + notify_free(all_keys, publish, place, is_plain) + polls
+end
+
+-- uses     lib/set_count, lib/shared_counts, lib/token
 
 -- remember_release makes late copies of the acquisition acquire nothing.
 local function remember_release()
@@ -66,7 +78,7 @@ end
 -- In all branches, as in the ones above, the first write is one that a full Redis allows; the
 -- others then pass, too.
 local had_own
-if not is_plain then
+if not has_no_shared then
   had_own = keep_shared_counts(shared_counts, lock_hash, owner)
 end
 if had_own ~= nil then
