@@ -96,6 +96,18 @@ func newRWDriver(side, other *Lock, writes bool) rwDriver {
 	}
 }
 
+// remembers reports whether Redis remembers the release of o: a copy gets the same answer, and a late copy of the
+// acquisition takes nothing. A private id needs that only if there may be such a copy.
+func remembers(o *engine.Owner) bool { return o.Shared || o.InDoubt }
+
+// remember is how long Redis remembers the release of o.
+func (d *rwDriver) remember(o *engine.Owner) scripts.Millis {
+	if o.Shared {
+		return d.h.c.rememberFor(o)
+	}
+	return d.h.c.rememberDoubt(o)
+}
+
 // force is the call that frees one side, whoever holds it. Both sides' scripts have the same parameters.
 func (d *rwDriver) force(q *engine.Request) scripts.RWLockReadForce {
 	return scripts.RWLockReadForce{
@@ -201,12 +213,14 @@ func (d *readerDriver) acquireBatch(
 }
 
 // free gives back what o has: its own count of an id that others may share, else all private counts, by
-// rwlock/read_release. o's key remembers the release: a copy gets the same answer, and a late copy of the
-// acquisition takes nothing. If nothing else is left of o, it stays for the rest of its minimum hold.
+// rwlock/read_release. If nothing else is left of o, it stays for the rest of its minimum hold.
 func (d *readerDriver) free(ctx context.Context, o *engine.Owner, rest time.Duration) (engine.Released, error) {
 	call := d.releaseOf(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberFor(o), true, scripts.InMillis(rest)
-	return releasedOf(isLost(call.Do(ctx, d.h.c.calls)))
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), true, scripts.InMillis(rest)
+	reply, err := call.Do(ctx, d.h.c.calls)
+	got, err := releasedOf(isLost(reply, err))
+	got.InDoubt = reply.Doubt && !remembers(o)
+	return got, err
 }
 
 // releaseOf returns a call that releases what o has. o's key remembers it.
@@ -426,17 +440,19 @@ func (d *writerDriver) Release(
 // rwlock/write_release. It also removes o's reservation.
 func (d *writerDriver) free(ctx context.Context, o *engine.Owner, next engine.Next) (engine.Released, error) {
 	call := d.releaseOf(o)
-	call.MemoryTTL, call.OnlyOwn, call.Rest = d.h.c.rememberFor(o), o.Shared, scripts.InMillis(next.Rest)
+	call.MemoryTTL, call.OnlyOwn, call.Rest = d.remember(o), o.Shared, scripts.InMillis(next.Rest)
 	if s := next.Successor; s != nil {
 		call.SuccessorMemory = d.h.ownerKey(s)
 		call.Successor, call.SuccessorTTL = s.ID, scripts.InMillis(s.TTL)
 	} else if next.CountPolls {
 		call.SuccessorMemory = &d.polls
 	}
-	got, err := releasedResult(call.Do(ctx, d.h.c.calls))
+	reply, err := call.Do(ctx, d.h.c.calls)
+	got, err := releasedResult(reply, err)
 	if isForeign(err) {
-		return releasedOf(true, err)
+		got, err = releasedOf(true, err)
 	}
+	got.InDoubt = reply.Doubt && !remembers(o)
 	return got, err
 }
 

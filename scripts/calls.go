@@ -1386,7 +1386,8 @@ type RWLockReadRelease struct {
 	ClaimKey     any
 	SharedCounts any
 	// id
-	Owner     string
+	Owner string
+	// 0 for a private id when no copy of its acquisition can come
 	MemoryTTL Millis
 	// release one count; else all that are not shared
 	IsShared bool
@@ -1645,7 +1646,8 @@ type RWLockWriteRelease struct {
 	// clients that poll, if they count
 	SuccessorMemory any
 	// id
-	Owner     string
+	Owner string
+	// 0 for a private id when no copy of its acquisition can come
 	MemoryTTL Millis
 	// release one count; else all that are not shared
 	IsShared bool

@@ -32,7 +32,8 @@ if #all_args % 2 == 1 then
 end
 
 local prefix = hold_prefix(lock_hash)
-if redis.call('get', memory_key) then
+local is_clear = redis.call('exists', memory_key, claim_key) == 0
+if not is_clear and redis.call('get', memory_key) then
   return 'over'
 end
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
@@ -42,7 +43,11 @@ local alive = reader_ttl(prefix, owner, count) > 0
 local function add_hold(reader, n, lease_ms)
   redis.call('set', hold_key(prefix, reader, n), '1', 'px', lease_ms)
   redis.call('hset', lock_hash, reader, n, 'mode', mode or 'read')
-  extend(lock_hash, lease_ms)
+  if mode or alive then
+    extend(lock_hash, lease_ms)
+  else
+    redis.call('pexpire', lock_hash, lease_ms) -- it is new
+  end
 end
 
 -- extend_hold makes sure that a reader's n-th hold lasts for the whole lease.
@@ -59,22 +64,31 @@ local function granted(is_copy)
   if companions == 0 then
     return 0
   end
-  local answer = {'in'}
-  for i = 6, 5 + companions do
-    local companion_memory = all_keys[i]
-    local companion, lease_ms = all_args[2 * i - 5], all_args[2 * i - 4]
-    local is_reader = false
-    if redis.call('exists', companion_memory) == 0 then
-      local n = redis.call('hget', lock_hash, companion)
-      is_reader = reader_ttl(prefix, companion, n) > 0
+  local memories, readers = {}, {}
+  for i = 1, companions do
+    memories[i], readers[i] = all_keys[5 + i], all_args[5 + 2 * i]
+  end
+  local some_ended = redis.call('exists', unpack(memories)) > 0
+  local counts = redis.call('hmget', lock_hash, unpack(readers))
+  local answer, added, longest = {'in'}, {}, 0
+  for i, companion in ipairs(readers) do
+    local lease_ms, is_reader = all_args[6 + 2 * i], false
+    if not some_ended or redis.call('exists', memories[i]) == 0 then
+      is_reader = reader_ttl(prefix, companion, counts[i]) > 0
       if is_reader then
-        extend_hold(companion, n, lease_ms)
+        extend_hold(companion, counts[i], lease_ms)
       elseif not is_copy then
-        add_hold(companion, 1, lease_ms)
+        redis.call('set', hold_key(prefix, companion, 1), '1', 'px', lease_ms)
+        added[#added + 1], added[#added + 2] = companion, 1
+        longest = math.max(longest, tonumber(lease_ms))
         is_reader = true
       end
     end
-    answer[i - 4] = is_reader and 1 or 0
+    answer[i + 1] = is_reader and 1 or 0
+  end
+  if longest > 0 then
+    redis.call('hset', lock_hash, unpack(added))
+    extend(lock_hash, longest)
   end
   return answer
 end
@@ -104,7 +118,7 @@ if not holds then
     return {redis.call('pttl', lock_hash), writer_of(lock_hash) or ''}
   end
   -- New readers wait behind a waiting writer, so that readers cannot starve it.
-  local claim_ttl = redis.call('pttl', claim_key)
+  local claim_ttl = is_clear and 0 or redis.call('pttl', claim_key)
   if claim_ttl > 0 then
     return {claim_ttl, ''}
   end

@@ -1,6 +1,10 @@
 -- rwlock/read_release: release a reader's counts; the last reader frees the lock.
 -- Before its minimum hold is over, the reader stays for the rest of it.
--- uses     lib/set_count, lib/shared_counts, rwlock/readers
+--
+-- A private id that holds nothing will never hold again, unless a copy of its acquisition is still
+-- under way. So without a memory a copy of this script changes nothing, and its answer is that
+-- nothing was held. The client knows whether it has sent a copy.
+-- uses     rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
 -- KEYS[3]  memory_key: of this request: 2 released, 3 nothing to release
@@ -8,7 +12,7 @@
 -- KEYS[5]  shared_counts
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
--- ARGV[3]  memory_ttl_ms (ms)
+-- ARGV[3]  memory_ttl_ms (ms): 0 for a private id when no copy of its acquisition can come
 -- ARGV[4]  is_shared (flag): release one count; else all that are not shared
 -- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
 --          a shared one if there is one
@@ -21,7 +25,24 @@ local is_shared, only_own = ARGV[4] == '1', ARGV[5] == '1'
 local rest_ms = ARGV[7] or '0'
 
 local prefix = hold_prefix(lock_hash)
-local memory = redis.call('get', memory_key)
+local remembers = memory_ttl_ms ~= '0'
+if not remembers and rest_ms == '0' and redis.call('exists', shared_counts) == 0 then
+  -- The usual case needs no function of the libraries below.
+  local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
+  if not count then
+    return 0
+  end
+  local left = reader_ttl(prefix, owner, count)
+  remove_reader(lock_hash, prefix, owner, count)
+  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then
+    redis.call(publish, channel, '0')
+  end
+  return left > 0 and 1 or 0
+end
+
+-- uses     lib/set_count, lib/shared_counts
+
+local memory = remembers and redis.call('get', memory_key)
 if memory == '2' or memory == '3' then
   return memory == '2' and 1 or 0
 end
@@ -30,6 +51,15 @@ local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)
 if foreign_data then
   return foreign_data
 end
+
+-- remember keeps the answer, so that a copy of this request or of the acquisition changes nothing.
+local function remember(answer)
+  if remembers then
+    redis.call('del', memory_key) -- a full Redis allows what follows
+    redis.call('set', memory_key, answer, 'px', memory_ttl_ms)
+  end
+end
+
 local count, mode = unpack(redis.call('hmget', lock_hash, owner, 'mode'))
 count = tonumber(count or 0) or 0
 local shared = shared_count(shared_counts, owner, count)
@@ -40,8 +70,7 @@ if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, owner)
   end
-  redis.call('del', memory_key)
-  redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
+  remember('3')
   return 0
 end
 local left = reader_ttl(prefix, owner, count)
@@ -74,5 +103,5 @@ else
     redis.call(publish, channel, '0')
   end
 end
-redis.call('set', memory_key, left > 0 and '2' or '3', 'px', memory_ttl_ms)
+remember(left > 0 and '2' or '3')
 return left > 0 and 1 or 0

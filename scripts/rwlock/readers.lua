@@ -121,9 +121,9 @@ end
 -- was one of the longest-lived, and only until it finds another one. A difference of 100 ms does
 -- not count, so the hash may outlive its readers by that much.
 local function fit_ttl(lock_hash, prefix, left)
-  local others, ttl_ms = redis.call('hlen', lock_hash) - 1, redis.call('pttl', lock_hash)
-  local enough = math.huge
-  if others > 4 and ttl_ms > 0 then
+  local others, enough = redis.call('hlen', lock_hash) - 1, math.huge
+  local ttl_ms = others > 4 and redis.call('pttl', lock_hash) or 0
+  if ttl_ms > 0 then
     enough = math.max(ttl_ms - 100, 1)
     if left < enough then
       return true

@@ -1,6 +1,7 @@
 -- rwlock/write_release: release a writer's counts and its claim, or hand the lock off.
 -- The successor waits to write and gets the lock at once. The owner's read holds stay. Before its
--- minimum hold is over, the writer stays for the rest of it.
+-- minimum hold is over, the writer stays for the rest of it. Without a memory a copy of this script
+-- changes nothing: see rwlock/read_release.
 -- uses     lib/extend, lib/set_count, lib/shared_counts, rwlock/readers
 -- KEYS[1]  lock_hash
 -- KEYS[2]  channel: of releases
@@ -11,7 +12,7 @@
 --          without one, the mark of clients that poll, if they count
 -- ARGV[1]  owner (text): id
 -- ARGV[2]  publish (command)
--- ARGV[3]  memory_ttl_ms (ms)
+-- ARGV[3]  memory_ttl_ms (ms): 0 for a private id when no copy of its acquisition can come
 -- ARGV[4]  is_shared (flag): release one count; else all that are not shared
 -- ARGV[5]  only_own (flag): with is_shared: release the count of this acquisition; else any count,
 --          a shared one if there is one
@@ -30,7 +31,8 @@ local rest_ms, successor, successor_ttl_ms = ARGV[7] or '0', ARGV[8], ARGV[9]
 
 local prefix, field = hold_prefix(lock_hash), owner .. ':write'
 local successor_field = successor and successor .. ':write'
-local memory = redis.call('get', memory_key)
+local remembers = memory_ttl_ms ~= '0'
+local memory = remembers and redis.call('get', memory_key)
 if memory == '3' then
   return 0
 elseif memory == '2' then
@@ -46,6 +48,15 @@ local foreign_data = is_shared and not only_own and no_rwlock(lock_hash)
 if foreign_data then
   return foreign_data
 end
+
+-- remember keeps the answer, so that a copy of this request or of the acquisition changes nothing.
+local function remember(answer)
+  if remembers then
+    redis.call('del', memory_key) -- a full Redis allows what follows
+    redis.call('set', memory_key, answer, 'px', memory_ttl_ms)
+  end
+end
+
 local claimed = redis.pcall('get', claim_key) == memory_key
 if claimed then
   redis.call('del', claim_key)
@@ -59,8 +70,7 @@ if to_release == 0 or not has_count then
   if count == 0 then
     forget_shared_count(shared_counts, field)
   end
-  redis.call('del', memory_key)
-  redis.call('set', memory_key, '3', 'px', memory_ttl_ms)
+  remember('3')
   if claimed then -- wake up the readers that waited behind this writer
     redis.call(publish, channel, '1')
   end
@@ -104,5 +114,5 @@ else
   local polls = not successor and all_keys[6] and redis.call('exists', all_keys[6]) or 0
   answer = 1 + redis.call(publish, channel, '1') + polls
 end
-redis.call('set', memory_key, '2', 'px', memory_ttl_ms)
+remember('2')
 return answer
