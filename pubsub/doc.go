@@ -1,8 +1,8 @@
 // Package pubsub delivers wake-up messages. One client shares one subscription per channel among
 // many listeners. The package knows nothing about locks.
 //
-// A [Hub] counts the listeners of each channel. The first listener subscribes to the channel, the
-// last one unsubscribes. Every message goes to all listeners of its channel. Plain pub/sub uses one
+// A [Hub] counts the listeners of each channel. The first listener subscribes to the channel. The
+// channel is unsubscribed 10 ms after the last one has closed, unless another one comes. Every message goes to all listeners of its channel. Plain pub/sub uses one
 // connection, sharded pub/sub one connection per shard. An idle hub has no connections and no
 // goroutines.
 //
