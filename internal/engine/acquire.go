@@ -231,7 +231,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 // has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex held.
 func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 	if k := q.heard; k != nil && !q.membersNote(k) { // else the error of the attempt will say how long it took
-		k.asking()
+		k.Asking()
 	}
 	res, err := r.Driver.TryAcquire(ctx, q)
 	return r.tried(ctx, q, res, err)

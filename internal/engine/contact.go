@@ -37,10 +37,15 @@ type Contact struct {
 	again   bool      // more than one attempt was not answered
 }
 
-// Asking notes that a queue sends a command for all its waiters. Answered or Failed notes the outcome.
-func (k *Contact) Asking() { k.asking() }
+// Asking notes that an attempt begins, or that a queue sends a command for all its waiters. Answered or Failed notes
+// the outcome of that command.
+func (k *Contact) Asking() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked = time.Now()
+}
 
-// Answered notes the answer to that command: the waiters still wait for the lock. holder is the holder's id,
+// Answered notes that somebody has the lock: the other waiters still wait for it. holder is the holder's id,
 // "" if it is unknown. left is the time until the holder's lease ends, negative if it is unknown.
 func (k *Contact) Answered(holder string, left time.Duration) {
 	k.mu.Lock()
@@ -64,26 +69,8 @@ func (k *Contact) Failed(c *Core, err error, began time.Time) {
 	}
 }
 
-// Note takes over what q has heard by its latest attempt, which is over.
-func (k *Contact) Note(q *Request) { k.merge(q.heard) }
-
-// asking notes that an attempt begins.
-func (k *Contact) asking() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.asked = time.Now()
-}
-
 // membersNote reports whether q is for a joint lock whose members note their answers themselves.
 func (q *Request) membersNote(k *Contact) bool { return k.members && q.Group == nil }
-
-// granted notes that id was granted the lock.
-func (k *Contact) granted(id string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.answered()
-	k.refused, k.holder, k.until, k.reason = true, id, time.Time{}, nil
-}
 
 // answered notes an answer of any kind. mu is held.
 func (k *Contact) answered() {
@@ -99,11 +86,12 @@ func (k *Contact) unanswered(err error, waited time.Duration) {
 	k.failed = err
 }
 
-// merge takes over what a waiter has heard by its latest attempt, which is over. other may be nil: nothing.
-func (k *Contact) merge(other *Contact) {
+// Note takes over what a waiter has heard by its latest attempt, which is over.
+func (k *Contact) Note(q *Request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked = time.Time{}
+	other := q.heard
 	if other == nil {
 		return
 	}

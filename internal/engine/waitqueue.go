@@ -213,7 +213,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	defer q.unlock()
 	r := w.Request
 	if r.heard != nil { // else it has made no attempt
-		q.heard.merge(r.heard)
+		q.heard.Note(r)
 	}
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
 	w.queued.Doubt = r.MustRollback
@@ -246,7 +246,7 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: q.isPlaceHeard()})
 		step.Try, w.Request.Place = true, begun[0].Place
 		if isHead {
-			q.heard.asking()
+			q.heard.Asking()
 		}
 	case isHead && len(q.unsettled) > 0:
 		step.Confirmed = q.unsettled[0]
@@ -279,7 +279,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	}
 	q.queues.mu.Lock()
 	defer q.unlock()
-	q.heard.merge(w.Request.heard)
+	q.heard.Note(w.Request)
 	q.on(&e)
 	return res, err
 }
@@ -383,7 +383,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
 	if res.Granted {
-		q.heard.granted(r.ID)
+		q.heard.Answered(r.ID, -1)
 	}
 	q.on(&waitq.Event{
 		What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL, Passed: r.passed != nil,
