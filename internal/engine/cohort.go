@@ -86,7 +86,7 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bo
 	next := &Hold{
 		r: o.r, held: o, ctx: ctx, since: c.Instant(now), ttl: h.ttl, renew: true, depth: 1, unaccepted: true,
 	}
-	if !c.addHold(next) {
+	if !c.holds.add(next) {
 		return nil // the client is closing
 	}
 	if o.r.Traits.Fenced && used {

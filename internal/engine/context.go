@@ -62,7 +62,7 @@ func (c *HoldContext) Value(key any) any {
 			return carried{found, nil}
 		}
 	case outerKey:
-		if h.IsLive() || (h.isLost() && !h.isReleased()) {
+		if h.IsLive() || h.IsLostUnreleased() {
 			if found := h.find(k.Resource); found != nil {
 				return found
 			}

@@ -31,7 +31,7 @@ func IsClosed(c <-chan struct{}) bool { return isClosed(c) }
 // SetTags replaces the tags of holds.
 func (c *Core) SetTags(tagOf func(ownerID string) string) { c.holds.tagOf = tagOf }
 
-func (h *Hold) IsLost() bool { return h.isLost() }
+func (h *Hold) IsLost() bool { return h.lossCause() != nil }
 
 func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss) }
 func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.isLoss(got, sent) }

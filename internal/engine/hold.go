@@ -95,11 +95,11 @@ func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent t
 	if parent != nil {
 		h.depth = parent.depth + 1
 	}
-	if d := terms.Limit(); d > 0 && o != nil && o.leased() {
+	if d := terms.Limit(); d > 0 && o != nil && r.Traits.Leased {
 		h.limit = c.Instant(sent.Add(d - c.MarginOf(d)))
 	}
 	// Close seals the list first. So either Close sees this hold, or the hold is not made.
-	if !c.addHold(h) {
+	if !c.holds.add(h) {
 		return nil, ErrClosed
 	}
 	if held != nil {
@@ -214,9 +214,6 @@ func (h *Hold) Ended() error {
 	return h.cause
 }
 
-// isLost reports whether the hold ended by a loss.
-func (h *Hold) isLost() bool { return h.lossCause() != nil }
-
 // isReleased reports whether a Release or a Detach has begun.
 func (h *Hold) isReleased() bool {
 	h.mu.Lock()
@@ -273,39 +270,31 @@ func (h *Hold) Release(ctx context.Context) error {
 		}
 		return err
 	}
-	if h.held == nil {
-		if h.end(ErrReleased) {
-			h.emit(ctx, EventReleased, nil)
-		}
-		return nil
-	}
 	if h.group != nil {
 		// Before the command: as soon as the server has freed a member, another client may acquire it.
 		// The joint hold must not count it then.
 		h.group.MemberEnded(h, ErrReleased)
 	}
-	if kept := h.linger(ctx); kept != nil {
-		if h.end(ErrReleased) {
-			h.emit(ctx, EventReleased, nil)
-		}
-		kept.keep()
-		return nil
+	kept, kind := h.linger(ctx), EventReleased
+	var lost bool
+	var err error
+	if kept == nil && h.held != nil {
+		lost, err = h.held.Release(ctx, h)
 	}
-	lost, err := h.held.Release(ctx, h)
 	switch {
 	case err != nil:
 		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
-		if h.end(ErrReleased) {
-			h.emit(ctx, EventReleaseFailed, err)
-		}
-		return err
+		kind = EventReleaseFailed
 	case lost:
 		return h.Lose(ctx, h.held.Loss())
 	}
 	if h.end(ErrReleased) {
-		h.emit(ctx, EventReleased, nil)
+		h.emit(ctx, kind, err)
 	}
-	return nil
+	if kept != nil {
+		kept.keep()
+	}
+	return err
 }
 
 // take lets one call of Release, Detach or Forget proceed. It returns nil to that call, and to others
@@ -396,7 +385,7 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	case h.held == nil:
 		return nil
 	}
-	if o := h.Ownership(); o != nil && !o.leased() {
+	if o := h.Ownership(); o != nil && !h.r.Traits.Leased {
 		return errNoLease
 	}
 	if err := context.Cause(ctx); err != nil {
@@ -430,10 +419,7 @@ func (h *Hold) lossCause() error {
 func (h *Hold) Lose(ctx context.Context, loss Loss) error {
 	loss, err := h.explain(loss)
 	if h.end(err) {
-		if h.isAnnounced() {
-			h.r.Core.logNow(ctx, h.lossRecord(loss, err))
-		}
-		h.emit(ctx, EventLost, err)
+		h.ReportLoss(ctx, loss, err)
 	} else if earlier := h.lossCause(); earlier != nil {
 		return earlier
 	}
@@ -505,11 +491,7 @@ func (h *Hold) end(cause error) bool {
 
 // isSilent reports whether h emits no events. Holds of members emit none, because the joint hold emits events
 // for all of them. Nor does a hold whose acquisition was not announced.
-func (h *Hold) isSilent() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.group != nil || h.unaccepted
-}
+func (h *Hold) isSilent() bool { return h.group != nil || !h.isAnnounced() }
 
 // isAnnounced reports whether an acquisition has returned h, or will. Else h has no user: it keeps a lingering
 // lock, or its waiter has not taken it.

@@ -130,9 +130,6 @@ func (r *Resource) OwnershipOf(id string) *Ownership {
 // Resource is the resource that the ownership was acquired from.
 func (o *Ownership) Resource() *Resource { return o.r }
 
-// leased reports whether it lasts as long as a lease. If not, it lasts until it is released, and cannot be lost.
-func (o *Ownership) leased() bool { return o.r.Traits.Leased }
-
 // OwnerID implements [Holding].
 func (o *Ownership) OwnerID() string { return o.ID }
 
@@ -143,7 +140,7 @@ func (o *Ownership) Member(*Resource) *Hold { return nil }
 // first. A fixed lease has only a limit.
 func (o *Ownership) ValidUntil(h *Hold) time.Time {
 	limit := h.Limit()
-	if !o.leased() || !h.renew {
+	if !o.r.Traits.Leased || !h.renew {
 		return limit
 	}
 	if until := o.lease.ValidUntil(); limit.IsZero() || until.Before(limit) {
@@ -156,7 +153,7 @@ func (o *Ownership) ValidUntil(h *Hold) time.Time {
 // one, and watches the limit of each hold that has one. The ownership may have been lost between the
 // command that added the count and join. Then h ends at once: no event would come for it later.
 func (o *Ownership) Join(h *Hold) {
-	if !o.leased() {
+	if !o.r.Traits.Leased {
 		return
 	}
 	o.mu.Lock()
@@ -226,7 +223,7 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 // now on. It sends nothing and does not block. Only the first call has an effect. Its callers are a
 // release, a detach, the end of the hold's limit, and Close.
 func (o *Ownership) Forget(h *Hold) {
-	if !o.leased() {
+	if !o.r.Traits.Leased {
 		return
 	}
 	o.mu.Lock()
@@ -415,7 +412,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	until := o.EndsAt()
-	if o.leased() && !o.Shared {
+	if o.r.Traits.Leased && !o.Shared {
 		return until
 	}
 	// The first copy was sent up to a command timeout ago.

@@ -80,18 +80,16 @@ var Catalogue = []Defect{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/hold.go",
-			"		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n" +
-				"		h.emit(ctx, EventReleased, nil)",
-			"		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n" +
-				"		h.emit(ctx, EventReleased, nil)",
+			"		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n",
+			"		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n",
 		}},
 		Find: []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},
 	{
 		Name: "Release returns nil once the loss was told", Promise: "C11",
 		Edits: []Edit{{
-			"internal/engine/hold.go", "			h.held.Abandon(ctx)\n		}\n		return err\n	}\n	if h.held == nil {",
-			"			h.held.Abandon(ctx)\n			return nil\n		}\n		return err\n	}\n	if h.held == nil {",
+			"internal/engine/hold.go", "			h.held.Abandon(ctx)\n		}\n		return err\n	}\n	if h.group != nil {",
+			"			h.held.Abandon(ctx)\n			return nil\n		}\n		return err\n	}\n	if h.group != nil {",
 		}},
 	},
 	{
