@@ -66,26 +66,21 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 		hold, err = r.AcquireOutermost(ctx, q, nil, began)
 	}
 
-	var waited time.Duration
-	if c.Observe != nil {
-		waited = q.Wait.since(began)
-	}
 	if q.Wait.waited {
 		c.WaitEnded()
 	}
 	if err != nil && c.FailureOf(err).Retry {
 		err = q.explain(ctx, c, err)
 	}
-	r.emitResult(ctx, kind, hold, waited, err)
+	if c.Observe != nil {
+		r.emitResult(ctx, kind, hold, q.Wait.since(began), err)
+	}
 	return hold, err
 }
 
 // emitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
 // call that Close waits for, and holds no mutex.
 func (r *Resource) emitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
-	if r.Core.Observe == nil {
-		return
-	}
 	e := Event{Kind: kind, Resource: r, ID: hold.ID(), Waited: waited, Err: err, Ctx: ctx}
 	if err != nil {
 		e.Kind = EventNotAcquired
@@ -136,7 +131,7 @@ func (r *Resource) AcquireOutermost(
 	ctx context.Context, q *Request, parent *Hold, began time.Time,
 ) (*Hold, error) {
 	c := r.Core
-	trying, stop := q.Wait.context(ctx)
+	trying, stop := q.Wait.Bound(ctx, q.Wait.grace)
 	defer stop()
 	res, err := r.obtain(trying, q)
 	if err == nil && q.passed != nil {

@@ -176,13 +176,11 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 			q.heard.unanswered(err, f.Silent) // of the preparation of the client
 		}
 		q.heard.mu.Unlock()
-		given := q.gaveUp(ctx, nil)
-		if g, ok := given.(*gaveUpError); ok && g.failed == nil { //nolint:errorlint // made above
+		g := q.gaveUp(ctx, nil)
+		if g.failed == nil {
 			g.cut = err
-		} else if !ok {
-			given = &gaveUpError{refused: true, cut: err}
 		}
-		return given
+		return g
 	case ctx.Err() != nil:
 		return GaveUp(ctx, err)
 	}
@@ -200,8 +198,8 @@ func (c *Core) Unavailable(err error) error {
 // gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx ended.
 // behind is what the queue has heard in which it waited, or nil. It is newer than what the request itself has
 // heard, because each attempt of the request is reported to the queue.
-func (q *Request) gaveUp(ctx context.Context, behind *Contact) error {
-	g := &gaveUpError{}
+func (q *Request) gaveUp(ctx context.Context, behind *Contact) *gaveUpError {
+	g := &gaveUpError{cause: causeOf(ctx)}
 	for _, k := range []*Contact{q.heard, behind} {
 		if k != nil {
 			k.mu.Lock()
@@ -209,13 +207,26 @@ func (q *Request) gaveUp(ctx context.Context, behind *Contact) error {
 			k.mu.Unlock()
 		}
 	}
-	if cause := context.Cause(ctx); cause != errWaitOver { //nolint:errorlint // the very value
-		g.cause = cause
-	}
 	if !g.refused && g.failed == nil { // nothing is known to be wrong: the time was too short
 		g.refused = true
 	}
 	return g
+}
+
+// GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
+// Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended, and with met,
+// the last failure on the way, if there was one.
+func GaveUp(ctx context.Context, met error) error {
+	return &gaveUpError{refused: true, cause: causeOf(ctx), reason: met}
+}
+
+// causeOf is why the caller's context ended; nil if it did not. The end of the wait adds nothing to an error:
+// ErrNotAcquired says it.
+func causeOf(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != errWaitOver { //nolint:errorlint // the very value
+		return cause
+	}
+	return nil
 }
 
 // notOpened is the error of a request that acquires nothing, such as one for a latch, and gave up with err.

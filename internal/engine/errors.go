@@ -88,21 +88,6 @@ var (
 	errOuterEnded = errors.New("outer hold ended")
 )
 
-// GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
-// Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended, and with met,
-// the last failure on the way, if there was one. The end of the wait itself adds nothing: ErrNotAcquired
-// says it.
-func GaveUp(ctx context.Context, met error) error {
-	err := ErrNotAcquired
-	if cause := context.Cause(ctx); cause != nil && cause != errWaitOver { //nolint:errorlint // the very value
-		err = fmt.Errorf("%w: %w", err, cause)
-	}
-	if met != nil {
-		err = fmt.Errorf("%w (%w)", err, met)
-	}
-	return err
-}
-
 // errSiblingStuck is a reason to stop waiting for a command, for [Config.Unanswered].
 var errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
 

@@ -27,11 +27,9 @@ func (q *Request) GaveUp(ctx context.Context, met error) error {
 	if IsGiveUp(met) && (ctx.Err() == nil || errors.Is(met, context.Cause(ctx))) {
 		return met
 	}
-	err := q.gaveUp(ctx, nil)
-	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
-		g.cut = met
-	}
-	return err
+	g := q.gaveUp(ctx, nil)
+	g.cut = met
+	return g
 }
 
 // IsGiveUp reports whether err is that of an acquisition that gave up.

@@ -99,7 +99,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 		return r.reacquire(ctx, outer, q, parent)
 	}
 	ttl := q.Terms.FirstTTL()
-	trying, stop := q.Wait.context(ctx)
+	trying, stop := q.Wait.Bound(ctx, q.Wait.grace)
 	defer stop()
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil {

@@ -23,26 +23,30 @@ type Wait struct {
 	limit  time.Duration   // negative: none; 0: do not wait
 	until  time.Time       // zero: no limit
 	caller context.Context //nolint:containedctx // for events
+	grace  time.Duration   // how much longer than that it waits for the reply to an attempt
 	waited bool
 	silent bool   // a member's acquisition: emit no event
 	notify func() // called instead of emitting an event, if not nil
 }
 
 func newWait(ctx context.Context, began time.Time, limit time.Duration) Wait {
-	w := Wait{limit: limit, caller: ctx}
+	w := Wait{limit: limit, caller: ctx, grace: answerGrace}
 	if limit >= 0 {
 		w.until = began.Add(limit)
 	}
 	return w
 }
 
+// memberGrace is Wait.grace of a member's acquisition: its error comes before the joint lock stops waiting for it.
+const memberGrace = answerGrace / 2
+
 // MemberWait is the wait of a member's acquisition that tries once. It emits no event.
-func MemberWait() Wait { return Wait{silent: true} }
+func MemberWait() Wait { return Wait{grace: memberGrace, silent: true} }
 
 // ForMember returns the wait of a member's acquisition, which may take as long as w. notify is called, instead of
 // emitting an event, when it has to wait.
 func (w *Wait) ForMember(notify func()) Wait {
-	return Wait{limit: w.limit, until: w.until, notify: notify}
+	return Wait{limit: w.limit, until: w.until, grace: memberGrace, notify: notify}
 }
 
 // Within returns a copy of w, limited to d from now.
@@ -53,25 +57,13 @@ func (w Wait) Within(d time.Duration) Wait {
 	return w
 }
 
-// context bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout
-// alone.
-func (w *Wait) context(ctx context.Context) (context.Context, context.CancelFunc) {
+// Bound bounds ctx by the end of the wait and a grace: none for an attempt that needs time for its own end. A single
+// try (limit 0) is bounded by the command timeout alone.
+func (w *Wait) Bound(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
-	}
-	grace := answerGrace
-	if w.silent || w.notify != nil { // before the joint lock stops waiting for its members' errors
-		grace /= 2
 	}
 	return context.WithDeadlineCause(ctx, w.until.Add(grace), errWaitOver)
-}
-
-// Bound bounds ctx by the end of the wait, without a grace: for an attempt that needs time for its own end.
-func (w *Wait) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if w.limit <= 0 || w.until.IsZero() {
-		return ctx, func() {}
-	}
-	return context.WithDeadlineCause(ctx, w.until, errWaitOver)
 }
 
 // Left is how much of the wait is left. limited is false if it has no limit, or is a single try.
