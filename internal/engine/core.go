@@ -166,10 +166,10 @@ func (c *Core) Closing() <-chan struct{} { return c.closing }
 func (c *Core) Stopping() <-chan struct{} { return c.stopping }
 
 // IsClosing reports whether Close has begun: nothing new may be acquired.
-func (c *Core) IsClosing() bool { return isClosed(c.closing) }
+func (c *Core) IsClosing() bool { return IsClosed(c.closing) }
 
 // IsStopping reports whether Close has ended background work.
-func (c *Core) IsStopping() bool { return isClosed(c.stopping) }
+func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
 
 // Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx is
 // done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing renews
@@ -257,7 +257,8 @@ func (s Signal) Send() {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
+// IsClosed reports whether a channel on which nothing is sent was closed.
+func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

@@ -26,8 +26,6 @@ var (
 	ErrWaitOver     = errWaitOver
 )
 
-func IsClosed(c <-chan struct{}) bool { return isClosed(c) }
-
 // SetTags replaces the tags of holds.
 func (c *Core) SetTags(tagOf func(ownerID string) string) { c.holds.tagOf = tagOf }
 

@@ -68,7 +68,7 @@ func (l *holdList) seal() {
 
 // closeIfDrained closes drained once the list is sealed and empty. mu is held.
 func (l *holdList) closeIfDrained() {
-	if l.sealed && l.all.First == nil && !isClosed(l.drained) {
+	if l.sealed && l.all.First == nil && !IsClosed(l.drained) {
 		close(l.drained)
 	}
 }

@@ -44,7 +44,7 @@ func (q *waitQueue) standInLine(number uint64) {
 
 // isPlaceHeard reports whether messages to the place arrive. mu is held.
 func (q *waitQueue) isPlaceHeard() bool {
-	return q.atPlace != nil && isClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
+	return q.atPlace != nil && IsClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
 }
 
 // giveUpPlace gives up a place in the background. It blocks for a moment, so that the place is usually gone when

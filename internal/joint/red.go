@@ -67,7 +67,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	limited, cancel := context.WithTimeout(attempt.ending, o.budget)
 	defer cancel()
 	began := time.Now()
-	asked := r.askAll(ctx, attempt.ending, limited, q, o)
+	asked := r.askAll(attempt.ending, limited, q, o)
 	var v votes
 	early := o.budget
 	if left, limited := q.Wait.Left(); limited {
@@ -107,18 +107,13 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 }
 
 // askAll tries to acquire all members for q, until limited is done, and adds their holds to o. It does
-// not block: each member has a goroutine, which ends with the member's call. The goroutine releases a
-// hold that comes after o was sealed, because nobody else knows it.
-func (r *red) askAll(ctx, ending, limited context.Context, q *engine.Request, o *Ownership) *fanOut {
+// not block: each member has a goroutine, which ends with the member's call.
+func (r *red) askAll(ending, limited context.Context, q *engine.Request, o *Ownership) *fanOut {
 	c, began := r.Resource.Core, time.Now()
 	return newFanOut(c, len(r.Members), func(i int) error {
-		hold, err := o.acquireMember(limited, i, q, engine.MemberWait())
+		err := o.acquireAndAdd(limited, i, q, engine.MemberWait())
 		switch {
-		case err == nil && o.add(hold):
-			return nil
 		case err == nil:
-			_ = hold.Release(ctx) // goes on in the background if it must
-			return c.Unanswered(errTooLate)
 		case ending.Err() != nil:
 			if !errors.Is(err, engine.ErrUnavailable) {
 				err = c.CutShort(context.Cause(ending), engine.SilenceOf(ending, began))
