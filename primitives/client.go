@@ -221,7 +221,7 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
-		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
+		RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
 	})
 	c.presence.Use(c.core)
 	return c, nil

@@ -63,7 +63,7 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	}
 	if hold == nil && err == nil {
 		kind = EventAcquired
-		hold, err = r.AcquireOutermost(ctx, q, nil, began)
+		hold, err = r.AcquireOutermost(ctx, q, began)
 	}
 
 	if q.Wait.waited {
@@ -122,14 +122,11 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 }
 
 // AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
-// that nothing is left of q. parent is the hold whose turn a nested acquisition has taken; nil if none. began is
-// when the call began: see RollbackLimit.
+// that nothing is left of q. began is when the call began: see RollbackLimit.
 //
 // Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
-func (r *Resource) AcquireOutermost(
-	ctx context.Context, q *Request, parent *Hold, began time.Time,
-) (*Hold, error) {
+func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
 	c := r.Core
 	trying, stop := q.Wait.Bound(ctx, q.Wait.grace)
 	defer stop()
@@ -151,12 +148,7 @@ func (r *Resource) AcquireOutermost(
 		r.rollback(trying, q, limit)
 		return nil, err
 	}
-	held := res.Holding
-	if held == nil {
-		held = r.newOwnership(q, res)
-	}
-	// With the caller's context: the end of the wait does not end the hold.
-	hold, err := r.newHold(ctx, held, q, res.Sent, parent)
+	hold, err := r.NewHold(ctx, q, res) // with the caller's context: the end of the wait does not end the hold
 	if err != nil {
 		// The client began to close while the request was granted. Close does not know this hold, so
 		// nobody but this call would free the lock.

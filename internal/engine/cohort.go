@@ -53,7 +53,7 @@ func (o *Ownership) passOn(h *Hold) bool {
 		return false
 	}
 	w := successor.Of.(*Waiter)
-	if !w.Request.inCohort() || w.Request.Terms.Cohort != o.cohort() || w.Request.Terms.Linger != o.linger() ||
+	if !w.Request.inCohort() || w.Request.Terms.Cohort != o.cohort || w.Request.Terms.Linger != o.linger ||
 		w.Request.TTL != h.ttl {
 		return false // its hold is kept in another way
 	}

@@ -67,10 +67,9 @@ type Config struct {
 	Margin time.Duration
 	// CommandTimeout is how long a call waits for the server's answer.
 	CommandTimeout time.Duration
-	// Memory is how long the server remembers a request, and RepeatFor how long after its first attempt a
-	// command that it remembers may be repeated.
-	Memory, RepeatFor time.Duration
-	// LateCopies is how long a copy of an acquisition of unknown outcome may still arrive.
+	// RepeatFor is how long after its first attempt a command may be repeated that the server remembers.
+	RepeatFor time.Duration
+	// LateCopies is how long a copy of a command of unknown outcome may still arrive.
 	LateCopies time.Duration
 }
 

@@ -217,6 +217,7 @@ type Request struct {
 	Wait         Wait
 	Group        Group // whose member this acquires; nil for a user's acquisition
 
+	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
 	passed *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
 	min    *minHold // nil: none

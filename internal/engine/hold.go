@@ -79,7 +79,7 @@ type Group interface {
 
 // newHold returns a hold of held and registers it with the client. It does not block. It fails when the
 // client is closing; the caller then rolls back. The caller is a call that Close waits for.
-func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent time.Time, parent *Hold) (*Hold, error) {
+func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent time.Time) (*Hold, error) {
 	c, terms := r.Core, q.Terms
 	o, _ := held.(*Ownership) // nil for a joint lock, and for a hold of nothing
 	var h *Hold
@@ -89,11 +89,8 @@ func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent t
 		h = new(Hold)
 	}
 	*h = Hold{
-		r: r, held: held, group: q.Group, parent: parent, ctx: ctx, since: c.Instant(sent),
+		r: r, held: held, group: q.Group, parent: q.parent, ctx: ctx, since: c.Instant(sent),
 		ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
-	}
-	if parent != nil {
-		h.depth = parent.depth + 1
 	}
 	if d := terms.Limit(); d > 0 && o != nil && r.Traits.Leased {
 		h.limit = c.Instant(sent.Add(d - c.MarginOf(d)))
@@ -118,20 +115,20 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	if ctx.Err() != nil {
 		err = GaveUp(ctx, nil)
 	} else {
-		hold, err = r.newHold(ctx, nil, &Request{Terms: terms}, time.Now(), nil)
+		hold, err = r.newHold(ctx, nil, &Request{Terms: terms}, time.Now())
 	}
 	r.EmitAcquired(ctx, hold, err)
 	return hold, err
 }
 
-// NewHold returns a hold of what res has granted to q, by an attempt of the caller's own. If it fails, the
-// client is closing, and the caller rolls back. The caller is a call that Close waits for.
+// NewHold returns a hold of what res has granted to q. If it fails, the client is closing, and the caller rolls
+// back. The caller is a call that Close waits for.
 func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
 	held := res.Holding
 	if held == nil {
 		held = r.newOwnership(q, res)
 	}
-	return r.newHold(ctx, held, q, res.Sent, nil)
+	return r.newHold(ctx, held, q, res.Sent)
 }
 
 // Adopted returns a hold for an owner that the server already knows: one command, sent at that time,

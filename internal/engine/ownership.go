@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,7 +45,8 @@ type Ownership struct {
 	Owner
 	Token  int64 // as in Result; of a fenced lock that of the first hold, 0 if it has none
 	streak streak
-	passes *Terms // of its holds, if they may be passed on without a command; nil: they may not
+	cohort time.Duration // how long its holds may be passed on without a command; 0: they are not
+	linger time.Duration // how long it stays after its last release; 0: it is freed
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. It is taken with a context, because a command may be stuck.
@@ -94,8 +96,8 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		o.min.begin(r.Core)
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
-	if t := q.Terms; r.Traits.Cohorts && (t.Cohort > 0 || t.Linger > 0) && q.mayPass() && !r.Core.NeedsReplicas {
-		o.passes = q.Terms
+	if r.Traits.Cohorts && q.mayPass() && !r.Core.NeedsReplicas {
+		o.cohort, o.linger = q.Terms.Cohort, q.Terms.Linger
 	}
 	if o.streak.count == 0 {
 		o.streak.since = r.Core.Instant(res.Sent)
@@ -104,22 +106,6 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 		o.over = r.Core.Instant(res.Sent.Add(r.Traits.Remembered - rememberedReserve))
 	}
 	return o
-}
-
-// cohort is how long the holds of o may be passed on without a command; 0: they are not.
-func (o *Ownership) cohort() time.Duration {
-	if o.passes == nil {
-		return 0
-	}
-	return o.passes.Cohort
-}
-
-// linger is how long o stays after its last release; 0: it is freed.
-func (o *Ownership) linger() time.Duration {
-	if o.passes == nil {
-		return 0
-	}
-	return o.passes.Linger
 }
 
 // OwnershipOf returns an ownership without holds, for Driver.Check of an id of another client.
@@ -315,7 +301,7 @@ func (o *Ownership) unnest(ctx context.Context) {
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
 func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error) {
-	if o.cohort() > 0 && o.passOn(h) {
+	if o.cohort > 0 && o.passOn(h) {
 		return false, nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released
@@ -556,7 +542,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	h.mu.Unlock()
 	if raised { // before Confirm, which never extends validity beyond the limits
 		o.mu.Lock()
-		if !o.lost && o.has(h) {
+		if !o.lost && slices.Contains(o.list(), h) {
 			o.setSchedule(nil)
 		}
 		o.mu.Unlock()
@@ -694,14 +680,4 @@ func (o *Ownership) list() (holds []*Hold) {
 		holds = append(holds, h)
 	}
 	return holds
-}
-
-// has reports whether h is among the holds. mu is held.
-func (o *Ownership) has(h *Hold) bool {
-	for other := o.holds; other != nil; other = other.sibling {
-		if other == h {
-			return true
-		}
-	}
-	return false
 }

@@ -84,7 +84,6 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 		Logger:         slog.New(slog.NewTextHandler(c, nil)),
 		Margin:         -1,
 		CommandTimeout: CommandTimeout,
-		Memory:         time.Minute,
 		RepeatFor:      50 * time.Second,
 		LateCopies:     5 * time.Minute,
 	}

@@ -176,7 +176,7 @@ func (d *FakeDriver) keep(o *engine.Owner) time.Duration {
 	case o.InDoubt:
 		return d.Client.LateCopies
 	case o.Shared || d.NoLease:
-		return d.Client.Memory
+		return time.Minute
 	}
 	return 0
 }
