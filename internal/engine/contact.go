@@ -50,12 +50,7 @@ func (k *Contact) Asking() {
 func (k *Contact) Answered(holder string, left time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.answered()
-	k.refused, k.reason = true, nil
-	k.holder, k.until = holder, time.Time{}
-	if left >= 0 {
-		k.until = time.Now().Add(left)
-	}
+	k.refusedFor(holder, left, nil)
 }
 
 // Failed notes why that command, which was sent at began, failed. Only an outage counts.
@@ -71,6 +66,15 @@ func (k *Contact) Failed(c *Core, err error, began time.Time) {
 
 // membersNote reports whether q is for a joint lock whose members note their answers themselves.
 func (q *Request) membersNote(k *Contact) bool { return k.members && q.Group == nil }
+
+// refusedFor notes that somebody has the lock, or another reason of a refusal. mu is held.
+func (k *Contact) refusedFor(holder string, left time.Duration, reason error) {
+	k.answered()
+	k.refused, k.holder, k.until, k.reason = true, holder, time.Time{}, reason
+	if left >= 0 {
+		k.until = time.Now().Add(left)
+	}
+}
 
 // answered notes an answer of any kind. mu is held.
 func (k *Contact) answered() {
@@ -149,14 +153,10 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 		k.unanswered(err, f.Silent)
 	case err != nil:
 		k.asked = time.Time{}
-	default:
+	case res.Granted:
 		k.answered()
-		if !res.Granted {
-			k.refused, k.holder, k.until, k.reason = true, res.Holder, time.Time{}, res.Met
-			if res.RetryAfter >= 0 {
-				k.until = time.Now().Add(res.RetryAfter)
-			}
-		}
+	default:
+		k.refusedFor(res.Holder, res.RetryAfter, res.Met)
 	}
 }
 

@@ -82,9 +82,6 @@ func (h *Hold) find(r *Resource) *Hold {
 	if r.Is(h.r) {
 		return h
 	}
-	if h.held == nil {
-		return nil
-	}
 	return h.held.Member(r)
 }
 

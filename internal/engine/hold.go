@@ -10,7 +10,7 @@ import (
 	"github.com/redlatch/redlatch/watchdog"
 )
 
-// One hold, from newHold to its end. Two facts are kept apart, because a user's Release and a loss may
+// One hold, from NewHold to its end. Two facts are kept apart, because a user's Release and a loss may
 // come at the same time:
 //
 //   - taken: the user has called Release or Detach. Only one such call proceeds.
@@ -24,10 +24,10 @@ import (
 // the client closes. The user's handle refers to it, not the other way round, so a forgotten handle can
 // be collected: see [Hold.Forget].
 //
-// Any goroutine may use it. Fields above mu do not change after newHold, unless they say so.
+// Any goroutine may use it. Fields above mu do not change after NewHold, unless they say so.
 type Hold struct {
 	r       *Resource
-	held    Holding         // nil for a hold of nothing (0 permits)
+	held    Holding
 	group   Group           // of a hold of a member of a joint lock; nil for a user's own hold
 	parent  *Hold           // the outer hold whose turn this nested hold has taken; nil if none
 	ctx     context.Context //nolint:containedctx // Acquire's; a member gets its joint hold's, under mu
@@ -77,10 +77,13 @@ type Group interface {
 	MemberEnded(h *Hold, cause error)
 }
 
-// newHold returns a hold of held and registers it with the client. It does not block. It fails when the
-// client is closing; the caller then rolls back. The caller is a call that Close waits for.
-func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent time.Time) (*Hold, error) {
-	c, terms := r.Core, q.Terms
+// NewHold returns a hold of what res has granted to q, and registers it with the client. It does not block. It fails
+// when the client is closing; the caller then rolls back. The caller is a call that Close waits for.
+func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
+	c, terms, held := r.Core, q.Terms, res.Holding
+	if held == nil {
+		held = r.newOwnership(q, res)
+	}
 	o, _ := held.(*Ownership) // nil for a joint lock, and for a hold of nothing
 	var h *Hold
 	if o != nil && o.first.r == nil {
@@ -89,19 +92,17 @@ func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent t
 		h = new(Hold)
 	}
 	*h = Hold{
-		r: r, held: held, group: q.Group, parent: q.parent, ctx: ctx, since: c.Instant(sent),
+		r: r, held: held, group: q.Group, parent: q.parent, ctx: ctx, since: c.Instant(res.Sent),
 		ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}
 	if d := terms.Limit(); d > 0 && o != nil && r.Traits.Leased {
-		h.limit = c.Instant(sent.Add(d - c.MarginOf(d)))
+		h.limit = c.Instant(res.Sent.Add(d - c.MarginOf(d)))
 	}
 	// Close seals the list first. So either Close sees this hold, or the hold is not made.
 	if !c.holds.add(h) {
 		return nil, ErrClosed
 	}
-	if held != nil {
-		held.Join(h) // last: the watchdog may end h at once
-	}
+	held.Join(h) // last: the watchdog may end h at once
 	return h, nil
 }
 
@@ -115,21 +116,25 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	if ctx.Err() != nil {
 		err = GaveUp(ctx, nil)
 	} else {
-		hold, err = r.newHold(ctx, nil, &Request{Terms: terms}, time.Now())
+		hold, err = r.NewHold(ctx, &Request{Terms: terms}, Result{Holding: nothing{}, Sent: time.Now()})
 	}
 	r.EmitAcquired(ctx, hold, err)
 	return hold, err
 }
 
-// NewHold returns a hold of what res has granted to q. If it fails, the client is closing, and the caller rolls
-// back. The caller is a call that Close waits for.
-func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
-	held := res.Holding
-	if held == nil {
-		held = r.newOwnership(q, res)
-	}
-	return r.newHold(ctx, held, q, res.Sent)
-}
+// nothing is what a hold of 0 permits is of. Nothing can be lost or released.
+type nothing struct{}
+
+func (nothing) OwnerID() string                                       { return "" }
+func (nothing) Member(*Resource) *Hold                                { return nil }
+func (nothing) ValidUntil(*Hold) time.Time                            { return time.Time{} }
+func (nothing) Join(*Hold)                                            {}
+func (nothing) Forget(*Hold)                                          {}
+func (nothing) Loss() Loss                                            { return Loss{} }
+func (nothing) Release(context.Context, *Hold) (lost bool, err error) { return false, nil }
+func (nothing) Abandon(context.Context)                               {}
+func (nothing) Check(context.Context) error                           { return nil }
+func (nothing) Extend(context.Context, *Hold, time.Duration) error    { return nil }
 
 // Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
 // has replaced the former owner by it. The watchdog renews it from now on.
@@ -139,7 +144,7 @@ func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Ho
 
 // ID is the owner's id on the server; "" if there is none. A nil hold has none.
 func (h *Hold) ID() string {
-	if h == nil || h.held == nil {
+	if h == nil {
 		return ""
 	}
 	return h.held.OwnerID()
@@ -170,12 +175,7 @@ func (h *Hold) Ownership() *Ownership {
 }
 
 // ValidUntil is when the hold is lost unless the server answers before; zero if it has no lease.
-func (h *Hold) ValidUntil() time.Time {
-	if h.held == nil {
-		return time.Time{}
-	}
-	return h.held.ValidUntil(h)
-}
+func (h *Hold) ValidUntil() time.Time { return h.held.ValidUntil(h) }
 
 // Limit is the hold's own limit; zero if there is none.
 func (h *Hold) Limit() time.Time {
@@ -260,7 +260,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	}
 	defer c.Leave()
 	if err := h.take(); err != nil {
-		if errors.Is(err, ErrLost) && h.held != nil {
+		if errors.Is(err, ErrLost) {
 			// The first Release of a lost hold: its critical section is over. A renewal without a reply
 			// may have kept the key alive, and it would block other clients for a whole TTL.
 			h.held.Abandon(ctx)
@@ -275,7 +275,7 @@ func (h *Hold) Release(ctx context.Context) error {
 	kept, kind := h.linger(ctx), EventReleased
 	var lost bool
 	var err error
-	if kept == nil && h.held != nil {
+	if kept == nil {
 		lost, err = h.held.Release(ctx, h)
 	}
 	switch {
@@ -336,7 +336,7 @@ func (h *Hold) Detach() bool {
 // members may be left, which would be renewed for ever.
 func (h *Hold) takeAndForget() error {
 	err := h.take()
-	if h.held != nil && (err == nil || errors.Is(err, ErrLost)) {
+	if err == nil || errors.Is(err, ErrLost) {
 		h.held.Forget(h)
 	}
 	return err
@@ -379,7 +379,7 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	switch cause := h.Ended(); {
 	case cause != nil:
 		return cause
-	case h.held == nil:
+	case h.held == nothing{}:
 		return nil
 	}
 	if o := h.Ownership(); o != nil && !h.r.Traits.Leased {

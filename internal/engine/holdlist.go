@@ -12,7 +12,7 @@ import (
 // takeovers.
 
 // holdList is a client's holds that have not ended, in the order in which they were added. It is a part
-// of Core. newHold adds to it, and Hold.end removes.
+// of Core. NewHold adds to it, and Hold.end removes.
 type holdList struct {
 	tagOf func(ownerID string) string
 	added func() // called for each new hold; does not block
@@ -86,9 +86,7 @@ func (l *holdList) abandon() (abandoned []*Hold) {
 	l.mu.Unlock()
 	for _, h := range left {
 		if h.IsLive() {
-			if h.held != nil {
-				h.held.Forget(h)
-			}
+			h.held.Forget(h)
 			if h.end(ErrClosed) {
 				abandoned = append(abandoned, h)
 				h.emitEnd(EventAbandoned, ErrClosed)

@@ -112,7 +112,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		o.unnest(ctx)
 		return nil, GaveUp(ctx, nil)
 	}
-	hold, err := r.newHold(ctx, o, q, sent)
+	hold, err := r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
 	if err != nil {
 		o.unnest(ctx)
 	}

@@ -68,7 +68,7 @@ type Ownership struct {
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
 
-	first Hold // what it was acquired for; see newHold
+	first Hold // what it was acquired for; see NewHold
 }
 
 // freeing is the answer to the command that frees an ownership. Once there is one, no further release
