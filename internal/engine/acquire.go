@@ -138,10 +138,10 @@ func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.
 	}
 	if err != nil {
 		err = q.explain(trying, c, err)
-		if q.passed != nil {
-			q.passed.giveBack(trying, c.RollbackLimit(began))
-		}
 		limit := c.RollbackLimit(began)
+		if q.passed != nil {
+			q.passed.giveBack(trying, limit)
+		}
 		if q.Group != nil && trying.Err() != nil {
 			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 		}

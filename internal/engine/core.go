@@ -42,7 +42,7 @@ type Config struct {
 	// a mutex held, so it must only compute.
 	HolderTag func(ownerID string) string
 	// Server returns what stands for the server that has a resource now: resources of equal servers fail
-	// together. It must only compute. Nil: there is one server.
+	// together. It must only compute.
 	Server func(r *Resource) any
 	// HasReplicas: another server may take the place of one, without its latest commands. Then Touch sends a small
 	// command to the server of a resource, and Moved is called when that resource has another server than before.

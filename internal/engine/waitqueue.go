@@ -69,25 +69,18 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	return queue.state.MustWait(int(q.Permits))
 }
 
-// Waiters returns how many requests wait in local queues, for tests.
-func (c *Core) Waiters() (n int) {
-	c.queues.mu.Lock()
-	defer c.queues.mu.Unlock()
-	for _, q := range c.queues.open {
-		n += q.state.Len()
-	}
-	return n
-}
-
 // Usage is how much of a client is in use, for tests that look for leaks.
 type Usage struct{ Waiters, WaitQueues, Leases, Holds int }
 
 // Usage counts. The counts are not of one moment.
 func (c *Core) Usage() Usage {
-	u := Usage{Waiters: c.Waiters(), Leases: c.dog.Len(), Holds: c.holds.len()}
+	u := Usage{Leases: c.dog.Len(), Holds: c.holds.len()}
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
 	u.WaitQueues = len(c.queues.open)
+	for _, q := range c.queues.open {
+		u.Waiters += q.state.Len()
+	}
 	return u
 }
 
