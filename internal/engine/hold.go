@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/list"
-	"github.com/redlatch/redlatch/watchdog"
 )
 
 // One hold, from NewHold to its end. Two facts are kept apart, because a user's Release and a loss may
@@ -41,13 +40,13 @@ type Hold struct {
 	// unaccepted: it was passed on to a waiter whose acquisition has not accepted it; guarded by mu
 	unaccepted bool
 
-	mu       sync.Mutex      // guards the fields below; innermost
-	cause    error           // why the hold ended; nil while it is live
-	limit    Instant         // the hold lasts no longer, however often it is renewed; 0: no limit
-	extended Instant         // the latest end of a lease that an Extend got, or may still get
-	inner    *innerContext   // nil until the first call of Context
-	turns    *turnQueue      // of nested acquisitions; nil until there is one
-	lapse    *watchdog.Lease // watches limit; nil if there is none
+	mu       sync.Mutex    // guards the fields below; innermost
+	cause    error         // why the hold ended; nil while it is live
+	limit    Instant       // the hold lasts no longer, however often it is renewed; 0: no limit
+	extended Instant       // the latest end of a lease that an Extend got, or may still get
+	inner    *innerContext // nil until the first call of Context
+	turns    *turnQueue    // of nested acquisitions; nil until there is one
+	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
 	sibling          *Hold // the next hold of its ownership; guarded by Ownership.mu
 	list.Links[Hold]       // guarded by holdList
@@ -218,36 +217,31 @@ func (h *Hold) isReleased() bool {
 	return h.taken
 }
 
-// watchLimit makes the watchdog end h when its limit has come. Ownership.join calls it, and extend after
-// it has raised the limit. It is separate from the renewal of the ownership: a hold with a limit ends by
-// itself, and the others of the ownership live on.
+// watchLimit makes h end when its limit has come. Ownership.Join calls it, and Extend after it has raised the
+// limit. It is separate from the renewal of the ownership: a hold with a limit ends by itself, and the others of the
+// ownership live on.
 func (h *Hold) watchLimit() {
 	h.mu.Lock()
-	limit := h.limit
-	if limit == 0 || h.cause != nil {
-		h.mu.Unlock()
+	defer h.mu.Unlock()
+	if h.limit == 0 || h.cause != nil {
 		return
 	}
+	left := time.Until(h.r.Core.Time(h.limit))
 	if h.lapse == nil {
-		h.lapse = new(watchdog.Lease)
+		h.lapse = time.AfterFunc(left, func() { h.r.Core.Spawn(h.lapsed) })
+	} else {
+		h.lapse.Reset(left)
 	}
-	lapse := h.lapse
-	h.mu.Unlock()
-	_ = h.r.Core.dog.Keep(lapse, h, watchdog.Schedule{}, h.r.Core.Time(limit)) // fails after Close, which ends h
 }
 
-// LeaseLost implements [watchdog.Keeper]: the hold's limit has come. The watchdog calls it with no mutex
-// held, in a goroutine of its own, and must not be delayed.
-func (h *Hold) LeaseLost(*watchdog.Lease, bool) {
+// lapsed ends h, because its limit has come. It does not if Extend has raised the limit meanwhile.
+func (h *Hold) lapsed() {
+	if time.Now().Before(h.Limit()) {
+		return
+	}
 	h.held.Forget(h)
 	h.LoseInBackground(Loss{Reason: LossLimit})
 }
-
-// LeaseRenewed is not called: a limit is watched, not renewed.
-func (h *Hold) LeaseRenewed(*watchdog.Lease) {}
-
-// LeaseUnknown is not called, for the same reason.
-func (h *Hold) LeaseUnknown(*watchdog.Lease, error) {}
 
 // Release ends the hold and gives back its count; the last count of an ownership frees the lock. Later
 // calls return ErrReleased. It blocks until the server has answered, for releaseTimeout at most, even if
@@ -474,7 +468,7 @@ func (h *Hold) end(cause error) bool {
 		turns.end() // waiters that want to nest acquire as outermost requests
 	}
 	if lapse != nil {
-		h.r.Core.dog.Drop(lapse)
+		lapse.Stop()
 	}
 	if h.parent != nil {
 		h.parent.turnsOf().pass()
