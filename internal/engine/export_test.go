@@ -53,4 +53,4 @@ func NewTurnQueue() Queue { return &turnQueue{} }
 func (c *Core) QueueOf(r *Resource, terms *Terms) *waitQueue { return c.queues.of(r, terms) }
 
 func (q *waitQueue) Backoff(n int) time.Duration { return q.state.Backoff(n) }
-func (q *waitQueue) Message(missed bool)         { q.message(missed) }
+func (q *waitQueue) Message(m Message)           { q.message(m) }

@@ -162,8 +162,7 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 		return false
 	}
 	o := kept.Ownership()
-	t := q.Terms
-	if q.mayPass() && t.Linger == o.linger && t.Cohort == o.cohort && q.TTL == kept.ttl && o.wire.TryLock() {
+	if o.isFor(q, kept) && o.wire.TryLock() {
 		if q.passed = o.succeed(q.Wait.caller, kept, time.Now(), true); q.passed != nil {
 			o.streak = streak{since: q.passed.since} // nobody has waited meanwhile
 		}

@@ -225,7 +225,7 @@ func TestWaiterThatLeavesUnwokenPassesItsReasonToTryOn(t *testing.T) {
 		q.Confirmed(first)
 		assert.True(t, q.NextStep(first).Try)
 		assert.False(t, q.NextStep(first).Try, "used")
-		q.Message(false)
+		q.Message(Heard)
 		assert.False(t, q.NextStep(second).Try)
 		q.Leave(first, Result{})
 		assert.True(t, q.NextStep(second).Try)

@@ -141,7 +141,7 @@ func (q *waitQueue) on(e *waitq.Event) []waitq.Action {
 		case waitq.Wake:
 			waiterOf(a).Wake()
 		case waitq.Subscribe:
-			q.listen(waiterOf(a).Request)
+			q.listen()
 		case waitq.StandInLine:
 			q.standInLine(waiterOf(a).Request.Number)
 		case waitq.Unsubscribe:
@@ -218,8 +218,8 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 
 // listen subscribes to the messages of releases. The head's next attempt waits for the confirmation: a
 // release between a refused attempt and the subscription would never be heard. mu is held.
-func (q *waitQueue) listen(r *Request) {
-	q.subs = q.r.Driver.Subscribe(r, q.message)
+func (q *waitQueue) listen() {
+	q.subs = q.r.Driver.Subscribe(q.message)
 	for _, sub := range q.subs {
 		q.unsettled = append(q.unsettled, sub.Confirmed())
 	}
@@ -386,20 +386,10 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// message receives a message of a release, or that messages may have been missed. The subscription calls
-// it, in a goroutine of package pubsub. It takes queues.mu and does not block. A message that comes when
-// the last waiter has left has no effect.
-func (q *waitQueue) message(missed bool) {
-	if missed {
-		q.lineMessage(waitq.Missed)
-	} else {
-		q.lineMessage(waitq.Heard)
-	}
-}
-
-// lineMessage is message for the messages to a place. If the last waiter has left, or is leaving, lock/leave passes the
-// turn on.
-func (q *waitQueue) lineMessage(m LineMessage) {
+// message receives a message. The subscription calls it, in a goroutine of package pubsub. It takes queues.mu and
+// does not block. A message that comes when the last waiter has left has no effect. If it was to the client's place,
+// lock/leave passes the turn on.
+func (q *waitQueue) message(m Message) {
 	q.queues.mu.Lock()
 	defer q.unlock()
 	q.on(&waitq.Event{What: m})

@@ -170,12 +170,12 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 //	                                     is woken up, acquires 1 of 3, releases it
 //	is woken up ...
 //
-// The mutex is innermost: wake is called without it. The listeners run in goroutines of the transport.
-func (r *red) Subscribe(q *engine.Request, wake func(missed bool)) (subs []engine.Subscription) {
+// The mutex is innermost: hear is called without it. The listeners run in goroutines of the transport.
+func (r *red) Subscribe(hear func(engine.Message)) (subs []engine.Subscription) {
 	var mu sync.Mutex
 	announced := map[int]bool{}
 	for i, m := range r.Members {
-		subs = append(subs, m.Driver.Subscribe(q, func(missed bool) {
+		subs = append(subs, m.Driver.Subscribe(func(message engine.Message) {
 			mu.Lock()
 			announced[i] = true
 			enough := len(announced) >= r.Need
@@ -183,8 +183,8 @@ func (r *red) Subscribe(q *engine.Request, wake func(missed bool)) (subs []engin
 				clear(announced)
 			}
 			mu.Unlock()
-			if missed || enough {
-				wake(missed)
+			if message == engine.Missed || enough {
+				hear(message)
 			}
 		})...)
 	}
