@@ -191,7 +191,7 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	case <-c.holds.drained:
 	case <-ctx.Done():
 		if abandoned := c.holds.abandon(); len(abandoned) > 0 {
-			left = newHoldsLeft(ctx, abandoned)
+			left = holdsLeft(ctx, abandoned)
 		}
 	}
 	c.mu.Lock()
