@@ -128,7 +128,7 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
 func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
 	c := r.Core
-	trying, stop := q.Wait.Bound(ctx, q.Wait.grace)
+	trying, stop := q.Wait.Bound(ctx, true)
 	defer stop()
 	res, err := r.obtain(trying, q)
 	if err == nil && q.passed != nil {

@@ -32,7 +32,7 @@ const cohortTokens = 1000
 
 // isFor reports whether the hold of q would be kept as h is, the hold of o.
 func (o *Ownership) isFor(q *Request, h *Hold) bool {
-	return q.mayPass() && q.Terms.Cohort == o.cohort && q.Terms.Linger == o.linger && q.TTL == h.ttl
+	return q.mayPass() && q.Terms.Cohort == o.passes.Cohort && q.Terms.Linger == o.passes.Linger && q.TTL == h.ttl
 }
 
 // passOn makes the first local waiter the holder in the place of h, and reports whether it did. If not, the

@@ -81,7 +81,7 @@ func (qs *waitQueues) isWanted(r *Resource) bool {
 // to be freed.
 func (h *Hold) linger(ctx context.Context) *Hold {
 	o := h.Ownership()
-	if o == nil || o.linger == 0 || h.depth > 1 || !o.r.Core.CanLinger(ctx) || !o.wire.TryLock() {
+	if o == nil || o.passes.Linger == 0 || h.depth > 1 || !o.r.Core.CanLinger(ctx) || !o.wire.TryLock() {
 		return nil
 	}
 	defer o.wire.Unlock()
@@ -122,7 +122,7 @@ func (h *Hold) keep() {
 	if qs.lingering == nil {
 		qs.lingering = map[queueKey]keeper{}
 	}
-	qs.lingering[key] = keeper{h, time.AfterFunc(o.linger, func() {
+	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
 		qs.giveUp(key, func(kept *Hold) bool { return kept == h })
 	})}
 	qs.mu.Unlock()

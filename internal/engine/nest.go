@@ -98,7 +98,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold,
 		return r.reacquire(ctx, outer, q)
 	}
 	ttl := q.Terms.FirstTTL()
-	trying, stop := q.Wait.Bound(ctx, q.Wait.grace)
+	trying, stop := q.Wait.Bound(ctx, true)
 	defer stop()
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil {

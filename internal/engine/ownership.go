@@ -45,8 +45,7 @@ type Ownership struct {
 	Owner
 	Token  int64 // as in Result; of a fenced lock that of the first hold, 0 if it has none
 	streak streak
-	cohort time.Duration // how long its holds may be passed on without a command; 0: they are not
-	linger time.Duration // how long it stays after its last release; 0: it is freed
+	passes *Terms // of its holds; mayNotPass if they may not be passed on without a command
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. It is taken with a context, because a command may be stuck.
@@ -85,11 +84,14 @@ const (
 // command than the other leases of the same group.
 type sharedGroup struct{ of any }
 
+// mayNotPass has no cohort and no linger.
+var mayNotPass Terms
+
 // newOwnership returns the ownership of a request that was granted by res. Its one count is for the
 // hold that the caller makes next.
 func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	o := &Ownership{
-		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
+		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
 	if o.min != nil && q.Group == nil { // else the joint hold begins it
@@ -97,7 +99,7 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
 	if r.Traits.Cohorts && q.mayPass() && !r.Core.NeedsReplicas {
-		o.cohort, o.linger = q.Terms.Cohort, q.Terms.Linger
+		o.passes = q.Terms
 	}
 	if o.streak.count == 0 {
 		o.streak.since = r.Core.Instant(res.Sent)
@@ -301,7 +303,7 @@ func (o *Ownership) unnest(ctx context.Context) {
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
 func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error) {
-	if o.cohort > 0 && o.passOn(h) {
+	if o.passes.Cohort > 0 && o.passOn(h) {
 		return false, nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released

@@ -23,30 +23,26 @@ type Wait struct {
 	limit  time.Duration   // negative: none; 0: do not wait
 	until  time.Time       // zero: no limit
 	caller context.Context //nolint:containedctx // for events
-	grace  time.Duration   // how much longer than that it waits for the reply to an attempt
 	waited bool
 	silent bool   // a member's acquisition: emit no event
 	notify func() // called instead of emitting an event, if not nil
 }
 
 func newWait(ctx context.Context, began time.Time, limit time.Duration) Wait {
-	w := Wait{limit: limit, caller: ctx, grace: answerGrace}
+	w := Wait{limit: limit, caller: ctx}
 	if limit >= 0 {
 		w.until = began.Add(limit)
 	}
 	return w
 }
 
-// memberGrace is Wait.grace of a member's acquisition: its error comes before the joint lock stops waiting for it.
-const memberGrace = answerGrace / 2
-
 // MemberWait is the wait of a member's acquisition that tries once. It emits no event.
-func MemberWait() Wait { return Wait{grace: memberGrace, silent: true} }
+func MemberWait() Wait { return Wait{silent: true} }
 
 // ForMember returns the wait of a member's acquisition, which may take as long as w. notify is called, instead of
 // emitting an event, when it has to wait.
 func (w *Wait) ForMember(notify func()) Wait {
-	return Wait{limit: w.limit, until: w.until, grace: memberGrace, notify: notify}
+	return Wait{limit: w.limit, until: w.until, notify: notify}
 }
 
 // Within returns a copy of w, limited to d from now.
@@ -57,13 +53,21 @@ func (w Wait) Within(d time.Duration) Wait {
 	return w
 }
 
-// Bound bounds ctx by the end of the wait and a grace: none for an attempt that needs time for its own end. A single
-// try (limit 0) is bounded by the command timeout alone.
-func (w *Wait) Bound(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+// Bound bounds ctx by the end of the wait. graceful: the reply to an attempt may come a little later. A single try
+// (limit 0) is bounded by the command timeout alone.
+func (w *Wait) Bound(ctx context.Context, graceful bool) (context.Context, context.CancelFunc) {
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
 	}
-	return context.WithDeadlineCause(ctx, w.until.Add(grace), errWaitOver)
+	until := w.until
+	switch {
+	case !graceful: // for an attempt that needs time for its own end
+	case w.silent || w.notify != nil: // before the joint lock stops waiting for its members' errors
+		until = until.Add(answerGrace / 2)
+	default:
+		until = until.Add(answerGrace)
+	}
+	return context.WithDeadlineCause(ctx, until, errWaitOver)
 }
 
 // Left is how much of the wait is left. limited is false if it has no limit, or is a single try.

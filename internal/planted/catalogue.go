@@ -144,7 +144,7 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a cohort without an end", Promise: "C24",
-		Edits: []Edit{{"internal/engine/handoff.go", "		return age >= Instant(o.cohort)", "		return false && age > 0"}},
+		Edits: []Edit{{"internal/engine/handoff.go", "		return age >= Instant(o.passes.Cohort)", "		return false && age > 0"}},
 		Find:  []string{"--faults", "none", "--primitives", "cohort"},
 		Suite: [2]string{"./internal/engine", "TestOtherClientsGoFirstWhenACohortIsOver"},
 	},
@@ -160,7 +160,7 @@ var Catalogue = []Defect{
 		Name: "a lingering lock is not given up when its time is over", Promise: "C24",
 		Edits: []Edit{{
 			"internal/engine/linger.go",
-			"time.AfterFunc(o.linger, func() {",
+			"time.AfterFunc(o.passes.Linger, func() {",
 			"time.AfterFunc(time.Hour, func() {",
 		}},
 	},
@@ -168,7 +168,7 @@ var Catalogue = []Defect{
 		Name: "a lock lingers although others have asked for it", Promise: "C24",
 		Edits: []Edit{
 			{"internal/engine/linger.go", "	case !q.MayQueue || !mayLinger(holder):\n", "	case true:\n"},
-			{"internal/engine/linger.go", "time.AfterFunc(o.linger, func() {", "time.AfterFunc(20*o.linger, func() {"},
+			{"internal/engine/linger.go", "time.AfterFunc(o.passes.Linger, func() {", "time.AfterFunc(20*o.passes.Linger, func() {"},
 		},
 	},
 	{
