@@ -144,7 +144,11 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a cohort without an end", Promise: "C24",
-		Edits: []Edit{{"internal/engine/handoff.go", "		return age >= Instant(o.passes.Cohort)", "		return false && age > 0"}},
+		Edits: []Edit{{
+			"internal/engine/handoff.go",
+			"		return age >= Instant(o.passes.Cohort)",
+			"		return false && age > 0",
+		}},
 		Find:  []string{"--faults", "none", "--primitives", "cohort"},
 		Suite: [2]string{"./internal/engine", "TestOtherClientsGoFirstWhenACohortIsOver"},
 	},
@@ -168,7 +172,10 @@ var Catalogue = []Defect{
 		Name: "a lock lingers although others have asked for it", Promise: "C24",
 		Edits: []Edit{
 			{"internal/engine/linger.go", "	case !q.MayQueue || !mayLinger(holder):\n", "	case true:\n"},
-			{"internal/engine/linger.go", "time.AfterFunc(o.passes.Linger, func() {", "time.AfterFunc(20*o.passes.Linger, func() {"},
+			{
+				"internal/engine/linger.go",
+				"time.AfterFunc(o.passes.Linger, func() {", "time.AfterFunc(20*o.passes.Linger, func() {",
+			},
 		},
 	},
 	{
