@@ -213,16 +213,20 @@ func New(rdb redis.UniversalClient, opts ...ClientOption) (*Client, error) {
 		ManyIDs: func(kind string) bool { return kind == permitsKind },
 	})
 	c.run.OnReturn(c.presence.AskAll)
-	c.core = engine.NewCore(engine.Config{
-		Renew: c.renew, Ready: c.readiness(), Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
+	config := engine.Config{
+		Renew: c.renew, Classify: classify, Unanswered: unanswered, CutShort: scripts.CutShort,
 		Describe: failed, Lost: newLossError,
 		NewOwner: c.newOwner, HolderTag: presence.TagOf, Server: c.server, Observe: c.observer(), Logger: c.logger,
 		HasReplicas: c.hasReplicas(), Touch: c.touch, Moved: c.presence.AskAll,
 		HoldAdded: c.presence.Wake, WaitBegan: c.presence.WaitBegan, WaitEnded: c.presence.WaitEnded,
 		CanLinger: c.presence.CanLinger, Ask: c.presence.AskFor,
 		Margin: c.margin, CommandTimeout: c.timeout, NeedsReplicas: c.replicas.n > 0,
-		Memory: c.run.Memory(), RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
-	})
+		RepeatFor: c.run.Repeatable(), LateCopies: c.run.Memory(),
+	}
+	if c.cluster {
+		config.Ready = c.ready
+	}
+	c.core = engine.NewCore(config)
 	c.presence.Use(c.core)
 	return c, nil
 }

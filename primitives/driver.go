@@ -25,10 +25,13 @@ type base struct {
 
 // Subscribe implements [engine.Driver]. All waiters of a client share one subscription to the channel. A new
 // connection counts as a message, because messages may have been lost with the old one.
-func (d *base) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
+func (d *base) Subscribe(hear func(engine.Message)) []engine.Subscription {
 	return []engine.Subscription{d.h.c.hub.Subscribe(d.channel.String(), func(s pubsub.Signal) {
-		if s.Resubscribed || d.isWakeup(s.Payload) {
-			wake(s.Resubscribed)
+		switch {
+		case s.Resubscribed:
+			hear(engine.Missed)
+		case d.isWakeup(s.Payload):
+			hear(engine.Heard)
 		}
 	})}
 }

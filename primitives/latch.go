@@ -2,7 +2,6 @@ package primitives
 
 import (
 	"context"
-	"errors"
 	"math"
 
 	"github.com/redlatch/redlatch/internal/engine"
@@ -85,11 +84,7 @@ func (l *CountDownLatch) Wait(ctx context.Context) error {
 		if l.c.core.IsClosing() {
 			return ErrClosed
 		}
-		err := l.res.Await(ctx, &engine.Terms{Wait: -1, TTL: maxDuration, Permits: 1})
-		if errors.Is(err, ErrNotAcquired) {
-			return context.Cause(ctx)
-		}
-		return err
+		return l.res.Await(ctx, &engine.Terms{Wait: -1, TTL: maxDuration, Permits: 1})
 	})
 }
 

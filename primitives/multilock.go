@@ -159,12 +159,12 @@ func (w *wholeDriver) Release(ctx context.Context, o *engine.Owner) (held []bool
 }
 
 // Subscribe implements [joint.Whole]: it listens to all members. See [multiListener].
-func (w *wholeDriver) Subscribe(wake func(missed bool)) []engine.Subscription {
-	listener := &multiListener{wake: wake, heard: make([]bool, len(w.members)), busy: unknownMember}
+func (w *wholeDriver) Subscribe(hear func(engine.Message)) []engine.Subscription {
+	listener := &multiListener{hear: hear, heard: make([]bool, len(w.members)), busy: unknownMember}
 	w.c.multiListeners.Store(w.name, listener)
 	subs := make([]engine.Subscription, len(w.members))
 	for i, d := range w.members {
-		subs[i] = d.Subscribe(nil, func(missed bool) { listener.message(i, missed) })[0]
+		subs[i] = d.Subscribe(func(m engine.Message) { listener.message(i, m) })[0]
 	}
 	subs[0] = &multiSubscription{subs[0], func() {
 		w.c.multiListeners.CompareAndDelete(w.name, listener) // another one is there if requests wait again
@@ -191,7 +191,7 @@ func (s *multiSubscription) Close() {
 // A message may overtake the reply to the attempt that was refused before it. So messages during attempts are
 // noted. A nil listener stands for a multi lock for which no request waits: trying and tried accept it.
 type multiListener struct {
-	wake func(missed bool) // takes the mutex of the wait queues
+	hear func(engine.Message) // takes the mutex of the wait queues
 
 	mu    sync.Mutex // guards the rest; innermost
 	busy  int        // the member that has refused the latest attempt, or unknownMember
@@ -203,13 +203,13 @@ type multiListener struct {
 const unknownMember = -1
 
 // message receives a message of the release of a member.
-func (e *multiListener) message(member int, missed bool) {
+func (e *multiListener) message(member int, m engine.Message) {
 	e.mu.Lock()
 	e.heard[member] = true
 	matters := e.busy == member || e.busy == unknownMember
 	e.mu.Unlock()
-	if matters || missed {
-		e.wake(missed)
+	if matters || m == engine.Missed {
+		e.hear(m)
 	}
 }
 
@@ -242,6 +242,6 @@ func (e *multiListener) tried(granted bool, busy int) {
 	}
 	e.mu.Unlock()
 	if matters {
-		e.wake(false)
+		e.hear(engine.Heard)
 	}
 }

@@ -196,7 +196,7 @@ func (d *mutexDriver) placeName(number uint64) string { return numbered(nil, d.h
 
 // SubscribePlace implements [engine.LineDriver]. With plain pub/sub on a cluster a script does not learn who
 // receives its messages: subscribers may be connected to other masters.
-func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.LineMessage)) engine.Subscription {
+func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.Message)) engine.Subscription {
 	c := d.h.c
 	if c.cluster && c.run.Publish() == scripts.Publish {
 		return nil
@@ -204,13 +204,13 @@ func (d *mutexDriver) SubscribePlace(number uint64, hear func(engine.LineMessage
 	return c.hub.Subscribe(d.channel.String()+":"+d.placeName(number), func(s pubsub.Signal) {
 		switch {
 		case s.Resubscribed:
-			hear(engine.LineMissed)
+			hear(engine.Missed)
 		case s.Payload == "0":
-			hear(engine.LineTurn)
+			hear(engine.OurTurn)
 		case s.Payload == "1":
-			hear(engine.LineOthersTurn)
+			hear(engine.OthersTurn)
 		case s.Payload == "2":
-			hear(engine.LineListen)
+			hear(engine.Listen)
 		}
 	})
 }

@@ -113,18 +113,15 @@ func (s *PermitExpirableSemaphore) adopt(ctx context.Context, id string, terms e
 		PermitsKey: s.name, Channel: &s.driver.channel, MemoryKey: s.ownerKey(&q.Owner), Leases: s.driver.leases,
 		OldIDs: raw, NewIDs: rawOf(q.ID), TTL: scripts.InMillis(q.TTL),
 	}.Do(ctx, s.c.confirmed)
-	q.InDoubt = q.InDoubt || reply.Doubt
-	switch {
-	case err == nil && reply.Number == 0:
+	sent, counts, err := adopted(q, reply, err)
+	if err == nil && counts == 0 {
 		err = notHeldBy(id)
-	case err == nil:
-		err = reply.Unconfirmed
 	}
 	s.announceTakeover(ctx, err, splitPermits(id)...)
 	if err != nil {
 		return nil, err // an unknown outcome is left to the lease: the former holder may still work
 	}
-	return s.res.Adopted(ctx, q, reply.Sent)
+	return s.res.Adopted(ctx, q, sent)
 }
 
 // ReleaseID releases the permits of these ids (comma-separated, all or none; an id that is named twice counts

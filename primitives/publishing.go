@@ -12,16 +12,9 @@ import (
 // messages of one of the two, so all clients of a cluster, Redisson's included, must use the same one. On a
 // cluster the hub asks for it, as Redisson does. Elsewhere it is PUBLISH, and nothing is asked.
 
-// readiness returns [engine.Config].Ready: nil without a cluster.
-func (c *Client) readiness() func(context.Context) error {
-	if !c.cluster {
-		return nil
-	}
-	return c.ready
-}
-
-// ready finds out by which command to publish on a cluster. No call waits longer than its context or the
-// command timeout. The error says that nothing was executed, so a waiting acquisition retries.
+// ready implements [engine.Config].Ready on a cluster: it finds out by which command to publish. No call waits
+// longer than its context or the command timeout. The error says that nothing was executed, so a waiting
+// acquisition retries.
 func (c *Client) ready(caller context.Context) error {
 	if c.knowsPublish.Load() {
 		return nil

@@ -45,26 +45,20 @@ type renewGroup struct {
 // whole, it sends the parts one by one, so that a bad key concerns no other lease. It runs in a goroutine
 // of the watchdog, which may call it again for the same leases if it takes long.
 func (c *Client) renew(ctx context.Context, _ any, batch []watchdog.Ask) ([]watchdog.State, error) {
-	if !c.slotted.Load() {
-		states, err := c.renewTogether(ctx, batch)
-		switch {
-		case err == nil || len(batch) == 1:
-			return states, err
-		case redis.HasErrorPrefix(err, "CROSSSLOT"):
-			// The server of a plain client, such as a proxy before a cluster, enforces slots.
-			c.slotted.Store(true)
-		case isDivisible(err):
-			return c.renewApart(ctx, oneByOne(batch))
-		default:
-			return states, err
+	slotted := c.slotted.Load()
+	if slotted {
+		if parts := bySlot(batch); len(parts) > 1 {
+			return c.renewApart(ctx, parts)
 		}
 	}
-	parts := bySlot(batch)
-	if len(parts) > 1 {
-		return c.renewApart(ctx, parts)
-	}
 	states, err := c.renewTogether(ctx, batch)
-	if len(batch) > 1 && isDivisible(err) {
+	switch {
+	case len(batch) == 1:
+	case !slotted && redis.HasErrorPrefix(err, "CROSSSLOT"):
+		// The server of a plain client, such as a proxy before a cluster, enforces slots.
+		c.slotted.Store(true)
+		return c.renew(ctx, nil, batch)
+	case isDivisible(err):
 		return c.renewApart(ctx, oneByOne(batch))
 	}
 	return states, err

@@ -63,29 +63,24 @@ func (r *Resource) Acquire(ctx context.Context, terms *Terms, limit time.Duratio
 	}
 	if hold == nil && err == nil {
 		kind = EventAcquired
-		hold, err = r.AcquireOutermost(ctx, q, nil, began)
+		hold, err = r.AcquireOutermost(ctx, q, began)
 	}
 
-	var waited time.Duration
-	if c.Observe != nil {
-		waited = q.Wait.since(began)
-	}
 	if q.Wait.waited {
 		c.WaitEnded()
 	}
 	if err != nil && c.FailureOf(err).Retry {
 		err = q.explain(ctx, c, err)
 	}
-	r.emitResult(ctx, kind, hold, waited, err)
+	if c.Observe != nil {
+		r.emitResult(ctx, kind, hold, q.Wait.since(began), err)
+	}
 	return hold, err
 }
 
 // emitResult emits the event of an acquisition: of the given kind, or not acquired. The caller is a
 // call that Close waits for, and holds no mutex.
 func (r *Resource) emitResult(ctx context.Context, kind EventKind, hold *Hold, waited time.Duration, err error) {
-	if r.Core.Observe == nil {
-		return
-	}
 	e := Event{Kind: kind, Resource: r, ID: hold.ID(), Waited: waited, Err: err, Ctx: ctx}
 	if err != nil {
 		e.Kind = EventNotAcquired
@@ -127,16 +122,13 @@ func (r *Resource) NewRequest(terms *Terms) *Request {
 }
 
 // AcquireOutermost acquires for q without nesting under a hold in ctx. It returns a hold, or makes sure
-// that nothing is left of q. parent is the hold whose turn a nested acquisition has taken; nil if none. began is
-// when the call began: see RollbackLimit.
+// that nothing is left of q. began is when the call began: see RollbackLimit.
 //
 // Acquire calls it, and so do joint locks for their members and nested acquisitions that the server
 // counts. It blocks as long as q may wait, and then for the first attempt of a rollback.
-func (r *Resource) AcquireOutermost(
-	ctx context.Context, q *Request, parent *Hold, began time.Time,
-) (*Hold, error) {
+func (r *Resource) AcquireOutermost(ctx context.Context, q *Request, began time.Time) (*Hold, error) {
 	c := r.Core
-	trying, stop := q.Wait.context(ctx)
+	trying, stop := q.Wait.Bound(ctx, true)
 	defer stop()
 	res, err := r.obtain(trying, q)
 	if err == nil && q.passed != nil {
@@ -146,22 +138,17 @@ func (r *Resource) AcquireOutermost(
 	}
 	if err != nil {
 		err = q.explain(trying, c, err)
-		if q.passed != nil {
-			q.passed.giveBack(trying, c.RollbackLimit(began))
-		}
 		limit := c.RollbackLimit(began)
+		if q.passed != nil {
+			q.passed.giveBack(trying, limit)
+		}
 		if q.Group != nil && trying.Err() != nil {
 			limit = min(limit, rollbackGrace/2) // the joint lock waits for the reason, but not for long
 		}
 		r.rollback(trying, q, limit)
 		return nil, err
 	}
-	held := res.Holding
-	if held == nil {
-		held = r.newOwnership(q, res)
-	}
-	// With the caller's context: the end of the wait does not end the hold.
-	hold, err := r.newHold(ctx, held, q, res.Sent, parent)
+	hold, err := r.NewHold(ctx, q, res) // with the caller's context: the end of the wait does not end the hold
 	if err != nil {
 		// The client began to close while the request was granted. Close does not know this hold, so
 		// nobody but this call would free the lock.
@@ -231,7 +218,7 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 // has not ended. It blocks until the reply, or until ctx ends. Queues call it with no mutex held.
 func (r *Resource) Try(ctx context.Context, q *Request) (Result, error) {
 	if k := q.heard; k != nil && !q.membersNote(k) { // else the error of the attempt will say how long it took
-		k.asking()
+		k.Asking()
 	}
 	res, err := r.Driver.TryAcquire(ctx, q)
 	return r.tried(ctx, q, res, err)

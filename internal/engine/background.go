@@ -39,7 +39,7 @@ func (r *Resource) addDuty(
 	c := r.Core
 	return c.duties.Add(ctx, &duty.Duty{
 		Do:     func(ctx context.Context) duty.Answer { return c.answerOf(do(ctx)) },
-		Server: func() any { return c.serverOf(r) },
+		Server: func() any { return c.Server(r) },
 		Due:    due, Over: over,
 	})
 }

@@ -30,8 +30,10 @@ import (
 // more. The number fits Hold.earlier.
 const cohortTokens = 1000
 
-// inCohort reports whether the hold of q may be part of a cohort.
-func (q *Request) inCohort() bool { return q.Terms.Cohort > 0 && q.mayPass() }
+// isFor reports whether the hold of q would be kept as h is, the hold of o.
+func (o *Ownership) isFor(q *Request, h *Hold) bool {
+	return q.mayPass() && q.Terms.Cohort == o.passes.Cohort && q.Terms.Linger == o.passes.Linger && q.TTL == h.ttl
+}
 
 // passOn makes the first local waiter the holder in the place of h, and reports whether it did. If not, the
 // caller releases h by a command. It never blocks.
@@ -53,9 +55,8 @@ func (o *Ownership) passOn(h *Hold) bool {
 		return false
 	}
 	w := successor.Of.(*Waiter)
-	if !w.Request.inCohort() || w.Request.Terms.Cohort != o.cohort() || w.Request.Terms.Linger != o.linger() ||
-		w.Request.TTL != h.ttl {
-		return false // its hold is kept in another way
+	if !o.isFor(w.Request, h) {
+		return false
 	}
 	next := o.succeed(w.Request.Wait.caller, h, now, true)
 	if next == nil {
@@ -86,7 +87,7 @@ func (o *Ownership) succeed(ctx context.Context, h *Hold, now time.Time, used bo
 	next := &Hold{
 		r: o.r, held: o, ctx: ctx, since: c.Instant(now), ttl: h.ttl, renew: true, depth: 1, unaccepted: true,
 	}
-	if !c.addHold(next) {
+	if !c.holds.add(next) {
 		return nil // the client is closing
 	}
 	if o.r.Traits.Fenced && used {

@@ -37,20 +37,20 @@ type Contact struct {
 	again   bool      // more than one attempt was not answered
 }
 
-// Asking notes that a queue sends a command for all its waiters. Answered or Failed notes the outcome.
-func (k *Contact) Asking() { k.asking() }
+// Asking notes that an attempt begins, or that a queue sends a command for all its waiters. Answered or Failed notes
+// the outcome of that command.
+func (k *Contact) Asking() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked = time.Now()
+}
 
-// Answered notes the answer to that command: the waiters still wait for the lock. holder is the holder's id,
+// Answered notes that somebody has the lock: the other waiters still wait for it. holder is the holder's id,
 // "" if it is unknown. left is the time until the holder's lease ends, negative if it is unknown.
 func (k *Contact) Answered(holder string, left time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.answered()
-	k.refused, k.reason = true, nil
-	k.holder, k.until = holder, time.Time{}
-	if left >= 0 {
-		k.until = time.Now().Add(left)
-	}
+	k.refusedFor(holder, left, nil)
 }
 
 // Failed notes why that command, which was sent at began, failed. Only an outage counts.
@@ -64,25 +64,16 @@ func (k *Contact) Failed(c *Core, err error, began time.Time) {
 	}
 }
 
-// Note takes over what q has heard by its latest attempt, which is over.
-func (k *Contact) Note(q *Request) { k.merge(q.heard) }
-
-// asking notes that an attempt begins.
-func (k *Contact) asking() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.asked = time.Now()
-}
-
 // membersNote reports whether q is for a joint lock whose members note their answers themselves.
 func (q *Request) membersNote(k *Contact) bool { return k.members && q.Group == nil }
 
-// granted notes that id was granted the lock.
-func (k *Contact) granted(id string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// refusedFor notes that somebody has the lock, or another reason of a refusal. mu is held.
+func (k *Contact) refusedFor(holder string, left time.Duration, reason error) {
 	k.answered()
-	k.refused, k.holder, k.until, k.reason = true, id, time.Time{}, nil
+	k.refused, k.holder, k.until, k.reason = true, holder, time.Time{}, reason
+	if left >= 0 {
+		k.until = time.Now().Add(left)
+	}
 }
 
 // answered notes an answer of any kind. mu is held.
@@ -99,11 +90,12 @@ func (k *Contact) unanswered(err error, waited time.Duration) {
 	k.failed = err
 }
 
-// merge takes over what a waiter has heard by its latest attempt, which is over. other may be nil: nothing.
-func (k *Contact) merge(other *Contact) {
+// Note takes over what a waiter has heard by its latest attempt, which is over.
+func (k *Contact) Note(q *Request) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked = time.Time{}
+	other := q.heard
 	if other == nil {
 		return
 	}
@@ -161,14 +153,10 @@ func (q *Request) learn(ctx context.Context, r *Resource, res Result, err error)
 		k.unanswered(err, f.Silent)
 	case err != nil:
 		k.asked = time.Time{}
-	default:
+	case res.Granted:
 		k.answered()
-		if !res.Granted {
-			k.refused, k.holder, k.until, k.reason = true, res.Holder, time.Time{}, res.Met
-			if res.RetryAfter >= 0 {
-				k.until = time.Now().Add(res.RetryAfter)
-			}
-		}
+	default:
+		k.refusedFor(res.Holder, res.RetryAfter, res.Met)
 	}
 }
 
@@ -188,13 +176,11 @@ func (q *Request) explain(ctx context.Context, c *Core, err error) error {
 			q.heard.unanswered(err, f.Silent) // of the preparation of the client
 		}
 		q.heard.mu.Unlock()
-		given := q.gaveUp(ctx, nil)
-		if g, ok := given.(*gaveUpError); ok && g.failed == nil { //nolint:errorlint // made above
+		g := q.gaveUp(ctx, nil)
+		if g.failed == nil {
 			g.cut = err
-		} else if !ok {
-			given = &gaveUpError{refused: true, cut: err}
 		}
-		return given
+		return g
 	case ctx.Err() != nil:
 		return GaveUp(ctx, err)
 	}
@@ -212,8 +198,8 @@ func (c *Core) Unavailable(err error) error {
 // gaveUp is the error of an acquisition that stopped waiting, because its wait was over or ctx ended.
 // behind is what the queue has heard in which it waited, or nil. It is newer than what the request itself has
 // heard, because each attempt of the request is reported to the queue.
-func (q *Request) gaveUp(ctx context.Context, behind *Contact) error {
-	g := &gaveUpError{}
+func (q *Request) gaveUp(ctx context.Context, behind *Contact) *gaveUpError {
+	g := &gaveUpError{cause: causeOf(ctx)}
 	for _, k := range []*Contact{q.heard, behind} {
 		if k != nil {
 			k.mu.Lock()
@@ -221,13 +207,26 @@ func (q *Request) gaveUp(ctx context.Context, behind *Contact) error {
 			k.mu.Unlock()
 		}
 	}
-	if cause := context.Cause(ctx); cause != errWaitOver { //nolint:errorlint // the very value
-		g.cause = cause
-	}
 	if !g.refused && g.failed == nil { // nothing is known to be wrong: the time was too short
 		g.refused = true
 	}
 	return g
+}
+
+// GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
+// Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended, and with met,
+// the last failure on the way, if there was one.
+func GaveUp(ctx context.Context, met error) error {
+	return &gaveUpError{refused: true, cause: causeOf(ctx), reason: met}
+}
+
+// causeOf is why the caller's context ended; nil if it did not. The end of the wait adds nothing to an error:
+// ErrNotAcquired says it.
+func causeOf(ctx context.Context) error {
+	if cause := context.Cause(ctx); cause != errWaitOver { //nolint:errorlint // the very value
+		return cause
+	}
+	return nil
 }
 
 // notOpened is the error of a request that acquires nothing, such as one for a latch, and gave up with err.

@@ -62,7 +62,7 @@ func (c *HoldContext) Value(key any) any {
 			return carried{found, nil}
 		}
 	case outerKey:
-		if h.IsLive() || (h.isLost() && !h.isReleased()) {
+		if h.IsLive() || h.IsLostUnreleased() {
 			if found := h.find(k.Resource); found != nil {
 				return found
 			}
@@ -81,9 +81,6 @@ type carried struct {
 func (h *Hold) find(r *Resource) *Hold {
 	if r.Is(h.r) {
 		return h
-	}
-	if h.held == nil {
-		return nil
 	}
 	return h.held.Member(r)
 }

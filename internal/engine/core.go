@@ -42,7 +42,7 @@ type Config struct {
 	// a mutex held, so it must only compute.
 	HolderTag func(ownerID string) string
 	// Server returns what stands for the server that has a resource now: resources of equal servers fail
-	// together. It must only compute. Nil: there is one server.
+	// together. It must only compute.
 	Server func(r *Resource) any
 	// HasReplicas: another server may take the place of one, without its latest commands. Then Touch sends a small
 	// command to the server of a resource, and Moved is called when that resource has another server than before.
@@ -67,10 +67,9 @@ type Config struct {
 	Margin time.Duration
 	// CommandTimeout is how long a call waits for the server's answer.
 	CommandTimeout time.Duration
-	// Memory is how long the server remembers a request, and RepeatFor how long after its first attempt a
-	// command that it remembers may be repeated.
-	Memory, RepeatFor time.Duration
-	// LateCopies is how long a copy of an acquisition of unknown outcome may still arrive.
+	// RepeatFor is how long after its first attempt a command may be repeated that the server remembers.
+	RepeatFor time.Duration
+	// LateCopies is how long a copy of a command of unknown outcome may still arrive.
 	LateCopies time.Duration
 }
 
@@ -108,7 +107,7 @@ func NewCore(config Config) *Core {
 	}
 	c.dog = watchdog.New(config.Renew)
 	c.duties = duty.NewLanes(c.Spawn, releaseTimeout)
-	c.holds = holdList{drained: make(chan struct{}), tagOf: config.HolderTag}
+	c.holds = holdList{drained: make(chan struct{}), tagOf: config.HolderTag, added: config.HoldAdded}
 	return c
 }
 
@@ -166,10 +165,10 @@ func (c *Core) Closing() <-chan struct{} { return c.closing }
 func (c *Core) Stopping() <-chan struct{} { return c.stopping }
 
 // IsClosing reports whether Close has begun: nothing new may be acquired.
-func (c *Core) IsClosing() bool { return isClosed(c.closing) }
+func (c *Core) IsClosing() bool { return IsClosed(c.closing) }
 
 // IsStopping reports whether Close has ended background work.
-func (c *Core) IsStopping() bool { return isClosed(c.stopping) }
+func (c *Core) IsStopping() bool { return IsClosed(c.stopping) }
 
 // Close refuses new acquisitions, ends waiting ones, and waits until all holds are released or ctx is
 // done. It abandons the holds that are left: their contexts end with [ErrClosed], and nothing renews
@@ -192,7 +191,7 @@ func (c *Core) Close(ctx context.Context, hurry func(), stop func(abandoned bool
 	case <-c.holds.drained:
 	case <-ctx.Done():
 		if abandoned := c.holds.abandon(); len(abandoned) > 0 {
-			left = newHoldsLeft(ctx, abandoned)
+			left = holdsLeft(ctx, abandoned)
 		}
 	}
 	c.mu.Lock()
@@ -257,7 +256,8 @@ func (s Signal) Send() {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
+// IsClosed reports whether a channel on which nothing is sent was closed.
+func IsClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

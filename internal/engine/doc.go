@@ -79,8 +79,9 @@
 //
 //   - commands that are repeated in the background (background.go),
 //   - the look for another server after a release, where there are replicas (forgotten.go),
-//   - calls of the observer and of the log that must not delay the watchdog (event.go, log.go).
+//   - calls of the observer and of the log that must not delay the watchdog (event.go, log.go),
+//   - the end of a hold whose limit has come (hold.go).
 //
-// Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of package duty, the end
-// of a linger, and hurry of Close.
+// Short AfterFuncs are the only exceptions: the alarm of a wait queue, the timer of a lane of package duty, the limit
+// of a hold, the end of a linger, and hurry of Close.
 package engine

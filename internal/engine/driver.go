@@ -26,10 +26,10 @@ type Driver interface {
 	// can take the lock in between. With a rest of the minimum hold the lock stays taken for that long, under
 	// the same id: see minhold.go. The engine calls it with o's wire lock held.
 	Release(ctx context.Context, o *Ownership, left int, next Next) (Released, error)
-	// Subscribe listens for messages that give r a reason to try again. It calls wake for each, from
-	// another goroutine; wake does not block. missed: earlier messages may have been lost. The engine
-	// calls Subscribe with waitQueues.mu held, and wake takes that mutex.
-	Subscribe(r *Request, wake func(missed bool)) []Subscription
+	// Subscribe listens for messages that give waiters a reason to try again. It calls hear with Heard for each, and
+	// with Missed when some may have been lost, from another goroutine; hear does not block. The engine calls
+	// Subscribe with waitQueues.mu held, and hear takes that mutex.
+	Subscribe(hear func(Message)) []Subscription
 
 	// The engine calls these only if Traits.Leased.
 
@@ -48,7 +48,7 @@ type LineDriver interface {
 	// SubscribePlace listens for the messages to one place. It returns nil if the server cannot tell who
 	// listens: then this client does not stand in line. The engine calls it with waitQueues.mu held, and
 	// hear takes that mutex.
-	SubscribePlace(number uint64, hear func(LineMessage)) Subscription
+	SubscribePlace(number uint64, hear func(Message)) Subscription
 	// GiveUpPlace removes a place from the line. If the lock is free, it wakes the next client in line.
 	GiveUpPlace(ctx context.Context, number uint64) error
 }
@@ -217,6 +217,7 @@ type Request struct {
 	Wait         Wait
 	Group        Group // whose member this acquires; nil for a user's acquisition
 
+	parent *Hold    // the outer hold whose turn a nested acquisition has taken; nil if none
 	heard  *Contact // nil: the server has granted the first attempt, or has not been asked
 	passed *Hold    // the hold that was passed on to it within a cohort; guarded by waitQueues.mu
 	min    *minHold // nil: none

@@ -88,35 +88,15 @@ var (
 	errOuterEnded = errors.New("outer hold ended")
 )
 
-// GaveUp is the error of an acquisition that stopped waiting and knows nothing of the server: see
-// Request.gaveUp for the others. It joins ErrNotAcquired with the cause of ctx, if ctx ended, and with met,
-// the last failure on the way, if there was one. The end of the wait itself adds nothing: ErrNotAcquired
-// says it.
-func GaveUp(ctx context.Context, met error) error {
-	err := ErrNotAcquired
-	if cause := context.Cause(ctx); cause != nil && cause != errWaitOver { //nolint:errorlint // the very value
-		err = fmt.Errorf("%w: %w", err, cause)
-	}
-	if met != nil {
-		err = fmt.Errorf("%w (%w)", err, met)
-	}
-	return err
-}
-
 // errSiblingStuck is a reason to stop waiting for a command, for [Config.Unanswered].
 var errSiblingStuck = errors.New("no answer to a command of another hold of the same lock")
 
-// holdsLeft is the error of Close when its context ended before all holds were released.
-type holdsLeft struct {
-	text  string
-	cause error // of the context
-}
-
-// mostLeft bounds how many holds the text names.
+// mostLeft bounds how many holds the error of Close names.
 const mostLeft = 3
 
-// newHoldsLeft makes the error of Close. ctx has ended; left are the holds that Close has ended, at least one.
-func newHoldsLeft(ctx context.Context, left []*Hold) error {
+// holdsLeft is the error of Close when ctx, its context, ended before all holds were released. left are the holds that
+// Close has ended, at least one.
+func holdsLeft(ctx context.Context, left []*Hold) error {
 	if outer := slices.DeleteFunc(slices.Clone(left), (*Hold).isSilent); len(outer) > 0 {
 		left = outer // members are named by their joint hold
 	}
@@ -135,11 +115,5 @@ func newHoldsLeft(ctx context.Context, left []*Hold) error {
 	if len(left) > 1 {
 		holds = fmt.Sprintf("%d holds were", len(left))
 	}
-	return &holdsLeft{
-		text:  fmt.Sprintf("%s not released: %s: %v", holds, strings.Join(named, ", "), context.Cause(ctx)),
-		cause: context.Cause(ctx),
-	}
+	return fmt.Errorf("%s not released: %s: %w", holds, strings.Join(named, ", "), context.Cause(ctx))
 }
-
-func (e *holdsLeft) Error() string { return e.text }
-func (e *holdsLeft) Unwrap() error { return e.cause }

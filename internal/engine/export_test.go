@@ -26,12 +26,10 @@ var (
 	ErrWaitOver     = errWaitOver
 )
 
-func IsClosed(c <-chan struct{}) bool { return isClosed(c) }
-
 // SetTags replaces the tags of holds.
 func (c *Core) SetTags(tagOf func(ownerID string) string) { c.holds.tagOf = tagOf }
 
-func (h *Hold) IsLost() bool { return h.isLost() }
+func (h *Hold) IsLost() bool { return h.lossCause() != nil }
 
 func (o *Ownership) EndAll(loss Loss)                         { o.loseInBackground(loss) }
 func (o *Ownership) IsLoss(got Released, sent time.Time) bool { return o.isLoss(got, sent) }
@@ -55,4 +53,4 @@ func NewTurnQueue() Queue { return &turnQueue{} }
 func (c *Core) QueueOf(r *Resource, terms *Terms) *waitQueue { return c.queues.of(r, terms) }
 
 func (q *waitQueue) Backoff(n int) time.Duration { return q.state.Backoff(n) }
-func (q *waitQueue) Message(missed bool)         { q.message(missed) }
+func (q *waitQueue) Message(m Message)           { q.message(m) }

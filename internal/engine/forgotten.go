@@ -30,7 +30,7 @@ import (
 // all holds (Config.Moved).
 
 const (
-	maxRecent     = 4096                   // releases that a client remembers, about half a megabyte
+	maxRecent     = 4096                   // releases that a client remembers, in a megabyte at most
 	recentFor     = time.Minute            // how long it remembers a release
 	settledAfter  = 5 * time.Second        // a release that is older is repeated once
 	lookPause     = time.Second            // between looks for another server
@@ -51,10 +51,9 @@ type recentRelease struct {
 
 // recentReleases are the latest releases of a client. It is a part of Core.
 type recentReleases struct {
-	mu      sync.Mutex // guards the rest
-	list    []recentRelease
-	next    int  // the oldest one, when the list is full: the next to be replaced
-	looking bool // lookForMoves runs
+	mu      sync.Mutex      // guards the rest
+	list    []recentRelease // the oldest first; only the last maxRecent count
+	looking bool            // lookForMoves runs
 }
 
 // remember remembers the release of o, which the server has just answered. It does not block.
@@ -67,16 +66,14 @@ func (c *Core) remember(o *Ownership) {
 	if until := o.repeatUntil(); until.Before(over) {
 		over = until
 	}
-	release := recentRelease{o.r, o.Owner, o.min, c.serverOf(o.r), c.Instant(now), c.Instant(over)}
+	release := recentRelease{o.r, o.Owner, o.min, c.Server(o.r), c.Instant(now), c.Instant(over)}
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	if len(rs.list) < maxRecent {
-		rs.list = append(rs.list, release)
-	} else {
-		rs.list[rs.next] = release
-		rs.next = (rs.next + 1) % maxRecent
+	if len(rs.list) >= 2*maxRecent { // seldom, because it copies
+		rs.trim()
 	}
+	rs.list = append(rs.list, release)
 	if !rs.looking {
 		rs.looking = true
 		c.Spawn(c.lookForMoves)
@@ -90,13 +87,13 @@ func (c *Core) RepeatReleases() {
 	now := time.Now()
 	rs := &c.recent
 	rs.mu.Lock()
-	rs.sort()
+	rs.trim()
 	all := slices.Clone(rs.list)
 	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool {
 		return c.Instant(now)-release.at > Instant(settledAfter)
 	})
 	for i := range rs.list {
-		rs.list[i].server = c.serverOf(rs.list[i].r)
+		rs.list[i].server = c.Server(rs.list[i].r)
 	}
 	rs.mu.Unlock()
 	for _, release := range all {
@@ -108,12 +105,8 @@ func (c *Core) RepeatReleases() {
 	}
 }
 
-// sort puts the oldest release first. mu is held.
-func (rs *recentReleases) sort() {
-	if rs.next > 0 {
-		rs.list, rs.next = slices.Concat(rs.list[rs.next:], rs.list[:rs.next]), 0
-	}
-}
+// trim forgets all but the last maxRecent releases. mu is held.
+func (rs *recentReleases) trim() { rs.list = slices.Delete(rs.list, 0, max(len(rs.list)-maxRecent, 0)) }
 
 // lookForMoves calls Config.Moved when the resource of a recent release has another server. It runs while there
 // are recent releases, or until the core stops.
@@ -137,7 +130,7 @@ func (c *Core) lookForMoves() {
 				c.Touch(ctx, r)
 				cancel()
 			}
-			moved = moved || c.serverOf(r) != server
+			moved = moved || c.Server(r) != server
 		}
 		if moved {
 			c.Moved()
@@ -152,7 +145,7 @@ func (c *Core) recentServers() (servers map[any]*Resource) {
 	rs := &c.recent
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.sort()
+	rs.trim()
 	rs.list = slices.DeleteFunc(rs.list, func(release recentRelease) bool { return now >= release.over })
 	for _, release := range rs.list {
 		if servers == nil {
@@ -162,12 +155,4 @@ func (c *Core) recentServers() (servers map[any]*Resource) {
 	}
 	rs.looking = servers != nil
 	return servers
-}
-
-// serverOf is Config.Server, which may be nil.
-func (c *Core) serverOf(r *Resource) any {
-	if c.Server == nil {
-		return nil
-	}
-	return c.Server(r)
 }

@@ -53,7 +53,7 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 		if offered.Do == waitq.Offer {
 			next.Successor = &waiterOf(offered).Request.Owner
 		}
-		next.CountPolls = offered.Do == waitq.Yield && o.cohort() > 0
+		next.CountPolls = offered.Do == waitq.Yield && o.passes.Cohort > 0
 	}
 	sent := time.Now()
 	got, err := r.Driver.Release(ctx, o, 0, next)
@@ -74,7 +74,7 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 		return nil, offered
 	}
 	actions := q.on(&waitq.Event{
-		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.cohort(), Over: o.streakIsOver(time.Now()),
+		What: waitq.Releasing, Permits: int(o.Permits), Cohort: o.passes.Cohort, Over: o.streakIsOver(time.Now()),
 		HandsOff: !r.Core.NeedsReplicas && !r.Core.IsClosing(), // a closing client's waiters are leaving
 	})
 	if len(actions) == 0 {
@@ -86,8 +86,8 @@ func (qs *waitQueues) offer(o *Ownership) (q *waitQueue, offered waitq.Action) {
 // streakIsOver reports whether the client has kept the lock for long enough, so that other clients go first.
 func (o *Ownership) streakIsOver(now time.Time) bool {
 	age := o.r.Core.Instant(now) - o.streak.since
-	if o.cohort() > 0 {
-		return age >= Instant(o.cohort())
+	if o.passes.Cohort > 0 {
+		return age >= Instant(o.passes.Cohort)
 	}
 	return o.streak.count >= waitq.MaxStreakCount || age >= Instant(waitq.MaxStreak)
 }
@@ -107,9 +107,9 @@ func (q *waitQueue) released(offered waitq.Action, o *Ownership, sent time.Time,
 		if offered.Told {
 			others--
 		}
-		if o.cohort() > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
+		if o.passes.Cohort > 0 && q.queues.open[queueKey{o.r.Traits.SharesWith, o.r.Name, false}] != nil {
 			others++ // readers of this client, which share its subscription
 		}
-		q.on(&waitq.Event{What: waitq.Yielded, Cohort: o.cohort(), Sent: sent, Others: others})
+		q.on(&waitq.Event{What: waitq.Yielded, Cohort: o.passes.Cohort, Sent: sent, Others: others})
 	}
 }

@@ -303,7 +303,7 @@ func TestYieldingClientLeavesMessagesToOthers(t *testing.T) {
 				r := s.Client(t, "a").Lock("x")
 				for i := range tt.others {
 					other := s.Client(t, string(rune('b'+i)))
-					sub := s.NewSubscription(other, "x", func(bool) {})
+					sub := s.NewSubscription(other, "x", func(Message) {})
 					defer sub.Close()
 				}
 				holder := Acquire(t, t.Context(), r)

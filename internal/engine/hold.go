@@ -7,10 +7,9 @@ import (
 	"time"
 
 	"github.com/redlatch/redlatch/internal/list"
-	"github.com/redlatch/redlatch/watchdog"
 )
 
-// One hold, from newHold to its end. Two facts are kept apart, because a user's Release and a loss may
+// One hold, from NewHold to its end. Two facts are kept apart, because a user's Release and a loss may
 // come at the same time:
 //
 //   - taken: the user has called Release or Detach. Only one such call proceeds.
@@ -24,10 +23,10 @@ import (
 // the client closes. The user's handle refers to it, not the other way round, so a forgotten handle can
 // be collected: see [Hold.Forget].
 //
-// Any goroutine may use it. Fields above mu do not change after newHold, unless they say so.
+// Any goroutine may use it. Fields above mu do not change after NewHold, unless they say so.
 type Hold struct {
 	r       *Resource
-	held    Holding         // nil for a hold of nothing (0 permits)
+	held    Holding
 	group   Group           // of a hold of a member of a joint lock; nil for a user's own hold
 	parent  *Hold           // the outer hold whose turn this nested hold has taken; nil if none
 	ctx     context.Context //nolint:containedctx // Acquire's; a member gets its joint hold's, under mu
@@ -41,13 +40,13 @@ type Hold struct {
 	// unaccepted: it was passed on to a waiter whose acquisition has not accepted it; guarded by mu
 	unaccepted bool
 
-	mu       sync.Mutex      // guards the fields below; innermost
-	cause    error           // why the hold ended; nil while it is live
-	limit    Instant         // the hold lasts no longer, however often it is renewed; 0: no limit
-	extended Instant         // the latest end of a lease that an Extend got, or may still get
-	inner    *innerContext   // nil until the first call of Context
-	turns    *turnQueue      // of nested acquisitions; nil until there is one
-	lapse    *watchdog.Lease // watches limit; nil if there is none
+	mu       sync.Mutex    // guards the fields below; innermost
+	cause    error         // why the hold ended; nil while it is live
+	limit    Instant       // the hold lasts no longer, however often it is renewed; 0: no limit
+	extended Instant       // the latest end of a lease that an Extend got, or may still get
+	inner    *innerContext // nil until the first call of Context
+	turns    *turnQueue    // of nested acquisitions; nil until there is one
+	lapse    *time.Timer   // ends the hold at limit; nil if there is none
 
 	sibling          *Hold // the next hold of its ownership; guarded by Ownership.mu
 	list.Links[Hold]       // guarded by holdList
@@ -77,10 +76,13 @@ type Group interface {
 	MemberEnded(h *Hold, cause error)
 }
 
-// newHold returns a hold of held and registers it with the client. It does not block. It fails when the
-// client is closing; the caller then rolls back. The caller is a call that Close waits for.
-func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent time.Time, parent *Hold) (*Hold, error) {
-	c, terms := r.Core, q.Terms
+// NewHold returns a hold of what res has granted to q, and registers it with the client. It does not block. It fails
+// when the client is closing; the caller then rolls back. The caller is a call that Close waits for.
+func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
+	c, terms, held := r.Core, q.Terms, res.Holding
+	if held == nil {
+		held = r.newOwnership(q, res)
+	}
 	o, _ := held.(*Ownership) // nil for a joint lock, and for a hold of nothing
 	var h *Hold
 	if o != nil && o.first.r == nil {
@@ -89,22 +91,17 @@ func (r *Resource) newHold(ctx context.Context, held Holding, q *Request, sent t
 		h = new(Hold)
 	}
 	*h = Hold{
-		r: r, held: held, group: q.Group, parent: parent, ctx: ctx, since: c.Instant(sent),
+		r: r, held: held, group: q.Group, parent: q.parent, ctx: ctx, since: c.Instant(res.Sent),
 		ttl: terms.FirstTTL(), renew: terms.Renew, depth: 1,
 	}
-	if parent != nil {
-		h.depth = parent.depth + 1
-	}
-	if d := terms.Limit(); d > 0 && o != nil && o.leased() {
-		h.limit = c.Instant(sent.Add(d - c.MarginOf(d)))
+	if d := terms.Limit(); d > 0 && o != nil && r.Traits.Leased {
+		h.limit = c.Instant(res.Sent.Add(d - c.MarginOf(d)))
 	}
 	// Close seals the list first. So either Close sees this hold, or the hold is not made.
-	if !c.addHold(h) {
+	if !c.holds.add(h) {
 		return nil, ErrClosed
 	}
-	if held != nil {
-		held.Join(h) // last: the watchdog may end h at once
-	}
+	held.Join(h) // last: the watchdog may end h at once
 	return h, nil
 }
 
@@ -118,21 +115,25 @@ func (r *Resource) AcquireNothing(ctx context.Context, terms *Terms) (hold *Hold
 	if ctx.Err() != nil {
 		err = GaveUp(ctx, nil)
 	} else {
-		hold, err = r.newHold(ctx, nil, &Request{Terms: terms}, time.Now(), nil)
+		hold, err = r.NewHold(ctx, &Request{Terms: terms}, Result{Holding: nothing{}, Sent: time.Now()})
 	}
 	r.EmitAcquired(ctx, hold, err)
 	return hold, err
 }
 
-// NewHold returns a hold of what res has granted to q, by an attempt of the caller's own. If it fails, the
-// client is closing, and the caller rolls back. The caller is a call that Close waits for.
-func (r *Resource) NewHold(ctx context.Context, q *Request, res Result) (*Hold, error) {
-	held := res.Holding
-	if held == nil {
-		held = r.newOwnership(q, res)
-	}
-	return r.newHold(ctx, held, q, res.Sent, nil)
-}
+// nothing is what a hold of 0 permits is of. Nothing can be lost or released.
+type nothing struct{}
+
+func (nothing) OwnerID() string                                       { return "" }
+func (nothing) Member(*Resource) *Hold                                { return nil }
+func (nothing) ValidUntil(*Hold) time.Time                            { return time.Time{} }
+func (nothing) Join(*Hold)                                            {}
+func (nothing) Forget(*Hold)                                          {}
+func (nothing) Loss() Loss                                            { return Loss{} }
+func (nothing) Release(context.Context, *Hold) (lost bool, err error) { return false, nil }
+func (nothing) Abandon(context.Context)                               {}
+func (nothing) Check(context.Context) error                           { return nil }
+func (nothing) Extend(context.Context, *Hold, time.Duration) error    { return nil }
 
 // Adopted returns a hold for an owner that the server already knows: one command, sent at that time,
 // has replaced the former owner by it. The watchdog renews it from now on.
@@ -142,7 +143,7 @@ func (r *Resource) Adopted(ctx context.Context, q *Request, sent time.Time) (*Ho
 
 // ID is the owner's id on the server; "" if there is none. A nil hold has none.
 func (h *Hold) ID() string {
-	if h == nil || h.held == nil {
+	if h == nil {
 		return ""
 	}
 	return h.held.OwnerID()
@@ -173,12 +174,7 @@ func (h *Hold) Ownership() *Ownership {
 }
 
 // ValidUntil is when the hold is lost unless the server answers before; zero if it has no lease.
-func (h *Hold) ValidUntil() time.Time {
-	if h.held == nil {
-		return time.Time{}
-	}
-	return h.held.ValidUntil(h)
-}
+func (h *Hold) ValidUntil() time.Time { return h.held.ValidUntil(h) }
 
 // Limit is the hold's own limit; zero if there is none.
 func (h *Hold) Limit() time.Time {
@@ -214,9 +210,6 @@ func (h *Hold) Ended() error {
 	return h.cause
 }
 
-// isLost reports whether the hold ended by a loss.
-func (h *Hold) isLost() bool { return h.lossCause() != nil }
-
 // isReleased reports whether a Release or a Detach has begun.
 func (h *Hold) isReleased() bool {
 	h.mu.Lock()
@@ -224,36 +217,31 @@ func (h *Hold) isReleased() bool {
 	return h.taken
 }
 
-// watchLimit makes the watchdog end h when its limit has come. Ownership.join calls it, and extend after
-// it has raised the limit. It is separate from the renewal of the ownership: a hold with a limit ends by
-// itself, and the others of the ownership live on.
+// watchLimit makes h end when its limit has come. Ownership.Join calls it, and Extend after it has raised the
+// limit. It is separate from the renewal of the ownership: a hold with a limit ends by itself, and the others of the
+// ownership live on.
 func (h *Hold) watchLimit() {
 	h.mu.Lock()
-	limit := h.limit
-	if limit == 0 || h.cause != nil {
-		h.mu.Unlock()
+	defer h.mu.Unlock()
+	if h.limit == 0 || h.cause != nil {
 		return
 	}
+	left := time.Until(h.r.Core.Time(h.limit))
 	if h.lapse == nil {
-		h.lapse = new(watchdog.Lease)
+		h.lapse = time.AfterFunc(left, func() { h.r.Core.Spawn(h.lapsed) })
+	} else {
+		h.lapse.Reset(left)
 	}
-	lapse := h.lapse
-	h.mu.Unlock()
-	_ = h.r.Core.dog.Keep(lapse, h, watchdog.Schedule{}, h.r.Core.Time(limit)) // fails after Close, which ends h
 }
 
-// LeaseLost implements [watchdog.Keeper]: the hold's limit has come. The watchdog calls it with no mutex
-// held, in a goroutine of its own, and must not be delayed.
-func (h *Hold) LeaseLost(*watchdog.Lease, bool) {
+// lapsed ends h, because its limit has come. It does not if Extend has raised the limit meanwhile.
+func (h *Hold) lapsed() {
+	if time.Now().Before(h.Limit()) {
+		return
+	}
 	h.held.Forget(h)
 	h.LoseInBackground(Loss{Reason: LossLimit})
 }
-
-// LeaseRenewed is not called: a limit is watched, not renewed.
-func (h *Hold) LeaseRenewed(*watchdog.Lease) {}
-
-// LeaseUnknown is not called, for the same reason.
-func (h *Hold) LeaseUnknown(*watchdog.Lease, error) {}
 
 // Release ends the hold and gives back its count; the last count of an ownership frees the lock. Later
 // calls return ErrReleased. It blocks until the server has answered, for releaseTimeout at most, even if
@@ -266,46 +254,38 @@ func (h *Hold) Release(ctx context.Context) error {
 	}
 	defer c.Leave()
 	if err := h.take(); err != nil {
-		if errors.Is(err, ErrLost) && h.held != nil {
+		if errors.Is(err, ErrLost) {
 			// The first Release of a lost hold: its critical section is over. A renewal without a reply
 			// may have kept the key alive, and it would block other clients for a whole TTL.
 			h.held.Abandon(ctx)
 		}
 		return err
 	}
-	if h.held == nil {
-		if h.end(ErrReleased) {
-			h.emit(ctx, EventReleased, nil)
-		}
-		return nil
-	}
 	if h.group != nil {
 		// Before the command: as soon as the server has freed a member, another client may acquire it.
 		// The joint hold must not count it then.
 		h.group.MemberEnded(h, ErrReleased)
 	}
-	if kept := h.linger(ctx); kept != nil {
-		if h.end(ErrReleased) {
-			h.emit(ctx, EventReleased, nil)
-		}
-		kept.keep()
-		return nil
+	kept, kind := h.linger(ctx), EventReleased
+	var lost bool
+	var err error
+	if kept == nil {
+		lost, err = h.held.Release(ctx, h)
 	}
-	lost, err := h.held.Release(ctx, h)
 	switch {
 	case err != nil:
 		// For the user the hold is over, whatever came of the command: nothing renews it from now on.
-		if h.end(ErrReleased) {
-			h.emit(ctx, EventReleaseFailed, err)
-		}
-		return err
+		kind = EventReleaseFailed
 	case lost:
 		return h.Lose(ctx, h.held.Loss())
 	}
 	if h.end(ErrReleased) {
-		h.emit(ctx, EventReleased, nil)
+		h.emit(ctx, kind, err)
 	}
-	return nil
+	if kept != nil {
+		kept.keep()
+	}
+	return err
 }
 
 // take lets one call of Release, Detach or Forget proceed. It returns nil to that call, and to others
@@ -350,7 +330,7 @@ func (h *Hold) Detach() bool {
 // members may be left, which would be renewed for ever.
 func (h *Hold) takeAndForget() error {
 	err := h.take()
-	if h.held != nil && (err == nil || errors.Is(err, ErrLost)) {
+	if err == nil || errors.Is(err, ErrLost) {
 		h.held.Forget(h)
 	}
 	return err
@@ -393,10 +373,10 @@ func (h *Hold) ask(ctx context.Context, f func() error) error {
 	switch cause := h.Ended(); {
 	case cause != nil:
 		return cause
-	case h.held == nil:
+	case h.held == nothing{}:
 		return nil
 	}
-	if o := h.Ownership(); o != nil && !o.leased() {
+	if o := h.Ownership(); o != nil && !h.r.Traits.Leased {
 		return errNoLease
 	}
 	if err := context.Cause(ctx); err != nil {
@@ -430,10 +410,7 @@ func (h *Hold) lossCause() error {
 func (h *Hold) Lose(ctx context.Context, loss Loss) error {
 	loss, err := h.explain(loss)
 	if h.end(err) {
-		if h.isAnnounced() {
-			h.r.Core.logNow(ctx, h.lossRecord(loss, err))
-		}
-		h.emit(ctx, EventLost, err)
+		h.ReportLoss(ctx, loss, err)
 	} else if earlier := h.lossCause(); earlier != nil {
 		return earlier
 	}
@@ -491,7 +468,7 @@ func (h *Hold) end(cause error) bool {
 		turns.end() // waiters that want to nest acquire as outermost requests
 	}
 	if lapse != nil {
-		h.r.Core.dog.Drop(lapse)
+		lapse.Stop()
 	}
 	if h.parent != nil {
 		h.parent.turnsOf().pass()
@@ -505,11 +482,7 @@ func (h *Hold) end(cause error) bool {
 
 // isSilent reports whether h emits no events. Holds of members emit none, because the joint hold emits events
 // for all of them. Nor does a hold whose acquisition was not announced.
-func (h *Hold) isSilent() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.group != nil || h.unaccepted
-}
+func (h *Hold) isSilent() bool { return h.group != nil || !h.isAnnounced() }
 
 // isAnnounced reports whether an acquisition has returned h, or will. Else h has no user: it keeps a lingering
 // lock, or its waiter has not taken it.

@@ -12,9 +12,10 @@ import (
 // takeovers.
 
 // holdList is a client's holds that have not ended, in the order in which they were added. It is a part
-// of Core. newHold adds to it, and Hold.end removes.
+// of Core. NewHold adds to it, and Hold.end removes.
 type holdList struct {
 	tagOf func(ownerID string) string
+	added func() // called for each new hold; does not block
 
 	mu        sync.Mutex             // guards the rest, and the list fields of the holds; innermost
 	all       list.List[Hold, *Hold] // the oldest hold first
@@ -24,15 +25,19 @@ type holdList struct {
 	drained   chan struct{} // closed when the list is sealed and empty
 }
 
-// add adds a hold. It reports false when the list is sealed: the hold must not be used then.
+// add registers a new hold with the client. It reports false when the list is sealed, because the client is closing:
+// the hold must not be used then. It does not block.
 func (l *holdList) add(h *Hold) bool {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.sealed {
-		return false
+	sealed := l.sealed
+	if !sealed {
+		l.all.Append(h)
 	}
-	l.all.Append(h)
-	return true
+	l.mu.Unlock()
+	if !sealed {
+		l.added() // without the mutex, which it may take
+	}
+	return !sealed
 }
 
 // remove removes a hold that has ended, and the count of its tag. Hold.end calls it once.
@@ -63,7 +68,7 @@ func (l *holdList) seal() {
 
 // closeIfDrained closes drained once the list is sealed and empty. mu is held.
 func (l *holdList) closeIfDrained() {
-	if l.sealed && l.all.First == nil && !isClosed(l.drained) {
+	if l.sealed && l.all.First == nil && !IsClosed(l.drained) {
 		close(l.drained)
 	}
 }
@@ -81,9 +86,7 @@ func (l *holdList) abandon() (abandoned []*Hold) {
 	l.mu.Unlock()
 	for _, h := range left {
 		if h.IsLive() {
-			if h.held != nil {
-				h.held.Forget(h)
-			}
+			h.held.Forget(h)
 			if h.end(ErrClosed) {
 				abandoned = append(abandoned, h)
 				h.emitEnd(EventAbandoned, ErrClosed)
@@ -107,19 +110,10 @@ func (l *holdList) len() (n int) {
 // their members have tags. mu is held.
 func (l *holdList) tag(h *Hold) string {
 	o := h.Ownership()
-	if o == nil || !o.leased() {
+	if o == nil || !h.r.Traits.Leased {
 		return ""
 	}
 	return l.tagOf(o.ID)
-}
-
-// addHold registers a new hold with the client. It reports false if the client is closing. It does not block.
-func (c *Core) addHold(h *Hold) bool {
-	added := c.holds.add(h)
-	if added {
-		c.HoldAdded()
-	}
-	return added
 }
 
 // Never is later than every instant.
@@ -168,7 +162,7 @@ func (c *Core) LeasedOwnerships(match func(*Hold) bool) (owned []*Ownership) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for h := l.all.Last; h != nil; h = h.Prev {
-		if o := h.Ownership(); o != nil && o.leased() && match(h) {
+		if o := h.Ownership(); o != nil && h.r.Traits.Leased && match(h) {
 			owned = append(owned, o)
 		}
 	}

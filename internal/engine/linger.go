@@ -81,7 +81,7 @@ func (qs *waitQueues) isWanted(r *Resource) bool {
 // to be freed.
 func (h *Hold) linger(ctx context.Context) *Hold {
 	o := h.Ownership()
-	if o == nil || o.linger() == 0 || h.depth > 1 || !o.r.Core.CanLinger(ctx) || !o.wire.TryLock() {
+	if o == nil || o.passes.Linger == 0 || h.depth > 1 || !o.r.Core.CanLinger(ctx) || !o.wire.TryLock() {
 		return nil
 	}
 	defer o.wire.Unlock()
@@ -122,7 +122,7 @@ func (h *Hold) keep() {
 	if qs.lingering == nil {
 		qs.lingering = map[queueKey]keeper{}
 	}
-	qs.lingering[key] = keeper{h, time.AfterFunc(o.linger(), func() {
+	qs.lingering[key] = keeper{h, time.AfterFunc(o.passes.Linger, func() {
 		qs.giveUp(key, func(kept *Hold) bool { return kept == h })
 	})}
 	qs.mu.Unlock()
@@ -162,8 +162,7 @@ func (r *Resource) resume(ctx context.Context, q *Request) bool {
 		return false
 	}
 	o := kept.Ownership()
-	t := q.Terms
-	if q.mayPass() && t.Linger == o.linger() && t.Cohort == o.cohort() && q.TTL == kept.ttl && o.wire.TryLock() {
+	if o.isFor(q, kept) && o.wire.TryLock() {
 		if q.passed = o.succeed(q.Wait.caller, kept, time.Now(), true); q.passed != nil {
 			o.streak = streak{since: q.passed.since} // nobody has waited meanwhile
 		}

@@ -27,11 +27,9 @@ func (q *Request) GaveUp(ctx context.Context, met error) error {
 	if IsGiveUp(met) && (ctx.Err() == nil || errors.Is(met, context.Cause(ctx))) {
 		return met
 	}
-	err := q.gaveUp(ctx, nil)
-	if g, ok := err.(*gaveUpError); ok { //nolint:errorlint // as gaveUp returns it
-		g.cut = met
-	}
-	return err
+	g := q.gaveUp(ctx, nil)
+	g.cut = met
+	return g
 }
 
 // IsGiveUp reports whether err is that of an acquisition that gave up.
@@ -98,11 +96,11 @@ func (h *Hold) LoseUnreported(loss Loss) error {
 	return err
 }
 
-// ReportLoss writes the log of a loss and emits its event, for the call with ctx. err is what LoseUnreported
-// has returned.
+// ReportLoss writes the log of a loss and emits its event, for the call with ctx. err is why the hold has ended.
 func (h *Hold) ReportLoss(ctx context.Context, loss Loss, err error) {
-	loss, _ = h.explain(loss)
-	h.r.Core.logNow(ctx, h.lossRecord(loss, err))
+	if h.isAnnounced() {
+		h.r.Core.logNow(ctx, h.lossRecord(loss, err))
+	}
 	h.emit(ctx, EventLost, err)
 }
 
@@ -176,7 +174,7 @@ func ReleaseTogether(
 			o.lose(ctx)
 			_ = h.Lose(ctx, o.Loss())
 		default:
-			lost = lost || h.isLost()
+			lost = lost || h.lossCause() != nil
 			h.end(ErrReleased)
 		}
 	}

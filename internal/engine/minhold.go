@@ -62,7 +62,7 @@ func (m *minHold) left(now Instant) time.Duration {
 // rest is how long a release that frees the lock must leave it taken: 0 if there is no minimum hold, or if
 // it is over.
 func (o *Ownership) rest() time.Duration {
-	if o.min == nil || !o.leased() {
+	if o.min == nil || !o.r.Traits.Leased {
 		return 0
 	}
 	return o.min.left(o.r.Core.Instant(time.Now()))

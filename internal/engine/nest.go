@@ -64,7 +64,6 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 	if loss := outer.lossCause(); loss != nil {
 		return nil, loss // at once: do not wait for a sibling that still has the turn
 	}
-	parent := (*Hold)(nil)
 	if r.Traits.NestsInTurn {
 		if turns := outer.turnsOf(); !turns.tryTake() {
 			if q.Wait.limit == 0 {
@@ -74,11 +73,12 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 				return nil, err
 			}
 		}
-		parent = outer
+		q.parent = outer
 	}
-	hold, err := r.nestNow(ctx, outer, q, parent)
-	if err != nil && parent != nil {
-		parent.turnsOf().pass()
+	hold, err := r.nestNow(ctx, outer, q)
+	if err != nil && q.parent != nil {
+		q.parent.turnsOf().pass()
+		q.parent = nil
 	}
 	if hold != nil {
 		hold.depth = outer.depth + 1
@@ -86,20 +86,19 @@ func (r *Resource) nestUnder(ctx context.Context, outer *Hold, q *Request) (*Hol
 	return hold, err
 }
 
-// nestNow adds a hold to the ownership of outer, and a count on the server. parent is outer if the
-// acquisition has taken a turn under it, else nil. After a lost reply, Ownership.nest corrects the
-// server's count in the background.
-func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent *Hold) (*Hold, error) {
+// nestNow adds a hold to the ownership of outer, and a count on the server. After a lost reply, Ownership.nest
+// corrects the server's count in the background.
+func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	o := outer.Ownership()
 	if o == nil {
 		// A joint lock: each member nests under outer's hold of it.
-		return r.AcquireOutermost(ctx, q, parent, time.Now())
+		return r.AcquireOutermost(ctx, q, time.Now())
 	}
 	if o.Shared || o.r.Kind != r.Kind {
-		return r.reacquire(ctx, outer, q, parent)
+		return r.reacquire(ctx, outer, q)
 	}
 	ttl := q.Terms.FirstTTL()
-	trying, stop := q.Wait.context(ctx)
+	trying, stop := q.Wait.Bound(ctx, true)
 	defer stop()
 	sent, err := o.nest(trying, outer, ttl)
 	if err != nil {
@@ -113,7 +112,7 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 		o.unnest(ctx)
 		return nil, GaveUp(ctx, nil)
 	}
-	hold, err := r.newHold(ctx, o, q, sent, parent)
+	hold, err := r.NewHold(ctx, q, Result{Holding: o, Sent: sent})
 	if err != nil {
 		o.unnest(ctx)
 	}
@@ -127,21 +126,21 @@ func (r *Resource) nestNow(ctx context.Context, outer *Hold, q *Request, parent 
 // ErrLost means that the server does not know the id. If outer is being released, that is the reason,
 // and the caller acquires as an outermost request. Otherwise outer may have been lost without our
 // knowledge, for example by an operator's delete. Then outer is checked.
-func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request, parent *Hold) (*Hold, error) {
+func (r *Resource) reacquire(ctx context.Context, outer *Hold, q *Request) (*Hold, error) {
 	o := outer.Ownership()
 	if o.r.Kind != r.Kind && !o.endCohort(outer) {
 		return nil, errOuterEnded
 	}
 	inner := r.NewRequest(q.Terms)
 	inner.Name(o.ID, true)
-	inner.Nested, inner.Group = true, q.Group
+	inner.Nested, inner.Group, inner.parent = true, q.Group, q.parent
 	inner.TTL, inner.min = q.Terms.FirstTTL(), nil
 	if o.r.Kind == r.Kind { // else the other side has it
 		inner.min = o.min
 	}
 	inner.Wait = q.Wait // bounds the attempt; it does not queue
 	inner.heard = q.heard
-	hold, err := r.AcquireOutermost(ctx, inner, parent, time.Now())
+	hold, err := r.AcquireOutermost(ctx, inner, time.Now())
 	if errors.Is(err, ErrLost) {
 		if outer.isReleased() {
 			return nil, errOuterEnded

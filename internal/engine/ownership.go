@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,7 +45,7 @@ type Ownership struct {
 	Owner
 	Token  int64 // as in Result; of a fenced lock that of the first hold, 0 if it has none
 	streak streak
-	passes *Terms // of its holds, if they may be passed on without a command; nil: they may not
+	passes *Terms // of its holds; mayNotPass if they may not be passed on without a command
 
 	// wire is held around each command that sets the count, so that counts reach the server in the order
 	// in which they were decided. It is taken with a context, because a command may be stuck.
@@ -66,7 +67,7 @@ type Ownership struct {
 	shortLease time.Duration // the lease so far, if it is shorter than renewals ask for; else 0
 	lease      watchdog.Lease
 
-	first Hold // what it was acquired for; see newHold
+	first Hold // what it was acquired for; see NewHold
 }
 
 // freeing is the answer to the command that frees an ownership. Once there is one, no further release
@@ -83,18 +84,21 @@ const (
 // command than the other leases of the same group.
 type sharedGroup struct{ of any }
 
+// mayNotPass has no cohort and no linger.
+var mayNotPass Terms
+
 // newOwnership returns the ownership of a request that was granted by res. Its one count is for the
 // hold that the caller makes next.
 func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	o := &Ownership{
-		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, count: 1, shortLease: res.Lease,
+		r: r, Owner: q.Owner, Token: res.Token, streak: res.streak, passes: &mayNotPass, count: 1, shortLease: res.Lease,
 		over: r.Core.Instant(time.Now().Add(q.TTL)), min: q.min,
 	}
 	if o.min != nil && q.Group == nil { // else the joint hold begins it
 		o.min.begin(r.Core)
 	}
 	o.Tokens = res.Tokens // not as many as asked for, near the end of the counter
-	if t := q.Terms; r.Traits.Cohorts && (t.Cohort > 0 || t.Linger > 0) && q.mayPass() && !r.Core.NeedsReplicas {
+	if r.Traits.Cohorts && q.mayPass() && !r.Core.NeedsReplicas {
 		o.passes = q.Terms
 	}
 	if o.streak.count == 0 {
@@ -106,22 +110,6 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 	return o
 }
 
-// cohort is how long the holds of o may be passed on without a command; 0: they are not.
-func (o *Ownership) cohort() time.Duration {
-	if o.passes == nil {
-		return 0
-	}
-	return o.passes.Cohort
-}
-
-// linger is how long o stays after its last release; 0: it is freed.
-func (o *Ownership) linger() time.Duration {
-	if o.passes == nil {
-		return 0
-	}
-	return o.passes.Linger
-}
-
 // OwnershipOf returns an ownership without holds, for Driver.Check of an id of another client.
 func (r *Resource) OwnershipOf(id string) *Ownership {
 	return &Ownership{r: r, Owner: Owner{ID: id}}
@@ -129,9 +117,6 @@ func (r *Resource) OwnershipOf(id string) *Ownership {
 
 // Resource is the resource that the ownership was acquired from.
 func (o *Ownership) Resource() *Resource { return o.r }
-
-// leased reports whether it lasts as long as a lease. If not, it lasts until it is released, and cannot be lost.
-func (o *Ownership) leased() bool { return o.r.Traits.Leased }
 
 // OwnerID implements [Holding].
 func (o *Ownership) OwnerID() string { return o.ID }
@@ -143,7 +128,7 @@ func (o *Ownership) Member(*Resource) *Hold { return nil }
 // first. A fixed lease has only a limit.
 func (o *Ownership) ValidUntil(h *Hold) time.Time {
 	limit := h.Limit()
-	if !o.leased() || !h.renew {
+	if !o.r.Traits.Leased || !h.renew {
 		return limit
 	}
 	if until := o.lease.ValidUntil(); limit.IsZero() || until.Before(limit) {
@@ -156,7 +141,7 @@ func (o *Ownership) ValidUntil(h *Hold) time.Time {
 // one, and watches the limit of each hold that has one. The ownership may have been lost between the
 // command that added the count and join. Then h ends at once: no event would come for it later.
 func (o *Ownership) Join(h *Hold) {
-	if !o.leased() {
+	if !o.r.Traits.Leased {
 		return
 	}
 	o.mu.Lock()
@@ -226,7 +211,7 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 // now on. It sends nothing and does not block. Only the first call has an effect. Its callers are a
 // release, a detach, the end of the hold's limit, and Close.
 func (o *Ownership) Forget(h *Hold) {
-	if !o.leased() {
+	if !o.r.Traits.Leased {
 		return
 	}
 	o.mu.Lock()
@@ -318,7 +303,7 @@ func (o *Ownership) unnest(ctx context.Context) {
 //	takes wire, reads 0, frees
 //	                               takes wire: freed already, sends nothing
 func (o *Ownership) Release(ctx context.Context, h *Hold) (lost bool, err error) {
-	if o.cohort() > 0 && o.passOn(h) {
+	if o.passes.Cohort > 0 && o.passOn(h) {
 		return false, nil
 	}
 	o.Forget(h) // before the command: nothing renews what is being released
@@ -415,7 +400,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	until := o.EndsAt()
-	if o.leased() && !o.Shared {
+	if o.r.Traits.Leased && !o.Shared {
 		return until
 	}
 	// The first copy was sent up to a command timeout ago.
@@ -559,7 +544,7 @@ func (o *Ownership) Extend(ctx context.Context, h *Hold, d time.Duration) error 
 	h.mu.Unlock()
 	if raised { // before Confirm, which never extends validity beyond the limits
 		o.mu.Lock()
-		if !o.lost && o.has(h) {
+		if !o.lost && slices.Contains(o.list(), h) {
 			o.setSchedule(nil)
 		}
 		o.mu.Unlock()
@@ -697,14 +682,4 @@ func (o *Ownership) list() (holds []*Hold) {
 		holds = append(holds, h)
 	}
 	return holds
-}
-
-// has reports whether h is among the holds. mu is held.
-func (o *Ownership) has(h *Hold) bool {
-	for other := o.holds; other != nil; other = other.sibling {
-		if other == h {
-			return true
-		}
-	}
-	return false
 }

@@ -125,7 +125,7 @@ func TestOthersHaveTheirTurnAfterEachCohortAndTheLockIsNotIdle(t *testing.T) {
 					}
 					switch {
 					case tt.hangs:
-						defer s.NewSubscription(c, "x", func(bool) {}).Close()
+						defer s.NewSubscription(c, "x", func(Message) {}).Close()
 					default:
 						s.SetAway(c, tt.away)
 						others = append(others, busy(ctx, t, &wg, tt.others(c, "x"), goroutines, tt.options...))

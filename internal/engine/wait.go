@@ -53,25 +53,21 @@ func (w Wait) Within(d time.Duration) Wait {
 	return w
 }
 
-// context bounds ctx by the end of the wait. A single try (limit 0) is bounded by the command timeout
-// alone.
-func (w *Wait) context(ctx context.Context) (context.Context, context.CancelFunc) {
+// Bound bounds ctx by the end of the wait. graceful: the reply to an attempt may come a little later. A single try
+// (limit 0) is bounded by the command timeout alone.
+func (w *Wait) Bound(ctx context.Context, graceful bool) (context.Context, context.CancelFunc) {
 	if w.limit <= 0 || w.until.IsZero() {
 		return ctx, func() {}
 	}
-	grace := answerGrace
-	if w.silent || w.notify != nil { // before the joint lock stops waiting for its members' errors
-		grace /= 2
+	until := w.until
+	switch {
+	case !graceful: // for an attempt that needs time for its own end
+	case w.silent || w.notify != nil: // before the joint lock stops waiting for its members' errors
+		until = until.Add(answerGrace / 2)
+	default:
+		until = until.Add(answerGrace)
 	}
-	return context.WithDeadlineCause(ctx, w.until.Add(grace), errWaitOver)
-}
-
-// Bound bounds ctx by the end of the wait, without a grace: for an attempt that needs time for its own end.
-func (w *Wait) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if w.limit <= 0 || w.until.IsZero() {
-		return ctx, func() {}
-	}
-	return context.WithDeadlineCause(ctx, w.until, errWaitOver)
+	return context.WithDeadlineCause(ctx, until, errWaitOver)
 }
 
 // Left is how much of the wait is left. limited is false if it has no limit, or is a single try.

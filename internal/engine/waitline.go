@@ -15,15 +15,16 @@ const placeLife = 5 * time.Second
 // leaveGrace is how long a call waits until its place is given up.
 const leaveGrace = 5 * time.Millisecond
 
-// LineMessage is a message to a place.
-type LineMessage = waitq.What
+// Message is what a subscription hears.
+type Message = waitq.What
 
-// The messages to a place.
+// The messages. The last three come to a place in line.
 const (
-	LineMissed     = waitq.Missed     // messages may have been lost
-	LineTurn       = waitq.OurTurn    // it is this client's turn
-	LineOthersTurn = waitq.OthersTurn // it is another client's turn; to listeners
-	LineListen     = waitq.Listen     // become a listener
+	Missed     = waitq.Missed     // messages may have been lost
+	Heard      = waitq.Heard      // there may be room: a reason to try again
+	OurTurn    = waitq.OurTurn    // it is this client's turn
+	OthersTurn = waitq.OthersTurn // it is another client's turn; to listeners
+	Listen     = waitq.Listen     // become a listener
 )
 
 // Place is a client's place in line, as an attempt sends it. The zero value: the client does not stand in line.
@@ -35,7 +36,7 @@ func (q *waitQueue) standInLine(number uint64) {
 	if !ok {
 		return
 	}
-	if sub := line.SubscribePlace(number, q.lineMessage); sub != nil {
+	if sub := line.SubscribePlace(number, q.message); sub != nil {
 		q.atPlace = sub
 		q.unsettled = append(q.unsettled, sub.Confirmed())
 		q.state.Subscribed(1, number)
@@ -44,7 +45,7 @@ func (q *waitQueue) standInLine(number uint64) {
 
 // isPlaceHeard reports whether messages to the place arrive. mu is held.
 func (q *waitQueue) isPlaceHeard() bool {
-	return q.atPlace != nil && isClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
+	return q.atPlace != nil && IsClosed(q.atPlace.Confirmed()) && q.atPlace.Err() == nil
 }
 
 // giveUpPlace gives up a place in the background. It blocks for a moment, so that the place is usually gone when

@@ -69,25 +69,18 @@ func (qs *waitQueues) mustWait(r *Resource, q *Request) bool {
 	return queue.state.MustWait(int(q.Permits))
 }
 
-// Waiters returns how many requests wait in local queues, for tests.
-func (c *Core) Waiters() (n int) {
-	c.queues.mu.Lock()
-	defer c.queues.mu.Unlock()
-	for _, q := range c.queues.open {
-		n += q.state.Len()
-	}
-	return n
-}
-
 // Usage is how much of a client is in use, for tests that look for leaks.
 type Usage struct{ Waiters, WaitQueues, Leases, Holds int }
 
 // Usage counts. The counts are not of one moment.
 func (c *Core) Usage() Usage {
-	u := Usage{Waiters: c.Waiters(), Leases: c.dog.Len(), Holds: c.holds.len()}
+	u := Usage{Leases: c.dog.Len(), Holds: c.holds.len()}
 	c.queues.mu.Lock()
 	defer c.queues.mu.Unlock()
 	u.WaitQueues = len(c.queues.open)
+	for _, q := range c.queues.open {
+		u.Waiters += q.state.Len()
+	}
 	return u
 }
 
@@ -148,7 +141,7 @@ func (q *waitQueue) on(e *waitq.Event) []waitq.Action {
 		case waitq.Wake:
 			waiterOf(a).Wake()
 		case waitq.Subscribe:
-			q.listen(waiterOf(a).Request)
+			q.listen()
 		case waitq.StandInLine:
 			q.standInLine(waiterOf(a).Request.Number)
 		case waitq.Unsubscribe:
@@ -213,7 +206,7 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 	defer q.unlock()
 	r := w.Request
 	if r.heard != nil { // else it has made no attempt
-		q.heard.merge(r.heard)
+		q.heard.Note(r)
 	}
 	w.queued = waitq.Waiter{Of: w, ID: r.ID, Shared: r.Shared, Permits: int(r.Permits)}
 	w.queued.Doubt = r.MustRollback
@@ -225,8 +218,8 @@ func (q *waitQueue) Join(w *Waiter, refused Result) {
 
 // listen subscribes to the messages of releases. The head's next attempt waits for the confirmation: a
 // release between a refused attempt and the subscription would never be heard. mu is held.
-func (q *waitQueue) listen(r *Request) {
-	q.subs = q.r.Driver.Subscribe(r, q.message)
+func (q *waitQueue) listen() {
+	q.subs = q.r.Driver.Subscribe(q.message)
 	for _, sub := range q.subs {
 		q.unsettled = append(q.unsettled, sub.Confirmed())
 	}
@@ -246,7 +239,7 @@ func (q *waitQueue) NextStep(w *Waiter) (step Step) {
 		begun := q.on(&waitq.Event{What: waitq.Begins, Who: &w.queued, InLine: q.isPlaceHeard()})
 		step.Try, w.Request.Place = true, begun[0].Place
 		if isHead {
-			q.heard.asking()
+			q.heard.Asking()
 		}
 	case isHead && len(q.unsettled) > 0:
 		step.Confirmed = q.unsettled[0]
@@ -279,7 +272,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	}
 	q.queues.mu.Lock()
 	defer q.unlock()
-	q.heard.merge(w.Request.heard)
+	q.heard.Note(w.Request)
 	q.on(&e)
 	return res, err
 }
@@ -383,7 +376,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
 	if res.Granted {
-		q.heard.granted(r.ID)
+		q.heard.Answered(r.ID, -1)
 	}
 	q.on(&waitq.Event{
 		What: waitq.Left, Who: &w.queued, Granted: res.Granted, Free: res.Free, RetryAfter: r.TTL, Passed: r.passed != nil,
@@ -393,20 +386,10 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	}
 }
 
-// message receives a message of a release, or that messages may have been missed. The subscription calls
-// it, in a goroutine of package pubsub. It takes queues.mu and does not block. A message that comes when
-// the last waiter has left has no effect.
-func (q *waitQueue) message(missed bool) {
-	if missed {
-		q.lineMessage(waitq.Missed)
-	} else {
-		q.lineMessage(waitq.Heard)
-	}
-}
-
-// lineMessage is message for the messages to a place. If the last waiter has left, or is leaving, lock/leave passes the
-// turn on.
-func (q *waitQueue) lineMessage(m LineMessage) {
+// message receives a message. The subscription calls it, in a goroutine of package pubsub. It takes queues.mu and
+// does not block. A message that comes when the last waiter has left has no effect. If it was to the client's place,
+// lock/leave passes the turn on.
+func (q *waitQueue) message(m Message) {
 	q.queues.mu.Lock()
 	defer q.unlock()
 	q.on(&waitq.Event{What: m})

@@ -76,6 +76,7 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 			c.Events = append(c.Events, e)
 		},
 		HolderTag:      func(id string) string { return strings.SplitN(id, ":", 2)[0] },
+		Server:         func(*engine.Resource) any { return nil },
 		HoldAdded:      func() {},
 		CanLinger:      func(context.Context) bool { return true },
 		Ask:            func(_ *engine.Resource, holder string) { s.ask(holder) },
@@ -84,7 +85,6 @@ func (s *Server) NewClient(id string, options ...func(*engine.Config)) *Client {
 		Logger:         slog.New(slog.NewTextHandler(c, nil)),
 		Margin:         -1,
 		CommandTimeout: CommandTimeout,
-		Memory:         time.Minute,
 		RepeatFor:      50 * time.Second,
 		LateCopies:     5 * time.Minute,
 	}

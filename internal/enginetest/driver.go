@@ -176,7 +176,7 @@ func (d *FakeDriver) keep(o *engine.Owner) time.Duration {
 	case o.InDoubt:
 		return d.Client.LateCopies
 	case o.Shared || d.NoLease:
-		return d.Client.Memory
+		return time.Minute
 	}
 	return 0
 }
@@ -264,8 +264,8 @@ func (d *FakeDriver) free(ctx context.Context, o *engine.Ownership, to engine.Ne
 	return got, err
 }
 
-func (d *FakeDriver) Subscribe(_ *engine.Request, wake func(missed bool)) []engine.Subscription {
-	return []engine.Subscription{d.Client.s.NewSubscription(d.Client, d.Name, wake)}
+func (d *FakeDriver) Subscribe(hear func(engine.Message)) []engine.Subscription {
+	return []engine.Subscription{d.Client.s.NewSubscription(d.Client, d.Name, hear)}
 }
 
 func (d *FakeDriver) SetCount(

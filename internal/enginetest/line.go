@@ -33,16 +33,12 @@ func (c *Client) LineLock(name string) *engine.Resource {
 }
 
 // SubscribePlace implements [LineDriver].
-func (d *FakeDriver) SubscribePlace(number uint64, hear func(engine.LineMessage)) engine.Subscription {
+func (d *FakeDriver) SubscribePlace(number uint64, hear func(engine.Message)) engine.Subscription {
 	if !d.lined {
 		return nil
 	}
-	sub := d.Client.s.NewSubscription(d.Client, "", func(missed bool) {
-		if missed {
-			hear(engine.LineMissed)
-		}
-	})
-	sub.place, sub.hear = placeID{d.Name, d.Client, number}, hear
+	sub := d.Client.s.NewSubscription(d.Client, "", hear)
+	sub.place = placeID{d.Name, d.Client, number}
 	return sub
 }
 
@@ -145,7 +141,7 @@ func (s *Server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 		return nil, 0
 	}
 	var woken *linePlace
-	tell := func(p *linePlace, m engine.LineMessage) bool {
+	tell := func(p *linePlace, m engine.Message) bool {
 		for _, sub := range s.Subs {
 			if sub.place == p.placeID && sub.active {
 				mail = append(mail, placeMail{sub, m})
@@ -156,7 +152,7 @@ func (s *Server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 		return false
 	}
 	for _, p := range others {
-		if tell(p, engine.LineTurn) {
+		if tell(p, engine.OurTurn) {
 			woken = p
 			break
 		}
@@ -170,13 +166,13 @@ func (s *Server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 		case !p.listener:
 		case p == woken, own != nil && p.placeID == *own:
 			listeners++
-		case tell(p, engine.LineOthersTurn):
+		case tell(p, engine.OthersTurn):
 			listeners++
 		}
 	}
 	if last := line[len(line)-1]; listeners == 0 && last != woken && !last.listener &&
 		(own == nil || last.placeID != *own) {
-		tell(last, engine.LineListen)
+		tell(last, engine.Listen)
 	}
 	if !woken.listener {
 		told = 1
@@ -191,7 +187,7 @@ func (s *Server) wakeFirst(name string, own *placeID) (mail []placeMail, told in
 // placeMail is a message to a place.
 type placeMail struct {
 	sub *subscription
-	m   engine.LineMessage
+	m   engine.Message
 }
 
 // InLine returns how many clients stand in line for a name, and how many of them listen.

@@ -378,7 +378,7 @@ func (s *Server) send(name string, mail []placeMail) (heard int) {
 	var clients []*Client
 	inbox := map[*Client][]func(){}
 	for _, m := range mail {
-		inbox[m.sub.c] = append(inbox[m.sub.c], func() { m.sub.deliverPlace(m.m) })
+		inbox[m.sub.c] = append(inbox[m.sub.c], func() { m.sub.deliver(m.m) })
 	}
 	for _, sub := range s.Subs {
 		if sub.name != name || !sub.active {
@@ -387,7 +387,7 @@ func (s *Server) send(name string, mail []placeMail) (heard int) {
 		if !slices.Contains(clients, sub.c) {
 			clients = append(clients, sub.c)
 		}
-		inbox[sub.c] = append(inbox[sub.c], func() { sub.deliver(false) })
+		inbox[sub.c] = append(inbox[sub.c], func() { sub.deliver(engine.Heard) })
 	}
 	for c, messages := range inbox {
 		if s.Silent || s.Deaf == c {
@@ -412,15 +412,14 @@ type subscription struct {
 	err       error // set before confirmed is closed
 	active    bool  // guarded by server.mu
 	place     placeID
-	hear      func(engine.LineMessage) // of a place
 
-	mu     sync.Mutex // held while wake runs
-	wake   func(missed bool)
+	mu     sync.Mutex // held while hear runs
+	hear   func(engine.Message)
 	closed bool
 }
 
-func (s *Server) NewSubscription(c *Client, name string, wake func(bool)) *subscription {
-	sub := &subscription{c: c, name: name, wake: wake, confirmed: make(chan struct{})}
+func (s *Server) NewSubscription(c *Client, name string, hear func(engine.Message)) *subscription {
+	sub := &subscription{c: c, name: name, hear: hear, confirmed: make(chan struct{})}
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	s.Subs = append(s.Subs, sub)
@@ -444,15 +443,7 @@ func (s *Server) NewSubscription(c *Client, name string, wake func(bool)) *subsc
 func (sub *subscription) Confirmed() <-chan struct{} { return sub.confirmed }
 func (sub *subscription) Err() error                 { return sub.err }
 
-func (sub *subscription) deliver(missed bool) {
-	sub.mu.Lock()
-	defer sub.mu.Unlock()
-	if !sub.closed {
-		sub.wake(missed)
-	}
-}
-
-func (sub *subscription) deliverPlace(m engine.LineMessage) {
+func (sub *subscription) deliver(m engine.Message) {
 	sub.mu.Lock()
 	defer sub.mu.Unlock()
 	if !sub.closed {
@@ -498,7 +489,7 @@ func (s *Server) Reconnected() {
 	s.Mu.Lock()
 	defer s.Mu.Unlock()
 	for _, sub := range s.Subs {
-		go sub.deliver(true)
+		go sub.deliver(engine.Missed)
 	}
 }
 

@@ -190,7 +190,7 @@ type attemptTime struct {
 // newAttemptTime returns the time of an attempt of the acquisition with ctx and w. Without a limit it
 // needs no timer.
 func newAttemptTime(ctx context.Context, c *engine.Core, w *engine.Wait) *attemptTime {
-	ending, cancel := w.Bound(ctx)
+	ending, cancel := w.Bound(ctx, false)
 	return &attemptTime{core: c, began: time.Now(), ending: ending, cancel: cancel}
 }
 

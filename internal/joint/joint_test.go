@@ -678,7 +678,7 @@ func TestMemberThatNeverJoinedDoesNotCountAgainstTheJointHold(t *testing.T) {
 		m := c.Lock("late")
 		q := m.NewRequest(NewTerms())
 		q.Group = attempts.granted
-		late, err := m.AcquireOutermost(t.Context(), q, nil, time.Now())
+		late, err := m.AcquireOutermost(t.Context(), q, time.Now())
 		require.NoError(t, err)
 		require.False(t, attempts.granted.Add(late), "the attempt is decided")
 		Release(t, late)

@@ -187,7 +187,7 @@ func (o *Ownership) acquireMember(
 	// Siblings under the same hold may want the same member, and would all enter by the same id. Only
 	// one of them may.
 	mine.NonReentrant = mine.NonReentrant || o.carried
-	hold, err = m.AcquireOutermost(ctx, mine, nil, time.Now())
+	hold, err = m.AcquireOutermost(ctx, mine, time.Now())
 	if o.carried && errors.Is(err, engine.ErrDeadlock) {
 		err = fmt.Errorf("%w: %w", engine.ErrNotAcquired, errYield)
 	}

@@ -55,8 +55,8 @@ func (m *multi) newQueue(ctx context.Context, q *engine.Request) (engine.Queue, 
 }
 
 // Subscribe implements [engine.Driver], for requests that acquire all members as a whole.
-func (m *multi) Subscribe(_ *engine.Request, wake func(bool)) []engine.Subscription {
-	return m.Whole.Subscribe(wake)
+func (m *multi) Subscribe(hear func(engine.Message)) []engine.Subscription {
+	return m.Whole.Subscribe(hear)
 }
 
 // TryAcquire implements [engine.Driver].

@@ -67,7 +67,7 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 	limited, cancel := context.WithTimeout(attempt.ending, o.budget)
 	defer cancel()
 	began := time.Now()
-	asked := r.askAll(ctx, attempt.ending, limited, q, o)
+	asked := r.askAll(attempt.ending, limited, q, o)
 	var v votes
 	early := o.budget
 	if left, limited := q.Wait.Left(); limited {
@@ -107,18 +107,13 @@ func (r *red) TryAcquire(ctx context.Context, q *engine.Request) (engine.Result,
 }
 
 // askAll tries to acquire all members for q, until limited is done, and adds their holds to o. It does
-// not block: each member has a goroutine, which ends with the member's call. The goroutine releases a
-// hold that comes after o was sealed, because nobody else knows it.
-func (r *red) askAll(ctx, ending, limited context.Context, q *engine.Request, o *Ownership) *fanOut {
+// not block: each member has a goroutine, which ends with the member's call.
+func (r *red) askAll(ending, limited context.Context, q *engine.Request, o *Ownership) *fanOut {
 	c, began := r.Resource.Core, time.Now()
 	return newFanOut(c, len(r.Members), func(i int) error {
-		hold, err := o.acquireMember(limited, i, q, engine.MemberWait())
+		err := o.acquireAndAdd(limited, i, q, engine.MemberWait())
 		switch {
-		case err == nil && o.add(hold):
-			return nil
 		case err == nil:
-			_ = hold.Release(ctx) // goes on in the background if it must
-			return c.Unanswered(errTooLate)
 		case ending.Err() != nil:
 			if !errors.Is(err, engine.ErrUnavailable) {
 				err = c.CutShort(context.Cause(ending), engine.SilenceOf(ending, began))
@@ -175,12 +170,12 @@ func (r *red) joinErrors(errs []error, tolerated int) error {
 //	                                     is woken up, acquires 1 of 3, releases it
 //	is woken up ...
 //
-// The mutex is innermost: wake is called without it. The listeners run in goroutines of the transport.
-func (r *red) Subscribe(q *engine.Request, wake func(missed bool)) (subs []engine.Subscription) {
+// The mutex is innermost: hear is called without it. The listeners run in goroutines of the transport.
+func (r *red) Subscribe(hear func(engine.Message)) (subs []engine.Subscription) {
 	var mu sync.Mutex
 	announced := map[int]bool{}
 	for i, m := range r.Members {
-		subs = append(subs, m.Driver.Subscribe(q, func(missed bool) {
+		subs = append(subs, m.Driver.Subscribe(func(message engine.Message) {
 			mu.Lock()
 			announced[i] = true
 			enough := len(announced) >= r.Need
@@ -188,8 +183,8 @@ func (r *red) Subscribe(q *engine.Request, wake func(missed bool)) (subs []engin
 				clear(announced)
 			}
 			mu.Unlock()
-			if missed || enough {
-				wake(missed)
+			if message == engine.Missed || enough {
+				hear(message)
 			}
 		})...)
 	}

@@ -156,7 +156,7 @@ func (o *Ownership) retakeMember(lost *engine.Hold) {
 	if fresh.Release(ctx) != nil {
 		// The release is repeated in the background, and a late copy of it would free the next hold,
 		// which has the same id. So wait until no copy can have an effect.
-		t.after = fresh.Ownership().EndsAt().Add(m.Core.Memory)
+		t.after = fresh.Ownership().EndsAt().Add(m.Core.LateCopies)
 	}
 }
 

@@ -28,7 +28,7 @@ type Whole interface {
 	// Release frees all members, and returns for each whether it was held.
 	Release(ctx context.Context, o *engine.Owner) (held []bool, inDoubt bool, err error)
 	// Subscribe is [engine.Driver].Subscribe for the members that make an acquisition wait.
-	Subscribe(wake func(missed bool)) []engine.Subscription
+	Subscribe(hear func(engine.Message)) []engine.Subscription
 }
 
 // wholeTerms returns the terms of the members if q is to acquire them as a whole, else nil. An id that the caller

@@ -80,18 +80,16 @@ var Catalogue = []Defect{
 		Name: "Release returns nil for a lost hold", Promise: "C11",
 		Edits: []Edit{{
 			"internal/engine/hold.go",
-			"		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n" +
-				"		h.emit(ctx, EventReleased, nil)",
-			"		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n" +
-				"		h.emit(ctx, EventReleased, nil)",
+			"		return h.Lose(ctx, h.held.Loss())\n	}\n	if h.end(ErrReleased) {\n",
+			"		_ = h.Lose(ctx, h.held.Loss())\n		return nil\n	}\n	if h.end(ErrReleased) {\n",
 		}},
 		Find: []string{"--faults", "delete,force", "--primitives", "lock,fenced,fair"},
 	},
 	{
 		Name: "Release returns nil once the loss was told", Promise: "C11",
 		Edits: []Edit{{
-			"internal/engine/hold.go", "			h.held.Abandon(ctx)\n		}\n		return err\n	}\n	if h.held == nil {",
-			"			h.held.Abandon(ctx)\n			return nil\n		}\n		return err\n	}\n	if h.held == nil {",
+			"internal/engine/hold.go", "			h.held.Abandon(ctx)\n		}\n		return err\n	}\n	if h.group != nil {",
+			"			h.held.Abandon(ctx)\n			return nil\n		}\n		return err\n	}\n	if h.group != nil {",
 		}},
 	},
 	{
@@ -146,7 +144,11 @@ var Catalogue = []Defect{
 	},
 	{
 		Name: "a cohort without an end", Promise: "C24",
-		Edits: []Edit{{"internal/engine/handoff.go", "		return age >= Instant(o.cohort())", "		return false && age > 0"}},
+		Edits: []Edit{{
+			"internal/engine/handoff.go",
+			"		return age >= Instant(o.passes.Cohort)",
+			"		return false && age > 0",
+		}},
 		Find:  []string{"--faults", "none", "--primitives", "cohort"},
 		Suite: [2]string{"./internal/engine", "TestOtherClientsGoFirstWhenACohortIsOver"},
 	},
@@ -162,7 +164,7 @@ var Catalogue = []Defect{
 		Name: "a lingering lock is not given up when its time is over", Promise: "C24",
 		Edits: []Edit{{
 			"internal/engine/linger.go",
-			"time.AfterFunc(o.linger(), func() {",
+			"time.AfterFunc(o.passes.Linger, func() {",
 			"time.AfterFunc(time.Hour, func() {",
 		}},
 	},
@@ -170,7 +172,10 @@ var Catalogue = []Defect{
 		Name: "a lock lingers although others have asked for it", Promise: "C24",
 		Edits: []Edit{
 			{"internal/engine/linger.go", "	case !q.MayQueue || !mayLinger(holder):\n", "	case true:\n"},
-			{"internal/engine/linger.go", "time.AfterFunc(o.linger(), func() {", "time.AfterFunc(20*o.linger(), func() {"},
+			{
+				"internal/engine/linger.go",
+				"time.AfterFunc(o.passes.Linger, func() {", "time.AfterFunc(20*o.passes.Linger, func() {",
+			},
 		},
 	},
 	{
@@ -404,10 +409,8 @@ var Catalogue = []Defect{
 		Name: "WithWait bounds the hold", Promise: "C6",
 		Edits: []Edit{{
 			"internal/engine/acquire.go",
-			"	hold, err := r.newHold(ctx, held, q, res.Sent, parent)\n	if err != nil {\n" +
-				"		// The client",
-			"	hold, err := r.newHold(trying, held, q, res.Sent, parent)\n	if err != nil {\n" +
-				"		// The client",
+			"	hold, err := r.NewHold(ctx, q, res) // with",
+			"	hold, err := r.NewHold(trying, q, res) // with",
 		}},
 	},
 }

@@ -84,7 +84,7 @@ func (p *Presence) runAsking() {
 			p.core.RepeatReleases()
 		}
 		engine.Pause(context.Background(), askEvery-time.Since(began), p.core.Stopping())
-		if isClosed(p.core.Stopping()) {
+		if p.core.IsStopping() {
 			return
 		}
 	}

@@ -67,7 +67,7 @@ func (p *Presence) CanLinger(ctx context.Context) bool {
 	if limit > 0 {
 		engine.Pause(ctx, limit, sub.Confirmed())
 	}
-	if !isClosed(sub.Confirmed()) {
+	if !engine.IsClosed(sub.Confirmed()) {
 		return false
 	}
 	failed := sub.Err() != nil // the hub has logged it

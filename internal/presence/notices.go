@@ -180,11 +180,8 @@ func (p *Presence) verify(o *engine.Ownership) {
 		}
 		p.suspects[o] = false
 		p.mu.Unlock()
-		timer := time.NewTimer(verifyPauses[min(tries, len(verifyPauses)-1)])
-		select {
-		case <-timer.C:
-		case <-p.core.Stopping():
-			timer.Stop()
+		engine.Pause(context.Background(), verifyPauses[min(tries, len(verifyPauses)-1)], p.core.Stopping())
+		if p.core.IsStopping() {
 			return
 		}
 	}

@@ -316,7 +316,7 @@ func (p *Presence) listen(tags []string) {
 		}
 	}
 	for tag, l := range wanted {
-		if !l.heard && isClosed(l.sub.Confirmed()) {
+		if !l.heard && engine.IsClosed(l.sub.Confirmed()) {
 			l.heard = true
 			p.askTag(tag) // Redis may have restarted between the acquisitions and now
 		}
@@ -329,15 +329,6 @@ func (p *Presence) listen(tags []string) {
 type listening struct {
 	sub   *pubsub.Subscription
 	heard bool // it was confirmed
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // Names returns the names of the clients of these ids, in the same order. known has names by tag that need not be read

@@ -73,7 +73,7 @@ const (
 	Try                   // send its attempt, with the place
 	Offer                 // try for it too, or release in its favor, with the place
 	Yield                 // release, and move the place to the end of the line
-	Subscribe             // to the common messages, with the request of the waiter: see [Queue.Subscribed]
+	Subscribe             // to the common messages: see [Queue.Subscribed]
 	StandInLine           // subscribe to a place, if the kind has a line: see [Queue.Subscribed]
 	Unsubscribe           // from the common messages
 	LeaveLine             // unsubscribe from the place, and give up the one with that number, if it is not 0

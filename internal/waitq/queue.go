@@ -222,7 +222,7 @@ func (q *Queue) join(e *Event) {
 	case q.waiters.First == e.Who:
 		q.schedule(e)
 		if q.Backoff == nil {
-			q.do(Action{Do: Subscribe, Who: e.Who})
+			q.do(Action{Do: Subscribe})
 			q.do(Action{Do: StandInLine, Who: e.Who})
 		}
 	case q.unused || e.Who.Permits <= q.spare:

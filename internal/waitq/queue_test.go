@@ -181,13 +181,13 @@ func TestWhatTheQueueSays(t *testing.T) {
 		}},
 		{"the next head waits for the confirmation too", "a b", false, []row{
 			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
-			{0, "", Event{What: Listen}, "subscribe a, wake a"}, {0, "a", Event{What: Left}, "wake b"},
+			{0, "", Event{What: Listen}, "subscribe, wake a"}, {0, "a", Event{What: Left}, "wake b"},
 		}},
 		{"told to be quiet, and to listen", "a", false, []row{
 			{0, "a", Event{What: Tried, RetryAfter: -1, InLine: true, Quiet: true}, "unsubscribe"},
 			{0, "", Event{What: OthersTurn}, ""}, {MaxTurn, "", Event{What: Alarm}, ""},
 			{0, "", Event{What: OurTurn}, "wake a"},
-			{0, "a", refused, "subscribe a, wake a"}, {0, "", Event{What: Listen}, ""},
+			{0, "a", refused, "subscribe, wake a"}, {0, "", Event{What: Listen}, ""},
 		}},
 		{"the turn of others, for a listener", "a", false, []row{
 			{0, "", Event{What: OthersTurn}, ""}, {0, "", heard, ""}, {MaxTurn, "", Event{What: Alarm}, "wake a"},
