@@ -112,14 +112,15 @@ func TestConformanceLocks(t *testing.T) {
 		for _, kind := range conformKinds() {
 			t.Run(kind.Name, func(t *testing.T) {
 				t.Parallel()
-				for _, b := range behaviours {
-					t.Run(b.name, func(t *testing.T) {
-						t.Parallel()
-						x := onKind(t, s, kind)
-						b.test(t, x)
-						RequireClean(t, s, x.key, kind.Stays(x.key)...)
-					})
-				}
+				Together(t, func(run Run) {
+					for _, b := range behaviours {
+						run(b.name, func(t *testing.T) {
+							x := onKind(t, s, kind)
+							b.test(t, x)
+							RequireClean(t, s, x.key, kind.Stays(x.key)...)
+						})
+					}
+				})
 			})
 		}
 	})
@@ -298,14 +299,15 @@ func TestConformanceSubscriptions(t *testing.T) {
 func TestConformanceRWLock(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, b := range rwLockBehaviours {
-			t.Run(b.name, func(t *testing.T) {
-				t.Parallel()
-				key := redistest.Name(t) + "."
-				b.test(t, NewClient(t, s.Client(t)).RWLock(key), NewClient(t, s.Client(t)).RWLock(key))
-				RequireClean(t, s, key)
-			})
-		}
+		Together(t, func(run Run) {
+			for _, b := range rwLockBehaviours {
+				run(b.name, func(t *testing.T) {
+					key := redistest.Name(t) + "."
+					b.test(t, NewClient(t, s.Client(t)).RWLock(key), NewClient(t, s.Client(t)).RWLock(key))
+					RequireClean(t, s, key)
+				})
+			}
+		})
 	})
 }
 
@@ -579,17 +581,18 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 func TestConformancePermits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, b := range slices.Concat(permitIDBehaviours, permitLeaseBehaviours) {
-			t.Run(b.name, func(t *testing.T) {
-				t.Parallel()
-				key := redistest.Name(t) + "."
-				p := &poolCase{NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
-				b.test(t, p)
-				_, err := p.Delete(t.Context())
-				require.NoError(t, err)
-				RequireClean(t, s, key)
-			})
-		}
+		Together(t, func(run Run) {
+			for _, b := range slices.Concat(permitIDBehaviours, permitLeaseBehaviours) {
+				run(b.name, func(t *testing.T) {
+					key := redistest.Name(t) + "."
+					p := &poolCase{NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
+					b.test(t, p)
+					_, err := p.Delete(t.Context())
+					require.NoError(t, err)
+					RequireClean(t, s, key)
+				})
+			}
+		})
 	})
 }
 

@@ -35,40 +35,23 @@ func TestLocksWorkWithoutRefusedCommands(t *testing.T) {
 		return func(o *redis.Options) { o.Username, o.Password = user, "pw" }
 	}
 	oldProtocol := func(o *redis.Options) { o.Protocol = 2 }
-	for _, command := range refusable {
-		t.Run("ACL without "+command, func(t *testing.T) {
-			t.Parallel()
-			useLocks(t, s, s.Client(t, without(command)))
-		})
-	}
-	t.Run("ACL without all of them", func(t *testing.T) {
-		t.Parallel()
-		useLocks(t, s, s.Client(t, without(refusable...)))
-	})
-	t.Run("RESP2", func(t *testing.T) {
-		t.Parallel()
-		useLocks(t, s, s.Client(t, oldProtocol))
-	})
-	t.Run("unknown commands", func(t *testing.T) {
-		t.Parallel()
+	Together(t, func(run Run) {
+		for _, command := range refusable {
+			run("ACL without "+command, func(t *testing.T) { useLocks(t, s, s.Client(t, without(command))) })
+		}
+		run("ACL without all of them", func(t *testing.T) { useLocks(t, s, s.Client(t, without(refusable...))) })
+		run("RESP2", func(t *testing.T) { useLocks(t, s, s.Client(t, oldProtocol)) })
 		var renamed []string // not CLIENT and INFO, which redistest itself needs
 		for _, command := range []string{"hello", "config", "wait", "acl", "script", "psetex"} {
 			renamed = append(renamed, "--rename-command", command, "")
 		}
 		bare := redistest.Fresh(t, renamed...)
-		t.Run("RESP3", func(t *testing.T) {
-			t.Parallel()
-			useLocks(t, bare, bare.Client(t))
+		run("unknown commands, RESP3", func(t *testing.T) { useLocks(t, bare, bare.Client(t)) })
+		run("unknown commands, RESP2", func(t *testing.T) { useLocks(t, bare, bare.Client(t, oldProtocol)) })
+		run("a plain client of a cluster", func(t *testing.T) {
+			node := redistest.FreshCluster(t, 1).Nodes()[0]
+			useLocks(t, node, node.Client(t, oldProtocol))
 		})
-		t.Run("RESP2", func(t *testing.T) {
-			t.Parallel()
-			useLocks(t, bare, bare.Client(t, oldProtocol))
-		})
-	})
-	t.Run("a plain client of a cluster", func(t *testing.T) {
-		t.Parallel()
-		node := redistest.FreshCluster(t, 1).Nodes()[0]
-		useLocks(t, node, node.Client(t, oldProtocol))
 	})
 }
 
