@@ -112,7 +112,7 @@ func TestConformanceLocks(t *testing.T) {
 		for _, kind := range conformKinds() {
 			t.Run(kind.Name, func(t *testing.T) {
 				t.Parallel()
-				Together(t, func(run Run) {
+				redistest.Together(t, func(run redistest.Run) {
 					for _, b := range behaviours {
 						run(b.name, func(t *testing.T) {
 							x := onKind(t, s, kind)
@@ -299,7 +299,7 @@ func TestConformanceSubscriptions(t *testing.T) {
 func TestConformanceRWLock(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		Together(t, func(run Run) {
+		redistest.Together(t, func(run redistest.Run) {
 			for _, b := range rwLockBehaviours {
 				run(b.name, func(t *testing.T) {
 					key := redistest.Name(t) + "."
@@ -581,7 +581,7 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 func TestConformancePermits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		Together(t, func(run Run) {
+		redistest.Together(t, func(run redistest.Run) {
 			for _, b := range slices.Concat(permitIDBehaviours, permitLeaseBehaviours) {
 				run(b.name, func(t *testing.T) {
 					key := redistest.Name(t) + "."

@@ -187,7 +187,7 @@ func TestMutexContract(t *testing.T) {
 						RequireClean(t, s, m.key, row.Stays(m.key)...)
 					}
 				}
-				Together(t, func(run Run) {
+				redistest.Together(t, func(run redistest.Run) {
 					run("a lease expires", check(leaseEnds)) // while the others run
 					for _, clause := range clauses {
 						t.Run(clause.name, check(clause.check))

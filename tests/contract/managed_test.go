@@ -35,7 +35,7 @@ func TestLocksWorkWithoutRefusedCommands(t *testing.T) {
 		return func(o *redis.Options) { o.Username, o.Password = user, "pw" }
 	}
 	oldProtocol := func(o *redis.Options) { o.Protocol = 2 }
-	Together(t, func(run Run) {
+	redistest.Together(t, func(run redistest.Run) {
 		for _, command := range refusable {
 			run("ACL without "+command, func(t *testing.T) { useLocks(t, s, s.Client(t, without(command))) })
 		}

@@ -27,7 +27,7 @@ type ownerCase struct {
 // eachOwnerKind runs f for each kind of lock, on both servers.
 func eachOwnerKind(t *testing.T, f func(t *testing.T, x *ownerCase)) {
 	t.Parallel()
-	Together(t, func(run Run) {
+	redistest.Together(t, func(run redistest.Run) {
 		for _, kind := range kinds.Locks() {
 			run(kind.Name, func(t *testing.T) {
 				redistest.Each(t, func(t *testing.T, s *redistest.Server) {

@@ -33,7 +33,7 @@ func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
 		}
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		Together(t, func(run Run) {
+		redistest.Together(t, func(run redistest.Run) {
 			for _, kind := range keys {
 				run(kind.Name, func(t *testing.T) {
 					name := redistest.Name(t)

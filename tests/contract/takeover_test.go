@@ -87,7 +87,7 @@ func TestC15FormerHolderLearnsOfATakeoverAtOnce(t *testing.T) {
 		}
 		return clients
 	}
-	Together(t, func(run Run) {
+	redistest.Together(t, func(run redistest.Run) {
 		for _, row := range takeables() {
 			needed := 1
 			if row.Joint() {
