@@ -136,40 +136,39 @@ func TestCompletion(t *testing.T) {
 // its output.
 func TestExamplesOfThePages(t *testing.T) {
 	t.Parallel()
-	redistest.Together(t, func(run redistest.Run) {
-		for page, sections := range map[string]map[string]func(*testing.T) (addr string){
-			"cli.md":                    {"": anyServer},
-			"cli-watch-doctor-bench.md": {"redlatch watch": anyServer, "redlatch doctor": anyServer, "redlatch bench": anyServer},
-			"setup.md":                  {"": func(t *testing.T) string { return redistest.Fresh(t).Addr() }},
-			"../README.md":              {"": anyServer},
-			"runbooks.md": {
-				"A lock that seems stuck":           withAHeldLock,
-				"A semaphore that gives no permits": withoutPermits,
-				"Many losses": func(t *testing.T) string {
-					return redistest.Fresh(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru").Addr()
-				},
-				"Redis unreachable": func(*testing.T) string { return "127.0.0.1:1" },
-				"A slow shard": func(t *testing.T) string {
-					p := redistest.Fresh(t).Proxy(t)
-					p.Delay(60 * time.Millisecond)
-					return p.Addr()
-				},
+	for page, sections := range map[string]map[string]func(*testing.T) (addr string){
+		"cli.md":                    {"": anyServer},
+		"cli-watch-doctor-bench.md": {"redlatch watch": anyServer, "redlatch doctor": anyServer, "redlatch bench": anyServer},
+		"setup.md":                  {"": func(t *testing.T) string { return redistest.Fresh(t).Addr() }},
+		"../README.md":              {"": anyServer},
+		"runbooks.md": {
+			"A lock that seems stuck":           withAHeldLock,
+			"A semaphore that gives no permits": withoutPermits,
+			"Many losses": func(t *testing.T) string {
+				return redistest.Fresh(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru").Addr()
 			},
-		} {
-			text, err := os.ReadFile("../../doc/" + page)
-			require.NoError(t, err)
-			for section, prepare := range sections {
-				run(page+"/"+section, func(t *testing.T) {
-					examples := string(text)
-					if section != "" {
-						_, examples, _ = strings.Cut(examples, "\n## "+section+"\n")
-						examples, _, _ = strings.Cut(examples, "\n## ")
-					}
-					runExamples(t, examples, page == "runbooks.md", shell(t, prepare(t)))
-				})
-			}
+			"Redis unreachable": func(*testing.T) string { return "127.0.0.1:1" },
+			"A slow shard": func(t *testing.T) string {
+				p := redistest.Fresh(t).Proxy(t)
+				p.Delay(60 * time.Millisecond)
+				return p.Addr()
+			},
+		},
+	} {
+		text, err := os.ReadFile("../../doc/" + page)
+		require.NoError(t, err)
+		for section, prepare := range sections {
+			t.Run(page+"/"+section, func(t *testing.T) {
+				t.Parallel()
+				examples := string(text)
+				if section != "" {
+					_, examples, _ = strings.Cut(examples, "\n## "+section+"\n")
+					examples, _, _ = strings.Cut(examples, "\n## ")
+				}
+				runExamples(t, examples, page == "runbooks.md", shell(t, prepare(t)))
+			})
 		}
-	})
+	}
 }
 
 // anyServer returns an empty server.

@@ -112,15 +112,14 @@ func TestConformanceLocks(t *testing.T) {
 		for _, kind := range conformKinds() {
 			t.Run(kind.Name, func(t *testing.T) {
 				t.Parallel()
-				redistest.Together(t, func(run redistest.Run) {
-					for _, b := range behaviours {
-						run(b.name, func(t *testing.T) {
-							x := onKind(t, s, kind)
-							b.test(t, x)
-							RequireClean(t, s, x.key, kind.Stays(x.key)...)
-						})
-					}
-				})
+				for _, b := range behaviours {
+					t.Run(b.name, func(t *testing.T) {
+						t.Parallel()
+						x := onKind(t, s, kind)
+						b.test(t, x)
+						RequireClean(t, s, x.key, kind.Stays(x.key)...)
+					})
+				}
 			})
 		}
 	})

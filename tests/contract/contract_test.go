@@ -170,6 +170,7 @@ func TestMutexContract(t *testing.T) {
 		{"Do releases on return, error and panic", doReleases},
 		{"a lost reply changes nothing", lostReplies},
 		{"a nested acquisition is counted", nests},
+		{"a lease expires", leaseEnds},
 		{"ids start with the client id", idsAreClients},
 		{"a closed client refuses", closedRefuses},
 	}
@@ -178,21 +179,15 @@ func TestMutexContract(t *testing.T) {
 			t.Parallel() // the clauses mostly wait
 			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 				s = LeastRights(t, s)
-				check := func(clause func(t *testing.T, m *mutexCase)) func(t *testing.T) {
-					return func(t *testing.T) {
+				for _, clause := range clauses {
+					t.Run(clause.name, func(t *testing.T) {
 						// The suffix keeps one name from being a prefix of another, which
 						// requireClean relies on.
 						m := &mutexCase{mutexRow: row, s: s, key: Permitted + redistest.Name(t) + "."}
-						clause(t, m)
+						clause.check(t, m)
 						RequireClean(t, s, m.key, row.Stays(m.key)...)
-					}
+					})
 				}
-				redistest.Together(t, func(run redistest.Run) {
-					run("a lease expires", check(leaseEnds)) // while the others run
-					for _, clause := range clauses {
-						t.Run(clause.name, check(clause.check))
-					}
-				})
 			})
 		})
 	}
