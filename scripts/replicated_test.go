@@ -120,8 +120,10 @@ func TestRunReplicatedOnCluster(t *testing.T) {
 	from, to := servers.Node(t, "{k}"), servers.AnotherNode(t, "{k}")
 	clients := map[string]func() redis.UniversalClient{
 		"cluster client": func() redis.UniversalClient { return newClusterEnv(t, servers, auto).rdb },
-		"embedded":       func() redis.UniversalClient { return &embedded{ClusterClient: newClusterEnv(t, servers, auto).rdb} },
-		"opaque":         func() redis.UniversalClient { return opaque{newClusterEnv(t, servers, auto).rdb} },
+		"embedded": func() redis.UniversalClient {
+			return &embedded{ClusterClient: newClusterEnv(t, servers, auto).rdb}
+		},
+		"opaque": func() redis.UniversalClient { return opaque{newClusterEnv(t, servers, auto).rdb} },
 	}
 	runners := map[string]*Runner{}
 	for name, open := range clients {
