@@ -160,32 +160,31 @@ func TestRunGivesUpWhenItMay(t *testing.T) {
 func TestRunKeepsTheMinimumHold(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	redistest.Together(t, func(run redistest.Run) {
-		for _, kind := range []string{kindLock, kindFair, kindFenced, kindWrite, kindPermits} {
-			run(kind, func(t *testing.T) {
-				name := redistest.Name(t)
-				if kind == kindPermits {
-					_, err := client(t, s).PermitExpirableSemaphore(name).Init(t.Context(), 1)
-					require.NoError(t, err)
-				}
-				command := func(status string, flags ...string) int {
-					args := append(append([]string{"run", "--kind", kind}, flags...), name)
-					p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "exit", status)...)...)
-					return p.wait()
-				}
-				began := time.Now()
-				const d = 4 * time.Second
-				require.Equal(t, 7, command("7", "--min-hold", d.String(), "-n"), "a job that fails keeps it, too")
-				if time.Since(began) > d/2 {
-					t.Skip("the machine is too slow")
-				}
-				require.Equal(t, exitNotAcquired, command("0", "-n"))
-				require.Less(t, time.Since(began), d)
-				require.Zero(t, command("0"))
-				require.Greater(t, time.Since(began), d)
-			})
-		}
-	})
+	for _, kind := range []string{kindLock, kindFair, kindFenced, kindWrite, kindPermits} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			name := redistest.Name(t)
+			if kind == kindPermits {
+				_, err := client(t, s).PermitExpirableSemaphore(name).Init(t.Context(), 1)
+				require.NoError(t, err)
+			}
+			run := func(status string, flags ...string) int {
+				args := append(append([]string{"run", "--kind", kind}, flags...), name)
+				p := start(t, "redis://"+s.Addr(), append(args, childArgs(t, "exit", status)...)...)
+				return p.wait()
+			}
+			began := time.Now()
+			const d = 4 * time.Second
+			require.Equal(t, 7, run("7", "--min-hold", d.String(), "-n"), "a job that fails keeps it, too")
+			if time.Since(began) > d/2 {
+				t.Skip("the machine is too slow")
+			}
+			require.Equal(t, exitNotAcquired, run("0", "-n"))
+			require.Less(t, time.Since(began), d)
+			require.Zero(t, run("0"))
+			require.Greater(t, time.Since(began), d)
+		})
+	}
 }
 
 var forwarded = []syscall.Signal{
@@ -296,44 +295,43 @@ func TestForcedLossEndsTheCommand(t *testing.T) {
 func TestLossByTimeKillsBeforeTheNextHolder(t *testing.T) {
 	t.Parallel()
 	s := redistest.Redis(t)
-	redistest.Together(t, func(run redistest.Run) {
-		for name, tt := range map[string]struct {
-			mode   string
-			flags  []string
-			cut    bool // from Redis
-			reason primitives.LossReason
-		}{
-			"lease":             {"stubborn", []string{"--lease", "8s"}, false, primitives.LossLimit},
-			"lease, grandchild": {"parent", []string{"--lease", "8s"}, false, primitives.LossLimit},
-			"max hold":          {"stubborn", []string{"--max-hold", "8s"}, false, primitives.LossLimit},
-			"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "8s"}, false, primitives.LossLimit},
-			"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true, primitives.LossExpired},
-		} {
-			run(name, func(t *testing.T) {
-				lock := redistest.Name(t)
-				proxy := s.Proxy(t)
-				c := client(t, s)
-				next := func() (*primitives.Hold, error) { return c.Lock(lock).Acquire(t.Context()) }
-				if tt.flags[1] == kindPermits {
-					_, err := c.PermitExpirableSemaphore(lock).Init(t.Context(), 1)
-					require.NoError(t, err)
-					next = func() (*primitives.Hold, error) { return c.PermitExpirableSemaphore(lock).Acquire(t.Context()) }
-				}
-				args := append(append([]string{"run", "--grace", "1h"}, tt.flags...), lock)
-				p := start(t, "redis://"+proxy.Addr(), append(args, childArgs(t, tt.mode)...)...)
-				p.line() // the command runs
-				if tt.cut {
-					proxy.BlackHole(true)
-				}
-				_, err := next()
-				acquired := time.Now()
+	for name, tt := range map[string]struct {
+		mode   string
+		flags  []string
+		cut    bool // from Redis
+		reason primitives.LossReason
+	}{
+		"lease":             {"stubborn", []string{"--lease", "8s"}, false, primitives.LossLimit},
+		"lease, grandchild": {"parent", []string{"--lease", "8s"}, false, primitives.LossLimit},
+		"max hold":          {"stubborn", []string{"--max-hold", "8s"}, false, primitives.LossLimit},
+		"permits":           {"stubborn", []string{"--kind", "permits", "--lease", "8s"}, false, primitives.LossLimit},
+		"cut off":           {"stubborn", []string{"--watchdog", "3s", "--timeout", "200ms"}, true, primitives.LossExpired},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			lock := redistest.Name(t)
+			proxy := s.Proxy(t)
+			c := client(t, s)
+			next := func() (*primitives.Hold, error) { return c.Lock(lock).Acquire(t.Context()) }
+			if tt.flags[1] == kindPermits {
+				_, err := c.PermitExpirableSemaphore(lock).Init(t.Context(), 1)
 				require.NoError(t, err)
-				require.Equal(t, exitLost, p.wait(), p.errs)
-				require.Contains(t, p.errs.String(), "lost: "+string(tt.reason)+": ")
-				require.Less(t, lastBeat(t, p.rest()), acquired)
-			})
-		}
-	})
+				next = func() (*primitives.Hold, error) { return c.PermitExpirableSemaphore(lock).Acquire(t.Context()) }
+			}
+			args := append(append([]string{"run", "--grace", "1h"}, tt.flags...), lock)
+			p := start(t, "redis://"+proxy.Addr(), append(args, childArgs(t, tt.mode)...)...)
+			p.line() // the command runs
+			if tt.cut {
+				proxy.BlackHole(true)
+			}
+			_, err := next()
+			acquired := time.Now()
+			require.NoError(t, err)
+			require.Equal(t, exitLost, p.wait(), p.errs)
+			require.Contains(t, p.errs.String(), "lost: "+string(tt.reason)+": ")
+			require.Less(t, lastBeat(t, p.rest()), acquired)
+		})
+	}
 }
 
 // A command that ends on SIGTERM is told a tenth of the TTL before the key expires. The key is then removed,
