@@ -338,28 +338,26 @@ func TestCallsReturnInTimeWhenRedisIsSilent(t *testing.T) {
 	type cell struct{ method, silence string }
 	var mu sync.Mutex
 	excess := map[cell]time.Duration{} // time beyond the bound
-	slots := make(chan struct{}, 40)   // limits the concurrent calls
-	redistest.Together(t, func(run redistest.Run) {
-		for _, silence := range silences {
-			run(silence.name, func(t *testing.T) {
-				var calls sync.WaitGroup
-				for _, call := range boundedCalls() {
-					calls.Go(func() {
-						slots <- struct{}{}
-						defer func() { <-slots }()
-						t.Run(call.name, func(t *testing.T) {
-							late := max(call.measure(t, s, silence, timeout, grace, true),
-								call.measure(t, s, silence, timeout, grace, false))
-							mu.Lock()
-							defer mu.Unlock()
-							excess[cell{call.name, silence.name}] = late
-						})
+	for _, silence := range silences {
+		t.Run(silence.name, func(t *testing.T) {
+			var calls sync.WaitGroup
+			slots := make(chan struct{}, 40) // limits the concurrent calls
+			for _, call := range boundedCalls() {
+				calls.Go(func() {
+					slots <- struct{}{}
+					defer func() { <-slots }()
+					t.Run(call.name, func(t *testing.T) {
+						late := max(call.measure(t, s, silence, timeout, grace, true),
+							call.measure(t, s, silence, timeout, grace, false))
+						mu.Lock()
+						defer mu.Unlock()
+						excess[cell{call.name, silence.name}] = late
 					})
-				}
-				calls.Wait()
-			})
-		}
-	})
+				})
+			}
+			calls.Wait()
+		})
+	}
 	var table strings.Builder
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	_, _ = fmt.Fprint(w, "method")
