@@ -110,7 +110,6 @@ func (l *plainLock) Unlock(ctx context.Context) error {
 
 // Processes with another library take part, and exclusion is checked among all of them.
 func TestAnotherLibrary(t *testing.T) {
-	t.Parallel()
 	redistest.Require(t, redistest.NeedRedis)
 	for name, tt := range map[string]struct {
 		topology string
