@@ -5,9 +5,11 @@ import (
 	"go/parser"
 	"go/token"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -48,11 +50,12 @@ func TestCommandsOfThePage(t *testing.T) {
 		}
 	}
 	tested := map[string]bool{goJava: true, mvnJava: true, goSqlite: true}
+	programs := build(t, slices.Collect(maps.Keys(outputs)))
 	for line, output := range outputs {
 		tested[line] = true
 		t.Run(line, func(t *testing.T) {
 			t.Parallel()
-			line := line
+			line := programs.Replace(line)
 			if strings.Contains(line, anyServer) {
 				line = strings.ReplaceAll(line, anyServer, "redis://"+redistest.Redis(t).Addr())
 			}
@@ -62,6 +65,25 @@ func TestCommandsOfThePage(t *testing.T) {
 	for _, c := range commands {
 		require.True(t, tested[c.Line], "no test runs %q", c.Line)
 	}
+}
+
+// build builds the programs that lines of the page run, all by one command: go run would link a program once for
+// each line. It returns what replaces "go run <program>" in a line.
+func build(t testing.TB, lines []string) *strings.Replacer {
+	t.Helper()
+	dir := t.TempDir()
+	command := "go build -ldflags='-s -w' -o " + dir + "/"
+	var replace []string
+	for _, line := range lines {
+		program, found := strings.CutPrefix(line, "go run ")
+		require.True(t, found, line)
+		program, _, _ = strings.Cut(program, " ")
+		command += " " + program
+		replace = append(replace, "go run "+program, filepath.Join(dir, filepath.Base(program)))
+	}
+	output, err := readme.Shell(t, root, command).CombinedOutput()
+	require.NoError(t, err, "%s", output)
+	return strings.NewReplacer(replace...)
 }
 
 // Each program finds that no deposit of the other one was lost.

@@ -49,8 +49,8 @@ func FuzzPayloads(f *testing.F) {
 			for _, channel := range channels {
 				require.NoError(t, admin.Publish(ctx, channel, payload).Err())
 			}
-			primitives.Notice(holder, payload)
-			primitives.Notice(waiter, payload)
+			notice(t, holder, payload)
+			notice(t, waiter, payload)
 		}
 		RequireLive(t, hold.Context())
 		Release(t, hold)
@@ -78,7 +78,7 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 	for i := range 16_000 {
 		ids.WriteString(strconv.FormatInt(int64(i), 36) + ",")
 	}
-	for name, notice := range map[string]string{
+	for name, payload := range map[string]string{
 		"many ids":                "permits\nl\n" + ids.String(),
 		"many ids of a long name": "permits\n" + strings.Repeat("l", 64<<10) + "\n" + ids.String(),
 	} {
@@ -90,7 +90,7 @@ func TestForgedNoticesCostLittleMemory(t *testing.T) {
 				notices = 5_000
 			}
 			for range notices {
-				primitives.Notice(c, notice)
+				notice(t, c, payload)
 			}
 			time.Sleep(100 * time.Millisecond) // for the goroutine that reads them
 			runtime.ReadMemStats(&after)

@@ -143,8 +143,8 @@ func subscribers(t *testing.T, s *redistest.Server) int {
 
 // One node of a cluster delivers all plain messages.
 func TestPlainPubSubOnAClusterUsesOneConnection(t *testing.T) {
-	noLeaks(t)
-	c := redistest.Cluster(t)
+	t.Parallel()
+	c := redistest.FreshCluster(t, 3)
 	rdb := c.ClusterClient(t)
 	h := open(t, rdb, Config{Sharded: new(bool)})
 	recorders := map[string]*recorder{}
@@ -167,8 +167,8 @@ func TestPlainPubSubOnAClusterUsesOneConnection(t *testing.T) {
 
 // Channels of all slots share one connection per shard. A killed connection affects only its shard.
 func TestShardedPubSubUsesOneConnectionPerShard(t *testing.T) {
-	noLeaks(t)
-	c := redistest.Cluster(t)
+	t.Parallel()
+	c := redistest.FreshCluster(t, 3)
 	rdb := c.ClusterClient(t)
 	h := open(t, rdb, Config{})
 	prefix := redistest.Name(t)
@@ -209,7 +209,7 @@ func TestShardedPubSubUsesOneConnectionPerShard(t *testing.T) {
 
 // A slot moves to another shard and back. Its channels follow, other channels get no signal.
 func TestSubscriptionsFollowAMovedSlot(t *testing.T) {
-	noLeaks(t)
+	t.Parallel()
 	c := redistest.FreshCluster(t, 3)
 	rdb := c.ClusterClient(t)
 	h := open(t, rdb, Config{})

@@ -295,7 +295,7 @@ func TestSubscriptionCloseDoesNotWaitForASilentServer(t *testing.T) {
 }
 
 func TestHungServerIsResubscribed(t *testing.T) {
-	noLeaks(t)
+	t.Parallel()
 	s := redistest.Fresh(t)
 	h := open(t, s.Client(t), Config{limits: shortLimits})
 	e := listen(h, "c").awaitConfirmed(t)

@@ -2,6 +2,7 @@ package pubsub
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -13,7 +14,15 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-func TestMain(m *testing.M) { os.Exit(redistest.Main(m)) }
+// No goroutine is left when all tests have ended. Tests that run alone call noLeaks.
+func TestMain(m *testing.M) {
+	code := redistest.Main(m)
+	if err := goleak.Find(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
+}
 
 // soon bounds the wait for events that take milliseconds on an idle machine.
 const soon = 10 * time.Second

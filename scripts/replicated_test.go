@@ -120,8 +120,10 @@ func TestRunReplicatedOnCluster(t *testing.T) {
 	from, to := servers.Node(t, "{k}"), servers.AnotherNode(t, "{k}")
 	clients := map[string]func() redis.UniversalClient{
 		"cluster client": func() redis.UniversalClient { return newClusterEnv(t, servers, auto).rdb },
-		"wrapped":        func() redis.UniversalClient { return wrapped{newClusterEnv(t, servers, auto).rdb} },
-		"opaque":         func() redis.UniversalClient { return opaque{newClusterEnv(t, servers, auto).rdb} },
+		"embedded": func() redis.UniversalClient {
+			return &embedded{ClusterClient: newClusterEnv(t, servers, auto).rdb}
+		},
+		"opaque": func() redis.UniversalClient { return opaque{newClusterEnv(t, servers, auto).rdb} },
 	}
 	runners := map[string]*Runner{}
 	for name, open := range clients {
@@ -148,17 +150,17 @@ func TestRunReplicatedOnCluster(t *testing.T) {
 	for _, s := range servers.Nodes() {
 		require.NoError(t, s.Client(t).ScriptFlush(t.Context()).Err())
 	}
-	each("at rest", from, "cluster client", "wrapped", "opaque")
+	each("at rest", from, "cluster client", "embedded", "opaque")
 	// Another runner, because this one's clients must not learn the map before the slot has moved.
-	stale := NewRunner(wrapped{newClusterEnv(t, servers, auto).rdb}, 0)
+	stale := NewRunner(&embedded{ClusterClient: newClusterEnv(t, servers, auto).rdb}, 0)
 	defer stale.Close()
 	_, err := stale.RunReplicated(t.Context(), 1, time.Millisecond, check, []any{"{k}"}, "x")
 	require.NoError(t, err)
 	runners["stale"] = stale
 	migration := servers.Migrate(t, "{k}", to)
-	each("new keys of a moving slot", to, "cluster client", "wrapped")
+	each("new keys of a moving slot", to, "cluster client", "embedded")
 	migration.Finish(t)
-	each("of a slot that has moved", to, "stale", "cluster client", "wrapped", "opaque")
+	each("of a slot that has moved", to, "stale", "cluster client", "embedded", "opaque")
 }
 
 func auto(o *redis.ClusterOptions) { o.MaintNotificationsConfig = autoNotifications() }

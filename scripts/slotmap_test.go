@@ -12,9 +12,6 @@ import (
 	"github.com/redlatch/redlatch/internal/redistest"
 )
 
-// wrapped is a cluster client of a user, who has added methods to it.
-type wrapped struct{ *redis.ClusterClient }
-
 // A slot has moved, and its old master does not tell: it is dead, or hangs. An attempt that fails is a
 // reason to read the slot map, so the next ones reach the new master. The client may be one that
 // embeds a cluster client.
@@ -70,7 +67,7 @@ func TestAttemptsFollowTheSlotMap(t *testing.T) {
 			}
 		})
 		if i%2 == 0 {
-			tt.r = NewRunner(wrapped{tt.rdb}, 0)
+			tt.r = NewRunner(&embedded{ClusterClient: tt.rdb}, 0)
 			t.Cleanup(tt.r.Close)
 		}
 		tt.warm(t, key)

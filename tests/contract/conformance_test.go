@@ -298,14 +298,15 @@ func TestConformanceSubscriptions(t *testing.T) {
 func TestConformanceRWLock(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, b := range rwLockBehaviours {
-			t.Run(b.name, func(t *testing.T) {
-				t.Parallel()
-				key := redistest.Name(t) + "."
-				b.test(t, NewClient(t, s.Client(t)).RWLock(key), NewClient(t, s.Client(t)).RWLock(key))
-				RequireClean(t, s, key)
-			})
-		}
+		redistest.Together(t, func(run redistest.Run) {
+			for _, b := range rwLockBehaviours {
+				run(b.name, func(t *testing.T) {
+					key := redistest.Name(t) + "."
+					b.test(t, NewClient(t, s.Client(t)).RWLock(key), NewClient(t, s.Client(t)).RWLock(key))
+					RequireClean(t, s, key)
+				})
+			}
+		})
 	})
 }
 
@@ -579,17 +580,18 @@ func TestConformanceSemaphoreOfMaxInt(t *testing.T) {
 func TestConformancePermits(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, b := range slices.Concat(permitIDBehaviours, permitLeaseBehaviours) {
-			t.Run(b.name, func(t *testing.T) {
-				t.Parallel()
-				key := redistest.Name(t) + "."
-				p := &poolCase{NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
-				b.test(t, p)
-				_, err := p.Delete(t.Context())
-				require.NoError(t, err)
-				RequireClean(t, s, key)
-			})
-		}
+		redistest.Together(t, func(run redistest.Run) {
+			for _, b := range slices.Concat(permitIDBehaviours, permitLeaseBehaviours) {
+				run(b.name, func(t *testing.T) {
+					key := redistest.Name(t) + "."
+					p := &poolCase{NewClient(t, s.Client(t)).PermitExpirableSemaphore(key), s, key}
+					b.test(t, p)
+					_, err := p.Delete(t.Context())
+					require.NoError(t, err)
+					RequireClean(t, s, key)
+				})
+			}
+		})
 	})
 }
 

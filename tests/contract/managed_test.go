@@ -35,51 +35,56 @@ func TestLocksWorkWithoutRefusedCommands(t *testing.T) {
 		return func(o *redis.Options) { o.Username, o.Password = user, "pw" }
 	}
 	oldProtocol := func(o *redis.Options) { o.Protocol = 2 }
-	for _, command := range refusable {
-		t.Run("ACL without "+command, func(t *testing.T) {
-			t.Parallel()
-			useLocks(t, s, s.Client(t, without(command)))
-		})
+	type user struct {
+		name string
+		s    *redistest.Server
+		rdb  *redis.Client
 	}
-	t.Run("ACL without all of them", func(t *testing.T) {
-		t.Parallel()
-		useLocks(t, s, s.Client(t, without(refusable...)))
-	})
-	t.Run("RESP2", func(t *testing.T) {
-		t.Parallel()
-		useLocks(t, s, s.Client(t, oldProtocol))
-	})
-	t.Run("unknown commands", func(t *testing.T) {
-		t.Parallel()
-		var renamed []string // not CLIENT and INFO, which redistest itself needs
-		for _, command := range []string{"hello", "config", "wait", "acl", "script", "psetex"} {
-			renamed = append(renamed, "--rename-command", command, "")
+	users := []user{
+		{"ACL without all of them", s, s.Client(t, without(refusable...))},
+		{"RESP2", s, s.Client(t, oldProtocol)},
+	}
+	for _, command := range refusable {
+		users = append(users, user{"ACL without " + command, s, s.Client(t, without(command))})
+	}
+	var renamed []string // not CLIENT and INFO, which redistest itself needs
+	for _, command := range []string{"hello", "config", "wait", "acl", "script", "psetex"} {
+		renamed = append(renamed, "--rename-command", command, "")
+	}
+	bare := redistest.Fresh(t, renamed...)
+	node := redistest.FreshCluster(t, 1).Nodes()[0]
+	users = append(users,
+		user{"unknown commands, RESP3", bare, bare.Client(t)},
+		user{"unknown commands, RESP2", bare, bare.Client(t, oldProtocol)},
+		user{"a plain client of a cluster", node, node.Client(t, oldProtocol)},
+	)
+	// All users wait for renewals at the same time.
+	renewed := make([][]*primitives.Hold, len(users))
+	handOff := make([]func(t *testing.T), len(users))
+	for i, u := range users {
+		t.Log(u.name, "acquires")
+		renewed[i], handOff[i] = useLocks(t, u.s, u.rdb)
+	}
+	redistest.Together(t, func(run redistest.Run) {
+		for i, u := range users {
+			run(u.name, func(t *testing.T) {
+				AwaitRenewal(t, 1, renewed[i]...)
+				handOff[i](t)
+			})
 		}
-		bare := redistest.Fresh(t, renamed...)
-		t.Run("RESP3", func(t *testing.T) {
-			t.Parallel()
-			useLocks(t, bare, bare.Client(t))
-		})
-		t.Run("RESP2", func(t *testing.T) {
-			t.Parallel()
-			useLocks(t, bare, bare.Client(t, oldProtocol))
-		})
-	})
-	t.Run("a plain client of a cluster", func(t *testing.T) {
-		t.Parallel()
-		node := redistest.FreshCluster(t, 1).Nodes()[0]
-		useLocks(t, node, node.Client(t, oldProtocol))
 	})
 }
 
-// useLocks acquires, renews and releases each kind, and lets a second client wait for it.
-func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) {
+// useLocks acquires each kind, and lets a second client wait for it. It returns the holds that are renewed, and a
+// function that hands all of them off.
+func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) (
+	renewed []*primitives.Hold, handOff func(t *testing.T),
+) {
 	t.Helper()
 	watchdog := primitives.WithDefaults(primitives.WithWatchdog(Watched))
 	first, second := NewClient(t, rdb, watchdog), NewClient(t, rdb, watchdog)
 	name := redistest.Name(t)
-	var renewed []*primitives.Hold
-	var handOff []func()
+	var each []func(t *testing.T)
 	for _, k := range kinds.Mutexes() {
 		hold := Acquire(t, t.Context(), k.One(t, first, name+k.Name))
 		if k.Leased {
@@ -87,14 +92,15 @@ func useLocks(t *testing.T, s *redistest.Server, rdb *redis.Client) {
 		}
 		waiting := Start(func() (*primitives.Hold, error) { return k.Open(second, name+k.Name).Acquire(t.Context()) })
 		AwaitWaiter(t, s, name+k.Name)
-		handOff = append(handOff, func() {
+		each = append(each, func(t *testing.T) {
 			Release(t, hold)
 			Release(t, AwaitHold(t, waiting))
 		})
 	}
-	AwaitRenewal(t, 1, renewed...)
-	for _, f := range handOff {
-		f()
+	return renewed, func(t *testing.T) {
+		for _, f := range each {
+			f(t)
+		}
 	}
 }
 

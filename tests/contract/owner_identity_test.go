@@ -27,15 +27,17 @@ type ownerCase struct {
 // eachOwnerKind runs f for each kind of lock, on both servers.
 func eachOwnerKind(t *testing.T, f func(t *testing.T, x *ownerCase)) {
 	t.Parallel()
-	for _, kind := range kinds.Locks() {
-		t.Run(kind.Name, func(t *testing.T) {
-			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-				x := &ownerCase{s: s, name: redistest.Name(t), open: kind.Lock, p: s.Proxy(t)}
-				x.l = x.open(NewClient(t, x.p.Client(t, Quick)), x.name)
-				f(t, x)
+	redistest.Together(t, func(run redistest.Run) {
+		for _, kind := range kinds.Locks() {
+			run(kind.Name, func(t *testing.T) {
+				redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+					x := &ownerCase{s: s, name: redistest.Name(t), open: kind.Lock, p: s.Proxy(t)}
+					x.l = x.open(NewClient(t, x.p.Client(t, Quick)), x.name)
+					f(t, x)
+				})
 			})
-		})
-	}
+		}
+	})
 }
 
 // other returns the lock on another client.

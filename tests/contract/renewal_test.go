@@ -33,24 +33,36 @@ func TestKeyOfAnotherTypeEndsNoOtherRenewal(t *testing.T) {
 		}
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		// Each kind has its own client. All of them wait at the same time.
+		name := redistest.Name(t)
+		all := map[string][]*primitives.Hold{}
+		var overwritten, others []*primitives.Hold
+		for _, kind := range keys {
+			c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
+			var holds []*primitives.Hold
+			for i := range 5 {
+				holds = append(holds, Acquire(t, t.Context(), kind.One(t, c, name+kind.Name+strconv.Itoa(i))))
+			}
+			all[kind.Name] = holds
+			overwritten, others = append(overwritten, holds[0]), append(others, holds[1:]...)
+		}
+		AwaitRenewal(t, 1, append(others, overwritten...)...) // in one batch of each client from now on
+		for _, kind := range keys {
+			overwrite(t, s, kind.key(name+kind.Name+"0"))
+		}
+		for _, kind := range keys {
+			t.Run(kind.Name+" is lost", func(t *testing.T) {
+				RequireEnds(t, all[kind.Name][0].Context(), primitives.ErrLost)
+			})
+		}
+		AwaitRenewal(t, 2, others...)
 		for _, kind := range keys {
 			t.Run(kind.Name, func(t *testing.T) {
-				t.Parallel()
-				name := redistest.Name(t)
-				c := NewClient(t, s.Client(t), primitives.WithDefaults(primitives.WithWatchdog(Watched)))
-				var holds []*primitives.Hold
-				for i := range 5 {
-					holds = append(holds, Acquire(t, t.Context(), kind.One(t, c, name+strconv.Itoa(i))))
-				}
-				AwaitRenewal(t, 1, holds...) // in one batch from now on
-				overwrite(t, s, kind.key(name+"0"))
-				RequireEnds(t, holds[0].Context(), primitives.ErrLost)
-				AwaitRenewal(t, 2, holds[1:]...)
-				for _, hold := range holds[1:] {
+				for _, hold := range all[kind.Name][1:] {
 					require.NoError(t, hold.Check(t.Context()))
 					Release(t, hold)
 				}
-				require.NoError(t, s.Client(t).Del(t.Context(), kind.key(name+"0")).Err())
+				require.NoError(t, s.Client(t).Del(t.Context(), kind.key(name+kind.Name+"0")).Err())
 			})
 		}
 	})

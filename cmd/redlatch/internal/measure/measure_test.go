@@ -35,12 +35,14 @@ func measureAll(t *testing.T, rdb redis.UniversalClient, prefix string) []Result
 func TestMeasurementsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("one server", func(t *testing.T) {
+		t.Parallel()
 		server := redistest.Fresh(t)
 		measureAll(t, server.Client(t), "bench:")
 		require.Empty(t, redistest.Keys(t, server, "*"))
 		require.Empty(t, redistest.Channels(t, server))
 	})
 	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
 		cluster := redistest.Cluster(t)
 		measureAll(t, cluster.ClusterClient(t), redistest.Name(t))
 		for _, node := range cluster.Nodes() {

@@ -1,4 +1,4 @@
-package scripts_test
+package primitives_test
 
 import (
 	"context"

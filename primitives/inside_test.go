@@ -1,0 +1,38 @@
+package primitives_test
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/redlatch/redlatch/internal/presence"
+	"github.com/redlatch/redlatch/primitives"
+	"github.com/redlatch/redlatch/pubsub"
+)
+
+// What the tests see of the inside of a client. They read it by reflection: a test file in package primitives
+// would make go test compile the fixtures, and all that they import, a second time.
+
+// notice passes a payload to c as if it came on the channel of its holders.
+func notice(t testing.TB, c *primitives.Client, payload string) {
+	field := inside(t, c, "presence")
+	require.Equal(t, reflect.TypeFor[*presence.Presence](), field.Type())
+	(*presence.Presence)(field.UnsafePointer()).Receive(pubsub.Signal{Payload: payload})
+}
+
+// earlyGrants returns the number of grants that c keeps for waiters that it does not know yet. None may arrive
+// meanwhile.
+func earlyGrants(t testing.TB, c *primitives.Client) int {
+	return inside(t, c, "queues", "early").Len()
+}
+
+// inside returns a field of a field of c.
+func inside(t testing.TB, c *primitives.Client, path ...string) reflect.Value {
+	v := reflect.ValueOf(c).Elem()
+	for _, name := range path {
+		v = v.FieldByName(name)
+		require.True(t, v.IsValid(), "there is no %q in %v", name, path)
+	}
+	return v
+}
