@@ -25,10 +25,11 @@ import (
 )
 
 const (
-	runs       = 5                    // repetitions of a path
-	attempts   = 30                   // to get them
-	idleAfter  = 3 * time.Millisecond // the library is idle when it has sent nothing for so long
-	awaitLimit = 10 * time.Second     // bounds each wait for an event
+	runs       = 5                     // repetitions of a path
+	attempts   = 30                    // to get them
+	idleAfter  = 3 * time.Millisecond  // the library is idle when it has sent nothing for so long
+	leaveAfter = 15 * time.Millisecond // a channel without listeners is unsubscribed earlier
+	awaitLimit = 10 * time.Second      // bounds each wait for an event
 )
 
 // worker runs a path in a process that was built with coverage. An error ends the process with a
@@ -87,6 +88,7 @@ func (w *worker) record(f func()) {
 	before, _ := w.hook.reset()
 	check(coverage.ClearCounters())
 	f()
+	time.Sleep(leaveAfter)
 	w.awaitIdle()
 	check(coverage.WriteCountersDir(w.last.Dir))
 	check(coverage.WriteMetaDir(w.last.Dir))
