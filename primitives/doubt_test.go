@@ -45,3 +45,37 @@ func TestReleaseOfPermitsInDoubt(t *testing.T) {
 		})
 	}
 }
+
+// A release of a lock whose acquisition was not in doubt leaves no memory either. If its reply is lost, the repetition
+// finds nothing: the caller gets nil, and a later copy takes nothing from the next holder.
+func TestReleaseOfALockInDoubt(t *testing.T) {
+	t.Parallel()
+	for kind, open := range map[string]func(c *primitives.Client, name string) *primitives.Lock{
+		"lock":   func(c *primitives.Client, name string) *primitives.Lock { return c.Lock(name) },
+		"fair":   func(c *primitives.Client, name string) *primitives.Lock { return c.FairLock(name) },
+		"reader": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Reader() },
+		"writer": func(c *primitives.Client, name string) *primitives.Lock { return c.RWLock(name).Writer() },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+				p, name := s.Proxy(t), redistest.Name(t)
+				lock := open(NewClient(t, p.Client(t, Quick), primitives.WithClientName("")), name)
+				keys := func() []string { return redistest.Keys(t, s, "*"+name+"*") }
+				Release(t, Acquire(t, t.Context(), lock)) // loads the scripts
+				require.Empty(t, keys(), "nothing is remembered")
+				hold := Acquire(t, t.Context(), lock)
+				p.Record()
+				p.DropReplies(1, Script)
+				Release(t, hold)
+				p.Heal()
+				require.Empty(t, keys(), "nothing is remembered after a lost reply")
+				other := Acquire(t, t.Context(), open(NewClient(t, s.Client(t)), name))
+				before := Fields(t, s, name)
+				Replay(t, s.Client(t), ScriptsOf(p))
+				require.Equal(t, before, Fields(t, s, name), "a late copy changes nothing")
+				RequireLive(t, other.Context())
+				Release(t, other)
+			})
+		})
+	}
+}
