@@ -50,9 +50,8 @@ local returned = permits
 -- A successor that has its permits already, or has given up, must not get them. Nor may it get
 -- what is missing: fewer than 0 are left after permits were removed.
 local hands_off = successor_memory and before + permits >= tonumber(successor_permits)
-  and redis.call('exists', successor_memory) == 0
+  and redis.call('set', successor_memory, '1 ' .. epoch, 'px', successor_memory_ttl_ms, 'nx')
 if hands_off then
-  redis.call('set', successor_memory, '1 ' .. epoch, 'px', successor_memory_ttl_ms)
   returned = returned - successor_permits
 end
 local left = returned == 0 and before or redis.call('incrby', permits_key, returned)
