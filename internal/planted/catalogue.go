@@ -370,8 +370,8 @@ var Catalogue = []Defect{
 		Name: "a reader's release ends the leases of the others", Promise: "RWLock",
 		Edits: []Edit{{
 			"scripts/rwlock/read_release.lua",
-			"if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then",
-			"if mode ~= 'write' and redis.call('del', lock_hash) == 1 then",
+			"owner, count)\n  if mode ~= 'write' and not fit_ttl(lock_hash, prefix, left) then",
+			"owner, count)\n  if mode ~= 'write' and redis.call('del', lock_hash) == 1 then",
 		}},
 		Find: []string{"--primitives", "rwlock"},
 	},
