@@ -2,7 +2,7 @@
 // many listeners. The package knows nothing about locks.
 //
 // A [Hub] counts the listeners of each channel. The first listener subscribes to the channel. The
-// channel is unsubscribed 3 ms after the last one has closed, unless another one comes. Every message
+// channel is unsubscribed 10 ms after the last one has closed, unless another one comes. Every message
 // goes to all listeners of its channel. Plain pub/sub uses one connection, sharded pub/sub one
 // connection per shard. An idle hub has no connections and no goroutines.
 //

@@ -61,7 +61,7 @@ var defaultLimits = limits{
 	answer:  3 * time.Second,
 	connect: 5 * time.Second,
 	idle:    300 * time.Millisecond,
-	leave:   3 * time.Millisecond,
+	leave:   10 * time.Millisecond,
 }
 
 // Bounds of the delay before a server is dialed again, and before a channel that could not be
