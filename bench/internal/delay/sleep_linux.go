@@ -14,9 +14,7 @@ func sharpen() {
 	_, _, _ = syscall.Syscall(syscall.SYS_PRCTL, timerSlack, 1, 0) // best effort
 }
 
-// SleepUntil blocks the thread. time.Sleep would be too long: the Go runtime waits for network and
-// timers together, in whole milliseconds. So in a process with little to do, 200 µs would become 1.1 ms,
-// and the fewer commands a library sends, the longer its sections would last.
+// SleepUntil blocks the thread, for a goroutine that has locked it. See ParkUntil.
 func SleepUntil(due time.Time) {
 	for wait := time.Until(due); wait > 0; wait = time.Until(due) {
 		spec := syscall.NsecToTimespec(int64(wait))

@@ -9,3 +9,6 @@ func sharpen() {}
 
 // SleepUntil may sleep for a millisecond too long.
 func SleepUntil(due time.Time) { time.Sleep(time.Until(due)) }
+
+// ParkUntil may sleep for a millisecond too long.
+func ParkUntil(due time.Time) { time.Sleep(time.Until(due)) }

@@ -169,7 +169,7 @@ func (w *worker) runSection(ctx context.Context, wl contend.Workload, window *wi
 	// before Release. So it never reports an overlap of a correct lock.
 	e := w.guard.enter(accessOf(wl, reading), w.number, acquired)
 	if wl.Inside > 0 {
-		delay.SleepUntil(acquired.Add(wl.Inside))
+		delay.ParkUntil(acquired.Add(wl.Inside))
 	}
 	w.guard.leave(e)
 	if wl.Turns {
