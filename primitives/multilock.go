@@ -184,6 +184,11 @@ func (s *multiSubscription) Close() {
 	s.closed()
 }
 
+func (s *multiSubscription) CloseSoon() {
+	s.Subscription.CloseSoon()
+	s.closed()
+}
+
 // multiListener receives the messages of all members of a multi lock for which requests wait. An attempt that
 // one member has refused cannot succeed before that member is released, so only messages of that member wake
 // the waiters.

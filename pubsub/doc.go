@@ -2,8 +2,8 @@
 // many listeners. The package knows nothing about locks.
 //
 // A [Hub] counts the listeners of each channel. The first listener subscribes to the channel. The
-// channel is unsubscribed 10 ms after the last one has closed, unless another one comes. Every message
-// goes to all listeners of its channel. Plain pub/sub uses one connection, sharded pub/sub one
+// channel is unsubscribed when the last one closes, or 10 ms later with [Subscription.CloseSoon]. Every
+// message goes to all listeners of its channel. Plain pub/sub uses one connection, sharded pub/sub one
 // connection per shard. An idle hub has no connections and no goroutines.
 //
 // The states of a channel:

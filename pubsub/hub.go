@@ -46,7 +46,7 @@ type limits struct {
 	answer  time.Duration // how long it then waits for any data; also bounds each write
 	connect time.Duration // dial and handshake together
 	idle    time.Duration // how long a link without channels stays open
-	leave   time.Duration // how long a channel without listeners stays subscribed
+	leave   time.Duration // how long a channel stays subscribed after CloseSoon
 }
 
 // silence is how long a link without incoming data stays open.
@@ -284,13 +284,15 @@ func (h *Hub) retryLater(c *channel) {
 	h.startPlacer()
 }
 
-// lastListenerClosed unsubscribes a channel without listeners. mu is held.
-func (h *Hub) lastListenerClosed(c *channel) {
+// lastListenerClosed unsubscribes a channel without listeners, at once or soon. mu is held.
+func (h *Hub) lastListenerClosed(c *channel, soon bool) {
 	switch {
 	case c.link == nil:
 		h.remove(c) // the placer skips it
-	case c.subscribeSent:
+	case c.subscribeSent && soon:
 		c.link.leave(c)
+	case c.subscribeSent:
+		c.link.markDirty(c)
 	case c.unanswered == 0:
 		c.link.remove(c) // nothing was sent, so there is nothing to undo
 	}

@@ -116,9 +116,9 @@ func (l *link) addDirty(c *channel) {
 	}
 }
 
-// leave has a channel without listeners unsubscribed, a moment later or with the next command. A waiter closes its
-// subscriptions when it has just acquired, and waking the writer would delay it. The next waiter often comes
-// soon, and then nothing is sent. hub.mu is held.
+// leave has a channel without listeners unsubscribed, a moment later or with the next command. A waiter that has
+// just acquired would be delayed by waking the writer. The next waiter often comes soon, and then nothing is sent.
+// hub.mu is held.
 func (l *link) leave(c *channel) {
 	l.addDirty(c)
 	if !l.isLeaving {

@@ -40,17 +40,23 @@ func (s *Subscription) Err() error {
 // Close ends the subscription. It waits for a running call of the listener and allows no later one.
 // A listener must therefore not call Close, not even on another subscription. Closing the last
 // listener of a channel also unsubscribes the channel. Close is idempotent.
-func (s *Subscription) Close() {
+func (s *Subscription) Close() { s.close(false) }
+
+// CloseSoon is Close, but the channel stays subscribed for a moment: the caller is in a hurry, or another listener
+// probably comes soon.
+func (s *Subscription) CloseSoon() { s.close(true) }
+
+func (s *Subscription) close(soon bool) {
 	// closed is set before calling is locked. A call that starts later sees it; a call that started
 	// earlier holds calling, and the Lock below waits for it.
 	s.closed.Store(true)
-	s.detach()
+	s.detach(soon)
 	s.calling.Lock()
 	s.calling.Unlock() //nolint:staticcheck // locked only to wait for the running call
 }
 
-// detach removes the subscription from its channel.
-func (s *Subscription) detach() {
+// detach removes the subscription from its channel. soon: as in CloseSoon.
+func (s *Subscription) detach(soon bool) {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()
 	c := s.channel
@@ -59,7 +65,7 @@ func (s *Subscription) detach() {
 	}
 	c.removeListener(s)
 	if !c.wanted() {
-		s.hub.lastListenerClosed(c)
+		s.hub.lastListenerClosed(c, soon)
 	}
 }
 

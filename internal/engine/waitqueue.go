@@ -47,6 +47,7 @@ type waitQueue struct {
 	unsettled []<-chan struct{} // of subscriptions that are neither confirmed nor refused
 	// For unlock: what must not be done with queues.mu held.
 	needless  []Subscription
+	acquired  bool   // the waiter that leaves has acquired, and must not be delayed
 	leftPlace uint64 // 0: none
 }
 
@@ -160,14 +161,18 @@ func waiterOf(a waitq.Action) *Waiter { return a.Who.Of.(*Waiter) }
 // unlock frees queues.mu, ends subscriptions that nobody needs, and gives the place up. Close of a subscription waits
 // for the listener, which takes the mutex.
 func (q *waitQueue) unlock() {
-	place, needless := q.leftPlace, q.needless
-	q.leftPlace, q.needless = 0, nil
+	place, needless, acquired := q.leftPlace, q.needless, q.acquired
+	q.leftPlace, q.needless, q.acquired = 0, nil, false
 	q.queues.mu.Unlock()
 	if place != 0 {
 		q.r.giveUpPlace(place)
 	}
 	for _, sub := range needless {
-		sub.Close()
+		if acquired {
+			sub.CloseSoon()
+		} else {
+			sub.Close() // nothing stays behind when a waiter gives up
+		}
 	}
 }
 
@@ -375,7 +380,7 @@ func (q *waitQueue) Leave(w *Waiter, res Result) {
 	if w.granted != nil && !res.Granted && r.passed == nil {
 		r.MustRollback = true // it was granted the lock by a hand-off or a batch, and gave up
 	}
-	if res.Granted {
+	if q.acquired = res.Granted; res.Granted {
 		q.heard.Answered(r.ID, -1)
 	}
 	q.on(&waitq.Event{

@@ -451,6 +451,8 @@ func (sub *subscription) deliver(m engine.Message) {
 	}
 }
 
+func (sub *subscription) CloseSoon() { sub.Close() }
+
 func (sub *subscription) Close() {
 	sub.mu.Lock()
 	sub.closed = true
