@@ -43,7 +43,7 @@ type link struct {
 	cancel     context.CancelFunc
 	wakeWriter chan struct{}   // capacity 1: there are dirty channels or split commands
 	idle       *time.Timer     // runs expire; started when the last channel leaves
-	leaving    *time.Timer     // runs wake; started by leave
+	leaving    *time.Timer     // runs unsubscribeNow; started by leave
 	started    time.Time       // heard counts from here, in ns
 	heard      atomic.Int64    // when the reader began to wait for data
 	toSignal   []*Subscription // used by the reader only; reused to avoid allocations

@@ -386,8 +386,8 @@ func TestBatchersOfFormerNodesAreRemoved(t *testing.T) {
 	second.stop()
 }
 
-// embedded is a cluster client of a user, who has replaced a method. It serves all tests: the compiler writes some
-// 1,400 methods for each such type.
+// embedded is a user's own type, which embeds a cluster client and overrides one of its methods. All tests share it,
+// because the compiler generates about 1,400 methods for each such type.
 type embedded struct {
 	*redis.ClusterClient
 	processed atomic.Int32

@@ -143,7 +143,7 @@ type Subscription interface {
 	Confirmed() <-chan struct{} // closed when no later message can be missed, or when it was refused
 	Err() error                 // why it was refused; nil if it was not
 	Close()                     // waits until a call of the listener under way has returned
-	CloseSoon()                 // the same, but what the server still does may stay for a moment
+	CloseSoon()                 // the same, but the server may go on sending messages for a moment
 }
 
 // Owner is one acquisition as the server knows it. All copies of all its commands carry the same id and

@@ -139,7 +139,7 @@ func TestBatchAcquireOfUnknownOutcomeIsRolledBack(t *testing.T) {
 	p := s.Proxy(t)
 	const n = 8
 	x := onReadBatch(t, s, p.Client(t), n)
-	p.DropReplies(100, reads) // also those of readers that try by themselves after the batch
+	p.DropReplies(100, reads) // including those to readers that retry on their own after the batch
 	Release(t, x.writer)
 	redistest.WaitFor(t, Soon, func() bool { return len(Fields(t, s, x.Name)) == 1+n }, "all readers hold in Redis")
 	p.Refuse(true)
