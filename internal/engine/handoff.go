@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/redlatch/redlatch/internal/waitq"
@@ -60,6 +61,9 @@ func (o *Ownership) releaseOrHandOff(ctx context.Context) (lost bool, err error)
 	if q != nil {
 		got.Granted.streak = streak{o.streak.since, o.streak.count + 1}
 		q.released(offered, o, sent, got, err)
+		if got.Granted.Granted {
+			runtime.Gosched() // the new holder runs before the former one returns
+		}
 	}
 	return o.freed(got, sent, err), err
 }
