@@ -19,8 +19,9 @@ import (
 // No command waits for others to join it. While at most maxDirect commands are in flight, each is
 // sent alone. Further commands are queued. A worker sends the queue at once if fewer than
 // maxInFlight batches are in flight; else the commands that arrive meanwhile form the next batch,
-// in order of arrival. A batch that takes longer than slotTimeout delays nobody: another worker
-// gets its slot.
+// in order of arrival. Batches share the commands evenly: with nearly all of them in one batch, the
+// server would have nothing to do while the client reads the replies. A batch that takes longer than
+// slotTimeout delays nobody: another worker gets its slot.
 //
 // Whatever is in flight occupies a connection, and many callers must not make many connections while the
 // first ones are being dialed, or while the server stalls. Without a slot therefore at most maxOthers
@@ -51,20 +52,22 @@ type batcher struct {
 	latest   atomic.Pointer[deadline] // of the latest call; of a shard's batcher only
 	hereEnds deadlines                // of attempts in callers' goroutines
 
-	mu     sync.Mutex
-	direct int  // commands in flight alone
-	full   bool // maxDirect was reached: all commands queue until few are queued
-	slots  int  // slots that workers have
-	late   int  // batches in flight that have lost their slot
-	quiet  bool // the latest batch or command to end was not answered
-	here   here
-	queue  []*pending // in order of arrival
+	mu      sync.Mutex
+	direct  int  // commands in flight alone
+	full    bool // maxDirect was reached: all commands queue until few are queued
+	slots   int  // slots that workers have
+	batched int  // commands in the batches that have a slot
+	late    int  // batches in flight that have lost their slot
+	quiet   bool // the latest batch or command to end was not answered
+	here    here
+	queue   []*pending // in order of arrival
 }
 
 const (
 	maxDirect   = 6                     // commands in flight alone, and maxOthers, on a single server
 	maxInFlight = 2                     // batches in flight with a slot
 	maxBatch    = 100                   // commands in a batch
+	minShare    = 24                    // commands in a batch that are not left to another one
 	slotTimeout = 10 * time.Millisecond // a batch that takes longer loses its slot
 
 	quietPasses   = 5 // how often a slot passes on in a command timeout, without room or after a silence
@@ -230,8 +233,8 @@ func (b *batcher) withdraw(p *pending) bool {
 
 // work is a worker: it sends batches until the queue is empty, or until it loses its slot.
 func (b *batcher) work() {
-	for batch := b.take(nil); len(batch) > 0; batch = b.take(batch[:0]) {
-		if !b.keepsSlot(func() { b.sendAll(batch) }) {
+	for batch := b.take(nil); len(batch) > 0; batch = b.take(batch) {
+		if !b.keepsSlot(len(batch), func() { b.sendAll(batch) }) {
 			return
 		}
 		// Let the callers that got their answers run first: their next commands can join the next batch.
@@ -239,12 +242,16 @@ func (b *batcher) work() {
 	}
 }
 
-// take moves the oldest queued commands to batch. If none is queued, it gives the worker's slot up.
+// take replaces a worker's batch, which was sent, by the oldest queued commands. If none is queued, it gives the
+// worker's slot up.
 func (b *batcher) take(batch []*pending) []*pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.batched -= len(batch)
+	batch = batch[:0]
 	b.updateFull()
-	n := min(len(b.queue), maxBatch)
+	share := (len(b.queue) + b.batched + maxInFlight - 1) / maxInFlight
+	n := min(len(b.queue), max(share, minShare), maxBatch)
 	if b.quiet {
 		n = min(n, maxQuietBatch)
 	}
@@ -254,6 +261,7 @@ func (b *batcher) take(batch []*pending) []*pending {
 		b.slots--
 		return batch
 	}
+	b.batched += n
 	batch = append(batch, b.queue[:n]...)
 	b.queue = slices.Delete(b.queue, 0, n) // also clears the tail, so that sent commands can be freed
 	return batch
@@ -265,9 +273,9 @@ func (b *batcher) hasRoom(now time.Time) bool {
 	return b.direct < min(b.maxDirect, b.maxOthers-b.late-b.here.dialing(now))
 }
 
-// keepsSlot runs f, and reports whether the worker still has its slot. If f takes longer than
-// slotTimeout, the slot goes to another worker while f goes on, as soon as mayPass allows it.
-func (b *batcher) keepsSlot(f func()) bool {
+// keepsSlot runs f, which sends n commands, and reports whether the worker still has its slot. If f takes longer
+// than slotTimeout, the slot goes to another worker while f goes on, as soon as mayPass allows it.
+func (b *batcher) keepsSlot(n int, f func()) bool {
 	began, over, lost := time.Now(), false, false
 	b.mu.Lock() // guards all three, and late
 	var late *time.Timer
@@ -278,6 +286,7 @@ func (b *batcher) keepsSlot(f func()) bool {
 		case over:
 		case b.mayPass(now, began):
 			lost = true
+			b.batched -= n
 			b.late++
 			b.passSlot()
 		default:

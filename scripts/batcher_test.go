@@ -65,8 +65,8 @@ func occupyBatcher(t testing.TB, b *batcher, direct, slots int) (vacate func()) 
 	}
 }
 
-// runInOneBatch queues calls in b, in their order, then has them sent in one pipeline, and returns
-// their results.
+// runInOneBatch queues calls in b, at most minShare, in their order, then has them sent in one pipeline, and
+// returns their results.
 func runInOneBatch(t testing.TB, b *batcher, calls []request) []result {
 	results := make([]result, len(calls))
 	vacate := occupyBatcher(t, b, b.maxDirect, maxInFlight)
@@ -94,7 +94,8 @@ func requireIdle(t testing.TB, r *Runner) {
 		batchers = append(batchers, b)
 	}
 	for _, b := range batchers {
-		require.Equal(t, []any{0, 0, 0, 0, false}, []any{len(b.queue), b.direct, b.slots, b.late, b.full})
+		require.Equal(t, []any{0, 0, 0, 0, 0, false},
+			[]any{len(b.queue), b.direct, b.slots, b.batched, b.late, b.full})
 	}
 }
 
@@ -133,6 +134,33 @@ func TestBatchKeepsOrderOfArrival(t *testing.T) {
 		require.Len(t, conns, 1)
 		requireIdle(t, w.r)
 	})
+}
+
+// A long queue is shared by the batches that may be in flight.
+func TestBatchesShareTheCommands(t *testing.T) {
+	tests := []struct{ queued, inOther, want int }{
+		{1, 0, 1},
+		{minShare, 0, minShare}, // not worth another batch
+		{60, 0, 30},
+		{61, 0, 31},
+		{40, 20, 30},
+		{30, 60, 30},
+		{10, 60, 10},
+		{2*maxBatch + 50, 0, maxBatch},
+	}
+	for _, test := range tests {
+		t.Run(fmt.Sprintf("%d queued, %d in the other batch", test.queued, test.inOther), func(t *testing.T) {
+			b := &batcher{slots: maxInFlight, batched: test.inOther + 3}
+			for range test.queued {
+				b.queue = append(b.queue, new(pending))
+			}
+			sent := make([]*pending, 3) // the worker's latest batch, which counts no longer
+			taken := b.take(sent)
+			require.Len(t, taken, test.want)
+			require.Equal(t, test.inOther+test.want, b.batched)
+			require.Len(t, b.queue, test.queued-test.want)
+		})
+	}
 }
 
 // longTimeouts configures a client that waits for answers on a busy machine.

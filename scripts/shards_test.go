@@ -145,7 +145,7 @@ func TestShardsBatchCommands(t *testing.T) {
 		return nil
 	}))
 	for _, key := range keys {
-		b, n := e.batcher(t, key), 50
+		b, n := e.batcher(t, key), minShare
 		before := nodes.pipelines
 		for i, res := range runInOneBatch(t, b, countedCalls(e.r, key, n)) {
 			require.NoError(t, res.err)
