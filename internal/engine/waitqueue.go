@@ -265,7 +265,7 @@ func (q *waitQueue) Try(ctx context.Context, w *Waiter) (res Result, err error) 
 	}
 	failure := q.r.Core.FailureOf(err)
 	e := waitq.Event{
-		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.MustRollback,
+		What: waitq.Tried, Who: &w.queued, RetryAfter: -1, Doubt: w.Request.InDoubt,
 		GivesUp: err != nil && !failure.NotNow && (!failure.Retry || ctx.Err() != nil || w.Request.Wait.Over()),
 	}
 	switch {
