@@ -80,8 +80,8 @@ const (
 	wasNotOurs                // answered: there was nothing to free
 )
 
-// sharedGroup is the group of leases with shared ids, for the watchdog. Their driver renews them by another
-// command than the other leases of the same group.
+// sharedGroup is the group of leases with shared ids. Their driver renews them by another command than the other
+// leases of the same group.
 type sharedGroup struct{ of any }
 
 // mayNotPass has no cohort and no linger.
@@ -113,6 +113,14 @@ func (r *Resource) newOwnership(q *Request, res Result) *Ownership {
 // OwnershipOf returns an ownership without holds, for Driver.Check of an id of another client.
 func (r *Resource) OwnershipOf(id string) *Ownership {
 	return &Ownership{r: r, Owner: Owner{ID: id}}
+}
+
+// RenewGroup is the group of the lease: those of equal groups are renewed, and asked about, by one command.
+func (o *Ownership) RenewGroup() any {
+	if o.Shared {
+		return sharedGroup{o.r.RenewGroup}
+	}
+	return o.r.RenewGroup
 }
 
 // Resource is the resource that the ownership was acquired from.
@@ -175,10 +183,7 @@ func (o *Ownership) setSchedule(fresh *Hold) {
 		return
 	}
 	// The key has one TTL: the longest. But each hold learns of a loss as soon as without the others.
-	schedule := watchdog.Schedule{Group: o.r.RenewGroup, TTL: all.ttl, Period: all.shortest / 3}
-	if o.Shared {
-		schedule.Group = sharedGroup{o.r.RenewGroup}
-	}
+	schedule := watchdog.Schedule{Group: o.RenewGroup(), TTL: all.ttl, Period: all.shortest / 3}
 	if o.shortLease > 0 {
 		schedule.TTL = min(schedule.TTL, o.shortLease) // until the first renewal
 	}
