@@ -400,12 +400,12 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 // repeatUntil is when the repetition of a release must end.
 //
 //   - A private id with a lease: when the lease is over. A second execution changes nothing.
-//   - A shared id: the same, but not before the time in the next point. The count may outlive the lease,
-//     because others with the same id renew the lock.
+//   - A shared id, or one in doubt: the same, but not before the time in the next point. The count may outlive the
+//     lease, because others with the same id renew the lock. Or a late copy of the acquisition would acquire again.
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	until := o.EndsAt()
-	if o.r.Traits.Leased && !o.Shared {
+	if o.r.Traits.Leased && !o.Shared && !o.InDoubt {
 		return until
 	}
 	// The first copy was sent up to a command timeout ago.
@@ -440,12 +440,13 @@ func (o *Ownership) isLoss(got Released, sent time.Time) bool {
 //  4. The user calls Release. Without abandon, nobody could acquire for the rest of that TTL.
 //
 // It waits for Release, because until then the user's critical section may still run. A count of a
-// shared id may also stay because others with the same id renew the lock. It does not block.
+// shared id may also stay because others with the same id renew the lock. And if the acquisition was in doubt,
+// a late copy of it would acquire again, unless the server remembers the release. It does not block.
 func (o *Ownership) Abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
 	o.mu.Unlock()
-	if o.addCount(-1) == 0 && (o.Shared || time.Now().Before(o.EndsAt())) {
+	if o.addCount(-1) == 0 && (o.Shared || o.InDoubt || time.Now().Before(o.EndsAt())) {
 		o.writeCountLater(ctx, 0)
 	}
 }
