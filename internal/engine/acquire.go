@@ -195,6 +195,9 @@ func (r *Resource) obtain(ctx context.Context, q *Request) (Result, error) {
 	refused := Result{RetryAfter: -1}
 	if queue != nil || !q.MayQueue || !c.queues.mustWait(r, q) {
 		res, err := r.Try(ctx, q)
+		if err == nil && !res.Granted && !q.MayQueue && r.giveUpHolder(ctx, q, res.Holder) {
+			res, err = r.Try(ctx, q) // nobody used it
+		}
 		switch {
 		case err == nil && res.Granted:
 			return res, nil
