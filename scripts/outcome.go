@@ -66,6 +66,8 @@ type Error struct {
 	Closed  bool    // the redis client is closed: no later command can succeed
 	// Answered: Redis answered the last attempt with an error of its own, whatever became of those before.
 	Answered bool
+	// Denied: the user may not run a command of the script. What the script had written before that stays.
+	Denied bool
 	// Ended: the caller's context ended the call, and no attempt of it had failed before.
 	Ended bool
 	// Silent is how long the last attempt of a call that Ended had waited in vain.
@@ -93,6 +95,9 @@ func failure(script string, err error, outcome Outcome) *Error {
 	e := &Error{
 		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err),
 	}
+	if in, ok := e.Err.(*scriptError); ok { //nolint:errorlint // else the script itself was denied, or denies
+		e.Denied = deniedInScript.MatchString(in.text)
+	}
 	if i, ok := errors.AsType[*interrupted](err); ok {
 		e.Ended = i.ended && i.before == nil
 		if e.Ended {
@@ -115,6 +120,10 @@ var (
 	scriptSuffix = regexp.MustCompile(`,? script: [0-9a-zA-Z_]+, on @?[a-z_]+:\d+\.?$`)
 	scriptPrefix = regexp.MustCompile(`^(-?ERR )?Error (running|compiling) script \(.*?\): (@[a-z_]+: ?\d+: )+`)
 )
+
+// deniedInScript matches what Redis says of a command in a script that the user may not run. Redis 7.0 does not say
+// NOPERM there.
+var deniedInScript = regexp.MustCompile(`NOPERM|The user executing the script can't`)
 
 // withoutScript removes from the text of an error reply where in a script it occurred. The result wraps
 // the reply and is an error of Redis, too.
