@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/redlatch/redlatch/internal/redisutil"
 )
 
 var (
@@ -95,9 +97,8 @@ func failure(script string, err error, outcome Outcome) *Error {
 	e := &Error{
 		Script: script, Outcome: outcome, NotNow: classify(err).notNow, Closed: isClosed(err), Err: withoutScript(err),
 	}
-	if in, ok := e.Err.(*scriptError); ok { //nolint:errorlint // else the script itself was denied, or denies
-		e.Denied = deniedInScript.MatchString(in.text)
-	}
+	_, inScript := e.Err.(*scriptError) //nolint:errorlint // else the script was not run, or denies by its answer
+	e.Denied = inScript && redisutil.LacksRights(err)
 	if i, ok := errors.AsType[*interrupted](err); ok {
 		e.Ended = i.ended && i.before == nil
 		if e.Ended {
@@ -120,10 +121,6 @@ var (
 	scriptSuffix = regexp.MustCompile(`,? script: [0-9a-zA-Z_]+, on @?[a-z_]+:\d+\.?$`)
 	scriptPrefix = regexp.MustCompile(`^(-?ERR )?Error (running|compiling) script \(.*?\): (@[a-z_]+: ?\d+: )+`)
 )
-
-// deniedInScript matches what Redis says of a command in a script that the user may not run. Redis 7.0 does not say
-// NOPERM there.
-var deniedInScript = regexp.MustCompile(`NOPERM|The user executing the script can't`)
 
 // withoutScript removes from the text of an error reply where in a script it occurred. The result wraps
 // the reply and is an error of Redis, too.
