@@ -393,6 +393,7 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 	default:
 		o.wire.outcome = freed
 		o.r.Core.remember(o)
+		o.freeAfterRest()
 	}
 	return lost
 }

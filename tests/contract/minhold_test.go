@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	. "github.com/redlatch/redlatch/internal/fixture"
@@ -392,6 +393,32 @@ func TestC28ReadersEnterDuringTheRestOfAReader(t *testing.T) {
 		require.NoError(t, rw.Reader().ReleaseID(t.Context(), hold.ID()))
 		RequireClean(t, s, key)
 	})
+}
+
+// A writer also reads, and goes on with that after its release. When its minimum is over, it is no writer any more,
+// whether the reader has gone or not, although the reader's lease is longer.
+func TestC28MinimumOfAWriterThatReads(t *testing.T) {
+	const minimum = 5 * time.Second
+	for name, reads := range map[string]time.Duration{"for less": time.Second, "for longer": time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			Bubble(t, func(t *testing.T, b *Bubbled) {
+				rw, other := b.C.RWLock("x"), NewClient(t, b.S.Client(t)).RWLock("x")
+				writer := Acquire(t, t.Context(), rw.Writer(), primitives.WithMinHold(minimum))
+				began := time.Now()
+				reader := Acquire(t, context.WithoutCancel(writer.Context()), rw.Reader())
+				Release(t, writer)
+				for _, l := range []*primitives.Lock{other.Reader(), other.Writer()} {
+					require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired)
+				}
+				left := time.AfterFunc(reads, func() { assert.NoError(t, reader.Release(t.Context())) })
+				defer left.Stop()
+				Release(t, Acquire(t, t.Context(), other.Reader()))
+				assert.InDelta(t, minimum, time.Since(began), float64(20*time.Millisecond))
+				Release(t, Acquire(t, t.Context(), other.Writer()))
+				assert.InDelta(t, max(minimum, reads), time.Since(began), float64(20*time.Millisecond))
+			})
+		})
+	}
 }
 
 // A hold with a minimum is part of no cohort: its release sends a command, and the next member waits.
