@@ -401,12 +401,11 @@ func (o *Ownership) freed(got Released, sent time.Time, err error) (lost bool) {
 // repeatUntil is when the repetition of a release must end.
 //
 //   - A private id with a lease: when the lease is over. A second execution changes nothing.
-//   - A shared id, or one in doubt: the same, but not before the time in the next point. The count may outlive the
-//     lease, because others with the same id renew the lock. Or a late copy of the acquisition would acquire again.
+//   - One that outlives its lease: the same, but not before the time in the next point.
 //   - Without a lease: while the server remembers the permits, or the first execution.
 func (o *Ownership) repeatUntil() time.Time {
 	until := o.EndsAt()
-	if o.r.Traits.Leased && !o.Shared && !o.InDoubt {
+	if o.r.Traits.Leased && !o.outlivesLease() {
 		return until
 	}
 	// The first copy was sent up to a command timeout ago.
@@ -415,6 +414,15 @@ func (o *Ownership) repeatUntil() time.Time {
 		return until
 	}
 	return remembered
+}
+
+// outlivesLease reports whether the server may still count o when its lease is over, or count it again. Others with the
+// same id renew the lock: those that share it, or the holds of a writer that also reads. Or the acquisition was in doubt:
+// a late copy of it acquires again, unless the server remembers the release.
+func (o *Ownership) outlivesLease() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.Shared || o.InDoubt || o.otherKind
 }
 
 // rememberedReserve is a safety margin: the client stops relying on the server's memory of an
@@ -440,14 +448,13 @@ func (o *Ownership) isLoss(got Released, sent time.Time) bool {
 //  3. The server executes the renewal, and keeps the key for another TTL.
 //  4. The user calls Release. Without abandon, nobody could acquire for the rest of that TTL.
 //
-// It waits for Release, because until then the user's critical section may still run. A count of a
-// shared id may also stay because others with the same id renew the lock. And if the acquisition was in doubt,
-// a late copy of it would acquire again, unless the server remembers the release. It does not block.
+// It waits for Release, because until then the user's critical section may still run. See also outlivesLease. It does
+// not block.
 func (o *Ownership) Abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
 	o.mu.Unlock()
-	if o.addCount(-1) == 0 && (o.Shared || o.InDoubt || time.Now().Before(o.EndsAt())) {
+	if o.addCount(-1) == 0 && (o.outlivesLease() || time.Now().Before(o.EndsAt())) {
 		o.writeCountLater(ctx, 0)
 	}
 }
