@@ -361,7 +361,12 @@ func (c *Core) releaseContext(ctx context.Context, locked bool) (context.Context
 // reads the count anew, so that it never undoes a later change. writeCountLater blocks for the first
 // attempt, for limit at most. The caller must not hold wire.
 func (o *Ownership) writeCountLater(ctx context.Context, limit time.Duration) {
-	o.r.inBackground(ctx, o.repeatUntil(), limit, func(ctx context.Context) error {
+	o.writeCountUntil(ctx, o.repeatUntil(), limit)
+}
+
+// writeCountUntil is writeCountLater until that time.
+func (o *Ownership) writeCountUntil(ctx context.Context, until time.Time, limit time.Duration) {
+	o.r.inBackground(ctx, until, limit, func(ctx context.Context) error {
 		if !o.wire.LockContext(ctx) {
 			return context.Cause(ctx)
 		}
@@ -448,14 +453,18 @@ func (o *Ownership) isLoss(got Released, sent time.Time) bool {
 //  3. The server executes the renewal, and keeps the key for another TTL.
 //  4. The user calls Release. Without abandon, nobody could acquire for the rest of that TTL.
 //
-// It waits for Release, because until then the user's critical section may still run. See also outlivesLease. It does
-// not block.
+// It waits for Release, because until then the user's critical section may still run. A count may also stay because
+// others with the same id renew the lock: see outlivesLease. It does not block.
 func (o *Ownership) Abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
 	o.mu.Unlock()
-	if o.addCount(-1) == 0 && (o.outlivesLease() || time.Now().Before(o.EndsAt())) {
-		o.writeCountLater(ctx, 0)
+	if o.addCount(-1) == 0 {
+		until := time.Now().Add(releaseTimeout) // if the lease is over, usually nothing is left
+		if repeat := o.repeatUntil(); repeat.After(until) {
+			until = repeat
+		}
+		o.writeCountUntil(ctx, until, 0)
 	}
 }
 
