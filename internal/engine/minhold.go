@@ -72,17 +72,16 @@ func (o *Ownership) rest() time.Duration {
 	return o.min.left(o.r.Core.Instant(time.Now()))
 }
 
-// freeAfterRest frees o, which was released, when the rest of its minimum hold is over. It does nothing unless holds of
-// another kind may have its id. It does not block.
+// freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be now: the rest was
+// computed before the release was sent. It does nothing unless holds of another kind may have its id. It does not block.
 func (o *Ownership) freeAfterRest() {
 	o.mu.Lock()
 	otherKind := o.otherKind
 	o.mu.Unlock()
-	rest := o.rest()
-	if rest == 0 || !otherKind {
+	if o.min == nil || !otherKind {
 		return
 	}
-	over := time.Now().Add(rest)
+	over := time.Now().Add(o.rest())
 	o.r.addDuty(context.Background(), over, over.Add(o.r.Core.RepeatFor), func(ctx context.Context) error {
 		_, err := o.r.Driver.Release(ctx, o, 0, Next{Rest: o.rest()})
 		return err
