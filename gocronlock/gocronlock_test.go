@@ -182,8 +182,8 @@ func TestElector(t *testing.T) {
 	})
 }
 
-// Other schedulers only try. So neither the leadership nor the lock of a job lingers, although other locks of the client
-// do.
+// Other schedulers only try. So neither the leadership nor the lock of a job lingers, although other locks of the
+// client do.
 func TestNothingLingers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, linger := locktest.NewServer(t), primitives.WithLinger(time.Minute)

@@ -73,7 +73,8 @@ func (o *Ownership) rest() time.Duration {
 }
 
 // freeAfterRest frees o, which was released, when the rest of its minimum hold is over. That may be now: the rest was
-// computed before the release was sent. It does nothing unless holds of another kind may have its id. It does not block.
+// computed before the release was sent. It does nothing unless holds of another kind may have its id. It does not
+// block.
 func (o *Ownership) freeAfterRest() {
 	o.mu.Lock()
 	otherKind := o.otherKind

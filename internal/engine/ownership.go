@@ -422,8 +422,8 @@ func (o *Ownership) repeatUntil() time.Time {
 }
 
 // outlivesLease reports whether the server may still count o when its lease is over, or count it again. Others with the
-// same id renew the lock: those that share it, or the holds of a writer that also reads. Or the acquisition was in doubt:
-// a late copy of it acquires again, unless the server remembers the release.
+// same id renew the lock: those that share it, or the holds of a writer that also reads. Or the acquisition was in
+// doubt: a late copy of it acquires again, unless the server remembers the release.
 func (o *Ownership) outlivesLease() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -288,11 +288,11 @@ func TestDeniedAcquisitionLeavesNothing(t *testing.T) {
 				if kind.Pool {
 					InitPool(t, kind.OpenPool(free, name), 1)
 				}
-				if _, err := kind.Open(c, name).TryAcquire(t.Context(), opts...); err == nil {
+				_, err := kind.Open(c, name).TryAcquire(t.Context(), opts...)
+				if err == nil {
 					continue // its release may be denied, which Release says
-				} else {
-					require.Regexp(t, deniedError, err.Error())
 				}
+				require.Regexp(t, deniedError, err.Error())
 				hold, err := kind.Rival(free, name).TryAcquire(t.Context())
 				require.NoError(t, err, "%s without %s", kind.Name, command)
 				Release(t, hold)
