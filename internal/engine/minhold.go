@@ -76,10 +76,13 @@ func (o *Ownership) rest() time.Duration {
 // computed before the release was sent. It does nothing unless holds of another kind may have its id. It does not
 // block.
 func (o *Ownership) freeAfterRest() {
+	if o.min == nil {
+		return
+	}
 	o.mu.Lock()
 	otherKind := o.otherKind
 	o.mu.Unlock()
-	if o.min == nil || !otherKind {
+	if !otherKind {
 		return
 	}
 	over := time.Now().Add(o.rest())
