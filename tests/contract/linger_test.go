@@ -144,6 +144,22 @@ func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
 	})
 }
 
+// The client that lets a lock linger takes it by force itself: it lingers no longer, and the next acquisition asks Redis.
+func TestC24LingeringLockIsTakenByItsOwnClient(t *testing.T) {
+	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
+		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)
+		for name, take := range map[string]func(id string) error{
+			"by force": func(string) error { return ErrOf(l.ForceRelease(t.Context())) },
+			"by id":    func(id string) error { return l.ReleaseID(t.Context(), id) },
+		} {
+			require.NoError(t, take(lingers(t, s, l)), name)
+			other := Acquire(t, t.Context(), kind.Lock(NewClient(t, s.Client(t)), l.Name()), primitives.WithWait(0))
+			require.ErrorIs(t, ErrOf(l.TryAcquire(t.Context())), primitives.ErrNotAcquired, name)
+			Release(t, other)
+		}
+	})
+}
+
 func rivalOf(kind kinds.Kind, c *primitives.Client, name string) *primitives.Lock {
 	return kind.Lock(c, name)
 }
