@@ -459,7 +459,9 @@ func (o *Ownership) Abandon(ctx context.Context) {
 	o.mu.Lock()
 	o.lapsed = max(o.lapsed-1, 0)
 	o.mu.Unlock()
-	if o.addCount(-1) == 0 {
+	// The id of any lock may have been given to others. That of a permit may not.
+	mayStay := o.r.Traits.Nests || o.outlivesLease() || time.Now().Before(o.EndsAt())
+	if o.addCount(-1) == 0 && mayStay {
 		until := time.Now().Add(releaseTimeout) // if the lease is over, usually nothing is left
 		if repeat := o.repeatUntil(); repeat.After(until) {
 			until = repeat

@@ -144,7 +144,8 @@ func TestC24LingeringLockRefusesNoTryOfItsClient(t *testing.T) {
 	})
 }
 
-// The client that lets a lock linger takes it by force itself: it lingers no longer, and the next acquisition asks Redis.
+// The client that lets a lock linger takes it by force itself: it lingers no longer, and the next acquisition asks
+// Redis.
 func TestC24LingeringLockIsTakenByItsOwnClient(t *testing.T) {
 	EachKind(t, kinds.Cohorts(), func(t *testing.T, s *redistest.Server, kind kinds.Kind) {
 		l := kind.Lock(NewClient(t, s.Client(t)), redistest.Name(t), long)
